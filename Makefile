@@ -1,0 +1,69 @@
+# `make test` and `make check` need nothing but python3 and make: the first target builds .venv.
+# uv is used where it is present; otherwise venv and pip install the same versions from requirements.lock.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+BIN := .venv/bin
+STAMP := .venv/.installed
+UV := $(shell command -v uv 2>/dev/null)
+PYTHON ?= python3
+PYTEST_WORKERS ?= 2
+PYTEST_ARGS ?=
+
+.PHONY: help install test check demo lock lock-check format clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | while IFS=$$'\t' read -r name text; do printf '%-12s %s\n' "$$name" "$$text"; done
+
+install: $(STAMP) ## make .venv with .venv/bin/accsd
+
+ifdef UV
+$(STAMP): pyproject.toml uv.lock
+	uv sync --quiet --locked
+	@touch $@
+else
+$(STAMP): pyproject.toml requirements.lock tools/make_venv.py
+	$(PYTHON) tools/make_venv.py .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+endif
+
+test: install ## every test, on every PostgreSQL that is there
+	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadgroup $(PYTEST_ARGS)
+
+check: install lock-check ## format, lint, strict types, import contracts, fast tests
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q tests/unit
+
+demo:
+	@echo 'make demo comes with a later release; until then see README.md and `make test`.' >&2; exit 1
+
+format: install ## rewrite the code in the house format
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+EXPORT := uv export --quiet --frozen --no-emit-project --no-header
+
+lock: ## resolve again: uv.lock, and requirements.lock for machines without uv
+	uv lock
+	$(EXPORT) --output-file requirements.lock
+
+# Both lock files must name the same versions, and no package index but PyPI.
+lock-check:
+	@if grep -ohE '(https?|file)://[^/" ]*' uv.lock | grep -vxE 'https://(pypi\.org|files\.pythonhosted\.org)'; then \
+		echo 'uv.lock names another host than PyPI' >&2; exit 1; fi
+ifdef UV
+	@uv lock --quiet --check
+	@$(EXPORT) | cmp -s - requirements.lock || { echo 'requirements.lock differs from uv.lock: run make lock' >&2; exit 1; }
+endif
+
+clean: ## remove what was built
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

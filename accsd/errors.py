@@ -1,0 +1,139 @@
+"""Every error that accsd raises, as one tree of four kinds. The kind says what happens next, so that a caller
+decides by class and never by reading a message.
+
+    AccsdError                      has a hint: what to do about it
+    ├── UserError                   what somebody wrote is wrong: fail the job or command, say why
+    │   ├── ConfigError             a setting
+    │   ├── WorkflowInvalid         a workflow (knows the step, where there is one)
+    │   ├── InvalidValue            a name, key or argument (a ValueError too)
+    │   ├── NotFound                an id or name that the database does not hold
+    │   ├── VerbRefused             a verb that the state machine refused (knows why)
+    │   └── SchemaMismatch          this accsd and that database are of different versions
+    ├── AttemptFailed               the attempt failed: the retry policy decides, by code and permanence
+    ├── Unavailable                 the world is away: back off, burn no attempt
+    │   ├── DatabaseUnavailable
+    │   ├── StorageUnavailable
+    │   └── DockerUnavailable
+    └── Bug                         an invariant is violated: crash the role visibly
+"""
+
+from collections.abc import Mapping
+
+
+class AccsdError(Exception):
+    """The root. Its text says what happened and to which id; `hint` says what to do next."""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message: str = message
+        self.hint: str | None = hint
+
+
+class UserError(AccsdError):
+    """What somebody wrote is wrong; trying again changes nothing."""
+
+
+class ConfigError(UserError):
+    """A setting is missing, unknown or malformed."""
+
+
+class WorkflowInvalid(UserError):
+    """The user's workflow is wrong. `step` is the key of the step at fault, where one is."""
+
+    def __init__(self, message: str, *, step: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.step: str | None = step
+
+
+class InvalidValue(UserError, ValueError):
+    """A name, key or argument is not acceptable. A ValueError, so that Pydantic can say where."""
+
+
+class NotFound(UserError):
+    """The database holds nothing under that id or name."""
+
+
+class VerbRefused(UserError):
+    """The state machine said no. For callers that want an exception where the verb answers `refused`."""
+
+    def __init__(
+        self,
+        verb: str,
+        reason: str,
+        *,
+        subject: str | None = None,
+        held: Mapping[str, object] | None = None,
+        hint: str | None = None,
+    ) -> None:
+        self.verb: str = verb
+        self.reason: str = reason
+        self.subject: str | None = subject
+        self.held: dict[str, object] = dict(held or {})
+        super().__init__(self._sentence(), hint=hint)
+
+    def _sentence(self) -> str:
+        target = f" of {self.subject}" if self.subject else ""
+        holds = ", ".join(f"{column}={value}" for column, value in self.held.items())
+        return f"{self.verb}{target} refused: {self.reason}" + (
+            f" (the database holds {holds})" if holds else ""
+        )
+
+
+class SchemaMismatch(UserError):
+    """The schema is not the one that this accsd works with; `found` is None where there is none."""
+
+    def __init__(self, *, found: int | None, expected: int) -> None:
+        self.found: int | None = found
+        self.expected: int = expected
+        super().__init__(self._sentence(), hint=self._next_step())
+
+    @property
+    def is_too_new(self) -> bool:
+        return self.found is not None and self.found > self.expected
+
+    @property
+    def is_too_old(self) -> bool:
+        return self.found is not None and self.found < self.expected
+
+    def _sentence(self) -> str:
+        if self.found is None:
+            return f"the database holds no accsd schema; this accsd needs version {self.expected}"
+        age = "newer" if self.is_too_new else "older"
+        return f"the database has schema version {self.found}, {age} than {self.expected} of this accsd"
+
+    def _next_step(self) -> str:
+        if self.found is None:
+            return "run `accsd db install`"
+        return "upgrade accsd on this machine" if self.is_too_new else "run `accsd db upgrade`"
+
+
+class AttemptFailed(AccsdError):
+    """One attempt at a task failed. `code` goes to error_code; a permanent failure is not tried again."""
+
+    def __init__(self, code: str, message: str, *, permanent: bool = False, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.code: str = code
+        self.permanent: bool = permanent
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+
+class Unavailable(AccsdError):
+    """Something outside does not answer. It may come back by itself: nobody's attempt is spent on it."""
+
+
+class DatabaseUnavailable(Unavailable):
+    """PostgreSQL refuses connections, is starting or stopping, or did not answer in time."""
+
+
+class StorageUnavailable(Unavailable):
+    """The object store does not answer."""
+
+
+class DockerUnavailable(Unavailable):
+    """The Docker engine or its compose plugin does not answer."""
+
+
+class Bug(AccsdError):
+    """Something that cannot happen did. The role that meets it stops, visibly."""

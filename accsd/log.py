@@ -1,0 +1,186 @@
+"""JSON log lines, and `log_event` (A16), which writes such a line and can also write into task_events.
+
+One event is one line with a stable `action` and whatever was bound to the context: job, task, attempt,
+service. Lines pass through the same sanitiser as the database's JSON, and registered secrets are struck out
+of every text in them. This module knows no database: the application binds a sink that does.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, cast
+from urllib.parse import quote
+from uuid import UUID
+
+import orjson
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+from accsd.jsonsafe import sanitise
+from accsd.model.state import EventType, Level
+
+Stream = Literal["stdout", "stderr"]
+
+MAX_LINE_BYTES: Final = 64 * 1024
+_STRUCK_OUT: Final = "***"
+# Striking out every "a" would make logs unreadable and protect nobody.
+_SHORTEST_SECRET: Final = 4
+_THRESHOLDS: Final = {
+    Level.DEBUG: logging.DEBUG,
+    Level.INFO: logging.INFO,
+    Level.WARN: logging.WARNING,
+    Level.ERROR: logging.ERROR,
+}
+_LEVELS_ELSEWHERE: Final = {"warning": Level.WARN, "critical": Level.ERROR, "exception": Level.ERROR}
+
+_secrets: set[str] = set()
+_struck_order: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LoggedEvent:
+    """What the sink gets: a row of task_events but for its id and its time, which the database gives."""
+
+    job_id: UUID
+    job_task_id: UUID | None
+    source: str
+    level: Level
+    type: str
+    message: str
+    data: Any
+
+
+EventSink = Callable[[LoggedEvent], None]
+_sink: EventSink | None = None
+
+
+def configure_logging(level: Level | str = Level.INFO, stream: Stream = "stderr") -> None:
+    """For the composition root. A daemon logs to stdout; a command, whose stdout is its answer, to stderr."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.format_exc_info,
+            _render,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(_THRESHOLDS[known_level(level)]),
+        logger_factory=lambda *_: _LineWriter(stream),
+        cache_logger_on_first_use=False,
+    )
+
+
+def get_logger(**bound: object) -> FilteringBoundLogger:
+    """A logger whose first argument is the action: `log.info("task_claimed", job_id=…)`."""
+    return cast("FilteringBoundLogger", structlog.get_logger(**bound))
+
+
+def register_secret(value: str) -> None:
+    """From now on this text appears in no line and no event, nor does its form inside a URL."""
+    global _struck_order
+    for form in (value, quote(value, safe="")):
+        if len(form) >= _SHORTEST_SECRET:
+            _secrets.add(form)
+    # Longest first: a URL goes as a whole before the password in it would leave its other parts standing.
+    _struck_order = tuple(sorted(_secrets, key=len, reverse=True))
+
+
+def redact(text: str) -> str:
+    """The text without registered secrets."""
+    for secret in _struck_order:
+        if secret in text:
+            text = text.replace(secret, _STRUCK_OUT)
+    return text
+
+
+def bind_event_sink(sink: EventSink | None) -> None:
+    """Where `log_event` puts events beside stdout; None for nowhere. It must return at once."""
+    global _sink
+    _sink = sink
+
+
+def log_event(
+    level: Level | str,
+    type: EventType | str,  # noqa: A002 - A16 names it
+    message: str,
+    data: Any = None,
+    job_id: UUID | str | None = None,
+    job_task_id: UUID | str | None = None,
+    source: str = "service:render",
+) -> None:
+    """A line on stdout, always; an event in task_events too where a sink is bound and the job is known."""
+    line: dict[str, Any] = {"level": known_level(level), "type": type, "source": source, "message": message}
+    optional = {"data": data, "job_id": job_id, "job_task_id": job_task_id}
+    line |= {name: value for name, value in optional.items() if value is not None}
+    _write("stdout", encode_line(line))
+    if _sink is not None and job_id is not None:
+        _hand_over(_sink, line)
+
+
+def known_level(level: Level | str) -> Level:
+    """Logging must not fail over a word: other libraries' names are translated, unknown ones are info."""
+    try:
+        return Level(level)
+    except ValueError:
+        return _LEVELS_ELSEWHERE.get(str(level).lower(), Level.INFO)
+
+
+def encode_line(record: Mapping[str, Any]) -> str:
+    """One line of JSON, in any case: sanitised, bounded, without secrets, stamped with the time."""
+    now = datetime.now(UTC).isoformat(timespec="microseconds")
+    return orjson.dumps(sanitise({"ts": now, **record}, max_bytes=MAX_LINE_BYTES, scrub=redact)).decode()
+
+
+def _hand_over(sink: EventSink, line: Mapping[str, Any]) -> None:
+    try:
+        event = LoggedEvent(
+            job_id=_uuid(line["job_id"]),
+            job_task_id=_uuid(line["job_task_id"]) if "job_task_id" in line else None,
+            source=_bounded_text(line["source"], 200),
+            level=line["level"],
+            type=_bounded_text(line["type"], 100),
+            message=_bounded_text(line["message"], MAX_LINE_BYTES),
+            data=sanitise(line.get("data"), scrub=redact),
+        )
+        sink(event)
+    except Exception as failure:  # noqa: BLE001 - work must not fail because its log could not be kept
+        _write(
+            "stdout",
+            encode_line({"level": Level.ERROR, "action": "event_sink_failed", "error": repr(failure)}),
+        )
+
+
+def _bounded_text(value: object, max_bytes: int) -> str:
+    return sanitise(str(value), max_bytes=max_bytes, scrub=redact)
+
+
+def _uuid(value: UUID | str) -> UUID:
+    return value if isinstance(value, UUID) else UUID(value)
+
+
+def _render(_: object, method: str, record: MutableMapping[str, Any]) -> str:
+    action = record.pop("event", None)
+    return encode_line({"level": known_level(method), "action": action, **record})
+
+
+@dataclass(frozen=True)
+class _LineWriter:
+    """structlog's last link. It looks the stream up at each line, so that a redirected one is found."""
+
+    stream: Stream
+
+    def _line(self, line: str) -> None:
+        _write(self.stream, line)
+
+    debug = info = warning = error = critical = exception = fatal = log = msg = _line
+
+
+def _write(stream: Stream, line: str) -> None:
+    out = sys.stdout if stream == "stdout" else sys.stderr
+    try:
+        # One write, so that the lines of several threads don't mix.
+        out.write(line + "\n")
+        out.flush()
+    except (OSError, ValueError):
+        # The reader has gone or the stream is closed: there is nowhere left to say so, and work goes on.
+        return

@@ -1,0 +1,44 @@
+"""The shapes that cross accsd's boundary (A8): rows that leave the process, and the workflows that users
+write.
+
+Columns have the names of SPEC A2–A7; contract tests compare them with the DDL. A row becomes a model by
+`Model.model_validate(dict(row))`.
+"""
+
+from accsd.model.artifact import TaskArtifact
+from accsd.model.event import TaskEvent
+from accsd.model.job import Job, JobTask
+from accsd.model.node import Node
+from accsd.model.state import (
+    JOB_TRANSITIONS,
+    TASK_TRANSITIONS,
+    ArtifactKind,
+    AwakeState,
+    EventType,
+    JobStatus,
+    Level,
+    Status,
+    TaskStatus,
+    WakeMethod,
+)
+from accsd.model.workflow import WorkflowDef, WorkflowStep
+
+__all__ = [
+    "JOB_TRANSITIONS",
+    "TASK_TRANSITIONS",
+    "ArtifactKind",
+    "AwakeState",
+    "EventType",
+    "Job",
+    "JobStatus",
+    "JobTask",
+    "Level",
+    "Node",
+    "Status",
+    "TaskArtifact",
+    "TaskEvent",
+    "TaskStatus",
+    "WakeMethod",
+    "WorkflowDef",
+    "WorkflowStep",
+]

@@ -1,0 +1,160 @@
+"""Workflows as users write them and as `workflows` (A2) holds them.
+
+Whatever is wrong with one is said as WorkflowInvalid, in a sentence that names the workflow and the step,
+and before any row of a job exists. SQL refuses the same things for those who write without this module.
+"""
+
+from datetime import datetime
+from typing import Annotated, Any, Self, cast
+from uuid import UUID
+
+import orjson
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
+
+from accsd.errors import InvalidValue, WorkflowInvalid
+from accsd.jsonsafe import sanitise
+from accsd.labels import check_labels
+from accsd.names import check_service_name, check_step_key
+from accsd.planning.backoff import parse_backoff
+from accsd.planning.dag import Plan, plan
+from accsd.validation import Problem, problems
+
+MAX_STEPS = 100_000
+MAX_PARAMS_BYTES = 64 * 1024
+_PROBLEMS_SHOWN = 5
+
+
+def _storable_params(params: dict[str, Any]) -> dict[str, Any]:
+    if not params:
+        return params
+    # Tolerant of size, so that what it changed was changed for jsonb's sake.
+    if sanitise(params, max_bytes=16 * MAX_PARAMS_BYTES) != params:
+        raise InvalidValue(
+            "holds a value that PostgreSQL cannot keep as JSON, such as NaN, a date or \\u0000"
+        )
+    if len(orjson.dumps(params)) > MAX_PARAMS_BYTES:
+        raise InvalidValue(f"is larger than {MAX_PARAMS_BYTES // 1024} KiB; pass large data as an artifact")
+    return params
+
+
+def _readable_backoff(spec: Any) -> Any:
+    parse_backoff(spec)
+    return spec
+
+
+StepKey = Annotated[str, AfterValidator(check_step_key)]
+ServiceName = Annotated[str, AfterValidator(check_service_name)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class WorkflowStep(BaseModel):
+    """One step: which service does it, after which other steps, with which parameters, and how stubbornly."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    key: StepKey
+    service: ServiceName
+    depends_on: list[str] = Field(default_factory=list)
+    default_params: Annotated[dict[str, Any], AfterValidator(_storable_params)] = Field(default_factory=dict)
+    max_attempts: int = Field(default=3, ge=1, le=1_000_000)
+    backoff: Annotated[dict[str, Any] | list[Any] | None, BeforeValidator(_readable_backoff)] = None
+    timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    requires: Annotated[dict[str, Any], AfterValidator(check_labels)] = Field(default_factory=dict)
+    node: Name | None = None
+    concurrency_key: Name | None = None
+    concurrency_limit: int | None = Field(default=None, ge=1, le=1_000_000)
+
+    @model_validator(mode="after")
+    def _limit_has_a_key(self) -> Self:
+        if self.concurrency_limit is not None and self.concurrency_key is None:
+            raise InvalidValue("has a concurrency_limit but no concurrency_key that it could limit")
+        return self
+
+
+class WorkflowDef(BaseModel):
+    """A named, versioned graph of steps. The database gives id and timestamps, so a new one has none."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: UUID | None = None
+    name: Name
+    version: int = Field(default=1, ge=1)
+    is_active: bool = True
+    steps: list[WorkflowStep] = Field(max_length=MAX_STEPS)
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    created_by: str | None = None
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _sound_or_refused(cls, document: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            workflow = handler(document)
+        except ValidationError as error:
+            raise _refusal(document, problems(error, cls)) from None
+        workflow.plan()
+        return workflow
+
+    def plan(self) -> Plan:
+        """The order in which the steps can run, and who waits for whom."""
+        return plan(((step.key, step.depends_on) for step in self.steps), workflow=self.name)
+
+    def steps_document(self) -> list[dict[str, Any]]:
+        """What goes into the column `steps`: as it was written, without the defaults that nobody wrote."""
+        return [
+            {"depends_on": [], "default_params": {}} | step.model_dump(mode="json", exclude_unset=True)
+            for step in self.steps
+        ]
+
+
+def _refusal(document: Any, found: list[Problem]) -> WorkflowInvalid:
+    sentences = [_sentence(document, problem) for problem in found]
+    shown = "; ".join(sentences[:_PROBLEMS_SHOWN])
+    if len(sentences) > _PROBLEMS_SHOWN:
+        shown += f"; and {len(sentences) - _PROBLEMS_SHOWN} more"
+    return WorkflowInvalid(f"{_title(document)}: {shown}", step=_step_key(document, found[0]))
+
+
+def _title(document: Any) -> str:
+    name = _entry(document, "name")
+    return f'workflow "{name[:200]}"' if isinstance(name, str) and name else "workflow"
+
+
+def _sentence(document: Any, problem: Problem) -> str:
+    match problem.place:
+        case ("steps", int() as index, *within):
+            return f"{_step_title(document, index)}: {Problem(tuple(within), problem.what)}"
+        case _:
+            return str(problem)
+
+
+def _step_title(document: Any, index: int) -> str:
+    key = _entry(_entry(_entry(document, "steps"), index), "key")
+    return f'step "{key[:100]}"' if isinstance(key, str) and key else f"step number {index + 1}"
+
+
+def _step_key(document: Any, problem: Problem) -> str | None:
+    match problem.place:
+        case ("steps", int() as index, *_):
+            key = _entry(_entry(_entry(document, "steps"), index), "key")
+            return key if isinstance(key, str) else None
+        case _:
+            return None
+
+
+def _entry(container: Any, place: str | int) -> Any:
+    """An entry of a document of which nothing is known yet; None where it has no such entry."""
+    if isinstance(container, dict) and isinstance(place, str):
+        return cast("dict[str, Any]", container).get(place)
+    if isinstance(container, list) and isinstance(place, int) and place < len(cast("list[Any]", container)):
+        return cast("list[Any]", container)[place]
+    return None

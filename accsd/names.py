@@ -1,0 +1,45 @@
+"""What may be called how. Step keys become parts of object keys, service names parts of channels, argument
+lists and environment variables, so both are checked once, here, by the models, the settings and the
+storage keys.
+"""
+
+import re
+
+from accsd.errors import InvalidValue
+
+_STEP_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_SERVICE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+
+# `<prefix>builder` is the channel on which the builder hears of new jobs.
+RESERVED_SERVICE_NAMES = frozenset({"builder"})
+
+
+def check_step_key(key: str) -> str:
+    if not _STEP_KEY.fullmatch(key):
+        raise InvalidValue(
+            f'"{_shown(key)}" is not a step key: 1 to 100 letters, digits, ".", "_" or "-", '
+            "beginning with a letter or digit"
+        )
+    return key
+
+
+def check_service_name(name: str) -> str:
+    if not _SERVICE_NAME.fullmatch(name):
+        raise InvalidValue(
+            f'"{_shown(name)}" is not a service name: 1 to 40 letters, digits, ".", "_" or "-", '
+            "beginning with a letter or digit"
+        )
+    if name in RESERVED_SERVICE_NAMES:
+        raise InvalidValue(f'"{name}" is reserved and cannot be the name of a service')
+    return name
+
+
+def variable_suffix(service: str) -> str:
+    """The service's part of an environment variable: `audio-norm` → `AUDIO_NORM`."""
+    return re.sub(r"[^A-Za-z0-9]", "_", service).upper()
+
+
+def _shown(text: str) -> str:
+    """A rejected name may be anything: keep the message on one line and short."""
+    printable = "".join(character if character.isprintable() else "?" for character in text)
+    return printable if len(printable) <= 60 else printable[:60] + "…"

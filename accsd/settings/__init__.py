@@ -1,0 +1,68 @@
+"""Settings (A19): TOML, secret files and the environment become one frozen model. The only reader of
+os.environ.
+
+Each value is taken from the first of these that has it: the environment, a secret file (`ACC_DB_URL_FILE`,
+or systemd's $CREDENTIALS_DIRECTORY/ACC_DB_URL), the TOML files, the default. What nobody knows is refused
+with a suggestion, because a misspelt setting that is silently ignored is found in production. The variables
+have the flat names of A19 rather than names derived from the sections, and each value remembers where it
+came from; that is why the layers are merged here.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from accsd.errors import ConfigError
+from accsd.settings.layers import DEFAULT, Layers
+from accsd.settings.model import Database, Limits, NodeSettings, Service, Settings, Storage
+from accsd.settings.sources import (
+    VARIABLES,
+    concurrency_variables,
+    read_secret,
+    read_toml,
+    refuse_unknown_variables,
+    secret_files,
+    toml_files,
+)
+from accsd.validation import Problem, problems
+
+__all__ = ["Database", "Limits", "NodeSettings", "Service", "Settings", "Storage", "load_settings"]
+
+
+def load_settings(config: Path | str | None = None, *, environ: Mapping[str, str] | None = None) -> Settings:
+    """All layers, merged and checked. Raises ConfigError with one sentence for each thing that is wrong."""
+    environ = os.environ if environ is None else environ
+    refuse_unknown_variables(environ)
+    layers = Layers()
+    if config is not None:
+        for path in toml_files(Path(config)):
+            layers.overlay(read_toml(path), origin=str(path))
+    for variable, path in secret_files(environ):
+        layers.put(VARIABLES[variable], read_secret(variable, path), origin=f"secret file {path}")
+    for variable, path in VARIABLES.items():
+        if value := environ.get(variable):
+            layers.put(path, value, origin=f"environment {variable}")
+    overrides = concurrency_variables(environ)
+    layers.override_concurrency(overrides)
+    return _validated(layers, overrides)
+
+
+def _validated(layers: Layers, overrides: Mapping[str, int]) -> Settings:
+    try:
+        settings = Settings.model_validate(layers.document)
+    except ValidationError as error:
+        found = problems(error, Settings)
+    else:
+        return settings.remember({path: layers.origin_of(path) for path in settings.paths()}, overrides)
+    # Raised outside the handler: a chained ValidationError would carry the input, and with it the secrets.
+    raise ConfigError("\n".join(_located(problem, layers) for problem in found))
+
+
+def _located(problem: Problem, layers: Layers) -> str:
+    path = ".".join(part for part in map(str, problem.place) if part != "[key]")
+    origin = layers.nearest_origin(path)
+    return f"{path or 'the configuration'} {problem.what}" + (
+        f" (from {origin})" if origin != DEFAULT else ""
+    )

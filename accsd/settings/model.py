@@ -1,0 +1,229 @@
+"""What can be set: one frozen model, a class for each section of the TOML file."""
+
+import re
+import socket
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Annotated, Any, Literal, Self, cast
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    model_validator,
+)
+
+from accsd.errors import ConfigError, InvalidValue
+from accsd.labels import check_labels, parse_labels
+from accsd.names import check_service_name, variable_suffix
+from accsd.settings import database_url
+from accsd.units import parse_duration, parse_size
+
+
+class _Section(BaseModel):
+    """Input is hidden from Pydantic's own messages: it may be a password in the wrong place."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+def _database_url(url: SecretStr) -> SecretStr:
+    return SecretStr(database_url.normalise(url.get_secret_value()))
+
+
+DatabaseUrl = Annotated[SecretStr, AfterValidator(_database_url)]
+Seconds = Annotated[float, Field(gt=0, le=10 * 366 * 86400, allow_inf_nan=False)]
+Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
+Size = Annotated[int, BeforeValidator(parse_size)]
+
+
+class Database(_Section):
+    """[database]"""
+
+    url: DatabaseUrl | None = None
+    listen_url: DatabaseUrl | None = None
+    pool_size: int = Field(default=10, ge=1, le=1000)
+    pooler: Literal["auto", "none", "transaction"] = "auto"
+    connect_timeout_sec: Seconds = 10.0
+    statement_timeout_sec: Seconds = 30.0
+
+    @property
+    def required_url(self) -> str:
+        """The URL, for those who cannot work without one."""
+        if self.url is None:
+            raise ConfigError(
+                "no database is configured",
+                hint="set ACC_DB_URL=postgresql://user@host:5432/name, or database.url in the --config file",
+            )
+        return self.url.get_secret_value()
+
+    @property
+    def required_listen_url(self) -> str:
+        """Where to LISTEN: past the pooler, if there is one."""
+        return self.listen_url.get_secret_value() if self.listen_url else self.required_url
+
+    @property
+    def address(self) -> str:
+        """The URL as it may be shown: without password and options."""
+        if self.url is None:
+            return "no database"
+        return database_url.shown(self.url.get_secret_value())
+
+
+class Storage(_Section):
+    """[storage]"""
+
+    url: str | None = None
+    endpoint: str | None = None
+    access_key: SecretStr | None = None
+    secret_key: SecretStr | None = None
+    bucket: str = Field(default="accs", pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bucket_of_the_url(cls, table: Any) -> Any:
+        """`s3://name` says the bucket already; to say another one beside it is a contradiction."""
+        if not isinstance(table, dict):
+            return table
+        table = dict(cast("dict[str, Any]", table))
+        url = table.get("url")
+        named = urlsplit(url).netloc if isinstance(url, str) and url.startswith("s3://") else ""
+        if named and table.setdefault("bucket", named) != named:
+            raise InvalidValue("names one bucket in url and another in bucket; drop one of them")
+        return table
+
+    @model_validator(mode="after")
+    def _usable(self) -> Self:
+        if self.url is not None and not re.match(r"file:///.|s3://[^/?#]+/?$", self.url):
+            raise InvalidValue("has a url that is neither file:///absolute/folder nor s3://bucket")
+        if self.endpoint is not None and not re.match(r"https?://[^/\s]+", self.endpoint):
+            raise InvalidValue("has an endpoint that is not http://host:port or https://host:port")
+        return self
+
+
+def _from_text(written: Any) -> Any:
+    return parse_labels(written) if isinstance(written, str) else written
+
+
+Labels = Annotated[dict[str, Any], BeforeValidator(_from_text), AfterValidator(check_labels)]
+
+
+class NodeSettings(_Section):
+    """[node]"""
+
+    name: str = Field(default_factory=socket.gethostname, min_length=1, max_length=200)
+    labels: Labels = Field(default_factory=dict)
+
+
+class Limits(_Section):
+    """[services.NAME.limits]"""
+
+    memory: Size | None = None
+    pids: int | None = Field(default=None, ge=1)
+    output: Size = 100 * 1024 * 1024
+
+
+class Service(_Section):
+    """[services.NAME]: how this node runs a service."""
+
+    runner: Literal["process", "compose"] = "compose"
+    command: list[Annotated[str, Field(min_length=1)]] | None = Field(default=None, min_length=1)
+    concurrency: int = Field(default=1, ge=0, le=100_000)
+    timeout: Duration | None = None
+    idle_stop: Duration | None = None
+    limits: Limits = Field(default_factory=Limits)
+    requires: Labels = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _process_has_a_command(self) -> Self:
+        if self.runner == "process" and self.command is None:
+            raise InvalidValue(
+                'has runner "process" and therefore needs a command, such as ["python3", "render.py"]'
+            )
+        return self
+
+
+ServiceName = Annotated[str, AfterValidator(check_service_name)]
+
+
+class Settings(_Section):
+    """Everything that a process of accsd was told."""
+
+    database: Database = Field(default_factory=Database)
+    storage: Storage = Field(default_factory=Storage)
+    node: NodeSettings = Field(default_factory=NodeSettings)
+    services: dict[ServiceName, Service] = Field(default_factory=dict)
+    heartbeat_ttl_sec: Seconds = 120.0
+    backoff_base_sec: Seconds = 15.0
+    # A channel's name has at most 63 bytes and the name of a service 40.
+    notify_channel_prefix: str = Field(default="accs_", pattern=r"^[a-z_][a-z0-9_]{0,22}$")
+    log_level: Literal["debug", "info", "warn", "error"] = "info"
+
+    # Not fields, because nobody may set them in a file; `remember` fills them when all layers are known.
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+    _concurrency: dict[str, int] = PrivateAttr(default_factory=dict)
+
+    @property
+    def lease(self) -> timedelta:
+        """How long a claim holds without a heartbeat."""
+        return timedelta(seconds=self.heartbeat_ttl_sec)
+
+    @property
+    def heartbeat(self) -> timedelta:
+        return min(timedelta(seconds=10), self.lease / 4)
+
+    @property
+    def grace(self) -> timedelta:
+        """How long after a lease's end its task is left alone."""
+        return min(timedelta(seconds=1), self.lease / 10)
+
+    @property
+    def backoff_base(self) -> timedelta:
+        return timedelta(seconds=self.backoff_base_sec)
+
+    def remember(self, origins: Mapping[str, str], concurrency: Mapping[str, int]) -> Self:
+        """For the loader: where the values came from, and ACC_MAX_CONCURRENCY_<SERVICE> by its last part."""
+        self._origins.update(origins)
+        self._concurrency.update(concurrency)
+        return self
+
+    @property
+    def origins(self) -> Mapping[str, str]:
+        """For every value, by its dotted path, where it came from. Never a value itself."""
+        return dict(self._origins)
+
+    def concurrency_of(self, service: str) -> int:
+        """How many tasks of a service run here at once; also of one that only the compose file declares."""
+        override = self._concurrency.get(variable_suffix(service))
+        if override is not None:
+            return override
+        return self.services[service].concurrency if service in self.services else 1
+
+    def secrets(self) -> Iterator[str]:
+        """Every text that must not appear in a log or an event."""
+        for url in (self.database.url, self.database.listen_url):
+            if url is not None:
+                yield from database_url.secrets_of(url.get_secret_value())
+        for key in (self.storage.access_key, self.storage.secret_key):
+            if key is not None:
+                yield key.get_secret_value()
+
+    def paths(self) -> Iterator[str]:
+        """The dotted path of every value; a free-form table such as labels counts as one."""
+        yield from _leaves(self)
+
+
+def _leaves(model: BaseModel, at: str = "") -> Iterator[str]:
+    for name in type(model).model_fields:
+        value: object = getattr(model, name)
+        if isinstance(value, BaseModel):
+            yield from _leaves(value, f"{at}{name}.")
+        elif name == "services" and isinstance(value, dict):
+            for service, its in cast("dict[str, BaseModel]", value).items():
+                yield from _leaves(its, f"{at}{name}.{service}.")
+        else:
+            yield at + name

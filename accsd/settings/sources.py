@@ -1,0 +1,101 @@
+"""Where settings come from: which variables there are, which files are read, and what is refused in them."""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from accsd.errors import ConfigError
+from accsd.validation import did_you_mean
+
+VARIABLES: Final[Mapping[str, str]] = {
+    "ACC_DB_URL": "database.url",
+    "ACC_DB_LISTEN_URL": "database.listen_url",
+    "ACC_DB_POOL_SIZE": "database.pool_size",
+    "ACC_DB_POOLER": "database.pooler",
+    "ACC_DB_CONNECT_TIMEOUT_SEC": "database.connect_timeout_sec",
+    "ACC_DB_STATEMENT_TIMEOUT_SEC": "database.statement_timeout_sec",
+    "ACC_STORAGE_URL": "storage.url",
+    "ACC_MINIO_ENDPOINT": "storage.endpoint",
+    "ACC_MINIO_ACCESS_KEY": "storage.access_key",
+    "ACC_MINIO_SECRET_KEY": "storage.secret_key",
+    "ACC_MINIO_BUCKET": "storage.bucket",
+    "ACC_NODE_NAME": "node.name",
+    "ACC_NODE_LABELS": "node.labels",
+    "ACC_BACKOFF_BASE_SEC": "backoff_base_sec",
+    "ACC_HEARTBEAT_TTL_SEC": "heartbeat_ttl_sec",
+    "ACC_NOTIFY_CHANNEL_PREFIX": "notify_channel_prefix",
+    "ACC_LOG_LEVEL": "log_level",
+}
+CONCURRENCY_PREFIX: Final = "ACC_MAX_CONCURRENCY_"
+SECRETS: Final = ("ACC_DB_URL", "ACC_DB_LISTEN_URL", "ACC_MINIO_ACCESS_KEY", "ACC_MINIO_SECRET_KEY")
+
+# Ours too, but not settings: what a task finds in its environment, and what the tests say to themselves.
+_NOT_SETTINGS: Final = frozenset(
+    {"ACC_JOB_ID", "ACC_JOB_TASK_ID", "ACC_ATTEMPT_ID", "ACC_TRACE_ID", "ACC_TASK_FILE", "ACC_FAILPOINTS"}
+)
+_TEST_PREFIX: Final = "ACC_TEST_"
+
+
+def refuse_unknown_variables(environ: Mapping[str, str]) -> None:
+    known = {*VARIABLES, *(f"{name}_FILE" for name in SECRETS), *_NOT_SETTINGS}
+    for name in sorted(environ):
+        if not name.startswith("ACC_") or name in known or name.startswith(_TEST_PREFIX):
+            continue
+        if name.startswith(CONCURRENCY_PREFIX) and name != CONCURRENCY_PREFIX:
+            continue
+        suggestion = did_you_mean(name, [*known - _NOT_SETTINGS, f"{CONCURRENCY_PREFIX}<SERVICE>"])
+        raise ConfigError(
+            f"the environment variable {name} is unknown{suggestion}", hint=f"unset {name}, or correct it"
+        )
+
+
+def toml_files(config: Path) -> Iterator[Path]:
+    """The file, then `conf.d/` and `<file>.d/` beside it, so that a machine adds to it without an edit."""
+    yield config
+    for folder in (config.parent / "conf.d", config.with_name(f"{config.name}.d")):
+        yield from sorted(folder.glob("*.toml"))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text") from None
+
+
+def secret_files(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    """A file named outright wins over one in systemd's folder, which may hold credentials for others too."""
+    folder = environ.get("CREDENTIALS_DIRECTORY")
+    for variable in SECRETS:
+        if named := environ.get(f"{variable}_FILE"):
+            yield variable, Path(named)
+        elif folder and (path := Path(folder) / variable).is_file():
+            yield variable, path
+
+
+def read_secret(variable: str, path: Path) -> str:
+    try:
+        secret = path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path} for {variable}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} for {variable} is not UTF-8 text") from None
+    if not secret:
+        raise ConfigError(f"{path} for {variable} is empty")
+    return secret
+
+
+def concurrency_variables(environ: Mapping[str, str]) -> dict[str, int]:
+    """By the service's part of the name. An empty variable counts as unset, as everywhere."""
+    overrides: dict[str, int] = {}
+    for name, written in sorted(environ.items()):
+        if name.startswith(CONCURRENCY_PREFIX) and written:
+            if not (written.isascii() and written.isdigit() and int(written) <= 100_000):
+                raise ConfigError(f"the environment variable {name} must be a whole number from 0 to 100000")
+            overrides[name.removeprefix(CONCURRENCY_PREFIX)] = int(written)
+    return overrides

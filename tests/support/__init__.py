@@ -1,0 +1,1 @@
+"""What the tests stand on: clusters and cloned databases, waiting without sleeping."""
