@@ -156,7 +156,7 @@ CREATE TABLE public.jobs (
   task_count        int NOT NULL DEFAULT 0,
   open_tasks        int NOT NULL DEFAULT 0 CHECK (open_tasks BETWEEN 0 AND task_count),
   task_progress     numeric NOT NULL DEFAULT 0  -- the sum of its tasks' progress; jobs.progress is this / task_count
-) WITH (fillfactor = 70);
+) WITH (fillfactor = 50);
 
 CREATE INDEX jobs_order_seq ON public.jobs (order_seq);                  -- lists in the global order
 CREATE UNIQUE INDEX jobs_idempotency_key ON public.jobs (idempotency_key) WHERE idempotency_key IS NOT NULL;
@@ -378,8 +378,8 @@ CREATE TABLE accs.live (
 ) WITH (fillfactor = 70,
         autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 
+-- none on lease_until: what is live is little, reclaim reads all of it, and heartbeats stay HOT
 CREATE INDEX live_node ON accs.live (node, service);                     -- capacity; an owner's own leases
-CREATE INDEX live_lease ON accs.live (lease_until);                      -- reclaim_tasks
 CREATE INDEX live_key ON accs.live (key) WHERE key IS NOT NULL;          -- admit, claim_tasks
 
 -- How a verb answers one row. The db_ columns are what the database holds when it refuses (D5).
@@ -401,7 +401,7 @@ CREATE TYPE accs.answer AS (
 CREATE FUNCTION accs.in_verb() RETURNS boolean LANGUAGE sql STABLE AS
 $$ SELECT current_setting('accs.verb', true) IS NOT DISTINCT FROM 'on' $$;
 
-CREATE FUNCTION accs.refuse_write() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.refuse_write() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   v_entity text := CASE TG_TABLE_NAME WHEN 'jobs' THEN 'job' ELSE 'task' END;
   v_verbs  text;
@@ -954,45 +954,23 @@ DECLARE
   v_due   uuid[];
   v_later boolean;
 BEGIN
-  SELECT array_agg(coalesce(p_job_ids[i], accs.new_id()) ORDER BY i) INTO v_ids FROM generate_subscripts(p_workflow_ids, 1) i;
-
-  -- ON CONFLICT costs a look into every unique index: only where a repetition is possible
-  IF p_keys IS NULL AND p_job_ids IS NULL THEN
-    WITH said AS MATERIALIZED (
-      SELECT i, v_ids[i] AS id, w.id AS workflow_id, p.step_count, p.first_key,
-             coalesce(p_scheduled_at[i] <= v_now, true) AS due
-        FROM generate_subscripts(p_workflow_ids, 1) i
-        JOIN public.workflows w ON w.id = p_workflow_ids[i] AND w.is_active JOIN accs.plans p ON p.workflow_id = w.id
-       ORDER BY i
-    ), made AS (
-      INSERT INTO public.jobs (id, workflow_id, status, current_task_key, priority, options, scheduled_at, created_at, started_at, updated_at,
-                               created_by, trace_id, task_count, open_tasks)
-      SELECT id, workflow_id, CASE WHEN due THEN 'running' ELSE 'queued' END, CASE WHEN due THEN first_key END,
-             coalesce(p_priorities[i], 0), coalesce(p_options[i], '{}'), p_scheduled_at[i], v_now, CASE WHEN due THEN v_now END, v_now,
-             p_created_by, p_trace_ids[i], CASE WHEN due THEN step_count ELSE 0 END, CASE WHEN due THEN step_count ELSE 0 END
-        FROM said
-      RETURNING id, status
-    )
-    SELECT array_agg(id), array_agg(id) FILTER (WHERE status = 'running'), bool_or(status = 'queued') INTO v_fresh, v_due, v_later FROM made;
-  ELSE
-    WITH said AS MATERIALIZED (
-      SELECT i, v_ids[i] AS id, w.id AS workflow_id, p.step_count, p.first_key,
-             coalesce(p_scheduled_at[i] <= v_now, true) AS due
-        FROM generate_subscripts(p_workflow_ids, 1) i
-        JOIN public.workflows w ON w.id = p_workflow_ids[i] AND w.is_active JOIN accs.plans p ON p.workflow_id = w.id
-       ORDER BY i
-    ), made AS (
-      INSERT INTO public.jobs (id, workflow_id, status, current_task_key, priority, options, scheduled_at, created_at, started_at, updated_at,
-                               created_by, trace_id, task_count, open_tasks, idempotency_key)
-      SELECT id, workflow_id, CASE WHEN due THEN 'running' ELSE 'queued' END, CASE WHEN due THEN first_key END,
-             coalesce(p_priorities[i], 0), coalesce(p_options[i], '{}'), p_scheduled_at[i], v_now, CASE WHEN due THEN v_now END, v_now,
-             p_created_by, p_trace_ids[i], CASE WHEN due THEN step_count ELSE 0 END, CASE WHEN due THEN step_count ELSE 0 END, p_keys[i]
-        FROM said
-      ON CONFLICT DO NOTHING
-      RETURNING id, status
-    )
-    SELECT array_agg(id), array_agg(id) FILTER (WHERE status = 'running'), bool_or(status = 'queued') INTO v_fresh, v_due, v_later FROM made;
-  END IF;
+  SELECT array_agg(coalesce(u.id, accs.new_id()) ORDER BY n) INTO v_ids
+    FROM unnest(p_workflow_ids, p_job_ids) WITH ORDINALITY AS u (workflow_id, id, n);
+  WITH made AS (
+    INSERT INTO public.jobs (id, workflow_id, status, current_task_key, priority, options, scheduled_at, created_at, started_at, updated_at,
+                             created_by, trace_id, task_count, open_tasks, idempotency_key)
+    SELECT u.id, w.id, CASE WHEN due THEN 'running' ELSE 'queued' END, CASE WHEN due THEN p.first_key END, coalesce(u.priority, 0),
+           coalesce(u.options, '{}'), u.scheduled_at, v_now, CASE WHEN due THEN v_now END, v_now, p_created_by, u.trace_id,
+           CASE WHEN due THEN p.step_count ELSE 0 END, CASE WHEN due THEN p.step_count ELSE 0 END, u.key
+      FROM unnest(p_workflow_ids, v_ids, p_options, p_priorities, p_scheduled_at, p_keys, p_trace_ids)
+             WITH ORDINALITY AS u (workflow_id, id, options, priority, scheduled_at, key, trace_id, n)
+      JOIN public.workflows w ON w.id = u.workflow_id AND w.is_active
+      JOIN accs.plans p ON p.workflow_id = w.id,
+           LATERAL (SELECT coalesce(u.scheduled_at <= v_now, true) AS due) d
+     ORDER BY u.n
+    ON CONFLICT DO NOTHING
+    RETURNING id, status)
+  SELECT array_agg(id), array_agg(id) FILTER (WHERE status = 'running'), bool_or(status = 'queued') INTO v_fresh, v_due, v_later FROM made;
 
   IF v_due IS NOT NULL THEN
     INSERT INTO public.task_events (job_id, ts, source, level, type, message, data)
@@ -2107,6 +2085,19 @@ BEGIN
   RETURN QUERY SELECT v_id, 'accepted'::text, NULL::text;
 END $$;
 
+-- What a claim would find now, in its order, without taking it: for people and for select_runnable of the library.
+CREATE FUNCTION accs.select_runnable(p_service text, p_limit int DEFAULT 100, p_node text DEFAULT NULL) RETURNS SETOF public.job_tasks
+LANGUAGE sql STABLE AS $$
+  SELECT t.* FROM accs.lanes l
+    LEFT JOIN public.nodes n ON n.name = p_node,
+    LATERAL (SELECT * FROM accs.waiting w
+              WHERE w.lane = l.id AND (w.hold IS NULL OR w.hold = 'backoff' AND w.due_at <= accs.clock() AND w.key IS NULL)
+              ORDER BY w.rank, w.order_seq, w.created_at, w.task_id LIMIT p_limit) w
+    JOIN public.job_tasks t ON t.id = w.task_id
+   WHERE l.service = p_service AND (p_node IS NULL OR (l.node IS NULL OR l.node = p_node) AND l.requires <@ n.labels)
+   ORDER BY w.rank, w.order_seq, w.created_at, w.task_id LIMIT p_limit
+$$;
+
 -- ---------------------------------------------------------------------------------------------------------------
 -- What the queries of A4 and A21 ask, without an index on a status that changes all the time
 -- ---------------------------------------------------------------------------------------------------------------
@@ -2136,7 +2127,7 @@ BEGIN
   FOREACH v_verb IN ARRAY ARRAY[
     'submit_jobs', 'submit', 'instantiate_due_jobs', 'claim_tasks', 'adopt_tasks', 'start_tasks', 'heartbeat', 'report_progress',
     'finish_tasks', 'release_tasks', 'reclaim_tasks', 'skip_tasks', 'cancel_jobs', 'close_jobs', 'redrive', 'dismiss', 'retry_jobs',
-    'pause', 'resume', 'set_concurrency_limit', 'register_node', 'record_artifact', 'append_events', 'ensure_event_partitions'] LOOP
+    'pause', 'resume', 'set_concurrency_limit', 'register_node', 'record_artifact', 'append_events', 'select_runnable', 'ensure_event_partitions'] LOOP
     EXECUTE format('ALTER FUNCTION accs.%I SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET accs.verb = ''on''', v_verb);
   END LOOP;
   FOREACH v_verb IN ARRAY ARRAY[

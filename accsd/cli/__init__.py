@@ -1,11 +1,74 @@
-"""The `accsd` command: each group of subcommands is a module of its own, imported only when it is called."""
+"""The `accsd` command. Each group of subcommands is a module of its own, imported only when it is called:
+`accsd --help` must not wait for a database driver."""
+
+import importlib
+import sys
+from typing import Any, Final
 
 import click
 
 from accsd import __version__
 
+# name → (module, attribute, help); the help stands here so that the list needs no import
+_COMMANDS: Final = {
+    "db": ("accsd.cli.db", "db", "Install, look at and upgrade the schema in PostgreSQL."),
+}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, attribute, _ = _COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _COMMANDS[name][2]) for name in self.list_commands(ctx)])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """One place where an error of ours becomes a message, the next thing to do, and an exit code."""
+        from accsd.errors import AccsdError
+
+        try:
+            return super().invoke(ctx)
+        except AccsdError as error:
+            click.echo(f"accsd: {error}", err=True)
+            if error.hint:
+                click.echo(f"  → {error.hint}", err=True)
+            sys.exit(_exit_code(error))
+
+
+def _exit_code(error: Exception) -> int:
+    """0 ok, 1 the work failed, 2 usage, 3 not found, 4 unreachable, 5 timeout."""
+    from accsd.errors import ConfigError, NotFound, Unavailable
+
+    if isinstance(error.__cause__, TimeoutError):
+        return 5
+    match error:
+        case ConfigError():
+            return 2
+        case NotFound():
+            return 3
+        case Unavailable():
+            return 4
+        case _:
+            return 1
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="accsd")
-def main() -> None:
-    """Run multi-step workflows on machines that may be asleep."""
+@click.option(
+    "--config", type=click.Path(exists=True, dir_okay=False), help="TOML file; the environment goes before it."
+)
+@click.pass_context
+def main(ctx: click.Context, config: str | None) -> None:
+    """Run multi-step workflows on machines that may be asleep. PostgreSQL is all that it needs.
+
+    The database is named by ACC_DB_URL, or by database.url in the --config file.
+    """
+    ctx.obj = config

@@ -1,0 +1,68 @@
+"""How the state machine answers: for each row accepted, repeated, or refused with a reason and what it holds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+from accsd.db.pool import Record
+from accsd.errors import VerbRefused
+
+
+class Verdict(StrEnum):
+    ACCEPTED = "accepted"
+    REPEATED = "repeated"  # said before, and nothing changed now
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the database holds of a task that it refused to change (D5)."""
+
+    status: str | None
+    attempt_id: int | None
+    lease_owner: str | None
+    lease_until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer for one task or job."""
+
+    id: UUID
+    verdict: Verdict
+    reason: str | None
+    held: Held
+
+    @property
+    def is_effective(self) -> bool:
+        """The database is as the caller wanted it, by this call or by an earlier one."""
+        return self.verdict is not Verdict.REFUSED
+
+    def or_raise(self, verb: str) -> "Answer":
+        """For callers that want an exception where the answer is no."""
+        if self.is_effective:
+            return self
+        held = {
+            "status": self.held.status,
+            "attempt_id": self.held.attempt_id,
+            "lease_owner": self.held.lease_owner,
+            "lease_until": self.held.lease_until,
+        }
+        known = {name: value for name, value in held.items() if value is not None}
+        raise VerbRefused(verb, self.reason or "unknown", subject=str(self.id), held=known)
+
+
+def read_answer(row: Record) -> Answer:
+    return Answer(
+        id=row["id"],
+        verdict=Verdict(row["answer"]),
+        reason=row["reason"],
+        held=Held(row["db_status"], row["db_attempt_id"], row["db_lease_owner"], row["db_lease_until"]),
+    )
+
+
+def read_answers(rows: Sequence[Record]) -> dict[UUID, Answer]:
+    """By id: every id that was asked about has its answer."""
+    return {row["id"]: read_answer(row) for row in rows}

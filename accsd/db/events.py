@@ -1,0 +1,40 @@
+"""Events: appended, never changed. In batches, because an agent hears many lines from many tasks."""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from accsd.db.pool import Database
+from accsd.jsonsafe import sanitise
+from accsd.log import LoggedEvent
+from accsd.model import EventType, Level
+
+
+async def append_events(db: Database, events: Sequence[LoggedEvent]) -> list[int]:
+    """Their ids. Not repeatable: an event sent twice is in the history twice."""
+    rows = await db.fetch(
+        "SELECT * FROM accs.append_events($1, $2, $3, $4, $5, $6, $7)",
+        [event.job_id for event in events],
+        [event.job_task_id for event in events],
+        [event.source for event in events],
+        [event.level for event in events],
+        [event.type for event in events],
+        [sanitise(event.message) for event in events],
+        [sanitise(event.data) for event in events],
+    )
+    return [row[0] for row in rows]
+
+
+async def append_task_event(
+    db: Database,
+    job_id: UUID,
+    message: str,
+    *,
+    job_task_id: UUID | None = None,
+    source: str,
+    level: Level = Level.INFO,
+    type: EventType | str = EventType.LOG,  # noqa: A002 - A5 names it
+    data: Any = None,
+) -> int:
+    event = LoggedEvent(job_id, job_task_id, source, level, type, message, data)
+    return (await append_events(db, [event]))[0]

@@ -1,0 +1,151 @@
+"""Installs the schema, says what is there, and upgrades it while workers run.
+
+Each step is one transaction under an advisory lock that belongs to the transaction, so that two installers at once
+do the work once and it works behind a pooler too.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from accsd.db.failures import ROLLED_BACK, UNREACHABLE, translated
+from accsd.db.pool import Connection, Database, Session
+from accsd.db.schema import SCHEMA_VERSION, Migration, read_migrations, roles_sql, schema_sql
+from accsd.errors import Bug, DatabaseUnavailable, SchemaMismatch
+
+_LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended('accsd db install', 0))"
+# A migration waits this long for a lock, so that live workers are never queued behind it for longer.
+_LOCK_TIMEOUT: Final = "SET LOCAL lock_timeout = '2s'"
+_TRIES: Final = 30
+_PAUSE_SEC: Final = 0.5
+
+# The literal indexes of A3, A4 and A21, for those who want them: docs/decisions/0001 says what they cost.
+_LITERAL_INDEXES: Final = (
+    "CREATE INDEX IF NOT EXISTS jobs_status_scheduled_at ON public.jobs (status, scheduled_at)",
+    "CREATE INDEX IF NOT EXISTS job_tasks_service_status ON public.job_tasks (service_name, status, job_id)",
+    "CREATE INDEX IF NOT EXISTS job_tasks_job_status ON public.job_tasks (job_id, status)",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaStatus:
+    """What a database holds, beside what this accsd needs."""
+
+    found: int | None
+    expected: int
+    channel_prefix: str | None = None
+    event_partitions: int = 0
+    literal_indexes: bool = False
+
+    @property
+    def is_current(self) -> bool:
+        return self.found == self.expected
+
+
+async def installed_version(connection: Connection) -> int | None:
+    if await connection.fetchval("SELECT to_regclass('accs.schema_versions')") is None:
+        return None
+    return await connection.fetchval("SELECT max(version) FROM accs.schema_versions")
+
+
+async def install(
+    connection: Session,
+    *,
+    channel_prefix: str = "accs_",
+    backoff_base_sec: float = 15.0,
+    with_roles: bool = False,
+    literal_indexes: bool = False,
+) -> bool:
+    """Makes the schema where there is none; True if this call made it. Settings that live in the database are
+    brought up to date in either case. An older or newer schema is refused: that is what upgrade is for."""
+    async with connection.transaction():
+        await connection.execute(_LOCK)
+        found = await installed_version(connection)
+        if found is None:
+            await connection.execute(schema_sql())
+        elif found != SCHEMA_VERSION:
+            raise SchemaMismatch(found=found, expected=SCHEMA_VERSION)
+        await _store_setting(connection, "channel_prefix", "text", channel_prefix)
+        await _store_setting(connection, "backoff_base", "double precision", str(float(backoff_base_sec)))
+        for index in _LITERAL_INDEXES if literal_indexes else ():
+            await connection.execute(index)
+        if with_roles:
+            await connection.execute(roles_sql())
+    return found is None
+
+
+async def _store_setting(connection: Session, name: str, sql_type: str, value: str) -> None:
+    """As the body of a function: a constant to the planner, and no session can set it."""
+    stored = await connection.fetchval(f"SELECT accs.{name}()::text")
+    if stored == value or (sql_type == "double precision" and float(stored) == float(value)):
+        return
+    body: str = await connection.fetchval("SELECT format('SELECT %L::' || $1::text, $2::text)", sql_type, value)
+    await connection.execute(
+        f"CREATE OR REPLACE FUNCTION accs.{name}() RETURNS {sql_type} LANGUAGE sql IMMUTABLE AS $body$ {body} $body$"
+    )
+
+
+async def read_status(connection: Session) -> SchemaStatus:
+    found = await installed_version(connection)
+    if found is None:
+        return SchemaStatus(found=None, expected=SCHEMA_VERSION)
+    row = await connection.fetchrow(
+        """SELECT accs.channel_prefix() AS prefix,
+                  (SELECT count(*) FROM pg_inherits WHERE inhparent = 'public.task_events'::regclass) AS partitions,
+                  to_regclass('public.job_tasks_job_status') IS NOT NULL AS literal"""
+    )
+    assert row is not None
+    return SchemaStatus(found, SCHEMA_VERSION, row["prefix"], row["partitions"], row["literal"])
+
+
+async def pending_migrations(connection: Session, migrations: Sequence[Migration] | None = None) -> list[Migration]:
+    """What upgrade would do, in order."""
+    found = await installed_version(connection)
+    if found is None:
+        raise SchemaMismatch(found=None, expected=SCHEMA_VERSION)
+    available = read_migrations() if migrations is None else migrations
+    target = max((migration.version for migration in available), default=SCHEMA_VERSION)
+    if found > max(target, SCHEMA_VERSION):
+        raise SchemaMismatch(found=found, expected=SCHEMA_VERSION)
+    steps = [migration for migration in available if migration.version > found]
+    if [step.version for step in steps] != list(range(found + 1, found + 1 + len(steps))):
+        raise Bug(f"no chain of migrations leads from version {found} to {target}")
+    return steps
+
+
+async def upgrade(connection: Session, migrations: Sequence[Migration] | None = None) -> list[Migration]:
+    """Applies what is missing, one transaction each, and returns it. Safe with live workers and a second upgrade
+    beside it: a step that does not get its locks at once lets the workers pass and tries again."""
+    steps = await pending_migrations(connection, migrations)
+    return [step for step in steps if await _apply(connection, step)]
+
+
+async def _apply(connection: Session, step: Migration) -> bool:
+    for _ in range(_TRIES):
+        try:
+            async with connection.transaction():
+                await connection.execute(_LOCK)
+                if await installed_version(connection) != step.version - 1:
+                    return False  # another upgrade was here first
+                await connection.execute(_LOCK_TIMEOUT)
+                await connection.execute(step.sql)
+                await connection.execute("INSERT INTO accs.schema_versions (version) VALUES ($1)", step.version)
+            return True
+        except ROLLED_BACK:
+            await asyncio.sleep(_PAUSE_SEC)
+    raise DatabaseUnavailable(
+        f"migration {step.version} ({step.name}) did not get its locks in {_TRIES} tries",
+        hint="look for a long transaction in pg_stat_activity, then run `accsd db upgrade` again",
+    )
+
+
+async def require_schema(db: Database) -> None:
+    """For everything that starts to work on a database: the schema must be the one that this accsd knows."""
+    async with db.acquire() as connection:
+        try:
+            found = await installed_version(connection)
+        except UNREACHABLE as error:
+            raise translated(error, "the database") from error
+    if found != SCHEMA_VERSION:
+        raise SchemaMismatch(found=found, expected=SCHEMA_VERSION)

@@ -1,0 +1,170 @@
+"""Jobs: submitted, instantiated, cancelled, retried. Each function is one verb of schema.sql."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from accsd.db.answers import Answer, Verdict, read_answers
+from accsd.db.pool import Database
+from accsd.errors import NotFound, VerbRefused
+from accsd.model import WorkflowDef
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One job to be. `key` makes it idempotent: the same key again is the same job."""
+
+    workflow_id: UUID
+    options: Mapping[str, Any] | None = None
+    priority: int = 0
+    scheduled_at: datetime | None = None
+    key: str | None = None
+    trace_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    job_id: UUID | None
+    verdict: Verdict
+    reason: str | None
+    status: str | None
+
+
+async def apply_workflow(db: Database, workflow: WorkflowDef, *, created_by: str | None = None) -> UUID:
+    """Writes a workflow under its name and version; the same one again is updated. The database checks it too."""
+    return await db.fetchval(
+        """INSERT INTO public.workflows (name, version, steps, created_by) VALUES ($1, $2, $3, $4)
+           ON CONFLICT (name, version) DO UPDATE SET steps = excluded.steps, is_active = true
+           RETURNING id""",
+        workflow.name,
+        workflow.version,
+        workflow.steps_document(),
+        created_by,
+        repeatable=True,
+    )
+
+
+async def workflow_id(db: Database, name: str, version: int | None = None) -> UUID:
+    """The newest active version unless one is named."""
+    found: UUID | None = await db.fetchval(
+        """SELECT id FROM public.workflows WHERE name = $1 AND is_active AND ($2::int IS NULL OR version = $2)
+            ORDER BY version DESC LIMIT 1""",
+        name,
+        version,
+        repeatable=True,
+    )
+    if found is None:
+        which = f'"{name}"' if version is None else f'"{name}" of version {version}'
+        raise NotFound(f"there is no active workflow {which}")
+    return found
+
+
+async def submit_jobs(
+    db: Database, submissions: Sequence[Submission], *, created_by: str | None = None
+) -> list[Submitted]:
+    """Submits in one round trip, in order; due jobs are instantiated at once.
+
+    The ids are made here, so that the call can be sent again when its answer was lost.
+    """
+    rows = await db.fetch(
+        "SELECT * FROM accs.submit_jobs($1, $2, $3, $4, $5, $6, $7, $8)",
+        [submission.workflow_id for submission in submissions],
+        [submission.options for submission in submissions],
+        [submission.priority for submission in submissions],
+        [submission.scheduled_at for submission in submissions],
+        [submission.key for submission in submissions],
+        [new_id() for _ in submissions],
+        created_by,
+        [submission.trace_id for submission in submissions],
+        repeatable=True,
+    )
+    return [Submitted(row["job_id"], Verdict(row["answer"]), row["reason"], row["status"]) for row in rows]
+
+
+async def submit_job(db: Database, submission: Submission, *, created_by: str | None = None) -> UUID:
+    """One job; its id, or VerbRefused."""
+    [submitted] = await submit_jobs(db, [submission], created_by=created_by)
+    if submitted.job_id is None:
+        raise VerbRefused("submit", submitted.reason or "unknown", subject=f"workflow {submission.workflow_id}")
+    return submitted.job_id
+
+
+@dataclass(frozen=True, slots=True)
+class Instantiated:
+    job_id: UUID
+    verdict: Verdict
+    reason: str | None
+
+
+async def instantiate_due_jobs(db: Database, *, limit: int = 100) -> list[Instantiated]:
+    """Makes the tasks of jobs whose time has come. One that can't be instantiated ends in error by itself."""
+    rows = await db.fetch("SELECT * FROM accs.instantiate_due_jobs($1)", limit, repeatable=True)
+    return [Instantiated(row["job_id"], Verdict(row["answer"]), row["reason"]) for row in rows]
+
+
+async def instantiate_tasks(db: Database, job_id: UUID) -> Instantiated:
+    """Makes the tasks of one queued job now, due or not."""
+    row = await db.fetchrow("SELECT * FROM accs.instantiate_due_jobs(1, ARRAY[$1::uuid])", job_id, repeatable=True)
+    assert row is not None, "instantiate_due_jobs answers for every job that it was asked about"
+    return Instantiated(row["job_id"], Verdict(row["answer"]), row["reason"])
+
+
+async def cancel_jobs(
+    db: Database, job_ids: Sequence[UUID], *, reason: str | None = None, by: str | None = None
+) -> dict[UUID, Answer]:
+    """Cancels jobs, running tasks included; their owners are told."""
+    rows = await db.fetch("SELECT * FROM accs.cancel_jobs($1, $2, $3)", list(job_ids), reason, by, repeatable=True)
+    return read_answers(rows)
+
+
+async def close_jobs(db: Database, job_ids: Sequence[UUID]) -> dict[UUID, Answer]:
+    return read_answers(await db.fetch("SELECT * FROM accs.close_jobs($1)", list(job_ids), repeatable=True))
+
+
+async def maybe_finish_job(db: Database, job_id: UUID) -> bool:
+    """Closes a job whose tasks are all terminal; whether it is closed now. The last finish does it by itself."""
+    return (await close_jobs(db, [job_id]))[job_id].is_effective
+
+
+async def retry_jobs(
+    db: Database, job_ids: Sequence[UUID], *, from_step: str | None = None, by: str | None = None
+) -> dict[UUID, Answer]:
+    """Runs finished jobs again: what did not succeed, or the step named and everything below it."""
+    rows = await db.fetch(
+        "SELECT * FROM accs.retry_jobs($1, $2, $3)",
+        list(job_ids),
+        None if from_step is None else [from_step] * len(job_ids),
+        by,
+        repeatable=True,
+    )
+    return read_answers(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterAnswer:
+    dead_letter_id: int
+    verdict: Verdict
+    reason: str | None
+
+
+async def redrive(db: Database, dead_letter_ids: Sequence[int], *, by: str | None = None) -> list[DeadLetterAnswer]:
+    """Sends dead letters back to work, with what was skipped because of them."""
+    rows = await db.fetch("SELECT * FROM accs.redrive($1, $2)", list(dead_letter_ids), by, repeatable=True)
+    return [DeadLetterAnswer(row["dead_letter_id"], Verdict(row["answer"]), row["reason"]) for row in rows]
+
+
+async def dismiss(db: Database, dead_letter_ids: Sequence[int]) -> list[DeadLetterAnswer]:
+    """Nobody will do anything about these: they leave the list of open dead letters."""
+    rows = await db.fetch("SELECT * FROM accs.dismiss($1)", list(dead_letter_ids), repeatable=True)
+    return [DeadLetterAnswer(row["dead_letter_id"], Verdict(row["answer"]), row["reason"]) for row in rows]
+
+
+def new_id() -> UUID:
+    """A time-ordered UUID (version 7), like accs.new_id() of the schema."""
+    moment = (time.time_ns() // 1_000_000 & 0xFFFF_FFFF_FFFF) << 80
+    chance = int.from_bytes(os.urandom(10))
+    return UUID(int=moment | 0x7 << 76 | (chance >> 68 & 0xFFF) << 64 | 0b10 << 62 | chance & (1 << 62) - 1)

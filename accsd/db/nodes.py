@@ -1,0 +1,58 @@
+"""Nodes register and are paused or drained; services and workflows are paused."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from accsd.db.answers import Verdict
+from accsd.db.pool import Database
+from accsd.model import Node, WakeMethod
+
+
+class Pausable(StrEnum):
+    SERVICE = "service"
+    WORKFLOW = "workflow"  # by name, all versions
+    NODE = "node"  # a drain: what runs goes on, nothing new is claimed
+
+
+async def upsert_heartbeat(
+    db: Database,
+    name: str,
+    *,
+    labels: Mapping[str, Any] | None = None,
+    max_concurrency: Mapping[str, int] | None = None,
+    wake_method: WakeMethod | None = None,
+    mac: str | None = None,
+    provider_ref: str | None = None,
+    script: str | None = None,
+) -> Node:
+    """Registers a node, or says anew that it is there and what it offers. None leaves a value as it is."""
+    row = await db.fetchrow(
+        "SELECT * FROM accs.register_node($1, $2, $3, $4, $5, $6, $7)",
+        name,
+        labels,
+        max_concurrency,
+        wake_method,
+        mac,
+        provider_ref,
+        script,
+        repeatable=True,
+    )
+    assert row is not None, "register_node returns the node"
+    return Node.model_validate(dict(row))
+
+
+async def pause(
+    db: Database, what: Pausable, name: str, *, reason: str | None = None, by: str | None = None
+) -> Verdict:
+    """No new claims. What runs goes on."""
+    return Verdict(await db.fetchval("SELECT accs.pause($1, $2, $3, $4)", what, name, reason, by, repeatable=True))
+
+
+async def resume(db: Database, what: Pausable, name: str) -> Verdict:
+    return Verdict(await db.fetchval("SELECT accs.resume($1, $2)", what, name, repeatable=True))
+
+
+async def set_concurrency_limit(db: Database, key: str, limit: int) -> Verdict:
+    """How many tasks with this concurrency key may run at once."""
+    return Verdict(await db.fetchval("SELECT accs.set_concurrency_limit($1, $2)", key, limit, repeatable=True))

@@ -1,0 +1,197 @@
+"""The way to PostgreSQL: one pool per process, a deadline on every call, errors translated, retried where safe.
+
+Everything that speaks SQL goes through `Database`. A call whose answer was lost is only sent again when the verb
+is *repeatable*, that is when the state machine answers "repeated" to the second one. What the server has certainly
+rolled back (a deadlock, a serialization failure) may always be sent again.
+"""
+
+import asyncio
+import contextlib
+import random
+import socket
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, Self
+
+import asyncpg
+import orjson
+from asyncpg.pool import PoolConnectionProxy
+
+from accsd.db.failures import ROLLED_BACK, UNREACHABLE, translated
+from accsd.errors import AccsdError, DatabaseUnavailable
+from accsd.settings import Database as DatabaseSettings
+
+Session = asyncpg.Connection  # one that its user has opened and will close
+Connection = Session | PoolConnectionProxy
+Record = asyncpg.Record
+
+# Half-open connections are noticed within these seconds; without them a cut cable hung a call for more than 40 s.
+_TCP_TIMEOUT_SEC: Final = 5
+_TCP_OPTIONS: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _TCP_TIMEOUT_SEC),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _TCP_TIMEOUT_SEC * 1000),
+)
+_FIRST_PAUSE_SEC: Final = 0.05
+_LONGEST_PAUSE_SEC: Final = 1.0
+
+
+class Database:
+    """A pool, or one connection that the caller owns (then the caller's transaction, and no retry)."""
+
+    def __init__(
+        self,
+        settings: DatabaseSettings,
+        *,
+        pool: asyncpg.Pool | None = None,
+        connection: Connection | None = None,
+        behind_pooler: bool = False,
+    ) -> None:
+        self._settings: DatabaseSettings = settings
+        self._pool: asyncpg.Pool | None = pool
+        self._connection: Connection | None = connection
+        # LISTEN does not work there: use settings.listen_url, or poll.
+        self.behind_pooler: bool = behind_pooler
+
+    @classmethod
+    async def open(cls, settings: DatabaseSettings, *, application: str = "accsd") -> Self:
+        """Connects, or raises DatabaseUnavailable with the address and what to do."""
+        try:
+            behind_pooler = await _is_behind_pooler(settings)
+            pool = await asyncpg.create_pool(
+                settings.required_url,
+                min_size=1,
+                max_size=settings.pool_size,
+                timeout=settings.connect_timeout_sec,
+                command_timeout=settings.statement_timeout_sec,
+                statement_cache_size=0 if behind_pooler else 256,
+                server_settings={"application_name": application},
+                init=_prepare,
+                reset=_nothing_to_reset,
+            )
+        except UNREACHABLE as error:
+            raise translated(error, settings.address) from error
+        return cls(settings, pool=pool, behind_pooler=behind_pooler)
+
+    @classmethod
+    def over(cls, connection: Connection) -> Self:
+        """The verbs on the caller's own connection, inside the caller's transaction."""
+        return cls(DatabaseSettings(), connection=connection)
+
+    async def close(self) -> None:
+        if self._pool is not None:
+            # Waiting for a call that hangs would keep the process alive: the deadline of calls is enough for all.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._pool.close(), self._settings.statement_timeout_sec)
+            self._pool.terminate()
+
+    @property
+    def pool_free(self) -> int:
+        """Connections that nobody uses, for health and tests."""
+        return 0 if self._pool is None else self._pool.get_idle_size()
+
+    @asynccontextmanager
+    async def acquire(self) -> AsyncGenerator[Connection]:
+        """A connection of one's own, for what needs several statements on one."""
+        if self._connection is not None:
+            yield self._connection
+            return
+        assert self._pool is not None
+        try:
+            connection = await self._pool.acquire(timeout=self._settings.connect_timeout_sec)
+        except UNREACHABLE as error:
+            raise translated(error, self._settings.address) from error
+        try:
+            yield connection
+        finally:
+            await self._pool.release(connection)
+
+    async def fetch(
+        self, sql: str, *args: object, repeatable: bool = False, within: float | None = None
+    ) -> Sequence[Record]:
+        """One statement, one round trip, `within` seconds. `repeatable`: sending it a second time does no harm."""
+        deadline = within or self._settings.statement_timeout_sec
+        if self._connection is not None:
+            return await self._attempt(self._connection, sql, args, deadline)
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + deadline
+        pause = _FIRST_PAUSE_SEC
+        while True:
+            try:
+                async with self.acquire() as connection:
+                    return await self._attempt(connection, sql, args, ends_at - loop.time())
+            except AccsdError as error:
+                again = isinstance(error.__cause__, ROLLED_BACK) or (
+                    repeatable and isinstance(error, DatabaseUnavailable)
+                )
+                if not again or loop.time() + pause >= ends_at:
+                    raise
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, _LONGEST_PAUSE_SEC)
+
+    async def fetchrow(self, sql: str, *args: object, repeatable: bool = False) -> Record | None:
+        rows = await self.fetch(sql, *args, repeatable=repeatable)
+        return rows[0] if rows else None
+
+    async def fetchval(self, sql: str, *args: object, repeatable: bool = False) -> Any:
+        row = await self.fetchrow(sql, *args, repeatable=repeatable)
+        return None if row is None else row[0]
+
+    async def _attempt(
+        self, connection: Connection, sql: str, args: tuple[object, ...], within: float
+    ) -> Sequence[Record]:
+        try:
+            return await connection.fetch(sql, *args, timeout=max(within, 0.001))
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, *UNREACHABLE) as error:
+            raise translated(error, self._settings.address) from error
+
+
+async def connect(settings: DatabaseSettings, *, application: str = "accsd") -> Session:
+    """One connection outside the pool, for the installer and the listener."""
+    try:
+        connection = await asyncpg.connect(
+            settings.required_url,
+            timeout=settings.connect_timeout_sec,
+            statement_cache_size=0,
+            server_settings={"application_name": application},
+        )
+    except UNREACHABLE as error:
+        raise translated(error, settings.address) from error
+    await _prepare(connection)
+    return connection
+
+
+async def _prepare(connection: Connection) -> None:
+    """What every connection needs: JSON as Python values, and a socket that notices a dead peer."""
+    for name in ("json", "jsonb"):
+        await connection.set_type_codec(
+            name, schema="pg_catalog", encoder=_to_json, decoder=orjson.loads, format="text"
+        )
+    # asyncpg has no setting for it and no public way to the socket.
+    transport: asyncio.Transport | None = getattr(connection, "_transport", None)
+    link: socket.socket | None = None if transport is None else transport.get_extra_info("socket")
+    if link is not None and link.family in (socket.AF_INET, socket.AF_INET6):
+        for level, option, value in _TCP_OPTIONS:
+            link.setsockopt(level, option, value)
+
+
+def _to_json(value: object) -> str:
+    return orjson.dumps(value).decode()
+
+
+async def _nothing_to_reset(connection: Connection) -> None:
+    """The verbs leave no session state behind, so the pool's reset would be a round trip for nothing."""
+
+
+async def _is_behind_pooler(settings: DatabaseSettings) -> bool:
+    """A pooler invents the backend's process id that it announces; the server itself knows the true one."""
+    if settings.pooler != "auto":
+        return settings.pooler == "transaction"
+    connection = await connect(settings)
+    try:
+        true_pid: int = await connection.fetchval("SELECT pg_backend_pid()")
+        return connection.get_server_pid() != true_pid
+    finally:
+        await connection.close(timeout=_TCP_TIMEOUT_SEC)

@@ -1,0 +1,54 @@
+-- Least privilege (run by the schema's owner, who needs CREATEROLE the first time; may be run again at any time).
+--
+--   accs_scheduler  the control host: submits by plain INSERT, instantiates, reclaims, cleans up
+--   accs_agent      a node: executes the verbs of an attempt and nothing else
+--   accs_api        a gateway: submits and operates through verbs, reads
+--   accs_reader     reads
+--
+-- Roles belong to the whole cluster, so this is a step of its own. They have no password yet: \password accs_agent.
+
+DO $roles$
+DECLARE
+  v_role text;
+  v_verb text;
+BEGIN
+  FOREACH v_role IN ARRAY ARRAY['accs_scheduler', 'accs_agent', 'accs_api', 'accs_reader'] LOOP
+    BEGIN
+      EXECUTE format('CREATE ROLE %I LOGIN', v_role);
+      EXECUTE format('ALTER ROLE %I SET statement_timeout = ''60s''', v_role);
+      EXECUTE format('ALTER ROLE %I SET lock_timeout = ''20s''', v_role);
+      EXECUTE format('ALTER ROLE %I SET idle_in_transaction_session_timeout = ''30s''', v_role);
+    EXCEPTION WHEN duplicate_object OR unique_violation THEN
+      NULL;   -- another database of this cluster, or another installer, made it
+    END;
+    EXECUTE format('GRANT USAGE ON SCHEMA public, accs TO %I', v_role);
+    EXECUTE format('GRANT SELECT ON accs.schema_versions TO %I', v_role);
+    EXECUTE format('GRANT EXECUTE ON FUNCTION accs.clock(), accs.channel_prefix(), accs.backoff_base() TO %I', v_role);
+  END LOOP;
+
+  FOREACH v_role IN ARRAY ARRAY['accs_scheduler', 'accs_api', 'accs_reader'] LOOP
+    EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA public, accs TO %I', v_role);
+  END LOOP;
+
+  -- what an agent may call
+  FOREACH v_verb IN ARRAY ARRAY['register_node', 'claim_tasks', 'adopt_tasks', 'start_tasks', 'heartbeat', 'report_progress', 'finish_tasks',
+                                'release_tasks', 'skip_tasks', 'record_artifact', 'append_events', 'select_runnable'] LOOP
+    EXECUTE format('GRANT EXECUTE ON FUNCTION accs.%I TO accs_agent', v_verb);
+  END LOOP;
+
+  -- what operates a fleet
+  FOREACH v_role IN ARRAY ARRAY['accs_scheduler', 'accs_api'] LOOP
+    FOREACH v_verb IN ARRAY ARRAY['submit', 'submit_jobs', 'cancel_jobs', 'retry_jobs', 'redrive', 'dismiss', 'pause', 'resume', 'set_concurrency_limit',
+                                  'append_events', 'select_runnable'] LOOP
+      EXECUTE format('GRANT EXECUTE ON FUNCTION accs.%I TO %I', v_verb, v_role);
+    END LOOP;
+  END LOOP;
+
+  -- the control host
+  FOREACH v_verb IN ARRAY ARRAY['instantiate_due_jobs', 'reclaim_tasks', 'close_jobs', 'skip_tasks', 'ensure_event_partitions', 'register_node', 'new_id', 'in_verb'] LOOP
+    EXECUTE format('GRANT EXECUTE ON FUNCTION accs.%I TO accs_scheduler', v_verb);
+  END LOOP;
+  GRANT INSERT, UPDATE (name, version, is_active, steps) ON public.workflows TO accs_scheduler;
+  GRANT INSERT, UPDATE (priority, options, scheduled_at) ON public.jobs TO accs_scheduler;
+  GRANT USAGE ON SEQUENCE accs.order_seq TO accs_scheduler;
+END $roles$;
