@@ -120,7 +120,7 @@ INSERT INTO accs.transitions (entity, from_status, to_status, verb) VALUES
 
 CREATE TABLE public.workflows (
   id          uuid PRIMARY KEY DEFAULT accs.new_id(),
-  name        text NOT NULL CHECK (name ~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$'),
+  name        text NOT NULL CHECK (length(name) BETWEEN 1 AND 200),
   version     int NOT NULL DEFAULT 1 CHECK (version >= 1),
   is_active   boolean NOT NULL DEFAULT true,
   steps       jsonb NOT NULL,
@@ -298,9 +298,11 @@ CREATE TABLE accs.lanes (
   id        int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   service   text NOT NULL,
   requires  jsonb NOT NULL,
-  node      text,
-  UNIQUE NULLS NOT DISTINCT (service, requires, node)
+  node      text
 );
+
+-- claim_tasks, by service; hashed, because labels may be longer than an index takes
+CREATE UNIQUE INDEX lanes_service ON accs.lanes (service, md5(requires::text), coalesce(node, ''));
 
 CREATE TABLE accs.concurrency_keys (
   key          text PRIMARY KEY,
@@ -530,12 +532,12 @@ END $$;
 CREATE FUNCTION accs.backoff_is_valid(p jsonb) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
   SELECT CASE jsonb_typeof(p)
     WHEN 'array' THEN jsonb_array_length(p) > 0
-                      AND NOT jsonb_path_exists(p, 'strict $[*] ? (@.type() != "number" || @ < 0)', silent => true)
-    WHEN 'object' THEN p ->> 'strategy' IN ('exponential', 'linear', 'fixed')
+                      AND NOT jsonb_path_exists(p, 'strict $[*] ? (@.type() != "number" || @ < 0 || @ > 31622400)', silent => true)
+    WHEN 'object' THEN (NOT p ? 'strategy' OR p ->> 'strategy' IN ('exponential', 'linear', 'fixed'))
                        AND (p - '{strategy,base,cap}'::text[]) = '{}'
-                       AND NOT jsonb_path_exists(p, 'strict $.* ? (@.type() == "number" && @ < 0)')
-                       AND coalesce(jsonb_typeof(p -> 'base'), 'number') = 'number'
-                       AND coalesce(jsonb_typeof(p -> 'cap'), 'number') = 'number'
+                       AND NOT jsonb_path_exists(p, 'strict $.* ? (@.type() == "number" && (@ < 0 || @ > 31622400))')
+                       AND coalesce(jsonb_typeof(p -> 'base'), 'null') IN ('number', 'null')
+                       AND coalesce(jsonb_typeof(p -> 'cap'), 'null') IN ('number', 'null')
     ELSE false END
 $$;
 
@@ -570,25 +572,33 @@ BEGIN
         WHEN s ->> 'service' !~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$'
           THEN format('"%s" is no service name: letters, digits, ".", "_" and "-" only, beginning with a letter or digit, no longer than 40', s ->> 'service')
         WHEN s ->> 'service' = 'builder' THEN 'the service name "builder" is reserved'
-        WHEN coalesce(jsonb_typeof(s -> 'depends_on'), 'array') NOT IN ('array', 'null')
+        WHEN coalesce(jsonb_typeof(s -> 'depends_on'), 'array') <> 'array'
              OR jsonb_path_exists(s, 'strict $.depends_on[*] ? (@.type() != "string")', silent => true)
           THEN 'depends_on must be a list of step keys'
-        WHEN coalesce(jsonb_typeof(s -> 'default_params'), 'object') NOT IN ('object', 'null') THEN 'default_params must be a JSON object'
-        WHEN pg_column_size(s -> 'default_params') > 65536 THEN 'default_params are larger than 64 KiB'
-        WHEN s ? 'max_attempts' AND (jsonb_typeof(s -> 'max_attempts') <> 'number' OR s ->> 'max_attempts' !~ '^[1-9][0-9]{0,5}$')
-          THEN 'max_attempts must be a whole number of at least 1'
+        WHEN coalesce(jsonb_typeof(s -> 'default_params'), 'object') <> 'object' THEN 'default_params must be a JSON object'
+        -- by either measure: jsonb is large for small numbers, its text for large ones, and the text has spaces
+        WHEN pg_column_size(s -> 'default_params') > 65536 AND octet_length((s -> 'default_params')::text) > 98304
+          THEN 'default_params are larger than 64 KiB'
+        WHEN jsonb_path_exists(s -> 'default_params', 'strict $.**{64} ? (@.type() == "object" || @.type() == "array")')
+          THEN 'default_params are nested deeper than 64 levels'
+        WHEN s ? 'max_attempts' AND (jsonb_typeof(s -> 'max_attempts') <> 'number' OR s ->> 'max_attempts' !~ '^([1-9][0-9]{0,5}|1000000)$')
+          THEN 'max_attempts must be a whole number from 1 to 1,000,000'
         WHEN coalesce(jsonb_typeof(s -> 'timeout'), 'null') <> 'null'
-             AND (jsonb_typeof(s -> 'timeout') <> 'number' OR (s ->> 'timeout')::numeric <= 0 OR (s ->> 'timeout')::numeric > 1e9)
+             AND (jsonb_typeof(s -> 'timeout') <> 'number' OR (s ->> 'timeout')::numeric NOT BETWEEN 5e-324 AND 1e308)
           THEN 'timeout must be a number of seconds above 0'
-        WHEN coalesce(jsonb_typeof(s -> 'requires'), 'object') NOT IN ('object', 'null') THEN 'requires must be a JSON object of labels'
-        WHEN coalesce(jsonb_typeof(s -> 'node'), 'null') NOT IN ('string', 'null') OR s ->> 'node' = '' THEN 'node must be the name of a node'
-        WHEN coalesce(jsonb_typeof(s -> 'concurrency_key'), 'null') NOT IN ('string', 'null') OR s ->> 'concurrency_key' = ''
-          THEN 'concurrency_key must be a text'
-        WHEN s ? 'concurrency_limit' AND (jsonb_typeof(s -> 'concurrency_limit') <> 'number' OR s ->> 'concurrency_limit' !~ '^[1-9][0-9]{0,5}$')
-          THEN 'concurrency_limit must be a whole number of at least 1'
-        WHEN s ? 'concurrency_limit' AND s ->> 'concurrency_key' IS NULL THEN 'concurrency_limit needs a concurrency_key'
+        WHEN coalesce(jsonb_typeof(s -> 'requires'), 'object') <> 'object'
+             OR jsonb_path_exists(s, 'strict $.requires.* ? (@.type() == "object" || @.type() == "array" || @.type() == "null")', silent => true)
+          THEN 'requires must be a JSON object of labels, which are texts, numbers, true or false'
+        WHEN coalesce(jsonb_typeof(s -> 'node'), 'null') NOT IN ('string', 'null') OR length(s ->> 'node') NOT BETWEEN 1 AND 200
+          THEN 'node must be the name of a node'
+        WHEN coalesce(jsonb_typeof(s -> 'concurrency_key'), 'null') NOT IN ('string', 'null') OR length(s ->> 'concurrency_key') NOT BETWEEN 1 AND 200
+          THEN 'concurrency_key must be a text of up to 200 characters'
+        WHEN coalesce(jsonb_typeof(s -> 'concurrency_limit'), 'null') <> 'null'
+             AND (jsonb_typeof(s -> 'concurrency_limit') <> 'number' OR s ->> 'concurrency_limit' !~ '^([1-9][0-9]{0,5}|1000000)$')
+          THEN 'concurrency_limit must be a whole number from 1 to 1,000,000'
+        WHEN s ->> 'concurrency_limit' IS NOT NULL AND s ->> 'concurrency_key' IS NULL THEN 'concurrency_limit needs a concurrency_key'
         WHEN coalesce(jsonb_typeof(s -> 'backoff'), 'null') <> 'null' AND accs.backoff_is_valid(s -> 'backoff') IS NOT TRUE
-          THEN 'backoff must be {"strategy": "exponential" | "linear" | "fixed", "base": seconds, "cap": seconds} or a list of seconds'
+          THEN 'backoff must be {"strategy": "exponential" | "linear" | "fixed", "base": seconds, "cap": seconds} or a list of seconds, none above 366 days'
       END AS problem
       FROM step
   ), twice AS (

@@ -24,7 +24,9 @@ async def test_two_jobs_of_two_tasks_run_in_the_global_order_from_plain_sql(conn
         order.append((row["order_seq"], row["task_key"]))
         fence = (row["task_id"], row["attempt_id"])
         for verb in ("start_tasks", "finish_tasks"):
-            answer = await conn.fetchval(f"SELECT answer FROM accs.{verb}(ARRAY[$1::uuid], ARRAY[$2::int], 'me')", *fence)
+            answer = await conn.fetchval(
+                f"SELECT answer FROM accs.{verb}(ARRAY[$1::uuid], ARRAY[$2::int], 'me')", *fence
+            )
             assert answer == "accepted"
 
     assert order == [(1, "sound"), (1, "picture"), (2, "sound"), (2, "picture")]

@@ -93,7 +93,7 @@ async def node(
     conn: Connection, name: str = NODE, labels: dict[str, Any] | None = None, **max_concurrency: int
 ) -> None:
     """A registered node; `render=2` limits that service, and none limits nothing."""
-    await conn.execute("SELECT accs.register_node($1, $2, $3)", name, labels or {}, max_concurrency)
+    await conn.fetch("SELECT * FROM accs.register_node($1, $2, $3)", name, labels or {}, max_concurrency)
 
 
 async def claim(
@@ -182,9 +182,7 @@ async def task(conn: Connection, job_id: UUID, key: str) -> Row:
 
 async def tasks(conn: Connection, job_id: UUID) -> dict[str, str]:
     """The status of each step."""
-    rows = await conn.fetch(
-        "SELECT task_key, status FROM job_tasks WHERE job_id = $1 ORDER BY step_no", job_id
-    )
+    rows = await conn.fetch("SELECT task_key, status FROM job_tasks WHERE job_id = $1 ORDER BY step_no", job_id)
     return {row["task_key"]: row["status"] for row in rows}
 
 

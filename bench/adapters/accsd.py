@@ -1,0 +1,167 @@
+"""accsd for the shared benchmark of Postgres queues: the bare SQL verbs, as any client would call them.
+
+    python3 ../shared/bench/run_peers.py --extra bench/adapters --systems accsd,pgqueuer,graphile_worker
+
+Everything is on as shipped: fence, lease, global order, guard, an event for each transition. A worker has one
+connection that claims ahead and two that start and finish, so that a batch is finished while the next is claimed.
+"""
+
+import asyncio
+import json
+import os
+from datetime import timedelta
+from pathlib import Path
+
+from adapter_api import Adapter
+
+ROOT = Path(__file__).parents[2]
+LEASE = timedelta(seconds=120)
+CHAIN = [{"key": key, "service": "noop", "depends_on": list(after)} for key, after in zip("abcd", ("", *"abc"), strict=True)]
+
+
+class Accsd(Adapter):
+    name = "accsd"
+    version = "0.1 (SQL verbs)"
+    peer = False
+    requirements = ["asyncpg==0.32.0", "uvloop==0.23.0"]
+    configs = {"best": {"batch": 1000, "uvloop": True}}
+    main_table = "public.job_tasks"
+    dag = "declared DAG"
+    event_rows = 5  # job started, claimed, started, done, job done
+    skip = ()
+
+    def unfinished_sql(self):
+        # exactly the tasks in motion: a blocked step becomes a waiting one in the transaction that finishes its last dependency
+        return "SELECT (SELECT count(*) FROM accs.waiting WHERE hold IS NULL) + (SELECT count(*) FROM accs.live) WHERE {tail}".replace(
+            "{tail}", "TRUE /* {tail} */"
+        )
+
+    def filler_sql(self, done, future):
+        workflow = "(SELECT id FROM workflows WHERE name = 'noop')"
+        step = f"(SELECT lane FROM accs.steps WHERE workflow_id = {workflow})"
+        # (from, to) of the five events of a one-step job; the first and the last are the job's own
+        moves = "(VALUES (1, 'queued', 'running', true), (2, 'queued', 'starting', false), (3, 'starting', 'running', false), (4, 'running', 'done', false), (5, 'running', 'done', true))"
+        return [
+            f"""SET session_replication_role = replica;
+                CREATE TABLE filler AS SELECT g, accs.new_id() AS job, accs.new_id() AS task, now() - interval '1 day' AS at FROM generate_series(1, {done}) g;
+                INSERT INTO jobs (id, workflow_id, status, progress, current_task_key, created_at, started_at, finished_at, updated_at, task_count, task_progress)
+                SELECT job, {workflow}, 'done', 1, 'a', at, at, at, at, 1, 1 FROM filler;
+                INSERT INTO job_tasks (id, job_id, task_key, service_name, status, progress, results, claimed_by, claimed_at, started_at, finished_at,
+                                       created_at, updated_at, attempt_id, step_no, lane, outcome, outcome_attempt_id)
+                SELECT task, job, 'a', 'noop', 'done', 1, '{{}}', 'w', at, at, at, at, at, 1, 1, {step}, 'done', 1 FROM filler;
+                INSERT INTO task_events (job_id, job_task_id, ts, source, level, type, message, data)
+                SELECT job, CASE WHEN NOT ofjob THEN task END, at, CASE WHEN ofjob THEN 'builder' ELSE 'agent:noop' END, 'info', 'status', a || ' → ' || b,
+                       jsonb_build_object('from', a, 'to', b, 'attempt_id', 1) FROM filler, {moves} m (n, a, b, ofjob) ORDER BY g, n;
+                DROP TABLE filler""",
+            f"""SET session_replication_role = replica;
+                WITH made AS (INSERT INTO jobs (workflow_id, scheduled_at) SELECT {workflow}, now() + interval '1 day' + g * interval '1 ms'
+                                FROM generate_series(1, {future}) g RETURNING id, scheduled_at)
+                INSERT INTO accs.pending_jobs (job_id, due_at) SELECT id, scheduled_at FROM made""",
+        ]
+
+    def setup(self, dsn):
+        import asyncpg
+
+        async def go():
+            connection = await asyncpg.connect(dsn)
+            await connection.execute((ROOT / "schema.sql").read_text())
+            await connection.execute("INSERT INTO workflows (name, steps) VALUES ('noop', $1)", '[{"key": "a", "service": "noop"}]')
+            await connection.execute("INSERT INTO workflows (name, steps) VALUES ('chain', $1)", json.dumps(CHAIN))
+            await connection.close()
+
+        asyncio.run(go())
+
+    def enqueue_many(self, dsn, n, cfg, hooks, workflow="noop"):
+        import asyncpg
+
+        async def go():
+            connection = await asyncpg.connect(dsn)
+            which = await connection.fetchval("SELECT id FROM workflows WHERE name = $1", workflow)
+            submit = await connection.prepare("SELECT job_id FROM accs.submit_jobs($1)")
+            hooks.start()
+            done = 0
+            while done < n and not hooks.expired():
+                rows = await submit.fetch([which] * min(1000, n - done))
+                done += len(rows)
+            hooks.stop(done)
+            await connection.close()
+
+        asyncio.run(go())
+
+    def enqueue_workflows(self, dsn, n, cfg, hooks):
+        self.enqueue_many(dsn, n, cfg, hooks, "chain")
+
+    def enqueue_paced(self, dsn, n, gap, cfg, hooks):
+        import asyncpg
+
+        async def go():
+            connection = await asyncpg.connect(dsn)
+            which = await connection.fetchval("SELECT id FROM workflows WHERE name = 'noop'")
+            submit = await connection.prepare("SELECT job_id FROM accs.submit_jobs($1, $2)")
+            hooks.begin_pacing(gap)
+            for i in range(n):
+                await asyncio.sleep(hooks.due_in(i))
+                began = hooks.now()
+                await submit.fetch([which], [f'{{"i": {i}}}'])
+                hooks.inserted(i, began)
+
+        asyncio.run(go())
+
+    def run_worker(self, dsn, cfg, hooks):
+        asyncio.run(_Worker(cfg, hooks).run(dsn))
+
+
+class _Worker:
+    def __init__(self, cfg, hooks):
+        self.batch = cfg["batch"]
+        self.dag = cfg.get("dag", False)
+        self.hooks = hooks
+        self.claimed = asyncio.Queue(maxsize=2)
+        self.news = asyncio.Event()
+
+    async def run(self, dsn):
+        import asyncpg
+
+        self.me = f"w{os.getpid()}"
+        claimer, *finishers = [await asyncpg.connect(dsn) for _ in range(3)]
+        await claimer.execute("SELECT accs.register_node($1)", self.me)
+        await claimer.add_listener("accs_noop", lambda *_: self.news.set())
+        # a claim that a crash forgets is only an early retry
+        await claimer.execute("SET synchronous_commit = off")
+        claim = await claimer.prepare("SELECT task_id, attempt_id, task_key, options FROM accs.claim_tasks('noop', $1, $1, $2, $3)")
+        self.hooks.ready()
+        await asyncio.gather(self.claim(claim), *(self.work(each) for each in finishers))
+
+    async def claim(self, claim):
+        while True:
+            self.news.clear()
+            rows = await claim.fetch(self.me, self.batch, LEASE)
+            if rows:
+                await self.claimed.put(rows)
+            else:
+                try:
+                    await asyncio.wait_for(self.news.wait(), 1)
+                except TimeoutError:
+                    pass
+
+    async def work(self, connection):
+        start = await connection.prepare("SELECT count(*) FROM accs.start_tasks($1, $2, $3)")
+        finish = await connection.prepare("SELECT id, answer FROM accs.finish_tasks($1, $2, $3)")
+        while True:
+            rows = await self.claimed.get()
+            fence = [row[0] for row in rows], [row[1] for row in rows], self.me
+            await start.fetch(*fence)
+            for row in rows:
+                self.handle(row)
+            for answer in await finish.fetch(*fence):
+                assert answer[1] == "accepted", answer
+            self.news.set()  # a finished step may have freed the next one
+
+    def handle(self, row):
+        if not self.dag:
+            self.hooks.job(int(row[3][6:-1]) if len(row[3]) > 2 else None)
+        elif row[2] == "d":
+            self.hooks.job()
+
+
+ADAPTER = Accsd()
