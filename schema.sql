@@ -60,12 +60,14 @@ CREATE FUNCTION accs.backoff_base() RETURNS double precision LANGUAGE sql IMMUTA
 CREATE FUNCTION accs.max_lost() RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT 5 $$;
 
 CREATE FUNCTION accs.unix_ms(p_ts timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE AS
-$$ SELECT (extract(epoch FROM p_ts) * 1000)::bigint $$;
+$$ SELECT (date_part('epoch', p_ts) * 1000)::bigint $$;   -- not extract: its numeric costs 3 µs an id
 
--- A time-ordered UUID (version 7), so that new rows land at the end of their indexes.
+-- A time-ordered UUID (version 7), so that new rows land at the end of their indexes. An id is no secret: random() and the
+-- statement's time do, at a third of the cost of gen_random_uuid() and clock_timestamp().
 CREATE FUNCTION accs.new_id() RETURNS uuid LANGUAGE sql VOLATILE AS $$
-  SELECT encode(int8send((accs.unix_ms(clock_timestamp()) << 16) | 28672 | floor(random() * 4096)::int)
-                || substring(uuid_send(gen_random_uuid()) FROM 9), 'hex')::uuid
+  SELECT encode(int8send((accs.unix_ms(statement_timestamp()) << 16) | 28672 | floor(random() * 4096)::int)
+                || int8send((-9223372036854775808) | (floor(random() * 1073741824)::bigint << 32) | floor(random() * 4294967296)::bigint),
+                'hex')::uuid
 $$;
 
 -- A task's id: the moment of instantiation, then its step's number, then random bits of the job's id. It follows
@@ -481,6 +483,7 @@ BEGIN
   SELECT id, status INTO v_bad FROM fresh
    WHERE status <> 'queued' OR task_count <> 0 OR open_tasks <> 0 OR generation <> 0 OR task_progress <> 0
       OR progress IS DISTINCT FROM 0 OR started_at IS NOT NULL OR finished_at IS NOT NULL
+      OR error_code IS NOT NULL OR error_message IS NOT NULL OR current_task_key IS NOT NULL
    LIMIT 1;
   IF FOUND THEN
     RAISE EXCEPTION 'job %: a job begins as queued, with nothing done', v_bad.id
@@ -542,8 +545,9 @@ CREATE FUNCTION accs.backoff_is_valid(p jsonb) RETURNS boolean LANGUAGE sql IMMU
 $$;
 
 -- Each step is looked at once; the first problem in the order of the steps is reported. Speaks of step "key" where
--- there is one, else of step number n. (The planner takes a JSON array for 100 rows: nested loops would be quadratic.)
-CREATE FUNCTION accs.check_steps(p_name text, p_steps jsonb) RETURNS void LANGUAGE plpgsql SET enable_nestloop = off AS $$
+-- there is one, else of step number n. (The planner takes a JSON array for 100 rows: nested loops would be quadratic.
+-- PostgreSQL before 18 prices what is disabled so high that it would compile the plan, for a second each time.)
+CREATE FUNCTION accs.check_steps(p_name text, p_steps jsonb) RETURNS void LANGUAGE plpgsql SET enable_nestloop = off SET jit = off AS $$
 DECLARE
   v_problem text;
 BEGIN
@@ -625,7 +629,7 @@ END $$;
 
 -- Peels off the steps whose dependencies are all peeled; what is left contains a cycle. Arrays indexed by step number
 -- keep it linear: 100,000 steps take well under a second.
-CREATE FUNCTION accs.check_acyclic(p_name text, p_workflow uuid) RETURNS void LANGUAGE plpgsql SET enable_nestloop = on AS $$
+CREATE FUNCTION accs.check_acyclic(p_name text, p_workflow uuid) RETURNS void LANGUAGE plpgsql SET enable_nestloop = on SET jit = off AS $$
 DECLARE
   v_left   int[];        -- unfinished dependencies by step
   v_first  int[];        -- where a step's dependants begin in v_dependant
@@ -679,7 +683,9 @@ BEGIN
 END $$;
 
 CREATE FUNCTION accs.compile_workflow() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET enable_nestloop = off AS $$
+SET search_path = pg_catalog, pg_temp SET enable_nestloop = off SET jit = off AS $$
+DECLARE
+  v_keys text[];
 BEGIN
   PERFORM accs.check_steps(NEW.name, NEW.steps);
 
@@ -687,33 +693,40 @@ BEGIN
   INSERT INTO accs.plans (workflow_id, step_count, first_key)
   VALUES (NEW.id, jsonb_array_length(NEW.steps),
           coalesce((SELECT s ->> 'key' FROM jsonb_array_elements(NEW.steps) WITH ORDINALITY e (s, n)
-                     WHERE coalesce(jsonb_typeof(s -> 'depends_on'), 'null') = 'null' OR s -> 'depends_on' = '[]' ORDER BY n LIMIT 1), ''));
+                     WHERE coalesce(s -> 'depends_on', '[]') = '[]' ORDER BY n LIMIT 1), ''));
 
-  INSERT INTO accs.concurrency_keys AS k (key, max_running)
-  SELECT s ->> 'concurrency_key', max(coalesce((s ->> 'concurrency_limit')::int, 1))
-    FROM jsonb_array_elements(NEW.steps) s WHERE s ->> 'concurrency_key' IS NOT NULL GROUP BY 1
-  ON CONFLICT (key) DO UPDATE SET max_running = excluded.max_running
-    WHERE k.max_running <> excluded.max_running
-      AND EXISTS (SELECT FROM jsonb_array_elements(NEW.steps) s WHERE s ->> 'concurrency_key' = k.key AND s ? 'concurrency_limit');
+  -- in order, here and below: two workflows written at once must not wait for each other
+  WITH changed AS (
+    INSERT INTO accs.concurrency_keys AS k (key, max_running)
+    SELECT s ->> 'concurrency_key', max(coalesce((s ->> 'concurrency_limit')::int, 1))
+      FROM jsonb_array_elements(NEW.steps) s WHERE s ->> 'concurrency_key' IS NOT NULL GROUP BY 1 ORDER BY 1
+    ON CONFLICT (key) DO UPDATE SET max_running = excluded.max_running
+      WHERE k.max_running <> excluded.max_running
+        AND EXISTS (SELECT FROM jsonb_array_elements(NEW.steps) s WHERE s ->> 'concurrency_key' = k.key AND s ->> 'concurrency_limit' IS NOT NULL)
+    RETURNING key)
+  SELECT array_agg(key) INTO v_keys FROM changed;
+  IF v_keys IS NOT NULL THEN
+    PERFORM accs.admit(v_keys);
+  END IF;
 
   INSERT INTO accs.lanes (service, requires, node)
-  SELECT DISTINCT s ->> 'service', coalesce(nullif(s -> 'requires', 'null'), '{}'), s ->> 'node'
-    FROM jsonb_array_elements(NEW.steps) s
+  SELECT DISTINCT s ->> 'service', coalesce(s -> 'requires', '{}'), s ->> 'node'
+    FROM jsonb_array_elements(NEW.steps) s ORDER BY 1, 2, 3
   ON CONFLICT DO NOTHING;
 
   INSERT INTO accs.steps (workflow_id, step_no, task_key, service, depends_on, dependants, params, max_attempts, timeout_sec,
                           backoff, requires, node, concurrency_key, lane)
   WITH step AS MATERIALIZED (
     SELECT n::int AS n, s, s ->> 'key' AS key, s ->> 'service' AS service, s ->> 'node' AS node,
-           coalesce(nullif(s -> 'requires', 'null'), '{}') AS requires,
-           ARRAY(SELECT jsonb_array_elements_text(CASE jsonb_typeof(s -> 'depends_on') WHEN 'array' THEN s -> 'depends_on' ELSE '[]' END)) AS depends_on
+           coalesce(s -> 'requires', '{}') AS requires,
+           ARRAY(SELECT jsonb_array_elements_text(coalesce(s -> 'depends_on', '[]'))) AS depends_on
       FROM jsonb_array_elements(NEW.steps) WITH ORDINALITY e (s, n)
   ), edge AS (
     SELECT p.n AS parent, array_agg(c.n ORDER BY c.n) AS children
       FROM (SELECT n, unnest(depends_on) AS needs FROM step) c JOIN step p ON p.key = c.needs GROUP BY p.n
   )
   SELECT NEW.id, step.n, step.key, step.service, step.depends_on, edge.children,
-         coalesce(nullif(s -> 'default_params', 'null'), '{}'), coalesce((s ->> 'max_attempts')::int, 3),
+         coalesce(s -> 'default_params', '{}'), coalesce((s ->> 'max_attempts')::int, 3),
          (s ->> 'timeout')::double precision, nullif(s -> 'backoff', 'null'), step.requires, step.node, s ->> 'concurrency_key', l.id
     FROM step LEFT JOIN edge ON edge.parent = step.n
     JOIN accs.lanes l ON l.service = step.service AND l.requires = step.requires AND l.node IS NOT DISTINCT FROM step.node;
@@ -864,7 +877,8 @@ END $$;
 
 -- Lets the first waiting tasks of each key and lane stand as claimable, as many as the key has room for, and holds the
 -- others. Under the key's lock, and in a statement after it, so that the count of live ones is the true one. Ready rows
--- that a claim has locked are left alone: it checks the limit itself.
+-- that a claim has locked are left alone: it checks the limit itself. A verb gathers all its keys and calls this once, at
+-- its end: two calls in one transaction could lock two keys in the order in which another transaction does not.
 CREATE FUNCTION accs.admit(p_keys text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   PERFORM FROM accs.concurrency_keys WHERE key = ANY (p_keys) ORDER BY key FOR NO KEY UPDATE;
@@ -914,13 +928,23 @@ BEGIN
   RETURN v_keys;
 END $$;
 
+-- Takes tasks out of waiting; the caller holds their jobs' locks, so that nobody else makes them wait again. Waits for a
+-- claim under way, which may put a row back that must not run yet: as a new row, which the first DELETE can't see.
+CREATE FUNCTION accs.unqueue(p_task_ids uuid[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  LOOP
+    DELETE FROM accs.waiting WHERE task_id = ANY (p_task_ids);
+    EXIT WHEN NOT EXISTS (SELECT FROM accs.waiting WHERE task_id = ANY (p_task_ids));
+  END LOOP;
+END $$;
+
 -- ---------------------------------------------------------------------------------------------------------------
 -- Submission and instantiation
 -- ---------------------------------------------------------------------------------------------------------------
 
 -- Makes the tasks of jobs that are running already and have none. One pass: a step's row becomes a task's row, and those
--- without dependencies wait at once.
-CREATE FUNCTION accs.make_tasks(p_job_ids uuid[]) RETURNS void LANGUAGE plpgsql AS $$
+-- without dependencies wait at once. The caller admits the keys it returns.
+CREATE FUNCTION accs.make_tasks(p_job_ids uuid[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
   v_now  timestamptz := accs.clock();
   v_ms   bigint := accs.unix_ms(v_now);
@@ -945,9 +969,7 @@ BEGIN
     RETURNING key, hold
   )
   SELECT array_agg(DISTINCT key) INTO v_keys FROM queued WHERE hold = 'key';
-  IF v_keys IS NOT NULL THEN
-    PERFORM accs.admit(v_keys);
-  END IF;
+  RETURN v_keys;
 END $$;
 
 -- Submits jobs, one for each workflow id; the other arrays may be null or have one element for each. A due job is
@@ -963,9 +985,15 @@ DECLARE
   v_fresh uuid[];
   v_due   uuid[];
   v_later boolean;
+  v_keys  text[];
 BEGIN
   SELECT array_agg(coalesce(u.id, accs.new_id()) ORDER BY n) INTO v_ids
     FROM unnest(p_workflow_ids, p_job_ids) WITH ORDINALITY AS u (workflow_id, id, n);
+  IF cardinality(v_ids) > 1 AND (p_keys IS NOT NULL OR p_job_ids IS NOT NULL) THEN
+    -- two batches with the same keys in another order must not wait for each other's rows
+    PERFORM pg_advisory_xact_lock(l.n) FROM (
+      SELECT DISTINCT hashtextextended(u.name, 1) AS n FROM unnest(p_keys || p_job_ids::text[]) AS u (name) WHERE u.name IS NOT NULL ORDER BY 1) l;
+  END IF;
   WITH made AS (
     INSERT INTO public.jobs (id, workflow_id, status, current_task_key, priority, options, scheduled_at, created_at, started_at, updated_at,
                              created_by, trace_id, task_count, open_tasks, idempotency_key)
@@ -986,12 +1014,15 @@ BEGIN
     INSERT INTO public.task_events (job_id, ts, source, level, type, message, data)
     SELECT u.id, v_now, 'builder', 'info', 'status', 'queued → running', '{"from": "queued", "to": "running"}'
       FROM unnest(v_due) AS u (id);
-    PERFORM accs.make_tasks(v_due);
+    v_keys := accs.make_tasks(v_due);
   END IF;
   IF v_later THEN
     INSERT INTO accs.pending_jobs (job_id, due_at)
     SELECT j.id, j.scheduled_at FROM public.jobs j WHERE j.id = ANY (v_fresh) AND j.status = 'queued';
     PERFORM pg_notify(accs.channel_prefix() || 'builder', '');
+  END IF;
+  IF v_keys IS NOT NULL THEN
+    PERFORM accs.admit(v_keys);
   END IF;
 
   IF cardinality(v_fresh) = cardinality(v_ids) THEN
@@ -1033,8 +1064,9 @@ BEGIN
   RETURN v_job;
 END $$;
 
--- Moves these queued jobs, which the caller has locked, to running, and makes their tasks.
-CREATE FUNCTION accs.instantiate(p_job_ids uuid[]) RETURNS void LANGUAGE plpgsql AS $$
+-- Moves these queued jobs, which the caller has locked, to running, and makes their tasks. The caller admits the keys it
+-- returns.
+CREATE FUNCTION accs.instantiate(p_job_ids uuid[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
   v_now timestamptz := accs.clock();
 BEGIN
@@ -1046,7 +1078,7 @@ BEGIN
   INSERT INTO public.task_events (job_id, ts, source, level, type, message, data)
   SELECT id, v_now, 'builder', 'info', 'status', 'queued → running', '{"from": "queued", "to": "running"}' FROM moved;
   DELETE FROM accs.pending_jobs WHERE job_id = ANY (p_job_ids);
-  PERFORM accs.make_tasks(p_job_ids);
+  RETURN accs.make_tasks(p_job_ids);
 END $$;
 
 -- A queued job that can never be instantiated ends in error, with a readable reason; the others go on.
@@ -1068,7 +1100,9 @@ RETURNS TABLE (job_id uuid, answer text, reason text) LANGUAGE plpgsql AS $$
 DECLARE
   v_want uuid[];
   v_good uuid[];
+  v_keys text[];
   v_row  record;
+  v_id   uuid;
 BEGIN
   -- The pending rows are read without a lock: jobs come first in the lock order.
   v_want := coalesce(p_job_ids, ARRAY(SELECT p.job_id FROM accs.pending_jobs p WHERE p.due_at <= accs.clock() ORDER BY p.due_at LIMIT p_limit));
@@ -1082,19 +1116,23 @@ BEGIN
 
   v_good := ARRAY(SELECT j.id FROM public.jobs j WHERE j.id = ANY (v_want) AND j.status = 'queued' ORDER BY j.order_seq);
   BEGIN
-    PERFORM accs.instantiate(v_good);
+    v_keys := accs.instantiate(v_good);
     RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text FROM unnest(v_good) AS u (id);
   EXCEPTION WHEN data_exception OR integrity_constraint_violation OR program_limit_exceeded THEN
-    FOREACH v_row.id IN ARRAY v_good LOOP
+    FOREACH v_id IN ARRAY v_good LOOP
       BEGIN
-        PERFORM accs.instantiate(ARRAY[v_row.id]);
-        RETURN QUERY SELECT v_row.id, 'accepted'::text, NULL::text;
+        v_keys := v_keys || accs.instantiate(ARRAY[v_id]);
+        RETURN QUERY SELECT v_id, 'accepted'::text, NULL::text;
       EXCEPTION WHEN data_exception OR integrity_constraint_violation OR program_limit_exceeded THEN
-        PERFORM accs.reject_job(v_row.id, 'instantiate_failed', SQLERRM);
-        RETURN QUERY SELECT v_row.id, 'refused'::text, 'instantiate_failed'::text;
+        PERFORM accs.reject_job(v_id, 'instantiate_failed', SQLERRM);
+        RETURN QUERY SELECT v_id, 'refused'::text, 'instantiate_failed'::text;
       END;
     END LOOP;
   END;
+
+  IF v_keys IS NOT NULL THEN
+    PERFORM accs.admit(v_keys);
+  END IF;
 
   IF p_job_ids IS NOT NULL THEN
     RETURN QUERY
@@ -1109,13 +1147,13 @@ END $$;
 -- ---------------------------------------------------------------------------------------------------------------
 
 -- Retries whose time has come become claimable, without anybody's help. Bounded, so that a herd that is due at once is
--- worked off claim by claim instead of running into a timeout for ever.
-CREATE FUNCTION accs.promote(p_lanes int[]) RETURNS void LANGUAGE plpgsql AS $$
+-- worked off claim by claim instead of running into a timeout for ever. True if it locked keys.
+CREATE FUNCTION accs.promote(p_lanes int[]) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
   v_keys text[];
 BEGIN
   IF NOT EXISTS (SELECT FROM accs.waiting WHERE lane = ANY (p_lanes) AND hold = 'backoff' AND due_at <= accs.clock()) THEN
-    RETURN;
+    RETURN false;
   END IF;
   WITH due AS (
     SELECT task_id FROM accs.waiting WHERE lane = ANY (p_lanes) AND hold = 'backoff' AND due_at <= accs.clock()
@@ -1126,9 +1164,11 @@ BEGIN
       FROM due, public.job_tasks t, public.jobs j WHERE w.task_id = due.task_id AND t.id = w.task_id AND j.id = t.job_id
     RETURNING w.key, w.hold)
   SELECT array_agg(DISTINCT key) INTO v_keys FROM freed WHERE hold = 'key';
-  IF v_keys IS NOT NULL THEN
-    PERFORM accs.admit(v_keys);
+  IF v_keys IS NULL THEN
+    RETURN false;
   END IF;
+  PERFORM accs.admit(v_keys);
+  RETURN true;
 END $$;
 
 -- Takes the first p_limit claimable rows of the lanes out of waiting, in the global order, and returns their task ids in
@@ -1179,23 +1219,47 @@ BEGIN
 END $$;
 
 -- Of tasks just taken, those that a pause or a full concurrency key keeps from running go back to wait; the others are
--- returned. The keys are locked first and counted in the next statement: counting inside one statement let four claimers
--- pass a limit of one.
-CREATE FUNCTION accs.hold_back(p_task_ids uuid[], p_keys text[]) RETURNS uuid[] LANGUAGE plpgsql AS $$
+-- returned, with their keys. The keys are locked first and counted in the next statement: counting inside one statement
+-- let four claimers pass a limit of one. p_taken are the keys of what this claim has taken before, which is not live yet.
+-- A claim that holds the lock of a key already must not wait for another one (p_wait is false): what belongs to a key that
+-- somebody else has locked goes back as claimable as it was, and the claim is content with what it has (busy).
+CREATE FUNCTION accs.hold_back(p_task_ids uuid[], p_keys text[], p_taken text[], p_wait boolean,
+                               OUT ids uuid[], OUT keys text[], OUT busy boolean) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
 DECLARE
-  v_back uuid[];
+  v_ours   text[];
+  v_paused uuid[];
+  v_full   uuid[];
+  v_busy   uuid[];
+  v_admit  text[];
 BEGIN
-  v_back := ARRAY(SELECT t.id FROM public.job_tasks t JOIN public.jobs j ON j.id = t.job_id
-                   WHERE t.id = ANY (p_task_ids) AND j.workflow_id = ANY (accs.paused_workflows()));
-  PERFORM FROM accs.concurrency_keys WHERE key = ANY (p_keys) ORDER BY key FOR NO KEY UPDATE;
-  v_back := v_back || ARRAY(
+  v_paused := ARRAY(SELECT t.id FROM public.job_tasks t JOIN public.jobs j ON j.id = t.job_id
+                     WHERE t.id = ANY (p_task_ids) AND j.workflow_id = ANY (accs.paused_workflows()));
+  IF p_wait THEN
+    v_ours := ARRAY(SELECT key FROM accs.concurrency_keys WHERE key = ANY (p_keys) ORDER BY key FOR NO KEY UPDATE);
+  ELSE
+    v_ours := ARRAY(SELECT key FROM accs.concurrency_keys WHERE key = ANY (p_keys) ORDER BY key FOR NO KEY UPDATE SKIP LOCKED);
+  END IF;
+  v_busy := ARRAY(SELECT u.id FROM unnest(p_task_ids, p_keys) AS u (id, key) WHERE u.key <> ALL (v_ours) AND u.id <> ALL (v_paused));
+  v_full := ARRAY(
     SELECT b.id FROM (
       SELECT u.id, u.key, row_number() OVER (PARTITION BY u.key ORDER BY u.n) AS n
-        FROM unnest(p_task_ids, p_keys) WITH ORDINALITY AS u (id, key, n) WHERE u.key IS NOT NULL AND u.id <> ALL (v_back)) b
+        FROM unnest(p_task_ids, p_keys) WITH ORDINALITY AS u (id, key, n) WHERE u.key = ANY (v_ours) AND u.id <> ALL (v_paused)) b
       JOIN accs.concurrency_keys k ON k.key = b.key
-     WHERE b.n > k.max_running - (SELECT count(*) FROM accs.live l WHERE l.key = b.key));
-  PERFORM accs.enqueue(v_back);
-  RETURN ARRAY(SELECT u.id FROM unnest(p_task_ids) WITH ORDINALITY AS u (id, n) WHERE u.id <> ALL (v_back) ORDER BY u.n);
+     WHERE b.n > k.max_running - (SELECT count(*) FROM accs.live l WHERE l.key = b.key)
+                               - (SELECT count(*) FROM unnest(p_taken) AS m (key) WHERE m.key = b.key));
+  PERFORM accs.enqueue(v_paused || v_full || v_busy);
+  IF v_busy <> '{}' THEN
+    UPDATE accs.waiting SET hold = NULL WHERE task_id = ANY (v_busy) AND hold = 'key';
+  END IF;
+  -- a paused task had a place at its key that is the next one's now
+  SELECT array_agg(DISTINCT u.key) INTO v_admit FROM unnest(p_task_ids, p_keys) AS u (id, key) WHERE u.id = ANY (v_paused) AND u.key = ANY (v_ours);
+  IF v_admit IS NOT NULL THEN
+    PERFORM accs.admit(v_admit);
+  END IF;
+  SELECT coalesce(array_agg(u.id ORDER BY u.n), '{}'), array_agg(u.key ORDER BY u.n) INTO ids, keys
+    FROM unnest(p_task_ids, p_keys) WITH ORDINALITY AS u (id, key, n) WHERE u.id <> ALL (v_paused || v_full || v_busy);
+  busy := v_busy <> '{}';
 END $$;
 
 -- What a claim hands to the agent.
@@ -1230,6 +1294,9 @@ DECLARE
   v_ids    uuid[] := '{}';
   v_batch  uuid[];
   v_keys   text[];
+  v_taken  text[];           -- the keys of v_ids
+  v_locked boolean;          -- this claim holds a key's lock
+  v_busy   boolean := false;
 BEGIN
   SELECT (n.max_concurrency ->> p_service)::int,
          ARRAY(SELECT l.id FROM accs.lanes l WHERE l.service = p_service AND (l.node IS NULL OR l.node = p_node) AND l.requires <@ n.labels)
@@ -1246,14 +1313,15 @@ BEGIN
     v_want := least(v_want, v_cap - (SELECT count(*) FROM accs.live WHERE node = p_node AND service = p_service));
   END IF;
 
-  PERFORM accs.promote(v_lanes);
+  v_locked := accs.promote(v_lanes);
   LOOP
     v_asked := v_want - cardinality(v_ids);
-    EXIT WHEN v_asked <= 0;
+    EXIT WHEN v_asked <= 0 OR v_busy;
     SELECT array_agg(t.task_id), array_agg(t.key) INTO v_batch, v_keys FROM accs.take(v_lanes, v_asked) t;
     EXIT WHEN v_batch IS NULL;
     IF cardinality(array_remove(v_keys, NULL)) > 0 OR EXISTS (SELECT FROM accs.pauses WHERE kind = 'workflow') THEN
-      v_ids := v_ids || accs.hold_back(v_batch, v_keys);
+      SELECT v_ids || h.ids, v_taken || h.keys, h.busy, v_locked OR cardinality(array_remove(v_keys, NULL)) > 0
+        INTO v_ids, v_taken, v_busy, v_locked FROM accs.hold_back(v_batch, v_keys, v_taken, NOT v_locked) h;
     ELSE
       v_ids := v_ids || v_batch;
     END IF;
@@ -1376,7 +1444,7 @@ DECLARE
 BEGIN
   PERFORM accs.lock_jobs_of(p_task_ids);
   WITH said AS MATERIALIZED (
-    SELECT s.id, s.attempt_id, round(greatest(0, least(1, coalesce(s.progress, 0))), 4) AS progress, s.message, s.results, l.progress AS before
+    SELECT s.id, s.attempt_id, round(greatest(0, least(1, coalesce(s.progress, l.progress))), 4) AS progress, s.message, s.results, l.progress AS before
       FROM unnest(p_task_ids, p_attempt_ids, p_progress, p_messages, p_results) AS s (id, attempt_id, progress, message, results)
       JOIN accs.live l ON l.task_id = s.id ORDER BY s.id
   ), kept AS (
@@ -1398,8 +1466,11 @@ BEGIN
   RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, NULL::timestamptz FROM unnest(v_kept) AS u (id);
   IF cardinality(v_kept) < cardinality(p_task_ids) THEN
     RETURN QUERY
-    SELECT e.* FROM unnest(p_task_ids, p_attempt_ids) AS s (id, attempt_id),
-                    LATERAL accs.explain(ARRAY[s.id], ARRAY[s.attempt_id], p_owner, ARRAY[NULL::text]) e
+    SELECT e.id, e.answer, CASE WHEN pg_column_size(s.results) > 262144 AND e.db_status = 'running' AND e.db_attempt_id = s.attempt_id
+                                     AND e.db_lease_owner = p_owner AND e.db_lease_until > v_now THEN 'result_too_large' ELSE e.reason END,
+           e.db_status, e.db_attempt_id, e.db_lease_owner, e.db_lease_until
+      FROM unnest(p_task_ids, p_attempt_ids, p_results) AS s (id, attempt_id, results),
+           LATERAL accs.explain(ARRAY[s.id], ARRAY[s.attempt_id], p_owner, ARRAY[NULL::text]) e
      WHERE s.id <> ALL (v_kept);
   END IF;
 END $$;
@@ -1435,8 +1506,9 @@ BEGIN
 END $$;
 
 -- The dependants of satisfied tasks have that many dependencies less; those that have none left wait for a claim. Two
--- parents in one call touch their child once. Returns, for each job, the first step that became runnable.
-CREATE FUNCTION accs.unblock(p_dependants uuid[]) RETURNS TABLE (job_id uuid, task_key text) LANGUAGE plpgsql AS $$
+-- parents in one call touch their child once. Returns, for each job, the first step that became runnable, and on every row
+-- all the keys that the caller has to admit.
+CREATE FUNCTION accs.unblock(p_dependants uuid[]) RETURNS TABLE (job_id uuid, task_key text, keys text[]) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_runnable uuid[];
@@ -1451,10 +1523,7 @@ BEGIN
     RETURN;
   END IF;
   v_keys := accs.enqueue(v_runnable);
-  IF v_keys IS NOT NULL THEN
-    PERFORM accs.admit(v_keys);
-  END IF;
-  RETURN QUERY SELECT DISTINCT ON (t.job_id) t.job_id, t.task_key FROM public.job_tasks t WHERE t.id = ANY (v_runnable) ORDER BY t.job_id, t.step_no;
+  RETURN QUERY SELECT DISTINCT ON (t.job_id) t.job_id, t.task_key, v_keys FROM public.job_tasks t WHERE t.id = ANY (v_runnable) ORDER BY t.job_id, t.step_no;
 END $$;
 
 -- Everything below these tasks that is still queued is skipped: it can't run any more.
@@ -1480,10 +1549,11 @@ $$;
 --   error     spends an attempt: retry after the backoff, or error for good (attempts exhausted, or permanent)
 --   released  given back: spends nothing
 --   lost      the owner is gone: spends no attempt, but accs.max_lost() owners are enough
+-- The caller admits the keys it returns.
 CREATE FUNCTION accs.end_attempts(
   p_task_ids uuid[], p_outcome text, p_codes text[], p_messages text[], p_permanent boolean[], p_source text,
   p_delay interval DEFAULT NULL, p_base double precision DEFAULT NULL
-) RETURNS void LANGUAGE plpgsql AS $$
+) RETURNS text[] LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now    timestamptz := accs.clock();
@@ -1543,12 +1613,10 @@ BEGIN
       FROM (SELECT t.job_id, 1 AS n FROM public.job_tasks t WHERE t.id = ANY (v_dead)
             UNION ALL SELECT s.job_id, s.skipped FROM accs.skip_downstream(v_dead) s) c;
   END IF;
-  IF v_keys IS NOT NULL OR v_freed IS NOT NULL THEN
-    PERFORM accs.admit(v_keys || v_freed);
-  END IF;
   IF v_dead IS NOT NULL OR 0 <> ANY (v_gain) THEN
     PERFORM accs.count_down(v_jobs, v_ended, v_gain);
   END IF;
+  RETURN v_keys || v_freed;
 END $$;
 
 -- Ends attempts, done or error, fenced as in D4. Outcomes default to done. A row that is refused says why and what the
@@ -1571,6 +1639,10 @@ DECLARE
   v_keys       text[];
 BEGIN
   PERFORM accs.lock_jobs_of(p_task_ids);
+  IF p_outcomes IS NOT NULL AND 'error' = ANY (p_outcomes) THEN
+    -- what is done and what failed are written one after the other: their rows are locked by id first, as a heartbeat does
+    PERFORM FROM public.job_tasks WHERE id = ANY (p_task_ids) AND lease_owner = p_owner ORDER BY id FOR NO KEY UPDATE;
+  END IF;
 
   WITH said AS (
     SELECT s.id, s.attempt_id, s.results FROM unnest(p_task_ids, p_attempt_ids, p_outcomes, p_results) AS s (id, attempt_id, outcome, results)
@@ -1598,8 +1670,8 @@ BEGIN
 
   IF v_dependants IS NOT NULL THEN
     SELECT array_fill(NULL::text, ARRAY[cardinality(v_jobs)]) || array_agg(u.task_key), v_jobs || array_agg(u.job_id),
-           v_ended || array_fill(0, ARRAY[count(*)::int]), v_gain || array_fill(0::numeric, ARRAY[count(*)::int])
-      INTO v_current, v_jobs, v_ended, v_gain FROM accs.unblock(v_dependants) u;
+           v_ended || array_fill(0, ARRAY[count(*)::int]), v_gain || array_fill(0::numeric, ARRAY[count(*)::int]), v_keys || max(u.keys)
+      INTO v_current, v_jobs, v_ended, v_gain, v_keys FROM accs.unblock(v_dependants) u;
   END IF;
   IF v_jobs IS NOT NULL THEN
     PERFORM accs.count_down(v_jobs, v_ended, v_gain, v_current);
@@ -1613,7 +1685,7 @@ BEGIN
       JOIN (SELECT * FROM public.job_tasks WHERE id = ANY (p_task_ids) ORDER BY id FOR NO KEY UPDATE) t   -- start_tasks takes no job lock
         ON t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > v_now AND t.status IN ('starting', 'running');
     IF v_failed.ids IS NOT NULL THEN
-      PERFORM accs.end_attempts(v_failed.ids, 'error', v_failed.codes, v_failed.messages, v_failed.permanent, NULL, NULL, p_backoff_base);
+      v_keys := v_keys || accs.end_attempts(v_failed.ids, 'error', v_failed.codes, v_failed.messages, v_failed.permanent, NULL, NULL, p_backoff_base);
       v_moved := v_moved || v_failed.ids;
     END IF;
   END IF;
@@ -1661,15 +1733,19 @@ RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_outcome text := CASE WHEN p_lost THEN 'lost' ELSE 'released' END;
-  v_ids uuid[];
+  v_ids  uuid[];
+  v_keys text[];
 BEGIN
   PERFORM accs.lock_jobs_of(p_task_ids);
   SELECT coalesce(array_agg(DISTINCT t.id), '{}') INTO v_ids FROM unnest(p_task_ids, p_attempt_ids) AS s (id, attempt_id)
     JOIN (SELECT * FROM public.job_tasks WHERE id = ANY (p_task_ids) ORDER BY id FOR NO KEY UPDATE) t
       ON t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > accs.clock() AND t.status IN ('starting', 'running');
   IF v_ids <> '{}' THEN
-    PERFORM accs.end_attempts(v_ids, v_outcome, array_fill(CASE WHEN p_lost THEN 'worker_lost' END, ARRAY[cardinality(v_ids)]),
-                              array_fill(p_reason, ARRAY[cardinality(v_ids)]), NULL, NULL, p_delay);
+    v_keys := accs.end_attempts(v_ids, v_outcome, array_fill(CASE WHEN p_lost THEN 'worker_lost' END, ARRAY[cardinality(v_ids)]),
+                                array_fill(p_reason, ARRAY[cardinality(v_ids)]), NULL, NULL, p_delay);
+    IF v_keys IS NOT NULL THEN
+      PERFORM accs.admit(v_keys);
+    END IF;
   END IF;
   RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, NULL::timestamptz FROM unnest(v_ids) AS u (id);
   IF cardinality(v_ids) < cardinality(p_task_ids) THEN
@@ -1685,6 +1761,7 @@ DECLARE
   v_now  timestamptz := accs.clock();
   v_want uuid[];
   v_ids  uuid[];
+  v_keys text[];
 BEGIN
   v_want := ARRAY(SELECT task_id FROM accs.live WHERE lease_until <= v_now - p_grace ORDER BY lease_until LIMIT p_limit);
   IF v_want = '{}' THEN
@@ -1695,8 +1772,11 @@ BEGIN
   v_ids := ARRAY(SELECT id FROM public.job_tasks WHERE id = ANY (v_want) AND status IN ('starting', 'running') AND lease_until <= v_now - p_grace
                   ORDER BY id FOR NO KEY UPDATE);
   IF v_ids <> '{}' THEN
-    PERFORM accs.end_attempts(v_ids, 'lost', array_fill('worker_lost'::text, ARRAY[cardinality(v_ids)]),
+    v_keys := accs.end_attempts(v_ids, 'lost', array_fill('worker_lost'::text, ARRAY[cardinality(v_ids)]),
       ARRAY(SELECT format('%s did not keep its lease', lease_owner) FROM public.job_tasks WHERE id = ANY (v_ids) ORDER BY id), NULL, 'builder');
+    IF v_keys IS NOT NULL THEN
+      PERFORM accs.admit(v_keys);
+    END IF;
   END IF;
   RETURN QUERY
   SELECT u.id, CASE WHEN u.id = ANY (v_ids) THEN 'accepted' ELSE 'refused' END,
@@ -1717,11 +1797,12 @@ RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
 DECLARE
   v_now   timestamptz := accs.clock();
   v_ids   uuid[];
+  v_keys  text[];
   v_moved record;
 BEGIN
   PERFORM accs.lock_jobs_of(p_task_ids);
   v_ids := ARRAY(SELECT id FROM public.job_tasks WHERE id = ANY (p_task_ids) AND status = 'queued');
-  DELETE FROM accs.waiting WHERE task_id = ANY (v_ids);   -- waits for a claim under way; what it took is not queued any more
+  PERFORM accs.unqueue(v_ids);   -- waits for a claim under way; what it took is not queued any more
   WITH moved AS (
     UPDATE public.job_tasks t SET status = 'skipped', finished_at = v_now, updated_at = v_now, error_code = p_reason, error_message = NULL, next_attempt_at = NULL
       FROM (SELECT u.id FROM unnest(v_ids) AS u (id) ORDER BY u.id) s WHERE t.id = s.id AND t.status = 'queued'
@@ -1735,10 +1816,10 @@ BEGIN
          array_agg(DISTINCT concurrency_key) FILTER (WHERE concurrency_key IS NOT NULL) AS keys
     INTO v_moved FROM moved;
   IF v_moved.ids <> '{}' THEN
-    PERFORM accs.unblock(v_moved.dependants);
+    SELECT v_moved.keys || max(u.keys) INTO v_keys FROM accs.unblock(v_moved.dependants) u;
     PERFORM accs.count_down(v_moved.jobs, v_moved.ended, v_moved.gain);
-    IF v_moved.keys IS NOT NULL THEN
-      PERFORM accs.admit(v_moved.keys);
+    IF v_keys IS NOT NULL THEN
+      PERFORM accs.admit(v_keys);
     END IF;
   END IF;
   RETURN QUERY
@@ -1763,7 +1844,7 @@ BEGIN
   IF v_jobs <> '{}' THEN
     DELETE FROM accs.pending_jobs WHERE job_id = ANY (v_jobs);
     v_tasks := ARRAY(SELECT id FROM public.job_tasks WHERE job_id = ANY (v_jobs) AND status IN ('queued', 'starting', 'running'));
-    DELETE FROM accs.waiting WHERE task_id = ANY (v_tasks);   -- waits for a claim under way, whose task is then cancelled as a live one
+    PERFORM accs.unqueue(v_tasks);   -- waits for a claim under way, whose task is then cancelled as a live one
     PERFORM FROM public.job_tasks WHERE id = ANY (v_tasks) ORDER BY id FOR NO KEY UPDATE;
     WITH before AS MATERIALIZED (
       SELECT id, status FROM public.job_tasks WHERE id = ANY (v_tasks)
@@ -1834,13 +1915,13 @@ END $$;
 -- Redrive and retry: terminal is final but for these, and each opens a new generation
 -- ---------------------------------------------------------------------------------------------------------------
 
--- Reopens terminal tasks of one job, whose lock the caller holds. What the tasks still depend on is counted anew.
-CREATE FUNCTION accs.reopen(p_job uuid, p_task_ids uuid[], p_source text, p_why text) RETURNS void LANGUAGE plpgsql AS $$
+-- Reopens terminal tasks of one job, whose lock the caller holds. What the tasks still depend on is counted anew. The caller
+-- admits the keys it returns.
+CREATE FUNCTION accs.reopen(p_job uuid, p_task_ids uuid[], p_source text, p_why text) RETURNS text[] LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now   timestamptz := accs.clock();
   v_ready uuid[];
-  v_keys  text[];
 BEGIN
   PERFORM FROM public.job_tasks WHERE id = ANY (p_task_ids) ORDER BY id FOR NO KEY UPDATE;
   WITH before AS MATERIALIZED (
@@ -1860,9 +1941,9 @@ BEGIN
            jsonb_build_object('from', from_status, 'to', 'queued', 'generation', generation) FROM moved
   ), settled AS (
     UPDATE public.dead_letters d SET redriven_at = v_now WHERE d.job_task_id = ANY (p_task_ids) AND d.redriven_at IS NULL
-  ), failure AS (   -- what still stands in error keeps the job in error
+  ), failure AS (   -- what still stands in error, or cancelled, keeps the job from ending as done
     SELECT error_code, error_message FROM public.job_tasks
-     WHERE job_id = p_job AND status = 'error' AND id <> ALL (p_task_ids) ORDER BY finished_at, id LIMIT 1
+     WHERE job_id = p_job AND status IN ('error', 'cancelled') AND id <> ALL (p_task_ids) ORDER BY finished_at, id LIMIT 1
   ), job AS (
     SELECT id, status FROM public.jobs WHERE id = p_job
   ), reopened AS (
@@ -1879,10 +1960,7 @@ BEGIN
            jsonb_build_object('from', job.status, 'to', 'running', 'generation', r.generation) FROM reopened r, job WHERE job.status <> 'running'
   )
   SELECT array_agg(id) FILTER (WHERE remaining = 0) INTO v_ready FROM moved;
-  v_keys := accs.enqueue(v_ready);
-  IF v_keys IS NOT NULL THEN
-    PERFORM accs.admit(v_keys);
-  END IF;
+  RETURN accs.enqueue(v_ready);
 END $$;
 
 -- The tasks below these, all the way down.
@@ -1899,7 +1977,8 @@ CREATE FUNCTION accs.redrive(p_dead_letter_ids bigint[], p_by text DEFAULT NULL)
 RETURNS TABLE (dead_letter_id bigint, answer text, reason text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-  v_row record;
+  v_row  record;
+  v_keys text[];
 BEGIN
   PERFORM FROM public.jobs WHERE id = ANY (ARRAY(SELECT d.job_id FROM public.dead_letters d WHERE d.id = ANY (p_dead_letter_ids))) ORDER BY id FOR NO KEY UPDATE;
   RETURN QUERY SELECT u.id, 'refused'::text, 'not_found'::text FROM unnest(p_dead_letter_ids) AS u (id)
@@ -1913,12 +1992,15 @@ BEGIN
            CASE WHEN d.job_task_id = ANY (v_row.tasks) OR d.redriven_at IS NOT NULL THEN NULL ELSE 'not_in_expected_state' END
       FROM public.dead_letters d WHERE d.id = ANY (v_row.letters);
     IF v_row.tasks IS NOT NULL THEN
-      PERFORM accs.reopen(v_row.job_id, v_row.tasks || ARRAY(
+      v_keys := v_keys || accs.reopen(v_row.job_id, v_row.tasks || ARRAY(
         SELECT t.id FROM public.job_tasks t WHERE t.id = ANY (accs.downstream(v_row.tasks)) AND t.status = 'skipped' AND t.error_code = 'upstream_failed'
            AND t.id <> ALL (accs.downstream(ARRAY(SELECT e.id FROM public.job_tasks e WHERE e.job_id = v_row.job_id AND e.status = 'error' AND e.id <> ALL (v_row.tasks))))),
         coalesce(p_by, 'operator'), 'redriven');
     END IF;
   END LOOP;
+  IF v_keys IS NOT NULL THEN
+    PERFORM accs.admit(v_keys);
+  END IF;
 END $$;
 
 CREATE FUNCTION accs.dismiss(p_dead_letter_ids bigint[]) RETURNS TABLE (dead_letter_id bigint, answer text, reason text) LANGUAGE sql AS $$
@@ -1938,6 +2020,7 @@ DECLARE
   v_row   record;
   v_step  uuid;
   v_tasks uuid[];
+  v_keys  text[];
   v_no    text;
 BEGIN
   PERFORM FROM public.jobs WHERE id = ANY (p_job_ids) ORDER BY id FOR NO KEY UPDATE;
@@ -1970,15 +2053,21 @@ BEGIN
         v_no := 'earlier_step_unfinished';
       ELSE
         v_tasks := v_step || accs.downstream(ARRAY[v_step]);
+        -- what stands below another failure could not run: it stays as it is
+        v_tasks := ARRAY(SELECT unnest(v_tasks) EXCEPT SELECT unnest(accs.downstream(ARRAY(
+          SELECT id FROM public.job_tasks WHERE job_id = v_row.id AND status IN ('error', 'cancelled') AND id <> ALL (v_tasks)))));
       END IF;
     END IF;
     IF v_no IS NULL THEN
-      PERFORM accs.reopen(v_row.id, v_tasks, coalesce(p_by, 'operator'), CASE WHEN v_row.step IS NULL THEN 'retried' ELSE 'retried from ' || v_row.step END);
+      v_keys := v_keys || accs.reopen(v_row.id, v_tasks, coalesce(p_by, 'operator'), CASE WHEN v_row.step IS NULL THEN 'retried' ELSE 'retried from ' || v_row.step END);
       RETURN QUERY SELECT v_row.id, 'accepted'::text, NULL::text, v_row.status, NULL::int, NULL::text, NULL::timestamptz;
     ELSE
       RETURN QUERY SELECT v_row.id, 'refused'::text, v_no, v_row.status, NULL::int, NULL::text, NULL::timestamptz;
     END IF;
   END LOOP;
+  IF v_keys IS NOT NULL THEN
+    PERFORM accs.admit(v_keys);
+  END IF;
 END $$;
 
 -- ---------------------------------------------------------------------------------------------------------------
@@ -1987,6 +2076,8 @@ END $$;
 
 -- Stops new claims of a service, of a workflow (by name) or by a node (drain). What runs goes on.
 CREATE FUNCTION accs.pause(p_kind text, p_name text, p_reason text DEFAULT NULL, p_by text DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+  v_keys text[];
 BEGIN
   INSERT INTO accs.pauses (kind, name, reason, by) VALUES (p_kind, p_name, p_reason, p_by) ON CONFLICT DO NOTHING;
   IF NOT FOUND THEN
@@ -1996,8 +2087,14 @@ BEGIN
     -- A task that becomes claimable at this very moment may be missed: the claim that meets it holds it.
     WITH ours AS (
       SELECT w.task_id FROM accs.waiting w JOIN public.job_tasks t ON t.id = w.task_id JOIN public.jobs j ON j.id = t.job_id
-        JOIN public.workflows f ON f.id = j.workflow_id WHERE f.name = p_name AND (w.hold IS NULL OR w.hold = 'key') FOR UPDATE OF w SKIP LOCKED)
-    UPDATE accs.waiting w SET hold = 'paused' FROM ours WHERE w.task_id = ours.task_id;
+        JOIN public.workflows f ON f.id = j.workflow_id WHERE f.name = p_name AND (w.hold IS NULL OR w.hold = 'key') FOR UPDATE OF w SKIP LOCKED
+    ), held AS (
+      UPDATE accs.waiting w SET hold = 'paused' FROM ours WHERE w.task_id = ours.task_id RETURNING w.key
+    )
+    SELECT array_agg(DISTINCT key) FILTER (WHERE key IS NOT NULL) INTO v_keys FROM held;
+    IF v_keys IS NOT NULL THEN
+      PERFORM accs.admit(v_keys);   -- their places are the next ones'
+    END IF;
   END IF;
   RETURN 'accepted';
 END $$;
@@ -2029,6 +2126,33 @@ BEGIN
       SELECT DISTINCT jsonb_object_keys(max_concurrency) AS service FROM public.nodes WHERE name = p_name) s;
   END IF;
   RETURN 'accepted';
+END $$;
+
+-- The net under SKIP LOCKED: whoever frees a held task passes over a row that somebody is about to cancel or skip, and that
+-- one may yet roll back. Frees what is held without a reason; returns how many keys and tasks of no key that were.
+CREATE FUNCTION accs.recheck_holds() RETURNS int LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_keys  text[];
+  v_freed text[];
+BEGIN
+  WITH ours AS (
+    SELECT w.task_id FROM accs.waiting w JOIN public.job_tasks t ON t.id = w.task_id JOIN public.jobs j ON j.id = t.job_id
+      JOIN public.workflows f ON f.id = j.workflow_id
+     WHERE w.hold = 'paused' AND NOT EXISTS (SELECT FROM accs.pauses p WHERE p.kind = 'workflow' AND p.name = f.name) FOR UPDATE OF w SKIP LOCKED
+  ), freed AS (
+    UPDATE accs.waiting w SET hold = CASE WHEN w.key IS NOT NULL THEN 'key' END FROM ours WHERE w.task_id = ours.task_id RETURNING w.key
+  )
+  SELECT array_agg(key) INTO v_freed FROM freed;
+  SELECT array_agg(DISTINCT h.key) INTO v_keys
+    FROM (SELECT key, lane, count(*) FILTER (WHERE hold IS NULL) AS claimable FROM accs.waiting
+           WHERE key IS NOT NULL AND (hold IS NULL OR hold = 'key') GROUP BY key, lane HAVING bool_or(hold = 'key')) h
+    JOIN accs.concurrency_keys k ON k.key = h.key
+   WHERE h.claimable < k.max_running - (SELECT count(*) FROM accs.live l WHERE l.key = h.key);
+  IF v_keys IS NOT NULL THEN
+    PERFORM accs.admit(v_keys);
+  END IF;
+  RETURN coalesce(cardinality(v_keys), 0) + cardinality(v_freed) - cardinality(array_remove(v_freed, NULL));
 END $$;
 
 CREATE FUNCTION accs.set_concurrency_limit(p_key text, p_limit int) RETURNS text LANGUAGE plpgsql AS $$
@@ -2137,7 +2261,7 @@ BEGIN
   FOREACH v_verb IN ARRAY ARRAY[
     'submit_jobs', 'submit', 'instantiate_due_jobs', 'claim_tasks', 'adopt_tasks', 'start_tasks', 'heartbeat', 'report_progress',
     'finish_tasks', 'release_tasks', 'reclaim_tasks', 'skip_tasks', 'cancel_jobs', 'close_jobs', 'redrive', 'dismiss', 'retry_jobs',
-    'pause', 'resume', 'set_concurrency_limit', 'register_node', 'record_artifact', 'append_events', 'select_runnable', 'ensure_event_partitions'] LOOP
+    'pause', 'resume', 'recheck_holds', 'set_concurrency_limit', 'register_node', 'record_artifact', 'append_events', 'select_runnable', 'ensure_event_partitions'] LOOP
     EXECUTE format('ALTER FUNCTION accs.%I SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET accs.verb = ''on''', v_verb);
   END LOOP;
   FOREACH v_verb IN ARRAY ARRAY[

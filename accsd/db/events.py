@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+from accsd.db.codecs import to_json
 from accsd.db.pool import Database
 from accsd.jsonsafe import sanitise
 from accsd.log import LoggedEvent
@@ -13,14 +14,15 @@ from accsd.model import EventType, Level
 async def append_events(db: Database, events: Sequence[LoggedEvent]) -> list[int]:
     """Their ids. Not repeatable: an event sent twice is in the history twice."""
     rows = await db.fetch(
-        "SELECT * FROM accs.append_events($1, $2, $3, $4, $5, $6, $7)",
+        "SELECT * FROM accs.append_events($1, $2, $3, $4, $5, $6, $7::text[]::jsonb[])",
         [event.job_id for event in events],
         [event.job_task_id for event in events],
         [event.source for event in events],
         [event.level for event in events],
         [event.type for event in events],
         [sanitise(event.message) for event in events],
-        [sanitise(event.data) for event in events],
+        # as text: a list among them would be taken for one more dimension of the array
+        [None if event.data is None else to_json(sanitise(event.data)) for event in events],
     )
     return [row[0] for row in rows]
 

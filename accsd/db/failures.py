@@ -1,5 +1,7 @@
 """What PostgreSQL and the network say, as our errors: by class and SQLSTATE, never by reading a message."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Final
 
 import asyncpg
@@ -17,18 +19,8 @@ from accsd.errors import (
     WorkflowInvalid,
 )
 
-# Nothing, or nothing certain, is known of the call.
-UNREACHABLE: Final = (
-    OSError,  # TimeoutError is one
-    asyncpg.PostgresConnectionError,
-    asyncpg.InterfaceError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
-    asyncpg.TooManyConnectionsError,
-    asyncpg.InvalidAuthorizationSpecificationError,
-    asyncpg.InvalidCatalogNameError,
-)
+# All that asyncpg and the network raise. (TimeoutError is an OSError.)
+FAILURES: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 # The server has certainly undone the call.
 ROLLED_BACK: Final = (
     asyncpg.DeadlockDetectedError,
@@ -37,18 +29,30 @@ ROLLED_BACK: Final = (
 )
 
 
-def translated(error: BaseException, address: str) -> AccsdError:
-    """The error of ours for what came from below, ready for `raise … from`."""
-    if isinstance(error, AccsdError):
-        return error
-    if isinstance(error, asyncpg.PostgresError):
-        return _of_server(error, address)
-    if isinstance(error, TimeoutError):
-        return DatabaseUnavailable(f"{address} did not answer in time", hint="see whether it is overloaded")
-    return DatabaseUnavailable(
-        f"{address} can't be reached: {error or type(error).__name__}",
-        hint="start PostgreSQL, or correct ACC_DB_URL",
-    )
+@contextmanager
+def translating(address: str) -> Generator[None]:
+    """Raises our errors for theirs, with theirs as the cause."""
+    try:
+        yield
+    except FAILURES as error:
+        raise translated(error, address) from error
+
+
+def translated(error: Exception, address: str) -> AccsdError:
+    match error:
+        case asyncpg.PostgresError():
+            return _of_server(error, address)
+        case TimeoutError():
+            return DatabaseUnavailable(f"{address} did not answer in time", hint="see whether it is overloaded")
+        case asyncpg.ClientConfigurationError():
+            return ConfigError(f"{address}: {error}", hint="correct ACC_DB_URL")
+        case asyncpg.InternalClientError() if not isinstance(error, asyncpg.TargetServerAttributeNotMatched):
+            return Bug(f"{address}: {error}")
+        case _:
+            return DatabaseUnavailable(
+                f"{address} can't be reached: {error or type(error).__name__}",
+                hint="start PostgreSQL, or correct ACC_DB_URL",
+            )
 
 
 def _of_server(error: asyncpg.PostgresError, address: str) -> AccsdError:
@@ -69,13 +73,21 @@ def _of_server(error: asyncpg.PostgresError, address: str) -> AccsdError:
             return ConfigError(f"{address}: {said}", hint="create it (createdb), or correct ACC_DB_URL")
         case "3F000" | "42P01" | "42883":
             return SchemaMismatch(found=None, expected=SCHEMA_VERSION)
+        case "42P06" | "42P07":
+            return ConfigError(f"{address}: {said}", hint="accsd needs a database of its own")
         case "42501":
             return ConfigError(f"{address}: {said}", hint="`accsd db install --roles` grants the roles what they need")
-        case "55000" | "57014":
-            return DatabaseUnavailable(f"{address}: {said}")
-        case _ if isinstance(error, (*UNREACHABLE, *ROLLED_BACK)):
-            return DatabaseUnavailable(f"{address}: {said}", hint=hint)
-        case state if state[:2] in ("22", "23"):
+        case "25006":
+            return DatabaseUnavailable(f"{address} is read-only: {said}", hint="name the primary in ACC_DB_URL")
+        case state:
+            return _of_class(state[:2], f"{address}: {said}", said, hint)
+
+
+def _of_class(sql_class: str, located: str, said: str, hint: str | None) -> AccsdError:
+    match sql_class:
+        case "08" | "40" | "53" | "55" | "57" | "58":  # connection, rollback, resources, locks, operator, system
+            return DatabaseUnavailable(located, hint=hint)
+        case "22" | "23" | "54":  # data, constraints, limits
             return InvalidValue(said, hint=hint)
         case _:
-            return Bug(f"{address}: {said} (SQLSTATE {error.sqlstate})", hint=hint)
+            return Bug(located, hint=hint)

@@ -9,16 +9,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from accsd.db.failures import ROLLED_BACK, UNREACHABLE, translated
+from accsd.db.failures import FAILURES, ROLLED_BACK, translated, translating
 from accsd.db.pool import Connection, Database, Session
 from accsd.db.schema import SCHEMA_VERSION, Migration, read_migrations, roles_sql, schema_sql
-from accsd.errors import Bug, DatabaseUnavailable, SchemaMismatch
+from accsd.errors import Bug, ConfigError, DatabaseUnavailable, SchemaMismatch
 
 _LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended('accsd db install', 0))"
 # A migration waits this long for a lock, so that live workers are never queued behind it for longer.
 _LOCK_TIMEOUT: Final = "SET LOCAL lock_timeout = '2s'"
 _TRIES: Final = 30
 _PAUSE_SEC: Final = 0.5
+# Scripts may take long on a large database, and another installer's script before them: no deadline of calls here.
+_SCRIPT_SEC: Final = 6 * 3600.0
+_HERE: Final = "the database"
+
+# A new function belongs to everybody until it is taken away; schema.sql does that for its own.
+_CLOSE_NEW_FUNCTIONS: Final = """
+DO $$
+DECLARE
+  v_function text;
+BEGIN
+  FOR v_function IN SELECT oid::regprocedure FROM pg_proc
+                     WHERE pronamespace = 'accs'::regnamespace AND has_function_privilege('public', oid, 'EXECUTE') LOOP
+    EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', v_function);
+  END LOOP;
+END $$"""
+_HAS_ROLES: Final = (
+    "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = 'accs_agent' AND has_schema_privilege(oid, 'accs', 'USAGE'))"
+)
 
 # The literal indexes of A3, A4 and A21, for those who want them: docs/decisions/0001 says what they cost.
 _LITERAL_INDEXES: Final = (
@@ -59,19 +77,20 @@ async def install(
 ) -> bool:
     """Makes the schema where there is none; True if this call made it. Settings that live in the database are
     brought up to date in either case. An older or newer schema is refused: that is what upgrade is for."""
-    async with connection.transaction():
-        await connection.execute(_LOCK)
-        found = await installed_version(connection)
-        if found is None:
-            await connection.execute(schema_sql())
-        elif found != SCHEMA_VERSION:
-            raise SchemaMismatch(found=found, expected=SCHEMA_VERSION)
-        await _store_setting(connection, "channel_prefix", "text", channel_prefix)
-        await _store_setting(connection, "backoff_base", "double precision", str(float(backoff_base_sec)))
-        for index in _LITERAL_INDEXES if literal_indexes else ():
-            await connection.execute(index)
-        if with_roles:
-            await connection.execute(roles_sql())
+    with translating(_HERE):
+        async with connection.transaction():
+            await connection.execute(_LOCK, timeout=_SCRIPT_SEC)
+            found = await installed_version(connection)
+            if found is None:
+                await connection.execute(schema_sql(), timeout=_SCRIPT_SEC)
+            elif found != SCHEMA_VERSION:
+                raise SchemaMismatch(found=found, expected=SCHEMA_VERSION)
+            await _store_setting(connection, "channel_prefix", "text", channel_prefix)
+            await _store_setting(connection, "backoff_base", "double precision", str(float(backoff_base_sec)))
+            for index in _LITERAL_INDEXES if literal_indexes else ():
+                await connection.execute(index, timeout=_SCRIPT_SEC)
+            if with_roles:
+                await connection.execute(roles_sql())
     return found is None
 
 
@@ -87,29 +106,31 @@ async def _store_setting(connection: Session, name: str, sql_type: str, value: s
 
 
 async def read_status(connection: Session) -> SchemaStatus:
-    found = await installed_version(connection)
-    if found is None:
-        return SchemaStatus(found=None, expected=SCHEMA_VERSION)
-    row = await connection.fetchrow(
-        """SELECT accs.channel_prefix() AS prefix,
-                  (SELECT count(*) FROM pg_inherits WHERE inhparent = 'public.task_events'::regclass) AS partitions,
-                  to_regclass('public.job_tasks_job_status') IS NOT NULL AS literal"""
-    )
+    with translating(_HERE):
+        found = await installed_version(connection)
+        if found is None:
+            return SchemaStatus(found=None, expected=SCHEMA_VERSION)
+        row = await connection.fetchrow(
+            """SELECT accs.channel_prefix() AS prefix,
+                      (SELECT count(*) FROM pg_inherits WHERE inhparent = 'public.task_events'::regclass) AS partitions,
+                      to_regclass('public.job_tasks_job_status') IS NOT NULL AS literal"""
+        )
     assert row is not None
     return SchemaStatus(found, SCHEMA_VERSION, row["prefix"], row["partitions"], row["literal"])
 
 
 async def pending_migrations(connection: Session, migrations: Sequence[Migration] | None = None) -> list[Migration]:
     """What upgrade would do, in order."""
-    found = await installed_version(connection)
+    with translating(_HERE):
+        found = await installed_version(connection)
     if found is None:
         raise SchemaMismatch(found=None, expected=SCHEMA_VERSION)
     available = read_migrations() if migrations is None else migrations
-    target = max((migration.version for migration in available), default=SCHEMA_VERSION)
-    if found > max(target, SCHEMA_VERSION):
+    target = max([SCHEMA_VERSION, *(migration.version for migration in available)])
+    if found > target:
         raise SchemaMismatch(found=found, expected=SCHEMA_VERSION)
     steps = [migration for migration in available if migration.version > found]
-    if [step.version for step in steps] != list(range(found + 1, found + 1 + len(steps))):
+    if [step.version for step in steps] != list(range(found + 1, target + 1)):
         raise Bug(f"no chain of migrations leads from version {found} to {target}")
     return steps
 
@@ -118,22 +139,32 @@ async def upgrade(connection: Session, migrations: Sequence[Migration] | None = 
     """Applies what is missing, one transaction each, and returns it. Safe with live workers and a second upgrade
     beside it: a step that does not get its locks at once lets the workers pass and tries again."""
     steps = await pending_migrations(connection, migrations)
-    return [step for step in steps if await _apply(connection, step)]
+    with translating(_HERE):
+        applied = [step for step in steps if await _apply(connection, step)]
+        if applied and await connection.fetchval(_HAS_ROLES):
+            await connection.execute(roles_sql())  # they may use what is new
+    return applied
 
 
 async def _apply(connection: Session, step: Migration) -> bool:
     for _ in range(_TRIES):
         try:
             async with connection.transaction():
-                await connection.execute(_LOCK)
+                await connection.execute(_LOCK, timeout=_SCRIPT_SEC)
                 if await installed_version(connection) != step.version - 1:
                     return False  # another upgrade was here first
                 await connection.execute(_LOCK_TIMEOUT)
-                await connection.execute(step.sql)
+                await connection.execute(step.sql, timeout=_SCRIPT_SEC)
+                await connection.execute(_CLOSE_NEW_FUNCTIONS)
                 await connection.execute("INSERT INTO accs.schema_versions (version) VALUES ($1)", step.version)
             return True
         except ROLLED_BACK:
             await asyncio.sleep(_PAUSE_SEC)
+        except FAILURES as error:
+            told = translated(error, _HERE)
+            if isinstance(told, (ConfigError, DatabaseUnavailable)):
+                raise told from error
+            raise Bug(f"migration {step.version} ({step.name}) failed and was undone: {error}") from error
     raise DatabaseUnavailable(
         f"migration {step.version} ({step.name}) did not get its locks in {_TRIES} tries",
         hint="look for a long transaction in pg_stat_activity, then run `accsd db upgrade` again",
@@ -143,9 +174,6 @@ async def _apply(connection: Session, step: Migration) -> bool:
 async def require_schema(db: Database) -> None:
     """For everything that starts to work on a database: the schema must be the one that this accsd knows."""
     async with db.acquire() as connection:
-        try:
-            found = await installed_version(connection)
-        except UNREACHABLE as error:
-            raise translated(error, "the database") from error
+        found = await installed_version(connection)
     if found != SCHEMA_VERSION:
         raise SchemaMismatch(found=found, expected=SCHEMA_VERSION)

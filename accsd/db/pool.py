@@ -14,10 +14,10 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, Self
 
 import asyncpg
-import orjson
 from asyncpg.pool import PoolConnectionProxy
 
-from accsd.db.failures import ROLLED_BACK, UNREACHABLE, translated
+from accsd.db.codecs import speak_json
+from accsd.db.failures import FAILURES, ROLLED_BACK, translating
 from accsd.errors import AccsdError, DatabaseUnavailable
 from accsd.settings import Database as DatabaseSettings
 
@@ -36,6 +36,8 @@ _TCP_OPTIONS: Final = (
 )
 _FIRST_PAUSE_SEC: Final = 0.05
 _LONGEST_PAUSE_SEC: Final = 1.0
+# A call past its deadline is cancelled on the server; a server that does not answer to that either is given up.
+_CANCEL_SEC: Final = 2.0
 
 
 class Database:
@@ -50,6 +52,7 @@ class Database:
         behind_pooler: bool = False,
     ) -> None:
         self._settings: DatabaseSettings = settings
+        self._address: str = "the database" if settings.url is None else settings.address
         self._pool: asyncpg.Pool | None = pool
         self._connection: Connection | None = connection
         # LISTEN does not work there: use settings.listen_url, or poll.
@@ -58,8 +61,8 @@ class Database:
     @classmethod
     async def open(cls, settings: DatabaseSettings, *, application: str = "accsd") -> Self:
         """Connects, or raises DatabaseUnavailable with the address and what to do."""
-        try:
-            behind_pooler = await _is_behind_pooler(settings)
+        behind_pooler = await _is_behind_pooler(settings)
+        with translating(settings.address):
             pool = await asyncpg.create_pool(
                 settings.required_url,
                 min_size=1,
@@ -71,8 +74,6 @@ class Database:
                 init=_prepare,
                 reset=_nothing_to_reset,
             )
-        except UNREACHABLE as error:
-            raise translated(error, settings.address) from error
         return cls(settings, pool=pool, behind_pooler=behind_pooler)
 
     @classmethod
@@ -81,9 +82,9 @@ class Database:
         return cls(DatabaseSettings(), connection=connection)
 
     async def close(self) -> None:
+        """Calls under way may end, within the deadline that they have anyway; then they are cut off."""
         if self._pool is not None:
-            # Waiting for a call that hangs would keep the process alive: the deadline of calls is enough for all.
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(*FAILURES):
                 await asyncio.wait_for(self._pool.close(), self._settings.statement_timeout_sec)
             self._pool.terminate()
 
@@ -93,43 +94,43 @@ class Database:
         return 0 if self._pool is None else self._pool.get_idle_size()
 
     @asynccontextmanager
-    async def acquire(self) -> AsyncGenerator[Connection]:
-        """A connection of one's own, for what needs several statements on one."""
-        if self._connection is not None:
-            yield self._connection
-            return
-        assert self._pool is not None
-        try:
-            connection = await self._pool.acquire(timeout=self._settings.connect_timeout_sec)
-        except UNREACHABLE as error:
-            raise translated(error, self._settings.address) from error
-        try:
-            yield connection
-        finally:
-            await self._pool.release(connection)
+    async def acquire(self, *, within: float | None = None) -> AsyncGenerator[Connection]:
+        """A connection of one's own, for what needs several statements on one. What they raise is translated."""
+        with translating(self._address):
+            if self._pool is None:
+                assert self._connection is not None
+                yield self._connection
+                return
+            patience = self._settings.connect_timeout_sec
+            connection = await self._pool.acquire(timeout=patience if within is None else min(within, patience))
+            try:
+                yield connection
+            finally:
+                # If it can't be made clean again the pool throws it away, and the caller has his own error to hear.
+                with contextlib.suppress(*FAILURES):
+                    await self._pool.release(connection, timeout=_CANCEL_SEC)
 
     async def fetch(
         self, sql: str, *args: object, repeatable: bool = False, within: float | None = None
     ) -> Sequence[Record]:
         """One statement, one round trip, `within` seconds. `repeatable`: sending it a second time does no harm."""
-        deadline = within or self._settings.statement_timeout_sec
-        if self._connection is not None:
-            return await self._attempt(self._connection, sql, args, deadline)
         loop = asyncio.get_running_loop()
-        ends_at = loop.time() + deadline
+        ends_at = loop.time() + (within or self._settings.statement_timeout_sec)
         pause = _FIRST_PAUSE_SEC
         while True:
             try:
-                async with self.acquire() as connection:
-                    return await self._attempt(connection, sql, args, ends_at - loop.time())
+                async with self.acquire(within=ends_at - loop.time()) as connection:
+                    return await connection.fetch(sql, *args, timeout=max(ends_at - loop.time(), 0.001))
             except AccsdError as error:
-                again = isinstance(error.__cause__, ROLLED_BACK) or (
-                    repeatable and isinstance(error, DatabaseUnavailable)
-                )
-                if not again or loop.time() + pause >= ends_at:
+                if not self._may_send_again(error, repeatable) or loop.time() + pause >= ends_at:
                     raise
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, _LONGEST_PAUSE_SEC)
+
+    def _may_send_again(self, error: AccsdError, repeatable: bool) -> bool:
+        if self._pool is None or self._pool.is_closing():
+            return False
+        return isinstance(error.__cause__, ROLLED_BACK) or (repeatable and isinstance(error, DatabaseUnavailable))
 
     async def fetchrow(self, sql: str, *args: object, repeatable: bool = False) -> Record | None:
         rows = await self.fetch(sql, *args, repeatable=repeatable)
@@ -139,46 +140,34 @@ class Database:
         row = await self.fetchrow(sql, *args, repeatable=repeatable)
         return None if row is None else row[0]
 
-    async def _attempt(
-        self, connection: Connection, sql: str, args: tuple[object, ...], within: float
-    ) -> Sequence[Record]:
-        try:
-            return await connection.fetch(sql, *args, timeout=max(within, 0.001))
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, *UNREACHABLE) as error:
-            raise translated(error, self._settings.address) from error
-
 
 async def connect(settings: DatabaseSettings, *, application: str = "accsd") -> Session:
     """One connection outside the pool, for the installer and the listener."""
-    try:
+    with translating(settings.address):
         connection = await asyncpg.connect(
             settings.required_url,
             timeout=settings.connect_timeout_sec,
+            command_timeout=settings.statement_timeout_sec,
             statement_cache_size=0,
             server_settings={"application_name": application},
         )
-    except UNREACHABLE as error:
-        raise translated(error, settings.address) from error
-    await _prepare(connection)
+        try:
+            await _prepare(connection)
+        except BaseException:
+            connection.terminate()
+            raise
     return connection
 
 
 async def _prepare(connection: Connection) -> None:
     """What every connection needs: JSON as Python values, and a socket that notices a dead peer."""
-    for name in ("json", "jsonb"):
-        await connection.set_type_codec(
-            name, schema="pg_catalog", encoder=_to_json, decoder=orjson.loads, format="text"
-        )
+    await speak_json(connection)
     # asyncpg has no setting for it and no public way to the socket.
     transport: asyncio.Transport | None = getattr(connection, "_transport", None)
     link: socket.socket | None = None if transport is None else transport.get_extra_info("socket")
     if link is not None and link.family in (socket.AF_INET, socket.AF_INET6):
         for level, option, value in _TCP_OPTIONS:
             link.setsockopt(level, option, value)
-
-
-def _to_json(value: object) -> str:
-    return orjson.dumps(value).decode()
 
 
 async def _nothing_to_reset(connection: Connection) -> None:
@@ -190,8 +179,9 @@ async def _is_behind_pooler(settings: DatabaseSettings) -> bool:
     if settings.pooler != "auto":
         return settings.pooler == "transaction"
     connection = await connect(settings)
-    try:
-        true_pid: int = await connection.fetchval("SELECT pg_backend_pid()")
-        return connection.get_server_pid() != true_pid
-    finally:
-        await connection.close(timeout=_TCP_TIMEOUT_SEC)
+    with translating(settings.address):
+        try:
+            true_pid: int = await connection.fetchval("SELECT pg_backend_pid()")
+            return connection.get_server_pid() != true_pid
+        finally:
+            await connection.close(timeout=_CANCEL_SEC)

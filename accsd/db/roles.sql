@@ -45,10 +45,12 @@ BEGIN
   END LOOP;
 
   -- the control host
-  FOREACH v_verb IN ARRAY ARRAY['instantiate_due_jobs', 'reclaim_tasks', 'close_jobs', 'skip_tasks', 'ensure_event_partitions', 'register_node', 'new_id', 'in_verb'] LOOP
+  FOREACH v_verb IN ARRAY ARRAY['instantiate_due_jobs', 'reclaim_tasks', 'close_jobs', 'skip_tasks', 'ensure_event_partitions', 'register_node'] LOOP
     EXECUTE format('GRANT EXECUTE ON FUNCTION accs.%I TO accs_scheduler', v_verb);
   END LOOP;
   GRANT INSERT, UPDATE (name, version, is_active, steps) ON public.workflows TO accs_scheduler;
   GRANT INSERT, UPDATE (priority, options, scheduled_at) ON public.jobs TO accs_scheduler;
+  -- what the defaults and triggers of those tables call in the name of the writer
   GRANT USAGE ON SEQUENCE accs.order_seq TO accs_scheduler;
+  GRANT EXECUTE ON FUNCTION accs.new_id(), accs.unix_ms(timestamptz), accs.in_verb() TO accs_scheduler;
 END $roles$;

@@ -234,8 +234,8 @@ async def test_a_task_that_a_pause_missed_is_held_by_the_claim_that_meets_it_and
         await finish(a, first)  # b becomes claimable, in a transaction that pause can't see
         await pause(conn, "paused")
     other = await submit(conn, keyed("k"))
-    assert await hold_of(conn, paused, "b") == "claimable"
-    assert [row["job_id"] for row in await claim(conn, 2)] == [other]
+    assert [await hold_of(conn, paused, "b"), await hold_of(conn, other)] == ["claimable", "key"]
+    assert [row["job_id"] for row in await claim(conn)] == [other]
     assert await hold_of(conn, paused, "b") == "paused"
     await check(conn)
 

@@ -32,8 +32,8 @@ moves AS MATERIALIZED (   -- the transitions as the events tell them, each with 
 ), counted AS MATERIALIZED (   -- what a job's tasks add up to
   SELECT job_id, count(*) AS tasks, count(*) FILTER (WHERE is_open) AS open,
          sum(CASE WHEN status IN ('done', 'skipped', 'error') THEN 1 WHEN status = 'queued' THEN 0 ELSE progress END) AS progress,
-         count(*) FILTER (WHERE status = 'error') AS failed,
-         (array_agg(coalesce(error_code, 'error') ORDER BY finished_at, id) FILTER (WHERE status = 'error'))[1] AS first_code
+         count(*) FILTER (WHERE status IN ('error', 'cancelled')) AS failed,
+         (array_agg(coalesce(error_code, 'error') ORDER BY finished_at, id) FILTER (WHERE status IN ('error', 'cancelled')))[1] AS first_code
     FROM task GROUP BY job_id
 ), room AS MATERIALIZED (
   SELECT k.key, k.max_running, k.max_running - (SELECT count(*) FROM accs.live l WHERE l.key = k.key) AS free
@@ -146,7 +146,7 @@ SELECT 'a job is closed ⇔ its tasks are', j.id::text, format('it is %s with %s
  WHERE CASE j.status WHEN 'queued' THEN c.tasks > 0 WHEN 'running' THEN coalesce(c.open, 0) = 0 WHEN 'done' THEN c.tasks IS NULL OR c.open > 0 ELSE c.open > 0 END
     OR (j.status IN ('done', 'error', 'cancelled')) <> (j.finished_at IS NOT NULL)
 UNION ALL
-SELECT 'a job is in error ⇔ a task is', j.id::text, format('it is %s with %s; %s tasks in error, the first with %s', j.status, j.error_code, c.failed, c.first_code)
+SELECT 'a job is in error ⇔ a task is, or was cancelled before', j.id::text, format('it is %s with %s; %s tasks failed, the first with %s', j.status, j.error_code, c.failed, c.first_code)
   FROM public.jobs j LEFT JOIN counted c ON c.job_id = j.id
  WHERE j.status IN ('running', 'done', 'error') AND c.tasks > 0
    AND (j.error_code IS DISTINCT FROM c.first_code OR j.status = 'done' AND c.failed > 0 OR j.status = 'error' AND c.failed = 0)

@@ -16,9 +16,9 @@ from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
 import asyncpg
-import orjson
 
 from accsd import embedded
+from accsd.db.codecs import speak_json
 from accsd.errors import AccsdError
 from tests.support.eventually import eventually
 
@@ -105,9 +105,7 @@ class Clusters:
         parent.chmod(0o711)  # as root the server runs as somebody else, who must get through
         self._resources.callback(parent.rmdir)
         self._resources.callback(embedded.destroy, parent / name)
-        return self._resources.enter_context(
-            embedded.running(parent / name, bindir=bindir, settings=SETTINGS)
-        )
+        return self._resources.enter_context(embedded.running(parent / name, bindir=bindir, settings=SETTINGS))
 
     def _prepare(self, name: str, url_of: Callable[[str], str], server: embedded.Server | None) -> TestServer:
         template = f"accsd_template_{uuid4().hex[:12]}"
@@ -172,13 +170,7 @@ async def execute_script(conn: Connection, name: str, text: str) -> None:
 
 async def open_connection(url: str, **options: Any) -> Connection:
     conn = await asyncpg.connect(url, **options)
-    for name in ("json", "jsonb"):
-        await conn.set_type_codec(
-            name,
-            schema="pg_catalog",
-            encoder=lambda value: orjson.dumps(value).decode(),
-            decoder=orjson.loads,
-        )
+    await speak_json(conn)
     return conn
 
 

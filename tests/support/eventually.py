@@ -29,9 +29,7 @@ async def eventually(
         await asyncio.sleep(interval)
 
 
-def eventually_sync(
-    condition: Callable[[], T], *, within: float = 5.0, interval: float = 0.01, what: str = ""
-) -> T:
+def eventually_sync(condition: Callable[[], T], *, within: float = 5.0, interval: float = 0.01, what: str = "") -> T:
     """The same for tests of plain processes, which have no event loop."""
     deadline = time.monotonic() + within
     while not (value := condition()):

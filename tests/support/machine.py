@@ -5,20 +5,21 @@ repeats exactly. After each call the rows must be the model's, and the history c
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.support.checker import check
 from tests.support.cluster import Connection, TestServer, open_connection
-from tests.support.model import LEASE, Answer, Job, Letter, Model, Node, Step, Task, Ticket, Verdict
+from tests.support.model import LEASE, TERMINAL, Answer, Job, Letter, Model, Node, Step, Task, Ticket, Verdict
 
 T = TypeVar("T")
+Draw = Callable[[st.SearchStrategy[T]], T]
 
 # Two services without concurrency keys, so that their claims never wait for one another, and one with.
 WORKFLOWS = {
@@ -101,9 +102,7 @@ class World:
             )
         for node in NODES:
             labels = {"gpu": True} if node.gpu else {}
-            await conn.execute(
-                "SELECT FROM accs.register_node($1, $2, $3)", node.name, labels, node.capacity
-            )
+            await conn.execute("SELECT FROM accs.register_node($1, $2, $3)", node.name, labels, node.capacity)
         return world
 
     async def reset(self) -> None:
@@ -157,11 +156,25 @@ def as_document(step: Step) -> dict[str, Any]:
 recent = st.integers(0, 7)  # how far back in a list; what came last is the likeliest
 some = st.lists(recent, min_size=1, max_size=3)
 agents = st.sampled_from(AGENTS)
-services = st.sampled_from(["audio", "video", "mixer"])
+
+
+def same(got: Any, expected: Any) -> None:
+    """An assert that says how they differ, and of dictionaries only where."""
+    if got == expected:
+        return
+    if isinstance(got, dict) and isinstance(expected, dict):
+        keys = {key: None for key in [*got, *expected] if got.get(key) != expected.get(key)}
+        lines = [f"{key}: the database has {got.get(key)}, the model {expected.get(key)}" for key in keys]
+        raise AssertionError("\n".join(lines))
+    raise AssertionError(f"the database has {got}, the model {expected}")
 
 
 def back(items: list[T], index: int) -> T:
     return items[-1 - index % len(items)]
+
+
+def mostly(usual: T, *others: T) -> st.SearchStrategy[T]:
+    return st.sampled_from([usual, usual, usual, *others])
 
 
 class StateMachine(RuleBasedStateMachine):
@@ -195,6 +208,9 @@ class StateMachine(RuleBasedStateMachine):
     def value(self, verb: str, *arguments: Any) -> Any:
         return self.run(self.world.conn.fetchval(f"SELECT accs.{verb}", *arguments))
 
+    def execute(self, statement: str, *arguments: Any) -> None:
+        self.run(self.world.conn.execute(statement, *arguments))
+
     # What the model calls by name, the database calls by id
 
     def task_id(self, task: Task) -> UUID:
@@ -211,16 +227,16 @@ class StateMachine(RuleBasedStateMachine):
     def tasks(self) -> list[Task]:
         return list(self.model.tasks)
 
-    def choose(self, indexes: Iterable[int], impostor: bool = False) -> list[Ticket]:
-        """Some tickets, at most one for a task; for an impostor they carry another owner's name."""
-        chosen = {ticket.task: ticket for ticket in (back(self.tickets, index) for index in indexes)}
-        if not impostor:
-            return list(chosen.values())
-        return [Ticket(ticket.task, ticket.attempt_id, "eve") for ticket in chosen.values()]
-
-    def same_owner(self, tickets: list[Ticket]) -> list[Ticket]:
-        """One call speaks for one owner."""
-        return [ticket for ticket in tickets if ticket.owner == tickets[0].owner]
+    def draw_tickets(self, draw: Draw) -> list[Ticket]:
+        """Up to three tickets of one owner, at most one for a task: mostly good ones; or old ones; or another one's."""
+        whose = draw(mostly("good", "old", "stolen"))
+        good = [ticket for ticket in self.tickets if self.model.holds(ticket)]
+        pool = good if whose == "good" and good else self.tickets
+        chosen = {ticket.task: ticket for ticket in (back(pool, index) for index in draw(some))}
+        if whose == "stolen":
+            return [Ticket(ticket.task, ticket.attempt_id, "eve") for ticket in chosen.values()]
+        owner = next(iter(chosen.values())).owner
+        return [ticket for ticket in chosen.values() if ticket.owner == owner]
 
     def fence(self, tickets: list[Ticket]) -> tuple[list[UUID], list[int], str]:
         ids = [self.task_id(ticket.task) for ticket in tickets]
@@ -228,21 +244,65 @@ class StateMachine(RuleBasedStateMachine):
 
     def expect(self, rows: list[Any], expected: dict[Task, Answer]) -> None:
         answers = {row["id"]: (row["answer"], row["reason"]) for row in rows}
-        assert answers == {self.task_id(task): answer for task, answer in expected.items()}
+        same(answers, {self.task_id(task): answer for task, answer in expected.items()})
         assert len(rows) == len(answers)
+
+    @initialize(workflows=st.lists(st.sampled_from(list(WORKFLOWS)), min_size=1, max_size=4))
+    def begin(self, workflows: list[str]) -> None:
+        for workflow in workflows:
+            self.submit_job(workflow, 0, None, None)
+
+    @rule(data=st.data())
+    def call(self, data: st.DataObject) -> None:
+        """One rule for all verbs: with a rule for each, most examples are without claims, or pause everything."""
+        verb = data.draw(st.sampled_from(list(self.sensible_verbs())), label="verb")
+        getattr(self, verb)(data.draw)
+
+    def sensible_verbs(self) -> Iterator[str]:
+        """Each as often as it should come in proportion: mostly what gets the work on."""
+        good = any(self.model.holds(ticket) for ticket in self.tickets)
+        statuses = {job.status for job in self.jobs}
+        weights = {
+            "submit": 1 if "running" in statuses else 6,
+            "insert": 1,
+            "instantiate_due_jobs": 3 if "queued" in statuses else 0,
+            "claim": 2,
+            "claim_and_start": 8,
+            "claim_beside_another_service": 4,
+            "wait": 1,
+            "adopt": 1 if good else 0,
+            "start": 2 if good else 0,
+            "heartbeat": 2 if good else 0,
+            "report_progress": 3 if good else 0,
+            "record_output": 3 if good else 0,
+            "finish_done": 10 if good else 1 if self.tickets else 0,
+            "finish": 8 if good else 1 if self.tickets else 0,
+            "release": 2 if good else 0,
+            "reclaim": 4 if good else 1 if self.tickets else 0,
+            "redrive": 4 if self.model.letters else 0,
+            "dismiss": 1 if self.model.letters else 0,
+            "skip": 2 if self.tasks else 0,
+            "retry": 6 if statuses & TERMINAL else 0,
+            "cancel": 1,
+            "close": 1,
+            "pause": 1,
+            "resume": 3 if self.model.pauses else 0,
+            "set_limit": 1,
+            "switch_workflow": 1,
+        }
+        return (verb for verb, weight in weights.items() for _ in range(weight))
 
     # Submission
 
-    def next_job_id(self) -> int:
-        return len(self.model.jobs) + 1
+    def submit(self, draw: Draw) -> None:
+        self.submit_job(
+            draw(st.sampled_from(list(WORKFLOWS))),
+            draw(mostly(0, 5)),
+            draw(mostly(None, 40, -40)),
+            draw(mostly(None, "one", "two")),
+        )
 
-    @rule(
-        workflow=st.sampled_from(list(WORKFLOWS)),
-        priority=st.sampled_from([0, 0, 0, 5]),
-        later=st.sampled_from([None, None, None, 40, -40]),
-        key=st.sampled_from([None, None, None, "one", "two"]),
-    )
-    def submit(self, workflow: str, priority: int, later: int | None, key: str | None) -> None:
+    def submit_job(self, workflow: str, priority: int, later: int | None, key: str | None) -> None:
         self.at_next_second()
         job_id = self.next_job_id()
         # no two due times are the same, so that their order is known
@@ -256,76 +316,48 @@ class StateMachine(RuleBasedStateMachine):
             UUID(int=job_id),
         )
         answer, job = self.model.submit(job_id, workflow, priority, due, key)
-        assert (row["answer"], row["reason"]) == answer
+        same((row["answer"], row["reason"]), answer)
         if job is not None:
-            assert (row["job_id"], row["status"]) == (UUID(int=job.id), job.status)
+            same((row["job_id"], row["status"]), (UUID(int=job.id), job.status))
 
-    @rule(workflow=st.sampled_from(list(WORKFLOWS)), priority=st.sampled_from([0, 5]))
-    def insert_a_job(self, workflow: str, priority: int) -> None:
+    def insert(self, draw: Draw) -> None:
         self.at_next_second()
+        workflow, priority = draw(st.sampled_from(list(WORKFLOWS))), draw(mostly(0, 5))
         job = self.model.insert(self.next_job_id(), workflow, priority)
-        work = self.world.conn.execute(
+        self.execute(
             "INSERT INTO public.jobs (id, workflow_id, priority) VALUES ($1, $2, $3)",
             UUID(int=job.id),
             self.world.workflow_ids[workflow],
             priority,
         )
-        self.run(work)
 
-    @precondition(lambda self: any(job.status == "queued" for job in self.jobs))
-    @rule(limit=st.sampled_from([100, 1]))
-    def instantiate_due_jobs(self, limit: int) -> None:
+    def instantiate_due_jobs(self, draw: Draw) -> None:
         self.at_next_second()
+        limit = draw(mostly(100, 1))
         rows = self.fetch("instantiate_due_jobs($1)", limit)
         expected = {UUID(int=job.id): answer for job, answer in self.model.instantiate_due(limit).items()}
-        assert {row["job_id"]: (row["answer"], row["reason"]) for row in rows} == expected
+        same({row["job_id"]: (row["answer"], row["reason"]) for row in rows}, expected)
 
-    @rule(workflow=st.sampled_from(["chain", "fan"]))
-    def switch_a_workflow_on_or_off(self, workflow: str) -> None:
-        self.model.inactive ^= {workflow}
-        work = self.world.conn.execute(
-            "UPDATE public.workflows SET is_active = NOT is_active WHERE name = $1", workflow
-        )
-        self.run(work)
+    def next_job_id(self) -> int:
+        return len(self.model.jobs) + 1
 
     # Attempts
 
-    def claimed(self, rows: list[Any], expected: list[Ticket]) -> None:
-        self.tickets += expected
-        self.learn_task_ids()
-        got = [(row["task_id"], row["attempt_id"], row["status"]) for row in rows]
-        assert got == [(self.task_id(ticket.task), ticket.attempt_id, "starting") for ticket in expected]
-
-    def call_claim(
-        self, conn: Connection, service: str, agent: tuple[str, str], limit: int
-    ) -> Awaitable[list[Any]]:
-        lease = timedelta(seconds=LEASE)
-        return conn.fetch(
-            "SELECT * FROM accs.claim_tasks($1, $2, $3, $4, $5)", service, *agent, limit, lease
-        )
-
-    @precondition(lambda self: self.model.jobs)
-    @rule(service=services, agent=agents, limit=st.integers(1, 4))
-    def claim(self, service: str, agent: tuple[str, str], limit: int) -> None:
+    def claim(self, draw: Draw) -> list[Ticket]:
         self.at_next_second()
+        wanted = {task.step.service for task in self.tasks if task.status == "queued"} or {"mixer"}
+        service, agent, limit = draw(st.sampled_from(sorted(wanted))), draw(agents), draw(st.integers(1, 4))
         rows = self.run(self.call_claim(self.world.conn, service, agent, limit))
-        self.claimed(rows, self.model.claim(service, *agent, limit))
+        return self.expect_claimed(rows, self.model.claim(service, *agent, limit))
 
-    @precondition(lambda self: self.model.jobs)
-    @rule(service=services, agent=agents, limit=st.integers(1, 4))
-    def claim_and_start(self, service: str, agent: tuple[str, str], limit: int) -> None:
-        before = len(self.tickets)
-        self.claim(service, agent, limit)
-        if fresh := self.tickets[before:]:
-            self.expect(self.fetch("start_tasks($1, $2, $3)", *self.fence(fresh)), self.model.start(fresh))
+    def claim_and_start(self, draw: Draw) -> None:
+        if tickets := self.claim(draw):
+            self.start_these(tickets)
 
-    @precondition(lambda self: self.model.jobs)
-    @rule(first=agents, second=agents, limit=st.integers(1, 2))
-    def claim_while_another_service_claims(
-        self, first: tuple[str, str], second: tuple[str, str], limit: int
-    ) -> None:
+    def claim_beside_another_service(self, draw: Draw) -> None:
         """The claim of one service, not committed yet, hides nothing from the other: the order is the same for both."""
         self.at_next_second()
+        first, second, limit = draw(agents), draw(agents), draw(st.integers(1, 2))
 
         async def both() -> tuple[list[Any], list[Any]]:
             async with self.world.other.transaction():
@@ -333,38 +365,44 @@ class StateMachine(RuleBasedStateMachine):
                 return audio, await self.call_claim(self.world.conn, "video", second, limit)
 
         audio, video = self.run(both())
-        self.claimed(audio, self.model.claim("audio", *first, limit))
-        self.claimed(video, self.model.claim("video", *second, limit))
+        self.expect_claimed(audio, self.model.claim("audio", *first, limit))
+        self.expect_claimed(video, self.model.claim("video", *second, limit))
 
-    @rule(agent=agents)
-    def adopt(self, agent: tuple[str, str]) -> None:
+    def call_claim(self, conn: Connection, service: str, agent: tuple[str, str], limit: int) -> Awaitable[list[Any]]:
+        lease = timedelta(seconds=LEASE)
+        return conn.fetch("SELECT * FROM accs.claim_tasks($1, $2, $3, $4, $5)", service, *agent, limit, lease)
+
+    def expect_claimed(self, rows: list[Any], expected: list[Ticket]) -> list[Ticket]:
+        self.tickets += expected
+        got = [(row["task_id"], row["attempt_id"], row["status"]) for row in rows]
+        same(got, [(self.task_id(ticket.task), ticket.attempt_id, "starting") for ticket in expected])
+        return expected
+
+    def adopt(self, draw: Draw) -> None:
         self.at_next_second()
+        agent = draw(agents)
         rows = self.fetch("adopt_tasks($1, $2, $3)", *agent, timedelta(seconds=LEASE))
         expected = {(self.task_id(t), t.attempt_id, t.status) for t in self.model.adopt(*agent)}
-        assert {(row["task_id"], row["attempt_id"], row["status"]) for row in rows} == expected
+        same({(row["task_id"], row["attempt_id"], row["status"]) for row in rows}, expected)
 
-    @precondition(lambda self: self.tickets)
-    @rule(indexes=some, impostor=st.sampled_from([False, False, False, True]))
-    def start(self, indexes: list[int], impostor: bool) -> None:
+    def start(self, draw: Draw) -> None:
         self.at_next_second()
-        tickets = self.same_owner(self.choose(indexes, impostor))
+        self.start_these(self.draw_tickets(draw))
+
+    def start_these(self, tickets: list[Ticket]) -> None:
         self.expect(self.fetch("start_tasks($1, $2, $3)", *self.fence(tickets)), self.model.start(tickets))
 
-    @precondition(lambda self: self.tickets)
-    @rule(indexes=some, impostor=st.sampled_from([False, False, False, True]))
-    def heartbeat(self, indexes: list[int], impostor: bool) -> None:
+    def heartbeat(self, draw: Draw) -> None:
         self.at_next_second()
-        tickets = self.same_owner(self.choose(indexes, impostor))
+        tickets = self.draw_tickets(draw)
         ids, attempt_ids, owner = self.fence(tickets)
         lease = timedelta(seconds=LEASE)
         rows = self.fetch("heartbeat('south', $1, $2, $3, $4)", owner, ids, attempt_ids, lease)
         self.expect(rows, self.model.heartbeat(tickets))
 
-    @precondition(lambda self: self.tickets)
-    @rule(indexes=some, progress=st.sampled_from([0.0, 0.25, 0.5, 1.0]))
-    def report_progress(self, indexes: list[int], progress: float) -> None:
+    def report_progress(self, draw: Draw) -> None:
         self.at_next_second()
-        tickets = self.same_owner(self.choose(indexes))
+        tickets, progress = self.draw_tickets(draw), draw(st.sampled_from([0.25, 0.5, 1.0, 0.0]))
         rows = self.fetch(
             "report_progress($1, $2, $3, $4::float8[]::numeric[])",
             *self.fence(tickets),
@@ -372,11 +410,9 @@ class StateMachine(RuleBasedStateMachine):
         )
         self.expect(rows, self.model.report_progress(tickets, progress))
 
-    @precondition(lambda self: self.tickets)
-    @rule(index=recent)
-    def record_an_output(self, index: int) -> None:
+    def record_output(self, draw: Draw) -> None:
         self.at_next_second()
-        ticket = back(self.tickets, index)
+        ticket = self.draw_tickets(draw)[0]
         key = f"{ticket.task.job.id}/{ticket.task.step.key}/{ticket.attempt_id}"
         (row,) = self.fetch(
             "record_artifact($1, $2, $3, 'output', 'bucket', $4)",
@@ -385,9 +421,22 @@ class StateMachine(RuleBasedStateMachine):
             ticket.owner,
             key,
         )
-        assert (row["answer"], row["reason"]) == self.model.record_output(ticket)
+        same((row["answer"], row["reason"]), self.model.record_output(ticket))
 
-    def finish(self, verdicts: list[Verdict]) -> None:
+    def finish_done(self, draw: Draw) -> None:
+        self.finish_with([Verdict(ticket, "done") for ticket in self.draw_tickets(draw)])
+
+    def finish(self, draw: Draw) -> None:
+        tickets, code = self.draw_tickets(draw), draw(st.sampled_from(["oom", "timeout", None]))
+        words = [draw(st.sampled_from(["error", "permanent", "done"])) for _ in tickets]
+        self.finish_with(
+            [
+                Verdict(ticket, "done" if word == "done" else "error", word == "permanent", code)
+                for ticket, word in zip(tickets, words, strict=True)
+            ]
+        )
+
+    def finish_with(self, verdicts: list[Verdict]) -> None:
         self.at_next_second()
         ids, attempt_ids, owner = self.fence([verdict.ticket for verdict in verdicts])
         rows = self.fetch(
@@ -401,34 +450,9 @@ class StateMachine(RuleBasedStateMachine):
         )
         self.expect(rows, self.model.finish(verdicts))
 
-    @precondition(lambda self: self.tickets)
-    @rule(indexes=some, impostor=st.sampled_from([False, False, False, True]))
-    def finish_done(self, indexes: list[int], impostor: bool) -> None:
-        tickets = self.same_owner(self.choose(indexes, impostor))
-        self.finish([Verdict(ticket, "done") for ticket in tickets])
-
-    @precondition(lambda self: self.tickets)
-    @rule(
-        indexes=some,
-        said=st.lists(st.sampled_from(["done", "error", "permanent"]), min_size=3, max_size=3),
-        code=st.sampled_from([None, "oom", "timeout"]),
-    )
-    def finish_one_way_or_another(self, indexes: list[int], said: list[str], code: str | None) -> None:
-        tickets = self.same_owner(self.choose(indexes))
-        self.finish(
-            [
-                Verdict(ticket, "done")
-                if word == "done"
-                else Verdict(ticket, "error", permanent=word == "permanent", code=code)
-                for ticket, word in zip(tickets, said, strict=False)
-            ]
-        )
-
-    @precondition(lambda self: self.tickets)
-    @rule(indexes=some, lost=st.booleans(), delay=st.sampled_from([None, 20]))
-    def release(self, indexes: list[int], lost: bool, delay: int | None) -> None:
+    def release(self, draw: Draw) -> None:
         self.at_next_second()
-        tickets = self.same_owner(self.choose(indexes))
+        tickets, lost, delay = self.draw_tickets(draw), draw(st.booleans()), draw(mostly(None, 20))
         rows = self.fetch(
             "release_tasks($1, $2, $3, NULL, $4, $5)",
             *self.fence(tickets),
@@ -437,91 +461,83 @@ class StateMachine(RuleBasedStateMachine):
         )
         self.expect(rows, self.model.release(tickets, lost=lost, delay=delay))
 
-    @precondition(lambda self: self.tickets)
-    @rule(wait=st.sampled_from([0, LEASE + 5, LEASE + 5]))
-    def reclaim(self, wait: int) -> None:
-        self.at_next_second(1 + wait)
+    def reclaim(self, draw: Draw) -> None:
+        self.at_next_second(draw(mostly(LEASE + 5, 1)))
         self.expect(self.fetch("reclaim_tasks(100, '1 s')"), self.model.reclaim(1))
 
-    @rule(seconds=st.sampled_from([8, 35, LEASE + 1]))
-    def wait(self, seconds: int) -> None:
-        self.at_next_second(seconds)
+    def wait(self, draw: Draw) -> None:
+        self.at_next_second(draw(st.sampled_from([8, 35, LEASE + 1])))
 
     # Operators
 
-    @precondition(lambda self: self.tasks)
-    @rule(indexes=some, reason=st.sampled_from(["condition_false", "not_needed"]))
-    def skip(self, indexes: list[int], reason: str) -> None:
+    def skip(self, draw: Draw) -> None:
         self.at_next_second()
-        tasks = list({back(self.tasks, index): None for index in indexes})
+        if not self.tasks:
+            return
+        open_first = sorted(self.tasks, key=lambda task: task.status == "queued")
+        tasks = list({back(open_first, index): None for index in draw(some)})
+        reason = draw(mostly("condition_false", "not_needed"))
         rows = self.fetch("skip_tasks($1, $2)", [self.task_id(task) for task in tasks], reason)
         self.expect(rows, self.model.skip(tasks, reason))
 
-    @precondition(lambda self: self.jobs)
-    @rule(index=recent)
-    def cancel(self, index: int) -> None:
+    def cancel(self, draw: Draw) -> None:
         self.at_next_second()
-        job = back(self.jobs, index)
+        job = back(self.jobs, draw(recent))
         (row,) = self.fetch("cancel_jobs(ARRAY[$1::uuid])", UUID(int=job.id))
-        assert (row["answer"], row["reason"]) == self.model.cancel(job)
+        same((row["answer"], row["reason"]), self.model.cancel(job))
 
-    @precondition(lambda self: self.jobs)
-    @rule(index=recent)
-    def close_a_job(self, index: int) -> None:
-        job = back(self.jobs, index)
+    def close(self, draw: Draw) -> None:
+        job = back(self.jobs, draw(recent))
         (row,) = self.fetch("close_jobs(ARRAY[$1::uuid])", UUID(int=job.id))
-        assert (row["answer"], row["reason"]) == self.model.close(job)
+        same((row["answer"], row["reason"]), self.model.close(job))
 
-    @precondition(lambda self: self.model.letters)
-    @rule(indexes=some)
-    def redrive(self, indexes: list[int]) -> None:
+    def redrive(self, draw: Draw) -> None:
         self.at_next_second()
-        letters = list({back(self.model.letters, index): None for index in indexes})
+        if not self.model.letters:
+            return
+        letters = list({back(self.model.letters, index): None for index in draw(some)})
         rows = self.fetch("redrive($1)", [self.letter_id(letter) for letter in letters])
         expected = {self.letter_id(letter): answer for letter, answer in self.model.redrive(letters).items()}
-        assert {row["dead_letter_id"]: (row["answer"], row["reason"]) for row in rows} == expected
+        same({row["dead_letter_id"]: (row["answer"], row["reason"]) for row in rows}, expected)
 
-    @precondition(lambda self: self.model.letters)
-    @rule(index=recent)
-    def dismiss(self, index: int) -> None:
-        letter = back(self.model.letters, index)
+    def dismiss(self, draw: Draw) -> None:
+        if not self.model.letters:
+            return
+        letter = back(self.model.letters, draw(recent))
         (row,) = self.fetch("dismiss(ARRAY[$1::bigint])", self.letter_id(letter))
-        assert (row["answer"], row["reason"]) == self.model.dismiss(letter)
+        same((row["answer"], row["reason"]), self.model.dismiss(letter))
 
-    @precondition(lambda self: any(job.status in ("done", "error", "cancelled") for job in self.jobs))
-    @rule(index=recent, step=st.sampled_from([None, 0, 1, 2]))
-    def retry(self, index: int, step: int | None) -> None:
+    def retry(self, draw: Draw) -> None:
         self.at_next_second()
-        job = back(self.jobs, index)
-        key = None if step is None else WORKFLOWS[job.workflow][step].key
+        closed_first = sorted(self.jobs, key=lambda job: job.status in TERMINAL)
+        job = back(closed_first, draw(recent))
+        step = draw(st.sampled_from([None, *WORKFLOWS[job.workflow]]))
+        key = step.key if step else None
         (row,) = self.fetch("retry_jobs(ARRAY[$1::uuid], ARRAY[$2::text])", UUID(int=job.id), key)
-        assert (row["answer"], row["reason"]) == self.model.retry(job, key)
+        same((row["answer"], row["reason"]), self.model.retry(job, key))
 
-    @rule(what=st.sampled_from(PAUSABLE))
-    def pause(self, what: tuple[str, str]) -> None:
+    def pause(self, draw: Draw) -> None:
         self.at_next_second()
-        assert self.value("pause($1, $2)", *what) == self.model.pause(*what)
+        what = draw(st.sampled_from(PAUSABLE))
+        same(self.value("pause($1, $2)", *what), self.model.pause(*what))
 
-    @precondition(lambda self: self.model.pauses)
-    @rule(index=recent)
-    def resume(self, index: int) -> None:
+    def resume(self, draw: Draw) -> None:
         self.at_next_second()
-        what = back(sorted(self.model.pauses), index)
-        assert self.value("resume($1, $2)", *what) == self.model.resume(*what)
+        what = draw(st.sampled_from(sorted(self.model.pauses) or PAUSABLE))
+        same(self.value("resume($1, $2)", *what), self.model.resume(*what))
 
-    @rule(key=st.sampled_from(sorted(LIMITS)), limit=st.integers(1, 3))
-    def set_concurrency_limit(self, key: str, limit: int) -> None:
+    def set_limit(self, draw: Draw) -> None:
+        key, limit = draw(st.sampled_from(sorted(LIMITS))), draw(st.integers(1, 3))
         if self.model.running_with(key) > limit:
             self.lowered.add(key)
-        assert self.value("set_concurrency_limit($1, $2)", key, limit) == self.model.set_limit(key, limit)
+        same(self.value("set_concurrency_limit($1, $2)", key, limit), self.model.set_limit(key, limit))
+
+    def switch_workflow(self, draw: Draw) -> None:
+        workflow = draw(st.sampled_from(["chain", "fan"]))
+        self.model.inactive ^= {workflow}
+        self.execute("UPDATE public.workflows SET is_active = NOT is_active WHERE name = $1", workflow)
 
     # What must hold after every call
-
-    def learn_task_ids(self) -> None:
-        if all((task.job.id, task.step.key) in self.task_ids for task in self.tasks):
-            return
-        rows = self.run(self.world.conn.fetch("SELECT id, job_id, task_key FROM public.job_tasks"))
-        self.task_ids = {(row["job_id"].int, row["task_key"]): row["id"] for row in rows}
 
     def second(self, moment: datetime | None) -> float | None:
         return None if moment is None else (moment - self.world.base).total_seconds()
@@ -554,16 +570,16 @@ class StateMachine(RuleBasedStateMachine):
             )
             for task in self.tasks
         }
-        assert got == expected
+        same(got, expected)
         without_tasks = sorted((row["job_status"], row["job_code"]) for row in rows if not row["id"])
-        assert without_tasks == sorted((job.status, job.code) for job in self.jobs if not job.tasks)
+        same(without_tasks, sorted((job.status, job.code) for job in self.jobs if not job.tasks))
 
     @invariant()
     def the_letters_are_the_models(self) -> None:
         rows = self.run(self.world.conn.fetch("SELECT * FROM public.dead_letters"))
         self.letter_ids = {(row["job_task_id"], row["generation"]): row["id"] for row in rows}
         got = {row["id"]: (bool(row["redriven_at"]), bool(row["dismissed_at"])) for row in rows}
-        assert got == {self.letter_id(x): (x.redriven, x.dismissed) for x in self.model.letters}
+        same(got, {self.letter_id(x): (x.redriven, x.dismissed) for x in self.model.letters})
 
     @invariant()
     def the_checker_finds_nothing(self) -> None:

@@ -97,7 +97,7 @@ class Job:
     code: str | None = None
     generation: int = 0
     tasks: dict[str, Task] = field(default_factory=dict)
-    failures: list[Task] = field(default_factory=list)  # the tasks in error, the first one first
+    failures: list[Task] = field(default_factory=list)  # the tasks in error or cancelled, the first one first
 
 
 @dataclass(eq=False)
@@ -253,7 +253,7 @@ class Model:
 
     def record_output(self, ticket: Ticket) -> Answer:
         known = (ticket.task, ticket.attempt_id) in self.outputs
-        if self._holds(ticket):
+        if self.holds(ticket):
             self.outputs.add((ticket.task, ticket.attempt_id))
             return REPEATED if known else ACCEPTED
         return REPEATED if known else self._explain(ticket)
@@ -263,13 +263,13 @@ class Model:
         answers: dict[Task, Answer] = {}
         for verdict in verdicts:
             task = verdict.ticket.task
-            if verdict.outcome == "done" and self._holds(verdict.ticket) and task.status == "running":
+            if verdict.outcome == "done" and self.holds(verdict.ticket) and task.status == "running":
                 task.progress, task.code = 1, None
                 self._leave(task, "done", "done")
                 self.outputs = {(t, n) for t, n in self.outputs if t is not task or n == task.attempt_id}
                 answers[task] = ACCEPTED
         for verdict in sorted(verdicts, key=lambda verdict: verdict.ticket.task.order):
-            if verdict.outcome == "error" and self._holds(verdict.ticket):
+            if verdict.outcome == "error" and self.holds(verdict.ticket):
                 self._fail(verdict.ticket.task, verdict.code, permanent=verdict.permanent)
                 answers[verdict.ticket.task] = ACCEPTED
         self._close_jobs()
@@ -281,7 +281,7 @@ class Model:
     def release(self, tickets: list[Ticket], *, lost: bool, delay: float | None) -> dict[Task, Answer]:
         answers: dict[Task, Answer] = {}
         for ticket in sorted(tickets, key=lambda ticket: ticket.task.order):
-            if self._holds(ticket):
+            if self.holds(ticket):
                 self._give_back(ticket.task, lost=lost, delay=delay)
                 answers[ticket.task] = ACCEPTED
         self._close_jobs()
@@ -298,14 +298,12 @@ class Model:
     def _leased(self, task: Task) -> bool:
         return task.lease_until is not None and task.lease_until > self.now
 
-    def _holds(self, ticket: Ticket) -> bool:
+    def holds(self, ticket: Ticket) -> bool:
         task = ticket.task
         return self._leased(task) and (task.attempt_id, task.owner) == (ticket.attempt_id, ticket.owner)
 
     def _fenced(self, tickets: list[Ticket], act: Callable[[Ticket], Answer]) -> dict[Task, Answer]:
-        return {
-            ticket.task: act(ticket) if self._holds(ticket) else self._explain(ticket) for ticket in tickets
-        }
+        return {ticket.task: act(ticket) if self.holds(ticket) else self._explain(ticket) for ticket in tickets}
 
     def _explain(self, ticket: Ticket, outcome: str | None = None) -> Answer:
         task = ticket.task
@@ -315,7 +313,7 @@ class Model:
             return refused("stale_attempt")
         if task.status in TERMINAL:
             return refused("already_finished")
-        if task.status in LIVE and not self._holds(ticket):
+        if task.status in LIVE and not self.holds(ticket):
             return refused("lease_lost_or_owner_mismatch")
         return refused("not_in_expected_state")
 
@@ -389,6 +387,7 @@ class Model:
             if task.status not in TERMINAL:
                 task.code, task.due = "cancelled", None
                 self._leave(task, "cancelled", "cancelled")
+                job.failures.append(task)
         job.status, job.code = "cancelled", "cancelled"
         return ACCEPTED
 
@@ -398,15 +397,11 @@ class Model:
         return refused("tasks_open" if job.status == "running" else "not_in_expected_state")
 
     def redrive(self, letters: list[Letter]) -> dict[Letter, Answer]:
-        answers: dict[Letter, Answer] = {
-            letter: REPEATED if letter.redriven else ACCEPTED for letter in letters
-        }
+        answers: dict[Letter, Answer] = {letter: REPEATED if letter.redriven else ACCEPTED for letter in letters}
         for job in {letter.task.job for letter in letters if not letter.redriven}:
             chosen = {letter.task for letter in letters if letter.task.job is job and not letter.redriven}
-            stands = [t for t in job.tasks.values() if t.status in ("error", "cancelled") and t not in chosen]
-            blocked = {below for task in stands for below in task.below()}
             freed = {below for task in chosen for below in task.below() if below.code == "upstream_failed"}
-            self._reopen(job, chosen | (freed - blocked))
+            self._reopen(job, self._runnable(chosen | freed))
         return answers
 
     def dismiss(self, letter: Letter) -> Answer:
@@ -430,11 +425,23 @@ class Model:
         elif step not in job.tasks:
             return refused("step_not_found")
         else:
-            chosen = {job.tasks[step]} | job.tasks[step].below()
-            if any(not p.satisfies and p not in chosen for task in chosen for p in task.parents):
+            if not all(parent.satisfies for parent in job.tasks[step].parents):
                 return refused("earlier_step_unfinished")
-        self._reopen(job, chosen)
+            chosen = {job.tasks[step]} | job.tasks[step].below()
+        self._reopen(job, self._runnable(chosen))
         return ACCEPTED
+
+    def _runnable(self, chosen: set[Task]) -> set[Task]:
+        """Of tasks to reopen, those that depend on nothing that ended badly and is not reopened."""
+        while True:
+            kept = {
+                task
+                for task in chosen
+                if all(p in chosen or p.satisfies or p.status not in TERMINAL for p in task.parents)
+            }
+            if kept == chosen:
+                return kept
+            chosen = kept
 
     def _reopen(self, job: Job, chosen: set[Task]) -> None:
         for task in chosen:

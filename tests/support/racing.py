@@ -46,6 +46,19 @@ class Race:
             "SELECT $2 = ANY (pg_blocking_pids($1))", waiter.get_server_pid(), by.get_server_pid()
         )
 
+    async def until_blocked(self, waiter: Connection) -> None:
+        """Returns when `waiter` stands behind anybody's lock."""
+        await eventually(lambda: self._waits(waiter), what="the wait for a lock")
+
+    async def ends_or_waits(self, task: asyncio.Future[Any], waiter: Connection) -> bool:
+        async def either() -> bool:
+            return task.done() or await self._waits(waiter)
+
+        return await eventually(either, what="its end or its wait for a lock")
+
+    async def _waits(self, waiter: Connection) -> bool:
+        return await self._watcher.fetchval("SELECT cardinality(pg_blocking_pids($1)) > 0", waiter.get_server_pid())
+
     def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
         self._work.append(task)

@@ -1,0 +1,47 @@
+"""JSON columns as Python values, on every connection alike."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import orjson
+from asyncpg import Connection
+from asyncpg.pool import PoolConnectionProxy
+
+from accsd.jsonsafe import sanitise
+
+_LARGEST_READ: Final = 256 * 1024 * 1024  # jsonb's own limit: nothing that was stored is cut for its size
+_LONGEST_INTEGER: Final = 4000  # digits; Python itself refuses 4,300
+
+
+async def speak_json(connection: Connection | PoolConnectionProxy) -> None:
+    for name in ("json", "jsonb"):
+        await connection.set_type_codec(name, schema="pg_catalog", encoder=to_json, decoder=from_json, format="text")
+
+
+def to_json(value: object) -> str:
+    return orjson.dumps(value, default=_as_dict).decode()
+
+
+def from_json(text: str) -> Any:
+    """jsonb holds numbers and nestings that no parser takes. Whoever wrote one must not stop those who read it
+    among others, so the nearest value that can be read stands for it."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        return sanitise(json.loads(text, parse_int=_integer), max_bytes=_LARGEST_READ)
+    except (ValueError, RecursionError):
+        return {"<unreadable>": True}
+
+
+def _as_dict(value: object) -> dict[Any, Any]:
+    """The verbs take any Mapping; orjson knows only dict."""
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[Any, Any]", value))
+    raise TypeError(f"{type(value).__name__} is no JSON")
+
+
+def _integer(digits: str) -> int | str:
+    return int(digits) if len(digits) <= _LONGEST_INTEGER else digits
