@@ -778,9 +778,14 @@ BEGIN
     v_name := 'task_events_' || to_char(v_from AT TIME ZONE 'UTC', 'YYYY_MM');
     CONTINUE WHEN to_regclass('public.' || v_name) IS NOT NULL;
     v_to := (v_from AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC';
+    IF v_from <= accs.clock() THEN
+      -- too late to be ahead: an INSERT that has chosen the default partition already would fail there. Nobody may be under way.
+      LOCK TABLE ONLY public.task_events IN SHARE ROW EXCLUSIVE MODE;
+    END IF;
     EXECUTE format('CREATE TABLE public.%I (LIKE public.task_events INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', v_name);
+    -- ATTACH takes this lock anyway; before the look at the rows, so that none can come in between
+    LOCK TABLE public.task_events_default IN ACCESS EXCLUSIVE MODE;
     IF EXISTS (SELECT FROM public.task_events_default WHERE ts >= v_from AND ts < v_to) THEN
-      LOCK TABLE public.task_events_default IN ACCESS EXCLUSIVE MODE;
       EXECUTE format('WITH moved AS (DELETE FROM public.task_events_default WHERE ts >= $1 AND ts < $2 RETURNING *)
                       INSERT INTO public.%I SELECT * FROM moved', v_name) USING v_from, v_to;
     END IF;
@@ -816,7 +821,7 @@ RETURNS double precision LANGUAGE sql IMMUTABLE AS $$
       coalesce((p_spec ->> 'base')::double precision, p_base, accs.backoff_base())
         * CASE p_spec ->> 'strategy' WHEN 'fixed' THEN 1
                                      WHEN 'linear' THEN p_attempt
-                                     ELSE power(2::double precision, least(p_attempt, 64) - 1) END)
+                                     ELSE power(2::double precision, least(p_attempt, 901) - 1) END)
     END
 $$;
 
@@ -949,9 +954,10 @@ DECLARE
   v_now  timestamptz := accs.clock();
   v_ms   bigint := accs.unix_ms(v_now);
   v_keys text[];
+  v_miscounted boolean;
 BEGIN
   WITH fresh AS MATERIALIZED (
-    SELECT accs.task_id(v_ms, s.step_no, j.id) AS id, j.id AS job_id, j.priority, j.order_seq, j.workflow_id, s.step_no, s.task_key,
+    SELECT accs.task_id(v_ms, s.step_no, j.id) AS id, j.id AS job_id, j.task_count, j.priority, j.order_seq, j.workflow_id, s.step_no, s.task_key,
            s.service, s.depends_on, s.max_attempts, s.params, s.node, s.lane, s.requires, s.concurrency_key, s.timeout_sec, s.backoff,
            CASE WHEN s.dependants IS NOT NULL THEN ARRAY(SELECT accs.task_id(v_ms, d, j.id) FROM unnest(s.dependants) d) END AS dependants
       FROM unnest(p_job_ids) AS o (id) JOIN public.jobs j ON j.id = o.id JOIN accs.steps s ON s.workflow_id = j.workflow_id
@@ -968,7 +974,13 @@ BEGIN
       FROM fresh WHERE depends_on = '{}'
     RETURNING key, hold
   )
-  SELECT array_agg(DISTINCT key) INTO v_keys FROM queued WHERE hold = 'key';
+  SELECT array_agg(DISTINCT key) FILTER (WHERE hold = 'key'), EXISTS (SELECT FROM fresh GROUP BY job_id HAVING count(*) <> max(task_count))
+    INTO v_keys, v_miscounted FROM queued;
+  IF v_miscounted THEN   -- the steps were written anew after the caller had counted them
+    UPDATE public.jobs j SET task_count = c.n, open_tasks = c.n, current_task_key = c.first
+      FROM (SELECT job_id, count(*) AS n, (array_agg(task_key ORDER BY step_no) FILTER (WHERE depends_on = '{}'))[1] AS first
+              FROM public.job_tasks WHERE job_id = ANY (p_job_ids) GROUP BY job_id) c WHERE j.id = c.job_id;
+  END IF;
   RETURN v_keys;
 END $$;
 
@@ -1240,7 +1252,7 @@ BEGIN
   ELSE
     v_ours := ARRAY(SELECT key FROM accs.concurrency_keys WHERE key = ANY (p_keys) ORDER BY key FOR NO KEY UPDATE SKIP LOCKED);
   END IF;
-  v_busy := ARRAY(SELECT u.id FROM unnest(p_task_ids, p_keys) AS u (id, key) WHERE u.key <> ALL (v_ours) AND u.id <> ALL (v_paused));
+  v_busy := ARRAY(SELECT u.id FROM unnest(p_task_ids, p_keys) AS u (id, key) WHERE u.key IS NOT NULL AND u.key <> ALL (v_ours) AND u.id <> ALL (v_paused));
   v_full := ARRAY(
     SELECT b.id FROM (
       SELECT u.id, u.key, row_number() OVER (PARTITION BY u.key ORDER BY u.n) AS n
@@ -1396,8 +1408,8 @@ BEGIN
     RETURN QUERY
     SELECT e.id, CASE WHEN again THEN 'repeated' ELSE 'refused' END, CASE WHEN NOT again THEN e.reason END,
            e.db_status, e.db_attempt_id, e.db_lease_owner, e.db_lease_until
-      FROM (SELECT e.*, e.db_status = 'running' AND e.db_attempt_id = s.attempt_id AND e.db_lease_owner = p_owner
-                        AND e.db_lease_until > v_now AS again
+      FROM (SELECT e.*, coalesce(e.db_status = 'running' AND e.db_attempt_id = s.attempt_id AND e.db_lease_owner = p_owner
+                                 AND e.db_lease_until > v_now, false) AS again
               FROM unnest(p_task_ids, p_attempt_ids) AS s (id, attempt_id),
                    LATERAL accs.explain(ARRAY[s.id], ARRAY[s.attempt_id], p_owner, ARRAY[NULL::text]) e
              WHERE s.id <> ALL (v_moved)) e;
@@ -1526,12 +1538,13 @@ BEGIN
   RETURN QUERY SELECT DISTINCT ON (t.job_id) t.job_id, t.task_key, v_keys FROM public.job_tasks t WHERE t.id = ANY (v_runnable) ORDER BY t.job_id, t.step_no;
 END $$;
 
--- Everything below these tasks that is still queued is skipped: it can't run any more.
+-- Everything below these tasks that is still queued is skipped: it can't run any more. Not through a step that was skipped
+-- before: what depends on that one has been satisfied, and may be waiting for a claim or live.
 CREATE FUNCTION accs.skip_downstream(p_task_ids uuid[]) RETURNS TABLE (job_id uuid, skipped int) LANGUAGE sql AS $$
   WITH RECURSIVE below AS (
     SELECT d.id FROM public.job_tasks t, unnest(t.dependants) AS d (id) WHERE t.id = ANY (p_task_ids)
     UNION
-    SELECT d.id FROM below b JOIN public.job_tasks t ON t.id = b.id, unnest(t.dependants) AS d (id)
+    SELECT d.id FROM below b JOIN public.job_tasks t ON t.id = b.id AND t.status = 'queued', unnest(t.dependants) AS d (id)
   ), moved AS (
     UPDATE public.job_tasks t SET status = 'skipped', finished_at = accs.clock(), updated_at = accs.clock(),
            error_code = 'upstream_failed', error_message = 'a step that it depends on has failed'
@@ -1798,6 +1811,7 @@ DECLARE
   v_now   timestamptz := accs.clock();
   v_ids   uuid[];
   v_keys  text[];
+  v_current text[];
   v_moved record;
 BEGIN
   PERFORM accs.lock_jobs_of(p_task_ids);
@@ -1816,8 +1830,10 @@ BEGIN
          array_agg(DISTINCT concurrency_key) FILTER (WHERE concurrency_key IS NOT NULL) AS keys
     INTO v_moved FROM moved;
   IF v_moved.ids <> '{}' THEN
-    SELECT v_moved.keys || max(u.keys) INTO v_keys FROM accs.unblock(v_moved.dependants) u;
-    PERFORM accs.count_down(v_moved.jobs, v_moved.ended, v_moved.gain);
+    SELECT v_moved.keys || max(u.keys), v_moved.jobs || array_agg(u.job_id), v_moved.ended || array_fill(0, ARRAY[count(*)::int]),
+           v_moved.gain || array_fill(0::numeric, ARRAY[count(*)::int]), array_fill(NULL::text, ARRAY[cardinality(v_moved.ids)]) || array_agg(u.task_key)
+      INTO v_keys, v_moved.jobs, v_moved.ended, v_moved.gain, v_current FROM accs.unblock(v_moved.dependants) u;
+    PERFORM accs.count_down(v_moved.jobs, v_moved.ended, v_moved.gain, v_current);
     IF v_keys IS NOT NULL THEN
       PERFORM accs.admit(v_keys);
     END IF;
@@ -1972,6 +1988,19 @@ CREATE FUNCTION accs.downstream(p_task_ids uuid[]) RETURNS uuid[] LANGUAGE sql S
   ) SELECT coalesce(array_agg(id), '{}') FROM below
 $$;
 
+-- What can't run while the failures of a job stand that are not about to be reopened. A step that is done or was skipped for
+-- a reason of its own satisfies what is below it.
+CREATE FUNCTION accs.blocked(p_job uuid, p_reopened uuid[]) RETURNS uuid[] LANGUAGE sql STABLE AS $$
+  WITH RECURSIVE below AS (
+    SELECT c.id, c.dependants, c.status = 'done' OR c.status = 'skipped' AND c.error_code <> 'upstream_failed' AS satisfies
+      FROM public.job_tasks t, unnest(t.dependants) AS d (id) JOIN public.job_tasks c ON c.id = d.id
+     WHERE t.job_id = p_job AND t.status IN ('error', 'cancelled') AND t.id <> ALL (p_reopened)
+    UNION
+    SELECT c.id, c.dependants, c.status = 'done' OR c.status = 'skipped' AND c.error_code <> 'upstream_failed'
+      FROM below b, unnest(b.dependants) AS d (id) JOIN public.job_tasks c ON c.id = d.id WHERE NOT b.satisfies
+  ) SELECT coalesce(array_agg(id), '{}') FROM below
+$$;
+
 -- Sends dead letters back to work, with what was skipped because of them, unless another failure still stands above it.
 CREATE FUNCTION accs.redrive(p_dead_letter_ids bigint[], p_by text DEFAULT NULL)
 RETURNS TABLE (dead_letter_id bigint, answer text, reason text) LANGUAGE plpgsql AS $$
@@ -1988,13 +2017,13 @@ BEGIN
       FROM public.dead_letters d JOIN public.job_tasks t ON t.id = d.job_task_id WHERE d.id = ANY (p_dead_letter_ids) GROUP BY d.job_id ORDER BY d.job_id
   LOOP
     RETURN QUERY
-    SELECT d.id, CASE WHEN d.job_task_id = ANY (v_row.tasks) THEN 'accepted' WHEN d.redriven_at IS NOT NULL THEN 'repeated' ELSE 'refused' END,
+    SELECT d.id, CASE WHEN d.redriven_at IS NOT NULL THEN 'repeated' WHEN d.job_task_id = ANY (v_row.tasks) THEN 'accepted' ELSE 'refused' END,
            CASE WHEN d.job_task_id = ANY (v_row.tasks) OR d.redriven_at IS NOT NULL THEN NULL ELSE 'not_in_expected_state' END
       FROM public.dead_letters d WHERE d.id = ANY (v_row.letters);
     IF v_row.tasks IS NOT NULL THEN
       v_keys := v_keys || accs.reopen(v_row.job_id, v_row.tasks || ARRAY(
         SELECT t.id FROM public.job_tasks t WHERE t.id = ANY (accs.downstream(v_row.tasks)) AND t.status = 'skipped' AND t.error_code = 'upstream_failed'
-           AND t.id <> ALL (accs.downstream(ARRAY(SELECT e.id FROM public.job_tasks e WHERE e.job_id = v_row.job_id AND e.status = 'error' AND e.id <> ALL (v_row.tasks))))),
+           AND t.id <> ALL (accs.blocked(v_row.job_id, v_row.tasks))),
         coalesce(p_by, 'operator'), 'redriven');
     END IF;
   END LOOP;
@@ -2054,8 +2083,7 @@ BEGIN
       ELSE
         v_tasks := v_step || accs.downstream(ARRAY[v_step]);
         -- what stands below another failure could not run: it stays as it is
-        v_tasks := ARRAY(SELECT unnest(v_tasks) EXCEPT SELECT unnest(accs.downstream(ARRAY(
-          SELECT id FROM public.job_tasks WHERE job_id = v_row.id AND status IN ('error', 'cancelled') AND id <> ALL (v_tasks)))));
+        v_tasks := ARRAY(SELECT unnest(v_tasks) EXCEPT SELECT unnest(accs.blocked(v_row.id, v_tasks)));
       END IF;
     END IF;
     IF v_no IS NULL THEN

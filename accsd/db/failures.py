@@ -46,13 +46,19 @@ def translated(error: Exception, address: str) -> AccsdError:
             return DatabaseUnavailable(f"{address} did not answer in time", hint="see whether it is overloaded")
         case asyncpg.ClientConfigurationError():
             return ConfigError(f"{address}: {error}", hint="correct ACC_DB_URL")
-        case asyncpg.InternalClientError() if not isinstance(error, asyncpg.TargetServerAttributeNotMatched):
-            return Bug(f"{address}: {error}")
+        case OSError() | asyncpg.TargetServerAttributeNotMatched():
+            return _unreachable(error, address)
+        case asyncpg.InterfaceError() if type(error) is asyncpg.InterfaceError:  # the connection or the pool is closed
+            return _unreachable(error, address)
         case _:
-            return DatabaseUnavailable(
-                f"{address} can't be reached: {error or type(error).__name__}",
-                hint="start PostgreSQL, or correct ACC_DB_URL",
-            )
+            return Bug(f"{address}: {error}")
+
+
+def _unreachable(error: Exception, address: str) -> AccsdError:
+    return DatabaseUnavailable(
+        f"{address} can't be reached: {error or type(error).__name__}",
+        hint="start PostgreSQL, or correct ACC_DB_URL",
+    )
 
 
 def _of_server(error: asyncpg.PostgresError, address: str) -> AccsdError:

@@ -65,7 +65,7 @@ class Database:
         with translating(settings.address):
             pool = await asyncpg.create_pool(
                 settings.required_url,
-                min_size=1,
+                min_size=0,  # or asyncpg reconnects in a task of its own, which logs in its own way
                 max_size=settings.pool_size,
                 timeout=settings.connect_timeout_sec,
                 command_timeout=settings.statement_timeout_sec,
@@ -74,7 +74,9 @@ class Database:
                 init=_prepare,
                 reset=_nothing_to_reset,
             )
-        return cls(settings, pool=pool, behind_pooler=behind_pooler)
+        db = cls(settings, pool=pool, behind_pooler=behind_pooler)
+        async with db.acquire():
+            return db
 
     @classmethod
     def over(cls, connection: Connection) -> Self:

@@ -22,3 +22,5 @@ class TaskArtifact(Row):
     content_type: str | None = None
     checksum: str | None = None
     created_at: datetime
+
+    attempt_id: int | None = None

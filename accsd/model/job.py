@@ -66,7 +66,7 @@ class JobTask(Row):
     lease_until: datetime | None = None
     lost: int = 0
     remaining: int = 0
-    dependants: list[UUID] = Field(default_factory=list)
+    dependants: list[UUID] | None = None
     given: dict[str, Any] | None = None
     error_code: str | None = None
     error_message: str | None = None

@@ -110,6 +110,7 @@ class EventType(StrEnum):
     ARTIFACT = "artifact"
     HEARTBEAT = "heartbeat"
     RETRY = "retry"  # a failed attempt that will be repeated, and a redrive
+    REFUSED = "refused"  # a write of an attempt that no longer holds the task, and what the database held
     WAKE = "wake"  # a node was woken, or was not
 
 

@@ -116,6 +116,11 @@ class Ticket:
     attempt_id: int
     owner: str
 
+    @property
+    def is_current(self) -> bool:
+        """The task is still in this attempt, though perhaps its lease has run out."""
+        return (self.task.attempt_id, self.task.owner) == (self.attempt_id, self.owner)
+
 
 @dataclass
 class Verdict:
@@ -299,8 +304,7 @@ class Model:
         return task.lease_until is not None and task.lease_until > self.now
 
     def holds(self, ticket: Ticket) -> bool:
-        task = ticket.task
-        return self._leased(task) and (task.attempt_id, task.owner) == (ticket.attempt_id, ticket.owner)
+        return ticket.is_current and self._leased(ticket.task)
 
     def _fenced(self, tickets: list[Ticket], act: Callable[[Ticket], Answer]) -> dict[Task, Answer]:
         return {ticket.task: act(ticket) if self.holds(ticket) else self._explain(ticket) for ticket in tickets}

@@ -27,7 +27,7 @@ class Race:
 
     async def session(self) -> Connection:
         # lock_timeout: a wait that nobody ends fails by itself, long before the test's own limit
-        return await self._connect(server_settings={"deadlock_timeout": "100ms", "lock_timeout": "10s"})
+        return await self._connect(server_settings={"deadlock_timeout": "100ms", "lock_timeout": "10s", "jit": "off"})
 
     async def blocked(self, waiter: Connection, work: Coroutine[Any, Any, T], *, by: Connection) -> asyncio.Task[T]:
         """Starts `work`, which uses `waiter`, and returns when it stands behind a lock of `by`."""

@@ -1,0 +1,141 @@
+"""record_artifact and register_node."""
+
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from tests.support.cluster import Connection
+from tests.support.factory import (
+    Row,
+    claim,
+    done,
+    fail,
+    finish,
+    node,
+    pass_time,
+    release,
+    started,
+    step,
+    submit,
+)
+
+
+async def record(conn: Connection, claimed: Row, key: str, kind: str = "output", owner: str = "owner-1") -> Row:
+    row = await conn.fetchrow(
+        "SELECT * FROM accs.record_artifact($1, $2, $3, $4, 'media', $5, 12, 'audio/wav', 'sha256:00')",
+        claimed["task_id"],
+        claimed["attempt_id"],
+        owner,
+        kind,
+        key,
+    )
+    assert row is not None
+    return row
+
+
+async def test_an_artifact_is_recorded_once_with_its_event(conn: Connection):
+    await node(conn)
+    made = await submit(conn)
+    (a,) = await started(conn)
+    first = await record(conn, a, "outputs/x.wav")
+    assert (first["answer"], first["reason"]) == ("accepted", None)
+    again = await record(conn, a, "outputs/x.wav")
+    assert (again["answer"], again["artifact_id"]) == ("repeated", first["artifact_id"])
+
+    (row,) = await conn.fetch("SELECT * FROM task_artifacts")
+    assert (row["job_id"], row["job_task_id"], row["attempt_id"]) == (made, a["task_id"], 1)
+    assert (row["kind"], row["bucket"], row["key"], row["size_bytes"]) == ("output", "media", "outputs/x.wav", 12)
+    assert (row["content_type"], row["checksum"]) == ("audio/wav", "sha256:00")
+    (event,) = await conn.fetch("SELECT * FROM task_events WHERE type = 'artifact'")
+    assert (event["message"], event["data"]["artifact_id"]) == ("outputs/x.wav", first["artifact_id"])
+
+
+async def test_an_artifact_is_fenced_like_every_write_of_an_attempt(conn: Connection):
+    await node(conn)
+    await submit(conn, step("a"), step("b"), step("c"))
+    old, ended, late = await started(conn, 3)
+    await release(conn, old)
+    (new,) = await claim(conn)
+    await record(conn, ended, "early.wav")
+    await finish(conn, ended)
+    assert (await record(conn, old, "x.wav"))["reason"] == "stale_attempt"
+    assert (await record(conn, new, "x.wav", owner="thief"))["reason"] == "lease_lost_or_owner_mismatch"
+    assert (await record(conn, ended, "y.wav"))["reason"] == "already_finished"
+    assert (await record(conn, ended, "early.wav"))["answer"] == "repeated"
+    assert (await record(conn, {"task_id": late["job_id"], "attempt_id": 1}, "z.wav"))["reason"] == "not_found"
+    assert (await record(conn, new, "x.wav"))["answer"] == "accepted"
+    await pass_time(conn, 61)
+    assert (await record(conn, late, "z.wav"))["reason"] == "lease_lost_or_owner_mismatch"
+
+
+async def test_a_key_that_another_task_or_attempt_has_taken_is_refused(conn: Connection):
+    await node(conn)
+    await submit(conn, step("a"), step("b"))
+    a, b = await started(conn, 2)
+    taken = await record(conn, a, "x.wav")
+    other = await record(conn, b, "x.wav")
+    assert (other["answer"], other["reason"], other["artifact_id"]) == ("refused", "key_taken", taken["artifact_id"])
+    await release(conn, a)
+    (again,) = await claim(conn)
+    assert (await record(conn, again, "x.wav"))["reason"] == "key_taken"
+
+
+async def test_done_removes_the_outputs_of_earlier_attempts_and_keeps_their_logs(conn: Connection):
+    await node(conn)
+    await submit(conn, step("a", backoff=[0]))
+    (first,) = await started(conn)
+    await record(conn, first, "1/x.wav")
+    await record(conn, first, "1/log.jsonl", "log")
+    await record(conn, first, "1/in.wav", "input")
+    await fail(conn, first)
+    assert await conn.fetchval("SELECT count(*) FROM task_artifacts") == 3  # until something better is there
+    (second,) = await started(conn)
+    await record(conn, second, "2/x.wav")
+    await finish(conn, second)
+    rows = await conn.fetch("SELECT key FROM task_artifacts ORDER BY key")
+    assert [row["key"] for row in rows] == ["1/in.wav", "1/log.jsonl", "2/x.wav"]
+
+
+async def test_an_artifact_of_an_unknown_kind_or_negative_size_is_refused(conn: Connection):
+    await node(conn)
+    await submit(conn)
+    (a,) = await started(conn)
+    with pytest.raises(asyncpg.CheckViolationError):
+        await record(conn, a, "x", "picture")
+    with pytest.raises(asyncpg.CheckViolationError):
+        await conn.execute("SELECT accs.record_artifact($1, 1, 'owner-1', 'output', 'media', 'x', -1)", a["task_id"])
+
+
+async def test_a_node_is_registered_and_says_anew_what_it_offers(conn: Connection):
+    row = await conn.fetchrow(
+        "SELECT * FROM accs.register_node('n1', '{\"gpu\": true}', '{\"render\": 2}', 'wol', 'aa:bb:cc:dd:ee:ff')"
+    )
+    assert row is not None
+    assert (row["labels"], row["max_concurrency"], row["awake_state"]) == ({"gpu": True}, {"render": 2}, "awake")
+    assert (row["wake_method"], row["mac"]) == ("wol", "aa:bb:cc:dd:ee:ff")
+    await pass_time(conn, 50)
+    again = await conn.fetchrow("SELECT * FROM accs.register_node('n1', NULL, '{\"render\": 3}')")
+    assert again is not None
+    assert (again["labels"], again["max_concurrency"], again["mac"]) == ({"gpu": True}, {"render": 3}, row["mac"])
+    assert again["last_seen"] - row["last_seen"] >= timedelta(seconds=50)
+    assert await conn.fetchval("SELECT count(*) FROM nodes") == 1
+
+
+async def test_a_node_that_was_inserted_by_hand_can_claim(conn: Connection):
+    await conn.execute("INSERT INTO nodes (name) VALUES ('n1')")
+    row = await conn.fetchrow("SELECT * FROM nodes")
+    assert row is not None
+    assert (row["labels"], row["max_concurrency"], row["awake_state"], row["last_seen"]) == ({}, {}, "unknown", None)
+    await submit(conn)
+    assert len(await done(conn)) == 1
+
+
+async def test_what_a_node_says_must_be_objects_and_known_words(conn: Connection):
+    for bad in (
+        "labels) VALUES ('n', '[1]')",
+        "max_concurrency) VALUES ('n', '5')",
+        "awake_state) VALUES ('n', 'tired')",
+    ):
+        with pytest.raises(asyncpg.CheckViolationError):
+            await conn.execute(f"INSERT INTO nodes (name, {bad}")

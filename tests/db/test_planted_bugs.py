@@ -1,0 +1,110 @@
+"""Five bugs planted in schema.sql are caught: by a directed story, and by the state machine within a few examples.
+
+Each story passes on the schema as it is. docs/testing.md says how to plant another one.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.conftest import Connect
+from tests.support.checker import check
+from tests.support.cluster import Connection, TestServer
+from tests.support.factory import chain, claim, finish, node, pass_time, started, step, submit, task
+from tests.support.machine import machine_on, world_on
+from tests.support.planted import BUGS, LOCKED_JOB, NO_EVENT, NO_FENCE, NO_LEASE, SKIPPED_BLOCKS, Bug
+
+Story = Callable[[Connection, Connection], Awaitable[None]]
+
+# Each of the five was found within 12 examples; the bound leaves room for another order of the draws.
+SETTINGS = settings(
+    max_examples=100,
+    stateful_step_count=40,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=(Phase.generate,),
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+async def a_zombie_says_done(conn: Connection, _other: Connection) -> None:
+    """It lost its lease, and its own restarted self has the task again: only the attempt_id tells them apart."""
+    await node(conn)
+    await submit(conn, step("a"))
+    (zombie,) = await started(conn)
+    await pass_time(conn, seconds=120)
+    await conn.fetch("SELECT * FROM accs.reclaim_tasks()")
+    await started(conn)
+    (answer,) = await finish(conn, zombie)
+    assert (answer["answer"], answer["reason"]) == ("refused", "stale_attempt")
+    await check(conn)
+
+
+async def an_agent_finishes_after_its_lease(conn: Connection, _other: Connection) -> None:
+    await node(conn)
+    await submit(conn, step("a"))
+    (late,) = await started(conn)
+    await pass_time(conn, seconds=120)
+    (answer,) = await finish(conn, late)
+    assert (answer["answer"], answer["reason"]) == ("refused", "lease_lost_or_owner_mismatch")
+    await check(conn)
+
+
+async def an_agent_finishes_and_is_gone(conn: Connection, _other: Connection) -> None:
+    await node(conn)
+    await submit(conn, step("a"))
+    await finish(conn, *await started(conn))
+    await check(conn)
+
+
+async def a_service_claims_while_another_one_does(conn: Connection, other: Connection) -> None:
+    """Both must see the first job first, although the other's claim is not committed."""
+    await node(conn)
+    first = await submit(conn, step("a", "audio"), step("v", "video"))
+    await submit(conn, step("v", "video"))
+    async with other.transaction():
+        assert [row["job_id"] for row in await claim(other, service="audio")] == [first]
+        assert [row["job_id"] for row in await claim(conn, service="video")] == [first]
+    await check(conn)
+
+
+async def a_step_is_skipped(conn: Connection, _other: Connection) -> None:
+    await node(conn)
+    job_id = await submit(conn, *chain("a", "b"))
+    a = await task(conn, job_id, "a")
+    await conn.fetch("SELECT * FROM accs.skip_tasks(ARRAY[$1::uuid])", a["id"])
+    await check(conn)
+    assert [row["task_key"] for row in await claim(conn)] == ["b"]
+
+
+STORIES: list[tuple[Bug, Story]] = [
+    (NO_FENCE, a_zombie_says_done),
+    (NO_LEASE, an_agent_finishes_after_its_lease),
+    (NO_EVENT, an_agent_finishes_and_is_gone),
+    (LOCKED_JOB, a_service_claims_while_another_one_does),
+    (SKIPPED_BLOCKS, a_step_is_skipped),
+]
+named = pytest.mark.parametrize(("bug", "story"), STORIES, ids=[bug.name for bug, _ in STORIES])
+
+
+@named
+async def test_the_story_that_shows_a_bug_ends_well_without_it(bug: Bug, story: Story, connect: Connect) -> None:
+    await story(await connect(), await connect())
+
+
+@named
+async def test_a_planted_bug_is_shown_by_its_story(bug: Bug, story: Story, connect: Connect) -> None:
+    conn = await connect()
+    await bug.plant(conn)
+    with pytest.raises(AssertionError):
+        await story(conn, await connect())
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
+def test_a_planted_bug_is_found_by_the_state_machine(bug: Bug, server: TestServer) -> None:
+    with world_on(server, bug.plant) as world, pytest.raises(AssertionError):
+        run_state_machine_as_test(machine_on(world), settings=SETTINGS)

@@ -1,0 +1,534 @@
+"""The way to PostgreSQL when it is slow, silent, cut, restarted or full: every call ends in time, says what happened,
+and is sent again only where that does no harm."""
+
+import asyncio
+import os
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import pytest
+
+from accsd import embedded
+from accsd.db import (
+    Database,
+    Fence,
+    Submission,
+    adopt_tasks,
+    apply_workflow,
+    claim_tasks,
+    install,
+    instantiate_due_jobs,
+    mark_task_done,
+    mark_task_error,
+    mark_task_running,
+    submit_job,
+    upsert_heartbeat,
+)
+from accsd.db.pool import connect as connect_alone
+from accsd.errors import (
+    AccsdError,
+    Bug,
+    ConfigError,
+    DatabaseUnavailable,
+    InvalidValue,
+    NotFound,
+    SchemaMismatch,
+    VerbRefused,
+    WorkflowInvalid,
+)
+from accsd.model import WorkflowDef, WorkflowStep
+from tests.conftest import Connect
+from tests.support.cable import Cable
+from tests.support.checker import check
+from tests.support.cluster import SETTINGS, Connection, TestServer, bindir_of
+from tests.support.eventually import eventually
+from tests.support.library import name_in, opened, settings_of, tcp_url, url_as
+
+LEASE = timedelta(seconds=60)
+ONE_STEP = WorkflowDef(name="w", steps=[WorkflowStep(key="a", service="render")])
+
+
+@pytest.fixture
+async def cable(server: TestServer, db_url: str) -> AsyncIterator[Cable]:
+    parts = urlsplit(tcp_url(server, db_url))
+    assert parts.hostname is not None
+    async with Cable.to(parts.hostname, parts.port or 5432) as laid:
+        yield laid
+
+
+@pytest.fixture
+def by_cable(server: TestServer, db_url: str, cable: Cable) -> str:
+    return cable.through(tcp_url(server, db_url))
+
+
+class Stopwatch:
+    """with Stopwatch() as watch: …; assert watch.seconds < 1"""
+
+    def __enter__(self) -> "Stopwatch":
+        self._began = time.monotonic()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = time.monotonic() - self._began
+
+
+# Deadlines
+
+
+async def test_a_call_past_its_deadline_ends_and_its_connection_is_free_again(db_url: str, conn: Connection):
+    async with opened(db_url, pool_size=1) as db:
+        with Stopwatch() as watch, pytest.raises(DatabaseUnavailable, match="did not answer in time"):
+            await db.fetch("SELECT pg_sleep(60)", within=0.3)
+        assert watch.seconds < 2
+        assert db.pool_free == 1
+        running = (
+            "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%pg_sleep%' AND pid <> $1"
+        )
+        assert await conn.fetchval(running, conn.get_server_pid()) == 0, "it was cancelled on the server too"
+        assert await db.fetchval("SELECT 1") == 1
+
+
+async def test_the_deadline_of_the_settings_holds_for_calls_that_name_none(db_url: str):
+    async with opened(db_url, statement_timeout_sec=0.3) as db:
+        with Stopwatch() as watch, pytest.raises(DatabaseUnavailable):
+            await db.fetchval("SELECT pg_sleep(60)", repeatable=True)
+    assert watch.seconds < 2
+
+
+async def test_waiting_for_a_free_connection_counts_towards_the_deadline(db_url: str):
+    async with opened(db_url, pool_size=1) as db, db.acquire():
+        with Stopwatch() as watch, pytest.raises(DatabaseUnavailable, match="in time"):
+            await db.fetch("SELECT 1", within=0.2)
+    assert watch.seconds < 1
+
+
+async def test_a_cancelled_call_leaves_its_connection_usable(db_url: str):
+    async with opened(db_url, pool_size=1) as db:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await db.fetch("SELECT pg_sleep(60)")
+        assert await db.fetchval("SELECT 1") == 1
+
+
+async def test_a_transaction_left_open_is_rolled_back_when_its_connection_comes_back(db_url: str):
+    async with opened(db_url, pool_size=1) as db:
+        async with db.acquire() as connection:
+            await connection.execute("BEGIN; CREATE TABLE accs.unfinished ()")
+        assert await db.fetchval("SELECT to_regclass('accs.unfinished')") is None
+
+
+# Silence: the peer is there and says nothing any more
+
+
+async def test_a_connection_that_fell_silent_is_given_up_within_seconds_and_replaced(cable: Cable, by_cable: str):
+    async with opened(by_cable, pool_size=1) as db:
+        cable.fall_silent()
+        with Stopwatch() as watch, pytest.raises(DatabaseUnavailable, match="in time"):
+            await db.fetch("SELECT 1", within=0.5)
+        assert watch.seconds < 4
+        cable.flow_again()
+        made = cable.connections
+        assert await db.fetchval("SELECT 1") == 1
+        assert cable.connections == made + 1, "the silent connection must not be used again"
+    assert len(asyncio.all_tasks()) <= 1 + 3 * 2, "only this test and the cable's own"
+
+
+async def test_opening_towards_silence_ends_within_the_connect_timeout(cable: Cable, by_cable: str):
+    cable.fall_silent()
+    with Stopwatch() as watch, pytest.raises(DatabaseUnavailable, match="in time"):
+        await Database.open(settings_of(by_cable, connect_timeout_sec=0.5))
+    assert watch.seconds < 2
+
+
+async def test_silence_after_the_handshake_ends_opening_too(cable: Cable, by_cable: str):
+    cable.fall_silent_at("pg_backend_pid")
+    with Stopwatch() as watch, pytest.raises(DatabaseUnavailable, match="in time"):
+        await Database.open(settings_of(by_cable, statement_timeout_sec=0.5))
+    assert watch.seconds < 4
+
+
+async def test_the_kernel_is_told_to_notice_a_dead_peer(server: TestServer, db_url: str):
+    async with opened(tcp_url(server, db_url)) as db, db.acquire() as connection:
+        link: socket.socket = getattr(connection, "_transport").get_extra_info("socket")  # noqa: B009
+        assert link.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert link.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 5000
+        quiet = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+        probes = [link.getsockopt(socket.IPPROTO_TCP, o) for o in (socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)]
+        assert quiet + probes[0] * probes[1] < 10
+
+
+# Cuts: what was asked is done, and nobody hears of it
+
+
+async def prepared(db: Database) -> UUID:
+    await upsert_heartbeat(db, "n1")
+    return await apply_workflow(db, ONE_STEP)
+
+
+async def test_a_submission_whose_answer_was_lost_is_one_job(cable: Cable, by_cable: str, conn: Connection):
+    async with opened(by_cable, pool_size=1) as db:
+        workflow = await prepared(db)
+        cable.lose_answer_to("submit_jobs")
+        job = await submit_job(db, Submission(workflow))
+    assert cable.left_to_lose == 0
+    assert await conn.fetch("SELECT id FROM jobs") == [(job,)]
+    await check(conn, acknowledged=[job])
+
+
+async def test_a_claim_whose_answer_was_lost_raises_once_and_is_found_by_adopt(
+    cable: Cable, by_cable: str, conn: Connection
+):
+    async with opened(by_cable, pool_size=1) as db:
+        workflow = await prepared(db)
+        for _ in range(2):
+            await submit_job(db, Submission(workflow))
+        cable.lose_answer_to("claim_tasks")
+        with pytest.raises(DatabaseUnavailable):
+            await claim_tasks(db, "render", owner="n1", node="n1", limit=1, lease=LEASE)
+        assert await conn.fetchval("SELECT count(*) FROM job_tasks WHERE status = 'starting'") == 1
+        [held] = await adopt_tasks(db, owner="n1", node="n1", lease=LEASE)
+        assert (held.attempt_id, held.status) == (1, "starting")
+    await check(conn)
+
+
+async def test_a_failure_whose_answer_was_lost_spends_one_attempt(cable: Cable, by_cable: str, conn: Connection):
+    async with opened(by_cable, pool_size=1) as db:
+        await submit_job(db, Submission(await prepared(db)))
+        [task] = await claim_tasks(db, "render", owner="n1", node="n1", limit=1, lease=LEASE)
+        await mark_task_running(db, task.fence, owner="n1")
+        cable.lose_answer_to("finish_tasks", times=2)
+        answer = await mark_task_error(db, task.fence, owner="n1", code="boom")
+        assert (answer.verdict, answer.reason) == ("repeated", None)
+    assert await conn.fetchrow("SELECT status, attempt FROM job_tasks") == ("queued", 1)
+    assert await conn.fetchval("SELECT count(*) FROM task_events WHERE type = 'retry'") == 1
+    await check(conn)
+
+
+async def test_a_cut_between_calls_is_not_even_noticed(cable: Cable, by_cable: str):
+    async with opened(by_cable, pool_size=1) as db:
+        for _ in range(3):
+            cable.cut()
+            assert await db.fetchval("SELECT 1", repeatable=True) == 1
+
+
+# The server is restarted under the pool
+
+
+@pytest.fixture
+def own_folder(server: TestServer) -> Iterator[Path]:
+    """For a server of the test's own, which it may kill."""
+    if server.launched is None:
+        pytest.skip("the server of ACC_TEST_DB_URL is not ours to restart")
+    parent = Path(tempfile.mkdtemp(prefix="accsd-test-"))
+    parent.chmod(0o711)  # as root the server runs as somebody else, who must get through
+    yield parent / "own"
+    embedded.destroy(parent / "own")
+    parent.rmdir()
+
+
+async def test_repeatable_calls_survive_a_restart_and_others_raise_once(server: TestServer, own_folder: Path):
+    started = embedded.running(own_folder, bindir=bindir_of(server.name), settings=SETTINGS)
+    with ExitStack() as stack:
+        first = await asyncio.to_thread(stack.enter_context, started)
+        async with Cable.to("127.0.0.1", first.port) as cable, opened(cable.through(first.tcp_url), pool_size=2) as db:
+            installer = await connect_alone(settings_of(first.url))
+            await install(installer)
+            await installer.close()
+            workflow = await prepared(db)
+            acknowledged = [await submit_job(db, Submission(workflow))]
+            sleeper = asyncio.ensure_future(db.fetch("SELECT pg_sleep(60)"))
+            await asyncio.sleep(0.05)
+
+            os.kill(first.postmaster_pid, signal.SIGQUIT)  # pg_ctl stop -m immediate
+            with pytest.raises(DatabaseUnavailable):
+                await sleeper
+            submitting = asyncio.ensure_future(submit_job(db, Submission(workflow)))
+            claim = claim_tasks(db, "render", owner="n1", node="n1", limit=9, lease=LEASE)
+            with pytest.raises(DatabaseUnavailable):
+                await claim
+            await asyncio.to_thread(embedded.wait_until_stopped, own_folder)
+            again = embedded.running(own_folder, bindir=bindir_of(server.name), settings=SETTINGS)
+            second = await asyncio.to_thread(stack.enter_context, again)
+            cable.target = ("127.0.0.1", second.port)
+
+            acknowledged.append(await submitting)
+            claimed = await claim_tasks(db, "render", owner="n1", node="n1", limit=9, lease=LEASE)
+            assert [task.job_id for task in claimed] == acknowledged
+
+
+# What is sent again, and what is not
+
+FLAKY = """
+CREATE SEQUENCE accs.tries;
+CREATE FUNCTION accs.fail_twice(p_state text) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+  v_try bigint := nextval('accs.tries');
+BEGIN
+  IF v_try <= 2 THEN
+    RAISE EXCEPTION 'not yet' USING ERRCODE = p_state;
+  END IF;
+  RETURN v_try;
+END $$"""
+
+
+async def test_what_the_server_has_undone_is_always_sent_again(db_url: str, conn: Connection):
+    await conn.execute(FLAKY)
+    async with opened(db_url) as db:
+        for state in ("40001", "40P01", "55P03"):
+            await conn.execute("ALTER SEQUENCE accs.tries RESTART")
+            assert await db.fetchval("SELECT accs.fail_twice($1)", state) == 3, state
+
+
+async def test_what_has_an_unknown_outcome_is_sent_again_only_if_repeatable(db_url: str, conn: Connection):
+    await conn.execute(FLAKY)
+    async with opened(db_url) as db:
+        for state in ("08006", "40003", "53200", "57014", "57P01", "58030"):
+            await conn.execute("ALTER SEQUENCE accs.tries RESTART")
+            with pytest.raises(DatabaseUnavailable, match="not yet"):
+                await db.fetchval("SELECT accs.fail_twice($1)", state)
+            assert await db.fetchval("SELECT accs.fail_twice($1)", state, repeatable=True) == 3, state
+
+
+async def test_a_deadlock_is_resolved_by_sending_the_call_again(db_url: str, connect: Connect, conn: Connection):
+    await conn.execute(f"ALTER DATABASE {name_in(db_url)} SET deadlock_timeout = '100ms'")
+    rival = await connect(server_settings={"deadlock_timeout": "60s"})  # so that the other one is the victim
+    async with opened(db_url) as db:
+        async with rival.transaction():
+            await rival.execute("SELECT pg_advisory_xact_lock(1)")
+            call = asyncio.ensure_future(db.fetch("SELECT pg_advisory_xact_lock(2), pg_advisory_xact_lock(1)"))
+            waiting = "SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            await eventually(lambda: conn.fetchval(waiting), what="the call's wait for the rival")
+            await rival.execute("SELECT pg_advisory_xact_lock(2)")
+        assert len(await call) == 1
+
+
+async def test_a_lock_that_is_not_free_in_time_is_asked_for_again(db_url: str, connect: Connect, conn: Connection):
+    await conn.execute(f"ALTER DATABASE {name_in(db_url)} SET lock_timeout = '50ms'")
+    async with opened(db_url) as db:
+        async with conn.transaction():
+            await conn.execute("LOCK TABLE public.nodes")
+            call = asyncio.ensure_future(db.fetch("SELECT name FROM public.nodes"))
+            await asyncio.sleep(0.3)  # several times the lock timeout
+            assert not call.done()
+        assert await call == []
+
+
+# Errors: every kind that the server can answer with
+
+
+async def test_a_wrong_password_is_an_error_of_configuration_that_does_not_show_it(server: TestServer, db_url: str):
+    if server.launched is None:
+        pytest.skip("the server of ACC_TEST_DB_URL may trust everybody")
+    good = tcp_url(server, db_url)
+    with pytest.raises(ConfigError, match="refuses this user") as caught:
+        await Database.open(settings_of(good.replace(server.launched.password, "wrong-password")))
+    assert "wrong-password" not in str(caught.value)
+    assert caught.value.hint is not None
+
+
+async def test_an_unknown_database_is_an_error_of_configuration(server: TestServer):
+    with pytest.raises(ConfigError, match="does not exist"):
+        await Database.open(settings_of(server.url_of("no_such_database")))
+
+
+async def test_a_server_that_is_not_there_is_unavailable(db_url: str):
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        nobody = f"postgresql://a@127.0.0.1:{reserved.getsockname()[1]}/x"
+        with pytest.raises(DatabaseUnavailable, match="can't be reached"):
+            await Database.open(settings_of(nobody))
+
+
+async def test_an_option_that_the_driver_does_not_know_is_an_error_of_configuration(db_url: str):
+    with pytest.raises(ConfigError):
+        await Database.open(settings_of("postgresql://a@127.0.0.1/x?sslmode=perhaps"))
+
+
+async def test_a_psycopg_url_works_as_it_is(server: TestServer, db_url: str):
+    async with opened(db_url.replace("postgresql://", "postgresql+psycopg://")) as db:
+        assert await db.fetchval("SELECT current_database()") == name_in(db_url)
+
+
+async def test_a_database_without_the_schema_says_what_to_do(server: TestServer, db_url: str, conn: Connection):
+    await conn.execute("DROP SCHEMA accs CASCADE")
+    async with opened(db_url) as db:
+        with pytest.raises(SchemaMismatch, match="no accsd schema") as caught:
+            await claim_tasks(db, "render", owner="n1", node="n1", limit=1, lease=LEASE)
+    assert caught.value.hint == "run `accsd db install`"
+
+
+async def test_a_role_without_the_right_is_told_which(server: TestServer, db_url: str, conn: Connection):
+    await install(conn, with_roles=True)
+    async with opened(url_as(server, db_url, "accs_reader")) as db:
+        with pytest.raises(ConfigError, match="permission denied for function claim_tasks"):
+            await claim_tasks(db, "render", owner="n1", node="n1", limit=1, lease=LEASE)
+
+
+async def test_too_many_connections_is_unavailable_and_passes(server: TestServer, db_url: str, conn: Connection):
+    role = f"few_{name_in(db_url)}"
+    await conn.execute(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 1")
+    try:
+        async with opened(url_as(server, db_url, role), pooler="none", statement_timeout_sec=5) as first:
+            with pytest.raises(DatabaseUnavailable, match="too many connections"):
+                await Database.open(settings_of(url_as(server, db_url, role), pooler="none"))
+            async with first.acquire():
+                waiting = asyncio.ensure_future(first.fetchval("SELECT 1", repeatable=True))
+                await asyncio.sleep(0.1)
+            assert await waiting == 1
+    finally:
+        await conn.execute(f"DROP ROLE {role}")
+
+
+async def test_a_standby_is_unavailable_because_another_server_is_the_one_to_write_to(db_url: str, conn: Connection):
+    await conn.execute(f"ALTER DATABASE {name_in(db_url)} SET default_transaction_read_only = on")
+    async with opened(db_url, statement_timeout_sec=0.5) as db:
+        with pytest.raises(DatabaseUnavailable, match="read-only"):
+            await upsert_heartbeat(db, "n1")
+
+
+async def test_a_workflow_that_sql_refuses_names_the_step(db_url: str):
+    steps = [{"key": "a", "service": "x", "depends_on": ["b"]}, {"key": "b", "service": "x", "depends_on": ["a"]}]
+    async with opened(db_url) as db:
+        with pytest.raises(WorkflowInvalid, match=r'step "(a|b)" depends on itself in a cycle'):
+            await db.fetch("INSERT INTO workflows (name, steps) VALUES ('w', $1)", steps)
+
+
+async def test_a_write_past_the_verbs_is_refused_with_the_verb_to_use(db_url: str):
+    async with opened(db_url) as db:
+        await submit_job(db, Submission(await prepared(db)))
+        with pytest.raises(VerbRefused, match="must not be written by a plain UPDATE") as caught:
+            await db.fetch("UPDATE jobs SET status = 'done'")
+        assert caught.value.hint is not None
+        assert "finish_tasks" in caught.value.hint
+        with pytest.raises(VerbRefused, match="append-only"):
+            await db.fetch("DELETE FROM task_events")
+
+
+async def test_a_node_that_nobody_registered_is_not_found(db_url: str):
+    async with opened(db_url) as db:
+        with pytest.raises(NotFound, match='node "nowhere" is not registered'):
+            await claim_tasks(db, "render", owner="n1", node="nowhere", limit=1, lease=LEASE)
+
+
+async def test_options_that_jsonb_cannot_hold_are_an_invalid_value(db_url: str):
+    refused: list[tuple[object, str]] = [
+        ("\0", "Unicode"),
+        ({1, 2}, "set"),
+        ("\ud800", "surrogates"),
+        (10**100, "64-bit"),
+        (os.urandom(1 << 20).hex(), "jobs_options_check"),
+    ]
+    async with opened(db_url) as db:
+        workflow = await prepared(db)
+        for value, says in refused:
+            with pytest.raises(InvalidValue, match=says):
+                await submit_job(db, Submission(workflow, options={"a": value}))
+        assert await db.fetchval("SELECT count(*) FROM jobs") == 0
+
+
+async def test_an_argument_out_of_its_type_is_an_invalid_value(db_url: str):
+    async with opened(db_url) as db:
+        with pytest.raises(InvalidValue, match="out of int32 range"):
+            await mark_task_done(db, Fence(UUID(int=1), 2**40), owner="n1")
+
+
+async def test_an_idempotency_key_longer_than_an_index_takes_is_an_invalid_value(db_url: str):
+    async with opened(db_url) as db:
+        key = os.urandom(6000).hex()
+        with pytest.raises(InvalidValue, match="index row"):
+            await submit_job(db, Submission(await prepared(db), key=key))
+
+
+async def test_what_nobody_foresaw_is_a_bug(db_url: str):
+    async with opened(db_url) as db:
+        with pytest.raises(Bug, match="syntax error"):
+            await db.fetch("this is no SQL")
+        with pytest.raises(Bug, match="composite"):
+            await db.fetch("SELECT NULL::accs.claimed", repeatable=True)
+
+
+async def test_errors_inside_a_callers_own_transaction_are_translated_and_not_sent_again(conn: Connection):
+    await conn.execute(FLAKY)
+    with pytest.raises(DatabaseUnavailable):
+        async with conn.transaction():
+            await Database.over(conn).fetch("SELECT accs.fail_twice('40001')")
+    assert await conn.fetchval("SELECT last_value FROM accs.tries") == 1
+
+
+async def test_one_row_that_no_parser_reads_does_not_stop_the_others(db_url: str, conn: Connection):
+    """A plain INSERT can write JSON that PostgreSQL holds and Python does not."""
+    deep = '{"x":' * 3000 + "1" + "}" * 3000
+    async with opened(db_url) as db:
+        workflow = await prepared(db)
+        for options in ('{"x": 1e400, "y": 2}', '{"x": %s}' % ("9" * 5000), deep):
+            await conn.execute(
+                "INSERT INTO jobs (workflow_id, options) VALUES ($1, $2::text::jsonb)", workflow, options
+            )
+        await instantiate_due_jobs(db)
+        claimed = await claim_tasks(db, "render", owner="n1", node="n1", limit=9, lease=LEASE)
+        assert len(claimed) == 3
+        assert claimed[0].options["y"] == 2
+        assert len(await adopt_tasks(db, owner="n1", node="n1", lease=LEASE)) == 3
+
+
+# The end of a pool
+
+
+async def test_closing_waits_for_a_call_under_way(db_url: str):
+    async with opened(db_url) as db:
+        call = asyncio.ensure_future(db.fetchval("SELECT 7 FROM pg_sleep(0.3)"))
+        await asyncio.sleep(0.1)
+        await db.close()
+        assert await call == 7
+
+
+async def test_closing_ends_in_time_though_a_connection_never_comes_back(db_url: str):
+    db = await Database.open(settings_of(db_url, statement_timeout_sec=0.3))
+    never = asyncio.Event()
+
+    async def hold() -> None:
+        async with db.acquire():
+            await never.wait()
+
+    holder = asyncio.ensure_future(hold())
+    await asyncio.sleep(0.05)
+    with Stopwatch() as watch:
+        await db.close()
+    assert watch.seconds < 2
+    holder.cancel()
+    await asyncio.gather(holder, return_exceptions=True)
+
+
+async def test_a_call_after_the_end_says_so_at_once(db_url: str):
+    async with opened(db_url) as db:
+        pass
+    with Stopwatch() as watch, pytest.raises(DatabaseUnavailable, match="pool is clos"):
+        await db.fetchval("SELECT 1", repeatable=True)
+    assert watch.seconds < 1
+
+
+async def test_a_hundred_failures_leak_no_connection(db_url: str, conn: Connection):
+    async with opened(db_url, pool_size=3) as db:
+
+        async def fail(sql: str, within: float) -> None:
+            with pytest.raises(AccsdError):
+                await db.fetch(sql, within=within)
+
+        # the verb fails, the deadline passes, the backend is killed
+        kinds = [
+            ("SELECT 1 / 0", 5.0),
+            ("SELECT pg_sleep(9)", 0.05),
+            ("SELECT pg_terminate_backend(pg_backend_pid())", 5),
+        ]
+        await asyncio.gather(*(fail(*kinds[i % 3]) for i in range(99)))
+        mine = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'accsd'"
+        assert await conn.fetchval(mine) <= 3
+        assert await asyncio.gather(*(db.fetchval("SELECT 1") for _ in range(9))) == [1] * 9

@@ -1,0 +1,379 @@
+"""Least privilege: each role can do its work through the verbs, and nothing past them (SECURITY.md).
+
+These tests connect as the roles, by the socket of a server of our own.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from accsd.db import (
+    Database,
+    Failed,
+    Fence,
+    Pausable,
+    Submission,
+    adopt_tasks,
+    append_task_event,
+    apply_workflow,
+    cancel_jobs,
+    claim_tasks,
+    close_jobs,
+    dismiss,
+    finish_tasks,
+    heartbeat,
+    install,
+    instantiate_due_jobs,
+    mark_task_done,
+    mark_task_running,
+    pause,
+    reclaim_tasks,
+    record_task_artifact,
+    redrive,
+    release_tasks,
+    require_schema,
+    resume,
+    retry_jobs,
+    select_runnable,
+    set_concurrency_limit,
+    skip_tasks,
+    submit_job,
+    update_task_progress,
+    upsert_heartbeat,
+    workflow_id,
+)
+from accsd.db.schema import roles_sql
+from accsd.errors import ConfigError, VerbRefused
+from accsd.model import ArtifactKind, WorkflowDef
+from tests.support.checker import check
+from tests.support.cluster import Connection, TestServer, open_connection
+from tests.support.library import empty_database, opened, url_as
+
+LEASE = timedelta(seconds=60)
+ROLES = ("accs_scheduler", "accs_agent", "accs_api", "accs_reader")
+CLIP = WorkflowDef.model_validate(
+    {"name": "clip", "steps": [{"key": "a", "service": "x"}, {"key": "b", "service": "x", "depends_on": ["a"]}]}
+)
+TABLES = ("workflows", "jobs", "job_tasks", "task_events", "task_artifacts", "nodes", "dead_letters", "outbox_events")
+
+As = Callable[[str], Awaitable[Database]]
+
+
+@pytest.fixture(autouse=True)
+async def roles(server: TestServer, conn: Connection) -> None:
+    if server.launched is None:
+        pytest.skip("roles belong to the whole cluster, and the one of ACC_TEST_DB_URL is not ours")
+    await install(conn, with_roles=True)
+
+
+@pytest.fixture
+async def connect_as(server: TestServer, db_url: str) -> AsyncIterator[As]:
+    """await connect_as("accs_agent")"""
+    opening: list[Database] = []
+
+    async def connect(role: str) -> Database:
+        manager = opened(url_as(server, db_url, role))
+        managers.append(manager)
+        opening.append(await manager.__aenter__())
+        return opening[-1]
+
+    managers = []
+    yield connect
+    for manager in managers:
+        await manager.__aexit__(None, None, None)
+
+
+async def refused(db: Database, sql: str) -> None:
+    with pytest.raises((ConfigError, VerbRefused)) as caught:
+        await db.fetch(sql)
+    state = getattr(caught.value.__cause__, "sqlstate", None)
+    assert state == "42501", f"{sql}: {caught.value}"
+
+
+async def refused_tables(db: Database, *, but_reading: bool) -> None:
+    """No direct access to any table, but for reading where that is allowed."""
+    for table in TABLES:
+        await refused(db, f"DELETE FROM {table}")
+        await refused(db, f"TRUNCATE {table}")
+        await refused(db, f"INSERT INTO {table} DEFAULT VALUES")
+        if but_reading:
+            await db.fetch(f"SELECT * FROM {table} LIMIT 1")
+        else:
+            await refused(db, f"SELECT FROM {table}")
+    for table in ("waiting", "live", "pauses", "transitions"):
+        await refused(db, f"DELETE FROM accs.{table}")
+    for change in (
+        "job_tasks SET status = 'done'",
+        "jobs SET status = 'done'",
+        "task_events SET message = ''",
+        "nodes SET awake_state = 'sleep'",
+        "accs.schema_versions SET version = 7",
+    ):
+        await refused(db, f"UPDATE {change}")
+    await refused(db, "CREATE TABLE public.mine ()")
+    await refused(db, "CREATE FUNCTION accs.clock2() RETURNS int LANGUAGE sql AS 'SELECT 1'")
+
+
+# The agent
+
+
+async def test_an_agent_does_the_whole_work_of_an_attempt(connect_as: As, db_url: str, conn: Connection):
+    async with opened(db_url) as owner:
+        workflow = await apply_workflow(owner, CLIP)
+        jobs = [await submit_job(owner, Submission(workflow)) for _ in range(3)]
+    agent = await connect_as("accs_agent")
+    await require_schema(agent)
+    await upsert_heartbeat(agent, "n1", labels={"gpu": True})
+    assert len(await select_runnable(agent, "x")) == 3
+    first, second, third = await claim_tasks(agent, "x", owner="n1", node="n1", limit=3, lease=LEASE)
+    assert len(await adopt_tasks(agent, owner="n1", node="n1", lease=LEASE)) == 3
+    await mark_task_running(agent, first.fence, owner="n1")
+    await heartbeat(agent, [first.fence], owner="n1", node="n1", lease=LEASE)
+    await update_task_progress(agent, first.fence, 0.5, owner="n1", message="half")
+    await append_task_event(agent, first.job_id, "said", job_task_id=first.task_id, source="service:x")
+    recorded = await record_task_artifact(agent, first.fence, owner="n1", kind=ArtifactKind.OUTPUT, bucket="b", key="k")
+    assert recorded.verdict == "accepted"
+    (await mark_task_done(agent, first.fence, owner="n1", results={"n": 1})).or_raise("finish")
+    await finish_tasks(agent, [Failed(second.fence, "bad", permanent=True)], owner="n1")
+    await release_tasks(agent, [third.fence], owner="n1")
+    assert (await skip_tasks(agent, [third.task_id]))[third.task_id].is_effective
+    assert await conn.fetch("SELECT status FROM jobs ORDER BY order_seq") == [("running",), ("error",), ("running",)]
+    assert {task.job_id for task in await select_runnable(agent, "x")} == {jobs[0], jobs[2]}
+    await check(conn)
+
+
+async def test_an_agent_touches_no_table_itself(connect_as: As):
+    await refused_tables(await connect_as("accs_agent"), but_reading=False)
+
+
+async def test_an_agent_calls_neither_the_verbs_of_others_nor_the_inner_functions(connect_as: As, conn: Connection):
+    agent = await connect_as("accs_agent")
+    allowed = await callable_by("accs_agent", conn)
+    assert allowed == {
+        *("clock", "channel_prefix", "backoff_base", "register_node", "claim_tasks", "adopt_tasks", "start_tasks"),
+        *("heartbeat", "report_progress", "finish_tasks", "release_tasks", "skip_tasks", "record_artifact"),
+        *("append_events", "select_runnable"),
+    }
+    for call in (
+        "cancel_jobs('{}')",
+        "submit('clip')",
+        "redrive('{1}')",
+        "reclaim_tasks()",
+        "end_attempts('{}', 'error', '{}', '{}', '{}', 'me')",
+        "count_down('{}', '{}', '{}')",
+        "take('{1}', 1)",
+        "ensure_event_partitions()",
+    ):
+        await refused(agent, f"SELECT * FROM accs.{call}")
+
+
+# The scheduler
+
+
+async def test_a_scheduler_submits_by_plain_inserts(connect_as: As, conn: Connection):
+    scheduler = await connect_as("accs_scheduler")
+    steps = CLIP.steps_document()
+    await scheduler.fetch("INSERT INTO workflows (name, steps) VALUES ('clip', $1)", steps)
+    job = await scheduler.fetchval("INSERT INTO jobs (workflow_id) SELECT id FROM workflows RETURNING id")
+    assert await conn.fetchval("SELECT count(*) FROM accs.steps") == 2, "compiled by the trigger"
+    assert [made.job_id for made in await instantiate_due_jobs(scheduler)] == [job]
+    assert len(await select_runnable(scheduler, "x")) == 1
+
+    later = await scheduler.fetchval(
+        "INSERT INTO jobs (workflow_id, scheduled_at) SELECT id, now() + '1 h' FROM workflows RETURNING id"
+    )
+    await scheduler.fetch("UPDATE jobs SET priority = 3, options = '{}', scheduled_at = now() WHERE id = $1", later)
+    assert [made.job_id for made in await instantiate_due_jobs(scheduler)] == [later]
+    await scheduler.fetch("UPDATE workflows SET steps = $1, is_active = false", steps)
+    await check(conn)
+
+
+async def test_a_scheduler_keeps_the_house(connect_as: As, conn: Connection):
+    scheduler = await connect_as("accs_scheduler")
+    workflow = await apply_workflow(scheduler, CLIP)
+    assert await apply_workflow(scheduler, CLIP) == workflow
+    job = await submit_job(scheduler, Submission(workflow))
+    assert await reclaim_tasks(scheduler) == {}
+    assert (await close_jobs(scheduler, [job]))[job].reason == "tasks_open"
+    assert await scheduler.fetch("SELECT accs.ensure_event_partitions(5)") != []
+    await scheduler.fetch("INSERT INTO jobs (workflow_id) SELECT id FROM workflows")
+    assert await conn.fetchval("SELECT count(*) FROM pg_inherits WHERE inhparent = 'task_events'::regclass") == 7
+    assert await conn.fetchval(
+        "SELECT relowner::regrole::text FROM pg_class WHERE relname = 'task_events_default'"
+    ) == (
+        await conn.fetchval("SELECT DISTINCT relowner::regrole::text FROM pg_class WHERE relname ~ '^task_events_20'")
+    )
+
+
+async def test_a_scheduler_moves_no_state_by_hand(connect_as: As):
+    scheduler = await connect_as("accs_scheduler")
+    await submit_job(scheduler, Submission(await apply_workflow(scheduler, CLIP)))
+    for statement in (
+        "UPDATE jobs SET status = 'done'",
+        "UPDATE jobs SET open_tasks = 0",
+        "UPDATE job_tasks SET status = 'done'",
+        "UPDATE workflows SET id = accs.new_id()",
+        "DELETE FROM jobs",
+        "DELETE FROM workflows",
+        "TRUNCATE jobs CASCADE",
+        "INSERT INTO job_tasks DEFAULT VALUES",
+        "INSERT INTO task_events (job_id, source, type) SELECT id, 'me', 'log' FROM jobs",
+        "UPDATE task_events SET message = ''",
+        "DELETE FROM task_events",
+        "SELECT * FROM accs.claim_tasks('x', 'me', 'n1', 1, '1 min')",
+        "SELECT accs.reject_job(id, 'a', 'b') FROM jobs",
+    ):
+        await refused(scheduler, statement)
+
+
+# The gateway, the reader
+
+
+async def test_a_gateway_submits_and_operates_through_verbs(connect_as: As, db_url: str, conn: Connection):
+    async with opened(db_url) as owner:
+        await apply_workflow(owner, CLIP)
+        await upsert_heartbeat(owner, "n1")
+        api = await connect_as("accs_api")
+        job = await submit_job(api, Submission(await workflow_id(api, "clip")))
+        assert await pause(api, Pausable.NODE, "n1") == "accepted"
+        assert await resume(api, Pausable.NODE, "n1") == "accepted"
+        assert await set_concurrency_limit(api, "k", 2) == "accepted"
+        [task] = await claim_tasks(owner, "x", owner="n1", node="n1", limit=1, lease=LEASE)
+        await finish_tasks(owner, [Failed(task.fence, "bad", permanent=True)], owner="n1")
+    letter = await api.fetchval("SELECT id FROM dead_letters")
+    assert [answer.verdict for answer in await redrive(api, [letter])] == ["accepted"]
+    assert [answer.verdict for answer in await dismiss(api, [letter])] == ["refused"]
+    assert (await cancel_jobs(api, [job]))[job].is_effective
+    assert (await retry_jobs(api, [job]))[job].is_effective
+    await append_task_event(api, job, "asked for", source="api")
+    assert await api.fetchval("SELECT count(*) FROM accs.waiting") == 1
+    await refused_tables(api, but_reading=True)
+    await refused(api, "SELECT * FROM accs.claim_tasks('x', 'me', 'n1', 1, '1 min')")
+    await refused(api, "SELECT * FROM accs.reclaim_tasks()")
+    await check(conn)
+
+
+async def test_a_reader_reads_and_that_is_all(connect_as: As, conn: Connection):
+    reader = await connect_as("accs_reader")
+    await require_schema(reader)
+    await reader.fetch("SELECT * FROM accs.service_load")
+    await refused_tables(reader, but_reading=True)
+    assert await callable_by("accs_reader", conn) == {"clock", "channel_prefix", "backoff_base"}
+
+
+# For everybody
+
+
+async def callable_by(role: str, conn: Connection) -> set[str]:
+    rows = await conn.fetch(
+        "SELECT DISTINCT proname FROM pg_proc WHERE pronamespace = 'accs'::regnamespace"
+        " AND has_function_privilege($1, oid, 'EXECUTE')",
+        role,
+    )
+    return {row["proname"] for row in rows}
+
+
+async def test_history_is_changed_by_nobody_not_even_the_owner(db_url: str, conn: Connection):
+    async with opened(db_url) as owner:
+        await submit_job(owner, Submission(await apply_workflow(owner, CLIP)))
+        assert await owner.fetchval("SELECT count(*) FROM task_events") == 1
+        for statement in (
+            "UPDATE task_events SET message = ''",
+            "DELETE FROM task_events",
+            "TRUNCATE task_events",
+            "TRUNCATE task_events_default",
+        ):
+            with pytest.raises(VerbRefused, match="append-only"):
+                await owner.fetch(statement)
+        month = await conn.fetchval("SELECT tableoid::regclass::text FROM task_events")
+        for statement in (f"DELETE FROM {month}", f"TRUNCATE {month}", f"UPDATE {month} SET message = ''"):
+            with pytest.raises(VerbRefused, match="append-only"):
+                await owner.fetch(statement)
+
+
+async def test_no_function_is_open_to_the_public(conn: Connection):
+    assert await callable_by("public", conn) == set()
+    assert not await conn.fetchval("SELECT has_schema_privilege('public', 'accs', 'USAGE')")
+    open_tables = await conn.fetch(
+        "SELECT oid::regclass FROM pg_class WHERE relnamespace IN ('public'::regnamespace, 'accs'::regnamespace)"
+        " AND relname <> 'test_clock' AND relkind IN ('r', 'p', 'v') AND has_table_privilege('public', oid, 'SELECT')"
+    )
+    assert open_tables == []
+
+
+async def test_what_runs_as_the_owner_has_a_fixed_search_path(conn: Connection):
+    rows = await conn.fetch(
+        "SELECT proname, proconfig FROM pg_proc WHERE pronamespace = 'accs'::regnamespace AND prosecdef"
+    )
+    assert len(rows) > 20
+    for row in rows:
+        assert "search_path=pg_catalog, pg_temp" in row["proconfig"], row["proname"]
+
+
+async def test_a_table_of_the_callers_own_does_not_catch_what_a_verb_does(connect_as: As, conn: Connection):
+    """The classic trap of functions that run as their owner: a temporary table under the name of a real one."""
+    api = await connect_as("accs_api")
+    await conn.execute("SELECT accs.register_node('n1')")
+    async with api.acquire() as connection:
+        await connection.execute("CREATE TEMPORARY TABLE pauses (kind text, name text, reason text, by text)")
+        await connection.execute("SET search_path = pg_temp, accs, public")
+        assert await pause(Database.over(connection), Pausable.NODE, "n1") == "accepted"
+        assert await connection.fetchval("SELECT count(*) FROM pg_temp.pauses") == 0
+        await connection.execute("DROP TABLE pg_temp.pauses; RESET search_path")
+
+
+async def test_each_role_has_its_timeouts(connect_as: As):
+    for role in ROLES:
+        db = await connect_as(role)
+        names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+        assert [await db.fetchval("SELECT current_setting($1)", name) for name in names] == ["1min", "20s", "30s"]
+
+
+async def test_the_step_can_be_repeated_and_keeps_what_an_operator_set(conn: Connection, connect_as: As):
+    await conn.execute("ALTER ROLE accs_reader SET statement_timeout = '5s'")
+    try:
+        await conn.execute(roles_sql())
+        assert not await install(conn, with_roles=True)
+        reader = await connect_as("accs_reader")
+        assert await reader.fetchval("SHOW statement_timeout") == "5s"
+    finally:
+        await conn.execute("ALTER ROLE accs_reader SET statement_timeout = '60s'")
+
+
+async def test_the_roles_work_in_a_second_database_of_the_cluster(server: TestServer):
+    async with empty_database(server) as url:
+        owner = await open_connection(url)
+        try:
+            assert await install(owner)
+            for allowed in (False, True):
+                agent = await open_connection(url_as(server, url, "accs_agent"))
+                try:
+                    if allowed:
+                        await upsert_heartbeat(Database.over(agent), "n1")
+                    else:
+                        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                            await agent.execute("SELECT accs.register_node('n1')")
+                finally:
+                    await agent.close()
+                await install(owner, with_roles=True)
+        finally:
+            await owner.close()
+
+
+async def test_a_stranger_to_the_roles_gets_nowhere(server: TestServer, db_url: str, conn: Connection):
+    role = f"stranger_{await conn.fetchval('SELECT current_database()')}"
+    await conn.execute(f"CREATE ROLE {role} LOGIN")
+    try:
+        async with opened(url_as(server, db_url, role)) as db:
+            with pytest.raises(ConfigError, match="permission denied for schema accs"):
+                await claim_tasks(db, "x", owner="n1", node="n1", limit=1, lease=LEASE)
+            with pytest.raises(ConfigError, match="permission denied for table jobs"):
+                await db.fetch("SELECT FROM jobs")
+            with pytest.raises(ConfigError):
+                await require_schema(db)
+            with pytest.raises(ConfigError):
+                await mark_task_done(db, Fence((await conn.fetchval("SELECT accs.new_id()")), 1), owner="n1")
+    finally:
+        await conn.execute(f"DROP ROLE {role}")

@@ -1,0 +1,72 @@
+"""Bugs to plant in a database, to show that the tests would see them: a function's text is taken and changed."""
+
+from dataclasses import dataclass
+
+from tests.support.cluster import Connection
+
+
+@dataclass(frozen=True)
+class Change:
+    """In one function of schema accs, one piece of text for another, everywhere it occurs."""
+
+    function: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Bug:
+    name: str
+    changes: tuple[Change, ...]
+
+    async def plant(self, conn: Connection) -> None:
+        for change in self.changes:
+            before = await definition(conn, change.function)
+            after = before.replace(change.old, change.new)
+            assert after != before, f"accs.{change.function} has no {change.old!r}: {self.name!r} is not planted"
+            await conn.execute(after)
+            assert await definition(conn, change.function) == after
+
+
+async def definition(conn: Connection, function: str) -> str:
+    return await conn.fetchval("SELECT pg_get_functiondef($1::regproc)", f"accs.{function}")
+
+
+def with_its_job(old: str) -> str:
+    joined = "JOIN public.job_tasks t ON t.id = w.task_id JOIN public.jobs j ON j.id = t.job_id"
+    return old.replace("accs.waiting w", f"accs.waiting w {joined}")
+
+
+ONE_LANE = "SELECT w.ctid FROM accs.waiting w WHERE w.lane"
+SOME_LANES = "SELECT w.ctid FROM accs.waiting w WHERE w.task_id"
+
+NO_FENCE = Bug("the fence is dropped", (Change("finish_tasks", "t.attempt_id = s.attempt_id AND ", ""),))
+NO_LEASE = Bug("the lease is not checked", (Change("finish_tasks", "t.lease_until > v_now AND ", ""),))
+# As when the event is a statement of its own and the agent dies between the two.
+NO_EVENT = Bug(
+    "the event is written outside the transaction",
+    (
+        Change(
+            "finish_tasks",
+            "'to', 'done', 'attempt_id', attempt_id) FROM moved",
+            "'to', 'done', 'attempt_id', attempt_id) FROM moved WHERE false",
+        ),
+    ),
+)
+LOCKED_JOB = Bug(
+    "the claim locks the job's row",
+    (
+        Change("take", ONE_LANE, with_its_job(ONE_LANE)),
+        Change("take", SOME_LANES, with_its_job(SOME_LANES)),
+        Change("take", "FOR UPDATE SKIP LOCKED", "FOR UPDATE OF w, j SKIP LOCKED"),
+    ),
+)
+SKIPPED_BLOCKS = Bug(
+    "a skipped step is counted as unsatisfied",
+    (
+        Change("skip_tasks", "accs.unblock(v_moved.dependants)", "accs.unblock('{}')"),
+        Change("reopen", "d.status NOT IN ('done', 'skipped')", "d.status <> 'done'"),
+    ),
+)
+
+BUGS = [NO_FENCE, NO_LEASE, NO_EVENT, LOCKED_JOB, SKIPPED_BLOCKS]
