@@ -852,7 +852,9 @@ CREATE FUNCTION accs.upstream_results(p_job uuid, p_keys text[]) RETURNS jsonb L
   SELECT CASE WHEN sum(pg_column_size(results)) > 16777216
               THEN '{"inputs": {}, "omitted": "the results of the earlier steps exceed 16 MiB"}'
               ELSE jsonb_build_object('inputs', jsonb_object_agg(task_key, coalesce(results, '{}'))) END
-    FROM public.job_tasks WHERE job_id = p_job AND task_key = ANY (p_keys)
+    FROM unnest(p_keys) AS k (key), LATERAL (
+      -- the fence (OFFSET 0) keeps it one index look-up for each key: PostgreSQL 15 read all tasks of the job instead
+      SELECT task_key, results FROM public.job_tasks WHERE job_id = p_job AND task_key = k.key OFFSET 0) d
 $$;
 
 -- Why a fenced write did not happen (D5), or that it happened before. p_outcome is what the caller says now: the same said
@@ -1695,7 +1697,7 @@ BEGIN
            array_agg(s.permanent ORDER BY s.id) AS permanent INTO v_failed
       FROM (SELECT DISTINCT ON (s.id) s.* FROM unnest(p_task_ids, p_attempt_ids, p_outcomes, p_error_codes, p_error_messages, p_permanent)
               AS s (id, attempt_id, outcome, code, message, permanent) WHERE s.outcome = 'error' ORDER BY s.id) s
-      JOIN (SELECT * FROM public.job_tasks WHERE id = ANY (p_task_ids) ORDER BY id FOR NO KEY UPDATE) t   -- start_tasks takes no job lock
+      JOIN public.job_tasks t   -- locked above: start_tasks takes no job lock
         ON t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > v_now AND t.status IN ('starting', 'running');
     IF v_failed.ids IS NOT NULL THEN
       v_keys := v_keys || accs.end_attempts(v_failed.ids, 'error', v_failed.codes, v_failed.messages, v_failed.permanent, NULL, NULL, p_backoff_base);
@@ -1942,8 +1944,9 @@ BEGIN
   PERFORM FROM public.job_tasks WHERE id = ANY (p_task_ids) ORDER BY id FOR NO KEY UPDATE;
   WITH before AS MATERIALIZED (
     SELECT t.id, t.status,
-           (SELECT count(*) FROM public.job_tasks d WHERE d.job_id = p_job AND d.task_key = ANY (t.depends_on)
-               AND (d.id = ANY (p_task_ids) OR d.status NOT IN ('done', 'skipped')))::int AS remaining,
+           (SELECT count(*) FROM unnest(t.depends_on) AS k (key), LATERAL (   -- one look-up for each key, as in upstream_results
+              SELECT id, status FROM public.job_tasks WHERE job_id = p_job AND task_key = k.key OFFSET 0) d
+             WHERE d.status NOT IN ('done', 'skipped') OR d.id = ANY (p_task_ids))::int AS remaining,
            CASE t.status WHEN 'cancelled' THEN t.progress ELSE 1 END AS counted
       FROM public.job_tasks t WHERE t.id = ANY (p_task_ids)
   ), moved AS (
@@ -2180,7 +2183,7 @@ BEGIN
   IF v_keys IS NOT NULL THEN
     PERFORM accs.admit(v_keys);
   END IF;
-  RETURN coalesce(cardinality(v_keys), 0) + cardinality(v_freed) - cardinality(array_remove(v_freed, NULL));
+  RETURN coalesce(cardinality(v_keys), 0) + coalesce(cardinality(v_freed) - cardinality(array_remove(v_freed, NULL)), 0);
 END $$;
 
 CREATE FUNCTION accs.set_concurrency_limit(p_key text, p_limit int) RETURNS text LANGUAGE plpgsql AS $$

@@ -1,17 +1,19 @@
 """Events: appended, never changed. In batches, because an agent hears many lines from many tasks."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from accsd.db.codecs import to_json
 from accsd.db.pool import Database
 from accsd.jsonsafe import sanitise
-from accsd.log import LoggedEvent
 from accsd.model import EventType, Level
 
+if TYPE_CHECKING:
+    from accsd.log import LoggedEvent
 
-async def append_events(db: Database, events: Sequence[LoggedEvent]) -> list[int]:
+
+async def append_events(db: Database, events: "Sequence[LoggedEvent]") -> list[int]:
     """Their ids. Not repeatable: an event sent twice is in the history twice."""
     rows = await db.fetch(
         "SELECT * FROM accs.append_events($1, $2, $3, $4, $5, $6, $7::text[]::jsonb[])",
@@ -38,5 +40,7 @@ async def append_task_event(
     type: EventType | str = EventType.LOG,  # noqa: A002 - A5 names it
     data: Any = None,
 ) -> int:
+    from accsd.log import LoggedEvent  # with structlog, which is a third of the start of a command that needs none
+
     event = LoggedEvent(job_id, job_task_id, source, level, type, message, data)
     return (await append_events(db, [event]))[0]

@@ -27,6 +27,8 @@ ROLLED_BACK: Final = (
     asyncpg.SerializationError,
     asyncpg.LockNotAvailableError,
 )
+# Undone too: a migration changed a table that a function returns rows of, after the call had been planned.
+OVERTAKEN: Final = (asyncpg.InvalidFunctionDefinitionError, asyncpg.DatatypeMismatchError)
 
 
 @contextmanager

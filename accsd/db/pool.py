@@ -17,7 +17,7 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from accsd.db.codecs import speak_json
-from accsd.db.failures import FAILURES, ROLLED_BACK, translating
+from accsd.db.failures import FAILURES, OVERTAKEN, ROLLED_BACK, translating
 from accsd.errors import AccsdError, DatabaseUnavailable
 from accsd.settings import Database as DatabaseSettings
 
@@ -38,6 +38,7 @@ _FIRST_PAUSE_SEC: Final = 0.05
 _LONGEST_PAUSE_SEC: Final = 1.0
 # A call past its deadline is cancelled on the server; a server that does not answer to that either is given up.
 _CANCEL_SEC: Final = 2.0
+_OVERTAKEN_TRIES: Final = 3
 
 
 class Database:
@@ -119,19 +120,23 @@ class Database:
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + (within or self._settings.statement_timeout_sec)
         pause = _FIRST_PAUSE_SEC
+        tries = 0
         while True:
+            tries += 1
             try:
                 async with self.acquire(within=ends_at - loop.time()) as connection:
                     return await connection.fetch(sql, *args, timeout=max(ends_at - loop.time(), 0.001))
             except AccsdError as error:
-                if not self._may_send_again(error, repeatable) or loop.time() + pause >= ends_at:
+                if not self._may_send_again(error, repeatable, tries) or loop.time() + pause >= ends_at:
                     raise
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, _LONGEST_PAUSE_SEC)
 
-    def _may_send_again(self, error: AccsdError, repeatable: bool) -> bool:
+    def _may_send_again(self, error: AccsdError, repeatable: bool, tries: int) -> bool:
         if self._pool is None or self._pool.is_closing():
             return False
+        if isinstance(error.__cause__, OVERTAKEN):
+            return tries < _OVERTAKEN_TRIES  # if it stays wrong it is a bug, and should show
         return isinstance(error.__cause__, ROLLED_BACK) or (repeatable and isinstance(error, DatabaseUnavailable))
 
     async def fetchrow(self, sql: str, *args: object, repeatable: bool = False) -> Record | None:

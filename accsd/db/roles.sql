@@ -45,7 +45,7 @@ BEGIN
   END LOOP;
 
   -- the control host
-  FOREACH v_verb IN ARRAY ARRAY['instantiate_due_jobs', 'reclaim_tasks', 'close_jobs', 'skip_tasks', 'ensure_event_partitions', 'register_node'] LOOP
+  FOREACH v_verb IN ARRAY ARRAY['instantiate_due_jobs', 'reclaim_tasks', 'close_jobs', 'skip_tasks', 'recheck_holds', 'ensure_event_partitions', 'register_node'] LOOP
     EXECUTE format('GRANT EXECUTE ON FUNCTION accs.%I TO accs_scheduler', v_verb);
   END LOOP;
   GRANT INSERT, UPDATE (name, version, is_active, steps) ON public.workflows TO accs_scheduler;

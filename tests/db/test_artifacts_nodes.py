@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.cluster import Connection
 from tests.support.factory import (
+    Claimed,
     Row,
     claim,
     done,
@@ -21,7 +22,7 @@ from tests.support.factory import (
 )
 
 
-async def record(conn: Connection, claimed: Row, key: str, kind: str = "output", owner: str = "owner-1") -> Row:
+async def record(conn: Connection, claimed: Claimed, key: str, kind: str = "output", owner: str = "owner-1") -> Row:
     row = await conn.fetchrow(
         "SELECT * FROM accs.record_artifact($1, $2, $3, $4, 'media', $5, 12, 'audio/wav', 'sha256:00')",
         claimed["task_id"],

@@ -2,8 +2,6 @@
 
 import asyncio
 
-import asyncpg
-
 from tests.conftest import Connect
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
@@ -23,6 +21,7 @@ from tests.support.factory import (
     started,
     step,
     submit,
+    submit_to,
     task,
     tasks,
     workflow,
@@ -121,8 +120,8 @@ async def test_a_cancel_waits_for_a_claim_under_way_and_takes_what_it_took(conn:
 async def test_a_cancelled_task_frees_its_concurrency_key(conn: Connection):
     await node(conn)
     shape = await workflow(conn, step("a", concurrency_key="k"))
-    first = (await conn.fetchrow("SELECT * FROM accs.submit_jobs($1)", [shape]))["job_id"]
-    await conn.fetchrow("SELECT * FROM accs.submit_jobs($1)", [shape])
+    first = await submit_to(conn, shape)
+    await submit_to(conn, shape)
     assert len(await claim(conn, 5)) == 1
     await cancel(conn, first)
     assert len(await claim(conn, 5)) == 1
@@ -193,13 +192,7 @@ async def test_a_skip_waits_for_a_claim_under_way_and_is_refused(conn: Connectio
 async def test_close_jobs_answers_what_the_last_finish_has_done_already(conn: Connection):
     await node(conn)
     open_job = await submit(conn)
-    later = (
-        await conn.fetchrow(
-            "SELECT * FROM accs.submit_jobs($1, p_scheduled_at => $2)",
-            [await workflow(conn)],
-            [(await clock(conn)).replace(year=2999)],
-        )
-    )["job_id"]
+    later = await submit(conn, scheduled_at=(await clock(conn)).replace(year=2999))
     closed = await submit(conn, step("a", "audio"))
     await done(conn, service="audio")
     answers = await conn.fetch("SELECT * FROM accs.close_jobs($1)", [open_job, later, closed, await workflow(conn)])
@@ -237,4 +230,3 @@ async def test_a_cancel_of_many_jobs_answers_each(conn: Connection):
     answers = await cancel(conn, *ids)
     assert {row["id"]: row["answer"] for row in answers} == dict.fromkeys(ids, "accepted")
     assert await conn.fetchval("SELECT count(*) FROM job_tasks WHERE status = 'cancelled'") == 40
-    assert isinstance(conn, asyncpg.Connection)

@@ -342,3 +342,23 @@ async def test_a_lease_that_has_run_out_cannot_be_adopted(conn: Connection):
     await claim(conn)
     await pass_time(conn, 61)
     assert await conn.fetch("SELECT * FROM accs.adopt_tasks('owner-1', 'n1', $1)", LEASE) == []
+
+
+async def test_what_a_claim_would_give_can_be_looked_at_without_taking_it(conn: Connection):
+    await node(conn, labels={"zone": "eu"})
+    plain = await workflow(conn, step("a", backoff=[5]))
+    zone = await workflow(conn, step("a", requires={"zone": "eu"}))
+    gpu = await workflow(conn, step("a", requires={"gpu": True}))
+    first = await submit_to(conn, plain)
+    await fail(conn, *await started(conn))
+    jobs = [await submit_to(conn, shape) for shape in (zone, gpu, plain)]
+
+    async def runnable(on: str | None) -> list[UUID]:
+        rows = await conn.fetch("SELECT * FROM accs.select_runnable('render', 10, $1)", on)
+        return [row["job_id"] for row in rows]
+
+    assert await runnable(None) == jobs
+    assert await runnable("n1") == [jobs[0], jobs[2]]
+    await pass_time(conn, 6)
+    assert await runnable("n1") == [first, jobs[0], jobs[2]]
+    assert [row["job_id"] for row in await claim(conn, 9)] == [first, jobs[0], jobs[2]]

@@ -150,7 +150,8 @@ async def test_the_words_of_the_enums_are_those_of_the_checks(conn: Connection):
 
 async def checked_words(conn: Connection, table: str, column: str) -> set[str]:
     rows = await conn.fetch(
-        "SELECT pg_get_constraintdef(oid) AS text FROM pg_constraint WHERE conrelid = $1::text::regclass AND contype = 'c'"
+        "SELECT pg_get_constraintdef(oid) AS text FROM pg_constraint"
+        " WHERE conrelid = $1::text::regclass AND contype = 'c'"
         " AND conkey = ARRAY[(SELECT attnum FROM pg_attribute WHERE attrelid = $1::text::regclass AND attname = $2)]",
         table,
         column,
@@ -272,7 +273,8 @@ async def test_the_backoff_of_sql_is_the_backoff_of_python(conn: Connection):
     ]
     found = await conn.fetch(
         "SELECT accs.backoff_seconds(c.spec, c.attempt, c.base) AS s"
-        " FROM unnest($1::text[]::jsonb[], $2::int[], $3::float8[]) WITH ORDINALITY AS c (spec, attempt, base, n) ORDER BY n",
+        " FROM unnest($1::text[]::jsonb[], $2::int[], $3::float8[]) WITH ORDINALITY AS c (spec, attempt, base, n)"
+        " ORDER BY n",
         [None if spec is None else orjson.dumps(spec).decode() for spec, _, _ in cases],
         [attempt for _, attempt, _ in cases],
         [base for _, _, base in cases],
@@ -296,7 +298,7 @@ anything = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=st.lists(anything, min_size=1, max_size=20))
 async def test_whatever_was_sanitised_is_accepted_by_jsonb(conn: Connection, values: list[Any]):
     clean = [orjson.dumps(sanitise(value)).decode() for value in values]

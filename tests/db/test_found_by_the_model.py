@@ -41,7 +41,7 @@ async def retry(conn: Connection, job_id: UUID, step_key: str | None = None) -> 
 
 
 async def test_a_failure_stops_at_a_step_that_was_skipped_by_hand(conn: Connection) -> None:
-    """What depends on a skipped step only is satisfied: whether it was claimed before the failure makes no difference."""
+    """What depends on a skipped step only is satisfied, whether it was claimed before the failure or not."""
     await node(conn)
     job_id = await submit(conn, *chain("a", "b", "c"))
     await skip(conn, job_id, "b")
@@ -128,3 +128,7 @@ async def test_a_paused_workflow_does_not_keep_others_from_a_claim_without_keys(
     assert await conn.fetchval("SELECT accs.pause('workflow', 'asleep')") == "accepted"
     assert len(await claim(conn)) == 1
     await check(conn)
+
+
+async def test_a_recheck_of_the_holds_that_frees_nothing_counts_none(conn: Connection) -> None:
+    assert await conn.fetchval("SELECT accs.recheck_holds()") == 0

@@ -172,7 +172,8 @@ async def test_no_column_of_the_state_machine_can_be_written_by_hand(conn: Conne
 async def test_what_an_operator_may_want_to_change_of_a_task_can_be_changed(conn: Connection):
     made = await submit(conn)
     await conn.execute(
-        "UPDATE job_tasks SET params = '{\"fps\": 50}', max_attempts = 9, timeout_sec = 5, backoff = '[1]' WHERE job_id = $1",
+        "UPDATE job_tasks SET params = '{\"fps\": 50}', max_attempts = 9, timeout_sec = 5, backoff = '[1]'"
+        " WHERE job_id = $1",
         made,
     )
     row = await task(conn, made, "a")
@@ -221,7 +222,8 @@ async def test_a_job_is_inserted_as_queued_with_nothing_done(conn: Connection):
 async def test_a_queued_job_can_be_changed_by_hand_and_its_due_time_follows(conn: Connection):
     made = await conn.fetchval("INSERT INTO jobs (workflow_id) VALUES ($1) RETURNING id", await workflow(conn))
     await conn.execute(
-        "UPDATE jobs SET priority = 7, options = '{\"x\": 1}', scheduled_at = created_at + interval '1 hour' WHERE id = $1",
+        "UPDATE jobs SET priority = 7, options = '{\"x\": 1}', scheduled_at = created_at + interval '1 hour'"
+        " WHERE id = $1",
         made,
     )
     due = "SELECT p.due_at - j.created_at FROM accs.pending_jobs p JOIN jobs j ON j.id = p.job_id"

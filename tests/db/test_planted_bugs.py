@@ -6,29 +6,18 @@ Each story passes on the schema as it is. docs/testing.md says how to plant anot
 from collections.abc import Awaitable, Callable
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from tests.conftest import Connect
 from tests.support.checker import check
 from tests.support.cluster import Connection, TestServer
 from tests.support.factory import chain, claim, finish, node, pass_time, started, step, submit, task
-from tests.support.machine import machine_on, world_on
+from tests.support.machine import drive
 from tests.support.planted import BUGS, LOCKED_JOB, NO_EVENT, NO_FENCE, NO_LEASE, SKIPPED_BLOCKS, Bug
+from tests.support.world import world_on
 
 Story = Callable[[Connection, Connection], Awaitable[None]]
 
-# Each of the five was found within 12 examples; the bound leaves room for another order of the draws.
-SETTINGS = settings(
-    max_examples=100,
-    stateful_step_count=40,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    phases=(Phase.generate,),
-    report_multiple_bugs=False,
-    suppress_health_check=list(HealthCheck),
-)
+EXAMPLES = 100  # each of the five was found within 12; this leaves room for another order of the draws
 
 
 async def a_zombie_says_done(conn: Connection, _other: Connection) -> None:
@@ -107,4 +96,4 @@ async def test_a_planted_bug_is_shown_by_its_story(bug: Bug, story: Story, conne
 @pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
 def test_a_planted_bug_is_found_by_the_state_machine(bug: Bug, server: TestServer) -> None:
     with world_on(server, bug.plant) as world, pytest.raises(AssertionError):
-        run_state_machine_as_test(machine_on(world), settings=SETTINGS)
+        drive(world, EXAMPLES, shrink=False)

@@ -8,6 +8,7 @@ from typing import Any
 from tests.support.cluster import Connection
 from tests.support.factory import (
     LEASE,
+    Claimed,
     Row,
     cancel,
     claim,
@@ -29,7 +30,7 @@ from tests.support.factory import (
 )
 
 
-async def heartbeat(conn: Connection, *claimed: Row, owner: str = "owner-1", lease: timedelta = LEASE) -> list[Row]:
+async def heartbeat(conn: Connection, *claimed: Claimed, owner: str = "owner-1", lease: timedelta = LEASE) -> list[Row]:
     return await conn.fetch(
         "SELECT * FROM accs.heartbeat('n1', $1, $2, $3, $4)",
         owner,
@@ -41,7 +42,7 @@ async def heartbeat(conn: Connection, *claimed: Row, owner: str = "owner-1", lea
 
 async def progress(
     conn: Connection,
-    claimed: Row,
+    claimed: Claimed,
     value: Any,
     *,
     message: str | None = None,

@@ -1,21 +1,23 @@
 """A workflow is checked and compiled by SQL when it is written, whoever writes it."""
 
+import asyncio
 import time
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
 import asyncpg
+import orjson
 import pytest
 
 from accsd.errors import WorkflowInvalid
 from accsd.model import WorkflowDef
+from tests.conftest import Connect
 from tests.support.cluster import Connection
 from tests.support.factory import chain, claim, job, node, step, submit_to, tasks, workflow
 
 GOOD = step("good", "audio")
-NESTED: Any = 1
-for _ in range(65):
-    NESTED = [NESTED]
+NESTED: Any = orjson.loads("[" * 65 + "1" + "]" * 65)
 
 
 def with_step(**fields: Any) -> list[Any]:
@@ -118,6 +120,14 @@ async def write(conn: Connection, steps: Any, name: str = "media") -> UUID:
     return await conn.fetchval("INSERT INTO workflows (name, steps) VALUES ($1, $2) RETURNING id", name, steps)
 
 
+def refused_by_python(document: Any) -> bool:
+    try:
+        WorkflowDef.model_validate(document)
+    except WorkflowInvalid:
+        return True
+    return False
+
+
 async def test_an_invalid_document_is_refused_by_a_message_that_names_the_step(conn: Connection):
     for what, steps, words in REFUSED:
         with pytest.raises(asyncpg.PostgresError) as refused:
@@ -131,9 +141,7 @@ async def test_an_invalid_document_is_refused_by_a_message_that_names_the_step(c
 
 async def test_python_refuses_what_sql_refuses_and_sql_takes_what_python_takes(conn: Connection):
     for what, steps, _ in REFUSED:
-        with pytest.raises(WorkflowInvalid):
-            WorkflowDef.model_validate({"name": "media", "steps": steps})
-            pytest.fail(f"Python takes {what}")
+        assert refused_by_python({"name": "media", "steps": steps}), what
     for what, steps in ACCEPTED:
         document = WorkflowDef.model_validate({"name": what, "steps": steps})
         await write(conn, document.steps_document(), what)
@@ -145,8 +153,7 @@ async def test_python_refuses_what_sql_refuses_and_sql_takes_what_python_takes(c
 async def test_python_and_sql_refuse_the_same_names_of_workflows(conn: Connection, name: str):
     with pytest.raises(asyncpg.CheckViolationError):
         await write(conn, [GOOD], name)
-    with pytest.raises(WorkflowInvalid):
-        WorkflowDef.model_validate({"name": name, "steps": [GOOD]})
+    assert refused_by_python({"name": name, "steps": [GOOD]})
     assert await write(conn, [GOOD], "Überblick / 2 " + "n" * 186)
 
 
@@ -223,7 +230,7 @@ async def test_a_hundred_thousand_steps_are_checked_in_seconds_and_one_more_is_r
     wide = [step(f"s{i}", after=[f"s{i - 1}", f"s{i // 2}"] if i > 2 else []) for i in range(100_000)]
     began = time.monotonic()
     made = await workflow(conn, *wide)
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 30  # 3 s on an idle machine
     assert await conn.fetchval("SELECT step_count FROM accs.plans WHERE workflow_id = $1", made) == 100_000
 
     with pytest.raises(asyncpg.PostgresError, match="100001 steps are more than the 100,000"):
@@ -232,5 +239,21 @@ async def test_a_hundred_thousand_steps_are_checked_in_seconds_and_one_more_is_r
 
 async def test_a_cycle_through_many_steps_is_found(conn: Connection):
     ring = [step(f"s{i}", after=[f"s{i - 1}"] if i else ["s19999"]) for i in range(20_000)]
-    with pytest.raises(asyncpg.PostgresError, match='step "s[0-9]+" depends on itself in a cycle'):
+    with pytest.raises(asyncpg.PostgresError, match=r'step "s[0-9]+" depends on itself in a cycle'):
         await workflow(conn, *ring)
+
+
+async def test_two_workflows_with_the_same_keys_and_services_are_written_at_once(conn: Connection, connect: Connect):
+    """In whatever order they name them, neither waits for the other for ever."""
+
+    def steps(order: Iterable[int]) -> list[dict[str, Any]]:
+        return [step(f"s{i}", f"service{i}", concurrency_key=f"k{i}") for i in order]
+
+    sessions = [await connect() for _ in range(2)]
+    for turn in range(10):
+        numbers = range(turn * 50, turn * 50 + 50)
+        await asyncio.gather(
+            workflow(sessions[0], *steps(numbers)),
+            workflow(sessions[1], *steps(reversed(numbers))),
+        )
+    assert await conn.fetchval("SELECT count(*) FROM workflows") == 20

@@ -4,6 +4,7 @@ A third session holds one row until both stand where they would cross; then it l
 """
 
 import asyncio
+from collections.abc import Sequence
 from uuid import UUID, uuid4
 
 import pytest
@@ -37,7 +38,7 @@ async def lock_key(conn: Connection, key: str) -> None:
     await conn.execute("SELECT FROM accs.concurrency_keys WHERE key = $1 FOR NO KEY UPDATE", key)
 
 
-async def heartbeat(conn: Connection, *claimed: Row) -> list[Row]:
+async def heartbeat(conn: Connection, *claimed: Row) -> Sequence[Row]:
     return await conn.fetch(
         "SELECT * FROM accs.heartbeat('n1', $1, $2, $3, '60 s')",
         OWNER,
@@ -46,11 +47,11 @@ async def heartbeat(conn: Connection, *claimed: Row) -> list[Row]:
     )
 
 
-def answers(rows: list[Row]) -> dict[UUID, str]:
+def answers(rows: Sequence[Row]) -> dict[UUID, str]:
     return {row["id"]: row["answer"] for row in rows}
 
 
-async def finish_some(conn: Connection, done: list[Row], failed: list[Row]) -> list[Row]:
+async def finish_some(conn: Connection, done: list[Row], failed: list[Row]) -> Sequence[Row]:
     both = done + failed
     return await conn.fetch(
         "SELECT * FROM accs.finish_tasks($1, $2, $3, $4)",
@@ -61,7 +62,7 @@ async def finish_some(conn: Connection, done: list[Row], failed: list[Row]) -> l
     )
 
 
-async def stale_and_free(conn: Connection, *steps) -> list[Row]:
+async def stale_and_free(conn: Connection, *steps) -> Sequence[Row]:
     """Attempts whose leases ran out and were reclaimed: their owner does not know yet."""
     for one in steps:
         await submit(conn, one)
@@ -194,7 +195,9 @@ async def test_a_claim_of_two_rounds_and_a_finish_that_need_two_keys(conn: Conne
     """The claim's first round locks b (which is full) and its second meets a; the finish frees a and wants b."""
     await node(conn)
     await submit(conn, step("full", "video", concurrency_key="b"))
-    await submit(conn, step("one", "audio", concurrency_key="a"), step("two", "audio", after="one", concurrency_key="b"))
+    await submit(
+        conn, step("one", "audio", concurrency_key="a"), step("two", "audio", after="one", concurrency_key="b")
+    )
     await submit(conn, step("b", concurrency_key="b"))
     await submit(conn, step("a", concurrency_key="a"))
     await claim(conn, service="video")
@@ -214,10 +217,8 @@ async def test_two_submissions_of_the_same_keys_in_opposite_order(conn: Connecti
     flow = await workflow(conn, step("a"))
     holder, one, two = [await race.session() for _ in range(3)]
 
-    async def submit_keys(session: Connection, *keys: str) -> list[Row]:
-        return await session.fetch(
-            "SELECT * FROM accs.submit_jobs($1, p_keys => $2)", [flow] * len(keys), list(keys)
-        )
+    async def submit_keys(session: Connection, *keys: str) -> Sequence[Row]:
+        return await session.fetch("SELECT * FROM accs.submit_jobs($1, p_keys => $2)", [flow] * len(keys), list(keys))
 
     holding = holder.transaction()
     await holding.start()
@@ -237,10 +238,8 @@ async def test_two_submissions_of_the_same_job_ids_in_opposite_order(conn: Conne
     holder, one, two = [await race.session() for _ in range(3)]
     a, b, m = uuid4(), uuid4(), uuid4()
 
-    async def submit_ids(session: Connection, *ids: UUID) -> list[Row]:
-        return await session.fetch(
-            "SELECT * FROM accs.submit_jobs($1, p_job_ids => $2)", [flow] * len(ids), list(ids)
-        )
+    async def submit_ids(session: Connection, *ids: UUID) -> Sequence[Row]:
+        return await session.fetch("SELECT * FROM accs.submit_jobs($1, p_job_ids => $2)", [flow] * len(ids), list(ids))
 
     holding = holder.transaction()
     await holding.start()

@@ -220,6 +220,21 @@ async def test_an_upgrade_with_live_workers_around_fails_nobody_and_loses_nothin
     await check(conn)
 
 
+async def test_a_call_that_a_migration_overtakes_is_sent_again(db_url: str, conn: Connection):
+    """Planned before, run after: PostgreSQL finds that the function's rows have another shape than it was told."""
+    async with opened(db_url, pool_size=1) as db:
+        for table, call in (
+            ("job_tasks", lambda: select_runnable(db, "x")),
+            ("nodes", lambda: upsert_heartbeat(db, "n1")),
+        ):
+            await call()
+            async with conn.transaction():
+                await conn.execute(f"ALTER TABLE {table} ADD COLUMN note text")
+                overtaken = asyncio.ensure_future(call())
+                await waiting_for_locks(conn, 1)
+            await overtaken
+
+
 async def test_two_upgrades_at_once_apply_each_step_once(connect: Connect, conn: Connection):
     steps = [ADD_A_COLUMN, Migration(NEXT + 1, "another", "ALTER TABLE public.jobs ADD COLUMN note text")]
     sessions = await connect(), await connect()

@@ -3,7 +3,7 @@
 Once with the verb as a statement of its own, as everybody should call it, and once inside BEGIN … COMMIT.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -59,7 +59,7 @@ class Client:
         self._url = url
 
     @asynccontextmanager
-    async def connected(self) -> AsyncIterator[Connection]:
+    async def connected(self) -> AsyncGenerator[Connection]:
         conn = await open_connection(self._url)
         try:
             yield conn
@@ -68,14 +68,13 @@ class Client:
 
     async def ask_and_hear_nothing(self, ask: Ask, how: str) -> None:
         async with self.connected() as conn:
+            ending = conn.transaction() if how == "COMMIT" else None
+            if ending is not None:
+                await ending.start()
+                await ask(conn)
+            self.cable.lose_answer_to("COMMIT" if ending else " accs.")
             with pytest.raises(CUT):
-                if how == "COMMIT":
-                    async with conn.transaction():
-                        await ask(conn)
-                        self.cable.lose_answer_to("COMMIT")
-                else:
-                    self.cable.lose_answer_to(" accs.")
-                    await ask(conn)
+                await (ending.commit() if ending else ask(conn))
         assert self.cable.left_to_lose == 0, "the answer was there, and it was lost"
 
     async def ask(self, ask: Ask) -> Any:
@@ -95,7 +94,7 @@ async def client(server: TestServer, db_url: str) -> AsyncIterator[Client]:
 both_ways = pytest.mark.parametrize("how", ["the verb alone", "COMMIT"])
 
 
-def answers(rows: list[Row]) -> list[str]:
+def answers(rows: Sequence[Row]) -> list[str]:
     return [row["answer"] for row in rows]
 
 
@@ -123,7 +122,7 @@ async def test_what_was_claimed_unheard_is_found_by_adopt_and_claimed_by_nobody_
     jobs = [await submit_to(conn, flow) for _ in range(5)]
     await client.ask_and_hear_nothing(lambda c: claim(c, 3), how)
 
-    async def adopt(c: Connection) -> list[Row]:
+    async def adopt(c: Connection) -> Sequence[Row]:
         return await c.fetch("SELECT * FROM accs.adopt_tasks($1, $2, $3)", OWNER, NODE, LEASE)
 
     mine = await client.ask(adopt)
@@ -182,7 +181,7 @@ async def test_a_redrive_said_again_opens_one_generation(conn: Connection, clien
     await fail(conn, *await started(conn), permanent=True)
     (letter,) = await dead_letters(conn, job_id)
 
-    async def ask(c: Connection) -> list[Row]:
+    async def ask(c: Connection) -> Sequence[Row]:
         return await c.fetch("SELECT * FROM accs.redrive($1)", [letter["id"]])
 
     await client.ask_and_hear_nothing(ask, how)
@@ -231,9 +230,7 @@ async def test_a_skip_said_again_is_repeated(conn: Connection, client: Client) -
 async def test_an_instantiation_said_again_is_repeated(conn: Connection, client: Client) -> None:
     flow = await workflow(conn, *chain("a", "b"))
     job_id: UUID = await conn.fetchval("INSERT INTO jobs (workflow_id) VALUES ($1) RETURNING id", flow)
-    await again_is_repeated(
-        client, lambda c: c.fetch("SELECT * FROM accs.instantiate_due_jobs(10, $1)", [job_id])
-    )
+    await again_is_repeated(client, lambda c: c.fetch("SELECT * FROM accs.instantiate_due_jobs(10, $1)", [job_id]))
     assert len(await tasks(conn, job_id)) == 2
     await check(conn)
 
@@ -246,7 +243,7 @@ async def test_a_client_that_goes_before_its_commit_has_done_nothing(conn: Conne
         (claimed,) = await claim(c)
         client.cable.cut()
 
-    async def claimable() -> list[Row]:
+    async def claimable() -> Sequence[Row]:
         return await claim(conn)
 
     (again,) = await eventually(claimable, what="the server's notice of the cut")
@@ -267,7 +264,7 @@ async def test_a_silent_client_keeps_nothing_locked_longer_than_its_session_may_
         client.cable.fall_silent()
         assert await claim(conn) == []
 
-        async def claimable() -> list[Row]:
+        async def claimable() -> Sequence[Row]:
             return await claim(conn)
 
         assert len(await eventually(claimable, what="the end of the idle session")) == 1

@@ -118,7 +118,8 @@ async def test_eight_claimers_do_5000_tasks_exactly_once_and_in_order(conn: Conn
 async def assert_done_once(conn: Connection, history: History) -> None:
     rows = await conn.fetch(
         "SELECT t.id, t.attempt_id, array_agg((e.data ->> 'attempt_id')::int) AS done FROM job_tasks t"
-        " LEFT JOIN task_events e ON e.job_task_id = t.id AND e.type = 'status' AND e.data ->> 'to' = 'done' GROUP BY t.id"
+        " LEFT JOIN task_events e ON e.job_task_id = t.id AND e.type = 'status' AND e.data ->> 'to' = 'done'"
+        " GROUP BY t.id"
     )
     assert [dict(row) for row in rows if row["done"] != [row["attempt_id"]]] == []
     heard = {task_id: set(attempts) for task_id, attempts in history.done.items()}
@@ -132,7 +133,8 @@ async def assert_done_once(conn: Connection, history: History) -> None:
 async def assert_in_order(conn: Connection, history: History) -> None:
     rows = await conn.fetch(
         "SELECT t.id, t.service_name, -j.priority AS rank, j.order_seq, t.created_at,"
-        "       ARRAY(SELECT d.id FROM job_tasks d WHERE d.job_id = t.job_id AND d.task_key = ANY (t.depends_on)) AS needs"
+        "       ARRAY(SELECT d.id FROM job_tasks d"
+        "              WHERE d.job_id = t.job_id AND d.task_key = ANY (t.depends_on)) AS needs"
         "  FROM job_tasks t JOIN jobs j ON j.id = t.job_id"
     )
     place = {row["id"]: (row["rank"], row["order_seq"], row["created_at"], row["id"]) for row in rows}
@@ -147,11 +149,15 @@ async def assert_in_order(conn: Connection, history: History) -> None:
 async def test_one_claimer_takes_everything_in_the_global_order(conn: Connection) -> None:
     chance = random.Random(SEED)
     await node(conn, labels={"gpu": True})
-    flows = [await workflow(conn, step("a"), step("b", requires={"gpu": True})), await workflow(conn, *(step(f"s{i}") for i in range(3)))]
+    flows = [
+        await workflow(conn, step("a"), step("b", requires={"gpu": True})),
+        await workflow(conn, *(step(f"s{i}") for i in range(3))),
+    ]
     for _ in range(60):
         await submit_to(conn, chance.choice(flows), priority=chance.choice([0, 0, 7]))
     expected = await conn.fetch(
-        "SELECT t.id FROM job_tasks t JOIN jobs j ON j.id = t.job_id ORDER BY j.priority DESC, j.order_seq, t.created_at, t.id"
+        "SELECT t.id FROM job_tasks t JOIN jobs j ON j.id = t.job_id"
+        " ORDER BY j.priority DESC, j.order_seq, t.created_at, t.id"
     )
     taken: list[UUID] = []
     while batch := await claim(conn, chance.randint(1, 9)):
@@ -166,8 +172,13 @@ async def test_a_key_keeps_its_limit_with_eight_claimers_and_batches(
 ) -> None:
     """Two services share the key; batches are larger than the limit; some are killed in the middle."""
     chance = random.Random(SEED + limit)
-    # once more is another lane of the same service: a claim merges them, and may need a second round
-    same = {"concurrency_key": "k", "concurrency_limit": limit, "max_attempts": 5, "backoff": {"strategy": "fixed", "base": 0.01}}
+    # c is in another lane of its service: a claim merges the two, and may need a second round
+    same: dict[str, Any] = {
+        "concurrency_key": "k",
+        "concurrency_limit": limit,
+        "max_attempts": 5,
+        "backoff": {"strategy": "fixed", "base": 0.01},
+    }
     flow = await workflow(
         conn,
         step("a", "render", **same),
@@ -227,8 +238,12 @@ async def test_a_node_never_holds_more_than_its_capacity(conn: Connection, conne
 
     async def watch() -> None:
         while not over.is_set():
-            held = await conn.fetch("SELECT service, count(*) AS n FROM accs.live WHERE node = $1 GROUP BY service", NODE)
-            assert {row["service"]: row["n"] for row in held if row["n"] > {"render": 3, "audio": 2}[row["service"]]} == {}
+            held = await conn.fetch(
+                "SELECT service, count(*) AS n FROM accs.live WHERE node = $1 GROUP BY service", NODE
+            )
+            assert {
+                row["service"]: row["n"] for row in held if row["n"] > {"render": 3, "audio": 2}[row["service"]]
+            } == {}
             if len(ended) == 120:
                 over.set()
 

@@ -1,7 +1,7 @@
 """Every pair of verbs that can meet on one row, brought together by a lock that is held: one outcome, right counts."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -39,10 +39,8 @@ from tests.support.factory import (
 )
 from tests.support.racing import Race
 
-Verb = Callable[[Connection], Awaitable[list[Row]]]
 
-
-def answered(rows: list[Row]) -> list[tuple[str, str | None]]:
+def answered(rows: Sequence[Row]) -> list[tuple[str, str | None]]:
     return [(row["answer"], row["reason"]) for row in rows]
 
 
@@ -50,23 +48,23 @@ ACCEPTED = [("accepted", None)]
 REPEATED = [("repeated", None)]
 
 
-async def reclaim(conn: Connection) -> list[Row]:
+async def reclaim(conn: Connection) -> Sequence[Row]:
     return await conn.fetch("SELECT * FROM accs.reclaim_tasks()")
 
 
-async def skip(conn: Connection, *task_ids: UUID) -> list[Row]:
+async def skip(conn: Connection, *task_ids: UUID) -> Sequence[Row]:
     return await conn.fetch("SELECT * FROM accs.skip_tasks($1)", list(task_ids))
 
 
-async def redrive(conn: Connection, *letters: int) -> list[Row]:
+async def redrive(conn: Connection, *letters: int) -> Sequence[Row]:
     return await conn.fetch("SELECT * FROM accs.redrive($1)", list(letters))
 
 
-async def retry(conn: Connection, job_id: UUID) -> list[Row]:
+async def retry(conn: Connection, job_id: UUID) -> Sequence[Row]:
     return await conn.fetch("SELECT * FROM accs.retry_jobs($1)", [job_id])
 
 
-async def heartbeat(conn: Connection, claimed: Row, lease: timedelta = LEASE) -> list[Row]:
+async def heartbeat(conn: Connection, claimed: Row, lease: timedelta = LEASE) -> Sequence[Row]:
     return await conn.fetch(
         "SELECT * FROM accs.heartbeat('n1', $1, $2, $3, $4)",
         OWNER,
@@ -76,7 +74,7 @@ async def heartbeat(conn: Connection, claimed: Row, lease: timedelta = LEASE) ->
     )
 
 
-async def progress(conn: Connection, claimed: Row, value: float) -> list[Row]:
+async def progress(conn: Connection, claimed: Row, value: float) -> Sequence[Row]:
     return await conn.fetch(
         "SELECT * FROM accs.report_progress($1, $2, $3, ARRAY[$4::numeric])",
         [claimed["task_id"]],
@@ -86,7 +84,7 @@ async def progress(conn: Connection, claimed: Row, value: float) -> list[Row]:
     )
 
 
-async def instantiate(conn: Connection, *job_ids: UUID) -> list[Row]:
+async def instantiate(conn: Connection, *job_ids: UUID) -> Sequence[Row]:
     return await conn.fetch("SELECT * FROM accs.instantiate_due_jobs(100, $1)", list(job_ids) or None)
 
 
@@ -208,9 +206,7 @@ async def test_both_sides_of_a_diamond_in_one_batch_release_the_bottom_once(conn
     await check(conn)
 
 
-async def test_both_sides_of_a_diamond_in_two_sessions_release_the_bottom_once(
-    conn: Connection, race: Race
-) -> None:
+async def test_both_sides_of_a_diamond_in_two_sessions_release_the_bottom_once(conn: Connection, race: Race) -> None:
     await node(conn)
     job_id, left, right = await both_sides(conn)
     a, b = await race.session(), await race.session()
@@ -224,9 +220,7 @@ async def test_both_sides_of_a_diamond_in_two_sessions_release_the_bottom_once(
     await check(conn)
 
 
-async def test_a_side_that_fails_while_the_other_is_done_skips_the_bottom_once(
-    conn: Connection, race: Race
-) -> None:
+async def test_a_side_that_fails_while_the_other_is_done_skips_the_bottom_once(conn: Connection, race: Race) -> None:
     await node(conn)
     job_id, left, right = await both_sides(conn)
     a, b = await race.session(), await race.session()
@@ -445,7 +439,7 @@ async def test_a_heartbeat_that_waits_for_a_reclaim_learns_that_it_lost(conn: Co
     await check(conn)
 
 
-async def _heartbeat_as_of(conn: Connection, claimed: Row) -> list[Row]:
+async def _heartbeat_as_of(conn: Connection, claimed: Row) -> Sequence[Row]:
     # moving the clock back for this transaction alone: its lease has not run out as far as it knows
     await conn.execute("UPDATE accs.test_clock SET shift = shift - interval '120 s'")
     return await heartbeat(conn, claimed)
@@ -530,9 +524,7 @@ async def test_a_redrive_and_the_finish_of_another_branch(conn: Connection, race
     await check(conn)
 
 
-async def test_the_finish_that_closes_a_job_and_the_redrive_that_opens_it_again(
-    conn: Connection, race: Race
-) -> None:
+async def test_the_finish_that_closes_a_job_and_the_redrive_that_opens_it_again(conn: Connection, race: Race) -> None:
     await node(conn)
     job_id, left, right = await both_sides(conn)
     await fail(conn, left, permanent=True)
@@ -678,9 +670,7 @@ async def test_a_builder_passes_over_a_job_that_is_being_cancelled(conn: Connect
 
 
 @pytest.mark.parametrize("committed", [True, False])
-async def test_one_idempotency_key_from_two_sessions_is_one_job(
-    conn: Connection, race: Race, committed: bool
-) -> None:
+async def test_one_idempotency_key_from_two_sessions_is_one_job(conn: Connection, race: Race, committed: bool) -> None:
     flow = await workflow(conn, step("a"))
     a, b = await race.session(), await race.session()
     submitting = a.transaction()
@@ -752,9 +742,7 @@ async def test_steps_being_changed_do_not_stop_a_submission(conn: Connection, ra
     await check(conn)
 
 
-async def test_a_due_time_changed_by_hand_loses_to_the_builder_that_has_the_job(
-    conn: Connection, race: Race
-) -> None:
+async def test_a_due_time_changed_by_hand_loses_to_the_builder_that_has_the_job(conn: Connection, race: Race) -> None:
     flow = await workflow(conn, step("a"))
     job_id = await insert_job(conn, flow)
     a, b = await race.session(), await race.session()

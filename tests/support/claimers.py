@@ -8,7 +8,7 @@ import asyncio
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -45,7 +45,9 @@ class Claim:
 @dataclass
 class History:
     claims: list[Claim] = field(default_factory=list)
-    unheard: list[tuple[float, float]] = field(default_factory=list)  # calls that ended in a cut, to the end of the backend
+    unheard: list[tuple[float, float]] = field(
+        default_factory=list
+    )  # calls that ended in a cut, to the end of the backend
     done: dict[UUID, list[int]] = field(default_factory=lambda: defaultdict(list))  # accepted or repeated, by attempt
     done_by: dict[UUID, float] = field(default_factory=dict)
     failed: Counter[UUID] = field(default_factory=Counter)
@@ -56,7 +58,12 @@ class History:
 
 class Claimer:
     def __init__(
-        self, name: str, connect: Callable[[], Awaitable[Connection]], history: History, seed: int, services: Iterable[str]
+        self,
+        name: str,
+        connect: Callable[[], Awaitable[Connection]],
+        history: History,
+        seed: int,
+        services: Iterable[str],
     ) -> None:
         self.name = name
         self.conn: Connection | None = None
@@ -69,7 +76,7 @@ class Claimer:
     async def work(self, over: asyncio.Event) -> None:
         self.conn = await self._connect()
         await node(self.conn, self.name, {"gpu": True})
-        held: list[Row] = []
+        held: Sequence[Row] = []
         while not over.is_set():
             began = time.monotonic()
             try:
@@ -83,7 +90,7 @@ class Claimer:
             if idle:
                 await asyncio.sleep(0.005)  # the poll of somebody who found nothing
 
-    async def _claim(self, began: float) -> list[Row]:
+    async def _claim(self, began: float) -> Sequence[Row]:
         assert self.conn is not None
         service, limit = self._random.choice(self._services), self._random.randint(1, 12)
         taken = await claim(self.conn, limit, service, owner=self.name, on=self.name)
@@ -99,7 +106,7 @@ class Claimer:
         )
         return taken
 
-    async def _end(self, held: list[Row]) -> None:
+    async def _end(self, held: Sequence[Row]) -> None:
         """Starts what it holds and ends each in one of three ways."""
         assert self.conn is not None
         await start(self.conn, *held, owner=self.name)
@@ -119,7 +126,7 @@ class Claimer:
         if good:
             self._note(good, await finish(self.conn, *good, owner=self.name))
 
-    def _note(self, said: list[Row], answers: list[Row]) -> None:
+    def _note(self, said: list[Row], answers: Sequence[Row]) -> None:
         attempt = {row["task_id"]: row["attempt_id"] for row in said}
         for answer in answers:
             if answer["answer"] == "refused":
@@ -128,7 +135,7 @@ class Claimer:
                 self._history.done[answer["id"]].append(attempt[answer["id"]])
                 self._history.done_by.setdefault(answer["id"], time.monotonic())
 
-    async def _come_back(self, began: float) -> list[Row]:
+    async def _come_back(self, began: float) -> Sequence[Row]:
         """After a cut: lists its own leases, as an agent does, or forgets that it had any."""
         assert self.conn is not None
         lost = self.conn.get_server_pid()
@@ -149,7 +156,9 @@ async def kill_one(watcher: Connection, claimers: list[Claimer], history: Histor
         history.kills += await watcher.fetchval("SELECT pg_terminate_backend($1)::int", victim.get_server_pid())
 
 
-def passed_over(history: History, place: dict[UUID, Place], lane: dict[UUID, str], ready_by: dict[UUID, float]) -> list[str]:
+def passed_over(
+    history: History, place: dict[UUID, Place], lane: dict[UUID, str], ready_by: dict[UUID, float]
+) -> list[str]:
     """Claims that took a later task although an earlier one was there for certain.
 
     For certain: it was claimable before the claim began (whoever released it had his answer), and it was taken for the
@@ -177,5 +186,7 @@ def passed_over(history: History, place: dict[UUID, Place], lane: dict[UUID, str
             if last is not None and spot >= last:
                 break
             if ready_by[task_id] <= one.began and first_claimed[task_id] >= one.ended:
-                complaints.append(f"{task_id} was passed over by a claim of {one.service} that took {len(order)} of {one.limit}")
+                complaints.append(
+                    f"{task_id} was passed over by a claim of {one.service} that took {len(order)} of {one.limit}"
+                )
     return complaints

@@ -10,14 +10,17 @@ A claimed task is the row that accs.claim_tasks gave: task_id, attempt_id and so
 of one verb; none of them hides an answer.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+import asyncpg
+
 from tests.support.cluster import Connection
 
-Row = Mapping[str, Any]
+Row = asyncpg.Record
+Claimed = asyncpg.Record | dict[str, Any]  # a test may alter one: {**claimed, "attempt_id": 7}
 
 SERVICE = "render"
 NODE = "n1"
@@ -108,7 +111,7 @@ async def claim(
     return await conn.fetch("SELECT * FROM accs.claim_tasks($1, $2, $3, $4, $5)", service, owner, on, n, lease)
 
 
-async def start(conn: Connection, *claimed: Row, owner: str = OWNER) -> list[Row]:
+async def start(conn: Connection, *claimed: Claimed, owner: str = OWNER) -> list[Row]:
     return await conn.fetch("SELECT * FROM accs.start_tasks($1, $2, $3)", *_fence(claimed), owner)
 
 
@@ -121,7 +124,7 @@ async def started(conn: Connection, n: int = 1, service: str = SERVICE, **where:
 
 
 async def finish(
-    conn: Connection, *claimed: Row, owner: str = OWNER, results: Sequence[dict[str, Any] | None] | None = None
+    conn: Connection, *claimed: Claimed, owner: str = OWNER, results: Sequence[dict[str, Any] | None] | None = None
 ) -> list[Row]:
     """Done."""
     return await conn.fetch(
@@ -131,7 +134,7 @@ async def finish(
 
 async def fail(
     conn: Connection,
-    *claimed: Row,
+    *claimed: Claimed,
     owner: str = OWNER,
     code: str | None = "boom",
     message: str | None = "it broke",
@@ -159,7 +162,7 @@ async def done(conn: Connection, n: int = 1, service: str = SERVICE, **where: An
     return claimed
 
 
-async def release(conn: Connection, *claimed: Row, owner: str = OWNER, **given: Any) -> list[Row]:
+async def release(conn: Connection, *claimed: Claimed, owner: str = OWNER, **given: Any) -> list[Row]:
     return await conn.fetch(
         "SELECT * FROM accs.release_tasks($1, $2, $3, $4, $5, $6)",
         *_fence(claimed),
@@ -237,5 +240,5 @@ async def dump(conn: Connection, *leave_out: str) -> dict[str, list[str]]:
     return found
 
 
-def _fence(claimed: Sequence[Row]) -> tuple[list[UUID], list[int]]:
+def _fence(claimed: Sequence[Claimed]) -> tuple[list[UUID], list[int]]:
     return [c["task_id"] for c in claimed], [c["attempt_id"] for c in claimed]

@@ -1,160 +1,38 @@
-"""A Hypothesis machine that calls the verbs at random, on a real database and on the model, and compares after every call.
+"""A Hypothesis machine that calls the verbs at random, on a real database and on the model, and compares.
 
-Every call happens at a second of its own on a clock that stands still otherwise, and ids are given by the machine: an example
-repeats exactly. After each call the rows must be the model's, and the history checker must find nothing.
+Every call happens at a second of its own on a clock that stands still otherwise, and ids are given by the
+machine: an example repeats exactly. After each call the rows must be the model's, and the history checker must
+find nothing.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from tests.support.checker import check
-from tests.support.cluster import Connection, TestServer, open_connection
-from tests.support.model import LEASE, TERMINAL, Answer, Job, Letter, Model, Node, Step, Task, Ticket, Verdict
+from tests.support.cluster import Connection
+from tests.support.model import LEASE, TERMINAL, Agent, Answer, Job, Letter, Model, Task, Ticket, Verdict
+from tests.support.world import LIMITS, NODES, PAUSABLE, WORKFLOWS, World
 
 T = TypeVar("T")
 Draw = Callable[[st.SearchStrategy[T]], T]
 
-# Two services without concurrency keys, so that their claims never wait for one another, and one with.
-WORKFLOWS = {
-    "chain": [
-        Step("a", "audio", max_attempts=2),
-        Step("b", "video", ("a",), max_attempts=1),
-        Step("c", "audio", ("b",)),
-    ],
-    "diamond": [
-        Step("top", "audio"),
-        Step("left", "video", ("top",), max_attempts=2),
-        Step("right", "video", ("top",), gpu=True, backoff=10),
-        Step("bottom", "audio", ("left", "right")),
-    ],
-    "fan": [
-        Step("root", "video", max_attempts=1),
-        Step("x", "audio", ("root",), max_attempts=1),
-        Step("y", "audio", max_attempts=1),
-        Step("z", "video", ("root", "x"), node="north"),
-    ],
-    "keyed": [
-        Step("p", "mixer", concurrency_key="disk"),
-        Step("q", "mixer", concurrency_key="disk", max_attempts=1),
-        Step("r", "mixer", ("p",), concurrency_key="net"),
-    ],
-    "shared": [
-        Step("s", "mixer", concurrency_key="disk", gpu=True, max_attempts=2, backoff=10),
-        Step("t", "mixer", concurrency_key="net"),
-        Step("u", "mixer", concurrency_key="net", gpu=True),
-        Step("v", "audio", ("s", "u")),
-    ],
-}
-LIMITS = {"disk": 1, "net": 2}
-NODES = [Node("north", gpu=False, capacity={"audio": 2}), Node("south", gpu=True, capacity={})]
-PAUSABLE = [
-    ("service", "audio"),
-    ("service", "mixer"),
-    ("workflow", "keyed"),
-    ("workflow", "shared"),
-    ("workflow", "diamond"),
-    ("node", "south"),
-]
-
-RESET = """
-SET session_replication_role = replica;
-DELETE FROM public.task_events; DELETE FROM public.task_artifacts; DELETE FROM public.dead_letters;
-DELETE FROM accs.waiting; DELETE FROM accs.live; DELETE FROM accs.pending_jobs; DELETE FROM accs.pauses;
-DELETE FROM public.job_tasks; DELETE FROM public.jobs;
-UPDATE accs.test_clock SET shift = '0';
-UPDATE public.workflows SET is_active = true WHERE NOT is_active;
-SET session_replication_role = origin;
-"""
-
-
-class World:
-    """A database with the workflows and nodes above, two connections to it, and the loop they live on."""
-
-    def __init__(self, runner: asyncio.Runner, conn: Connection, other: Connection, base: datetime) -> None:
-        self.runner = runner
-        self.conn = conn
-        self.other = other
-        self.base = base
-        self.workflow_ids: dict[str, UUID] = {}
-
-    @classmethod
-    async def open(cls, runner: asyncio.Runner, url: str) -> "World":
-        conn, other = await open_connection(url), await open_connection(url)
-        base = await conn.fetchval("SELECT date_trunc('second', now())")
-        await conn.execute(
-            "CREATE OR REPLACE FUNCTION accs.clock() RETURNS timestamptz LANGUAGE sql STABLE AS"
-            f" $$ SELECT timestamptz '{base.isoformat()}' + (SELECT shift FROM accs.test_clock) $$"
-        )
-        world = cls(runner, conn, other, base)
-        for name, steps in WORKFLOWS.items():
-            world.workflow_ids[name] = await conn.fetchval(
-                "INSERT INTO public.workflows (name, steps) VALUES ($1, $2) RETURNING id",
-                name,
-                [as_document(step) for step in steps],
-            )
-        for node in NODES:
-            labels = {"gpu": True} if node.gpu else {}
-            await conn.execute("SELECT FROM accs.register_node($1, $2, $3)", node.name, labels, node.capacity)
-        return world
-
-    async def reset(self) -> None:
-        await self.conn.execute(RESET)
-        await self.conn.executemany(
-            "UPDATE accs.concurrency_keys SET max_running = $2 WHERE key = $1", list(LIMITS.items())
-        )
-
-    async def close(self) -> None:
-        await self.conn.close()
-        await self.other.close()
-
-
-@contextmanager
-def world_on(server: TestServer, plant: Callable[[Connection], Awaitable[None]] | None = None) -> Iterator[World]:
-    """A world in a database of its own; `plant` may change its schema first."""
-    with asyncio.Runner() as runner:
-        resources = AsyncExitStack()
-
-        async def enter() -> World:
-            world = await World.open(runner, await resources.enter_async_context(server.cloned()))
-            resources.push_async_callback(world.close)
-            if plant:
-                await plant(world.conn)
-            return world
-
-        try:
-            yield runner.run(enter())
-        finally:
-            runner.run(resources.aclose())
-
-
-def as_document(step: Step) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "key": step.key,
-        "service": step.service,
-        "depends_on": list(step.depends_on),
-        "max_attempts": step.max_attempts,
-        "backoff": {"strategy": "fixed", "base": step.backoff},
-    }
-    if step.gpu:
-        document["requires"] = {"gpu": True}
-    if step.node:
-        document["node"] = step.node
-    if step.concurrency_key:
-        document["concurrency_key"] = step.concurrency_key
-        document["concurrency_limit"] = LIMITS[step.concurrency_key]
-    return document
-
-
 recent = st.integers(0, 7)  # how far back in a list; what came last is the likeliest
 some = st.lists(recent, min_size=1, max_size=3)
-agents = st.sampled_from([("sam", "south"), ("sam", "south"), ("sue", "south"), ("ann", "north")])
+agents: st.SearchStrategy[Agent] = st.sampled_from(
+    [("sam", "south"), ("sam", "south"), ("sue", "south"), ("ann", "north")]
+)
 
 
 def same(got: Any, expected: Any) -> None:
@@ -177,7 +55,7 @@ def mostly(usual: T, *others: T) -> st.SearchStrategy[T]:
 
 
 class StateMachine(RuleBasedStateMachine):
-    """All verbs. `world` is set by `machine_on`."""
+    """All verbs. `drive` gives it its world."""
 
     world: ClassVar[World]
 
@@ -227,7 +105,7 @@ class StateMachine(RuleBasedStateMachine):
         return list(self.model.tasks)
 
     def draw_tickets(self, draw: Draw) -> list[Ticket]:
-        """Up to three tickets of one owner, at most one for a task: mostly good ones (but for the lease); or old ones; or another's."""
+        """Up to three tickets of one owner: mostly good ones (but for the lease), or old ones, or stolen ones."""
         whose = draw(mostly("good", "old", "stolen"))
         good = [ticket for ticket in self.tickets if ticket.is_current]
         pool = good if whose == "good" and good else self.tickets
@@ -288,6 +166,7 @@ class StateMachine(RuleBasedStateMachine):
             "resume": 3 if self.model.pauses else 0,
             "set_limit": 1,
             "switch_workflow": 1,
+            "recheck_holds": 1,
         }
         return (verb for verb, weight in weights.items() for _ in range(weight))
 
@@ -307,7 +186,8 @@ class StateMachine(RuleBasedStateMachine):
         # no two due times are the same, so that their order is known
         due = None if later is None else self.model.now + later + job_id / 1000
         (row,) = self.fetch(
-            "submit_jobs(ARRAY[$1::uuid], NULL, ARRAY[$2::int], ARRAY[$3::timestamptz], ARRAY[$4::text], ARRAY[$5::uuid])",
+            "submit_jobs(ARRAY[$1::uuid], NULL, ARRAY[$2::int], ARRAY[$3::timestamptz], ARRAY[$4::text],"
+            " ARRAY[$5::uuid])",
             self.world.workflow_ids[workflow],
             priority,
             None if due is None else self.world.base + timedelta(seconds=due),
@@ -348,7 +228,7 @@ class StateMachine(RuleBasedStateMachine):
         wanted = {task.step.service for task in ready} or {"mixer"}
         service, agent, limit = draw(st.sampled_from(sorted(wanted))), draw(agents), draw(st.integers(1, 4))
         rows = self.run(self.call_claim(self.world.conn, service, agent, limit))
-        return self.expect_claimed(rows, self.model.claim(service, *agent, limit))
+        return self.expect_claimed(rows, self.model.claim(service, agent, limit))
 
     def claim_and_start(self, draw: Draw) -> None:
         if tickets := self.claim(draw):
@@ -365,10 +245,10 @@ class StateMachine(RuleBasedStateMachine):
                 return audio, await self.call_claim(self.world.conn, "video", second, limit)
 
         audio, video = self.run(both())
-        self.expect_claimed(audio, self.model.claim("audio", *first, limit))
-        self.expect_claimed(video, self.model.claim("video", *second, limit))
+        self.expect_claimed(audio, self.model.claim("audio", first, limit))
+        self.expect_claimed(video, self.model.claim("video", second, limit))
 
-    def call_claim(self, conn: Connection, service: str, agent: tuple[str, str], limit: int) -> Awaitable[list[Any]]:
+    def call_claim(self, conn: Connection, service: str, agent: Agent, limit: int) -> Awaitable[list[Any]]:
         lease = timedelta(seconds=LEASE)
         return conn.fetch("SELECT * FROM accs.claim_tasks($1, $2, $3, $4, $5)", service, *agent, limit, lease)
 
@@ -382,7 +262,7 @@ class StateMachine(RuleBasedStateMachine):
         self.at_next_second()
         agent = draw(agents)
         rows = self.fetch("adopt_tasks($1, $2, $3)", *agent, timedelta(seconds=LEASE))
-        expected = {(self.task_id(t), t.attempt_id, t.status) for t in self.model.adopt(*agent)}
+        expected = {(self.task_id(t), t.attempt_id, t.status) for t in self.model.adopt(agent)}
         same({(row["task_id"], row["attempt_id"], row["status"]) for row in rows}, expected)
 
     def start(self, draw: Draw) -> None:
@@ -532,6 +412,10 @@ class StateMachine(RuleBasedStateMachine):
             self.lowered.add(key)
         same(self.value("set_concurrency_limit($1, $2)", key, limit), self.model.set_limit(key, limit))
 
+    def recheck_holds(self, _draw: Draw) -> None:
+        """Calls that come one after the other leave nothing to it."""
+        same(self.value("recheck_holds()"), 0)
+
     def switch_workflow(self, draw: Draw) -> None:
         workflow = draw(st.sampled_from(["chain", "fan"]))
         self.model.inactive ^= {workflow}
@@ -587,5 +471,16 @@ class StateMachine(RuleBasedStateMachine):
         self.run(check(self.world.conn, lowered=self.lowered))
 
 
-def machine_on(world: World) -> Callable[[], StateMachine]:
-    return type("MachineOnItsWorld", (StateMachine,), {"world": world})
+def drive(world: World, examples: int, *, always_the_same: bool = True, shrink: bool = True) -> None:
+    """Runs that many examples; fails with the first that went wrong, made as short as can be if that is wanted."""
+    how = settings(
+        max_examples=examples,
+        stateful_step_count=40,
+        derandomize=always_the_same,
+        database=None,
+        deadline=None,
+        report_multiple_bugs=False,
+        phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+    )
+    run_state_machine_as_test(type("MachineOnItsWorld", (StateMachine,), {"world": world}), settings=how)
