@@ -114,7 +114,7 @@ INSERT INTO accs.transitions (entity, from_status, to_status, verb) VALUES
   ('job',  'queued',    'cancelled', 'cancel_jobs'),
   ('job',  'done',      'running',   'retry_jobs'),
   ('job',  'error',     'running',   'redrive, retry_jobs'),
-  ('job',  'cancelled', 'running',   'retry_jobs');
+  ('job',  'cancelled', 'running',   'redrive, retry_jobs');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- The tables that people read
@@ -221,6 +221,8 @@ CREATE TABLE public.task_events (
   type         text NOT NULL,
   message      text,
   data         jsonb,
+  -- addition: the attempt that it belongs to; as a column, because building it into data cost a tenth of the throughput
+  attempt_id   int,
   PRIMARY KEY (id, ts)
 ) PARTITION BY RANGE (ts);
 
@@ -472,25 +474,24 @@ CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON public.job_tasks
 CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON public.jobs
   FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_write();
 
--- A plain INSERT INTO jobs is a submission: it is noted as pending and the builder is told.
+-- A plain INSERT INTO jobs is a submission. Whoever inserts it: a queued job is noted as pending and the builder is told.
 CREATE FUNCTION accs.note_new_jobs() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   v_bad record;
 BEGIN
-  IF accs.in_verb() THEN
-    RETURN NULL;   -- submit_jobs does all this itself
-  END IF;
   SELECT id, status INTO v_bad FROM fresh
-   WHERE status <> 'queued' OR task_count <> 0 OR open_tasks <> 0 OR generation <> 0 OR task_progress <> 0
+   WHERE NOT accs.in_verb() AND (status <> 'queued' OR task_count <> 0 OR open_tasks <> 0 OR generation <> 0 OR task_progress <> 0
       OR progress IS DISTINCT FROM 0 OR started_at IS NOT NULL OR finished_at IS NOT NULL
-      OR error_code IS NOT NULL OR error_message IS NOT NULL OR current_task_key IS NOT NULL
+      OR error_code IS NOT NULL OR error_message IS NOT NULL OR current_task_key IS NOT NULL)
    LIMIT 1;
   IF FOUND THEN
     RAISE EXCEPTION 'job %: a job begins as queued, with nothing done', v_bad.id
       USING ERRCODE = 'AC002', HINT = 'Insert workflow_id, options, priority and scheduled_at, and leave the rest to the defaults.';
   END IF;
-  INSERT INTO accs.pending_jobs (job_id, due_at) SELECT id, coalesce(scheduled_at, created_at) FROM fresh;
-  PERFORM pg_notify(accs.channel_prefix() || 'builder', '') FROM fresh LIMIT 1;
+  INSERT INTO accs.pending_jobs (job_id, due_at) SELECT id, coalesce(scheduled_at, created_at) FROM fresh WHERE status = 'queued';
+  IF FOUND THEN
+    PERFORM pg_notify(accs.channel_prefix() || 'builder', '');
+  END IF;
   RETURN NULL;
 END $$;
 CREATE TRIGGER note_new_jobs AFTER INSERT ON public.jobs
@@ -950,16 +951,15 @@ END $$;
 -- ---------------------------------------------------------------------------------------------------------------
 
 -- Makes the tasks of jobs that are running already and have none. One pass: a step's row becomes a task's row, and those
--- without dependencies wait at once. The caller admits the keys it returns.
+-- without dependencies wait at once. The caller has locked the workflows FOR SHARE, and admits the keys it returns.
 CREATE FUNCTION accs.make_tasks(p_job_ids uuid[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
   v_now  timestamptz := accs.clock();
   v_ms   bigint := accs.unix_ms(v_now);
   v_keys text[];
-  v_miscounted boolean;
 BEGIN
   WITH fresh AS MATERIALIZED (
-    SELECT accs.task_id(v_ms, s.step_no, j.id) AS id, j.id AS job_id, j.task_count, j.priority, j.order_seq, j.workflow_id, s.step_no, s.task_key,
+    SELECT accs.task_id(v_ms, s.step_no, j.id) AS id, j.id AS job_id, j.priority, j.order_seq, j.workflow_id, s.step_no, s.task_key,
            s.service, s.depends_on, s.max_attempts, s.params, s.node, s.lane, s.requires, s.concurrency_key, s.timeout_sec, s.backoff,
            CASE WHEN s.dependants IS NOT NULL THEN ARRAY(SELECT accs.task_id(v_ms, d, j.id) FROM unnest(s.dependants) d) END AS dependants
       FROM unnest(p_job_ids) AS o (id) JOIN public.jobs j ON j.id = o.id JOIN accs.steps s ON s.workflow_id = j.workflow_id
@@ -976,13 +976,7 @@ BEGIN
       FROM fresh WHERE depends_on = '{}'
     RETURNING key, hold
   )
-  SELECT array_agg(DISTINCT key) FILTER (WHERE hold = 'key'), EXISTS (SELECT FROM fresh GROUP BY job_id HAVING count(*) <> max(task_count))
-    INTO v_keys, v_miscounted FROM queued;
-  IF v_miscounted THEN   -- the steps were written anew after the caller had counted them
-    UPDATE public.jobs j SET task_count = c.n, open_tasks = c.n, current_task_key = c.first
-      FROM (SELECT job_id, count(*) AS n, (array_agg(task_key ORDER BY step_no) FILTER (WHERE depends_on = '{}'))[1] AS first
-              FROM public.job_tasks WHERE job_id = ANY (p_job_ids) GROUP BY job_id) c WHERE j.id = c.job_id;
-  END IF;
+  SELECT array_agg(DISTINCT key) INTO v_keys FROM queued WHERE hold = 'key';
   RETURN v_keys;
 END $$;
 
@@ -998,42 +992,35 @@ DECLARE
   v_ids   uuid[];
   v_fresh uuid[];
   v_due   uuid[];
-  v_later boolean;
   v_keys  text[];
 BEGIN
   SELECT array_agg(coalesce(u.id, accs.new_id()) ORDER BY n) INTO v_ids
     FROM unnest(p_workflow_ids, p_job_ids) WITH ORDINALITY AS u (workflow_id, id, n);
-  IF cardinality(v_ids) > 1 AND (p_keys IS NOT NULL OR p_job_ids IS NOT NULL) THEN
-    -- two batches with the same keys in another order must not wait for each other's rows
-    PERFORM pg_advisory_xact_lock(l.n) FROM (
-      SELECT DISTINCT hashtextextended(u.name, 1) AS n FROM unnest(p_keys || p_job_ids::text[]) AS u (name) WHERE u.name IS NOT NULL ORDER BY 1) l;
-  END IF;
+  -- the steps must not be written anew between counting them and making the tasks
+  PERFORM FROM public.workflows WHERE id = ANY (p_workflow_ids) ORDER BY id FOR SHARE;
   WITH made AS (
     INSERT INTO public.jobs (id, workflow_id, status, current_task_key, priority, options, scheduled_at, created_at, started_at, updated_at,
-                             created_by, trace_id, task_count, open_tasks, idempotency_key)
+                             created_by, trace_id, task_count, open_tasks, idempotency_key, order_seq)
     SELECT u.id, w.id, CASE WHEN due THEN 'running' ELSE 'queued' END, CASE WHEN due THEN p.first_key END, coalesce(u.priority, 0),
            coalesce(u.options, '{}'), u.scheduled_at, v_now, CASE WHEN due THEN v_now END, v_now, p_created_by, u.trace_id,
-           CASE WHEN due THEN p.step_count ELSE 0 END, CASE WHEN due THEN p.step_count ELSE 0 END, u.key
-      FROM unnest(p_workflow_ids, v_ids, p_options, p_priorities, p_scheduled_at, p_keys, p_trace_ids)
-             WITH ORDINALITY AS u (workflow_id, id, options, priority, scheduled_at, key, trace_id, n)
+           CASE WHEN due THEN p.step_count ELSE 0 END, CASE WHEN due THEN p.step_count ELSE 0 END, u.key, u.order_seq
+      FROM (SELECT u.*, nextval('accs.order_seq') AS order_seq   -- in the order given
+              FROM unnest(p_workflow_ids, v_ids, p_options, p_priorities, p_scheduled_at, p_keys, p_trace_ids)
+                AS u (workflow_id, id, options, priority, scheduled_at, key, trace_id)) u
       JOIN public.workflows w ON w.id = u.workflow_id AND w.is_active
       JOIN accs.plans p ON p.workflow_id = w.id,
            LATERAL (SELECT coalesce(u.scheduled_at <= v_now, true) AS due) d
-     ORDER BY u.n
+     -- two batches with the same keys or ids in another order must not wait for each other's rows
+     ORDER BY u.key, CASE WHEN u.key IS NULL THEN u.id END, u.order_seq
     ON CONFLICT DO NOTHING
     RETURNING id, status)
-  SELECT array_agg(id), array_agg(id) FILTER (WHERE status = 'running'), bool_or(status = 'queued') INTO v_fresh, v_due, v_later FROM made;
+  SELECT array_agg(id), array_agg(id) FILTER (WHERE status = 'running') INTO v_fresh, v_due FROM made;
 
   IF v_due IS NOT NULL THEN
     INSERT INTO public.task_events (job_id, ts, source, level, type, message, data)
     SELECT u.id, v_now, 'builder', 'info', 'status', 'queued → running', '{"from": "queued", "to": "running"}'
       FROM unnest(v_due) AS u (id);
     v_keys := accs.make_tasks(v_due);
-  END IF;
-  IF v_later THEN
-    INSERT INTO accs.pending_jobs (job_id, due_at)
-    SELECT j.id, j.scheduled_at FROM public.jobs j WHERE j.id = ANY (v_fresh) AND j.status = 'queued';
-    PERFORM pg_notify(accs.channel_prefix() || 'builder', '');
   END IF;
   IF v_keys IS NOT NULL THEN
     PERFORM accs.admit(v_keys);
@@ -1121,6 +1108,8 @@ BEGIN
   -- The pending rows are read without a lock: jobs come first in the lock order.
   v_want := coalesce(p_job_ids, ARRAY(SELECT p.job_id FROM accs.pending_jobs p WHERE p.due_at <= accs.clock() ORDER BY p.due_at LIMIT p_limit));
   v_want := ARRAY(SELECT id FROM public.jobs WHERE id = ANY (v_want) AND status = 'queued' ORDER BY id FOR NO KEY UPDATE SKIP LOCKED);
+  -- the steps must not be written anew between counting them and making the tasks
+  PERFORM FROM public.workflows WHERE id = ANY (ARRAY(SELECT DISTINCT workflow_id FROM public.jobs WHERE id = ANY (v_want))) ORDER BY id FOR SHARE;
 
   FOR v_row IN SELECT j.id, w.name, w.is_active, p.workflow_id AS plan FROM public.jobs j JOIN public.workflows w ON w.id = j.workflow_id
                  LEFT JOIN accs.plans p ON p.workflow_id = w.id WHERE j.id = ANY (v_want) AND (NOT w.is_active OR p.workflow_id IS NULL) LOOP
@@ -1248,7 +1237,7 @@ DECLARE
   v_admit  text[];
 BEGIN
   v_paused := ARRAY(SELECT t.id FROM public.job_tasks t JOIN public.jobs j ON j.id = t.job_id
-                     WHERE t.id = ANY (p_task_ids) AND j.workflow_id = ANY (accs.paused_workflows()));
+                     WHERE t.id = ANY (p_task_ids) AND j.workflow_id = ANY ((SELECT accs.paused_workflows())::uuid[]));
   IF p_wait THEN
     v_ours := ARRAY(SELECT key FROM accs.concurrency_keys WHERE key = ANY (p_keys) ORDER BY key FOR NO KEY UPDATE);
   ELSE
@@ -1311,6 +1300,8 @@ DECLARE
   v_taken  text[];           -- the keys of v_ids
   v_locked boolean;          -- this claim holds a key's lock
   v_busy   boolean := false;
+  v_source text := 'agent:' || p_service;
+  v_data   jsonb := jsonb_build_object('from', 'queued', 'to', 'starting', 'owner', p_owner, 'node', p_node);
 BEGIN
   SELECT (n.max_concurrency ->> p_service)::int,
          ARRAY(SELECT l.id FROM accs.lanes l WHERE l.service = p_service AND (l.node IS NULL OR l.node = p_node) AND l.requires <@ n.labels)
@@ -1356,9 +1347,8 @@ BEGIN
     INSERT INTO accs.live (task_id, job_id, service, node, owner, attempt_id, key, lease_until)
     SELECT id, job_id, p_service, p_node, p_owner, attempt_id, concurrency_key, v_now + p_lease FROM moved
   ), logged AS (
-    INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data)
-    SELECT job_id, id, v_now, 'agent:' || p_service, 'info', 'status', 'queued → starting',
-           jsonb_build_object('from', 'queued', 'to', 'starting', 'attempt_id', attempt_id, 'owner', p_owner, 'node', p_node) FROM moved
+    INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
+    SELECT job_id, id, v_now, v_source, 'info', 'status', 'queued → starting', v_data, attempt_id FROM moved
   )
   SELECT m.id, m.job_id, m.task_key, p_service, m.attempt_id, m.attempt, m.max_attempts, 'starting'::text, m.params, j.options, m.given,
          m.timeout_sec, v_now + p_lease, j.trace_id
@@ -1400,9 +1390,9 @@ BEGIN
      WHERE t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > v_now AND t.status = 'starting'
     RETURNING t.id, t.job_id, t.attempt_id, t.service_name
   ), logged AS (
-    INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data)
+    INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
     SELECT job_id, id, v_now, 'agent:' || service_name, 'info', 'status', 'starting → running',
-           jsonb_build_object('from', 'starting', 'to', 'running', 'attempt_id', attempt_id) FROM moved
+           '{"from": "starting", "to": "running"}', attempt_id FROM moved
   )
   SELECT coalesce(array_agg(id), '{}') INTO v_moved FROM moved;
   RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, NULL::timestamptz FROM unnest(v_moved) AS u (id);
@@ -1469,9 +1459,9 @@ BEGIN
   ), moved AS (
     UPDATE accs.live l SET progress = k.progress FROM kept k WHERE l.task_id = k.id
   ), logged AS (
-    INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data)
+    INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
     SELECT job_id, id, v_now, 'service:' || service_name, 'info', 'progress', message,
-           jsonb_build_object('progress', progress, 'attempt_id', attempt_id) FROM kept
+           jsonb_build_object('progress', progress), attempt_id FROM kept
   ), gained AS (
     UPDATE public.jobs j SET task_progress = j.task_progress + g.n, progress = (j.task_progress + g.n) / j.task_count, updated_at = v_now
       FROM (SELECT job_id, sum(progress - before) AS n FROM kept GROUP BY job_id) g WHERE j.id = g.job_id
@@ -1601,11 +1591,11 @@ BEGIN
   ), freed AS (
     DELETE FROM accs.live WHERE task_id = ANY (ARRAY(SELECT id FROM moved)) RETURNING task_id, job_id, progress, key
   ), logged AS (
-    INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data)
+    INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
     SELECT job_id, id, v_now, coalesce(p_source, 'agent:' || service_name), CASE WHEN final THEN 'error' WHEN p_outcome = 'released' THEN 'info' ELSE 'warn' END,
            CASE WHEN final OR p_outcome <> 'error' THEN 'status' ELSE 'retry' END, coalesce(message, from_status || ' → ' || CASE WHEN final THEN 'error' ELSE 'queued' END),
-           jsonb_strip_nulls(jsonb_build_object('from', from_status, 'to', CASE WHEN final THEN 'error' ELSE 'queued' END, 'attempt_id', attempt_id,
-             'outcome', p_outcome, 'error_code', code, 'attempt', attempt, 'lost', nullif(lost, 0), 'next_attempt_at', next_attempt_at)) FROM moved
+           jsonb_strip_nulls(jsonb_build_object('from', from_status, 'to', CASE WHEN final THEN 'error' ELSE 'queued' END,
+             'outcome', p_outcome, 'error_code', code, 'attempt', attempt, 'lost', nullif(lost, 0), 'next_attempt_at', next_attempt_at)), attempt_id FROM moved
   ), buried AS (
     INSERT INTO public.dead_letters (job_id, job_task_id, generation, service_name, reason, error_code, error_message, created_at)
     SELECT job_id, id, generation, service_name, why, code, message, v_now FROM moved WHERE final
@@ -1671,9 +1661,9 @@ BEGIN
   ), freed AS (
     DELETE FROM accs.live WHERE task_id = ANY (ARRAY(SELECT id FROM moved)) RETURNING job_id, 1 - progress AS gain, key
   ), logged AS (
-    INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data)
+    INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
     SELECT job_id, id, v_now, 'agent:' || service_name, 'info', 'status', 'running → done',
-           jsonb_build_object('from', 'running', 'to', 'done', 'attempt_id', attempt_id) FROM moved
+           '{"from": "running", "to": "done"}', attempt_id FROM moved
   ), stale AS (   -- the outputs of an earlier attempt are not results
     DELETE FROM public.task_artifacts a USING moved m
      WHERE m.attempt_id > 1 AND a.job_task_id = m.id AND a.kind = 'output' AND a.attempt_id < m.attempt_id
@@ -1731,10 +1721,10 @@ BEGIN
            e.db_status, e.db_attempt_id, e.db_lease_owner, e.db_lease_until
       FROM said s, LATERAL accs.explain(ARRAY[s.id], ARRAY[s.attempt_id], p_owner, ARRAY[s.outcome]) e
   ), logged AS (
-    INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data)
+    INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
     SELECT t.job_id, t.id, accs.clock(), 'agent:' || t.service_name, 'warn', 'refused', format('%s refused: %s', o.outcome, o.reason),
-           jsonb_build_object('reason', o.reason, 'said', o.outcome, 'attempt_id', o.attempt_id, 'owner', p_owner, 'db_status', o.db_status,
-             'db_attempt_id', o.db_attempt_id, 'db_lease_owner', o.db_lease_owner, 'db_lease_until', o.db_lease_until)
+           jsonb_build_object('reason', o.reason, 'said', o.outcome, 'owner', p_owner, 'db_status', o.db_status,
+             'db_attempt_id', o.db_attempt_id, 'db_lease_owner', o.db_lease_owner, 'db_lease_until', o.db_lease_until), o.attempt_id
       FROM told o JOIN public.job_tasks t ON t.id = o.id WHERE o.answer = 'refused'
   )
   SELECT o.id, o.answer, o.reason, o.db_status, o.db_attempt_id, o.db_lease_owner, o.db_lease_until FROM told o;
@@ -1874,9 +1864,9 @@ BEGIN
     ), freed AS (
       DELETE FROM accs.live WHERE task_id = ANY (v_tasks) RETURNING service, key
     ), logged AS (
-      INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data)
+      INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
       SELECT job_id, id, v_now, coalesce(p_by, 'operator'), 'warn', 'status', from_status || ' → cancelled',
-             jsonb_strip_nulls(jsonb_build_object('from', from_status, 'to', 'cancelled', 'attempt_id', attempt_id, 'reason', p_reason)) FROM moved
+             jsonb_strip_nulls(jsonb_build_object('from', from_status, 'to', 'cancelled', 'reason', p_reason)), nullif(attempt_id, 0) FROM moved
     ), told AS (
       SELECT pg_notify(accs.channel_prefix() || service, 'cancel') FROM (SELECT DISTINCT service FROM freed) s
     )
@@ -2244,9 +2234,9 @@ BEGIN
                    FROM public.task_artifacts a WHERE a.bucket = p_bucket AND a.key = p_key;
     RETURN;
   END IF;
-  INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data)
+  INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
   VALUES (v_job, p_task, accs.clock(), 'agent:' || v_service, 'info', 'artifact', p_key,
-          jsonb_strip_nulls(jsonb_build_object('artifact_id', v_id, 'kind', p_kind, 'bucket', p_bucket, 'key', p_key, 'size_bytes', p_size_bytes, 'attempt_id', p_attempt_id)));
+          jsonb_strip_nulls(jsonb_build_object('artifact_id', v_id, 'kind', p_kind, 'bucket', p_bucket, 'key', p_key, 'size_bytes', p_size_bytes)), p_attempt_id);
   RETURN QUERY SELECT v_id, 'accepted'::text, NULL::text;
 END $$;
 

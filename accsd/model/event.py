@@ -23,3 +23,4 @@ class TaskEvent(Row):
     type: Annotated[EventType | str, Field(union_mode="left_to_right")]
     message: str | None = None
     data: Any = None
+    attempt_id: int | None = None

@@ -135,7 +135,7 @@ async def test_a_refused_finish_leaves_an_event_with_what_was_said_and_what_stan
     assert (event["level"], event["job_task_id"]) == ("warn", a["task_id"])
     data = event["data"]
     assert (data["reason"], data["said"], data["owner"]) == ("lease_lost_or_owner_mismatch", "done", "thief")
-    assert (data["attempt_id"], data["db_status"], data["db_lease_owner"]) == (1, "running", "owner-1")
+    assert (event["attempt_id"], data["db_status"], data["db_lease_owner"]) == (1, "running", "owner-1")
 
 
 async def test_results_that_are_too_large_are_refused_and_the_attempt_lives_on(conn: Connection):

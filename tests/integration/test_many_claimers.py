@@ -117,7 +117,7 @@ async def test_eight_claimers_do_5000_tasks_exactly_once_and_in_order(conn: Conn
 
 async def assert_done_once(conn: Connection, history: History) -> None:
     rows = await conn.fetch(
-        "SELECT t.id, t.attempt_id, array_agg((e.data ->> 'attempt_id')::int) AS done FROM job_tasks t"
+        "SELECT t.id, t.attempt_id, array_agg(e.attempt_id) AS done FROM job_tasks t"
         " LEFT JOIN task_events e ON e.job_task_id = t.id AND e.type = 'status' AND e.data ->> 'to' = 'done'"
         " GROUP BY t.id"
     )

@@ -7,12 +7,12 @@ WITH
 moves AS MATERIALIZED (   -- the transitions as the events tell them, each with what came before it in its task or job
   SELECT e.id, e.job_id, e.job_task_id, coalesce(e.job_task_id, e.job_id) AS subject,
          CASE WHEN e.job_task_id IS NULL THEN 'job' ELSE 'task' END AS entity, e.type,
-         e.data ->> 'from' AS from_status, e.data ->> 'to' AS to_status, (e.data ->> 'attempt_id')::int AS attempt_id,
+         e.data ->> 'from' AS from_status, e.data ->> 'to' AS to_status, e.attempt_id,
          e.data ->> 'owner' AS owner, e.data ->> 'reason' AS reason,
          lag(e.data ->> 'to', 1, 'queued') OVER past AS state_before,
          lead(e.id) OVER past AS until,
          count(*) FILTER (WHERE e.data ->> 'from' IN ('done', 'error', 'skipped', 'cancelled')) OVER past AS generation,
-         coalesce(max((e.data ->> 'attempt_id')::int) FILTER (WHERE e.data ->> 'to' = 'starting')
+         coalesce(max(e.attempt_id) FILTER (WHERE e.data ->> 'to' = 'starting')
                     OVER (past ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS claimed_before
     FROM public.task_events e
    WHERE e.type IN ('status', 'retry') AND e.data ? 'from' AND e.data ? 'to'

@@ -67,6 +67,7 @@ class Claimer:
     ) -> None:
         self.name = name
         self.conn: Connection | None = None
+        self.can_be_killed = False  # not while it comes back from the last time
         self.may_forget = True
         self._connect = connect
         self._history = history
@@ -77,6 +78,7 @@ class Claimer:
         self.conn = await self._connect()
         await node(self.conn, self.name, {"gpu": True})
         held: Sequence[Row] = []
+        self.can_be_killed = True
         while not over.is_set():
             began = time.monotonic()
             try:
@@ -85,7 +87,9 @@ class Claimer:
                 idle = not held
                 held = []
             except KILLED:
+                self.can_be_killed = False
                 held = await self._come_back(began)
+                self.can_be_killed = True
                 idle = False
             if idle:
                 await asyncio.sleep(0.005)  # the poll of somebody who found nothing
@@ -151,9 +155,9 @@ class Claimer:
 
 
 async def kill_one(watcher: Connection, claimers: list[Claimer], history: History, chance: random.Random) -> None:
-    victim = chance.choice(claimers).conn
-    if victim is not None and not victim.is_closed():
-        history.kills += await watcher.fetchval("SELECT pg_terminate_backend($1)::int", victim.get_server_pid())
+    victim = chance.choice(claimers)
+    if victim.conn is not None and victim.can_be_killed:
+        history.kills += await watcher.fetchval("SELECT pg_terminate_backend($1)::int", victim.conn.get_server_pid())
 
 
 def passed_over(

@@ -48,8 +48,8 @@ NO_EVENT = Bug(
     (
         Change(
             "finish_tasks",
-            "'to', 'done', 'attempt_id', attempt_id) FROM moved",
-            "'to', 'done', 'attempt_id', attempt_id) FROM moved WHERE false",
+            """'{"from": "running", "to": "done"}', attempt_id FROM moved""",
+            """'{"from": "running", "to": "done"}', attempt_id FROM moved WHERE false""",
         ),
     ),
 )
