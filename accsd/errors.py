@@ -74,9 +74,7 @@ class VerbRefused(UserError):
     def _sentence(self) -> str:
         target = f" of {self.subject}" if self.subject else ""
         holds = ", ".join(f"{column}={value}" for column, value in self.held.items())
-        return f"{self.verb}{target} refused: {self.reason}" + (
-            f" (the database holds {holds})" if holds else ""
-        )
+        return f"{self.verb}{target} refused: {self.reason}" + (f" (the database holds {holds})" if holds else "")
 
 
 class SchemaMismatch(UserError):

@@ -24,9 +24,7 @@ def check_labels(labels: dict[str, Any]) -> dict[str, Label]:
     """Plain values only: a requirement is met by being equal."""
     for name, value in labels.items():
         if not isinstance(value, str | int | float) or sanitise(value) != value:
-            raise InvalidValue(
-                f'has a label "{name[:60]}" that is neither text, nor a number, nor true or false'
-            )
+            raise InvalidValue(f'has a label "{name[:60]}" that is neither text, nor a number, nor true or false')
     return labels
 
 

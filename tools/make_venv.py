@@ -29,9 +29,7 @@ def main(target: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         wheel = download_pip(Path(folder))
         # A wheel is a zip file that Python can run from: pip installs itself.
-        subprocess.run(
-            [target / "bin/python", wheel / "pip", "install", "--quiet", "--no-index", wheel], check=True
-        )
+        subprocess.run([target / "bin/python", wheel / "pip", "install", "--quiet", "--no-index", wheel], check=True)
 
 
 def has_ensurepip() -> bool:

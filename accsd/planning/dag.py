@@ -96,9 +96,7 @@ def _order(dependencies: Mapping[str, Sequence[str]], dependants: Mapping[str, S
 
 def _cycle_refusal(dependencies: Mapping[str, Sequence[str]], ordered: set[str]) -> WorkflowInvalid:
     cycle = _find_cycle(dependencies, ordered)
-    return WorkflowInvalid(
-        f"steps depend on each other in a circle: {_path([*cycle, cycle[0]])}", step=cycle[0]
-    )
+    return WorkflowInvalid(f"steps depend on each other in a circle: {_path([*cycle, cycle[0]])}", step=cycle[0])
 
 
 def _find_cycle(dependencies: Mapping[str, Sequence[str]], ordered: set[str]) -> list[str]:

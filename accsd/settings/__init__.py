@@ -63,6 +63,4 @@ def _validated(layers: Layers, overrides: Mapping[str, int]) -> Settings:
 def _located(problem: Problem, layers: Layers) -> str:
     path = ".".join(part for part in map(str, problem.place) if part != "[key]")
     origin = layers.nearest_origin(path)
-    return f"{path or 'the configuration'} {problem.what}" + (
-        f" (from {origin})" if origin != DEFAULT else ""
-    )
+    return f"{path or 'the configuration'} {problem.what}" + (f" (from {origin})" if origin != DEFAULT else "")

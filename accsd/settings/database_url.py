@@ -65,6 +65,4 @@ def shown(url: str) -> str:
     """Without password and options."""
     parts = urlsplit(url)
     user, _, host = parts.netloc.rpartition("@")
-    return urlunsplit(
-        ("postgresql", f"{user.partition(':')[0]}@{host}" if user else host, parts.path, "", "")
-    )
+    return urlunsplit(("postgresql", f"{user.partition(':')[0]}@{host}" if user else host, parts.path, "", ""))

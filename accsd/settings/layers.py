@@ -53,9 +53,7 @@ class Layers:
             path = path.rpartition(".")[0]
         return self.origin_of(path)
 
-    def _merge(
-        self, into: dict[str, Any], layer: Mapping[str, Any], at: tuple[str, ...], origin: str
-    ) -> None:
+    def _merge(self, into: dict[str, Any], layer: Mapping[str, Any], at: tuple[str, ...], origin: str) -> None:
         for key, value in layer.items():
             here = (*at, key)
             if isinstance(value, dict):

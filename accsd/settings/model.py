@@ -141,9 +141,7 @@ class Service(_Section):
     @model_validator(mode="after")
     def _process_has_a_command(self) -> Self:
         if self.runner == "process" and self.command is None:
-            raise InvalidValue(
-                'has runner "process" and therefore needs a command, such as ["python3", "render.py"]'
-            )
+            raise InvalidValue('has runner "process" and therefore needs a command, such as ["python3", "render.py"]')
         return self
 
 

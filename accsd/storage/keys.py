@@ -82,7 +82,5 @@ def _suffix(ext: str | None, kind: ArtifactKind, name: str | None) -> str:
 
 def _bounded(key: str) -> str:
     if len(key.encode()) > _LONGEST_KEY or any(len(part.encode()) > _LONGEST_PART for part in key.split("/")):
-        raise InvalidValue(
-            f"the object key is too long: at most {_LONGEST_KEY} bytes, {_LONGEST_PART} in each part"
-        )
+        raise InvalidValue(f"the object key is too long: at most {_LONGEST_KEY} bytes, {_LONGEST_PART} in each part")
     return key

@@ -36,7 +36,5 @@ async def test_a_connection_speaks_json_as_python_values(conn: Connection) -> No
 
 async def test_connections_of_one_test_share_its_database(connect: Connect) -> None:
     first, second = await connect(), await connect()
-    assert await first.fetchval("SELECT current_database()") == await second.fetchval(
-        "SELECT current_database()"
-    )
+    assert await first.fetchval("SELECT current_database()") == await second.fetchval("SELECT current_database()")
     assert await first.fetchval("SELECT pg_backend_pid()") != await second.fetchval("SELECT pg_backend_pid()")

@@ -236,7 +236,7 @@ async def test_two_submissions_of_the_same_keys_in_opposite_order(conn: Connecti
 async def test_two_submissions_of_the_same_job_ids_in_opposite_order(conn: Connection, race: Race) -> None:
     flow = await workflow(conn, step("a"))
     holder, one, two = [await race.session() for _ in range(3)]
-    a, b, m = uuid4(), uuid4(), uuid4()
+    a, m, b = sorted(uuid4() for _ in range(3))  # one has the first of them when it meets m
 
     async def submit_ids(session: Connection, *ids: UUID) -> Sequence[Row]:
         return await session.fetch("SELECT * FROM accs.submit_jobs($1, p_job_ids => $2)", [flow] * len(ids), list(ids))

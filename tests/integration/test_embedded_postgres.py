@@ -246,9 +246,7 @@ def test_a_killed_guardian_takes_the_server_along_and_the_next_user_starts_anoth
 
 
 @pytest.mark.usefixtures("bindir")
-def test_after_kill_9_of_everything_the_data_is_served_again(
-    new_user: Callable[[], User], folder: Path
-) -> None:
+def test_after_kill_9_of_everything_the_data_is_served_again(new_user: Callable[[], User], folder: Path) -> None:
     owner = new_user()
     server = owner.server()
     ask(server.url, "CREATE TABLE kept AS SELECT 7 AS n")

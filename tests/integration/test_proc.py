@@ -39,8 +39,7 @@ def test_a_child_that_heeds_the_signal_is_stopped_by_it() -> None:
 def test_a_child_that_ignores_the_signal_is_killed_after_the_grace() -> None:
     with pipe() as (read_end, write_end):
         child = python(
-            "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
-            "print(1, flush=True); time.sleep(60)",
+            "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);print(1, flush=True); time.sleep(60)",
             write_end,
         )
         os.read(read_end, 1)

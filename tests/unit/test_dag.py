@@ -37,9 +37,7 @@ def test_steps_come_after_what_they_depend_on_and_otherwise_as_written():
         ([("z", ["a"]), ("a", ["b"]), ("b", ["c"]), ("c", ["a"])], "circle: a → b → c → a", "a"),
     ],
 )
-def test_an_unsound_graph_is_refused_by_the_names_of_its_steps(
-    steps: list[Step], sentence: str, step: str | None
-):
+def test_an_unsound_graph_is_refused_by_the_names_of_its_steps(steps: list[Step], sentence: str, step: str | None):
     with pytest.raises(WorkflowInvalid) as refusal:
         plan(steps)
 
@@ -48,9 +46,7 @@ def test_an_unsound_graph_is_refused_by_the_names_of_its_steps(
 
 
 def test_the_message_names_the_workflow_where_it_has_a_name():
-    with pytest.raises(
-        WorkflowInvalid, match=r'^workflow "media": step "b" depends on "x", which does not exist$'
-    ):
+    with pytest.raises(WorkflowInvalid, match=r'^workflow "media": step "b" depends on "x", which does not exist$'):
         plan([("b", ["x"])], workflow="media")
 
 
@@ -109,9 +105,7 @@ def test_dependants_are_the_dependencies_turned_around(steps: list[Step]):
 
 @given(st.lists(st.sets(st.integers(0, 7)), min_size=1, max_size=8))
 def test_a_refused_cycle_is_a_real_one(edges: list[set[int]]):
-    graph = {
-        f"s{n}": [f"s{m}" for m in sorted(to) if m != n and m < len(edges)] for n, to in enumerate(edges)
-    }
+    graph = {f"s{n}": [f"s{m}" for m in sorted(to) if m != n and m < len(edges)] for n, to in enumerate(edges)}
     try:
         plan(list(graph.items()))
     except WorkflowInvalid as refusal:

@@ -36,9 +36,7 @@ def test_every_error_is_drawn_in_the_tree(error: type[AccsdError]):
 
 
 def test_a_refused_verb_says_why_and_what_the_database_holds():
-    refused = VerbRefused(
-        "finish_task", "stale_attempt", subject="task 7", held={"attempt_id": 3, "status": "running"}
-    )
+    refused = VerbRefused("finish_task", "stale_attempt", subject="task 7", held={"attempt_id": 3, "status": "running"})
 
     assert str(refused) == (
         "finish_task of task 7 refused: stale_attempt (the database holds attempt_id=3, status=running)"

@@ -26,9 +26,7 @@ JOB = UUID(int=1)
         (("output", "png"), {"name": "frames/001.png"}, f"outputs/{JOB}/render/frames/001.png"),
     ],
 )
-def test_keys_are_laid_out_as_the_specification_says(
-    arguments: tuple[Any, ...], options: dict[str, Any], key: str
-):
+def test_keys_are_laid_out_as_the_specification_says(arguments: tuple[Any, ...], options: dict[str, Any], key: str):
     assert build_key(JOB, "render", *arguments, **options) == key
     assert build_key(str(JOB).upper(), "render", *arguments, **options) == key
 
@@ -69,9 +67,7 @@ def test_whatever_could_lead_elsewhere_is_refused(arguments: dict[str, Any]):
         build_key(**(sound | arguments))
 
 
-@given(
-    name=st.text(st.sampled_from("a./\\\x00…") | st.characters(), min_size=1), ext=st.none() | st.text("a./")
-)
+@given(name=st.text(st.sampled_from("a./\\\x00…") | st.characters(), min_size=1), ext=st.none() | st.text("a./"))
 def test_no_name_and_no_extension_escapes_the_prefix(name: str, ext: str | None):
     try:
         key = build_key(JOB, "render", "output", ext, attempt_id=2, name=name)

@@ -114,9 +114,7 @@ def test_an_event_is_a_line_on_stdout_and_where_a_sink_is_bound_an_event(
     assert event.data == {"frame": 120}
 
 
-def test_without_a_job_or_a_sink_there_is_only_the_line(
-    capsys: pytest.CaptureFixture[str], events: list[LoggedEvent]
-):
+def test_without_a_job_or_a_sink_there_is_only_the_line(capsys: pytest.CaptureFixture[str], events: list[LoggedEvent]):
     log_event("warning", "log", "no job")
     bind_event_sink(None)
     log_event("nonsense", "log", "no sink", job_id=UUID(int=1))
@@ -128,9 +126,7 @@ def test_without_a_job_or_a_sink_there_is_only_the_line(
 
 
 @pytest.mark.parametrize("job_id", [UUID(int=1), "not a uuid"])
-def test_a_failing_sink_is_said_and_does_not_fail_the_caller(
-    capsys: pytest.CaptureFixture[str], job_id: UUID | str
-):
+def test_a_failing_sink_is_said_and_does_not_fail_the_caller(capsys: pytest.CaptureFixture[str], job_id: UUID | str):
     def broken(_: LoggedEvent) -> None:
         raise RuntimeError("queue closed")
 
@@ -155,9 +151,7 @@ def test_hostile_content_still_makes_a_line_and_an_event(
     assert len(events) == 1
 
 
-def test_a_huge_message_is_cut_and_keeps_its_envelope(
-    capsys: pytest.CaptureFixture[str], events: list[LoggedEvent]
-):
+def test_a_huge_message_is_cut_and_keeps_its_envelope(capsys: pytest.CaptureFixture[str], events: list[LoggedEvent]):
     log_event("error", "log", "x" * 10_000_000, {"y": "z" * 10_000_000}, UUID(int=1))
 
     captured = capsys.readouterr().out
@@ -169,9 +163,7 @@ def test_a_huge_message_is_cut_and_keeps_its_envelope(
 # Secrets
 
 
-def test_the_canary_appears_in_no_line_and_no_event(
-    capsys: pytest.CaptureFixture[str], events: list[LoggedEvent]
-):
+def test_the_canary_appears_in_no_line_and_no_event(capsys: pytest.CaptureFixture[str], events: list[LoggedEvent]):
     register_secret(CANARY)
     url = f"postgresql://u:{log.quote(CANARY, safe='')}@h/d"
     padded = "x" * (log.MAX_LINE_BYTES - 200) + CANARY * 40
@@ -184,9 +176,7 @@ def test_the_canary_appears_in_no_line_and_no_event(
     except RuntimeError:
         get_logger(password=CANARY).exception("leak", **{CANARY: [{"deep": CANARY.encode()}]}, url=url)
     for message in (CANARY, url, padded):
-        log_event(
-            "info", CANARY, message, {CANARY: [CANARY, url, padded]}, UUID(int=1), source=f"service:{CANARY}"
-        )
+        log_event("info", CANARY, message, {CANARY: [CANARY, url, padded]}, UUID(int=1), source=f"service:{CANARY}")
 
     everything = capsys.readouterr().out + repr(events)
     for form in (CANARY, log.quote(CANARY, safe=""), CANARY[:6]):

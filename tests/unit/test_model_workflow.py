@@ -113,9 +113,7 @@ def test_duplicates_cycles_and_empty_workflows_are_refused():
     assert "there are no steps" in str(refusal_of(MEDIA | {"steps": []}))
 
 
-@pytest.mark.parametrize(
-    "document", [None, 3, "x", [], {"steps": {}}, {"name": "w"}, {"name": "w", "steps": [None]}]
-)
+@pytest.mark.parametrize("document", [None, 3, "x", [], {"steps": {}}, {"name": "w"}, {"name": "w", "steps": [None]}])
 def test_anything_else_is_refused_with_the_same_kind_of_error(document: Any):
     assert str(refusal_of(document)).startswith("workflow")
 

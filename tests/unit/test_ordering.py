@@ -33,17 +33,12 @@ def test_among_equal_priorities_the_jobs_sequence_decides_before_the_tasks_age()
 
 
 def test_within_a_job_the_age_and_then_the_id_decide():
-    assert order_key(ATask(created_at=NOON - timedelta(seconds=1)), AJob()) < order_key(
-        ATask(UUID(int=1)), AJob()
-    )
+    assert order_key(ATask(created_at=NOON - timedelta(seconds=1)), AJob()) < order_key(ATask(UUID(int=1)), AJob())
     assert order_key(ATask(UUID(int=1)), AJob()) < order_key(ATask(UUID(int=2)), AJob())
 
 
 def test_the_next_task_is_the_first_in_that_order_or_none():
     urgent = ATask(UUID(int=9))
 
-    assert (
-        next_ordered_task([(ATask(), AJob()), (urgent, AJob(priority=3)), (ATask(), AJob(order_seq=1))])
-        is urgent
-    )
+    assert next_ordered_task([(ATask(), AJob()), (urgent, AJob(priority=3)), (ATask(), AJob(order_seq=1))]) is urgent
     assert next_ordered_task([]) is None

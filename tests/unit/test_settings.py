@@ -103,9 +103,7 @@ def test_systemd_credentials_are_found_by_the_name_of_their_variable(tmp_path: P
 
 
 def test_files_beside_the_configuration_are_laid_over_it_in_the_order_of_their_names(tmp_path: Path):
-    config = written(
-        tmp_path, "heartbeat_ttl_sec = 1\nbackoff_base_sec = 1\n[node]\nlabels = {a = 1, b = 1}\n"
-    )
+    config = written(tmp_path, "heartbeat_ttl_sec = 1\nbackoff_base_sec = 1\n[node]\nlabels = {a = 1, b = 1}\n")
     written(tmp_path, "heartbeat_ttl_sec = 9\n[node.labels]\nb = 2\n", "conf.d/10-one.toml")
     last = written(tmp_path, "heartbeat_ttl_sec = 3\n", "conf.d/20-two.toml")
     own = written(tmp_path, "backoff_base_sec = 4\n", "accsd.toml.d/00.toml")
@@ -159,9 +157,7 @@ def test_a_service_is_read_with_its_durations_sizes_and_limits(tmp_path: Path):
     )
 
 
-@pytest.mark.parametrize(
-    ("ttl", "heartbeat", "grace"), [(120, 10, 1), (20, 5, 1), (4, 1, 0.4), (0.5, 0.125, 0.05)]
-)
+@pytest.mark.parametrize(("ttl", "heartbeat", "grace"), [(120, 10, 1), (20, 5, 1), (4, 1, 0.4), (0.5, 0.125, 0.05)])
 def test_heartbeat_and_grace_follow_from_the_lease(ttl: float, heartbeat: float, grace: float):
     settings = load_settings(environ={"ACC_HEARTBEAT_TTL_SEC": str(ttl)})
 
@@ -237,9 +233,7 @@ def test_a_wrong_file_is_refused_with_the_place_and_the_file(tmp_path: Path, tex
 
 
 def test_all_problems_are_reported_at_once(tmp_path: Path):
-    message = refusal_of(
-        written(tmp_path, "log_level = 'loud'\n[database]\npool_size = 0"), ACC_BACKOFF_BASE_SEC="x"
-    )
+    message = refusal_of(written(tmp_path, "log_level = 'loud'\n[database]\npool_size = 0"), ACC_BACKOFF_BASE_SEC="x")
 
     assert len(message.splitlines()) == 3
     assert "backoff_base_sec must be a number (from environment ACC_BACKOFF_BASE_SEC)" in message
@@ -252,9 +246,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path):
 
 
 def test_a_table_that_is_a_number_is_refused_although_the_environment_fills_it(tmp_path: Path):
-    assert "database must be a table" in refusal_of(
-        written(tmp_path, "database = 3"), ACC_DB_URL="postgresql://h/a"
-    )
+    assert "database must be a table" in refusal_of(written(tmp_path, "database = 3"), ACC_DB_URL="postgresql://h/a")
 
 
 def test_who_needs_a_database_is_told_how_to_name_one():
