@@ -951,15 +951,16 @@ END $$;
 -- ---------------------------------------------------------------------------------------------------------------
 
 -- Makes the tasks of jobs that are running already and have none. One pass: a step's row becomes a task's row, and those
--- without dependencies wait at once. The caller has locked the workflows FOR SHARE, and admits the keys it returns.
+-- without dependencies wait at once. The caller admits the keys it returns.
 CREATE FUNCTION accs.make_tasks(p_job_ids uuid[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
   v_now  timestamptz := accs.clock();
   v_ms   bigint := accs.unix_ms(v_now);
   v_keys text[];
+  v_miscounted boolean;
 BEGIN
   WITH fresh AS MATERIALIZED (
-    SELECT accs.task_id(v_ms, s.step_no, j.id) AS id, j.id AS job_id, j.priority, j.order_seq, j.workflow_id, s.step_no, s.task_key,
+    SELECT accs.task_id(v_ms, s.step_no, j.id) AS id, j.id AS job_id, j.task_count, j.priority, j.order_seq, j.workflow_id, s.step_no, s.task_key,
            s.service, s.depends_on, s.max_attempts, s.params, s.node, s.lane, s.requires, s.concurrency_key, s.timeout_sec, s.backoff,
            CASE WHEN s.dependants IS NOT NULL THEN ARRAY(SELECT accs.task_id(v_ms, d, j.id) FROM unnest(s.dependants) d) END AS dependants
       FROM unnest(p_job_ids) AS o (id) JOIN public.jobs j ON j.id = o.id JOIN accs.steps s ON s.workflow_id = j.workflow_id
@@ -976,7 +977,13 @@ BEGIN
       FROM fresh WHERE depends_on = '{}'
     RETURNING key, hold
   )
-  SELECT array_agg(DISTINCT key) INTO v_keys FROM queued WHERE hold = 'key';
+  SELECT array_agg(DISTINCT key) FILTER (WHERE hold = 'key'), EXISTS (SELECT FROM fresh GROUP BY job_id HAVING count(*) <> max(task_count))
+    INTO v_keys, v_miscounted FROM queued;
+  IF v_miscounted THEN   -- the steps were written anew after the caller had counted them; a lock would let an open transaction stop the builder
+    UPDATE public.jobs j SET task_count = c.n, open_tasks = c.n, current_task_key = c.first
+      FROM (SELECT job_id, count(*) AS n, (array_agg(task_key ORDER BY step_no) FILTER (WHERE depends_on = '{}'))[1] AS first
+              FROM public.job_tasks WHERE job_id = ANY (p_job_ids) GROUP BY job_id) c WHERE j.id = c.job_id;
+  END IF;
   RETURN v_keys;
 END $$;
 
@@ -996,8 +1003,6 @@ DECLARE
 BEGIN
   SELECT array_agg(coalesce(u.id, accs.new_id()) ORDER BY n) INTO v_ids
     FROM unnest(p_workflow_ids, p_job_ids) WITH ORDINALITY AS u (workflow_id, id, n);
-  -- the steps must not be written anew between counting them and making the tasks
-  PERFORM FROM public.workflows WHERE id = ANY (p_workflow_ids) ORDER BY id FOR SHARE;
   WITH made AS (
     INSERT INTO public.jobs (id, workflow_id, status, current_task_key, priority, options, scheduled_at, created_at, started_at, updated_at,
                              created_by, trace_id, task_count, open_tasks, idempotency_key, order_seq)
@@ -1108,8 +1113,6 @@ BEGIN
   -- The pending rows are read without a lock: jobs come first in the lock order.
   v_want := coalesce(p_job_ids, ARRAY(SELECT p.job_id FROM accs.pending_jobs p WHERE p.due_at <= accs.clock() ORDER BY p.due_at LIMIT p_limit));
   v_want := ARRAY(SELECT id FROM public.jobs WHERE id = ANY (v_want) AND status = 'queued' ORDER BY id FOR NO KEY UPDATE SKIP LOCKED);
-  -- the steps must not be written anew between counting them and making the tasks
-  PERFORM FROM public.workflows WHERE id = ANY (ARRAY(SELECT DISTINCT workflow_id FROM public.jobs WHERE id = ANY (v_want))) ORDER BY id FOR SHARE;
 
   FOR v_row IN SELECT j.id, w.name, w.is_active, p.workflow_id AS plan FROM public.jobs j JOIN public.workflows w ON w.id = j.workflow_id
                  LEFT JOIN accs.plans p ON p.workflow_id = w.id WHERE j.id = ANY (v_want) AND (NOT w.is_active OR p.workflow_id IS NULL) LOOP

@@ -33,7 +33,8 @@ INSERT INTO jobs (id, workflow_id, status, progress, current_task_key, created_a
                   task_count, task_progress)
   SELECT job, (SELECT id FROM workflows WHERE name = 'noop'), 'done', 1, 'a', at, at, at, at, 1, 1 FROM filler;
 INSERT INTO job_tasks (id, job_id, task_key, service_name, status, progress, results, claimed_by, claimed_at,
-                       started_at, finished_at, created_at, updated_at, attempt_id, step_no, lane, outcome, outcome_attempt_id)
+                       started_at, finished_at, created_at, updated_at, attempt_id, step_no, lane, outcome,
+                       outcome_attempt_id)
   SELECT task, job, 'a', 'noop', 'done', 1, '{{}}', 'w', at, at, at, at, at, 1, 1,
          (SELECT lane FROM accs.steps JOIN workflows ON id = workflow_id WHERE name = 'noop'), 'done', 1 FROM filler;
 INSERT INTO task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
