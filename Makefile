@@ -10,7 +10,8 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 UV := $(shell command -v uv 2>/dev/null)
 PYTHON ?= python3
-PYTEST_WORKERS ?= 2
+# more workers than cores: forced races spend their time waiting
+PYTEST_WORKERS ?= 3
 PYTEST_ARGS ?=
 
 .PHONY: help install test check demo lock lock-check format clean

@@ -257,7 +257,9 @@ CREATE TABLE public.nodes (
   mac              text,
   provider_ref     text,
   script           text,
-  max_concurrency  jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(max_concurrency) = 'object')
+  max_concurrency  jsonb NOT NULL DEFAULT '{}'
+                   CHECK (jsonb_typeof(max_concurrency) = 'object'
+                          AND NOT jsonb_path_exists(max_concurrency, '$.* ? (@.type() != "number" || @ < 0 || @ > 1000000 || @.floor() != @)'))
 ) WITH (fillfactor = 50);
 
 -- Every task that ended in error, until it is redriven or dismissed.

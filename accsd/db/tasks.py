@@ -195,6 +195,11 @@ async def skip_tasks(db: Database, task_ids: Sequence[UUID], *, reason: str = "c
     return read_answers(rows)
 
 
+async def recheck_holds(db: Database) -> int:
+    """The net under pauses and keys: frees what nothing holds any more; how many. More than 0 now and then is normal."""
+    return await db.fetchval("SELECT accs.recheck_holds()", repeatable=True)
+
+
 # One task at a time, under the names of the original library.
 
 

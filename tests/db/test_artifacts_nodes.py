@@ -140,3 +140,11 @@ async def test_what_a_node_says_must_be_objects_and_known_words(conn: Connection
     ):
         with pytest.raises(asyncpg.CheckViolationError):
             await conn.execute(f"INSERT INTO nodes (name, {bad}")
+
+
+@pytest.mark.parametrize("offer", ['{"render": "x"}', '{"render": -1}', '{"render": 1.5}', '{"render": null}'])
+async def test_a_capacity_that_is_no_whole_number_is_refused_before_a_claim_could_stumble_over_it(
+    conn: Connection, offer: str
+):
+    with pytest.raises(asyncpg.CheckViolationError):
+        await conn.execute("SELECT name FROM accs.register_node('n', '{}', $1::text::jsonb)", offer)
