@@ -196,7 +196,7 @@ async def skip_tasks(db: Database, task_ids: Sequence[UUID], *, reason: str = "c
 
 
 async def recheck_holds(db: Database) -> int:
-    """The net under pauses and keys: frees what nothing holds any more; how many. More than 0 now and then is normal."""
+    """The net under pauses and keys: frees what nothing holds any more, and says how many."""
     return await db.fetchval("SELECT accs.recheck_holds()", repeatable=True)
 
 
