@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.support.checker import check
-from tests.support.cluster import Connection
+from tests.support.cluster import SERVER_NAMES, Connection, TestServer
 from tests.support.factory import (
     cancel,
     claim,
@@ -23,15 +23,16 @@ from tests.support.factory import (
 )
 from tests.support.racing import Race
 
-SIZE = 100_000
+# The full size once; on the other version a fifth shows the same plans in a fifth of the time.
+FULL_SIZE = 100_000
 T = TypeVar("T")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
-def fan_and_chain() -> list[dict[str, Any]]:
+def fan_and_chain(size: int) -> list[dict[str, Any]]:
     """Half of it depends on one root, the other half is one long chain (of another service, to take them apart)."""
-    half = SIZE // 2
+    half = size // 2
     fan = [step("root"), *(step(f"leaf{i}", after="root") for i in range(half - 1))]
     return fan + [step(f"s{i}", "video", after=[f"s{i - 1}"] if i else []) for i in range(half)]
 
@@ -67,19 +68,22 @@ async def audio_jobs(conn: Connection, count: int) -> None:
     await conn.fetch("SELECT * FROM accs.submit_jobs($1)", [flow] * count)
 
 
-async def test_a_job_of_100_000_tasks_does_not_stop_the_others(conn: Connection, race: Race) -> None:
+async def test_a_job_of_100_000_tasks_does_not_stop_the_others(
+    conn: Connection, race: Race, server: TestServer
+) -> None:
+    size = FULL_SIZE if server.name == SERVER_NAMES[0] else FULL_SIZE // 5
     print()
     await conn.execute("SET jit = off")  # for the checker: PostgreSQL 15 would compile it for longer than it runs
     await node(conn)
     await audio_jobs(conn, 10_000)
     await conn.execute("ANALYZE")  # statistics of many small jobs, as they stand where a large one is rare
     other = await race.session()
-    flow = await timed("workflow written", workflow(conn, *fan_and_chain()))
+    flow = await timed("workflow written", workflow(conn, *fan_and_chain(size)))
     await other.execute("INSERT INTO jobs (workflow_id) VALUES ($1)", flow)
     (made,) = await while_others_claim(conn, "instantiated", other.fetch("SELECT * FROM accs.instantiate_due_jobs()"))
     job_id = made["job_id"]
-    assert (await job(conn, job_id))["open_tasks"] == SIZE
-    assert await conn.fetchval("SELECT count(*) FROM job_tasks WHERE job_id = $1", job_id) == SIZE
+    assert (await job(conn, job_id))["open_tasks"] == size
+    assert await conn.fetchval("SELECT count(*) FROM job_tasks WHERE job_id = $1", job_id) == size
 
     (root,) = await started(other)
     await while_others_claim(conn, "the root of the fan finished", finish(other, root))
@@ -96,7 +100,7 @@ async def test_a_job_of_100_000_tasks_does_not_stop_the_others(conn: Connection,
     assert [row["answer"] for row in await while_others_claim(conn, "all of it but 3051 opened again", again)] == [
         "accepted"
     ]
-    assert (await job(conn, job_id))["open_tasks"] == SIZE - 3051  # the root, 3,000 leaves and 50 links are done
+    assert (await job(conn, job_id))["open_tasks"] == size - 3051  # the root, 3,000 leaves and 50 links are done
     await timed("checked", check(conn))
 
 
