@@ -118,6 +118,9 @@ def _death_wish(wish: signal.Signals) -> Callable[[], None]:
 
     def ask_the_kernel() -> None:
         # Runs between fork and exec, after the change of user (which would clear the wish again).
+        if signal.getsignal(wish) is signal.SIG_IGN:
+            # A shell starts what runs in its background with SIGINT ignored, and that is inherited.
+            signal.signal(wish, signal.SIG_DFL)
         _LIBC.prctl(_PR_SET_PDEATHSIG, int(wish), 0, 0, 0)
         if os.getppid() != parent:  # the parent died before the wish was made
             os._exit(1)

@@ -86,6 +86,7 @@ def test_a_child_gets_its_signal_when_the_parent_is_killed(tmp_path: Path) -> No
             sys.executable,
             "-c",
             "import signal, time; from pathlib import Path; from accsd import proc\n"
+            "signal.signal(signal.SIGINT, signal.SIG_IGN)  # as for what a shell starts in its background\n"
             "child = proc.spawn(['sleep', '60'], when_parent_dies=signal.SIGINT)\n"
             f"Path({str(pid_file)!r}).write_text(f'{{child.pid}}\\n'); time.sleep(60)",
         ],
