@@ -275,12 +275,12 @@ async def test_a_workflow_that_changes_during_a_submission_leaves_the_counts_rig
     """The job's row and its tasks are written by two statements; the steps must be those of one moment."""
     shape = await workflow(conn, *chain("a", "b"))
     pending = await insert(conn, shape)
-    gate, author = await connect(), await connect()
-    for call in (submit_to(await connect(), shape), instantiate(await connect(), pending)):
+    gate, author, submitter, builder = [await connect() for _ in range(4)]
+    for caller, call in ((submitter, submit_to(submitter, shape)), (builder, instantiate(builder, pending))):
         async with gate.transaction():
             await gate.execute("LOCK TABLE task_events IN EXCLUSIVE MODE")
             late = asyncio.ensure_future(call)
-            await some_session_waits(conn)
+            await blocked(caller, conn)
             change = asyncio.ensure_future(
                 author.execute("UPDATE workflows SET steps = $1", [step("x"), step("y"), step("z"), step("zz")])
             )
@@ -291,15 +291,6 @@ async def test_a_workflow_that_changes_during_a_submission_leaves_the_counts_rig
         "SELECT * FROM jobs j WHERE task_count <> (SELECT count(*) FROM job_tasks t WHERE t.job_id = j.id)"
     )
     assert wrong == []
-
-
-async def some_session_waits(conn: Connection) -> None:
-    deadline = asyncio.get_running_loop().time() + 5
-    while not await conn.fetchval(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    ):
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.01)
 
 
 async def test_a_task_is_identified_in_the_order_of_its_steps_also_beyond_16384(conn: Connection):

@@ -53,6 +53,7 @@ from tests.support.eventually import eventually
 from tests.support.library import name_in, opened, settings_of, tcp_url, url_as
 
 LEASE = timedelta(seconds=60)
+SLEEPING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
 ONE_STEP = WorkflowDef(name="w", steps=[WorkflowStep(key="a", service="render")])
 
 
@@ -245,7 +246,7 @@ async def test_repeatable_calls_survive_a_restart_and_others_raise_once(server: 
             workflow = await prepared(db)
             acknowledged = [await submit_job(db, Submission(workflow))]
             sleeper = asyncio.ensure_future(db.fetch("SELECT pg_sleep(60)"))
-            await asyncio.sleep(0.05)
+            await eventually(lambda: db.fetchval(SLEEPING), what="the call's arrival at the server")
 
             os.kill(first.postmaster_pid, signal.SIGQUIT)  # pg_ctl stop -m immediate
             with pytest.raises(DatabaseUnavailable):
@@ -482,24 +483,25 @@ async def test_one_row_that_no_parser_reads_does_not_stop_the_others(db_url: str
 # The end of a pool
 
 
-async def test_closing_waits_for_a_call_under_way(db_url: str):
+async def test_closing_waits_for_a_call_under_way(db_url: str, conn: Connection):
     async with opened(db_url) as db:
-        call = asyncio.ensure_future(db.fetchval("SELECT 7 FROM pg_sleep(0.3)"))
-        await asyncio.sleep(0.1)
+        call = asyncio.ensure_future(db.fetchval("SELECT 7 FROM pg_sleep(0.5)"))
+        await eventually(lambda: conn.fetchval(SLEEPING), what="the call's arrival at the server")
         await db.close()
         assert await call == 7
 
 
 async def test_closing_ends_in_time_though_a_connection_never_comes_back(db_url: str):
     db = await Database.open(settings_of(db_url, statement_timeout_sec=0.3))
-    never = asyncio.Event()
+    held, never = asyncio.Event(), asyncio.Event()
 
     async def hold() -> None:
         async with db.acquire():
+            held.set()
             await never.wait()
 
     holder = asyncio.ensure_future(hold())
-    await asyncio.sleep(0.05)
+    await held.wait()
     with Stopwatch() as watch:
         await db.close()
     assert watch.seconds < 2
