@@ -2,15 +2,18 @@
 
 Every child leads a session of its own: a stop reaches its whole group, and a terminal's Ctrl-C does not.
 A stop is a polite signal, a grace, SIGKILL, and then a look whether the group has really gone.
+
+`spawn`, `run` and `stop` are for synchronous code; `call` and `streaming` for the event loop.
 """
 
+import asyncio
 import ctypes
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -99,6 +102,120 @@ def stop(
         if not _wait_until(lambda: not _living_members(child.pid), reap_within):
             raise TimeoutError(f"process group {child.pid} survived SIGKILL: {_living_members(child.pid)}")
     return child.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A short command's end: its exit code (negative: the signal that ended it) and what it wrote."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def said(self) -> str:
+        """Its last words, for an error message."""
+        return (self.stderr or self.stdout).decode(errors="replace").strip()[-2000:]
+
+
+async def call(
+    argv: Sequence[str | Path],
+    *,
+    within: timedelta,
+    stdin: bytes = b"",
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    keep: int = 8 * 1024 * 1024,
+) -> Called:
+    """Run a short command to its end without blocking the loop. What it writes beyond `keep` bytes is dropped.
+
+    Raises TimeoutError (and the whole group is gone), or OSError where it can't be executed.
+    """
+    async with streaming(argv, stdin=stdin, env=env, cwd=cwd) as child:
+        try:
+            async with asyncio.timeout(within.total_seconds()):
+                stdout, stderr, code = await asyncio.gather(
+                    _read_at_most(child.stdout, keep), _read_at_most(child.stderr, keep), child.wait()
+                )
+        except TimeoutError as error:
+            raise TimeoutError(f"{argv[0]} did not end within {within}") from error
+    return Called(code, stdout, stderr)
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """A child whose output is read while it runs. Read with read(n): a line may be longer than any buffer."""
+
+    process: asyncio.subprocess.Process
+    stdout: asyncio.StreamReader
+    stderr: asyncio.StreamReader
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    async def wait(self) -> int:
+        """Negative: the signal that ended it. Does not wait for its output to end."""
+        return await self.process.wait()
+
+
+@asynccontextmanager
+async def streaming(
+    argv: Sequence[str | Path],
+    *,
+    stdin: bytes = b"",
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    grace: timedelta = timedelta(0),
+) -> AsyncGenerator[Streaming]:
+    """A child for as long as the block lasts; afterwards its whole group is gone (TERM and `grace` first, if any).
+
+    It dies with this process: what shall outlive it is started by `spawn`.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *[os.fspath(part) for part in argv],
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=env,
+        cwd=cwd,
+        start_new_session=True,
+        preexec_fn=_death_wish(signal.SIGKILL),
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    writing = asyncio.ensure_future(_write_all(process.stdin, stdin))
+    try:
+        yield Streaming(process, process.stdout, process.stderr)
+    finally:
+        writing.cancel()
+        await asyncio.shield(_end(process, grace))
+
+
+async def _write_all(pipe: asyncio.StreamWriter, data: bytes) -> None:
+    with suppress(OSError):  # a child that does not read its stdin is not an error
+        pipe.write(data)
+        await pipe.drain()
+        pipe.close()
+
+
+async def _read_at_most(pipe: asyncio.StreamReader, keep: int) -> bytes:
+    kept = bytearray()
+    while chunk := await pipe.read(65536):
+        kept += chunk[: max(0, keep - len(kept))]
+    return bytes(kept)
+
+
+async def _end(process: asyncio.subprocess.Process, grace: timedelta) -> None:
+    if process.returncode is None and grace:
+        _signal_group(process.pid, signal.SIGTERM)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace.total_seconds()):
+                await process.wait()
+    # The leader may have ended and been reaped; while a member of its group lives, the group's id is not reused.
+    _signal_group(process.pid, signal.SIGKILL)
+    await process.wait()
 
 
 def is_running(pid: int, *, with_arguments: Sequence[str] = ()) -> bool:

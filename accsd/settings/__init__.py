@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from accsd.errors import ConfigError
 from accsd.settings.layers import DEFAULT, Layers
-from accsd.settings.model import Database, Limits, NodeSettings, Service, Settings, Storage
+from accsd.settings.model import Compose, Database, Http, Limits, NodeSettings, Service, Settings, Storage
 from accsd.settings.sources import (
     VARIABLES,
     concurrency_variables,
@@ -28,7 +28,7 @@ from accsd.settings.sources import (
 )
 from accsd.validation import Problem, problems
 
-__all__ = ["Database", "Limits", "NodeSettings", "Service", "Settings", "Storage", "load_settings"]
+__all__ = ["Compose", "Database", "Http", "Limits", "NodeSettings", "Service", "Settings", "Storage", "load_settings"]
 
 
 def load_settings(config: Path | str | None = None, *, environ: Mapping[str, str] | None = None) -> Settings:

@@ -4,6 +4,8 @@ import re
 import socket
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 from urllib.parse import urlsplit
 
@@ -115,8 +117,42 @@ Labels = Annotated[dict[str, Any], BeforeValidator(_from_text), AfterValidator(c
 class NodeSettings(_Section):
     """[node]"""
 
-    name: str = Field(default_factory=socket.gethostname, min_length=1, max_length=200)
+    name: str = Field(default_factory=socket.gethostname, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")
     labels: Labels = Field(default_factory=dict)
+    state_dir: Path | None = None
+    min_free_disk: Size = 512 * 1024 * 1024
+    # how this machine is woken; the node registers them, the control host uses them
+    wake_method: Literal["wol", "provider", "script"] | None = None
+    mac: str | None = Field(default=None, pattern=r"^[0-9A-Fa-f]{2}([:-][0-9A-Fa-f]{2}){5}$")
+    provider_ref: str | None = Field(default=None, min_length=1, max_length=2000)
+    script: str | None = Field(default=None, min_length=1, max_length=2000)
+
+
+class Compose(_Section):
+    """[compose]: this node's own compose file, whose labelled services it serves."""
+
+    file: Path | None = None
+    project: str | None = Field(default=None, pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
+
+
+class Http(_Section):
+    """[http]: metrics and health, off unless an address is given."""
+
+    listen: str | None = Field(default=None, pattern=r"^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):\d{1,5}$")
+    token: SecretStr | None = Field(default=None, min_length=16)
+
+    @model_validator(mode="after")
+    def _only_this_machine_without_a_token(self) -> Self:
+        if self.listen is not None and self.token is None and not _is_loopback(self.listen.rpartition(":")[0]):
+            raise InvalidValue("has a listen address that other machines can reach, and no token")
+        return self
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class Limits(_Section):
@@ -133,7 +169,9 @@ class Service(_Section):
     runner: Literal["process", "compose"] = "compose"
     command: list[Annotated[str, Field(min_length=1)]] | None = Field(default=None, min_length=1)
     concurrency: int = Field(default=1, ge=0, le=100_000)
+    environment: dict[str, str] = Field(default_factory=dict)
     timeout: Duration | None = None
+    stop_grace: Duration = timedelta(seconds=10)
     idle_stop: Duration | None = None
     limits: Limits = Field(default_factory=Limits)
     requires: Labels = Field(default_factory=dict)
@@ -154,11 +192,16 @@ class Settings(_Section):
     database: Database = Field(default_factory=Database)
     storage: Storage = Field(default_factory=Storage)
     node: NodeSettings = Field(default_factory=NodeSettings)
+    compose: Compose = Field(default_factory=Compose)
+    http: Http = Field(default_factory=Http)
     services: dict[ServiceName, Service] = Field(default_factory=dict)
     heartbeat_ttl_sec: Seconds = 120.0
     backoff_base_sec: Seconds = 15.0
     # A channel's name has at most 63 bytes and the name of a service 40.
     notify_channel_prefix: str = Field(default="accs_", pattern=r"^[a-z_][a-z0-9_]{0,22}$")
+    poll_sec: Seconds = 10.0
+    poll_deaf_sec: Seconds = 2.0
+    drain_sec: Annotated[float, Field(ge=0, le=86400)] = 30.0
     log_level: Literal["debug", "info", "warn", "error"] = "info"
 
     # Not fields, because nobody may set them in a file; `remember` fills them when all layers are known.
@@ -206,7 +249,7 @@ class Settings(_Section):
         for url in (self.database.url, self.database.listen_url):
             if url is not None:
                 yield from database_url.secrets_of(url.get_secret_value())
-        for key in (self.storage.access_key, self.storage.secret_key):
+        for key in (self.storage.access_key, self.storage.secret_key, self.http.token):
             if key is not None:
                 yield key.get_secret_value()
 

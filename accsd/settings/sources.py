@@ -22,17 +22,33 @@ VARIABLES: Final[Mapping[str, str]] = {
     "ACC_MINIO_BUCKET": "storage.bucket",
     "ACC_NODE_NAME": "node.name",
     "ACC_NODE_LABELS": "node.labels",
+    "ACC_STATE_DIR": "node.state_dir",
+    "ACC_COMPOSE_FILE": "compose.file",
+    "ACC_COMPOSE_PROJECT": "compose.project",
+    "ACC_HTTP_LISTEN": "http.listen",
+    "ACC_HTTP_TOKEN": "http.token",
+    "ACC_POLL_SEC": "poll_sec",
+    "ACC_POLL_DEAF_SEC": "poll_deaf_sec",
+    "ACC_DRAIN_SEC": "drain_sec",
     "ACC_BACKOFF_BASE_SEC": "backoff_base_sec",
     "ACC_HEARTBEAT_TTL_SEC": "heartbeat_ttl_sec",
     "ACC_NOTIFY_CHANNEL_PREFIX": "notify_channel_prefix",
     "ACC_LOG_LEVEL": "log_level",
 }
 CONCURRENCY_PREFIX: Final = "ACC_MAX_CONCURRENCY_"
-SECRETS: Final = ("ACC_DB_URL", "ACC_DB_LISTEN_URL", "ACC_MINIO_ACCESS_KEY", "ACC_MINIO_SECRET_KEY")
+SECRETS: Final = ("ACC_DB_URL", "ACC_DB_LISTEN_URL", "ACC_MINIO_ACCESS_KEY", "ACC_MINIO_SECRET_KEY", "ACC_HTTP_TOKEN")
 
 # Ours too, but not settings: what a task finds in its environment, and what the tests say to themselves.
 _NOT_SETTINGS: Final = frozenset(
-    {"ACC_JOB_ID", "ACC_JOB_TASK_ID", "ACC_ATTEMPT_ID", "ACC_TRACE_ID", "ACC_TASK_FILE", "ACC_FAILPOINTS"}
+    {
+        "ACC_JOB_ID",
+        "ACC_JOB_TASK_ID",
+        "ACC_ATTEMPT_ID",
+        "ACC_TRACE_ID",
+        "ACC_TASK_FILE",
+        "ACC_WORKDIR",
+        "ACC_FAILPOINTS",
+    }
 )
 _TEST_PREFIX: Final = "ACC_TEST_"
 

@@ -108,3 +108,30 @@ def test_is_running_compares_whole_arguments_in_sequence() -> None:
         assert not proc.is_running(child.pid, with_arguments=["0.25", "60.5"])
     finally:
         proc.stop(child)
+
+
+async def test_a_short_command_is_called_without_blocking_the_loop():
+    called = await proc.call(
+        ["sh", "-c", "cat; echo no >&2; exit 3"], within=timedelta(seconds=10), stdin=b"x" * 300_000
+    )
+    assert (called.code, len(called.stdout), called.said) == (3, 300_000, "no")
+
+
+async def test_a_call_that_takes_too_long_leaves_nobody_behind():
+    with pytest.raises(TimeoutError, match="did not end within"):
+        await proc.call(["sh", "-c", "sleep 7341 & sleep 7341"], within=timedelta(seconds=0.3))
+    assert not [
+        pid
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+        if proc.is_running(pid, with_arguments=["7341"])
+    ]
+
+
+async def test_a_streamed_child_and_its_children_end_with_the_block():
+    async with proc.streaming(["sh", "-c", "trap '' TERM; sleep 7342 & echo ready; sleep 7342"]) as child:
+        assert await child.stdout.read(6) == b"ready\n"
+    assert not [
+        pid
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+        if proc.is_running(pid, with_arguments=["7342"])
+    ]

@@ -1,0 +1,82 @@
+"""Named points at which a test makes the process misbehave: ACC_FAILPOINTS=claim.committed:kill,artifact.row:pause.
+
+Off in production: without the variable every point is one look into an empty dictionary. Random faults alone miss
+bugs that a directed one finds in seconds.
+
+    kill    SIGKILL to this process     pause   SIGSTOP to it (the test continues it)
+    raise   an exception                cut     the next database call loses its connection (the pool's are cut)
+"""
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final
+
+from accsd.errors import ConfigError
+
+ACTIONS: Final = ("kill", "pause", "raise", "cut")
+
+# In the order in which an attempt meets them.
+POINTS: Final = (
+    "claim.sent",
+    "claim.committed",
+    "runner.created",
+    "runner.started",
+    "start.committed",
+    "line.first",
+    "heartbeat.sent",
+    "artifact.put",
+    "artifact.row",
+    "finish.sent",
+    "finish.committed",
+    "cleanup",
+    "instantiate.committed",
+    "reclaim.committed",
+)
+
+_armed: dict[str, str] = {}
+_cutters: list[Callable[[], None]] = []
+
+
+class Injected(Exception):
+    """Raised by a failpoint that was told to."""
+
+
+def arm(text: str | None) -> None:
+    """What ACC_FAILPOINTS says; None or empty disarms all."""
+    _armed.clear()
+    for item in filter(None, (part.strip() for part in (text or "").split(","))):
+        point, _, action = item.partition(":")
+        if point not in POINTS or action not in ACTIONS:
+            raise ConfigError(
+                f'ACC_FAILPOINTS: "{item}" is not point:action',
+                hint=f"points: {', '.join(POINTS)}; actions: {', '.join(ACTIONS)}",
+            )
+        _armed[point] = action
+
+
+def armed() -> Mapping[str, str]:
+    return dict(_armed)
+
+
+def when_cut(cutter: Callable[[], None]) -> None:
+    """For the pool: how `cut` severs its connections."""
+    _cutters.append(cutter)
+
+
+def hit(point: str) -> None:
+    """Each armed point fires once."""
+    if not _armed or (action := _armed.pop(point, None)) is None:
+        return
+    match action:
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "pause":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "cut":
+            for cutter in _cutters:
+                with suppress(OSError):
+                    cutter()
+        case _:
+            raise Injected(point)

@@ -1,0 +1,152 @@
+"""What the attempt (work/attempt.py) asks of a runner, and what it gets back.
+
+One runner serves one service on this node. The attempt's folder is made and removed by the caller; a runner keeps its
+own files in it and reads the envelope from it. Nothing here decides about retries: a runner reports what it saw.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+from accsd.model.outcome import ErrorCode
+
+TASK_FILE: Final = "task.json"  # the envelope, one line of JSON, in the attempt's folder
+WORK_FOLDER: Final = "work"  # the task's own folder, in the attempt's folder
+
+# What a runner needs to go on after a restart without losing or repeating a byte. JSON; only the runner reads it.
+Cursor = Mapping[str, Any]
+NO_CURSOR: Final[Cursor] = {}
+
+
+class Stream(StrEnum):
+    STDOUT = "stdout"
+    STDERR = "stderr"
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptKey:
+    """One attempt at one task, and never another: the name of its folder, its container and its labels."""
+
+    task_id: UUID
+    attempt_id: int
+
+    def __str__(self) -> str:
+        return f"{self.task_id}.{self.attempt_id}"
+
+    @classmethod
+    def parse(cls, text: str) -> "AttemptKey":
+        """ValueError if it is none."""
+        task, _, attempt = text.rpartition(".")
+        return cls(UUID(task), int(attempt))
+
+
+@dataclass(frozen=True, slots=True)
+class Workdir:
+    """The task's folder: where it lies on this machine, and what the task calls it."""
+
+    here: Path
+    seen: str
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """All that a runner needs to start one attempt. The envelope is in `folder / TASK_FILE` already."""
+
+    key: AttemptKey
+    job_id: UUID
+    service: str
+    folder: Path
+    workdir: Workdir | None
+    environ: Mapping[str, str] = field(default_factory=dict[str, str])  # ACC_JOB_ID, ACC_ATTEMPT_ID …
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Bytes as they came, cut anywhere; `cursor` stands behind them."""
+
+    stream: Stream
+    data: bytes
+    cursor: Cursor
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How it ended, as far as looking at the process or container tells (never: that its output ended).
+
+    `cause` is what the runner itself knows: oom, pids_limit, killed, start_failed, image_missing, worker_lost. Without
+    one the exit code speaks.
+    """
+
+    exit_code: int | None = None
+    cause: ErrorCode | None = None
+    detail: str | None = None
+    max_rss_bytes: int | None = None
+    cpu: timedelta | None = None
+
+
+TakeOutput = Callable[[Output], Awaitable[None]]
+
+
+class Execution(Protocol):
+    """One attempt under way."""
+
+    @property
+    def key(self) -> AttemptKey: ...
+
+    async def watch(self, take: TakeOutput, since: Cursor = NO_CURSOR) -> Ending:
+        """Hands on all output from `since` until the work has ended and its output is drained (bounded after the end:
+        a grandchild may hold stdout open). `take` is awaited before more is read. If cancelled, the work goes on."""
+        ...
+
+    async def stop(self, grace: timedelta) -> None:
+        """TERM, grace, KILL, verified gone: grandchildren and whatever runs inside the container too. Idempotent, and
+        safe while watch() runs, which then returns."""
+        ...
+
+    async def remove(self) -> None:
+        """Nothing is left of it afterwards (the folder is the caller's). Idempotent."""
+        ...
+
+
+class Runner(Protocol):
+    """How one service runs on this node."""
+
+    @property
+    def service(self) -> str: ...
+
+    def workdir(self, key: AttemptKey, folder: Path) -> Workdir | None:
+        """Where the task will find its folder; None where this mode has none. The caller makes and removes it."""
+        ...
+
+    async def check(self) -> None:
+        """Raises Unavailable while this node cannot take work of the service (asked before a claim, often: cheap)."""
+        ...
+
+    async def start(self, launch: Launch) -> Execution:
+        """Starts it, once: a second call for the same key finds the first one's. Raises AttemptFailed with an ErrorCode
+        where it cannot be started, Unavailable where the engine does not answer."""
+        ...
+
+    async def survivors(self) -> Sequence[AttemptKey]:
+        """What is still here of earlier attempts of this service and node, running or ended: processes, containers."""
+        ...
+
+    async def adopt(self, launch: Launch) -> Execution | None:
+        """Takes up a survivor; None where this mode cannot, or nothing of it is left that would tell its end."""
+        ...
+
+    async def discard(self, key: AttemptKey, folder: Path | None) -> None:
+        """Stops and removes a survivor, verified gone. Idempotent. Never touches what does not bear our labels."""
+        ...
+
+    async def rest(self, idle_for: timedelta) -> bool:
+        """Called when the service has had no attempt for so long; whether something was stopped."""
+        ...
+
+    async def close(self) -> None:
+        """The agent stops; attempts that shall go on are left alone."""
+        ...
