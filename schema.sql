@@ -14,6 +14,7 @@
 --                     taken), 'paused' (its workflow is paused).
 --   accs.live         one narrow row for each task that is starting or running: capacity, keys and leases are
 --                     counted here, so that they are derived from what really runs.
+--   accs.wake_tries   the last try to wake each node, so that several builders make it once.
 --
 --   So a claim never meets a finished, blocked or future task, and no index covers a column of jobs or job_tasks
 --   that changes at a transition: those updates are HOT. (docs/decisions/0001 has the figures.)
@@ -23,6 +24,7 @@
 --   finish_tasks (done, or error with retry) → its dependants become claimable in the same statement → the last
 --   finish closes the job.
 --   Beside the way: release_tasks, reclaim_tasks, adopt_tasks, skip_tasks, cancel_jobs, redrive, retry_jobs.
+--   The net: repair, which finds accs.damage empty or mends it; recheck_holds, close_jobs.
 --
 -- RULES
 --   Lock order: jobs by id (FOR NO KEY UPDATE) → waiting → job_tasks by id → live → concurrency_keys by key.
@@ -247,6 +249,7 @@ CREATE TABLE public.task_artifacts (
 
 CREATE INDEX task_artifacts_job ON public.task_artifacts (job_id);
 CREATE INDEX task_artifacts_task ON public.task_artifacts (job_task_id);
+CREATE INDEX task_artifacts_input ON public.task_artifacts (job_id) WHERE kind = 'input' AND job_task_id IS NULL;   -- task_inputs
 
 CREATE TABLE public.nodes (
   name             text PRIMARY KEY CHECK (name <> ''),
@@ -339,6 +342,8 @@ CREATE TABLE accs.steps (
   PRIMARY KEY (workflow_id, step_no)
 );
 
+CREATE INDEX steps_roots ON accs.steps (workflow_id, lane, concurrency_key) WHERE depends_on = '{}';   -- wake_demand
+
 CREATE TABLE accs.pauses (
   kind    text NOT NULL CHECK (kind IN ('service', 'workflow', 'node')),
   name    text NOT NULL,
@@ -389,6 +394,15 @@ CREATE TABLE accs.live (
 -- none on lease_until: what is live is little, reclaim reads all of it, and heartbeats stay HOT
 CREATE INDEX live_node ON accs.live (node, service);                     -- capacity; an owner's own leases
 CREATE INDEX live_key ON accs.live (key) WHERE key IS NOT NULL;          -- admit, claim_tasks
+
+-- The last try to wake each node. try_id is the fence of whoever makes it; ok is null until he has said how it ended.
+CREATE TABLE accs.wake_tries (
+  node      text PRIMARY KEY REFERENCES public.nodes (name) ON DELETE CASCADE,
+  try_id    uuid NOT NULL,
+  tried_at  timestamptz NOT NULL,
+  ok        boolean,
+  tries     int NOT NULL DEFAULT 1    -- since the node was last seen
+) WITH (fillfactor = 50);
 
 -- How a verb answers one row. The db_ columns are what the database holds when it refuses (D5).
 CREATE TYPE accs.answer AS (
@@ -809,6 +823,30 @@ CREATE FUNCTION accs.append_events(
          AS e (job_id, task_id, source, level, type, message, data)
   RETURNING id
 $$;
+
+-- What attempts say of themselves, in the order given. Only of those that hold their lease: a zombie's words are dropped.
+-- Answers for each attempt how many were accepted; none: it is stale. Without a lock: an attempt that ends at this moment
+-- has said it while it was alive.
+CREATE FUNCTION accs.append_task_events(
+  p_owner text, p_task_ids uuid[], p_attempt_ids int[], p_levels text[], p_types text[], p_messages text[], p_data jsonb[]
+) RETURNS TABLE (task_id uuid, attempt_id int, accepted int) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_now timestamptz := accs.clock();
+BEGIN
+  RETURN QUERY
+  WITH said AS MATERIALIZED (
+    SELECT s.*, l.job_id, l.service
+      FROM unnest(p_task_ids, p_attempt_ids, p_levels, p_types, p_messages, p_data) WITH ORDINALITY
+             AS s (task_id, attempt_id, level, type, message, data, n)
+      LEFT JOIN accs.live l ON l.task_id = s.task_id AND l.attempt_id = s.attempt_id AND l.owner = p_owner AND l.lease_until > v_now
+  ), logged AS (
+    INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
+    SELECT s.job_id, s.task_id, v_now, 'service:' || s.service, coalesce(s.level, 'info'), coalesce(s.type, 'log'), s.message, s.data, s.attempt_id
+      FROM said s WHERE s.job_id IS NOT NULL ORDER BY s.n
+  )
+  SELECT s.task_id, s.attempt_id, count(s.job_id)::int FROM said s GROUP BY s.task_id, s.attempt_id;
+END $$;
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Pieces that the verbs share
@@ -1736,9 +1774,9 @@ BEGIN
 END $$;
 
 -- Gives tasks back without spending an attempt (the agent drains, or its machine can't do the work now). p_lost counts it
--- among the owners lost, which are bounded.
+-- among the owners lost, which are bounded; p_code and p_reason say what was lost, and stay with the task.
 CREATE FUNCTION accs.release_tasks(p_task_ids uuid[], p_attempt_ids int[], p_owner text, p_reason text DEFAULT NULL,
-                                   p_lost boolean DEFAULT false, p_delay interval DEFAULT NULL)
+                                   p_lost boolean DEFAULT false, p_delay interval DEFAULT NULL, p_code text DEFAULT 'worker_lost')
 RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -1751,7 +1789,7 @@ BEGIN
     JOIN (SELECT * FROM public.job_tasks WHERE id = ANY (p_task_ids) ORDER BY id FOR NO KEY UPDATE) t
       ON t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > accs.clock() AND t.status IN ('starting', 'running');
   IF v_ids <> '{}' THEN
-    v_keys := accs.end_attempts(v_ids, v_outcome, array_fill(CASE WHEN p_lost THEN 'worker_lost' END, ARRAY[cardinality(v_ids)]),
+    v_keys := accs.end_attempts(v_ids, v_outcome, array_fill(CASE WHEN p_lost THEN coalesce(p_code, 'worker_lost') END, ARRAY[cardinality(v_ids)]),
                                 array_fill(p_reason, ARRAY[cardinality(v_ids)]), NULL, NULL, p_delay);
     IF v_keys IS NOT NULL THEN
       PERFORM accs.admit(v_keys);
@@ -2206,6 +2244,103 @@ CREATE FUNCTION accs.register_node(
   RETURNING n.*
 $$;
 
+-- What wants a node within p_ahead (A13, tick 2), by service, labels and named node: tasks that are claimable or will be when
+-- their backoff ends, and the first steps of jobs that will be due; of a concurrency key as many as may run at once. Looks at
+-- no more than 1,000 jobs ahead, 1,000 tasks of a lane and 1,000 first steps of a workflow: more would wake nobody else.
+CREATE FUNCTION accs.wake_demand(p_ahead interval DEFAULT '5 min')
+RETURNS TABLE (service text, requires jsonb, node text, tasks int, due_in interval, job_id uuid) LANGUAGE sql STABLE AS $$
+  WITH paused AS MATERIALIZED (
+    SELECT f.id FROM accs.pauses p JOIN public.workflows f ON f.name = p.name WHERE p.kind = 'workflow'
+  ), lane AS MATERIALIZED (
+    SELECT * FROM accs.lanes l WHERE NOT EXISTS (SELECT FROM accs.pauses p WHERE p.kind = 'service' AND p.name = l.service)
+  ), near AS MATERIALIZED (
+    SELECT l.id AS lane, w.* FROM lane l, LATERAL (
+      (SELECT w.task_id, w.key, accs.clock() AS due_at, w.rank, w.order_seq FROM accs.waiting w
+        WHERE w.lane = l.id AND w.hold IS NULL ORDER BY w.rank, w.order_seq, w.created_at, w.task_id LIMIT 1000)
+      UNION ALL
+      (SELECT w.task_id, w.key, w.due_at, w.rank, w.order_seq FROM accs.waiting w
+        WHERE w.lane = l.id AND w.hold = 'backoff' AND w.due_at <= accs.clock() + p_ahead ORDER BY w.due_at LIMIT 1000)) w
+  ), due AS (
+    SELECT j.workflow_id, count(*) AS jobs, min(p.due_at) AS due_at, (array_agg(p.job_id ORDER BY p.due_at, j.order_seq))[1] AS first
+      FROM (SELECT * FROM accs.pending_jobs WHERE due_at <= accs.clock() + p_ahead ORDER BY due_at LIMIT 1000) p
+      JOIN public.jobs j ON j.id = p.job_id JOIN public.workflows f ON f.id = j.workflow_id
+     WHERE f.is_active AND j.workflow_id NOT IN (SELECT id FROM paused) GROUP BY j.workflow_id
+  ), wanted AS (
+    SELECT n.lane, n.key, count(*) AS tasks, min(n.due_at) AS due_at,
+           (array_agg(n.task_id ORDER BY n.due_at, n.rank, n.order_seq))[1] AS first_task, NULL::uuid AS first_job
+      FROM near n
+     WHERE NOT EXISTS (SELECT FROM paused)   -- a retry of a paused workflow is held only when it is due
+        OR NOT EXISTS (SELECT FROM public.job_tasks t JOIN public.jobs j ON j.id = t.job_id
+                        WHERE t.id = n.task_id AND j.workflow_id IN (SELECT id FROM paused))
+     GROUP BY n.lane, n.key
+    UNION ALL
+    SELECT s.lane, s.concurrency_key, d.jobs * s.steps, d.due_at, NULL, d.first
+      FROM due d, LATERAL (
+        SELECT r.lane, r.concurrency_key, count(*) AS steps
+          FROM (SELECT lane, concurrency_key FROM accs.steps WHERE workflow_id = d.workflow_id AND depends_on = '{}' LIMIT 1000) r GROUP BY 1, 2) s
+  ), bounded AS (
+    SELECT w.lane, least(sum(w.tasks), max(k.max_running)) AS tasks, min(w.due_at) AS due_at,
+           (array_agg(coalesce(w.first_job, t.job_id) ORDER BY w.due_at, w.first_task))[1] AS job_id
+      FROM wanted w LEFT JOIN public.job_tasks t ON t.id = w.first_task LEFT JOIN accs.concurrency_keys k ON k.key = w.key
+     GROUP BY w.lane, w.key
+  )
+  SELECT l.service, l.requires, l.node, sum(b.tasks)::int, greatest(min(b.due_at) - accs.clock(), '0'),
+         (array_agg(b.job_id ORDER BY b.due_at, b.job_id))[1]
+    FROM bounded b JOIN lane l ON l.id = b.lane WHERE b.job_id IS NOT NULL GROUP BY l.id, l.service, l.requires, l.node
+$$;
+
+-- The nodes with what decides about waking them. Ages, not times: only the database's clock is right.
+CREATE FUNCTION accs.wake_nodes() RETURNS TABLE (
+  name text, labels jsonb, last_seen timestamptz, awake_state text, wake_method text, mac text, provider_ref text, script text,
+  max_concurrency jsonb, unseen_for interval, live jsonb, is_drained boolean, tried_ago interval, tried_ok boolean, tries int
+) LANGUAGE sql STABLE AS $$
+  SELECT n.name, n.labels, n.last_seen, n.awake_state, n.wake_method, n.mac, n.provider_ref, n.script, n.max_concurrency,
+         accs.clock() - n.last_seen, coalesce(l.live, '{}'), p.name IS NOT NULL, accs.clock() - t.tried_at, t.ok, t.tries
+    FROM public.nodes n
+    LEFT JOIN (SELECT node, jsonb_object_agg(service, tasks) AS live
+                 FROM (SELECT node, service, count(*) AS tasks FROM accs.live GROUP BY node, service) c GROUP BY node) l ON l.node = n.name
+    LEFT JOIN accs.pauses p ON p.kind = 'node' AND p.name = n.name
+    LEFT JOIN accs.wake_tries t ON t.node = n.name
+   ORDER BY n.name
+$$;
+
+-- Before a try: of several builders one gets a node, and each node is tried once in p_retry. The same try again is repeated.
+CREATE FUNCTION accs.claim_wake(p_node text, p_try uuid, p_retry interval) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO accs.wake_tries AS t (node, try_id, tried_at) SELECT n.name, p_try, accs.clock() FROM public.nodes n WHERE n.name = p_node
+  ON CONFLICT (node) DO UPDATE SET try_id = excluded.try_id, tried_at = excluded.tried_at, ok = NULL,
+    tries = CASE WHEN EXISTS (SELECT FROM public.nodes n WHERE n.name = p_node AND n.last_seen > t.tried_at) THEN 1 ELSE t.tries + 1 END
+    WHERE t.tried_at <= accs.clock() - p_retry;
+  IF FOUND THEN
+    RETURN 'accepted';
+  END IF;
+  RETURN CASE WHEN EXISTS (SELECT FROM accs.wake_tries WHERE node = p_node AND try_id = p_try) THEN 'repeated' ELSE 'refused' END;
+END $$;
+
+-- After a try: how it ended, as an event of the job that wanted the node. A try that was overtaken by a later one is history too.
+CREATE FUNCTION accs.record_wake(p_node text, p_try uuid, p_ok boolean, p_job uuid, p_message text, p_data jsonb) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+  UPDATE accs.wake_tries SET ok = p_ok WHERE node = p_node AND try_id = p_try AND ok IS NULL;
+  IF NOT FOUND AND EXISTS (SELECT FROM accs.wake_tries WHERE node = p_node AND try_id = p_try) THEN
+    RETURN 'repeated';
+  END IF;
+  INSERT INTO public.task_events (job_id, ts, source, level, type, message, data)
+  VALUES (p_job, accs.clock(), 'builder', CASE WHEN p_ok THEN 'info' ELSE 'warn' END, 'wake', p_message, p_data);
+  RETURN 'accepted';
+END $$;
+
+-- An orderly goodbye: 'unknown' when the daemon stops, 'sleep' when the machine goes to sleep. When it was last seen stays.
+CREATE FUNCTION accs.node_leaves(p_node text, p_awake_state text DEFAULT 'unknown') RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+  UPDATE public.nodes SET awake_state = p_awake_state WHERE name = p_node AND awake_state <> p_awake_state;
+  IF FOUND THEN
+    RETURN 'accepted';
+  ELSIF EXISTS (SELECT FROM public.nodes WHERE name = p_node) THEN
+    RETURN 'repeated';
+  END IF;
+  RAISE EXCEPTION 'node "%" is not registered', p_node USING ERRCODE = 'AC004', HINT = 'Call accs.register_node first.';
+END $$;
+
 -- Records an object that exists in storage already, for a running attempt: fenced like its other writes. The same object
 -- again is repeated.
 CREATE FUNCTION accs.record_artifact(
@@ -2245,6 +2380,38 @@ BEGIN
   RETURN QUERY SELECT v_id, 'accepted'::text, NULL::text;
 END $$;
 
+-- The objects that an attempt may need: what the steps that it depends on have put out, each by the attempt that finished
+-- it, and the inputs of the job and of this task. Raises where the attempt does not hold its lease: no rows would mean
+-- that there are no inputs.
+CREATE FUNCTION accs.task_inputs(p_task uuid, p_attempt_id int, p_owner text)
+RETURNS TABLE (task_key text, kind text, bucket text, key text, size_bytes bigint, content_type text, checksum text) LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+DECLARE
+  v_task record;
+BEGIN
+  SELECT t.job_id, t.task_key, t.depends_on INTO v_task FROM public.job_tasks t
+   WHERE t.id = p_task AND t.attempt_id = p_attempt_id AND t.lease_owner = p_owner AND t.lease_until > accs.clock() AND t.status IN ('starting', 'running');
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'attempt % of task %: %', p_attempt_id, p_task,
+        (SELECT e.reason FROM accs.explain(ARRAY[p_task], ARRAY[p_attempt_id], p_owner, ARRAY[NULL::text]) e)
+      USING ERRCODE = 'AC002', HINT = 'Stop this attempt and write nothing: the task is not its own any more.';
+  END IF;
+  RETURN QUERY
+  SELECT f.task_key, f.kind, f.bucket, f.key, f.size_bytes, f.content_type, f.checksum FROM (
+    SELECT k.n, d.task_key, a.id, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
+      FROM unnest(v_task.depends_on) WITH ORDINALITY AS k (key, n), LATERAL (   -- one look-up for each key, as in upstream_results
+        SELECT t.id, t.task_key, t.outcome_attempt_id FROM public.job_tasks t
+         WHERE t.job_id = v_task.job_id AND t.task_key = k.key AND t.status = 'done' OFFSET 0) d
+      JOIN public.task_artifacts a ON a.job_task_id = d.id AND a.kind = 'output' AND a.attempt_id = d.outcome_attempt_id
+    UNION ALL
+    SELECT 0, NULL, a.id, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
+      FROM public.task_artifacts a WHERE a.job_id = v_task.job_id AND a.job_task_id IS NULL AND a.kind = 'input'
+    UNION ALL
+    SELECT 0, v_task.task_key, a.id, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
+      FROM public.task_artifacts a WHERE a.job_task_id = p_task AND a.kind = 'input') f
+   ORDER BY f.n, f.id;
+END $$;
+
 -- What a claim would find now, in its order, without taking it: for people and for select_runnable of the library.
 CREATE FUNCTION accs.select_runnable(p_service text, p_limit int DEFAULT 100, p_node text DEFAULT NULL) RETURNS SETOF public.job_tasks
 LANGUAGE sql STABLE AS $$
@@ -2257,6 +2424,264 @@ LANGUAGE sql STABLE AS $$
    WHERE l.service = p_service AND (p_node IS NULL OR (l.node IS NULL OR l.node = p_node) AND l.requires <@ n.labels)
    ORDER BY w.rank, w.order_seq, w.created_at, w.task_id LIMIT p_limit
 $$;
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- What the daemon asks between its passes. Times are distances from this clock: a node's own does not matter
+-- ---------------------------------------------------------------------------------------------------------------
+
+-- One question for all services of a node: is there something that it could claim now, and when does the next retry come
+-- due. Goes to the head of each lane and no further. What a key or a pause turns out to hold is claimable only once: the
+-- claim that meets it holds it.
+CREATE FUNCTION accs.agent_outlook(p_node text, p_services text[]) RETURNS TABLE (service text, claimable boolean, next_due interval)
+LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+DECLARE
+  v_now  timestamptz := accs.clock();
+  v_node record;
+BEGIN
+  SELECT n.labels, n.max_concurrency, EXISTS (SELECT FROM accs.pauses p WHERE p.kind = 'node' AND p.name = p_node) AS paused
+    INTO v_node FROM public.nodes n WHERE n.name = p_node;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'node "%" is not registered', p_node USING ERRCODE = 'AC004', HINT = 'Call accs.register_node first.';
+  END IF;
+  RETURN QUERY
+  SELECT s.name, coalesce(bool_or(h.ready) AND bool_and(s.has_room), false), min(h.due) - v_now
+    FROM (SELECT u.name, coalesce((SELECT count(*) FROM accs.live l WHERE l.node = p_node AND l.service = u.name)
+                                  < (v_node.max_concurrency ->> u.name)::int, true) AS has_room
+            FROM unnest(p_services) AS u (name)) s
+    LEFT JOIN LATERAL (
+      -- scalar subqueries with a LIMIT: an EXISTS could be planned as a hash of all that waits
+      SELECT coalesce((SELECT true FROM accs.waiting w WHERE w.lane = l.id AND w.hold IS NULL LIMIT 1),
+                      (SELECT true FROM accs.waiting w WHERE w.lane = l.id AND w.hold = 'backoff' AND w.due_at <= v_now LIMIT 1)) AS ready,
+             (SELECT w.due_at FROM accs.waiting w
+               WHERE w.lane = l.id AND w.hold = 'backoff' AND w.due_at > v_now AND w.due_at < 'infinity' ORDER BY w.due_at LIMIT 1) AS due
+        FROM accs.lanes l
+       WHERE l.service = s.name AND (l.node IS NULL OR l.node = p_node) AND l.requires <@ v_node.labels AND NOT v_node.paused
+         AND NOT EXISTS (SELECT FROM accs.pauses p WHERE p.kind = 'service' AND p.name = s.name)) h ON true
+   GROUP BY s.name;
+END $$;
+
+-- For the builder: is a job due, when is the next one, and when does the next lease end. All of live is read: it is little,
+-- and an index on lease_until would cost every heartbeat more.
+CREATE FUNCTION accs.builder_outlook() RETURNS TABLE (due boolean, next_job interval, next_lease interval) LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+DECLARE
+  v_now timestamptz := accs.clock();
+BEGIN
+  RETURN QUERY
+  SELECT coalesce(p.due_at <= v_now, false), CASE WHEN isfinite(p.due_at) THEN greatest(p.due_at - v_now, '0') END,
+         CASE WHEN isfinite(p.lease_until) THEN greatest(p.lease_until - v_now, '0') END
+    FROM (SELECT (SELECT p.due_at FROM accs.pending_jobs p ORDER BY p.due_at LIMIT 1) AS due_at,
+                 (SELECT min(l.lease_until) FROM accs.live l) AS lease_until) p;
+END $$;
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- The net under all of the above: the narrow tables and the counts, recounted
+-- ---------------------------------------------------------------------------------------------------------------
+
+-- Everything that disagrees with job_tasks and jobs, by one snapshot: every verb leaves it empty at its commit, so whatever
+-- is here is damage. id is the task's, or the job's; job_id is null where the row's job is unknown. Looks at what waits, is
+-- live or pending, and at the tasks of open jobs. Not accs.clock(): what another transaction has promoted may be due in this
+-- one's future.
+CREATE VIEW accs.damage (what, job_id, id, found) AS
+  SELECT 'waiting_row'::text, t.job_id, w.task_id, jsonb_build_object('waiting', to_jsonb(w), 'status', t.status, 'remaining', t.remaining)
+    FROM accs.waiting w LEFT JOIN public.job_tasks t ON t.id = w.task_id LEFT JOIN public.jobs j ON j.id = t.job_id
+   WHERE t.id IS NULL OR t.status <> 'queued' OR t.remaining > 0
+      OR (w.lane, w.rank, w.order_seq, w.created_at, w.key, w.due_at) IS DISTINCT FROM
+         (t.lane, -j.priority, j.order_seq, t.created_at, t.concurrency_key, CASE w.hold WHEN 'backoff' THEN t.next_attempt_at END)
+  UNION ALL
+  SELECT 'waiting_missing', t.job_id, t.id, jsonb_build_object('status', t.status, 'next_attempt_at', t.next_attempt_at)
+    FROM public.jobs j JOIN public.job_tasks t ON t.job_id = j.id
+   WHERE j.status = 'running' AND t.status = 'queued' AND t.remaining = 0 AND NOT EXISTS (SELECT FROM accs.waiting w WHERE w.task_id = t.id)
+  UNION ALL
+  SELECT 'live_row', t.job_id, l.task_id, jsonb_build_object('live', to_jsonb(l), 'status', t.status, 'attempt_id', t.attempt_id, 'lease_until', t.lease_until)
+    FROM accs.live l LEFT JOIN public.job_tasks t ON t.id = l.task_id
+   WHERE t.id IS NULL OR (l.job_id, l.service, l.owner, l.attempt_id, l.lease_until, l.progress, l.key) IS DISTINCT FROM
+         (t.job_id, t.service_name, t.lease_owner, t.attempt_id, t.lease_until, t.progress, t.concurrency_key)
+  UNION ALL
+  SELECT 'live_missing', t.job_id, t.id, jsonb_build_object('status', t.status, 'owner', t.lease_owner, 'attempt_id', t.attempt_id)
+    FROM public.jobs j JOIN public.job_tasks t ON t.job_id = j.id
+   WHERE j.status = 'running' AND t.lease_owner IS NOT NULL AND NOT EXISTS (SELECT FROM accs.live l WHERE l.task_id = t.id)
+  UNION ALL
+  SELECT 'remaining', t.job_id, t.id, jsonb_build_object('kept', t.remaining, 'counted', r.n)
+    FROM public.jobs j JOIN public.job_tasks t ON t.job_id = j.id,
+         LATERAL (SELECT (cardinality(t.depends_on) - count(*))::int AS n FROM unnest(t.depends_on) AS k (key), LATERAL (
+                    SELECT status, error_code FROM public.job_tasks WHERE job_id = t.job_id AND task_key = k.key OFFSET 0) d
+                   WHERE d.status = 'done' OR d.status = 'skipped' AND d.error_code IS DISTINCT FROM 'upstream_failed') r
+   WHERE j.status = 'running' AND t.status IN ('queued', 'starting', 'running') AND t.remaining <> r.n
+  UNION ALL
+  SELECT 'pending_row', j.id, p.job_id, jsonb_build_object('due_at', p.due_at, 'status', j.status, 'scheduled_at', j.scheduled_at)
+    FROM accs.pending_jobs p LEFT JOIN public.jobs j ON j.id = p.job_id
+   WHERE j.id IS NULL OR j.status <> 'queued' OR p.due_at <> coalesce(j.scheduled_at, j.created_at)
+  UNION ALL
+  SELECT 'pending_missing', j.id, j.id, jsonb_build_object('scheduled_at', j.scheduled_at)
+    FROM public.jobs j WHERE j.status = 'queued' AND NOT EXISTS (SELECT FROM accs.pending_jobs p WHERE p.job_id = j.id)
+  UNION ALL
+  SELECT r.what, c.id, c.id, jsonb_build_object('task_count', c.task_count, 'open_tasks', c.open_tasks, 'task_progress', c.task_progress, 'progress', c.progress,
+                                                'counted', jsonb_build_array(c.tasks, c.open, c.gained))
+    FROM (SELECT j.id, j.task_count, j.open_tasks, j.task_progress, j.progress, count(t.id) AS tasks,
+                 count(*) FILTER (WHERE t.status IN ('queued', 'starting', 'running')) AS open,
+                 coalesce(sum(CASE WHEN t.status IN ('done', 'skipped', 'error') THEN 1 WHEN t.status = 'queued' THEN 0 ELSE t.progress END), 0) AS gained
+            FROM public.jobs j LEFT JOIN public.job_tasks t ON t.job_id = j.id WHERE j.status = 'running' GROUP BY j.id) c,
+         LATERAL (VALUES ('job_open', c.open = 0),
+                         ('job_counts', (c.task_count, c.open_tasks, c.task_progress) IS DISTINCT FROM (c.tasks, c.open, c.gained)
+                                        OR abs(coalesce(c.progress, 0) - coalesce(c.gained / nullif(c.tasks, 0), 0)) > 0.000001)) AS r (what, is_so)
+   WHERE r.is_so;
+
+-- Where the last repair stopped looking because its time was up; zeros: it came to the end.
+CREATE TABLE accs.repair_position (
+  only_row  boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+  job_id    uuid NOT NULL,
+  task_id   uuid NOT NULL
+);
+INSERT INTO accs.repair_position (job_id, task_id) VALUES ('00000000-0000-0000-0000-000000000000', '00000000-0000-0000-0000-000000000000');
+
+-- Looks through the open jobs and what waits, slice by slice, each slice by a snapshot of its own and along indexes; stops
+-- when it has found p_limit things or has looked for p_patience, twice, and the next call goes on from there. No index may
+-- cover the status of a job, so jobs is read once to find the open ones.
+CREATE FUNCTION accs.find_damage(p_limit int, p_patience interval) RETURNS SETOF accs.damage LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_zero  uuid := '00000000-0000-0000-0000-000000000000';
+  v_at    accs.repair_position;
+  v_next  accs.repair_position;
+  v_until timestamptz := clock_timestamp() + p_patience;
+  v_slice uuid[];
+  v_n     int;
+  v_left  int := p_limit;
+BEGIN
+  SELECT * INTO v_at FROM accs.repair_position;
+  v_next := v_at;
+  v_next.job_id := v_zero;
+  FOR v_slice IN SELECT array_agg(o.id ORDER BY o.id) FROM (
+      SELECT j.id, (row_number() OVER (ORDER BY j.id) - 1) / 500 AS n FROM public.jobs j
+       WHERE j.status IN ('queued', 'running') AND j.id > v_at.job_id) o GROUP BY o.n ORDER BY o.n LOOP
+    RETURN QUERY SELECT * FROM accs.damage d WHERE d.job_id = ANY (v_slice);
+    GET DIAGNOSTICS v_n = ROW_COUNT;
+    v_left := v_left - v_n;
+    IF v_left <= 0 OR clock_timestamp() > v_until THEN
+      v_next.job_id := CASE WHEN v_left <= 0 THEN v_at.job_id ELSE v_slice[cardinality(v_slice)] END;
+      EXIT;
+    END IF;
+  END LOOP;
+
+  -- what belongs to no open job, or to none at all
+  RETURN QUERY SELECT * FROM accs.damage d WHERE d.what IN ('live_row', 'pending_row');
+  v_until := clock_timestamp() + p_patience;
+  v_next.task_id := v_at.task_id;
+  LOOP
+    v_slice := ARRAY(SELECT w.task_id FROM accs.waiting w WHERE w.task_id > v_next.task_id ORDER BY w.task_id LIMIT 5000);
+    EXIT WHEN v_left <= 0;
+    IF v_slice = '{}' THEN
+      v_next.task_id := v_zero;
+      EXIT;
+    END IF;
+    v_next.task_id := v_slice[cardinality(v_slice)];
+    RETURN QUERY SELECT * FROM accs.damage d WHERE d.what = 'waiting_row' AND d.id = ANY (v_slice);
+    GET DIAGNOSTICS v_n = ROW_COUNT;
+    v_left := v_left - v_n;
+    EXIT WHEN clock_timestamp() > v_until;
+  END LOOP;
+  UPDATE accs.repair_position SET job_id = v_next.job_id, task_id = v_next.task_id WHERE (job_id, task_id) <> (v_next.job_id, v_next.task_id);
+END $$;
+
+-- Mends what accs.damage shows, up to p_limit things, and leaves an event of level error for each: a repair is a bug
+-- somewhere. The damage is read without a lock, and again under its jobs' locks; a job that somebody else has locked is left
+-- to the next call. One repair at a time. Answers what it has mended; nothing when all is well.
+CREATE FUNCTION accs.repair(p_limit int DEFAULT 1000) RETURNS TABLE (what text, repaired int) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_now     timestamptz := accs.clock();
+  v_jobs    uuid[];
+  v_strays  accs.damage[];
+  v_found   accs.damage[];
+  v_waiting uuid[];
+  v_live    uuid[];
+  v_counts  uuid[];
+  v_pending uuid[];
+  v_keys    text[];
+BEGIN
+  IF NOT pg_try_advisory_xact_lock(hashtextextended('accs.repair', 0)) THEN
+    RETURN;
+  END IF;
+  SELECT array_agg(DISTINCT d.job_id) FILTER (WHERE d.job_id IS NOT NULL), array_agg(d) FILTER (WHERE d.job_id IS NULL)
+    INTO v_jobs, v_strays FROM (SELECT * FROM accs.find_damage(p_limit, '5 s') LIMIT p_limit) d;
+  IF v_jobs IS NULL AND v_strays IS NULL THEN
+    RETURN;
+  END IF;
+  v_jobs := ARRAY(SELECT id FROM public.jobs WHERE id = ANY (v_jobs) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED);
+  v_found := ARRAY(SELECT d FROM accs.damage d WHERE d.job_id = ANY (v_jobs) LIMIT p_limit);
+
+  INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data)
+  SELECT f.job_id, nullif(f.id, f.job_id), v_now, 'builder', 'error', 'repair', 'repaired: ' || f.what, f.found FROM unnest(v_found) f;
+  v_waiting := ARRAY(SELECT f.id FROM unnest(v_found) f WHERE f.what IN ('waiting_row', 'waiting_missing', 'remaining'));
+  v_live := ARRAY(SELECT f.id FROM unnest(v_found) f WHERE f.what IN ('live_row', 'live_missing'));
+  v_pending := ARRAY(SELECT f.id FROM unnest(v_found) f WHERE f.what IN ('pending_row', 'pending_missing'));
+  v_counts := ARRAY(SELECT f.id FROM unnest(v_found) f WHERE f.what IN ('job_counts', 'job_open'));
+
+  -- waiting, then tasks, then live. What should wait after all comes back at the end.
+  PERFORM accs.unqueue(v_waiting);
+  DELETE FROM accs.waiting w WHERE w.task_id IN (SELECT s.id FROM unnest(v_strays) s WHERE s.what = 'waiting_row')
+     AND NOT EXISTS (SELECT FROM public.job_tasks t WHERE t.id = w.task_id);
+  PERFORM FROM public.job_tasks WHERE id = ANY (v_waiting || v_live) ORDER BY id FOR NO KEY UPDATE;
+  UPDATE public.job_tasks t SET remaining = (d.found ->> 'counted')::int, updated_at = v_now
+    FROM accs.damage d WHERE d.what = 'remaining' AND d.job_id = ANY (v_jobs) AND d.id = ANY (v_waiting) AND t.id = d.id;
+  WITH gone AS (
+    DELETE FROM accs.live l WHERE (l.task_id = ANY (v_live) OR l.task_id IN (SELECT s.id FROM unnest(v_strays) s WHERE s.what = 'live_row'))
+       AND NOT EXISTS (SELECT FROM public.job_tasks t WHERE t.id = l.task_id AND t.lease_owner IS NOT NULL)
+    RETURNING l.key)
+  SELECT array_agg(DISTINCT key) FILTER (WHERE key IS NOT NULL) INTO v_keys FROM gone;
+  INSERT INTO accs.live AS l (task_id, job_id, service, node, owner, attempt_id, key, progress, lease_until)
+  SELECT t.id, t.job_id, t.service_name, coalesce(t.assigned_node, e.node, t.lease_owner), t.lease_owner, t.attempt_id, t.concurrency_key, t.progress, t.lease_until
+    FROM public.job_tasks t LEFT JOIN LATERAL (   -- only the claim knew the node
+      SELECT data ->> 'node' AS node FROM public.task_events
+       WHERE job_task_id = t.id AND attempt_id = t.attempt_id AND data ->> 'to' = 'starting' ORDER BY ts DESC LIMIT 1) e ON true
+   WHERE t.id = ANY (v_live) AND t.lease_owner IS NOT NULL
+  ON CONFLICT (task_id) DO UPDATE SET job_id = excluded.job_id, service = excluded.service, owner = excluded.owner, attempt_id = excluded.attempt_id,
+         key = excluded.key, progress = excluded.progress, lease_until = excluded.lease_until;
+
+  DELETE FROM accs.pending_jobs p WHERE (p.job_id = ANY (v_pending) OR p.job_id IN (SELECT s.id FROM unnest(v_strays) s WHERE s.what = 'pending_row'))
+     AND NOT EXISTS (SELECT FROM public.jobs j WHERE j.id = p.job_id AND j.status = 'queued');
+  INSERT INTO accs.pending_jobs AS p (job_id, due_at)
+  SELECT id, coalesce(scheduled_at, created_at) FROM public.jobs WHERE id = ANY (v_pending) AND status = 'queued'
+  ON CONFLICT (job_id) DO UPDATE SET due_at = excluded.due_at;
+  IF FOUND THEN
+    PERFORM pg_notify(accs.channel_prefix() || 'builder', '');
+  END IF;
+
+  v_keys := v_keys || accs.enqueue(v_waiting) || ARRAY(
+    SELECT DISTINCT concurrency_key FROM public.job_tasks WHERE id = ANY (v_waiting || v_live) AND concurrency_key IS NOT NULL);
+  PERFORM accs.recount(v_counts);
+  IF v_keys <> '{}' THEN
+    PERFORM accs.admit(v_keys);
+  END IF;
+  RETURN QUERY SELECT f.what, count(*)::int FROM unnest(v_found || v_strays) f GROUP BY f.what;
+END $$;
+
+-- Counts the tasks of running jobs anew and closes those that have none open; the caller holds their locks. A job without
+-- any task can't have succeeded.
+CREATE FUNCTION accs.recount(p_job_ids uuid[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  v_now timestamptz := accs.clock();
+BEGIN
+  WITH counted AS (
+    SELECT u.id, count(t.id)::int AS tasks, count(*) FILTER (WHERE t.status IN ('queued', 'starting', 'running'))::int AS open,
+           coalesce(sum(CASE WHEN t.status IN ('done', 'skipped', 'error') THEN 1 WHEN t.status = 'queued' THEN 0 ELSE t.progress END), 0) AS gained,
+           CASE WHEN count(t.id) = 0 THEN 'no_tasks'
+                ELSE (array_agg(coalesce(t.error_code, 'error') ORDER BY t.finished_at, t.id) FILTER (WHERE t.status IN ('error', 'cancelled')))[1] END AS code
+      FROM unnest(p_job_ids) AS u (id) LEFT JOIN public.job_tasks t ON t.job_id = u.id GROUP BY u.id
+  ), moved AS (
+    UPDATE public.jobs j SET task_count = c.tasks, open_tasks = c.open, task_progress = c.gained, progress = coalesce(c.gained / nullif(c.tasks, 0), 0),
+           updated_at = v_now, error_code = CASE WHEN c.open = 0 THEN coalesce(j.error_code, c.code) ELSE j.error_code END,
+           status = CASE WHEN c.open > 0 THEN j.status WHEN coalesce(j.error_code, c.code) IS NULL THEN 'done' ELSE 'error' END,
+           finished_at = CASE WHEN c.open = 0 THEN v_now END
+      FROM counted c WHERE j.id = c.id AND j.status = 'running'
+    RETURNING j.id, j.status, j.error_code
+  )
+  INSERT INTO public.task_events (job_id, ts, source, level, type, message, data)
+  SELECT id, v_now, 'builder', 'warn', 'status', 'running → ' || status,
+         jsonb_strip_nulls(jsonb_build_object('from', 'running', 'to', status, 'error_code', error_code)) FROM moved WHERE status <> 'running';
+END $$;
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- What the queries of A4 and A21 ask, without an index on a status that changes all the time
@@ -2287,11 +2712,13 @@ BEGIN
   FOREACH v_verb IN ARRAY ARRAY[
     'submit_jobs', 'submit', 'instantiate_due_jobs', 'claim_tasks', 'adopt_tasks', 'start_tasks', 'heartbeat', 'report_progress',
     'finish_tasks', 'release_tasks', 'reclaim_tasks', 'skip_tasks', 'cancel_jobs', 'close_jobs', 'redrive', 'dismiss', 'retry_jobs',
-    'pause', 'resume', 'recheck_holds', 'set_concurrency_limit', 'register_node', 'record_artifact', 'append_events', 'select_runnable', 'ensure_event_partitions'] LOOP
+    'pause', 'resume', 'recheck_holds', 'set_concurrency_limit', 'register_node', 'wake_demand', 'wake_nodes', 'claim_wake', 'record_wake', 'record_artifact', 'append_events', 'select_runnable', 'ensure_event_partitions',
+    'append_task_events', 'task_inputs', 'node_leaves', 'agent_outlook', 'builder_outlook', 'repair'] LOOP
     EXECUTE format('ALTER FUNCTION accs.%I SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET accs.verb = ''on''', v_verb);
   END LOOP;
   FOREACH v_verb IN ARRAY ARRAY[
-    'submit_jobs', 'claim_tasks', 'adopt_tasks', 'start_tasks', 'heartbeat', 'report_progress', 'finish_tasks', 'release_tasks', 'reclaim_tasks'] LOOP
+    'submit_jobs', 'claim_tasks', 'adopt_tasks', 'start_tasks', 'heartbeat', 'report_progress', 'finish_tasks', 'release_tasks', 'reclaim_tasks',
+    'append_task_events', 'task_inputs', 'agent_outlook', 'builder_outlook', 'repair'] LOOP
     EXECUTE format('ALTER FUNCTION accs.%I SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
                     SET enable_hashjoin = off SET enable_mergejoin = off SET random_page_cost = 0.1 SET jit = off', v_verb);
   END LOOP;

@@ -12,8 +12,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -43,26 +43,29 @@ def spawn(
     account: Account | None = None,
     keep_fds: Sequence[int] = (),
     when_parent_dies: signal.Signals | None = None,
+    deaf: bool = False,
 ) -> Child:
     """Start `argv` in a session of its own; stdin is empty, stdout and stderr go to the descriptor `output`.
 
     The kernel sends `when_parent_dies` when the *thread* that called this ends: call it from the main thread.
+    A `deaf` child has every signal blocked from its first moment: only SIGKILL and SIGSTOP reach it.
     """
-    return subprocess.Popen(
-        [os.fspath(part) for part in argv],
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        cwd=cwd,
-        env=env,
-        pass_fds=keep_fds,
-        start_new_session=True,
-        user=account.uid if account else None,
-        group=account.gid if account else None,
-        extra_groups=[] if account else None,
-        # Two system calls and no lock: nothing that another thread could hold at the moment of the fork.
-        preexec_fn=_death_wish(when_parent_dies) if when_parent_dies else None,  # noqa: PLW1509
-    )
+    with _all_signals_blocked() if deaf else nullcontext():
+        return subprocess.Popen(
+            [os.fspath(part) for part in argv],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=cwd,
+            env=env,
+            pass_fds=keep_fds,
+            start_new_session=True,
+            user=account.uid if account else None,
+            group=account.gid if account else None,
+            extra_groups=[] if account else None,
+            # Two system calls and no lock: nothing that another thread could hold at the moment of the fork.
+            preexec_fn=_death_wish(when_parent_dies) if when_parent_dies else None,  # noqa: PLW1509
+        )
 
 
 def run(
@@ -243,6 +246,16 @@ def _death_wish(wish: signal.Signals) -> Callable[[], None]:
             os._exit(1)
 
     return ask_the_kernel
+
+
+@contextmanager
+def _all_signals_blocked() -> Generator[None]:
+    """In this thread, for a moment: the mask is inherited, and what arrives meanwhile is delivered afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _signal_group(group: int, wanted: signal.Signals) -> None:

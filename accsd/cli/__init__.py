@@ -60,15 +60,28 @@ def _exit_code(error: Exception) -> int:
             return 1
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="accsd")
+@click.option(
+    "--role",
+    type=click.Choice(["builder", "agent", "all"]),
+    default="all",
+    show_default=True,
+    help="Without a command, run the daemon: builder on the control host, agent on a node, or both.",
+)
 @click.option(
     "--config", type=click.Path(exists=True, dir_okay=False), help="TOML file; the environment goes before it."
 )
 @click.pass_context
-def main(ctx: click.Context, config: str | None) -> None:
+def main(ctx: click.Context, role: str, config: str | None) -> None:
     """Run multi-step workflows on machines that may be asleep. PostgreSQL is all that it needs.
+
+    Without a command this is the daemon. SIGTERM drains it, SIGHUP makes it read its configuration again.
 
     The database is named by ACC_DB_URL, or by database.url in the --config file.
     """
     ctx.obj = config
+    if ctx.invoked_subcommand is None:
+        from accsd.cli.daemon import run
+
+        run(role, config)

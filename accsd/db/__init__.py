@@ -8,8 +8,8 @@ All state lives in PostgreSQL and changes only through the verbs of schema.sql; 
 """
 
 from accsd.db.answers import Answer, Held, Verdict
-from accsd.db.artifacts import Recorded, record_task_artifact
-from accsd.db.events import append_events, append_task_event
+from accsd.db.artifacts import Recorded, TaskInput, record_task_artifact, task_inputs
+from accsd.db.events import TaskEvent, append_events, append_task_event, append_task_events
 from accsd.db.install import install, read_status, require_schema, upgrade
 from accsd.db.jobs import (
     Instantiated,
@@ -28,7 +28,7 @@ from accsd.db.jobs import (
     submit_jobs,
     workflow_id,
 )
-from accsd.db.nodes import Pausable, pause, resume, set_concurrency_limit, upsert_heartbeat
+from accsd.db.nodes import Pausable, node_leaves, pause, resume, set_concurrency_limit, upsert_heartbeat
 from accsd.db.pool import Database
 from accsd.db.schema import SCHEMA_VERSION
 from accsd.db.tasks import (
@@ -36,8 +36,10 @@ from accsd.db.tasks import (
     Done,
     Failed,
     Fence,
+    Outlook,
     Progress,
     adopt_tasks,
+    agent_outlook,
     claim_tasks,
     finish_tasks,
     heartbeat,
@@ -54,10 +56,12 @@ from accsd.db.tasks import (
     start_tasks,
     update_task_progress,
 )
+from accsd.db.upkeep import BuilderOutlook, builder_outlook, ensure_event_partitions, repair
 
 __all__ = [
     "SCHEMA_VERSION",
     "Answer",
+    "BuilderOutlook",
     "ClaimedTask",
     "Database",
     "Done",
@@ -65,20 +69,27 @@ __all__ = [
     "Fence",
     "Held",
     "Instantiated",
+    "Outlook",
     "Pausable",
     "Progress",
     "Recorded",
     "Submission",
     "Submitted",
+    "TaskEvent",
+    "TaskInput",
     "Verdict",
     "adopt_tasks",
+    "agent_outlook",
     "append_events",
     "append_task_event",
+    "append_task_events",
     "apply_workflow",
+    "builder_outlook",
     "cancel_jobs",
     "claim_tasks",
     "close_jobs",
     "dismiss",
+    "ensure_event_partitions",
     "finish_tasks",
     "heartbeat",
     "install",
@@ -89,6 +100,7 @@ __all__ = [
     "mark_task_running",
     "maybe_finish_job",
     "next_ordered_task",
+    "node_leaves",
     "pause",
     "read_status",
     "recheck_holds",
@@ -96,6 +108,7 @@ __all__ = [
     "record_task_artifact",
     "redrive",
     "release_tasks",
+    "repair",
     "report_progress",
     "require_schema",
     "resume",
@@ -106,6 +119,7 @@ __all__ = [
     "start_tasks",
     "submit_job",
     "submit_jobs",
+    "task_inputs",
     "update_task_progress",
     "upgrade",
     "upsert_heartbeat",

@@ -15,6 +15,41 @@ class Recorded:
     reason: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class TaskInput:
+    """An object that an attempt may need. `task_key` is the step that put it out; None: it is the job's own."""
+
+    task_key: str | None
+    kind: ArtifactKind
+    bucket: str
+    key: str
+    size_bytes: int | None
+    content_type: str | None
+    checksum: str | None
+
+
+async def task_inputs(db: Database, fence: Fence, *, owner: str) -> list[TaskInput]:
+    """The outputs of the steps that it depends on, and the inputs of its job and its own.
+
+    VerbRefused where the attempt does not hold its lease any more.
+    """
+    rows = await db.fetch(
+        "SELECT * FROM accs.task_inputs($1, $2, $3)", fence.task_id, fence.attempt_id, owner, repeatable=True
+    )
+    return [
+        TaskInput(
+            task_key=row["task_key"],
+            kind=ArtifactKind(row["kind"]),
+            bucket=row["bucket"],
+            key=row["key"],
+            size_bytes=row["size_bytes"],
+            content_type=row["content_type"],
+            checksum=row["checksum"],
+        )
+        for row in rows
+    ]
+
+
 async def record_task_artifact(
     db: Database,
     fence: Fence,

@@ -1,11 +1,13 @@
 """Events: appended, never changed. In batches, because an agent hears many lines from many tasks."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from accsd.db.codecs import to_json
 from accsd.db.pool import Database
+from accsd.db.tasks import Fence
 from accsd.jsonsafe import sanitise
 from accsd.model import EventType, Level
 
@@ -27,6 +29,35 @@ async def append_events(db: Database, events: "Sequence[LoggedEvent]") -> list[i
         [None if event.data is None else to_json(sanitise(event.data)) for event in events],
     )
     return [row[0] for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEvent:
+    """What an attempt says of itself; job and source are known to the database."""
+
+    fence: Fence
+    message: str | None
+    level: Level = Level.INFO
+    type: EventType | str = EventType.LOG
+    data: Any = None
+
+
+async def append_task_events(db: Database, events: Sequence[TaskEvent], *, owner: str) -> dict[Fence, int]:
+    """How many of each attempt were accepted: all of those that hold their lease, and 0 of a stale attempt.
+
+    Not repeatable: an event sent twice is in the history twice.
+    """
+    rows = await db.fetch(
+        "SELECT * FROM accs.append_task_events($1, $2, $3, $4, $5, $6, $7::text[]::jsonb[])",
+        owner,
+        [event.fence.task_id for event in events],
+        [event.fence.attempt_id for event in events],
+        [event.level for event in events],
+        [event.type for event in events],
+        [None if event.message is None else sanitise(event.message) for event in events],
+        [None if event.data is None else to_json(sanitise(event.data)) for event in events],
+    )
+    return {Fence(row["task_id"], row["attempt_id"]): row["accepted"] for row in rows}
 
 
 async def append_task_event(

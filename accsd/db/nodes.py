@@ -6,7 +6,7 @@ from typing import Any
 
 from accsd.db.answers import Verdict
 from accsd.db.pool import Database
-from accsd.model import Node, WakeMethod
+from accsd.model import AwakeState, Node, WakeMethod
 
 
 class Pausable(StrEnum):
@@ -40,6 +40,11 @@ async def upsert_heartbeat(
     )
     assert row is not None, "register_node returns the node"
     return Node.model_validate(dict(row))
+
+
+async def node_leaves(db: Database, name: str, awake_state: AwakeState = AwakeState.UNKNOWN) -> Verdict:
+    """An orderly goodbye: UNKNOWN when the daemon stops, SLEEP when the machine goes to sleep."""
+    return Verdict(await db.fetchval("SELECT accs.node_leaves($1, $2)", name, awake_state, repeatable=True))
 
 
 async def pause(

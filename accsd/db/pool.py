@@ -9,8 +9,10 @@ import asyncio
 import contextlib
 import random
 import socket
-from collections.abc import AsyncGenerator, Sequence
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any, Final, Self
 
 import asyncpg
@@ -58,6 +60,7 @@ class Database:
         self._connection: Connection | None = connection
         # LISTEN does not work there: use settings.listen_url, or poll.
         self.behind_pooler: bool = behind_pooler
+        self._observer: Callable[[bool, timedelta], None] | None = None
 
     @classmethod
     async def open(cls, settings: DatabaseSettings, *, application: str = "accsd") -> Self:
@@ -113,10 +116,36 @@ class Database:
                 with contextlib.suppress(*FAILURES):
                     await self._pool.release(connection, timeout=_CANCEL_SEC)
 
+    def cut(self) -> None:
+        """As if the network had gone: for failpoints."""
+        for holder in getattr(self._pool, "_holders", ()):
+            connection: Session | None = getattr(holder, "_con", None)
+            if connection is not None:
+                connection.terminate()
+
+    def observe(self, observer: Callable[[bool, timedelta], None]) -> None:
+        """It hears of every call: whether it was answered, and how long that took, repetitions included."""
+        self._observer = observer
+
     async def fetch(
         self, sql: str, *args: object, repeatable: bool = False, within: float | None = None
     ) -> Sequence[Record]:
         """One statement, one round trip, `within` seconds. `repeatable`: sending it a second time does no harm."""
+        if self._observer is None:
+            return await self._fetch(sql, args, repeatable, within)
+        began = time.monotonic()
+        answered = True
+        try:
+            return await self._fetch(sql, args, repeatable, within)
+        except DatabaseUnavailable:
+            answered = False
+            raise
+        finally:
+            self._observer(answered, timedelta(seconds=time.monotonic() - began))
+
+    async def _fetch(
+        self, sql: str, args: Sequence[object], repeatable: bool, within: float | None
+    ) -> Sequence[Record]:
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + (within or self._settings.statement_timeout_sec)
         pause = _FIRST_PAUSE_SEC

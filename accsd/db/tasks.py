@@ -8,15 +8,7 @@ from uuid import UUID
 
 from accsd.db.answers import Answer, read_answers
 from accsd.db.pool import Database, Record
-from accsd.model import JobTask
-
-
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """Which attempt at a task speaks. The database refuses a write from any but the newest."""
-
-    task_id: UUID
-    attempt_id: int
+from accsd.model import Fence, JobTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +92,46 @@ async def adopt_tasks(db: Database, *, owner: str, node: str, lease: timedelta) 
     return [_claimed(row) for row in rows]
 
 
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a claim of a service would find: something now, or a retry in so long (None: none waits for its time)."""
+
+    service: str
+    claimable: bool
+    next_due: timedelta | None
+
+
+async def agent_outlook(db: Database, *, node: str, services: Sequence[str]) -> list[Outlook]:
+    """One cheap question for all services of a node. `next_due` is in the future, by the database's clock."""
+    rows = await db.fetch("SELECT * FROM accs.agent_outlook($1, $2)", node, list(services), repeatable=True)
+    return [Outlook(row["service"], row["claimable"], row["next_due"]) for row in rows]
+
+
 async def start_tasks(db: Database, fences: Sequence[Fence], *, owner: str) -> dict[UUID, Answer]:
     rows = await db.fetch("SELECT * FROM accs.start_tasks($1, $2, $3)", *_split(fences), owner, repeatable=True)
     return read_answers(rows)
 
 
 async def heartbeat(
-    db: Database, fences: Sequence[Fence], *, owner: str, node: str, lease: timedelta
+    db: Database,
+    fences: Sequence[Fence],
+    *,
+    owner: str,
+    node: str,
+    lease: timedelta,
+    within: float | None = None,
 ) -> dict[UUID, Answer]:
     """Keeps the leases and says that the node is there. A refused one is lost: stop it and write nothing."""
     ids, attempts = _split(fences)
     rows = await db.fetch(
-        "SELECT * FROM accs.heartbeat($1, $2, $3, $4, $5)", node, owner, ids, attempts, lease, repeatable=True
+        "SELECT * FROM accs.heartbeat($1, $2, $3, $4, $5)",
+        node,
+        owner,
+        ids,
+        attempts,
+        lease,
+        repeatable=True,
+        within=within,
     )
     return read_answers(rows)
 
@@ -165,17 +185,22 @@ async def release_tasks(
     reason: str | None = None,
     lost: bool = False,
     delay: timedelta | None = None,
+    code: str = "worker_lost",
 ) -> dict[UUID, Answer]:
-    """Gives tasks back without spending an attempt; `lost` counts among the owners lost, which are bounded."""
+    """Gives tasks back without spending an attempt; `lost` counts among the owners lost, which are bounded.
+
+    `code` says what was lost (image_missing, agent_disk …) and `reason` tells it: they become the task's error.
+    """
     ids, attempts = _split(fences)
     rows = await db.fetch(
-        "SELECT * FROM accs.release_tasks($1, $2, $3, $4, $5, $6)",
+        "SELECT * FROM accs.release_tasks($1, $2, $3, $4, $5, $6, $7)",
         ids,
         attempts,
         owner,
         reason,
         lost,
         delay,
+        code,
         repeatable=True,
     )
     return read_answers(rows)

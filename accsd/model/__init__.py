@@ -7,6 +7,7 @@ Columns have the names of SPEC A2–A7; contract tests compare them with the DDL
 
 from accsd.model.artifact import TaskArtifact
 from accsd.model.event import TaskEvent
+from accsd.model.fence import Fence
 from accsd.model.job import Job, JobTask
 from accsd.model.node import Node
 from accsd.model.state import (
@@ -29,6 +30,7 @@ __all__ = [
     "ArtifactKind",
     "AwakeState",
     "EventType",
+    "Fence",
     "Job",
     "JobStatus",
     "JobTask",

@@ -16,6 +16,7 @@ class ErrorCode(StrEnum):
     PIDS_LIMIT = "pids_limit"  # it had more processes than its limit
     KILLED = "killed"  # a signal ended it that accsd did not send
     PROTOCOL_ERROR = "protocol_error"  # it answered for another attempt, or in a way that protocol v1 excludes
+    SANDBOX_ERROR = "sandbox_error"  # it is a judge, and its sandbox failed (verdict SE)
     ARTIFACT_MISSING = "artifact_missing"  # it announced a file that is not there, or not one that may be taken
     RESULT_TOO_LARGE = "result_too_large"  # its result is larger than 256 KiB
     START_FAILED = "start_failed"  # its command cannot be executed

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from uuid import UUID
 
+from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
 
 TASK_FILE: Final = "task.json"  # the envelope, one line of JSON, in the attempt's folder
 WORK_FOLDER: Final = "work"  # the task's own folder, in the attempt's folder
+
+AttemptKey = Fence  # names the attempt's folder, its container and its labels
 
 # What a runner needs to go on after a restart without losing or repeating a byte. JSON; only the runner reads it.
 Cursor = Mapping[str, Any]
@@ -25,23 +28,6 @@ NO_CURSOR: Final[Cursor] = {}
 class Stream(StrEnum):
     STDOUT = "stdout"
     STDERR = "stderr"
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptKey:
-    """One attempt at one task, and never another: the name of its folder, its container and its labels."""
-
-    task_id: UUID
-    attempt_id: int
-
-    def __str__(self) -> str:
-        return f"{self.task_id}.{self.attempt_id}"
-
-    @classmethod
-    def parse(cls, text: str) -> "AttemptKey":
-        """ValueError if it is none."""
-        task, _, attempt = text.rpartition(".")
-        return cls(UUID(task), int(attempt))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,25 @@ came from; that is why the layers are merged here.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from accsd.errors import ConfigError
 from accsd.settings.layers import DEFAULT, Layers
-from accsd.settings.model import Compose, Database, Http, Limits, NodeSettings, Service, Settings, Storage
+from accsd.settings.model import (
+    Compose,
+    Database,
+    Http,
+    Limits,
+    NodeSettings,
+    Provider,
+    Service,
+    Settings,
+    Storage,
+    Wake,
+)
 from accsd.settings.sources import (
     VARIABLES,
     concurrency_variables,
@@ -28,7 +39,21 @@ from accsd.settings.sources import (
 )
 from accsd.validation import Problem, problems
 
-__all__ = ["Compose", "Database", "Http", "Limits", "NodeSettings", "Service", "Settings", "Storage", "load_settings"]
+__all__ = [
+    "Compose",
+    "Database",
+    "Http",
+    "Limits",
+    "NodeSettings",
+    "Provider",
+    "Service",
+    "Settings",
+    "Storage",
+    "Wake",
+    "environment",
+    "load_settings",
+    "state_folder",
+]
 
 
 def load_settings(config: Path | str | None = None, *, environ: Mapping[str, str] | None = None) -> Settings:
@@ -47,6 +72,24 @@ def load_settings(config: Path | str | None = None, *, environ: Mapping[str, str
     overrides = concurrency_variables(environ)
     layers.override_concurrency(overrides)
     return _validated(layers, overrides)
+
+
+def environment() -> MutableMapping[str, str]:
+    """The process's own environment, for what is not a setting: systemd's sockets, and what children inherit."""
+    return os.environ
+
+
+def state_folder(settings: Settings, environ: Mapping[str, str]) -> Path:
+    """Where this node keeps what must survive a restart of the daemon. One folder for each node's name."""
+    if settings.node.state_dir is not None:
+        root = settings.node.state_dir.absolute()
+    elif given := environ.get("STATE_DIRECTORY"):  # systemd's
+        root = Path(given.partition(":")[0])
+    elif os.geteuid() == 0:
+        root = Path("/var/lib/accsd")
+    else:
+        root = Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "accsd"
+    return root / settings.node.name
 
 
 def _validated(layers: Layers, overrides: Mapping[str, int]) -> Settings:

@@ -4,7 +4,7 @@ import re
 import socket
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from ipaddress import ip_address
+from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 from urllib.parse import urlsplit
@@ -183,6 +183,46 @@ class Service(_Section):
         return self
 
 
+class Provider(_Section):
+    """[wake.providers.NAME]: whoever starts machines over HTTP; being named here is the allow-list."""
+
+    # {ref} stands in the path or the query only: a node's provider_ref never chooses the host
+    url: str = Field(pattern=r"^https?://(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+)(:\d{1,5})?/[^\s#]*\{ref\}[^\s#]*$")
+    method: Literal["GET", "POST", "PUT", "PATCH"] = "POST"
+    body: str = ""
+    token: SecretStr | None = None
+    token_file: Path | None = None
+    authorization: str = Field(default="Bearer {token}", pattern=r"^[ -~]*\{token\}[ -~]*$")
+    ca_file: Path | None = None
+    allow_private: bool = False
+    timeout: Duration = timedelta(seconds=15)
+
+    @model_validator(mode="after")
+    def _no_secret_in_the_clear(self) -> Self:
+        if self.token is not None and self.token_file is not None:
+            raise InvalidValue("has both a token and a token_file; drop one of them")
+        if self.url.startswith("http:") and not self.allow_private:
+            raise InvalidValue("has a url without TLS, which is for private networks only (allow_private = true)")
+        return self
+
+
+ProviderName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
+
+
+class Wake(_Section):
+    """[wake]: how the control host wakes nodes."""
+
+    ahead: Duration = timedelta(minutes=5)
+    retry: Duration = timedelta(minutes=2)
+    at_once: int = Field(default=8, ge=1, le=1000)
+    interface: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._@:-]{0,14}$")
+    broadcast: list[IPv4Address] = Field(default_factory=list[IPv4Address])
+    port: int = Field(default=9, ge=1, le=65535)
+    script_dir: Path = Path("/etc/accsd/wake.d")
+    script_timeout: Duration = timedelta(seconds=60)
+    providers: dict[ProviderName, Provider] = Field(default_factory=dict)
+
+
 ServiceName = Annotated[str, AfterValidator(check_service_name)]
 
 
@@ -194,6 +234,7 @@ class Settings(_Section):
     node: NodeSettings = Field(default_factory=NodeSettings)
     compose: Compose = Field(default_factory=Compose)
     http: Http = Field(default_factory=Http)
+    wake: Wake = Field(default_factory=Wake)
     services: dict[ServiceName, Service] = Field(default_factory=dict)
     heartbeat_ttl_sec: Seconds = 120.0
     backoff_base_sec: Seconds = 15.0
@@ -237,11 +278,13 @@ class Settings(_Section):
         """For every value, by its dotted path, where it came from. Never a value itself."""
         return dict(self._origins)
 
-    def concurrency_of(self, service: str) -> int:
-        """How many tasks of a service run here at once; also of one that only the compose file declares."""
+    def concurrency_of(self, service: str, default: int | None = None) -> int:
+        """How many tasks of a service run here at once. `default` is what the compose file says of it."""
         override = self._concurrency.get(variable_suffix(service))
         if override is not None:
             return override
+        if default is not None:
+            return default
         return self.services[service].concurrency if service in self.services else 1
 
     def secrets(self) -> Iterator[str]:
@@ -249,7 +292,8 @@ class Settings(_Section):
         for url in (self.database.url, self.database.listen_url):
             if url is not None:
                 yield from database_url.secrets_of(url.get_secret_value())
-        for key in (self.storage.access_key, self.storage.secret_key, self.http.token):
+        tokens = [provider.token for provider in self.wake.providers.values()]
+        for key in (self.storage.access_key, self.storage.secret_key, self.http.token, *tokens):
             if key is not None:
                 yield key.get_secret_value()
 
@@ -263,8 +307,8 @@ def _leaves(model: BaseModel, at: str = "") -> Iterator[str]:
         value: object = getattr(model, name)
         if isinstance(value, BaseModel):
             yield from _leaves(value, f"{at}{name}.")
-        elif name == "services" and isinstance(value, dict):
-            for service, its in cast("dict[str, BaseModel]", value).items():
-                yield from _leaves(its, f"{at}{name}.{service}.")
+        elif name in ("services", "providers") and isinstance(value, dict):
+            for its_name, its in cast("dict[str, BaseModel]", value).items():
+                yield from _leaves(its, f"{at}{name}.{its_name}.")
         else:
             yield at + name

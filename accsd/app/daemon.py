@@ -1,0 +1,240 @@
+"""The daemon: builds what its roles need, runs them, and stops them in order.
+
+SIGTERM (or Ctrl-C) drains: not ready, no new claims, attempts may end until the grace is over and are given back then;
+the listener and the pool go last. A second one skips the grace. SIGHUP reads the configuration again.
+"""
+
+import signal
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+
+import anyio
+
+from accsd import failpoints
+from accsd.app.node import NodeSide
+from accsd.app.observer import RoleObserver
+from accsd.app.services import compose_services, process_services
+from accsd.app.state import locked_state
+from accsd.db import Database, require_schema
+from accsd.db.listen import HearingState, Listener
+from accsd.errors import AccsdError, DatabaseUnavailable, SchemaMismatch
+from accsd.health import Health, ListenState
+from accsd.http import HttpFace
+from accsd.log import configure_logging, get_logger, register_secret
+from accsd.metrics import Metrics
+from accsd.roles.builder import Builder
+from accsd.roles.cleanup import Cleanup
+from accsd.roles.wake import Waker
+from accsd.runners.compose import compose_file
+from accsd.settings import Settings, environment, load_settings, state_folder
+from accsd.storage import open_store
+from accsd.supervisor import Post, Supervisor
+from accsd.systemd import Notifier
+from accsd.wakeup import Backoff
+
+_log = get_logger(component="daemon")
+_BUILDER_CHANNEL = "builder"
+
+
+class RoleChoice(StrEnum):
+    BUILDER = "builder"  # builder, cleanup, node-wake
+    AGENT = "agent"  # one agent for each service of this node
+    ALL = "all"
+
+    @property
+    def builds(self) -> bool:
+        return self is not RoleChoice.AGENT
+
+    @property
+    def serves(self) -> bool:
+        return self is not RoleChoice.BUILDER
+
+
+async def run_daemon(choice: RoleChoice, config: Path | None) -> None:
+    """Returns after an orderly stop; raises what keeps it from starting."""
+    environ = environment()
+    notifier = Notifier.from_environ(environ)
+    settings = load_settings(config)
+    configure_logging(settings.log_level, stream="stdout")
+    for secret in settings.secrets():
+        register_secret(secret)
+    failpoints.arm(environ.get("ACC_FAILPOINTS"))
+    async with AsyncExitStack() as resources:
+        state = state_folder(settings, environ)
+        if choice.serves:
+            if settings.compose.file is not None:
+                compose_file(settings.compose)  # one that is not there is a mistake to be told at once
+            resources.enter_context(locked_state(state, settings.node.name))
+        db = await _connected(settings, notifier)
+        resources.push_async_callback(db.close)
+        await require_schema(db)
+        daemon = Daemon(choice, settings, config, db, notifier)
+        await daemon.run(resources, state)
+
+
+async def _connected(settings: Settings, notifier: Notifier) -> Database:
+    """A daemon outlives its database, at the start too; what only a person can put right is raised at once."""
+    pauses = Backoff(timedelta(seconds=0.5), timedelta(seconds=5))
+    while True:
+        try:
+            return await Database.open(settings.database, application=f"accsd {settings.node.name}")
+        except DatabaseUnavailable as error:
+            _log.error("waiting_for_database", error=str(error), hint=error.hint)
+            notifier.status(f"waiting for the database: {error}")
+            await anyio.sleep(pauses.next().total_seconds())
+
+
+class _Ears:
+    def __init__(self, l): self.l = l
+    async def serve(self): await self.l.run()
+
+
+class Daemon:
+    def __init__(
+        self, choice: RoleChoice, settings: Settings, config: Path | None, db: Database, notifier: Notifier
+    ) -> None:
+        self._choice: RoleChoice = choice
+        self._settings: Settings = settings
+        self._config: Path | None = config
+        self._db: Database = db
+        self._notifier: Notifier = notifier
+        self._metrics: Metrics = Metrics()
+        self._health: Health = Health(settings.node.name)
+        db.observe(self._asked)
+        failpoints.when_cut(db.cut)
+        self._supervisor: Supervisor = Supervisor(RoleObserver(self._health, self._metrics))
+        self._listener: Listener = Listener(
+            settings.database,
+            settings.notify_channel_prefix,
+            behind_pooler=db.behind_pooler,
+            db=db,
+            on_change=self._heard,
+        )
+        self._node: NodeSide | None = None
+        self._stops: int = 0
+        self._stop: anyio.Event = anyio.Event()
+        self._hurry: anyio.Event = anyio.Event()
+
+    async def run(self, resources: AsyncExitStack, state: Path) -> None:
+        async with anyio.create_task_group() as group:
+            await group.start(self._take_signals)
+            async with self._supervisor:
+                self._supervisor.keep(Post("listener", lambda: _Ears(self._listener)))
+                if self._settings.http.listen:
+                    self._supervisor.keep(
+                        Post("http", lambda: HttpFace(self._settings.http, self._metrics, self._health))
+                    )
+                if self._choice.builds:
+                    await self._start_builder()
+                if self._choice.serves:
+                    await self._start_node(resources, state)
+                group.start_soon(self._notifier.keep_alive)
+                self._health.ready = True
+                self._notifier.ready(f"{self._choice} as {self._settings.node.name}")
+                _log.info("started", role=self._choice, node=self._settings.node.name)
+                await self._stop.wait()
+                await self._drain(group)
+            group.cancel_scope.cancel()
+        _log.info("stopped")
+
+    def _poll(self) -> timedelta:
+        """Often while notifications do not arrive, rarely while they do."""
+        seconds = self._settings.poll_sec if self._listener.is_listening else self._settings.poll_deaf_sec
+        return timedelta(seconds=seconds)
+
+    async def _start_builder(self) -> None:
+        settings = self._settings
+        posts = [
+            Post("builder", lambda: Builder(self._db), poll=self._poll),
+            Post("cleanup", lambda: Cleanup(self._db, grace=settings.grace, metrics=self._metrics), poll=self._poll),
+            Post("wake", lambda: Waker(self._db, settings.wake, lease=settings.lease), poll=self._poll),
+        ]
+        self._metrics.know_roles(post.name for post in posts)
+        for post in posts:
+            self._listener.subscribe(_BUILDER_CHANNEL, post.wakeup.set)
+            self._supervisor.keep(post)
+
+    async def _start_node(self, resources: AsyncExitStack, state: Path) -> None:
+        store = await resources.enter_async_context(
+            open_store(self._settings.storage, default_folder=state.parent / "objects")
+        )
+        attempts = state / "attempts"
+        base = Path.cwd() if self._config is None else self._config.absolute().parent
+        self._node = NodeSide(
+            settings=self._settings,
+            db=self._db,
+            listener=self._listener,
+            metrics=self._metrics,
+            supervisor=self._supervisor,
+            store=store,
+            attempts_folder=attempts,
+            of_settings=lambda settings: process_services(settings, base=base, attempts=attempts),
+            of_compose=compose_services,
+            health=self._health,
+            when_outdated=self._outdated,
+            poll=self._poll,
+        )
+        self._node.start()
+
+    def _asked(self, answered: bool, took: timedelta) -> None:
+        self._metrics.queried("ok" if answered else "error", took)
+        if answered:
+            self._health.database_answered(took)
+        else:
+            self._health.database_away("a call was not answered")
+
+    def _heard(self, state: HearingState) -> None:
+        """The listener's state has changed: everybody looks, and polls as often as it must from now on."""
+        self._health.listener(ListenState(state.hearing), state.reason)
+        self._metrics.listener(state.hearing)
+        self._supervisor.wake_pollers()
+
+    def _outdated(self, mismatch: SchemaMismatch) -> None:
+        """Somebody upgraded the database: this version ends what it has and goes."""
+        _log.error("schema_changed", error=str(mismatch), hint=mismatch.hint)
+        self._ask_to_stop()
+
+    def _ask_to_stop(self) -> None:
+        self._stops += 1
+        self._stop.set()
+        if self._stops > 1:
+            self._hurry.set()
+
+    async def _take_signals(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            task_status.started()
+            async for number in signals:
+                _log.info("signal", signal=number.name)
+                if number is signal.SIGHUP:
+                    await self._reload()
+                else:
+                    self._ask_to_stop()
+
+    async def _reload(self) -> None:
+        """A configuration that is wrong changes nothing."""
+        self._notifier.reloading()
+        try:
+            settings = load_settings(self._config)
+            if self._node is not None:
+                await self._node.reload(settings)
+        except AccsdError as error:
+            _log.error("reload_failed", error=str(error), hint=error.hint)
+        self._notifier.ready()
+
+    async def _drain(self, group: anyio.abc.TaskGroup) -> None:
+        self._health.drain()
+        grace = timedelta(seconds=self._settings.drain_sec)
+        self._notifier.stopping("draining", within=grace + timedelta(seconds=60))
+        _log.info("draining", grace_sec=grace.total_seconds())
+        for post in self._supervisor.posts:
+            if post.name in ("builder", "cleanup", "wake"):
+                post.leave()
+        if self._node is not None:
+            group.start_soon(self._hurry_up, self._node)
+            await self._node.drain(grace)
+
+    async def _hurry_up(self, node: NodeSide) -> None:
+        await self._hurry.wait()
+        node.attempts.hurry()

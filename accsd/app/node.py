@@ -1,0 +1,226 @@
+"""The agent's side of the daemon: everything that a node needs to serve its services, and the posts that run it."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from accsd.db import Database, node_leaves
+from accsd.db.listen import CANCEL, Listener
+from accsd.errors import AccsdError, SchemaMismatch
+from accsd.health import Health
+from accsd.log import bind_event_sink, get_logger
+from accsd.metrics import Metrics
+from accsd.roles.agent import Agent
+from accsd.roles.offering import Offering
+from accsd.roles.outlook import Outlook
+from accsd.roles.presence import Offer, Presence
+from accsd.settings import Settings
+from accsd.storage.base import ObjectStore
+from accsd.supervisor import Post, Supervisor
+from accsd.work.attempts import Attempts
+from accsd.work.bench import Workbench
+from accsd.work.lease import LeaseKeeper
+from accsd.work.reporting import Reporter
+from accsd.work.served import Served
+
+_log = get_logger(component="node")
+
+
+@dataclass(eq=False, slots=True)
+class _Kept:
+    """An agent that runs: its place, itself once it was made, and what it serves."""
+
+    post: Post
+    served: Served
+    agent: Agent | None = None
+
+
+@dataclass(eq=False, slots=True)
+class NodeSide:
+    settings: Settings
+    db: Database
+    listener: Listener
+    metrics: Metrics
+    supervisor: Supervisor
+    store: ObjectStore
+    attempts_folder: Path
+    of_settings: Callable[[Settings], Mapping[str, Served]]
+    of_compose: Callable[[Settings], Awaitable[Mapping[str, Served]]]
+    when_outdated: Callable[[SchemaMismatch], None]
+    poll: Callable[[], timedelta]
+    health: Health
+    attempts: Attempts = field(init=False)
+    _agents: dict[str, _Kept] = field(default_factory=dict[str, _Kept])
+    _offer: Mapping[str, Served] | None = None
+    keeper: LeaseKeeper = field(init=False)
+    reporter: Reporter = field(init=False)
+    _presence: Presence = field(init=False)
+    _presence_post: Post = field(init=False)
+    _offering_post: Post = field(init=False)
+    _outlook_post: Post = field(init=False)
+    _bench: Workbench = field(init=False)
+
+    def __post_init__(self) -> None:
+        node = self.settings.node.name
+        self.attempts = Attempts(when_changed=self._count)
+        self.keeper = LeaseKeeper(
+            self.db,
+            node=node,
+            lease=self.settings.lease,
+            every=self.settings.heartbeat,
+            metrics=self.metrics,
+            when_resumed=self._look,
+        )
+        self.reporter = Reporter(self.db, owner=node)
+        self._presence = Presence(
+            self.db,
+            node=node,
+            offer=self._what_we_offer,
+            keeper=self.keeper,
+            when_registered=self._registered,
+        )
+        self._bench = Workbench(
+            node=node,
+            db=self.db,
+            store=self.store,
+            keeper=self.keeper,
+            reporter=self.reporter,
+            attempts_folder=self.attempts_folder,
+            min_free_disk=self.settings.node.min_free_disk,
+            metrics=self.metrics,
+            backoff_base=self.settings.backoff_base,
+        )
+        self._presence_post = Post("presence", lambda: self._presence)
+        self._offering_post = Post("offering", self._make_offering)
+        self._outlook_post = Post("outlook", self._make_outlook, poll=self.poll)
+
+    def start(self) -> None:
+        self.attempts_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        bind_event_sink(self.reporter.event)
+        self.supervisor.keep(Post("attempts", lambda: self.attempts))
+        self.supervisor.keep(Post("reports", lambda: self.reporter))
+        self.supervisor.keep(self._offering_post)
+
+    async def reload(self, settings: Settings) -> None:
+        """Services, their limits, labels and capacities are read anew; attempts under way go on as they are."""
+        self.settings = settings
+        self._offering_post.wakeup.set()
+
+    async def drain(self, grace: timedelta) -> None:
+        """No new claims; attempts may end, or are given back. Heartbeats go on until the last one has ended."""
+        self._offering_post.leave()
+        self._outlook_post.leave()
+        for kept in self._agents.values():
+            kept.post.leave()
+        await self.attempts.drain(grace)
+        bind_event_sink(None)
+        await self._stop_heartbeat()
+        try:
+            await self.reporter.flush()
+            await node_leaves(self.db, self.settings.node.name)
+        except AccsdError as error:
+            _log.warning("left_unsaid", error=str(error))
+
+    async def _stop_heartbeat(self) -> None:
+        """Before the node says that it leaves: a heartbeat would say that it is back."""
+        if self._offer is not None:
+            self._presence_post.leave()
+            await self._presence_post.ended()
+
+    def _count(self) -> None:
+        self.health.attempts_in_flight = len(self.attempts)
+        self.health.leases_held = len(self.keeper.held)
+
+    def _registered(self) -> None:
+        self._look()
+        for kept in self._agents.values():
+            kept.post.wakeup.set()
+
+    def _look(self) -> None:
+        self._outlook_post.wakeup.set()
+
+    def _make_offering(self) -> Offering:
+        return Offering(
+            of_settings=lambda: self.of_settings(self.settings),
+            of_compose=lambda: self.of_compose(self.settings),
+            apply=self._apply,
+        )
+
+    def _make_outlook(self) -> Outlook:
+        return Outlook(
+            self.db,
+            node=self.settings.node.name,
+            services=lambda: {name: kept.post.wakeup.set for name, kept in self._agents.items()},
+            is_registered=lambda: self._presence.is_registered,
+            when_outdated=self.when_outdated,
+        )
+
+    def _what_we_offer(self) -> Offer:
+        node = self.settings.node
+        return Offer(
+            labels=node.labels,
+            max_concurrency={name: kept.served.concurrency for name, kept in self._agents.items()},
+            wake_method=node.wake_method,
+            mac=node.mac,
+            provider_ref=node.provider_ref,
+            script=node.script,
+        )
+
+    async def _apply(self, offered: Mapping[str, Served]) -> None:
+        self.metrics.know_services(offered)
+        for name in self._agents.keys() - offered.keys():
+            self._agents.pop(name).post.leave()
+        for name, served in offered.items():
+            if name in self._agents:
+                self._update(self._agents[name], served)
+            else:
+                self._add(served)
+        if self._offer is None:
+            self.supervisor.keep(self._presence_post)
+            self.supervisor.keep(self._outlook_post)
+        else:
+            await self._presence.register()
+        self._offer = offered
+        self._look()
+
+    def _update(self, kept: _Kept, served: Served) -> None:
+        kept.served = served
+        if kept.agent is not None:
+            kept.agent.update(served)
+
+    def _add(self, served: Served) -> None:
+        post = Post(f"agent:{served.service}", lambda: self._make_agent(served.service))
+        self._agents[served.service] = _Kept(post, served)
+        self.listener.subscribe(served.service, self._hear(post))
+        self.metrics.know_roles([post.name])
+        self.supervisor.keep(post)
+
+    def _hear(self, post: Post) -> Callable[[str], None]:
+        def heard(payload: str) -> None:
+            if payload == CANCEL:
+                self.keeper.ask_now()
+            else:
+                post.wakeup.set()
+
+        return heard
+
+    def _make_agent(self, service: str) -> Agent:
+        kept = self._agents[service]
+        kept.agent = Agent(
+            kept.served,
+            self._bench,
+            self.attempts,
+            wake=self._woken(kept.post),
+            is_registered=lambda: self._presence.is_registered,
+            register=self._presence.register,
+        )
+        return kept.agent
+
+    def _woken(self, post: Post) -> Callable[[], None]:
+        def wake() -> None:
+            post.wakeup.set()
+            # what has ended here may have freed a step of another service, or set a retry whose time only we know
+            self._look()
+
+        return wake

@@ -1,0 +1,69 @@
+"""The services that this node serves: those of its settings, and those that its compose file labels."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from accsd.log import get_logger
+from accsd.runners.compose import Docker, Project, compose_file, compose_runner, declared_services
+from accsd.runners.process import ProcessRunner
+from accsd.settings import Settings
+from accsd.work.served import Served
+
+_log = get_logger(component="services")
+
+
+def process_services(settings: Settings, *, base: Path, attempts: Path) -> dict[str, Served]:
+    """Commands on this machine; `base` is what relative words of a command refer to."""
+    return {
+        name: Served(
+            service=name,
+            runner=ProcessRunner(name, service, base=base, attempts=attempts),
+            concurrency=settings.concurrency_of(name),
+            timeout=service.timeout,
+            stop_grace=service.stop_grace,
+            idle_stop=None,
+            output_limit=service.limits.output,
+        )
+        for name, service in settings.services.items()
+        if service.runner == "process" and _may_run_here(service.requires, settings.node.labels)
+    }
+
+
+def _may_run_here(requires: Mapping[str, object], labels: Mapping[str, object]) -> bool:
+    """A service that needs a label is not offered by a node that lacks it."""
+    return all(labels.get(name) == value for name, value in requires.items())
+
+
+async def compose_services(settings: Settings) -> dict[str, Served]:
+    """What the node's compose file labels. One badly labelled service is reported, and the others are served."""
+    if settings.compose.file is None:
+        _refuse_orphans(settings)
+        return {}
+    docker = Docker()
+    declarations = await declared_services(docker, settings.compose, settings.services)
+    for problem in declarations.problems:
+        _log.error("service_not_served", error=str(problem), hint=problem.hint)
+    project = Project(docker, compose_file(settings.compose), declarations.project)
+    return {
+        name: Served(
+            service=name,
+            runner=compose_runner(project, declared, settings.node.name),
+            concurrency=settings.concurrency_of(name, default=declared.concurrency),
+            timeout=declared.timeout,
+            stop_grace=declared.stop_grace,
+            idle_stop=declared.idle_stop,
+            output_limit=declared.limits.output,
+        )
+        for name, declared in declarations.services.items()
+        if _may_run_here(declared.requires, settings.node.labels)
+    }
+
+
+def _refuse_orphans(settings: Settings) -> None:
+    for name, service in settings.services.items():
+        if service.runner == "compose":
+            _log.error(
+                "service_not_served",
+                error=f'service "{name}" has runner "compose", and no compose file is configured',
+                hint='set compose.file (ACC_COMPOSE_FILE), or runner = "process"',
+            )

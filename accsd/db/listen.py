@@ -1,0 +1,289 @@
+"""The ears of a process: one connection that LISTENs on all its channels and knows when it is deaf.
+
+NOTIFY is a hint and the poll is the truth; what matters here is never to believe that one listens while nothing can be
+heard. A connection that was cut somewhere on its way stays open for ever on this side, so it is probed by a round trip:
+a notification on a channel of its own has to come back. Behind a transaction pooler none does, and all poll.
+"""
+
+import random
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+import anyio
+from anyio.abc import TaskStatus
+
+from accsd.db.failures import FAILURES, translating
+from accsd.db.pool import Connection, Database, Session, connect
+from accsd.errors import AccsdError, DatabaseUnavailable
+from accsd.settings import Database as DatabaseSettings
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+Callback = Callable[[str], None]
+
+NEWS: Final = ""  # look at the tables; also after a reconnect, because something may have been missed
+CANCEL: Final = "cancel"  # on a service's channel: some of its tasks were cancelled, look at the leases
+
+_GOODBYE_SEC: Final = 1.0
+_UNHEARD_LIMIT: Final = 3  # so many fresh connections on which no probe came back: it is the way, not an accident
+_SET_LISTEN_URL: Final = "set database.listen_url (ACC_DB_LISTEN_URL) to the server itself, past the pooler"
+
+
+class Hearing(StrEnum):
+    LISTENING = "listening"
+    DEAF = "deaf"  # for now: it reconnects
+    POLLING = "polling"  # LISTEN does not work on this way; it looks again now and then
+
+
+@dataclass(frozen=True, slots=True)
+class HearingState:
+    hearing: Hearing
+    reason: str | None
+    since: float  # time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """Seconds. Tests make them small."""
+
+    probe_every: float = 15.0
+    probe_within: float = 5.0
+    first_pause: float = 0.1
+    longest_pause: float = 10.0
+    polling_pause: float = 300.0  # before another look whether LISTEN works by now
+
+
+class _Deaf(Exception):
+    """What was listened to can't be heard any more, or not yet; the text says why."""
+
+
+class _NoWay(_Deaf):
+    """LISTEN can't work on this way, whatever the connection: a pooler, or another prefix. `hint`: what to do."""
+
+    def __init__(self, reason: str, hint: str) -> None:
+        super().__init__(reason)
+        self.hint: str = hint
+
+
+class Listener:
+    """`subscribe`, then `run` in a task group for as long as the process lives."""
+
+    def __init__(
+        self,
+        settings: DatabaseSettings,
+        prefix: str,
+        *,
+        behind_pooler: bool,
+        db: Database | None = None,
+        on_change: Callable[[HearingState], None] | None = None,
+        rhythm: Rhythm | None = None,
+    ) -> None:
+        """With `db` the probes are sent through the pool: a listen_url that leads elsewhere is noticed, too."""
+        self._settings: DatabaseSettings = settings
+        self._target: DatabaseSettings = settings.model_copy(update={"url": settings.listen_url or settings.url})
+        self._prefix: str = prefix
+        self._is_pooled: bool = behind_pooler and settings.listen_url is None
+        self._db: Database | None = db
+        self._on_change: Callable[[HearingState], None] | None = on_change
+        self._rhythm: Rhythm = rhythm or Rhythm()
+        self._callbacks: defaultdict[str, list[Callback]] = defaultdict(list)
+        self._probe_channel: str = f"{prefix}probe_{secrets.token_hex(8)}"
+        self._expected: tuple[str, anyio.Event] | None = None
+        self._stirred: anyio.Event = anyio.Event()
+        self._current: Session | None = None
+        self._unheard: int = 0
+        self.probes: int = 0  # that came back
+        self._announced: Hearing | None = None
+        self._state: HearingState = HearingState(Hearing.DEAF, "not connected yet", time.monotonic())
+
+    @property
+    def state(self) -> HearingState:
+        return self._state
+
+    @property
+    def is_listening(self) -> bool:
+        return self._state.hearing is Hearing.LISTENING
+
+    def subscribe(self, name: str, callback: Callback) -> None:
+        """`name` is a service, or "builder". The callback gets the payload, in the event loop: it returns at once."""
+        self._callbacks[self._prefix + name].append(callback)
+        self._stirred.set()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """For ever. Started once it is known whether it listens."""
+        told = False
+        pause = self._rhythm.first_pause
+        while True:
+            began = time.monotonic()
+            try:
+                async with self._connected() as connection:
+                    self._become(Hearing.LISTENING)
+                    if not told:
+                        task_status.started()
+                        told = True
+                    self._tell_everybody()
+                    began = time.monotonic()
+                    await self._watch(connection)
+            except (_Deaf, AccsdError) as why:
+                self._become(self._how_deaf(why), str(why), getattr(why, "hint", None))
+            if not told:
+                task_status.started()
+                told = True
+            if time.monotonic() - began > self._rhythm.probe_every:
+                pause = self._rhythm.first_pause  # it held for a while: this is a new accident
+            await anyio.sleep(self._pause(pause))
+            pause = min(2 * pause, self._rhythm.longest_pause)
+
+    def _how_deaf(self, why: Exception) -> Hearing:
+        return Hearing.POLLING if isinstance(why, _NoWay) or self._unheard >= _UNHEARD_LIMIT else Hearing.DEAF
+
+    def _pause(self, pause: float) -> float:
+        """Full jitter: a fleet that lost its database together does not come back together."""
+        if self._state.hearing is Hearing.POLLING:
+            return random.uniform(0.5, 1.0) * self._rhythm.polling_pause
+        return random.uniform(0, pause)
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncGenerator[Session]:
+        """A connection that listens to everything and has proved it."""
+        if self._is_pooled:
+            raise _NoWay("behind a transaction pooler, where LISTEN hears nothing", _SET_LISTEN_URL)
+        connection = await connect(self._target, application="accsd listener")
+        try:
+            with self._in_time():
+                await self._refuse_what_can_not_work(connection)
+                await self._listen(connection)
+            await self._probe(connection, is_first=True)
+            yield connection
+        except (_Deaf, AccsdError):
+            connection.terminate()
+            raise
+        finally:
+            with anyio.move_on_after(_GOODBYE_SEC, shield=True), suppress(*FAILURES):
+                await connection.close()
+            connection.terminate()
+
+    async def _refuse_what_can_not_work(self, connection: Session) -> None:
+        row = await connection.fetchrow("SELECT pg_backend_pid() AS pid, accs.channel_prefix() AS prefix")
+        assert row is not None
+        if row["pid"] != connection.get_server_pid():  # a pooler invents the one that it announces
+            raise _NoWay(f"{self._target.address} is a transaction pooler, where LISTEN hears nothing", _SET_LISTEN_URL)
+        if row["prefix"] != self._prefix:
+            raise _NoWay(
+                f'the schema notifies channels that begin with "{row["prefix"]}", not "{self._prefix}"',
+                "give this process the notify_channel_prefix with which the schema was installed",
+            )
+
+    async def _listen(self, connection: Session) -> None:
+        self._current = connection
+        connection.add_termination_listener(self._note_loss)
+        await connection.add_listener(self._probe_channel, self._note_echo)
+        await self._listen_to_new(connection, set())
+
+    @contextmanager
+    def _in_time(self) -> Generator[None]:
+        with translating(self._target.address), anyio.fail_after(self._settings.connect_timeout_sec):
+            yield
+
+    async def _listen_to_new(self, connection: Session, known: set[str]) -> set[str]:
+        for channel in self._callbacks.keys() - known:
+            await connection.add_listener(channel, self._hear)
+        return set(self._callbacks)
+
+    async def _watch(self, connection: Session) -> None:
+        """Probes now and then; raises when nothing can be heard any more."""
+        known = set(self._callbacks)
+        while True:
+            with anyio.move_on_after(self._rhythm.probe_every) as undisturbed:
+                await self._stirred.wait()
+            self._stirred = anyio.Event()
+            if self._current is None:
+                raise _Deaf("the connection was closed")
+            if self._callbacks.keys() - known:
+                with self._in_time():
+                    known = await self._listen_to_new(connection, known)
+                self._tell_everybody()
+            if undisturbed.cancelled_caught:
+                await self._probe(connection)
+
+    async def _probe(self, connection: Session, *, is_first: bool = False) -> None:
+        token, echo = secrets.token_hex(8), anyio.Event()
+        self._expected = (token, echo)
+        try:
+            with anyio.fail_after(self._rhythm.probe_within):
+                await self._send_probe(connection, token)
+                await echo.wait()
+        except TimeoutError:
+            self._unheard += is_first
+            within = f"{self._rhythm.probe_within:g} s"
+            raise _Deaf(f"a notification to itself did not come back within {within}") from None
+        self._unheard = 0
+        self.probes += 1
+
+    async def _send_probe(self, connection: Connection, token: str) -> None:
+        send = "SELECT pg_notify($1, $2)"
+        if self._db is not None:
+            with suppress(DatabaseUnavailable):  # a pool that is exhausted says nothing about these ears
+                await self._db.fetch(send, self._probe_channel, token, within=self._rhythm.probe_within / 2)
+                return
+        with translating(self._target.address):
+            await connection.execute(send, self._probe_channel, token)
+
+    # What the connection calls
+
+    def _note_loss(self, connection: Connection) -> None:
+        if connection is self._current:
+            self._current = None
+            self._stirred.set()
+
+    def _note_echo(self, _connection: Connection, _pid: int, _channel: str, payload: object) -> None:
+        if self._expected is not None and payload == self._expected[0]:
+            self._expected[1].set()
+
+    def _hear(self, _connection: Connection, _pid: int, channel: str, payload: object) -> None:
+        for callback in self._callbacks[channel]:
+            self._call(callback, str(payload))
+
+    # What it tells others
+
+    def _tell_everybody(self) -> None:
+        for callbacks in self._callbacks.values():
+            for callback in callbacks:
+                self._call(callback, NEWS)
+
+    def _call(self, callback: Callback, payload: str) -> None:
+        try:
+            callback(payload)
+        except Exception:  # noqa: BLE001 - one subscriber's bug must not make the others deaf
+            _log().exception("listen_callback_failed", payload=payload)
+
+    def _become(self, hearing: Hearing, reason: str | None = None, hint: str | None = None) -> None:
+        """A new reason for the same state is kept, and told to nobody: a log line for every try helps no one."""
+        before = self._state
+        since = before.since if before.hearing is hearing else time.monotonic()
+        self._state = HearingState(hearing, reason, since)
+        if hearing is self._announced:
+            return
+        self._announced = hearing
+        match hearing:
+            case Hearing.LISTENING:
+                _log().info("listening", channels=len(self._callbacks))
+            case Hearing.DEAF:
+                _log().warning("deaf", reason=reason, hint=hint)
+            case Hearing.POLLING:
+                _log().warning("polling", reason=reason, hint=hint or _SET_LISTEN_URL)
+        if self._on_change is not None:
+            self._on_change(self._state)
+
+
+def _log() -> "FilteringBoundLogger":
+    from accsd.log import get_logger  # with structlog, which is a third of the start of a command that needs none
+
+    return get_logger(component="listener")

@@ -1,0 +1,34 @@
+"""What keeps the house in order: what the builder has before it, partitions made ahead, the net that mends."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from accsd.db.pool import Database
+
+
+@dataclass(frozen=True, slots=True)
+class BuilderOutlook:
+    """Distances from the database's clock; None: nothing is pending, or nothing is live."""
+
+    is_due: bool
+    next_job: timedelta | None
+    next_lease: timedelta | None
+
+
+async def builder_outlook(db: Database) -> BuilderOutlook:
+    """Is a job due, when is the next one, and when does the next lease end (reclaim adds its grace)."""
+    row = await db.fetchrow("SELECT * FROM accs.builder_outlook()", repeatable=True)
+    assert row is not None, "builder_outlook always answers"
+    return BuilderOutlook(row["due"], row["next_job"], row["next_lease"])
+
+
+async def ensure_event_partitions(db: Database, *, months_ahead: int = 3) -> list[str]:
+    """Makes the partitions of the coming months; the names of those that were missing."""
+    rows = await db.fetch("SELECT accs.ensure_event_partitions($1)", months_ahead, repeatable=True)
+    return [row[0] for row in rows]
+
+
+async def repair(db: Database, *, limit: int = 1000) -> dict[str, int]:
+    """Recounts the narrow tables and mends what disagrees: how many of what. Anything at all is a bug somewhere."""
+    rows = await db.fetch("SELECT * FROM accs.repair($1)", limit, repeatable=True)
+    return {row["what"]: row["repaired"] for row in rows}

@@ -1,0 +1,220 @@
+"""What GET /health answers: the state of this process as one JSON document.
+
+`Health` is passive: the supervisor, the listener and the agent tell it what happens, http.py asks for a `report`. It
+decides one thing, the status: *ok*, *degraded* (it works, but not as it should: the reasons say why), or *stopping*.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+import orjson
+
+from accsd import __version__
+from accsd.jsonsafe import sanitise
+from accsd.log import redact
+
+# A role has so many of its intervals to make a pass: one may be slow, and the poll is jittered.
+_OVERDUE: Final = 3
+_LONGEST_SENTENCE: Final = 500
+
+
+class Status(StrEnum):
+    OK = "ok"
+    DEGRADED = "degraded"
+    STOPPING = "stopping"
+
+
+class RoleState(StrEnum):
+    RUNNING = "running"
+    RESTARTING = "restarting"  # it crashed, or the world is away: it is tried again after a pause
+    STOPPED = "stopped"
+
+
+class ListenState(StrEnum):
+    OFF = "off"  # not begun
+    LISTENING = "listening"
+    DEAF = "deaf"  # notifications do not arrive for now: the poll finds the work, later
+    POLLING = "polling"  # LISTEN does not work on this way (a pooler): known, and no fault that would pass
+
+
+@dataclass(frozen=True, slots=True)
+class RoleHealth:
+    state: RoleState = RoleState.RUNNING
+    restarts: int = 0
+    passes: int = 0
+    last_pass_at: datetime | None = None
+    last_pass: str | None = None  # what the last pass that did something did
+    last_error: str | None = None
+    last_error_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerHealth:
+    state: ListenState
+    since: datetime
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseHealth:
+    reachable: bool
+    since: datetime
+    lag_seconds: float | None = None  # how long its last answer took
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HealthReport:
+    status: Status
+    reasons: list[str]
+    ready: bool
+    draining: bool
+    version: str
+    node: str
+    started_at: datetime
+    roles: dict[str, RoleHealth]
+    listener: ListenerHealth
+    database: DatabaseHealth
+    leases_held: int
+    attempts_in_flight: int
+
+    @property
+    def http_status(self) -> int:
+        """503 says: send nothing here. Degraded is still at work, and a restart would not mend it."""
+        return 200 if self.ready and self.status is not Status.STOPPING else 503
+
+    def to_json(self) -> bytes:
+        """Without secrets: an error's text may quote anything."""
+        return orjson.dumps(sanitise(asdict(self), scrub=redact)) + b"\n"
+
+
+@dataclass(eq=False, slots=True)
+class _Role:
+    shown: RoleHealth
+    pass_every: timedelta | None
+    alive_at: float  # monotonic
+
+
+@dataclass(eq=False, slots=True)
+class Health:
+    """Everybody's word, kept. Setters return at once."""
+
+    node: str
+    now: Callable[[], datetime] = field(default=lambda: datetime.now(UTC))
+    monotonic: Callable[[], float] = field(default=time.monotonic)
+    ready: bool = False
+    leases_held: int = 0
+    attempts_in_flight: int = 0
+    _draining: bool = False
+    _roles: dict[str, _Role] = field(default_factory=dict[str, _Role])
+    _started_at: datetime = field(init=False)
+    _listener: ListenerHealth = field(init=False)
+    _database: DatabaseHealth = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._started_at = self.now()
+        self._listener = ListenerHealth(ListenState.OFF, self._started_at)
+        self._database = DatabaseHealth(False, self._started_at, reason="not asked yet")
+
+    def role_started(self, name: str, *, pass_every: timedelta | None = None) -> None:
+        """With `pass_every`, a role that is silent for several of them makes the status degraded."""
+        self._roles[name] = _Role(RoleHealth(), pass_every, self.monotonic())
+
+    def role_passed(self, name: str, did: str | None = None) -> None:
+        role = self._role(name)
+        shown = role.shown
+        role.alive_at = self.monotonic()
+        role.shown = replace(
+            shown,
+            state=RoleState.RUNNING,
+            passes=shown.passes + 1,
+            last_pass_at=self.now(),
+            last_pass=_sentence(did) if did else shown.last_pass,
+        )
+
+    def role_failed(self, name: str, error: str, *, restarting: bool = True) -> None:
+        """`restarting`: it is made anew. Otherwise the world is away, and the same role tries again."""
+        role = self._role(name)
+        role.shown = replace(
+            role.shown,
+            state=RoleState.RESTARTING,
+            restarts=role.shown.restarts + restarting,
+            last_error=_sentence(error),
+            last_error_at=self.now(),
+        )
+
+    def role_stopped(self, name: str) -> None:
+        role = self._role(name)
+        role.shown = replace(role.shown, state=RoleState.STOPPED)
+
+    def listener(self, state: ListenState, reason: str | None = None) -> None:
+        since = self._listener.since if self._listener.state is state else self.now()
+        self._listener = ListenerHealth(state, since, _sentence(reason) if reason else None)
+
+    def database_answered(self, took: timedelta) -> None:
+        since = self._database.since if self._database.reachable else self.now()
+        self._database = DatabaseHealth(True, since, round(took.total_seconds(), 6))
+
+    def database_away(self, reason: str) -> None:
+        known = self._database
+        since = self.now() if known.reachable else known.since
+        self._database = DatabaseHealth(False, since, known.lag_seconds, _sentence(reason))
+
+    def drain(self) -> None:
+        """SIGTERM came; there is no way back."""
+        self._draining = True
+
+    def report(self) -> HealthReport:
+        reasons = list(self._complaints())
+        return HealthReport(
+            status=Status.STOPPING if self._draining else Status.DEGRADED if reasons else Status.OK,
+            reasons=reasons,
+            ready=self.ready and not self._draining,
+            draining=self._draining,
+            version=__version__,
+            node=self.node,
+            started_at=self._started_at,
+            roles={name: role.shown for name, role in self._roles.items()},
+            listener=self._listener,
+            database=self._database,
+            leases_held=self.leases_held,
+            attempts_in_flight=self.attempts_in_flight,
+        )
+
+    def _complaints(self) -> list[str]:
+        found: list[str] = []
+        if self._draining:
+            found.append("draining: no new work is taken")
+        elif not self.ready:
+            found.append("not ready yet")
+        if not self._database.reachable:
+            found.append(f"the database is away: {self._database.reason}")
+        if self._listener.state is ListenState.DEAF:
+            found.append(f"notifications do not arrive ({self._listener.reason or 'deaf'}); work is polled")
+        return found + [sentence for name, role in self._roles.items() if (sentence := self._about(name, role))]
+
+    def _about(self, name: str, role: _Role) -> str | None:
+        silent = timedelta(seconds=round(self.monotonic() - role.alive_at))
+        match role.shown.state:
+            case RoleState.RESTARTING:
+                return f"{name} is restarting: {role.shown.last_error}"
+            case RoleState.STOPPED:
+                return None if self._draining else f"{name} has stopped"
+            case RoleState.RUNNING if role.pass_every is not None and silent > _OVERDUE * role.pass_every:
+                return f"{name} has made no pass for {silent}"
+            case RoleState.RUNNING:
+                return None
+
+    def _role(self, name: str) -> _Role:
+        if name not in self._roles:
+            self.role_started(name)
+        return self._roles[name]
+
+
+def _sentence(text: str) -> str:
+    """Redacted before it is cut, or half a secret could survive at the cut."""
+    return redact(text)[:_LONGEST_SENTENCE]

@@ -1,0 +1,250 @@
+"""What is counted for Prometheus (D11): a closed set of series that does not grow with jobs (INV-6).
+
+A passive object that the composition root makes and hands to whoever has something to count; http.py shows it. Every
+label comes from a closed set: the services of this node, its roles, the words below. Any other value counts as "other",
+so that no text from a job or a database can make a series. (prometheus-client costs 45 ms and 4 MB beside what the
+daemon imports anyway.)
+"""
+
+import platform
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Final
+
+import prometheus_client as prometheus
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from accsd import __version__
+from accsd.model.outcome import ErrorCode
+from accsd.model.state import WakeMethod
+
+CONTENT_TYPE: Final = prometheus.CONTENT_TYPE_PLAIN_0_0_4
+OTHER: Final = "other"
+
+CLAIM_OUTCOMES: Final = ("claimed", "empty", "error")
+HEARTBEAT_OUTCOMES: Final = ("ok", "error")
+# D5, and what else the verbs answer to an attempt
+REFUSALS: Final = (
+    "stale_attempt",
+    "already_finished",
+    "not_in_expected_state",
+    "lease_lost_or_owner_mismatch",
+    "not_found",
+    "result_too_large",
+    "db_error",
+)
+LOSSES: Final = (*REFUSALS, "not_kept_in_time")
+ENDINGS: Final = ("done", "error", "released", "cancelled")
+RECLAIM_DECISIONS: Final = ("claimed", "done_or_stale", "not_found", "lease_still_valid", "db_error")
+RESULTS: Final = ("done", "cancelled", "released", "lease_lost", *(code.value for code in ErrorCode))
+VERDICTS: Final = ("OK", "TLE", "MLE", "OLE", "RE", "SE")
+TRUNCATIONS: Final = ("stdout", "stderr", "line", "log", "result", "event")
+OUTBOX_OUTCOMES: Final = ("delivered", "retried", "dead")
+PASS_OUTCOMES: Final = ("worked", "idle", "away", "crashed")
+LISTENER_STATES: Final = ("off", "listening", "deaf", "polling")
+REPAIRS: Final = (
+    "waiting_row",
+    "waiting_missing",
+    "remaining",
+    "live_row",
+    "live_missing",
+    "pending_row",
+    "pending_missing",
+    "job_counts",
+    "job_open",
+)
+WAKE_METHODS: Final = tuple(method.value for method in WakeMethod)
+WAKE_OUTCOMES: Final = ("sent", "failed", "woke", "given_up")
+QUERY_OUTCOMES: Final = ("ok", "retried", "error")
+
+_ROUND_TRIP: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+_RUN: Final = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14400)
+
+
+class Metrics:
+    """Counters of one process, in a registry of their own. Every method returns at once and none raises."""
+
+    def __init__(self, services: Iterable[str] = (), roles: Iterable[str] = ()) -> None:
+        prometheus.disable_created_metrics()  # one more series for each, which nobody reads
+        self._registry: CollectorRegistry = CollectorRegistry()
+        self._services: set[str] = set()
+        self._last_pass: dict[str, float] = {}
+        self._of_attempts()
+        self._of_roles()
+        prometheus.ProcessCollector(registry=self._registry)
+        self.know_roles(roles)
+        self.know_services(services)
+
+    def _of_attempts(self) -> None:
+        self._claims = self._counter("claims", "Claims sent, by what came back.", "service", "outcome")
+        self._claimed = self._counter("claimed_tasks", "Tasks that claims brought.", "service")
+        self._beats = self._counter(
+            "lease_heartbeats", "Heartbeats of the node and its leases.", outcome=HEARTBEAT_OUTCOMES
+        )
+        self._lost = self._counter("leases_lost", "Leases that ended before their attempt did.", reason=LOSSES)
+        self._finalized = self._counter("finalize", "Ends of attempts that the database took.", status=ENDINGS)
+        self._refused = self._counter("finalize_refused", "Ends of attempts that it refused.", reason=REFUSALS)
+        self._errors = self._counter("finalize_errors", "Ends of attempts that it did not answer to.")
+        self._finalize_time = self._histogram("finalize_seconds", "From sending an end to its answer.", _ROUND_TRIP)
+        self._reclaims = self._counter("reclaims", "Expired leases looked at, by decision.", decision=RECLAIM_DECISIONS)
+        self._run_time = self._histogram("execution_seconds", "From start to end.", _RUN, "service", "result")
+        self._running = self._gauge("executions_in_flight", "Attempts under way on this node.", "service")
+        self._verdicts = self._counter("verdicts", "Verdicts of judges.", verdict=VERDICTS)
+        self._violations = self._counter("protocol_errors", "Answers that protocol v1 excludes.", "service")
+        self._truncated = self._counter("truncations", "Output that was cut at its limit.", what=TRUNCATIONS)
+
+    def _of_roles(self) -> None:
+        self._passes = self._counter("role_passes", "Passes of a role, by outcome.", "role", "outcome")
+        self._restarts = self._counter("role_restarts", "Times that a crashed role was made anew.", "role")
+        self._age = self._gauge("role_last_pass_age_seconds", "Since a role's last pass that did not fail.", "role")
+        self._listener = self._gauge("listener_state", "1 for the state that LISTEN is in.", state=LISTENER_STATES)
+        self._reconnects = self._counter("listener_reconnects", "Times that LISTEN was set up again.")
+        self._repairs = self._counter("repairs", "What cleanup had to put right: each one is a bug.", kind=REPAIRS)
+        self._wakes = self._counter("wake_tries", "Tries to wake a node.", "method", "outcome")
+        self._outbox = self._counter("outbox", "Outgoing events, by outcome.", outcome=OUTBOX_OUTCOMES)
+        self._pending = self._gauge("outbox_pending", "Outgoing events that wait.")
+        self._queries = self._counter("queries", "Calls to the database.", outcome=QUERY_OUTCOMES)
+        self._query_time = self._histogram("query_seconds", "How long they took, with repetitions.", _ROUND_TRIP)
+        build = self._gauge("build_info", "Always 1; the labels say what runs.", "version", "python")
+        build.labels(__version__, platform.python_version()).set(1)
+
+    def know_services(self, names: Iterable[str]) -> None:
+        """The services of this node, again after a reload. Their series exist from now on, at zero."""
+        self._services.update(names)
+        for service in self._services:
+            for outcome in CLAIM_OUTCOMES:
+                self._claims.labels(service, outcome)
+            for metric in (self._claimed, self._running, self._violations):
+                metric.labels(service)
+
+    def know_roles(self, names: Iterable[str]) -> None:
+        """The roles that this process runs. One that never makes a pass grows old too."""
+        for role in names:
+            self._last_pass[role] = time.monotonic()
+            self._age.labels(role).set_function(lambda role=role: time.monotonic() - self._last_pass[role])
+            self._restarts.labels(role)
+            for outcome in PASS_OUTCOMES:
+                self._passes.labels(role, outcome)
+
+    # an agent's attempts
+
+    def claimed(self, service: str, tasks: int) -> None:
+        """A claim was answered, with so many tasks."""
+        self._claims.labels(self._service(service), "claimed" if tasks else "empty").inc()
+        self._claimed.labels(self._service(service)).inc(tasks)
+
+    def claim_failed(self, service: str) -> None:
+        self._claims.labels(self._service(service), "error").inc()
+
+    def heartbeat(self, ok: bool) -> None:
+        self._beats.labels("ok" if ok else "error").inc()
+
+    def lease_lost(self, reason: str) -> None:
+        self._lost.labels(_one_of(LOSSES, reason)).inc()
+
+    def finalized(self, status: str, took: timedelta) -> None:
+        """The database took (or had taken before) the end of an attempt."""
+        self._finalized.labels(_one_of(ENDINGS, status)).inc()
+        self._finalize_time.observe(took.total_seconds())
+
+    def refused(self, reason: str | None) -> None:
+        self._refused.labels(_one_of(REFUSALS, reason)).inc()
+
+    def finalize_failed(self) -> None:
+        self._errors.inc()
+
+    def started(self, service: str) -> None:
+        """An attempt runs here, started or adopted; `finished` must follow, whatever becomes of it."""
+        self._running.labels(self._service(service)).inc()
+
+    def finished(self, service: str, result: str, took: timedelta) -> None:
+        """`result` is done, cancelled, released, lease_lost or an ErrorCode."""
+        self._running.labels(self._service(service)).dec()
+        self._run_time.labels(self._service(service), _one_of(RESULTS, result)).observe(took.total_seconds())
+
+    def verdict(self, verdict: str) -> None:
+        self._verdicts.labels(_one_of(VERDICTS, verdict)).inc()
+
+    def protocol_error(self, service: str) -> None:
+        self._violations.labels(self._service(service)).inc()
+
+    def truncated(self, what: str) -> None:
+        self._truncated.labels(_one_of(TRUNCATIONS, what)).inc()
+
+    # roles and what they do
+
+    def passed(self, role: str, *, worked: bool) -> None:
+        self._passes.labels(self._role(role), "worked" if worked else "idle").inc()
+        if role in self._last_pass:
+            self._last_pass[role] = time.monotonic()
+
+    def away(self, role: str) -> None:
+        """A pass could not be made because the world was away."""
+        self._passes.labels(self._role(role), "away").inc()
+
+    def crashed(self, role: str) -> None:
+        """A role failed and will be made anew."""
+        self._passes.labels(self._role(role), "crashed").inc()
+        self._restarts.labels(self._role(role)).inc()
+
+    def reclaimed(self, decision: str, count: int = 1) -> None:
+        self._reclaims.labels(_one_of(RECLAIM_DECISIONS, decision)).inc(count)
+
+    def repaired(self, what: str, count: int = 1) -> None:
+        self._repairs.labels(_one_of(REPAIRS, what)).inc(count)
+
+    def wake_tried(self, method: str, outcome: str) -> None:
+        self._wakes.labels(_one_of(WAKE_METHODS, method), _one_of(WAKE_OUTCOMES, outcome)).inc()
+
+    def listener(self, state: str) -> None:
+        for known in LISTENER_STATES:
+            self._listener.labels(known).set(known == state)
+
+    def listener_reconnected(self) -> None:
+        self._reconnects.inc()
+
+    def outbox(self, outcome: str, count: int = 1) -> None:
+        self._outbox.labels(_one_of(OUTBOX_OUTCOMES, outcome)).inc(count)
+
+    def outbox_pending(self, count: int) -> None:
+        self._pending.set(count)
+
+    def queried(self, outcome: str, took: timedelta) -> None:
+        self._queries.labels(_one_of(QUERY_OUTCOMES, outcome)).inc()
+        self._query_time.observe(took.total_seconds())
+
+    def render(self) -> bytes:
+        """The text format, for CONTENT_TYPE."""
+        return prometheus.generate_latest(self._registry)
+
+    def _service(self, name: str) -> str:
+        return name if name in self._services else OTHER
+
+    def _role(self, name: str) -> str:
+        return name if name in self._last_pass else OTHER
+
+    def _counter(self, name: str, text: str, *labels: str, **closed: Iterable[str]) -> Counter:
+        made = Counter(f"accsd_{name}", text, (*labels, *closed), registry=self._registry)
+        _at_zero(made, closed)
+        return made
+
+    def _gauge(self, name: str, text: str, *labels: str, **closed: Iterable[str]) -> Gauge:
+        made = Gauge(f"accsd_{name}", text, (*labels, *closed), registry=self._registry)
+        _at_zero(made, closed)
+        return made
+
+    def _histogram(self, name: str, text: str, buckets: Iterable[float], *labels: str) -> Histogram:
+        return Histogram(f"accsd_{name}", text, labels, registry=self._registry, buckets=tuple(buckets))
+
+
+def _at_zero(metric: Counter | Gauge, closed: dict[str, Iterable[str]]) -> None:
+    """The only label's values exist from the start: a rate over a series that appears with its first event misses it.
+    ("other" is not expected.)"""
+    for values in closed.values():
+        for value in values:
+            metric.labels(value)
+
+
+def _one_of(known: tuple[str, ...], value: str | None) -> str:
+    return value if value in known else OTHER

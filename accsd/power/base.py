@@ -1,0 +1,53 @@
+"""What every way of waking a node has in common (A18): the protocol, and the answer for the record."""
+
+import time
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, Protocol
+
+from accsd.errors import Unavailable
+from accsd.model import Node, WakeMethod
+
+_LONGEST_OUTPUT: Final = 2000
+
+
+class WakeFailed(Unavailable):
+    """A node was not woken. `output` is what was said about it, where something was."""
+
+    def __init__(self, message: str, *, output: str = "") -> None:
+        super().__init__(message)
+        self.output: str = output
+
+
+@dataclass(frozen=True, slots=True)
+class WakeResult:
+    """How a try went; true if the call got through. Whether the machine comes up shows when it is seen again."""
+
+    ok: bool
+    method: WakeMethod
+    latency: timedelta
+    output: str = ""
+    error: str | None = None
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+class WakeProvider(Protocol):
+    """`if await provider.wake(node): …` Never raises because of the node or of what is between here and there."""
+
+    async def wake(self, node: Node) -> WakeResult: ...
+
+
+async def outcome(method: WakeMethod, attempt: Awaitable[str]) -> WakeResult:
+    """The attempt's end as a result: what it returned is its output, what went wrong is the error."""
+    began = time.monotonic()
+    try:
+        output, error = await attempt, None
+    except WakeFailed as failure:
+        output, error = failure.output, failure.message
+    except (OSError, TimeoutError) as failure:
+        output, error = "", str(failure) or type(failure).__name__
+    latency = timedelta(seconds=time.monotonic() - began)
+    return WakeResult(error is None, method, latency, output.strip()[:_LONGEST_OUTPUT], error)

@@ -1,0 +1,204 @@
+"""The agent of one service on this node: claims up to its free slots and hands each task to an attempt (A14).
+
+Before its first claim, and after any that ended unclearly, it settles: what this node holds according to the database
+is compared with what is really here. An attempt that still runs under its fence is adopted; what was never started is
+started; what left nothing behind is given back; and whatever is here without a lease is removed.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+
+from accsd import failpoints
+from accsd.db import ClaimedTask, Fence, adopt_tasks, claim_tasks, release_tasks
+from accsd.errors import AccsdError, DatabaseUnavailable, NotFound, Unavailable
+from accsd.log import get_logger
+from accsd.roles.passes import Pass
+from accsd.wakeup import Backoff
+from accsd.work.attempt import Attempt
+from accsd.work.attempts import Attempts
+from accsd.work.bench import Workbench
+from accsd.work.preparing import clear_away
+from accsd.work.served import Served
+
+_SICK = (timedelta(seconds=2), timedelta(seconds=60))
+_RECHECK = timedelta(seconds=5)
+_NAMED = 5
+
+
+class Agent:
+    def __init__(
+        self,
+        served: Served,
+        bench: Workbench,
+        attempts: Attempts,
+        *,
+        wake: Callable[[], None],
+        is_registered: Callable[[], bool],
+        register: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._served: Served = served
+        self._bench: Workbench = bench
+        self._attempts: Attempts = attempts
+        self._is_registered: Callable[[], bool] = is_registered
+        self._wake: Callable[[], None] = wake
+        self._register: Callable[[], Awaitable[None]] = register
+        self._log = get_logger(role=f"agent:{served.service}", service=served.service)
+        self._is_settled: bool = False
+        self._active_at: float = time.monotonic()
+        self._is_resting: bool = False
+        self._sickness: Backoff = Backoff(*_SICK)
+        self._well_at: float = 0.0
+        self._said: str | None = None
+
+    def update(self, served: Served) -> None:
+        """The configuration was read again; attempts under way keep what they were started with."""
+        self._served = served
+        self._wake()
+
+    async def run_once(self) -> Pass:
+        if obstacle := await self._obstacle():
+            return self._waiting(obstacle)
+        self._said = None
+        if not self._is_settled:
+            return await self._settle()
+        free = self._served.concurrency - self._under_way()
+        claimed = await self._claim(free) if free > 0 else []
+        for task, granted in claimed:
+            self._start(task, granted=granted)
+        if claimed:
+            return Pass(did=f"claimed {_some([task.task_key for task, _ in claimed])}")
+        return Pass(next_due=await self._rest())
+
+    # Claims
+
+    async def _obstacle(self) -> str | None:
+        """Why nothing may be claimed now; it passes by itself."""
+        if not self._is_registered() or not self._attempts.is_open:
+            return "the node is not registered yet"
+        if self._bench.keeper.is_frozen:
+            return "leases are being asked about"
+        if (left := self._well_at - time.monotonic()) > 0:
+            return f"the last attempt failed for a reason that is not the task's; next claim in {left:.0f} s"
+        if problem := self._bench.disk_problem():
+            return problem
+        try:
+            await self._served.runner.check()
+        except Unavailable as error:
+            return str(error)
+        return None
+
+    def _waiting(self, obstacle: str) -> Pass:
+        if self._said != obstacle.partition(";")[0]:
+            self._said = obstacle.partition(";")[0]
+            self._log.warning("no_claims", reason=obstacle)
+        left = timedelta(seconds=max(0.05, self._well_at - time.monotonic()))
+        return Pass(next_due=left if self._well_at > time.monotonic() else _RECHECK)
+
+    async def _claim(self, free: int) -> list[tuple[ClaimedTask, float]]:
+        granted = time.monotonic()
+        failpoints.hit("claim.sent")
+        node = self._bench.node
+        try:
+            claimed = await claim_tasks(
+                self._bench.db, self._served.service, owner=node, node=node, limit=free, lease=self._bench.keeper.length
+            )
+        except DatabaseUnavailable:
+            self._is_settled = False  # it may have been committed: ask what we hold before claiming more
+            self._bench.metrics.claim_failed(self._served.service)
+            raise
+        except NotFound:
+            await self._register()  # somebody deleted the node's row
+            return []
+        failpoints.hit("claim.committed")
+        self._bench.metrics.claimed(self._served.service, len(claimed))
+        return [(task, granted) for task in claimed]
+
+    def _start(self, task: ClaimedTask, *, granted: float, adopted: bool = False) -> None:
+        self._active_at = time.monotonic()
+        self._is_resting = False
+        attempt = Attempt(
+            task, self._served, self._bench, granted=granted, adopted=adopted, when_decided=self._decided
+        )
+        self._attempts.start(attempt, self._ended)
+
+    def _decided(self, attempt: Attempt) -> None:
+        """What fails for a reason of this machine's is left to others for a while."""
+        if attempt.was_infrastructure:
+            self._well_at = time.monotonic() + self._sickness.next().total_seconds()
+        elif attempt.was_conclusive:
+            self._sickness.reset()
+
+    def _ended(self, attempt: Attempt) -> None:
+        self._active_at = time.monotonic()
+        if attempt.left_something:
+            self._is_settled = False
+        self._wake()
+
+    def _under_way(self) -> int:
+        return self._attempts.by_service()[self._served.service]
+
+    # Settling
+
+    async def _settle(self) -> Pass:
+        runner, bench = self._served.runner, self._bench
+        # Taken before the database is asked: one that ends meanwhile has settled itself.
+        under_way = self._attempts.fences()
+        here = set(await runner.survivors())
+        granted = time.monotonic()
+        held = await adopt_tasks(bench.db, owner=bench.node, node=bench.node, lease=bench.keeper.length)
+        of_service = (task for task in held if task.service_name == self._served.service)
+        ours = {task.fence: task for task in of_service if task.fence not in under_way}
+        done = [self._take_up(key, task, key in here, granted) for key, task in ours.items()]
+        await self._give_back([task for task, kept in done if not kept])
+        removed = await self._remove((here | bench.folders_of(self._served.service)) - ours.keys() - under_way)
+        self._is_settled = True
+        kept = sum(kept for _, kept in done)
+        said = {"taken up again": kept, "given back": len(done) - kept, "removed": removed}
+        return Pass(did=", ".join(f"{n} attempts {what}" for what, n in said.items() if n) or None, more=True)
+
+    def _take_up(self, key: Fence, task: ClaimedTask, is_here: bool, granted: float) -> tuple[ClaimedTask, bool]:
+        never_started = task.status == "starting" and not self._bench.folder(key).exists()
+        if is_here or never_started:
+            self._start(task, granted=granted, adopted=not never_started)
+        return task, is_here or never_started
+
+    async def _give_back(self, tasks: list[ClaimedTask]) -> None:
+        if tasks:
+            await release_tasks(
+                self._bench.db,
+                [task.fence for task in tasks],
+                owner=self._bench.node,
+                reason=f"the agent on {self._bench.node} was restarted and nothing is left of the attempt",
+                lost=True,
+            )
+
+    async def _remove(self, keys: set[Fence]) -> int:
+        for key in keys:
+            try:
+                await self._served.runner.discard(key, self._bench.folder(key))
+                await clear_away(key, self._served, self._bench)
+            except Unavailable:
+                raise
+            except (AccsdError, OSError, TimeoutError) as error:
+                self._log.error("not_removed", attempt=str(key), error=str(error))
+        return len(keys)
+
+    # Idle
+
+    async def _rest(self) -> timedelta | None:
+        """Stops the service's container after its idle time; how long until then."""
+        idle_stop = self._served.idle_stop
+        if idle_stop is None or self._is_resting or self._under_way():
+            return None
+        idle_for = timedelta(seconds=time.monotonic() - self._active_at)
+        if idle_for < idle_stop:
+            return idle_stop - idle_for
+        if await self._served.runner.rest(idle_for):
+            self._log.info("service_stopped", idle_for=idle_for.total_seconds())
+        self._is_resting = True
+        return None
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

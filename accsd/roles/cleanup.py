@@ -1,0 +1,93 @@
+"""Cleanup: takes back what its owner has not kept, and looks after what should never need it.
+
+Reclaim sleeps to the next end of a lease. The rest has its own rhythm: event partitions made ahead, holds without a
+reason freed, the narrow tables recounted. A repair is a bug somewhere: it is logged as an error and counted.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from accsd import failpoints
+from accsd.db import Database, recheck_holds, reclaim_tasks
+from accsd.db.upkeep import builder_outlook, ensure_event_partitions, repair
+from accsd.log import get_logger
+from accsd.metrics import Metrics
+from accsd.roles.passes import Pass
+
+_BATCH = 100
+_AFTER_FAILURE = timedelta(seconds=30)
+_log = get_logger(role="cleanup")
+
+
+@dataclass(slots=True)
+class _Chore:
+    every: timedelta
+    do: Callable[[], Awaitable[str | None]]
+    due: float  # monotonic
+
+
+class Cleanup:
+    """Several may run at once: every verb looks again under its locks."""
+
+    def __init__(self, db: Database, *, grace: timedelta, metrics: Metrics) -> None:
+        self._db: Database = db
+        self._grace: timedelta = grace
+        self._metrics: Metrics = metrics
+        now = time.monotonic()
+        self._chores: list[_Chore] = [
+            _Chore(timedelta(hours=1), self._make_partitions, now),
+            _Chore(timedelta(minutes=1), self._free_holds, now + 60),
+            _Chore(timedelta(minutes=10), self._repair, now + 600),
+        ]
+
+    async def run_once(self) -> Pass:
+        sentences = [await self._reclaim()]
+        for chore in self._chores:
+            if time.monotonic() >= chore.due:
+                chore.due = time.monotonic() + _AFTER_FAILURE.total_seconds()
+                sentences.append(await chore.do())
+                chore.due = time.monotonic() + chore.every.total_seconds()
+        did = "; ".join(filter(None, sentences))
+        return Pass(did=did or None, next_due=await self._next_due())
+
+    async def _reclaim(self) -> str | None:
+        decisions = Counter[str]()
+        while taken := await reclaim_tasks(self._db, limit=_BATCH, grace=self._grace):
+            failpoints.hit("reclaim.committed")
+            batch = Counter(answer.reason or "claimed" for answer in taken.values())
+            decisions += batch
+            if len(taken) < _BATCH or not batch["claimed"]:
+                break
+        for decision, count in decisions.items():
+            self._metrics.reclaimed(decision, count)
+        return (
+            f"{decisions['claimed']} tasks taken back from owners that did not keep them"
+            if decisions["claimed"]
+            else None
+        )
+
+    async def _make_partitions(self) -> str | None:
+        made = await ensure_event_partitions(self._db)
+        return f"event partitions made: {', '.join(made)}" if made else None
+
+    async def _free_holds(self) -> str | None:
+        freed = await recheck_holds(self._db)
+        return f"{freed} holds without a reason freed" if freed else None
+
+    async def _repair(self) -> str | None:
+        repaired = await repair(self._db)
+        for what, count in repaired.items():
+            self._metrics.repaired(what, count)
+            _log.error("repaired", what=what, count=count)
+        return f"repaired: {repaired}" if repaired else None
+
+    async def _next_due(self) -> timedelta:
+        chore = timedelta(seconds=max(0.0, min(chore.due for chore in self._chores) - time.monotonic()))
+        lease = (await builder_outlook(self._db)).next_lease
+        if lease is None:
+            return chore
+        # one that has run out and was not taken is locked by somebody: not at once again
+        return min(chore, max(lease + self._grace, timedelta(milliseconds=100)))

@@ -1,0 +1,41 @@
+"""Finds out which services this node serves: what its settings name, and what its compose file labels.
+
+Looked at when the daemon starts, when it is told to read its configuration again, and for as long as the compose file or
+the container engine cannot be used: what needs no container is served meanwhile.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+
+from accsd.errors import ConfigError, DockerUnavailable
+from accsd.log import get_logger
+from accsd.roles.passes import Pass
+from accsd.work.served import Served
+
+_AGAIN = timedelta(seconds=5)
+_log = get_logger(role="offering")
+
+
+class Offering:
+    def __init__(
+        self,
+        *,
+        of_settings: Callable[[], Mapping[str, Served]],
+        of_compose: Callable[[], Awaitable[Mapping[str, Served]]],
+        apply: Callable[[Mapping[str, Served]], Awaitable[None]],
+    ) -> None:
+        self._of_settings: Callable[[], Mapping[str, Served]] = of_settings
+        self._of_compose: Callable[[], Awaitable[Mapping[str, Served]]] = of_compose
+        self._apply: Callable[[Mapping[str, Served]], Awaitable[None]] = apply
+
+    async def run_once(self) -> Pass:
+        plain = self._of_settings()
+        try:
+            labelled = await self._of_compose()
+        except (DockerUnavailable, ConfigError) as error:
+            _log.error("compose_unavailable", error=str(error), hint=error.hint)
+            await self._apply(plain)
+            return Pass(next_due=_AGAIN)
+        await self._apply({**plain, **labelled})
+        names = ", ".join(sorted({*plain, *labelled})) or "no service"
+        return Pass(did=f"serving {names}")

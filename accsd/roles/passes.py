@@ -1,0 +1,14 @@
+"""What a pass of a role returns to the supervisor, which owns the only loop."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A sentence saying what the role did, or None; whether there is more to do at once; and when it next has
+    something due."""
+
+    did: str | None = None
+    more: bool = False
+    next_due: timedelta | None = None

@@ -1,0 +1,68 @@
+"""Says that this node is there and what it offers, and keeps its leases (A12, A14)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from accsd.db import Database, upsert_heartbeat
+from accsd.log import get_logger
+from accsd.model import WakeMethod
+from accsd.work.lease import LeaseKeeper
+
+_log = get_logger(role="presence")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a node registers."""
+
+    labels: Mapping[str, Any]
+    max_concurrency: Mapping[str, int]
+    wake_method: str | None = None
+    mac: str | None = None
+    provider_ref: str | None = None
+    script: str | None = None
+
+
+class Presence:
+    def __init__(
+        self,
+        db: Database,
+        *,
+        node: str,
+        offer: Callable[[], Offer],
+        keeper: LeaseKeeper,
+        when_registered: Callable[[], None],
+    ) -> None:
+        self._db: Database = db
+        self._node: str = node
+        self._offer: Callable[[], Offer] = offer
+        self._keeper: LeaseKeeper = keeper
+        self._when_registered: Callable[[], None] = when_registered
+        self._is_registered: bool = False
+
+    @property
+    def is_registered(self) -> bool:
+        """The node is known to the database: nothing is claimed before."""
+        return self._is_registered
+
+    async def register(self) -> None:
+        """At the start, and whenever the offer has changed."""
+        offer = self._offer()
+        await upsert_heartbeat(
+            self._db,
+            self._node,
+            labels=dict(offer.labels),
+            max_concurrency=dict(offer.max_concurrency),
+            wake_method=None if offer.wake_method is None else WakeMethod(offer.wake_method),
+            mac=offer.mac,
+            provider_ref=offer.provider_ref,
+            script=offer.script,
+        )
+        self._is_registered = True
+        self._when_registered()
+        _log.info("node_registered", node=self._node, services=dict(offer.max_concurrency), labels=dict(offer.labels))
+
+    async def serve(self) -> None:
+        await self.register()
+        await self._keeper.serve()

@@ -1,0 +1,30 @@
+"""Services of this node's compose file: declared by labels there, run by the docker CLI."""
+
+from accsd.runners.base import Runner
+from accsd.runners.compose.config import compose_file, declared_services
+from accsd.runners.compose.declared import Declarations, Declared, Mode, with_settings
+from accsd.runners.compose.docker import Docker
+from accsd.runners.compose.exec import ExecRunner
+from accsd.runners.compose.project import Project
+from accsd.runners.compose.run import RunRunner
+
+__all__ = [
+    "Declarations",
+    "Declared",
+    "Docker",
+    "ExecRunner",
+    "Mode",
+    "Project",
+    "RunRunner",
+    "compose_file",
+    "compose_runner",
+    "declared_services",
+    "with_settings",
+]
+
+
+def compose_runner(project: Project, declared: Declared, node: str) -> Runner:
+    """The runner of one declared service. All services of a project share one Project: it lets one start at a time."""
+    if declared.mode is Mode.EXEC:
+        return ExecRunner(project, declared, node)
+    return RunRunner(project, declared, node)

@@ -1,0 +1,50 @@
+"""What an end means: the engine's bare facts, told as a cause where they tell one."""
+
+import re
+from typing import Final
+
+from accsd.model.outcome import ErrorCode
+from accsd.runners.base import Ending
+from accsd.runners.compose.container import Container
+
+SIGKILL_CODE: Final = 137
+# How containers end when their engine is stopped, killed, or finds them dead when it comes back.
+_ENGINE_CODES: Final = frozenset({SIGKILL_CODE, 143, 255})
+_SIGNAL_CODES: Final = frozenset({SIGKILL_CODE, 143})
+_EXEC_CODES: Final = frozenset({126, 127, 128})
+_NOT_EXECUTED: Final = re.compile(
+    rb"\A\s*(?:OCI runtime exec failed|Error response from daemon: OCI runtime exec failed)"
+)
+
+
+def lost(detail: str) -> Ending:
+    return Ending(cause=ErrorCode.WORKER_LOST, detail=detail)
+
+
+def of_container(container: Container, *, was_stopped: bool, engine_was_away: bool) -> Ending:
+    """The end of a container that was the attempt's own."""
+    code = container.exit_code
+    if container.started_at is None:
+        return Ending(code, ErrorCode.START_FAILED, container.error or "the container was never started")
+    if code == 0 or was_stopped:
+        return Ending(code)
+    if container.oom_killed:
+        return Ending(code, ErrorCode.OOM, "the container used more memory than its limit")
+    if code in _ENGINE_CODES and engine_was_away:
+        return Ending(code, ErrorCode.WORKER_LOST, "the Docker engine was stopped or restarted while it ran")
+    if code in _SIGNAL_CODES:
+        return Ending(code, ErrorCode.KILLED, f"ended by signal {code - 128}, which accsd did not send")
+    return Ending(code, detail=container.error or None)
+
+
+def of_exec(code: int, head: bytes, *, saw_oom: bool) -> Ending:
+    """The end of a command in a container that runs on. `head` is how its output began."""
+    if code in _EXEC_CODES and _NOT_EXECUTED.match(head):
+        return Ending(code, ErrorCode.START_FAILED, head.decode(errors="replace").strip()[:2000])
+    if code == SIGKILL_CODE and saw_oom:
+        return Ending(
+            code, ErrorCode.OOM, "a process of the service's container was killed for its memory while it ran"
+        )
+    if code in _SIGNAL_CODES:
+        return Ending(code, ErrorCode.KILLED, f"ended by signal {code - 128}, which accsd did not send")
+    return Ending(code)

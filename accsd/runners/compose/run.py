@@ -1,0 +1,273 @@
+"""Mode run: a container for each attempt, detached, named and labelled, so that a restarted daemon can take it up.
+
+Only `docker inspect` says that it ended: not the CLI that started it, nor the end of its log.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Final, TypeVar
+
+from accsd import failpoints, proc
+from accsd.errors import AttemptFailed, DockerUnavailable
+from accsd.model.outcome import ErrorCode
+from accsd.runners.base import (
+    NO_CURSOR,
+    TASK_FILE,
+    WORK_FOLDER,
+    AttemptKey,
+    Cursor,
+    Ending,
+    Launch,
+    TakeOutput,
+    Workdir,
+)
+from accsd.runners.compose import ending
+from accsd.runners.compose.container import PROJECT_LABEL, Container
+from accsd.runners.compose.declared import Declared
+from accsd.runners.compose.docker import Docker
+from accsd.runners.compose.following import Handed, follow_log, read_log
+from accsd.runners.compose.images import ImageCheck
+from accsd.runners.compose.override import WORKDIR_SEEN, attempt_labels, write_override
+from accsd.runners.compose.project import Project
+
+_START_WITHIN: Final = timedelta(minutes=5)
+_AWAY_LIMIT: Final = timedelta(minutes=5)
+_GONE_WITHIN: Final = timedelta(seconds=30)
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 5.0
+Answer = TypeVar("Answer")
+
+
+def container_name(key: AttemptKey) -> str:
+    return f"accsd-{key}"
+
+
+class RunRunner:
+    def __init__(self, project: Project, declared: Declared, node: str, *, away_limit: timedelta = _AWAY_LIMIT) -> None:
+        self._project: Final = project
+        self._docker: Final = project.docker
+        self._declared: Final = declared
+        self._node: Final = node
+        self._away_limit: Final = away_limit
+        self._image: Final = ImageCheck(project, declared)
+
+    @property
+    def service(self) -> str:
+        return self._declared.service
+
+    def workdir(self, key: AttemptKey, folder: Path) -> Workdir:
+        return Workdir(folder / WORK_FOLDER, self._declared.workdir or WORKDIR_SEEN)
+
+    async def check(self) -> None:
+        await self._docker.answers()
+        await self._image.check()
+
+    async def start(self, launch: Launch) -> "RunExecution":
+        execution = self._execution(launch.key)
+        container = await execution.container()
+        if container is None:
+            await self._prepare(launch)
+            container = await self._create(launch, execution)
+        failpoints.hit("runner.created")
+        if container.status == "created":
+            await self._start_created(container)
+        failpoints.hit("runner.started")
+        return execution
+
+    async def survivors(self) -> Sequence[AttemptKey]:
+        ids = await self._docker.listed(
+            f"label=accsd.node={self._node}",
+            f"label=accsd.service={self.service}",
+            f"label={PROJECT_LABEL}={self._project.name}",
+        )
+        keys: list[AttemptKey] = []
+        for container in await self._docker.inspect(*ids):
+            with suppress(ValueError):
+                labels = container.labels
+                keys.append(AttemptKey.parse(f"{labels.get('accsd.task')}.{labels.get('accsd.attempt')}"))
+        return keys
+
+    async def adopt(self, launch: Launch) -> "RunExecution | None":
+        """A container that was made but never started has nothing to tell."""
+        execution = self._execution(launch.key)
+        container = await execution.container()
+        return execution if container and container.status != "created" else None
+
+    async def discard(self, key: AttemptKey, folder: Path | None) -> None:
+        execution = self._execution(key)
+        await execution.stop(self._declared.stop_grace)
+        await execution.remove()
+
+    async def rest(self, idle_for: timedelta) -> bool:
+        return False
+
+    async def close(self) -> None:
+        return None
+
+    def _execution(self, key: AttemptKey) -> "RunExecution":
+        labels = attempt_labels(self._node, self.service, key)
+        return RunExecution(self._docker, key, labels, self._away_limit)
+
+    async def _prepare(self, launch: Launch) -> None:
+        await self._image.provide()
+        for name, condition in self._declared.depends_on.items():
+            await self._project.bring_up(name, condition)
+        # The container's user may be anybody. The attempt's folder around these is closed to other users.
+        (launch.folder / TASK_FILE).chmod(0o644)
+        if launch.workdir is not None:
+            launch.workdir.here.chmod(0o777)
+
+    async def _create(self, launch: Launch, execution: "RunExecution") -> Container:
+        """--no-deps: what it depends on is up, and compose would recreate it where its definition has changed."""
+        override = write_override(self._declared, launch, self._node)
+        arguments = ["run", "--detach", "-T", "--no-deps", "--name", container_name(launch.key), self.service]
+        called = await self._project.compose(
+            *arguments, *(self._declared.command or ()), override=override, within=_START_WITHIN
+        )
+        container = await execution.container()
+        if container is None:
+            raise await self._not_created(called)
+        if called.code and container.status == "created" and container.error:
+            raise _not_started(container)
+        return container
+
+    async def _not_created(self, called: proc.Called) -> AttemptFailed | DockerUnavailable:
+        await self._docker.ping()
+        await self._image.provide()
+        if b"no space left on device" in called.stderr:
+            return AttemptFailed(ErrorCode.AGENT_DISK, f"no container for {self.service}: {called.said}")
+        return DockerUnavailable(f"no container for {self.service}: {called.said}", hint="docker compose config")
+
+    async def _start_created(self, container: Container) -> None:
+        """An earlier start got only so far."""
+        called = await self._docker.call("start", container.id, within=_START_WITHIN)
+        if called.code:
+            now = await self._docker.container(container.id)
+            raise _not_started(now) if now else DockerUnavailable(f"{container.name} was removed by somebody else")
+
+
+def _not_started(container: Container) -> AttemptFailed:
+    if "no space left on device" in container.error:
+        return AttemptFailed(ErrorCode.AGENT_DISK, container.error)
+    return AttemptFailed(ErrorCode.START_FAILED, container.error or f"{container.name} could not be started")
+
+
+class RunExecution:
+    """One container. It holds nothing open: any number of these may look at the same one."""
+
+    def __init__(self, docker: Docker, key: AttemptKey, labels: dict[str, str], away_limit: timedelta) -> None:
+        self._docker: Final = docker
+        self._key: Final = key
+        self._labels: Final = labels
+        self._away_limit: Final = away_limit
+        self._name: Final = container_name(key)
+        self._was_stopped: bool = False
+        self._engine_was_away: bool = False
+
+    @property
+    def key(self) -> AttemptKey:
+        return self._key
+
+    async def container(self) -> Container | None:
+        """Raises DockerUnavailable where the name is taken by a container that is not ours."""
+        container = await self._docker.container(self._name)
+        if container is not None and not self._is_ours(container):
+            raise DockerUnavailable(
+                f"the container {self._name} does not bear this node's labels: it is somebody else's",
+                hint="remove or rename it, if it is yours",
+            )
+        return container
+
+    async def watch(self, take: TakeOutput, since: Cursor = NO_CURSOR) -> Ending:
+        handed = Handed(take, since)
+        pause = _FIRST_PAUSE
+        while (container := await self._patiently(self.container)) and not container.has_ended:
+            if container.status == "created":
+                break
+            before = handed.cursor()
+            await follow_log(self._docker, self._name, handed, self._has_ended)
+            # A stream that ends at once again and again must not become a busy loop.
+            pause = _FIRST_PAUSE if handed.cursor() != before else min(2 * pause, _LONGEST_PAUSE)
+            if not await self._has_ended():
+                await asyncio.sleep(pause)
+        if container is None:
+            return ending.lost("its container is gone, or the Docker engine did not come back")
+        if not await self._patiently(lambda: self._read_rest(handed)):
+            return ending.lost("its container has ended, but the rest of its output cannot be read")
+        return await self._ending(container)
+
+    async def stop(self, grace: timedelta) -> None:
+        container = await self._ours()
+        if container is None or not container.is_running:
+            return
+        self._was_stopped = True
+        seconds = math.ceil(grace.total_seconds())
+        called = await self._docker.call(
+            "stop", "--time", str(seconds), container.id, within=grace + timedelta(seconds=1) + _GONE_WITHIN
+        )
+        now = await self._docker.container(container.id)
+        if now is not None and now.is_running:
+            raise DockerUnavailable(f"the container {self._name} does not stop: {called.said}")
+
+    async def remove(self) -> None:
+        container = await self._ours()
+        if container is None:
+            return
+        called = await self._docker.call("rm", "--force", "--volumes", container.id, within=2 * _GONE_WITHIN)
+        deadline = asyncio.get_running_loop().time() + _GONE_WITHIN.total_seconds()
+        while await self._docker.container(container.id):  # somebody else's removal may be under way
+            if asyncio.get_running_loop().time() > deadline:
+                raise DockerUnavailable(f"the container {self._name} cannot be removed: {called.said}")
+            await asyncio.sleep(_FIRST_PAUSE)
+
+    def _is_ours(self, container: Container) -> bool:
+        return self._labels.items() <= container.labels.items()
+
+    async def _ours(self) -> Container | None:
+        """For what changes it: somebody else's container does not exist for us."""
+        container = await self._docker.container(self._name)
+        return container if container and self._is_ours(container) else None
+
+    async def _has_ended(self) -> bool:
+        try:
+            container = await self.container()
+        except DockerUnavailable:
+            self._engine_was_away = True
+            return False
+        return container is None or not container.is_running
+
+    async def _read_rest(self, handed: Handed) -> bool:
+        """What a stream that follows may have missed. False where the container is gone."""
+        try:
+            await read_log(self._docker, self._name, handed)
+        except DockerUnavailable:
+            if await self.container() is None:
+                return False
+            raise
+        return True
+
+    async def _patiently(self, ask: Callable[[], Awaitable[Answer]]) -> Answer | None:
+        """Through an absence of the engine; None if it lasts too long."""
+        deadline = asyncio.get_running_loop().time() + self._away_limit.total_seconds()
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return await ask()
+            except DockerUnavailable:
+                self._engine_was_away = True
+                if asyncio.get_running_loop().time() > deadline:
+                    return None
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _ending(self, container: Container) -> Ending:
+        away = self._engine_was_away
+        if not away and container.exit_code and container.started_at:
+            with suppress(DockerUnavailable):
+                engine = await self._docker.engine_started()
+                away = engine is not None and engine > container.started_at
+        return ending.of_container(container, was_stopped=self._was_stopped, engine_was_away=away)

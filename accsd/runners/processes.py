@@ -1,0 +1,174 @@
+"""Which processes of this machine belong to an attempt, and how to signal those and no others.
+
+A process id alone says nothing: it is used again. Everything here goes by id and start time, and a signal goes through
+a pidfd that was opened before the last look. Looking takes some milliseconds: call it in a thread.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from accsd.runners.base import AttemptKey
+
+TASK_VARIABLE: Final = "ACC_JOB_TASK_ID"
+ATTEMPT_VARIABLE: Final = "ACC_ATTEMPT_ID"
+
+_PAUSE_SECONDS: Final = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One process, and never another that gets its number. `realm` is the boot and the namespace that it lived in."""
+
+    pid: int
+    started: int
+    realm: str
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A line of the process table. `started` is in ticks since boot."""
+
+    pid: int
+    parent: int
+    session: int
+    started: int
+    has_ended: bool
+
+    def is_the(self, identity: Identity) -> bool:
+        return (self.pid, self.started) == (identity.pid, identity.started)
+
+
+def look(pid: int) -> Process | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    # Counted after the name, which may itself contain blanks and brackets.
+    fields = text.rpartition(b")")[2].split()
+    # A process whose main thread has ended looks like a zombie but for its other threads.
+    has_ended = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
+    return Process(pid, int(fields[1]), int(fields[3]), int(fields[19]), has_ended)
+
+
+def everyone() -> dict[int, Process]:
+    seen = (look(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())
+    return {process.pid: process for process in seen if process is not None}
+
+
+def environment(pid: int) -> dict[str, str]:
+    """As it was when the program started; empty for a zombie, a stranger, or whoever has gone."""
+    try:
+        text = os.fsdecode(Path(f"/proc/{pid}/environ").read_bytes())
+    except OSError:
+        return {}
+    return {name: value for name, _, value in (pair.partition("=") for pair in text.split("\0"))}
+
+
+def bears(pid: int, key: AttemptKey) -> bool:
+    return _marker(environment(pid)) == (str(key.task_id), str(key.attempt_id))
+
+
+def key_of(variables: dict[str, str]) -> AttemptKey | None:
+    task, attempt = _marker(variables)
+    try:
+        return AttemptKey.parse(f"{task}.{attempt}")
+    except ValueError:
+        return None
+
+
+def _marker(variables: dict[str, str]) -> tuple[str | None, str | None]:
+    return variables.get(TASK_VARIABLE), variables.get(ATTEMPT_VARIABLE)
+
+
+def members(key: AttemptKey, command: Identity | None) -> list[Process]:
+    """All living processes of an attempt, its shim among them: by the environment that they were started with, by the
+    command's session, and by descent from any of these."""
+    around = everyone()
+    ours = {pid for pid in around if bears(pid, key)}
+    ours |= set(_session(command, around))
+    ours |= set(_descendants(ours, around.values()))
+    return [around[pid] for pid in ours if not around[pid].has_ended and pid != os.getpid()]
+
+
+def _session(command: Identity | None, around: dict[int, Process]) -> Iterator[int]:
+    """Only while its leader is there, dead or alive: later its number may be that of a stranger's session."""
+    leader = around.get(command.pid) if command else None
+    if command and leader and leader.is_the(command):
+        yield from (process.pid for process in around.values() if process.session == command.pid)
+
+
+def _descendants(ancestors: Iterable[int], around: Iterable[Process]) -> Iterator[int]:
+    children: dict[int, list[int]] = {}
+    for process in around:
+        children.setdefault(process.parent, []).append(process.pid)
+    walk = list(ancestors)
+    for pid in walk:
+        walk += children.pop(pid, ())
+    yield from walk
+
+
+def open_if_running(identity: Identity, key: AttemptKey) -> int | None:
+    """A pidfd of exactly this process, which must bear the attempt's marker; None: it has ended."""
+    try:
+        pidfd = os.pidfd_open(identity.pid)
+    except (ProcessLookupError, OverflowError):
+        return None
+    process = look(identity.pid)
+    if process and process.is_the(identity) and not process.has_ended and bears(identity.pid, key):
+        return pidfd
+    os.close(pidfd)
+    return None
+
+
+def is_running(identity: Identity, key: AttemptKey) -> bool:
+    pidfd = open_if_running(identity, key)
+    if pidfd is not None:
+        os.close(pidfd)
+    return pidfd is not None
+
+
+def send(process: Process, *wanted: signal.Signals) -> None:
+    """Never reaches whoever got the number after it: the pidfd is opened first, then the number is looked at."""
+    try:
+        pidfd = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return
+    try:
+        now = look(process.pid)
+        if now is not None and now.started == process.started:
+            for one in wanted:
+                # Not permitted where a task has become another user: whoever waits for its end will say so.
+                with suppress(ProcessLookupError, PermissionError):
+                    signal.pidfd_send_signal(pidfd, one)
+    finally:
+        os.close(pidfd)
+
+
+def kill_all(find: Callable[[], list[Process]], within: timedelta) -> None:
+    """Until `find` finds nobody. They are stopped before the first is killed: a fork bomb would outrun us, and the
+    death of a parent or leader would take away what tells that the others are ours."""
+    deadline = time.monotonic() + within.total_seconds()
+    while frozen := _freeze(find, deadline):
+        for process in frozen:
+            send(process, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"processes survived SIGKILL: {sorted(process.pid for process in frozen)}")
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _freeze(find: Callable[[], list[Process]], deadline: float) -> list[Process]:
+    frozen: dict[tuple[int, int], Process] = {}
+    while new := [process for process in find() if (process.pid, process.started) not in frozen]:
+        for process in new:
+            send(process, signal.SIGSTOP)
+            frozen[process.pid, process.started] = process
+        if time.monotonic() > deadline:
+            break
+    return list(frozen.values())

@@ -1,0 +1,128 @@
+"""What is asked of a place for objects; storage/file.py and storage/s3.py are the two that there are.
+
+Errors are the same for both: StorageUnavailable while the store is away, slow or failing (it may come back),
+ConfigError where a setting keeps us out, NotFound for a key that holds nothing, ChecksumMismatch and TooLarge as below.
+An OSError is one of this machine's disk: of the file that is sent, or of the one that is written.
+"""
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final, Protocol
+
+from accsd.errors import InvalidValue, StorageUnavailable
+
+DEFAULT_CONTENT_TYPE: Final = "application/octet-stream"
+MOST_BYTES_AT_ONCE: Final = 64 * 1024 * 1024  # what get_bytes holds in memory for its caller
+
+_CONTENT_TYPE = re.compile(r"[!-~]{1,120}/[!-~]{1,120}(?:; ?[ -~]{1,120})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long a store over the network may take before it counts as away."""
+
+    connect: timedelta = timedelta(seconds=5)
+    silence: timedelta = timedelta(seconds=20)  # between two bytes of an answer
+    request: timedelta = timedelta(minutes=3)  # for one request (at most one part of a file) with all its tries
+    tries: int = 3
+
+
+class ChecksumMismatch(StorageUnavailable):
+    """What came is not what was stored. The next fetch may be whole: nobody's attempt is spent on it."""
+
+
+class TooLarge(InvalidValue):
+    """More bytes than the caller allowed; nothing was kept of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object whose every byte went through our hands: what `task_artifacts` says about it."""
+
+    bucket: str
+    key: str
+    size_bytes: int
+    checksum: str  # sha256:<hex>
+    content_type: str = DEFAULT_CONTENT_TYPE
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An object as the store describes it."""
+
+    key: str
+    size_bytes: int
+    modified: datetime
+
+
+class ObjectStore(Protocol):
+    """Objects by key in one bucket. A put is all or nothing, and replaces what was there."""
+
+    @property
+    def bucket(self) -> str: ...
+
+    async def check(self) -> None:
+        """Whether the store can be used, as every other call would find out; makes the bucket if it is missing."""
+        ...
+
+    async def put_file(
+        self, key: str, source: Path | int, *, content_type: str | None = None, limit: int | None = None
+    ) -> StoredObject:
+        """Sends a regular file, given by its path or by a descriptor (read from its beginning, and left open).
+
+        TooLarge when more than `limit` bytes come out of it, whatever its size was said to be."""
+        ...
+
+    async def put_bytes(self, key: str, data: bytes, *, content_type: str | None = None) -> StoredObject: ...
+
+    async def get_to(
+        self, key: str, target: Path, *, checksum: str | None = None, limit: int | None = None, mode: int = 0o600
+    ) -> StoredObject:
+        """Writes the object to `target`, which appears complete and verified or not at all."""
+        ...
+
+    async def get_bytes(
+        self, key: str, *, start: int = 0, length: int | None = None, checksum: str | None = None
+    ) -> bytes:
+        """A part of an object or all of it; a `checksum` is that of the part. TooLarge beyond MOST_BYTES_AT_ONCE."""
+        ...
+
+    async def stat(self, key: str) -> Listed: ...
+
+    def list(self, prefix: str = "") -> AsyncIterator[Listed]:
+        """What begins with `prefix`. Not every server gives the order of the keys."""
+        ...
+
+    async def delete(self, key: str) -> None:
+        """A key that holds nothing is fine."""
+        ...
+
+
+def content_type_or_default(written: str | None) -> str:
+    """It becomes a header and comes from a task: what is not plainly a content type is taken for unknown."""
+    return written if written is not None and _CONTENT_TYPE.fullmatch(written) else DEFAULT_CONTENT_TYPE
+
+
+def check_key(key: str) -> tuple[str, ...]:
+    """The parts of a key that can mean the same thing everywhere: as S3 key, as path, in a URL."""
+    parts = tuple(key.split("/"))
+    for part in parts:
+        if part in ("", ".", "..") or "\\" in part or not part.isprintable() or len(part.encode()) > 255:
+            raise InvalidValue(f"{key[:200]!a} is not an object key")
+    return parts
+
+
+def check_prefix(prefix: str) -> tuple[str, ...]:
+    """Its complete parts; the last one may be the beginning of a name."""
+    folder, slash, _ = prefix.rpartition("/")
+    return check_key(folder) if slash else ()
+
+
+def check_span(start: int, length: int | None) -> None:
+    if start < 0 or (length is not None and length < 0):
+        raise InvalidValue("a part of an object begins at 0 or later and has 0 bytes or more")
+    if length is not None and length > MOST_BYTES_AT_ONCE:
+        raise TooLarge(f"at most {MOST_BYTES_AT_ONCE} bytes of an object are read at once")

@@ -1,0 +1,167 @@
+"""Keeps the roles running: the only loop of the daemon.
+
+A role makes passes; between them it sleeps until somebody notifies it, until the time at which it knows of something
+due, or until the poll. A role that serves (it owns children) runs until it is stopped. What fails because the world is away
+is tried again soon and costs nothing; a role that crashes is made anew after a growing pause, and the others go on.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Protocol, runtime_checkable
+
+import anyio
+from anyio.abc import TaskGroup
+
+from accsd.errors import Unavailable
+from accsd.roles.passes import Pass
+from accsd.wakeup import Backoff, Wakeup, jittered
+
+# A database that comes back finds its daemons asking within a second.
+_OUTAGE_PAUSES = (timedelta(seconds=0.1), timedelta(seconds=1))
+_CRASH_PAUSES = (timedelta(seconds=1), timedelta(seconds=60))
+# The database's clock and ours run side by side: a little after the due time, rather than twice.
+_AFTER_DUE = timedelta(milliseconds=2)
+
+
+@runtime_checkable
+class PassingRole(Protocol):
+    async def run_once(self) -> Pass: ...
+
+
+@runtime_checkable
+class ServingRole(Protocol):
+    async def serve(self) -> None: ...
+
+
+class Observer(Protocol):
+    """Hears what the roles do: for the log, health and metrics."""
+
+    def passed(self, role: str, done: Pass, took: timedelta) -> None: ...
+    def away(self, role: str, error: Unavailable, pause: timedelta) -> None: ...
+    def crashed(self, role: str, error: Exception, pause: timedelta) -> None: ...
+    def stopped(self, role: str) -> None: ...
+
+
+@dataclass(eq=False, slots=True)
+class Post:
+    """A role's place: how to make it, what wakes it, how often it looks by itself (None: only when it is woken)."""
+
+    name: str
+    make: Callable[[], PassingRole | ServingRole]
+    wakeup: Wakeup = field(default_factory=Wakeup)
+    poll: Callable[[], timedelta] | None = None
+    _leaving: Wakeup = field(default_factory=Wakeup)
+    _left: bool = False
+    _serving: anyio.CancelScope | None = None
+    _ended: anyio.Event = field(default_factory=anyio.Event)
+
+    def leave(self) -> None:
+        """No further pass: the one under way ends; a role that serves is cancelled."""
+        self._left = True
+        self._leaving.set()
+        self.wakeup.set()
+        if self._serving is not None:
+            self._serving.cancel()
+
+    async def ended(self) -> None:
+        await self._ended.wait()
+
+    async def serve(self, role: "ServingRole") -> None:
+        with anyio.CancelScope() as self._serving:
+            await role.serve()
+
+    def end(self) -> None:
+        self._ended.set()
+
+    @property
+    def is_left(self) -> bool:
+        return self._left
+
+    async def pause(self, length: timedelta) -> None:
+        """Uninterrupted but for leaving: a notification must not turn an outage into a busy loop."""
+        await self._leaving.wait(length)
+
+
+class Supervisor:
+    """Runs posts in one task group. Its end cancels every role; let them `leave` first, to stop in order."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer: Observer = observer
+        self._posts: set[Post] = set()
+        self._group: TaskGroup = anyio.create_task_group()
+
+    async def __aenter__(self) -> "Supervisor":
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: object) -> bool | None:
+        self._group.cancel_scope.cancel()
+        return await self._group.__aexit__(*exc)  # pyright: ignore[reportArgumentType]
+
+    @property
+    def posts(self) -> list[Post]:
+        return list(self._posts)
+
+    def keep(self, post: Post) -> None:
+        """Starts a role and keeps it running."""
+        self._posts.add(post)
+        self._group.start_soon(self._keep, post, name=post.name)
+
+    def wake_pollers(self) -> None:
+        """Everybody who looks by himself looks now."""
+        for post in self._posts:
+            if post.poll is not None:
+                post.wakeup.set()
+
+    async def _keep(self, post: Post) -> None:
+        crashes = Backoff(*_CRASH_PAUSES)
+        outages = Backoff(*_OUTAGE_PAUSES)
+        try:
+            while not post.is_left:
+                try:
+                    await self._run(post.make(), post, crashes, outages)
+                except Unavailable as error:
+                    pause = outages.next()
+                    self._observer.away(post.name, error, pause)
+                    await post.pause(pause)
+                except Exception as error:  # noqa: BLE001 - whatever it is: the other roles go on, and this one says so
+                    pause = crashes.next()
+                    self._observer.crashed(post.name, error, pause)
+                    await post.pause(pause)
+        finally:
+            self._posts.discard(post)
+            post.end()
+            self._observer.stopped(post.name)
+
+    async def _run(self, role: PassingRole | ServingRole, post: Post, crashes: Backoff, outages: Backoff) -> None:
+        match role:
+            case PassingRole():
+                await self._make_passes(role, post, crashes, outages)
+            case ServingRole():
+                await post.serve(role)
+
+    async def _make_passes(self, role: PassingRole, post: Post, crashes: Backoff, outages: Backoff) -> None:
+        while not post.is_left:
+            post.wakeup.clear()  # before the role reads the tables
+            began = time.monotonic()
+            try:
+                done = await role.run_once()
+            except Unavailable as error:  # the role keeps what it knows
+                pause = outages.next()
+                self._observer.away(post.name, error, pause)
+                await post.pause(pause)
+                continue
+            crashes.reset()
+            outages.reset()
+            self._observer.passed(post.name, done, timedelta(seconds=time.monotonic() - began))
+            if not done.more:
+                await post.wakeup.wait(_sleep(post, done))
+
+
+def _sleep(post: Post, done: Pass) -> timedelta | None:
+    waits = [jittered(post.poll())] if post.poll is not None else []
+    if done.next_due is not None:
+        waits.append(done.next_due + _AFTER_DUE)
+    return min(waits, default=None)

@@ -1,0 +1,287 @@
+"""One claimed task, from the claim to its verdict, as a pipeline of named steps.
+
+    prepare (folder, inputs, envelope) → start → watch (lines become progress, log and answer) → keep its files
+    → conclude (fenced) → clean up
+
+An adopted attempt skips the first two and reads on where the last agent stopped. Whatever happens, one of three things
+is written: the end of the attempt, that it is given back, or nothing, because the lease is gone and the task is
+somebody else's.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+from uuid import UUID
+
+import anyio
+from structlog.contextvars import bound_contextvars
+
+from accsd import failpoints
+from accsd.db import Answer, ClaimedTask, Done, Failed, finish_tasks, release_tasks, start_tasks
+from accsd.errors import AccsdError, AttemptFailed, Bug, DatabaseUnavailable, DockerUnavailable, StorageUnavailable
+from accsd.log import get_logger
+from accsd.model.fence import Fence
+from accsd.model.outcome import ErrorCode
+from accsd.runners.base import Execution, Launch
+from accsd.wakeup import Backoff
+from accsd.work.bench import Workbench
+from accsd.work.insisting import PAUSES, insist
+from accsd.work.lease import Lease
+from accsd.work.preparing import clear_away, launch_of, prepare
+from accsd.work.protocol import Failure, Infrastructure, Success, Verdict
+from accsd.work.served import Served
+from accsd.work.tracing import trace_of
+from accsd.work.watching import Watching
+
+_log = get_logger(component="attempt")
+T = TypeVar("T")
+_CLEANING = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenBack:
+    """Nobody's fault: the agent stops. Spends nothing."""
+
+    reason: str
+
+
+class Attempt:
+    def __init__(
+        self,
+        task: ClaimedTask,
+        served: Served,
+        bench: Workbench,
+        *,
+        granted: float,
+        adopted: bool,
+        when_decided: Callable[["Attempt"], None],
+    ) -> None:
+        self.fence: Fence = task.fence
+        self.service: str = task.service_name
+        self.was_infrastructure: bool = False
+        self.was_conclusive: bool = False
+        self.left_something: bool = False
+        self._task: ClaimedTask = task
+        self._served: Served = served
+        self._bench: Workbench = bench
+        self._granted: float = granted
+        self._adopted: bool = adopted
+        self._when_decided: Callable[[Attempt], None] = when_decided
+        self._execution: Execution | None = None
+        self._watching: Watching | None = None
+        self._asked_back: anyio.Event = anyio.Event()
+        self._back_because: str = ""
+        self._hurry: anyio.Event = anyio.Event()
+
+    def give_back(self, reason: str, *, at_once: bool = False) -> None:
+        """Stops the work and gives the task back, unless it ends by itself first. `at_once`: without a grace."""
+        self._back_because = reason
+        self._asked_back.set()
+        if at_once:
+            self._hurry.set()
+
+    async def run(self) -> None:
+        task, began = self._task, time.monotonic()
+        with bound_contextvars(
+            job_id=str(task.job_id),
+            task_id=str(task.task_id),
+            attempt_id=task.attempt_id,
+            task_key=task.task_key,
+            service=task.service_name,
+            trace_id=trace_of(task.trace_id, task.job_id).trace_id,
+        ):
+            self._bench.metrics.started(self.service)
+            result = "released"
+            try:
+                with self._bench.keeper.holding(self.fence, granted=self._granted) as lease:
+                    verdict = await self._verdict(lease)
+                    result = await self._conclude(verdict, lease)
+                await self._clean_up(lease)
+            finally:
+                self._bench.metrics.finished(self.service, result, timedelta(seconds=time.monotonic() - began))
+
+    # The steps
+
+    async def _verdict(self, lease: Lease) -> Verdict | GivenBack | None:
+        """None: the lease is gone, and nothing may be written."""
+        verdict: Verdict | GivenBack | None = None
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._until_gone, lease, group.cancel_scope)
+            group.start_soon(self._until_asked_back, group.cancel_scope)
+            verdict = await self._carry_out()
+            group.cancel_scope.cancel()
+        if lease.is_gone:
+            return None
+        if self._asked_back.is_set() and not isinstance(verdict, Success):
+            return GivenBack(self._back_because)
+        return verdict
+
+    async def _until_gone(self, lease: Lease, scope: anyio.CancelScope) -> None:
+        await lease.gone.wait()
+        scope.cancel()
+
+    async def _until_asked_back(self, scope: anyio.CancelScope) -> None:
+        await self._asked_back.wait()
+        if self._execution is None:
+            scope.cancel()
+        else:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._stop_at_once, self._execution)
+                await self._execution.stop(self._served.stop_grace)
+                group.cancel_scope.cancel()
+
+    async def _stop_at_once(self, execution: Execution) -> None:
+        await self._hurry.wait()
+        await execution.stop(timedelta(0))
+
+    async def _carry_out(self) -> Verdict:
+        """Every failure that can be foreseen becomes a verdict; what cannot is a bug, and spends no attempt either."""
+        try:
+            launch = await self._launch()
+            self._execution = await self._start(launch)
+            await insist(self._tell_started)
+            self._watching = Watching(self._task, self._served, self._bench, launch, self._execution)
+            return await self._watching.run()
+        except AttemptFailed as failed:
+            code = ErrorCode(failed.code)
+            if code.is_infrastructure:
+                return Infrastructure(code, failed.message)
+            return Failure(code, failed.message, failed.permanent)
+        except StorageUnavailable as error:
+            return Infrastructure(ErrorCode.STORAGE_UNAVAILABLE, str(error))
+        except DockerUnavailable as error:
+            return Infrastructure(ErrorCode.ENGINE_UNAVAILABLE, str(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is: the task goes back, and the log says where we failed
+            _log.error("attempt_failed_here", error=str(error), exc_info=error)
+            return Infrastructure(ErrorCode.WORKER_LOST, f"{type(error).__name__} on {self._bench.node}: {error}")
+
+    async def _launch(self) -> Launch:
+        if self._adopted:
+            return launch_of(self._task, self._served, self._bench)
+        return await prepare(self._task, self._served, self._bench)
+
+    async def _start(self, launch: Launch) -> Execution:
+        if not self._adopted:
+            return await self._served.runner.start(launch)
+        execution = await self._served.runner.adopt(launch)
+        if execution is None:
+            raise AttemptFailed(ErrorCode.WORKER_LOST, "the agent was restarted, and how it ended cannot be known")
+        _log.info("adopted")
+        return execution
+
+    async def _tell_started(self) -> None:
+        answers = await start_tasks(self._bench.db, [self.fence], owner=self._bench.node)
+        failpoints.hit("start.committed")
+        answer = answers[self.fence.task_id]
+        if not answer.is_effective:
+            self._refused("start", answer)
+            raise Bug(f"the start of {self.fence} was refused: {answer.reason}")
+
+    async def _conclude(self, verdict: Verdict | GivenBack | None, lease: Lease) -> str:
+        """Writes the end, again and again until it is answered or the lease is gone. Returns what to count it as."""
+        self.was_infrastructure = isinstance(verdict, Infrastructure)
+        self.was_conclusive = isinstance(verdict, Success | Failure)
+        self._when_decided(self)  # before others can hear of it: a task given back must not be claimed here at once
+        if verdict is None:
+            _log.warning("abandoned", reason=lease.reason)
+            return "cancelled" if lease.is_cancelled else "lease_lost"
+        answer = await self._until_answered(lambda: self._write(verdict), lease)
+        if answer is None:
+            _log.warning("abandoned", reason=lease.reason, verdict=type(verdict).__name__)
+            return "lease_lost"
+        if not answer.is_effective:
+            self._refused(type(verdict).__name__, answer)
+            return "lease_lost"
+        _log.info("ended", verdict=type(verdict).__name__, code=_code(verdict), answer=answer.verdict)
+        return _code(verdict)
+
+    async def _write(self, verdict: Verdict | GivenBack) -> Answer:
+        began = time.monotonic()
+        failpoints.hit("finish.sent")
+        answers = await self._call(verdict)
+        failpoints.hit("finish.committed")
+        answer = answers[self.fence.task_id]
+        if answer.is_effective:
+            self._bench.metrics.finalized(_status(verdict), timedelta(seconds=time.monotonic() - began))
+        return answer
+
+    async def _call(self, verdict: Verdict | GivenBack) -> Mapping[UUID, Answer]:
+        db, owner, base = self._bench.db, self._bench.node, self._bench.backoff_base
+        match verdict:
+            case Success():
+                return await finish_tasks(db, [Done(self.fence, verdict.results)], owner=owner, backoff_base=base)
+            case Failure():
+                failed = Failed(self.fence, verdict.code, verdict.message, verdict.permanent)
+                return await finish_tasks(db, [failed], owner=owner, backoff_base=base)
+            case Infrastructure():
+                return await release_tasks(
+                    db, [self.fence], owner=owner, reason=verdict.message, lost=True, code=verdict.code
+                )
+            case GivenBack():
+                return await release_tasks(db, [self.fence], owner=owner, reason=verdict.reason)
+
+    async def _clean_up(self, lease: Lease) -> None:
+        """Nothing is left of it on this machine. What cannot be removed now is found when the agent settles."""
+        failpoints.hit("cleanup")
+        grace = self._served.stop_grace if lease.is_cancelled else timedelta(0)
+        try:
+            with anyio.fail_after(_CLEANING.total_seconds(), shield=True):
+                if self._execution is not None:
+                    await self._execution.stop(grace)
+                    await self._execution.remove()
+                else:
+                    await self._served.runner.discard(self.fence, self._bench.folder(self.fence))
+                await clear_away(self.fence, self._served, self._bench)
+        except (AccsdError, OSError) as error:  # TimeoutError is an OSError
+            self.left_something = True
+            _log.warning("not_cleaned_up", error=str(error) or type(error).__name__)
+
+    async def _until_answered(self, call: Callable[[], Awaitable[T]], lease: Lease) -> T | None:
+        pauses = Backoff(*PAUSES)
+        while not lease.is_gone:
+            try:
+                # Cancelled in the middle, its outcome would be unknown.
+                with anyio.CancelScope(shield=True):
+                    return await call()
+            except DatabaseUnavailable as error:
+                self._bench.metrics.finalize_failed()
+                _log.warning("end_not_told_yet", error=str(error))
+                with anyio.move_on_after(pauses.next().total_seconds()):
+                    await lease.gone.wait()
+        return None
+
+    def _refused(self, what: str, answer: Answer) -> None:
+        """D5: the database said no, why, and what it holds."""
+        self._bench.metrics.refused(answer.reason)
+        held = answer.held
+        _log.warning(
+            "refused",
+            what=what,
+            reason=answer.reason,
+            db_status=held.status,
+            db_attempt_id=held.attempt_id,
+            db_lease_owner=held.lease_owner,
+            db_lease_until=None if held.lease_until is None else held.lease_until.isoformat(),
+        )
+
+
+def _code(verdict: Verdict | GivenBack) -> str:
+    match verdict:
+        case Success():
+            return "done"
+        case GivenBack():
+            return "released"
+        case Failure() | Infrastructure():
+            return verdict.code
+
+
+def _status(verdict: Verdict | GivenBack) -> str:
+    match verdict:
+        case Success():
+            return "done"
+        case Failure():
+            return "error"
+        case Infrastructure() | GivenBack():
+            return "released"

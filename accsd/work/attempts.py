@@ -1,0 +1,88 @@
+"""The attempts under way on this node: one task group for all of them, counted by service, drained in order."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+
+import anyio
+from anyio.abc import TaskGroup
+
+from accsd.log import get_logger
+from accsd.model.fence import Fence
+from accsd.work.attempt import Attempt
+
+_log = get_logger(component="attempts")
+# After the grace of a drain, for stopping what runs and giving it back.
+_GIVING_BACK = timedelta(seconds=20)
+
+
+class Attempts:
+    """Agents start attempts here. They outlive the agent that started them, but not `serve`."""
+
+    def __init__(self, *, when_changed: Callable[[], None] = lambda: None) -> None:
+        self._when_changed: Callable[[], None] = when_changed
+        self._group: TaskGroup | None = None
+        self._under_way: dict[Fence, Attempt] = {}
+        self._changed: asyncio.Event = asyncio.Event()
+        self._is_hurried: bool = False
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    def fences(self) -> set[Fence]:
+        return set(self._under_way)
+
+    def by_service(self) -> Counter[str]:
+        return Counter(attempt.service for attempt in self._under_way.values())
+
+    async def serve(self) -> None:
+        async with anyio.create_task_group() as group:
+            self._group = group
+            try:
+                await anyio.sleep_forever()
+            finally:
+                self._group = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._group is not None
+
+    def start(self, attempt: Attempt, when_ended: Callable[[Attempt], None]) -> None:
+        assert self._group is not None, "an agent claims only while attempts can be started"
+        assert attempt.fence not in self._under_way, attempt.fence
+        self._under_way[attempt.fence] = attempt
+        self._when_changed()
+        self._group.start_soon(self._run, attempt, when_ended, name=f"attempt {attempt.fence}")
+
+    async def _run(self, attempt: Attempt, when_ended: Callable[[Attempt], None]) -> None:
+        try:
+            await attempt.run()
+        except Exception as error:  # noqa: BLE001 - a bug in one attempt must not end the others
+            _log.error("attempt_crashed", attempt=str(attempt.fence), service=attempt.service, exc_info=error)
+        finally:
+            self._under_way.pop(attempt.fence, None)
+            self._changed.set()
+            self._when_changed()
+            when_ended(attempt)
+
+    async def drain(self, grace: timedelta) -> None:
+        """Waits until all have ended, for `grace` at most; what runs then is stopped and given back."""
+        if not await self._idle_within(timedelta(0) if self._is_hurried else grace):
+            for attempt in list(self._under_way.values()):
+                attempt.give_back("the agent is stopping", at_once=self._is_hurried)
+            if not await self._idle_within(_GIVING_BACK):
+                _log.error("drain_incomplete", left=[str(attempt.fence) for attempt in self._under_way.values()])
+
+    def hurry(self) -> None:
+        """The grace is over, and there is none for what is stopped either."""
+        self._is_hurried = True
+        for attempt in list(self._under_way.values()):
+            attempt.give_back("the agent was told to stop at once", at_once=True)
+
+    async def _idle_within(self, limit: timedelta) -> bool:
+        with anyio.move_on_after(limit.total_seconds()):
+            while self._under_way:
+                self._changed.clear()
+                await self._changed.wait()
+        return not self._under_way

@@ -1,0 +1,58 @@
+"""What all attempts of a node share: the database, the store, the leases, the folder that they work in."""
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from accsd.db import Database
+from accsd.metrics import Metrics
+from accsd.model.fence import Fence
+from accsd.runners.base import TASK_FILE
+from accsd.storage.base import ObjectStore
+from accsd.work.lease import LeaseKeeper
+from accsd.work.reporting import Reporter
+
+
+@dataclass(frozen=True, slots=True)
+class Workbench:
+    node: str
+    db: Database
+    store: ObjectStore
+    keeper: LeaseKeeper
+    reporter: Reporter
+    attempts_folder: Path
+    min_free_disk: int
+    metrics: Metrics
+    backoff_base: timedelta
+
+    def folder(self, fence: Fence) -> Path:
+        return self.attempts_folder / str(fence)
+
+    def folders_of(self, service: str) -> set[Fence]:
+        """The attempts of a service that have a folder here; one that cannot be read belongs to whoever asks."""
+        found: set[Fence] = set()
+        for folder in self.attempts_folder.iterdir():
+            with suppress(ValueError):
+                fence = Fence.parse(folder.name)
+                if _service_of(folder) in (service, None):
+                    found.add(fence)
+        return found
+
+    def disk_problem(self) -> str | None:
+        """Below the watermark nothing is claimed: a task that fails for want of disk helps nobody."""
+        disk = os.statvfs(self.attempts_folder)
+        free = disk.f_bavail * disk.f_frsize
+        if free >= self.min_free_disk:
+            return None
+        return f"the disk of {self.attempts_folder} has less than {self.min_free_disk // 2**20} MiB free; {free} bytes"
+
+
+def _service_of(folder: Path) -> str | None:
+    try:
+        service: object = json.loads((folder / TASK_FILE).read_bytes()).get("service")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return service if isinstance(service, str) else None

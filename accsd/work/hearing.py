@@ -1,0 +1,60 @@
+"""Listening to one attempt: its output becomes messages, its log grows, and what it said is remembered.
+
+All that belongs to one chunk happens in one synchronous step, and a seal saves the state between two of them. So the
+cursor, the lines that have only begun, the answer and the log always agree, whenever the agent dies.
+"""
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+
+from accsd.runners.base import Output, Stream
+from accsd.work.framing import Line, LineSplitter
+from accsd.work.protocol import Answer, Expected, LogLine, Message, parse_line
+from accsd.work.tasklog import Place, Segment, TaskLog
+
+
+class Hearing:
+    """Begins where the log's last seal left off: watch the execution from `cursor`."""
+
+    def __init__(self, expected: Expected, log: TaskLog) -> None:
+        place = log.place
+        self._expected: Expected = expected
+        self._log: TaskLog = log
+        self._splitters: dict[Stream, LineSplitter] = {
+            stream: LineSplitter(place.partial.get(stream)) for stream in Stream
+        }
+        self.cursor = place.cursor
+        self.output_bytes: int = place.carried.get("output_bytes", 0)
+        self.answer: Answer = Answer.from_json(place.carried["answer"]) if place.carried else Answer()
+
+    def hear(self, output: Output) -> list[Message]:
+        """The messages that end in this chunk, for the caller to act on; log lines among them are in the log by now."""
+        self.output_bytes += len(output.data)
+        self.cursor = output.cursor
+        return list(self._take(output.stream, self._splitters[output.stream].feed(output.data)))
+
+    def close(self) -> list[Message]:
+        """The work has ended: what stands behind the last newlines. Seal once more afterwards."""
+        heard: list[Message] = []
+        for stream, splitter in self._splitters.items():
+            if (last := splitter.close()) is not None:
+                heard += self._take(stream, [last])
+        return heard
+
+    async def seal(self) -> Segment | None:
+        return await self._log.seal(self._place)
+
+    def _place(self) -> Place:
+        partial = {stream: splitter.partial for stream, splitter in self._splitters.items()}
+        carried = {"answer": self.answer.as_json(), "output_bytes": self.output_bytes}
+        return Place(self.cursor, partial, carried)
+
+    def _take(self, stream: Stream, lines: Iterable[Line]) -> Iterator[Message]:
+        now = datetime.now(UTC)
+        for line in lines:
+            message = parse_line(line, stream, self._expected)
+            if isinstance(message, LogLine):
+                self._log.add(stream, message, now)
+            else:
+                self.answer.note(message)
+            yield message

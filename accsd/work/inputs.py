@@ -1,0 +1,181 @@
+"""What a task gets, laid into its folder before it starts: inputs/{step}/{name} of what earlier steps made,
+inputs/_job/{name} of what came with the job.
+"""
+
+import os
+import re
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import anyio.to_thread
+
+from accsd.errors import AttemptFailed, InvalidValue, NotFound
+from accsd.model.outcome import ErrorCode
+from accsd.model.state import ArtifactKind
+from accsd.names import check_step_key
+from accsd.runners.base import Workdir
+from accsd.storage import ChecksumMismatch, ObjectStore, StoredObject, TooLarge, beneath
+from accsd.storage.base import check_key
+from accsd.work.faults import PATIENCE, failing_on_a_full_disk, patiently
+
+INPUTS_FOLDER: Final = "inputs"
+JOB_FOLDER: Final = "_job"  # no step can be called that
+LARGEST_INPUTS: Final = 100 * 1024**3  # all of them together
+MOST_INPUTS: Final = 10_000
+
+Parts = tuple[str, ...]
+_FOLDERS: Final = frozenset(f"{kind}s" for kind in ArtifactKind)
+_JOB: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_ATTEMPT: Final = re.compile(r"\d+")
+
+
+class Input(Protocol):
+    """An object that a task gets, as its row says: db.TaskInput, or an InputArtifact."""
+
+    @property
+    def task_key(self) -> str | None:
+        """The step that it belongs to; None: it is the job's own."""
+        ...
+
+    @property
+    def kind(self) -> ArtifactKind: ...
+    @property
+    def bucket(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def size_bytes(self) -> int | None: ...
+    @property
+    def content_type(self) -> str | None: ...
+    @property
+    def checksum(self) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class InputArtifact:
+    task_key: str | None
+    kind: ArtifactKind
+    bucket: str
+    key: str
+    size_bytes: int | None = None
+    content_type: str | None = None
+    checksum: str | None = None
+
+
+async def lay_inputs(
+    store: ObjectStore,
+    workdir: Workdir,
+    artifacts: Sequence[Input],
+    *,
+    largest: int = LARGEST_INPUTS,
+    most: int = MOST_INPUTS,
+    patience: timedelta = PATIENCE,
+) -> list[dict[str, Any]]:
+    """Fetches them all; answers the envelope's list of artifacts. One that is not there is not the task's fault."""
+    places = _places(artifacts)
+    _check_caps(artifacts, largest, most)
+    laid: list[dict[str, Any]] = []
+    for parts, artifact in places.items():
+        with _blamed(artifact), failing_on_a_full_disk(f"input {artifact.key} cannot be fetched"):
+            stored = await _lay(store, workdir.here, parts, artifact, largest, patience)
+        largest -= stored.size_bytes
+        laid.append(_in_envelope(artifact, parts, stored))
+    return laid
+
+
+async def _lay(
+    store: ObjectStore, here: Path, parts: Parts, artifact: Input, largest: int, patience: timedelta
+) -> StoredObject:
+    if artifact.bucket != store.bucket:
+        raise NotFound(f"it is in bucket {artifact.bucket}, and this node stores in {store.bucket}")
+    folder = await anyio.to_thread.run_sync(_make_folder, here, parts[:-1])
+    try:
+        # By the folder's descriptor: in a folder that tasks share, a path could come to mean another one.
+        target = Path(f"/proc/self/fd/{folder}", parts[-1])
+        stored = await patiently(
+            lambda: store.get_to(artifact.key, target, checksum=_checkable(artifact), limit=largest, mode=0o644), patience
+        )
+    finally:
+        os.close(folder)
+    if artifact.size_bytes not in (None, stored.size_bytes):
+        raise ChecksumMismatch(f"it has {stored.size_bytes} bytes instead of {artifact.size_bytes}")
+    return stored
+
+
+def _checkable(artifact: Input) -> str | None:
+    """Rows that others wrote may have a checksum of another kind."""
+    return artifact.checksum if artifact.checksum and artifact.checksum.startswith("sha256:") else None
+
+
+def _make_folder(here: Path, parts: Parts) -> int:
+    with beneath.opened(here) as root, beneath.folder(root, parts, make_mode=0o755) as folder:
+        return os.dup(folder)
+
+
+def _places(artifacts: Sequence[Input]) -> Mapping[Parts, Input]:
+    places: dict[Parts, Input] = {}
+    for artifact in artifacts:
+        with _blamed(artifact):
+            place = (INPUTS_FOLDER, _folder_of(artifact.task_key), *_name(artifact))
+            if place in places:
+                raise InvalidValue(f"{places[place].key} has the same name")
+        places[place] = artifact
+    return places
+
+
+def _folder_of(task_key: str | None) -> str:
+    return JOB_FOLDER if task_key is None else check_step_key(task_key)
+
+
+def _name(artifact: Input) -> Parts:
+    """The key behind `{kind}s/{job}/{step}/{attempt}/`. Of a key that accsd did not build, only the last part."""
+    parts = check_key(artifact.key)
+    built = parts[0] in _FOLDERS and len(parts) > 1 and bool(_JOB.fullmatch(parts[1]))
+    if artifact.task_key is None:
+        return parts[2:] if built and len(parts) > 2 else parts[-1:]
+    if not built or len(parts) < 4 or parts[2] != artifact.task_key:
+        return parts[-1:]
+    return parts[4:] if len(parts) > 4 and _ATTEMPT.fullmatch(parts[3]) else parts[3:]
+
+
+def _check_caps(artifacts: Sequence[Input], largest: int, most: int) -> None:
+    if len(artifacts) > most:
+        raise _refused(f"earlier steps made {len(artifacts)} artifacts; a task gets at most {most}")
+    size = sum(artifact.size_bytes or 0 for artifact in artifacts)
+    if size > largest:
+        raise _refused(f"what earlier steps made has {size} bytes; a task gets at most {largest}")
+
+
+def _in_envelope(artifact: Input, parts: Parts, stored: StoredObject) -> dict[str, Any]:
+    return {
+        "task_key": artifact.task_key,
+        "kind": artifact.kind.value,
+        "name": "/".join(parts[2:]),
+        "path": "/".join(parts),
+        "content_type": artifact.content_type,
+        "size_bytes": stored.size_bytes,
+    }
+
+
+@contextmanager
+def _blamed(artifact: Input) -> Generator[None]:
+    what = f"input {artifact.key[:300]!a}"
+    try:
+        yield
+    except NotFound as error:
+        raise AttemptFailed(ErrorCode.STORAGE_UNAVAILABLE, f"{what} is gone: {error}") from error
+    except ChecksumMismatch as error:
+        raise AttemptFailed(ErrorCode.STORAGE_UNAVAILABLE, f"{what} is damaged: {error}") from error
+    except TooLarge as error:
+        raise _refused(f"{what} is larger than all inputs of a task may be") from error
+    except (InvalidValue, NotADirectoryError, IsADirectoryError) as error:
+        raise _refused(f"{what} has no place in the task's folder: {error}") from error
+
+
+def _refused(message: str) -> AttemptFailed:
+    """The next attempt would meet the same."""
+    return AttemptFailed(ErrorCode.ARTIFACT_MISSING, message, permanent=True)

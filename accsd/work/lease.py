@@ -1,0 +1,188 @@
+"""Keeps the leases of this node: one statement for the node and all its tasks, and a deadline that needs no database.
+
+A lease is good until so long after the *sending* of the last heartbeat that was answered, by the monotonic clock, less
+a margin in which the work can be killed: nobody else can own the task before our process is gone. After a suspend (or a
+stop of this process) every lease is asked about before anything else happens.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import anyio
+
+from accsd import failpoints
+from accsd.db import Database, Fence, heartbeat
+from accsd.errors import DatabaseUnavailable
+from accsd.log import get_logger
+from accsd.metrics import Metrics
+from accsd.wakeup import Wakeup, jittered
+
+_log = get_logger(component="lease")
+# Of the lease, kept free at its end for killing the work.
+_MARGIN = 0.2
+_LONGEST_MARGIN = timedelta(seconds=10)
+# Longer than this behind its time, the process was stopped or starved: as after a suspend, ask before acting.
+_STALL = timedelta(seconds=2)
+_AFTER_FAILURE = timedelta(seconds=1)
+
+
+@dataclass(eq=False, slots=True)
+class Lease:
+    """The right to work at one attempt. `gone` is set when it ends early; `reason` says why."""
+
+    fence: Fence
+    good_until: float  # monotonic
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    reason: str | None = None
+
+    @property
+    def is_gone(self) -> bool:
+        return self.gone.is_set()
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Somebody ended the task on purpose: the work may still be stopped politely."""
+        return self.reason == "already_finished"
+
+    def lose(self, reason: str) -> None:
+        if not self.is_gone:
+            self.reason = reason
+            self.gone.set()
+
+
+class LeaseKeeper:
+    def __init__(
+        self,
+        db: Database,
+        *,
+        node: str,
+        lease: timedelta,
+        every: timedelta,
+        metrics: Metrics,
+        when_resumed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._db: Database = db
+        self._node: str = node
+        self._lease: timedelta = lease
+        self._every: timedelta = every
+        self._margin: timedelta = min(lease * _MARGIN, _LONGEST_MARGIN)
+        self._metrics: Metrics = metrics
+        self._when_resumed: Callable[[], None] = when_resumed
+        self._held: dict[Fence, Lease] = {}
+        self._due: Wakeup = Wakeup()
+        self._asleep: float = _time_asleep()
+        self._revalidating: bool = False
+        self._asked_until: float = 0.0  # monotonic: so long the answer may take after a pause
+
+    @property
+    def length(self) -> timedelta:
+        return self._lease
+
+    @property
+    def is_frozen(self) -> bool:
+        """Leases are being asked about: nothing new is claimed meanwhile."""
+        return self._revalidating
+
+    @property
+    def held(self) -> Sequence[Fence]:
+        return list(self._held)
+
+    @contextmanager
+    def holding(self, fence: Fence, *, granted: float) -> Generator[Lease]:
+        """A lease that the database gave when asked at `granted` (monotonic), kept for as long as the block lasts."""
+        for older in [held for held in self._held.values() if held.fence.task_id == fence.task_id]:
+            self._lose(older, "stale_attempt")  # our own: it was taken back and given to us again
+        lease = self._held[fence] = Lease(fence, self._good_until(granted))
+        try:
+            yield lease
+        finally:
+            self._held.pop(fence, None)
+
+    def ask_now(self) -> None:
+        """A heartbeat at once: somebody said that tasks were cancelled."""
+        self._due.set()
+
+    async def serve(self) -> None:
+        """The heartbeat, and beside it the watch over the deadlines: a heartbeat that hangs must not delay that."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._watch)
+            while True:
+                self._due.clear()
+                answered = await self.beat()
+                if answered and self._revalidating:
+                    self._revalidating = False
+                    self._when_resumed()
+                await self._due.wait(jittered(self._every) if answered else min(self._every, _AFTER_FAILURE))
+
+    async def beat(self) -> bool:
+        """One statement for all. Whether the database answered; what it refuses is lost."""
+        asked = [lease for lease in self._held.values() if not lease.is_gone]
+        sent = time.monotonic()
+        failpoints.hit("heartbeat.sent")
+        try:
+            answers = await heartbeat(
+                self._db,
+                [lease.fence for lease in asked],
+                owner=self._node,
+                node=self._node,
+                lease=self._lease,
+                within=self._margin.total_seconds() / 2,  # the other half is for killing the work
+            )
+        except DatabaseUnavailable as error:
+            self._metrics.heartbeat(False)
+            _log.warning("heartbeat_failed", error=str(error), leases=len(asked))
+            return False
+        self._metrics.heartbeat(True)
+        for lease in asked:
+            answer = answers.get(lease.fence.task_id)
+            if answer is not None and answer.is_effective:
+                lease.good_until = self._good_until(sent)
+            elif lease.fence in self._held:  # not one that ended while we asked
+                self._lose(lease, (answer and answer.reason) or "lease_lost_or_owner_mismatch")
+        return True
+
+    async def _watch(self) -> None:
+        expected = time.monotonic()
+        while True:
+            if self._was_away(expected):
+                _log.warning("was_away", leases=len(self._held))
+                self._revalidating = True
+                self._asked_until = time.monotonic() + self._margin.total_seconds() / 2
+                self._due.set()
+            self._lose_overdue()
+            pause = self._until_next()
+            expected = time.monotonic() + pause
+            await anyio.sleep(pause)
+
+    def _was_away(self, expected: float) -> bool:
+        asleep = _time_asleep()
+        slept, self._asleep = asleep - self._asleep, asleep
+        return slept > 1 or time.monotonic() - expected > _STALL.total_seconds()
+
+    def _lose_overdue(self) -> None:
+        now = time.monotonic()
+        for lease in list(self._held.values()):
+            if now >= max(lease.good_until, self._asked_until) and not lease.is_gone:
+                self._lose(lease, "not_kept_in_time")
+
+    def _lose(self, lease: Lease, reason: str) -> None:
+        self._metrics.lease_lost(reason)
+        _log.warning("lease_gone", task_id=str(lease.fence.task_id), attempt_id=lease.fence.attempt_id, reason=reason)
+        lease.lose(reason)
+
+    def _good_until(self, sent: float) -> float:
+        return sent + (self._lease - self._margin).total_seconds()
+
+    def _until_next(self) -> float:
+        """Seconds to the first deadline; at most one, to notice a suspend soon."""
+        ends = [max(lease.good_until, self._asked_until) for lease in self._held.values() if not lease.is_gone]
+        return max(0.0, min(1.0, min(ends, default=time.monotonic() + 1) - time.monotonic()))
+
+
+def _time_asleep() -> float:
+    """How long this machine was suspended since it booted: what one clock counts and the other does not."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)

@@ -1,0 +1,54 @@
+"""The task protocol, version 1 (docs/protocol.md): what a task is given, what it may answer, what that comes to.
+
+wire        the envelope, the environment, and the messages as values; this part a service's SDK shares
+parsing     one line of output → one message, whatever the line holds
+answer      what an attempt has said so far, in a form that survives a restart of the agent
+verdict     how an attempt ended, decided in one place
+"""
+
+from accsd.work.protocol.answer import Answer
+from accsd.work.protocol.parsing import Expected, parse_line
+from accsd.work.protocol.verdict import Failure, Infrastructure, Success, Verdict, verdict_of
+from accsd.work.protocol.wire import (
+    MAX_ARTIFACTS,
+    MAX_RESULT_BYTES,
+    SCHEMA_VERSION,
+    ArtifactAnnounced,
+    Heartbeat,
+    Judgement,
+    JudgeVerdict,
+    LogLine,
+    Message,
+    Progress,
+    ProtocolViolation,
+    Result,
+    ResultTooLarge,
+    envelope,
+    environment,
+)
+
+__all__ = [
+    "MAX_ARTIFACTS",
+    "MAX_RESULT_BYTES",
+    "SCHEMA_VERSION",
+    "Answer",
+    "ArtifactAnnounced",
+    "Expected",
+    "Failure",
+    "Heartbeat",
+    "Infrastructure",
+    "JudgeVerdict",
+    "Judgement",
+    "LogLine",
+    "Message",
+    "Progress",
+    "ProtocolViolation",
+    "Result",
+    "ResultTooLarge",
+    "Success",
+    "Verdict",
+    "envelope",
+    "environment",
+    "parse_line",
+    "verdict_of",
+]

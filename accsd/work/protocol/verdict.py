@@ -1,0 +1,124 @@
+"""How an attempt ended, decided in one place from everything that is known about its end.
+
+First what accsd stopped it for, then what the runner saw, then what it answered, then its exit code: a process that was
+killed for its time has an exit code too, and it means nothing.
+"""
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from accsd.model.outcome import PERMANENT_EXIT_CODES, ErrorCode
+from accsd.runners.base import Ending
+from accsd.work.protocol.wire import (
+    MAX_RESULT_BYTES,
+    Judgement,
+    JudgeVerdict,
+    ProtocolViolation,
+    Result,
+    ResultTooLarge,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    results: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The task's own: an attempt is spent. A permanent one is not tried again."""
+
+    code: ErrorCode
+    message: str
+    permanent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Infrastructure:
+    """The machine's: the task is given back, and no attempt is spent."""
+
+    code: ErrorCode
+    message: str
+
+
+Verdict: TypeAlias = Success | Failure | Infrastructure
+
+
+def verdict_of(
+    ending: Ending,
+    result: Result | ResultTooLarge | None = None,
+    stopped_for: ErrorCode | None = None,
+    violation: ProtocolViolation | None = None,
+) -> Verdict:
+    if (cause := stopped_for or ending.cause) is not None:
+        return _because(cause, ending)
+    if ending.exit_code is None:
+        return Infrastructure(ErrorCode.WORKER_LOST, _sentence("how it ended is unknown", ending))
+    if violation is not None:
+        return Failure(ErrorCode.PROTOCOL_ERROR, violation.reason)
+    if isinstance(result, ResultTooLarge):
+        return Failure(ErrorCode.RESULT_TOO_LARGE, _too_large(result))
+    judgement = result.judgement if result else None
+    if judgement is not None and judgement.verdict is JudgeVerdict.SE:
+        return Failure(ErrorCode.SANDBOX_ERROR, _sandbox(judgement), _is_permanent(ending.exit_code))
+    return _by_exit_code(ending.exit_code, ending, result)
+
+
+def _because(cause: ErrorCode, ending: Ending) -> Failure | Infrastructure:
+    message = _sentence(_WORDS[cause], ending)
+    return Infrastructure(cause, message) if cause.is_infrastructure else Failure(cause, message)
+
+
+def _by_exit_code(exit_code: int, ending: Ending, result: Result | None) -> Success | Failure:
+    if exit_code == 0:
+        return Success(result.results if result else {})
+    if exit_code < 0:
+        return Failure(ErrorCode.KILLED, _sentence(f"{_signal(-exit_code)} ended it", ending))
+    message = _sentence(f"it ended with exit code {exit_code}", ending)
+    return Failure(ErrorCode.EXIT_NONZERO, message, _is_permanent(exit_code))
+
+
+def _is_permanent(exit_code: int) -> bool:
+    """Only the task itself can say that another attempt would be useless."""
+    return exit_code in PERMANENT_EXIT_CODES
+
+
+def _sentence(what: str, ending: Ending) -> str:
+    return f"{what}: {ending.detail}" if ending.detail else what
+
+
+def _too_large(result: ResultTooLarge) -> str:
+    return f"its result has {result.size} bytes or more, {MAX_RESULT_BYTES} are allowed: announce a file instead"
+
+
+def _sandbox(judgement: Judgement) -> str:
+    return f"the sandbox failed: {judgement.sandbox_error or 'it gave no reason'}"
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+_WORDS: Mapping[ErrorCode, str] = {
+    ErrorCode.EXIT_NONZERO: "it ended with another exit code than 0",
+    ErrorCode.TIMEOUT: "it ran longer than it may",
+    ErrorCode.OOM: "it used more memory than it may",
+    ErrorCode.OUTPUT_LIMIT: "it wrote more to stdout and stderr than it may",
+    ErrorCode.PIDS_LIMIT: "it had more processes than it may",
+    ErrorCode.KILLED: "a signal ended it that accsd did not send",
+    ErrorCode.PROTOCOL_ERROR: "it answered in a way that the protocol excludes",
+    ErrorCode.SANDBOX_ERROR: "the sandbox failed",
+    ErrorCode.ARTIFACT_MISSING: "a file that it announced cannot be taken",
+    ErrorCode.RESULT_TOO_LARGE: "its result is too large",
+    ErrorCode.START_FAILED: "its command cannot be executed",
+    ErrorCode.IMAGE_MISSING: "the service's image is not on this node",
+    ErrorCode.ENGINE_UNAVAILABLE: "the container engine does not answer",
+    ErrorCode.WORKER_LOST: "it was lost while it ran",
+    ErrorCode.AGENT_DISK: "the node's disk is full",
+    ErrorCode.STORAGE_UNAVAILABLE: "the object store does not answer",
+}

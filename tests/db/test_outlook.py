@@ -1,0 +1,143 @@
+"""agent_outlook and builder_outlook: what is there now, and in how long the next thing comes."""
+
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from tests.support.cluster import Connection
+from tests.support.factory import (
+    claim,
+    clock,
+    fail,
+    node,
+    pass_time,
+    release,
+    started,
+    step,
+    submit,
+    submit_to,
+    workflow,
+)
+
+NOTHING = (False, None)
+
+
+async def ahead(conn: Connection, *services: str, on: str = "n1") -> dict[str, tuple[bool, timedelta | None]]:
+    rows = await conn.fetch("SELECT * FROM accs.agent_outlook($1, $2)", on, list(services))
+    assert len(rows) == len(services)
+    return {row["service"]: (row["claimable"], row["next_due"]) for row in rows}
+
+
+def about(found: timedelta | None, seconds: float) -> bool:
+    """A little less may be left by now."""
+    return found is not None and timedelta(seconds=seconds - 5) < found <= timedelta(seconds=seconds)
+
+
+async def test_each_service_is_told_whether_something_waits_for_it(conn: Connection):
+    await node(conn)
+    await submit(conn, step("a"), step("b", "audio", after="a"))
+    assert await ahead(conn, "render", "audio", "unknown") == {
+        "render": (True, None),
+        "audio": NOTHING,
+        "unknown": NOTHING,
+    }
+    await claim(conn)
+    assert await ahead(conn, "render") == {"render": NOTHING}
+
+
+async def test_a_retry_is_foretold_and_then_claimable(conn: Connection):
+    await node(conn)
+    await submit(conn, step("a", backoff=[30]))
+    await submit(conn, step("a", backoff=[90]))
+    await fail(conn, *await started(conn, 2))
+    claimable, due = (await ahead(conn, "render"))["render"]
+    assert not claimable
+    assert about(due, 30)
+    await pass_time(conn, 31)
+    claimable, due = (await ahead(conn, "render"))["render"]
+    assert claimable, "a claim promotes what is due"
+    assert about(due, 59), "the next one, in the future, so that nobody spins over what is due already"
+    assert len(await claim(conn, 9)) == 1
+
+
+async def test_a_node_hears_only_of_what_it_may_take(conn: Connection):
+    await node(conn)
+    await node(conn, "gpu", {"gpu": True})
+    await submit(conn, step("a", requires={"gpu": True}), step("b", "audio", node="n1"))
+    assert await ahead(conn, "render", "audio") == {"render": NOTHING, "audio": (True, None)}
+    assert await ahead(conn, "render", "audio", on="gpu") == {"render": (True, None), "audio": NOTHING}
+
+
+@pytest.mark.parametrize(("kind", "name"), [("service", "render"), ("node", "n1"), ("workflow", "w")])
+async def test_what_is_paused_is_not_claimable(conn: Connection, kind: str, name: str):
+    await node(conn)
+    flow = await workflow(conn, step("a", backoff=[30]), name="w")
+    await submit_to(conn, flow)
+    await submit_to(conn, flow)
+    await fail(conn, *await started(conn))
+    await conn.execute("SELECT accs.pause($1, $2)", kind, name)
+    claimable, due = (await ahead(conn, "render"))["render"]
+    assert not claimable
+    if kind != "workflow":
+        assert due is None
+    await conn.execute("SELECT accs.resume($1, $2)", kind, name)
+    assert (await ahead(conn, "render"))["render"][0]
+
+
+async def test_nothing_is_claimable_beyond_a_nodes_capacity_or_a_full_key(conn: Connection):
+    await node(conn, render=1)
+    await submit(conn, step("a"), step("b"))
+    await submit(conn, step("a", "mixer", concurrency_key="k"), step("b", "mixer", concurrency_key="k"))
+    assert await ahead(conn, "render", "mixer") == {"render": (True, None), "mixer": (True, None)}
+    (held,) = await claim(conn, 5)
+    assert len(await claim(conn, 5, "mixer")) == 1
+    assert await ahead(conn, "render", "mixer") == {"render": NOTHING, "mixer": NOTHING}
+    await release(conn, held)
+    assert (await ahead(conn, "render"))["render"] == (True, None)
+
+
+async def test_a_node_that_is_not_registered_is_told_so(conn: Connection):
+    with pytest.raises(asyncpg.PostgresError, match='node "n1" is not registered'):
+        await ahead(conn, "render")
+
+
+# The builder
+
+
+async def builder(conn: Connection) -> tuple[bool, timedelta | None, timedelta | None]:
+    row = await conn.fetchrow("SELECT * FROM accs.builder_outlook()")
+    assert row is not None
+    return row["due"], row["next_job"], row["next_lease"]
+
+
+async def test_an_empty_database_has_nothing_ahead(conn: Connection):
+    assert await builder(conn) == (False, None, None)
+
+
+async def test_the_next_job_is_foretold_and_then_due(conn: Connection):
+    flow = await workflow(conn)
+    for minutes in (10, 5):
+        await submit_to(conn, flow, scheduled_at=await clock(conn) + timedelta(minutes=minutes))
+    due, next_job, _ = await builder(conn)
+    assert not due
+    assert about(next_job, 300)
+    await pass_time(conn, 301)
+    assert await builder(conn) == (True, timedelta(0), None)
+    await conn.execute("SELECT accs.instantiate_due_jobs()")
+    assert about((await builder(conn))[1], 299)
+
+
+async def test_a_job_parked_for_ever_is_never_due(conn: Connection):
+    await conn.execute("INSERT INTO jobs (workflow_id, scheduled_at) VALUES ($1, 'infinity')", await workflow(conn))
+    assert await builder(conn) == (False, None, None)
+
+
+async def test_the_next_end_of_a_lease_is_foretold(conn: Connection):
+    await node(conn)
+    await submit(conn, step("a"), step("b"))
+    await claim(conn, lease=timedelta(seconds=60))
+    await claim(conn, lease=timedelta(seconds=20))
+    assert about((await builder(conn))[2], 20)
+    await pass_time(conn, 100)
+    assert (await builder(conn))[2] == timedelta(0)

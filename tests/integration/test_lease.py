@@ -1,0 +1,142 @@
+"""The lease keeper on a real database: kept in one statement, lost by the monotonic clock, asked about after a pause."""
+
+import time
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+import anyio
+import pytest
+
+from accsd.db import Database, Fence, cancel_jobs
+from accsd.metrics import Metrics
+from accsd.work.lease import LeaseKeeper
+from tests.support.cable import Cable
+from tests.support.cluster import Connection, TestServer
+from tests.support.eventually import eventually
+from tests.support.factory import NODE, claim, node, step, submit
+from tests.support.library import opened, tcp_url
+
+LEASE = timedelta(seconds=5)
+SOON = timedelta(milliseconds=20)
+
+
+def keeper_of(db: Database, *, lease: timedelta = LEASE, every: timedelta = SOON) -> LeaseKeeper:
+    return LeaseKeeper(db, node=NODE, lease=lease, every=every, metrics=Metrics())
+
+
+async def held(conn: Connection, *, lease: timedelta = LEASE) -> Fence:
+    """A task of ours, claimed."""
+    await node(conn)
+    await submit(conn, step("a"))
+    (task,) = await claim(conn, owner=NODE, lease=lease)
+    return Fence(task["task_id"], task["attempt_id"])
+
+
+async def lease_left(conn: Connection, fence: Fence) -> timedelta:
+    return await conn.fetchval("SELECT lease_until - accs.clock() FROM job_tasks WHERE id = $1", fence.task_id)
+
+
+async def test_a_lease_is_extended_for_as_long_as_it_is_held(db_url: str, conn: Connection):
+    fence = await held(conn, lease=timedelta(seconds=1))
+    async with opened(db_url) as db, anyio.create_task_group() as group:
+        keeper = keeper_of(db)
+        with keeper.holding(fence, granted=time.monotonic()) as lease:
+            group.start_soon(keeper.serve)
+
+            async def extended() -> bool:
+                return await lease_left(conn, fence) > timedelta(seconds=4)
+
+            await eventually(extended)
+            assert not lease.is_gone
+        assert keeper.held == []
+        group.cancel_scope.cancel()
+
+
+async def test_one_statement_keeps_all_and_says_that_the_node_is_there(db_url: str, conn: Connection):
+    await node(conn)
+    await submit(conn, step("a"), step("b"), step("c"))
+    tasks = await claim(conn, 3, owner=NODE, lease=LEASE)
+    fences = [Fence(task["task_id"], task["attempt_id"]) for task in tasks]
+    await conn.execute("UPDATE nodes SET last_seen = NULL")
+    async with opened(db_url, pool_size=1) as db:
+        keeper = keeper_of(db)
+        with (
+            keeper.holding(fences[0], granted=time.monotonic()),
+            keeper.holding(fences[1], granted=time.monotonic()),
+            keeper.holding(fences[2], granted=time.monotonic()),
+        ):
+            assert await keeper.beat()
+    assert await conn.fetchval("SELECT count(DISTINCT lease_until) FROM accs.live") == 1
+    assert await conn.fetchval("SELECT last_seen IS NOT NULL FROM nodes")
+
+
+async def test_a_cancelled_task_loses_its_lease_as_soon_as_somebody_asks(db_url: str, conn: Connection):
+    fence = await held(conn)
+    async with opened(db_url) as db, anyio.create_task_group() as group:
+        keeper = keeper_of(db, every=timedelta(hours=1))
+        with keeper.holding(fence, granted=time.monotonic()) as lease:
+            group.start_soon(keeper.serve)
+            await eventually(lambda: conn.fetchval("SELECT awake_state = 'awake' FROM nodes"))
+            await cancel_jobs(db, [await conn.fetchval("SELECT job_id FROM job_tasks")])
+            keeper.ask_now()
+            with anyio.fail_after(5):
+                await lease.gone.wait()
+            assert lease.is_cancelled
+        group.cancel_scope.cancel()
+
+
+async def test_a_lease_that_cannot_be_kept_is_lost_before_it_ends(server: TestServer, db_url: str, conn: Connection):
+    url = tcp_url(server, db_url)
+    there = urlsplit(url)
+    assert there.hostname and there.port
+    async with (
+        Cable.to(there.hostname, there.port) as cable,
+        opened(cable.through(url)) as db,
+        anyio.create_task_group() as group,
+    ):
+        short = timedelta(seconds=1.5)
+        fence = await held(conn, lease=short)
+        keeper = keeper_of(db, lease=short, every=timedelta(milliseconds=100))
+        with keeper.holding(fence, granted=time.monotonic()) as lease:
+            cable.fall_silent()
+            group.start_soon(keeper.serve)
+            with anyio.fail_after(5):
+                await lease.gone.wait()
+            assert lease.reason == "not_kept_in_time"
+            assert await lease_left(conn, fence) > timedelta(0), "the work can be killed while the lease still holds"
+        group.cancel_scope.cancel()
+        cable.flow_again()
+
+
+async def test_after_a_pause_leases_are_asked_about_before_anything_else(
+    db_url: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+):
+    fence = await held(conn)
+    async with opened(db_url) as db, anyio.create_task_group() as group:
+        resumed = anyio.Event()
+        keeper = LeaseKeeper(
+            db, node=NODE, lease=LEASE, every=timedelta(hours=1), metrics=Metrics(), when_resumed=resumed.set
+        )
+        with keeper.holding(fence, granted=time.monotonic()) as lease:
+            group.start_soon(keeper.serve)
+            await eventually(lambda: conn.fetchval("SELECT awake_state = 'awake' FROM nodes"))
+            # The machine sleeps for an hour: its task is taken back meanwhile, and it is told so when it wakes.
+            await conn.execute("UPDATE accs.test_clock SET shift = '1 hour'")
+            await conn.fetch("SELECT * FROM accs.reclaim_tasks()")
+            monkeypatch.setattr("accsd.work.lease._time_asleep", lambda: 3600.0)
+            with anyio.fail_after(5):
+                await resumed.wait()
+            assert lease.is_gone
+            assert not keeper.is_frozen
+        group.cancel_scope.cancel()
+
+
+async def test_an_older_attempt_of_our_own_is_given_up_when_the_task_comes_back_to_us(db_url: str, conn: Connection):
+    fence = await held(conn)
+    newer = Fence(fence.task_id, fence.attempt_id + 1)
+    async with opened(db_url) as db:
+        keeper = keeper_of(db)
+        with keeper.holding(fence, granted=time.monotonic()) as old:
+            with keeper.holding(newer, granted=time.monotonic()) as new:
+                assert old.reason == "stale_attempt"
+                assert not new.is_gone

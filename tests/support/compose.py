@@ -1,0 +1,151 @@
+"""Compose projects of a test's own on the real engine, with locally made images; nothing of others is ever touched."""
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from accsd import proc
+from accsd.runners.base import TASK_FILE, AttemptKey, Cursor, Launch, Output, Runner, Stream, Workdir
+from accsd.runners.compose import Declared, Docker, ExecRunner, Project, RunRunner, declared_services
+from accsd.settings import Compose, Service
+
+BUSYBOX = "accsd-test-busybox"
+PYTHON = "accsd-test-python"
+NODE = "test-node"
+
+
+def why_not() -> str | None:
+    """The reason why this machine cannot run compose services, or None."""
+    if shutil.which("docker") is None:
+        return "docker is not installed"
+    for arguments in (["version"], ["compose", "version"], ["image", "inspect", BUSYBOX, PYTHON]):
+        try:
+            done = subprocess.run(["docker", *arguments], capture_output=True, timeout=30, check=False)
+        except subprocess.TimeoutExpired:
+            return "the Docker engine does not answer"
+        if done.returncode:
+            return f"`docker {arguments[0]}` fails (tools/make_test_images.sh makes the images)"
+    return None
+
+
+def docker(*arguments: str) -> str:
+    """A call by the test itself, as another person on the machine would make it."""
+    done = subprocess.run(["docker", *arguments], capture_output=True, timeout=60, check=True)
+    return done.stdout.decode().strip()
+
+
+@dataclass(slots=True)
+class Taken:
+    """What an attempt's watcher was given."""
+
+    pieces: list[Output] = field(default_factory=list)
+    grew: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def take(self, output: Output) -> None:
+        self.pieces.append(output)
+        self.grew.set()
+
+    def of(self, stream: Stream) -> bytes:
+        return b"".join(piece.data for piece in self.pieces if piece.stream is stream)
+
+    @property
+    def stdout(self) -> bytes:
+        return self.of(Stream.STDOUT)
+
+    @property
+    def stderr(self) -> bytes:
+        return self.of(Stream.STDERR)
+
+    @property
+    def cursor(self) -> Cursor:
+        return orjson.loads(orjson.dumps(self.pieces[-1].cursor)) if self.pieces else {}
+
+    async def until(self, text: bytes) -> None:
+        async with asyncio.timeout(20):
+            while text not in self.stdout:
+                self.grew.clear()
+                await self.grew.wait()
+
+
+def kill_cli(*arguments: str) -> None:
+    """SIGKILL to that one child of this process whose command line has these arguments, one after the other."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    (child,) = [int(pid) for pid in children if proc.is_running(int(pid), with_arguments=arguments)]
+    os.kill(child, signal.SIGKILL)
+
+
+class ComposeProject:
+    """One compose file and its project. `close` removes all that bears the project's label."""
+
+    def __init__(self, folder: Path, environ: Mapping[str, str] | None = None) -> None:
+        self.name = f"accsd-test-{uuid.uuid4().hex[:10]}"
+        self.folder = folder
+        self.file = folder / "compose.json"
+        self.docker = Docker(os.environ if environ is None else environ)
+        self.project = Project(
+            self.docker, self.file, self.name, image_within=timedelta(seconds=20), ready_within=timedelta(seconds=20)
+        )
+
+    def write(self, services: Mapping[str, Mapping[str, Any]]) -> None:
+        # No network: each one that compose makes costs half a second, and the engine has few.
+        entries = {name: {"network_mode": "none", **entry} for name, entry in services.items()}
+        self.file.write_bytes(orjson.dumps({"services": entries}))
+
+    async def declared(self, service: str, settings: Mapping[str, Service] | None = None) -> Declared:
+        found = await declared_services(self.docker, Compose(file=self.file, project=self.name), settings or {})
+        assert not found.problems, found.problems
+        return found.services[service]
+
+    async def run_runner(
+        self, node: str = NODE, away_limit: timedelta = timedelta(seconds=30), **entry: Any
+    ) -> RunRunner:
+        self.write({"worker": _service("run", entry)})
+        return RunRunner(self.project, await self.declared("worker"), node, away_limit=away_limit)
+
+    async def exec_runner(self, node: str = NODE, *, look_from_host: bool = True, **entry: Any) -> ExecRunner:
+        entry.setdefault("init", True)  # for somebody must reap what the tests orphan
+        entry.setdefault("command", ["sleep", "3600"])
+        entry.setdefault("stop_grace_period", "0s")
+        self.write({"worker": _service("exec", entry)})
+        return ExecRunner(self.project, await self.declared("worker"), node, look_from_host=look_from_host)
+
+    def launch(self, runner: Runner, *, key: AttemptKey | None = None, **envelope: Any) -> Launch:
+        key = key or AttemptKey(uuid.uuid4(), 1)
+        folder = self.folder / str(key)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        (folder / TASK_FILE).write_bytes(orjson.dumps(envelope) + b"\n")
+        workdir: Workdir | None = runner.workdir(key, folder)
+        if workdir:
+            workdir.here.mkdir(parents=True, exist_ok=True)
+        environ = {
+            "ACC_JOB_TASK_ID": str(key.task_id),
+            "ACC_ATTEMPT_ID": str(key.attempt_id),
+            "ACC_TRACE_ID": "a $b 'c'",
+        }
+        return Launch(key, uuid.uuid4(), runner.service, folder, workdir, environ)
+
+    def containers(self) -> list[str]:
+        return docker("ps", "-aq", "--filter", f"label=com.docker.compose.project={self.name}").split()
+
+    def close(self) -> None:
+        if containers := self.containers():
+            docker("rm", "-f", "-v", *containers)
+
+
+def _service(mode: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """`task` is the label accs.command, `labels` are more of them."""
+    task = entry.pop("task", None)
+    labels = {"accs.mode": mode, "accs.stop-grace": "0s", **entry.pop("labels", {})}
+    if task is not None:
+        labels["accs.command"] = orjson.dumps(task).decode().replace("$", "$$")
+    return {"image": BUSYBOX, "labels": labels, **entry}

@@ -1,0 +1,54 @@
+"""Commands that tasks of the tests run, as Python programs, and a count of executions that no database keeps.
+
+Each is the text of a program for `python3 -c`. What a program notes goes to the file that its params name under "note":
+one line for each execution, appended with one write, so that two that run at once don't mix.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+_PREAMBLE = """
+import json, os, signal, subprocess, sys, time
+task = json.loads(sys.stdin.readline())
+params = task["params"] | task["options"]
+def say(**message): print(json.dumps(message), flush=True)
+def note(*words):
+    with open(params["note"], "a") as file:
+        file.write(" ".join([task["task_key"], str(task["attempt_id"]), *map(str, words)]) + "\\n")
+def until(name, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not os.path.exists(params[name]):
+        if time.monotonic() > deadline: sys.exit(f"{name} did not appear")
+        time.sleep(0.02)
+"""
+
+NOTE = _PREAMBLE + "note('ran')\nsay(type='result', results={'key': task['task_key']})\n"
+# Notes its beginning, waits for the file `go`, prints lines meanwhile if `lines` says how many.
+WAIT = (
+    _PREAMBLE
+    + """
+note('began', os.getpid())
+for i in range(params.get('lines', 0)): print(f'line {i}', flush=True)
+until('go')
+for i in range(params.get('lines', 0), 2 * params.get('lines', 0)): print(f'line {i}', flush=True)
+note('ended')
+say(type='result', results={'pid': os.getpid()})
+"""
+)
+
+
+def command(program: str) -> list[str]:
+    return [sys.executable, "-c", program]
+
+
+def toml_service(name: str, program: str, **settings: Any) -> str:
+    """A [services.NAME] table with runner process."""
+    lines = [f"[services.{name}]", 'runner = "process"', f"command = {json.dumps(command(program))}"]
+    return "\n".join(lines + [f"{key} = {json.dumps(value)}" for key, value in settings.items()]) + "\n"
+
+
+def notes(path: Path) -> list[list[str]]:
+    """What the tasks noted, in the order of their writing."""
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []

@@ -1,0 +1,92 @@
+"""How an attempt ended, over every combination of what can be known about it."""
+
+from itertools import product
+
+import pytest
+
+from accsd.model.outcome import PERMANENT_EXIT_CODES, ErrorCode
+from accsd.runners.base import Ending
+from accsd.work.protocol import (
+    Failure,
+    Infrastructure,
+    Judgement,
+    JudgeVerdict,
+    ProtocolViolation,
+    Result,
+    ResultTooLarge,
+    Success,
+    verdict_of,
+)
+
+CODES = (None, *ErrorCode)
+EXITS = (None, 0, 1, 64, 65, 78, 137, -9, -200)
+JUDGED = tuple(Result({"verdict": verdict}, Judgement(verdict)) for verdict in JudgeVerdict)
+RESULTS = (None, Result({"x": 1}), ResultTooLarge(300_000), *JUDGED)
+VIOLATIONS = (None, ProtocolViolation("of another attempt"))
+
+
+@pytest.mark.parametrize("stopped_for", CODES)
+def test_the_first_that_is_known_decides(stopped_for: ErrorCode | None) -> None:
+    for cause, code, result, violation in product(CODES, EXITS, RESULTS, VIOLATIONS):
+        verdict = verdict_of(Ending(code, cause, "detail"), result, stopped_for, violation)
+        known = stopped_for or cause
+        if known is None and code is None:
+            known = ErrorCode.WORKER_LOST
+        if known is not None:
+            expected = Infrastructure if known.is_infrastructure else Failure
+            assert isinstance(verdict, expected)
+            assert verdict.code is known
+            assert verdict.message.endswith(": detail")
+        elif violation is not None:
+            assert verdict == Failure(ErrorCode.PROTOCOL_ERROR, "of another attempt")
+        elif isinstance(result, ResultTooLarge):
+            assert isinstance(verdict, Failure)
+            assert verdict.code is ErrorCode.RESULT_TOO_LARGE
+        elif code != 0 or result is JUDGED[-1]:
+            assert isinstance(verdict, Failure)
+            assert verdict.permanent == (code in PERMANENT_EXIT_CODES)
+        else:
+            assert verdict == Success(result.results if result else {})
+
+
+def test_exit_code_0_is_done_with_what_came() -> None:
+    assert verdict_of(Ending(0)) == Success({})
+    assert verdict_of(Ending(0), Result({"x": 1})) == Success({"x": 1})
+
+
+@pytest.mark.parametrize(
+    ("code", "permanent"), [(1, False), (2, False), (64, True), (65, True), (75, False), (78, True)]
+)
+def test_the_exit_code_says_whether_another_attempt_is_useful(code: int, permanent: bool) -> None:
+    verdict = verdict_of(Ending(code))
+    assert verdict == Failure(ErrorCode.EXIT_NONZERO, f"it ended with exit code {code}", permanent)
+
+
+def test_a_nonzero_exit_fails_even_after_a_result() -> None:
+    assert isinstance(verdict_of(Ending(1), Result({"x": 1})), Failure)
+
+
+def test_a_signal_is_not_an_exit_code() -> None:
+    assert verdict_of(Ending(-9)) == Failure(ErrorCode.KILLED, "SIGKILL ended it")
+    assert verdict_of(Ending(-200)) == Failure(ErrorCode.KILLED, "signal 200 ended it")
+
+
+def test_an_unknown_end_spends_no_attempt() -> None:
+    verdict = verdict_of(Ending(), Result({"x": 1}), violation=ProtocolViolation("why"))
+    assert verdict == Infrastructure(ErrorCode.WORKER_LOST, "how it ended is unknown")
+
+
+@pytest.mark.parametrize("judged", JUDGED[:-1])
+def test_a_judgement_is_a_result_and_no_failure(judged: Result) -> None:
+    assert verdict_of(Ending(0), judged) == Success(judged.results)
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_sandbox_that_failed_has_judged_nothing(code: int) -> None:
+    result = Result({"verdict": "SE"}, Judgement(JudgeVerdict.SE, sandbox_error="no cgroup"))
+    assert verdict_of(Ending(code), result) == Failure(ErrorCode.SANDBOX_ERROR, "the sandbox failed: no cgroup")
+
+
+def test_a_kill_for_the_time_is_a_timeout_whatever_the_runner_saw() -> None:
+    verdict = verdict_of(Ending(137, ErrorCode.KILLED), stopped_for=ErrorCode.TIMEOUT)
+    assert verdict == Failure(ErrorCode.TIMEOUT, "it ran longer than it may")
