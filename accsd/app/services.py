@@ -6,7 +6,7 @@ from pathlib import Path
 from accsd.log import get_logger
 from accsd.runners.compose import Docker, Project, compose_file, compose_runner, declared_services
 from accsd.runners.process import ProcessRunner
-from accsd.settings import Settings
+from accsd.settings import Settings, environment
 from accsd.work.served import Served
 
 _log = get_logger(component="services")
@@ -39,7 +39,7 @@ async def compose_services(settings: Settings) -> dict[str, Served]:
     if settings.compose.file is None:
         _refuse_orphans(settings)
         return {}
-    docker = Docker()
+    docker = Docker(environment())
     declarations = await declared_services(docker, settings.compose, settings.services)
     for problem in declarations.problems:
         _log.error("service_not_served", error=str(problem), hint=problem.hint)

@@ -9,10 +9,9 @@ somebody else's.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
 from uuid import UUID
 
 import anyio
@@ -36,7 +35,6 @@ from accsd.work.tracing import trace_of
 from accsd.work.watching import Watching
 
 _log = get_logger(component="attempt")
-T = TypeVar("T")
 _CLEANING = timedelta(seconds=60)
 
 
@@ -71,6 +69,7 @@ class Attempt:
         self._when_decided: Callable[[Attempt], None] = when_decided
         self._execution: Execution | None = None
         self._watching: Watching | None = None
+        self._has_ended: bool = False
         self._asked_back: anyio.Event = anyio.Event()
         self._back_because: str = ""
         self._hurry: anyio.Event = anyio.Event()
@@ -97,6 +96,8 @@ class Attempt:
             try:
                 with self._bench.keeper.holding(self.fence, granted=self._granted) as lease:
                     verdict = await self._verdict(lease)
+                    if verdict is not None and not self._has_ended:
+                        await self._end_it()
                     result = await self._conclude(verdict, lease)
                 await self._clean_up(lease)
             finally:
@@ -143,7 +144,9 @@ class Attempt:
             self._execution = await self._start(launch)
             await insist(self._tell_started)
             self._watching = Watching(self._task, self._served, self._bench, launch, self._execution)
-            return await self._watching.run()
+            ending = await self._watching.ending()
+            self._has_ended = True
+            return await self._watching.verdict(ending)
         except AttemptFailed as failed:
             code = ErrorCode(failed.code)
             if code.is_infrastructure:
@@ -179,6 +182,14 @@ class Attempt:
             self._refused("start", answer)
             raise Bug(f"the start of {self.fence} was refused: {answer.reason}")
 
+    async def _end_it(self) -> None:
+        """It may still run, or have been half started: a task is given back only when nobody works at it any more."""
+        try:
+            with anyio.fail_after(_CLEANING.total_seconds()):
+                await self._stop_all(timedelta(0))
+        except (AccsdError, OSError) as error:  # TimeoutError is an OSError
+            _log.error("not_stopped", error=str(error) or type(error).__name__)
+
     async def _conclude(self, verdict: Verdict | GivenBack | None, lease: Lease) -> str:
         """Writes the end, again and again until it is answered or the lease is gone. Returns what to count it as."""
         self.was_infrastructure = isinstance(verdict, Infrastructure)
@@ -187,7 +198,11 @@ class Attempt:
         if verdict is None:
             _log.warning("abandoned", reason=lease.reason)
             return "cancelled" if lease.is_cancelled else "lease_lost"
-        answer = await self._until_answered(lambda: self._write(verdict), lease)
+        answer = await self._until_answered(verdict, lease)
+        if answer is not None and answer.reason == ErrorCode.RESULT_TOO_LARGE:
+            # as the database counts it, which is not how it was counted here
+            verdict = Failure(ErrorCode.RESULT_TOO_LARGE, "its result is larger than the database takes")
+            answer = await self._until_answered(verdict, lease)
         if answer is None:
             _log.warning("abandoned", reason=lease.reason, verdict=type(verdict).__name__)
             return "lease_lost"
@@ -228,28 +243,37 @@ class Attempt:
         grace = self._served.stop_grace if lease.is_cancelled else timedelta(0)
         try:
             with anyio.fail_after(_CLEANING.total_seconds(), shield=True):
-                if self._execution is not None:
-                    await self._execution.stop(grace)
-                    await self._execution.remove()
-                else:
-                    await self._served.runner.discard(self.fence, self._bench.folder(self.fence))
+                await self._stop_all(grace)
                 await clear_away(self.fence, self._served, self._bench)
         except (AccsdError, OSError) as error:  # TimeoutError is an OSError
             self.left_something = True
             _log.warning("not_cleaned_up", error=str(error) or type(error).__name__)
 
-    async def _until_answered(self, call: Callable[[], Awaitable[T]], lease: Lease) -> T | None:
+    async def _stop_all(self, grace: timedelta) -> None:
+        if self._execution is not None:
+            await self._execution.stop(grace)
+            await self._execution.remove()
+        else:
+            await self._served.runner.discard(self.fence, self._bench.folder(self.fence))
+
+    async def _until_answered(self, verdict: Verdict | GivenBack, lease: Lease) -> Answer | None:
+        """What the database will not have (no outage) is told as a loss instead: silence would hold the task back."""
         pauses = Backoff(*PAUSES)
         while not lease.is_gone:
             try:
                 # Cancelled in the middle, its outcome would be unknown.
                 with anyio.CancelScope(shield=True):
-                    return await call()
+                    return await self._write(verdict)
             except DatabaseUnavailable as error:
                 self._bench.metrics.finalize_failed()
                 _log.warning("end_not_told_yet", error=str(error))
                 with anyio.move_on_after(pauses.next().total_seconds()):
                     await lease.gone.wait()
+            except AccsdError as error:
+                _log.error("end_not_taken", verdict=type(verdict).__name__, error=str(error), exc_info=error)
+                if isinstance(verdict, Infrastructure):
+                    return None
+                verdict = Infrastructure(ErrorCode.WORKER_LOST, f"its end could not be written: {error}")
         return None
 
     def _refused(self, what: str, answer: Answer) -> None:

@@ -97,7 +97,8 @@ async def _lay(
         # By the folder's descriptor: in a folder that tasks share, a path could come to mean another one.
         target = Path(f"/proc/self/fd/{folder}", parts[-1])
         stored = await patiently(
-            lambda: store.get_to(artifact.key, target, checksum=_checkable(artifact), limit=largest, mode=0o644), patience
+            lambda: store.get_to(artifact.key, target, checksum=_checkable(artifact), limit=largest, mode=0o644),
+            patience,
         )
     finally:
         os.close(folder)

@@ -44,46 +44,46 @@ def _remove_from(parent: int, name: str) -> dict[str, str]:
 def _empty(top: int) -> dict[str, str]:
     left: dict[str, str] = {}
     while names := [name for name in os.listdir(top) if name not in left]:
-        for name in names:
-            aside = f".{secrets.token_hex(8)}.gone"
+        waiting = [(name, False) for name in names]
+        while waiting:
+            name, is_aside = waiting.pop()
             try:
-                os.rename(name, aside, src_dir_fd=top, dst_dir_fd=top)
-                _remove_entry(top, aside)
+                name = name if is_aside else _move_aside(top, name, top)
+                waiting.extend((moved, True) for moved in _remove_entry(top, name))
             except OSError as error:
-                left[aside if _exists(top, aside) else name] = error.strerror or str(error)
+                left[name] = error.strerror or str(error)
     return left
 
 
-def _remove_entry(top: int, name: str) -> None:
+def _remove_entry(top: int, name: str) -> list[str]:
+    """A file goes. A folder's files go, and its folders are moved to the top: their new names are the answer."""
     try:
         folder = _enter(name, top)
     except NotADirectoryError:
         os.unlink(name, dir_fd=top)
-        return
+        return []
+    moved: list[str] = []
     try:
-        _flatten(folder, top)
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    moved.append(_move_aside(folder, entry.name, top))
+                else:
+                    os.unlink(entry.name, dir_fd=folder)
     finally:
         os.close(folder)
     os.rmdir(name, dir_fd=top)
+    return moved
 
 
-def _flatten(folder: int, top: int) -> None:
-    """Its files go; its folders move to the top, where they wait for their turn."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                _move_up(folder, entry.name, top)
-            else:
-                os.unlink(entry.name, dir_fd=folder)
-
-
-def _move_up(folder: int, name: str, top: int) -> None:
+def _move_aside(folder: int, name: str, top: int) -> str:
     aside = f".{secrets.token_hex(8)}.gone"
     try:
         os.rename(name, aside, src_dir_fd=folder, dst_dir_fd=top)
     except PermissionError:  # moving a folder writes into it
         os.close(_enter(name, folder))
         os.rename(name, aside, src_dir_fd=folder, dst_dir_fd=top)
+    return aside
 
 
 def _enter(name: str, parent: int) -> int:
@@ -92,10 +92,3 @@ def _enter(name: str, parent: int) -> int:
         with suppress(PermissionError):
             os.chmod(f"/proc/self/fd/{looked_at}", 0o700)
         return os.open(f"/proc/self/fd/{looked_at}", _LIST)
-
-
-def _exists(folder: int, name: str) -> bool:
-    with suppress(OSError):
-        os.lstat(f"/proc/self/fd/{folder}/{name}")
-        return True
-    return False

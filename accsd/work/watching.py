@@ -70,8 +70,8 @@ class Watching:
         self._stopped: Failure | Infrastructure | None = None
         self._group: TaskGroup = anyio.create_task_group()
 
-    async def run(self) -> Verdict:
-        ending = await self._ending()
+    async def verdict(self, ending: Ending) -> Verdict:
+        """After its end: the rest of its log and, if it succeeded, its files are kept."""
         for message in self._hearing.close():
             self._act(message)
         verdict = self._stopped or verdict_of(ending, self._hearing.answer.result, None, self._hearing.answer.violation)
@@ -82,8 +82,8 @@ class Watching:
         await self._flush()
         return verdict
 
-    async def _ending(self) -> Ending:
-        """A task group would wrap what is raised in it: it is carried out by hand."""
+    async def ending(self) -> Ending:
+        """Watches to the end. (A task group would wrap what is raised in it: it is carried out by hand.)"""
         ending: Ending | None = None
         error: Exception | None = None
         async with self._group:

@@ -1,4 +1,4 @@
-"""record_artifact and register_node."""
+"""record_artifact, task_inputs, register_node and node_leaves."""
 
 from datetime import timedelta
 
@@ -106,6 +106,84 @@ async def test_an_artifact_of_an_unknown_kind_or_negative_size_is_refused(conn: 
         await record(conn, a, "x", "picture")
     with pytest.raises(asyncpg.CheckViolationError):
         await conn.execute("SELECT accs.record_artifact($1, 1, 'owner-1', 'output', 'media', 'x', -1)", a["task_id"])
+
+
+async def inputs(conn: Connection, claimed: Claimed, owner: str = "owner-1") -> list[tuple[str | None, str, str]]:
+    rows = await conn.fetch(
+        "SELECT * FROM accs.task_inputs($1, $2, $3)", claimed["task_id"], claimed["attempt_id"], owner
+    )
+    return [(row["task_key"], row["kind"], row["key"]) for row in rows]
+
+
+async def test_a_task_gets_what_its_direct_dependencies_put_out_and_the_inputs_of_its_job(conn: Connection):
+    await node(conn)
+    made = await submit(conn, step("a"), step("b", after="a"), step("c"), step("d", after="c b"), step("aside"))
+    await conn.execute(
+        "INSERT INTO task_artifacts (job_id, kind, bucket, key, size_bytes) VALUES ($1, 'input', 'media', 'in.wav', 5)",
+        made,
+    )
+    for key in ("a", "c", "aside", "b"):
+        (held,) = await started(conn)
+        assert held["task_key"] == key
+        if key == "b":
+            assert await inputs(conn, held) == [(None, "input", "in.wav"), ("a", "output", "a/out")]
+        await record(conn, held, f"{key}/out")
+        await record(conn, held, f"{key}/log", "log")
+        await finish(conn, held)
+    (d,) = await started(conn)
+    await record(conn, d, "d/in", "input")
+    await record(conn, d, "d/out")
+    assert await inputs(conn, d) == [
+        (None, "input", "in.wav"),
+        ("d", "input", "d/in"),
+        ("c", "output", "c/out"),
+        ("b", "output", "b/out"),
+    ]
+    (whole,) = await conn.fetch("SELECT * FROM accs.task_inputs($1, 1, 'owner-1') WHERE key = 'c/out'", d["task_id"])
+    assert (whole["bucket"], whole["size_bytes"], whole["content_type"]) == ("media", 12, "audio/wav")
+    assert whole["checksum"] == "sha256:00"
+
+
+async def test_what_an_attempt_left_that_did_not_finish_is_no_input(conn: Connection):
+    await node(conn)
+    await submit(conn, step("a", backoff=[0]), step("b", after="a"))
+    (first,) = await started(conn)
+    await record(conn, first, "1/out")
+    await fail(conn, first)
+    await done(conn)
+    (b,) = await started(conn)
+    assert await inputs(conn, b) == []
+
+
+async def test_inputs_are_told_only_to_the_attempt_that_holds_the_lease(conn: Connection):
+    await node(conn)
+    await submit(conn)
+    (old,) = await started(conn)
+    await release(conn, old)
+    (new,) = await claim(conn)
+    for who, owner, why in ((old, "owner-1", "stale_attempt"), (new, "thief", "lease_lost_or_owner_mismatch")):
+        with pytest.raises(asyncpg.PostgresError, match=why) as refused:
+            await inputs(conn, who, owner)
+        assert refused.value.sqlstate == "AC002"
+    assert await inputs(conn, new) == []
+    await pass_time(conn, 61)
+    with pytest.raises(asyncpg.PostgresError, match="lease_lost_or_owner_mismatch"):
+        await inputs(conn, new)
+
+
+async def test_a_node_says_goodbye_and_keeps_when_it_was_seen(conn: Connection):
+    await node(conn)
+    seen = await conn.fetchval("SELECT last_seen FROM nodes")
+    await pass_time(conn, 50)
+    for state in ("unknown", "sleep"):
+        assert await conn.fetchval("SELECT accs.node_leaves('n1', $1)", state) == "accepted"
+        assert await conn.fetchval("SELECT accs.node_leaves('n1', $1)", state) == "repeated"
+        assert tuple(await conn.fetch("SELECT awake_state, last_seen FROM nodes")) == ((state, seen),)
+    assert await conn.fetchval("SELECT accs.node_leaves('n1')") == "accepted"
+    await node(conn)
+    assert await conn.fetchval("SELECT awake_state FROM nodes") == "awake"
+    with pytest.raises(asyncpg.PostgresError, match='node "n7" is not registered'):
+        await conn.execute("SELECT accs.node_leaves('n7')")
 
 
 async def test_a_node_is_registered_and_says_anew_what_it_offers(conn: Connection):

@@ -215,6 +215,42 @@ async def the_builder_does_not_look_at_jobs_that_are_not_due(full: Connection, n
     meter.assert_cheap(0)
 
 
+async def an_outlook_goes_to_the_heads_of_its_lanes_and_no_further(full: Connection, n: int) -> None:
+    services = ["render", *(f"idle-{i}" for i in range(n))]
+    for where, lanes in (("n1", 1), ("n2", 3), ("n3", 1)):
+        async with Meter(full) as meter:
+            rows = await full.fetch("SELECT * FROM accs.agent_outlook($1, $2)", where, services)
+        ahead = {row["service"]: row for row in rows}
+        assert ahead["render"]["claimable"]
+        assert ahead["render"]["next_due"] is not None
+        meter.assert_cheap(0 if n == 1 else n)
+        assert meter["job_tasks"].blocks == meter["jobs"].blocks == 0, "only narrow tables"
+        assert meter["accs.waiting_claim"].rows <= lanes
+        assert meter["accs.waiting_due"].rows <= 2 * lanes
+    async with Meter(full) as meter:
+        row = await full.fetchrow("SELECT * FROM accs.builder_outlook()")
+    assert row is not None
+    assert row["next_job"] is not None
+    meter.assert_cheap(0)
+    assert meter["accs.pending_jobs_due"].rows == 1
+
+
+async def an_attempt_says_and_reads_by_index_too(full: Connection, n: int) -> None:
+    claimed = await started(full, n)
+    fence = ([row["task_id"] for row in claimed], [row["attempt_id"] for row in claimed])
+    nothing = [None] * n
+    async with Meter(full) as meter:
+        rows = await full.fetch(
+            "SELECT * FROM accs.append_task_events('owner-1', $1, $2, $3, $3, $3, $4)", *fence, nothing, nothing
+        )
+    assert [row["accepted"] for row in rows] == [1] * n
+    meter.assert_cheap(n)
+    assert meter["job_tasks"].blocks == 0
+    async with Meter(full) as meter:
+        await full.fetch("SELECT * FROM accs.task_inputs($1, $2, 'owner-1')", fence[0][0], fence[1][0])
+    meter.assert_cheap(1)
+
+
 async def the_plan_of_the_claim_is_a_walk_along_its_index(full: Connection, n: int) -> None:
     settings = await full.fetchval("SELECT proconfig FROM pg_proc WHERE oid = 'accs.claim_tasks'::regproc")
     for setting in settings:
@@ -260,6 +296,8 @@ async def test_the_verbs_cost_what_they_return_however_full_the_tables_are(serve
         an_attempt_that_does_not_succeed_touches_few_rows_too,
         a_heartbeat_and_a_report_touch_as_many_rows_as_they_name,
         the_builder_does_not_look_at_jobs_that_are_not_due,
+        an_outlook_goes_to_the_heads_of_its_lanes_and_no_further,
+        an_attempt_says_and_reads_by_index_too,
         the_plan_of_the_claim_is_a_walk_along_its_index,
     ]
     async with full_database(server) as full:

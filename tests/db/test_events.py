@@ -2,7 +2,7 @@
 
 import asyncio
 from datetime import datetime, timedelta
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from tests.conftest import Connect
 from tests.support.cluster import Connection
 from tests.support.factory import (
+    Row,
     cancel,
     chain,
     claim,
@@ -235,3 +236,55 @@ async def test_events_are_appended_in_batches(conn: Connection):
         await conn.execute(
             "SELECT accs.append_events($1, '{null}', '{x}', '{loud}', '{log}', '{null}', '{null}')", [made]
         )
+
+
+async def say(conn: Connection, *lines: tuple[Row, str], owner: str = "owner-1") -> dict[tuple[UUID, int], int]:
+    rows = await conn.fetch(
+        "SELECT * FROM accs.append_task_events($1, $2, $3, $4, $5, $6, $7)",
+        owner,
+        [who["task_id"] for who, _ in lines],
+        [who["attempt_id"] for who, _ in lines],
+        [None] * len(lines),
+        [None] * len(lines),
+        [line for _, line in lines],
+        [{"line": line} for _, line in lines],
+    )
+    return {(row["task_id"], row["attempt_id"]): row["accepted"] for row in rows}
+
+
+async def test_attempts_say_things_in_order_and_with_their_source(conn: Connection):
+    await node(conn)
+    made = await submit(conn, step("a"), step("b"))
+    a, b = await started(conn, 2)
+    said = await say(conn, (a, "a1"), (b, "b1"), (a, "a2"))
+    assert said == {(a["task_id"], 1): 2, (b["task_id"], 1): 1}
+    rows = await conn.fetch("SELECT * FROM task_events WHERE type = 'log' ORDER BY id")
+    assert [(row["job_task_id"], row["message"]) for row in rows] == [
+        (a["task_id"], "a1"),
+        (b["task_id"], "b1"),
+        (a["task_id"], "a2"),
+    ]
+    assert {(row["job_id"], row["source"], row["level"], row["attempt_id"]) for row in rows} == {
+        (made, "service:render", "info", 1)
+    }
+    assert rows[0]["data"] == {"line": "a1"}
+
+
+async def test_the_words_of_an_attempt_without_its_lease_are_dropped(conn: Connection):
+    await node(conn)
+    await submit(conn, *(step(key) for key in "abcd"))
+    old, ended, late, alive = await started(conn, 4)
+    await release(conn, old)
+    (new,) = await claim(conn)
+    await conn.fetch("SELECT accs.finish_tasks($1, '{1}', 'owner-1')", [ended["task_id"]])
+    assert await say(conn, (old, "x"), (ended, "x"), (new, "y"), (alive, "y"), (old, "x")) == {
+        (old["task_id"], 1): 0,
+        (ended["task_id"], 1): 0,
+        (new["task_id"], 2): 1,
+        (alive["task_id"], 1): 1,
+    }
+    assert await say(conn, (alive, "x"), owner="thief") == {(alive["task_id"], 1): 0}
+    await pass_time(conn, 61)
+    assert await say(conn, (late, "x")) == {(late["task_id"], 1): 0}
+    said = await conn.fetch("SELECT message FROM task_events WHERE type = 'log'")
+    assert [row["message"] for row in said] == ["y", "y"]

@@ -47,6 +47,38 @@ async def test_a_task_that_is_given_back_spends_no_attempt_and_is_claimable_at_o
     assert [(c["task_key"], c["attempt_id"]) for c in await claim(conn, 2)] == [("a", 2), ("b", 2)]
 
 
+async def test_a_loss_says_what_was_lost_up_to_the_dead_letter(conn: Connection):
+    await node(conn)
+    made = await submit(conn)
+    given_back = "SELECT * FROM accs.release_tasks($1, $2, 'owner-1', $3, true, NULL, $4)"
+    losses = [("worker_lost", "gone")] * 3 + [("agent_disk", "the disk is full"), ("image_missing", "no such image")]
+    for code, reason in losses:
+        (a,) = await claim(conn)
+        await conn.fetch(given_back, [a["task_id"]], [a["attempt_id"]], reason, code)
+        row = await task(conn, made, "a")
+        assert (row["error_code"], row["error_message"], row["attempt"]) == (code, reason, 0)
+    (letter,) = await dead_letters(conn, made)
+    assert (letter["reason"], letter["error_code"], letter["error_message"]) == (
+        "lost_too_often",
+        "image_missing",
+        "no such image",
+    )
+    assert (await job(conn, made))["error_code"] == "image_missing"
+
+
+async def test_a_code_means_nothing_where_nothing_was_lost(conn: Connection):
+    await node(conn)
+    made = await submit(conn)
+    (a,) = await claim(conn)
+    await conn.fetch(
+        "SELECT accs.release_tasks($1, $2, 'owner-1', 'draining', p_code => 'agent_disk')",
+        [a["task_id"]],
+        [a["attempt_id"]],
+    )
+    assert (await task(conn, made, "a"))["error_code"] is None
+    assert await conn.fetchval("SELECT count(*) FROM task_events WHERE data ? 'error_code'") == 0
+
+
 async def test_a_task_can_be_given_back_for_later(conn: Connection):
     await node(conn)
     made = await submit(conn)

@@ -10,29 +10,39 @@ import asyncpg
 import pytest
 
 from accsd.db import (
+    BuilderOutlook,
     Database,
     Failed,
     Fence,
+    Outlook,
     Pausable,
     Submission,
+    TaskEvent,
+    TaskInput,
     adopt_tasks,
+    agent_outlook,
     append_task_event,
+    append_task_events,
     apply_workflow,
+    builder_outlook,
     cancel_jobs,
     claim_tasks,
     close_jobs,
     dismiss,
+    ensure_event_partitions,
     finish_tasks,
     heartbeat,
     install,
     instantiate_due_jobs,
     mark_task_done,
     mark_task_running,
+    node_leaves,
     pause,
     reclaim_tasks,
     record_task_artifact,
     redrive,
     release_tasks,
+    repair,
     require_schema,
     resume,
     retry_jobs,
@@ -40,13 +50,14 @@ from accsd.db import (
     set_concurrency_limit,
     skip_tasks,
     submit_job,
+    task_inputs,
     update_task_progress,
     upsert_heartbeat,
     workflow_id,
 )
 from accsd.db.schema import roles_sql
 from accsd.errors import ConfigError, VerbRefused
-from accsd.model import ArtifactKind, WorkflowDef
+from accsd.model import ArtifactKind, AwakeState, WorkflowDef
 from tests.support.checker import check
 from tests.support.cluster import Connection, TestServer, open_connection
 from tests.support.library import empty_database, opened, url_as
@@ -127,6 +138,10 @@ async def test_an_agent_does_the_whole_work_of_an_attempt(connect_as: As, db_url
     await require_schema(agent)
     await upsert_heartbeat(agent, "n1", labels={"gpu": True})
     assert len(await select_runnable(agent, "x")) == 3
+    assert await agent_outlook(agent, node="n1", services=["x", "y"]) == [
+        Outlook("x", claimable=True, next_due=None),
+        Outlook("y", claimable=False, next_due=None),
+    ]
     first, second, third = await claim_tasks(agent, "x", owner="n1", node="n1", limit=3, lease=LEASE)
     assert len(await adopt_tasks(agent, owner="n1", node="n1", lease=LEASE)) == 3
     await mark_task_running(agent, first.fence, owner="n1")
@@ -135,9 +150,21 @@ async def test_an_agent_does_the_whole_work_of_an_attempt(connect_as: As, db_url
     await append_task_event(agent, first.job_id, "said", job_task_id=first.task_id, source="service:x")
     recorded = await record_task_artifact(agent, first.fence, owner="n1", kind=ArtifactKind.OUTPUT, bucket="b", key="k")
     assert recorded.verdict == "accepted"
+    said = await append_task_events(agent, [TaskEvent(first.fence, "one"), TaskEvent(first.fence, "two")], owner="n1")
+    assert said == {first.fence: 2}
+    assert await task_inputs(agent, first.fence, owner="n1") == []
     (await mark_task_done(agent, first.fence, owner="n1", results={"n": 1})).or_raise("finish")
     await finish_tasks(agent, [Failed(second.fence, "bad", permanent=True)], owner="n1")
-    await release_tasks(agent, [third.fence], owner="n1")
+    with pytest.raises(VerbRefused, match="already_finished"):
+        await task_inputs(agent, first.fence, owner="n1")
+    await release_tasks(agent, [third.fence], owner="n1", lost=True, reason="full", code="agent_disk")
+    [after] = await claim_tasks(agent, "x", owner="n1", node="n1", limit=1, lease=LEASE)
+    assert await task_inputs(agent, after.fence, owner="n1") == [
+        TaskInput("a", ArtifactKind.OUTPUT, "b", "k", None, None, None)
+    ]
+    await release_tasks(agent, [after.fence], owner="n1")
+    assert await conn.fetchval("SELECT error_code FROM job_tasks WHERE id = $1", third.task_id) == "agent_disk"
+    assert await node_leaves(agent, "n1", AwakeState.SLEEP) == "accepted"
     assert (await skip_tasks(agent, [third.task_id]))[third.task_id].is_effective
     assert await conn.fetch("SELECT status FROM jobs ORDER BY order_seq") == [("running",), ("error",), ("running",)]
     assert {task.job_id for task in await select_runnable(agent, "x")} == {jobs[0], jobs[2]}
@@ -154,7 +181,7 @@ async def test_an_agent_calls_neither_the_verbs_of_others_nor_the_inner_function
     assert allowed == {
         *("clock", "channel_prefix", "backoff_base", "register_node", "claim_tasks", "adopt_tasks", "start_tasks"),
         *("heartbeat", "report_progress", "finish_tasks", "release_tasks", "skip_tasks", "record_artifact"),
-        *("append_events", "select_runnable"),
+        *("append_events", "select_runnable", "append_task_events", "task_inputs", "node_leaves", "agent_outlook"),
     }
     for call in (
         "cancel_jobs('{}')",
@@ -165,6 +192,9 @@ async def test_an_agent_calls_neither_the_verbs_of_others_nor_the_inner_function
         "count_down('{}', '{}', '{}')",
         "take('{1}', 1)",
         "ensure_event_partitions()",
+        "repair()",
+        "find_damage(1, '1 s')",
+        "builder_outlook()",
     ):
         await refused(agent, f"SELECT * FROM accs.{call}")
 
@@ -196,8 +226,10 @@ async def test_a_scheduler_keeps_the_house(connect_as: As, conn: Connection):
     assert await apply_workflow(scheduler, CLIP) == workflow
     job = await submit_job(scheduler, Submission(workflow))
     assert await reclaim_tasks(scheduler) == {}
+    assert await builder_outlook(scheduler) == BuilderOutlook(is_due=False, next_job=None, next_lease=None)
+    assert await repair(scheduler) == {}
     assert (await close_jobs(scheduler, [job]))[job].reason == "tasks_open"
-    assert await scheduler.fetch("SELECT accs.ensure_event_partitions(5)") != []
+    assert await ensure_event_partitions(scheduler, months_ahead=5) != []
     await scheduler.fetch("INSERT INTO jobs (workflow_id) SELECT id FROM workflows")
     assert await conn.fetchval("SELECT count(*) FROM pg_inherits WHERE inhparent = 'task_events'::regclass") == 7
     assert await conn.fetchval(

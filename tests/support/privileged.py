@@ -24,10 +24,13 @@ def mounted(target: Path, *options: str) -> Generator[Path]:
     done = subprocess.run(["mount", *options, str(target)], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         pytest.skip(f"mount is not permitted here: {done.stderr.strip()}")
+    inside = os.open(target, os.O_RDONLY)
     try:
         yield target
     finally:
-        subprocess.run(["umount", str(target)], check=True)
+        where = os.readlink(f"/proc/self/fd/{inside}")  # the folder around it may have been moved
+        os.close(inside)
+        subprocess.run(["umount", where], check=True)
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import anyio
 
-from accsd.settings import load_settings
 from accsd.systemd import Notifier
 
 CONFIG = Path("/etc/accsd/accsd.toml")
@@ -54,10 +53,14 @@ def look_around(role: str) -> dict[str, object]:
     return {
         "uid": os.getuid(),
         "environ": sorted(os.environ),
-        "database": load_settings(CONFIG).database.address,
+        "credentials": sorted(os.listdir(os.environ["CREDENTIALS_DIRECTORY"])),
         "attempts": here,
         "docker": can_connect("/run/docker.sock"),
-        "writes": [folder for folder in ("/etc", "/var/lib/accsd", "/tmp", "/opt", "/run") if can_write(folder)],
+        "writes": [
+            folder
+            for folder in ("/etc", "/var/lib/accsd", "/var/lib/accsd-builder", "/tmp", "/opt", "/run")
+            if can_write(folder)
+        ],
         "sees_init": Path("/proc/1/status").exists(),
     }
 

@@ -84,7 +84,13 @@ def test_the_envelope_is_one_line_of_json() -> None:
 
 
 def test_the_environment_names_the_ids_and_the_paths() -> None:
-    ids = {"job_id": JOB, "job_task_id": TASK, "attempt_id": 7, "trace_id": JOB.hex, "traceparent": "00-…"}
+    ids: dict[str, Any] = {
+        "job_id": JOB,
+        "job_task_id": TASK,
+        "attempt_id": 7,
+        "trace_id": JOB.hex,
+        "traceparent": "00-…",
+    }
     variables = environment(**ids, task_file="/task.json", workdir="/work")
     assert variables == {
         "ACC_JOB_ID": str(JOB),

@@ -41,7 +41,8 @@ def example(language: str) -> str:
 
 def run(argv: list[str], folder: Path, params: dict[str, Any], *, on_stdin: bool) -> tuple[list[Message], Verdict]:
     """What an agent does, with a plain process."""
-    trace, ids = trace_of(None, JOB), {"job_id": JOB, "job_task_id": TASK, "attempt_id": 7}
+    trace = trace_of(None, JOB)
+    ids: dict[str, Any] = {"job_id": JOB, "job_task_id": TASK, "attempt_id": 7}
     given = envelope(
         **ids,
         task_key="render",

@@ -30,22 +30,8 @@ JOB = UUID("0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b")
 EXPECTED = Expected(JOB, 7)
 
 words = st.sampled_from(
-    [
-        "type",
-        "progress",
-        "log",
-        "artifact",
-        "heartbeat",
-        "result",
-        "results",
-        "message",
-        "level",
-        "data",
-        "path",
-        "kind",
-    ]
-    + ["content_type", "required", "schema_version", "verdict", "job_id", "attempt_id", "time_ms", "sandbox_error"]
-    + ["OK", "SE", "output", str(JOB), "\x00", "\ud800"]
+    "type progress log artifact heartbeat result results message level data path kind content_type required output "
+    f"schema_version verdict job_id attempt_id time_ms sandbox_error OK SE {JOB} \x00 \ud800".split(" ")
 )
 values = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), words, st.text(st.characters()), st.just(10**400)),

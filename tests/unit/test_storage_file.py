@@ -56,7 +56,7 @@ async def test_a_link_among_the_folders_is_not_followed(store: FileStore, root: 
     await store.delete("outputs/secret")
 
     assert [listed async for listed in store.list()] == []
-    assert [path.name for path in outside.iterdir()] == ["secret"]
+    assert os.listdir(outside) == ["secret"]
 
 
 async def test_a_link_in_place_of_an_object_is_replaced_and_never_read(store: FileStore, root: Path, outside: Path):
@@ -91,7 +91,8 @@ async def test_a_crash_leaves_a_file_that_a_later_start_removes(store: FileStore
     await store.check()
     for name, age in (("old", 3 * 86400), ("new", 0)):
         (root / ".incoming" / name).write_bytes(b"half")
-        os.utime(root / ".incoming" / name, (time.time() - age,) * 2)
+        then = time.time() - age
+        os.utime(root / ".incoming" / name, (then, then))
 
     await store.check()
 

@@ -177,7 +177,7 @@ SERVICES: tuple[str, ...] = ("render", "audio")
 labels = st.dictionaries(st.sampled_from(["gpu", "ssd"]), st.just(True), max_size=2)
 ages = st.integers(0, 300).map(lambda seconds: timedelta(seconds=seconds))
 tries = st.none() | st.builds(Try, ages, st.none() | st.booleans(), st.integers(1, 3))
-per_service = st.dictionaries(st.sampled_from(SERVICES), st.integers(0, 3))
+per_service: st.SearchStrategy[dict[str, int]] = st.dictionaries(st.sampled_from(SERVICES), st.integers(0, 3))
 
 
 @st.composite

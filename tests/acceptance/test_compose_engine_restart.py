@@ -1,0 +1,80 @@
+"""The engine is restarted or killed while attempts run: infrastructure, not the task's failure, and nothing is lost."""
+
+import asyncio
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from accsd.errors import DockerUnavailable
+from accsd.model.outcome import ErrorCode
+from accsd.runners.base import Execution, Launch, Runner
+from accsd.runners.compose import RunRunner
+from tests.support.compose import BUSYBOX, NODE, ComposeProject, Taken, why_not
+from tests.support.engine import Engine
+
+pytestmark = [pytest.mark.needs_docker, pytest.mark.xdist_group("compose")]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    if reason := why_not():
+        pytest.skip(reason)
+    if os.geteuid() != 0 or shutil.which("unshare") is None or shutil.which("dockerd") is None:
+        pytest.skip("a second engine needs root, unshare and dockerd")
+    own = Engine()
+    own.start()
+    try:
+        own.load(BUSYBOX)
+        yield own
+    finally:
+        own.close()
+
+
+async def started(world: ComposeProject, runner: Runner) -> tuple[Launch, Execution, asyncio.Task, Taken]:
+    taken, launch = Taken(), world.launch(runner)
+    execution = await runner.start(launch)
+    watching = asyncio.create_task(execution.watch(taken.take))
+    await taken.until(b"ready\n")
+    return launch, execution, watching, taken
+
+
+async def ended(engine: Engine, how: signal.Signals) -> None:
+    await asyncio.to_thread(engine.end, how)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+async def test_attempts_are_lost_with_their_engine_and_not_failed(
+    engine: Engine, tmp_path: Path, how: signal.Signals
+) -> None:
+    world = ComposeProject(tmp_path, engine.environ)
+    task = ["sh", "-c", "echo ready; exec sleep 77"]
+    run = await world.run_runner(task=task, init=True)
+    launch, execution, watching, taken = await started(world, run)
+    unwatched = world.launch(run)
+    await run.start(unwatched)
+    exec_ = await world.exec_runner(task=task)
+    _, _, exec_watching, _ = await started(world, exec_)
+
+    await ended(engine, how)
+    with pytest.raises(DockerUnavailable):
+        await run.survivors()
+    assert (await exec_watching).cause is ErrorCode.WORKER_LOST
+    assert not watching.done(), "the engine may come back"
+    await asyncio.to_thread(engine.start)
+
+    ending = await watching
+    assert ending.cause is ErrorCode.WORKER_LOST, ending
+    assert taken.stdout == b"ready\n"
+    # and by a daemon that was away at the same time
+    restarted = RunRunner(world.project, (await world.declared("worker")), NODE)
+    adopted = await restarted.adopt(unwatched)
+    assert adopted is not None
+    assert (await adopted.watch(Taken().take)).cause is ErrorCode.WORKER_LOST
+    assert set(await restarted.survivors()) == {launch.key, unwatched.key}
+    await execution.remove()
+    await adopted.remove()
+    assert list(await restarted.survivors()) == []
