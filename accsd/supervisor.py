@@ -38,6 +38,7 @@ class ServingRole(Protocol):
 class Observer(Protocol):
     """Hears what the roles do: for the log, health and metrics."""
 
+    def started(self, role: str, poll: timedelta | None) -> None: ...
     def passed(self, role: str, done: Pass, took: timedelta) -> None: ...
     def away(self, role: str, error: Unavailable, pause: timedelta) -> None: ...
     def crashed(self, role: str, error: Exception, pause: timedelta) -> None: ...
@@ -107,6 +108,7 @@ class Supervisor:
     def keep(self, post: Post) -> None:
         """Starts a role and keeps it running."""
         self._posts.add(post)
+        self._observer.started(post.name, None if post.poll is None else post.poll())
         self._group.start_soon(self._keep, post, name=post.name)
 
     def wake_pollers(self) -> None:

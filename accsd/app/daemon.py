@@ -18,7 +18,7 @@ from accsd.app.observer import RoleObserver
 from accsd.app.services import compose_services, process_services
 from accsd.app.state import locked_state
 from accsd.db import Database, require_schema
-from accsd.db.listen import HearingState, Listener
+from accsd.db.listen import Hearing, HearingState, Listener
 from accsd.errors import AccsdError, DatabaseUnavailable, SchemaMismatch
 from accsd.health import Health, ListenState
 from accsd.http import HttpFace
@@ -62,8 +62,8 @@ async def run_daemon(choice: RoleChoice, config: Path | None) -> None:
         register_secret(secret)
     failpoints.arm(environ.get("ACC_FAILPOINTS"))
     async with AsyncExitStack() as resources:
-        state = state_folder(settings, environ)
-        if choice.serves:
+        state = state_folder(settings, environ) if choice.serves else None
+        if state is not None:
             if settings.compose.file is not None:
                 compose_file(settings.compose)  # one that is not there is a mistake to be told at once
             resources.enter_context(locked_state(state, settings.node.name))
@@ -113,11 +113,12 @@ class Daemon:
             on_change=self._heard,
         )
         self._node: NodeSide | None = None
+        self._has_listened: bool = False
         self._stops: int = 0
         self._stop: anyio.Event = anyio.Event()
         self._hurry: anyio.Event = anyio.Event()
 
-    async def run(self, resources: AsyncExitStack, state: Path) -> None:
+    async def run(self, resources: AsyncExitStack, state: Path | None) -> None:
         async with anyio.create_task_group() as group:
             await group.start(self._take_signals)
             async with self._supervisor:
@@ -128,7 +129,7 @@ class Daemon:
                     )
                 if self._choice.builds:
                     await self._start_builder()
-                if self._choice.serves:
+                if state is not None:
                     await self._start_node(resources, state)
                 group.start_soon(self._notifier.keep_alive)
                 self._health.ready = True
@@ -151,7 +152,6 @@ class Daemon:
             Post("cleanup", lambda: Cleanup(self._db, grace=settings.grace, metrics=self._metrics), poll=self._poll),
             Post("wake", lambda: Waker(self._db, settings.wake, lease=settings.lease), poll=self._poll),
         ]
-        self._metrics.know_roles(post.name for post in posts)
         for post in posts:
             self._listener.subscribe(_BUILDER_CHANNEL, post.wakeup.set)
             self._supervisor.keep(post)
@@ -187,6 +187,9 @@ class Daemon:
 
     def _heard(self, state: HearingState) -> None:
         """The listener's state has changed: everybody looks, and polls as often as it must from now on."""
+        if state.hearing is Hearing.LISTENING and self._has_listened:
+            self._metrics.listener_reconnected()
+        self._has_listened = self._has_listened or state.hearing is Hearing.LISTENING
         self._health.listener(ListenState(state.hearing), state.reason)
         self._metrics.listener(state.hearing)
         self._supervisor.wake_pollers()

@@ -193,7 +193,6 @@ class NodeSide:
         post = Post(f"agent:{served.service}", lambda: self._make_agent(served.service))
         self._agents[served.service] = _Kept(post, served)
         self.listener.subscribe(served.service, self._hear(post))
-        self.metrics.know_roles([post.name])
         self.supervisor.keep(post)
 
     def _hear(self, post: Post) -> Callable[[str], None]:

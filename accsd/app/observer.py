@@ -17,6 +17,11 @@ class RoleObserver:
         self._metrics: Metrics = metrics
         self._away: set[str] = set()
 
+    def started(self, role: str, poll: timedelta | None) -> None:
+        self._health.role_started(role, pass_every=poll)
+        if poll is not None:
+            self._metrics.know_roles([role])
+
     def passed(self, role: str, done: Pass, took: timedelta) -> None:
         self._health.role_passed(role, done.did)
         self._metrics.passed(role, worked=done.did is not None)

@@ -78,7 +78,6 @@ class S3Store:
                 async with self._uploading(key, kind) as send:
                     while part:
                         await send(part)
-                        part = b""  # or two of them would be in memory
                         part = await reading.read(size_of_part)
         return StoredObject(self.bucket, key, running.size, running.checksum, kind)
 

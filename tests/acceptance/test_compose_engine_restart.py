@@ -16,7 +16,7 @@ from accsd.runners.compose import RunRunner
 from tests.support.compose import BUSYBOX, NODE, ComposeProject, Taken, why_not
 from tests.support.engine import Engine
 
-pytestmark = [pytest.mark.needs_docker, pytest.mark.xdist_group("compose")]
+pytestmark = [pytest.mark.needs_docker, pytest.mark.slow, pytest.mark.xdist_group("compose")]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from accsd.errors import AttemptFailed, DockerUnavailable
 from accsd.model.outcome import ErrorCode
 from accsd.runners.compose import RunRunner
 from accsd.runners.compose.run import container_name
-from tests.support.compose import NODE, PYTHON, ComposeProject, Taken, docker, kill_cli, why_not
+from tests.support.compose import NODE, PYTHON, ComposeProject, Taken, cli_children, docker, kill_cli, why_not
 from tests.support.eventually import eventually
 
 pytestmark = [pytest.mark.needs_docker, pytest.mark.xdist_group("compose")]
@@ -74,6 +74,13 @@ async def test_started_twice_is_started_once(world: ComposeProject) -> None:
     assert len(first) == 1
 
 
+async def test_the_first_tasks_at_once_share_one_network(world: ComposeProject) -> None:
+    runner = await world.run_runner(task=["true"], networks=["default"])
+    executions = await asyncio.gather(*(runner.start(world.launch(runner)) for _ in range(3)))
+    assert [(await each.watch(Taken().take)).exit_code for each in executions] == [0, 0, 0]
+    assert len(docker("network", "ls", "-q", "--filter", f"name={world.name}").split()) == 1
+
+
 async def test_a_new_daemon_takes_up_the_container_and_gets_every_byte_once(world: ComposeProject) -> None:
     runner = await world.run_runner(image=PYTHON, task=["python3", "-c", AWKWARD])
     launch = world.launch(runner)
@@ -101,16 +108,18 @@ async def test_a_new_daemon_takes_up_the_container_and_gets_every_byte_once(worl
 
 
 async def test_killing_only_the_cli_that_watches_changes_nothing(world: ComposeProject) -> None:
-    script = "echo ready; while [ ! -e /accsd/work/go ]; do sleep 0.05; done; echo done"
+    script = "echo ready; while [ ! -e /accsd/work/go ]; do sleep 0.05; done; echo done; exit 4"
     runner = await world.run_runner(task=["sh", "-c", script])
     launch, taken = world.launch(runner), Taken()
     watching = asyncio.create_task((await runner.start(launch)).watch(taken.take))
     await taken.until(b"ready\n")
-    kill_cli("logs", "--timestamps", "--follow", container_name(launch.key))
+    follower = ("logs", "--timestamps", "--follow", container_name(launch.key))
+    kill_cli(*follower)
+    await eventually(lambda: watching.done() or cli_children(*follower), what="another look at the log")
     assert launch.workdir is not None
     (launch.workdir.here / "go").touch()
     ending = await watching
-    assert (ending.exit_code, ending.cause) == (0, None)
+    assert (ending.exit_code, ending.cause) == (4, None)
     assert taken.stdout == b"ready\ndone\n"
 
 

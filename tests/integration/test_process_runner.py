@@ -143,6 +143,14 @@ async def test_a_removed_attempt_is_not_started_again(node: Node):
     assert failed.value.code == ErrorCode.WORKER_LOST
 
 
+async def test_what_was_discarded_before_its_shim_came_is_not_started_by_a_late_one(node: Node):
+    runner, launch = node.runner(["true"]), node.launch()
+    await runner.discard(launch.key, launch.folder)
+    with pytest.raises(AttemptFailed) as failed:
+        await runner.start(launch)
+    assert failed.value.code == ErrorCode.WORKER_LOST
+
+
 async def test_a_start_that_failed_after_the_spawn_leaves_an_attempt_that_can_be_discarded(node: Node):
     runner, launch = node.runner(["sleep", "60"]), node.launch()
     failpoints.arm("runner.created:raise")

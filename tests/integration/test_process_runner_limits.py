@@ -2,6 +2,9 @@
 
 import os
 import shutil
+import signal
+from datetime import timedelta
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -100,6 +103,24 @@ async def test_the_family_is_the_same_on_a_kernel_without_lists_of_children(node
         assert sorted(descent._children(child.pid)) == by_lists
     finally:
         proc.stop(child)
+
+
+def test_all_are_stopped_before_the_first_is_killed():
+    children = [proc.spawn(["sleep", "60"]) for _ in range(3)]
+    looks = count()
+
+    def states() -> list[str]:
+        return [Path(f"/proc/{child.pid}/stat").read_text().split()[2] for child in children]
+
+    def find() -> list[processes.Process]:
+        if next(looks) == 1:  # the second one, by which nobody may have been killed; a stop takes a moment
+            eventually_sync(lambda: states() == ["T", "T", "T"])
+        found = [processes.look(child.pid) for child in children]
+        return [process for process in found if process is not None and not process.has_ended]
+
+    processes.kill_all(find, timedelta(seconds=10))
+    assert next(looks) > 1
+    assert [proc.stop(child) for child in children] == [-signal.SIGKILL] * 3
 
 
 async def test_a_program_may_have_any_name(node: Node):

@@ -17,6 +17,7 @@ import orjson
 from accsd import proc
 from accsd.runners.base import TASK_FILE, AttemptKey, Cursor, Launch, Output, Runner, Stream, Workdir
 from accsd.runners.compose import Declared, Docker, ExecRunner, Project, RunRunner, declared_services
+from accsd.runners.compose.container import PROJECT_LABEL
 from accsd.settings import Compose, Service
 
 BUSYBOX = "accsd-test-busybox"
@@ -77,10 +78,14 @@ class Taken:
                 await self.grew.wait()
 
 
-def kill_cli(*arguments: str) -> None:
-    """SIGKILL to that one child of this process whose command line has these arguments, one after the other."""
+def cli_children(*arguments: str) -> list[int]:
+    """The children of this process whose command line has these arguments, one after the other."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    (child,) = [int(pid) for pid in children if proc.is_running(int(pid), with_arguments=arguments)]
+    return [int(pid) for pid in children if proc.is_running(int(pid), with_arguments=arguments)]
+
+
+def kill_cli(*arguments: str) -> None:
+    (child,) = cli_children(*arguments)
     os.kill(child, signal.SIGKILL)
 
 
@@ -98,7 +103,8 @@ class ComposeProject:
 
     def write(self, services: Mapping[str, Mapping[str, Any]]) -> None:
         # No network: each one that compose makes costs half a second, and the engine has few.
-        entries = {name: {"network_mode": "none", **entry} for name, entry in services.items()}
+        none = {"network_mode": "none"}
+        entries = {name: {**({} if "networks" in entry else none), **entry} for name, entry in services.items()}
         self.file.write_bytes(orjson.dumps({"services": entries}))
 
     async def declared(self, service: str, settings: Mapping[str, Service] | None = None) -> Declared:
@@ -135,11 +141,13 @@ class ComposeProject:
         return Launch(key, uuid.uuid4(), runner.service, folder, workdir, environ)
 
     def containers(self) -> list[str]:
-        return docker("ps", "-aq", "--filter", f"label=com.docker.compose.project={self.name}").split()
+        return docker("ps", "-aq", "--filter", f"label={PROJECT_LABEL}={self.name}").split()
 
     def close(self) -> None:
         if containers := self.containers():
             docker("rm", "-f", "-v", *containers)
+        if networks := docker("network", "ls", "-q", "--filter", f"label={PROJECT_LABEL}={self.name}").split():
+            docker("network", "rm", *networks)
 
 
 def _service(mode: str, entry: dict[str, Any]) -> dict[str, Any]:

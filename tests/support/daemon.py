@@ -91,7 +91,12 @@ def running(
     log_file = folder / f"{node}-{role}.log"
     address = f"127.0.0.1:{free_port()}" if http else None
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("ACC_")}
-    ours = {"ACC_DB_URL": db_url, "ACC_NODE_NAME": node, "ACC_STATE_DIR": str(folder / "state"), "ACC_LOG_LEVEL": "debug"}
+    ours = {
+        "ACC_DB_URL": db_url,
+        "ACC_NODE_NAME": node,
+        "ACC_STATE_DIR": str(folder / "state"),
+        "ACC_LOG_LEVEL": "debug",
+    }
     if address is not None:
         ours["ACC_HTTP_LISTEN"] = address
     starts = log_file.read_bytes().count(b'"started"') if log_file.exists() else 0

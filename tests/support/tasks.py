@@ -39,6 +39,20 @@ say(type='result', results={'pid': os.getpid()})
 )
 
 
+# Does a little of everything: a line, progress, a file, a result.
+EVERYTHING = (
+    _PREAMBLE
+    + """
+note('ran')
+print('a line', flush=True)
+say(type='progress', progress=0.5)
+open('out.txt', 'w').write(task['task_key'])
+say(type='artifact', path='out.txt')
+say(type='result', results={'attempt': task['attempt_id']})
+"""
+)
+
+
 def command(program: str) -> list[str]:
     return [sys.executable, "-c", program]
 

@@ -20,6 +20,7 @@ from accsd.work.protocol import (
     LogLine,
     Message,
     Progress,
+    ProtocolViolation,
     Result,
     ResultTooLarge,
     parse_line,
@@ -161,6 +162,13 @@ def test_secrets_are_struck_out_of_messages_but_not_of_results() -> None:
     log = heard(b'{"type": "log", "message": "at Xq-canary-9", "data": {"k": "Xq-canary-9"}}')
     assert log == LogLine(Level.INFO, "at ***", {"k": "***"})
     assert heard(b'{"type": "progress", "progress": 0, "message": "Xq-canary-9"}') == Progress(0.0, "***")
+    for stream in Stream:
+        assert heard(b"at Xq-canary-9", stream) == LogLine(
+            Level.INFO if stream is Stream.STDOUT else Level.WARN, "at ***"
+        )
+    foreign = heard(b'{"type": "result", "job_id": "Xq-canary-9"}')
+    assert isinstance(foreign, ProtocolViolation)
+    assert "canary" not in foreign.reason
     assert results(b'"Xq-canary-9"') == "Xq-canary-9"
 
 

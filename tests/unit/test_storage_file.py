@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import anyio
 import pytest
 
 from accsd.errors import ConfigError, InvalidValue, NotFound, StorageUnavailable
@@ -85,6 +86,17 @@ async def test_deleting_the_last_object_removes_its_empty_folders(store: FileSto
     await store.delete("outputs/1/render/2/a")
 
     assert os.listdir(root / "outputs/1") == ["b"]
+
+
+async def test_a_put_does_not_mind_that_its_folder_is_being_removed(store: FileStore):
+    async def put_and_delete(name: str) -> None:
+        for _ in range(60):
+            await store.put_bytes(f"outputs/1/{name}", b"x")
+            await store.delete(f"outputs/1/{name}")
+
+    async with anyio.create_task_group() as group:
+        for name in "abcd":
+            group.start_soon(put_and_delete, name)
 
 
 async def test_a_crash_leaves_a_file_that_a_later_start_removes(store: FileStore, root: Path):

@@ -24,6 +24,9 @@ class Seen:
         self.crashes: list[tuple[str, str]] = []
         self.stops: list[str] = []
 
+    def started(self, role: str, poll: timedelta | None) -> None:
+        pass
+
     def passed(self, role: str, done: Pass, took: timedelta) -> None:
         self.passes.append(role)
 

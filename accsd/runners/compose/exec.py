@@ -215,7 +215,7 @@ class ExecExecution:
 
     async def _ending(self, code: int) -> Ending:
         try:
-            if False:
+            if code < 0 and not self._was_stopped:
                 await self._stop_orphan()
                 return ending.lost(f"its docker CLI was killed by signal {-code}; the command was stopped")
             return await self._looked_at(code)

@@ -37,12 +37,22 @@ class Project:
         self._ready_within: Final = ready_within
         # Two `up` at once make the same container twice, and one of them fails.
         self._changing: Final = asyncio.Lock()
+        self._has_networks: bool = False
 
     async def compose(self, *arguments: str, override: Path | None = None, within: timedelta = QUICK) -> proc.Called:
         files = ["-f", str(self.file), *(["-f", str(override)] if override else [])]
         return await self.docker.call(
             "compose", "--project-name", self.name, *files, "--profile", "*", *arguments, within=within
         )
+
+    async def run(self, *arguments: str, override: Path) -> proc.Called:
+        """`compose run`. The first one goes alone: it makes the project's networks, and two would make them twice."""
+        if self._has_networks:
+            return await self.compose("run", *arguments, override=override, within=_UP_WITHIN)
+        async with self._changing:
+            called = await self.compose("run", *arguments, override=override, within=_UP_WITHIN)
+            self._has_networks = self._has_networks or called.code == 0
+            return called
 
     async def containers(self, service: str) -> list[Container]:
         """The long-running ones of a service, in the order of their numbers."""

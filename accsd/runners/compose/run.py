@@ -124,10 +124,8 @@ class RunRunner:
     async def _create(self, launch: Launch, execution: "RunExecution") -> Container:
         """--no-deps: what it depends on is up, and compose would recreate it where its definition has changed."""
         override = write_override(self._declared, launch, self._node)
-        arguments = ["run", "--detach", "-T", "--no-deps", "--name", container_name(launch.key), self.service]
-        called = await self._project.compose(
-            *arguments, *(self._declared.command or ()), override=override, within=_START_WITHIN
-        )
+        arguments = ["--detach", "-T", "--no-deps", "--name", container_name(launch.key), self.service]
+        called = await self._project.run(*arguments, *(self._declared.command or ()), override=override)
         container = await execution.container()
         if container is None:
             raise await self._not_created(called)

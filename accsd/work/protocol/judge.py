@@ -5,6 +5,7 @@ from typing import Any, Final, cast
 from uuid import UUID
 
 from accsd.jsonsafe import sanitise
+from accsd.log import redact
 from accsd.work.protocol.wire import SCHEMA_VERSION, Judgement, JudgeVerdict
 
 Fields = Mapping[str, Any]
@@ -49,7 +50,7 @@ def read(fields: Fields) -> Judgement:
         _amount(fields, "time_ms"),
         _amount(fields, "mem_kb"),
         None if signal is None else int(signal),
-        sanitise(error) or None,
+        sanitise(error, scrub=redact) or None,
     )
 
 
@@ -75,4 +76,4 @@ def _written(value: object) -> str | None:
 
 
 def _brief(value: object) -> str:
-    return str(sanitise(value, max_bytes=_SHOWN_BYTES))
+    return str(sanitise(value, max_bytes=_SHOWN_BYTES, scrub=redact))

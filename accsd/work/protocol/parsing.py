@@ -195,14 +195,14 @@ def _cut_object(line: Line) -> LogLine | ResultTooLarge:
 def _plain(line: Line, level: Level, problem: str | None = None) -> LogLine:
     data = line.data
     if line.truncated or len(data) > LINE_LIMIT:
-        text = redact(_decoded(data[:LINE_LIMIT]))[:-_SECRET_MARGIN]
-        return LogLine(level, text, None, problem, True)
-    return LogLine(level, _decoded(data), None, problem)
+        return LogLine(level, _text(data[:LINE_LIMIT])[:-_SECRET_MARGIN], None, problem, True)
+    return LogLine(level, _text(data), None, problem)
 
 
-def _decoded(data: bytes) -> str:
+def _text(data: bytes) -> str:
+    """Without secrets already here: a line goes into the log, and into events too."""
     text = data.decode("utf-8", "replace")
-    return text.replace("\x00", "\ufffd") if "\x00" in text else text
+    return redact(text.replace("\x00", "\ufffd") if "\x00" in text else text)
 
 
 def _optional_text(fields: Fields, name: str) -> str | None:
