@@ -2536,9 +2536,9 @@ CREATE TABLE accs.repair_position (
 );
 INSERT INTO accs.repair_position (job_id, task_id) VALUES ('00000000-0000-0000-0000-000000000000', '00000000-0000-0000-0000-000000000000');
 
--- Looks through the open jobs and what waits, slice by slice, each slice by a snapshot of its own and along indexes; stops
--- when it has found p_limit things or has looked for p_patience, twice, and the next call goes on from there. No index may
--- cover the status of a job, so jobs is read once to find the open ones.
+-- Looks through the running jobs and what waits, slice by slice, each slice by a snapshot of its own and along indexes. Stops
+-- when it has found p_limit things, or has looked at each of the two for p_patience: then the next call begins there. No index
+-- may cover the status of a job, so jobs is read twice to find the open ones.
 CREATE FUNCTION accs.find_damage(p_limit int, p_patience interval) RETURNS SETOF accs.damage LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -2547,15 +2547,15 @@ DECLARE
   v_next  accs.repair_position;
   v_until timestamptz := clock_timestamp() + p_patience;
   v_slice uuid[];
+  v_begun boolean;
   v_n     int;
   v_left  int := p_limit;
 BEGIN
   SELECT * INTO v_at FROM accs.repair_position;
-  v_next := v_at;
-  v_next.job_id := v_zero;
-  FOR v_slice IN SELECT array_agg(o.id ORDER BY o.id) FROM (
-      SELECT j.id, (row_number() OVER (ORDER BY j.id) - 1) / 500 AS n FROM public.jobs j
-       WHERE j.status IN ('queued', 'running') AND j.id > v_at.job_id) o GROUP BY o.n ORDER BY o.n LOOP
+  v_next := ROW(true, v_zero, v_zero);
+  FOR v_slice IN SELECT array_agg(o.id ORDER BY o.n) FROM (   -- from the position to the end, then from the beginning to it
+      SELECT j.id, row_number() OVER (ORDER BY j.id <= v_at.job_id, j.id) AS n FROM public.jobs j WHERE j.status = 'running') o
+     GROUP BY (o.n - 1) / 500 ORDER BY (o.n - 1) / 500 LOOP
     RETURN QUERY SELECT * FROM accs.damage d WHERE d.job_id = ANY (v_slice);
     GET DIAGNOSTICS v_n = ROW_COUNT;
     v_left := v_left - v_n;
@@ -2565,21 +2565,23 @@ BEGIN
     END IF;
   END LOOP;
 
-  -- what belongs to no open job, or to none at all
-  RETURN QUERY SELECT * FROM accs.damage d WHERE d.what IN ('live_row', 'pending_row');
+  -- what belongs to no running job, or to none at all
+  RETURN QUERY SELECT * FROM accs.damage d WHERE d.what IN ('live_row', 'pending_row', 'pending_missing');
   v_until := clock_timestamp() + p_patience;
   v_next.task_id := v_at.task_id;
-  LOOP
+  v_begun := v_at.task_id = v_zero;
+  WHILE v_left > 0 AND NOT (v_begun AND v_next.task_id >= v_at.task_id AND v_at.task_id <> v_zero) LOOP
     v_slice := ARRAY(SELECT w.task_id FROM accs.waiting w WHERE w.task_id > v_next.task_id ORDER BY w.task_id LIMIT 5000);
-    EXIT WHEN v_left <= 0;
     IF v_slice = '{}' THEN
       v_next.task_id := v_zero;
-      EXIT;
+      EXIT WHEN v_begun;
+      v_begun := true;
+      CONTINUE;
     END IF;
-    v_next.task_id := v_slice[cardinality(v_slice)];
     RETURN QUERY SELECT * FROM accs.damage d WHERE d.what = 'waiting_row' AND d.id = ANY (v_slice);
     GET DIAGNOSTICS v_n = ROW_COUNT;
     v_left := v_left - v_n;
+    v_next.task_id := v_slice[cardinality(v_slice)];
     EXIT WHEN clock_timestamp() > v_until;
   END LOOP;
   UPDATE accs.repair_position SET job_id = v_next.job_id, task_id = v_next.task_id WHERE (job_id, task_id) <> (v_next.job_id, v_next.task_id);
@@ -2717,7 +2719,7 @@ BEGIN
     EXECUTE format('ALTER FUNCTION accs.%I SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET accs.verb = ''on''', v_verb);
   END LOOP;
   FOREACH v_verb IN ARRAY ARRAY[
-    'submit_jobs', 'claim_tasks', 'adopt_tasks', 'start_tasks', 'heartbeat', 'report_progress', 'finish_tasks', 'release_tasks', 'reclaim_tasks',
+    'submit_jobs', 'claim_tasks', 'adopt_tasks', 'start_tasks', 'heartbeat', 'report_progress', 'finish_tasks', 'release_tasks', 'reclaim_tasks', 'wake_demand',
     'append_task_events', 'task_inputs', 'agent_outlook', 'builder_outlook', 'repair'] LOOP
     EXECUTE format('ALTER FUNCTION accs.%I SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
                     SET enable_hashjoin = off SET enable_mergejoin = off SET random_page_cost = 0.1 SET jit = off', v_verb);

@@ -1,8 +1,8 @@
 """Keeps the roles running: the only loop of the daemon.
 
 A role makes passes; between them it sleeps until somebody notifies it, until the time at which it knows of something
-due, or until the poll. A role that serves (it owns children) runs until it is stopped. What fails because the world is away
-is tried again soon and costs nothing; a role that crashes is made anew after a growing pause, and the others go on.
+due, or until the poll. A role that serves (it owns children) runs until it is stopped. What fails because the world is
+away is tried again soon and costs nothing; a role that crashes is made anew after a growing pause. The others go on.
 """
 
 import time

@@ -1,7 +1,7 @@
 """A coalescing wake-up: somebody notified, or a known time has come, or the poll is due.
 
-Any number of notifications while a role works are one more pass afterwards. Whoever waits clears it *before* reading the
-table: what is written after the read notifies again.
+Any number of notifications while a role works are one more pass afterwards. Whoever waits clears it *before* reading
+the table: what is written after the read notifies again.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
-"""The fence: one attempt at one task, and never another. It goes all the way: into the lease, the folder, the container's
-labels, the object keys and every write."""
+"""The fence: one attempt at one task, and never another. It goes all the way: into the lease, the folder, the
+container's labels, the object keys and every write."""
 
 from dataclasses import dataclass
 from uuid import UUID

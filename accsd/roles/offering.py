@@ -1,7 +1,7 @@
 """Finds out which services this node serves: what its settings name, and what its compose file labels.
 
-Looked at when the daemon starts, when it is told to read its configuration again, and for as long as the compose file or
-the container engine cannot be used: what needs no container is served meanwhile.
+Looked at when the daemon starts, when it is told to read its configuration again, and for as long as the compose file
+or the container engine cannot be used: what needs no container is served meanwhile.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

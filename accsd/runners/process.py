@@ -142,7 +142,13 @@ class ProcessRunner:
     def _orders(self, launch: Launch) -> shim.Orders:
         limits = self._settings.limits
         workdir = launch.workdir or self.workdir(launch.key, launch.folder)
-        environ = {**self._inherited, **self._settings.environment, **launch.environ, **self._markers(launch)}
+        environ = {
+            **self._inherited,
+            "TMPDIR": str(_temporary(launch.folder)),
+            **self._settings.environment,
+            **launch.environ,
+            **self._markers(launch),
+        }
         argv = [self._absolute(word) for word in self._settings.command or ()]
         if any("\0" in text for text in (*argv, *environ, *environ.values())) or any("=" in name for name in environ):
             raise AttemptFailed(
@@ -225,6 +231,13 @@ async def _read_answer(pipe: int) -> str:
     finally:
         loop.remove_reader(pipe)
     return os.read(pipe, 100).decode()
+
+
+def _temporary(folder: Path) -> Path:
+    """Its own, and gone with it: systemd empties the daemon's private /tmp at a restart, which the task outlives."""
+    temporary = (folder / "tmp").absolute()
+    temporary.mkdir(mode=0o700, exist_ok=True)
+    return temporary
 
 
 @contextmanager

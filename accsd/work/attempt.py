@@ -19,7 +19,15 @@ from structlog.contextvars import bound_contextvars
 
 from accsd import failpoints
 from accsd.db import Answer, ClaimedTask, Done, Failed, finish_tasks, release_tasks, start_tasks
-from accsd.errors import AccsdError, AttemptFailed, Bug, DatabaseUnavailable, DockerUnavailable, StorageUnavailable
+from accsd.errors import (
+    AccsdError,
+    AttemptFailed,
+    Bug,
+    ConfigError,
+    DatabaseUnavailable,
+    DockerUnavailable,
+    StorageUnavailable,
+)
 from accsd.log import get_logger
 from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
@@ -152,7 +160,7 @@ class Attempt:
             if code.is_infrastructure:
                 return Infrastructure(code, failed.message)
             return Failure(code, failed.message, failed.permanent)
-        except StorageUnavailable as error:
+        except (StorageUnavailable, ConfigError) as error:  # only the store's settings can be wrong here
             return Infrastructure(ErrorCode.STORAGE_UNAVAILABLE, str(error))
         except DockerUnavailable as error:
             return Infrastructure(ErrorCode.ENGINE_UNAVAILABLE, str(error))

@@ -246,13 +246,14 @@ class Watching:
                 attempt_id=self._task.attempt_id,
                 path=artifact.path,
                 content_type=artifact.content_type,
+                kind=artifact.kind,
             )
         except (AttemptFailed, StorageUnavailable) as error:
             if artifact.required:
                 raise
             self._event(Level.WARN, EventType.ARTIFACT, f"{artifact.path} was not kept: {error}")
             return
-        await self._record(stored, ArtifactKind.OUTPUT)
+        await self._record(stored, artifact.kind)
 
     async def _record(self, stored: StoredObject, kind: ArtifactKind) -> None:
         """The row comes after its object, and only from the attempt that holds the lease."""

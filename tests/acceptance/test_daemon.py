@@ -35,6 +35,10 @@ async def began(path: Path, count: int = 1) -> None:
     await eventually(lambda: len([note for note in notes(path) if note[2] == "began"]) >= count, within=30)
 
 
+def is_there(path: Path) -> bool:
+    return path.exists()
+
+
 async def test_a_workflow_runs_to_done(tmp_path: Path, db_url: str, conn: Connection):
     note = tmp_path / "notes"
     with daemon.running(tmp_path, db_url, config=toml_service("render", NOTE, concurrency=2)) as accsd:
@@ -121,11 +125,11 @@ async def test_after_the_grace_a_task_is_given_back_and_no_attempt_is_spent(
     ) as accsd:
         job = await submit(conn, step("a"), options={"note": str(note), "go": str(tmp_path / "never")})
         await began(note)
-        pid = int(notes(note)[0][3])
+        process = Path(f"/proc/{notes(note)[0][3]}")
         assert accsd.stop(within=20) == 0
     given_back = await task(conn, job)
     assert (given_back["status"], given_back["attempt"], given_back["lost"]) == ("queued", 0, 0)
-    assert not Path(f"/proc/{pid}").exists()
+    assert not is_there(process)
     assert not list((tmp_path / "state" / "n1" / "attempts").iterdir())
     await check(conn)
 
@@ -149,9 +153,9 @@ async def test_cancel_stops_the_process_at_once(tmp_path: Path, db_url: str, con
     with daemon.running(tmp_path, db_url, config=toml_service("render", WAIT)):
         job = await submit(conn, step("a"), options={"note": str(note), "go": str(tmp_path / "never")})
         await began(note)
-        pid = int(notes(note)[0][3])
+        process = Path(f"/proc/{notes(note)[0][3]}")
         await conn.fetch("SELECT * FROM accs.cancel_jobs($1)", [job])
-        await eventually(lambda: not Path(f"/proc/{pid}").exists(), within=5)
+        await eventually(lambda: not is_there(process), within=5)
     assert (await task(conn, job))["status"] == "cancelled"
     await check(conn)
 

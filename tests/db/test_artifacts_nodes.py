@@ -122,7 +122,7 @@ async def test_a_task_gets_what_its_direct_dependencies_put_out_and_the_inputs_o
         "INSERT INTO task_artifacts (job_id, kind, bucket, key, size_bytes) VALUES ($1, 'input', 'media', 'in.wav', 5)",
         made,
     )
-    for key in ("a", "c", "aside", "b"):
+    for key in ("a", "b", "c"):
         (held,) = await started(conn)
         assert held["task_key"] == key
         if key == "b":

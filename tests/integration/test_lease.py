@@ -1,4 +1,4 @@
-"""The lease keeper on a real database: kept in one statement, lost by the monotonic clock, asked about after a pause."""
+"""The lease keeper on a real database: kept in one statement, lost by our own clock, asked about after a pause."""
 
 import time
 from datetime import timedelta
@@ -88,7 +88,8 @@ async def test_a_cancelled_task_loses_its_lease_as_soon_as_somebody_asks(db_url:
 async def test_a_lease_that_cannot_be_kept_is_lost_before_it_ends(server: TestServer, db_url: str, conn: Connection):
     url = tcp_url(server, db_url)
     there = urlsplit(url)
-    assert there.hostname and there.port
+    assert there.hostname
+    assert there.port
     async with (
         Cable.to(there.hostname, there.port) as cable,
         opened(cable.through(url)) as db,
@@ -136,7 +137,9 @@ async def test_an_older_attempt_of_our_own_is_given_up_when_the_task_comes_back_
     newer = Fence(fence.task_id, fence.attempt_id + 1)
     async with opened(db_url) as db:
         keeper = keeper_of(db)
-        with keeper.holding(fence, granted=time.monotonic()) as old:
-            with keeper.holding(newer, granted=time.monotonic()) as new:
-                assert old.reason == "stale_attempt"
-                assert not new.is_gone
+        with (
+            keeper.holding(fence, granted=time.monotonic()) as old,
+            keeper.holding(newer, granted=time.monotonic()) as new,
+        ):
+            assert old.reason == "stale_attempt"
+            assert not new.is_gone

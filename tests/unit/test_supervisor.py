@@ -92,7 +92,7 @@ async def test_a_known_due_time_comes_before_the_poll():
 
 
 async def test_the_poll_is_asked_for_anew_each_time():
-    polls = iter([timedelta(milliseconds=10), timedelta(milliseconds=10), LONG, LONG])
+    polls = iter([LONG, timedelta(milliseconds=10), timedelta(milliseconds=10), LONG, LONG])  # the first: to be told
     role = Scripted(Pass())
     async with Supervisor(Seen()) as supervisor:
         supervisor.keep(Post("r", lambda: role, poll=lambda: next(polls)))
