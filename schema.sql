@@ -2230,17 +2230,23 @@ BEGIN
   RETURN 'accepted';
 END $$;
 
+-- The control host runs what `script` names. Whoever may only act as an agent must not choose it: he could name any program there.
+CREATE FUNCTION accs.may_name_scripts() RETURNS boolean LANGUAGE sql STABLE AS $$
+  SELECT coalesce(NOT pg_has_role(session_user, to_regrole('accs_agent'), 'MEMBER') OR pg_has_role(session_user, to_regrole('accs_scheduler'), 'MEMBER'), true)
+$$;
+
 -- Registers a node or says anew what it offers. What is null stays as it is.
 CREATE FUNCTION accs.register_node(
   p_name text, p_labels jsonb DEFAULT '{}', p_max_concurrency jsonb DEFAULT '{}', p_wake_method text DEFAULT NULL, p_mac text DEFAULT NULL,
   p_provider_ref text DEFAULT NULL, p_script text DEFAULT NULL
 ) RETURNS SETOF public.nodes LANGUAGE sql AS $$
   INSERT INTO public.nodes AS n (name, labels, last_seen, awake_state, wake_method, mac, provider_ref, script, max_concurrency)
-  VALUES (p_name, coalesce(p_labels, '{}'), accs.clock(), 'awake', p_wake_method, p_mac, p_provider_ref, p_script, coalesce(p_max_concurrency, '{}'))
+  VALUES (p_name, coalesce(p_labels, '{}'), accs.clock(), 'awake', p_wake_method, p_mac, p_provider_ref,
+          CASE WHEN accs.may_name_scripts() THEN p_script END, coalesce(p_max_concurrency, '{}'))
   ON CONFLICT (name) DO UPDATE SET last_seen = excluded.last_seen, awake_state = 'awake',
     labels = coalesce(p_labels, n.labels), max_concurrency = coalesce(p_max_concurrency, n.max_concurrency),
     wake_method = coalesce(p_wake_method, n.wake_method), mac = coalesce(p_mac, n.mac),
-    provider_ref = coalesce(p_provider_ref, n.provider_ref), script = coalesce(p_script, n.script)
+    provider_ref = coalesce(p_provider_ref, n.provider_ref), script = coalesce(excluded.script, n.script)
   RETURNING n.*
 $$;
 

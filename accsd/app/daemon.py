@@ -86,11 +86,6 @@ async def _connected(settings: Settings, notifier: Notifier) -> Database:
             await anyio.sleep(pauses.next().total_seconds())
 
 
-class _Ears:
-    def __init__(self, l): self.l = l
-    async def serve(self): await self.l.run()
-
-
 class Daemon:
     def __init__(
         self, choice: RoleChoice, settings: Settings, config: Path | None, db: Database, notifier: Notifier
@@ -122,7 +117,7 @@ class Daemon:
         async with anyio.create_task_group() as group:
             await group.start(self._take_signals)
             async with self._supervisor:
-                self._supervisor.keep(Post("listener", lambda: _Ears(self._listener)))
+                self._supervisor.keep(Post("listener", lambda: self._listener))
                 if self._settings.http.listen:
                     self._supervisor.keep(
                         Post("http", lambda: HttpFace(self._settings.http, self._metrics, self._health))
@@ -150,11 +145,14 @@ class Daemon:
         posts = [
             Post("builder", lambda: Builder(self._db), poll=self._poll),
             Post("cleanup", lambda: Cleanup(self._db, grace=settings.grace, metrics=self._metrics), poll=self._poll),
-            Post("wake", lambda: Waker(self._db, settings.wake, lease=settings.lease), poll=self._poll),
+            Post("wake", self._make_waker, poll=self._poll),
         ]
         for post in posts:
             self._listener.subscribe(_BUILDER_CHANNEL, post.wakeup.set)
             self._supervisor.keep(post)
+
+    def _make_waker(self) -> Waker:
+        return Waker(self._db, self._settings.wake, lease=self._settings.lease, metrics=self._metrics)
 
     async def _start_node(self, resources: AsyncExitStack, state: Path) -> None:
         store = await resources.enter_async_context(

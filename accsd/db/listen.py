@@ -73,7 +73,7 @@ class _NoWay(_Deaf):
 
 
 class Listener:
-    """`subscribe`, then `run` in a task group for as long as the process lives."""
+    """`subscribe`, then `serve` in a task group for as long as the process lives."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Listener:
         self._callbacks[self._prefix + name].append(callback)
         self._stirred.set()
 
-    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+    async def serve(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """For ever. Started once it is known whether it listens."""
         told = False
         pause = self._rhythm.first_pause

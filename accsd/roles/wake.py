@@ -17,6 +17,7 @@ from accsd.db import Database
 from accsd.db.waking import FleetNode, claim_wake, record_wake, wake_demand, wake_nodes
 from accsd.errors import AccsdError, DatabaseUnavailable
 from accsd.log import get_logger
+from accsd.metrics import Metrics
 from accsd.model import Node
 from accsd.planning.waking import Choice, Plan, plan
 from accsd.power import WakeFailed, WakeResult, provider_for
@@ -34,10 +35,11 @@ class Waker:
     # Without the prefix. What becomes claimable later is told to its service only: the poll finds it.
     channels: Final = ("builder",)
 
-    def __init__(self, db: Database, settings: Wake, *, lease: timedelta) -> None:
+    def __init__(self, db: Database, settings: Wake, *, lease: timedelta, metrics: Metrics | None = None) -> None:
         self._db: Database = db
         self._settings: Wake = settings
         self._lease: timedelta = lease
+        self._metrics: Metrics = metrics or Metrics()
 
     async def run_once(self) -> Pass:
         demand = await wake_demand(self._db, self._settings.ahead)
@@ -88,6 +90,7 @@ class Waker:
     async def _record(self, choice: Choice, node: Node, try_id: UUID, result: WakeResult) -> str:
         """Also while we are being stopped: the node may have been called, and that belongs on record."""
         sentence = _sentence(choice, node, result)
+        self._metrics.wake_tried(result.method, "sent" if result.ok else "failed")
         with anyio.move_on_after(_LAST_WORDS_SEC, shield=True) as scope:
             await record_wake(
                 self._db,

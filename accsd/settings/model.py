@@ -218,7 +218,7 @@ class Wake(_Section):
     interface: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._@:-]{0,14}$")
     broadcast: list[IPv4Address] = Field(default_factory=list[IPv4Address])
     port: int = Field(default=9, ge=1, le=65535)
-    script_dir: Path = Path("/etc/accsd/wake.d")
+    script_dir: Path | None = None
     script_timeout: Duration = timedelta(seconds=60)
     providers: dict[ProviderName, Provider] = Field(default_factory=dict)
 

@@ -56,7 +56,7 @@ class Ears:
             group.cancel_scope.cancel()
 
     async def _run(self, *, task_status: TaskStatus[None]) -> None:
-        await self.listener.run(task_status=task_status)
+        await self.listener.serve(task_status=task_status)
 
     async def until(self, hearing: Hearing, *, within: float = 10) -> HearingState:
         await eventually(lambda: self.listener.state.hearing is hearing, within=within, what=f"being {hearing}")
@@ -126,6 +126,23 @@ async def test_a_later_subscriber_hears_too(db_url: str, conn: Connection):
         ears.forget()
         await conn.execute("SELECT pg_notify('accs_late', 'x')")
         await ears.hears("late", "x")
+
+
+async def test_a_subscriber_that_comes_while_a_new_connection_is_proved_hears_too(
+    cable: Cable, by_cable: str, conn: Connection
+):
+    async with Ears(by_cable, rhythm=SLOW).subscribe("render").open() as ears:
+        cable.fall_silent_at("pg_notify")
+        cable.cut()
+        await eventually(lambda: cable.is_silent, what="the first probe of the next connection")
+        ears.subscribe("late")
+        cable.flow_again()
+
+        async def is_heard() -> bool:
+            await conn.execute("SELECT pg_notify('accs_late', 'x')")
+            return "x" in ears.heard["late"]
+
+        await eventually(is_heard)
 
 
 async def test_a_subscriber_that_raises_disturbs_nobody(db_url: str, conn: Connection):

@@ -199,6 +199,15 @@ async def test_an_agent_calls_neither_the_verbs_of_others_nor_the_inner_function
         await refused(agent, f"SELECT * FROM accs.{call}")
 
 
+async def test_an_agent_can_not_choose_what_the_control_host_runs(connect_as: As, conn: Connection):
+    register = "SELECT script FROM accs.register_node('n1', '{}', '{}', 'script', NULL, NULL, $1)"
+    agent, scheduler = await connect_as("accs_agent"), await connect_as("accs_scheduler")
+    assert await agent.fetchval(register, "/sbin/poweroff") is None
+    assert await scheduler.fetchval(register, "/etc/accsd/wake.d/n1") == "/etc/accsd/wake.d/n1"
+    assert await agent.fetchval(register, "/sbin/poweroff") == "/etc/accsd/wake.d/n1", "what an operator named stays"
+    assert await conn.fetchval(register, "/opt/wake") == "/opt/wake"
+
+
 # The scheduler
 
 

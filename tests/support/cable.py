@@ -94,6 +94,10 @@ class Cable:
         """From now on nothing arrives anywhere, and nothing is closed: half-open. New connections are silent too."""
         self._flowing.clear()
 
+    @property
+    def is_silent(self) -> bool:
+        return not self._flowing.is_set()
+
     def fall_silent_at(self, statement: str) -> None:
         """Half-open from the moment in which a statement with this text is sent."""
         self._silent_at = statement
