@@ -29,7 +29,7 @@ from accsd.roles.cleanup import Cleanup
 from accsd.roles.wake import Waker
 from accsd.runners.compose import compose_file
 from accsd.settings import Settings, environment, load_settings, state_folder
-from accsd.storage import open_store
+from accsd.storage import ObjectStore, open_store
 from accsd.supervisor import Post, Supervisor
 from accsd.systemd import Notifier
 from accsd.wakeup import Backoff
@@ -71,7 +71,11 @@ async def run_daemon(choice: RoleChoice, config: Path | None) -> None:
         resources.push_async_callback(db.close)
         await require_schema(db)
         daemon = Daemon(choice, settings, config, db, notifier)
-        await daemon.run(resources, state)
+        if state is not None:
+            objects = state.parent / "objects"  # shared by the nodes of one machine, where no store is configured
+            store = await resources.enter_async_context(open_store(settings.storage, default_folder=objects))
+            daemon.serve_here(store, state / "attempts")
+        await daemon.run()
 
 
 async def _connected(settings: Settings, notifier: Notifier) -> Database:
@@ -113,7 +117,7 @@ class Daemon:
         self._stop: anyio.Event = anyio.Event()
         self._hurry: anyio.Event = anyio.Event()
 
-    async def run(self, resources: AsyncExitStack, state: Path | None) -> None:
+    async def run(self) -> None:
         async with anyio.create_task_group() as group:
             await group.start(self._take_signals)
             async with self._supervisor:
@@ -123,9 +127,9 @@ class Daemon:
                         Post("http", lambda: HttpFace(self._settings.http, self._metrics, self._health))
                     )
                 if self._choice.builds:
-                    await self._start_builder()
-                if state is not None:
-                    await self._start_node(resources, state)
+                    self._start_builder()
+                if self._node is not None:
+                    self._node.start()
                 group.start_soon(self._notifier.keep_alive)
                 self._health.ready = True
                 self._notifier.ready(f"{self._choice} as {self._settings.node.name}")
@@ -140,7 +144,7 @@ class Daemon:
         seconds = self._settings.poll_sec if self._listener.is_listening else self._settings.poll_deaf_sec
         return timedelta(seconds=seconds)
 
-    async def _start_builder(self) -> None:
+    def _start_builder(self) -> None:
         settings = self._settings
         posts = [
             Post("builder", lambda: Builder(self._db), poll=self._poll),
@@ -154,11 +158,8 @@ class Daemon:
     def _make_waker(self) -> Waker:
         return Waker(self._db, self._settings.wake, lease=self._settings.lease, metrics=self._metrics)
 
-    async def _start_node(self, resources: AsyncExitStack, state: Path) -> None:
-        store = await resources.enter_async_context(
-            open_store(self._settings.storage, default_folder=state.parent / "objects")
-        )
-        attempts = state / "attempts"
+    def serve_here(self, store: ObjectStore, attempts: Path) -> None:
+        """This process is a node too."""
         base = Path.cwd() if self._config is None else self._config.absolute().parent
         self._node = NodeSide(
             settings=self._settings,
@@ -174,7 +175,6 @@ class Daemon:
             when_outdated=self._outdated,
             poll=self._poll,
         )
-        self._node.start()
 
     def _asked(self, answered: bool, took: timedelta) -> None:
         self._metrics.queried("ok" if answered else "error", took)

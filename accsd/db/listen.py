@@ -94,6 +94,7 @@ class Listener:
         self._on_change: Callable[[HearingState], None] | None = on_change
         self._rhythm: Rhythm = rhythm or Rhythm()
         self._callbacks: defaultdict[str, list[Callback]] = defaultdict(list)
+        self._listened: set[str] = set()  # the channels of the current connection
         self._probe_channel: str = f"{prefix}probe_{secrets.token_hex(8)}"
         self._expected: tuple[str, anyio.Event] | None = None
         self._stirred: anyio.Event = anyio.Event()
@@ -185,30 +186,31 @@ class Listener:
         self._current = connection
         connection.add_termination_listener(self._note_loss)
         await connection.add_listener(self._probe_channel, self._note_echo)
-        await self._listen_to_new(connection, set())
+        self._listened = set()
+        await self._listen_to_new(connection)
 
     @contextmanager
     def _in_time(self) -> Generator[None]:
         with translating(self._target.address), anyio.fail_after(self._settings.connect_timeout_sec):
             yield
 
-    async def _listen_to_new(self, connection: Session, known: set[str]) -> set[str]:
-        for channel in self._callbacks.keys() - known:
+    async def _listen_to_new(self, connection: Session) -> None:
+        """Each is noted by itself: somebody may subscribe while we wait for the server."""
+        for channel in self._callbacks.keys() - self._listened:
             await connection.add_listener(channel, self._hear)
-        return set(self._callbacks)
+            self._listened.add(channel)
 
     async def _watch(self, connection: Session) -> None:
         """Probes now and then; raises when nothing can be heard any more."""
-        known = set(self._callbacks)
         while True:
             with anyio.move_on_after(self._rhythm.probe_every) as undisturbed:
                 await self._stirred.wait()
             self._stirred = anyio.Event()
             if self._current is None:
                 raise _Deaf("the connection was closed")
-            if self._callbacks.keys() - known:
+            if self._callbacks.keys() - self._listened:
                 with self._in_time():
-                    known = await self._listen_to_new(connection, known)
+                    await self._listen_to_new(connection)
                 self._tell_everybody()
             if undisturbed.cancelled_caught:
                 await self._probe(connection)

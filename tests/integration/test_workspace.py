@@ -38,7 +38,7 @@ async def store(tmp_path: Path) -> AsyncIterator[ObjectStore]:
 @pytest.fixture
 async def workdir(tmp_path: Path) -> Workdir:
     (tmp_path / "attempts").mkdir()
-    return Workdir(await make_folder(tmp_path / "attempts", KEY) / "work", "/work")
+    return Workdir(await make_folder(tmp_path / "attempts", KEY) / "work", "/box")
 
 
 async def take(store: ObjectStore, workdir: Workdir, path: str, **options: Any) -> Any:
@@ -178,8 +178,8 @@ async def test_a_link_in_the_way_of_an_input_is_not_followed(store: ObjectStore,
     [
         ("out.wav", "out.wav"),
         ("./takes//1/out.wav", "takes/1/out.wav"),
-        ("/work/out.wav", "out.wav"),
-        ("//work/./takes/1/out.wav", "takes/1/out.wav"),
+        ("/box/out.wav", "out.wav"),
+        ("//box/./takes/1/out.wav", "takes/1/out.wav"),
         ("grüße.wav", "grüße.wav"),
     ],
 )
@@ -269,7 +269,7 @@ async def test_a_disk_that_is_full_is_the_machines_failure_wherever_it_shows(sto
     large = made("mix", "x", bytes(2 * 1024 * 1024))
     await store.put_bytes(large.key, bytes(2 * 1024 * 1024))
     with tiny_disk(tmp_path / "disk") as disk:
-        workdir = Workdir(await make_folder(disk, KEY) / "work", "/work")
+        workdir = Workdir(await make_folder(disk, KEY) / "work", "/box")
         async with open_store(Storage(url=f"file://{disk}/objects")) as store_on_it:
             (workdir.here / "out").write_bytes(bytes(700_000))
             for call in (

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_PREAMBLE = """
+PREAMBLE = """
 import json, os, signal, subprocess, sys, time
 task = json.loads(sys.stdin.readline())
 params = task["params"] | task["options"]
@@ -24,10 +24,10 @@ def until(name, seconds=60):
         time.sleep(0.02)
 """
 
-NOTE = _PREAMBLE + "note('ran')\nsay(type='result', results={'key': task['task_key']})\n"
+NOTE = PREAMBLE + "note('ran')\nsay(type='result', results={'key': task['task_key']})\n"
 # Notes its beginning, waits for the file `go`, prints lines meanwhile if `lines` says how many.
 WAIT = (
-    _PREAMBLE
+    PREAMBLE
     + """
 note('began', os.getpid())
 for i in range(params.get('lines', 0)): print(f'line {i}', flush=True)
@@ -41,7 +41,7 @@ say(type='result', results={'pid': os.getpid()})
 
 # Does a little of everything: a line, progress, a file, a result.
 EVERYTHING = (
-    _PREAMBLE
+    PREAMBLE
     + """
 note('ran')
 print('a line', flush=True)
