@@ -151,7 +151,9 @@ class Agent:
         ours = {task.fence: task for task in of_service if task.fence not in under_way}
         done = [self._take_up(key, task, key in here, granted) for key, task in ours.items()]
         await self._give_back([task for task, kept in done if not kept])
-        removed = await self._remove((here | bench.folders_of(self._served.service)) - ours.keys() - under_way)
+        # A folder without an envelope may be that of another service's attempt, which has only just begun.
+        known = ours.keys() | under_way | self._attempts.fences()
+        removed = await self._remove((here | bench.folders_of(self._served.service)) - known)
         self._is_settled = True
         kept = sum(kept for _, kept in done)
         said = {"taken up again": kept, "given back": len(done) - kept, "removed": removed}

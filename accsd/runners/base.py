@@ -52,11 +52,13 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Bytes as they came, cut anywhere; `cursor` stands behind them."""
+    """Bytes as they came, cut anywhere; `cursor` stands behind them. `waiting` is how many more of both streams are
+    there already, where the runner knows it: a task may write a thousand times faster than it is heard."""
 
     stream: Stream
     data: bytes
     cursor: Cursor
+    waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from accsd.runners.base import Cursor, Output, Stream, TakeOutput
+from accsd.runners.pieces import pieces
 
 CHUNK_BYTES: Final = 64 * 1024
 _SHORTEST_PAUSE: Final = 0.02
@@ -54,10 +55,17 @@ class Tail:
         for stream in self._paths:
             left = CHUNK_BYTES if sizes is None else min(CHUNK_BYTES, sizes[stream] - self._offsets[stream])
             if left > 0 and (data := self._read(stream, left)):
-                self._offsets[stream] += len(data)
-                await take(Output(stream, data, {each.value: offset for each, offset in self._offsets.items()}))
+                for piece in pieces(data):
+                    self._offsets[stream] += len(piece)
+                    await take(Output(stream, piece, self._cursor(), self._waiting()))
                 longest = max(longest, len(data))
         return longest
+
+    def _cursor(self) -> Cursor:
+        return {stream.value: offset for stream, offset in self._offsets.items()}
+
+    def _waiting(self) -> int:
+        return sum(max(0, self._size(stream) - offset) for stream, offset in self._offsets.items())
 
     def _read(self, stream: Stream, length: int) -> bytes:
         file = self._open(stream)

@@ -68,6 +68,7 @@ class Watching:
         self._hearing: Hearing = Hearing(Expected(task.job_id, task.attempt_id), self._tasklog)
         self._events_left: int = _EVENTS
         self._stopped: Failure | Infrastructure | None = None
+        self._is_cut_off: bool = False  # it wrote too much, and nothing more of it is heard
         self._group: TaskGroup = anyio.create_task_group()
 
     async def verdict(self, ending: Ending) -> Verdict:
@@ -102,14 +103,16 @@ class Watching:
     # Its output
 
     async def _take(self, output: Output) -> None:
+        if self._is_cut_off:
+            return
         # A flood must not keep the loop to itself: heartbeats go on.
         await anyio.lowlevel.checkpoint()
-        if self._stopped is not None:
-            return
         for message in self._hearing.hear(output):
             failpoints.hit("line.first")
             self._act(message)
-        if self._hearing.output_bytes > self._served.output_limit:
+        # What waits counts too: long before all of a flood is heard, it could have filled the disk.
+        if self._hearing.output_bytes + output.waiting > self._served.output_limit:
+            self._is_cut_off = True
             self._bench.metrics.truncated(output.stream)
             said = f"it wrote more than {self._served.output_limit} bytes to stdout and stderr"
             self._event(Level.WARN, "truncated", said)

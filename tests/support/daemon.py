@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,8 +83,10 @@ def running(
     environ: Mapping[str, str] | None = None,
     http: bool = False,
     ready: bool = True,
+    prefix: Sequence[str] = (),
 ) -> Generator[Daemon]:
-    """A daemon for as long as the block lasts. `folder` is shared by the nodes of a test: state and objects."""
+    """A daemon for as long as the block lasts. `folder` is shared by the nodes of a test: state and objects.
+    `prefix` is a command that becomes the daemon, such as `ip netns exec`."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{node}-{role}.toml"
     path.write_text(config)
@@ -102,7 +104,7 @@ def running(
     starts = log_file.read_bytes().count(b'"started"') if log_file.exists() else 0
     with log_file.open("ab") as log:
         process = subprocess.Popen(
-            [*ACCSD, "--role", role, "--config", str(path)],
+            [*prefix, *ACCSD, "--role", role, "--config", str(path)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -21,6 +21,7 @@ from accsd.runners.compose.declared import Declared
 from accsd.runners.compose.docker import Docker
 from accsd.runners.compose.following import Handed, pump, together
 from accsd.runners.compose.images import ImageCheck
+from accsd.runners.compose.override import TASK_FILE_NAMED_BY
 from accsd.runners.compose.processes import ATTEMPT_MARK, NODE_MARK, TASK_MARK, Processes
 from accsd.runners.compose.project import Project
 from accsd.runners.compose.reaping import Reaper
@@ -130,7 +131,8 @@ class ExecRunner:
     def _marked(self, launch: Launch) -> dict[str, str]:
         key = launch.key
         marks = {NODE_MARK: self._node, TASK_MARK: str(key.task_id), ATTEMPT_MARK: str(key.attempt_id)}
-        return dict(launch.environ) | marks
+        # The envelope comes on stdin: its file lies where only this machine sees it.
+        return {name: value for name, value in launch.environ.items() if name != TASK_FILE_NAMED_BY} | marks
 
     def _forget(self, key: AttemptKey) -> None:
         self._executions.pop(key, None)

@@ -15,6 +15,7 @@ from accsd.errors import DockerUnavailable
 from accsd.runners.base import Cursor, Output, Stream, TakeOutput
 from accsd.runners.compose.docker import Docker
 from accsd.runners.compose.logs import Unstamped
+from accsd.runners.pieces import pieces
 
 _CHUNK: Final = 65536
 _SILENT: Final = timedelta(seconds=60)  # a log that is read to its end never pauses so long
@@ -35,8 +36,9 @@ class Handed:
 
     async def hand_on(self, stream: Stream, data: bytes) -> None:
         async with self._one_at_a_time:
-            self._count[stream] += len(data)
-            await self._take(Output(stream, data, self.cursor()))
+            for piece in pieces(data):
+                self._count[stream] += len(piece)
+                await self._take(Output(stream, piece, self.cursor()))
 
     def count(self, stream: Stream) -> int:
         return self._count[stream]

@@ -15,6 +15,7 @@ from accsd.runners.base import TASK_FILE, AttemptKey, Launch
 from accsd.runners.compose.declared import Declared
 
 OVERRIDE_FILE: Final = "compose.override.json"
+TASK_FILE_NAMED_BY: Final = "ACC_TASK_FILE"
 TASK_FILE_SEEN: Final = "/accsd/task.json"
 WORKDIR_SEEN: Final = "/accsd/work"
 
@@ -42,7 +43,7 @@ def _service(declared: Declared, launch: Launch, node: str) -> dict[str, Any]:
     labels = attempt_labels(node, declared.service, launch.key) | {"accsd.job": str(launch.job_id)}
     return {
         "labels": labels,
-        "environment": {**launch.environ, "ACC_TASK_FILE": TASK_FILE_SEEN},
+        "environment": {**launch.environ, TASK_FILE_NAMED_BY: TASK_FILE_SEEN},
         "volumes": _mounts(launch),
         # The image was looked for before; a start must not wait for a registry.
         "pull_policy": "never",
