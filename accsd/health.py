@@ -124,6 +124,10 @@ class Health:
         """With `pass_every`, a role that is silent for several of them makes the status degraded."""
         self._roles[name] = _Role(RoleHealth(), pass_every, self.monotonic())
 
+    def role_paced(self, name: str, pass_every: timedelta) -> None:
+        """From now on it looks so often: the poll is rare while notifications arrive."""
+        self._role(name).pass_every = pass_every
+
     def role_passed(self, name: str, did: str | None = None) -> None:
         role = self._role(name)
         shown = role.shown

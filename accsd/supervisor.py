@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 import anyio
 from anyio.abc import TaskGroup
 
-from accsd.errors import Unavailable
+from accsd.errors import Bug, Unavailable
 from accsd.roles.passes import Pass
 from accsd.wakeup import Backoff, Wakeup, jittered
 
@@ -142,7 +142,17 @@ class Supervisor:
             case PassingRole():
                 await self._make_passes(role, post, crashes, outages)
             case ServingRole():
-                await post.serve(role)
+                await self._serve(role, post, crashes)
+
+    async def _serve(self, role: ServingRole, post: Post, crashes: Backoff) -> None:
+        began = time.monotonic()
+        try:
+            await post.serve(role)
+        finally:
+            if time.monotonic() - began > _CRASH_PAUSES[1].total_seconds():
+                crashes.reset()  # it held for a while: this is a new accident
+        if not post.is_left:
+            raise Bug(f"{post.name} ended by itself")
 
     async def _make_passes(self, role: PassingRole, post: Post, crashes: Backoff, outages: Backoff) -> None:
         while not post.is_left:

@@ -190,6 +190,9 @@ class Daemon:
         self._has_listened = self._has_listened or state.hearing is Hearing.LISTENING
         self._health.listener(ListenState(state.hearing), state.reason)
         self._metrics.listener(state.hearing)
+        for post in self._supervisor.posts:
+            if post.poll is not None:
+                self._health.role_paced(post.name, post.poll())
         self._supervisor.wake_pollers()
 
     def _outdated(self, mismatch: SchemaMismatch) -> None:

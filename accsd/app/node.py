@@ -87,7 +87,8 @@ class NodeSide:
             keeper=self.keeper,
             reporter=self.reporter,
             attempts_folder=self.attempts_folder,
-            min_free_disk=self.settings.node.min_free_disk,
+            min_free_disk=lambda: self.settings.node.min_free_disk,
+            patience=self.settings.storage.patience,
             metrics=self.metrics,
             backoff_base=self.settings.backoff_base,
         )

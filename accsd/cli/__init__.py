@@ -11,6 +11,7 @@ from accsd import __version__
 
 # name → (module, attribute, help); the help stands here so that the list needs no import
 _COMMANDS: Final = {
+    "demo": ("accsd.cli.demo", "demo", "See it work: two jobs, a power cut and a machine that is woken, in one minute."),
     "up": ("accsd.cli.up", "up", "Run everything here, PostgreSQL included: builder, agent and database in one."),
     "db": ("accsd.cli.db", "db", "Install, look at and upgrade the schema in PostgreSQL."),
 }

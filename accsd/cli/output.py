@@ -126,8 +126,12 @@ def _table(rows: Sequence[Row], columns: Mapping[str, str], empty: str) -> None:
     widths = [max(len(line[column]) for line in cells) for column in range(len(columns))]
     for number, line in enumerate(cells):
         padded = [f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)]
-        shown = [cell.replace(cell.strip(), styled(cell.strip()), 1) if cell.strip() in _STYLES else cell for cell in padded]
-        click.echo(("  ".join(padded if number == 0 else shown)).rstrip())
+        click.echo("  ".join(padded if number == 0 else [_coloured(cell) for cell in padded]).rstrip())
+
+
+def _coloured(cell: str) -> str:
+    word = cell.strip()
+    return cell.replace(word, styled(word), 1) if word in _STYLES else cell
 
 
 def _encoded(value: Any) -> Any:

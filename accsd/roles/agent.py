@@ -57,11 +57,15 @@ class Agent:
         self._wake()
 
     async def run_once(self) -> Pass:
-        if obstacle := await self._obstacle():
-            return self._waiting(obstacle)
-        self._said = None
+        if not self._is_registered() or not self._attempts.is_open:
+            return Pass()  # who registers the node wakes us
+        if problem := await self._runner_problem():
+            return self._waiting(problem)
         if not self._is_settled:
             return await self._settle()
+        if obstacle := self._obstacle():
+            return self._waiting(obstacle)
+        self._said = None
         free = self._served.concurrency - self._under_way()
         claimed = await self._claim(free) if free > 0 else []
         for task, granted in claimed:
@@ -72,21 +76,20 @@ class Agent:
 
     # Claims
 
-    async def _obstacle(self) -> str | None:
-        """Why nothing may be claimed now; it passes by itself."""
-        if not self._is_registered() or not self._attempts.is_open:
-            return "the node is not registered yet"
-        if self._bench.keeper.is_frozen:
-            return "leases are being asked about"
-        if (left := self._well_at - time.monotonic()) > 0:
-            return f"the last attempt failed for a reason that is not the task's; next claim in {left:.0f} s"
-        if problem := self._bench.disk_problem():
-            return problem
+    async def _runner_problem(self) -> str | None:
         try:
             await self._served.runner.check()
         except Unavailable as error:
             return str(error)
         return None
+
+    def _obstacle(self) -> str | None:
+        """Why nothing may be claimed now; it passes by itself."""
+        if self._bench.keeper.is_frozen:
+            return "leases are being asked about"
+        if (left := self._well_at - time.monotonic()) > 0:
+            return f"the last attempt failed for a reason that is not the task's; next claim in {left:.0f} s"
+        return self._bench.disk_problem()
 
     def _waiting(self, obstacle: str) -> Pass:
         if self._said != obstacle.partition(";")[0]:

@@ -1,13 +1,13 @@
 """Finds out which services this node serves: what its settings name, and what its compose file labels.
 
 Looked at when the daemon starts, when it is told to read its configuration again, and for as long as the compose file
-or the container engine cannot be used: what needs no container is served meanwhile.
+or the docker command cannot be used: what needs no container is served meanwhile, and what the file said before.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 
-from accsd.errors import ConfigError, DockerUnavailable
+from accsd.errors import AccsdError, ConfigError, DockerUnavailable
 from accsd.log import get_logger
 from accsd.roles.passes import Pass
 from accsd.work.served import Served
@@ -27,15 +27,23 @@ class Offering:
         self._of_settings: Callable[[], Mapping[str, Served]] = of_settings
         self._of_compose: Callable[[], Awaitable[Mapping[str, Served]]] = of_compose
         self._apply: Callable[[Mapping[str, Served]], Awaitable[None]] = apply
+        self._labelled: Mapping[str, Served] = {}
+        self._said: str | None = None
 
     async def run_once(self) -> Pass:
         plain = self._of_settings()
         try:
-            labelled = await self._of_compose()
+            self._labelled = await self._of_compose()
         except (DockerUnavailable, ConfigError) as error:
-            _log.error("compose_unavailable", error=str(error), hint=error.hint)
-            await self._apply(plain)
+            self._tell_once(error)
+            await self._apply({**plain, **self._labelled})
             return Pass(next_due=_AGAIN)
-        await self._apply({**plain, **labelled})
-        names = ", ".join(sorted({*plain, *labelled})) or "no service"
+        self._said = None
+        await self._apply({**plain, **self._labelled})
+        names = ", ".join(sorted({*plain, *self._labelled})) or "no service"
         return Pass(did=f"serving {names}")
+
+    def _tell_once(self, error: AccsdError) -> None:
+        if self._said != str(error):
+            self._said = str(error)
+            _log.error("compose_unavailable", error=str(error), hint=error.hint)

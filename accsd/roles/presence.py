@@ -65,4 +65,4 @@ class Presence:
 
     async def serve(self) -> None:
         await self.register()
-        await self._keeper.serve()
+        await self._keeper.beat_on()

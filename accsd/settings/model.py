@@ -84,6 +84,7 @@ class Storage(_Section):
     access_key: SecretStr | None = None
     secret_key: SecretStr | None = None
     bucket: str = Field(default="accs", pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")
+    patience: Duration = timedelta(minutes=2)
 
     @model_validator(mode="before")
     @classmethod

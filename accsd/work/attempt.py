@@ -103,10 +103,10 @@ class Attempt:
             result = "released"
             try:
                 with self._bench.keeper.holding(self.fence, granted=self._granted) as lease:
-                    verdict = await self._verdict(lease)
-                    if verdict is not None and not self._has_ended:
-                        await self._end_it()
-                    result = await self._conclude(verdict, lease)
+                    try:
+                        result = await self._decide(await self._verdict(lease), lease)
+                    except Exception as error:  # noqa: BLE001 - a bug of ours: the task goes back, and nothing is left here
+                        result = await self._decide(self._failed_here(error), lease)
                 await self._clean_up(lease)
             finally:
                 self._bench.metrics.finished(self.service, result, timedelta(seconds=time.monotonic() - began))
@@ -119,6 +119,7 @@ class Attempt:
         async with anyio.create_task_group() as group:
             group.start_soon(self._until_gone, lease, group.cancel_scope)
             group.start_soon(self._until_asked_back, group.cancel_scope)
+            group.start_soon(self._until_hurried, group.cancel_scope)
             verdict = await self._carry_out()
             group.cancel_scope.cancel()
         if lease.is_gone:
@@ -135,15 +136,17 @@ class Attempt:
         await self._asked_back.wait()
         if self._execution is None:
             scope.cancel()
-        else:
-            async with anyio.create_task_group() as group:
-                group.start_soon(self._stop_at_once, self._execution)
-                await self._execution.stop(self._served.stop_grace)
-                group.cancel_scope.cancel()
+            return
+        try:
+            await self._execution.stop(self._served.stop_grace)
+        except (AccsdError, OSError) as error:
+            _log.warning("not_stopped", error=str(error) or type(error).__name__)
+            scope.cancel()  # it is ended without grace, and more insistently
 
-    async def _stop_at_once(self, execution: Execution) -> None:
+    async def _until_hurried(self, scope: anyio.CancelScope) -> None:
+        """Whatever it is at: also an upload that waits for a store."""
         await self._hurry.wait()
-        await execution.stop(timedelta(0))
+        scope.cancel()
 
     async def _carry_out(self) -> Verdict:
         """Every failure that can be foreseen becomes a verdict; what cannot is a bug, and spends no attempt either."""
@@ -153,7 +156,8 @@ class Attempt:
             await insist(self._tell_started)
             self._watching = Watching(self._task, self._served, self._bench, launch, self._execution)
             ending = await self._watching.ending()
-            self._has_ended = True
+            # of one that was lost from sight the end is not known: it may run on
+            self._has_ended = ending.cause is not ErrorCode.WORKER_LOST
             return await self._watching.verdict(ending)
         except AttemptFailed as failed:
             code = ErrorCode(failed.code)
@@ -165,8 +169,11 @@ class Attempt:
         except DockerUnavailable as error:
             return Infrastructure(ErrorCode.ENGINE_UNAVAILABLE, str(error))
         except Exception as error:  # noqa: BLE001 - whatever it is: the task goes back, and the log says where we failed
-            _log.error("attempt_failed_here", error=str(error), exc_info=error)
-            return Infrastructure(ErrorCode.WORKER_LOST, f"{type(error).__name__} on {self._bench.node}: {error}")
+            return self._failed_here(error)
+
+    def _failed_here(self, error: Exception) -> Infrastructure:
+        _log.error("attempt_failed_here", error=str(error), exc_info=error)
+        return Infrastructure(ErrorCode.WORKER_LOST, f"{type(error).__name__} on {self._bench.node}: {error}")
 
     async def _launch(self) -> Launch:
         if self._adopted:
@@ -190,13 +197,24 @@ class Attempt:
             self._refused("start", answer)
             raise Bug(f"the start of {self.fence} was refused: {answer.reason}")
 
+    async def _decide(self, verdict: Verdict | GivenBack | None, lease: Lease) -> str:
+        if verdict is not None and not self._has_ended:
+            await self._end_it()
+        return await self._conclude(verdict, lease)
+
     async def _end_it(self) -> None:
         """It may still run, or have been half started: a task is given back only when nobody works at it any more."""
-        try:
-            with anyio.fail_after(_CLEANING.total_seconds()):
-                await self._stop_all(timedelta(0))
-        except (AccsdError, OSError) as error:  # TimeoutError is an OSError
-            _log.error("not_stopped", error=str(error) or type(error).__name__)
+        pauses = Backoff(*PAUSES)
+        with anyio.move_on_after(_CLEANING.total_seconds()):
+            while not self._has_ended:
+                try:
+                    await self._stop_all(timedelta(0))
+                    self._has_ended = True
+                except (AccsdError, OSError) as error:
+                    _log.warning("not_stopped", error=str(error) or type(error).__name__)
+                    await anyio.sleep(pauses.next().total_seconds())
+        if not self._has_ended:
+            _log.error("given_back_unstopped", after_sec=_CLEANING.total_seconds())
 
     async def _conclude(self, verdict: Verdict | GivenBack | None, lease: Lease) -> str:
         """Writes the end, again and again until it is answered or the lease is gone. Returns what to count it as."""

@@ -13,7 +13,8 @@ from accsd.model.fence import Fence
 from accsd.work.attempt import Attempt
 
 _log = get_logger(component="attempts")
-# After the grace of a drain, for stopping what runs and giving it back.
+# After the grace of a drain: so long what runs may take to end when it is asked to, then it is killed and given back.
+_STOPPING = timedelta(seconds=20)
 _GIVING_BACK = timedelta(seconds=20)
 
 
@@ -59,6 +60,7 @@ class Attempts:
         try:
             await attempt.run()
         except Exception as error:  # noqa: BLE001 - a bug in one attempt must not end the others
+            attempt.left_something = True
             _log.error("attempt_crashed", attempt=str(attempt.fence), service=attempt.service, exc_info=error)
         finally:
             self._under_way.pop(attempt.fence, None)
@@ -68,21 +70,28 @@ class Attempts:
 
     async def drain(self, grace: timedelta) -> None:
         """Waits until all have ended, for `grace` at most; what runs then is stopped and given back."""
-        if not await self._idle_within(timedelta(0) if self._is_hurried else grace):
-            for attempt in list(self._under_way.values()):
-                attempt.give_back("the agent is stopping", at_once=self._is_hurried)
-            if not await self._idle_within(_GIVING_BACK):
-                _log.error("drain_incomplete", left=[str(attempt.fence) for attempt in self._under_way.values()])
+        if await self._idle_within(grace, unless_hurried=True):
+            return
+        self._give_back_all("the agent is stopping", at_once=False)
+        if await self._idle_within(_STOPPING, unless_hurried=True):
+            return
+        self.hurry()
+        if not await self._idle_within(_GIVING_BACK):
+            _log.error("drain_incomplete", left=[str(fence) for fence in self._under_way])
 
     def hurry(self) -> None:
         """The grace is over, and there is none for what is stopped either."""
         self._is_hurried = True
-        for attempt in list(self._under_way.values()):
-            attempt.give_back("the agent was told to stop at once", at_once=True)
+        self._changed.set()
+        self._give_back_all("the agent was told to stop at once", at_once=True)
 
-    async def _idle_within(self, limit: timedelta) -> bool:
+    def _give_back_all(self, reason: str, *, at_once: bool) -> None:
+        for attempt in list(self._under_way.values()):
+            attempt.give_back(reason, at_once=at_once)
+
+    async def _idle_within(self, limit: timedelta, *, unless_hurried: bool = False) -> bool:
         with anyio.move_on_after(limit.total_seconds()):
-            while self._under_way:
+            while self._under_way and not (unless_hurried and self._is_hurried):
                 self._changed.clear()
                 await self._changed.wait()
         return not self._under_way

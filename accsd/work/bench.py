@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,7 +25,8 @@ class Workbench:
     keeper: LeaseKeeper
     reporter: Reporter
     attempts_folder: Path
-    min_free_disk: int
+    min_free_disk: Callable[[], int]  # may change while we run
+    patience: timedelta  # with a store that is away
     metrics: Metrics
     backoff_base: timedelta
 
@@ -44,10 +46,10 @@ class Workbench:
     def disk_problem(self) -> str | None:
         """Below the watermark nothing is claimed: a task that fails for want of disk helps nobody."""
         disk = os.statvfs(self.attempts_folder)
-        free = disk.f_bavail * disk.f_frsize
-        if free >= self.min_free_disk:
+        free, wanted = disk.f_bavail * disk.f_frsize, self.min_free_disk()
+        if free >= wanted:
             return None
-        return f"the disk of {self.attempts_folder} has less than {self.min_free_disk // 2**20} MiB free; {free} bytes"
+        return f"the disk of {self.attempts_folder} has less than {wanted // 2**20} MiB free; {free} bytes"
 
 
 def _service_of(folder: Path) -> str | None:

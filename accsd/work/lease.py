@@ -64,6 +64,7 @@ class LeaseKeeper:
         every: timedelta,
         metrics: Metrics,
         when_resumed: Callable[[], None] = lambda: None,
+        when_changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._db: Database = db
         self._node: str = node
@@ -72,6 +73,7 @@ class LeaseKeeper:
         self._margin: timedelta = min(lease * _MARGIN, _LONGEST_MARGIN)
         self._metrics: Metrics = metrics
         self._when_resumed: Callable[[], None] = when_resumed
+        self._when_changed: Callable[[], None] = when_changed
         self._held: dict[Fence, Lease] = {}
         self._due: Wakeup = Wakeup()
         self._asleep: float = _time_asleep()
@@ -97,26 +99,26 @@ class LeaseKeeper:
         for older in [held for held in self._held.values() if held.fence.task_id == fence.task_id]:
             self._lose(older, "stale_attempt")  # our own: it was taken back and given to us again
         lease = self._held[fence] = Lease(fence, self._good_until(granted))
+        self._when_changed()
         try:
             yield lease
         finally:
             self._held.pop(fence, None)
+            self._when_changed()
 
     def ask_now(self) -> None:
         """A heartbeat at once: somebody said that tasks were cancelled."""
         self._due.set()
 
-    async def serve(self) -> None:
-        """The heartbeat, and beside it the watch over the deadlines: a heartbeat that hangs must not delay that."""
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._watch)
-            while True:
-                self._due.clear()
-                answered = await self.beat()
-                if answered and self._revalidating:
-                    self._revalidating = False
-                    self._when_resumed()
-                await self._due.wait(jittered(self._every) if answered else min(self._every, _AFTER_FAILURE))
+    async def beat_on(self) -> None:
+        """The heartbeat, for as long as this node is present."""
+        while True:
+            self._due.clear()
+            answered = await self.beat()
+            if answered and self._revalidating:
+                self._revalidating = False
+                self._when_resumed()
+            await self._due.wait(jittered(self._every) if answered else min(self._every, _AFTER_FAILURE))
 
     async def beat(self) -> bool:
         """One statement for all. Whether the database answered; what it refuses is lost."""
@@ -145,7 +147,8 @@ class LeaseKeeper:
                 self._lose(lease, (answer and answer.reason) or "lease_lost_or_owner_mismatch")
         return True
 
-    async def _watch(self) -> None:
+    async def serve(self) -> None:
+        """The watch over the deadlines, a role of its own: a heartbeat that hangs or crashes must not delay it."""
         expected = time.monotonic()
         while True:
             if self._was_away(expected):

@@ -18,7 +18,7 @@ async def prepare(task: ClaimedTask, served: Served, bench: Workbench) -> Launch
     if launch.workdir is not None:
         await make_workdir(launch.workdir.here)
         inputs = await insist(lambda: task_inputs(bench.db, task.fence, owner=bench.node))
-        laid = await lay_inputs(bench.store, launch.workdir, inputs)
+        laid = await lay_inputs(bench.store, launch.workdir, inputs, patience=bench.patience)
     await write_envelope(
         launch.folder,
         envelope(

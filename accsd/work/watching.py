@@ -198,7 +198,7 @@ class Watching:
         """The end does not depend on it: a log that cannot be kept is said to be missing."""
         await self._hearing.seal()
         pauses = Backoff(*_AGAIN)
-        with anyio.move_on_after(_LOG_PATIENCE.total_seconds()):
+        with anyio.move_on_after(min(_LOG_PATIENCE, self._bench.patience).total_seconds()):
             while self._tasklog.unshipped:
                 try:
                     await self._tasklog.ship_all(self._ship)
@@ -250,6 +250,7 @@ class Watching:
                 path=artifact.path,
                 content_type=artifact.content_type,
                 kind=artifact.kind,
+                patience=self._bench.patience,
             )
         except (AttemptFailed, StorageUnavailable) as error:
             if artifact.required:

@@ -148,6 +148,7 @@ async def test_one_wrong_service_does_not_keep_the_others_from_work(node: Compos
         node.project.file.write_text("{")
         accsd.signal(signal.SIGHUP)
         accsd.wait_for("compose_unavailable")
+        accsd.wait_for("node_registered", times=3)
         assert await conn.fetchval("SELECT max_concurrency FROM nodes") == {"good": 1, "imageless": 1, "late": 1}
         node.write()
         again = await submit(conn, step("c", "good"), options=node.options())

@@ -1,0 +1,309 @@
+"""What people ask: jobs, their tasks, attempts and events, dead letters. Read only, never locks, and never the whole of a
+large table unasked: no index covers a status, because that would cost every transition a HOT update.
+
+Ages and durations are counted by the database, whose clock stamped the times.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from accsd.db.pool import Database, Record
+from accsd.errors import NotFound
+
+# A filter that few jobs pass stops here: about 0.1 s. The oldest open jobs are found by the narrow tables in any case.
+SCAN: Final = 100_000
+_OPEN_SCAN: Final = 10_000
+_BLOCK: Final = 12
+
+
+async def clock(db: Database) -> datetime:
+    """The only one that counts."""
+    return await db.fetchval("SELECT accs.clock()", repeatable=True)
+
+
+# Ids
+
+
+async def job_ids_like(db: Database, beginning: str, *, limit: int) -> list[UUID]:
+    """Jobs whose id, or whose last block, begins so; newest first. The last block is random, so all ids are read (an
+    index-only scan: 0.2 s for a million); what is longer than it can only be the front."""
+    rows = await db.fetch(
+        """SELECT id FROM (
+             SELECT id FROM public.jobs WHERE id BETWEEN $1 AND $2
+             UNION
+             SELECT id FROM public.jobs WHERE $3::text IS NOT NULL AND starts_with(right(id::text, 12), $3)) found
+            ORDER BY id DESC LIMIT $4""",
+        *_range(beginning),
+        beginning if len(beginning) <= _BLOCK and "-" not in beginning else None,
+        limit,
+        repeatable=True,
+    )
+    return [row[0] for row in rows]
+
+
+async def task_ids_like(db: Database, beginning: str, *, limit: int) -> list[UUID]:
+    """Tasks whose id begins so."""
+    rows = await db.fetch(
+        "SELECT id FROM public.job_tasks WHERE id BETWEEN $1 AND $2 ORDER BY id LIMIT $3",
+        *_range(beginning),
+        limit,
+        repeatable=True,
+    )
+    return [row[0] for row in rows]
+
+
+async def task_ids_of(db: Database, job_id: UUID) -> dict[str, UUID]:
+    """By step, in the order of the workflow."""
+    rows = await db.fetch(
+        "SELECT task_key, id FROM public.job_tasks WHERE job_id = $1 ORDER BY step_no", job_id, repeatable=True
+    )
+    return {row["task_key"]: row["id"] for row in rows}
+
+
+def _range(beginning: str) -> tuple[UUID, UUID]:
+    """The first and the last UUID that begin so, whether the hyphens were typed or not."""
+    digits = beginning.replace("-", "")[:32]
+    return UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
+
+
+# Jobs
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    statuses: Sequence[str] = ()
+    workflow: str | None = None
+    since: datetime | None = None
+    limit: int = 20
+    scan: int = SCAN
+
+    @property
+    def is_open(self) -> bool:
+        """Every status asked for is one of jobs in motion."""
+        return bool(self.statuses) and set(self.statuses) <= {"queued", "running"}
+
+    @property
+    def is_selective(self) -> bool:
+        return bool(self.statuses or self.workflow or self.since)
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """One line of a list. `age` since it was submitted; `took` since it started, until it ended or now."""
+
+    id: UUID
+    workflow: str
+    version: int
+    status: str
+    progress: float
+    current_task_key: str | None
+    priority: int
+    created_at: datetime
+    scheduled_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    age: timedelta
+    took: timedelta | None
+    error_code: str | None
+    error_message: str | None
+    task_count: int
+    open_tasks: int
+    generation: int
+    idempotency_key: str | None
+    created_by: str | None
+    trace_id: str | None
+    options: dict[str, Any]
+
+
+_JOB_COLUMNS: Final = """
+    j.id, w.name AS workflow, w.version, j.status, coalesce(j.progress, 0)::float8 AS progress, j.current_task_key, j.priority,
+    j.created_at, j.scheduled_at, j.started_at, j.finished_at, accs.clock() - j.created_at AS age,
+    coalesce(j.finished_at, accs.clock()) - j.started_at AS took, j.error_code, j.error_message, j.task_count, j.open_tasks,
+    j.generation, j.idempotency_key, j.created_by, j.trace_id, coalesce(j.options, '{}') AS options"""
+
+# The newest jobs along jobs_order_seq. The inner LIMIT bounds what a filter may walk past; it is no barrier to the outer one,
+# which ends the walk as soon as it is satisfied.
+_NEWEST: Final = "SELECT * FROM public.jobs ORDER BY order_seq DESC LIMIT $5"
+# Jobs in motion have a row in a narrow table: those that wait longest are found there, however many came after them.
+_IN_MOTION: Final = f"""
+    SELECT * FROM public.jobs WHERE id IN (
+      (SELECT job_id FROM accs.pending_jobs ORDER BY job_id LIMIT {_OPEN_SCAN})
+      UNION ALL SELECT job_id FROM accs.live
+      UNION ALL SELECT t.job_id FROM (SELECT task_id FROM accs.waiting ORDER BY task_id LIMIT {_OPEN_SCAN}) o
+                  JOIN public.job_tasks t ON t.id = o.task_id)"""
+
+
+async def jobs(db: Database, asked: JobFilter) -> list[JobRow]:
+    """Newest first."""
+    source = f"({_NEWEST}) UNION ({_IN_MOTION})" if asked.is_open else _NEWEST
+    rows = await db.fetch(
+        f"""SELECT {_JOB_COLUMNS} FROM ({source}) j JOIN public.workflows w ON w.id = j.workflow_id
+             WHERE (cardinality($1::text[]) = 0 OR j.status = ANY ($1)) AND ($2::text IS NULL OR w.name = $2)
+               AND ($3::timestamptz IS NULL OR j.created_at >= $3)
+             ORDER BY j.order_seq DESC LIMIT $4""",
+        list(asked.statuses),
+        asked.workflow,
+        asked.since,
+        asked.limit,
+        asked.scan,
+        repeatable=True,
+    )
+    return [JobRow(**row) for row in rows]
+
+
+async def has_more_than(db: Database, count: int) -> bool:
+    """Whether a scan of so many jobs has left some unread."""
+    return await db.fetchval(
+        "SELECT EXISTS (SELECT FROM public.jobs ORDER BY order_seq DESC OFFSET $1 LIMIT 1)", count, repeatable=True
+    )
+
+
+async def job(db: Database, job_id: UUID) -> JobRow:
+    row = await db.fetchrow(
+        f"SELECT {_JOB_COLUMNS} FROM public.jobs j JOIN public.workflows w ON w.id = j.workflow_id WHERE j.id = $1",
+        job_id,
+        repeatable=True,
+    )
+    if row is None:
+        raise NotFound(f"there is no job {job_id}", hint="`accsd jobs` lists the newest jobs")
+    return JobRow(**row)
+
+
+async def job_status(db: Database, job_id: UUID) -> str | None:
+    return await db.fetchval("SELECT status FROM public.jobs WHERE id = $1", job_id, repeatable=True)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """One step of a job. `node` is where it runs, or ran last. `hold` is what keeps a queued one, where the queue knows."""
+
+    id: UUID
+    task_key: str
+    service: str
+    status: str
+    depends_on: list[str]
+    progress: float
+    attempt: int
+    max_attempts: int
+    attempt_id: int
+    lost: int
+    generation: int
+    node: str | None
+    claimed_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    took: timedelta | None
+    next_attempt_at: datetime | None
+    due_in: timedelta | None
+    remaining: int
+    hold: str | None
+    error_code: str | None
+    error_message: str | None
+    params: dict[str, Any] | None
+    results: dict[str, Any] | None
+
+
+async def tasks_of(db: Database, job_id: UUID) -> list[TaskRow]:
+    """In the order of the workflow."""
+    rows = await db.fetch(
+        """SELECT t.id, t.task_key, t.service_name AS service, t.status, t.depends_on, coalesce(t.progress, 0)::float8 AS progress,
+                  t.attempt, t.max_attempts, t.attempt_id, t.lost, t.generation, coalesce(l.node, t.claimed_by) AS node,
+                  t.claimed_at, t.started_at, t.finished_at,
+                  coalesce(t.finished_at, CASE WHEN t.lease_owner IS NOT NULL THEN accs.clock() END)
+                    - coalesce(t.started_at, t.claimed_at) AS took,
+                  t.next_attempt_at, t.next_attempt_at - accs.clock() AS due_in, t.remaining, w.hold,
+                  t.error_code, t.error_message, t.params, t.results
+             FROM public.job_tasks t LEFT JOIN accs.live l ON l.task_id = t.id LEFT JOIN accs.waiting w ON w.task_id = t.id
+            WHERE t.job_id = $1 ORDER BY t.step_no""",
+        job_id,
+        repeatable=True,
+    )
+    return [TaskRow(**row) for row in rows]
+
+
+# Events
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """One line of a timeline. `since` counts from the job's submission."""
+
+    id: int
+    ts: datetime
+    since: timedelta
+    job_task_id: UUID | None
+    task_key: str | None
+    attempt_id: int | None
+    source: str
+    level: str
+    type: str
+    message: str | None
+    data: Any
+
+
+_EVENTS: Final = """
+    SELECT e.id, e.ts, e.ts - j.created_at AS since, e.job_task_id, t.task_key, e.attempt_id, e.source, e.level, e.type,
+           e.message, e.data
+      FROM public.task_events e JOIN public.jobs j ON j.id = e.job_id LEFT JOIN public.job_tasks t ON t.id = e.job_task_id
+     WHERE e.job_id = $1 """
+
+
+async def newest_events(db: Database, job_id: UUID, limit: int) -> list[EventRow]:
+    """The last ones, in the order in which they happened. Along task_events_job."""
+    rows = await db.fetch(f"{_EVENTS} ORDER BY e.ts DESC, e.id DESC LIMIT $2", job_id, limit, repeatable=True)
+    return [EventRow(**row) for row in reversed(rows)]
+
+
+async def events_from(db: Database, job_id: UUID, since: datetime, seen: Sequence[int], limit: int) -> list[EventRow]:
+    """Those of a moment and later that are not among `seen`. By time, because that is what the index and the partitions
+    know; ids alone would miss an event whose transaction began earlier and ended later."""
+    rows = await db.fetch(
+        f"{_EVENTS} AND e.ts >= $2 AND e.id <> ALL ($3) ORDER BY e.ts, e.id LIMIT $4",
+        job_id,
+        since,
+        list(seen),
+        limit,
+        repeatable=True,
+    )
+    return [EventRow(**row) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    """One try at one step, as its events tell it. `outcome` is done, error, released, lost or cancelled; None: it runs."""
+
+    task_key: str
+    attempt_id: int
+    node: str | None
+    claimed_at: datetime
+    ended_at: datetime | None
+    took: timedelta
+    outcome: str | None
+    error_code: str | None
+    message: str | None
+
+
+async def attempts_of(db: Database, job_id: UUID, limit: int) -> list[AttemptRow]:
+    """The newest ones, in the order of their claims."""
+    rows: Sequence[Record] = await db.fetch(
+        """SELECT * FROM (
+             SELECT t.task_key, c.attempt_id, c.data ->> 'node' AS node, c.ts AS claimed_at, e.ts AS ended_at,
+                    coalesce(e.ts, accs.clock()) - c.ts AS took,
+                    CASE WHEN e.id IS NOT NULL THEN coalesce(e.data ->> 'outcome', e.data ->> 'to') END AS outcome,
+                    e.data ->> 'error_code' AS error_code, CASE WHEN e.data ->> 'outcome' IS NOT NULL THEN e.message END AS message
+               FROM public.task_events c JOIN public.job_tasks t ON t.id = c.job_task_id
+               LEFT JOIN LATERAL (
+                 SELECT e.id, e.ts, e.data, e.message FROM public.task_events e
+                  WHERE e.job_task_id = c.job_task_id AND e.attempt_id = c.attempt_id AND e.ts >= c.ts AND e.type IN ('status', 'retry')
+                    AND e.data ->> 'to' NOT IN ('starting', 'running') ORDER BY e.ts, e.id LIMIT 1) e ON true
+              WHERE c.job_id = $1 AND c.type = 'status' AND c.data ->> 'to' = 'starting'
+              ORDER BY c.ts DESC, c.id DESC LIMIT $2) newest
+            ORDER BY claimed_at, attempt_id""",
+        job_id,
+        limit,
+        repeatable=True,
+    )
+    return [AttemptRow(**row) for row in rows]

@@ -1,0 +1,41 @@
+"""The workflow and the services that the demo plays: those of examples/media-pipeline, where they really lie."""
+
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import accsd
+from accsd.errors import ConfigError
+
+_NAME = "media-pipeline"
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    folder: Path
+    services: dict[str, dict[str, Any]]  # as in [services.NAME], with absolute paths
+
+    @property
+    def workflow(self) -> Path:
+        return self.folder / "workflow.yaml"
+
+
+def find_pipeline() -> Pipeline:
+    """In the package (a wheel has a copy), or beside it (a clone)."""
+    package = Path(accsd.__file__).parent
+    for folder in (package / "demo" / _NAME, package.parent / "examples" / _NAME):
+        if (folder / "accsd.toml").is_file():
+            settings = tomllib.loads((folder / "accsd.toml").read_text(encoding="utf-8"))
+            services: dict[str, dict[str, Any]] = settings["services"]
+            return Pipeline(folder, {name: _absolute(folder, service) for name, service in services.items()})
+    raise ConfigError("the demo's services are not here", hint="run it from a clone: make demo")
+
+
+def _absolute(folder: Path, service: dict[str, Any]) -> dict[str, Any]:
+    words: list[str] = service["command"]
+    command = [str(folder / word) if (folder / word).is_file() else word for word in words]
+    if command[0] == "python3":
+        command[0] = sys.executable
+    return service | {"command": command}

@@ -1,0 +1,177 @@
+"""What happens in the demo, in order."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+from uuid import UUID
+
+import yaml
+
+from accsd import embedded
+from accsd.db import (
+    Database,
+    Done,
+    Fence,
+    Submission,
+    apply_workflow,
+    finish_tasks,
+    install,
+    node_leaves,
+    submit_job,
+    upsert_heartbeat,
+)
+from accsd.db.pool import connect
+from accsd.demo.machines import LEASE_SEC, Machine, Stage
+from accsd.demo.pipeline import find_pipeline
+from accsd.demo.scenes import TaskSeen, job_states, look, outputs, timeline
+from accsd.demo.screen import Screen, open_screen, shown_timeline
+from accsd.errors import Unavailable
+from accsd.model import AwakeState, WakeMethod, WorkflowDef
+from accsd.settings import Database as DatabaseSettings
+
+STUDIO_1 = Machine("studio-1", ("ingest", "audio-norm", "yt-upload"))
+STUDIO_2 = Machine("studio-2", ("ingest", "audio-norm", "yt-upload"))
+RENDER_BOX = Machine("render-box", ("renderer",), {"gpu": True})
+_LONGEST_SEC = 120
+_LOOK_EVERY = 0.2
+
+T = TypeVar("T")
+
+
+async def perform(folder: Path, *, plain: bool) -> None:
+    """The whole demo. Raises Unavailable where it does not come to its end."""
+    pipeline = find_pipeline()
+    with open_screen(plain=plain) as screen:
+        screen.say(f"starting PostgreSQL, a builder and two agents in {folder}")
+        with embedded.running(folder / "postgres") as server:
+            db_url = server.url
+            with Stage(folder, db_url, pipeline) as stage:
+                db = await _open(db_url)
+                try:
+                    story = Story(db, stage, screen)
+                    await story.begin()
+                    await story.play()
+                    ending = await story.ending()
+                finally:
+                    await db.close()
+    sys.stdout.write("\n".join(ending) + "\n")
+
+
+async def _open(db_url: str) -> Database:
+    settings = DatabaseSettings.model_validate({"url": db_url})
+    connection = await connect(settings)
+    try:
+        await install(connection)
+    finally:
+        await connection.close(timeout=5)
+    return await Database.open(settings, application="accsd demo")
+
+
+@dataclass(eq=False, slots=True)
+class Story:
+    db: Database
+    stage: Stage
+    screen: Screen
+    jobs: list[UUID] = field(default_factory=list[UUID])
+    tasks: Sequence[TaskSeen] = ()
+    asleep: list[str] = field(default_factory=list[str])
+    dead: list[str] = field(default_factory=list[str])
+
+    async def begin(self) -> None:
+        stage = self.stage
+        stage.start_builder()
+        stage.start(STUDIO_1)
+        stage.start(STUDIO_2)
+        await self._put_to_bed(RENDER_BOX)
+        document = yaml.safe_load(stage.pipeline.workflow.read_text(encoding="utf-8"))
+        workflow = await apply_workflow(self.db, WorkflowDef.model_validate(document))
+        for title in ("first take", "second take"):
+            options = {"title": title, "pace": 1}
+            self.jobs.append(await submit_job(self.db, Submission(workflow, options), created_by="demo"))
+        self.screen.say("two jobs submitted: ingest → audio-norm → renderer → yt-upload")
+
+    async def play(self) -> None:
+        victim = await self._until("somebody normalises", self._halfway)
+        await self._cut_power(victim)
+        await self._until("the task is taken over", lambda: self._taken_over(victim))
+        await self._try_late_answer(victim)
+        await self._until("the bell rings", lambda: self.stage.bell_rang)
+        self.screen.say(
+            f"the renderer needs a GPU: {RENDER_BOX.name} is woken (here by a script, at home by a magic packet)"
+        )
+        self.stage.start(RENDER_BOX)
+        self.asleep.remove(RENDER_BOX.name)
+        await self._until("both jobs are done", lambda: all(task.status == "done" for task in self.tasks))
+        self.screen.say("both jobs are done")
+
+    async def ending(self) -> list[str]:
+        job = self.tasks[0].job_id
+        told = shown_timeline(await timeline(self.db, job))
+        made = [
+            f"  {step:<12}{self.stage.objects / key}  ({size} bytes)" for step, key, size in await outputs(self.db, job)
+        ]
+        heading = f"The timeline of job 1 ({job}):"
+        return ["", heading, *told, "", "Its results:", *made, "", *_next_steps(self.stage.folder)]
+
+    async def _put_to_bed(self, machine: Machine) -> None:
+        await upsert_heartbeat(
+            self.db,
+            machine.name,
+            labels=machine.labels,
+            max_concurrency=dict.fromkeys(machine.services, 1),
+            wake_method=WakeMethod.SCRIPT,
+            script=str(self.stage.wake_script(machine)),
+        )
+        await node_leaves(self.db, machine.name, AwakeState.SLEEP)
+        self.asleep.append(machine.name)
+
+    def _halfway(self) -> TaskSeen | None:
+        running = [task for task in self.tasks if task.service == "audio-norm" and task.status == "running"]
+        return next((task for task in running if task.progress >= 0.3), None)
+
+    async def _cut_power(self, victim: TaskSeen) -> None:
+        machine = STUDIO_1 if victim.node == STUDIO_1.name else STUDIO_2
+        await asyncio.to_thread(self.stage.cut_power, machine)
+        self.dead.append(machine.name)
+        self.screen.say(f"power cut: {machine.name} is gone, in the middle of {victim.key} of job {victim.job_number}")
+        self.screen.say(f"its lease runs out within {LEASE_SEC} s; then the task is anybody's, and is claimed again")
+
+    def _taken_over(self, victim: TaskSeen) -> bool:
+        return any(task.task_id == victim.task_id and task.attempt_id > victim.attempt_id for task in self.tasks)
+
+    async def _try_late_answer(self, victim: TaskSeen) -> None:
+        """What a machine would say that comes back too late. The fence refuses it."""
+        late = Done(Fence(victim.task_id, victim.attempt_id), {"late": True})
+        answer = (await finish_tasks(self.db, [late], owner=str(victim.node)))[victim.task_id]
+        self.screen.say(
+            f"no attempt was spent. A late answer of attempt {victim.attempt_id} from {victim.node} is "
+            f"{answer.verdict}: {answer.reason}"
+        )
+
+    async def _until(self, what: str, condition: Callable[[], T | None]) -> T:
+        """Looks and shows until it is so."""
+        deadline = time.monotonic() + _LONGEST_SEC
+        while True:
+            self.tasks = await look(self.db, self.jobs)
+            self.screen.show(self.tasks, self.asleep, self.dead)
+            if value := condition():
+                return value
+            states = await job_states(self.db, self.jobs)
+            if time.monotonic() > deadline or set(states.values()) & {"error", "cancelled"}:
+                raise Unavailable(
+                    f"the demo did not come to the point where {what}", hint=f"look into {self.stage.folder / 'logs'}"
+                )
+            await asyncio.sleep(_LOOK_EVERY)
+
+
+def _next_steps(folder: Path) -> list[str]:
+    return [
+        "Try next:",
+        f"  accsd up --folder {folder}                     the same database, with a daemon that stays",
+        "  accsd workflows validate examples/media-pipeline/workflow.yaml",
+        "  accsd --help",
+    ]
