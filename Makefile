@@ -14,7 +14,7 @@ PYTHON ?= python3
 PYTEST_WORKERS ?= 3
 PYTEST_ARGS ?=
 
-.PHONY: help install test check demo lock lock-check format clean
+.PHONY: help install test check demo reference lock lock-check format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | while IFS=$$'\t' read -r name text; do printf '%-12s %s\n' "$$name" "$$text"; done
@@ -43,8 +43,11 @@ check: install lock-check ## format, lint, strict types, import contracts, fast 
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q tests/unit
 
-demo:
-	@echo 'make demo comes with a later release; until then see README.md and `make test`.' >&2; exit 1
+demo: install ## two jobs, a power cut and a machine that is woken: one minute, nothing else needed
+	@$(BIN)/accsd demo
+
+reference: install ## write docs/reference from the code
+	$(BIN)/python tools/make_reference.py
 
 format: install ## rewrite the code in the house format
 	$(BIN)/ruff format

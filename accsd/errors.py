@@ -17,7 +17,9 @@ decides by class and never by reading a message.
     └── Bug                         an invariant is violated: crash the role visibly
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+Place = tuple[str | int, ...]
 
 
 class AccsdError(Exception):
@@ -38,11 +40,20 @@ class ConfigError(UserError):
 
 
 class WorkflowInvalid(UserError):
-    """The user's workflow is wrong. `step` is the key of the step at fault, where one is."""
+    """The user's workflow is wrong. `step` is the key of the step at fault, where one is; `complaints` are all that were
+    found, each with its place in the document, for who can say the line."""
 
-    def __init__(self, message: str, *, step: str | None = None, hint: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        step: str | None = None,
+        hint: str | None = None,
+        complaints: Sequence[tuple[Place, str]] = (),
+    ) -> None:
         super().__init__(message, hint=hint)
         self.step: str | None = step
+        self.complaints: tuple[tuple[Place, str], ...] = tuple(complaints)
 
 
 class InvalidValue(UserError, ValueError):

@@ -31,7 +31,6 @@ class Status(StrEnum):
 class RoleState(StrEnum):
     RUNNING = "running"
     RESTARTING = "restarting"  # it crashed, or the world is away: it is tried again after a pause
-    STOPPED = "stopped"
 
 
 class ListenState(StrEnum):
@@ -50,6 +49,7 @@ class RoleHealth:
     last_pass: str | None = None  # what the last pass that did something did
     last_error: str | None = None
     last_error_at: datetime | None = None
+    obstacle: str | None = None  # what keeps it from its work now
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Health:
         """From now on it looks so often: the poll is rare while notifications arrive."""
         self._role(name).pass_every = pass_every
 
-    def role_passed(self, name: str, did: str | None = None) -> None:
+    def role_passed(self, name: str, did: str | None = None, *, obstacle: str | None = None) -> None:
         role = self._role(name)
         shown = role.shown
         role.alive_at = self.monotonic()
@@ -138,6 +138,7 @@ class Health:
             passes=shown.passes + 1,
             last_pass_at=self.now(),
             last_pass=_sentence(did) if did else shown.last_pass,
+            obstacle=_sentence(obstacle) if obstacle else None,
         )
 
     def role_failed(self, name: str, error: str, *, restarting: bool = True) -> None:
@@ -151,9 +152,14 @@ class Health:
             last_error_at=self.now(),
         )
 
-    def role_stopped(self, name: str) -> None:
+    def role_resumed(self, name: str) -> None:
+        """A role without passes runs again."""
         role = self._role(name)
-        role.shown = replace(role.shown, state=RoleState.STOPPED)
+        role.shown = replace(role.shown, state=RoleState.RUNNING)
+
+    def role_left(self, name: str) -> None:
+        """It was told to end, and is no role of this process any more."""
+        self._roles.pop(name, None)
 
     def listener(self, state: ListenState, reason: str | None = None) -> None:
         since = self._listener.since if self._listener.state is state else self.now()
@@ -206,12 +212,10 @@ class Health:
         match role.shown.state:
             case RoleState.RESTARTING:
                 return f"{name} is restarting: {role.shown.last_error}"
-            case RoleState.STOPPED:
-                return None if self._draining else f"{name} has stopped"
             case RoleState.RUNNING if role.pass_every is not None and silent > _OVERDUE * role.pass_every:
                 return f"{name} has made no pass for {silent}"
             case RoleState.RUNNING:
-                return None
+                return f"{name} takes no work: {role.shown.obstacle}" if role.shown.obstacle else None
 
     def _role(self, name: str) -> _Role:
         if name not in self._roles:

@@ -5,6 +5,7 @@ due, or until the poll. A role that serves (it owns children) runs until it is s
 away is tried again soon and costs nothing; a role that crashes is made anew after a growing pause. The others go on.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ from accsd.wakeup import Backoff, Wakeup, jittered
 # A database that comes back finds its daemons asking within a second.
 _OUTAGE_PAUSES = (timedelta(seconds=0.1), timedelta(seconds=1))
 _CRASH_PAUSES = (timedelta(seconds=1), timedelta(seconds=60))
+# A role that serves for so long is well.
+_HOLDS = timedelta(seconds=5)
 # The database's clock and ours run side by side: a little after the due time, rather than twice.
 _AFTER_DUE = timedelta(milliseconds=2)
 
@@ -42,6 +45,7 @@ class Observer(Protocol):
     def passed(self, role: str, done: Pass, took: timedelta) -> None: ...
     def away(self, role: str, error: Unavailable, pause: timedelta) -> None: ...
     def crashed(self, role: str, error: Exception, pause: timedelta) -> None: ...
+    def resumed(self, role: str) -> None: ...  # one that serves holds
     def stopped(self, role: str) -> None: ...
 
 
@@ -146,9 +150,11 @@ class Supervisor:
 
     async def _serve(self, role: ServingRole, post: Post, crashes: Backoff) -> None:
         began = time.monotonic()
+        well = asyncio.get_running_loop().call_later(_HOLDS.total_seconds(), self._observer.resumed, post.name)
         try:
             await post.serve(role)
         finally:
+            well.cancel()
             if time.monotonic() - began > _CRASH_PAUSES[1].total_seconds():
                 crashes.reset()  # it held for a while: this is a new accident
         if not post.is_left:

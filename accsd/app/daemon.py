@@ -15,7 +15,7 @@ import anyio
 from accsd import failpoints
 from accsd.app.node import NodeSide
 from accsd.app.observer import RoleObserver
-from accsd.app.services import compose_services, process_services
+from accsd.app.services import compose_services, discard_unserved, process_services
 from accsd.app.state import locked_state
 from accsd.db import Database, require_schema
 from accsd.db.listen import Hearing, HearingState, Listener
@@ -145,15 +145,18 @@ class Daemon:
         return timedelta(seconds=seconds)
 
     def _start_builder(self) -> None:
-        settings = self._settings
         posts = [
             Post("builder", lambda: Builder(self._db), poll=self._poll),
-            Post("cleanup", lambda: Cleanup(self._db, grace=settings.grace, metrics=self._metrics), poll=self._poll),
+            Post("cleanup", self._make_cleanup, poll=self._poll),
             Post("wake", self._make_waker, poll=self._poll),
         ]
         for post in posts:
             self._listener.subscribe(_BUILDER_CHANNEL, post.wakeup.set)
             self._supervisor.keep(post)
+
+    def _make_cleanup(self) -> Cleanup:
+        settings = self._settings
+        return Cleanup(self._db, lease=settings.lease, grace=settings.grace, metrics=self._metrics)
 
     def _make_waker(self) -> Waker:
         return Waker(self._db, self._settings.wake, lease=self._settings.lease, metrics=self._metrics)
@@ -171,6 +174,7 @@ class Daemon:
             attempts_folder=attempts,
             of_settings=lambda settings: process_services(settings, base=base, attempts=attempts),
             of_compose=compose_services,
+            discard=lambda settings, fence, service: discard_unserved(settings, attempts, fence, service),
             health=self._health,
             when_outdated=self._outdated,
             poll=self._poll,
@@ -241,4 +245,4 @@ class Daemon:
 
     async def _hurry_up(self, node: NodeSide) -> None:
         await self._hurry.wait()
-        node.attempts.hurry()
+        node.hurry()

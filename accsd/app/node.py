@@ -1,9 +1,12 @@
 """The agent's side of the daemon: everything that a node needs to serve its services, and the posts that run it."""
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+
+import anyio
 
 from accsd.db import Database, node_leaves
 from accsd.db.listen import CANCEL, Listener
@@ -11,7 +14,9 @@ from accsd.errors import AccsdError, SchemaMismatch
 from accsd.health import Health
 from accsd.log import bind_event_sink, get_logger
 from accsd.metrics import Metrics
+from accsd.model.fence import Fence
 from accsd.roles.agent import Agent
+from accsd.roles.leftovers import Leftovers
 from accsd.roles.offering import Offering
 from accsd.roles.outlook import Outlook
 from accsd.roles.presence import Offer, Presence
@@ -24,6 +29,7 @@ from accsd.work.lease import LeaseKeeper
 from accsd.work.reporting import Reporter
 from accsd.work.served import Served
 
+_AGENT = "agent:"
 _log = get_logger(component="node")
 
 
@@ -47,18 +53,23 @@ class NodeSide:
     attempts_folder: Path
     of_settings: Callable[[Settings], Mapping[str, Served]]
     of_compose: Callable[[Settings], Awaitable[Mapping[str, Served]]]
+    discard: Callable[[Settings, Fence, str], Awaitable[None]]
     when_outdated: Callable[[SchemaMismatch], None]
     poll: Callable[[], timedelta]
     health: Health
     attempts: Attempts = field(init=False)
     _agents: dict[str, _Kept] = field(default_factory=dict[str, _Kept])
+    _listened_to: set[str] = field(default_factory=set[str])
+    _patience: anyio.CancelScope = field(default_factory=anyio.CancelScope)  # with agents that end a pass
     _offer: Mapping[str, Served] | None = None
+    _is_offer_known: bool = False
     keeper: LeaseKeeper = field(init=False)
     reporter: Reporter = field(init=False)
     _presence: Presence = field(init=False)
     _presence_post: Post = field(init=False)
     _offering_post: Post = field(init=False)
     _outlook_post: Post = field(init=False)
+    _leftovers_post: Post = field(init=False)
     _bench: Workbench = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,6 +82,7 @@ class NodeSide:
             every=self.settings.heartbeat,
             metrics=self.metrics,
             when_resumed=self._look,
+            when_changed=self._count,
         )
         self.reporter = Reporter(self.db, owner=node)
         self._presence = Presence(
@@ -95,13 +107,16 @@ class NodeSide:
         self._presence_post = Post("presence", lambda: self._presence)
         self._offering_post = Post("offering", self._make_offering)
         self._outlook_post = Post("outlook", self._make_outlook, poll=self.poll)
+        self._leftovers_post = Post("leftovers", self._make_leftovers)
 
     def start(self) -> None:
         self.attempts_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         bind_event_sink(self.reporter.event)
+        self.supervisor.keep(Post("leases", lambda: self.keeper))
         self.supervisor.keep(Post("attempts", lambda: self.attempts))
         self.supervisor.keep(Post("reports", lambda: self.reporter))
         self.supervisor.keep(self._offering_post)
+        self.supervisor.keep(self._leftovers_post)
 
     async def reload(self, settings: Settings) -> None:
         """Services, their limits, labels and capacities are read anew; attempts under way go on as they are."""
@@ -112,9 +127,10 @@ class NodeSide:
         """No new claims; attempts may end, or are given back. Heartbeats go on until the last one has ended."""
         self._offering_post.leave()
         self._outlook_post.leave()
-        for kept in self._agents.values():
-            kept.post.leave()
-        await self.attempts.drain(grace)
+        self._leftovers_post.leave()
+        ends = time.monotonic() + grace.total_seconds()
+        await self._stop_claiming(grace)
+        await self.attempts.drain(timedelta(seconds=max(0.0, ends - time.monotonic())))
         bind_event_sink(None)
         await self._stop_heartbeat()
         try:
@@ -122,6 +138,19 @@ class NodeSide:
             await node_leaves(self.db, self.settings.node.name)
         except AccsdError as error:
             _log.warning("left_unsaid", error=str(error))
+
+    def hurry(self) -> None:
+        self._patience.cancel()
+        self.attempts.hurry()
+
+    async def _stop_claiming(self, grace: timedelta) -> None:
+        """A claim that is under way may bring tasks, which must be among those that end or are given back."""
+        agents = [post for post in self.supervisor.posts if post.name.startswith(_AGENT)]
+        for post in agents:
+            post.leave()
+        with self._patience, anyio.move_on_after(grace.total_seconds()):
+            for post in agents:
+                await post.ended()
 
     async def _stop_heartbeat(self) -> None:
         """Before the node says that it leaves: a heartbeat would say that it is back."""
@@ -146,7 +175,20 @@ class NodeSide:
             of_settings=lambda: self.of_settings(self.settings),
             of_compose=lambda: self.of_compose(self.settings),
             apply=self._apply,
+            when_known=self._know_offer,
         )
+
+    def _make_leftovers(self) -> Leftovers:
+        return Leftovers(
+            self._bench,
+            self.attempts,
+            served=lambda: self._agents.keys() if self._is_offer_known else None,
+            discard=lambda fence, service: self.discard(self.settings, fence, service),
+        )
+
+    def _know_offer(self) -> None:
+        self._is_offer_known = True
+        self._leftovers_post.wakeup.set()
 
     def _make_outlook(self) -> Outlook:
         return Outlook(
@@ -169,6 +211,8 @@ class NodeSide:
         )
 
     async def _apply(self, offered: Mapping[str, Served]) -> None:
+        if self._offering_post.is_left:
+            return  # the pass had begun before the drain
         self.metrics.know_services(offered)
         for name in self._agents.keys() - offered.keys():
             self._agents.pop(name).post.leave()
@@ -191,19 +235,23 @@ class NodeSide:
             kept.agent.update(served)
 
     def _add(self, served: Served) -> None:
-        post = Post(f"agent:{served.service}", lambda: self._make_agent(served.service))
+        post = Post(f"{_AGENT}{served.service}", lambda: self._make_agent(served.service))
         self._agents[served.service] = _Kept(post, served)
-        self.listener.subscribe(served.service, self._hear(post))
+        self._listen_to(served.service)
         self.supervisor.keep(post)
 
-    def _hear(self, post: Post) -> Callable[[str], None]:
+    def _listen_to(self, service: str) -> None:
+        """Once for ever: attempts go on, and may be cancelled, when their service is served no longer."""
+
         def heard(payload: str) -> None:
             if payload == CANCEL:
                 self.keeper.ask_now()
-            else:
-                post.wakeup.set()
+            elif service in self._agents:
+                self._agents[service].post.wakeup.set()
 
-        return heard
+        if service not in self._listened_to:
+            self._listened_to.add(service)
+            self.listener.subscribe(service, heard)
 
     def _make_agent(self, service: str) -> Agent:
         kept = self._agents[service]

@@ -23,11 +23,9 @@ class RoleObserver:
             self._metrics.know_roles([role])
 
     def passed(self, role: str, done: Pass, took: timedelta) -> None:
-        self._health.role_passed(role, done.did)
+        self._health.role_passed(role, done.did, obstacle=done.obstacle)
         self._metrics.passed(role, worked=done.did is not None)
-        if role in self._away:
-            self._away.discard(role)
-            _log.info("role_back", role=role)
+        self._said_to_be_back(role)
         if done.did:
             _log.info("pass", role=role, did=done.did, took_ms=round(took.total_seconds() * 1000, 1))
 
@@ -48,5 +46,14 @@ class RoleObserver:
         again_in = round(pause.total_seconds(), 1)
         _log.error("role_crashed", role=role, error=str(error), hint=hint, again_in=again_in, exc_info=error)
 
+    def resumed(self, role: str) -> None:
+        self._health.role_resumed(role)
+        self._said_to_be_back(role)
+
     def stopped(self, role: str) -> None:
-        self._health.role_stopped(role)
+        self._health.role_left(role)
+
+    def _said_to_be_back(self, role: str) -> None:
+        if role in self._away:
+            self._away.discard(role)
+            _log.info("role_back", role=role)

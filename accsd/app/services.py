@@ -4,9 +4,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from accsd.log import get_logger
-from accsd.runners.compose import Docker, Project, compose_file, compose_runner, declared_services
+from accsd.model.fence import Fence
+from accsd.runners.compose import (
+    Docker,
+    Project,
+    compose_file,
+    compose_runner,
+    declared_services,
+    remove_container,
+)
 from accsd.runners.process import ProcessRunner
-from accsd.settings import Settings, environment
+from accsd.settings import Service, Settings, environment
 from accsd.work.served import Served
 
 _log = get_logger(component="services")
@@ -27,6 +35,14 @@ def process_services(settings: Settings, *, base: Path, attempts: Path) -> dict[
         for name, service in settings.services.items()
         if service.runner == "process" and _may_run_here(service.requires, settings.node.labels)
     }
+
+
+async def discard_unserved(settings: Settings, attempts: Path, key: Fence, service: str) -> None:
+    """What is left of an attempt whose service is not served here any more, whichever runner had started it."""
+    command = Service(runner="process", command=["true"])  # it is not executed
+    await ProcessRunner(service, command, base=attempts, attempts=attempts).discard(key, None)
+    if settings.compose.file is not None:
+        await remove_container(Docker(environment()), settings.node.name, service, key)
 
 
 def _may_run_here(requires: Mapping[str, object], labels: Mapping[str, object]) -> bool:

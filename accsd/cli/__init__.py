@@ -47,12 +47,12 @@ class _LazyGroup(click.Group):
 
 def _exit_code(error: Exception) -> int:
     """0 ok, 1 the work failed, 2 usage, 3 not found, 4 unreachable, 5 timeout."""
-    from accsd.errors import ConfigError, NotFound, Unavailable
+    from accsd.errors import ConfigError, InvalidValue, NotFound, Unavailable
 
     if isinstance(error.__cause__, TimeoutError):
         return 5
     match error:
-        case ConfigError():
+        case ConfigError() | InvalidValue():
             return 2
         case NotFound():
             return 3

@@ -1,4 +1,4 @@
-"""What people ask: jobs, their tasks, attempts and events, dead letters. Read only, never locks, and never the whole of a
+"""What people ask: jobs, their tasks, dead letters. Read only, never locks, and never the whole of a
 large table unasked: no index covers a status, because that would cost every transition a HOT update.
 
 Ages and durations are counted by the database, whose clock stamped the times.
@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from accsd.db.pool import Database, Record
+from accsd.db.pool import Database
 from accsd.errors import NotFound
 
 # A filter that few jobs pass stops here: about 0.1 s. The oldest open jobs are found by the narrow tables in any case.
@@ -29,13 +29,13 @@ async def clock(db: Database) -> datetime:
 
 async def job_ids_like(db: Database, beginning: str, *, limit: int) -> list[UUID]:
     """Jobs whose id, or whose last block, begins so; newest first. The last block is random, so all ids are read (an
-    index-only scan: 0.2 s for a million); what is longer than it can only be the front."""
+    index-only scan: 0.3 s for a million); what is longer than it can only be the front."""
     rows = await db.fetch(
-        """SELECT id FROM (
-             SELECT id FROM public.jobs WHERE id BETWEEN $1 AND $2
-             UNION
-             SELECT id FROM public.jobs WHERE $3::text IS NOT NULL AND starts_with(right(id::text, 12), $3)) found
-            ORDER BY id DESC LIMIT $4""",
+        """(SELECT id FROM public.jobs WHERE id BETWEEN $1 AND $2 ORDER BY id DESC LIMIT $4)
+           UNION
+           (SELECT id FROM public.jobs WHERE $3::text IS NOT NULL AND starts_with(right(id::text, 12), $3)
+             ORDER BY id DESC LIMIT $4)
+           ORDER BY id DESC LIMIT $4""",
         *_range(beginning),
         beginning if len(beginning) <= _BLOCK and "-" not in beginning else None,
         limit,
@@ -129,7 +129,7 @@ _JOB_COLUMNS: Final = """
 _NEWEST: Final = "SELECT * FROM public.jobs ORDER BY order_seq DESC LIMIT $5"
 # Jobs in motion have a row in a narrow table: those that wait longest are found there, however many came after them.
 _IN_MOTION: Final = f"""
-    SELECT * FROM public.jobs WHERE id IN (
+    SELECT * FROM public.jobs WHERE status = ANY ($1) AND id IN (
       (SELECT job_id FROM accs.pending_jobs ORDER BY job_id LIMIT {_OPEN_SCAN})
       UNION ALL SELECT job_id FROM accs.live
       UNION ALL SELECT t.job_id FROM (SELECT task_id FROM accs.waiting ORDER BY task_id LIMIT {_OPEN_SCAN}) o
@@ -138,10 +138,11 @@ _IN_MOTION: Final = f"""
 
 async def jobs(db: Database, asked: JobFilter) -> list[JobRow]:
     """Newest first."""
-    source = f"({_NEWEST}) UNION ({_IN_MOTION})" if asked.is_open else _NEWEST
+    newest = f"SELECT * FROM ({_NEWEST}) n WHERE cardinality($1::text[]) = 0 OR status = ANY ($1)"
+    source = f"({newest}) UNION ({_IN_MOTION})" if asked.is_open else newest
     rows = await db.fetch(
         f"""SELECT {_JOB_COLUMNS} FROM ({source}) j JOIN public.workflows w ON w.id = j.workflow_id
-             WHERE (cardinality($1::text[]) = 0 OR j.status = ANY ($1)) AND ($2::text IS NULL OR w.name = $2)
+             WHERE ($2::text IS NULL OR w.name = $2)
                AND ($3::timestamptz IS NULL OR j.created_at >= $3)
              ORDER BY j.order_seq DESC LIMIT $4""",
         list(asked.statuses),
@@ -224,86 +225,41 @@ async def tasks_of(db: Database, job_id: UUID) -> list[TaskRow]:
     return [TaskRow(**row) for row in rows]
 
 
-# Events
+# Dead letters
 
 
 @dataclass(frozen=True, slots=True)
-class EventRow:
-    """One line of a timeline. `since` counts from the job's submission."""
+class DeadLetterRow:
+    """A task that ended in error. It is open until it is redriven or dismissed."""
 
     id: int
-    ts: datetime
-    since: timedelta
-    job_task_id: UUID | None
-    task_key: str | None
-    attempt_id: int | None
-    source: str
-    level: str
-    type: str
-    message: str | None
-    data: Any
-
-
-_EVENTS: Final = """
-    SELECT e.id, e.ts, e.ts - j.created_at AS since, e.job_task_id, t.task_key, e.attempt_id, e.source, e.level, e.type,
-           e.message, e.data
-      FROM public.task_events e JOIN public.jobs j ON j.id = e.job_id LEFT JOIN public.job_tasks t ON t.id = e.job_task_id
-     WHERE e.job_id = $1 """
-
-
-async def newest_events(db: Database, job_id: UUID, limit: int) -> list[EventRow]:
-    """The last ones, in the order in which they happened. Along task_events_job."""
-    rows = await db.fetch(f"{_EVENTS} ORDER BY e.ts DESC, e.id DESC LIMIT $2", job_id, limit, repeatable=True)
-    return [EventRow(**row) for row in reversed(rows)]
-
-
-async def events_from(db: Database, job_id: UUID, since: datetime, seen: Sequence[int], limit: int) -> list[EventRow]:
-    """Those of a moment and later that are not among `seen`. By time, because that is what the index and the partitions
-    know; ids alone would miss an event whose transaction began earlier and ended later."""
-    rows = await db.fetch(
-        f"{_EVENTS} AND e.ts >= $2 AND e.id <> ALL ($3) ORDER BY e.ts, e.id LIMIT $4",
-        job_id,
-        since,
-        list(seen),
-        limit,
-        repeatable=True,
-    )
-    return [EventRow(**row) for row in rows]
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptRow:
-    """One try at one step, as its events tell it. `outcome` is done, error, released, lost or cancelled; None: it runs."""
-
+    job_id: UUID
+    workflow: str
     task_key: str
-    attempt_id: int
-    node: str | None
-    claimed_at: datetime
-    ended_at: datetime | None
-    took: timedelta
-    outcome: str | None
+    service: str
+    reason: str
     error_code: str | None
-    message: str | None
+    error_message: str | None
+    created_at: datetime
+    age: timedelta
+    redriven_at: datetime | None
+    dismissed_at: datetime | None
 
 
-async def attempts_of(db: Database, job_id: UUID, limit: int) -> list[AttemptRow]:
-    """The newest ones, in the order of their claims."""
-    rows: Sequence[Record] = await db.fetch(
-        """SELECT * FROM (
-             SELECT t.task_key, c.attempt_id, c.data ->> 'node' AS node, c.ts AS claimed_at, e.ts AS ended_at,
-                    coalesce(e.ts, accs.clock()) - c.ts AS took,
-                    CASE WHEN e.id IS NOT NULL THEN coalesce(e.data ->> 'outcome', e.data ->> 'to') END AS outcome,
-                    e.data ->> 'error_code' AS error_code, CASE WHEN e.data ->> 'outcome' IS NOT NULL THEN e.message END AS message
-               FROM public.task_events c JOIN public.job_tasks t ON t.id = c.job_task_id
-               LEFT JOIN LATERAL (
-                 SELECT e.id, e.ts, e.data, e.message FROM public.task_events e
-                  WHERE e.job_task_id = c.job_task_id AND e.attempt_id = c.attempt_id AND e.ts >= c.ts AND e.type IN ('status', 'retry')
-                    AND e.data ->> 'to' NOT IN ('starting', 'running') ORDER BY e.ts, e.id LIMIT 1) e ON true
-              WHERE c.job_id = $1 AND c.type = 'status' AND c.data ->> 'to' = 'starting'
-              ORDER BY c.ts DESC, c.id DESC LIMIT $2) newest
-            ORDER BY claimed_at, attempt_id""",
-        job_id,
+async def dead_letters(
+    db: Database, *, service: str | None = None, settled: bool = False, limit: int = 100
+) -> list[DeadLetterRow]:
+    """Newest first; the open ones, along dead_letters_open, or all of them."""
+    rows = await db.fetch(
+        f"""SELECT d.id, d.job_id, w.name AS workflow, t.task_key, d.service_name AS service, d.reason, d.error_code,
+                   d.error_message, d.created_at, accs.clock() - d.created_at AS age, d.redriven_at, d.dismissed_at
+              FROM public.dead_letters d JOIN public.job_tasks t ON t.id = d.job_task_id
+              JOIN public.jobs j ON j.id = d.job_id JOIN public.workflows w ON w.id = j.workflow_id
+             WHERE {"true" if settled else "d.redriven_at IS NULL AND d.dismissed_at IS NULL"}
+               AND ($1::text IS NULL OR d.service_name = $1)
+             ORDER BY d.id DESC LIMIT $2""",
+        service,
         limit,
         repeatable=True,
     )
-    return [AttemptRow(**row) for row in rows]
+    return [DeadLetterRow(**row) for row in rows]

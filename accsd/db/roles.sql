@@ -28,6 +28,7 @@ BEGIN
 
   FOREACH v_role IN ARRAY ARRAY['accs_scheduler', 'accs_api', 'accs_reader'] LOOP
     EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA public, accs TO %I', v_role);
+    EXECUTE format('GRANT EXECUTE ON FUNCTION accs.why TO %I', v_role);
   END LOOP;
 
   -- what an agent may call

@@ -40,9 +40,9 @@ async def claim_wake(db: Database, node: str, try_id: UUID, *, retry: timedelta)
 
 
 async def record_wake(
-    db: Database, node: str, try_id: UUID, *, ok: bool, job_id: UUID, message: str, data: Mapping[str, Any]
+    db: Database, node: str, try_id: UUID, *, ok: bool, job_id: UUID | None, message: str, data: Mapping[str, Any]
 ) -> None:
-    """How the try ended, as an event of the job that wanted the node; without secrets."""
+    """How the try ended, as an event of the job that wanted the node (None: a person did); without secrets."""
     await db.fetch(
         "SELECT accs.record_wake($1, $2, $3, $4, $5, $6)",
         node,

@@ -119,7 +119,10 @@ def _refusal(document: Any, found: list[Problem]) -> WorkflowInvalid:
     shown = "; ".join(sentences[:_PROBLEMS_SHOWN])
     if len(sentences) > _PROBLEMS_SHOWN:
         shown += f"; and {len(sentences) - _PROBLEMS_SHOWN} more"
-    return WorkflowInvalid(f"{_title(document)}: {shown}", step=_step_key(document, found[0]))
+    complaints = [(problem.place, sentence) for problem, sentence in zip(found, sentences, strict=True)]
+    return WorkflowInvalid(
+        f"{_title(document)}: {shown}", step=_step_key(document, found[0]), complaints=complaints
+    )
 
 
 def _title(document: Any) -> str:

@@ -7,6 +7,7 @@ started; what left nothing behind is given back; and whatever is here without a 
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 from accsd import failpoints
@@ -23,6 +24,8 @@ from accsd.work.served import Served
 
 _SICK = (timedelta(seconds=2), timedelta(seconds=60))
 _RECHECK = timedelta(seconds=5)
+# A container may appear so long after the command that was to start it has died.
+_LATE = timedelta(seconds=5)
 _NAMED = 5
 
 
@@ -45,6 +48,7 @@ class Agent:
         self._register: Callable[[], Awaitable[None]] = register
         self._log = get_logger(role=f"agent:{served.service}", service=served.service)
         self._is_settled: bool = False
+        self._settle_again_at: float | None = None  # monotonic
         self._active_at: float = time.monotonic()
         self._is_resting: bool = False
         self._sickness: Backoff = Backoff(*_SICK)
@@ -57,10 +61,19 @@ class Agent:
         self._wake()
 
     async def run_once(self) -> Pass:
+        done = await self._look()
+        if self._settle_again_at is None:
+            return done
+        until = timedelta(seconds=max(0.0, self._settle_again_at - time.monotonic()))
+        return replace(done, next_due=min(until, done.next_due or until))
+
+    async def _look(self) -> Pass:
         if not self._is_registered() or not self._attempts.is_open:
             return Pass()  # who registers the node wakes us
         if problem := await self._runner_problem():
             return self._waiting(problem)
+        if self._settle_again_at is not None and time.monotonic() >= self._settle_again_at:
+            self._settle_again_at, self._is_settled = None, False
         if not self._is_settled:
             return await self._settle()
         if obstacle := self._obstacle():
@@ -96,7 +109,7 @@ class Agent:
             self._said = obstacle.partition(";")[0]
             self._log.warning("no_claims", reason=obstacle)
         left = timedelta(seconds=max(0.05, self._well_at - time.monotonic()))
-        return Pass(next_due=left if self._well_at > time.monotonic() else _RECHECK)
+        return Pass(next_due=left if self._well_at > time.monotonic() else _RECHECK, obstacle=obstacle)
 
     async def _claim(self, free: int) -> list[tuple[ClaimedTask, float]]:
         granted = time.monotonic()
@@ -120,9 +133,7 @@ class Agent:
     def _start(self, task: ClaimedTask, *, granted: float, adopted: bool = False) -> None:
         self._active_at = time.monotonic()
         self._is_resting = False
-        attempt = Attempt(
-            task, self._served, self._bench, granted=granted, adopted=adopted, when_decided=self._decided
-        )
+        attempt = Attempt(task, self._served, self._bench, granted=granted, adopted=adopted, when_decided=self._decided)
         self._attempts.start(attempt, self._ended)
 
     def _decided(self, attempt: Attempt) -> None:
@@ -136,6 +147,8 @@ class Agent:
         self._active_at = time.monotonic()
         if attempt.left_something:
             self._is_settled = False
+        if attempt.was_infrastructure or attempt.start_was_cut:
+            self._settle_again_at = time.monotonic() + _LATE.total_seconds()
         self._wake()
 
     def _under_way(self) -> int:
@@ -150,29 +163,29 @@ class Agent:
         here = set(await runner.survivors())
         granted = time.monotonic()
         held = await adopt_tasks(bench.db, owner=bench.node, node=bench.node, lease=bench.keeper.length)
-        of_service = (task for task in held if task.service_name == self._served.service)
-        ours = {task.fence: task for task in of_service if task.fence not in under_way}
-        done = [self._take_up(key, task, key in here, granted) for key, task in ours.items()]
-        await self._give_back([task for task, kept in done if not kept])
+        under_way |= self._attempts.fences()  # the service's last agent may have been at a claim when it was left
+        ours = [each for each in held if each.service_name == self._served.service and each.fence not in under_way]
+        kept = {task.fence for task in ours if self._take_up(task, task.fence in here, granted)}
         # A folder without an envelope may be that of another service's attempt, which has only just begun.
-        known = ours.keys() | under_way | self._attempts.fences()
+        known = under_way | self._attempts.fences()
         removed = await self._remove((here | bench.folders_of(self._served.service)) - known)
+        lost = [task.fence for task in ours if task.fence not in kept]
+        await self._give_back(lost)  # now that nobody can be at work at them
         self._is_settled = True
-        kept = sum(kept for _, kept in done)
-        said = {"taken up again": kept, "given back": len(done) - kept, "removed": removed}
+        said = {"taken up again": len(kept), "given back": len(lost), "removed": removed}
         return Pass(did=", ".join(f"{n} attempts {what}" for what, n in said.items() if n) or None, more=True)
 
-    def _take_up(self, key: Fence, task: ClaimedTask, is_here: bool, granted: float) -> tuple[ClaimedTask, bool]:
-        never_started = task.status == "starting" and not self._bench.folder(key).exists()
+    def _take_up(self, task: ClaimedTask, is_here: bool, granted: float) -> bool:
+        never_started = task.status == "starting" and not self._bench.folder(task.fence).exists()
         if is_here or never_started:
             self._start(task, granted=granted, adopted=not never_started)
-        return task, is_here or never_started
+        return is_here or never_started
 
-    async def _give_back(self, tasks: list[ClaimedTask]) -> None:
-        if tasks:
+    async def _give_back(self, lost: list[Fence]) -> None:
+        if lost:
             await release_tasks(
                 self._bench.db,
-                [task.fence for task in tasks],
+                lost,
                 owner=self._bench.node,
                 reason=f"the agent on {self._bench.node} was restarted and nothing is left of the attempt",
                 lost=True,

@@ -32,8 +32,9 @@ class _Chore:
 class Cleanup:
     """Several may run at once: every verb looks again under its locks."""
 
-    def __init__(self, db: Database, *, grace: timedelta, metrics: Metrics) -> None:
+    def __init__(self, db: Database, *, lease: timedelta, grace: timedelta, metrics: Metrics) -> None:
         self._db: Database = db
+        self._lease: timedelta = lease
         self._grace: timedelta = grace
         self._metrics: Metrics = metrics
         now = time.monotonic()
@@ -86,8 +87,8 @@ class Cleanup:
 
     async def _next_due(self) -> timedelta:
         chore = timedelta(seconds=max(0.0, min(chore.due for chore in self._chores) - time.monotonic()))
-        lease = (await builder_outlook(self._db)).next_lease
-        if lease is None:
-            return chore
+        known = (await builder_outlook(self._db)).next_lease
+        # Nobody tells us of a claim, but a lease that is given from now on ends no sooner than this.
+        ends = self._lease if known is None else min(known, self._lease)
         # one that has run out and was not taken is locked by somebody: not at once again
-        return min(chore, max(lease + self._grace, timedelta(milliseconds=100)))
+        return min(chore, max(ends + self._grace, timedelta(milliseconds=100)))

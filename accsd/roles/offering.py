@@ -23,10 +23,12 @@ class Offering:
         of_settings: Callable[[], Mapping[str, Served]],
         of_compose: Callable[[], Awaitable[Mapping[str, Served]]],
         apply: Callable[[Mapping[str, Served]], Awaitable[None]],
+        when_known: Callable[[], None] = lambda: None,  # all of it was applied
     ) -> None:
         self._of_settings: Callable[[], Mapping[str, Served]] = of_settings
         self._of_compose: Callable[[], Awaitable[Mapping[str, Served]]] = of_compose
         self._apply: Callable[[Mapping[str, Served]], Awaitable[None]] = apply
+        self._when_known: Callable[[], None] = when_known
         self._labelled: Mapping[str, Served] = {}
         self._said: str | None = None
 
@@ -40,6 +42,7 @@ class Offering:
             return Pass(next_due=_AGAIN)
         self._said = None
         await self._apply({**plain, **self._labelled})
+        self._when_known()
         names = ", ".join(sorted({*plain, *self._labelled})) or "no service"
         return Pass(did=f"serving {names}")
 

@@ -28,7 +28,7 @@ from accsd.errors import (
     DockerUnavailable,
     StorageUnavailable,
 )
-from accsd.log import get_logger
+from accsd.log import get_logger, redact
 from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
 from accsd.runners.base import Execution, Launch
@@ -254,11 +254,11 @@ class Attempt:
             case Success():
                 return await finish_tasks(db, [Done(self.fence, verdict.results)], owner=owner, backoff_base=base)
             case Failure():
-                failed = Failed(self.fence, verdict.code, verdict.message, verdict.permanent)
+                failed = Failed(self.fence, verdict.code, redact(verdict.message), verdict.permanent)
                 return await finish_tasks(db, [failed], owner=owner, backoff_base=base)
             case Infrastructure():
                 return await release_tasks(
-                    db, [self.fence], owner=owner, reason=verdict.message, lost=True, code=verdict.code
+                    db, [self.fence], owner=owner, reason=redact(verdict.message), lost=True, code=verdict.code
                 )
             case GivenBack():
                 return await release_tasks(db, [self.fence], owner=owner, reason=verdict.reason)

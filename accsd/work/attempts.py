@@ -57,16 +57,23 @@ class Attempts:
         self._group.start_soon(self._run, attempt, when_ended, name=f"attempt {attempt.fence}")
 
     async def _run(self, attempt: Attempt, when_ended: Callable[[Attempt], None]) -> None:
+        """A bug in one attempt, or in whoever hears of its end, must not end the others."""
         try:
             await attempt.run()
-        except Exception as error:  # noqa: BLE001 - a bug in one attempt must not end the others
+        except Exception as error:  # noqa: BLE001 - see above
             attempt.left_something = True
-            _log.error("attempt_crashed", attempt=str(attempt.fence), service=attempt.service, exc_info=error)
+            self._tell_bug(attempt, error)
         finally:
             self._under_way.pop(attempt.fence, None)
             self._changed.set()
             self._when_changed()
-            when_ended(attempt)
+            try:
+                when_ended(attempt)
+            except Exception as error:  # noqa: BLE001 - see above
+                self._tell_bug(attempt, error)
+
+    def _tell_bug(self, attempt: Attempt, error: Exception) -> None:
+        _log.error("attempt_crashed", attempt=str(attempt.fence), service=attempt.service, exc_info=error)
 
     async def drain(self, grace: timedelta) -> None:
         """Waits until all have ended, for `grace` at most; what runs then is stopped and given back."""

@@ -35,12 +35,17 @@ class Workbench:
 
     def folders_of(self, service: str) -> set[Fence]:
         """The attempts of a service that have a folder here; one that cannot be read belongs to whoever asks."""
-        found: set[Fence] = set()
+        return {fence for fence, name in self._folders().items() if name in (service, None)}
+
+    def services_of_folders(self) -> dict[Fence, str]:
+        """Of those that can be read."""
+        return {fence: name for fence, name in self._folders().items() if name is not None}
+
+    def _folders(self) -> dict[Fence, str | None]:
+        found: dict[Fence, str | None] = {}
         for folder in self.attempts_folder.iterdir():
             with suppress(ValueError):
-                fence = Fence.parse(folder.name)
-                if _service_of(folder) in (service, None):
-                    found.add(fence)
+                found[Fence.parse(folder.name)] = _service_of(folder)
         return found
 
     def disk_problem(self) -> str | None:

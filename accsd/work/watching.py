@@ -15,8 +15,8 @@ from anyio.abc import TaskGroup
 from accsd import failpoints
 from accsd.db import ClaimedTask, TaskEvent, record_task_artifact
 from accsd.db import Verdict as Said
-from accsd.errors import AttemptFailed, DatabaseUnavailable, StorageUnavailable, VerbRefused
-from accsd.log import get_logger
+from accsd.errors import AccsdError, AttemptFailed, ConfigError, DatabaseUnavailable, StorageUnavailable, VerbRefused
+from accsd.log import get_logger, redact
 from accsd.model.outcome import ErrorCode
 from accsd.model.state import ArtifactKind, EventType, Level
 from accsd.runners.base import TASK_FILE, Ending, Execution, Launch, Output
@@ -53,6 +53,8 @@ _EVENTS: Final = 1000
 _UPLOADS: Final = 4
 _LOG_PATIENCE: Final = timedelta(seconds=20)
 _AGAIN: Final = (timedelta(seconds=0.5), timedelta(seconds=5))
+# A log can wait for all of them, also for a person who corrects the store's keys.
+_STORE_PROBLEMS: Final = (StorageUnavailable, ConfigError, DatabaseUnavailable, TimeoutError)
 
 
 class Watching:
@@ -68,6 +70,7 @@ class Watching:
         self._hearing: Hearing = Hearing(Expected(task.job_id, task.attempt_id), self._tasklog)
         self._events_left: int = _EVENTS
         self._stopped: Failure | Infrastructure | None = None
+        self._has_ended: bool = False
         self._is_cut_off: bool = False  # it wrote too much, and nothing more of it is heard
         self._group: TaskGroup = anyio.create_task_group()
 
@@ -95,6 +98,7 @@ class Watching:
             except Exception as raised:  # noqa: BLE001 - raised again below
                 error = raised
             self._group.cancel_scope.cancel()
+        self._has_ended = True
         if error is not None:
             raise error
         assert ending is not None
@@ -146,7 +150,7 @@ class Watching:
             self._event(Level.INFO, EventType.LOG, f"more than {_EVENTS} lines: the rest is in the log only")
 
     def _event(self, level: Level, kind: str, message: str, data: object = None) -> None:
-        self._bench.reporter.event(TaskEvent(self._task.fence, message, level, kind, data))
+        self._bench.reporter.event(TaskEvent(self._task.fence, redact(message), level, kind, data))
 
     # Its limits
 
@@ -155,7 +159,18 @@ class Watching:
         if self._stopped is None:
             self._stopped = verdict
             _log.warning("stopping", code=verdict.code, reason=verdict.message)
-            self._group.start_soon(self._execution.stop, grace)
+            if not self._has_ended:
+                self._group.start_soon(self._end_it, grace)
+
+    async def _end_it(self, grace: timedelta) -> None:
+        """An engine that does not answer now must not turn the reason into a loss."""
+        pauses = Backoff(*_AGAIN)
+        while True:
+            try:
+                return await self._execution.stop(grace)
+            except (AccsdError, OSError) as error:
+                _log.warning("not_stopped", error=str(error) or type(error).__name__)
+                await anyio.sleep(pauses.next().total_seconds())
 
     async def _keep_time(self) -> None:
         limit = self._task.timeout or self._served.timeout
@@ -190,7 +205,7 @@ class Watching:
             except AttemptFailed as failed:
                 self._stop(Infrastructure(ErrorCode(failed.code), failed.message), timedelta(0))
                 return
-            except (StorageUnavailable, DatabaseUnavailable, TimeoutError) as error:
+            except _STORE_PROBLEMS as error:
                 _log.warning("log_waits", error=str(error))
                 await anyio.sleep(pauses.next().total_seconds())
 
@@ -202,7 +217,7 @@ class Watching:
             while self._tasklog.unshipped:
                 try:
                     await self._tasklog.ship_all(self._ship)
-                except (StorageUnavailable, DatabaseUnavailable, TimeoutError) as error:
+                except _STORE_PROBLEMS as error:
                     _log.warning("log_waits", error=str(error))
                     await anyio.sleep(pauses.next().total_seconds())
         if self._tasklog.unshipped:

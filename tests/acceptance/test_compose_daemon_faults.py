@@ -132,7 +132,10 @@ async def test_a_container_that_appears_after_its_attempt_was_given_back_is_remo
         starting = await eventually(lambda: clis_of(accsd, "compose", "run"), within=30, interval=0.001)
         os.kill(starting[0], signal.SIGKILL)
         accsd.wait_for("ended", code="engine_unavailable")
-        late = _created_late(node, (await tasks_of(conn, job))["run"]["id"])
+        task = (await tasks_of(conn, job))["run"]["id"]
+        folder = node.folder / "state" / node.name / "attempts" / f"{task}.1"
+        await eventually(lambda: not folder.exists(), within=20, what="its clean-up")
+        late = _created_late(node, task)
         await eventually(lambda: late not in node.ours(), within=30, interval=0.1, what="the removal of the late one")
         await node.began("run", attempt=2)
         node.go.touch()

@@ -110,11 +110,11 @@ async def test_a_bug_at_the_end_of_an_attempt_does_not_hold_its_task_until_the_l
     broken = {"ACC_FAILPOINTS": "finish.sent:raise"}
     with daemon.running(tmp_path, db_url, config=toml_service("render", EVERYTHING), environ=broken) as accsd:
         job = await submit(conn, step("a"), options={"note": str(tmp_path / "notes")})
-        accsd.wait_for("attempt_crashed")
         await eventually(lambda: is_status(conn, job, "done"), within=15)
+        assert len(accsd.log("attempt_failed_here")) == 1
         await eventually(lambda: not folders(tmp_path), within=10)
         assert await processes_left(conn) == []
-    assert len(notes(tmp_path / "notes")) == 1, "it was taken up again, and not repeated"
+    assert (await task(conn, job))["lost"] == 1
 
 
 async def test_health_counts_the_leases_that_are_held(tmp_path: Path, db_url: str, conn: Connection):

@@ -27,7 +27,10 @@ RULE_BREAKERS: dict[str, tuple[str, str | None, dict[str, Any]]] = {
     "numbers": (hostile.NUMBERS, "result_too_large", {}),
     "forged-attempt": (hostile.FORGED_ATTEMPT, "protocol_error", {"stop_grace": "300ms"}),
     "forged-job": (hostile.FORGED_JOB, "protocol_error", {}),
+    "vandal": (hostile.VANDAL, "worker_lost", {}),
+    "patricide": (hostile.PATRICIDE, "worker_lost", {}),
 }
+ONE_LOSS_IS_ENOUGH = "CREATE OR REPLACE FUNCTION accs.max_lost() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1'"
 ABSENT = '[services.absent]\nrunner = "process"\ncommand = ["no-such-command-anywhere"]\n'
 
 
@@ -37,6 +40,7 @@ def services(table: dict[str, tuple[str, str | None, dict[str, Any]]]) -> str:
 
 async def test_each_ends_with_its_own_error_code(tmp_path: Path, db_url: str, conn: Connection):
     note = tmp_path / "notes"
+    await conn.execute(ONE_LOSS_IS_ENOUGH)
     victim = toml_service("victim", WAIT)
     async with beside_a_good_one(tmp_path, db_url, conn, services(RULE_BREAKERS) + ABSENT + victim):
         options = {"note": str(note), "go": str(tmp_path / "never")}
@@ -50,7 +54,8 @@ async def test_each_ends_with_its_own_error_code(tmp_path: Path, db_url: str, co
     expected = {name: code for name, (_, code, _) in RULE_BREAKERS.items()}
     codes = {name: row["error_code"] for name, row in ended.items()}
     assert codes == {**expected, "absent": "start_failed", "victim": "killed"}
-    assert {row["attempt"] for name, row in ended.items() if name != "closer"} == {1}
+    unspent = {name for name, row in ended.items() if row["attempt"] == 0}
+    assert unspent == {"closer", "vandal", "patricide"}, "what cannot be known is not counted against a task"
     assert ended["closer"]["results"] == {"closed": True}
 
 
@@ -69,8 +74,8 @@ async def test_a_flood_is_cut_off_long_before_it_has_filled_the_disk(tmp_path: P
     """Also one of tiny lines, which are written a thousand times faster than they can be read."""
     config = (
         toml_service("wide", hostile.floods(b"x" * 79 + b"\n", GIB), **{"limits.output": "20m"})
-        + toml_service("tiny", hostile.floods(b"y\n", 4 * GIB))
-        + toml_service("empty", hostile.floods(b"\n", 4 * 1024 * 1024))
+        + toml_service("tiny", hostile.floods(b"y\n", GIB))
+        + toml_service("empty", hostile.floods(b"\n", 512 * 1024))
         + toml_service("endless", hostile.floods(b"x", 10 * 1024 * 1024) + "print()\nprint('after it')\n")
     )
     async with beside_a_good_one(tmp_path, db_url, conn, config):

@@ -42,6 +42,7 @@ async def test_a_lease_is_extended_for_as_long_as_it_is_held(db_url: str, conn: 
         keeper = keeper_of(db)
         with keeper.holding(fence, granted=time.monotonic()) as lease:
             group.start_soon(keeper.serve)
+            group.start_soon(keeper.beat_on)
 
             async def extended() -> bool:
                 return await lease_left(conn, fence) > timedelta(seconds=4)
@@ -76,6 +77,7 @@ async def test_a_cancelled_task_loses_its_lease_as_soon_as_somebody_asks(db_url:
         keeper = keeper_of(db, every=timedelta(hours=1))
         with keeper.holding(fence, granted=time.monotonic()) as lease:
             group.start_soon(keeper.serve)
+            group.start_soon(keeper.beat_on)
             await eventually(lambda: conn.fetchval("SELECT awake_state = 'awake' FROM nodes"))
             await cancel_jobs(db, [await conn.fetchval("SELECT job_id FROM job_tasks")])
             keeper.ask_now()
@@ -101,6 +103,7 @@ async def test_a_lease_that_cannot_be_kept_is_lost_before_it_ends(server: TestSe
         with keeper.holding(fence, granted=time.monotonic()) as lease:
             cable.fall_silent()
             group.start_soon(keeper.serve)
+            group.start_soon(keeper.beat_on)
             with anyio.fail_after(5):
                 await lease.gone.wait()
             assert lease.reason == "not_kept_in_time"
@@ -120,6 +123,7 @@ async def test_after_a_pause_leases_are_asked_about_before_anything_else(
         )
         with keeper.holding(fence, granted=time.monotonic()) as lease:
             group.start_soon(keeper.serve)
+            group.start_soon(keeper.beat_on)
             await eventually(lambda: conn.fetchval("SELECT awake_state = 'awake' FROM nodes"))
             # The machine sleeps for an hour: its task is taken back meanwhile, and it is told so when it wakes.
             await conn.execute("UPDATE accs.test_clock SET shift = '1 hour'")

@@ -191,8 +191,9 @@ class ComposeNode:
 
     def close(self) -> None:
         """All that bears the project's label, and the neighbours."""
-        found = self.docker("ps", "-aq", "--no-trunc", "--filter", f"label=com.docker.compose.project={self.project.name}")
         with suppress(subprocess.CalledProcessError):
+            label = f"label=com.docker.compose.project={self.project.name}"
+            found = self.docker("ps", "-aq", "--no-trunc", "--filter", label)
             self.docker("rm", "-f", "-v", *found.split(), *self._neighbours)
 
 

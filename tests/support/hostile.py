@@ -54,6 +54,10 @@ NUMBERS = PREAMBLE + "print(json.dumps({'type': 'result', 'results': {'n': [1] *
 FORGED_ATTEMPT = PREAMBLE + "say(type='result', attempt_id=task['attempt_id'] + 1, results={})\ntime.sleep(77)\n"
 FORGED_JOB = PREAMBLE + "say(type='result', job_id='0' * 32, results={})\n"
 
+# Nothing is left that would tell how they ended.
+VANDAL = PREAMBLE + "import shutil\nshutil.rmtree(os.path.dirname(os.environ['ACC_TASK_FILE']))\n"
+PATRICIDE = PREAMBLE + "os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(77)\n"
+
 
 def exits(code: int) -> str:
     return f"raise SystemExit({code})"
@@ -61,7 +65,7 @@ def exits(code: int) -> str:
 
 def floods(unit: bytes, total: int) -> str:
     """So many bytes to stdout, as fast as it can."""
-    many = f"{unit!r} * {1024 * 1024 // len(unit)}"
+    many = f"{unit!r} * {min(total, 1024 * 1024) // len(unit)}"
     return f"import os\nmany = {many}\nfor _ in range({total} // len(many)): os.write(1, many)\n"
 
 

@@ -64,7 +64,7 @@ def test_before_it_is_ready_nothing_is_sent_to_it(health: Health) -> None:
 
 def test_a_draining_daemon_is_stopping(health: Health) -> None:
     health.drain()
-    health.role_stopped("builder")
+    health.role_left("builder")
     report = health.report()
     assert (report.status, report.ready, report.draining, report.http_status) == (Status.STOPPING, False, True, 503)
     assert report.reasons == ["draining: no new work is taken"]
@@ -86,9 +86,16 @@ def test_an_outage_is_no_restart(health: Health) -> None:
     assert health.report().roles["builder"].restarts == 0
 
 
-def test_a_role_that_stopped_by_itself_degrades(health: Health) -> None:
-    health.role_stopped("builder")
-    assert health.report().reasons == ["builder has stopped"]
+def test_a_role_that_was_told_to_end_is_no_complaint(health: Health) -> None:
+    health.role_failed("builder", "KeyError: 'steps'")
+    health.role_left("builder")
+    assert (health.report().reasons, health.report().roles) == ([], {})
+
+
+def test_a_role_without_passes_is_well_when_it_runs_again(health: Health) -> None:
+    health.role_failed("builder", "KeyError: 'steps'")
+    health.role_resumed("builder")
+    assert (health.report().reasons, health.report().roles["builder"].restarts) == ([], 1)
 
 
 def test_a_role_that_hangs_is_noticed_by_its_silence(health: Health, clock: Clock) -> None:
@@ -140,3 +147,10 @@ def test_the_answer_is_json_without_secrets(health: Health) -> None:
     assert b"hunter2" not in text
     assert orjson.loads(text)["roles"]["builder"]["state"] == "restarting"
     assert orjson.loads(text)["started_at"] == "2030-01-01T00:00:00+00:00"
+
+
+def test_a_role_that_is_kept_from_its_work_degrades_until_it_is_not(health: Health) -> None:
+    health.role_passed("builder", obstacle="the Docker engine does not answer")
+    assert health.report().reasons == ["builder takes no work: the Docker engine does not answer"]
+    health.role_passed("builder")
+    assert health.report().status is Status.OK

@@ -23,6 +23,7 @@ class Seen:
         self.aways: list[str] = []
         self.crashes: list[tuple[str, str]] = []
         self.stops: list[str] = []
+        self.holding: list[str] = []
 
     def started(self, role: str, poll: timedelta | None) -> None:
         pass
@@ -35,6 +36,9 @@ class Seen:
 
     def crashed(self, role: str, error: Exception, pause: timedelta) -> None:
         self.crashes.append((role, str(error)))
+
+    def resumed(self, role: str) -> None:
+        self.holding.append(role)
 
     def stopped(self, role: str) -> None:
         self.stops.append(role)
@@ -186,6 +190,39 @@ async def test_a_role_that_serves_is_cancelled_when_it_is_left_alone():
         post.leave()
         await post.ended()
         assert role.was_cancelled
+
+
+class Fragile:
+    """Serves; ends or fails in the way that it is told."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+    async def serve(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+async def test_a_role_that_serves_and_ends_by_itself_has_crashed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("accsd.supervisor._CRASH_PAUSES", (timedelta(milliseconds=1), timedelta(milliseconds=2)))
+    seen, healthy = Seen(), Serving()
+    roles = iter([Fragile(), Fragile(RuntimeError("broken")), healthy])
+    async with Supervisor(seen) as supervisor:
+        supervisor.keep(Post("s", lambda: next(roles)))
+        await eventually(healthy.started.is_set)
+    assert seen.crashes == [("s", "s ended by itself"), ("s", "broken")]
+
+
+async def test_a_role_that_serves_is_said_to_be_well_when_it_holds(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("accsd.supervisor._CRASH_PAUSES", (timedelta(milliseconds=1), timedelta(milliseconds=2)))
+    monkeypatch.setattr("accsd.supervisor._HOLDS", timedelta(milliseconds=20))
+    seen, healthy = Seen(), Serving()
+    roles = iter([Fragile(RuntimeError("broken")), healthy])
+    async with Supervisor(seen) as supervisor:
+        supervisor.keep(Post("s", lambda: next(roles)))
+        await healthy.started.wait()
+        assert seen.holding == []
+        await eventually(lambda: seen.holding == ["s"])
 
 
 async def test_the_end_of_the_supervisor_cancels_what_is_left():

@@ -6,7 +6,7 @@ from accsd.runners.compose.declared import Declarations, Declared, Mode, with_se
 from accsd.runners.compose.docker import Docker
 from accsd.runners.compose.exec import ExecRunner
 from accsd.runners.compose.project import Project
-from accsd.runners.compose.run import RunRunner
+from accsd.runners.compose.run import RunRunner, remove_container
 
 __all__ = [
     "Declarations",
@@ -19,6 +19,7 @@ __all__ = [
     "compose_file",
     "compose_runner",
     "declared_services",
+    "remove_container",
     "with_settings",
 ]
 

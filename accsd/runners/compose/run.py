@@ -148,6 +148,13 @@ class RunRunner:
             raise _not_started(now) if now else DockerUnavailable(f"{container.name} was removed by somebody else")
 
 
+async def remove_container(docker: Docker, node: str, service: str, key: AttemptKey) -> None:
+    """For an attempt of a service that has no runner here any more. Idempotent."""
+    execution = RunExecution(docker, key, attempt_labels(node, service, key), _AWAY_LIMIT)
+    await execution.stop(timedelta(0))
+    await execution.remove()
+
+
 def _not_started(container: Container) -> AttemptFailed:
     if "no space left on device" in container.error:
         return AttemptFailed(ErrorCode.AGENT_DISK, container.error)

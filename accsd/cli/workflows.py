@@ -1,0 +1,277 @@
+"""`accsd workflows`: brought in from files, checked, listed, shown, compared."""
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from accsd.cli import workflow_files
+from accsd.cli.drawing import aligned, draw
+from accsd.cli.output import FORMATS, duration, output_option, show, since, styled
+from accsd.cli.session import operator, settings_of, with_database
+from accsd.cli.workflow_files import Document, canonical_yaml
+from accsd.db import workflows as stored
+from accsd.db.pool import Database
+from accsd.db.workflows import Applied, Change, StoredWorkflow
+from accsd.errors import Unavailable, UserError, WorkflowInvalid
+from accsd.model import WorkflowDef, WorkflowStep
+from accsd.validation import did_you_mean
+
+_files = click.argument("files", nargs=-1, required=True, metavar="FILE…")
+
+
+@click.group()
+def workflows() -> None:
+    """Apply, check, list, show and compare workflows.
+
+    \b
+    A file is YAML or JSON:
+      name: media
+      steps:
+        - key: fetch
+          service: fetcher
+          default_params: {url: "https://example.org/a.wav"}
+        - key: render
+          service: renderer
+          depends_on: [fetch]
+          max_attempts: 5
+          timeout: 600
+
+    A step may also have backoff, requires (labels of a node), node, concurrency_key and concurrency_limit.
+    """
+
+
+@workflows.command("apply")
+@_files
+@output_option()
+@click.pass_context
+def apply_command(ctx: click.Context, files: Sequence[str], output: str) -> None:
+    """Write the workflows of files or folders (- is stdin) into the database, all of them or none.
+
+    A file that names a version is written under that version. One that names none makes a new version where its steps
+    differ from the newest, and changes nothing where they don't: jobs keep the version that they were submitted under.
+
+    \b
+    Example: accsd workflows apply media.yaml nightly/
+    """
+    wanted = _checked(workflow_files.read(files))
+
+    async def work(db: Database) -> list[Applied]:
+        applied = await stored.apply_workflows(db, wanted, created_by=operator())
+        _warn(await _missing_services(db, wanted))
+        return applied
+
+    applied = with_database(ctx, work)
+    if output == "table":
+        for one in applied:
+            click.echo(_sentence(one))
+    else:
+        show([asdict(one) for one in applied], {}, output, name="name")
+
+
+def _sentence(applied: Applied) -> str:
+    named = f"{applied.name} version {applied.version}"
+    match applied.change:
+        case Change.CREATED if applied.previous is not None:
+            return f"{named} created (version {applied.previous} was the newest)"
+        case change:
+            return f"{named} {change}"
+
+
+@workflows.command("validate")
+@_files
+@click.option(
+    "--services/--no-services",
+    default=None,
+    help="Ask the database whether a node offers each service. Without either: if a database is configured and reachable.",
+)
+@click.pass_context
+def validate_command(ctx: click.Context, files: Sequence[str], services: bool | None) -> None:
+    """Check workflow files without writing anything. Exit code 1 when one is wrong.
+
+    \b
+    Example: accsd workflows validate media.yaml
+    """
+    wanted = _checked(workflow_files.read(files))
+    if services is not False:
+        _warn(_asked_for_services(ctx, wanted, required=bool(services)))
+    for workflow in wanted:
+        count = len(workflow.steps)
+        click.echo(f"{workflow.name}: ok, {count} step{'s' if count != 1 else ''}")
+
+
+def _checked(documents: Iterable[Document]) -> list[WorkflowDef]:
+    """All that is wrong in all of them, in one message."""
+    sound: list[WorkflowDef] = []
+    refusals: list[WorkflowInvalid] = []
+    for document in documents:
+        try:
+            sound.append(document.checked())
+        except WorkflowInvalid as error:
+            refusals.append(error)
+    if refusals:
+        hints = [refusal.hint for refusal in refusals if refusal.hint]
+        hint = "; ".join(hints) or "correct it, then `accsd workflows validate` again"
+        raise WorkflowInvalid("\n".join(refusal.message for refusal in refusals), hint=hint)
+    _refuse_twins(sound)
+    return sound
+
+
+def _refuse_twins(wanted: Iterable[WorkflowDef]) -> None:
+    seen: set[tuple[str, int | None]] = set()
+    for workflow in wanted:
+        named = (workflow.name, workflow.version if "version" in workflow.model_fields_set else None)
+        if named in seen:
+            raise WorkflowInvalid(f'two files define the workflow "{workflow.name}"', hint="give them versions of their own")
+        seen.add(named)
+
+
+def _asked_for_services(ctx: click.Context, wanted: Sequence[WorkflowDef], *, required: bool) -> list[str]:
+    try:
+        if not required and settings_of(ctx).database.url is None:
+            return []
+        return with_database(ctx, lambda db: _missing_services(db, wanted))
+    except (Unavailable, UserError) as error:
+        if required:
+            raise
+        return [f"services were not checked: {error}"]
+
+
+async def _missing_services(db: Database, wanted: Iterable[WorkflowDef]) -> list[str]:
+    """Sentences, no more: a node may register later."""
+    offered = await stored.offered_services(db)
+    if offered is None:
+        return ["no node has registered yet: the steps wait until `accsd --role agent` runs on one that offers their services"]
+    asked = dict.fromkeys(step.service for workflow in wanted for step in workflow.steps)
+    return [f"no node offers service {name}{did_you_mean(name, offered)}" for name in asked if name not in offered]
+
+
+def _warn(sentences: Iterable[str]) -> None:
+    for sentence in sentences:
+        click.echo(f"warning: {sentence}", err=True)
+
+
+@workflows.command("list")
+@click.option("--all", "every_version", is_flag=True, help="Every version, not only the newest of each.")
+@output_option()
+@click.pass_context
+def list_command(ctx: click.Context, every_version: bool, output: str) -> None:
+    """List the workflows: the newest version of each.
+
+    \b
+    Example: accsd workflows list -o name
+    """
+    rows = with_database(ctx, lambda db: stored.workflows(db, every_version=every_version))
+    columns = {"name": "name", "version": "version", "steps": "steps", "is_active": "active", "updated_at": "updated"}
+    empty = "no workflows yet: `accsd workflows apply FILE` brings one in"
+    show([asdict(row) for row in rows], columns | {"created_by": "by"}, output, name="name", empty=empty)
+
+
+@workflows.command("show")
+@click.argument("name")
+@click.option("--version", type=click.IntRange(min=1), help="Another version than the newest.")
+@click.option("-o", "--output", type=click.Choice((*FORMATS, "yaml")), default="table", show_default=True)
+@click.pass_context
+def show_command(ctx: click.Context, name: str, version: int | None, output: str) -> None:
+    """Show one workflow: its graph, or with -o yaml a file that `apply` takes.
+
+    \b
+    Example: accsd workflows show media
+    """
+    workflow = with_database(ctx, lambda db: stored.workflow_named(db, name, version))
+    match output:
+        case "table":
+            _draw(workflow)
+        case "yaml":
+            click.echo(canonical_yaml(workflow.definition()), nl=False)
+        case _:
+            show([asdict(workflow)], {}, output, name="name")
+
+
+def _draw(workflow: StoredWorkflow) -> None:
+    definition = workflow.definition()
+    state = "active" if workflow.is_active else "inactive"
+    by = f" by {workflow.created_by}" if workflow.created_by else ""
+    click.echo(
+        f"{workflow.name}  version {workflow.version}, {state}, {len(definition.steps)} steps, updated {since(workflow.updated_at)}{by}\n"
+    )
+    lines = draw([(step.key, step.depends_on) for step in definition.steps])
+    cells = {step.key: _cells(step) for step in definition.steps}
+    for line in aligned(lines, cells, ("step", "service", "attempts", "timeout", "needs"), styled):
+        click.echo(line)
+
+
+def _cells(step: WorkflowStep) -> list[str]:
+    timeout = "" if step.timeout is None else _seconds(step.timeout)
+    return [step.service, str(step.max_attempts), timeout, _needs(step)]
+
+
+def _seconds(seconds: float) -> str:
+    from datetime import timedelta
+
+    return duration(timedelta(seconds=seconds))
+
+
+def _needs(step: WorkflowStep) -> str:
+    """Where it may run, and beside what it may not."""
+    needs = [f"node {step.node}"] if step.node else []
+    needs += [f"{label}={_plain(value)}" for label, value in step.requires.items()]
+    needs += [f"key {step.concurrency_key}×{step.concurrency_limit or 1}"] if step.concurrency_key else []
+    return ", ".join(needs)
+
+
+def _plain(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@workflows.command("diff")
+@_files
+@click.pass_context
+def diff_command(ctx: click.Context, files: Sequence[str]) -> None:
+    """Compare files with what is applied: with the version that they name, or else with the newest.
+
+    Exit code 0 when they are the same, 1 when they differ.
+
+    \b
+    Example: accsd workflows diff media.yaml
+    """
+    wanted = _checked(workflow_files.read(files))
+
+    async def work(db: Database) -> list[StoredWorkflow | None]:
+        return [await stored.find_workflow(db, one.name, _named_version(one)) for one in wanted]
+
+    different = [
+        line
+        for workflow, found in zip(wanted, with_database(ctx, work), strict=True)
+        for line in _difference(workflow, found)
+    ]
+    for line in different:
+        click.echo(_coloured(line))
+    if different:
+        raise SystemExit(1)
+
+
+def _named_version(workflow: WorkflowDef) -> int | None:
+    return workflow.version if "version" in workflow.model_fields_set else None
+
+
+def _difference(workflow: WorkflowDef, found: StoredWorkflow | None) -> list[str]:
+    """By canonical YAML: order of fields, comments and written defaults make no difference."""
+    version = _named_version(workflow) or (1 if found is None else found.version)
+    after = canonical_yaml(workflow.model_copy(update={"version": version}))
+    before = "" if found is None else canonical_yaml(found.definition())
+    applied = "nothing" if found is None else f"{found.name} version {found.version}"
+    return list(
+        difflib.unified_diff(
+            before.splitlines(), after.splitlines(), f"applied: {applied}", f"file: {workflow.name}", lineterm=""
+        )
+    )
+
+
+def _coloured(line: str) -> str:
+    from accsd.cli.output import is_terminal
+
+    colours = {"+": "green", "-": "red", "@": "cyan"}
+    return click.style(line, fg=colours[line[0]]) if line[:1] in colours and is_terminal() else line

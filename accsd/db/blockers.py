@@ -1,0 +1,88 @@
+"""Why something waits: what accs.why says of a task, or of a job that has no tasks yet, for whoever words it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from accsd.db.pool import Database, Record
+
+_SHOWN: Final = 200  # tasks of a job that are explained; what keeps the first of them keeps the others
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """One reason; schema.sql has the list. `waited` and `remains` are by the database's clock."""
+
+    blocker: str
+    since: datetime | None
+    until: datetime | None
+    waited: timedelta | None
+    remains: timedelta | None
+    detail: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTask:
+    """A task of a job that has not ended."""
+
+    id: UUID
+    task_key: str
+    status: str
+    depends_on: Sequence[str]
+    is_next: bool  # all that it depends on has ended
+
+
+async def why(db: Database, subject: UUID, *, silent: timedelta) -> list[Blocker]:
+    """A node that was not seen for `silent` counts as away: the lease."""
+    return (await why_each(db, [subject], silent=silent))[subject]
+
+
+async def why_each(db: Database, subjects: Sequence[UUID], *, silent: timedelta) -> dict[UUID, list[Blocker]]:
+    rows = await db.fetch(
+        """SELECT u.id, w.*, accs.clock() - w.since AS waited, w.until - accs.clock() AS remains
+             FROM unnest($1::uuid[]) WITH ORDINALITY AS u (id, n), LATERAL accs.why(u.id, $2) WITH ORDINALITY AS w
+            ORDER BY u.n, w.ordinality""",
+        list(subjects),
+        silent,
+        repeatable=True,
+    )
+    found: dict[UUID, list[Blocker]] = {subject: [] for subject in subjects}
+    for row in rows:
+        found[row["id"]].append(_read(row))
+    return found
+
+
+async def open_tasks(db: Database, job_id: UUID) -> list[OpenTask]:
+    """In the order of the workflow."""
+    rows = await db.fetch(
+        """SELECT id, task_key, status, depends_on, remaining = 0 AS is_next FROM public.job_tasks
+            WHERE job_id = $1 AND status IN ('queued', 'starting', 'running') ORDER BY step_no""",
+        job_id,
+        repeatable=True,
+    )
+    return [OpenTask(**dict(row)) for row in rows]
+
+
+async def failed_tasks(db: Database, job_id: UUID) -> dict[UUID, str]:
+    """Those that ended a job in error, the first failure first, with their keys."""
+    rows = await db.fetch(
+        """SELECT id, task_key FROM public.job_tasks WHERE job_id = $1 AND status = 'error'
+            ORDER BY finished_at, id LIMIT $2""",
+        job_id,
+        _SHOWN,
+        repeatable=True,
+    )
+    return {row["id"]: row["task_key"] for row in rows}
+
+
+async def step_of(db: Database, task_id: UUID) -> tuple[UUID, str]:
+    """A task's job and its key in it."""
+    row = await db.fetchrow("SELECT job_id, task_key FROM public.job_tasks WHERE id = $1", task_id, repeatable=True)
+    assert row is not None, "its id was found a moment ago, and tasks are not deleted while their jobs are known"
+    return row["job_id"], row["task_key"]
+
+
+def _read(row: Record) -> Blocker:
+    return Blocker(row["blocker"], row["since"], row["until"], row["waited"], row["remains"], row["detail"])

@@ -1,0 +1,160 @@
+"""What the fleet is and does, for people: nodes, services, and what runs now. Read only, and cheap enough for every second."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from accsd.db.pool import Database
+from accsd.errors import NotFound
+from accsd.validation import did_you_mean
+
+_NODES: Final = """
+    SELECT n.name, n.labels, n.last_seen, n.awake_state, n.wake_method, n.mac, n.provider_ref, n.script, n.max_concurrency AS slots,
+           accs.clock() - n.last_seen AS unseen_for, coalesce(l.live, '{}') AS live, p.since AS drained_at, p.reason AS drained_because,
+           p.by AS drained_by, t.tried_at, t.ok AS tried_ok, t.tries
+      FROM public.nodes n
+      LEFT JOIN (SELECT node, jsonb_object_agg(service, tasks) AS live
+                   FROM (SELECT node, service, count(*) AS tasks FROM accs.live GROUP BY node, service) c GROUP BY node) l ON l.node = n.name
+      LEFT JOIN accs.pauses p ON p.kind = 'node' AND p.name = n.name
+      LEFT JOIN accs.wake_tries t ON t.node = n.name
+     WHERE $1::text IS NULL OR n.name = $1 ORDER BY n.name"""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    name: str
+    labels: dict[str, Any]
+    last_seen: datetime | None
+    awake_state: str
+    wake_method: str | None
+    mac: str | None
+    provider_ref: str | None
+    script: str | None
+    slots: dict[str, int]
+    unseen_for: timedelta | None
+    live: dict[str, int]
+    drained_at: datetime | None
+    drained_because: str | None
+    drained_by: str | None
+    tried_at: datetime | None
+    tried_ok: bool | None
+    tries: int | None
+
+    def state(self, silent: timedelta) -> str:
+        """As a claim would find it: awake, drained, asleep, or away for longer than a lease."""
+        if self.drained_at is not None:
+            return "drained"
+        if self.awake_state == "sleep":
+            return "asleep"
+        return "away" if self.unseen_for is None or self.unseen_for >= silent else "awake"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceView:
+    """A service: what waits for it and runs, and who offers it. `slots` are those of all its nodes."""
+
+    service: str
+    claimable: int
+    in_backoff: int
+    held_by_key: int
+    paused: int
+    live: int
+    nodes: list[str]
+    slots: int
+    paused_at: datetime | None
+    paused_because: str | None
+    paused_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTask:
+    task_id: UUID
+    job_id: UUID
+    task_key: str
+    service: str
+    node: str
+    status: str
+    progress: float
+    since: datetime
+    running_for: timedelta
+    lease_left: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A dead letter that nobody has settled."""
+
+    id: int
+    job_id: UUID
+    task_key: str
+    service: str
+    error_code: str | None
+    error_message: str | None
+    created_at: datetime
+    age: timedelta
+
+
+async def nodes(db: Database) -> list[NodeView]:
+    return [NodeView(**dict(row)) for row in await db.fetch(_NODES, None, repeatable=True)]
+
+
+async def node_named(db: Database, name: str) -> NodeView:
+    row = await db.fetchrow(_NODES, name, repeatable=True)
+    if row is None:
+        known = [node.name for node in await nodes(db)]
+        raise NotFound(f'there is no node "{name}"{did_you_mean(name, known)}', hint="`accsd nodes` lists them")
+    return NodeView(**dict(row))
+
+
+async def services(db: Database) -> list[ServiceView]:
+    """All that a workflow names, a node offers, or somebody has paused."""
+    rows = await db.fetch(
+        """WITH offered AS (
+             SELECT s.service, array_agg(n.name ORDER BY n.name) AS nodes, sum(s.slots::int)::int AS slots
+               FROM public.nodes n, jsonb_each_text(n.max_concurrency) AS s (service, slots) WHERE s.slots::int > 0 GROUP BY s.service
+           ), known AS (
+             SELECT service FROM accs.lanes UNION SELECT service FROM offered UNION SELECT name FROM accs.pauses WHERE kind = 'service'
+           )
+           SELECT k.service, coalesce(l.claimable, 0) AS claimable, coalesce(l.in_backoff, 0) AS in_backoff,
+                  coalesce(l.held_by_key, 0) AS held_by_key, coalesce(l.paused, 0) AS paused, coalesce(l.live, 0) AS live,
+                  coalesce(o.nodes, '{}') AS nodes, coalesce(o.slots, 0) AS slots,
+                  p.since AS paused_at, p.reason AS paused_because, p.by AS paused_by
+             FROM known k LEFT JOIN accs.service_load l ON l.service = k.service LEFT JOIN offered o ON o.service = k.service
+             LEFT JOIN accs.pauses p ON p.kind = 'service' AND p.name = k.service ORDER BY k.service""",
+        repeatable=True,
+    )
+    return [ServiceView(**dict(row)) for row in rows]
+
+
+async def service_named(db: Database, name: str) -> ServiceView:
+    known = {view.service: view for view in await services(db)}
+    if name not in known:
+        raise NotFound(f'nothing knows a service "{name}"{did_you_mean(name, known)}', hint="`accsd services` lists them")
+    return known[name]
+
+
+async def live_tasks(db: Database, *, limit: int) -> list[LiveTask]:
+    """The longest running first."""
+    rows = await db.fetch(
+        """SELECT l.task_id, l.job_id, t.task_key, l.service, l.node, t.status, coalesce(t.progress, 0)::float8 AS progress,
+                  coalesce(t.started_at, t.claimed_at) AS since, accs.clock() - coalesce(t.started_at, t.claimed_at) AS running_for,
+                  l.lease_until - accs.clock() AS lease_left
+             FROM accs.live l JOIN public.job_tasks t ON t.id = l.task_id ORDER BY since, l.task_id LIMIT $1""",
+        limit,
+        repeatable=True,
+    )
+    return [LiveTask(**dict(row)) for row in rows]
+
+
+async def latest_failures(db: Database, *, limit: int) -> list[Failure]:
+    """The newest first, along dead_letters_open."""
+    rows = await db.fetch(
+        """SELECT d.id, d.job_id, t.task_key, d.service_name AS service, d.error_code, d.error_message, d.created_at,
+                  accs.clock() - d.created_at AS age
+             FROM public.dead_letters d JOIN public.job_tasks t ON t.id = d.job_task_id
+            WHERE d.redriven_at IS NULL AND d.dismissed_at IS NULL ORDER BY d.id DESC LIMIT $1""",
+        limit,
+        repeatable=True,
+    )
+    return [Failure(**dict(row)) for row in rows]

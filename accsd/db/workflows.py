@@ -1,0 +1,145 @@
+"""Workflows as they stand in the database: listed, looked up, and applied from files, all of them or none."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+from uuid import UUID
+
+from accsd.db.jobs import apply_workflow
+from accsd.db.pool import Database
+from accsd.errors import NotFound
+from accsd.model import WorkflowDef
+from accsd.validation import did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWorkflow:
+    id: UUID
+    name: str
+    version: int
+    is_active: bool
+    steps: list[dict[str, Any]]
+    created_at: datetime
+    updated_at: datetime
+    created_by: str | None
+
+    def definition(self) -> WorkflowDef:
+        return WorkflowDef(name=self.name, version=self.version, is_active=self.is_active, steps=self.steps)  # pyright: ignore[reportArgumentType]
+
+
+_COLUMNS: Final = "id, name, version, is_active, steps, created_at, updated_at, created_by"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowRow:
+    """One line of a list."""
+
+    name: str
+    version: int
+    steps: int
+    is_active: bool
+    updated_at: datetime
+    created_by: str | None
+    id: UUID
+
+
+async def workflows(db: Database, *, every_version: bool = False) -> list[WorkflowRow]:
+    """By name; the newest version of each unless all are asked for."""
+    rows = await db.fetch(
+        f"""SELECT {"" if every_version else "DISTINCT ON (name)"} name, version, jsonb_array_length(steps) AS steps, is_active,
+                   updated_at, created_by, id FROM public.workflows ORDER BY name, version DESC""",
+        repeatable=True,
+    )
+    return [WorkflowRow(**row) for row in rows]
+
+
+async def find_workflow(db: Database, name: str, version: int | None = None) -> StoredWorkflow | None:
+    """The newest version, active or not, unless one is named."""
+    row = await db.fetchrow(
+        f"""SELECT {_COLUMNS} FROM public.workflows WHERE name = $1 AND ($2::int IS NULL OR version = $2)
+             ORDER BY version DESC LIMIT 1""",
+        name,
+        version,
+        repeatable=True,
+    )
+    return None if row is None else StoredWorkflow(**row)
+
+
+async def workflow_named(db: Database, name: str, version: int | None = None) -> StoredWorkflow:
+    """The same, or NotFound with the name that was meant."""
+    found = await find_workflow(db, name, version)
+    if found is None:
+        raise await no_such_workflow(db, name, version)
+    return found
+
+
+async def no_such_workflow(db: Database, name: str, version: int | None = None) -> NotFound:
+    rows = await db.fetch("SELECT DISTINCT name FROM public.workflows ORDER BY name", repeatable=True)
+    names = [row[0] for row in rows]
+    if not names:
+        return NotFound(
+            f'there is no workflow "{name}", nor any other', hint="`accsd workflows apply FILE` brings one in"
+        )
+    if name in names:
+        which = "of that name that is active" if version is None else f"with version {version}"
+        return NotFound(f'there is no workflow "{name}" {which}', hint="try `accsd workflows list --all`")
+    return NotFound(f'there is no workflow "{name}"{did_you_mean(name, names)}', hint="try `accsd workflows list`")
+
+
+class Change(StrEnum):
+    CREATED = "created"
+    UPDATED = "updated"
+    UNCHANGED = "unchanged"
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    name: str
+    version: int
+    change: Change
+    previous: int | None  # the newest version before, where there was one
+
+
+async def apply_workflows(
+    db: Database, wanted: Sequence[WorkflowDef], *, created_by: str | None = None
+) -> list[Applied]:
+    """In one transaction. A definition that names a version is written under it. One that names none becomes a new version
+    where it differs from the newest: what was submitted under the old version keeps its meaning."""
+    async with db.acquire() as connection, connection.transaction():
+        within = Database.over(connection)
+        # Two who apply at once must not both make the same next version.
+        await within.fetchval("SELECT pg_advisory_xact_lock(hashtextextended('accsd.apply_workflows', 0))")
+        return [await _apply(within, workflow, created_by) for workflow in wanted]
+
+
+async def _apply(db: Database, workflow: WorkflowDef, created_by: str | None) -> Applied:
+    newest = await find_workflow(db, workflow.name)
+    previous = None if newest is None else newest.version
+    names_version = "version" in workflow.model_fields_set
+    stands = await find_workflow(db, workflow.name, workflow.version) if names_version else newest
+    if stands is not None and stands.is_active and canonical_steps(stands.definition()) == canonical_steps(workflow):
+        return Applied(workflow.name, stands.version, Change.UNCHANGED, previous)
+    version = workflow.version if names_version else _next_version(stands, workflow)
+    await apply_workflow(db, workflow.model_copy(update={"version": version}), created_by=created_by)
+    is_there = stands is not None and stands.version == version
+    return Applied(workflow.name, version, Change.UPDATED if is_there else Change.CREATED, previous)
+
+
+def _next_version(newest: StoredWorkflow | None, workflow: WorkflowDef) -> int:
+    if newest is None:
+        return 1
+    is_same = canonical_steps(newest.definition()) == canonical_steps(workflow)
+    return newest.version if is_same else newest.version + 1  # the same but inactive is made active again
+
+
+def canonical_steps(workflow: WorkflowDef) -> list[dict[str, Any]]:
+    """The steps without what is default anyway, fields in one order: equal when they mean the same."""
+    return [step.model_dump(mode="json", exclude_defaults=True) for step in workflow.steps]
+
+
+async def offered_services(db: Database) -> set[str] | None:
+    """Services that a registered node offers; None where no node has ever registered."""
+    rows = await db.fetch("SELECT max_concurrency FROM public.nodes", repeatable=True)
+    return {service for row in rows for service in row[0]} if rows else None

@@ -1,0 +1,11 @@
+"""What the author of a service imports (docs/writing-a-service.md).
+
+wire        the protocol's side of it: standard library only, one file that may be copied beside a service
+service     typed parameters, their schema, async functions
+trial       `python service.py --try …`: a run on the author's own machine, without accsd
+"""
+
+from accsd.sdk.service import Service
+from accsd.sdk.wire import Cancelled, Permanent, Task, Temporary
+
+__all__ = ["Cancelled", "Permanent", "Service", "Task", "Temporary"]
