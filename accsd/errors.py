@@ -40,8 +40,8 @@ class ConfigError(UserError):
 
 
 class WorkflowInvalid(UserError):
-    """The user's workflow is wrong. `step` is the key of the step at fault, where one is; `complaints` are all that were
-    found, each with its place in the document, for who can say the line."""
+    """The user's workflow is wrong. `step` is the key of the step at fault, where one is; `complaints` are all that
+    were found, each with its place in the document, for who can say the line."""
 
     def __init__(
         self,

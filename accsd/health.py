@@ -110,6 +110,7 @@ class Health:
     leases_held: int = 0
     attempts_in_flight: int = 0
     _draining: bool = False
+    _engine_problem: str | None = None
     _roles: dict[str, _Role] = field(default_factory=dict[str, _Role])
     _started_at: datetime = field(init=False)
     _listener: ListenerHealth = field(init=False)
@@ -174,6 +175,10 @@ class Health:
         since = self.now() if known.reachable else known.since
         self._database = DatabaseHealth(False, since, known.lag_seconds, _sentence(reason))
 
+    def engine(self, problem: str | None) -> None:
+        """Why the container engine does not answer; None: it does, or nobody needs it."""
+        self._engine_problem = _sentence(problem) if problem else None
+
     def drain(self) -> None:
         """SIGTERM came; there is no way back."""
         self._draining = True
@@ -203,6 +208,8 @@ class Health:
             found.append("not ready yet")
         if not self._database.reachable:
             found.append(f"the database is away: {self._database.reason}")
+        if self._engine_problem:
+            found.append(self._engine_problem)
         if self._listener.state is ListenState.DEAF:
             found.append(f"notifications do not arrive ({self._listener.reason or 'deaf'}); work is polled")
         return found + [sentence for name, role in self._roles.items() if (sentence := self._about(name, role))]

@@ -33,6 +33,14 @@ def parse_size(written: object) -> int:
     return int(float(match[1]) * _BYTES[match[2].lower()])
 
 
+def shown_size(size: int) -> str:
+    """For eyes: 1.5 MiB."""
+    amount, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while amount >= 1024 and len(units) > 1:
+        amount, units = amount / 1024, units[1:]
+    return f"{size} B" if units[0] == "B" else f"{amount:.1f} {units[0]}"
+
+
 def _read_duration(written: object) -> timedelta:
     if isinstance(written, timedelta):
         return written

@@ -1,5 +1,5 @@
-"""Writes docs/reference/: the settings from the example file, the commands from their own --help. `make reference` calls it,
-and a test holds the files equal to what it writes."""
+"""Writes docs/reference/: the settings from the example file, the commands from their own --help. `make reference`
+calls it, and a test holds the files equal to what it writes."""
 
 import re
 import sys
@@ -21,8 +21,9 @@ def settings_page() -> str:
     lines = [
         "# Settings",
         "",
-        "Generated from [config/accsd.example.toml](../../config/accsd.example.toml) by `make reference`. The environment goes before secret",
-        "files (`ACC_DB_URL_FILE`, systemd credentials), which go before the TOML file of `--config`.",
+        "Generated from [config/accsd.example.toml](../../config/accsd.example.toml) by `make reference`. The",
+        "environment goes before secret files (`ACC_DB_URL_FILE`, systemd credentials), which go before the TOML",
+        "file of `--config`.",
     ]
     for section, rows in _sections((ROOT / "config" / "accsd.example.toml").read_text(encoding="utf-8")):
         lines += ["", f"## {section}", "", "| setting | value shown | variable | meaning |", "|---|---|---|---|"]

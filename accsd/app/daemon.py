@@ -28,6 +28,7 @@ from accsd.roles.builder import Builder
 from accsd.roles.cleanup import Cleanup
 from accsd.roles.wake import Waker
 from accsd.runners.compose import compose_file
+from accsd.settings import Database as DatabaseSettings
 from accsd.settings import Settings, environment, load_settings, state_folder
 from accsd.storage import ObjectStore, open_store
 from accsd.supervisor import Post, Supervisor
@@ -67,23 +68,30 @@ async def run_daemon(choice: RoleChoice, config: Path | None) -> None:
             if settings.compose.file is not None:
                 compose_file(settings.compose)  # one that is not there is a mistake to be told at once
             resources.enter_context(locked_state(state, settings.node.name))
-        db = await _connected(settings, notifier)
+        db = await _connected(settings.database, settings.node.name, notifier)
         resources.push_async_callback(db.close)
         await require_schema(db)
         daemon = Daemon(choice, settings, config, db, notifier)
         if state is not None:
             objects = state.parent / "objects"  # shared by the nodes of one machine, where no store is configured
             store = await resources.enter_async_context(open_store(settings.storage, default_folder=objects))
-            daemon.serve_here(store, state / "attempts")
+            beats = await _connected(_of_its_own(settings.database), settings.node.name, notifier)
+            resources.push_async_callback(beats.close)
+            daemon.serve_here(store, beats, state / "attempts")
         await daemon.run()
 
 
-async def _connected(settings: Settings, notifier: Notifier) -> Database:
+def _of_its_own(database: DatabaseSettings) -> DatabaseSettings:
+    """In the pool heartbeats would wait behind calls that hang, and the node would lose all its leases."""
+    return database.model_copy(update={"pool_size": 1})
+
+
+async def _connected(database: DatabaseSettings, node: str, notifier: Notifier) -> Database:
     """A daemon outlives its database, at the start too; what only a person can put right is raised at once."""
     pauses = Backoff(timedelta(seconds=0.5), timedelta(seconds=5))
     while True:
         try:
-            return await Database.open(settings.database, application=f"accsd {settings.node.name}")
+            return await Database.open(database, application=f"accsd {node}")
         except DatabaseUnavailable as error:
             _log.error("waiting_for_database", error=str(error), hint=error.hint)
             notifier.status(f"waiting for the database: {error}")
@@ -161,19 +169,22 @@ class Daemon:
     def _make_waker(self) -> Waker:
         return Waker(self._db, self._settings.wake, lease=self._settings.lease, metrics=self._metrics)
 
-    def serve_here(self, store: ObjectStore, attempts: Path) -> None:
+    def serve_here(self, store: ObjectStore, beats: Database, attempts: Path) -> None:
         """This process is a node too."""
         base = Path.cwd() if self._config is None else self._config.absolute().parent
+        beats.observe(self._asked)
+        failpoints.when_cut(beats.cut)
         self._node = NodeSide(
             settings=self._settings,
             db=self._db,
+            beats=beats,
             listener=self._listener,
             metrics=self._metrics,
             supervisor=self._supervisor,
             store=store,
             attempts_folder=attempts,
             of_settings=lambda settings: process_services(settings, base=base, attempts=attempts),
-            of_compose=compose_services,
+            of_compose=lambda settings: compose_services(settings, self._health),
             discard=lambda settings, fence, service: discard_unserved(settings, attempts, fence, service),
             health=self._health,
             when_outdated=self._outdated,

@@ -46,6 +46,7 @@ class _Kept:
 class NodeSide:
     settings: Settings
     db: Database
+    beats: Database  # a connection for heartbeats only
     listener: Listener
     metrics: Metrics
     supervisor: Supervisor
@@ -76,7 +77,7 @@ class NodeSide:
         node = self.settings.node.name
         self.attempts = Attempts(when_changed=self._count)
         self.keeper = LeaseKeeper(
-            self.db,
+            self.beats,
             node=node,
             lease=self.settings.lease,
             every=self.settings.heartbeat,

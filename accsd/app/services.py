@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from accsd.errors import DockerUnavailable
+from accsd.health import Health
 from accsd.log import get_logger
 from accsd.model.fence import Fence
 from accsd.runners.compose import (
@@ -50,12 +52,12 @@ def _may_run_here(requires: Mapping[str, object], labels: Mapping[str, object]) 
     return all(labels.get(name) == value for name, value in requires.items())
 
 
-async def compose_services(settings: Settings) -> dict[str, Served]:
+async def compose_services(settings: Settings, health: Health) -> dict[str, Served]:
     """What the node's compose file labels. One badly labelled service is reported, and the others are served."""
     if settings.compose.file is None:
         _refuse_orphans(settings)
         return {}
-    docker = Docker(environment())
+    docker = Docker(environment(), when_seen=lambda problem: _tell_of_engine(health, problem))
     declarations = await declared_services(docker, settings.compose, settings.services)
     for problem in declarations.problems:
         _log.error("service_not_served", error=str(problem), hint=problem.hint)
@@ -73,6 +75,14 @@ async def compose_services(settings: Settings) -> dict[str, Served]:
         for name, declared in declarations.services.items()
         if _may_run_here(declared.requires, settings.node.labels)
     }
+
+
+def _tell_of_engine(health: Health, problem: DockerUnavailable | None) -> None:
+    health.engine(None if problem is None else str(problem))
+    if problem is None:
+        _log.info("engine_answers")
+    else:
+        _log.error("engine_away", error=str(problem), hint=problem.hint)
 
 
 def _refuse_orphans(settings: Settings) -> None:

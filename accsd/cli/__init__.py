@@ -11,9 +11,29 @@ from accsd import __version__
 
 # name → (module, attribute, help); the help stands here so that the list needs no import
 _COMMANDS: Final = {
-    "demo": ("accsd.cli.demo", "demo", "See it work: two jobs, a power cut and a machine that is woken, in one minute."),
+    "demo": (
+        "accsd.cli.demo",
+        "demo",
+        "See it work: two jobs, a power cut and a machine that is woken, in one minute.",
+    ),
     "up": ("accsd.cli.up", "up", "Run everything here, PostgreSQL included: builder, agent and database in one."),
+    "workflows": ("accsd.cli.workflows", "workflows", "Apply, check, list, show and compare workflows."),
+    "submit": ("accsd.cli.submit", "submit", "Submit a job of a workflow; wait for it or follow it."),
+    "jobs": ("accsd.cli.jobs", "jobs", "List jobs, newest first."),
+    "job": ("accsd.cli.job", "job", "Show one job: its steps, attempts and timeline."),
+    "cancel": ("accsd.cli.changing", "cancel", "Cancel jobs, running tasks included."),
+    "retry": ("accsd.cli.changing", "retry", "Run a finished job again, or from one step on."),
+    "dead": ("accsd.cli.dead", "dead", "Tasks that failed for good: list them, send them back to work, dismiss them."),
     "db": ("accsd.cli.db", "db", "Install, look at and upgrade the schema in PostgreSQL."),
+    "artifacts": ("accsd.cli.artifacts", "artifacts", "List what a job has put out, and download it."),
+    "completion": ("accsd.cli.completion", "completion", "Print what makes a shell complete these commands."),
+    "config": ("accsd.cli.config", "config", "Show the settings and where each comes from; check them."),
+    "doctor": ("accsd.cli.doctor", "doctor", "Check everything that accsd needs on this machine, and say what to do."),
+    "logs": ("accsd.cli.logs", "logs", "Show what the tasks of a job have written; follow it with -f."),
+    "nodes": ("accsd.cli.nodes", "nodes", "List the machines; wake, drain and resume them."),
+    "services": ("accsd.cli.services", "services", "List the services and what waits for them; pause and resume them."),
+    "top": ("accsd.cli.top", "top", "Watch the fleet: services, nodes, what runs, what failed."),
+    "why": ("accsd.cli.why", "why", "Say why a job or task does not run: every blocker, and what to do."),
 }
 
 

@@ -46,7 +46,7 @@ _LINES: Final[Mapping[int, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a drawing: `lanes`, then the step if it has one. `mark_at` is where the step's mark stands in `lanes`."""
+    """One line of a drawing: `lanes`, then the step if it has one. Its mark stands at `mark_at` in `lanes`."""
 
     lanes: str
     key: str | None = None
@@ -57,7 +57,7 @@ class Line:
 def draw(
     steps: Sequence[Step], mark: Callable[[str], str] = lambda _: MARK, *, most_lanes: int = _MOST_LANES
 ) -> list[Line]:
-    """The graph, or the list where it is too wide or too long for eyes. The steps must be sound: no circle, no unknown key."""
+    """The graph, or the list where it is too wide or too long for eyes. The steps must be sound (planning.dag)."""
     order = in_order(steps)
     if len(steps) <= _MOST_STEPS:
         graph = _Graph(steps, mark, most_lanes)
@@ -124,8 +124,8 @@ class _Graph:
         return self._lanes.index(None)
 
     def _lead_on(self, lane: int, targets: Sequence[str]) -> None:
-        """From a step's lane to those of its dependants: the first new one goes straight down, others branch off, and those
-        that have a lane already are joined."""
+        """From a step's lane to those of its dependants: the first new one goes straight down, others branch off, and
+        those that have a lane already are joined."""
         before = [to is not None for to in self._lanes]
         self._lanes[lane] = None
         reached: set[int] = set()
@@ -180,7 +180,7 @@ def aligned(
     headings: Sequence[str],
     style: Callable[[str], str] = lambda cell: cell,
 ) -> list[str]:
-    """The drawing with columns beside it: `cells` of each step under `headings`, the first of which is the drawing's."""
+    """The drawing with columns beside it: `cells` of each step. The first of `headings` is the drawing's own."""
     table = [[heading.upper() for heading in headings], *(_row(line, cells) for line in lines)]
     widths = [max(len(row[column]) for row in table if column < len(row)) for column in range(len(headings))]
     return [_padded(row, widths, style) for row in table]

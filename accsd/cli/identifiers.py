@@ -23,7 +23,9 @@ def short(full: UUID | str) -> str:
 
 async def job_named(db: Database, text: str) -> UUID:
     """The one job whose id, or last block of it, begins with this."""
-    return _only_one("job", text, await reading.job_ids_like(db, _hexadecimal("job", text), limit=_CANDIDATES_SHOWN + 1))
+    return _only_one(
+        "job", text, await reading.job_ids_like(db, _hexadecimal("job", text), limit=_CANDIDATES_SHOWN + 1)
+    )
 
 
 async def jobs_named(db: Database, texts: Iterable[str]) -> list[UUID]:

@@ -1,7 +1,6 @@
 """How a command reaches the database: opened, asked, closed. Errors become messages in accsd.cli."""
 
 import asyncio
-import getpass
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -32,11 +31,3 @@ def with_database(ctx: click.Context, work: Callable[[Database], Awaitable[Resul
             await db.close()
 
     return asyncio.run(opened())
-
-
-def operator() -> str:
-    """Who does it, for the record: the events and rows that a command leaves behind name him."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container whose user has no name
-        return "operator"

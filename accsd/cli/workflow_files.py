@@ -91,9 +91,15 @@ def canonical_yaml(workflow: WorkflowDef) -> str:
     document = {
         "name": workflow.name,
         "version": workflow.version,
-        "steps": [step.model_dump(mode="json", exclude_defaults=True) for step in workflow.steps],
+        "steps": [_plain(step.model_dump(mode="json", exclude_defaults=True)) for step in workflow.steps],
     }
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
+
+
+def _plain(step: dict[str, Any]) -> dict[str, Any]:
+    """600 instead of 600.0, as people write it."""
+    timeout = step.get("timeout")
+    return step | {"timeout": int(timeout)} if isinstance(timeout, float) and timeout.is_integer() else step
 
 
 def _files(names: Iterable[str]) -> Iterator[str]:
@@ -107,7 +113,9 @@ def _files(names: Iterable[str]) -> Iterator[str]:
                 raise NotFound(f"there is no workflow file in {name}", hint=f"one ends in {', '.join(SUFFIXES)}")
             yield from found
         else:
-            raise NotFound(f"there is no file {name}", hint="name a YAML or JSON file, a folder of them, or - for stdin")
+            raise NotFound(
+                f"there is no file {name}", hint="name a YAML or JSON file, a folder of them, or - for stdin"
+            )
 
 
 def _text(file: str) -> bytes:
@@ -127,7 +135,9 @@ def _documents(file: str, text: bytes) -> list[Document]:
                 raise WorkflowInvalid(f"{name}:{error.lineno}: {error.msg}") from None
     found = _yaml_documents(name, text)
     if not found:
-        raise WorkflowInvalid(f"{name}: the file is empty", hint="`accsd workflows apply --help` shows what a file says")
+        raise WorkflowInvalid(
+            f"{name}: the file is empty", hint="`accsd workflows apply --help` shows what a file says"
+        )
     return found
 
 
@@ -149,16 +159,17 @@ def _yaml_documents(name: str, text: bytes) -> list[Document]:
 def _lines_of(text: bytes) -> yaml.Node | None:
     """JSON is YAML but for a few corners, such as tabs; there the lines stay unknown."""
     try:
-        return yaml.compose(text, Loader=SafeLoader)
+        return cast("yaml.Node | None", yaml.compose(text, Loader=SafeLoader))
     except (yaml.YAMLError, RecursionError):
         return None
 
 
 def _child(node: yaml.Node, part: str | int) -> yaml.Node | None:
     if isinstance(node, yaml.SequenceNode) and isinstance(part, int):
-        return node.value[part] if part < len(node.value) else None
+        return cast("list[yaml.Node]", node.value)[part] if part < len(node.value) else None
     if isinstance(node, yaml.MappingNode):
-        return next((_at_key(key, value) for key, value in node.value if key.value == part), None)
+        entries = cast("list[tuple[yaml.Node, yaml.Node]]", node.value)
+        return next((_at_key(key, value) for key, value in entries if key.value == part), None)
     return None
 
 

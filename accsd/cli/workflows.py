@@ -3,14 +3,16 @@
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from datetime import timedelta
 from typing import Any
 
 import click
 
 from accsd.cli import workflow_files
 from accsd.cli.drawing import aligned, draw
-from accsd.cli.output import FORMATS, duration, output_option, show, since, styled
-from accsd.cli.session import operator, settings_of, with_database
+from accsd.cli.output import FORMATS, duration, is_terminal, output_option, show, since, styled
+from accsd.cli.operator import operator
+from accsd.cli.session import settings_of, with_database
 from accsd.cli.workflow_files import Document, canonical_yaml
 from accsd.db import workflows as stored
 from accsd.db.pool import Database
@@ -85,7 +87,7 @@ def _sentence(applied: Applied) -> str:
 @click.option(
     "--services/--no-services",
     default=None,
-    help="Ask the database whether a node offers each service. Without either: if a database is configured and reachable.",
+    help="Ask the database whether a node offers each service. Without either: if one is configured and reachable.",
 )
 @click.pass_context
 def validate_command(ctx: click.Context, files: Sequence[str], services: bool | None) -> None:
@@ -124,7 +126,9 @@ def _refuse_twins(wanted: Iterable[WorkflowDef]) -> None:
     for workflow in wanted:
         named = (workflow.name, workflow.version if "version" in workflow.model_fields_set else None)
         if named in seen:
-            raise WorkflowInvalid(f'two files define the workflow "{workflow.name}"', hint="give them versions of their own")
+            raise WorkflowInvalid(
+                f'two files define the workflow "{workflow.name}"', hint="give them versions of their own"
+            )
         seen.add(named)
 
 
@@ -143,7 +147,7 @@ async def _missing_services(db: Database, wanted: Iterable[WorkflowDef]) -> list
     """Sentences, no more: a node may register later."""
     offered = await stored.offered_services(db)
     if offered is None:
-        return ["no node has registered yet: the steps wait until `accsd --role agent` runs on one that offers their services"]
+        return ["no node has registered yet: the steps wait until `accsd --role agent` runs on one that offers them"]
     asked = dict.fromkeys(step.service for workflow in wanted for step in workflow.steps)
     return [f"no node offers service {name}{did_you_mean(name, offered)}" for name in asked if name not in offered]
 
@@ -192,11 +196,13 @@ def show_command(ctx: click.Context, name: str, version: int | None, output: str
 
 def _draw(workflow: StoredWorkflow) -> None:
     definition = workflow.definition()
-    state = "active" if workflow.is_active else "inactive"
-    by = f" by {workflow.created_by}" if workflow.created_by else ""
-    click.echo(
-        f"{workflow.name}  version {workflow.version}, {state}, {len(definition.steps)} steps, updated {since(workflow.updated_at)}{by}\n"
-    )
+    facts = [
+        f"version {workflow.version}",
+        "active" if workflow.is_active else "inactive",
+        f"{len(definition.steps)} steps",
+        f"updated {since(workflow.updated_at)}" + (f" by {workflow.created_by}" if workflow.created_by else ""),
+    ]
+    click.echo(f"{workflow.name}  {', '.join(facts)}\n")
     lines = draw([(step.key, step.depends_on) for step in definition.steps])
     cells = {step.key: _cells(step) for step in definition.steps}
     for line in aligned(lines, cells, ("step", "service", "attempts", "timeout", "needs"), styled):
@@ -204,14 +210,8 @@ def _draw(workflow: StoredWorkflow) -> None:
 
 
 def _cells(step: WorkflowStep) -> list[str]:
-    timeout = "" if step.timeout is None else _seconds(step.timeout)
+    timeout = "" if step.timeout is None else duration(timedelta(seconds=step.timeout))
     return [step.service, str(step.max_attempts), timeout, _needs(step)]
-
-
-def _seconds(seconds: float) -> str:
-    from datetime import timedelta
-
-    return duration(timedelta(seconds=seconds))
 
 
 def _needs(step: WorkflowStep) -> str:
@@ -271,7 +271,5 @@ def _difference(workflow: WorkflowDef, found: StoredWorkflow | None) -> list[str
 
 
 def _coloured(line: str) -> str:
-    from accsd.cli.output import is_terminal
-
     colours = {"+": "green", "-": "red", "@": "cyan"}
     return click.style(line, fg=colours[line[0]]) if line[:1] in colours and is_terminal() else line

@@ -1,4 +1,4 @@
-"""What the fleet is and does, for people: nodes, services, and what runs now. Read only, and cheap enough for every second."""
+"""What the fleet is and does, for people: nodes, services, what runs now. Read only, cheap enough for each second."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -10,15 +10,33 @@ from accsd.errors import NotFound
 from accsd.validation import did_you_mean
 
 _NODES: Final = """
-    SELECT n.name, n.labels, n.last_seen, n.awake_state, n.wake_method, n.mac, n.provider_ref, n.script, n.max_concurrency AS slots,
-           accs.clock() - n.last_seen AS unseen_for, coalesce(l.live, '{}') AS live, p.since AS drained_at, p.reason AS drained_because,
-           p.by AS drained_by, t.tried_at, t.ok AS tried_ok, t.tries
+    SELECT n.name, n.labels, n.last_seen, n.awake_state, n.wake_method, n.mac, n.provider_ref, n.script,
+           n.max_concurrency AS slots, accs.clock() - n.last_seen AS unseen_for, coalesce(l.live, '{}') AS live,
+           p.since AS drained_at, p.reason AS drained_because, p.by AS drained_by, t.tried_at, t.ok AS tried_ok, t.tries
       FROM public.nodes n
-      LEFT JOIN (SELECT node, jsonb_object_agg(service, tasks) AS live
-                   FROM (SELECT node, service, count(*) AS tasks FROM accs.live GROUP BY node, service) c GROUP BY node) l ON l.node = n.name
+      LEFT JOIN (SELECT c.node, jsonb_object_agg(c.service, c.tasks) AS live
+                   FROM (SELECT node, service, count(*) AS tasks FROM accs.live GROUP BY node, service) c
+                  GROUP BY c.node) l ON l.node = n.name
       LEFT JOIN accs.pauses p ON p.kind = 'node' AND p.name = n.name
       LEFT JOIN accs.wake_tries t ON t.node = n.name
      WHERE $1::text IS NULL OR n.name = $1 ORDER BY n.name"""
+_SERVICES: Final = """
+    WITH offered AS (
+      SELECT s.service, array_agg(n.name ORDER BY n.name) AS nodes, sum(s.slots::int)::int AS slots
+        FROM public.nodes n, jsonb_each_text(n.max_concurrency) AS s (service, slots)
+       WHERE s.slots::int > 0 GROUP BY s.service
+    ), known AS (
+      SELECT service FROM accs.lanes UNION SELECT service FROM offered
+      UNION SELECT name FROM accs.pauses WHERE kind = 'service'
+    )
+    SELECT k.service, coalesce(l.claimable, 0) AS claimable, coalesce(l.in_backoff, 0) AS in_backoff,
+           coalesce(l.held_by_key, 0) AS held_by_key, coalesce(l.paused, 0) AS paused, coalesce(l.live, 0) AS live,
+           coalesce(o.nodes, '{}') AS nodes, coalesce(o.slots, 0) AS slots,
+           p.since AS paused_at, p.reason AS paused_because, p.by AS paused_by
+      FROM known k LEFT JOIN accs.service_load l ON l.service = k.service
+      LEFT JOIN offered o ON o.service = k.service
+      LEFT JOIN accs.pauses p ON p.kind = 'service' AND p.name = k.service
+     ORDER BY k.service"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,36 +127,25 @@ async def node_named(db: Database, name: str) -> NodeView:
 
 async def services(db: Database) -> list[ServiceView]:
     """All that a workflow names, a node offers, or somebody has paused."""
-    rows = await db.fetch(
-        """WITH offered AS (
-             SELECT s.service, array_agg(n.name ORDER BY n.name) AS nodes, sum(s.slots::int)::int AS slots
-               FROM public.nodes n, jsonb_each_text(n.max_concurrency) AS s (service, slots) WHERE s.slots::int > 0 GROUP BY s.service
-           ), known AS (
-             SELECT service FROM accs.lanes UNION SELECT service FROM offered UNION SELECT name FROM accs.pauses WHERE kind = 'service'
-           )
-           SELECT k.service, coalesce(l.claimable, 0) AS claimable, coalesce(l.in_backoff, 0) AS in_backoff,
-                  coalesce(l.held_by_key, 0) AS held_by_key, coalesce(l.paused, 0) AS paused, coalesce(l.live, 0) AS live,
-                  coalesce(o.nodes, '{}') AS nodes, coalesce(o.slots, 0) AS slots,
-                  p.since AS paused_at, p.reason AS paused_because, p.by AS paused_by
-             FROM known k LEFT JOIN accs.service_load l ON l.service = k.service LEFT JOIN offered o ON o.service = k.service
-             LEFT JOIN accs.pauses p ON p.kind = 'service' AND p.name = k.service ORDER BY k.service""",
-        repeatable=True,
-    )
+    rows = await db.fetch(_SERVICES, repeatable=True)
     return [ServiceView(**dict(row)) for row in rows]
 
 
 async def service_named(db: Database, name: str) -> ServiceView:
     known = {view.service: view for view in await services(db)}
     if name not in known:
-        raise NotFound(f'nothing knows a service "{name}"{did_you_mean(name, known)}', hint="`accsd services` lists them")
+        raise NotFound(
+            f'nothing knows a service "{name}"{did_you_mean(name, known)}', hint="`accsd services` lists them"
+        )
     return known[name]
 
 
 async def live_tasks(db: Database, *, limit: int) -> list[LiveTask]:
     """The longest running first."""
     rows = await db.fetch(
-        """SELECT l.task_id, l.job_id, t.task_key, l.service, l.node, t.status, coalesce(t.progress, 0)::float8 AS progress,
-                  coalesce(t.started_at, t.claimed_at) AS since, accs.clock() - coalesce(t.started_at, t.claimed_at) AS running_for,
+        """SELECT l.task_id, l.job_id, t.task_key, l.service, l.node, t.status,
+                  coalesce(t.progress, 0)::float8 AS progress, coalesce(t.started_at, t.claimed_at) AS since,
+                  accs.clock() - coalesce(t.started_at, t.claimed_at) AS running_for,
                   l.lease_until - accs.clock() AS lease_left
              FROM accs.live l JOIN public.job_tasks t ON t.id = l.task_id ORDER BY since, l.task_id LIMIT $1""",
         limit,

@@ -56,7 +56,7 @@ class Rhythm:
     probe_every: float = 15.0
     probe_within: float = 5.0
     first_pause: float = 0.1
-    longest_pause: float = 10.0
+    longest_pause: float = 2.0  # a server that comes back is listened to as soon as it is asked
     polling_pause: float = 300.0  # before another look whether LISTEN works by now
 
 

@@ -119,13 +119,13 @@ class JobRow:
 
 
 _JOB_COLUMNS: Final = """
-    j.id, w.name AS workflow, w.version, j.status, coalesce(j.progress, 0)::float8 AS progress, j.current_task_key, j.priority,
-    j.created_at, j.scheduled_at, j.started_at, j.finished_at, accs.clock() - j.created_at AS age,
-    coalesce(j.finished_at, accs.clock()) - j.started_at AS took, j.error_code, j.error_message, j.task_count, j.open_tasks,
-    j.generation, j.idempotency_key, j.created_by, j.trace_id, coalesce(j.options, '{}') AS options"""
+    j.id, w.name AS workflow, w.version, j.status, coalesce(j.progress, 0)::float8 AS progress, j.current_task_key,
+    j.priority, j.created_at, j.scheduled_at, j.started_at, j.finished_at, accs.clock() - j.created_at AS age,
+    coalesce(j.finished_at, accs.clock()) - j.started_at AS took, j.error_code, j.error_message, j.task_count,
+    j.open_tasks, j.generation, j.idempotency_key, j.created_by, j.trace_id, coalesce(j.options, '{}') AS options"""
 
-# The newest jobs along jobs_order_seq. The inner LIMIT bounds what a filter may walk past; it is no barrier to the outer one,
-# which ends the walk as soon as it is satisfied.
+# The newest jobs along jobs_order_seq. The inner LIMIT bounds what a filter may walk past; the outer one ends the walk
+# as soon as it is satisfied.
 _NEWEST: Final = "SELECT * FROM public.jobs ORDER BY order_seq DESC LIMIT $5"
 # Jobs in motion have a row in a narrow table: those that wait longest are found there, however many came after them.
 _IN_MOTION: Final = f"""
@@ -179,7 +179,7 @@ async def job_status(db: Database, job_id: UUID) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """One step of a job. `node` is where it runs, or ran last. `hold` is what keeps a queued one, where the queue knows."""
+    """One step of a job. `node` is where it runs, or ran last; `hold` is what keeps a queued one (accs.waiting)."""
 
     id: UUID
     task_key: str
@@ -210,14 +210,15 @@ class TaskRow:
 async def tasks_of(db: Database, job_id: UUID) -> list[TaskRow]:
     """In the order of the workflow."""
     rows = await db.fetch(
-        """SELECT t.id, t.task_key, t.service_name AS service, t.status, t.depends_on, coalesce(t.progress, 0)::float8 AS progress,
-                  t.attempt, t.max_attempts, t.attempt_id, t.lost, t.generation, coalesce(l.node, t.claimed_by) AS node,
-                  t.claimed_at, t.started_at, t.finished_at,
+        """SELECT t.id, t.task_key, t.service_name AS service, t.status, t.depends_on,
+                  coalesce(t.progress, 0)::float8 AS progress, t.attempt, t.max_attempts, t.attempt_id, t.lost,
+                  t.generation, coalesce(l.node, t.claimed_by) AS node, t.claimed_at, t.started_at, t.finished_at,
                   coalesce(t.finished_at, CASE WHEN t.lease_owner IS NOT NULL THEN accs.clock() END)
                     - coalesce(t.started_at, t.claimed_at) AS took,
                   t.next_attempt_at, t.next_attempt_at - accs.clock() AS due_in, t.remaining, w.hold,
                   t.error_code, t.error_message, t.params, t.results
-             FROM public.job_tasks t LEFT JOIN accs.live l ON l.task_id = t.id LEFT JOIN accs.waiting w ON w.task_id = t.id
+             FROM public.job_tasks t LEFT JOIN accs.live l ON l.task_id = t.id
+             LEFT JOIN accs.waiting w ON w.task_id = t.id
             WHERE t.job_id = $1 ORDER BY t.step_no""",
         job_id,
         repeatable=True,

@@ -29,7 +29,8 @@ class EventRow:
 _EVENTS: Final = """
     SELECT e.id, e.ts, e.ts - j.created_at AS since, e.job_task_id, t.task_key, e.attempt_id, e.source, e.level, e.type,
            e.message, e.data
-      FROM public.task_events e JOIN public.jobs j ON j.id = e.job_id LEFT JOIN public.job_tasks t ON t.id = e.job_task_id
+      FROM public.task_events e JOIN public.jobs j ON j.id = e.job_id
+      LEFT JOIN public.job_tasks t ON t.id = e.job_task_id
      WHERE e.job_id = $1 """
 
 
@@ -55,7 +56,7 @@ async def events_from(db: Database, job_id: UUID, since: datetime, seen: Sequenc
 
 @dataclass(frozen=True, slots=True)
 class AttemptRow:
-    """One try at one step, as its events tell it. `outcome` is done, error, released, lost or cancelled; None: it runs."""
+    """One try at one step, as its events tell it. `outcome`: done, error, released, lost, cancelled; None: it runs."""
 
     task_key: str
     attempt_id: int
@@ -75,12 +76,14 @@ async def attempts_of(db: Database, job_id: UUID, limit: int) -> list[AttemptRow
              SELECT t.task_key, c.attempt_id, c.data ->> 'node' AS node, c.ts AS claimed_at, e.ts AS ended_at,
                     coalesce(e.ts, accs.clock()) - c.ts AS took,
                     CASE WHEN e.id IS NOT NULL THEN coalesce(e.data ->> 'outcome', e.data ->> 'to') END AS outcome,
-                    e.data ->> 'error_code' AS error_code, CASE WHEN e.data ->> 'outcome' IS NOT NULL THEN e.message END AS message
+                    e.data ->> 'error_code' AS error_code,
+                    CASE WHEN e.data ->> 'outcome' IS NOT NULL THEN e.message END AS message
                FROM public.task_events c JOIN public.job_tasks t ON t.id = c.job_task_id
                LEFT JOIN LATERAL (
                  SELECT e.id, e.ts, e.data, e.message FROM public.task_events e
-                  WHERE e.job_task_id = c.job_task_id AND e.attempt_id = c.attempt_id AND e.ts >= c.ts AND e.type IN ('status', 'retry')
-                    AND e.data ->> 'to' NOT IN ('starting', 'running') ORDER BY e.ts, e.id LIMIT 1) e ON true
+                  WHERE e.job_task_id = c.job_task_id AND e.attempt_id = c.attempt_id AND e.ts >= c.ts
+                    AND e.type IN ('status', 'retry') AND e.data ->> 'to' NOT IN ('starting', 'running')
+                  ORDER BY e.ts, e.id LIMIT 1) e ON true
               WHERE c.job_id = $1 AND c.type = 'status' AND c.data ->> 'to' = 'starting'
               ORDER BY c.ts DESC, c.id DESC LIMIT $2) newest
             ORDER BY claimed_at, attempt_id""",

@@ -48,8 +48,8 @@ class WorkflowRow:
 async def workflows(db: Database, *, every_version: bool = False) -> list[WorkflowRow]:
     """By name; the newest version of each unless all are asked for."""
     rows = await db.fetch(
-        f"""SELECT {"" if every_version else "DISTINCT ON (name)"} name, version, jsonb_array_length(steps) AS steps, is_active,
-                   updated_at, created_by, id FROM public.workflows ORDER BY name, version DESC""",
+        f"""SELECT {"" if every_version else "DISTINCT ON (name)"} name, version, jsonb_array_length(steps) AS steps,
+                   is_active, updated_at, created_by, id FROM public.workflows ORDER BY name, version DESC""",
         repeatable=True,
     )
     return [WorkflowRow(**row) for row in rows]
@@ -105,8 +105,8 @@ class Applied:
 async def apply_workflows(
     db: Database, wanted: Sequence[WorkflowDef], *, created_by: str | None = None
 ) -> list[Applied]:
-    """In one transaction. A definition that names a version is written under it. One that names none becomes a new version
-    where it differs from the newest: what was submitted under the old version keeps its meaning."""
+    """In one transaction. A definition that names a version is written under it. One that names none becomes a new
+    version where it differs from the newest: what was submitted under the old version keeps its meaning."""
     async with db.acquire() as connection, connection.transaction():
         within = Database.over(connection)
         # Two who apply at once must not both make the same next version.

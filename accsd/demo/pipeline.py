@@ -21,6 +21,10 @@ class Pipeline:
     def workflow(self) -> Path:
         return self.folder / "workflow.yaml"
 
+    @property
+    def config(self) -> Path:
+        return self.folder / "accsd.toml"
+
 
 def find_pipeline() -> Pipeline:
     """In the package (a wheel has a copy), or beside it (a clone)."""

@@ -1,6 +1,7 @@
 """What happens in the demo, in order."""
 
 import asyncio
+import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -111,11 +112,27 @@ class Story:
     async def ending(self) -> list[str]:
         job = self.tasks[0].job_id
         told = shown_timeline(await timeline(self.db, job))
-        made = [
-            f"  {step:<12}{self.stage.objects / key}  ({size} bytes)" for step, key, size in await outputs(self.db, job)
-        ]
+        made = [f"  {path}  ({path.stat().st_size} bytes)" for path in await self._results(job)]
         heading = f"The timeline of job 1 ({job}):"
-        return ["", heading, *told, "", "Its results:", *made, "", *_next_steps(self.stage.folder)]
+        return [
+            "",
+            heading,
+            *told,
+            "",
+            "Its results:",
+            *made,
+            "",
+            *_next_steps(self.stage.folder, job, self.stage.pipeline.config),
+        ]
+
+    async def _results(self, job: UUID) -> list[Path]:
+        """Copies with short names, where a person finds them."""
+        place = self.stage.folder / "results"
+        place.mkdir(exist_ok=True)
+        return [
+            Path(shutil.copy(self.stage.objects / key, place / key.rpartition("/")[2]))
+            for _, key, _ in await outputs(self.db, job)
+        ]
 
     async def _put_to_bed(self, machine: Machine) -> None:
         await upsert_heartbeat(
@@ -168,10 +185,12 @@ class Story:
             await asyncio.sleep(_LOOK_EVERY)
 
 
-def _next_steps(folder: Path) -> list[str]:
+def _next_steps(folder: Path, job: UUID, config: Path) -> list[str]:
+    accsd = "accsd" if shutil.which("accsd") else str(Path(sys.argv[0]).resolve())
     return [
         "Try next:",
-        f"  accsd up --folder {folder}                     the same database, with a daemon that stays",
-        "  accsd workflows validate examples/media-pipeline/workflow.yaml",
-        "  accsd --help",
+        f"  {accsd} --config {config} up --folder {folder}",
+        "      a daemon that stays, with this database; it prints an `export` line for the other terminal:",
+        f"  {accsd} job {job}",
+        f"  {accsd} submit media-pipeline --follow",
     ]

@@ -120,9 +120,7 @@ def _refusal(document: Any, found: list[Problem]) -> WorkflowInvalid:
     if len(sentences) > _PROBLEMS_SHOWN:
         shown += f"; and {len(sentences) - _PROBLEMS_SHOWN} more"
     complaints = [(problem.place, sentence) for problem, sentence in zip(found, sentences, strict=True)]
-    return WorkflowInvalid(
-        f"{_title(document)}: {shown}", step=_step_key(document, found[0]), complaints=complaints
-    )
+    return WorkflowInvalid(f"{_title(document)}: {shown}", step=_step_key(document, found[0]), complaints=complaints)
 
 
 def _title(document: Any) -> str:

@@ -69,6 +69,7 @@ class Attempt:
         self.was_infrastructure: bool = False
         self.was_conclusive: bool = False
         self.left_something: bool = False
+        self.start_was_cut: bool = False
         self._task: ClaimedTask = task
         self._served: Served = served
         self._bench: Workbench = bench
@@ -182,7 +183,10 @@ class Attempt:
 
     async def _start(self, launch: Launch) -> Execution:
         if not self._adopted:
-            return await self._served.runner.start(launch)
+            self.start_was_cut = True  # unless we come back: the engine may have been told already
+            execution = await self._served.runner.start(launch)
+            self.start_was_cut = False
+            return execution
         execution = await self._served.runner.adopt(launch)
         if execution is None:
             raise AttemptFailed(ErrorCode.WORKER_LOST, "the agent was restarted, and how it ended cannot be known")
@@ -204,14 +208,16 @@ class Attempt:
 
     async def _end_it(self) -> None:
         """It may still run, or have been half started: a task is given back only when nobody works at it any more."""
-        pauses = Backoff(*PAUSES)
+        pauses, said = Backoff(*PAUSES), set[str]()
         with anyio.move_on_after(_CLEANING.total_seconds()):
             while not self._has_ended:
                 try:
                     await self._stop_all(timedelta(0))
                     self._has_ended = True
                 except (AccsdError, OSError) as error:
-                    _log.warning("not_stopped", error=str(error) or type(error).__name__)
+                    if str(error) not in said:
+                        said.add(str(error))
+                        _log.warning("not_stopped", error=str(error) or type(error).__name__)
                     await anyio.sleep(pauses.next().total_seconds())
         if not self._has_ended:
             _log.error("given_back_unstopped", after_sec=_CLEANING.total_seconds())

@@ -7,10 +7,10 @@ delayed. Nobody waits for it but an attempt that is about to end: its words must
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Final
+from itertools import chain
+from typing import Final, TypeVar
 
 import anyio
 
@@ -25,32 +25,30 @@ _BATCH: Final = 500
 _PROGRESS_EVERY: Final = timedelta(seconds=0.5)
 # While the database is away the oldest words are dropped first; what matters is in the task's log anyway.
 _KEPT: Final = 20_000
+T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class _Said:
-    progress: float
-    message: str | None
+Event = TaskEvent | LoggedEvent
 
 
 class Reporter:
     def __init__(self, db: Database, *, owner: str) -> None:
         self._db: Database = db
         self._owner: str = owner
-        self._events: deque[TaskEvent | LoggedEvent] = deque(maxlen=_KEPT)
-        self._progress: dict[Fence, _Said] = {}
+        self._events: deque[Event] = deque(maxlen=_KEPT)
+        self._progress: dict[Fence, Progress] = {}
         self._wakeup: Wakeup = Wakeup()
         self._sending: asyncio.Lock = asyncio.Lock()
         self._progress_due: float = 0.0  # monotonic
 
-    def event(self, event: TaskEvent | LoggedEvent) -> None:
+    def event(self, event: Event) -> None:
         """Never blocks; the sink of `log_event` too."""
         self._events.append(event)
         self._wakeup.set()
 
     def progress(self, fence: Fence, progress: float, message: str | None) -> None:
         """Only the newest counts."""
-        self._progress[fence] = _Said(progress, message)
+        self._progress[fence] = Progress(fence, progress, message)
         self._wakeup.set()
 
     async def serve(self) -> None:
@@ -86,41 +84,63 @@ class Reporter:
         async with self._sending:
             if progress_too:
                 await self._send_progress()
-            while self._events:
+            left = len(self._events)  # and not what others say meanwhile, or one might never come to an end
+            while left > 0 and self._events:
                 batch = [self._events.popleft() for _ in range(min(_BATCH, len(self._events)))]
-                try:
-                    await self._send(batch)
-                except DatabaseUnavailable:
-                    self._events.extendleft(reversed(batch))
-                    raise
+                left -= len(batch)
+                await self._send(batch)
 
     async def _send_progress(self) -> None:
         said, self._progress = self._progress, {}
         self._progress_due = time.monotonic() + _PROGRESS_EVERY.total_seconds()
-        reports = [Progress(fence, it.progress, it.message) for fence, it in said.items()]
-        for start in range(0, len(reports), _BATCH):
-            try:
-                await report_progress(self._db, reports[start : start + _BATCH], owner=self._owner)
-            except DatabaseUnavailable:
-                self._progress = said | self._progress
-                raise
+        await _deliver(list(said.values()), self._write_progress, self._put_back_progress)
 
-    async def _send(self, batch: Sequence[TaskEvent | LoggedEvent]) -> None:
-        """One event that the database won't have must not keep the others out."""
+    async def _send(self, batch: Sequence[Event]) -> None:
+        """Each kind is a call of its own, so that what is repeated was refused as a whole."""
+        of_attempts = [event for event in batch if isinstance(event, TaskEvent)]
+        others = [event for event in batch if isinstance(event, LoggedEvent)]
         try:
-            await self._write(batch)
+            await _deliver(of_attempts, self._write_of_attempts, self._put_back)
         except DatabaseUnavailable:
+            self._put_back(others)
+            raise
+        await _deliver(others, self._write_others, self._put_back)
+
+    async def _write_progress(self, reports: Sequence[Progress]) -> None:
+        await report_progress(self._db, reports, owner=self._owner)
+
+    async def _write_of_attempts(self, events: Sequence[TaskEvent]) -> None:
+        await append_task_events(self._db, events, owner=self._owner)
+
+    async def _write_others(self, events: Sequence[LoggedEvent]) -> None:
+        await append_events(self._db, events)
+
+    def _put_back(self, unsent: Sequence[Event]) -> None:
+        room = _KEPT - len(self._events)  # the oldest go first
+        self._events.extendleft(reversed(unsent[max(0, len(unsent) - room) :]))
+
+    def _put_back_progress(self, unsent: Sequence[Progress]) -> None:
+        self._progress = {report.fence: report for report in unsent} | self._progress
+
+
+async def _deliver(
+    said: Sequence[T], write: Callable[[Sequence[T]], Awaitable[None]], put_back: Callable[[Sequence[T]], None]
+) -> None:
+    """One that the database won't have must not keep the others out: what is refused is halved, down to that one.
+
+    Shielded: whoever flushes sends the words of others too, and cancelled in the middle they would be lost.
+    """
+    parts = [said[start : start + _BATCH] for start in range(0, len(said), _BATCH)]
+    while parts:
+        part = parts.pop(0)
+        try:
+            with anyio.CancelScope(shield=True):
+                await write(part)
+        except DatabaseUnavailable:
+            put_back([*part, *chain.from_iterable(parts)])
             raise
         except AccsdError as error:
-            if len(batch) == 1:
-                _log.error("event_refused", error=str(error))
-                return
-            half = len(batch) // 2
-            await self._send(batch[:half])
-            await self._send(batch[half:])
-
-    async def _write(self, batch: Sequence[TaskEvent | LoggedEvent]) -> None:
-        if of_attempts := [event for event in batch if isinstance(event, TaskEvent)]:
-            await append_task_events(self._db, of_attempts, owner=self._owner)
-        if others := [event for event in batch if isinstance(event, LoggedEvent)]:
-            await append_events(self._db, others)
+            if len(part) == 1:
+                _log.error("report_refused", error=str(error))
+            else:
+                parts[:0] = [part[: len(part) // 2], part[len(part) // 2 :]]

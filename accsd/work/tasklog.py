@@ -68,13 +68,13 @@ class _Open:
     """The segment that gathers."""
 
     number: int
-    lines: list[bytes] = field(default_factory=list[bytes])
-    size: int = 0
+    # In one piece: what orjson gives leaves a hole of a kilobyte beside each short line that is kept.
+    lines: bytearray = field(default_factory=bytearray)
     since: float | None = None  # monotonic
 
-    def take_over(self, later: "_Open") -> None:
-        self.lines += later.lines
-        self.size += later.size
+    @property
+    def size(self) -> int:
+        return len(self.lines)
 
 
 class TaskLog:
@@ -127,8 +127,7 @@ class TaskLog:
 
     def _gather(self, encoded: bytes) -> None:
         gathering = self._open
-        gathering.lines.append(encoded)
-        gathering.size += len(encoded)
+        gathering.lines += encoded
         self._bytes += len(encoded)
         if gathering.since is None:
             gathering.since = time.monotonic()
@@ -175,7 +174,7 @@ class TaskLog:
         try:
             writing.result()
         except BaseException:
-            sealed.take_over(self._open)
+            sealed.lines += self._open.lines
             self._open = sealed
             raise
         self._place = place
@@ -222,7 +221,7 @@ def _encoded(stream: Stream, line: LogLine, at: datetime) -> bytes:
 def _write_seal(spool: Path, sealed: _Open, state: bytes) -> None:
     with _disk_errors(spool):
         if sealed.lines:
-            _write_durably(spool / _name(sealed.number), b"".join(sealed.lines))
+            _write_durably(spool / _name(sealed.number), bytes(sealed.lines))
         _write_durably(spool / _STATE_BEING_WRITTEN, state)
         os.replace(spool / _STATE_BEING_WRITTEN, spool / _STATE)  # the seal: before it nothing has happened
         _sync_folder(spool)

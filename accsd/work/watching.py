@@ -4,7 +4,6 @@ The log goes to the object store while the work runs, the announced files when i
 only the last announcement of a path counts.
 """
 
-import time
 from datetime import timedelta
 from typing import Final
 
@@ -19,7 +18,7 @@ from accsd.errors import AccsdError, AttemptFailed, ConfigError, DatabaseUnavail
 from accsd.log import get_logger, redact
 from accsd.model.outcome import ErrorCode
 from accsd.model.state import ArtifactKind, EventType, Level
-from accsd.runners.base import TASK_FILE, Ending, Execution, Launch, Output
+from accsd.runners.base import Ending, Execution, Launch, Output
 from accsd.storage.base import StoredObject
 from accsd.storage.keys import build_key
 from accsd.wakeup import Backoff
@@ -42,6 +41,7 @@ from accsd.work.protocol import (
     Verdict,
     verdict_of,
 )
+from accsd.work.running_time import seconds_run
 from accsd.work.served import Served
 from accsd.work.tasklog import Segment, TaskLog
 from accsd.work.workspace import take_output
@@ -176,9 +176,8 @@ class Watching:
         limit = self._task.timeout or self._served.timeout
         if limit is None:
             return
-        # An adopted one has had some of its time already; the envelope was written just before the start.
-        spent = max(0.0, time.time() - (self._launch.folder / TASK_FILE).stat().st_mtime)
-        await anyio.sleep(max(0.0, limit.total_seconds() - spent))
+        # An adopted one has had some of its time already.
+        await anyio.sleep(max(0.0, limit.total_seconds() - seconds_run(self._launch.folder)))
         said = f"it ran longer than {limit.total_seconds():g} s"
         self._stop(Failure(ErrorCode.TIMEOUT, said), self._served.stop_grace)
 

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import json
-import signal
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,15 +12,15 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from accsd.storage import ObjectStore, open_store
 from accsd.settings import Storage
+from accsd.storage import ObjectStore, open_store
 from tests.support import daemon, objectstore
 from tests.support.cable import Cable
 from tests.support.checker import check
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
 from tests.support.factory import step, submit
-from tests.support.hostile import SHORT_LEASE, outcome
+from tests.support.hostile import MOST_MEMORY, SHORT_LEASE, outcome, peak_memory
 from tests.support.objectstore import S3Server
 from tests.support.tasks import PREAMBLE, notes, toml_service
 
@@ -228,9 +227,7 @@ async def _is_later(conn: Connection, job: UUID, before: Any) -> bool:
 async def test_a_store_that_stays_away_spends_no_attempt_but_not_for_ever(
     tmp_path: Path, db_url: str, conn: Connection, store: Store
 ):
-    await conn.execute(
-        "CREATE OR REPLACE FUNCTION accs.max_lost() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 2'"
-    )
+    await conn.execute("CREATE OR REPLACE FUNCTION accs.max_lost() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 2'")
     config = toml_service("make", ONE_FILE) + '[storage]\npatience = "1s"\n'
     with daemon.running(tmp_path, db_url, config=config, environ=told(store.settings)) as accsd:
         store.go_down()
@@ -286,6 +283,7 @@ async def test_words_are_heard_while_the_task_runs_and_each_is_in_the_log_once(
             row = await outcome(conn, job)
             lines = await log_of(store, job)
             assert len([key for key in await keys(store) if key.startswith(f"logs/{job}/a/1/")]) > 1
+        assert peak_memory(accsd.pid) < MOST_MEMORY
     assert [line["message"] for line in lines] == [f"line {i}" for i in range(100)]
     trace = job.hex
     assert row["results"]["envelope"] == row["results"]["environment"]["ACC_TRACE_ID"] == trace
@@ -320,9 +318,7 @@ for secret in params['words']:
 )
 
 
-async def test_a_secret_that_a_task_prints_appears_nowhere(
-    tmp_path: Path, db_url: str, conn: Connection, s3: S3Server
-):
+async def test_a_secret_that_a_task_prints_appears_nowhere(tmp_path: Path, db_url: str, conn: Connection, s3: S3Server):
     password = f"canary-{uuid4().hex}"
     storage = s3.settings()
     parts = urlsplit(db_url)

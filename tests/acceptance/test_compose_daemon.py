@@ -65,7 +65,9 @@ async def test_a_workflow_goes_through_all_modes_and_an_idle_service_is_stopped(
     assert hosts["a"] == hosts["d"] == inside["Id"][:12]
     assert len(set(hosts.values())) == 3
     assert (await tasks_of(conn, job))["d"]["results"] == {"count": 4}
-    last = await conn.fetchval("SELECT key FROM task_artifacts WHERE job_id = $1 AND kind = 'output' ORDER BY key DESC", job)
+    last = await conn.fetchval(
+        "SELECT key FROM task_artifacts WHERE job_id = $1 AND kind = 'output' ORDER BY key DESC", job
+    )
     objects = node.folder / "state/objects"
     assert (objects / last).read_text() == "a b c d "
     for key, files in zip("abcd", (0, 1, 1, 1), strict=True):

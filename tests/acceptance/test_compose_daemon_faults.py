@@ -3,11 +3,11 @@
 Executions are counted outside the database: each task notes itself in a file that is mounted into its container.
 """
 
-import asyncio
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from uuid import UUID
 
@@ -122,26 +122,30 @@ async def test_the_death_of_a_cli_is_not_the_end_of_the_work(node: ComposeNode, 
     node.neighbours_are_untouched()
 
 
-async def test_a_container_that_appears_after_its_attempt_was_given_back_is_removed(
-    node: ComposeNode, db_url: str, conn: Connection
+@pytest.mark.parametrize("end", ["killed", "cancelled"])
+async def test_a_container_that_appears_after_the_end_of_its_attempt_is_removed(
+    node: ComposeNode, db_url: str, conn: Connection, end: str
 ):
     """The engine had been told to create it when the CLI died, and took its time."""
     node.add("run", "run", WAIT)
     with node.daemon(db_url) as accsd:
-        job = await submit(conn, step("run", "run"), options=node.options(lines=LINES))
-        starting = await eventually(lambda: clis_of(accsd, "compose", "run"), within=30, interval=0.001)
-        os.kill(starting[0], signal.SIGKILL)
-        accsd.wait_for("ended", code="engine_unavailable")
+        job = await submit(conn, step("run", "run"), options=node.options())
+        (starting, *_) = await eventually(lambda: clis_of(accsd, "compose", "run"), within=30, interval=0.001)
+        if end == "killed":
+            os.kill(starting, signal.SIGKILL)
+        else:
+            await conn.fetch("SELECT * FROM accs.cancel_jobs($1)", [job])
         task = (await tasks_of(conn, job))["run"]["id"]
         folder = node.folder / "state" / node.name / "attempts" / f"{task}.1"
         await eventually(lambda: not folder.exists(), within=20, what="its clean-up")
         late = _created_late(node, task)
         await eventually(lambda: late not in node.ours(), within=30, interval=0.1, what="the removal of the late one")
-        await node.began("run", attempt=2)
-        node.go.touch()
-        await job_reaches(conn, job, "done")
+        if end == "killed":
+            await node.began("run", attempt=2)
+            node.go.touch()
+            await job_reaches(conn, job, "done")
         await node.none_left()
-    assert [each.attempt for each in node.executions()][-1] == 2
+    assert [each.attempt for each in node.executions()] == ([2] if end == "killed" else [])
     await check(conn)
 
 
@@ -158,6 +162,15 @@ def _created_late(node: ComposeNode, task: UUID) -> str:
     return made[:12]
 
 
+@contextmanager
+def away(engine: Engine, how: signal.Signals) -> Generator[None]:
+    engine.end(how)
+    try:
+        yield
+    finally:
+        engine.start()
+
+
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 async def test_an_engine_that_restarts_takes_no_attempt_with_it(
     engine: Engine, tmp_path: Path, db_url: str, conn: Connection, how: signal.Signals
@@ -168,9 +181,8 @@ async def test_an_engine_that_restarts_takes_no_attempt_with_it(
     with node.daemon(db_url, http=True) as accsd:
         job = await submit(conn, *steps_of_all_modes(), options=node.options(lines=LINES))
         await node.began("run", "exec", "process")
-        await asyncio.to_thread(engine.end, how)
-        await eventually(lambda: says_that_the_engine_is_away(accsd), within=30, interval=0.2)
-        await asyncio.to_thread(engine.start)
+        with away(engine, how):
+            await eventually(lambda: says_that_the_engine_is_away(accsd), within=30, interval=0.2)
         await node.began("run", "exec", attempt=2)
         node.go.touch()
         await job_reaches(conn, job, "done")
@@ -179,8 +191,8 @@ async def test_an_engine_that_restarts_takes_no_attempt_with_it(
         assert set(lost) == {"run", "exec"}
         assert set(lost.values()) <= {"worker_lost", "engine_unavailable"}
         await eventually(lambda: accsd.health()["status"] == "ok", within=20, interval=0.2)
+        assert len(accsd.log("engine_away")) == 1, "said once"
     node.neighbours_are_there()
-    node.close()
 
 
 def says_that_the_engine_is_away(accsd: Daemon) -> bool:
@@ -194,8 +206,8 @@ async def test_without_an_engine_at_the_start_processes_are_served_and_container
     node = ComposeNode(tmp_path, engine.environ)
     node.add_all_modes(WAIT)
     node.go.touch()
-    await asyncio.to_thread(engine.end, signal.SIGTERM)
-    try:
+    with ExitStack() as without_engine:
+        without_engine.enter_context(away(engine, signal.SIGTERM))
         with node.daemon(db_url, http=True) as accsd:
             plain = await submit(conn, step("process", "process"), options=node.options())
             waiting = await submit(conn, step("run", "run"), step("exec", "exec"), options=node.options())
@@ -205,12 +217,10 @@ async def test_without_an_engine_at_the_start_processes_are_served_and_container
                 assert "the Docker engine does not answer" in said["reason"]
             assert says_that_the_engine_is_away(accsd)
             assert len(node.executions()) == 1
-            await asyncio.to_thread(engine.start)
+            without_engine.close()
             await job_reaches(conn, waiting, "done")
             await node.none_left()
             assert [task["attempt_id"] for task in (await tasks_of(conn, waiting)).values()] == [1, 1]
             await eventually(lambda: accsd.health()["status"] == "ok", within=20, interval=0.2)
             assert accsd.stop() == 0
-        await check(conn)
-    finally:
-        node.close()
+    await check(conn)

@@ -47,6 +47,12 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", folder], check=True)
 
 
+def fill_up(file: Path) -> None:
+    with file.open("wb", buffering=0) as growing:
+        while True:
+            growing.write(b"x" * 4096)
+
+
 async def lost_for_want_of_disk(accsd: Daemon, job: UUID) -> None:
     await eventually(lambda: [each for each in accsd.log("ended") if each["job_id"] == str(job)], within=30)
     first = next(each for each in accsd.log("ended") if each["job_id"] == str(job))
@@ -59,7 +65,7 @@ async def test_below_the_watermark_nothing_is_claimed_until_it_is_lowered(
     note, service = tmp_path / "notes", toml_service("render", NOTE)
     with daemon.running(tmp_path, db_url, config=f'node.min_free_disk = "1000000g"\n{service}') as accsd:
         job = await submit(conn, step("a"), options={"note": str(note)})
-        await eventually(lambda: "MiB free" in accsd.log("no_claims")[-1]["reason"], within=20)
+        await eventually(lambda: any("MiB free" in each["reason"] for each in accsd.log("no_claims")), within=20)
         assert await conn.fetchval("SELECT attempt_id FROM job_tasks WHERE job_id = $1", job) == 0
         accsd.config.write_text(service)
         accsd.signal(signal.SIGHUP)
@@ -79,9 +85,8 @@ async def test_a_full_disk_spends_no_attempt_and_the_daemon_goes_on(
         row = await outcome(conn, filling)
         assert (row["status"], row["attempt"], row["lost"]) == ("done", 0, 1)
 
-        with ballast.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
-            while True:
-                file.write(b"x" * 4096)
+        with pytest.raises(OSError, match="No space"):
+            fill_up(ballast)
         unlucky = await submit(conn, step("a", max_attempts=1), options={"note": str(note)})
         await lost_for_want_of_disk(accsd, unlucky)
         ballast.unlink()

@@ -1,7 +1,9 @@
 """What a review of the daemon found: each story failed once. Real processes, forced by locks, failpoints and files."""
 
+import os
+import shutil
 import signal
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -170,3 +172,126 @@ async def test_work_is_killed_before_its_lease_ends_although_the_heartbeat_has_c
 
 def task_id(accsd: daemon.Daemon) -> UUID:
     return UUID(accsd.log("lease_gone")[-1]["task_id"])
+
+
+async def test_heartbeats_do_not_wait_behind_calls_that_hang(
+    tmp_path: Path, db_url: str, conn: Connection, connect: Connect
+):
+    """Somebody holds the row of a job whose tasks end: they wait with every connection of the pool."""
+    other = await connect()
+    config = toml_service("audio", WAIT) + toml_service("render", NOTE, concurrency=4)
+    environ = {"ACC_HEARTBEAT_TTL_SEC": "4", "ACC_DB_POOL_SIZE": "2"}
+    with daemon.running(tmp_path, db_url, config=config, environ=environ) as accsd:
+        steady = await submit(conn, step("a", "audio"), options=waiting(tmp_path))
+        await began(tmp_path / "notes")
+        async with other.transaction():
+            stuck = await submit(conn, *(step(key) for key in "abcd"), options={"note": str(tmp_path / "others")})
+            await other.execute("SELECT FROM jobs WHERE id = $1 FOR UPDATE", stuck)
+            await eventually(lambda: len(notes(tmp_path / "others")) == 4, within=10)
+            # longer than a lease: every one of them is kept
+            claimed = await conn.fetchval("SELECT max(lease_until) FROM job_tasks")
+            await eventually(lambda: kept_beyond(conn, claimed + timedelta(seconds=5)), within=12)
+        (tmp_path / "go").touch()
+        await eventually(lambda: is_status(conn, steady, "done"), within=10)
+        await eventually(lambda: is_status(conn, stuck, "done"), within=10)
+        assert accsd.log("lease_gone") == []
+    assert len(notes(tmp_path / "others")) == 4
+
+
+async def kept_beyond(conn: Connection, moment: datetime) -> bool:
+    return await conn.fetchval("SELECT min(lease_until) > $1 FROM accs.live", moment)
+
+
+async def test_nothing_is_claimed_for_services_that_are_found_while_draining(
+    tmp_path: Path, db_url: str, conn: Connection
+):
+    (tmp_path / "compose.yaml").write_text("services:\n  plain:\n    image: none\n")
+    hold = slow_docker(tmp_path)
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "ACC_COMPOSE_FILE": str(tmp_path / "compose.yaml")}
+    config = toml_service("render", WAIT)
+    with daemon.running(tmp_path, db_url, config=config, environ=environ) as accsd:
+        await submit(conn, step("a"), options=waiting(tmp_path))
+        await began(tmp_path / "notes")
+        hold.touch()
+        accsd.config.write_text(config + toml_service("audio", NOTE))
+        accsd.signal(signal.SIGHUP)
+        await eventually((tmp_path / "asked").exists, within=10)
+        late = await submit(conn, step("a", "audio"), options={"note": str(tmp_path / "late")})
+        accsd.signal(signal.SIGTERM)
+        accsd.wait_for("draining")
+        hold.unlink()
+        accsd.wait_for("pass", role="offering", did="serving audio, render")
+        (tmp_path / "go").touch()
+        assert accsd.process.wait(timeout=20) == 0
+    assert (await task(conn, late))["attempt_id"] == 0
+
+
+def slow_docker(folder: Path) -> Path:
+    """A docker command that waits for as long as the file is there, and says so."""
+    hold, asked = folder / "hold", folder / "asked"
+    script = folder / "docker"
+    wait = (
+        f'[ -e {hold} ] && touch {asked}\nwhile [ -e {hold} ]; do sleep 0.02; done\nexec {shutil.which("docker")} "$@"'
+    )
+    script.write_text(f"#!/bin/sh\n{wait}\n")
+    script.chmod(0o755)
+    return hold
+
+
+async def test_a_clock_that_was_put_forward_does_not_end_what_is_adopted(tmp_path: Path, db_url: str, conn: Connection):
+    config = toml_service("render", WAIT, timeout="1h")
+    with daemon.running(tmp_path, db_url, config=config) as accsd:
+        job = await submit(conn, step("a"), options=waiting(tmp_path))
+        await began(tmp_path / "notes")
+        accsd.kill()
+    (folder,) = folders(tmp_path)
+    for path in folder.iterdir():  # as everything looks when the clock is two hours ahead since
+        os.utime(path, (path.stat().st_atime - 7200, path.stat().st_mtime - 7200), follow_symlinks=False)
+    with daemon.running(tmp_path, db_url, config=config) as accsd:
+        accsd.wait_for("adopted")
+        (tmp_path / "go").touch()
+        await eventually(lambda: is_status(conn, job, "done"), within=10)
+    assert (await task(conn, job))["attempt"] == 0
+
+
+async def test_a_crash_of_one_role_shows_and_the_others_go_on(tmp_path: Path, db_url: str, conn: Connection):
+    broken = {"ACC_FAILPOINTS": "heartbeat.sent:raise"}
+    with daemon.running(tmp_path, db_url, config=toml_service("render", NOTE), environ=broken, http=True) as accsd:
+        accsd.wait_for("role_crashed", role="presence")
+        shown = accsd.health()
+        assert shown["status"] == "degraded"
+        assert shown["reasons"] == ["presence is restarting: Injected: heartbeat.sent"]
+        job = await submit(conn, step("a"), options={"note": str(tmp_path / "notes")})
+        await eventually(lambda: is_status(conn, job, "done"), within=10)
+        await eventually(lambda: accsd.health()["status"] == "ok", within=15, what="recovery")
+        assert accsd.health()["roles"]["presence"]["restarts"] == 1
+
+
+async def test_one_node_has_one_agent_on_a_machine(tmp_path: Path, db_url: str):
+    config = toml_service("render", NOTE)
+    with daemon.running(tmp_path, db_url, config=config) as first:
+        with daemon.running(tmp_path, db_url, role="agent", config=config, ready=False) as second:
+            assert second.process.wait(timeout=20) != 0
+            assert 'an agent runs as node "n1" on this machine already' in second.tail()
+        first.kill()
+    with daemon.running(tmp_path, db_url, role="agent", config=config):
+        pass  # the kernel frees the lock of whoever was killed
+
+
+async def test_a_cancel_that_comes_while_it_is_started_is_no_bug(tmp_path: Path, db_url: str, conn: Connection):
+    paused = {"ACC_FAILPOINTS": "runner.started:pause"}
+    with daemon.running(tmp_path, db_url, config=toml_service("render", WAIT), environ=paused) as accsd:
+        job = await submit(conn, step("a"), options=waiting(tmp_path))
+        process = await began(tmp_path / "notes")
+        await eventually(lambda: is_stopped(accsd.pid), within=10)
+        await conn.fetch("SELECT * FROM accs.cancel_jobs($1)", [job])
+        accsd.signal(signal.SIGCONT)
+        await eventually(lambda: not process.exists(), within=10)
+        await eventually(lambda: not folders(tmp_path), within=10)
+        assert accsd.log("attempt_failed_here") == []
+        assert accsd.log("abandoned")[0]["reason"] == "already_finished"
+    assert await is_status(conn, job, "cancelled")
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"

@@ -60,7 +60,9 @@ say(type="artifact", path="out.txt")
 say(type="result", results={"count": 1 + sum(results["count"] for results in task["inputs"].values())})
 """
 )
-IGNORES_TERM = _PREAMBLE + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nnote('began', host, os.getpid())\ntime.sleep(100)\n"
+IGNORES_TERM = (
+    _PREAMBLE + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nnote('began', host, os.getpid())\ntime.sleep(100)\n"
+)
 EATS_MEMORY = _PREAMBLE + "note('began', host, os.getpid())\neaten = b'x' * 300_000_000\n"
 FLOODS = _PREAMBLE + "note('began', host, os.getpid())\nfor _ in range(200 * 1024): print('x' * 1023)\n"
 
@@ -98,9 +100,11 @@ class ComposeNode:
     def add(self, name: str, mode: str, program: str, labels: Mapping[str, str] | None = None, **entry: Any) -> None:
         command = orjson.dumps(["python3", "-c", program]).decode()
         ours = {"accs.mode": mode, "accs.command": command, "accs.stop-grace": "1s", **(labels or {})}
-        service: dict[str, Any] = {"image": PYTHON, "volumes": [f"{self.shared}:{self.shared}"], **entry}
+        # An engine that restarts would wait ten seconds for a process 1 that does not hear SIGTERM.
+        service: dict[str, Any] = {"image": PYTHON, "stop_grace_period": "0s", **entry}
+        service["volumes"] = [f"{self.shared}:{self.shared}"]
         if mode == "exec":
-            service = {"command": ["sleep", "3600"], "init": True, "stop_grace_period": "0s", **service}
+            service = {"command": ["sleep", "3600"], "init": True, **service}
             ours.setdefault("accs.workdir", str(self.shared))
         self._services[name] = {**service, "labels": {key: text.replace("$", "$$") for key, text in ours.items()}}
         self.write()
@@ -163,7 +167,9 @@ class ComposeNode:
 
     async def none_left(self, *nodes: str) -> None:
         for node in nodes or (self.name,):
-            await eventually(lambda node=node: not self.ours(node), within=30, interval=0.1, what="an end of containers")
+            await eventually(
+                lambda node=node: not self.ours(node), within=30, interval=0.1, what="an end of containers"
+            )
 
     # Its neighbours
 

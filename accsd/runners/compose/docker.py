@@ -6,9 +6,9 @@ change from version to version.
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import orjson
 
@@ -16,6 +16,7 @@ from accsd import proc
 from accsd.errors import DockerUnavailable
 from accsd.runners.compose.container import Container, moment
 
+Problem = TypeVar("Problem", DockerUnavailable, None)
 QUICK: Final = timedelta(seconds=30)
 _PING_HOLDS: Final = timedelta(seconds=5)
 _ENGINE_TROUBLE: Final = (
@@ -43,13 +44,22 @@ def cli_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class Docker:
-    """One engine, as the environment names it (DOCKER_HOST, or the local socket)."""
+    """One engine, as the environment names it (DOCKER_HOST, or the local socket). `when_seen` is told when it goes away,
+    and why, and when it answers (again)."""
 
-    def __init__(self, environ: Mapping[str, str], *, program: str = "docker") -> None:
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        *,
+        program: str = "docker",
+        when_seen: Callable[[DockerUnavailable | None], None] = lambda problem: None,
+    ) -> None:
         self.environ: Final = cli_environment(environ)
         self.program: Final = program
         self._answered_at: float | None = None
         self._asking: Final = asyncio.Lock()
+        self._when_seen: Final = when_seen
+        self._is_away: bool | None = None
 
     async def call(
         self, *arguments: str, within: timedelta = QUICK, env: Mapping[str, str] | None = None, stdin: bytes = b""
@@ -68,7 +78,7 @@ class Docker:
         if called.code < 0:
             raise DockerUnavailable(f"`docker {_shown(arguments)}` was killed by signal {-called.code}")
         if called.code and any(text in called.stderr.lower() for text in _ENGINE_TROUBLE):
-            raise _no_engine(called.said)
+            raise self._seen(_no_engine(called.said))
         return called
 
     def argv(self, *arguments: str) -> Sequence[str]:
@@ -79,7 +89,8 @@ class Docker:
         self._answered_at = None
         called = await self.call("version", "--format", "{{.Server.Version}}")
         if called.code:
-            raise _no_engine(called.said)
+            raise self._seen(_no_engine(called.said))
+        self._seen(None)
         self._answered_at = time.monotonic()
 
     async def answers(self) -> None:
@@ -103,6 +114,7 @@ class Docker:
         called = await self.call("container", "inspect", *names)
         if called.code and b"no such" not in called.stderr.lower():
             await self._failed("container inspect", called)
+        self._seen(None)
         found = cast("list[dict[str, Any]]", orjson.loads(called.stdout or b"[]"))
         return [Container.read(document) for document in found]
 
@@ -136,6 +148,14 @@ class Docker:
             *("--filter", f"container={container_id}", "--filter", "event=oom", "--format", "{{.Action}}"),
         )
         return called.code == 0 and bool(called.stdout.strip())
+
+    def _seen(self, problem: Problem) -> Problem:
+        if problem is not None:
+            self._answered_at = None
+        if self._is_away is not (problem is not None):
+            self._is_away = problem is not None
+            self._when_seen(problem)
+        return problem
 
     async def _failed(self, what: str, called: proc.Called) -> None:
         await self.ping()

@@ -1,9 +1,10 @@
 """What the engine made of a container's output, made what it was: pure parsing, one object per stream and reading.
 
 The engine cuts a line into parts of 16 KiB and writes a timestamp before every part, also in the middle of a line; all
-parts of a line have the same one. Measured on engine 20.10: the driver `json-file` spoils characters at the cuts and
-every byte that is not UTF-8; the driver `local` keeps all bytes, but drops the newline after the last part of a long
-line. So containers get `local`, and with the timestamps the lost newline can be put back.
+parts of a line have the same one. Measured on engine 20.10, both drivers with the same output: `json-file` keeps every
+newline, but writes U+FFFD for each half of a character at a cut and for every byte that is not UTF-8; `local` keeps all
+bytes, but drops the newline after the last part of a long line. So containers get `local`, and with the timestamps the
+lost newline can be put back.
 """
 
 import re

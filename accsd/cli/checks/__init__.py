@@ -1,0 +1,1 @@
+"""What `accsd doctor` looks at. Each check yields findings; what it raises is one, too."""

@@ -1,0 +1,61 @@
+"""Docker and its compose plugin, as far as this node needs them; and the commands of plain services."""
+
+import shutil
+from collections.abc import AsyncIterator, Sequence
+
+from accsd.cli.checks.finding import Finding, fail, ok, warn
+from accsd.errors import DockerUnavailable
+from accsd.runners.compose import Declared, Docker, declared_services
+from accsd.settings import Settings, environment
+
+
+async def docker(settings: Settings) -> AsyncIterator[Finding]:
+    """Without a compose file nothing here is needed, and nothing fails."""
+    engine = Docker(environment())
+    needed = settings.compose.file is not None
+    try:
+        client = (await engine.call("--version")).stdout.decode().strip()
+        yield ok("docker", client)
+        await engine.ping()
+        yield ok("docker engine", "answers")
+        await engine.check_plugin()
+        version = (await engine.call("compose", "version", "--short")).stdout.decode().strip()
+        yield ok("docker compose", f"version {version}")
+    except DockerUnavailable as away:
+        do = away.hint or "see `docker version`"
+        if needed:
+            yield fail("docker", away.message, do)
+        else:
+            yield warn("docker", away.message, f"only for compose services, of which this node has none; {do}")
+        return
+    if needed:
+        async for finding in _compose_file(settings, engine):
+            yield finding
+
+
+async def _compose_file(settings: Settings, engine: Docker) -> AsyncIterator[Finding]:
+    declared = await declared_services(engine, settings.compose, settings.services)
+    for problem in declared.problems:
+        yield fail("compose file", problem.message, problem.hint or "correct the labels accs.* of that service")
+    if declared.services:
+        yield ok("compose file", f"{settings.compose.file} offers {', '.join(declared.services)}")
+    elif not declared.problems:
+        do = "give a service the label accs.mode"
+        yield warn("compose file", f"{settings.compose.file} offers no service", do)
+    if missing := await _without_image(engine, list(declared.services.values())):
+        do = f"docker compose -f {settings.compose.file} build, or pull"
+        yield warn("images", f"not on this machine: {', '.join(missing)}", do)
+
+
+async def _without_image(engine: Docker, services: Sequence[Declared]) -> list[str]:
+    return [service.image for service in services if not await engine.has_image(service.image)]
+
+
+async def commands(settings: Settings) -> AsyncIterator[Finding]:
+    plain = {name: service.command for name, service in settings.services.items() if service.runner == "process"}
+    for name, command in plain.items():
+        assert command is not None, "the settings refuse a process without one"
+        if "/" not in command[0] and shutil.which(command[0]) is None:
+            yield fail("services", f'{name}: there is no program "{command[0]}"', "install it, or correct the command")
+    if plain:
+        yield ok("services", f"plain processes: {', '.join(plain)}")

@@ -1,0 +1,200 @@
+"""`accsd job`: one job. How it stands, its steps as a graph, its attempts, and what happened."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+from uuid import UUID
+
+import click
+
+from accsd.cli.drawing import aligned, draw
+from accsd.cli.following import sentence
+from accsd.cli.identifiers import job_named, short
+from accsd.cli.output import duration, output_option, show, since, styled, to_json
+from accsd.cli.session import with_database
+from accsd.db import reading, timeline
+from accsd.db.pool import Database
+from accsd.db.reading import JobRow, TaskRow
+from accsd.db.timeline import AttemptRow, EventRow
+from accsd.model import JobStatus, TaskStatus
+
+_MARKS: Final = {
+    "queued": "○",
+    "starting": "◐",
+    "running": "◐",
+    "done": "●",
+    "error": "✗",
+    "skipped": "–",
+    "cancelled": "⊘",
+}
+_EVENTS_SHOWN: Final = 20
+_EVENTS_GIVEN: Final = 10_000
+_ATTEMPTS_SHOWN: Final = 30
+_ATTEMPTS_GIVEN: Final = 100_000
+_HOLDS: Final = {"backoff": "backoff", "key": "its concurrency key is taken", "paused": "paused"}
+_LONGEST_NOTE: Final = 70
+
+
+@dataclass(frozen=True, slots=True)
+class _Everything:
+    job: JobRow
+    tasks: list[TaskRow]
+    attempts: list[AttemptRow]
+    events: list[EventRow]
+
+
+@click.command()
+@click.argument("job_id", metavar="JOB")
+@click.option(
+    "--events",
+    "count",
+    type=click.IntRange(min=0),
+    help=f"How many of the last events. [default: {_EVENTS_SHOWN}; all in JSON]",
+)
+@output_option()
+@click.pass_context
+def job(ctx: click.Context, job_id: str, count: int | None, output: str) -> None:
+    """Show one job: how it stands, its steps, attempts and timeline. JOB may be the beginning of an id.
+
+    \b
+    Example: accsd job 3f9a21c4 --events 100
+    """
+    for_eyes = output == "table"
+
+    async def work(db: Database) -> _Everything:
+        found = await job_named(db, job_id)
+        shown = (_EVENTS_SHOWN if for_eyes else _EVENTS_GIVEN) if count is None else count
+        return await _read(db, found, shown, _ATTEMPTS_SHOWN if for_eyes else _ATTEMPTS_GIVEN)
+
+    everything = with_database(ctx, work)
+    if for_eyes:
+        _show(everything)
+    elif output == "name":
+        click.echo(everything.job.id)
+    else:
+        click.echo(to_json(_document(everything)))
+
+
+async def _read(db: Database, job_id: UUID, events: int, attempts: int) -> _Everything:
+    return _Everything(
+        await reading.job(db, job_id),
+        await reading.tasks_of(db, job_id),
+        await timeline.attempts_of(db, job_id, attempts),
+        await timeline.newest_events(db, job_id, events),
+    )
+
+
+def _document(everything: _Everything) -> dict[str, Any]:
+    return asdict(everything.job) | {
+        "tasks": [asdict(task) for task in everything.tasks],
+        "attempts": [asdict(attempt) for attempt in everything.attempts],
+        "events": [asdict(event) for event in everything.events],
+    }
+
+
+def _show(everything: _Everything) -> None:
+    _show_header(everything.job)
+    if everything.tasks:
+        click.echo()
+        _show_steps(everything.tasks)
+    if _tell_more_than_the_steps(everything.attempts):
+        click.echo("\nattempts")
+        _show_attempts(everything.attempts, everything.job)
+    if everything.events:
+        click.echo("\ntimeline")
+        for event in everything.events:
+            click.echo(sentence(event))
+    _show_next(everything.job)
+
+
+def _show_header(job: JobRow) -> None:
+    error = f"{job.error_code}: {job.error_message or ''}".rstrip(": ") if job.error_code else None
+    pairs = {
+        "job": str(job.id),
+        "workflow": f"{job.workflow} version {job.version}",
+        "status": f"{styled(job.status)}, {job.progress:.0%}"
+        + (f" (run {job.generation + 1})" if job.generation else ""),
+        "submitted": f"{duration(job.age)} ago" + (f" by {job.created_by}" if job.created_by else ""),
+        "scheduled": since(job.scheduled_at) if job.scheduled_at and job.status == JobStatus.QUEUED else None,
+        "took": duration(job.took) if job.took is not None else None,
+        "priority": str(job.priority) if job.priority else None,
+        "key": job.idempotency_key,
+        "trace": job.trace_id,
+        "options": to_json(job.options) if job.options else None,
+        "error": error,
+    }
+    for name, value in pairs.items():
+        if value is not None:
+            click.echo(f"{name:<10} {value}")
+
+
+def _show_steps(tasks: Sequence[TaskRow]) -> None:
+    statuses = {task.task_key: task.status for task in tasks}
+    lines = draw([(task.task_key, task.depends_on) for task in tasks], lambda key: _MARKS[statuses[key]])
+    cells = {task.task_key: _cells(task) for task in tasks}
+    for line in aligned(lines, cells, ("step", "status", "service", "node", "attempt", "took", "note"), styled):
+        click.echo(line)
+
+
+def _cells(task: TaskRow) -> list[str]:
+    tries = f"{task.attempt_id}" if task.attempt_id else ""
+    took = duration(task.took) if task.took is not None else ""
+    return [task.status, task.service, task.node or "", tries, took, _note(task)]
+
+
+def _note(task: TaskRow) -> str:
+    """Its progress while it runs; what it waits for; why it failed."""
+    match TaskStatus(task.status):
+        case TaskStatus.RUNNING if task.progress:
+            note = f"{task.progress:.0%}"
+        case TaskStatus.QUEUED:
+            note = _waits_for(task)
+        case TaskStatus.DONE:
+            note = ""
+        case _:
+            note = _error(task.error_code, task.error_message)
+    return note if len(note) <= _LONGEST_NOTE else note[: _LONGEST_NOTE - 1] + "…"
+
+
+def _waits_for(task: TaskRow) -> str:
+    waits = "waits for earlier steps" if task.remaining else _HOLDS.get(task.hold or "", "waits for a node")
+    due = f" for {duration(task.due_in)}" if task.hold == "backoff" and task.due_in is not None else ""
+    last = f"; last: {_error(task.error_code, task.error_message)}" if task.error_code else ""
+    return waits + due + last
+
+
+def _error(code: str | None, message: str | None) -> str:
+    return " ".join(part for part in (code, (message or "").replace("\n", " ")) if part)
+
+
+def _tell_more_than_the_steps(attempts: Sequence[AttemptRow]) -> bool:
+    return any(attempt.attempt_id > 1 or attempt.outcome not in (None, "done") for attempt in attempts)
+
+
+def _show_attempts(attempts: Sequence[AttemptRow], job: JobRow) -> None:
+    rows = [
+        {
+            "step": attempt.task_key,
+            "attempt": attempt.attempt_id,
+            "node": attempt.node,
+            "began": f"+{duration(attempt.claimed_at - job.created_at)}",
+            "took": attempt.took,
+            "outcome": attempt.outcome or "running",
+            "error": _error(attempt.error_code, attempt.message)[:_LONGEST_NOTE],
+        }
+        for attempt in attempts
+    ]
+    show(rows, {name: name for name in ("step", "attempt", "node", "began", "took", "outcome", "error")}, "table")
+    if len(attempts) == _ATTEMPTS_SHOWN:
+        click.echo(f"(the last {_ATTEMPTS_SHOWN}; -o json has all)")
+
+
+def _show_next(job: JobRow) -> None:
+    """For eyes: what one does with a job in this state."""
+    match JobStatus(job.status):
+        case JobStatus.ERROR | JobStatus.CANCELLED:
+            click.echo(f"\n  → accsd retry {short(job.id)}", err=True)
+        case JobStatus.RUNNING:
+            click.echo(f"\n  → accsd why {short(job.id)}, accsd logs -f {short(job.id)}", err=True)
+        case _:
+            pass

@@ -1,0 +1,127 @@
+"""`accsd jobs`: the newest jobs, filtered, and if wanted again and again."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any, Final
+
+import click
+
+from accsd.cli import moments
+from accsd.cli.identifiers import short
+from accsd.cli.output import duration, output_option, show
+from accsd.cli.session import with_database
+from accsd.db import reading
+from accsd.db.pool import Database
+from accsd.db.reading import JobFilter, JobRow
+from accsd.model import JobStatus
+
+_COLUMNS: Final = {
+    "id": "id",
+    "workflow": "workflow",
+    "status": "status",
+    "progress": "progress",
+    "step": "step",
+    "age": "age",
+    "took": "took",
+    "error": "error",
+}
+_LONGEST_ERROR: Final = 80
+_HOME_AND_CLEAR: Final = "\x1b[H\x1b[2J"
+
+
+@click.command()
+@click.option(
+    "--status",
+    "statuses",
+    type=click.Choice([status.value for status in JobStatus]),
+    multiple=True,
+    help="Only in this state. Repeatable.",
+)
+@click.option("--workflow", help="Only of this workflow, all versions.")
+@click.option("--since", metavar="TIME", help="Only submitted since: 2h, today, 18:30, 2027-01-31.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="How many.")
+@click.option(
+    "--scan",
+    type=click.IntRange(min=1),
+    default=reading.SCAN,
+    show_default=True,
+    help="How many of the newest jobs a filter looks through. Queued and running ones are found beyond it too.",
+)
+@click.option("--watch", is_flag=True, help="Show it again and again until Ctrl-C.")
+@click.option(
+    "--every", type=moments.LENGTH, default="2s", show_default=True, metavar="TIME", help="How often --watch looks."
+)
+@output_option()
+@click.pass_context
+def jobs(
+    ctx: click.Context,
+    statuses: Sequence[str],
+    workflow: str | None,
+    since: str | None,
+    limit: int,
+    scan: int,
+    watch: bool,
+    every: timedelta,
+    output: str,
+) -> None:
+    """List jobs, newest first.
+
+    \b
+    Examples:
+      accsd jobs --status error --since today
+      accsd jobs --workflow media --watch
+      accsd jobs --status running -o name | xargs accsd cancel
+    """
+
+    async def work(db: Database) -> None:
+        moment = None if since is None else moments.past(since, await reading.clock(db))
+        asked = JobFilter(statuses, workflow, moment, limit, scan)
+        if not watch:
+            await _list(db, asked, output)
+            return
+        while True:
+            if output == "table" and sys.stdout.isatty():
+                click.echo(_HOME_AND_CLEAR, nl=False)
+            await _list(db, asked, output)
+            await asyncio.sleep(max(every.total_seconds(), 0.1))
+
+    try:
+        with_database(ctx, work)
+    except KeyboardInterrupt:
+        if not watch:
+            raise
+
+
+async def _list(db: Database, asked: JobFilter, output: str) -> None:
+    found = await reading.jobs(db, asked)
+    rows = [cells(row) if output == "table" else asdict(row) for row in found]
+    show(rows, _COLUMNS, output, empty="no such jobs" if asked.is_selective else "no jobs yet: `accsd submit WORKFLOW`")
+    if asked.is_selective and len(found) < asked.limit and await reading.has_more_than(db, asked.scan):
+        click.echo(
+            f"only the newest {asked.scan} jobs were looked through: `--scan {10 * asked.scan}` looks further", err=True
+        )
+
+
+def cells(row: JobRow) -> dict[str, Any]:
+    error = f"{row.error_code} {row.error_message or ''}".strip() if row.error_code else ""
+    return {
+        "id": short(row.id),
+        "workflow": row.workflow,
+        "status": row.status,
+        "progress": f"{row.progress:.0%}",
+        "step": row.current_task_key if row.status == JobStatus.RUNNING else _due(row),
+        "age": duration(row.age),
+        "took": row.took,
+        "error": error if len(error) <= _LONGEST_ERROR else error[: _LONGEST_ERROR - 1] + "…",
+    }
+
+
+def _due(row: JobRow) -> str:
+    """What a job that has not begun waits for."""
+    if row.status != JobStatus.QUEUED or row.scheduled_at is None:
+        return ""
+    left = row.scheduled_at - row.created_at - row.age
+    return f"in {duration(left)}" if left > timedelta(0) else "due"

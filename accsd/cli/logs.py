@@ -1,0 +1,219 @@
+"""`accsd logs`: what tasks have written. Of an attempt that has ended it is in the object store, whole; what runs is
+shown by its events, which come within a fraction of a second, and from the store where it writes more than events hold.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+import click
+import orjson
+
+from accsd.cli.identifiers import job_named, short
+from accsd.cli.logline import printed
+from accsd.cli.objects import elsewhere, objects, require_bucket
+from accsd.cli.output import to_json
+from accsd.cli.session import settings_of, with_database
+from accsd.db import reading
+from accsd.db.pool import Database
+from accsd.db.records import AttemptLog, LogEvent, StoredArtifact, artifacts_of, attempts_of, is_open, log_events
+from accsd.errors import AccsdError, NotFound
+from accsd.settings import Settings
+from accsd.storage import ObjectStore
+from accsd.validation import did_you_mean
+
+_POLL_SEC: Final = 0.5
+# Two writers may commit in another order than that of their ids: so much is read again, and what was shown is left out.
+_OVERLAP: Final = timedelta(seconds=5)
+_REST_IN_THE_LOG: Final = "the rest is in the log only"  # how the agent ends the events of one who writes much
+
+Record = Mapping[str, Any]
+
+
+@click.command()
+@click.argument("job")
+@click.option("--task", "step", help="Only this step.")
+@click.option("--attempt", type=click.IntRange(min=1), help="An earlier attempt; the last one unless named.")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job (or the step) has ended.")
+@click.option("-t", "--timestamps", is_flag=True, help="Begin each line with its time.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "jsonl"]),
+    default="text",
+    show_default=True,
+    help="text for eyes; jsonl for programs: the records as they were kept.",
+)
+@click.pass_context
+def logs(
+    ctx: click.Context, job: str, step: str | None, attempt: int | None, follow: bool, timestamps: bool, output: str
+) -> None:
+    """Show what the tasks of a job have written, step by step; with -f also what they write from now on.
+
+    \b
+    accsd logs 3f2a91bc
+    accsd logs -f 3f2a91bc --task render
+    accsd logs 3f2a91bc --task render --attempt 1 -o jsonl
+    """
+    settings = settings_of(ctx)
+
+    async def work(db: Database) -> int:
+        job_id = await job_named(db, job)
+        await _require_step(db, job_id, step)
+        async with AsyncExitStack() as resources:
+            log = _JobLog(db, settings, job_id, step, attempt, resources)
+            async for record in log.follow() if follow else log.so_far():
+                shown = to_json(record) if output == "jsonl" else printed(record, timestamps, prefix=step is None)
+                click.echo(shown)
+            return log.lines.total()
+
+    try:
+        lines = with_database(ctx, work)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    if not lines:
+        click.echo(f"nothing was written; `accsd why {job}` says what it waits for", err=True)
+
+
+async def _require_step(db: Database, job_id: UUID, step: str | None) -> None:
+    if step is None:
+        return
+    steps = await reading.task_ids_of(db, job_id)
+    if step not in steps:
+        raise NotFound(
+            f'job {short(job_id)} has no step "{step}"{did_you_mean(step, steps)}', hint=f"`accsd job {short(job_id)}`"
+        )
+
+
+@dataclass(slots=True)
+class _Tail:
+    """The kept log of one attempt, read on from where its events ended."""
+
+    skip: int
+    segments_read: int = 0
+
+
+@dataclass(slots=True)
+class _JobLog:
+    db: Database
+    settings: Settings
+    job_id: UUID
+    step: str | None
+    attempt: int | None
+    resources: AsyncExitStack
+    lines: Counter[tuple[UUID, int]] = field(default_factory=Counter[tuple[UUID, int]])
+    _keys: dict[UUID, str] = field(default_factory=dict[UUID, str])
+    _tails: dict[tuple[UUID, int], _Tail] = field(default_factory=dict[tuple[UUID, int], _Tail])
+    _store: ObjectStore | None = None
+
+    async def so_far(self) -> AsyncIterator[Record]:
+        for one in await self._attempts():
+            async for record in self._of_events(one) if one.is_live else self._kept(one):
+                yield record
+
+    async def follow(self) -> AsyncIterator[Record]:
+        """First what has ended, whole; from then on the events of whatever is there."""
+        ended = [one for one in await self._attempts() if not one.is_live]
+        for one in ended:
+            async for record in self._kept(one):
+                yield record
+        told = {(one.task_id, one.attempt_id) for one in ended}
+        since: datetime | None = None
+        seen: dict[int, datetime] = {}
+        while True:
+            # Asked first: what was written before the end is read after it.
+            goes_on = await is_open(self.db, self.job_id, self.step)
+            fresh = [event for event in await self._events(since) if event.id not in seen]
+            for event in fresh:
+                if (event.task_id, event.attempt_id) not in told:
+                    for record in self._shown([event]):
+                        yield record
+            async for record in self._rest():
+                yield record
+            if not goes_on:
+                return
+            seen |= {event.id: event.ts for event in fresh}
+            since = max(seen.values()) - _OVERLAP if seen else since
+            seen = {number: ts for number, ts in seen.items() if since is None or ts >= since}
+            await asyncio.sleep(_POLL_SEC)
+
+    async def _attempts(self) -> list[AttemptLog]:
+        found = await attempts_of(self.db, self.job_id, step=self.step, attempt=self.attempt)
+        self._keys |= {one.task_id: one.task_key for one in found}
+        return found
+
+    async def _events(self, since: datetime | None) -> list[LogEvent]:
+        """Only of the steps and attempts that were asked for; a step that has begun since is known from now on."""
+        await self._attempts()
+        events = await log_events(self.db, self.job_id, tasks=list(self._keys), since=since)
+        return [event for event in events if self.attempt in (None, event.attempt_id)]
+
+    async def _of_events(self, one: AttemptLog) -> AsyncIterator[Record]:
+        events = await log_events(self.db, self.job_id, tasks=[one.task_id])
+        for record in self._shown([event for event in events if event.attempt_id == one.attempt_id]):
+            yield record
+        async for record in self._rest():
+            yield record
+
+    def _shown(self, events: Iterable[LogEvent]) -> Iterable[Record]:
+        for event in events:
+            fence = (event.task_id, event.attempt_id or 0)
+            if (event.message or "").endswith(_REST_IN_THE_LOG) and fence not in self._tails:
+                self._tails[fence] = _Tail(skip=self.lines[fence])
+                continue
+            self.lines[fence] += 1
+            yield {
+                "ts": event.ts,
+                "task": self._keys[event.task_id],
+                "attempt": event.attempt_id,
+                "level": event.level,
+                "message": event.message or "",
+            } | ({} if event.data is None else {"data": event.data})
+
+    async def _kept(self, one: AttemptLog) -> AsyncIterator[Record]:
+        """From the store. Where it can't be had, the first lines are in the database still."""
+        try:
+            segments = await self._segments(one.task_id, one.attempt_id)
+            for segment in segments:
+                for record in await self._read(segment):
+                    yield record
+        except AccsdError as error:
+            click.echo(f"accsd: the log is not whole, its first lines are shown: {error}", err=True)
+            click.echo(f"  → {error.hint}", err=True)
+            segments = []
+        if not segments:
+            async for record in self._of_events(one):
+                yield record
+
+    async def _rest(self) -> AsyncIterator[Record]:
+        """What those have written since who write more than events hold, as far as it has been kept."""
+        for (task_id, attempt_id), tail in self._tails.items():
+            for segment in (await self._segments(task_id, attempt_id))[tail.segments_read :]:
+                records = await self._read(segment, count=False)
+                tail.segments_read += 1
+                for record in records[tail.skip :]:
+                    yield record
+                tail.skip = max(0, tail.skip - len(records))
+
+    async def _segments(self, task_id: UUID, attempt_id: int) -> list[StoredArtifact]:
+        kept = await artifacts_of(self.db, self.job_id)
+        ours = [one for one in kept if one.is_log_segment and (one.task_id, one.attempt_id) == (task_id, attempt_id)]
+        return sorted(ours, key=lambda one: (len(one.name), one.name))  # the number, whatever its length
+
+    async def _read(self, segment: StoredArtifact, *, count: bool = True) -> list[Record]:
+        if self._store is None:
+            self._store = await self.resources.enter_async_context(objects(self.settings))
+        require_bucket(self._store, segment.bucket, segment.key)
+        try:
+            kept = await self._store.get_bytes(segment.key, checksum=segment.checksum)
+        except NotFound as missing:
+            raise elsewhere(self.settings, missing) from missing
+        lines: list[Record] = [orjson.loads(line) for line in kept.splitlines()]
+        if count and segment.task_id is not None:
+            self.lines[segment.task_id, segment.attempt_id or 0] += len(lines)
+        return [{"task": segment.task_key, "attempt": segment.attempt_id, **line} for line in lines]

@@ -1,0 +1,74 @@
+"""Times as people type them: an ISO time, `in 10m`, `18:30`, `2h ago`. What has no zone is local time."""
+
+import re
+from datetime import datetime, time, timedelta
+from typing import Any, Final
+
+import click
+
+from accsd.errors import InvalidValue
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_LENGTH: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])[a-z]*\s*")
+_CLOCK: Final = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
+
+
+def length(text: str) -> timedelta:
+    """`90s`, `10m`, `1h30m`, `2 days`; a bare number is seconds."""
+    typed = text.strip().lower()
+    if re.fullmatch(r"\d+(\.\d+)?", typed):
+        return timedelta(seconds=float(typed))
+    parts = _LENGTH.findall(typed)
+    if not parts or _LENGTH.sub("", typed):
+        raise InvalidValue(f'"{text}" is not a length of time', hint="write 90s, 10m, 1h30m or 2d")
+    return timedelta(seconds=sum(float(count) * _UNITS[unit] for count, unit in parts))
+
+
+def future(text: str, now: datetime) -> datetime:
+    """For --at. `now` is the database's; a time of day is the next one that comes."""
+    typed = text.strip()
+    if typed == "now":
+        return now
+    if typed.startswith(("in ", "+")):
+        return now + length(typed.removeprefix("in ").removeprefix("+"))
+    moment = _moment(typed, now)
+    if _CLOCK.fullmatch(typed) and moment <= now:
+        return _moment(typed, now + timedelta(days=1))
+    return moment
+
+
+def past(text: str, now: datetime) -> datetime:
+    """For --since: `2h` and `2h ago` are the same; a time of day is the last one that was."""
+    typed = text.strip().removesuffix("ago").strip()
+    if typed in ("today", "yesterday"):
+        midnight = datetime.combine(now.astimezone().date(), time()) - timedelta(days=typed == "yesterday")
+        return midnight.astimezone()
+    if _LENGTH.match(typed):
+        return now - length(typed)
+    moment = _moment(typed, now)
+    if _CLOCK.fullmatch(typed) and moment > now:
+        return _moment(typed, now - timedelta(days=1))
+    return moment
+
+
+def _moment(typed: str, now: datetime) -> datetime:
+    try:
+        if clock := _CLOCK.fullmatch(typed):
+            hour, minute, second = (int(part or 0) for part in clock.groups())
+            return datetime.combine(now.astimezone().date(), time(hour, minute, second)).astimezone()
+        moment = datetime.fromisoformat(typed)
+    except ValueError:
+        raise InvalidValue(
+            f'"{typed}" is not a time', hint=f'write 18:30, "in 10m" or {now.date().isoformat()}T18:30'
+        ) from None
+    return moment.astimezone()
+
+
+class _Length(click.ParamType[timedelta]):
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        return value if isinstance(value, timedelta) else length(str(value))
+
+
+LENGTH: Final = _Length()

@@ -1,0 +1,291 @@
+"""Each blocker of accs.why in words: what keeps it, and the next command to try."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from accsd.cli.identifiers import short
+from accsd.cli.meanings import meaning_of
+from accsd.cli.output import duration
+from accsd.db.blockers import Blocker
+
+_PATIENCE: Final = timedelta(seconds=30)  # what an agent or a builder that lives takes at most to see what is there
+_HOLDERS_SHOWN: Final = 3
+Detail = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """`do` is what to try next; None: it passes by itself."""
+
+    text: str
+    do: str | None = None
+
+
+def reason(found: Blocker, *, job: UUID, step: str | None) -> Reason:
+    """`step` is the key of the task that it is about; None: it is the job's own."""
+    return _WORDS[found.blocker](_About(found, short(job), step))
+
+
+@dataclass(frozen=True, slots=True)
+class _About:
+    found: Blocker
+    job: str
+    step: str | None
+
+    @property
+    def detail(self) -> Detail:
+        return self.found.detail
+
+    @property
+    def waited(self) -> timedelta:
+        return self.found.waited or timedelta(0)
+
+    @property
+    def remains(self) -> str:
+        """Until it is over."""
+        left = self.found.remains or timedelta(0)
+        return f"in {duration(left)}" if left > timedelta(0) else f"{duration(-left)} ago"
+
+
+# Before it may run
+
+
+def _not_due(it: _About) -> Reason:
+    return Reason(f"it is scheduled, and due {it.remains}")
+
+
+def _not_instantiated(it: _About) -> Reason:
+    said = f"it has been due for {duration(it.waited)}, and no builder has taken it"
+    if it.detail["daemons"] == 0:
+        return Reason(f"{said}: no daemon is connected to this database", "start one: `accsd --role builder`")
+    if it.waited < _PATIENCE:
+        return Reason(said)
+    return Reason(f"{said}: is there one among the {it.detail['daemons']} daemons?", "`accsd --role builder` runs one")
+
+
+def _dependency(it: _About) -> Reason:
+    key, status = it.detail["task_key"], it.detail["status"]
+    return Reason(f'it waits for step "{key}", which is {status}', f"`accsd why {it.job}/{key}`")
+
+
+def _service_paused(it: _About) -> Reason:
+    name = it.detail["name"]
+    return Reason(f'service "{name}" is paused{_because(it.detail)}', f"`accsd services resume {name}`")
+
+
+def _workflow_paused(it: _About) -> Reason:
+    name = it.detail["name"]
+    return Reason(f'workflow "{name}" is paused{_because(it.detail)}', f"SELECT accs.resume('workflow', '{name}')")
+
+
+def _backoff(it: _About) -> Reason:
+    detail = it.detail
+    said = ": ".join(filter(None, (detail.get("error_code"), detail.get("error_message"))))
+    match detail.get("outcome"):
+        case "released":
+            what = "it was given back by its node"
+        case "lost":
+            what = f"it was lost {detail['lost']} times, and no attempt was spent"
+        case _:
+            what = f"attempt {detail['attempt']} of {detail['max_attempts']} failed"
+    return Reason(f"{what}{f' ({said})' if said else ''}; it may run again {it.remains}", _log_of(it))
+
+
+def _key(it: _About) -> Reason:
+    detail = it.detail
+    taken = f"{detail['taken']} of {detail['limit']}{_holders(detail['by'])}"
+    ahead = f"; {detail['ahead']} ahead of it" if detail["ahead"] else ""
+    return Reason(f'concurrency key "{detail["key"]}" is taken: {taken}{ahead}')
+
+
+def _misplaced(_: _About) -> Reason:
+    return Reason(
+        "it has lost its place in the queue, which is a bug; a builder puts it back within a minute",
+        "report it, with the events of the job",
+    )
+
+
+# Nodes
+
+
+def _node_unknown(it: _About) -> Reason:
+    name = it.detail["node"]
+    return Reason(f'only node "{name}" may take it, and none of that name has ever registered', _start_on(name))
+
+
+def _service_not_offered(it: _About) -> Reason:
+    service, node, nodes = it.detail["service"], it.detail.get("node"), it.detail["nodes"]
+    if node is not None:
+        who = f'only node "{node}" may take it, which does not offer'
+    elif nodes:
+        who = f"none of the {nodes} registered nodes offers"
+    else:
+        who = "no node is registered that offers"
+    idle = it.detail.get("without_slots")
+    said = f'{who} service "{service}"' + (f" ({', '.join(idle)}: with 0 slots)" if idle else "")
+    return Reason(said, f"put {service} into a node's compose file or settings; `accsd nodes` shows who offers what")
+
+
+def _labels(it: _About) -> Reason:
+    nearest, service = it.detail["nearest"], it.detail["service"]
+    lacks = ", ".join(_lacking(label, both) for label, both in it.detail["missing"].items())
+    return Reason(
+        f"no node that offers {service} has the labels that it requires; the nearest, {nearest}, lacks {lacks}",
+        f"`accsd nodes show {nearest}`; its labels are node.labels in its settings (ACC_NODE_LABELS)",
+    )
+
+
+def _lacking(label: str, both: Detail) -> str:
+    has = "" if both.get("has") is None else f" (it has {both['has']})"
+    return f"{label}={both['wanted']}{has}"
+
+
+def _node_drained(it: _About) -> Reason:
+    name = it.detail["node"]
+    by = {"reason": it.detail.get("reason"), "by": it.detail.get("drained_by")}
+    return Reason(f"node {name} is drained{_because(by)}", f"`accsd nodes resume {name}`")
+
+
+def _node_asleep(it: _About) -> Reason:
+    return Reason(f"node {it.detail['node']} is asleep{_wake_try(it.detail)}", _wake(it.detail))
+
+
+def _node_away(it: _About) -> Reason:
+    seen = "has never been seen" if it.found.since is None else f"was last seen {duration(it.waited)} ago"
+    return Reason(f"node {it.detail['node']} {seen}{_wake_try(it.detail)}", _wake(it.detail))
+
+
+def _node_full(it: _About) -> Reason:
+    detail = it.detail
+    used = f"{detail['live']} of {detail['slots']} slots of {detail['service']} are in use"
+    return Reason(f"node {detail['node']}: {used}{_holders(detail.get('by', []))}")
+
+
+def _unclaimed(it: _About) -> Reason:
+    nodes = it.detail.get("nodes") or []
+    ahead = f"; {it.detail['ahead']} tasks are ahead of it" if it.detail["ahead"] else ""
+    said = f"it may run now, and {', '.join(nodes)} could take it{ahead}"
+    if it.waited < _PATIENCE or it.detail["ahead"]:
+        return Reason(said)
+    return Reason(f"{said}; nobody has, for {duration(it.waited)}", f"look at the agent's log on {nodes[0]}")
+
+
+# Live and ended
+
+
+def _starting(it: _About) -> Reason:
+    return Reason(f"node {it.detail['node']} is starting it{_attempt(it.detail)}; {_lease(it)}", _log_of(it, "-f "))
+
+
+def _running(it: _About) -> Reason:
+    if it.step is None:
+        return Reason(f"{it.detail['open_tasks']} of {it.detail['task_count']} tasks are open")
+    done = f", {float(it.detail['progress'] or 0):.0%} done" if it.detail.get("progress") else ""
+    return Reason(f"it runs on node {it.detail['node']}{_attempt(it.detail)}{done}; {_lease(it)}", _log_of(it, "-f "))
+
+
+def _done(it: _About) -> Reason:
+    return Reason("it is done", f"`accsd artifacts {it.job}`")
+
+
+def _error(it: _About) -> Reason:
+    detail = it.detail
+    tried = f" after {detail['attempt']} of {detail['max_attempts']} attempts" if "attempt" in detail else ""
+    lost = f", its worker was lost {detail['lost']} times" if detail.get("lost") else ""
+    do = meaning_of(detail.get("error_code")).do
+    return Reason(f"it failed{tried}{lost}: {_what(detail)}", f"{do}: {_log_of(it)}, `accsd retry {it.job}`")
+
+
+def _skipped(it: _About) -> Reason:
+    failed = it.detail.get("failed")
+    if not failed:
+        return Reason(f"it was skipped: {_what(it.detail)}")
+    return Reason(f'it was skipped, because step "{failed[0]}" failed', f"`accsd why {it.job}/{failed[0]}`")
+
+
+def _cancelled(it: _About) -> Reason:
+    why = it.detail.get("error_message")
+    return Reason(f"it was cancelled{f': {why}' if why else ''}", f"`accsd retry {it.job}` if it is wanted after all")
+
+
+_WORDS: Final[Mapping[str, Callable[[_About], Reason]]] = {
+    "not_due": _not_due,
+    "not_instantiated": _not_instantiated,
+    "dependency": _dependency,
+    "service_paused": _service_paused,
+    "workflow_paused": _workflow_paused,
+    "backoff": _backoff,
+    "key": _key,
+    "misplaced": _misplaced,
+    "node_unknown": _node_unknown,
+    "service_not_offered": _service_not_offered,
+    "labels": _labels,
+    "node_drained": _node_drained,
+    "node_asleep": _node_asleep,
+    "node_away": _node_away,
+    "node_full": _node_full,
+    "unclaimed": _unclaimed,
+    "starting": _starting,
+    "running": _running,
+    "done": _done,
+    "error": _error,
+    "skipped": _skipped,
+    "cancelled": _cancelled,
+}
+
+# Pieces of sentences
+
+
+def _because(detail: Detail) -> str:
+    by = f" by {detail['by']}" if detail.get("by") else ""
+    return by + (f": {detail['reason']}" if detail.get("reason") else "")
+
+
+def _holders(tasks: Sequence[Detail]) -> str:
+    jobs = list(dict.fromkeys(short(task["job_id"]) for task in tasks))
+    if not jobs:
+        return ""
+    more = " …" if len(jobs) > _HOLDERS_SHOWN else ""
+    return f", by job {', '.join(jobs[:_HOLDERS_SHOWN])}{more}"
+
+
+def _wake_try(detail: Detail) -> str:
+    if "tried_at" not in detail:
+        return "" if detail.get("wake_method") else ", and has no wake_method"
+    ok = detail.get("tried_ok")
+    how = "is under way" if ok is None else "was sent" if ok else "failed"
+    return f"; the last of {detail['tries']} tries to wake it ({detail.get('wake_method')}) {how}"
+
+
+def _wake(detail: Detail) -> str:
+    name = detail["node"]
+    return f"`accsd nodes wake {name}`" if detail.get("wake_method") else f"switch it on, and {_start_on(name)}"
+
+
+def _start_on(name: str) -> str:
+    return f"start `accsd --role agent` there (ACC_NODE_NAME={name})"
+
+
+def _attempt(detail: Detail) -> str:
+    """Failures before this one spent the budget; so this is the next of them."""
+    return f", attempt {detail['attempt'] + 1} of {detail['max_attempts']}"
+
+
+def _lease(it: _About) -> str:
+    if it.detail["is_expired"]:
+        return f"its lease ran out {it.remains}: a builder takes it back"
+    return f"its lease ends {it.remains}"
+
+
+def _what(detail: Detail) -> str:
+    code, message = detail.get("error_code"), detail.get("error_message")
+    means = meaning_of(code).means
+    said = f"{code} ({means})" if code and means else code or "without a code"
+    return f"{said}: {message}" if message else said
+
+
+def _log_of(it: _About, option: str = "") -> str:
+    return f"`accsd logs {option}{it.job}" + (f" --task {it.step}`" if it.step else "`")

@@ -1,0 +1,145 @@
+"""What `accsd doctor` asks of a database: is it safe, is it ours, do notifications arrive."""
+
+import asyncio
+import secrets
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from accsd.db.failures import translating
+from accsd.db.pool import Connection, Session, connect
+from accsd.errors import DatabaseUnavailable
+from accsd.settings import Database as DatabaseSettings
+
+_ROUND_TRIPS: Final = 5
+_HEARD_WITHIN_SEC: Final = 3.0
+_GOODBYE_SEC: Final = 2.0
+_DURABILITY: Final = ("fsync", "full_page_writes", "synchronous_commit")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    version: str
+    version_num: int
+    is_read_only: bool
+    is_pooled: bool
+    unsafe: tuple[str, ...]  # settings by which a power cut loses what was committed
+    round_trip: timedelta
+    clock_ahead: timedelta  # of this machine's clock
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    nodes: int
+    awake: int
+    wakeable: dict[str, int]  # by wake_method
+    dead_letters: int
+    overdue_jobs: int
+    daemons: int
+
+
+async def look_at_server(settings: DatabaseSettings) -> Server:
+    connection = await connect(settings, application="accsd doctor")
+    try:
+        with translating(settings.address):
+            round_trip, ahead = await _measure(connection)
+            row = await connection.fetchrow(
+                """SELECT current_setting('server_version') AS version,
+                          current_setting('server_version_num')::int AS num,
+                          pg_is_in_recovery() OR current_setting('default_transaction_read_only')::bool AS read_only,
+                          pg_backend_pid() AS pid, ARRAY(SELECT s FROM unnest($1::text[]) s
+                                                          WHERE current_setting(s) IN ('off', 'local')) AS unsafe""",
+                list(_DURABILITY),
+            )
+        assert row is not None
+        pooled = row["pid"] != connection.get_server_pid()  # a pooler invents the one that it announces
+        unsafe = tuple(row["unsafe"])
+        return Server(row["version"], row["num"], row["read_only"], pooled, unsafe, round_trip, ahead)
+    finally:
+        await _leave(connection)
+
+
+async def _measure(connection: Session) -> tuple[timedelta, timedelta]:
+    """The shortest round trip, and how far this clock is ahead: half a trip passes before the server looks at its."""
+    best: tuple[timedelta, timedelta] | None = None
+    for _ in range(_ROUND_TRIPS):
+        began, here = time.monotonic(), datetime.now(UTC)
+        there: datetime = await connection.fetchval("SELECT clock_timestamp()")
+        took = timedelta(seconds=time.monotonic() - began)
+        if best is None or took < best[0]:
+            best = took, here + took / 2 - there
+    assert best is not None
+    return best
+
+
+async def hear_oneself(settings: DatabaseSettings, prefix: str) -> timedelta:
+    """How long a notification takes from one connection to the one that listens; DatabaseUnavailable: none came."""
+    target = settings.model_copy(update={"url": settings.listen_url or settings.url})
+    channel, token, heard = f"{prefix}doctor_{secrets.token_hex(4)}", secrets.token_hex(8), asyncio.Event()
+
+    def hear(_connection: Connection, _pid: int, _channel: str, payload: object) -> None:
+        if payload == token:
+            heard.set()
+
+    ears = await connect(target, application="accsd doctor")
+    try:
+        mouth = await connect(settings, application="accsd doctor")
+        try:
+            return await _heard_within(ears, mouth, channel, token, hear, heard)
+        finally:
+            await _leave(mouth)
+    finally:
+        await _leave(ears)
+
+
+async def _heard_within(
+    ears: Session, mouth: Session, channel: str, token: str, hear: object, heard: asyncio.Event
+) -> timedelta:
+    with translating("the database"):
+        await ears.add_listener(channel, hear)  # type: ignore[arg-type]
+        began = time.monotonic()
+        await mouth.execute("SELECT pg_notify($1, $2)", channel, token)
+    try:
+        async with asyncio.timeout(_HEARD_WITHIN_SEC):
+            await heard.wait()
+    except TimeoutError:
+        raise DatabaseUnavailable(
+            f"a notification did not arrive within {_HEARD_WITHIN_SEC:g} s: everything works, but only by polling",
+            hint="set database.listen_url (ACC_DB_LISTEN_URL) to the server itself, past the pooler",
+        ) from None
+    return timedelta(seconds=time.monotonic() - began)
+
+
+async def count(settings: DatabaseSettings, silent: timedelta) -> Counts:
+    """Of a database that has our schema."""
+    connection = await connect(settings, application="accsd doctor")
+    try:
+        with translating(settings.address):
+            row = await connection.fetchrow(
+                """SELECT (SELECT count(*) FROM public.nodes) AS nodes,
+                          (SELECT count(*) FROM public.nodes
+                            WHERE awake_state <> 'sleep' AND last_seen > accs.clock() - $1::interval) AS awake,
+                          (SELECT coalesce(jsonb_object_agg(m.wake_method, m.n), '{}')
+                             FROM (SELECT wake_method, count(*) AS n FROM public.nodes
+                                    WHERE wake_method IS NOT NULL GROUP BY wake_method) m) AS wakeable,
+                          (SELECT count(*) FROM public.dead_letters
+                            WHERE redriven_at IS NULL AND dismissed_at IS NULL) AS dead_letters,
+                          (SELECT count(*) FROM accs.pending_jobs
+                            WHERE due_at < accs.clock() - interval '1 min') AS overdue_jobs,
+                          (SELECT count(*) FROM pg_stat_activity
+                            WHERE datname = current_database() AND application_name = 'accsd listener') AS daemons""",
+                silent,
+            )
+        assert row is not None
+        return Counts(**dict(row))
+    finally:
+        await _leave(connection)
+
+
+async def _leave(connection: Session) -> None:
+    try:
+        async with asyncio.timeout(_GOODBYE_SEC):
+            await connection.close()
+    except TimeoutError:
+        connection.terminate()
