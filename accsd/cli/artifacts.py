@@ -117,13 +117,13 @@ def _chosen(found: Sequence[StoredArtifact], names: Sequence[str], job: str) -> 
         if not chosen:
             raise NotFound(f"job {job} has no outputs", hint=f"`accsd artifacts {job}` lists what there is")
         return chosen
-    chosen = []
+    named: list[StoredArtifact] = []
     for name in names:
         matching = [one for one in found if name in (str(one.id), one.name, f"{one.task_key}/{one.name}", one.key)]
         if not matching:
             raise NotFound(f'job {job} has no artifact "{name}"', hint=f"`accsd artifacts {job}` lists them")
-        chosen += [one for one in matching if one not in chosen]
-    return chosen
+        named += [one for one in matching if one not in named]
+    return named
 
 
 async def _download(settings: Settings, chosen: Sequence[StoredArtifact], folder: Path, *, force: bool) -> list[Path]:

@@ -8,8 +8,9 @@ from uuid import uuid4
 
 import click
 
+from accsd.cli.operator import operator
 from accsd.cli.output import output_option, show, show_one, since
-from accsd.cli.session import operator, settings_of, with_database
+from accsd.cli.session import settings_of, with_database
 from accsd.db import Pausable, Verdict, fleet, pause, resume
 from accsd.db.fleet import NodeView
 from accsd.db.pool import Database

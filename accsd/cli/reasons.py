@@ -165,7 +165,7 @@ def _node_full(it: _About) -> Reason:
 
 
 def _unclaimed(it: _About) -> Reason:
-    nodes = it.detail.get("nodes") or []
+    nodes: list[str] = list(it.detail.get("nodes") or [])
     ahead = f"; {it.detail['ahead']} tasks are ahead of it" if it.detail["ahead"] else ""
     said = f"it may run now, and {', '.join(nodes)} could take it{ahead}"
     if it.waited < _PATIENCE or it.detail["ahead"]:

@@ -4,8 +4,9 @@ from dataclasses import asdict
 
 import click
 
+from accsd.cli.operator import operator
 from accsd.cli.output import output_option, show, since
-from accsd.cli.session import operator, with_database
+from accsd.cli.session import with_database
 from accsd.db import Pausable, Verdict, fleet, pause, resume
 from accsd.db.fleet import ServiceView
 from accsd.db.pool import Database

@@ -2,20 +2,34 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TypeVar
 
 import click
 
+from accsd import embedded
 from accsd.db.install import require_schema
 from accsd.db.pool import Database
-from accsd.settings import Settings, load_settings
+from accsd.settings import Settings, environment, load_settings, state_folder
 
 Result = TypeVar("Result")
 
 
 def settings_of(ctx: click.Context) -> Settings:
-    """The settings of --config (which stands before the command) and the environment."""
-    return load_settings(ctx.find_root().obj)
+    """The settings of --config (which stands before the command) and the environment.
+
+    Where they name no database, it is that of the `accsd up` on this machine, if one runs in its usual folder.
+    """
+    settings = load_settings(ctx.find_root().obj)
+    if settings.database.url is None and (server := embedded.find(embedded_folder(settings))) is not None:
+        environment()["ACC_DB_URL"] = server.url
+        return load_settings(ctx.find_root().obj)
+    return settings
+
+
+def embedded_folder(settings: Settings) -> Path:
+    """Where `accsd up` keeps its PostgreSQL."""
+    return state_folder(settings, environment()).parent / "postgres"
 
 
 def with_database(ctx: click.Context, work: Callable[[Database], Awaitable[Result]]) -> Result:

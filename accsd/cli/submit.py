@@ -1,5 +1,6 @@
 """`accsd submit`: one job of a workflow, and if wanted its end."""
 
+import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -15,7 +16,7 @@ from accsd.cli import moments
 from accsd.cli.following import stay_with, tell_json, tell_line
 from accsd.cli.identifiers import short
 from accsd.cli.operator import operator
-from accsd.cli.output import duration, is_terminal, styled, to_json
+from accsd.cli.output import duration, styled, to_json
 from accsd.cli.session import with_database
 from accsd.db import reading
 from accsd.db.answers import Verdict
@@ -129,7 +130,7 @@ def _say_submitted(submitted: Submitted, output: str, *, stays: bool) -> None:
             click.echo(to_json(row))
         return
     click.echo(str(job_id))
-    if output == "table" and is_terminal() and not stays:
+    if output == "table" and sys.stdout.isatty() and not stays:
         click.echo(f"  → accsd job {short(job_id)}\n  → accsd logs -f {short(job_id)}", err=True)
 
 

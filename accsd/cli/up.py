@@ -8,9 +8,10 @@ import click
 
 from accsd import embedded
 from accsd.cli.daemon import run
+from accsd.cli.session import embedded_folder
 from accsd.db.install import install
 from accsd.db.pool import connect
-from accsd.settings import Settings, environment, load_settings, state_folder
+from accsd.settings import Settings, environment, load_settings
 
 
 @click.command()
@@ -43,13 +44,12 @@ def up(ctx: click.Context, compose: Path | None, folder: Path | None) -> None:
     with ExitStack() as stack:
         settings = load_settings(config)
         if settings.database.url is None:
-            place = state_folder(settings, environ).parent / "postgres"
-            place.mkdir(mode=0o700, parents=True, exist_ok=True)
-            environ["ACC_DB_URL"] = stack.enter_context(embedded.running(place)).url
+            environ["ACC_DB_URL"] = stack.enter_context(embedded.running(embedded_folder(settings))).url
             settings = load_settings(config)
         asyncio.run(_installed(settings))
-        click.echo("accsd is up. In another terminal:", err=True)
-        click.echo(f"  export ACC_DB_URL='{settings.database.required_url}'", err=True)
+        click.echo("accsd is up; Ctrl-C stops it. In another terminal:", err=True)
+        if folder is not None:  # otherwise the commands find it
+            click.echo(f"  export ACC_DB_URL='{settings.database.required_url}'", err=True)
         click.echo("  accsd workflows apply FILE && accsd submit NAME --follow", err=True)
         run("all", config)
 

@@ -10,8 +10,8 @@ import click
 
 from accsd.cli import workflow_files
 from accsd.cli.drawing import aligned, draw
-from accsd.cli.output import FORMATS, duration, is_terminal, output_option, show, since, styled
 from accsd.cli.operator import operator
+from accsd.cli.output import FORMATS, duration, is_terminal, output_option, show, since, styled
 from accsd.cli.session import settings_of, with_database
 from accsd.cli.workflow_files import Document, canonical_yaml
 from accsd.db import workflows as stored

@@ -17,7 +17,7 @@ The guardian (`python -m accsd.embedded`, detached) owns the server; the kernel 
 Nothing here imports a third-party package: a guardian starts in 50 ms, with any Python.
 """
 
-from accsd.embedded.attach import destroy, running, wait_until_stopped
+from accsd.embedded.attach import destroy, find, running, wait_until_stopped
 from accsd.embedded.folder import EmbeddedError, Server
 
-__all__ = ["EmbeddedError", "Server", "destroy", "running", "wait_until_stopped"]
+__all__ = ["EmbeddedError", "Server", "destroy", "find", "running", "wait_until_stopped"]

@@ -51,6 +51,18 @@ def running(
         yield _find_or_start(place, bindir, dict(settings or {}), deadline)
 
 
+def find(folder: Path) -> Server | None:
+    """The server that runs in this folder, if one does. Does not hold it: it may go at any moment."""
+    place = Folder(folder.absolute())
+    if not place.guardian_lock.exists():
+        return None
+    lock_fd = try_lock(place.guardian_lock, fcntl.LOCK_SH)  # shared: a starter at the same moment only waits a little
+    if lock_fd is not None:
+        os.close(lock_fd)
+        return None
+    return place.server()
+
+
 def wait_until_stopped(folder: Path, timeout: timedelta = timedelta(seconds=60)) -> None:
     """Wait until no guardian is left, which includes that its server is gone."""
     place = Folder.at(folder)

@@ -55,9 +55,11 @@ class Tail:
         for stream in self._paths:
             left = CHUNK_BYTES if sizes is None else min(CHUNK_BYTES, sizes[stream] - self._offsets[stream])
             if left > 0 and (data := self._read(stream, left)):
+                waiting = self._waiting()
                 for piece in pieces(data):
                     self._offsets[stream] += len(piece)
-                    await take(Output(stream, piece, self._cursor(), self._waiting()))
+                    waiting = max(0, waiting - len(piece))
+                    await take(Output(stream, piece, self._cursor(), waiting))
                 longest = max(longest, len(data))
         return longest
 

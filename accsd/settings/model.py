@@ -59,7 +59,7 @@ class Database(_Section):
         if self.url is None:
             raise ConfigError(
                 "no database is configured",
-                hint="set ACC_DB_URL=postgresql://user@host:5432/name, or database.url in the --config file",
+                hint="set ACC_DB_URL=postgresql://user@host:5432/name, or run `accsd up`, which brings a database",
             )
         return self.url.get_secret_value()
 

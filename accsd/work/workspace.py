@@ -46,6 +46,7 @@ async def make_folder(attempts: Path, key: AttemptKey) -> Path:
 async def make_workdir(here: Path) -> None:
     """The task's own folder; called for a runner that has it elsewhere than in the attempt's."""
     with failing_on_a_full_disk(f"the folder {here} cannot be made"):
+        await anyio.to_thread.run_sync(_make_parent, here.parent)
         await anyio.to_thread.run_sync(_make, here, 0o777)
 
 
@@ -67,6 +68,13 @@ def _make(folder: Path, mode: int) -> None:
     folder.mkdir(mode=mode, exist_ok=True)
     with beneath.opened(folder) as made:
         os.fchmod(made, mode)  # whatever the umask says
+
+
+def _make_parent(folder: Path) -> None:
+    """The folder that a service mounts may not be there yet: Docker makes it too, but only when the service starts."""
+    if not folder.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o755)  # the container's user goes through it
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -64,6 +64,14 @@ def engine() -> Iterator[Engine]:
         own.close()
 
 
+@pytest.fixture
+def own(engine: Engine, tmp_path: Path) -> Iterator[ComposeNode]:
+    """A node on that engine."""
+    made = ComposeNode(tmp_path, engine.environ)
+    yield made
+    made.close()
+
+
 async def one_result(node: ComposeNode, conn: Connection, job: UUID, attempts: dict[str, int]) -> None:
     """Each step ended once, by the attempt that is named; every earlier one was begun once and never ended; no attempt
     was spent; no line of the log is missing or doubled."""
@@ -173,26 +181,25 @@ def away(engine: Engine, how: signal.Signals) -> Generator[None]:
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 async def test_an_engine_that_restarts_takes_no_attempt_with_it(
-    engine: Engine, tmp_path: Path, db_url: str, conn: Connection, how: signal.Signals
+    engine: Engine, own: ComposeNode, db_url: str, conn: Connection, how: signal.Signals
 ):
-    node = ComposeNode(tmp_path, engine.environ)
-    node.add_all_modes(WAIT)
-    node.add_neighbours()
-    with node.daemon(db_url, http=True) as accsd:
-        job = await submit(conn, *steps_of_all_modes(), options=node.options(lines=LINES))
-        await node.began("run", "exec", "process")
+    own.add_all_modes(WAIT)
+    own.add_neighbours()
+    with own.daemon(db_url, http=True) as accsd:
+        job = await submit(conn, *steps_of_all_modes(), options=own.options(lines=LINES))
+        await own.began("run", "exec", "process")
         with away(engine, how):
             await eventually(lambda: says_that_the_engine_is_away(accsd), within=30, interval=0.2)
-        await node.began("run", "exec", attempt=2)
-        node.go.touch()
+        await own.began("run", "exec", attempt=2)
+        own.go.touch()
         await job_reaches(conn, job, "done")
-        await one_result(node, conn, job, {"run": 2, "exec": 2, "process": 1})
+        await one_result(own, conn, job, {"run": 2, "exec": 2, "process": 1})
         lost = {ended["service"]: ended["code"] for ended in accsd.log("ended") if ended["code"] != "done"}
         assert set(lost) == {"run", "exec"}
         assert set(lost.values()) <= {"worker_lost", "engine_unavailable"}
         await eventually(lambda: accsd.health()["status"] == "ok", within=20, interval=0.2)
         assert len(accsd.log("engine_away")) == 1, "said once"
-    node.neighbours_are_there()
+    own.neighbours_are_there()
 
 
 def says_that_the_engine_is_away(accsd: Daemon) -> bool:
@@ -201,25 +208,24 @@ def says_that_the_engine_is_away(accsd: Daemon) -> bool:
 
 
 async def test_without_an_engine_at_the_start_processes_are_served_and_containers_follow(
-    engine: Engine, tmp_path: Path, db_url: str, conn: Connection
+    engine: Engine, own: ComposeNode, db_url: str, conn: Connection
 ):
-    node = ComposeNode(tmp_path, engine.environ)
-    node.add_all_modes(WAIT)
-    node.go.touch()
+    own.add_all_modes(WAIT)
+    own.go.touch()
     with ExitStack() as without_engine:
         without_engine.enter_context(away(engine, signal.SIGTERM))
-        with node.daemon(db_url, http=True) as accsd:
-            plain = await submit(conn, step("process", "process"), options=node.options())
-            waiting = await submit(conn, step("run", "run"), step("exec", "exec"), options=node.options())
+        with own.daemon(db_url, http=True) as accsd:
+            plain = await submit(conn, step("process", "process"), options=own.options())
+            waiting = await submit(conn, step("run", "run"), step("exec", "exec"), options=own.options())
             await job_reaches(conn, plain, "done")
             for service in ("run", "exec"):
                 said = accsd.wait_for("no_claims", service=service)
                 assert "the Docker engine does not answer" in said["reason"]
             assert says_that_the_engine_is_away(accsd)
-            assert len(node.executions()) == 1
+            assert len(own.executions()) == 1
             without_engine.close()
             await job_reaches(conn, waiting, "done")
-            await node.none_left()
+            await own.none_left()
             assert [task["attempt_id"] for task in (await tasks_of(conn, waiting)).values()] == [1, 1]
             await eventually(lambda: accsd.health()["status"] == "ok", within=20, interval=0.2)
             assert accsd.stop() == 0

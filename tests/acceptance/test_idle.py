@@ -36,15 +36,17 @@ async def read(accsd: Daemon, admin: asyncpg.Connection, database: str) -> Readi
     transactions = await admin.fetchval(
         "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = $1", database
     )
-    ticks = Path(f"/proc/{accsd.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-    rss = re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{accsd.pid}/status").read_text())[0]
-    return Reading(
-        time.monotonic(),
-        sum(map(float, counted)),
-        transactions,
-        sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"),
-        int(rss) * 1024,
-    )
+    return Reading(time.monotonic(), sum(map(float, counted)), transactions, cpu_of(accsd.pid), rss_of(accsd.pid))
+
+
+def cpu_of(pid: int) -> float:
+    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+
+def rss_of(pid: int) -> int:
+    [kilobytes] = re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(kilobytes) * 1024
 
 
 async def watched(accsd: Daemon) -> list[str]:

@@ -22,6 +22,7 @@ from tests.support.eventually import eventually, eventually_sync
 from tests.support.factory import step
 from tests.support.tasks import notes, toml_service
 
+_COMPOSE = "com.docker.compose"
 _PREAMBLE = """
 import json, os, signal, sys, time
 task = json.loads((open(os.environ["ACC_TASK_FILE"]) if "ACC_TASK_FILE" in os.environ else sys.stdin).readline())
@@ -160,9 +161,9 @@ class ComposeNode:
 
     def of_service(self, service: str) -> list[dict[str, Any]]:
         """The long-running containers of one."""
-        filters = (f"label=com.docker.compose.project={self.project.name}", f"label=com.docker.compose.service={service}",
-                   "label=com.docker.compose.oneoff=False")  # fmt: skip
-        ids = self.docker("ps", "-aq", *(part for each in filters for part in ("--filter", each))).split()
+        labels = {"project": self.project.name, "service": service, "oneoff": "False"}
+        filters = [part for name, value in labels.items() for part in ("--filter", f"label={_COMPOSE}.{name}={value}")]
+        ids = self.docker("ps", "-aq", *filters).split()
         return orjson.loads(self.docker("inspect", *ids)) if ids else []
 
     async def none_left(self, *nodes: str) -> None:
@@ -179,8 +180,7 @@ class ComposeNode:
         self.write()
         self.docker("compose", "-p", self.project.name, "-f", str(self.project.file), "up", "-d", "neighbour")
         mine = self.of_service("neighbour")[0]["Id"]
-        other = self.docker("run", "-d", "--network", "none", "--name", f"{self.project.name}-other", "--stop-timeout", "0",
-                            BUSYBOX, "sleep", "3600")  # fmt: skip
+        other = self.docker("run", "-d", "--network", "none", "--stop-timeout", "0", BUSYBOX, "sleep", "3600")
         self._neighbours = {container: self._started(container) for container in (mine, other)}
 
     def neighbours_are_untouched(self) -> None:
@@ -198,7 +198,7 @@ class ComposeNode:
     def close(self) -> None:
         """All that bears the project's label, and the neighbours."""
         with suppress(subprocess.CalledProcessError):
-            label = f"label=com.docker.compose.project={self.project.name}"
+            label = f"label={_COMPOSE}.project={self.project.name}"
             found = self.docker("ps", "-aq", "--no-trunc", "--filter", label)
             self.docker("rm", "-f", "-v", *found.split(), *self._neighbours)
 

@@ -1,7 +1,7 @@
 """Commands whose executions are counted where no database keeps them: in a file, by the command itself.
 
-An execution appends `begin NODE SERVICE TASK ATTEMPT` and, `work` seconds later, the same with `end`: each in one write,
-so that the order of the lines is the order of what happened on all nodes of a test.
+An execution appends `begin NODE SERVICE TASK ATTEMPT` and, `work` seconds later, the same with `end`: each in one
+write, so that the order of the lines is the order of what happened on all nodes of a test.
 """
 
 import json

@@ -44,8 +44,8 @@ def cli_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class Docker:
-    """One engine, as the environment names it (DOCKER_HOST, or the local socket). `when_seen` is told when it goes away,
-    and why, and when it answers (again)."""
+    """One engine, as the environment names it (DOCKER_HOST, or the local socket). `when_seen` is told why it went away,
+    and None when it answers (again)."""
 
     def __init__(
         self,

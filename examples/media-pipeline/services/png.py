@@ -8,7 +8,7 @@ class Writer:
     """`frames` more than one make an animated PNG, which every browser plays."""
 
     def __init__(self, path, width, height, palette, frames=1, frames_per_second=10):
-        self._file = open(path, "wb")
+        self._file = open(path, "wb")  # noqa: SIM115 - closed by the end of the block
         self._size, self._frames, self._rate = (width, height), frames, frames_per_second
         self._number = self._sequence = 0
         self._file.write(b"\x89PNG\r\n\x1a\n")

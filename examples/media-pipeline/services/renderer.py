@@ -54,7 +54,7 @@ def draw_video(task, wave, samples, rate, seconds, frames):
         for frame in range(frames):
             now = frame / frames
             levels = spectrum.bands(samples, rate, now * seconds, BANDS)
-            falling = [max(level, 0.85 * before) for level, before in zip(levels, falling)]
+            falling = list(map(max, levels, [0.85 * before for before in falling]))
             writer.add(page(wave.rows(int(now * COLUMNS)), bars(falling)))
             task.progress(0.1 + 0.9 * (frame + 1) / frames, f"frame {frame + 1} of {frames}")
             pause(task, 0.03)
@@ -75,9 +75,8 @@ class Wave:
     def rows(self, played):
         cut = min(played, COLUMNS) * BAR
         head = bytes([HEAD]) * 2 if played < COLUMNS else b""
-        return [
-            framed(heard[:cut] + head + later[cut + len(head) :]) for heard, later in zip(self._played, self._to_come)
-        ]
+        later = cut + len(head)
+        return [framed(self._played[y][:cut] + head + self._to_come[y][later:]) for y in range(WAVE_HEIGHT)]
 
     def _row(self, y, colour):
         away = abs(y - WAVE_HEIGHT // 2)
@@ -118,10 +117,12 @@ def palette():
 
 def blend(stops, count):
     steps = []
-    for i in range(count):
-        place = i / (count - 1) * (len(stops) - 1)
+    for number in range(count):
+        place = number / (count - 1) * (len(stops) - 1)
         left = min(int(place), len(stops) - 2)
-        steps.append(tuple(round(a + (b - a) * (place - left)) for a, b in zip(stops[left], stops[left + 1])))
+        steps.append(
+            tuple(round(stops[left][i] * (left + 1 - place) + stops[left + 1][i] * (place - left)) for i in range(3))
+        )
     return steps
 
 

@@ -2,6 +2,7 @@
 
 import cmath
 import math
+from operator import add, mul, sub
 
 SIZE = 1024
 _WINDOW = [0.5 - 0.5 * math.cos(2 * math.pi * i / SIZE) for i in range(SIZE)]
@@ -12,7 +13,7 @@ def bands(samples, rate, moment, count, lowest=200.0, highest=3600.0):
     """From 0 (60 dB below full) to 1, for `count` bands of equal width to the ear, around a moment in seconds."""
     start = round(moment * rate) - SIZE // 2
     piece = [samples[i] if 0 <= i < len(samples) else 0.0 for i in range(start, start + SIZE)]
-    strengths = [abs(value) for value in _fourier([a * b for a, b in zip(piece, _WINDOW)])[: SIZE // 2]]
+    strengths = [abs(value) for value in _fourier(list(map(mul, piece, _WINDOW)))[: SIZE // 2]]
     return [_level(strengths, rate, lowest, highest, number / count, (number + 1) / count) for number in range(count)]
 
 
@@ -28,5 +29,5 @@ def _fourier(values):
         return values
     even, odd = _fourier(values[::2]), _fourier(values[1::2])
     step = SIZE // len(values)
-    turned = [_TURNS[k * step] * value for k, value in enumerate(odd)]
-    return [a + b for a, b in zip(even, turned)] + [a - b for a, b in zip(even, turned)]
+    turned = list(map(mul, odd, _TURNS[::step]))
+    return [*map(add, even, turned), *map(sub, even, turned)]

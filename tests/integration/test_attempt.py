@@ -1,0 +1,187 @@
+"""One attempt on the real parts: given back, hurried, stopped by what fails at first, lost from sight."""
+
+import shutil
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from accsd.errors import DockerUnavailable
+from accsd.model.outcome import ErrorCode
+from accsd.runners.base import NO_CURSOR, Cursor, Ending, Execution, Launch, Runner, TakeOutput
+from accsd.work.attempt import Attempt
+from tests.conftest import Connect
+from tests.support.attempts import Shop, shop
+from tests.support.checker import check
+from tests.support.cluster import Connection
+from tests.support.eventually import eventually
+from tests.support.factory import node, step, submit
+from tests.support.library import opened
+from tests.support.tasks import EVERYTHING, NOTE, PREAMBLE, WAIT, notes
+
+DEAF = PREAMBLE + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAIT.removeprefix(PREAMBLE)
+
+
+@asynccontextmanager
+async def working(db_url: str, tmp_path: Path, conn: Connection) -> AsyncGenerator[Shop]:
+    await node(conn)
+    async with opened(db_url) as db, shop(db, tmp_path) as here:
+        yield here
+    await check(conn)
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, Any]:
+    return {"note": str(tmp_path / "notes"), "go": str(tmp_path / "go")}
+
+
+async def began(tmp_path: Path) -> Path:
+    await eventually(lambda: notes(tmp_path / "notes"), within=10)
+    return Path(f"/proc/{notes(tmp_path / 'notes')[0][3]}")
+
+
+async def row(conn: Connection) -> tuple[str, int, int]:
+    found = await conn.fetchrow("SELECT status, attempt, lost FROM job_tasks")
+    assert found is not None
+    return found["status"], found["attempt"], found["lost"]
+
+
+async def test_what_does_not_end_when_it_is_asked_to_is_killed_and_given_back(
+    db_url: str, conn: Connection, tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    """However long its own grace is: a daemon that is told to stop has only so much time."""
+    async with working(db_url, tmp_path, conn) as here:
+        monkeypatch.setattr("accsd.work.attempts._STOPPING", timedelta(seconds=0.3))
+        await submit(conn, step("a"), options=options)
+        await here.begin(here.serving(DEAF, stop_grace="1h"))
+        process = await began(tmp_path)
+        with anyio.fail_after(10):
+            await here.attempts.drain(timedelta(0))
+        assert not process.exists()
+        assert await row(conn) == ("queued", 0, 0)
+        assert not list(here.bench.attempts_folder.iterdir())
+
+
+async def test_an_upload_that_waits_for_its_store_does_not_hold_up_a_hurried_drain(
+    db_url: str, conn: Connection, tmp_path: Path, options: dict[str, Any]
+):
+    async with working(db_url, tmp_path, conn) as here:
+        shutil.rmtree(tmp_path / "objects", ignore_errors=True)
+        (tmp_path / "objects").write_text("not a folder")
+        await submit(conn, step("a"), options=options)
+        await here.begin(here.serving(EVERYTHING))
+        await eventually(lambda: notes(tmp_path / "notes"), within=10)
+        async with anyio.create_task_group() as group:
+            group.start_soon(here.attempts.drain, timedelta(hours=1))
+            await anyio.wait_all_tasks_blocked()
+            here.attempts.hurry()
+            with anyio.fail_after(10):
+                await here.idle()
+        assert await row(conn) == ("queued", 0, 0)
+
+
+@dataclass
+class Faulty:
+    """A runner whose executions fail in one way or another; everything else is the real one's."""
+
+    real: Runner
+    stops_that_fail: int = 0
+    loses_sight_after: Path | None = None  # has appeared
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    async def start(self, launch: Launch) -> Execution:
+        return FaultyExecution(await self.real.start(launch), self)  # pyright: ignore[reportReturnType]
+
+
+@dataclass
+class FaultyExecution:
+    real: Execution
+    runner: Faulty
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    async def stop(self, grace: timedelta) -> None:
+        if self.runner.stops_that_fail:
+            self.runner.stops_that_fail -= 1
+            raise DockerUnavailable("the engine does not answer")
+        await self.real.stop(grace)
+
+    async def watch(self, take: TakeOutput, since: Cursor = NO_CURSOR) -> Ending:
+        if self.runner.loses_sight_after is not None:
+            await eventually(self.runner.loses_sight_after.exists, within=10)
+            return Ending(cause=ErrorCode.WORKER_LOST, detail="the engine did not come back")
+        return await self.real.watch(take, since)
+
+
+async def faulty(here: Shop, program: str, *, settings: dict[str, Any] | None = None, **faults: Any) -> Attempt:
+    served = here.serving(program, **(settings or {}))
+    return await here.begin(served, runner=Faulty(served.runner, **faults))  # pyright: ignore[reportArgumentType]
+
+
+async def test_a_stop_that_fails_at_first_is_tried_again_before_the_task_is_given_back(
+    db_url: str, conn: Connection, tmp_path: Path, options: dict[str, Any]
+):
+    async with working(db_url, tmp_path, conn) as here:
+        await submit(conn, step("a"), options=options)
+        attempt = await faulty(here, WAIT, stops_that_fail=2)
+        process = await began(tmp_path)
+        attempt.give_back("a test")
+        await here.idle()
+        assert not process.exists()
+        assert await row(conn) == ("queued", 0, 0)
+        assert not list(here.bench.attempts_folder.iterdir())
+
+
+async def test_what_ran_too_long_is_told_as_that_although_it_could_not_be_stopped_at_once(
+    db_url: str, conn: Connection, tmp_path: Path, options: dict[str, Any]
+):
+    async with working(db_url, tmp_path, conn) as here:
+        await submit(conn, step("a", max_attempts=1), options=options)
+        await faulty(here, WAIT, settings={"timeout": "1s"}, stops_that_fail=1)
+        process = await began(tmp_path)
+        await here.idle()
+        assert not process.exists()
+        assert await conn.fetchval("SELECT error_code FROM job_tasks") == "timeout"
+
+
+async def test_what_was_lost_from_sight_is_stopped_before_it_is_given_back(
+    db_url: str, conn: Connection, connect: Connect, tmp_path: Path, options: dict[str, Any]
+):
+    async with working(db_url, tmp_path, conn) as here:
+        await submit(conn, step("a"), options=options)
+        other = await connect()
+        async with other.transaction():
+            await faulty(here, WAIT, loses_sight_after=tmp_path / "held")
+            process = await began(tmp_path)
+            await other.execute("SELECT FROM jobs FOR UPDATE")
+            (tmp_path / "held").touch()
+            await eventually(lambda: not process.exists(), within=10, what="its end, while the release is held up")
+            assert (await row(conn))[0] == "running"
+        await here.idle()
+        assert await row(conn) == ("queued", 0, 1)
+
+
+async def test_a_bug_in_whoever_hears_of_an_end_does_not_end_the_others(
+    db_url: str, conn: Connection, tmp_path: Path, options: dict[str, Any]
+):
+    async with working(db_url, tmp_path, conn) as here:
+
+        def fails(_: Attempt) -> None:
+            raise RuntimeError("a bug")
+
+        await submit(conn, step("a"), step("b", "audio"), options={**options, "note": str(tmp_path / "notes")})
+        await here.begin(here.serving(WAIT))
+        await began(tmp_path)
+        await here.begin(here.serving(NOTE, service="audio"), ended=fails)
+        await eventually(lambda: len(here.attempts) == 1, within=10)
+        (tmp_path / "go").touch()
+        await here.idle()
+        assert await conn.fetchval("SELECT status FROM jobs") == "done"

@@ -1,0 +1,202 @@
+"""`accsd workflows`: files in, versions made, graphs drawn, mistakes named with their line."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.cli import Cli
+from tests.support.cluster import Connection
+from tests.support.factory import chain, diamond, node, step, workflow
+
+MEDIA = """\
+name: media
+steps:
+  - {key: fetch, service: fetcher}
+  - {key: render, service: renderer, depends_on: [fetch], timeout: 600}
+"""
+
+
+@pytest.fixture
+def cli(db_url: str) -> Cli:
+    return Cli(db_url)
+
+
+@pytest.fixture
+def offline() -> Cli:
+    return Cli(None)
+
+
+@pytest.fixture
+def media(tmp_path: Path) -> Path:
+    return written(tmp_path, "media.yaml", MEDIA)
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    (folder / name).write_text(text)
+    return folder / name
+
+
+# Applied
+
+
+async def test_a_changed_file_makes_a_new_version_and_an_unchanged_one_none(cli: Cli, media: Path, conn: Connection):
+    (await cli.process("workflows", "apply", str(media))).ends(0, "media version 1 created", "no node has registered")
+    (await cli("workflows", "apply", str(media))).ends(0, "media version 1 unchanged")
+    media.write_text("# a comment\n" + MEDIA.replace("timeout: 600", "max_attempts: 3, timeout: 600.0"))
+    (await cli("workflows", "apply", str(media))).ends(0, "media version 1 unchanged")
+    media.write_text(MEDIA.replace("600", "60"))
+    (await cli("workflows", "apply", str(media))).ends(0, "media version 2 created (version 1 was the newest)")
+    assert await conn.fetchval("SELECT steps -> 1 -> 'timeout' FROM workflows WHERE version = 1") == 600
+
+
+async def test_a_file_that_names_its_version_is_written_under_it(cli: Cli, media: Path, conn: Connection):
+    media.write_text("version: 7\n" + MEDIA)
+    (await cli("workflows", "apply", str(media))).ends(0, "media version 7 created")
+    media.write_text("version: 7\n" + MEDIA.replace("600", "60"))
+    told = (await cli("workflows", "apply", str(media), "-o", "json")).ends(0)
+    assert told.json == [{"name": "media", "version": 7, "change": "updated", "previous": 7}]
+    assert await conn.fetchval("SELECT count(*) FROM workflows") == 1
+
+
+async def test_an_inactive_version_is_made_active_again(cli: Cli, media: Path, conn: Connection):
+    await cli("workflows", "apply", str(media))
+    await conn.execute("UPDATE workflows SET is_active = false")
+    (await cli("workflows", "apply", str(media))).ends(0, "media version 1 updated")
+    assert await conn.fetchval("SELECT is_active FROM workflows")
+
+
+async def test_a_folder_of_yaml_and_json_and_several_documents_are_applied_together(
+    cli: Cli, tmp_path: Path, conn: Connection
+):
+    written(tmp_path, "a.yaml", "{name: one, steps: [{key: a, service: s}]}\n---\n{name: two, steps: [{key: a, service: s}]}")
+    written(tmp_path, "b.json", '{"name": "three",\n\t"steps": [{"key": "a", "service": "s"}]}')
+    written(tmp_path, "notes.txt", "not a workflow")
+    (await cli("workflows", "apply", str(tmp_path))).ends(0, "one version 1", "two version 1", "three version 1")
+
+
+async def test_one_wrong_file_keeps_all_of_them_out(cli: Cli, tmp_path: Path, media: Path, conn: Connection):
+    wrong = written(tmp_path, "wrong.yaml", "name: wrong\nsteps: []\n")
+    (await cli("workflows", "apply", str(media), str(wrong))).ends(1, "wrong.yaml")
+    assert await conn.fetchval("SELECT count(*) FROM workflows") == 0
+
+
+async def test_stdin_is_a_file_too(cli: Cli):
+    (await cli("workflows", "apply", "-", stdin=MEDIA)).ends(0, "media version 1 created")
+
+
+async def test_a_service_that_no_node_offers_is_a_warning(cli: Cli, media: Path, conn: Connection):
+    await node(conn, fetcher=1, rendrer=1)
+    said = (await cli("workflows", "apply", str(media))).ends(0)
+    assert 'warning: no node offers service renderer (did you mean "rendrer"?)' in said.err
+    assert "fetcher" not in said.err
+
+
+# Checked
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (MEDIA.replace("timeout", "tiemout"), [":4: ", 'unknown field "tiemout" (did you mean "timeout"?)']),
+        (MEDIA.replace("[fetch]", "[fecth]"), [":4: ", '"fecth", which does not exist', 'did you mean "fetch"?']),
+        (MEDIA.replace("fetcher}", "fetcher, depends_on: [render]}"), [":3: ", "in a circle: fetch → render → fetch"]),
+        (MEDIA.replace("key: render", "key: fetch").replace("[fetch]", "[]"), [":4: ", 'two steps have the key "fetch"']),
+        (MEDIA + "name: again\n", [":5: name is written twice"]),
+        (MEDIA + "steps:\n", ["steps is written twice"]),
+        ("name: x\nsteps: [\n", [":3: "]),
+        ("- a\n", [":1: must be a table"]),
+        ("", ["the file is empty"]),
+    ],
+    ids=["field", "dependency", "circle", "twins", "name twice", "steps twice", "syntax", "list", "empty"],
+)
+async def test_a_mistake_is_named_with_its_line_without_a_database(
+    offline: Cli, tmp_path: Path, text: str, words: list[str]
+):
+    path = written(tmp_path, "w.yaml", text)
+    said = (await offline("workflows", "validate", str(path))).ends(1, *words)
+    assert str(path) in said.err
+
+
+async def test_all_mistakes_are_told_at_once(offline: Cli, tmp_path: Path):
+    path = written(tmp_path, "w.yaml", MEDIA.replace("timeout: 600", "timeout: -1, max_attempts: 0"))
+    said = (await offline("workflows", "validate", str(path), str(path))).ends(1)
+    assert said.err.count("timeout must be greater than 0") == 2
+    assert said.err.count("max_attempts must be greater than or equal to 1") == 2
+
+
+async def test_a_json_mistake_has_its_line_too(offline: Cli, tmp_path: Path):
+    path = written(tmp_path, "w.json", '{"name": "x",\n "steps": [\n  {"key": "a", "servise": "s"}]}')
+    (await offline("workflows", "validate", str(path))).ends(1, 'w.json:3: step "a": has an unknown field "servise"')
+    path.write_text('{"name": "x",\n')
+    (await offline("workflows", "validate", str(path))).ends(1, "w.json:")
+
+
+async def test_a_sound_file_is_ok_and_the_services_are_checked_where_there_is_a_database(
+    offline: Cli, cli: Cli, media: Path, conn: Connection
+):
+    said = (await offline.process("workflows", "validate", str(media))).ends(0, "media: ok, 2 steps")
+    assert said.err == ""
+    await node(conn, fetcher=1)
+    (await cli("workflows", "validate", str(media))).ends(0, "no node offers service renderer")
+    assert (await cli("workflows", "validate", "--no-services", str(media))).err == ""
+
+
+async def test_a_database_that_is_away_is_only_fatal_where_it_was_asked_for(media: Path):
+    nowhere = Cli("postgresql://ann@127.0.0.1:1/x")
+    (await nowhere("workflows", "validate", str(media))).ends(0, "media: ok", "services were not checked")
+    (await nowhere("workflows", "validate", "--services", str(media))).ends(4, "can't be reached")
+
+
+async def test_a_file_that_is_not_there_is_not_found(offline: Cli, tmp_path: Path):
+    (await offline("workflows", "validate", str(tmp_path / "none.yaml"))).ends(3, "there is no file")
+    (await offline("workflows", "validate", str(tmp_path))).ends(3, "there is no workflow file in")
+
+
+# Listed, shown, compared
+
+
+async def test_list_has_the_newest_version_of_each(cli: Cli, conn: Connection):
+    (await cli("workflows", "list")).ends(0, "no workflows yet: `accsd workflows apply FILE`")
+    await workflow(conn, *chain("a", "b"), name="media")
+    await workflow(conn, *chain("a", "b", "c"), name="media", version=2)
+    await workflow(conn, name="other")
+    listed = (await cli.process("workflows", "list", "-o", "json")).ends(0).json
+    assert [(row["name"], row["version"], row["steps"]) for row in listed] == [("media", 2, 3), ("other", 1, 1)]
+    assert (await cli("workflows", "list", "--all", "-o", "name")).out.split() == ["media", "media", "other"]
+
+
+async def test_show_draws_the_graph(cli: Cli, conn: Connection):
+    await workflow(conn, *diamond("gpu"), name="d")
+    lines = [line.rstrip() for line in (await cli.process("workflows", "show", "d")).ends(0).out.splitlines()]
+    assert lines[0].startswith("d  version 1, active, 4 steps")
+    assert [line[:9].rstrip() for line in lines[2:]] == [
+        "STEP", "● top", "├─╮", "● │ left", "│ ● right", "├─╯", "● bottom",
+    ]  # fmt: skip
+    assert lines[3].split() == ["●", "top", "gpu", "3"]
+
+
+async def test_what_show_gives_as_yaml_is_what_apply_takes(cli: Cli, conn: Connection, tmp_path: Path):
+    await workflow(conn, step("a", timeout=5, requires={"gpu": True}, backoff=[1, 2]), step("b", after="a"), name="w")
+    shown = (await cli("workflows", "show", "w", "-o", "yaml")).ends(0).out
+    document: dict[str, Any] = yaml.safe_load(shown)
+    assert document["steps"][0]["timeout"] == 5
+    (await cli("workflows", "apply", str(written(tmp_path, "w.yaml", shown)))).ends(0, "w version 1 unchanged")
+
+
+async def test_a_workflow_that_is_not_there_is_not_found_and_the_name_that_was_meant_is_said(cli: Cli, conn: Connection):
+    (await cli("workflows", "show", "media")).ends(3, "nor any other", "accsd workflows apply FILE")
+    await workflow(conn, name="media")
+    (await cli("workflows", "show", "meida")).ends(3, 'did you mean "media"?', "→ try `accsd workflows list`")
+    (await cli("workflows", "show", "media", "--version", "9")).ends(3, "version 9", "workflows list --all")
+
+
+async def test_diff_compares_with_what_is_applied(cli: Cli, media: Path):
+    new = (await cli("workflows", "diff", str(media))).ends(1)
+    assert "+name: media" in new.out
+    await cli("workflows", "apply", str(media))
+    assert (await cli("workflows", "diff", str(media))).ends(0).out == ""
+    media.write_text(MEDIA.replace("600", "60"))
+    lines = (await cli.process("workflows", "diff", str(media))).ends(1).out.splitlines()
+    assert [line for line in lines if line[:1] in "+-" and line[1:2] == " "] == ["-  timeout: 600", "+  timeout: 60"]
