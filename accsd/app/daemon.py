@@ -236,8 +236,10 @@ class Daemon:
         self._notifier.reloading()
         try:
             settings = load_settings(self._config)
+            for secret in settings.secrets():
+                register_secret(secret)
             if self._node is not None:
-                await self._node.reload(settings)
+                self._node.reload(settings)
         except AccsdError as error:
             _log.error("reload_failed", error=str(error), hint=error.hint)
         self._notifier.ready()

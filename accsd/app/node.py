@@ -10,7 +10,7 @@ import anyio
 
 from accsd.db import Database, node_leaves
 from accsd.db.listen import CANCEL, Listener
-from accsd.errors import AccsdError, SchemaMismatch
+from accsd.errors import AccsdError, ConfigError, SchemaMismatch
 from accsd.health import Health
 from accsd.log import bind_event_sink, get_logger
 from accsd.metrics import Metrics
@@ -119,8 +119,12 @@ class NodeSide:
         self.supervisor.keep(self._offering_post)
         self.supervisor.keep(self._leftovers_post)
 
-    async def reload(self, settings: Settings) -> None:
+    def reload(self, settings: Settings) -> None:
         """Services, their limits, labels and capacities are read anew; attempts under way go on as they are."""
+        if settings.node.name != self.settings.node.name:
+            raise ConfigError(
+                "node.name cannot change while the agent runs: it owns its tasks by that name", hint="restart"
+            )
         self.settings = settings
         self._offering_post.wakeup.set()
 

@@ -72,8 +72,8 @@ class AttemptRow:
 async def attempts_of(db: Database, job_id: UUID, limit: int) -> list[AttemptRow]:
     """The newest ones, in the order of their claims."""
     rows = await db.fetch(
-        """SELECT * FROM (
-             SELECT t.task_key, c.attempt_id, c.data ->> 'node' AS node, c.ts AS claimed_at, e.ts AS ended_at,
+        """SELECT task_key, attempt_id, node, claimed_at, ended_at, took, outcome, error_code, message FROM (
+             SELECT t.step_no, t.task_key, c.attempt_id, c.data ->> 'node' AS node, c.ts AS claimed_at, e.ts AS ended_at,
                     coalesce(e.ts, accs.clock()) - c.ts AS took,
                     CASE WHEN e.id IS NOT NULL THEN coalesce(e.data ->> 'outcome', e.data ->> 'to') END AS outcome,
                     e.data ->> 'error_code' AS error_code,
@@ -86,7 +86,7 @@ async def attempts_of(db: Database, job_id: UUID, limit: int) -> list[AttemptRow
                   ORDER BY e.ts, e.id LIMIT 1) e ON true
               WHERE c.job_id = $1 AND c.type = 'status' AND c.data ->> 'to' = 'starting'
               ORDER BY c.ts DESC, c.id DESC LIMIT $2) newest
-            ORDER BY claimed_at, attempt_id""",
+            ORDER BY claimed_at, step_no, attempt_id""",
         job_id,
         limit,
         repeatable=True,

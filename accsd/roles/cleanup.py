@@ -13,6 +13,7 @@ from datetime import timedelta
 from accsd import failpoints
 from accsd.db import Database, recheck_holds, reclaim_tasks
 from accsd.db.upkeep import builder_outlook, ensure_event_partitions, repair
+from accsd.errors import AccsdError, Unavailable
 from accsd.log import get_logger
 from accsd.metrics import Metrics
 from accsd.roles.passes import Pass
@@ -24,6 +25,7 @@ _log = get_logger(role="cleanup")
 
 @dataclass(slots=True)
 class _Chore:
+    name: str
     every: timedelta
     do: Callable[[], Awaitable[str | None]]
     due: float  # monotonic
@@ -39,20 +41,29 @@ class Cleanup:
         self._metrics: Metrics = metrics
         now = time.monotonic()
         self._chores: list[_Chore] = [
-            _Chore(timedelta(hours=1), self._make_partitions, now),
-            _Chore(timedelta(minutes=1), self._free_holds, now + 60),
-            _Chore(timedelta(minutes=10), self._repair, now + 600),
+            _Chore("making event partitions", timedelta(hours=1), self._make_partitions, now),
+            _Chore("freeing holds", timedelta(minutes=1), self._free_holds, now + 60),
+            _Chore("repair", timedelta(minutes=10), self._repair, now + 600),
         ]
 
     async def run_once(self) -> Pass:
         sentences = [await self._reclaim()]
-        for chore in self._chores:
-            if time.monotonic() >= chore.due:
-                chore.due = time.monotonic() + _AFTER_FAILURE.total_seconds()
-                sentences.append(await chore.do())
-                chore.due = time.monotonic() + chore.every.total_seconds()
+        sentences += [await self._do(chore) for chore in self._chores if time.monotonic() >= chore.due]
         did = "; ".join(filter(None, sentences))
         return Pass(did=did or None, next_due=await self._next_due())
+
+    async def _do(self, chore: _Chore) -> str | None:
+        """One that fails is told and tried again later: a crash of the role would delay what must be taken back."""
+        chore.due = time.monotonic() + _AFTER_FAILURE.total_seconds()
+        try:
+            did = await chore.do()
+        except Unavailable:
+            raise
+        except AccsdError as error:
+            _log.error("chore_failed", chore=chore.name, error=str(error), hint=error.hint, exc_info=error)
+            return f"{chore.name} failed"
+        chore.due = time.monotonic() + chore.every.total_seconds()
+        return did
 
     async def _reclaim(self) -> str | None:
         decisions = Counter[str]()

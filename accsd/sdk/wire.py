@@ -49,7 +49,7 @@ class Temporary(Exception):
     """Not now, but perhaps later: the step's backoff decides when."""
 
 
-class Cancelled(Exception):
+class Cancelled(BaseException):
     """The task was asked to stop. Not an Exception, so that `except Exception` lets it through."""
 
 

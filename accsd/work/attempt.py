@@ -276,7 +276,11 @@ class Attempt:
         try:
             with anyio.fail_after(_CLEANING.total_seconds(), shield=True):
                 await self._stop_all(grace)
-                await clear_away(self.fence, self._served, self._bench)
+                if lease.is_unanswered:
+                    # Its folder says that it was begun, should the database still have it as ours and "starting".
+                    self.left_something = True
+                else:
+                    await clear_away(self.fence, self._served, self._bench)
         except (AccsdError, OSError) as error:  # TimeoutError is an OSError
             self.left_something = True
             _log.warning("not_cleaned_up", error=str(error) or type(error).__name__)

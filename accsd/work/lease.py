@@ -28,6 +28,7 @@ _LONGEST_MARGIN = timedelta(seconds=10)
 # Longer than this behind its time, the process was stopped or starved: as after a suspend, ask before acting.
 _STALL = timedelta(seconds=2)
 _AFTER_FAILURE = timedelta(seconds=1)
+_NOT_KEPT = "not_kept_in_time"
 
 
 @dataclass(eq=False, slots=True)
@@ -47,6 +48,11 @@ class Lease:
     def is_cancelled(self) -> bool:
         """Somebody ended the task on purpose: the work may still be stopped politely."""
         return self.reason == "already_finished"
+
+    @property
+    def is_unanswered(self) -> bool:
+        """We gave it up by our own clock: the database was not there to say whose it is, and may still say ours."""
+        return self.reason == _NOT_KEPT
 
     def lose(self, reason: str) -> None:
         if not self.is_gone:
@@ -170,7 +176,7 @@ class LeaseKeeper:
         now = time.monotonic()
         for lease in list(self._held.values()):
             if now >= max(lease.good_until, self._asked_until) and not lease.is_gone:
-                self._lose(lease, "not_kept_in_time")
+                self._lose(lease, _NOT_KEPT)
 
     def _lose(self, lease: Lease, reason: str) -> None:
         self._metrics.lease_lost(reason)

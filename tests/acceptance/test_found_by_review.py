@@ -295,3 +295,17 @@ async def test_a_cancel_that_comes_while_it_is_started_is_no_bug(tmp_path: Path,
 
 def is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+async def test_a_node_keeps_its_name_for_as_long_as_it_runs(tmp_path: Path, db_url: str, conn: Connection):
+    services = toml_service("render", NOTE)
+    config = f'[node]\nname = "n1"\n{services}'
+    with daemon.running(tmp_path, db_url, config=config, environ={"ACC_NODE_NAME": ""}) as accsd:
+        accsd.wait_for("node_registered")
+        accsd.config.write_text(config.replace("n1", "n2"))
+        accsd.signal(signal.SIGHUP)
+        accsd.wait_for("reload_failed")
+        job = await submit(conn, step("a"), options={"note": str(tmp_path / "notes")})
+        await eventually(lambda: is_status(conn, job, "done"), within=10)
+        assert accsd.stop() == 0
+    assert await conn.fetch("SELECT name, awake_state FROM nodes") == [("n1", "unknown")]

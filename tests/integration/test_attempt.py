@@ -123,7 +123,7 @@ class FaultyExecution:
 
 async def faulty(here: Shop, program: str, *, settings: dict[str, Any] | None = None, **faults: Any) -> Attempt:
     served = here.serving(program, **(settings or {}))
-    return await here.begin(served, runner=Faulty(served.runner, **faults))  # pyright: ignore[reportArgumentType]
+    return await here.begin(here.in_hands_of(served, Faulty(served.runner, **faults)))
 
 
 async def test_a_stop_that_fails_at_first_is_tried_again_before_the_task_is_given_back(

@@ -16,8 +16,13 @@ from tests.support.cluster import SERVER_NAMES, Clusters, Connection, TestServer
 from tests.support.eventually import eventually, eventually_sync
 from tests.support.factory import job, step, submit
 
-MANY = tasks.PREAMBLE + "for i in range(1500): print(f'line {i}', flush=i % 100 == 0)\nuntil('go')\nprint('the last one')\n"
-FAILS_ONCE = tasks.PREAMBLE + "print(f'attempt {task[\"attempt_id\"]}', flush=True)\nsys.exit(task['attempt_id'] == 1)\n"
+MANY = (
+    tasks.PREAMBLE
+    + "for i in range(1500): print(f'line {i}', flush=i % 100 == 99)\nuntil('go')\nprint('the last one')\n"
+)
+FAILS_ONCE = (
+    tasks.PREAMBLE + "print(f'attempt {task[\"attempt_id\"]}', flush=True)\nsys.exit(task['attempt_id'] == 1)\n"
+)
 FILES = (
     tasks.PREAMBLE
     + """

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -12,14 +11,15 @@ from uuid import UUID
 
 import pytest
 
-from accsd.cli import moments
+from accsd.cli import following, moments
 from accsd.cli.submit import merged
 from accsd.errors import InvalidValue
 from tests.conftest import Connect
-from tests.support.cli import ACCSD, Cli
+from tests.support.cli import Cli
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
 from tests.support.factory import chain, clock, fail, finish, node, started, step, workflow
+from tests.support.library import opened
 
 
 @pytest.fixture
@@ -137,32 +137,18 @@ async def test_an_event_that_becomes_visible_late_is_told_too(cli: Cli, conn: Co
     await transaction.start()
     await slow.execute(insert, job_id, "late")
     await conn.execute(insert, job_id, "early")
-    following = subprocess.Popen(
-        [*ACCSD, "retry", str(job_id)], env=cli.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    following.communicate(timeout=60)
-    from accsd.cli.following import events
-    from tests.support.library import opened
-
     told: list[str | None] = []
     async with opened(cli.url or "") as db:
-        async for event in events(db, job_id):
+        async for event in following.events(db, job_id):
             told.append(event.message)
             if event.message == "early":
                 await transaction.commit()
-                for claimed in [*await started(worker), *[]]:
-                    await fail(worker, claimed, permanent=True)
+                await fail(worker, *await started(worker), permanent=True)
     assert told.index("late") > told.index("early")
 
 
 async def test_ctrl_c_ends_the_waiting_and_not_the_job(cli: Cli, conn: Connection):
-    waiting = subprocess.Popen(
-        [*ACCSD, "submit", "media", "--wait"],
-        env=cli.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    waiting = cli.spawn("submit", "media", "--wait")
     try:
         assert waiting.stdout is not None
         job_id = await asyncio.to_thread(waiting.stdout.readline)

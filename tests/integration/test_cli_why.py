@@ -6,6 +6,7 @@ from uuid import UUID
 import pytest
 
 from accsd.cli.identifiers import short
+from accsd.db import install
 from tests.support.cli import Cli
 from tests.support.cluster import SERVER_NAMES, Clusters, Connection, TestServer
 from tests.support.factory import (
@@ -22,6 +23,7 @@ from tests.support.factory import (
     task,
     workflow,
 )
+from tests.support.library import url_as
 
 
 @pytest.fixture
@@ -45,6 +47,15 @@ async def test_a_real_process_says_why_a_task_waits_and_what_to_do(cli: Cli, con
     await pause(conn, "service", "render")
     said = await cli.process("why", f"{short(job_id)}/a")
     said.ends(0, 'service "render" is paused by ann: maintenance', "→ `accsd services resume render`")
+
+
+async def test_a_reader_may_ask(server: TestServer, db_url: str, conn: Connection):
+    await install(conn, with_roles=True)
+    job_id = await submit(conn, step("a"))
+    reader = Cli(url_as(server, db_url, "accs_reader"))
+    (await reader("why", short(job_id))).ends(0, "no node is registered")
+    agent = Cli(url_as(server, db_url, "accs_agent"))
+    assert (await agent("why", short(job_id))).code == 2
 
 
 async def test_of_a_job_the_task_on_which_the_most_depends_comes_first(cli: Cli, conn: Connection):
@@ -86,7 +97,9 @@ async def test_backoff_key_and_capacity_in_words(cli: Cli, conn: Connection):
     failed = await submit(conn, step("a", backoff=[300]))
     await fail(conn, *await started(conn))
     said = await cli("why", short(failed))
-    said.ends(0, "attempt 1 of 3 failed (boom: it broke); it may run again in 4m", f"accsd logs {short(failed)} --task a")
+    said.ends(
+        0, "attempt 1 of 3 failed (boom: it broke); it may run again in 4m", f"accsd logs {short(failed)} --task a"
+    )
     shape = await workflow(conn, step("a", "audio", concurrency_key="licence"))
     holder = await submit_to(conn, shape)
     await started(conn, service="audio")

@@ -38,23 +38,27 @@ def written(folder: Path, name: str, text: str) -> Path:
     return folder / name
 
 
+def rewrite(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
 # Applied
 
 
 async def test_a_changed_file_makes_a_new_version_and_an_unchanged_one_none(cli: Cli, media: Path, conn: Connection):
     (await cli.process("workflows", "apply", str(media))).ends(0, "media version 1 created", "no node has registered")
     (await cli("workflows", "apply", str(media))).ends(0, "media version 1 unchanged")
-    media.write_text("# a comment\n" + MEDIA.replace("timeout: 600", "max_attempts: 3, timeout: 600.0"))
+    rewrite(media, "# a comment\n" + MEDIA.replace("timeout: 600", "max_attempts: 3, timeout: 600.0"))
     (await cli("workflows", "apply", str(media))).ends(0, "media version 1 unchanged")
-    media.write_text(MEDIA.replace("600", "60"))
+    rewrite(media, MEDIA.replace("600", "60"))
     (await cli("workflows", "apply", str(media))).ends(0, "media version 2 created (version 1 was the newest)")
     assert await conn.fetchval("SELECT steps -> 1 -> 'timeout' FROM workflows WHERE version = 1") == 600
 
 
 async def test_a_file_that_names_its_version_is_written_under_it(cli: Cli, media: Path, conn: Connection):
-    media.write_text("version: 7\n" + MEDIA)
+    rewrite(media, "version: 7\n" + MEDIA)
     (await cli("workflows", "apply", str(media))).ends(0, "media version 7 created")
-    media.write_text("version: 7\n" + MEDIA.replace("600", "60"))
+    rewrite(media, "version: 7\n" + MEDIA.replace("600", "60"))
     told = (await cli("workflows", "apply", str(media), "-o", "json")).ends(0)
     assert told.json == [{"name": "media", "version": 7, "change": "updated", "previous": 7}]
     assert await conn.fetchval("SELECT count(*) FROM workflows") == 1
@@ -70,7 +74,11 @@ async def test_an_inactive_version_is_made_active_again(cli: Cli, media: Path, c
 async def test_a_folder_of_yaml_and_json_and_several_documents_are_applied_together(
     cli: Cli, tmp_path: Path, conn: Connection
 ):
-    written(tmp_path, "a.yaml", "{name: one, steps: [{key: a, service: s}]}\n---\n{name: two, steps: [{key: a, service: s}]}")
+    written(
+        tmp_path,
+        "a.yaml",
+        "{name: one, steps: [{key: a, service: s}]}\n---\n{name: two, steps: [{key: a, service: s}]}",
+    )
     written(tmp_path, "b.json", '{"name": "three",\n\t"steps": [{"key": "a", "service": "s"}]}')
     written(tmp_path, "notes.txt", "not a workflow")
     (await cli("workflows", "apply", str(tmp_path))).ends(0, "one version 1", "two version 1", "three version 1")
@@ -102,7 +110,10 @@ async def test_a_service_that_no_node_offers_is_a_warning(cli: Cli, media: Path,
         (MEDIA.replace("timeout", "tiemout"), [":4: ", 'unknown field "tiemout" (did you mean "timeout"?)']),
         (MEDIA.replace("[fetch]", "[fecth]"), [":4: ", '"fecth", which does not exist', 'did you mean "fetch"?']),
         (MEDIA.replace("fetcher}", "fetcher, depends_on: [render]}"), [":3: ", "in a circle: fetch → render → fetch"]),
-        (MEDIA.replace("key: render", "key: fetch").replace("[fetch]", "[]"), [":4: ", 'two steps have the key "fetch"']),
+        (
+            MEDIA.replace("key: render", "key: fetch").replace("[fetch]", "[]"),
+            [":4: ", 'two steps have the key "fetch"'],
+        ),
         (MEDIA + "name: again\n", [":5: name is written twice"]),
         (MEDIA + "steps:\n", ["steps is written twice"]),
         ("name: x\nsteps: [\n", [":3: "]),
@@ -185,7 +196,9 @@ async def test_what_show_gives_as_yaml_is_what_apply_takes(cli: Cli, conn: Conne
     (await cli("workflows", "apply", str(written(tmp_path, "w.yaml", shown)))).ends(0, "w version 1 unchanged")
 
 
-async def test_a_workflow_that_is_not_there_is_not_found_and_the_name_that_was_meant_is_said(cli: Cli, conn: Connection):
+async def test_a_workflow_that_is_not_there_is_not_found_and_the_name_that_was_meant_is_said(
+    cli: Cli, conn: Connection
+):
     (await cli("workflows", "show", "media")).ends(3, "nor any other", "accsd workflows apply FILE")
     await workflow(conn, name="media")
     (await cli("workflows", "show", "meida")).ends(3, 'did you mean "media"?', "→ try `accsd workflows list`")
@@ -197,6 +210,6 @@ async def test_diff_compares_with_what_is_applied(cli: Cli, media: Path):
     assert "+name: media" in new.out
     await cli("workflows", "apply", str(media))
     assert (await cli("workflows", "diff", str(media))).ends(0).out == ""
-    media.write_text(MEDIA.replace("600", "60"))
+    rewrite(media, MEDIA.replace("600", "60"))
     lines = (await cli.process("workflows", "diff", str(media))).ends(1).out.splitlines()
     assert [line for line in lines if line[:1] in "+-" and line[1:2] == " "] == ["-  timeout: 600", "+  timeout: 60"]

@@ -1,12 +1,12 @@
 """Attempts of the process runner on a real database, without a daemon around them: what is claimed is run."""
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 from anyio.abc import TaskGroup
@@ -56,9 +56,12 @@ class Shop:
         (task,) = await claim_tasks(self.bench.db, service, owner=NODE, node=NODE, limit=1, lease=LEASE)
         return task
 
-    async def begin(self, served: Served, *, runner: Runner | None = None, ended: Any = lambda _: None) -> Attempt:
-        """The next task of the service, under way; with `runner` in another's hands."""
-        served = served if runner is None else replace(served, runner=runner)
+    def in_hands_of(self, served: Served, runner: object) -> Served:
+        """The same service with a runner that a test has put around the real one."""
+        return replace(served, runner=cast("Runner", runner))
+
+    async def begin(self, served: Served, *, ended: Callable[[Attempt], None] = lambda _: None) -> Attempt:
+        """The next task of the service, under way."""
         granted = time.monotonic()
         task = await self.claim(served.service)
         attempt = Attempt(task, served, self.bench, granted=granted, adopted=False, when_decided=lambda _: None)

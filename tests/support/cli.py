@@ -78,6 +78,17 @@ class Cli:
 
         return await asyncio.to_thread(run)
 
+    def spawn(self, *arguments: str) -> subprocess.Popen[str]:
+        """One that goes on until it is told to end."""
+        return subprocess.Popen(
+            [*ACCSD, *arguments],
+            env=self.environment(),
+            cwd=self.cwd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
     def environment(self) -> dict[str, str]:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("ACC_")}
         return inherited if self.url is None else inherited | {"ACC_DB_URL": self.url}

@@ -3,6 +3,7 @@
 import ast
 import asyncio
 import json
+import os
 import sys
 import threading
 import time
@@ -218,6 +219,23 @@ def test_heartbeats_come_while_the_function_is_busy(monkeypatch: pytest.MonkeyPa
     before = threading.active_count()
     assert wire.perform(work, Task({}, said.append)) == 0
     assert threading.active_count() == before
+
+
+def test_long_lines_of_several_threads_are_not_mixed_in_a_narrow_pipe():
+    reading, writing = os.pipe()
+    lines = wire.Lines(writing)
+    says = [
+        threading.Thread(target=lambda name=name: [lines.send({"text": name * 150_000}) for _ in range(5)])
+        for name in "abcd"
+    ]
+    for each in says:
+        each.start()
+    closing = threading.Thread(target=lambda: ([each.join() for each in says], os.close(writing)))
+    closing.start()
+    with open(reading, "rb") as pipe:
+        texts = [json.loads(line)["text"] for line in pipe]
+    closing.join()
+    assert sorted(texts) == [name * 150_000 for name in "abcd" for _ in range(5)]
 
 
 def test_the_same_attempt_again_repeats_its_answer_and_does_nothing(tmp_path: Path):

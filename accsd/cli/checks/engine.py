@@ -53,9 +53,13 @@ async def _without_image(engine: Docker, services: Sequence[Declared]) -> list[s
 
 async def commands(settings: Settings) -> AsyncIterator[Finding]:
     plain = {name: service.command for name, service in settings.services.items() if service.runner == "process"}
-    for name, command in plain.items():
-        assert command is not None, "the settings refuse a process without one"
-        if "/" not in command[0] and shutil.which(command[0]) is None:
-            yield fail("services", f'{name}: there is no program "{command[0]}"', "install it, or correct the command")
-    if plain:
+    missing = [name for name, command in plain.items() if command and not _is_there(command[0])]
+    for name in missing:
+        yield fail("services", f"{name}: its program is not there", f"install it, or correct services.{name}.command")
+    if plain and not missing:
         yield ok("services", f"plain processes: {', '.join(plain)}")
+
+
+def _is_there(program: str) -> bool:
+    """A path may be relative to the configuration: only the runner knows."""
+    return "/" in program or shutil.which(program) is not None

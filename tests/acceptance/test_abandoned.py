@@ -1,0 +1,47 @@
+"""An attempt whose lease could not be kept is over: what it did is never repeated under the same attempt_id."""
+
+import os
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tests.support import daemon
+from tests.support.cable import Cable
+from tests.support.checker import check
+from tests.support.cluster import Connection, TestServer
+from tests.support.counted import counted_service, executions, noted
+from tests.support.eventually import eventually
+from tests.support.factory import step, submit
+from tests.support.fleet import is_done
+from tests.support.library import tcp_url
+
+
+def attempts(folder: Path) -> list[str]:
+    return os.listdir(folder / "state" / "n1" / "attempts")
+
+
+async def test_back_after_the_agent_gave_up_and_before_the_lease_has_ended(
+    tmp_path: Path, server: TestServer, db_url: str, conn: Connection
+):
+    """The database still says "starting", owned by this node; but the command has run."""
+    notes = tmp_path / "notes"
+    direct = urlsplit(tcp_url(server, db_url))
+    async with Cable.to(direct.hostname or "", direct.port or 5432) as cable:
+        with daemon.running(
+            tmp_path,
+            cable.through(direct.geturl()),
+            config=counted_service("render", notes, node="n1"),
+            environ={"ACC_HEARTBEAT_TTL_SEC": "10", "ACC_DB_LISTEN_URL": db_url},
+            ready=False,
+        ) as accsd:
+            await eventually(lambda: accsd.log("node_registered"), within=20)
+            cable.fall_silent_at("start_tasks")
+            job = await submit(conn, step("a"))
+            await eventually(lambda: noted(notes, "end"), within=20)
+            await eventually(lambda: accsd.log("lease_gone"), within=20)
+            await eventually(lambda: accsd.log("abandoned"), within=5)
+            cable.cut()  # what was on its way never arrives
+            cable.flow_again()
+            assert await conn.fetchval("SELECT status FROM job_tasks WHERE lease_until > accs.clock()") == "starting"
+            await is_done(conn, job)
+    assert set(executions(notes).values()) == {1}, executions(notes)
+    await check(conn)

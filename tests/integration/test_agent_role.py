@@ -1,0 +1,90 @@
+"""The agent of a service beside others on its node: what it settles, and what it leaves alone."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from accsd.roles.agent import Agent
+from accsd.runners.base import AttemptKey, Runner
+from accsd.work.served import Served
+from tests.conftest import Connect
+from tests.support.attempts import Shop, shop
+from tests.support.checker import check
+from tests.support.cluster import Connection
+from tests.support.eventually import eventually
+from tests.support.factory import node, step, submit
+from tests.support.library import opened
+from tests.support.tasks import NOTE
+
+
+@dataclass
+class Slow:
+    """A runner that takes its time to find survivors; everything else is the real one's."""
+
+    real: Runner
+    asked: anyio.Event = field(default_factory=anyio.Event)
+    go_on: anyio.Event = field(default_factory=anyio.Event)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    async def survivors(self) -> list[AttemptKey]:
+        self.asked.set()
+        await self.go_on.wait()
+        return list(await self.real.survivors())
+
+
+async def registered() -> None:
+    pass
+
+
+def agent_of(here: Shop, served: Served) -> Agent:
+    return Agent(served, here.bench, here.attempts, wake=lambda: None, is_registered=lambda: True, register=registered)
+
+
+async def test_an_agent_that_settles_leaves_alone_what_another_service_has_just_begun(
+    db_url: str, conn: Connection, connect: Connect, tmp_path: Path
+):
+    """The other's attempt has a folder, and no envelope in it yet: whose it is cannot be read there."""
+    await node(conn)
+    await submit(conn, step("a", "audio"), options={"note": str(tmp_path / "notes")})
+    other = await connect()
+    async with opened(db_url) as db, shop(db, tmp_path) as here:
+        served = here.serving(NOTE)
+        slow = Slow(served.runner)
+        settling = agent_of(here, here.in_hands_of(served, slow))
+        async with anyio.create_task_group() as group, other.transaction():
+            group.start_soon(settling.run_once)
+            await slow.asked.wait()
+            await other.execute("LOCK TABLE task_artifacts IN ACCESS EXCLUSIVE MODE")  # its inputs cannot be asked for
+            attempt = await here.begin(here.serving(NOTE, service="audio"))
+            folder = here.bench.folder(attempt.fence)
+            await eventually((folder / "work").exists)
+            slow.go_on.set()
+        assert folder.exists() or not len(here.attempts)
+        await here.idle()
+    assert await conn.fetch("SELECT status, lost FROM job_tasks") == [("done", 0)]
+    await check(conn)
+
+
+async def test_what_another_agent_of_the_same_service_began_meanwhile_is_not_given_back(
+    db_url: str, conn: Connection, tmp_path: Path
+):
+    """A service was taken out of the configuration and put back while its agent was at a claim."""
+    await node(conn)
+    await submit(conn, step("a"), options={"note": str(tmp_path / "notes")})
+    async with opened(db_url) as db, shop(db, tmp_path) as here:
+        served = here.serving(NOTE)
+        slow = Slow(served.runner)
+        settling = agent_of(here, here.in_hands_of(served, slow))
+        async with anyio.create_task_group() as group:
+            group.start_soon(settling.run_once)
+            await slow.asked.wait()
+            attempt = await here.begin(served)
+            await eventually((here.bench.folder(attempt.fence) / "work").exists)
+            slow.go_on.set()
+        await here.idle()
+    assert await conn.fetch("SELECT status, lost, attempt_id FROM job_tasks") == [("done", 0, 1)]
+    await check(conn)

@@ -1,0 +1,190 @@
+"""`accsd doctor`: each line says OK or what to do, and a failure is exit code 1."""
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import compose
+from tests.support.bouncer import PGBOUNCER, bouncing
+from tests.support.cli import Cli, Said
+from tests.support.cluster import SERVER_NAMES, Clusters, Connection, TestServer
+from tests.support.factory import fail, node, pass_time, started, step, submit, workflow
+from tests.support.library import empty_database, name_in
+
+
+@pytest.fixture
+def server(clusters: Clusters) -> TestServer:
+    return clusters.get(SERVER_NAMES[0])
+
+
+class Patient:
+    """A machine with these settings, and what the doctor says of it."""
+
+    def __init__(self, folder: Path, url: str | None) -> None:
+        self.config: Path = folder / "accsd.toml"
+        self.cli: Cli = Cli(url)
+        self.state: Path = folder / "state"
+        self.set("")
+
+    def set(self, config: str, state: Path | None = None) -> None:
+        self.config.write_text(f'{config}\n[node]\nstate_dir = "{state or self.state}"\n')
+
+    async def examined(self, *options: str) -> Said:
+        return await self.cli("--config", str(self.config), "doctor", *options)
+
+    async def findings(self, *options: str) -> dict[str, dict[str, Any]]:
+        """By check; of several the last."""
+        said = await self.examined("-o", "json", *options)
+        assert "Traceback" not in said.err
+        return {finding["check"]: finding for finding in said.json}
+
+
+@pytest.fixture
+def patient(tmp_path: Path, db_url: str) -> Patient:
+    return Patient(tmp_path, db_url)
+
+
+async def test_a_healthy_machine_is_told_so_by_a_real_process(patient: Patient, conn: Connection):
+    await node(conn, render=1)
+    said = await patient.cli.process("--config", str(patient.config), "doctor")
+    said.ends(0, "OK    database", "OK    schema        version 1", "OK    LISTEN        a notification came back")
+    said.ends(
+        0, "OK    clock", "OK    pooler", "OK    channels", "OK    nodes         1 of 1", "OK    dead letters  none"
+    )
+    said.ends(0, "WARN  storage", "which only this machine has", "→ with several machines set storage.url")
+    said.ends(0, "OK    state folder", "OK    disk")
+    objects = patient.state / "objects"
+    assert [path for path in objects.rglob("*") if path.is_file()] == []  # the probe is gone
+
+
+async def test_what_is_not_safe_in_the_server_is_a_warning(patient: Patient, conn: Connection):
+    is_safe = await conn.fetchval("SHOW fsync") == "on"
+    durability = (await patient.findings())["durability"]
+    assert durability["verdict"] == ("OK" if is_safe else "WARN")
+    assert is_safe or "fsync" in durability["text"]
+
+
+async def test_a_setting_that_is_wrong_ends_the_examination(patient: Patient):
+    patient.set("pol_sec = 3")
+    said = await patient.examined()
+    said.ends(1, "FAIL  settings", 'did you mean "poll_sec"?')
+    assert "database" not in said.out
+
+
+async def test_a_database_that_is_away_fails_once_and_the_rest_is_looked_at(tmp_path: Path):
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        patient = Patient(tmp_path, f"postgresql://a@127.0.0.1:{nobody.getsockname()[1]}/x")
+        said = await patient.examined()
+    said.ends(1, "FAIL  database", "→ start PostgreSQL, or correct ACC_DB_URL", "storage", "disk")
+    assert said.out.count("FAIL") == 1
+    assert "schema" not in said.out
+
+
+async def test_a_database_without_the_schema_names_the_command(server: TestServer, tmp_path: Path):
+    async with empty_database(server) as url:
+        said = await Patient(tmp_path, url).examined()
+    said.ends(1, "OK    database", "FAIL  schema", "→ run `accsd db install`")
+
+
+async def test_another_prefix_of_channels_is_a_failure(patient: Patient):
+    patient.set('notify_channel_prefix = "studio_"')
+    found = await patient.findings()
+    assert found["channels"]["verdict"] == "FAIL"
+    assert "ACC_NOTIFY_CHANNEL_PREFIX=accs_" in found["channels"]["do"]
+
+
+async def test_work_that_nobody_does_is_seen(patient: Patient, conn: Connection):
+    shape = await workflow(conn)
+    await conn.execute("INSERT INTO jobs (workflow_id) VALUES ($1)", shape)
+    await node(conn, render=1)
+    await submit(conn, step("a", max_attempts=1))
+    await fail(conn, *await started(conn))
+    await pass_time(conn, 3600)
+    found = await patient.findings()
+    assert (found["nodes"]["verdict"], found["builder"]["verdict"], found["dead letters"]["verdict"]) == (
+        "WARN",
+        "FAIL",
+        "WARN",
+    )
+    assert "accsd --role builder" in found["builder"]["do"]
+    assert "accsd dead list" in found["dead letters"]["do"]
+
+
+async def test_a_store_that_cannot_be_used_is_a_failure(patient: Patient, tmp_path: Path):
+    (tmp_path / "file").write_text("no folder")
+    patient.set(f'[storage]\nurl = "file://{tmp_path / "file"}"')
+    assert (await patient.findings())["storage"]["verdict"] == "FAIL"
+    patient.set(f'[storage]\nurl = "file://{tmp_path / "shared"}"')
+    assert (await patient.findings())["storage"]["verdict"] == "OK"
+
+
+async def test_a_disk_below_its_watermark_is_a_failure(patient: Patient, tmp_path: Path):
+    patient.config.write_text(f'[node]\nstate_dir = "{patient.state}"\nmin_free_disk = "1000t"\n')
+    disk = (await patient.findings())["disk"]
+    assert (disk["verdict"], disk["do"]) == ("FAIL", "make room there, or lower node.min_free_disk")
+
+
+async def test_docker_matters_only_to_a_node_with_a_compose_file(patient: Patient, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))  # no docker there
+    assert (await patient.findings())["docker"]["verdict"] == "WARN"
+    file = tmp_path / "compose.yaml"
+    file.write_text("services: {}\n")
+    patient.set(f'[compose]\nfile = "{file}"')
+    docker = (await patient.findings())["docker"]
+    assert (docker["verdict"], "install docker" in docker["do"]) == ("FAIL", True)
+
+
+@pytest.mark.skipif(compose.why_not() is not None, reason="no Docker engine with the images of the tests")
+async def test_docker_and_compose_are_really_asked(patient: Patient, tmp_path: Path):
+    file = tmp_path / "compose.yaml"
+    file.write_text(
+        f'services:\n  good:\n    image: {compose.BUSYBOX}\n    command: "true"\n    labels: {{accs.mode: run}}\n'
+        "  absent:\n    image: accsd-no-such-image\n    labels: {accs.mode: run, accs.command: '[\"true\"]'}\n"
+    )
+    patient.set(f'[compose]\nfile = "{file}"')
+    found = await patient.findings()
+    assert {found[check]["verdict"] for check in ("docker", "docker engine", "docker compose")} == {"OK"}
+    assert "good, absent" in found["compose file"]["text"]
+    assert (found["images"]["verdict"], "accsd-no-such-image" in found["images"]["text"]) == ("WARN", True)
+    file.write_text("services:\n  bad:\n    image: x\n    labels: {accs.mode: fly}\n")
+    assert (await patient.findings())["compose file"]["verdict"] == "FAIL"
+
+
+@pytest.mark.skipif(PGBOUNCER is None, reason="pgbouncer is not installed")
+async def test_a_pooler_is_noticed_and_the_way_past_it(server: TestServer, db_url: str, tmp_path: Path):
+    assert server.launched is not None
+    async with bouncing(server.launched, name_in(db_url)) as url:
+        patient = Patient(tmp_path, url)
+        found = await patient.findings()
+        assert (found["pooler"]["verdict"], found["LISTEN"]["verdict"]) == ("WARN", "WARN")
+        assert "ACC_DB_LISTEN_URL" in found["LISTEN"]["do"]
+        patient.set(f'[database]\nlisten_url = "{db_url}"')
+        found = await patient.findings()
+        assert (found["pooler"]["verdict"], found["LISTEN"]["verdict"]) == ("OK", "OK")
+
+
+async def test_a_plain_service_whose_program_is_missing_is_a_failure(patient: Patient):
+    patient.set('[services.render]\nrunner = "process"\ncommand = ["no-such-program-at-all"]')
+    (await patient.examined()).ends(1, "FAIL  services", "render: its program is not there", "services.render.command")
+    patient.set('[services.render]\nrunner = "process"\ncommand = ["python3"]')
+    assert (await patient.findings())["services"]["verdict"] == "OK"
+
+
+async def test_one_node_is_looked_at_by_name(patient: Patient, conn: Connection):
+    await node(conn, "n1", render=1)
+    said = await patient.examined("--node", "n1")
+    said.ends(0, "n1 is awake", "n1 offers render × 1", "n1 has no wake_method")
+    (await patient.examined("--node", "n9")).ends(1, 'there is no node "n9"', "→ `accsd nodes`")
+
+
+async def test_the_way_of_magic_packets_matters_where_somebody_is_woken_by_them(patient: Patient, conn: Connection):
+    patient.set('[wake]\ninterface = "lo"')  # it has no broadcast address
+    quiet = (await patient.findings())["wake-on-LAN"]
+    assert (quiet["verdict"], "no node is woken so" in quiet["text"]) == ("OK", True)
+    await conn.fetch("SELECT * FROM accs.register_node('n1', '{}', '{}', 'wol', '52:54:00:00:00:01')")
+    assert (await patient.findings())["wake-on-LAN"]["verdict"] in ("WARN", "FAIL")
+    patient.set('[wake]\ninterface = "lo"\nbroadcast = ["10.0.0.255"]')
+    assert (await patient.findings())["wake-on-LAN"]["verdict"] == "OK"

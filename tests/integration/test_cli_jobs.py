@@ -1,0 +1,256 @@
+"""`accsd jobs`, `job`, `cancel`, `retry` and `dead`: what stands in the database, and the verbs that change it."""
+
+import asyncio
+import signal
+from uuid import UUID
+
+import pytest
+
+from accsd.cli.identifiers import short
+from tests.support.cli import Cli
+from tests.support.cluster import Connection
+from tests.support.factory import (
+    NODE,
+    OWNER,
+    chain,
+    diamond,
+    done,
+    fail,
+    node,
+    pass_time,
+    started,
+    step,
+    submit,
+    submit_to,
+    tasks,
+    workflow,
+)
+
+
+@pytest.fixture
+async def cli(db_url: str, conn: Connection) -> Cli:
+    await node(conn)
+    return Cli(db_url)
+
+
+async def a_failed_job(conn: Connection) -> UUID:
+    """top is done, left has failed twice, right is done, bottom was skipped."""
+    top, left, right, bottom = diamond()
+    job = await submit(conn, top, left | {"max_attempts": 2}, right, bottom)
+    await done(conn)
+    left_task, right_task = await started(conn, 2)
+    await fail(conn, left_task, message="it broke\nbadly")
+    await conn.fetch("SELECT * FROM accs.finish_tasks($1, $2, $3)", [right_task["task_id"]], [1], OWNER)
+    await pass_time(conn, 30)
+    await fail(conn, *await started(conn), message="it broke again")
+    return job
+
+
+# jobs
+
+
+async def test_jobs_are_listed_newest_first(cli: Cli, conn: Connection):
+    (await cli("jobs")).ends(0, "no jobs yet: `accsd submit WORKFLOW`")
+    media = await workflow(conn, *chain("a", "b"), name="media")
+    old, new = await submit_to(conn, media), await submit_to(conn, media)
+    await done(conn)
+    heading, first, second = (await cli.process("jobs")).ends(0).out.splitlines()
+    assert heading.split() == ["ID", "WORKFLOW", "STATUS", "PROGRESS", "STEP", "AGE", "TOOK", "ERROR"]
+    assert first.split()[:5] == [short(new), "media", "running", "0%", "a"]
+    assert second.split()[:5] == [short(old), "media", "running", "50%", "b"]
+    assert (await cli("jobs", "-o", "name", "--limit", "1")).out.split() == [str(new)]
+
+
+async def test_jobs_can_be_filtered(cli: Cli, conn: Connection):
+    failed = await a_failed_job(conn)
+    media = await workflow(conn, name="media")
+    await pass_time(conn, 7200)
+    running = await submit_to(conn, media)
+
+    async def listed(*filters: str) -> list[str]:
+        return [row["id"] for row in (await cli("jobs", "-o", "json", *filters)).ends(0).json]
+
+    assert await listed("--status", "error") == [str(failed)]
+    assert await listed("--status", "error", "--status", "running") == [str(running), str(failed)]
+    assert await listed("--workflow", "media") == [str(running)]
+    assert await listed("--since", "1h") == [str(running)]
+    assert await listed("--since", "3h") == [str(running), str(failed)]
+    (await cli("jobs", "--status", "broken")).ends(2, "'broken' is not one of")
+
+
+async def test_a_filter_looks_through_the_newest_jobs_only_and_says_so(cli: Cli, conn: Connection):
+    failed = await a_failed_job(conn)
+    media = await workflow(conn, name="media")
+    waiting = await submit_to(conn, media)
+    for _ in range(3):
+        await submit_to(conn, media)
+    bounded = await cli("jobs", "--status", "error", "--scan", "3")
+    bounded.ends(0, "no such jobs", "only the newest 3 jobs were looked through: `--scan 30` looks further")
+    assert str(failed) in (await cli("jobs", "--status", "error", "--scan", "30", "-o", "name")).out
+    # what is in motion is found beyond the bound
+    assert str(waiting) in (await cli("jobs", "--status", "running", "--scan", "1", "-o", "name")).out
+
+
+async def test_watch_shows_the_list_again_and_again_until_it_is_interrupted(cli: Cli, conn: Connection):
+    job = await submit(conn, step("a"))
+    watching = cli.spawn("jobs", "--watch", "--every", "0.1s", "-o", "jsonl")
+    try:
+        assert watching.stdout is not None
+        lines = iter(watching.stdout.readline, "")
+        assert '"running"' in await asyncio.to_thread(next, lines)
+        await done(conn)
+        async with asyncio.timeout(30):
+            while f'"{job}"' not in (line := await asyncio.to_thread(next, lines)) or '"done"' not in line:
+                pass
+        watching.send_signal(signal.SIGINT)
+        assert await asyncio.to_thread(watching.wait, 30) == 0
+    finally:
+        watching.kill()
+        watching.communicate()
+
+
+# job
+
+
+async def test_a_job_is_shown_with_its_steps_attempts_and_timeline(cli: Cli, conn: Connection):
+    job = await a_failed_job(conn)
+    shown = (await cli.process("job", short(job))).ends(0, f"→ accsd retry {short(job)}").out
+    lines = [line.split() for line in shown.splitlines()]
+    assert ["job", str(job)] in lines
+    assert ["●", "top", "done", "render", OWNER, "1", "0.0s"] in lines
+    assert ["✗", "│", "left", "error", "render", OWNER, "2", "0.0s", "boom", "it", "broke", "again"] in lines
+    assert any(line[:3] == ["–", "bottom", "skipped"] for line in lines)
+    assert any(line[:3] == ["left", "1", NODE] and line[-3:] == ["it", "broke", "badly"] for line in lines)
+    assert any(line[1:] == ["left", "queued", "→", "starting", "on", NODE, "(attempt", "2)"] for line in lines)
+    assert "running → error: it broke again [boom]" in shown
+
+
+async def test_a_job_as_json_has_everything(cli: Cli, conn: Connection):
+    job = await a_failed_job(conn)
+    told = (await cli("job", str(job), "-o", "json")).ends(0).json
+    assert (told["status"], told["error_code"]) == ("error", "boom")
+    assert {task["task_key"]: task["status"] for task in told["tasks"]} == await tasks(conn, job)
+    assert [(a["task_key"], a["attempt_id"], a["outcome"]) for a in told["attempts"]] == [
+        ("top", 1, "done"),
+        ("left", 1, "error"),
+        ("right", 1, "done"),
+        ("left", 2, "error"),
+    ]
+    assert len(told["events"]) == await conn.fetchval("SELECT count(*) FROM task_events WHERE job_id = $1", job)
+    last = (await cli("job", str(job), "-o", "json", "--events", "1")).json["events"]
+    assert [event["message"] for event in last] == ["running → error"]
+
+
+async def test_a_step_says_what_it_waits_for(cli: Cli, conn: Connection):
+    job = await submit(conn, *chain("a", "b"))
+    assert "waits for a node" in (await cli("job", str(job))).out
+    await fail(conn, *await started(conn))
+    shown = (await cli("job", str(job))).out
+    assert "backoff for" in shown
+    assert "last: boom it broke" in shown
+    assert "waits for earlier steps" in shown
+
+
+# Ids
+
+
+async def test_an_id_may_be_a_beginning_of_the_whole_or_of_the_last_block(cli: Cli, conn: Connection):
+    first = await submit(conn, step("a"), job_id=UUID("01990000-0000-7000-8000-aaaa00000001"))
+    second = await submit(conn, step("a"), job_id=UUID("01990000-0000-7000-8000-aabb00000002"))
+    for beginning in (
+        "aaaa",
+        "AAAA00000001",
+        "01990000-0000-7000-8000-aaaa",
+        "0199000000007000800 0aaaa".replace(" ", ""),
+    ):
+        assert (await cli("job", beginning, "-o", "name")).ends(0).out.strip() == str(first)
+    (await cli("job", "aa")).ends(2, "several job ids", str(first), str(second), "→ type more of it")
+    (await cli("job", "ffff")).ends(3, "no job has an id", "`accsd jobs` lists")
+    (await cli("job", "xyz")).ends(2, "is not the id of a job")
+
+
+# cancel and retry
+
+
+async def test_cancel_answers_for_each_job(cli: Cli, conn: Connection):
+    running, ended = await submit(conn, *chain("a", "b")), await submit(conn, step("a", service="other"))
+    await done(conn, service="other")
+    said = (await cli.process("cancel", short(running), short(ended), "--reason", "wrong input")).ends(1)
+    assert f"job {short(running)} is cancelled" in said.out
+    assert f"job {short(ended)} can't be cancelled: it has ended already, as done" in said.err
+    assert f"→ accsd job {short(ended)}" in said.err
+    assert await tasks(conn, running) == {"a": "cancelled", "b": "cancelled"}
+    assert await conn.fetchval("SELECT error_message FROM jobs WHERE id = $1", running) == "wrong input"
+    (await cli("cancel", short(running))).ends(0, "was cancelled before")
+    told = (await cli("cancel", str(ended), "-o", "json")).ends(1).json
+    assert told[0] | {"message": ""} == {
+        "id": str(ended),
+        "answer": "refused",
+        "reason": "already_finished",
+        "message": "",
+    }
+    (await cli("cancel", "ffff")).ends(3)
+
+
+async def test_retry_runs_what_has_not_succeeded(cli: Cli, conn: Connection):
+    job = await a_failed_job(conn)
+    (await cli.process("retry", short(job))).ends(0, f"job {short(job)} runs again")
+    assert await tasks(conn, job) == {"top": "done", "left": "queued", "right": "done", "bottom": "queued"}
+    (await cli("retry", short(job))).ends(0, "is running again already")
+
+
+async def test_retry_from_a_step_runs_it_and_what_is_below(cli: Cli, conn: Connection):
+    job = await submit(conn, *chain("a", "b", "c"))
+    for _ in range(3):
+        await done(conn)
+    (await cli("retry", short(job))).ends(1, "all of its steps have succeeded", "--from STEP")
+    (await cli("retry", short(job), "--from", "bb")).ends(1, 'no step "bb" (did you mean "b"?)')
+    (await cli("retry", short(job), "--from", "b")).ends(0, "runs again from b")
+    assert await tasks(conn, job) == {"a": "done", "b": "queued", "c": "queued"}
+
+
+async def test_why_a_job_can_not_be_retried_is_said_in_words(cli: Cli, conn: Connection):
+    running = await submit(conn, step("a"))
+    (await cli("retry", str(running))).ends(1, "it has not ended, it is running", f"accsd cancel {short(running)}")
+    failed = await submit(conn, *chain("x", "y", service="other"))
+    await fail(conn, *await started(conn, service="other"), permanent=True)
+    (await cli("retry", str(failed), "--from", "y")).ends(1, "a step that y depends on has not succeeded")
+    never = await submit(conn, step("a"), scheduled_at=await conn.fetchval("SELECT accs.clock() + '1 h'::interval"))
+    await cli("cancel", str(never))
+    (await cli("retry", str(never))).ends(1, "it ended before it had any task")
+
+
+async def test_retry_can_follow_what_it_has_begun(cli: Cli, conn: Connection):
+    job = await a_failed_job(conn)
+    said = await cli("retry", short(job), "--follow", "--timeout", "0.4s")
+    said.ends(5, "error → running: retried", "left", "it goes on")
+    assert "queued → running" not in said.out
+
+
+# dead
+
+
+async def test_dead_letters_are_listed_and_sent_back_to_work(cli: Cli, conn: Connection):
+    (await cli("dead", "list")).ends(0, "nothing is dead")
+    job = await a_failed_job(conn)
+    listed = (await cli.process("dead", "list")).ends(0, "→ accsd dead retry ID")
+    row = listed.out.splitlines()[1]
+    letter = row.split()[0]
+    assert short(job) in row
+    assert "all attempts failed" in row
+    assert (await cli("dead", "list", "--service", "other", "-o", "json")).json == []
+    (await cli("dead", "retry", letter)).ends(0, f"dead letter {letter} goes back to work")
+    assert (await tasks(conn, job))["left"] == "queued"
+    (await cli("dead", "retry", letter)).ends(0, "was done before")
+    (await cli("dead", "dismiss", letter)).ends(1, "was sent back to work already")
+    assert "retried" in (await cli("dead", "list", "--all")).out
+
+
+async def test_dead_letters_are_dismissed(cli: Cli, conn: Connection):
+    job = await a_failed_job(conn)
+    (await cli("dead", "dismiss")).ends(2, "or say --all")
+    (await cli("dead", "dismiss", "--all", "--service", "other")).ends(0, "nothing is dead")
+    (await cli("dead", "dismiss", "--all")).ends(0, "is dismissed")
+    assert (await cli("dead", "list", "-o", "json")).json == []
+    assert (await tasks(conn, job))["left"] == "error"
+    (await cli("dead", "dismiss", "4711")).ends(3, "there is no dead letter 4711")
