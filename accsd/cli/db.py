@@ -8,10 +8,11 @@ from typing import TypeVar
 import click
 import orjson
 
+from accsd.cli.session import read_settings
 from accsd.db.install import SchemaStatus, install, pending_migrations, read_status, upgrade
 from accsd.db.pool import Session, connect
 from accsd.db.schema import SCHEMA_VERSION
-from accsd.settings import Settings, load_settings
+from accsd.settings import Settings
 
 Result = TypeVar("Result")
 
@@ -27,7 +28,7 @@ def db() -> None:
 @click.pass_obj
 def install_command(config: str | None, roles: bool, literal_indexes: bool) -> None:
     """Install the schema. Running it again changes nothing but what is asked for."""
-    settings = load_settings(config)
+    settings = read_settings(config)
 
     async def work(connection: Session) -> bool:
         return await install(
@@ -50,7 +51,7 @@ def install_command(config: str | None, roles: bool, literal_indexes: bool) -> N
 @click.pass_obj
 def status_command(config: str | None, output: str) -> None:
     """Say which schema the database holds. Exit code 1 where it is not the one that this accsd needs."""
-    settings = load_settings(config)
+    settings = read_settings(config)
     status = _run(settings, read_status)
     if output == "json":
         click.echo(orjson.dumps(asdict(status) | {"is_current": status.is_current}))
@@ -65,7 +66,7 @@ def status_command(config: str | None, output: str) -> None:
 @click.pass_obj
 def upgrade_command(config: str | None, plan: bool) -> None:
     """Bring an older schema up to date. Workers may go on meanwhile."""
-    settings = load_settings(config)
+    settings = read_settings(config)
     steps = _run(settings, pending_migrations if plan else upgrade)
     if not steps:
         click.echo(f"{settings.database.address}: nothing to do, schema version {SCHEMA_VERSION}")

@@ -13,7 +13,7 @@ from accsd.cli.checks.finding import Check, Finding, Verdict, fail, ok
 from accsd.cli.checks.node import node_check
 from accsd.cli.output import is_terminal, output_option, show
 from accsd.errors import AccsdError, ConfigError
-from accsd.settings import Settings, load_settings
+from accsd.settings import Settings
 
 _WITHIN_SEC: Final = 30.0
 _COLOURS: Final = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
@@ -67,7 +67,7 @@ async def _examine(config: str | None, steps: list[_Step], *, tell: bool) -> lis
             _tell(finding)
 
     try:
-        settings = load_settings(config)
+        settings = read_settings(config)
     except ConfigError as wrong:
         note(fail("settings", wrong.message, wrong.hint or "`accsd config check` names each thing that is wrong"))
         return found

@@ -16,14 +16,16 @@ Result = TypeVar("Result")
 
 
 def settings_of(ctx: click.Context) -> Settings:
-    """The settings of --config (which stands before the command) and the environment.
+    """The settings of --config, which stands before the command, and of the environment."""
+    return read_settings(ctx.find_root().obj)
 
-    Where they name no database, it is that of the `accsd up` on this machine, if one runs in its usual folder.
-    """
-    settings = load_settings(ctx.find_root().obj)
+
+def read_settings(config: str | None) -> Settings:
+    """Where they name no database, it is that of the `accsd up` on this machine, if one runs in its usual folder."""
+    settings = load_settings(config)
     if settings.database.url is None and (server := embedded.find(embedded_folder(settings))) is not None:
         environment()["ACC_DB_URL"] = server.url
-        return load_settings(ctx.find_root().obj)
+        return load_settings(config)
     return settings
 
 

@@ -59,6 +59,8 @@ def apply_command(ctx: click.Context, files: Sequence[str], output: str) -> None
     Example: accsd workflows apply media.yaml nightly/
     """
     wanted = _checked(workflow_files.read(files))
+    if inactive := [workflow.name for workflow in wanted if not workflow.is_active]:
+        raise WorkflowInvalid(f"{', '.join(inactive)}: is_active is false, and what is applied is active")
 
     async def work(db: Database) -> list[Applied]:
         applied = await stored.apply_workflows(db, wanted, created_by=operator())

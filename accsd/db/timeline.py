@@ -73,8 +73,8 @@ async def attempts_of(db: Database, job_id: UUID, limit: int) -> list[AttemptRow
     """The newest ones, in the order of their claims."""
     rows = await db.fetch(
         """SELECT task_key, attempt_id, node, claimed_at, ended_at, took, outcome, error_code, message FROM (
-             SELECT t.step_no, t.task_key, c.attempt_id, c.data ->> 'node' AS node, c.ts AS claimed_at, e.ts AS ended_at,
-                    coalesce(e.ts, accs.clock()) - c.ts AS took,
+             SELECT t.step_no, t.task_key, c.attempt_id, c.data ->> 'node' AS node, c.ts AS claimed_at,
+                    e.ts AS ended_at, coalesce(e.ts, accs.clock()) - c.ts AS took,
                     CASE WHEN e.id IS NOT NULL THEN coalesce(e.data ->> 'outcome', e.data ->> 'to') END AS outcome,
                     e.data ->> 'error_code' AS error_code,
                     CASE WHEN e.data ->> 'outcome' IS NOT NULL THEN e.message END AS message

@@ -55,7 +55,7 @@ async def test_an_agent_that_settles_leaves_alone_what_another_service_has_just_
         served = here.serving(NOTE)
         slow = Slow(served.runner)
         settling = agent_of(here, here.in_hands_of(served, slow))
-        async with anyio.create_task_group() as group, other.transaction():
+        async with other.transaction(), anyio.create_task_group() as group:  # settled while it cannot go on
             group.start_soon(settling.run_once)
             await slow.asked.wait()
             await other.execute("LOCK TABLE task_artifacts IN ACCESS EXCLUSIVE MODE")  # its inputs cannot be asked for
@@ -63,7 +63,6 @@ async def test_an_agent_that_settles_leaves_alone_what_another_service_has_just_
             folder = here.bench.folder(attempt.fence)
             await eventually((folder / "work").exists)
             slow.go_on.set()
-        assert folder.exists() or not len(here.attempts)
         await here.idle()
     assert await conn.fetch("SELECT status, lost FROM job_tasks") == [("done", 0)]
     await check(conn)

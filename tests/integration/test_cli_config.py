@@ -2,6 +2,8 @@
 
 import shutil
 import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -80,13 +82,14 @@ async def test_the_completion_of_a_shell_completes_commands(tmp_path: Path):
     bash = shutil.which("bash")
     assert bash is not None
     (tmp_path / "script").write_text(script)
-    subprocess.run([bash, "-n", str(tmp_path / "script")], check=True, timeout=10)
-    asked = subprocess.run(
-        ACCSD,
-        env=cli.environment() | {"_ACCSD_COMPLETE": "bash_complete", "COMP_WORDS": "accsd wh", "COMP_CWORD": "1"},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    assert asked.stdout.split() == ["plain,why"]
+    _run([bash, "-n", str(tmp_path / "script")], {})
+    asking = {"_ACCSD_COMPLETE": "bash_complete", "COMP_WORDS": "accsd wh", "COMP_CWORD": "1"}
+    assert _run(ACCSD, cli.environment() | asking).split() == ["plain,why"]
+    # as often as a key is pressed: no command is imported for it
+    heavy = _run([sys.executable, "-X", "importtime", "-m", "accsd"], cli.environment() | asking, errors=True)
+    assert "asyncpg" not in heavy
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str], *, errors: bool = False) -> str:
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=True)
+    return ended.stderr if errors else ended.stdout

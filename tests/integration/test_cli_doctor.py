@@ -147,7 +147,7 @@ async def test_docker_and_compose_are_really_asked(patient: Patient, tmp_path: P
     patient.set(f'[compose]\nfile = "{file}"')
     found = await patient.findings()
     assert {found[check]["verdict"] for check in ("docker", "docker engine", "docker compose")} == {"OK"}
-    assert "good, absent" in found["compose file"]["text"]
+    assert "absent, good" in found["compose file"]["text"]
     assert (found["images"]["verdict"], "accsd-no-such-image" in found["images"]["text"]) == ("WARN", True)
     file.write_text("services:\n  bad:\n    image: x\n    labels: {accs.mode: fly}\n")
     assert (await patient.findings())["compose file"]["verdict"] == "FAIL"

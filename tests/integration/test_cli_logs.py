@@ -18,10 +18,18 @@ from tests.support.factory import job, step, submit
 
 MANY = (
     tasks.PREAMBLE
-    + "for i in range(1500): print(f'line {i}', flush=i % 100 == 99)\nuntil('go')\nprint('the last one')\n"
+    + """
+for i in range(1500): print(f'line {i}', flush=i % 100 == 99)
+until('go')
+print('the last one')
+"""
 )
 FAILS_ONCE = (
-    tasks.PREAMBLE + "print(f'attempt {task[\"attempt_id\"]}', flush=True)\nsys.exit(task['attempt_id'] == 1)\n"
+    tasks.PREAMBLE
+    + """
+print('attempt', task['attempt_id'], flush=True)
+sys.exit(task['attempt_id'] == 1)
+"""
 )
 FILES = (
     tasks.PREAMBLE
@@ -60,9 +68,9 @@ def cli(db_url: str, config: Path) -> Callable[..., object]:
 
 
 async def ended(conn: Connection, job_id: UUID) -> str:
-    async def status() -> str | None:
+    async def status() -> str:
         found = (await job(conn, job_id))["status"]
-        return None if found in ("queued", "running") else found
+        return "" if found in ("queued", "running") else found
 
     return await eventually(status, within=60)
 

@@ -148,13 +148,7 @@ async def test_without_a_terminal_top_is_shown_once(cli: Cli, conn: Connection):
 async def test_on_a_terminal_top_goes_on_until_q(cli: Cli, conn: Connection):
     await node(conn, render=2)
     screen, terminal = pty.openpty()
-    process = subprocess.Popen(
-        [*ACCSD, "top"],
-        env=cli.environment() | {"TERM": "xterm", "COLUMNS": "120", "LINES": "40"},
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-    )
+    process = _top(cli, terminal)
     os.close(terminal)
     try:
         _read_until(screen, b"render 0/2")
@@ -166,6 +160,11 @@ async def test_on_a_terminal_top_goes_on_until_q(cli: Cli, conn: Connection):
     finally:
         process.kill()
         os.close(screen)
+
+
+def _top(cli: Cli, terminal: int) -> subprocess.Popen[bytes]:
+    environment = cli.environment() | {"TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
+    return subprocess.Popen([*ACCSD, "top"], env=environment, stdin=terminal, stdout=terminal, stderr=terminal)
 
 
 def _read_until(screen: int, word: bytes, within: float = 30) -> None:

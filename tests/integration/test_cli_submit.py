@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -80,7 +80,7 @@ async def test_what_is_wrong_is_said_with_the_next_step(cli: Cli, conn: Connecti
 
 
 @asynccontextmanager
-async def a_worker(connect: Connect, *outcomes: str) -> AsyncIterator[None]:
+async def a_worker(connect: Connect, *outcomes: str) -> AsyncGenerator[None]:
     """Ends one task after the other, as these outcomes say."""
     conn = await connect()
 
