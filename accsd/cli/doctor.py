@@ -12,6 +12,7 @@ from accsd.cli.checks import database, engine, machine
 from accsd.cli.checks.finding import Check, Finding, Verdict, fail, ok
 from accsd.cli.checks.node import node_check
 from accsd.cli.output import is_terminal, output_option, show
+from accsd.cli.session import read_settings
 from accsd.errors import AccsdError, ConfigError
 from accsd.settings import Settings
 
