@@ -32,6 +32,8 @@ _POLL_SEC: Final = 0.5
 _OVERLAP: Final = timedelta(seconds=5)
 _REST_IN_THE_LOG: Final = "the rest is in the log only"  # how the agent ends the events of one who writes much
 
+_GIVEN_UP: Final = 1 << 30
+
 Record = Mapping[str, Any]
 
 
@@ -162,7 +164,7 @@ class _JobLog:
 
     def _shown(self, events: Iterable[LogEvent]) -> Iterable[Record]:
         for event in events:
-            fence = (event.task_id, event.attempt_id or 0)
+            fence = (event.task_id, event.attempt_id)
             if (event.message or "").endswith(_REST_IN_THE_LOG) and fence not in self._tails:
                 self._tails[fence] = _Tail(skip=self.lines[fence])
                 continue
@@ -178,27 +180,28 @@ class _JobLog:
     async def _kept(self, one: AttemptLog) -> AsyncIterator[Record]:
         """From the store. Where it can't be had, the first lines are in the database still."""
         try:
-            segments = await self._segments(one.task_id, one.attempt_id)
-            for segment in segments:
+            for segment in await self._segments(one.task_id, one.attempt_id):
                 for record in await self._read(segment):
                     yield record
         except AccsdError as error:
-            click.echo(f"accsd: the log is not whole, its first lines are shown: {error}", err=True)
-            click.echo(f"  → {error.hint}", err=True)
-            segments = []
-        if not segments:
+            _complain(error)
+        if not self.lines[one.task_id, one.attempt_id]:
             async for record in self._of_events(one):
                 yield record
 
     async def _rest(self) -> AsyncIterator[Record]:
         """What those have written since who write more than events hold, as far as it has been kept."""
-        for (task_id, attempt_id), tail in self._tails.items():
-            for segment in (await self._segments(task_id, attempt_id))[tail.segments_read :]:
-                records = await self._read(segment, count=False)
-                tail.segments_read += 1
-                for record in records[tail.skip :]:
-                    yield record
-                tail.skip = max(0, tail.skip - len(records))
+        for fence, tail in list(self._tails.items()):
+            try:
+                for segment in (await self._segments(*fence))[tail.segments_read :]:
+                    records = await self._read(segment, count=False)
+                    tail.segments_read += 1
+                    for record in records[tail.skip :]:
+                        yield record
+                    tail.skip = max(0, tail.skip - len(records))
+            except AccsdError as error:
+                _complain(error)
+                tail.segments_read = _GIVEN_UP
 
     async def _segments(self, task_id: UUID, attempt_id: int) -> list[StoredArtifact]:
         kept = await artifacts_of(self.db, self.job_id)
@@ -217,3 +220,10 @@ class _JobLog:
         if count and segment.task_id is not None:
             self.lines[segment.task_id, segment.attempt_id or 0] += len(lines)
         return [{"task": segment.task_key, "attempt": segment.attempt_id, **line} for line in lines]
+
+
+def _complain(error: AccsdError) -> None:
+    """What there is of a log is shown all the same."""
+    click.echo(f"accsd: the log is not whole: {error}", err=True)
+    if error.hint:
+        click.echo(f"  → {error.hint}", err=True)

@@ -27,7 +27,7 @@ class AttemptLog:
 class LogEvent:
     id: int
     task_id: UUID
-    attempt_id: int | None
+    attempt_id: int
     ts: datetime
     level: str
     message: str | None
@@ -84,7 +84,7 @@ async def log_events(
     """In the order of writing; only what attempts said, and only of these tasks."""
     rows = await db.fetch(
         """SELECT id, job_task_id AS task_id, attempt_id, ts, level, message, data FROM public.task_events
-            WHERE job_id = $1 AND type = 'log' AND job_task_id IS NOT NULL
+            WHERE job_id = $1 AND type = 'log' AND attempt_id IS NOT NULL
               AND ($2::uuid[] IS NULL OR job_task_id = ANY ($2)) AND ts >= coalesce($3, '-infinity'::timestamptz)
             ORDER BY id""",
         job_id,

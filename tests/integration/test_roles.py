@@ -301,7 +301,7 @@ async def test_a_reader_reads_and_that_is_all(connect_as: As, conn: Connection):
     await require_schema(reader)
     await reader.fetch("SELECT * FROM accs.service_load")
     await refused_tables(reader, but_reading=True)
-    assert await callable_by("accs_reader", conn) == {"clock", "channel_prefix", "backoff_base"}
+    assert await callable_by("accs_reader", conn) == {"clock", "channel_prefix", "backoff_base", "why"}
 
 
 # For everybody
