@@ -68,11 +68,12 @@ async def timeline(db: Database, job: UUID) -> list[Line]:
     """Without its log lines and progress: those are many, and `accsd logs` has them."""
     rows = await db.fetch(
         """SELECT e.ts, e.source, e.type, t.task_key, first_value(e.ts) OVER (ORDER BY e.id) AS began,
-                  concat_ws(', ', CASE e.type WHEN 'artifact' THEN regexp_replace(e.message, '^.*/', 'kept ') ELSE e.message END,
+                  concat_ws(', ', CASE e.type WHEN 'artifact' THEN regexp_replace(e.message, '^.*/', 'kept ')
+                                              ELSE e.message END,
                             'on ' || (e.data ->> 'node'), 'attempt ' || e.attempt_id) AS message
              FROM public.task_events e LEFT JOIN public.job_tasks t ON t.id = e.job_task_id
-            WHERE e.job_id = $1 AND e.type NOT IN ('log', 'progress', 'usage') AND e.data ->> 'kind' IS DISTINCT FROM 'log'
-            ORDER BY e.id""",
+            WHERE e.job_id = $1 AND e.type NOT IN ('log', 'progress', 'usage')
+              AND e.data ->> 'kind' IS DISTINCT FROM 'log' ORDER BY e.id""",
         job,
         repeatable=True,
     )

@@ -9,31 +9,29 @@ somebody else's.
 """
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import timedelta
-from uuid import UUID
 
 import anyio
 from structlog.contextvars import bound_contextvars
 
 from accsd import failpoints
-from accsd.db import Answer, ClaimedTask, Done, Failed, finish_tasks, release_tasks, start_tasks
+from accsd.db import ClaimedTask, start_tasks
 from accsd.errors import (
     AccsdError,
     AttemptFailed,
     Bug,
     ConfigError,
-    DatabaseUnavailable,
     DockerUnavailable,
     StorageUnavailable,
 )
-from accsd.log import get_logger, redact
+from accsd.log import get_logger
 from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
 from accsd.runners.base import Execution, Launch
 from accsd.wakeup import Backoff
 from accsd.work.bench import Workbench
+from accsd.work.concluding import Conclusion, GivenBack
 from accsd.work.insisting import PAUSES, insist
 from accsd.work.lease import Lease
 from accsd.work.preparing import clear_away, launch_of, prepare
@@ -44,13 +42,6 @@ from accsd.work.watching import Watching
 
 _log = get_logger(component="attempt")
 _CLEANING = timedelta(seconds=60)
-
-
-@dataclass(frozen=True, slots=True)
-class GivenBack:
-    """Nobody's fault: the agent stops. Spends nothing."""
-
-    reason: str
 
 
 class Attempt:
@@ -79,6 +70,7 @@ class Attempt:
         self._execution: Execution | None = None
         self._watching: Watching | None = None
         self._has_ended: bool = False
+        self._conclusion: Conclusion = Conclusion(task.fence, bench)
         self._asked_back: anyio.Event = anyio.Event()
         self._back_because: str = ""
         self._hurry: anyio.Event = anyio.Event()
@@ -198,7 +190,7 @@ class Attempt:
         failpoints.hit("start.committed")
         answer = answers[self.fence.task_id]
         if not answer.is_effective:
-            self._refused("start", answer)
+            self._conclusion.refused("start", answer)
             raise Bug(f"the start of {self.fence} was refused: {answer.reason}")
 
     async def _decide(self, verdict: Verdict | GivenBack | None, lease: Lease) -> str:
@@ -223,51 +215,14 @@ class Attempt:
             _log.error("given_back_unstopped", after_sec=_CLEANING.total_seconds())
 
     async def _conclude(self, verdict: Verdict | GivenBack | None, lease: Lease) -> str:
-        """Writes the end, again and again until it is answered or the lease is gone. Returns what to count it as."""
+        """Returns what to count it as."""
         self.was_infrastructure = isinstance(verdict, Infrastructure)
         self.was_conclusive = isinstance(verdict, Success | Failure)
         self._when_decided(self)  # before others can hear of it: a task given back must not be claimed here at once
         if verdict is None:
             _log.warning("abandoned", reason=lease.reason)
             return "cancelled" if lease.is_cancelled else "lease_lost"
-        answer = await self._until_answered(verdict, lease)
-        if answer is not None and answer.reason == ErrorCode.RESULT_TOO_LARGE:
-            # as the database counts it, which is not how it was counted here
-            verdict = Failure(ErrorCode.RESULT_TOO_LARGE, "its result is larger than the database takes")
-            answer = await self._until_answered(verdict, lease)
-        if answer is None:
-            _log.warning("abandoned", reason=lease.reason, verdict=type(verdict).__name__)
-            return "lease_lost"
-        if not answer.is_effective:
-            self._refused(type(verdict).__name__, answer)
-            return "lease_lost"
-        _log.info("ended", verdict=type(verdict).__name__, code=_code(verdict), answer=answer.verdict)
-        return _code(verdict)
-
-    async def _write(self, verdict: Verdict | GivenBack) -> Answer:
-        began = time.monotonic()
-        failpoints.hit("finish.sent")
-        answers = await self._call(verdict)
-        failpoints.hit("finish.committed")
-        answer = answers[self.fence.task_id]
-        if answer.is_effective:
-            self._bench.metrics.finalized(_status(verdict), timedelta(seconds=time.monotonic() - began))
-        return answer
-
-    async def _call(self, verdict: Verdict | GivenBack) -> Mapping[UUID, Answer]:
-        db, owner, base = self._bench.db, self._bench.node, self._bench.backoff_base
-        match verdict:
-            case Success():
-                return await finish_tasks(db, [Done(self.fence, verdict.results)], owner=owner, backoff_base=base)
-            case Failure():
-                failed = Failed(self.fence, verdict.code, redact(verdict.message), verdict.permanent)
-                return await finish_tasks(db, [failed], owner=owner, backoff_base=base)
-            case Infrastructure():
-                return await release_tasks(
-                    db, [self.fence], owner=owner, reason=redact(verdict.message), lost=True, code=verdict.code
-                )
-            case GivenBack():
-                return await release_tasks(db, [self.fence], owner=owner, reason=verdict.reason)
+        return await self._conclusion.tell(verdict, lease)
 
     async def _clean_up(self, lease: Lease) -> None:
         """Nothing is left of it on this machine. What cannot be removed now is found when the agent settles."""
@@ -291,57 +246,3 @@ class Attempt:
             await self._execution.remove()
         else:
             await self._served.runner.discard(self.fence, self._bench.folder(self.fence))
-
-    async def _until_answered(self, verdict: Verdict | GivenBack, lease: Lease) -> Answer | None:
-        """What the database will not have (no outage) is told as a loss instead: silence would hold the task back."""
-        pauses = Backoff(*PAUSES)
-        while not lease.is_gone:
-            try:
-                # Cancelled in the middle, its outcome would be unknown.
-                with anyio.CancelScope(shield=True):
-                    return await self._write(verdict)
-            except DatabaseUnavailable as error:
-                self._bench.metrics.finalize_failed()
-                _log.warning("end_not_told_yet", error=str(error))
-                with anyio.move_on_after(pauses.next().total_seconds()):
-                    await lease.gone.wait()
-            except AccsdError as error:
-                _log.error("end_not_taken", verdict=type(verdict).__name__, error=str(error), exc_info=error)
-                if isinstance(verdict, Infrastructure):
-                    return None
-                verdict = Infrastructure(ErrorCode.WORKER_LOST, f"its end could not be written: {error}")
-        return None
-
-    def _refused(self, what: str, answer: Answer) -> None:
-        """D5: the database said no, why, and what it holds."""
-        self._bench.metrics.refused(answer.reason)
-        held = answer.held
-        _log.warning(
-            "refused",
-            what=what,
-            reason=answer.reason,
-            db_status=held.status,
-            db_attempt_id=held.attempt_id,
-            db_lease_owner=held.lease_owner,
-            db_lease_until=None if held.lease_until is None else held.lease_until.isoformat(),
-        )
-
-
-def _code(verdict: Verdict | GivenBack) -> str:
-    match verdict:
-        case Success():
-            return "done"
-        case GivenBack():
-            return "released"
-        case Failure() | Infrastructure():
-            return verdict.code
-
-
-def _status(verdict: Verdict | GivenBack) -> str:
-    match verdict:
-        case Success():
-            return "done"
-        case Failure():
-            return "error"
-        case Infrastructure() | GivenBack():
-            return "released"

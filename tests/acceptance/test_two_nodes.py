@@ -43,8 +43,9 @@ class Site(NamedTuple):
 def site() -> Iterator[Site]:
     with hosts(2) as made:
         addresses = ",".join(["127.0.0.1", *(host.here for host in made)])
-        # sessions of a node that was cut off have gone when the test ends
-        with own_server(listen_addresses=addresses, tcp_keepalives_idle="1", tcp_user_timeout="2000") as own:
+        # whether or not an answer is under way, sessions of a node that was cut off have gone when the test ends
+        impatient = {"tcp_keepalives_idle": "1", "tcp_keepalives_interval": "1", "tcp_user_timeout": "2000"}
+        with own_server(listen_addresses=addresses, **impatient) as own:
             url_of = own.start().url_of
             with own.pg_hba.open("a") as hba:
                 hba.writelines(f"host all all {host.here}/30 scram-sha-256\n" for host in made)

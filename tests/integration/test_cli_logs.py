@@ -107,6 +107,7 @@ async def test_following_shows_each_line_once_as_it_comes_and_ends_with_the_job(
     assert out.read_text().splitlines() == lines
     whole = (await cli("logs", short(job_id))).ends(0)
     assert whole.out.splitlines() == lines  # from the store
+    assert (await cli("logs", "-f", short(job_id))).ends(0).out == whole.out  # and not by its events once more
     records = (await cli("logs", short(job_id), "--task", "b", "-o", "jsonl")).json_lines
     assert [record["message"] for record in records] == [f"line {n}" for n in range(6)]
     assert {(record["task"], record["attempt"], record["stream"], record["level"]) for record in records} == {
