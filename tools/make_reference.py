@@ -48,7 +48,7 @@ def _sections(text: str) -> Iterator[tuple[str, list[tuple[str, str, str, str]]]
 
 def commands_page() -> str:
     lines = ["# Commands", "", "Generated from the commands' own `--help` by `make reference`.", ""]
-    for path, command in _commands("accsd", main, click.Context(main, info_name="accsd")):
+    for path, command in _commands("accsd", main, click.Context(main, info_name="accsd", **main.context_settings)):
         lines += [f"## {path}", "", "```text", command, "```", ""]
     return "\n".join(lines)
 

@@ -48,7 +48,9 @@ async def take_output(
     """
     with _blamed(path), failing_on_a_full_disk(f"artifact {_shown(path)} cannot be kept"):
         parts = _parts_beneath(workdir.seen, path)
-        key = build_key(job_id, task_key, kind, attempt_id=attempt_id, name="/".join(parts))
+        # Beside the segments of the task's own log, and never under the name of one.
+        name = "/".join(("files", *parts) if kind is ArtifactKind.LOG else parts)
+        key = build_key(job_id, task_key, kind, attempt_id=attempt_id, name=name)
         descriptor = await anyio.to_thread.run_sync(_open, workdir.here, parts, largest)
         try:
             stored = await patiently(

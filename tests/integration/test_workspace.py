@@ -196,6 +196,14 @@ async def test_an_announced_file_is_kept_under_the_attempts_key(
     assert await store.get_bytes(stored.key, checksum=stored.checksum) == b"sound"
 
 
+async def test_a_log_that_a_task_announces_is_never_a_segment_of_its_own_log(store: ObjectStore, workdir: Workdir):
+    (workdir.here / "000001.jsonl").write_bytes(b"forged")
+
+    stored = await take(store, workdir, "000001.jsonl", kind=ArtifactKind.LOG)
+
+    assert stored.key == f"logs/{JOB}/render/3/files/000001.jsonl"
+
+
 async def test_a_file_larger_than_allowed_is_refused(store: ObjectStore, workdir: Workdir):
     (workdir.here / "out").write_bytes(b"12345")
 
