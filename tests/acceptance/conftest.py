@@ -1,10 +1,3 @@
-"""Real processes against one PostgreSQL: what differs between versions is tested in tests/db and tests/integration."""
+"""Real processes, against one PostgreSQL."""
 
-import pytest
-
-from tests.support.cluster import OTHER_SERVER, Clusters, TestServer
-
-
-@pytest.fixture(scope="session", params=["other"] if OTHER_SERVER else ["pg18"])
-def server(request: pytest.FixtureRequest, clusters: Clusters) -> TestServer:
-    return clusters.get(request.param)
+from tests.support.one_server import server as server

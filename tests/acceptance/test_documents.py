@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.cluster import Connection
 from tests.support.compose import PYTHON, why_not
-from tests.support.eventually import eventually, eventually_sync
+from tests.support.eventually import eventually_sync
 
 ROOT = Path(__file__).parents[2]
 # What is not run here, and why. Whoever adds a command to a document meets this list.
@@ -98,12 +98,14 @@ async def test_the_readme_s_workflow_and_sql(tmp_path: Path, shell: dict[str, st
 
 
 @pytest.mark.needs_docker
-async def test_the_readme_s_compose_file(tmp_path: Path, shell: dict[str, str]):
+def test_the_readme_s_compose_file(tmp_path: Path, shell: dict[str, str]):
     """`accsd up --compose compose.yaml`, as it stands there, with an image that is here."""
     if (reason := why_not()) is not None:
         pytest.skip(reason)
     _, compose = blocks("README.md", "yaml")
-    compose = compose.replace("studio/renderer", PYTHON).replace('"-m", "render"', '"-c", "print(7)"')
+    compose = compose.replace("studio/renderer", PYTHON).replace(
+        '"python", "-m", "render"', '"python3", "-c", "print(7)"'
+    )
     (tmp_path / "compose.yaml").write_text(compose)
     (tmp_path / "media.yaml").write_text("name: media\nsteps: [{ key: render, service: renderer }]\n")
     environ = shell | {"HOME": os.environ["HOME"]}  # where docker finds its plugin
@@ -118,13 +120,13 @@ async def test_the_readme_s_compose_file(tmp_path: Path, shell: dict[str, str]):
             start_new_session=True,
         )
     try:
-        await eventually(lambda: b"node_registered" in log.read_bytes(), within=60)
-        told = await in_bash("accsd workflows apply media.yaml && accsd submit media --follow", tmp_path, environ)
+        eventually_sync(lambda: b"node_registered" in log.read_bytes(), within=60)
+        told = bash("accsd workflows apply media.yaml && accsd submit media --follow", tmp_path, environ)
         assert "running → done" in told
     finally:
         daemon.send_signal(signal.SIGTERM)
         assert daemon.wait(timeout=60) == 0, log.read_text()
-        await in_bash("docker compose -f compose.yaml down -t 1", tmp_path, environ)
+        bash("docker compose -f compose.yaml down -t 1", tmp_path, environ)
 
 
 async def in_bash(script: str, folder: Path, environ: dict[str, str]) -> str:
