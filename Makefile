@@ -34,6 +34,7 @@ $(STAMP): pyproject.toml requirements.lock tools/make_venv.py
 endif
 
 test: install ## every test, on every PostgreSQL that is there
+	room=$$(tools/quick_tmp.sh); [ -z "$$room" ] || export TMPDIR=$$room; \
 	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 check: install lock-check ## format, lint, strict types, import contracts, fast tests
