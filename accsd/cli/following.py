@@ -80,7 +80,14 @@ async def stay_with(
 
 
 def tell_line(event: EventRow) -> None:
-    click.echo(sentence(event))
+    if is_for_eyes(event):
+        click.echo(sentence(event))
+
+
+def is_for_eyes(event: EventRow) -> bool:
+    """Not what is said for programs (-o json has it), nor each part of a log on its way to the store."""
+    data = cast("dict[str, object]", event.data) if isinstance(event.data, dict) else {}
+    return event.level != "debug" and not (event.type == "artifact" and data.get("kind") == "log")
 
 
 def tell_json(event: EventRow) -> None:
@@ -103,6 +110,8 @@ def what(event: EventRow) -> str:
             return " ".join([_move(said, data), *_details(event, data)])
         case "log":
             return said if event.level in ("info", "debug") else f"{event.level}: {said}"
+        case "artifact":
+            return f"kept {said.rpartition('/')[2]}"
         case kind:
             return f"{kind}: {said}" if said else kind
 

@@ -8,7 +8,7 @@ from uuid import UUID
 import click
 
 from accsd.cli.drawing import aligned, draw
-from accsd.cli.following import sentence
+from accsd.cli.following import tell_line
 from accsd.cli.identifiers import job_named, short
 from accsd.cli.output import duration, output_option, show, since, styled, to_json
 from accsd.cli.session import with_database
@@ -103,7 +103,7 @@ def _show(everything: _Everything) -> None:
     if everything.events:
         click.echo("\ntimeline")
         for event in everything.events:
-            click.echo(sentence(event))
+            tell_line(event)
     _show_next(everything.job)
 
 
