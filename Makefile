@@ -11,7 +11,7 @@ STAMP := .venv/.installed
 UV := $(shell command -v uv 2>/dev/null)
 PYTHON ?= python3
 # more workers than cores: forced races spend their time waiting
-PYTEST_WORKERS ?= 4
+PYTEST_WORKERS ?= 3
 PYTEST_ARGS ?=
 
 .PHONY: help install test check demo reference lock lock-check format clean
