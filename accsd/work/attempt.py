@@ -20,7 +20,6 @@ from accsd.db import ClaimedTask, start_tasks
 from accsd.errors import (
     AccsdError,
     AttemptFailed,
-    Bug,
     ConfigError,
     DockerUnavailable,
     StorageUnavailable,
@@ -69,6 +68,7 @@ class Attempt:
         self._when_decided: Callable[[Attempt], None] = when_decided
         self._execution: Execution | None = None
         self._watching: Watching | None = None
+        self._lease: Lease | None = None
         self._has_ended: bool = False
         self._conclusion: Conclusion = Conclusion(task.fence, bench)
         self._asked_back: anyio.Event = anyio.Event()
@@ -108,6 +108,7 @@ class Attempt:
 
     async def _verdict(self, lease: Lease) -> Verdict | GivenBack | None:
         """None: the lease is gone, and nothing may be written."""
+        self._lease = lease
         verdict: Verdict | GivenBack | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(self._until_gone, lease, group.cancel_scope)
@@ -190,8 +191,11 @@ class Attempt:
         failpoints.hit("start.committed")
         answer = answers[self.fence.task_id]
         if not answer.is_effective:
+            # It was cancelled, or taken from us, between claim and start: as if the lease had gone, which ends this.
             self._conclusion.refused("start", answer)
-            raise Bug(f"the start of {self.fence} was refused: {answer.reason}")
+            assert self._lease is not None
+            self._lease.lose(answer.reason or "lease_lost_or_owner_mismatch")
+            await anyio.sleep_forever()
 
     async def _decide(self, verdict: Verdict | GivenBack | None, lease: Lease) -> str:
         if verdict is not None and not self._has_ended:
