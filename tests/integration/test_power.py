@@ -15,6 +15,7 @@ from accsd.model import Node
 from accsd.power import ProviderAPI, ShellScript, WakeFailed, WakeOnLAN, WakeResult, provider_for
 from accsd.power.wol import directed_broadcasts
 from accsd.settings import Wake
+from tests.support.privileged import needs_network_namespaces
 
 MAC = "52:54:00:12:34:56"
 MAGIC = b"\xff" * 6 + bytes.fromhex(MAC.replace(":", "")) * 16
@@ -90,14 +91,11 @@ print(asyncio.run(WakeOnLAN("{MAC}", "eth0").wake(Node(name="gpu-1"))).output)
 @pytest.fixture
 def two_hosts() -> Iterator[tuple[str, str]]:
     """Two network namespaces on one bridge, which stands in a third, where no firewall of this machine is."""
-    if os.geteuid() != 0:
-        pytest.skip("network namespaces need root")
+    needs_network_namespaces()
     switch, *hosts = names = [f"accsd-{os.getpid()}-{part}" for part in ("switch", "builder", "sleeper")]
     try:
         for name in names:
-            code, said = proc.run(["ip", "netns", "add", name], timeout=MINUTE)
-            if code:
-                pytest.skip(f"no network namespaces here: {said}")
+            assert proc.run(["ip", "netns", "add", name], timeout=MINUTE) == (0, ""), name
         for command in wiring(switch, hosts):
             assert proc.run(["ip", *command.split()], timeout=MINUTE) == (0, ""), command
         yield hosts[0], hosts[1]

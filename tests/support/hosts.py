@@ -7,7 +7,7 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from tests.support.privileged import needs_root
+from tests.support.privileged import needs_network_namespaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Host:
 
 @contextmanager
 def hosts(count: int) -> Generator[list[Host]]:
-    needs_root()
+    needs_network_namespaces()
     with ExitStack() as resources:
         yield [resources.enter_context(_host(number)) for number in range(count)]
 

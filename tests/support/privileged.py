@@ -1,6 +1,7 @@
 """What only root can set up for a test: a tiny file system, a mount, somebody else's identity."""
 
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -14,6 +15,21 @@ NOBODY = 65534
 def needs_root() -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can do this")
+
+
+def needs_programs(**packages: str) -> None:
+    """By name, with the Debian package that has each."""
+    for program, package in packages.items():
+        if shutil.which(program) is None:
+            pytest.skip(f"no {program} (apt-get install {package})")
+
+
+def needs_network_namespaces() -> None:
+    needs_root()
+    needs_programs(ip="iproute2")
+    done = subprocess.run(["unshare", "--net", "--mount", "true"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"no network namespaces here: {done.stderr.strip()}")
 
 
 @contextmanager
