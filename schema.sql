@@ -14,7 +14,8 @@
 --                     taken), 'paused' (its workflow is paused).
 --   accs.live         one narrow row for each task that is starting or running: capacity, keys and leases are
 --                     counted here, so that they are derived from what really runs.
---   accs.wake_tries   the last try to wake each node, so that several builders make it once.
+--   accs.power        how each node is woken and sleeps: asleep → waking → booting → ready, or failed; the last call.
+--   accs.node_orders  what a node is asked to do: send a magic packet into its network for a neighbour, or go to sleep.
 --
 --   So a claim never meets a finished, blocked or future task, and no index covers a column of jobs or job_tasks
 --   that changes at a transition: those updates are HOT. (docs/decisions/0001 has the figures.)
@@ -64,20 +65,21 @@ CREATE FUNCTION accs.max_lost() RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT 
 CREATE FUNCTION accs.unix_ms(p_ts timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE AS
 $$ SELECT (date_part('epoch', p_ts) * 1000)::bigint $$;   -- not extract: its numeric costs 3 µs an id
 
--- A time-ordered UUID (version 7), so that new rows land at the end of their indexes. An id is no secret: random() and the
--- statement's time do, at a third of the cost of gen_random_uuid() and clock_timestamp().
+CREATE SEQUENCE accs.id_seq CACHE 64;
+
+-- A time-ordered UUID (version 7): the moment, then a count, then chance. So what one statement makes lands side by side at
+-- the end of its indexes. An id is no secret: random() and the statement's time do, at a third of the cost of
+-- gen_random_uuid() and clock_timestamp().
 CREATE FUNCTION accs.new_id() RETURNS uuid LANGUAGE sql VOLATILE AS $$
-  SELECT encode(int8send((accs.unix_ms(statement_timestamp()) << 16) | 28672 | floor(random() * 4096)::int)
+  SELECT encode(int8send((accs.unix_ms(statement_timestamp()) << 16) | 28672 | (nextval('accs.id_seq') & 4095))
                 || int8send((-9223372036854775808) | (floor(random() * 1073741824)::bigint << 32) | floor(random() * 4294967296)::bigint),
                 'hex')::uuid
 $$;
 
--- A task's id: the moment of instantiation, then its step's number, then random bits of the job's id. It follows
--- the order of the steps, and a parent can name its dependants before their rows exist.
-CREATE FUNCTION accs.task_id(p_ms bigint, p_step int, p_job uuid) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$
-  SELECT encode(int8send((p_ms << 16) | 28672 | (p_step >> 14))
-                || substring(int4send(32768 | (p_step & 16383)) FROM 3)
-                || substring(uuid_send(p_job) FROM 11), 'hex')::uuid
+-- A task's id: its job's, with the step's number in the middle. A job's tasks lie side by side in the order of its steps, and
+-- a parent can name its dependants before their rows exist.
+CREATE FUNCTION accs.task_id(p_job uuid, p_step int) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$
+  SELECT encode(substring(uuid_send(p_job) FOR 8) || int4send((-2147483648) | (p_step << 4)) || substring(uuid_send(p_job) FROM 13), 'hex')::uuid
 $$;
 
 -- ---------------------------------------------------------------------------------------------------------------
@@ -89,6 +91,7 @@ CREATE TABLE accs.transitions (
   from_status  text NOT NULL,
   to_status    text NOT NULL,
   verb         text NOT NULL,
+  via          text,              -- two transitions in one write, with the events of both
   PRIMARY KEY (entity, from_status, to_status)
 );
 
@@ -117,6 +120,7 @@ INSERT INTO accs.transitions (entity, from_status, to_status, verb) VALUES
   ('job',  'done',      'running',   'retry_jobs'),
   ('job',  'error',     'running',   'redrive, retry_jobs'),
   ('job',  'cancelled', 'running',   'redrive, retry_jobs');
+INSERT INTO accs.transitions (entity, from_status, to_status, verb, via) VALUES ('task', 'queued', 'running', 'claim_tasks', 'starting');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- The tables that people read
@@ -229,7 +233,7 @@ CREATE TABLE public.task_events (
 ) PARTITION BY RANGE (ts);
 
 CREATE INDEX task_events_job ON public.task_events (job_id, ts DESC);             -- a job's timeline
-CREATE INDEX task_events_task ON public.task_events (job_task_id, ts DESC);       -- a task's timeline
+CREATE INDEX task_events_task ON public.task_events (job_task_id, ts DESC) WHERE job_task_id IS NOT NULL;   -- a task's timeline
 
 CREATE TABLE public.task_artifacts (
   id            bigserial PRIMARY KEY,
@@ -395,14 +399,55 @@ CREATE TABLE accs.live (
 CREATE INDEX live_node ON accs.live (node, service);                     -- capacity; an owner's own leases
 CREATE INDEX live_key ON accs.live (key) WHERE key IS NOT NULL;          -- admit, claim_tasks
 
--- The last try to wake each node. try_id is the fence of whoever makes it; ok is null until he has said how it ended.
-CREATE TABLE accs.wake_tries (
-  node      text PRIMARY KEY REFERENCES public.nodes (name) ON DELETE CASCADE,
-  try_id    uuid NOT NULL,
-  tried_at  timestamptz NOT NULL,
-  ok        boolean,
-  tries     int NOT NULL DEFAULT 1    -- since the node was last seen
+-- Waking and sleeping, beside nodes.awake_state. try_id is the fence of whoever makes the last call; ok is null until he has
+-- said whether it got through. A node that is seen is ready, whatever was before.
+CREATE TABLE accs.power (
+  node          text PRIMARY KEY REFERENCES public.nodes (name) ON DELETE CASCADE,
+  state         text NOT NULL CHECK (state IN ('unknown', 'asleep', 'waking', 'booting', 'ready', 'failed')),
+  since         timestamptz NOT NULL DEFAULT accs.clock(),
+  because       text,                       -- why it is awake (its agent says it), or is not woken (the builder does)
+  try_id        uuid,
+  tried_at      timestamptz,
+  method        text,
+  ok            boolean,
+  error         text,                       -- why that call did not get through
+  tries         int NOT NULL DEFAULT 0,     -- since the node was last seen
+  called_at     timestamptz,                -- the last call since then that got through
+  called_by     text,                       -- by which method
+  brought_by    text,                       -- the method that brought it when it came last
+  latency       interval,                   -- usual: from the call until the node is seen
+  last_latency  interval,
+  networks      cidr[] NOT NULL DEFAULT '{}'   -- the segments that it is in: who shares one can wake it
 ) WITH (fillfactor = 50);
+
+-- What happened to each node, the last 1,000 things.
+CREATE TABLE accs.node_history (
+  id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  node     text NOT NULL REFERENCES public.nodes (name) ON DELETE CASCADE,
+  ts       timestamptz NOT NULL DEFAULT accs.clock(),
+  state    text NOT NULL,
+  message  text NOT NULL,
+  data     jsonb NOT NULL DEFAULT '{}'
+);
+
+CREATE INDEX node_history_node ON accs.node_history (node, id);
+
+CREATE TABLE accs.node_orders (
+  id           uuid PRIMARY KEY,
+  node         text NOT NULL REFERENCES public.nodes (name) ON DELETE CASCADE,   -- who is asked
+  kind         text NOT NULL CHECK (kind IN ('relay', 'sleep')),
+  target       text REFERENCES public.nodes (name) ON DELETE CASCADE,            -- relay: who is to be woken
+  asked_by     text,
+  asked_at     timestamptz NOT NULL DEFAULT accs.clock(),
+  good_until   timestamptz NOT NULL,
+  taken_at     timestamptz,
+  answered_at  timestamptz,
+  ok           boolean,
+  output       text,
+  CHECK ((kind = 'relay') = (target IS NOT NULL))
+);
+
+CREATE INDEX node_orders_open ON accs.node_orders (node) WHERE taken_at IS NULL;   -- take_orders
 
 -- How a verb answers one row. The db_ columns are what the database holds when it refuses (D5).
 CREATE TYPE accs.answer AS (
@@ -430,7 +475,7 @@ DECLARE
 BEGIN
   IF TG_OP = 'UPDATE' AND OLD.status IS DISTINCT FROM NEW.status THEN
     SELECT verb INTO v_verbs FROM accs.transitions
-     WHERE entity = v_entity AND from_status = OLD.status AND to_status = NEW.status;
+     WHERE entity = v_entity AND from_status = OLD.status AND to_status = NEW.status AND via IS NULL;
     IF v_verbs IS NULL THEN
       RAISE EXCEPTION '% %: % → % is not a legal transition', v_entity, OLD.id, OLD.status, NEW.status
         USING ERRCODE = 'AC002', HINT = 'SELECT * FROM accs.transitions lists the legal ones.';
@@ -995,14 +1040,13 @@ END $$;
 CREATE FUNCTION accs.make_tasks(p_job_ids uuid[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
   v_now  timestamptz := accs.clock();
-  v_ms   bigint := accs.unix_ms(v_now);
   v_keys text[];
   v_miscounted boolean;
 BEGIN
   WITH fresh AS MATERIALIZED (
-    SELECT accs.task_id(v_ms, s.step_no, j.id) AS id, j.id AS job_id, j.task_count, j.priority, j.order_seq, j.workflow_id, s.step_no, s.task_key,
+    SELECT accs.task_id(j.id, s.step_no) AS id, j.id AS job_id, j.task_count, j.priority, j.order_seq, j.workflow_id, s.step_no, s.task_key,
            s.service, s.depends_on, s.max_attempts, s.params, s.node, s.lane, s.requires, s.concurrency_key, s.timeout_sec, s.backoff,
-           CASE WHEN s.dependants IS NOT NULL THEN ARRAY(SELECT accs.task_id(v_ms, d, j.id) FROM unnest(s.dependants) d) END AS dependants
+           CASE WHEN s.dependants IS NOT NULL THEN ARRAY(SELECT accs.task_id(j.id, d) FROM unnest(s.dependants) d) END AS dependants
       FROM unnest(p_job_ids) AS o (id) JOIN public.jobs j ON j.id = o.id JOIN accs.steps s ON s.workflow_id = j.workflow_id
   ), made AS (
     INSERT INTO public.job_tasks (id, job_id, task_key, service_name, depends_on, max_attempts, priority, params, assigned_node, created_at,
@@ -1327,8 +1371,9 @@ CREATE TYPE accs.claimed AS (
 );
 
 -- Claims up to p_limit tasks of a service for a node, in the global order: jobs.priority DESC, order_seq, created_at, id.
--- Touches no finished, blocked or future row, and none that this node may not take.
-CREATE FUNCTION accs.claim_tasks(p_service text, p_owner text, p_node text, p_limit int, p_lease interval)
+-- Touches no finished, blocked or future row, and none that this node may not take. With p_start they are started as well, for
+-- whoever has nothing to prepare: one write of the row instead of two, and the events of both transitions.
+CREATE FUNCTION accs.claim_tasks(p_service text, p_owner text, p_node text, p_limit int, p_lease interval, p_start boolean DEFAULT false)
 RETURNS SETOF accs.claimed LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -1344,7 +1389,9 @@ DECLARE
   v_locked boolean;          -- this claim holds a key's lock
   v_busy   boolean := false;
   v_source text := 'agent:' || p_service;
-  v_data   jsonb := jsonb_build_object('from', 'queued', 'to', 'starting', 'owner', p_owner, 'node', p_node);
+  v_to     text := CASE WHEN p_start THEN 'running' ELSE 'starting' END;
+  v_said   text[] := '{queued → starting}';
+  v_data   jsonb[] := ARRAY[jsonb_build_object('from', 'queued', 'to', 'starting', 'owner', p_owner, 'node', p_node)];
 BEGIN
   SELECT (n.max_concurrency ->> p_service)::int,
          ARRAY(SELECT l.id FROM accs.lanes l WHERE l.service = p_service AND (l.node IS NULL OR l.node = p_node) AND l.requires <@ n.labels)
@@ -1379,11 +1426,16 @@ BEGIN
     RETURN;
   END IF;
 
+  IF p_start THEN
+    v_said := v_said || 'starting → running'::text;
+    v_data := v_data || '{"from": "starting", "to": "running"}'::jsonb;
+  END IF;
+
   RETURN QUERY
   WITH moved AS (
-    UPDATE public.job_tasks t SET status = 'starting', attempt_id = t.attempt_id + 1, claimed_by = p_owner, claimed_at = v_now,
+    UPDATE public.job_tasks t SET status = v_to, attempt_id = t.attempt_id + 1, claimed_by = p_owner, claimed_at = v_now,
            lease_owner = p_owner, lease_until = v_now + p_lease, next_attempt_at = NULL, progress = 0, updated_at = v_now,
-           started_at = NULL, given = CASE WHEN t.depends_on <> '{}' THEN accs.upstream_results(t.job_id, t.depends_on) END
+           started_at = CASE WHEN p_start THEN v_now END, given = CASE WHEN t.depends_on <> '{}' THEN accs.upstream_results(t.job_id, t.depends_on) END
       FROM unnest(v_ids) WITH ORDINALITY AS c (id, n) WHERE t.id = c.id AND t.status = 'queued'
     RETURNING c.n, t.id, t.job_id, t.task_key, t.attempt_id, t.attempt, t.max_attempts, t.params, t.given, t.timeout_sec, t.concurrency_key
   ), leased AS (
@@ -1391,9 +1443,9 @@ BEGIN
     SELECT id, job_id, p_service, p_node, p_owner, attempt_id, concurrency_key, v_now + p_lease FROM moved
   ), logged AS (
     INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
-    SELECT job_id, id, v_now, v_source, 'info', 'status', 'queued → starting', v_data, attempt_id FROM moved
+    SELECT m.job_id, m.id, v_now, v_source, 'info', 'status', e.said, e.data, m.attempt_id FROM moved m, unnest(v_said, v_data) AS e (said, data)
   )
-  SELECT m.id, m.job_id, m.task_key, p_service, m.attempt_id, m.attempt, m.max_attempts, 'starting'::text, m.params, j.options, m.given,
+  SELECT m.id, m.job_id, m.task_key, p_service, m.attempt_id, m.attempt, m.max_attempts, v_to, m.params, j.options, m.given,
          m.timeout_sec, v_now + p_lease, j.trace_id
     FROM moved m JOIN public.jobs j ON j.id = m.job_id ORDER BY m.n;
 END $$;
@@ -1461,6 +1513,7 @@ DECLARE
   v_kept uuid[];
 BEGIN
   UPDATE public.nodes SET last_seen = v_now, awake_state = 'awake' WHERE name = p_node;
+  PERFORM accs.node_seen(p_node);
   WITH said AS (
     SELECT id, attempt_id FROM unnest(p_task_ids, p_attempt_ids) AS s (id, attempt_id) ORDER BY id
   ), kept AS (
@@ -1679,11 +1732,6 @@ DECLARE
   v_now        timestamptz := accs.clock();
   v_moved      uuid[];
   v_failed     record;
-  v_jobs       uuid[];
-  v_ended      int[];
-  v_gain       numeric[];
-  v_current    text[];
-  v_dependants uuid[];
   v_keys       text[];
 BEGIN
   PERFORM accs.lock_jobs_of(p_task_ids);
@@ -1703,27 +1751,45 @@ BEGIN
     RETURNING t.id, t.job_id, t.attempt_id, t.service_name, t.dependants
   ), freed AS (
     DELETE FROM accs.live WHERE task_id = ANY (ARRAY(SELECT id FROM moved)) RETURNING job_id, 1 - progress AS gain, key
-  ), logged AS (
-    INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
-    SELECT job_id, id, v_now, 'agent:' || service_name, 'info', 'status', 'running → done',
-           '{"from": "running", "to": "done"}', attempt_id FROM moved
   ), stale AS (   -- the outputs of an earlier attempt are not results
     DELETE FROM public.task_artifacts a USING moved m
      WHERE m.attempt_id > 1 AND a.job_task_id = m.id AND a.kind = 'output' AND a.attempt_id < m.attempt_id
+  ), unblocked AS (   -- as in unblock: two parents in one call touch their child once
+    UPDATE public.job_tasks t SET remaining = t.remaining - d.n, updated_at = v_now
+      FROM (SELECT u.id, count(*)::int AS n FROM moved m, unnest(m.dependants) AS u (id) GROUP BY u.id ORDER BY u.id) d WHERE t.id = d.id
+    RETURNING t.id, t.job_id, t.step_no, t.task_key, t.lane, t.created_at, t.concurrency_key, t.remaining = 0 AND t.status = 'queued' AS runnable
+  ), queued AS (
+    INSERT INTO accs.waiting (task_id, lane, rank, order_seq, created_at, hold, key)
+    SELECT u.id, u.lane, -j.priority, j.order_seq, u.created_at,
+           CASE WHEN j.workflow_id = ANY ((SELECT accs.paused_workflows())::uuid[]) THEN 'paused' WHEN u.concurrency_key IS NOT NULL THEN 'key' END,
+           u.concurrency_key
+      FROM unblocked u JOIN public.jobs j ON j.id = u.job_id WHERE u.runnable
+    RETURNING key, hold
+  ), current AS (   -- what each job is at now
+    SELECT DISTINCT ON (job_id) job_id, task_key FROM unblocked WHERE runnable ORDER BY job_id, step_no
+  ), change AS (
+    SELECT f.job_id, count(*)::int AS ended, sum(f.gain) AS gain FROM freed f GROUP BY f.job_id ORDER BY f.job_id
+  ), counted AS (   -- as in count_down
+    UPDATE public.jobs j SET open_tasks = j.open_tasks - c.ended, task_progress = j.task_progress + c.gain,
+           progress = (j.task_progress + c.gain) / j.task_count, updated_at = v_now,
+           current_task_key = coalesce((SELECT r.task_key FROM current r WHERE r.job_id = j.id), j.current_task_key),
+           status = CASE WHEN j.open_tasks > c.ended THEN j.status WHEN j.error_code IS NULL THEN 'done' ELSE 'error' END,
+           finished_at = CASE WHEN j.open_tasks = c.ended THEN v_now END
+      FROM change c WHERE j.id = c.job_id
+    RETURNING j.id, j.status, j.error_code
+  ), logged AS (
+    INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
+    SELECT job_id, id, v_now, 'agent:' || service_name, 'info', 'status', 'running → done',
+           '{"from": "running", "to": "done"}'::jsonb, attempt_id FROM moved
+    UNION ALL
+    SELECT id, NULL, v_now, 'builder', CASE status WHEN 'done' THEN 'info' ELSE 'error' END, 'status', 'running → ' || status,
+           CASE status WHEN 'done' THEN '{"from": "running", "to": "done"}'
+                       ELSE jsonb_build_object('from', 'running', 'to', status, 'error_code', error_code) END, NULL
+      FROM counted WHERE status <> 'running'
   )
-  SELECT (SELECT coalesce(array_agg(id), '{}') FROM moved), array_agg(f.job_id), array_agg(1), array_agg(f.gain),
-         array_agg(DISTINCT f.key) FILTER (WHERE f.key IS NOT NULL),
-         (SELECT array_agg(d.id) FROM moved m, unnest(m.dependants) AS d (id))
-    INTO v_moved, v_jobs, v_ended, v_gain, v_keys, v_dependants FROM freed f;
-
-  IF v_dependants IS NOT NULL THEN
-    SELECT array_fill(NULL::text, ARRAY[cardinality(v_jobs)]) || array_agg(u.task_key), v_jobs || array_agg(u.job_id),
-           v_ended || array_fill(0, ARRAY[count(*)::int]), v_gain || array_fill(0::numeric, ARRAY[count(*)::int]), v_keys || max(u.keys)
-      INTO v_current, v_jobs, v_ended, v_gain, v_keys FROM accs.unblock(v_dependants) u;
-  END IF;
-  IF v_jobs IS NOT NULL THEN
-    PERFORM accs.count_down(v_jobs, v_ended, v_gain, v_current);
-  END IF;
+  SELECT (SELECT coalesce(array_agg(id), '{}') FROM moved),
+         (SELECT array_agg(DISTINCT k.key) FROM (SELECT key FROM freed WHERE key IS NOT NULL UNION ALL SELECT key FROM queued WHERE hold = 'key') k)
+    INTO v_moved, v_keys;
 
   IF p_outcomes IS NOT NULL AND 'error' = ANY (p_outcomes) THEN
     SELECT array_agg(s.id ORDER BY s.id) AS ids, array_agg(s.code ORDER BY s.id) AS codes, array_agg(s.message ORDER BY s.id) AS messages,
@@ -2235,11 +2301,54 @@ CREATE FUNCTION accs.may_name_scripts() RETURNS boolean LANGUAGE sql STABLE AS $
   SELECT coalesce(NOT pg_has_role(session_user, to_regrole('accs_agent'), 'MEMBER') OR pg_has_role(session_user, to_regrole('accs_scheduler'), 'MEMBER'), true)
 $$;
 
+-- A node's power takes a new state, and its history says so.
+CREATE FUNCTION accs.note_power(p_node text, p_state text, p_message text, p_data jsonb DEFAULT '{}') RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  UPDATE accs.power SET state = p_state, since = accs.clock() WHERE node = p_node AND state <> p_state;
+  INSERT INTO accs.node_history (node, state, message, data) VALUES (p_node, p_state, p_message, jsonb_strip_nulls(p_data));
+  DELETE FROM accs.node_history WHERE node = p_node
+     AND id <= (SELECT id FROM accs.node_history WHERE node = p_node ORDER BY id DESC OFFSET 1000 LIMIT 1);
+END $$;
+
+-- At each heartbeat, so it is little while nothing changes: whoever is seen is ready. How long it took since the last call is
+-- what it is expected to take the next time; one slow start does not change that much. A call that is still under way counts,
+-- too: a script may wait until the machine is up. The builder hears of it, because others may be waiting to start.
+CREATE FUNCTION accs.node_seen(p_node text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  v_was  accs.power;
+  v_took interval;
+  v_by   text;
+BEGIN
+  SELECT * INTO v_was FROM accs.power WHERE node = p_node AND state <> 'ready' FOR UPDATE;
+  IF NOT FOUND THEN
+    RETURN;
+  END IF;
+  IF v_was.called_at IS NOT NULL THEN
+    v_took := accs.clock() - v_was.called_at;
+    v_by := v_was.called_by;
+  ELSIF v_was.try_id IS NOT NULL AND v_was.ok IS NULL THEN
+    v_took := accs.clock() - v_was.tried_at;
+    v_by := v_was.method;
+  END IF;
+  UPDATE accs.power SET because = NULL, try_id = NULL, tries = 0, error = NULL, called_at = NULL, called_by = NULL,
+    brought_by = coalesce(v_by, brought_by), last_latency = coalesce(v_took, last_latency),
+    latency = CASE WHEN v_took IS NULL THEN latency WHEN latency IS NULL THEN v_took ELSE latency + (v_took - latency) * 0.3 END
+   WHERE node = p_node;
+  PERFORM accs.note_power(p_node, 'ready',
+    CASE WHEN v_took IS NULL THEN 'it is there' ELSE format('it is there, %s s after it was called by %s', round(extract(epoch FROM v_took), 1), v_by) END,
+    jsonb_build_object('latency_ms', round(extract(epoch FROM v_took) * 1000), 'method', v_by, 'tries', nullif(v_was.tries, 0)));
+  IF v_was.tries > 0 THEN
+    PERFORM pg_notify(accs.channel_prefix() || 'builder', '');
+  END IF;
+END $$;
+
 -- Registers a node or says anew what it offers. What is null stays as it is.
 CREATE FUNCTION accs.register_node(
   p_name text, p_labels jsonb DEFAULT '{}', p_max_concurrency jsonb DEFAULT '{}', p_wake_method text DEFAULT NULL, p_mac text DEFAULT NULL,
-  p_provider_ref text DEFAULT NULL, p_script text DEFAULT NULL
-) RETURNS SETOF public.nodes LANGUAGE sql AS $$
+  p_provider_ref text DEFAULT NULL, p_script text DEFAULT NULL, p_networks cidr[] DEFAULT NULL
+) RETURNS SETOF public.nodes LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN QUERY
   INSERT INTO public.nodes AS n (name, labels, last_seen, awake_state, wake_method, mac, provider_ref, script, max_concurrency)
   VALUES (p_name, coalesce(p_labels, '{}'), accs.clock(), 'awake', p_wake_method, p_mac, p_provider_ref,
           CASE WHEN accs.may_name_scripts() THEN p_script END, coalesce(p_max_concurrency, '{}'))
@@ -2247,10 +2356,18 @@ CREATE FUNCTION accs.register_node(
     labels = coalesce(p_labels, n.labels), max_concurrency = coalesce(p_max_concurrency, n.max_concurrency),
     wake_method = coalesce(p_wake_method, n.wake_method), mac = coalesce(p_mac, n.mac),
     provider_ref = coalesce(p_provider_ref, n.provider_ref), script = coalesce(excluded.script, n.script)
-  RETURNING n.*
+  RETURNING n.*;
+  INSERT INTO accs.power AS w (node, state, networks) VALUES (p_name, 'unknown', coalesce(p_networks, '{}'))
+  ON CONFLICT (node) DO UPDATE SET networks = p_networks WHERE p_networks IS NOT NULL AND w.networks <> p_networks;
+  PERFORM accs.node_seen(p_name);
+END $$;
+
+-- What is due together, as far as a machine's start is concerned: 0 is now, then by the half minute.
+CREATE FUNCTION accs.soon(p_due_at timestamptz) RETURNS int LANGUAGE sql STABLE AS $$
+  SELECT greatest(0, ceil(extract(epoch FROM p_due_at - accs.clock()) / 30))::int
 $$;
 
--- What wants a node within p_ahead (A13, tick 2), by service, labels and named node: tasks that are claimable or will be when
+-- What wants a node within p_ahead (A13, tick 2), by service, labels, named node and time: tasks that are claimable or will be when
 -- their backoff ends, and the first steps of jobs that will be due; of a concurrency key as many as may run at once. Looks at
 -- no more than 1,000 jobs ahead, 1,000 tasks of a lane and 1,000 first steps of a workflow: more would wake nobody else.
 CREATE FUNCTION accs.wake_demand(p_ahead interval DEFAULT '5 min')
@@ -2270,65 +2387,86 @@ RETURNS TABLE (service text, requires jsonb, node text, tasks int, due_in interv
     SELECT j.workflow_id, count(*) AS jobs, min(p.due_at) AS due_at, (array_agg(p.job_id ORDER BY p.due_at, j.order_seq))[1] AS first
       FROM (SELECT * FROM accs.pending_jobs WHERE due_at <= accs.clock() + p_ahead ORDER BY due_at LIMIT 1000) p
       JOIN public.jobs j ON j.id = p.job_id JOIN public.workflows f ON f.id = j.workflow_id
-     WHERE f.is_active AND j.workflow_id NOT IN (SELECT id FROM paused) GROUP BY j.workflow_id
+     WHERE f.is_active AND j.workflow_id NOT IN (SELECT id FROM paused) GROUP BY j.workflow_id, accs.soon(p.due_at)
   ), wanted AS (
-    SELECT n.lane, n.key, count(*) AS tasks, min(n.due_at) AS due_at,
+    SELECT n.lane, n.key, accs.soon(n.due_at) AS soon, count(*) AS tasks, min(n.due_at) AS due_at,
            (array_agg(n.task_id ORDER BY n.due_at, n.rank, n.order_seq))[1] AS first_task, NULL::uuid AS first_job
       FROM near n
      WHERE NOT EXISTS (SELECT FROM paused)   -- a retry of a paused workflow is held only when it is due
         OR NOT EXISTS (SELECT FROM public.job_tasks t JOIN public.jobs j ON j.id = t.job_id
                         WHERE t.id = n.task_id AND j.workflow_id IN (SELECT id FROM paused))
-     GROUP BY n.lane, n.key
+     GROUP BY n.lane, n.key, accs.soon(n.due_at)
     UNION ALL
-    SELECT s.lane, s.concurrency_key, d.jobs * s.steps, d.due_at, NULL, d.first
+    SELECT s.lane, s.concurrency_key, accs.soon(d.due_at), d.jobs * s.steps, d.due_at, NULL, d.first
       FROM due d, LATERAL (
         SELECT r.lane, r.concurrency_key, count(*) AS steps
           FROM (SELECT lane, concurrency_key FROM accs.steps WHERE workflow_id = d.workflow_id AND depends_on = '{}' LIMIT 1000) r GROUP BY 1, 2) s
-  ), bounded AS (
-    SELECT w.lane, least(sum(w.tasks), max(k.max_running)) AS tasks, min(w.due_at) AS due_at,
-           (array_agg(coalesce(w.first_job, t.job_id) ORDER BY w.due_at, w.first_task))[1] AS job_id
+  ), bounded AS (   -- of a key as many as may run at once, the earliest ones
+    SELECT w.lane, w.soon, least(w.tasks, k.max_running - coalesce(sum(w.tasks) OVER earlier, 0)) AS tasks, w.due_at, coalesce(w.first_job, t.job_id) AS job_id
       FROM wanted w LEFT JOIN public.job_tasks t ON t.id = w.first_task LEFT JOIN accs.concurrency_keys k ON k.key = w.key
-     GROUP BY w.lane, w.key
+    WINDOW earlier AS (PARTITION BY w.lane, w.key ORDER BY w.due_at, w.first_task, w.first_job ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
   )
   SELECT l.service, l.requires, l.node, sum(b.tasks)::int, greatest(min(b.due_at) - accs.clock(), '0'),
          (array_agg(b.job_id ORDER BY b.due_at, b.job_id))[1]
-    FROM bounded b JOIN lane l ON l.id = b.lane WHERE b.job_id IS NOT NULL GROUP BY l.id, l.service, l.requires, l.node
+    FROM bounded b JOIN lane l ON l.id = b.lane WHERE b.job_id IS NOT NULL AND b.tasks > 0 GROUP BY l.id, l.service, l.requires, l.node, b.soon
 $$;
 
--- The nodes with what decides about waking them. Ages, not times: only the database's clock is right.
-CREATE FUNCTION accs.wake_nodes() RETURNS TABLE (
+-- The nodes with what decides about waking them. Ages, not times: only the database's clock is right. relays are neighbours in
+-- one of its segments, seen within p_silent.
+CREATE FUNCTION accs.wake_nodes(p_silent interval DEFAULT '2 min') RETURNS TABLE (
   name text, labels jsonb, last_seen timestamptz, awake_state text, wake_method text, mac text, provider_ref text, script text,
-  max_concurrency jsonb, unseen_for interval, live jsonb, is_drained boolean, tried_ago interval, tried_ok boolean, tries int
+  max_concurrency jsonb, unseen_for interval, live jsonb, is_drained boolean,
+  power text, because text, try_id uuid, tried_at timestamptz, tried_ago interval, method text, ok boolean, error text, tries int,
+  brought_by text, latency interval, networks cidr[], relays text[]
 ) LANGUAGE sql STABLE AS $$
   SELECT n.name, n.labels, n.last_seen, n.awake_state, n.wake_method, n.mac, n.provider_ref, n.script, n.max_concurrency,
-         accs.clock() - n.last_seen, coalesce(l.live, '{}'), p.name IS NOT NULL, accs.clock() - t.tried_at, t.ok, t.tries
+         accs.clock() - n.last_seen, coalesce(l.live, '{}'), p.name IS NOT NULL,
+         coalesce(w.state, 'unknown'), w.because, w.try_id, w.tried_at, accs.clock() - w.tried_at, w.method, w.ok, w.error, coalesce(w.tries, 0),
+         w.brought_by, w.latency, coalesce(w.networks, '{}'),
+         ARRAY(SELECT o.node FROM accs.power o JOIN public.nodes m ON m.name = o.node
+                WHERE o.networks && w.networks AND o.node <> n.name AND m.awake_state = 'awake' AND m.last_seen > accs.clock() - p_silent ORDER BY m.last_seen DESC)
     FROM public.nodes n
     LEFT JOIN (SELECT node, jsonb_object_agg(service, tasks) AS live
                  FROM (SELECT node, service, count(*) AS tasks FROM accs.live GROUP BY node, service) c GROUP BY node) l ON l.node = n.name
     LEFT JOIN accs.pauses p ON p.kind = 'node' AND p.name = n.name
-    LEFT JOIN accs.wake_tries t ON t.node = n.name
+    LEFT JOIN accs.power w ON w.node = n.name
    ORDER BY n.name
 $$;
 
--- Before a try: of several builders one gets a node, and each node is tried once in p_retry. The same try again is repeated.
-CREATE FUNCTION accs.claim_wake(p_node text, p_try uuid, p_retry interval) RETURNS text LANGUAGE plpgsql AS $$
+-- Before a call: of several builders one makes it. The caller says which call and which sight of the node were the last ones
+-- that he knew when he decided; had there been another since, he would have decided otherwise. The same call again is repeated.
+CREATE FUNCTION accs.claim_wake(p_node text, p_try uuid, p_method text, p_after uuid, p_last_seen timestamptz) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
-  INSERT INTO accs.wake_tries AS t (node, try_id, tried_at) SELECT n.name, p_try, accs.clock() FROM public.nodes n WHERE n.name = p_node
-  ON CONFLICT (node) DO UPDATE SET try_id = excluded.try_id, tried_at = excluded.tried_at, ok = NULL,
-    tries = CASE WHEN EXISTS (SELECT FROM public.nodes n WHERE n.name = p_node AND n.last_seen > t.tried_at) THEN 1 ELSE t.tries + 1 END
-    WHERE t.tried_at <= accs.clock() - p_retry;
-  IF FOUND THEN
-    RETURN 'accepted';
+  INSERT INTO accs.power AS w (node, state, try_id, tried_at, method, tries)
+  SELECT n.name, 'waking', p_try, accs.clock(), p_method, 1 FROM public.nodes n
+   WHERE n.name = p_node AND n.last_seen IS NOT DISTINCT FROM p_last_seen FOR SHARE   -- a heartbeat that is under way is waited for
+  ON CONFLICT (node) DO UPDATE SET try_id = p_try, tried_at = excluded.tried_at, method = p_method, ok = NULL, error = NULL, tries = w.tries + 1
+    WHERE w.try_id IS NOT DISTINCT FROM p_after;
+  IF NOT FOUND THEN
+    RETURN CASE WHEN EXISTS (SELECT FROM accs.power WHERE node = p_node AND try_id = p_try) THEN 'repeated' ELSE 'refused' END;
   END IF;
-  RETURN CASE WHEN EXISTS (SELECT FROM accs.wake_tries WHERE node = p_node AND try_id = p_try) THEN 'repeated' ELSE 'refused' END;
+  UPDATE accs.power SET state = 'waking', since = accs.clock() WHERE node = p_node AND state <> 'waking';
+  RETURN 'accepted';
 END $$;
 
--- After a try: how it ended, as an event of the job that wanted the node. A try that was overtaken by a later one is history too.
+-- After a call: whether it got through, in the node's history and as an event of the job that wanted the node. A call that was
+-- overtaken by a later one, or by the node itself, is history too.
 CREATE FUNCTION accs.record_wake(p_node text, p_try uuid, p_ok boolean, p_job uuid, p_message text, p_data jsonb) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+  v_state text;
 BEGIN
-  UPDATE accs.wake_tries SET ok = p_ok WHERE node = p_node AND try_id = p_try AND ok IS NULL;
-  IF NOT FOUND AND EXISTS (SELECT FROM accs.wake_tries WHERE node = p_node AND try_id = p_try) THEN
+  UPDATE accs.power SET ok = p_ok, because = p_message, error = CASE WHEN NOT p_ok THEN p_data ->> 'error' END,
+    called_at = CASE WHEN p_ok THEN tried_at ELSE called_at END, called_by = CASE WHEN p_ok THEN method ELSE called_by END
+   WHERE node = p_node AND try_id = p_try AND ok IS NULL;
+  IF FOUND THEN
+    SELECT CASE WHEN p_ok THEN 'booting' WHEN awake_state = 'sleep' THEN 'asleep' ELSE 'unknown' END INTO v_state FROM public.nodes WHERE name = p_node;
+  ELSIF EXISTS (SELECT FROM accs.power WHERE node = p_node AND try_id = p_try) THEN
     RETURN 'repeated';
+  ELSE
+    SELECT state INTO v_state FROM accs.power WHERE node = p_node;
+  END IF;
+  IF v_state IS NOT NULL THEN
+    PERFORM accs.note_power(p_node, v_state, p_message, p_data);
   END IF;
   IF p_job IS NOT NULL THEN   -- a person may wake a node for no job at all
     INSERT INTO public.task_events (job_id, ts, source, level, type, message, data)
@@ -2337,16 +2475,91 @@ BEGIN
   RETURN 'accepted';
 END $$;
 
--- An orderly goodbye: 'unknown' when the daemon stops, 'sleep' when the machine goes to sleep. When it was last seen stays.
-CREATE FUNCTION accs.node_leaves(p_node text, p_awake_state text DEFAULT 'unknown') RETURNS text LANGUAGE plpgsql AS $$
+-- Why each of these nodes is not woken, as the builder last planned. One that was called or seen since is left alone: p_tries
+-- are the last calls that the builder knew, p_silent is how long a node may be unseen before it counts as away.
+CREATE FUNCTION accs.note_not_woken(p_nodes text[], p_tries uuid[], p_failed boolean[], p_because text[], p_silent interval) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+  v_node  record;
+  v_noted int := 0;
 BEGIN
+  INSERT INTO accs.power (node, state) SELECT name, 'unknown' FROM public.nodes WHERE name = ANY (p_nodes) ORDER BY name ON CONFLICT DO NOTHING;
+  FOR v_node IN
+    SELECT w.node, w.state, s.because, CASE WHEN s.failed THEN 'failed' WHEN n.awake_state = 'sleep' THEN 'asleep' ELSE 'unknown' END AS becomes
+      FROM unnest(p_nodes, p_tries, p_failed, p_because) AS s (node, try_id, failed, because)
+      JOIN accs.power w ON w.node = s.node AND w.try_id IS NOT DISTINCT FROM s.try_id JOIN public.nodes n ON n.name = s.node
+     WHERE (w.state <> 'ready' OR n.awake_state <> 'awake' OR n.last_seen <= accs.clock() - p_silent) AND w.because IS DISTINCT FROM s.because
+     ORDER BY w.node FOR UPDATE OF w
+  LOOP
+    v_noted := v_noted + 1;
+    UPDATE accs.power SET because = v_node.because WHERE node = v_node.node;
+    IF v_node.becomes <> v_node.state THEN
+      PERFORM accs.note_power(v_node.node, v_node.becomes, v_node.because);
+    END IF;
+  END LOOP;
+  RETURN v_noted;
+END $$;
+
+-- Why a node stays awake, as its agent sees it.
+CREATE FUNCTION accs.note_awake(p_node text, p_because text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+  UPDATE accs.power SET because = p_because WHERE node = p_node AND state = 'ready' AND because IS DISTINCT FROM p_because;
+  RETURN CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END;
+END $$;
+
+-- An orderly goodbye: 'unknown' when the daemon stops, 'sleep' when the machine goes to sleep. When it was last seen stays. Who
+-- goes to sleep must hold no lease, and names those whom he counts on to be awake: of two that count on each other one stays.
+CREATE FUNCTION accs.node_leaves(p_node text, p_awake_state text DEFAULT 'unknown', p_because text DEFAULT NULL, p_counting_on text[] DEFAULT '{}')
+RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+  v_state text := CASE p_awake_state WHEN 'sleep' THEN 'asleep' ELSE 'unknown' END;
+BEGIN
+  IF p_awake_state = 'sleep' THEN
+    PERFORM pg_advisory_xact_lock(hashtextextended('accs.node_leaves', 0));
+    IF EXISTS (SELECT FROM accs.live WHERE node = p_node)
+       OR EXISTS (SELECT FROM public.nodes WHERE name = ANY (p_counting_on) AND awake_state <> 'awake') THEN
+      RETURN 'refused';
+    END IF;
+  END IF;
   UPDATE public.nodes SET awake_state = p_awake_state WHERE name = p_node AND awake_state <> p_awake_state;
   IF FOUND THEN
+    INSERT INTO accs.power (node, state) VALUES (p_node, 'ready') ON CONFLICT DO NOTHING;
+    UPDATE accs.power SET because = NULL WHERE node = p_node;
+    PERFORM accs.note_power(p_node, v_state, coalesce(p_because, CASE v_state WHEN 'asleep' THEN 'it goes to sleep' ELSE 'its agent stops' END));
     RETURN 'accepted';
   ELSIF EXISTS (SELECT FROM public.nodes WHERE name = p_node) THEN
     RETURN 'repeated';
   END IF;
   RAISE EXCEPTION 'node "%" is not registered', p_node USING ERRCODE = 'AC004', HINT = 'Call accs.register_node first.';
+END $$;
+
+-- Asks a node to do something soon: 'relay' sends a magic packet for p_target, 'sleep' goes to sleep. Orders of yesterday go.
+CREATE FUNCTION accs.ask_node(p_id uuid, p_node text, p_kind text, p_target text, p_by text, p_within interval) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+  DELETE FROM accs.node_orders WHERE asked_at < accs.clock() - interval '1 day';
+  INSERT INTO accs.node_orders (id, node, kind, target, asked_by, good_until) VALUES (p_id, p_node, p_kind, p_target, p_by, accs.clock() + p_within)
+  ON CONFLICT (id) DO NOTHING;
+  IF NOT FOUND THEN
+    RETURN 'repeated';
+  END IF;
+  PERFORM pg_notify(accs.channel_prefix() || 'orders', p_node);
+  RETURN 'accepted';
+END $$;
+
+-- What a node is asked to do; each order is given out once.
+CREATE FUNCTION accs.take_orders(p_node text) RETURNS TABLE (id uuid, kind text, target text, mac text, asked_by text) LANGUAGE sql AS $$
+  WITH taken AS (
+    UPDATE accs.node_orders SET taken_at = accs.clock() WHERE node = p_node AND taken_at IS NULL AND good_until > accs.clock() RETURNING *
+  )
+  SELECT t.id, t.kind, t.target, n.mac, t.asked_by FROM taken t LEFT JOIN public.nodes n ON n.name = t.target ORDER BY t.asked_at
+$$;
+
+CREATE FUNCTION accs.answer_order(p_id uuid, p_node text, p_ok boolean, p_output text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+  UPDATE accs.node_orders SET answered_at = accs.clock(), ok = p_ok, output = left(p_output, 2000) WHERE id = p_id AND node = p_node AND answered_at IS NULL;
+  IF FOUND THEN
+    RETURN 'accepted';
+  END IF;
+  RETURN CASE WHEN EXISTS (SELECT FROM accs.node_orders WHERE id = p_id AND node = p_node) THEN 'repeated' ELSE 'refused' END;
 END $$;
 
 -- Records an object that exists in storage already, for a running attempt: fenced like its other writes. The same object
@@ -2553,10 +2766,11 @@ RETURNS TABLE (node text, state text, since timestamptz, detail jsonb) LANGUAGE 
          CASE WHEN p.name IS NOT NULL THEN p.since ELSE n.last_seen END,
          jsonb_strip_nulls(jsonb_build_object('node', n.name, 'service', p_task.service_name, 'slots', (n.max_concurrency ->> p_task.service_name)::int,
            'live', l.n, 'by', l.tasks, 'reason', p.reason, 'drained_by', p.by, 'awake_state', n.awake_state, 'wake_method', n.wake_method,
-           'tried_at', w.tried_at, 'tried_ok', w.ok, 'tries', w.tries))
+           'power', w.state, 'power_since', w.since, 'because', w.because, 'latency_sec', round(extract(epoch FROM w.latency), 1))
+           || CASE WHEN w.tries > 0 THEN jsonb_build_object('tries', w.tries, 'tried_at', w.tried_at, 'method', w.method, 'tried_ok', w.ok, 'error', w.error) ELSE '{}' END)
     FROM accs.lanes a JOIN public.nodes n ON (a.node IS NULL OR n.name = a.node) AND a.requires <@ n.labels AND (n.max_concurrency ->> p_task.service_name)::int > 0
     LEFT JOIN accs.pauses p ON p.kind = 'node' AND p.name = n.name
-    LEFT JOIN accs.wake_tries w ON w.node = n.name AND (n.last_seen IS NULL OR w.tried_at > n.last_seen),
+    LEFT JOIN accs.power w ON w.node = n.name,
          LATERAL (SELECT count(*) AS n, jsonb_agg(jsonb_build_object('task_id', v.task_id, 'job_id', v.job_id) ORDER BY v.task_id) FILTER (WHERE v.nth <= 10) AS tasks
                     FROM (SELECT *, row_number() OVER (ORDER BY task_id) AS nth FROM accs.live WHERE node = n.name AND service = p_task.service_name) v) l
    WHERE a.id = p_task.lane
@@ -2883,7 +3097,8 @@ BEGIN
   FOREACH v_verb IN ARRAY ARRAY[
     'submit_jobs', 'submit', 'instantiate_due_jobs', 'claim_tasks', 'adopt_tasks', 'start_tasks', 'heartbeat', 'report_progress',
     'finish_tasks', 'release_tasks', 'reclaim_tasks', 'skip_tasks', 'cancel_jobs', 'close_jobs', 'redrive', 'dismiss', 'retry_jobs',
-    'pause', 'resume', 'recheck_holds', 'set_concurrency_limit', 'register_node', 'wake_demand', 'wake_nodes', 'claim_wake', 'record_wake', 'record_artifact', 'append_events', 'select_runnable', 'ensure_event_partitions',
+    'pause', 'resume', 'recheck_holds', 'set_concurrency_limit', 'register_node', 'wake_demand', 'wake_nodes', 'claim_wake', 'record_wake',
+    'note_not_woken', 'note_awake', 'ask_node', 'take_orders', 'answer_order', 'record_artifact', 'append_events', 'select_runnable', 'ensure_event_partitions',
     'append_task_events', 'task_inputs', 'node_leaves', 'agent_outlook', 'builder_outlook', 'repair', 'why'] LOOP
     EXECUTE format('ALTER FUNCTION accs.%I SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET accs.verb = ''on''', v_verb);
   END LOOP;

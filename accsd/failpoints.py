@@ -17,7 +17,7 @@ from accsd.errors import ConfigError
 
 ACTIONS: Final = ("kill", "pause", "raise", "cut")
 
-# In the order in which an attempt meets them.
+# In the order in which an attempt meets them; then the builder's, and those of a node that goes to sleep.
 POINTS: Final = (
     "claim.sent",
     "claim.committed",
@@ -33,6 +33,9 @@ POINTS: Final = (
     "cleanup",
     "instantiate.committed",
     "reclaim.committed",
+    "sleep.gated",
+    "sleep.said",
+    "sleep.resumed",
 )
 
 _armed: dict[str, str] = {}

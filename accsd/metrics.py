@@ -54,7 +54,7 @@ REPAIRS: Final = (
     "job_counts",
     "job_open",
 )
-WAKE_METHODS: Final = tuple(method.value for method in WakeMethod)
+WAKE_METHODS: Final = (*(method.value for method in WakeMethod), "relay")
 WAKE_OUTCOMES: Final = ("sent", "failed", "woke", "given_up")
 QUERY_OUTCOMES: Final = ("ok", "retried", "error")
 

@@ -170,10 +170,12 @@ async def streaming(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     grace: timedelta = timedelta(0),
+    keep_stdin: bool = False,
 ) -> AsyncGenerator[Streaming]:
     """A child for as long as the block lasts; afterwards its whole group is gone (TERM and `grace` first, if any).
 
-    It dies with this process: what shall outlive it is started by `spawn`.
+    It dies with this process: what shall outlive it is started by `spawn`. With `keep_stdin` its stdin does not end
+    before the block does, so that its own children can tell, too.
     """
     process = await asyncio.create_subprocess_exec(
         *[os.fspath(part) for part in argv],
@@ -188,7 +190,7 @@ async def streaming(
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
-    writing = asyncio.ensure_future(_write_all(process.stdin, stdin))
+    writing = asyncio.ensure_future(_write_all(process.stdin, stdin, and_close=not keep_stdin))
     try:
         yield Streaming(process, process.stdout, process.stderr)
     finally:
@@ -196,11 +198,12 @@ async def streaming(
         await asyncio.shield(_end(process, grace))
 
 
-async def _write_all(pipe: asyncio.StreamWriter, data: bytes) -> None:
+async def _write_all(pipe: asyncio.StreamWriter, data: bytes, *, and_close: bool) -> None:
     with suppress(OSError):  # a child that does not read its stdin is not an error
         pipe.write(data)
         await pipe.drain()
-        pipe.close()
+        if and_close:
+            pipe.close()
 
 
 async def _read_at_most(pipe: asyncio.StreamReader, keep: int) -> bytes:

@@ -13,6 +13,7 @@ from pathlib import Path
 import anyio
 
 from accsd import failpoints
+from accsd.app.news import ServiceNews
 from accsd.app.node import NodeSide
 from accsd.app.observer import RoleObserver
 from accsd.app.services import compose_services, discard_unserved, process_services
@@ -119,6 +120,7 @@ class Daemon:
             db=db,
             on_change=self._heard,
         )
+        self._waker_hears: ServiceNews = ServiceNews(self._listener)
         self._node: NodeSide | None = None
         self._has_listened: bool = False
         self._stops: int = 0
@@ -156,8 +158,9 @@ class Daemon:
         posts = [
             Post("builder", lambda: Builder(self._db), poll=self._poll),
             Post("cleanup", self._make_cleanup, poll=self._poll),
-            Post("wake", self._make_waker, poll=self._poll),
+            wake := Post("wake", self._make_waker, poll=self._poll),
         ]
+        self._waker_hears.when_heard = wake.wakeup.set
         for post in posts:
             self._listener.subscribe(_BUILDER_CHANNEL, post.wakeup.set)
             self._supervisor.keep(post)
@@ -167,7 +170,15 @@ class Daemon:
         return Cleanup(self._db, lease=settings.lease, grace=settings.grace, metrics=self._metrics)
 
     def _make_waker(self) -> Waker:
-        return Waker(self._db, self._settings.wake, lease=self._settings.lease, metrics=self._metrics)
+        settings = self._settings
+        return Waker(
+            self._db,
+            settings.wake,
+            lease=settings.lease,
+            node=settings.node.name,
+            metrics=self._metrics,
+            hear=self._waker_hears.listen_to,
+        )
 
     def serve_here(self, store: ObjectStore, beats: Database, attempts: Path) -> None:
         """This process is a node too."""

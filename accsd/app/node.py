@@ -8,16 +8,20 @@ from pathlib import Path
 
 import anyio
 
+from accsd.app.sleeping import SleepSide
 from accsd.db import Database, node_leaves
-from accsd.db.listen import CANCEL, Listener
+from accsd.db.listen import CANCEL, NEWS, Listener
+from accsd.db.orders import CHANNEL as ORDERS
 from accsd.errors import AccsdError, ConfigError, SchemaMismatch
 from accsd.health import Health
 from accsd.log import bind_event_sink, get_logger
 from accsd.metrics import Metrics
 from accsd.model.fence import Fence
+from accsd.power import networks
 from accsd.roles.agent import Agent
 from accsd.roles.leftovers import Leftovers
 from accsd.roles.offering import Offering
+from accsd.roles.orders import Orders
 from accsd.roles.outlook import Outlook
 from accsd.roles.presence import Offer, Presence
 from accsd.settings import Settings
@@ -40,6 +44,12 @@ class _Kept:
     post: Post
     served: Served
     agent: Agent | None = None
+
+    def hear(self) -> None:
+        """Of work, as all nodes do."""
+        if self.agent is not None:
+            self.agent.hear()
+        self.post.wakeup.set()
 
 
 @dataclass(eq=False, slots=True)
@@ -71,6 +81,8 @@ class NodeSide:
     _offering_post: Post = field(init=False)
     _outlook_post: Post = field(init=False)
     _leftovers_post: Post = field(init=False)
+    _orders_post: Post = field(init=False)
+    _sleep: SleepSide = field(init=False)
     _bench: Workbench = field(init=False)
 
     def __post_init__(self) -> None:
@@ -82,7 +94,7 @@ class NodeSide:
             lease=self.settings.lease,
             every=self.settings.heartbeat,
             metrics=self.metrics,
-            when_resumed=self._look,
+            when_resumed=self._came_back,
             when_changed=self._count,
         )
         self.reporter = Reporter(self.db, owner=node)
@@ -105,10 +117,22 @@ class NodeSide:
             metrics=self.metrics,
             backoff_base=self.settings.backoff_base,
         )
+        self._sleep = SleepSide(
+            settings=lambda: self.settings,
+            db=self.db,
+            supervisor=self.supervisor,
+            attempts=self.attempts,
+            keeper=self.keeper,
+            reporter=self.reporter,
+            services=lambda: [kept.served for kept in self._agents.values()],
+            is_registered=lambda: self._presence.is_registered,
+            when_back=self._registered,
+        )
         self._presence_post = Post("presence", lambda: self._presence)
         self._offering_post = Post("offering", self._make_offering)
         self._outlook_post = Post("outlook", self._make_outlook, poll=self.poll)
         self._leftovers_post = Post("leftovers", self._make_leftovers)
+        self._orders_post = Post("orders", self._make_orders, poll=self.poll)
 
     def start(self) -> None:
         self.attempts_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -118,6 +142,9 @@ class NodeSide:
         self.supervisor.keep(Post("reports", lambda: self.reporter))
         self.supervisor.keep(self._offering_post)
         self.supervisor.keep(self._leftovers_post)
+        self.listener.subscribe(ORDERS, self._hear_order)
+        self.supervisor.keep(self._orders_post)
+        self._sleep.start()
 
     def reload(self, settings: Settings) -> None:
         """Services, their limits, labels and capacities are read anew; attempts under way go on as they are."""
@@ -126,6 +153,7 @@ class NodeSide:
                 "node.name cannot change while the agent runs: it owns its tasks by that name", hint="restart"
             )
         self.settings = settings
+        self._sleep.start()
         self._offering_post.wakeup.set()
 
     async def drain(self, grace: timedelta) -> None:
@@ -133,6 +161,8 @@ class NodeSide:
         self._offering_post.leave()
         self._outlook_post.leave()
         self._leftovers_post.leave()
+        self._orders_post.leave()
+        self._sleep.leave()
         ends = time.monotonic() + grace.total_seconds()
         await self._stop_claiming(grace)
         await self.attempts.drain(timedelta(seconds=max(0.0, ends - time.monotonic())))
@@ -140,7 +170,8 @@ class NodeSide:
         await self._stop_heartbeat()
         try:
             await self.reporter.flush()
-            await node_leaves(self.db, self.settings.node.name)
+            if not self._sleep.has_said_goodbye:  # a machine that is switched off to sleep says no other word
+                await node_leaves(self.db, self.settings.node.name)
         except AccsdError as error:
             _log.warning("left_unsaid", error=str(error))
 
@@ -166,9 +197,15 @@ class NodeSide:
     def _count(self) -> None:
         self.health.attempts_in_flight = len(self.attempts)
         self.health.leases_held = len(self.keeper.held)
+        self._sleep.count()
+
+    def _came_back(self) -> None:
+        self._look()
+        self._sleep.came_back()
 
     def _registered(self) -> None:
         self._look()
+        self._sleep.look()
         for kept in self._agents.values():
             kept.post.wakeup.set()
 
@@ -190,6 +227,19 @@ class NodeSide:
             served=lambda: self._agents.keys() if self._is_offer_known else None,
             discard=lambda fence, service: self.discard(self.settings, fence, service),
         )
+
+    def _make_orders(self) -> Orders:
+        return Orders(
+            self.db,
+            node=self.settings.node.name,
+            wake=lambda: self.settings.wake,
+            sleep=lambda: self._sleep.ask,
+        )
+
+    def _hear_order(self, payload: str) -> None:
+        """All nodes hear all orders: those of others cost nothing."""
+        if payload in (NEWS, self.settings.node.name):
+            self._orders_post.wakeup.set()
 
     def _know_offer(self) -> None:
         self._is_offer_known = True
@@ -213,6 +263,7 @@ class NodeSide:
             mac=node.mac,
             provider_ref=node.provider_ref,
             script=node.script,
+            networks=networks(),
         )
 
     async def _apply(self, offered: Mapping[str, Served]) -> None:
@@ -251,8 +302,9 @@ class NodeSide:
         def heard(payload: str) -> None:
             if payload == CANCEL:
                 self.keeper.ask_now()
-            elif service in self._agents:
-                self._agents[service].post.wakeup.set()
+            elif kept := self._agents.get(service):
+                kept.hear()
+                self._sleep.hear_of_work()
 
         if service not in self._listened_to:
             self._listened_to.add(service)
@@ -267,6 +319,7 @@ class NodeSide:
             wake=self._woken(kept.post),
             is_registered=lambda: self._presence.is_registered,
             register=self._presence.register,
+            yields=self._sleep.yields,
         )
         return kept.agent
 

@@ -18,7 +18,7 @@ _COMMANDS: Final = {
         "See it work: two jobs, a power cut and a machine that is woken, in one minute.",
     ),
     "up": ("accsd.cli.up", "up", "Run everything here, PostgreSQL included: builder, agent and database in one."),
-    "workflows": ("accsd.cli.workflows", "workflows", "Apply, check, list, show and compare workflows."),
+    "workflows": ("accsd.cli.workflows", "workflows", "Apply, check, list, show, compare and pause workflows."),
     "submit": ("accsd.cli.submit", "submit", "Submit a job of a workflow; wait for it or follow it."),
     "jobs": ("accsd.cli.jobs", "jobs", "List jobs, newest first."),
     "job": ("accsd.cli.job", "job", "Show one job: its steps, attempts and timeline."),
@@ -31,8 +31,17 @@ _COMMANDS: Final = {
     "config": ("accsd.cli.config", "config", "Show the settings and where each comes from; check them."),
     "doctor": ("accsd.cli.doctor", "doctor", "Check everything that accsd needs on this machine, and say what to do."),
     "logs": ("accsd.cli.logs", "logs", "Show what the tasks of a job have written; follow it with -f."),
-    "nodes": ("accsd.cli.nodes", "nodes", "List the machines; wake, drain and resume them."),
+    "nodes": (
+        "accsd.cli.nodes",
+        "nodes",
+        "List the machines and why each is awake or not; wake, sleep, drain and resume them.",
+    ),
     "services": ("accsd.cli.services", "services", "List the services and what waits for them; pause and resume them."),
+    "simulate": (
+        "accsd.cli.simulate",
+        "simulate",
+        "Rehearse a fleet on virtual time: hours awake, energy, waits; compare policies.",
+    ),
     "top": ("accsd.cli.top", "top", "Watch the fleet: services, nodes, what runs, what failed."),
     "why": ("accsd.cli.why", "why", "Say why a job or task does not run: every blocker, and what to do."),
 }

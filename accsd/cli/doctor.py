@@ -3,20 +3,24 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 import click
 
-from accsd.cli.checks import database, engine, machine
+from accsd.cli import moments
+from accsd.cli.checks import card, database, engine, machine
+from accsd.cli.checks.cycle import cycle_check
 from accsd.cli.checks.finding import Check, Finding, Verdict, fail, ok
-from accsd.cli.checks.node import node_check
+from accsd.cli.checks.node import elsewhere, node_check
 from accsd.cli.output import is_terminal, output_option, show
 from accsd.cli.session import read_settings
 from accsd.errors import AccsdError, ConfigError
 from accsd.settings import Settings
 
 _WITHIN_SEC: Final = 30.0
+_HERE: Final = ""  # the value of --node without a name
 _COLOURS: Final = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
 
 
@@ -25,6 +29,7 @@ class _Step:
     name: str
     check: Check
     needs: str | None = None  # a step that must not have failed: the same complaint twice helps nobody
+    within: float | None = _WITHIN_SEC  # None: it has deadlines of its own
 
 
 _STEPS: Final = (
@@ -41,25 +46,42 @@ _STEPS: Final = (
 
 
 @click.command()
-@click.option("--node", "node", metavar="NAME", help="Look at that machine too: registered, seen, and how it is woken.")
+@click.option(
+    "--node",
+    "node",
+    metavar="[NAME]",
+    is_flag=False,
+    flag_value=_HERE,
+    help="Look at that machine too, or at this one as a node: is it there, how is it woken, how does it sleep.",
+)
+@click.option("--cycle", is_flag=True, help="With --node NAME: send it to sleep and wake it again, really.")
+@click.option(
+    "--settle", type=moments.LENGTH, default=timedelta(seconds=20), metavar="TIME", help="With --cycle: between both."
+)
+@click.option("--yes", is_flag=True, help="With --cycle: do not ask.")
 @output_option()
 @click.pass_context
-def doctor(ctx: click.Context, node: str | None, output: str) -> None:
+def doctor(ctx: click.Context, node: str | None, cycle: bool, settle: timedelta, yes: bool, output: str) -> None:
     """Check everything that accsd needs here: each line says OK, or what to do. Exit code 1 if something fails.
 
     \b
     accsd doctor
-    accsd --config /etc/accsd/accsd.toml doctor --node render-3
+    accsd --config /etc/accsd/accsd.toml doctor --node
+    accsd --config /etc/accsd/accsd.toml doctor --node render-3 --cycle
     """
-    steps = [*_STEPS, *([_Step("node", node_check(node), "schema")] if node else [])]
-    findings = asyncio.run(_examine(ctx.find_root().obj, steps, tell=output == "table"))
+    if cycle and node in (None, _HERE):
+        raise click.UsageError("--cycle needs --node NAME: another machine than this one, which has to wake it")
+    if cycle and not yes:
+        click.confirm(f"{node} goes to sleep now and is woken again from here. Go on?", abort=True, err=True)
+    last = [_Step("cycle", cycle_check(node or "", settle), "node", within=None)] if cycle else []
+    findings = asyncio.run(_examine(ctx.find_root().obj, node, last, tell=output == "table"))
     if output != "table":
         show([asdict(finding) for finding in findings], {}, output, name="check")
     if any(finding.verdict is Verdict.FAIL for finding in findings):
         raise SystemExit(1)
 
 
-async def _examine(config: str | None, steps: list[_Step], *, tell: bool) -> list[Finding]:
+async def _examine(config: str | None, node: str | None, last: list[_Step], *, tell: bool) -> list[Finding]:
     found: list[Finding] = []
 
     def note(finding: Finding) -> None:
@@ -74,7 +96,7 @@ async def _examine(config: str | None, steps: list[_Step], *, tell: bool) -> lis
         return found
     note(ok("settings", _whence(settings, config)))
     failed: set[str | None] = set()
-    for step in steps:
+    for step in [*_STEPS, *_about(node, settings), *last]:
         if step.needs in failed:
             failed.add(step.name)
             continue
@@ -85,10 +107,19 @@ async def _examine(config: str | None, steps: list[_Step], *, tell: bool) -> lis
     return found
 
 
+def _about(node: str | None, settings: Settings) -> list[_Step]:
+    """A machine's card can be looked at only there; whether it is heard of, everywhere."""
+    if node is None:
+        return []
+    name = settings.node.name if node == _HERE else node
+    look = card.sleeper if name == settings.node.name else elsewhere(name)
+    return [_Step("network card", look), _Step("node", node_check(name), "schema")]
+
+
 async def _guarded(step: _Step, settings: Settings) -> AsyncIterator[Finding]:
     """Whatever a check meets is a finding: the doctor himself never fails."""
     try:
-        async with asyncio.timeout(_WITHIN_SEC):
+        async with asyncio.timeout(step.within):
             async for finding in step.check(settings):
                 yield finding
     except AccsdError as error:

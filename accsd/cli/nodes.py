@@ -1,92 +1,85 @@
-"""`accsd nodes`: the machines of the fleet; to wake, drain and resume them."""
+"""`accsd nodes`: the machines of the fleet, why each is awake or not; to wake, send to sleep, drain and resume."""
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Any
-from uuid import uuid4
+from typing import Any, Final
 
 import click
 
-from accsd.cli.operator import operator
-from accsd.cli.output import output_option, show, show_one, since
+from accsd.cli import moments, power
+from accsd.cli.fitting import show_fitting
+from accsd.cli.output import duration, output_option, show, show_one, since
+from accsd.cli.pausing import Paused, Subject, pause_one, reason_option, resume_one
 from accsd.cli.session import settings_of, with_database
-from accsd.db import Pausable, Verdict, fleet, pause, resume
-from accsd.db.fleet import NodeView
+from accsd.db import Pausable, fleet
+from accsd.db.fleet import NodeEvent, NodeView
 from accsd.db.pool import Database
-from accsd.db.waking import claim_wake, record_wake
-from accsd.errors import ConfigError, Unavailable
-from accsd.model import Node
-from accsd.power import WakeFailed, WakeResult, provider_for
-from accsd.settings import Wake
+from accsd.errors import Unavailable
+from accsd.power import WakeResult
 
-_COLUMNS = {
+_COLUMNS: Final = {
     "name": "name",
     "state": "state",
+    "since": "since",
     "services": "services",
-    "labels": "labels",
-    "last_seen": "last seen",
-    "wake": "wake",
+    "last_wake": "last wake",
+    "because": "because",
 }
+_wait_option = click.option("--wait", is_flag=True, help="Stay until it is so; exit code 5 if it takes too long.")
 
 
 @click.group(invoke_without_command=True)
 @output_option()
 @click.pass_context
 def nodes(ctx: click.Context, output: str) -> None:
-    """List the machines: what each offers and uses, whether it is there, how it is woken.
+    """List the machines: what each offers and uses, whether it is awake and why, how it was woken.
 
     \b
     accsd nodes
+    accsd nodes show render-3
+    accsd nodes wake render-3 --wait
     accsd nodes drain render-3 --reason "new graphics card"
-    accsd nodes wake render-3
     """
     if ctx.invoked_subcommand is not None:
         return
     silent = settings_of(ctx).lease
     found = with_database(ctx, fleet.nodes)
-    rows = [_row(node, silent) for node in found]
-    if output != "table":
-        show(rows, {}, output, name="name")
-        return
-    empty = "no node has registered; `accsd --role agent` on a machine registers it"
-    show([{**row, **_for_eyes(node)} for row, node in zip(rows, found, strict=True)], _COLUMNS, output, empty=empty)
+    if output == "table":
+        empty = "no node has registered; `accsd --role agent` on a machine registers it"
+        show_fitting([{"name": node.name, **_for_eyes(node, silent)} for node in found], _COLUMNS, empty=empty)
+    else:
+        show([_row(node, silent) for node in found], {}, output, name="name")
 
 
 @nodes.command("show")
 @click.argument("name")
+@click.option("--history", "count", type=click.IntRange(0, 1000), default=20, show_default=True, metavar="N")
 @output_option()
 @click.pass_context
-def show_command(ctx: click.Context, name: str, output: str) -> None:
-    """Show one machine with all that is known of it."""
+def show_command(ctx: click.Context, name: str, count: int, output: str) -> None:
+    """Show one machine with all that is known of it, and the last N things that happened to it."""
     silent = settings_of(ctx).lease
-    node = with_database(ctx, lambda db: fleet.node_named(db, name))
-    row = _row(node, silent)
-    if output == "table":
-        known = {**row, **_for_eyes(node), "unseen_for": None}
-        row = {key: value for key, value in known.items() if value not in (None, "", {})}
-    show_one(row, output, name="name")
+
+    async def work(db: Database) -> tuple[NodeView, list[NodeEvent]]:
+        return await fleet.node_named(db, name), await fleet.node_history(db, name, limit=count)
+
+    node, history = with_database(ctx, work)
+    if output != "table":
+        show_one(_row(node, silent) | {"history": [asdict(event) for event in history]}, output, name="name")
+        return
+    show_one(_known(node, silent), output)
+    if history:
+        click.echo()
+        show_fitting([asdict(event) for event in history], {"ts": "when", "state": "state", "message": "what happened"})
 
 
 @nodes.command("drain")
 @click.argument("name")
-@click.option("--reason", help="Why, for those who wonder.")
+@reason_option
 @click.pass_context
 def drain_command(ctx: click.Context, name: str, reason: str | None) -> None:
     """Let a machine end what it has, and take nothing new."""
-
-    async def work(db: Database) -> tuple[Verdict, NodeView]:
-        await fleet.node_named(db, name)
-        verdict = await pause(db, Pausable.NODE, name, reason=reason, by=operator())
-        return verdict, await fleet.node_named(db, name)
-
-    verdict, node = with_database(ctx, work)
-    if verdict is Verdict.REPEATED:
-        click.echo(f"node {name} was drained already, {_drained(node)}")
-        return
-    busy = sum(node.live.values())
-    left = f"{busy} tasks go on to their end" if busy else "nothing runs there"
-    click.echo(f"node {name} is drained: {left}. `accsd nodes resume {name}` lets it work again")
+    pause_one(ctx, _SUBJECT, name, reason)
 
 
 @nodes.command("resume")
@@ -94,71 +87,120 @@ def drain_command(ctx: click.Context, name: str, reason: str | None) -> None:
 @click.pass_context
 def resume_command(ctx: click.Context, name: str) -> None:
     """Let a drained machine work again."""
+    resume_one(ctx, _SUBJECT, name)
 
-    async def work(db: Database) -> Verdict:
-        await fleet.node_named(db, name)
-        return await resume(db, Pausable.NODE, name)
 
-    verdict = with_database(ctx, work)
-    click.echo(f"node {name} takes work again" if verdict is Verdict.ACCEPTED else f"node {name} was not drained")
+async def _look(db: Database, name: str) -> Paused:
+    return _drained(await fleet.node_named(db, name))
+
+
+_SUBJECT: Final = Subject(
+    Pausable.NODE, _look, "drained", "nothing runs there", "takes work again", "lets it work again"
+)
 
 
 @nodes.command("wake")
 @click.argument("name")
+@_wait_option
+@click.option("--timeout", type=moments.LENGTH, metavar="TIME", help="With --wait; otherwise by its own usual time.")
 @click.pass_context
-def wake_command(ctx: click.Context, name: str) -> None:
-    """Wake a machine now, as the builder would. From here: its packets, requests and scripts are this machine's."""
+def wake_command(ctx: click.Context, name: str, wait: bool, timeout: timedelta | None) -> None:
+    """Wake a machine now, as the builder would: by its wake_method, and by the next one if a call does not get through.
+
+    From here: the packets, requests and scripts are this machine's.
+
+    \b
+    accsd nodes wake render-3
+    accsd nodes wake render-3 --wait --timeout 3m
+    """
     settings = settings_of(ctx)
 
-    async def work(db: Database) -> WakeResult:
-        node = await fleet.node_named(db, name)
-        if node.wake_method is None:
-            raise ConfigError(
-                f"node {name} has no wake_method",
-                hint="set node.wake_method (wol, provider or script) in its settings, then start its agent once",
-            )
-        return await _wake(db, node, settings.wake)
+    async def work(db: Database) -> None:
+        before = await fleet.node_named(db, name)
+        if before.is_here(3 * settings.heartbeat):
+            click.echo(f"node {name} is awake, seen {duration(before.unseen_for or timedelta(0))} ago")
+            return
+        _tell_calls(name, await power.call(db, name, settings))
+        if wait:
+            node = await power.seen(db, before, within=timeout or power.patience(before, settings))
+            took = "" if node.last_latency is None else f", {duration(node.last_latency)} after the call"
+            click.echo(f"node {name} is awake{took}")
+        else:
+            click.echo(f"  `accsd nodes show {name}` says when it is seen")
 
-    result = with_database(ctx, work)
-    if not result:
-        raise Unavailable(f"node {name} was not woken by {result.method}: {result.error}", hint=_after(result, name))
-    said = f" ({result.output})" if result.output else ""
-    click.echo(f"node {name} called by {result.method}{said}; `accsd nodes show {name}` says when it is seen")
-
-
-async def _wake(db: Database, view: NodeView, settings: Wake) -> WakeResult:
-    """On record like every other try, so that a builder does not make the same one a moment later."""
-    node = Node.model_validate({field: getattr(view, field) for field in _OF_THE_NODE})
-    try_id = uuid4()
-    await claim_wake(db, node.name, try_id, retry=timedelta(0))
-    try:
-        result = await provider_for(node, settings).wake(node)
-    except WakeFailed as failure:
-        assert node.wake_method is not None, "looked at before"
-        result = WakeResult(False, node.wake_method, timedelta(0), error=failure.message)
-    await record_wake(db, node.name, try_id, ok=result.ok, job_id=None, message="", data={})
-    return result
+    with_database(ctx, work)
 
 
-_OF_THE_NODE = ("name", "labels", "last_seen", "awake_state", "wake_method", "mac", "provider_ref", "script")
+def _tell_calls(name: str, results: list[WakeResult]) -> None:
+    """Each of them; the last one got through, or none has and that is an error."""
+    for result in results:
+        said = f" ({result.output})" if result.output else ""
+        if result.ok:
+            click.echo(f"node {name} called by {result.method}{said}")
+        else:
+            click.echo(f"node {name} was not woken by {result.method}: {result.error}{said}", err=True)
+    if not results:
+        click.echo(f"node {name} is being called by somebody else at this moment")
+    elif not results[-1].ok:
+        raise Unavailable(f"node {name} was not woken", hint=f"`accsd doctor --node {name}` looks for the cause")
 
 
-def _after(result: WakeResult, name: str) -> str:
-    said = f"it said: {result.output}; " if result.output else ""
-    return f"{said}`accsd nodes show {name}` has its settings, `accsd doctor` looks at the routes"
+@nodes.command("sleep")
+@click.argument("name")
+@_wait_option
+@click.option("--timeout", type=moments.LENGTH, default=power.GOES_WITHIN, metavar="TIME", help="With --wait: 90 s.")
+@click.pass_context
+def sleep_command(ctx: click.Context, name: str, wait: bool, timeout: timedelta) -> None:
+    """Ask a machine to sleep now. It stays awake while it has work, is needed soon, or somebody objects, and says so.
+
+    \b
+    accsd nodes sleep render-3
+    accsd nodes sleep render-3 --wait
+    """
+    settings = settings_of(ctx)
+
+    async def work(db: Database) -> None:
+        before = await fleet.node_named(db, name)
+        if before.whereabouts(settings.lease) == "asleep":
+            click.echo(f"node {name} is asleep already, {since(before.power_since) if before.power_since else ''}")
+            return
+        power.check_awake(before, settings)
+        click.echo(f"node {name}: {await power.ask_to_sleep(db, name)}")
+        if wait:
+            node = await power.asleep(db, name, within=timeout)
+            click.echo(f"node {name} is asleep" + (f": {node.last_said}" if node.last_said else ""))
+
+    with_database(ctx, work)
 
 
 def _row(node: NodeView, silent: timedelta) -> dict[str, Any]:
-    return {"name": node.name, "state": node.state(silent), **asdict(node)}
+    return {"name": node.name, "state": node.state(silent), "since": node.since(silent), **asdict(node)}
 
 
-def _for_eyes(node: NodeView) -> dict[str, Any]:
+def _known(node: NodeView, silent: timedelta) -> dict[str, Any]:
+    """All of it for eyes, in words where there are some, and without what is not known."""
+    raw = {"mac": node.mac, "provider_ref": node.provider_ref, "script": node.script}
+    words = {
+        "labels": ", ".join(f"{label}={_plain(value)}" for label, value in node.labels.items()),
+        "last_seen": node.last_seen,
+        "wake_method": node.wake_method,
+        **raw,
+        "usual_latency": node.latency,
+        "networks": ", ".join(node.networks),
+    }
+    known = {"name": node.name, **_for_eyes(node, silent), **words}
+    return {key: value for key, value in known.items() if value not in (None, "")}
+
+
+def _for_eyes(node: NodeView, silent: timedelta) -> dict[str, Any]:
     return {
+        "state": node.state(silent),
+        "since": node.since(silent),
         "services": ", ".join(
             f"{service} {node.live.get(service, 0)}/{slots}" for service, slots in node.slots.items()
         ),
-        "labels": ", ".join(f"{label}={_plain(value)}" for label, value in node.labels.items()),
-        "wake": _how_woken(node),
+        "last_wake": _last_wake(node),
+        "because": _because(node),
     }
 
 
@@ -166,14 +208,25 @@ def _plain(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _how_woken(node: NodeView) -> str:
-    if node.tried_at is None or (node.last_seen is not None and node.tried_at <= node.last_seen):
-        return node.wake_method or ""
-    how = {True: "sent", False: "failed", None: "under way"}[node.tried_ok]
-    return f"{node.wake_method} ({how} {since(node.tried_at)})"
+def _last_wake(node: NodeView) -> str:
+    if node.tried_at is None:
+        return f"never ({node.wake_method})" if node.wake_method else ""
+    when = since(node.tried_at)
+    if node.tries:
+        how = {True: "sent", False: "failed", None: "under way"}[node.tried_ok]
+        return f"{node.method} {when}, {how}" + (f", call {node.tries}" if node.tries > 1 else "")
+    took = f", took {duration(node.last_latency)}" if node.last_latency else ""
+    return f"{node.brought_by} {when}{took}" if node.brought_by else f"{node.method} {when}, in vain"
 
 
-def _drained(node: NodeView) -> str:
-    by: Mapping[str, str | None] = {"by": node.drained_by, "because": node.drained_because}
-    words = [f"{word} {value}" for word, value in by.items() if value]
-    return " ".join([since(node.drained_at) if node.drained_at else "", *words])
+def _because(node: NodeView) -> str:
+    """Why it is awake, or is not; where nobody has said, what happened last."""
+    if node.drained_at is not None:
+        return f"drained {_drained(node)}"
+    if node.because is None and node.power == "ready":
+        return "it is at work" if node.live else ""
+    return node.because or node.last_said or ""
+
+
+def _drained(node: NodeView) -> Paused:
+    return Paused(sum(node.live.values()), node.drained_at, node.drained_by, node.drained_because)

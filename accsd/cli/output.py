@@ -27,6 +27,12 @@ _STYLES: Final[Mapping[str, str]] = {
     "skipped": "bright_black",
     "awake": "green",
     "sleep": "blue",
+    "asleep": "blue",
+    "waking": "cyan",
+    "booting": "cyan",
+    "failed": "red",
+    "away": "red",
+    "drained": "yellow",
 }
 
 
@@ -126,10 +132,11 @@ def _table(rows: Sequence[Row], columns: Mapping[str, str], empty: str) -> None:
     widths = [max(len(line[column]) for line in cells) for column in range(len(columns))]
     for number, line in enumerate(cells):
         padded = [f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)]
-        click.echo("  ".join(padded if number == 0 else [_coloured(cell) for cell in padded]).rstrip())
+        click.echo("  ".join(padded if number == 0 else [coloured(cell) for cell in padded]).rstrip())
 
 
-def _coloured(cell: str) -> str:
+def coloured(cell: str) -> str:
+    """A cell of a table; a state has its colour."""
     word = cell.strip()
     return cell.replace(word, styled(word), 1) if word in _STYLES else cell
 

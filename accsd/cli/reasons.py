@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
+from accsd.cli.awaited import how_called
 from accsd.cli.identifiers import short
 from accsd.cli.meanings import meaning_of
 from accsd.cli.output import duration
@@ -78,7 +79,7 @@ def _service_paused(it: _About) -> Reason:
 
 def _workflow_paused(it: _About) -> Reason:
     name = it.detail["name"]
-    return Reason(f'workflow "{name}" is paused{_because(it.detail)}', f"SELECT accs.resume('workflow', '{name}')")
+    return Reason(f'workflow "{name}" is paused{_because(it.detail)}', f"`accsd workflows resume {name}`")
 
 
 def _backoff(it: _About) -> Reason:
@@ -150,12 +151,12 @@ def _node_drained(it: _About) -> Reason:
 
 
 def _node_asleep(it: _About) -> Reason:
-    return Reason(f"node {it.detail['node']} is asleep{_wake_try(it.detail)}", _wake(it.detail))
+    return Reason(f"node {it.detail['node']} is asleep{how_called(it.detail)}", _wake(it.detail))
 
 
 def _node_away(it: _About) -> Reason:
     seen = "has never been seen" if it.found.since is None else f"was last seen {duration(it.waited)} ago"
-    return Reason(f"node {it.detail['node']} {seen}{_wake_try(it.detail)}", _wake(it.detail))
+    return Reason(f"node {it.detail['node']} {seen}{how_called(it.detail)}", _wake(it.detail))
 
 
 def _node_full(it: _About) -> Reason:
@@ -250,14 +251,6 @@ def _holders(tasks: Sequence[Detail]) -> str:
         return ""
     more = " …" if len(jobs) > _HOLDERS_SHOWN else ""
     return f", by job {', '.join(jobs[:_HOLDERS_SHOWN])}{more}"
-
-
-def _wake_try(detail: Detail) -> str:
-    if "tried_at" not in detail:
-        return "" if detail.get("wake_method") else ", and has no wake_method"
-    ok = detail.get("tried_ok")
-    how = "is under way" if ok is None else "was sent" if ok else "failed"
-    return f"; the last of {detail['tries']} tries to wake it ({detail.get('wake_method')}) {how}"
 
 
 def _wake(detail: Detail) -> str:

@@ -4,10 +4,10 @@ from dataclasses import asdict
 
 import click
 
-from accsd.cli.operator import operator
-from accsd.cli.output import output_option, show, since
+from accsd.cli.output import output_option, show
+from accsd.cli.pausing import Paused, Subject, pause_one, reason_option, resume_one
 from accsd.cli.session import with_database
-from accsd.db import Pausable, Verdict, fleet, pause, resume
+from accsd.db import Pausable, fleet
 from accsd.db.fleet import ServiceView
 from accsd.db.pool import Database
 
@@ -45,22 +45,11 @@ def services(ctx: click.Context, output: str) -> None:
 
 @services.command("pause")
 @click.argument("name")
-@click.option("--reason", help="Why, for those who wonder.")
+@reason_option
 @click.pass_context
 def pause_command(ctx: click.Context, name: str, reason: str | None) -> None:
     """Let nobody begin a task of a service. What runs goes on."""
-
-    async def work(db: Database) -> tuple[Verdict, ServiceView]:
-        await fleet.service_named(db, name)
-        verdict = await pause(db, Pausable.SERVICE, name, reason=reason, by=operator())
-        return verdict, await fleet.service_named(db, name)
-
-    verdict, service = with_database(ctx, work)
-    if verdict is Verdict.REPEATED:
-        click.echo(f"service {name} was {state_of(service)} already")
-    else:
-        go_on = f"{service.live} tasks go on to their end" if service.live else "nothing of it runs"
-        click.echo(f"service {name} is paused: {go_on}. `accsd services resume {name}` lets it go on")
+    pause_one(ctx, _SUBJECT, name, reason)
 
 
 @services.command("resume")
@@ -68,21 +57,24 @@ def pause_command(ctx: click.Context, name: str, reason: str | None) -> None:
 @click.pass_context
 def resume_command(ctx: click.Context, name: str) -> None:
     """Let the tasks of a service begin again."""
+    resume_one(ctx, _SUBJECT, name)
 
-    async def work(db: Database) -> Verdict:
-        await fleet.service_named(db, name)
-        return await resume(db, Pausable.SERVICE, name)
 
-    verdict = with_database(ctx, work)
-    click.echo(f"service {name} goes on" if verdict is Verdict.ACCEPTED else f"service {name} was not paused")
+async def _look(db: Database, name: str) -> Paused:
+    return _paused(await fleet.service_named(db, name))
+
+
+_SUBJECT = Subject(Pausable.SERVICE, _look)
+
+
+def _paused(service: ServiceView) -> Paused:
+    return Paused(service.live, service.paused_at, service.paused_by, service.paused_because)
 
 
 def state_of(service: ServiceView) -> str:
     if service.paused_at is None:
         return "" if service.nodes else "no node offers it"
-    by = f" by {service.paused_by}" if service.paused_by else ""
-    why = f": {service.paused_because}" if service.paused_because else ""
-    return f"paused {since(service.paused_at)}{by}{why}"
+    return f"paused {_paused(service)}"
 
 
 def _for_eyes(service: ServiceView) -> dict[str, object]:

@@ -32,7 +32,15 @@ from accsd.errors import DatabaseUnavailable
 _EVERY_SEC: Final = 1.0
 _TASKS: Final = 15
 _FAILURES: Final = 5
-_STATES: Final = {"awake": "green", "drained": "yellow", "asleep": "blue", "away": "red"}
+_STATES: Final = {
+    "awake": "green",
+    "drained": "yellow",
+    "asleep": "blue",
+    "waking": "cyan",
+    "booting": "cyan",
+    "failed": "red",
+    "away": "red",
+}
 
 
 @dataclass(frozen=True, slots=True)

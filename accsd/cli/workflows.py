@@ -1,4 +1,4 @@
-"""`accsd workflows`: brought in from files, checked, listed, shown, compared."""
+"""`accsd workflows`: brought in from files, checked, listed, shown, compared, paused and resumed."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -12,8 +12,10 @@ from accsd.cli import workflow_files
 from accsd.cli.drawing import aligned, draw
 from accsd.cli.operator import operator
 from accsd.cli.output import FORMATS, duration, is_terminal, output_option, show, since, styled
+from accsd.cli.pausing import Paused, Subject, pause_one, reason_option, resume_one
 from accsd.cli.session import settings_of, with_database
 from accsd.cli.workflow_files import Document, canonical_yaml
+from accsd.db import Pausable
 from accsd.db import workflows as stored
 from accsd.db.pool import Database
 from accsd.db.workflows import Applied, Change, StoredWorkflow
@@ -26,7 +28,7 @@ _files = click.argument("files", nargs=-1, required=True, metavar="FILE…")
 
 @click.group()
 def workflows() -> None:
-    """Apply, check, list, show and compare workflows.
+    """Apply, check, list, show, compare, pause and resume workflows.
 
     \b
     A file is YAML or JSON:
@@ -171,8 +173,9 @@ def list_command(ctx: click.Context, every_version: bool, output: str) -> None:
     """
     rows = with_database(ctx, lambda db: stored.workflows(db, every_version=every_version))
     columns = {"name": "name", "version": "version", "steps": "steps", "is_active": "active", "updated_at": "updated"}
+    columns |= {"created_by": "by"} | ({"paused_at": "paused"} if any(row.paused_at for row in rows) else {})
     empty = "no workflows yet: `accsd workflows apply FILE` brings one in"
-    show([asdict(row) for row in rows], columns | {"created_by": "by"}, output, name="name", empty=empty)
+    show([asdict(row) for row in rows], columns, output, name="name", empty=empty)
 
 
 @workflows.command("show")
@@ -226,6 +229,36 @@ def _needs(step: WorkflowStep) -> str:
 
 def _plain(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@workflows.command("pause")
+@click.argument("name")
+@reason_option
+@click.pass_context
+def pause_command(ctx: click.Context, name: str, reason: str | None) -> None:
+    """Let nobody begin a task of a workflow, whichever its version. What runs goes on.
+
+    \b
+    Example: accsd workflows pause media --reason "the new codec is broken"
+    """
+    pause_one(ctx, _SUBJECT, name, reason)
+
+
+@workflows.command("resume")
+@click.argument("name")
+@click.pass_context
+def resume_command(ctx: click.Context, name: str) -> None:
+    """Let the tasks of a workflow begin again."""
+    resume_one(ctx, _SUBJECT, name)
+
+
+async def _look(db: Database, name: str) -> Paused:
+    await stored.workflow_named(db, name)
+    found = await stored.pause_of(db, name)
+    return Paused(found.live, found.since, found.by, found.reason)
+
+
+_SUBJECT = Subject(Pausable.WORKFLOW, _look)
 
 
 @workflows.command("diff")

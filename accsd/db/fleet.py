@@ -12,13 +12,18 @@ from accsd.validation import did_you_mean
 _NODES: Final = """
     SELECT n.name, n.labels, n.last_seen, n.awake_state, n.wake_method, n.mac, n.provider_ref, n.script,
            n.max_concurrency AS slots, accs.clock() - n.last_seen AS unseen_for, coalesce(l.live, '{}') AS live,
-           p.since AS drained_at, p.reason AS drained_because, p.by AS drained_by, t.tried_at, t.ok AS tried_ok, t.tries
+           p.since AS drained_at, p.reason AS drained_because, p.by AS drained_by,
+           coalesce(w.state, 'unknown') AS power, w.since AS power_since, w.because, w.method, w.tried_at,
+           w.ok AS tried_ok, w.error AS tried_error, coalesce(w.tries, 0) AS tries, w.brought_by, w.latency,
+           w.last_latency,
+           coalesce(w.networks, '{}')::text[] AS networks,
+           (SELECT h.message FROM accs.node_history h WHERE h.node = n.name ORDER BY h.id DESC LIMIT 1) AS last_said
       FROM public.nodes n
       LEFT JOIN (SELECT c.node, jsonb_object_agg(c.service, c.tasks) AS live
                    FROM (SELECT node, service, count(*) AS tasks FROM accs.live GROUP BY node, service) c
                   GROUP BY c.node) l ON l.node = n.name
       LEFT JOIN accs.pauses p ON p.kind = 'node' AND p.name = n.name
-      LEFT JOIN accs.wake_tries t ON t.node = n.name
+      LEFT JOIN accs.power w ON w.node = n.name
      WHERE $1::text IS NULL OR n.name = $1 ORDER BY n.name"""
 _SERVICES: Final = """
     WITH offered AS (
@@ -39,8 +44,14 @@ _SERVICES: Final = """
      ORDER BY k.service"""
 
 
+_AWAY: Final = ("waking", "booting", "failed")  # states of power that say more than that it is not there
+
+
 @dataclass(frozen=True, slots=True)
 class NodeView:
+    """`method` and `tried_` are of the last call; `tries` those since it was last seen; `brought_by` is the method that
+    brought it the last time; `latency` is how long it usually takes from a call until it is seen."""
+
     name: str
     labels: dict[str, Any]
     last_seen: datetime | None
@@ -55,17 +66,55 @@ class NodeView:
     drained_at: datetime | None
     drained_because: str | None
     drained_by: str | None
+    power: str
+    power_since: datetime | None
+    because: str | None
+    method: str | None
     tried_at: datetime | None
     tried_ok: bool | None
-    tries: int | None
+    tried_error: str | None
+    tries: int
+    brought_by: str | None
+    latency: timedelta | None
+    last_latency: timedelta | None
+    networks: list[str]
+    last_said: str | None
 
     def state(self, silent: timedelta) -> str:
-        """As a claim would find it: awake, drained, asleep, or away for longer than a lease."""
-        if self.drained_at is not None:
-            return "drained"
+        """As a claim would find it: drained, or its whereabouts."""
+        return self.whereabouts(silent) if self.drained_at is None else "drained"
+
+    def whereabouts(self, silent: timedelta) -> str:
+        """Awake, asleep, waking, booting, failed; or away: its agent has stopped, or is silent for so long."""
+        if self.power in _AWAY:
+            return self.power
         if self.awake_state == "sleep":
             return "asleep"
-        return "away" if self.unseen_for is None or self.unseen_for >= silent else "awake"
+        is_heard = self.unseen_for is not None and self.unseen_for < silent
+        return "awake" if is_heard and self.awake_state == "awake" else "away"
+
+    def is_here(self, silent: timedelta) -> bool:
+        return self.whereabouts(silent) == "awake"
+
+    def since(self, silent: timedelta) -> datetime | None:
+        """When that began; None: nobody knows, it was never seen."""
+        match self.state(silent):
+            case "drained":
+                return self.drained_at
+            case "away":
+                return self.last_seen
+            case _:
+                return self.power_since
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvent:
+    """Something that happened to a node."""
+
+    ts: datetime
+    state: str
+    message: str
+    data: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +172,17 @@ async def node_named(db: Database, name: str) -> NodeView:
         known = [node.name for node in await nodes(db)]
         raise NotFound(f'there is no node "{name}"{did_you_mean(name, known)}', hint="`accsd nodes` lists them")
     return NodeView(**dict(row))
+
+
+async def node_history(db: Database, name: str, *, limit: int) -> list[NodeEvent]:
+    """The last things that happened to it, the oldest of them first."""
+    rows = await db.fetch(
+        "SELECT ts, state, message, data FROM accs.node_history WHERE node = $1 ORDER BY id DESC LIMIT $2",
+        name,
+        limit,
+        repeatable=True,
+    )
+    return [NodeEvent(**dict(row)) for row in reversed(rows)]
 
 
 async def services(db: Database) -> list[ServiceView]:

@@ -1,6 +1,6 @@
 """Nodes register and are paused or drained; services and workflows are paused."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -25,10 +25,11 @@ async def upsert_heartbeat(
     mac: str | None = None,
     provider_ref: str | None = None,
     script: str | None = None,
+    networks: Sequence[str] | None = None,
 ) -> Node:
     """Registers a node, or says anew that it is there and what it offers. None leaves a value as it is."""
     row = await db.fetchrow(
-        "SELECT * FROM accs.register_node($1, $2, $3, $4, $5, $6, $7)",
+        "SELECT * FROM accs.register_node($1, $2, $3, $4, $5, $6, $7, $8::text[]::cidr[])",
         name,
         labels,
         max_concurrency,
@@ -36,15 +37,32 @@ async def upsert_heartbeat(
         mac,
         provider_ref,
         script,
+        networks,
         repeatable=True,
     )
     assert row is not None, "register_node returns the node"
     return Node.model_validate(dict(row))
 
 
-async def node_leaves(db: Database, name: str, awake_state: AwakeState = AwakeState.UNKNOWN) -> Verdict:
-    """An orderly goodbye: UNKNOWN when the daemon stops, SLEEP when the machine goes to sleep."""
-    return Verdict(await db.fetchval("SELECT accs.node_leaves($1, $2)", name, awake_state, repeatable=True))
+async def node_leaves(
+    db: Database,
+    name: str,
+    awake_state: AwakeState = AwakeState.UNKNOWN,
+    *,
+    because: str | None = None,
+    counting_on: Sequence[str] = (),
+) -> Verdict:
+    """An orderly goodbye: UNKNOWN when the daemon stops, SLEEP when the machine goes to sleep. The latter is refused to
+    whoever holds a lease, or counts on somebody who is not awake any more."""
+    answer = await db.fetchval(
+        "SELECT accs.node_leaves($1, $2, $3, $4)", name, awake_state, because, list(counting_on), repeatable=True
+    )
+    return Verdict(answer)
+
+
+async def note_awake(db: Database, name: str, because: str) -> Verdict:
+    """Why a node stays awake, as its agent sees it."""
+    return Verdict(await db.fetchval("SELECT accs.note_awake($1, $2)", name, because, repeatable=True))
 
 
 async def pause(

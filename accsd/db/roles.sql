@@ -34,7 +34,8 @@ BEGIN
   -- what an agent may call
   FOREACH v_verb IN ARRAY ARRAY['register_node', 'claim_tasks', 'adopt_tasks', 'start_tasks', 'heartbeat', 'report_progress', 'finish_tasks',
                                 'release_tasks', 'skip_tasks', 'record_artifact', 'append_events', 'select_runnable',
-                                'append_task_events', 'task_inputs', 'node_leaves', 'agent_outlook'] LOOP
+                                'append_task_events', 'task_inputs', 'node_leaves', 'agent_outlook',
+                                'wake_demand', 'wake_nodes', 'note_awake', 'take_orders', 'answer_order'] LOOP
     EXECUTE format('GRANT EXECUTE ON FUNCTION accs.%I TO accs_agent', v_verb);
   END LOOP;
 
@@ -49,7 +50,7 @@ BEGIN
   -- the control host
   FOREACH v_verb IN ARRAY ARRAY['instantiate_due_jobs', 'reclaim_tasks', 'close_jobs', 'skip_tasks', 'recheck_holds', 'ensure_event_partitions', 'register_node',
                                 'node_leaves', 'builder_outlook', 'repair',
-                                'wake_demand', 'wake_nodes', 'claim_wake', 'record_wake'] LOOP
+                                'wake_demand', 'wake_nodes', 'claim_wake', 'record_wake', 'note_not_woken', 'ask_node'] LOOP
     EXECUTE format('GRANT EXECUTE ON FUNCTION accs.%I TO accs_scheduler', v_verb);
   END LOOP;
   GRANT INSERT, UPDATE (name, version, is_active, steps) ON public.workflows TO accs_scheduler;

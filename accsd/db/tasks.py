@@ -76,13 +76,15 @@ async def next_ordered_task(db: Database, service: str, *, node: str | None = No
 
 
 async def claim_tasks(
-    db: Database, service: str, *, owner: str, node: str, limit: int, lease: timedelta
+    db: Database, service: str, *, owner: str, node: str, limit: int, lease: timedelta, start: bool = False
 ) -> list[ClaimedTask]:
-    """Up to `limit` tasks in the global order, within the node's capacity.
+    """Up to `limit` tasks in the global order, within the node's capacity; with `start` they are running already.
 
     Not repeatable: after an error ask `adopt_tasks` what was claimed before the answer was lost.
     """
-    rows = await db.fetch("SELECT * FROM accs.claim_tasks($1, $2, $3, $4, $5)", service, owner, node, limit, lease)
+    rows = await db.fetch(
+        "SELECT * FROM accs.claim_tasks($1, $2, $3, $4, $5, $6)", service, owner, node, limit, lease, start
+    )
     return [_claimed(row) for row in rows]
 
 

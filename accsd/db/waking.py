@@ -1,8 +1,8 @@
-"""What wants nodes, which nodes there are, and each try to wake one (A13, tick 2)."""
+"""What wants nodes, which nodes there are, and each call to wake one (A13, tick 2)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -11,15 +11,26 @@ from accsd.db.pool import Database, Record
 from accsd.jsonsafe import sanitise
 from accsd.log import redact
 from accsd.model import AwakeState, Node
-from accsd.planning.waking import Demand, NodeState, Try
+from accsd.planning.calling import Calls
+from accsd.planning.waking import Demand, NodeState
 
 
 @dataclass(frozen=True, slots=True)
 class FleetNode:
-    """A node, and what decides about waking it."""
+    """A node, and what decides about waking it. `networks` are the segments that it is in, `relays` its neighbours who
+    are awake; `last_try` is the last call, which whoever makes the next one must have known of; `brought_by` the method
+    that brought it when it came last."""
 
     node: Node
     state: NodeState
+    power: str
+    because: str | None
+    last_try: UUID | None
+    tried_at: datetime | None
+    error: str | None  # why the last call did not get through
+    brought_by: str | None
+    networks: tuple[str, ...]
+    relays: tuple[str, ...]
 
 
 async def wake_demand(db: Database, ahead: timedelta) -> list[Demand]:
@@ -28,21 +39,39 @@ async def wake_demand(db: Database, ahead: timedelta) -> list[Demand]:
     return [Demand(**dict(row)) for row in rows]
 
 
-async def wake_nodes(db: Database) -> list[FleetNode]:
-    rows = await db.fetch("SELECT * FROM accs.wake_nodes()", repeatable=True)
+async def wake_nodes(db: Database, *, silent: timedelta) -> list[FleetNode]:
+    """`silent`: how long a node may be unseen before it counts as away. The methods of the states are still empty:
+    they depend on who calls."""
+    rows = await db.fetch("SELECT * FROM accs.wake_nodes($1)", silent, repeatable=True)
     return [_read(row) for row in rows]
 
 
-async def claim_wake(db: Database, node: str, try_id: UUID, *, retry: timedelta) -> bool:
-    """Whether this try is the caller's: a node is tried once in `retry`, by one builder."""
-    answer = await db.fetchval("SELECT accs.claim_wake($1, $2, $3)", node, try_id, retry, repeatable=True)
+async def look(db: Database, ahead: timedelta, *, silent: timedelta) -> tuple[list[Demand], list[FleetNode]]:
+    """Both as of one moment: a task that is claimed in between would want a node, and fill the one that has it."""
+    async with db.acquire() as connection, connection.transaction(isolation="repeatable_read", readonly=True):
+        at_once = Database.over(connection)
+        return await wake_demand(at_once, ahead), await wake_nodes(at_once, silent=silent)
+
+
+async def claim_wake(db: Database, known: FleetNode, try_id: UUID, *, method: str, after: UUID | None) -> bool:
+    """Whether this call is the caller's: nobody has made one, and the node was not seen, since he looked."""
+    answer = await db.fetchval(
+        "SELECT accs.claim_wake($1, $2, $3, $4, $5)",
+        known.node.name,
+        try_id,
+        method,
+        after,
+        known.node.last_seen,
+        repeatable=True,
+    )
     return Verdict(answer) is not Verdict.REFUSED
 
 
 async def record_wake(
     db: Database, node: str, try_id: UUID, *, ok: bool, job_id: UUID | None, message: str, data: Mapping[str, Any]
 ) -> None:
-    """How the try ended, as an event of the job that wanted the node (None: a person did); without secrets."""
+    """How the call went, for the node's history and as an event of the job that wanted the node (None: a person did);
+    without secrets."""
     await db.fetch(
         "SELECT accs.record_wake($1, $2, $3, $4, $5, $6)",
         node,
@@ -55,9 +84,31 @@ async def record_wake(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class NotWoken:
+    """Why a node is not woken; `failed`: its circuit breaker is open."""
+
+    known: FleetNode
+    because: str
+    failed: bool
+
+
+async def note_not_woken(db: Database, notes: Sequence[NotWoken], *, silent: timedelta) -> None:
+    """A node that was called or seen since is left as it is."""
+    await db.fetch(
+        "SELECT accs.note_not_woken($1, $2, $3, $4, $5)",
+        [note.known.node.name for note in notes],
+        [note.known.last_try for note in notes],
+        [note.failed for note in notes],
+        [sanitise(note.because, scrub=redact) for note in notes],
+        silent,
+        repeatable=True,
+    )
+
+
 def _read(row: Record) -> FleetNode:
     node = Node.model_validate(dict(row))
-    tried = None if row["tried_ago"] is None else Try(row["tried_ago"], row["tried_ok"], row["tries"])
+    calls = Calls(row["tries"], row["tried_ago"], row["ok"]) if row["tries"] else None
     state = NodeState(
         name=node.name,
         labels=node.labels,
@@ -65,8 +116,19 @@ def _read(row: Record) -> FleetNode:
         live=row["live"],
         says_asleep=node.awake_state is AwakeState.SLEEP,
         unseen_for=row["unseen_for"],
-        can_be_woken=node.wake_method is not None,
         is_drained=row["is_drained"],
-        tried=tried,
+        latency=row["latency"],
+        calls=calls,
     )
-    return FleetNode(node, state)
+    return FleetNode(
+        node,
+        state,
+        power=row["power"],
+        because=row["because"],
+        last_try=row["try_id"],
+        tried_at=row["tried_at"],
+        error=row["error"],
+        brought_by=row["brought_by"],
+        networks=tuple(str(network) for network in row["networks"]),
+        relays=tuple(row["relays"]),
+    )

@@ -43,13 +43,27 @@ class WorkflowRow:
     updated_at: datetime
     created_by: str | None
     id: UUID
+    paused_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowPause:
+    """`since` is None while it is not paused; `live` are its tasks that run, of all versions."""
+
+    live: int
+    since: datetime | None
+    reason: str | None
+    by: str | None
 
 
 async def workflows(db: Database, *, every_version: bool = False) -> list[WorkflowRow]:
     """By name; the newest version of each unless all are asked for."""
     rows = await db.fetch(
-        f"""SELECT {"" if every_version else "DISTINCT ON (name)"} name, version, jsonb_array_length(steps) AS steps,
-                   is_active, updated_at, created_by, id FROM public.workflows ORDER BY name, version DESC""",
+        f"""SELECT {"" if every_version else "DISTINCT ON (w.name)"} w.name, w.version,
+                   jsonb_array_length(w.steps) AS steps, w.is_active, w.updated_at, w.created_by, w.id,
+                   p.since AS paused_at
+              FROM public.workflows w LEFT JOIN accs.pauses p ON p.kind = 'workflow' AND p.name = w.name
+             ORDER BY w.name, w.version DESC""",
         repeatable=True,
     )
     return [WorkflowRow(**row) for row in rows]
@@ -73,6 +87,18 @@ async def workflow_named(db: Database, name: str, version: int | None = None) ->
     if found is None:
         raise await no_such_workflow(db, name, version)
     return found
+
+
+async def pause_of(db: Database, name: str) -> WorkflowPause:
+    row = await db.fetchrow(
+        """SELECT (SELECT count(*) FROM accs.live l JOIN public.jobs j ON j.id = l.job_id
+                     JOIN public.workflows w ON w.id = j.workflow_id WHERE w.name = $1) AS live, p.since, p.reason, p.by
+             FROM (SELECT) one LEFT JOIN accs.pauses p ON p.kind = 'workflow' AND p.name = $1""",
+        name,
+        repeatable=True,
+    )
+    assert row is not None, "one row, whether it is paused or not"
+    return WorkflowPause(**dict(row))
 
 
 async def no_such_workflow(db: Database, name: str, version: int | None = None) -> NotFound:

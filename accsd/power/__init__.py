@@ -1,35 +1,77 @@
-"""Waking nodes (A18): one protocol, three kinds. `provider_for` chooses by what a node says of itself."""
+"""Waking nodes (A18): one protocol, and one kind of provider for each method. `methods_of` says which a node has, by
+what it says of itself; `provider_for` makes one."""
 
-from typing import assert_never
+from collections.abc import Collection
+from typing import Final, assert_never
 
 from accsd.model import Node, WakeMethod
 from accsd.power.base import WakeFailed, WakeProvider, WakeResult
 from accsd.power.provider import ProviderAPI
+from accsd.power.relay import RELAY, Relay
 from accsd.power.script import ShellScript
-from accsd.power.wol import WakeOnLAN
+from accsd.power.wol import WakeOnLAN, networks
 from accsd.settings import Wake
 
-__all__ = ["ProviderAPI", "ShellScript", "WakeFailed", "WakeOnLAN", "WakeProvider", "WakeResult", "provider_for"]
+__all__ = [
+    "RELAY",
+    "ProviderAPI",
+    "Relay",
+    "ShellScript",
+    "WakeFailed",
+    "WakeOnLAN",
+    "WakeProvider",
+    "WakeResult",
+    "methods_of",
+    "networks",
+    "provider_for",
+    "shares_network",
+]
+
+_FIELDS: Final = {WakeMethod.WOL: "mac", WakeMethod.PROVIDER: "provider_ref", WakeMethod.SCRIPT: "script"}
 
 
-def provider_for(node: Node, settings: Wake) -> WakeProvider:
-    """Raises WakeFailed where the node does not say enough."""
-    match node.wake_method:
+def methods_of(
+    node: Node, *, has_relay: bool = False, is_near: bool = True, brought_by: str | None = None
+) -> tuple[str, ...]:
+    """By which it can be woken, the best first: what brought it the last time, what it wishes, what else its fields
+    allow. A neighbour stands behind this machine's own packet; before it, unless we are near, in a network of the
+    node's."""
+    if node.wake_method is None:
+        return ()
+    methods: list[str] = []
+    for method in (node.wake_method, *(other for other in _FIELDS if other is not node.wake_method)):
+        if method is not node.wake_method and not getattr(node, _FIELDS[method]):
+            continue
+        relayed = [RELAY] if method is WakeMethod.WOL and has_relay and node.mac else []
+        methods += [method.value, *relayed] if is_near else [*relayed, method.value]
+    methods.sort(key=lambda method: method != brought_by)
+    return tuple(methods)
+
+
+def shares_network(others: Collection[str]) -> bool:
+    """Whether this machine is in one of these networks; unknown ones count as near."""
+    return not others or not set(others).isdisjoint(networks())
+
+
+def provider_for(node: Node, settings: Wake, method: WakeMethod | None = None) -> WakeProvider:
+    """By default for the method that the node wishes. Raises WakeFailed where the node does not say enough."""
+    method = method or node.wake_method
+    match method:
         case WakeMethod.WOL:
             also = [str(address) for address in settings.broadcast]
-            return WakeOnLAN(_given(node, "mac"), settings.interface, also=also, port=settings.port)
+            return WakeOnLAN(_given(node, method), settings.interface, also=also, port=settings.port)
         case WakeMethod.PROVIDER:
-            return ProviderAPI(_given(node, "provider_ref"), settings.providers)
+            return ProviderAPI(_given(node, method), settings.providers)
         case WakeMethod.SCRIPT:
-            return ShellScript(_given(node, "script"), folder=settings.script_dir, within=settings.script_timeout)
+            return ShellScript(_given(node, method), folder=settings.script_dir, within=settings.script_timeout)
         case None:
             raise WakeFailed(f"node {node.name} has no wake_method")
         case _:
-            assert_never(node.wake_method)
+            assert_never(method)
 
 
-def _given(node: Node, field: str) -> str:
-    value: str | None = getattr(node, field)
+def _given(node: Node, method: WakeMethod) -> str:
+    value: str | None = getattr(node, _FIELDS[method])
     if not value:
-        raise WakeFailed(f"node {node.name} has wake_method {node.wake_method} and no {field}")
+        raise WakeFailed(f"node {node.name} has wake_method {method} and no {_FIELDS[method]}")
     return value

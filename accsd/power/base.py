@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final, Protocol
 
 from accsd.errors import Unavailable
-from accsd.model import Node, WakeMethod
+from accsd.model import Node
 
 _LONGEST_OUTPUT: Final = 2000
 
@@ -25,7 +25,7 @@ class WakeResult:
     """How a try went; true if the call got through. Whether the machine comes up shows when it is seen again."""
 
     ok: bool
-    method: WakeMethod
+    method: str  # a WakeMethod, or "relay"
     latency: timedelta
     output: str = ""
     error: str | None = None
@@ -40,7 +40,7 @@ class WakeProvider(Protocol):
     async def wake(self, node: Node) -> WakeResult: ...
 
 
-async def outcome(method: WakeMethod, attempt: Awaitable[str]) -> WakeResult:
+async def outcome(method: str, attempt: Awaitable[str]) -> WakeResult:
     """The attempt's end as a result: what it returned is its output, what went wrong is the error."""
     began = time.monotonic()
     try:

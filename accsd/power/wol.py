@@ -5,8 +5,10 @@ import fcntl
 import re
 import socket
 import struct
+from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from ipaddress import IPv4Network
 from typing import Final
 
 import wakeonlan
@@ -16,11 +18,20 @@ from accsd.power.base import WakeFailed, WakeResult, outcome
 
 _MAC: Final = re.compile(r"[0-9A-Fa-f]{2}([:-][0-9A-Fa-f]{2}){5}|[0-9A-Fa-f]{12}")
 _WITHIN_SEC: Final = 5
+_SIOCGIFCONF: Final = 0x8912
 _SIOCGIFFLAGS: Final = 0x8913
+_SIOCGIFADDR: Final = 0x8915
 _SIOCGIFBRDADDR: Final = 0x8919
+_SIOCGIFNETMASK: Final = 0x891B
 _IFF_UP: Final = 0x1
 _IFF_BROADCAST: Final = 0x2
 _LONGEST_NAME: Final = 15
+_IFREQ_SIZE: Final = 16 + max(16, 3 * struct.calcsize("P"))  # a name, and the largest of many things
+_MOST_INTERFACES: Final = 1000
+# Networks inside a machine: others have one of the same address, and no packet gets from one to the other.
+_INSIDE: Final = re.compile(
+    r"(docker|virbr|lxcbr|lxdbr|podman|cni)\d*(-nic)?|docker_gwbridge|br-[0-9a-f]{12}|veth.*|flannel.*"
+)
 
 
 class WakeOnLAN:
@@ -67,16 +78,53 @@ class WakeOnLAN:
 
 def directed_broadcasts(iface: str | None = None) -> list[str]:
     """Of one interface, or of all that are up and know one."""
-    names = [name for _, name in socket.if_nameindex()] if iface is None else [iface]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        names = _interfaces(asking) if iface is None else [iface]
         return [address for name in names for address in _broadcast_of(asking, name)]
 
 
+def networks() -> list[str]:
+    """The segments that this machine is in, as "192.168.7.0/24": a broadcast of it reaches who shares one of them."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        names = [name for name in _interfaces(asking) if not _INSIDE.fullmatch(name)]
+        found = {str(network) for name in names for network in _network_of(asking, name)}
+    return sorted(found)
+
+
+def _interfaces(asking: socket.socket) -> list[str]:
+    """Those with an IPv4 address. Not by if_nameindex: our units of systemd forbid the netlink socket that it needs."""
+    found = array("B", bytes(_IFREQ_SIZE * _MOST_INTERFACES))
+    address, _ = found.buffer_info()
+    length, _ = struct.unpack("iP", fcntl.ioctl(asking, _SIOCGIFCONF, struct.pack("iP", len(found), address)))
+    rows = [found[at : at + _LONGEST_NAME + 1].tobytes() for at in range(0, length, _IFREQ_SIZE)]
+    return list(dict.fromkeys(row.partition(b"\0")[0].decode(errors="replace") for row in rows))
+
+
+def _network_of(asking: socket.socket, name: str) -> Iterator[IPv4Network]:
+    with suppress(OSError):
+        if _can_broadcast(asking, name):
+            address, mask = (_asked(asking, name, what) for what in (_SIOCGIFADDR, _SIOCGIFNETMASK))
+            network = IPv4Network((address, socket.inet_ntoa(mask)), strict=False)
+            if network.prefixlen < 32 and not network.is_link_local:
+                yield network
+
+
 def _broadcast_of(asking: socket.socket, name: str) -> Iterator[str]:
-    request = struct.pack("256s", name.encode()[:_LONGEST_NAME])
     with suppress(OSError):  # it has no IPv4 address, or is not there
-        flags = struct.unpack_from("H", fcntl.ioctl(asking, _SIOCGIFFLAGS, request), 16)[0]
-        if flags & _IFF_UP and flags & _IFF_BROADCAST:
-            address = fcntl.ioctl(asking, _SIOCGIFBRDADDR, request)[20:24]
+        if _can_broadcast(asking, name):
+            address = _asked(asking, name, _SIOCGIFBRDADDR)
             if any(address):
                 yield socket.inet_ntoa(address)
+
+
+def _can_broadcast(asking: socket.socket, name: str) -> bool:
+    flags = struct.unpack_from("H", fcntl.ioctl(asking, _SIOCGIFFLAGS, _request(name)), 16)[0]
+    return bool(flags & _IFF_UP and flags & _IFF_BROADCAST)
+
+
+def _asked(asking: socket.socket, name: str, what: int) -> bytes:
+    return fcntl.ioctl(asking, what, _request(name))[20:24]
+
+
+def _request(name: str) -> bytes:
+    return struct.pack("256s", name.encode()[:_LONGEST_NAME])

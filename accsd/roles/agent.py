@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
+import anyio
+
 from accsd import failpoints
 from accsd.db import ClaimedTask, Fence, adopt_tasks, claim_tasks, release_tasks
 from accsd.errors import AccsdError, DatabaseUnavailable, NotFound, Unavailable
@@ -39,6 +41,7 @@ class Agent:
         wake: Callable[[], None],
         is_registered: Callable[[], bool],
         register: Callable[[], Awaitable[None]],
+        yields: Callable[[], timedelta] = timedelta,  # how long others may claim first
     ) -> None:
         self._served: Served = served
         self._bench: Workbench = bench
@@ -46,6 +49,8 @@ class Agent:
         self._is_registered: Callable[[], bool] = is_registered
         self._wake: Callable[[], None] = wake
         self._register: Callable[[], Awaitable[None]] = register
+        self._yields: Callable[[], timedelta] = yields
+        self._is_called: bool = False
         self._log = get_logger(role=f"agent:{served.service}", service=served.service)
         self._is_settled: bool = False
         self._settle_again_at: float | None = None  # monotonic
@@ -60,8 +65,16 @@ class Agent:
         self._served = served
         self._wake()
 
+    def hear(self) -> None:
+        """All nodes were told that there is work: at the next pass those who are at work already go first."""
+        self._is_called = True
+
     async def run_once(self) -> Pass:
-        done = await self._look()
+        gate = self._attempts.gate
+        if not gate.is_open:
+            return Pass()  # who opens it wakes us
+        with gate.passing():
+            done = await self._look()
         if self._settle_again_at is None:
             return done
         until = timedelta(seconds=max(0.0, self._settle_again_at - time.monotonic()))
@@ -79,6 +92,7 @@ class Agent:
         if obstacle := self._obstacle():
             return self._waiting(obstacle)
         self._said = None
+        await self._let_others_claim()
         free = self._served.concurrency - self._under_way()
         claimed = await self._claim(free) if free > 0 else []
         for task, granted in claimed:
@@ -110,6 +124,11 @@ class Agent:
             self._log.warning("no_claims", reason=obstacle)
         left = timedelta(seconds=max(0.05, self._well_at - time.monotonic()))
         return Pass(next_due=left if self._well_at > time.monotonic() else _RECHECK, obstacle=obstacle)
+
+    async def _let_others_claim(self) -> None:
+        is_called, self._is_called = self._is_called, False
+        if is_called and (pause := self._yields()):
+            await anyio.sleep(pause.total_seconds())
 
     async def _claim(self, free: int) -> list[tuple[ClaimedTask, float]]:
         granted = time.monotonic()

@@ -1,6 +1,6 @@
 """Says that this node is there and what it offers, and keeps its leases (A12, A14)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ class Offer:
     mac: str | None = None
     provider_ref: str | None = None
     script: str | None = None
+    networks: Sequence[str] = ()
 
 
 class Presence:
@@ -58,6 +59,7 @@ class Presence:
             mac=offer.mac,
             provider_ref=offer.provider_ref,
             script=offer.script,
+            networks=list(offer.networks),
         )
         self._is_registered = True
         self._when_registered()

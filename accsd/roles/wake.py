@@ -1,139 +1,159 @@
 """Wakes the nodes that jobs running now or due soon will need (A13, tick 2; A18).
 
-It looks at what waits and at who is awake, lets planning/waking.py decide, and tries each chosen node once in `retry`,
-whichever builder is first. Every try is an event of the job that wanted the node.
+It looks at what waits and at who is awake, lets planning/waking.py decide, calls whoever is chosen, and writes down why
+the others are left asleep. Of several builders one makes each call.
 """
 
 import asyncio
-from collections.abc import Mapping
-from contextlib import suppress
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Final
-from uuid import UUID, uuid4
 
 import anyio
 
 from accsd.db import Database
-from accsd.db.waking import FleetNode, claim_wake, record_wake, wake_demand, wake_nodes
-from accsd.errors import AccsdError, DatabaseUnavailable
+from accsd.db.waking import FleetNode, NotWoken, look, note_not_woken, wake_demand, wake_nodes
+from accsd.errors import AccsdError
 from accsd.log import get_logger
 from accsd.metrics import Metrics
-from accsd.model import Node
-from accsd.planning.waking import Choice, Plan, plan
-from accsd.power import WakeFailed, WakeResult, provider_for
+from accsd.planning.calling import Manners, turn
+from accsd.planning.waking import Choice, Plan, WhyNot, plan
+from accsd.power import WakeResult
 from accsd.roles.passes import Pass
 from accsd.settings import Wake
+from accsd.work.calling import Caller
 
-_LAST_WORDS_SEC: Final = 5.0
+# Longer than a poll: what comes into sight then is still seen in time.
+_MARGIN: Final = timedelta(minutes=1)
+# One whose breaker is open stays failed, whatever else there is to say, until it is called again or seen.
+_SAYS_LESS: Final = frozenset({WhyNot.NO_MATCH, WhyNot.NOT_NEEDED, WhyNot.NOT_YET, WhyNot.STAGGERED})
+_SHOWN: Final = 200
+_IN_VAIN: Final = frozenset({WhyNot.PAUSING, WhyNot.FAILED})
 _log = get_logger(role="wake")
 
 
 class Waker:
-    """Several may run at once: a node is tried by the one that claims the try."""
+    """`hear` is told which services nodes offer that can be woken: what becomes claimable for them is its business."""
 
     name: Final = "wake"
-    # Without the prefix. What becomes claimable later is told to its service only: the poll finds it.
-    channels: Final = ("builder",)
 
-    def __init__(self, db: Database, settings: Wake, *, lease: timedelta, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self,
+        db: Database,
+        settings: Wake,
+        *,
+        lease: timedelta,
+        node: str = "builder",
+        metrics: Metrics | None = None,
+        hear: Callable[[Iterable[str]], None] | None = None,
+    ) -> None:
         self._db: Database = db
         self._settings: Wake = settings
         self._lease: timedelta = lease
         self._metrics: Metrics = metrics or Metrics()
+        self._hear: Callable[[Iterable[str]], None] | None = hear
+        self._manners: Manners = Manners(settings.boot, settings.rounds, settings.rest, settings.longest_rest)
+        self._caller: Caller = Caller(db, settings, by=node, when_called=self._count)
+        self._slowest: timedelta | None = None  # None: the fleet is not known yet
+        self._expected: dict[str, str] = {}  # whom this builder has called, by which method
+        self._has_nothing_to_say: bool = False
 
     async def run_once(self) -> Pass:
-        demand = await wake_demand(self._db, self._settings.ahead)
-        if not demand:
+        if self._slowest is None:
+            self._know(await wake_nodes(self._db, silent=self._lease))
+        if not await wake_demand(self._db, self._ahead) and self._has_nothing_to_say:
             return Pass()
-        fleet = {known.node.name: known for known in await wake_nodes(self._db)}
-        states = [known.state for known in fleet.values()]
+        demand, fleet = await look(self._db, self._ahead, silent=self._lease)
+        known = self._know(fleet)
         # In a thread: with hundreds of nodes it takes a second, and the loop has leases to keep.
-        made = await asyncio.to_thread(plan, demand, states, lease=self._lease, retry=self._settings.retry)
+        made = await asyncio.to_thread(
+            plan,
+            demand,
+            [each.state for each in known.values()],
+            lease=self._lease,
+            manners=self._manners,
+            at_once=self._settings.at_once,
+        )
         _log.debug("wake_planned", wake=[choice.node for choice in made.wake], reasons=dict(made.reasons))
-        sentences = await self._wake_all(made, fleet)
-        return Pass(did="; ".join(sentences) or None, next_due=self._settings.retry if sentences else made.again_in)
+        sentences = await self._call_all(made, known)
+        await self._say_why_not(made, known)
+        self._has_nothing_to_say = not demand
+        # After calls it plans anew: one that did not get through leaves its work to another node.
+        return Pass(did="; ".join(sentences) or None, more=bool(sentences), next_due=made.again_in)
 
-    async def _wake_all(self, made: Plan, fleet: Mapping[str, FleetNode]) -> list[str]:
+    @property
+    def _ahead(self) -> timedelta:
+        slowest = max(self._slowest or timedelta(0), self._manners.boot)
+        return max(self._settings.ahead, slowest + _MARGIN)
+
+    def _know(self, fleet: Sequence[FleetNode]) -> Mapping[str, FleetNode]:
+        self._slowest = max((each.state.latency or timedelta(0) for each in fleet), default=timedelta(0))
+        for each in fleet:
+            if each.power == "ready" and each.node.name in self._expected:
+                self._metrics.wake_tried(self._expected.pop(each.node.name), "woke")
+        if self._hear is not None:
+            self._hear({service for each in fleet if each.node.wake_method for service in each.state.slots})
+        return {
+            each.node.name: replace(each, state=replace(each.state, methods=self._caller.methods(each)))
+            for each in fleet
+        }
+
+    async def _call_all(self, made: Plan, fleet: Mapping[str, FleetNode]) -> list[str]:
         """Side by side; none waits for a slow one, or fails with a broken one."""
-        sentences: dict[str, str] = {}
+        sentences: dict[str, list[str]] = {}
         failures: list[AccsdError] = []
-        places = anyio.CapacityLimiter(self._settings.at_once)
 
-        async def wake(choice: Choice) -> None:
-            async with places:
-                try:
-                    if sentence := await self._try(choice, fleet[choice.node].node):
-                        sentences[choice.node] = sentence
-                except AccsdError as failure:  # the database's: the others end what they have begun
-                    failures.append(failure)
+        async def call(choice: Choice) -> None:
+            known = fleet[choice.node]
+            rest = known.state.methods[known.state.methods.index(choice.method) :]
+            try:
+                calls = await self._caller.call(known, rest, choice.because)
+            except AccsdError as failure:  # the database's: the others end what they have begun
+                failures.append(failure)
+                return
+            sentences[choice.node] = [sentence for _, sentence in calls]
+            if calls and calls[-1][0].ok:
+                self._expected[choice.node] = calls[-1][0].method
 
         async with anyio.create_task_group() as group:
             for choice in made.wake:
-                group.start_soon(wake, choice)
+                group.start_soon(call, choice)
         if failures:
             raise failures[0]
-        return [sentences[choice.node] for choice in made.wake if choice.node in sentences]
+        return [sentence for choice in made.wake for sentence in sentences[choice.node]]
 
-    async def _try(self, choice: Choice, node: Node) -> str | None:
-        """What happened; None: another builder was first."""
-        try_id = uuid4()
-        if not await claim_wake(self._db, node.name, try_id, retry=self._settings.retry):
+    async def _say_why_not(self, made: Plan, fleet: Mapping[str, FleetNode]) -> None:
+        """Of those who are not awake and not coming, where it is news."""
+        notes = [note for name, why in made.reasons.items() if (note := self._note(fleet[name], why)) is not None]
+        if not notes:
+            return
+        for note in notes:
+            if note.failed and note.known.power != "failed":
+                self._expected.pop(note.known.node.name, None)
+                self._metrics.wake_tried(note.known.state.methods[0], "given_up")
+        await note_not_woken(self._db, notes, silent=self._lease)
+
+    def _note(self, known: FleetNode, why: WhyNot) -> NotWoken | None:
+        has_failed = known.power == "failed"
+        if why in (WhyNot.AWAKE, WhyNot.COMING) or (has_failed and why in _SAYS_LESS):
             return None
-        try:
-            result = await self._wake(node)
-        except asyncio.CancelledError:
-            with suppress(AccsdError):
-                await self._record(choice, node, try_id, _failed(node, "interrupted"))
-            raise
-        return await self._record(choice, node, try_id, result)
+        because = self._in_vain(known) if why in _IN_VAIN else why.value
+        return None if because == known.because else NotWoken(known, because, has_failed or why is WhyNot.FAILED)
 
-    async def _record(self, choice: Choice, node: Node, try_id: UUID, result: WakeResult) -> str:
-        """Also while we are being stopped: the node may have been called, and that belongs on record."""
-        sentence = _sentence(choice, node, result)
+    def _in_vain(self, known: FleetNode) -> str:
+        """Times of day, not distances: the sentence is the same at each pass until something happens."""
+        state = known.state
+        assert state.calls is not None, "it did not come when it was called"
+        assert known.tried_at is not None, "every call has its time"
+        again = known.tried_at + state.calls.ago + turn(state.methods, state.calls, self._manners, state.latency).wait
+        calls = f"{state.calls.count} call{'s' if state.calls.count > 1 else ''} by {', '.join(state.methods)}"
+        error = f": {known.error[:_SHOWN]}" if known.error else ""
+        return f"it did not come after {calls} (last {_clock(known.tried_at)}{error}); asked again at {_clock(again)}"
+
+    def _count(self, result: WakeResult) -> None:
         self._metrics.wake_tried(result.method, "sent" if result.ok else "failed")
-        with anyio.move_on_after(_LAST_WORDS_SEC, shield=True) as scope:
-            await record_wake(
-                self._db,
-                node.name,
-                try_id,
-                ok=result.ok,
-                job_id=choice.because.job_id,
-                message=sentence,
-                data=_data(choice, node, result),
-            )
-        if scope.cancelled_caught:
-            raise DatabaseUnavailable(f"the database did not take down within {_LAST_WORDS_SEC:g} s: {sentence}")
-        return sentence
-
-    async def _wake(self, node: Node) -> WakeResult:
-        try:
-            return await provider_for(node, self._settings).wake(node)
-        except WakeFailed as failure:
-            return _failed(node, failure.message)
-        except Exception as failure:  # noqa: BLE001 - one bad row never stops the others; the log has the whole of it
-            _log.exception("wake_crashed", node=node.name)
-            return _failed(node, repr(failure))
 
 
-def _failed(node: Node, error: str) -> WakeResult:
-    assert node.wake_method is not None, "planning chooses none without"
-    return WakeResult(False, node.wake_method, timedelta(0), error=error)
-
-
-def _sentence(choice: Choice, node: Node, result: WakeResult) -> str:
-    if result:
-        return f"node {node.name} woken by {node.wake_method} for {choice.because.service}"
-    return f"node {node.name} not woken by {node.wake_method} for {choice.because.service}: {result.error}"
-
-
-def _data(choice: Choice, node: Node, result: WakeResult) -> dict[str, object]:
-    data: dict[str, object] = {
-        "node": node.name,
-        "method": node.wake_method,
-        "ok": result.ok,
-        "latency_ms": round(result.latency.total_seconds() * 1000),
-        "service": choice.because.service,
-        "output": result.output,
-        "error": result.error,
-    }
-    return {name: value for name, value in data.items() if value not in (None, "")}
+def _clock(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%H:%M:%S} UTC"

@@ -131,8 +131,9 @@ class Runner(Protocol):
         """Stops and removes a survivor, verified gone. Idempotent. Never touches what does not bear our labels."""
         ...
 
-    async def rest(self, idle_for: timedelta) -> bool:
-        """Called when the service has had no attempt for so long; whether something was stopped."""
+    async def rest(self, idle_for: timedelta | None) -> bool:
+        """Called when the service has had no attempt for so long (None: the machine goes to sleep, however long that
+        is); whether something was stopped."""
         ...
 
     async def close(self) -> None:

@@ -93,7 +93,7 @@ class ProcessRunner:
         files.bury()
         await self._execution(key, files).remove()
 
-    async def rest(self, idle_for: timedelta) -> bool:
+    async def rest(self, idle_for: timedelta | None) -> bool:
         return False
 
     async def close(self) -> None:

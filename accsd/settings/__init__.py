@@ -25,6 +25,7 @@ from accsd.settings.model import (
     Provider,
     Service,
     Settings,
+    Sleep,
     Storage,
     Wake,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "Provider",
     "Service",
     "Settings",
+    "Sleep",
     "Storage",
     "Wake",
     "environment",

@@ -40,6 +40,9 @@ def _database_url(url: SecretStr) -> SecretStr:
 DatabaseUrl = Annotated[SecretStr, AfterValidator(_database_url)]
 Seconds = Annotated[float, Field(gt=0, le=10 * 366 * 86400, allow_inf_nan=False)]
 Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
+DurationOrAuto = Annotated[
+    timedelta | Literal["auto"], BeforeValidator(lambda given: given if given == "auto" else parse_duration(given))
+]
 Size = Annotated[int, BeforeValidator(parse_size)]
 
 
@@ -214,7 +217,10 @@ class Wake(_Section):
     """[wake]: how the control host wakes nodes."""
 
     ahead: Duration = timedelta(minutes=5)
-    retry: Duration = timedelta(minutes=2)
+    boot: Duration = timedelta(minutes=2)
+    rounds: int = Field(default=3, ge=1, le=100)
+    rest: Duration = timedelta(minutes=15)
+    longest_rest: Duration = timedelta(hours=4)
     at_once: int = Field(default=8, ge=1, le=1000)
     interface: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._@:-]{0,14}$")
     broadcast: list[IPv4Address] = Field(default_factory=list[IPv4Address])
@@ -222,6 +228,33 @@ class Wake(_Section):
     script_dir: Path | None = None
     script_timeout: Duration = timedelta(seconds=60)
     providers: dict[ProviderName, Provider] = Field(default_factory=dict)
+
+
+class Sleep(_Section):
+    """[sleep]: when this node goes to sleep by itself, and how."""
+
+    method: Literal["none", "suspend", "script", "provider"] = "none"
+    script: Path | None = None
+    provider_ref: str | None = Field(default=None, min_length=1, max_length=2000)
+    idle: DurationOrAuto = "auto"
+    awake: Duration = timedelta(minutes=2)
+    within: Duration = timedelta(seconds=60)
+    veto_files: list[Annotated[str, Field(pattern=r"^/")]] = Field(default_factory=lambda: ["/run/accsd/stay-awake"])
+    veto_script: Path | None = None
+    veto_users: bool = True
+    veto_inhibitors: bool = True
+    inhibit: Literal["auto", "off"] = "auto"
+
+    @model_validator(mode="after")
+    def _says_how(self) -> Self:
+        if self.method == "script" and self.script is None:
+            raise InvalidValue('has method "script" and therefore needs a script, as an absolute path')
+        if self.method == "provider" and self.provider_ref is None:
+            raise InvalidValue('has method "provider" and therefore needs a provider_ref, such as "studio-stop/gpu-1"')
+        for name, path in (("script", self.script), ("veto_script", self.veto_script)):
+            if path is not None and not path.is_absolute():
+                raise InvalidValue(f"has a {name} that is not an absolute path")
+        return self
 
 
 ServiceName = Annotated[str, AfterValidator(check_service_name)]
@@ -236,6 +269,7 @@ class Settings(_Section):
     compose: Compose = Field(default_factory=Compose)
     http: Http = Field(default_factory=Http)
     wake: Wake = Field(default_factory=Wake)
+    sleep: Sleep = Field(default_factory=Sleep)
     services: dict[ServiceName, Service] = Field(default_factory=dict)
     heartbeat_ttl_sec: Seconds = 120.0
     backoff_base_sec: Seconds = 15.0

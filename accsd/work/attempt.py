@@ -24,7 +24,7 @@ from accsd.errors import (
     DockerUnavailable,
     StorageUnavailable,
 )
-from accsd.log import get_logger
+from accsd.log import get_logger, log_event
 from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
 from accsd.runners.base import Execution, Launch
@@ -225,8 +225,16 @@ class Attempt:
         self._when_decided(self)  # before others can hear of it: a task given back must not be claimed here at once
         if verdict is None:
             _log.warning("abandoned", reason=lease.reason)
+            if not lease.is_cancelled and not lease.is_unanswered:
+                self._tell_refusal(lease.reason)
             return "cancelled" if lease.is_cancelled else "lease_lost"
         return await self._conclusion.tell(verdict, lease)
+
+    def _tell_refusal(self, reason: str | None) -> None:
+        """The database would not have our heartbeat: the task's history says so, as it does for any other refusal."""
+        data = {"reason": reason, "said": "heartbeat", "owner": self._bench.node, "attempt_id": self.fence.attempt_id}
+        ids = {"job_id": self._task.job_id, "job_task_id": self._task.task_id}
+        log_event("warn", "refused", f"heartbeat refused: {reason}", data, **ids, source=f"agent:{self.service}")
 
     async def _clean_up(self, lease: Lease) -> None:
         """Nothing is left of it on this machine. What cannot be removed now is found when the agent settles."""

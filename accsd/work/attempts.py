@@ -11,6 +11,7 @@ from anyio.abc import TaskGroup
 from accsd.log import get_logger
 from accsd.model.fence import Fence
 from accsd.work.attempt import Attempt
+from accsd.work.gate import Gate
 
 _log = get_logger(component="attempts")
 # After the grace of a drain: so long what runs may take to end when it is asked to, then it is killed and given back.
@@ -27,6 +28,7 @@ class Attempts:
         self._under_way: dict[Fence, Attempt] = {}
         self._changed: asyncio.Event = asyncio.Event()
         self._is_hurried: bool = False
+        self.gate: Gate = Gate()  # agents claim only while it is open
 
     def __len__(self) -> int:
         return len(self._under_way)

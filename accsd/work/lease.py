@@ -26,7 +26,7 @@ _log = get_logger(component="lease")
 _MARGIN = 0.2
 _LONGEST_MARGIN = timedelta(seconds=10)
 # Longer than this behind its time, the process was stopped or starved: as after a suspend, ask before acting.
-_STALL = timedelta(seconds=2)
+STALL = timedelta(seconds=2)
 _AFTER_FAILURE = timedelta(seconds=1)
 _NOT_KEPT = "not_kept_in_time"
 
@@ -82,8 +82,12 @@ class LeaseKeeper:
         self._when_changed: Callable[[], None] = when_changed
         self._held: dict[Fence, Lease] = {}
         self._due: Wakeup = Wakeup()
-        self._asleep: float = _time_asleep()
+        self._asleep: float = time_asleep()
+        self._expected: float = float("inf")  # monotonic: when the watch looks next
+        self._absences: int = 0
         self._revalidating: bool = False
+        self._is_silent: bool = False
+        self._speaking: asyncio.Lock = asyncio.Lock()
         self._asked_until: float = 0.0  # monotonic: so long the answer may take after a pause
 
     @property
@@ -92,8 +96,17 @@ class LeaseKeeper:
 
     @property
     def is_frozen(self) -> bool:
-        """Leases are being asked about: nothing new is claimed meanwhile."""
-        return self._revalidating
+        """Leases are being asked about, or must be: nothing new is claimed meanwhile."""
+        return self._revalidating or self._was_away()
+
+    @property
+    def absences(self) -> int:
+        """How often this machine was suspended, or this process stopped."""
+        return self._absences
+
+    @property
+    def is_silent(self) -> bool:
+        return self._is_silent
 
     @property
     def held(self) -> Sequence[Fence]:
@@ -116,11 +129,27 @@ class LeaseKeeper:
         """A heartbeat at once: somebody said that tasks were cancelled."""
         self._due.set()
 
+    async def fall_silent(self) -> None:
+        """No heartbeat from now on, and none under way: it would say that this node is awake."""
+        self._is_silent = True
+        async with self._speaking:
+            pass
+
+    def speak_again(self) -> None:
+        """A heartbeat at once: what was lost meanwhile is known before anything is claimed."""
+        self._is_silent = False
+        self._revalidating = True
+        self._due.set()
+
     async def beat_on(self) -> None:
         """The heartbeat, for as long as this node is present."""
         while True:
             self._due.clear()
-            answered = await self.beat()
+            if self._is_silent:
+                await self._due.wait()
+                continue
+            async with self._speaking:
+                answered = await self.beat()
             if answered and self._revalidating:
                 self._revalidating = False
                 self._when_resumed()
@@ -155,22 +184,22 @@ class LeaseKeeper:
 
     async def serve(self) -> None:
         """The watch over the deadlines, a role of its own: a heartbeat that hangs or crashes must not delay it."""
-        expected = time.monotonic()
+        self._expected = time.monotonic()
         while True:
-            if self._was_away(expected):
+            if self._was_away():
                 _log.warning("was_away", leases=len(self._held))
+                self._absences += 1
                 self._revalidating = True
                 self._asked_until = time.monotonic() + self._margin.total_seconds() / 2
                 self._due.set()
+            self._asleep = time_asleep()
             self._lose_overdue()
             pause = self._until_next()
-            expected = time.monotonic() + pause
+            self._expected = time.monotonic() + pause
             await anyio.sleep(pause)
 
-    def _was_away(self, expected: float) -> bool:
-        asleep = _time_asleep()
-        slept, self._asleep = asleep - self._asleep, asleep
-        return slept > 1 or time.monotonic() - expected > _STALL.total_seconds()
+    def _was_away(self) -> bool:
+        return time_asleep() - self._asleep > 1 or time.monotonic() - self._expected > STALL.total_seconds()
 
     def _lose_overdue(self) -> None:
         now = time.monotonic()
@@ -192,6 +221,6 @@ class LeaseKeeper:
         return max(0.0, min(1.0, min(ends, default=time.monotonic() + 1) - time.monotonic()))
 
 
-def _time_asleep() -> float:
+def time_asleep() -> float:
     """How long this machine was suspended since it booted: what one clock counts and the other does not."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)

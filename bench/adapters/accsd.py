@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import ClassVar
@@ -17,39 +18,16 @@ from typing import ClassVar
 from adapter_api import Adapter
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from bench.filler import FINISHED, FUTURE  # noqa: E402 - from the repository, wherever the harness runs
+
 LEASE = timedelta(seconds=120)
 CHAIN = [
     {"key": key, "service": "noop", "depends_on": list(after)} for key, after in zip("abcd", ("", *"abc"), strict=True)
 ]
 
 
-# What a million finished one-step jobs leave behind: the rows that the verbs would have written, events included.
-FINISHED = """
-SET session_replication_role = replica;
-CREATE TABLE filler AS
-  SELECT g, accs.new_id() AS job, accs.new_id() AS task, now() - interval '1 day' AS at
-    FROM generate_series(1, {done}) g;
-INSERT INTO jobs (id, workflow_id, status, progress, current_task_key, created_at, started_at, finished_at, updated_at,
-                  task_count, task_progress)
-  SELECT job, (SELECT id FROM workflows WHERE name = 'noop'), 'done', 1, 'a', at, at, at, at, 1, 1 FROM filler;
-INSERT INTO job_tasks (id, job_id, task_key, service_name, status, progress, results, claimed_by, claimed_at,
-                       started_at, finished_at, created_at, updated_at, attempt_id, step_no, lane, outcome,
-                       outcome_attempt_id)
-  SELECT task, job, 'a', 'noop', 'done', 1, '{{}}', 'w', at, at, at, at, at, 1, 1,
-         (SELECT lane FROM accs.steps JOIN workflows ON id = workflow_id WHERE name = 'noop'), 'done', 1 FROM filler;
-INSERT INTO task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
-  SELECT job, CASE WHEN of = 'task' THEN task END, at, CASE of WHEN 'task' THEN 'agent:noop' ELSE 'builder' END, 'info',
-         'status', a || ' → ' || b, jsonb_build_object('from', a, 'to', b), CASE WHEN of = 'task' THEN 1 END
-    FROM filler, (VALUES (1, 'job', 'queued', 'running'), (2, 'task', 'queued', 'starting'),
-                         (3, 'task', 'starting', 'running'), (4, 'task', 'running', 'done'),
-                         (5, 'job', 'running', 'done')) AS move (n, of, a, b) ORDER BY g, n;
-DROP TABLE filler
-"""
-FUTURE = """
-INSERT INTO jobs (workflow_id, scheduled_at)
-  SELECT (SELECT id FROM workflows WHERE name = 'noop'), now() + interval '1 day' + g * interval '1 ms'
-    FROM generate_series(1, {future}) g
-"""
 # The tasks in motion: a blocked step becomes a waiting one in the transaction that finishes its last dependency.
 # The narrow tables know nothing of the filler, so the harness's {tail} has nothing to leave out.
 UNFINISHED = """
@@ -145,7 +123,7 @@ class _Worker:
         # a claim that a crash forgets is only an early retry
         await claimer.execute("SET synchronous_commit = off")
         claim = await claimer.prepare(
-            "SELECT task_id, attempt_id, task_key, options FROM accs.claim_tasks('noop', $1, $1, $2, $3)"
+            "SELECT task_id, attempt_id, task_key, options FROM accs.claim_tasks('noop', $1, $1, $2, $3, true)"
         )
         self.hooks.ready()
         await asyncio.gather(self.claim(claim), *(self.work(each) for each in finishers))
@@ -161,12 +139,10 @@ class _Worker:
                     await asyncio.wait_for(self.news.wait(), 1)
 
     async def work(self, connection):
-        start = await connection.prepare("SELECT count(*) FROM accs.start_tasks($1, $2, $3)")
         finish = await connection.prepare("SELECT id, answer FROM accs.finish_tasks($1, $2, $3)")
         while True:
             rows = await self.claimed.get()
             fence = [row[0] for row in rows], [row[1] for row in rows], self.me
-            await start.fetch(*fence)
             for row in rows:
                 self.handle(row)
             for answer in await finish.fetch(*fence):

@@ -172,9 +172,13 @@ async def test_an_idle_service_is_stopped_and_started_again(world: ComposeProjec
     runner = await world.exec_runner(task=["true"], labels={"accs.idle-stop": "10m"})
     execution = await runner.start(world.launch(runner))
     assert not await runner.rest(timedelta(hours=1)), "a task is under way"
+    assert not await runner.rest(None)
     await execution.watch(Taken().take)
     await execution.remove()
     assert not await runner.rest(timedelta(minutes=9))
     assert await runner.rest(timedelta(minutes=10))
     assert not await runner.rest(timedelta(minutes=11)), "it is stopped already"
-    assert (await (await runner.start(world.launch(runner))).watch(Taken().take)).exit_code == 0
+    again = await runner.start(world.launch(runner))
+    assert (await again.watch(Taken().take)).exit_code == 0
+    await again.remove()
+    assert await runner.rest(None), "the machine goes to sleep: however long it was idle"

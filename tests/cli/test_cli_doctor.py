@@ -3,6 +3,7 @@
 import socket
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -178,6 +179,100 @@ async def test_one_node_is_looked_at_by_name(patient: Patient, conn: Connection)
     said = await patient.examined("--node", "n1")
     said.ends(0, "n1 is awake", "n1 offers render × 1", "n1 has no wake_method")
     (await patient.examined("--node", "n9")).ends(1, 'there is no node "n9"', "→ `accsd nodes`")
+
+
+async def asleep(conn: Connection, name: str, method: str, networks: str = "{}", **fields: str) -> None:
+    await conn.fetch(
+        "SELECT * FROM accs.register_node($1, '{}', '{\"render\": 1}', $2, $3, $4, $5, $6::text::cidr[])",
+        name,
+        method,
+        fields.get("mac"),
+        fields.get("provider_ref"),
+        fields.get("script"),
+        networks,
+    )
+    await conn.fetch("SELECT accs.node_leaves($1, 'sleep')", name)
+
+
+async def test_each_way_to_wake_a_node_is_looked_at_from_here(patient: Patient, conn: Connection, tmp_path: Path):
+    script = tmp_path / "wake.sh"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o777)  # anybody could change it
+    await asleep(
+        conn, "n1", "wol", "{10.9.8.0/24}", mac="52:54:00:00:00:01", provider_ref="studio/1", script=str(script)
+    )
+    said = (await patient.examined("--node", "n1")).ends(1, "n1 is woken by wol, then provider, then script")
+    said.ends(1, "WARN  packets", "in none of the networks of n1 (10.9.8.0/24)", "→ keep a machine awake there")
+    said.ends(1, "FAIL  provider", 'the provider "studio", which is not in [wake.providers]')
+    said.ends(1, "FAIL  script", "can be written by others", "`accsd doctor --node` on n1")
+    script.chmod(0o755)
+    await conn.fetch("SELECT * FROM accs.register_node('n2', p_networks => '{10.9.8.0/24}')")
+    patient.set('[wake.providers.studio]\nurl = "https://studio.example/{ref}"')
+    found = await patient.findings("--node", "n1")
+    assert {found[check]["verdict"] for check in ("packets", "provider", "script", "relay")} == {"OK"}
+    assert "n2 can send the packet for n1" in found["relay"]["text"]
+
+
+async def test_why_the_last_wake_went_wrong_is_said(patient: Patient, conn: Connection):
+    await asleep(conn, "n1", "wol", mac="52:54:00:00:00:01")
+    try_id, seen = uuid4(), await conn.fetchval("SELECT last_seen FROM nodes")
+    await conn.fetch("SELECT accs.claim_wake('n1', $1, 'wol', NULL, $2)", try_id, seen)
+    failed = {"error": "no magic packet could be sent"}
+    await conn.fetch("SELECT accs.record_wake('n1', $1, false, NULL, 'not woken', $2)", try_id, failed)
+    last = (await patient.findings("--node", "n1"))["last wake"]
+    assert (last["verdict"], last["text"]) == ("WARN", "wol: no magic packet could be sent")
+
+
+async def test_a_cycle_needs_another_machine_and_a_yes(patient: Patient, conn: Connection):
+    await node(conn, "n1", render=1)
+    (await patient.examined("--cycle")).ends(2, "--cycle needs --node NAME")
+    (await patient.cli("--config", str(patient.config), "doctor", "--node", "n1", "--cycle", stdin="n\n")).ends(
+        1, "Abort"
+    )
+    assert await conn.fetchval("SELECT count(*) FROM accs.node_orders") == 0
+    said = await patient.examined("--node", "n1", "--cycle", "--yes")
+    said.ends(1, "FAIL  cycle", "n1 has no wake_method: it would not come back", "→ set node.wake_method")
+    assert await conn.fetchval("SELECT count(*) FROM accs.node_orders") == 0
+    patient.config.write_text(f'[node]\nname = "n1"\nstate_dir = "{patient.state}"\n')
+    (await patient.examined("--node", "n1", "--cycle", "--yes")).ends(1, "this machine can't wake itself")
+
+
+@pytest.mark.parametrize(
+    ("settings", "verdict", "words"),
+    [
+        ("", "OK", "does not sleep by itself"),
+        ('method = "script"\nscript = "{folder}/none.sh"', "FAIL", "none.sh can't be run"),
+        ('method = "provider"\nprovider_ref = "studio/1"', "FAIL", "which is not in [wake.providers]"),
+        ('method = "script"\nscript = "{folder}/sleep.sh"', "OK", "by {folder}/sleep.sh"),
+    ],
+)
+async def test_how_this_machine_sleeps_is_looked_at_here(
+    patient: Patient, tmp_path: Path, settings: str, verdict: str, words: str
+):
+    (tmp_path / "sleep.sh").write_text("#!/bin/sh\n")
+    (tmp_path / "sleep.sh").chmod(0o755)
+    sleep = settings.format(folder=tmp_path)
+    woken = f'wake_method = "script"\nscript = "{tmp_path}/wake.sh"'
+    patient.config.write_text(
+        f'[sleep]\nveto_users = false\nveto_inhibitors = false\n{sleep}\n[node]\nname = "n1"\n{woken}\n'
+    )
+    found = await patient.findings("--node")
+    assert (found["sleep"]["verdict"], words.format(folder=tmp_path) in found["sleep"]["text"]) == (verdict, True)
+    assert ("vetoes" in found) == bool(settings)
+
+
+async def test_a_node_that_is_woken_by_packets_needs_its_mac(patient: Patient):
+    patient.config.write_text('[node]\nname = "n1"\nwake_method = "wol"\n')
+    card = (await patient.findings("--node"))["network card"]
+    assert (card["verdict"], "node.mac is not set; " in card["text"]) == ("FAIL", True)
+
+
+async def test_a_machine_that_would_sleep_for_ever_is_a_failure(patient: Patient, tmp_path: Path):
+    (tmp_path / "keep-awake").touch()
+    patient.set(f'[sleep]\nmethod = "suspend"\nveto_files = ["{tmp_path}/keep-*"]')
+    found = await patient.findings("--node")
+    assert (found["sleep"]["verdict"], found["sleep"]["text"]) == ("FAIL", "it would sleep, and nobody could wake it")
+    assert f"it would stay awake now: {tmp_path}/keep-awake is there" in found["vetoes"]["text"]
 
 
 async def test_the_way_of_magic_packets_matters_where_somebody_is_woken_by_them(patient: Patient, conn: Connection):

@@ -1,12 +1,13 @@
 """`accsd nodes`, `accsd services` and `accsd top`: what the fleet is, and how it is operated."""
 
+import asyncio
 import os
 import pty
 import select
 import subprocess
 import time
 from contextlib import suppress
-from pathlib import Path
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -38,6 +39,39 @@ async def wakeable(conn: Connection, name: str, method: str, **fields: str) -> N
     await conn.fetch("SELECT accs.node_leaves($1, 'sleep')", name)
 
 
+async def called(conn: Connection, name: str) -> UUID:
+    """A call that is under way."""
+    try_id = uuid4()
+    seen = await conn.fetchval("SELECT last_seen FROM nodes WHERE name = $1", name)
+    assert await conn.fetchval("SELECT accs.claim_wake($1, $2, 'wol', NULL, $3)", name, try_id, seen) == "accepted"
+    return try_id
+
+
+async def not_woken(conn: Connection, name: str, because: str, *, failed: bool = False) -> None:
+    """As the builder notes it."""
+    await conn.fetch(
+        "SELECT accs.note_not_woken(ARRAY[$1], ARRAY[NULL::uuid], ARRAY[$2::boolean], ARRAY[$3], '1 min')",
+        name,
+        failed,
+        because,
+    )
+
+
+def on_terminal(cli: Cli, width: int, *arguments: str) -> list[str]:
+    """The lines of a command whose stdout is a terminal that is so wide."""
+    screen, terminal = pty.openpty()
+    environment = cli.environment() | {"TERM": "dumb", "NO_COLOR": "1", "COLUMNS": str(width)}
+    with subprocess.Popen([*ACCSD, *arguments], env=environment, stdout=terminal, stdin=subprocess.DEVNULL) as process:
+        os.close(terminal)
+        seen = b""
+        with suppress(OSError):  # the other side is closed
+            while part := os.read(screen, 65536):
+                seen += part
+        os.close(screen)
+        assert process.wait(timeout=20) == 0
+    return seen.decode().splitlines()
+
+
 # Nodes
 
 
@@ -47,14 +81,69 @@ async def test_the_list_shows_what_each_offers_and_whether_it_is_there(cli: Cli,
     await wakeable(conn, "n2", "wol", mac="52:54:00:00:00:01")
     await submit(conn, step("a"))
     await claim(conn)
-    (await cli.process("nodes")).ends(0, "NAME", "render 1/2", "gpu=true", "asleep", "wol")
+    (await cli.process("nodes")).ends(0, "NAME", "render 1/2", "it is at work", "asleep", "never (wol)")
     rows = {row["name"]: row for row in (await cli("nodes", "-o", "json")).json}
     assert {name: row["state"] for name, row in rows.items()} == {"n1": "awake", "n2": "asleep"}
-    assert (rows["n1"]["live"], rows["n1"]["slots"]) == ({"render": 1}, {"render": 2})
+    assert (rows["n1"]["live"], rows["n1"]["slots"], rows["n1"]["labels"]) == (
+        {"render": 1},
+        {"render": 2},
+        {"gpu": True},
+    )
     await pass_time(conn, 3600)
     assert [row["state"] for row in (await cli("nodes", "-o", "jsonl")).json_lines] == ["away", "asleep"]
     assert (await cli("nodes", "-o", "name")).out == "n1\nn2\n"
     (await cli("nodes", "show", "n1")).ends(0, "gpu=true", "away")
+
+
+async def test_each_state_is_named_with_its_reason_and_the_last_wake(cli: Cli, conn: Connection):
+    for name in ("n1", "n2", "n3", "n4"):
+        await wakeable(conn, name, "wol", mac="52:54:00:00:00:01")
+    first, second = await called(conn, "n1"), await called(conn, "n2")
+    await conn.fetch("SELECT accs.record_wake('n2', $1, true, NULL, 'node n2 woken by wol', '{}')", second)
+    await not_woken(conn, "n3", "it never came", failed=True)
+    await not_woken(conn, "n4", "other nodes suffice")
+    rows = {row["name"]: row for row in (await cli("nodes", "-o", "json")).json}
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "n1": "waking", "n2": "booting", "n3": "failed", "n4": "asleep",
+    }  # fmt: skip
+    lines = {line.split()[0]: line for line in (await cli("nodes")).ends(0).out.splitlines()}
+    assert ("under way" in lines["n1"], "sent" in lines["n2"]) == (True, True)
+    assert (lines["n3"].endswith("it never came"), lines["n4"].endswith("other nodes suffice")) == (True, True)
+    await conn.fetch(
+        "SELECT accs.record_wake('n1', $1, false, NULL, 'node n1 not woken by wol: no route', '{}')", first
+    )
+    await pass_time(conn, 40)
+    await conn.fetch("SELECT * FROM accs.register_node('n2')")
+    await conn.fetch("SELECT accs.note_awake('n2', 'somebody is logged in')")
+    lines = {line.split()[0]: line for line in (await cli("nodes")).ends(0).out.splitlines()}
+    assert lines["n2"].split()[:2] == ["n2", "awake"]
+    assert ("took 40s" in lines["n2"], lines["n2"].endswith("somebody is logged in")) == (True, True)
+    assert lines["n1"].endswith("no route")
+    (await cli("top", "--once")).ends(0, "failed", "asleep")
+
+
+async def test_show_tells_what_happened_to_a_node(cli: Cli, conn: Connection):
+    await wakeable(conn, "n1", "script", script="/opt/wake.sh")
+    await conn.fetch("SELECT * FROM accs.register_node('n1', p_networks => '{10.0.7.0/24}')")
+    said = (await cli("nodes", "show", "n1")).ends(
+        0, "/opt/wake.sh", "10.0.7.0/24", "WHAT HAPPENED", "it goes to sleep"
+    )
+    assert said.out.count("it is there") == 2
+    shown = (await cli("nodes", "show", "n1", "--history", "1", "-o", "json")).json[0]
+    assert [event["message"] for event in shown["history"]] == ["it is there"]
+    assert "WHAT HAPPENED" not in (await cli("nodes", "show", "n1", "--history", "0")).ends(0).out
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+async def test_the_list_fits_its_terminal(cli: Cli, conn: Connection, width: int):
+    reason = "it did not come after 6 calls by wol, relay (last 12:03:10 UTC); it is asked again at 12:18:10 UTC"
+    for name in ("render-1", "render-2"):
+        await wakeable(conn, name, "wol", mac="52:54:00:00:00:01")
+    await not_woken(conn, "render-2", reason, failed=True)
+    lines = await asyncio.to_thread(on_terminal, cli, width, "nodes")
+    assert max(map(len, lines)) <= width
+    assert " ".join(reason.split()) in " ".join(" ".join(lines).split())
+    assert sum("render-" in line for line in lines) == 2
 
 
 async def test_a_drained_node_takes_nothing_until_it_is_resumed(cli: Cli, conn: Connection):
@@ -66,7 +155,7 @@ async def test_a_drained_node_takes_nothing_until_it_is_resumed(cli: Cli, conn: 
     assert pause is not None
     assert pause["reason"] == "new card"
     assert pause["by"]
-    (await cli("nodes", "drain", "n1")).ends(0, "was drained already", "because new card")
+    (await cli("nodes", "drain", "n1")).ends(0, "was drained already", ": new card")
     assert (await cli("nodes", "-o", "json")).json[0]["state"] == "drained"
     (await cli("nodes", "resume", "n1")).ends(0, "takes work again")
     (await cli("nodes", "resume", "n1")).ends(0, "was not drained")
@@ -75,32 +164,8 @@ async def test_a_drained_node_takes_nothing_until_it_is_resumed(cli: Cli, conn: 
 
 async def test_a_node_that_is_unknown_is_exit_code_3_with_a_suggestion(cli: Cli, conn: Connection):
     await node(conn, "render-1", render=1)
-    for command in ("drain", "resume", "wake", "show"):
+    for command in ("drain", "resume", "wake", "sleep", "show"):
         (await cli("nodes", command, "rendr-1")).ends(3, 'did you mean "render-1"?', "→ `accsd nodes`")
-
-
-async def test_waking_really_calls_and_leaves_a_record(cli: Cli, conn: Connection, tmp_path: Path):
-    scripts = tmp_path / "scripts"
-    scripts.mkdir()
-    woken = tmp_path / "woken"
-    (scripts / "wake.sh").write_text(f"#!/bin/sh\necho called > {woken}\n")
-    (scripts / "wake.sh").chmod(0o755)
-    (scripts / "broken.sh").write_text("#!/bin/sh\necho no power >&2\nexit 3\n")
-    (scripts / "broken.sh").chmod(0o755)
-    scripts.chmod(0o755)
-    config = tmp_path / "accsd.toml"
-    config.write_text(f'[wake]\nscript_dir = "{scripts}"\n')
-    await wakeable(conn, "n1", "script", script=str(scripts / "wake.sh"))
-    await wakeable(conn, "n2", "script", script=str(scripts / "broken.sh"))
-    await node(conn, "n3", render=1)
-    (await cli("--config", str(config), "nodes", "wake", "n1")).ends(0, "called by script", "accsd nodes show n1")
-    assert woken.read_text() == "called\n"
-    (await cli("--config", str(config), "nodes", "wake", "n2")).ends(4, "was not woken by script", "→")
-    (await cli("nodes", "wake", "n3")).ends(2, "has no wake_method", "→ set node.wake_method")
-    tries = await conn.fetch("SELECT node, ok, tries FROM accs.wake_tries ORDER BY node")
-    assert [tuple(row) for row in tries] == [("n1", True, 1), ("n2", False, 1)]
-    assert await conn.fetchval("SELECT count(*) FROM task_events") == 0
-    (await cli("nodes")).ends(0, "script (sent", "script (failed")
 
 
 # Services
@@ -122,7 +187,7 @@ async def test_a_paused_service_says_so_and_by_whom(cli: Cli, conn: Connection):
     await submit(conn, step("a"))
     (await cli("services", "pause", "render", "--reason", "licence")).ends(0, "nothing of it runs", "services resume")
     assert await claim(conn) == []
-    (await cli("services", "pause", "render")).ends(0, "was paused", "licence already")
+    (await cli("services", "pause", "render")).ends(0, "was paused already", ": licence")
     (await cli("services")).ends(0, "paused", "licence")
     (await cli("services", "resume", "render")).ends(0, "goes on")
     (await cli("services", "resume", "render")).ends(0, "was not paused")

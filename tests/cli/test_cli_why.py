@@ -1,7 +1,7 @@
 """`accsd why`: the reason in words, and the next command."""
 
 from datetime import timedelta
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -128,6 +128,27 @@ async def test_nodes_that_lack_something_in_words(cli: Cli, conn: Connection):
     (await cli("why", short(asleep))).ends(0, "node n1 was last seen 2h ago")
     await pause(conn, "node", "n1")
     (await cli("why", short(asleep))).ends(0, "node n1 is drained by ann: maintenance", "`accsd nodes resume n1`")
+
+
+async def test_a_node_that_is_being_woken_in_words(cli: Cli, conn: Connection):
+    await conn.fetch("SELECT * FROM accs.register_node('n1', '{}', '{\"render\": 1}', 'wol', '52:54:00:00:00:01')")
+    await conn.fetch("SELECT accs.node_leaves('n1', 'sleep')")
+    await conn.execute("UPDATE accs.power SET latency = '42 s'")
+    job_id = await submit(conn, step("a"))
+    (await cli("why", short(job_id))).ends(0, "node n1 is asleep  [", "→ `accsd nodes wake n1`")
+    first, second = uuid4(), uuid4()
+    seen = await conn.fetchval("SELECT last_seen FROM nodes")
+    calls = "SELECT accs.claim_wake('n1', $1, $2, $3, $4)"
+    await conn.fetch(calls, first, "wol", None, seen)
+    (await cli("why", short(job_id))).ends(0, "the first call to it, by wol, is under way since ", " UTC")
+    await conn.fetch("SELECT accs.record_wake('n1', $1, false, NULL, 'said', '{}')", first)
+    (await cli("why", short(job_id))).ends(0, "node n1 is asleep: said")
+    await conn.fetch(calls, second, "relay", first, seen)
+    await conn.fetch("SELECT accs.record_wake('n1', $1, true, NULL, 'said', '{}')", second)
+    said = await cli("why", short(job_id))
+    said.ends(0, "the second call to it, by relay, got through at ", ", and it usually takes 42s")
+    await conn.fetch("SELECT accs.note_not_woken('{n1}', ARRAY[$1::uuid], '{true}', '{it is dead}', '1 min')", second)
+    (await cli("why", short(job_id))).ends(0, "node n1 is asleep, and waking it has failed: it is dead")
 
 
 async def test_what_is_claimable_and_left_lying_points_at_the_agent(cli: Cli, conn: Connection):

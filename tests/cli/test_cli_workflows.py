@@ -8,7 +8,7 @@ import yaml
 
 from tests.support.cli import Cli
 from tests.support.cluster import Connection
-from tests.support.factory import chain, diamond, node, step, workflow
+from tests.support.factory import chain, claim, diamond, node, started, step, submit_to, workflow
 
 MEDIA = """\
 name: media
@@ -213,3 +213,25 @@ async def test_diff_compares_with_what_is_applied(cli: Cli, media: Path):
     rewrite(media, MEDIA.replace("600", "60"))
     lines = (await cli.process("workflows", "diff", str(media))).ends(1).out.splitlines()
     assert [line for line in lines if line[:1] in "+-" and line[1:2] == " "] == ["-  timeout: 600", "+  timeout: 60"]
+
+
+# Paused
+
+
+async def test_a_paused_workflow_begins_nothing_until_it_is_resumed(cli: Cli, conn: Connection):
+    await node(conn, render=2)
+    flow = await workflow(conn, step("a"), step("b"), name="media")
+    job_id = await submit_to(conn, flow)
+    await started(conn)
+    (await cli("workflows", "pause", "media", "--reason", "codec")).ends(
+        0, "1 tasks go on", "`accsd workflows resume media`"
+    )
+    assert await claim(conn) == []
+    (await cli("workflows", "pause", "media")).ends(0, "media was paused already", ": codec")
+    (await cli("why", str(job_id))).ends(0, 'workflow "media" is paused', ": codec", "→ `accsd workflows resume media`")
+    (await cli("workflows", "list")).ends(0, "PAUSED")
+    (await cli("workflows", "resume", "media")).ends(0, "media goes on")
+    (await cli("workflows", "resume", "media")).ends(0, "was not paused")
+    assert "PAUSED" not in (await cli("workflows", "list")).ends(0).out
+    assert len(await claim(conn)) == 1
+    (await cli("workflows", "pause", "meida")).ends(3, 'did you mean "media"?')

@@ -1,6 +1,7 @@
 """The agent of a service beside others on its node: what it settles, and what it leaves alone."""
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.support.attempts import Shop, shop
 from tests.support.checker import check
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
-from tests.support.factory import node, step, submit
+from tests.support.factory import claim, node, step, submit
 from tests.support.library import opened
 from tests.support.tasks import NOTE
 
@@ -40,8 +41,16 @@ async def registered() -> None:
     pass
 
 
-def agent_of(here: Shop, served: Served) -> Agent:
-    return Agent(served, here.bench, here.attempts, wake=lambda: None, is_registered=lambda: True, register=registered)
+def agent_of(here: Shop, served: Served, *, yields: timedelta = timedelta(0)) -> Agent:
+    return Agent(
+        served,
+        here.bench,
+        here.attempts,
+        wake=lambda: None,
+        is_registered=lambda: True,
+        register=registered,
+        yields=lambda: yields,
+    )
 
 
 async def test_an_agent_that_settles_leaves_alone_what_another_service_has_just_begun(
@@ -87,3 +96,35 @@ async def test_what_another_agent_of_the_same_service_began_meanwhile_is_not_giv
         await here.idle()
     assert await conn.fetch("SELECT status, lost, attempt_id FROM job_tasks") == [("done", 0, 1)]
     await check(conn)
+
+
+async def test_of_what_all_have_heard_a_node_that_rests_leaves_the_first_claim_to_others(
+    db_url: str, conn: Connection, tmp_path: Path
+):
+    await node(conn)
+    await submit(conn, step("a"), step("b"), options={"note": str(tmp_path / "notes")})
+    async with opened(db_url) as db, shop(db, tmp_path) as here:
+        resting = agent_of(here, here.serving(NOTE), yields=timedelta(hours=1))
+        await resting.run_once()  # settles
+        await resting.run_once()  # looked by itself: it does not wait
+        await here.idle()
+        assert await conn.fetchval("SELECT status FROM job_tasks WHERE task_key = 'a'") == "done"
+        resting.hear()
+        with anyio.move_on_after(0.5):
+            await resting.run_once()
+        assert [task["task_key"] for task in await claim(conn)] == ["b"], "nobody was faster than that"
+
+
+async def test_while_the_gate_is_shut_nothing_is_claimed(db_url: str, conn: Connection, tmp_path: Path):
+    await node(conn)
+    await submit(conn, step("a"), options={"note": str(tmp_path / "notes")})
+    async with opened(db_url) as db, shop(db, tmp_path) as here:
+        agent = agent_of(here, here.serving(NOTE))
+        await agent.run_once()  # settles
+        assert await here.attempts.gate.shut(timedelta(seconds=1))
+        await agent.run_once()
+        assert not here.attempts.fences()
+        here.attempts.gate.open()
+        await agent.run_once()
+        await here.idle()
+    assert await conn.fetchval("SELECT status FROM job_tasks") == "done"

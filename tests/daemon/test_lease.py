@@ -128,11 +128,12 @@ async def test_after_a_pause_leases_are_asked_about_before_anything_else(
             # The machine sleeps for an hour: its task is taken back meanwhile, and it is told so when it wakes.
             await conn.execute("UPDATE accs.test_clock SET shift = '1 hour'")
             await conn.fetch("SELECT * FROM accs.reclaim_tasks()")
-            monkeypatch.setattr("accsd.work.lease._time_asleep", lambda: 3600.0)
+            monkeypatch.setattr("accsd.work.lease.time_asleep", lambda: 3600.0)
             with anyio.fail_after(5):
                 await resumed.wait()
             assert lease.is_gone
             assert not keeper.is_frozen
+            assert keeper.absences == 1
         group.cancel_scope.cancel()
 
 
@@ -147,3 +148,25 @@ async def test_an_older_attempt_of_our_own_is_given_up_when_the_task_comes_back_
         ):
             assert old.reason == "stale_attempt"
             assert not new.is_gone
+
+
+async def test_who_falls_silent_is_not_seen_and_asks_about_his_leases_when_he_speaks_again(
+    db_url: str, conn: Connection
+):
+    await node(conn)
+    async with opened(db_url) as db, anyio.create_task_group() as group:
+        resumed = anyio.Event()
+        keeper = LeaseKeeper(db, node=NODE, lease=LEASE, every=SOON, metrics=Metrics(), when_resumed=resumed.set)
+        group.start_soon(keeper.beat_on)
+        await keeper.fall_silent()
+        await conn.execute("UPDATE nodes SET awake_state = 'sleep'")
+        keeper.ask_now()
+        await anyio.sleep(3 * SOON.total_seconds())  # several heartbeats
+        assert await conn.fetchval("SELECT awake_state FROM nodes") == "sleep"
+        keeper.speak_again()
+        assert keeper.is_frozen
+        with anyio.fail_after(5):
+            await resumed.wait()
+        assert await conn.fetchval("SELECT awake_state FROM nodes") == "awake"
+        assert (keeper.is_frozen, keeper.absences) == (False, 0)
+        group.cancel_scope.cancel()

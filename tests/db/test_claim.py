@@ -362,3 +362,16 @@ async def test_what_a_claim_would_give_can_be_looked_at_without_taking_it(conn: 
     await pass_time(conn, 6)
     assert await runnable("n1") == [first, jobs[0], jobs[2]]
     assert [row["job_id"] for row in await claim(conn, 9)] == [first, jobs[0], jobs[2]]
+
+
+async def test_a_claim_that_starts_writes_the_row_once_and_both_events(conn: Connection):
+    await node(conn)
+    await submit(conn)
+    (claimed,) = await conn.fetch("SELECT * FROM accs.claim_tasks('render', 'n1', 'n1', 5, $1, true)", LEASE)
+
+    row = await task(conn, claimed["job_id"], claimed["task_key"])
+    assert (claimed["status"], row["status"], row["attempt_id"]) == ("running", "running", 1)
+    assert row["started_at"] == row["claimed_at"]
+    assert await moves(conn, claimed["task_id"]) == [("queued", "starting"), ("starting", "running")]
+    (again,) = await conn.fetch("SELECT * FROM accs.start_tasks($1, $2, 'n1')", [claimed["task_id"]], [1])
+    assert again["answer"] == "repeated"

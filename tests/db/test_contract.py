@@ -161,7 +161,9 @@ async def checked_words(conn: Connection, table: str, column: str) -> set[str]:
 
 async def test_the_legal_transitions_are_the_same_in_python_and_in_sql(conn: Connection):
     for entity, known in (("task", TASK_TRANSITIONS), ("job", JOB_TRANSITIONS)):
-        rows = await conn.fetch("SELECT from_status, to_status FROM accs.transitions WHERE entity = $1", entity)
+        rows = await conn.fetch(
+            "SELECT from_status, to_status FROM accs.transitions WHERE entity = $1 AND via IS NULL", entity
+        )
         found: set[tuple[str, str]] = {(row["from_status"], row["to_status"]) for row in rows}
         assert found == {(a.value, b.value) for a, b in known}
 
@@ -204,7 +206,7 @@ async def test_the_indexes_that_the_spec_asks_for_and_that_cost_nothing_are_ther
     assert found >= {
         ("jobs", "(order_seq)"),
         ("task_events", "(job_id, ts DESC)"),
-        ("task_events", "(job_task_id, ts DESC)"),
+        ("task_events", "(job_task_id, ts DESC) WHERE (job_task_id IS NOT NULL)"),
         ("task_artifacts", "(job_id)"),
         ("task_artifacts", "(job_task_id)"),
     }

@@ -103,7 +103,7 @@ async def test_every_transition_has_its_event_and_they_chain_from_the_first_stat
     for made in (first, second):
         path = await job_moves(conn, made)
         assert [a for a, _ in path] == ["queued", *[b for _, b in path[:-1]]]
-    wanted = await conn.fetch("SELECT from_status, to_status FROM accs.transitions")
+    wanted = await conn.fetch("SELECT from_status, to_status FROM accs.transitions WHERE via IS NULL")
     legal = {tuple(row) for row in wanted}
     seen = await conn.fetch("SELECT DISTINCT data ->> 'from', data ->> 'to' FROM task_events WHERE data ? 'to'")
     assert {tuple(row) for row in seen} <= legal

@@ -70,6 +70,8 @@ async def make_jobs(conn: Connection) -> dict[JobStatus, UUID]:
 TASK_UPDATE = """
     UPDATE job_tasks SET status = $2, lease_owner = CASE WHEN $2 IN ('starting', 'running') THEN 'x' END,
            lease_until = CASE WHEN $2 IN ('starting', 'running') THEN now() END WHERE id = $1"""
+# The one write that makes two transitions, with the events of both.
+TWO_IN_ONE = (TaskStatus.QUEUED, TaskStatus.RUNNING)
 JOB_UPDATE = "UPDATE jobs SET status = $2 WHERE id = $1"
 
 
@@ -130,7 +132,7 @@ async def test_even_a_verb_cannot_make_an_illegal_transition(
             continue
         async with Rollback(conn):
             rogue = conn.execute("SELECT accs.rogue($1, $2)", made[old], new.value)
-            if (old, new) in transitions:
+            if (old, new) in transitions or (old, new) == TWO_IN_ONE:
                 await rogue
             else:
                 assert "is not a legal transition" in str(await refusal(rogue))

@@ -1,15 +1,14 @@
-"""What wants nodes soon, which nodes there are, and the record of tries (A13, tick 2; A18)."""
+"""What wants nodes soon, and which nodes there are (A13, tick 2); tests/db/test_power.py has the calls."""
 
 from datetime import timedelta
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import orjson
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from accsd.planning.waking import has_labels
-from tests.support.checker import check
 from tests.support.cluster import Connection
 from tests.support.factory import (
     Row,
@@ -27,7 +26,6 @@ from tests.support.factory import (
 )
 
 AHEAD = timedelta(minutes=5)
-RETRY = timedelta(minutes=2)
 
 
 async def demand(conn: Connection, ahead: timedelta = AHEAD) -> list[Row]:
@@ -35,7 +33,11 @@ async def demand(conn: Connection, ahead: timedelta = AHEAD) -> list[Row]:
 
 
 async def wanted(conn: Connection, ahead: timedelta = AHEAD) -> list[tuple[Any, ...]]:
-    return [(row["service"], row["requires"], row["node"], row["tasks"]) for row in await demand(conn, ahead)]
+    """Whenever it is due."""
+    rows = await conn.fetch(
+        "SELECT service, requires, node, sum(tasks) FROM accs.wake_demand($1) GROUP BY 1, 2, 3 ORDER BY 1, 3, 4", ahead
+    )
+    return [tuple(row) for row in rows]
 
 
 async def later(conn: Connection, minutes: float, *steps: dict[str, Any]) -> UUID:
@@ -82,6 +84,21 @@ async def test_a_job_due_within_five_minutes_wants_nodes_for_its_first_steps_and
 
     await pass_time(conn, 90)
     assert [row["service"] for row in await demand(conn)] == ["audio", "render"]
+
+
+async def test_what_is_due_at_different_times_is_told_apart_by_the_half_minute(conn: Connection):
+    keyed = step("a", concurrency_key="disk", concurrency_limit=3)
+    await submit(conn, keyed, step("b"))
+    await later(conn, 1.9, step("a"))
+    await later(conn, 1.8, step("a"))
+    await later(conn, 4, *[{**keyed, "key": f"s{i}"} for i in range(3)])
+
+    rows = await demand(conn)
+    assert sorted((round(row["due_in"] / timedelta(minutes=1), 1), row["tasks"]) for row in rows) == [
+        (0.0, 2),
+        (1.8, 2),
+        (4.0, 2),
+    ], "of the three with a key one runs already by then"
 
 
 async def test_a_plain_insert_that_no_builder_has_seen_yet_wants_its_nodes_too(conn: Connection):
@@ -193,7 +210,7 @@ async def test_the_nodes_come_with_their_ages_their_load_and_their_drains(conn: 
     assert timedelta(seconds=100) <= one["unseen_for"] < timedelta(seconds=130)
     assert (one["is_drained"], two["is_drained"], two["live"]) == (False, True, {})
     assert (three["unseen_for"], three["wake_method"], three["awake_state"]) == (None, "wol", "unknown")
-    assert three["tried_ago"] is None
+    assert (three["tried_ago"], three["power"], three["relays"]) == (None, "unknown", [])
 
 
 labels = st.dictionaries(st.sampled_from("ab"), st.sampled_from([True, False, 0, 1, 1.0, 1.5, "1", "x", ""]))
@@ -211,89 +228,3 @@ async def test_labels_are_compared_in_python_as_a_claim_compares_them(
     )
 
     assert [has_labels(has, required) for required, has in pairs] == [row[0] for row in rows]
-
-
-# The tries
-
-
-async def claim_wake(conn: Connection, try_id: UUID, name: str = "n1") -> str:
-    return await conn.fetchval("SELECT accs.claim_wake($1, $2, $3)", name, try_id, RETRY)
-
-
-async def record_wake(conn: Connection, try_id: UUID, job: UUID, *, ok: bool = True) -> str:
-    return await conn.fetchval("SELECT accs.record_wake('n1', $1, $2, $3, 'said', $4)", try_id, ok, job, {"node": "n1"})
-
-
-async def tried(conn: Connection) -> tuple[Any, ...]:
-    row = await conn.fetchrow("SELECT tried_ok, tries FROM accs.wake_nodes() WHERE name = 'n1'")
-    assert row is not None
-    return tuple(row)
-
-
-async def test_a_node_is_tried_once_in_the_retry_time(conn: Connection):
-    await node(conn)
-    first = uuid4()
-
-    assert await claim_wake(conn, first) == "accepted"
-    assert await claim_wake(conn, first) == "repeated", "the answer was lost, and it is asked again"
-    assert await claim_wake(conn, uuid4()) == "refused"
-    await pass_time(conn, 119)
-    assert await claim_wake(conn, uuid4()) == "refused"
-    await pass_time(conn, 2)
-    assert await claim_wake(conn, uuid4()) == "accepted"
-    assert await claim_wake(conn, uuid4(), "nobody") == "refused"
-
-
-async def test_tries_are_counted_until_the_node_is_seen_again(conn: Connection):
-    await node(conn)
-    for expected in (1, 2, 3):
-        await pass_time(conn, 121)
-        await claim_wake(conn, uuid4())
-        assert await tried(conn) == (None, expected)
-    await pass_time(conn, 30)
-    await node(conn)
-    await pass_time(conn, 121)
-    await claim_wake(conn, uuid4())
-    assert await tried(conn) == (None, 1)
-
-
-async def test_the_end_of_a_try_is_an_event_of_the_job_once(conn: Connection):
-    await node(conn)
-    job = await submit(conn)
-    good, bad = uuid4(), uuid4()
-    await claim_wake(conn, good)
-
-    assert await record_wake(conn, good, job) == "accepted"
-    assert await record_wake(conn, good, job) == "repeated"
-    assert await tried(conn) == (True, 1)
-    await pass_time(conn, 121)
-    await claim_wake(conn, bad)
-    assert await record_wake(conn, bad, job, ok=False) == "accepted"
-    assert await tried(conn) == (False, 2)
-
-    rows = await conn.fetch("SELECT source, level, message, data FROM task_events WHERE type = 'wake' ORDER BY id")
-    assert [tuple(row) for row in rows] == [
-        ("builder", "info", "said", {"node": "n1"}),
-        ("builder", "warn", "said", {"node": "n1"}),
-    ]
-    await check(conn)
-
-
-async def test_a_try_that_was_overtaken_is_history_and_changes_nothing(conn: Connection):
-    await node(conn)
-    job = await submit(conn)
-    slow, fast = uuid4(), uuid4()
-    await claim_wake(conn, slow)
-    await pass_time(conn, 121)
-    await claim_wake(conn, fast)
-
-    assert await record_wake(conn, slow, job, ok=False) == "accepted"
-    assert await tried(conn) == (None, 2)
-
-
-async def test_a_node_that_is_removed_takes_its_tries_with_it(conn: Connection):
-    await node(conn)
-    await claim_wake(conn, uuid4())
-    await conn.execute("DELETE FROM nodes")
-
-    assert await conn.fetchval("SELECT count(*) FROM accs.wake_tries") == 0

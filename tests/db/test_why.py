@@ -196,17 +196,25 @@ async def test_full_nodes_name_what_they_run(conn: Connection):
     assert [by["job_id"] for by in detail["by"]] == [str(holder)]
 
 
-async def test_sleeping_nodes_tell_of_the_last_try_to_wake_them(conn: Connection):
+async def test_sleeping_nodes_tell_how_far_waking_them_has_come(conn: Connection):
     await conn.fetch("SELECT * FROM accs.register_node('n1', '{}', '{\"render\": 1}', 'wol', '52:54:00:00:00:01')")
     await falls_asleep(conn)
     job_id = await submit(conn, step("a"))
     before = (await sole(conn, job_id, "node_asleep"))["detail"]
+    assert before["power"] == "asleep"
     assert "tried_at" not in before
     try_id = uuid4()
-    await conn.fetch("SELECT accs.claim_wake('n1', $1, '1 min')", try_id)
-    await conn.fetch("SELECT accs.record_wake('n1', $1, false, $2, 'no route', '{}')", try_id, job_id)
+    seen = await conn.fetchval("SELECT last_seen FROM nodes")
+    await conn.fetch("SELECT accs.claim_wake('n1', $1, 'wol', NULL, $2)", try_id, seen)
+    assert (await sole(conn, job_id, "node_asleep"))["detail"]["power"] == "waking"
+    await conn.fetch(
+        "SELECT accs.record_wake('n1', $1, false, $2, 'said', '{\"error\": \"no route\"}')", try_id, job_id
+    )
     detail = (await sole(conn, job_id, "node_asleep"))["detail"]
-    assert (detail["wake_method"], detail["tried_ok"], detail["tries"]) == ("wol", False, 1)
+    assert (detail["method"], detail["tried_ok"], detail["tries"], detail["error"]) == ("wol", False, 1, "no route")
+    await conn.fetch("SELECT accs.note_not_woken('{n1}', ARRAY[$1::uuid], '{true}', '{in vain}', '1 min')", try_id)
+    detail = (await sole(conn, job_id, "node_asleep"))["detail"]
+    assert (detail["power"], detail["because"]) == ("failed", "in vain")
 
 
 async def test_a_node_that_was_not_seen_for_a_lease_is_away_since_it_was_last_seen(conn: Connection):

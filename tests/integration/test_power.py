@@ -3,9 +3,11 @@
 import asyncio
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from ipaddress import IPv4Network
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from accsd.model import Node
 from accsd.power import ProviderAPI, ShellScript, WakeFailed, WakeOnLAN, WakeResult, provider_for
 from accsd.power.wol import directed_broadcasts
 from accsd.settings import Wake
+from tests.support.hosts import hosts
 from tests.support.privileged import needs_network_namespaces
 
 MAC = "52:54:00:12:34:56"
@@ -41,6 +44,29 @@ def test_a_node_is_woken_by_the_method_that_it_names():
 def test_a_node_that_does_not_say_enough_is_refused_with_what_is_missing(method: str | None):
     with pytest.raises(WakeFailed, match=r"has no wake_method|and no (mac|provider_ref|script)"):
         provider_for(Node.model_validate({"name": "n", "wake_method": method}), Wake())
+
+
+# Networks
+
+_LINKS = """
+ip link add eth1 type bridge; ip addr add 10.1.2.3/24 dev eth1; ip link set eth1 up
+ip link add eth2 type bridge; ip addr add 10.9.9.9/24 dev eth2
+for inside in docker0 docker_gwbridge br-0123456789ab virbr0 vethabc; do
+  ip link add $inside type bridge; ip addr add 172.30.0.1/16 dev $inside; ip link set $inside up
+done
+ip link add br-lab type bridge; ip addr add 10.4.0.1/22 dev br-lab; ip link set br-lab up
+ip addr add 169.254.7.7/16 dev br-lab label br-lab:1
+"""
+
+
+def test_the_networks_of_a_machine_are_those_that_a_broadcast_of_it_reaches():
+    """Not one that is down, nor those inside the machine; and without a netlink socket, which systemd may forbid."""
+    asked = "import socket; del socket.if_nameindex; from accsd.power import networks; print(*networks())"
+    with hosts(1) as [host]:
+        subprocess.run([*host.prefix, "sh", "-ec", _LINKS], check=True, timeout=20)
+        said = subprocess.run([*host.prefix, sys.executable, "-c", asked], check=True, timeout=20, capture_output=True)
+    cable = IPv4Network(f"{host.here}/30", strict=False)
+    assert set(said.stdout.decode().split()) == {"10.1.2.0/24", "10.4.0.0/22", str(cable)}
 
 
 # Wake-on-LAN

@@ -182,6 +182,7 @@ async def test_an_agent_calls_neither_the_verbs_of_others_nor_the_inner_function
         *("clock", "channel_prefix", "backoff_base", "register_node", "claim_tasks", "adopt_tasks", "start_tasks"),
         *("heartbeat", "report_progress", "finish_tasks", "release_tasks", "skip_tasks", "record_artifact"),
         *("append_events", "select_runnable", "append_task_events", "task_inputs", "node_leaves", "agent_outlook"),
+        *("wake_demand", "wake_nodes", "note_awake", "take_orders", "answer_order"),
     }
     for call in (
         "cancel_jobs('{}')",
@@ -195,6 +196,9 @@ async def test_an_agent_calls_neither_the_verbs_of_others_nor_the_inner_function
         "repair()",
         "find_damage(1, '1 s')",
         "builder_outlook()",
+        "claim_wake('n1', gen_random_uuid(), 'wol', NULL, NULL)",
+        "ask_node(gen_random_uuid(), 'n1', 'sleep', NULL, 'me', '1 s')",
+        "note_not_woken('{}', '{}', '{}', '{}', '1 s')",
     ):
         await refused(agent, f"SELECT * FROM accs.{call}")
 

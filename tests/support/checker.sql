@@ -55,7 +55,7 @@ SELECT 'events chain', subject::text, format('event %s moves a %s from %s, which
   FROM moves WHERE from_status IS DISTINCT FROM state_before
 UNION ALL
 SELECT 'every move is legal', m.subject::text, format('event %s: %s %s → %s', m.id, m.entity, m.from_status, m.to_status)
-  FROM moves m WHERE NOT EXISTS (SELECT FROM accs.transitions t WHERE (t.entity, t.from_status, t.to_status) = (m.entity, m.from_status, m.to_status))
+  FROM moves m WHERE NOT EXISTS (SELECT FROM accs.transitions t WHERE (t.entity, t.from_status, t.to_status) = (m.entity, m.from_status, m.to_status) AND t.via IS NULL)
 UNION ALL
 SELECT 'terminal is final but for a retry', subject::text, format('event %s of type %s: %s → %s', id, type, from_status, to_status)
   FROM moves WHERE from_status IN ('done', 'error', 'skipped', 'cancelled') AND type <> 'retry'

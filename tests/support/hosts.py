@@ -1,5 +1,7 @@
-"""Machines of their own for the nodes of a test: network namespaces, each joined to this machine by one cable."""
+"""Machines of their own for the nodes of a test: network namespaces, each joined to this machine by one cable, or all
+of them in one network, with a switch between them."""
 
+import json
 import os
 import signal
 import subprocess
@@ -31,11 +33,79 @@ class Host:
                 os.kill(int(pid), signal.SIGKILL)
 
 
+@dataclass(frozen=True, slots=True)
+class Lan:
+    """`here` is this machine's address in the network, too."""
+
+    network: str  # 10.64.0.0/24
+    here: str
+    hosts: list[Host]
+    switch: str
+
+    def address(self, number: int) -> str:
+        return f"{self.here.rpartition('.')[0]}.{number + 2}"
+
+    def mac(self, number: int) -> str:
+        [link] = json.loads(_ip("-n", self.hosts[number].namespace, "-j", "link", "show", "eth0"))
+        return link["address"]
+
+    def isolate(self, *numbers: int) -> None:
+        """Those reach this machine and all others, but not each other: as if the switch blocked it. The others do."""
+        for number in range(len(self.hosts)):
+            isolated = "on" if number in numbers else "off"
+            _ip("-n", self.switch, "link", "set", f"port{number}", "type", "bridge_slave", "isolated", isolated)
+
+
 @contextmanager
 def hosts(count: int) -> Generator[list[Host]]:
     needs_network_namespaces()
     with ExitStack() as resources:
         yield [resources.enter_context(_host(number)) for number in range(count)]
+
+
+@contextmanager
+def lan(count: int) -> Generator[Lan]:
+    """The switch is in a namespace of its own, where no firewall of this machine meddles."""
+    needs_network_namespaces()
+    tag, network = f"{os.getpid() % 100_000}", f"10.{64 + os.getpid() // 256 % 64}.{os.getpid() % 256}"
+    made = Lan(
+        f"{network}.0/24", f"{network}.1", [Host(f"acc{tag}l{n}", f"{network}.1") for n in range(count)], f"acc{tag}sw"
+    )
+    with ExitStack() as resources:
+        for namespace in (made.switch, *(host.namespace for host in made.hosts)):
+            _ip("netns", "add", namespace)
+            resources.callback(_ip, "netns", "del", namespace)
+            _ip("-n", namespace, "link", "set", "lo", "up")
+        _ip("-n", made.switch, "link", "add", "br0", "type", "bridge")
+        _ip("-n", made.switch, "link", "set", "br0", "up")
+        _ip("link", "add", f"acc{tag}l", "type", "veth", "peer", "name", "uplink", "netns", made.switch)
+        resources.callback(_ip, "link", "del", f"acc{tag}l")
+        _ip("addr", "add", f"{made.here}/24", "broadcast", "+", "dev", f"acc{tag}l")
+        _ip("link", "set", f"acc{tag}l", "up")
+        _attach(made.switch, "uplink")
+        for number, host in enumerate(made.hosts):
+            _ip(
+                "-n",
+                host.namespace,
+                "link",
+                "add",
+                "eth0",
+                "type",
+                "veth",
+                "peer",
+                f"port{number}",
+                "netns",
+                made.switch,
+            )
+            _ip("-n", host.namespace, "addr", "add", f"{made.address(number)}/24", "broadcast", "+", "dev", "eth0")
+            _ip("-n", host.namespace, "link", "set", "eth0", "up")
+            _attach(made.switch, f"port{number}")
+        yield made
+
+
+def _attach(switch: str, port: str) -> None:
+    _ip("-n", switch, "link", "set", port, "master", "br0")
+    _ip("-n", switch, "link", "set", port, "up")
 
 
 @contextmanager

@@ -222,16 +222,22 @@ class StateMachine(RuleBasedStateMachine):
 
     # Attempts
 
-    def claim(self, draw: Draw) -> list[Ticket]:
+    def claim(self, draw: Draw, *, start: bool = False) -> list[Ticket]:
         self.at_next_second()
         ready = [task for task in self.tasks if task.status == "queued" and all(p.satisfies for p in task.parents)]
         wanted = {task.step.service for task in ready} or {"mixer"}
         service, agent, limit = draw(st.sampled_from(sorted(wanted))), draw(agents), draw(st.integers(1, 4))
-        rows = self.run(self.call_claim(self.world.conn, service, agent, limit))
-        return self.expect_claimed(rows, self.model.claim(service, agent, limit))
+        rows = self.run(self.call_claim(self.world.conn, service, agent, limit, start=start))
+        expected = self.model.claim(service, agent, limit)
+        if start:
+            self.model.start(expected)
+        return self.expect_claimed(rows, expected, "running" if start else "starting")
 
     def claim_and_start(self, draw: Draw) -> None:
-        if tickets := self.claim(draw):
+        """In one call, or one after the other, by turns: the same."""
+        if self.model.now % 2:
+            self.claim(draw, start=True)
+        elif tickets := self.claim(draw):
             self.start_these(tickets)
 
     def claim_beside_another_service(self, draw: Draw) -> None:
@@ -248,14 +254,18 @@ class StateMachine(RuleBasedStateMachine):
         self.expect_claimed(audio, self.model.claim("audio", first, limit))
         self.expect_claimed(video, self.model.claim("video", second, limit))
 
-    def call_claim(self, conn: Connection, service: str, agent: Agent, limit: int) -> Awaitable[list[Any]]:
+    def call_claim(
+        self, conn: Connection, service: str, agent: Agent, limit: int, *, start: bool = False
+    ) -> Awaitable[list[Any]]:
         lease = timedelta(seconds=LEASE)
-        return conn.fetch("SELECT * FROM accs.claim_tasks($1, $2, $3, $4, $5)", service, *agent, limit, lease)
+        return conn.fetch(
+            "SELECT * FROM accs.claim_tasks($1, $2, $3, $4, $5, $6)", service, *agent, limit, lease, start
+        )
 
-    def expect_claimed(self, rows: list[Any], expected: list[Ticket]) -> list[Ticket]:
+    def expect_claimed(self, rows: list[Any], expected: list[Ticket], status: str = "starting") -> list[Ticket]:
         self.tickets += expected
         got = [(row["task_id"], row["attempt_id"], row["status"]) for row in rows]
-        same(got, [(self.task_id(ticket.task), ticket.attempt_id, "starting") for ticket in expected])
+        same(got, [(self.task_id(ticket.task), ticket.attempt_id, status) for ticket in expected])
         return expected
 
     def adopt(self, draw: Draw) -> None:

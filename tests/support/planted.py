@@ -48,8 +48,8 @@ NO_EVENT = Bug(
     (
         Change(
             "finish_tasks",
-            """'{"from": "running", "to": "done"}', attempt_id FROM moved""",
-            """'{"from": "running", "to": "done"}', attempt_id FROM moved WHERE false""",
+            """'{"from": "running", "to": "done"}'::jsonb, attempt_id FROM moved""",
+            """'{"from": "running", "to": "done"}'::jsonb, attempt_id FROM moved WHERE false""",
         ),
     ),
 )

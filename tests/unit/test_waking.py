@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from accsd.planning.calling import Calls, Manners
 from accsd.planning.matching import Matching
-from accsd.planning.waking import Demand, NodeState, Plan, Try, WhyNot, has_labels, plan
+from accsd.planning.waking import Demand, NodeState, Plan, WhyNot, has_labels, lead, needed_for, plan
 
 LEASE = timedelta(seconds=120)
-RETRY = timedelta(minutes=2)
+MANNERS = Manners()
 JOB = UUID(int=1)
 
 
@@ -21,8 +22,12 @@ def wants(tasks: int = 1, service: str = "render", **given: Any) -> Demand:
     return Demand(service, tasks, given.pop("job_id", JOB), **given)
 
 
-def asleep(name: str, labels: dict[str, Any] | None = None, tried: Try | None = None, **slots: int) -> NodeState:
-    return NodeState(name, labels or {}, slots or {"render": 1}, says_asleep=True, can_be_woken=True, tried=tried)
+def asleep(name: str, labels: dict[str, Any] | None = None, calls: Calls | None = None, **slots: int) -> NodeState:
+    return NodeState(name, labels or {}, slots or {"render": 1}, says_asleep=True, methods=("wol",), calls=calls)
+
+
+def called(seconds: float, ok: bool | None = True, count: int = 1) -> Calls:
+    return Calls(count, timedelta(seconds=seconds), ok)
 
 
 def awake(name: str, labels: dict[str, Any] | None = None, live: int = 0, **slots: int) -> NodeState:
@@ -30,8 +35,8 @@ def awake(name: str, labels: dict[str, Any] | None = None, live: int = 0, **slot
     return NodeState(name, labels or {}, slots or {"render": 1}, {"render": live}, unseen_for=seen)
 
 
-def planned(demand: list[Demand], *nodes: NodeState) -> Plan:
-    return plan(demand, nodes, lease=LEASE, retry=RETRY)
+def planned(demand: list[Demand], *nodes: NodeState, at_once: int | None = None) -> Plan:
+    return plan(demand, nodes, lease=LEASE, manners=MANNERS, at_once=at_once)
 
 
 def woken(demand: list[Demand], *nodes: NodeState) -> list[str]:
@@ -94,15 +99,15 @@ def test_fewest_is_meant_exactly_where_the_largest_first_would_take_one_more():
 
 def test_a_node_that_went_silent_is_as_good_as_asleep_and_a_fresh_one_is_not():
     def silent(seconds: int) -> NodeState:
-        return NodeState("n", slots={"render": 1}, unseen_for=timedelta(seconds=seconds), can_be_woken=True)
+        return NodeState("n", slots={"render": 1}, unseen_for=timedelta(seconds=seconds), methods=("wol",))
 
     assert woken([wants()], silent(121)) == ["n"]
     assert woken([wants()], silent(119)) == []
-    assert woken([wants()], NodeState("new", slots={"render": 1}, can_be_woken=True)) == ["new"]
+    assert woken([wants()], NodeState("new", slots={"render": 1}, methods=("wol",))) == ["new"]
 
 
 def test_a_node_that_says_it_sleeps_does_so_however_recently_it_was_seen():
-    node = NodeState("n", slots={"render": 1}, says_asleep=True, unseen_for=timedelta(seconds=1), can_be_woken=True)
+    node = NodeState("n", slots={"render": 1}, says_asleep=True, unseen_for=timedelta(seconds=1), methods=("wol",))
 
     assert woken([wants()], node) == ["n"]
 
@@ -115,12 +120,13 @@ def test_a_node_that_says_it_sleeps_does_so_however_recently_it_was_seen():
     [
         (awake("n"), WhyNot.AWAKE),
         (NodeState("n", slots={"render": 1}, says_asleep=True), WhyNot.NO_METHOD),
-        (NodeState("n", slots={"render": 1}, can_be_woken=True, is_drained=True), WhyNot.DRAINED),
+        (NodeState("n", slots={"render": 1}, methods=("wol",), is_drained=True), WhyNot.DRAINED),
         (asleep("n", audio=1), WhyNot.NO_MATCH),
         (asleep("n", render=0), WhyNot.NO_MATCH),
-        (asleep("n", tried=Try(timedelta(seconds=119), ok=True)), WhyNot.COMING),
-        (asleep("n", tried=Try(timedelta(seconds=119), ok=None)), WhyNot.COMING),
-        (asleep("n", tried=Try(timedelta(seconds=119), ok=False)), WhyNot.IN_VAIN),
+        (asleep("n", calls=called(119)), WhyNot.COMING),
+        (asleep("n", calls=called(119, ok=None)), WhyNot.COMING),
+        (asleep("n", calls=called(119, ok=False)), WhyNot.PAUSING),
+        (asleep("n", calls=called(200, count=3)), WhyNot.FAILED),
     ],
 )
 def test_each_node_that_is_left_alone_has_its_reason(node: NodeState, why: WhyNot):
@@ -139,18 +145,18 @@ def test_a_drained_node_serves_nothing_even_if_it_is_awake():
 
 
 def test_a_node_that_was_woken_a_moment_ago_is_waited_for_instead_of_waking_another():
-    coming = asleep("a", tried=Try(timedelta(seconds=30), ok=True))
+    coming = asleep("a", calls=called(30))
 
     assert woken([wants()], coming, asleep("b")) == []
     assert woken([wants(2)], coming, asleep("b")) == ["b"]
 
 
-def test_after_a_try_in_vain_another_node_is_woken():
-    assert woken([wants()], asleep("a", tried=Try(timedelta(seconds=30), ok=False)), asleep("b")) == ["b"]
+def test_after_a_call_in_vain_another_node_is_woken():
+    assert woken([wants()], asleep("a", calls=called(30, ok=False)), asleep("b")) == ["b"]
 
 
-def test_a_node_is_tried_again_after_the_retry_time_and_behind_those_not_tried_yet():
-    late = asleep("a", tried=Try(RETRY, ok=True))
+def test_a_node_is_called_again_after_its_pause_and_behind_those_not_called_yet():
+    late = asleep("a", calls=called(120))
 
     assert woken([wants()], late) == ["a"]
     assert woken([wants()], late, asleep("b")) == ["b"]
@@ -158,7 +164,7 @@ def test_a_node_is_tried_again_after_the_retry_time_and_behind_those_not_tried_y
 
 def test_the_plan_says_what_nobody_can_serve_and_when_a_node_may_be_tried_again():
     choosy = wants(3, requires={"gpu": True})
-    made = planned([choosy], asleep("n", {"gpu": True}, Try(timedelta(seconds=90), ok=False)))
+    made = planned([choosy], asleep("n", {"gpu": True}, called(90, ok=False)))
 
     assert made.unmet == ((choosy, 3),)
     assert made.again_in == timedelta(seconds=30)
@@ -171,12 +177,78 @@ def test_a_true_label_is_not_a_one():
     assert not has_labels({}, {"gpu": False})
 
 
+# When
+
+
+def test_a_node_is_called_so_early_that_it_is_ready_in_time():
+    def slow(seconds: int) -> NodeState:
+        return NodeState(
+            "n", slots={"render": 1}, says_asleep=True, methods=("wol",), latency=timedelta(seconds=seconds)
+        )
+
+    soon = wants(due_in=timedelta(seconds=120))
+
+    assert planned([soon], slow(60)).reasons == {"n": WhyNot.NOT_YET}
+    assert planned([soon], slow(60)).again_in == timedelta(seconds=120) - lead(timedelta(seconds=60))
+    assert woken([soon], slow(100)) == ["n"]
+    its = lead(timedelta(seconds=60))
+    assert woken([wants(due_in=its)], slow(60)) == ["n"]
+    assert woken([wants(due_in=its + timedelta(seconds=1))], slow(60)) == []
+
+
+def test_where_few_may_start_at_once_the_first_ones_start_so_early_that_the_last_is_in_time():
+    its = lead(None)
+    nodes = [asleep(name) for name in "abc"]
+    demand = [wants(3, due_in=3 * its - timedelta(seconds=1))]
+
+    assert [choice.node for choice in planned(demand, *nodes, at_once=1).wake] == ["a"]
+    assert planned(demand, *nodes, at_once=2).wake == ()
+    assert planned(demand, *nodes).again_in == 2 * its - timedelta(seconds=1)
+
+
+def test_of_those_that_cannot_all_start_the_one_goes_first_that_can_be_in_time_still():
+    due = wants(requires={"gpu": True}, due_in=timedelta(seconds=60))
+    made = planned(
+        [wants(requires={"ssd": True}), due], asleep("a", {"ssd": True}), asleep("b", {"gpu": True}), at_once=1
+    )
+
+    assert [choice.node for choice in made.wake] == ["b"]
+    assert made.reasons == {"a": WhyNot.STAGGERED}
+
+
+def test_nodes_that_start_for_what_nobody_wants_any_more_count_as_starting():
+    other = asleep("x", calls=called(5), audio=1)
+
+    staggered = planned([wants()], other, asleep("a"), at_once=1)
+
+    assert staggered.reasons["a"] is WhyNot.STAGGERED
+    assert staggered.again_in == timedelta(seconds=115)
+    assert [choice.node for choice in planned([wants()], other, asleep("a"), at_once=2).wake] == ["a"]
+
+
+def test_the_next_method_is_used_after_a_call_that_did_not_get_through():
+    node = NodeState("n", slots={"render": 1}, says_asleep=True, methods=("wol", "script"), calls=called(1, ok=False))
+
+    assert [choice.method for choice in planned([wants()], node).wake] == ["script"]
+
+
+def test_a_node_that_fell_asleep_just_now_is_called_only_if_there_is_no_other():
+    def gone(name: str, seconds: int) -> NodeState:
+        return NodeState(
+            name, slots={"render": 1}, says_asleep=True, unseen_for=timedelta(seconds=seconds), methods=("wol",)
+        )
+
+    assert woken([wants()], gone("a", 3), gone("b", 300)) == ["b"]
+    assert woken([wants()], gone("a", 3)) == ["a"]
+
+
 # Any fleet
 
 SERVICES: tuple[str, ...] = ("render", "audio")
 labels = st.dictionaries(st.sampled_from(["gpu", "ssd"]), st.just(True), max_size=2)
 ages = st.integers(0, 300).map(lambda seconds: timedelta(seconds=seconds))
-tries = st.none() | st.builds(Try, ages, st.none() | st.booleans(), st.integers(1, 3))
+calls = st.none() | st.builds(Calls, st.integers(1, 9), ages, st.none() | st.booleans())
+methods = st.sampled_from([(), ("wol",), ("wol", "script")])
 per_service: st.SearchStrategy[dict[str, int]] = st.dictionaries(st.sampled_from(SERVICES), st.integers(0, 3))
 
 
@@ -191,9 +263,10 @@ def fleets(draw: st.DrawFn) -> list[NodeState]:
             draw(per_service),
             says_asleep=draw(st.booleans()),
             unseen_for=draw(st.none() | ages),
-            can_be_woken=draw(st.booleans()),
+            methods=draw(methods),
+            latency=draw(st.none() | ages),
             is_drained=draw(st.sampled_from([False, False, True])),
-            tried=draw(tries),
+            calls=draw(calls),
         )
         for name in names
     ]
@@ -234,8 +307,8 @@ def test_all_that_can_be_served_is_served_by_as_few_nodes_as_possible(demand: li
     made = planned(demand, *fleet)
     standing = dict(made.reasons)
     ready = [n for n in fleet if standing.get(n.name) in (WhyNot.AWAKE, WhyNot.COMING)]
-    wakeable = [n for n in fleet if standing.get(n.name, WhyNot.NOT_NEEDED) is WhyNot.NOT_NEEDED]
-    chosen = [n for n in fleet if n.name not in standing]
+    chosen = [n for n in fleet if standing.get(n.name, WhyNot.NOT_YET) is WhyNot.NOT_YET]
+    wakeable = chosen + [n for n in fleet if standing.get(n.name) is WhyNot.NOT_NEEDED]
     best = most_served(demand, [*ready, *wakeable])
 
     assert most_served(demand, [*ready, *chosen]) == best
@@ -252,13 +325,13 @@ def test_only_nodes_that_sleep_can_be_woken_and_were_not_just_tried_are_woken(
     by_name = {node.name: node for node in fleet}
     made = planned(demand, *fleet)
 
-    assert {choice.node for choice in made.wake} | made.reasons.keys() == by_name.keys()
+    assert sorted([choice.node for choice in made.wake] + list(made.reasons)) == sorted(by_name)
     for choice in made.wake:
         node = by_name[choice.node]
-        assert node.can_be_woken
+        assert choice.method in node.methods
         assert not node.is_drained
         assert not node.is_awake(LEASE)
-        assert node.tried is None or node.tried.ago >= RETRY
+        assert node.calls is None or node.calls.ok is False or node.calls.ago >= MANNERS.patience(node.latency)
         assert choice.because in demand
         assert node.could_serve(choice.because)
 
@@ -274,6 +347,48 @@ def test_the_plan_does_not_depend_on_the_order_of_rows(demand: list[Demand], fle
 
     assert again.wake == made.wake
     assert again.reasons == made.reasons
+
+
+due_later = st.builds(Demand, st.just("render"), st.integers(1, 4), st.just(JOB), due_in=ages)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(due_later, max_size=4), fleets())
+def test_a_node_is_called_when_its_work_is_due_within_its_lead_time_and_not_before(
+    demand: list[Demand], fleet: list[NodeState]
+):
+    made = planned(demand, *fleet)
+    leads = {node.name: lead(node.latency, MANNERS) for node in fleet}
+
+    for choice in made.wake:
+        assert choice.because.due_in <= leads[choice.node]
+    not_yet = [name for name, why in made.reasons.items() if why is WhyNot.NOT_YET]
+    for name in not_yet:
+        assert made.again_in is not None
+        assert made.again_in <= max(d.due_in for d in demand) - leads[name]
+        assert any(d.due_in > leads[name] for d in demand)
+
+
+@settings(max_examples=80, deadline=None)
+@given(demands, fleets(), st.integers(1, 3))
+def test_never_more_nodes_are_starting_than_may_at_once(demand: list[Demand], fleet: list[NodeState], at_once: int):
+    made = planned(demand, *fleet, at_once=at_once)
+    starting = [name for name, why in made.reasons.items() if why is WhyNot.COMING]
+    staggered = [name for name, why in made.reasons.items() if why is WhyNot.STAGGERED]
+
+    assert not made.wake or len(made.wake) + len(starting) <= at_once
+    assert not staggered or made.again_in is not None or made.wake
+
+
+@settings(max_examples=80, deadline=None)
+@given(demands, fleets())
+def test_a_node_is_needed_exactly_if_less_could_be_served_without_it(demand: list[Demand], fleet: list[NodeState]):
+    awake_ones = [n for n in fleet if n.is_awake(LEASE) and not n.is_drained]
+    for node in awake_ones:
+        others = [n for n in awake_ones if n is not node]
+        needed = needed_for(node.name, demand, fleet, lease=LEASE)
+        assert (needed is not None) == (most_served(demand, awake_ones) > most_served(demand, others))
+        assert needed is None or (needed in demand and node.could_serve(needed))
 
 
 @st.composite

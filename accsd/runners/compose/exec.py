@@ -82,9 +82,10 @@ class ExecRunner:
         for container in await self._running():
             await self._reaper.end(container, key, self._declared.stop_grace)
 
-    async def rest(self, idle_for: timedelta) -> bool:
+    async def rest(self, idle_for: timedelta | None) -> bool:
         wanted = self._declared.idle_stop
-        if wanted is None or idle_for < wanted or self._starting or self._executions:
+        is_time = idle_for is None or (wanted is not None and idle_for >= wanted)
+        if not is_time or self._starting or self._executions:
             return False
         return await self._project.stop(self.service)
 

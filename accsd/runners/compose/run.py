@@ -102,7 +102,7 @@ class RunRunner:
         await execution.stop(self._declared.stop_grace)
         await execution.remove()
 
-    async def rest(self, idle_for: timedelta) -> bool:
+    async def rest(self, idle_for: timedelta | None) -> bool:
         return False
 
     async def close(self) -> None:

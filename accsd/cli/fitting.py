@@ -1,0 +1,65 @@
+"""A table that fits its terminal: the sentences of its last column are wrapped, or stand below their line."""
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import click
+
+from accsd.cli.output import Row, coloured, text
+
+_BETWEEN: Final = "  "
+_ENOUGH: Final = 30  # columns for a sentence; with fewer it is read more easily below
+
+
+def show_fitting(rows: Sequence[Row], columns: Mapping[str, str], *, empty: str = "") -> None:
+    """As `show` does it for eyes. What is read by a program is never broken into lines."""
+    if not rows:
+        click.echo(empty, err=True)
+        return
+    cells = [[text(row.get(key)).replace("\n", " ") for key in columns] for row in rows]
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for line in fitted(list(columns.values()), cells, width):
+        click.echo(line)
+
+
+def fitted(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
+    """The lines. `width` None: as wide as it gets."""
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    beside = _how_many(widths, width)
+    room = None if width is None else width - _wide(widths[:-1]) - len(_BETWEEN)
+    if beside == len(widths) - 1 and room is not None and room >= _ENOUGH:
+        beside, rows, widths = len(widths), [part for row in rows for part in _wrapped(row, room)], [*widths[:-1], room]
+    yield _line([heading.upper() for heading in headings[:beside]], widths)
+    for row in rows:
+        yield _line(row[:beside], widths, colour=True)
+        for heading, cell in zip(headings[beside:], row[beside:], strict=True):
+            if cell:
+                yield from textwrap.wrap(
+                    f"{heading}: {cell}", max(width or 0, _ENOUGH), initial_indent="    ", subsequent_indent="      "
+                )
+
+
+def _how_many(widths: Sequence[int], width: int | None) -> int:
+    """So many columns fit beside each other; at least one."""
+    fits = (n for n in range(len(widths), 1, -1) if width is None or _wide(widths[:n]) <= width)
+    return next(fits, 1)
+
+
+def _wide(widths: Sequence[int]) -> int:
+    return sum(widths) + len(_BETWEEN) * (len(widths) - 1)
+
+
+def _wrapped(row: Sequence[str], room: int) -> Iterator[list[str]]:
+    """The row, and further ones that have only the rest of its last cell."""
+    first, *others = textwrap.wrap(row[-1], room) or [""]
+    yield [*row[:-1], first]
+    for other in others:
+        yield [*("" for _ in row[:-1]), other]
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], *, colour: bool = False) -> str:
+    padded = [f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=False)]
+    return _BETWEEN.join([coloured(cell) if colour else cell for cell in padded]).rstrip()

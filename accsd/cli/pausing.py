@@ -1,0 +1,68 @@
+"""To pause and to resume nodes (which are drained), services and workflows: new work waits, what runs goes on."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+import click
+
+from accsd.cli.operator import operator
+from accsd.cli.output import since
+from accsd.cli.session import with_database
+from accsd.db import Pausable, Verdict, pause, resume
+from accsd.db.pool import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """Since when, by whom and why; `busy` are the tasks that go on."""
+
+    busy: int
+    at: datetime | None
+    by: str | None
+    because: str | None
+
+    def __str__(self) -> str:
+        """Empty while it is not paused."""
+        if self.at is None:
+            return ""
+        return since(self.at) + (f" by {self.by}" if self.by else "") + (f": {self.because}" if self.because else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What can be paused. `look` finds one by its name, or raises NotFound."""
+
+    kind: Pausable
+    look: Callable[[Database, str], Awaitable[Paused]]
+    paused: str = "paused"
+    idle: str = "nothing of it runs"
+    again: str = "goes on"
+    resumes: str = "lets it go on"
+
+
+def pause_one(ctx: click.Context, subject: Subject, name: str, reason: str | None) -> None:
+    async def work(db: Database) -> tuple[Verdict, Paused]:
+        await subject.look(db, name)
+        verdict = await pause(db, subject.kind, name, reason=reason, by=operator())
+        return verdict, await subject.look(db, name)
+
+    verdict, now = with_database(ctx, work)
+    if verdict is Verdict.REPEATED:
+        click.echo(f"{subject.kind} {name} was {subject.paused} already, {now}")
+        return
+    left = f"{now.busy} tasks go on to their end" if now.busy else subject.idle
+    then = f"`accsd {subject.kind}s resume {name}` {subject.resumes}"
+    click.echo(f"{subject.kind} {name} is {subject.paused}: {left}. {then}")
+
+
+def resume_one(ctx: click.Context, subject: Subject, name: str) -> None:
+    async def work(db: Database) -> Verdict:
+        await subject.look(db, name)
+        return await resume(db, subject.kind, name)
+
+    ended = with_database(ctx, work) is Verdict.ACCEPTED
+    click.echo(f"{subject.kind} {name} {subject.again if ended else f'was not {subject.paused}'}")
+
+
+reason_option = click.option("--reason", help="Why, for those who wonder.")

@@ -1,0 +1,116 @@
+"""To wake a node and to send it to sleep by hand: `accsd nodes wake|sleep`, and the cycle of `accsd doctor`.
+
+A call is made and recorded as the builder makes it, so that no builder makes the same one a moment later. To sleep the
+node is asked, through the database: it alone knows whether it may.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Final, TypeVar
+from uuid import uuid4
+
+from accsd.cli.operator import operator
+from accsd.cli.output import duration
+from accsd.db import fleet
+from accsd.db.fleet import NodeView
+from accsd.db.orders import OrderKind, answer_within, ask_node
+from accsd.db.pool import Database
+from accsd.db.waking import FleetNode, wake_nodes
+from accsd.errors import AccsdError, ConfigError, Unavailable
+from accsd.planning.calling import Manners
+from accsd.power import WakeResult
+from accsd.settings import Settings
+from accsd.work.calling import Caller
+
+GOES_WITHIN: Final = timedelta(seconds=90)
+_ANSWERS_WITHIN: Final = timedelta(seconds=10)
+_LOOK_SEC: Final = 0.2
+Value = TypeVar("Value")
+
+
+async def known_node(db: Database, name: str, settings: Settings) -> FleetNode:
+    await fleet.node_named(db, name)  # or the name that was meant
+    found = await wake_nodes(db, silent=settings.lease)
+    return next(each for each in found if each.node.name == name)
+
+
+def caller(db: Database, settings: Settings) -> Caller:
+    return Caller(db, settings.wake, by=operator())
+
+
+async def call(db: Database, name: str, settings: Settings) -> list[WakeResult]:
+    """One method after the other until a call gets through; empty: somebody else calls it at this very moment."""
+    known = await known_node(db, name, settings)
+    calling = caller(db, settings)
+    methods = calling.methods(known)
+    if not methods:
+        raise ConfigError(
+            f"node {name} has no wake_method",
+            hint="set node.wake_method (wol, provider or script) in its settings, then start its agent once",
+        )
+    # who calls again, because it did not come, wants another way
+    first = known.state.calls.count % len(methods) if known.state.calls else 0
+    return [result for result, _ in await calling.call(known, [*methods[first:], *methods[:first]])]
+
+
+def patience(node: NodeView, settings: Settings) -> timedelta:
+    """How long it may take from a call until it is seen, by its own measured time where that is known."""
+    return Manners(boot=settings.wake.boot).patience(node.latency)
+
+
+async def seen(db: Database, before: NodeView, *, within: timedelta) -> NodeView:
+    """The node, as soon as it is seen again. Exit code 5 if that takes too long."""
+
+    async def look() -> NodeView | None:
+        node = await fleet.node_named(db, before.name)
+        return node if node.power == "ready" and node.last_seen != before.last_seen else None
+
+    late = f"node {before.name} was not seen within {duration(within)}; it may still come"
+    return await _until(look, within, late, f"`accsd doctor --node {before.name}` looks for the cause")
+
+
+def check_awake(node: NodeView, settings: Settings) -> None:
+    """Only who is there can be asked."""
+    if not node.is_here(settings.lease):
+        seen_ago = "never seen" if node.unseen_for is None else f"last seen {duration(node.unseen_for)} ago"
+        raise Unavailable(
+            f"node {node.name} is {node.whereabouts(settings.lease)}, {seen_ago}: nobody there would hear it",
+            hint=f"`accsd nodes wake {node.name}`, or start accsd there",
+        )
+
+
+async def ask_to_sleep(db: Database, name: str) -> str:
+    """What the node says before it goes; AccsdError: why it does not."""
+    order_id = uuid4()
+    await ask_node(db, order_id, name, OrderKind.SLEEP, by=operator(), within=_ANSWERS_WITHIN)
+    answer = await answer_within(db, order_id, _ANSWERS_WITHIN)
+    if answer is None:
+        said = f"node {name} did not answer within {duration(_ANSWERS_WITHIN)}"
+        raise AccsdError(said, hint=f"see whether its agent runs: `accsd doctor --node {name}`") from TimeoutError()
+    if not answer.ok:
+        hint = f"that passes, or stands in its settings, [sleep]; `accsd nodes show {name}` tells what happened"
+        raise AccsdError(f"node {name} stays awake: {answer.output}", hint=hint)
+    return answer.output
+
+
+async def asleep(db: Database, name: str, *, within: timedelta) -> NodeView:
+    """The node, as soon as it has said that it goes. Exit code 5 if it does not."""
+
+    async def look() -> NodeView | None:
+        node = await fleet.node_named(db, name)
+        return node if node.awake_state == "sleep" else None
+
+    late = f"node {name} has not gone to sleep within {duration(within)}"
+    return await _until(look, within, late, f"`accsd nodes show {name}` says why it is awake")
+
+
+async def _until(look: Callable[[], Awaitable[Value | None]], within: timedelta, late: str, hint: str) -> Value:
+    try:
+        async with asyncio.timeout(within.total_seconds()):
+            while True:
+                if (found := await look()) is not None:
+                    return found
+                await asyncio.sleep(_LOOK_SEC)
+    except TimeoutError as error:
+        raise AccsdError(late, hint=hint) from error

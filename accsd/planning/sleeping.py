@@ -1,0 +1,73 @@
+"""When a node may sleep (A14), and how work gathers on few nodes so that the others can.
+
+A node decides for itself, by what it knows of its own work; whether others could do without it is `waking.needed_for`.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from math import isinf
+from typing import Final
+
+# Nobody notices that a task on a machine that may sleep starts so much later; another machine's claim takes less.
+_LONGEST_YIELD: Final = timedelta(milliseconds=100)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """It sleeps after `idle` without work, or sooner: after `boots` times what waking it takes (inf: never sooner). Not
+    before it was awake for `awake`: nothing flaps faster than that."""
+
+    idle: timedelta = timedelta(minutes=5)
+    awake: timedelta = timedelta(minutes=2)
+    boots: float = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class Restfulness:
+    """What a node knows of itself. idle_for is None while it holds a lease; latency is what its waking took so far."""
+
+    idle_for: timedelta | None
+    awake_for: timedelta
+    latency: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """Why it stays awake, and when to think again (None: when something has changed)."""
+
+    because: str
+    again_in: timedelta | None = None
+
+
+def reason_to_stay(node: Restfulness, rules: Rules) -> Stay | None:
+    """None: as far as it knows by itself, it may sleep."""
+    if node.idle_for is None:
+        return Stay("it is at work")
+    if (left := rules.awake - node.awake_for) > timedelta(0):
+        return Stay("it was woken only a short while ago", left)
+    if (left := stays_for(node, rules) - node.idle_for) > timedelta(0):
+        return Stay("it was at work a short while ago", left)
+    return None
+
+
+def stays_for(node: Restfulness, rules: Rules) -> timedelta:
+    """How long it waits for work. To be awake for nothing costs about as much as to boot for as long: who has waited
+    for the time of a boot has lost that much, and can lose no more than that again by going to sleep."""
+    if node.latency is None or isinf(rules.boots):
+        return rules.idle
+    return min(rules.idle, rules.boots * node.latency)
+
+
+def looks_ahead(node: Restfulness, rules: Rules, lead: timedelta) -> timedelta:
+    """What is due within this is a reason to stay, if nobody else could do it: it would be called again, `lead` before
+    it is due, after less sleep than is worth the boot."""
+    return lead + stays_for(node, rules)
+
+
+def yields_for(node: Restfulness, rules: Rules) -> timedelta:
+    """How long a node lets others claim first: one that is at work takes more before one that rests is disturbed, and
+    the one that has rested for the longest comes last."""
+    if node.idle_for is None:
+        return timedelta(0)
+    rested = min(1.0, node.idle_for / rules.idle) if rules.idle else 1.0
+    return _LONGEST_YIELD * (0.25 + 0.75 * rested)

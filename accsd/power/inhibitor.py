@@ -1,0 +1,89 @@
+"""While this node is at work nobody else puts the machine to sleep: a lock that logind keeps for us (systemd-inhibit).
+
+It is held by a child that dies with this process. One lock for all tasks, taken with the first and let go a while after
+the last: a spawn for each task would cost more than many a task.
+"""
+
+import asyncio
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import anyio
+
+from accsd import proc
+from accsd.log import get_logger
+
+_log = get_logger(component="inhibitor")
+_LINGERS: Final = timedelta(seconds=5)
+# One that could not be had is not asked for with each task.
+_ASK_AGAIN: Final = timedelta(minutes=10)
+_SYSTEMD_RUNS: Final = Path("/run/systemd/system")
+# cat ends with its stdin, which is ours
+_COMMAND: Final = (
+    *("systemd-inhibit", "--what=sleep", "--mode=block", "--who=accsd", "--why=tasks are running"),
+    "cat",
+)
+
+
+class Inhibitor:
+    def __init__(self, *, lingers: timedelta = _LINGERS) -> None:
+        self._lingers: timedelta = lingers
+        self._wanted: asyncio.Event = asyncio.Event()
+        self._unwanted: asyncio.Event = asyncio.Event()
+        self._ask_again_at: float = 0.0  # monotonic
+        self._told: bool = False
+        self._pid: int | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process that holds the lock, by which logind lists it."""
+        return self._pid
+
+    def want(self, *, busy: bool) -> None:
+        """Returns at once."""
+        (self._wanted if busy else self._unwanted).set()
+        (self._unwanted if busy else self._wanted).clear()
+
+    async def serve(self) -> None:
+        while True:
+            await self._wanted.wait()
+            if time.monotonic() >= self._ask_again_at and (problem := await self._hold()):
+                self._give_up(problem)
+            await self._unwanted.wait()
+
+    def _give_up(self, problem: str) -> None:
+        self._ask_again_at = time.monotonic() + _ASK_AGAIN.total_seconds()
+        if not self._told:
+            _log.info("no_sleep_inhibitor", reason=problem)
+        self._told = True
+
+    async def _hold(self) -> str | None:
+        """Until it is not wanted any more; or why it could not be held."""
+        if not _SYSTEMD_RUNS.is_dir():
+            return "systemd does not run here"
+        try:
+            async with proc.streaming(_COMMAND, keep_stdin=True) as child:
+                self._pid = child.pid
+                return await self._until_unwanted(child)
+        except OSError as error:
+            return str(error)
+        finally:
+            self._pid = None
+
+    async def _until_unwanted(self, child: proc.Streaming) -> str | None:
+        problems: list[str] = []
+
+        async def watch(scope: anyio.CancelScope) -> None:
+            said = (await child.stderr.read(2000)).decode(errors="replace").strip()
+            problems.append(said or f"systemd-inhibit ended with exit code {await child.wait()}")
+            scope.cancel()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch, group.cancel_scope)
+            while not self._unwanted.is_set():
+                await self._unwanted.wait()
+                await anyio.sleep(self._lingers.total_seconds())
+            group.cancel_scope.cancel()
+        return problems[0] if problems else None

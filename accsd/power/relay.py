@@ -1,0 +1,48 @@
+"""Waking by a neighbour: a magic packet reaches a machine only from its own network, so one who is awake there is
+asked to send it."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import anyio
+
+from accsd.errors import AccsdError
+from accsd.model import Node
+from accsd.power.base import WakeFailed, WakeResult, outcome
+
+RELAY: Final = "relay"
+# A machine that hears it more than once wakes once, and one of them may have gone a moment ago.
+_ASKED: Final = 3
+
+
+class Relay:
+    """`ask` sends a neighbour the order and returns what he said he did; it raises AccsdError where he did not."""
+
+    def __init__(self, neighbours: Sequence[str], ask: Callable[[str], Awaitable[str]]) -> None:
+        self._neighbours: tuple[str, ...] = tuple(neighbours[:_ASKED])
+        self._ask: Callable[[str], Awaitable[str]] = ask
+
+    async def wake(self, node: Node) -> WakeResult:
+        return await outcome(RELAY, self._wake(node))
+
+    async def _wake(self, node: Node) -> str:
+        """All at once; the first who has sent it suffices."""
+        if not self._neighbours:
+            raise WakeFailed(f"nobody in the network of node {node.name} is awake")
+        done: list[str] = []
+        failures: list[str] = []
+
+        async def ask(neighbour: str) -> None:
+            try:
+                done.append(f"{neighbour} {await self._ask(neighbour)}")
+            except AccsdError as failure:
+                failures.append(f"{neighbour}: {failure}")
+            else:
+                group.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as group:
+            for neighbour in self._neighbours:
+                group.start_soon(ask, neighbour)
+        if not done:
+            raise WakeFailed("; ".join(failures))
+        return done[0]

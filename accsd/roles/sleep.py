@@ -1,0 +1,189 @@
+"""Puts this node to sleep when it has been idle for its time and nobody needs it (A14).
+
+It asks itself first, then whoever may object on this machine, and the database last: an idle node costs nothing before
+its time is over. Why it stays awake is written beside its name whenever that has changed.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import Final
+
+from accsd.db import Database
+from accsd.db.nodes import note_awake
+from accsd.db.orders import Order, answer_order
+from accsd.db.waking import wake_demand, wake_nodes
+from accsd.log import get_logger
+from accsd.planning.sleeping import Rules, Stay, looks_ahead, reason_to_stay, stays_for
+from accsd.planning.waking import Demand, NodeState, lead, needed_for
+from accsd.roles.passes import Pass
+from accsd.settings import Sleep
+from accsd.wakeup import Backoff
+from accsd.work.departure import Departure, Returned, Way
+from accsd.work.wakefulness import Wakefulness, rules_of
+
+_log = get_logger(role="sleep")
+_SOON: Final = timedelta(seconds=1)
+# Vetoes cost processes and demand costs queries: how often both are looked at while one of them holds.
+_RETHINK: Final = (timedelta(seconds=1), timedelta(seconds=30))
+# A machine that can't be put to sleep is not tried again and again.
+_IN_VAIN: Final = (timedelta(minutes=1), timedelta(hours=1))
+# Being at work, or not, changes with every task: that is not written each time.
+_CALM: Final = timedelta(seconds=10)
+# Somebody else may have written something there meanwhile.
+_SAY_AGAIN: Final = timedelta(minutes=5)
+_AT_ONCE: Final = Rules(idle=timedelta(0), awake=timedelta(0))
+
+
+class Sleeper:
+    def __init__(
+        self,
+        db: Database,
+        *,
+        node: str,
+        lease: timedelta,
+        settings: Callable[[], Sleep],  # may change while we run
+        wakefulness: Wakefulness,
+        departure: Departure,
+        veto: Callable[[], Awaitable[str | None]],
+        way: Way,
+        is_ready: Callable[[], bool],  # registered, and sure of its leases
+        wake: Callable[[], None],
+    ) -> None:
+        self._db: Database = db
+        self._node: str = node
+        self._lease: timedelta = lease
+        self._settings: Callable[[], Sleep] = settings
+        self._wakefulness: Wakefulness = wakefulness
+        self._departure: Departure = departure
+        self._veto: Callable[[], Awaitable[str | None]] = veto
+        self._way: Way = way
+        self._is_ready: Callable[[], bool] = is_ready
+        self._wake: Callable[[], None] = wake
+        self._knows_latency: bool = False  # since it was last woken
+        self._kept: Stay | None = None  # by somebody else than ourselves, when it was last looked at
+        self._look_again_at: float = 0.0  # monotonic
+        self._said: str | None = None
+        self._said_at: float = float("-inf")  # monotonic
+        self._in_vain: Backoff = Backoff(*_IN_VAIN)
+        self._orders: list[Order] = []
+
+    @property
+    def rules(self) -> Rules:
+        return rules_of(self._settings())
+
+    async def run_once(self) -> Pass:
+        if self._settings().method == "none":
+            return Pass()
+        if not self._is_ready():
+            return Pass(next_due=_SOON)
+        if self._orders:
+            return await self._obey()
+        self._departure.consider()
+        if not self._knows_latency:
+            await self._fleet()
+        if own := reason_to_stay(self._wakefulness.now, self.rules):
+            calm = await self._say(own.because, at_most_every=_CALM)
+            return Pass(next_due=min((due for due in (own.again_in, calm) if due is not None), default=None))
+        if self._kept and (left := self._look_again_at - time.monotonic()) > 0:
+            await self._say(self._kept.because)
+            return Pass(next_due=timedelta(seconds=left))
+        found = await self._look()
+        if isinstance(found, Stay):
+            return await self._stay(found)
+        return await self._go("it has nothing to do", found)
+
+    def ask(self, order: Order) -> None:
+        """A person wants it to sleep now: it need not have been idle, or awake, for any time, but everything else
+        counts. Answered before it goes."""
+        self._orders.append(order)
+        self._wake()
+
+    async def _obey(self) -> Pass:
+        orders, self._orders = self._orders, []
+        self._departure.consider()
+        found = reason_to_stay(self._wakefulness.now, _AT_ONCE) or await self._look()
+        said = found.because if isinstance(found, Stay) else "it goes to sleep"
+        for order in orders:
+            await answer_order(self._db, order.id, self._node, ok=not isinstance(found, Stay), output=said)
+        by = orders[0].asked_by or "somebody"
+        if isinstance(found, Stay):
+            return Pass(did=f"asked to sleep by {by}, and stays awake: {found.because}", more=True)
+        return await self._go(f"{by} asked for it", found)
+
+    async def _look(self) -> Stay | Sequence[str]:
+        """Who else wants it awake; otherwise those whom it counts on for what is near."""
+        again_in = min(max(stays_for(self._wakefulness.now, self.rules) / 4, _RETHINK[0]), _RETHINK[1])
+        if objection := await self._veto():
+            return Stay(objection, again_in)
+        fleet = await self._fleet()
+        rest = self._wakefulness.now
+        demand = await wake_demand(self._db, looks_ahead(rest, self.rules, lead(rest.latency)))
+        # In a thread: with hundreds of nodes it takes a while, and the loop has leases to keep.
+        needed = await asyncio.to_thread(self._needed_for, demand, fleet)
+        if needed is not None:
+            return Stay(_wanted(needed), again_in)
+        return [
+            other.name
+            for other in fleet
+            if other.name != self._node
+            and other.is_awake(self._lease)
+            and not other.is_drained
+            and any(other.could_serve(each) for each in demand)
+        ]
+
+    async def _fleet(self) -> list[NodeState]:
+        fleet = [known.state for known in await wake_nodes(self._db, silent=self._lease)]
+        latencies = [state.latency for state in fleet if state.name == self._node]
+        self._wakefulness.latency = latencies[0] if latencies else None
+        self._knows_latency = True
+        return fleet
+
+    def _needed_for(self, demand: Sequence[Demand], fleet: Sequence[NodeState]) -> Demand | None:
+        if not any(state.name == self._node for state in fleet):
+            return None  # somebody has deleted it
+        return needed_for(self._node, demand, fleet, lease=self._lease)
+
+    async def _go(self, because: str, counting_on: Sequence[str]) -> Pass:
+        within = self._settings().within
+        self._said = self._kept = None
+        returned = await self._departure.go(self._way, within=within, because=because, counting_on=counting_on)
+        if returned.because is None:
+            self._in_vain.reset()
+            self._wakefulness.begin_anew()
+            self._knows_latency = False  # this waking was measured too
+            return Pass(did="slept and is awake again", next_due=_SOON)
+        self._keep(Stay(returned.because, self._pause_after(returned)))
+        _log.warning("stays_awake", reason=returned.because, in_vain=returned.in_vain)
+        # the heartbeat has to say first that it is awake
+        return Pass(did=f"stays awake: {returned.because}", next_due=_SOON)
+
+    def _pause_after(self, returned: Returned) -> timedelta:
+        return self._in_vain.next() if returned.in_vain else _RETHINK[0]
+
+    async def _stay(self, stay: Stay) -> Pass:
+        self._keep(stay)
+        await self._say(stay.because)
+        return Pass(next_due=stay.again_in)
+
+    def _keep(self, stay: Stay) -> None:
+        assert stay.again_in is not None, "what others say is asked about again"
+        self._kept = stay
+        self._look_again_at = time.monotonic() + stay.again_in.total_seconds()
+
+    async def _say(self, because: str, *, at_most_every: timedelta = timedelta(0)) -> timedelta | None:
+        """Only what has changed; how long it has to wait, if it does."""
+        since = timedelta(seconds=time.monotonic() - self._said_at) if self._said else timedelta.max
+        if because == self._said and since < _SAY_AGAIN:
+            return None
+        if since < at_most_every:
+            return at_most_every - since
+        await note_awake(self._db, self._node, because)
+        self._said, self._said_at = because, time.monotonic()
+        return None
+
+
+def _wanted(needed: Demand) -> str:
+    when = "is due soon" if needed.due_in else "waits"
+    return f"{needed.service} of job {needed.job_id} {when}, and nobody else who is awake can take it"

@@ -1,0 +1,232 @@
+"""Virtual time: a heap of events, the machines and the jobs, and what must never happen, checked at each transition.
+
+A policy is told after every moment at which something happened; it starts jobs, calls machines and lets them sleep
+through the verbs of this world.
+"""
+
+import heapq
+from bisect import insort
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from random import Random
+from typing import Final, Protocol
+
+from accsd.errors import Bug
+from accsd.planning.waking import has_labels
+from accsd.simulation.fleet import Fleet
+from accsd.simulation.machine import Machine, Power
+from accsd.simulation.trace import Job, Lane
+
+# Longer than any pause between calls: whoever has not begun by then never will.
+_STARVED_AFTER: Final = 60 * 86400.0
+_TOLD_EVERY: Final = 500
+
+
+class Policy(Protocol):
+    name: str
+
+    def begin(self, world: "World") -> None: ...
+
+    def act(self, world: "World") -> None: ...
+
+
+@dataclass(slots=True)
+class Run:
+    """A job that has begun, and where."""
+
+    job: Job
+    machine: str
+    began: float
+
+
+@dataclass(slots=True)
+class Tally:
+    """What is counted on the way."""
+
+    calls: int = 0
+    wakes: int = 0
+    flaps: int = 0
+    levels: list[tuple[float, int, int]] = field(default_factory=list[tuple[float, int, int]])  # time, awake, busy
+
+
+class World:
+    def __init__(self, fleet: Fleet, jobs: Sequence[Job], seed: int) -> None:
+        self.fleet: Fleet = fleet
+        self.seed: int = seed
+        self.now: float = 0.0
+        self.version: int = 0  # of all that a plan could depend on, but the time
+        self.machines: dict[str, Machine] = {
+            name: Machine(name, kind, Random(f"{seed} {name}")) for kind in fleet.machines for name in kind.names()
+        }
+        self.waiting: dict[Lane, list[tuple[int, Job]]] = {}  # heaps, by the global order
+        self.upcoming: list[tuple[float, int, Job]] = []  # submitted, and not due yet
+        self.runs: list[Run] = []
+        self.tally: Tally = Tally()
+        self.could_run: dict[Lane, list[Machine]] = {}
+        self.shortest_awake: timedelta = timedelta(0)
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._sequence: int = 0
+        self._alarms: set[float] = set()
+        self._awake: int = 0
+        self._always_awake: int = 0
+        self._busy: int = 0
+        self._expected: int = self._expect(jobs)
+        self._unfinished: int = self._expected
+
+    def run(self, policy: Policy, tell: Callable[[float], None] = lambda _: None) -> None:
+        """`tell` hears now and then which share of the jobs is done."""
+        policy.begin(self)
+        while self._events and (self._unfinished or self._awake):
+            self.now = self._events[0][0]
+            while self._events and self._events[0][0] <= self.now:
+                heapq.heappop(self._events)[2]()
+            policy.act(self)
+            self._note_levels()
+            if len(self.tally.levels) % _TOLD_EVERY == 0:
+                tell(1 - self._unfinished / max(1, self._expected))
+        for machine in self.machines.values():
+            machine.count(self.now)
+        if self._unfinished:
+            raise self.broken(f"{self._unfinished} jobs were left, and nothing would ever happen again")
+
+    # What a policy does
+
+    def start(self, job: Job, machine: Machine) -> None:
+        self.version += 1
+        if machine.power is not Power.READY or not machine.has_room(job.service):
+            raise self.broken(f"{machine.name} is {machine.power} or full, and was to begin job {job.number}")
+        machine.count(self.now)
+        self._busy += machine.tasks == 0
+        machine.live[job.service] += 1
+        machine.tasks += 1
+        self.runs.append(Run(job, machine.name, self.now))
+        self.at(self.now + job.duration, lambda: self._finish(job, machine))
+
+    def call(self, machine: Machine) -> bool:
+        """Whether the call got through; a machine that is just falling asleep misses it."""
+        self.version += 1
+        self.tally.calls += 1
+        machine.calls += 1
+        machine.called_at = self.now
+        machine.call_ok = machine.hears()
+        if machine.call_ok and machine.power is Power.ASLEEP:
+            self._boot(machine)
+        return machine.call_ok
+
+    def suspend(self, machine: Machine) -> None:
+        self.version += 1
+        awake_for = self.now - machine.ready_since
+        if machine.power is not Power.READY or machine.tasks:
+            raise self.broken(f"{machine.name} is {machine.power} with {machine.tasks} leases, and was to sleep")
+        if awake_for < self.shortest_awake.total_seconds() - 1e-3:
+            raise self.broken(f"{machine.name} was to sleep after {awake_for:.1f} s, which is flapping")
+        machine.count(self.now)
+        machine.power = Power.SUSPENDING
+        machine.left_at = self.now
+        self.at(self.now + machine.kind.suspend.total_seconds(), lambda: self._asleep(machine))
+
+    def at(self, when: float, happens: Callable[[], None]) -> None:
+        self._sequence += 1
+        heapq.heappush(self._events, (max(when, self.now), self._sequence, happens))
+
+    def alarm(self, when: float) -> None:
+        """The policy is asked again then; at once would be for ever."""
+        if when <= self.now:
+            raise self.broken("nothing has changed, and it is asked again at once")
+        if when not in self._alarms:
+            self._alarms.add(when)
+            self.at(when, lambda: self._alarms.discard(when))
+
+    def all_ready(self) -> None:
+        """From the beginning."""
+        for machine in self.machines.values():
+            machine.power = Power.READY
+        self._always_awake = len(self.machines)
+
+    def broken(self, what: str) -> Bug:
+        return Bug(f"seed {self.seed}, at {self.now:.1f} s: {what}")
+
+    # What happens
+
+    def _expect(self, jobs: Iterable[Job]) -> int:
+        """How many will be done: of those that nobody could run, nobody waits for the end."""
+        expected = 0
+        for job in jobs:
+            if job.lane not in self.could_run:
+                self.could_run[job.lane] = self.able(job)
+                self.waiting[job.lane] = []
+            able = any(not machine.is_dead for machine in self.could_run[job.lane])
+            expected += able
+            self.at(job.submitted, lambda job=job: self._submit(job))
+            if able:
+                self.at(job.wanted_at + _STARVED_AFTER, lambda job=job: self._must_have_begun(job))
+        return expected
+
+    def able(self, job: Job) -> list[Machine]:
+        return [
+            machine
+            for machine in self.machines.values()
+            if job.service in machine.kind.services and has_labels(machine.kind.labels, job.requires)
+        ]
+
+    def _submit(self, job: Job) -> None:
+        self.version += 1
+        if job.wanted_at > self.now:
+            insort(self.upcoming, (job.wanted_at, job.number, job))
+            self.at(job.wanted_at, self._become_due)
+            self.at(job.wanted_at - self.fleet.policy.ahead.total_seconds(), self._come_near)
+        else:
+            heapq.heappush(self.waiting[job.lane], (job.number, job))
+
+    def _come_near(self) -> None:
+        self.version += 1
+
+    def _become_due(self) -> None:
+        self.version += 1
+        while self.upcoming and self.upcoming[0][0] <= self.now:
+            _, number, job = self.upcoming.pop(0)
+            heapq.heappush(self.waiting[job.lane], (number, job))
+
+    def _finish(self, job: Job, machine: Machine) -> None:
+        self.version += 1
+        machine.count(self.now)
+        machine.live[job.service] -= 1
+        machine.tasks -= 1
+        self._unfinished -= 1
+        if not machine.tasks:
+            self._busy -= 1
+            machine.idle_since = self.now
+
+    def _boot(self, machine: Machine) -> None:
+        seconds = machine.boot_seconds()
+        if seconds is None:
+            return
+        if machine.left_at is not None and self.now - machine.left_at < self.fleet.policy.awake.total_seconds():
+            self.tally.flaps += 1
+        machine.count(self.now)
+        machine.power = Power.BOOTING
+        self._awake += 1
+        self.at(self.now + seconds, lambda: self._booted(machine))
+
+    def _booted(self, machine: Machine) -> None:
+        self.version += 1
+        machine.count(self.now)
+        machine.power = Power.READY
+        machine.ready_since = machine.idle_since = self.now
+        machine.measured(self.now - machine.called_at)
+        machine.calls = 0
+        self.tally.wakes += 1
+
+    def _asleep(self, machine: Machine) -> None:
+        self.version += 1
+        machine.count(self.now)
+        machine.power = Power.ASLEEP
+        self._awake -= 1
+
+    def _must_have_begun(self, job: Job) -> None:
+        if (job.number, job) in self.waiting[job.lane]:
+            raise self.broken(f"job {job.number} starved")
+
+    def _note_levels(self) -> None:
+        self.tally.levels.append((self.now, self._awake + self._always_awake, self._busy))
