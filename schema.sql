@@ -932,17 +932,6 @@ BEGIN
   RETURN ARRAY(SELECT id FROM public.workflows WHERE name = ANY (v_names));
 END $$;
 
--- The results of the steps that a task depends on, by key. A result set too large to hand over is left out with a note
--- rather than stopping the lane.
-CREATE FUNCTION accs.upstream_results(p_job uuid, p_keys text[]) RETURNS jsonb LANGUAGE sql STABLE AS $$
-  SELECT CASE WHEN sum(pg_column_size(results)) > 16777216
-              THEN '{"inputs": {}, "omitted": "the results of the earlier steps exceed 16 MiB"}'
-              ELSE jsonb_build_object('inputs', jsonb_object_agg(task_key, coalesce(results, '{}'))) END
-    FROM unnest(p_keys) AS k (key), LATERAL (
-      -- the fence (OFFSET 0) keeps it one index look-up for each key: PostgreSQL 15 read all tasks of the job instead
-      SELECT task_key, results FROM public.job_tasks WHERE job_id = p_job AND task_key = k.key OFFSET 0) d
-$$;
-
 -- Why a fenced write did not happen (D5), or that it happened before. p_outcome is what the caller says now: the same said
 -- again for the same attempt is a repetition.
 CREATE FUNCTION accs.explain(p_task_ids uuid[], p_attempt_ids int[], p_owner text, p_outcomes text[])
@@ -1435,7 +1424,15 @@ BEGIN
   WITH moved AS (
     UPDATE public.job_tasks t SET status = v_to, attempt_id = t.attempt_id + 1, claimed_by = p_owner, claimed_at = v_now,
            lease_owner = p_owner, lease_until = v_now + p_lease, next_attempt_at = NULL, progress = 0, updated_at = v_now,
-           started_at = CASE WHEN p_start THEN v_now END, given = CASE WHEN t.depends_on <> '{}' THEN accs.upstream_results(t.job_id, t.depends_on) END
+           started_at = CASE WHEN p_start THEN v_now END, 
+           -- The results of the steps that it depends on, by key. What is too large to hand over is left out with a note rather than stopping the
+           -- lane. The fence (OFFSET 0) keeps it one index look-up for each key: PostgreSQL 15 read all tasks of the job instead.
+           given = CASE WHEN t.depends_on <> '{}' THEN (
+             SELECT CASE WHEN sum(pg_column_size(d.results)) > 16777216
+                         THEN '{"inputs": {}, "omitted": "the results of the earlier steps exceed 16 MiB"}'
+                         ELSE jsonb_build_object('inputs', jsonb_object_agg(d.task_key, coalesce(d.results, '{}'))) END
+               FROM unnest(t.depends_on) AS k (key), LATERAL (
+                 SELECT u.task_key, u.results FROM public.job_tasks u WHERE u.job_id = t.job_id AND u.task_key = k.key OFFSET 0) d) END
       FROM unnest(v_ids) WITH ORDINALITY AS c (id, n) WHERE t.id = c.id AND t.status = 'queued'
     RETURNING c.n, t.id, t.job_id, t.task_key, t.attempt_id, t.attempt, t.max_attempts, t.params, t.given, t.timeout_sec, t.concurrency_key
   ), leased AS (
@@ -1765,14 +1762,13 @@ BEGIN
            u.concurrency_key
       FROM unblocked u JOIN public.jobs j ON j.id = u.job_id WHERE u.runnable
     RETURNING key, hold
-  ), current AS (   -- what each job is at now
-    SELECT DISTINCT ON (job_id) job_id, task_key FROM unblocked WHERE runnable ORDER BY job_id, step_no
-  ), change AS (
-    SELECT f.job_id, count(*)::int AS ended, sum(f.gain) AS gain FROM freed f GROUP BY f.job_id ORDER BY f.job_id
+  ), change AS (   -- gathered and not joined: joins are nested loops here
+    SELECT c.job_id, sum(c.ended)::int AS ended, sum(c.gain) AS gain, (array_agg(c.task_key ORDER BY c.step_no) FILTER (WHERE c.ended = 0))[1] AS current
+      FROM (SELECT job_id, 1 AS ended, gain, NULL::int AS step_no, NULL::text AS task_key FROM freed
+            UNION ALL SELECT job_id, 0, 0, step_no, task_key FROM unblocked WHERE runnable) c GROUP BY c.job_id ORDER BY c.job_id
   ), counted AS (   -- as in count_down
     UPDATE public.jobs j SET open_tasks = j.open_tasks - c.ended, task_progress = j.task_progress + c.gain,
-           progress = (j.task_progress + c.gain) / j.task_count, updated_at = v_now,
-           current_task_key = coalesce((SELECT r.task_key FROM current r WHERE r.job_id = j.id), j.current_task_key),
+           progress = (j.task_progress + c.gain) / j.task_count, updated_at = v_now, current_task_key = coalesce(c.current, j.current_task_key),
            status = CASE WHEN j.open_tasks > c.ended THEN j.status WHEN j.error_code IS NULL THEN 'done' ELSE 'error' END,
            finished_at = CASE WHEN j.open_tasks = c.ended THEN v_now END
       FROM change c WHERE j.id = c.job_id
@@ -2043,7 +2039,7 @@ BEGIN
   PERFORM FROM public.job_tasks WHERE id = ANY (p_task_ids) ORDER BY id FOR NO KEY UPDATE;
   WITH before AS MATERIALIZED (
     SELECT t.id, t.status,
-           (SELECT count(*) FROM unnest(t.depends_on) AS k (key), LATERAL (   -- one look-up for each key, as in upstream_results
+           (SELECT count(*) FROM unnest(t.depends_on) AS k (key), LATERAL (   -- one look-up for each key, as in claim_tasks
               SELECT id, status FROM public.job_tasks WHERE job_id = p_job AND task_key = k.key OFFSET 0) d
              WHERE d.status NOT IN ('done', 'skipped') OR d.id = ANY (p_task_ids))::int AS remaining,
            CASE t.status WHEN 'cancelled' THEN t.progress ELSE 1 END AS counted
@@ -2620,7 +2616,7 @@ BEGIN
   RETURN QUERY
   SELECT f.task_key, f.kind, f.bucket, f.key, f.size_bytes, f.content_type, f.checksum FROM (
     SELECT k.n, d.task_key, a.id, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
-      FROM unnest(v_task.depends_on) WITH ORDINALITY AS k (key, n), LATERAL (   -- one look-up for each key, as in upstream_results
+      FROM unnest(v_task.depends_on) WITH ORDINALITY AS k (key, n), LATERAL (   -- one look-up for each key, as in claim_tasks
         SELECT t.id, t.task_key, t.outcome_attempt_id FROM public.job_tasks t
          WHERE t.job_id = v_task.job_id AND t.task_key = k.key AND t.status = 'done' OFFSET 0) d
       JOIN public.task_artifacts a ON a.job_task_id = d.id AND a.kind = 'output' AND a.attempt_id = d.outcome_attempt_id
