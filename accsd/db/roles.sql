@@ -42,7 +42,7 @@ BEGIN
   -- what operates a fleet
   FOREACH v_role IN ARRAY ARRAY['accs_scheduler', 'accs_api'] LOOP
     FOREACH v_verb IN ARRAY ARRAY['submit', 'submit_jobs', 'cancel_jobs', 'retry_jobs', 'redrive', 'dismiss', 'pause', 'resume', 'set_concurrency_limit',
-                                  'append_events', 'select_runnable'] LOOP
+                                  'append_events', 'select_runnable', 'wake_nodes', 'claim_wake', 'record_wake', 'ask_node'] LOOP
       EXECUTE format('GRANT EXECUTE ON FUNCTION accs.%I TO %I', v_verb, v_role);
     END LOOP;
   END LOOP;
@@ -50,12 +50,12 @@ BEGIN
   -- the control host
   FOREACH v_verb IN ARRAY ARRAY['instantiate_due_jobs', 'reclaim_tasks', 'close_jobs', 'skip_tasks', 'recheck_holds', 'ensure_event_partitions', 'register_node',
                                 'node_leaves', 'builder_outlook', 'repair',
-                                'wake_demand', 'wake_nodes', 'claim_wake', 'record_wake', 'note_not_woken', 'ask_node'] LOOP
+                                'wake_demand', 'note_not_woken'] LOOP
     EXECUTE format('GRANT EXECUTE ON FUNCTION accs.%I TO accs_scheduler', v_verb);
   END LOOP;
   GRANT INSERT, UPDATE (name, version, is_active, steps) ON public.workflows TO accs_scheduler;
   GRANT INSERT, UPDATE (priority, options, scheduled_at) ON public.jobs TO accs_scheduler;
   -- what the defaults and triggers of those tables call in the name of the writer
-  GRANT USAGE ON SEQUENCE accs.order_seq TO accs_scheduler;
+  GRANT USAGE ON SEQUENCE accs.order_seq, accs.id_seq TO accs_scheduler;
   GRANT EXECUTE ON FUNCTION accs.new_id(), accs.unix_ms(timestamptz), accs.in_verb() TO accs_scheduler;
 END $roles$;
