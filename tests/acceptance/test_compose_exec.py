@@ -92,6 +92,17 @@ async def test_two_first_tasks_start_the_service_once(world: ComposeProject) -> 
     assert len(world.containers()) == 1
 
 
+async def test_a_container_that_died_since_it_was_seen_costs_one_attempt_no_budget_and_is_started_again(
+    world: ComposeProject,
+) -> None:
+    runner = await world.exec_runner(task=["true"])
+    assert (await (await runner.start(world.launch(runner))).watch(Taken().take)).exit_code == 0
+    docker("kill", *world.containers())
+    ending = await (await runner.start(world.launch(runner))).watch(Taken().take)
+    assert ending.cause is ErrorCode.WORKER_LOST
+    assert (await (await runner.start(world.launch(runner))).watch(Taken().take)).exit_code == 0
+
+
 @pytest.mark.parametrize(("look_from_host", "user"), [(True, "root"), (False, "root"), (False, "guest")])
 async def test_a_stop_reaches_grandchildren_and_nobody_else(
     world: ComposeProject, look_from_host: bool, user: str

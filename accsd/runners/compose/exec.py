@@ -5,6 +5,7 @@ a crashed daemon left behind cannot be adopted. The CLI's exit code counts only 
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
@@ -29,6 +30,9 @@ from accsd.runners.compose.reaping import Reaper
 _STARTED_FILE: Final = "exec.started"
 _HEAD: Final = 4096
 _LATE_START: Final = timedelta(seconds=1)
+# A container that was seen ready so lately is not asked about again: that would cost half as much as an exec. Should it
+# have gone since, the command fails, the container is looked at then, and the attempt is given back.
+_FRESH_SEC: Final = 2.0
 # What the CLI itself reads: such a variable would reach it instead of the task.
 _CLI_READS: Final = ("DOCKER_", "COMPOSE_", "LD_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 _CLI_READS_TOO: Final = frozenset({"PATH", "HOME"})
@@ -46,6 +50,7 @@ class ExecRunner:
         self._executions: Final[dict[AttemptKey, ExecExecution]] = {}
         self._starting: int = 0
         self._last: Container | None = None
+        self._last_seen: float = float("-inf")  # monotonic
 
     @property
     def service(self) -> str:
@@ -87,6 +92,7 @@ class ExecRunner:
         is_time = idle_for is None or (wanted is not None and idle_for >= wanted)
         if not is_time or self._starting or self._executions:
             return False
+        self._last_seen = float("-inf")
         return await self._project.stop(self.service)
 
     async def close(self) -> None:
@@ -102,20 +108,26 @@ class ExecRunner:
             raise AttemptFailed(ErrorCode.WORKER_LOST, f"attempt {launch.key} was started before, its output is lost")
         container = await self._ready()
         _widen(launch, container)
-        execution = ExecExecution(self._docker, self._reaper, self._processes, container, launch.key, self._forget)
+        execution = ExecExecution(
+            self._docker, self._reaper, self._processes, container, launch.key, forget=self._forget, see=self._seen
+        )
         started.touch()
         await execution.begin(self._command(launch, container), self._environ(launch), _envelope(launch))
         self._executions[launch.key] = execution
         return execution
 
     async def _ready(self) -> Container:
-        """The one that was used last, if it still runs: one question instead of two."""
+        """The one that was used last, if it still runs: one question instead of two, or none."""
+        if self._last and time.monotonic() - self._last_seen < _FRESH_SEC:
+            return self._last
         if self._last and (now := await self._docker.container(self._last.id)) and now.is_ready:
-            self._last = now
-            return now
+            return self._see(now)
         await self._image.provide()
-        self._last = await self._project.bring_up(self.service)
-        return self._last
+        return self._see(await self._project.bring_up(self.service))
+
+    def _see(self, container: Container) -> Container:
+        self._last, self._last_seen = container, time.monotonic()
+        return container
 
     def _command(self, launch: Launch, container: Container) -> Sequence[str]:
         names = [part for name in self._marked(launch) for part in ("--env", name)]
@@ -138,6 +150,13 @@ class ExecRunner:
     def _forget(self, key: AttemptKey) -> None:
         self._executions.pop(key, None)
 
+    def _seen(self, container: Container) -> None:
+        """At the end of an attempt."""
+        if container.is_ready:
+            self._see(container)
+        else:
+            self._last_seen = float("-inf")
+
 
 def _envelope(launch: Launch) -> bytes:
     return (launch.folder / TASK_FILE).read_bytes()
@@ -158,7 +177,9 @@ class ExecExecution:
         processes: Processes,
         container: Container,
         key: AttemptKey,
+        *,
         forget: Callable[[AttemptKey], None],
+        see: Callable[[Container], None],
     ) -> None:
         self._docker: Final = docker
         self._reaper: Final = reaper
@@ -166,6 +187,7 @@ class ExecExecution:
         self._container: Final = container
         self._key: Final = key
         self._forget: Final = forget
+        self._see: Final = see
         self._cli: Final = AsyncExitStack()
         self._child: proc.Streaming | None = None
         self._began: Final = datetime.now(UTC)
@@ -233,6 +255,8 @@ class ExecExecution:
 
     async def _looked_at(self, code: int) -> Ending:
         now = await self._docker.container(self._container.id)
+        if now is not None:
+            self._see(now)
         if now is None or not now.is_same_run(self._container):
             return self._with_its_container(now)
         if self._was_stopped:
