@@ -14,7 +14,12 @@ PYTHON ?= python3
 PYTEST_WORKERS ?= 3
 PYTEST_ARGS ?=
 
-.PHONY: help install test check demo reference lock lock-check format clean
+# The peers' harness lies beside the repository; GROWTH is how many finished tasks fill the tables.
+HARNESS ?= ../shared/bench/run_peers.py
+HARNESS_ARGS ?= --systems accsd_pull,accsd,pgqueuer,chancy,graphile_worker,pg_boss --reps 3 --backlog-jobs 60000
+GROWTH ?= 10000000
+
+.PHONY: help install test check demo bench reference lock lock-check format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | while IFS=$$'\t' read -r name text; do printf '%-12s %s\n' "$$name" "$$text"; done
@@ -46,6 +51,12 @@ check: install lock-check ## format, lint, strict types, import contracts, fast 
 
 demo: install ## two jobs, a power cut and a machine that is woken: one minute, nothing else needed
 	@$(BIN)/accsd demo
+
+bench: install ## against the peers, in full tables, with many idle agents, in containers: an hour, on a machine that does nothing else
+	python3 $(HARNESS) --extra $(CURDIR)/bench/adapters --no-default-configs --no-ceiling $(HARNESS_ARGS)
+	$(BIN)/python -m bench.growth --tasks $(GROWTH)
+	$(BIN)/python -m bench.idle_agents
+	$(BIN)/python -m bench.containers
 
 reference: install ## write docs/reference from the code
 	$(BIN)/python tools/make_reference.py

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 from uuid import UUID
 
 from accsd.db.pool import Record
@@ -54,13 +55,15 @@ class Answer:
         raise VerbRefused(verb, self.reason or "unknown", subject=str(self.id), held=known)
 
 
+_NOTHING: Final = Held(None, None, None, None)
+_VERDICTS: Final = {verdict.value: verdict for verdict in Verdict}
+
+
 def read_answer(row: Record) -> Answer:
-    return Answer(
-        id=row["id"],
-        verdict=Verdict(row["answer"]),
-        reason=row["reason"],
-        held=Held(row["db_status"], row["db_attempt_id"], row["db_lease_owner"], row["db_lease_until"]),
-    )
+    status, lease_until = row["db_status"], row["db_lease_until"]
+    is_bare = status is None and lease_until is None  # most of them, and there may be thousands
+    held = _NOTHING if is_bare else Held(status, row["db_attempt_id"], row["db_lease_owner"], lease_until)
+    return Answer(row["id"], _VERDICTS[row["answer"]], row["reason"], held)
 
 
 def read_answers(rows: Sequence[Record]) -> dict[UUID, Answer]:

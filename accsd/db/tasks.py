@@ -163,16 +163,19 @@ async def finish_tasks(
     """Ends attempts, fenced. Dependants become claimable and jobs close in the same transaction."""
     ids, attempts = _split([outcome.fence for outcome in outcomes])
     failures = [outcome if isinstance(outcome, Failed) else None for outcome in outcomes]
+    results = [outcome.results if isinstance(outcome, Done) else None for outcome in outcomes]
+    # NULL where it says the same: an array costs its reader and its writer for each element
+    has_failed, has_results = any(failures), any(result is not None for result in results)
     rows = await db.fetch(
         "SELECT * FROM accs.finish_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9)",
         ids,
         attempts,
         owner,
-        ["done" if failed is None else "error" for failed in failures],
-        [outcome.results if isinstance(outcome, Done) else None for outcome in outcomes],
-        [failed and failed.code for failed in failures],
-        [failed and failed.message for failed in failures],
-        [failed and failed.permanent for failed in failures],
+        ["done" if failed is None else "error" for failed in failures] if has_failed else None,
+        results if has_results else None,
+        [failed and failed.code for failed in failures] if has_failed else None,
+        [failed and failed.message for failed in failures] if has_failed else None,
+        [failed and failed.permanent for failed in failures] if has_failed else None,
         None if backoff_base is None else backoff_base.total_seconds(),
         repeatable=True,
     )

@@ -1,6 +1,7 @@
 """A service as its author writes it: a name and a function whose parameters are a type.
 
-`main` speaks the protocol over stdin and stdout. Whoever brings a task by another way calls `perform`.
+`main` speaks the protocol over stdin and stdout; `run` claims tasks by itself, in this process (sdk/pull). Whoever
+brings a task by another way calls `perform`.
 """
 
 import argparse
@@ -11,7 +12,9 @@ import logging
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NoReturn, TypeVar, cast, get_args, get_origin
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -20,6 +23,10 @@ from accsd.sdk import wire
 from accsd.sdk.trial import try_out
 from accsd.sdk.wire import Permanent, Task
 from accsd.validation import problems
+
+if TYPE_CHECKING:
+    from accsd.sdk.pull.attempt import Handler
+    from accsd.settings import Settings
 
 _Function = TypeVar("_Function", bound=Callable[[Task[Any]], Any])
 _LEVELS: Final = ((logging.ERROR, "error"), (logging.WARNING, "warn"), (logging.INFO, "info"))
@@ -31,6 +38,7 @@ class Service:
         self._function: Callable[[Task[Any]], Any] | None = None
         self._params: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
         self._model: type[BaseModel] = BaseModel
+        self._is_plain: bool = True  # whatever JSON object was given
 
     def task(self, function: _Function) -> _Function:
         """Decorates the function that does the work, `def` or `async def`; it stays callable as it is."""
@@ -38,6 +46,7 @@ class Service:
             raise TypeError(f"service {self.name} has a function already: {self._function.__qualname__}")
         params = _params_of(function)
         self._params = TypeAdapter(params)
+        self._is_plain = params == dict[str, Any]
         if isinstance(params, type) and issubclass(params, BaseModel):
             self._model = params
         self._function = function
@@ -50,6 +59,8 @@ class Service:
 
     def read_params(self, given: dict[str, Any]) -> Any:
         """As JSON, because that is what they came as: a date is a text there, in a strict model too."""
+        if self._is_plain:
+            return given
         try:
             return self._params.validate_json(json.dumps(given))
         except ValidationError as error:
@@ -69,6 +80,52 @@ class Service:
         if options.document is not None:
             sys.exit(try_out(self.perform, self.name, options.document, options.input, options.workdir))
         sys.exit(wire.serve(self._call_with_log, self.read_params))
+
+    def run(
+        self,
+        *,
+        concurrency: int | None = None,
+        node: str | None = None,
+        settings: "Settings | Path | str | None" = None,
+        when_ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Claims tasks and does them in this process, until SIGTERM or Ctrl-C; returns when it has drained.
+
+        `settings` may be the path of a configuration; without one the environment speaks (ACC_DB_URL …).
+        """
+        from accsd.sdk.pull import running  # with the database and uvloop, which a service in a process needs not
+
+        running.run(self._handler, concurrency=concurrency, node=node, settings=settings, when_ready=when_ready)
+
+    async def serve(
+        self,
+        *,
+        concurrency: int | None = None,
+        node: str | None = None,
+        settings: "Settings | Path | str | None" = None,
+        when_ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`run` for those who have a loop and signals of their own: until it is cancelled, and then without a grace."""
+        from accsd.sdk.pull import running
+
+        await running.serve_in_loop(
+            self._handler, concurrency=concurrency, node=node, settings=settings, when_ready=when_ready
+        )
+
+    def _handler(self, settings: "Settings") -> "Handler":
+        from accsd.sdk.pull.attempt import Handler
+
+        if self._function is None:
+            raise TypeError(f"service {self.name} has no function: decorate one with @service.task")
+        known = settings.services.get(self.name)
+        return Handler(
+            service=self.name,
+            function=self._function,
+            is_async=inspect.iscoroutinefunction(self._function),
+            read_params=self.read_params,
+            timeout=known and known.timeout,
+            stop_grace=timedelta(seconds=10) if known is None else known.stop_grace,
+        )
 
     def _call_with_log(self, task: Task[Any]) -> Any:
         with _logging_to(task):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from uuid import UUID
 
 import anyio
 
@@ -80,7 +81,7 @@ class LeaseKeeper:
         self._metrics: Metrics = metrics
         self._when_resumed: Callable[[], None] = when_resumed
         self._when_changed: Callable[[], None] = when_changed
-        self._held: dict[Fence, Lease] = {}
+        self._held: dict[UUID, Lease] = {}  # by task
         self._due: Wakeup = Wakeup()
         self._asleep: float = time_asleep()
         self._expected: float = float("inf")  # monotonic: when the watch looks next
@@ -110,20 +111,33 @@ class LeaseKeeper:
 
     @property
     def held(self) -> Sequence[Fence]:
-        return list(self._held)
+        return [lease.fence for lease in self._held.values()]
 
     @contextmanager
     def holding(self, fence: Fence, *, granted: float) -> Generator[Lease]:
         """A lease that the database gave when asked at `granted` (monotonic), kept for as long as the block lasts."""
-        for older in [held for held in self._held.values() if held.fence.task_id == fence.task_id]:
-            self._lose(older, "stale_attempt")  # our own: it was taken back and given to us again
-        lease = self._held[fence] = Lease(fence, self._good_until(granted))
-        self._when_changed()
+        lease = Lease(fence, self.good_until(granted))
+        self.hold(lease)
         try:
             yield lease
         finally:
-            self._held.pop(fence, None)
-            self._when_changed()
+            self.let_go(lease)
+
+    def hold(self, lease: Lease) -> None:
+        """Kept until it is let go."""
+        other = self._held.get(lease.fence.task_id, lease)
+        if other.fence.attempt_id > lease.fence.attempt_id:
+            self._lose(lease, "stale_attempt")
+            return
+        if other is not lease:
+            self._lose(other, "stale_attempt")  # our own: it was taken back and given to us again
+        self._held[lease.fence.task_id] = lease
+        self._when_changed()
+
+    def let_go(self, lease: Lease) -> None:
+        if self._held.get(lease.fence.task_id) is lease:
+            del self._held[lease.fence.task_id]
+        self._when_changed()
 
     def ask_now(self) -> None:
         """A heartbeat at once: somebody said that tasks were cancelled."""
@@ -177,8 +191,8 @@ class LeaseKeeper:
         for lease in asked:
             answer = answers.get(lease.fence.task_id)
             if answer is not None and answer.is_effective:
-                lease.good_until = self._good_until(sent)
-            elif lease.fence in self._held:  # not one that ended while we asked
+                lease.good_until = self.good_until(sent)
+            elif self._held.get(lease.fence.task_id) is lease:  # not one that ended while we asked
                 self._lose(lease, (answer and answer.reason) or "lease_lost_or_owner_mismatch")
         return True
 
@@ -212,7 +226,8 @@ class LeaseKeeper:
         _log.warning("lease_gone", task_id=str(lease.fence.task_id), attempt_id=lease.fence.attempt_id, reason=reason)
         lease.lose(reason)
 
-    def _good_until(self, sent: float) -> float:
+    def good_until(self, sent: float) -> float:
+        """For how long (monotonic) a lease holds that was asked for at `sent`."""
         return sent + (self._lease - self._margin).total_seconds()
 
     def _until_next(self) -> float:

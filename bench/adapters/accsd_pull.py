@@ -1,4 +1,4 @@
-"""accsd's pull mode for the shared benchmark: the real `Service.run` with everything on, as the author of a service has it.
+"""accsd's pull mode for the shared benchmark: the real `Service.run`, as the author of a service has it.
 
     python3 ../shared/bench/run_peers.py --extra "$PWD/bench/adapters" --systems accsd_pull,accsd,pgqueuer
 
@@ -29,7 +29,10 @@ class AccsdPull(_VERBS.Accsd):
         "structlog==26.1.0",
         "uvloop==0.23.0",
     )
-    configs: ClassVar = {"best": {"concurrency": 1000}, "default": {"concurrency": 16}}
+    configs: ClassVar = {
+        "best": {**_VERBS.Accsd.configs["best"], "concurrency": 1000},
+        "default": {**_VERBS.Accsd.configs["best"], "concurrency": 16},
+    }
 
     def run_worker(self, dsn, cfg, hooks):
         sys.path.insert(0, str(_VERBS.ROOT))

@@ -90,6 +90,9 @@ class Task(Generic[Params]):
         given: list[dict[str, Any]] = self.envelope.get("artifacts") or []
         return {each["name"]: self.workdir / each["path"] for each in given if each.get("task_key") == step}
 
+    async def load_inputs(self) -> None:
+        """For async functions, before `files` and `input`: in pull mode they are fetched; else they are there."""
+
     def input(self, step: str | None = None, name: str | None = None) -> Path:
         """One of these files. The name may be left out where there is only one."""
         files = self.files(step)

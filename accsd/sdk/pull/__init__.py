@@ -1,0 +1,13 @@
+"""The pull mode: a service that claims its tasks by itself, in its own process, with the verbs that the agent uses.
+
+instance    the name of this process among the nodes, and the lock that proves it
+task        what the author's function gets
+files       a task's folder, made when it is asked for
+attempt     one claimed task, from the call of the function to its outcome
+threads     where plain functions run
+claiming    when to claim, and how many
+finishing   outcomes on their way to the database, gathered while others are under way
+asked       whether it shall stop, and how soon
+worker      all of these together, and the drain
+running     a process of its own: settings, signals, the loop
+"""

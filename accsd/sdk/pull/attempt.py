@@ -1,0 +1,230 @@
+"""One claimed task in pull mode: the author's function is called, and whatever it does becomes an outcome.
+
+Stopped it can be for three reasons: its lease is gone (then nothing is written), its time is over, or the service
+drains. An async function is cancelled; a plain one is asked, because a thread can't be stopped.
+"""
+
+import asyncio
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum, auto
+from typing import Any, Final, TypeAlias
+
+from pydantic import BaseModel
+
+from accsd.db import ClaimedTask, Done, Failed
+from accsd.errors import AttemptFailed, ConfigError, StorageUnavailable
+from accsd.jsonsafe import sanitise
+from accsd.log import LoggedEvent, get_logger, redact
+from accsd.model.outcome import ErrorCode
+from accsd.model.state import Level
+from accsd.sdk.pull.task import CURRENT, PullTask
+from accsd.sdk.pull.threads import Threads
+from accsd.sdk.wire import Cancelled, Permanent, Task, Temporary
+from accsd.work.bench import Workbench
+from accsd.work.concluding import GivenBack
+from accsd.work.insisting import insist
+from accsd.work.lease import Lease
+from accsd.work.protocol import MAX_RESULT_BYTES, Infrastructure
+
+Outcome: TypeAlias = Done | Failed | Infrastructure | GivenBack
+
+_log = get_logger(component="pull")
+_UNCUT: Final = 4 * MAX_RESULT_BYTES  # what is too large was refused before
+_LONGEST_MESSAGE: Final = 16_000
+
+
+class Stop(Enum):
+    LOST = auto()
+    TIMEOUT = auto()
+    DRAIN = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """The author's side: what is called, and how its parameters are read."""
+
+    service: str
+    function: Callable[[Task[Any]], Any]
+    is_async: bool
+    read_params: Callable[[dict[str, Any]], Any]
+    timeout: timedelta | None  # where the step gives none
+    stop_grace: timedelta
+
+
+class Attempt(Lease):
+    """Is its own lease: there are thousands, and what refers to itself in a circle waits for the garbage collector."""
+
+    __slots__ = (
+        "_bench",
+        "_handler",
+        "_stopped",
+        "_threads",
+        "claimed",
+        "in_thread",
+        "running",
+        "task",
+    )
+
+    def __init__(
+        self, claimed: ClaimedTask, handler: Handler, bench: Workbench, threads: Threads, *, good_until: float
+    ) -> None:
+        super().__init__(claimed.fence, good_until)
+        self.claimed: ClaimedTask = claimed
+        self.running: asyncio.Task[None] | None = None
+        self.task: PullTask | None = None  # while its function is at work
+        self.in_thread: asyncio.Future[Any] | None = None
+        self._handler: Handler = handler
+        self._bench: Workbench = bench
+        self._threads: Threads = threads
+        self._stopped: Stop | None = None
+
+    def stop(self, why: Stop) -> None:
+        """The first reason counts, but for the loss of the lease."""
+        if self._stopped is None or why is Stop.LOST:
+            self._stopped = why
+        if self.task is not None and not self.task.is_cancelled:
+            self.task.cancel()
+
+    def lose(self, reason: str) -> None:
+        super().lose(reason)
+        self.stop(Stop.LOST)
+
+    async def outcome(self) -> Outcome | None:
+        """None: the lease is gone, and nothing may be written."""
+        if self._stopped is not None:
+            return self._because(self._stopped)
+        task = self.task = PullTask(self.claimed, self._bench, asyncio.get_running_loop())
+        CURRENT.set(task)
+        task.when_cancelled = self._cancel
+        timer = self._timer()
+        try:
+            outcome = await self._outcome(task)
+        except (asyncio.CancelledError, Cancelled) as error:
+            outcome = self._cancelled(task, error)
+        finally:
+            if timer is not None:
+                timer.cancel()
+        self.task = None  # from here on nobody stops it: its outcome is known
+        task.when_cancelled = _nothing
+        if self._stopped is not None:
+            _uncancel()
+            if self._stopped is not Stop.DRAIN or not isinstance(outcome, Done):
+                outcome = self._because(self._stopped)
+        if task.has_spoken and outcome is not None:
+            await insist(self._bench.reporter.flush)  # its words must be in before its lease is given up
+        if task.has_files:
+            await task.disk.remove()
+        return outcome
+
+    def refusal(self) -> LoggedEvent:
+        """The database would not have our heartbeat: the task's history says so, as it does for any other refusal."""
+        claimed, said = self.claimed, f"heartbeat refused: {self.reason}"
+        data = {"reason": self.reason, "said": "heartbeat", "owner": self._bench.node, "attempt_id": claimed.attempt_id}
+        source = f"agent:{claimed.service_name}"
+        return LoggedEvent(claimed.job_id, claimed.task_id, source, Level.WARN, "refused", said, data)
+
+    # The call
+
+    async def _outcome(self, task: PullTask) -> Outcome:
+        """Whatever the author's code raises is this attempt's failure; what else fails is the machine's."""
+        try:
+            task.params = self._handler.read_params(self.claimed.params)
+            results = await self._call(task)
+            return await self._done(task, results)
+        except Permanent as error:
+            return self._failed(task, *error.args, permanent=True)
+        except Temporary as error:
+            return self._failed(task, *error.args)
+        except AttemptFailed as failed:
+            code = ErrorCode(failed.code)
+            if code.is_infrastructure:
+                return Infrastructure(code, failed.message)
+            return Failed(self.fence, code, _clean(failed.message), failed.permanent)
+        except (StorageUnavailable, ConfigError) as error:
+            return Infrastructure(ErrorCode.STORAGE_UNAVAILABLE, str(error))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - see above
+            task.log("".join(traceback.format_exception(error)), "error")
+            return self._failed(task, f"{type(error).__name__}: {error}")
+
+    async def _call(self, task: PullTask) -> Any:
+        if self._handler.is_async:
+            return await self._handler.function(task)
+        self.in_thread = self._threads.call(self._handler.function, task)
+        return await asyncio.shield(self.in_thread)
+
+    async def _done(self, task: PullTask, results: object) -> Done:
+        if results is None and not task.answer:
+            return Done(self.fence)
+        given = results.model_dump(mode="json") if isinstance(results, BaseModel) else results
+        task.finish(given)
+        announced = [message for message in task.answer if message["type"] == "artifact"]
+        if announced:
+            await task.disk.keep(announced)
+        return Done(self.fence, sanitise(given, max_bytes=_UNCUT) if given else None)
+
+    def _failed(self, task: PullTask, *reasons: object, permanent: bool = False) -> Failed:
+        for reason in reasons:
+            task.log(reason, "error")
+        said = "; ".join(map(str, reasons)) or ("permanent" if permanent else "temporary")
+        return Failed(self.fence, ErrorCode.EXIT_NONZERO, _clean(said), permanent)
+
+    # Its end from outside
+
+    def _timer(self) -> asyncio.TimerHandle | None:
+        limit = self._limit()
+        if limit is None:
+            return None
+        return asyncio.get_running_loop().call_later(limit.total_seconds(), self.stop, Stop.TIMEOUT)
+
+    def _limit(self) -> timedelta | None:
+        return self.claimed.timeout or self._handler.timeout
+
+    def _cancel(self) -> None:
+        """Of a plain function the wait is cancelled, when it has not heard for the grace."""
+        assert self.running is not None
+        if self.in_thread is None:
+            self.running.cancel()
+        else:
+            grace = self._handler.stop_grace.total_seconds()
+            asyncio.get_running_loop().call_later(grace, self._stop_waiting, self.running, self.in_thread)
+
+    def _stop_waiting(self, running: "asyncio.Task[None]", in_thread: "asyncio.Future[Any]") -> None:
+        if not in_thread.done() and self.task is not None:
+            _log.error("function_goes_on", task_id=str(self.fence.task_id), attempt_id=self.fence.attempt_id)
+            running.cancel()
+
+    def _cancelled(self, task: PullTask, error: BaseException) -> Outcome | None:
+        if self._stopped is not None:
+            return self._because(self._stopped)
+        running = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and running is not None and running.cancelling():
+            raise error  # the whole worker ends
+        return self._failed(task, "cancelled")
+
+    def _because(self, stopped: Stop) -> Outcome | None:
+        match stopped:
+            case Stop.LOST:
+                return None
+            case Stop.DRAIN:
+                return GivenBack("the service is stopping")
+            case Stop.TIMEOUT:
+                limit = self._limit() or timedelta()
+                return Failed(self.fence, ErrorCode.TIMEOUT, f"it ran longer than {limit.total_seconds():g} s")
+
+
+def _uncancel() -> None:
+    """Who was cancelled for a reason that is known by now waits again like anybody else."""
+    running = asyncio.current_task()
+    while running is not None and running.cancelling():
+        running.uncancel()
+
+
+def _nothing() -> None:
+    pass
+
+
+def _clean(message: str) -> str:
+    return sanitise(redact(message), max_bytes=_LONGEST_MESSAGE)

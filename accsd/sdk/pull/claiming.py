@@ -1,0 +1,251 @@
+"""When to claim, and how many: for every handler that waits, and some ahead where tasks end faster than a round trip.
+
+A notification makes an idle worker claim at once. While all handlers are busy it only says that there is more, and the
+next claim comes when half of what lies ahead is gone. A claim that brought less than was asked for emptied the queue.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from accsd import failpoints
+from accsd.db import ClaimedTask, Fence, adopt_tasks, agent_outlook, claim_tasks
+from accsd.errors import DatabaseUnavailable, NotFound, Unavailable
+from accsd.log import get_logger
+from accsd.wakeup import Backoff, Wakeup, jittered
+from accsd.work.bench import Workbench
+
+_log = get_logger(component="pull")
+_PAUSES: Final = (timedelta(seconds=0.1), timedelta(seconds=1))
+_SICK: Final = (timedelta(seconds=2), timedelta(seconds=60))
+_LARGEST_CLAIM: Final = 1000
+_LONG_SEC: Final = 0.05  # of a task that takes longer, none lie ahead
+_AHEAD_SEC: Final = 0.2  # what lies ahead is gone in so long
+_AHEAD_TIMES: Final = 4  # the concurrency, at most
+_MOST_AHEAD: Final = 500  # or so many, for who has few places
+_OUTLOOK_EVERY_SEC: Final = 1.0
+_AFTER_DUE_SEC: Final = 0.002
+
+
+@dataclass(slots=True)
+class Held:
+    """What this process has, as the worker counts it."""
+
+    concurrency: int
+    all: int = 0  # claimed, and its end not answered yet
+    stored: int = 0  # of these, not begun
+    running: int = 0  # places in use
+
+
+class Pace:
+    """How many tasks lie ahead: as many as are gone soon, and none where a task takes long: others may be idle."""
+
+    def __init__(self, concurrency: int) -> None:
+        self._concurrency: int = concurrency
+        self.most: int = max(_MOST_AHEAD, concurrency * _AHEAD_TIMES)
+        self._mean: float | None = None  # seconds that a task takes
+        self._spent: float = 0.0
+        self._tasks: int = 0
+        self.ahead: int = 0
+
+    def count(self, seconds: float) -> None:
+        """A task has run for so long."""
+        self._spent += seconds
+        self._tasks += 1
+
+    def stall(self) -> None:
+        """What lies ahead did not move: tasks have become slow before the first of them has ended."""
+        self._mean, self.ahead = 2 * _LONG_SEC, 0
+
+    def take(self) -> None:
+        """At each claim."""
+        if not self._tasks:
+            return
+        mean = self._spent / self._tasks
+        self._mean = mean if self._mean is None else (self._mean + mean) / 2
+        self._spent, self._tasks = 0.0, 0
+        self.ahead = 0 if self._mean > _LONG_SEC else min(self.most, int(self._concurrency * _AHEAD_SEC / self._mean))
+
+
+class Claimer:
+    def __init__(
+        self,
+        service: str,
+        bench: Workbench,
+        held: Held,
+        *,
+        poll: Callable[[], timedelta],
+        take: Callable[[list[ClaimedTask], float], None],
+        known: Callable[[], set[Fence]],
+        register: Callable[[int], Awaitable[None]],
+    ) -> None:
+        self._service: str = service
+        self._bench: Workbench = bench
+        self._held: Held = held
+        self._poll: Callable[[], timedelta] = poll
+        self._take: Callable[[list[ClaimedTask], float], None] = take
+        self._known: Callable[[], set[Fence]] = known
+        self._register: Callable[[int], Awaitable[None]] = register
+        self.pace: Pace = Pace(held.concurrency)
+        self._offered: int = held.concurrency
+        self._wakeup: Wakeup = Wakeup()
+        self._look: Wakeup = Wakeup()
+        self._is_more: bool = True  # something may be claimable
+        self._is_clear: bool = True  # what the database says that we hold is what we know
+        self._is_leaving: bool = False
+        self._is_polling: bool = False  # nothing was heard for a while
+        self._sickness: Backoff = Backoff(*_SICK)
+        self._well_at: float = 0.0
+
+    def stir(self) -> None:
+        """There is something to claim, or may be."""
+        self._is_more = True
+        if self._can_claim():
+            self._wakeup.set()
+
+    def made_room(self, *, retries: bool) -> None:
+        """Tasks have ended. `retries`: some of them will be due again, at a time that the database knows."""
+        if retries:
+            self._look.set()
+        if self._can_claim():
+            self._wakeup.set()
+
+    def fell_sick(self) -> None:
+        """What fails for a reason of this machine's is left to others for a while."""
+        self._well_at = time.monotonic() + self._sickness.next().total_seconds()
+
+    def recovered(self) -> None:
+        self._sickness.reset()
+
+    def leave(self) -> None:
+        """No claim from now on; the one that is under way ends."""
+        self._is_leaving = True
+        self._wakeup.set()
+
+    async def serve(self) -> None:
+        outages = Backoff(*_PAUSES)
+        while not self._is_leaving:
+            self._wakeup.clear()
+            try:
+                await self._pass()
+                outages.reset()
+            except Unavailable as error:
+                pause = outages.next()
+                _log.warning("no_claims", error=str(error))
+                await asyncio.sleep(pause.total_seconds())
+                continue
+            self._is_polling = False
+            if not self._can_claim() and not await self._wakeup.wait(self._rest()):
+                self._is_polling = self._is_more = True
+                self._look.set()
+
+    async def look_ahead(self) -> None:
+        """When the next retry is due: beside the claims, because a pickup must not wait for this answer."""
+        while True:
+            await self._look.wait()
+            self._look.clear()
+            try:
+                await self._look_ahead()
+            except Unavailable as error:
+                _log.debug("no_outlook", error=str(error))
+            except NotFound:
+                self.stir()  # the claim registers the node again
+            await asyncio.sleep(_OUTLOOK_EVERY_SEC)
+
+    async def _look_ahead(self) -> None:
+        loop = asyncio.get_running_loop()
+        for seen in await agent_outlook(self._bench.db, node=self._bench.node, services=[self._service]):
+            if seen.claimable:
+                self.stir()
+            if seen.next_due is not None and seen.next_due <= self._poll():
+                loop.call_later(seen.next_due.total_seconds() + _AFTER_DUE_SEC, self.stir)
+
+    # One claim
+
+    def _can_claim(self) -> bool:
+        """Whoever makes it true again wakes us: room, news, leases that were asked about; the sickness has its time."""
+        return self._is_more and self._wanted() > 0 and not self._is_held_back()
+
+    def _is_held_back(self) -> bool:
+        return self._bench.keeper.is_frozen or time.monotonic() < self._well_at
+
+    def _wanted(self) -> int:
+        """0: not now."""
+        held, ahead = self._held, self.pace.ahead
+        room = held.concurrency + ahead - held.all
+        if held.running + held.stored >= held.concurrency and held.stored > ahead // 2:
+            return 0
+        return max(0, min(room, _LARGEST_CLAIM))
+
+    def _rest(self) -> timedelta:
+        left = self._well_at - time.monotonic()
+        return timedelta(seconds=left) if left > 0 else jittered(self._poll())
+
+    async def _pass(self) -> None:
+        if not self._is_clear:
+            await self._settle()
+        self.pace.take()
+        if not self._can_claim():
+            return
+        await self._offer()
+        wanted = self._wanted()
+        self._is_more = False  # before the database is asked: what comes later is told again
+        granted = time.monotonic()
+        claimed = await self._claim(wanted)
+        if len(claimed) == wanted:
+            self._is_more = True
+        if claimed:
+            self._take(claimed, granted)
+
+    async def _claim(self, wanted: int) -> list[ClaimedTask]:
+        bench = self._bench
+        failpoints.hit("claim.sent")
+        try:
+            claimed = await claim_tasks(
+                bench.db,
+                self._service,
+                owner=bench.node,
+                node=bench.node,
+                limit=wanted,
+                lease=bench.keeper.length,
+                start=True,
+            )
+        except DatabaseUnavailable:
+            self._is_clear = False  # it may have been committed: ask what we hold before claiming more
+            self._is_more = True
+            bench.metrics.claim_failed(self._service)
+            raise
+        except NotFound:
+            await self._register(self._offered)  # somebody deleted the node's row
+            self._is_more = True
+            return []
+        failpoints.hit("claim.committed")
+        bench.metrics.claimed(self._service, len(claimed))
+        return claimed
+
+    async def _offer(self) -> None:
+        """The database bounds what a node may hold. What lies ahead is offered only while there is such a pace: the
+        planner of the fleet takes an offer for places where work is done."""
+        most = self._held.concurrency + self.pace.most
+        if self.pace.ahead > 0 and self._offered < most:
+            await self._register(most)
+            self._offered = most
+        elif self._is_polling and self.pace.ahead == 0 and self._offered == most and not self._held.all:
+            await self._register(self._held.concurrency)
+            self._offered = self._held.concurrency
+
+    async def _settle(self) -> None:
+        """After a claim whose answer was lost: what the database has as ours and we don't know was in it."""
+        known, granted = self._known(), time.monotonic()  # before: one that ends meanwhile is known too
+        held = await adopt_tasks(
+            self._bench.db, owner=self._bench.node, node=self._bench.node, lease=self._bench.keeper.length
+        )
+        known |= self._known()
+        unknown = [task for task in held if task.fence not in known]
+        self._is_clear = True
+        if unknown:
+            _log.warning("claim_recovered", tasks=len(unknown))
+            self._take(unknown, granted)

@@ -1,0 +1,155 @@
+"""Outcomes on their way to the database. They gather while the flushes before them are under way: an idle worker writes
+at once and a busy one in large batches, and no timer delays anything.
+
+A finish is repeatable and fenced: it is sent until it is answered. What it refuses is somebody else's by then.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Final
+from uuid import UUID
+
+from accsd import failpoints
+from accsd.db import Answer, Done, Failed, finish_tasks, release_tasks
+from accsd.errors import AccsdError, DatabaseUnavailable
+from accsd.log import get_logger, redact
+from accsd.model.outcome import ErrorCode
+from accsd.sdk.pull.attempt import Attempt, Outcome
+from accsd.wakeup import Backoff
+from accsd.work.bench import Workbench
+from accsd.work.concluding import GivenBack
+from accsd.work.insisting import PAUSES
+from accsd.work.protocol import Infrastructure
+
+_log = get_logger(component="pull")
+FLUSHES: Final = 2  # at a time: while one waits for the disk the other one is worked at
+_BATCH: Final = 1000
+
+Ended = tuple[Attempt, Outcome]
+
+
+class Finisher:
+    def __init__(self, bench: Workbench, *, when_settled: Callable[[Sequence[Ended]], None]) -> None:
+        self._bench: Workbench = bench
+        self._when_settled: Callable[[Sequence[Ended]], None] = when_settled
+        self._ended: deque[Ended] = deque()
+        self._under_way: int = 0
+        self._news: asyncio.Event = asyncio.Event()
+        self._empty: asyncio.Event = asyncio.Event()
+
+    def add(self, attempt: Attempt, outcome: Outcome) -> None:
+        self._ended.append((attempt, outcome))
+        self._news.set()
+
+    async def serve(self) -> None:
+        """One of FLUSHES."""
+        while True:
+            if not self._ended:
+                self._news.clear()
+                await self._news.wait()
+                continue
+            batch = [self._ended.popleft() for _ in range(min(_BATCH, len(self._ended)))]
+            self._under_way += 1
+            try:
+                await self._flush(batch)
+            finally:
+                self._under_way -= 1
+                self._empty.set()
+
+    async def emptied(self, within: timedelta) -> bool:
+        """Whether all that was added is answered."""
+        try:
+            async with asyncio.timeout(within.total_seconds()):
+                while self._ended or self._under_way:
+                    self._empty.clear()
+                    await self._empty.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _flush(self, batch: Sequence[Ended]) -> None:
+        said = [each for each in batch if isinstance(each[1], Done | Failed)]
+        if said:
+            await self._tell(said)
+        if len(said) < len(batch):
+            for each in batch:
+                if not isinstance(each[1], Done | Failed):
+                    await self._tell([each])
+
+    async def _tell(self, batch: Sequence[Ended]) -> None:
+        """One that the database won't have must not keep the others out: the batch is halved, down to that one."""
+        try:
+            answers = await self._until_answered(batch)
+        except AccsdError as error:
+            if len(batch) > 1:
+                await self._tell(batch[: len(batch) // 2])
+                await self._tell(batch[len(batch) // 2 :])
+                return
+            attempt, outcome = batch[0]
+            _log.error("end_not_taken", outcome=type(outcome).__name__, error=str(error), exc_info=error)
+            if isinstance(outcome, Infrastructure):
+                self._when_settled(batch)
+                return
+            lost = Infrastructure(ErrorCode.WORKER_LOST, f"its end could not be written: {error}")
+            await self._tell([(attempt, lost)])
+            return
+        self._settle(batch, answers)
+
+    async def _until_answered(self, batch: Sequence[Ended]) -> Mapping[UUID, Answer]:
+        """Meanwhile no heartbeat asks about them: it would hear that they have ended and take it for a loss."""
+        pauses = Backoff(*PAUSES)
+        while True:
+            for attempt, _ in batch:
+                self._bench.keeper.let_go(attempt)
+            try:
+                return await self._send(batch)
+            except DatabaseUnavailable as error:
+                self._bench.metrics.finalize_failed()
+                _log.warning("ends_not_told_yet", count=len(batch), error=str(error))
+                for attempt, _ in batch:
+                    self._bench.keeper.hold(attempt)
+            await asyncio.sleep(pauses.next().total_seconds())
+
+    async def _send(self, batch: Sequence[Ended]) -> Mapping[UUID, Answer]:
+        db, owner = self._bench.db, self._bench.node
+        attempt, outcome = batch[0]
+        if isinstance(outcome, GivenBack):
+            return await release_tasks(db, [attempt.fence], owner=owner, reason=outcome.reason)
+        if isinstance(outcome, Infrastructure):
+            reason = redact(outcome.message)
+            return await release_tasks(db, [attempt.fence], owner=owner, reason=reason, lost=True, code=outcome.code)
+        failpoints.hit("finish.sent")
+        outcomes = [each for _, each in batch if isinstance(each, Done | Failed)]
+        answers = await finish_tasks(db, outcomes, owner=owner, backoff_base=self._bench.backoff_base)
+        failpoints.hit("finish.committed")
+        return answers
+
+    def _settle(self, batch: Sequence[Ended], answers: Mapping[UUID, Answer]) -> None:
+        settled: list[Ended] = []
+        for each in batch:
+            attempt = each[0]
+            answer = answers[attempt.fence.task_id]
+            if answer.reason == ErrorCode.RESULT_TOO_LARGE:  # as the database counts it
+                said = "its result is larger than the database takes"
+                self._bench.keeper.hold(attempt)
+                self.add(attempt, Failed(attempt.fence, ErrorCode.RESULT_TOO_LARGE, said))
+                continue
+            if not answer.is_effective:
+                self._refused(attempt, answer)
+            settled.append(each)
+        self._when_settled(settled)
+
+    def _refused(self, attempt: Attempt, answer: Answer) -> None:
+        """D5: the database said no, why, and what it holds."""
+        self._bench.metrics.refused(answer.reason)
+        _log.warning(
+            "refused",
+            task_id=str(attempt.fence.task_id),
+            attempt_id=attempt.fence.attempt_id,
+            reason=answer.reason,
+            db_status=answer.held.status,
+            db_attempt_id=answer.held.attempt_id,
+            db_lease_owner=answer.held.lease_owner,
+        )

@@ -1,0 +1,66 @@
+"""Who this process is: a node of its own, named after the machine's and the service, by the first lock that is free.
+
+Whoever holds the lock of a name knows that its earlier holder is dead: the kernel frees it however a process ends.
+"""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from accsd.errors import ConfigError
+
+_LOCK_FILE: Final = "lock"
+_MOST: Final = 1000  # processes of one service on one machine
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    name: str
+    attempts: Path  # empty at the start: what an earlier process left is of nobody
+
+    @property
+    def objects(self) -> Path:
+        """As the agent has it: shared by the nodes of one machine, where no store is configured."""
+        return self.attempts.parent.parent / "objects"
+
+
+@contextmanager
+def locked_instance(root: Path, node: str, service: str) -> Generator[Instance]:
+    """`node.service` for the first process on a machine, `node.service.2` for the second."""
+    name, lock = _first_free(root, f"{node}.{service}")
+    try:
+        attempts = root / name / "attempts"
+        shutil.rmtree(attempts, ignore_errors=True)
+        yield Instance(name, attempts)
+    finally:
+        os.close(lock)
+
+
+def _first_free(root: Path, base: str) -> tuple[str, int]:
+    for number in range(1, _MOST + 1):
+        name = base if number == 1 else f"{base}.{number}"
+        if (lock := _try_lock(root / name)) is not None:
+            return name, lock
+    raise ConfigError(f"{_MOST} processes of {base} run on this machine already")
+
+
+def _try_lock(folder: Path) -> int | None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(
+            f"the state folder {folder} cannot be used: {error.strerror}",
+            hint="name another one by node.state_dir or ACC_STATE_DIR",
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock

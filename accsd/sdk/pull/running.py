@@ -1,0 +1,203 @@
+"""A process that serves one service: settings, connections, signals, the loop.
+
+SIGTERM (or Ctrl-C) drains; a second one skips the grace; a third one ends the process where it stands.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import uvloop
+
+from accsd import failpoints
+from accsd.db import Database, require_schema
+from accsd.db.listen import Listener
+from accsd.errors import AccsdError, ConfigError, DatabaseUnavailable
+from accsd.log import configure_logging, get_logger, register_secret
+from accsd.metrics import Metrics
+from accsd.sdk.pull.asked import Asked
+from accsd.sdk.pull.attempt import Handler
+from accsd.sdk.pull.instance import Instance, locked_instance
+from accsd.sdk.pull.task import TaskLog
+from accsd.sdk.pull.worker import Worker
+from accsd.settings import Database as DatabaseSettings
+from accsd.settings import Settings, environment, load_settings, state_folder
+from accsd.storage import open_store
+from accsd.wakeup import Backoff, Wakeup
+from accsd.work.bench import Workbench
+from accsd.work.lease import LeaseKeeper
+from accsd.work.reporting import Reporter
+
+_log = get_logger(component="pull")
+_DEFAULT_CONCURRENCY: Final = 16
+_PATIENCE: Final = 2  # signals
+_KILLED: Final = 137
+MakeHandler: TypeAlias = Callable[[Settings], Handler]
+
+
+def run(
+    make: MakeHandler,
+    *,
+    concurrency: int | None,
+    node: str | None,
+    settings: Settings | Path | str | None,
+    when_ready: Callable[[], None],
+) -> None:
+    """Returns after an orderly stop; SystemExit with a sentence where it can't begin or go on."""
+    try:
+        known = settings if isinstance(settings, Settings) else load_settings(settings)
+        configure_logging(known.log_level, stream="stdout")
+        for secret in known.secrets():
+            register_secret(secret)
+        failpoints.arm(environment().get("ACC_FAILPOINTS"))
+        gc.freeze()  # what was imported stays: the collector need not look at it while thousands of tasks come and go
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_until_signalled(make(known), known, concurrency=concurrency, node=node, when_ready=when_ready))
+    except AccsdError as error:
+        sys.stderr.write(f"{error}\n" + (f"  → {error.hint}\n" if error.hint else ""))
+        sys.exit(1)
+
+
+async def serve_in_loop(
+    make: MakeHandler,
+    *,
+    concurrency: int | None,
+    node: str | None,
+    settings: Settings | Path | str | None,
+    when_ready: Callable[[], None],
+) -> None:
+    """In somebody else's process: signals, logging and secrets are theirs."""
+    known = settings if isinstance(settings, Settings) else load_settings(settings)
+    await serve(make(known), known, concurrency=concurrency, node=node, asked=Asked(), when_ready=when_ready)
+
+
+async def _until_signalled(
+    handler: Handler, settings: Settings, *, concurrency: int | None, node: str | None, when_ready: Callable[[], None]
+) -> None:
+    asked = Asked()
+
+    def ask() -> None:
+        asked.again()
+        if asked.times > _PATIENCE:
+            os._exit(_KILLED)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ask)
+    await serve(handler, settings, concurrency=concurrency, node=node, asked=asked, when_ready=when_ready)
+
+
+async def serve(
+    handler: Handler,
+    settings: Settings,
+    *,
+    concurrency: int | None,
+    node: str | None,
+    asked: Asked,
+    when_ready: Callable[[], None],
+) -> None:
+    """Until it is asked to stop. Cancelled, it gives back what it has, without a grace."""
+    places = _places(handler.service, settings, concurrency)
+    root = state_folder(settings, environment()).parent
+    with locked_instance(root, node or settings.node.name, handler.service) as instance:
+        async with _workbench(instance, settings) as (bench, listener, resumed):
+            worker = Worker(handler, bench, listener, settings, resumed, concurrency=places, asked=asked)
+            _log.info("starting", node=instance.name, service=handler.service, concurrency=places)
+            with _logging_to_tasks():
+                await _run(worker, when_ready)
+            _log.info("stopped", node=instance.name)
+
+
+async def _run(worker: Worker, when_ready: Callable[[], None]) -> None:
+    """What a person can put right is told as it is, and not as a group of one."""
+    try:
+        await worker.run(when_ready)
+    except BaseExceptionGroup as group:
+        known = group.subgroup(AccsdError)
+        while isinstance(known, BaseExceptionGroup):
+            known = known.exceptions[0]
+        if known is None:
+            raise
+        raise known from None
+
+
+def _places(service: str, settings: Settings, given: int | None) -> int:
+    default = None if service in settings.services else _DEFAULT_CONCURRENCY
+    places = settings.concurrency_of(service, given if given is not None else default)
+    if places < 1:
+        raise ConfigError(f"service {service} has a concurrency of {places}; at least 1 is needed")
+    return places
+
+
+@asynccontextmanager
+async def _workbench(instance: Instance, settings: Settings) -> AsyncGenerator[tuple[Workbench, Listener, Wakeup]]:
+    """The last is set when leases were asked about after a pause."""
+    resumed = Wakeup()
+    async with AsyncExitStack() as resources:
+        db = await _connected(settings.database, instance.name)
+        resources.push_async_callback(db.close)
+        await require_schema(db)
+        # In the pool heartbeats would wait behind calls that hang, and all leases would be lost.
+        beats = await _connected(settings.database.model_copy(update={"pool_size": 1}), instance.name)
+        resources.push_async_callback(beats.close)
+        failpoints.when_cut(db.cut)
+        failpoints.when_cut(beats.cut)
+        store = await resources.enter_async_context(open_store(settings.storage, default_folder=instance.objects))
+        metrics = Metrics()
+        keeper = LeaseKeeper(
+            beats,
+            node=instance.name,
+            lease=settings.lease,
+            every=settings.heartbeat,
+            metrics=metrics,
+            when_resumed=resumed.set,
+        )
+        bench = Workbench(
+            node=instance.name,
+            db=db,
+            store=store,
+            keeper=keeper,
+            reporter=Reporter(db, owner=instance.name),
+            attempts_folder=instance.attempts,
+            min_free_disk=lambda: settings.node.min_free_disk,
+            patience=settings.storage.patience,
+            metrics=metrics,
+            backoff_base=settings.backoff_base,
+        )
+        prefix, pooled = settings.notify_channel_prefix, db.behind_pooler
+        yield bench, Listener(settings.database, prefix, behind_pooler=pooled, db=db), resumed
+
+
+async def _connected(database: DatabaseSettings, name: str) -> Database:
+    """A service outlives its database, at the start too."""
+    pauses = Backoff(timedelta(seconds=0.5), timedelta(seconds=5))
+    while True:
+        try:
+            return await Database.open(database, application=f"accsd {name}")
+        except DatabaseUnavailable as error:
+            _log.error("waiting_for_database", error=str(error), hint=error.hint)
+            await asyncio.sleep(pauses.next().total_seconds())
+
+
+@contextmanager
+def _logging_to_tasks() -> Generator[None]:
+    """Records of `logging` end up in the task's log, unless the author has arranged something else."""
+    root = logging.getLogger()
+    if root.handlers:
+        yield
+        return
+    handler, level = TaskLog(), root.level
+    root.addHandler(handler)
+    root.setLevel(min(level, logging.INFO))
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)

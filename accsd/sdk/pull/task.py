@@ -1,0 +1,131 @@
+"""What the author's function gets in pull mode: the same object as in a process of its own, without the pipe.
+
+What it says goes to the node's reporter. A task that says nothing and has no files costs neither.
+"""
+
+import asyncio
+import logging
+import threading
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, Final
+
+from accsd.db import ClaimedTask, TaskEvent
+from accsd.log import known_level, redact
+from accsd.model.state import EventType, Level
+from accsd.runners.base import WORK_FOLDER
+from accsd.sdk.pull.files import Files
+from accsd.sdk.wire import SCHEMA_VERSION, Message, Task
+from accsd.work.bench import Workbench
+from accsd.work.tracing import trace_of
+
+_EVENTS: Final = 1000
+_LEVELS: Final = ((logging.ERROR, "error"), (logging.WARNING, "warn"), (logging.INFO, "info"))
+CURRENT: Final[ContextVar["PullTask | None"]] = ContextVar("accsd_task", default=None)
+
+
+class PullTask(Task[Any]):
+    def __init__(self, claimed: ClaimedTask, bench: Workbench, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(_envelope(claimed, bench), _said)
+        self._files: Files | None = None
+        self.has_spoken: bool = False
+        self._claimed: Final = claimed
+        self._bench: Final = bench
+        self._loop: Final = loop
+        self._thread: Final = threading.get_ident()
+        self._events_left: int = _EVENTS
+
+    @property
+    def disk(self) -> Files:
+        if self._files is None:
+            self._files = Files(self._claimed, self._bench, Path(self.envelope["workdir"]))
+        return self._files
+
+    @property
+    def has_files(self) -> bool:
+        return self._files is not None
+
+    @property
+    def workdir(self) -> Path:
+        return self.disk.make()
+
+    def files(self, step: str | None = None) -> dict[str, Path]:
+        if not self.disk.is_laid:
+            self._fetch_inputs()
+        return super().files(step)
+
+    async def load_inputs(self) -> None:
+        if not self.disk.is_laid:
+            self.envelope["artifacts"] = await self.disk.lay()
+
+    def progress(self, fraction: float, message: str | None = None) -> None:
+        """Unpaced: the reporter sends only the newest, and not too often."""
+        super().progress(fraction, message)
+        self.tell_progress()
+
+    def _fetch_inputs(self) -> None:
+        if self._is_in_loop():
+            raise RuntimeError("an async function fetches its inputs first: `await task.load_inputs()`")
+        asyncio.run_coroutine_threadsafe(self.load_inputs(), self._loop).result()
+
+    def _is_in_loop(self) -> bool:
+        return threading.get_ident() == self._thread
+
+    def say(self, message: Message) -> None:
+        if message["type"] not in ("progress", "log"):
+            return  # a file or the result: it is in the answer
+        self.has_spoken = True
+        if self._is_in_loop():
+            self._tell(message)
+        else:
+            self._loop.call_soon_threadsafe(self._tell, message)
+
+    def _tell(self, message: Message) -> None:
+        if message["type"] == "progress":
+            self._bench.reporter.progress(self._claimed.fence, message["progress"], message.get("message"))
+            return
+        self._events_left -= 1
+        if self._events_left > 0:
+            self._event(known_level(message["level"]), message["message"], message.get("data"))
+        elif self._events_left == 0:
+            self._event(Level.WARN, f"more than {_EVENTS} lines: the rest is not kept")
+
+    def _event(self, level: Level, message: str, data: object = None) -> None:
+        self._bench.reporter.event(TaskEvent(self._claimed.fence, redact(message), level, EventType.LOG, data))
+
+
+def _said(_: Message) -> None:
+    """`say` is ours: to hand it over would make a circle of each task."""
+
+
+def _envelope(claimed: ClaimedTask, bench: Workbench) -> dict[str, Any]:
+    job_id, task_id = claimed.job_id, str(claimed.task_id)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "job_id": str(job_id),
+        "job_task_id": task_id,
+        "attempt_id": claimed.attempt_id,
+        "attempt": claimed.attempt,
+        "max_attempts": claimed.max_attempts,
+        "task_key": claimed.task_key,
+        "service": claimed.service_name,
+        "params": claimed.params,
+        "options": claimed.options,
+        "inputs": claimed.inputs,
+        "artifacts": [],
+        "workdir": f"{bench.attempts_folder}/{task_id}.{claimed.attempt_id}/{WORK_FOLDER}",
+        "trace_id": trace_of(claimed.trace_id, job_id).trace_id if claimed.trace_id else job_id.hex,
+    }
+
+
+class TaskLog(logging.Handler):
+    """Records of `logging` that a task's function makes, in its thread or in its context."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        task = CURRENT.get()
+        if task is None:
+            if record.levelno >= logging.WARNING and logging.lastResort is not None:
+                logging.lastResort.handle(record)  # where it would have gone without us
+            return
+        level = next((name for least, name in _LEVELS if record.levelno >= least), "debug")
+        task.log(self.format(record), level, logger=record.name)

@@ -1,0 +1,300 @@
+"""A service that claims by itself: claimer, handlers, finisher, leases and reports in one event loop.
+
+    claimed → stored (claimed ahead) → running (a place is taken) → ended, on its way to the database → settled
+The drain is in this order: no new claims, what is stored is given back, what runs may end within the grace and is
+cancelled and given back then; heartbeats go on until the last end is answered.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Final
+from uuid import UUID
+
+from accsd.db import ClaimedTask, Failed, adopt_tasks, node_leaves, release_tasks, upsert_heartbeat
+from accsd.db.listen import CANCEL, Listener
+from accsd.errors import AccsdError
+from accsd.log import get_logger
+from accsd.model.outcome import ErrorCode
+from accsd.sdk.pull.asked import Asked
+from accsd.sdk.pull.attempt import Attempt, Handler, Stop
+from accsd.sdk.pull.claiming import Claimer, Held
+from accsd.sdk.pull.finishing import FLUSHES, Ended, Finisher
+from accsd.sdk.pull.threads import Threads
+from accsd.settings import Settings
+from accsd.wakeup import Wakeup
+from accsd.work.bench import Workbench
+from accsd.work.concluding import GivenBack
+from accsd.work.insisting import insist
+from accsd.work.protocol import Infrastructure
+
+_log = get_logger(component="pull")
+_CLAIM_ENDS: Final = timedelta(seconds=5)  # whatever the grace: a claim that is cut off is held by nobody
+_ANSWERING: Final = timedelta(seconds=20)  # what has ended, when the drain is over
+_CANCELLED: Final = timedelta(seconds=5)  # beyond its grace, for what was cancelled
+_SICKNESSES: Final = (ErrorCode.STORAGE_UNAVAILABLE, ErrorCode.AGENT_DISK)
+_STALE_SEC: Final = 5.0  # stored for so long: whoever is idle shall have it
+_STALE_CHECK_SEC: Final = 1.0
+
+
+class Worker:
+    def __init__(
+        self,
+        handler: Handler,
+        bench: Workbench,
+        listener: Listener,
+        settings: Settings,
+        resumed: Wakeup,
+        *,
+        concurrency: int,
+        asked: Asked,
+    ) -> None:
+        self._handler: Handler = handler
+        self._bench: Workbench = bench
+        self._listener: Listener = listener
+        self._settings: Settings = settings
+        self._resumed: Wakeup = resumed
+        self._asked: Asked = asked
+        self._held: Held = Held(concurrency)
+        self._known: dict[UUID, Attempt] = {}  # by task: claimed, and not settled
+        self._store: deque[Attempt] = deque()
+        self._running: set[Attempt] = set()
+        self._failure: Exception | None = None
+        self._stored_at: float = 0.0  # when the store last moved
+        self._threads: Threads = Threads(concurrency)
+        self._handlers: asyncio.TaskGroup = asyncio.TaskGroup()
+        self._finisher: Finisher = Finisher(bench, when_settled=self._settled)
+        self._claimer: Claimer = Claimer(
+            handler.service,
+            bench,
+            self._held,
+            poll=self._poll,
+            take=self._take,
+            known=lambda: {attempt.fence for attempt in (*self._known.values(), *self._running)},
+            register=self._register,
+        )
+
+    async def run(self, when_ready: Callable[[], None]) -> None:
+        """Until it is told to stop."""
+        self._listener.subscribe(self._handler.service, self._hear)
+        async with asyncio.TaskGroup() as group:
+            ears = group.create_task(self._listener.serve())
+            await insist(self._begin)
+            when_ready()
+            keeper = self._bench.keeper
+            serving = [group.create_task(self._finisher.serve()) for _ in range(FLUSHES)]
+            serving += [
+                group.create_task(each)
+                for each in (
+                    keeper.serve(),
+                    self._bench.reporter.serve(),
+                    self._claimer.look_ahead(),
+                    self._unstore(),
+                    self._go_on(),
+                )
+            ]
+            beats = group.create_task(keeper.beat_on())
+            try:
+                await self._work()
+                await self._say_goodbye(beats)
+                if self._failure is not None:
+                    raise self._failure
+            finally:
+                self._threads.close()
+                for task in (*serving, beats, ears):
+                    task.cancel()
+
+    async def _work(self) -> None:
+        async with self._handlers:
+            claiming = self._handlers.create_task(self._claim_on())
+            try:
+                while not self._asked.times:
+                    await self._asked.changed.wait()
+            except asyncio.CancelledError:
+                self._asked.times += 2  # as if it was asked twice
+                raise
+            finally:
+                self._claimer.leave()
+                await self._drain(claiming)
+
+    async def _claim_on(self) -> None:
+        """Should it fail (the schema has changed, a right is missing), what is under way still comes to its end."""
+        try:
+            await self._claimer.serve()
+        except Exception as error:  # noqa: BLE001 - raised again when the drain is over
+            _log.error("claims_failed", error=str(error), exc_info=error)
+            self._failure = error
+            self._asked.again()
+
+    # The beginning and the end
+
+    async def _begin(self) -> None:
+        """A process of this name that died has left nothing running: what it held is free at once."""
+        await self._register(self._held.concurrency)
+        bench = self._bench
+        left = await adopt_tasks(bench.db, owner=bench.node, node=bench.node, lease=bench.keeper.length)
+        if left:
+            reason = f"the process {bench.node} was started anew, and nothing is left of the attempt"
+            await release_tasks(bench.db, [task.fence for task in left], owner=bench.node, reason=reason, lost=True)
+            _log.warning("given_back", tasks=len(left), reason=reason)
+
+    async def _register(self, capacity: int) -> None:
+        await upsert_heartbeat(
+            self._bench.db,
+            self._bench.node,
+            labels=self._settings.node.labels,
+            max_concurrency={self._handler.service: capacity},
+        )
+
+    async def _drain(self, claiming: "asyncio.Task[None]") -> None:
+        grace = timedelta(seconds=self._settings.drain_sec)
+        _log.info("draining", grace_sec=grace.total_seconds(), running=len(self._running))
+        ends = time.monotonic() + grace.total_seconds()
+        await asyncio.wait([claiming], timeout=max(grace, _CLAIM_ENDS).total_seconds())
+        claiming.cancel()
+        self._give_back_stored("the service is stopping")
+        if not await self._idle_within(ends - time.monotonic(), unless_hurried=True):
+            await self._cancel_running()
+        if not await self._finisher.emptied(_ANSWERING):
+            _log.error("ends_not_told", left=[str(attempt.fence) for attempt in self._known.values()])
+        for attempt in self._running:
+            if attempt.running is not None:
+                attempt.running.cancel()
+
+    async def _cancel_running(self) -> None:
+        for attempt in list(self._running):
+            attempt.stop(Stop.DRAIN)
+        patience = (timedelta() if self._asked.is_hurried else self._handler.stop_grace) + _CANCELLED
+        if not await self._idle_within(patience.total_seconds()):
+            _log.error("drain_incomplete", left=[str(attempt.fence) for attempt in self._running])
+
+    async def _idle_within(self, seconds: float, *, unless_hurried: bool = False) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, seconds)):
+                while self._running and not (unless_hurried and self._asked.is_hurried):
+                    self._asked.changed.clear()
+                    await self._asked.changed.wait()
+        return not self._running
+
+    async def _say_goodbye(self, beats: "asyncio.Task[None]") -> None:
+        """The heartbeat ends first: it would say that the node is back."""
+        beats.cancel()
+        await asyncio.wait([beats])
+        try:
+            await self._bench.reporter.flush()
+            await node_leaves(self._bench.db, self._bench.node)
+        except AccsdError as error:
+            _log.warning("left_unsaid", error=str(error))
+
+    # Work comes
+
+    def _poll(self) -> timedelta:
+        """Often while notifications do not arrive, rarely while they do."""
+        settings = self._settings
+        return timedelta(seconds=settings.poll_sec if self._listener.is_listening else settings.poll_deaf_sec)
+
+    def _hear(self, payload: str) -> None:
+        if payload == CANCEL:
+            self._bench.keeper.ask_now()
+        else:
+            self._claimer.stir()
+
+    def _take(self, claimed: list[ClaimedTask], granted: float) -> None:
+        good_until = self._bench.keeper.good_until(granted)
+        for task in claimed:
+            attempt = Attempt(task, self._handler, self._bench, self._threads, good_until=good_until)
+            self._bench.keeper.hold(attempt)
+            self._known[task.task_id] = attempt
+            self._store.append(attempt)
+        self._held.all = len(self._known)
+        self._stored_at = time.monotonic()
+        self._dispatch()
+
+    async def _go_on(self) -> None:
+        """The leases were asked about after a pause: what was held back goes on."""
+        while True:
+            await self._resumed.wait()
+            self._resumed.clear()
+            self._dispatch()
+            self._claimer.stir()
+
+    def _dispatch(self) -> None:
+        """Nothing begins while leases are being asked about, nor during the drain."""
+        store, running = self._store, self._running
+        has_place = len(running) < self._held.concurrency
+        if store and has_place and not (self._asked.times or self._bench.keeper.is_frozen):
+            self._stored_at = time.monotonic()
+            while store and len(running) < self._held.concurrency:
+                attempt = store.popleft()
+                running.add(attempt)
+                attempt.running = self._handlers.create_task(self._perform(attempt))
+        self._held.stored, self._held.running = len(store), len(running)
+
+    async def _perform(self, attempt: Attempt) -> None:
+        began = time.monotonic()
+        try:
+            outcome = await attempt.outcome()
+            if outcome is None:
+                self._abandon(attempt)
+            else:
+                self._finisher.add(attempt, outcome)
+            if attempt.in_thread is not None and not attempt.in_thread.done():
+                await asyncio.wait([attempt.in_thread])  # its place is taken for as long as its thread is
+        except Exception as error:  # noqa: BLE001 - a bug in one attempt must not end the others
+            _log.error("attempt_failed_here", task_id=str(attempt.fence.task_id), exc_info=error)
+            said = f"{type(error).__name__} on {self._bench.node}: {error}"
+            self._finisher.add(attempt, Infrastructure(ErrorCode.WORKER_LOST, said))
+        finally:
+            self._claimer.pace.count(time.monotonic() - began)
+            self._running.discard(attempt)
+            attempt.running = None
+            if not self._running and self._asked.times:
+                self._asked.changed.set()
+        self._dispatch()
+
+    # Work goes
+
+    def _settled(self, ended: Sequence[Ended]) -> None:
+        is_sick = retries = False
+        for attempt, outcome in ended:
+            self._forget(attempt)
+            is_sick = is_sick or (isinstance(outcome, Infrastructure) and outcome.code in _SICKNESSES)
+            retries = retries or isinstance(outcome, Failed)
+        self._held.all = len(self._known)
+        if is_sick:
+            self._claimer.fell_sick()
+        elif ended:
+            self._claimer.recovered()
+        self._claimer.made_room(retries=retries)
+
+    def _forget(self, attempt: Attempt) -> None:
+        task_id = attempt.fence.task_id
+        if self._known.get(task_id) is attempt:
+            del self._known[task_id]
+
+    def _abandon(self, attempt: Attempt) -> None:
+        """Its lease is gone: somebody else has the task, or somebody cancelled it."""
+        fence, reason = attempt.fence, attempt.reason
+        _log.warning("abandoned", task_id=str(fence.task_id), attempt_id=fence.attempt_id, reason=reason)
+        if not attempt.is_cancelled and not attempt.is_unanswered:
+            self._bench.reporter.event(attempt.refusal())
+        self._bench.keeper.let_go(attempt)
+        self._forget(attempt)
+        self._held.all = len(self._known)
+        self._claimer.made_room(retries=False)
+
+    def _give_back_stored(self, reason: str) -> None:
+        while self._store:
+            self._finisher.add(self._store.popleft(), GivenBack(reason))
+        self._held.stored = 0
+
+    async def _unstore(self) -> None:
+        """Tasks that have become slow must not keep those behind them from others."""
+        while True:
+            await asyncio.sleep(_STALE_CHECK_SEC)
+            if self._store and time.monotonic() - self._stored_at > _STALE_SEC and not self._bench.keeper.is_frozen:
+                self._claimer.pace.stall()
+                self._give_back_stored("it waited behind tasks that take long")
