@@ -15,7 +15,11 @@
 --   accs.live         one narrow row for each task that is starting or running: capacity, keys and leases are
 --                     counted here, so that they are derived from what really runs.
 --   accs.power        how each node is woken and sleeps: asleep → waking → booting → ready, or failed; the last call.
+--   accs.archives     the months of events that are in the object store, with the chain of their digests.
 --   accs.node_orders  what a node is asked to do: send a magic packet into its network for a neighbour, or go to sleep.
+--   accs.conclusions  how attempts ended lately, of steps that fail; from it quarantines (a node's service takes nothing)
+--                     and step_health (a step that fails everywhere).
+--   accs.outbox_targets  who is told what happens to jobs; the events themselves stand in public.outbox_events.
 --
 --   So a claim never meets a finished, blocked or future task, and no index covers a column of jobs or job_tasks
 --   that changes at a transition: those updates are HOT. (docs/decisions/0001 has the figures.)
@@ -287,6 +291,7 @@ CREATE TABLE public.dead_letters (
 
 CREATE INDEX dead_letters_open ON public.dead_letters (id) WHERE redriven_at IS NULL AND dismissed_at IS NULL;
 
+-- One row for each event and target (D9). Claimed: claim_id is set, and next_attempt_at is when the claim has run out.
 CREATE TABLE public.outbox_events (
   id               bigserial PRIMARY KEY,
   job_id           uuid,
@@ -296,10 +301,19 @@ CREATE TABLE public.outbox_events (
   next_attempt_at  timestamptz NOT NULL DEFAULT accs.clock(),
   last_error       text,
   dispatched_at    timestamptz,
-  created_at       timestamptz NOT NULL DEFAULT accs.clock()
+  created_at       timestamptz NOT NULL DEFAULT accs.clock(),
+  -- additions
+  target           text NOT NULL,               -- accs.outbox_targets
+  event            text NOT NULL,
+  claim_id         uuid,
+  dead_at          timestamptz,                 -- given up; still pending, and sent again by redrive_outbox only
+  redriven_at      timestamptz
 );
 
-CREATE INDEX outbox_events_due ON public.outbox_events (next_attempt_at) WHERE status = 'pending';  -- the dispatcher
+CREATE INDEX outbox_events_due ON public.outbox_events (target, next_attempt_at, id) WHERE status = 'pending' AND dead_at IS NULL;  -- claim_outbox
+CREATE INDEX outbox_events_order ON public.outbox_events (target, job_id, id) WHERE status = 'pending' AND dead_at IS NULL;  -- who comes first
+CREATE INDEX outbox_events_delivered ON public.outbox_events (dispatched_at) WHERE status = 'delivered';    -- prune_outbox
+CREATE INDEX outbox_events_dead ON public.outbox_events (dead_at) WHERE status = 'pending' AND dead_at IS NOT NULL;
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Internals
@@ -448,6 +462,52 @@ CREATE TABLE accs.node_orders (
 );
 
 CREATE INDEX node_orders_open ON accs.node_orders (node) WHERE taken_at IS NULL;   -- take_orders
+
+-- How attempts ended, as long as it matters: every failure, and of the steps that failed what passed since then. Empty
+-- while nothing fails.
+CREATE TABLE accs.conclusions (
+  id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  ts           timestamptz NOT NULL,
+  node         text NOT NULL,
+  service      text NOT NULL,
+  workflow_id  uuid NOT NULL,
+  task_key     text NOT NULL,
+  task_id      uuid NOT NULL,
+  passed       boolean NOT NULL,
+  lost         boolean NOT NULL DEFAULT false,   -- for a reason that is not the task's
+  permanent    boolean NOT NULL DEFAULT false,
+  code         text,
+  message      text
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+
+CREATE INDEX conclusions_failed ON accs.conclusions (workflow_id, task_key, id) WHERE NOT passed;        -- finish_tasks, note_passes
+CREATE INDEX conclusions_passed ON accs.conclusions (workflow_id, task_key, node, id) WHERE passed;      -- note_passes
+
+-- A service that a node must not take tasks of: 'shut' until a probe passes, then on 'trial' with one task at a time.
+CREATE TABLE accs.quarantines (
+  node         text NOT NULL REFERENCES public.nodes (name) ON DELETE CASCADE,
+  service      text NOT NULL,
+  state        text NOT NULL DEFAULT 'shut' CHECK (state IN ('shut', 'trial')),
+  since        timestamptz NOT NULL DEFAULT accs.clock(),
+  reason       text NOT NULL,
+  detail       jsonb NOT NULL DEFAULT '{}',
+  times        int NOT NULL DEFAULT 1,        -- how often it was shut: +1 when a trial fails
+  probes       int NOT NULL DEFAULT 0,        -- those that failed since it was shut
+  probe_at     timestamptz NOT NULL,
+  probe_error  text,
+  trial_at     timestamptz,
+  PRIMARY KEY (node, service),
+  CHECK ((state = 'trial') = (trial_at IS NOT NULL))
+);
+
+-- The steps that fail wherever they run.
+CREATE TABLE accs.step_health (
+  workflow_id  uuid NOT NULL REFERENCES public.workflows (id) ON DELETE CASCADE,
+  task_key     text NOT NULL,
+  since        timestamptz NOT NULL DEFAULT accs.clock(),
+  reason       text NOT NULL,
+  PRIMARY KEY (workflow_id, task_key)
+);
 
 -- How a verb answers one row. The db_ columns are what the database holds when it refuses (D5).
 CREATE TYPE accs.answer AS (
@@ -824,8 +884,8 @@ CREATE TABLE public.task_events_default PARTITION OF public.task_events DEFAULT;
 CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.task_events_default
   FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_event_change();
 
--- Makes the partitions from this month to p_ahead months later; returns the names of those it made. Rows that fell into
--- the default partition meanwhile are moved. ATTACH needs no lock that stops writers of other months; the lock timeout
+-- Makes the partitions from this month to p_ahead months later, and those of past months whose rows are in the default
+-- partition; returns the names of those it made. Rows that fell into the default partition are moved. ATTACH needs no lock that stops writers of other months; the lock timeout
 -- keeps it from queueing behind a long reader of the default partition, and the next pass tries again.
 CREATE FUNCTION accs.ensure_event_partitions(p_ahead int DEFAULT 3) RETURNS SETOF text LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
 DECLARE
@@ -836,7 +896,11 @@ BEGIN
   PERFORM pg_advisory_xact_lock(hashtextextended('accs.ensure_event_partitions', 0));
   FOR v_from IN SELECT generate_series(date_trunc('month', accs.clock() AT TIME ZONE 'UTC'),
                                        date_trunc('month', accs.clock() AT TIME ZONE 'UTC') + make_interval(months => p_ahead),
-                                       '1 month') AT TIME ZONE 'UTC' LOOP
+                                       '1 month') AT TIME ZONE 'UTC'
+                UNION
+                (SELECT DISTINCT date_trunc('month', ts AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' FROM public.task_events_default
+                  WHERE ts >= '1970-01-01Z' AND ts < accs.clock() LIMIT 12)
+                ORDER BY 1 LOOP
     v_name := 'task_events_' || to_char(v_from AT TIME ZONE 'UTC', 'YYYY_MM');
     CONTINUE WHEN to_regclass('public.' || v_name) IS NOT NULL;
     v_to := (v_from AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC';
@@ -1369,6 +1433,7 @@ DECLARE
   v_now    timestamptz := accs.clock();
   v_cap    int;
   v_lanes  int[];
+  v_ill    text;             -- this service on this node: 'shut', or on 'trial'
   v_want   int := p_limit;
   v_asked  int;
   v_ids    uuid[] := '{}';
@@ -1390,6 +1455,12 @@ BEGIN
   END IF;
   IF v_lanes = '{}' OR EXISTS (SELECT FROM accs.pauses WHERE kind = 'service' AND name = p_service OR kind = 'node' AND name = p_node) THEN
     RETURN;
+  END IF;
+  SELECT q.state INTO v_ill FROM accs.quarantines q WHERE q.node = p_node AND q.service = p_service;
+  IF v_ill = 'shut' THEN
+    RETURN;
+  ELSIF v_ill = 'trial' THEN
+    v_cap := least(v_cap, 1);
   END IF;
   IF v_cap IS NOT NULL THEN
     -- two claims of one node at the same time must not both see the last free slot
@@ -1679,10 +1750,16 @@ BEGIN
            error_message = CASE WHEN p_outcome = 'released' THEN t.error_message ELSE s.message END,
            outcome = p_outcome, outcome_attempt_id = t.attempt_id
       FROM said s WHERE t.id = s.id
-    RETURNING t.id, t.job_id, t.service_name, t.generation, t.attempt_id, t.attempt, t.lost, t.next_attempt_at,
+    RETURNING t.id, t.job_id, t.task_key, t.service_name, t.generation, t.attempt_id, t.attempt, t.lost, t.next_attempt_at,
               t.error_code, t.error_message, s.final, s.why, s.from_status, s.code, s.message
   ), freed AS (
-    DELETE FROM accs.live WHERE task_id = ANY (ARRAY(SELECT id FROM moved)) RETURNING task_id, job_id, progress, key
+    DELETE FROM accs.live WHERE task_id = ANY (ARRAY(SELECT id FROM moved)) RETURNING task_id, job_id, progress, key, node
+  ), concluded AS (   -- an agent that went away says nothing about its services
+    INSERT INTO accs.conclusions (ts, node, service, workflow_id, task_key, task_id, passed, lost, permanent, code, message)
+    SELECT v_now, f.node, m.service_name, j.workflow_id, m.task_key, m.id, false, p_outcome = 'lost', coalesce(m.why = 'permanent_error', false),
+           m.code, left(m.message, 500)
+      FROM moved m JOIN freed f ON f.task_id = m.id JOIN public.jobs j ON j.id = m.job_id
+     WHERE p_outcome = 'error' OR p_outcome = 'lost' AND m.code <> 'worker_lost'
   ), logged AS (
     INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
     SELECT job_id, id, v_now, coalesce(p_source, 'agent:' || service_name), CASE WHEN final THEN 'error' WHEN p_outcome = 'released' THEN 'info' ELSE 'warn' END,
@@ -1701,6 +1778,9 @@ BEGIN
          (SELECT array_agg(job_id ORDER BY task_id) FROM freed), (SELECT array_agg(-progress ORDER BY task_id) FROM freed)
     INTO v_again, v_dead, v_freed, v_jobs, v_gain FROM moved m;
 
+  IF p_outcome <> 'released' THEN
+    PERFORM pg_notify(accs.channel_prefix() || '_health', '');
+  END IF;
   v_ended := array_fill(0, ARRAY[cardinality(v_jobs)]);
   IF v_again IS NOT NULL THEN
     v_keys := accs.enqueue(v_again);
@@ -1730,8 +1810,12 @@ DECLARE
   v_moved      uuid[];
   v_failed     record;
   v_keys       text[];
+  v_was        accs.live[];
 BEGIN
   PERFORM accs.lock_jobs_of(p_task_ids);
+  IF EXISTS (SELECT FROM accs.conclusions WHERE NOT passed) THEN   -- something has failed lately: who passes it?
+    v_was := ARRAY(SELECT l FROM accs.live l WHERE l.task_id = ANY (p_task_ids));
+  END IF;
   IF p_outcomes IS NOT NULL AND 'error' = ANY (p_outcomes) THEN
     -- what is done and what failed are written one after the other: their rows are locked by id first, as a heartbeat does
     PERFORM FROM public.job_tasks WHERE id = ANY (p_task_ids) AND lease_owner = p_owner ORDER BY id FOR NO KEY UPDATE;
@@ -1786,6 +1870,9 @@ BEGIN
   SELECT (SELECT coalesce(array_agg(id), '{}') FROM moved),
          (SELECT array_agg(DISTINCT k.key) FROM (SELECT key FROM freed WHERE key IS NOT NULL UNION ALL SELECT key FROM queued WHERE hold = 'key') k)
     INTO v_moved, v_keys;
+  IF v_was IS NOT NULL THEN
+    PERFORM accs.note_passes(v_was, v_moved);
+  END IF;
 
   IF p_outcomes IS NOT NULL AND 'error' = ANY (p_outcomes) THEN
     SELECT array_agg(s.id ORDER BY s.id) AS ids, array_agg(s.code ORDER BY s.id) AS codes, array_agg(s.message ORDER BY s.id) AS messages,
@@ -2407,6 +2494,14 @@ RETURNS TABLE (service text, requires jsonb, node text, tasks int, due_in interv
     FROM bounded b JOIN lane l ON l.id = b.lane WHERE b.job_id IS NOT NULL AND b.tasks > 0 GROUP BY l.id, l.service, l.requires, l.node, b.soon
 $$;
 
+-- What is left of a node's slots of services in quarantine: none, or one for a trial. A node that is not awake is worth waking
+-- for the probe that is due.
+CREATE FUNCTION accs.quarantined_slots(p_node text, p_slots jsonb, p_absent boolean) RETURNS jsonb LANGUAGE sql STABLE AS $$
+  SELECT coalesce(jsonb_object_agg(q.service, CASE WHEN q.state = 'trial' OR p_absent AND q.probe_at <= accs.clock()
+                                                   THEN least(1, (p_slots ->> q.service)::int) ELSE 0 END), '{}')
+    FROM accs.quarantines q WHERE q.node = p_node AND p_slots ? q.service
+$$;
+
 -- The nodes with what decides about waking them. Ages, not times: only the database's clock is right. relays are neighbours in
 -- one of its segments, seen within p_silent.
 CREATE FUNCTION accs.wake_nodes(p_silent interval DEFAULT '2 min') RETURNS TABLE (
@@ -2415,7 +2510,8 @@ CREATE FUNCTION accs.wake_nodes(p_silent interval DEFAULT '2 min') RETURNS TABLE
   power text, because text, try_id uuid, tried_at timestamptz, tried_ago interval, method text, ok boolean, error text, tries int,
   brought_by text, latency interval, networks cidr[], relays text[]
 ) LANGUAGE sql STABLE AS $$
-  SELECT n.name, n.labels, n.last_seen, n.awake_state, n.wake_method, n.mac, n.provider_ref, n.script, n.max_concurrency,
+  SELECT n.name, n.labels, n.last_seen, n.awake_state, n.wake_method, n.mac, n.provider_ref, n.script,
+         n.max_concurrency || accs.quarantined_slots(n.name, n.max_concurrency, n.awake_state <> 'awake'),
          accs.clock() - n.last_seen, coalesce(l.live, '{}'), p.name IS NOT NULL,
          coalesce(w.state, 'unknown'), w.because, w.try_id, w.tried_at, accs.clock() - w.tried_at, w.method, w.ok, w.error, coalesce(w.tries, 0),
          w.brought_by, w.latency, coalesce(w.networks, '{}'),
@@ -2671,7 +2767,7 @@ BEGIN
     RETURN QUERY
     SELECT v_task.status, v_task.finished_at, NULL::timestamptz, jsonb_strip_nulls(jsonb_build_object(
              'error_code', v_task.error_code, 'error_message', v_task.error_message, 'attempt', v_task.attempt, 'max_attempts', v_task.max_attempts,
-             'lost', v_task.lost, 'dead_letter', d.id, 'reason', d.reason, 'failed', CASE WHEN v_task.error_code = 'upstream_failed' THEN (
+             'lost', v_task.lost, 'dead_letter', d.id, 'reason', d.reason, 'fails_everywhere', CASE WHEN v_task.status = 'error' THEN accs.why_step(v_task) END, 'failed', CASE WHEN v_task.error_code = 'upstream_failed' THEN (
                SELECT jsonb_agg(f.task_key) FROM (SELECT u.task_key FROM public.job_tasks u WHERE u.job_id = v_task.job_id AND u.status = 'error'
                                                    ORDER BY u.finished_at, u.id LIMIT 10) f) END))
       FROM (SELECT 1) one LEFT JOIN public.dead_letters d
@@ -2694,7 +2790,15 @@ BEGIN
                 SELECT FROM accs.waiting w WHERE w.lane = v_place.lane AND w.hold IS NULL
                    AND (w.rank, w.order_seq, w.created_at, w.task_id) < (v_place.rank, v_place.order_seq, v_place.created_at, v_place.task_id) LIMIT 10000) a));
   END IF;
+  RETURN QUERY
+  SELECT 'step_failing', h.since, NULL::timestamptz, jsonb_build_object('reason', h.reason)
+    FROM accs.step_health h JOIN public.jobs j ON j.workflow_id = h.workflow_id WHERE j.id = v_task.job_id AND h.task_key = v_task.task_key;
 END $$;
+
+-- What is wrong with the step itself, if it fails wherever it runs.
+CREATE FUNCTION accs.why_step(p_task public.job_tasks) RETURNS text LANGUAGE sql STABLE AS $$
+  SELECT h.reason FROM public.jobs j JOIN accs.step_health h ON h.workflow_id = j.workflow_id AND h.task_key = p_task.task_key WHERE j.id = p_task.job_id
+$$;
 
 -- The same for a job: before it is instantiated, or as a whole.
 CREATE FUNCTION accs.why_job(p_job uuid) RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb) LANGUAGE plpgsql STABLE AS $$
@@ -2752,28 +2856,32 @@ RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb)
   SELECT 'misplaced', p_since, NULL, '{}' WHERE p_task.remaining = 0 AND p_place.task_id IS NULL
 $$;
 
--- The nodes that a task may go to, by the rule of a claim, and what each one does: free, full, away, asleep, drained.
+-- The nodes that a task may go to, by the rule of a claim, and what each one does: free, full, away, asleep, quarantined, drained.
 CREATE FUNCTION accs.why_nodes(p_task public.job_tasks, p_silent interval)
 RETURNS TABLE (node text, state text, since timestamptz, detail jsonb) LANGUAGE sql STABLE AS $$
   SELECT n.name,
-         CASE WHEN p.name IS NOT NULL THEN 'drained' WHEN n.awake_state = 'sleep' THEN 'asleep'
+         CASE WHEN p.name IS NOT NULL THEN 'drained' WHEN q.state = 'shut' THEN 'quarantined' WHEN n.awake_state = 'sleep' THEN 'asleep'
               WHEN n.last_seen IS NULL OR n.last_seen <= accs.clock() - p_silent THEN 'away'
-              WHEN l.n >= (n.max_concurrency ->> p_task.service_name)::int THEN 'full' ELSE 'free' END,
-         CASE WHEN p.name IS NOT NULL THEN p.since ELSE n.last_seen END,
+              WHEN l.n >= least((n.max_concurrency ->> p_task.service_name)::int, CASE WHEN q.state = 'trial' THEN 1 END) THEN 'full' ELSE 'free' END,
+         CASE WHEN p.name IS NOT NULL THEN p.since WHEN q.state = 'shut' THEN q.since ELSE n.last_seen END,
          jsonb_strip_nulls(jsonb_build_object('node', n.name, 'service', p_task.service_name, 'slots', (n.max_concurrency ->> p_task.service_name)::int,
            'live', l.n, 'by', l.tasks, 'reason', p.reason, 'drained_by', p.by, 'awake_state', n.awake_state, 'wake_method', n.wake_method,
            'power', w.state, 'power_since', w.since, 'because', w.because, 'latency_sec', round(extract(epoch FROM w.latency), 1))
-           || CASE WHEN w.tries > 0 THEN jsonb_build_object('tries', w.tries, 'tried_at', w.tried_at, 'method', w.method, 'tried_ok', w.ok, 'error', w.error) ELSE '{}' END)
+           || CASE WHEN w.tries > 0 THEN jsonb_build_object('tries', w.tries, 'tried_at', w.tried_at, 'method', w.method, 'tried_ok', w.ok, 'error', w.error) ELSE '{}' END
+           || CASE WHEN q.state IS NOT NULL THEN jsonb_build_object('quarantine', jsonb_build_object(
+                'state', q.state, 'since', q.since, 'reason', q.reason, 'probe_at', q.probe_at, 'probe_error', q.probe_error,
+                'probe_in_sec', round(extract(epoch FROM q.probe_at - accs.clock()), 1))) ELSE '{}' END)
     FROM accs.lanes a JOIN public.nodes n ON (a.node IS NULL OR n.name = a.node) AND a.requires <@ n.labels AND (n.max_concurrency ->> p_task.service_name)::int > 0
     LEFT JOIN accs.pauses p ON p.kind = 'node' AND p.name = n.name
-    LEFT JOIN accs.power w ON w.node = n.name,
+    LEFT JOIN accs.power w ON w.node = n.name
+    LEFT JOIN accs.quarantines q ON q.node = n.name AND q.service = p_task.service_name,
          LATERAL (SELECT count(*) AS n, jsonb_agg(jsonb_build_object('task_id', v.task_id, 'job_id', v.job_id) ORDER BY v.task_id) FILTER (WHERE v.nth <= 10) AS tasks
                     FROM (SELECT *, row_number() OVER (ORDER BY task_id) AS nth FROM accs.live WHERE node = n.name AND service = p_task.service_name) v) l
    WHERE a.id = p_task.lane
 $$;
 
 -- Why no node takes it: nobody offers the service, has the labels, or is the one that is named; or all that could are busy, away,
--- asleep or drained. What passes by itself counts only for a task that is next.
+-- asleep, in quarantine or drained. What passes by itself counts only for a task that is next.
 CREATE FUNCTION accs.why_no_node(p_task public.job_tasks, p_next boolean, p_since timestamptz, p_silent interval)
 RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb) LANGUAGE sql STABLE AS $$
   WITH lane AS (
@@ -2826,8 +2934,9 @@ BEGIN
   RETURN QUERY
   SELECT s.name, coalesce(bool_or(h.ready) AND bool_and(s.has_room), false), min(h.due) - v_now
     FROM (SELECT u.name, coalesce((SELECT count(*) FROM accs.live l WHERE l.node = p_node AND l.service = u.name)
-                                  < (v_node.max_concurrency ->> u.name)::int, true) AS has_room
-            FROM unnest(p_services) AS u (name)) s
+                                  < least((v_node.max_concurrency ->> u.name)::int, CASE WHEN q.state = 'trial' THEN 1 END), true)
+                         AND q.state IS DISTINCT FROM 'shut' AS has_room
+            FROM unnest(p_services) AS u (name) LEFT JOIN accs.quarantines q ON q.node = p_node AND q.service = u.name) s
     LEFT JOIN LATERAL (
       -- scalar subqueries with a LIMIT: an EXISTS could be planned as a hash of all that waits
       SELECT coalesce((SELECT true FROM accs.waiting w WHERE w.lane = l.id AND w.hold IS NULL LIMIT 1),
@@ -3079,6 +3188,628 @@ CREATE VIEW accs.service_load AS
    GROUP BY service;
 
 -- ---------------------------------------------------------------------------------------------------------------
+-- History that outlives the database: archives of event partitions, retention of finished jobs (docs/history.md)
+-- ---------------------------------------------------------------------------------------------------------------
+
+-- One row for each month of events that was written to the object store, in the order of the chain; it stays for ever.
+CREATE TABLE accs.archives (
+  id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  partition      text NOT NULL,
+  from_ts        timestamptz NOT NULL,
+  to_ts          timestamptz NOT NULL,
+  rows           bigint NOT NULL CHECK (rows >= 0),
+  id_sum         numeric NOT NULL,           -- of the events' ids: with the count, whether the table still holds the same ones
+  bytes          bigint NOT NULL,            -- of the JSONL, whose checksum follows
+  sha256         text NOT NULL,
+  bucket         text NOT NULL,
+  key            text NOT NULL,
+  size_bytes     bigint NOT NULL,            -- of the object
+  index_sha256   text NOT NULL,              -- of the object beside it that says where each job's events are
+  first_job      uuid,                       -- whoever asks for another job needs no look into it
+  last_job       uuid,
+  previous       text NOT NULL,              -- the digest before this one; empty for the first
+  digest         text NOT NULL UNIQUE,
+  created_at     timestamptz NOT NULL DEFAULT accs.clock(),
+  verified_at    timestamptz,                -- when it was last read back and was what it should be
+  refused        text,                       -- what was wrong with it when it was looked at last
+  superseded_at  timestamptz,                -- events came after it was written: another archive holds them all
+  dropped_at     timestamptz                 -- since then the store has the only copy
+);
+
+CREATE UNIQUE INDEX archives_open ON accs.archives (partition) WHERE dropped_at IS NULL AND superseded_at IS NULL;
+
+CREATE FUNCTION accs.refuse_archive_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION 'accs.archives is the record of what was archived: % is refused', TG_OP
+    USING ERRCODE = 'AC005', HINT = 'accsd history verify says whether the chain of digests holds.';
+END $$;
+CREATE TRIGGER append_only BEFORE INSERT OR UPDATE OR DELETE ON accs.archives
+  FOR EACH ROW WHEN (NOT accs.in_verb()) EXECUTE FUNCTION accs.refuse_archive_change();
+CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON accs.archives
+  FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_archive_change();
+
+-- Each digest covers the one before it: who changes an archive, or takes one out, has to change all that follow.
+CREATE FUNCTION accs.archive_digest(p_previous text, p_partition text, p_rows bigint, p_sha256 text) RETURNS text LANGUAGE sql IMMUTABLE AS
+$$ SELECT encode(sha256(convert_to(concat_ws(E'\n', p_previous, p_partition, p_rows, p_sha256), 'UTF8')), 'hex') $$;
+
+-- Puts an archive whose objects are in the store on record. The same one again (after a crash) is the same row; other
+-- content takes the place of what was not dropped yet. Who has not seen the end of the chain is refused and looks again.
+CREATE FUNCTION accs.record_archive(
+  p_partition text, p_rows bigint, p_id_sum numeric, p_bytes bigint, p_sha256 text, p_bucket text, p_key text, p_size_bytes bigint, p_index_sha256 text,
+  p_first_job uuid, p_last_job uuid, p_previous text
+) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+  v_from timestamptz := make_timestamptz(substr(p_partition, 13, 4)::int, substr(p_partition, 18, 2)::int, 1, 0, 0, 0, 'UTC');
+  v_open accs.archives;
+  v_head text;
+  v_id   bigint;
+BEGIN
+  PERFORM pg_advisory_xact_lock(hashtextextended('accs.archives', 0));
+  SELECT * INTO v_open FROM accs.archives a WHERE a.partition = p_partition AND a.dropped_at IS NULL AND a.superseded_at IS NULL;
+  IF FOUND AND (v_open.sha256, v_open.rows, v_open.bucket, v_open.key) = (p_sha256, p_rows, p_bucket, p_key) THEN
+    -- another version of zlib may have packed the same lines in another way
+    UPDATE accs.archives SET size_bytes = p_size_bytes, index_sha256 = p_index_sha256 WHERE id = v_open.id;
+    RETURN v_open.id;
+  END IF;
+  IF to_regclass('public.' || p_partition) IS NULL THEN
+    RAISE EXCEPTION '% is gone: another builder has archived and dropped it', p_partition USING ERRCODE = 'AC004';
+  END IF;
+  SELECT a.digest INTO v_head FROM accs.archives a ORDER BY a.id DESC LIMIT 1;
+  IF coalesce(v_head, '') <> p_previous THEN
+    RAISE EXCEPTION '%: another archive was recorded meanwhile', p_partition USING ERRCODE = 'AC005', HINT = 'Try again.';
+  END IF;
+  UPDATE accs.archives SET superseded_at = accs.clock() WHERE id = v_open.id;
+  INSERT INTO accs.archives (partition, from_ts, to_ts, rows, id_sum, bytes, sha256, bucket, key, size_bytes, index_sha256, first_job, last_job, previous, digest)
+  VALUES (p_partition, v_from, (v_from AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC', p_rows, p_id_sum, p_bytes, p_sha256, p_bucket, p_key,
+          p_size_bytes, p_index_sha256, p_first_job, p_last_job, p_previous, accs.archive_digest(p_previous, p_partition, p_rows, p_sha256))
+  RETURNING id INTO v_id;
+  RETURN v_id;
+END $$;
+
+-- What was found when an archive was read back. Null: it is what was recorded; else what is wrong with it.
+CREATE FUNCTION accs.check_archive(p_id bigint, p_rows bigint, p_bytes bigint, p_sha256 text, p_problem text DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_archive accs.archives;
+  v_problem text := p_problem;
+BEGIN
+  SELECT * INTO v_archive FROM accs.archives WHERE id = p_id FOR UPDATE;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'there is no archive %', p_id USING ERRCODE = 'AC004';
+  END IF;
+  IF v_problem IS NULL AND p_rows IS DISTINCT FROM v_archive.rows THEN
+    v_problem := format('it holds %s events, and %s were archived', p_rows, v_archive.rows);
+  ELSIF v_problem IS NULL AND (p_bytes, p_sha256) IS DISTINCT FROM (v_archive.bytes, v_archive.sha256) THEN
+    v_problem := format('its checksum is %s, and %s was archived', p_sha256, v_archive.sha256);
+  END IF;
+  UPDATE accs.archives SET refused = v_problem, verified_at = CASE WHEN v_problem IS NULL THEN accs.clock() ELSE verified_at END WHERE id = p_id;
+  RETURN v_problem;
+END $$;
+
+-- Drops a partition whose archive was just read back. Null: it is gone; else why it is not. Counted under a lock that keeps
+-- writers of that month out and nobody else. DETACH CONCURRENTLY is not for tables with a default partition; so everybody
+-- waits for the drop, but never longer than a fifth of a second: behind a long reader it gives up, and the next pass tries.
+CREATE FUNCTION accs.drop_archived(p_id bigint) RETURNS text LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
+DECLARE
+  v_archive accs.archives;
+  v_rows    bigint;
+  v_id_sum  numeric;
+  v_reason  text;
+BEGIN
+  SELECT * INTO v_archive FROM accs.archives WHERE id = p_id FOR UPDATE;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'there is no archive %', p_id USING ERRCODE = 'AC004';
+  ELSIF v_archive.dropped_at IS NOT NULL THEN
+    RETURN NULL;
+  END IF;
+  v_reason := CASE WHEN v_archive.superseded_at IS NOT NULL THEN 'a newer archive has taken its place'
+                   WHEN v_archive.refused IS NOT NULL THEN v_archive.refused
+                   WHEN v_archive.verified_at IS NULL OR v_archive.verified_at < accs.clock() - interval '1 hour' THEN 'it was not read back within the last hour'
+                   WHEN v_archive.to_ts > accs.clock() - interval '1 day' THEN 'its month has not been over for a day' END;
+  IF v_reason IS NOT NULL THEN
+    RETURN v_reason;
+  END IF;
+  BEGIN
+    IF to_regclass('public.' || v_archive.partition) IS NOT NULL THEN
+      EXECUTE format('LOCK TABLE public.%I IN SHARE MODE', v_archive.partition);
+      EXECUTE format('SELECT count(*), coalesce(sum(id), 0) FROM public.%I', v_archive.partition) INTO v_rows, v_id_sum;
+      IF (v_rows, v_id_sum) <> (v_archive.rows, v_archive.id_sum) THEN
+        v_reason := CASE WHEN v_rows = v_archive.rows THEN 'the table has other events than were archived'
+                         ELSE format('the table has %s events, and %s were archived', v_rows, v_archive.rows) END;
+        UPDATE accs.archives SET refused = v_reason WHERE id = p_id;
+        RETURN v_reason;
+      END IF;
+      PERFORM set_config('lock_timeout', '200ms', true);
+      EXECUTE format('DROP TABLE public.%I', v_archive.partition);
+    END IF;
+  EXCEPTION WHEN lock_not_available THEN
+    RETURN 'somebody reads task_events all the time; the next pass tries again';
+  END;
+  UPDATE accs.archives SET dropped_at = accs.clock() WHERE id = p_id;
+  RETURN NULL;
+END $$;
+
+-- Objects of jobs that were removed: noted in the same transaction, taken out of the store afterwards.
+CREATE TABLE accs.doomed_objects (
+  bucket  text NOT NULL,
+  key     text NOT NULL,
+  since   timestamptz NOT NULL DEFAULT accs.clock(),
+  PRIMARY KEY (bucket, key)
+);
+
+-- Removes jobs that ended longer ago than p_age, or than p_ages of their workflow says (null: never), with their tasks,
+-- dead letters and artifacts. Walks along the global order: p_scan jobs after p_after; next_after of the last row (its workflow
+-- is null) is where to go on, null at the end. Kept in any case is what somebody still has to do with: an open dead
+-- letter, an undelivered outgoing event. Events stay; they leave with their month. p_dry_run counts and removes nothing.
+CREATE FUNCTION accs.delete_finished_jobs(
+  p_age interval, p_workflows text[] DEFAULT '{}', p_ages interval[] DEFAULT '{}', p_after bigint DEFAULT 0, p_scan int DEFAULT 1000,
+  p_dry_run boolean DEFAULT false
+) RETURNS TABLE (workflow text, jobs bigint, tasks bigint, artifacts bigint, bytes bigint, kept bigint, next_after bigint) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_now   timestamptz := accs.clock();
+  v_seen  uuid[];
+  v_due   uuid[];
+  v_next  bigint;
+  v_last  timestamptz;
+BEGIN
+  SELECT array_agg(s.id), CASE WHEN count(*) = p_scan THEN max(s.order_seq) END, max(s.created_at) INTO v_seen, v_next, v_last
+    FROM (SELECT j.id, j.order_seq, j.created_at FROM public.jobs j WHERE j.order_seq > p_after ORDER BY j.order_seq LIMIT p_scan) s;
+  IF v_last > v_now - (SELECT min(a) FROM unnest(p_ages || p_age) a) THEN
+    v_next := NULL;   -- who was submitted later has not ended long ago
+  END IF;
+  SELECT array_agg(l.id) INTO v_due FROM (
+    SELECT j.id FROM public.jobs j JOIN public.workflows f ON f.id = j.workflow_id
+     WHERE j.id = ANY (v_seen) AND j.status IN ('done', 'error', 'cancelled')
+       AND coalesce(j.finished_at, j.updated_at)
+           < v_now - CASE WHEN f.name = ANY (p_workflows) THEN p_ages[array_position(p_workflows, f.name)] ELSE p_age END
+     ORDER BY j.id FOR UPDATE OF j SKIP LOCKED) l;
+  RETURN QUERY
+  WITH due AS (
+    SELECT j.id, f.name,
+           EXISTS (SELECT FROM public.job_tasks t JOIN public.dead_letters d ON d.job_task_id = t.id
+                    WHERE t.job_id = j.id AND d.redriven_at IS NULL AND d.dismissed_at IS NULL)
+           OR EXISTS (SELECT FROM public.outbox_events o WHERE o.job_id = j.id AND o.status = 'pending') AS is_kept
+      FROM public.jobs j JOIN public.workflows f ON f.id = j.workflow_id WHERE j.id = ANY (v_due)
+  )
+  SELECT d.name, count(*) FILTER (WHERE NOT d.is_kept), coalesce(sum(t.n) FILTER (WHERE NOT d.is_kept), 0)::bigint,
+         coalesce(sum(a.n) FILTER (WHERE NOT d.is_kept), 0)::bigint, coalesce(sum(a.bytes) FILTER (WHERE NOT d.is_kept), 0)::bigint,
+         count(*) FILTER (WHERE d.is_kept), NULL::bigint
+    FROM due d
+    CROSS JOIN LATERAL (SELECT count(*) AS n FROM public.job_tasks t WHERE t.job_id = d.id) t
+    CROSS JOIN LATERAL (SELECT count(*) AS n, sum(a.size_bytes) AS bytes FROM public.task_artifacts a WHERE a.job_id = d.id) a
+   GROUP BY d.name ORDER BY d.name;
+  IF NOT p_dry_run AND v_due IS NOT NULL THEN
+    SELECT array_agg(j.id) INTO v_due FROM unnest(v_due) AS j (id)
+     WHERE NOT EXISTS (SELECT FROM public.job_tasks t JOIN public.dead_letters d ON d.job_task_id = t.id
+                        WHERE t.job_id = j.id AND d.redriven_at IS NULL AND d.dismissed_at IS NULL)
+       AND NOT EXISTS (SELECT FROM public.outbox_events o WHERE o.job_id = j.id AND o.status = 'pending');
+    -- only what lies where accsd puts a job's objects: an input may be somebody's own file elsewhere
+    INSERT INTO accs.doomed_objects (bucket, key)
+    SELECT a.bucket, a.key FROM public.task_artifacts a
+     WHERE a.job_id = ANY (v_due) AND starts_with(a.key, a.kind || 's/' || a.job_id || '/') ON CONFLICT DO NOTHING;
+    DELETE FROM public.dead_letters d USING public.job_tasks t WHERE t.job_id = ANY (v_due) AND d.job_task_id = t.id;
+    DELETE FROM public.task_artifacts a WHERE a.job_id = ANY (v_due);
+    DELETE FROM public.job_tasks t WHERE t.job_id = ANY (v_due);
+    DELETE FROM public.jobs j WHERE j.id = ANY (v_due);
+  END IF;
+  RETURN QUERY SELECT NULL::text, 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, v_next;
+END $$;
+
+-- These objects are out of the store.
+CREATE FUNCTION accs.forget_objects(p_bucket text, p_keys text[]) RETURNS bigint LANGUAGE sql AS $$
+  WITH gone AS (DELETE FROM accs.doomed_objects WHERE bucket = p_bucket AND key = ANY (p_keys) RETURNING 1) SELECT count(*) FROM gone
+$$;
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- The outbox (D9): what happens to jobs goes out as events, made in the transaction in which it happens
+-- ---------------------------------------------------------------------------------------------------------------
+
+-- Who is told of what. Builders register the targets of their settings; address and secret stay there. The rest is the
+-- circuit breaker: failures in a row, openings in a row, until when nobody calls, and the claim that then asks for all.
+CREATE TABLE accs.outbox_targets (
+  name           text PRIMARY KEY CHECK (name <> ''),
+  address        text NOT NULL,             -- scheme, host and port, for eyes: a webhook's path may be a secret
+  events         text[] NOT NULL CHECK (events <@ ARRAY['job.submitted', 'job.started', 'job.retried', 'job.done', 'job.error', 'job.cancelled',
+                                                        'task.done', 'task.error', 'task.skipped', 'task.cancelled']),
+  workflows      text[],                    -- null: all of them
+  registered_at  timestamptz NOT NULL DEFAULT accs.clock(),
+  seen_at        timestamptz NOT NULL DEFAULT accs.clock(),   -- a builder that has it in its settings looked for events, to the minute
+  failures       int NOT NULL DEFAULT 0,
+  trips          int NOT NULL DEFAULT 0,
+  open_until     timestamptz,
+  probe_id       uuid,
+  last_error     text
+) WITH (fillfactor = 50);
+
+-- An event for each target that wants it. The order of the ids is the order of a job's events: its transitions hold its lock.
+-- By loops: one statement with joins took three times as long for what is nearly always one event and one target.
+CREATE FUNCTION accs.announce(p_events text[], p_job uuid, p_workflow uuid, p_about jsonb) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  v_now      timestamptz := accs.clock();
+  v_target   record;
+  v_workflow record;
+  v_event    text;
+  v_news     boolean := false;
+BEGIN
+  FOR v_target IN SELECT t.name, t.events, t.workflows, t.open_until FROM accs.outbox_targets t WHERE t.events && p_events LOOP
+    IF v_workflow IS NULL THEN
+      SELECT w.name, w.version INTO v_workflow FROM public.workflows w WHERE w.id = p_workflow;
+    END IF;
+    CONTINUE WHEN v_workflow.name <> ALL (v_target.workflows);
+    FOREACH v_event IN ARRAY p_events LOOP
+      CONTINUE WHEN v_event <> ALL (v_target.events);
+      INSERT INTO public.outbox_events (job_id, target, event, payload)
+      VALUES (p_job, v_target.name, v_event, p_about || jsonb_build_object('id', accs.new_id(), 'version', 1, 'event', v_event, 'at', v_now,
+                'workflow', jsonb_build_object('name', v_workflow.name, 'version', v_workflow.version)));
+    END LOOP;
+    v_news := v_news OR v_target.open_until IS NULL OR v_target.open_until <= v_now;
+  END LOOP;
+  IF v_news THEN   -- nobody is woken for a receiver that is left alone for now; no service's name begins with _
+    PERFORM pg_notify(accs.channel_prefix() || '_outbox', '');
+  END IF;
+END $$;
+
+CREATE FUNCTION accs.announce_job() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_events text[];
+BEGIN
+  v_events := CASE WHEN TG_OP = 'INSERT' AND NEW.status = 'running' THEN ARRAY['job.submitted', 'job.started']
+                   WHEN TG_OP = 'INSERT' THEN ARRAY['job.submitted']
+                   WHEN NEW.status <> 'running' THEN ARRAY['job.' || NEW.status]
+                   WHEN OLD.status = 'queued' THEN ARRAY['job.started'] ELSE ARRAY['job.retried'] END;
+  PERFORM accs.announce(v_events, NEW.id, NEW.workflow_id, jsonb_build_object('job', jsonb_build_object(
+    'id', NEW.id, 'status', NEW.status, 'generation', NEW.generation, 'error_code', NEW.error_code, 'error_message', NEW.error_message,
+    'idempotency_key', NEW.idempotency_key, 'created_by', NEW.created_by, 'trace_id', NEW.trace_id,
+    'created_at', NEW.created_at, 'scheduled_at', NEW.scheduled_at, 'started_at', NEW.started_at, 'finished_at', NEW.finished_at)));
+  RETURN NULL;
+END $$;
+
+CREATE FUNCTION accs.announce_task() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM accs.announce(ARRAY['task.' || NEW.status], j.id, j.workflow_id, jsonb_build_object('job', jsonb_build_object(
+            'id', j.id, 'idempotency_key', j.idempotency_key, 'trace_id', j.trace_id), 'task', jsonb_build_object(
+            'id', NEW.id, 'key', NEW.task_key, 'service', NEW.service_name, 'status', NEW.status, 'generation', NEW.generation, 'attempt', NEW.attempt,
+            'attempt_id', NEW.attempt_id, 'error_code', NEW.error_code, 'error_message', NEW.error_message, 'started_at', NEW.started_at, 'finished_at', NEW.finished_at)))
+     FROM public.jobs j WHERE j.id = NEW.job_id;
+  RETURN NULL;
+END $$;
+
+-- Disabled, so that they cost nothing, until a target wants what they tell: choose_announcements. By row, because the
+-- transition tables of a statement trigger are filled even while it is disabled.
+CREATE TRIGGER announce_submitted AFTER INSERT ON public.jobs FOR EACH ROW EXECUTE FUNCTION accs.announce_job();
+CREATE TRIGGER announce_outcome AFTER UPDATE OF status ON public.jobs FOR EACH ROW WHEN (OLD.status <> NEW.status) EXECUTE FUNCTION accs.announce_job();
+CREATE TRIGGER announce_task AFTER UPDATE OF status ON public.job_tasks
+  FOR EACH ROW WHEN (OLD.status <> NEW.status AND NEW.status IN ('done', 'error', 'skipped', 'cancelled')) EXECUTE FUNCTION accs.announce_task();
+ALTER TABLE public.jobs DISABLE TRIGGER announce_submitted;
+ALTER TABLE public.jobs DISABLE TRIGGER announce_outcome;
+ALTER TABLE public.job_tasks DISABLE TRIGGER announce_task;
+
+-- Enables the triggers that some target needs and disables the others. To change one waits for the writers of its table, so
+-- that is done only where it differs; whoever commits later has told.
+CREATE FUNCTION accs.choose_announcements() RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  v_row record;
+BEGIN
+  FOR v_row IN
+    SELECT t.tgrelid::regclass AS relation, t.tgname, w.wanted
+      FROM (VALUES ('announce_submitted', ARRAY['job.submitted', 'job.started']),
+                   ('announce_outcome', ARRAY['job.started', 'job.retried', 'job.done', 'job.error', 'job.cancelled']),
+                   ('announce_task', ARRAY['task.done', 'task.error', 'task.skipped', 'task.cancelled'])) AS k (name, events)
+      JOIN pg_trigger t ON t.tgname = k.name AND t.tgrelid IN ('public.jobs'::regclass, 'public.job_tasks'::regclass),
+           LATERAL (SELECT EXISTS (SELECT FROM accs.outbox_targets o WHERE o.events && k.events) AS wanted) w
+     WHERE (t.tgenabled <> 'D') <> w.wanted
+     ORDER BY 1, 2 LOOP
+    EXECUTE format('ALTER TABLE %s %s TRIGGER %I', v_row.relation, CASE WHEN v_row.wanted THEN 'ENABLE' ELSE 'DISABLE' END, v_row.tgname);
+  END LOOP;
+END $$;
+
+-- A target, or what it wants from now on. It is told of what happens after this commits.
+CREATE FUNCTION accs.register_outbox_target(p_name text, p_address text, p_events text[], p_workflows text[] DEFAULT NULL)
+RETURNS text LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
+BEGIN
+  PERFORM pg_advisory_xact_lock(hashtextextended('accs.outbox_targets', 0));
+  IF EXISTS (SELECT FROM accs.outbox_targets WHERE (name, address, events) = (p_name, p_address, p_events) AND workflows IS NOT DISTINCT FROM p_workflows) THEN
+    RETURN 'repeated';
+  END IF;
+  INSERT INTO accs.outbox_targets AS t (name, address, events, workflows) VALUES (p_name, p_address, p_events, p_workflows)
+  ON CONFLICT (name) DO UPDATE SET address = excluded.address, events = excluded.events, workflows = excluded.workflows,
+         registered_at = accs.clock(), failures = 0, trips = 0, open_until = NULL, probe_id = NULL;
+  PERFORM accs.choose_announcements();
+  RETURN 'accepted';
+END $$;
+
+-- Nothing more is told to it. What waits for it stays, and is sent if it is registered again before that is pruned.
+CREATE FUNCTION accs.forget_outbox_target(p_name text) RETURNS text LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
+BEGIN
+  PERFORM pg_advisory_xact_lock(hashtextextended('accs.outbox_targets', 0));
+  DELETE FROM accs.outbox_targets WHERE name = p_name;
+  IF NOT FOUND THEN
+    RETURN 'refused';
+  END IF;
+  PERFORM accs.choose_announcements();
+  RETURN 'accepted';
+END $$;
+
+-- Takes events that are due, for p_lease: of up to p_jobs jobs the first one that waits and up to p_each in all, to be sent
+-- one after the other. While the breaker is open there is nothing; when its time is over, one event of one claim asks for all.
+-- Lock order: the target, then its events. (A backlog comes faster than statistics of it. Without
+-- enable_sort = off and OFFSET 0 it was sorted, and read through for each event: 1.7 s for 200,000 that wait.)
+CREATE FUNCTION accs.claim_outbox(p_target text, p_claim uuid, p_lease interval, p_jobs int, p_each int)
+RETURNS TABLE (id bigint, job_id uuid, event text, payload jsonb, attempts int, age interval) LANGUAGE plpgsql SET enable_sort = off AS $$
+#variable_conflict use_column
+DECLARE
+  v_now    timestamptz := accs.clock();
+  v_target accs.outbox_targets;
+  v_heads  bigint[];
+BEGIN
+  SELECT * INTO v_target FROM accs.outbox_targets WHERE name = p_target FOR NO KEY UPDATE;
+  IF v_target.name IS NULL THEN
+    RETURN;
+  END IF;
+  IF v_target.seen_at < v_now - interval '1 min' THEN
+    UPDATE accs.outbox_targets SET seen_at = v_now WHERE name = p_target;
+  END IF;
+  IF v_target.open_until > v_now THEN
+    RETURN;
+  END IF;
+  v_heads := ARRAY(
+    SELECT e.id FROM public.outbox_events e
+     WHERE e.target = p_target AND e.status = 'pending' AND e.dead_at IS NULL AND e.next_attempt_at <= v_now
+       AND NOT EXISTS (SELECT FROM public.outbox_events p WHERE p.target = p_target AND p.job_id = e.job_id AND p.id < e.id
+                          AND p.status = 'pending' AND p.dead_at IS NULL OFFSET 0)
+     ORDER BY e.next_attempt_at, e.id LIMIT CASE WHEN v_target.open_until IS NULL THEN p_jobs ELSE 1 END FOR UPDATE OF e SKIP LOCKED);
+  IF v_heads = '{}' THEN
+    RETURN;
+  ELSIF v_target.open_until IS NOT NULL THEN
+    p_each := 1;
+    UPDATE accs.outbox_targets SET open_until = v_now + p_lease, probe_id = p_claim WHERE name = p_target;
+  END IF;
+  RETURN QUERY
+  WITH taken AS (
+    UPDATE public.outbox_events e SET claim_id = p_claim, next_attempt_at = v_now + p_lease
+     WHERE e.id = ANY (v_heads || ARRAY(
+       SELECT n.id FROM unnest(v_heads) AS h (id) JOIN public.outbox_events o ON o.id = h.id, LATERAL (
+         SELECT f.id FROM public.outbox_events f WHERE f.target = p_target AND f.job_id = o.job_id AND f.id > o.id
+            AND f.status = 'pending' AND f.dead_at IS NULL ORDER BY f.id LIMIT p_each - 1) n))
+    RETURNING e.*)
+  SELECT t.id, t.job_id, t.event, t.payload, t.attempts, v_now - coalesce(t.redriven_at, t.created_at) FROM taken t ORDER BY t.id;
+END $$;
+
+-- How it went: delivered, failed (again after its delay), dead (given up), or returned (not sent: it waits as long as the one
+-- before it). Only for who still has the claim; the others were too late, and somebody else may have sent the event too. After
+-- p_trip failures in a row the breaker opens for p_rest, each time in a row for twice as long, up to p_longest.
+CREATE FUNCTION accs.settle_outbox(p_target text, p_claim uuid, p_ids bigint[], p_outcomes text[], p_delays interval[], p_errors text[],
+                                   p_trip int, p_rest interval, p_longest interval) RETURNS TABLE (id bigint, answer text, reason text) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_now     timestamptz := accs.clock();
+  v_target  accs.outbox_targets;
+  v_settled record;
+BEGIN
+  SELECT * INTO v_target FROM accs.outbox_targets WHERE name = p_target FOR NO KEY UPDATE;
+  WITH moved AS (
+    UPDATE public.outbox_events e SET status = CASE s.outcome WHEN 'delivered' THEN 'delivered' ELSE 'pending' END,
+           attempts = e.attempts + CASE s.outcome WHEN 'returned' THEN 0 ELSE 1 END,
+           dispatched_at = CASE s.outcome WHEN 'delivered' THEN v_now END, dead_at = CASE s.outcome WHEN 'dead' THEN v_now END,
+           next_attempt_at = v_now + coalesce(s.delay, '0'), last_error = coalesce(s.error, e.last_error),
+           claim_id = CASE s.outcome WHEN 'delivered' THEN e.claim_id END
+      FROM unnest(p_ids, p_outcomes, p_delays, p_errors) AS s (id, outcome, delay, error)
+     WHERE e.id = s.id AND e.target = p_target AND e.claim_id = p_claim AND e.status = 'pending'
+    RETURNING e.id, s.outcome, s.error)
+  SELECT coalesce(array_agg(m.id), '{}') AS ids, count(*) FILTER (WHERE m.outcome = 'delivered') AS delivered,
+         count(*) FILTER (WHERE m.outcome IN ('failed', 'dead')) AS failed, max(m.error) AS error INTO v_settled FROM moved m;
+
+  IF v_settled.failed > 0 THEN
+    v_target.failures := v_settled.failed + CASE WHEN v_settled.delivered > 0 THEN 0 ELSE coalesce(v_target.failures, 0) END;
+    IF v_target.probe_id = p_claim OR v_target.open_until IS NULL AND v_target.failures >= p_trip THEN   -- not those that failed beside it
+      v_target.trips := v_target.trips + 1;
+      v_target.open_until := v_now + least(p_longest, p_rest * 2.0 ^ least(v_target.trips - 1, 20));
+    END IF;
+    UPDATE accs.outbox_targets SET failures = v_target.failures, trips = v_target.trips, open_until = v_target.open_until, probe_id = NULL,
+           last_error = v_settled.error WHERE name = p_target;
+  ELSIF v_settled.delivered > 0 AND v_target.failures > 0 THEN
+    UPDATE accs.outbox_targets SET failures = 0, trips = 0, open_until = NULL, probe_id = NULL WHERE name = p_target;
+    IF v_target.trips > 0 THEN   -- it was away, and what it missed need not wait any longer
+      UPDATE public.outbox_events e SET next_attempt_at = v_now
+       WHERE e.target = p_target AND e.status = 'pending' AND e.dead_at IS NULL AND e.next_attempt_at > v_now AND e.claim_id IS NULL;
+    END IF;
+  ELSIF v_target.probe_id = p_claim THEN   -- nothing was asked after all
+    UPDATE accs.outbox_targets SET open_until = v_now, probe_id = NULL WHERE name = p_target;
+  END IF;
+  RETURN QUERY
+  SELECT u.id, CASE WHEN u.id = ANY (v_settled.ids) THEN 'accepted' WHEN e.claim_id = p_claim THEN 'repeated' ELSE 'refused' END,
+         CASE WHEN e.id IS NULL THEN 'not_found' WHEN u.id = ANY (v_settled.ids) OR e.claim_id = p_claim THEN NULL ELSE 'stale_claim' END
+    FROM unnest(p_ids) AS u (id) LEFT JOIN public.outbox_events e ON e.id = u.id;
+END $$;
+
+-- Sends events again, whatever became of them; without ids those that were given up, of one target or of all. Who does that
+-- has seen to the receiver, so the breaker closes. An event that is under way stays so.
+CREATE FUNCTION accs.redrive_outbox(p_ids bigint[] DEFAULT NULL, p_target text DEFAULT NULL) RETURNS TABLE (id bigint, answer text, reason text) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_now   timestamptz := accs.clock();
+  v_moved bigint[];
+BEGIN
+  IF p_ids IS NULL THEN
+    p_ids := ARRAY(SELECT e.id FROM public.outbox_events e WHERE e.status = 'pending' AND e.dead_at IS NOT NULL AND (p_target IS NULL OR e.target = p_target));
+  END IF;
+  UPDATE accs.outbox_targets SET failures = 0, trips = 0, open_until = NULL, probe_id = NULL
+   WHERE failures > 0 AND name IN (SELECT e.target FROM public.outbox_events e WHERE e.id = ANY (p_ids));
+  WITH moved AS (
+    UPDATE public.outbox_events e SET status = 'pending', attempts = 0, next_attempt_at = v_now, dispatched_at = NULL, dead_at = NULL, claim_id = NULL, redriven_at = v_now
+     WHERE e.id = ANY (p_ids) AND NOT (e.status = 'pending' AND e.claim_id IS NOT NULL AND e.next_attempt_at > v_now)
+    RETURNING e.id)
+  SELECT coalesce(array_agg(m.id), '{}') INTO v_moved FROM moved m;
+  PERFORM pg_notify(accs.channel_prefix() || '_outbox', '');
+  RETURN QUERY
+  SELECT u.id, CASE WHEN u.id = ANY (v_moved) THEN 'accepted' WHEN e.id IS NULL THEN 'refused' ELSE 'repeated' END, CASE WHEN e.id IS NULL THEN 'not_found' END
+    FROM unnest(p_ids) AS u (id) LEFT JOIN public.outbox_events e ON e.id = u.id;
+END $$;
+
+-- Removes what was delivered, or given up, so long ago; up to p_limit rows. What still waits is never removed.
+CREATE FUNCTION accs.prune_outbox(p_keep interval, p_keep_dead interval, p_limit int DEFAULT 1000) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+  v_gone int;
+BEGIN
+  DELETE FROM public.outbox_events WHERE id = ANY (ARRAY(
+    (SELECT e.id FROM public.outbox_events e WHERE e.status = 'delivered' AND e.dispatched_at < accs.clock() - p_keep ORDER BY e.dispatched_at LIMIT p_limit)
+    UNION ALL
+    (SELECT e.id FROM public.outbox_events e WHERE e.status = 'pending' AND e.dead_at < accs.clock() - p_keep_dead ORDER BY e.dead_at LIMIT p_limit)));
+  GET DIAGNOSTICS v_gone = ROW_COUNT;
+  RETURN v_gone;
+END $$;
+
+-- In how long a target's next event is due; null: none waits.
+CREATE FUNCTION accs.outbox_outlook(p_target text) RETURNS interval LANGUAGE sql STABLE SET enable_sort = off AS $$
+  SELECT (SELECT greatest(e.next_attempt_at, t.open_until) - accs.clock() FROM public.outbox_events e JOIN accs.outbox_targets t ON t.name = e.target
+           WHERE e.target = p_target AND e.status = 'pending' AND e.dead_at IS NULL
+             AND NOT EXISTS (SELECT FROM public.outbox_events p WHERE p.target = p_target AND p.job_id = e.job_id AND p.id < e.id
+                                AND p.status = 'pending' AND p.dead_at IS NULL OFFSET 0)
+           ORDER BY e.next_attempt_at, e.id LIMIT 1)
+$$;
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Quarantine: a node on which a service fails, a step that fails everywhere
+-- ---------------------------------------------------------------------------------------------------------------
+
+-- Of what has just passed (p_was: while it was live) that which tells something: its step has failed lately, or this service
+-- is on trial here. Of each node no more than 20 since the step's last failure: they would tell nothing new.
+CREATE FUNCTION accs.note_passes(p_was accs.live[], p_done uuid[]) RETURNS void LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+  INSERT INTO accs.conclusions (ts, node, service, workflow_id, task_key, task_id, passed)
+  WITH done AS MATERIALIZED (
+    SELECT l.node, l.service, j.workflow_id, t.task_key, l.task_id, row_number() OVER (PARTITION BY l.node, j.workflow_id, t.task_key) AS nth
+      FROM unnest(p_was) l JOIN public.job_tasks t ON t.id = l.task_id JOIN public.jobs j ON j.id = l.job_id WHERE l.task_id = ANY (p_done)
+  ), room AS MATERIALIZED (   -- once for each node and step
+    SELECT d.node, d.workflow_id, d.task_key, (SELECT count(*) FROM (
+             SELECT FROM accs.conclusions c WHERE c.workflow_id = d.workflow_id AND c.task_key = d.task_key AND c.node = d.node
+                AND c.passed AND c.id > coalesce(f.id, 0) LIMIT 20) n) AS kept
+      FROM done d
+      LEFT JOIN accs.quarantines q ON q.node = d.node AND q.service = d.service AND q.state = 'trial'
+      LEFT JOIN LATERAL (SELECT c.id FROM accs.conclusions c WHERE c.workflow_id = d.workflow_id AND c.task_key = d.task_key AND NOT c.passed
+                          ORDER BY c.id DESC LIMIT 1) f ON true
+     WHERE d.nth = 1 AND (f.id IS NOT NULL OR q.node IS NOT NULL)
+  )
+  SELECT accs.clock(), d.node, d.service, d.workflow_id, d.task_key, d.task_id, true
+    FROM room r JOIN done d ON d.node = r.node AND d.workflow_id = r.workflow_id AND d.task_key = r.task_key WHERE d.nth <= 20 - r.kept;
+  IF FOUND THEN
+    PERFORM pg_notify(accs.channel_prefix() || '_health', '');
+  END IF;
+END $$;
+
+-- What is known about nodes and steps that fail, the oldest first. is_trial: it ended after its node's service was let in on
+-- trial. offered: how many nodes offer the service.
+CREATE FUNCTION accs.health_evidence(p_window interval) RETURNS TABLE (
+  node text, service text, workflow_id uuid, workflow text, task_key text, task_id uuid, passed boolean, lost boolean, permanent boolean,
+  code text, message text, quarantine text, times int, is_trial boolean, offered int
+) LANGUAGE sql STABLE AS $$
+  SELECT c.node, c.service, c.workflow_id, w.name, c.task_key, c.task_id, c.passed, c.lost, c.permanent, c.code, c.message,
+         q.state, coalesce(q.times, 0), coalesce(c.ts > q.trial_at, false),
+         (SELECT count(*) FROM public.nodes n WHERE (n.max_concurrency ->> c.service)::int > 0)::int
+    FROM accs.conclusions c JOIN public.workflows w ON w.id = c.workflow_id
+    LEFT JOIN accs.quarantines q ON q.node = c.node AND q.service = c.service
+   WHERE c.ts > accs.clock() - p_window OR q.node IS NOT NULL
+   ORDER BY c.id
+$$;
+
+-- Shuts a node's service, or shuts it again: its trial failed. What runs goes on. p_probe_in: when the node may look whether it
+-- is well again.
+CREATE FUNCTION accs.quarantine(p_node text, p_service text, p_reason text, p_detail jsonb, p_probe_in interval) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+  v_now timestamptz := accs.clock();
+BEGIN
+  INSERT INTO accs.quarantines AS q (node, service, reason, detail, since, probe_at)
+  SELECT n.name, p_service, p_reason, p_detail, v_now, v_now + p_probe_in FROM public.nodes n WHERE n.name = p_node
+  ON CONFLICT (node, service) DO UPDATE SET state = 'shut', reason = excluded.reason, detail = excluded.detail, times = q.times + 1, probes = 0,
+         probe_at = excluded.probe_at, probe_error = NULL, trial_at = NULL
+   WHERE q.state = 'trial';
+  IF NOT FOUND THEN
+    RETURN 'repeated';   -- or the node is not registered any more
+  END IF;
+  PERFORM accs.note_node(p_node, 'quarantined', format('%s is in quarantine: %s', p_service, p_reason), p_detail);
+  PERFORM pg_notify(accs.channel_prefix() || '_quarantines', p_node);
+  RETURN 'accepted';
+END $$;
+
+-- Lets a service work again on a node (null: all of them), and forgets what was held against it. Answers how many.
+CREATE FUNCTION accs.lift_quarantine(p_node text, p_service text, p_because text, p_by text DEFAULT NULL)
+RETURNS TABLE (node text, service text) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  WITH lifted AS (
+    DELETE FROM accs.quarantines q WHERE (p_node IS NULL OR q.node = p_node) AND (p_service IS NULL OR q.service = p_service) RETURNING q.node, q.service
+  ), forgotten AS (
+    DELETE FROM accs.conclusions c USING lifted l WHERE c.node = l.node AND c.service = l.service AND NOT c.passed
+  )
+  SELECT l.node, l.service FROM lifted l,
+         LATERAL accs.note_node(l.node, 'resumed', format('%s is out of quarantine: %s', l.service, p_because), jsonb_build_object('by', p_by)),
+         LATERAL pg_notify(accs.channel_prefix() || l.service, '');
+END $$;
+
+-- A thing that happened to a node.
+CREATE FUNCTION accs.note_node(p_node text, p_state text, p_message text, p_data jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO accs.node_history (node, state, message, data) VALUES (p_node, p_state, p_message, jsonb_strip_nulls(p_data));
+  DELETE FROM accs.node_history WHERE node = p_node
+     AND id <= (SELECT id FROM accs.node_history WHERE node = p_node ORDER BY id DESC OFFSET 1000 LIMIT 1);
+END $$;
+
+-- For a node: what it is to probe, and in what time.
+CREATE FUNCTION accs.node_quarantines(p_node text) RETURNS TABLE (service text, state text, reason text, times int, probes int, probe_in interval)
+LANGUAGE sql STABLE AS $$
+  SELECT q.service, q.state, q.reason, q.times, q.probes, greatest(q.probe_at - accs.clock(), '0') FROM accs.quarantines q WHERE q.node = p_node ORDER BY q.service
+$$;
+
+-- What a probe of its own says: well, so that the next task is a trial; or not, and when it looks again.
+CREATE FUNCTION accs.note_probe(p_node text, p_service text, p_problem text, p_again interval) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+  v_now timestamptz := accs.clock();
+BEGIN
+  UPDATE accs.quarantines q SET state = CASE WHEN p_problem IS NULL THEN 'trial' ELSE 'shut' END, probes = q.probes + (p_problem IS NOT NULL)::int,
+         probe_error = p_problem, probe_at = v_now + p_again, trial_at = CASE WHEN p_problem IS NULL THEN v_now END
+   WHERE q.node = p_node AND q.service = p_service AND q.state = 'shut' AND q.probe_at <= v_now;
+  IF NOT FOUND THEN
+    RETURN 'repeated';
+  ELSIF p_problem IS NULL THEN
+    PERFORM accs.note_node(p_node, 'trial', format('%s is let in on trial: its probe passed', p_service), '{}');
+    PERFORM pg_notify(accs.channel_prefix() || p_service, '');
+  END IF;
+  RETURN 'accepted';
+END $$;
+
+-- The steps that fail everywhere are these, and no others. Answers those that are news: found failing, or not any more.
+CREATE FUNCTION accs.mark_steps(p_workflows uuid[], p_keys text[], p_reasons text[]) RETURNS TABLE (workflow_id uuid, task_key text, failing boolean)
+LANGUAGE sql AS $$
+  WITH said AS MATERIALIZED (
+    SELECT s.* FROM unnest(p_workflows, p_keys, p_reasons) AS s (workflow_id, task_key, reason) JOIN public.workflows w ON w.id = s.workflow_id
+  ), well AS (
+    DELETE FROM accs.step_health h WHERE NOT EXISTS (SELECT FROM said s WHERE s.workflow_id = h.workflow_id AND s.task_key = h.task_key)
+    RETURNING h.workflow_id, h.task_key
+  ), ill AS (
+    INSERT INTO accs.step_health AS h (workflow_id, task_key, reason) SELECT workflow_id, task_key, reason FROM said ORDER BY 1, 2
+    ON CONFLICT (workflow_id, task_key) DO UPDATE SET reason = excluded.reason WHERE h.reason <> excluded.reason
+    RETURNING h.workflow_id, h.task_key
+  )
+  SELECT workflow_id, task_key, false FROM well UNION ALL SELECT workflow_id, task_key, true FROM ill
+$$;
+
+-- Forgets what is older than p_window, unless it keeps a service in quarantine, and of each step on each node all but the last p_keep.
+CREATE FUNCTION accs.prune_conclusions(p_window interval, p_keep int) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+  v_gone int;
+BEGIN
+  DELETE FROM accs.conclusions WHERE id IN (
+    SELECT c.id FROM (SELECT c.*, row_number() OVER (PARTITION BY c.node, c.workflow_id, c.task_key ORDER BY c.id DESC) AS nth FROM accs.conclusions c) c
+     WHERE c.nth > p_keep OR c.ts <= accs.clock() - p_window
+       AND NOT EXISTS (SELECT FROM accs.quarantines q WHERE q.node = c.node AND q.service = c.service));
+  GET DIAGNOSTICS v_gone = ROW_COUNT;
+  RETURN v_gone;
+END $$;
+
+-- ---------------------------------------------------------------------------------------------------------------
 -- What every verb carries
 -- ---------------------------------------------------------------------------------------------------------------
 
@@ -3094,13 +3825,16 @@ BEGIN
     'submit_jobs', 'submit', 'instantiate_due_jobs', 'claim_tasks', 'adopt_tasks', 'start_tasks', 'heartbeat', 'report_progress',
     'finish_tasks', 'release_tasks', 'reclaim_tasks', 'skip_tasks', 'cancel_jobs', 'close_jobs', 'redrive', 'dismiss', 'retry_jobs',
     'pause', 'resume', 'recheck_holds', 'set_concurrency_limit', 'register_node', 'wake_demand', 'wake_nodes', 'claim_wake', 'record_wake',
+    'health_evidence', 'quarantine', 'lift_quarantine', 'node_quarantines', 'note_probe', 'mark_steps', 'prune_conclusions',
     'note_not_woken', 'note_awake', 'ask_node', 'take_orders', 'answer_order', 'record_artifact', 'append_events', 'select_runnable', 'ensure_event_partitions',
-    'append_task_events', 'task_inputs', 'node_leaves', 'agent_outlook', 'builder_outlook', 'repair', 'why'] LOOP
+    'record_archive', 'check_archive', 'drop_archived', 'delete_finished_jobs', 'forget_objects',
+    'append_task_events', 'task_inputs', 'node_leaves', 'agent_outlook', 'builder_outlook', 'repair',
+    'register_outbox_target', 'forget_outbox_target', 'claim_outbox', 'settle_outbox', 'redrive_outbox', 'prune_outbox', 'outbox_outlook', 'why'] LOOP
     EXECUTE format('ALTER FUNCTION accs.%I SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET accs.verb = ''on''', v_verb);
   END LOOP;
   FOREACH v_verb IN ARRAY ARRAY[
     'submit_jobs', 'claim_tasks', 'adopt_tasks', 'start_tasks', 'heartbeat', 'report_progress', 'finish_tasks', 'release_tasks', 'reclaim_tasks', 'wake_demand',
-    'append_task_events', 'task_inputs', 'agent_outlook', 'builder_outlook', 'repair'] LOOP
+    'append_task_events', 'claim_outbox', 'settle_outbox', 'outbox_outlook', 'task_inputs', 'agent_outlook', 'builder_outlook', 'repair'] LOOP
     EXECUTE format('ALTER FUNCTION accs.%I SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
                     SET enable_hashjoin = off SET enable_mergejoin = off SET random_page_cost = 0.1 SET jit = off', v_verb);
   END LOOP;

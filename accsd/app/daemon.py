@@ -20,13 +20,18 @@ from accsd.app.services import compose_services, discard_unserved, process_servi
 from accsd.app.state import locked_state
 from accsd.db import Database, require_schema
 from accsd.db.listen import Hearing, HearingState, Listener
+from accsd.db.outbox import OUTBOX_CHANNEL
+from accsd.db.quarantines import NEWS as HEALTH_CHANNEL
 from accsd.errors import AccsdError, DatabaseUnavailable, SchemaMismatch
 from accsd.health import Health, ListenState
 from accsd.http import HttpFace
 from accsd.log import configure_logging, get_logger, register_secret
 from accsd.metrics import Metrics
+from accsd.roles.archive import Archiver
 from accsd.roles.builder import Builder
 from accsd.roles.cleanup import Cleanup
+from accsd.roles.judge import Judge
+from accsd.roles.outbox import Dispatcher
 from accsd.roles.wake import Waker
 from accsd.runners.compose import compose_file
 from accsd.settings import Database as DatabaseSettings
@@ -38,6 +43,8 @@ from accsd.wakeup import Backoff
 
 _log = get_logger(component="daemon")
 _BUILDER_CHANNEL = "builder"
+_OUTBOX_POST = "outbox-"
+_JUDGE_POST = "judge"
 
 
 class RoleChoice(StrEnum):
@@ -73,12 +80,14 @@ async def run_daemon(choice: RoleChoice, config: Path | None) -> None:
         resources.push_async_callback(db.close)
         await require_schema(db)
         daemon = Daemon(choice, settings, config, db, notifier)
+        # shared by the nodes of one machine, where no store is configured; a builder alone can't know theirs
+        store = open_store(settings.storage, default_folder=None if state is None else state.parent / "objects")
+        if choice.builds and settings.retention.removes_anything:
+            daemon.archive_to(await resources.enter_async_context(store))
         if state is not None:
-            objects = state.parent / "objects"  # shared by the nodes of one machine, where no store is configured
-            store = await resources.enter_async_context(open_store(settings.storage, default_folder=objects))
             beats = await _connected(_of_its_own(settings.database), settings.node.name, notifier)
             resources.push_async_callback(beats.close)
-            daemon.serve_here(store, beats, state / "attempts")
+            daemon.serve_here(daemon.store or await resources.enter_async_context(store), beats, state / "attempts")
         await daemon.run()
 
 
@@ -117,11 +126,13 @@ class Daemon:
             settings.database,
             settings.notify_channel_prefix,
             behind_pooler=db.behind_pooler,
+            is_off=not settings.fallback.notify,
             db=db,
             on_change=self._heard,
         )
         self._waker_hears: ServiceNews = ServiceNews(self._listener)
         self._node: NodeSide | None = None
+        self.store: ObjectStore | None = None  # where history goes, if anything does
         self._has_listened: bool = False
         self._stops: int = 0
         self._stop: anyio.Event = anyio.Event()
@@ -138,6 +149,9 @@ class Daemon:
                     )
                 if self._choice.builds:
                     self._start_builder()
+                    self._start_outbox()
+                    if self.store is not None:
+                        self._start_archive(self.store)
                 if self._node is not None:
                     self._node.start()
                 group.start_soon(self._notifier.keep_alive)
@@ -164,6 +178,32 @@ class Daemon:
         for post in posts:
             self._listener.subscribe(_BUILDER_CHANNEL, post.wakeup.set)
             self._supervisor.keep(post)
+        if self._settings.quarantine.is_on:
+            self._start_judge()
+
+    def _start_judge(self) -> None:
+        post = Post(_JUDGE_POST, lambda: Judge(self._db, self._settings.quarantine), poll=self._poll)
+        self._listener.subscribe(HEALTH_CHANNEL, post.wakeup.set)
+        self._supervisor.keep(post)
+
+    def _start_outbox(self) -> None:
+        """One role for each target: a slow receiver keeps only itself waiting."""
+        outbox = self._settings.outbox
+        for name in outbox.targets:
+            post = Post(
+                f"{_OUTBOX_POST}{name}",
+                lambda name=name: Dispatcher(self._db, name, outbox, metrics=self._metrics),
+                poll=self._poll,
+            )
+            self._listener.subscribe(OUTBOX_CHANNEL, post.wakeup.set)
+            self._supervisor.keep(post)
+
+    def archive_to(self, store: ObjectStore) -> None:
+        """History leaves the database for this store."""
+        self.store = store
+
+    def _start_archive(self, store: ObjectStore) -> None:
+        self._supervisor.keep(Post("archive", lambda: Archiver(self._db, store, self._settings.retention)))
 
     def _make_cleanup(self) -> Cleanup:
         settings = self._settings
@@ -261,7 +301,8 @@ class Daemon:
         self._notifier.stopping("draining", within=grace + timedelta(seconds=60))
         _log.info("draining", grace_sec=grace.total_seconds())
         for post in self._supervisor.posts:
-            if post.name in ("builder", "cleanup", "wake"):
+            builds = post.name in ("builder", "cleanup", "wake", "archive", _JUDGE_POST)
+            if builds or post.name.startswith(_OUTBOX_POST):
                 post.leave()
         if self._node is not None:
             group.start_soon(self._hurry_up, self._node)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import anyio
 
+from accsd.app.probing import ProbingSide
 from accsd.app.sleeping import SleepSide
 from accsd.db import Database, node_leaves
 from accsd.db.listen import CANCEL, NEWS, Listener
@@ -82,6 +83,7 @@ class NodeSide:
     _outlook_post: Post = field(init=False)
     _leftovers_post: Post = field(init=False)
     _orders_post: Post = field(init=False)
+    _probing: ProbingSide = field(init=False)
     _sleep: SleepSide = field(init=False)
     _bench: Workbench = field(init=False)
 
@@ -97,7 +99,7 @@ class NodeSide:
             when_resumed=self._came_back,
             when_changed=self._count,
         )
-        self.reporter = Reporter(self.db, owner=node)
+        self.reporter = Reporter(self.db, owner=node, batches=self.settings.fallback.batching)
         self._presence = Presence(
             self.db,
             node=node,
@@ -133,6 +135,17 @@ class NodeSide:
         self._outlook_post = Post("outlook", self._make_outlook, poll=self.poll)
         self._leftovers_post = Post("leftovers", self._make_leftovers)
         self._orders_post = Post("orders", self._make_orders, poll=self.poll)
+        self._probing = ProbingSide(
+            settings=lambda: self.settings,
+            db=self.db,
+            supervisor=self.supervisor,
+            listener=self.listener,
+            bench=self._bench,
+            services=lambda: {name: kept.served for name, kept in self._agents.items()},
+            when_well=self._recover,
+            is_registered=lambda: self._presence.is_registered,
+            poll=self.poll,
+        )
 
     def start(self) -> None:
         self.attempts_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -144,6 +157,7 @@ class NodeSide:
         self.supervisor.keep(self._leftovers_post)
         self.listener.subscribe(ORDERS, self._hear_order)
         self.supervisor.keep(self._orders_post)
+        self._probing.start()
         self._sleep.start()
 
     def reload(self, settings: Settings) -> None:
@@ -162,6 +176,7 @@ class NodeSide:
         self._outlook_post.leave()
         self._leftovers_post.leave()
         self._orders_post.leave()
+        self._probing.leave()
         self._sleep.leave()
         ends = time.monotonic() + grace.total_seconds()
         await self._stop_claiming(grace)
@@ -205,6 +220,7 @@ class NodeSide:
 
     def _registered(self) -> None:
         self._look()
+        self._probing.look()
         self._sleep.look()
         for kept in self._agents.values():
             kept.post.wakeup.set()
@@ -240,6 +256,11 @@ class NodeSide:
         """All nodes hear all orders: those of others cost nothing."""
         if payload in (NEWS, self.settings.node.name):
             self._orders_post.wakeup.set()
+
+    def _recover(self, service: str) -> None:
+        kept = self._agents.get(service)
+        if kept is not None and kept.agent is not None:
+            kept.agent.recover()
 
     def _know_offer(self) -> None:
         self._is_offer_known = True
@@ -320,6 +341,8 @@ class NodeSide:
             is_registered=lambda: self._presence.is_registered,
             register=self._presence.register,
             yields=self._sleep.yields,
+            batches=self.settings.fallback.batching,
+            adopts=self.settings.fallback.adoption,
         )
         return kept.agent
 

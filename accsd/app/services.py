@@ -33,6 +33,7 @@ def process_services(settings: Settings, *, base: Path, attempts: Path) -> dict[
             stop_grace=service.stop_grace,
             idle_stop=None,
             output_limit=service.limits.output,
+            probe=service.probe,
         )
         for name, service in settings.services.items()
         if service.runner == "process" and _may_run_here(service.requires, settings.node.labels)
@@ -71,6 +72,7 @@ async def compose_services(settings: Settings, health: Health) -> dict[str, Serv
             stop_grace=declared.stop_grace,
             idle_stop=declared.idle_stop,
             output_limit=declared.limits.output,
+            probe=settings.services[name].probe if name in settings.services else None,
         )
         for name, declared in declarations.services.items()
         if _may_run_here(declared.requires, settings.node.labels)

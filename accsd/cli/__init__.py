@@ -30,12 +30,18 @@ _COMMANDS: Final = {
     "completion": ("accsd.cli.completion", "completion", "Print what makes a shell complete these commands."),
     "config": ("accsd.cli.config", "config", "Show the settings and where each comes from; check them."),
     "doctor": ("accsd.cli.doctor", "doctor", "Check everything that accsd needs on this machine, and say what to do."),
+    "history": (
+        "accsd.cli.history",
+        "history",
+        "What outlives the database: archive months of events, verify archives, remove finished jobs.",
+    ),
     "logs": ("accsd.cli.logs", "logs", "Show what the tasks of a job have written; follow it with -f."),
     "nodes": (
         "accsd.cli.nodes",
         "nodes",
         "List the machines and why each is awake or not; wake, sleep, drain and resume them.",
     ),
+    "outbox": ("accsd.cli.outbox", "outbox", "What others are told about jobs: list it, show it, send it again."),
     "services": ("accsd.cli.services", "services", "List the services and what waits for them; pause and resume them."),
     "simulate": (
         "accsd.cli.simulate",

@@ -86,6 +86,11 @@ def _contradictions(settings: Settings) -> list[str]:
         for name, provider in settings.wake.providers.items()
         if provider.token_file is not None and not provider.token_file.is_file()
     ]
+    wrong += [
+        f"outbox.targets.{name}.secret_file: {target.secret_file} does not exist"
+        for name, target in settings.outbox.targets.items()
+        if target.secret_file is not None and not target.secret_file.is_file()
+    ]
     return wrong
 
 

@@ -7,16 +7,18 @@ from uuid import UUID
 
 import click
 
+from accsd.cli.archived import with_archived
 from accsd.cli.drawing import aligned, draw
 from accsd.cli.following import tell_line
 from accsd.cli.identifiers import job_named, short
 from accsd.cli.output import duration, output_option, show, since, styled, to_json
-from accsd.cli.session import with_database
+from accsd.cli.session import settings_of, with_database
 from accsd.db import reading, timeline
 from accsd.db.pool import Database
 from accsd.db.reading import JobRow, TaskRow
 from accsd.db.timeline import AttemptRow, EventRow
 from accsd.model import JobStatus, TaskStatus
+from accsd.settings import Settings
 
 _MARKS: Final = {
     "queued": "○",
@@ -64,7 +66,7 @@ def job(ctx: click.Context, job_id: str, count: int | None, output: str) -> None
     async def work(db: Database) -> _Everything:
         found = await job_named(db, job_id)
         shown = (_EVENTS_SHOWN if for_eyes else _EVENTS_GIVEN) if count is None else count
-        return await _read(db, found, shown, _ATTEMPTS_SHOWN if for_eyes else _ATTEMPTS_GIVEN)
+        return await _read(db, settings_of(ctx), found, shown, _ATTEMPTS_SHOWN if for_eyes else _ATTEMPTS_GIVEN)
 
     everything = with_database(ctx, work)
     if for_eyes:
@@ -75,13 +77,15 @@ def job(ctx: click.Context, job_id: str, count: int | None, output: str) -> None
         click.echo(to_json(_document(everything)))
 
 
-async def _read(db: Database, job_id: UUID, events: int, attempts: int) -> _Everything:
-    return _Everything(
-        await reading.job(db, job_id),
-        await reading.tasks_of(db, job_id),
-        await timeline.attempts_of(db, job_id, attempts),
-        await timeline.newest_events(db, job_id, events),
-    )
+async def _read(db: Database, settings: Settings, job_id: UUID, events: int, attempts: int) -> _Everything:
+    async def told(archived: Sequence[str]) -> tuple[list[AttemptRow], list[EventRow]]:
+        return (
+            await timeline.attempts_of(db, job_id, attempts, archived),
+            await timeline.newest_events(db, job_id, events, archived),
+        )
+
+    history = await with_archived(db, settings, job_id, told)
+    return _Everything(await reading.job(db, job_id), await reading.tasks_of(db, job_id), *history)
 
 
 def _document(everything: _Everything) -> dict[str, Any]:
@@ -97,6 +101,7 @@ def _show(everything: _Everything) -> None:
     if everything.tasks:
         click.echo()
         _show_steps(everything.tasks)
+    _show_failing(everything.tasks)
     if _tell_more_than_the_steps(everything.attempts):
         click.echo("\nattempts")
         _show_attempts(everything.attempts, everything.job)
@@ -136,6 +141,12 @@ def _show_steps(tasks: Sequence[TaskRow]) -> None:
         click.echo(line)
 
 
+def _show_failing(tasks: Sequence[TaskRow]) -> None:
+    for task in tasks:
+        if task.fails_everywhere and task.status not in ("done", "skipped", "cancelled"):
+            click.echo(f'\nstep "{task.task_key}" fails everywhere: {task.fails_everywhere}')
+
+
 def _cells(task: TaskRow) -> list[str]:
     tries = f"{task.attempt_id}" if task.attempt_id else ""
     took = duration(task.took) if task.took is not None else ""
@@ -160,7 +171,8 @@ def _waits_for(task: TaskRow) -> str:
     waits = "waits for earlier steps" if task.remaining else _HOLDS.get(task.hold or "", "waits for a node")
     due = f" for {duration(task.due_in)}" if task.hold == "backoff" and task.due_in is not None else ""
     last = f"; last: {_error(task.error_code, task.error_message)}" if task.error_code else ""
-    return waits + due + last
+    everywhere = "; the step fails everywhere" if task.fails_everywhere else ""
+    return waits + due + everywhere + last
 
 
 def _error(code: str | None, message: str | None) -> str:

@@ -4,7 +4,7 @@ shown by its events, which come within a fraction of a second, and from the stor
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -14,6 +14,7 @@ from uuid import UUID
 import click
 import orjson
 
+from accsd.cli.archived import with_archived
 from accsd.cli.identifiers import job_named, short
 from accsd.cli.logline import printed
 from accsd.cli.objects import elsewhere, objects, require_bucket
@@ -152,15 +153,23 @@ class _JobLog:
     async def _events(self, since: datetime | None) -> list[LogEvent]:
         """Only of the steps and attempts that were asked for; a step that has begun since is known from now on."""
         await self._attempts()
-        events = await log_events(self.db, self.job_id, tasks=list(self._keys), since=since)
+        events = await self._said(list(self._keys), since)
         return [event for event in events if self.attempt in (None, event.attempt_id)]
 
     async def _of_events(self, one: AttemptLog) -> AsyncIterator[Record]:
-        events = await log_events(self.db, self.job_id, tasks=[one.task_id])
+        events = await self._said([one.task_id])
         for record in self._shown([event for event in events if event.attempt_id == one.attempt_id]):
             yield record
         async for record in self._rest():
             yield record
+
+    async def _said(self, tasks: Sequence[UUID], since: datetime | None = None) -> list[LogEvent]:
+        async def asked(archived: Sequence[str]) -> list[LogEvent]:
+            return await log_events(self.db, self.job_id, tasks=tasks, since=since, archived=archived)
+
+        if since is not None:  # what comes from now on is in no archive
+            return await asked(())
+        return await with_archived(self.db, self.settings, self.job_id, asked)
 
     def _shown(self, events: Iterable[LogEvent]) -> Iterable[Record]:
         for event in events:

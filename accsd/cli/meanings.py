@@ -29,6 +29,9 @@ MEANINGS: Final[Mapping[str, Meaning]] = {
     ErrorCode.ENGINE_UNAVAILABLE: Meaning("the container engine does not answer", "run `accsd doctor` on that node"),
     ErrorCode.WORKER_LOST: Meaning("its agent or container went away", "see that node's log, and `accsd nodes`"),
     ErrorCode.AGENT_DISK: Meaning("the node's disk is full", "make room there; `accsd doctor` says how much is wanted"),
+    ErrorCode.NODE_UNFIT: Meaning(
+        "the node lacks a folder or a mount", "see its mounts; `accsd nodes` says which node"
+    ),
     ErrorCode.STORAGE_UNAVAILABLE: Meaning("an artifact was not kept or fetched", "run `accsd doctor` on that node"),
     "upstream_failed": Meaning("a step that it depends on has failed", "see why that one did"),
     "condition_false": Meaning("its condition did not hold", "nothing: what depends on it goes on"),

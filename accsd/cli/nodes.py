@@ -86,7 +86,7 @@ def drain_command(ctx: click.Context, name: str, reason: str | None) -> None:
 @click.argument("name")
 @click.pass_context
 def resume_command(ctx: click.Context, name: str) -> None:
-    """Let a drained machine work again."""
+    """Let a machine work again that is drained, or whose services are in quarantine."""
     resume_one(ctx, _SUBJECT, name)
 
 
@@ -196,12 +196,16 @@ def _for_eyes(node: NodeView, silent: timedelta) -> dict[str, Any]:
     return {
         "state": node.state(silent),
         "since": node.since(silent),
-        "services": ", ".join(
-            f"{service} {node.live.get(service, 0)}/{slots}" for service, slots in node.slots.items()
-        ),
+        "services": ", ".join(_used(node, service, slots) for service, slots in node.slots.items()),
         "last_wake": _last_wake(node),
         "because": _because(node),
     }
+
+
+def _used(node: NodeView, service: str, slots: int) -> str:
+    ill = node.quarantines.get(service)
+    state = "" if ill is None else " on trial" if ill["state"] == "trial" else " in quarantine"
+    return f"{service} {node.live.get(service, 0)}/{slots}{state}"
 
 
 def _plain(value: object) -> str:
@@ -223,6 +227,8 @@ def _because(node: NodeView) -> str:
     """Why it is awake, or is not; where nobody has said, what happened last."""
     if node.drained_at is not None:
         return f"drained {_drained(node)}"
+    if node.quarantines:
+        return "; ".join(f"{service} in quarantine: {ill['reason']}" for service, ill in node.quarantines.items())
     if node.because is None and node.power == "ready":
         return "it is at work" if node.live else ""
     return node.because or node.last_said or ""

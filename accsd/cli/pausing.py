@@ -11,6 +11,8 @@ from accsd.cli.output import since
 from accsd.cli.session import with_database
 from accsd.db import Pausable, Verdict, pause, resume
 from accsd.db.pool import Database
+from accsd.db.quarantines import lift_quarantine
+from accsd.planning.quarantine import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +59,27 @@ def pause_one(ctx: click.Context, subject: Subject, name: str, reason: str | Non
 
 
 def resume_one(ctx: click.Context, subject: Subject, name: str) -> None:
-    async def work(db: Database) -> Verdict:
+    async def work(db: Database) -> tuple[Verdict, list[Place]]:
         await subject.look(db, name)
-        return await resume(db, subject.kind, name)
+        return await resume(db, subject.kind, name), await _lift(db, subject.kind, name)
 
-    ended = with_database(ctx, work) is Verdict.ACCEPTED
-    click.echo(f"{subject.kind} {name} {subject.again if ended else f'was not {subject.paused}'}")
+    verdict, lifted = with_database(ctx, work)
+    for place in lifted:
+        click.echo(f"service {place.service} on node {place.node} is out of quarantine")
+    if verdict is Verdict.ACCEPTED or not lifted:
+        ended = verdict is Verdict.ACCEPTED
+        click.echo(f"{subject.kind} {name} {subject.again if ended else f'was not {subject.paused}'}")
+
+
+async def _lift(db: Database, kind: Pausable, name: str) -> list[Place]:
+    by = operator()
+    match kind:
+        case Pausable.NODE:
+            return await lift_quarantine(db, node=name, because="somebody resumed it", by=by)
+        case Pausable.SERVICE:
+            return await lift_quarantine(db, service=name, because="somebody resumed it", by=by)
+        case Pausable.WORKFLOW:
+            return []
 
 
 reason_option = click.option("--reason", help="Why, for those who wonder.")

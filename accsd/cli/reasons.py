@@ -150,6 +150,18 @@ def _node_drained(it: _About) -> Reason:
     return Reason(f"node {name} is drained{_because(by)}", f"`accsd nodes resume {name}`")
 
 
+def _node_quarantined(it: _About) -> Reason:
+    name, service, ill = it.detail["node"], it.detail["service"], it.detail["quarantine"]
+    left = timedelta(seconds=max(0.0, float(ill.get("probe_in_sec") or 0)))
+    probe = f"it is probed again in {duration(left)}" + (f" ({ill['probe_error']})" if ill.get("probe_error") else "")
+    said = f"{service} on node {name} is in quarantine: {ill['reason']}; {probe}"
+    return Reason(said, f"`accsd nodes resume {name}`")
+
+
+def _step_failing(it: _About) -> Reason:
+    return Reason(f"its step fails everywhere: {it.detail['reason']}", _log_of(it))
+
+
 def _node_asleep(it: _About) -> Reason:
     return Reason(f"node {it.detail['node']} is asleep{how_called(it.detail)}", _wake(it.detail))
 
@@ -197,7 +209,8 @@ def _error(it: _About) -> Reason:
     tried = f" after {detail['attempt']} of {detail['max_attempts']} attempts" if "attempt" in detail else ""
     lost = f", its worker was lost {detail['lost']} times" if detail.get("lost") else ""
     do = meaning_of(detail.get("error_code")).do
-    return Reason(f"it failed{tried}{lost}: {_what(detail)}", f"{do}: {_log_of(it)}, `accsd retry {it.job}`")
+    step = f"; its step fails everywhere: {detail['fails_everywhere']}" if detail.get("fails_everywhere") else ""
+    return Reason(f"it failed{tried}{lost}: {_what(detail)}{step}", f"{do}: {_log_of(it)}, `accsd retry {it.job}`")
 
 
 def _skipped(it: _About) -> Reason:
@@ -225,6 +238,8 @@ _WORDS: Final[Mapping[str, Callable[[_About], Reason]]] = {
     "service_not_offered": _service_not_offered,
     "labels": _labels,
     "node_drained": _node_drained,
+    "node_quarantined": _node_quarantined,
+    "step_failing": _step_failing,
     "node_asleep": _node_asleep,
     "node_away": _node_away,
     "node_full": _node_full,

@@ -56,7 +56,7 @@ def pause_command(ctx: click.Context, name: str, reason: str | None) -> None:
 @click.argument("name")
 @click.pass_context
 def resume_command(ctx: click.Context, name: str) -> None:
-    """Let the tasks of a service begin again."""
+    """Let the tasks of a service begin again, also on machines where it is in quarantine."""
     resume_one(ctx, _SUBJECT, name)
 
 
@@ -73,7 +73,8 @@ def _paused(service: ServiceView) -> Paused:
 
 def state_of(service: ServiceView) -> str:
     if service.paused_at is None:
-        return "" if service.nodes else "no node offers it"
+        ill = f"in quarantine on {', '.join(service.quarantined_on)}" if service.quarantined_on else ""
+        return ill if service.nodes else "no node offers it"
     return f"paused {_paused(service)}"
 
 

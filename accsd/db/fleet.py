@@ -17,6 +17,10 @@ _NODES: Final = """
            w.ok AS tried_ok, w.error AS tried_error, coalesce(w.tries, 0) AS tries, w.brought_by, w.latency,
            w.last_latency,
            coalesce(w.networks, '{}')::text[] AS networks,
+           coalesce((SELECT jsonb_object_agg(q.service, jsonb_strip_nulls(jsonb_build_object('state', q.state,
+                              'since', q.since, 'reason', q.reason, 'probe_at', q.probe_at,
+                              'probe_error', q.probe_error)))
+                       FROM accs.quarantines q WHERE q.node = n.name), '{}') AS quarantines,
            (SELECT h.message FROM accs.node_history h WHERE h.node = n.name ORDER BY h.id DESC LIMIT 1) AS last_said
       FROM public.nodes n
       LEFT JOIN (SELECT c.node, jsonb_object_agg(c.service, c.tasks) AS live
@@ -37,7 +41,8 @@ _SERVICES: Final = """
     SELECT k.service, coalesce(l.claimable, 0) AS claimable, coalesce(l.in_backoff, 0) AS in_backoff,
            coalesce(l.held_by_key, 0) AS held_by_key, coalesce(l.paused, 0) AS paused, coalesce(l.live, 0) AS live,
            coalesce(o.nodes, '{}') AS nodes, coalesce(o.slots, 0) AS slots,
-           p.since AS paused_at, p.reason AS paused_because, p.by AS paused_by
+           p.since AS paused_at, p.reason AS paused_because, p.by AS paused_by,
+           ARRAY(SELECT q.node FROM accs.quarantines q WHERE q.service = k.service ORDER BY q.node) AS quarantined_on
       FROM known k LEFT JOIN accs.service_load l ON l.service = k.service
       LEFT JOIN offered o ON o.service = k.service
       LEFT JOIN accs.pauses p ON p.kind = 'service' AND p.name = k.service
@@ -78,6 +83,7 @@ class NodeView:
     latency: timedelta | None
     last_latency: timedelta | None
     networks: list[str]
+    quarantines: dict[str, dict[str, Any]]  # by service: state, since, reason, probe_at, probe_error
     last_said: str | None
 
     def state(self, silent: timedelta) -> str:
@@ -132,6 +138,7 @@ class ServiceView:
     paused_at: datetime | None
     paused_because: str | None
     paused_by: str | None
+    quarantined_on: list[str]
 
 
 @dataclass(frozen=True, slots=True)

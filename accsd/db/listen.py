@@ -81,6 +81,7 @@ class Listener:
         prefix: str,
         *,
         behind_pooler: bool,
+        is_off: bool = False,
         db: Database | None = None,
         on_change: Callable[[HearingState], None] | None = None,
         rhythm: Rhythm | None = None,
@@ -90,6 +91,7 @@ class Listener:
         self._target: DatabaseSettings = settings.model_copy(update={"url": settings.listen_url or settings.url})
         self._prefix: str = prefix
         self._is_pooled: bool = behind_pooler and settings.listen_url is None
+        self._is_off: bool = is_off  # somebody does not trust notifications: it never connects, and all poll
         self._db: Database | None = db
         self._on_change: Callable[[HearingState], None] | None = on_change
         self._rhythm: Rhythm = rhythm or Rhythm()
@@ -154,6 +156,8 @@ class Listener:
     @asynccontextmanager
     async def _connected(self) -> AsyncGenerator[Session]:
         """A connection that listens to everything and has proved it."""
+        if self._is_off:
+            raise _NoWay("notifications are switched off (fallback.notify)", "set fallback.notify = true")
         if self._is_pooled:
             raise _NoWay("behind a transaction pooler, where LISTEN hears nothing", _SET_LISTEN_URL)
         connection = await connect(self._target, application="accsd listener")

@@ -205,6 +205,7 @@ class TaskRow:
     error_message: str | None
     params: dict[str, Any] | None
     results: dict[str, Any] | None
+    fails_everywhere: str | None  # why its step counts as failing wherever it runs
 
 
 async def tasks_of(db: Database, job_id: UUID) -> list[TaskRow]:
@@ -216,8 +217,9 @@ async def tasks_of(db: Database, job_id: UUID) -> list[TaskRow]:
                   coalesce(t.finished_at, CASE WHEN t.lease_owner IS NOT NULL THEN accs.clock() END)
                     - coalesce(t.started_at, t.claimed_at) AS took,
                   t.next_attempt_at, t.next_attempt_at - accs.clock() AS due_in, t.remaining, w.hold,
-                  t.error_code, t.error_message, t.params, t.results
-             FROM public.job_tasks t LEFT JOIN accs.live l ON l.task_id = t.id
+                  t.error_code, t.error_message, t.params, t.results, h.reason AS fails_everywhere
+             FROM public.job_tasks t JOIN public.jobs j ON j.id = t.job_id LEFT JOIN accs.live l ON l.task_id = t.id
+             LEFT JOIN accs.step_health h ON h.workflow_id = j.workflow_id AND h.task_key = t.task_key
              LEFT JOIN accs.waiting w ON w.task_id = t.id
             WHERE t.job_id = $1 ORDER BY t.step_no""",
         job_id,

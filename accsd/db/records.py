@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
+from accsd.db.archives import events_source
 from accsd.db.pool import Database
 
 # As work/tasklog.py names them. Whatever else a task calls a log is an artifact like any other.
@@ -79,17 +80,25 @@ async def attempts_of(db: Database, job_id: UUID, *, step: str | None, attempt: 
 
 
 async def log_events(
-    db: Database, job_id: UUID, *, tasks: Sequence[UUID] | None = None, since: datetime | None = None
+    db: Database,
+    job_id: UUID,
+    *,
+    tasks: Sequence[UUID] | None = None,
+    since: datetime | None = None,
+    archived: Sequence[str] = (),
 ) -> list[LogEvent]:
-    """In the order of writing; only what attempts said, and only of these tasks."""
+    """In the order of writing; only what attempts said, and only of these tasks. `archived`: those of the job's events
+    that have left the database, as lines."""
+    source = events_source(archived, 4)
     rows = await db.fetch(
-        """SELECT id, job_task_id AS task_id, attempt_id, ts, level, message, data FROM public.task_events
+        f"""{source.before} SELECT id, job_task_id AS task_id, attempt_id, ts, level, message, data FROM {source.table}
             WHERE job_id = $1 AND type = 'log' AND attempt_id IS NOT NULL
               AND ($2::uuid[] IS NULL OR job_task_id = ANY ($2)) AND ts >= coalesce($3, '-infinity'::timestamptz)
             ORDER BY id""",
         job_id,
         None if tasks is None else list(tasks),
         since,
+        *source.arguments,
         repeatable=True,
     )
     return [LogEvent(**dict(row)) for row in rows]

@@ -35,14 +35,15 @@ BEGIN
   FOREACH v_verb IN ARRAY ARRAY['register_node', 'claim_tasks', 'adopt_tasks', 'start_tasks', 'heartbeat', 'report_progress', 'finish_tasks',
                                 'release_tasks', 'skip_tasks', 'record_artifact', 'append_events', 'select_runnable',
                                 'append_task_events', 'task_inputs', 'node_leaves', 'agent_outlook',
-                                'wake_demand', 'wake_nodes', 'note_awake', 'take_orders', 'answer_order'] LOOP
+                                'wake_demand', 'wake_nodes', 'note_awake', 'take_orders', 'answer_order',
+                                'node_quarantines', 'note_probe'] LOOP
     EXECUTE format('GRANT EXECUTE ON FUNCTION accs.%I TO accs_agent', v_verb);
   END LOOP;
 
   -- what operates a fleet
   FOREACH v_role IN ARRAY ARRAY['accs_scheduler', 'accs_api'] LOOP
-    FOREACH v_verb IN ARRAY ARRAY['submit', 'submit_jobs', 'cancel_jobs', 'retry_jobs', 'redrive', 'dismiss', 'pause', 'resume', 'set_concurrency_limit',
-                                  'append_events', 'select_runnable', 'wake_nodes', 'claim_wake', 'record_wake', 'ask_node'] LOOP
+    FOREACH v_verb IN ARRAY ARRAY['submit', 'submit_jobs', 'cancel_jobs', 'retry_jobs', 'redrive', 'dismiss', 'pause', 'resume', 'set_concurrency_limit', 'lift_quarantine',
+                                  'append_events', 'select_runnable', 'wake_nodes', 'claim_wake', 'record_wake', 'ask_node', 'redrive_outbox', 'forget_outbox_target'] LOOP
       EXECUTE format('GRANT EXECUTE ON FUNCTION accs.%I TO %I', v_verb, v_role);
     END LOOP;
   END LOOP;
@@ -50,7 +51,10 @@ BEGIN
   -- the control host
   FOREACH v_verb IN ARRAY ARRAY['instantiate_due_jobs', 'reclaim_tasks', 'close_jobs', 'skip_tasks', 'recheck_holds', 'ensure_event_partitions', 'register_node',
                                 'node_leaves', 'builder_outlook', 'repair',
-                                'wake_demand', 'note_not_woken'] LOOP
+                                'record_archive', 'check_archive', 'drop_archived', 'delete_finished_jobs', 'forget_objects',
+                                'health_evidence', 'quarantine', 'mark_steps', 'prune_conclusions',
+                                'wake_demand', 'note_not_woken',
+                                'register_outbox_target', 'claim_outbox', 'settle_outbox', 'prune_outbox', 'outbox_outlook'] LOOP
     EXECUTE format('GRANT EXECUTE ON FUNCTION accs.%I TO accs_scheduler', v_verb);
   END LOOP;
   GRANT INSERT, UPDATE (name, version, is_active, steps) ON public.workflows TO accs_scheduler;

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
+from accsd.db.archives import Source, events_source
 from accsd.db.pool import Database
 
 
@@ -27,16 +28,29 @@ class EventRow:
 
 
 _EVENTS: Final = """
+    {before}
     SELECT e.id, e.ts, e.ts - j.created_at AS since, e.job_task_id, t.task_key, e.attempt_id, e.source, e.level, e.type,
            e.message, e.data
-      FROM public.task_events e JOIN public.jobs j ON j.id = e.job_id
+      FROM {table} e JOIN public.jobs j ON j.id = e.job_id
       LEFT JOIN public.job_tasks t ON t.id = e.job_task_id
      WHERE e.job_id = $1 """
 
 
-async def newest_events(db: Database, job_id: UUID, limit: int) -> list[EventRow]:
-    """The last ones, in the order in which they happened. Along task_events_job."""
-    rows = await db.fetch(f"{_EVENTS} ORDER BY e.ts DESC, e.id DESC LIMIT $2", job_id, limit, repeatable=True)
+def _events_in(source: Source) -> str:
+    return _EVENTS.format(before=source.before, table=source.table)
+
+
+async def newest_events(db: Database, job_id: UUID, limit: int, archived: Sequence[str] = ()) -> list[EventRow]:
+    """The last ones, in the order in which they happened. Along task_events_job. `archived`: those of its events that
+    have left the database, as lines."""
+    source = events_source(archived, 3)
+    rows = await db.fetch(
+        f"{_events_in(source)} ORDER BY e.ts DESC, e.id DESC LIMIT $2",
+        job_id,
+        limit,
+        *source.arguments,
+        repeatable=True,
+    )
     return [EventRow(**row) for row in reversed(rows)]
 
 
@@ -44,7 +58,7 @@ async def events_from(db: Database, job_id: UUID, since: datetime, seen: Sequenc
     """Those of a moment and later that are not among `seen`. By time, because that is what the index and the partitions
     know; ids alone would miss an event whose transaction began earlier and ended later."""
     rows = await db.fetch(
-        f"{_EVENTS} AND e.ts >= $2 AND e.id <> ALL ($3) ORDER BY e.ts, e.id LIMIT $4",
+        f"{_events_in(events_source((), 0))} AND e.ts >= $2 AND e.id <> ALL ($3) ORDER BY e.ts, e.id LIMIT $4",
         job_id,
         since,
         list(seen),
@@ -69,18 +83,20 @@ class AttemptRow:
     message: str | None
 
 
-async def attempts_of(db: Database, job_id: UUID, limit: int) -> list[AttemptRow]:
+async def attempts_of(db: Database, job_id: UUID, limit: int, archived: Sequence[str] = ()) -> list[AttemptRow]:
     """The newest ones, in the order of their claims."""
+    source = events_source(archived, 3)
     rows = await db.fetch(
-        """SELECT task_key, attempt_id, node, claimed_at, ended_at, took, outcome, error_code, message FROM (
+        f"""{source.before}
+           SELECT task_key, attempt_id, node, claimed_at, ended_at, took, outcome, error_code, message FROM (
              SELECT t.step_no, t.task_key, c.attempt_id, c.data ->> 'node' AS node, c.ts AS claimed_at,
                     e.ts AS ended_at, coalesce(e.ts, accs.clock()) - c.ts AS took,
                     CASE WHEN e.id IS NOT NULL THEN coalesce(e.data ->> 'outcome', e.data ->> 'to') END AS outcome,
                     e.data ->> 'error_code' AS error_code,
                     CASE WHEN e.data ->> 'outcome' IS NOT NULL THEN e.message END AS message
-               FROM public.task_events c JOIN public.job_tasks t ON t.id = c.job_task_id
+               FROM {source.table} c JOIN public.job_tasks t ON t.id = c.job_task_id
                LEFT JOIN LATERAL (
-                 SELECT e.id, e.ts, e.data, e.message FROM public.task_events e
+                 SELECT e.id, e.ts, e.data, e.message FROM {source.table} e
                   WHERE e.job_task_id = c.job_task_id AND e.attempt_id = c.attempt_id AND e.ts >= c.ts
                     AND e.type IN ('status', 'retry') AND e.data ->> 'to' NOT IN ('starting', 'running')
                   ORDER BY e.ts, e.id LIMIT 1) e ON true
@@ -89,6 +105,7 @@ async def attempts_of(db: Database, job_id: UUID, limit: int) -> list[AttemptRow
             ORDER BY claimed_at, step_no, attempt_id""",
         job_id,
         limit,
+        *source.arguments,
         repeatable=True,
     )
     return [AttemptRow(**row) for row in rows]

@@ -25,6 +25,7 @@ class ErrorCode(StrEnum):
     ENGINE_UNAVAILABLE = "engine_unavailable"  # the container engine does not answer
     WORKER_LOST = "worker_lost"  # the agent, the engine or the container went away while it ran; its end is unknown
     AGENT_DISK = "agent_disk"  # the node's disk is full
+    NODE_UNFIT = "node_unfit"  # a folder or whatever else it needs is missing on the node: a mount that has gone
     STORAGE_UNAVAILABLE = "storage_unavailable"  # a required artifact could not be kept or fetched
 
     @property
@@ -38,6 +39,7 @@ _INFRASTRUCTURE = frozenset(
         ErrorCode.ENGINE_UNAVAILABLE,
         ErrorCode.WORKER_LOST,
         ErrorCode.AGENT_DISK,
+        ErrorCode.NODE_UNFIT,
         ErrorCode.STORAGE_UNAVAILABLE,
     }
 )

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 from accsd.errors import Unavailable
 from accsd.model import Node
+from accsd.outgoing import CallFailed
 
 _LONGEST_OUTPUT: Final = 2000
 
@@ -47,6 +48,8 @@ async def outcome(method: str, attempt: Awaitable[str]) -> WakeResult:
         output, error = await attempt, None
     except WakeFailed as failure:
         output, error = failure.output, failure.message
+    except CallFailed as failure:
+        output, error = "", failure.message
     except (OSError, TimeoutError) as failure:
         output, error = "", str(failure) or type(failure).__name__
     latency = timedelta(seconds=time.monotonic() - began)

@@ -8,8 +8,8 @@ from typing import Final
 
 from accsd.log import redact, register_secret
 from accsd.model import Node, WakeMethod
+from accsd.outgoing import Request, Response, send
 from accsd.power.base import WakeFailed, WakeResult, outcome
-from accsd.power.outgoing import Request, Response, send
 from accsd.settings import Provider
 
 # It becomes a part of a URL: one segment, and not one that leads elsewhere.

@@ -42,6 +42,8 @@ class Agent:
         is_registered: Callable[[], bool],
         register: Callable[[], Awaitable[None]],
         yields: Callable[[], timedelta] = timedelta,  # how long others may claim first
+        batches: bool = True,  # whether it claims for all its free slots at once
+        adopts: bool = True,  # whether it takes up what an agent before it has left running
     ) -> None:
         self._served: Served = served
         self._bench: Workbench = bench
@@ -50,6 +52,8 @@ class Agent:
         self._wake: Callable[[], None] = wake
         self._register: Callable[[], Awaitable[None]] = register
         self._yields: Callable[[], timedelta] = yields
+        self._batches: bool = batches
+        self._adopts: bool = adopts
         self._is_called: bool = False
         self._log = get_logger(role=f"agent:{served.service}", service=served.service)
         self._is_settled: bool = False
@@ -68,6 +72,12 @@ class Agent:
     def hear(self) -> None:
         """All nodes were told that there is work: at the next pass those who are at work already go first."""
         self._is_called = True
+
+    def recover(self) -> None:
+        """A probe has found this machine well: it need not wait to see."""
+        self._sickness.reset()
+        self._well_at = 0.0
+        self._wake()
 
     async def run_once(self) -> Pass:
         gate = self._attempts.gate
@@ -94,11 +104,12 @@ class Agent:
         self._said = None
         await self._let_others_claim()
         free = self._served.concurrency - self._under_way()
-        claimed = await self._claim(free) if free > 0 else []
+        claimed = await self._claim(free if self._batches else 1) if free > 0 else []
         for task, granted in claimed:
             self._start(task, granted=granted)
         if claimed:
-            return Pass(did=f"claimed {_some([task.task_key for task, _ in claimed])}")
+            keys = _some([task.task_key for task, _ in claimed])
+            return Pass(did=f"claimed {keys}", more=free > 1 and not self._batches)
         return Pass(next_due=await self._rest())
 
     # Claims
@@ -108,7 +119,7 @@ class Agent:
             await self._served.runner.check()
         except Unavailable as error:
             return str(error)
-        return None
+        return self._bench.folder_problem()
 
     def _obstacle(self) -> str | None:
         """Why nothing may be claimed now; it passes by itself."""
@@ -196,9 +207,10 @@ class Agent:
 
     def _take_up(self, task: ClaimedTask, is_here: bool, granted: float) -> bool:
         never_started = task.status == "starting" and not self._bench.folder(task.fence).exists()
-        if is_here or never_started:
+        is_taken = never_started or (is_here and self._adopts)
+        if is_taken:
             self._start(task, granted=granted, adopted=not never_started)
-        return is_here or never_started
+        return is_taken
 
     async def _give_back(self, lost: list[Fence]) -> None:
         if lost:
@@ -206,9 +218,12 @@ class Agent:
                 self._bench.db,
                 lost,
                 owner=self._bench.node,
-                reason=f"the agent on {self._bench.node} was restarted and nothing is left of the attempt",
+                reason=f"the agent on {self._bench.node} was restarted and {self._what_became()}",
                 lost=True,
             )
+
+    def _what_became(self) -> str:
+        return "nothing is left of the attempt" if self._adopts else "takes up nothing (fallback.adoption)"
 
     async def _remove(self, keys: set[Fence]) -> int:
         for key in keys:

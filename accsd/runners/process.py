@@ -29,6 +29,7 @@ SERVICE_VARIABLE: Final = "ACCSD_SERVICE"
 _INHERITED: Final = ("PATH", "HOME", "LANG", "TZ")
 _ANSWER_WITHIN: Final = timedelta(seconds=30)
 _DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+_FOLDER: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EIO, errno.ESTALE, errno.ENOTCONN})
 _MACHINE: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 
 
@@ -195,7 +196,8 @@ class ProcessRunner:
         )
 
     def _not_our_fault(self, launch: Launch, number: int, said: str = "") -> AttemptFailed:
-        code = ErrorCode.AGENT_DISK if number in _DISK else ErrorCode.WORKER_LOST
+        unfit = ErrorCode.NODE_UNFIT if number in _FOLDER else ErrorCode.WORKER_LOST
+        code = ErrorCode.AGENT_DISK if number in _DISK else unfit
         reason = os.strerror(number) if number else said or "the shim did not answer"
         return AttemptFailed(code, f"attempt {launch.key} could not be started: {reason}")
 

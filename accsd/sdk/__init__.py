@@ -2,6 +2,7 @@
 
 wire        the protocol's side of it: standard library only, one file that may be copied beside a service
 service     typed parameters, their schema, async functions
+serving     `python service.py --serve :8080`: a service that stays up, for mode http; may be copied too
 trial       `python service.py --try …`: a run on the author's own machine, without accsd
 """
 

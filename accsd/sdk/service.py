@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast, get_args,
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from accsd.names import check_service_name
-from accsd.sdk import wire
+from accsd.sdk import serving, wire
 from accsd.sdk.trial import try_out
 from accsd.sdk.wire import Permanent, Task
 from accsd.validation import problems
@@ -79,7 +79,12 @@ class Service:
             sys.exit(0)
         if options.document is not None:
             sys.exit(try_out(self.perform, self.name, options.document, options.input, options.workdir))
-        sys.exit(wire.serve(self._call_with_log, self.read_params))
+        if options.serve is not None:
+            sys.exit(serving.serve(self._take_one, options.serve, drain=options.drain))
+        sys.exit(self._take_one())
+
+    def _take_one(self) -> int:
+        return wire.serve(self._call_with_log, self.read_params)
 
     def run(
         self,
@@ -173,6 +178,11 @@ def _arguments(service: str) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--schema", action="store_true", help="print the JSON schema of the parameters")
+    parser.add_argument("--serve", metavar="HOST:PORT", help="stay up and take tasks over HTTP (:8080)")
+    parser.add_argument(
+        "--drain", type=float, default=serving.DRAIN_SECONDS, metavar="SECONDS",
+        help="with --serve: how long tasks may go on after SIGTERM (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument(
         "--try", dest="document", metavar="JSON", help="""run it here: '{"params": {}, "options": {}}'"""
     )

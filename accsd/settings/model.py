@@ -179,6 +179,8 @@ class Service(_Section):
     idle_stop: Duration | None = None
     limits: Limits = Field(default_factory=Limits)
     requires: Labels = Field(default_factory=dict)
+    # whether this machine can serve it now: asked after a failure, and before it comes out of quarantine
+    probe: list[Annotated[str, Field(min_length=1)]] | None = Field(default=None, min_length=1)
 
     @model_validator(mode="after")
     def _process_has_a_command(self) -> Self:
@@ -257,6 +259,135 @@ class Sleep(_Section):
         return self
 
 
+OutgoingEvent = Literal[
+    "job.submitted",
+    "job.started",
+    "job.retried",
+    "job.done",
+    "job.error",
+    "job.cancelled",
+    "task.done",
+    "task.error",
+    "task.skipped",
+    "task.cancelled",
+]
+
+
+class OutboxTarget(_Section):
+    """[outbox.targets.NAME]: a webhook; being named here is the allow-list."""
+
+    url: str = Field(pattern=r"^https?://(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+)(:\d{1,5})?(/[!-~]*)?$")
+    events: list[OutgoingEvent] = Field(default=["job.done", "job.error", "job.cancelled"], min_length=1)
+    workflows: list[Annotated[str, Field(min_length=1, max_length=200)]] | None = Field(default=None, min_length=1)
+    secret: SecretStr | None = Field(default=None, min_length=16)
+    secret_file: Path | None = None
+    ca_file: Path | None = None
+    allow_private: bool = False
+    timeout: Duration = timedelta(seconds=10)
+
+    @model_validator(mode="after")
+    def _signed_and_in_no_clear(self) -> Self:
+        if (self.secret is None) == (self.secret_file is None):
+            raise InvalidValue("needs a secret or a secret_file, and not both: what it is sent is signed")
+        if self.url.startswith("http:") and not self.allow_private:
+            raise InvalidValue("has a url without TLS, which is for private networks only (allow_private = true)")
+        return self
+
+
+TargetName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
+
+
+class Outbox(_Section):
+    """[outbox]: who is told what happens to jobs, and how persistently."""
+
+    at_once: int = Field(default=8, ge=1, le=1000)
+    retry: Duration = timedelta(seconds=5)
+    longest_retry: Duration = timedelta(hours=1)
+    give_up: Duration = timedelta(days=7)
+    failures: int = Field(default=5, ge=1, le=1000)
+    rest: Duration = timedelta(seconds=30)
+    longest_rest: Duration = timedelta(minutes=10)
+    keep: Duration = timedelta(days=7)
+    keep_dead: Duration = timedelta(days=90)
+    targets: dict[TargetName, OutboxTarget] = Field(default_factory=dict)
+
+
+_SHORTEST_RETENTION = timedelta(days=1)
+
+
+def _age(written: Any) -> Any:
+    if written == "forever":
+        return written
+    age = parse_duration(written)
+    if age < _SHORTEST_RETENTION:
+        raise InvalidValue("a retention is at least a day, or forever")
+    return age
+
+
+Age = Annotated[timedelta | Literal["forever"], BeforeValidator(_age)]
+
+
+class WorkflowRetention(_Section):
+    """[retention.workflows.NAME]"""
+
+    jobs: Age
+
+
+class Retention(_Section):
+    """[retention]: how long history and finished jobs stay in the database."""
+
+    events: Age = "forever"
+    jobs: Age = "forever"
+    workflows: dict[Annotated[str, Field(min_length=1, max_length=200)], WorkflowRetention] = Field(
+        default_factory=dict
+    )
+
+    @property
+    def events_age(self) -> timedelta | None:
+        return _or_none(self.events)
+
+    @property
+    def jobs_age(self) -> timedelta | None:
+        return _or_none(self.jobs)
+
+    @property
+    def workflow_ages(self) -> dict[str, timedelta | None]:
+        """Those that have their own; None: for ever."""
+        return {name: _or_none(its.jobs) for name, its in self.workflows.items()}
+
+    @property
+    def removes_jobs(self) -> bool:
+        return any(age is not None for age in (self.jobs_age, *self.workflow_ages.values()))
+
+    @property
+    def removes_anything(self) -> bool:
+        return self.removes_jobs or self.events_age is not None
+
+
+def _or_none(age: timedelta | Literal["forever"]) -> timedelta | None:
+    return None if age == "forever" else age
+
+
+class Quarantine(_Section):
+    """[quarantine]: when a service on a node counts as ill, and how soon it is tried again."""
+
+    is_on: bool = True
+    failures: int = Field(default=3, ge=2, le=100)
+    luck: float = Field(default=0.01, gt=0, lt=1)
+    window: Duration = timedelta(hours=1)
+    probe: Duration = timedelta(seconds=30)
+    longest_probe: Duration = timedelta(minutes=30)
+
+
+class Fallback(_Section):
+    """[fallback]: what can be switched off on the day when it misbehaves; all goes on without it, only slower."""
+
+    notify: bool = True
+    batching: bool = True
+    adoption: bool = True
+    pull: bool = True
+
+
 ServiceName = Annotated[str, AfterValidator(check_service_name)]
 
 
@@ -270,6 +401,10 @@ class Settings(_Section):
     http: Http = Field(default_factory=Http)
     wake: Wake = Field(default_factory=Wake)
     sleep: Sleep = Field(default_factory=Sleep)
+    fallback: Fallback = Field(default_factory=Fallback)
+    quarantine: Quarantine = Field(default_factory=Quarantine)
+    outbox: Outbox = Field(default_factory=Outbox)
+    retention: Retention = Field(default_factory=Retention)
     services: dict[ServiceName, Service] = Field(default_factory=dict)
     heartbeat_ttl_sec: Seconds = 120.0
     backoff_base_sec: Seconds = 15.0
@@ -328,6 +463,7 @@ class Settings(_Section):
             if url is not None:
                 yield from database_url.secrets_of(url.get_secret_value())
         tokens = [provider.token for provider in self.wake.providers.values()]
+        tokens += [target.secret for target in self.outbox.targets.values()]
         for key in (self.storage.access_key, self.storage.secret_key, self.http.token, *tokens):
             if key is not None:
                 yield key.get_secret_value()
@@ -342,7 +478,7 @@ def _leaves(model: BaseModel, at: str = "") -> Iterator[str]:
         value: object = getattr(model, name)
         if isinstance(value, BaseModel):
             yield from _leaves(value, f"{at}{name}.")
-        elif name in ("services", "providers") and isinstance(value, dict):
+        elif name in ("services", "providers", "targets", "workflows") and isinstance(value, dict):
             for its_name, its in cast("dict[str, BaseModel]", value).items():
                 yield from _leaves(its, f"{at}{name}.{its_name}.")
         else:

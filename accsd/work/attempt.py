@@ -31,6 +31,7 @@ from accsd.runners.base import Execution, Launch
 from accsd.wakeup import Backoff
 from accsd.work.bench import Workbench
 from accsd.work.concluding import Conclusion, GivenBack
+from accsd.work.fitness import probe_problem
 from accsd.work.insisting import PAUSES, insist
 from accsd.work.lease import Lease
 from accsd.work.preparing import clear_away, launch_of, prepare
@@ -152,12 +153,12 @@ class Attempt:
             ending = await self._watching.ending()
             # of one that was lost from sight the end is not known: it may run on
             self._has_ended = ending.cause is not ErrorCode.WORKER_LOST
-            return await self._watching.verdict(ending)
+            return await self._blamed(await self._watching.verdict(ending))
         except AttemptFailed as failed:
             code = ErrorCode(failed.code)
             if code.is_infrastructure:
                 return Infrastructure(code, failed.message)
-            return Failure(code, failed.message, failed.permanent)
+            return await self._blamed(Failure(code, failed.message, failed.permanent))
         except (StorageUnavailable, ConfigError) as error:  # only the store's settings can be wrong here
             return Infrastructure(ErrorCode.STORAGE_UNAVAILABLE, str(error))
         except DockerUnavailable as error:
@@ -167,7 +168,19 @@ class Attempt:
 
     def _failed_here(self, error: Exception) -> Infrastructure:
         _log.error("attempt_failed_here", error=str(error), exc_info=error)
-        return Infrastructure(ErrorCode.WORKER_LOST, f"{type(error).__name__} on {self._bench.node}: {error}")
+        # a file or folder of this machine's own: a mount that has gone, a disk that fails
+        is_folder = isinstance(error, OSError) and not isinstance(error, TimeoutError | ConnectionError)
+        code = ErrorCode.NODE_UNFIT if is_folder else ErrorCode.WORKER_LOST
+        return Infrastructure(code, f"{type(error).__name__} on {self._bench.node}: {error}")
+
+    async def _blamed(self, verdict: Verdict) -> Verdict:
+        """A failure on a machine that lacks what the service needs spends no attempt."""
+        if not isinstance(verdict, Failure) or verdict.permanent:
+            return verdict
+        problem = self._bench.folder_problem() or await probe_problem(self._served)
+        if problem is None:
+            return verdict
+        return Infrastructure(ErrorCode.NODE_UNFIT, f"{problem}; {verdict.code}: {verdict.message}")
 
     async def _launch(self) -> Launch:
         if self._adopted:

@@ -48,9 +48,19 @@ class Workbench:
                 found[Fence.parse(folder.name)] = _service_of(folder)
         return found
 
+    def folder_problem(self) -> str | None:
+        """Where the folder of all attempts was on a file system that has gone."""
+        if os.access(self.attempts_folder, os.W_OK | os.X_OK):
+            return None
+        there = "cannot be written" if self.attempts_folder.exists() else "is not there"
+        return f"the folder {self.attempts_folder} {there}"
+
     def disk_problem(self) -> str | None:
         """Below the watermark nothing is claimed: a task that fails for want of disk helps nobody."""
-        disk = os.statvfs(self.attempts_folder)
+        try:
+            disk = os.statvfs(self.attempts_folder)
+        except OSError as error:
+            return f"the folder {self.attempts_folder} cannot be used: {error.strerror}"
         free, wanted = disk.f_bavail * disk.f_frsize, self.min_free_disk()
         if free >= wanted:
             return None

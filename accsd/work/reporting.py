@@ -32,9 +32,10 @@ Event = TaskEvent | LoggedEvent
 
 
 class Reporter:
-    def __init__(self, db: Database, *, owner: str) -> None:
+    def __init__(self, db: Database, *, owner: str, batches: bool = True) -> None:
         self._db: Database = db
         self._owner: str = owner
+        self._most: int = _BATCH if batches else 1  # in one call
         self._events: deque[Event] = deque(maxlen=_KEPT)
         self._progress: dict[Fence, Progress] = {}
         self._wakeup: Wakeup = Wakeup()
@@ -86,14 +87,14 @@ class Reporter:
                 await self._send_progress()
             left = len(self._events)  # and not what others say meanwhile, or one might never come to an end
             while left > 0 and self._events:
-                batch = [self._events.popleft() for _ in range(min(_BATCH, len(self._events)))]
+                batch = [self._events.popleft() for _ in range(min(self._most, len(self._events)))]
                 left -= len(batch)
                 await self._send(batch)
 
     async def _send_progress(self) -> None:
         said, self._progress = self._progress, {}
         self._progress_due = time.monotonic() + _PROGRESS_EVERY.total_seconds()
-        await _deliver(list(said.values()), self._write_progress, self._put_back_progress)
+        await _deliver(list(said.values()), self._write_progress, self._put_back_progress, most=self._most)
 
     async def _send(self, batch: Sequence[Event]) -> None:
         """Each kind is a call of its own, so that what is repeated was refused as a whole."""
@@ -124,13 +125,17 @@ class Reporter:
 
 
 async def _deliver(
-    said: Sequence[T], write: Callable[[Sequence[T]], Awaitable[None]], put_back: Callable[[Sequence[T]], None]
+    said: Sequence[T],
+    write: Callable[[Sequence[T]], Awaitable[None]],
+    put_back: Callable[[Sequence[T]], None],
+    *,
+    most: int = _BATCH,
 ) -> None:
     """One that the database won't have must not keep the others out: what is refused is halved, down to that one.
 
     Shielded: whoever flushes sends the words of others too, and cancelled in the middle they would be lost.
     """
-    parts = [said[start : start + _BATCH] for start in range(0, len(said), _BATCH)]
+    parts = [said[start : start + most] for start in range(0, len(said), most)]
     while parts:
         part = parts.pop(0)
         try:

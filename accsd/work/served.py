@@ -1,5 +1,6 @@
 """What this node knows of a service that it serves: from its settings, or from the labels of its compose file."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -15,3 +16,4 @@ class Served:
     stop_grace: timedelta
     idle_stop: timedelta | None
     output_limit: int
+    probe: Sequence[str] | None = None  # whether this machine can serve it now

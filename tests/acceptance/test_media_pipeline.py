@@ -27,6 +27,7 @@ from tests.support.checker import check
 from tests.support.cluster import Connection
 from tests.support.compose import PYTHON, why_not
 from tests.support.compose_node import job_reaches, tasks_of
+from tests.support.eventually import eventually
 from tests.support.factory import submit_to, workflow
 from tests.support.objects import log_lines
 
@@ -50,6 +51,13 @@ def steps(**ingest: Any) -> list[dict[str, Any]]:
 async def submitted(conn: Connection, melody: str = "c e g C") -> UUID:
     made = await workflow(conn, *steps(melody=melody, beat=0.2))
     return await submit_to(conn, made, options=OPTIONS)
+
+
+async def reported(conn: Connection, job: UUID, step: str) -> bool:
+    """Whether it has told of its progress."""
+    found = """SELECT EXISTS (SELECT FROM task_events JOIN job_tasks ON job_tasks.id = job_task_id
+        WHERE job_tasks.job_id = $1 AND task_key = $2 AND type = 'progress')"""
+    return await conn.fetchval(found, job, step)
 
 
 async def outputs(conn: Connection, objects: Path, job: UUID) -> dict[str, Path]:
@@ -184,12 +192,21 @@ async def test_the_pipeline_runs_in_containers_of_an_image_that_is_built_here(
     config = f'[compose]\nfile = "{file}"\nproject = "{named}"\n[node]\nlabels = {{ gpu = true }}\n'
     node = f"node-{uuid.uuid4().hex[:8]}"
     with daemon.running(tmp_path, db_url, node=node, config=config, environ=project) as accsd:
-        job = await submitted(conn)
+        job = await submitted(conn, melody="c e g C g e c e g C g e")
+        # killed while the service that is asked over HTTP draws: it goes on, and the next daemon reads on
+        await eventually(lambda: reported(conn, job, "render"), within=100)
+        accsd.kill()
+        assert (await tasks_of(conn, job))["render"]["status"] == "running"
+    with daemon.running(tmp_path, db_url, node=node, config=config, environ=project) as accsd:
+        accsd.wait_for("adopted", task_key="render")
         await job_reaches(conn, job, "done", within=100)
         assert accsd.log("service_not_served") == []
         assert accsd.stop() == 0
     await looks_and_sounds_right(conn, tmp_path / "state" / "objects", job)
-    assert list((tmp_path / "work" / "audio-norm").iterdir()) == [], "the folders of exec tasks are removed"
+    render = (await tasks_of(conn, job))["render"]
+    assert (render["attempt_id"], render["attempt"], render["lost"]) == (1, 0, 0), "the same attempt has ended"
+    for name in ("audio-norm", "renderer"):
+        assert list((tmp_path / "work" / name).iterdir()) == [], "the folders of exec and http tasks are removed"
     await check(conn)
 
 

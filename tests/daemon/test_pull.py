@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel
 
-from accsd.errors import SchemaMismatch
+from accsd.errors import ConfigError, SchemaMismatch
 from accsd.sdk import Permanent, Service, Task, Temporary
 from accsd.settings import Settings
 from tests.support.checker import check
@@ -285,3 +285,22 @@ async def test_a_claim_that_fails_for_good_ends_the_service_after_its_tasks(
     with pytest.raises(ExceptionGroup) as raised:
         await upgraded()
     assert raised.group_contains(SchemaMismatch)
+
+
+async def test_it_does_not_start_while_it_is_switched_off(tmp_path: Path):
+    service = Service(SERVICE)
+
+    @service.task
+    async def noop(task: Any) -> None: ...
+
+    off = {"node": {"name": "m1", "state_dir": tmp_path}, "fallback": {"pull": False}}
+    with pytest.raises(ConfigError, match=r"switched off \(fallback.pull\)"):
+        await service.serve(settings=Settings.model_validate(off))
+
+
+async def test_without_notifications_it_polls(db_url: str, conn: Connection, tmp_path: Path):
+    async def noop(task: Any) -> None: ...
+
+    async with serving(db_url, tmp_path, noop, fallback={"notify": False}, poll_sec=60, poll_deaf_sec=0.2):
+        job = await submit(conn)
+        await ended(conn, job)

@@ -115,7 +115,7 @@ async def test_an_unreadable_envelope_is_not_the_tasks_failure(node: Node):
     (launch.folder / "task.json").unlink()
     with pytest.raises(AttemptFailed) as failed:
         await node.runner(["true"]).start(launch)
-    assert failed.value.code == ErrorCode.WORKER_LOST
+    assert failed.value.code == ErrorCode.NODE_UNFIT
 
 
 async def test_started_many_times_at_once_it_runs_once(node: Node):

@@ -11,8 +11,8 @@ import pytest
 from accsd import proc
 from accsd.log import redact
 from accsd.model import Node
+from accsd.outgoing import why_refused
 from accsd.power import ProviderAPI, WakeResult
-from accsd.power.outgoing import why_refused
 from accsd.settings import Provider
 from tests.support.answering import answering, http_answer
 

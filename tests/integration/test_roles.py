@@ -5,6 +5,7 @@ These tests connect as the roles, by the socket of a server of our own.
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
+from uuid import uuid4
 
 import asyncpg
 import pytest
@@ -37,6 +38,7 @@ from accsd.db import (
     mark_task_done,
     mark_task_running,
     node_leaves,
+    outbox,
     pause,
     reclaim_tasks,
     record_task_artifact,
@@ -183,6 +185,7 @@ async def test_an_agent_calls_neither_the_verbs_of_others_nor_the_inner_function
         *("heartbeat", "report_progress", "finish_tasks", "release_tasks", "skip_tasks", "record_artifact"),
         *("append_events", "select_runnable", "append_task_events", "task_inputs", "node_leaves", "agent_outlook"),
         *("wake_demand", "wake_nodes", "note_awake", "take_orders", "answer_order"),
+        *("node_quarantines", "note_probe"),
     }
     for call in (
         "cancel_jobs('{}')",
@@ -199,6 +202,8 @@ async def test_an_agent_calls_neither_the_verbs_of_others_nor_the_inner_function
         "claim_wake('n1', gen_random_uuid(), 'wol', NULL, NULL)",
         "ask_node(gen_random_uuid(), 'n1', 'sleep', NULL, 'me', '1 s')",
         "note_not_woken('{}', '{}', '{}', '{}', '1 s')",
+        "quarantine('n1', 'render', 'why', '{}', '1 s')",
+        "lift_quarantine('n1', NULL, 'why')",
     ):
         await refused(agent, f"SELECT * FROM accs.{call}")
 
@@ -367,6 +372,31 @@ async def test_a_table_of_the_callers_own_does_not_catch_what_a_verb_does(connec
         assert await pause(Database.over(connection), Pausable.NODE, "n1") == "accepted"
         assert await connection.fetchval("SELECT count(*) FROM pg_temp.pauses") == 0
         await connection.execute("DROP TABLE pg_temp.pauses; RESET search_path")
+
+
+async def test_the_control_host_runs_the_outbox_and_nobody_else_does(connect_as: As):
+    scheduler, api, agent, reader = [
+        await connect_as(f"accs_{name}") for name in ("scheduler", "api", "agent", "reader")
+    ]
+    await outbox.register_target(scheduler, "studio", address="https://x", events=["job.submitted"], workflows=None)
+    for submitter in (scheduler, api):
+        await submit_job(submitter, Submission(await apply_workflow(scheduler, CLIP)))
+    await scheduler.fetch("INSERT INTO jobs (workflow_id) SELECT id FROM workflows")
+    claim = uuid4()
+    events = await outbox.claim_events(scheduler, "studio", claim, lease=LEASE, jobs=5, each=5)
+    assert [event.event for event in events] == ["job.submitted"] * 3
+    sent = [outbox.Settlement(event.id, outbox.Outcome.DEAD, error="no") for event in events]
+    await outbox.settle_events(scheduler, "studio", claim, sent, outbox.Breaker(5, LEASE, LEASE))
+    assert len(await outbox.redrive_events(api, None)) == 3
+    assert await outbox.outbox_outlook(scheduler, "studio") is not None
+    assert await outbox.count_pending(scheduler) == len(await outbox.events(reader)) == 3
+    assert await outbox.prune_events(scheduler, keep=LEASE, keep_dead=LEASE) == 0
+    for db in (agent, reader):
+        await refused(db, "SELECT accs.redrive_outbox()")
+        await refused(db, f"SELECT accs.claim_outbox('studio', '{claim}', '1 s', 1, 1)")
+        await refused(db, "UPDATE outbox_events SET status = 'delivered'")
+    await refused(agent, "SELECT FROM outbox_events")
+    await refused(api, "SELECT accs.register_outbox_target('mine', 'x', '{job.done}')")
 
 
 async def test_each_role_has_its_timeouts(connect_as: As):

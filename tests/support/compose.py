@@ -16,8 +16,9 @@ import orjson
 
 from accsd import proc
 from accsd.runners.base import TASK_FILE, AttemptKey, Cursor, Launch, Output, Runner, Stream, Workdir
-from accsd.runners.compose import Declared, Docker, ExecRunner, Project, RunRunner, declared_services
+from accsd.runners.compose import Declared, Docker, ExecRunner, HttpRunner, Project, RunRunner, declared_services
 from accsd.runners.compose.container import PROJECT_LABEL
+from accsd.sdk import serving, wire
 from accsd.settings import Compose, Service
 
 BUSYBOX = "accsd-test-busybox"
@@ -125,6 +126,13 @@ class ComposeProject:
         self.write({"worker": _service("exec", entry)})
         return ExecRunner(self.project, await self.declared("worker"), node, look_from_host=look_from_host)
 
+    async def http_runner(
+        self, program: str, node: str = NODE, *, limits: Mapping[str, timedelta], **entry: Any
+    ) -> HttpRunner:
+        """`program` is a service's text, beside copies of the wire and the serving."""
+        self.write({"worker": _service("http", {**http_service(self.folder / "service", program), **entry})})
+        return HttpRunner(self.project, await self.declared("worker"), node, **limits)
+
     def launch(self, runner: Runner, *, key: AttemptKey | None = None, **envelope: Any) -> Launch:
         key = key or AttemptKey(uuid.uuid4(), 1)
         folder = self.folder / str(key)
@@ -157,3 +165,20 @@ def _service(mode: str, entry: dict[str, Any]) -> dict[str, Any]:
     if task is not None:
         labels["accs.command"] = orjson.dumps(task).decode().replace("$", "$$")
     return {"image": BUSYBOX, "labels": labels, **entry}
+
+
+def http_service(folder: Path, program: str) -> dict[str, Any]:
+    """What compose needs to start one: its text in a folder that is mounted, and port 8080 on this machine."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(wire.__file__, folder / "accsd_wire.py")
+    shutil.copytree(Path(serving.__file__).parent, folder / "accsd_serving", dirs_exist_ok=True)
+    (folder / "service.py").write_text(program)
+    return {
+        "image": PYTHON,
+        "command": ["python3", "-B", "/service/service.py", "--serve", ":8080"],
+        "network_mode": "bridge",
+        "ports": ["127.0.0.1::8080"],
+        "stop_grace_period": "1s",
+        "volumes": [f"{folder}:/service:ro"],
+        "labels": {"accs.port": "8080"},
+    }

@@ -16,7 +16,7 @@ import orjson
 
 from tests.support import daemon
 from tests.support.cluster import Connection
-from tests.support.compose import BUSYBOX, PYTHON, ComposeProject
+from tests.support.compose import BUSYBOX, PYTHON, ComposeProject, http_service
 from tests.support.daemon import Daemon
 from tests.support.eventually import eventually, eventually_sync
 from tests.support.factory import step
@@ -65,6 +65,12 @@ IGNORES_TERM = (
     _PREAMBLE + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nnote('began', host, os.getpid())\ntime.sleep(100)\n"
 )
 EATS_MEMORY = _PREAMBLE + "note('began', host, os.getpid())\neaten = b'x' * 300_000_000\n"
+# A program of these as a service that stays up: each task is a run of its text.
+_SERVED = """
+from accsd_serving import serve_if_asked
+program = compile({!r}, "task", "exec")
+serve_if_asked(lambda: exec(program, {{"__name__": "__main__"}}))
+"""
 FLOODS = _PREAMBLE + "note('began', host, os.getpid())\nfor _ in range(200 * 1024): print('x' * 1023)\n"
 
 
@@ -108,6 +114,13 @@ class ComposeNode:
             service = {"command": ["sleep", "3600"], "init": True, **service}
             ours.setdefault("accs.workdir", str(self.shared))
         self._services[name] = {**service, "labels": {key: text.replace("$", "$$") for key, text in ours.items()}}
+        self.write()
+
+    def add_http(self, name: str, program: str) -> None:
+        service = http_service(self.folder / f"service-{name}", _SERVED.format(program))
+        service["volumes"].append(f"{self.shared}:{self.shared}")
+        service["labels"] |= {"accs.mode": "http", "accs.stop-grace": "1s", "accs.workdir": str(self.shared)}
+        self._services[name] = service
         self.write()
 
     def add_process(self, name: str, program: str, **settings: Any) -> None:

@@ -67,7 +67,10 @@ def test_run_needs_no_command_and_a_built_image_has_the_projects_name() -> None:
     ("entry", "said"),
     [
         (labelled("exec"), "needs accs.command"),
-        (labelled("http"), "comes later"),
+        (labelled("http"), "needs accs.port"),
+        (labelled("http", port="80a"), "accs.port must be a number"),
+        (labelled("http", port="70000"), "accs.port must be a number"),
+        (labelled("http", port="80", command='["a"]'), "which nobody would run"),
         (labelled("batch"), 'accs.mode "batch"'),
         (labelled(None, concurrency="2"), "has no accs.mode"),
         (labelled(concurency="2"), 'did you mean "accs.concurrency"'),
@@ -133,6 +136,11 @@ def test_a_folder_is_shared_where_the_innermost_mount_is_a_bind(
 ) -> None:
     entry = labelled("exec", command='["a"]', workdir="/data/jobs") | {"volumes": volumes}
     assert read({"x": entry}).services["x"].workdir_source == source
+
+
+def test_a_service_of_mode_http_names_its_port() -> None:
+    declared = read({"x": labelled("http", port="8080")}).services["x"]
+    assert (declared.mode, declared.port, declared.command) == (Mode.HTTP, 8080, None)
 
 
 def test_only_what_is_required_is_a_dependency() -> None:

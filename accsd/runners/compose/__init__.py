@@ -5,6 +5,7 @@ from accsd.runners.compose.config import compose_file, declared_services
 from accsd.runners.compose.declared import Declarations, Declared, Mode, with_settings
 from accsd.runners.compose.docker import Docker
 from accsd.runners.compose.exec import ExecRunner
+from accsd.runners.compose.http import HttpRunner
 from accsd.runners.compose.project import Project
 from accsd.runners.compose.run import RunRunner, remove_container
 
@@ -13,6 +14,7 @@ __all__ = [
     "Declared",
     "Docker",
     "ExecRunner",
+    "HttpRunner",
     "Mode",
     "Project",
     "RunRunner",
@@ -26,6 +28,10 @@ __all__ = [
 
 def compose_runner(project: Project, declared: Declared, node: str) -> Runner:
     """The runner of one declared service. All services of a project share one Project: it lets one start at a time."""
-    if declared.mode is Mode.EXEC:
-        return ExecRunner(project, declared, node)
-    return RunRunner(project, declared, node)
+    match declared.mode:
+        case Mode.EXEC:
+            return ExecRunner(project, declared, node)
+        case Mode.HTTP:
+            return HttpRunner(project, declared, node)
+        case Mode.RUN:
+            return RunRunner(project, declared, node)

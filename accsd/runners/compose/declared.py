@@ -23,6 +23,7 @@ from accsd.validation import did_you_mean, problems
 _PREFIX: Final = "accs."
 MODE: Final = "accs.mode"
 WORKDIR: Final = "accs.workdir"
+PORT: Final = "accs.port"
 # label → where its value stands in the settings of a service
 _SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "accs.command": ("command",),
@@ -35,7 +36,9 @@ _SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "accs.limits.pids": ("limits", "pids"),
     "accs.limits.output": ("limits", "output"),
 }
-_KNOWN: Final = (MODE, WORKDIR, *_SETTINGS)
+_KNOWN: Final = (MODE, WORKDIR, PORT, *_SETTINGS)
+_HIGHEST_PORT: Final = 65535
+_MODES: Final = "it is exec (into the running service), run (a container per task) or http (a request to the service)"
 COMPLETED: Final = "service_completed_successfully"
 
 
@@ -63,6 +66,7 @@ class Declared:
     workdir_source: Path | None = None  # where that lies on this machine, if it is mounted from there
     is_built: bool = False
     depends_on: Mapping[str, str] = field(default_factory=dict[str, str])  # service → condition
+    port: int | None = None  # in the container, where a service of mode http is asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,7 @@ def _declared(project: str, name: str, entry: Mapping[str, Any], settings: Servi
         workdir_source=_mounted_from(entry.get("volumes") or [], workdir) if workdir else None,
         is_built="build" in entry,
         depends_on=_dependencies(entry.get("depends_on") or {}),
+        port=_port(name, labels),
     )
     return _checked(with_settings(declared, settings) if settings else declared)
 
@@ -136,8 +141,16 @@ def with_settings(declared: Declared, settings: Service) -> Declared:
 
 
 def _checked(declared: Declared) -> Declared:
-    if declared.mode is Mode.HTTP:
-        raise _problem(declared.service, "has accs.mode http, which comes later", hint="use exec or run")
+    if declared.mode is Mode.HTTP and declared.port is None:
+        raise _problem(
+            declared.service, "has accs.mode http and therefore needs accs.port", hint='such as accs.port: "8080"'
+        )
+    if declared.mode is Mode.HTTP and declared.command:
+        raise _problem(
+            declared.service,
+            "has accs.mode http and a command for its tasks, which nobody would run",
+            hint="the service itself listens: `command` of the compose file starts it",
+        )
     if declared.mode is Mode.EXEC and not declared.command:
         raise _problem(
             declared.service,
@@ -155,7 +168,7 @@ def _mode(name: str, labels: Mapping[str, str], settings: Service | None) -> Mod
         # Only the settings name it: a command is meant for the running service, as in SPEC A14.
         return Mode.EXEC if settings.command else Mode.RUN
     what = "has no accs.mode" if written is None else f'has accs.mode "{written[:40]}"'
-    raise _problem(name, what, hint="it is exec (into the running service) or run (a container per task)")
+    raise _problem(name, what, hint=_MODES)
 
 
 def _refuse_unknown(name: str, labels: Mapping[str, str]) -> None:
@@ -187,6 +200,15 @@ def _command(name: str, written: str) -> Any:
     if not isinstance(command, list):
         raise _problem(name, "is badly labelled: accs.command must be a JSON list", hint="""'["python", "x.py"]'""")
     return command  # pyright: ignore[reportUnknownVariableType]
+
+
+def _port(name: str, labels: Mapping[str, str]) -> int | None:
+    written = labels.get(PORT)
+    if written is None:
+        return None
+    if not (written.isascii() and written.isdigit() and 0 < int(written) <= _HIGHEST_PORT):
+        raise _problem(name, f"is badly labelled: accs.port must be a number from 1 to {_HIGHEST_PORT}")
+    return int(written)
 
 
 def _workdir(name: str, labels: Mapping[str, str]) -> str | None:

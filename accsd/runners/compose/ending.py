@@ -48,3 +48,10 @@ def of_exec(code: int, head: bytes, *, saw_oom: bool) -> Ending:
     if code in _SIGNAL_CODES:
         return Ending(code, ErrorCode.KILLED, f"ended by signal {code - 128}, which accsd did not send")
     return Ending(code)
+
+
+def with_its_container(before: Container, now: Container | None) -> Ending:
+    """The end of what ran in a service's container that has ended, or was restarted, under it."""
+    if now is not None and now.id == before.id and now.oom_killed:
+        return Ending(now.exit_code, ErrorCode.OOM, "the service's container ran out of memory")
+    return lost("the service's container ended or was restarted while it ran")

@@ -5,7 +5,6 @@ a crashed daemon left behind cannot be adopted. The CLI's exit code counts only 
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
@@ -21,18 +20,15 @@ from accsd.runners.compose.container import Container
 from accsd.runners.compose.declared import Declared
 from accsd.runners.compose.docker import Docker
 from accsd.runners.compose.following import Handed, pump, together
-from accsd.runners.compose.images import ImageCheck
 from accsd.runners.compose.override import TASK_FILE_NAMED_BY
 from accsd.runners.compose.processes import ATTEMPT_MARK, NODE_MARK, TASK_MARK, Processes
 from accsd.runners.compose.project import Project
 from accsd.runners.compose.reaping import Reaper
+from accsd.runners.compose.standing import Standing, widen
 
 _STARTED_FILE: Final = "exec.started"
 _HEAD: Final = 4096
 _LATE_START: Final = timedelta(seconds=1)
-# A container that was seen ready so lately is not asked about again: that would cost half as much as an exec. Should it
-# have gone since, the command fails, the container is looked at then, and the attempt is given back.
-_FRESH_SEC: Final = 2.0
 # What the CLI itself reads: such a variable would reach it instead of the task.
 _CLI_READS: Final = ("DOCKER_", "COMPOSE_", "LD_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 _CLI_READS_TOO: Final = frozenset({"PATH", "HOME"})
@@ -40,29 +36,24 @@ _CLI_READS_TOO: Final = frozenset({"PATH", "HOME"})
 
 class ExecRunner:
     def __init__(self, project: Project, declared: Declared, node: str, *, look_from_host: bool = True) -> None:
-        self._project: Final = project
         self._docker: Final = project.docker
         self._declared: Final = declared
         self._node: Final = node
-        self._image: Final = ImageCheck(project, declared)
+        self._standing: Final = Standing(project, declared)
         self._processes: Final = Processes(project.docker, node, from_host=look_from_host)
         self._reaper: Final = Reaper(project.docker, self._processes)
         self._executions: Final[dict[AttemptKey, ExecExecution]] = {}
         self._starting: int = 0
-        self._last: Container | None = None
-        self._last_seen: float = float("-inf")  # monotonic
 
     @property
     def service(self) -> str:
         return self._declared.service
 
     def workdir(self, key: AttemptKey, folder: Path) -> Workdir | None:
-        source, seen = self._declared.workdir_source, self._declared.workdir
-        return Workdir(source / str(key), f"{seen}/{key}") if source and seen else None
+        return self._standing.workdir(key)
 
     async def check(self) -> None:
-        await self._docker.answers()
-        await self._image.check()
+        await self._standing.check()
 
     async def start(self, launch: Launch) -> "ExecExecution":
         if launch.key in self._executions:
@@ -76,7 +67,7 @@ class ExecRunner:
     async def survivors(self) -> Sequence[AttemptKey]:
         """Without those that this runner itself has under way."""
         found: set[AttemptKey] = set()
-        for container in await self._running():
+        for container in await self._standing.running():
             found |= (await self._processes.look(container)).keys()
         return sorted(found - self._executions.keys(), key=str)
 
@@ -84,50 +75,35 @@ class ExecRunner:
         return None
 
     async def discard(self, key: AttemptKey, folder: Path | None) -> None:
-        for container in await self._running():
+        for container in await self._standing.running():
             await self._reaper.end(container, key, self._declared.stop_grace)
 
     async def rest(self, idle_for: timedelta | None) -> bool:
-        wanted = self._declared.idle_stop
-        is_time = idle_for is None or (wanted is not None and idle_for >= wanted)
-        if not is_time or self._starting or self._executions:
-            return False
-        self._last_seen = float("-inf")
-        return await self._project.stop(self.service)
+        return not (self._starting or self._executions) and await self._standing.rest(idle_for)
 
     async def close(self) -> None:
         return None
-
-    async def _running(self) -> list[Container]:
-        return [each for each in await self._project.containers(self.service) if each.is_running]
 
     async def _start(self, launch: Launch) -> "ExecExecution":
         started = launch.folder / _STARTED_FILE
         if started.exists():
             await self.discard(launch.key, launch.folder)
             raise AttemptFailed(ErrorCode.WORKER_LOST, f"attempt {launch.key} was started before, its output is lost")
-        container = await self._ready()
-        _widen(launch, container)
+        container = await self._standing.ready(unasked_if_fresh=True)
+        widen(launch, container)
         execution = ExecExecution(
-            self._docker, self._reaper, self._processes, container, launch.key, forget=self._forget, see=self._seen
+            self._docker,
+            self._reaper,
+            self._processes,
+            container,
+            launch.key,
+            forget=self._forget,
+            see=self._standing.see,
         )
         started.touch()
         await execution.begin(self._command(launch, container), self._environ(launch), _envelope(launch))
         self._executions[launch.key] = execution
         return execution
-
-    async def _ready(self) -> Container:
-        """The one that was used last, if it still runs: one question instead of two, or none."""
-        if self._last and time.monotonic() - self._last_seen < _FRESH_SEC:
-            return self._last
-        if self._last and (now := await self._docker.container(self._last.id)) and now.is_ready:
-            return self._see(now)
-        await self._image.provide()
-        return self._see(await self._project.bring_up(self.service))
-
-    def _see(self, container: Container) -> Container:
-        self._last, self._last_seen = container, time.monotonic()
-        return container
 
     def _command(self, launch: Launch, container: Container) -> Sequence[str]:
         names = [part for name in self._marked(launch) for part in ("--env", name)]
@@ -150,21 +126,9 @@ class ExecRunner:
     def _forget(self, key: AttemptKey) -> None:
         self._executions.pop(key, None)
 
-    def _seen(self, container: Container) -> None:
-        """At the end of an attempt."""
-        if container.is_ready:
-            self._see(container)
-        else:
-            self._last_seen = float("-inf")
-
 
 def _envelope(launch: Launch) -> bytes:
     return (launch.folder / TASK_FILE).read_bytes()
-
-
-def _widen(launch: Launch, container: Container) -> None:
-    if launch.workdir is not None and not container.runs_as_root:
-        launch.workdir.here.chmod(0o777)
 
 
 class ExecExecution:
@@ -258,18 +222,13 @@ class ExecExecution:
         if now is not None:
             self._see(now)
         if now is None or not now.is_same_run(self._container):
-            return self._with_its_container(now)
+            return ending.with_its_container(self._container, now)
         if self._was_stopped:
             return Ending(code if code >= 0 else None)
         if (await self._processes.look(now)).still_works(self._key):
             await self._reaper.end(now, self._key, timedelta(0))
             return ending.lost("its docker CLI lost the connection; the command was stopped")
         return ending.of_exec(code, self._head, saw_oom=code == ending.SIGKILL_CODE and await self._saw_oom())
-
-    def _with_its_container(self, now: Container | None) -> Ending:
-        if now is not None and now.id == self._container.id and now.oom_killed:
-            return Ending(now.exit_code, ErrorCode.OOM, "the service's container ran out of memory")
-        return ending.lost("the service's container ended or was restarted while it ran")
 
     async def _saw_oom(self) -> bool:
         """Any process of the container: with several attempts in it at once, a kill of one during the oom of another

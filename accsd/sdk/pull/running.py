@@ -104,6 +104,11 @@ async def serve(
     when_ready: Callable[[], None],
 ) -> None:
     """Until it is asked to stop. Cancelled, it gives back what it has, without a grace."""
+    if not settings.fallback.pull:
+        raise ConfigError(
+            f"service {handler.service} is not started: the pull mode is switched off (fallback.pull)",
+            hint="set fallback.pull = true, or let an agent serve it as a process (docs/fallbacks.md)",
+        )
     places = _places(handler.service, settings, concurrency)
     root = state_folder(settings, environment()).parent
     with locked_instance(root, node or settings.node.name, handler.service) as instance:
@@ -172,7 +177,8 @@ async def _workbench(instance: Instance, settings: Settings) -> AsyncGenerator[t
             backoff_base=settings.backoff_base,
         )
         prefix, pooled = settings.notify_channel_prefix, db.behind_pooler
-        yield bench, Listener(settings.database, prefix, behind_pooler=pooled, db=db), resumed
+        is_off = not settings.fallback.notify
+        yield bench, Listener(settings.database, prefix, behind_pooler=pooled, db=db, is_off=is_off), resumed
 
 
 async def _connected(database: DatabaseSettings, name: str) -> Database:

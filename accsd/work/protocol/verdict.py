@@ -120,5 +120,6 @@ _WORDS: Mapping[ErrorCode, str] = {
     ErrorCode.ENGINE_UNAVAILABLE: "the container engine does not answer",
     ErrorCode.WORKER_LOST: "it was lost while it ran",
     ErrorCode.AGENT_DISK: "the node's disk is full",
+    ErrorCode.NODE_UNFIT: "the node lacks something that it needs",
     ErrorCode.STORAGE_UNAVAILABLE: "the object store does not answer",
 }

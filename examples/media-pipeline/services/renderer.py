@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import sound
 import spectrum
+from accsd_serving import serve_if_asked
 from accsd_wire import main
 from pace import pause
 from png import Writer
@@ -126,5 +127,10 @@ def blend(stops, count):
     return steps
 
 
-if __name__ == "__main__":
+def work():
     main(render, Params)
+
+
+if __name__ == "__main__":
+    serve_if_asked(work)  # --serve :8080
+    work()

@@ -1,5 +1,6 @@
-"""One guarded HTTP request to somebody outside: the name is resolved once, every address is checked, and the connection
-goes to an address that was checked. No redirect is followed, everything has a deadline, and little is read.
+"""One guarded HTTP request to somebody outside (a provider, a webhook): the name is resolved once, every address is
+checked, and the connection goes to an address that was checked. No redirect is followed, everything has a deadline, and
+little is read.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from accsd.power.base import WakeFailed
+from accsd.errors import Unavailable
 
 Address = IPv4Address | IPv6Address
 
@@ -33,6 +34,10 @@ _DISGUISED: Final = tuple(
         ("::ffff:0:0/96", "::/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32"),
     )
 )
+
+
+class CallFailed(Unavailable):
+    """The address is refused, or what answers there is no HTTP server that can be trusted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ class Response:
 
 
 async def send(request: Request, *, within: timedelta) -> Response:
-    """Raises WakeFailed where the address is refused or the answer is none, OSError or TimeoutError from below."""
+    """Raises CallFailed where the address is refused or the answer is none, OSError or TimeoutError from below."""
     parts = urlsplit(request.url)
     host = parts.hostname or ""
     tls = _verifying(request.ca_file) if parts.scheme == "https" else None
@@ -64,7 +69,7 @@ async def send(request: Request, *, within: timedelta) -> Response:
             addresses = await _resolve(host, port)
             for address in addresses:
                 if refusal := why_refused(address, allow_private=request.allow_private):
-                    raise WakeFailed(f"{host} is at {address}, {refusal}")
+                    raise CallFailed(f"{host} is at {address}, {refusal}")
             reader, writer = await _connect(addresses, port, tls, host)
             try:
                 writer.write(_written(request, parts.netloc, _target(request.url)))
@@ -95,14 +100,14 @@ def _verifying(ca_file: Path | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
-        raise WakeFailed(f"the certificates in {ca_file} can't be read: {error}") from error
+        raise CallFailed(f"the certificates in {ca_file} can't be read: {error}") from error
 
 
 async def _resolve(host: str, port: int) -> list[Address]:
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (socket.gaierror, UnicodeError) as error:
-        raise WakeFailed(f"{host} can't be resolved: {error}") from error
+        raise CallFailed(f"{host} can't be resolved: {error}") from error
     return list(dict.fromkeys(ip_address(address[0]) for *_, address in found))
 
 
@@ -117,10 +122,10 @@ async def _connect(
                 str(address), port, ssl=tls, server_hostname=host if tls else None, limit=_LONGEST_HEAD
             )
         except ssl.SSLError as error:
-            raise WakeFailed(f"{host} has no certificate that can be trusted: {error.reason}") from error
+            raise CallFailed(f"{host} has no certificate that can be trusted: {error.reason}") from error
         except OSError as error:
             failure = error
-    raise failure or WakeFailed(f"{host} has no address")
+    raise failure or CallFailed(f"{host} has no address")
 
 
 def _target(url: str) -> str:
@@ -139,7 +144,7 @@ def _written(request: Request, host: str, target: str) -> bytes:
     }
     lines = [f"{request.method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     if not all(line.isascii() and line.isprintable() for line in lines):
-        raise WakeFailed("the request would hold a line break or a character that HTTP does not know")
+        raise CallFailed("the request would hold a line break or a character that HTTP does not know")
     return "\r\n".join([*lines, "", ""]).encode("ascii") + request.body
 
 
@@ -153,7 +158,9 @@ async def _read(reader: asyncio.StreamReader) -> Response:
             raise ValueError(protocol)
         answer = Response(int(status), "")
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError, http.client.HTTPException) as error:
-        raise WakeFailed("the answer is not HTTP") from error
+        raise CallFailed("the answer is not HTTP") from error
+    if answer.status in (204, 304):  # has no body, and whoever keeps the connection open would be waited for
+        return answer
     chunked = "chunked" in headers.get("Transfer-Encoding", "").lower()
     return Response(answer.status, await _excerpt(reader, chunked=chunked, length=headers.get("Content-Length")))
 

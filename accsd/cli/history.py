@@ -1,0 +1,173 @@
+"""`accsd history`: what outlives the database. Months of events in the object store, and what leaves with time."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Final
+from uuid import UUID
+
+import click
+
+from accsd.cli.archived import archived_lines
+from accsd.cli.identifiers import job_named
+from accsd.cli.objects import objects
+from accsd.cli.output import output_option, show
+from accsd.cli.retention import orphans_command, prune_command
+from accsd.cli.session import settings_of, with_database
+from accsd.db.archives import Archive, archives, archives_with, lines_here, partitions
+from accsd.db.pool import Database
+from accsd.errors import AccsdError, ConfigError
+from accsd.history.archiving import Outcome, archive, verify
+from accsd.history.reading import broken_links
+from accsd.units import shown_size
+
+_COLUMNS: Final = ("month", "events", "size", "state", "verified", "digest", "key")
+_DIGEST_SHOWN: Final = 12
+
+
+@click.group()
+def history() -> None:
+    """What outlives the database: months of events in the object store, and the retention of finished jobs."""
+
+
+history.add_command(prune_command)
+history.add_command(orphans_command)
+
+
+@history.command("list")
+@output_option()
+@click.pass_context
+def list_command(ctx: click.Context, output: str) -> None:
+    """List the months of events: where each is, and whether its archive was found well.
+
+    \b
+    Example: accsd history list
+    """
+
+    async def work(db: Database) -> tuple[list[str], list[Archive]]:
+        return await partitions(db), await archives(db)
+
+    here, archived = with_database(ctx, work)
+    if output == "table":
+        rows = [_cells(one) for one in archived]
+        waiting = {one.partition for one in archived if one.dropped_at is None and one.superseded_at is None}
+        rows += [{"month": name, "state": "in the database"} for name in here if name not in waiting]
+        show(sorted(rows, key=lambda row: row["month"]), {name: name for name in _COLUMNS}, output)
+    else:
+        show([asdict(one) for one in archived], {}, output, name="partition")
+
+
+def _cells(one: Archive) -> dict[str, Any]:
+    return {
+        "month": one.partition,
+        "events": one.rows,
+        "size": shown_size(one.size_bytes),
+        "state": _state(one),
+        "verified": one.verified_at,
+        "digest": one.digest[:_DIGEST_SHOWN],
+        "key": one.key,
+    }
+
+
+def _state(one: Archive) -> str:
+    if one.superseded_at is not None:
+        return "replaced"
+    where = "archived" if one.dropped_at is not None else "archived, still in the database"
+    return where if one.refused is None else f"{where}; NOT WELL: {one.refused}"
+
+
+@history.command("archive")
+@click.argument("months", nargs=-1, metavar="[MONTH]...")
+@click.option("--again", is_flag=True, help="Write the archive anew, where the one in the store is damaged.")
+@click.option("--keep", is_flag=True, help="Do not drop the months here.")
+@click.pass_context
+def archive_command(ctx: click.Context, months: Sequence[str], again: bool, keep: bool) -> None:
+    """Archive months of events now: write them, read them back, drop them here.
+
+    A MONTH is task_events_2026_05, or 2026_05. Without one, all that are older than retention.events. The builder does
+    the same once an hour.
+
+    \b
+    Example: accsd history archive 2026_05 --again
+    """
+    settings = settings_of(ctx)
+
+    async def work(db: Database) -> list[Outcome]:
+        wanted = [f"task_events_{month.removeprefix('task_events_')}" for month in months]
+        if not wanted:
+            if (age := settings.retention.events_age) is None:
+                raise ConfigError("events are kept for ever", hint="set retention.events, or name the months")
+            wanted = await partitions(db, older_than=age)
+        async with objects(settings) as store:
+            return [await archive(db, store, month, again=again, keep=keep) for month in wanted]
+
+    outcomes = with_database(ctx, work)
+    for outcome in outcomes:
+        click.echo(outcome.sentence)
+    if not outcomes:
+        click.echo("nothing is old enough", err=True)
+    refused = [outcome for outcome in outcomes if outcome.refused is not None]
+    if refused:
+        raise AccsdError(
+            f"{len(refused)} of {len(outcomes)} months are not dropped",
+            hint="--again writes an archive anew, where the one in the store is damaged",
+        )
+
+
+@history.command("verify")
+@click.option("--chain-only", is_flag=True, help="Only the chain of digests; no object is read.")
+@click.pass_context
+def verify_command(ctx: click.Context, chain_only: bool) -> None:
+    """Read every archive back and compare it with its record; follow the chain of digests.
+
+    The digest that is printed last covers all archives. Who notes it elsewhere can tell later that nothing before it
+    was changed, neither in the store nor in the database.
+
+    \b
+    Example: accsd history verify
+    """
+    settings = settings_of(ctx)
+
+    async def work(db: Database) -> tuple[list[Archive], list[str]]:
+        found = await archives(db)
+        problems = broken_links(found)
+        wanted = [one for one in found if one.superseded_at is None]
+        if wanted and not chain_only:
+            async with objects(settings) as store:
+                for one in wanted:
+                    if (problem := await verify(db, store, one)) is not None:
+                        problems.append(f"archive {one.id} ({one.partition}): {problem}")
+        return found, problems
+
+    found, problems = with_database(ctx, work)
+    for problem in problems:
+        click.echo(problem)
+    if problems:
+        raise AccsdError(f"{len(problems)} things are wrong with {len(found)} archives")
+    click.echo(f"{len(found)} archives are well; the last digest is {found[-1].digest if found else 'none'}")
+
+
+@history.command("show")
+@click.argument("job")
+@click.pass_context
+def show_command(ctx: click.Context, job: str) -> None:
+    """Print a job's events as JSON lines, as they are archived. Its whole id is understood after the job was removed.
+
+    \b
+    Example: accsd history show 0199c0de-0000-7000-8000-3f9a21c4aa10
+    """
+    settings = settings_of(ctx)
+
+    async def work(db: Database) -> list[str]:
+        job_id = _whole_id(job) or await job_named(db, job)
+        here = await lines_here(db, job_id)
+        return await archived_lines(settings, await archives_with(db, job_id), job_id) + here
+
+    for line in with_database(ctx, work):
+        click.echo(line)
+
+
+def _whole_id(text: str) -> UUID | None:
+    try:
+        return UUID(text) if len(text) == len(str(UUID(int=0))) else None
+    except ValueError:
+        return None

@@ -1,0 +1,243 @@
+"""Months of events on their way to the object store, and the record of those that are there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Final
+from uuid import UUID
+
+from accsd.db.pool import Database
+
+_FIRST_JOB: Final = UUID(int=0)
+_DROP_WITHIN_SEC: Final = 300.0  # the events of a large month are counted
+# The columns of an archived line. The time in one time zone, whatever that of the session is.
+_ARCHIVED_AS: Final = """e.id, e.job_id, e.job_task_id,
+    to_char(e.ts AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') AS ts,
+    e.source, e.level, e.type, e.message, e.attempt_id, e.data"""
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """One month in the object store. `refused`: what was wrong with it when it was looked at last."""
+
+    id: int
+    partition: str
+    from_ts: datetime
+    to_ts: datetime
+    rows: int
+    id_sum: Decimal
+    bytes: int
+    sha256: str
+    bucket: str
+    key: str
+    size_bytes: int
+    index_sha256: str
+    first_job: UUID | None
+    last_job: UUID | None
+    previous: str
+    digest: str
+    created_at: datetime
+    verified_at: datetime | None
+    refused: str | None
+    superseded_at: datetime | None
+    dropped_at: datetime | None
+
+    @property
+    def index_key(self) -> str:
+        return index_key(self.key)
+
+
+def index_key(key: str) -> str:
+    return key.removesuffix(".jsonl.gz") + ".index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a reader of a partition has come to: the order in which an archive is written."""
+
+    job_id: UUID = _FIRST_JOB
+    ts: datetime | None = None
+    id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """An event as it is archived: one JSON object, its data last and as PostgreSQL wrote it."""
+
+    place: Place
+    text: str
+
+
+async def partitions(db: Database, *, older_than: timedelta | None = None) -> list[str]:
+    """The months that are in the database, oldest first; only those that ended so long ago."""
+    rows = await db.fetch(
+        r"""SELECT name FROM (
+              SELECT c.relname::text AS name,
+                     make_timestamptz(substr(c.relname, 13, 4)::int, substr(c.relname, 18, 2)::int, 1, 0, 0, 0, 'UTC')
+                       AT TIME ZONE 'UTC' + interval '1 month' AS ends
+                FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+               WHERE i.inhparent = 'public.task_events'::regclass AND c.relname ~ '^task_events_\d{4}_\d{2}$') months
+             WHERE $1::interval IS NULL OR ends AT TIME ZONE 'UTC' <= accs.clock() - $1 ORDER BY name""",
+        older_than,
+        repeatable=True,
+    )
+    return [row[0] for row in rows]
+
+
+async def lines_after(db: Database, partition: str, place: Place, limit: int) -> list[Line]:
+    """The next events of a partition, by job and time. In short statements: one long one would keep the dead rows of
+    every table in the database for as long as it takes. By the parent: a partition is made later than the grants."""
+    rows = await db.fetch(
+        f"""SELECT e.job_id, e.ts, e.id, row_to_json(l)::text AS line FROM (
+              SELECT * FROM public.task_events
+               WHERE {_within(partition)}
+                 AND job_id >= $1 AND (job_id, ts, id) > ($1, coalesce($2::timestamptz, '-infinity'), $3)
+               ORDER BY job_id, ts, id LIMIT $4) e, LATERAL (SELECT {_ARCHIVED_AS}) l
+             ORDER BY e.job_id, e.ts, e.id""",
+        place.job_id,
+        place.ts,
+        place.id,
+        limit,
+        repeatable=True,
+    )
+    return [Line(Place(row["job_id"], row["ts"], row["id"]), row["line"]) for row in rows]
+
+
+def _within(partition: str) -> str:
+    """As constants, so that the other months are left out when the statement is planned."""
+    year, month = (int(part) for part in partition.removeprefix("task_events_").split("_"))
+    following = f"{year + month // 12:04}-{month % 12 + 1:02}"
+    return f"ts >= '{year:04}-{month:02}-01T00:00:00Z' AND ts < '{following}-01T00:00:00Z'"
+
+
+# Read again
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a statement about one job ($1) reads events: the table, or table and archived lines as one."""
+
+    before: str
+    table: str
+    arguments: tuple[object, ...]
+
+
+def events_source(archived: Sequence[str], parameter: int) -> Source:
+    """One statement for both, so that what was archived is told in no other way than what was not."""
+    if not archived:
+        return Source("", "public.task_events", ())
+    columns = "id, job_id, job_task_id, ts, source, level, type, message, data, attempt_id"
+    return Source(
+        f"""WITH history AS MATERIALIZED (
+              SELECT {columns} FROM public.task_events WHERE job_id = $1
+              UNION ALL
+              SELECT {columns} FROM unnest(${parameter}::text[]) AS l (line),
+                     jsonb_to_record(l.line::jsonb) AS r (id bigint, job_id uuid, job_task_id uuid, ts timestamptz,
+                       source text, level text, type text, message text, data jsonb, attempt_id int))""",
+        "history",
+        (list(archived),),
+    )
+
+
+async def lines_here(db: Database, job_id: UUID) -> list[str]:
+    """A job's events that are still in the database, as they will be archived."""
+    rows = await db.fetch(
+        f"""SELECT row_to_json(l)::text FROM public.task_events e, LATERAL (SELECT {_ARCHIVED_AS}) l
+             WHERE e.job_id = $1 ORDER BY e.ts, e.id""",
+        job_id,
+        repeatable=True,
+    )
+    return [row[0] for row in rows]
+
+
+# The record
+
+
+async def archives(db: Database, *, partition: str | None = None) -> list[Archive]:
+    """In the order of the chain."""
+    rows = await db.fetch(
+        "SELECT * FROM accs.archives WHERE $1::text IS NULL OR partition = $1 ORDER BY id", partition, repeatable=True
+    )
+    return [Archive(**row) for row in rows]
+
+
+async def archives_with(db: Database, job_id: UUID) -> list[Archive]:
+    """Those that may hold events of this job, and are the only ones to hold them. Ids begin with their time, so the
+    first and the last of a month leave out most of the others."""
+    rows = await db.fetch(
+        """SELECT * FROM accs.archives
+            WHERE dropped_at IS NOT NULL AND $1 BETWEEN first_job AND last_job ORDER BY from_ts, id""",
+        job_id,
+        repeatable=True,
+    )
+    return [Archive(**row) for row in rows]
+
+
+async def archive_of(db: Database, archive_id: int) -> Archive:
+    row = await db.fetchrow("SELECT * FROM accs.archives WHERE id = $1", archive_id, repeatable=True)
+    assert row is not None, f"archive {archive_id} was recorded"
+    return Archive(**row)
+
+
+async def digest_before(db: Database, partition: str, sha256: str) -> str:
+    """What an archive of this content is chained to: the last digest, or where it stands if it is on record."""
+    return await db.fetchval(
+        """SELECT coalesce((SELECT previous FROM accs.archives
+                             WHERE partition = $1 AND sha256 = $2 AND dropped_at IS NULL AND superseded_at IS NULL),
+                           (SELECT digest FROM accs.archives ORDER BY id DESC LIMIT 1), '')""",
+        partition,
+        sha256,
+        repeatable=True,
+    )
+
+
+async def record_archive(
+    db: Database,
+    partition: str,
+    *,
+    rows: int,
+    id_sum: int,
+    size: int,
+    sha256: str,
+    bucket: str,
+    key: str,
+    object_size: int,
+    index_sha256: str,
+    jobs: tuple[UUID, UUID] | None,
+    previous: str,
+) -> int:
+    """Its id: a new one, or the one that it has. VerbRefused where another archive came first, NotFound where its
+    partition has gone."""
+    first, last = jobs or (None, None)
+    return await db.fetchval(
+        "SELECT accs.record_archive($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+        partition,
+        rows,
+        id_sum,
+        size,
+        sha256,
+        bucket,
+        key,
+        object_size,
+        index_sha256,
+        first,
+        last,
+        previous,
+        repeatable=True,
+    )
+
+
+async def check_archive(
+    db: Database, archive_id: int, *, rows: int = 0, size: int = 0, sha256: str = "", problem: str | None = None
+) -> str | None:
+    """Notes what was found when it was read back; None: it is what was recorded."""
+    return await db.fetchval(
+        "SELECT accs.check_archive($1, $2, $3, $4, $5)", archive_id, rows, size, sha256, problem, repeatable=True
+    )
+
+
+async def drop_archived(db: Database, archive_id: int) -> str | None:
+    """Drops the partition of an archive that was just verified; None: it is gone, else why it is not."""
+    rows = await db.fetch("SELECT accs.drop_archived($1)", archive_id, repeatable=True, within=_DROP_WITHIN_SEC)
+    return rows[0][0]

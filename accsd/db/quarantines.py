@@ -1,0 +1,107 @@
+"""What is known of nodes and steps that fail, and the quarantines that follow from it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from accsd.db.answers import Verdict
+from accsd.db.pool import Database, Record
+from accsd.jsonsafe import sanitise
+from accsd.log import redact
+from accsd.model.outcome import ErrorCode
+from accsd.planning.quarantine import Conclusion, Failing, Fault, Place, Quarantine, Shut, Step
+
+NEWS: Final = "_health"  # without the prefix: something failed, or passed that had failed; no service has such a name
+SHUT: Final = "_quarantines"  # the payload is the node, one of whose services was shut
+_KEPT: Final = 100  # conclusions of a step on a node
+
+
+@dataclass(frozen=True, slots=True)
+class OwnQuarantine:
+    """A service that this node must not take work of, and when to look whether it could."""
+
+    service: str
+    state: Quarantine
+    reason: str
+    times: int
+    probes: int
+    probe_in: timedelta
+
+
+async def health_evidence(db: Database, *, window: timedelta) -> list[Conclusion]:
+    """The oldest first."""
+    rows = await db.fetch("SELECT * FROM accs.health_evidence($1)", window, repeatable=True)
+    return [_read(row) for row in rows]
+
+
+async def quarantine(db: Database, shut: Shut) -> Verdict:
+    """Repeated: it was shut already, or its node is not registered any more."""
+    answer = await db.fetchval(
+        "SELECT accs.quarantine($1, $2, $3, '{}', $4)", *shut.place, sanitise(shut.reason, scrub=redact), shut.probe_in
+    )
+    return Verdict(answer)
+
+
+async def lift_quarantine(
+    db: Database, *, node: str | None = None, service: str | None = None, because: str, by: str | None = None
+) -> list[Place]:
+    """Those that were lifted; without a node or a service, all that fit."""
+    rows = await db.fetch("SELECT * FROM accs.lift_quarantine($1, $2, $3, $4)", node, service, because, by)
+    return [Place(row["node"], row["service"]) for row in rows]
+
+
+async def mark_steps(db: Database, failing: Sequence[Failing]) -> list[tuple[Step, bool]]:
+    """All steps that fail everywhere. Which are news, and whether they fail now or do not any more."""
+    rows = await db.fetch(
+        "SELECT * FROM accs.mark_steps($1, $2, $3)",
+        [each.step.workflow_id for each in failing],
+        [each.step.task_key for each in failing],
+        [sanitise(each.reason, scrub=redact) for each in failing],
+    )
+    return [(Step(row["workflow_id"], row["task_key"]), row["failing"]) for row in rows]
+
+
+async def prune_conclusions(db: Database, *, window: timedelta) -> int:
+    return await db.fetchval("SELECT accs.prune_conclusions($1, $2)", window, _KEPT, repeatable=True)
+
+
+async def node_quarantines(db: Database, node: str) -> list[OwnQuarantine]:
+    rows = await db.fetch("SELECT * FROM accs.node_quarantines($1)", node, repeatable=True)
+    return [
+        OwnQuarantine(
+            row["service"], Quarantine(row["state"]), row["reason"], row["times"], row["probes"], row["probe_in"]
+        )
+        for row in rows
+    ]
+
+
+async def note_probe(db: Database, place: Place, problem: str | None, *, again: timedelta) -> Verdict:
+    """`problem` None: it is well, and its next task is its trial."""
+    said = None if problem is None else sanitise(problem, scrub=redact)
+    return Verdict(await db.fetchval("SELECT accs.note_probe($1, $2, $3, $4)", *place, said, again, repeatable=True))
+
+
+def _read(row: Record) -> Conclusion:
+    return Conclusion(
+        place=Place(row["node"], row["service"]),
+        step=Step(row["workflow_id"], row["task_key"]),
+        task_id=row["task_id"],
+        fault=_fault(row),
+        code=row["code"],
+        message=row["message"],
+        quarantine=None if row["quarantine"] is None else Quarantine(row["quarantine"]),
+        is_trial=row["is_trial"],
+        times=row["times"],
+        offered=row["offered"],
+    )
+
+
+def _fault(row: Record) -> Fault | None:
+    if row["passed"]:
+        return None
+    if row["permanent"]:
+        return Fault.TASK
+    # a store that is away is away for all: only comparing tells whether it is this node that does not reach it
+    is_machines = row["lost"] and row["code"] != ErrorCode.STORAGE_UNAVAILABLE
+    return Fault.MACHINE if is_machines else Fault.UNKNOWN

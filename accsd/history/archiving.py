@@ -1,0 +1,126 @@
+"""A month of events goes to the object store: written, recorded, read back, and only then dropped here.
+
+Each step may be the last one before a crash: the same events make the same object under the same key, the record of it
+is found again, and whoever goes on reads it back before anything is dropped. Two at once do the work twice, no more.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import anyio.to_thread
+
+from accsd import failpoints
+from accsd.db import archives
+from accsd.db.archives import Archive, Line, Place, index_key
+from accsd.db.pool import Database
+from accsd.errors import NotFound
+from accsd.history.blocks import Damaged, Index, Packer, chained
+from accsd.history.reading import contents
+from accsd.storage import ObjectStore
+
+PREFIX: Final = "history/"
+_BATCH: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a month. `refused`: why it is still in the database."""
+
+    archive: Archive
+    refused: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        what = f"{self.archive.partition} ({self.archive.rows} events)"
+        if self.refused is not None:
+            return f"{what} is not dropped: {self.refused}"
+        return f"{what} is in {self.archive.key}" + (", and dropped here" if self.archive.dropped_at else "")
+
+
+async def archive(
+    db: Database, store: ObjectStore, partition: str, *, again: bool = False, keep: bool = False
+) -> Outcome:
+    """Archives a partition, or goes on where a crash has left it. `again` writes it anew, `keep` does not drop it."""
+    if partition not in await archives.partitions(db):
+        raise NotFound(f"there is no partition {partition}", hint="`accsd history list` lists the months")
+    recorded = next((one for one in await archives.archives(db, partition=partition) if _is_open(one)), None)
+    if recorded is None or again or recorded.bucket != store.bucket:
+        recorded = await _write(db, store, partition)
+    refused = await verify(db, store, recorded)
+    failpoints.hit("archive.verified")
+    if refused is None and not keep:
+        refused = await archives.drop_archived(db, recorded.id)
+        after = await archives.archive_of(db, recorded.id)
+        if after.refused is not None:  # the object is well, but events have come since: all of them once more
+            recorded = await _write(db, store, partition)
+            refused = await verify(db, store, recorded) or await archives.drop_archived(db, recorded.id)
+    return Outcome(await archives.archive_of(db, recorded.id), refused)
+
+
+async def verify(db: Database, store: ObjectStore, archive: Archive) -> str | None:
+    """Reads it back and notes what was found; None: it is what was archived. A store that is away says nothing."""
+    try:
+        found = await contents(store, archive)
+    except Damaged as damage:
+        return await archives.check_archive(db, archive.id, problem=damage.message)
+    return await archives.check_archive(db, archive.id, rows=found.rows, size=found.size, sha256=found.sha256)
+
+
+def _is_open(archive: Archive) -> bool:
+    return archive.dropped_at is None and archive.superseded_at is None
+
+
+async def _write(db: Database, store: ObjectStore, partition: str) -> Archive:
+    await store.check()  # before the work, not after it
+    with tempfile.TemporaryFile(prefix="accsd-history-") as spool:
+        packer = Packer(spool)
+        id_sum = await _pack(db, partition, packer)
+        await anyio.to_thread.run_sync(spool.flush)
+        key = f"{PREFIX}{partition}/{packer.sha256[:32]}.jsonl.gz"
+        stored = await store.put_file(key, spool.fileno(), content_type="application/gzip")
+    failpoints.hit("archive.put")
+    previous = await archives.digest_before(db, partition, packer.sha256)
+    index = Index(
+        partition=partition,
+        rows=packer.rows,
+        size=packer.size,
+        sha256=packer.sha256,
+        previous=previous,
+        digest=chained(previous, partition, packer.rows, packer.sha256),
+        blocks=tuple(packer.blocks),
+    )
+    beside = await store.put_bytes(index_key(key), index.packed(), content_type="application/json")
+    recorded = await archives.record_archive(
+        db,
+        partition,
+        rows=packer.rows,
+        id_sum=id_sum,
+        size=packer.size,
+        sha256=packer.sha256,
+        bucket=store.bucket,
+        key=key,
+        object_size=stored.size_bytes,
+        index_sha256=beside.checksum.removeprefix("sha256:"),
+        jobs=packer.jobs,
+        previous=previous,
+    )
+    failpoints.hit("archive.recorded")
+    return await archives.archive_of(db, recorded)
+
+
+async def _pack(db: Database, partition: str, packer: Packer) -> int:
+    """The sum of the events' ids."""
+    place, id_sum = Place(), 0
+    while batch := await archives.lines_after(db, partition, place, _BATCH):
+        await anyio.to_thread.run_sync(_add, packer, batch)
+        place = batch[-1].place
+        id_sum += sum(line.place.id for line in batch)
+    await anyio.to_thread.run_sync(packer.end)
+    return id_sum
+
+
+def _add(packer: Packer, batch: Sequence[Line]) -> None:
+    for line in batch:
+        packer.add(line.place.job_id, line.text)

@@ -1,0 +1,52 @@
+"""Finished jobs leave when their time is over, and their objects after them."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from accsd.db import retention
+from accsd.db.pool import Database
+from accsd.db.retention import Removed
+from accsd.settings import Retention
+from accsd.storage import ObjectStore
+
+_BATCH: Final = 500
+
+
+async def prune_jobs(db: Database, kept: Retention, *, dry_run: bool = False) -> list[Removed]:
+    """One walk along all jobs, by workflow; a dry run counts what would go."""
+    if not kept.removes_jobs:
+        return []
+    found: list[Removed] = []
+    after: int | None = 0
+    while after is not None:
+        page = await retention.delete_finished_jobs(
+            db, age=kept.jobs_age, workflows=kept.workflow_ages, after=after, dry_run=dry_run
+        )
+        found += page.removed
+        after = page.next_after
+    return _by_workflow(found)
+
+
+async def remove_doomed(db: Database, store: ObjectStore) -> int:
+    """Takes the objects of removed jobs out of the store: the object first, then the note of it."""
+    removed = 0
+    while keys := await retention.doomed_objects(db, store.bucket, limit=_BATCH):
+        for key in keys:
+            await store.delete(key)
+        removed += await retention.forget_objects(db, store.bucket, keys)
+    return removed
+
+
+def _by_workflow(pages: Iterable[Removed]) -> list[Removed]:
+    sums: dict[str, Removed] = {}
+    for one in pages:
+        before = sums.get(one.workflow, Removed(one.workflow, 0, 0, 0, 0, 0))
+        sums[one.workflow] = Removed(
+            one.workflow,
+            before.jobs + one.jobs,
+            before.tasks + one.tasks,
+            before.artifacts + one.artifacts,
+            before.bytes + one.bytes,
+            before.kept + one.kept,
+        )
+    return [sums[name] for name in sorted(sums)]

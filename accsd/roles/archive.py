@@ -1,0 +1,75 @@
+"""Archive: months of events that have been kept long enough go to the object store, finished jobs leave (A5, A21).
+
+Once an hour. A store that is away holds up the history and nothing else; an archive that is not what was written keeps
+its month in the database until somebody has looked at it.
+"""
+
+from datetime import timedelta
+from typing import Final
+
+from accsd.db import Database
+from accsd.db.archives import partitions
+from accsd.errors import AccsdError, DatabaseUnavailable, Unavailable
+from accsd.history.archiving import archive
+from accsd.history.pruning import prune_jobs, remove_doomed
+from accsd.log import get_logger
+from accsd.roles.passes import Pass
+from accsd.settings import Retention
+from accsd.storage import ObjectStore
+
+_EVERY: Final = timedelta(hours=1)
+_AFTER_FAILURE: Final = timedelta(minutes=5)
+_log = get_logger(role="archive")
+
+
+class Archiver:
+    """Several may run at once: the second finds the work done, or does it again with the same outcome."""
+
+    def __init__(self, db: Database, store: ObjectStore, kept: Retention) -> None:
+        self._db: Database = db
+        self._store: ObjectStore = store
+        self._kept: Retention = kept
+
+    async def run_once(self) -> Pass:
+        sentences: list[str] = []
+        obstacles: list[str] = []
+        try:
+            for partition in await self._due():
+                await self._archive(partition, sentences, obstacles)
+            sentences += await self._prune()
+        except DatabaseUnavailable:
+            raise
+        except Unavailable as away:  # not the supervisor's quick retries: a month may have been read for nothing
+            obstacles.append(str(away))
+        return Pass(
+            did="; ".join(sentences) or None,
+            next_due=_AFTER_FAILURE if obstacles else _EVERY,
+            obstacle="; ".join(obstacles) or None,
+        )
+
+    async def _due(self) -> list[str]:
+        age = self._kept.events_age
+        return [] if age is None else await partitions(self._db, older_than=age)
+
+    async def _archive(self, partition: str, sentences: list[str], obstacles: list[str]) -> None:
+        """One month that can't go must not keep the others."""
+        try:
+            outcome = await archive(self._db, self._store, partition)
+        except Unavailable:
+            raise
+        except AccsdError as error:
+            _log.error("archive_failed", partition=partition, error=str(error), hint=error.hint)
+            obstacles.append(f"{partition}: {error}")
+            return
+        if outcome.refused is None:
+            _log.info("archived", partition=partition, rows=outcome.archive.rows, digest=outcome.archive.digest)
+            sentences.append(outcome.sentence)
+        else:
+            _log.error("archive_refused", partition=partition, reason=outcome.refused, key=outcome.archive.key)
+            obstacles.append(outcome.sentence)
+
+    async def _prune(self) -> list[str]:
+        gone = await prune_jobs(self._db, self._kept)
+        objects = await remove_doomed(self._db, self._store)
+        sentences = [f"{one.jobs} jobs of {one.workflow} removed" for one in gone if one.jobs]
+        return [*sentences, f"{objects} objects removed"] if objects else sentences

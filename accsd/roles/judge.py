@@ -1,0 +1,79 @@
+"""Notices bad nodes and bad steps: reads how attempts ended, lets planning/quarantine.py judge, and writes it down."""
+
+import asyncio
+import time
+from datetime import timedelta
+from typing import Final
+
+from accsd.db import Database
+from accsd.db.answers import Verdict
+from accsd.db.quarantines import health_evidence, lift_quarantine, mark_steps, prune_conclusions, quarantine
+from accsd.log import get_logger
+from accsd.planning.quarantine import Judgement, Place, Rules, Shut, judge
+from accsd.roles.passes import Pass
+from accsd.settings import Quarantine
+
+# A herd of failures is judged together, and a fleet that fails all the time costs a look in so long.
+_AT_MOST_EVERY: Final = timedelta(milliseconds=500)
+_PRUNE_EVERY: Final = timedelta(seconds=10)
+_log = get_logger(role="judge")
+
+
+class Judge:
+    """Several may run at once: each verb looks again at what it changes."""
+
+    def __init__(self, db: Database, settings: Quarantine) -> None:
+        self._db: Database = db
+        self._window: timedelta = settings.window
+        self._rules: Rules = Rules(settings.failures, settings.luck, settings.probe, settings.longest_probe)
+        self._looked_at: float = float("-inf")  # monotonic
+        self._pruned_at: float = float("-inf")
+        self._has_marked: bool = True  # who was here before us may have
+
+    async def run_once(self) -> Pass:
+        if (left := self._looked_at + _AT_MOST_EVERY.total_seconds() - time.monotonic()) > 0:
+            return Pass(next_due=timedelta(seconds=left))
+        self._looked_at = time.monotonic()
+        evidence = await health_evidence(self._db, window=self._window)
+        if not evidence and not self._has_marked:
+            return Pass()
+        # In a thread: a large fleet has many conclusions, and the loop has leases to keep.
+        judgement = await asyncio.to_thread(judge, evidence, self._rules)
+        sentences = await self._carry_out(judgement)
+        self._has_marked = bool(judgement.failing)
+        await self._prune()
+        return Pass(did="; ".join(sentences) or None)
+
+    async def _carry_out(self, judgement: Judgement) -> list[str]:
+        shut = [await self._shut(each) for each in judgement.shut]
+        lifted = [await self._lift(place) for place in judgement.lift]
+        return [sentence for sentence in (*shut, *lifted, *await self._mark(judgement)) if sentence]
+
+    async def _shut(self, shut: Shut) -> str | None:
+        if await quarantine(self._db, shut) is not Verdict.ACCEPTED:
+            return None
+        _log.warning("quarantined", node=shut.place.node, service=shut.place.service, reason=shut.reason)
+        return f"{shut.place.service} on {shut.place.node} put into quarantine"
+
+    async def _lift(self, place: Place) -> str | None:
+        lifted = await lift_quarantine(self._db, node=place.node, service=place.service, because="its trial passed")
+        if not lifted:
+            return None
+        _log.info("quarantine_lifted", node=place.node, service=place.service)
+        return f"{place.service} on {place.node} out of quarantine"
+
+    async def _mark(self, judgement: Judgement) -> list[str]:
+        reasons = {each.step: each.reason for each in judgement.failing}
+        said: list[str] = []
+        for step, fails in await mark_steps(self._db, judgement.failing):
+            if fails:
+                _log.warning("step_failing", workflow_id=str(step.workflow_id), step=step.task_key, why=reasons[step])
+            said.append(
+                f'step "{step.task_key}" {"fails everywhere" if fails else "does not fail everywhere any more"}'
+            )
+        return said
+
+    async def _prune(self) -> None:
+        if time.monotonic() >= self._pruned_at + _PRUNE_EVERY.total_seconds():
+            self._pruned_at = time.monotonic()
+            await prune_conclusions(self._db, window=self._window)

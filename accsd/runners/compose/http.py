@@ -1,0 +1,176 @@
+"""Mode http: each attempt is a request to the running service, which keeps its output and tells it from any byte.
+
+The work does not hang on the connection: a daemon that was killed, or cut off, asks again and reads on.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+
+from accsd import failpoints
+from accsd.errors import DockerUnavailable
+from accsd.runners.base import TASK_FILE, AttemptKey, Launch, Workdir
+from accsd.runners.compose.calls import NoAnswer
+from accsd.runners.compose.container import Container
+from accsd.runners.compose.declared import Declared
+from accsd.runners.compose.http_execution import HttpExecution
+from accsd.runners.compose.project import Project
+from accsd.runners.compose.standing import Standing, widen
+from accsd.runners.compose.tasks_api import TasksApi, address_of
+
+_READY_WITHIN: Final = timedelta(minutes=2)
+_AWAY_LIMIT: Final = timedelta(minutes=2)
+_GONE_WITHIN: Final = timedelta(seconds=15)
+_TRIES: Final = 3
+_ASK_EVERY: Final = 0.2
+
+
+class HttpRunner:
+    def __init__(
+        self,
+        project: Project,
+        declared: Declared,
+        node: str,
+        *,
+        ready_within: timedelta = _READY_WITHIN,
+        away_limit: timedelta = _AWAY_LIMIT,
+        gone_within: timedelta = _GONE_WITHIN,
+    ) -> None:
+        assert declared.port is not None
+        self._docker: Final = project.docker
+        self._declared: Final = declared
+        self._port: Final = declared.port
+        self._node: Final = node
+        self._standing: Final = Standing(project, declared)
+        self._ready_within: Final = ready_within
+        self._away_limit: Final = away_limit
+        self._gone_within: Final = gone_within
+        self._executions: Final[dict[AttemptKey, HttpExecution]] = {}
+        self._starting: int = 0
+
+    @property
+    def service(self) -> str:
+        return self._declared.service
+
+    def workdir(self, key: AttemptKey, folder: Path) -> Workdir | None:
+        return self._standing.workdir(key)
+
+    async def check(self) -> None:
+        """A service that is up may say that it takes none now. One that is down, or does not answer, is for start()."""
+        await self._standing.check()
+        if self._standing.last is None:
+            return
+        try:
+            answer = await self._api(self._standing.last).health()
+        except NoAnswer:
+            self._standing.last = None  # not to be asked again and again: one that has gone may take seconds to say so
+            return
+        if answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            raise DockerUnavailable(f"service {self.service} takes no task now: {answer.said}")
+
+    async def start(self, launch: Launch) -> HttpExecution:
+        if launch.key in self._executions:
+            return self._executions[launch.key]
+        self._starting += 1
+        try:
+            return await self._start(launch)
+        finally:
+            self._starting -= 1
+
+    async def survivors(self) -> Sequence[AttemptKey]:
+        """Without those that this runner itself has under way."""
+        found: set[AttemptKey] = set()
+        for container in await self._standing.running():
+            try:
+                found |= set(await self._api(container).known())
+            except NoAnswer as why:
+                raise self._not_answering(container, why) from why
+        return sorted(found - self._executions.keys(), key=str)
+
+    async def adopt(self, launch: Launch) -> HttpExecution | None:
+        for container in await self._standing.running():
+            try:
+                if await self._api(container).state(launch.key) is not None:
+                    return self._keep(self._execution(container, launch.key))
+            except NoAnswer as why:
+                raise self._not_answering(container, why) from why
+        return None
+
+    async def discard(self, key: AttemptKey, folder: Path | None) -> None:
+        for container in await self._standing.running():
+            execution = self._execution(container, key)
+            await execution.stop(self._declared.stop_grace)
+            await execution.remove()
+
+    async def rest(self, idle_for: timedelta | None) -> bool:
+        return not (self._starting or self._executions) and await self._standing.rest(idle_for)
+
+    async def close(self) -> None:
+        return None
+
+    def _api(self, container: Container) -> TasksApi:
+        return TasksApi(address_of(container, self._port), self._node)
+
+    def _execution(self, container: Container, key: AttemptKey) -> HttpExecution:
+        return HttpExecution(
+            self._docker,
+            container,
+            self._api(container),
+            key,
+            forget=self._forget,
+            away_limit=self._away_limit,
+            gone_within=self._gone_within,
+        )
+
+    def _keep(self, execution: HttpExecution) -> HttpExecution:
+        self._executions[execution.key] = execution
+        return execution
+
+    async def _start(self, launch: Launch) -> HttpExecution:
+        container = await self._healthy()
+        widen(launch, container)
+        envelope = (launch.folder / TASK_FILE).read_bytes()
+        for tries_left in reversed(range(_TRIES)):
+            failpoints.hit("runner.created")
+            try:
+                await self._api(container).start(
+                    envelope,
+                    output_limit=self._declared.limits.output,
+                    traceparent=launch.environ.get("TRACEPARENT"),
+                )
+                break
+            except NoAnswer as why:  # it may have been taken all the same: to ask again joins it
+                if not tries_left:
+                    raise self._not_answering(container, why) from why
+                container = await self._healthy()
+        failpoints.hit("runner.started")
+        return self._keep(self._execution(container, launch.key))
+
+    async def _healthy(self) -> Container:
+        """A container of the service that runs and answers."""
+        container = await self._standing.ready()
+        deadline = asyncio.get_running_loop().time() + self._ready_within.total_seconds()
+        while True:
+            try:
+                answer = await self._api(container).health()
+                if answer.status == HTTPStatus.OK:
+                    return container
+                why = NoAnswer(answer.said)
+            except NoAnswer as error:
+                why = error
+            if asyncio.get_running_loop().time() > deadline:
+                raise self._not_answering(container, why) from why
+            await asyncio.sleep(_ASK_EVERY)
+            container = await self._standing.ready()
+
+    def _not_answering(self, container: Container, why: NoAnswer) -> DockerUnavailable:
+        return DockerUnavailable(
+            f"service {self.service} does not answer at {address_of(container, self._port)}: {why}",
+            hint=f"docker compose logs {self.service}; does it listen on all addresses at port {self._port}?",
+        )
+
+    def _forget(self, key: AttemptKey) -> None:
+        self._executions.pop(key, None)

@@ -1,0 +1,51 @@
+"""What people see of a quarantine and of a step that fails everywhere, and how they end it."""
+
+import pytest
+
+from accsd.cli.identifiers import short
+from tests.support.cli import Cli
+from tests.support.cluster import SERVER_NAMES, Clusters, Connection, TestServer
+from tests.support.factory import claim, fail, node, started, step, submit_to, workflow
+
+SHUT = "SELECT accs.quarantine($1, 'render', 'three tasks failed', '{}', '30 s')"
+
+
+@pytest.fixture
+def server(clusters: Clusters) -> TestServer:
+    return clusters.get(SERVER_NAMES[0])
+
+
+@pytest.fixture
+def cli(db_url: str) -> Cli:
+    return Cli(db_url)
+
+
+async def test_a_quarantine_is_seen_and_ended_by_hand(cli: Cli, conn: Connection):
+    await node(conn, render=2)
+    job_id = await submit_to(conn, await workflow(conn, step("a")))
+    await conn.fetchval(SHUT, "n1")
+    (await cli("nodes", "show", "n1")).ends(0, "render 0/2 in quarantine", "three tasks failed")
+    (await cli("services")).ends(0, "in quarantine on n1")
+    (await cli("why", f"{short(job_id)}/a")).ends(0, "render on node n1 is in quarantine: three tasks failed")
+    (await cli("nodes", "resume", "n1")).ends(0, "service render on node n1 is out of quarantine")
+    (await cli("nodes", "resume", "n1")).ends(0, "node n1 was not drained")
+    assert len(await claim(conn)) == 1
+
+
+async def test_a_service_is_resumed_on_all_nodes(cli: Cli, conn: Connection):
+    for name in ("n1", "n2"):
+        await node(conn, name, render=2)
+        await conn.fetchval(SHUT, name)
+    said = await cli("services", "resume", "render")
+    said.ends(0, "render on node n1 is out of quarantine", "render on node n2 is out of quarantine")
+    assert await conn.fetchval("SELECT count(*) FROM accs.quarantines") == 0
+
+
+async def test_the_jobs_of_a_step_that_fails_everywhere_say_so(cli: Cli, conn: Connection):
+    await node(conn, render=2)
+    flow = await workflow(conn, step("a"))
+    job_id = await submit_to(conn, flow)
+    await fail(conn, *await started(conn))
+    await conn.fetch("SELECT * FROM accs.mark_steps($1, '{a}', '{no licence}')", [flow])
+    (await cli("job", short(job_id))).ends(0, 'step "a" fails everywhere: no licence')
+    (await cli("why", f"{short(job_id)}/a")).ends(0, "its step fails everywhere: no licence")

@@ -1,0 +1,199 @@
+"""Archive: months leave the database only when the store has them, and the database stays as small as was promised."""
+
+import gzip
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from accsd.db import Database
+from accsd.db.archives import archives
+from accsd.errors import StorageUnavailable
+from accsd.history.archiving import archive
+from accsd.history.reading import broken_links
+from accsd.roles.archive import Archiver
+from accsd.settings import Retention
+from accsd.storage import StoredObject
+from accsd.storage.file import FileStore
+from tests.support.cluster import Connection
+from tests.support.factory import done, node, started, step, submit_to, workflow
+from tests.support.library import opened
+from tests.support.months import eventful_job, month, next_month, partitions, store_in
+
+TWO_MONTHS = Retention.model_validate({"events": "45d"})
+
+
+@pytest.fixture
+async def db(db_url: str) -> AsyncIterator[Database]:
+    async with opened(db_url) as opening:
+        yield opening
+
+
+async def passed(db: Database, folder: Path, kept: Retention = TWO_MONTHS) -> Any:
+    return await Archiver(db, store_in(folder), kept).run_once()
+
+
+async def old_month(conn: Connection, *, months: int = 3) -> str:
+    await eventful_job(conn)
+    name = await month(conn)
+    await next_month(conn, months)
+    return name
+
+
+async def test_a_month_that_is_old_enough_is_in_the_store_and_no_longer_here(
+    db: Database, conn: Connection, tmp_path: Path
+):
+    name = await old_month(conn)
+    before = await conn.fetch(f"SELECT * FROM {name} ORDER BY job_id, ts, id")
+    did = await passed(db, tmp_path)
+    assert f"{name} ({len(before)} events) is in history/" in did.did
+    assert did.obstacle is None
+    assert name not in await partitions(conn)
+    assert (
+        await conn.fetchval("SELECT count(*) FROM task_events WHERE id = ANY($1)", [row["id"] for row in before]) == 0
+    )
+
+    (recorded,) = await archives(db, partition=name)
+    lines = gzip.decompress((tmp_path / "objects" / recorded.key).read_bytes())
+    assert (recorded.rows, recorded.bytes) == (len(before), len(lines))
+    assert recorded.sha256 == hashlib.sha256(lines).hexdigest()
+    assert [json.loads(line)["id"] for line in lines.splitlines()] == [row["id"] for row in before]
+    assert recorded.verified_at is not None
+    assert recorded.dropped_at is not None
+    assert (await passed(db, tmp_path)).did is None
+
+
+async def test_what_is_not_old_enough_stays(db: Database, conn: Connection, tmp_path: Path):
+    name = await old_month(conn, months=1)
+    assert (await passed(db, tmp_path)).did is None
+    assert (await passed(db, tmp_path, Retention())).did is None
+    assert name in await partitions(conn)
+
+
+async def test_a_damaged_object_keeps_its_month_here_and_says_why(db: Database, conn: Connection, tmp_path: Path):
+    name = await old_month(conn)
+    outcome = await archive(db, store_in(tmp_path), name, keep=True)
+    kept = tmp_path / "objects" / outcome.archive.key
+    good = kept.read_bytes()
+    kept.write_bytes(good[:-9] + bytes([good[-9] ^ 1]) + good[-8:])
+    did = await passed(db, tmp_path)
+    assert f"{name} ({outcome.archive.rows} events) is not dropped: history/{name}/" in did.obstacle
+    assert "are not those that were written" in did.obstacle
+    assert name in await partitions(conn)
+    (recorded,) = await archives(db, partition=name)
+    assert "are not those that were written" in (recorded.refused or "")
+
+    kept.unlink()
+    assert "is not in the store" in (await passed(db, tmp_path)).obstacle
+    kept.write_bytes(good + b"more")
+    assert "does not have the" in (await passed(db, tmp_path)).obstacle
+    (tmp_path / "objects" / recorded.index_key).write_bytes(b"{}")
+    assert "is not the one that was written" in (await passed(db, tmp_path)).obstacle
+    assert name in await partitions(conn)
+
+    healed = await archive(db, store_in(tmp_path), name, again=True)
+    assert healed.refused is None
+    assert name not in await partitions(conn)
+    assert [(one.id, one.refused) for one in await archives(db, partition=name)] == [(recorded.id, None)]
+
+
+async def test_events_that_came_after_the_archive_was_written_are_archived_too(
+    db: Database, conn: Connection, tmp_path: Path
+):
+    name = await old_month(conn)
+    first = (await archive(db, store_in(tmp_path), name, keep=True)).archive
+    await conn.execute(
+        f"INSERT INTO task_events (job_id, ts, source, type) SELECT job_id, ts, 'late', 'log' FROM {name} LIMIT 1"
+    )
+    assert (await passed(db, tmp_path)).obstacle is None
+    assert name not in await partitions(conn)
+    old, new = await archives(db, partition=name)
+    assert (old.superseded_at is not None, new.rows) == (True, first.rows + 1)
+    assert broken_links(await archives(db)) == []
+
+
+class Breaking(FileStore):
+    """Goes away after the archive, before its index."""
+
+    async def put_bytes(self, key: str, data: bytes, *, content_type: str | None = None) -> StoredObject:
+        raise StorageUnavailable(f"gone before {key}")
+
+
+async def test_a_crash_in_the_middle_is_made_good_by_the_next_pass(db: Database, conn: Connection, tmp_path: Path):
+    name = await old_month(conn)
+    did = await Archiver(db, Breaking(tmp_path / "objects", "accs"), TWO_MONTHS).run_once()
+    assert "gone before" in (did.obstacle or "")
+    assert did.next_due == timedelta(minutes=5)
+    assert name in await partitions(conn)
+    left = list((tmp_path / "objects" / "history" / name).iterdir())
+    assert len(left) == 1
+    assert (await passed(db, tmp_path)).obstacle is None
+    assert name not in await partitions(conn)
+    assert len(list((tmp_path / "objects" / "history" / name).iterdir())) == 2
+    assert left[0].exists()
+
+
+async def test_two_that_archive_at_once_leave_one_archive(db: Database, conn: Connection, tmp_path: Path):
+    name = await old_month(conn)
+    async with anyio.create_task_group() as group:
+        for _ in range(2):
+            group.start_soon(passed, db, tmp_path)
+    await passed(db, tmp_path)
+    assert name not in await partitions(conn)
+    recorded = [one for one in await archives(db) if one.superseded_at is None and one.partition == name]
+    assert len(recorded) == 1
+
+
+async def test_in_a_year_the_database_stays_the_size_that_the_retention_promises(
+    db: Database, conn: Connection, tmp_path: Path
+):
+    kept = Retention.model_validate({"events": "60d", "jobs": "90d"})
+    await node(conn)
+    shape = await workflow(conn, step("a"), step("b"))
+    for _ in range(12):
+        for _ in range(3):
+            job = await submit_to(conn, shape)
+            a, b = await started(conn, 2)
+            key = f"outputs/{job}/a/1/out"
+            await store_in(tmp_path).put_bytes(key, b"x")
+            await conn.fetch(
+                "SELECT * FROM accs.record_artifact($1, 1, 'owner-1', 'output', 'accs', $2)", a["task_id"], key
+            )
+            await conn.fetch("SELECT accs.finish_tasks($1, $2, 'owner-1')", [a["task_id"], b["task_id"]], [1, 1])
+        await next_month(conn)
+        assert (await passed(db, tmp_path, kept)).obstacle is None
+        # the month that runs, two that are kept, one that is not over for 60 days yet; three ahead, and the net
+        assert len(await partitions(conn)) <= 1 + 3 + 3 + 1
+        assert await conn.fetchval("SELECT count(*) FROM jobs") <= 3 * 4
+        assert await conn.fetchval("SELECT count(*) FROM accs.doomed_objects") == 0
+    here = await conn.fetchval("SELECT count(*) FROM task_events")
+    written = await conn.fetchval("SELECT last_value FROM task_events_id_seq")
+    all_of_them = await archives(db)
+    assert here + sum(one.rows for one in all_of_them) == written
+    assert here < written / 3
+    assert broken_links(all_of_them) == []
+    outputs = list((tmp_path / "objects" / "outputs").rglob("out"))
+    assert len(outputs) == await conn.fetchval("SELECT count(*) FROM jobs")
+    assert await done(conn) == []
+
+
+async def test_a_chain_that_was_changed_shows_it(db: Database, conn: Connection, tmp_path: Path):
+    for _ in range(3):
+        await eventful_job(conn)
+        await next_month(conn)
+    await next_month(conn, 3)
+    await passed(db, tmp_path)
+    found = await archives(db)
+    assert len(found) >= 3
+    assert broken_links(found) == []
+    assert len(broken_links([found[0], *found[2:]])) == 1
+    await conn.execute("SET accs.verb = 'on'")
+    await conn.execute("UPDATE accs.archives SET rows = rows + 1 WHERE id = $1", found[1].id)
+    assert broken_links(await archives(db)) == [
+        f"archive {found[1].id} ({found[1].partition}) has a digest that is not its own"
+    ]

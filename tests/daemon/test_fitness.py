@@ -1,0 +1,67 @@
+"""A failure on a node that lacks what a service needs is the node's: no attempt is spent."""
+
+import shutil
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from accsd.work.fitness import unfitness
+from accsd.work.served import Served
+from tests.support.attempts import Shop, shop
+from tests.support.checker import check
+from tests.support.cluster import Connection
+from tests.support.factory import node, step, submit
+from tests.support.library import opened
+
+FAILS = "import sys; sys.exit(3)"
+
+
+@asynccontextmanager
+async def working(db_url: str, tmp_path: Path, conn: Connection) -> AsyncGenerator[Shop]:
+    await node(conn)
+    await submit(conn, step("a"))
+    async with opened(db_url) as db, shop(db, tmp_path) as here:
+        yield here
+    await check(conn)
+
+
+def probed(here: Shop, probe: Sequence[str] | None) -> Served:
+    return replace(here.serving(FAILS), probe=probe)
+
+
+async def ended(conn: Connection, here: Shop, served: Served) -> tuple[int, int, str, str]:
+    await here.begin(served)
+    await here.idle()
+    found = await conn.fetchrow("SELECT attempt, lost, error_code, error_message FROM job_tasks")
+    assert found is not None
+    return tuple(found)
+
+
+async def test_a_failure_while_the_probe_passes_is_the_tasks_own(db_url: str, conn: Connection, tmp_path: Path):
+    async with working(db_url, tmp_path, conn) as here:
+        assert (await ended(conn, here, probed(here, ["true"])))[:3] == (1, 0, "exit_nonzero")
+
+
+async def test_a_failure_while_the_probe_fails_is_the_machines(db_url: str, conn: Connection, tmp_path: Path):
+    async with working(db_url, tmp_path, conn) as here:
+        spent, lost, code, message = await ended(conn, here, probed(here, ["ls", "/mnt/is/not/there"]))
+        assert (spent, lost, code) == (0, 1, "node_unfit")
+        assert "/mnt/is/not/there" in message
+        assert "exit code 3" in message
+
+
+async def test_a_probe_that_cannot_be_run_does_not_pass(db_url: str, conn: Connection, tmp_path: Path):
+    async with working(db_url, tmp_path, conn) as here:
+        assert (await ended(conn, here, probed(here, ["/no/such/probe"])))[:3] == (0, 1, "node_unfit")
+
+
+async def test_where_the_work_folder_has_vanished_no_attempt_is_spent(db_url: str, conn: Connection, tmp_path: Path):
+    async with working(db_url, tmp_path, conn) as here:
+        shutil.rmtree(here.bench.attempts_folder)
+        served = probed(here, None)
+        assert (await ended(conn, here, served))[:3] == (0, 1, "node_unfit")
+        assert (await unfitness(served, here.bench) or "").endswith("is not there")
+        assert here.bench.disk_problem() is not None
+        here.bench.attempts_folder.mkdir()
+        assert await unfitness(served, here.bench) is None

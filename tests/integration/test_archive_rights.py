@@ -1,0 +1,49 @@
+"""The control host archives and prunes with the rights of accs_scheduler, and nobody else can."""
+
+from pathlib import Path
+
+import pytest
+
+from accsd.db import ensure_event_partitions, install
+from accsd.db.archives import archives, lines_here
+from accsd.db.retention import delete_finished_jobs
+from accsd.errors import ConfigError
+from accsd.roles.archive import Archiver
+from accsd.settings import Retention
+from tests.support.cluster import Connection, TestServer
+from tests.support.library import opened, url_as
+from tests.support.months import eventful_job, month, next_month, partitions, store_in
+
+
+@pytest.fixture(autouse=True)
+async def roles(server: TestServer, conn: Connection) -> None:
+    if server.launched is None:
+        pytest.skip("roles belong to the whole cluster, and the one of ACC_TEST_DB_URL is not ours")
+    await install(conn, with_roles=True)
+
+
+async def test_the_control_host_archives_months_that_were_made_after_the_grants(
+    server: TestServer, db_url: str, conn: Connection, tmp_path: Path
+):
+    await conn.execute("GRANT SELECT ON accs.test_clock TO accs_scheduler")
+    await next_month(conn, 6)  # its partition was not there when the roles were made
+    job = await eventful_job(conn)
+    name = await month(conn)
+    await next_month(conn, 3)
+    async with opened(url_as(server, db_url, "accs_scheduler")) as db:
+        await ensure_event_partitions(db)
+        assert len(await lines_here(db, job)) > 10
+        kept = Retention.model_validate({"events": "60d", "jobs": "30d"})
+        assert (await Archiver(db, store_in(tmp_path), kept).run_once()).obstacle is None
+        assert [one.rows > 10 for one in await archives(db, partition=name)] == [True]
+    assert name not in await partitions(conn)
+
+
+@pytest.mark.parametrize("role", ["accs_agent", "accs_api", "accs_reader"])
+async def test_nobody_else_removes_history(server: TestServer, db_url: str, role: str):
+    async with opened(url_as(server, db_url, role)) as db:
+        for call in ("drop_archived(1)", "check_archive(1, 1, 1, '')", "forget_objects('accs', '{}')"):
+            with pytest.raises(ConfigError, match="permission denied"):
+                await db.fetch(f"SELECT accs.{call}")
+        with pytest.raises(ConfigError, match="permission denied"):
+            await delete_finished_jobs(db, age=None, workflows={})
