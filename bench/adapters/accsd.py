@@ -3,7 +3,7 @@
     python3 ../shared/bench/run_peers.py --extra bench/adapters --systems accsd,pgqueuer,graphile_worker
 
 Everything is on as shipped: fence, lease, global order, guard, an event for each transition. A worker has one
-connection that claims ahead and two that start and finish, so that a batch is finished while the next is claimed.
+connection that claims ahead and one that finishes, so that a batch is finished while the next is claimed.
 """
 
 import asyncio
@@ -130,7 +130,7 @@ class _Worker:
         import asyncpg
 
         self.me = f"w{os.getpid()}"
-        claimer, *finishers = [await asyncpg.connect(dsn) for _ in range(3)]
+        claimer, *finishers = [await asyncpg.connect(dsn) for _ in range(2)]
         await claimer.execute("SELECT accs.register_node($1)", self.me)
         await claimer.add_listener("accs_noop", lambda *_: self.news.set())
         # a claim that a crash forgets is only an early retry
