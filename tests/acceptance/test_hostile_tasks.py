@@ -27,7 +27,7 @@ RULE_BREAKERS: dict[str, tuple[str, str | None, dict[str, Any]]] = {
     "numbers": (hostile.NUMBERS, "result_too_large", {}),
     "forged-attempt": (hostile.FORGED_ATTEMPT, "protocol_error", {"stop_grace": "300ms"}),
     "forged-job": (hostile.FORGED_JOB, "protocol_error", {}),
-    "vandal": (hostile.VANDAL, "worker_lost", {}),
+    "vandal": (hostile.VANDAL, "node_unfit", {}),  # its folder has gone, as when a mount vanishes
     "patricide": (hostile.PATRICIDE, "worker_lost", {}),
 }
 ONE_LOSS_IS_ENOUGH = "CREATE OR REPLACE FUNCTION accs.max_lost() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1'"
