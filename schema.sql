@@ -71,17 +71,18 @@ $$ SELECT (date_part('epoch', p_ts) * 1000)::bigint $$;   -- not extract: its nu
 
 CREATE SEQUENCE accs.id_seq CACHE 64;
 
--- A time-ordered UUID (version 7): the moment, then a count, then chance. So what one statement makes lands side by side at
--- the end of its indexes. An id is no secret: random() and the statement's time do, at a third of the cost of
--- gen_random_uuid() and clock_timestamp().
+-- A time-ordered UUID (version 7): the moment, the low bits of a count, chance, the high bits of the count. So what one statement
+-- makes lands side by side at the end of its indexes. An id is no secret: random() and the statement's time do, at a third of the
+-- cost of gen_random_uuid() and clock_timestamp().
 CREATE FUNCTION accs.new_id() RETURNS uuid LANGUAGE sql VOLATILE AS $$
   SELECT encode(int8send((accs.unix_ms(statement_timestamp()) << 16) | 28672 | (nextval('accs.id_seq') & 4095))
-                || int8send((-9223372036854775808) | (floor(random() * 1073741824)::bigint << 32) | floor(random() * 4294967296)::bigint),
+                || int8send((-9223372036854775808) | (floor(random() * 1073741824)::bigint << 32) | ((currval('accs.id_seq') >> 12) & 4294967295)),
                 'hex')::uuid
 $$;
 
--- A task's id: its job's, with the step's number in the middle. A job's tasks lie side by side in the order of its steps, and
--- a parent can name its dependants before their rows exist.
+-- A task's id: its job's, with the step's number in the middle, where the chance was: the moment and the whole count stay, so no
+-- other job's task has it. A job's tasks lie side by side in the order of its steps, and a parent can name its dependants before
+-- their rows exist.
 CREATE FUNCTION accs.task_id(p_job uuid, p_step int) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$
   SELECT encode(substring(uuid_send(p_job) FOR 8) || int4send((-2147483648) | (p_step << 4)) || substring(uuid_send(p_job) FROM 13), 'hex')::uuid
 $$;
@@ -295,7 +296,7 @@ CREATE INDEX dead_letters_open ON public.dead_letters (id) WHERE redriven_at IS 
 CREATE TABLE public.outbox_events (
   id               bigserial PRIMARY KEY,
   job_id           uuid,
-  payload          jsonb NOT NULL,
+  payload          jsonb NOT NULL CHECK (jsonb_typeof(payload) = 'object'),
   status           text NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'delivered')),
   attempts         int NOT NULL DEFAULT 0,
   next_attempt_at  timestamptz NOT NULL DEFAULT accs.clock(),
@@ -1479,6 +1480,7 @@ DECLARE
   v_cap    int;
   v_lanes  int[];
   v_ill    text;             -- this service on this node: 'shut', or on 'trial'
+  v_probe  timestamptz;
   v_want   int := p_limit;
   v_asked  int;
   v_ids    uuid[] := '{}';
@@ -1501,7 +1503,11 @@ BEGIN
   IF v_lanes = '{}' OR EXISTS (SELECT FROM accs.pauses WHERE kind = 'service' AND name = p_service OR kind = 'node' AND name = p_node) THEN
     RETURN;
   END IF;
-  SELECT q.state INTO v_ill FROM accs.quarantines q WHERE q.node = p_node AND q.service = p_service;
+  SELECT q.state, q.probe_at INTO v_ill, v_probe FROM accs.quarantines q WHERE q.node = p_node AND q.service = p_service;
+  IF p_start AND v_ill = 'shut' AND v_probe <= v_now THEN   -- no agent probes for who claims by himself: that he asks is his probe
+    PERFORM accs.note_probe(p_node, p_service, NULL, '0');
+    v_ill := 'trial';
+  END IF;
   IF v_ill = 'shut' THEN
     RETURN;
   ELSIF v_ill = 'trial' THEN
@@ -1858,7 +1864,8 @@ DECLARE
   v_was        accs.live[];
 BEGIN
   PERFORM accs.lock_jobs_of(p_task_ids);
-  IF EXISTS (SELECT FROM accs.conclusions WHERE NOT passed) THEN   -- something has failed lately: who passes it?
+  -- something has failed lately: who passes it? Or somebody is on trial.
+  IF EXISTS (SELECT FROM accs.conclusions WHERE NOT passed) OR EXISTS (SELECT FROM accs.quarantines) THEN
     v_was := ARRAY(SELECT l FROM accs.live l WHERE l.task_id = ANY (p_task_ids));
   END IF;
   IF p_outcomes IS NOT NULL AND 'error' = ANY (p_outcomes) THEN
@@ -2440,7 +2447,9 @@ END $$;
 
 -- At each heartbeat, so it is little while nothing changes: whoever is seen is ready. How long it took since the last call is
 -- what it is expected to take the next time; one slow start does not change that much. A call that is still under way counts,
--- too: a script may wait until the machine is up. The builder hears of it, because others may be waiting to start.
+-- too: a script may wait until the machine is up. Who comes much later than any machine takes to start was switched on by
+-- somebody else: that is no measure, or it would be waited for as long the next time. The builder hears of it, because others
+-- may be waiting to start.
 CREATE FUNCTION accs.node_seen(p_node text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   v_was  accs.power;
@@ -2457,6 +2466,10 @@ BEGIN
   ELSIF v_was.try_id IS NOT NULL AND v_was.ok IS NULL THEN
     v_took := accs.clock() - v_was.tried_at;
     v_by := v_was.method;
+  END IF;
+  IF v_took > interval '30 min' THEN
+    v_took := NULL;
+    v_by := NULL;
   END IF;
   UPDATE accs.power SET because = NULL, try_id = NULL, tries = 0, error = NULL, called_at = NULL, called_by = NULL,
     brought_by = coalesce(v_by, brought_by), last_latency = coalesce(v_took, last_latency),
@@ -3292,8 +3305,9 @@ BEGIN
   PERFORM pg_advisory_xact_lock(hashtextextended('accs.archives', 0));
   SELECT * INTO v_open FROM accs.archives a WHERE a.partition = p_partition AND a.dropped_at IS NULL AND a.superseded_at IS NULL;
   IF FOUND AND (v_open.sha256, v_open.rows, v_open.bucket, v_open.key) = (p_sha256, p_rows, p_bucket, p_key) THEN
-    -- another version of zlib may have packed the same lines in another way
-    UPDATE accs.archives SET size_bytes = p_size_bytes, index_sha256 = p_index_sha256 WHERE id = v_open.id;
+    -- another version may write its index in another way; one with another place in the chain is not this archive's
+    UPDATE accs.archives SET size_bytes = p_size_bytes, index_sha256 = p_index_sha256, verified_at = NULL
+     WHERE id = v_open.id AND previous = p_previous AND (size_bytes, index_sha256) <> (p_size_bytes, p_index_sha256);
     RETURN v_open.id;
   END IF;
   IF to_regclass('public.' || p_partition) IS NULL THEN
@@ -3383,7 +3397,8 @@ CREATE TABLE accs.doomed_objects (
 );
 
 -- Removes jobs that ended longer ago than p_age, or than p_ages of their workflow says (null: never), with their tasks,
--- dead letters and artifacts. Walks along the global order: p_scan jobs after p_after; next_after of the last row (its workflow
+-- dead letters and artifacts. Walks along the global order: p_scan jobs after p_after, fewer where they have many tasks (a
+-- million rows in one call would never end in time); next_after of the last row (its workflow
 -- is null) is where to go on, null at the end. Kept in any case is what somebody still has to do with: an open dead
 -- letter, an undelivered outgoing event. Events stay; they leave with their month. p_dry_run counts and removes nothing.
 CREATE FUNCTION accs.delete_finished_jobs(
@@ -3396,11 +3411,15 @@ DECLARE
   v_seen  uuid[];
   v_due   uuid[];
   v_next  bigint;
-  v_last  timestamptz;
+  v_first timestamptz;
 BEGIN
-  SELECT array_agg(s.id), CASE WHEN count(*) = p_scan THEN max(s.order_seq) END, max(s.created_at) INTO v_seen, v_next, v_last
-    FROM (SELECT j.id, j.order_seq, j.created_at FROM public.jobs j WHERE j.order_seq > p_after ORDER BY j.order_seq LIMIT p_scan) s;
-  IF v_last > v_now - (SELECT min(a) FROM unnest(p_ages || p_age) a) THEN
+  SELECT array_agg(s.id) FILTER (WHERE s.before < 20000), min(s.created_at),
+         CASE WHEN count(*) = p_scan OR bool_or(s.before >= 20000) THEN max(s.order_seq) FILTER (WHERE s.before < 20000) END
+    INTO v_seen, v_first, v_next
+    FROM (SELECT j.*, sum(j.task_count) OVER (ORDER BY j.order_seq) - j.task_count AS before
+            FROM (SELECT j.id, j.order_seq, j.created_at, j.task_count FROM public.jobs j
+                   WHERE j.order_seq > p_after ORDER BY j.order_seq LIMIT p_scan) j) s;
+  IF v_first > v_now - (SELECT min(a) FROM unnest(p_ages || p_age) a) THEN
     v_next := NULL;   -- who was submitted later has not ended long ago
   END IF;
   SELECT array_agg(l.id) INTO v_due FROM (
@@ -3549,9 +3568,10 @@ BEGIN
   END LOOP;
 END $$;
 
--- A target, or what it wants from now on. It is told of what happens after this commits.
+-- A target, or what it wants from now on. It is told of what happens after this commits. While a trigger waits for a long writer
+-- everybody waits behind it: so not for long, and less than deadlock_timeout, or a finish would be the one that has to give way.
 CREATE FUNCTION accs.register_outbox_target(p_name text, p_address text, p_events text[], p_workflows text[] DEFAULT NULL)
-RETURNS text LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
+RETURNS text LANGUAGE plpgsql SET lock_timeout = '500ms' AS $$
 BEGIN
   PERFORM pg_advisory_xact_lock(hashtextextended('accs.outbox_targets', 0));
   IF EXISTS (SELECT FROM accs.outbox_targets WHERE (name, address, events) = (p_name, p_address, p_events) AND workflows IS NOT DISTINCT FROM p_workflows) THEN
@@ -3565,7 +3585,7 @@ BEGIN
 END $$;
 
 -- Nothing more is told to it. What waits for it stays, and is sent if it is registered again before that is pruned.
-CREATE FUNCTION accs.forget_outbox_target(p_name text) RETURNS text LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
+CREATE FUNCTION accs.forget_outbox_target(p_name text) RETURNS text LANGUAGE plpgsql SET lock_timeout = '500ms' AS $$
 BEGIN
   PERFORM pg_advisory_xact_lock(hashtextextended('accs.outbox_targets', 0));
   DELETE FROM accs.outbox_targets WHERE name = p_name;
@@ -3615,8 +3635,10 @@ BEGIN
     UPDATE public.outbox_events e SET claim_id = p_claim, next_attempt_at = v_now + p_lease
      WHERE e.id = ANY (v_heads || ARRAY(
        SELECT n.id FROM unnest(v_heads) AS h (id) JOIN public.outbox_events o ON o.id = h.id, LATERAL (
-         SELECT f.id FROM public.outbox_events f WHERE f.target = p_target AND f.job_id = o.job_id AND f.id > o.id
-            AND f.status = 'pending' AND f.dead_at IS NULL ORDER BY f.id LIMIT p_each - 1) n))
+         -- up to one that is under way: the first was sent back to be tried again (redrive_outbox)
+         SELECT f.id, bool_or(f.claim_id IS NOT NULL AND f.next_attempt_at > v_now) OVER (ORDER BY f.id) AS is_taken FROM (
+           SELECT f.id, f.claim_id, f.next_attempt_at FROM public.outbox_events f WHERE f.target = p_target AND f.job_id = o.job_id AND f.id > o.id
+              AND f.status = 'pending' AND f.dead_at IS NULL ORDER BY f.id LIMIT p_each - 1) f) n WHERE NOT n.is_taken))
     RETURNING e.*)
   SELECT t.id, t.job_id, t.event, t.payload, t.attempts, v_now - coalesce(t.redriven_at, t.created_at) FROM taken t ORDER BY t.id;
 END $$;
@@ -3692,7 +3714,8 @@ BEGIN
     FROM unnest(p_ids) AS u (id) LEFT JOIN public.outbox_events e ON e.id = u.id;
 END $$;
 
--- Removes what was delivered, or given up, so long ago; up to p_limit rows. What still waits is never removed.
+-- Removes what was delivered, or given up, so long ago; up to p_limit rows of each. What still waits is never removed, unless
+-- its target was forgotten: nobody will send it, and it would keep its job from leaving.
 CREATE FUNCTION accs.prune_outbox(p_keep interval, p_keep_dead interval, p_limit int DEFAULT 1000) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
   v_gone int;
@@ -3700,7 +3723,10 @@ BEGIN
   DELETE FROM public.outbox_events WHERE id = ANY (ARRAY(
     (SELECT e.id FROM public.outbox_events e WHERE e.status = 'delivered' AND e.dispatched_at < accs.clock() - p_keep ORDER BY e.dispatched_at LIMIT p_limit)
     UNION ALL
-    (SELECT e.id FROM public.outbox_events e WHERE e.status = 'pending' AND e.dead_at < accs.clock() - p_keep_dead ORDER BY e.dead_at LIMIT p_limit)));
+    (SELECT e.id FROM public.outbox_events e WHERE e.status = 'pending' AND e.dead_at < accs.clock() - p_keep_dead ORDER BY e.dead_at LIMIT p_limit)
+    UNION ALL
+    (SELECT e.id FROM public.outbox_events e WHERE e.status = 'pending' AND e.dead_at IS NULL AND e.created_at < accs.clock() - p_keep_dead
+        AND NOT EXISTS (SELECT FROM accs.outbox_targets t WHERE t.name = e.target) LIMIT p_limit)));
   GET DIAGNOSTICS v_gone = ROW_COUNT;
   RETURN v_gone;
 END $$;
@@ -3719,7 +3745,7 @@ $$;
 -- ---------------------------------------------------------------------------------------------------------------
 
 -- Of what has just passed (p_was: while it was live) that which tells something: its step has failed lately, or this service
--- is on trial here. Of each node no more than 20 since the step's last failure: they would tell nothing new.
+-- is on trial here. Of each node no more than 20 since the step's last failure, or the trial began: they would tell nothing new.
 CREATE FUNCTION accs.note_passes(p_was accs.live[], p_done uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
@@ -3730,7 +3756,7 @@ BEGIN
   ), room AS MATERIALIZED (   -- once for each node and step
     SELECT d.node, d.workflow_id, d.task_key, (SELECT count(*) FROM (
              SELECT FROM accs.conclusions c WHERE c.workflow_id = d.workflow_id AND c.task_key = d.task_key AND c.node = d.node
-                AND c.passed AND c.id > coalesce(f.id, 0) LIMIT 20) n) AS kept
+                AND c.passed AND c.id > coalesce(f.id, 0) AND (q.trial_at IS NULL OR c.ts > q.trial_at) LIMIT 20) n) AS kept
       FROM done d
       LEFT JOIN accs.quarantines q ON q.node = d.node AND q.service = d.service AND q.state = 'trial'
       LEFT JOIN LATERAL (SELECT c.id FROM accs.conclusions c WHERE c.workflow_id = d.workflow_id AND c.task_key = d.task_key AND NOT c.passed
@@ -3751,9 +3777,10 @@ CREATE FUNCTION accs.health_evidence(p_window interval) RETURNS TABLE (
   code text, message text, quarantine text, times int, is_trial boolean, offered int
 ) LANGUAGE sql STABLE AS $$
   SELECT c.node, c.service, c.workflow_id, w.name, c.task_key, c.task_id, c.passed, c.lost, c.permanent, c.code, c.message,
-         q.state, coalesce(q.times, 0), coalesce(c.ts > q.trial_at, false),
-         (SELECT count(*) FROM public.nodes n WHERE (n.max_concurrency ->> c.service)::int > 0)::int
+         q.state, coalesce(q.times, 0), coalesce(c.ts > q.trial_at, false), coalesce(o.nodes, 0)
     FROM accs.conclusions c JOIN public.workflows w ON w.id = c.workflow_id
+    LEFT JOIN (SELECT s.name, count(*)::int AS nodes FROM public.nodes n, LATERAL jsonb_each_text(n.max_concurrency) AS s (name, slots)
+                WHERE s.slots::int > 0 GROUP BY s.name) o ON o.name = c.service
     LEFT JOIN accs.quarantines q ON q.node = c.node AND q.service = c.service
    WHERE c.ts > accs.clock() - p_window OR q.node IS NOT NULL
    ORDER BY c.id
@@ -3838,7 +3865,10 @@ LANGUAGE sql AS $$
     ON CONFLICT (workflow_id, task_key) DO UPDATE SET reason = excluded.reason WHERE h.reason <> excluded.reason
     RETURNING h.workflow_id, h.task_key
   )
-  SELECT workflow_id, task_key, false FROM well UNION ALL SELECT workflow_id, task_key, true FROM ill
+  SELECT workflow_id, task_key, false FROM well
+  UNION ALL   -- step_health as it was before: another reason is no news
+  SELECT workflow_id, task_key, true FROM ill i
+   WHERE NOT EXISTS (SELECT FROM accs.step_health h WHERE h.workflow_id = i.workflow_id AND h.task_key = i.task_key)
 $$;
 
 -- Forgets what is older than p_window, unless it keeps a service in quarantine, and of each step on each node all but the last p_keep.

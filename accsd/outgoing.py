@@ -8,9 +8,11 @@ import http.client
 import io
 import socket
 import ssl
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
 from typing import Final
@@ -63,7 +65,10 @@ async def send(request: Request, *, within: timedelta) -> Response:
     parts = urlsplit(request.url)
     host = parts.hostname or ""
     tls = _verifying(request.ca_file) if parts.scheme == "https" else None
-    port = parts.port or (443 if tls else 80)
+    try:
+        port = parts.port or (443 if tls else 80)
+    except ValueError as error:
+        raise CallFailed(f"{host} can't be called: {error}") from error
     try:
         async with asyncio.timeout(within.total_seconds()):
             addresses = await _resolve(host, port)
@@ -97,10 +102,17 @@ def why_refused(address: Address, *, allow_private: bool) -> str | None:
 
 
 def _verifying(ca_file: Path | None) -> ssl.SSLContext:
+    """Those of a file as they are now, those of the system as they were at most an hour ago."""
     try:
-        return ssl.create_default_context(cafile=ca_file)
+        return _certificates(ca_file, time.monotonic() // 3600 if ca_file is None else ca_file.stat().st_mtime_ns)
     except (OSError, ssl.SSLError) as error:
         raise CallFailed(f"the certificates in {ca_file} can't be read: {error}") from error
+
+
+@lru_cache(maxsize=16)
+def _certificates(ca_file: Path | None, _of: float) -> ssl.SSLContext:
+    # to read those of the system takes 30 ms, in which nothing else of the daemon moves
+    return ssl.create_default_context(cafile=ca_file)
 
 
 async def _resolve(host: str, port: int) -> list[Address]:
@@ -149,20 +161,25 @@ def _written(request: Request, host: str, target: str) -> bytes:
 
 
 async def _read(reader: asyncio.StreamReader) -> Response:
+    status, headers = await _head(reader)
+    while 100 <= status < 200:  # such as 103, early hints: the answer comes after them
+        status, headers = await _head(reader)
+    if status in (204, 304):  # has no body, and whoever keeps the connection open would be waited for
+        return Response(status, "")
+    chunked = "chunked" in headers.get("Transfer-Encoding", "").lower()
+    return Response(status, await _excerpt(reader, chunked=chunked, length=headers.get("Content-Length")))
+
+
+async def _head(reader: asyncio.StreamReader) -> tuple[int, http.client.HTTPMessage]:
     try:
         head = await reader.readuntil(b"\r\n\r\n")
         status_line, _, fields = head.partition(b"\r\n")
         protocol, status, *_ = status_line.decode("ascii").split()
-        headers = http.client.parse_headers(io.BytesIO(fields))
         if not protocol.startswith("HTTP/1."):
             raise ValueError(protocol)
-        answer = Response(int(status), "")
+        return int(status), http.client.parse_headers(io.BytesIO(fields))
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError, http.client.HTTPException) as error:
         raise CallFailed("the answer is not HTTP") from error
-    if answer.status in (204, 304):  # has no body, and whoever keeps the connection open would be waited for
-        return answer
-    chunked = "chunked" in headers.get("Transfer-Encoding", "").lower()
-    return Response(answer.status, await _excerpt(reader, chunked=chunked, length=headers.get("Content-Length")))
 
 
 async def _excerpt(reader: asyncio.StreamReader, *, chunked: bool, length: str | None) -> str:

@@ -178,8 +178,7 @@ class Daemon:
         for post in posts:
             self._listener.subscribe(_BUILDER_CHANNEL, post.wakeup.set)
             self._supervisor.keep(post)
-        if self._settings.quarantine.is_on:
-            self._start_judge()
+        self._start_judge()
 
     def _start_judge(self) -> None:
         post = Post(_JUDGE_POST, lambda: Judge(self._db, self._settings.quarantine), poll=self._poll)

@@ -68,7 +68,7 @@ class SleepSide:
             wakefulness=self._wakefulness,
             departure=self._departure,
             veto=lambda: veto(self._rules, node, ours=self._inhibitor.pid),
-            way=lambda: fall_asleep(self._rules, node, self.settings().wake.providers),
+            way=self._fall_asleep,
             is_ready=lambda: self.is_registered() and not self.keeper.is_frozen,
             wake=self.look,
         )
@@ -140,6 +140,10 @@ class SleepSide:
         if post.name not in self._kept:
             self._kept.add(post.name)
             self.supervisor.keep(post)
+
+    async def _fall_asleep(self) -> str | None:
+        await self._inhibitor.let_go()
+        return await fall_asleep(self._rules, self._node, self.settings().wake.providers)
 
     async def _stop_containers(self) -> None:
         """One that does not stop is no reason to burn power: it sleeps with the machine."""

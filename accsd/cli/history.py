@@ -9,7 +9,7 @@ import click
 
 from accsd.cli.archived import archived_lines
 from accsd.cli.identifiers import job_named
-from accsd.cli.objects import objects
+from accsd.cli.objects import objects, require_store
 from accsd.cli.output import output_option, show
 from accsd.cli.retention import orphans_command, prune_command
 from accsd.cli.session import settings_of, with_database
@@ -97,6 +97,7 @@ def archive_command(ctx: click.Context, months: Sequence[str], again: bool, keep
             if (age := settings.retention.events_age) is None:
                 raise ConfigError("events are kept for ever", hint="set retention.events, or name the months")
             wanted = await partitions(db, older_than=age)
+        require_store(settings)
         async with objects(settings) as store:
             return [await archive(db, store, month, again=again, keep=keep) for month in wanted]
 
@@ -126,6 +127,8 @@ def verify_command(ctx: click.Context, chain_only: bool) -> None:
     Example: accsd history verify
     """
     settings = settings_of(ctx)
+    if not chain_only:
+        require_store(settings)
 
     async def work(db: Database) -> tuple[list[Archive], list[str]]:
         found = await archives(db)

@@ -1,15 +1,14 @@
-"""A line that a task wrote, made harmless for a terminal: it may hold anything, and a terminal obeys."""
+"""A line that a task wrote, for a terminal."""
 
-import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
 import click
 
+from accsd.cli.harmless import harmless
 from accsd.cli.output import is_terminal
 
-_ESCAPES: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _STYLES: Final[Mapping[str, str]] = {"debug": "bright_black", "warn": "yellow", "error": "red"}
 
 
@@ -21,12 +20,6 @@ def printed(record: Mapping[str, Any], timestamps: bool, *, prefix: bool) -> str
         text = click.style(text, fg=_STYLES[level])
     when = f"{_moment(record['ts'])}  " if timestamps else ""
     return when + (f"{record['task']} | " if prefix else "") + text
-
-
-def harmless(text: str) -> str:
-    """Without escape sequences; every other character that does not print is written as its number."""
-    plain = _ESCAPES.sub("", text)
-    return "".join(c if c.isprintable() or c == "\t" else f"\\x{ord(c):02x}" for c in plain)
 
 
 def _moment(ts: Any) -> str:

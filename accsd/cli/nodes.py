@@ -8,7 +8,7 @@ import click
 
 from accsd.cli import moments, power
 from accsd.cli.fitting import show_fitting
-from accsd.cli.output import duration, output_option, show, show_one, since
+from accsd.cli.output import duration, output_option, show, show_one, since, text
 from accsd.cli.pausing import Paused, Subject, pause_one, reason_option, resume_one
 from accsd.cli.session import settings_of, with_database
 from accsd.db import Pausable, fleet
@@ -134,11 +134,11 @@ def wake_command(ctx: click.Context, name: str, wait: bool, timeout: timedelta |
 def _tell_calls(name: str, results: list[WakeResult]) -> None:
     """Each of them; the last one got through, or none has and that is an error."""
     for result in results:
-        said = f" ({result.output})" if result.output else ""
+        said = f" ({text(result.output)})" if result.output else ""
         if result.ok:
             click.echo(f"node {name} called by {result.method}{said}")
         else:
-            click.echo(f"node {name} was not woken by {result.method}: {result.error}{said}", err=True)
+            click.echo(f"node {name} was not woken by {result.method}: {text(result.error)}{said}", err=True)
     if not results:
         click.echo(f"node {name} is being called by somebody else at this moment")
     elif not results[-1].ok:
@@ -168,7 +168,7 @@ def sleep_command(ctx: click.Context, name: str, wait: bool, timeout: timedelta)
         click.echo(f"node {name}: {await power.ask_to_sleep(db, name)}")
         if wait:
             node = await power.asleep(db, name, within=timeout)
-            click.echo(f"node {name} is asleep" + (f": {node.last_said}" if node.last_said else ""))
+            click.echo(f"node {name} is asleep" + (f": {text(node.last_said)}" if node.last_said else ""))
 
     with_database(ctx, work)
 

@@ -24,6 +24,16 @@ def is_default(settings: Settings) -> bool:
     return settings.storage.url is None and settings.storage.endpoint is None
 
 
+def require_store(settings: Settings) -> None:
+    """For what can't be taken back. The default folder of a machine that has never been a node is nobody's: a month
+    that was dropped after it was stored there would be lost to all others."""
+    if is_default(settings) and not state_folder(settings, environment()).is_dir():
+        raise ConfigError(
+            "no storage is configured, and no node keeps its objects on this machine",
+            hint="give it the storage settings of the nodes: storage.url (ACC_STORAGE_URL)",
+        )
+
+
 def require_bucket(store: ObjectStore, bucket: str, key: str) -> None:
     if store.bucket != bucket:
         raise ConfigError(

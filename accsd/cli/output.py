@@ -13,6 +13,8 @@ from typing import Any, Final
 import click
 import orjson
 
+from accsd.cli.harmless import harmless
+
 Row = Mapping[str, Any]
 FORMATS: Final = ("table", "json", "jsonl", "name")
 
@@ -93,7 +95,7 @@ def text(value: Any) -> str:
         case dict() | list():
             return to_json(value)
         case _:
-            return str(value)
+            return "\n".join(harmless(line) for line in str(value).split("\n"))
 
 
 def since(moment: datetime) -> str:

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from uuid import uuid4
 
 from accsd.cli.operator import operator
-from accsd.cli.output import duration
+from accsd.cli.output import duration, text
 from accsd.db import fleet
 from accsd.db.fleet import NodeView
 from accsd.db.orders import OrderKind, answer_within, ask_node
@@ -90,8 +90,8 @@ async def ask_to_sleep(db: Database, name: str) -> str:
         raise AccsdError(said, hint=f"see whether its agent runs: `accsd doctor --node {name}`") from TimeoutError()
     if not answer.ok:
         hint = f"that passes, or stands in its settings, [sleep]; `accsd nodes show {name}` tells what happened"
-        raise AccsdError(f"node {name} stays awake: {answer.output}", hint=hint)
-    return answer.output
+        raise AccsdError(f"node {name} stays awake: {text(answer.output)}", hint=hint)
+    return text(answer.output)
 
 
 async def asleep(db: Database, name: str, *, within: timedelta) -> NodeView:

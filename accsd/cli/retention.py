@@ -5,7 +5,7 @@ from typing import Final
 
 import click
 
-from accsd.cli.objects import objects
+from accsd.cli.objects import objects, require_store
 from accsd.cli.output import output_option, show
 from accsd.cli.session import settings_of, with_database
 from accsd.db.pool import Database
@@ -36,6 +36,8 @@ def prune_command(ctx: click.Context, dry_run: bool, yes: bool, output: str) -> 
     settings = settings_of(ctx)
     if not settings.retention.removes_jobs:
         raise ConfigError("jobs are kept for ever", hint="set retention.jobs, or retention.workflows.NAME.jobs")
+    if not dry_run:
+        require_store(settings)
 
     async def count(db: Database) -> list[Removed]:
         return await prune_jobs(db, settings.retention, dry_run=True)

@@ -19,8 +19,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from accsd.cli.harmless import harmless
 from accsd.cli.identifiers import short
-from accsd.cli.logline import harmless
 from accsd.cli.output import duration, to_json
 from accsd.cli.services import state_of
 from accsd.cli.session import settings_of, with_database

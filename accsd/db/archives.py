@@ -45,11 +45,13 @@ class Archive:
 
     @property
     def index_key(self) -> str:
-        return index_key(self.key)
+        return index_key(self.key, self.index_sha256)
 
 
-def index_key(key: str) -> str:
-    return key.removesuffix(".jsonl.gz") + ".index.json"
+def index_key(key: str, index_sha256: str) -> str:
+    """With its checksum: who comes too late (another builder has dropped the month) must not replace the one that is
+    on record."""
+    return f"{key.removesuffix('.jsonl.gz')}.{index_sha256[:16]}.index.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,14 +182,16 @@ async def archive_of(db: Database, archive_id: int) -> Archive:
     return Archive(**row)
 
 
-async def digest_before(db: Database, partition: str, sha256: str) -> str:
-    """What an archive of this content is chained to: the last digest, or where it stands if it is on record."""
+async def digest_before(db: Database, partition: str, bucket: str, key: str) -> str:
+    """What this archive is chained to: the last digest, or where it stands if it is on record."""
     return await db.fetchval(
         """SELECT coalesce((SELECT previous FROM accs.archives
-                             WHERE partition = $1 AND sha256 = $2 AND dropped_at IS NULL AND superseded_at IS NULL),
+                             WHERE partition = $1 AND bucket = $2 AND key = $3
+                               AND dropped_at IS NULL AND superseded_at IS NULL),
                            (SELECT digest FROM accs.archives ORDER BY id DESC LIMIT 1), '')""",
         partition,
-        sha256,
+        bucket,
+        key,
         repeatable=True,
     )
 
@@ -239,5 +243,7 @@ async def check_archive(
 
 async def drop_archived(db: Database, archive_id: int) -> str | None:
     """Drops the partition of an archive that was just verified; None: it is gone, else why it is not."""
-    rows = await db.fetch("SELECT accs.drop_archived($1)", archive_id, repeatable=True, within=_DROP_WITHIN_SEC)
-    return rows[0][0]
+    async with db.acquire() as connection, connection.transaction():
+        # the role's own is for short statements, and would end this one again and again
+        await connection.execute(f"SET LOCAL statement_timeout = '{_DROP_WITHIN_SEC:.0f}s'")
+        return await connection.fetchval("SELECT accs.drop_archived($1)", archive_id, timeout=_DROP_WITHIN_SEC)

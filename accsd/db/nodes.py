@@ -6,6 +6,8 @@ from typing import Any
 
 from accsd.db.answers import Verdict
 from accsd.db.pool import Database
+from accsd.jsonsafe import sanitise
+from accsd.log import redact
 from accsd.model import AwakeState, Node, WakeMethod
 
 
@@ -62,7 +64,8 @@ async def node_leaves(
 
 async def note_awake(db: Database, name: str, because: str) -> Verdict:
     """Why a node stays awake, as its agent sees it."""
-    return Verdict(await db.fetchval("SELECT accs.note_awake($1, $2)", name, because, repeatable=True))
+    said = sanitise(because, scrub=redact)  # a script's own words, or the name of a file
+    return Verdict(await db.fetchval("SELECT accs.note_awake($1, $2)", name, said, repeatable=True))
 
 
 async def pause(

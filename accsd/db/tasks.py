@@ -3,12 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from accsd.db.answers import Answer, read_answers
 from accsd.db.pool import Database, Record
 from accsd.model import Fence, JobTask
+
+_LONGEST_TIMEOUT_SEC: Final = 1e9  # thirty years; a step may say 1e300, which no clock of ours can count
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +282,7 @@ def _claimed(row: Record) -> ClaimedTask:
         params=row["params"] or {},
         options=row["options"] or {},
         inputs=given.get("inputs") or {},
-        timeout=None if timeout_sec is None else timedelta(seconds=timeout_sec),
+        timeout=None if timeout_sec is None else timedelta(seconds=min(timeout_sec, _LONGEST_TIMEOUT_SEC)),
         lease_until=row["lease_until"],
         trace_id=row["trace_id"],
     )

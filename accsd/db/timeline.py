@@ -88,21 +88,22 @@ async def attempts_of(db: Database, job_id: UUID, limit: int, archived: Sequence
     source = events_source(archived, 3)
     rows = await db.fetch(
         f"""{source.before}
-           SELECT task_key, attempt_id, node, claimed_at, ended_at, took, outcome, error_code, message FROM (
-             SELECT t.step_no, t.task_key, c.attempt_id, c.data ->> 'node' AS node, c.ts AS claimed_at,
-                    e.ts AS ended_at, coalesce(e.ts, accs.clock()) - c.ts AS took,
-                    CASE WHEN e.id IS NOT NULL THEN coalesce(e.data ->> 'outcome', e.data ->> 'to') END AS outcome,
-                    e.data ->> 'error_code' AS error_code,
-                    CASE WHEN e.data ->> 'outcome' IS NOT NULL THEN e.message END AS message
-               FROM {source.table} c JOIN public.job_tasks t ON t.id = c.job_task_id
-               LEFT JOIN LATERAL (
-                 SELECT e.id, e.ts, e.data, e.message FROM {source.table} e
-                  WHERE e.job_task_id = c.job_task_id AND e.attempt_id = c.attempt_id AND e.ts >= c.ts
-                    AND e.type IN ('status', 'retry') AND e.data ->> 'to' NOT IN ('starting', 'running')
-                  ORDER BY e.ts, e.id LIMIT 1) e ON true
-              WHERE c.job_id = $1 AND c.type = 'status' AND c.data ->> 'to' = 'starting'
-              ORDER BY c.ts DESC, c.id DESC LIMIT $2) newest
-            ORDER BY claimed_at, step_no, attempt_id""",
+           SELECT t.task_key, c.attempt_id, c.data ->> 'node' AS node, c.ts AS claimed_at,
+                  e.ts AS ended_at, coalesce(e.ts, accs.clock()) - c.ts AS took,
+                  CASE WHEN e.id IS NOT NULL THEN coalesce(e.data ->> 'outcome', e.data ->> 'to') END AS outcome,
+                  e.data ->> 'error_code' AS error_code,
+                  CASE WHEN e.data ->> 'outcome' IS NOT NULL THEN e.message END AS message
+             FROM (  -- first these few: for each of them archived lines are read through, which no index covers
+               SELECT c.job_task_id, c.attempt_id, c.ts, c.data FROM {source.table} c
+                WHERE c.job_id = $1 AND c.type = 'status' AND c.data ->> 'to' = 'starting'
+                ORDER BY c.ts DESC, c.id DESC LIMIT $2) c
+             JOIN public.job_tasks t ON t.id = c.job_task_id
+             LEFT JOIN LATERAL (
+               SELECT e.id, e.ts, e.data, e.message FROM {source.table} e
+                WHERE e.job_task_id = c.job_task_id AND e.attempt_id = c.attempt_id AND e.ts >= c.ts
+                  AND e.type IN ('status', 'retry') AND e.data ->> 'to' NOT IN ('starting', 'running')
+                ORDER BY e.ts, e.id LIMIT 1) e ON true
+            ORDER BY c.ts, t.step_no, c.attempt_id""",
         job_id,
         limit,
         *source.arguments,

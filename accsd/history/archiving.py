@@ -4,6 +4,7 @@ Each step may be the last one before a crash: the same events make the same obje
 is found again, and whoever goes on reads it back before anything is dropped. Two at once do the work twice, no more.
 """
 
+import hashlib
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,10 +79,10 @@ async def _write(db: Database, store: ObjectStore, partition: str) -> Archive:
         packer = Packer(spool)
         id_sum = await _pack(db, partition, packer)
         await anyio.to_thread.run_sync(spool.flush)
-        key = f"{PREFIX}{partition}/{packer.sha256[:32]}.jsonl.gz"
+        key = f"{PREFIX}{partition}/{packer.packed_sha256[:32]}.jsonl.gz"
         stored = await store.put_file(key, spool.fileno(), content_type="application/gzip")
     failpoints.hit("archive.put")
-    previous = await archives.digest_before(db, partition, packer.sha256)
+    previous = await archives.digest_before(db, partition, store.bucket, key)
     index = Index(
         partition=partition,
         rows=packer.rows,
@@ -91,7 +92,9 @@ async def _write(db: Database, store: ObjectStore, partition: str) -> Archive:
         digest=chained(previous, partition, packer.rows, packer.sha256),
         blocks=tuple(packer.blocks),
     )
-    beside = await store.put_bytes(index_key(key), index.packed(), content_type="application/json")
+    packed = index.packed()
+    index_sha256 = hashlib.sha256(packed).hexdigest()
+    await store.put_bytes(index_key(key, index_sha256), packed, content_type="application/json")
     recorded = await archives.record_archive(
         db,
         partition,
@@ -102,7 +105,7 @@ async def _write(db: Database, store: ObjectStore, partition: str) -> Archive:
         bucket=store.bucket,
         key=key,
         object_size=stored.size_bytes,
-        index_sha256=beside.checksum.removeprefix("sha256:"),
+        index_sha256=index_sha256,
         jobs=packer.jobs,
         previous=previous,
     )

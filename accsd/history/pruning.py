@@ -1,11 +1,13 @@
 """Finished jobs leave when their time is over, and their objects after them."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
 from accsd.db import retention
 from accsd.db.pool import Database
 from accsd.db.retention import Removed
+from accsd.errors import InvalidValue
 from accsd.settings import Retention
 from accsd.storage import ObjectStore
 
@@ -32,7 +34,8 @@ async def remove_doomed(db: Database, store: ObjectStore) -> int:
     removed = 0
     while keys := await retention.doomed_objects(db, store.bucket, limit=_BATCH):
         for key in keys:
-            await store.delete(key)
+            with suppress(InvalidValue):  # no object can have such a key, and the others wait behind it
+                await store.delete(key)
         removed += await retention.forget_objects(db, store.bucket, keys)
     return removed
 

@@ -148,10 +148,9 @@ def _unlike_others(place: Place, of_step: Sequence[Conclusion], rules: Rules) ->
     if not row:
         return None
     since = next(n for n, each in enumerate(of_step) if each is row[0])
-    elsewhere = [each for each in of_step if each.place != place and each.quarantine is not Quarantine.SHUT]
-    failed_elsewhere = {each.task_id for each in elsewhere if each.fault is not None}
+    failed_elsewhere = {each.task_id for each in _elsewhere(place, of_step) if each.fault is not None}
     accusing = {each.task_id for each in row} - failed_elsewhere
-    meanwhile = [each for each in of_step[since:] if each in elsewhere]
+    meanwhile = _elsewhere(place, of_step[since:])
     passed = sum(each.fault is None for each in meanwhile)
     if not passed or len(accusing) < rules.failures or _luck(meanwhile, len(accusing)) > rules.luck:
         return None
@@ -160,6 +159,10 @@ def _unlike_others(place: Place, of_step: Sequence[Conclusion], rules: Rules) ->
         f'{len(accusing)} tasks of step "{row[0].step.task_key}" in a row failed here, while {passed} passed on'
         f" {nodes} other node{'s' if nodes > 1 else ''}; the last one: {_what(row[-1])}"
     )
+
+
+def _elsewhere(place: Place, of_step: Iterable[Conclusion]) -> list[Conclusion]:
+    return [each for each in of_step if each.place != place and each.quarantine is not Quarantine.SHUT]
 
 
 def _luck(others: Iterable[Conclusion], failures: int) -> float:

@@ -17,6 +17,7 @@ from accsd.log import get_logger
 
 _log = get_logger(component="inhibitor")
 _LINGERS: Final = timedelta(seconds=5)
+_LETS_GO_SEC: Final = 5.0
 # One that could not be had is not asked for with each task.
 _ASK_AGAIN: Final = timedelta(minutes=10)
 _SYSTEMD_RUNS: Final = Path("/run/systemd/system")
@@ -32,6 +33,9 @@ class Inhibitor:
         self._lingers: timedelta = lingers
         self._wanted: asyncio.Event = asyncio.Event()
         self._unwanted: asyncio.Event = asyncio.Event()
+        self._in_the_way: asyncio.Event = asyncio.Event()
+        self._gone: asyncio.Event = asyncio.Event()
+        self._gone.set()
         self._ask_again_at: float = 0.0  # monotonic
         self._told: bool = False
         self._pid: int | None = None
@@ -45,6 +49,12 @@ class Inhibitor:
         """Returns at once."""
         (self._wanted if busy else self._unwanted).set()
         (self._unwanted if busy else self._wanted).clear()
+
+    async def let_go(self) -> None:
+        """At once: this machine is about to sleep, and our own lock would keep it from that."""
+        self._in_the_way.set()
+        with anyio.move_on_after(_LETS_GO_SEC):
+            await self._gone.wait()
 
     async def serve(self) -> None:
         while True:
@@ -63,6 +73,8 @@ class Inhibitor:
         """Until it is not wanted any more; or why it could not be held."""
         if not _SYSTEMD_RUNS.is_dir():
             return "systemd does not run here"
+        self._gone.clear()
+        self._in_the_way.clear()
         try:
             async with proc.streaming(_COMMAND, keep_stdin=True) as child:
                 self._pid = child.pid
@@ -71,6 +83,7 @@ class Inhibitor:
             return str(error)
         finally:
             self._pid = None
+            self._gone.set()
 
     async def _until_unwanted(self, child: proc.Streaming) -> str | None:
         problems: list[str] = []
@@ -84,6 +97,7 @@ class Inhibitor:
             group.start_soon(watch, group.cancel_scope)
             while not self._unwanted.is_set():
                 await self._unwanted.wait()
-                await anyio.sleep(self._lingers.total_seconds())
+                with anyio.move_on_after(self._lingers.total_seconds()):
+                    await self._in_the_way.wait()
             group.cancel_scope.cancel()
         return problems[0] if problems else None

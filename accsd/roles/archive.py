@@ -9,7 +9,7 @@ from typing import Final
 
 from accsd.db import Database
 from accsd.db.archives import partitions
-from accsd.errors import AccsdError, DatabaseUnavailable, Unavailable
+from accsd.errors import AccsdError, Bug, DatabaseUnavailable, Unavailable
 from accsd.history.archiving import archive
 from accsd.history.pruning import prune_jobs, remove_doomed
 from accsd.log import get_logger
@@ -37,10 +37,10 @@ class Archiver:
             for partition in await self._due():
                 await self._archive(partition, sentences, obstacles)
             sentences += await self._prune()
-        except DatabaseUnavailable:
+        except (DatabaseUnavailable, Bug):
             raise
-        except Unavailable as away:  # not the supervisor's quick retries: a month may have been read for nothing
-            obstacles.append(str(away))
+        except (AccsdError, OSError) as error:  # not the supervisor's quick retries: a month may be read for nothing
+            obstacles.append(str(error))
         return Pass(
             did="; ".join(sentences) or None,
             next_due=_AFTER_FAILURE if obstacles else _EVERY,
@@ -55,10 +55,10 @@ class Archiver:
         """One month that can't go must not keep the others."""
         try:
             outcome = await archive(self._db, self._store, partition)
-        except Unavailable:
+        except (Unavailable, Bug):
             raise
-        except AccsdError as error:
-            _log.error("archive_failed", partition=partition, error=str(error), hint=error.hint)
+        except (AccsdError, OSError) as error:  # of the system: TMPDIR has no room for this one
+            _log.error("archive_failed", partition=partition, error=str(error), hint=getattr(error, "hint", None))
             obstacles.append(f"{partition}: {error}")
             return
         if outcome.refused is None:

@@ -24,25 +24,39 @@ class Judge:
 
     def __init__(self, db: Database, settings: Quarantine) -> None:
         self._db: Database = db
+        self._is_on: bool = settings.is_on
         self._window: timedelta = settings.window
         self._rules: Rules = Rules(settings.failures, settings.luck, settings.probe, settings.longest_probe)
         self._looked_at: float = float("-inf")  # monotonic
         self._pruned_at: float = float("-inf")
-        self._has_marked: bool = True  # who was here before us may have
+        self._is_clear: bool = False  # nothing is marked, and nothing kept; we don't know who was here before us
 
     async def run_once(self) -> Pass:
         if (left := self._looked_at + _AT_MOST_EVERY.total_seconds() - time.monotonic()) > 0:
             return Pass(next_due=timedelta(seconds=left))
         self._looked_at = time.monotonic()
+        if not self._is_on:
+            return await self._release_all()
         evidence = await health_evidence(self._db, window=self._window)
-        if not evidence and not self._has_marked:
+        if not evidence and self._is_clear:
             return Pass()
         # In a thread: a large fleet has many conclusions, and the loop has leases to keep.
         judgement = await asyncio.to_thread(judge, evidence, self._rules)
         sentences = await self._carry_out(judgement)
-        self._has_marked = bool(judgement.failing)
-        await self._prune()
+        # What has just become too old would otherwise stay, and every finish would look at it.
+        await self._prune(at_once=not evidence)
+        self._is_clear = not evidence
         return Pass(did="; ".join(sentences) or None)
+
+    async def _release_all(self) -> Pass:
+        """Switched off, nobody would end a trial or forget what failed. Once: another builder may have a judge."""
+        lifted: list[Place] = []
+        if not self._is_clear:
+            lifted = await lift_quarantine(self._db, because="quarantine is switched off")
+            await mark_steps(self._db, ())
+            self._is_clear = True
+        await self._prune()
+        return Pass(did="; ".join(f"{each.service} on {each.node} out of quarantine" for each in lifted) or None)
 
     async def _carry_out(self, judgement: Judgement) -> list[str]:
         shut = [await self._shut(each) for each in judgement.shut]
@@ -73,7 +87,7 @@ class Judge:
             )
         return said
 
-    async def _prune(self) -> None:
-        if time.monotonic() >= self._pruned_at + _PRUNE_EVERY.total_seconds():
+    async def _prune(self, *, at_once: bool = False) -> None:
+        if at_once or time.monotonic() >= self._pruned_at + _PRUNE_EVERY.total_seconds():
             self._pruned_at = time.monotonic()
             await prune_conclusions(self._db, window=self._window)

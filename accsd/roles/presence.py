@@ -48,7 +48,8 @@ class Presence:
         return self._is_registered
 
     async def register(self) -> None:
-        """At the start, and whenever the offer has changed."""
+        """At the start, and whenever the offer has changed; not while this node goes to sleep."""
+        await self._keeper.may_speak()
         offer = self._offer()
         await upsert_heartbeat(
             self._db,

@@ -7,6 +7,7 @@ its time is over. Why it stays awake is written beside its name whenever that ha
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
@@ -15,6 +16,7 @@ from accsd.db.nodes import note_awake
 from accsd.db.orders import Order, answer_order
 from accsd.db.waking import wake_demand, wake_nodes
 from accsd.log import get_logger
+from accsd.model import AwakeState
 from accsd.planning.sleeping import Rules, Stay, looks_ahead, reason_to_stay, stays_for
 from accsd.planning.waking import Demand, NodeState, lead, needed_for
 from accsd.roles.passes import Pass
@@ -116,8 +118,10 @@ class Sleeper:
         """Who else wants it awake; otherwise those whom it counts on for what is near."""
         again_in = min(max(stays_for(self._wakefulness.now, self.rules) / 4, _RETHINK[0]), _RETHINK[1])
         if objection := await self._veto():
-            return Stay(objection, again_in)
+            return Stay(objection, self._patience_with(objection, again_in))
         fleet = await self._fleet()
+        if puller := next((each.name for each in fleet if self._is_our_puller(each)), None):
+            return Stay(f"{puller} claims by itself on this machine, and nobody could wake it for that", again_in)
         rest = self._wakefulness.now
         demand = await wake_demand(self._db, looks_ahead(rest, self.rules, lead(rest.latency)))
         # In a thread: with hundreds of nodes it takes a while, and the loop has leases to keep.
@@ -133,12 +137,28 @@ class Sleeper:
             and any(other.could_serve(each) for each in demand)
         ]
 
+    def _patience_with(self, objection: str, first: timedelta) -> timedelta:
+        """Longer each time: who works at this machine all day is not asked about each second."""
+        kept = self._kept
+        if kept is None or kept.because != objection or kept.again_in is None:
+            return first
+        return min(2 * kept.again_in, _RETHINK[1])
+
     async def _fleet(self) -> list[NodeState]:
-        fleet = [known.state for known in await wake_nodes(self._db, silent=self._lease)]
+        """Whose agent has stopped is not counted on, however lately he was seen: the goodbye would be refused."""
+        fleet = [
+            replace(known.state, says_asleep=known.node.awake_state is not AwakeState.AWAKE)
+            for known in await wake_nodes(self._db, silent=self._lease)
+        ]
         latencies = [state.latency for state in fleet if state.name == self._node]
         self._wakefulness.latency = latencies[0] if latencies else None
         self._knows_latency = True
         return fleet
+
+    def _is_our_puller(self, other: NodeState) -> bool:
+        """A service in pull mode: a node of its own, without a way to wake it, that would sleep with this one."""
+        names = [f"{self._node}.{service}" for service in other.slots]
+        return other.is_awake(self._lease) and any(f"{other.name}.".startswith(f"{name}.") for name in names)
 
     def _needed_for(self, demand: Sequence[Demand], fleet: Sequence[NodeState]) -> Demand | None:
         if not any(state.name == self._node for state in fleet):
@@ -151,6 +171,7 @@ class Sleeper:
         returned = await self._departure.go(self._way, within=within, because=because, counting_on=counting_on)
         if returned.because is None:
             self._in_vain.reset()
+            self._orders.clear()  # given while it was on its way; whoever has woken it since wants it awake
             self._wakefulness.begin_anew()
             self._knows_latency = False  # this waking was measured too
             return Pass(did="slept and is awake again", next_due=_SOON)

@@ -289,6 +289,10 @@ class OutboxTarget(_Section):
     def _signed_and_in_no_clear(self) -> Self:
         if (self.secret is None) == (self.secret_file is None):
             raise InvalidValue("needs a secret or a secret_file, and not both: what it is sent is signed")
+        try:
+            _ = urlsplit(self.url).port  # it is parsed when it is asked for
+        except ValueError as error:
+            raise InvalidValue(f"has a url that can't be called: {error}") from None
         if self.url.startswith("http:") and not self.allow_private:
             raise InvalidValue("has a url without TLS, which is for private networks only (allow_private = true)")
         return self

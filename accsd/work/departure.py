@@ -2,9 +2,9 @@
 
     no new claims → containers stopped → no heartbeats → the goodbye → the machine is told to sleep → it is awake again
 
-Up to the goodbye whatever wants the node calls it off. However it ends, the node is back at work afterwards: the first
-heartbeat says so, and nothing is claimed before it was answered. Should this process die on the way, the next one
-registers the node as ever.
+Until the goodbye was answered whatever wants the node calls it off. However it ends, the node is back at work
+afterwards: the first heartbeat says so, and nothing is claimed before it was answered. Should this process die on the
+way, the next one registers the node as ever.
 """
 
 import time
@@ -93,6 +93,8 @@ class Departure:
         failpoints.hit("sleep.gated")
         if len(self._attempts) or self._keeper.held:
             return "work has just come"
+        if self._called_off is not None:
+            return self._called_off
         await self._stop_containers()
         if self._called_off is None:
             await self._keeper.fall_silent()
@@ -107,7 +109,8 @@ class Departure:
             return "a node that could have done its work has just gone, or it holds a lease"
         self._has_said_goodbye = True
         failpoints.hit("sleep.said")
-        return None
+        # heard while it was said: the builder has counted on us for that work, and would not look again soon
+        return self._called_off
 
     async def _sleep(self, way: Way, within: timedelta) -> Returned:
         problems: list[str] = []

@@ -2,7 +2,8 @@
 
 A lease is good until so long after the *sending* of the last heartbeat that was answered, by the monotonic clock, less
 a margin in which the work can be killed: nobody else can own the task before our process is gone. After a suspend (or a
-stop of this process) every lease is asked about before anything else happens.
+stop of this process) every lease is asked about before anything else happens; the time asleep, in which the monotonic
+clock stood still, counts against it.
 """
 
 import asyncio
@@ -87,7 +88,8 @@ class LeaseKeeper:
         self._expected: float = float("inf")  # monotonic: when the watch looks next
         self._absences: int = 0
         self._revalidating: bool = False
-        self._is_silent: bool = False
+        self._may_speak: asyncio.Event = asyncio.Event()
+        self._may_speak.set()
         self._speaking: asyncio.Lock = asyncio.Lock()
         self._asked_until: float = 0.0  # monotonic: so long the answer may take after a pause
 
@@ -107,7 +109,7 @@ class LeaseKeeper:
 
     @property
     def is_silent(self) -> bool:
-        return self._is_silent
+        return not self._may_speak.is_set()
 
     @property
     def held(self) -> Sequence[Fence]:
@@ -145,26 +147,32 @@ class LeaseKeeper:
 
     async def fall_silent(self) -> None:
         """No heartbeat from now on, and none under way: it would say that this node is awake."""
-        self._is_silent = True
+        self._may_speak.clear()
         async with self._speaking:
             pass
 
     def speak_again(self) -> None:
         """A heartbeat at once: what was lost meanwhile is known before anything is claimed."""
-        self._is_silent = False
+        self._may_speak.set()
         self._revalidating = True
         self._due.set()
+
+    async def may_speak(self) -> None:
+        """Returns when nobody wants silence: for whoever else would say that this node is awake."""
+        await self._may_speak.wait()
 
     async def beat_on(self) -> None:
         """The heartbeat, for as long as this node is present."""
         while True:
             self._due.clear()
-            if self._is_silent:
+            if self.is_silent:
                 await self._due.wait()
                 continue
+            absences = self._absences
             async with self._speaking:
                 answered = await self.beat()
-            if answered and self._revalidating:
+            # what was asked before the machine slept is no answer to whose the leases are now
+            if answered and self._revalidating and absences == self._absences:
                 self._revalidating = False
                 self._when_resumed()
             await self._due.wait(jittered(self._every) if answered else min(self._every, _AFTER_FAILURE))
@@ -172,7 +180,7 @@ class LeaseKeeper:
     async def beat(self) -> bool:
         """One statement for all. Whether the database answered; what it refuses is lost."""
         asked = [lease for lease in self._held.values() if not lease.is_gone]
-        sent = time.monotonic()
+        sent, asleep = time.monotonic(), time_asleep()
         failpoints.hit("heartbeat.sent")
         try:
             answers = await heartbeat(
@@ -191,7 +199,7 @@ class LeaseKeeper:
         for lease in asked:
             answer = answers.get(lease.fence.task_id)
             if answer is not None and answer.is_effective:
-                lease.good_until = self.good_until(sent)
+                lease.good_until = self.good_until(sent) - (time_asleep() - asleep)
             elif self._held.get(lease.fence.task_id) is lease:  # not one that ended while we asked
                 self._lose(lease, (answer and answer.reason) or "lease_lost_or_owner_mismatch")
         return True
@@ -201,11 +209,7 @@ class LeaseKeeper:
         self._expected = time.monotonic()
         while True:
             if self._was_away():
-                _log.warning("was_away", leases=len(self._held))
-                self._absences += 1
-                self._revalidating = True
-                self._asked_until = time.monotonic() + self._margin.total_seconds() / 2
-                self._due.set()
+                self._ask_after_absence()
             self._asleep = time_asleep()
             self._lose_overdue()
             pause = self._until_next()
@@ -214,6 +218,16 @@ class LeaseKeeper:
 
     def _was_away(self) -> bool:
         return time_asleep() - self._asleep > 1 or time.monotonic() - self._expected > STALL.total_seconds()
+
+    def _ask_after_absence(self) -> None:
+        _log.warning("was_away", leases=len(self._held))
+        self._absences += 1
+        self._revalidating = True
+        slept = time_asleep() - self._asleep
+        for lease in self._held.values():
+            lease.good_until -= slept
+        self._asked_until = time.monotonic() + self._margin.total_seconds() / 2
+        self._due.set()
 
     def _lose_overdue(self) -> None:
         now = time.monotonic()

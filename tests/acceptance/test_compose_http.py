@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -194,4 +195,26 @@ async def test_a_service_may_refuse_a_task_and_one_that_does_not_obey_ends_with_
     execution = await runner.start(launched(world, runner))
     await execution.stop(timedelta(0))
     assert docker("inspect", "-f", "{{.State.Running}}", *world.containers()) == "false"
+    await execution.remove()
+
+
+async def test_a_service_that_loads_for_long_is_not_stopped_for_it(world: ComposeProject) -> None:
+    slow = PROGRAM.replace("def work()", "time.sleep(8)\n\ndef work()")
+    runner = await world.http_runner(slow, limits={**SHORT, "ready_within": timedelta(seconds=0.5)})
+    launch = launched(world, runner)
+    with pytest.raises(DockerUnavailable, match="does not answer"):
+        await runner.start(launch)
+    (began,) = {docker("inspect", "-f", "{{.State.StartedAt}}", each) for each in world.containers()}
+    await runner.discard(launch.key, launch.folder)
+    await runner.discard(launch.key, launch.folder)
+
+    async def answers() -> bool:
+        with suppress(DockerUnavailable):
+            return not await runner.survivors()
+        return False
+
+    await eventually(answers, within=20)
+    execution = await runner.start(launched(world, runner))
+    assert (await execution.watch(Taken().take)).exit_code == 0
+    assert docker("inspect", "-f", "{{.State.StartedAt}}", *world.containers()) == began
     await execution.remove()

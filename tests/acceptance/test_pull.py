@@ -191,3 +191,9 @@ async def test_the_example_and_the_documented_service_run(tmp_path: Path, db_url
             await reaches(conn, job, "done")
             assert (await task(conn, job))["results"] == {"words": 3}
     await check(conn)
+
+
+async def test_one_that_still_waits_for_its_database_can_be_stopped(tmp_path: Path):
+    nowhere = "postgresql://nobody@127.0.0.1:1/nothing"
+    with pulling(tmp_path, nowhere, ready="waiting_for_database") as service:
+        assert service.stop(within=5) == 0

@@ -24,6 +24,28 @@ from accsd.power.vetoes import veto
 from accsd.settings import Sleep
 print(asyncio.run(veto(Sleep(), "n1", ours=int(sys.argv[1]))))
 """
+LET_GO = """
+import asyncio, subprocess
+from datetime import timedelta
+from accsd.power.inhibitor import Inhibitor
+
+def is_listed():
+    return "tasks are running" in subprocess.check_output(["systemd-inhibit", "--list"], text=True)
+
+async def main():
+    its = Inhibitor(lingers=timedelta(minutes=5))
+    serving = asyncio.create_task(its.serve())
+    its.want(busy=True)
+    while not is_listed():
+        await asyncio.sleep(0.05)
+    its.want(busy=False)
+    await its.let_go()
+    print(is_listed(), its.pid)
+    serving.cancel()
+    await asyncio.wait([serving])
+
+asyncio.run(main())
+"""
 # A session lasts for as long as somebody holds what logind answers: busctl does, while nobody reads what it writes.
 LOG_IN = """
 sleep 300 & leader=$!
@@ -72,6 +94,11 @@ def test_another_programs_inhibitor_and_a_person_are_vetoes(machine: Machine) ->
     assert vetoed_by() == "root (pts/7) is logged in"
     machine.run("systemctl stop person")
     eventually_sync(lambda: vetoed_by() == "None", what="the end of the session")
+
+
+def test_our_own_lock_is_not_in_the_way_of_a_machine_that_goes_to_sleep(machine: Machine) -> None:
+    machine.write("/opt/accsd/bin/let-go", ACCSD.partition("from accsd.cli")[0] + LET_GO, mode="755")
+    assert machine.run("timeout 60 /opt/accsd/bin/let-go") == "False None"
 
 
 def test_a_machine_at_work_is_not_put_to_sleep_by_others(machine: Machine) -> None:

@@ -151,6 +151,21 @@ async def test_objects_without_a_row_are_listed_and_removed_only_if_they_are_old
     }
 
 
+async def test_a_machine_that_knows_no_store_neither_archives_nor_removes(
+    db_url: str, conn: Connection, tmp_path: Path
+):
+    await eventful_job(conn)
+    name = await month(conn)
+    await next_month(conn, 4)
+    config = tmp_path / "accsd.toml"
+    config.write_text(f'[node]\nstate_dir = "{tmp_path}/state"\n[retention]\nevents = "60d"\njobs = "10d"\n')
+    for command in (("archive",), ("archive", name), ("prune", "--yes"), ("verify",)):
+        said = await Cli(db_url)("--config", str(config), "history", *command)
+        said.ends(2, "no storage is configured", "ACC_STORAGE_URL")
+    assert name in await partitions(conn)
+    assert await conn.fetchval("SELECT count(*) FROM jobs") == 1
+
+
 async def test_without_a_retention_nothing_is_removed(db_url: str):
     (await Cli(db_url)("history", "prune")).ends(2, "jobs are kept for ever")
     (await Cli(db_url)("history", "archive")).ends(2, "events are kept for ever")

@@ -8,8 +8,9 @@ from uuid import UUID
 
 import pytest
 
+from accsd.cli.harmless import harmless
 from accsd.cli.identifiers import short
-from accsd.cli.logline import harmless
+from accsd.cli.output import text
 from tests.support import daemon, tasks
 from tests.support.cli import ACCSD, Cli, Said
 from tests.support.cluster import SERVER_NAMES, Clusters, Connection, TestServer
@@ -193,3 +194,4 @@ async def test_artifacts_are_listed_downloaded_whole_and_never_outside_the_folde
 
 def test_a_terminal_is_not_obeyed_to():
     assert harmless("a\x1b]0;title\x07b\x1b[2Jc\rd\te\u202e") == "abc\\x0dd\te\\x202e"
+    assert text("why it is awake:\x1b[2J\nsomebody\r") == "why it is awake:\nsomebody\\x0d", "nor by a table"

@@ -3,7 +3,8 @@
 import gzip
 import hashlib
 import json
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,14 @@ from accsd.db import Database
 from accsd.db.archives import archives
 from accsd.errors import StorageUnavailable
 from accsd.history.archiving import archive
-from accsd.history.reading import broken_links
+from accsd.history.reading import broken_links, contents
 from accsd.roles.archive import Archiver
 from accsd.settings import Retention
 from accsd.storage import StoredObject
 from accsd.storage.file import FileStore
+from tests.conftest import Connect
 from tests.support.cluster import Connection
+from tests.support.eventually import eventually
 from tests.support.factory import done, node, started, step, submit_to, workflow
 from tests.support.library import opened
 from tests.support.months import eventful_job, month, next_month, partitions, store_in
@@ -117,6 +120,40 @@ async def test_events_that_came_after_the_archive_was_written_are_archived_too(
     assert broken_links(await archives(db)) == []
 
 
+async def test_a_month_that_waits_in_one_bucket_is_written_to_the_next_one(
+    db: Database, conn: Connection, tmp_path: Path
+):
+    name = await old_month(conn)
+    await archive(db, FileStore(tmp_path / "before", "before"), name, keep=True)
+    assert (await passed(db, tmp_path)).obstacle is None
+    assert name not in await partitions(conn)
+    before, now = await archives(db, partition=name)
+    assert (before.superseded_at is not None, now.bucket) == (True, "accs")
+    assert broken_links(await archives(db)) == []
+
+
+async def test_the_drop_of_a_large_month_may_take_longer_than_other_statements(
+    db_url: str, conn: Connection, connect: Connect, tmp_path: Path
+):
+    name = await old_month(conn)
+    await conn.execute(
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET statement_timeout = 500', current_database()); END $$"
+    )
+    writer = await connect()
+    async with opened(db_url) as db, anyio.create_task_group() as group, writer.transaction():
+        await writer.execute(f"LOCK TABLE {name} IN ROW EXCLUSIVE MODE")  # as one that is counted for a while
+        group.start_soon(passed, db, tmp_path)
+        await eventually(lambda: drops_for_long(conn), within=10)
+    assert name not in await partitions(conn)
+
+
+async def drops_for_long(conn: Connection) -> bool:
+    return await conn.fetchval(
+        """SELECT EXISTS (SELECT FROM pg_stat_activity WHERE query LIKE '%drop_archived%' AND wait_event_type = 'Lock'
+                             AND clock_timestamp() - query_start > interval '600 ms')"""
+    )
+
+
 class Breaking(FileStore):
     """Goes away after the archive, before its index."""
 
@@ -147,6 +184,79 @@ async def test_two_that_archive_at_once_leave_one_archive(db: Database, conn: Co
     assert name not in await partitions(conn)
     recorded = [one for one in await archives(db) if one.superseded_at is None and one.partition == name]
     assert len(recorded) == 1
+
+
+class Slow(FileStore):
+    """Another builder does the same meanwhile: while the archive is on its way, or its index."""
+
+    def __init__(self, folder: Path, meanwhile: Callable[[], Awaitable[Any]], *, at_index: bool = False) -> None:
+        super().__init__(folder / "objects", "accs")
+        self._meanwhile = meanwhile
+        self._at_index = at_index
+
+    async def put_file(
+        self, key: str, source: Path | int, *, content_type: str | None = None, limit: int | None = None
+    ) -> StoredObject:
+        stored = await super().put_file(key, source, content_type=content_type, limit=limit)
+        if not self._at_index:
+            await self._meanwhile()
+        return stored
+
+    async def put_bytes(self, key: str, data: bytes, *, content_type: str | None = None) -> StoredObject:
+        if self._at_index:
+            await self._meanwhile()
+        return await super().put_bytes(key, data, content_type=content_type)
+
+
+async def test_who_comes_after_the_drop_leaves_the_archive_that_is_on_record_readable(
+    db: Database, conn: Connection, tmp_path: Path
+):
+    name = await old_month(conn)
+    late = Slow(tmp_path, lambda: passed(db, tmp_path))
+    did = await Archiver(db, late, TWO_MONTHS).run_once()
+    assert "is gone: another builder" in (did.obstacle or "")
+    (recorded,) = await archives(db, partition=name)
+    assert recorded.dropped_at is not None
+    assert (await contents(store_in(tmp_path), recorded)).rows == recorded.rows
+
+
+async def test_who_was_overtaken_on_the_chain_does_not_replace_the_index_that_is_on_record(
+    db: Database, conn: Connection, tmp_path: Path
+):
+    first = await old_month(conn, months=1)
+    second = await old_month(conn)
+
+    async def meanwhile() -> None:
+        await archive(db, store_in(tmp_path), first)
+        await archive(db, store_in(tmp_path), second, keep=True)
+
+    outcome = await archive(db, Slow(tmp_path, meanwhile, at_index=True), second)
+    assert outcome.refused is None
+    assert outcome.archive.dropped_at is not None
+    assert broken_links(await archives(db)) == []
+    for recorded in await archives(db):
+        assert (await contents(store_in(tmp_path), recorded)).rows == recorded.rows
+
+
+async def test_a_disk_without_room_keeps_the_month_here_and_the_role_goes_on(
+    db: Database, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    name = await old_month(conn)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    did = await passed(db, tmp_path)
+    assert f"{name}: [Errno 2] No such file" in did.obstacle
+    assert did.next_due == timedelta(minutes=5)
+
+
+async def test_a_key_that_no_object_can_have_does_not_keep_the_others_in_the_store(
+    db: Database, conn: Connection, tmp_path: Path
+):
+    await store_in(tmp_path).put_bytes("outputs/x/good", b"x")
+    await conn.execute(
+        "INSERT INTO accs.doomed_objects VALUES ('accs', 'outputs/x/../../y'), ('accs', 'outputs/x/good')"
+    )
+    assert (await passed(db, tmp_path)).did == "2 objects removed"
+    assert not (tmp_path / "objects" / "outputs").exists()
 
 
 async def test_in_a_year_the_database_stays_the_size_that_the_retention_promises(

@@ -1,6 +1,8 @@
 """The lease keeper on a real database: kept in one statement, lost by our own clock, asked about after a pause."""
 
 import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from urllib.parse import urlsplit
 
@@ -9,7 +11,9 @@ import pytest
 
 from accsd.db import Database, Fence, cancel_jobs
 from accsd.metrics import Metrics
+from accsd.roles.presence import Offer, Presence
 from accsd.work.lease import LeaseKeeper
+from tests.conftest import Connect
 from tests.support.cable import Cable
 from tests.support.cluster import Connection, TestServer
 from tests.support.eventually import eventually
@@ -22,6 +26,17 @@ SOON = timedelta(milliseconds=20)
 
 def keeper_of(db: Database, *, lease: timedelta = LEASE, every: timedelta = SOON) -> LeaseKeeper:
     return LeaseKeeper(db, node=NODE, lease=lease, every=every, metrics=Metrics())
+
+
+@asynccontextmanager
+async def silenced(server: TestServer, db_url: str) -> AsyncGenerator[tuple[Database, Cable]]:
+    """A database behind a cable that can fall silent."""
+    url = tcp_url(server, db_url)
+    there = urlsplit(url)
+    assert there.hostname
+    assert there.port
+    async with Cable.to(there.hostname, there.port) as cable, opened(cable.through(url)) as db:
+        yield db, cable
 
 
 async def held(conn: Connection, *, lease: timedelta = LEASE) -> Fence:
@@ -88,15 +103,7 @@ async def test_a_cancelled_task_loses_its_lease_as_soon_as_somebody_asks(db_url:
 
 
 async def test_a_lease_that_cannot_be_kept_is_lost_before_it_ends(server: TestServer, db_url: str, conn: Connection):
-    url = tcp_url(server, db_url)
-    there = urlsplit(url)
-    assert there.hostname
-    assert there.port
-    async with (
-        Cable.to(there.hostname, there.port) as cable,
-        opened(cable.through(url)) as db,
-        anyio.create_task_group() as group,
-    ):
+    async with silenced(server, db_url) as (db, cable), anyio.create_task_group() as group:
         short = timedelta(seconds=1.5)
         fence = await held(conn, lease=short)
         keeper = keeper_of(db, lease=short, every=timedelta(milliseconds=100))
@@ -137,6 +144,58 @@ async def test_after_a_pause_leases_are_asked_about_before_anything_else(
         group.cancel_scope.cancel()
 
 
+async def test_after_a_long_sleep_a_lease_that_nobody_confirms_is_lost_although_our_clock_stood_still(
+    server: TestServer, db_url: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+):
+    long = timedelta(seconds=20)
+    fence = await held(conn, lease=long)
+    async with silenced(server, db_url) as (db, cable), anyio.create_task_group() as group:
+        keeper = keeper_of(db, lease=long, every=timedelta(hours=1))
+        with keeper.holding(fence, granted=time.monotonic()) as lease:
+            group.start_soon(keeper.serve)
+            await anyio.wait_all_tasks_blocked()
+            cable.fall_silent()  # the network takes longer to come back than the machine
+            monkeypatch.setattr("accsd.work.lease.time_asleep", lambda: 3600.0)
+            group.start_soon(keeper.beat_on)
+            with anyio.fail_after(8):
+                await lease.gone.wait()
+            assert lease.reason == "not_kept_in_time"
+        group.cancel_scope.cancel()
+        cable.flow_again()
+
+
+async def test_a_heartbeat_from_before_the_sleep_does_not_answer_for_the_leases(
+    db_url: str, conn: Connection, connect: Connect, monkeypatch: pytest.MonkeyPatch
+):
+    await node(conn)
+    holder = await connect()
+    async with opened(db_url) as db, anyio.create_task_group() as group:
+        answers: list[int] = []
+        asked: list[bool] = []
+        db.observe(lambda answered, _: asked.append(answered))
+        resumed = anyio.Event()
+
+        def when_resumed() -> None:
+            answers.append(len(asked))
+            resumed.set()
+
+        keeper = LeaseKeeper(
+            db, node=NODE, lease=timedelta(minutes=1), every=SOON, metrics=Metrics(), when_resumed=when_resumed
+        )
+        async with holder.transaction():
+            await holder.execute("SELECT FROM nodes FOR UPDATE")
+            group.start_soon(keeper.beat_on)
+            await eventually(lambda: conn.fetchval("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"))
+            group.start_soon(keeper.serve)
+            await anyio.wait_all_tasks_blocked()
+            monkeypatch.setattr("accsd.work.lease.time_asleep", lambda: 3600.0)
+            await eventually(lambda: keeper.absences == 1)
+        with anyio.fail_after(5):
+            await resumed.wait()
+        assert answers == [2], "the one from before, and one that was asked afterwards"
+        group.cancel_scope.cancel()
+
+
 async def test_an_older_attempt_of_our_own_is_given_up_when_the_task_comes_back_to_us(db_url: str, conn: Connection):
     fence = await held(conn)
     newer = Fence(fence.task_id, fence.attempt_id + 1)
@@ -170,3 +229,19 @@ async def test_who_falls_silent_is_not_seen_and_asks_about_his_leases_when_he_sp
         assert await conn.fetchval("SELECT awake_state FROM nodes") == "awake"
         assert (keeper.is_frozen, keeper.absences) == (False, 0)
         group.cancel_scope.cancel()
+
+
+async def test_who_is_silent_does_not_register_either_before_he_speaks_again(db_url: str, conn: Connection):
+    await node(conn)
+    async with opened(db_url) as db, anyio.create_task_group() as group:
+        keeper = keeper_of(db)
+        offer = Offer(labels={}, max_concurrency={"render": 7})
+        presence = Presence(db, node=NODE, offer=lambda: offer, keeper=keeper, when_registered=lambda: None)
+        await keeper.fall_silent()
+        await conn.fetch("SELECT accs.node_leaves($1, 'sleep')", NODE)
+        group.start_soon(presence.register)
+        await anyio.sleep(0.2)  # longer than a statement takes
+        assert await conn.fetchval("SELECT awake_state FROM nodes") == "sleep"
+        keeper.speak_again()
+        await eventually(lambda: presence.is_registered)
+        assert await conn.fetchval("SELECT max_concurrency ->> 'render' FROM nodes") == "7"

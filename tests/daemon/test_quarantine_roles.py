@@ -15,6 +15,7 @@ from accsd.roles.probing import Probing
 from accsd.settings import Quarantine
 from tests.support.checker import check
 from tests.support.cluster import Connection
+from tests.support.eventually import eventually
 from tests.support.factory import done, fail, node, pass_time, started, step, submit_to, workflow
 from tests.support.library import opened
 
@@ -129,3 +130,33 @@ async def test_a_judge_who_has_just_looked_waits_a_moment(db: Database, conn: Co
     soon = await judge.run_once()
     assert soon.did is None
     assert soon.next_due is not None
+
+
+async def kept(conn: Connection) -> int:
+    return await conn.fetchval("SELECT count(*) FROM accs.conclusions")
+
+
+async def test_nothing_is_kept_of_a_failure_that_has_become_too_old(db: Database, conn: Connection):
+    await fleet(conn)
+    await fail(conn, *await started(conn, 1))
+    judge = Judge(db, SETTINGS)
+    await judge.run_once()
+    assert await kept(conn) == 1
+    await pass_time(conn, 7200)
+
+    async def is_forgotten() -> bool:
+        await judge.run_once()
+        return not await kept(conn)
+
+    await eventually(is_forgotten, within=5)
+
+
+async def test_switched_off_it_lets_everybody_work_and_still_forgets(db: Database, conn: Connection):
+    await fall_ill(conn)
+    assert await judged(db) == "render on n1 put into quarantine"
+    off = Quarantine(is_on=False)
+    assert await judged(db, off) == "render on n1 out of quarantine"
+    assert len(await started(conn, 4)) == 4
+    await pass_time(conn, 7200)
+    assert await judged(db, off) == ""
+    assert await kept(conn) == 0

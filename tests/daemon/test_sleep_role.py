@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from accsd import failpoints
-from accsd.db import Database
+from accsd.db import Database, Verdict, node_leaves
 from accsd.db.orders import Order, OrderKind, ask_node, order_answer, take_orders
 from accsd.roles.sleep import Sleeper
 from accsd.settings import Sleep
@@ -163,13 +163,37 @@ async def test_a_veto_keeps_it_awake_and_is_told(db_url: str, conn: Connection, 
         assert (its.told, await because(conn)) == (0, "ann (tty1) is logged in")
 
 
-async def test_what_only_this_node_can_do_soon_keeps_it_awake(db_url: str, conn: Connection, tmp_path: Path):
+async def test_who_objects_for_long_is_asked_less_and_less_often(
+    db_url: str, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with bed(db_url, conn, tmp_path) as its:
+        its.objection = "ann (tty1) is logged in"
+        pauses: list[object] = []
+        for _ in range(7):
+            pauses.append((await its.sleeper.run_once()).next_due)
+            monkeypatch.setattr(its.sleeper, "_look_again_at", 0.0)
+        assert pauses == [timedelta(seconds=seconds) for seconds in (1, 2, 4, 8, 16, 30, 30)]
+        its.objection = "a file is there"
+        assert (await its.sleeper.run_once()).next_due == timedelta(seconds=1)
+
+
+async def test_a_veto_in_strange_words_is_told_as_far_as_that_goes(db_url: str, conn: Connection, tmp_path: Path):
+    async with bed(db_url, conn, tmp_path) as its:
+        its.objection = "backup says no: rsync\0--archive, in /srv/caf\udce9"
+        await its.sleeper.run_once()
+        assert (await because(conn) or "").startswith("backup says no: rsync")
+
+
+@pytest.mark.parametrize("other", ["sleep", "unknown"])
+async def test_what_only_this_node_can_do_soon_keeps_it_awake(
+    db_url: str, conn: Connection, tmp_path: Path, other: str
+):
     async with bed(db_url, conn, tmp_path) as its:
         await node(conn, "n2", render=1)
         await conn.execute("UPDATE accs.power SET latency = '10 min' WHERE node = $1", NODE)
         soon = await clock(conn) + timedelta(minutes=5)
         job = await submit(conn, step("a"), scheduled_at=soon)
-        await conn.fetch("SELECT accs.node_leaves('n2', 'sleep')")
+        await conn.fetch("SELECT accs.node_leaves('n2', $1)", other)
         await its.sleeper.run_once()
         assert (its.told, await because(conn)) == (
             0,
@@ -182,6 +206,22 @@ async def test_what_others_can_do_as_well_does_not(db_url: str, conn: Connection
         await node(conn, "n2", render=1)
         await conn.execute("UPDATE accs.power SET latency = '10 min'")
         await submit(conn, step("a"), scheduled_at=await clock(conn) + timedelta(minutes=5))
+        await its.sleeper.run_once()
+        assert its.told == 1
+
+
+async def test_a_service_that_pulls_on_this_machine_keeps_it_awake(db_url: str, conn: Connection, tmp_path: Path):
+    async with bed(db_url, conn, tmp_path) as its:
+        await node(conn, f"{NODE}.audio.2", audio=1)
+        await its.sleeper.run_once()
+        assert its.told == 0
+        assert (await because(conn) or "").startswith(f"{NODE}.audio.2 claims by itself on this machine")
+
+
+async def test_other_machines_with_a_longer_name_do_not(db_url: str, conn: Connection, tmp_path: Path):
+    async with bed(db_url, conn, tmp_path) as its:
+        for other in (f"{NODE}.audiophile", f"{NODE}.studio", f"{NODE}1.audio"):
+            await node(conn, other, audio=1)
         await its.sleeper.run_once()
         assert its.told == 1
 
@@ -260,6 +300,22 @@ async def test_news_of_work_calls_it_off(db_url: str, conn: Connection, tmp_path
         assert await conn.fetchval("SELECT count(*) FROM accs.node_history WHERE state = 'asleep'") == 0
 
 
+async def test_news_of_work_that_comes_with_the_goodbye_calls_it_off_too(
+    db_url: str, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with bed(db_url, conn, tmp_path) as its:
+
+        async def says_goodbye(*args: Any, **given: Any) -> Verdict:
+            answer = await node_leaves(*args, **given)
+            its.departure.call_off("there may be work for it")
+            return answer
+
+        monkeypatch.setattr("accsd.work.departure.node_leaves", says_goodbye)
+        await its.sleeper.run_once()
+        assert its.told == 0
+        await is_back(conn)
+
+
 @pytest.mark.parametrize("point", ["sleep.gated", "sleep.said"])
 async def test_a_bug_on_the_way_leaves_a_node_at_work(db_url: str, conn: Connection, tmp_path: Path, point: str):
     async with bed(db_url, conn, tmp_path) as its:
@@ -322,3 +378,22 @@ async def test_an_order_is_refused_with_the_reason(db_url: str, conn: Connection
             assert answer is not None
             assert (answer.ok, answer.output) == (False, said)
         assert its.told == 0
+
+
+async def test_an_order_that_came_while_it_fell_asleep_does_not_send_it_back_when_it_is_woken(
+    db_url: str, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with bed(db_url, conn, tmp_path, awake="1h") as its:
+
+        async def asked_once_more() -> None:
+            its.sleeper.ask(await ordered(its.db))
+
+        async def suspended() -> None:
+            monkeypatch.setattr("accsd.work.departure.time_asleep", lambda: 3600.0)
+
+        its.when_stopping, its.when_told = asked_once_more, suspended
+        its.sleeper.ask(await ordered(its.db))
+        assert (await its.sleeper.run_once()).did == "slept and is awake again"
+        await eventually(lambda: not its.here.bench.keeper.is_frozen)
+        await its.sleeper.run_once()
+        assert its.told == 1

@@ -1,5 +1,6 @@
 """Outgoing events (D9): made in the transaction of what they tell, claimed, settled, given up, redriven."""
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -9,6 +10,7 @@ import pytest
 
 from tests.conftest import Connect
 from tests.support.cluster import Connection
+from tests.support.eventually import eventually
 from tests.support.factory import (
     Row,
     cancel,
@@ -168,6 +170,34 @@ async def test_without_a_target_the_triggers_are_off(conn: Connection):
         await target(conn, events=["job.exploded"])
 
 
+async def test_to_register_a_target_behind_a_long_writer_keeps_nobody_waiting_for_long(
+    conn: Connection, connect: Connect
+):
+    shape = await workflow(conn, step("a"))
+    writer, builder = await connect(), await connect()
+    async with writer.transaction():
+        await submit_to(writer, shape)
+        registering = asyncio.create_task(target(builder))
+        await eventually(lambda: waits_for_a_lock(conn))
+        async with asyncio.timeout(1.5):
+            await submit_to(conn, shape)
+        with pytest.raises(asyncpg.LockNotAvailableError):
+            await registering
+    assert await target(builder) == "accepted"
+
+
+async def waits_for_a_lock(conn: Connection) -> bool:
+    return await conn.fetchval(
+        "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND mode = 'ShareRowExclusiveLock')"
+    )
+
+
+async def test_an_event_of_ones_own_has_an_object_to_send(conn: Connection):
+    """Anything else would crash whoever is to send it, again and again."""
+    with pytest.raises(asyncpg.CheckViolationError):
+        await conn.execute("INSERT INTO outbox_events (target, event, payload) VALUES ('studio', 'x', '[]')")
+
+
 # Claims
 
 
@@ -242,6 +272,16 @@ async def test_a_delivered_event_can_be_sent_again_and_one_under_way_stays_so(co
     assert [row["id"] for row in (await claim(conn))[1]] == [ids[0]]
 
 
+async def test_who_is_redriven_does_not_take_along_what_somebody_sends_at_this_moment(conn: Connection):
+    await target(conn, events=["job.submitted", "job.started", "job.done"])
+    await finished(conn)
+    await settle(conn, await claim(conn, each=1), "dead")
+    under_way = await claim(conn, each=1)
+    await conn.fetch("SELECT * FROM accs.redrive_outbox()")
+    assert [row["event"] for row in (await claim(conn))[1]] == ["job.submitted"]
+    assert await settle(conn, under_way, "delivered") == ["accepted"]
+
+
 # The breaker
 
 
@@ -294,3 +334,5 @@ async def test_what_was_settled_long_ago_is_removed_and_what_waits_never(conn: C
     await pass_time(conn, 90 * 86400)
     assert await conn.fetchval(prune) == 1
     assert len((await claim(conn))[1]) == 1
+    await conn.execute("SELECT accs.forget_outbox_target('studio')")
+    assert await conn.fetchval(prune) == 1, "nobody will send it"

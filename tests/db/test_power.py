@@ -180,6 +180,17 @@ async def test_the_latency_follows_what_is_measured_slowly(conn: Connection):
         assert abs(row["latency"] - timedelta(seconds=usual)) < timedelta(seconds=3)
 
 
+async def test_who_was_switched_on_by_hand_long_after_a_call_has_measured_nothing(conn: Connection):
+    await node(conn)
+    await falls_asleep(conn)
+    await call(conn, method="relay")
+    await pass_time(conn, 3 * 86_400)
+    await heartbeat(conn)
+    row = await power(conn)
+    assert (row["latency"], row["last_latency"], row["brought_by"]) == (None, None, None)
+    assert (await history(conn))[-1] == ("ready", "it is there")
+
+
 async def test_the_latency_is_that_of_the_last_call_that_got_through_or_of_the_one_under_way(conn: Connection):
     await node(conn)
     await falls_asleep(conn)

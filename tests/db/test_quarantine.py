@@ -193,3 +193,54 @@ async def test_a_finish_that_is_refused_is_no_pass(conn: Connection):
     await pass_time(conn, 100)  # its lease has run out
     assert [row["answer"] for row in await finish(conn, running[1])] == ["refused"]
     assert await conclusions(conn) == [("n1", False)]
+
+
+async def on_trial(conn: Connection) -> None:
+    await conn.fetchval(SHUT, "n1")
+    await pass_time(conn, 31)
+    assert await probe(conn) == "accepted"
+
+
+async def trials(conn: Connection) -> list[bool]:
+    evidence = await conn.fetch("SELECT * FROM accs.health_evidence('1 h')")
+    return [row["passed"] for row in evidence if row["is_trial"]]
+
+
+async def test_a_trial_is_noted_when_nothing_is_held_against_the_node_any_more(conn: Connection):
+    await two_nodes(conn)
+    await on_trial(conn)
+    await done(conn, 1)
+    assert await trials(conn) == [True]
+
+
+async def test_a_trial_is_noted_however_often_its_step_has_passed_there_before(conn: Connection):
+    flow = await two_nodes(conn)
+    await node(conn, "n1", render=100)
+    for _ in range(10):
+        await submit_to(conn, flow)
+    await fail(conn, *await started(conn, 1))
+    await done(conn, 25)  # what ran while it was shut
+    await on_trial(conn)
+    await done(conn, 1)
+    assert await trials(conn) == [True]
+
+
+async def test_who_claims_by_himself_has_no_agent_that_probes_and_is_tried_when_he_asks(conn: Connection):
+    """Of the pull mode: claim and start in one."""
+    await two_nodes(conn)
+    await conn.fetchval(SHUT, "n1")
+    pull = "SELECT * FROM accs.claim_tasks('render', 'owner-1', 'n1', 4, '1 min', true)"
+    assert await conn.fetch(pull) == [], "its time has not come"
+    await pass_time(conn, 31)
+    assert await claim(conn, 4) == [], "an agent probes first"
+    assert len(await conn.fetch(pull)) == 1
+    assert await conn.fetchval("SELECT state FROM accs.quarantines") == "trial"
+    assert await conn.fetch(pull) == []
+
+
+async def test_another_reason_for_a_failing_step_is_no_news(conn: Connection):
+    flow = await two_nodes(conn)
+    mark = "SELECT failing FROM accs.mark_steps($1, '{a}', $2)"
+    assert await conn.fetchval(mark, [flow], ["3 tasks"]) is True
+    assert await conn.fetch(mark, [flow], ["4 tasks"]) == []
+    assert await conn.fetchval("SELECT reason FROM accs.step_health") == "4 tasks"

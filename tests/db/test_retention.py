@@ -132,8 +132,38 @@ async def test_the_walk_goes_on_where_it_ended_and_stops_at_what_is_too_young(co
     while after is not None:
         after = (await prune(conn, after=after, scan=2))[-1]["next_after"]
         calls += 1
-    assert calls == 3
+    assert calls == 4
     assert await ids(conn) == {old[4], *young}
+
+
+async def test_jobs_of_many_tasks_are_removed_a_few_at_a_time(conn: Connection):
+    """A million rows in one call would never end in time, however often it is tried again."""
+    shape = await workflow(conn)
+    jobs = [await submit_to(conn, shape) for _ in range(4)]
+    await cancel(conn, *jobs)
+    await conn.execute("SET accs.verb = 'on'; UPDATE jobs SET task_count = 8000; RESET accs.verb")  # so it believes
+    await pass_time(conn, 31 * DAY)
+    removed, after = list[int](), 0
+    while after is not None:
+        *counts, end = await prune(conn, after=after)
+        removed += [row["jobs"] for row in counts]
+        after = end["next_after"]
+    assert removed == [3, 1]
+    assert await ids(conn) == set()
+
+
+async def test_a_job_from_the_future_does_not_end_the_walk(conn: Connection):
+    shape = await workflow(conn)
+    await conn.execute(
+        "INSERT INTO jobs (workflow_id, created_at) VALUES ($1, accs.clock() + interval '9 years')", shape
+    )
+    old = [await submit_to(conn, shape) for _ in range(3)]
+    await cancel(conn, *old)
+    await pass_time(conn, 31 * DAY)
+    after: int | None = 0
+    while after is not None:
+        after = (await prune(conn, after=after, scan=2))[-1]["next_after"]
+    assert len(await ids(conn)) == 1
 
 
 async def test_a_job_that_is_being_retried_stays(conn: Connection, connect: Any):

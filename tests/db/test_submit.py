@@ -308,3 +308,15 @@ async def test_jobs_submitted_in_one_transaction_are_done_in_their_order(conn: C
         ids = [await submit_to(conn, shape) for _ in range(3)]
     order = [(await done(conn))[0]["job_id"] for _ in range(6)]
     assert order == [made for made in ids for _ in "ab"]
+
+
+async def test_no_two_jobs_have_tasks_of_the_same_id_however_many_one_statement_makes(conn: Connection):
+    """All of them in one millisecond: what is left of a job's id in its task's has the whole count in it."""
+    rows = await conn.fetch(
+        "WITH made AS MATERIALIZED (SELECT accs.new_id() AS id FROM generate_series(1, 20000))"
+        " SELECT DISTINCT ON (number) number, id FROM (SELECT id, ('x' || right(encode(uuid_send(id), 'hex'), 8)"
+        " || substr(encode(uuid_send(id), 'hex'), 14, 3))::bit(44)::bigint AS number FROM made) m ORDER BY number"
+    )
+    numbers = [row["number"] for row in rows]
+    assert numbers == list(range(numbers[0], numbers[0] + 20000))
+    assert [row["id"] for row in rows] != sorted(row["id"] for row in rows), "the count wraps, and ids are still apart"

@@ -49,6 +49,16 @@ async def test_a_chunked_answer_is_read_up_to_its_first_chunk():
         assert (await call(provider(server.port))).output == "200 hello"
 
 
+async def test_hints_before_the_answer_are_not_the_answer():
+    early = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
+    async with answering(early + http_answer("200 OK", "hello")) as server:
+        assert (await call(provider(server.port))).output == "200 hello"
+
+
+async def test_a_port_that_there_is_not_is_a_failure_with_its_reason():
+    assert "Port out of range" in ((await call(provider(99999))).error or "")
+
+
 async def test_a_token_in_a_file_is_read_at_each_call_and_struck_out_of_the_logs_from_then_on(tmp_path: Path):
     path = tmp_path / "token"
     async with answering(http_answer()) as server:
@@ -209,3 +219,26 @@ async def test_tls_is_verified_by_the_name_of_the_url(certificate: tuple[Path, s
     assert "certificate" in (stranger.error or "")
     assert "certificate" in (other_name.error or "")
     assert len(server.requests) == 1
+
+
+async def test_certificates_are_read_once_and_anew_when_their_file_changes(
+    certificate: tuple[Path, ssl.SSLContext], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    authority, context = certificate
+    path = tmp_path / "ca.pem"
+    read: list[Path | None] = []
+    make = ssl.create_default_context
+
+    def reading(*, cafile: Path | None) -> ssl.SSLContext:
+        read.append(cafile)
+        return make(cafile=cafile)
+
+    monkeypatch.setattr(ssl, "create_default_context", reading)
+    async with answering(http_answer(), tls=context) as server:
+        settings = provider(url=f"https://localhost:{server.port}/{{ref}}", ca_file=path)
+        path.write_text("none")
+        assert "can't be read" in ((await call(settings)).error or "")
+        path.write_bytes(authority.read_bytes())
+        for _ in range(3):
+            assert await call(settings)
+    assert read == [path, path]

@@ -292,3 +292,57 @@ def test_the_example_carries_the_same_files():
     here, copy = Path(package.__file__).parent, ROOT / "examples" / "media-pipeline" / "services" / "accsd_serving"
     found = {folder: {path.name: path.read_text() for path in folder.glob("*.py")} for folder in (here, copy)}
     assert found[here] == found[copy], "cp accsd/sdk/serving/*.py examples/media-pipeline/services/accsd_serving/"
+
+
+SLOW_FORKS = """
+import os, time
+from accsd.sdk import Service, Task
+service = Service("slow")
+os.register_at_fork(after_in_child=lambda: time.sleep(0.3))
+
+@service.task
+def work(task: Task) -> dict:
+    time.sleep(60)
+
+service.main()
+"""
+
+
+def test_a_stop_that_meets_a_task_before_it_has_begun_stops_nothing_else(tmp_path: Path):
+    with serving(tmp_path / "service.py", SLOW_FORKS) as one:
+        key = new_key()
+        one.post(key)
+        one.delete(key, "?grace=20")
+        assert one.until_ended(key)["exit_code"] == 143
+        assert one.ask("GET", "/health").json() == {"status": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("more", "headers", "status"),
+    [({"trace_id": "a" * 70_000}, {}, 413), ({}, {"Accsd_Output_Limit": "\u00b2"}, 400)],
+)
+def test_what_cannot_be_started_is_refused_and_no_task_is_left_that_never_ends(
+    many: Serving, more: dict[str, str], headers: dict[str, str], status: int
+):
+    key = new_key()
+    document = {"job_task_id": str(key.task_id), "attempt_id": 1, **more}
+    given = {"Content_Type": "application/json", "Prefer": "respond-async", "Accsd_Node": "n1", **headers}
+    assert many.ask("POST", "/tasks", json.dumps(document).encode(), **given).status == status
+    assert many.get(key, "/status").status == 404
+    assert many.answers()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs two users")
+def test_a_process_that_became_another_user_is_left_to_run_and_not_forgotten():
+    """It counts as somebody who is still at work; the agent ends the container then."""
+    signalled = (
+        "import os, sys; from pathlib import Path; from accsd.sdk.serving.keeper import _Running; os.setuid(65534);"
+        "running = _Running(int(sys.argv[1]), Path('/'), {'task': 1, 'attempt': 1}); print(running.signal(15))"
+    )
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
+        try:
+            argv = [sys.executable, "-c", signalled, str(other.pid)]
+            asked = subprocess.run(argv, cwd=ROOT, capture_output=True, timeout=20, check=False)
+            assert asked.stdout.decode() == f"[{other.pid}]\n", asked.stderr.decode()
+        finally:
+            other.kill()

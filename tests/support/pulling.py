@@ -55,12 +55,14 @@ def pulling(
     concurrency: int = 4,
     node: str = "m1",
     process: int = 1,
+    ready: str | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Generator[Daemon]:
-    """`process` numbers those of one machine, for their logs only. `program` is a whole one."""
+    """`process` numbers those of one machine, for their logs only. `program` is a whole one. `ready`: what its log has
+    to say first."""
     path, log_file = folder / f"service-{process}.py", folder / f"pull-{node}-{process}.log"
     path.write_text(program or PROGRAM.format(function=function, concurrency=concurrency))
-    ready = "ready" if program is None else "listening"
+    ready = ready or ("ready" if program is None else "listening")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("ACC_")}
     ours = {
         "ACC_DB_URL": db_url,

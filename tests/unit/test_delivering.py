@@ -51,6 +51,7 @@ def test_by_default_it_doubles_from_five_seconds(event: int):
         ({"url": "https://user@studio.example/hook"}, "pattern"),
         ({"url": "https://studio.example/a b"}, "pattern"),
         ({"url": "https://studio.example/a\r\nX: y"}, "pattern"),
+        ({"url": "https://studio.example:99999/hook"}, "can't be called: Port out of range"),
         ({"events": ["job.exploded"]}, "job.done"),
         ({"events": []}, "at least 1"),
         ({"secret": "too short"}, "at least 16"),

@@ -1,5 +1,6 @@
 """Who is ill, the node or the step: what follows from how attempts ended."""
 
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -141,3 +142,15 @@ def test_a_step_that_has_just_passed_somewhere_does_not_fail_everywhere(history:
 def test_stricter_rules_shut_no_more(history: list[Conclusion], failures: int):
     stricter = Rules(failures=failures + 1)
     assert set(places(judge(history, stricter))) <= set(places(judge(history, Rules(failures=failures))))
+
+
+def test_a_large_fleet_is_judged_in_a_moment():
+    """As much as is kept of one step on 40 nodes."""
+    nodes = [f"n{n}" for n in range(40)]
+    rounds = range(0, 4000, 40)
+    history = [
+        ended(node, start + n, Fault.UNKNOWN if n % 2 else None) for start in rounds for n, node in enumerate(nodes)
+    ]
+    began = time.process_time()
+    assert len(places(judge(history, RULES))) == 20
+    assert time.process_time() - began < 2

@@ -103,10 +103,11 @@ async def ask(address: Address, method: str, path: str, *, headers: Mapping[str,
     async with asking(address, method, path, headers=headers, body=body) as answer:
         read = b""
         try:
-            while data := await answer.read(_WITHIN):
-                read += data
-                if len(read) > _MAX_DOCUMENT:
-                    raise NoAnswer("its answer is too long")
+            async with asyncio.timeout(_WITHIN.total_seconds()):  # for all of it: it may come drop by drop
+                while data := await answer.read(_WITHIN):
+                    read += data
+                    if len(read) > _MAX_DOCUMENT:
+                        raise NoAnswer("its answer is too long")
         except TimeoutError:
             raise NoAnswer("its answer does not come to an end") from None
         return Answer(answer.status, _document(read))

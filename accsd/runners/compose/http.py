@@ -50,6 +50,8 @@ class HttpRunner:
         self._gone_within: Final = gone_within
         self._executions: Final[dict[AttemptKey, HttpExecution]] = {}
         self._starting: int = 0
+        self._untold: Final[set[AttemptKey]] = set()  # those that no service was asked to start
+        self._answered: Container | None = None  # the last one that did
 
     @property
     def service(self) -> str:
@@ -75,6 +77,7 @@ class HttpRunner:
         if launch.key in self._executions:
             return self._executions[launch.key]
         self._starting += 1
+        self._untold.add(launch.key)
         try:
             return await self._start(launch)
         finally:
@@ -101,6 +104,8 @@ class HttpRunner:
 
     async def discard(self, key: AttemptKey, folder: Path | None) -> None:
         for container in await self._standing.running():
+            if key in self._untold and not self._has_answered(container):
+                continue  # it still loads what it needs: to stop it would only begin that anew
             execution = self._execution(container, key)
             await execution.stop(self._declared.stop_grace)
             await execution.remove()
@@ -133,6 +138,7 @@ class HttpRunner:
         container = await self._healthy()
         widen(launch, container)
         envelope = (launch.folder / TASK_FILE).read_bytes()
+        self._untold.discard(launch.key)
         for tries_left in reversed(range(_TRIES)):
             failpoints.hit("runner.created")
             try:
@@ -157,6 +163,7 @@ class HttpRunner:
             try:
                 answer = await self._api(container).health()
                 if answer.status == HTTPStatus.OK:
+                    self._answered = container
                     return container
                 why = NoAnswer(answer.said)
             except NoAnswer as error:
@@ -165,6 +172,9 @@ class HttpRunner:
                 raise self._not_answering(container, why) from why
             await asyncio.sleep(_ASK_EVERY)
             container = await self._standing.ready()
+
+    def _has_answered(self, container: Container) -> bool:
+        return self._answered is not None and container.is_same_run(self._answered)
 
     def _not_answering(self, container: Container, why: NoAnswer) -> DockerUnavailable:
         return DockerUnavailable(

@@ -88,15 +88,20 @@ class HttpExecution:
     async def _read_to_the_end(self, stream: Stream, handed: Handed) -> None:
         """Until all of it was handed on, or it is known that no more can come. Each stream by itself: one that ended
         for the moment must not cut the other in the middle of a piece."""
-        pause = _FIRST_PAUSE
+        pause, stuck_since = _FIRST_PAUSE, _now()
         while self._ending is None:
             before = handed.count(stream)
             await self._read(stream, handed)
             state = await self._patient_state()
             if state is None or (state.has_ended and handed.count(stream) >= state.sizes.get(stream, 0)):
                 return
+            is_moving = handed.count(stream) > before
+            stuck_since = _now() if is_moving or not state.has_ended else stuck_since
+            if _now() > stuck_since + self._away_limit.total_seconds():
+                said = f"{handed.count(stream)} of {state.sizes.get(stream, 0)} bytes of its {stream}"
+                self._ending = ending.lost(f"it has ended, and the service hands over only {said}")
             # A stream that ends at once again and again must not become a busy loop.
-            pause = _FIRST_PAUSE if handed.count(stream) > before else min(2 * pause, _LONGEST_PAUSE)
+            pause = _FIRST_PAUSE if is_moving else min(2 * pause, _LONGEST_PAUSE)
             await asyncio.sleep(pause)
 
     async def _read(self, stream: Stream, handed: Handed) -> None:

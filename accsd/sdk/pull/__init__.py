@@ -1,6 +1,7 @@
 """The pull mode: a service that claims its tasks by itself, in its own process, with the verbs that the agent uses.
 
 instance    the name of this process among the nodes, and the lock that proves it
+presence    what it offers, what was left, its goodbye
 task        what the author's function gets
 files       a task's folder, made when it is asked for
 attempt     one claimed task, from the call of the function to its outcome

@@ -1,6 +1,7 @@
 """Whether a worker was asked to stop, by a signal or by whoever cancels it."""
 
 import asyncio
+from collections.abc import Callable
 
 
 class Asked:
@@ -9,6 +10,9 @@ class Asked:
     def __init__(self) -> None:
         self.times: int = 0
         self.changed: asyncio.Event = asyncio.Event()
+        self.when_stuck: Callable[[], None] = lambda: (
+            None
+        )  # an async function will not be cancelled, and nothing else is left
 
     @property
     def is_hurried(self) -> bool:

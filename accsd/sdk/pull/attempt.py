@@ -5,6 +5,7 @@ drains. An async function is cancelled; a plain one is asked, because a thread c
 """
 
 import asyncio
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,8 +64,10 @@ class Attempt(Lease):
         "_stopped",
         "_threads",
         "claimed",
+        "has_begun",
         "in_thread",
         "running",
+        "stored_at",
         "task",
     )
 
@@ -73,6 +76,8 @@ class Attempt(Lease):
     ) -> None:
         super().__init__(claimed.fence, good_until)
         self.claimed: ClaimedTask = claimed
+        self.stored_at: float = time.monotonic()
+        self.has_begun: bool = False
         self.running: asyncio.Task[None] | None = None
         self.task: PullTask | None = None  # while its function is at work
         self.in_thread: asyncio.Future[Any] | None = None
@@ -96,6 +101,7 @@ class Attempt(Lease):
         """None: the lease is gone, and nothing may be written."""
         if self._stopped is not None:
             return self._because(self._stopped)
+        self.has_begun = True
         task = self.task = PullTask(self.claimed, self._bench, asyncio.get_running_loop())
         CURRENT.set(task)
         task.when_cancelled = self._cancel
@@ -131,7 +137,7 @@ class Attempt(Lease):
     async def _outcome(self, task: PullTask) -> Outcome:
         """Whatever the author's code raises is this attempt's failure; what else fails is the machine's."""
         try:
-            task.params = self._handler.read_params(self.claimed.params)
+            task.params = self._read_params()
             results = await self._call(task)
             return await self._done(task, results)
         except Permanent as error:
@@ -145,9 +151,17 @@ class Attempt(Lease):
             return Failed(self.fence, code, _clean(failed.message), failed.permanent)
         except (StorageUnavailable, ConfigError) as error:
             return Infrastructure(ErrorCode.STORAGE_UNAVAILABLE, str(error))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - see above
+        except (asyncio.CancelledError, Cancelled, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - see above; a panic of an extension is no Exception
             task.log("".join(traceback.format_exception(error)), "error")
             return self._failed(task, f"{type(error).__name__}: {error}")
+
+    def _read_params(self) -> Any:
+        try:
+            return self._handler.read_params(self.claimed.params)
+        except (TypeError, ValueError) as error:
+            raise Permanent(f"params: {error}") from error
 
     async def _call(self, task: PullTask) -> Any:
         if self._handler.is_async:

@@ -12,8 +12,9 @@ from typing import Final
 from uuid import UUID
 
 from accsd import failpoints
-from accsd.db import Answer, Done, Failed, finish_tasks, release_tasks
+from accsd.db import Answer, Done, Failed, Fence, finish_tasks, release_tasks
 from accsd.errors import AccsdError, DatabaseUnavailable
+from accsd.jsonsafe import sanitise
 from accsd.log import get_logger, redact
 from accsd.model.outcome import ErrorCode
 from accsd.sdk.pull.attempt import Attempt, Outcome
@@ -36,6 +37,7 @@ class Finisher:
         self._when_settled: Callable[[Sequence[Ended]], None] = when_settled
         self._ended: deque[Ended] = deque()
         self._under_way: int = 0
+        self._pauses: Backoff = Backoff(*PAUSES)
         self._news: asyncio.Event = asyncio.Event()
         self._empty: asyncio.Event = asyncio.Event()
 
@@ -70,56 +72,68 @@ class Finisher:
         return True
 
     async def _flush(self, batch: Sequence[Ended]) -> None:
-        said = [each for each in batch if isinstance(each[1], Done | Failed)]
-        if said:
+        """What was given back for one reason goes together: a drain may give back thousands."""
+        alike: dict[Outcome | None, list[Ended]] = {}
+        for each in batch:
+            alike.setdefault(None if isinstance(each[1], Done | Failed) else each[1], []).append(each)
+        for said in alike.values():
             await self._tell(said)
-        if len(said) < len(batch):
-            for each in batch:
-                if not isinstance(each[1], Done | Failed):
-                    await self._tell([each])
 
     async def _tell(self, batch: Sequence[Ended]) -> None:
-        """One that the database won't have must not keep the others out: the batch is halved, down to that one."""
+        """One that the database won't have must not keep the others out: the batch is halved, down to that one. So is a
+        batch for which the time that a statement has was not enough."""
         try:
-            answers = await self._until_answered(batch)
+            answers = await self._answers(batch)
         except AccsdError as error:
             if len(batch) > 1:
-                await self._tell(batch[: len(batch) // 2])
-                await self._tell(batch[len(batch) // 2 :])
-                return
-            attempt, outcome = batch[0]
-            _log.error("end_not_taken", outcome=type(outcome).__name__, error=str(error), exc_info=error)
-            if isinstance(outcome, Infrastructure):
-                self._when_settled(batch)
-                return
-            lost = Infrastructure(ErrorCode.WORKER_LOST, f"its end could not be written: {error}")
-            await self._tell([(attempt, lost)])
+                await self._tell_by_halves(batch)
+            else:
+                await self._not_taken(*batch[0], error)
             return
-        self._settle(batch, answers)
+        if answers is not None:
+            self._settle(batch, answers)
+        elif len(batch) > 1:
+            await self._tell_by_halves(batch)
+        else:
+            self.add(*batch[0])  # again, behind the others
 
-    async def _until_answered(self, batch: Sequence[Ended]) -> Mapping[UUID, Answer]:
-        """Meanwhile no heartbeat asks about them: it would hear that they have ended and take it for a loss."""
-        pauses = Backoff(*PAUSES)
-        while True:
+    async def _tell_by_halves(self, batch: Sequence[Ended]) -> None:
+        await self._tell(batch[: len(batch) // 2])
+        await self._tell(batch[len(batch) // 2 :])
+
+    async def _not_taken(self, attempt: Attempt, outcome: Outcome, error: AccsdError) -> None:
+        _log.error("end_not_taken", outcome=type(outcome).__name__, error=str(error), exc_info=error)
+        if isinstance(outcome, Infrastructure):
+            self._when_settled([(attempt, outcome)])
+            return
+        lost = Infrastructure(ErrorCode.WORKER_LOST, f"its end could not be written: {error}")
+        await self._tell([(attempt, lost)])
+
+    async def _answers(self, batch: Sequence[Ended]) -> Mapping[UUID, Answer] | None:
+        """None: there is none, and there was a pause. Until then no heartbeat asks about them: it would hear that they
+        have ended and take it for a loss."""
+        for attempt, _ in batch:
+            self._bench.keeper.let_go(attempt)
+        try:
+            answers = await self._send(batch)
+        except DatabaseUnavailable as error:
+            self._bench.metrics.finalize_failed()
+            _log.warning("ends_not_told_yet", count=len(batch), error=str(error))
             for attempt, _ in batch:
-                self._bench.keeper.let_go(attempt)
-            try:
-                return await self._send(batch)
-            except DatabaseUnavailable as error:
-                self._bench.metrics.finalize_failed()
-                _log.warning("ends_not_told_yet", count=len(batch), error=str(error))
-                for attempt, _ in batch:
-                    self._bench.keeper.hold(attempt)
-            await asyncio.sleep(pauses.next().total_seconds())
+                self._bench.keeper.hold(attempt)
+            await asyncio.sleep(self._pauses.next().total_seconds())
+            return None
+        self._pauses.reset()
+        return answers
 
     async def _send(self, batch: Sequence[Ended]) -> Mapping[UUID, Answer]:
         db, owner = self._bench.db, self._bench.node
-        attempt, outcome = batch[0]
+        outcome = batch[0][1]
         if isinstance(outcome, GivenBack):
-            return await release_tasks(db, [attempt.fence], owner=owner, reason=outcome.reason)
+            return await release_tasks(db, _fences(batch), owner=owner, reason=outcome.reason)
         if isinstance(outcome, Infrastructure):
-            reason = redact(outcome.message)
-            return await release_tasks(db, [attempt.fence], owner=owner, reason=reason, lost=True, code=outcome.code)
+            reason = sanitise(redact(outcome.message))
+            return await release_tasks(db, _fences(batch), owner=owner, reason=reason, lost=True, code=outcome.code)
         failpoints.hit("finish.sent")
         outcomes = [each for _, each in batch if isinstance(each, Done | Failed)]
         answers = await finish_tasks(db, outcomes, owner=owner, backoff_base=self._bench.backoff_base)
@@ -153,3 +167,7 @@ class Finisher:
             db_attempt_id=answer.held.attempt_id,
             db_lease_owner=answer.held.lease_owner,
         )
+
+
+def _fences(batch: Sequence[Ended]) -> list[Fence]:
+    return [attempt.fence for attempt, _ in batch]

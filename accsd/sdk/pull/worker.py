@@ -6,6 +6,7 @@ cancelled and given back then; heartbeats go on until the last end is answered.
 """
 
 import asyncio
+import contextvars
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,15 +15,15 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-from accsd.db import ClaimedTask, Failed, adopt_tasks, node_leaves, release_tasks, upsert_heartbeat
+from accsd.db import ClaimedTask, Failed
 from accsd.db.listen import CANCEL, Listener
-from accsd.errors import AccsdError
 from accsd.log import get_logger
 from accsd.model.outcome import ErrorCode
 from accsd.sdk.pull.asked import Asked
 from accsd.sdk.pull.attempt import Attempt, Handler, Stop
 from accsd.sdk.pull.claiming import Claimer, Held
 from accsd.sdk.pull.finishing import FLUSHES, Ended, Finisher
+from accsd.sdk.pull.presence import Presence
 from accsd.sdk.pull.threads import Threads
 from accsd.settings import Settings
 from accsd.wakeup import Wakeup
@@ -59,11 +60,12 @@ class Worker:
         self._resumed: Wakeup = resumed
         self._asked: Asked = asked
         self._held: Held = Held(concurrency)
+        self._presence: Presence = Presence(bench, handler.service, settings.node.labels)
         self._known: dict[UUID, Attempt] = {}  # by task: claimed, and not settled
         self._store: deque[Attempt] = deque()
         self._running: set[Attempt] = set()
         self._failure: Exception | None = None
-        self._stored_at: float = 0.0  # when the store last moved
+        self._context: contextvars.Context = contextvars.copy_context()  # each task has a copy: nothing leaks
         self._threads: Threads = Threads(concurrency)
         self._handlers: asyncio.TaskGroup = asyncio.TaskGroup()
         self._finisher: Finisher = Finisher(bench, when_settled=self._settled)
@@ -74,7 +76,7 @@ class Worker:
             poll=self._poll,
             take=self._take,
             known=lambda: {attempt.fence for attempt in (*self._known.values(), *self._running)},
-            register=self._register,
+            register=self._presence.register,
         )
 
     async def run(self, when_ready: Callable[[], None]) -> None:
@@ -82,7 +84,7 @@ class Worker:
         self._listener.subscribe(self._handler.service, self._hear)
         async with asyncio.TaskGroup() as group:
             ears = group.create_task(self._listener.serve())
-            await insist(self._begin)
+            await insist(lambda: self._presence.begin(self._held.concurrency))
             when_ready()
             keeper = self._bench.keeper
             serving = [group.create_task(self._finisher.serve()) for _ in range(FLUSHES)]
@@ -99,12 +101,14 @@ class Worker:
             beats = group.create_task(keeper.beat_on())
             try:
                 await self._work()
-                await self._say_goodbye(beats)
                 if self._failure is not None:
                     raise self._failure
             finally:
                 self._threads.close()
-                for task in (*serving, beats, ears):
+                beats.cancel()
+                await asyncio.wait([beats])  # it would say that the node is back
+                await self._presence.end()
+                for task in (*serving, ears):
                     task.cancel()
 
     async def _work(self) -> None:
@@ -129,25 +133,7 @@ class Worker:
             self._failure = error
             self._asked.again()
 
-    # The beginning and the end
-
-    async def _begin(self) -> None:
-        """A process of this name that died has left nothing running: what it held is free at once."""
-        await self._register(self._held.concurrency)
-        bench = self._bench
-        left = await adopt_tasks(bench.db, owner=bench.node, node=bench.node, lease=bench.keeper.length)
-        if left:
-            reason = f"the process {bench.node} was started anew, and nothing is left of the attempt"
-            await release_tasks(bench.db, [task.fence for task in left], owner=bench.node, reason=reason, lost=True)
-            _log.warning("given_back", tasks=len(left), reason=reason)
-
-    async def _register(self, capacity: int) -> None:
-        await upsert_heartbeat(
-            self._bench.db,
-            self._bench.node,
-            labels=self._settings.node.labels,
-            max_concurrency={self._handler.service: capacity},
-        )
+    # The end
 
     async def _drain(self, claiming: "asyncio.Task[None]") -> None:
         grace = timedelta(seconds=self._settings.drain_sec)
@@ -160,9 +146,14 @@ class Worker:
             await self._cancel_running()
         if not await self._finisher.emptied(_ANSWERING):
             _log.error("ends_not_told", left=[str(attempt.fence) for attempt in self._known.values()])
-        for attempt in self._running:
-            if attempt.running is not None:
-                attempt.running.cancel()
+        await self._cut_off([attempt.running for attempt in self._running if attempt.running is not None])
+
+    async def _cut_off(self, left: Sequence["asyncio.Task[None]"]) -> None:
+        for running in left:
+            running.cancel()
+        if left and (await asyncio.wait(left, timeout=_CANCELLED.total_seconds()))[1]:
+            _log.error("drain_stuck", left=[str(attempt.fence) for attempt in self._running])
+            self._asked.when_stuck()
 
     async def _cancel_running(self) -> None:
         for attempt in list(self._running):
@@ -178,16 +169,6 @@ class Worker:
                     self._asked.changed.clear()
                     await self._asked.changed.wait()
         return not self._running
-
-    async def _say_goodbye(self, beats: "asyncio.Task[None]") -> None:
-        """The heartbeat ends first: it would say that the node is back."""
-        beats.cancel()
-        await asyncio.wait([beats])
-        try:
-            await self._bench.reporter.flush()
-            await node_leaves(self._bench.db, self._bench.node)
-        except AccsdError as error:
-            _log.warning("left_unsaid", error=str(error))
 
     # Work comes
 
@@ -210,7 +191,6 @@ class Worker:
             self._known[task.task_id] = attempt
             self._store.append(attempt)
         self._held.all = len(self._known)
-        self._stored_at = time.monotonic()
         self._dispatch()
 
     async def _go_on(self) -> None:
@@ -226,11 +206,10 @@ class Worker:
         store, running = self._store, self._running
         has_place = len(running) < self._held.concurrency
         if store and has_place and not (self._asked.times or self._bench.keeper.is_frozen):
-            self._stored_at = time.monotonic()
             while store and len(running) < self._held.concurrency:
                 attempt = store.popleft()
                 running.add(attempt)
-                attempt.running = self._handlers.create_task(self._perform(attempt))
+                attempt.running = self._handlers.create_task(self._perform(attempt), context=self._context.copy())
         self._held.stored, self._held.running = len(store), len(running)
 
     async def _perform(self, attempt: Attempt) -> None:
@@ -268,6 +247,8 @@ class Worker:
             self._claimer.fell_sick()
         elif ended:
             self._claimer.recovered()
+        if not self._listener.is_listening:
+            self._claimer.stir()  # nobody tells that a next step waits by now
         self._claimer.made_room(retries=retries)
 
     def _forget(self, attempt: Attempt) -> None:
@@ -279,7 +260,12 @@ class Worker:
         """Its lease is gone: somebody else has the task, or somebody cancelled it."""
         fence, reason = attempt.fence, attempt.reason
         _log.warning("abandoned", task_id=str(fence.task_id), attempt_id=fence.attempt_id, reason=reason)
-        if not attempt.is_cancelled and not attempt.is_unanswered:
+        if attempt.is_unanswered:  # the database may still have it as ours, and it must not be taken for a new one
+            said = "its lease could not be kept"
+            lost = Infrastructure(ErrorCode.WORKER_LOST, said) if attempt.has_begun else GivenBack(said)
+            self._finisher.add(attempt, lost)
+            return
+        if not attempt.is_cancelled:
             self._bench.reporter.event(attempt.refusal())
         self._bench.keeper.let_go(attempt)
         self._forget(attempt)
@@ -295,6 +281,8 @@ class Worker:
         """Tasks that have become slow must not keep those behind them from others."""
         while True:
             await asyncio.sleep(_STALE_CHECK_SEC)
-            if self._store and time.monotonic() - self._stored_at > _STALE_SEC and not self._bench.keeper.is_frozen:
+            if not self._store or self._bench.keeper.is_frozen:
+                continue
+            if time.monotonic() - self._store[0].stored_at > _STALE_SEC:
                 self._claimer.pace.stall()
                 self._give_back_stored("it waited behind tasks that take long")

@@ -23,6 +23,7 @@ from urllib.parse import parse_qs, urlsplit
 from .record import DRAINING, END, ENVELOPE, STDERR, STDOUT, name_of, status
 
 MAX_ENVELOPE_BYTES = 16 * 1024 * 1024
+_MAX_ORDER_BYTES = 60_000  # the keeper takes no larger one
 _LOOK_EVERY_MS = 50
 _TASK = re.compile(r"/tasks/([0-9A-Za-z-]{1,64})/(\d{1,19})(/status|/stderr)?")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -161,6 +162,7 @@ class _Request(BaseHTTPRequestHandler):
 
     def _start(self, record: Path, envelope: dict[str, Any]) -> None:
         """It appears whole, and once: of two requests at the same time one makes it, and both find it."""
+        order = self._start_order(record, envelope)  # first: what appears must be started, too
         draft = Path(tempfile.mkdtemp(dir=self.server.folder, prefix="."))
         for name, content in ((STDOUT, ""), (STDERR, ""), (ENVELOPE, json.dumps(envelope) + "\n")):
             (draft / name).write_text(content)
@@ -169,17 +171,21 @@ class _Request(BaseHTTPRequestHandler):
         except OSError:
             shutil.rmtree(draft, ignore_errors=True)
             return
+        self._order(order)
+
+    def _start_order(self, record: Path, envelope: dict[str, Any]) -> dict[str, Any]:
         limit = self.headers.get("Accsd-Output-Limit")
-        self._order(
-            {
-                "do": "start",
-                "record": record.name,
-                "task": envelope["job_task_id"],
-                "attempt": envelope["attempt_id"],
-                "limit": int(limit) if limit and limit.isdigit() else None,
-                "environ": _environ(envelope, self._node(), self.headers.get("Traceparent")),
-            }
-        )
+        order = {
+            "do": "start",
+            "record": record.name,
+            "task": envelope["job_task_id"],
+            "attempt": envelope["attempt_id"],
+            "limit": _number(limit) if limit else None,
+            "environ": _environ(envelope, self._node(), self.headers.get("Traceparent")),
+        }
+        if len(json.dumps(order)) > _MAX_ORDER_BYTES:
+            raise _Refused(413, "what the envelope says of the job and its workdir is too long for an environment")
+        return order
 
     def _order(self, order: dict[str, Any]) -> None:
         self.server.orders.send(json.dumps(order).encode())

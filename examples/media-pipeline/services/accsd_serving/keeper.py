@@ -25,6 +25,7 @@ _LINGER_SECONDS = 0.5  # so that whoever listens hears how the last ones ended
 _KEPT_SECONDS = 24 * 3600.0  # what nobody came for
 _TICK, _IDLE = 0.05, 1.0
 _SLACK_BYTES = 1024 * 1024
+_STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
 def listen(address: str) -> socket.socket:
@@ -58,7 +59,7 @@ class _Running:
         """To all of it; whom it was sent to."""
         found = members(self.pid, self.marks)
         for pid in found:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it may have become another user
                 os.kill(pid, number)
         return found
 
@@ -82,7 +83,7 @@ class Keeper:
     def run(self) -> int:
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _STOPS:
             signal.signal(number, self._begin_drain)
         self._open_door()
         had_tasks = False
@@ -103,7 +104,7 @@ class Keeper:
         (self._folder / DRAINING).touch()
 
     def _open_door(self) -> None:
-        self._door = os.fork()
+        self._door = _fork()
         if self._door == 0:
             try:
                 _forget_signals(but=signal.SIG_IGN)
@@ -150,7 +151,7 @@ class Keeper:
         sys.stdout.flush()
         sys.stderr.flush()
         try:
-            pid = os.fork()
+            pid = _fork()
         except OSError as error:
             conclude(record, None, f"the service cannot start a process: {error.strerror}")
             return
@@ -210,11 +211,25 @@ class Keeper:
                     shutil.rmtree(end.parent, ignore_errors=True)
 
 
+def _fork() -> int:
+    """A signal waits until the child has its own handlers: by the keeper's it would say that the service drains."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+    pid = -1
+    try:
+        pid = os.fork()
+    finally:
+        if pid != 0:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+    return pid
+
+
 def _forget_signals(*, but: signal.Handlers) -> None:
+    """In the child."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _STOPS:
         signal.signal(number, but)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
 
 
 def members(leader: int, marks: set[bytes]) -> list[int]:

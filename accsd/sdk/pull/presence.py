@@ -1,0 +1,44 @@
+"""This process among the nodes: what it offers, what an earlier one of its name has left, and its goodbye."""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from accsd.db import adopt_tasks, node_leaves, release_tasks, upsert_heartbeat
+from accsd.errors import AccsdError
+from accsd.log import get_logger
+from accsd.work.bench import Workbench
+
+_log = get_logger(component="pull")
+_GOODBYE: Final = timedelta(seconds=20)
+
+
+class Presence:
+    def __init__(self, bench: Workbench, service: str, labels: Mapping[str, Any]) -> None:
+        self._bench: Workbench = bench
+        self._service: str = service
+        self._labels: Mapping[str, Any] = labels
+
+    async def begin(self, capacity: int) -> None:
+        """A process of this name that died has left nothing running: what it held is free at once."""
+        await self.register(capacity)
+        bench = self._bench
+        left = await adopt_tasks(bench.db, owner=bench.node, node=bench.node, lease=bench.keeper.length)
+        if left:
+            reason = f"the process {bench.node} was started anew, and nothing is left of the attempt"
+            await release_tasks(bench.db, [task.fence for task in left], owner=bench.node, reason=reason, lost=True)
+            _log.warning("given_back", tasks=len(left), reason=reason)
+
+    async def register(self, capacity: int) -> None:
+        offered = {self._service: capacity}
+        await upsert_heartbeat(self._bench.db, self._bench.node, labels=self._labels, max_concurrency=offered)
+
+    async def end(self) -> None:
+        """After the last heartbeat. A database that is away does not hold up the end for long."""
+        try:
+            async with asyncio.timeout(_GOODBYE.total_seconds()):
+                await self._bench.reporter.flush()
+                await node_leaves(self._bench.db, self._bench.node)
+        except (AccsdError, TimeoutError) as error:
+            _log.warning("left_unsaid", error=str(error))
