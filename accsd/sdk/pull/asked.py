@@ -10,9 +10,8 @@ class Asked:
     def __init__(self) -> None:
         self.times: int = 0
         self.changed: asyncio.Event = asyncio.Event()
-        self.when_stuck: Callable[[], None] = lambda: (
-            None
-        )  # an async function will not be cancelled, and nothing else is left
+        # an async function will not be cancelled, and nothing else is left
+        self.when_stuck: Callable[[], None] = lambda: None
 
     @property
     def is_hurried(self) -> bool:
