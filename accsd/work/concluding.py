@@ -37,6 +37,7 @@ class Conclusion:
 
     async def tell(self, verdict: Verdict | GivenBack, lease: Lease) -> str:
         """Returns what to count it as: done, released, an error code, or lease_lost."""
+        lease.is_being_ended = True
         answer = await self._until_answered(verdict, lease)
         if answer is not None and answer.reason == ErrorCode.RESULT_TOO_LARGE:
             # as the database counts it, which is not how it was counted here

@@ -41,6 +41,7 @@ class Lease:
     good_until: float  # monotonic
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     reason: str | None = None
+    is_being_ended: bool = False  # by us: a heartbeat may hear of that end before we do, and it is no loss
 
     @property
     def is_gone(self) -> bool:
@@ -200,7 +201,7 @@ class LeaseKeeper:
             answer = answers.get(lease.fence.task_id)
             if answer is not None and answer.is_effective:
                 lease.good_until = self.good_until(sent) - (time_asleep() - asleep)
-            elif self._held.get(lease.fence.task_id) is lease:  # not one that ended while we asked
+            elif self._held.get(lease.fence.task_id) is lease and not lease.is_being_ended:
                 self._lose(lease, (answer and answer.reason) or "lease_lost_or_owner_mismatch")
         return True
 

@@ -1,16 +1,18 @@
 """One attempt on the real parts: given back, hurried, stopped by what fails at first, lost from sight."""
 
 import shutil
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import anyio
 import pytest
 
+from accsd.db import Answer, finish_tasks
 from accsd.errors import DockerUnavailable
 from accsd.model.outcome import ErrorCode
 from accsd.runners.base import NO_CURSOR, Cursor, Ending, Execution, Launch, Runner, TakeOutput
@@ -167,6 +169,28 @@ async def test_what_was_lost_from_sight_is_stopped_before_it_is_given_back(
             assert (await row(conn))[0] == "running"
         await here.idle()
         assert await row(conn) == ("queued", 0, 1)
+
+
+async def test_a_heartbeat_that_hears_of_our_own_end_first_is_no_loss(
+    db_url: str, conn: Connection, tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    """The end is committed, its answer is on the way, and a heartbeat is answered in between."""
+    async with working(db_url, tmp_path, conn) as here:
+
+        async def answered_late(*args: Any, **values: Any) -> Mapping[UUID, Answer]:
+            answers = await finish_tasks(*args, **values)
+            assert len(here.bench.keeper.held) == 1
+            assert await here.bench.keeper.beat()
+            return answers
+
+        monkeypatch.setattr("accsd.work.concluding.finish_tasks", answered_late)
+        await submit(conn, step("a"), options=options)
+        await here.begin(here.serving(NOTE))
+        await here.idle()
+        assert await conn.fetchval("SELECT status FROM jobs") == "done"
+        said = here.bench.metrics.render().decode()
+        assert 'accsd_leases_lost_total{reason="already_finished"} 0.0' in said
+        assert 'accsd_execution_seconds_count{result="done"' in said
 
 
 async def test_a_bug_in_whoever_hears_of_an_end_does_not_end_the_others(

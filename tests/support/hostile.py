@@ -112,7 +112,7 @@ async def beside_a_good_one(
         go.touch()
         row = await outcome(conn, good)
         assert (row["status"], row["attempt_id"]) == ("done", 1), accsd.tail()
-        assert accsd.log("lease_gone") == []
+        assert accsd.log("lease_gone") == [], accsd.tail()
         assert peak_memory(accsd.pid) < MOST_MEMORY, f"{peak_memory(accsd.pid) / 2**20:.0f} MiB"
         attempts = tmp_path / "state" / "n1" / "attempts"
         await eventually(lambda: not list(attempts.iterdir()), within=20, what="removal of the folders")
