@@ -64,10 +64,13 @@ class ProcessRunner:
 
     async def start(self, launch: Launch) -> ProcessExecution:
         files = AttemptFiles(launch.folder.absolute())
-        if not files.is_claimed:
+        is_new = not files.is_claimed
+        if is_new:
             await self._start(launch, files)
         execution = self._execution(launch.key, files)
         if files.shim() is None:
+            if is_new:
+                raise AttemptFailed(ErrorCode.NODE_UNFIT, f"attempt {launch.key} was started, and its files have gone")
             raise AttemptFailed(ErrorCode.WORKER_LOST, f"attempt {launch.key} was removed and is not started again")
         if (record := files.exit()) and record.errno is not None:
             raise self._start_failed(record.errno)

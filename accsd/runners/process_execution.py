@@ -107,6 +107,8 @@ class ProcessExecution:
             os.close(pidfd)
 
     def _ending(self, record: ExitRecord | None) -> Ending:
+        if record is None and not self._files.is_claimed:  # which the shim did: the mount has gone, or the task did it
+            return Ending(cause=ErrorCode.NODE_UNFIT, detail=f"the files in {self._files.folder} have gone")
         if record is None:
             return Ending(cause=ErrorCode.WORKER_LOST, detail="the shim ended without saying how the command did")
         code = record.code if record.signal is None else _BY_SIGNAL + record.signal

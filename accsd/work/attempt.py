@@ -152,7 +152,7 @@ class Attempt:
             self._watching = Watching(self._task, self._served, self._bench, launch, self._execution)
             ending = await self._watching.ending()
             # of one that was lost from sight the end is not known: it may run on
-            self._has_ended = ending.cause is not ErrorCode.WORKER_LOST
+            self._has_ended = ending.cause not in (ErrorCode.WORKER_LOST, ErrorCode.NODE_UNFIT)
             return await self._blamed(await self._watching.verdict(ending))
         except AttemptFailed as failed:
             code = ErrorCode(failed.code)

@@ -53,7 +53,8 @@ async def test_each_ends_with_its_own_error_code(tmp_path: Path, db_url: str, co
         ended = {name: await outcome(conn, job) for name, job in jobs.items()}
     expected = {name: code for name, (_, code, _) in RULE_BREAKERS.items()}
     codes = {name: row["error_code"] for name, row in ended.items()}
-    assert codes == {**expected, "absent": "start_failed", "victim": "killed"}
+    said = {name: row["error_message"] for name, row in ended.items() if row["error_code"] != expected.get(name)}
+    assert codes == {**expected, "absent": "start_failed", "victim": "killed"}, said
     unspent = {name for name, row in ended.items() if row["attempt"] == 0}
     assert unspent == {"closer", "vandal", "patricide"}, "what cannot be known is not counted against a task"
     assert ended["closer"]["results"] == {"closed": True}
