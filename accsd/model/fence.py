@@ -1,12 +1,11 @@
 """The fence: one attempt at one task, and never another. It goes all the way: into the lease, the folder, the
 container's labels, the object keys and every write."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 
-@dataclass(frozen=True, slots=True)
-class Fence:
+class Fence(NamedTuple):
     """Which attempt at a task speaks. The database refuses a write from any but the newest."""
 
     task_id: UUID

@@ -59,19 +59,44 @@ class Task(Generic[Params]):
     params: Params
 
     def __init__(self, envelope: dict[str, Any], send: Callable[[Message], None]) -> None:
-        self.envelope = envelope
-        self.job_id: str | None = envelope.get("job_id")
-        self.task_id: str | None = envelope.get("job_task_id")
-        self.attempt_id: int | None = envelope.get("attempt_id")  # a fence: no other attempt ever has it
-        self.options: dict[str, Any] = envelope.get("options") or {}  # the job's
-        self.upstream: dict[str, dict[str, Any]] = envelope.get("inputs") or {}  # results of earlier steps, by key
-        self.folder: str | None = envelope.get("workdir") or os.environ.get("ACC_WORKDIR")
+        self._envelope = envelope
         self.answer: list[Message] = []  # the part of what it said that decides its end
         self.is_cancelled = self.is_interruptible = False
         self.when_cancelled: Callable[[], object] = lambda: None
         self._send = send
         self._progress: Message | None = None  # not told yet
         self._progress_due = 0.0
+
+    @property
+    def envelope(self) -> dict[str, Any]:
+        return self._envelope
+
+    @property
+    def job_id(self) -> str | None:
+        return self.envelope.get("job_id")
+
+    @property
+    def task_id(self) -> str | None:
+        return self.envelope.get("job_task_id")
+
+    @property
+    def attempt_id(self) -> int | None:
+        """A fence: no other attempt ever has it."""
+        return self.envelope.get("attempt_id")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The job's."""
+        return self.envelope.get("options") or {}
+
+    @property
+    def upstream(self) -> dict[str, dict[str, Any]]:
+        """The results of earlier steps, by key."""
+        return self.envelope.get("inputs") or {}
+
+    @property
+    def folder(self) -> str | None:
+        return self.envelope.get("workdir") or os.environ.get("ACC_WORKDIR")
 
     @property
     def workdir(self) -> Path:

@@ -33,7 +33,7 @@ from accsd.work.bench import Workbench
 from accsd.work.concluding import Conclusion, GivenBack
 from accsd.work.fitness import probe_problem
 from accsd.work.insisting import PAUSES, insist
-from accsd.work.lease import Lease
+from accsd.work.lease import WatchedLease
 from accsd.work.preparing import clear_away, launch_of, prepare
 from accsd.work.protocol import Failure, Infrastructure, Success, Verdict
 from accsd.work.served import Served
@@ -69,7 +69,7 @@ class Attempt:
         self._when_decided: Callable[[Attempt], None] = when_decided
         self._execution: Execution | None = None
         self._watching: Watching | None = None
-        self._lease: Lease | None = None
+        self._lease: WatchedLease | None = None
         self._has_ended: bool = False
         self._conclusion: Conclusion = Conclusion(task.fence, bench)
         self._asked_back: anyio.Event = anyio.Event()
@@ -107,7 +107,7 @@ class Attempt:
 
     # The steps
 
-    async def _verdict(self, lease: Lease) -> Verdict | GivenBack | None:
+    async def _verdict(self, lease: WatchedLease) -> Verdict | GivenBack | None:
         """None: the lease is gone, and nothing may be written."""
         self._lease = lease
         verdict: Verdict | GivenBack | None = None
@@ -123,7 +123,7 @@ class Attempt:
             return GivenBack(self._back_because)
         return verdict
 
-    async def _until_gone(self, lease: Lease, scope: anyio.CancelScope) -> None:
+    async def _until_gone(self, lease: WatchedLease, scope: anyio.CancelScope) -> None:
         await lease.gone.wait()
         scope.cancel()
 
@@ -210,7 +210,7 @@ class Attempt:
             self._lease.lose(answer.reason or "lease_lost_or_owner_mismatch")
             await anyio.sleep_forever()
 
-    async def _decide(self, verdict: Verdict | GivenBack | None, lease: Lease) -> str:
+    async def _decide(self, verdict: Verdict | GivenBack | None, lease: WatchedLease) -> str:
         if verdict is not None and not self._has_ended:
             await self._end_it()
         return await self._conclude(verdict, lease)
@@ -231,7 +231,7 @@ class Attempt:
         if not self._has_ended:
             _log.error("given_back_unstopped", after_sec=_CLEANING.total_seconds())
 
-    async def _conclude(self, verdict: Verdict | GivenBack | None, lease: Lease) -> str:
+    async def _conclude(self, verdict: Verdict | GivenBack | None, lease: WatchedLease) -> str:
         """Returns what to count it as."""
         self.was_infrastructure = isinstance(verdict, Infrastructure)
         self.was_conclusive = isinstance(verdict, Success | Failure)
@@ -249,7 +249,7 @@ class Attempt:
         ids = {"job_id": self._task.job_id, "job_task_id": self._task.task_id}
         log_event("warn", "refused", f"heartbeat refused: {reason}", data, **ids, source=f"agent:{self.service}")
 
-    async def _clean_up(self, lease: Lease) -> None:
+    async def _clean_up(self, lease: WatchedLease) -> None:
         """Nothing is left of it on this machine. What cannot be removed now is found when the agent settles."""
         failpoints.hit("cleanup")
         grace = self._served.stop_grace if lease.is_cancelled else timedelta(0)

@@ -17,7 +17,7 @@ from accsd.model.outcome import ErrorCode
 from accsd.wakeup import Backoff
 from accsd.work.bench import Workbench
 from accsd.work.insisting import PAUSES
-from accsd.work.lease import Lease
+from accsd.work.lease import WatchedLease
 from accsd.work.protocol import Failure, Infrastructure, Success, Verdict
 
 _log = get_logger(component="attempt")
@@ -35,7 +35,7 @@ class Conclusion:
         self.fence: Fence = fence
         self._bench: Workbench = bench
 
-    async def tell(self, verdict: Verdict | GivenBack, lease: Lease) -> str:
+    async def tell(self, verdict: Verdict | GivenBack, lease: WatchedLease) -> str:
         """Returns what to count it as: done, released, an error code, or lease_lost."""
         lease.is_being_ended = True
         answer = await self._until_answered(verdict, lease)
@@ -66,7 +66,7 @@ class Conclusion:
             db_lease_until=None if held.lease_until is None else held.lease_until.isoformat(),
         )
 
-    async def _until_answered(self, verdict: Verdict | GivenBack, lease: Lease) -> Answer | None:
+    async def _until_answered(self, verdict: Verdict | GivenBack, lease: WatchedLease) -> Answer | None:
         """What the database will not have (no outage) is told as a loss instead: silence would hold the task back."""
         pauses = Backoff(*PAUSES)
         while not lease.is_gone:

@@ -35,17 +35,16 @@ _NOT_KEPT = "not_kept_in_time"
 
 @dataclass(eq=False, slots=True)
 class Lease:
-    """The right to work at one attempt. `gone` is set when it ends early; `reason` says why."""
+    """The right to work at one attempt. `reason` says why it has ended early, if it has."""
 
     fence: Fence
     good_until: float  # monotonic
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
     reason: str | None = None
     is_being_ended: bool = False  # by us: a heartbeat may hear of that end before we do, and it is no loss
 
     @property
     def is_gone(self) -> bool:
-        return self.gone.is_set()
+        return self.reason is not None
 
     @property
     def is_cancelled(self) -> bool:
@@ -60,7 +59,17 @@ class Lease:
     def lose(self, reason: str) -> None:
         if not self.is_gone:
             self.reason = reason
-            self.gone.set()
+
+
+@dataclass(eq=False, slots=True)
+class WatchedLease(Lease):
+    """One whose loss somebody waits for."""
+
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def lose(self, reason: str) -> None:
+        Lease.lose(self, reason)
+        self.gone.set()
 
 
 class LeaseKeeper:
@@ -117,29 +126,34 @@ class LeaseKeeper:
         return [lease.fence for lease in self._held.values()]
 
     @contextmanager
-    def holding(self, fence: Fence, *, granted: float) -> Generator[Lease]:
+    def holding(self, fence: Fence, *, granted: float) -> Generator[WatchedLease]:
         """A lease that the database gave when asked at `granted` (monotonic), kept for as long as the block lasts."""
-        lease = Lease(fence, self.good_until(granted))
+        lease = WatchedLease(fence, self.good_until(granted))
         self.hold(lease)
         try:
             yield lease
         finally:
             self.let_go(lease)
 
-    def hold(self, lease: Lease) -> None:
-        """Kept until it is let go."""
-        other = self._held.get(lease.fence.task_id, lease)
+    def hold(self, *leases: Lease) -> None:
+        """Kept until they are let go."""
+        for lease in leases:
+            other = self._held.setdefault(lease.fence.task_id, lease)
+            if other is not lease:
+                self._hold_one_of(lease, other)
+        self._when_changed()
+
+    def _hold_one_of(self, lease: Lease, other: Lease) -> None:
         if other.fence.attempt_id > lease.fence.attempt_id:
             self._lose(lease, "stale_attempt")
             return
-        if other is not lease:
-            self._lose(other, "stale_attempt")  # our own: it was taken back and given to us again
+        self._lose(other, "stale_attempt")  # our own: it was taken back and given to us again
         self._held[lease.fence.task_id] = lease
-        self._when_changed()
 
-    def let_go(self, lease: Lease) -> None:
-        if self._held.get(lease.fence.task_id) is lease:
-            del self._held[lease.fence.task_id]
+    def let_go(self, *leases: Lease) -> None:
+        for lease in leases:
+            if self._held.get(lease.fence.task_id) is lease:
+                del self._held[lease.fence.task_id]
         self._when_changed()
 
     def ask_now(self) -> None:

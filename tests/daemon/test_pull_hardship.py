@@ -1,6 +1,7 @@
 """The pull mode where things go wrong: functions that misbehave, leases that lapse, a late or early end."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import ContextVar
@@ -68,6 +69,50 @@ async def test_what_one_task_leaves_in_its_context_the_next_one_does_not_see(
     jobs = [await submit_to(conn, which) for _ in range(5)]
     async with serving(db_url, tmp_path, tell, concurrency=1):
         assert [(await ended(conn, job))["results"]["seen"] for job in jobs] == ["nobody"] * 5
+    await check(conn)
+
+
+async def test_a_function_that_cancels_itself_fails_and_its_place_goes_on(
+    db_url: str, conn: Connection, tmp_path: Path
+):
+    async def give_up(given: Task) -> dict[str, Any]:
+        running = asyncio.current_task()
+        assert running is not None
+        if given.envelope["task_key"] == "bad":
+            running.cancel()
+            await asyncio.sleep(0)
+        async with asyncio.timeout(30):
+            await asyncio.sleep(0)
+        return {"asked": running.cancelling()}
+
+    async with serving(db_url, tmp_path, give_up, concurrency=1):
+        job = await submit(conn, step("bad", max_attempts=1), step("good"))
+        assert (await ended(conn, job, "bad", status="error"))["error_message"] == "it cancelled itself"
+        assert (await ended(conn, job, "good"))["results"] == {"asked": 0}
+    await check(conn)
+
+
+async def test_functions_that_never_wait_share_a_place_and_leave_the_loop_to_others(
+    db_url: str, conn: Connection, tmp_path: Path
+):
+    """However many places there are: a second one would have nothing to do, and leases have to be kept meanwhile."""
+    places: set[asyncio.Task[Any] | None] = set()
+    order: list[str] = []
+
+    async def count(_: Task) -> None:
+        places.add(asyncio.current_task())
+        order.append("task")
+        asyncio.get_running_loop().call_soon(order.append, "turn")
+        time.sleep(0.0005)  # noqa: ASYNC251 - as one that computes
+
+    which = await workflow(conn, step("a"))
+    for _ in range(60):
+        await submit_to(conn, which)
+    async with serving(db_url, tmp_path, count, concurrency=60):
+        await eventually(lambda: conn.fetchval("SELECT bool_and(status = 'done') FROM jobs"), within=10)
+    assert order.count("task") == 60
+    assert order.index("turn") < 30, "the loop has its turn between two of them"
+    assert len(places) < 30
     await check(conn)
 
 

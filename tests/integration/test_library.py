@@ -262,12 +262,17 @@ async def test_priority_goes_before_order_and_a_scheduled_job_waits(db: Database
 # Holding, giving back, skipping
 
 
-async def test_a_restarted_owner_finds_what_it_holds(db: Database):
+async def lease_until(conn: Connection, fence: Fence) -> datetime:
+    return await conn.fetchval("SELECT lease_until FROM job_tasks WHERE id = $1", fence.task_id)
+
+
+async def test_a_restarted_owner_finds_what_it_holds(db: Database, conn: Connection):
     await submit_job(db, Submission(await clip(db)))
     [claimed] = await take(db, "audio")
+    before = await lease_until(conn, claimed.fence)
     [adopted] = await adopt_tasks(db, owner=ME, node=ME, lease=2 * LEASE)
     assert adopted.fence == claimed.fence
-    assert adopted.lease_until > claimed.lease_until
+    assert await lease_until(conn, adopted.fence) > before
     assert await adopt_tasks(db, owner="somebody else", node=ME, lease=LEASE) == []
 
 

@@ -5,6 +5,7 @@ presence    what it offers, what was left, its goodbye
 task        what the author's function gets
 files       a task's folder, made when it is asked for
 attempt     one claimed task, from the call of the function to its outcome
+places      so many at a time, in each place one after the other
 threads     where plain functions run
 claiming    when to claim, and how many
 finishing   outcomes on their way to the database, gathered while others are under way

@@ -103,20 +103,21 @@ class Attempt(Lease):
             return self._because(self._stopped)
         self.has_begun = True
         task = self.task = PullTask(self.claimed, self._bench, asyncio.get_running_loop())
-        CURRENT.set(task)
         task.when_cancelled = self._cancel
         timer = self._timer()
+        current = CURRENT.set(task)
         try:
             outcome = await self._outcome(task)
         except (asyncio.CancelledError, Cancelled) as error:
             outcome = self._cancelled(task, error)
         finally:
+            CURRENT.reset(current)
             if timer is not None:
                 timer.cancel()
         self.task = None  # from here on nobody stops it: its outcome is known
         task.when_cancelled = _nothing
         if self._stopped is not None:
-            _uncancel()
+            uncancel()
             if self._stopped is not Stop.DRAIN or not isinstance(outcome, Done):
                 outcome = self._because(self._stopped)
         if task.has_spoken and outcome is not None:
@@ -229,7 +230,7 @@ class Attempt(Lease):
                 return Failed(self.fence, ErrorCode.TIMEOUT, f"it ran longer than {limit.total_seconds():g} s")
 
 
-def _uncancel() -> None:
+def uncancel() -> None:
     """Who was cancelled for a reason that is known by now waits again like anybody else."""
     running = asyncio.current_task()
     while running is not None and running.cancelling():

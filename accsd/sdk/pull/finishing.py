@@ -12,7 +12,7 @@ from typing import Final
 from uuid import UUID
 
 from accsd import failpoints
-from accsd.db import Answer, Done, Failed, Fence, finish_tasks, release_tasks
+from accsd.db import Answer, Done, Failed, Fence, finish_many_tasks, release_tasks
 from accsd.errors import AccsdError, DatabaseUnavailable
 from accsd.jsonsafe import sanitise
 from accsd.log import get_logger, redact
@@ -110,17 +110,16 @@ class Finisher:
         await self._tell([(attempt, lost)])
 
     async def _answers(self, batch: Sequence[Ended]) -> Mapping[UUID, Answer] | None:
-        """None: there is none, and there was a pause. Until then no heartbeat asks about them: it would hear that they
-        have ended and take it for a loss."""
-        for attempt, _ in batch:
-            self._bench.keeper.let_go(attempt)
+        """What is not among them was accepted. None: there are none, and there was a pause. Until then no heartbeat
+        asks about them: it would hear that they have ended and take it for a loss."""
+        attempts = [attempt for attempt, _ in batch]
+        self._bench.keeper.let_go(*attempts)
         try:
             answers = await self._send(batch)
         except DatabaseUnavailable as error:
             self._bench.metrics.finalize_failed()
             _log.warning("ends_not_told_yet", count=len(batch), error=str(error))
-            for attempt, _ in batch:
-                self._bench.keeper.hold(attempt)
+            self._bench.keeper.hold(*attempts)
             await asyncio.sleep(self._pauses.next().total_seconds())
             return None
         self._pauses.reset()
@@ -136,7 +135,7 @@ class Finisher:
             return await release_tasks(db, _fences(batch), owner=owner, reason=reason, lost=True, code=outcome.code)
         failpoints.hit("finish.sent")
         outcomes = [each for _, each in batch if isinstance(each, Done | Failed)]
-        answers = await finish_tasks(db, outcomes, owner=owner, backoff_base=self._bench.backoff_base)
+        answers = await finish_many_tasks(db, outcomes, owner=owner, backoff_base=self._bench.backoff_base)
         failpoints.hit("finish.committed")
         return answers
 
@@ -144,7 +143,10 @@ class Finisher:
         settled: list[Ended] = []
         for each in batch:
             attempt = each[0]
-            answer = answers[attempt.fence.task_id]
+            answer = answers.get(attempt.fence.task_id)
+            if answer is None:
+                settled.append(each)
+                continue
             if answer.reason == ErrorCode.RESULT_TOO_LARGE:  # as the database counts it
                 said = "its result is larger than the database takes"
                 self._bench.keeper.hold(attempt)

@@ -26,7 +26,7 @@ CURRENT: Final[ContextVar["PullTask | None"]] = ContextVar("accsd_task", default
 
 class PullTask(Task[Any]):
     def __init__(self, claimed: ClaimedTask, bench: Workbench, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(_envelope(claimed, bench), _said)
+        super().__init__({}, _said)
         self._files: Files | None = None
         self.has_spoken: bool = False
         self._claimed: Final = claimed
@@ -34,6 +34,21 @@ class PullTask(Task[Any]):
         self._loop: Final = loop
         self._thread: Final = threading.get_ident()
         self._events_left: int = _EVENTS
+
+    @property
+    def envelope(self) -> dict[str, Any]:
+        """Made when it is asked for: most tasks need their parameters only."""
+        if not self._envelope:
+            self._envelope = _envelope(self._claimed, self._bench)
+        return self._envelope
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return self._claimed.options
+
+    @property
+    def upstream(self) -> dict[str, dict[str, Any]]:
+        return self._claimed.inputs
 
     @property
     def disk(self) -> Files:

@@ -6,9 +6,7 @@ cancelled and given back then; heartbeats go on until the last end is answered.
 """
 
 import asyncio
-import contextvars
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -20,9 +18,10 @@ from accsd.db.listen import CANCEL, Listener
 from accsd.log import get_logger
 from accsd.model.outcome import ErrorCode
 from accsd.sdk.pull.asked import Asked
-from accsd.sdk.pull.attempt import Attempt, Handler, Stop
+from accsd.sdk.pull.attempt import Attempt, Handler, Stop, uncancel
 from accsd.sdk.pull.claiming import Claimer, Held
 from accsd.sdk.pull.finishing import FLUSHES, Ended, Finisher
+from accsd.sdk.pull.places import Places
 from accsd.sdk.pull.presence import Presence
 from accsd.sdk.pull.threads import Threads
 from accsd.settings import Settings
@@ -62,12 +61,10 @@ class Worker:
         self._held: Held = Held(concurrency)
         self._presence: Presence = Presence(bench, handler.service, settings.node.labels)
         self._known: dict[UUID, Attempt] = {}  # by task: claimed, and not settled
-        self._store: deque[Attempt] = deque()
-        self._running: set[Attempt] = set()
         self._failure: Exception | None = None
-        self._context: contextvars.Context = contextvars.copy_context()  # each task has a copy: nothing leaks
         self._threads: Threads = Threads(concurrency)
         self._handlers: asyncio.TaskGroup = asyncio.TaskGroup()
+        self._places: Places = Places(self._held, self._handlers, self._perform, is_open=self._is_open)
         self._finisher: Finisher = Finisher(bench, when_settled=self._settled)
         self._claimer: Claimer = Claimer(
             handler.service,
@@ -75,7 +72,7 @@ class Worker:
             self._held,
             poll=self._poll,
             take=self._take,
-            known=lambda: {attempt.fence for attempt in (*self._known.values(), *self._running)},
+            known=lambda: {attempt.fence for attempt in (*self._known.values(), *self._places.running)},
             register=self._presence.register,
         )
 
@@ -137,7 +134,7 @@ class Worker:
 
     async def _drain(self, claiming: "asyncio.Task[None]") -> None:
         grace = timedelta(seconds=self._settings.drain_sec)
-        _log.info("draining", grace_sec=grace.total_seconds(), running=len(self._running))
+        _log.info("draining", grace_sec=grace.total_seconds(), running=len(self._places.running))
         ends = time.monotonic() + grace.total_seconds()
         await asyncio.wait([claiming], timeout=max(grace, _CLAIM_ENDS).total_seconds())
         claiming.cancel()
@@ -146,29 +143,29 @@ class Worker:
             await self._cancel_running()
         if not await self._finisher.emptied(_ANSWERING):
             _log.error("ends_not_told", left=[str(attempt.fence) for attempt in self._known.values()])
-        await self._cut_off([attempt.running for attempt in self._running if attempt.running is not None])
+        await self._cut_off([attempt.running for attempt in self._places.running if attempt.running is not None])
 
     async def _cut_off(self, left: Sequence["asyncio.Task[None]"]) -> None:
         for running in left:
             running.cancel()
         if left and (await asyncio.wait(left, timeout=_CANCELLED.total_seconds()))[1]:
-            _log.error("drain_stuck", left=[str(attempt.fence) for attempt in self._running])
+            _log.error("drain_stuck", left=[str(attempt.fence) for attempt in self._places.running])
             self._asked.when_stuck()
 
     async def _cancel_running(self) -> None:
-        for attempt in list(self._running):
+        for attempt in list(self._places.running):
             attempt.stop(Stop.DRAIN)
         patience = (timedelta() if self._asked.is_hurried else self._handler.stop_grace) + _CANCELLED
         if not await self._idle_within(patience.total_seconds()):
-            _log.error("drain_incomplete", left=[str(attempt.fence) for attempt in self._running])
+            _log.error("drain_incomplete", left=[str(attempt.fence) for attempt in self._places.running])
 
     async def _idle_within(self, seconds: float, *, unless_hurried: bool = False) -> bool:
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, seconds)):
-                while self._running and not (unless_hurried and self._asked.is_hurried):
+                while self._places.running and not (unless_hurried and self._asked.is_hurried):
                     self._asked.changed.clear()
                     await self._asked.changed.wait()
-        return not self._running
+        return not self._places.running
 
     # Work comes
 
@@ -185,32 +182,24 @@ class Worker:
 
     def _take(self, claimed: list[ClaimedTask], granted: float) -> None:
         good_until = self._bench.keeper.good_until(granted)
-        for task in claimed:
-            attempt = Attempt(task, self._handler, self._bench, self._threads, good_until=good_until)
-            self._bench.keeper.hold(attempt)
-            self._known[task.task_id] = attempt
-            self._store.append(attempt)
+        attempts = [Attempt(task, self._handler, self._bench, self._threads, good_until=good_until) for task in claimed]
+        self._bench.keeper.hold(*attempts)
+        self._known |= {attempt.fence.task_id: attempt for attempt in attempts}
         self._held.all = len(self._known)
-        self._dispatch()
+        self._places.store.extend(attempts)
+        self._places.fill()
 
     async def _go_on(self) -> None:
         """The leases were asked about after a pause: what was held back goes on."""
         while True:
             await self._resumed.wait()
             self._resumed.clear()
-            self._dispatch()
+            self._places.fill()
             self._claimer.stir()
 
-    def _dispatch(self) -> None:
+    def _is_open(self) -> bool:
         """Nothing begins while leases are being asked about, nor during the drain."""
-        store, running = self._store, self._running
-        has_place = len(running) < self._held.concurrency
-        if store and has_place and not (self._asked.times or self._bench.keeper.is_frozen):
-            while store and len(running) < self._held.concurrency:
-                attempt = store.popleft()
-                running.add(attempt)
-                attempt.running = self._handlers.create_task(self._perform(attempt), context=self._context.copy())
-        self._held.stored, self._held.running = len(store), len(running)
+        return not (self._asked.times or self._bench.keeper.is_frozen)
 
     async def _perform(self, attempt: Attempt) -> None:
         began = time.monotonic()
@@ -222,17 +211,19 @@ class Worker:
                 self._finisher.add(attempt, outcome)
             if attempt.in_thread is not None and not attempt.in_thread.done():
                 await asyncio.wait([attempt.in_thread])  # its place is taken for as long as its thread is
+        except asyncio.CancelledError:
+            if self._asked.times:
+                raise
+            uncancel()  # by its own hand: the worker's end would have been asked for
+            self._finisher.add(attempt, Failed(attempt.fence, ErrorCode.EXIT_NONZERO, "it cancelled itself"))
         except Exception as error:  # noqa: BLE001 - a bug in one attempt must not end the others
             _log.error("attempt_failed_here", task_id=str(attempt.fence.task_id), exc_info=error)
             said = f"{type(error).__name__} on {self._bench.node}: {error}"
             self._finisher.add(attempt, Infrastructure(ErrorCode.WORKER_LOST, said))
         finally:
             self._claimer.pace.count(time.monotonic() - began)
-            self._running.discard(attempt)
-            attempt.running = None
-            if not self._running and self._asked.times:
+            if self._asked.times:
                 self._asked.changed.set()
-        self._dispatch()
 
     # Work goes
 
@@ -273,16 +264,16 @@ class Worker:
         self._claimer.made_room(retries=False)
 
     def _give_back_stored(self, reason: str) -> None:
-        while self._store:
-            self._finisher.add(self._store.popleft(), GivenBack(reason))
-        self._held.stored = 0
+        for attempt in self._places.empty():
+            self._finisher.add(attempt, GivenBack(reason))
 
     async def _unstore(self) -> None:
         """Tasks that have become slow must not keep those behind them from others."""
         while True:
             await asyncio.sleep(_STALE_CHECK_SEC)
-            if not self._store or self._bench.keeper.is_frozen:
+            store = self._places.store
+            if not store or self._bench.keeper.is_frozen:
                 continue
-            if time.monotonic() - self._store[0].stored_at > _STALE_SEC:
+            if time.monotonic() - store[0].stored_at > _STALE_SEC:
                 self._claimer.pace.stall()
                 self._give_back_stored("it waited behind tasks that take long")

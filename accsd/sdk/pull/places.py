@@ -1,0 +1,78 @@
+"""The places of a worker: so many tasks run at a time, in each place one after the other.
+
+A place is an asyncio task that lasts, because one for each call would cost more than the rest of the worker. The next
+place is made beside a call that may wait: where functions never wait, one place does everything. What a function has
+left behind in its context goes with its place, so that the next one does not find it.
+"""
+
+import asyncio
+import contextvars
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from accsd.sdk.pull.attempt import Attempt
+from accsd.sdk.pull.claiming import Held
+
+_TURN_SEC: Final = 0.002  # then it is the others' turn in the event loop
+
+
+class Places:
+    def __init__(
+        self,
+        held: Held,
+        group: asyncio.TaskGroup,
+        perform: Callable[[Attempt], Awaitable[None]],
+        *,
+        is_open: Callable[[], bool],
+    ) -> None:
+        self._held: Held = held
+        self._group: asyncio.TaskGroup = group
+        self._perform: Callable[[Attempt], Awaitable[None]] = perform
+        self._is_open: Callable[[], bool] = is_open
+        self._context: contextvars.Context = contextvars.copy_context()
+        self._is_next_made: bool = False  # it has not begun yet
+        self.store: deque[Attempt] = deque()
+        self.running: set[Attempt] = set()
+
+    def fill(self) -> None:
+        """Sees to it that what is stored begins, if it can."""
+        if not self._is_next_made and self._can_begin():
+            self._is_next_made = True
+            self._group.create_task(self._serve(), context=self._context.copy())
+
+    def empty(self) -> list[Attempt]:
+        """All that is stored, and nothing is any more."""
+        stored = list(self.store)
+        self.store.clear()
+        self._count()
+        return stored
+
+    def _can_begin(self) -> bool:
+        return bool(self.store) and len(self.running) < self._held.concurrency and self._is_open()
+
+    async def _serve(self) -> None:
+        self._is_next_made = False
+        clean, place, began = contextvars.copy_context(), asyncio.current_task(), time.monotonic()
+        while self._can_begin():
+            attempt = self.store.popleft()
+            attempt.running = place
+            self.running.add(attempt)
+            self._count()
+            self.fill()
+            try:
+                await self._perform(attempt)
+            finally:
+                attempt.running = None
+                self.running.discard(attempt)
+                self._count()
+            if contextvars.copy_context() != clean:
+                self.fill()
+                return
+            if time.monotonic() - began > _TURN_SEC:
+                await asyncio.sleep(0)
+                began = time.monotonic()
+
+    def _count(self) -> None:
+        self._held.stored, self._held.running = len(self.store), len(self.running)
