@@ -19,7 +19,7 @@ HARNESS ?= ../shared/bench/run_peers.py
 HARNESS_ARGS ?= --systems accsd_pull,accsd,pgqueuer,chancy,graphile_worker,pg_boss --reps 3 --backlog-jobs 60000
 GROWTH ?= 10000000
 
-.PHONY: help install test check demo bench reference lock lock-check format clean
+.PHONY: help install test lint check demo bench reference lock lock-check format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | while IFS=$$'\t' read -r name text; do printf '%-12s %s\n' "$$name" "$$text"; done
@@ -42,11 +42,13 @@ test: install ## every test, on every PostgreSQL that is there
 	room=$$(tools/quick_tmp.sh); [ -z "$$room" ] || export TMPDIR=$$room; \
 	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
-check: install lock-check ## format, lint, strict types, import contracts, fast tests
+lint: install lock-check ## format, lint, strict types, import contracts
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
+
+check: lint ## the same, and the fast tests
 	$(BIN)/pytest -q tests/unit
 
 demo: install ## two jobs, a power cut and a machine that is woken: one minute, nothing else needed

@@ -391,7 +391,7 @@ def test_the_wire_stands_alone_and_speaks_as_the_daemon_does():
     imported = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     imported |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     assert {name.partition(".")[0] for name in imported} <= sys.stdlib_module_names
-    assert len(text.splitlines()) < 320, "small enough to be copied"
+    assert len(text.splitlines()) < 330, "small enough to be copied"
     assert (wire.SCHEMA_VERSION, wire.MAX_RESULT_BYTES) == (protocol.SCHEMA_VERSION, protocol.MAX_RESULT_BYTES)
 
 

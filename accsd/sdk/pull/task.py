@@ -7,8 +7,9 @@ import asyncio
 import logging
 import threading
 from contextvars import ContextVar
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from accsd.db import ClaimedTask, TaskEvent
 from accsd.log import known_level, redact
@@ -24,9 +25,17 @@ _LEVELS: Final = ((logging.ERROR, "error"), (logging.WARNING, "warn"), (logging.
 CURRENT: Final[ContextVar["PullTask | None"]] = ContextVar("accsd_task", default=None)
 
 
+def _claimed(name: str) -> Any:
+    return property(lambda task: getattr(task._claimed, name))
+
+
 class PullTask(Task[Any]):
+    options: dict[str, Any] = _claimed("options")
+    upstream: dict[str, dict[str, Any]] = _claimed("inputs")
+    envelope: dict[str, Any] = cast("Any", cached_property(lambda task: _envelope(task._claimed, task._bench)))
+
     def __init__(self, claimed: ClaimedTask, bench: Workbench, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__({}, _said)
+        super().__init__(None, _said)
         self._files: Files | None = None
         self.has_spoken: bool = False
         self._claimed: Final = claimed
@@ -34,21 +43,6 @@ class PullTask(Task[Any]):
         self._loop: Final = loop
         self._thread: Final = threading.get_ident()
         self._events_left: int = _EVENTS
-
-    @property
-    def envelope(self) -> dict[str, Any]:
-        """Made when it is asked for: most tasks need their parameters only."""
-        if not self._envelope:
-            self._envelope = _envelope(self._claimed, self._bench)
-        return self._envelope
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return self._claimed.options
-
-    @property
-    def upstream(self) -> dict[str, dict[str, Any]]:
-        return self._claimed.inputs
 
     @property
     def disk(self) -> Files:

@@ -53,50 +53,31 @@ class Cancelled(BaseException):
     """The task was asked to stop. Not an Exception, so that `except Exception` lets it through."""
 
 
+def _given(name: str, otherwise: Callable[[], Any] = lambda: None) -> Any:
+    return property(lambda task: task.envelope.get(name) or otherwise())
+
+
 class Task(Generic[Params]):
     """One attempt at one step: what it was given, and how it answers."""
 
     params: Params
+    envelope: dict[str, Any]
+    job_id: str | None = _given("job_id")
+    task_id: str | None = _given("job_task_id")
+    attempt_id: int | None = _given("attempt_id")  # a fence: no other attempt ever has it
+    options: dict[str, Any] = _given("options", dict)  # the job's
+    upstream: dict[str, dict[str, Any]] = _given("inputs", dict)  # results of earlier steps, by key
+    folder: str | None = _given("workdir", lambda: os.environ.get("ACC_WORKDIR"))
 
-    def __init__(self, envelope: dict[str, Any], send: Callable[[Message], None]) -> None:
-        self._envelope = envelope
+    def __init__(self, envelope: dict[str, Any] | None, send: Callable[[Message], None]) -> None:
+        if envelope is not None:  # in pull mode it is made when it is asked for
+            self.envelope = envelope
         self.answer: list[Message] = []  # the part of what it said that decides its end
         self.is_cancelled = self.is_interruptible = False
         self.when_cancelled: Callable[[], object] = lambda: None
         self._send = send
         self._progress: Message | None = None  # not told yet
         self._progress_due = 0.0
-
-    @property
-    def envelope(self) -> dict[str, Any]:
-        return self._envelope
-
-    @property
-    def job_id(self) -> str | None:
-        return self.envelope.get("job_id")
-
-    @property
-    def task_id(self) -> str | None:
-        return self.envelope.get("job_task_id")
-
-    @property
-    def attempt_id(self) -> int | None:
-        """A fence: no other attempt ever has it."""
-        return self.envelope.get("attempt_id")
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The job's."""
-        return self.envelope.get("options") or {}
-
-    @property
-    def upstream(self) -> dict[str, dict[str, Any]]:
-        """The results of earlier steps, by key."""
-        return self.envelope.get("inputs") or {}
-
-    @property
-    def folder(self) -> str | None:
-        return self.envelope.get("workdir") or os.environ.get("ACC_WORKDIR")
 
     @property
     def workdir(self) -> Path:
