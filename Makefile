@@ -57,6 +57,7 @@ demo: install ## two jobs, a power cut and a machine that is woken: one minute, 
 bench: install ## against the peers, in full tables, with many idle agents, in containers: an hour, on a machine that does nothing else
 	python3 $(HARNESS) --extra $(CURDIR)/bench/adapters --no-default-configs --no-ceiling $(HARNESS_ARGS)
 	$(BIN)/python -m bench.growth --tasks $(GROWTH)
+	$(BIN)/python -m bench.long_drain
 	$(BIN)/python -m bench.idle_agents
 	$(BIN)/python -m bench.containers
 

@@ -13,11 +13,13 @@ decides by class and never by reading a message.
     ├── Unavailable                 the world is away: back off, burn no attempt
     │   ├── DatabaseUnavailable
     │   ├── StorageUnavailable
-    │   └── DockerUnavailable
+    │   ├── DockerUnavailable
+    │   └── ServiceBusy             a service that says "not now" (knows for how long)
     └── Bug                         an invariant is violated: crash the role visibly
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 
 Place = tuple[str | int, ...]
 
@@ -142,6 +144,15 @@ class StorageUnavailable(Unavailable):
 
 class DockerUnavailable(Unavailable):
     """The Docker engine or its compose plugin does not answer."""
+
+
+class ServiceBusy(Unavailable):
+    """A service answers that it takes no task now. Nothing was begun, so nothing is lost. `again_in`: when it wants to
+    be asked again, as far as it says."""
+
+    def __init__(self, message: str, *, again_in: timedelta = timedelta(0), hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.again_in: timedelta = again_in
 
 
 class Bug(AccsdError):

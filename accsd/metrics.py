@@ -8,7 +8,7 @@ daemon imports anyway.)
 
 import platform
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Final
 
@@ -56,6 +56,8 @@ REPAIRS: Final = (
 )
 WAKE_METHODS: Final = (*(method.value for method in WakeMethod), "relay")
 WAKE_OUTCOMES: Final = ("sent", "failed", "woke", "given_up")
+QUARANTINE_STATES: Final = ("shut", "trial")
+ARCHIVE_OUTCOMES: Final = ("done", "hindered", "clock")
 QUERY_OUTCOMES: Final = ("ok", "retried", "error")
 
 _ROUND_TRIP: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
@@ -70,6 +72,7 @@ class Metrics:
         self._registry: CollectorRegistry = CollectorRegistry()
         self._services: set[str] = set()
         self._last_pass: dict[str, float] = {}
+        self._archived_at: float | None = None  # None: history does not leave by this process
         self._of_attempts()
         self._of_roles()
         prometheus.ProcessCollector(registry=self._registry)
@@ -104,6 +107,18 @@ class Metrics:
         self._wakes = self._counter("wake_tries", "Tries to wake a node.", "method", "outcome")
         self._outbox = self._counter("outbox", "Outgoing events, by outcome.", outcome=OUTBOX_OUTCOMES)
         self._pending = self._gauge("outbox_pending", "Outgoing events that wait.")
+        self._quarantines = self._gauge(
+            "quarantines", "Services that a node is kept from, or takes on trial.", state=QUARANTINE_STATES
+        )
+        self._archive_passes = self._counter(
+            "archive_passes", "Passes of the retention, by outcome.", outcome=ARCHIVE_OUTCOMES
+        )
+        self._archived = self._counter("archived_partitions", "Months of events that have left the database.")
+        self._archived_bytes = self._counter("archived_bytes", "The size of their objects.")
+        self._archive_age = self._gauge(
+            "archive_last_success_age_seconds", "Since the retention's last pass that met no obstacle."
+        )
+        self._archive_age.set_function(self._since_archived)
         self._queries = self._counter("queries", "Calls to the database.", outcome=QUERY_OUTCOMES)
         self._query_time = self._histogram("query_seconds", "How long they took, with repetitions.", _ROUND_TRIP)
         build = self._gauge("build_info", "Always 1; the labels say what runs.", "version", "python")
@@ -210,6 +225,24 @@ class Metrics:
     def outbox_pending(self, count: int) -> None:
         self._pending.set(count)
 
+    def quarantines(self, count: Mapping[str, int]) -> None:
+        """How many there are in the whole fleet, by state."""
+        for state in QUARANTINE_STATES:
+            self._quarantines.labels(state).set(count.get(state, 0))
+
+    def archives(self) -> None:
+        """History leaves by this process: one that never gets it done grows old too."""
+        self._archived_at = self._archived_at or time.monotonic()
+
+    def archive_passed(self, outcome: str) -> None:
+        self._archive_passes.labels(_one_of(ARCHIVE_OUTCOMES, outcome)).inc()
+        if outcome == "done":
+            self._archived_at = time.monotonic()
+
+    def archived(self, size_bytes: int) -> None:
+        self._archived.inc()
+        self._archived_bytes.inc(size_bytes)
+
     def queried(self, outcome: str, took: timedelta) -> None:
         self._queries.labels(_one_of(QUERY_OUTCOMES, outcome)).inc()
         self._query_time.observe(took.total_seconds())
@@ -217,6 +250,9 @@ class Metrics:
     def render(self) -> bytes:
         """The text format, for CONTENT_TYPE."""
         return prometheus.generate_latest(self._registry)
+
+    def _since_archived(self) -> float:
+        return 0.0 if self._archived_at is None else time.monotonic() - self._archived_at
 
     def _service(self, name: str) -> str:
         return name if name in self._services else OTHER

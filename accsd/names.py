@@ -1,9 +1,10 @@
 """What may be called how. Step keys become parts of object keys, service names parts of channels, argument
 lists and environment variables, so both are checked once, here, by the models, the settings and the
-storage keys.
+storage keys. Outgoing events are named by targets and by workflows.
 """
 
 import re
+from typing import Final, Literal, get_args
 
 from accsd.errors import InvalidValue
 
@@ -12,6 +13,20 @@ _SERVICE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 
 # `<prefix>builder` is the channel on which the builder hears of new jobs.
 RESERVED_SERVICE_NAMES = frozenset({"builder"})
+
+OutgoingEvent = Literal[
+    "job.submitted",
+    "job.started",
+    "job.retried",
+    "job.done",
+    "job.error",
+    "job.cancelled",
+    "task.done",
+    "task.error",
+    "task.skipped",
+    "task.cancelled",
+]
+OUTGOING_EVENTS: Final[tuple[str, ...]] = get_args(OutgoingEvent)
 
 
 def check_step_key(key: str) -> str:
@@ -31,6 +46,12 @@ def check_service_name(name: str) -> str:
         )
     if name in RESERVED_SERVICE_NAMES:
         raise InvalidValue(f'"{name}" is reserved and cannot be the name of a service')
+    return name
+
+
+def check_outgoing_event(name: str) -> str:
+    if name not in OUTGOING_EVENTS:
+        raise InvalidValue(f'"{_shown(name)}" is no event; there are {", ".join(OUTGOING_EVENTS)}')
     return name
 
 

@@ -59,6 +59,7 @@ class Post:
     poll: Callable[[], timedelta] | None = None
     _leaving: Wakeup = field(default_factory=Wakeup)
     _left: bool = False
+    _is_outdated: bool = False
     _serving: anyio.CancelScope | None = None
     _ended: anyio.Event = field(default_factory=anyio.Event)
 
@@ -69,6 +70,15 @@ class Post:
         self.wakeup.set()
         if self._serving is not None:
             self._serving.cancel()
+
+    def renew(self) -> None:
+        """What its role, one that makes passes, was made from has changed: it is made anew after this pass."""
+        self._is_outdated = True
+        self.wakeup.set()
+
+    def make_role(self) -> "PassingRole | ServingRole":
+        self._is_outdated = False
+        return self.make()
 
     async def ended(self) -> None:
         await self._ended.wait()
@@ -83,6 +93,10 @@ class Post:
     @property
     def is_left(self) -> bool:
         return self._left
+
+    @property
+    def is_outdated(self) -> bool:
+        return self._is_outdated
 
     async def pause(self, length: timedelta) -> None:
         """Uninterrupted but for leaving: a notification must not turn an outage into a busy loop."""
@@ -127,7 +141,7 @@ class Supervisor:
         try:
             while not post.is_left:
                 try:
-                    await self._run(post.make(), post, crashes, outages)
+                    await self._run(post.make_role(), post, crashes, outages)
                 except Unavailable as error:
                     pause = outages.next()
                     self._observer.away(post.name, error, pause)
@@ -161,7 +175,7 @@ class Supervisor:
             raise Bug(f"{post.name} ended by itself")
 
     async def _make_passes(self, role: PassingRole, post: Post, crashes: Backoff, outages: Backoff) -> None:
-        while not post.is_left:
+        while not post.is_left and not post.is_outdated:
             post.wakeup.clear()  # before the role reads the tables
             began = time.monotonic()
             try:

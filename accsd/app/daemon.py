@@ -13,26 +13,19 @@ from pathlib import Path
 import anyio
 
 from accsd import failpoints
-from accsd.app.news import ServiceNews
+from accsd.app.building import BuilderSide
 from accsd.app.node import NodeSide
 from accsd.app.observer import RoleObserver
+from accsd.app.reloading import left_behind, taken_over
 from accsd.app.services import compose_services, discard_unserved, process_services
 from accsd.app.state import locked_state
 from accsd.db import Database, require_schema
 from accsd.db.listen import Hearing, HearingState, Listener
-from accsd.db.outbox import OUTBOX_CHANNEL
-from accsd.db.quarantines import NEWS as HEALTH_CHANNEL
 from accsd.errors import AccsdError, DatabaseUnavailable, SchemaMismatch
 from accsd.health import Health, ListenState
 from accsd.http import HttpFace
 from accsd.log import configure_logging, get_logger, register_secret
 from accsd.metrics import Metrics
-from accsd.roles.archive import Archiver
-from accsd.roles.builder import Builder
-from accsd.roles.cleanup import Cleanup
-from accsd.roles.judge import Judge
-from accsd.roles.outbox import Dispatcher
-from accsd.roles.wake import Waker
 from accsd.runners.compose import compose_file
 from accsd.settings import Database as DatabaseSettings
 from accsd.settings import Settings, environment, load_settings, state_folder
@@ -42,9 +35,6 @@ from accsd.systemd import Notifier
 from accsd.wakeup import Backoff
 
 _log = get_logger(component="daemon")
-_BUILDER_CHANNEL = "builder"
-_OUTBOX_POST = "outbox-"
-_JUDGE_POST = "judge"
 
 
 class RoleChoice(StrEnum):
@@ -82,12 +72,16 @@ async def run_daemon(choice: RoleChoice, config: Path | None) -> None:
         daemon = Daemon(choice, settings, config, db, notifier)
         # shared by the nodes of one machine, where no store is configured; a builder alone can't know theirs
         store = open_store(settings.storage, default_folder=None if state is None else state.parent / "objects")
-        if choice.builds and settings.retention.removes_anything:
-            daemon.archive_to(await resources.enter_async_context(store))
+        opened: ObjectStore | None = None
+        if state is not None or (choice.builds and settings.retention.removes_anything):
+            opened = await resources.enter_async_context(store)
+        if choice.builds:
+            daemon.build_here(opened)
         if state is not None:
+            assert opened is not None, "a node has a store"
             beats = await _connected(_of_its_own(settings.database), settings.node.name, notifier)
             resources.push_async_callback(beats.close)
-            daemon.serve_here(daemon.store or await resources.enter_async_context(store), beats, state / "attempts")
+            daemon.serve_here(opened, beats, state / "attempts")
         await daemon.run()
 
 
@@ -130,9 +124,8 @@ class Daemon:
             db=db,
             on_change=self._heard,
         )
-        self._waker_hears: ServiceNews = ServiceNews(self._listener)
+        self._builder: BuilderSide | None = None
         self._node: NodeSide | None = None
-        self.store: ObjectStore | None = None  # where history goes, if anything does
         self._has_listened: bool = False
         self._stops: int = 0
         self._stop: anyio.Event = anyio.Event()
@@ -147,11 +140,8 @@ class Daemon:
                     self._supervisor.keep(
                         Post("http", lambda: HttpFace(self._settings.http, self._metrics, self._health))
                     )
-                if self._choice.builds:
-                    self._start_builder()
-                    self._start_outbox()
-                    if self.store is not None:
-                        self._start_archive(self.store)
+                if self._builder is not None:
+                    self._builder.start()
                 if self._node is not None:
                     self._node.start()
                 group.start_soon(self._notifier.keep_alive)
@@ -168,55 +158,16 @@ class Daemon:
         seconds = self._settings.poll_sec if self._listener.is_listening else self._settings.poll_deaf_sec
         return timedelta(seconds=seconds)
 
-    def _start_builder(self) -> None:
-        posts = [
-            Post("builder", lambda: Builder(self._db), poll=self._poll),
-            Post("cleanup", self._make_cleanup, poll=self._poll),
-            wake := Post("wake", self._make_waker, poll=self._poll),
-        ]
-        self._waker_hears.when_heard = wake.wakeup.set
-        for post in posts:
-            self._listener.subscribe(_BUILDER_CHANNEL, post.wakeup.set)
-            self._supervisor.keep(post)
-        self._start_judge()
-
-    def _start_judge(self) -> None:
-        post = Post(_JUDGE_POST, lambda: Judge(self._db, self._settings.quarantine), poll=self._poll)
-        self._listener.subscribe(HEALTH_CHANNEL, post.wakeup.set)
-        self._supervisor.keep(post)
-
-    def _start_outbox(self) -> None:
-        """One role for each target: a slow receiver keeps only itself waiting."""
-        outbox = self._settings.outbox
-        for name in outbox.targets:
-            post = Post(
-                f"{_OUTBOX_POST}{name}",
-                lambda name=name: Dispatcher(self._db, name, outbox, metrics=self._metrics),
-                poll=self._poll,
-            )
-            self._listener.subscribe(OUTBOX_CHANNEL, post.wakeup.set)
-            self._supervisor.keep(post)
-
-    def archive_to(self, store: ObjectStore) -> None:
-        """History leaves the database for this store."""
-        self.store = store
-
-    def _start_archive(self, store: ObjectStore) -> None:
-        self._supervisor.keep(Post("archive", lambda: Archiver(self._db, store, self._settings.retention)))
-
-    def _make_cleanup(self) -> Cleanup:
-        settings = self._settings
-        return Cleanup(self._db, lease=settings.lease, grace=settings.grace, metrics=self._metrics)
-
-    def _make_waker(self) -> Waker:
-        settings = self._settings
-        return Waker(
-            self._db,
-            settings.wake,
-            lease=settings.lease,
-            node=settings.node.name,
+    def build_here(self, history_to: ObjectStore | None) -> None:
+        """This process is a builder."""
+        self._builder = BuilderSide(
+            settings=self._settings,
+            db=self._db,
+            listener=self._listener,
             metrics=self._metrics,
-            hear=self._waker_hears.listen_to,
+            supervisor=self._supervisor,
+            store=history_to,
+            poll=self._poll,
         )
 
     def serve_here(self, store: ObjectStore, beats: Database, attempts: Path) -> None:
@@ -288,21 +239,31 @@ class Daemon:
             settings = load_settings(self._config)
             for secret in settings.secrets():
                 register_secret(secret)
-            if self._node is not None:
-                self._node.reload(settings)
+            self._take_over(settings)
         except AccsdError as error:
             _log.error("reload_failed", error=str(error), hint=error.hint)
         self._notifier.ready()
+
+    def _take_over(self, settings: Settings) -> None:
+        left = left_behind(self._settings, settings)
+        settings = taken_over(self._settings, settings)
+        if self._node is not None:
+            self._node.reload(settings)  # the one that may refuse
+        if self._builder is not None:
+            left += self._builder.reload(settings)
+        self._settings = settings
+        configure_logging(settings.log_level, stream="stdout")
+        _log.info("reloaded")
+        if left:
+            _log.warning("needs_a_restart", settings=left)
 
     async def _drain(self, group: anyio.abc.TaskGroup) -> None:
         self._health.drain()
         grace = timedelta(seconds=self._settings.drain_sec)
         self._notifier.stopping("draining", within=grace + timedelta(seconds=60))
         _log.info("draining", grace_sec=grace.total_seconds())
-        for post in self._supervisor.posts:
-            builds = post.name in ("builder", "cleanup", "wake", "archive", _JUDGE_POST)
-            if builds or post.name.startswith(_OUTBOX_POST):
-                post.leave()
+        if self._builder is not None:
+            self._builder.leave()
         if self._node is not None:
             group.start_soon(self._hurry_up, self._node)
             await self._node.drain(grace)

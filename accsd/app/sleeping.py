@@ -93,8 +93,8 @@ class SleepSide:
         return self._departure.has_said_goodbye
 
     @property
-    def ask(self) -> Callable[[Order], None] | None:
-        """Who takes a person's order and answers it; None: this node does not sleep by itself."""
+    def ask(self) -> Callable[[Order], str | None] | None:
+        """Who takes a person's order and answers it, or says what to; None: this node does not sleep by itself."""
         return self._sleeper.ask if self.is_configured else None
 
     def look(self) -> None:
@@ -115,7 +115,7 @@ class SleepSide:
         self.look()
 
     def hear_of_work(self) -> None:
-        self._departure.call_off("there may be work for it")
+        self._departure.hear()
 
     def leave(self) -> None:
         """The agent stops: it does not go to sleep as well, unless that was said already."""

@@ -1,13 +1,14 @@
 """What has left the database, for commands that tell the history of a job: they find it by themselves."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import UUID
 
 import click
 
 from accsd.cli.objects import objects
-from accsd.db.archives import Archive, archives_with
+from accsd.db.archives import Archive, archives_with, task_of
 from accsd.db.pool import Database
 from accsd.errors import AccsdError
 from accsd.settings import Settings
@@ -15,17 +16,35 @@ from accsd.settings import Settings
 Answer = TypeVar("Answer")
 
 
-async def with_archived(
-    db: Database, settings: Settings, job_id: UUID, ask: Callable[[Sequence[str]], Awaitable[Answer]]
-) -> Answer:
-    """What `ask` makes of a job's archived lines and of the database; asked again if a month has moved meanwhile."""
-    known = await archives_with(db, job_id)
-    while True:
-        answer = await ask(await archived_lines(settings, known, job_id))
-        now = await archives_with(db, job_id)
-        if [one.id for one in now] == [one.id for one in known]:
-            return answer
-        known = now
+@dataclass(slots=True)
+class Archived:
+    """A job's archived lines, for who asks more than once: read from the store again only if another month has left."""
+
+    db: Database
+    settings: Settings
+    job_id: UUID
+    _known: list[int] = field(default_factory=list[int])
+    _lines: dict[str | None, list[str]] = field(default_factory=dict[str | None, list[str]])  # by task
+
+    async def ask(
+        self, ask: Callable[[Sequence[str]], Awaitable[Answer]], tasks: Iterable[UUID] | None = None
+    ) -> Answer:
+        """What `ask` makes of the archived lines (of these tasks) and of the database; asked again if a month has moved
+        meanwhile."""
+        while True:
+            await self._read(await archives_with(self.db, self.job_id))
+            wanted = self._lines if tasks is None else [str(task) for task in tasks]
+            answer = await ask([line for task in wanted for line in self._lines.get(task, ())])
+            if [one.id for one in await archives_with(self.db, self.job_id)] == self._known:
+                return answer
+
+    async def _read(self, known: Sequence[Archive]) -> None:
+        ids = [one.id for one in known]
+        if ids == self._known:
+            return
+        self._known, self._lines = ids, {}
+        for line in await archived_lines(self.settings, known, self.job_id):
+            self._lines.setdefault(task_of(line), []).append(line)
 
 
 async def archived_lines(settings: Settings, known: Sequence[Archive], job_id: UUID) -> list[str]:

@@ -24,7 +24,11 @@ def db() -> None:
 
 @db.command("install")
 @click.option("--roles", is_flag=True, help="Make the least-privilege roles accs_scheduler, _agent, _api, _reader too.")
-@click.option("--literal-indexes", is_flag=True, help="Add the indexes on status; they cost most of the speed.")
+@click.option(
+    "--literal-indexes",
+    is_flag=True,
+    help="Add the indexes on status and on an event's task; they cost most of the speed.",
+)
 @click.pass_obj
 def install_command(config: str | None, roles: bool, literal_indexes: bool) -> None:
     """Install the schema. Running it again changes nothing but what is asked for."""

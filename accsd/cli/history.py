@@ -17,6 +17,7 @@ from accsd.db.archives import Archive, archives, archives_with, lines_here, part
 from accsd.db.pool import Database
 from accsd.errors import AccsdError, ConfigError
 from accsd.history.archiving import Outcome, archive, verify
+from accsd.history.clocks import require_same_time
 from accsd.history.reading import broken_links
 from accsd.units import shown_size
 
@@ -96,6 +97,7 @@ def archive_command(ctx: click.Context, months: Sequence[str], again: bool, keep
         if not wanted:
             if (age := settings.retention.events_age) is None:
                 raise ConfigError("events are kept for ever", hint="set retention.events, or name the months")
+            await require_same_time(db)
             wanted = await partitions(db, older_than=age)
         require_store(settings)
         async with objects(settings) as store:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import click
 
-from accsd.cli.archived import with_archived
+from accsd.cli.archived import Archived
 from accsd.cli.drawing import aligned, draw
 from accsd.cli.following import tell_line
 from accsd.cli.identifiers import job_named, short
@@ -84,7 +84,7 @@ async def _read(db: Database, settings: Settings, job_id: UUID, events: int, att
             await timeline.newest_events(db, job_id, events, archived),
         )
 
-    history = await with_archived(db, settings, job_id, told)
+    history = await Archived(db, settings, job_id).ask(told)
     return _Everything(await reading.job(db, job_id), await reading.tasks_of(db, job_id), *history)
 
 

@@ -14,7 +14,7 @@ from uuid import UUID
 import click
 import orjson
 
-from accsd.cli.archived import with_archived
+from accsd.cli.archived import Archived
 from accsd.cli.identifiers import job_named, short
 from accsd.cli.logline import printed
 from accsd.cli.objects import elsewhere, objects, require_bucket
@@ -34,8 +34,10 @@ _OVERLAP: Final = timedelta(seconds=5)
 _REST_IN_THE_LOG: Final = "the rest is in the log only"  # how the agent ends the events of one who writes much
 
 _GIVEN_UP: Final = 1 << 30
+_AT_ONCE: Final = 200  # attempts whose events are asked for together
 
 Record = Mapping[str, Any]
+Who = tuple[UUID, int]  # an attempt
 
 
 @click.command()
@@ -109,22 +111,24 @@ class _JobLog:
     step: str | None
     attempt: int | None
     resources: AsyncExitStack
-    lines: Counter[tuple[UUID, int]] = field(default_factory=Counter[tuple[UUID, int]])
+    lines: Counter[Who] = field(default_factory=Counter[Who])
     _keys: dict[UUID, str] = field(default_factory=dict[UUID, str])
-    _tails: dict[tuple[UUID, int], _Tail] = field(default_factory=dict[tuple[UUID, int], _Tail])
+    _tails: dict[Who, _Tail] = field(default_factory=dict[Who, _Tail])
     _store: ObjectStore | None = None
+    _archived: Archived = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._archived = Archived(self.db, self.settings, self.job_id)
 
     async def so_far(self) -> AsyncIterator[Record]:
-        for one in await self._attempts():
-            async for record in self._of_events(one) if one.is_live else self._kept(one):
-                yield record
+        async for record in self._in_turn(await self._attempts()):
+            yield record
 
     async def follow(self) -> AsyncIterator[Record]:
         """First what has ended, whole; from then on the events of whatever is there."""
         ended = [one for one in await self._attempts() if not one.is_live]
-        for one in ended:
-            async for record in self._kept(one):
-                yield record
+        async for record in self._in_turn(ended):
+            yield record
         told = {(one.task_id, one.attempt_id) for one in ended}
         since: datetime | None = None
         seen: dict[int, datetime] = {}
@@ -156,12 +160,32 @@ class _JobLog:
         events = await self._said(list(self._keys), since)
         return [event for event in events if self.attempt in (None, event.attempt_id)]
 
-    async def _of_events(self, one: AttemptLog) -> AsyncIterator[Record]:
-        events = await self._said([one.task_id])
-        for record in self._shown([event for event in events if event.attempt_id == one.attempt_id]):
+    async def _in_turn(self, attempts: Sequence[AttemptLog]) -> AsyncIterator[Record]:
+        """One after the other, and asked for together: a job may have tens of thousands."""
+        kept = await self._segments()
+        for start in range(0, len(attempts), _AT_ONCE):
+            some = attempts[start : start + _AT_ONCE]
+            bare = [one.task_id for one in some if not one.is_live and _who(one) not in kept]
+            said = await self._said_by(bare)
+            for one in some:
+                if one.is_live:
+                    records = self._of_events(one, await self._said_by([one.task_id]))
+                else:
+                    records = self._kept(one, kept.get(_who(one), ()), said)
+                async for record in records:
+                    yield record
+
+    async def _of_events(self, one: AttemptLog, said: Mapping[Who, Sequence[LogEvent]]) -> AsyncIterator[Record]:
+        for record in self._shown(said.get(_who(one), ())):
             yield record
-        async for record in self._rest():
+        async for record in self._rest(_who(one)):
             yield record
+
+    async def _said_by(self, tasks: Sequence[UUID]) -> Mapping[Who, Sequence[LogEvent]]:
+        found: dict[Who, list[LogEvent]] = {}
+        for event in await self._said(tasks) if tasks else ():
+            found.setdefault((event.task_id, event.attempt_id), []).append(event)
+        return found
 
     async def _said(self, tasks: Sequence[UUID], since: datetime | None = None) -> list[LogEvent]:
         async def asked(archived: Sequence[str]) -> list[LogEvent]:
@@ -169,7 +193,7 @@ class _JobLog:
 
         if since is not None:  # what comes from now on is in no archive
             return await asked(())
-        return await with_archived(self.db, self.settings, self.job_id, asked)
+        return await self._archived.ask(asked, tasks)
 
     def _shown(self, events: Iterable[LogEvent]) -> Iterable[Record]:
         for event in events:
@@ -186,23 +210,27 @@ class _JobLog:
                 "message": event.message or "",
             } | ({} if event.data is None else {"data": event.data})
 
-    async def _kept(self, one: AttemptLog) -> AsyncIterator[Record]:
+    async def _kept(
+        self, one: AttemptLog, segments: Sequence[StoredArtifact], said: Mapping[Who, Sequence[LogEvent]]
+    ) -> AsyncIterator[Record]:
         """From the store. Where it can't be had, the first lines are in the database still."""
         try:
-            for segment in await self._segments(one.task_id, one.attempt_id):
+            for segment in segments:
                 for record in await self._read(segment):
                     yield record
         except AccsdError as error:
             _complain(error)
-        if not self.lines[one.task_id, one.attempt_id]:
-            async for record in self._of_events(one):
+        if not self.lines[_who(one)]:
+            async for record in self._of_events(one, await self._said_by([one.task_id]) if segments else said):
                 yield record
 
-    async def _rest(self) -> AsyncIterator[Record]:
+    async def _rest(self, only: Who | None = None) -> AsyncIterator[Record]:
         """What those have written since who write more than events hold, as far as it has been kept."""
-        for fence, tail in list(self._tails.items()):
+        tails = {who: tail for who, tail in self._tails.items() if only in (None, who)}
+        kept = await self._segments() if tails else {}
+        for who, tail in tails.items():
             try:
-                for segment in (await self._segments(*fence))[tail.segments_read :]:
+                for segment in kept.get(who, ())[tail.segments_read :]:
                     records = await self._read(segment, count=False)
                     tail.segments_read += 1
                     for record in records[tail.skip :]:
@@ -212,10 +240,13 @@ class _JobLog:
                 _complain(error)
                 tail.segments_read = _GIVEN_UP
 
-    async def _segments(self, task_id: UUID, attempt_id: int) -> list[StoredArtifact]:
-        kept = await artifacts_of(self.db, self.job_id)
-        ours = [one for one in kept if one.is_log_segment and (one.task_id, one.attempt_id) == (task_id, attempt_id)]
-        return sorted(ours, key=lambda one: (len(one.name), one.name))  # the number, whatever its length
+    async def _segments(self) -> dict[Who, list[StoredArtifact]]:
+        """The kept logs of all attempts, each in the order of its numbers, whatever their length."""
+        found: dict[Who, list[StoredArtifact]] = {}
+        for one in await artifacts_of(self.db, self.job_id):
+            if one.is_log_segment and one.task_id is not None:
+                found.setdefault((one.task_id, one.attempt_id or 0), []).append(one)
+        return {who: sorted(ours, key=lambda one: (len(one.name), one.name)) for who, ours in found.items()}
 
     async def _read(self, segment: StoredArtifact, *, count: bool = True) -> list[Record]:
         if self._store is None:
@@ -229,6 +260,10 @@ class _JobLog:
         if count and segment.task_id is not None:
             self.lines[segment.task_id, segment.attempt_id or 0] += len(lines)
         return [{"task": segment.task_key, "attempt": segment.attempt_id, **line} for line in lines]
+
+
+def _who(one: AttemptLog) -> Who:
+    return one.task_id, one.attempt_id
 
 
 def _complain(error: AccsdError) -> None:

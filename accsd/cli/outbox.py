@@ -66,10 +66,16 @@ def _cells(row: OutboxRow) -> dict[str, Any]:
         "job": "" if row.job_id is None else short(row.job_id),
         "state": row.state,
         "attempts": row.attempts,
-        "due": "" if row.due_in is None else f"in {duration(row.due_in)}" if row.due_in.total_seconds() > 0 else "now",
+        "due": _due(row),
         "error": error if len(error) <= _LONGEST_ERROR else error[: _LONGEST_ERROR - 1] + "…",
         "age": row.age,
     }
+
+
+def _due(row: OutboxRow) -> str:
+    if row.due_in is None:
+        return "after others" if row.state == "waiting" else ""
+    return f"in {duration(row.due_in)}" if row.due_in.total_seconds() > 0 else "now"
 
 
 @outbox.command("show")

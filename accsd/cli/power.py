@@ -14,7 +14,7 @@ from accsd.cli.operator import operator
 from accsd.cli.output import duration, text
 from accsd.db import fleet
 from accsd.db.fleet import NodeView
-from accsd.db.orders import OrderKind, answer_within, ask_node
+from accsd.db.orders import ANSWERED_WITHIN, OrderKind, answer_within, ask_node
 from accsd.db.pool import Database
 from accsd.db.waking import FleetNode, wake_nodes
 from accsd.errors import AccsdError, ConfigError, Unavailable
@@ -24,7 +24,6 @@ from accsd.settings import Settings
 from accsd.work.calling import Caller
 
 GOES_WITHIN: Final = timedelta(seconds=90)
-_ANSWERS_WITHIN: Final = timedelta(seconds=10)
 _LOOK_SEC: Final = 0.2
 Value = TypeVar("Value")
 
@@ -83,10 +82,10 @@ def check_awake(node: NodeView, settings: Settings) -> None:
 async def ask_to_sleep(db: Database, name: str) -> str:
     """What the node says before it goes; AccsdError: why it does not."""
     order_id = uuid4()
-    await ask_node(db, order_id, name, OrderKind.SLEEP, by=operator(), within=_ANSWERS_WITHIN)
-    answer = await answer_within(db, order_id, _ANSWERS_WITHIN)
+    await ask_node(db, order_id, name, OrderKind.SLEEP, by=operator())
+    answer = await answer_within(db, order_id)
     if answer is None:
-        said = f"node {name} did not answer within {duration(_ANSWERS_WITHIN)}"
+        said = f"node {name} did not answer within {duration(ANSWERED_WITHIN)}"
         raise AccsdError(said, hint=f"see whether its agent runs: `accsd doctor --node {name}`") from TimeoutError()
     if not answer.ok:
         hint = f"that passes, or stands in its settings, [sleep]; `accsd nodes show {name}` tells what happened"

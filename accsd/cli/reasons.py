@@ -158,6 +158,12 @@ def _node_quarantined(it: _About) -> Reason:
     return Reason(said, f"`accsd nodes resume {name}`")
 
 
+def _node_hindered(it: _About) -> Reason:
+    name, service = it.detail["node"], it.detail["service"]
+    said = f"node {name} takes no {service} now, for {duration(it.waited)}: {it.detail['obstacle']}"
+    return Reason(said, None if it.waited < _PATIENCE else f"look at {service} and at the agent's log on {name}")
+
+
 def _step_failing(it: _About) -> Reason:
     return Reason(f"its step fails everywhere: {it.detail['reason']}", _log_of(it))
 
@@ -239,6 +245,7 @@ _WORDS: Final[Mapping[str, Callable[[_About], Reason]]] = {
     "labels": _labels,
     "node_drained": _node_drained,
     "node_quarantined": _node_quarantined,
+    "node_hindered": _node_hindered,
     "step_failing": _step_failing,
     "node_asleep": _node_asleep,
     "node_away": _node_away,

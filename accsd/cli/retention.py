@@ -11,6 +11,7 @@ from accsd.cli.session import settings_of, with_database
 from accsd.db.pool import Database
 from accsd.db.retention import Removed
 from accsd.errors import ConfigError
+from accsd.history.clocks import require_same_time
 from accsd.history.orphans import Orphan, orphans
 from accsd.history.pruning import prune_jobs, remove_doomed
 from accsd.units import shown_size
@@ -43,6 +44,7 @@ def prune_command(ctx: click.Context, dry_run: bool, yes: bool, output: str) -> 
         return await prune_jobs(db, settings.retention, dry_run=True)
 
     async def remove(db: Database) -> tuple[list[Removed], int]:
+        await require_same_time(db)
         gone = await prune_jobs(db, settings.retention)
         async with objects(settings) as store:
             return gone, await remove_doomed(db, store)

@@ -91,6 +91,7 @@ def canonical_yaml(workflow: WorkflowDef) -> str:
     document = {
         "name": workflow.name,
         "version": workflow.version,
+        **({"notify": sorted(set(workflow.notify))} if workflow.notify else {}),
         "steps": [_plain(step.model_dump(mode="json", exclude_defaults=True)) for step in workflow.steps],
     }
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)

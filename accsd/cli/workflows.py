@@ -43,7 +43,8 @@ def workflows() -> None:
           max_attempts: 5
           timeout: 600
 
-    A step may also have backoff, requires (labels of a node), node, concurrency_key and concurrency_limit.
+    A step may also have backoff, requires (labels of a node), node, concurrency_key and concurrency_limit. Beside the
+    steps, notify: [task.error] names what becomes an outgoing event (docs/outbox.md).
     """
 
 
@@ -207,7 +208,10 @@ def _draw(workflow: StoredWorkflow) -> None:
         f"{len(definition.steps)} steps",
         f"updated {since(workflow.updated_at)}" + (f" by {workflow.created_by}" if workflow.created_by else ""),
     ]
-    click.echo(f"{workflow.name}  {', '.join(facts)}\n")
+    click.echo(f"{workflow.name}  {', '.join(facts)}")
+    if workflow.notify:
+        click.echo(f"others are told: {', '.join(workflow.notify)}")
+    click.echo()
     lines = draw([(step.key, step.depends_on) for step in definition.steps])
     cells = {step.key: _cells(step) for step in definition.steps}
     for line in aligned(lines, cells, ("step", "service", "attempts", "timeout", "needs"), styled):

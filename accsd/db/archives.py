@@ -1,5 +1,6 @@
 """Months of events on their way to the object store, and the record of those that are there."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,6 +16,8 @@ _DROP_WITHIN_SEC: Final = 300.0  # the events of a large month are counted
 _ARCHIVED_AS: Final = """e.id, e.job_id, e.job_task_id,
     to_char(e.ts AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') AS ts,
     e.source, e.level, e.type, e.message, e.attempt_id, e.data"""
+
+_TASK: Final = re.compile(r'"job_task_id":(?:"([^"]*)"|null)')  # a data column may say it too, but comes later
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,12 @@ def events_source(archived: Sequence[str], parameter: int) -> Source:
         "history",
         (list(archived),),
     )
+
+
+def task_of(line: str) -> str | None:
+    """Whose event it is; None: the job's own."""
+    found = _TASK.search(line)
+    return None if found is None else found[1]
 
 
 async def lines_here(db: Database, job_id: UUID) -> list[str]:

@@ -38,11 +38,12 @@ _HAS_ROLES: Final = (
     "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = 'accs_agent' AND has_schema_privilege(oid, 'accs', 'USAGE'))"
 )
 
-# The literal indexes of A3, A4 and A21, for those who want them: docs/decisions/0001 says what they cost.
+# The literal indexes of A3, A4, A5 and A21, for those who want them: docs/decisions/0001 says what they cost.
 _LITERAL_INDEXES: Final = (
     "CREATE INDEX IF NOT EXISTS jobs_status_scheduled_at ON public.jobs (status, scheduled_at)",
     "CREATE INDEX IF NOT EXISTS job_tasks_service_status ON public.job_tasks (service_name, status, job_id)",
     "CREATE INDEX IF NOT EXISTS job_tasks_job_status ON public.job_tasks (job_id, status)",
+    "CREATE INDEX IF NOT EXISTS task_events_task ON public.task_events (job_task_id, ts DESC)",
 )
 
 

@@ -37,13 +37,14 @@ class Submitted:
 async def apply_workflow(db: Database, workflow: WorkflowDef, *, created_by: str | None = None) -> UUID:
     """Writes a workflow under its name and version; the same one again is updated. The database checks it too."""
     return await db.fetchval(
-        """INSERT INTO public.workflows (name, version, steps, created_by) VALUES ($1, $2, $3, $4)
-           ON CONFLICT (name, version) DO UPDATE SET steps = excluded.steps, is_active = true
+        """INSERT INTO public.workflows (name, version, steps, created_by, notify) VALUES ($1, $2, $3, $4, $5)
+           ON CONFLICT (name, version) DO UPDATE SET steps = excluded.steps, notify = excluded.notify, is_active = true
            RETURNING id""",
         workflow.name,
         workflow.version,
         workflow.steps_document(),
         created_by,
+        workflow.notify,
         repeatable=True,
     )
 

@@ -1,6 +1,7 @@
 """What a node is asked to do by somebody who can't do it for it: send a magic packet into its network, go to sleep."""
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from typing import Final
@@ -10,10 +11,13 @@ import anyio
 
 from accsd.db.answers import Verdict
 from accsd.db.pool import Database
+from accsd.errors import DatabaseUnavailable
 from accsd.jsonsafe import sanitise
 from accsd.log import redact
 
 CHANNEL: Final = "orders"  # without the prefix; the payload is the node that is asked
+# So long whoever asks waits for the answer; who is asked does nothing any more that is older.
+ANSWERED_WITHIN: Final = timedelta(seconds=10)
 _FIRST_LOOK_SEC: Final = 0.02
 _LONGEST_LOOK_SEC: Final = 0.5
 
@@ -21,6 +25,11 @@ _LONGEST_LOOK_SEC: Final = 0.5
 class OrderKind(StrEnum):
     RELAY = "relay"
     SLEEP = "sleep"
+
+
+def _boot_time() -> float:
+    """Goes on while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +41,12 @@ class Order:
     target: str | None
     mac: str | None
     asked_by: str | None
+    taken_at: float = field(default_factory=_boot_time)
+
+    @property
+    def is_late(self) -> bool:
+        """Whoever asked was told that it did not happen."""
+        return _boot_time() - self.taken_at > ANSWERED_WITHIN.total_seconds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +63,7 @@ async def ask_node(
     *,
     target: str | None = None,
     by: str | None = None,
-    within: timedelta,
+    within: timedelta = ANSWERED_WITHIN,
 ) -> Verdict:
     answer = await db.fetchval(
         "SELECT accs.ask_node($1, $2, $3, $4, $5, $6)", order_id, node, kind, target, by, within, repeatable=True
@@ -68,20 +83,32 @@ async def answer_order(db: Database, order_id: UUID, node: str, *, ok: bool, out
     return Verdict(answer)
 
 
-async def order_answer(db: Database, order_id: UUID) -> OrderAnswer | None:
-    """None: it was not answered yet."""
-    row = await db.fetchrow(
-        "SELECT ok, output FROM accs.node_orders WHERE id = $1 AND answered_at IS NOT NULL", order_id, repeatable=True
+async def order_answer(db: Database, order_id: UUID, *, within: timedelta | None = None) -> OrderAnswer | None:
+    """None: it was not answered yet. `within`: so long the database may take to say so."""
+    rows = await db.fetch(
+        "SELECT ok, output FROM accs.node_orders WHERE id = $1 AND answered_at IS NOT NULL",
+        order_id,
+        repeatable=True,
+        within=None if within is None else within.total_seconds(),
     )
-    return None if row is None else OrderAnswer(row["ok"], row["output"] or "")
+    return OrderAnswer(rows[0]["ok"], rows[0]["output"] or "") if rows else None
 
 
-async def answer_within(db: Database, order_id: UUID, within: timedelta) -> OrderAnswer | None:
-    """Asks again and again, less and less often. None: the node has not answered in that time."""
-    pause = _FIRST_LOOK_SEC
+async def answer_within(db: Database, order_id: UUID, within: timedelta = ANSWERED_WITHIN) -> OrderAnswer | None:
+    """Asks again and again, less and less often, also while the database is away: it may be back in time. None: the
+    node has not answered. DatabaseUnavailable: it could not be known in the end."""
+    pause, away = _FIRST_LOOK_SEC, None
     with anyio.move_on_after(within.total_seconds()):
-        while (answer := await order_answer(db, order_id)) is None:
+        while True:
+            try:
+                if (answer := await order_answer(db, order_id, within=within / 5)) is not None:
+                    return answer
+                away = None
+            except DatabaseUnavailable as error:
+                away = error
             await anyio.sleep(pause)
             pause = min(2 * pause, _LONGEST_LOOK_SEC)
-        return answer
+    if away is not None:
+        said = f"the answer was not known within {within.total_seconds():g} s: {away.message}"
+        raise DatabaseUnavailable(said, hint=away.hint) from away
     return None

@@ -147,7 +147,7 @@ class OutboxRow:
     job_id: UUID | None
     state: str  # waiting, delivered, dead
     attempts: int
-    due_in: timedelta | None
+    due_in: timedelta | None  # None: it does not wait, or for another of its job
     last_error: str | None
     created_at: datetime
     age: timedelta
@@ -177,7 +177,8 @@ class TargetRow:
 _STATE: Final = """CASE WHEN status = 'delivered' THEN 'delivered' WHEN dead_at IS NOT NULL THEN 'dead'
                         ELSE 'waiting' END"""
 _ROW: Final = f"""id, target, event, job_id, {_STATE} AS state, attempts,
-                  CASE WHEN status = 'pending' AND dead_at IS NULL THEN next_attempt_at - accs.clock() END AS due_in,
+                  CASE WHEN status = 'pending' AND dead_at IS NULL AND isfinite(next_attempt_at)
+                       THEN next_attempt_at - accs.clock() END AS due_in,
                   last_error, created_at, accs.clock() - created_at AS age, dispatched_at, dead_at, payload"""
 
 

@@ -10,7 +10,7 @@ from accsd.db.pool import Database, Record
 from accsd.jsonsafe import sanitise
 from accsd.log import redact
 from accsd.model.outcome import ErrorCode
-from accsd.planning.quarantine import Conclusion, Failing, Fault, Place, Quarantine, Shut, Step
+from accsd.planning.quarantine import Conclusion, Failing, Fault, Lift, Place, Quarantine, Shut, Step
 
 NEWS: Final = "_health"  # without the prefix: something failed, or passed that had failed; no service has such a name
 SHUT: Final = "_quarantines"  # the payload is the node, one of whose services was shut
@@ -36,11 +36,29 @@ async def health_evidence(db: Database, *, window: timedelta) -> list[Conclusion
 
 
 async def quarantine(db: Database, shut: Shut) -> Verdict:
-    """Repeated: it was shut already, or its node is not registered any more."""
+    """Repeated: it was shut already, or its node is not registered any more. Refused: the place is not any more what it
+    was when it was judged."""
     answer = await db.fetchval(
-        "SELECT accs.quarantine($1, $2, $3, '{}', $4)", *shut.place, sanitise(shut.reason, scrub=redact), shut.probe_in
+        "SELECT accs.quarantine($1, $2, $3, '{}', $4, $5, $6)",
+        *shut.place,
+        sanitise(shut.reason, scrub=redact),
+        shut.probe_in,
+        shut.seen.version,
+        shut.seen.conclusion,
     )
     return Verdict(answer)
+
+
+async def end_trial(db: Database, lift: Lift, *, because: str) -> bool:
+    """Whether it was lifted: not if the place is not any more what it was when it was judged."""
+    rows = await db.fetch(
+        "SELECT * FROM accs.lift_quarantine($1, $2, $3, NULL, $4, $5)",
+        *lift.place,
+        because,
+        lift.seen.version,
+        lift.seen.conclusion,
+    )
+    return bool(rows)
 
 
 async def lift_quarantine(
@@ -49,6 +67,12 @@ async def lift_quarantine(
     """Those that were lifted; without a node or a service, all that fit."""
     rows = await db.fetch("SELECT * FROM accs.lift_quarantine($1, $2, $3, $4)", node, service, because, by)
     return [Place(row["node"], row["service"]) for row in rows]
+
+
+async def count_quarantines(db: Database) -> dict[str, int]:
+    """By state."""
+    rows = await db.fetch("SELECT state, count(*) AS n FROM accs.quarantines GROUP BY state", repeatable=True)
+    return {row["state"]: row["n"] for row in rows}
 
 
 async def mark_steps(db: Database, failing: Sequence[Failing]) -> list[tuple[Step, bool]]:
@@ -84,6 +108,7 @@ async def note_probe(db: Database, place: Place, problem: str | None, *, again: 
 
 def _read(row: Record) -> Conclusion:
     return Conclusion(
+        id=row["id"],
         place=Place(row["node"], row["service"]),
         step=Step(row["workflow_id"], row["task_key"]),
         task_id=row["task_id"],
@@ -91,6 +116,7 @@ def _read(row: Record) -> Conclusion:
         code=row["code"],
         message=row["message"],
         quarantine=None if row["quarantine"] is None else Quarantine(row["quarantine"]),
+        version=row["version"],
         is_trial=row["is_trial"],
         times=row["times"],
         offered=row["offered"],

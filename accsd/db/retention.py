@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
@@ -55,6 +55,11 @@ async def delete_finished_jobs(
         for row in rows[:-1]
     ]
     return Page(removed, rows[-1]["next_after"])
+
+
+async def database_time(db: Database) -> datetime:
+    """By the server's own clock, now."""
+    return await db.fetchval("SELECT clock_timestamp()", repeatable=True)
 
 
 async def doomed_objects(db: Database, bucket: str, *, limit: int) -> list[str]:

@@ -36,7 +36,7 @@ BEGIN
                                 'release_tasks', 'skip_tasks', 'record_artifact', 'append_events', 'select_runnable',
                                 'append_task_events', 'task_inputs', 'node_leaves', 'agent_outlook',
                                 'wake_demand', 'wake_nodes', 'note_awake', 'take_orders', 'answer_order',
-                                'node_quarantines', 'note_probe'] LOOP
+                                'node_quarantines', 'note_probe', 'note_obstacle'] LOOP
     EXECUTE format('GRANT EXECUTE ON FUNCTION accs.%I TO accs_agent', v_verb);
   END LOOP;
 
@@ -57,7 +57,7 @@ BEGIN
                                 'register_outbox_target', 'claim_outbox', 'settle_outbox', 'prune_outbox', 'outbox_outlook'] LOOP
     EXECUTE format('GRANT EXECUTE ON FUNCTION accs.%I TO accs_scheduler', v_verb);
   END LOOP;
-  GRANT INSERT, UPDATE (name, version, is_active, steps) ON public.workflows TO accs_scheduler;
+  GRANT INSERT, UPDATE (name, version, is_active, steps, notify) ON public.workflows TO accs_scheduler;
   GRANT INSERT, UPDATE (priority, options, scheduled_at) ON public.jobs TO accs_scheduler;
   -- what the defaults and triggers of those tables call in the name of the writer
   GRANT USAGE ON SEQUENCE accs.order_seq, accs.id_seq TO accs_scheduler;

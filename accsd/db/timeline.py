@@ -83,26 +83,40 @@ class AttemptRow:
     message: str | None
 
 
+_CLAIM: Final = "type = 'status' AND data ->> 'to' = 'starting'"
+_END: Final = "type IN ('status', 'retry') AND data ->> 'to' NOT IN ('starting', 'running')"
+# The newest claims with their ends. In the table each end is found by the job's index, from its claim on, and little
+# more is read than is shown. Archived lines have no index: they are sorted once, and the end of each claim is the row
+# after it.
+_BY_INDEX: Final = f"""
+    SELECT c.*, e.ts AS ended_at, e.data AS end_data, e.message AS end_message
+      FROM (SELECT id, job_task_id, attempt_id, ts, data FROM public.task_events WHERE job_id = $1 AND {_CLAIM}
+             ORDER BY ts DESC, id DESC LIMIT $2) c
+      LEFT JOIN LATERAL (
+        SELECT ts, data, message FROM public.task_events e
+         WHERE e.job_id = $1 AND e.ts >= c.ts AND e.job_task_id = c.job_task_id AND e.attempt_id = c.attempt_id
+           AND {_END}
+         ORDER BY ts, id LIMIT 1) e ON true"""
+_SORTED: Final = f"""
+    SELECT * FROM (
+      SELECT id, job_task_id, attempt_id, ts, data, is_claim, lead(ts) OVER story AS ended_at,
+             lead(data) OVER story AS end_data, lead(message) OVER story AS end_message
+        FROM (SELECT *, {_CLAIM} AS is_claim FROM history) h WHERE is_claim OR {_END}
+      WINDOW story AS (PARTITION BY job_task_id, attempt_id ORDER BY ts, is_claim DESC, id)) c
+     WHERE is_claim ORDER BY ts DESC, id DESC LIMIT $2"""
+
+
 async def attempts_of(db: Database, job_id: UUID, limit: int, archived: Sequence[str] = ()) -> list[AttemptRow]:
     """The newest ones, in the order of their claims."""
     source = events_source(archived, 3)
     rows = await db.fetch(
         f"""{source.before}
            SELECT t.task_key, c.attempt_id, c.data ->> 'node' AS node, c.ts AS claimed_at,
-                  e.ts AS ended_at, coalesce(e.ts, accs.clock()) - c.ts AS took,
-                  CASE WHEN e.id IS NOT NULL THEN coalesce(e.data ->> 'outcome', e.data ->> 'to') END AS outcome,
-                  e.data ->> 'error_code' AS error_code,
-                  CASE WHEN e.data ->> 'outcome' IS NOT NULL THEN e.message END AS message
-             FROM (  -- first these few: for each of them archived lines are read through, which no index covers
-               SELECT c.job_task_id, c.attempt_id, c.ts, c.data FROM {source.table} c
-                WHERE c.job_id = $1 AND c.type = 'status' AND c.data ->> 'to' = 'starting'
-                ORDER BY c.ts DESC, c.id DESC LIMIT $2) c
-             JOIN public.job_tasks t ON t.id = c.job_task_id
-             LEFT JOIN LATERAL (
-               SELECT e.id, e.ts, e.data, e.message FROM {source.table} e
-                WHERE e.job_task_id = c.job_task_id AND e.attempt_id = c.attempt_id AND e.ts >= c.ts
-                  AND e.type IN ('status', 'retry') AND e.data ->> 'to' NOT IN ('starting', 'running')
-                ORDER BY e.ts, e.id LIMIT 1) e ON true
+                  c.ended_at, coalesce(c.ended_at, accs.clock()) - c.ts AS took,
+                  coalesce(c.end_data ->> 'outcome', c.end_data ->> 'to') AS outcome,
+                  c.end_data ->> 'error_code' AS error_code,
+                  CASE WHEN c.end_data ->> 'outcome' IS NOT NULL THEN c.end_message END AS message
+             FROM ({_SORTED if archived else _BY_INDEX}) c JOIN public.job_tasks t ON t.id = c.job_task_id
             ORDER BY c.ts, t.step_no, c.attempt_id""",
         job_id,
         limit,

@@ -24,12 +24,19 @@ class StoredWorkflow:
     created_at: datetime
     updated_at: datetime
     created_by: str | None
+    notify: list[str]
 
     def definition(self) -> WorkflowDef:
-        return WorkflowDef(name=self.name, version=self.version, is_active=self.is_active, steps=self.steps)  # pyright: ignore[reportArgumentType]
+        return WorkflowDef(
+            name=self.name,
+            version=self.version,
+            is_active=self.is_active,
+            notify=self.notify,
+            steps=self.steps,  # pyright: ignore[reportArgumentType]
+        )
 
 
-_COLUMNS: Final = "id, name, version, is_active, steps, created_at, updated_at, created_by"
+_COLUMNS: Final = "id, name, version, is_active, steps, created_at, updated_at, created_by, notify"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +152,7 @@ async def _apply(db: Database, workflow: WorkflowDef, created_by: str | None) ->
     previous = None if newest is None else newest.version
     names_version = "version" in workflow.model_fields_set
     stands = await find_workflow(db, workflow.name, workflow.version) if names_version else newest
-    if stands is not None and stands.is_active and canonical_steps(stands.definition()) == canonical_steps(workflow):
+    if stands is not None and stands.is_active and meaning(stands.definition()) == meaning(workflow):
         return Applied(workflow.name, stands.version, Change.UNCHANGED, previous)
     version = workflow.version if names_version else _next_version(stands, workflow)
     await apply_workflow(db, workflow.model_copy(update={"version": version}), created_by=created_by)
@@ -156,13 +163,13 @@ async def _apply(db: Database, workflow: WorkflowDef, created_by: str | None) ->
 def _next_version(newest: StoredWorkflow | None, workflow: WorkflowDef) -> int:
     if newest is None:
         return 1
-    is_same = canonical_steps(newest.definition()) == canonical_steps(workflow)
+    is_same = meaning(newest.definition()) == meaning(workflow)
     return newest.version if is_same else newest.version + 1  # the same but inactive is made active again
 
 
-def canonical_steps(workflow: WorkflowDef) -> list[dict[str, Any]]:
-    """The steps without what is default anyway, fields in one order: equal when they mean the same."""
-    return [step.model_dump(mode="json", exclude_defaults=True) for step in workflow.steps]
+def meaning(workflow: WorkflowDef) -> tuple[list[dict[str, Any]], set[str]]:
+    """The steps without what is default anyway, fields in one order, and notify: equal when they mean the same."""
+    return [step.model_dump(mode="json", exclude_defaults=True) for step in workflow.steps], set(workflow.notify)
 
 
 async def offered_services(db: Database) -> set[str] | None:

@@ -74,6 +74,7 @@ class JobTask(Row):
     concurrency_key: str | None = None
     timeout_sec: float | None = None
     backoff: dict[str, Any] | list[float] | None = None
+    notify: list[str] | None = None
     generation: int = 0
     step_no: int
     lane: int

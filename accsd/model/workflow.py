@@ -23,7 +23,7 @@ from pydantic import (
 from accsd.errors import InvalidValue, WorkflowInvalid
 from accsd.jsonsafe import sanitise
 from accsd.labels import check_labels
-from accsd.names import check_service_name, check_step_key
+from accsd.names import check_outgoing_event, check_service_name, check_step_key
 from accsd.planning.backoff import parse_backoff
 from accsd.planning.dag import Plan, plan
 from accsd.validation import Problem, problems
@@ -51,6 +51,7 @@ def _readable_backoff(spec: Any) -> Any:
 
 StepKey = Annotated[str, AfterValidator(check_step_key)]
 ServiceName = Annotated[str, AfterValidator(check_service_name)]
+EventName = Annotated[str, AfterValidator(check_outgoing_event)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -79,7 +80,10 @@ class WorkflowStep(BaseModel):
 
 
 class WorkflowDef(BaseModel):
-    """A named, versioned graph of steps. The database gives id and timestamps, so a new one has none."""
+    """A named, versioned graph of steps. The database gives id and timestamps, so a new one has none.
+
+    `notify` are the outgoing events of its jobs that others are told beside those that they want of all workflows.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -87,6 +91,7 @@ class WorkflowDef(BaseModel):
     name: Name
     version: int = Field(default=1, ge=1)
     is_active: bool = True
+    notify: list[EventName] = Field(default_factory=list)
     steps: list[WorkflowStep] = Field(max_length=MAX_STEPS)
     created_at: datetime | None = None
     updated_at: datetime | None = None

@@ -42,7 +42,7 @@ class Place(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Conclusion:
     """How an attempt ended; `fault` is None where it passed. `is_trial`: it began the trial of a place in quarantine.
-    `offered`: how many nodes offer the service."""
+    `version`: of that quarantine. `offered`: how many nodes offer the service."""
 
     place: Place
     step: Step
@@ -51,9 +51,11 @@ class Conclusion:
     code: str | None = None
     message: str | None = None
     quarantine: Quarantine | None = None
+    version: str | None = None
     is_trial: bool = False
     times: int = 0
     offered: int = 2
+    id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +70,25 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """What was known of a place when it was judged: nobody may have decided otherwise before it is carried out."""
+
+    version: str | None
+    conclusion: int
+
+
+@dataclass(frozen=True, slots=True)
 class Shut:
     place: Place
     reason: str
     probe_in: timedelta
+    seen: Seen
+
+
+@dataclass(frozen=True, slots=True)
+class Lift:
+    place: Place
+    seen: Seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +102,7 @@ class Failing:
 @dataclass(frozen=True, slots=True)
 class Judgement:
     shut: tuple[Shut, ...] = ()
-    lift: tuple[Place, ...] = ()
+    lift: tuple[Lift, ...] = ()
     failing: tuple[Failing, ...] = ()
 
 
@@ -97,12 +114,13 @@ def judge(conclusions: Sequence[Conclusion], rules: Rules) -> Judgement:
         by_place[each.place].append(each)
         by_step[each.step].append(each)
     shut: list[Shut] = []
-    lift: list[Place] = []
+    lift: list[Lift] = []
     for place, its in by_place.items():
+        seen = Seen(its[-1].version, its[-1].id)
         if its[-1].quarantine is Quarantine.TRIAL and _has_passed_trial(its):
-            lift.append(place)
+            lift.append(Lift(place, seen))
         elif reason := _accusation(place, its, by_step, rules):
-            shut.append(Shut(place, reason, pause(its[-1].times, rules)))
+            shut.append(Shut(place, reason, pause(its[-1].times, rules), seen))
     failing = [Failing(step, reason) for step, its in by_step.items() if (reason := _fails_everywhere(its, rules))]
     return Judgement(tuple(shut), tuple(lift), tuple(failing))
 

@@ -15,7 +15,7 @@ from accsd.planning.calling import Manners, Standing, Turn, turn
 from accsd.planning.covering import Cover, Offers, fewest
 from accsd.planning.demand import Demand, NodeState, has_labels, urgency
 
-__all__ = ["Choice", "Demand", "NodeState", "Plan", "WhyNot", "has_labels", "lead", "needed_for", "plan"]
+__all__ = ["Choice", "Demand", "NodeState", "Plan", "WhyNot", "has_labels", "lead", "left_for", "needed_for", "plan"]
 
 # A node is called so much earlier than it would have to be by its own measured time: no two boots take the same.
 _MARGIN: Final = timedelta(seconds=5)
@@ -113,6 +113,13 @@ def needed_for(name: str, demand: Iterable[Demand], nodes: Iterable[NodeState], 
     served = cover.served
     cover.add(node)
     return cover.first_on(node) if cover.served > served and not node.is_drained else None
+
+
+def left_for(name: str, demand: Iterable[Demand], nodes: Iterable[NodeState]) -> Demand | None:
+    """What waits and this node could claim at this moment, whoever else could."""
+    node = next(node for node in nodes if node.name == name)
+    waits = [each for each in sorted(demand, key=urgency) if not each.due_in and node.could_serve(each)]
+    return next((each for each in waits if node.free(each.service) and not node.is_drained), None)
 
 
 def lead(latency: timedelta | None, manners: Manners = _MANNERS) -> timedelta:

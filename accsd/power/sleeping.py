@@ -1,7 +1,10 @@
 """How this machine is put to sleep: by systemd, by a script of its own, or by whoever runs it."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Final, assert_never
+
+import anyio
 
 from accsd import proc
 from accsd.model import Node
@@ -9,7 +12,10 @@ from accsd.power.provider import ProviderAPI
 from accsd.power.script import ShellScript
 from accsd.settings import Provider, Sleep
 
-_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_ENVIRON: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+_LOOK_SEC: Final = 0.5
+_ANSWERS_WITHIN: Final = timedelta(seconds=5)
+_LOGIND: Final = ("org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager")
 
 
 async def fall_asleep(how: Sleep, node: str, providers: Mapping[str, Provider]) -> str | None:
@@ -33,12 +39,35 @@ async def fall_asleep(how: Sleep, node: str, providers: Mapping[str, Provider]) 
 async def _suspend(how: Sleep) -> str | None:
     """systemctl asks once more whether somebody inhibits it or is logged in, where both count."""
     checks = ["--check-inhibitors=yes"] if how.veto_users and how.veto_inhibitors else []
-    environ = {"PATH": _PATH, "LANG": "C.UTF-8"}
     try:
-        ended = await proc.call(["systemctl", *checks, "suspend"], within=how.within, env=environ)
+        ended = await proc.call(["systemctl", *checks, "suspend"], within=how.within, env=_ENVIRON)
     except OSError as error:  # TimeoutError is one
         return _because("systemctl suspend", str(error))
-    return None if ended.code == 0 else _because("systemctl suspend", ended.said)
+    if ended.code != 0:
+        return _because("systemctl suspend", ended.said)
+    was_given_up = await _is_given_up(how.within)
+    return _because("systemd gave it up", "see journalctl -u systemd-suspend") if was_given_up else None
+
+
+async def _is_given_up(within: timedelta) -> bool:
+    """systemctl returns when the sleep begins. It is over, one way or the other, when logind no longer prepares for it;
+    who has slept knows that by the clocks. False: logind does not say."""
+    with anyio.move_on_after(within.total_seconds()):
+        while (preparing := await _is_preparing()) is not False:
+            if preparing is None:
+                return False
+            await anyio.sleep(_LOOK_SEC)
+        return True
+    return False
+
+
+async def _is_preparing() -> bool | None:
+    try:
+        asked = ["busctl", "get-property", *_LOGIND, "PreparingForSleep"]
+        ended = await proc.call(asked, within=_ANSWERS_WITHIN, env=_ENVIRON)
+    except OSError:
+        return None
+    return {"b true": True, "b false": False}.get(ended.said.strip()) if ended.code == 0 else None
 
 
 def _because(what: str, said: str) -> str:

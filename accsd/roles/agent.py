@@ -14,6 +14,7 @@ import anyio
 
 from accsd import failpoints
 from accsd.db import ClaimedTask, Fence, adopt_tasks, claim_tasks, release_tasks
+from accsd.db.obstacles import note_obstacle
 from accsd.errors import AccsdError, DatabaseUnavailable, NotFound, Unavailable
 from accsd.log import get_logger
 from accsd.roles.passes import Pass
@@ -29,6 +30,9 @@ _RECHECK = timedelta(seconds=5)
 # A container may appear so long after the command that was to start it has died.
 _LATE = timedelta(seconds=5)
 _NAMED = 5
+_FAILED_HERE = "the last attempt failed for a reason that is not the task's"
+_NEXT = "; next claim in "
+_UNKNOWN = ""  # what an agent before this one has told
 
 
 class Agent:
@@ -62,7 +66,10 @@ class Agent:
         self._is_resting: bool = False
         self._sickness: Backoff = Backoff(*_SICK)
         self._well_at: float = 0.0
+        self._ill_because: str = _FAILED_HERE
         self._said: str | None = None
+        self._told: str | None = _UNKNOWN  # the obstacle that the database knows
+        self._is_retrying: bool = False
 
     def update(self, served: Served) -> None:
         """The configuration was read again; attempts under way keep what they were started with."""
@@ -94,14 +101,17 @@ class Agent:
         if not self._is_registered() or not self._attempts.is_open:
             return Pass()  # who registers the node wakes us
         if problem := await self._runner_problem():
-            return self._waiting(problem)
+            return await self._hindered(problem)
         if self._settle_again_at is not None and time.monotonic() >= self._settle_again_at:
             self._settle_again_at, self._is_settled = None, False
         if not self._is_settled:
             return await self._settle()
+        if self._bench.keeper.is_frozen:
+            return self._waiting("leases are being asked about")
         if obstacle := self._obstacle():
-            return self._waiting(obstacle)
+            return await self._hindered(obstacle)
         self._said = None
+        await self._try_again()
         await self._let_others_claim()
         free = self._served.concurrency - self._under_way()
         claimed = await self._claim(free if self._batches else 1) if free > 0 else []
@@ -109,8 +119,9 @@ class Agent:
             self._start(task, granted=granted)
         if claimed:
             keys = _some([task.task_key for task, _ in claimed])
-            return Pass(did=f"claimed {keys}", more=free > 1 and not self._batches)
-        return Pass(next_due=await self._rest())
+            return Pass(did=f"claimed {keys}", more=free > 1 and not self._batches, next_due=self._recheck())
+        rest = await self._rest()
+        return Pass(next_due=min(filter(None, (rest, self._recheck())), default=None))
 
     # Claims
 
@@ -123,11 +134,31 @@ class Agent:
 
     def _obstacle(self) -> str | None:
         """Why nothing may be claimed now; it passes by itself."""
-        if self._bench.keeper.is_frozen:
-            return "leases are being asked about"
         if (left := self._well_at - time.monotonic()) > 0:
-            return f"the last attempt failed for a reason that is not the task's; next claim in {left:.0f} s"
+            return f"{self._ill_because}{_NEXT}{left:.0f} s"
         return self._bench.disk_problem()
+
+    async def _hindered(self, obstacle: str) -> Pass:
+        """Whoever asks why a task waits is told, for as long as it lasts."""
+        self._is_retrying = False
+        await self._tell(obstacle.partition(_NEXT)[0])
+        return self._waiting(obstacle)
+
+    async def _try_again(self) -> None:
+        """The first claim after an obstacle shows whether it is gone: only the look after that one says so, or an hour
+        of refusals would be told as many short ones."""
+        if self._is_retrying or self._told == _UNKNOWN:
+            await self._tell(None)
+        self._is_retrying = self._told is not None
+
+    async def _tell(self, obstacle: str | None) -> None:
+        if obstacle != self._told:
+            service = self._served.service
+            await note_obstacle(self._bench.db, node=self._bench.node, service=service, reason=obstacle)
+            self._told = obstacle
+
+    def _recheck(self) -> timedelta | None:
+        return _RECHECK if self._is_retrying else None
 
     def _waiting(self, obstacle: str) -> Pass:
         if self._said != obstacle.partition(";")[0]:
@@ -167,9 +198,13 @@ class Agent:
         self._attempts.start(attempt, self._ended)
 
     def _decided(self, attempt: Attempt) -> None:
-        """What fails for a reason of this machine's is left to others for a while."""
-        if attempt.was_infrastructure:
+        """What fails for a reason of this machine's, or is not taken now, is left to others for a while."""
+        if (busy := attempt.turned_away) is not None:
+            pause = max(self._sickness.next(), busy.again_in)
+            self._well_at, self._ill_because = time.monotonic() + pause.total_seconds(), busy.message
+        elif attempt.was_infrastructure:
             self._well_at = time.monotonic() + self._sickness.next().total_seconds()
+            self._ill_because = _FAILED_HERE
         elif attempt.was_conclusive:
             self._sickness.reset()
 

@@ -1,7 +1,7 @@
 """Archive: months of events that have been kept long enough go to the object store, finished jobs leave (A5, A21).
 
 Once an hour. A store that is away holds up the history and nothing else; an archive that is not what was written keeps
-its month in the database until somebody has looked at it.
+its month in the database until somebody has looked at it. While the database's clock can't be trusted nothing leaves.
 """
 
 from datetime import timedelta
@@ -11,8 +11,10 @@ from accsd.db import Database
 from accsd.db.archives import partitions
 from accsd.errors import AccsdError, Bug, DatabaseUnavailable, Unavailable
 from accsd.history.archiving import archive
+from accsd.history.clocks import HINT, Clocks
 from accsd.history.pruning import prune_jobs, remove_doomed
 from accsd.log import get_logger
+from accsd.metrics import Metrics
 from accsd.roles.passes import Pass
 from accsd.settings import Retention
 from accsd.storage import ObjectStore
@@ -25,12 +27,26 @@ _log = get_logger(role="archive")
 class Archiver:
     """Several may run at once: the second finds the work done, or does it again with the same outcome."""
 
-    def __init__(self, db: Database, store: ObjectStore, kept: Retention) -> None:
+    def __init__(
+        self, db: Database, store: ObjectStore, kept: Retention, *, metrics: Metrics, clocks: Clocks | None = None
+    ) -> None:
         self._db: Database = db
         self._store: ObjectStore = store
         self._kept: Retention = kept
+        self._metrics: Metrics = metrics
+        self._clocks: Clocks = clocks or Clocks()
+        metrics.archives()
 
     async def run_once(self) -> Pass:
+        if (wrong := await self._clocks.problem(self._db)) is not None:
+            _log.error("retention_refused", reason=wrong, hint=HINT)
+            self._metrics.archive_passed("clock")
+            return Pass(next_due=_AFTER_FAILURE, obstacle=f"nothing leaves the database: {wrong}")
+        done = await self._let_go()
+        self._metrics.archive_passed("done" if done.obstacle is None else "hindered")
+        return done
+
+    async def _let_go(self) -> Pass:
         sentences: list[str] = []
         obstacles: list[str] = []
         try:
@@ -63,6 +79,7 @@ class Archiver:
             return
         if outcome.refused is None:
             _log.info("archived", partition=partition, rows=outcome.archive.rows, digest=outcome.archive.digest)
+            self._metrics.archived(outcome.archive.size_bytes)
             sentences.append(outcome.sentence)
         else:
             _log.error("archive_refused", partition=partition, reason=outcome.refused, key=outcome.archive.key)

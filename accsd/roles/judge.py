@@ -7,9 +7,18 @@ from typing import Final
 
 from accsd.db import Database
 from accsd.db.answers import Verdict
-from accsd.db.quarantines import health_evidence, lift_quarantine, mark_steps, prune_conclusions, quarantine
+from accsd.db.quarantines import (
+    count_quarantines,
+    end_trial,
+    health_evidence,
+    lift_quarantine,
+    mark_steps,
+    prune_conclusions,
+    quarantine,
+)
 from accsd.log import get_logger
-from accsd.planning.quarantine import Judgement, Place, Rules, Shut, judge
+from accsd.metrics import Metrics
+from accsd.planning.quarantine import Judgement, Lift, Place, Rules, Shut, judge
 from accsd.roles.passes import Pass
 from accsd.settings import Quarantine
 
@@ -20,10 +29,11 @@ _log = get_logger(role="judge")
 
 
 class Judge:
-    """Several may run at once: each verb looks again at what it changes."""
+    """Several may run at once, and people beside them: each verb refuses what was judged by what is no longer true."""
 
-    def __init__(self, db: Database, settings: Quarantine) -> None:
+    def __init__(self, db: Database, settings: Quarantine, *, metrics: Metrics) -> None:
         self._db: Database = db
+        self._metrics: Metrics = metrics
         self._is_on: bool = settings.is_on
         self._window: timedelta = settings.window
         self._rules: Rules = Rules(settings.failures, settings.luck, settings.probe, settings.longest_probe)
@@ -43,9 +53,11 @@ class Judge:
         # In a thread: a large fleet has many conclusions, and the loop has leases to keep.
         judgement = await asyncio.to_thread(judge, evidence, self._rules)
         sentences = await self._carry_out(judgement)
+        ill = await count_quarantines(self._db)
+        self._metrics.quarantines(ill)
         # What has just become too old would otherwise stay, and every finish would look at it.
         await self._prune(at_once=not evidence)
-        self._is_clear = not evidence
+        self._is_clear = not evidence and not ill
         return Pass(did="; ".join(sentences) or None)
 
     async def _release_all(self) -> Pass:
@@ -55,23 +67,27 @@ class Judge:
             lifted = await lift_quarantine(self._db, because="quarantine is switched off")
             await mark_steps(self._db, ())
             self._is_clear = True
+            self._metrics.quarantines(await count_quarantines(self._db))
         await self._prune()
         return Pass(did="; ".join(f"{each.service} on {each.node} out of quarantine" for each in lifted) or None)
 
     async def _carry_out(self, judgement: Judgement) -> list[str]:
         shut = [await self._shut(each) for each in judgement.shut]
-        lifted = [await self._lift(place) for place in judgement.lift]
+        lifted = [await self._lift(each) for each in judgement.lift]
         return [sentence for sentence in (*shut, *lifted, *await self._mark(judgement)) if sentence]
 
     async def _shut(self, shut: Shut) -> str | None:
-        if await quarantine(self._db, shut) is not Verdict.ACCEPTED:
+        answer = await quarantine(self._db, shut)
+        if answer is Verdict.REFUSED:
+            _log.info("judged_too_late", node=shut.place.node, service=shut.place.service, reason=shut.reason)
+        if answer is not Verdict.ACCEPTED:
             return None
         _log.warning("quarantined", node=shut.place.node, service=shut.place.service, reason=shut.reason)
         return f"{shut.place.service} on {shut.place.node} put into quarantine"
 
-    async def _lift(self, place: Place) -> str | None:
-        lifted = await lift_quarantine(self._db, node=place.node, service=place.service, because="its trial passed")
-        if not lifted:
+    async def _lift(self, lift: Lift) -> str | None:
+        place = lift.place
+        if not await end_trial(self._db, lift, because="its trial passed"):
             return None
         _log.info("quarantine_lifted", node=place.node, service=place.service)
         return f"{place.service} on {place.node} out of quarantine"

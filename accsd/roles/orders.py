@@ -1,6 +1,11 @@
-"""Does what this node is asked to do by others: sends a magic packet into its network, or lets the machine sleep."""
+"""Does what this node is asked to do by others: sends a magic packet into its network, or lets the machine sleep.
+
+What was done is answered, if need be when the database is back. Whoever asked may have been told by then that there was
+no answer; it is on record all the same.
+"""
 
 from collections.abc import Callable
+from uuid import UUID
 
 from accsd.db import Database
 from accsd.db.orders import Order, OrderKind, answer_order, take_orders
@@ -11,7 +16,8 @@ from accsd.settings import Wake
 
 
 class Orders:
-    """`sleep` hands an order to whoever decides about it and answers it; None: this node does not sleep by itself."""
+    """`sleep` hands an order to whoever decides about it and answers it, or says what is to be answered at once; None:
+    this node does not sleep by itself."""
 
     def __init__(
         self,
@@ -19,29 +25,37 @@ class Orders:
         *,
         node: str,
         wake: Callable[[], Wake],
-        sleep: Callable[[], Callable[[Order], None] | None],
+        sleep: Callable[[], Callable[[Order], str | None] | None],
     ) -> None:
         self._db: Database = db
         self._node: str = node
         self._wake: Callable[[], Wake] = wake
-        self._sleep: Callable[[], Callable[[Order], None] | None] = sleep
+        self._sleep: Callable[[], Callable[[Order], str | None] | None] = sleep
+        self._unanswered: dict[UUID, tuple[bool, str]] = {}
 
     async def run_once(self) -> Pass:
+        await self._answer()
         did = [await self._do(order) for order in await take_orders(self._db, self._node)]
+        await self._answer()
         return Pass(did="; ".join(did) or None)
+
+    async def _answer(self) -> None:
+        for order_id, (ok, said) in list(self._unanswered.items()):
+            await answer_order(self._db, order_id, self._node, ok=ok, output=said)
+            del self._unanswered[order_id]
 
     async def _do(self, order: Order) -> str:
         match order.kind:
             case OrderKind.RELAY:
                 return await self._relay(order)
             case OrderKind.SLEEP:
-                return await self._go_to_sleep(order)
+                return self._go_to_sleep(order)
 
     async def _relay(self, order: Order) -> str:
         target = order.target or ""
         result = await self._send(Node(name=target, mac=order.mac))
         said = result.output if result.ok else ": ".join(filter(None, (result.error, result.output)))
-        await answer_order(self._db, order.id, self._node, ok=result.ok, output=said)
+        self._unanswered[order.id] = (result.ok, said)
         return f"node {target} {'called' if result.ok else 'not called'} for {order.asked_by or 'somebody'}: {said}"
 
     async def _send(self, target: Node) -> WakeResult:
@@ -49,10 +63,11 @@ class Orders:
         also = [str(address) for address in settings.broadcast]
         return await WakeOnLAN(target.mac or "", settings.interface, also=also, port=settings.port).wake(target)
 
-    async def _go_to_sleep(self, order: Order) -> str:
+    def _go_to_sleep(self, order: Order) -> str:
         sleep = self._sleep()
         if sleep is None:
-            await answer_order(self._db, order.id, self._node, ok=False, output="this node does not sleep by itself")
+            self._unanswered[order.id] = (False, "this node does not sleep by itself")
             return "asked to sleep, which this node does not do by itself"
-        sleep(order)
+        if (said := sleep(order)) is not None:
+            self._unanswered[order.id] = (True, said)
         return f"asked to sleep by {order.asked_by or 'somebody'}"

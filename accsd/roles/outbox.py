@@ -25,7 +25,6 @@ from accsd.db.outbox import (
     claim_events,
     count_pending,
     outbox_outlook,
-    prune_events,
     register_target,
     settle_events,
 )
@@ -40,9 +39,7 @@ from accsd.work.webhook import address_of, deliver, read_secrets
 
 _EACH: Final = 200  # of one job at a time
 _MARGIN: Final = timedelta(seconds=10)
-_PRUNE_EVERY: Final = timedelta(hours=1)
 _COUNT_EVERY: Final = timedelta(seconds=15)
-_PRUNED_AT_ONCE: Final = 1000
 _LAST_WORDS_SEC: Final = 3.0
 _LOCKED_PAUSE: Final = timedelta(milliseconds=100)
 _COUNTED: Final = {Outcome.DELIVERED: "delivered", Outcome.FAILED: "retried", Outcome.DEAD: "dead"}
@@ -63,18 +60,16 @@ class Dispatcher:
         # Time for two, so that a job with many events does not always lose what it has no time for.
         self._lease: timedelta = 2 * self._target.timeout + _MARGIN
         self._is_registered: bool = False
-        self._prunes_at: float = time.monotonic()
         self._counts_at: float = time.monotonic()
 
     async def run_once(self) -> Pass:
         if not self._is_registered:
             await self._register()
-        pruned = await self._prune() if time.monotonic() >= self._prunes_at else 0
         done = await self._dispatch()
         for outcome, count in done.items():
             if outcome in _COUNTED:
                 self._metrics.outbox(_COUNTED[outcome], count)
-        did, more = self._told(done, pruned), done[Outcome.DELIVERED] > 0
+        did, more = self._told(done), done[Outcome.DELIVERED] > 0
         if not more or time.monotonic() >= self._counts_at:  # of a large backlog the count takes longer than a batch
             self._metrics.outbox_pending(await count_pending(self._db))
             self._counts_at = time.monotonic() + _COUNT_EVERY.total_seconds()
@@ -90,14 +85,6 @@ class Dispatcher:
         ):
             _log.info("outbox_target_registered", target=self._name, address=address_of(target))
         self._is_registered = True
-
-    async def _prune(self) -> int:
-        gone = await prune_events(
-            self._db, keep=self._settings.keep, keep_dead=self._settings.keep_dead, limit=_PRUNED_AT_ONCE
-        )
-        if gone < _PRUNED_AT_ONCE:
-            self._prunes_at = time.monotonic() + _PRUNE_EVERY.total_seconds()
-        return gone
 
     async def _dispatch(self) -> Counter[Outcome]:
         claim = uuid4()
@@ -171,10 +158,9 @@ class Dispatcher:
                 _log.warning("outbox_claim_lost", target=self._name, event_id=answer.id, reason=answer.reason)
         return Counter(each.outcome for each in sent)
 
-    def _told(self, done: Counter[Outcome], pruned: int) -> str | None:
+    def _told(self, done: Counter[Outcome]) -> str | None:
         parts = [f"{done[outcome]} {outcome}" for outcome in _COUNTED if done[outcome]]
-        said = [f"events to {self._name}: {', '.join(parts)}"] if parts else []
-        return "; ".join([*said, *([f"{pruned} old events removed"] if pruned else [])]) or None
+        return f"events to {self._name}: {', '.join(parts)}" if parts else None
 
 
 def _by_job(events: Sequence[OutgoingEvent]) -> list[list[OutgoingEvent]]:

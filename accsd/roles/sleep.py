@@ -6,35 +6,42 @@ its time is over. Why it stays awake is written beside its name whenever that ha
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
+import anyio
+
 from accsd.db import Database
 from accsd.db.nodes import note_awake
 from accsd.db.orders import Order, answer_order
-from accsd.db.waking import wake_demand, wake_nodes
+from accsd.db.waking import FleetNode, look, wake_nodes
 from accsd.log import get_logger
 from accsd.model import AwakeState
 from accsd.planning.sleeping import Rules, Stay, looks_ahead, reason_to_stay, stays_for
-from accsd.planning.waking import Demand, NodeState, lead, needed_for
+from accsd.planning.waking import Demand, NodeState, lead, left_for, needed_for
 from accsd.roles.passes import Pass
 from accsd.settings import Sleep
 from accsd.wakeup import Backoff
-from accsd.work.departure import Departure, Returned, Way
+from accsd.work.departure import Departure, Found, Returned, Way
 from accsd.work.wakefulness import Wakefulness, rules_of
 
 _log = get_logger(role="sleep")
 _SOON: Final = timedelta(seconds=1)
 # Vetoes cost processes and demand costs queries: how often both are looked at while one of them holds.
 _RETHINK: Final = (timedelta(seconds=1), timedelta(seconds=30))
+# Others who have room take what waits within moments, as they did while this node was idle: seen once, it may go.
+_TAKEN_BY_OTHERS_SEC: Final = 0.1
+_LOOKS: Final = 5
 # A machine that can't be put to sleep is not tried again and again.
 _IN_VAIN: Final = (timedelta(minutes=1), timedelta(hours=1))
 # Being at work, or not, changes with every task: that is not written each time.
 _CALM: Final = timedelta(seconds=10)
 # Somebody else may have written something there meanwhile.
 _SAY_AGAIN: Final = timedelta(minutes=5)
+_GOES: Final = "it goes to sleep"
+_LATE: Final = "asked to sleep, too long ago: whoever asked was told that there was no answer"
 _AT_ONCE: Final = Rules(idle=timedelta(0), awake=timedelta(0))
 
 
@@ -70,6 +77,7 @@ class Sleeper:
         self._said_at: float = float("-inf")  # monotonic
         self._in_vain: Backoff = Backoff(*_IN_VAIN)
         self._orders: list[Order] = []
+        self._is_going: bool = False
 
     @property
     def rules(self) -> Rules:
@@ -83,8 +91,7 @@ class Sleeper:
         if self._orders:
             return await self._obey()
         self._departure.consider()
-        if not self._knows_latency:
-            await self._fleet()
+        await self._learn_latency()
         if own := reason_to_stay(self._wakefulness.now, self.rules):
             calm = await self._say(own.because, at_most_every=_CALM)
             return Pass(next_due=min((due for due in (own.again_in, calm) if due is not None), default=None))
@@ -96,38 +103,67 @@ class Sleeper:
             return await self._stay(found)
         return await self._go("it has nothing to do", found)
 
-    def ask(self, order: Order) -> None:
+    def ask(self, order: Order) -> str | None:
         """A person wants it to sleep now: it need not have been idle, or awake, for any time, but everything else
-        counts. Answered before it goes."""
+        counts. Answered before it goes; or what is to be answered at once, because it goes already."""
+        if self._is_going:
+            return _GOES
         self._orders.append(order)
         self._wake()
+        return None
 
     async def _obey(self) -> Pass:
-        orders, self._orders = self._orders, []
+        await self._answer([order for order in self._orders if order.is_late], ok=False, said=_LATE)
+        if not self._orders:
+            return Pass(did=_LATE, more=True)
+        orders = list(self._orders)
         self._departure.consider()
         found = reason_to_stay(self._wakefulness.now, _AT_ONCE) or await self._look()
-        said = found.because if isinstance(found, Stay) else "it goes to sleep"
-        for order in orders:
-            await answer_order(self._db, order.id, self._node, ok=not isinstance(found, Stay), output=said)
         by = orders[0].asked_by or "somebody"
         if isinstance(found, Stay):
+            await self._answer(orders, ok=False, said=found.because)
             return Pass(did=f"asked to sleep by {by}, and stays awake: {found.because}", more=True)
         return await self._go(f"{by} asked for it", found)
 
-    async def _look(self) -> Stay | Sequence[str]:
+    async def _answer(self, orders: Iterable[Order], *, ok: bool, said: str) -> None:
+        for order in orders:
+            await answer_order(self._db, order.id, self._node, ok=ok, output=said)
+            self._orders.remove(order)  # not before: the database may be away
+
+    async def _look(self) -> Found:
         """Who else wants it awake; otherwise those whom it counts on for what is near."""
-        again_in = min(max(stays_for(self._wakefulness.now, self.rules) / 4, _RETHINK[0]), _RETHINK[1])
         if objection := await self._veto():
-            return Stay(objection, self._patience_with(objection, again_in))
-        fleet = await self._fleet()
+            return Stay(objection, self._patience_with(objection, self._again_in))
+        return await self._look_at_work()
+
+    async def _look_at_work(self) -> Found:
+        """What waits and others could take as well is looked at for a moment, until they have taken it."""
+        for _ in range(_LOOKS):
+            if not isinstance(found := await self._look_once(), Demand):
+                return found
+            await anyio.sleep(_TAKEN_BY_OTHERS_SEC)
+        if not isinstance(found := await self._look_once(), Demand):
+            return found
+        return Stay(f"{found.service} of job {found.job_id} waits, and nobody else takes it", self._again_in)
+
+    async def _look_once(self) -> Found | Demand:
+        """Or what it could claim at this moment, as others could."""
+        demand, fleet = await self._survey()
         if puller := next((each.name for each in fleet if self._is_our_puller(each)), None):
-            return Stay(f"{puller} claims by itself on this machine, and nobody could wake it for that", again_in)
-        rest = self._wakefulness.now
-        demand = await wake_demand(self._db, looks_ahead(rest, self.rules, lead(rest.latency)))
+            return Stay(f"{puller} claims by itself on this machine, and nobody wakes it for that", self._again_in)
+        if all(each.name != self._node for each in fleet):
+            return []  # somebody has deleted it
         # In a thread: with hundreds of nodes it takes a while, and the loop has leases to keep.
-        needed = await asyncio.to_thread(self._needed_for, demand, fleet)
+        needed = await asyncio.to_thread(needed_for, self._node, demand, fleet, lease=self._lease)
         if needed is not None:
-            return Stay(_wanted(needed), again_in)
+            return Stay(_wanted(needed), self._again_in)
+        return left_for(self._node, demand, fleet) or self._counted_on(demand, fleet)
+
+    @property
+    def _again_in(self) -> timedelta:
+        return min(max(stays_for(self._wakefulness.now, self.rules) / 4, _RETHINK[0]), _RETHINK[1])
+
+    def _counted_on(self, demand: Sequence[Demand], fleet: Sequence[NodeState]) -> list[str]:
         return [
             other.name
             for other in fleet
@@ -144,12 +180,20 @@ class Sleeper:
             return first
         return min(2 * kept.again_in, _RETHINK[1])
 
-    async def _fleet(self) -> list[NodeState]:
+    async def _learn_latency(self) -> None:
+        if not self._knows_latency:
+            self._know(await wake_nodes(self._db, silent=self._lease))
+
+    async def _survey(self) -> tuple[list[Demand], list[NodeState]]:
+        await self._learn_latency()
+        rest = self._wakefulness.now
+        ahead = looks_ahead(rest, self.rules, lead(rest.latency))
+        demand, known = await look(self._db, ahead, silent=self._lease)
+        return demand, self._know(known)
+
+    def _know(self, known: Iterable[FleetNode]) -> list[NodeState]:
         """Whose agent has stopped is not counted on, however lately he was seen: the goodbye would be refused."""
-        fleet = [
-            replace(known.state, says_asleep=known.node.awake_state is not AwakeState.AWAKE)
-            for known in await wake_nodes(self._db, silent=self._lease)
-        ]
+        fleet = [replace(each.state, says_asleep=each.node.awake_state is not AwakeState.AWAKE) for each in known]
         latencies = [state.latency for state in fleet if state.name == self._node]
         self._wakefulness.latency = latencies[0] if latencies else None
         self._knows_latency = True
@@ -160,18 +204,19 @@ class Sleeper:
         names = [f"{self._node}.{service}" for service in other.slots]
         return other.is_awake(self._lease) and any(f"{other.name}.".startswith(f"{name}.") for name in names)
 
-    def _needed_for(self, demand: Sequence[Demand], fleet: Sequence[NodeState]) -> Demand | None:
-        if not any(state.name == self._node for state in fleet):
-            return None  # somebody has deleted it
-        return needed_for(self._node, demand, fleet, lease=self._lease)
-
     async def _go(self, because: str, counting_on: Sequence[str]) -> Pass:
+        await self._answer(list(self._orders), ok=True, said=_GOES)
         within = self._settings().within
         self._said = self._kept = None
-        returned = await self._departure.go(self._way, within=within, because=because, counting_on=counting_on)
+        self._is_going = True
+        try:
+            returned = await self._departure.go(
+                self._way, within=within, because=because, look=self._look_at_work, counting_on=counting_on
+            )
+        finally:
+            self._is_going = False
         if returned.because is None:
             self._in_vain.reset()
-            self._orders.clear()  # given while it was on its way; whoever has woken it since wants it awake
             self._wakefulness.begin_anew()
             self._knows_latency = False  # this waking was measured too
             return Pass(did="slept and is awake again", next_due=_SOON)

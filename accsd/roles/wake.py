@@ -1,7 +1,8 @@
 """Wakes the nodes that jobs running now or due soon will need (A13, tick 2; A18).
 
-It looks at what waits and at who is awake, lets planning/waking.py decide, calls whoever is chosen, and writes down why
-the others are left asleep. Of several builders one makes each call.
+It looks at what waits and at who is awake, lets planning/waking.py decide, has whoever is chosen called, and writes
+down why the others are left asleep. It does not wait for the calls: a slow one keeps nobody else asleep. Of several
+builders one makes each call.
 """
 
 import asyncio
@@ -10,25 +11,24 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-import anyio
-
 from accsd.db import Database
 from accsd.db.waking import FleetNode, NotWoken, look, note_not_woken, wake_demand, wake_nodes
-from accsd.errors import AccsdError
 from accsd.log import get_logger
 from accsd.metrics import Metrics
-from accsd.planning.calling import Manners, turn
-from accsd.planning.waking import Choice, Plan, WhyNot, plan
+from accsd.planning.calling import Calls, Manners, turn
+from accsd.planning.waking import Choice, NodeState, Plan, WhyNot, plan
 from accsd.power import WakeResult
 from accsd.roles.passes import Pass
 from accsd.settings import Wake
 from accsd.work.calling import Caller
+from accsd.work.calls_under_way import CallsUnderWay
 
 # Longer than a poll: what comes into sight then is still seen in time.
 _MARGIN: Final = timedelta(minutes=1)
 # One whose breaker is open stays failed, whatever else there is to say, until it is called again or seen.
 _SAYS_LESS: Final = frozenset({WhyNot.NO_MATCH, WhyNot.NOT_NEEDED, WhyNot.NOT_YET, WhyNot.STAGGERED})
 _SHOWN: Final = 200
+_SOON: Final = timedelta(seconds=1)
 _IN_VAIN: Final = frozenset({WhyNot.PAUSING, WhyNot.FAILED})
 _log = get_logger(role="wake")
 
@@ -44,6 +44,7 @@ class Waker:
         settings: Wake,
         *,
         lease: timedelta,
+        calls: CallsUnderWay,  # whose end must wake this role
         node: str = "builder",
         metrics: Metrics | None = None,
         hear: Callable[[Iterable[str]], None] | None = None,
@@ -51,6 +52,7 @@ class Waker:
         self._db: Database = db
         self._settings: Wake = settings
         self._lease: timedelta = lease
+        self._calls: CallsUnderWay = calls
         self._metrics: Metrics = metrics or Metrics()
         self._hear: Callable[[Iterable[str]], None] | None = hear
         self._manners: Manners = Manners(settings.boot, settings.rounds, settings.rest, settings.longest_rest)
@@ -60,6 +62,12 @@ class Waker:
         self._has_nothing_to_say: bool = False
 
     async def run_once(self) -> Pass:
+        said = "; ".join(self._calls.take()) or None
+        if not self._calls.is_open:
+            return Pass(did=said, next_due=_SOON)
+        return replace(await self._plan(), did=said)
+
+    async def _plan(self) -> Pass:
         if self._slowest is None:
             self._know(await wake_nodes(self._db, silent=self._lease))
         if not await wake_demand(self._db, self._ahead) and self._has_nothing_to_say:
@@ -76,11 +84,12 @@ class Waker:
             at_once=self._settings.at_once,
         )
         _log.debug("wake_planned", wake=[choice.node for choice in made.wake], reasons=dict(made.reasons))
-        sentences = await self._call_all(made, known)
+        for choice in made.wake:
+            self._call(choice, known[choice.node])
         await self._say_why_not(made, known)
         self._has_nothing_to_say = not demand
-        # After calls it plans anew: one that did not get through leaves its work to another node.
-        return Pass(did="; ".join(sentences) or None, more=bool(sentences), next_due=made.again_in)
+        # When a call has ended it plans anew: one that did not get through leaves its work to another node.
+        return Pass(next_due=made.again_in)
 
     @property
     def _ahead(self) -> timedelta:
@@ -94,34 +103,27 @@ class Waker:
                 self._metrics.wake_tried(self._expected.pop(each.node.name), "woke")
         if self._hear is not None:
             self._hear({service for each in fleet if each.node.wake_method for service in each.state.slots})
-        return {
-            each.node.name: replace(each, state=replace(each.state, methods=self._caller.methods(each)))
-            for each in fleet
-        }
+        return {each.node.name: replace(each, state=self._state(each)) for each in fleet}
 
-    async def _call_all(self, made: Plan, fleet: Mapping[str, FleetNode]) -> list[str]:
-        """Side by side; none waits for a slow one, or fails with a broken one."""
-        sentences: dict[str, list[str]] = {}
-        failures: list[AccsdError] = []
+    def _state(self, known: FleetNode) -> NodeState:
+        """Whom this builder calls at this moment is expected, however long that takes and whichever method it is at: he
+        counts among those who are starting, and is not called twice."""
+        state = replace(known.state, methods=self._caller.methods(known))
+        if state.name not in self._calls.nodes:
+            return state
+        return replace(state, calls=Calls(state.calls.count if state.calls else 1, timedelta(0)))
 
-        async def call(choice: Choice) -> None:
-            known = fleet[choice.node]
-            rest = known.state.methods[known.state.methods.index(choice.method) :]
-            try:
-                calls = await self._caller.call(known, rest, choice.because)
-            except AccsdError as failure:  # the database's: the others end what they have begun
-                failures.append(failure)
-                return
-            sentences[choice.node] = [sentence for _, sentence in calls]
+    def _call(self, choice: Choice, known: FleetNode) -> None:
+        """It goes on after this pass."""
+        methods = known.state.methods
+
+        async def call() -> list[str]:
+            calls = await self._caller.call(known, methods[methods.index(choice.method) :], choice.because)
             if calls and calls[-1][0].ok:
                 self._expected[choice.node] = calls[-1][0].method
+            return [sentence for _, sentence in calls]
 
-        async with anyio.create_task_group() as group:
-            for choice in made.wake:
-                group.start_soon(call, choice)
-        if failures:
-            raise failures[0]
-        return [sentence for choice in made.wake for sentence in sentences[choice.node]]
+        self._calls.start(choice.node, call)
 
     async def _say_why_not(self, made: Plan, fleet: Mapping[str, FleetNode]) -> None:
         """Of those who are not awake and not coming, where it is news."""

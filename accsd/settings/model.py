@@ -22,7 +22,7 @@ from pydantic import (
 
 from accsd.errors import ConfigError, InvalidValue
 from accsd.labels import check_labels, parse_labels
-from accsd.names import check_service_name, variable_suffix
+from accsd.names import OutgoingEvent, check_service_name, variable_suffix
 from accsd.settings import database_url
 from accsd.units import parse_duration, parse_size
 
@@ -259,25 +259,15 @@ class Sleep(_Section):
         return self
 
 
-OutgoingEvent = Literal[
-    "job.submitted",
-    "job.started",
-    "job.retried",
-    "job.done",
-    "job.error",
-    "job.cancelled",
-    "task.done",
-    "task.error",
-    "task.skipped",
-    "task.cancelled",
-]
+# "notify" stands for whatever a workflow's own `notify` names
+WantedEvent = Literal[OutgoingEvent, "notify"]
 
 
 class OutboxTarget(_Section):
     """[outbox.targets.NAME]: a webhook; being named here is the allow-list."""
 
     url: str = Field(pattern=r"^https?://(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+)(:\d{1,5})?(/[!-~]*)?$")
-    events: list[OutgoingEvent] = Field(default=["job.done", "job.error", "job.cancelled"], min_length=1)
+    events: list[WantedEvent] = Field(default=["job.done", "job.error", "job.cancelled", "notify"], min_length=1)
     workflows: list[Annotated[str, Field(min_length=1, max_length=200)]] | None = Field(default=None, min_length=1)
     secret: SecretStr | None = Field(default=None, min_length=16)
     secret_file: Path | None = None

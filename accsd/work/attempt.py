@@ -22,6 +22,7 @@ from accsd.errors import (
     AttemptFailed,
     ConfigError,
     DockerUnavailable,
+    ServiceBusy,
     StorageUnavailable,
 )
 from accsd.log import get_logger, log_event
@@ -59,6 +60,7 @@ class Attempt:
         self.service: str = task.service_name
         self.was_infrastructure: bool = False
         self.was_conclusive: bool = False
+        self.turned_away: ServiceBusy | None = None
         self.left_something: bool = False
         self.start_was_cut: bool = False
         self._task: ClaimedTask = task
@@ -143,7 +145,7 @@ class Attempt:
         await self._hurry.wait()
         scope.cancel()
 
-    async def _carry_out(self) -> Verdict:
+    async def _carry_out(self) -> Verdict | GivenBack:
         """Every failure that can be foreseen becomes a verdict; what cannot is a bug, and spends no attempt either."""
         try:
             launch = await self._launch()
@@ -161,6 +163,9 @@ class Attempt:
             return await self._blamed(Failure(code, failed.message, failed.permanent))
         except (StorageUnavailable, ConfigError) as error:  # only the store's settings can be wrong here
             return Infrastructure(ErrorCode.STORAGE_UNAVAILABLE, str(error))
+        except ServiceBusy as busy:
+            self.turned_away = busy
+            return GivenBack(busy.message)
         except DockerUnavailable as error:
             return Infrastructure(ErrorCode.ENGINE_UNAVAILABLE, str(error))
         except Exception as error:  # noqa: BLE001 - whatever it is: the task goes back, and the log says where we failed

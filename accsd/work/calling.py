@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 import anyio
 
 from accsd.db import Database
-from accsd.db.orders import OrderKind, answer_within, ask_node
+from accsd.db.orders import ANSWERED_WITHIN, OrderKind, answer_within, ask_node
 from accsd.db.waking import FleetNode, claim_wake, record_wake
 from accsd.errors import AccsdError, DatabaseUnavailable
 from accsd.log import get_logger
@@ -32,7 +32,6 @@ from accsd.power import (
 from accsd.settings import Wake
 
 _LAST_WORDS_SEC: Final = 5.0
-_ANSWERS_WITHIN: Final = timedelta(seconds=10)
 _log = get_logger(component="calling")
 
 
@@ -104,10 +103,10 @@ class Caller:
 
     async def _asked(self, neighbour: str, target: str) -> str:
         order = uuid4()
-        await ask_node(self._db, order, neighbour, OrderKind.RELAY, target=target, by=self._by, within=_ANSWERS_WITHIN)
-        answer = await answer_within(self._db, order, _ANSWERS_WITHIN)
+        await ask_node(self._db, order, neighbour, OrderKind.RELAY, target=target, by=self._by)
+        answer = await answer_within(self._db, order)
         if answer is None:
-            raise WakeFailed(f"it did not answer within {_ANSWERS_WITHIN.total_seconds():g} s")
+            raise WakeFailed(f"it did not answer within {ANSWERED_WITHIN.total_seconds():g} s")
         if not answer.ok:
             raise WakeFailed(answer.output)
         return answer.output

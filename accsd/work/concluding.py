@@ -25,7 +25,7 @@ _log = get_logger(component="attempt")
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """Nobody's fault: the agent stops. Spends nothing."""
+    """Nobody's fault: the agent stops, or the service takes no task now. Spends nothing."""
 
     reason: str
 
@@ -109,7 +109,7 @@ class Conclusion:
                     db, [self.fence], owner=owner, reason=redact(verdict.message), lost=True, code=verdict.code
                 )
             case GivenBack():
-                return await release_tasks(db, [self.fence], owner=owner, reason=verdict.reason)
+                return await release_tasks(db, [self.fence], owner=owner, reason=redact(verdict.reason))
 
 
 def _code(verdict: Verdict | GivenBack) -> str:

@@ -1,10 +1,13 @@
 """This node goes to sleep and comes back, step by step.
 
-    no new claims → containers stopped → no heartbeats → the goodbye → the machine is told to sleep → it is awake again
+    no new claims → containers stopped → no heartbeats → the goodbye → one more look → the machine is told to sleep →
+    it is awake again
 
-Until the goodbye was answered whatever wants the node calls it off. However it ends, the node is back at work
-afterwards: the first heartbeat says so, and nothing is claimed before it was answered. Should this process die on the
-way, the next one registers the node as ever.
+News of work on the way makes it look again, and it goes on if others take that work: where a service is busy there is
+no moment without news. What was there before the goodbye shows in the look after it; who brings work later finds a node
+that sleeps, and the builder wakes somebody. However it ends, the node is back at work afterwards: the first heartbeat
+says so, and nothing is claimed before it was answered. Should this process die on the way, the next one registers the
+node as ever.
 """
 
 import time
@@ -19,6 +22,7 @@ from accsd import failpoints
 from accsd.db import Database, Verdict, node_leaves
 from accsd.log import get_logger
 from accsd.model import AwakeState
+from accsd.planning.sleeping import Stay
 from accsd.work.attempts import Attempts
 from accsd.work.lease import STALL, LeaseKeeper, time_asleep
 from accsd.work.reporting import Reporter
@@ -28,6 +32,8 @@ _CLAIMS_END: Final = timedelta(seconds=30)
 _STEP_SEC: Final = 0.25
 
 Way = Callable[[], Awaitable[str | None]]  # tells the machine to sleep; what went wrong, if anything did
+Found = Stay | Sequence[str]  # why it stays; otherwise those whom it counts on
+Look = Callable[[], Awaitable[Found]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +63,8 @@ class Departure:
         self._reporter: Reporter = reporter
         self._stop_containers: Callable[[], Awaitable[None]] = stop_containers
         self._when_back: Callable[[], None] = when_back
-        self._called_off: str | None = None
+        self._called_off: Stay | None = None
+        self._has_news: bool = False
         self._has_said_goodbye: bool = False
 
     @property
@@ -66,18 +73,28 @@ class Departure:
         return self._has_said_goodbye
 
     def consider(self) -> None:
-        """Before anybody is asked whether this node may go: what calls it off from now on counts."""
+        """Before anybody is asked whether this node may go: what is heard from now on counts."""
         self._called_off = None
+        self._has_news = False
+
+    def hear(self) -> None:
+        """There may be work for this node: it looks again before it goes."""
+        self._has_news = True
 
     def call_off(self, because: str) -> None:
         """Stays awake, if there is still time."""
-        self._called_off = because
+        self._called_off = Stay(because)
 
-    async def go(self, way: Way, *, within: timedelta, because: str, counting_on: Sequence[str] = ()) -> Returned:
-        """Returns when this node is awake again, or was all the time."""
+    async def go(
+        self, way: Way, *, within: timedelta, because: str, look: Look, counting_on: Sequence[str] = ()
+    ) -> Returned:
+        """Returns when this node is awake again, or was all the time. `counting_on` is what the last look found."""
         try:
-            if kept := await self._prepare() or await self._say_goodbye(because, counting_on):
-                return Returned(kept)
+            found = await self._prepare(look, counting_on)
+            if not isinstance(found, Stay):
+                found = await self._say_goodbye(because, found, look)
+            if isinstance(found, Stay):
+                return Returned(found.because)
             _log.info("goes_to_sleep", node=self._node, because=because)
             return await self._sleep(way, within)
         finally:
@@ -87,30 +104,41 @@ class Departure:
             self._attempts.gate.open()
             self._when_back()
 
-    async def _prepare(self) -> str | None:
+    async def _prepare(self, look: Look, counting_on: Sequence[str]) -> Found:
         if not await self._attempts.gate.shut(_CLAIMS_END):
-            return "a claim is under way"
+            return Stay("a claim is under way")
         failpoints.hit("sleep.gated")
         if len(self._attempts) or self._keeper.held:
-            return "work has just come"
-        if self._called_off is not None:
-            return self._called_off
+            return Stay("work has just come")
+        found = await self._look_again(look, counting_on)
+        if isinstance(found, Stay):
+            return found
         await self._stop_containers()
-        if self._called_off is None:
-            await self._keeper.fall_silent()
-            await self._reporter.flush()
-        return self._called_off
+        found = await self._look_again(look, found)
+        if isinstance(found, Stay):
+            return found
+        await self._keeper.fall_silent()
+        await self._reporter.flush()
+        return self._called_off or found
 
-    async def _say_goodbye(self, because: str, counting_on: Sequence[str]) -> str | None:
+    async def _look_again(self, look: Look, counting_on: Sequence[str]) -> Found:
+        """Only if there was news since the last look."""
         if self._called_off is not None:
             return self._called_off
+        if not self._has_news:
+            return counting_on
+        self._has_news = False
+        return await look()
+
+    async def _say_goodbye(self, because: str, counting_on: Sequence[str], look: Look) -> Found:
         answer = await node_leaves(self._db, self._node, AwakeState.SLEEP, because=because, counting_on=counting_on)
         if answer is Verdict.REFUSED:
-            return "a node that could have done its work has just gone, or it holds a lease"
+            return Stay("a node that could have done its work has just gone, or it holds a lease")
         self._has_said_goodbye = True
         failpoints.hit("sleep.said")
-        # heard while it was said: the builder has counted on us for that work, and would not look again soon
-        return self._called_off
+        # for what came before it was said the builder has counted on us, and would not look again soon
+        found = await look()
+        return self._called_off or found
 
     async def _sleep(self, way: Way, within: timedelta) -> Returned:
         problems: list[str] = []

@@ -152,14 +152,14 @@ class _Worker:
                     await asyncio.wait_for(self.news.wait(), 1)
 
     async def work(self, connection):
-        finish = await connection.prepare("SELECT id, answer FROM accs.finish_tasks($1, $2, $3)")
+        finish = await connection.prepare("SELECT * FROM accs.finish_tasks($1, $2, $3) WHERE answer <> 'accepted'")
         while True:
             rows = await self.claimed.get()
             fence = [row[0] for row in rows], [row[1] for row in rows], self.me
             for row in rows:
                 self.handle(row)
-            for answer in await finish.fetch(*fence):
-                assert answer[1] == "accepted", answer
+            refused = await finish.fetch(*fence)
+            assert not refused, refused
             self.news.set()  # a finished step may have freed the next one
 
     def handle(self, row):

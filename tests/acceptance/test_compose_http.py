@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from accsd.errors import AttemptFailed, DockerUnavailable
+from accsd.errors import AttemptFailed, DockerUnavailable, ServiceBusy
 from accsd.model.outcome import ErrorCode
 from accsd.runners.base import Launch
 from accsd.runners.compose import HttpRunner
@@ -189,9 +189,13 @@ async def test_a_service_may_refuse_a_task_and_one_that_does_not_obey_ends_with_
     world: ComposeProject,
 ) -> None:
     runner = await world.http_runner(DEAF, limits=SHORT)
-    for status, error in ((503, DockerUnavailable), (422, AttemptFailed)):
+    for status, error in ((503, ServiceBusy), (429, ServiceBusy), (422, AttemptFailed)):
+        launch = launched(world, runner, status=status)
         with pytest.raises(error, match=str(status)):
-            await runner.start(launched(world, runner, status=status))
+            await runner.start(launch)
+        if error is ServiceBusy:  # nothing was begun, so nothing has to be ended, whatever it says of it
+            await runner.discard(launch.key, launch.folder)
+            assert docker("inspect", "-f", "{{.State.Running}}", *world.containers()) == "true"
     execution = await runner.start(launched(world, runner))
     await execution.stop(timedelta(0))
     assert docker("inspect", "-f", "{{.State.Running}}", *world.containers()) == "false"

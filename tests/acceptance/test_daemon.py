@@ -14,6 +14,16 @@ from tests.support.objects import log_lines
 from tests.support.tasks import NOTE, WAIT, notes, toml_service
 
 SHORT_LEASE = {"ACC_HEARTBEAT_TTL_SEC": "4"}
+RELOADED = """
+backoff_base_sec = 7
+[wake]
+boot = "1m"
+[retention]
+jobs = "9d"
+[outbox.targets.studio]
+url = "https://studio.example.invalid/"
+secret = "a-secret-of-the-studio"
+"""
 
 
 async def reaches(conn: Connection, job: UUID, wanted: str, *, within: float = 30) -> None:
@@ -162,14 +172,20 @@ async def test_cancel_stops_the_process_at_once(tmp_path: Path, db_url: str, con
 
 async def test_sighup_reads_the_services_again(tmp_path: Path, db_url: str, conn: Connection):
     note = tmp_path / "notes"
-    with daemon.running(tmp_path, db_url, config=toml_service("render", NOTE)) as accsd:
+    with daemon.running(tmp_path, db_url, config=toml_service("render", NOTE), http=True) as accsd:
         accsd.wait_for("node_registered")
         accsd.config.write_text(toml_service("audio", NOTE, concurrency=3))
         accsd.signal(signal.SIGHUP)
         accsd.wait_for("node_registered", times=2)
         assert await conn.fetchval("SELECT max_concurrency FROM nodes") == {"audio": 3}
+        assert accsd.log("needs_a_restart") == []
         job = await submit(conn, step("a", "audio"), options={"note": str(note)})
         await reaches(conn, job, "done")
+        accsd.config.write_text(RELOADED + toml_service("audio", NOTE, concurrency=3))
+        accsd.signal(signal.SIGHUP)
+        assert accsd.wait_for("needs_a_restart")["settings"] == ["backoff_base_sec"]
+        accsd.wait_for("outbox_target_registered", target="studio")
+        await eventually(lambda: {"archive", "outbox-studio"} <= accsd.health()["roles"].keys(), within=10)
         accsd.config.write_text("nonsense = ")
         accsd.signal(signal.SIGHUP)
         accsd.wait_for("reload_failed")

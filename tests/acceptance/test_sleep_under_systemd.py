@@ -96,6 +96,12 @@ def test_another_programs_inhibitor_and_a_person_are_vetoes(machine: Machine) ->
     eventually_sync(lambda: vetoed_by() == "None", what="the end of the session")
 
 
+def test_logind_says_whether_a_sleep_is_under_way(machine: Machine) -> None:
+    """What accsd asks after `systemctl suspend` has returned; here without one."""
+    asked = "busctl get-property org.freedesktop.login1 /org/freedesktop/login1"
+    assert machine.run(f"{asked} org.freedesktop.login1.Manager PreparingForSleep") == "b false"
+
+
 def test_our_own_lock_is_not_in_the_way_of_a_machine_that_goes_to_sleep(machine: Machine) -> None:
     machine.write("/opt/accsd/bin/let-go", ACCSD.partition("from accsd.cli")[0] + LET_GO, mode="755")
     assert machine.run("timeout 60 /opt/accsd/bin/let-go") == "False None"

@@ -1,12 +1,14 @@
 """`accsd doctor`: each line says OK or what to do, and a failure is exit code 1."""
 
 import socket
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from accsd.history import clocks
 from tests.support import compose
 from tests.support.bouncer import PGBOUNCER, bouncing
 from tests.support.cli import Cli, Said
@@ -88,6 +90,16 @@ async def test_a_database_without_the_schema_names_the_command(server: TestServe
     async with empty_database(server) as url:
         said = await Patient(tmp_path, url).examined()
     said.ends(1, "OK    database", "FAIL  schema", "→ run `accsd db install`")
+
+
+async def test_a_clock_with_which_nothing_may_be_removed_is_a_failure(
+    patient: Patient, monkeypatch: pytest.MonkeyPatch
+):
+    patient.set('[retention]\njobs = "30d"')
+    assert (await patient.findings())["retention"]["verdict"] == "OK"
+    monkeypatch.setattr(clocks, "MAY_BE_AHEAD", timedelta(days=-1))  # the same clock is a day too far ahead
+    said = (await patient.examined()).ends(1, "nothing leaves the database")
+    assert "FAIL  retention" in said.out
 
 
 async def test_another_prefix_of_channels_is_a_failure(patient: Patient):

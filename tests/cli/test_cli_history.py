@@ -3,12 +3,17 @@
 import os
 import time
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
+from accsd.db.archives import Archive
+from accsd.history import clocks, reading
+from accsd.storage import ObjectStore
 from tests.support.cli import Cli, Said
 from tests.support.cluster import Connection
 from tests.support.factory import cancel, submit, submit_to, workflow
@@ -33,7 +38,7 @@ def asked(db_url: str, tmp_path: Path) -> Asked:
 
 
 async def test_a_timeline_is_the_same_to_the_byte_before_and_after_it_was_archived(
-    asked: Asked, conn: Connection, tmp_path: Path
+    asked: Asked, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     job = str(await eventful_job(conn))
     others = [await eventful_job(conn) for _ in range(3)]
@@ -55,6 +60,17 @@ async def test_a_timeline_is_the_same_to_the_byte_before_and_after_it_was_archiv
     assert name not in await partitions(conn)
     assert await conn.fetchval("SELECT count(*) FROM task_events") == 0
     assert await told() == before
+    reads: list[UUID] = []
+    real = reading.lines_of
+
+    async def counted(store: ObjectStore, archive: Archive, job_id: UUID) -> list[str]:
+        reads.append(job_id)
+        return await real(store, archive, job_id)
+
+    monkeypatch.setattr(reading, "lines_of", counted)
+    monkeypatch.setattr(import_module("accsd.cli.logs"), "_AT_ONCE", 1)  # as if each had 200 others beside it
+    assert "two" in (await asked("logs", job, "--attempt", "1")).ends(0).out
+    assert len(reads) == 1, "once, however many attempts it has"
     assert len((await asked("job", str(others[0]), "-o", "json")).json["events"]) == len(before[0])
 
     await conn.fetch("SELECT * FROM accs.retry_jobs($1)", [job])  # and it goes on: some there, some here
@@ -89,7 +105,7 @@ async def test_a_damaged_archive_is_not_dropped_until_it_is_written_again(
 
 
 async def test_finished_jobs_are_counted_first_and_removed_when_one_agrees(
-    asked: Asked, conn: Connection, tmp_path: Path
+    asked: Asked, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     old = await submit_to(conn, await workflow(conn, name="short"))
     kept = await submit(conn)
@@ -104,6 +120,10 @@ async def test_finished_jobs_are_counted_first_and_removed_when_one_agrees(
     (said,) = (await asked("history", "prune", "--dry-run", "-o", "json")).json
     assert said | {"workflow": "short", "jobs": 1, "tasks": 1, "artifacts": 1, "bytes": 3, "kept": 0} == said
     (await asked("history", "prune", stdin="n\n")).ends(1)
+    with monkeypatch.context() as wrong:
+        wrong.setattr(clocks, "MAY_BE_AHEAD", timedelta(days=-1))  # the same clock is a day too far ahead
+        (await asked("history", "prune", "--yes")).ends(1, "nothing is removed: the database's clock is")
+        (await asked("history", "archive")).ends(1, "nothing is removed: the database's clock is")
     assert await conn.fetchval("SELECT count(*) FROM jobs") == 2
     (await asked("history", "prune", stdin="y\n")).ends(0, "removed 1 jobs and 1 objects")
     assert [row["id"] for row in await conn.fetch("SELECT id FROM jobs")] == [kept]

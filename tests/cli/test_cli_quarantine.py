@@ -29,6 +29,8 @@ async def test_a_quarantine_is_seen_and_ended_by_hand(cli: Cli, conn: Connection
     (await cli("why", f"{short(job_id)}/a")).ends(0, "render on node n1 is in quarantine: three tasks failed")
     (await cli("nodes", "resume", "n1")).ends(0, "service render on node n1 is out of quarantine")
     (await cli("nodes", "resume", "n1")).ends(0, "node n1 was not drained")
+    await conn.fetchval("SELECT accs.note_obstacle('n1', 'render', 'the service takes no task now: 503 full')")
+    (await cli("why", f"{short(job_id)}/a")).ends(0, "node n1 takes no render now, for ", "takes no task now: 503 full")
     assert len(await claim(conn)) == 1
 
 

@@ -55,6 +55,22 @@ async def test_a_changed_file_makes_a_new_version_and_an_unchanged_one_none(cli:
     assert await conn.fetchval("SELECT steps -> 1 -> 'timeout' FROM workflows WHERE version = 1") == 600
 
 
+async def test_what_a_workflow_subscribes_to_belongs_to_its_version(cli: Cli, media: Path, conn: Connection):
+    (await cli("workflows", "apply", str(media))).ends(0, "media version 1 created")
+    rewrite(media, MEDIA + "notify: [task.error, task.failed]\n")
+    refused = (await cli("workflows", "validate", str(media))).ends(1, "media.yaml:5: notify.1 ", '"task.failed" is no')
+    assert "there are job.submitted, job.started" in refused.err
+    rewrite(media, MEDIA + "notify: [task.error, task.done]\n")
+    (await cli("workflows", "diff", str(media))).ends(1, "+- task.error")
+    (await cli("workflows", "apply", str(media))).ends(0, "media version 2 created")
+    rewrite(media, MEDIA + "notify: [task.done, task.error]\n")
+    (await cli("workflows", "apply", str(media))).ends(0, "media version 2 unchanged")
+    (await cli("workflows", "show", "media")).ends(0, "others are told: task.error, task.done")
+    rewrite(media, (await cli("workflows", "show", "media", "-o", "yaml")).out)
+    (await cli("workflows", "diff", str(media))).ends(0)
+    assert await conn.fetchval("SELECT notify FROM workflows WHERE version = 2") == ["task.error", "task.done"]
+
+
 async def test_a_file_that_names_its_version_is_written_under_it(cli: Cli, media: Path, conn: Connection):
     rewrite(media, "version: 7\n" + MEDIA)
     (await cli("workflows", "apply", str(media))).ends(0, "media version 7 created")

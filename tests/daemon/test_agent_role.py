@@ -1,21 +1,24 @@
 """The agent of a service beside others on its node: what it settles, and what it leaves alone."""
 
+import re
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import anyio
 
+from accsd.errors import ServiceBusy
 from accsd.roles.agent import Agent
-from accsd.runners.base import AttemptKey, Runner
+from accsd.roles.passes import Pass
+from accsd.runners.base import AttemptKey, Execution, Launch, Runner
 from accsd.work.served import Served
 from tests.conftest import Connect
 from tests.support.attempts import Shop, shop
 from tests.support.checker import check
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
-from tests.support.factory import claim, node, step, submit
+from tests.support.factory import NODE, claim, node, step, submit
 from tests.support.library import opened
 from tests.support.tasks import NOTE
 
@@ -113,6 +116,63 @@ async def test_of_what_all_have_heard_a_node_that_rests_leaves_the_first_claim_t
         with anyio.move_on_after(0.5):
             await resting.run_once()
         assert [task["task_key"] for task in await claim(conn)] == ["b"], "nobody was faster than that"
+
+
+@dataclass
+class Busy:
+    """A runner whose service says "not now" to so many tasks."""
+
+    real: Runner
+    refusals: int
+    again_in: timedelta
+    says: str = "the service takes no task now: 503 it loads"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    async def start(self, launch: Launch) -> Execution:
+        if self.refusals:
+            self.refusals -= 1
+            raise ServiceBusy(self.says, again_in=self.again_in)
+        return await self.real.start(launch)
+
+
+async def looked(agent: Agent) -> Pass:
+    """The next pass that does not only settle."""
+    done = await agent.run_once()
+    return await agent.run_once() if done.more else done
+
+
+async def test_what_a_service_does_not_take_now_goes_back_unspent_and_is_not_claimed_again_at_once(
+    db_url: str, conn: Connection, tmp_path: Path
+):
+    await node(conn, NODE, render=1)
+    await conn.execute("UPDATE nodes SET last_seen = accs.clock(), awake_state = 'awake'")
+    await submit(conn, step("a"), options={"note": str(tmp_path / "notes")})
+    async with opened(db_url) as db, shop(db, tmp_path) as here:
+        served = here.serving(NOTE)
+        busy = Busy(served.runner, 7, timedelta(minutes=4))
+        agent = agent_of(here, here.in_hands_of(served, busy))
+        began: set[datetime] = set()
+        for turn in range(1, 8):  # more often than a task may be lost, or fail
+            assert (await looked(agent)).did == "claimed a"
+            await here.idle()
+            waits = await looked(agent)
+            assert re.fullmatch(rf"{busy.says}; next claim in 2\d\d s", waits.obstacle or "")
+            tasks = await conn.fetch("SELECT status, attempt, lost, attempt_id FROM job_tasks")
+            assert tasks == [("queued", 0, 0, turn)]
+            (blocker,) = await conn.fetch("SELECT y.* FROM job_tasks t, accs.why(t.id) y")
+            assert (blocker["blocker"], blocker["detail"].get("obstacle")) == ("node_hindered", busy.says)
+            began.add(blocker["since"])
+            agent.recover()  # as if that time had passed
+        assert len(began) == 1, "one obstacle, for as long as it lasts"
+        assert (await looked(agent)).did == "claimed a"
+        await here.idle()
+        await looked(agent)
+    assert await conn.fetchval("SELECT status FROM job_tasks") == "done"
+    assert await conn.fetchval("SELECT count(*) FROM accs.obstacles") == 0
+    assert await conn.fetchval("SELECT count(*) FROM accs.conclusions") == 0, "it is nobody's fault"
+    await check(conn)
 
 
 async def test_while_the_gate_is_shut_nothing_is_claimed(db_url: str, conn: Connection, tmp_path: Path):

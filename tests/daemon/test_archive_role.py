@@ -3,9 +3,10 @@
 import gzip
 import hashlib
 import json
+import secrets
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from accsd.db import Database
 from accsd.db.archives import archives
 from accsd.errors import StorageUnavailable
 from accsd.history.archiving import archive
+from accsd.history.clocks import Clocks
 from accsd.history.reading import broken_links, contents
+from accsd.metrics import Metrics
 from accsd.roles.archive import Archiver
 from accsd.settings import Retention
 from accsd.storage import StoredObject
@@ -37,8 +40,15 @@ async def db(db_url: str) -> AsyncIterator[Database]:
         yield opening
 
 
-async def passed(db: Database, folder: Path, kept: Retention = TWO_MONTHS) -> Any:
-    return await Archiver(db, store_in(folder), kept).run_once()
+async def passed(
+    db: Database,
+    folder: Path,
+    kept: Retention = TWO_MONTHS,
+    *,
+    store: FileStore | None = None,
+    metrics: Metrics | None = None,
+) -> Any:
+    return await Archiver(db, store or store_in(folder), kept, metrics=metrics or Metrics()).run_once()
 
 
 async def old_month(conn: Connection, *, months: int = 3) -> str:
@@ -52,8 +62,9 @@ async def test_a_month_that_is_old_enough_is_in_the_store_and_no_longer_here(
     db: Database, conn: Connection, tmp_path: Path
 ):
     name = await old_month(conn)
+    metrics = Metrics()
     before = await conn.fetch(f"SELECT * FROM {name} ORDER BY job_id, ts, id")
-    did = await passed(db, tmp_path)
+    did = await passed(db, tmp_path, metrics=metrics)
     assert f"{name} ({len(before)} events) is in history/" in did.did
     assert did.obstacle is None
     assert name not in await partitions(conn)
@@ -69,6 +80,43 @@ async def test_a_month_that_is_old_enough_is_in_the_store_and_no_longer_here(
     assert recorded.verified_at is not None
     assert recorded.dropped_at is not None
     assert (await passed(db, tmp_path)).did is None
+    assert counted(metrics, 'archive_passes_total{outcome="done"}') == 1
+    assert counted(metrics, "archived_bytes_total") >= recorded.size_bytes
+    assert 0 <= counted(metrics, "archive_last_success_age_seconds") < 60
+
+
+def counted(metrics: Metrics, series: str) -> float:
+    lines = metrics.render().decode().splitlines()
+    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"accsd_{series} "))
+
+
+async def test_nothing_leaves_while_the_database_is_ahead_of_this_host(db: Database, conn: Connection, tmp_path: Path):
+    name = await old_month(conn)
+    metrics, hosts = Metrics(), [datetime.now(UTC) - timedelta(days=800), datetime.now(UTC)]
+    role = Archiver(db, store_in(tmp_path), TWO_MONTHS, metrics=metrics, clocks=Clocks(here=lambda: hosts[0]))
+    refused = await role.run_once()
+    assert refused.obstacle == "nothing leaves the database: the database's clock is 800 days ahead of this host's"
+    assert counted(metrics, 'archive_passes_total{outcome="clock"}') == 1
+    assert name in await partitions(conn)
+    hosts.pop(0)
+    assert (await role.run_once()).obstacle is None
+    assert name not in await partitions(conn)
+
+
+async def test_nothing_leaves_when_a_clock_that_both_share_has_jumped(db: Database, conn: Connection, tmp_path: Path):
+    """As the database sees it, an hour has passed since the last pass; as this host's counter does, much less."""
+    seconds = [3600.0]
+    clocks = Clocks(passed=lambda: seconds[0])
+    role = Archiver(db, store_in(tmp_path), TWO_MONTHS, metrics=Metrics(), clocks=clocks)
+    assert (await role.run_once()).obstacle is None
+    name = await old_month(conn)
+    seconds[0] = 0.0
+    refused = await role.run_once()
+    assert "the database's clock has jumped ahead by 60 minutes since" in (refused.obstacle or "")
+    assert name in await partitions(conn)
+    seconds[0] = 3600.0  # set right
+    assert (await role.run_once()).obstacle is None
+    assert name not in await partitions(conn)
 
 
 async def test_what_is_not_old_enough_stays(db: Database, conn: Connection, tmp_path: Path):
@@ -163,7 +211,7 @@ class Breaking(FileStore):
 
 async def test_a_crash_in_the_middle_is_made_good_by_the_next_pass(db: Database, conn: Connection, tmp_path: Path):
     name = await old_month(conn)
-    did = await Archiver(db, Breaking(tmp_path / "objects", "accs"), TWO_MONTHS).run_once()
+    did = await passed(db, tmp_path, store=Breaking(tmp_path / "objects", "accs"))
     assert "gone before" in (did.obstacle or "")
     assert did.next_due == timedelta(minutes=5)
     assert name in await partitions(conn)
@@ -213,7 +261,7 @@ async def test_who_comes_after_the_drop_leaves_the_archive_that_is_on_record_rea
 ):
     name = await old_month(conn)
     late = Slow(tmp_path, lambda: passed(db, tmp_path))
-    did = await Archiver(db, late, TWO_MONTHS).run_once()
+    did = await passed(db, tmp_path, store=late)
     assert "is gone: another builder" in (did.obstacle or "")
     (recorded,) = await archives(db, partition=name)
     assert recorded.dropped_at is not None
@@ -259,28 +307,50 @@ async def test_a_key_that_no_object_can_have_does_not_keep_the_others_in_the_sto
     assert not (tmp_path / "objects" / "outputs").exists()
 
 
+# 200 lines of a kilobyte that can't be packed
+SAY_MUCH = """SELECT accs.append_task_events('owner-1', array_fill($1::uuid, ARRAY[200]), array_fill(1, ARRAY[200]),
+    array_fill(NULL::text, ARRAY[200]), array_fill(NULL::text, ARRAY[200]),
+    ARRAY(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 200) i, generate_series(1, 32) GROUP BY i),
+    array_fill(NULL::jsonb, ARRAY[200]))"""
+
+
+async def size_of(conn: Connection) -> int:
+    """Of all tables with their indexes, in bytes, after what autovacuum does."""
+    await conn.execute("VACUUM")
+    return await conn.fetchval(
+        """SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class
+            WHERE relkind = 'r' AND relnamespace IN ('public'::regnamespace, 'accs'::regnamespace)"""
+    )
+
+
 async def test_in_a_year_the_database_stays_the_size_that_the_retention_promises(
     db: Database, conn: Connection, tmp_path: Path
 ):
     kept = Retention.model_validate({"events": "60d", "jobs": "90d"})
     await node(conn)
     shape = await workflow(conn, step("a"), step("b"))
+    sizes: list[int] = []
     for _ in range(12):
         for _ in range(3):
-            job = await submit_to(conn, shape)
+            job = await submit_to(conn, shape, options={"words": secrets.token_hex(50_000)})
             a, b = await started(conn, 2)
             key = f"outputs/{job}/a/1/out"
             await store_in(tmp_path).put_bytes(key, b"x")
             await conn.fetch(
                 "SELECT * FROM accs.record_artifact($1, 1, 'owner-1', 'output', 'accs', $2)", a["task_id"], key
             )
+            await conn.execute(SAY_MUCH, a["task_id"])
             await conn.fetch("SELECT accs.finish_tasks($1, $2, 'owner-1')", [a["task_id"], b["task_id"]], [1, 1])
         await next_month(conn)
         assert (await passed(db, tmp_path, kept)).obstacle is None
+        sizes.append(await size_of(conn))
         # the month that runs, two that are kept, one that is not over for 60 days yet; three ahead, and the net
         assert len(await partitions(conn)) <= 1 + 3 + 3 + 1
         assert await conn.fetchval("SELECT count(*) FROM jobs") <= 3 * 4
         assert await conn.fetchval("SELECT count(*) FROM accs.doomed_objects") == 0
+    # full after four months; from then on what comes takes the place of what has left
+    assert sizes[1] > 1.2 * sizes[0], "a month is seen in it"
+    assert max(sizes[3:]) < 1.15 * sizes[3], sizes
     here = await conn.fetchval("SELECT count(*) FROM task_events")
     written = await conn.fetchval("SELECT last_value FROM task_events_id_seq")
     all_of_them = await archives(db)

@@ -15,6 +15,7 @@ from accsd.db.outbox import targets
 from accsd.log import redact
 from accsd.metrics import Metrics
 from accsd.roles.outbox import Dispatcher
+from accsd.roles.pruning import Pruner
 from accsd.settings import Outbox
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
@@ -172,6 +173,23 @@ async def test_it_gives_up_in_the_end_and_says_so(db: Database, conn: Connection
         await pass_time(conn, 86400)
         assert (await role.run_once()).did is None
     assert 'accsd_outbox_total{outcome="dead"} 1.0' in metrics.render().decode()
+
+
+async def test_what_was_settled_long_ago_leaves_although_no_target_is_left(db: Database, conn: Connection):
+    pruner = Pruner(db, Outbox())
+    async with receiver() as studio:
+        role = dispatcher(db, studio)
+        await role.run_once()
+        await submit(conn, step("a"))
+        await done(conn)
+        await role.run_once()
+    await conn.execute("SELECT accs.forget_outbox_target('studio')")
+    assert (await pruner.run_once()).did is None
+    await pass_time(conn, 8 * 86400)
+    told = await pruner.run_once()
+    assert told.did == "1 old events removed"
+    assert told.next_due is not None
+    assert await status(conn) == []
 
 
 async def test_secrets_of_a_file_are_read_anew_and_both_of_a_change_sign(

@@ -16,7 +16,6 @@ from accsd.model import Node
 from accsd.power import methods_of, networks
 from accsd.roles.orders import Orders
 from accsd.roles.passes import Pass
-from accsd.roles.wake import Waker
 from accsd.settings import Wake
 from tests.conftest import Connect
 from tests.support.cluster import Connection
@@ -24,8 +23,8 @@ from tests.support.eventually import eventually
 from tests.support.factory import claim, node, pass_time, started, step, submit
 from tests.support.library import opened
 from tests.support.racing import Race
+from tests.support.waking import LEASE, Builder
 
-LEASE = timedelta(seconds=120)
 AHEAD = timedelta(minutes=5)
 MAC = "52:54:00:00:00:01"
 FAR = "203.0.113.0/24"  # nobody is in it
@@ -66,15 +65,15 @@ async def power(conn: Connection, name: str = "n1") -> tuple[str, str]:
     return row["state"], row["because"]
 
 
-async def passes(waker: Waker) -> Pass:
+async def passes(waker: Builder) -> Pass:
     """As the supervisor makes them, until there is nothing more at once."""
     while (done := await waker.run_once()).more:
         pass
     return done
 
 
-def waker(db: Database, **given: Any) -> Waker:
-    return Waker(db, Wake.model_validate({"port": 1, **given}), lease=LEASE, node="control")
+def waker(db: Database, **given: Any) -> Builder:
+    return Builder(db, Wake.model_validate({"port": 1, **given}), node="control")
 
 
 # Methods
@@ -270,7 +269,7 @@ async def test_it_listens_to_what_nodes_offer_that_can_be_woken(conn: Connection
     await sleeps(conn, script=script)
     await node(conn, "n2", audio=1)
     heard: list[set[str]] = []
-    await Waker(db, Wake(), lease=LEASE, hear=lambda services: heard.append(set(services))).run_once()
+    await Builder(db, Wake(), hear=lambda services: heard.append(set(services))).run_once()
     assert heard[0] == {"render"}
 
 
@@ -279,7 +278,7 @@ async def test_what_came_of_the_calls_is_counted(conn: Connection, db: Database,
     await sleeps(conn, "n2", mac="nonsense")
     await submit(conn, step("a"), step("b"))
     metrics = Metrics()
-    builder = Waker(db, Wake(rounds=1), lease=LEASE, metrics=metrics)
+    builder = Builder(db, Wake(rounds=1), metrics=metrics)
     await passes(builder)
     await conn.fetch("SELECT * FROM accs.heartbeat('n1', 'o', '{}', '{}', '1 min')")
     await passes(builder)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import anyio
 import pytest
 
 from accsd import proc
@@ -14,7 +15,6 @@ from accsd.db import Database, install
 from accsd.db.waking import wake_demand
 from accsd.errors import DatabaseUnavailable
 from accsd.roles.passes import Pass
-from accsd.roles.wake import Waker
 from accsd.settings import Wake
 from tests.support.answering import answering, http_answer
 from tests.support.checker import check
@@ -22,8 +22,8 @@ from tests.support.cluster import Connection, TestServer
 from tests.support.eventually import eventually
 from tests.support.factory import claim, clock, node, pass_time, step, submit
 from tests.support.library import opened, url_as
+from tests.support.waking import Builder
 
-LEASE = timedelta(seconds=120)
 TOKEN = "canary-token-of-the-provider"
 
 
@@ -77,8 +77,8 @@ def sleeps(conn: Connection, yard: Yard) -> Sleep:
     return make
 
 
-def waker(db: Database, yard: Yard, **given: Any) -> Waker:
-    return Waker(db, yard.settings(**given), lease=LEASE)
+def waker(db: Database, yard: Yard, **given: Any) -> Builder:
+    return Builder(db, yard.settings(**given))
 
 
 async def wake_events(conn: Connection) -> list[tuple[UUID, str, str, dict[str, Any]]]:
@@ -228,6 +228,40 @@ async def test_nodes_are_woken_side_by_side_up_to_the_limit(conn: Connection, db
     await waker(db, yard, at_once=2, script_timeout=20).run_once()
 
     assert [data["ok"] for *_, data in await wake_events(conn)] == [True, True]
+
+
+async def test_a_slow_call_keeps_nobody_else_asleep_and_is_made_once(
+    conn: Connection, db: Database, yard: Yard, sleeps: Sleep
+):
+    go = yard.folder.parent / "go"
+    await sleeps("slow", {"slow": True}, f"until [ -e {go} ]; do sleep 0.05; done")
+    await sleeps("quick")
+    await sleeps("third", audio=1)
+    await submit(conn, step("a", requires={"slow": True}))
+    builder = waker(db, yard, at_once=2)
+    async with asyncio.timeout(30), anyio.create_task_group() as group:
+        group.start_soon(builder.calls.serve)
+        await eventually(lambda: builder.calls.is_open)
+        await builder.waker.run_once()
+        await eventually(lambda: yard.woken() == ["slow"])
+        await submit(conn, step("b"))
+        await builder.waker.run_once()
+        await eventually(lambda: builder.calls.nodes == {"slow"} and yard.woken() == ["quick", "slow"])
+        assert (await builder.waker.run_once()).did == "node quick woken by script for render"
+
+        await node(conn, "quick", render=1)
+        await pass_time(conn, 119)  # the slow one has used up the time that it has to come
+        await conn.fetch("SELECT * FROM accs.register_node('quick')")
+        await pass_time(conn, 2)
+        await submit(conn, step("c", "audio"))
+        builder.waker = Builder(db, yard.settings(at_once=1), calls=builder.calls).waker
+        await builder.waker.run_once()
+        assert await noted(conn, "third") == ("asleep", "as many nodes as may start at once are starting")
+        assert (yard.woken(), builder.calls.nodes) == (["quick", "slow"], {"slow"})
+        go.touch()
+        await builder.calls.all_ended()
+        assert builder.calls.take() == ["node slow woken by script for render"]
+        group.cancel_scope.cancel()
 
 
 async def test_a_pass_that_is_stopped_says_so_on_the_job_and_leaves_no_script_behind(

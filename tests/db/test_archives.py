@@ -5,13 +5,17 @@ from typing import Any
 from uuid import uuid4
 
 import asyncpg
+import orjson
 import pytest
 
+from accsd.db.timeline import attempts_of
 from tests.conftest import Connect
 from tests.support.cluster import Connection
 from tests.support.factory import clock, submit
+from tests.support.library import opened
 from tests.support.months import month, next_month, partitions
 
+MANY = 4000
 ROWS = "SELECT * FROM accs.archives ORDER BY id"
 
 
@@ -159,3 +163,34 @@ async def test_events_of_past_months_in_the_net_get_a_partition_of_their_own(con
     assert made == [f"task_events_{past.year}_{past.month:02}"]
     assert await conn.fetchval(f"SELECT count(*) FROM {made[0]}") == 1
     assert await conn.fetchval("SELECT count(*) FROM task_events_default") == 1
+
+
+async def test_archived_attempts_are_not_looked_for_line_by_line(conn: Connection, db_url: str):
+    """For each of them through all lines, this would take far longer than a statement may."""
+    job = await submit(conn)
+    task = await conn.fetchval("SELECT id FROM job_tasks")
+    moves = (
+        ("status", "starting", None),
+        ("status", "running", None),
+        ("log", None, None),
+        ("status", "queued", "lost"),
+    )
+    lines = [
+        orjson.dumps(
+            {
+                "id": 4 * attempt + at,
+                "job_id": str(job),
+                "job_task_id": str(task),
+                "ts": datetime(2020, 1, 1, tzinfo=UTC) + timedelta(seconds=4 * attempt + at),
+                "type": kind,
+                "attempt_id": attempt,
+                "data": {"to": to, "outcome": outcome, "node": "n1"},
+            }
+        ).decode()
+        for attempt in range(1, MANY + 1)
+        for at, (kind, to, outcome) in enumerate(moves)
+    ]
+    async with opened(db_url, statement_timeout_sec=8) as db:
+        found = await attempts_of(db, job, MANY - 1, lines)
+    assert [one.attempt_id for one in found] == list(range(2, MANY + 1))
+    assert {(one.node, one.outcome, one.took) for one in found} == {("n1", "lost", timedelta(seconds=3))}

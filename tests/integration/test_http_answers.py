@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from accsd.errors import ServiceBusy
 from accsd.model.outcome import ErrorCode
 from accsd.runners.base import AttemptKey, Output
 from accsd.runners.compose import calls
@@ -52,6 +53,21 @@ async def test_an_answer_that_comes_drop_by_drop_is_given_up(monkeypatch: pytest
     async with listening(drops) as address, asyncio.timeout(2):
         with pytest.raises(NoAnswer, match="come to an end"):
             await ask(address, "GET", "/health", headers={})
+
+
+@pytest.mark.parametrize(
+    ("header", "again_in"),
+    [("7", 7), ("86400", 300), ("Wed, 21 Oct 2026 07:28:00 GMT", 0), ("-1", 0), ("9" * 400, 300)],
+)
+async def test_a_service_that_takes_none_now_says_when_to_ask_again_within_bounds(header: str, again_in: int):
+    async def not_now(path: str) -> AsyncGenerator[bytes]:
+        yield f"HTTP/1.1 429 Slow Down\r\nRetry-After: {header}\r\nContent-Length: 16\r\n\r\n".encode()
+        yield b'{"error":"full"}'
+
+    async with listening(not_now) as address:
+        with pytest.raises(ServiceBusy, match="takes no task now: 429 full") as busy:
+            await TasksApi(address, "n1").start(b"{}", output_limit=1, traceparent=None)
+    assert busy.value.again_in == timedelta(seconds=again_in)
 
 
 async def test_an_end_whose_output_never_comes_whole_is_a_loss():

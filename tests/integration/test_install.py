@@ -132,12 +132,14 @@ async def test_the_literal_indexes_are_added_on_demand(conn: Connection):
     await install(conn, literal_indexes=True)
     await install(conn, literal_indexes=True)
     rows = await conn.fetch(
-        "SELECT indexdef FROM pg_indexes WHERE tablename IN ('jobs', 'job_tasks') AND indexdef ~ 'status'"
+        "SELECT indexdef FROM pg_indexes WHERE tablename IN ('jobs', 'job_tasks', 'task_events')"
+        " AND indexdef ~ 'status|job_task_id'"
     )
     assert {row[0].partition("USING btree ")[2] for row in rows} == {
         "(status, scheduled_at)",
         "(service_name, status, job_id)",
         "(job_id, status)",
+        "(job_task_id, ts DESC)",
     }
     assert (await read_status(conn)).literal_indexes
 

@@ -185,7 +185,7 @@ async def test_an_agent_calls_neither_the_verbs_of_others_nor_the_inner_function
         *("heartbeat", "report_progress", "finish_tasks", "release_tasks", "skip_tasks", "record_artifact"),
         *("append_events", "select_runnable", "append_task_events", "task_inputs", "node_leaves", "agent_outlook"),
         *("wake_demand", "wake_nodes", "note_awake", "take_orders", "answer_order"),
-        *("node_quarantines", "note_probe"),
+        *("node_quarantines", "note_probe", "note_obstacle"),
     }
     for call in (
         "cancel_jobs('{}')",

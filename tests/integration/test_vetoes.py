@@ -65,6 +65,42 @@ async def test_a_script_puts_the_machine_to_sleep_or_says_why_not(tmp_path: Path
     assert said == "it could not be put to sleep: may-sleep ended with exit code 1: the fan is on fire"
 
 
+@pytest.fixture
+def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is all of PATH: the machine that runs the tests is never suspended."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setattr("accsd.power.sleeping._ENVIRON", {"PATH": str(folder)})
+    return folder
+
+
+def stand_in(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+async def test_a_suspend_that_systemd_gives_up_is_known_as_soon_as_it_has(stand_ins: Path):
+    stand_in(stand_ins, "systemctl", "exit 0")
+    left = stand_ins / "left"
+    left.write_text("1\n")
+    stand_in(stand_ins, "busctl", f"read n <{left}; echo $((n - 1)) >{left}; [ $n = 0 ] && echo b false || echo b true")
+    its = rules(method="suspend", within="60s")
+    with anyio.fail_after(10):
+        said = await fall_asleep(its, "n1", {})
+    assert said == "it could not be put to sleep: systemd gave it up: see journalctl -u systemd-suspend"
+    assert left.read_text() == "-1\n", "it was asked for as long as that lasted"
+
+    stand_in(stand_ins, "systemctl", "echo Access denied >&2; exit 1")
+    assert await fall_asleep(its, "n1", {}) == "it could not be put to sleep: systemctl suspend: Access denied"
+
+
+async def test_where_logind_does_not_say_the_machine_is_given_its_time(stand_ins: Path):
+    stand_in(stand_ins, "systemctl", "exit 0")
+    assert await fall_asleep(rules(method="suspend"), "n1", {}) is None, "there is no busctl"
+    stand_in(stand_ins, "busctl", "exit 1")
+    assert await fall_asleep(rules(method="suspend"), "n1", {}) is None
+
+
 async def test_a_provider_must_be_one_of_the_settings():
     said = await fall_asleep(rules(method="provider", provider_ref="studio/gpu-1"), "n1", {})
     assert said is not None

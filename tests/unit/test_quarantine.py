@@ -84,7 +84,7 @@ def test_the_trial_decides():
     on_trial: dict[str, Any] = {"quarantine": Quarantine.TRIAL, "times": 1}
     before = failed("n1", 1, 2, 3, **on_trial)
     assert judge(before, RULES) == Judgement()
-    assert judge([*before, *passed("n1", 4, is_trial=True, **on_trial)], RULES).lift == (Place("n1", "gpu"),)
+    assert judge([*before, *passed("n1", 4, is_trial=True, **on_trial)], RULES).lift[0].place == Place("n1", "gpu")
     again = judge([*before, *failed("n1", 4, is_trial=True, **on_trial)], RULES)
     assert places(again) == ["n1"]
     assert again.shut[0].probe_in == 2 * RULES.probe

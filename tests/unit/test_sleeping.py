@@ -1,11 +1,14 @@
 """When a node may sleep, and who lets others claim first."""
 
+from dataclasses import replace
 from datetime import timedelta
+from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from accsd.planning.sleeping import Restfulness, Rules, looks_ahead, reason_to_stay, stays_for, yields_for
+from accsd.planning.waking import Demand, NodeState, left_for
 
 RULES = Rules(idle=timedelta(minutes=5), awake=timedelta(minutes=2), boots=0.5)
 
@@ -82,3 +85,13 @@ def test_work_goes_to_nodes_at_work_then_to_the_one_that_has_rested_least(a: Res
         assert b.idle_for is None or first < second
     elif b.idle_for is not None and a.idle_for <= b.idle_for:
         assert first <= second
+
+
+def test_what_is_left_for_a_node_is_what_it_could_claim_at_this_moment():
+    its = NodeState("n1", {"gpu": True}, slots={"render": 2, "audio": 1}, live={"audio": 1, "render": 1})
+    waits = Demand("render", 1, UUID(int=1), {"gpu": True})
+    later, elsewhere = replace(waits, due_in=timedelta(seconds=1)), replace(waits, requires={"zone": "eu"})
+    full, unknown = replace(waits, service="audio"), replace(waits, service="video")
+    assert left_for("n1", [later, elsewhere, full, unknown, replace(waits, node="n2")], [its]) is None
+    assert left_for("n1", [later, waits], [its]) == waits
+    assert left_for("n1", [waits], [replace(its, is_drained=True)]) is None

@@ -74,6 +74,34 @@ async def test_a_role_passes_until_there_is_no_more_and_then_only_when_it_is_wok
         assert role.made == 4, "two notifications before a pass are one"
 
 
+async def test_a_role_that_is_renewed_ends_its_pass_and_is_made_anew():
+    made: list[Scripted] = []
+    may_end = anyio.Event()
+
+    async def long() -> Pass:
+        await may_end.wait()
+        return Pass(more=True)
+
+    def make() -> Scripted:
+        made.append(Scripted(long, Pass()) if not made else Scripted(Pass()))
+        return made[-1]
+
+    async with Supervisor(seen := Seen()) as supervisor:
+        post = Post("r", make, poll=lambda: LONG)
+        supervisor.keep(post)
+        await eventually(lambda: made and made[0].made == 1)
+        post.renew()
+        await anyio.wait_all_tasks_blocked()
+        assert len(made) == 1, "never two at once"
+        may_end.set()
+        await eventually(lambda: len(made) == 2 and made[1].made == 1)
+        await anyio.wait_all_tasks_blocked()
+        assert (len(made), made[0].made, made[1].made) == (2, 1, 1)
+        post.renew()  # while it sleeps
+        await eventually(lambda: len(made) == 3 and made[2].made == 1)
+    assert seen.crashes == []
+
+
 async def test_a_notification_during_a_pass_makes_one_more():
     post: Post
 

@@ -1,7 +1,7 @@
 """PostgreSQL: reached, safe, ours, in time, and heard."""
 
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from accsd.cli.checks.finding import Finding, fail, ok, warn
@@ -10,6 +10,7 @@ from accsd.db.checkup import Server, count, hear_oneself, look_at_server
 from accsd.db.install import SchemaStatus, read_status
 from accsd.db.pool import connect
 from accsd.errors import DatabaseUnavailable, SchemaMismatch
+from accsd.history.clocks import ahead_of
 from accsd.settings import Settings
 
 _OLDEST: Final = 150000
@@ -23,6 +24,8 @@ async def server(settings: Settings) -> AsyncIterator[Finding]:
     yield _reached(settings, found)
     yield _durable(found)
     yield _in_time(found)
+    if settings.retention.removes_anything:
+        yield _may_remove(found)
     yield _pooler(settings, found)
 
 
@@ -53,6 +56,14 @@ def _in_time(found: Server) -> Finding:
     if away > _CLOCK_MAY_DIFFER:
         return warn("clock", said, "leases go by the database's, but logs are dated by this one: synchronise it")
     return ok("clock", said)
+
+
+def _may_remove(found: Server) -> Finding:
+    """The builder's rule, by the clock of the machine that the doctor is on."""
+    here = datetime.now(UTC)
+    if (said := ahead_of(here - found.clock_ahead, here)) is None:
+        return ok("retention", "the database's clock is not ahead: what is old may leave")
+    return fail("retention", f"nothing leaves the database: {said}", "set the clocks right; the next pass looks again")
 
 
 def _pooler(settings: Settings, found: Server) -> Finding:

@@ -18,6 +18,7 @@ _CHUNK: Final = 64 * 1024
 _MAX_HEADERS: Final = 100
 _MAX_DOCUMENT: Final = 4 * 1024 * 1024
 _WITHIN: Final = timedelta(seconds=10)
+_LONGEST_RETRY_AFTER: Final = timedelta(minutes=5)
 
 
 class NoAnswer(Exception):
@@ -38,6 +39,7 @@ class Address:
 class Answer:
     status: int
     document: Mapping[str, Any]
+    retry_after: timedelta = timedelta(0)
 
     @property
     def said(self) -> str:
@@ -49,6 +51,7 @@ class Body:
 
     def __init__(self, status: int, reader: asyncio.StreamReader, headers: Mapping[str, str]) -> None:
         self.status: Final = status
+        self.retry_after: Final = _retry_after(headers.get("retry-after", ""))
         self._reader: Final = reader
         self._is_chunked: Final = "chunked" in headers.get("transfer-encoding", "").lower()
         length = headers.get("content-length", "")
@@ -110,7 +113,7 @@ async def ask(address: Address, method: str, path: str, *, headers: Mapping[str,
                         raise NoAnswer("its answer is too long")
         except TimeoutError:
             raise NoAnswer("its answer does not come to an end") from None
-        return Answer(answer.status, _document(read))
+        return Answer(answer.status, _document(read), answer.retry_after)
 
 
 def _written(address: Address, method: str, path: str, headers: Mapping[str, str], body: bytes) -> bytes:
@@ -137,6 +140,13 @@ async def _read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]
             return int(rest[:3]), headers
         headers[name.lower()] = value.strip()
     raise NoAnswer("its answer has too many headers")
+
+
+def _retry_after(written: str) -> timedelta:
+    """In seconds, and never so long that a slip would stop a service for a day. A date counts as nothing said."""
+    if not (written.isascii() and written.isdigit()):
+        return timedelta(0)
+    return min(timedelta(seconds=int(written[:9])), _LONGEST_RETRY_AFTER)
 
 
 def _document(read: bytes) -> Mapping[str, Any]:

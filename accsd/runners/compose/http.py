@@ -4,6 +4,7 @@ The work does not hang on the connection: a daemon that was killed, or cut off, 
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
 from http import HTTPStatus
@@ -11,15 +12,15 @@ from pathlib import Path
 from typing import Final
 
 from accsd import failpoints
-from accsd.errors import DockerUnavailable
+from accsd.errors import DockerUnavailable, ServiceBusy
 from accsd.runners.base import TASK_FILE, AttemptKey, Launch, Workdir
-from accsd.runners.compose.calls import NoAnswer
+from accsd.runners.compose.calls import Answer, NoAnswer
 from accsd.runners.compose.container import Container
 from accsd.runners.compose.declared import Declared
 from accsd.runners.compose.http_execution import HttpExecution
 from accsd.runners.compose.project import Project
 from accsd.runners.compose.standing import Standing, widen
-from accsd.runners.compose.tasks_api import TasksApi, address_of
+from accsd.runners.compose.tasks_api import LATER, TasksApi, address_of
 
 _READY_WITHIN: Final = timedelta(minutes=2)
 _AWAY_LIMIT: Final = timedelta(minutes=2)
@@ -51,6 +52,7 @@ class HttpRunner:
         self._executions: Final[dict[AttemptKey, HttpExecution]] = {}
         self._starting: int = 0
         self._untold: Final[set[AttemptKey]] = set()  # those that no service was asked to start
+        self._turned_away: Final[deque[AttemptKey]] = deque(maxlen=1000)  # the last ones that it did not take
         self._answered: Container | None = None  # the last one that did
 
     @property
@@ -70,8 +72,8 @@ class HttpRunner:
         except NoAnswer:
             self._standing.last = None  # not to be asked again and again: one that has gone may take seconds to say so
             return
-        if answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
-            raise DockerUnavailable(f"service {self.service} takes no task now: {answer.said}")
+        if answer.status in LATER:
+            raise self._busy(answer)
 
     async def start(self, launch: Launch) -> HttpExecution:
         if launch.key in self._executions:
@@ -80,6 +82,11 @@ class HttpRunner:
         self._untold.add(launch.key)
         try:
             return await self._start(launch)
+        except ServiceBusy:
+            if launch.key in self._untold:
+                self._untold.discard(launch.key)
+                self._turned_away.append(launch.key)
+            raise
         finally:
             self._starting -= 1
 
@@ -103,6 +110,8 @@ class HttpRunner:
         return None
 
     async def discard(self, key: AttemptKey, folder: Path | None) -> None:
+        if key in self._turned_away:
+            return  # nothing was begun; one that says 503 to everything would be taken for one that does not stop it
         for container in await self._standing.running():
             if key in self._untold and not self._has_answered(container):
                 continue  # it still loads what it needs: to stop it would only begin that anew
@@ -148,6 +157,10 @@ class HttpRunner:
                     traceparent=launch.environ.get("TRACEPARENT"),
                 )
                 break
+            except ServiceBusy:
+                if tries_left == _TRIES - 1:  # an earlier try may have been taken before it went unanswered
+                    self._untold.add(launch.key)
+                raise
             except NoAnswer as why:  # it may have been taken all the same: to ask again joins it
                 if not tries_left:
                     raise self._not_answering(container, why) from why
@@ -165,18 +178,21 @@ class HttpRunner:
                 if answer.status == HTTPStatus.OK:
                     self._answered = container
                     return container
-                why = NoAnswer(answer.said)
+                why = self._busy(answer) if answer.status in LATER else self._not_answering(container, answer.said)
             except NoAnswer as error:
-                why = error
+                why = self._not_answering(container, error)
             if asyncio.get_running_loop().time() > deadline:
-                raise self._not_answering(container, why) from why
+                raise why
             await asyncio.sleep(_ASK_EVERY)
             container = await self._standing.ready()
 
     def _has_answered(self, container: Container) -> bool:
         return self._answered is not None and container.is_same_run(self._answered)
 
-    def _not_answering(self, container: Container, why: NoAnswer) -> DockerUnavailable:
+    def _busy(self, answer: Answer) -> ServiceBusy:
+        return ServiceBusy(f"the service takes no task now: {answer.said}", again_in=answer.retry_after)
+
+    def _not_answering(self, container: Container, why: NoAnswer | str) -> DockerUnavailable:
         return DockerUnavailable(
             f"service {self.service} does not answer at {address_of(container, self._port)}: {why}",
             hint=f"docker compose logs {self.service}; does it listen on all addresses at port {self._port}?",

@@ -8,7 +8,7 @@ from datetime import timedelta
 from http import HTTPStatus
 from typing import Any, Final
 
-from accsd.errors import AttemptFailed, DockerUnavailable
+from accsd.errors import AttemptFailed, DockerUnavailable, ServiceBusy
 from accsd.model.outcome import ErrorCode
 from accsd.runners.base import AttemptKey, Stream
 from accsd.runners.compose.calls import Address, Answer, Body, NoAnswer, ask, asking
@@ -16,7 +16,7 @@ from accsd.runners.compose.container import Container
 
 TOKEN_NAMED_BY: Final = "ACC_SERVE_TOKEN"
 _ANY_ADDRESS: Final = ("", "0.0.0.0", "::")
-_LATER: Final = (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.BAD_GATEWAY)
+LATER: Final = (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.BAD_GATEWAY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class TasksApi:
         return await self._ask("GET", "/health")
 
     async def start(self, envelope: bytes, *, output_limit: int, traceparent: str | None) -> None:
-        """Once: a second call joins. Raises DockerUnavailable where it takes none now, AttemptFailed where not this."""
+        """Once: a second call joins. Raises ServiceBusy where it takes none now, AttemptFailed where not this."""
         headers = {
             "Content-Type": "application/json",
             "Prefer": "respond-async",
@@ -71,8 +71,8 @@ class TasksApi:
             **({"Traceparent": traceparent} if traceparent else {}),
         }
         answer = await self._ask("POST", "/tasks", envelope, headers)
-        if answer.status in _LATER:
-            raise DockerUnavailable(f"the service at {self.address} takes no task now: {answer.said}")
+        if answer.status in LATER:
+            raise ServiceBusy(f"the service takes no task now: {answer.said}", again_in=answer.retry_after)
         if answer.status not in (HTTPStatus.OK, HTTPStatus.ACCEPTED, HTTPStatus.CREATED):
             raise AttemptFailed(ErrorCode.START_FAILED, f"the service refused the task: {answer.said}")
 

@@ -1,0 +1,60 @@
+"""Whether the database's clock can be trusted with removing things: one that has jumped ahead makes everything old.
+
+What is removed is gone, so two witnesses are asked: this host's clock, and how much time has passed since the last
+look, by a counter that nobody can set and that runs on while the host sleeps. That one speaks where both share a clock.
+"""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from accsd.db.pool import Database
+from accsd.db.retention import database_time
+from accsd.errors import AccsdError
+
+MAY_BE_AHEAD: Final = timedelta(minutes=10)
+HINT: Final = "set the clocks right; if they are, restart the builder, or run `accsd history prune` and `archive`"
+
+
+def _here() -> datetime:
+    return datetime.now(UTC)
+
+
+def _passed() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Clocks:
+    def __init__(self, here: Callable[[], datetime] = _here, passed: Callable[[], float] = _passed) -> None:
+        self._here: Callable[[], datetime] = here
+        self._passed: Callable[[], float] = passed
+        self._last: tuple[datetime, float] | None = None  # when it was trusted last
+
+    async def problem(self, db: Database) -> str | None:
+        """Why nothing should be removed now. A clock that was seen to jump stays untrusted until it jumps back."""
+        there, passed = await database_time(db), self._passed()
+        if (said := ahead_of(there, self._here())) is not None:
+            return said
+        before, then = self._last or (there, passed)
+        jumped = there - before - timedelta(seconds=passed - then)
+        if jumped > MAY_BE_AHEAD:
+            return f"the database's clock has jumped ahead by {_shown(jumped)} since {before:%Y-%m-%d %H:%M} UTC"
+        self._last = there, passed
+        return None
+
+
+def ahead_of(there: datetime, here: datetime) -> str | None:
+    if there - here <= MAY_BE_AHEAD:
+        return None
+    return f"the database's clock is {_shown(there - here)} ahead of this host's"
+
+
+async def require_same_time(db: Database) -> None:
+    """For a command that removes things."""
+    if (said := ahead_of(await database_time(db), _here())) is not None:
+        raise AccsdError(f"nothing is removed: {said}", hint=HINT)
+
+
+def _shown(length: timedelta) -> str:
+    return f"{length.days} days" if length.days else f"{length.total_seconds() / 60:.0f} minutes"
