@@ -273,11 +273,11 @@ async def the_plan_of_the_claim_is_a_walk_along_its_index(full: Connection, n: i
 
 
 async def hot_statement(conn: Connection) -> str:
-    """The statement of accs.take that takes rows of one lane, as it stands in the database."""
-    source = await conn.fetchval("SELECT prosrc FROM pg_proc WHERE oid = 'accs.take'::regproc")
-    found = re.search(r"RETURN QUERY\s+(WITH taken AS .*?);", source, re.DOTALL)
+    """The statement of accs.claim_tasks that takes rows of one lane, as it stands in the database."""
+    source = await conn.fetchval("SELECT prosrc FROM pg_proc WHERE oid = 'accs.claim_tasks'::regproc")
+    found = re.search(r"= 1 THEN\s+(WITH taken AS .*?);", source, re.DOTALL)
     assert found
-    return found[1].replace("p_lanes", "$1").replace("p_limit", "$2")
+    return found[1].replace("INTO v_batch, v_keys", "").replace("v_lanes", "$1").replace("v_asked", "$2")
 
 
 def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -156,7 +156,8 @@ async def checked_words(conn: Connection, table: str, column: str) -> set[str]:
         table,
         column,
     )
-    return {word for row in rows for word in re.findall(r"'([a-z_]+)'::text", row["text"])}
+    listed = [found for row in rows for found in re.findall(r"'\{?([a-z_,]+)\}?'::text", row["text"])]
+    return {word for words in listed for word in words.split(",")}
 
 
 async def test_the_legal_transitions_are_the_same_in_python_and_in_sql(conn: Connection):

@@ -56,7 +56,8 @@ NO_EVENT = Bug(
 LOCKED_JOB = Bug(
     "the claim locks the job's row",
     (
-        Change("take", ONE_LANE, with_its_job(ONE_LANE)),
+        Change("claim_tasks", ONE_LANE, with_its_job(ONE_LANE)),
+        Change("claim_tasks", "FOR UPDATE SKIP LOCKED", "FOR UPDATE OF w, j SKIP LOCKED"),
         Change("take", SOME_LANES, with_its_job(SOME_LANES)),
         Change("take", "FOR UPDATE SKIP LOCKED", "FOR UPDATE OF w, j SKIP LOCKED"),
     ),
