@@ -20,7 +20,7 @@ from accsd.model.outcome import ErrorCode
 from accsd.sdk.pull.asked import Asked
 from accsd.sdk.pull.attempt import Attempt, Handler, Stop, uncancel
 from accsd.sdk.pull.claiming import Claimer, Held
-from accsd.sdk.pull.finishing import FLUSHES, Ended, Finisher
+from accsd.sdk.pull.finishing import Ended, Finisher
 from accsd.sdk.pull.places import Places
 from accsd.sdk.pull.presence import Presence
 from accsd.sdk.pull.threads import Threads
@@ -82,12 +82,13 @@ class Worker:
         async with asyncio.TaskGroup() as group:
             ears = group.create_task(self._listener.serve())
             await insist(lambda: self._presence.begin(self._held.concurrency))
+            await insist(self._finisher.warm_up)
             when_ready()
             keeper = self._bench.keeper
-            serving = [group.create_task(self._finisher.serve()) for _ in range(FLUSHES)]
-            serving += [
+            serving = [
                 group.create_task(each)
                 for each in (
+                    self._finisher.serve(),
                     keeper.serve(),
                     self._bench.reporter.serve(),
                     self._claimer.look_ahead(),
