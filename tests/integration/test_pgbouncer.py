@@ -39,6 +39,7 @@ from tests.support.bouncer import PGBOUNCER, bouncing
 from tests.support.checker import check
 from tests.support.cluster import Connection, TestServer
 from tests.support.library import name_in, opened, settings_of
+from tests.support.one_server import server as server  # what stands above SQL, whichever PostgreSQL it is
 
 CALLERS = 8
 CALLS = 50

@@ -51,6 +51,7 @@ from tests.support.checker import check
 from tests.support.cluster import SETTINGS, Connection, TestServer, bindir_of
 from tests.support.eventually import eventually
 from tests.support.library import name_in, opened, settings_of, tcp_url, url_as
+from tests.support.one_server import server as server  # what stands above SQL, whichever PostgreSQL it is
 
 LEASE = timedelta(seconds=60)
 SLEEPING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
