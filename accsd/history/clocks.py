@@ -40,7 +40,8 @@ class Clocks:
         jumped = there - before - timedelta(seconds=passed - then)
         if jumped > MAY_BE_AHEAD:
             return f"the database's clock has jumped ahead by {_shown(jumped)} since {before:%Y-%m-%d %H:%M} UTC"
-        self._last = there, passed
+        if jumped >= -MAY_BE_AHEAD:  # else it is behind, and to be put right is no jump
+            self._last = there, passed
         return None
 
 

@@ -98,12 +98,12 @@ class Agent:
         return replace(done, next_due=min(until, done.next_due or until))
 
     async def _look(self) -> Pass:
+        if self._settle_again_at is not None and time.monotonic() >= self._settle_again_at:
+            self._settle_again_at, self._is_settled = None, False
         if not self._is_registered() or not self._attempts.is_open:
             return Pass()  # who registers the node wakes us
         if problem := await self._runner_problem():
             return await self._hindered(problem)
-        if self._settle_again_at is not None and time.monotonic() >= self._settle_again_at:
-            self._settle_again_at, self._is_settled = None, False
         if not self._is_settled:
             return await self._settle()
         if self._bench.keeper.is_frozen:
@@ -200,13 +200,18 @@ class Agent:
     def _decided(self, attempt: Attempt) -> None:
         """What fails for a reason of this machine's, or is not taken now, is left to others for a while."""
         if (busy := attempt.turned_away) is not None:
-            pause = max(self._sickness.next(), busy.again_in)
-            self._well_at, self._ill_because = time.monotonic() + pause.total_seconds(), busy.message
+            self._fall_ill(busy.message, at_least=busy.again_in)
         elif attempt.was_infrastructure:
-            self._well_at = time.monotonic() + self._sickness.next().total_seconds()
-            self._ill_because = _FAILED_HERE
+            self._fall_ill(_FAILED_HERE)
         elif attempt.was_conclusive:
             self._sickness.reset()
+
+    def _fall_ill(self, because: str, *, at_least: timedelta = timedelta(0)) -> None:
+        """Of many that end alike at once only the first one makes the pause longer."""
+        now = time.monotonic()
+        pause = max(self._sickness.next() if now >= self._well_at else timedelta(0), at_least)
+        self._well_at = max(self._well_at, now + pause.total_seconds())
+        self._ill_because = because
 
     def _ended(self, attempt: Attempt) -> None:
         self._active_at = time.monotonic()

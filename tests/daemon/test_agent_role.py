@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 
 from accsd.errors import ServiceBusy
 from accsd.roles.agent import Agent
@@ -126,6 +127,7 @@ class Busy:
     refusals: int
     again_in: timedelta
     says: str = "the service takes no task now: 503 it loads"
+    is_deaf: bool = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
@@ -135,6 +137,11 @@ class Busy:
             self.refusals -= 1
             raise ServiceBusy(self.says, again_in=self.again_in)
         return await self.real.start(launch)
+
+    async def check(self) -> None:
+        if self.is_deaf:
+            raise ServiceBusy(self.says, again_in=self.again_in)
+        await self.real.check()
 
 
 async def looked(agent: Agent) -> Pass:
@@ -173,6 +180,25 @@ async def test_what_a_service_does_not_take_now_goes_back_unspent_and_is_not_cla
     assert await conn.fetchval("SELECT count(*) FROM accs.obstacles") == 0
     assert await conn.fetchval("SELECT count(*) FROM accs.conclusions") == 0, "it is nobody's fault"
     await check(conn)
+
+
+async def test_while_a_service_stays_busy_its_agent_waits(
+    db_url: str, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """What was cut at its start is looked for again, but not before the service can be asked."""
+    monkeypatch.setattr("accsd.roles.agent._LATE", timedelta(0))
+    await node(conn, NODE, render=1)
+    await submit(conn, step("a"))
+    async with opened(db_url) as db, shop(db, tmp_path) as here:
+        served = here.serving(NOTE)
+        busy = Busy(served.runner, 1, timedelta(0))
+        agent = agent_of(here, here.in_hands_of(served, busy))
+        assert (await looked(agent)).did == "claimed a"
+        await here.idle()
+        busy.is_deaf = True
+        waits = [(await agent.run_once()).next_due for _ in range(3)]
+        assert min(filter(None, waits)) > timedelta(seconds=1)
+        assert None not in waits
 
 
 async def test_while_the_gate_is_shut_nothing_is_claimed(db_url: str, conn: Connection, tmp_path: Path):

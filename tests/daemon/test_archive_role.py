@@ -119,6 +119,13 @@ async def test_nothing_leaves_when_a_clock_that_both_share_has_jumped(db: Databa
     assert name not in await partitions(conn)
 
 
+async def test_a_clock_that_was_behind_for_a_while_is_trusted_when_it_is_right_again(db: Database, tmp_path: Path):
+    passed_here = iter([0.0, 3600.0, 0.0, 0.0])  # the second time the database is an hour behind
+    clocks = Clocks(passed=lambda: next(passed_here))
+    role = Archiver(db, store_in(tmp_path), TWO_MONTHS, metrics=Metrics(), clocks=clocks)
+    assert [(await role.run_once()).obstacle for _ in range(4)] == [None] * 4
+
+
 async def test_what_is_not_old_enough_stays(db: Database, conn: Connection, tmp_path: Path):
     name = await old_month(conn, months=1)
     assert (await passed(db, tmp_path)).did is None

@@ -72,6 +72,28 @@ async def test_what_one_task_leaves_in_its_context_the_next_one_does_not_see(
     await check(conn)
 
 
+async def test_a_cancellation_that_a_function_leaves_behind_does_not_reach_the_next_one(
+    db_url: str, conn: Connection, tmp_path: Path
+):
+    """It asks for its own end and returns before it comes."""
+
+    async def ask(given: Task) -> dict[str, Any]:
+        running = asyncio.current_task()
+        assert running is not None
+        await asyncio.sleep(0)
+        asked = running.cancelling()
+        if given.options["n"] % 2 == 0:
+            running.cancel()
+        time.sleep(0.003)  # noqa: ASYNC251 - longer than a turn
+        return {"asked": asked}
+
+    which = await workflow(conn, step("a", max_attempts=1))
+    jobs = [await submit_to(conn, which, options={"n": n}) for n in range(6)]
+    async with serving(db_url, tmp_path, ask, concurrency=1):
+        assert [(await ended(conn, job))["results"] for job in jobs] == [{"asked": 0}] * 6
+    await check(conn)
+
+
 async def test_a_function_that_cancels_itself_fails_and_its_place_goes_on(
     db_url: str, conn: Connection, tmp_path: Path
 ):

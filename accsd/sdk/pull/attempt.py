@@ -114,8 +114,8 @@ class Attempt(Lease):
             CURRENT.reset(current)
             if timer is not None:
                 timer.cancel()
-        self.task = None  # from here on nobody stops it: its outcome is known
-        task.when_cancelled = _nothing
+            self.task = None  # from here on nobody stops it: its outcome is known
+            task.when_cancelled = _nothing
         if self._stopped is not None:
             uncancel()
             if self._stopped is not Stop.DRAIN or not isinstance(outcome, Done):

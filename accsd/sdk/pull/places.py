@@ -2,7 +2,7 @@
 
 A place is an asyncio task that lasts, because one for each call would cost more than the rest of the worker. The next
 place is made beside a call that may wait: where functions never wait, one place does everything. What a function has
-left behind in its context goes with its place, so that the next one does not find it.
+left behind in its context, or a cancellation of its task, goes with its place, so that the next one does not find it.
 """
 
 import asyncio
@@ -32,14 +32,17 @@ class Places:
         self._perform: Callable[[Attempt], Awaitable[None]] = perform
         self._is_open: Callable[[], bool] = is_open
         self._context: contextvars.Context = contextvars.copy_context()
-        self._is_next_made: bool = False  # it has not begun yet
+        self._made: int = 0
+        self._is_next_made: bool = False  # and has not begun yet
         self.store: deque[Attempt] = deque()
         self.running: set[Attempt] = set()
 
     def fill(self) -> None:
         """Sees to it that what is stored begins, if it can."""
-        if not self._is_next_made and self._can_begin():
+        self._count()
+        if not self._is_next_made and self._made < self._held.concurrency and self._can_begin():
             self._is_next_made = True
+            self._made += 1
             self._group.create_task(self._serve(), context=self._context.copy())
 
     def empty(self) -> list[Attempt]:
@@ -54,12 +57,19 @@ class Places:
 
     async def _serve(self) -> None:
         self._is_next_made = False
-        clean, place, began = contextvars.copy_context(), asyncio.current_task(), time.monotonic()
+        try:
+            await self._one_after_the_other()
+        finally:
+            self._made -= 1
+            self.fill()
+
+    async def _one_after_the_other(self) -> None:
+        place, clean, began = asyncio.current_task(), contextvars.copy_context(), time.monotonic()
+        assert place is not None
         while self._can_begin():
             attempt = self.store.popleft()
             attempt.running = place
             self.running.add(attempt)
-            self._count()
             self.fill()
             try:
                 await self._perform(attempt)
@@ -67,8 +77,7 @@ class Places:
                 attempt.running = None
                 self.running.discard(attempt)
                 self._count()
-            if contextvars.copy_context() != clean:
-                self.fill()
+            if not _is_as_new(place, clean):
                 return
             if time.monotonic() - began > _TURN_SEC:
                 await asyncio.sleep(0)
@@ -76,3 +85,13 @@ class Places:
 
     def _count(self) -> None:
         self._held.stored, self._held.running = len(self.store), len(self.running)
+
+
+def _is_as_new(place: "asyncio.Task[None]", clean: contextvars.Context) -> bool:
+    """Whether the function has left nothing here: no variable, and no cancellation of the task that it ran in."""
+    if place.cancelling() or getattr(place, "_must_cancel", False):
+        return False
+    try:
+        return contextvars.copy_context() == clean
+    except Exception:  # noqa: BLE001 - values that can't be compared
+        return False
