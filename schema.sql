@@ -235,11 +235,13 @@ CREATE TABLE public.task_events (
   message      text,
   data         jsonb,
   -- addition: the attempt that it belongs to; as a column, because building it into data cost a tenth of the throughput
-  attempt_id   int,
-  PRIMARY KEY (id, ts)
+  attempt_id   int
 ) PARTITION BY RANGE (ts);
 
+-- No primary key: a sequence that nobody else writes makes the ids, nothing looks for one of them alone, and its index would be a
+-- tenth of all that the server does for a task (docs/decisions/0001).
 CREATE INDEX task_events_job ON public.task_events (job_id, ts DESC);   -- a job's timeline, and within it a task's
+CREATE INDEX task_events_ts ON public.task_events USING brin (ts);      -- what has happened lately; costs nothing to write
 
 CREATE TABLE public.task_artifacts (
   id            bigserial PRIMARY KEY,
@@ -1092,10 +1094,10 @@ RETURNS SETOF accs.answer LANGUAGE sql STABLE AS $$
     LEFT JOIN public.job_tasks t ON t.id = s.id
 $$;
 
--- Locks the jobs of these tasks, in the order that everybody keeps.
+-- Locks the jobs of those of these tasks that are live, in the order that everybody keeps.
 CREATE FUNCTION accs.lock_jobs_of(p_task_ids uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-  PERFORM FROM public.jobs WHERE id = ANY (ARRAY(SELECT DISTINCT job_id FROM public.job_tasks WHERE id = ANY (p_task_ids)))
+  PERFORM FROM public.jobs WHERE id = ANY (ARRAY(SELECT DISTINCT job_id FROM accs.live WHERE task_id = ANY (p_task_ids)))
    ORDER BY id FOR NO KEY UPDATE;
 END $$;
 
@@ -1490,7 +1492,8 @@ CREATE TYPE accs.claimed AS (
 
 -- Claims up to p_limit tasks of a service for a node, in the global order: jobs.priority DESC, order_seq, created_at, id.
 -- Touches no finished, blocked or future row, and none that this node may not take. With p_start they are started as well, for
--- whoever has nothing to prepare: one write of the row instead of two, and the events of both transitions.
+-- whoever has nothing to prepare: one write of the row instead of two, and the events of both transitions. A claim of 0 takes nothing,
+-- but walks through all statements, so that they are planned when the connection's first real claim comes (25 ms).
 CREATE FUNCTION accs.claim_tasks(p_service text, p_owner text, p_node text, p_limit int, p_lease interval, p_start boolean DEFAULT false)
 RETURNS SETOF accs.claimed LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -1502,7 +1505,7 @@ DECLARE
   v_is_due boolean;          -- something that waited for its time
   v_ill    text;             -- this service on this node: 'shut', or on 'trial'
   v_probe  timestamptz;
-  v_want   int := p_limit;
+  v_want   int := greatest(0, p_limit);
   v_asked  int;
   v_ids    uuid[] := '{}';
   v_batch  uuid[];
@@ -1542,7 +1545,7 @@ BEGIN
   IF v_cap IS NOT NULL THEN
     -- two claims of one node at the same time must not both see the last free slot
     PERFORM pg_advisory_xact_lock(hashtextextended(p_node || '/' || p_service, 0));
-    v_want := least(v_want, v_cap - (SELECT count(*) FROM accs.live WHERE node = p_node AND service = p_service));
+    v_want := greatest(0, least(v_want, v_cap - (SELECT count(*) FROM accs.live WHERE node = p_node AND service = p_service)));
   END IF;
 
   IF v_is_due THEN
@@ -1550,7 +1553,7 @@ BEGIN
   END IF;
   LOOP
     v_asked := v_want - cardinality(v_ids);
-    EXIT WHEN v_asked <= 0 OR v_busy;
+    EXIT WHEN v_busy OR v_asked = 0 AND p_limit > 0;
     IF cardinality(v_lanes) = 1 THEN
       WITH taken AS (
         DELETE FROM accs.waiting WHERE ctid = ANY (ARRAY(
@@ -1571,7 +1574,7 @@ BEGIN
     END IF;
     EXIT WHEN cardinality(v_batch) < v_asked;
   END LOOP;
-  IF v_ids = '{}' THEN
+  IF v_ids = '{}' AND p_limit > 0 THEN
     RETURN;
   END IF;
 
@@ -2088,7 +2091,8 @@ DECLARE
   v_current text[];
   v_moved record;
 BEGIN
-  PERFORM accs.lock_jobs_of(p_task_ids);
+  PERFORM FROM public.jobs WHERE id = ANY (ARRAY(SELECT DISTINCT job_id FROM public.job_tasks WHERE id = ANY (p_task_ids)))
+   ORDER BY id FOR NO KEY UPDATE;
   v_ids := ARRAY(SELECT id FROM public.job_tasks WHERE id = ANY (p_task_ids) AND status = 'queued');
   PERFORM accs.unqueue(v_ids);   -- waits for a claim under way; what it took is not queued any more
   WITH moved AS (

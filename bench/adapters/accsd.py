@@ -130,7 +130,7 @@ class _Worker:
         import asyncpg
 
         self.me = f"w{os.getpid()}"
-        claimer, *finishers = [await asyncpg.connect(dsn) for _ in range(2)]
+        claimer, finisher = [await asyncpg.connect(dsn) for _ in range(2)]
         await claimer.execute("SELECT accs.register_node($1)", self.me)
         await claimer.add_listener("accs_noop", lambda *_: self.news.set())
         # a claim that a crash forgets is only an early retry
@@ -138,8 +138,12 @@ class _Worker:
         claim = await claimer.prepare(
             "SELECT task_id, attempt_id, task_key, options FROM accs.claim_tasks('noop', $1, $1, $2, $3, true)"
         )
+        finish = await finisher.prepare("SELECT * FROM accs.finish_tasks($1, $2, $3) WHERE answer <> 'accepted'")
+        # of nothing, so that the server has its plans
+        await claim.fetch(self.me, 0, LEASE)
+        await finish.fetch([], [], self.me)
         self.hooks.ready()
-        await asyncio.gather(self.claim(claim), *(self.work(each) for each in finishers))
+        await asyncio.gather(self.claim(claim), self.work(finish))
 
     async def claim(self, claim):
         while True:
@@ -151,8 +155,7 @@ class _Worker:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self.news.wait(), 1)
 
-    async def work(self, connection):
-        finish = await connection.prepare("SELECT * FROM accs.finish_tasks($1, $2, $3) WHERE answer <> 'accepted'")
+    async def work(self, finish):
         while True:
             rows = await self.claimed.get()
             fence = [row[0] for row in rows], [row[1] for row in rows], self.me
