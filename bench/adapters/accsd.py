@@ -153,7 +153,8 @@ class _Worker:
                 await self.claimed.put(rows)
             else:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.news.wait(), 1)
+                    async with asyncio.timeout(1):
+                        await self.news.wait()
 
     async def work(self, finish):
         while True:
