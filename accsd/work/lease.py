@@ -29,6 +29,7 @@ _MARGIN = 0.2
 _LONGEST_MARGIN = timedelta(seconds=10)
 # Longer than this behind its time, the process was stopped or starved: as after a suspend, ask before acting.
 STALL = timedelta(seconds=2)
+_STALL_SEC = STALL.total_seconds()
 _AFTER_FAILURE = timedelta(seconds=1)
 _NOT_KEPT = "not_kept_in_time"
 
@@ -232,7 +233,7 @@ class LeaseKeeper:
             await anyio.sleep(pause)
 
     def _was_away(self) -> bool:
-        return time_asleep() - self._asleep > 1 or time.monotonic() - self._expected > STALL.total_seconds()
+        return time_asleep() - self._asleep > 1 or time.monotonic() - self._expected > _STALL_SEC
 
     def _ask_after_absence(self) -> None:
         _log.warning("was_away", leases=len(self._held))

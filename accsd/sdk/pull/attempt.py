@@ -139,8 +139,8 @@ class Attempt(Lease):
         """Whatever the author's code raises is this attempt's failure; what else fails is the machine's."""
         try:
             task.params = self._read_params()
-            results = await self._call(task)
-            return await self._done(task, results)
+            results = await (self._handler.function(task) if self._handler.is_async else self._in_thread(task))
+            return Done(self.fence) if results is None and not task.answer else await self._done(task, results)
         except Permanent as error:
             return self._failed(task, *error.args, permanent=True)
         except Temporary as error:
@@ -164,15 +164,11 @@ class Attempt(Lease):
         except (TypeError, ValueError) as error:
             raise Permanent(f"params: {error}") from error
 
-    async def _call(self, task: PullTask) -> Any:
-        if self._handler.is_async:
-            return await self._handler.function(task)
+    def _in_thread(self, task: PullTask) -> "asyncio.Future[Any]":
         self.in_thread = self._threads.call(self._handler.function, task)
-        return await asyncio.shield(self.in_thread)
+        return asyncio.shield(self.in_thread)
 
     async def _done(self, task: PullTask, results: object) -> Done:
-        if results is None and not task.answer:
-            return Done(self.fence)
         given = results.model_dump(mode="json") if isinstance(results, BaseModel) else results
         task.finish(given)
         announced = [message for message in task.answer if message["type"] == "artifact"]

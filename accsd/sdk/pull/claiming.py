@@ -7,7 +7,6 @@ next claim comes when half of what lies ahead is gone. A claim that brought less
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
@@ -15,6 +14,7 @@ from accsd import failpoints
 from accsd.db import ClaimedTask, Fence, adopt_tasks, agent_outlook, claim_tasks
 from accsd.errors import DatabaseUnavailable, NotFound, Unavailable
 from accsd.log import get_logger
+from accsd.sdk.pull.held import Held
 from accsd.wakeup import Backoff, Wakeup, jittered
 from accsd.work.bench import Workbench
 
@@ -28,16 +28,6 @@ _AHEAD_TIMES: Final = 4  # the concurrency, at most
 _MOST_AHEAD: Final = 500  # or so many, for who has few places
 _OUTLOOK_EVERY_SEC: Final = 1.0
 _AFTER_DUE_SEC: Final = 0.002
-
-
-@dataclass(slots=True)
-class Held:
-    """What this process has, as the worker counts it."""
-
-    concurrency: int
-    all: int = 0  # claimed, and its end not answered yet
-    stored: int = 0  # of these, not begun
-    running: int = 0  # places in use
 
 
 class Pace:
@@ -175,8 +165,8 @@ class Claimer:
     def _wanted(self) -> int:
         """0: not now."""
         held, ahead = self._held, self.pace.ahead
-        room = held.concurrency + ahead - held.all
-        if held.running + held.stored >= held.concurrency and held.stored > ahead // 2:
+        room = held.concurrency + ahead - len(held.known)
+        if len(held.running) + len(held.store) >= held.concurrency and len(held.store) > ahead // 2:
             return 0
         return max(0, min(room, _LARGEST_CLAIM))
 
@@ -233,7 +223,7 @@ class Claimer:
         if self.pace.ahead > 0 and self._offered < most:
             await self._register(most)
             self._offered = most
-        elif self._is_polling and self.pace.ahead == 0 and self._offered == most and not self._held.all:
+        elif self._is_polling and self.pace.ahead == 0 and self._offered == most and not self._held.known:
             await self._register(self._held.concurrency)
             self._offered = self._held.concurrency
 

@@ -40,11 +40,6 @@ class Finisher:
         self._news: asyncio.Event = asyncio.Event()
         self._empty: asyncio.Event = asyncio.Event()
 
-    async def warm_up(self) -> None:
-        """A connection beside the claimer's, and the verb is planned before the first task ends: some 50 ms."""
-        db, owner = self._bench.db, self._bench.node
-        await asyncio.gather(*(finish_many_tasks(db, [], owner=owner) for _ in range(2)))
-
     def add(self, attempt: Attempt, outcome: Outcome) -> None:
         self._ended.append((attempt, outcome))
         self._news.set()

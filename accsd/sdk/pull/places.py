@@ -8,14 +8,13 @@ left behind in its context, or a cancellation of its task, goes with its place, 
 import asyncio
 import contextvars
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from accsd.sdk.pull.attempt import Attempt
-from accsd.sdk.pull.claiming import Held
+from accsd.sdk.pull.held import Held
 
-_TURN_SEC: Final = 0.002  # then it is the others' turn in the event loop
+_TURN_SEC: Final = 0.005  # then it is the others' turn in the event loop
 
 
 class Places:
@@ -34,12 +33,9 @@ class Places:
         self._context: contextvars.Context = contextvars.copy_context()
         self._made: int = 0
         self._is_next_made: bool = False  # and has not begun yet
-        self.store: deque[Attempt] = deque()
-        self.running: set[Attempt] = set()
 
     def fill(self) -> None:
         """Sees to it that what is stored begins, if it can."""
-        self._count()
         if not self._is_next_made and self._made < self._held.concurrency and self._can_begin():
             self._is_next_made = True
             self._made += 1
@@ -47,13 +43,13 @@ class Places:
 
     def empty(self) -> list[Attempt]:
         """All that is stored, and nothing is any more."""
-        stored = list(self.store)
-        self.store.clear()
-        self._count()
+        stored = list(self._held.store)
+        self._held.store.clear()
         return stored
 
     def _can_begin(self) -> bool:
-        return bool(self.store) and len(self.running) < self._held.concurrency and self._is_open()
+        held = self._held
+        return bool(held.store) and len(held.running) < held.concurrency and self._is_open()
 
     async def _serve(self) -> None:
         self._is_next_made = False
@@ -66,25 +62,23 @@ class Places:
     async def _one_after_the_other(self) -> None:
         place, clean, began = asyncio.current_task(), contextvars.copy_context(), time.monotonic()
         assert place is not None
+        store, running = self._held.store, self._held.running
         while self._can_begin():
-            attempt = self.store.popleft()
+            attempt = store.popleft()
             attempt.running = place
-            self.running.add(attempt)
-            self.fill()
+            running.add(attempt)
+            if not self._is_next_made:
+                self.fill()
             try:
                 await self._perform(attempt)
             finally:
                 attempt.running = None
-                self.running.discard(attempt)
-                self._count()
+                running.discard(attempt)
             if not _is_as_new(place, clean):
                 return
             if time.monotonic() - began > _TURN_SEC:
                 await asyncio.sleep(0)
                 began = time.monotonic()
-
-    def _count(self) -> None:
-        self._held.stored, self._held.running = len(self.store), len(self.running)
 
 
 def _is_as_new(place: "asyncio.Task[None]", clean: contextvars.Context) -> bool:

@@ -11,16 +11,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Final
-from uuid import UUID
 
-from accsd.db import ClaimedTask, Failed
+from accsd.db import ClaimedTask, Database, Failed, claim_tasks, finish_many_tasks
 from accsd.db.listen import CANCEL, Listener
 from accsd.log import get_logger
 from accsd.model.outcome import ErrorCode
 from accsd.sdk.pull.asked import Asked
 from accsd.sdk.pull.attempt import Attempt, Handler, Stop, uncancel
-from accsd.sdk.pull.claiming import Claimer, Held
+from accsd.sdk.pull.claiming import Claimer
 from accsd.sdk.pull.finishing import Ended, Finisher
+from accsd.sdk.pull.held import Held
 from accsd.sdk.pull.places import Places
 from accsd.sdk.pull.presence import Presence
 from accsd.sdk.pull.threads import Threads
@@ -60,7 +60,6 @@ class Worker:
         self._asked: Asked = asked
         self._held: Held = Held(concurrency)
         self._presence: Presence = Presence(bench, handler.service, settings.node.labels)
-        self._known: dict[UUID, Attempt] = {}  # by task: claimed, and not settled
         self._failure: Exception | None = None
         self._threads: Threads = Threads(concurrency)
         self._handlers: asyncio.TaskGroup = asyncio.TaskGroup()
@@ -72,7 +71,7 @@ class Worker:
             self._held,
             poll=self._poll,
             take=self._take,
-            known=lambda: {attempt.fence for attempt in (*self._known.values(), *self._places.running)},
+            known=lambda: {attempt.fence for attempt in (*self._held.known.values(), *self._held.running)},
             register=self._presence.register,
         )
 
@@ -82,7 +81,7 @@ class Worker:
         async with asyncio.TaskGroup() as group:
             ears = group.create_task(self._listener.serve())
             await insist(lambda: self._presence.begin(self._held.concurrency))
-            await insist(self._finisher.warm_up)
+            await insist(self._warm_up)
             when_ready()
             keeper = self._bench.keeper
             serving = [
@@ -108,6 +107,19 @@ class Worker:
                 await self._presence.end()
                 for task in (*serving, ears):
                     task.cancel()
+
+    async def _warm_up(self) -> None:
+        """A connection for the claimer and one for the finisher, and on each both verbs planned before the first task
+        comes: some 50 ms."""
+        service, node, lease = self._handler.service, self._bench.node, self._bench.keeper.length
+
+        async def try_both() -> None:
+            async with self._bench.db.acquire() as connection:
+                db = Database.over(connection)
+                await claim_tasks(db, service, owner=node, node=node, limit=0, lease=lease, start=True)
+                await finish_many_tasks(db, [], owner=node)
+
+        await asyncio.gather(try_both(), try_both())
 
     async def _work(self) -> None:
         async with self._handlers:
@@ -135,7 +147,7 @@ class Worker:
 
     async def _drain(self, claiming: "asyncio.Task[None]") -> None:
         grace = timedelta(seconds=self._settings.drain_sec)
-        _log.info("draining", grace_sec=grace.total_seconds(), running=len(self._places.running))
+        _log.info("draining", grace_sec=grace.total_seconds(), running=len(self._held.running))
         ends = time.monotonic() + grace.total_seconds()
         await asyncio.wait([claiming], timeout=max(grace, _CLAIM_ENDS).total_seconds())
         claiming.cancel()
@@ -143,30 +155,30 @@ class Worker:
         if not await self._idle_within(ends - time.monotonic(), unless_hurried=True):
             await self._cancel_running()
         if not await self._finisher.emptied(_ANSWERING):
-            _log.error("ends_not_told", left=[str(attempt.fence) for attempt in self._known.values()])
-        await self._cut_off([attempt.running for attempt in self._places.running if attempt.running is not None])
+            _log.error("ends_not_told", left=[str(attempt.fence) for attempt in self._held.known.values()])
+        await self._cut_off([attempt.running for attempt in self._held.running if attempt.running is not None])
 
     async def _cut_off(self, left: Sequence["asyncio.Task[None]"]) -> None:
         for running in left:
             running.cancel()
         if left and (await asyncio.wait(left, timeout=_CANCELLED.total_seconds()))[1]:
-            _log.error("drain_stuck", left=[str(attempt.fence) for attempt in self._places.running])
+            _log.error("drain_stuck", left=[str(attempt.fence) for attempt in self._held.running])
             self._asked.when_stuck()
 
     async def _cancel_running(self) -> None:
-        for attempt in list(self._places.running):
+        for attempt in list(self._held.running):
             attempt.stop(Stop.DRAIN)
         patience = (timedelta() if self._asked.is_hurried else self._handler.stop_grace) + _CANCELLED
         if not await self._idle_within(patience.total_seconds()):
-            _log.error("drain_incomplete", left=[str(attempt.fence) for attempt in self._places.running])
+            _log.error("drain_incomplete", left=[str(attempt.fence) for attempt in self._held.running])
 
     async def _idle_within(self, seconds: float, *, unless_hurried: bool = False) -> bool:
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, seconds)):
-                while self._places.running and not (unless_hurried and self._asked.is_hurried):
+                while self._held.running and not (unless_hurried and self._asked.is_hurried):
                     self._asked.changed.clear()
                     await self._asked.changed.wait()
-        return not self._places.running
+        return not self._held.running
 
     # Work comes
 
@@ -185,9 +197,8 @@ class Worker:
         good_until = self._bench.keeper.good_until(granted)
         attempts = [Attempt(task, self._handler, self._bench, self._threads, good_until=good_until) for task in claimed]
         self._bench.keeper.hold(*attempts)
-        self._known |= {attempt.fence.task_id: attempt for attempt in attempts}
-        self._held.all = len(self._known)
-        self._places.store.extend(attempts)
+        self._held.known.update((attempt.fence.task_id, attempt) for attempt in attempts)
+        self._held.store.extend(attempts)
         self._places.fill()
 
     async def _go_on(self) -> None:
@@ -234,7 +245,6 @@ class Worker:
             self._forget(attempt)
             is_sick = is_sick or (isinstance(outcome, Infrastructure) and outcome.code in _SICKNESSES)
             retries = retries or isinstance(outcome, Failed)
-        self._held.all = len(self._known)
         if is_sick:
             self._claimer.fell_sick()
         elif ended:
@@ -245,8 +255,8 @@ class Worker:
 
     def _forget(self, attempt: Attempt) -> None:
         task_id = attempt.fence.task_id
-        if self._known.get(task_id) is attempt:
-            del self._known[task_id]
+        if self._held.known.get(task_id) is attempt:
+            del self._held.known[task_id]
 
     def _abandon(self, attempt: Attempt) -> None:
         """Its lease is gone: somebody else has the task, or somebody cancelled it."""
@@ -261,7 +271,6 @@ class Worker:
             self._bench.reporter.event(attempt.refusal())
         self._bench.keeper.let_go(attempt)
         self._forget(attempt)
-        self._held.all = len(self._known)
         self._claimer.made_room(retries=False)
 
     def _give_back_stored(self, reason: str) -> None:
@@ -272,7 +281,7 @@ class Worker:
         """Tasks that have become slow must not keep those behind them from others."""
         while True:
             await asyncio.sleep(_STALE_CHECK_SEC)
-            store = self._places.store
+            store = self._held.store
             if not store or self._bench.keeper.is_frozen:
                 continue
             if time.monotonic() - store[0].stored_at > _STALE_SEC:
