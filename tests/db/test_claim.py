@@ -110,6 +110,22 @@ async def test_a_label_that_is_given_to_a_node_later_counts_at_its_next_claim(co
     assert len(await claim(conn)) == 1
 
 
+@pytest.mark.parametrize("n", [0, -1, None])
+async def test_a_claim_of_nothing_takes_nothing_and_leaves_no_trace(conn: Connection, n: int | None):
+    """It is there to have the statements planned."""
+    await node(conn)
+    made = await submit(conn, step("a"), step("b", requires={"gpu": True}))
+    before = await conn.fetch("SELECT (t.*)::text FROM job_tasks t ORDER BY id")
+    events = await conn.fetchval("SELECT count(*) FROM task_events")
+
+    assert await conn.fetch("SELECT * FROM accs.claim_tasks($1, 'o', 'n1', $2, $3, true)", "render", n, LEASE) == []
+
+    assert await conn.fetch("SELECT (t.*)::text FROM job_tasks t ORDER BY id") == before
+    assert await conn.fetchval("SELECT count(*) FROM task_events") == events
+    assert await conn.fetchval("SELECT count(*) FROM accs.live") == 0
+    assert [row["job_id"] for row in await claim(conn, 5)] == [made]
+
+
 async def test_capacity_is_what_the_node_allows_less_what_it_runs(conn: Connection):
     await node(conn, render=3)
     await node(conn, "n2", render=3)
