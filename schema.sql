@@ -170,7 +170,7 @@ CREATE TABLE public.jobs (
   task_count        int NOT NULL DEFAULT 0,
   open_tasks        int NOT NULL DEFAULT 0 CHECK (open_tasks BETWEEN 0 AND task_count),
   task_progress     numeric NOT NULL DEFAULT 0  -- the sum of its tasks' progress; jobs.progress is this / task_count
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 48);   -- a page has room for what its jobs end as
 
 CREATE INDEX jobs_order_seq ON public.jobs (order_seq);                  -- lists in the global order
 CREATE UNIQUE INDEX jobs_idempotency_key ON public.jobs (idempotency_key) WHERE idempotency_key IS NOT NULL;
@@ -222,7 +222,7 @@ CREATE TABLE public.job_tasks (
     AND (lease_owner IS NULL) = (lease_until IS NULL)),
   -- serves "the tasks of a job" and refuses a step twice
   UNIQUE (job_id, task_key)
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 38);   -- and here for two, longer ones: at 50 every seventh update left its page, and the table ended larger
 
 CREATE TABLE public.task_events (
   id           bigserial,
