@@ -4,12 +4,13 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
 
-from accsd.db import Database
+from accsd.db import Database, apply_workflow, upsert_heartbeat
+from accsd.model import WorkflowDef, WorkflowStep
 from accsd.settings import Database as DatabaseSettings
 from tests.support.cluster import TestServer, assert_no_connection_left
 
@@ -26,6 +27,12 @@ async def opened(url: str, **values: Any) -> AsyncGenerator[Database]:
         yield db
     finally:
         await db.close()
+
+
+async def prepared(db: Database) -> UUID:
+    """A node and a workflow of one step, which is returned."""
+    await upsert_heartbeat(db, "n1")
+    return await apply_workflow(db, WorkflowDef(name="w", steps=[WorkflowStep(key="a", service="render")]))
 
 
 def name_in(url: str) -> str:
