@@ -11,6 +11,7 @@ from accsd.db import Database
 from accsd.db.listen import Listener
 from accsd.db.outbox import OUTBOX_CHANNEL
 from accsd.db.quarantines import NEWS as HEALTH_CHANNEL
+from accsd.history.clocks import Clocks
 from accsd.metrics import Metrics
 from accsd.roles.archive import Archiver
 from accsd.roles.builder import Builder
@@ -42,6 +43,7 @@ class BuilderSide:
     _posts: dict[str, Post] = field(default_factory=dict[str, Post])
     _waker_hears: ServiceNews = field(init=False)
     _calls: CallsUnderWay = field(default_factory=CallsUnderWay)
+    _clocks: Clocks = field(default_factory=Clocks)
 
     def __post_init__(self) -> None:
         self._waker_hears = ServiceNews(self.listener)
@@ -102,12 +104,15 @@ class BuilderSide:
     def _choose_archive(self) -> None:
         store = self.store
         if store is not None and self.settings.retention.removes_anything and "archive" not in self._posts:
-            self._keep("archive", lambda: Archiver(self.db, store, self.settings.retention, metrics=self.metrics))
+            self._keep("archive", lambda: self._make_archiver(store))
         elif "archive" in self._posts and not self.settings.retention.removes_anything:
             self._posts.pop("archive").leave()
 
     def _make_dispatcher(self, target: str) -> Dispatcher:
         return Dispatcher(self.db, target, self.settings.outbox, metrics=self.metrics)
+
+    def _make_archiver(self, store: ObjectStore) -> Archiver:
+        return Archiver(self.db, store, self.settings.retention, metrics=self.metrics, clocks=self._clocks)
 
     def _make_judge(self) -> Judge:
         return Judge(self.db, self.settings.quarantine, metrics=self.metrics)

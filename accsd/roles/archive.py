@@ -27,14 +27,13 @@ _log = get_logger(role="archive")
 class Archiver:
     """Several may run at once: the second finds the work done, or does it again with the same outcome."""
 
-    def __init__(
-        self, db: Database, store: ObjectStore, kept: Retention, *, metrics: Metrics, clocks: Clocks | None = None
-    ) -> None:
+    def __init__(self, db: Database, store: ObjectStore, kept: Retention, *, metrics: Metrics, clocks: Clocks) -> None:
+        """`clocks` are the process's: one that is made anew knows of a jump that was seen before."""
         self._db: Database = db
         self._store: ObjectStore = store
         self._kept: Retention = kept
         self._metrics: Metrics = metrics
-        self._clocks: Clocks = clocks or Clocks()
+        self._clocks: Clocks = clocks
         metrics.archives()
 
     async def run_once(self) -> Pass:

@@ -8,6 +8,7 @@ from accsd.db import ensure_event_partitions, install
 from accsd.db.archives import archives, lines_here
 from accsd.db.retention import delete_finished_jobs
 from accsd.errors import ConfigError
+from accsd.history.clocks import Clocks
 from accsd.metrics import Metrics
 from accsd.roles.archive import Archiver
 from accsd.settings import Retention
@@ -35,7 +36,7 @@ async def test_the_control_host_archives_months_that_were_made_after_the_grants(
         await ensure_event_partitions(db)
         assert len(await lines_here(db, job)) > 10
         kept = Retention.model_validate({"events": "60d", "jobs": "30d"})
-        archiver = Archiver(db, store_in(tmp_path), kept, metrics=Metrics())
+        archiver = Archiver(db, store_in(tmp_path), kept, metrics=Metrics(), clocks=Clocks())
         assert (await archiver.run_once()).obstacle is None
         assert [one.rows > 10 for one in await archives(db, partition=name)] == [True]
     assert name not in await partitions(conn)
