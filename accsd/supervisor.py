@@ -153,7 +153,8 @@ class Supervisor:
         finally:
             self._posts.discard(post)
             post.end()
-            self._observer.stopped(post.name)
+            if all(other.name != post.name for other in self._posts):  # one that was left may have a successor by now
+                self._observer.stopped(post.name)
 
     async def _run(self, role: PassingRole | ServingRole, post: Post, crashes: Backoff, outages: Backoff) -> None:
         match role:

@@ -195,6 +195,27 @@ async def test_a_post_that_is_left_ends_its_pass_and_makes_no_other():
         assert (role.made, seen.passes, seen.stops) == (1, ["r"], ["r"])
 
 
+async def test_a_post_that_has_a_successor_of_its_name_is_not_said_to_have_stopped():
+    seen, may_end = Seen(), anyio.Event()
+
+    async def long_pass() -> Pass:
+        await may_end.wait()
+        return Pass()
+
+    async with Supervisor(seen) as supervisor:
+        first, second = Post("r", lambda: Scripted(long_pass)), Post("r", lambda: Scripted(Pass()))
+        supervisor.keep(first)
+        await anyio.wait_all_tasks_blocked()
+        first.leave()
+        supervisor.keep(second)
+        may_end.set()
+        await first.ended()
+        assert seen.stops == []
+        second.leave()
+        await second.ended()
+        assert seen.stops == ["r"]
+
+
 class Serving:
     def __init__(self) -> None:
         self.started = anyio.Event()
