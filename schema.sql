@@ -241,7 +241,7 @@ CREATE TABLE public.task_events (
 -- No primary key: a sequence that nobody else writes makes the ids, nothing looks for one of them alone, and its index would be a
 -- tenth of all that the server does for a task (docs/decisions/0001).
 CREATE INDEX task_events_job ON public.task_events (job_id, ts DESC);   -- a job's timeline, and within it a task's
-CREATE INDEX task_events_ts ON public.task_events USING brin (ts);      -- what has happened lately; costs nothing to write
+CREATE INDEX task_events_ts ON public.task_events USING brin (ts) WITH (autosummarize = on);   -- what has happened lately; costs nothing to write
 
 CREATE TABLE public.task_artifacts (
   id            bigserial PRIMARY KEY,
@@ -961,6 +961,7 @@ CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.task_events
   FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_event_change();
 
 CREATE TABLE public.task_events_default PARTITION OF public.task_events DEFAULT;
+ALTER TABLE public.task_events_default REPLICA IDENTITY FULL;   -- ensure_event_partitions moves its rows, also where they are published
 CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.task_events_default
   FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_event_change();
 
@@ -1094,10 +1095,13 @@ RETURNS SETOF accs.answer LANGUAGE sql STABLE AS $$
     LEFT JOIN public.job_tasks t ON t.id = s.id
 $$;
 
--- Locks the jobs of those of these tasks that are live, in the order that everybody keeps.
+-- Locks the jobs of these tasks, in the order that everybody keeps. Nearly always all are live, and the narrow table knows their jobs.
 CREATE FUNCTION accs.lock_jobs_of(p_task_ids uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-  PERFORM FROM public.jobs WHERE id = ANY (ARRAY(SELECT DISTINCT job_id FROM accs.live WHERE task_id = ANY (p_task_ids)))
+  PERFORM FROM public.jobs WHERE id = ANY (ARRAY(
+    WITH known AS MATERIALIZED (SELECT job_id FROM accs.live WHERE task_id = ANY (p_task_ids))
+    SELECT job_id FROM known
+    UNION SELECT job_id FROM public.job_tasks WHERE id = ANY (p_task_ids) AND (SELECT count(*) FROM known) < cardinality(p_task_ids)))
    ORDER BY id FOR NO KEY UPDATE;
 END $$;
 
@@ -1493,7 +1497,7 @@ CREATE TYPE accs.claimed AS (
 -- Claims up to p_limit tasks of a service for a node, in the global order: jobs.priority DESC, order_seq, created_at, id.
 -- Touches no finished, blocked or future row, and none that this node may not take. With p_start they are started as well, for
 -- whoever has nothing to prepare: one write of the row instead of two, and the events of both transitions. A claim of 0 takes nothing,
--- but walks through all statements, so that they are planned when the connection's first real claim comes (25 ms).
+-- but walks through the same statements, so that they are planned when the connection's first real claim comes (25 ms).
 CREATE FUNCTION accs.claim_tasks(p_service text, p_owner text, p_node text, p_limit int, p_lease interval, p_start boolean DEFAULT false)
 RETURNS SETOF accs.claimed LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -1533,7 +1537,7 @@ BEGIN
   IF v_lanes = '{}' OR v_paused THEN
     RETURN;
   END IF;
-  IF p_start AND v_ill = 'shut' AND v_probe <= v_now THEN   -- no agent probes for who claims by himself: that he asks is his probe
+  IF p_start AND p_limit > 0 AND v_ill = 'shut' AND v_probe <= v_now THEN   -- no agent probes for who claims by himself: that he asks is his probe
     PERFORM accs.note_probe(p_node, p_service, NULL, '0');
     v_ill := 'trial';
   END IF;
@@ -2091,8 +2095,7 @@ DECLARE
   v_current text[];
   v_moved record;
 BEGIN
-  PERFORM FROM public.jobs WHERE id = ANY (ARRAY(SELECT DISTINCT job_id FROM public.job_tasks WHERE id = ANY (p_task_ids)))
-   ORDER BY id FOR NO KEY UPDATE;
+  PERFORM accs.lock_jobs_of(p_task_ids);
   v_ids := ARRAY(SELECT id FROM public.job_tasks WHERE id = ANY (p_task_ids) AND status = 'queued');
   PERFORM accs.unqueue(v_ids);   -- waits for a claim under way; what it took is not queued any more
   WITH moved AS (

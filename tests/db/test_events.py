@@ -129,9 +129,11 @@ async def test_an_event_of_a_month_without_a_partition_falls_into_the_net_and_is
     assert await conn.fetchval("SELECT count(*) FROM task_events_default") == len(kept) == 4
     far = await clock(conn) + timedelta(days=3000)
     await write_event(conn, far)
+    await conn.execute("CREATE PUBLICATION history FOR TABLE task_events")  # a replica wants to know which rows go
 
     now = await clock(conn)
     assert await ensure(conn) == months(now, 4)
+    await conn.execute("DROP PUBLICATION history")
     assert await conn.fetch("SELECT * FROM task_events WHERE job_id = $1 ORDER BY id", made) == kept
     assert await conn.fetchval(f"SELECT count(*) FROM {months(now, 1)[0]}") == 4
     assert await conn.fetchval("SELECT count(*) FROM task_events_default") == 1

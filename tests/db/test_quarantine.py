@@ -238,6 +238,14 @@ async def test_who_claims_by_himself_has_no_agent_that_probes_and_is_tried_when_
     assert await conn.fetch(pull) == []
 
 
+async def test_a_claim_of_nothing_is_no_probe(conn: Connection):
+    await two_nodes(conn)
+    await conn.execute(SHUT, "n1")
+    await pass_time(conn, 31)
+    await conn.fetch("SELECT * FROM accs.claim_tasks('render', 'o', 'n1', 0, '60 s', true)")
+    assert await conn.fetchval("SELECT state FROM accs.quarantines") == "shut"
+
+
 async def test_another_reason_for_a_failing_step_is_no_news(conn: Connection):
     flow = await two_nodes(conn)
     mark = "SELECT failing FROM accs.mark_steps($1, '{a}', $2)"

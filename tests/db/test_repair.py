@@ -1,5 +1,6 @@
 """repair: every kind of damage to the narrow tables and the counts is found, mended and put on record."""
 
+import asyncio
 from collections import Counter
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from tests.support.factory import (
     done,
     dump,
     fail,
+    finish,
     job,
     node,
     pass_time,
@@ -22,6 +24,7 @@ from tests.support.factory import (
     task,
     workflow,
 )
+from tests.support.waiting import blocked
 
 
 async def repair(conn: Connection, limit: int = 1000) -> dict[str, int]:
@@ -262,6 +265,23 @@ async def test_a_job_that_somebody_has_locked_is_left_to_the_next_time(conn: Con
         assert [row["task_id"] for row in waiting] == [(await task(conn, other, "a"))["id"]]
     assert await repair(conn) == {"waiting_missing": 1}
     await check(conn)
+
+
+async def test_a_finish_waits_for_the_repair_of_its_task_and_is_counted(conn: Connection, connect: Connect):
+    await node(conn)
+    made = await submit(conn, *chain("a", "b"))
+    (running,) = await started(conn)
+    await damage(conn, "DELETE FROM accs.live")
+    other = await connect()
+    async with conn.transaction():
+        assert await repair(conn) == {"live_missing": 1}
+        ending = asyncio.create_task(finish(other, running))
+        await blocked(other, await connect())
+    assert [row["answer"] for row in await ending] == ["accepted"]
+    assert (await job(conn, made))["open_tasks"] == 1
+    assert await shown(conn) == {}
+    await done(conn)
+    assert (await job(conn, made))["status"] == "done"
 
 
 async def test_two_repairs_do_not_meet(conn: Connection, connect: Connect):

@@ -14,6 +14,7 @@ from typing import Final
 
 from accsd.db import ClaimedTask, Database, Failed, claim_tasks, finish_many_tasks
 from accsd.db.listen import CANCEL, Listener
+from accsd.errors import NotFound
 from accsd.log import get_logger
 from accsd.model.outcome import ErrorCode
 from accsd.sdk.pull.asked import Asked
@@ -116,7 +117,8 @@ class Worker:
         async def try_both() -> None:
             async with self._bench.db.acquire() as connection:
                 db = Database.over(connection)
-                await claim_tasks(db, service, owner=node, node=node, limit=0, lease=lease, start=True)
+                with suppress(NotFound):  # somebody has deleted the node's row: the first claim registers it again
+                    await claim_tasks(db, service, owner=node, node=node, limit=0, lease=lease, start=True)
                 await finish_many_tasks(db, [], owner=node)
 
         await asyncio.gather(try_both(), try_both())
