@@ -85,7 +85,7 @@ async def test_a_cancellation_that_a_function_leaves_behind_does_not_reach_the_n
         if given.options["n"] % 2 == 0:
             running.cancel()
         if given.options["n"] > 2:
-            time.sleep(0.003)  # noqa: ASYNC251 - longer than a turn of its place, so that it waits before the next one
+            time.sleep(0.01)  # noqa: ASYNC251 - longer than a turn of its place, so that it waits before the next one
         return {"asked": asked}
 
     which = await workflow(conn, step("a", max_attempts=1))
