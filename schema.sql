@@ -40,7 +40,7 @@
 --   Answers: every verb answers each row with accepted | repeated | refused(reason), so that calling it twice is
 --     safe and the outcome of a lost COMMIT can be settled by asking again.
 --   Events: written in the statement that makes the transition. A guard refuses every other writer of a state.
---   Time: accs.clock() only.
+--   Time: accs.clock() only; a lease counts from the end of the wait for it (accs.waited()).
 
 CREATE SCHEMA accs;
 
@@ -57,6 +57,9 @@ CREATE TABLE accs.schema_versions (
 -- The only clock. Tests replace the body; a session can't.
 CREATE FUNCTION accs.clock() RETURNS timestamptz LANGUAGE sql STABLE AS 'SELECT now()';
 
+-- How long this transaction has lasted: a lease that is given at its end does not begin at its beginning. (The clock stands still in it.)
+CREATE FUNCTION accs.waited() RETURNS interval LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp() - now()';
+
 -- The installer replaces the body with the configured prefix: a trigger can't read a process's environment.
 CREATE FUNCTION accs.channel_prefix() RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT 'accs_'::text $$;
 
@@ -66,17 +69,22 @@ CREATE FUNCTION accs.backoff_base() RETURNS double precision LANGUAGE sql IMMUTA
 -- How many owners a task may lose before it is a dead letter.
 CREATE FUNCTION accs.max_lost() RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT 5 $$;
 
+-- For how long a task may be held without a sign of life.
+CREATE FUNCTION accs.longest_lease() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '1 day' $$;
+
 CREATE FUNCTION accs.unix_ms(p_ts timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE AS
 $$ SELECT (date_part('epoch', p_ts) * 1000)::bigint $$;   -- not extract: its numeric costs 3 µs an id
 
 CREATE SEQUENCE accs.id_seq CACHE 64;
 
--- A time-ordered UUID (version 7): the moment, the low bits of a count, chance, the high bits of the count. So what one statement
--- makes lands side by side at the end of its indexes. An id is no secret: random() and the statement's time do, at a third of the
--- cost of gen_random_uuid() and clock_timestamp().
+-- A time-ordered UUID (version 7): the moment, the low bits of a count, chance, and the count again, scattered. So what one
+-- statement makes lands side by side at the end of its indexes, and the last eight digits tell any two ids of a database apart:
+-- they are what people see of a job. (An odd factor gives each of 2^32 counts another number.) An id is no secret: random() and the
+-- statement's time do, at a third of the cost of gen_random_uuid() and clock_timestamp().
 CREATE FUNCTION accs.new_id() RETURNS uuid LANGUAGE sql VOLATILE AS $$
   SELECT encode(int8send((accs.unix_ms(statement_timestamp()) << 16) | 28672 | (nextval('accs.id_seq') & 4095))
-                || int8send((-9223372036854775808) | (floor(random() * 1073741824)::bigint << 32) | ((currval('accs.id_seq') >> 12) & 4294967295)),
+                || int8send((-9223372036854775808) | (floor(random() * 1073741824)::bigint << 32)
+                            | ((currval('accs.id_seq') & 4294967295) * 1640531527 & 4294967295)),
                 'hex')::uuid
 $$;
 
@@ -155,10 +163,10 @@ CREATE TABLE public.jobs (
   priority          int NOT NULL DEFAULT 0,
   order_seq         bigint NOT NULL DEFAULT nextval('accs.order_seq'),
   options           jsonb DEFAULT '{}' CHECK (jsonb_typeof(options) = 'object' AND pg_column_size(options) <= 1048576),
-  scheduled_at      timestamptz,
+  scheduled_at      timestamptz CHECK (scheduled_at BETWEEN '0001-01-02Z' AND '9999-12-30Z' OR NOT isfinite(scheduled_at)),
   error_code        text,
   error_message     text,
-  created_at        timestamptz NOT NULL DEFAULT accs.clock(),
+  created_at        timestamptz NOT NULL DEFAULT accs.clock() CHECK (created_at BETWEEN '0001-01-02Z' AND '9999-12-30Z' OR NOT isfinite(created_at)),
   started_at        timestamptz,
   finished_at       timestamptz,
   updated_at        timestamptz NOT NULL DEFAULT accs.clock(),
@@ -169,7 +177,11 @@ CREATE TABLE public.jobs (
   generation        int NOT NULL DEFAULT 0,     -- +1 at every retry
   task_count        int NOT NULL DEFAULT 0,
   open_tasks        int NOT NULL DEFAULT 0 CHECK (open_tasks BETWEEN 0 AND task_count),
-  task_progress     numeric NOT NULL DEFAULT 0  -- the sum of its tasks' progress; jobs.progress is this / task_count
+  task_progress     numeric NOT NULL DEFAULT 0, -- the sum of its tasks' progress; jobs.progress is this / task_count
+  trigger           jsonb CHECK (jsonb_typeof(trigger) = 'object'),   -- what brought it about, where that was not a plain submission
+  -- As deep as what a task can be handed. 64 levels are at least 512 bytes, and looking at small ones would cost as much as the rest of the check.
+  CONSTRAINT options_depth CHECK (pg_column_size(options) < 512
+    OR NOT jsonb_path_exists(options, 'strict $.**{64} ? (@.type() == "object" || @.type() == "array")'))
 ) WITH (fillfactor = 48);   -- a page has room for what its jobs end as
 
 CREATE INDEX jobs_order_seq ON public.jobs (order_seq);                  -- lists in the global order
@@ -274,7 +286,14 @@ CREATE TABLE public.nodes (
   script           text,
   max_concurrency  jsonb NOT NULL DEFAULT '{}'
                    CHECK (jsonb_typeof(max_concurrency) = 'object'
-                          AND NOT jsonb_path_exists(max_concurrency, '$.* ? (@.type() != "number" || @ < 0 || @ > 1000000 || @.floor() != @)'))
+                          AND NOT jsonb_path_exists(max_concurrency, '$.* ? (@.type() != "number" || @ < 0 || @ > 1000000 || @.floor() != @)')),
+  -- additions: whose it is, and which machine and process last registered it
+  login            text,
+  machine_id       text,
+  boot_id          text,
+  instance         text,
+  CONSTRAINT bounded CHECK (octet_length(name) <= 200 AND pg_column_size(labels) <= 65536 AND pg_column_size(max_concurrency) <= 65536
+    AND octet_length(concat(mac, provider_ref, script, machine_id, boot_id, instance)) <= 8192)
 ) WITH (fillfactor = 50);
 
 -- Every task that ended in error, until it is redriven or dismissed.
@@ -341,6 +360,19 @@ CREATE TABLE accs.concurrency_keys (
   max_running  int NOT NULL DEFAULT 1 CHECK (max_running >= 1)
 );
 
+-- What one transaction at a time may do, and what one claim at a time may take: whoever locks a row here has to be able to write it. (An
+-- advisory lock is anybody's: a login that may only read could hold it for ever.)
+CREATE TABLE accs.locks (name text PRIMARY KEY);
+INSERT INTO accs.locks VALUES ('archives'), ('event_partitions'), ('node_leaves'), ('outbox_targets'), ('quarantines'), ('repair'), ('workflows');
+
+CREATE FUNCTION accs.lock(p_name text) RETURNS void LANGUAGE sql AS $$ SELECT FROM accs.locks WHERE name = p_name FOR UPDATE $$;
+
+CREATE TABLE accs.slots (
+  node     text NOT NULL,
+  service  text NOT NULL,
+  PRIMARY KEY (node, service)
+);
+
 CREATE TABLE accs.plans (
   workflow_id  uuid PRIMARY KEY REFERENCES public.workflows (id) ON DELETE CASCADE,
   step_count   int NOT NULL,
@@ -370,7 +402,7 @@ CREATE INDEX steps_roots ON accs.steps (workflow_id, lane, concurrency_key) WHER
 
 CREATE TABLE accs.pauses (
   kind    text NOT NULL CHECK (kind IN ('service', 'workflow', 'node')),
-  name    text NOT NULL,
+  name    text NOT NULL CHECK (length(name) BETWEEN 1 AND CASE kind WHEN 'service' THEN 40 ELSE 200 END),
   since   timestamptz NOT NULL DEFAULT accs.clock(),
   reason  text,
   by      text,
@@ -539,9 +571,10 @@ CREATE TYPE accs.answer AS (
 -- The guard: whoever writes a state does it through a verb, and only along a legal transition
 -- ---------------------------------------------------------------------------------------------------------------
 
--- True while a verb of ours runs: each of them carries SET accs.verb = 'on', which ends with the call.
+-- True while a verb of ours runs: it acts as the schema's owner and has pinned exactly this search_path. Another login may set the same
+-- path, but it may not create in this schema; the owner needs no privilege for it (docs/decisions/0007).
 CREATE FUNCTION accs.in_verb() RETURNS boolean LANGUAGE sql STABLE AS
-$$ SELECT current_setting('accs.verb', true) IS NOT DISTINCT FROM 'on' $$;
+$$ SELECT current_setting('search_path') = 'pg_catalog, accs, pg_temp' AND has_schema_privilege('accs', 'CREATE') $$;
 
 CREATE FUNCTION accs.refuse_write() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -559,7 +592,7 @@ BEGIN
       USING ERRCODE = 'AC002', HINT = format('Call the verb in schema accs that does it: %s.', v_verbs);
   ELSIF TG_OP = 'UPDATE' THEN
     RAISE EXCEPTION '% %: this column belongs to the state machine and must not be written by a plain UPDATE', v_entity, OLD.id
-      USING ERRCODE = 'AC002', HINT = 'Call a verb in schema accs. A job''s priority, options and scheduled_at can be changed while it is queued.';
+      USING ERRCODE = 'AC002', HINT = 'Call a verb in schema accs; accs.change_jobs changes a job''s priority, options and scheduled_at.';
   ELSIF TG_OP = 'INSERT' THEN
     RAISE EXCEPTION '%: tasks are made from the steps of a workflow, not inserted', TG_TABLE_NAME
       USING ERRCODE = 'AC002', HINT = 'INSERT INTO jobs (workflow_id) or call accs.submit.';
@@ -583,15 +616,15 @@ BEGIN
       assigned_node, claimed_by, claimed_at, started_at, finished_at, created_at, attempt_id, lease_owner, lease_until,
       lost, generation, step_no, lane, remaining, dependants, given, outcome, outcome_attempt_id, error_code,
       error_message, requires, concurrency_key, notify ON public.job_tasks
-    FOR EACH ROW WHEN (current_setting('accs.verb', true) IS DISTINCT FROM 'on'
+    FOR EACH ROW WHEN (current_setting('search_path') <> 'pg_catalog, accs, pg_temp' OR NOT has_schema_privilege('accs', 'CREATE')
                        OR (OLD.status <> NEW.status AND strpos(%L, left(OLD.status, 2) || left(NEW.status, 2)) = 0))
     EXECUTE FUNCTION accs.refuse_write()$$, v_legal);
   SELECT string_agg(left(from_status, 2) || left(to_status, 2), ' ') INTO v_legal FROM accs.transitions WHERE entity = 'job';
   EXECUTE format($$
     CREATE TRIGGER guard_transition AFTER UPDATE OF
       id, workflow_id, status, progress, current_task_key, order_seq, error_code, error_message, created_at, started_at,
-      finished_at, generation, task_count, open_tasks, task_progress ON public.jobs
-    FOR EACH ROW WHEN (current_setting('accs.verb', true) IS DISTINCT FROM 'on'
+      finished_at, generation, task_count, open_tasks, task_progress, trigger ON public.jobs
+    FOR EACH ROW WHEN (current_setting('search_path') <> 'pg_catalog, accs, pg_temp' OR NOT has_schema_privilege('accs', 'CREATE')
                        OR (OLD.status <> NEW.status AND strpos(%L, left(OLD.status, 2) || left(NEW.status, 2)) = 0))
     EXECUTE FUNCTION accs.refuse_write()$$, v_legal);
 END $guard$;
@@ -607,21 +640,30 @@ CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON public.job_tasks
 CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON public.jobs
   FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_write();
 
+CREATE FUNCTION accs.refuse_begun_jobs() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_bad uuid;
+BEGIN
+  SELECT id INTO v_bad FROM fresh
+   WHERE status <> 'queued' OR task_count <> 0 OR open_tasks <> 0 OR generation <> 0 OR task_progress <> 0
+      OR progress IS DISTINCT FROM 0 OR started_at IS NOT NULL OR finished_at IS NOT NULL
+      OR error_code IS NOT NULL OR error_message IS NOT NULL OR current_task_key IS NOT NULL
+   LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'job %: a job begins as queued, with nothing done', v_bad
+      USING ERRCODE = 'AC002', HINT = 'Insert workflow_id, options, priority and scheduled_at, and leave the rest to the defaults.';
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER guard_insert AFTER INSERT ON public.jobs
+  REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT WHEN (NOT accs.in_verb()) EXECUTE FUNCTION accs.refuse_begun_jobs();
+
 -- A plain INSERT INTO jobs is a submission. Whoever inserts it: a queued job is noted as pending and the builder is told.
 CREATE FUNCTION accs.note_new_jobs() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   v_bad  record;
   v_told boolean;
 BEGIN
-  SELECT id, status INTO v_bad FROM fresh
-   WHERE NOT accs.in_verb() AND (status <> 'queued' OR task_count <> 0 OR open_tasks <> 0 OR generation <> 0 OR task_progress <> 0
-      OR progress IS DISTINCT FROM 0 OR started_at IS NOT NULL OR finished_at IS NOT NULL
-      OR error_code IS NOT NULL OR error_message IS NOT NULL OR current_task_key IS NOT NULL)
-   LIMIT 1;
-  IF FOUND THEN
-    RAISE EXCEPTION 'job %: a job begins as queued, with nothing done', v_bad.id
-      USING ERRCODE = 'AC002', HINT = 'Insert workflow_id, options, priority and scheduled_at, and leave the rest to the defaults.';
-  END IF;
   SELECT bool_or(w.notify && ARRAY['job.submitted', 'job.started']) INTO v_told
     FROM (SELECT notify FROM public.workflows WHERE id IN (SELECT workflow_id FROM fresh) FOR KEY SHARE) w;   -- as a foreign key does
   SELECT id, workflow_id INTO v_bad FROM fresh f WHERE NOT EXISTS (SELECT FROM public.workflows w WHERE w.id = f.workflow_id) LIMIT 1;
@@ -685,7 +727,7 @@ CREATE FUNCTION accs.note_changed_job() RETURNS trigger LANGUAGE plpgsql SECURIT
 BEGIN
   IF OLD.status <> 'queued' THEN
     RAISE EXCEPTION 'job % is %: priority, options and scheduled_at are fixed once it has started', OLD.id, OLD.status
-      USING ERRCODE = 'AC002', HINT = 'Cancel it and submit another one.';
+      USING ERRCODE = 'AC002', HINT = 'accs.change_jobs changes the priority; for other options, submit another job.';
   END IF;
   UPDATE accs.pending_jobs SET due_at = coalesce(NEW.scheduled_at, NEW.created_at) WHERE job_id = NEW.id;
   PERFORM pg_notify(accs.channel_prefix() || 'builder', '');
@@ -946,6 +988,9 @@ BEGIN
 END $$;
 CREATE TRIGGER touch BEFORE UPDATE ON public.workflows FOR EACH ROW EXECUTE FUNCTION accs.touch();
 
+-- Whoever writes new versions waits here for the others, until the end of the transaction: two must not make the same next version.
+CREATE FUNCTION accs.lock_workflows() RETURNS void LANGUAGE sql AS $$ SELECT accs.lock('workflows') $$;
+
 -- ---------------------------------------------------------------------------------------------------------------
 -- Events: append-only, monthly partitions made ahead of time, a default partition as the net
 -- ---------------------------------------------------------------------------------------------------------------
@@ -974,7 +1019,7 @@ DECLARE
   v_to   timestamptz;
   v_name text;
 BEGIN
-  PERFORM pg_advisory_xact_lock(hashtextextended('accs.ensure_event_partitions', 0));
+  PERFORM accs.lock('event_partitions');
   FOR v_from IN SELECT generate_series(date_trunc('month', accs.clock() AT TIME ZONE 'UTC'),
                                        date_trunc('month', accs.clock() AT TIME ZONE 'UTC') + make_interval(months => p_ahead),
                                        '1 month') AT TIME ZONE 'UTC'
@@ -1003,16 +1048,32 @@ BEGIN
   END LOOP;
 END $$;
 
--- Arrays in, so that an agent can send what has gathered in one round trip.
+-- What only a verb that changes something may write.
+CREATE FUNCTION accs.own_event_types() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$ SELECT '{status,retry,wake,repair,changed}'::text[] $$;
+
+-- Arrays in, so that an agent can send what has gathered in one round trip. An agent's login speaks only of tasks that a node of its own
+-- has held, and in the name of their services.
 CREATE FUNCTION accs.append_events(
   p_job_ids uuid[], p_task_ids uuid[], p_sources text[], p_levels text[], p_types text[], p_messages text[], p_data jsonb[]
-) RETURNS SETOF bigint LANGUAGE sql AS $$
+) RETURNS SETOF bigint LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM accs.check_size(cardinality(p_job_ids));
+  IF p_types && accs.own_event_types() THEN
+    RAISE EXCEPTION 'events of the types % are written by the verbs that they tell of', array_to_string(accs.own_event_types(), ', ') USING ERRCODE = 'AC005';
+  END IF;
+  IF NOT (accs.speaks_for_all() OR coalesce(pg_has_role(session_user, to_regrole('accs_api'), 'MEMBER'), false)) AND EXISTS (
+    SELECT FROM unnest(p_job_ids, p_task_ids, p_sources) AS e (job_id, task_id, source)
+     WHERE NOT EXISTS (SELECT FROM public.job_tasks t JOIN public.nodes n ON n.name = t.claimed_by AND n.login = session_user
+                        WHERE t.id = e.task_id AND t.job_id = e.job_id AND e.source IN ('agent:' || t.service_name, 'service:' || t.service_name))) THEN
+    RAISE EXCEPTION 'the login "%" writes events only of tasks that a node of its own has held', session_user USING ERRCODE = 'AC006';
+  END IF;
+  RETURN QUERY
   INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data)
-  SELECT e.job_id, e.task_id, accs.clock(), e.source, coalesce(e.level, 'info'), e.type, e.message, e.data
+  SELECT e.job_id, e.task_id, accs.clock(), left(e.source, 200), coalesce(e.level, 'info'), left(e.type, 100), left(e.message, 65536), accs.bounded(e.data)
     FROM unnest(p_job_ids, p_task_ids, p_sources, p_levels, p_types, p_messages, p_data)
          AS e (job_id, task_id, source, level, type, message, data)
-  RETURNING id
-$$;
+  RETURNING id;
+END $$;
 
 -- What attempts say of themselves, in the order given. Only of those that hold their lease: a zombie's words are dropped.
 -- Answers for each attempt how many were accepted; none: it is stale. Without a lock: an attempt that ends at this moment
@@ -1024,6 +1085,9 @@ CREATE FUNCTION accs.append_task_events(
 DECLARE
   v_now timestamptz := accs.clock();
 BEGIN
+  IF session_user <> current_user OR cardinality(p_task_ids) > 10000 THEN
+    PERFORM accs.check_caller(p_owner, cardinality(p_task_ids));
+  END IF;
   RETURN QUERY
   WITH said AS MATERIALIZED (
     SELECT s.*, l.job_id, l.service
@@ -1032,7 +1096,8 @@ BEGIN
       LEFT JOIN accs.live l ON l.task_id = s.task_id AND l.attempt_id = s.attempt_id AND l.owner = p_owner AND l.lease_until > v_now
   ), logged AS (
     INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
-    SELECT s.job_id, s.task_id, v_now, 'service:' || s.service, coalesce(s.level, 'info'), coalesce(s.type, 'log'), s.message, s.data, s.attempt_id
+    SELECT s.job_id, s.task_id, v_now, 'service:' || s.service, coalesce(s.level, 'info'),
+           CASE WHEN s.type <> ALL (accs.own_event_types()) THEN left(s.type, 100) ELSE 'log' END, left(s.message, 65536), accs.bounded(s.data), s.attempt_id
       FROM said s WHERE s.job_id IS NOT NULL ORDER BY s.n
   )
   SELECT s.task_id, s.attempt_id, count(s.job_id)::int FROM said s GROUP BY s.task_id, s.attempt_id;
@@ -1063,6 +1128,44 @@ CREATE FUNCTION accs.retry_delay(p_spec jsonb, p_attempt int, p_task uuid, p_bas
     * CASE WHEN jsonb_typeof(p_spec) = 'array' OR p_spec ->> 'strategy' IN ('fixed', 'linear') THEN 1
            ELSE 1 + 0.1 * (hashtextextended(p_task::text, p_attempt) & 1023) / 1024.0 END)
 $$;
+
+-- JSON that is no larger than 1 MiB, or a note that it was.
+CREATE FUNCTION accs.bounded(p jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE WHEN pg_column_size(p) > 1048576 THEN jsonb_build_object('omitted', format('%s bytes are more than 1 MiB', pg_column_size(p))) ELSE p END
+$$;
+
+-- Whoever is the owner, or the control host, acts for every node. A verb runs as the owner; session_user is who has logged in.
+CREATE FUNCTION accs.speaks_for_all() RETURNS boolean LANGUAGE sql STABLE AS $$
+  SELECT pg_has_role(session_user, current_user, 'MEMBER') OR coalesce(pg_has_role(session_user, to_regrole('accs_scheduler'), 'MEMBER'), false)
+$$;
+
+CREATE FUNCTION accs.check_size(p_rows int) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  IF p_rows > 10000 THEN
+    RAISE EXCEPTION 'one call is for at most 10,000 rows, and this one has %', p_rows USING ERRCODE = 'invalid_parameter_value', HINT = 'Divide it.';
+  END IF;
+END $$;
+
+-- For the verbs of an attempt: who calls them may speak for this node, asks for no endless lease, and for a number of tasks that
+-- one transaction can bear. A node belongs to the first login that registers it and does not speak for all.
+-- (The verbs look themselves whether there is anything to check: a call costs as much as a small statement.)
+CREATE FUNCTION accs.check_caller(p_node text, p_rows int DEFAULT 0, p_lease interval DEFAULT '1 s') RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  v_login text;
+BEGIN
+  PERFORM accs.check_size(p_rows);
+  IF (p_lease > '0' AND p_lease <= accs.longest_lease()) IS NOT TRUE THEN
+    RAISE EXCEPTION 'a lease of % is not possible: it lasts longer than 0 and at most %', p_lease, accs.longest_lease() USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  IF session_user <> current_user AND NOT accs.speaks_for_all() THEN
+    SELECT coalesce(login, session_user) INTO v_login FROM public.nodes WHERE name = p_node;
+    IF v_login IS DISTINCT FROM session_user::text THEN
+      RAISE EXCEPTION 'not_your_node: "%" %, and this is the login "%"', p_node,
+          CASE WHEN v_login IS NULL THEN 'is not registered' ELSE format('belongs to the login "%s"', v_login) END, session_user
+        USING ERRCODE = 'AC006', HINT = format('To give it to this login: accsd db node-login %s; to start anew: accsd nodes remove %s.', p_node, p_node);
+    END IF;
+  END IF;
+END $$;
 
 -- The ids of the paused workflows. KEY SHARE makes resume wait for whoever is about to hold a task because of the pause:
 -- otherwise that task would be held for ever.
@@ -1212,7 +1315,8 @@ END $$;
 -- instantiated in this very transaction. The same idempotency key, or the same job id, again is the same job: repeated.
 CREATE FUNCTION accs.submit_jobs(
   p_workflow_ids uuid[], p_options jsonb[] DEFAULT NULL, p_priorities int[] DEFAULT NULL, p_scheduled_at timestamptz[] DEFAULT NULL,
-  p_keys text[] DEFAULT NULL, p_job_ids uuid[] DEFAULT NULL, p_created_by text DEFAULT NULL, p_trace_ids text[] DEFAULT NULL
+  p_keys text[] DEFAULT NULL, p_job_ids uuid[] DEFAULT NULL, p_created_by text DEFAULT NULL, p_trace_ids text[] DEFAULT NULL,
+  p_triggers jsonb[] DEFAULT NULL
 ) RETURNS TABLE (job_id uuid, answer text, reason text, status text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -1226,13 +1330,13 @@ BEGIN
     FROM unnest(p_workflow_ids, p_job_ids) WITH ORDINALITY AS u (workflow_id, id, n);
   WITH made AS (
     INSERT INTO public.jobs (id, workflow_id, status, current_task_key, priority, options, scheduled_at, created_at, started_at, updated_at,
-                             created_by, trace_id, task_count, open_tasks, idempotency_key, order_seq)
+                             created_by, trace_id, task_count, open_tasks, idempotency_key, order_seq, trigger)
     SELECT u.id, w.id, CASE WHEN due THEN 'running' ELSE 'queued' END, CASE WHEN due THEN p.first_key END, coalesce(u.priority, 0),
            coalesce(u.options, '{}'), u.scheduled_at, v_now, CASE WHEN due THEN v_now END, v_now, p_created_by, u.trace_id,
-           CASE WHEN due THEN p.step_count ELSE 0 END, CASE WHEN due THEN p.step_count ELSE 0 END, u.key, u.order_seq
+           CASE WHEN due THEN p.step_count ELSE 0 END, CASE WHEN due THEN p.step_count ELSE 0 END, u.key, u.order_seq, u.trigger
       FROM (SELECT u.*, nextval('accs.order_seq') AS order_seq   -- in the order given
-              FROM unnest(p_workflow_ids, v_ids, p_options, p_priorities, p_scheduled_at, p_keys, p_trace_ids)
-                AS u (workflow_id, id, options, priority, scheduled_at, key, trace_id)) u
+              FROM unnest(p_workflow_ids, v_ids, p_options, p_priorities, p_scheduled_at, p_keys, p_trace_ids, p_triggers)
+                AS u (workflow_id, id, options, priority, scheduled_at, key, trace_id, trigger)) u
       JOIN public.workflows w ON w.id = u.workflow_id AND w.is_active
       JOIN accs.plans p ON p.workflow_id = w.id,
            LATERAL (SELECT coalesce(u.scheduled_at <= v_now, true) AS due) d
@@ -1367,6 +1471,52 @@ BEGIN
            CASE WHEN j.task_count > 0 THEN NULL WHEN j.id IS NULL THEN 'not_found' WHEN j.status = 'queued' THEN 'locked' ELSE 'not_in_expected_state' END
       FROM unnest(p_job_ids) AS u (id) LEFT JOIN public.jobs j ON j.id = u.id WHERE u.id <> ALL (v_want);
   END IF;
+END $$;
+
+-- Changes what is asked of jobs; null leaves a value as it is. The priority of a job that runs changes for what is open of it; its options and
+-- its time are fixed. What waits is taken out and put back in its new place: a claim under way could put a row back with the old rank.
+CREATE FUNCTION accs.change_jobs(p_job_ids uuid[], p_priority int DEFAULT NULL, p_options jsonb DEFAULT NULL, p_scheduled_at timestamptz DEFAULT NULL,
+                                 p_by text DEFAULT NULL, p_reason text DEFAULT NULL) RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_now   timestamptz := accs.clock();
+  v_open  uuid[];
+  v_jobs  uuid[];
+  v_tasks uuid[];
+  v_keys  text[];
+BEGIN
+  v_open := ARRAY(SELECT id FROM public.jobs WHERE id = ANY (p_job_ids) AND status IN ('queued', 'running') ORDER BY id FOR NO KEY UPDATE);
+  v_jobs := ARRAY(SELECT id FROM public.jobs WHERE id = ANY (v_open)
+                     AND (status = 'queued' OR p_options IS NULL AND p_scheduled_at IS NULL)
+                     AND (p_priority <> priority OR p_options IS DISTINCT FROM options AND p_options IS NOT NULL
+                          OR p_scheduled_at IS DISTINCT FROM scheduled_at AND p_scheduled_at IS NOT NULL) ORDER BY id);
+  IF v_jobs <> '{}' THEN
+    v_tasks := ARRAY(SELECT id FROM public.job_tasks WHERE job_id = ANY (v_jobs) AND status IN ('queued', 'starting', 'running') ORDER BY id);
+    PERFORM accs.unqueue(v_tasks);
+    INSERT INTO public.task_events (job_id, ts, source, level, type, message, data)
+    SELECT id, v_now, coalesce(p_by, 'operator'), 'info', 'changed', coalesce(p_reason, 'changed'), jsonb_strip_nulls(jsonb_build_object(
+             'priority', CASE WHEN p_priority <> priority THEN jsonb_build_object('from', priority, 'to', p_priority) END,
+             'scheduled_at', CASE WHEN p_scheduled_at IS NOT NULL THEN jsonb_build_object('from', scheduled_at, 'to', p_scheduled_at) END,
+             'options', CASE WHEN p_options IS NOT NULL THEN ARRAY(SELECT k FROM jsonb_object_keys(coalesce(options, '{}') || p_options) k
+                                                                   WHERE options -> k IS DISTINCT FROM p_options -> k ORDER BY k) END))
+      FROM public.jobs WHERE id = ANY (v_jobs);
+    UPDATE public.jobs SET priority = coalesce(p_priority, priority), options = coalesce(p_options, options),
+           scheduled_at = coalesce(p_scheduled_at, scheduled_at), updated_at = v_now WHERE id = ANY (v_jobs);
+    UPDATE public.job_tasks t SET priority = p_priority, updated_at = v_now   -- of those that have ended, too: they may be retried
+      FROM (SELECT id FROM public.job_tasks WHERE job_id = ANY (v_jobs) AND priority <> p_priority ORDER BY id) u WHERE t.id = u.id;
+    UPDATE accs.pending_jobs p SET due_at = coalesce(j.scheduled_at, j.created_at) FROM public.jobs j WHERE j.id = p.job_id AND p.job_id = ANY (v_jobs);
+    v_keys := accs.enqueue(v_tasks);
+    IF v_keys IS NOT NULL THEN
+      PERFORM accs.admit(v_keys);
+    END IF;
+    PERFORM pg_notify(accs.channel_prefix() || 'builder', '');
+  END IF;
+  RETURN QUERY
+  SELECT u.id, CASE WHEN u.id = ANY (v_jobs) THEN 'accepted' WHEN r.reason IS NULL THEN 'repeated' ELSE 'refused' END,
+         CASE WHEN u.id <> ALL (v_jobs) THEN r.reason END, j.status, NULL::int, NULL::text, NULL::timestamptz
+    FROM unnest(p_job_ids) AS u (id) LEFT JOIN public.jobs j ON j.id = u.id,
+         LATERAL (SELECT CASE WHEN j.id IS NULL THEN 'not_found' WHEN j.id <> ALL (v_open) THEN 'already_finished'
+                              WHEN j.status = 'running' AND (p_options IS NOT NULL OR p_scheduled_at IS NOT NULL) THEN 'already_started' END AS reason) r;
 END $$;
 
 -- ---------------------------------------------------------------------------------------------------------------
@@ -1507,6 +1657,8 @@ DECLARE
   v_lanes  int[];
   v_paused boolean;
   v_is_due boolean;          -- something that waited for its time
+  v_any    boolean;          -- something is claimable
+  v_until  timestamptz;
   v_ill    text;             -- this service on this node: 'shut', or on 'trial'
   v_probe  timestamptz;
   v_want   int := greatest(0, p_limit);
@@ -1522,11 +1674,18 @@ DECLARE
   v_said   text[] := '{queued → starting}';
   v_data   jsonb[] := ARRAY[jsonb_build_object('from', 'queued', 'to', 'starting', 'owner', p_owner, 'node', p_node)];
 BEGIN
+  IF session_user <> current_user OR (p_limit <= 10000 AND p_lease > '0' AND p_lease <= '1 day') IS NOT TRUE THEN
+    PERFORM accs.check_caller(p_node, p_limit, p_lease);
+    IF p_owner IS DISTINCT FROM p_node THEN
+      PERFORM accs.check_caller(p_owner);
+    END IF;
+  END IF;
   -- all at once, because a claim for a single task is mostly the starting of statements
   SELECT (n.max_concurrency ->> p_service)::int, l.ids, q.state, q.probe_at,
          EXISTS (SELECT FROM accs.pauses WHERE kind = 'service' AND name = p_service OR kind = 'node' AND name = p_node),
-         EXISTS (SELECT FROM accs.waiting WHERE lane = ANY (l.ids) AND hold = 'backoff' AND due_at <= v_now)
-    INTO v_cap, v_lanes, v_ill, v_probe, v_paused, v_is_due
+         EXISTS (SELECT FROM accs.waiting WHERE lane = ANY (l.ids) AND hold = 'backoff' AND due_at <= v_now),
+         EXISTS (SELECT FROM accs.waiting WHERE lane = ANY (l.ids) AND hold IS NULL)
+    INTO v_cap, v_lanes, v_ill, v_probe, v_paused, v_is_due, v_any
     FROM public.nodes n LEFT JOIN accs.quarantines q ON q.node = n.name AND q.service = p_service,
          LATERAL (SELECT ARRAY(SELECT l.id FROM accs.lanes l
                                 WHERE l.service = p_service AND (l.node IS NULL OR l.node = p_node) AND l.requires <@ n.labels) AS ids) l
@@ -1546,9 +1705,16 @@ BEGIN
   ELSIF v_ill = 'trial' THEN
     v_cap := least(v_cap, 1);
   END IF;
+  IF NOT (v_any OR v_is_due) AND p_limit > 0 THEN   -- who finds nothing locks nothing, and so writes nothing
+    RETURN;
+  END IF;
   IF v_cap IS NOT NULL THEN
     -- two claims of one node at the same time must not both see the last free slot
-    PERFORM pg_advisory_xact_lock(hashtextextended(p_node || '/' || p_service, 0));
+    PERFORM FROM accs.slots WHERE node = p_node AND service = p_service FOR UPDATE;
+    IF NOT FOUND THEN   -- the node was written by hand
+      INSERT INTO accs.slots (node, service) VALUES (p_node, p_service) ON CONFLICT DO NOTHING;
+      PERFORM FROM accs.slots WHERE node = p_node AND service = p_service FOR UPDATE;
+    END IF;
     v_want := greatest(0, least(v_want, v_cap - (SELECT count(*) FROM accs.live WHERE node = p_node AND service = p_service)));
   END IF;
 
@@ -1586,12 +1752,13 @@ BEGIN
     v_said := v_said || 'starting → running'::text;
     v_data := v_data || '{"from": "starting", "to": "running"}'::jsonb;
   END IF;
+  v_until := v_now + accs.waited() + p_lease;   -- what it has waited for locks is not taken off the lease
 
   RETURN QUERY
   WITH moved AS (
     UPDATE public.job_tasks t SET status = v_to, attempt_id = t.attempt_id + 1, claimed_by = p_owner, claimed_at = v_now,
-           lease_owner = p_owner, lease_until = v_now + p_lease, next_attempt_at = NULL, progress = 0, updated_at = v_now,
-           started_at = CASE WHEN p_start THEN v_now END, 
+           lease_owner = p_owner, lease_until = v_until, next_attempt_at = NULL, progress = 0, updated_at = v_now,
+           started_at = CASE WHEN p_start THEN v_now END,
            -- The results of the steps that it depends on, by key. What is too large to hand over is left out with a note rather than stopping the
            -- lane. The fence (OFFSET 0) keeps it one index look-up for each key: PostgreSQL 15 read all tasks of the job instead.
            given = CASE WHEN t.depends_on <> '{}' THEN (
@@ -1604,13 +1771,13 @@ BEGIN
     RETURNING c.n, t.id, t.job_id, t.task_key, t.attempt_id, t.attempt, t.max_attempts, t.params, t.given, t.timeout_sec, t.concurrency_key
   ), leased AS (
     INSERT INTO accs.live (task_id, job_id, service, node, owner, attempt_id, key, lease_until)
-    SELECT id, job_id, p_service, p_node, p_owner, attempt_id, concurrency_key, v_now + p_lease FROM moved
+    SELECT id, job_id, p_service, p_node, p_owner, attempt_id, concurrency_key, v_until FROM moved
   ), logged AS (
     INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
     SELECT m.job_id, m.id, v_now, v_source, 'info', 'status', e.said, e.data, m.attempt_id FROM moved m, unnest(v_said, v_data) AS e (said, data)
   )
   SELECT m.id, m.job_id, m.task_key, p_service, m.attempt_id, m.attempt, m.max_attempts, v_to, m.params, j.options, m.given,
-         m.timeout_sec, v_now + p_lease, j.trace_id
+         m.timeout_sec, v_until, j.trace_id
     FROM moved m JOIN public.jobs j ON j.id = m.job_id ORDER BY m.n;
 END $$;
 
@@ -1619,17 +1786,21 @@ END $$;
 CREATE FUNCTION accs.adopt_tasks(p_owner text, p_node text, p_lease interval) RETURNS SETOF accs.claimed LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-  v_now timestamptz := accs.clock();
+  v_now   timestamptz := accs.clock();
+  v_until timestamptz := v_now + accs.waited() + p_lease;
 BEGIN
+  IF session_user <> current_user OR (p_lease > '0' AND p_lease <= '1 day') IS NOT TRUE THEN
+    PERFORM accs.check_caller(p_node, 0, p_lease);
+  END IF;
   RETURN QUERY
   WITH mine AS (
     SELECT task_id FROM accs.live WHERE node = p_node AND owner = p_owner AND lease_until > v_now ORDER BY task_id
   ), kept AS (
-    UPDATE public.job_tasks t SET lease_until = v_now + p_lease, updated_at = v_now FROM mine
+    UPDATE public.job_tasks t SET lease_until = v_until, updated_at = v_now FROM mine
      WHERE t.id = mine.task_id AND t.lease_owner = p_owner AND t.lease_until > v_now
     RETURNING t.*
   ), extended AS (
-    UPDATE accs.live SET lease_until = v_now + p_lease WHERE task_id = ANY (ARRAY(SELECT id FROM kept))
+    UPDATE accs.live SET lease_until = v_until WHERE task_id = ANY (ARRAY(SELECT id FROM kept))
   )
   SELECT k.id, k.job_id, k.task_key, k.service_name, k.attempt_id, k.attempt, k.max_attempts, k.status, k.params, j.options, k.given,
          k.timeout_sec, k.lease_until, j.trace_id
@@ -1642,6 +1813,9 @@ DECLARE
   v_now   timestamptz := accs.clock();
   v_moved uuid[];
 BEGIN
+  IF session_user <> current_user OR cardinality(p_task_ids) > 10000 THEN
+    PERFORM accs.check_caller(p_owner, cardinality(p_task_ids));
+  END IF;
   WITH said AS (
     SELECT id, attempt_id FROM unnest(p_task_ids, p_attempt_ids) AS s (id, attempt_id) ORDER BY id
   ), moved AS (
@@ -1668,27 +1842,39 @@ BEGIN
 END $$;
 
 -- Keeps the leases of an owner's tasks and says that its node is there: one round trip for all of them. A row that is
--- refused is lost: stop the work and write nothing.
-CREATE FUNCTION accs.heartbeat(p_node text, p_owner text, p_task_ids uuid[], p_attempt_ids int[], p_lease interval)
+-- refused is lost: stop the work and write nothing. p_instance is the process that registered the node: once another machine has
+-- taken the name over, it is told so.
+CREATE FUNCTION accs.heartbeat(p_node text, p_owner text, p_task_ids uuid[], p_attempt_ids int[], p_lease interval, p_instance text DEFAULT NULL)
 RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-  v_now  timestamptz := accs.clock();
-  v_kept uuid[];
+  v_now   timestamptz := accs.clock();
+  v_until timestamptz;
+  v_kept  uuid[];
 BEGIN
-  UPDATE public.nodes SET last_seen = v_now, awake_state = 'awake' WHERE name = p_node;
+  IF session_user <> current_user OR (cardinality(p_task_ids) <= 10000 AND p_lease > '0' AND p_lease <= '1 day') IS NOT TRUE THEN
+    PERFORM accs.check_caller(p_node, cardinality(p_task_ids), p_lease);
+    IF p_owner IS DISTINCT FROM p_node THEN
+      PERFORM accs.check_caller(p_owner);
+    END IF;
+  END IF;
+  UPDATE public.nodes SET last_seen = v_now, awake_state = 'awake' WHERE name = p_node AND coalesce(instance = p_instance, true);
+  IF NOT FOUND AND p_instance IS NOT NULL THEN
+    PERFORM accs.refuse_instance(p_node);
+  END IF;
   PERFORM accs.node_seen(p_node);
+  v_until := v_now + accs.waited() + p_lease;
   WITH said AS (
     SELECT id, attempt_id FROM unnest(p_task_ids, p_attempt_ids) AS s (id, attempt_id) ORDER BY id
   ), kept AS (
-    UPDATE public.job_tasks t SET lease_until = v_now + p_lease, updated_at = v_now FROM said s
+    UPDATE public.job_tasks t SET lease_until = v_until, updated_at = v_now FROM said s
      WHERE t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > v_now AND t.status IN ('starting', 'running')
     RETURNING t.id
   ), extended AS (
-    UPDATE accs.live SET lease_until = v_now + p_lease WHERE task_id = ANY (ARRAY(SELECT id FROM kept))
+    UPDATE accs.live SET lease_until = v_until WHERE task_id = ANY (ARRAY(SELECT id FROM kept))
   )
   SELECT coalesce(array_agg(id), '{}') INTO v_kept FROM kept;
-  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, v_now + p_lease FROM unnest(v_kept) AS u (id);
+  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, v_until FROM unnest(v_kept) AS u (id);
   IF cardinality(v_kept) < cardinality(p_task_ids) THEN
     RETURN QUERY
     SELECT e.* FROM unnest(p_task_ids, p_attempt_ids) AS s (id, attempt_id),
@@ -1706,6 +1892,9 @@ DECLARE
   v_now  timestamptz := accs.clock();
   v_kept uuid[];
 BEGIN
+  IF session_user <> current_user OR cardinality(p_task_ids) > 10000 THEN
+    PERFORM accs.check_caller(p_owner, cardinality(p_task_ids));
+  END IF;
   PERFORM accs.lock_jobs_of(p_task_ids);
   WITH said AS MATERIALIZED (
     SELECT s.id, s.attempt_id, round(greatest(0, least(1, coalesce(s.progress, l.progress))), 4) AS progress, s.message, s.results, l.progress AS before
@@ -1720,7 +1909,7 @@ BEGIN
     UPDATE accs.live l SET progress = k.progress FROM kept k WHERE l.task_id = k.id
   ), logged AS (
     INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
-    SELECT job_id, id, v_now, 'service:' || service_name, 'info', 'progress', message,
+    SELECT job_id, id, v_now, 'service:' || service_name, 'info', 'progress', left(message, 65536),
            jsonb_build_object('progress', progress), attempt_id FROM kept
   ), gained AS (
     UPDATE public.jobs j SET task_progress = j.task_progress + g.n, progress = (j.task_progress + g.n) / j.task_count, updated_at = v_now
@@ -1831,7 +2020,7 @@ DECLARE
   v_gain   numeric[];
 BEGIN
   WITH said AS MATERIALIZED (
-    SELECT s.id, s.code, s.message, t.status AS from_status, t.attempt + (p_outcome = 'error')::int AS attempt, t.lost + (p_outcome = 'lost')::int AS lost,
+    SELECT s.id, left(s.code, 200) AS code, left(s.message, 65536) AS message, t.status AS from_status, t.attempt + (p_outcome = 'error')::int AS attempt, t.lost + (p_outcome = 'lost')::int AS lost,
            CASE p_outcome WHEN 'error' THEN coalesce(s.permanent, false) OR t.attempt + 1 >= t.max_attempts
                           WHEN 'lost' THEN t.lost + 1 >= accs.max_lost() ELSE false END AS final,
            CASE p_outcome WHEN 'lost' THEN 'lost_too_often' WHEN 'error' THEN CASE WHEN s.permanent THEN 'permanent_error' ELSE 'attempts_exhausted' END END AS why,
@@ -1908,6 +2097,9 @@ DECLARE
   v_keys       text[];
   v_was        accs.live[];
 BEGIN
+  IF session_user <> current_user OR cardinality(p_task_ids) > 10000 THEN
+    PERFORM accs.check_caller(p_owner, cardinality(p_task_ids));
+  END IF;
   PERFORM accs.lock_jobs_of(p_task_ids);
   -- something has failed lately: who passes it? Or somebody is on trial.
   IF EXISTS (SELECT FROM accs.conclusions WHERE NOT passed) OR EXISTS (SELECT FROM accs.quarantines) THEN
@@ -2030,6 +2222,9 @@ DECLARE
   v_ids  uuid[];
   v_keys text[];
 BEGIN
+  IF session_user <> current_user OR cardinality(p_task_ids) > 10000 THEN
+    PERFORM accs.check_caller(p_owner, cardinality(p_task_ids));
+  END IF;
   PERFORM accs.lock_jobs_of(p_task_ids);
   SELECT coalesce(array_agg(DISTINCT t.id), '{}') INTO v_ids FROM unnest(p_task_ids, p_attempt_ids) AS s (id, attempt_id)
     JOIN (SELECT * FROM public.job_tasks WHERE id = ANY (p_task_ids) ORDER BY id FOR NO KEY UPDATE) t
@@ -2328,6 +2523,7 @@ $$;
 CREATE FUNCTION accs.retry_jobs(p_job_ids uuid[], p_from_steps text[] DEFAULT NULL, p_by text DEFAULT NULL) RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
+  v_said  record;
   v_row   record;
   v_step  uuid;
   v_tasks uuid[];
@@ -2335,8 +2531,10 @@ DECLARE
   v_no    text;
 BEGIN
   PERFORM FROM public.jobs WHERE id = ANY (p_job_ids) ORDER BY id FOR NO KEY UPDATE;
-  FOR v_row IN SELECT u.id, u.step, j.id AS found, j.status, j.task_count, j.generation FROM unnest(p_job_ids, p_from_steps) AS u (id, step)
-                 LEFT JOIN public.jobs j ON j.id = u.id ORDER BY u.id LOOP
+  FOR v_said IN SELECT u.id, u.step FROM unnest(p_job_ids, p_from_steps) AS u (id, step) ORDER BY u.id LOOP
+    -- read one by one: the same job may have been named before
+    SELECT v_said.id, v_said.step, j.id AS found, j.status, j.task_count, j.generation INTO v_row
+      FROM (SELECT) one LEFT JOIN public.jobs j ON j.id = v_said.id;
     v_no := NULL;
     v_tasks := NULL;
     IF v_row.found IS NULL THEN
@@ -2389,6 +2587,9 @@ CREATE FUNCTION accs.pause(p_kind text, p_name text, p_reason text DEFAULT NULL,
 DECLARE
   v_keys text[];
 BEGIN
+  IF (length(p_name) BETWEEN 1 AND CASE p_kind WHEN 'service' THEN 40 ELSE 200 END) IS NOT TRUE THEN
+    RAISE EXCEPTION '"%" can''t be paused: no % has such a name', left(p_name, 60), p_kind USING ERRCODE = 'invalid_parameter_value';
+  END IF;
   INSERT INTO accs.pauses (kind, name, reason, by) VALUES (p_kind, p_name, p_reason, p_by) ON CONFLICT DO NOTHING;
   IF NOT FOUND THEN
     RETURN 'repeated';
@@ -2476,11 +2677,6 @@ BEGIN
   RETURN 'accepted';
 END $$;
 
--- The control host runs what `script` names. Whoever may only act as an agent must not choose it: he could name any program there.
-CREATE FUNCTION accs.may_name_scripts() RETURNS boolean LANGUAGE sql STABLE AS $$
-  SELECT coalesce(NOT pg_has_role(session_user, to_regrole('accs_agent'), 'MEMBER') OR pg_has_role(session_user, to_regrole('accs_scheduler'), 'MEMBER'), true)
-$$;
-
 -- A node's power takes a new state, and its history says so.
 CREATE FUNCTION accs.note_power(p_node text, p_state text, p_message text, p_data jsonb DEFAULT '{}') RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -2528,24 +2724,79 @@ BEGIN
   END IF;
 END $$;
 
--- Registers a node or says anew what it offers. What is null stays as it is.
+-- Of another process than the one that has registered the node.
+CREATE FUNCTION accs.refuse_instance(p_node text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  v_node public.nodes;
+BEGIN
+  SELECT * INTO v_node FROM public.nodes WHERE name = p_node;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'node "%" is not registered', p_node USING ERRCODE = 'AC004', HINT = 'Call accs.register_node first.';
+  END IF;
+  RAISE EXCEPTION 'the name "%" is taken: machine %, boot %, process % was seen under it % s ago', p_node, coalesce(v_node.machine_id, 'unknown'),
+      coalesce(v_node.boot_id, 'unknown'), coalesce(v_node.instance, 'unknown'), round(extract(epoch FROM accs.clock() - v_node.last_seen), 1)
+    USING ERRCODE = 'AC007', HINT = 'Give one of the two machines another name: node.name in its settings, or ACC_NODE_NAME.';
+END $$;
+
+-- Registers a node or says anew what it offers. What is null stays as it is. The control host runs what `script` names, so an agent's login
+-- must not choose it: it could name any program there.
+-- Two machines with one name would take each other's tasks for their own. Where the boot differs, another instance has to be silent for
+-- p_lease, or to have said goodbye, before the name changes hands (a replaced disk, a power cut); clones of a disk share the machine's id.
 CREATE FUNCTION accs.register_node(
   p_name text, p_labels jsonb DEFAULT '{}', p_max_concurrency jsonb DEFAULT '{}', p_wake_method text DEFAULT NULL, p_mac text DEFAULT NULL,
-  p_provider_ref text DEFAULT NULL, p_script text DEFAULT NULL, p_networks cidr[] DEFAULT NULL
+  p_provider_ref text DEFAULT NULL, p_script text DEFAULT NULL, p_networks cidr[] DEFAULT NULL,
+  p_machine_id text DEFAULT NULL, p_boot_id text DEFAULT NULL, p_instance text DEFAULT NULL, p_lease interval DEFAULT '2 min'
 ) RETURNS SETOF public.nodes LANGUAGE plpgsql AS $$
+DECLARE
+  v_now   timestamptz := accs.clock();
+  v_login text := CASE WHEN NOT accs.speaks_for_all() THEN session_user END;
+  v_was   public.nodes;
 BEGIN
+  INSERT INTO public.nodes (name) VALUES (p_name) ON CONFLICT DO NOTHING;
+  SELECT * INTO v_was FROM public.nodes WHERE name = p_name FOR NO KEY UPDATE;
+  PERFORM accs.check_caller(p_name, 0, p_lease);
+  IF p_instance <> v_was.instance AND p_boot_id IS DISTINCT FROM v_was.boot_id THEN
+    IF v_was.awake_state = 'awake' AND v_was.last_seen > v_now - p_lease THEN
+      PERFORM accs.refuse_instance(p_name);
+    END IF;
+    PERFORM accs.note_node(p_name, 'registered', CASE WHEN p_machine_id = v_was.machine_id THEN 'its machine has started anew'
+        ELSE format('another machine has taken the name over: %s, before it %s', coalesce(p_machine_id, 'unknown'), coalesce(v_was.machine_id, 'unknown')) END,
+      jsonb_build_object('boot_id', p_boot_id, 'boot_id_before', v_was.boot_id));
+  END IF;
   RETURN QUERY
-  INSERT INTO public.nodes AS n (name, labels, last_seen, awake_state, wake_method, mac, provider_ref, script, max_concurrency)
-  VALUES (p_name, coalesce(p_labels, '{}'), accs.clock(), 'awake', p_wake_method, p_mac, p_provider_ref,
-          CASE WHEN accs.may_name_scripts() THEN p_script END, coalesce(p_max_concurrency, '{}'))
-  ON CONFLICT (name) DO UPDATE SET last_seen = excluded.last_seen, awake_state = 'awake',
+  UPDATE public.nodes n SET last_seen = v_now, awake_state = 'awake', login = coalesce(n.login, v_login),
     labels = coalesce(p_labels, n.labels), max_concurrency = coalesce(p_max_concurrency, n.max_concurrency),
-    wake_method = coalesce(p_wake_method, n.wake_method), mac = coalesce(p_mac, n.mac),
-    provider_ref = coalesce(p_provider_ref, n.provider_ref), script = coalesce(excluded.script, n.script)
+    wake_method = coalesce(p_wake_method, n.wake_method), mac = coalesce(p_mac, n.mac), provider_ref = coalesce(p_provider_ref, n.provider_ref),
+    script = CASE WHEN v_login IS NULL THEN coalesce(p_script, n.script) ELSE n.script END,
+    machine_id = CASE WHEN p_instance IS NULL THEN n.machine_id ELSE p_machine_id END,
+    boot_id = CASE WHEN p_instance IS NULL THEN n.boot_id ELSE p_boot_id END, instance = coalesce(p_instance, n.instance)
+   WHERE n.name = p_name
   RETURNING n.*;
+  INSERT INTO accs.slots (node, service) SELECT p_name, k FROM jsonb_object_keys(p_max_concurrency) k ORDER BY k ON CONFLICT DO NOTHING;
   INSERT INTO accs.power AS w (node, state, networks) VALUES (p_name, 'unknown', coalesce(p_networks, '{}'))
   ON CONFLICT (node) DO UPDATE SET networks = p_networks WHERE p_networks IS NOT NULL AND w.networks <> p_networks;
   PERFORM accs.node_seen(p_name);
+END $$;
+
+-- A machine that is no more: its name, its history and what was held against it go. What runs there, or was seen within p_silent, stays.
+CREATE FUNCTION accs.forget_node(p_name text, p_silent interval DEFAULT '2 min') RETURNS TABLE (answer text, reason text) LANGUAGE plpgsql AS $$
+DECLARE
+  v_node public.nodes;
+BEGIN
+  SELECT * INTO v_node FROM public.nodes WHERE name = p_name FOR UPDATE;
+  IF NOT FOUND THEN
+    RETURN QUERY SELECT 'refused'::text, 'not_found'::text;
+  ELSIF EXISTS (SELECT FROM accs.live WHERE node = p_name) THEN
+    RETURN QUERY SELECT 'refused'::text, 'holds_tasks'::text;
+  ELSIF v_node.awake_state = 'awake' AND v_node.last_seen > accs.clock() - p_silent THEN
+    RETURN QUERY SELECT 'refused'::text, 'is_here'::text;
+  ELSE
+    DELETE FROM accs.slots WHERE node = p_name;
+    DELETE FROM accs.conclusions WHERE node = p_name;
+    DELETE FROM accs.pauses WHERE kind = 'node' AND name = p_name;
+    DELETE FROM public.nodes WHERE name = p_name;
+    RETURN QUERY SELECT 'accepted'::text, NULL::text;
+  END IF;
 END $$;
 
 -- What is due together, as far as a machine's start is concerned: 0 is now, then by the half minute.
@@ -2697,7 +2948,10 @@ END $$;
 -- Why a node stays awake, as its agent sees it.
 CREATE FUNCTION accs.note_awake(p_node text, p_because text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
-  UPDATE accs.power SET because = p_because WHERE node = p_node AND state = 'ready' AND because IS DISTINCT FROM p_because;
+  IF session_user <> current_user THEN
+    PERFORM accs.check_caller(p_node);
+  END IF;
+  UPDATE accs.power SET because = left(p_because, 2000) WHERE node = p_node AND state = 'ready' AND because IS DISTINCT FROM left(p_because, 2000);
   RETURN CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END;
 END $$;
 
@@ -2708,8 +2962,11 @@ RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
   v_state text := CASE p_awake_state WHEN 'sleep' THEN 'asleep' ELSE 'unknown' END;
 BEGIN
+  IF session_user <> current_user THEN
+    PERFORM accs.check_caller(p_node);
+  END IF;
   IF p_awake_state = 'sleep' THEN
-    PERFORM pg_advisory_xact_lock(hashtextextended('accs.node_leaves', 0));
+    PERFORM accs.lock('node_leaves');
     IF EXISTS (SELECT FROM accs.live WHERE node = p_node)
        OR EXISTS (SELECT FROM public.nodes WHERE name = ANY (p_counting_on) AND awake_state <> 'awake') THEN
       RETURN 'refused';
@@ -2741,15 +2998,24 @@ BEGIN
 END $$;
 
 -- What a node is asked to do; each order is given out once.
-CREATE FUNCTION accs.take_orders(p_node text) RETURNS TABLE (id uuid, kind text, target text, mac text, asked_by text) LANGUAGE sql AS $$
+CREATE FUNCTION accs.take_orders(p_node text) RETURNS TABLE (id uuid, kind text, target text, mac text, asked_by text) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+  IF session_user <> current_user THEN
+    PERFORM accs.check_caller(p_node);
+  END IF;
+  RETURN QUERY
   WITH taken AS (
     UPDATE accs.node_orders SET taken_at = accs.clock() WHERE node = p_node AND taken_at IS NULL AND good_until > accs.clock() RETURNING *
   )
-  SELECT t.id, t.kind, t.target, n.mac, t.asked_by FROM taken t LEFT JOIN public.nodes n ON n.name = t.target ORDER BY t.asked_at
-$$;
+  SELECT t.id, t.kind, t.target, n.mac, t.asked_by FROM taken t LEFT JOIN public.nodes n ON n.name = t.target ORDER BY t.asked_at;
+END $$;
 
 CREATE FUNCTION accs.answer_order(p_id uuid, p_node text, p_ok boolean, p_output text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
+  IF session_user <> current_user THEN
+    PERFORM accs.check_caller(p_node);
+  END IF;
   UPDATE accs.node_orders SET answered_at = accs.clock(), ok = p_ok, output = left(p_output, 2000) WHERE id = p_id AND node = p_node AND answered_at IS NULL;
   IF FOUND THEN
     RETURN 'accepted';
@@ -2769,6 +3035,9 @@ DECLARE
   v_service text;
   v_id  bigint;
 BEGIN
+  IF session_user <> current_user THEN
+    PERFORM accs.check_caller(p_owner);
+  END IF;
   -- the lock keeps the attempt from ending between the check and the row
   SELECT job_id, service_name INTO v_job, v_service FROM public.job_tasks
    WHERE id = p_task AND attempt_id = p_attempt_id AND lease_owner = p_owner AND lease_until > accs.clock() AND status IN ('starting', 'running') FOR SHARE;
@@ -2805,6 +3074,9 @@ RETURNS TABLE (task_key text, kind text, bucket text, key text, size_bytes bigin
 DECLARE
   v_task record;
 BEGIN
+  IF session_user <> current_user THEN
+    PERFORM accs.check_caller(p_owner);
+  END IF;
   SELECT t.job_id, t.task_key, t.depends_on INTO v_task FROM public.job_tasks t
    WHERE t.id = p_task AND t.attempt_id = p_attempt_id AND t.lease_owner = p_owner AND t.lease_until > accs.clock() AND t.status IN ('starting', 'running');
   IF NOT FOUND THEN
@@ -3197,7 +3469,8 @@ DECLARE
   v_pending uuid[];
   v_keys    text[];
 BEGIN
-  IF NOT pg_try_advisory_xact_lock(hashtextextended('accs.repair', 0)) THEN
+  PERFORM FROM accs.locks WHERE name = 'repair' FOR UPDATE SKIP LOCKED;
+  IF NOT FOUND THEN   -- another builder is at it
     RETURN;
   END IF;
   SELECT array_agg(DISTINCT d.job_id) FILTER (WHERE d.job_id IS NOT NULL), array_agg(d) FILTER (WHERE d.job_id IS NULL)
@@ -3338,6 +3611,15 @@ CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON accs.archives
 CREATE FUNCTION accs.archive_digest(p_previous text, p_partition text, p_rows bigint, p_sha256 text) RETURNS text LANGUAGE sql IMMUTABLE AS
 $$ SELECT encode(sha256(convert_to(concat_ws(E'\n', p_previous, p_partition, p_rows, p_sha256), 'UTF8')), 'hex') $$;
 
+-- A month of events, and no other table. One that is gone is none any more; its name still is.
+CREATE FUNCTION accs.check_month(p_partition text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  IF p_partition !~ '^task_events_[0-9]{4}_(0[1-9]|1[0-2])$' OR to_regclass('public.' || p_partition) IS NOT NULL AND NOT EXISTS (
+       SELECT FROM pg_inherits WHERE inhparent = 'public.task_events'::regclass AND inhrelid = to_regclass('public.' || p_partition)) THEN
+    RAISE EXCEPTION '"%" is no month of task_events', left(p_partition, 100) USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+END $$;
+
 -- Puts an archive whose objects are in the store on record. The same one again (after a crash) is the same row; other
 -- content takes the place of what was not dropped yet. Who has not seen the end of the chain is refused and looks again.
 CREATE FUNCTION accs.record_archive(
@@ -3345,12 +3627,13 @@ CREATE FUNCTION accs.record_archive(
   p_first_job uuid, p_last_job uuid, p_previous text
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
-  v_from timestamptz := make_timestamptz(substr(p_partition, 13, 4)::int, substr(p_partition, 18, 2)::int, 1, 0, 0, 0, 'UTC');
+  v_from timestamptz;
   v_open accs.archives;
   v_head text;
   v_id   bigint;
 BEGIN
-  PERFORM pg_advisory_xact_lock(hashtextextended('accs.archives', 0));
+  PERFORM accs.check_month(p_partition);
+  PERFORM accs.lock('archives');
   SELECT * INTO v_open FROM accs.archives a WHERE a.partition = p_partition AND a.dropped_at IS NULL AND a.superseded_at IS NULL;
   IF FOUND AND (v_open.sha256, v_open.rows, v_open.bucket, v_open.key) = (p_sha256, p_rows, p_bucket, p_key) THEN
     -- another version may write its index in another way; one with another place in the chain is not this archive's
@@ -3361,6 +3644,7 @@ BEGIN
   IF to_regclass('public.' || p_partition) IS NULL THEN
     RAISE EXCEPTION '% is gone: another builder has archived and dropped it', p_partition USING ERRCODE = 'AC004';
   END IF;
+  v_from := make_timestamptz(substr(p_partition, 13, 4)::int, substr(p_partition, 18, 2)::int, 1, 0, 0, 0, 'UTC');
   SELECT a.digest INTO v_head FROM accs.archives a ORDER BY a.id DESC LIMIT 1;
   IF coalesce(v_head, '') <> p_previous THEN
     RAISE EXCEPTION '%: another archive was recorded meanwhile', p_partition USING ERRCODE = 'AC005', HINT = 'Try again.';
@@ -3416,6 +3700,7 @@ BEGIN
   IF v_reason IS NOT NULL THEN
     RETURN v_reason;
   END IF;
+  PERFORM accs.check_month(v_archive.partition);
   BEGIN
     IF to_regclass('public.' || v_archive.partition) IS NOT NULL THEN
       EXECUTE format('LOCK TABLE public.%I IN SHARE MODE', v_archive.partition);
@@ -3639,7 +3924,7 @@ END $$;
 CREATE FUNCTION accs.register_outbox_target(p_name text, p_address text, p_events text[], p_workflows text[] DEFAULT NULL)
 RETURNS text LANGUAGE plpgsql SET lock_timeout = '500ms' AS $$
 BEGIN
-  PERFORM pg_advisory_xact_lock(hashtextextended('accs.outbox_targets', 0));
+  PERFORM accs.lock('outbox_targets');
   IF EXISTS (SELECT FROM accs.outbox_targets WHERE (name, address, events) = (p_name, p_address, p_events) AND workflows IS NOT DISTINCT FROM p_workflows) THEN
     RETURN 'repeated';
   END IF;
@@ -3655,7 +3940,7 @@ END $$;
 -- Nothing more is told to it. What waits for it stays, and is sent if it is registered again before that is pruned.
 CREATE FUNCTION accs.forget_outbox_target(p_name text) RETURNS text LANGUAGE plpgsql SET lock_timeout = '500ms' AS $$
 BEGIN
-  PERFORM pg_advisory_xact_lock(hashtextextended('accs.outbox_targets', 0));
+  PERFORM accs.lock('outbox_targets');
   DELETE FROM accs.outbox_targets WHERE name = p_name;
   IF NOT FOUND THEN
     RETURN 'refused';
@@ -3902,7 +4187,7 @@ DECLARE
   v_now timestamptz := accs.clock();
 BEGIN
   -- what follows sees all that others have decided; there may be no row to lock
-  PERFORM pg_advisory_xact_lock(hashtextextended('accs.quarantines', 0));
+  PERFORM accs.lock('quarantines');
   IF p_seen IS NOT NULL AND (
        p_version IS DISTINCT FROM (SELECT accs.quarantine_version(q) FROM accs.quarantines q WHERE q.node = p_node AND q.service = p_service)
        OR NOT EXISTS (SELECT FROM accs.conclusions c WHERE c.node = p_node AND c.service = p_service AND NOT c.passed AND c.id <= p_seen)
@@ -3929,7 +4214,7 @@ CREATE FUNCTION accs.lift_quarantine(p_node text, p_service text, p_because text
 RETURNS TABLE (node text, service text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
-  PERFORM pg_advisory_xact_lock(hashtextextended('accs.quarantines', 0));
+  PERFORM accs.lock('quarantines');
   RETURN QUERY
   WITH lifted AS (
     DELETE FROM accs.quarantines q WHERE (p_node IS NULL OR q.node = p_node) AND (p_service IS NULL OR q.service = p_service)
@@ -3963,8 +4248,11 @@ CREATE FUNCTION accs.note_probe(p_node text, p_service text, p_problem text, p_a
 DECLARE
   v_now timestamptz := accs.clock();
 BEGIN
+  IF session_user <> current_user THEN
+    PERFORM accs.check_caller(p_node);
+  END IF;
   UPDATE accs.quarantines q SET state = CASE WHEN p_problem IS NULL THEN 'trial' ELSE 'shut' END, probes = q.probes + (p_problem IS NOT NULL)::int,
-         probe_error = p_problem, probe_at = v_now + p_again, trial_at = CASE WHEN p_problem IS NULL THEN v_now END
+         probe_error = left(p_problem, 2000), probe_at = v_now + p_again, trial_at = CASE WHEN p_problem IS NULL THEN v_now END
    WHERE q.node = p_node AND q.service = p_service AND q.state = 'shut' AND q.probe_at <= v_now;
   IF NOT FOUND THEN
     RETURN 'repeated';
@@ -3978,10 +4266,13 @@ END $$;
 -- What keeps this node from a service that it offers; null: nothing. For who asks why his task waits.
 CREATE FUNCTION accs.note_obstacle(p_node text, p_service text, p_reason text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
+  IF session_user <> current_user THEN
+    PERFORM accs.check_caller(p_node);
+  END IF;
   IF p_reason IS NULL THEN
     DELETE FROM accs.obstacles WHERE node = p_node AND service = p_service;
   ELSE
-    INSERT INTO accs.obstacles AS o (node, service, reason) SELECT n.name, p_service, p_reason FROM public.nodes n WHERE n.name = p_node
+    INSERT INTO accs.obstacles AS o (node, service, reason) SELECT n.name, left(p_service, 40), left(p_reason, 2000) FROM public.nodes n WHERE n.name = p_node
     ON CONFLICT (node, service) DO UPDATE SET reason = excluded.reason WHERE o.reason <> excluded.reason;
   END IF;
   RETURN CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END;
@@ -4032,15 +4323,15 @@ DECLARE
   v_inner text;
 BEGIN
   FOREACH v_verb IN ARRAY ARRAY[
-    'submit_jobs', 'submit', 'instantiate_due_jobs', 'claim_tasks', 'adopt_tasks', 'start_tasks', 'heartbeat', 'report_progress',
+    'lock_workflows', 'submit_jobs', 'submit', 'change_jobs', 'instantiate_due_jobs', 'claim_tasks', 'adopt_tasks', 'start_tasks', 'heartbeat', 'report_progress',
     'finish_tasks', 'release_tasks', 'reclaim_tasks', 'skip_tasks', 'cancel_jobs', 'close_jobs', 'redrive', 'dismiss', 'retry_jobs',
-    'pause', 'resume', 'recheck_holds', 'set_concurrency_limit', 'register_node', 'wake_demand', 'wake_nodes', 'claim_wake', 'record_wake',
+    'pause', 'resume', 'recheck_holds', 'set_concurrency_limit', 'register_node', 'forget_node', 'wake_demand', 'wake_nodes', 'claim_wake', 'record_wake',
     'health_evidence', 'quarantine', 'lift_quarantine', 'node_quarantines', 'note_probe', 'note_obstacle', 'mark_steps', 'prune_conclusions',
     'note_not_woken', 'note_awake', 'ask_node', 'take_orders', 'answer_order', 'record_artifact', 'append_events', 'select_runnable', 'ensure_event_partitions',
     'record_archive', 'check_archive', 'drop_archived', 'delete_finished_jobs', 'forget_objects',
     'append_task_events', 'task_inputs', 'node_leaves', 'agent_outlook', 'builder_outlook', 'repair',
     'register_outbox_target', 'forget_outbox_target', 'claim_outbox', 'settle_outbox', 'redrive_outbox', 'prune_outbox', 'outbox_outlook', 'why'] LOOP
-    EXECUTE format('ALTER FUNCTION accs.%I SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET accs.verb = ''on''', v_verb);
+    EXECUTE format('ALTER FUNCTION accs.%I SECURITY DEFINER SET search_path = pg_catalog, accs, pg_temp', v_verb);
   END LOOP;
   FOREACH v_verb IN ARRAY ARRAY[
     'submit_jobs', 'claim_tasks', 'adopt_tasks', 'start_tasks', 'heartbeat', 'report_progress', 'finish_tasks', 'release_tasks', 'reclaim_tasks', 'wake_demand',

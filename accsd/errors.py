@@ -14,6 +14,7 @@ decides by class and never by reading a message.
     │   ├── DatabaseUnavailable
     │   ├── StorageUnavailable
     │   ├── DockerUnavailable
+    │   ├── NameTaken               another machine lives under this node's name
     │   └── ServiceBusy             a service that says "not now" (knows for how long)
     └── Bug                         an invariant is violated: crash the role visibly
 """
@@ -144,6 +145,10 @@ class StorageUnavailable(Unavailable):
 
 class DockerUnavailable(Unavailable):
     """The Docker engine or its compose plugin does not answer."""
+
+
+class NameTaken(Unavailable):
+    """Another machine is registered under this node's name, and was seen lately. It may go, or get another name."""
 
 
 class ServiceBusy(Unavailable):

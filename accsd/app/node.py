@@ -25,11 +25,12 @@ from accsd.roles.offering import Offering
 from accsd.roles.orders import Orders
 from accsd.roles.outlook import Outlook
 from accsd.roles.presence import Offer, Presence
-from accsd.settings import Settings
+from accsd.settings import Settings, environment
 from accsd.storage.base import ObjectStore
 from accsd.supervisor import Post, Supervisor
 from accsd.work.attempts import Attempts
 from accsd.work.bench import Workbench
+from accsd.work.identity import Identity
 from accsd.work.lease import LeaseKeeper
 from accsd.work.reporting import Reporter
 from accsd.work.served import Served
@@ -96,6 +97,7 @@ class NodeSide:
             lease=self.settings.lease,
             every=self.settings.heartbeat,
             metrics=self.metrics,
+            identity=Identity.of_this_machine(environment()),
             when_resumed=self._came_back,
             when_changed=self._count,
         )

@@ -17,6 +17,7 @@ from accsd.db.jobs import (
     Submitted,
     apply_workflow,
     cancel_jobs,
+    change_jobs,
     close_jobs,
     dismiss,
     instantiate_due_jobs,
@@ -28,7 +29,7 @@ from accsd.db.jobs import (
     submit_jobs,
     workflow_id,
 )
-from accsd.db.nodes import Pausable, node_leaves, pause, resume, set_concurrency_limit, upsert_heartbeat
+from accsd.db.nodes import Pausable, forget_node, node_leaves, pause, resume, set_concurrency_limit, upsert_heartbeat
 from accsd.db.pool import Database
 from accsd.db.schema import SCHEMA_VERSION
 from accsd.db.tasks import (
@@ -87,12 +88,14 @@ __all__ = [
     "apply_workflow",
     "builder_outlook",
     "cancel_jobs",
+    "change_jobs",
     "claim_tasks",
     "close_jobs",
     "dismiss",
     "ensure_event_partitions",
     "finish_many_tasks",
     "finish_tasks",
+    "forget_node",
     "heartbeat",
     "install",
     "instantiate_due_jobs",

@@ -13,6 +13,7 @@ from accsd.errors import (
     ConfigError,
     DatabaseUnavailable,
     InvalidValue,
+    NameTaken,
     NotFound,
     SchemaMismatch,
     VerbRefused,
@@ -27,6 +28,8 @@ ROLLED_BACK: Final = (
     asyncpg.SerializationError,
     asyncpg.LockNotAvailableError,
 )
+# Somebody else has made it meanwhile: by which of the two one hears of it depends on the moment.
+EXISTS_ALREADY: Final = (asyncpg.DuplicateSchemaError, asyncpg.UniqueViolationError)
 # Undone too: a migration changed a table that a function returns rows of, after the call had been planned.
 OVERTAKEN: Final = (asyncpg.InvalidFunctionDefinitionError, asyncpg.DatatypeMismatchError)
 
@@ -73,6 +76,10 @@ def _of_server(error: asyncpg.PostgresError, address: str) -> AccsdError:
             return VerbRefused("write", said, hint=hint)
         case "AC004":
             return NotFound(said, hint=hint)
+        case "AC006":
+            return ConfigError(said, hint=hint)
+        case "AC007":
+            return NameTaken(said, hint=hint)
         case "28000" | "28P01":
             return ConfigError(
                 f"{address} refuses this user: {said}", hint="correct the user or password in ACC_DB_URL"

@@ -1,7 +1,7 @@
 """Installs the schema, says what is there, and upgrades it while workers run.
 
-Each step is one transaction under an advisory lock that belongs to the transaction, so that two installers at once
-do the work once and it works behind a pooler too.
+Each step is one transaction under a lock that belongs to the transaction, so that two installers at once do the work
+once and it works behind a pooler too.
 """
 
 import asyncio
@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from accsd.db.failures import FAILURES, ROLLED_BACK, translated, translating
+from accsd.db.failures import EXISTS_ALREADY, FAILURES, ROLLED_BACK, translated, translating
 from accsd.db.pool import Connection, Database, Session
 from accsd.db.schema import SCHEMA_VERSION, Migration, read_migrations, roles_sql, schema_sql
 from accsd.errors import Bug, ConfigError, DatabaseUnavailable, SchemaMismatch
 
-_LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended('accsd db install', 0))"
+# Of the schema's own table: a login that may only read can't hold it. Where no schema is there yet, the second of two
+# installers waits in CREATE SCHEMA and hears that it exists.
+_LOCK: Final = "LOCK TABLE accs.schema_versions IN SHARE ROW EXCLUSIVE MODE"
 # A migration waits this long for a lock, so that live workers are never queued behind it for longer.
 _LOCK_TIMEOUT: Final = "SET LOCAL lock_timeout = '2s'"
 _TRIES: Final = 30
@@ -79,19 +81,29 @@ async def install(
     """Makes the schema where there is none; True if this call made it. Settings that live in the database are
     brought up to date in either case. An older or newer schema is refused: that is what upgrade is for."""
     with translating(_HERE):
+        try:
+            made = await _make_schema(connection)
+        except EXISTS_ALREADY:  # another installer has just made it; or it is not ours, and this says so again
+            made = await _make_schema(connection)
         async with connection.transaction():
             await connection.execute(_LOCK, timeout=_SCRIPT_SEC)
-            found = await installed_version(connection)
-            if found is None:
-                await connection.execute(schema_sql(), timeout=_SCRIPT_SEC)
-            elif found != SCHEMA_VERSION:
-                raise SchemaMismatch(found=found, expected=SCHEMA_VERSION)
             await _store_setting(connection, "channel_prefix", "text", channel_prefix)
             await _store_setting(connection, "backoff_base", "double precision", str(float(backoff_base_sec)))
             for index in _LITERAL_INDEXES if literal_indexes else ():
                 await connection.execute(index, timeout=_SCRIPT_SEC)
             if with_roles:
                 await connection.execute(roles_sql())
+    return made
+
+
+async def _make_schema(connection: Session) -> bool:
+    """Whether this call made it."""
+    found = await installed_version(connection)
+    if found is None:
+        async with connection.transaction():
+            await connection.execute(schema_sql(), timeout=_SCRIPT_SEC)
+    elif found != SCHEMA_VERSION:
+        raise SchemaMismatch(found=found, expected=SCHEMA_VERSION)
     return found is None
 
 

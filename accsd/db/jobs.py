@@ -24,6 +24,7 @@ class Submission:
     scheduled_at: datetime | None = None
     key: str | None = None
     trace_id: str | None = None
+    trigger: Mapping[str, Any] | None = None  # what brought it about
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ async def submit_jobs(
     The ids are made here, so that the call can be sent again when its answer was lost.
     """
     rows = await db.fetch(
-        "SELECT * FROM accs.submit_jobs($1, $2, $3, $4, $5, $6, $7, $8)",
+        "SELECT * FROM accs.submit_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9)",
         [submission.workflow_id for submission in submissions],
         [submission.options for submission in submissions],
         [submission.priority for submission in submissions],
@@ -81,6 +82,7 @@ async def submit_jobs(
         [new_id() for _ in submissions],
         created_by,
         [submission.trace_id for submission in submissions],
+        [submission.trigger for submission in submissions],
         repeatable=True,
     )
     return [Submitted(row["job_id"], Verdict(row["answer"]), row["reason"], row["status"]) for row in rows]
@@ -112,6 +114,30 @@ async def instantiate_tasks(db: Database, job_id: UUID) -> Instantiated:
     row = await db.fetchrow("SELECT * FROM accs.instantiate_due_jobs(1, ARRAY[$1::uuid])", job_id, repeatable=True)
     assert row is not None, "instantiate_due_jobs answers for every job that it was asked about"
     return Instantiated(row["job_id"], Verdict(row["answer"]), row["reason"])
+
+
+async def change_jobs(
+    db: Database,
+    job_ids: Sequence[UUID],
+    *,
+    priority: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    scheduled_at: datetime | None = None,
+    by: str | None = None,
+    reason: str | None = None,
+) -> dict[UUID, Answer]:
+    """Changes what is asked of jobs. Of one that has started only the priority can change."""
+    rows = await db.fetch(
+        "SELECT * FROM accs.change_jobs($1, $2, $3, $4, $5, $6)",
+        list(job_ids),
+        priority,
+        options,
+        scheduled_at,
+        by,
+        reason,
+        repeatable=True,
+    )
+    return read_answers(rows)
 
 
 async def cancel_jobs(

@@ -1,6 +1,7 @@
 """Nodes register and are paused or drained; services and workflows are paused."""
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -28,10 +29,15 @@ async def upsert_heartbeat(
     provider_ref: str | None = None,
     script: str | None = None,
     networks: Sequence[str] | None = None,
+    machine_id: str | None = None,
+    boot_id: str | None = None,
+    instance: str | None = None,
+    lease: timedelta = timedelta(minutes=2),
 ) -> Node:
-    """Registers a node, or says anew that it is there and what it offers. None leaves a value as it is."""
+    """Registers a node, or says anew that it is there and what it offers. None leaves a value as it is. NameTaken
+    where another machine is registered under the name and was seen within `lease`."""
     row = await db.fetchrow(
-        "SELECT * FROM accs.register_node($1, $2, $3, $4, $5, $6, $7, $8::text[]::cidr[])",
+        "SELECT * FROM accs.register_node($1, $2, $3, $4, $5, $6, $7, $8::text[]::cidr[], $9, $10, $11, $12)",
         name,
         labels,
         max_concurrency,
@@ -40,10 +46,21 @@ async def upsert_heartbeat(
         provider_ref,
         script,
         networks,
+        machine_id,
+        boot_id,
+        instance,
+        lease,
         repeatable=True,
     )
     assert row is not None, "register_node returns the node"
     return Node.model_validate(dict(row))
+
+
+async def forget_node(db: Database, name: str) -> tuple[Verdict, str | None]:
+    """A machine that is no more. Refused, with the reason, while it is here or holds tasks."""
+    row = await db.fetchrow("SELECT answer, reason FROM accs.forget_node($1)", name)
+    assert row is not None, "forget_node answers"
+    return Verdict(row["answer"]), row["reason"]
 
 
 async def node_leaves(

@@ -1,39 +1,46 @@
 -- Least privilege (run by the schema's owner, who needs CREATEROLE the first time; may be run again at any time).
 --
---   accs_scheduler  the control host: submits by plain INSERT, instantiates, reclaims, cleans up
---   accs_agent      a node: executes the verbs of an attempt and nothing else
+--   accs_scheduler  the control host: submits by plain INSERT, instantiates, reclaims, cleans up; speaks for every node
+--   accs_archive    the control host's history: only it removes months of events and finished jobs
+--   accs_agent      a node: executes the verbs of an attempt and nothing else, for the nodes that its login registered
 --   accs_api        a gateway: submits and operates through verbs, reads
 --   accs_reader     reads
 --
--- Roles belong to the whole cluster, so this is a step of its own. They have no password yet: \password accs_agent.
+-- A grant is what the role's own process calls, and no more. Roles belong to the whole cluster, so this is a step of its own. They have no
+-- password yet: \password accs_agent.
 
 DO $roles$
 DECLARE
   v_role text;
   v_verb text;
 BEGIN
-  FOREACH v_role IN ARRAY ARRAY['accs_scheduler', 'accs_agent', 'accs_api', 'accs_reader'] LOOP
-    BEGIN
-      EXECUTE format('CREATE ROLE %I LOGIN', v_role);
-      EXECUTE format('ALTER ROLE %I SET statement_timeout = ''60s''', v_role);
-      EXECUTE format('ALTER ROLE %I SET lock_timeout = ''20s''', v_role);
-      EXECUTE format('ALTER ROLE %I SET idle_in_transaction_session_timeout = ''30s''', v_role);
-    EXCEPTION WHEN duplicate_object OR unique_violation THEN
-      NULL;   -- another database of this cluster, or another installer, made it
-    END;
+  FOREACH v_role IN ARRAY ARRAY['accs_scheduler', 'accs_archive', 'accs_agent', 'accs_api', 'accs_reader'] LOOP
+    IF to_regrole(v_role) IS NULL THEN   -- whoever may not make roles can still grant to those that are there
+      BEGIN
+        EXECUTE format('CREATE ROLE %I LOGIN', v_role);
+        EXECUTE format('ALTER ROLE %I SET statement_timeout = ''60s''', v_role);
+        EXECUTE format('ALTER ROLE %I SET lock_timeout = ''20s''', v_role);
+        EXECUTE format('ALTER ROLE %I SET idle_in_transaction_session_timeout = ''30s''', v_role);
+      EXCEPTION WHEN duplicate_object OR unique_violation THEN
+        NULL;   -- another database of this cluster, or another installer, made it
+      END;
+    END IF;
+    -- from nothing, so that what an earlier version granted is gone
+    EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA public, accs FROM %I', v_role);
+    EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA accs FROM %I', v_role);
     EXECUTE format('GRANT USAGE ON SCHEMA public, accs TO %I', v_role);
     EXECUTE format('GRANT SELECT ON accs.schema_versions TO %I', v_role);
     EXECUTE format('GRANT EXECUTE ON FUNCTION accs.clock(), accs.channel_prefix(), accs.backoff_base() TO %I', v_role);
   END LOOP;
 
-  FOREACH v_role IN ARRAY ARRAY['accs_scheduler', 'accs_api', 'accs_reader'] LOOP
+  FOREACH v_role IN ARRAY ARRAY['accs_scheduler', 'accs_archive', 'accs_api', 'accs_reader'] LOOP
     EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA public, accs TO %I', v_role);
     EXECUTE format('GRANT EXECUTE ON FUNCTION accs.why TO %I', v_role);
   END LOOP;
 
   -- what an agent may call
   FOREACH v_verb IN ARRAY ARRAY['register_node', 'claim_tasks', 'adopt_tasks', 'start_tasks', 'heartbeat', 'report_progress', 'finish_tasks',
-                                'release_tasks', 'skip_tasks', 'record_artifact', 'append_events', 'select_runnable',
+                                'release_tasks', 'record_artifact', 'append_events', 'select_runnable',
                                 'append_task_events', 'task_inputs', 'node_leaves', 'agent_outlook',
                                 'wake_demand', 'wake_nodes', 'note_awake', 'take_orders', 'answer_order',
                                 'node_quarantines', 'note_probe', 'note_obstacle'] LOOP
@@ -42,23 +49,28 @@ BEGIN
 
   -- what operates a fleet
   FOREACH v_role IN ARRAY ARRAY['accs_scheduler', 'accs_api'] LOOP
-    FOREACH v_verb IN ARRAY ARRAY['submit', 'submit_jobs', 'cancel_jobs', 'retry_jobs', 'redrive', 'dismiss', 'pause', 'resume', 'set_concurrency_limit', 'lift_quarantine',
-                                  'append_events', 'select_runnable', 'wake_nodes', 'claim_wake', 'record_wake', 'ask_node', 'redrive_outbox', 'forget_outbox_target'] LOOP
+    FOREACH v_verb IN ARRAY ARRAY['submit', 'submit_jobs', 'change_jobs', 'cancel_jobs', 'retry_jobs', 'redrive', 'dismiss', 'pause', 'resume', 'set_concurrency_limit',
+                                  'lift_quarantine', 'append_events', 'select_runnable', 'wake_nodes', 'claim_wake', 'record_wake', 'ask_node', 'redrive_outbox', 'forget_outbox_target',
+                                  'forget_node'] LOOP
       EXECUTE format('GRANT EXECUTE ON FUNCTION accs.%I TO %I', v_verb, v_role);
     END LOOP;
   END LOOP;
 
   -- the control host
   FOREACH v_verb IN ARRAY ARRAY['instantiate_due_jobs', 'reclaim_tasks', 'close_jobs', 'skip_tasks', 'recheck_holds', 'ensure_event_partitions', 'register_node',
-                                'node_leaves', 'builder_outlook', 'repair',
-                                'record_archive', 'check_archive', 'drop_archived', 'delete_finished_jobs', 'forget_objects',
+                                'node_leaves', 'builder_outlook', 'repair', 'lock_workflows',
                                 'health_evidence', 'quarantine', 'mark_steps', 'prune_conclusions',
                                 'wake_demand', 'note_not_woken',
                                 'register_outbox_target', 'claim_outbox', 'settle_outbox', 'prune_outbox', 'outbox_outlook'] LOOP
     EXECUTE format('GRANT EXECUTE ON FUNCTION accs.%I TO accs_scheduler', v_verb);
   END LOOP;
-  GRANT INSERT, UPDATE (name, version, is_active, steps, notify) ON public.workflows TO accs_scheduler;
-  GRANT INSERT, UPDATE (priority, options, scheduled_at) ON public.jobs TO accs_scheduler;
+  FOREACH v_verb IN ARRAY ARRAY['record_archive', 'check_archive', 'drop_archived', 'delete_finished_jobs', 'forget_objects', 'ensure_event_partitions'] LOOP
+    EXECUTE format('GRANT EXECUTE ON FUNCTION accs.%I TO accs_archive', v_verb);
+  END LOOP;
+
+  -- by column: what belongs to the state machine has its defaults
+  GRANT INSERT (id, name, version, is_active, steps, created_by, notify), UPDATE (name, version, is_active, steps, notify) ON public.workflows TO accs_scheduler;
+  GRANT INSERT (id, workflow_id, priority, options, scheduled_at, idempotency_key, created_by, trace_id, trigger) ON public.jobs TO accs_scheduler;
   -- what the defaults and triggers of those tables call in the name of the writer
   GRANT USAGE ON SEQUENCE accs.order_seq, accs.id_seq TO accs_scheduler;
   GRANT EXECUTE ON FUNCTION accs.new_id(), accs.unix_ms(timestamptz), accs.in_verb() TO accs_scheduler;

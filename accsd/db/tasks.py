@@ -129,17 +129,22 @@ async def heartbeat(
     owner: str,
     node: str,
     lease: timedelta,
+    instance: str | None = None,
     within: float | None = None,
 ) -> dict[UUID, Answer]:
-    """Keeps the leases and says that the node is there. A refused one is lost: stop it and write nothing."""
+    """Keeps the leases and says that the node is there. A refused one is lost: stop it and write nothing.
+
+    `instance` is the process that registered the node; NameTaken where another one has done so since.
+    """
     ids, attempts = _split(fences)
     rows = await db.fetch(
-        "SELECT * FROM accs.heartbeat($1, $2, $3, $4, $5)",
+        "SELECT * FROM accs.heartbeat($1, $2, $3, $4, $5, $6)",
         node,
         owner,
         ids,
         attempts,
         lease,
+        instance,
         repeatable=True,
         within=within,
     )

@@ -142,8 +142,7 @@ async def apply_workflows(
     version where it differs from the newest: what was submitted under the old version keeps its meaning."""
     async with db.acquire() as connection, connection.transaction():
         within = Database.over(connection)
-        # Two who apply at once must not both make the same next version.
-        await within.fetchval("SELECT pg_advisory_xact_lock(hashtextextended('accsd.apply_workflows', 0))")
+        await within.fetchval("SELECT accs.lock_workflows()")
         return [await _apply(within, workflow, created_by) for workflow in wanted]
 
 

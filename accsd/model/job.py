@@ -35,6 +35,7 @@ class Job(Row):
     task_count: int = 0
     open_tasks: int = 0
     trace_id: str | None = None
+    trigger: dict[str, Any] | None = None
 
 
 class JobTask(Row):

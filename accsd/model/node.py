@@ -21,3 +21,8 @@ class Node(Row):
     provider_ref: str | None = None
     script: str | None = None
     max_concurrency: Annotated[dict[str, int], BeforeValidator(empty_for_null)] = Field(default_factory=dict)
+
+    login: str | None = None
+    machine_id: str | None = None
+    boot_id: str | None = None
+    instance: str | None = None

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from accsd.db import Database, upsert_heartbeat
+from accsd.errors import NotFound
 from accsd.log import get_logger
 from accsd.model import WakeMethod
 from accsd.work.lease import LeaseKeeper
@@ -50,7 +51,7 @@ class Presence:
     async def register(self) -> None:
         """At the start, and whenever the offer has changed; not while this node goes to sleep."""
         await self._keeper.may_speak()
-        offer = self._offer()
+        offer, identity = self._offer(), self._keeper.identity
         await upsert_heartbeat(
             self._db,
             self._node,
@@ -61,11 +62,21 @@ class Presence:
             provider_ref=offer.provider_ref,
             script=offer.script,
             networks=list(offer.networks),
+            machine_id=identity.machine_id,
+            boot_id=identity.boot_id,
+            instance=identity.instance,
+            lease=self._keeper.length,
         )
         self._is_registered = True
         self._when_registered()
         _log.info("node_registered", node=self._node, services=dict(offer.max_concurrency), labels=dict(offer.labels))
 
     async def serve(self) -> None:
-        await self.register()
-        await self._keeper.beat_on()
+        """NameTaken, at the start or by a heartbeat, is an outage like others: nothing is claimed meanwhile."""
+        while True:
+            self._is_registered = False
+            await self.register()
+            try:
+                await self._keeper.beat_on()
+            except NotFound:
+                _log.warning("node_was_removed", node=self._node)  # it is there all the same

@@ -48,6 +48,7 @@ _NOT_SETTINGS: Final = frozenset(
         "ACC_TASK_FILE",
         "ACC_WORKDIR",
         "ACC_FAILPOINTS",
+        "ACC_BOOT_ID",
     }
 )
 _TEST_PREFIX: Final = "ACC_TEST_"

@@ -22,6 +22,7 @@ from accsd.errors import DatabaseUnavailable
 from accsd.log import get_logger
 from accsd.metrics import Metrics
 from accsd.wakeup import Wakeup, jittered
+from accsd.work.identity import Identity
 
 _log = get_logger(component="lease")
 # Of the lease, kept free at its end for killing the work.
@@ -82,6 +83,7 @@ class LeaseKeeper:
         lease: timedelta,
         every: timedelta,
         metrics: Metrics,
+        identity: Identity | None = None,
         when_resumed: Callable[[], None] = lambda: None,
         when_changed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -91,6 +93,7 @@ class LeaseKeeper:
         self._every: timedelta = every
         self._margin: timedelta = min(lease * _MARGIN, _LONGEST_MARGIN)
         self._metrics: Metrics = metrics
+        self._identity: Identity = identity or Identity()
         self._when_resumed: Callable[[], None] = when_resumed
         self._when_changed: Callable[[], None] = when_changed
         self._held: dict[UUID, Lease] = {}  # by task
@@ -107,6 +110,11 @@ class LeaseKeeper:
     @property
     def length(self) -> timedelta:
         return self._lease
+
+    @property
+    def identity(self) -> Identity:
+        """As whom this process registers its node, and keeps its leases."""
+        return self._identity
 
     @property
     def is_frozen(self) -> bool:
@@ -205,6 +213,7 @@ class LeaseKeeper:
                 owner=self._node,
                 node=self._node,
                 lease=self._lease,
+                instance=self._identity.instance,
                 within=self._margin.total_seconds() / 2,  # the other half is for killing the work
             )
         except DatabaseUnavailable as error:

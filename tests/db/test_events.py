@@ -11,6 +11,7 @@ from tests.conftest import Connect
 from tests.support.cluster import Connection
 from tests.support.factory import (
     Row,
+    allow_long_leases,
     cancel,
     chain,
     claim,
@@ -147,6 +148,7 @@ async def test_an_event_of_a_month_without_a_partition_falls_into_the_net_and_is
 async def test_a_month_turns_under_load_without_an_error_or_a_lost_event(conn: Connection, connect: Connect):
     """Workers go on through four months; the partitions are made while the net already holds rows."""
     await node(conn)
+    await allow_long_leases(conn)
     shape = await workflow(conn, *chain("a", "b", "c"))
     jobs = 60
     await conn.fetch("SELECT * FROM accs.submit_jobs($1)", [shape] * jobs)
@@ -223,7 +225,7 @@ async def test_events_are_appended_in_batches(conn: Connection):
         [a, None, None],
         ["service:render", "agent:render", "builder"],
         ["debug", None, "warn"],
-        ["log", "heartbeat", "wake"],
+        ["log", "heartbeat", "refused"],
         ["frame 1", None, "n1"],
         [{"frame": 1}, None, {"method": "wol"}],
     )
@@ -232,7 +234,7 @@ async def test_events_are_appended_in_batches(conn: Connection):
     assert [(r["job_task_id"], r["source"], r["level"], r["type"], r["message"], r["data"]) for r in rows] == [
         (a, "service:render", "debug", "log", "frame 1", {"frame": 1}),
         (None, "agent:render", "info", "heartbeat", None, None),
-        (None, "builder", "warn", "wake", "n1", {"method": "wol"}),
+        (None, "builder", "warn", "refused", "n1", {"method": "wol"}),
     ]
     with pytest.raises(asyncpg.CheckViolationError):
         await conn.execute(

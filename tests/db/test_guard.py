@@ -1,7 +1,6 @@
 """Nobody moves a row but the verbs, and they only along the legal transitions.
 
-`SET accs.verb = 'on'` opens the guard for whoever may write the tables at all: it keeps people from accidents, and the
-roles keep everybody else from the tables.
+The guard keeps the owner of the schema from accidents, and everybody else out, whatever the session has set.
 """
 
 from collections.abc import Awaitable, Callable
@@ -33,6 +32,7 @@ from tests.support.factory import (
     task,
     workflow,
 )
+from tests.support.guard import VERB_PATH
 
 
 async def make_tasks(conn: Connection) -> dict[TaskStatus, UUID]:
@@ -68,11 +68,11 @@ async def make_jobs(conn: Connection) -> dict[JobStatus, UUID]:
 
 # The lease belongs to the state, and a CHECK holds that first; so a test of the guard writes both.
 TASK_UPDATE = """
-    UPDATE job_tasks SET status = $2, lease_owner = CASE WHEN $2 IN ('starting', 'running') THEN 'x' END,
+    UPDATE public.job_tasks SET status = $2, lease_owner = CASE WHEN $2 IN ('starting', 'running') THEN 'x' END,
            lease_until = CASE WHEN $2 IN ('starting', 'running') THEN now() END WHERE id = $1"""
 # The one write that makes two transitions, with the events of both.
 TWO_IN_ONE = (TaskStatus.QUEUED, TaskStatus.RUNNING)
-JOB_UPDATE = "UPDATE jobs SET status = $2 WHERE id = $1"
+JOB_UPDATE = "UPDATE public.jobs SET status = $2 WHERE id = $1"
 
 
 async def refusal(work: Awaitable[Any]) -> asyncpg.PostgresError:
@@ -124,7 +124,8 @@ async def test_even_a_verb_cannot_make_an_illegal_transition(
     made = await make(conn)
     body = update.replace("$1", "p_id").replace("$2", "p_status")
     await conn.execute(
-        f"CREATE FUNCTION accs.rogue(p_id uuid, p_status text) RETURNS void LANGUAGE plpgsql SET accs.verb = 'on' AS"
+        f"CREATE FUNCTION accs.rogue(p_id uuid, p_status text) RETURNS void LANGUAGE plpgsql"
+        f" SET search_path = {VERB_PATH} AS"
         f" $$ BEGIN {body}; END $$"
     )
     for old, new in product(made, made):

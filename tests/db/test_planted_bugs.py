@@ -1,4 +1,4 @@
-"""Five bugs planted in schema.sql are caught: by a directed story, and by the state machine within a few examples.
+"""Six bugs planted in schema.sql are caught: by a directed story, and by the state machine within a few examples.
 
 Each story passes on the schema as it is. docs/testing.md says how to plant another one.
 """
@@ -12,12 +12,12 @@ from tests.support.checker import check
 from tests.support.cluster import SERVER_NAMES, Clusters, Connection
 from tests.support.factory import chain, claim, finish, node, pass_time, started, step, submit, task
 from tests.support.machine import drive
-from tests.support.planted import BUGS, LOCKED_JOB, NO_EVENT, NO_FENCE, NO_LEASE, SKIPPED_BLOCKS, Bug
+from tests.support.planted import BUGS, LOCKED_JOB, NO_EVENT, NO_FENCE, NO_LEASE, OLD_RANK, SKIPPED_BLOCKS, Bug
 from tests.support.world import world_on
 
 Story = Callable[[Connection, Connection], Awaitable[None]]
 
-EXAMPLES = 100  # each of the five was found within 12; this leaves room for another order of the draws
+EXAMPLES = 100  # each of them was found within 12; this leaves room for another order of the draws
 
 
 async def a_zombie_says_done(conn: Connection, _other: Connection) -> None:
@@ -70,12 +70,22 @@ async def a_step_is_skipped(conn: Connection, _other: Connection) -> None:
     assert [row["task_key"] for row in await claim(conn)] == ["b"]
 
 
+async def a_waiting_job_becomes_urgent(conn: Connection, _other: Connection) -> None:
+    await node(conn)
+    await submit(conn, step("a"))
+    urgent = await submit(conn, step("a"))
+    await conn.fetch("SELECT * FROM accs.change_jobs(ARRAY[$1::uuid], 5)", urgent)
+    assert [row["job_id"] for row in await claim(conn)] == [urgent]
+    await check(conn)
+
+
 STORIES: list[tuple[Bug, Story]] = [
     (NO_FENCE, a_zombie_says_done),
     (NO_LEASE, an_agent_finishes_after_its_lease),
     (NO_EVENT, an_agent_finishes_and_is_gone),
     (LOCKED_JOB, a_service_claims_while_another_one_does),
     (SKIPPED_BLOCKS, a_step_is_skipped),
+    (OLD_RANK, a_waiting_job_becomes_urgent),
 ]
 named = pytest.mark.parametrize(("bug", "story"), STORIES, ids=[bug.name for bug, _ in STORIES])
 

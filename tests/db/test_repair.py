@@ -24,6 +24,7 @@ from tests.support.factory import (
     task,
     workflow,
 )
+from tests.support.guard import past_the_guard
 from tests.support.waiting import blocked
 
 
@@ -34,15 +35,6 @@ async def repair(conn: Connection, limit: int = 1000) -> dict[str, int]:
 
 async def shown(conn: Connection) -> dict[str, int]:
     return Counter(row["what"] for row in await conn.fetch("SELECT what FROM accs.damage"))
-
-
-async def damage(conn: Connection, *statements: str) -> None:
-    """As a bug in a verb would: past the guard, within the legal transitions."""
-    async with conn.transaction():
-        await conn.execute("SET LOCAL accs.verb = 'on'")
-        for statement in statements:
-            await conn.execute(statement)
-        await conn.execute("SET LOCAL accs.verb = 'off'")
 
 
 async def world(conn: Connection) -> UUID:
@@ -157,7 +149,7 @@ async def test_every_kind_of_damage_is_mended_and_put_on_record(conn: Connection
     for name, expected, statements in DAMAGES:
         undo = conn.transaction()
         await undo.start()
-        await damage(conn, *(statement.format(job=made) for statement in statements))
+        await past_the_guard(conn, *(statement.format(job=made) for statement in statements))
         assert await violations(conn), f"{name}: that is no damage"
         assert await shown(conn) == expected, name
         assert await repair(conn) == expected, name
@@ -181,7 +173,7 @@ async def test_a_job_whose_tasks_have_all_ended_is_closed_with_its_events(conn: 
     await done(conn)
     # the last finish has forgotten the job
     for which in (good, bad):
-        await damage(
+        await past_the_guard(
             conn,
             f"UPDATE jobs SET status = 'running', finished_at = NULL WHERE id = '{which}'",
             "SET LOCAL session_replication_role = replica",
@@ -195,7 +187,7 @@ async def test_a_job_whose_tasks_have_all_ended_is_closed_with_its_events(conn: 
 
 async def test_a_running_job_without_any_task_ends_in_error(conn: Connection):
     made = await submit_to(conn, await workflow(conn))
-    await damage(
+    await past_the_guard(
         conn,
         f"DELETE FROM accs.waiting WHERE task_id = (SELECT id FROM job_tasks WHERE job_id = '{made}')",
         f"DELETE FROM job_tasks WHERE job_id = '{made}'",
@@ -208,7 +200,7 @@ async def test_a_running_job_without_any_task_ends_in_error(conn: Connection):
 
 async def test_what_was_mended_can_go_on(conn: Connection):
     made = await world(conn)
-    await damage(
+    await past_the_guard(
         conn,
         "DELETE FROM accs.waiting",
         "DELETE FROM accs.live",
@@ -235,7 +227,7 @@ async def test_a_freed_key_lets_the_next_one_stand(conn: Connection):
     await node(conn)
     await submit(conn, step("a", concurrency_key="k"), step("b", concurrency_key="k"))
     (a,) = await claim(conn, 5)
-    await damage(
+    await past_the_guard(
         conn,
         f"UPDATE job_tasks SET status = 'queued', lease_owner = NULL, lease_until = NULL WHERE id = '{a['task_id']}'",
     )
@@ -246,7 +238,7 @@ async def test_a_freed_key_lets_the_next_one_stand(conn: Connection):
 async def test_at_most_so_much_is_mended_at_once(conn: Connection):
     for _ in range(5):
         await submit(conn, step("a"), step("b"))
-    await damage(conn, "DELETE FROM accs.waiting")
+    await past_the_guard(conn, "DELETE FROM accs.waiting")
     assert await repair(conn, 4) == {"waiting_missing": 4}
     assert await repair(conn, 4) == {"waiting_missing": 4}
     assert await repair(conn, 4) == {"waiting_missing": 2}
@@ -256,7 +248,7 @@ async def test_at_most_so_much_is_mended_at_once(conn: Connection):
 
 async def test_a_job_that_somebody_has_locked_is_left_to_the_next_time(conn: Connection, connect: Connect):
     made, other = await submit(conn), await submit(conn)
-    await damage(conn, "DELETE FROM accs.waiting")
+    await past_the_guard(conn, "DELETE FROM accs.waiting")
     holder = await connect()
     async with holder.transaction():
         await holder.execute("SELECT FROM jobs WHERE id = $1 FOR NO KEY UPDATE", made)
@@ -271,7 +263,7 @@ async def test_a_finish_waits_for_the_repair_of_its_task_and_is_counted(conn: Co
     await node(conn)
     made = await submit(conn, *chain("a", "b"))
     (running,) = await started(conn)
-    await damage(conn, "DELETE FROM accs.live")
+    await past_the_guard(conn, "DELETE FROM accs.live")
     other = await connect()
     async with conn.transaction():
         assert await repair(conn) == {"live_missing": 1}
@@ -286,7 +278,7 @@ async def test_a_finish_waits_for_the_repair_of_its_task_and_is_counted(conn: Co
 
 async def test_two_repairs_do_not_meet(conn: Connection, connect: Connect):
     await submit(conn)
-    await damage(conn, "DELETE FROM accs.waiting")
+    await past_the_guard(conn, "DELETE FROM accs.waiting")
     other = await connect()
     async with other.transaction():
         assert await repair(other) == {"waiting_missing": 1}
@@ -298,7 +290,7 @@ async def test_two_repairs_do_not_meet(conn: Connection, connect: Connect):
 async def test_what_is_too_much_for_one_call_is_looked_through_in_several(conn: Connection):
     shape = await workflow(conn)
     await conn.fetch("SELECT accs.submit_jobs($1)", [shape] * 1100)
-    await damage(
+    await past_the_guard(
         conn, "DELETE FROM accs.waiting WHERE task_id = (SELECT id FROM job_tasks ORDER BY job_id DESC LIMIT 1)"
     )
     for found in (0, 0, 1, 0, 1):

@@ -3,8 +3,10 @@
 These tests connect as the roles, by the socket of a server of our own.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Any
 from uuid import uuid4
 
 import asyncpg
@@ -50,7 +52,6 @@ from accsd.db import (
     retry_jobs,
     select_runnable,
     set_concurrency_limit,
-    skip_tasks,
     submit_job,
     task_inputs,
     update_task_progress,
@@ -58,14 +59,15 @@ from accsd.db import (
     workflow_id,
 )
 from accsd.db.schema import roles_sql
-from accsd.errors import ConfigError, VerbRefused
+from accsd.errors import ConfigError, InvalidValue, VerbRefused
 from accsd.model import ArtifactKind, AwakeState, WorkflowDef
 from tests.support.checker import check
 from tests.support.cluster import Connection, TestServer, open_connection
+from tests.support.guard import VERB_PATH
 from tests.support.library import empty_database, opened, url_as
 
 LEASE = timedelta(seconds=60)
-ROLES = ("accs_scheduler", "accs_agent", "accs_api", "accs_reader")
+ROLES = ("accs_scheduler", "accs_archive", "accs_agent", "accs_api", "accs_reader")
 CLIP = WorkflowDef.model_validate(
     {"name": "clip", "steps": [{"key": "a", "service": "x"}, {"key": "b", "service": "x", "depends_on": ["a"]}]}
 )
@@ -167,7 +169,6 @@ async def test_an_agent_does_the_whole_work_of_an_attempt(connect_as: As, db_url
     await release_tasks(agent, [after.fence], owner="n1")
     assert await conn.fetchval("SELECT error_code FROM job_tasks WHERE id = $1", third.task_id) == "agent_disk"
     assert await node_leaves(agent, "n1", AwakeState.SLEEP) == "accepted"
-    assert (await skip_tasks(agent, [third.task_id]))[third.task_id].is_effective
     assert await conn.fetch("SELECT status FROM jobs ORDER BY order_seq") == [("running",), ("error",), ("running",)]
     assert {task.job_id for task in await select_runnable(agent, "x")} == {jobs[0], jobs[2]}
     await check(conn)
@@ -182,13 +183,15 @@ async def test_an_agent_calls_neither_the_verbs_of_others_nor_the_inner_function
     allowed = await callable_by("accs_agent", conn)
     assert allowed == {
         *("clock", "channel_prefix", "backoff_base", "register_node", "claim_tasks", "adopt_tasks", "start_tasks"),
-        *("heartbeat", "report_progress", "finish_tasks", "release_tasks", "skip_tasks", "record_artifact"),
+        *("heartbeat", "report_progress", "finish_tasks", "release_tasks", "record_artifact"),
         *("append_events", "select_runnable", "append_task_events", "task_inputs", "node_leaves", "agent_outlook"),
         *("wake_demand", "wake_nodes", "note_awake", "take_orders", "answer_order"),
         *("node_quarantines", "note_probe", "note_obstacle"),
     }
     for call in (
         "cancel_jobs('{}')",
+        "skip_tasks('{}')",
+        "forget_node('n1')",
         "submit('clip')",
         "redrive('{1}')",
         "reclaim_tasks()",
@@ -217,6 +220,111 @@ async def test_an_agent_can_not_choose_what_the_control_host_runs(connect_as: As
     assert await conn.fetchval(register, "/opt/wake") == "/opt/wake"
 
 
+async def test_a_node_belongs_to_the_login_that_registered_it(connect_as: As, db_url: str, conn: Connection):
+    """One compromised node can hurt itself only: not_your_node, whichever verb of an attempt is called."""
+    async with other_agent(conn) as stranger_name, opened(db_url) as owner:
+        workflow = await apply_workflow(owner, CLIP)
+        for _ in range(2):
+            await submit_job(owner, Submission(workflow))
+        agent, stranger = await connect_as("accs_agent"), await connect_as(stranger_name)
+        await upsert_heartbeat(agent, "n1", labels={"gpu": True}, mac="02:00:00:00:00:01")
+        await upsert_heartbeat(stranger, "n2", labels={"gpu": True})
+        [task] = await claim_tasks(agent, "x", owner="n1", node="n1", limit=1, lease=LEASE)
+        ids, attempts = [task.task_id], [task.attempt_id]
+        for verb, arguments in {
+            "register_node('n1', '{}', '{}', NULL, '02:66:66:66:66:66')": [],
+            "claim_tasks('x', 'n1', 'n1', 1, '1 min')": [],
+            "claim_tasks('x', 'n1', 'n2', 1, '1 min')": [],
+            "adopt_tasks('n1', 'n1', '1 min')": [],
+            "start_tasks($1, $2, 'n1')": [ids, attempts],
+            "heartbeat('n1', 'n1', $1, $2, '1 min')": [ids, attempts],
+            "heartbeat('n2', 'n1', $1, $2, '1 min')": [ids, attempts],
+            "report_progress($1, $2, 'n1', '{0.5}')": [ids, attempts],
+            "finish_tasks($1, $2, 'n1')": [ids, attempts],
+            "release_tasks($1, $2, 'n1')": [ids, attempts],
+            "append_task_events('n1', $1, $2, '{info}', '{log}', '{x}', NULL)": [ids, attempts],
+            "record_artifact($1, $2, 'n1', 'output', 'b', 'k')": [ids[0], attempts[0]],
+            "task_inputs($1, $2, 'n1')": [ids[0], attempts[0]],
+            "node_leaves('n1')": [],
+            "note_awake('n1', 'why')": [],
+            "take_orders('n1')": [],
+            "answer_order(gen_random_uuid(), 'n1', true, '')": [],
+            "note_probe('n1', 'x', NULL, '1 s')": [],
+            "note_obstacle('n1', 'x', 'why')": [],
+            "finish_tasks($1, $2, 'nobody')": [ids, attempts],
+        }.items():
+            with pytest.raises(ConfigError, match="not_your_node"):
+                await stranger.fetch(f"SELECT * FROM accs.{verb}", *arguments)
+        assert await conn.fetchval("SELECT mac FROM nodes WHERE name = 'n1'") == "02:00:00:00:00:01"
+        assert (await heartbeat(agent, [task.fence], owner="n1", node="n1", lease=LEASE))[task.task_id].is_effective
+        assert (await mark_task_running(agent, task.fence, owner="n1")).is_effective
+        await upsert_heartbeat(await connect_as("accs_scheduler"), "n1")  # who speaks for all takes it from nobody
+        assert await conn.fetchval("SELECT login FROM nodes WHERE name = 'n1'") == "accs_agent"
+        await check(conn)
+
+
+async def test_an_agent_writes_only_what_its_own_tasks_said(connect_as: As, db_url: str, conn: Connection):
+    async with other_agent(conn) as stranger_name, opened(db_url) as owner:
+        job = await submit_job(owner, Submission(await apply_workflow(owner, CLIP)))
+        agent, stranger = await connect_as("accs_agent"), await connect_as(stranger_name)
+        await upsert_heartbeat(agent, "n1")
+        [task] = await claim_tasks(agent, "x", owner="n1", node="n1", limit=1, lease=LEASE)
+        said: dict[str, Any] = {"job_task_id": task.task_id, "source": "service:x"}
+        await append_task_event(agent, job, "mine", **said)
+        for db, words in (
+            (stranger, said),
+            (agent, {**said, "source": "builder"}),
+            (agent, {"job_task_id": None, "source": "service:x"}),
+        ):
+            with pytest.raises(ConfigError, match="of its own has held"):
+                await append_task_event(db, job, "forged", **words)
+        for forger in (agent, owner):  # not even the owner by this verb
+            with pytest.raises(VerbRefused, match="written by the verbs"):
+                await append_task_event(forger, job, "done → error", type="status", **said)
+        await append_task_events(agent, [TaskEvent(task.fence, "done → error", type="status")], owner="n1")
+        kept = await conn.fetch("SELECT type FROM task_events WHERE message = 'done → error'")
+        assert kept == [("log",)], "what a task calls itself is a word of its log"
+        await check(conn)
+
+
+async def test_an_agents_calls_are_bounded(connect_as: As, db_url: str, conn: Connection):
+    async with opened(db_url) as owner:
+        await submit_job(owner, Submission(await apply_workflow(owner, CLIP)))
+    agent = await connect_as("accs_agent")
+    await upsert_heartbeat(agent, "n1")
+    for lease in ("1000 years", "0", "-1 s", "infinity" if await has_infinite_intervals(conn) else "2 days"):
+        with pytest.raises(InvalidValue, match="a lease of"):
+            await agent.fetch(f"SELECT * FROM accs.claim_tasks('x', 'n1', 'n1', 1, '{lease}')")
+        with pytest.raises(InvalidValue, match="a lease of"):
+            await agent.fetch(f"SELECT * FROM accs.heartbeat('n1', 'n1', '{{}}', '{{}}', '{lease}')")
+    many = [uuid4()] * 10001
+    for call in ("finish_tasks($1, $2, 'n1')", "start_tasks($1, $2, 'n1')", "release_tasks($1, $2, 'n1')"):
+        with pytest.raises(InvalidValue, match="10,000"):
+            await agent.fetch(f"SELECT * FROM accs.{call}", many, [1] * len(many))
+    with pytest.raises(InvalidValue, match="bounded"):
+        await upsert_heartbeat(agent, "n1", labels={"x": "y" * 100_000})
+    [task] = await claim_tasks(agent, "x", owner="n1", node="n1", limit=1, lease=LEASE)
+    await append_task_events(agent, [TaskEvent(task.fence, "m" * 1_000_000)], owner="n1")
+    await finish_tasks(agent, [Failed(task.fence, "bad", message="m" * 1_000_000, permanent=True)], owner="n1")
+    assert await conn.fetchval("SELECT max(length(message)) FROM task_events") == 65536
+    assert await conn.fetchval("SELECT length(error_message) FROM job_tasks WHERE id = $1", task.task_id) == 65536
+
+
+async def has_infinite_intervals(conn: Connection) -> bool:
+    return await conn.fetchval("SELECT current_setting('server_version_num')::int >= 170000")
+
+
+@asynccontextmanager
+async def other_agent(conn: Connection) -> AsyncGenerator[str]:
+    """A second login in the role of an agent."""
+    name = f"agent_{await conn.fetchval('SELECT current_database()')}"
+    await conn.execute(f"CREATE ROLE {name} LOGIN IN ROLE accs_agent")
+    try:
+        yield name
+    finally:
+        await conn.execute(f"DROP ROLE {name}")
+
+
 # The scheduler
 
 
@@ -232,10 +340,42 @@ async def test_a_scheduler_submits_by_plain_inserts(connect_as: As, conn: Connec
     later = await scheduler.fetchval(
         "INSERT INTO jobs (workflow_id, scheduled_at) SELECT id, now() + '1 h' FROM workflows RETURNING id"
     )
-    await scheduler.fetch("UPDATE jobs SET priority = 3, options = '{}', scheduled_at = now() WHERE id = $1", later)
+    await scheduler.fetch("SELECT accs.change_jobs(ARRAY[$1::uuid], 3, '{}', now())", later)
     assert [made.job_id for made in await instantiate_due_jobs(scheduler)] == [later]
     await scheduler.fetch("UPDATE workflows SET steps = $1, is_active = false", steps)
     await check(conn)
+
+
+async def test_no_login_opens_the_guard_by_what_it_sets(connect_as: As, conn: Connection):
+    """Whoever may write the table by a grant of its own, and pins the path of the verbs: it is not the owner."""
+    scheduler = await connect_as("accs_scheduler")
+    job = await submit_job(scheduler, Submission(await apply_workflow(scheduler, CLIP)))
+    await conn.execute("GRANT ALL ON jobs, job_tasks, task_events TO accs_scheduler")
+    async with scheduler.acquire() as session:
+        await session.execute(f"SET search_path = {VERB_PATH}")
+        await session.execute("SET accs.verb = 'on'")
+        for statement in (
+            f"UPDATE public.jobs SET status = 'done' WHERE id = '{job}'",
+            f"UPDATE public.jobs SET priority = 77 WHERE id = '{job}'",
+            "UPDATE public.job_tasks SET lane = 1",
+            "INSERT INTO public.jobs (workflow_id, status) SELECT id, 'done' FROM public.workflows",
+            "DELETE FROM public.job_tasks",
+            "UPDATE public.task_events SET message = ''",
+        ):
+            with pytest.raises(asyncpg.PostgresError) as caught:
+                await session.execute(statement)
+            assert caught.value.sqlstate in ("AC002", "AC005"), statement
+        await session.execute("RESET ALL")
+    await check(conn)
+
+
+async def test_a_reader_can_hold_no_lock_that_work_waits_for(connect_as: As, conn: Connection):
+    reader = await connect_as("accs_reader")
+    for table in ("locks", "slots", "concurrency_keys", "live", "schema_versions"):
+        await refused(reader, f"SELECT FROM accs.{table} FOR SHARE")
+        await refused(reader, f"DO $$ BEGIN LOCK TABLE accs.{table} IN SHARE MODE; END $$")
+    sources = await conn.fetch("SELECT proname FROM pg_proc WHERE prosrc ~* 'pg_(try_)?advisory'")
+    assert sources == [], "an advisory lock is anybody's"
 
 
 async def test_a_scheduler_keeps_the_house(connect_as: As, conn: Connection):
@@ -263,6 +403,10 @@ async def test_a_scheduler_moves_no_state_by_hand(connect_as: As):
     for statement in (
         "UPDATE jobs SET status = 'done'",
         "UPDATE jobs SET open_tasks = 0",
+        "UPDATE jobs SET priority = 77",
+        "INSERT INTO jobs (workflow_id, status) SELECT id, 'done' FROM workflows",
+        "SELECT accs.drop_archived(1)",
+        "SELECT accs.delete_finished_jobs('1 s', '{}', '{}')",
         "UPDATE job_tasks SET status = 'done'",
         "UPDATE workflows SET id = accs.new_id()",
         "DELETE FROM jobs",
@@ -359,7 +503,8 @@ async def test_what_runs_as_the_owner_has_a_fixed_search_path(conn: Connection):
     )
     assert len(rows) > 20
     for row in rows:
-        assert "search_path=pg_catalog, pg_temp" in row["proconfig"], row["proname"]
+        pinned = {"search_path=pg_catalog, pg_temp", f"search_path={VERB_PATH}"}
+        assert pinned & set(row["proconfig"]), row["proname"]
 
 
 async def test_a_table_of_the_callers_own_does_not_catch_what_a_verb_does(connect_as: As, conn: Connection):

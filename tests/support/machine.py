@@ -155,6 +155,7 @@ class StateMachine(RuleBasedStateMachine):
             "record_output": 3 if good else 0,
             "release": 2 if good else 0,
             "cancel": 1,
+            "change": 3,
             "instantiate_due_jobs": 3 if "queued" in statuses else 0,
             "submit": 1 if "running" in statuses else 6,
             "insert": 1,
@@ -369,6 +370,19 @@ class StateMachine(RuleBasedStateMachine):
         reason = draw(mostly("condition_false", "not_needed"))
         rows = self.fetch("skip_tasks($1, $2)", [self.task_id(task) for task in tasks], reason)
         self.expect(rows, self.model.skip(tasks, reason))
+
+    def change(self, draw: Draw) -> None:
+        self.at_next_second()
+        job = back(self.jobs, draw(recent))
+        priority, later = draw(mostly(9, 0, 5, None)), draw(mostly(None, 30))
+        due = None if later is None else self.model.now + later + job.id / 1000
+        (row,) = self.fetch(
+            "change_jobs(ARRAY[$1::uuid], $2, NULL, $3)",
+            UUID(int=job.id),
+            priority,
+            None if due is None else self.world.base + timedelta(seconds=due),
+        )
+        same((row["answer"], row["reason"]), self.model.change(job, priority, due))
 
     def cancel(self, draw: Draw) -> None:
         self.at_next_second()

@@ -386,6 +386,17 @@ class Model:
 
         return {task: answer(task) for task in tasks}
 
+    def change(self, job: Job, priority: int | None, due: float | None) -> Answer:
+        if job.status in TERMINAL:
+            return refused("already_finished")
+        if job.status == "running" and due is not None:
+            return refused("already_started")
+        if due is None and priority in (None, job.priority):
+            return REPEATED
+        job.priority = job.priority if priority is None else priority
+        job.due = job.due if due is None else due
+        return ACCEPTED
+
     def cancel(self, job: Job) -> Answer:
         if job.status in TERMINAL:
             return REPEATED if job.status == "cancelled" else refused("already_finished")

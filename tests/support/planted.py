@@ -69,5 +69,9 @@ SKIPPED_BLOCKS = Bug(
         Change("reopen", "d.status NOT IN ('done', 'skipped')", "d.status <> 'done'"),
     ),
 )
+OLD_RANK = Bug(
+    "a changed priority does not reach what waits",
+    (Change("change_jobs", "PERFORM accs.unqueue(v_tasks);", "v_tasks := '{}';"),),
+)
 
-BUGS = [NO_FENCE, NO_LEASE, NO_EVENT, LOCKED_JOB, SKIPPED_BLOCKS]
+BUGS = [NO_FENCE, NO_LEASE, NO_EVENT, LOCKED_JOB, SKIPPED_BLOCKS, OLD_RANK]

@@ -82,6 +82,9 @@ class World:
             f" $$ SELECT timestamptz '{base.isoformat()}' + (SELECT shift FROM accs.test_clock) $$"
         )
         await conn.execute(
+            "CREATE OR REPLACE FUNCTION accs.waited() RETURNS interval LANGUAGE sql AS $$ SELECT interval '0' $$"
+        )
+        await conn.execute(
             f"CREATE OR REPLACE FUNCTION accs.max_lost() RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT {MAX_LOST} $$"
         )
         world = cls(runner, conn, other, base)

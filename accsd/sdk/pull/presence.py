@@ -31,8 +31,15 @@ class Presence:
             _log.warning("given_back", tasks=len(left), reason=reason)
 
     async def register(self, capacity: int) -> None:
-        offered = {self._service: capacity}
-        await upsert_heartbeat(self._bench.db, self._bench.node, labels=self._labels, max_concurrency=offered)
+        keeper = self._bench.keeper
+        await upsert_heartbeat(
+            self._bench.db,
+            self._bench.node,
+            labels=self._labels,
+            max_concurrency={self._service: capacity},
+            instance=keeper.identity.instance,
+            lease=keeper.length,
+        )
 
     async def end(self) -> None:
         """After the last heartbeat. A database that is away does not hold up the end for long."""
