@@ -1,7 +1,8 @@
 """The builder's side of the daemon: what moves jobs on, wakes and judges nodes, tells others and keeps history, and the
 posts that run it."""
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -112,7 +113,19 @@ class BuilderSide:
         return Dispatcher(self.db, target, self.settings.outbox, metrics=self.metrics)
 
     def _make_archiver(self, store: ObjectStore) -> Archiver:
-        return Archiver(self.db, store, self.settings.retention, metrics=self.metrics, clocks=self._clocks)
+        return Archiver(self._history_login, store, self.settings.retention, metrics=self.metrics, clocks=self._clocks)
+
+    @asynccontextmanager
+    async def _history_login(self) -> AsyncGenerator[Database]:
+        if self.settings.retention.database_url is None:
+            yield self.db
+            return
+        node = self.settings.node.name
+        db = await Database.open(self.settings.retention_database, application=f"accsd {node} archive")
+        try:
+            yield db
+        finally:
+            await db.close()
 
     def _make_judge(self) -> Judge:
         return Judge(self.db, self.settings.quarantine, metrics=self.metrics)

@@ -10,9 +10,10 @@ import orjson
 
 from accsd.cli.session import read_settings
 from accsd.db.install import SchemaStatus, install, pending_migrations, read_status, upgrade
+from accsd.db.logins import make_node_login
 from accsd.db.pool import Session, connect
 from accsd.db.schema import SCHEMA_VERSION
-from accsd.settings import Settings
+from accsd.settings import Settings, database_url
 
 Result = TypeVar("Result")
 
@@ -23,7 +24,11 @@ def db() -> None:
 
 
 @db.command("install")
-@click.option("--roles", is_flag=True, help="Make the least-privilege roles accs_scheduler, _agent, _api, _reader too.")
+@click.option(
+    "--roles",
+    is_flag=True,
+    help="Make the least-privilege roles (accs_scheduler, _archive, _agent, _api, _reader), too.",
+)
 @click.option(
     "--literal-indexes",
     is_flag=True,
@@ -47,7 +52,32 @@ def install_command(config: str | None, roles: bool, literal_indexes: bool) -> N
     where = settings.database.address
     click.echo(f"{where}: schema version {SCHEMA_VERSION} {'installed' if made else 'was there already'}")
     if roles:
-        click.echo("roles accs_scheduler, accs_agent, accs_api, accs_reader are ready; give them passwords in psql")
+        click.echo(
+            "the roles accs_scheduler, _archive, _agent, _api and _reader are ready; give them passwords in psql"
+        )
+
+
+@db.command("node-login")
+@click.argument("node")
+@click.option("-o", "output", type=click.Choice(["table", "json"]), default="table", help="For eyes, or for programs.")
+@click.pass_obj
+def node_login_command(config: str | None, node: str, output: str) -> None:
+    """Make a login for one node, in the role accs_agent, and hand the node over to it.
+
+    A node belongs to the login that registered it: nodes with logins of their own can't act for each other. The
+    password is printed once; the same command again sets another one.
+
+    \b
+    Example: accsd db node-login render-3
+    """
+    settings = read_settings(config)
+    made = _run(settings, lambda connection: make_node_login(connection, node))
+    url = database_url.with_login(settings.database.required_url, made.login, made.password)
+    if output == "json":
+        click.echo(orjson.dumps({"node": node, "login": made.login, "password": made.password, "url": url}))
+        return
+    click.echo(f"{node} has the login {made.login}" + ("" if made.is_new else ", with another password from now on"))
+    click.echo(f"on {node}: ACC_DB_URL={url}")
 
 
 @db.command("status")

@@ -103,7 +103,7 @@ def archive_command(ctx: click.Context, months: Sequence[str], again: bool, keep
         async with objects(settings) as store:
             return [await archive(db, store, month, again=again, keep=keep) for month in wanted]
 
-    outcomes = with_database(ctx, work)
+    outcomes = with_database(ctx, work, removes_history=True)
     for outcome in outcomes:
         click.echo(outcome.sentence)
     if not outcomes:
@@ -143,7 +143,7 @@ def verify_command(ctx: click.Context, chain_only: bool) -> None:
                         problems.append(f"archive {one.id} ({one.partition}): {problem}")
         return found, problems
 
-    found, problems = with_database(ctx, work)
+    found, problems = with_database(ctx, work, removes_history=True)
     for problem in problems:
         click.echo(problem)
     if problems:

@@ -50,12 +50,12 @@ def prune_command(ctx: click.Context, dry_run: bool, yes: bool, output: str) -> 
             return gone, await remove_doomed(db, store)
 
     if dry_run or not yes:
-        found = with_database(ctx, count)
+        found = with_database(ctx, count, removes_history=True)
         _show_removed(found, output)
         if dry_run or not any(one.jobs for one in found):
             return
         click.confirm("Remove them?", abort=True, err=True)
-    gone, removed = with_database(ctx, remove)
+    gone, removed = with_database(ctx, remove, removes_history=True)
     if yes:
         _show_removed(gone, output)
     click.echo(f"removed {sum(one.jobs for one in gone)} jobs and {removed} objects", err=True)

@@ -34,12 +34,15 @@ def embedded_folder(settings: Settings) -> Path:
     return state_folder(settings, environment()).parent / "postgres"
 
 
-def with_database(ctx: click.Context, work: Callable[[Database], Awaitable[Result]]) -> Result:
-    """Runs `work` on a database that has our schema."""
+def with_database(
+    ctx: click.Context, work: Callable[[Database], Awaitable[Result]], *, removes_history: bool = False
+) -> Result:
+    """Runs `work` on a database that has our schema; with the login of retention.database_url where it removes."""
     settings = settings_of(ctx)
 
     async def opened() -> Result:
-        db = await Database.open(settings.database, application="accsd cli")
+        login = settings.retention_database if removes_history else settings.database
+        db = await Database.open(login, application="accsd cli")
         try:
             await require_schema(db)
             return await work(db)

@@ -5,7 +5,7 @@ password.
 import re
 from collections.abc import Iterator
 from typing import Final
-from urllib.parse import SplitResult, parse_qs, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qs, quote, unquote, urlsplit, urlunsplit
 
 from accsd.errors import InvalidValue
 
@@ -59,6 +59,13 @@ def secrets_of(url: str) -> Iterator[str]:
     if password := user_info.partition(":")[2]:
         yield password
         yield unquote(password)
+
+
+def with_login(url: str, user: str, password: str) -> str:
+    """The same database for another login."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{quote(user, safe='')}:{quote(password, safe='')}@{host}"))
 
 
 def shown(url: str) -> str:

@@ -328,8 +328,9 @@ class WorkflowRetention(_Section):
 
 
 class Retention(_Section):
-    """[retention]: how long history and finished jobs stay in the database."""
+    """[retention]: how long history and finished jobs stay in the database, and who may remove them."""
 
+    database_url: DatabaseUrl | None = None
     events: Age = "forever"
     jobs: Age = "forever"
     workflows: dict[Annotated[str, Field(min_length=1, max_length=200)], WorkflowRetention] = Field(
@@ -451,9 +452,15 @@ class Settings(_Section):
             return default
         return self.services[service].concurrency if service in self.services else 1
 
+    @property
+    def retention_database(self) -> Database:
+        """The same database, by the login that may remove history, where that is another one."""
+        url = self.retention.database_url
+        return self.database if url is None else self.database.model_copy(update={"url": url, "pool_size": 2})
+
     def secrets(self) -> Iterator[str]:
         """Every text that must not appear in a log or an event."""
-        for url in (self.database.url, self.database.listen_url):
+        for url in (self.database.url, self.database.listen_url, self.retention.database_url):
             if url is not None:
                 yield from database_url.secrets_of(url.get_secret_value())
         tokens = [provider.token for provider in self.wake.providers.values()]

@@ -15,6 +15,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "ACC_DB_POOLER": "database.pooler",
     "ACC_DB_CONNECT_TIMEOUT_SEC": "database.connect_timeout_sec",
     "ACC_DB_STATEMENT_TIMEOUT_SEC": "database.statement_timeout_sec",
+    "ACC_RETENTION_DB_URL": "retention.database_url",
     "ACC_STORAGE_URL": "storage.url",
     "ACC_MINIO_ENDPOINT": "storage.endpoint",
     "ACC_MINIO_ACCESS_KEY": "storage.access_key",
@@ -36,7 +37,14 @@ VARIABLES: Final[Mapping[str, str]] = {
     "ACC_LOG_LEVEL": "log_level",
 }
 CONCURRENCY_PREFIX: Final = "ACC_MAX_CONCURRENCY_"
-SECRETS: Final = ("ACC_DB_URL", "ACC_DB_LISTEN_URL", "ACC_MINIO_ACCESS_KEY", "ACC_MINIO_SECRET_KEY", "ACC_HTTP_TOKEN")
+SECRETS: Final = (
+    "ACC_DB_URL",
+    "ACC_DB_LISTEN_URL",
+    "ACC_RETENTION_DB_URL",
+    "ACC_MINIO_ACCESS_KEY",
+    "ACC_MINIO_SECRET_KEY",
+    "ACC_HTTP_TOKEN",
+)
 
 # Ours too, but not settings: what a task finds in its environment, and what the tests say to themselves.
 _NOT_SETTINGS: Final = frozenset(

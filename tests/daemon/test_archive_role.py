@@ -6,6 +6,7 @@ import json
 import secrets
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,9 @@ async def passed(
     store: FileStore | None = None,
     metrics: Metrics | None = None,
 ) -> Any:
-    archiver = Archiver(db, store or store_in(folder), kept, metrics=metrics or Metrics(), clocks=Clocks())
+    archiver = Archiver(
+        lambda: nullcontext(db), store or store_in(folder), kept, metrics=metrics or Metrics(), clocks=Clocks()
+    )
     return await archiver.run_once()
 
 
@@ -95,7 +98,9 @@ def counted(metrics: Metrics, series: str) -> float:
 async def test_nothing_leaves_while_the_database_is_ahead_of_this_host(db: Database, conn: Connection, tmp_path: Path):
     name = await old_month(conn)
     metrics, hosts = Metrics(), [datetime.now(UTC) - timedelta(days=800), datetime.now(UTC)]
-    role = Archiver(db, store_in(tmp_path), TWO_MONTHS, metrics=metrics, clocks=Clocks(here=lambda: hosts[0]))
+    role = Archiver(
+        lambda: nullcontext(db), store_in(tmp_path), TWO_MONTHS, metrics=metrics, clocks=Clocks(here=lambda: hosts[0])
+    )
     refused = await role.run_once()
     assert refused.obstacle == "nothing leaves the database: the database's clock is 800 days ahead of this host's"
     assert counted(metrics, 'archive_passes_total{outcome="clock"}') == 1
@@ -109,13 +114,12 @@ async def test_nothing_leaves_when_a_clock_that_both_share_has_jumped(db: Databa
     """As the database sees it, an hour has passed since the last pass; as this host's counter does, much less."""
     seconds = [3600.0]
     clocks = Clocks(passed=lambda: seconds[0])
-    role = Archiver(db, store_in(tmp_path), TWO_MONTHS, metrics=Metrics(), clocks=clocks)
+    role = Archiver(lambda: nullcontext(db), store_in(tmp_path), TWO_MONTHS, metrics=Metrics(), clocks=clocks)
     assert (await role.run_once()).obstacle is None
     name = await old_month(conn)
     seconds[0] = 0.0
-    renewed = Archiver(
-        db, store_in(tmp_path), TWO_MONTHS, metrics=Metrics(), clocks=clocks
-    )  # other settings, or a crash
+    # other settings, or a crash
+    renewed = Archiver(lambda: nullcontext(db), store_in(tmp_path), TWO_MONTHS, metrics=Metrics(), clocks=clocks)
     for each in (role, renewed):
         refused = await each.run_once()
         assert "the database's clock has jumped ahead by 60 minutes since" in (refused.obstacle or "")
@@ -128,7 +132,7 @@ async def test_nothing_leaves_when_a_clock_that_both_share_has_jumped(db: Databa
 async def test_a_clock_that_was_behind_for_a_while_is_trusted_when_it_is_right_again(db: Database, tmp_path: Path):
     passed_here = iter([0.0, 3600.0, 0.0, 0.0])  # the second time the database is an hour behind
     clocks = Clocks(passed=lambda: next(passed_here))
-    role = Archiver(db, store_in(tmp_path), TWO_MONTHS, metrics=Metrics(), clocks=clocks)
+    role = Archiver(lambda: nullcontext(db), store_in(tmp_path), TWO_MONTHS, metrics=Metrics(), clocks=clocks)
     assert [(await role.run_once()).obstacle for _ in range(4)] == [None] * 4
 
 

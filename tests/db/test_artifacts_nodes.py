@@ -1,10 +1,12 @@
 """record_artifact, task_inputs, register_node and node_leaves."""
 
+import asyncio
 from datetime import timedelta
 
 import asyncpg
 import pytest
 
+from tests.conftest import Connect
 from tests.support.cluster import Connection
 from tests.support.factory import (
     Claimed,
@@ -20,6 +22,7 @@ from tests.support.factory import (
     step,
     submit,
 )
+from tests.support.waiting import blocked
 
 
 async def record(conn: Connection, claimed: Claimed, key: str, kind: str = "output", owner: str = "owner-1") -> Row:
@@ -226,3 +229,82 @@ async def test_a_capacity_that_is_no_whole_number_is_refused_before_a_claim_coul
 ):
     with pytest.raises(asyncpg.CheckViolationError):
         await conn.execute("SELECT name FROM accs.register_node('n', '{}', $1::text::jsonb)", offer)
+
+
+async def register(conn: Connection, name: str = "n1", *, boot: str | None, instance: str, machine: str = "m") -> None:
+    await conn.execute(
+        "SELECT FROM accs.register_node($1, p_machine_id => $2, p_boot_id => $3, p_instance => $4, p_lease => '60 s')",
+        name,
+        machine,
+        boot,
+        instance,
+    )
+
+
+async def beat(conn: Connection, instance: str, name: str = "n1") -> None:
+    await conn.execute("SELECT accs.heartbeat($1, $1, '{}', '{}', '60 s', $2)", name, instance)
+
+
+async def test_two_machines_with_one_name_are_told_apart_by_their_boots(conn: Connection):
+    await register(conn, boot="b1", instance="i1")
+    await register(conn, boot="b1", instance="i2")  # its agent was restarted
+    await beat(conn, "i2")
+    with pytest.raises(asyncpg.PostgresError, match="is taken: machine m, boot b1, process i2") as caught:
+        await register(conn, boot="b2", instance="clone")  # a clone of its disk: the same machine id
+    assert caught.value.sqlstate == "AC007"
+    with pytest.raises(asyncpg.PostgresError, match="is taken"):
+        await beat(conn, "clone")
+    await beat(conn, "i2")
+    await pass_time(conn, 61)
+    await register(conn, boot="b3", instance="i3", machine="other")  # a replaced machine: the old one is silent
+    with pytest.raises(asyncpg.PostgresError, match="boot b3"):
+        await beat(conn, "i2")  # it was asleep, and hears that it is not itself any more
+    said = await conn.fetchval("SELECT message FROM accs.node_history WHERE state = 'registered'")
+    assert said == "another machine has taken the name over: other, before it m"
+
+
+async def test_a_machine_that_said_goodbye_may_come_back_at_once(conn: Connection):
+    await register(conn, boot="b1", instance="i1")
+    await conn.execute("SELECT accs.node_leaves('n1')")
+    await register(conn, boot="b2", instance="i2")
+    said = await conn.fetchval("SELECT message FROM accs.node_history WHERE state = 'registered'")
+    assert said == "its machine has started anew"
+
+
+async def test_of_two_machines_that_register_at_the_same_moment_one_is_refused(conn: Connection, connect: Connect):
+    first, second = await connect(), await connect()
+    async with first.transaction():
+        await register(first, boot="b1", instance="i1")
+        both = asyncio.ensure_future(register(second, boot="b2", instance="i2"))
+        await blocked(second, conn)
+    with pytest.raises(asyncpg.PostgresError, match="is taken"):
+        await both
+
+
+async def test_a_worker_without_a_machine_is_told_apart_by_its_process(conn: Connection):
+    await register(conn, boot=None, instance="i1")
+    await register(conn, boot=None, instance="i2")
+    with pytest.raises(asyncpg.PostgresError, match="is taken"):
+        await beat(conn, "i1")
+
+
+async def test_a_machine_that_is_no_more_is_forgotten_with_all_that_was_known_of_it(conn: Connection):
+    async def forget() -> tuple[str, str | None]:
+        (row,) = await conn.fetch("SELECT * FROM accs.forget_node('n1')")
+        return row["answer"], row["reason"]
+
+    assert await forget() == ("refused", "not_found")
+    await node(conn, render=1)
+    await submit(conn, step("a"))
+    assert await forget() == ("refused", "is_here")
+    (task,) = await claim(conn)
+    await pass_time(conn, 300)
+    assert await forget() == ("refused", "holds_tasks")
+    await conn.execute("SELECT accs.reclaim_tasks(); SELECT accs.pause('node', 'n1')")
+    assert await forget() == ("accepted", None)
+    for table in ("nodes", "accs.power", "accs.slots", "accs.pauses", "accs.node_history"):
+        assert await conn.fetchval(f"SELECT count(*) FROM {table}") == 0, table
+    with pytest.raises(asyncpg.PostgresError, match="is not registered"):
+        await beat(conn, "i1")
+    await node(conn)
+    assert [row["task_id"] for row in await claim(conn)] == [task["task_id"]]

@@ -391,3 +391,42 @@ async def test_a_claim_that_starts_writes_the_row_once_and_both_events(conn: Con
     assert await moves(conn, claimed["task_id"]) == [("queued", "starting"), ("starting", "running")]
     (again,) = await conn.fetch("SELECT * FROM accs.start_tasks($1, $2, 'n1')", [claimed["task_id"]], [1])
     assert again["answer"] == "repeated"
+
+
+async def test_a_lease_counts_from_the_end_of_the_wait_for_it(conn: Connection, connect: Connect):
+    """A claim that waits for a key's lock for longer than its lease would get one that is over."""
+    await node(conn)
+    await submit(conn, step("a", concurrency_key="disk"))
+    claimer = await connect()
+    lease = timedelta(milliseconds=300)
+    async with conn.transaction():
+        await conn.execute("SELECT FROM accs.concurrency_keys FOR UPDATE")
+        claiming = asyncio.ensure_future(claim(claimer, lease=lease))
+        await asyncio.sleep(0.5)  # longer than the lease
+    (row,) = await claiming
+    waited = await conn.fetchval("SELECT lease_until - claimed_at FROM job_tasks")
+    assert waited >= timedelta(milliseconds=500) + lease
+    assert row["lease_until"] == await conn.fetchval("SELECT lease_until FROM accs.live")
+
+
+async def test_two_claims_of_one_node_wait_for_each_other_at_a_row_that_only_the_owner_can_lock(
+    conn: Connection, connect: Connect
+):
+    await node(conn, render=1)
+    for _ in range(2):
+        await submit(conn)
+    first, second = await connect(), await connect()
+    async with first.transaction():
+        assert len(await claim(first)) == 1
+        claiming = asyncio.ensure_future(claim(second))
+        await blocked(second, conn)
+    assert await claiming == []
+
+
+async def test_a_claim_that_finds_nothing_writes_nothing(conn: Connection):
+    """It would cost an fsync each time that an idle agent looks."""
+    await node(conn, render=1)
+    await submit(conn, step("a", "other"))
+    async with conn.transaction():
+        assert await claim(conn) == []
+        assert await conn.fetchval("SELECT pg_current_xact_id_if_assigned()") is None

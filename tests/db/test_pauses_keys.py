@@ -197,3 +197,13 @@ async def test_a_limit_counts_within_one_batch_and_against_another_session(conn:
         await asyncio.wait([late], timeout=0.2)
     assert await late == []
     assert await conn.fetchval("SELECT count(*) FROM accs.live") == 1
+
+
+async def test_a_name_that_nothing_can_have_is_not_paused(conn: Connection):
+    """It could never be resumed: its channel would be too long."""
+    for kind, name in (("service", "s" * 41), ("workflow", "w" * 201), ("node", ""), ("service", None)):
+        with pytest.raises(asyncpg.InvalidParameterValueError, match="can't be paused"):
+            await conn.execute("SELECT accs.pause($1, $2)", kind, name)
+    longest = "s" * 40
+    assert await conn.fetchval("SELECT accs.pause('service', $1)", longest) == "accepted"
+    assert await conn.fetchval("SELECT accs.resume('service', $1)", longest) == "accepted"

@@ -2,6 +2,7 @@
 
 from uuid import UUID
 
+from tests.support.checker import check
 from tests.support.cluster import Connection
 from tests.support.factory import (
     Row,
@@ -285,3 +286,12 @@ async def test_retries_that_make_no_sense_are_refused(conn: Connection):
     assert await retry(conn, never) == ("refused", "not_in_expected_state")
     await cancel(conn, never)
     assert await retry(conn, never) == ("refused", "never_instantiated")
+
+
+async def test_a_job_that_is_named_twice_in_one_call_is_retried_once(conn: Connection):
+    await node(conn)
+    made = await submit(conn, step("a", max_attempts=1))
+    await fail(conn, *await started(conn))
+    rows = await conn.fetch("SELECT answer FROM accs.retry_jobs(ARRAY[$1, $1]::uuid[], ARRAY['a', 'a'])", made)
+    assert [row["answer"] for row in rows] == ["accepted", "repeated"]
+    await check(conn)

@@ -320,3 +320,26 @@ async def test_no_two_jobs_have_tasks_of_the_same_id_however_many_one_statement_
     assert len({row["short"] for row in rows}) == 20000, "the last eight digits tell them apart"
     assert len({row["short"][:3] for row in rows}) == 4096, "and they are scattered: the first digits differ"
     assert {row["low"] for row in rows} == set(range(4096)), "the count wraps, and ids are still apart"
+
+
+@pytest.mark.parametrize("far", ["294276-12-31", "12000-01-01", "4713-01-01 BC"])
+@pytest.mark.parametrize("column", ["scheduled_at", "created_at"])
+async def test_a_time_that_no_program_can_read_is_refused(conn: Connection, column: str, far: str):
+    shape = await workflow(conn)
+    with pytest.raises(asyncpg.CheckViolationError):
+        await conn.execute(f"INSERT INTO jobs (workflow_id, {column}) VALUES ($1, '{far}')", shape)
+    await conn.execute("INSERT INTO jobs (workflow_id, scheduled_at) VALUES ($1, 'infinity')", shape)
+
+
+async def test_options_are_as_deep_as_a_task_can_be_handed(conn: Connection):
+    def nested(levels: int) -> str:
+        return '{"a":' * levels + "1" + "}" * levels
+
+    shape = await workflow(conn)
+    insert = "INSERT INTO jobs (workflow_id, options) VALUES ($1, $2::text::jsonb)"
+    await conn.execute(insert, shape, nested(64))
+    for depth in (65, 300, 2000):
+        with pytest.raises(asyncpg.CheckViolationError, match="options_depth"):
+            await conn.execute(insert, shape, nested(depth))
+        with pytest.raises(asyncpg.CheckViolationError, match="options_depth"):
+            await conn.execute("SELECT accs.submit_jobs(ARRAY[$1::uuid], ARRAY[$2::text::jsonb])", shape, nested(depth))

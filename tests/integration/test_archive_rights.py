@@ -1,7 +1,9 @@
-"""The control host archives and prunes with the rights of accs_scheduler, and nobody else can."""
+"""History is archived and removed with the rights of accs_archive, and nobody else can: not even the control host."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from accsd.db import ensure_event_partitions, install
@@ -27,22 +29,22 @@ async def roles(server: TestServer, conn: Connection) -> None:
 async def test_the_control_host_archives_months_that_were_made_after_the_grants(
     server: TestServer, db_url: str, conn: Connection, tmp_path: Path
 ):
-    await conn.execute("GRANT SELECT ON accs.test_clock TO accs_scheduler")
+    await conn.execute("GRANT SELECT ON accs.test_clock TO accs_archive")
     await next_month(conn, 6)  # its partition was not there when the roles were made
     job = await eventful_job(conn)
     name = await month(conn)
     await next_month(conn, 3)
-    async with opened(url_as(server, db_url, "accs_scheduler")) as db:
+    async with opened(url_as(server, db_url, "accs_archive")) as db:
         await ensure_event_partitions(db)
         assert len(await lines_here(db, job)) > 10
         kept = Retention.model_validate({"events": "60d", "jobs": "30d"})
-        archiver = Archiver(db, store_in(tmp_path), kept, metrics=Metrics(), clocks=Clocks())
+        archiver = Archiver(lambda: nullcontext(db), store_in(tmp_path), kept, metrics=Metrics(), clocks=Clocks())
         assert (await archiver.run_once()).obstacle is None
         assert [one.rows > 10 for one in await archives(db, partition=name)] == [True]
     assert name not in await partitions(conn)
 
 
-@pytest.mark.parametrize("role", ["accs_agent", "accs_api", "accs_reader"])
+@pytest.mark.parametrize("role", ["accs_scheduler", "accs_agent", "accs_api", "accs_reader"])
 async def test_nobody_else_removes_history(server: TestServer, db_url: str, role: str):
     async with opened(url_as(server, db_url, role)) as db:
         for call in ("drop_archived(1)", "check_archive(1, 1, 1, '')", "forget_objects('accs', '{}')"):
@@ -50,3 +52,24 @@ async def test_nobody_else_removes_history(server: TestServer, db_url: str, role
                 await db.fetch(f"SELECT accs.{call}")
         with pytest.raises(ConfigError, match="permission denied"):
             await delete_finished_jobs(db, age=None, workflows={})
+
+
+async def test_a_builder_without_the_right_says_which_setting_gives_it(
+    server: TestServer, db_url: str, conn: Connection, tmp_path: Path
+):
+    await conn.execute("GRANT SELECT ON accs.test_clock TO accs_scheduler")
+    await next_month(conn, 6)
+    async with opened(url_as(server, db_url, "accs_scheduler")) as db:
+        kept = Retention.model_validate({"events": "60d", "jobs": "30d"})
+        archiver = Archiver(lambda: nullcontext(db), store_in(tmp_path), kept, metrics=Metrics(), clocks=Clocks())
+        obstacle = (await archiver.run_once()).obstacle or ""
+    assert "permission denied" in obstacle
+    assert "retention.database_url" in obstacle
+
+
+async def test_only_a_month_of_events_is_dropped(server: TestServer, db_url: str, conn: Connection):
+    """Whatever is recorded as its archive: a table whose name only looks like one is no partition."""
+    await conn.execute("CREATE TABLE victim_tab_x2020_01 (id int); CREATE TABLE task_events_2020_01 (id int)")
+    for name in ("victim_tab_x2020_01", "task_events_2020_01", "task_events_default", "task_events_2020_13", "jobs"):
+        with pytest.raises(asyncpg.InvalidParameterValueError, match="no month of task_events"):
+            await conn.execute("SELECT accs.record_archive($1, 0, 0, 0, 'x', 'b', 'k', 0, 'y', NULL, NULL, '')", name)

@@ -271,11 +271,12 @@ async def test_an_agent_writes_only_what_its_own_tasks_said(connect_as: As, db_u
         [task] = await claim_tasks(agent, "x", owner="n1", node="n1", limit=1, lease=LEASE)
         said: dict[str, Any] = {"job_task_id": task.task_id, "source": "service:x"}
         await append_task_event(agent, job, "mine", **said)
-        for db, words in (
+        forgeries: list[tuple[Database, dict[str, Any]]] = [
             (stranger, said),
             (agent, {**said, "source": "builder"}),
             (agent, {"job_task_id": None, "source": "service:x"}),
-        ):
+        ]
+        for db, words in forgeries:
             with pytest.raises(ConfigError, match="of its own has held"):
                 await append_task_event(db, job, "forged", **words)
         for forger in (agent, owner):  # not even the owner by this verb
