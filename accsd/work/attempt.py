@@ -20,6 +20,7 @@ from accsd.db import ClaimedTask, start_tasks
 from accsd.errors import (
     AccsdError,
     AttemptFailed,
+    Bug,
     ConfigError,
     DockerUnavailable,
     ServiceBusy,
@@ -32,6 +33,7 @@ from accsd.runners.base import Execution, Launch
 from accsd.wakeup import Backoff
 from accsd.work.bench import Workbench
 from accsd.work.concluding import Conclusion, GivenBack
+from accsd.work.containment import contained
 from accsd.work.fitness import probe_problem
 from accsd.work.insisting import PAUSES, insist
 from accsd.work.lease import WatchedLease
@@ -112,18 +114,27 @@ class Attempt:
     async def _verdict(self, lease: WatchedLease) -> Verdict | GivenBack | None:
         """None: the lease is gone, and nothing may be written."""
         self._lease = lease
-        verdict: Verdict | GivenBack | None = None
+        said: list[Verdict | GivenBack] = []
+
+        async def carry_out() -> None:
+            # In a task of its own: a cancellation that a library has left counted on it must not come out of the group.
+            try:
+                with contained():
+                    said.append(await self._carry_out())
+            except Bug as bug:
+                said.append(self._failed_here(bug))
+            group.cancel_scope.cancel()
+
         async with anyio.create_task_group() as group:
             group.start_soon(self._until_gone, lease, group.cancel_scope)
             group.start_soon(self._until_asked_back, group.cancel_scope)
             group.start_soon(self._until_hurried, group.cancel_scope)
-            verdict = await self._carry_out()
-            group.cancel_scope.cancel()
+            group.start_soon(carry_out)
         if lease.is_gone:
             return None
-        if self._asked_back.is_set() and not isinstance(verdict, Success):
+        if self._asked_back.is_set() and not (said and isinstance(said[0], Success)):
             return GivenBack(self._back_because)
-        return verdict
+        return said[0]
 
     async def _until_gone(self, lease: WatchedLease, scope: anyio.CancelScope) -> None:
         await lease.gone.wait()

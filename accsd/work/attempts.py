@@ -8,9 +8,11 @@ from datetime import timedelta
 import anyio
 from anyio.abc import TaskGroup
 
+from accsd.errors import Bug
 from accsd.log import get_logger
 from accsd.model.fence import Fence
 from accsd.work.attempt import Attempt
+from accsd.work.containment import contained
 from accsd.work.gate import Gate
 
 _log = get_logger(component="attempts")
@@ -40,12 +42,14 @@ class Attempts:
         return Counter(attempt.service for attempt in self._under_way.values())
 
     async def serve(self) -> None:
+        """Until it is cancelled."""
         async with anyio.create_task_group() as group:
             self._group = group
             try:
                 await anyio.sleep_forever()
             finally:
                 self._group = None
+        raise Bug("the group of attempts ended, and nobody had asked for it")
 
     @property
     def is_open(self) -> bool:
@@ -59,9 +63,11 @@ class Attempts:
         self._group.start_soon(self._run, attempt, when_ended, name=f"attempt {attempt.fence}")
 
     async def _run(self, attempt: Attempt, when_ended: Callable[[Attempt], None]) -> None:
-        """A bug in one attempt, or in whoever hears of its end, must not end the others."""
+        """A bug in one attempt, or in whoever hears of its end, must not end the others. What it leaves undone is
+        settled by its agent."""
         try:
-            await attempt.run()
+            with contained():
+                await attempt.run()
         except Exception as error:  # noqa: BLE001 - see above
             attempt.left_something = True
             self._tell_bug(attempt, error)
@@ -75,7 +81,8 @@ class Attempts:
                 self._tell_bug(attempt, error)
 
     def _tell_bug(self, attempt: Attempt, error: Exception) -> None:
-        _log.error("attempt_crashed", attempt=str(attempt.fence), service=attempt.service, exc_info=error)
+        ids = {"task_id": str(attempt.fence.task_id), "attempt_id": attempt.fence.attempt_id}
+        _log.error("attempt_crashed", **ids, service=attempt.service, error=repr(error), exc_info=error)
 
     async def drain(self, grace: timedelta) -> None:
         """Waits until all have ended, for `grace` at most; what runs then is stopped and given back."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import orjson
-from anyio import CancelScope, fail_after, move_on_after
+from anyio import CancelScope, move_on_after
 
 from accsd.errors import AttemptFailed
 from accsd.jsonsafe import sanitise
@@ -32,6 +32,9 @@ from accsd.work.protocol.wire import MAX_TEXT_BYTES, LogLine
 SEGMENT_BYTES: Final = 1024 * 1024
 # How long the n-th segment may stay open: a follower sees the first lines soon, a long task makes few objects.
 AGES_SEC: Final = (2.0, 5.0, 10.0, 30.0, 60.0)
+# One who writes much is followed closely: so many bytes need not grow older than that.
+MUCH_BYTES: Final = 16 * 1024
+MUCH_AGE_SEC: Final = 5.0
 LOG_BYTES: Final = 100 * 1024 * 1024
 
 _STATE: Final = "cursor.json"
@@ -127,20 +130,25 @@ class TaskLog:
 
     def _gather(self, encoded: bytes) -> None:
         gathering = self._open
+        before = gathering.size
         gathering.lines += encoded
         self._bytes += len(encoded)
         if gathering.since is None:
             gathering.since = time.monotonic()
-            self._changed.set()
-        elif gathering.size >= SEGMENT_BYTES:
+        if any(before < mark <= gathering.size for mark in (1, MUCH_BYTES, SEGMENT_BYTES)):
             self._changed.set()
 
     async def due(self) -> None:
-        """Returns when the open segment is full or old enough to be sealed."""
-        while (wait := self._due_in()) is None or wait > 0:
+        """Returns when a segment waits to be shipped, whoever sealed it, or the open one to be sealed."""
+        while not self._unshipped and ((wait := self._due_in()) is None or wait > 0):
             self._changed.clear()
             with move_on_after(wait):
                 await self._changed.wait()
+
+    @property
+    def is_old(self) -> bool:
+        """The open segment has gathered for long enough."""
+        return self._due_in() == 0
 
     def _due_in(self) -> float | None:
         gathering = self._open
@@ -149,6 +157,8 @@ class TaskLog:
         if self.is_full:
             return 0
         age = AGES_SEC[min(gathering.number, len(AGES_SEC)) - 1]
+        if gathering.size >= MUCH_BYTES:
+            age = min(age, MUCH_AGE_SEC)
         return max(0.0, gathering.since + age - time.monotonic())
 
     async def seal(self, current_place: Callable[[], Place]) -> Segment | None:
@@ -182,19 +192,15 @@ class TaskLog:
             return None
         segment = Segment(sealed.number, self._spool / _name(sealed.number))
         self._unshipped[segment.number] = segment
+        self._changed.set()
         return segment
 
-    async def ship_all(self, ship: Ship, within_sec: float = 60.0) -> None:
-        """Hands each unshipped segment to `ship`, in order, and removes it from the spool; stops at the first error."""
-        for segment in self.unshipped:
-            with fail_after(within_sec):
-                await ship(segment)
-            self.shipped(segment)
-
-    def shipped(self, segment: Segment) -> None:
-        """It is in the object store."""
+    async def ship_next(self, ship: Ship) -> None:
+        """Hands the first of the unshipped segments to `ship` and removes it from the spool."""
+        segment = next(iter(self._unshipped.values()))
+        await ship(segment)
         segment.path.unlink(missing_ok=True)
-        self._unshipped.pop(segment.number, None)
+        del self._unshipped[segment.number]
 
 
 async def _ended(writing: asyncio.Future[None]) -> asyncio.CancelledError | None:

@@ -4,6 +4,7 @@ The log goes to the object store while the work runs, the announced files when i
 only the last announcement of a path counts.
 """
 
+import time
 from datetime import timedelta
 from typing import Final
 
@@ -14,7 +15,7 @@ from anyio.abc import TaskGroup
 from accsd import failpoints
 from accsd.db import ClaimedTask, TaskEvent, record_task_artifact
 from accsd.db import Verdict as Said
-from accsd.errors import AccsdError, AttemptFailed, ConfigError, DatabaseUnavailable, StorageUnavailable, VerbRefused
+from accsd.errors import AccsdError, AttemptFailed, Bug, ConfigError, StorageUnavailable, VerbRefused
 from accsd.log import get_logger, redact
 from accsd.model.outcome import ErrorCode
 from accsd.model.state import ArtifactKind, EventType, Level
@@ -23,6 +24,7 @@ from accsd.storage.base import StoredObject
 from accsd.storage.keys import build_key
 from accsd.wakeup import Backoff
 from accsd.work.bench import Workbench
+from accsd.work.containment import contained
 from accsd.work.hearing import Hearing
 from accsd.work.insisting import insist
 from accsd.work.protocol import (
@@ -51,10 +53,10 @@ _LOG_FOLDER: Final = "log"  # in the attempt's folder
 # Log lines that become events too, for whoever follows the job; all of them are in the log.
 _EVENTS: Final = 1000
 _UPLOADS: Final = 4
-_LOG_PATIENCE: Final = timedelta(seconds=20)
+_LOG_PATIENCE: Final = timedelta(seconds=20)  # with a store that takes nothing
 _AGAIN: Final = (timedelta(seconds=0.5), timedelta(seconds=5))
-# A log can wait for all of them, also for a person who corrects the store's keys.
-_STORE_PROBLEMS: Final = (StorageUnavailable, ConfigError, DatabaseUnavailable, TimeoutError)
+# A log can wait for both, also for a person who corrects the store's keys.
+_STORE_PROBLEMS: Final = (StorageUnavailable, ConfigError)
 
 
 class Watching:
@@ -88,20 +90,27 @@ class Watching:
 
     async def ending(self) -> Ending:
         """Watches to the end. (A task group would wrap what is raised in it: it is carried out by hand.)"""
-        ending: Ending | None = None
-        error: Exception | None = None
+        found: list[Ending | Exception] = []
+
+        async def watch() -> None:
+            # In a task of its own: a cancellation that a library has left counted on it must not come out of the group.
+            try:
+                with contained():
+                    found.append(await self._execution.watch(self._take, self._hearing.cursor))
+            except Exception as error:  # noqa: BLE001 - raised again below
+                found.append(error)
+            self._group.cancel_scope.cancel()
+
         async with self._group:
             self._group.start_soon(self._keep_time)
             self._group.start_soon(self._ship_log)
-            try:
-                ending = await self._execution.watch(self._take, self._hearing.cursor)
-            except Exception as raised:  # noqa: BLE001 - raised again below
-                error = raised
-            self._group.cancel_scope.cancel()
+            self._group.start_soon(watch)
         self._has_ended = True
-        if error is not None:
-            raise error
-        assert ending is not None
+        if not found:
+            raise Bug("its watch was cancelled, and nobody had asked for it")
+        ending = found[0]
+        if isinstance(ending, Exception):
+            raise ending
         return ending
 
     # Its output
@@ -194,12 +203,15 @@ class Watching:
     # Its log
 
     async def _ship_log(self) -> None:
+        """Part by part as they are sealed: here by their age, or by who reads a flood, when one is full."""
         pauses = Backoff(*_AGAIN)
         while True:
             await self._tasklog.due()
             try:
-                await self._hearing.seal()
-                await self._tasklog.ship_all(self._ship)
+                if self._tasklog.is_old:
+                    await self._hearing.seal()
+                if self._tasklog.unshipped:
+                    await self._tasklog.ship_next(self._ship)
                 pauses.reset()
             except AttemptFailed as failed:
                 self._stop(Infrastructure(ErrorCode(failed.code), failed.message), timedelta(0))
@@ -209,23 +221,34 @@ class Watching:
                 await anyio.sleep(pauses.next().total_seconds())
 
     async def _keep_log(self) -> None:
-        """The end does not depend on it: a log that cannot be kept is said to be missing."""
+        """All of it, however long a store takes that goes on taking. The end does not depend on it: what a store does
+        not take is said to be missing, and why."""
         await self._hearing.seal()
-        pauses = Backoff(*_AGAIN)
-        with anyio.move_on_after(min(_LOG_PATIENCE, self._bench.patience).total_seconds()):
-            while self._tasklog.unshipped:
-                try:
-                    await self._tasklog.ship_all(self._ship)
-                except _STORE_PROBLEMS as error:
-                    _log.warning("log_waits", error=str(error))
-                    await anyio.sleep(pauses.next().total_seconds())
-        if self._tasklog.unshipped:
-            self._event(Level.WARN, EventType.LOG, "the rest of the log could not be kept: the object store is away")
+        pauses, patience = Backoff(*_AGAIN), min(_LOG_PATIENCE, self._bench.patience).total_seconds()
+        progress_at = time.monotonic()
+        while left := self._tasklog.unshipped:
+            try:
+                await self._tasklog.ship_next(self._ship)
+                progress_at = time.monotonic()
+                pauses.reset()
+            except _STORE_PROBLEMS as error:
+                _log.warning("log_waits", error=str(error))
+                if time.monotonic() - progress_at > patience:
+                    said = f"the end of the log could not be kept, {len(left)} parts of up to 1 MiB: {error}"
+                    self._event(Level.WARN, EventType.LOG, said)
+                    return
+                await anyio.sleep(pauses.next().total_seconds())
 
     async def _ship(self, segment: Segment) -> None:
+        """Only the store's time is limited: without the database the attempt could not end either."""
         task = self._task
         key = build_key(task.job_id, task.task_key, ArtifactKind.LOG, attempt_id=task.attempt_id, name=segment.name)
-        stored = await self._bench.store.put_file(key, segment.path, content_type="application/x-ndjson")
+        try:
+            with anyio.fail_after(_LOG_PATIENCE.total_seconds()):
+                stored = await self._bench.store.put_file(key, segment.path, content_type="application/x-ndjson")
+        except TimeoutError as error:
+            within = _LOG_PATIENCE.total_seconds()
+            raise StorageUnavailable(f"the object store did not take a part of it within {within:g} s") from error
         await self._record(stored, ArtifactKind.LOG)
 
     # Its files

@@ -10,7 +10,8 @@ import pytest
 
 from accsd.errors import AttemptFailed, DockerUnavailable
 from accsd.model.outcome import ErrorCode
-from accsd.runners.compose import RunRunner
+from accsd.runners.base import Output
+from accsd.runners.compose import RunRunner, following
 from accsd.runners.compose.run import container_name
 from tests.support.compose import NODE, PYTHON, ComposeProject, Taken, cli_children, docker, kill_cli, why_not
 from tests.support.eventually import eventually
@@ -105,6 +106,29 @@ async def test_a_new_daemon_takes_up_the_container_and_gets_every_byte_once(worl
     whole = Taken()
     await adopted.watch(whole.take)
     assert whole.stdout == AWKWARD_STDOUT
+
+
+async def test_who_reads_a_flood_slowly_still_gets_every_byte_once_and_does_not_take_it_for_an_absence(
+    world: ComposeProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its stderr says nothing for longer than an engine may be silent, while its stdout is read."""
+    monkeypatch.setattr(following, "_SILENT", timedelta(seconds=2))
+    monkeypatch.setattr(following, "_END_WITHIN", timedelta(0))  # all is read once more, when it has ended
+    runner = await world.run_runner(task=["seq", "1", "100000"])
+    execution, taken = await runner.start(world.launch(runner)), Taken()
+
+    async def take(output: Output) -> None:
+        await taken.take(output)
+        await asyncio.sleep(0.03)
+
+    ending = await execution.watch(take)
+    task = asyncio.current_task()
+    assert (ending.exit_code, ending.cause) == (0, None)
+    assert taken.stdout == b"".join(b"%d\n" % number for number in range(1, 100_001))
+    assert not execution._engine_was_away
+    assert task is not None
+    assert task.cancelling() == 0
+    await execution.remove()
 
 
 async def test_killing_only_the_cli_that_watches_changes_nothing(world: ComposeProject) -> None:

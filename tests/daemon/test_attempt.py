@@ -1,8 +1,9 @@
 """One attempt on the real parts: given back, hurried, stopped by what fails at first, lost from sight."""
 
+import asyncio
 import shutil
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -11,12 +12,15 @@ from uuid import UUID
 
 import anyio
 import pytest
+from structlog.contextvars import merge_contextvars
+from structlog.testing import capture_logs
 
 from accsd.db import Answer, finish_tasks
-from accsd.errors import DockerUnavailable
+from accsd.errors import Bug, DockerUnavailable
 from accsd.model.outcome import ErrorCode
 from accsd.runners.base import NO_CURSOR, Cursor, Ending, Execution, Launch, Runner, TakeOutput
 from accsd.work.attempt import Attempt
+from accsd.work.attempts import Attempts
 from tests.conftest import Connect
 from tests.support.attempts import Shop, shop
 from tests.support.checker import check
@@ -94,6 +98,7 @@ class Faulty:
     real: Runner
     stops_that_fail: int = 0
     loses_sight_after: Path | None = None  # has appeared
+    is_cancelled: str = ""  # by nobody: it "leaks" out, or is "counted" on the task although it was over at once
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
@@ -120,7 +125,21 @@ class FaultyExecution:
         if self.runner.loses_sight_after is not None:
             await eventually(self.runner.loses_sight_after.exists, within=10)
             return Ending(cause=ErrorCode.WORKER_LOST, detail="the engine did not come back")
-        return await self.real.watch(take, since)
+        if self.runner.is_cancelled == "leaks":
+            raise asyncio.CancelledError("stray")
+        ending = await self.real.watch(take, since)
+        if self.runner.is_cancelled == "counted":
+            await self._leave_a_cancellation()
+        return ending
+
+    async def _leave_a_cancellation(self) -> None:
+        """As asyncio.TaskGroup does up to Python 3.12, and some libraries do at their timeouts."""
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        assert task.cancelling()
 
 
 async def faulty(here: Shop, program: str, *, settings: dict[str, Any] | None = None, **faults: Any) -> Attempt:
@@ -209,3 +228,72 @@ async def test_a_bug_in_whoever_hears_of_an_end_does_not_end_the_others(
         (tmp_path / "go").touch()
         await here.idle()
         assert await conn.fetchval("SELECT status FROM jobs") == "done"
+
+
+@asynccontextmanager
+async def bystander(here: Shop, conn: Connection, tmp_path: Path, options: dict[str, Any]) -> AsyncGenerator[None]:
+    """Another attempt, "a", which is under way all the time and must come to its own end; "b" is the test's."""
+    await submit(conn, step("a"), step("b", "audio"), options=options)
+    await here.begin(here.serving(WAIT))
+    await began(tmp_path)
+    yield
+    assert here.attempts.is_open
+    assert len(here.attempts) == 1
+    (tmp_path / "go").touch()
+    await here.idle()
+    assert await conn.fetchval("SELECT status FROM job_tasks WHERE task_key = 'a'") == "done"
+
+
+async def test_a_cancellation_that_leaks_out_of_one_attempt_gives_that_one_back_and_ends_no_other(
+    db_url: str, conn: Connection, tmp_path: Path, options: dict[str, Any]
+):
+    async with working(db_url, tmp_path, conn) as here, bystander(here, conn, tmp_path, options):
+        served = here.serving(NOTE, service="audio")
+        with capture_logs([merge_contextvars]) as logged:
+            leaky = await here.begin(here.in_hands_of(served, Faulty(served.runner, is_cancelled="leaks")))
+            await eventually(lambda: len(here.attempts) == 1, within=10)
+        found = await conn.fetchrow("SELECT status, attempt, lost, error_message FROM job_tasks WHERE task_key = 'b'")
+        assert found is not None
+        assert (found["status"], found["attempt"], found["lost"]) == ("queued", 0, 1)
+        assert not here.bench.folder(leaky.fence).exists()
+    (said,) = [each for each in logged if each["event"] == "attempt_failed_here"]
+    assert said["error"] == "it was cancelled, and nobody had asked for it"
+    assert (said["task_id"], said["attempt_id"]) == (str(leaky.fence.task_id), 1)
+    assert str(said["exc_info"].__cause__) == "stray"
+
+
+async def test_a_cancellation_that_somebody_left_counted_on_a_task_does_not_cost_its_verdict(
+    db_url: str, conn: Connection, tmp_path: Path, options: dict[str, Any]
+):
+    async with working(db_url, tmp_path, conn) as here, bystander(here, conn, tmp_path, options):
+        served = here.serving(NOTE, service="audio")
+        await here.begin(here.in_hands_of(served, Faulty(served.runner, is_cancelled="counted")))
+        await eventually(lambda: len(here.attempts) == 1, within=10)
+        assert await conn.fetchval("SELECT status FROM job_tasks WHERE task_key = 'b'") == "done"
+
+
+async def test_what_leaks_out_of_the_last_step_of_an_attempt_is_told_and_left_to_the_agent(
+    db_url: str, conn: Connection, tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    async def leak(*_: object) -> None:
+        raise asyncio.CancelledError("stray")
+
+    async with working(db_url, tmp_path, conn) as here, bystander(here, conn, tmp_path, options):
+        with monkeypatch.context() as patch, capture_logs() as logged:
+            patch.setattr(Attempt, "_clean_up", leak)
+            leaky = await here.begin(here.serving(NOTE, service="audio"))
+            await eventually(lambda: len(here.attempts) == 1, within=10)
+        assert leaky.left_something
+    (said,) = [each for each in logged if each["event"] == "attempt_crashed"]
+    assert (said["task_id"], said["attempt_id"], said["service"]) == (str(leaky.fence.task_id), 1, "audio")
+
+
+async def test_the_group_of_attempts_does_not_end_in_silence():
+    attempts = Attempts()
+    with pytest.raises(Bug, match="nobody had asked for it"):  # noqa: PT012 - it is raised by what ends
+        async with asyncio.timeout(10):
+            serving = asyncio.ensure_future(attempts.serve())
+            await anyio.wait_all_tasks_blocked()
+            assert attempts._group is not None
+            attempts._group.cancel_scope.cancel()
+            await serving

@@ -26,7 +26,7 @@ from accsd.work import tasklog
 from accsd.work.framing import LineSplitter, PartialLine
 from accsd.work.hearing import Hearing
 from accsd.work.protocol import ArtifactAnnounced, Expected, LogLine, Result
-from accsd.work.tasklog import SEGMENT_BYTES, Place, Segment, TaskLog
+from accsd.work.tasklog import SEGMENT_BYTES, Place, Segment, Ship, TaskLog
 
 ROOT = Path(__file__).parents[2]
 EXPECTED = Expected(UUID(int=1), 7)
@@ -45,6 +45,11 @@ def place(number: int) -> Callable[[], Place]:
 
 def records(*files: Path) -> list[dict[str, object]]:
     return [json.loads(written) for file in files for written in file.read_text().splitlines()]
+
+
+async def ship_all(log: TaskLog, ship: Ship) -> None:
+    while log.unshipped:
+        await log.ship_next(ship)
 
 
 # One attempt whose output lies in two files, as a process's does; any agent can go on with it.
@@ -82,18 +87,18 @@ async def run_agent(here: Path, seed: int, step: Callable[[], None]) -> Hearing:
     (here / "store").mkdir(exist_ok=True)
     log = TaskLog(here / "spool")
     hearing = Hearing(EXPECTED, log)
-    await log.ship_all(ship)
+    await ship_all(log, ship)
     for output in chunks(here / "output", dict(hearing.cursor), chance):
         hearing.hear(output)
         if chance.random() < 0.3:
             await hearing.seal()
             step()
         if chance.random() < 0.2:
-            await log.ship_all(ship)
+            await ship_all(log, ship)
     hearing.close()
     await hearing.seal()
     step()
-    await log.ship_all(ship)
+    await ship_all(log, ship)
     return hearing
 
 
@@ -224,7 +229,7 @@ async def test_what_was_shipped_is_gone_and_what_was_not_stays_in_order(tmp_path
         put.append(segment.name)
 
     with pytest.raises(ConnectionError):
-        await log.ship_all(ship)
+        await ship_all(log, ship)
     assert put == ["000001.jsonl"]
     assert [segment.number for segment in log.unshipped] == [2, 3]
     assert [segment.number for segment in TaskLog(tmp_path).unshipped] == [2, 3]

@@ -19,7 +19,7 @@ from accsd.runners.compose import ending
 from accsd.runners.compose.container import Container
 from accsd.runners.compose.declared import Declared
 from accsd.runners.compose.docker import Docker
-from accsd.runners.compose.following import Handed, pump, together
+from accsd.runners.compose.following import Handed, Pipes
 from accsd.runners.compose.override import TASK_FILE_NAMED_BY
 from accsd.runners.compose.processes import ATTEMPT_MARK, NODE_MARK, TASK_MARK, Processes
 from accsd.runners.compose.project import Project
@@ -180,10 +180,7 @@ class ExecExecution:
             await handed.hand_on(stream, data)
 
         # The pipes are the CLI's own: they end with it, and no process of the container can hold them open.
-        await together(
-            pump(child.stdout, lambda data: hand_on(Stream.STDOUT, data)),
-            pump(child.stderr, lambda data: hand_on(Stream.STDERR, data)),
-        )
+        await Pipes(child, hand_on).pump()
         return await self._ending(await child.wait())
 
     async def stop(self, grace: timedelta) -> None:

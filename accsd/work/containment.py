@@ -1,0 +1,24 @@
+"""A cancellation that nobody asked for stays where it arises.
+
+A task group takes any cancellation of a child for its own end and cancels the other children, in silence. So whoever
+runs what is not his own (a runner, a store, an attempt) as the child of a group does it in this block.
+"""
+
+import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import anyio
+
+from accsd.errors import Bug
+
+
+@contextmanager
+def contained() -> Generator[None]:
+    """Raises Bug, which knows where it came from, instead of a cancellation that no scope around this wants."""
+    try:
+        yield
+    except asyncio.CancelledError as stray:
+        if anyio.get_current_task().has_pending_cancellation():
+            raise
+        raise Bug("it was cancelled, and nobody had asked for it") from stray
