@@ -23,7 +23,7 @@ from tests.support.factory import step
 from tests.support.tasks import notes, toml_service
 
 _COMPOSE = "com.docker.compose"
-_PREAMBLE = """
+PREAMBLE = """
 import json, os, signal, sys, time
 task = json.loads((open(os.environ["ACC_TASK_FILE"]) if "ACC_TASK_FILE" in os.environ else sys.stdin).readline())
 params = task["options"] | task["params"]
@@ -35,7 +35,7 @@ def note(*words):
 """
 # Notes its beginning (and which container it is in), prints lines, waits for the file `go`, prints as many again.
 WAIT = (
-    _PREAMBLE
+    PREAMBLE
     + """
 lines = params.get("lines", 0)
 for i in range(lines): print(f"line {i}", flush=True)
@@ -51,7 +51,7 @@ say(type="result", results={"host": host, "pid": os.getpid(), "attempt": task["a
 )
 # Adds its key to what the steps before it wrote, and one to what they counted.
 PASS_ON = (
-    _PREAMBLE
+    PREAMBLE
     + """
 note("ran", host)
 print(f"{task['task_key']} got {len(task['artifacts'])} files", flush=True)
@@ -62,16 +62,16 @@ say(type="result", results={"count": 1 + sum(results["count"] for results in tas
 """
 )
 IGNORES_TERM = (
-    _PREAMBLE + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nnote('began', host, os.getpid())\ntime.sleep(100)\n"
+    PREAMBLE + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nnote('began', host, os.getpid())\ntime.sleep(100)\n"
 )
-EATS_MEMORY = _PREAMBLE + "note('began', host, os.getpid())\neaten = b'x' * 300_000_000\n"
+EATS_MEMORY = PREAMBLE + "note('began', host, os.getpid())\neaten = b'x' * 300_000_000\n"
 # A program of these as a service that stays up: each task is a run of its text.
 _SERVED = """
 from accsd_serving import serve_if_asked
 program = compile({!r}, "task", "exec")
 serve_if_asked(lambda: exec(program, {{"__name__": "__main__"}}))
 """
-FLOODS = _PREAMBLE + "note('began', host, os.getpid())\nfor _ in range(200 * 1024): print('x' * 1023)\n"
+FLOODS = PREAMBLE + "note('began', host, os.getpid())\nfor _ in range(200 * 1024): print('x' * 1023)\n"
 
 
 @dataclass
