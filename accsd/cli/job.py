@@ -1,6 +1,6 @@
 """`accsd job`: one job. How it stands, its steps as a graph, its attempts, and what happened."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -9,15 +9,17 @@ import click
 
 from accsd.cli.archived import Archived
 from accsd.cli.drawing import aligned, draw
+from accsd.cli.fitting import show_fitting
 from accsd.cli.following import tell_line
 from accsd.cli.identifiers import job_named, short
-from accsd.cli.output import duration, output_option, show, since, styled, to_json
+from accsd.cli.output import duration, output_option, since, styled, to_json
 from accsd.cli.session import settings_of, with_database
 from accsd.db import reading, timeline
 from accsd.db.pool import Database
 from accsd.db.reading import JobRow, TaskRow
 from accsd.db.timeline import AttemptRow, EventRow
 from accsd.model import JobStatus, TaskStatus
+from accsd.model.state import EventType
 from accsd.settings import Settings
 
 _MARKS: Final = {
@@ -29,7 +31,7 @@ _MARKS: Final = {
     "skipped": "–",
     "cancelled": "⊘",
 }
-_EVENTS_SHOWN: Final = 20
+_EVENTS_SHOWN: Final = 50
 _EVENTS_GIVEN: Final = 10_000
 _ATTEMPTS_SHOWN: Final = 30
 _ATTEMPTS_GIVEN: Final = 100_000
@@ -43,6 +45,7 @@ class _Everything:
     tasks: list[TaskRow]
     attempts: list[AttemptRow]
     events: list[EventRow]
+    said: Mapping[str, int]  # events by type, those that are not shown too
 
 
 @click.command()
@@ -51,12 +54,15 @@ class _Everything:
     "--events",
     "count",
     type=click.IntRange(min=0),
-    help=f"How many of the last events. [default: {_EVENTS_SHOWN}; all in JSON]",
+    help=f"How many of the last events, not counting log lines and progress. [default: {_EVENTS_SHOWN}; all in JSON]",
 )
 @output_option()
 @click.pass_context
 def job(ctx: click.Context, job_id: str, count: int | None, output: str) -> None:
     """Show one job: how it stands, its steps, attempts and timeline. JOB may be the beginning of an id.
+
+    TOOK counts from the claim: it is the time of the node, with what it fetches and starts before the task itself runs.
+    What a task has written is shown by `accsd logs`.
 
     \b
     Example: accsd job 3f9a21c4 --events 100
@@ -65,8 +71,7 @@ def job(ctx: click.Context, job_id: str, count: int | None, output: str) -> None
 
     async def work(db: Database) -> _Everything:
         found = await job_named(db, job_id)
-        shown = (_EVENTS_SHOWN if for_eyes else _EVENTS_GIVEN) if count is None else count
-        return await _read(db, settings_of(ctx), found, shown, _ATTEMPTS_SHOWN if for_eyes else _ATTEMPTS_GIVEN)
+        return await _read(db, settings_of(ctx), found, count, for_eyes=for_eyes)
 
     everything = with_database(ctx, work)
     if for_eyes:
@@ -77,11 +82,15 @@ def job(ctx: click.Context, job_id: str, count: int | None, output: str) -> None
         click.echo(to_json(_document(everything)))
 
 
-async def _read(db: Database, settings: Settings, job_id: UUID, events: int, attempts: int) -> _Everything:
-    async def told(archived: Sequence[str]) -> tuple[list[AttemptRow], list[EventRow]]:
+async def _read(db: Database, settings: Settings, job_id: UUID, count: int | None, *, for_eyes: bool) -> _Everything:
+    events = (_EVENTS_SHOWN if for_eyes else _EVENTS_GIVEN) if count is None else count
+    attempts = _ATTEMPTS_SHOWN if for_eyes else _ATTEMPTS_GIVEN
+
+    async def told(archived: Sequence[str]) -> tuple[list[AttemptRow], list[EventRow], dict[str, int]]:
         return (
             await timeline.attempts_of(db, job_id, attempts, archived),
-            await timeline.newest_events(db, job_id, events, archived),
+            await timeline.newest_events(db, job_id, events, archived, chatter=not for_eyes),
+            await timeline.count_events(db, job_id, archived) if for_eyes else {},
         )
 
     history = await Archived(db, settings, job_id).ask(told)
@@ -109,7 +118,17 @@ def _show(everything: _Everything) -> None:
         click.echo("\ntimeline")
         for event in everything.events:
             tell_line(event)
+        _tell_of_the_rest(everything)
     _show_next(everything.job)
+
+
+def _tell_of_the_rest(everything: _Everything) -> None:
+    """Log lines and progress are counted only: they would push what happened off the screen."""
+    name, said = short(everything.job.id), everything.said
+    if lines := said.get(EventType.LOG):
+        click.echo(f"(and {lines} log lines: accsd logs {name})")
+    if reports := said.get(EventType.PROGRESS):
+        click.echo(f"(and {reports} reports of progress: accsd job {name} -o json)")
 
 
 def _show_header(job: JobRow) -> None:
@@ -192,11 +211,11 @@ def _show_attempts(attempts: Sequence[AttemptRow], job: JobRow) -> None:
             "began": f"+{duration(attempt.claimed_at - job.created_at)}",
             "took": attempt.took,
             "outcome": attempt.outcome or "running",
-            "error": _error(attempt.error_code, attempt.message)[:_LONGEST_NOTE],
+            "error": _error(attempt.error_code, attempt.message),
         }
         for attempt in attempts
     ]
-    show(rows, {name: name for name in ("step", "attempt", "node", "began", "took", "outcome", "error")}, "table")
+    show_fitting(rows, {name: name for name in ("step", "attempt", "node", "began", "took", "outcome", "error")})
     if len(attempts) == _ATTEMPTS_SHOWN:
         click.echo(f"(the last {_ATTEMPTS_SHOWN}; -o json has all)")
 

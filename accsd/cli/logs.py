@@ -3,8 +3,9 @@ shown by its events, which come within a fraction of a second, and from the stor
 """
 
 import asyncio
+import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -24,6 +25,7 @@ from accsd.db import reading
 from accsd.db.pool import Database
 from accsd.db.records import AttemptLog, LogEvent, StoredArtifact, artifacts_of, attempts_of, is_open, log_events
 from accsd.errors import AccsdError, NotFound
+from accsd.model.state import EventType
 from accsd.settings import Settings
 from accsd.storage import ObjectStore
 from accsd.validation import did_you_mean
@@ -66,15 +68,20 @@ def logs(
     accsd logs 3f2a91bc --task render --attempt 1 -o jsonl
     """
     settings = settings_of(ctx)
+    out = sys.stdout  # click.echo flushes each line, which took most of the time of a long log
 
     async def work(db: Database) -> int:
         job_id = await job_named(db, job)
         await _require_step(db, job_id, step)
+        await _require_attempt(db, job_id, step, attempt)
         async with AsyncExitStack() as resources:
-            log = _JobLog(db, settings, job_id, step, attempt, resources)
+            log = _JobLog(db, settings, job_id, step, attempt, resources, when_up_to_date=out.flush)
             async for record in log.follow() if follow else log.so_far():
                 shown = to_json(record) if output == "jsonl" else printed(record, timestamps, prefix=step is None)
-                click.echo(shown)
+                out.write(f"{shown}\n")
+            out.flush()
+            for gap in await log.gaps():
+                click.echo(f"accsd: the log is not whole: {gap}", err=True)
             return log.lines.total()
 
     try:
@@ -95,6 +102,15 @@ async def _require_step(db: Database, job_id: UUID, step: str | None) -> None:
         )
 
 
+async def _require_attempt(db: Database, job_id: UUID, step: str | None, attempt: int | None) -> None:
+    if attempt is None or await attempts_of(db, job_id, step=step, attempt=attempt):
+        return
+    begun = await attempts_of(db, job_id, step=step, attempt=None)
+    there = ", ".join(f"{one.task_key} 1" + (f" to {one.attempt_id}" if one.attempt_id > 1 else "") for one in begun)
+    said = f"job {short(job_id)} has no attempt {attempt}" + (f' of step "{step}"' if step else "")
+    raise NotFound(f"{said}; there are: {there or 'none yet'}", hint=f"`accsd job {short(job_id)}`")
+
+
 @dataclass(slots=True)
 class _Tail:
     """The kept log of one attempt, read on from where its events ended."""
@@ -111,6 +127,7 @@ class _JobLog:
     step: str | None
     attempt: int | None
     resources: AsyncExitStack
+    when_up_to_date: Callable[[], None]
     lines: Counter[Who] = field(default_factory=Counter[Who])
     _keys: dict[UUID, str] = field(default_factory=dict[UUID, str])
     _tails: dict[Who, _Tail] = field(default_factory=dict[Who, _Tail])
@@ -147,7 +164,15 @@ class _JobLog:
             seen |= {event.id: event.ts for event in fresh}
             since = max(seen.values()) - _OVERLAP if seen else since
             seen = {number: ts for number, ts in seen.items() if since is None or ts >= since}
+            self.when_up_to_date()
             await asyncio.sleep(_POLL_SEC)
+
+    async def gaps(self) -> list[str]:
+        """What is missing in the logs of these attempts, and why."""
+        wanted = {_who(one) for one in await self._attempts()}
+        told = await self._said(list(self._keys), kind=EventType.TRUNCATED)
+        gaps = [event for event in told if (event.task_id, event.attempt_id) in wanted]
+        return [f"{self._keys[event.task_id]}, attempt {event.attempt_id}: {event.message}" for event in gaps]
 
     async def _attempts(self) -> list[AttemptLog]:
         found = await attempts_of(self.db, self.job_id, step=self.step, attempt=self.attempt)
@@ -187,9 +212,11 @@ class _JobLog:
             found.setdefault((event.task_id, event.attempt_id), []).append(event)
         return found
 
-    async def _said(self, tasks: Sequence[UUID], since: datetime | None = None) -> list[LogEvent]:
+    async def _said(
+        self, tasks: Sequence[UUID], since: datetime | None = None, kind: EventType = EventType.LOG
+    ) -> list[LogEvent]:
         async def asked(archived: Sequence[str]) -> list[LogEvent]:
-            return await log_events(self.db, self.job_id, tasks=tasks, since=since, archived=archived)
+            return await log_events(self.db, self.job_id, tasks=tasks, since=since, archived=archived, kind=kind)
 
         if since is not None:  # what comes from now on is in no archive
             return await asked(())

@@ -1,7 +1,7 @@
 """`accsd up`: everything in one process, for one machine. PostgreSQL included, where none is configured."""
 
 import asyncio
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import click
@@ -11,6 +11,8 @@ from accsd.cli.daemon import run
 from accsd.cli.session import embedded_folder
 from accsd.db.install import install
 from accsd.db.pool import connect
+from accsd.errors import AccsdError
+from accsd.runners.compose import Docker, Mode, Project, compose_file, declared_services
 from accsd.settings import Settings, environment, load_settings
 
 
@@ -30,6 +32,7 @@ def up(ctx: click.Context, compose: Path | None, folder: Path | None) -> None:
     """Run builder and agent here, with an embedded PostgreSQL unless ACC_DB_URL names another.
 
     What is submitted stays: the next `accsd up` with the same folder goes on with it. Ctrl-C drains and stops.
+    Containers of services in mode exec or http stay up, and it says which.
 
     \b
     accsd up --compose compose.yaml
@@ -52,6 +55,22 @@ def up(ctx: click.Context, compose: Path | None, folder: Path | None) -> None:
             click.echo(f"  export ACC_DB_URL='{settings.database.required_url}'", err=True)
         click.echo("  accsd workflows apply FILE && accsd submit NAME --follow", err=True)
         run("all", config)
+        asyncio.run(_tell_what_stays(settings))
+
+
+async def _tell_what_stays(settings: Settings) -> None:
+    """A service that loads for minutes is not stopped for a restart of accsd, and somebody else may use it."""
+    if settings.compose.file is None:
+        return
+    docker = Docker(environment())
+    with suppress(AccsdError):  # a courtesy: it has stopped, with or without an engine
+        declarations = await declared_services(docker, settings.compose, settings.services)
+        project = Project(docker, compose_file(settings.compose), declarations.project)
+        names = [name for name, declared in declarations.services.items() if declared.mode is not Mode.RUN]
+        up = [name for name in names if any(each.is_running for each in await project.containers(name))]
+        if up:
+            stop = f"docker compose --project-name {project.name} -f {project.file} stop {' '.join(up)}"
+            click.echo(f"containers of {', '.join(up)} stay up; to stop them: {stop}", err=True)
 
 
 async def _installed(settings: Settings) -> None:

@@ -196,7 +196,7 @@ class TaskRow:
     claimed_at: datetime | None
     started_at: datetime | None
     finished_at: datetime | None
-    took: timedelta | None
+    took: timedelta | None  # its last attempt, from the claim on, as in the list of attempts
     next_attempt_at: datetime | None
     due_in: timedelta | None
     remaining: int
@@ -215,7 +215,7 @@ async def tasks_of(db: Database, job_id: UUID) -> list[TaskRow]:
                   coalesce(t.progress, 0)::float8 AS progress, t.attempt, t.max_attempts, t.attempt_id, t.lost,
                   t.generation, coalesce(l.node, t.claimed_by) AS node, t.claimed_at, t.started_at, t.finished_at,
                   coalesce(t.finished_at, CASE WHEN t.lease_owner IS NOT NULL THEN accs.clock() END)
-                    - coalesce(t.started_at, t.claimed_at) AS took,
+                    - t.claimed_at AS took,
                   t.next_attempt_at, t.next_attempt_at - accs.clock() AS due_in, t.remaining, w.hold,
                   t.error_code, t.error_message, t.params, t.results, h.reason AS fails_everywhere
              FROM public.job_tasks t JOIN public.jobs j ON j.id = t.job_id LEFT JOIN accs.live l ON l.task_id = t.id

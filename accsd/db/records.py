@@ -9,6 +9,7 @@ from uuid import UUID
 
 from accsd.db.archives import events_source
 from accsd.db.pool import Database
+from accsd.model.state import EventType
 
 # As work/tasklog.py names them. Whatever else a task calls a log is an artifact like any other.
 _SEGMENT: Final = re.compile(r"\d{6,}\.jsonl")
@@ -86,18 +87,20 @@ async def log_events(
     tasks: Sequence[UUID] | None = None,
     since: datetime | None = None,
     archived: Sequence[str] = (),
+    kind: EventType = EventType.LOG,
 ) -> list[LogEvent]:
     """In the order of writing; only what attempts said, and only of these tasks. `archived`: those of the job's events
     that have left the database, as lines."""
-    source = events_source(archived, 4)
+    source = events_source(archived, 5)
     rows = await db.fetch(
         f"""{source.before} SELECT id, job_task_id AS task_id, attempt_id, ts, level, message, data FROM {source.table}
-            WHERE job_id = $1 AND type = 'log' AND attempt_id IS NOT NULL
+            WHERE job_id = $1 AND type = $4 AND attempt_id IS NOT NULL
               AND ($2::uuid[] IS NULL OR job_task_id = ANY ($2)) AND ts >= coalesce($3, '-infinity'::timestamptz)
             ORDER BY id""",
         job_id,
         None if tasks is None else list(tasks),
         since,
+        kind,
         *source.arguments,
         repeatable=True,
     )

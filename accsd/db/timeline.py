@@ -40,18 +40,38 @@ def _events_in(source: Source) -> str:
     return _EVENTS.format(before=source.before, table=source.table)
 
 
-async def newest_events(db: Database, job_id: UUID, limit: int, archived: Sequence[str] = ()) -> list[EventRow]:
+# What a task says while it runs, and what is said for programs: there may be thousands for each change of state.
+_CHATTER: Final = """(e.type IN ('log', 'progress') OR e.level = 'debug'
+                      OR e.type = 'artifact' AND coalesce(e.data ->> 'kind', '') = 'log')"""
+
+
+async def newest_events(
+    db: Database, job_id: UUID, limit: int, archived: Sequence[str] = (), *, chatter: bool = True
+) -> list[EventRow]:
     """The last ones, in the order in which they happened. Along task_events_job. `archived`: those of its events that
-    have left the database, as lines."""
+    have left the database, as lines. Without `chatter` only what changed something."""
     source = events_source(archived, 3)
     rows = await db.fetch(
-        f"{_events_in(source)} ORDER BY e.ts DESC, e.id DESC LIMIT $2",
+        f"""{_events_in(source)} {"" if chatter else f"AND NOT {_CHATTER}"}
+            ORDER BY e.ts DESC, e.id DESC LIMIT $2""",
         job_id,
         limit,
         *source.arguments,
         repeatable=True,
     )
     return [EventRow(**row) for row in reversed(rows)]
+
+
+async def count_events(db: Database, job_id: UUID, archived: Sequence[str] = ()) -> dict[str, int]:
+    """How many of each type."""
+    source = events_source(archived, 2)
+    rows = await db.fetch(
+        f"{source.before} SELECT type, count(*) AS n FROM {source.table} WHERE job_id = $1 GROUP BY type",
+        job_id,
+        *source.arguments,
+        repeatable=True,
+    )
+    return {row["type"]: row["n"] for row in rows}
 
 
 async def events_from(db: Database, job_id: UUID, since: datetime, seen: Sequence[int], limit: int) -> list[EventRow]:

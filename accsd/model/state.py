@@ -105,6 +105,7 @@ class EventType(StrEnum):
     STATUS = "status"  # a transition; there is exactly one for each
     PROGRESS = "progress"
     LOG = "log"
+    TRUNCATED = "truncated"  # a log that is not whole, and why
     ARTIFACT = "artifact"
     HEARTBEAT = "heartbeat"
     RETRY = "retry"  # a failed attempt that will be repeated, and a redrive

@@ -128,7 +128,7 @@ class Watching:
             self._is_cut_off = True
             self._bench.metrics.truncated(output.stream)
             said = f"it wrote more than {self._served.output_limit} bytes to stdout and stderr"
-            self._event(Level.WARN, "truncated", said)
+            self._event(Level.WARN, EventType.TRUNCATED, said)
             self._stop(Failure(ErrorCode.OUTPUT_LIMIT, said), timedelta(0))
         if self._tasklog.is_full:
             await self._hearing.seal()
@@ -234,8 +234,8 @@ class Watching:
             except _STORE_PROBLEMS as error:
                 _log.warning("log_waits", error=str(error))
                 if time.monotonic() - progress_at > patience:
-                    said = f"the end of the log could not be kept, {len(left)} parts of up to 1 MiB: {error}"
-                    self._event(Level.WARN, EventType.LOG, said)
+                    parts = "last part" if len(left) == 1 else f"last {len(left)} parts"
+                    self._event(Level.WARN, EventType.TRUNCATED, f"the {parts} of the log could not be kept: {error}")
                     return
                 await anyio.sleep(pauses.next().total_seconds())
 

@@ -252,7 +252,7 @@ async def test_a_store_that_does_not_let_us_in_costs_a_task_its_log_only(
         go.touch()
         row = await outcome(conn, job)
     assert (row["status"], row["attempt_id"]) == ("done", 1)
-    assert "could not be kept" in (await messages(conn, job, "log"))[-1]
+    assert "could not be kept" in (await messages(conn, job, "truncated"))[-1]
 
 
 TALKS = (

@@ -1,6 +1,8 @@
 """The daemon serving its node's compose file: real engine, real compose, services in every mode."""
 
+import asyncio
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 
 from tests.support import daemon
 from tests.support.checker import check
+from tests.support.cli import ACCSD, Cli
 from tests.support.cluster import Connection
 from tests.support.compose import why_not
 from tests.support.compose_node import (
@@ -156,6 +159,31 @@ async def test_one_wrong_service_does_not_keep_the_others_from_work(node: Compos
         again = await submit(conn, step("c", "good"), options=node.options())
         await job_reaches(conn, again, "done")
     await check(conn)
+
+
+def up_for(node: ComposeNode, db_url: str) -> subprocess.Popen[bytes]:
+    environ = Cli(db_url).environment() | {"ACC_COMPOSE_PROJECT": node.project.name, "ACC_NODE_NAME": node.name}
+    command = [*ACCSD, "up", "--compose", str(node.project.file), "--folder", str(node.folder / "state")]
+    return subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+async def test_the_end_of_up_says_which_containers_stay_and_how_to_stop_them(
+    node: ComposeNode, db_url: str, conn: Connection
+):
+    node.add("inside", "exec", PASS_ON)
+    node.add("apart", "run", PASS_ON)
+    with up_for(node, db_url) as up:
+        try:
+            job = await submit(conn, step("a", "inside"), step("b", "apart", after="a"), options=node.options())
+            await job_reaches(conn, job, "done")
+            up.send_signal(signal.SIGTERM)
+            _, said = await asyncio.to_thread(up.communicate, timeout=60)
+        finally:
+            up.kill()
+    assert up.returncode == 0
+    stop = f"docker compose --project-name {node.project.name} -f {node.project.file} stop inside"
+    assert said.decode().splitlines()[-1] == f"containers of inside stay up; to stop them: {stop}"
+    assert node.of_service("inside")[0]["State"]["Running"]
 
 
 def test_a_compose_file_that_is_not_there_is_told_at_once(tmp_path: Path, db_url: str):

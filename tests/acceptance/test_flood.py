@@ -94,7 +94,7 @@ def following(node: ComposeNode, db_url: str, job: UUID) -> Generator[Follower]:
     reader.start()
     try:
         yield follower
-        assert process.wait(timeout=120) == 0
+        assert process.wait(timeout=300) == 0
     finally:
         process.kill()
         process.wait(timeout=10)

@@ -147,6 +147,18 @@ async def test_an_earlier_attempt_and_what_is_not_there(cli, db_url: str, conn: 
     assert (await cli("logs", name, "--task", "a", "--attempt", "1")).out == "attempt 1\n"
     (await cli("logs", name, "--task", "z")).ends(0, "nothing was written", f"`accsd why {name}`")
     (await cli("logs", name, "--task", "aa")).ends(3, 'no step "aa"', f"→ `accsd job {name}`")
+    await conn.execute(
+        """INSERT INTO task_events (job_id, job_task_id, source, type, level, message, attempt_id)
+           SELECT job_id, id, 'service:render', 'truncated', 'warn', 'the last part is missing', 2
+             FROM job_tasks WHERE task_key = 'a'"""
+    )
+    (await cli("logs", name)).ends(0, "accsd: the log is not whole: a, attempt 2: the last part is missing")
+    assert (await cli("logs", name, "--attempt", "1")).err == ""
+    (await cli("logs", name, "--attempt", "7")).ends(3, f"job {name} has no attempt 7; there are: a 1 to 2\n")
+    (await cli("logs", name, "--task", "a", "--attempt", "3")).ends(
+        3, 'no attempt 3 of step "a"; there are: a 1 to 2\n'
+    )
+    (await cli("logs", name, "--task", "z", "--attempt", "1")).ends(3, "there are: none yet", f"→ `accsd job {name}`")
     (await cli("logs", "ffff")).ends(3, "→ `accsd jobs`")
     (tmp_path / "state" / "objects").rename(tmp_path / "gone")
     lost = (await cli("logs", name)).ends(0, "the log is not whole", "configure storage.url")
