@@ -3,12 +3,17 @@
 
 import importlib
 import sys
-from typing import Any, Final
+import traceback
+from typing import Any, Final, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
 
 from accsd import __version__
+from accsd.errors import AccsdError, Bug, ConfigError, InvalidValue, NotFound, Unavailable
+
+_BUG: Final = 70
+_LONGEST_BUG: Final = 500
 
 # name → (module, attribute, help); the help stands here so that the list needs no import
 _COMMANDS: Final = {
@@ -74,23 +79,67 @@ class _LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, _COMMANDS[name][2]) for name in self.list_commands(ctx)])
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """One place where an error of ours becomes a message, the next thing to do, and an exit code."""
-        from accsd.errors import AccsdError
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            raise click.exceptions.NoSuchCommand(args[0], possibilities=_COMMANDS, ctx=ctx)
+        return super().resolve_command(ctx, args)
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.ClickException as error:
+            _end_with(error, None)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """One place where an error becomes a message, the next thing to do, and an exit code."""
         try:
             return super().invoke(ctx)
-        except AccsdError as error:
-            click.echo(f"accsd: {error}", err=True)
-            if error.hint:
-                click.echo(f"  → {error.hint}", err=True)
-            sys.exit(_exit_code(error))
+        except (click.exceptions.Exit, click.Abort, EOFError, BrokenPipeError):
+            raise  # click's own ends, and a reader that has gone
+        except Exception as error:
+            if ctx.invoked_subcommand is None and not isinstance(error, (AccsdError, click.ClickException)):
+                raise  # the daemon: its log is read by those who want the traceback
+            _end_with(error, ctx)
 
 
-def _exit_code(error: Exception) -> int:
-    """0 ok, 1 the work failed, 2 usage, 3 not found, 4 unreachable, 5 timeout."""
-    from accsd.errors import ConfigError, InvalidValue, NotFound, Unavailable
+def _end_with(error: Exception, ctx: click.Context | None) -> NoReturn:
+    from accsd.cli.output import say
 
+    said, hint, code = _told(error)
+    say(f"accsd: {said}", err=True)
+    if hint:
+        say(f"  → {hint}", err=True)
+    if code == _BUG and ctx is not None and ctx.params["debug"]:
+        say("".join(traceback.format_exception(error)), err=True, end="")
+    sys.exit(code)
+
+
+def _told(error: Exception) -> tuple[str, str | None, int]:
+    """What happened, what to do next, and the exit code."""
+    match error:
+        case AccsdError():
+            return str(error), error.hint, _exit_code(error)
+        case click.ClickException():
+            within = error.ctx if isinstance(error, click.UsageError) else None
+            hint = None if within is None else f"`{within.command_path} --help` says what it takes"
+            return _in_our_words(error.format_message()), hint, error.exit_code
+        case _:
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            hint = "this is a bug of accsd: please report it, with what the same command says after ACC_DEBUG=1"
+            return f"something went wrong that nobody has foreseen: {what[:_LONGEST_BUG]}", hint, _BUG
+
+
+def _in_our_words(message: str) -> str:
+    """Click's sentences begin in upper case and end with a dot; ours follow a colon."""
+    return message[:1].lower() + message[1:].removesuffix(".")
+
+
+def _exit_code(error: AccsdError) -> int:
+    """0 ok, 1 the work failed, 2 usage, 3 not found, 4 unreachable, 5 timeout, 70 a bug of accsd (EX_SOFTWARE)."""
     if isinstance(error.__cause__, TimeoutError):
         return 5
     match error:
@@ -100,11 +149,15 @@ def _exit_code(error: Exception) -> int:
             return 3
         case Unavailable():
             return 4
+        case Bug():
+            return _BUG
         case _:
             return 1
 
 
-@click.group(cls=_LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    "accsd", cls=_LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(__version__, prog_name="accsd")
 @click.option(
     "--role",
@@ -116,14 +169,26 @@ def _exit_code(error: Exception) -> int:
 @click.option(
     "--config", type=click.Path(exists=True, dir_okay=False), help="TOML file; the environment goes before it."
 )
+@click.option("--debug", is_flag=True, envvar="ACC_DEBUG", help="If a command meets a bug of accsd, show where.")
 @click.pass_context
-def main(ctx: click.Context, role: str, config: str | None) -> None:
+def main(ctx: click.Context, role: str, config: str | None, debug: bool) -> None:
     """Run multi-step workflows on machines that may be asleep. PostgreSQL is all that it needs.
 
     Without a command this is the daemon. SIGTERM drains it, SIGHUP makes it read its configuration again.
 
     The database is named by ACC_DB_URL, or by database.url in the --config file.
+
+    \b
+    A command ends with exit code
+      0   done
+      1   not done, or refused
+      2   wrong usage or settings
+      3   not found
+      4   the database, the object store or Docker does not answer
+      5   not within the time that was given
+      70  a bug of accsd
     """
+    del debug  # invoke reads it, when it is wanted
     ctx.obj = config
     if ctx.invoked_subcommand is None:
         from accsd.cli.daemon import run

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import UUID
 
-import click
-
 from accsd.cli.objects import objects
+from accsd.cli.output import say
 from accsd.db.archives import Archive, archives_with, task_of
 from accsd.db.pool import Database
 from accsd.errors import AccsdError
@@ -59,7 +58,7 @@ async def archived_lines(settings: Settings, known: Sequence[Archive], job_id: U
             for archive in known:
                 found += await lines_of(store, archive, job_id)
     except AccsdError as error:
-        click.echo(f"accsd: the history is not whole: {error}", err=True)
+        say(f"accsd: the history is not whole: {error}", err=True)
         if error.hint:
-            click.echo(f"  → {error.hint}", err=True)
+            say(f"  → {error.hint}", err=True)
     return found

@@ -10,7 +10,7 @@ import click
 
 from accsd.cli.identifiers import job_named, short
 from accsd.cli.objects import elsewhere, objects, require_bucket
-from accsd.cli.output import output_option, show, show_one
+from accsd.cli.output import output_option, say, show, show_one
 from accsd.cli.session import settings_of, with_database
 from accsd.db.pool import Database
 from accsd.db.records import StoredArtifact, artifacts_of
@@ -89,7 +89,7 @@ def artifacts(
         return
     for row, file in zip(rows, files, strict=True):
         if output == "table":
-            click.echo(f"{file}  {row['size']}")
+            say(f"{file}  {row['size']}")
         else:
             show_one({**row, "file": file}, output, name="file")
 

@@ -12,13 +12,14 @@ from accsd.cli import moments
 from accsd.cli.following import stay_with, tell_json, tell_line
 from accsd.cli.identifiers import job_named, jobs_named, short
 from accsd.cli.operator import operator
-from accsd.cli.output import output_option, show
+from accsd.cli.output import output_option, say, show
 from accsd.cli.session import with_database
 from accsd.cli.submit import end_like, interruptible
 from accsd.db import reading
 from accsd.db.answers import Answer, Verdict
 from accsd.db.jobs import cancel_jobs, retry_jobs
 from accsd.db.pool import Database
+from accsd.errors import InvalidValue
 from accsd.validation import did_you_mean
 
 _REFUSED: Final = 1
@@ -44,9 +45,9 @@ def tell(outcomes: Iterable[Outcome], output: str) -> None:
     if output == "table":
         for outcome in told:
             is_refused = outcome.answer is Verdict.REFUSED
-            click.echo(outcome.sentence, err=is_refused)
+            say(outcome.sentence, err=is_refused)
             if outcome.next:
-                click.echo(f"  → {outcome.next}", err=True)
+                say(f"  → {outcome.next}", err=True)
     else:
         show([outcome.row() for outcome in told], {}, output)
     if any(outcome.answer is Verdict.REFUSED for outcome in told):
@@ -54,7 +55,7 @@ def tell(outcomes: Iterable[Outcome], output: str) -> None:
 
 
 @click.command()
-@click.argument("jobs", nargs=-1, required=True, metavar="JOB…")
+@click.argument("jobs", nargs=-1, metavar="JOB…")
 @click.option("--reason", help="Goes into the job's history.")
 @output_option()
 @click.pass_context
@@ -64,6 +65,10 @@ def cancel(ctx: click.Context, jobs: Sequence[str], reason: str | None, output: 
     \b
     Example: accsd cancel 3f9a21c4 --reason "wrong input"
     """
+    if not jobs:
+        raise InvalidValue(
+            "no job was named", hint="`accsd jobs` lists them; in a pipe, `xargs -r` runs nothing for an empty list"
+        )
 
     async def work(db: Database) -> dict[UUID, Answer]:
         return await cancel_jobs(db, await jobs_named(db, jobs), reason=reason, by=operator())

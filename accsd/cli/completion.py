@@ -3,6 +3,8 @@
 import click
 from click.shell_completion import ShellComplete, get_completion_class
 
+from accsd.cli.output import say
+
 _PROGRAM = "accsd"
 
 
@@ -21,4 +23,4 @@ def completion(shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None, "click knows the three"
     # Not kind.source: for bash that starts one to ask it for its version.
-    click.echo(ShellComplete.source(kind(main, {}, _PROGRAM, f"_{_PROGRAM.upper()}_COMPLETE")))
+    say(ShellComplete.source(kind(main, {}, _PROGRAM, f"_{_PROGRAM.upper()}_COMPLETE")))

@@ -5,7 +5,7 @@ from typing import Any, cast
 import click
 from pydantic import SecretStr
 
-from accsd.cli.output import output_option, show, text
+from accsd.cli.output import output_option, say, show, text
 from accsd.cli.session import settings_of
 from accsd.settings import Settings
 from accsd.settings.database_url import shown as shown_url
@@ -55,11 +55,11 @@ def check_command(ctx: click.Context) -> None:
     settings = settings_of(ctx)
     if problems := _contradictions(settings):
         for problem in problems:
-            click.echo(f"accsd: {problem}", err=True)
-        click.echo("  → `accsd config show --origin` says where each setting comes from", err=True)
+            say(f"accsd: {problem}", err=True)
+        say("  → `accsd config show --origin` says where each setting comes from", err=True)
         raise SystemExit(2)
     changed = sum(origin != "default" for origin in settings.origins.values())
-    click.echo(f"the settings are in order: {changed} set, the others are defaults; `accsd doctor` tries them out")
+    say(f"the settings are in order: {changed} set, the others are defaults; `accsd doctor` tries them out")
 
 
 def _contradictions(settings: Settings) -> list[str]:

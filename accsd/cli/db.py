@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import TypeVar
 
 import click
-import orjson
 
+from accsd.cli.output import say, say_json
 from accsd.cli.session import read_settings
 from accsd.db.install import SchemaStatus, install, pending_migrations, read_status, upgrade
 from accsd.db.logins import make_node_login
@@ -50,11 +50,9 @@ def install_command(config: str | None, roles: bool, literal_indexes: bool) -> N
 
     made = _run(settings, work)
     where = settings.database.address
-    click.echo(f"{where}: schema version {SCHEMA_VERSION} {'installed' if made else 'was there already'}")
+    say(f"{where}: schema version {SCHEMA_VERSION} {'installed' if made else 'was there already'}")
     if roles:
-        click.echo(
-            "the roles accs_scheduler, _archive, _agent, _api and _reader are ready; give them passwords in psql"
-        )
+        say("the roles accs_scheduler, _archive, _agent, _api and _reader are ready; give them passwords in psql")
 
 
 @db.command("node-login")
@@ -74,10 +72,10 @@ def node_login_command(config: str | None, node: str, output: str) -> None:
     made = _run(settings, lambda connection: make_node_login(connection, node))
     url = database_url.with_login(settings.database.required_url, made.login, made.password)
     if output == "json":
-        click.echo(orjson.dumps({"node": node, "login": made.login, "password": made.password, "url": url}))
+        say_json({"node": node, "login": made.login, "password": made.password, "url": url})
         return
-    click.echo(f"{node} has the login {made.login}" + ("" if made.is_new else ", with another password from now on"))
-    click.echo(f"on {node}: ACC_DB_URL={url}")
+    say(f"{node} has the login {made.login}" + ("" if made.is_new else ", with another password from now on"))
+    say(f"on {node}: ACC_DB_URL={url}")
 
 
 @db.command("status")
@@ -88,7 +86,7 @@ def status_command(config: str | None, output: str) -> None:
     settings = read_settings(config)
     status = _run(settings, read_status)
     if output == "json":
-        click.echo(orjson.dumps(asdict(status) | {"is_current": status.is_current}))
+        say_json(asdict(status) | {"is_current": status.is_current})
     else:
         _print_status(settings.database.address, status)
     if not status.is_current:
@@ -103,9 +101,9 @@ def upgrade_command(config: str | None, plan: bool) -> None:
     settings = read_settings(config)
     steps = _run(settings, pending_migrations if plan else upgrade)
     if not steps:
-        click.echo(f"{settings.database.address}: nothing to do, schema version {SCHEMA_VERSION}")
+        say(f"{settings.database.address}: nothing to do, schema version {SCHEMA_VERSION}")
     for step in steps:
-        click.echo(f"{'would apply' if plan else 'applied'} {step.version:04} {step.name}")
+        say(f"{'would apply' if plan else 'applied'} {step.version:04} {step.name}")
 
 
 def _print_status(where: str, status: SchemaStatus) -> None:
@@ -121,7 +119,7 @@ def _print_status(where: str, status: SchemaStatus) -> None:
             "literal indexes": "yes" if status.literal_indexes else "no",
         }
     for name, value in rows.items():
-        click.echo(f"{name:<18}{value}")
+        say(f"{name:<18}{value}")
 
 
 def _run(settings: Settings, work: Callable[[Session], Awaitable[Result]]) -> Result:

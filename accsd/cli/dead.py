@@ -9,7 +9,7 @@ import click
 from accsd.cli.changing import Outcome, tell
 from accsd.cli.identifiers import short
 from accsd.cli.operator import operator
-from accsd.cli.output import output_option, show
+from accsd.cli.output import output_option, say, show
 from accsd.cli.session import with_database
 from accsd.db import reading
 from accsd.db.answers import Verdict
@@ -53,7 +53,7 @@ def list_command(ctx: click.Context, service: str | None, settled: bool, limit: 
     columns = {name: name for name in (*_COLUMNS, "state")[: len(_COLUMNS) + settled]}
     show(rows, columns, output, empty="nothing is dead")
     if rows and output == "table" and not settled:
-        click.echo("  → accsd dead retry ID…, or accsd dead dismiss ID…", err=True)
+        say("  → accsd dead retry ID…, or accsd dead dismiss ID…", err=True)
 
 
 def _cells(row: DeadLetterRow) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _change(
         missing = ", ".join(str(answer.dead_letter_id) for answer in answers)
         raise NotFound(f"there is no dead letter {missing}", hint="try `accsd dead list`")
     if not answers:
-        click.echo("nothing is dead", err=True)
+        say("nothing is dead", err=True)
     tell((_outcome(answer, done) for answer in sorted(answers, key=lambda one: one.dead_letter_id)), output)
 
 

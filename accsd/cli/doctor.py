@@ -14,7 +14,7 @@ from accsd.cli.checks import card, database, engine, machine
 from accsd.cli.checks.cycle import cycle_check
 from accsd.cli.checks.finding import Check, Finding, Verdict, fail, ok
 from accsd.cli.checks.node import elsewhere, node_check
-from accsd.cli.output import is_terminal, output_option, show, text
+from accsd.cli.output import output_option, say, show, styled, text
 from accsd.cli.session import read_settings
 from accsd.errors import AccsdError, ConfigError
 from accsd.settings import Settings
@@ -140,8 +140,6 @@ def _whence(settings: Settings, config: str | None) -> str:
 
 
 def _tell(finding: Finding) -> None:
-    word = f"{finding.verdict:<4}"
-    shown = click.style(word, fg=_COLOURS[finding.verdict]) if is_terminal() else word
-    click.echo(f"{shown}  {finding.check:<13} {text(finding.text)}")
+    say(styled(f"{finding.verdict:<4}", _COLOURS[finding.verdict]), f"  {finding.check:<13} {text(finding.text)}")
     if finding.do:
-        click.echo(f"      {'':<13} → {finding.do}")
+        say(f"      {'':<13} → {finding.do}")

@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from accsd.cli.output import Shown, padded, shown
+
 # A step as far as its place in the graph is concerned: its key, and the keys that it depends on.
 Step = tuple[str, Sequence[str]]
 
@@ -178,19 +180,15 @@ def aligned(
     lines: Sequence[Line],
     cells: Mapping[str, Sequence[str]],
     headings: Sequence[str],
-    style: Callable[[str], str] = lambda cell: cell,
-) -> list[str]:
+    style: Callable[[str], Shown] | None = None,
+) -> list[Shown]:
     """The drawing with columns beside it: `cells` of each step. The first of `headings` is the drawing's own."""
     table = [[heading.upper() for heading in headings], *(_row(line, cells) for line in lines)]
     widths = [max(len(row[column]) for row in table if column < len(row)) for column in range(len(headings))]
-    return [_padded(row, widths, style) for row in table]
+    return [padded(row, widths, style=style) for row in table]
 
 
-def _row(line: Line, cells: Mapping[str, Sequence[str]]) -> list[str]:
-    return [line.lanes] if line.key is None else [f"{line.lanes} {line.key}", *cells[line.key], line.note]
-
-
-def _padded(row: Sequence[str], widths: Sequence[int], style: Callable[[str], str]) -> str:
-    """Padded by its length without the style, which has no width."""
-    wide = [*widths, *(0 for _ in row[len(widths) :])]
-    return "  ".join(style(cell) + " " * (width - len(cell)) for cell, width in zip(row, wide, strict=False)).rstrip()
+def _row(line: Line, cells: Mapping[str, Sequence[str]]) -> list[Shown]:
+    if line.key is None:
+        return [shown(line.lanes)]
+    return [shown(f"{line.lanes} {line.key}"), *map(shown, cells[line.key]), shown(line.note)]

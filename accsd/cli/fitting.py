@@ -6,9 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-import click
-
-from accsd.cli.output import Row, coloured, text
+from accsd.cli.output import Row, Shown, cell, padded, say, styled
 
 _BETWEEN: Final = "  "
 _ENOUGH: Final = 30  # columns for a sentence; with fewer it is read more easily below
@@ -17,12 +15,12 @@ _ENOUGH: Final = 30  # columns for a sentence; with fewer it is read more easily
 def show_fitting(rows: Sequence[Row], columns: Mapping[str, str], *, empty: str = "") -> None:
     """As `show` does it for eyes. What is read by a program is never broken into lines."""
     if not rows:
-        click.echo(empty, err=True)
+        say(empty, err=True)
         return
-    cells = [[text(row.get(key)).replace("\n", " ") for key in columns] for row in rows]
+    cells = [[cell(row.get(key)) for key in columns] for row in rows]
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for line in fitted(list(columns.values()), cells, width):
-        click.echo(line)
+        say(line)
 
 
 def fitted(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
@@ -35,10 +33,13 @@ def fitted(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int | 
     yield _line([heading.upper() for heading in headings[:beside]], widths)
     for row in rows:
         yield _line(row[:beside], widths, colour=True)
-        for heading, cell in zip(headings[beside:], row[beside:], strict=True):
-            if cell:
+        for heading, words in zip(headings[beside:], row[beside:], strict=True):
+            if words:
                 yield from textwrap.wrap(
-                    f"{heading}: {cell}", max(width or 0, _ENOUGH), initial_indent="    ", subsequent_indent="      "
+                    f"{heading}: {words}",
+                    max(width or 0, _ENOUGH),
+                    initial_indent="    ",
+                    subsequent_indent="      ",
                 )
 
 
@@ -60,6 +61,5 @@ def _wrapped(row: Sequence[str], room: int) -> Iterator[list[str]]:
         yield [*("" for _ in row[:-1]), other]
 
 
-def _line(cells: Sequence[str], widths: Sequence[int], *, colour: bool = False) -> str:
-    padded = [f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=False)]
-    return _BETWEEN.join([coloured(cell) if colour else cell for cell in padded]).rstrip()
+def _line(cells: Sequence[str], widths: Sequence[int], *, colour: bool = False) -> Shown:
+    return padded(cells, widths, style=styled if colour else None)

@@ -8,10 +8,8 @@ from datetime import datetime, timedelta
 from typing import Final, cast
 from uuid import UUID
 
-import click
-
 from accsd.cli.identifiers import short
-from accsd.cli.output import duration, styled, to_json
+from accsd.cli.output import Shown, duration, say, say_json, shown, styled
 from accsd.db import reading, timeline
 from accsd.db.pool import Database
 from accsd.db.timeline import EventRow
@@ -81,7 +79,7 @@ async def stay_with(
 
 def tell_line(event: EventRow) -> None:
     if is_for_eyes(event):
-        click.echo(sentence(event))
+        say(sentence(event))
 
 
 def is_for_eyes(event: EventRow) -> bool:
@@ -91,13 +89,13 @@ def is_for_eyes(event: EventRow) -> bool:
 
 
 def tell_json(event: EventRow) -> None:
-    click.echo(to_json(asdict(event)))
+    say_json(asdict(event))
 
 
-def sentence(event: EventRow) -> str:
+def sentence(event: EventRow) -> Shown:
     """One event for eyes: when, whose, what."""
     whose = event.task_key or "job"
-    return f"{f'+{duration(event.since)}':>9}  {whose:<16}  {what(event)}"
+    return shown(f"{f'+{duration(event.since)}':>9}  {whose:<16}  ", what(event))
 
 
 def what(event: EventRow) -> str:
@@ -107,7 +105,7 @@ def what(event: EventRow) -> str:
         case "progress" if isinstance(done := data.get("progress"), int | float):
             return f"{done:4.0%}  {said}".rstrip()
         case "status" | "retry":
-            return " ".join([_move(said, data), *_details(event, data)])
+            return shown(_move(said, data), *(f" {detail}" for detail in _details(event, data)))
         case "log":
             return said if event.level in ("info", "debug") else f"{event.level}: {said}"
         case "artifact":
@@ -116,13 +114,13 @@ def what(event: EventRow) -> str:
             return f"{kind}: {said}" if said else kind
 
 
-def _move(said: str, data: dict[str, object]) -> str:
+def _move(said: str, data: dict[str, object]) -> Shown:
     """`running → error`, and what was said about it where that is something else."""
     if "to" not in data:
-        return said
-    move = f"{data.get('from')} → {styled(str(data['to']))}"
+        return shown(said)
     plain = f"{data.get('from')} → {data['to']}"
-    return move + (said.removeprefix(plain) if said.startswith(plain) else f": {said}" if said else "")
+    more = said.removeprefix(plain) if said.startswith(plain) else f": {said}" if said else ""
+    return shown(f"{data.get('from')} → ", styled(str(data["to"])), more)
 
 
 def _details(event: EventRow, data: dict[str, object]) -> list[str]:

@@ -10,7 +10,7 @@ import click
 from accsd.cli.archived import archived_lines
 from accsd.cli.identifiers import job_named
 from accsd.cli.objects import objects, require_store
-from accsd.cli.output import output_option, show
+from accsd.cli.output import output_option, say, show
 from accsd.cli.retention import orphans_command, prune_command
 from accsd.cli.session import settings_of, with_database
 from accsd.db.archives import Archive, archives, archives_with, lines_here, partitions
@@ -105,9 +105,9 @@ def archive_command(ctx: click.Context, months: Sequence[str], again: bool, keep
 
     outcomes = with_database(ctx, work, removes_history=True)
     for outcome in outcomes:
-        click.echo(outcome.sentence)
+        say(outcome.sentence)
     if not outcomes:
-        click.echo("nothing is old enough", err=True)
+        say("nothing is old enough", err=True)
     refused = [outcome for outcome in outcomes if outcome.refused is not None]
     if refused:
         raise AccsdError(
@@ -145,10 +145,10 @@ def verify_command(ctx: click.Context, chain_only: bool) -> None:
 
     found, problems = with_database(ctx, work, removes_history=True)
     for problem in problems:
-        click.echo(problem)
+        say(problem)
     if problems:
         raise AccsdError(f"{len(problems)} things are wrong with {len(found)} archives")
-    click.echo(f"{len(found)} archives are well; the last digest is {found[-1].digest if found else 'none'}")
+    say(f"{len(found)} archives are well; the last digest is {found[-1].digest if found else 'none'}")
 
 
 @history.command("show")
@@ -168,7 +168,7 @@ def show_command(ctx: click.Context, job: str) -> None:
         return await archived_lines(settings, await archives_with(db, job_id), job_id) + here
 
     for line in with_database(ctx, work):
-        click.echo(line)
+        say(line)
 
 
 def _whole_id(text: str) -> UUID | None:

@@ -12,7 +12,7 @@ from accsd.cli.drawing import aligned, draw
 from accsd.cli.fitting import show_fitting
 from accsd.cli.following import tell_line
 from accsd.cli.identifiers import job_named, short
-from accsd.cli.output import duration, output_option, since, styled, to_json
+from accsd.cli.output import duration, output_option, say, say_json, shown, since, styled, to_json
 from accsd.cli.session import settings_of, with_database
 from accsd.db import reading, timeline
 from accsd.db.pool import Database
@@ -77,9 +77,9 @@ def job(ctx: click.Context, job_id: str, count: int | None, output: str) -> None
     if for_eyes:
         _show(everything)
     elif output == "name":
-        click.echo(everything.job.id)
+        say(str(everything.job.id))
     else:
-        click.echo(to_json(_document(everything)))
+        say_json(_document(everything))
 
 
 async def _read(db: Database, settings: Settings, job_id: UUID, count: int | None, *, for_eyes: bool) -> _Everything:
@@ -108,14 +108,14 @@ def _document(everything: _Everything) -> dict[str, Any]:
 def _show(everything: _Everything) -> None:
     _show_header(everything.job)
     if everything.tasks:
-        click.echo()
+        say()
         _show_steps(everything.tasks)
     _show_failing(everything.tasks)
     if _tell_more_than_the_steps(everything.attempts):
-        click.echo("\nattempts")
+        say("\nattempts")
         _show_attempts(everything.attempts, everything.job)
     if everything.events:
-        click.echo("\ntimeline")
+        say("\ntimeline")
         for event in everything.events:
             tell_line(event)
         _tell_of_the_rest(everything)
@@ -126,9 +126,9 @@ def _tell_of_the_rest(everything: _Everything) -> None:
     """Log lines and progress are counted only: they would push what happened off the screen."""
     name, said = short(everything.job.id), everything.said
     if lines := said.get(EventType.LOG):
-        click.echo(f"(and {lines} log lines: accsd logs {name})")
+        say(f"(and {lines} log lines: accsd logs {name})")
     if reports := said.get(EventType.PROGRESS):
-        click.echo(f"(and {reports} reports of progress: accsd job {name} -o json)")
+        say(f"(and {reports} reports of progress: accsd job {name} -o json)")
 
 
 def _show_header(job: JobRow) -> None:
@@ -136,9 +136,11 @@ def _show_header(job: JobRow) -> None:
     pairs = {
         "job": str(job.id),
         "workflow": f"{job.workflow} version {job.version}",
-        "status": f"{styled(job.status)}, {job.progress:.0%}"
-        + (f" (run {job.generation + 1})" if job.generation else ""),
-        "submitted": f"{duration(job.age)} ago" + (f" by {job.created_by}" if job.created_by else ""),
+        "status": shown(
+            styled(job.status), f", {job.progress:.0%}", f" (run {job.generation + 1})" if job.generation else ""
+        ),
+        "submitted": (since(job.created_at) if job.age is None else f"{duration(job.age)} ago")
+        + (f" by {job.created_by}" if job.created_by else ""),
         "scheduled": since(job.scheduled_at) if job.scheduled_at and job.status == JobStatus.QUEUED else None,
         "took": duration(job.took) if job.took is not None else None,
         "priority": str(job.priority) if job.priority else None,
@@ -149,7 +151,7 @@ def _show_header(job: JobRow) -> None:
     }
     for name, value in pairs.items():
         if value is not None:
-            click.echo(f"{name:<10} {value}")
+            say(f"{name:<10} ", value)
 
 
 def _show_steps(tasks: Sequence[TaskRow]) -> None:
@@ -157,13 +159,13 @@ def _show_steps(tasks: Sequence[TaskRow]) -> None:
     lines = draw([(task.task_key, task.depends_on) for task in tasks], lambda key: _MARKS[statuses[key]])
     cells = {task.task_key: _cells(task) for task in tasks}
     for line in aligned(lines, cells, ("step", "status", "service", "node", "attempt", "took", "note"), styled):
-        click.echo(line)
+        say(line)
 
 
 def _show_failing(tasks: Sequence[TaskRow]) -> None:
     for task in tasks:
         if task.fails_everywhere and task.status not in ("done", "skipped", "cancelled"):
-            click.echo(f'\nstep "{task.task_key}" fails everywhere: {task.fails_everywhere}')
+            say(f'\nstep "{task.task_key}" fails everywhere: {task.fails_everywhere}')
 
 
 def _cells(task: TaskRow) -> list[str]:
@@ -217,15 +219,15 @@ def _show_attempts(attempts: Sequence[AttemptRow], job: JobRow) -> None:
     ]
     show_fitting(rows, {name: name for name in ("step", "attempt", "node", "began", "took", "outcome", "error")})
     if len(attempts) == _ATTEMPTS_SHOWN:
-        click.echo(f"(the last {_ATTEMPTS_SHOWN}; -o json has all)")
+        say(f"(the last {_ATTEMPTS_SHOWN}; -o json has all)")
 
 
 def _show_next(job: JobRow) -> None:
     """For eyes: what one does with a job in this state."""
     match JobStatus(job.status):
         case JobStatus.ERROR | JobStatus.CANCELLED:
-            click.echo(f"\n  → accsd retry {short(job.id)}", err=True)
+            say(f"\n  → accsd retry {short(job.id)}", err=True)
         case JobStatus.RUNNING:
-            click.echo(f"\n  → accsd why {short(job.id)}, accsd logs -f {short(job.id)}", err=True)
+            say(f"\n  → accsd why {short(job.id)}, accsd logs -f {short(job.id)}", err=True)
         case _:
             pass

@@ -11,11 +11,12 @@ import click
 
 from accsd.cli import moments
 from accsd.cli.identifiers import short
-from accsd.cli.output import duration, output_option, show
+from accsd.cli.output import Shown, duration, output_option, say, show, since
 from accsd.cli.session import with_database
 from accsd.db import reading
 from accsd.db.pool import Database
 from accsd.db.reading import JobFilter, JobRow
+from accsd.fartime import FarTime
 from accsd.model import JobStatus
 
 _COLUMNS: Final = {
@@ -29,7 +30,7 @@ _COLUMNS: Final = {
     "error": "error",
 }
 _LONGEST_ERROR: Final = 80
-_HOME_AND_CLEAR: Final = "\x1b[H\x1b[2J"
+_HOME_AND_CLEAR: Final = Shown("\x1b[H\x1b[2J")
 
 
 @click.command()
@@ -73,7 +74,7 @@ def jobs(
     Examples:
       accsd jobs --status error --since today
       accsd jobs --workflow media --watch
-      accsd jobs --status running -o name | xargs accsd cancel
+      accsd jobs --status running -o name | xargs -r accsd cancel
     """
 
     async def work(db: Database) -> None:
@@ -84,7 +85,7 @@ def jobs(
             return
         while True:
             if output == "table" and sys.stdout.isatty():
-                click.echo(_HOME_AND_CLEAR, nl=False)
+                say(_HOME_AND_CLEAR, end="")
             await _list(db, asked, output)
             await asyncio.sleep(max(every.total_seconds(), 0.1))
 
@@ -100,7 +101,7 @@ async def _list(db: Database, asked: JobFilter, output: str) -> None:
     rows = [cells(row) if output == "table" else asdict(row) for row in found]
     show(rows, _COLUMNS, output, empty="no such jobs" if asked.is_selective else "no jobs yet: `accsd submit WORKFLOW`")
     if asked.is_selective and len(found) < asked.limit and await reading.has_more_than(db, asked.scan):
-        click.echo(
+        say(
             f"only the newest {asked.scan} jobs were looked through: `--scan {10 * asked.scan}` looks further", err=True
         )
 
@@ -113,7 +114,7 @@ def cells(row: JobRow) -> dict[str, Any]:
         "status": row.status,
         "progress": f"{row.progress:.0%}",
         "step": row.current_task_key if row.status == JobStatus.RUNNING else _due(row),
-        "age": duration(row.age),
+        "age": since(row.created_at) if row.age is None else duration(row.age),
         "took": row.took,
         "error": error if len(error) <= _LONGEST_ERROR else error[: _LONGEST_ERROR - 1] + "…",
     }
@@ -123,5 +124,7 @@ def _due(row: JobRow) -> str:
     """What a job that has not begun waits for."""
     if row.status != JobStatus.QUEUED or row.scheduled_at is None:
         return ""
+    if isinstance(row.scheduled_at, FarTime) or row.age is None:
+        return since(row.scheduled_at)
     left = row.scheduled_at - row.created_at - row.age
     return f"in {duration(left)}" if left > timedelta(0) else "due"

@@ -4,22 +4,17 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-import click
-
-from accsd.cli.harmless import harmless
-from accsd.cli.output import is_terminal
+from accsd.cli.output import Shown, shown, styled
 
 _STYLES: Final[Mapping[str, str]] = {"debug": "bright_black", "warn": "yellow", "error": "red"}
 
 
-def printed(record: Mapping[str, Any], timestamps: bool, *, prefix: bool) -> str:
+def printed(record: Mapping[str, Any], timestamps: bool, *, prefix: bool) -> Shown:
     """`prefix`: which step it is from."""
-    text = harmless(str(record["message"]))
-    level = str(record.get("level", "info"))
-    if level in _STYLES and is_terminal():
-        text = click.style(text, fg=_STYLES[level])
+    message, level = str(record["message"]), str(record.get("level", "info"))
+    text = styled(message, _STYLES[level]) if level in _STYLES else message
     when = f"{_moment(record['ts'])}  " if timestamps else ""
-    return when + (f"{record['task']} | " if prefix else "") + text
+    return shown(when, f"{record['task']} | " if prefix else "", text)
 
 
 def _moment(ts: Any) -> str:

@@ -19,7 +19,7 @@ from accsd.cli.archived import Archived
 from accsd.cli.identifiers import job_named, short
 from accsd.cli.logline import printed
 from accsd.cli.objects import elsewhere, objects, require_bucket
-from accsd.cli.output import to_json
+from accsd.cli.output import say, shown, to_json
 from accsd.cli.session import settings_of, with_database
 from accsd.db import reading
 from accsd.db.pool import Database
@@ -77,11 +77,11 @@ def logs(
         async with AsyncExitStack() as resources:
             log = _JobLog(db, settings, job_id, step, attempt, resources, when_up_to_date=out.flush)
             async for record in log.follow() if follow else log.so_far():
-                shown = to_json(record) if output == "jsonl" else printed(record, timestamps, prefix=step is None)
-                out.write(f"{shown}\n")
+                line = to_json(record) if output == "jsonl" else shown(printed(record, timestamps, prefix=step is None))
+                out.write(f"{line}\n")
             out.flush()
             for gap in await log.gaps():
-                click.echo(f"accsd: the log is not whole: {gap}", err=True)
+                say(f"accsd: the log is not whole: {gap}", err=True)
             return log.lines.total()
 
     try:
@@ -89,7 +89,7 @@ def logs(
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     if not lines:
-        click.echo(f"nothing was written; `accsd why {job}` says what it waits for", err=True)
+        say(f"nothing was written; `accsd why {job}` says what it waits for", err=True)
 
 
 async def _require_step(db: Database, job_id: UUID, step: str | None) -> None:
@@ -295,6 +295,6 @@ def _who(one: AttemptLog) -> Who:
 
 def _complain(error: AccsdError) -> None:
     """What there is of a log is shown all the same."""
-    click.echo(f"accsd: the log is not whole: {error}", err=True)
+    say(f"accsd: the log is not whole: {error}", err=True)
     if error.hint:
-        click.echo(f"  → {error.hint}", err=True)
+        say(f"  → {error.hint}", err=True)

@@ -8,7 +8,7 @@ import click
 
 from accsd.cli import moments, power
 from accsd.cli.fitting import show_fitting
-from accsd.cli.output import duration, output_option, show, show_one, since, text
+from accsd.cli.output import duration, output_option, say, show, show_one, since, text
 from accsd.cli.pausing import Paused, Subject, pause_one, reason_option, resume_one
 from accsd.cli.session import settings_of, with_database
 from accsd.db import Pausable, fleet
@@ -69,7 +69,7 @@ def show_command(ctx: click.Context, name: str, count: int, output: str) -> None
         return
     show_one(_known(node, silent), output)
     if history:
-        click.echo()
+        say()
         show_fitting([asdict(event) for event in history], {"ts": "when", "state": "state", "message": "what happened"})
 
 
@@ -118,15 +118,15 @@ def wake_command(ctx: click.Context, name: str, wait: bool, timeout: timedelta |
     async def work(db: Database) -> None:
         before = await fleet.node_named(db, name)
         if before.is_here(3 * settings.heartbeat):
-            click.echo(f"node {name} is awake, seen {duration(before.unseen_for or timedelta(0))} ago")
+            say(f"node {name} is awake, seen {duration(before.unseen_for or timedelta(0))} ago")
             return
         _tell_calls(name, await power.call(db, name, settings))
         if wait:
             node = await power.seen(db, before, within=timeout or power.patience(before, settings))
             took = "" if node.last_latency is None else f", {duration(node.last_latency)} after the call"
-            click.echo(f"node {name} is awake{took}")
+            say(f"node {name} is awake{took}")
         else:
-            click.echo(f"  `accsd nodes show {name}` says when it is seen")
+            say(f"  `accsd nodes show {name}` says when it is seen")
 
     with_database(ctx, work)
 
@@ -136,11 +136,11 @@ def _tell_calls(name: str, results: list[WakeResult]) -> None:
     for result in results:
         said = f" ({text(result.output)})" if result.output else ""
         if result.ok:
-            click.echo(f"node {name} called by {result.method}{said}")
+            say(f"node {name} called by {result.method}{said}")
         else:
-            click.echo(f"node {name} was not woken by {result.method}: {text(result.error)}{said}", err=True)
+            say(f"node {name} was not woken by {result.method}: {text(result.error)}{said}", err=True)
     if not results:
-        click.echo(f"node {name} is being called by somebody else at this moment")
+        say(f"node {name} is being called by somebody else at this moment")
     elif not results[-1].ok:
         raise Unavailable(f"node {name} was not woken", hint=f"`accsd doctor --node {name}` looks for the cause")
 
@@ -162,13 +162,13 @@ def sleep_command(ctx: click.Context, name: str, wait: bool, timeout: timedelta)
     async def work(db: Database) -> None:
         before = await fleet.node_named(db, name)
         if before.whereabouts(settings.lease) == "asleep":
-            click.echo(f"node {name} is asleep already, {since(before.power_since) if before.power_since else ''}")
+            say(f"node {name} is asleep already, {since(before.power_since) if before.power_since else ''}")
             return
         power.check_awake(before, settings)
-        click.echo(f"node {name}: {await power.ask_to_sleep(db, name)}")
+        say(f"node {name}: {await power.ask_to_sleep(db, name)}")
         if wait:
             node = await power.asleep(db, name, within=timeout)
-            click.echo(f"node {name} is asleep" + (f": {text(node.last_said)}" if node.last_said else ""))
+            say(f"node {name} is asleep" + (f": {text(node.last_said)}" if node.last_said else ""))
 
     with_database(ctx, work)
 

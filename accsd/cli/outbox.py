@@ -8,7 +8,7 @@ import click
 
 from accsd.cli.changing import Outcome, tell
 from accsd.cli.identifiers import job_named, short
-from accsd.cli.output import duration, output_option, show, show_one
+from accsd.cli.output import duration, output_option, say, show, show_one
 from accsd.cli.session import settings_of, with_database
 from accsd.db import outbox as store
 from accsd.db.answers import Verdict
@@ -54,7 +54,7 @@ def list_command(
     rows = [_cells(row) if output == "table" else asdict(row) for row in found]
     show(rows, {name: name for name in _COLUMNS}, output, empty="there is no outgoing event")
     if output == "table" and any(row.state == "dead" for row in found):
-        click.echo("  → accsd outbox redrive ID…", err=True)
+        say("  → accsd outbox redrive ID…", err=True)
 
 
 def _cells(row: OutboxRow) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def redrive_command(ctx: click.Context, ids: Sequence[int], everything: bool, ta
         missing = ", ".join(str(answer.id) for answer in answers)
         raise NotFound(f"there is no outgoing event {missing}", hint="try `accsd outbox list`")
     if not answers:
-        click.echo("nothing was given up", err=True)
+        say("nothing was given up", err=True)
     tell((_outcome(answer) for answer in sorted(answers, key=lambda one: one.id)), output)
 
 
@@ -178,4 +178,4 @@ def forget_command(ctx: click.Context, name: str) -> None:
     Example: accsd outbox forget studio
     """
     with_database(ctx, lambda db: store.forget_target(db, name))
-    click.echo(f"target {name} is forgotten")
+    say(f"target {name} is forgotten")

@@ -7,7 +7,7 @@ from datetime import datetime
 import click
 
 from accsd.cli.operator import operator
-from accsd.cli.output import since
+from accsd.cli.output import say, since
 from accsd.cli.session import with_database
 from accsd.db import Pausable, Verdict, pause, resume
 from accsd.db.pool import Database
@@ -51,11 +51,11 @@ def pause_one(ctx: click.Context, subject: Subject, name: str, reason: str | Non
 
     verdict, now = with_database(ctx, work)
     if verdict is Verdict.REPEATED:
-        click.echo(f"{subject.kind} {name} was {subject.paused} already, {now}")
+        say(f"{subject.kind} {name} was {subject.paused} already, {now}")
         return
     left = f"{now.busy} tasks go on to their end" if now.busy else subject.idle
     then = f"`accsd {subject.kind}s resume {name}` {subject.resumes}"
-    click.echo(f"{subject.kind} {name} is {subject.paused}: {left}. {then}")
+    say(f"{subject.kind} {name} is {subject.paused}: {left}. {then}")
 
 
 def resume_one(ctx: click.Context, subject: Subject, name: str) -> None:
@@ -65,10 +65,10 @@ def resume_one(ctx: click.Context, subject: Subject, name: str) -> None:
 
     verdict, lifted = with_database(ctx, work)
     for place in lifted:
-        click.echo(f"service {place.service} on node {place.node} is out of quarantine")
+        say(f"service {place.service} on node {place.node} is out of quarantine")
     if verdict is Verdict.ACCEPTED or not lifted:
         ended = verdict is Verdict.ACCEPTED
-        click.echo(f"{subject.kind} {name} {subject.again if ended else f'was not {subject.paused}'}")
+        say(f"{subject.kind} {name} {subject.again if ended else f'was not {subject.paused}'}")
 
 
 async def _lift(db: Database, kind: Pausable, name: str) -> list[Place]:

@@ -47,6 +47,8 @@ class _About:
     @property
     def remains(self) -> str:
         """Until it is over."""
+        if self.found.remains is None and self.found.until is not None:
+            return f"at {self.found.until}"
         left = self.found.remains or timedelta(0)
         return f"in {duration(left)}" if left > timedelta(0) else f"{duration(-left)} ago"
 

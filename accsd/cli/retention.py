@@ -6,7 +6,7 @@ from typing import Final
 import click
 
 from accsd.cli.objects import objects, require_store
-from accsd.cli.output import output_option, show
+from accsd.cli.output import output_option, say, show
 from accsd.cli.session import settings_of, with_database
 from accsd.db.pool import Database
 from accsd.db.retention import Removed
@@ -58,7 +58,7 @@ def prune_command(ctx: click.Context, dry_run: bool, yes: bool, output: str) -> 
     gone, removed = with_database(ctx, remove, removes_history=True)
     if yes:
         _show_removed(gone, output)
-    click.echo(f"removed {sum(one.jobs for one in gone)} jobs and {removed} objects", err=True)
+    say(f"removed {sum(one.jobs for one in gone)} jobs and {removed} objects", err=True)
 
 
 def _show_removed(found: list[Removed], output: str) -> None:
@@ -101,4 +101,4 @@ def orphans_command(ctx: click.Context, remove: bool, foreign: bool, output: str
     show(rows, {name: name for name in _ORPHANS}, output, name="key", empty="every object has its row")
     if remove:
         removed = [one for one in found if foreign or one.is_of_known_job]
-        click.echo(f"removed {len(removed)} of {len(found)}", err=True)
+        say(f"removed {len(removed)} of {len(found)}", err=True)

@@ -42,7 +42,7 @@ def with_database(
 
     async def opened() -> Result:
         login = settings.retention_database if removes_history else settings.database
-        db = await Database.open(login, application="accsd cli")
+        db = await Database.open(login, application="accsd cli", any_time=True)
         try:
             await require_schema(db)
             return await work(db)

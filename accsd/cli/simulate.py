@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from accsd.cli.output import is_terminal, output_option, show
+from accsd.cli.output import Shown, is_terminal, output_option, say, show
 from accsd.errors import InvalidValue
 from accsd.simulation.fleet import Fleet, read_fleet
 from accsd.simulation.plot import highest, plot
@@ -19,6 +19,7 @@ from accsd.simulation.stress import stress
 from accsd.simulation.trace import Job, read_trace, write_trace
 from accsd.simulation.workload import make_jobs
 
+_LINE_AGAIN: Final = Shown("\r\x1b[K")
 _PATH: Final = click.Path(dir_okay=False, path_type=Path)
 _MEASURES: Final[dict[str, str]] = {
     "hours": "node-hours awake",
@@ -110,7 +111,7 @@ def _jobs(fleet: Fleet, path: Path, trace: Path | None, seed: int, copy: Path | 
     if copy is not None:
         write_trace(copy, jobs)
     for lane, count in wanted_by_none(fleet, jobs).items():
-        click.echo(f"accsd: no machine could run {count} jobs that want {lane}", err=True)
+        say(f"accsd: no machine could run {count} jobs that want {lane}", err=True)
     return jobs
 
 
@@ -129,11 +130,11 @@ def _search(seeds: Sequence[int], output: str) -> None:
     if output != "table":
         show([row], {}, output, name="fleets")
         return
-    click.echo(
+    say(
         f"{row['fleets']} small fleets, {row['jobs']} jobs, {row['calls']} calls, {row['wakes']} machines woken: "
         "no job starved, no machine slept at work or too soon"
     )
-    click.echo(f"({row['unserved']} jobs could run only on machines that are broken for good)")
+    say(f"({row['unserved']} jobs could run only on machines that are broken for good)")
 
 
 def _told(seed: int, seeds: Sequence[int], tell: Progress) -> Any:
@@ -150,7 +151,7 @@ def _table(reports: Sequence[Report], policies: Sequence[str], seeds: int) -> No
         for measure, label in _MEASURES.items()
     ]
     runs = f"{seeds} seeds, their means; " if seeds > 1 else ""
-    click.echo(
+    say(
         f"{runs}{any_report['jobs']:.0f} jobs, {any_report['due']:.0f} of them due at a time; "
         f"lower bound {any_report['bound']:.0f} node-hours"
     )
@@ -166,7 +167,7 @@ def _draw(reports: Sequence[Report]) -> None:
     compared = [report for report in reports if report.policy != "always-on"] or reports
     scale = highest(compared, width)
     for report in compared:
-        click.echo("\n" + "\n".join(plot(report, width, scale)))
+        say("\n" + "\n".join(plot(report, width, scale)))
 
 
 @contextmanager
@@ -176,6 +177,6 @@ def _progress() -> Generator[Progress]:
         yield lambda _: None
         return
     try:
-        yield lambda said: click.echo(f"\r\x1b[K{said}", err=True, nl=False)
+        yield lambda said: say(_LINE_AGAIN, said, err=True, end="")
     finally:
-        click.echo("\r\x1b[K", err=True, nl=False)
+        say(_LINE_AGAIN, err=True, end="")

@@ -16,7 +16,7 @@ from accsd.cli import moments
 from accsd.cli.following import stay_with, tell_json, tell_line
 from accsd.cli.identifiers import short
 from accsd.cli.operator import operator
-from accsd.cli.output import duration, styled, to_json
+from accsd.cli.output import duration, say, say_json, styled
 from accsd.cli.session import with_database
 from accsd.db import reading
 from accsd.db.answers import Verdict
@@ -123,15 +123,15 @@ def _say_submitted(submitted: Submitted, output: str, *, stays: bool) -> None:
     """At once, so that who interrupts the waiting knows which job goes on. stdout gets the id alone."""
     job_id = _id_of(submitted)
     if submitted.verdict is Verdict.REPEATED:
-        click.echo(f"this key was submitted before: job {short(job_id)} is {submitted.status}", err=True)
+        say(f"this key was submitted before: job {short(job_id)} is {submitted.status}", err=True)
     if output in ("json", "jsonl"):
         if not stays:
             row = {"id": job_id, "status": submitted.status, "repeated": submitted.verdict is Verdict.REPEATED}
-            click.echo(to_json(row))
+            say_json(row)
         return
-    click.echo(str(job_id))
+    say(str(job_id))
     if output == "table" and sys.stdout.isatty() and not stays:
-        click.echo(f"  → accsd job {short(job_id)}\n  → accsd logs -f {short(job_id)}", err=True)
+        say(f"  → accsd job {short(job_id)}\n  → accsd logs -f {short(job_id)}", err=True)
 
 
 def end_like(job: reading.JobRow, output: str) -> None:
@@ -147,19 +147,19 @@ def interruptible() -> Generator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        click.echo("\nno longer waiting: what was submitted goes on\n  → accsd jobs", err=True)
+        say("\nno longer waiting: what was submitted goes on\n  → accsd jobs", err=True)
         raise SystemExit(_INTERRUPTED) from None
 
 
 def _say_end(job: reading.JobRow, output: str) -> None:
     if output in ("json", "jsonl"):
-        click.echo(to_json(asdict(job)))
+        say_json(asdict(job))
         return
     took = "" if job.took is None else f" after {duration(job.took)}"
     error = f": {job.error_code} {job.error_message or ''}".rstrip() if job.error_code else ""
-    click.echo(f"job {short(job.id)} is {styled(job.status)}{took}{error}", err=True)
+    say(f"job {short(job.id)} is ", styled(job.status), f"{took}{error}", err=True)
     if job.status != _DONE:
-        click.echo(f"  → accsd job {short(job.id)}\n  → accsd retry {short(job.id)}", err=True)
+        say(f"  → accsd job {short(job.id)}\n  → accsd retry {short(job.id)}", err=True)
 
 
 def merged(document: str | None, pairs: Sequence[str]) -> dict[str, Any]:

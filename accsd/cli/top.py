@@ -21,7 +21,7 @@ from rich.text import Text
 
 from accsd.cli.harmless import harmless
 from accsd.cli.identifiers import short
-from accsd.cli.output import duration, to_json
+from accsd.cli.output import duration, say_json
 from accsd.cli.services import state_of
 from accsd.cli.session import settings_of, with_database
 from accsd.db import fleet
@@ -66,7 +66,7 @@ def top(ctx: click.Context, once: bool, output: str) -> None:
     console = Console()
     if output == "json":
         snapshot = with_database(ctx, _look)
-        click.echo(to_json({name: [asdict(row) for row in rows] for name, rows in _parts(snapshot).items()}))
+        say_json({name: [asdict(row) for row in rows] for name, rows in _parts(snapshot).items()})
     elif once or not console.is_terminal:
         console.print(_screen(with_database(ctx, _look), silent))
     else:
@@ -139,13 +139,18 @@ def _table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
     return table
 
 
+def _plain(text: str) -> str:
+    """What others wrote: neither the terminal nor rich obeys it."""
+    return escape(harmless(text))
+
+
 def _services(services: list[ServiceView]) -> Table:
     numbers = ("claimable", "backoff", "held", "live", "slots")
     table = _table("services", "service", *numbers, "", right=numbers)
     for each in services:
         held = each.held_by_key + each.paused
         counts = (each.claimable, each.in_backoff, held, each.live, each.slots)
-        table.add_row(escape(each.service), *map(str, counts), Text(state_of(each), style="yellow"))
+        table.add_row(_plain(each.service), *map(str, counts), Text(harmless(state_of(each)), style="yellow"))
     return table
 
 
@@ -155,7 +160,7 @@ def _nodes(nodes: list[NodeView], silent: timedelta) -> Table:
         state = node.state(silent)
         used = "  ".join(f"{service} {node.live.get(service, 0)}/{slots}" for service, slots in node.slots.items())
         seen = "never" if node.unseen_for is None else f"{duration(node.unseen_for)} ago"
-        table.add_row(escape(node.name), Text(state, style=_STATES[state]), escape(used), seen)
+        table.add_row(_plain(node.name), Text(state, style=_STATES[state]), _plain(used), seen)
     return table
 
 
@@ -165,9 +170,9 @@ def _tasks(tasks: list[LiveTask]) -> Table:
     for task in tasks:
         lease = duration(task.lease_left) if task.lease_left > timedelta(0) else "over"
         table.add_row(
-            escape(f"{short(task.job_id)}/{task.task_key}"),
-            escape(task.service),
-            escape(task.node),
+            _plain(f"{short(task.job_id)}/{task.task_key}"),
+            _plain(task.service),
+            _plain(task.node),
             ProgressBar(total=1.0, completed=task.progress, width=20),
             f"{task.progress:.0%}",
             duration(task.running_for),
@@ -179,7 +184,7 @@ def _tasks(tasks: list[LiveTask]) -> Table:
 def _failures(failures: list[Failure]) -> Table:
     table = _table("failed, and nobody has settled it (accsd dead list)", "task", "code", "ago", "message")
     for each in failures:
-        task = escape(f"{short(each.job_id)}/{each.task_key}")
+        task = _plain(f"{short(each.job_id)}/{each.task_key}")
         said = Text(harmless(each.error_message or ""), style="red", overflow="ellipsis")
-        table.add_row(task, escape(each.error_code or ""), duration(each.age), said)
+        table.add_row(task, _plain(each.error_code or ""), duration(each.age), said)
     return table

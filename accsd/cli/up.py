@@ -8,6 +8,7 @@ import click
 
 from accsd import embedded
 from accsd.cli.daemon import run
+from accsd.cli.output import say
 from accsd.cli.session import embedded_folder
 from accsd.db.install import install
 from accsd.db.pool import connect
@@ -50,10 +51,10 @@ def up(ctx: click.Context, compose: Path | None, folder: Path | None) -> None:
             environ["ACC_DB_URL"] = stack.enter_context(embedded.running(embedded_folder(settings))).url
             settings = load_settings(config)
         asyncio.run(_installed(settings))
-        click.echo("accsd is up; Ctrl-C stops it. In another terminal:", err=True)
+        say("accsd is up; Ctrl-C stops it. In another terminal:", err=True)
         if folder is not None:  # otherwise the commands find it
-            click.echo(f"  export ACC_DB_URL='{settings.database.required_url}'", err=True)
-        click.echo("  accsd workflows apply FILE && accsd submit NAME --follow", err=True)
+            say(f"  export ACC_DB_URL='{settings.database.required_url}'", err=True)
+        say("  accsd workflows apply FILE && accsd submit NAME --follow", err=True)
         run("all", config)
         asyncio.run(_tell_what_stays(settings))
 
@@ -70,7 +71,7 @@ async def _tell_what_stays(settings: Settings) -> None:
         up = [name for name in names if any(each.is_running for each in await project.containers(name))]
         if up:
             stop = f"docker compose --project-name {project.name} -f {project.file} stop {' '.join(up)}"
-            click.echo(f"containers of {', '.join(up)} stay up; to stop them: {stop}", err=True)
+            say(f"containers of {', '.join(up)} stay up; to stop them: {stop}", err=True)
 
 
 async def _installed(settings: Settings) -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 import click
 
 from accsd.cli.identifiers import job_named, short, task_named
-from accsd.cli.output import duration, output_option, show
+from accsd.cli.output import duration, output_option, say, show, styled
 from accsd.cli.reasons import reason
 from accsd.cli.session import settings_of, with_database
 from accsd.db import reading
@@ -122,13 +122,13 @@ def _chains(tasks: Sequence[OpenTask]) -> dict[str, int]:
 
 def _tell(each: _Explained) -> None:
     name = short(each.job_id) + (f"/{each.step}" if each.step else "")
-    click.echo(click.style(f"{'job' if each.step is None else 'task'} {name}", bold=True))
+    say(styled(f"{'job' if each.step is None else 'task'} {name}", bold=True))
     for found in each.blockers:
         why = reason(found, job=each.job_id, step=each.step)
         for_how_long = f"  [{duration(found.waited)}]" if found.waited is not None else ""
-        click.echo(f"  {why.text}{for_how_long}")
+        say(f"  {why.text}{for_how_long}")
         if why.do:
-            click.echo(f"    → {why.do}")
+            say(f"    → {why.do}")
 
 
 def _rows(each: _Explained) -> list[Mapping[str, Any]]:

@@ -11,7 +11,7 @@ import click
 from accsd.cli import workflow_files
 from accsd.cli.drawing import aligned, draw
 from accsd.cli.operator import operator
-from accsd.cli.output import FORMATS, duration, is_terminal, output_option, show, since, styled
+from accsd.cli.output import FORMATS, Shown, duration, output_option, say, show, since, styled
 from accsd.cli.pausing import Paused, Subject, pause_one, reason_option, resume_one
 from accsd.cli.session import settings_of, with_database
 from accsd.cli.workflow_files import Document, canonical_yaml
@@ -73,7 +73,7 @@ def apply_command(ctx: click.Context, files: Sequence[str], output: str) -> None
     applied = with_database(ctx, work)
     if output == "table":
         for one in applied:
-            click.echo(_sentence(one))
+            say(_sentence(one))
     else:
         show([asdict(one) for one in applied], {}, output, name="name")
 
@@ -106,7 +106,7 @@ def validate_command(ctx: click.Context, files: Sequence[str], services: bool | 
         _warn(_asked_for_services(ctx, wanted, required=bool(services)))
     for workflow in wanted:
         count = len(workflow.steps)
-        click.echo(f"{workflow.name}: ok, {count} step{'s' if count != 1 else ''}")
+        say(f"{workflow.name}: ok, {count} step{'s' if count != 1 else ''}")
 
 
 def _checked(documents: Iterable[Document]) -> list[WorkflowDef]:
@@ -159,7 +159,7 @@ async def _missing_services(db: Database, wanted: Iterable[WorkflowDef]) -> list
 
 def _warn(sentences: Iterable[str]) -> None:
     for sentence in sentences:
-        click.echo(f"warning: {sentence}", err=True)
+        say(f"warning: {sentence}", err=True)
 
 
 @workflows.command("list")
@@ -195,7 +195,7 @@ def show_command(ctx: click.Context, name: str, version: int | None, output: str
         case "table":
             _draw(workflow)
         case "yaml":
-            click.echo(canonical_yaml(workflow.definition()), nl=False)
+            say(canonical_yaml(workflow.definition()), end="")
         case _:
             show([asdict(workflow)], {}, output, name="name")
 
@@ -208,14 +208,14 @@ def _draw(workflow: StoredWorkflow) -> None:
         f"{len(definition.steps)} steps",
         f"updated {since(workflow.updated_at)}" + (f" by {workflow.created_by}" if workflow.created_by else ""),
     ]
-    click.echo(f"{workflow.name}  {', '.join(facts)}")
+    say(f"{workflow.name}  {', '.join(facts)}")
     if workflow.notify:
-        click.echo(f"others are told: {', '.join(workflow.notify)}")
-    click.echo()
+        say(f"others are told: {', '.join(workflow.notify)}")
+    say()
     lines = draw([(step.key, step.depends_on) for step in definition.steps])
     cells = {step.key: _cells(step) for step in definition.steps}
     for line in aligned(lines, cells, ("step", "service", "attempts", "timeout", "needs"), styled):
-        click.echo(line)
+        say(line)
 
 
 def _cells(step: WorkflowStep) -> list[str]:
@@ -287,7 +287,7 @@ def diff_command(ctx: click.Context, files: Sequence[str]) -> None:
         for line in _difference(workflow, found)
     ]
     for line in different:
-        click.echo(_coloured(line))
+        say(_coloured(line))
     if different:
         raise SystemExit(1)
 
@@ -309,6 +309,5 @@ def _difference(workflow: WorkflowDef, found: StoredWorkflow | None) -> list[str
     )
 
 
-def _coloured(line: str) -> str:
-    colours = {"+": "green", "-": "red", "@": "cyan"}
-    return click.style(line, fg=colours[line[0]]) if line[:1] in colours and is_terminal() else line
+def _coloured(line: str) -> Shown:
+    return styled(line, {"+": "green", "-": "red", "@": "cyan"}.get(line[:1]))

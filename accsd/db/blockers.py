@@ -41,7 +41,8 @@ async def why(db: Database, subject: UUID, *, silent: timedelta) -> list[Blocker
 
 async def why_each(db: Database, subjects: Sequence[UUID], *, silent: timedelta) -> dict[UUID, list[Blocker]]:
     rows = await db.fetch(
-        """SELECT u.id, w.*, accs.clock() - w.since AS waited, w.until - accs.clock() AS remains
+        """SELECT u.id, w.*, CASE WHEN isfinite(w.since) THEN accs.clock() - w.since END AS waited,
+                  CASE WHEN isfinite(w.until) THEN w.until - accs.clock() END AS remains
              FROM unnest($1::uuid[]) WITH ORDINALITY AS u (id, n), LATERAL accs.why(u.id, $2) WITH ORDINALITY AS w
             ORDER BY u.n, w.ordinality""",
         list(subjects),

@@ -1,4 +1,4 @@
-"""JSON columns as Python values, on every connection alike."""
+"""Columns as Python values: JSON on every connection alike, times that Python can't hold where people read."""
 
 import json
 from collections.abc import Mapping
@@ -8,6 +8,7 @@ import orjson
 from asyncpg import Connection
 from asyncpg.pool import PoolConnectionProxy
 
+from accsd.fartime import from_microseconds, in_microseconds
 from accsd.jsonsafe import sanitise
 
 _LARGEST_READ: Final = 256 * 1024 * 1024  # jsonb's own limit: nothing that was stored is cut for its size
@@ -17,6 +18,18 @@ _LONGEST_INTEGER: Final = 4000  # digits; Python itself refuses 4,300
 async def speak_json(connection: Connection | PoolConnectionProxy) -> None:
     for name in ("json", "jsonb"):
         await connection.set_type_codec(name, schema="pg_catalog", encoder=to_json, decoder=from_json, format="text")
+
+
+async def speak_of_any_time(connection: Connection | PoolConnectionProxy) -> None:
+    """A row with a time that datetime can't hold must not hide the others in a list. It costs a call of Python for
+    each time, so it is for people's questions and not for the daemon, which never reads such a column."""
+    await connection.set_type_codec(
+        "timestamptz",
+        schema="pg_catalog",
+        encoder=lambda moment: (in_microseconds(moment),),
+        decoder=lambda sent: from_microseconds(sent[0]),
+        format="tuple",
+    )
 
 
 def to_json(value: object) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from accsd.db.codecs import speak_json
+from accsd.db.codecs import speak_json, speak_of_any_time
 from accsd.db.failures import FAILURES, OVERTAKEN, ROLLED_BACK, translating
 from accsd.errors import AccsdError, DatabaseUnavailable
 from accsd.settings import Database as DatabaseSettings
@@ -63,8 +63,9 @@ class Database:
         self._observer: Callable[[bool, timedelta], None] | None = None
 
     @classmethod
-    async def open(cls, settings: DatabaseSettings, *, application: str = "accsd") -> Self:
-        """Connects, or raises DatabaseUnavailable with the address and what to do."""
+    async def open(cls, settings: DatabaseSettings, *, application: str = "accsd", any_time: bool = False) -> Self:
+        """Connects, or raises DatabaseUnavailable with the address and what to do. `any_time`: what is read may hold
+        times that datetime can't (FarTime)."""
         behind_pooler = await _is_behind_pooler(settings)
         with translating(settings.address):
             pool = await asyncpg.create_pool(
@@ -75,7 +76,7 @@ class Database:
                 command_timeout=settings.statement_timeout_sec,
                 statement_cache_size=0 if behind_pooler else 256,
                 server_settings={"application_name": application},
-                init=_prepare,
+                init=_prepare_for_any_time if any_time else _prepare,
                 reset=_nothing_to_reset,
             )
         db = cls(settings, pool=pool, behind_pooler=behind_pooler)
@@ -204,6 +205,11 @@ async def _prepare(connection: Connection) -> None:
     if link is not None and link.family in (socket.AF_INET, socket.AF_INET6):
         for level, option, value in _TCP_OPTIONS:
             link.setsockopt(level, option, value)
+
+
+async def _prepare_for_any_time(connection: Connection) -> None:
+    await _prepare(connection)
+    await speak_of_any_time(connection)
 
 
 async def _nothing_to_reset(connection: Connection) -> None:

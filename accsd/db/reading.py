@@ -92,7 +92,8 @@ class JobFilter:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """One line of a list. `age` since it was submitted; `took` since it started, until it ended or now."""
+    """One line of a list. `age` since it was submitted, None where that is a FarTime; `took` since it started, until it
+    ended or now."""
 
     id: UUID
     workflow: str
@@ -105,7 +106,7 @@ class JobRow:
     scheduled_at: datetime | None
     started_at: datetime | None
     finished_at: datetime | None
-    age: timedelta
+    age: timedelta | None
     took: timedelta | None
     error_code: str | None
     error_message: str | None
@@ -118,9 +119,11 @@ class JobRow:
     options: dict[str, Any]
 
 
+# Anybody may write jobs.created_at and scheduled_at. PostgreSQL before 17 subtracts no infinity.
 _JOB_COLUMNS: Final = """
     j.id, w.name AS workflow, w.version, j.status, coalesce(j.progress, 0)::float8 AS progress, j.current_task_key,
-    j.priority, j.created_at, j.scheduled_at, j.started_at, j.finished_at, accs.clock() - j.created_at AS age,
+    j.priority, j.created_at, j.scheduled_at, j.started_at, j.finished_at,
+    CASE WHEN j.created_at >= '0001-01-01' AND j.created_at < '10000-01-01' THEN accs.clock() - j.created_at END AS age,
     coalesce(j.finished_at, accs.clock()) - j.started_at AS took, j.error_code, j.error_message, j.task_count,
     j.open_tasks, j.generation, j.idempotency_key, j.created_by, j.trace_id, coalesce(j.options, '{}') AS options"""
 

@@ -29,8 +29,8 @@ class EventRow:
 
 _EVENTS: Final = """
     {before}
-    SELECT e.id, e.ts, e.ts - j.created_at AS since, e.job_task_id, t.task_key, e.attempt_id, e.source, e.level, e.type,
-           e.message, e.data
+    SELECT e.id, e.ts, CASE WHEN isfinite(j.created_at) THEN e.ts - j.created_at ELSE '0' END AS since,
+           e.job_task_id, t.task_key, e.attempt_id, e.source, e.level, e.type, e.message, e.data
       FROM {table} e JOIN public.jobs j ON j.id = e.job_id
       LEFT JOIN public.job_tasks t ON t.id = e.job_task_id
      WHERE e.job_id = $1 """

@@ -46,7 +46,8 @@ SECRETS: Final = (
     "ACC_HTTP_TOKEN",
 )
 
-# Ours too, but not settings: what a task finds in its environment, and what the tests say to themselves.
+# Ours too, but not settings: what a task finds in its environment, what the tests say to themselves, and what makes a
+# command show the traceback of a bug.
 _NOT_SETTINGS: Final = frozenset(
     {
         "ACC_JOB_ID",
@@ -57,6 +58,7 @@ _NOT_SETTINGS: Final = frozenset(
         "ACC_WORKDIR",
         "ACC_FAILPOINTS",
         "ACC_BOOT_ID",
+        "ACC_DEBUG",
     }
 )
 _TEST_PREFIX: Final = "ACC_TEST_"
