@@ -23,6 +23,7 @@ _PLAIN_WORDS = {
     "bool_parsing": "must be true or false",
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
+    "int_parsing_size": "must be a whole number of fewer digits",
     "int_from_float": "must be a whole number",
     "float_type": "must be a number",
     "float_parsing": "must be a number",
@@ -45,14 +46,14 @@ class Problem:
         return f"{self.path} {self.what}" if self.place else self.what
 
 
-def problems(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
-    """Pydantic's findings as sentences. `model` is the class that was being validated."""
+def problems(error: ValidationError, model: type[BaseModel], *, most: int | None = None) -> list[Problem]:
+    """Pydantic's findings as sentences, the first so many. `model` is the class that was being validated."""
     return [
         Problem(
             place=_place(detail["type"], detail["loc"]),
             what=_sentence(detail["type"], detail["msg"], detail["loc"], model),
         )
-        for detail in error.errors(include_url=False, include_input=False)
+        for detail in error.errors(include_url=False, include_input=False)[:most]
     ]
 
 

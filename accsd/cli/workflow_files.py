@@ -1,8 +1,10 @@
 """Workflow files, YAML or JSON: read and checked without a database, with the line on which something is wrong."""
 
+import gc
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -10,50 +12,54 @@ from typing import Any, Final, cast
 import orjson
 import yaml
 
+from accsd.cli.yaml_values import Double, YamlRefused, documents
 from accsd.errors import InvalidValue, NotFound, Place, WorkflowInvalid
 from accsd.model import WorkflowDef
 from accsd.validation import did_you_mean
 
-try:
-    from yaml import CSafeLoader as SafeLoader
-except ImportError:  # a PyYAML that was built without libyaml is slower and says the same
-    from yaml import SafeLoader
-
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 STDIN: Final = "-"
 _UNKNOWN_FIELD: Final = re.compile(r'unknown field "(.*?)"')
+_DOUBLES_SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One workflow of a file, as it was written; `root` knows the lines."""
+    """One workflow of a file, as it was written: the document of that number in `text`, which knows the lines."""
 
     file: str
     value: Any
-    root: yaml.Node | None
+    doubles: Sequence[Double]
+    text: bytes
+    number: int = 0
 
     def checked(self) -> WorkflowDef:
-        """WorkflowInvalid says file and line of everything that was found."""
+        """WorkflowInvalid says file and line of what was found."""
         self._refuse_doubles()
         try:
-            return WorkflowDef.model_validate(self.value)
+            with _without_collecting():
+                return WorkflowDef.model_validate(self.value)
         except WorkflowInvalid as error:
             complaints = error.complaints or [(self._place_of(error.step), error.message)]
             raise self._located(complaints, hint=error.hint or self._suggestion(error.step)) from None
 
-    def _located(self, complaints: Iterable[tuple[Place, str]], hint: str | None = None) -> WorkflowInvalid:
-        lines = [f"{self.file}{self._line(place, sentence)}: {sentence}" for place, sentence in complaints]
-        return WorkflowInvalid("\n".join(lines), hint=hint)
+    def _located(self, complaints: Sequence[tuple[Place, str]], hint: str | None = None) -> WorkflowInvalid:
+        places = [_meant(place, sentence) for place, sentence in complaints]
+        lines = self._lines({place[:depth] for place in places for depth in range(len(place) + 1)})
+        said = [
+            f"{self.file}{_line(place, lines)}: {sentence}"
+            for place, (_, sentence) in zip(places, complaints, strict=True)
+        ]
+        return WorkflowInvalid("\n".join(said), hint=hint)
 
-    def _line(self, place: Place, sentence: str) -> str:
-        """`:12`, of the deepest part of the place that the file has; an unknown field is on a line of its own."""
-        if self.root is None:
-            return ""
-        unknown = _UNKNOWN_FIELD.search(sentence)
-        node = self.root
-        for part in (*place, *(unknown.groups() if unknown else ())):
-            node = _child(node, part) or node
-        return f":{node.start_mark.line + 1}"
+    def _lines(self, places: set[Place]) -> dict[Place, int]:
+        """JSON is YAML but for a few corners, such as tabs; there the lines stay unknown."""
+        try:
+            return next(
+                found.lines for number, found in enumerate(documents(self.text, places)) if number == self.number
+            )
+        except (YamlRefused, StopIteration):
+            return {}
 
     def _place_of(self, step: str | None) -> Place:
         """The last step of that key: of two that share one, the second is the mistake."""
@@ -62,11 +68,12 @@ class Document:
 
     def _suggestion(self, step: str | None) -> str | None:
         """The key that was meant by a dependency that does not exist."""
-        keys = [str(entry.get("key")) for entry in self._steps()]
+        keys = {key for entry in self._steps() if isinstance(key := entry.get("key"), str)}
         wanted = next((entry.get("depends_on") for entry in self._steps() if entry.get("key") == step), None)
-        unknown = [name for name in wanted or () if isinstance(name, str) and name not in keys]
-        meant = did_you_mean(unknown[0], keys) if unknown else ""
-        return f'depends_on: "{unknown[0]}"{meant}' if meant else None
+        named = cast("list[Any]", wanted) if isinstance(wanted, list) else []
+        unknown = next((name for name in named if isinstance(name, str) and name not in keys), None)
+        meant = "" if unknown is None else did_you_mean(unknown, keys)
+        return f'depends_on: "{unknown}"{meant}' if meant else None
 
     def _steps(self) -> list[dict[str, Any]]:
         steps: Any = cast("dict[str, Any]", self.value).get("steps") if isinstance(self.value, dict) else None
@@ -75,10 +82,38 @@ class Document:
 
     def _refuse_doubles(self) -> None:
         """YAML and JSON take the last of two equal keys; a person who wrote both meant something else."""
-        doubles = list(_doubles(self.root)) if self.root is not None else []
-        if doubles:
-            lines = [f"{self.file}:{node.start_mark.line + 1}: {node.value} is written twice" for node in doubles]
-            raise WorkflowInvalid("\n".join(lines))
+        if self.doubles:
+            raise WorkflowInvalid(
+                "\n".join(
+                    f"{self.file}:{double.line}: {double.key} is written twice"
+                    for double in self.doubles[:_DOUBLES_SHOWN]
+                )
+            )
+
+
+@contextmanager
+def _without_collecting() -> Generator[None]:
+    """A large document is a million values and no garbage; to look for some among them again and again took four
+    fifths of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _meant(place: Place, sentence: str) -> Place:
+    """An unknown field is on a line of its own."""
+    unknown = _UNKNOWN_FIELD.search(sentence)
+    return (*place, *(unknown.groups() if unknown else ()))
+
+
+def _line(place: Place, lines: dict[Place, int]) -> str:
+    """`:12`, of the deepest part of the place that the file has."""
+    known = (lines[place[:depth]] for depth in range(len(place), -1, -1) if place[:depth] in lines)
+    return next((f":{line}" for line in known), "")
 
 
 def read(names: Iterable[str]) -> list[Document]:
@@ -130,11 +165,16 @@ def _documents(file: str, text: bytes) -> list[Document]:
     name = "stdin" if file == STDIN else file
     if file.endswith(".json") or text.lstrip().startswith(b"{"):
         try:
-            return [Document(name, orjson.loads(text), _lines_of(text))]
+            return [Document(name, orjson.loads(text), _doubles_of(text), text)]
         except orjson.JSONDecodeError as error:
             if file.endswith(".json"):
                 raise WorkflowInvalid(f"{name}:{error.lineno}: {error.msg}") from None
-    found = _yaml_documents(name, text)
+    try:
+        with _without_collecting():
+            found = [Document(name, each.value, each.doubles, text, n) for n, each in enumerate(documents(text))]
+    except YamlRefused as error:
+        line = "" if error.line is None else f":{error.line}"
+        raise WorkflowInvalid(f"{name}{line}: {error.problem}") from None
     if not found:
         raise WorkflowInvalid(
             f"{name}: the file is empty", hint="`accsd workflows apply --help` shows what a file says"
@@ -142,53 +182,10 @@ def _documents(file: str, text: bytes) -> list[Document]:
     return found
 
 
-def _yaml_documents(name: str, text: bytes) -> list[Document]:
+def _doubles_of(text: bytes) -> Sequence[Double]:
+    """Of JSON, where it is YAML too."""
     try:
-        loader = SafeLoader(text)
-        found: list[Document] = []
-        while loader.check_node():
-            root = cast("yaml.Node", loader.get_node())
-            found.append(Document(name, cast("Any", loader).construct_document(root), root))
-    except yaml.MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise WorkflowInvalid(f"{name}{line}: {error.problem or error.context}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # an impossible date is a ValueError
-        raise WorkflowInvalid(f"{name}: {error}") from None
-    return found
-
-
-def _lines_of(text: bytes) -> yaml.Node | None:
-    """JSON is YAML but for a few corners, such as tabs; there the lines stay unknown."""
-    try:
-        return cast("yaml.Node | None", yaml.compose(text, Loader=SafeLoader))
-    except (yaml.YAMLError, RecursionError):
-        return None
-
-
-def _child(node: yaml.Node, part: str | int) -> yaml.Node | None:
-    if isinstance(node, yaml.SequenceNode) and isinstance(part, int):
-        return cast("list[yaml.Node]", node.value)[part] if part < len(node.value) else None
-    if isinstance(node, yaml.MappingNode):
-        entries = cast("list[tuple[yaml.Node, yaml.Node]]", node.value)
-        return next((_at_key(key, value) for key, value in entries if key.value == part), None)
-    return None
-
-
-def _at_key(key: yaml.Node, value: yaml.Node) -> yaml.Node:
-    """A scalar's line is its key's; of a collection one goes further down."""
-    return key if isinstance(value, yaml.ScalarNode) else value
-
-
-def _doubles(root: yaml.Node) -> Iterator[yaml.ScalarNode]:
-    todo = [root]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, yaml.SequenceNode):
-            todo += node.value
-        elif isinstance(node, yaml.MappingNode):
-            seen: set[str] = set()
-            for key, value in node.value:
-                if isinstance(key, yaml.ScalarNode) and key.value in seen and key.value != "<<":
-                    yield key
-                seen.add(str(key.value))
-                todo.append(value)
+        with _without_collecting():
+            return next((found.doubles for found in documents(text)), ())
+    except YamlRefused:
+        return ()

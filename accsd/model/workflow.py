@@ -31,6 +31,7 @@ from accsd.validation import Problem, problems
 MAX_STEPS = 100_000
 MAX_PARAMS_BYTES = 64 * 1024
 _PROBLEMS_SHOWN = 5
+_PROBLEMS_TOLD = 20  # a file may have 100,000 wrong steps, and to put each in words takes longer than anybody waits
 
 
 def _storable_params(params: dict[str, Any]) -> dict[str, Any]:
@@ -103,7 +104,8 @@ class WorkflowDef(BaseModel):
         try:
             workflow = handler(document)
         except ValidationError as error:
-            raise _refusal(document, problems(error, cls)) from None
+            found = problems(error, cls, most=_PROBLEMS_TOLD)
+            raise _refusal(document, found, error.error_count()) from None
         workflow.plan()
         return workflow
 
@@ -119,12 +121,15 @@ class WorkflowDef(BaseModel):
         ]
 
 
-def _refusal(document: Any, found: list[Problem]) -> WorkflowInvalid:
+def _refusal(document: Any, found: list[Problem], count: int) -> WorkflowInvalid:
+    """`found` are the first of so many problems."""
     sentences = [_sentence(document, problem) for problem in found]
     shown = "; ".join(sentences[:_PROBLEMS_SHOWN])
-    if len(sentences) > _PROBLEMS_SHOWN:
-        shown += f"; and {len(sentences) - _PROBLEMS_SHOWN} more"
+    if count > _PROBLEMS_SHOWN:
+        shown += f"; and {count - _PROBLEMS_SHOWN} more"
     complaints = [(problem.place, sentence) for problem, sentence in zip(found, sentences, strict=True)]
+    if count > len(found):
+        complaints.append(((), f"and {count - len(found)} more"))
     return WorkflowInvalid(f"{_title(document)}: {shown}", step=_step_key(document, found[0]), complaints=complaints)
 
 

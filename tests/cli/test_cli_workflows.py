@@ -1,5 +1,8 @@
 """`accsd workflows`: files in, versions made, graphs drawn, mistakes named with their line."""
 
+import asyncio
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -251,3 +254,107 @@ async def test_a_paused_workflow_begins_nothing_until_it_is_resumed(cli: Cli, co
     assert "PAUSED" not in (await cli("workflows", "list")).ends(0).out
     assert len(await claim(conn)) == 1
     (await cli("workflows", "pause", "meida")).ends(3, 'did you mean "media"?')
+
+
+# Files that mean no good, or went wrong
+
+ONE_STEP = "name: w\nsteps: [{key: a, service: s"
+
+
+def nested_aliases(levels: int) -> str:
+    """Ten times as many values with each line."""
+    lines = ["name: w", "x0: &x0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    lines += [f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 10)}]" for n in range(1, levels)]
+    return "\n".join([*lines, f"steps: *x{levels - 1}", ""])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name: w\nsteps: &s [*s]\n", ":2: *s stands within what it names"),
+        ("name: w\nsteps: &s [*s, *s]\n", ":2: *s stands within what it names"),
+        ("&w\nname: w\nsteps: [{key: a, service: s, default_params: {p: *w}}]\n", ":3: *w stands within"),
+        (nested_aliases(10), ":7: *x4 and the aliases before it repeat more than 1,000,000 values"),
+        ("name: *nobody\n", ":1: there is no anchor &nobody"),
+        (f"{ONE_STEP}, depends_on: 5}}]\n", ':2: step "a": depends_on must be a list'),
+        (f"{ONE_STEP}, depends_on: {{b: 1}}}}]\n", 'step "a": depends_on must be a list'),
+        (f"{ONE_STEP}, depends_on: [5]}}]\n", 'step "a": depends_on.0 must be text'),
+        ("name: w\nsteps: [{key: [a], service: s}]\n", "step number 1: key must be text"),
+        (f"{ONE_STEP}, default_params: {{p: {'[' * 150}{']' * 150}}}}}]\n", ":2: this is nested deeper than 100"),
+        ("[" * 1_000_000, ":1: this is nested deeper than 100 levels"),
+        ("{a: " * 1_000_000, ":1: this is nested deeper than 100 levels"),
+        ("- " * 1_000_000, ":1: this is nested deeper than 100 levels"),
+        ("name: !!python/object/apply:os.system [id]\n", ":1: the tag tag:yaml.org,2002:python/object/apply:os.system"),
+        ("name: w\nsteps: !!set {a, b}\n", ":2: the tag tag:yaml.org,2002:set has no meaning here"),
+        (f"{ONE_STEP}, max_attempts: 1{':1' * 500_000}}}]\n", "max_attempts must be a whole number"),
+        (f"{ONE_STEP}, max_attempts: {'9' * 5_000}}}]\n", "max_attempts must be a whole number"),
+        (f"{ONE_STEP}, max_attempts: !!int {'9' * 5_000}}}]\n", ":2: the tag tag:yaml.org,2002:int has no meaning"),
+        ("name: w\n? [a, b]\n: 1\n", ":2: a key must be text"),
+        ("name: w\n? {a: b}\n: 1\n", ":2: a key must be text"),
+        ("name: w\n<<: [5]\nsteps: []\n", "<< takes a mapping, or a list of them"),
+        ("name: 2026-13-45\n", "can't be read"),
+        ("name: w\x1b]0;x\x07\n", "control characters are not allowed"),
+        ("name: \"\\e[31mx\"\nsteps: [{key: \"\\e[2J\", service: s}]\n", 'is not a step key'),
+        ("", "the file is empty"),
+        ("---\n---\n", "must be a table of keys and values"),
+        ("5\n", "must be a table of keys and values"),
+    ],
+)  # fmt: skip
+async def test_a_hostile_file_is_refused_at_once_in_words(offline: Cli, tmp_path: Path, text: str, words: str):
+    file = written(tmp_path, "w.yaml", text)
+    said = (await offline("workflows", "validate", str(file))).ends(1, words)
+    assert len(said.err) < 3000
+    assert not any(c < " " and c != "\n" for c in said.err)
+
+
+async def test_anchors_and_merged_mappings_are_still_a_way_to_write_less(cli: Cli, tmp_path: Path, conn: Connection):
+    text = """\
+name: media
+steps:
+  - &first {key: a, service: s, max_attempts: 7, default_params: &p {x: 1}}
+  - <<: *first
+    key: b
+    depends_on: [a]
+  - {<<: [{key: c, timeout: 5}, *first], default_params: *p}
+"""
+    (await cli("workflows", "apply", str(written(tmp_path, "w.yaml", text)))).ends(0)
+    _, second, third = await conn.fetchval("SELECT steps FROM workflows")
+    assert second == {
+        "key": "b",
+        "service": "s",
+        "max_attempts": 7,
+        "default_params": {"x": 1},
+        "depends_on": ["a"],
+    }
+    assert (third["key"], third["timeout"], third["max_attempts"]) == ("c", 5, 7)
+
+
+async def test_the_first_mistakes_of_a_hundred_thousand_are_told(offline: Cli, tmp_path: Path):
+    steps = "".join(f"- {{key: s{n}, service: s, dependson: [a]}}\n" for n in range(100_000))
+    file = written(tmp_path, "w.yaml", f"name: w\nsteps:\n{steps}")
+    said = (await offline("workflows", "validate", str(file))).ends(1, "and 99980 more")
+    first, *_ = said.err.splitlines()
+    assert first.endswith(':3: step "s0": has an unknown field "dependson" (did you mean "depends_on"?)')
+
+
+async def test_a_hundred_thousand_steps_are_a_moderate_file(tmp_path: Path):
+    """By memory, which does not depend on how busy the machine is. A tree of nodes was 379 MB."""
+    steps = "".join(
+        f"- key: s{n}\n  service: render\n" + (f"  depends_on: [s{n - 1}]\n" if n else "") for n in range(100_000)
+    )
+    written(tmp_path, "w.yaml", f"name: w\nsteps:\n{steps}")
+    measured = (
+        "import resource, sys; from accsd.cli import main; main(sys.argv[1:], standalone_mode=False);"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
+    )
+    ended = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", measured, "workflows", "validate", "--no-services", str(tmp_path / "w.yaml")],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    said, megabytes = ended.stdout.splitlines()
+    assert said == "w: ok, 100000 steps"
+    assert int(megabytes) < 300
