@@ -41,7 +41,7 @@ def workflows() -> None:
           service: renderer
           depends_on: [fetch]
           max_attempts: 5
-          timeout: 600
+          timeout: 10m
 
     A step may also have backoff, requires (labels of a node), node, concurrency_key and concurrency_limit. Beside the
     steps, notify: [task.error] names what becomes an outgoing event (docs/outbox.md).

@@ -26,6 +26,7 @@ from accsd.labels import check_labels
 from accsd.names import check_outgoing_event, check_service_name, check_step_key
 from accsd.planning.backoff import parse_backoff
 from accsd.planning.dag import Plan, plan
+from accsd.units import parse_duration
 from accsd.validation import Problem, problems
 
 MAX_STEPS = 100_000
@@ -50,6 +51,16 @@ def _readable_backoff(spec: Any) -> Any:
     return spec
 
 
+def _in_seconds(written: Any) -> Any:
+    """`10m` as everywhere else; the database holds a number."""
+    if written is None or (isinstance(written, int | float) and not isinstance(written, bool)):
+        return written
+    try:
+        return parse_duration(written).total_seconds()
+    except InvalidValue:
+        raise InvalidValue("must be a number of seconds, or text such as 90s, 10m or 1h30m") from None
+
+
 StepKey = Annotated[str, AfterValidator(check_step_key)]
 ServiceName = Annotated[str, AfterValidator(check_service_name)]
 EventName = Annotated[str, AfterValidator(check_outgoing_event)]
@@ -67,7 +78,7 @@ class WorkflowStep(BaseModel):
     default_params: Annotated[dict[str, Any], AfterValidator(_storable_params)] = Field(default_factory=dict)
     max_attempts: int = Field(default=3, ge=1, le=1_000_000)
     backoff: Annotated[dict[str, Any] | list[Any] | None, BeforeValidator(_readable_backoff)] = None
-    timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    timeout: Annotated[float | None, BeforeValidator(_in_seconds)] = Field(default=None, gt=0, allow_inf_nan=False)
     requires: Annotated[dict[str, Any], AfterValidator(check_labels)] = Field(default_factory=dict)
     node: Name | None = None
     concurrency_key: Name | None = None

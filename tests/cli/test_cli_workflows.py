@@ -256,6 +256,22 @@ async def test_a_paused_workflow_begins_nothing_until_it_is_resumed(cli: Cli, co
     (await cli("workflows", "pause", "meida")).ends(3, 'did you mean "media"?')
 
 
+@pytest.mark.parametrize(("written_as", "seconds"), [("10m", 600), ('"1h30m"', 5400), ("500ms", 0.5), ("600", 600)])
+async def test_a_timeout_may_be_written_as_a_length_of_time(
+    cli: Cli, tmp_path: Path, conn: Connection, written_as: str, seconds: float
+):
+    file = written(tmp_path, "w.yaml", MEDIA.replace("600", written_as))
+    (await cli("workflows", "apply", str(file))).ends(0)
+    assert await conn.fetchval("SELECT steps -> 1 -> 'timeout' FROM workflows") == seconds
+    (await cli("workflows", "apply", str(file))).ends(0, "unchanged")
+
+
+@pytest.mark.parametrize("written_as", ["10 minuets", "soon", "0s", "-5m", "999999999d", "[10m]", "yes"])
+async def test_a_timeout_that_is_no_length_of_time_is_refused(offline: Cli, tmp_path: Path, written_as: str):
+    file = written(tmp_path, "w.yaml", MEDIA.replace("600", written_as))
+    (await offline("workflows", "validate", str(file))).ends(1, ':4: step "render": timeout must be')
+
+
 # Files that mean no good, or went wrong
 
 ONE_STEP = "name: w\nsteps: [{key: a, service: s"
