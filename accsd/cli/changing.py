@@ -60,7 +60,8 @@ def tell(outcomes: Iterable[Outcome], output: str) -> None:
 @output_option()
 @click.pass_context
 def cancel(ctx: click.Context, jobs: Sequence[str], reason: str | None, output: str) -> None:
-    """Cancel jobs. Tasks that run are stopped; steps that are done stay done. JOB may be the beginning of an id.
+    """Cancel jobs. Tasks that run are stopped; steps that are done stay done. JOB may be the beginning or the end of an
+    id.
 
     \b
     Example: accsd cancel 3f9a21c4 --reason "wrong input"

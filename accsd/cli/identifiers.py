@@ -1,11 +1,12 @@
-"""Ids as people type them. A listing shows the last block's first characters, because ids are time-ordered and those of
-one minute begin alike; a prefix of the whole id is accepted too, and so is JOB/STEP for a task."""
+"""Ids as people type them. A listing shows the last eight digits: ids are time-ordered, so those of one minute begin
+alike, and their ends differ (accs.new_id). The beginning of an id is accepted too, and so is JOB/STEP for a task."""
 
 import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 from uuid import UUID
 
+from accsd.cli.output import since
 from accsd.db import reading
 from accsd.db.pool import Database
 from accsd.errors import InvalidValue, NotFound
@@ -18,14 +19,19 @@ _CANDIDATES_SHOWN: Final = 5
 
 def short(full: UUID | str) -> str:
     """What a table shows of an id, and what `job_named` takes."""
-    return str(full)[-12:][:_SHORT]
+    return str(full)[-_SHORT:]
 
 
 async def job_named(db: Database, text: str) -> UUID:
-    """The one job whose id, or last block of it, begins with this."""
-    return _only_one(
-        "job", text, await reading.job_ids_like(db, _hexadecimal("job", text), limit=_CANDIDATES_SHOWN + 1)
-    )
+    """The one job whose id begins or ends with this."""
+    typed = _hexadecimal("job", text)
+    found = await reading.job_ids_like(db, typed, limit=_CANDIDATES_SHOWN + 1)
+    if len(found) == 1:
+        return found[0].id
+    if not found:
+        raise NotFound(f'no job has an id that begins or ends with "{text}"', hint=_listing("job"))
+    shown = [f"{each.id}  {each.workflow}, submitted {since(each.created_at)}" for each in found]
+    raise _ambiguous("job", text, _which_part([str(each.id) for each in found], typed), shown)
 
 
 async def jobs_named(db: Database, texts: Iterable[str]) -> list[UUID]:
@@ -34,11 +40,15 @@ async def jobs_named(db: Database, texts: Iterable[str]) -> list[UUID]:
 
 
 async def task_named(db: Database, text: str) -> UUID:
-    """A task by the beginning of its id, or as JOB/STEP. The last block is its job's: it names no task."""
+    """A task by the beginning of its id, or as JOB/STEP. The end of its id is its job's."""
     job_text, slash, step = text.partition("/")
     if not slash:
         found = await reading.task_ids_like(db, _hexadecimal("task", text), limit=_CANDIDATES_SHOWN + 1)
-        return _only_one("task", text, found)
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            raise NotFound(f'no task has an id that begins with "{text}"', hint=_listing("task"))
+        raise _ambiguous("task", text, "beginning", [str(task) for task in found])
     job_id = await job_named(db, job_text)
     steps = await reading.task_ids_of(db, job_id)
     if step in steps:
@@ -51,18 +61,22 @@ async def task_named(db: Database, text: str) -> UUID:
 def _hexadecimal(kind: str, text: str) -> str:
     typed = text.strip().lower()
     if _HEX.fullmatch(typed) is None:
-        raise InvalidValue(f'"{text}" is not the id of a {kind}, nor the beginning of one', hint=_listing(kind))
+        raise InvalidValue(f'"{text}" is not the id of a {kind}, nor a part of one', hint=_listing(kind))
     return typed
 
 
-def _only_one(kind: str, text: str, found: Sequence[UUID]) -> UUID:
-    if not found:
-        raise NotFound(f'no {kind} has an id that begins with "{text}"', hint=_listing(kind))
-    if len(found) > 1:
-        shown = ", ".join(str(candidate) for candidate in found[:_CANDIDATES_SHOWN])
-        more = " and more" if len(found) > _CANDIDATES_SHOWN else ""
-        raise InvalidValue(f'"{text}" is the beginning of several {kind} ids: {shown}{more}', hint="type more of it")
-    return found[0]
+def _which_part(ids: Sequence[str], typed: str) -> str:
+    digits = typed.replace("-", "")
+    begin = [each.replace("-", "").startswith(digits) for each in ids]
+    return "beginning" if all(begin) else "beginning or the end" if any(begin) else "end"
+
+
+def _ambiguous(kind: str, text: str, part: str, shown: Sequence[str]) -> InvalidValue:
+    more = ["and more"] if len(shown) > _CANDIDATES_SHOWN else []
+    lines = [f"  {each}" for each in (*shown[:_CANDIDATES_SHOWN], *more)]
+    return InvalidValue(
+        "\n".join([f'"{text}" is the {part} of several {kind} ids:', *lines]), hint="type more of it, or the whole id"
+    )
 
 
 def _listing(kind: str) -> str:

@@ -59,7 +59,7 @@ class _Everything:
 @output_option()
 @click.pass_context
 def job(ctx: click.Context, job_id: str, count: int | None, output: str) -> None:
-    """Show one job: how it stands, its steps, attempts and timeline. JOB may be the beginning of an id.
+    """Show one job: how it stands, its steps, attempts and timeline. JOB may be the beginning or the end of an id.
 
     TOOK counts from the claim: it is the time of the node, with what it fetches and starts before the task itself runs.
     What a task has written is shown by `accsd logs`.

@@ -30,7 +30,7 @@ def outbox() -> None:
 
 @outbox.command("list")
 @click.option("--target", help="Only to this one.")
-@click.option("--job", "job_id", metavar="JOB", help="Only of this job; the beginning of its id will do.")
+@click.option("--job", "job_id", metavar="JOB", help="Only of this job; the beginning or the end of its id will do.")
 @click.option("--state", "states", type=click.Choice(_STATES), multiple=True, help="Only these; may be repeated.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, help="How many.")
 @output_option()

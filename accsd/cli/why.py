@@ -69,7 +69,7 @@ async def _task_or_nothing(db: Database, subject: str) -> UUID:
         return await task_named(db, subject)
     except NotFound:
         raise NotFound(
-            f'no job or task has an id that begins with "{subject}"', hint="`accsd jobs` lists the newest jobs"
+            f'no job or task has an id like "{subject}"', hint="`accsd jobs` lists the newest jobs"
         ) from None
 
 

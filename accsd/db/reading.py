@@ -16,7 +16,7 @@ from accsd.errors import NotFound
 # A filter that few jobs pass stops here: about 0.1 s. The oldest open jobs are found by the narrow tables in any case.
 SCAN: Final = 100_000
 _OPEN_SCAN: Final = 10_000
-_BLOCK: Final = 12
+_SHORTEST_END: Final = 4  # digits; fewer are a part of too many ids
 
 
 async def clock(db: Database) -> datetime:
@@ -27,21 +27,33 @@ async def clock(db: Database) -> datetime:
 # Ids
 
 
-async def job_ids_like(db: Database, beginning: str, *, limit: int) -> list[UUID]:
-    """Jobs whose id, or whose last block, begins so; newest first. The last block is random, so all ids are read (an
-    index-only scan: 0.3 s for a million); what is longer than it can only be the front."""
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A job whose id may be the one that was meant."""
+
+    id: UUID
+    workflow: str
+    created_at: datetime
+
+
+async def job_ids_like(db: Database, part: str, *, limit: int) -> list[Candidate]:
+    """Jobs whose id begins or ends so; newest first. No index knows the ends, so all ids are read (an index-only scan:
+    0.3 s for a million) unless the id is whole."""
+    is_end = _SHORTEST_END <= len(part) < len(str(UUID(int=0)))
     rows = await db.fetch(
-        """(SELECT id FROM public.jobs WHERE id BETWEEN $1 AND $2 ORDER BY id DESC LIMIT $4)
-           UNION
-           (SELECT id FROM public.jobs WHERE $3::text IS NOT NULL AND starts_with(right(id::text, 12), $3)
-             ORDER BY id DESC LIMIT $4)
-           ORDER BY id DESC LIMIT $4""",
-        *_range(beginning),
-        beginning if len(beginning) <= _BLOCK and "-" not in beginning else None,
+        """SELECT j.id, w.name AS workflow, j.created_at
+             FROM ((SELECT id FROM public.jobs WHERE id BETWEEN $1 AND $2 ORDER BY id DESC LIMIT $4)
+                   UNION
+                   (SELECT id FROM public.jobs WHERE $3::text IS NOT NULL AND right(id::text, length($3)) = $3
+                     ORDER BY id DESC LIMIT $4)) found
+             JOIN public.jobs j USING (id) JOIN public.workflows w ON w.id = j.workflow_id
+            ORDER BY j.id DESC LIMIT $4""",
+        *_range(part),
+        part if is_end else None,
         limit,
         repeatable=True,
     )
-    return [row[0] for row in rows]
+    return [Candidate(**row) for row in rows]
 
 
 async def task_ids_like(db: Database, beginning: str, *, limit: int) -> list[UUID]:

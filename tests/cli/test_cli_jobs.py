@@ -201,19 +201,49 @@ async def test_a_step_says_what_it_waits_for(cli: Cli, conn: Connection):
 # Ids
 
 
-async def test_an_id_may_be_a_beginning_of_the_whole_or_of_the_last_block(cli: Cli, conn: Connection):
-    first = await submit(conn, step("a"), job_id=UUID("01990000-0000-7000-8000-aaaa00000001"))
-    second = await submit(conn, step("a"), job_id=UUID("01990000-0000-7000-8000-aabb00000002"))
-    for beginning in (
-        "aaaa",
-        "AAAA00000001",
+async def test_an_id_may_be_whole_or_its_beginning_or_its_end(cli: Cli, conn: Connection):
+    first = await submit(conn, step("a"), job_id=UUID("01990000-0000-7000-8000-aaaa11110001"))
+    second = await submit(conn, step("a"), job_id=UUID("01990000-0000-7000-8000-aabb22220001"))
+    assert (short(first), short(second)) == ("11110001", "22220001")
+    for part in (
+        str(first),
+        first.hex,
+        short(first),
+        "10001",
         "01990000-0000-7000-8000-aaaa",
-        "0199000000007000800 0aaaa".replace(" ", ""),
+        "01990000000070008000AAAA",
     ):
-        assert (await cli("job", beginning, "-o", "name")).ends(0).out.strip() == str(first)
-    (await cli("job", "aa")).ends(2, "several job ids", str(first), str(second), "→ type more of it")
-    (await cli("job", "ffff")).ends(3, "no job has an id", "`accsd jobs` lists")
+        assert (await cli("job", part, "-o", "name")).ends(0).out.strip() == str(first)
+    (await cli("job", "ffff")).ends(3, 'no job has an id that begins or ends with "ffff"', "`accsd jobs` lists")
+    (await cli("job", "001")).ends(3, "no job has an id")  # too short for an end
     (await cli("job", "xyz")).ends(2, "is not the id of a job")
+
+
+async def test_an_id_that_is_not_clear_is_told_truly_with_what_it_may_be(cli: Cli, conn: Connection):
+    media = await workflow(conn, name="media")
+    first = await submit_to(conn, media, job_id=UUID("01990000-0000-7000-8000-aaaa11110001"))
+    second = await submit_to(conn, media, job_id=UUID("01990000-0000-7000-8000-aabb22220001"))
+    (await cli("job", "0001")).ends(2, '"0001" is the end of several job ids:')
+    third = await submit_to(conn, media, job_id=UUID("00010000-0000-7000-8000-aabb22223333"))
+    for part, which in (("0199", "beginning"), ("0001", "beginning or the end")):
+        said = await cli("job", part)
+        said.ends(
+            2, f'"{part}" is the {which} of several job ids:', f"{second}  media, submitted ", "→ type more of it"
+        )
+        assert str(first) in said.err
+        assert (str(third) in said.err) == (part == "0001")
+
+
+async def test_short_ids_tell_jobs_apart_however_they_were_submitted(cli: Cli, conn: Connection):
+    media = await workflow(conn, name="media")
+    await conn.execute("INSERT INTO jobs (workflow_id) SELECT $1 FROM generate_series(1, 1000)", media)
+    await conn.fetch("SELECT accs.submit('media') FROM generate_series(1, 1000)")
+    for _ in range(3):
+        (await cli("submit", "media")).ends(0)
+    ids = (await cli("jobs", "--limit", "3000", "-o", "name")).out.split()
+    assert len(ids) == 2003
+    assert len({short(each) for each in ids}) == 2003
+    assert (await cli("job", short(ids[1000]), "-o", "name")).ends(0).out.strip() == ids[1000]
 
 
 # cancel and retry
