@@ -13,6 +13,7 @@ from accsd.cli import moments
 from accsd.cli.identifiers import short
 from accsd.cli.output import Shown, duration, output_option, say, show, since
 from accsd.cli.session import with_database
+from accsd.cli.submit import merged
 from accsd.db import reading
 from accsd.db.pool import Database
 from accsd.db.reading import JobFilter, JobRow
@@ -43,6 +44,13 @@ _HOME_AND_CLEAR: Final = Shown("\x1b[H\x1b[2J")
 )
 @click.option("--workflow", help="Only of this workflow, all versions.")
 @click.option("--since", metavar="TIME", help="Only submitted since: 2h, today, 18:30, 2027-01-31.")
+@click.option("--until", metavar="TIME", help="Only submitted until then, written in the same way.")
+@click.option("--service", help="Only of workflows that have a step of this service.")
+@click.option("--node", help="Only with a task that is on this node, or was last there.")
+@click.option("--error-code", help="Only those that ended with this error.")
+@click.option("--option", "pairs", metavar="KEY=VALUE", multiple=True, help="Only with this option. Repeatable.")
+@click.option("--key", help="Only the one that was submitted with this idempotency key.")
+@click.option("--by", help="Only those that this one submitted: user@host.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="How many.")
 @click.option(
     "--scan",
@@ -62,24 +70,47 @@ def jobs(
     statuses: Sequence[str],
     workflow: str | None,
     since: str | None,
+    until: str | None,
+    service: str | None,
+    node: str | None,
+    error_code: str | None,
+    pairs: Sequence[str],
+    key: str | None,
+    by: str | None,
     limit: int,
     scan: int,
     watch: bool,
     every: timedelta,
     output: str,
 ) -> None:
-    """List jobs, newest first.
+    """List jobs, newest first. Of several filters a job must pass all.
 
     \b
     Examples:
       accsd jobs --status error --since today
+      accsd jobs --node gpu-1 --since yesterday --until today
+      accsd jobs --error-code oom --option quality.crf=20
       accsd jobs --workflow media --watch
       accsd jobs --status running -o name | xargs -r accsd cancel
     """
+    options = merged(None, pairs, option="--option") if pairs else None
 
     async def work(db: Database) -> None:
-        moment = None if since is None else moments.past(since, await reading.clock(db))
-        asked = JobFilter(statuses, workflow, moment, limit, scan)
+        now = await reading.clock(db)
+        asked = JobFilter(
+            statuses,
+            workflow,
+            since=None if since is None else moments.past(since, now),
+            until=None if until is None else moments.past(until, now),
+            service=service,
+            node=node,
+            error_code=error_code,
+            key=key,
+            by=by,
+            options=options,
+            limit=limit,
+            scan=scan,
+        )
         if not watch:
             await _list(db, asked, output)
             return

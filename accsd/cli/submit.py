@@ -162,16 +162,15 @@ def _say_end(job: reading.JobRow, output: str) -> None:
         say(f"  → accsd job {short(job.id)}\n  → accsd retry {short(job.id)}", err=True)
 
 
-def merged(document: str | None, pairs: Sequence[str]) -> dict[str, Any]:
-    """The job's options: --options first, then each -o on top of it."""
+def merged(document: str | None, pairs: Sequence[str], *, option: str = "-o") -> dict[str, Any]:
+    """The job's options: --options first, then each pair on top of it. `option` is what the pairs were typed with."""
     options = {} if document is None else _object(document)
     for pair in pairs:
         path, equals, value = pair.partition("=")
         if not equals or not path:
-            hint = (
-                f"for that output write --output {pair}" if pair in ("json", "jsonl", "name") else "write -o frames=240"
-            )
-            raise InvalidValue(f'-o "{pair}" is not KEY=VALUE', hint=hint)
+            is_output = option == "-o" and pair in ("json", "jsonl", "name")
+            hint = f"for that output write --output {pair}" if is_output else f"write {option} frames=240"
+            raise InvalidValue(f'{option} "{pair}" is not KEY=VALUE', hint=hint)
         _put(options, path.split("."), _value(value), path)
     return options
 

@@ -4,8 +4,8 @@ large table unasked: no index covers a status, because that would cost every tra
 Ages and durations are counted by the database, whose clock stamped the times.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -86,9 +86,18 @@ def _range(beginning: str) -> tuple[UUID, UUID]:
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
+    """What a job must have, all of it. `node`: one of its tasks is or was last there; `options` are among its own."""
+
     statuses: Sequence[str] = ()
     workflow: str | None = None
     since: datetime | None = None
+    until: datetime | None = None
+    service: str | None = None
+    node: str | None = None
+    error_code: str | None = None
+    key: str | None = None
+    by: str | None = None
+    options: Mapping[str, Any] | None = None
     limit: int = 20
     scan: int = SCAN
 
@@ -99,7 +108,8 @@ class JobFilter:
 
     @property
     def is_selective(self) -> bool:
-        return bool(self.statuses or self.workflow or self.since)
+        """Whether jobs may be left out that a longer list would have."""
+        return replace(self, limit=0, scan=0) != JobFilter(limit=0, scan=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +151,9 @@ _JOB_COLUMNS: Final = """
 
 # The newest jobs along jobs_order_seq. The inner LIMIT bounds what a filter may walk past; the outer one ends the walk
 # as soon as it is satisfied.
-_NEWEST: Final = "SELECT * FROM public.jobs ORDER BY order_seq DESC LIMIT $5"
+_NEWEST: Final = "SELECT * FROM public.jobs ORDER BY order_seq DESC LIMIT $3"
+# A key is in an index of its own, however old its job is.
+_BY_KEY: Final = "SELECT * FROM public.jobs WHERE idempotency_key = $9 LIMIT $3"
 # Jobs in motion have a row in a narrow table: those that wait longest are found there, however many came after them.
 _IN_MOTION: Final = f"""
     SELECT * FROM public.jobs WHERE status = ANY ($1) AND id IN (
@@ -153,18 +165,35 @@ _IN_MOTION: Final = f"""
 
 async def jobs(db: Database, asked: JobFilter) -> list[JobRow]:
     """Newest first."""
-    newest = f"SELECT * FROM ({_NEWEST}) n WHERE cardinality($1::text[]) = 0 OR status = ANY ($1)"
-    source = f"({newest}) UNION ({_IN_MOTION})" if asked.is_open else newest
+    found = _BY_KEY if asked.key is not None else _NEWEST
+    newest = f"SELECT * FROM ({found}) n WHERE cardinality($1::text[]) = 0 OR status = ANY ($1)"
+    source = f"({newest}) UNION ({_IN_MOTION})" if asked.is_open and asked.key is None else newest
     rows = await db.fetch(
         f"""SELECT {_JOB_COLUMNS} FROM ({source}) j JOIN public.workflows w ON w.id = j.workflow_id
-             WHERE ($2::text IS NULL OR w.name = $2)
-               AND ($3::timestamptz IS NULL OR j.created_at >= $3)
-             ORDER BY j.order_seq DESC LIMIT $4""",
+             WHERE ($4::text IS NULL OR w.name = $4)
+               AND ($5::timestamptz IS NULL OR j.created_at >= $5)
+               AND ($6::timestamptz IS NULL OR j.created_at <= $6)
+               AND ($7::jsonb IS NULL OR w.id IN (SELECT id FROM public.workflows WHERE steps @> $7))
+               AND ($8::text IS NULL OR j.error_code = $8)
+               AND ($9::text IS NULL OR j.idempotency_key = $9)
+               AND ($10::text IS NULL OR j.created_by = $10)
+               AND ($11::jsonb IS NULL OR j.options @> $11)
+               AND ($12::text IS NULL OR EXISTS (
+                     SELECT FROM public.job_tasks t LEFT JOIN accs.live l ON l.task_id = t.id
+                      WHERE t.job_id = j.id AND coalesce(l.node, t.claimed_by) = $12))
+             ORDER BY j.order_seq DESC LIMIT $2""",
         list(asked.statuses),
-        asked.workflow,
-        asked.since,
         asked.limit,
         asked.scan,
+        asked.workflow,
+        asked.since,
+        asked.until,
+        None if asked.service is None else [{"service": asked.service}],
+        asked.error_code,
+        asked.key,
+        asked.by,
+        None if not asked.options else dict(asked.options),
+        asked.node,
         repeatable=True,
     )
     return [JobRow(**row) for row in rows]

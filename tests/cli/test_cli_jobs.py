@@ -80,6 +80,50 @@ async def test_jobs_can_be_filtered(cli: Cli, conn: Connection):
     (await cli("jobs", "--status", "broken")).ends(2, "'broken' is not one of")
 
 
+async def test_jobs_are_found_by_what_they_are_and_where_they_ran(cli: Cli, conn: Connection):
+    """Each filter alone finds the one job that it is about; all of them together too."""
+    render = await workflow(conn, step("a", max_attempts=1), name="media")
+    (first,) = await conn.fetch(
+        """INSERT INTO jobs (workflow_id, options, idempotency_key, created_by)
+           VALUES ($1, '{"quality": {"crf": 20, "two_pass": true}, "title": "a=b"}', 'order-1', 'me@here')
+           RETURNING id""",
+        render,
+    )
+    await conn.fetch("SELECT * FROM accs.instantiate_due_jobs(10)")
+    await fail(conn, *await started(conn), code="oom")
+    await pass_time(conn, 7200)
+    other = await submit_to(conn, await workflow(conn, step("a", "other")), options={"quality": {"crf": 21}}, key="k2")
+    filters = {
+        "--service": "render",
+        "--node": OWNER,
+        "--error-code": "oom",
+        "--option": "quality.crf=20",
+        "--key": "order-1",
+        "--by": "me@here",
+        "--until": "1h",
+    }
+
+    async def listed(*arguments: str) -> list[str]:
+        return (await cli("jobs", "-o", "name", *arguments)).ends(0).out.split()
+
+    assert set(await listed()) == {str(first["id"]), str(other)}
+    for name, value in filters.items():
+        assert await listed(name, value) == [str(first["id"])], name
+        assert await listed(name, "1d" if name == "--until" else f"{value}0") == [], name
+    together = [word for pair in filters.items() for word in pair]
+    assert await listed(*together, "--option", "title=a=b", "--option", "quality.two_pass=true") == [str(first["id"])]
+    assert await listed(*together, "--status", "done") == []
+    assert await listed("--key", "k2", "--status", "running", "--scan", "1") == [str(other)]
+    assert await listed("--key", "order-1", "--scan", "1") == [str(first["id"])], "however many came after it"
+    (await cli("jobs", "--option", "crf")).ends(2, '--option "crf" is not KEY=VALUE', "→ write --option frames=240")
+
+
+async def test_a_running_task_counts_for_the_node_that_it_is_on(cli: Cli, conn: Connection):
+    job = await submit(conn, step("a"))
+    await started(conn, owner="n1/worker-1")
+    assert (await cli("jobs", "-o", "name", "--node", NODE)).ends(0).out.split() == [str(job)]
+
+
 async def test_a_filter_looks_through_the_newest_jobs_only_and_says_so(cli: Cli, conn: Connection):
     failed = await a_failed_job(conn)
     media = await workflow(conn, name="media")
