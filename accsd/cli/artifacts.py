@@ -8,6 +8,7 @@ from uuid import UUID
 
 import click
 
+from accsd.cli import completing
 from accsd.cli.identifiers import job_named, short
 from accsd.cli.objects import elsewhere, objects, require_bucket
 from accsd.cli.output import output_option, say, show, show_one
@@ -32,13 +33,13 @@ _COLUMNS = {
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=completing.jobs)
 @click.argument("action", required=False, type=click.Choice(["get"]))
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option(
     "--to", "folder", type=click.Path(file_okay=False, path_type=Path), default=".", help="With get: where to."
 )
-@click.option("--task", "step", help="Only those of this step.")
+@click.option("--task", "step", shell_complete=completing.steps, help="Only those of this step.")
 @click.option("--kind", type=click.Choice(["input", "output", "log"]), help="Only those of this kind.")
 @click.option("--logs", "with_logs", is_flag=True, help="The parts of the tasks' logs too.")
 @click.option("--force", is_flag=True, help="With get: replace files that are there.")

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import click
 
-from accsd.cli import moments
+from accsd.cli import completing, moments
 from accsd.cli.following import stay_with, tell_json, tell_line
 from accsd.cli.identifiers import job_named, jobs_named, short
 from accsd.cli.operator import operator
@@ -55,7 +55,7 @@ def tell(outcomes: Iterable[Outcome], output: str) -> None:
 
 
 @click.command()
-@click.argument("jobs", nargs=-1, metavar="JOB…")
+@click.argument("jobs", nargs=-1, metavar="JOB…", shell_complete=completing.jobs)
 @click.option("--reason", help="Goes into the job's history.")
 @output_option()
 @click.pass_context
@@ -90,9 +90,13 @@ def _cancelled(answer: Answer) -> Outcome:
 
 
 @click.command()
-@click.argument("job_id", metavar="JOB")
+@click.argument("job_id", metavar="JOB", shell_complete=completing.jobs)
 @click.option(
-    "--from", "step", metavar="STEP", help="This step again and everything below it, also what had succeeded."
+    "--from",
+    "step",
+    metavar="STEP",
+    shell_complete=completing.steps,
+    help="This step again and everything below it, also what had succeeded.",
 )
 @click.option("--wait", is_flag=True, help="Stay until it has ended; exit code 1 unless it is done.")
 @click.option("--follow", is_flag=True, help="The same, telling what happens.")

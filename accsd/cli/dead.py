@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import click
 
+from accsd.cli import completing
 from accsd.cli.changing import Outcome, tell
 from accsd.cli.identifiers import short
 from accsd.cli.operator import operator
@@ -37,7 +38,7 @@ def dead() -> None:
 
 
 @dead.command("list")
-@click.option("--service", help="Only of this service.")
+@click.option("--service", shell_complete=completing.service_names, help="Only of this service.")
 @click.option("--all", "settled", is_flag=True, help="Those that were retried or dismissed too.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, help="How many.")
 @output_option()
@@ -74,7 +75,7 @@ def _cells(row: DeadLetterRow) -> dict[str, Any]:
 @dead.command("retry")
 @click.argument("ids", nargs=-1, type=int, metavar="ID…")
 @click.option("--all", "everything", is_flag=True, help="All that are open.")
-@click.option("--service", help="With --all: only of this service.")
+@click.option("--service", shell_complete=completing.service_names, help="With --all: only of this service.")
 @output_option()
 @click.pass_context
 def retry_command(ctx: click.Context, ids: Sequence[int], everything: bool, service: str | None, output: str) -> None:
@@ -97,7 +98,7 @@ def retry_command(ctx: click.Context, ids: Sequence[int], everything: bool, serv
 @dead.command("dismiss")
 @click.argument("ids", nargs=-1, type=int, metavar="ID…")
 @click.option("--all", "everything", is_flag=True, help="All that are open.")
-@click.option("--service", help="With --all: only of this service.")
+@click.option("--service", shell_complete=completing.service_names, help="With --all: only of this service.")
 @output_option()
 @click.pass_context
 def dismiss_command(ctx: click.Context, ids: Sequence[int], everything: bool, service: str | None, output: str) -> None:

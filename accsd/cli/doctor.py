@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from accsd.cli import moments
+from accsd.cli import completing, moments
 from accsd.cli.checks import card, database, engine, machine
 from accsd.cli.checks.cycle import cycle_check
 from accsd.cli.checks.finding import Check, Finding, Verdict, fail, ok
@@ -49,6 +49,7 @@ _STEPS: Final = (
 @click.option(
     "--node",
     "node",
+    shell_complete=completing.node_names,
     metavar="[NAME]",
     is_flag=False,
     flag_value=_HERE,

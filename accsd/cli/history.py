@@ -7,6 +7,7 @@ from uuid import UUID
 
 import click
 
+from accsd.cli import completing
 from accsd.cli.archived import archived_lines
 from accsd.cli.identifiers import job_named
 from accsd.cli.objects import objects, require_store
@@ -152,7 +153,7 @@ def verify_command(ctx: click.Context, chain_only: bool) -> None:
 
 
 @history.command("show")
-@click.argument("job")
+@click.argument("job", shell_complete=completing.jobs)
 @click.pass_context
 def show_command(ctx: click.Context, job: str) -> None:
     """Print a job's events as JSON lines, as they are archived. Its whole id is understood after the job was removed.

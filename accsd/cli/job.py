@@ -7,6 +7,7 @@ from uuid import UUID
 
 import click
 
+from accsd.cli import completing
 from accsd.cli.archived import Archived
 from accsd.cli.drawing import aligned, draw
 from accsd.cli.fitting import show_fitting
@@ -49,7 +50,7 @@ class _Everything:
 
 
 @click.command()
-@click.argument("job_id", metavar="JOB")
+@click.argument("job_id", metavar="JOB", shell_complete=completing.jobs)
 @click.option(
     "--events",
     "count",

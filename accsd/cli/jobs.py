@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from accsd.cli import moments
+from accsd.cli import completing, moments
 from accsd.cli.identifiers import short
 from accsd.cli.output import Shown, duration, output_option, say, show, since
 from accsd.cli.session import with_database
@@ -42,11 +42,15 @@ _HOME_AND_CLEAR: Final = Shown("\x1b[H\x1b[2J")
     multiple=True,
     help="Only in this state. Repeatable.",
 )
-@click.option("--workflow", help="Only of this workflow, all versions.")
+@click.option("--workflow", shell_complete=completing.workflow_names, help="Only of this workflow, all versions.")
 @click.option("--since", metavar="TIME", help="Only submitted since: 2h, today, 18:30, 2027-01-31.")
 @click.option("--until", metavar="TIME", help="Only submitted until then, written in the same way.")
-@click.option("--service", help="Only of workflows that have a step of this service.")
-@click.option("--node", help="Only with a task that is on this node, or was last there.")
+@click.option(
+    "--service", shell_complete=completing.service_names, help="Only of workflows that have a step of this service."
+)
+@click.option(
+    "--node", shell_complete=completing.node_names, help="Only with a task that is on this node, or was last there."
+)
 @click.option("--error-code", help="Only those that ended with this error.")
 @click.option("--option", "pairs", metavar="KEY=VALUE", multiple=True, help="Only with this option. Repeatable.")
 @click.option("--key", help="Only the one that was submitted with this idempotency key.")

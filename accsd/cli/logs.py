@@ -15,6 +15,7 @@ from uuid import UUID
 import click
 import orjson
 
+from accsd.cli import completing
 from accsd.cli.archived import Archived
 from accsd.cli.identifiers import job_named, short
 from accsd.cli.logline import printed
@@ -43,8 +44,8 @@ Who = tuple[UUID, int]  # an attempt
 
 
 @click.command()
-@click.argument("job")
-@click.option("--task", "step", help="Only this step.")
+@click.argument("job", shell_complete=completing.jobs)
+@click.option("--task", "step", shell_complete=completing.steps, help="Only this step.")
 @click.option("--attempt", type=click.IntRange(min=1), help="An earlier attempt; the last one unless named.")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job (or the step) has ended.")
 @click.option("-t", "--timestamps", is_flag=True, help="Begin each line with its time.")

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from accsd.cli import moments, power
+from accsd.cli import completing, moments, power
 from accsd.cli.fitting import show_fitting
 from accsd.cli.output import duration, output_option, say, show, show_one, since, text
 from accsd.cli.pausing import Paused, Subject, pause_one, reason_option, resume_one
@@ -52,7 +52,7 @@ def nodes(ctx: click.Context, output: str) -> None:
 
 
 @nodes.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=completing.node_names)
 @click.option("--history", "count", type=click.IntRange(0, 1000), default=20, show_default=True, metavar="N")
 @output_option()
 @click.pass_context
@@ -74,7 +74,7 @@ def show_command(ctx: click.Context, name: str, count: int, output: str) -> None
 
 
 @nodes.command("drain")
-@click.argument("name")
+@click.argument("name", shell_complete=completing.node_names)
 @reason_option
 @click.pass_context
 def drain_command(ctx: click.Context, name: str, reason: str | None) -> None:
@@ -83,7 +83,7 @@ def drain_command(ctx: click.Context, name: str, reason: str | None) -> None:
 
 
 @nodes.command("resume")
-@click.argument("name")
+@click.argument("name", shell_complete=completing.node_names)
 @click.pass_context
 def resume_command(ctx: click.Context, name: str) -> None:
     """Let a machine work again that is drained, or whose services are in quarantine."""
@@ -100,7 +100,7 @@ _SUBJECT: Final = Subject(
 
 
 @nodes.command("wake")
-@click.argument("name")
+@click.argument("name", shell_complete=completing.node_names)
 @_wait_option
 @click.option("--timeout", type=moments.LENGTH, metavar="TIME", help="With --wait; otherwise by its own usual time.")
 @click.pass_context
@@ -146,7 +146,7 @@ def _tell_calls(name: str, results: list[WakeResult]) -> None:
 
 
 @nodes.command("sleep")
-@click.argument("name")
+@click.argument("name", shell_complete=completing.node_names)
 @_wait_option
 @click.option("--timeout", type=moments.LENGTH, default=power.GOES_WITHIN, metavar="TIME", help="With --wait: 90 s.")
 @click.pass_context

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import click
 
+from accsd.cli import completing
 from accsd.cli.changing import Outcome, tell
 from accsd.cli.identifiers import job_named, short
 from accsd.cli.output import duration, output_option, say, show, show_one
@@ -30,7 +31,13 @@ def outbox() -> None:
 
 @outbox.command("list")
 @click.option("--target", help="Only to this one.")
-@click.option("--job", "job_id", metavar="JOB", help="Only of this job; the beginning or the end of its id will do.")
+@click.option(
+    "--job",
+    "job_id",
+    metavar="JOB",
+    shell_complete=completing.jobs,
+    help="Only of this job; the beginning or the end of its id will do.",
+)
 @click.option("--state", "states", type=click.Choice(_STATES), multiple=True, help="Only these; may be repeated.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, help="How many.")
 @output_option()

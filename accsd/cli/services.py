@@ -4,6 +4,7 @@ from dataclasses import asdict
 
 import click
 
+from accsd.cli import completing
 from accsd.cli.output import output_option, show
 from accsd.cli.pausing import Paused, Subject, pause_one, reason_option, resume_one
 from accsd.cli.session import with_database
@@ -44,7 +45,7 @@ def services(ctx: click.Context, output: str) -> None:
 
 
 @services.command("pause")
-@click.argument("name")
+@click.argument("name", shell_complete=completing.service_names)
 @reason_option
 @click.pass_context
 def pause_command(ctx: click.Context, name: str, reason: str | None) -> None:
@@ -53,7 +54,7 @@ def pause_command(ctx: click.Context, name: str, reason: str | None) -> None:
 
 
 @services.command("resume")
-@click.argument("name")
+@click.argument("name", shell_complete=completing.service_names)
 @click.pass_context
 def resume_command(ctx: click.Context, name: str) -> None:
     """Let the tasks of a service begin again, also on machines where it is in quarantine."""

@@ -12,7 +12,7 @@ from uuid import UUID
 import click
 import orjson
 
-from accsd.cli import moments
+from accsd.cli import completing, moments
 from accsd.cli.following import stay_with, tell_json, tell_line
 from accsd.cli.identifiers import short
 from accsd.cli.operator import operator
@@ -31,7 +31,7 @@ _INTERRUPTED: Final = 130
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completing.workflow_names)
 @click.option(
     "-o", "pairs", metavar="KEY=VALUE", multiple=True, help="An option of the job; a.b=1 makes {a: {b: 1}}. Repeatable."
 )

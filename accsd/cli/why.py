@@ -8,6 +8,7 @@ from uuid import UUID
 
 import click
 
+from accsd.cli import completing
 from accsd.cli.identifiers import job_named, short, task_named
 from accsd.cli.output import duration, output_option, say, show, styled
 from accsd.cli.reasons import reason
@@ -32,7 +33,7 @@ class _Explained:
 
 
 @click.command()
-@click.argument("subject", metavar="JOB|TASK")
+@click.argument("subject", metavar="JOB|TASK", shell_complete=completing.jobs_and_steps)
 @output_option()
 @click.pass_context
 def why(ctx: click.Context, subject: str, output: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from accsd.cli import workflow_files
+from accsd.cli import completing, workflow_files
 from accsd.cli.drawing import aligned, draw
 from accsd.cli.operator import operator
 from accsd.cli.output import FORMATS, Shown, duration, output_option, say, show, since, styled
@@ -180,7 +180,7 @@ def list_command(ctx: click.Context, every_version: bool, output: str) -> None:
 
 
 @workflows.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=completing.workflow_names)
 @click.option("--version", type=click.IntRange(min=1), help="Another version than the newest.")
 @click.option("-o", "--output", type=click.Choice((*FORMATS, "yaml")), default="table", show_default=True)
 @click.pass_context
@@ -236,7 +236,7 @@ def _plain(value: Any) -> str:
 
 
 @workflows.command("pause")
-@click.argument("name")
+@click.argument("name", shell_complete=completing.workflow_names)
 @reason_option
 @click.pass_context
 def pause_command(ctx: click.Context, name: str, reason: str | None) -> None:
@@ -249,7 +249,7 @@ def pause_command(ctx: click.Context, name: str, reason: str | None) -> None:
 
 
 @workflows.command("resume")
-@click.argument("name")
+@click.argument("name", shell_complete=completing.workflow_names)
 @click.pass_context
 def resume_command(ctx: click.Context, name: str) -> None:
     """Let the tasks of a workflow begin again."""
