@@ -10,16 +10,17 @@ import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from urllib.parse import quote
 from uuid import UUID
 
 import orjson
-import structlog
-from structlog.typing import FilteringBoundLogger
 
 from accsd.jsonsafe import sanitise
 from accsd.model.state import EventType, Level
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
 
 Stream = Literal["stdout", "stderr"]
 
@@ -58,6 +59,8 @@ _sink: EventSink | None = None
 
 def configure_logging(level: Level | str = Level.INFO, stream: Stream = "stderr") -> None:
     """For the composition root. A daemon logs to stdout; a command, whose stdout is its answer, to stderr."""
+    import structlog
+
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -70,8 +73,10 @@ def configure_logging(level: Level | str = Level.INFO, stream: Stream = "stderr"
     )
 
 
-def get_logger(**bound: object) -> FilteringBoundLogger:
+def get_logger(**bound: object) -> "FilteringBoundLogger":
     """A logger whose first argument is the action: `log.info("task_claimed", job_id=…)`."""
+    import structlog  # not above: it takes 50 ms, and those who only read have nothing to log
+
     return cast("FilteringBoundLogger", structlog.get_logger(**bound))
 
 

@@ -3,7 +3,6 @@
 
 import importlib
 import sys
-import traceback
 from typing import Any, Final, NoReturn
 
 import click
@@ -114,6 +113,8 @@ def _end_with(error: Exception, ctx: click.Context | None) -> NoReturn:
     if hint:
         say(f"  → {hint}", err=True)
     if code == _BUG and ctx is not None and ctx.params["debug"]:
+        import traceback
+
         say("".join(traceback.format_exception(error)), err=True, end="")
     sys.exit(code)
 

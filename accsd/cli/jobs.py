@@ -13,12 +13,11 @@ from accsd.cli import completing, moments
 from accsd.cli.identifiers import short
 from accsd.cli.output import Shown, duration, output_option, say, show, since
 from accsd.cli.session import with_database
-from accsd.cli.submit import merged
 from accsd.db import reading
 from accsd.db.pool import Database
 from accsd.db.reading import JobFilter, JobRow
 from accsd.fartime import FarTime
-from accsd.model import JobStatus
+from accsd.model.state import JobStatus
 
 _COLUMNS: Final = {
     "id": "id",
@@ -97,7 +96,11 @@ def jobs(
       accsd jobs --workflow media --watch
       accsd jobs --status running -o name | xargs -r accsd cancel
     """
-    options = merged(None, pairs, option="--option") if pairs else None
+    options = None
+    if pairs:
+        from accsd.cli.submit import merged
+
+        options = merged(None, pairs, option="--option")
 
     async def work(db: Database) -> None:
         now = await reading.clock(db)

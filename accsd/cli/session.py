@@ -7,7 +7,6 @@ from typing import TypeVar
 
 import click
 
-from accsd import embedded
 from accsd.db.install import require_schema
 from accsd.db.pool import Database
 from accsd.settings import Settings, environment, load_settings, state_folder
@@ -23,10 +22,15 @@ def settings_of(ctx: click.Context) -> Settings:
 def read_settings(config: str | None) -> Settings:
     """Where they name no database, it is that of the `accsd up` on this machine, if one runs in its usual folder."""
     settings = load_settings(config)
-    if settings.database.url is None and (server := embedded.find(embedded_folder(settings))) is not None:
-        environment()["ACC_DB_URL"] = server.url
-        return load_settings(config)
-    return settings
+    if settings.database.url is not None:
+        return settings
+    from accsd import embedded
+
+    server = embedded.find(embedded_folder(settings))
+    if server is None:
+        return settings
+    environment()["ACC_DB_URL"] = server.url
+    return load_settings(config)
 
 
 def embedded_folder(settings: Settings) -> Path:

@@ -7,58 +7,71 @@
 All state lives in PostgreSQL and changes only through the verbs of schema.sql; these are their typed wrappers.
 """
 
-from accsd.db.answers import Answer, Held, Verdict
-from accsd.db.artifacts import Recorded, TaskInput, record_task_artifact, task_inputs
-from accsd.db.events import TaskEvent, append_events, append_task_event, append_task_events
-from accsd.db.install import install, read_status, require_schema, upgrade
-from accsd.db.jobs import (
-    Instantiated,
-    Submission,
-    Submitted,
-    apply_workflow,
-    cancel_jobs,
-    change_jobs,
-    close_jobs,
-    dismiss,
-    instantiate_due_jobs,
-    instantiate_tasks,
-    maybe_finish_job,
-    redrive,
-    retry_jobs,
-    submit_job,
-    submit_jobs,
-    workflow_id,
-)
-from accsd.db.nodes import Pausable, forget_node, node_leaves, pause, resume, set_concurrency_limit, upsert_heartbeat
-from accsd.db.pool import Database
-from accsd.db.schema import SCHEMA_VERSION
-from accsd.db.tasks import (
-    ClaimedTask,
-    Done,
-    Failed,
-    Fence,
-    Outlook,
-    Progress,
-    adopt_tasks,
-    agent_outlook,
-    claim_tasks,
-    finish_many_tasks,
-    finish_tasks,
-    heartbeat,
-    mark_task_done,
-    mark_task_error,
-    mark_task_running,
-    next_ordered_task,
-    recheck_holds,
-    reclaim_tasks,
-    release_tasks,
-    report_progress,
-    select_runnable,
-    skip_tasks,
-    start_tasks,
-    update_task_progress,
-)
-from accsd.db.upkeep import BuilderOutlook, builder_outlook, ensure_event_partitions, repair
+from typing import TYPE_CHECKING
+
+from accsd.lazily import lazily
+
+if TYPE_CHECKING:
+    from accsd.db.answers import Answer, Held, Verdict
+    from accsd.db.artifacts import Recorded, TaskInput, record_task_artifact, task_inputs
+    from accsd.db.events import TaskEvent, append_events, append_task_event, append_task_events
+    from accsd.db.install import install, read_status, require_schema, upgrade
+    from accsd.db.jobs import (
+        Instantiated,
+        Submission,
+        Submitted,
+        apply_workflow,
+        cancel_jobs,
+        change_jobs,
+        close_jobs,
+        dismiss,
+        instantiate_due_jobs,
+        instantiate_tasks,
+        maybe_finish_job,
+        redrive,
+        retry_jobs,
+        submit_job,
+        submit_jobs,
+        workflow_id,
+    )
+    from accsd.db.nodes import (
+        Pausable,
+        forget_node,
+        node_leaves,
+        pause,
+        resume,
+        set_concurrency_limit,
+        upsert_heartbeat,
+    )
+    from accsd.db.pool import Database
+    from accsd.db.schema import SCHEMA_VERSION
+    from accsd.db.tasks import (
+        ClaimedTask,
+        Done,
+        Failed,
+        Fence,
+        Outlook,
+        Progress,
+        adopt_tasks,
+        agent_outlook,
+        claim_tasks,
+        finish_many_tasks,
+        finish_tasks,
+        heartbeat,
+        mark_task_done,
+        mark_task_error,
+        mark_task_running,
+        next_ordered_task,
+        recheck_holds,
+        reclaim_tasks,
+        release_tasks,
+        report_progress,
+        select_runnable,
+        skip_tasks,
+        start_tasks,
+        update_task_progress,
+    )
+    from accsd.db.upkeep import BuilderOutlook, builder_outlook, ensure_event_partitions, repair
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -130,3 +143,9 @@ __all__ = [
     "upsert_heartbeat",
     "workflow_id",
 ]
+
+__getattr__ = lazily(
+    __name__,
+    __all__,
+    ("answers", "artifacts", "events", "install", "jobs", "nodes", "pool", "schema", "tasks", "upkeep"),
+)

@@ -5,24 +5,29 @@ Columns have the names of SPEC A2–A7; contract tests compare them with the DDL
 `Model.model_validate(dict(row))`.
 """
 
-from accsd.model.artifact import TaskArtifact
-from accsd.model.event import TaskEvent
-from accsd.model.fence import Fence
-from accsd.model.job import Job, JobTask
-from accsd.model.node import Node
-from accsd.model.state import (
-    JOB_TRANSITIONS,
-    TASK_TRANSITIONS,
-    ArtifactKind,
-    AwakeState,
-    EventType,
-    JobStatus,
-    Level,
-    Status,
-    TaskStatus,
-    WakeMethod,
-)
-from accsd.model.workflow import WorkflowDef, WorkflowStep
+from typing import TYPE_CHECKING
+
+from accsd.lazily import lazily
+
+if TYPE_CHECKING:
+    from accsd.model.artifact import TaskArtifact
+    from accsd.model.event import TaskEvent
+    from accsd.model.fence import Fence
+    from accsd.model.job import Job, JobTask
+    from accsd.model.node import Node
+    from accsd.model.state import (
+        JOB_TRANSITIONS,
+        TASK_TRANSITIONS,
+        ArtifactKind,
+        AwakeState,
+        EventType,
+        JobStatus,
+        Level,
+        Status,
+        TaskStatus,
+        WakeMethod,
+    )
+    from accsd.model.workflow import WorkflowDef, WorkflowStep
 
 __all__ = [
     "JOB_TRANSITIONS",
@@ -44,3 +49,9 @@ __all__ = [
     "WorkflowDef",
     "WorkflowStep",
 ]
+
+__getattr__ = lazily(
+    __name__,
+    __all__,
+    ("artifact", "event", "fence", "job", "node", "state", "workflow"),
+)

@@ -30,7 +30,8 @@ from accsd.units import parse_duration, parse_size
 class _Section(BaseModel):
     """Input is hidden from Pydantic's own messages: it may be a password in the wrong place."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    # Built with the whole that it is a part of, not once more by itself: a command reads settings before all else.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
 
 def _database_url(url: SecretStr) -> SecretStr:
