@@ -9,13 +9,14 @@ All state lives in PostgreSQL and changes only through the verbs of schema.sql; 
 
 from typing import TYPE_CHECKING
 
+# Now, because a module has that name too: what is bound last would be what a program gets.
+from accsd.db.install import install, read_status, require_schema, upgrade
 from accsd.lazily import lazily
 
 if TYPE_CHECKING:
     from accsd.db.answers import Answer, Held, Verdict
     from accsd.db.artifacts import Recorded, TaskInput, record_task_artifact, task_inputs
     from accsd.db.events import TaskEvent, append_events, append_task_event, append_task_events
-    from accsd.db.install import install, read_status, require_schema, upgrade
     from accsd.db.jobs import (
         Instantiated,
         Submission,
@@ -147,5 +148,5 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     __all__,
-    ("answers", "artifacts", "events", "install", "jobs", "nodes", "pool", "schema", "tasks", "upkeep"),
+    ("answers", "artifacts", "events", "jobs", "nodes", "pool", "schema", "tasks", "upkeep"),
 )
