@@ -60,7 +60,9 @@ class Agent:
         self._adopts: bool = adopts
         self._is_called: bool = False
         self._log = get_logger(role=f"agent:{served.service}", service=served.service)
-        self._is_settled: bool = False
+        # What ended unclearly is counted: one that does so while an agent settles is not in what that one looks at.
+        self._unclear: int = 1
+        self._settled: int = 0  # so many of them
         self._settle_again_at: float | None = None  # monotonic
         self._active_at: float = time.monotonic()
         self._is_resting: bool = False
@@ -99,12 +101,13 @@ class Agent:
 
     async def _look(self) -> Pass:
         if self._settle_again_at is not None and time.monotonic() >= self._settle_again_at:
-            self._settle_again_at, self._is_settled = None, False
+            self._settle_again_at = None
+            self._unclear += 1
         if not self._is_registered() or not self._attempts.is_open:
             return Pass()  # who registers the node wakes us
         if problem := await self._runner_problem():
             return await self._hindered(problem)
-        if not self._is_settled:
+        if self._settled < self._unclear:
             return await self._settle()
         if self._bench.keeper.is_frozen:
             return self._waiting("leases are being asked about")
@@ -181,7 +184,7 @@ class Agent:
                 self._bench.db, self._served.service, owner=node, node=node, limit=free, lease=self._bench.keeper.length
             )
         except DatabaseUnavailable:
-            self._is_settled = False  # it may have been committed: ask what we hold before claiming more
+            self._unclear += 1  # it may have been committed: ask what we hold before claiming more
             self._bench.metrics.claim_failed(self._served.service)
             raise
         except NotFound:
@@ -216,7 +219,7 @@ class Agent:
     def _ended(self, attempt: Attempt) -> None:
         self._active_at = time.monotonic()
         if attempt.left_something:
-            self._is_settled = False
+            self._unclear += 1
         if attempt.was_infrastructure or attempt.start_was_cut:
             self._settle_again_at = time.monotonic() + _LATE.total_seconds()
         self._wake()
@@ -227,7 +230,7 @@ class Agent:
     # Settling
 
     async def _settle(self) -> Pass:
-        runner, bench = self._served.runner, self._bench
+        runner, bench, unclear = self._served.runner, self._bench, self._unclear
         # Taken before the database is asked: one that ends meanwhile has settled itself.
         under_way = self._attempts.fences()
         here = set(await runner.survivors())
@@ -241,7 +244,7 @@ class Agent:
         removed = await self._remove((here | bench.folders_of(self._served.service)) - known)
         lost = [task.fence for task in ours if task.fence not in kept]
         await self._give_back(lost)  # now that nobody can be at work at them
-        self._is_settled = True
+        self._settled = unclear
         said = {"taken up again": len(kept), "given back": len(lost), "removed": removed}
         return Pass(did=", ".join(f"{n} attempts {what}" for what, n in said.items() if n) or None, more=True)
 

@@ -21,7 +21,7 @@ from tests.support.cluster import Connection
 from tests.support.eventually import eventually
 from tests.support.factory import NODE, claim, node, step, submit
 from tests.support.library import opened
-from tests.support.tasks import NOTE
+from tests.support.tasks import NOTE, WAIT
 
 
 @dataclass
@@ -99,6 +99,39 @@ async def test_what_another_agent_of_the_same_service_began_meanwhile_is_not_giv
             slow.go_on.set()
         await here.idle()
     assert await conn.fetch("SELECT status, lost, attempt_id FROM job_tasks") == [("done", 0, 1)]
+    await check(conn)
+
+
+async def test_what_ends_unclearly_while_the_agent_settles_is_settled_too(
+    db_url: str, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    await node(conn)
+    for key in ("a", "b"):
+        await submit(conn, step(key), options={"note": str(tmp_path / "notes"), "go": str(tmp_path / key)})
+
+    async def not_cleared(*_: object) -> None:
+        raise OSError("the folder is in use")
+
+    monkeypatch.setattr("accsd.work.attempt.clear_away", not_cleared)
+    async with opened(db_url) as db, shop(db, tmp_path) as here:
+        served = here.serving(WAIT, concurrency=2)
+        slow = Slow(served.runner)
+        agent = agent_of(here, here.in_hands_of(served, slow))
+        slow.go_on.set()
+        await agent.run_once()  # settles
+        await agent.run_once()  # claims both
+        (tmp_path / "a").touch()
+        await eventually(lambda: len(here.attempts) == 1, within=10)
+        slow.asked, slow.go_on = anyio.Event(), anyio.Event()
+        async with anyio.create_task_group() as group:
+            group.start_soon(agent.run_once)
+            await slow.asked.wait()  # which of them are under way is known by now
+            (tmp_path / "b").touch()
+            await here.idle()
+            slow.go_on.set()
+        assert len(list(here.bench.attempts_folder.iterdir())) == 1
+        await agent.run_once()
+        assert not list(here.bench.attempts_folder.iterdir())
     await check(conn)
 
 
