@@ -21,6 +21,7 @@ ACTIONS: Final = ("kill", "pause", "raise", "cut")
 POINTS: Final = (
     "claim.sent",
     "claim.committed",
+    "prepared",
     "runner.created",
     "runner.started",
     "start.committed",

@@ -22,6 +22,7 @@ from accsd.wakeup import Backoff
 from accsd.work.attempt import Attempt
 from accsd.work.attempts import Attempts
 from accsd.work.bench import Workbench
+from accsd.work.lease import boot_time
 from accsd.work.preparing import clear_away
 from accsd.work.served import Served
 
@@ -176,7 +177,7 @@ class Agent:
             await anyio.sleep(pause.total_seconds())
 
     async def _claim(self, free: int) -> list[tuple[ClaimedTask, float]]:
-        granted = time.monotonic()
+        granted = boot_time()
         failpoints.hit("claim.sent")
         node = self._bench.node
         try:
@@ -234,7 +235,7 @@ class Agent:
         # Taken before the database is asked: one that ends meanwhile has settled itself.
         under_way = self._attempts.fences()
         here = set(await runner.survivors())
-        granted = time.monotonic()
+        granted = boot_time()
         held = await adopt_tasks(bench.db, owner=bench.node, node=bench.node, lease=bench.keeper.length)
         under_way |= self._attempts.fences()  # the service's last agent may have been at a claim when it was left
         ours = [each for each in held if each.service_name == self._served.service and each.fence not in under_way]

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from math import inf
 from pathlib import Path
 from typing import Any, Final, Protocol
 from uuid import UUID
@@ -38,9 +39,18 @@ class Workdir:
     seen: str
 
 
+async def at_any_time() -> float:
+    """The clearance of an attempt that has no lease."""
+    return inf
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """All that a runner needs to start one attempt. The envelope is in `folder / TASK_FILE` already."""
+    """All that a runner needs to start one attempt. The envelope is in `folder / TASK_FILE` already.
+
+    `clearance` is asked for as the last thing before the work begins, however long the runner had to prepare it: the
+    lease may have ended meanwhile, and the machine may have slept. It returns only while the lease is good, with the
+    time until which it is, by CLOCK_BOOTTIME."""
 
     key: AttemptKey
     job_id: UUID
@@ -48,6 +58,7 @@ class Launch:
     folder: Path
     workdir: Workdir | None
     environ: Mapping[str, str] = field(default_factory=dict[str, str])  # ACC_JOB_ID, ACC_ATTEMPT_ID …
+    clearance: Callable[[], Awaitable[float]] = at_any_time
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,10 +112,11 @@ class ProcessRunner:
 
     async def _start(self, launch: Launch, files: AttemptFiles) -> None:
         """Returns when the command runs, whoever started it."""
+        begin_by = await launch.clearance()
         answers, report = os.pipe()
         try:
             try:
-                child = self._spawn_shim(launch, files, report)
+                child = self._spawn_shim(launch, files, report, begin_by)
             finally:
                 os.close(report)
             self._reap()
@@ -129,9 +130,9 @@ class ProcessRunner:
         elif answer != shim.AGAIN:
             await self._explain(launch, files, answer, number)
 
-    def _spawn_shim(self, launch: Launch, files: AttemptFiles, report: int) -> proc.Child:
+    def _spawn_shim(self, launch: Launch, files: AttemptFiles, report: int, begin_by: float) -> proc.Child:
         try:
-            with _in_memory(self._orders(launch).pack()) as orders, _log_of(files) as log:
+            with _in_memory(self._orders(launch, begin_by).pack()) as orders, _log_of(files) as log:
                 return proc.spawn(
                     [sys.executable, "-I", "-S", shim.__file__, files.folder, str(orders), str(report)],
                     output=log,
@@ -143,7 +144,7 @@ class ProcessRunner:
         except OSError as error:
             raise self._not_our_fault(launch, error.errno or 0) from error
 
-    def _orders(self, launch: Launch) -> shim.Orders:
+    def _orders(self, launch: Launch, begin_by: float) -> shim.Orders:
         limits = self._settings.limits
         workdir = launch.workdir or self.workdir(launch.key, launch.folder)
         environ = {
@@ -165,6 +166,7 @@ class ProcessRunner:
             pids=limits.pids or 0,
             argv=argv,
             environ=environ,
+            begin_by=begin_by,
         )
 
     def _markers(self, launch: Launch) -> dict[str, str]:
@@ -185,7 +187,7 @@ class ProcessRunner:
         """Raises AttemptFailed. Nothing of it is left that could still start."""
         if answer == shim.FAILED:
             raise self._start_failed(int(number))
-        said = files.last_words()
+        said = "its lease was over before the command could begin" if answer == shim.LATE else files.last_words()
         await self.discard(launch.key, launch.folder)
         raise self._not_our_fault(launch, int(number or 0), said)
 

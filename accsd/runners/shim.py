@@ -9,6 +9,7 @@ import ctypes
 import marshal
 import os
 import sys
+import time
 
 if __name__ == "__main__":  # with -I and -S nothing of ours is on the path
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
@@ -23,7 +24,8 @@ STDERR_FILE = "stderr"
 LOG_FILE = "shim.log"  # the shim's own last words
 INPUT_FILE = "task.json"
 
-STARTED, AGAIN, FAILED, BROKEN = "started", "again", "failed", "broken"  # what it answers, the last two with an errno
+STARTED, AGAIN, LATE = "started", "again", "late"  # what it answers
+FAILED, BROKEN = "failed", "broken"  # these with an errno
 
 _PR_SET_CHILD_SUBREAPER = 36
 _ENOSYS = 38
@@ -32,10 +34,18 @@ _RECORD_BYTES = 512
 
 
 class Orders:
-    """What to run and within which limits (0: none)."""
+    """What to run, within which limits (0: none), and until when it may begin (CLOCK_BOOTTIME)."""
 
     def __init__(
-        self, *, service: str, workdir: str, memory: int, pids: int, argv: list[str], environ: dict[str, str]
+        self,
+        *,
+        service: str,
+        workdir: str,
+        memory: int,
+        pids: int,
+        argv: list[str],
+        environ: dict[str, str],
+        begin_by: float,
     ) -> None:
         self.service = service
         self.workdir = workdir
@@ -43,6 +53,7 @@ class Orders:
         self.pids = pids
         self.argv = argv
         self.environ = environ
+        self.begin_by = begin_by
 
     def pack(self) -> bytes:
         return marshal.dumps(vars(self))  # for the same interpreter, and there without an import that costs time
@@ -136,6 +147,9 @@ def _run(folder: str, orders: Orders, report: int) -> bool:
     if prepared is None:
         return _answer(report, AGAIN)
     record, files = prepared
+    # The machine may have slept, or the daemon been stopped, since the lease was looked at.
+    if time.clock_gettime(time.CLOCK_BOOTTIME) >= orders.begin_by:
+        return _answer(report, LATE)
     try:
         command = _spawn(orders, files)
     except OSError as error:

@@ -73,7 +73,6 @@ class Attempt:
         self._when_decided: Callable[[Attempt], None] = when_decided
         self._execution: Execution | None = None
         self._watching: Watching | None = None
-        self._lease: WatchedLease | None = None
         self._has_ended: bool = False
         self._conclusion: Conclusion = Conclusion(task.fence, bench)
         self._asked_back: anyio.Event = anyio.Event()
@@ -113,14 +112,13 @@ class Attempt:
 
     async def _verdict(self, lease: WatchedLease) -> Verdict | GivenBack | None:
         """None: the lease is gone, and nothing may be written."""
-        self._lease = lease
         said: list[Verdict | GivenBack] = []
 
         async def carry_out() -> None:
             # In a task of its own: a cancellation that a library has left counted on it must not come out of the group.
             try:
                 with contained():
-                    said.append(await self._carry_out())
+                    said.append(await self._carry_out(lease))
             except Bug as bug:
                 said.append(self._failed_here(bug))
             group.cancel_scope.cancel()
@@ -134,7 +132,7 @@ class Attempt:
             return None
         if self._asked_back.is_set() and not (said and isinstance(said[0], Success)):
             return GivenBack(self._back_because)
-        return said[0]
+        return said[0] if said else None
 
     async def _until_gone(self, lease: WatchedLease, scope: anyio.CancelScope) -> None:
         await lease.gone.wait()
@@ -156,12 +154,12 @@ class Attempt:
         await self._hurry.wait()
         scope.cancel()
 
-    async def _carry_out(self) -> Verdict | GivenBack:
+    async def _carry_out(self, lease: WatchedLease) -> Verdict | GivenBack:
         """Every failure that can be foreseen becomes a verdict; what cannot is a bug, and spends no attempt either."""
         try:
-            launch = await self._launch()
+            launch = await self._launch(lease)
             self._execution = await self._start(launch)
-            await insist(self._tell_started)
+            await insist(lambda: self._tell_started(lease))
             self._watching = Watching(self._task, self._served, self._bench, launch, self._execution)
             ending = await self._watching.ending()
             # of one that was lost from sight the end is not known: it may run on
@@ -198,10 +196,10 @@ class Attempt:
             return verdict
         return Infrastructure(ErrorCode.NODE_UNFIT, f"{problem}; {verdict.code}: {verdict.message}")
 
-    async def _launch(self) -> Launch:
+    async def _launch(self, lease: WatchedLease) -> Launch:
         if self._adopted:
-            return launch_of(self._task, self._served, self._bench)
-        return await prepare(self._task, self._served, self._bench)
+            return launch_of(self._task, self._served, self._bench, lease)
+        return await prepare(self._task, self._served, self._bench, lease)
 
     async def _start(self, launch: Launch) -> Execution:
         if not self._adopted:
@@ -215,15 +213,14 @@ class Attempt:
         _log.info("adopted")
         return execution
 
-    async def _tell_started(self) -> None:
+    async def _tell_started(self, lease: WatchedLease) -> None:
         answers = await start_tasks(self._bench.db, [self.fence], owner=self._bench.node)
         failpoints.hit("start.committed")
         answer = answers[self.fence.task_id]
         if not answer.is_effective:
             # It was cancelled, or taken from us, between claim and start: as if the lease had gone, which ends this.
             self._conclusion.refused("start", answer)
-            assert self._lease is not None
-            self._lease.lose(answer.reason or "lease_lost_or_owner_mismatch")
+            lease.lose(answer.reason or "lease_lost_or_owner_mismatch")
             await anyio.sleep_forever()
 
     async def _decide(self, verdict: Verdict | GivenBack | None, lease: WatchedLease) -> str:

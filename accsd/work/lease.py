@@ -1,9 +1,9 @@
 """Keeps the leases of this node: one statement for the node and all its tasks, and a deadline that needs no database.
 
-A lease is good until so long after the *sending* of the last heartbeat that was answered, by the monotonic clock, less
-a margin in which the work can be killed: nobody else can own the task before our process is gone. After a suspend (or a
-stop of this process) every lease is asked about before anything else happens; the time asleep, in which the monotonic
-clock stood still, counts against it.
+A lease is good until so long after the *sending* of the last heartbeat that was answered, less a margin in which the
+work can be killed: nobody else can own the task before our process is gone. That is counted by the clock that goes on
+while the machine is suspended. After a suspend (or a stop of this process) every lease is asked about before anything
+else happens: nothing begins before the answer, and what runs already may run on for half the margin without one.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _LONGEST_MARGIN = timedelta(seconds=10)
 STALL = timedelta(seconds=2)
 _STALL_SEC = STALL.total_seconds()
 _AFTER_FAILURE = timedelta(seconds=1)
-_NOT_KEPT = "not_kept_in_time"
+NOT_KEPT = "not_kept_in_time"
 
 
 @dataclass(eq=False, slots=True)
@@ -40,13 +40,18 @@ class Lease:
     """The right to work at one attempt. `reason` says why it has ended early, if it has."""
 
     fence: Fence
-    good_until: float  # monotonic
+    good_until: float  # by boot_time()
     reason: str | None = None
     is_being_ended: bool = False  # by us: a heartbeat may hear of that end before we do, and it is no loss
 
     @property
     def is_gone(self) -> bool:
         return self.reason is not None
+
+    @property
+    def is_good(self) -> bool:
+        """Nobody else can have the task now, whatever the database would say."""
+        return not self.is_gone and boot_time() < self.good_until
 
     @property
     def is_cancelled(self) -> bool:
@@ -56,7 +61,7 @@ class Lease:
     @property
     def is_unanswered(self) -> bool:
         """We gave it up by our own clock: the database was not there to say whose it is, and may still say ours."""
-        return self.reason == _NOT_KEPT
+        return self.reason == NOT_KEPT
 
     def lose(self, reason: str) -> None:
         if not self.is_gone:
@@ -102,10 +107,11 @@ class LeaseKeeper:
         self._expected: float = float("inf")  # monotonic: when the watch looks next
         self._absences: int = 0
         self._revalidating: bool = False
+        self._answered: asyncio.Event = asyncio.Event()  # another one for each heartbeat
         self._may_speak: asyncio.Event = asyncio.Event()
         self._may_speak.set()
         self._speaking: asyncio.Lock = asyncio.Lock()
-        self._asked_until: float = 0.0  # monotonic: so long the answer may take after a pause
+        self._asked_until: float = 0.0  # by boot_time(): so long the answer may take after a pause
 
     @property
     def length(self) -> timedelta:
@@ -118,7 +124,7 @@ class LeaseKeeper:
 
     @property
     def is_frozen(self) -> bool:
-        """Leases are being asked about, or must be: nothing new is claimed meanwhile."""
+        """Leases are being asked about, or must be: nothing is claimed and nothing begins meanwhile."""
         return self._revalidating or self._was_away()
 
     @property
@@ -136,7 +142,7 @@ class LeaseKeeper:
 
     @contextmanager
     def holding(self, fence: Fence, *, granted: float) -> Generator[WatchedLease]:
-        """A lease that the database gave when asked at `granted` (monotonic), kept for as long as the block lasts."""
+        """A lease that the database gave when asked at `granted`, kept for as long as the block lasts."""
         lease = WatchedLease(fence, self.good_until(granted))
         self.hold(lease)
         try:
@@ -164,6 +170,13 @@ class LeaseKeeper:
             if self._held.get(lease.fence.task_id) is lease:
                 del self._held[lease.fence.task_id]
         self._when_changed()
+
+    async def confirmed(self, lease: Lease) -> float:
+        """Before its work begins: returns when the lease is known to be good, with the time (by boot_time()) until
+        which it is. Of one that is gone it never returns: who waits here is cancelled for that."""
+        while self.is_frozen or not lease.is_good:
+            await self._answered.wait()
+        return lease.good_until
 
     def ask_now(self) -> None:
         """A heartbeat at once: somebody said that tasks were cancelled."""
@@ -199,12 +212,15 @@ class LeaseKeeper:
             if answered and self._revalidating and absences == self._absences:
                 self._revalidating = False
                 self._when_resumed()
+            if answered:
+                self._answered.set()
+                self._answered = asyncio.Event()
             await self._due.wait(jittered(self._every) if answered else min(self._every, _AFTER_FAILURE))
 
     async def beat(self) -> bool:
         """One statement for all. Whether the database answered; what it refuses is lost."""
         asked = [lease for lease in self._held.values() if not lease.is_gone]
-        sent, asleep = time.monotonic(), time_asleep()
+        sent = boot_time()
         failpoints.hit("heartbeat.sent")
         try:
             answers = await heartbeat(
@@ -224,7 +240,7 @@ class LeaseKeeper:
         for lease in asked:
             answer = answers.get(lease.fence.task_id)
             if answer is not None and answer.is_effective:
-                lease.good_until = self.good_until(sent) - (time_asleep() - asleep)
+                lease.good_until = self.good_until(sent)
             elif self._held.get(lease.fence.task_id) is lease and not lease.is_being_ended:
                 self._lose(lease, (answer and answer.reason) or "lease_lost_or_owner_mismatch")
         return True
@@ -248,17 +264,14 @@ class LeaseKeeper:
         _log.warning("was_away", leases=len(self._held))
         self._absences += 1
         self._revalidating = True
-        slept = time_asleep() - self._asleep
-        for lease in self._held.values():
-            lease.good_until -= slept
-        self._asked_until = time.monotonic() + self._margin.total_seconds() / 2
+        self._asked_until = boot_time() + self._margin.total_seconds() / 2
         self._due.set()
 
     def _lose_overdue(self) -> None:
-        now = time.monotonic()
+        now = boot_time()
         for lease in list(self._held.values()):
             if now >= max(lease.good_until, self._asked_until) and not lease.is_gone:
-                self._lose(lease, _NOT_KEPT)
+                self._lose(lease, NOT_KEPT)
 
     def _lose(self, lease: Lease, reason: str) -> None:
         self._metrics.lease_lost(reason)
@@ -266,13 +279,19 @@ class LeaseKeeper:
         lease.lose(reason)
 
     def good_until(self, sent: float) -> float:
-        """For how long (monotonic) a lease holds that was asked for at `sent`."""
+        """Until when a lease holds that was asked for at `sent`, both by boot_time()."""
         return sent + (self._lease - self._margin).total_seconds()
 
     def _until_next(self) -> float:
         """Seconds to the first deadline; at most one, to notice a suspend soon."""
         ends = [max(lease.good_until, self._asked_until) for lease in self._held.values() if not lease.is_gone]
-        return max(0.0, min(1.0, min(ends, default=time.monotonic() + 1) - time.monotonic()))
+        now = boot_time()
+        return max(0.0, min(1.0, min(ends, default=now + 1) - now))
+
+
+def boot_time() -> float:
+    """Seconds since this machine booted, those in which it was suspended too (CLOCK_BOOTTIME)."""
+    return time.monotonic() + time_asleep()
 
 
 def time_asleep() -> float:

@@ -1,18 +1,22 @@
 """Before the start of an attempt: its folder, the inputs that earlier steps made, and the envelope."""
 
+from functools import partial
+
+from accsd import failpoints
 from accsd.db import ClaimedTask, task_inputs
 from accsd.model.fence import Fence
 from accsd.runners.base import TASK_FILE, Launch, Workdir
 from accsd.work.bench import Workbench
 from accsd.work.insisting import insist
+from accsd.work.lease import Lease
 from accsd.work.protocol import envelope, environment
 from accsd.work.served import Served
 from accsd.work.tracing import trace_of
 from accsd.work.workspace import lay_inputs, make_folder, make_workdir, remove_folder, write_envelope
 
 
-async def prepare(task: ClaimedTask, served: Served, bench: Workbench) -> Launch:
-    launch = launch_of(task, served, bench)
+async def prepare(task: ClaimedTask, served: Served, bench: Workbench, lease: Lease) -> Launch:
+    launch = launch_of(task, served, bench, lease)
     await make_folder(bench.attempts_folder, task.fence)
     laid: list[dict[str, object]] = []
     if launch.workdir is not None:
@@ -37,6 +41,7 @@ async def prepare(task: ClaimedTask, served: Served, bench: Workbench) -> Launch
             max_attempts=task.max_attempts,
         ),
     )
+    failpoints.hit("prepared")
     return launch
 
 
@@ -49,7 +54,7 @@ async def clear_away(fence: Fence, served: Served, bench: Workbench) -> None:
     await remove_folder(folder)
 
 
-def launch_of(task: ClaimedTask, served: Served, bench: Workbench) -> Launch:
+def launch_of(task: ClaimedTask, served: Served, bench: Workbench, lease: Lease) -> Launch:
     """The same for an attempt that is adopted: what it was started with."""
     folder = bench.folder(task.fence)
     workdir = served.runner.workdir(task.fence, folder)
@@ -69,6 +74,7 @@ def launch_of(task: ClaimedTask, served: Served, bench: Workbench) -> Launch:
             task_file=str(folder / TASK_FILE),
             workdir=_seen(workdir),
         ),
+        clearance=partial(bench.keeper.confirmed, lease),
     )
 
 

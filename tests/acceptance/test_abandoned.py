@@ -1,6 +1,8 @@
 """An attempt whose lease could not be kept is over: what it did is never repeated under the same attempt_id."""
 
+import asyncio
 import os
+import signal
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -44,4 +46,35 @@ async def test_back_after_the_agent_gave_up_and_before_the_lease_has_ended(
             assert await conn.fetchval("SELECT status FROM job_tasks WHERE lease_until > accs.clock()") == "starting"
             await is_done(conn, job)
     assert set(executions(notes).values()) == {1}, executions(notes)
+    await check(conn)
+
+
+async def test_what_was_to_begin_when_the_machine_fell_asleep_never_begins_once_another_has_done_it(
+    tmp_path: Path, server: TestServer, db_url: str, conn: Connection
+):
+    """Everything is ready but the command; when the machine wakes, the network takes longer to come back than it."""
+    notes, lease = tmp_path / "notes", {"ACC_HEARTBEAT_TTL_SEC": "3"}
+    direct = urlsplit(tcp_url(server, db_url))
+    async with Cable.to(direct.hostname or "", direct.port or 5432) as cable:
+        with daemon.running(
+            tmp_path,
+            cable.through(direct.geturl()),
+            role="agent",
+            config=counted_service("render", notes, node="n1"),
+            environ={**lease, "ACC_FAILPOINTS": "prepared:pause"},
+            ready=False,
+        ) as sleeper:
+            job = await submit(conn, step("a"))
+            await eventually(lambda: sleeper.is_stopped, within=20)
+            cable.fall_silent()
+            there = counted_service("render", notes, node="n2")
+            with daemon.running(tmp_path, db_url, node="n2", config=there, environ=lease):
+                await is_done(conn, job)
+                sleeper.signal(signal.SIGCONT)
+                await eventually(lambda: sleeper.log("abandoned"), within=20)
+                cable.cut()  # what was on its way never arrives
+                cable.flow_again()
+                await eventually(lambda: not attempts(tmp_path), within=20)
+            assert await asyncio.to_thread(sleeper.stop) == 0
+    assert [(line.node, line.attempt) for line in noted(notes, "begin")] == [("n2", 2)]
     await check(conn)

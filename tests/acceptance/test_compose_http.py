@@ -13,7 +13,7 @@ from accsd.errors import AttemptFailed, DockerUnavailable, ServiceBusy
 from accsd.model.outcome import ErrorCode
 from accsd.runners.base import Launch
 from accsd.runners.compose import HttpRunner
-from tests.support.compose import NODE, ComposeProject, Taken, docker, why_not
+from tests.support.compose import NODE, ComposeProject, Taken, docker, starting_without_clearance, why_not
 from tests.support.eventually import eventually
 
 pytestmark = [pytest.mark.needs_docker, pytest.mark.xdist_group("compose")]
@@ -96,6 +96,13 @@ async def begun(world: ComposeProject, runner: HttpRunner, do: str, **params: An
 def inside(world: ComposeProject, *command: str) -> str:
     (container,) = world.containers()
     return docker("exec", container, *command)
+
+
+async def test_no_service_is_asked_before_the_lease_was_looked_at_for_the_last_time(world: ComposeProject) -> None:
+    runner = await world.http_runner(PROGRAM, limits=SHORT)
+    launch = world.launch(runner, params={"do": "wait"})
+    assert not await starting_without_clearance(runner, launch)
+    await runner.discard(launch.key, launch.folder)
 
 
 async def test_the_service_is_started_and_tasks_are_requests_to_it(world: ComposeProject) -> None:

@@ -13,7 +13,17 @@ from accsd.model.outcome import ErrorCode
 from accsd.runners.base import Output
 from accsd.runners.compose import RunRunner, following
 from accsd.runners.compose.run import container_name
-from tests.support.compose import NODE, PYTHON, ComposeProject, Taken, cli_children, docker, kill_cli, why_not
+from tests.support.compose import (
+    NODE,
+    PYTHON,
+    ComposeProject,
+    Taken,
+    cli_children,
+    docker,
+    kill_cli,
+    starting_without_clearance,
+    why_not,
+)
 from tests.support.eventually import eventually
 
 pytestmark = [pytest.mark.needs_docker, pytest.mark.xdist_group("compose")]
@@ -62,6 +72,17 @@ async def test_a_task_finds_its_envelope_its_folder_and_its_variables(world: Com
     await execution.remove()
     await execution.remove()
     assert world.containers() == []
+
+
+@pytest.mark.parametrize("mode", ["run", "exec"])
+async def test_nothing_begins_before_the_lease_was_looked_at_for_the_last_time(
+    world: ComposeProject, mode: str
+) -> None:
+    made = world.run_runner if mode == "run" else world.exec_runner
+    runner = await made(task=["sleep", "60"])
+    launch = world.launch(runner)
+    assert not await starting_without_clearance(runner, launch)
+    await runner.discard(launch.key, launch.folder)
 
 
 async def test_started_twice_is_started_once(world: ComposeProject) -> None:

@@ -82,7 +82,7 @@ async def test_stopped_for_longer_than_its_lease(tmp_path: Path, db_url: str, co
     broken = {**LEASE, "ACC_FAILPOINTS": f"{point}:pause"}
     job = await submitted(conn, tmp_path)
     with daemon.running(tmp_path, db_url, config=CONFIG, environ=broken, ready=False, role="agent") as zombie:
-        await eventually(lambda: _is_stopped(zombie.pid), within=30)
+        await eventually(lambda: zombie.is_stopped, within=30)
         with daemon.running(tmp_path, db_url, node="n2", config=CONFIG, environ=LEASE):
             await ends_well(conn, job, tmp_path)
             zombie.signal(signal.SIGCONT)
@@ -127,7 +127,3 @@ async def test_a_builder_that_fails_after_instantiating(tmp_path: Path, db_url: 
         accsd.process.wait(timeout=30)
     with daemon.running(tmp_path, db_url, config=CONFIG):
         await ends_well(conn, job, tmp_path, executions=1)
-
-
-def _is_stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"

@@ -1,6 +1,5 @@
 """The lease keeper on a real database: kept in one statement, lost by our own clock, asked about after a pause."""
 
-import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -12,7 +11,7 @@ import pytest
 from accsd.db import Database, Fence, cancel_jobs
 from accsd.metrics import Metrics
 from accsd.roles.presence import Offer, Presence
-from accsd.work.lease import LeaseKeeper
+from accsd.work.lease import LeaseKeeper, boot_time
 from tests.conftest import Connect
 from tests.support.cable import Cable
 from tests.support.cluster import Connection, TestServer
@@ -55,7 +54,7 @@ async def test_a_lease_is_extended_for_as_long_as_it_is_held(db_url: str, conn: 
     fence = await held(conn, lease=timedelta(seconds=1))
     async with opened(db_url) as db, anyio.create_task_group() as group:
         keeper = keeper_of(db)
-        with keeper.holding(fence, granted=time.monotonic()) as lease:
+        with keeper.holding(fence, granted=boot_time()) as lease:
             group.start_soon(keeper.serve)
             group.start_soon(keeper.beat_on)
 
@@ -77,9 +76,9 @@ async def test_one_statement_keeps_all_and_says_that_the_node_is_there(db_url: s
     async with opened(db_url, pool_size=1) as db:
         keeper = keeper_of(db)
         with (
-            keeper.holding(fences[0], granted=time.monotonic()),
-            keeper.holding(fences[1], granted=time.monotonic()),
-            keeper.holding(fences[2], granted=time.monotonic()),
+            keeper.holding(fences[0], granted=boot_time()),
+            keeper.holding(fences[1], granted=boot_time()),
+            keeper.holding(fences[2], granted=boot_time()),
         ):
             assert await keeper.beat()
     assert await conn.fetchval("SELECT count(DISTINCT lease_until) FROM accs.live") == 1
@@ -90,7 +89,7 @@ async def test_a_cancelled_task_loses_its_lease_as_soon_as_somebody_asks(db_url:
     fence = await held(conn)
     async with opened(db_url) as db, anyio.create_task_group() as group:
         keeper = keeper_of(db, every=timedelta(hours=1))
-        with keeper.holding(fence, granted=time.monotonic()) as lease:
+        with keeper.holding(fence, granted=boot_time()) as lease:
             group.start_soon(keeper.serve)
             group.start_soon(keeper.beat_on)
             await eventually(lambda: conn.fetchval("SELECT awake_state = 'awake' FROM nodes"))
@@ -107,7 +106,7 @@ async def test_a_lease_that_cannot_be_kept_is_lost_before_it_ends(server: TestSe
         short = timedelta(seconds=1.5)
         fence = await held(conn, lease=short)
         keeper = keeper_of(db, lease=short, every=timedelta(milliseconds=100))
-        with keeper.holding(fence, granted=time.monotonic()) as lease:
+        with keeper.holding(fence, granted=boot_time()) as lease:
             cable.fall_silent()
             group.start_soon(keeper.serve)
             group.start_soon(keeper.beat_on)
@@ -128,7 +127,7 @@ async def test_after_a_pause_leases_are_asked_about_before_anything_else(
         keeper = LeaseKeeper(
             db, node=NODE, lease=LEASE, every=timedelta(hours=1), metrics=Metrics(), when_resumed=resumed.set
         )
-        with keeper.holding(fence, granted=time.monotonic()) as lease:
+        with keeper.holding(fence, granted=boot_time()) as lease:
             group.start_soon(keeper.serve)
             group.start_soon(keeper.beat_on)
             await eventually(lambda: conn.fetchval("SELECT awake_state = 'awake' FROM nodes"))
@@ -151,7 +150,7 @@ async def test_after_a_long_sleep_a_lease_that_nobody_confirms_is_lost_although_
     fence = await held(conn, lease=long)
     async with silenced(server, db_url) as (db, cable), anyio.create_task_group() as group:
         keeper = keeper_of(db, lease=long, every=timedelta(hours=1))
-        with keeper.holding(fence, granted=time.monotonic()) as lease:
+        with keeper.holding(fence, granted=boot_time()) as lease:
             group.start_soon(keeper.serve)
             await anyio.wait_all_tasks_blocked()
             cable.fall_silent()  # the network takes longer to come back than the machine
@@ -162,6 +161,43 @@ async def test_after_a_long_sleep_a_lease_that_nobody_confirms_is_lost_although_
             assert lease.reason == "not_kept_in_time"
         group.cancel_scope.cancel()
         cable.flow_again()
+
+
+@pytest.mark.parametrize("is_still_ours", [True, False])
+async def test_work_begins_after_a_sleep_only_when_the_database_has_said_whose_it_is(
+    server: TestServer, db_url: str, conn: Connection, monkeypatch: pytest.MonkeyPatch, is_still_ours: bool
+):
+    fence = await held(conn)
+    async with silenced(server, db_url) as (db, cable), anyio.create_task_group() as group:
+        keeper = keeper_of(db)
+        cleared: list[float] = []
+
+        async def begin() -> None:
+            cleared.append(await keeper.confirmed(lease))
+
+        with keeper.holding(fence, granted=boot_time()) as lease:
+            group.start_soon(keeper.serve)
+            await anyio.wait_all_tasks_blocked()
+            cable.fall_silent()
+            monkeypatch.setattr("accsd.work.lease.time_asleep", lambda: 4.5)  # the margin has begun
+            group.start_soon(begin)
+            group.start_soon(keeper.beat_on)
+            await eventually(lambda: keeper.absences == 1)
+            await anyio.wait_all_tasks_blocked()
+            assert not cleared
+            if not is_still_ours:
+                await conn.execute("UPDATE accs.test_clock SET shift = '1 hour'")
+                await conn.fetch("SELECT * FROM accs.reclaim_tasks()")
+            cable.flow_again()
+            await eventually(lambda: not keeper.is_frozen)
+            if is_still_ours:
+                await eventually(lambda: cleared == [lease.good_until])
+                assert lease.good_until > boot_time()
+            else:
+                assert lease.is_gone
+                await anyio.wait_all_tasks_blocked()
+                assert not cleared
+        group.cancel_scope.cancel()
 
 
 async def test_a_heartbeat_from_before_the_sleep_does_not_answer_for_the_leases(
@@ -202,8 +238,8 @@ async def test_an_older_attempt_of_our_own_is_given_up_when_the_task_comes_back_
     async with opened(db_url) as db:
         keeper = keeper_of(db)
         with (
-            keeper.holding(fence, granted=time.monotonic()) as old,
-            keeper.holding(newer, granted=time.monotonic()) as new,
+            keeper.holding(fence, granted=boot_time()) as old,
+            keeper.holding(newer, granted=boot_time()) as new,
         ):
             assert old.reason == "stale_attempt"
             assert not new.is_gone

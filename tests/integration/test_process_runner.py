@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -116,6 +117,31 @@ async def test_an_unreadable_envelope_is_not_the_tasks_failure(node: Node):
     with pytest.raises(AttemptFailed) as failed:
         await node.runner(["true"]).start(launch)
     assert failed.value.code == ErrorCode.NODE_UNFIT
+
+
+async def test_a_command_never_begins_when_its_lease_is_over_by_the_clock_that_goes_on_in_a_suspend(node: Node):
+    """The agent looked at the lease in time; the machine slept before the shim had got so far."""
+    effect = node.root / "effect"
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    async def over() -> float:
+        return now
+
+    async def good() -> float:
+        return now + 60
+
+    runner = node.runner(["touch", str(effect)])
+    late = replace(node.launch(), clearance=over)
+    with pytest.raises(AttemptFailed) as failed:
+        await runner.start(late)
+    assert (failed.value.code, "its lease was over" in failed.value.message) == (ErrorCode.WORKER_LOST, True)
+    with pytest.raises(AttemptFailed):  # nor later
+        await runner.start(replace(late, clearance=good))
+    assert not effect.exists()
+    assert not node.left()
+    execution = await runner.start(replace(node.launch(), clearance=good))
+    assert (await execution.watch(Collected())).exit_code == 0
+    assert effect.exists()
 
 
 async def test_started_many_times_at_once_it_runs_once(node: Node):

@@ -1,6 +1,5 @@
 """Attempts of the process runner on a real database, without a daemon around them: what is claimed is run."""
 
-import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from accsd.storage import open_store
 from accsd.work.attempt import Attempt
 from accsd.work.attempts import Attempts
 from accsd.work.bench import Workbench
-from accsd.work.lease import LeaseKeeper
+from accsd.work.lease import LeaseKeeper, boot_time
 from accsd.work.reporting import Reporter
 from accsd.work.served import Served
 from tests.support.eventually import eventually
@@ -62,7 +61,7 @@ class Shop:
 
     async def begin(self, served: Served, *, ended: Callable[[Attempt], None] = lambda _: None) -> Attempt:
         """The next task of the service, under way."""
-        granted = time.monotonic()
+        granted = boot_time()
         task = await self.claim(served.service)
         attempt = Attempt(task, served, self.bench, granted=granted, adopted=False, when_decided=lambda _: None)
         self.attempts.start(attempt, ended)

@@ -6,8 +6,8 @@ import shutil
 import signal
 import subprocess
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -156,6 +156,22 @@ class ComposeProject:
             docker("rm", "-f", "-v", *containers)
         if networks := docker("network", "ls", "-q", "--filter", f"label={PROJECT_LABEL}={self.name}").split():
             docker("network", "rm", *networks)
+
+
+async def starting_without_clearance(runner: Runner, launch: Launch) -> Sequence[AttemptKey]:
+    """What has begun of an attempt when its runner asks whether it still may, as the last thing before the start."""
+    asked = asyncio.Event()
+
+    async def never() -> float:
+        asked.set()
+        return await asyncio.get_running_loop().create_future()
+
+    starting = asyncio.ensure_future(runner.start(replace(launch, clearance=never)))
+    await asyncio.wait([starting, asyncio.ensure_future(asked.wait())], return_when=asyncio.FIRST_COMPLETED)
+    assert not starting.done(), "it was not asked for"
+    starting.cancel()
+    await asyncio.wait([starting])
+    return await runner.survivors()
 
 
 def _service(mode: str, entry: dict[str, Any]) -> dict[str, Any]:

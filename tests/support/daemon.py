@@ -29,6 +29,11 @@ class Daemon:
     def pid(self) -> int:
         return self.process.pid
 
+    @property
+    def is_stopped(self) -> bool:
+        """By SIGSTOP: the stand-in for a machine that is suspended."""
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
     def log(self, action: str | None = None) -> list[dict[str, Any]]:
         """Its complete lines so far; with an action only those of it."""
         lines = self.log_file.read_bytes().split(b"\n")[:-1]

@@ -5,14 +5,22 @@ import contextvars
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
+from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
+from accsd.db import ClaimedTask
 from accsd.errors import ConfigError
+from accsd.sdk.pull.attempt import Attempt, Handler
 from accsd.sdk.pull.claiming import Pace
 from accsd.sdk.pull.instance import locked_instance
 from accsd.sdk.pull.threads import Threads
+from accsd.work.bench import Workbench
+from accsd.work.lease import boot_time
 
 WORD: contextvars.ContextVar[str] = contextvars.ContextVar("word")
 
@@ -62,6 +70,38 @@ async def test_what_a_plain_function_raises_is_raised_where_it_is_waited_for():
         await threads.call(fail, KeyError("x"))
     with pytest.raises(RuntimeError, match="StopIteration"):
         await threads.call(fail, StopIteration("x"))
+    threads.close()
+
+
+class Sleepy(Threads):
+    """Its threads are woken so late that every lease is over by then."""
+
+    attempt: Attempt | None = None
+
+    def call(self, function: Callable[[Any], Any], argument: object) -> asyncio.Future[Any]:
+        assert self.attempt is not None
+        self.attempt.good_until = boot_time()
+        return super().call(function, argument)
+
+
+@pytest.mark.parametrize(("is_async", "sleeps"), [(True, "before"), (False, "before"), (False, "in the thread")])
+async def test_a_function_is_not_called_when_its_lease_is_over(is_async: bool, sleeps: str):
+    called: list[object] = []
+
+    async def function(given: object) -> None:
+        called.append(given)
+
+    task = ClaimedTask(UUID(int=1), UUID(int=2), "a", "render", 1, 0, 3, "running", {}, {}, {}, None, None)
+    handler = Handler(
+        "render", function if is_async else called.append, is_async, lambda params: params, None, timedelta()
+    )
+    threads = Sleepy(1)
+    left = 0 if sleeps == "before" else 60
+    attempt = Attempt(task, handler, cast("Workbench", None), threads, good_until=boot_time() + left)
+    threads.attempt = attempt
+    assert await attempt.outcome() is None
+    assert attempt.is_unanswered, "it is told as one that could not be kept, should it still be ours"
+    assert not called
     threads.close()
 
 

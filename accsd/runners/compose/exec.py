@@ -100,6 +100,7 @@ class ExecRunner:
             forget=self._forget,
             see=self._standing.see,
         )
+        await launch.clearance()
         started.touch()
         await execution.begin(self._command(launch, container), self._environ(launch), _envelope(launch))
         self._executions[launch.key] = execution

@@ -147,9 +147,10 @@ class HttpRunner:
         container = await self._healthy()
         widen(launch, container)
         envelope = (launch.folder / TASK_FILE).read_bytes()
-        self._untold.discard(launch.key)
         for tries_left in reversed(range(_TRIES)):
             failpoints.hit("runner.created")
+            await launch.clearance()
+            self._untold.discard(launch.key)
             try:
                 await self._api(container).start(
                     envelope,

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -45,11 +46,13 @@ class Project:
             "compose", "--project-name", self.name, *files, "--profile", "*", *arguments, within=within
         )
 
-    async def run(self, *arguments: str, override: Path) -> proc.Called:
+    async def run(self, *arguments: str, override: Path, clearance: Callable[[], Awaitable[object]]) -> proc.Called:
         """`compose run`. The first one goes alone: it makes the project's networks, and two would make them twice."""
         if self._has_networks:
+            await clearance()
             return await self.compose("run", *arguments, override=override, within=_UP_WITHIN)
         async with self._changing:
+            await clearance()
             called = await self.compose("run", *arguments, override=override, within=_UP_WITHIN)
             self._has_networks = self._has_networks or called.code == 0
             return called

@@ -74,6 +74,7 @@ class RunRunner:
             container = await self._create(launch, execution)
         failpoints.hit("runner.created")
         if container.status == "created":
+            await launch.clearance()
             await self._start_created(container)
         failpoints.hit("runner.started")
         return execution
@@ -125,7 +126,8 @@ class RunRunner:
         """--no-deps: what it depends on is up, and compose would recreate it where its definition has changed."""
         override = write_override(self._declared, launch, self._node)
         arguments = ["--detach", "-T", "--no-deps", "--name", container_name(launch.key), self.service]
-        called = await self._project.run(*arguments, *(self._declared.command or ()), override=override)
+        command = self._declared.command or ()
+        called = await self._project.run(*arguments, *command, override=override, clearance=launch.clearance)
         container = await execution.container()
         if container is None:
             raise await self._not_created(called)

@@ -27,7 +27,7 @@ from accsd.sdk.wire import Cancelled, Permanent, Task, Temporary
 from accsd.work.bench import Workbench
 from accsd.work.concluding import GivenBack
 from accsd.work.insisting import insist
-from accsd.work.lease import Lease
+from accsd.work.lease import NOT_KEPT, Lease
 from accsd.work.protocol import MAX_RESULT_BYTES, Infrastructure
 
 Outcome: TypeAlias = Done | Failed | Infrastructure | GivenBack
@@ -93,12 +93,19 @@ class Attempt(Lease):
         if self.task is not None and not self.task.is_cancelled:
             self.task.cancel()
 
+    def _lose_if_over(self) -> None:
+        """Where nothing is under way: what lay ahead while the machine slept never begins, whoever notices first."""
+        if not self.is_good:
+            super().lose(NOT_KEPT)
+            self._stopped = Stop.LOST
+
     def lose(self, reason: str) -> None:
         super().lose(reason)
         self.stop(Stop.LOST)
 
     async def outcome(self) -> Outcome | None:
         """None: the lease is gone, and nothing may be written."""
+        self._lose_if_over()
         if self._stopped is not None:
             return self._because(self._stopped)
         self.has_begun = True
@@ -165,8 +172,14 @@ class Attempt(Lease):
             raise Permanent(f"params: {error}") from error
 
     def _in_thread(self, task: PullTask) -> "asyncio.Future[Any]":
-        self.in_thread = self._threads.call(self._handler.function, task)
+        self.in_thread = self._threads.call(self._begin, task)
         return asyncio.shield(self.in_thread)
+
+    def _begin(self, task: PullTask) -> Any:
+        """In its thread, which may have been woken late: by then the machine may have slept."""
+        if not self.is_good:
+            raise Cancelled
+        return self._handler.function(task)
 
     async def _done(self, task: PullTask, results: object) -> Done:
         given = results.model_dump(mode="json") if isinstance(results, BaseModel) else results
@@ -208,6 +221,7 @@ class Attempt(Lease):
             running.cancel()
 
     def _cancelled(self, task: PullTask, error: BaseException) -> Outcome | None:
+        self._lose_if_over()
         if self._stopped is not None:
             return self._because(self._stopped)
         running = asyncio.current_task()

@@ -17,6 +17,7 @@ from accsd.log import get_logger
 from accsd.sdk.pull.held import Held
 from accsd.wakeup import Backoff, Wakeup, jittered
 from accsd.work.bench import Workbench
+from accsd.work.lease import boot_time
 
 _log = get_logger(component="pull")
 _PAUSES: Final = (timedelta(seconds=0.1), timedelta(seconds=1))
@@ -183,7 +184,7 @@ class Claimer:
         await self._offer()
         wanted = self._wanted()
         self._is_more = False  # before the database is asked: what comes later is told again
-        granted = time.monotonic()
+        granted = boot_time()
         claimed = await self._claim(wanted)
         if len(claimed) == wanted:
             self._is_more = True
@@ -229,7 +230,7 @@ class Claimer:
 
     async def _settle(self) -> None:
         """After a claim whose answer was lost: what the database has as ours and we don't know was in it."""
-        known, granted = self._known(), time.monotonic()  # before: one that ends meanwhile is known too
+        known, granted = self._known(), boot_time()  # before: one that ends meanwhile is known too
         held = await adopt_tasks(
             self._bench.db, owner=self._bench.node, node=self._bench.node, lease=self._bench.keeper.length
         )
