@@ -1,8 +1,8 @@
 """Who is ill, the node or the step: decided from how attempts ended lately.
 
 A step that fails on one node and passes on others accuses that node's service; one that fails wherever it runs accuses
-itself; what is a machine's fault by its code accuses the machine at once. A task that fails on several nodes is the
-task's own fault, and accuses nobody but its step. Plain data in, a judgement out.
+itself; what is a machine's fault by its code accuses the machine at once, if more than one task met it. A task that
+fails on several nodes is the task's own fault, and accuses nobody but its step. Plain data in, a judgement out.
 """
 
 from collections import defaultdict
@@ -10,8 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
+
+_WITNESSES: Final = 2  # tasks
 
 
 class Fault(StrEnum):
@@ -152,9 +154,10 @@ def _has_passed_trial(its: Sequence[Conclusion]) -> bool:
 
 
 def _machine_faults(its: Sequence[Conclusion], rules: Rules) -> str | None:
-    """Attempts, not tasks: it is not the task's fault, however often the same one meets it."""
+    """Attempts, not tasks: a machine that is ill meets the same few again and again. But of more than one task: what
+    looks like the machine's fault may be one task's doing."""
     faults = [each for each in _since_last_pass(its) if each.fault is Fault.MACHINE]
-    if len(faults) < rules.failures:
+    if len(faults) < rules.failures or len({each.task_id for each in faults}) < _WITNESSES:
         return None
     return f"{len(faults)} attempts in a row failed for a reason of the machine's, the last one: {_what(faults[-1])}"
 

@@ -68,9 +68,7 @@ class ProcessRunner:
         if is_new:
             await self._start(launch, files)
         execution = self._execution(launch.key, files)
-        if files.shim() is None:
-            if is_new:
-                raise AttemptFailed(ErrorCode.NODE_UNFIT, f"attempt {launch.key} was started, and its files have gone")
+        if files.shim() is None and not is_new:  # of a new one whose files have gone, the watch says so
             raise AttemptFailed(ErrorCode.WORKER_LOST, f"attempt {launch.key} was removed and is not started again")
         if (record := files.exit()) and record.errno is not None:
             raise self._start_failed(record.errno)

@@ -8,9 +8,12 @@ is written: the end of the attempt, that it is given back, or nothing, because t
 somebody else's.
 """
 
+import errno
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
+from typing import cast
 
 import anyio
 from structlog.contextvars import bound_contextvars
@@ -31,7 +34,7 @@ from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
 from accsd.runners.base import Execution, Launch
 from accsd.wakeup import Backoff
-from accsd.work.bench import Workbench
+from accsd.work.bench import Mark, Workbench
 from accsd.work.concluding import Conclusion, GivenBack
 from accsd.work.containment import contained
 from accsd.work.fitness import probe_problem
@@ -45,6 +48,8 @@ from accsd.work.watching import Watching
 
 _log = get_logger(component="attempt")
 _CLEANING = timedelta(seconds=60)
+# What a task brings about in the folder of its attempt; a disk or a mount that fails says something else, or more.
+_BY_THE_TASK = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EACCES, errno.EPERM})
 
 
 class Attempt:
@@ -74,6 +79,7 @@ class Attempt:
         self._execution: Execution | None = None
         self._watching: Watching | None = None
         self._has_ended: bool = False
+        self._mark: Mark | None = None  # of the folder of all attempts, when this one began
         self._conclusion: Conclusion = Conclusion(task.fence, bench)
         self._asked_back: anyio.Event = anyio.Event()
         self._back_because: str = ""
@@ -157,6 +163,7 @@ class Attempt:
     async def _carry_out(self, lease: WatchedLease) -> Verdict | GivenBack:
         """Every failure that can be foreseen becomes a verdict; what cannot is a bug, and spends no attempt either."""
         try:
+            self._mark = self._bench.mark()
             launch = await self._launch(lease)
             self._execution = await self._start(launch)
             await insist(lambda: self._tell_started(lease))
@@ -164,7 +171,10 @@ class Attempt:
             ending = await self._watching.ending()
             # of one that was lost from sight the end is not known: it may run on
             self._has_ended = ending.cause not in (ErrorCode.WORKER_LOST, ErrorCode.NODE_UNFIT)
-            return await self._blamed(await self._watching.verdict(ending))
+            verdict = await self._watching.verdict(ending)
+            if ending.cause is ErrorCode.NODE_UNFIT and self._is_alone():
+                verdict = _changed_its_files(ending.detail)
+            return await self._blamed(verdict)
         except AttemptFailed as failed:
             code = ErrorCode(failed.code)
             if code.is_infrastructure:
@@ -180,12 +190,24 @@ class Attempt:
         except Exception as error:  # noqa: BLE001 - whatever it is: the task goes back, and the log says where we failed
             return self._failed_here(error)
 
-    def _failed_here(self, error: Exception) -> Infrastructure:
+    def _failed_here(self, error: Exception) -> Failure | Infrastructure:
+        error = _innermost(error)
+        if isinstance(error, OSError) and self._is_of_its_files(error) and self._is_alone():
+            return _changed_its_files(str(error))
         _log.error("attempt_failed_here", error=str(error), exc_info=error)
         # a file or folder of this machine's own: a mount that has gone, a disk that fails
         is_folder = isinstance(error, OSError) and not isinstance(error, TimeoutError | ConnectionError)
         code = ErrorCode.NODE_UNFIT if is_folder else ErrorCode.WORKER_LOST
         return Infrastructure(code, f"{type(error).__name__} on {self._bench.node}: {error}")
+
+    def _is_of_its_files(self, error: OSError) -> bool:
+        folder = self._bench.folder(self.fence)
+        begun, path = self._execution is not None, Path(str(error.filename))
+        return begun and error.errno in _BY_THE_TASK and path.is_relative_to(folder)
+
+    def _is_alone(self) -> bool:
+        """Whether what this attempt has lost, others have not: a mount that goes takes the folders of all with it."""
+        return self._bench.folder_problem() is None and self._bench.mark() == self._mark is not None
 
     async def _blamed(self, verdict: Verdict) -> Verdict:
         """A failure on a machine that lacks what the service needs spends no attempt."""
@@ -284,3 +306,16 @@ class Attempt:
             await self._execution.remove()
         else:
             await self._served.runner.discard(self.fence, self._bench.folder(self.fence))
+
+
+def _innermost(error: Exception) -> Exception:
+    """What a task group wrapped."""
+    if not isinstance(error, ExceptionGroup):
+        return error
+    group = cast("ExceptionGroup[Exception]", error)
+    wrapped = list(group.exceptions)
+    return _innermost(wrapped[0]) if len(wrapped) == 1 else group
+
+
+def _changed_its_files(what: str | None) -> Failure:
+    return Failure(ErrorCode.PROTOCOL_ERROR, f"it removed or changed the files of its own attempt: {what}")

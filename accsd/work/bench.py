@@ -16,6 +16,8 @@ from accsd.storage.base import ObjectStore
 from accsd.work.lease import LeaseKeeper
 from accsd.work.reporting import Reporter
 
+Mark = tuple[int, int]  # of a folder: another one lies in its place when a mount has gone
+
 
 @dataclass(frozen=True, slots=True)
 class Workbench:
@@ -54,6 +56,13 @@ class Workbench:
             return None
         there = "cannot be written" if self.attempts_folder.exists() else "is not there"
         return f"the folder {self.attempts_folder} {there}"
+
+    def mark(self) -> Mark | None:
+        try:
+            found = os.stat(self.attempts_folder)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def disk_problem(self) -> str | None:
         """Below the watermark nothing is claimed: a task that fails for want of disk helps nobody."""

@@ -15,6 +15,7 @@ from tests.support.eventually import eventually
 from tests.support.factory import step, submit
 from tests.support.fleet import all_are, is_done, submit_many
 from tests.support.privileged import mounted
+from tests.support.tasks import PREAMBLE, toml_service
 
 
 class Mount:
@@ -84,6 +85,19 @@ async def test_a_node_whose_mount_vanishes_is_quarantined_and_comes_back_by_itse
         await eventually(lambda: _gone(conn), within=10)
         await all_are(conn, await submit_many(conn, 3, step("a", "infer", node="n1")), "done")
         await check(conn)
+
+
+async def test_tasks_that_remove_the_folder_of_their_own_attempt_take_the_service_off_no_node(
+    tmp_path: Path, db_url: str, conn: Connection
+):
+    program = PREAMBLE + "if params.get('bad'):\n    import shutil; shutil.rmtree(os.path.dirname(os.getcwd()))\n"
+    config = toml_service("infer", program)
+    with daemon.running(tmp_path, db_url, role="all", config=config, environ={"ACC_BACKOFF_BASE_SEC": "0.1"}):
+        bad = await submit_many(conn, 3, step("a", "infer", max_attempts=5), options={"bad": True})
+        await all_are(conn, bad, "error")
+        await is_done(conn, await submit(conn, step("a", "infer")))
+        assert await conn.fetchval("SELECT count(*) FROM accs.quarantines") == 0
+        assert await conn.fetchval("SELECT sum(lost) FROM job_tasks") == 0
 
 
 async def _gone(conn: Connection) -> bool:

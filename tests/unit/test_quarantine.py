@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from accsd.planning.quarantine import Conclusion, Fault, Judgement, Place, Quarantine, Rules, Step, judge, pause
@@ -60,8 +60,8 @@ def test_a_pass_before_the_row_began_proves_nothing():
 
 
 def test_what_is_a_machines_fault_needs_nobody_to_compare_with():
-    assert places(judge(failed("n1", 1, 1, 1, fault=Fault.MACHINE), RULES)) == ["n1"]
-    assert places(judge(failed("n1", 1, 1, fault=Fault.MACHINE), RULES)) == []
+    assert places(judge(failed("n1", 1, 1, 2, fault=Fault.MACHINE), RULES)) == ["n1"]
+    assert places(judge(failed("n1", 1, 2, fault=Fault.MACHINE), RULES)) == []
 
 
 def test_a_task_that_says_it_is_useless_accuses_no_node():
@@ -117,6 +117,13 @@ def accuse(history: Sequence[Conclusion], node: str) -> list[Conclusion]:
 def test_nobody_is_shut_without_as_many_failures_as_the_rules_say(history: list[Conclusion]):
     for node in places(judge(history, RULES)):
         assert len(accuse(history, node)) >= RULES.failures
+
+
+@given(histories)
+@example(failed("n1", 1, 1, 1, 1, 1, fault=Fault.MACHINE))
+def test_one_task_never_shuts_a_service(history: list[Conclusion]):
+    for node in places(judge(history, RULES)):
+        assert len({each.task_id for each in accuse(history, node)}) > 1
 
 
 @given(histories)
