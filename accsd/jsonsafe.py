@@ -15,7 +15,9 @@ from typing import Any, Final, cast
 
 import orjson
 
-MAX_DEPTH: Final = 64  # orjson stops at 254 levels, jsonb's parser at its stack's depth
+# Of everything that is given to a task or comes from one; schema.sql has the same number. orjson writes 254 levels and
+# reads 1,024; jsonb's parser stops at its stack's depth.
+MAX_DEPTH: Final = 64
 MAX_BYTES: Final = 256 * 1024
 MAX_KEY_CHARS: Final = 1024
 
@@ -45,6 +47,22 @@ def sanitise(
     except Exception:  # noqa: BLE001 - an object's own methods may do anything; so may a full stack
         return _UNREADABLE
     return None if clean is _NO_ROOM else clean
+
+
+def is_too_deep(value: object) -> bool:
+    """Whether it is nested deeper than MAX_DEPTH, level by level: it may be deeper than Python's stack."""
+    level: list[object] = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [each for each in level if isinstance(each, Mapping | list | tuple)]
+        if not level:
+            return False
+        # by identity, or a list that holds itself twice would double at each level
+        level = list({id(each): each for container in level for each in _elements(container)}.values())
+    return True
+
+
+def _elements(container: Any) -> Iterable[object]:
+    return container.values() if isinstance(container, Mapping) else container
 
 
 class _NoRoom:

@@ -10,7 +10,8 @@ from uuid import UUID
 
 from accsd.db.answers import Answer, Verdict, read_answers
 from accsd.db.pool import Database
-from accsd.errors import NotFound, VerbRefused
+from accsd.errors import InvalidValue, NotFound, VerbRefused
+from accsd.jsonsafe import MAX_DEPTH, is_too_deep
 from accsd.model import WorkflowDef
 
 
@@ -70,8 +71,11 @@ async def submit_jobs(
 ) -> list[Submitted]:
     """Submits in one round trip, in order; due jobs are instantiated at once.
 
-    The ids are made here, so that the call can be sent again when its answer was lost.
+    The ids are made here, so that the call can be sent again when its answer was lost. InvalidValue where options are
+    nested so deeply that no task could be given them.
     """
+    for submission in submissions:
+        _check_depth(submission)
     rows = await db.fetch(
         "SELECT * FROM accs.submit_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9)",
         [submission.workflow_id for submission in submissions],
@@ -86,6 +90,14 @@ async def submit_jobs(
         repeatable=True,
     )
     return [Submitted(row["job_id"], Verdict(row["answer"]), row["reason"], row["status"]) for row in rows]
+
+
+def _check_depth(submission: Submission) -> None:
+    if is_too_deep(submission.options):
+        raise InvalidValue(
+            f"the options of a job for workflow {submission.workflow_id} are nested deeper than {MAX_DEPTH} levels",
+            hint="pass what is nested so deeply as a text, or as a file that the job comes with",
+        )
 
 
 async def submit_job(db: Database, submission: Submission, *, created_by: str | None = None) -> UUID:

@@ -1,10 +1,14 @@
 """Before the start of an attempt: its folder, the inputs that earlier steps made, and the envelope."""
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from accsd import failpoints
 from accsd.db import ClaimedTask, task_inputs
+from accsd.errors import AttemptFailed
+from accsd.jsonsafe import MAX_DEPTH, is_too_deep
 from accsd.model.fence import Fence
+from accsd.model.outcome import ErrorCode
 from accsd.runners.base import TASK_FILE, Launch, Workdir
 from accsd.work.bench import Workbench
 from accsd.work.insisting import insist
@@ -23,9 +27,15 @@ async def prepare(task: ClaimedTask, served: Served, bench: Workbench, lease: Le
         await make_workdir(launch.workdir.here)
         inputs = await insist(lambda: task_inputs(bench.db, task.fence, owner=bench.node))
         laid = await lay_inputs(bench.store, launch.workdir, inputs, patience=bench.patience)
-    await write_envelope(
-        launch.folder,
-        envelope(
+    await write_envelope(launch.folder, _envelope(task, launch, laid))
+    failpoints.hit("prepared")
+    return launch
+
+
+def _envelope(task: ClaimedTask, launch: Launch, laid: Sequence[Mapping[str, object]]) -> bytes:
+    """What lies in the database was not always checked by accsd: of what cannot be written down, that task fails."""
+    try:
+        return envelope(
             job_id=task.job_id,
             job_task_id=task.task_id,
             attempt_id=task.attempt_id,
@@ -39,10 +49,12 @@ async def prepare(task: ClaimedTask, served: Served, bench: Workbench, lease: Le
             artifacts=laid,
             attempt=task.attempt,
             max_attempts=task.max_attempts,
-        ),
-    )
-    failpoints.hit("prepared")
-    return launch
+        )
+    except (TypeError, ValueError) as error:
+        given = {"params": task.params, "options": task.options, "results of earlier steps": task.inputs}
+        deep = " and ".join(what for what, value in given.items() if is_too_deep(value))
+        why = f"its {deep} are nested deeper than {MAX_DEPTH} levels" if deep else str(error)
+        raise AttemptFailed(ErrorCode.PROTOCOL_ERROR, f"the task cannot be given: {why}", permanent=True) from error
 
 
 async def clear_away(fence: Fence, served: Served, bench: Workbench) -> None:

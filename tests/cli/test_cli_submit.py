@@ -43,6 +43,15 @@ async def test_it_prints_the_id_and_nothing_else_on_stdout(cli: Cli, conn: Conne
     assert "@" in job["created_by"]
 
 
+async def test_options_that_no_task_could_be_given_are_refused(cli: Cli, conn: Connection):
+    def nested(levels: int) -> str:
+        return '{"a":' + "[" * levels + "]" * levels + "}"
+
+    (await cli("submit", "media", "--options", nested(63))).ends(0)
+    (await cli("submit", "media", "--options", nested(64))).ends(2, "nested deeper than 64 levels", "→")
+    assert await conn.fetchval("SELECT count(*) FROM jobs") == 1
+
+
 async def test_the_same_key_again_is_the_same_job(cli: Cli):
     first = (await cli("submit", "media", "--key", "order-1", "--output", "json")).ends(0).json
     again = (await cli("submit", "media", "--key", "order-1", "--output", "json")).ends(0, "submitted before")

@@ -212,6 +212,27 @@ async def test_a_heartbeat_that_hears_of_our_own_end_first_is_no_loss(
         assert 'accsd_execution_seconds_count{result="done"' in said
 
 
+@pytest.mark.parametrize(("field", "called"), [("options", "options"), ("inputs", "results of earlier steps")])
+async def test_what_no_envelope_can_hold_is_that_tasks_own_failure(
+    db_url: str, conn: Connection, tmp_path: Path, options: dict[str, Any], field: str, called: str
+):
+    """As others may have written it into the database."""
+    deep: Any = {}
+    for _ in range(300):
+        deep = {"a": deep}
+    async with working(db_url, tmp_path, conn) as here:
+        await submit(conn, step("a"), options=options)
+        task = (await here.claim())._replace(**{field: deep})
+        attempt = here.start(task, here.serving(NOTE))
+        await here.idle()
+        ended = await conn.fetchrow("SELECT status, attempt, lost, error_code, error_message FROM job_tasks")
+        assert ended is not None
+        said = f"the task cannot be given: its {called} are nested deeper than 64 levels"
+        assert tuple(ended) == ("error", 1, 0, "protocol_error", said)
+        assert attempt.was_conclusive, "the service goes on claiming at once"
+        assert not notes(tmp_path / "notes")
+
+
 async def test_a_bug_in_whoever_hears_of_an_end_does_not_end_the_others(
     db_url: str, conn: Connection, tmp_path: Path, options: dict[str, Any]
 ):

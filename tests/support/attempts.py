@@ -61,9 +61,10 @@ class Shop:
 
     async def begin(self, served: Served, *, ended: Callable[[Attempt], None] = lambda _: None) -> Attempt:
         """The next task of the service, under way."""
-        granted = boot_time()
-        task = await self.claim(served.service)
-        attempt = Attempt(task, served, self.bench, granted=granted, adopted=False, when_decided=lambda _: None)
+        return self.start(await self.claim(served.service), served, ended=ended)
+
+    def start(self, task: ClaimedTask, served: Served, *, ended: Callable[[Attempt], None] = lambda _: None) -> Attempt:
+        attempt = Attempt(task, served, self.bench, granted=boot_time(), adopted=False, when_decided=lambda _: None)
         self.attempts.start(attempt, ended)
         return attempt
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accsd.jsonsafe import MAX_BYTES, MAX_DEPTH, sanitise
+from accsd.jsonsafe import MAX_BYTES, MAX_DEPTH, is_too_deep, sanitise
 
 any_text = st.text(st.characters(), max_size=40)  # lone surrogates and \x00 included
 scalars = st.one_of(
@@ -152,6 +152,19 @@ def test_a_depth_bomb_is_cut_off():
         bomb = [bomb]
 
     assert depth(sanitise(bomb)) == MAX_DEPTH
+
+
+def test_what_is_too_deep_is_what_would_be_cut_off():
+    fits: Any = 7
+    for level in range(MAX_DEPTH):
+        fits = [1, fits] if level % 2 else {"a": fits}
+    assert not is_too_deep(fits)
+    assert sanitise(fits) == fits
+    assert is_too_deep([fits])
+    assert sanitise([fits]) != [fits]
+    cycle: list[Any] = []
+    cycle.extend([cycle, cycle])
+    assert is_too_deep(cycle)
 
 
 def test_cycles_and_many_laughs_end_within_the_budget():
