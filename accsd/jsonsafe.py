@@ -62,7 +62,7 @@ def is_too_deep(value: object) -> bool:
 
 
 def _elements(container: Any) -> Iterable[object]:
-    return container.values() if isinstance(container, Mapping) else container
+    return cast("Mapping[object, object]", container).values() if isinstance(container, Mapping) else container
 
 
 class _NoRoom:

@@ -1,11 +1,14 @@
 """The daemon: builds what its roles need, runs them, and stops them in order.
 
 SIGTERM (or Ctrl-C) drains: not ready, no new claims, attempts may end until the grace is over and are given back then;
-the listener and the pool go last. A second one skips the grace. SIGHUP reads the configuration again.
+the listener and the pool go last. A second one skips the grace. SIGHUP reads the configuration again. All of them are
+heeded from the beginning: a daemon may wait for its database for hours.
 """
 
 import signal
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -16,7 +19,7 @@ from accsd import failpoints
 from accsd.app.building import BuilderSide
 from accsd.app.node import NodeSide
 from accsd.app.observer import RoleObserver
-from accsd.app.reloading import left_behind, taken_over
+from accsd.app.reloading import before_the_start, left_behind, read_settings, taken_over, tell_reloaded
 from accsd.app.services import compose_services, discard_unserved, process_services
 from accsd.app.state import locked_state
 from accsd.db import Database, require_schema
@@ -24,11 +27,10 @@ from accsd.db.listen import Hearing, HearingState, Listener
 from accsd.errors import AccsdError, DatabaseUnavailable, SchemaMismatch
 from accsd.health import Health, ListenState
 from accsd.http import HttpFace
-from accsd.log import configure_logging, get_logger, register_secret
+from accsd.log import configure_logging, get_logger
 from accsd.metrics import Metrics
 from accsd.runners.compose import compose_file
-from accsd.settings import Database as DatabaseSettings
-from accsd.settings import Settings, environment, load_settings, state_folder
+from accsd.settings import Settings, environment, state_folder
 from accsd.storage import ObjectStore, open_store
 from accsd.supervisor import Post, Supervisor
 from accsd.systemd import Notifier
@@ -55,21 +57,24 @@ async def run_daemon(choice: RoleChoice, config: Path | None) -> None:
     """Returns after an orderly stop; raises what keeps it from starting."""
     environ = environment()
     notifier = Notifier.from_environ(environ)
-    settings = load_settings(config)
+    settings = read_settings(config)
     configure_logging(settings.log_level, stream="stdout")
-    for secret in settings.secrets():
-        register_secret(secret)
     failpoints.arm(environ.get("ACC_FAILPOINTS"))
     async with AsyncExitStack() as resources:
+        signals = resources.enter_context(anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
         state = state_folder(settings, environ) if choice.serves else None
         if state is not None:
             if settings.compose.file is not None:
                 compose_file(settings.compose)  # one that is not there is a mistake to be told at once
             resources.enter_context(locked_state(state, settings.node.name))
-        db = await _connected(settings.database, settings.node.name, notifier)
-        resources.push_async_callback(db.close)
-        await require_schema(db)
-        daemon = Daemon(choice, settings, config, db, notifier)
+        waiting = _Waiting(choice, settings, config, notifier)
+        databases = await waiting.for_databases(signals)
+        if databases is None:
+            _log.info("stopped")
+            return
+        resources.push_async_callback(databases.close)
+        settings = waiting.settings
+        daemon = Daemon(choice, settings, config, databases.db, notifier)
         # shared by the nodes of one machine, where no store is configured; a builder alone can't know theirs
         store = open_store(settings.storage, default_folder=None if state is None else state.parent / "objects")
         opened: ObjectStore | None = None
@@ -79,27 +84,95 @@ async def run_daemon(choice: RoleChoice, config: Path | None) -> None:
             daemon.build_here(opened)
         if state is not None:
             assert opened is not None, "a node has a store"
-            beats = await _connected(_of_its_own(settings.database), settings.node.name, notifier)
-            resources.push_async_callback(beats.close)
-            daemon.serve_here(opened, beats, state / "attempts")
-        await daemon.run()
+            assert databases.beats is not None, "and a connection for its heartbeats"
+            daemon.serve_here(opened, databases.beats, state / "attempts")
+        await daemon.run(signals)
 
 
-def _of_its_own(database: DatabaseSettings) -> DatabaseSettings:
-    """In the pool heartbeats would wait behind calls that hang, and the node would lose all its leases."""
-    return database.model_copy(update={"pool_size": 1})
+@dataclass(frozen=True, slots=True)
+class _Databases:
+    db: Database
+    beats: Database | None  # in the pool heartbeats would wait behind calls that hang, and a node would lose its leases
+
+    @classmethod
+    async def open(cls, settings: Settings, *, serves: bool) -> "_Databases":
+        """All of them, with the right schema, or none."""
+        application = f"accsd {settings.node.name}"
+        async with AsyncExitStack() as opened:
+            db = await Database.open(settings.database, application=application)
+            opened.push_async_callback(db.close)
+            await require_schema(db)
+            alone = settings.database.model_copy(update={"pool_size": 1})
+            beats = await Database.open(alone, application=application) if serves else None
+            opened.pop_all()
+        return cls(db, beats)
+
+    async def close(self) -> None:
+        if self.beats is not None:
+            await self.beats.close()
+        await self.db.close()
 
 
-async def _connected(database: DatabaseSettings, node: str, notifier: Notifier) -> Database:
-    """A daemon outlives its database, at the start too; what only a person can put right is raised at once."""
-    pauses = Backoff(timedelta(seconds=0.5), timedelta(seconds=5))
-    while True:
+class _Waiting:
+    """A daemon outlives its database, at the start too. Nothing was made from the settings yet, but for the lock of the
+    state folder, so that they may change; what only a person can put right is raised at once."""
+
+    def __init__(self, choice: RoleChoice, settings: Settings, config: Path | None, notifier: Notifier) -> None:
+        self.settings: Settings = settings
+        self._choice: RoleChoice = choice
+        self._config: Path | None = config
+        self._notifier: Notifier = notifier
+        self._is_stopped: bool = False
+        self._try: anyio.CancelScope = anyio.CancelScope()
+
+    async def for_databases(self, signals: AsyncIterator[signal.Signals]) -> _Databases | None:
+        """None: it was told to stop before they were there."""
+        found: _Databases | None = None
+        failure: AccsdError | None = None  # which the group would wrap
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._heed, signals, group.cancel_scope)
+            try:
+                found = await self._open()
+            except AccsdError as error:
+                failure = error
+            group.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        if found is not None and self._is_stopped:
+            await found.close()
+        return None if self._is_stopped else found
+
+    async def _open(self) -> _Databases:
+        pauses = Backoff(timedelta(seconds=0.5), timedelta(seconds=5))
+        while True:
+            with anyio.CancelScope() as self._try:  # cancelled when there are new settings to try
+                try:
+                    return await _Databases.open(self.settings, serves=self._choice.serves)
+                except DatabaseUnavailable as error:
+                    _log.error("waiting_for_database", error=str(error), hint=error.hint)
+                    self._notifier.status(f"waiting for the database: {error}")
+                await anyio.sleep(pauses.next().total_seconds())
+            if self._try.cancelled_caught:
+                pauses.reset()
+
+    async def _heed(self, signals: AsyncIterator[signal.Signals], scope: anyio.CancelScope) -> None:
+        async for number in signals:
+            _log.info("signal", signal=number.name)
+            if number is not signal.SIGHUP:
+                self._is_stopped = True
+                scope.cancel()
+                return
+            self._reload()
+
+    def _reload(self) -> None:
         try:
-            return await Database.open(database, application=f"accsd {node}")
-        except DatabaseUnavailable as error:
-            _log.error("waiting_for_database", error=str(error), hint=error.hint)
-            notifier.status(f"waiting for the database: {error}")
-            await anyio.sleep(pauses.next().total_seconds())
+            settings = read_settings(self._config)
+        except AccsdError as error:
+            _log.error("reload_failed", error=str(error), hint=error.hint)
+            return
+        self.settings, left = before_the_start(self.settings, settings)
+        tell_reloaded(self.settings, left)
+        self._try.cancel()
 
 
 class Daemon:
@@ -131,9 +204,9 @@ class Daemon:
         self._stop: anyio.Event = anyio.Event()
         self._hurry: anyio.Event = anyio.Event()
 
-    async def run(self) -> None:
+    async def run(self, signals: AsyncIterator[signal.Signals]) -> None:
         async with anyio.create_task_group() as group:
-            await group.start(self._take_signals)
+            group.start_soon(self._take_signals, signals)
             async with self._supervisor:
                 self._supervisor.keep(Post("listener", lambda: self._listener))
                 if self._settings.http.listen:
@@ -222,24 +295,19 @@ class Daemon:
         if self._stops > 1:
             self._hurry.set()
 
-    async def _take_signals(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-            task_status.started()
-            async for number in signals:
-                _log.info("signal", signal=number.name)
-                if number is signal.SIGHUP:
-                    await self._reload()
-                else:
-                    self._ask_to_stop()
+    async def _take_signals(self, signals: AsyncIterator[signal.Signals]) -> None:
+        async for number in signals:
+            _log.info("signal", signal=number.name)
+            if number is signal.SIGHUP:
+                self._reload()
+            else:
+                self._ask_to_stop()
 
-    async def _reload(self) -> None:
+    def _reload(self) -> None:
         """A configuration that is wrong changes nothing."""
         self._notifier.reloading()
         try:
-            settings = load_settings(self._config)
-            for secret in settings.secrets():
-                register_secret(secret)
-            self._take_over(settings)
+            self._take_over(read_settings(self._config))
         except AccsdError as error:
             _log.error("reload_failed", error=str(error), hint=error.hint)
         self._notifier.ready()
@@ -252,10 +320,7 @@ class Daemon:
         if self._builder is not None:
             left += self._builder.reload(settings)
         self._settings = settings
-        configure_logging(settings.log_level, stream="stdout")
-        _log.info("reloaded")
-        if left:
-            _log.warning("needs_a_restart", settings=left)
+        tell_reloaded(settings, left)
 
     async def _drain(self, group: anyio.abc.TaskGroup) -> None:
         self._health.drain()

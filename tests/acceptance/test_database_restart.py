@@ -2,6 +2,8 @@
 nothing and do nothing twice without knowing."""
 
 import asyncio
+import json
+import signal
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -147,3 +149,31 @@ async def test_a_daemon_that_starts_before_its_database_waits_for_it(tmp_path: P
         await all_are(conn, jobs, "done")
         assert accsd.stop() == 0
         await conn.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_daemon_that_waits_for_its_database_ends_in_order_when_it_is_told_to(tmp_path: Path, number: signal.Signals):
+    with daemon.running(tmp_path, f"postgresql://127.0.0.1:{daemon.free_port()}/accs", ready=False) as accsd:
+        accsd.wait_for("waiting_for_database")
+        accsd.signal(number)
+        assert accsd.process.wait(timeout=20) == 0
+        assert accsd.log("stopped")
+
+
+def test_a_daemon_that_waits_for_its_database_goes_to_the_one_that_it_is_told_of(tmp_path: Path, postgres: OwnServer):
+    url = asyncio.run(postgres.with_schema())
+
+    def database(url: str) -> str:
+        return f"[database]\nurl = {json.dumps(url)}\n"
+
+    nowhere = database(f"postgresql://127.0.0.1:{daemon.free_port()}/accs")
+    with daemon.running(tmp_path, "", config=nowhere, ready=False) as accsd:
+        accsd.wait_for("waiting_for_database")
+        accsd.config.write_text("[database]\nno_such_setting = 1\n")
+        accsd.signal(signal.SIGHUP)
+        accsd.wait_for("reload_failed")
+        accsd.config.write_text(database(url))
+        accsd.signal(signal.SIGHUP)
+        accsd.wait_for("reloaded")
+        accsd.wait_for("started")
+        assert accsd.stop() == 0
