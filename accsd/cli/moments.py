@@ -10,6 +10,7 @@ from accsd.errors import InvalidValue
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _LENGTH: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])[a-z]*\s*")
+_LONGEST: Final = timedelta(days=100_000)
 _CLOCK: Final = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
 
 
@@ -17,11 +18,18 @@ def length(text: str) -> timedelta:
     """`90s`, `10m`, `1h30m`, `2 days`; a bare number is seconds."""
     typed = text.strip().lower()
     if re.fullmatch(r"\d+(\.\d+)?", typed):
-        return timedelta(seconds=float(typed))
+        return _bounded(float(typed), text)
     parts = _LENGTH.findall(typed)
     if not parts or _LENGTH.sub("", typed):
         raise InvalidValue(f'"{text}" is not a length of time', hint="write 90s, 10m, 1h30m or 2d")
-    return timedelta(seconds=sum(float(count) * _UNITS[unit] for count, unit in parts))
+    return _bounded(sum(float(count) * _UNITS[unit] for count, unit in parts), text)
+
+
+def _bounded(seconds: float, text: str) -> timedelta:
+    """So long that a time of today and it still make a time."""
+    if seconds > _LONGEST.total_seconds():
+        raise InvalidValue(f'"{text[:40]}" is too long a time', hint=f"write at most {_LONGEST.days}d")
+    return timedelta(seconds=seconds)
 
 
 def future(text: str, now: datetime) -> datetime:
@@ -56,12 +64,11 @@ def _moment(typed: str, now: datetime) -> datetime:
         if clock := _CLOCK.fullmatch(typed):
             hour, minute, second = (int(part or 0) for part in clock.groups())
             return datetime.combine(now.astimezone().date(), time(hour, minute, second)).astimezone()
-        moment = datetime.fromisoformat(typed)
-    except ValueError:
+        return datetime.fromisoformat(typed).astimezone()
+    except (ValueError, OverflowError):  # OverflowError: a time that another zone would put before year 1 or after 9999
         raise InvalidValue(
             f'"{typed}" is not a time', hint=f'write 18:30, "in 10m" or {now.date().isoformat()}T18:30'
         ) from None
-    return moment.astimezone()
 
 
 class _Length(click.ParamType[timedelta]):

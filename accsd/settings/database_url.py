@@ -46,7 +46,7 @@ def _flawed_port(parts: SplitResult) -> str | None:
     """libpq's several hosts, `a:1,b:2`, are legal, so the port is read by hand."""
     for host in parts.netloc.rpartition("@")[2].split(","):
         port = re.sub(r"^(\[[^\]]*\]|[^:]*)", "", host).removeprefix(":")
-        if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        if port and not (re.fullmatch(r"[0-9]{1,5}", port) and 0 < int(port) < 65536):
             return "has a port that is not a number between 1 and 65535"
     return None
 

@@ -1,5 +1,6 @@
 """Where settings come from: which variables there are, which files are read, and what is refused in them."""
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -62,6 +63,7 @@ _NOT_SETTINGS: Final = frozenset(
     }
 )
 _TEST_PREFIX: Final = "ACC_TEST_"
+_COUNT: Final = re.compile(r"[0-9]{1,6}")  # int() itself refuses what has thousands of digits
 
 
 def refuse_unknown_variables(environ: Mapping[str, str]) -> None:
@@ -93,6 +95,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text") from None
+    except RecursionError:
+        raise ConfigError(f"{path} is nested too deeply") from None
 
 
 def secret_files(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
@@ -101,7 +105,7 @@ def secret_files(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     for variable in SECRETS:
         if named := environ.get(f"{variable}_FILE"):
             yield variable, Path(named)
-        elif folder and (path := Path(folder) / variable).is_file():
+        elif folder and _is_there(variable, path := Path(folder) / variable):
             yield variable, path
 
 
@@ -109,7 +113,7 @@ def read_secret(variable: str, path: Path) -> str:
     try:
         secret = path.read_text(encoding="utf-8").strip()
     except OSError as error:
-        raise ConfigError(f"cannot read {path} for {variable}: {error.strerror}") from error
+        raise _unreadable(variable, path, error) from error
     except UnicodeDecodeError:
         raise ConfigError(f"{path} for {variable} is not UTF-8 text") from None
     if not secret:
@@ -117,12 +121,23 @@ def read_secret(variable: str, path: Path) -> str:
     return secret
 
 
+def _is_there(variable: str, path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError as error:  # a folder that may not be entered
+        raise _unreadable(variable, path, error) from error
+
+
+def _unreadable(variable: str, path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"cannot read {path} for {variable}: {error.strerror}")
+
+
 def concurrency_variables(environ: Mapping[str, str]) -> dict[str, int]:
     """By the service's part of the name. An empty variable counts as unset, as everywhere."""
     overrides: dict[str, int] = {}
     for name, written in sorted(environ.items()):
         if name.startswith(CONCURRENCY_PREFIX) and written:
-            if not (written.isascii() and written.isdigit() and int(written) <= 100_000):
+            if not _COUNT.fullmatch(written) or int(written) > 100_000:
                 raise ConfigError(f"the environment variable {name} must be a whole number from 0 to 100000")
             overrides[name.removeprefix(CONCURRENCY_PREFIX)] = int(written)
     return overrides

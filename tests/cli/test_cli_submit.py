@@ -210,6 +210,13 @@ def test_a_time_of_day_is_the_next_one_or_the_last_one():
     assert moments.past(later, NOW) == NOW - timedelta(days=1, minutes=-5)
 
 
+@pytest.mark.parametrize("text", ["9" * 31, "9" * 400, "999999999d", "in 999999999 days", "9999-12-31T23:59:59-14:00"])
+def test_a_time_beyond_the_calendar_is_refused_in_words(text: str):
+    for read in (moments.length, lambda text: moments.future(text, NOW), lambda text: moments.past(text, NOW)):
+        with pytest.raises(InvalidValue):
+            read(text)
+
+
 def test_a_past_time_may_be_an_age_a_day_or_an_iso_time():
     assert moments.past("2h", NOW) == moments.past("2h ago", NOW) == NOW - timedelta(hours=2)
     assert moments.past("today", NOW) - moments.past("yesterday", NOW) == timedelta(days=1)

@@ -70,6 +70,7 @@ def test_run_needs_no_command_and_a_built_image_has_the_projects_name() -> None:
         (labelled("http"), "needs accs.port"),
         (labelled("http", port="80a"), "accs.port must be a number"),
         (labelled("http", port="70000"), "accs.port must be a number"),
+        (labelled("http", port="9" * 5_000), "accs.port must be a number"),
         (labelled("http", port="80", command='["a"]'), "which nobody would run"),
         (labelled("batch"), 'accs.mode "batch"'),
         (labelled(None, concurrency="2"), "has no accs.mode"),

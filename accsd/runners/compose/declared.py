@@ -4,6 +4,7 @@ One badly labelled service is a problem of its own; the others are served.
 """
 
 import posixpath
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -206,7 +207,7 @@ def _port(name: str, labels: Mapping[str, str]) -> int | None:
     written = labels.get(PORT)
     if written is None:
         return None
-    if not (written.isascii() and written.isdigit() and 0 < int(written) <= _HIGHEST_PORT):
+    if not (re.fullmatch(r"[0-9]{1,5}", written) and 0 < int(written) <= _HIGHEST_PORT):
         raise _problem(name, f"is badly labelled: accs.port must be a number from 1 to {_HIGHEST_PORT}")
     return int(written)
 
