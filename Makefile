@@ -42,7 +42,7 @@ test: install ## every test, on every PostgreSQL that is there
 	room=$$(tools/quick_tmp.sh); [ -z "$$room" ] || export TMPDIR=$$room; \
 	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
-soak: install ## what takes minutes to hours: floods of a million lines in every mode
+soak: install ## what takes minutes to hours: floods of a million lines in every mode, hostile input at length, chaos
 	room=$$(tools/quick_tmp.sh); [ -z "$$room" ] || export TMPDIR=$$room; \
 	$(BIN)/pytest -m soak -rP $(PYTEST_ARGS)
 
