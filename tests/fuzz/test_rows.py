@@ -15,7 +15,8 @@ import asyncpg
 import orjson
 import pytest
 
-from accsd.db import Database, Done, claim_tasks, finish_tasks, install, start_tasks
+from accsd.db import Database, Done, claim_tasks, finish_tasks, start_tasks
+from accsd.db.install import install
 from accsd.metrics import Metrics
 from accsd.roles.builder import Builder
 from accsd.roles.cleanup import Cleanup

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import asyncpg
 import pytest
 
-from accsd.db import install
+from accsd.db.install import install
 from tests.support.checker import check
 from tests.support.cluster import Connection, TestServer, open_connection
 from tests.support.factory import chain, diamond, step
