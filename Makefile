@@ -19,7 +19,7 @@ HARNESS ?= ../shared/bench/run_peers.py
 HARNESS_ARGS ?= --systems accsd_pull,accsd,pgqueuer,chancy,graphile_worker,pg_boss --reps 3 --backlog-jobs 60000
 GROWTH ?= 10000000
 
-.PHONY: help install test soak lint check demo bench reference lock lock-check format clean
+.PHONY: help install test soak lint check demo bench reference lock lock-check format clean chaos
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | while IFS=$$'\t' read -r name text; do printf '%-12s %s\n' "$$name" "$$text"; done
@@ -45,6 +45,15 @@ test: install ## every test, on every PostgreSQL that is there
 soak: install ## what takes minutes to hours: floods of a million lines in every mode, hostile input at length, chaos
 	room=$$(tools/quick_tmp.sh); [ -z "$$room" ] || export TMPDIR=$$room; \
 	$(BIN)/pytest -m soak -rP $(PYTEST_ARGS)
+
+SEED ?= 1
+MINUTES ?= 5
+POSTGRES ?= 18
+CHAOS_ARGS ?=
+
+chaos: install ## a fleet under seeded faults, and a verdict: 5 minutes and what follows (SEED=1 MINUTES=5 POSTGRES=18|15)
+	room=$$(tools/quick_tmp.sh); [ -z "$$room" ] || export TMPDIR=$$room; \
+	$(BIN)/python -m tests.chaos --seed $(SEED) --minutes $(MINUTES) --postgres $(POSTGRES) $(CHAOS_ARGS)
 
 lint: install lock-check ## format, lint, strict types, import contracts
 	$(BIN)/ruff format --check

@@ -65,17 +65,17 @@ class Cable:
         self._silent_at: str | None = None
         self._lost_with: str | None = None
         self.left_to_lose = 0
+        self._listening: asyncio.Server | None = None
 
     @classmethod
     @asynccontextmanager
     async def to(cls, host: str, port: int) -> "AsyncGenerator[Cable]":
         cable = cls(host, port)
-        listening = await asyncio.start_server(cable._plug_in, "127.0.0.1", 0)
-        cable.port = listening.sockets[0].getsockname()[1]
+        await cable.accept()
         try:
             yield cable
         finally:
-            listening.close()
+            cable.refuse()
             cable.cut()
             for task in cable._carrying:
                 task.cancel()
@@ -85,6 +85,18 @@ class Cable:
         """The same URL by way of this cable."""
         parts = urlsplit(url)
         return urlunsplit(parts._replace(netloc=f"{parts.netloc.rpartition('@')[0]}@127.0.0.1:{self.port}"))
+
+    async def accept(self) -> None:
+        """New connections, on the port of the first time."""
+        if self._listening is None:
+            self._listening = await asyncio.start_server(self._plug_in, "127.0.0.1", self.port)
+            self.port = self._listening.sockets[0].getsockname()[1]
+
+    def refuse(self) -> None:
+        """Whoever connects from now on is refused, as where no server listens; what is connected stays so."""
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
 
     def cut(self) -> None:
         for end in self._ends:

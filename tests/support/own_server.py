@@ -23,6 +23,7 @@ class OwnServer:
     port: int
     settings: Mapping[str, str]
     _uses: ExitStack
+    bindir: Path | None = None
     _now: embedded.Server | None = None
 
     @property
@@ -38,7 +39,7 @@ class OwnServer:
     def start(self) -> embedded.Server:
         """Returns when connections are taken."""
         settings = {**SETTINGS, **self.settings, "port": str(self.port)}
-        started = self._uses.enter_context(embedded.running(self.folder, settings=settings))
+        started = self._uses.enter_context(embedded.running(self.folder, bindir=self.bindir, settings=settings))
         self._now = replace(started, port=self.port)
         return self._now
 
@@ -57,12 +58,12 @@ class OwnServer:
 
 
 @contextmanager
-def own_server(**settings: str) -> Generator[OwnServer]:
-    """Not started yet. Gone with its data at the end."""
+def own_server(bindir: Path | None = None, **settings: str) -> Generator[OwnServer]:
+    """Not started yet. Gone with its data at the end. `bindir` names other binaries than the embedded ones."""
     parent = Path(tempfile.mkdtemp(prefix="accsd-test-"))
     parent.chmod(0o711)  # as root the server runs as somebody else, who must get through
     folder = parent / "own"
     with ExitStack() as resources:
         resources.callback(parent.rmdir)
         resources.callback(lambda: embedded.destroy(folder) if folder.exists() else None)
-        yield OwnServer(folder, free_port(), settings, resources.enter_context(ExitStack()))
+        yield OwnServer(folder, free_port(), settings, resources.enter_context(ExitStack()), bindir)
