@@ -55,6 +55,9 @@ def translated(error: Exception, address: str) -> AccsdError:
             return _unreachable(error, address)
         case asyncpg.InterfaceError() if type(error) is asyncpg.InterfaceError:  # the connection or the pool is closed
             return _unreachable(error, address)
+        case asyncpg.InternalClientError():
+            # The server has ended the session, and its goodbye was read before the end of the connection.
+            return _unreachable(error, address)
         case _:
             return Bug(f"{address}: {error}")
 

@@ -112,6 +112,9 @@ class Database:
             connection = await self._pool.acquire(timeout=patience if within is None else min(within, patience))
             try:
                 yield connection
+            except asyncpg.InternalClientError:
+                connection.terminate()  # nobody else is given it
+                raise
             finally:
                 # If it can't be made clean again the pool throws it away, and the caller has his own error to hear.
                 with contextlib.suppress(*FAILURES):

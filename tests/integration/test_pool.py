@@ -115,6 +115,22 @@ async def test_a_transaction_left_open_is_rolled_back_when_its_connection_comes_
 # Silence: the peer is there and says nothing any more
 
 
+async def test_a_statement_between_the_goodbye_of_a_session_and_its_end_is_sent_on_another_one(
+    cable: Cable, by_cable: str, conn: Connection
+):
+    """The driver has read that the session was terminated, and not yet that the connection is closed."""
+    async with opened(by_cable, pool_size=1) as db:
+        session = await db.fetchval("SELECT pg_backend_pid()")
+        cable.delays_ends = True
+        await conn.execute("SELECT pg_terminate_backend($1)", session)
+        await eventually(lambda: cable.ends_delayed)
+        await asyncio.sleep(0.05)  # the goodbye is in the socket; the driver reads it in its next turn
+        with pytest.raises(DatabaseUnavailable):
+            await db.fetch("SELECT 1")
+        cable.delays_ends = False
+        assert await db.fetchval("SELECT pg_backend_pid()", repeatable=True) != session
+
+
 async def test_a_connection_that_fell_silent_is_given_up_within_seconds_and_replaced(cable: Cable, by_cable: str):
     async with opened(by_cable, pool_size=1) as db:
         cable.fall_silent()

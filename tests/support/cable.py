@@ -65,6 +65,8 @@ class Cable:
         self._silent_at: str | None = None
         self._lost_with: str | None = None
         self.left_to_lose = 0
+        self.delays_ends = False  # what the server closes stays open on this side until it is cut
+        self.ends_delayed = 0
         self._listening: asyncio.Server | None = None
 
     @classmethod
@@ -170,6 +172,9 @@ class Cable:
                 sent.executing = None
                 writer.write(data)
                 await writer.drain()
+            if self.delays_ends:
+                self.ends_delayed += 1
+                await asyncio.Event().wait()
 
         both = [asyncio.ensure_future(way()) for way in (requests, answers)]
         try:
