@@ -1,6 +1,6 @@
 """What the tasks really did, counted outside the database: each execution appends lines to its node's file.
 
-    begin | alive | end   TASK ATTEMPT NONCE BOOT REAL NODE
+    begin | alive | end   TASK ATTEMPT NONCE BOOT REAL NODE SERVICE
 
 BOOT is CLOCK_BOOTTIME and REAL the same moment by the wall clock, which is the database's too. An execution begins when
 its process was born, as the kernel says, not when its first statement runs: a process that was stopped in between has
@@ -22,8 +22,8 @@ given, nonce = task["options"] | task["params"], os.urandom(8).hex()
 notes = os.open({notes!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
 def now(): return time.clock_gettime(time.CLOCK_BOOTTIME)
 def note(what, at):
-    moments = f"{{at:.3f}} {{time.time() - now() + at:.3f}}"
-    os.write(notes, f"{{what}} {{task['job_task_id']}} {{task['attempt_id']}} {{nonce}} {{moments}} {node}\\n".encode())
+    words = what, task["job_task_id"], task["attempt_id"], nonce, round(at, 3), round(time.time() - now() + at, 3)
+    os.write(notes, (" ".join(map(str, (*words, {node!r}, task["service"]))) + "\\n").encode())
 born = int(open("/proc/self/stat").read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
 note("begin", born)
 print("at work", flush=True)
@@ -48,6 +48,7 @@ class Execution:
     attempt: int
     nonce: str
     node: str
+    service: str
     begin: float  # CLOCK_BOOTTIME
     begin_real: float
     last: float  # the last sign of life
@@ -59,7 +60,9 @@ class Execution:
 
     def __str__(self) -> str:
         end = "ended" if self.is_complete else "last seen"
-        return f"{self.task}.{self.attempt} on {self.node}: begun {self.begin:.3f}, {end} {self.last:.3f}"
+        return (
+            f"{self.task}.{self.attempt} ({self.service}) on {self.node}: begun {self.begin:.3f}, {end} {self.last:.3f}"
+        )
 
 
 def executions(files: Iterable[Path]) -> list[Execution]:
@@ -67,9 +70,11 @@ def executions(files: Iterable[Path]) -> list[Execution]:
     found: dict[str, Execution] = {}
     for file in files:
         for line in file.read_text().splitlines() if file.exists() else []:
-            what, task, attempt, nonce, boot, real, node = line.split()
+            what, task, attempt, nonce, boot, real, node, service = line.split()
             if what == "begin":
-                found[nonce] = Execution(task, int(attempt), nonce, node, float(boot), float(real), float(boot))
+                found[nonce] = Execution(
+                    task, int(attempt), nonce, node, service, float(boot), float(real), float(boot)
+                )
             found[nonce].last = float(boot)
             found[nonce].is_complete = what == "end"
     return sorted(found.values(), key=lambda each: each.begin)

@@ -325,17 +325,16 @@ KINDS = {
     "backends terminated": Kind(1, (0.2, 1), do_all=_terminate_backends),
     "half of the backends frozen": Kind(1, (0.5, 6), do_all=_freeze_backends),
 }
+DECK = tuple(name for name, kind in KINDS.items() for _ in range(kind.often))
 
 
-def plan(fleet: Fleet, seed: int, *, seconds: float, gap: float, kinds: Sequence[str]) -> list[Fault]:
-    """What a seed does to this fleet, `gap` seconds apart on average."""
-    rng, at, deck, drawn = random.Random(seed), 0.0, list[str](), list[Fault]()
-    possible = [name for name in kinds if _targets(fleet, KINDS[name])]
+def plan(fleet: Fleet, seed: int, *, seconds: float, gap: float, deck: Sequence[str]) -> list[Fault]:
+    """What a seed does to this fleet, `gap` seconds apart on average; `deck` is dealt again and again."""
+    rng, at, left, drawn = random.Random(seed), 0.0, list[str](), list[Fault]()
+    possible = [name for name in deck if _targets(fleet, KINDS[name])]
     while (at := at + rng.expovariate(1 / gap)) < seconds:
-        if not deck:
-            deck = [name for name in possible for _ in range(KINDS[name].often)]
-            rng.shuffle(deck)
-        drawn.append(_draw(fleet, rng, at, deck.pop()))
+        left = left or rng.sample(possible, len(possible))
+        drawn.append(_draw(fleet, rng, at, left.pop()))
     return [*drawn, _draw(fleet, rng, seconds, DATABASE_AWAY)]
 
 

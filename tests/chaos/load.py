@@ -4,7 +4,6 @@ sent, and operators, who meddle with all of it."""
 import asyncio
 import random
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -41,7 +40,7 @@ def _steps(fleet: Fleet) -> dict[str, list[dict[str, Any]]]:
     return {name: [{"backoff": _QUICKLY, **each} for each in steps] for name, steps in flows.items()}
 
 
-_SHARES = {"single": 8, "chain": 3, "diamond": 2, "keyed": 2, "tied": 1, "doomed": 2, "contained": 1}
+_SHARES = {"single": 8, "chain": 3, "diamond": 2, "keyed": 2, "tied": 1, "doomed": 2, "contained": 2}
 
 
 @dataclass
@@ -116,12 +115,11 @@ class Load:
     async def _send(self, line: "_Line", how: str, jobs: list[dict[str, Any]]) -> None:
         """The very same again, until it is acknowledged."""
         while True:
+            conn = await line.connection()
             try:
-                conn = await line.connection()
                 ids = await _SENDERS[how](self, conn, jobs)
             except CONNECTION_LOST:
                 self.sent_again += 1
-                await asyncio.sleep(0.2)
             except asyncpg.PostgresError as error:
                 self.strange.append(f"{how}: {type(error).__name__}: {error}")
                 return
@@ -256,13 +254,15 @@ class _Line:
         self._connection: Connection | None = None
 
     async def connection(self) -> Connection:
-        if self._connection is None or self._connection.is_closed():
-            await self.close()
-            self._connection = await open_connection(self._url, timeout=3, command_timeout=5)
+        """One that is open, as soon as there is one."""
+        while self._connection is None or self._connection.is_closed():
+            try:
+                self._connection = await open_connection(self._url, timeout=3, command_timeout=5)
+            except CONNECTION_LOST:
+                await asyncio.sleep(0.2)
         return self._connection
 
     async def close(self) -> None:
         if self._connection is not None:
-            with suppress(Exception):
-                self._connection.terminate()
+            self._connection.terminate()
             self._connection = None

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.chaos import verdict
-from tests.chaos.faults import KINDS, Adversary, plan
+from tests.chaos.faults import DECK, Adversary, plan
 from tests.chaos.fleet import LEASE, SLOTS, Fleet, Member, fleet
 from tests.chaos.load import Load
 from tests.chaos.verdict import Story
@@ -29,7 +29,7 @@ class Order:
     postgres: str = "pg18"
     agents: int = 4
     containers: bool = True
-    kinds: Sequence[str] = tuple(KINDS)
+    deck: Sequence[str] = DECK
     gap: float = 2.5
     deaths: int = 4
     restarts: int = 3
@@ -54,7 +54,7 @@ class Outcome:
 async def run(order: Order, root: Path, say: Callable[[str], None] = print) -> Outcome:
     async with fleet(root, postgres=order.postgres, agents=order.agents, containers=order.containers) as made:
         load, adversary = Load(made, order.seed), Adversary(made)
-        faults = plan(made, order.seed, seconds=order.seconds, gap=order.gap, kinds=order.kinds)
+        faults = plan(made, order.seed, seconds=order.seconds, gap=order.gap, deck=order.deck)
         for reason in made.left_out:
             say(f"left out: {reason}")
         await load.prepare()

@@ -274,6 +274,9 @@ async def figures(story: Story, faults: Counter[str]) -> dict[str, str]:
         "jobs, tasks, events": f"{row['jobs']:,}, {row['tasks']:,}, {row['events']:,}",
         "submissions sent again after an unknown commit": f"{load.sent_again}",
         "claims, executions": f"{len(story.owners):,}, {len(story.executions):,}",
+        "executions by service (box and standing are containers)": _counts(
+            Counter(each.service for each in story.executions)
+        ),
         "ends of attempts": _counts(ends),
         "complete executions that did not become done": f"{len(unfinished)}, each with its recorded end",
         "refusals": _counts({refusal["reason"]: refusal["n"] for refusal in refusals}),
