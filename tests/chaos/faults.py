@@ -128,6 +128,8 @@ async def _reload_broken(_: Fleet, member: Member, fault: Fault) -> None:
 
 
 async def _with_config(member: Member, text: str, length: float) -> None:
+    if not member.has_started:
+        return  # without its database it reads nothing again
     for config in (text, member.config):
         member.process.config.write_text(config)
         member.process.signal(signal.SIGHUP)

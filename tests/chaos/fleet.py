@@ -308,9 +308,18 @@ async def fleet(
             if not left_out and number <= 2:
                 made.composed[agent.name] = uses.enter_context(closing(_composed(agent)))
             agent.config = _agent_config(agent, made.composed.get(agent.name))
+            if number == agents:
+                made.small = _on_small_disk(agent, uses, left_out)
             made.agents.append(uses.enter_context(closing(agent)))
-        made.small = _on_small_disk(made.agents[-1], uses, left_out)
+        uses.callback(_end_all, root)
         yield made
+
+
+def _end_all(root: Path) -> None:
+    """Whatever a run that was cut short has left."""
+    for pid in processes_naming(f"{root}/"):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _member(root: Path, name: str, role: str, cable: Cable, url: str, config: str) -> Member:
