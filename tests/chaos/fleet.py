@@ -33,6 +33,7 @@ from tests.support.tasks import toml_service
 
 LEASE = timedelta(seconds=5)
 SLOTS = 4
+CONTAINERS = {"box": "run", "standing": "exec"}  # services in containers, and the mode of each
 _SMALL_DISK = "48m"
 _DRAIN_LIMIT = 60.0
 # A statement failed because its connection or its server did: what became of it is unknown.
@@ -351,8 +352,8 @@ def _composed(agent: Member) -> ComposeNode:
     node = ComposeNode(agent.folder)
     node.name = agent.name
     text = effects.program(agent.name, agent.notes)
-    node.add("box", "run", text)
-    node.add("standing", "exec", text)
+    for service, mode in CONTAINERS.items():
+        node.add(service, mode, text)
     return node
 
 

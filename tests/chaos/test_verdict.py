@@ -1,5 +1,6 @@
 """The rules see what they are there for: stories that a sound fleet does not tell."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,10 @@ def execution(
 ) -> Execution:
     """Both clocks are the same here."""
     return Execution(TASK, attempt, f"nonce {attempt}", node, "work", begin, begin, last, ended)
+
+
+def in_docker() -> Execution:
+    return replace(execution(ended=False), service="box")
 
 
 def story(*executions: Execution, absences: tuple[Span, ...] = (), **known: Any) -> Story:
@@ -56,6 +61,8 @@ FAILED = End(12, "queued", "error", "exit_1")
         (story(execution(node="n2")), verdict.each_has_its_claim),
         (story(execution(), leases={(TASK, 1): 9.9}), verdict.none_begins_late),
         (story(execution(), ends={(TASK, 1): LOST}), verdict.none_begins_late),
+        (story(in_docker(), leases={(TASK, 1): 9.9}, done={}), verdict.none_begins_late),
+        (story(in_docker(), leases={(TASK, 1): 9.9}, absences=(Span(2, 9.9),), done={}), None),
         (story(execution(last=21), execution(2, begin=20, last=22)), verdict.none_overlaps),
         (story(execution(last=21), execution(2, begin=20, last=22), absences=(Span(14, 18),)), None),
         (story(execution(ended=False)), verdict.done_was_done),
