@@ -123,7 +123,7 @@ async def _reload(_: Fleet, member: Member, fault: Fault) -> None:
 
 
 async def _reload_broken(_: Fleet, member: Member, fault: Fault) -> None:
-    broken = fault.rng.choice(['"this is [no TOML', "node.name = 7", member.config.replace("command", "comand")])
+    broken = fault.rng.choice(['"this is [no TOML', "node.labels = 7", member.config.replace("command", "comand")])
     await _with_config(member, broken, fault.length)
 
 
@@ -202,9 +202,11 @@ async def _harm_submitters(fleet: Fleet, fault: Fault) -> None:
 
 async def _fill_disk(_: Fleet, member: Member, fault: Fault) -> None:
     ballast = member.state / "ballast"
+    member.full_disks.append(Span(boot_clock()))
     await asyncio.to_thread(_fill, ballast)
     await asyncio.sleep(fault.length)
     ballast.unlink()
+    member.full_disks[-1].end = boot_clock()
 
 
 def _fill(file: Path) -> None:
