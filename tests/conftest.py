@@ -12,10 +12,15 @@ from typing import Any, TypeVar
 
 import pytest
 
+from tests.support.apart import live_apart
 from tests.support.cluster import SERVER_NAMES, Clusters, Connection, TestServer, Unavailable, open_connection
 
 Connect = Callable[..., Awaitable[Connection]]
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.add_cleanup(live_apart())
 
 
 @pytest.fixture(scope="session")

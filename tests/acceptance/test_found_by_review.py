@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from tests.conftest import Connect
 from tests.support import daemon
 from tests.support.checker import check
 from tests.support.cluster import Connection
+from tests.support.compose import why_no_plugin
 from tests.support.eventually import eventually
 from tests.support.factory import NODE, claim, node, step, submit
 from tests.support.hostile import outcome, processes_left
-from tests.support.privileged import needs_programs
 from tests.support.tasks import EVERYTHING, NOTE, PREAMBLE, WAIT, notes, toml_service
 
 # A violation is the last thing that it writes, and no newline follows.
@@ -206,7 +208,8 @@ async def kept_beyond(conn: Connection, moment: datetime) -> bool:
 async def test_nothing_is_claimed_for_services_that_are_found_while_draining(
     tmp_path: Path, db_url: str, conn: Connection
 ):
-    needs_programs(docker="docker.io")
+    if reason := why_no_plugin():
+        pytest.skip(reason)
     (tmp_path / "compose.yaml").write_text("services:\n  plain:\n    image: none\n")
     hold = slow_docker(tmp_path)
     environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "ACC_COMPOSE_FILE": str(tmp_path / "compose.yaml")}

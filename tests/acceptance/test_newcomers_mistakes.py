@@ -23,10 +23,9 @@ steps: [{ key: a, service: rendrer }]
 
 
 def accsd(*arguments: str | Path, folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("ACC_")}
-    kept |= {"ACC_STATE_DIR": str(folder / "state"), **environ}
+    environ = {**os.environ, "ACC_STATE_DIR": str(folder / "state"), **environ}
     command = [sys.executable, "-m", "accsd", *map(str, arguments)]
-    return subprocess.run(command, cwd=folder, env=kept, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=60, check=False)
 
 
 def told(ran: subprocess.CompletedProcess[str], code: int, *words: str) -> None:

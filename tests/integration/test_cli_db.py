@@ -17,10 +17,9 @@ ACCSD = Path(sys.executable).with_name("accsd")
 
 
 def accsd(*arguments: str, url: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("ACC_")}
     given = environment if url is None else {"ACC_DB_URL": url, **environment}
     return subprocess.run(
-        [ACCSD, *arguments], env=inherited | given, capture_output=True, text=True, timeout=60, check=False
+        [ACCSD, *arguments], env={**os.environ, **given}, capture_output=True, text=True, timeout=60, check=False
     )
 
 

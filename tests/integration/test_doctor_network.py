@@ -25,11 +25,10 @@ def examined(host: Host, folder: Path, node: str, *prefix: str) -> dict[str, dic
     """What the doctor finds there, where no database is; by check."""
     config = folder / "accsd.toml"
     config.write_text(f'[node]\nname = "n1"\nstate_dir = "{folder}/state"\n{node}\n')
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("ACC_")}
     command = [*host.prefix, *prefix, *ACCSD, "--config", str(config), "doctor", "--node", "-o", "json"]
     ended = subprocess.run(
         command,
-        env=inherited | {"ACC_DB_URL": "postgresql://nobody@127.0.0.1:1/none"},
+        env={**os.environ, "ACC_DB_URL": "postgresql://nobody@127.0.0.1:1/none"},
         capture_output=True,
         text=True,
         timeout=60,

@@ -49,8 +49,7 @@ class Cli:
         self.cwd: Path | None = cwd
 
     async def __call__(self, *arguments: str, stdin: str | None = None) -> Said:
-        cleared = dict.fromkeys(name for name in os.environ if name.startswith("ACC_"))
-        environment = cleared | {"ACC_DB_URL": self.url, "NO_COLOR": "1"}
+        environment = {"ACC_DB_URL": self.url, "NO_COLOR": "1"}
 
         def invoked() -> Said:
             result = CliRunner().invoke(main, list(arguments), input=stdin, env=environment)
@@ -90,5 +89,4 @@ class Cli:
         )
 
     def environment(self) -> dict[str, str]:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("ACC_")}
-        return inherited if self.url is None else inherited | {"ACC_DB_URL": self.url}
+        return dict(os.environ) if self.url is None else {**os.environ, "ACC_DB_URL": self.url}

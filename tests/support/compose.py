@@ -26,18 +26,29 @@ PYTHON = "accsd-test-python"
 NODE = "test-node"
 
 
-def why_not() -> str | None:
-    """The reason why this machine cannot run compose services, or None."""
+def why_no_plugin() -> str | None:
+    """The reason why `docker compose` cannot be called, or None. It reads a compose file without an engine."""
     if shutil.which("docker") is None:
         return "docker is not installed"
-    for arguments in (["version"], ["compose", "version"], ["image", "inspect", BUSYBOX, PYTHON]):
-        try:
-            done = subprocess.run(["docker", *arguments], capture_output=True, timeout=30, check=False)
-        except subprocess.TimeoutExpired:
-            return "the Docker engine does not answer"
-        if done.returncode:
-            return f"`docker {arguments[0]}` fails (tools/make_test_images.sh makes the images)"
-    return None
+    return None if _succeeds("compose", "version") else "docker has no compose plugin"
+
+
+def why_not() -> str | None:
+    """The reason why this machine cannot run compose services, or None."""
+    if reason := why_no_plugin():
+        return reason
+    if not _succeeds("version"):
+        return "the Docker engine does not answer"
+    return (
+        None if _succeeds("image", "inspect", BUSYBOX, PYTHON) else "no images (tools/make_test_images.sh makes them)"
+    )
+
+
+def _succeeds(*arguments: str) -> bool:
+    try:
+        return subprocess.run(["docker", *arguments], capture_output=True, timeout=30, check=False).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def docker(*arguments: str) -> str:

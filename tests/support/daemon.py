@@ -97,7 +97,6 @@ def running(
     path.write_text(config)
     log_file = folder / f"{node}-{role}.log"
     address = f"127.0.0.1:{free_port()}" if http else None
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("ACC_")}
     ours = {
         "ACC_DB_URL": db_url,
         "ACC_NODE_NAME": node,
@@ -113,7 +112,7 @@ def running(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**inherited, **ours, **(environ or {})},
+            env={**os.environ, **ours, **(environ or {})},
             start_new_session=True,
         )
     daemon = Daemon(process, log_file, path, address)

@@ -63,7 +63,6 @@ def pulling(
     path, log_file = folder / f"service-{process}.py", folder / f"pull-{node}-{process}.log"
     path.write_text(program or PROGRAM.format(function=function, concurrency=concurrency))
     ready = ready or ("ready" if program is None else "listening")
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("ACC_")}
     ours = {
         "ACC_DB_URL": db_url,
         "ACC_NODE_NAME": node,
@@ -78,7 +77,7 @@ def pulling(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**inherited, **ours, **(environ or {})},
+            env={**os.environ, **ours, **(environ or {})},
             start_new_session=True,
         )
     service = Daemon(child, log_file, path, None)
