@@ -58,7 +58,7 @@ class OwnServer:
 
 
 @contextmanager
-def own_server(bindir: Path | None = None, **settings: str) -> Generator[OwnServer]:
+def own_server(bindir: Path | None = None, /, **settings: str) -> Generator[OwnServer]:
     """Not started yet. Gone with its data at the end. `bindir` names other binaries than the embedded ones."""
     parent = Path(tempfile.mkdtemp(prefix="accsd-test-"))
     parent.chmod(0o711)  # as root the server runs as somebody else, who must get through
