@@ -151,7 +151,10 @@ class LeaseKeeper:
             self.let_go(lease)
 
     def hold(self, *leases: Lease) -> None:
-        """Kept until they are let go."""
+        """Kept until they are let go. Where a claim was answered late, after a wait for a lock, our clock says that the
+        lease is over already: the database is asked before it is given up."""
+        if not all(lease.is_good for lease in leases):
+            self._ask()
         for lease in leases:
             other = self._held.setdefault(lease.fence.task_id, lease)
             if other is not lease:
@@ -264,6 +267,9 @@ class LeaseKeeper:
         _log.warning("was_away", leases=len(self._held))
         self._absences += 1
         self._revalidating = True
+        self._ask()
+
+    def _ask(self) -> None:
         self._asked_until = boot_time() + self._margin.total_seconds() / 2
         self._due.set()
 

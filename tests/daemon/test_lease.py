@@ -200,6 +200,20 @@ async def test_work_begins_after_a_sleep_only_when_the_database_has_said_whose_i
         group.cancel_scope.cancel()
 
 
+async def test_a_claim_that_was_answered_late_is_asked_about_and_begins(db_url: str, conn: Connection):
+    """It had waited for a lock for longer than the lease lasts; in the database the lease begins after the wait."""
+    fence = await held(conn)
+    async with opened(db_url) as db, anyio.create_task_group() as group:
+        keeper = keeper_of(db)
+        with keeper.holding(fence, granted=boot_time() - 2 * LEASE.total_seconds()) as lease:
+            group.start_soon(keeper.serve)
+            group.start_soon(keeper.beat_on)
+            with anyio.fail_after(30):
+                assert await keeper.confirmed(lease) > boot_time()
+            assert not lease.is_gone
+        group.cancel_scope.cancel()
+
+
 async def test_a_heartbeat_from_before_the_sleep_does_not_answer_for_the_leases(
     db_url: str, conn: Connection, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ):
