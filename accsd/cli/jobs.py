@@ -138,7 +138,7 @@ async def _list(db: Database, asked: JobFilter, output: str) -> None:
     found = await reading.jobs(db, asked)
     rows = [cells(row) if output == "table" else asdict(row) for row in found]
     show(rows, _COLUMNS, output, empty="no such jobs" if asked.is_selective else "no jobs yet: `accsd submit WORKFLOW`")
-    if asked.is_selective and len(found) < asked.limit and await reading.has_more_than(db, asked.scan):
+    if asked.is_a_scan and len(found) < asked.limit and await reading.has_more_than(db, asked.scan):
         say(
             f"only the newest {asked.scan} jobs were looked through: `--scan {10 * asked.scan}` looks further", err=True
         )

@@ -108,8 +108,12 @@ class JobFilter:
 
     @property
     def is_selective(self) -> bool:
-        """Whether jobs may be left out that a longer list would have."""
         return replace(self, limit=0, scan=0) != JobFilter(limit=0, scan=0)
+
+    @property
+    def is_a_scan(self) -> bool:
+        """Whether a job may be left out because too many came after it. A key is found in an index."""
+        return self.is_selective and self.key is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,7 @@ async def test_jobs_are_found_by_what_they_are_and_where_they_ran(cli: Cli, conn
     assert await listed(*together, "--status", "done") == []
     assert await listed("--key", "k2", "--status", "running", "--scan", "1") == [str(other)]
     assert await listed("--key", "order-1", "--scan", "1") == [str(first["id"])], "however many came after it"
+    assert "looked through" not in (await cli("jobs", "--key", "order-1", "--scan", "1")).err
     (await cli("jobs", "--option", "crf")).ends(2, '--option "crf" is not KEY=VALUE', "→ write --option frames=240")
 
 
