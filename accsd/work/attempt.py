@@ -213,6 +213,9 @@ class Attempt:
         """A failure on a machine that lacks what the service needs spends no attempt."""
         if not isinstance(verdict, Failure) or verdict.permanent:
             return verdict
+        if self._bench.is_disk_full():  # its own write may have failed where ours did not
+            said = f"the disk of {self._bench.attempts_folder} is full; {verdict.code}: {verdict.message}"
+            return Infrastructure(ErrorCode.AGENT_DISK, said)
         problem = self._bench.folder_problem() or await probe_problem(self._served)
         if problem is None:
             return verdict

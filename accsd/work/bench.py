@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Final
 
 from accsd.db import Database
 from accsd.metrics import Metrics
@@ -17,6 +18,8 @@ from accsd.work.lease import LeaseKeeper
 from accsd.work.reporting import Reporter
 
 Mark = tuple[int, int]  # of a folder: another one lies in its place when a mount has gone
+
+_FULL: Final = 65536  # bytes: what no task can do anything with
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,13 @@ class Workbench:
         except OSError:
             return None
         return found.st_dev, found.st_ino
+
+    def is_disk_full(self) -> bool:
+        try:
+            disk = os.statvfs(self.attempts_folder)
+        except OSError:
+            return False
+        return disk.f_bavail * disk.f_frsize < _FULL
 
     def disk_problem(self) -> str | None:
         """Below the watermark nothing is claimed: a task that fails for want of disk helps nobody."""

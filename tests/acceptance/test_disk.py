@@ -32,6 +32,11 @@ if task['attempt_id'] == 1:
     sys.exit(1)
 """
 )
+# What we have to write when it fails finds room: only the disk itself can say whose fault it was.
+FILLS_NEARLY = FILLS.replace(
+    "    print('there is no room left', flush=True)\n",
+    "    os.truncate('ballast', os.path.getsize('ballast') - 32768)\n",
+)
 
 
 @pytest.fixture
@@ -73,11 +78,12 @@ async def test_below_the_watermark_nothing_is_claimed_until_it_is_lowered(
     assert len(notes(note)) == 1
 
 
+@pytest.mark.parametrize("fills", [FILLS, FILLS_NEARLY], ids=["full", "nearly full"])
 async def test_a_full_disk_spends_no_attempt_and_the_daemon_goes_on(
-    tmp_path: Path, db_url: str, conn: Connection, tiny_disk: Path
+    tmp_path: Path, db_url: str, conn: Connection, tiny_disk: Path, fills: str
 ):
     note, ballast = tmp_path / "notes", tiny_disk / "ballast"
-    config = 'node.min_free_disk = "0"\n' + toml_service("render", FILLS)
+    config = 'node.min_free_disk = "0"\n' + toml_service("render", fills)
     environ = {"ACC_STATE_DIR": str(tiny_disk), "ACC_STORAGE_URL": f"file://{tmp_path / 'store'}"}
     with daemon.running(tmp_path, db_url, config=config, environ=environ) as accsd:
         filling = await submit(conn, step("a", max_attempts=1), options={"note": str(note)})
