@@ -1,6 +1,7 @@
 """Workflow files, YAML or JSON: read and checked without a database, with the line on which something is wrong."""
 
 import gc
+import os
 import re
 import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -141,9 +142,9 @@ def _plain(step: dict[str, Any]) -> dict[str, Any]:
 def _files(names: Iterable[str]) -> Iterator[str]:
     for name in names:
         path = Path(name)
-        if name == STDIN or path.is_file():
+        if name == STDIN or os.path.isfile(path):  # which calls a name no file that is too long for one
             yield name
-        elif path.is_dir():
+        elif os.path.isdir(path):
             found = sorted(str(entry) for entry in path.iterdir() if entry.suffix in SUFFIXES and entry.is_file())
             if not found:
                 raise NotFound(f"there is no workflow file in {name}", hint=f"one ends in {', '.join(SUFFIXES)}")

@@ -149,6 +149,8 @@ class _Builder:
             return construct(self._loader, yaml.ScalarNode(tag, written, event.start_mark, event.end_mark)), tag
         except (ValueError, OverflowError) as error:
             raise YamlRefused(f'"{_shown(written)}" can\'t be read: {error}', line) from None
+        except AttributeError:  # PyYAML asks a match of None for its groups
+            raise YamlRefused(f'"{_shown(written)}" is no {tag.removeprefix(_TAG)}', line) from None
 
     def _alias(self, name: str, line: int) -> None:
         """The same value once more. It is shared, but whoever walks over it meets it each time."""

@@ -97,6 +97,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not UTF-8 text") from None
     except RecursionError:
         raise ConfigError(f"{path} is nested too deeply") from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise ConfigError(f"{path} can't be read: {error}") from None
 
 
 def secret_files(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:

@@ -181,6 +181,7 @@ async def test_a_database_that_is_away_is_only_fatal_where_it_was_asked_for(medi
 
 async def test_a_file_that_is_not_there_is_not_found(offline: Cli, tmp_path: Path):
     (await offline("workflows", "validate", str(tmp_path / "none.yaml"))).ends(3, "there is no file")
+    (await offline("workflows", "validate", "x" * 5_000)).ends(3, "there is no file")
     (await offline("workflows", "validate", str(tmp_path))).ends(3, "there is no workflow file in")
 
 
@@ -309,6 +310,7 @@ def nested_aliases(levels: int) -> str:
         ("name: w\n? {a: b}\n: 1\n", ":2: a key must be text"),
         ("name: w\n<<: [5]\nsteps: []\n", "<< takes a mapping, or a list of them"),
         ("name: 2026-13-45\n", "can't be read"),
+        ("name: !!timestamp soon\n", "is no timestamp"),
         ("name: w\x1b]0;x\x07\n", "control characters are not allowed"),
         ("name: \"\\e[31mx\"\nsteps: [{key: \"\\e[2J\", service: s}]\n", 'is not a step key'),
         ("", "the file is empty"),

@@ -21,8 +21,9 @@ from tests.support.hostile_values import integer, json_text, text
 
 # 0 done, 1 the work failed, 2 usage, 3 not found, 4 unreachable, 5 timeout
 EXIT_CODES = range(6)
-# These run until somebody ends them, or build a world of their own: only how they refuse is tried.
-ENDLESS = {(), ("up",), ("demo",), ("run",)}
+# These run until somebody ends them, build a world of their own, or make a login in the whole cluster: only how they
+# refuse is tried.
+ENDLESS = {(), ("up",), ("demo",), ("run",), ("db", "node-login")}
 ALWAYS_WITH: dict[tuple[str, ...], list[str]] = {("top",): ["--once"], ("nodes", "sleep"): ["--timeout", "100ms"]}
 # What reads and shows most of what others wrote is called more often.
 OFTEN = {"job", "jobs", "why", "logs", "artifacts", "top", "dead", "retry"}
@@ -184,7 +185,6 @@ async def known(conn: Connection) -> dict[str, list[str]]:
     return await populate(conn)
 
 
-@pytest.mark.xfail(strict=False, reason="until the commands are mended: far times, control characters")
 @at_length(cases=200)
 def test_a_command_ends_as_documented_and_a_terminal_obeys_nothing_of_it(
     run: Run, db_url: str, known: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch

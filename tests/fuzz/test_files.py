@@ -7,7 +7,6 @@ from random import Random
 from typing import Any
 
 import orjson
-import pytest
 import yaml
 
 from accsd.cli import workflow_files
@@ -133,7 +132,6 @@ def read_workflows(files: Files) -> None:
     in_a_folder(files, use)
 
 
-@pytest.mark.xfail(strict=False, reason="until workflow files are mended: aliases, depends_on: 5")
 @at_length(cases=900)
 def test_a_workflow_file_is_taken_or_refused_in_words(run: Run):
     contained(run, workflow_file, read_workflows)

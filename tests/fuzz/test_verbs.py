@@ -28,7 +28,7 @@ SAYS_WHAT_IS_WRONG = ("AC", REFUSED, "22", "23502", "23503", "23514", "54")
 CHECKED_EVERY = 100
 UUID_WRITTEN = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 ROLES = """
-SELECT rolname::text FROM pg_roles WHERE rolname LIKE 'accs\\_%' AND rolcanlogin AND NOT rolsuper
+SELECT rolname::text FROM pg_roles WHERE rolname ~ '^accs_[a-z]+$' AND rolcanlogin AND NOT rolsuper
    AND has_schema_privilege(oid, 'accs', 'USAGE') ORDER BY rolname
 """
 WORKFLOWS = {

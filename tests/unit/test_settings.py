@@ -247,6 +247,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path):
 
 def test_what_no_parser_takes_is_refused_in_words(tmp_path: Path):
     assert "is nested too deeply" in refusal_of(written(tmp_path, "a = " + "[" * 2_000 + "]" * 2_000))
+    assert "can't be read" in refusal_of(written(tmp_path, "a = " + "9" * 5_000))
     assert "from 0 to 100000" in refusal_of(ACC_MAX_CONCURRENCY_RENDER="1" * 5_000)
     assert "a port that is not a number" in refusal_of(ACC_DB_URL="postgresql://h:" + "9" * 5_000)
     assert "cannot read" in refusal_of(CREDENTIALS_DIRECTORY="x" * 5_000)
