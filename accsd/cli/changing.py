@@ -14,12 +14,13 @@ from accsd.cli.identifiers import job_named, jobs_named, short
 from accsd.cli.operator import operator
 from accsd.cli.output import output_option, say, show
 from accsd.cli.session import with_database
-from accsd.cli.submit import end_like, interruptible
+from accsd.cli.submit import end_like, interruptible, merged, output_by_name, pairs_option
 from accsd.db import reading
 from accsd.db.answers import Answer, Verdict
-from accsd.db.jobs import cancel_jobs, retry_jobs
+from accsd.db.jobs import cancel_jobs, rerun_job, retry_jobs
 from accsd.db.pool import Database
 from accsd.errors import InvalidValue
+from accsd.model import JobStatus
 from accsd.validation import did_you_mean
 
 _REFUSED: Final = 1
@@ -98,17 +99,21 @@ def _cancelled(answer: Answer) -> Outcome:
     shell_complete=completing.steps,
     help="This step again and everything below it, also what had succeeded.",
 )
+@pairs_option
+@click.option("--options", metavar="JSON", help="More options as a JSON object, or @FILE; -o goes before them.")
 @click.option("--wait", is_flag=True, help="Stay until it has ended; exit code 1 unless it is done.")
 @click.option("--follow", is_flag=True, help="The same, telling what happens.")
 @click.option(
     "--timeout", type=moments.LENGTH, metavar="TIME", help="Stay no longer than this (exit code 5); the job goes on."
 )
-@output_option()
+@output_by_name
 @click.pass_context
 def retry(
     ctx: click.Context,
     job_id: str,
     step: str | None,
+    pairs: Sequence[str],
+    options: str | None,
     wait: bool,
     follow: bool,
     timeout: timedelta | None,
@@ -116,22 +121,33 @@ def retry(
 ) -> None:
     """Run a finished job again: what has not succeeded, or one step and everything below it.
 
+    With other options it is a new job of the same workflow version, from its first step, whose options are those of JOB
+    with these on top.
+
     \b
     Examples:
       accsd retry 3f9a21c4
       accsd retry 3f9a21c4 --from render --follow
+      accsd retry 3f9a21c4 -o quality.crf=18 --follow
     """
+    is_new = bool(pairs) or options is not None
+    if is_new and step is not None:
+        raise click.UsageError(
+            "--from runs a step of the job as it was submitted, -o makes a new one: give one of them"
+        )
 
     async def ask(db: Database) -> tuple[Outcome, datetime]:
         named = await job_named(db, job_id)
         asked_at = await reading.clock(db)
+        if is_new:
+            return await _run_anew(db, named, options, pairs), asked_at
         answer = (await retry_jobs(db, [named], from_step=step, by=operator()))[named]
         steps = list(await reading.task_ids_of(db, named)) if answer.reason == "step_not_found" else []
         return _retried(answer, step, steps), asked_at
 
     async def stay(db: Database) -> reading.JobRow:
         told = (tell_json if output in ("json", "jsonl") else tell_line) if follow else None
-        return await stay_with(db, await job_named(db, job_id), patience=timeout, tell=told, since=asked_at)
+        return await stay_with(db, _job_of(outcome), patience=timeout, tell=told, since=asked_at)
 
     outcome, asked_at = with_database(ctx, ask)
     tell([outcome], output)
@@ -139,6 +155,22 @@ def retry(
         with interruptible():
             ended = with_database(ctx, stay)
         end_like(ended, output)
+
+
+async def _run_anew(db: Database, named: UUID, options: str | None, pairs: Sequence[str]) -> Outcome:
+    earlier = await reading.job(db, named)
+    if not JobStatus(earlier.status).is_terminal:
+        said = f"job {short(named)} can't be retried: it has not ended, it is {earlier.status}"
+        hint = f"accsd cancel {short(named)}, or accsd submit {earlier.workflow}"
+        return Outcome(named, Verdict.REFUSED, "not_in_expected_state", said, hint)
+    made = await rerun_job(db, named, merged(options, pairs, earlier=earlier.options), created_by=operator())
+    said = f"job {short(made)} runs in place of job {short(named)}, with other options"
+    return Outcome(made, Verdict.ACCEPTED, None, said, f"accsd job {short(made)}")
+
+
+def _job_of(outcome: Outcome) -> UUID:
+    assert isinstance(outcome.id, UUID)
+    return outcome.id
 
 
 def _retried(answer: Answer, step: str | None, steps: Sequence[str]) -> Outcome:

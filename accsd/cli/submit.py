@@ -1,8 +1,9 @@
 """`accsd submit`: one job of a workflow, and if wanted its end."""
 
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ from accsd.cli import completing, moments
 from accsd.cli.following import stay_with, tell_json, tell_line
 from accsd.cli.identifiers import short
 from accsd.cli.operator import operator
-from accsd.cli.output import duration, say, say_json, styled
+from accsd.cli.output import FORMATS, duration, say, say_json, styled
 from accsd.cli.session import with_database
 from accsd.db import reading
 from accsd.db.answers import Verdict
@@ -30,11 +31,16 @@ _DONE: Final = JobStatus.DONE
 _INTERRUPTED: Final = 130
 
 
-@click.command()
-@click.argument("name", shell_complete=completing.workflow_names)
-@click.option(
+pairs_option: Final = click.option(
     "-o", "pairs", metavar="KEY=VALUE", multiple=True, help="An option of the job; a.b=1 makes {a: {b: 1}}. Repeatable."
 )
+# Where -o is an option of the job
+output_by_name: Final = click.option("--output", type=click.Choice(FORMATS), default="table", show_default=True)
+
+
+@click.command()
+@click.argument("name", shell_complete=completing.workflow_names)
+@pairs_option
 @click.option(
     "--options", metavar="JSON", help="All options as a JSON object, or @FILE that holds one; -o goes before it."
 )
@@ -49,7 +55,7 @@ _INTERRUPTED: Final = 130
 @click.option(
     "--timeout", type=moments.LENGTH, metavar="TIME", help="Stay no longer than this (exit code 5); the job goes on."
 )
-@click.option("--output", type=click.Choice(("table", "json", "jsonl", "name")), default="table", show_default=True)
+@output_by_name
 @click.pass_context
 def submit(
     ctx: click.Context,
@@ -162,9 +168,12 @@ def _say_end(job: reading.JobRow, output: str) -> None:
         say(f"  → accsd job {short(job.id)}\n  → accsd retry {short(job.id)}", err=True)
 
 
-def merged(document: str | None, pairs: Sequence[str], *, option: str = "-o") -> dict[str, Any]:
-    """The job's options: --options first, then each pair on top of it. `option` is what the pairs were typed with."""
-    options = {} if document is None else _object(document)
+def merged(
+    document: str | None, pairs: Sequence[str], *, option: str = "-o", earlier: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The job's options: --options on top of those that were, then each pair on top of these. `option` is what the
+    pairs were typed with."""
+    options = {**deepcopy(dict(earlier or {})), **({} if document is None else _object(document))}
     for pair in pairs:
         path, equals, value = pair.partition("=")
         if not equals or not path:

@@ -108,6 +108,14 @@ async def submit_job(db: Database, submission: Submission, *, created_by: str | 
     return submitted.job_id
 
 
+async def rerun_job(db: Database, job_id: UUID, options: Mapping[str, Any], *, created_by: str | None = None) -> UUID:
+    """A new job of an earlier one's workflow version and priority, with other options; its id, or VerbRefused."""
+    earlier = await db.fetchrow("SELECT workflow_id, priority FROM public.jobs WHERE id = $1", job_id, repeatable=True)
+    if earlier is None:
+        raise NotFound(f"there is no job {job_id}", hint="`accsd jobs` lists the newest jobs")
+    return await submit_job(db, Submission(**earlier, options=options), created_by=created_by)
+
+
 @dataclass(frozen=True, slots=True)
 class Instantiated:
     job_id: UUID
