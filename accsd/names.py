@@ -14,6 +14,10 @@ _SERVICE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 # `<prefix>builder` is the channel on which the builder hears of new jobs.
 RESERVED_SERVICE_NAMES = frozenset({"builder"})
 
+# The one step of an `accsd run`, whose command no row holds; the label of nodes that are no machines.
+ONE_OFF_SERVICE: Final = "accs.run"
+KIND_LABEL: Final = "accs.kind"
+
 OutgoingEvent = Literal[
     "job.submitted",
     "job.started",

@@ -171,15 +171,16 @@ async def streaming(
     cwd: Path | None = None,
     grace: timedelta = timedelta(0),
     keep_stdin: bool = False,
+    stdin_from: int | None = None,
 ) -> AsyncGenerator[Streaming]:
     """A child for as long as the block lasts; afterwards its whole group is gone (TERM and `grace` first, if any).
 
     It dies with this process: what shall outlive it is started by `spawn`. With `keep_stdin` its stdin does not end
-    before the block does, so that its own children can tell, too.
+    before the block does, so that its own children can tell, too. `stdin_from` is a descriptor that it reads instead.
     """
     process = await asyncio.create_subprocess_exec(
         *[os.fspath(part) for part in argv],
-        stdin=asyncio.subprocess.PIPE,
+        stdin=asyncio.subprocess.PIPE if stdin_from is None else stdin_from,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=env,
@@ -187,7 +188,6 @@ async def streaming(
         start_new_session=True,
         preexec_fn=_death_wish(signal.SIGKILL),
     )
-    assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
     writing = asyncio.ensure_future(_write_all(process.stdin, stdin, and_close=not keep_stdin))
@@ -198,7 +198,9 @@ async def streaming(
         await asyncio.shield(_end(process, grace))
 
 
-async def _write_all(pipe: asyncio.StreamWriter, data: bytes, *, and_close: bool) -> None:
+async def _write_all(pipe: asyncio.StreamWriter | None, data: bytes, *, and_close: bool) -> None:
+    if pipe is None:
+        return
     with suppress(OSError):  # a child that does not read its stdin is not an error
         pipe.write(data)
         await pipe.drain()

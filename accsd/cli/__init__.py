@@ -46,6 +46,7 @@ _COMMANDS: Final = {
         "List the machines and why each is awake or not; wake, sleep, drain and resume them.",
     ),
     "outbox": ("accsd.cli.outbox", "outbox", "What others are told about jobs: list it, show it, send it again."),
+    "run": ("accsd.cli.run", "run", "Run a command on this machine, now, as a job: history, log, exit code."),
     "services": ("accsd.cli.services", "services", "List the services and what waits for them; pause and resume them."),
     "simulate": (
         "accsd.cli.simulate",

@@ -21,6 +21,7 @@ from accsd.db.jobs import cancel_jobs, rerun_job, retry_jobs
 from accsd.db.pool import Database
 from accsd.errors import InvalidValue
 from accsd.model import JobStatus
+from accsd.names import ONE_OFF_SERVICE
 from accsd.validation import did_you_mean
 
 _REFUSED: Final = 1
@@ -139,6 +140,8 @@ def retry(
     async def ask(db: Database) -> tuple[Outcome, datetime]:
         named = await job_named(db, job_id)
         asked_at = await reading.clock(db)
+        if any(task.service == ONE_OFF_SERVICE for task in await reading.tasks_of(db, named)):
+            return _never_again(named), asked_at
         if is_new:
             return await _run_anew(db, named, options, pairs), asked_at
         answer = (await retry_jobs(db, [named], from_step=step, by=operator()))[named]
@@ -155,6 +158,11 @@ def retry(
         with interruptible():
             ended = with_database(ctx, stay)
         end_like(ended, output)
+
+
+def _never_again(named: UUID) -> Outcome:
+    said = f"job {short(named)} can't be retried: its command was in the memory of an `accsd run`"
+    return Outcome(named, Verdict.REFUSED, "one_off", said, "accsd run -- CMD…")
 
 
 async def _run_anew(db: Database, named: UUID, options: str | None, pairs: Sequence[str]) -> Outcome:

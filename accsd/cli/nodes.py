@@ -8,13 +8,16 @@ import click
 
 from accsd.cli import completing, moments, power
 from accsd.cli.fitting import show_fitting
+from accsd.cli.operator import operator
 from accsd.cli.output import duration, output_option, say, show, show_one, since, text
 from accsd.cli.pausing import Paused, Subject, pause_one, reason_option, resume_one
 from accsd.cli.session import settings_of, with_database
 from accsd.db import Pausable, fleet
 from accsd.db.fleet import NodeEvent, NodeView
+from accsd.db.nodes import forget_node
 from accsd.db.pool import Database
-from accsd.errors import Unavailable
+from accsd.errors import AccsdError, Unavailable
+from accsd.names import KIND_LABEL
 from accsd.power import WakeResult
 
 _COLUMNS: Final = {
@@ -29,9 +32,10 @@ _wait_option = click.option("--wait", is_flag=True, help="Stay until it is so; e
 
 
 @click.group(invoke_without_command=True)
+@click.option("--all", "every", is_flag=True, help="Also what works under a node's name without being a machine.")
 @output_option()
 @click.pass_context
-def nodes(ctx: click.Context, output: str) -> None:
+def nodes(ctx: click.Context, every: bool, output: str) -> None:
     """List the machines: what each offers and uses, whether it is awake and why, how it was woken.
 
     \b
@@ -39,11 +43,12 @@ def nodes(ctx: click.Context, output: str) -> None:
     accsd nodes show render-3
     accsd nodes wake render-3 --wait
     accsd nodes drain render-3 --reason "new graphics card"
+    accsd nodes remove render-3
     """
     if ctx.invoked_subcommand is not None:
         return
     silent = settings_of(ctx).lease
-    found = with_database(ctx, fleet.nodes)
+    found = [node for node in with_database(ctx, fleet.nodes) if every or KIND_LABEL not in node.labels]
     if output == "table":
         empty = "no node has registered; `accsd --role agent` on a machine registers it"
         show_fitting([{"name": node.name, **_for_eyes(node, silent)} for node in found], _COLUMNS, empty=empty)
@@ -97,6 +102,28 @@ async def _look(db: Database, name: str) -> Paused:
 _SUBJECT: Final = Subject(
     Pausable.NODE, _look, "drained", "nothing runs there", "takes work again", "lets it work again"
 )
+
+
+@nodes.command("remove")
+@click.argument("name")
+@reason_option
+@click.pass_context
+def remove_command(ctx: click.Context, name: str, reason: str | None) -> None:
+    """Forget a machine that is gone for good. Its history stays; one that comes back registers anew.
+
+    \b
+    accsd nodes remove render-3 --reason "sold"
+    """
+
+    async def work(db: Database) -> str | None:
+        await fleet.node_named(db, name)
+        return await forget_node(db, name, by=operator(), reason=reason)
+
+    if (refusal := with_database(ctx, work)) is not None:
+        raise AccsdError(
+            f"node {name} is not removed: {refusal}", hint=f"`accsd nodes show {name}`; stop accsd on it first"
+        )
+    click.echo(f"node {name} is forgotten")
 
 
 @nodes.command("wake")

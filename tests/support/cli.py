@@ -44,12 +44,13 @@ class Said:
 class Cli:
     """`await cli("jobs", "-o", "json")`: a thread of its own, because a command has a loop of its own."""
 
-    def __init__(self, url: str | None, cwd: Path | None = None) -> None:
+    def __init__(self, url: str | None, cwd: Path | None = None, **environ: str) -> None:
         self.url: str | None = url
         self.cwd: Path | None = cwd
+        self._environ: dict[str, str] = environ
 
     async def __call__(self, *arguments: str, stdin: str | None = None) -> Said:
-        environment = {"ACC_DB_URL": self.url, "NO_COLOR": "1"}
+        environment = {"ACC_DB_URL": self.url, "NO_COLOR": "1", **self._environ}
 
         def invoked() -> Said:
             result = CliRunner().invoke(main, list(arguments), input=stdin, env=environment)
@@ -89,4 +90,5 @@ class Cli:
         )
 
     def environment(self) -> dict[str, str]:
-        return dict(os.environ) if self.url is None else {**os.environ, "ACC_DB_URL": self.url}
+        url = {} if self.url is None else {"ACC_DB_URL": self.url}
+        return {**os.environ, **url, **self._environ}

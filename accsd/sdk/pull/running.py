@@ -79,7 +79,9 @@ async def serve_in_loop(
 ) -> None:
     """In somebody else's process: signals, logging and secrets are theirs."""
     known = settings if isinstance(settings, Settings) else load_settings(settings)
-    await serve(make(known), known, concurrency=concurrency, node=node, asked=Asked(), when_ready=when_ready)
+    await serve(
+        make(known), known, concurrency=concurrency, node=node, asked=Asked(), when_ready=lambda _: when_ready()
+    )
 
 
 async def _until_signalled(
@@ -94,7 +96,7 @@ async def _until_signalled(
         if not is_ready and serving is not None:
             serving.cancel()  # it may wait for its database for hours, and holds nothing yet
 
-    def ready() -> None:
+    def ready(_: str) -> None:
         nonlocal is_ready
         is_ready = True
         when_ready()
@@ -116,9 +118,10 @@ async def serve(
     concurrency: int | None,
     node: str | None,
     asked: Asked,
-    when_ready: Callable[[], None],
+    when_ready: Callable[[str], None],
 ) -> None:
-    """Until it is asked to stop. Cancelled, it gives back what it has, without a grace."""
+    """Until it is asked to stop. Cancelled, it gives back what it has, without a grace. `when_ready` is told the name
+    that this process has among the nodes."""
     if not settings.fallback.pull:
         raise ConfigError(
             f"service {handler.service} is not started: the pull mode is switched off (fallback.pull)",
@@ -131,7 +134,7 @@ async def serve(
             worker = Worker(handler, bench, listener, settings, resumed, concurrency=places, asked=asked)
             _log.info("starting", node=instance.name, service=handler.service, concurrency=places)
             with _logging_to_tasks():
-                await _run(worker, when_ready)
+                await _run(worker, lambda: when_ready(instance.name))
             _log.info("stopped", node=instance.name)
 
 
@@ -140,12 +143,17 @@ async def _run(worker: Worker, when_ready: Callable[[], None]) -> None:
     try:
         await worker.run(when_ready)
     except BaseExceptionGroup as group:
-        known = group.subgroup(AccsdError)
-        while isinstance(known, BaseExceptionGroup):
-            known = known.exceptions[0]
-        if known is None:
+        if (known := known_error(group)) is None:
             raise
         raise known from None
+
+
+def known_error(group: BaseExceptionGroup[BaseException]) -> AccsdError | None:
+    """The first in it that is not a bug."""
+    known = group.subgroup(AccsdError)
+    while isinstance(known, BaseExceptionGroup):
+        known = known.exceptions[0]
+    return known
 
 
 def _places(service: str, settings: Settings, given: int | None) -> int:

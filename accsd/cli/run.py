@@ -1,0 +1,258 @@
+"""`accsd run -- CMD`: a one-off on this machine, with the history, the log and the exit code of a job.
+
+This process is its own worker in pull mode. The job's one step is tied to the node that this process is while it lives,
+and the command stands in its memory only: nobody else can carry it out, and it dies with this process.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+from uuid import UUID
+
+import click
+
+from accsd import proc
+from accsd.cli.identifiers import short
+from accsd.cli.operator import operator
+from accsd.cli.session import settings_of
+from accsd.cli.submit import merged
+from accsd.db import Database, Submission, apply_workflow, cancel_jobs, dismiss, reading, require_schema, submit_job
+from accsd.db.workflows import find_workflow
+from accsd.errors import AccsdError
+from accsd.log import configure_logging, register_secret
+from accsd.model import WorkflowDef
+from accsd.names import KIND_LABEL, ONE_OFF_SERVICE
+from accsd.runners.base import Stream
+from accsd.sdk.pull import running
+from accsd.sdk.pull.asked import Asked
+from accsd.sdk.pull.attempt import Handler
+from accsd.sdk.wire import Permanent, Task
+from accsd.settings import Settings, environment
+from accsd.work.framing import Line, LineSplitter
+
+_STEP: Final = "run"
+_STOP_GRACE: Final = timedelta(seconds=10)
+_CANCELLED_WITHIN: Final = 5.0  # seconds, for the database to answer
+_OUTPUT_ENDS_WITHIN: Final = 2.0  # seconds after the command: what it has left behind may hold its pipes
+_SHOWN_OF_LINE: Final = 300
+_LEVELS: Final = {Stream.STDOUT: "info", Stream.STDERR: "warn"}  # as in every other task's log
+_INTERRUPTED: Final = 130
+_BY_SIGNAL: Final = 128  # as shells say it
+_BROKEN_PIPE: Final = _BY_SIGNAL + signal.SIGPIPE
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--name", help="What the job is called, in its options.  [default: the command's name]")
+@click.option("--label", "labels", metavar="KEY=VALUE", multiple=True, help="Goes into the job's options. Repeatable.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD…")
+@click.pass_context
+def run(ctx: click.Context, name: str | None, labels: Sequence[str], command: Sequence[str]) -> None:
+    """Run a command here and now, as a job of its own: with history, log and exit code.
+
+    It runs in this folder with this environment. Its output is shown as it comes, and the first 1000 lines are kept in
+    the job's log; the command itself is written nowhere. Ctrl-C cancels the job, and the command ends with this one.
+
+    \b
+    Examples:
+      accsd run -- ffmpeg -i take.mov take.mp4
+      accsd run --name backup --label disk=nas -- rsync -a /data /mnt/nas
+    """
+    environ = dict(environment())  # before the settings put a database into it
+    options = merged(None, labels) | {"name": name or Path(command[0]).name}
+    one_off = _OneOff(command, environ, options, _as_one_off(settings_of(ctx)))
+    try:
+        code = asyncio.run(one_off.run())
+    except BaseExceptionGroup as group:
+        if (known := running.known_error(group)) is None:
+            raise
+        raise known from None
+    raise SystemExit(code)
+
+
+def _as_one_off(settings: Settings) -> Settings:
+    return settings.model_copy(update={"node": settings.node.model_copy(update={"labels": {KIND_LABEL: "run"}})})
+
+
+class _OneOff:
+    def __init__(
+        self, command: Sequence[str], environ: Mapping[str, str], options: Mapping[str, Any], settings: Settings
+    ) -> None:
+        self._command: Sequence[str] = command
+        self._environ: Mapping[str, str] = environ
+        self._options: Mapping[str, Any] = options
+        self._settings: Settings = settings
+        self._asked: Asked = Asked()
+        self._submitted: asyncio.Event = asyncio.Event()
+        self._unread: asyncio.Event = asyncio.Event()
+        self._ended: asyncio.Event = asyncio.Event()
+        self._job: UUID | None = None
+        self._has_begun: bool = False
+        self._code: int | None = None
+        self._interrupts: int = 0
+        self._last_words: dict[Stream, str] = {}
+
+    async def run(self) -> int:
+        configure_logging("error")
+        for secret in self._settings.secrets():
+            register_secret(secret)
+        db = await Database.open(self._settings.database, application="accsd run")
+        try:
+            await require_schema(db)
+            await self._work(db)
+            return await self._exit_code(db)
+        finally:
+            await db.close()
+
+    async def _work(self, db: Database) -> None:
+        handler = Handler(ONE_OFF_SERVICE, self._perform, True, lambda params: params, None, _STOP_GRACE)
+        async with asyncio.TaskGroup() as group:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(number, lambda: self._interrupt(group, db))
+
+            def submit(node: str) -> None:
+                group.create_task(self._submit(db, node))
+
+            await running.serve(
+                handler,
+                self._settings,
+                concurrency=1,
+                node=None,
+                asked=self._asked,
+                when_ready=submit,
+            )
+
+    # Its job
+
+    async def _submit(self, db: Database, node: str) -> None:
+        """One workflow for each node of this kind, made when it is first needed: its step can run nowhere else."""
+        found = await find_workflow(db, node)
+        step = {"key": _STEP, "service": ONE_OFF_SERVICE, "node": node, "max_attempts": 1}
+        workflow = WorkflowDef(name=node, steps=[step])  # pyright: ignore[reportArgumentType]
+        known = found.id if found is not None and found.is_active else await apply_workflow(db, workflow)
+        self._job = await submit_job(db, Submission(known, self._options), created_by=operator())
+        click.echo(f"accsd: job {short(self._job)}", err=True)
+        self._submitted.set()
+
+    def _interrupt(self, group: asyncio.TaskGroup, db: Database) -> None:
+        self._interrupts += 1
+        if self._interrupts > 2:
+            os._exit(_INTERRUPTED)
+        if self._interrupts == 1 and self._job is not None:
+            group.create_task(self._cancel(db, self._job))
+        else:
+            self._give_up()
+
+    async def _cancel(self, db: Database, job: UUID) -> None:
+        try:
+            async with asyncio.timeout(_CANCELLED_WITHIN):
+                await cancel_jobs(db, [job], reason="interrupted", by=operator())
+            if self._has_begun:  # the worker hears of it, and the command is stopped
+                await asyncio.wait_for(self._ended.wait(), _STOP_GRACE.total_seconds() + _CANCELLED_WITHIN)
+        except (AccsdError, TimeoutError) as error:
+            click.echo(f"accsd: job {short(job)} could not be cancelled: {error}", err=True)
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """What runs is stopped without waiting for anybody."""
+        self._asked.again()
+        self._asked.again()
+
+    async def _exit_code(self, db: Database) -> int:
+        if self._code:
+            await self._settle(db)
+        if self._interrupts:
+            return _INTERRUPTED
+        if self._code is not None:
+            return self._code
+        assert self._job is not None
+        job = await reading.job(db, self._job)
+        said = "was cancelled" if job.status == "cancelled" else "has lost its lease"
+        click.echo(f"accsd: job {short(job.id)} {said}, and the command was stopped", err=True)
+        return 1
+
+    async def _settle(self, db: Database) -> None:
+        """Whoever typed the command has seen how it ended: nobody need settle it as a dead letter."""
+        letters = await reading.dead_letters(db, service=ONE_OFF_SERVICE, limit=1000)
+        await dismiss(db, [letter.id for letter in letters if letter.job_id == self._job])
+
+    # Its command
+
+    async def _perform(self, task: Task[Any]) -> dict[str, Any]:
+        await self._submitted.wait()
+        if task.envelope["job_id"] != str(self._job):
+            raise Permanent("its command was in the memory of an `accsd run` that is gone")
+        self._has_begun = True
+        try:
+            self._code = await self._carried_out(task)
+        finally:
+            self._ended.set()
+            self._asked.again()
+        if self._code == 0:
+            return {"exit_code": 0}
+        last = self._last_words.get(Stream.STDERR) or self._last_words.get(Stream.STDOUT)
+        raise Permanent(f"it ended with exit code {self._code}" + (f": {last}" if last else ""))
+
+    async def _carried_out(self, task: Task[Any]) -> int:
+        stdin = None if sys.stdin.isatty() else sys.stdin.fileno()
+        try:
+            async with proc.streaming(self._command, env=self._environ, grace=_STOP_GRACE, stdin_from=stdin) as child:
+                return await self._ending(child, task)
+        except OSError as error:
+            return self._not_started(error)
+
+    async def _ending(self, child: proc.Streaming, task: Task[Any]) -> int:
+        async with asyncio.TaskGroup() as group:
+            ending = group.create_task(child.wait())
+            unread = group.create_task(self._unread.wait())
+            passing = [
+                group.create_task(self._pass_on(child.stdout, sys.stdout.buffer, task, Stream.STDOUT)),
+                group.create_task(self._pass_on(child.stderr, sys.stderr.buffer, task, Stream.STDERR)),
+            ]
+            await asyncio.wait([ending, unread], return_when=asyncio.FIRST_COMPLETED)
+            if unread.done():
+                child.process.terminate()
+                await asyncio.wait([ending], timeout=_STOP_GRACE.total_seconds())
+            await asyncio.wait(passing, timeout=_OUTPUT_ENDS_WITHIN)
+            for each in (ending, unread, *passing):
+                each.cancel()
+        if self._unread.is_set():
+            self._last_words[Stream.STDERR] = "nobody reads its output any more"
+            return _BROKEN_PIPE
+        code = ending.result()
+        return code if code >= 0 else _BY_SIGNAL - code
+
+    def _not_started(self, error: OSError) -> int:
+        said = self._last_words[Stream.STDERR] = f"{self._command[0]}: {error.strerror}"
+        click.echo(f"accsd: {said}", err=True)
+        return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
+
+    async def _pass_on(self, pipe: asyncio.StreamReader, terminal: BinaryIO, task: Task[Any], stream: Stream) -> None:
+        """To whoever looks, and line by line to the log. A thread writes: a slow reader must not hold up heartbeats."""
+        lines = LineSplitter()
+        while data := await pipe.read(65536):
+            for line in lines.feed(data):
+                self._keep(line, task, stream)
+            if not self._unread.is_set():
+                try:
+                    await asyncio.to_thread(_show, terminal, data)
+                except BrokenPipeError:
+                    self._unread.set()
+        if (last := lines.close()) is not None:
+            self._keep(last, task, stream)
+
+    def _keep(self, line: Line, task: Task[Any], stream: Stream) -> None:
+        said = line.data.decode(errors="replace")
+        if said.strip():
+            self._last_words[stream] = said.strip()[:_SHOWN_OF_LINE]
+        task.log(said, _LEVELS[stream])
+
+
+def _show(terminal: BinaryIO, data: bytes) -> None:
+    terminal.write(data)
+    terminal.flush()
