@@ -147,6 +147,7 @@ def _show_header(job: JobRow) -> None:
         "priority": str(job.priority) if job.priority else None,
         "key": job.idempotency_key,
         "trace": job.trace_id,
+        "rerun of": str(job.trigger["rerun_of"]) if job.trigger and "rerun_of" in job.trigger else None,
         "options": to_json(job.options) if job.options else None,
         "error": error,
     }

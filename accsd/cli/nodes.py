@@ -8,13 +8,11 @@ import click
 
 from accsd.cli import completing, moments, power
 from accsd.cli.fitting import show_fitting
-from accsd.cli.operator import operator
 from accsd.cli.output import duration, output_option, say, show, show_one, since, text
 from accsd.cli.pausing import Paused, Subject, pause_one, reason_option, resume_one
 from accsd.cli.session import settings_of, with_database
-from accsd.db import Pausable, fleet
+from accsd.db import Pausable, Verdict, fleet, forget_node
 from accsd.db.fleet import NodeEvent, NodeView
-from accsd.db.nodes import forget_node
 from accsd.db.pool import Database
 from accsd.errors import AccsdError, Unavailable
 from accsd.names import KIND_LABEL
@@ -105,25 +103,31 @@ _SUBJECT: Final = Subject(
 
 
 @nodes.command("remove")
-@click.argument("name")
-@reason_option
+@click.argument("name", shell_complete=completing.node_names)
 @click.pass_context
-def remove_command(ctx: click.Context, name: str, reason: str | None) -> None:
-    """Forget a machine that is gone for good. Its history stays; one that comes back registers anew.
+def remove_command(ctx: click.Context, name: str) -> None:
+    """Forget a machine that is gone for good. What it did stays in the history of its jobs; should it come back, it
+    registers anew.
 
     \b
-    accsd nodes remove render-3 --reason "sold"
+    accsd nodes remove render-3
     """
 
-    async def work(db: Database) -> str | None:
+    async def work(db: Database) -> None:
         await fleet.node_named(db, name)
-        return await forget_node(db, name, by=operator(), reason=reason)
+        answer, reason = await forget_node(db, name)
+        if answer is Verdict.REFUSED and reason != "not_found":  # somebody else was quicker
+            why, hint = _KEPT.get(reason or "", (reason, "`accsd nodes show {0}`"))
+            raise AccsdError(f"node {name} is not removed: {why}", hint=hint.format(name))
 
-    if (refusal := with_database(ctx, work)) is not None:
-        raise AccsdError(
-            f"node {name} is not removed: {refusal}", hint=f"`accsd nodes show {name}`; stop accsd on it first"
-        )
-    click.echo(f"node {name} is forgotten")
+    with_database(ctx, work)
+    say(f"node {name} is forgotten")
+
+
+_KEPT: Final = {
+    "is_here": ("it was seen a moment ago", "stop accsd on {0} first, or wait until it is silent for two minutes"),
+    "holds_tasks": ("it holds tasks", "they are taken from it when their leases end; `accsd jobs --status running`"),
+}
 
 
 @nodes.command("wake")

@@ -38,7 +38,7 @@ from accsd.work.framing import Line, LineSplitter
 _STEP: Final = "run"
 _STOP_GRACE: Final = timedelta(seconds=10)
 _CANCELLED_WITHIN: Final = 5.0  # seconds, for the database to answer
-_OUTPUT_ENDS_WITHIN: Final = 2.0  # seconds after the command: what it has left behind may hold its pipes
+_OUTPUT_ENDS_WITHIN: Final = 2.0  # seconds after the command
 _SHOWN_OF_LINE: Final = 300
 _LEVELS: Final = {Stream.STDOUT: "info", Stream.STDERR: "warn"}  # as in every other task's log
 _INTERRUPTED: Final = 130
@@ -200,32 +200,35 @@ class _OneOff:
 
     async def _carried_out(self, task: Task[Any]) -> int:
         stdin = None if sys.stdin.isatty() else sys.stdin.fileno()
-        try:
-            async with proc.streaming(self._command, env=self._environ, grace=_STOP_GRACE, stdin_from=stdin) as child:
-                return await self._ending(child, task)
-        except OSError as error:
-            return self._not_started(error)
-
-    async def _ending(self, child: proc.Streaming, task: Task[Any]) -> int:
+        passing: list[asyncio.Task[None]] = []
         async with asyncio.TaskGroup() as group:
-            ending = group.create_task(child.wait())
-            unread = group.create_task(self._unread.wait())
-            passing = [
-                group.create_task(self._pass_on(child.stdout, sys.stdout.buffer, task, Stream.STDOUT)),
-                group.create_task(self._pass_on(child.stderr, sys.stderr.buffer, task, Stream.STDERR)),
-            ]
+            try:
+                async with proc.streaming(
+                    self._command, env=self._environ, grace=_STOP_GRACE, stdin_from=stdin
+                ) as child:
+                    passing += [
+                        group.create_task(self._pass_on(child.stdout, sys.stdout.buffer, task, Stream.STDOUT)),
+                        group.create_task(self._pass_on(child.stderr, sys.stderr.buffer, task, Stream.STDERR)),
+                    ]
+                    return await self._ending(child, passing)
+            except OSError as error:
+                return self._not_started(error)
+            finally:
+                await _until_done(passing)  # whoever held the pipes is killed by now
+                for each in passing:
+                    each.cancel()
+
+    async def _ending(self, child: proc.Streaming, passing: Sequence["asyncio.Task[None]"]) -> int:
+        async with asyncio.TaskGroup() as group:
+            ending, unread = group.create_task(child.wait()), group.create_task(self._unread.wait())
             await asyncio.wait([ending, unread], return_when=asyncio.FIRST_COMPLETED)
-            if unread.done():
-                child.process.terminate()
-                await asyncio.wait([ending], timeout=_STOP_GRACE.total_seconds())
-            await asyncio.wait(passing, timeout=_OUTPUT_ENDS_WITHIN)
-            for each in (ending, unread, *passing):
-                each.cancel()
+            ending.cancel()
+            unread.cancel()
         if self._unread.is_set():
             self._last_words[Stream.STDERR] = "nobody reads its output any more"
             return _BROKEN_PIPE
-        code = ending.result()
-        return code if code >= 0 else _BY_SIGNAL - code
+        await _until_done(passing)
+        return code if (code := ending.result()) >= 0 else _BY_SIGNAL - code
 
     def _not_started(self, error: OSError) -> int:
         said = self._last_words[Stream.STDERR] = f"{self._command[0]}: {error.strerror}"
@@ -251,6 +254,12 @@ class _OneOff:
         if said.strip():
             self._last_words[stream] = said.strip()[:_SHOWN_OF_LINE]
         task.log(said, _LEVELS[stream])
+
+
+async def _until_done(passing: Sequence["asyncio.Task[None]"]) -> None:
+    """What the command has left behind may hold its pipes for as long as it likes."""
+    if passing:
+        await asyncio.wait(passing, timeout=_OUTPUT_ENDS_WITHIN)
 
 
 def _show(terminal: BinaryIO, data: bytes) -> None:

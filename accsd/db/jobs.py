@@ -113,7 +113,9 @@ async def rerun_job(db: Database, job_id: UUID, options: Mapping[str, Any], *, c
     earlier = await db.fetchrow("SELECT workflow_id, priority FROM public.jobs WHERE id = $1", job_id, repeatable=True)
     if earlier is None:
         raise NotFound(f"there is no job {job_id}", hint="`accsd jobs` lists the newest jobs")
-    return await submit_job(db, Submission(**earlier, options=options), created_by=created_by)
+    return await submit_job(
+        db, Submission(**earlier, options=options, trigger={"rerun_of": str(job_id)}), created_by=created_by
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,12 +79,6 @@ async def node_leaves(
     return Verdict(answer)
 
 
-async def forget_node(db: Database, name: str, *, by: str | None = None, reason: str | None = None) -> str | None:
-    """Removes a node that is gone for good. None, or why that is refused: it was seen lately, or holds tasks."""
-    answer: str = await db.fetchval("SELECT accs.forget_node($1, $2, $3)", name, by, reason)
-    return None if answer == Verdict.ACCEPTED else answer.removeprefix(f"{Verdict.REFUSED}: ")
-
-
 async def note_awake(db: Database, name: str, because: str) -> Verdict:
     """Why a node stays awake, as its agent sees it."""
     said = sanitise(because, scrub=redact)  # a script's own words, or the name of a file

@@ -143,6 +143,7 @@ class JobRow:
     created_by: str | None
     trace_id: str | None
     options: dict[str, Any]
+    trigger: dict[str, Any] | None
 
 
 # Anybody may write jobs.created_at and scheduled_at. PostgreSQL before 17 subtracts no infinity.
@@ -151,7 +152,8 @@ _JOB_COLUMNS: Final = """
     j.priority, j.created_at, j.scheduled_at, j.started_at, j.finished_at,
     CASE WHEN j.created_at >= '0001-01-01' AND j.created_at < '10000-01-01' THEN accs.clock() - j.created_at END AS age,
     coalesce(j.finished_at, accs.clock()) - j.started_at AS took, j.error_code, j.error_message, j.task_count,
-    j.open_tasks, j.generation, j.idempotency_key, j.created_by, j.trace_id, coalesce(j.options, '{}') AS options"""
+    j.open_tasks, j.generation, j.idempotency_key, j.created_by, j.trace_id, coalesce(j.options, '{}') AS options,
+    j.trigger"""
 
 # The newest jobs along jobs_order_seq. The inner LIMIT bounds what a filter may walk past; the outer one ends the walk
 # as soon as it is satisfied.

@@ -141,7 +141,7 @@ async def test_a_killed_one_takes_its_command_along_and_nobody_runs_it_again(
         return not await conn.fetchval("SELECT count(*) FROM accs.live")
 
     await eventually(reclaimed, within=20, interval=0.2)
-    await node(conn, "m2", **{"accs.run": 1})
+    await node(conn, "m2", {}, **{"accs.run": 1})
     claimed = await conn.fetch("SELECT * FROM accs.claim_tasks('accs.run', 'm2', 'm2', 1, '10 s'::interval)")
     assert claimed == []
     (await cli.process("run", "--", "true")).ends(0)

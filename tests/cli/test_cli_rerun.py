@@ -39,7 +39,9 @@ async def test_other_options_make_a_new_job_of_the_same_version(cli: Cli, conn: 
     assert (made["workflow_id"], made["priority"]) == (earlier["workflow_id"], 7)
     assert "@" in made["created_by"]
     assert (earlier["status"], earlier["options"]) == ("error", OPTIONS), "as it was"
+    assert made["trigger"] == {"rerun_of": str(job)}
     assert await tasks(conn, made["id"]) == {"a": "queued"}
+    (await cli("job", answer["id"])).ends(0, f"rerun of   {job}")
 
 
 async def test_a_document_replaces_whole_options(cli: Cli, conn: Connection):

@@ -197,7 +197,7 @@ async def test_a_function_that_will_not_be_cancelled_is_told_of_when_nothing_els
     settings = Settings.model_validate(given)
     await submit(conn, step("a"))
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
-        group.create_task(serve(handler, settings, concurrency=1, node=None, asked=asked, when_ready=lambda: None))
+        group.create_task(serve(handler, settings, concurrency=1, node=None, asked=asked, when_ready=lambda _: None))
         await begun.wait()
         asked.again()
     assert stuck.is_set()
