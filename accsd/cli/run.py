@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -19,6 +20,7 @@ import click
 from accsd import proc
 from accsd.cli.identifiers import short
 from accsd.cli.operator import operator
+from accsd.cli.output import say
 from accsd.cli.session import settings_of
 from accsd.cli.submit import merged
 from accsd.db import Database, Submission, apply_workflow, cancel_jobs, dismiss, reading, require_schema, submit_job
@@ -64,7 +66,7 @@ def run(ctx: click.Context, name: str | None, labels: Sequence[str], command: Se
       accsd run --name backup --label disk=nas -- rsync -a /data /mnt/nas
     """
     environ = dict(environment())  # before the settings put a database into it
-    options = merged(None, labels) | {"name": name or Path(command[0]).name}
+    options = merged(None, labels, option="--label") | {"name": name or Path(command[0]).name}
     one_off = _OneOff(command, environ, options, _as_one_off(settings_of(ctx)))
     try:
         code = asyncio.run(one_off.run())
@@ -136,7 +138,7 @@ class _OneOff:
         workflow = WorkflowDef(name=node, steps=[step])  # pyright: ignore[reportArgumentType]
         known = found.id if found is not None and found.is_active else await apply_workflow(db, workflow)
         self._job = await submit_job(db, Submission(known, self._options), created_by=operator())
-        click.echo(f"accsd: job {short(self._job)}", err=True)
+        say(f"accsd: job {short(self._job)}", err=True)
         self._submitted.set()
 
     def _interrupt(self, group: asyncio.TaskGroup, db: Database) -> None:
@@ -152,10 +154,12 @@ class _OneOff:
         try:
             async with asyncio.timeout(_CANCELLED_WITHIN):
                 await cancel_jobs(db, [job], reason="interrupted", by=operator())
-            if self._has_begun:  # the worker hears of it, and the command is stopped
-                await asyncio.wait_for(self._ended.wait(), _STOP_GRACE.total_seconds() + _CANCELLED_WITHIN)
         except (AccsdError, TimeoutError) as error:
-            click.echo(f"accsd: job {short(job)} could not be cancelled: {error}", err=True)
+            say(f"accsd: job {short(job)} could not be cancelled: {error or 'no answer'}", err=True)
+        else:
+            if self._has_begun:  # the worker hears of it, and the command is stopped
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._ended.wait(), _STOP_GRACE.total_seconds() + _CANCELLED_WITHIN)
         self._give_up()
 
     def _give_up(self) -> None:
@@ -173,7 +177,7 @@ class _OneOff:
         assert self._job is not None
         job = await reading.job(db, self._job)
         said = "was cancelled" if job.status == "cancelled" else "has lost its lease"
-        click.echo(f"accsd: job {short(job.id)} {said}, and the command was stopped", err=True)
+        say(f"accsd: job {short(job.id)} {said}, and the command was stopped", err=True)
         return 1
 
     async def _settle(self, db: Database) -> None:
@@ -232,7 +236,7 @@ class _OneOff:
 
     def _not_started(self, error: OSError) -> int:
         said = self._last_words[Stream.STDERR] = f"{self._command[0]}: {error.strerror}"
-        click.echo(f"accsd: {said}", err=True)
+        say(f"accsd: {said}", err=True)
         return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
 
     async def _pass_on(self, pipe: asyncio.StreamReader, terminal: BinaryIO, task: Task[Any], stream: Stream) -> None:

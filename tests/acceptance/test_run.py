@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from accsd.cli.identifiers import short
 from tests.support.checker import check
 from tests.support.cli import ACCSD, Cli
 from tests.support.cluster import Connection
@@ -63,7 +64,7 @@ async def test_a_command_leaves_a_job_with_its_log_and_its_exit_code(cli: Cli, t
     said.ends(0)
     job = await the_job(conn)
     assert said.out == f"{tmp_path}\nfrom stdin\n"
-    assert said.err == f"accsd: job {str(job['id'])[-12:][:8]}\nblue of a secret word\n"
+    assert said.err == f"accsd: job {short(job['id'])}\nblue of a secret word\n"
     assert (job["status"], job["results"], job["options"]) == ("done", {"exit_code": 0}, {"wall": 7, "name": "paint"})
     assert (await cli("logs", str(job["id"]))).ends(0).out.splitlines() == [
         f"run | {tmp_path}", "run | from stdin", "run | blue of a secret word"
