@@ -210,8 +210,8 @@ def serve(handler: Handler, read_params: ReadParams) -> int:
 def read_envelope() -> dict[str, Any]:
     path = os.environ.get("ACC_TASK_FILE")
     text = Path(path).read_text("utf-8") if path and os.path.exists(path) else sys.stdin.readline()
-    envelope: dict[str, Any] = json.loads(text) if text.strip() else {}
-    if not isinstance(envelope, dict) or not envelope:  # pyright: ignore[reportUnnecessaryIsInstance]
+    envelope: dict[str, Any] | None = json.loads(text) if text.strip() else None
+    if not isinstance(envelope, dict):
         raise ValueError("stdin holds no JSON object, and ACC_TASK_FILE names none")
     if envelope.get("schema_version", SCHEMA_VERSION) != SCHEMA_VERSION:
         raise ValueError(f"it is of protocol version {envelope['schema_version']}, not {SCHEMA_VERSION}")

@@ -196,12 +196,14 @@ async def test_wrong_params_end_the_process_with_65(studio: Studio):
     assert [message["message"] for message in started.messages()] == ["params.words must be a whole number"]
 
 
-def spoken_to(folder: Path, line: bytes, **environ: str) -> subprocess.CompletedProcess[bytes]:
+def spoken_to(
+    folder: Path, line: bytes, *, program: str = "service.py", **environ: str
+) -> subprocess.CompletedProcess[bytes]:
     """The copied wire without site-packages, as any program may start it."""
     shutil.copy(wire.__file__, folder / "accsd_wire.py")
     (folder / "service.py").write_text(COUNTING)
     return subprocess.run(
-        [sys.executable, "-E", "-S", "service.py"],
+        [sys.executable, "-E", "-S", program],
         input=line,
         cwd=folder,
         env={"PATH": os.environ["PATH"], **environ},
@@ -220,6 +222,12 @@ def test_the_copied_file_needs_nothing_but_python_and_starts_an_attempt_once(tmp
     second = spoken_to(tmp_path, b"", ACC_TASK_FILE=str(tmp_path / TASK_FILE))
     assert (first.returncode, second.returncode, note.read_text()) == (0, 0, "ran ")
     assert first.stdout == second.stdout == b'{"type": "result", "results": {"doubled": 42}}\n'
+
+
+def test_an_empty_object_is_a_task(tmp_path: Path):
+    (tmp_path / "idle.py").write_text("from accsd_wire import main\nmain(lambda task: {'asked': 1})\n")
+    ended = spoken_to(tmp_path, b"{}\n", program="idle.py")
+    assert (ended.returncode, ended.stdout) == (0, b'{"type": "result", "results": {"asked": 1}}\n')
 
 
 @pytest.mark.parametrize("line", [b"", b"nonsense\n", b"[1]\n", b'{"schema_version": 2}\n'])
