@@ -202,11 +202,9 @@ async def _harm_submitters(fleet: Fleet, fault: Fault) -> None:
 
 async def _fill_disk(_: Fleet, member: Member, fault: Fault) -> None:
     ballast = member.state / "ballast"
-    member.full_disks.append(Span(boot_clock()))
     await asyncio.to_thread(_fill, ballast)
     await asyncio.sleep(fault.length)
     ballast.unlink()
-    member.full_disks[-1].end = boot_clock()
 
 
 def _fill(file: Path) -> None:

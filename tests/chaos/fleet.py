@@ -75,7 +75,6 @@ class Member:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     absences: list[Span] = field(default_factory=list)  # dead or stopped
     outages: list[Span] = field(default_factory=list)  # without its database
-    full_disks: list[Span] = field(default_factory=list)
     ended_by_itself: list[str] = field(default_factory=list)
     drains: list[tuple[float, int | None]] = field(default_factory=list)  # how long each took, and its exit code
     _uses: ExitStack = field(default_factory=ExitStack)

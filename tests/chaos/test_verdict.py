@@ -27,7 +27,7 @@ def in_docker() -> Execution:
 
 def story(*executions: Execution, absences: tuple[Span, ...] = (), **known: Any) -> Story:
     """Sound, unless `known` says otherwise: n1 had each attempt, the last one is done, those before were lost."""
-    agent = SimpleNamespace(absences=list(absences), outages=[], full_disks=[])
+    agent = SimpleNamespace(absences=list(absences), outages=[])
     keys = [each.key for each in executions]
     sound: dict[str, Any] = {
         "owners": {each.key: "n1" for each in executions},

@@ -197,19 +197,13 @@ async def ends_are_recorded(story: Story) -> list[str]:
     return [str(each) for each in story.executions if each.is_complete and each.key not in story.ends]
 
 
-def failed(story: Story) -> Iterable[tuple[Attempt, bool]]:
-    """Attempts that were spent on tasks that never fail by themselves, and whether we filled the disk under them: what
-    a command cannot write is its own failure, unless the agent cannot write either."""
-    begun = {each.key: each for each in story.executions}
-    for key, end in story.ends.items():
-        if end.outcome == "error" and key[0] not in story.doomed and key not in story.fleet.killed:
-            each = begun.get(key)
-            full = story.agent(each.node).full_disks if each is not None else []
-            yield key, each is not None and any(span.meets(each.begin, each.last + 1) for span in full)
-
-
 async def none_fails_unharmed(story: Story) -> list[str]:
-    return [f"{key}: {story.ends[key]}" for key, was_full in failed(story) if not was_full]
+    """No attempt is spent on a task that never fails by itself: not by a full disk either."""
+    return [
+        f"{key}: {end}"
+        for key, end in story.ends.items()
+        if end.outcome == "error" and key[0] not in story.doomed and key not in story.fleet.killed
+    ]
 
 
 async def nothing_is_left(story: Story) -> list[str]:
@@ -307,7 +301,6 @@ async def figures(story: Story, faults: Counter[str]) -> dict[str, str]:
         "containers that Docker's CLI was starting when their node was suspended, ended after it woke": str(
             sum(was_underway_in_docker(story, each) for each, _ in late(story))
         ),
-        "attempts spent on a full disk": str(sum(was_full for _, was_full in failed(story))),
         "operations": _counts(load.operations),
         f"faults: {faults.total()}": _counts(faults),
         "drains": _times(drains),
