@@ -278,7 +278,7 @@ CREATE INDEX task_artifacts_input ON public.task_artifacts (job_id) WHERE kind =
 CREATE TABLE public.nodes (
   name             text PRIMARY KEY CHECK (name <> ''),
   labels           jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(labels) = 'object'),
-  last_seen        timestamptz,
+  last_seen        timestamptz CHECK (last_seen BETWEEN '0001-01-02Z' AND '9999-12-30Z'),
   awake_state      text NOT NULL DEFAULT 'unknown' CHECK (awake_state IN ('unknown', 'awake', 'sleep')),
   wake_method      text CHECK (wake_method IN ('wol', 'provider', 'script')),
   mac              text,
@@ -1019,6 +1019,9 @@ DECLARE
   v_to   timestamptz;
   v_name text;
 BEGIN
+  IF p_ahead > 120 THEN
+    RAISE EXCEPTION 'partitions are made for at most 120 months ahead, not for %', p_ahead USING ERRCODE = 'invalid_parameter_value';
+  END IF;
   PERFORM accs.lock('event_partitions');
   FOR v_from IN SELECT generate_series(date_trunc('month', accs.clock() AT TIME ZONE 'UTC'),
                                        date_trunc('month', accs.clock() AT TIME ZONE 'UTC') + make_interval(months => p_ahead),
@@ -3759,7 +3762,7 @@ BEGIN
     SELECT j.id FROM public.jobs j JOIN public.workflows f ON f.id = j.workflow_id
      WHERE j.id = ANY (v_seen) AND j.status IN ('done', 'error', 'cancelled')
        AND coalesce(j.finished_at, j.updated_at)
-           < v_now - CASE WHEN f.name = ANY (p_workflows) THEN p_ages[array_position(p_workflows, f.name)] ELSE p_age END
+           < v_now - CASE WHEN f.name = ANY (p_workflows) THEN (SELECT o.age FROM unnest(p_workflows, p_ages) AS o (name, age) WHERE o.name = f.name LIMIT 1) ELSE p_age END
      ORDER BY j.id FOR UPDATE OF j SKIP LOCKED) l;
   RETURN QUERY
   WITH due AS (
@@ -4282,7 +4285,8 @@ END $$;
 CREATE FUNCTION accs.mark_steps(p_workflows uuid[], p_keys text[], p_reasons text[]) RETURNS TABLE (workflow_id uuid, task_key text, failing boolean)
 LANGUAGE sql AS $$
   WITH said AS MATERIALIZED (
-    SELECT s.* FROM unnest(p_workflows, p_keys, p_reasons) AS s (workflow_id, task_key, reason) JOIN public.workflows w ON w.id = s.workflow_id
+    SELECT DISTINCT ON (s.workflow_id, s.task_key) s.* FROM unnest(p_workflows, p_keys, p_reasons) AS s (workflow_id, task_key, reason)
+      JOIN public.workflows w ON w.id = s.workflow_id ORDER BY s.workflow_id, s.task_key
   ), well AS (
     DELETE FROM accs.step_health h WHERE NOT EXISTS (SELECT FROM said s WHERE s.workflow_id = h.workflow_id AND s.task_key = h.task_key)
     RETURNING h.workflow_id, h.task_key

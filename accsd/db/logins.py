@@ -3,15 +3,17 @@
 import base64
 import hashlib
 import hmac
+import re
 import secrets
 from dataclasses import dataclass
 from typing import Final
 
 from accsd.db.failures import translating
 from accsd.db.pool import Session
-from accsd.errors import ConfigError
+from accsd.errors import ConfigError, InvalidValue
 
 _HERE: Final = "the database"
+_NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # as in the settings
 _PREFIX: Final = "accs_node_"
 _LONGEST: Final = 63  # bytes that PostgreSQL keeps of a name
 _ROUNDS: Final = 4096
@@ -30,6 +32,8 @@ class NodeLogin:
 
 async def make_node_login(connection: Session, node: str) -> NodeLogin:
     """Made, or given another password, and the node is handed over to it."""
+    if not _NODE.fullmatch(node):
+        raise InvalidValue(f"{node!r} is no name of a node", hint="letters, digits, '.', '_' and '-', as in node.name")
     login = login_of(node)
     password = secrets.token_urlsafe(24)
     with translating(_HERE):

@@ -308,3 +308,10 @@ async def test_a_machine_that_is_no_more_is_forgotten_with_all_that_was_known_of
         await beat(conn, "i1")
     await node(conn)
     assert [row["task_id"] for row in await claim(conn)] == [task["task_id"]]
+
+
+async def test_a_sight_of_a_node_is_within_the_calendar(conn: Connection):
+    """A row that no program can read would keep the builder from waking anybody."""
+    for far in ("infinity", "-infinity", "12000-01-01", "4713-01-01 BC"):
+        with pytest.raises(asyncpg.CheckViolationError):
+            await conn.execute(f"INSERT INTO nodes (name, last_seen) VALUES ('n', '{far}')")

@@ -292,3 +292,8 @@ async def test_the_words_of_an_attempt_without_its_lease_are_dropped(conn: Conne
     assert await say(conn, (late, "x")) == {(late["task_id"], 1): 0}
     said = await conn.fetch("SELECT message FROM task_events WHERE type = 'log'")
     assert [row["message"] for row in said] == ["y", "y"]
+
+
+async def test_partitions_are_made_for_ten_years_and_no_more(conn: Connection):
+    with pytest.raises(asyncpg.InvalidParameterValueError, match="120 months"):
+        await conn.execute("SELECT accs.ensure_event_partitions(1000000)")

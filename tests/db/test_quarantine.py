@@ -252,3 +252,9 @@ async def test_another_reason_for_a_failing_step_is_no_news(conn: Connection):
     assert await conn.fetchval(mark, [flow], ["3 tasks"]) is True
     assert await conn.fetch(mark, [flow], ["4 tasks"]) == []
     assert await conn.fetchval("SELECT reason FROM accs.step_health") == "4 tasks"
+
+
+async def test_a_step_that_is_named_twice_is_marked_once(conn: Connection):
+    shape = await workflow(conn)
+    rows = await conn.fetch("SELECT * FROM accs.mark_steps(ARRAY[$1, $1]::uuid[], '{a,a}', '{x,y}')", shape)
+    assert [(row["task_key"], row["failing"]) for row in rows] == [("a", True)]

@@ -149,7 +149,7 @@ NODE_COLUMNS: dict[str, Maker] = {
     "max_concurrency": lambda random: random.choice(
         ('{"render": 3}', '{"render": -1}', '{"render": 1e6}', json_text(random))
     ),
-    "last_seen": one_of("now", "yesterday", "epoch"),  # found, and not mended yet: a far one stops the wake role
+    "last_seen": moment,
     "mac": text,
     "provider_ref": text,
     "script": text,
