@@ -20,6 +20,8 @@ from accsd.jsonsafe import sanitise
 from accsd.model.state import EventType, Level
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
     from structlog.typing import FilteringBoundLogger
 
 Stream = Literal["stdout", "stderr"]
@@ -70,6 +72,18 @@ def configure_logging(level: Level | str = Level.INFO, stream: Stream = "stderr"
         wrapper_class=structlog.make_filtering_bound_logger(_THRESHOLDS[known_level(level)]),
         logger_factory=lambda *_: _LineWriter(stream),
         cache_logger_on_first_use=False,
+    )
+
+
+def log_loop_errors(loop: "AbstractEventLoop") -> None:
+    """What asyncio could tell nobody, such as an exception that was never retrieved, is a line like any other."""
+    loop.set_exception_handler(_loop_error)
+
+
+def _loop_error(_: "AbstractEventLoop", context: dict[str, Any]) -> None:
+    about = context.get("task") or context.get("future") or context.get("handle")
+    get_logger(component="asyncio").error(
+        "loop_error", message=context.get("message"), about=repr(about), exc_info=context.get("exception")
     )
 
 

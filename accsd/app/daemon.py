@@ -5,6 +5,7 @@ the listener and the pool go last. A second one skips the grace. SIGHUP reads th
 heeded from the beginning: a daemon may wait for its database for hours.
 """
 
+import asyncio
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
 import anyio
 
@@ -27,7 +29,7 @@ from accsd.db.listen import Hearing, HearingState, Listener
 from accsd.errors import AccsdError, DatabaseUnavailable, SchemaMismatch
 from accsd.health import Health, ListenState
 from accsd.http import HttpFace
-from accsd.log import configure_logging, get_logger
+from accsd.log import configure_logging, get_logger, log_loop_errors
 from accsd.metrics import Metrics
 from accsd.runners.compose import compose_file
 from accsd.settings import Settings, environment, state_folder
@@ -37,6 +39,7 @@ from accsd.systemd import Notifier
 from accsd.wakeup import Backoff
 
 _log = get_logger(component="daemon")
+_CLOSING_SEC: Final = 1.0
 
 
 class RoleChoice(StrEnum):
@@ -59,6 +62,7 @@ async def run_daemon(choice: RoleChoice, config: Path | None) -> None:
     notifier = Notifier.from_environ(environ)
     settings = read_settings(config)
     configure_logging(settings.log_level, stream="stdout")
+    log_loop_errors(asyncio.get_running_loop())
     failpoints.arm(environ.get("ACC_FAILPOINTS"))
     async with AsyncExitStack() as resources:
         signals = resources.enter_context(anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
@@ -108,9 +112,10 @@ class _Databases:
         return cls(db, beats)
 
     async def close(self) -> None:
+        """Nobody calls any more: only a server that does not answer would take long to let them go."""
         if self.beats is not None:
-            await self.beats.close()
-        await self.db.close()
+            await self.beats.close(within=_CLOSING_SEC)
+        await self.db.close(within=_CLOSING_SEC)
 
 
 class _Waiting:

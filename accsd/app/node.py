@@ -36,6 +36,8 @@ from accsd.work.reporting import Reporter
 from accsd.work.served import Served
 
 _AGENT = "agent:"
+# For its last words: a node that goes without them is found to be gone when its heartbeat stays away.
+_GOODBYE = timedelta(seconds=3)
 _log = get_logger(component="node")
 
 
@@ -186,11 +188,12 @@ class NodeSide:
         bind_event_sink(None)
         await self._stop_heartbeat()
         try:
-            await self.reporter.flush()
-            if not self._sleep.has_said_goodbye:  # a machine that is switched off to sleep says no other word
-                await node_leaves(self.db, self.settings.node.name)
-        except AccsdError as error:
-            _log.warning("left_unsaid", error=str(error))
+            with anyio.fail_after(_GOODBYE.total_seconds()):
+                await self.reporter.flush()
+                if not self._sleep.has_said_goodbye:  # a machine that is switched off to sleep says no other word
+                    await node_leaves(self.db, self.settings.node.name)
+        except (AccsdError, TimeoutError) as error:
+            _log.warning("left_unsaid", error=str(error) or "the database did not answer in time")
 
     def hurry(self) -> None:
         self._patience.cancel()

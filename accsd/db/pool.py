@@ -88,11 +88,11 @@ class Database:
         """The verbs on the caller's own connection, inside the caller's transaction."""
         return cls(DatabaseSettings(), connection=connection)
 
-    async def close(self) -> None:
-        """Calls under way may end, within the deadline that they have anyway; then they are cut off."""
+    async def close(self, *, within: float | None = None) -> None:
+        """Calls under way may end, `within` seconds or the deadline that they have anyway; then they are cut off."""
         if self._pool is not None:
             with contextlib.suppress(*FAILURES):
-                await asyncio.wait_for(self._pool.close(), self._settings.statement_timeout_sec)
+                await asyncio.wait_for(self._pool.close(), within or self._settings.statement_timeout_sec)
             self._pool.terminate()
 
     @property
@@ -116,9 +116,8 @@ class Database:
                 connection.terminate()  # nobody else is given it
                 raise
             finally:
-                # If it can't be made clean again the pool throws it away, and the caller has his own error to hear.
-                with contextlib.suppress(*FAILURES):
-                    await self._pool.release(connection, timeout=_CANCEL_SEC)
+                # Whoever is cancelled does not wait for it; it ends by itself, and in silence.
+                await asyncio.shield(_release(self._pool, connection))
 
     def cut(self) -> None:
         """As if the network had gone: for failpoints."""
@@ -179,6 +178,12 @@ class Database:
     async def fetchval(self, sql: str, *args: object, repeatable: bool = False) -> Any:
         row = await self.fetchrow(sql, *args, repeatable=repeatable)
         return None if row is None else row[0]
+
+
+async def _release(pool: asyncpg.Pool, connection: PoolConnectionProxy) -> None:
+    """If it can't be made clean again the pool throws it away, and the caller has his own error to hear."""
+    with contextlib.suppress(*FAILURES):
+        await pool.release(connection, timeout=_CANCEL_SEC)
 
 
 async def connect(settings: DatabaseSettings, *, application: str = "accsd") -> Session:

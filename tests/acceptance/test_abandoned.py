@@ -78,3 +78,19 @@ async def test_what_was_to_begin_when_the_machine_fell_asleep_never_begins_once_
             assert await asyncio.to_thread(sleeper.stop) == 0
     assert [(line.node, line.attempt) for line in noted(notes, "begin")] == [("n2", 2)]
     await check(conn)
+
+
+async def test_who_leaves_while_the_database_is_silent_does_not_wait_for_an_answer_to_his_goodbye(
+    tmp_path: Path, server: TestServer, db_url: str, conn: Connection
+):
+    direct = urlsplit(tcp_url(server, db_url))
+    environ = {"ACC_DB_STATEMENT_TIMEOUT_SEC": "300", "ACC_HEARTBEAT_TTL_SEC": "10", "ACC_DRAIN_SEC": "1"}
+    async with Cable.to(direct.hostname or "", direct.port or 5432) as cable:
+        config = counted_service("render", tmp_path / "notes", node="n1")
+        url = cable.through(direct.geturl())
+        with daemon.running(tmp_path, url, role="agent", config=config, environ=environ, ready=False) as accsd:
+            await is_done(conn, await submit(conn, step("a")))
+            cable.fall_silent()
+            assert await asyncio.to_thread(accsd.stop, within=60) == 0
+            assert accsd.log("left_unsaid")
+            assert [line for line in accsd.log_file.read_bytes().splitlines() if not line.startswith(b"{")] == []

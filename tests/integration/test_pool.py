@@ -2,6 +2,7 @@
 and is sent again only where that does no harm."""
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -11,8 +12,10 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+import anyio
 import pytest
 
 from accsd import embedded
@@ -129,6 +132,27 @@ async def test_a_statement_between_the_goodbye_of_a_session_and_its_end_is_sent_
             await db.fetch("SELECT 1")
         cable.delays_ends = False
         assert await db.fetchval("SELECT pg_backend_pid()", repeatable=True) != session
+
+
+def _releases() -> list[object]:
+    return [task for task in asyncio.all_tasks() if "release" in repr(task.get_coro())]
+
+
+async def test_a_call_that_was_given_up_leaves_no_error_that_nobody_hears(cable: Cable, by_cable: str):
+    untold: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: untold.append(context))
+    async with opened(by_cable, pool_size=1) as db:
+        cable.fall_silent_at("SELECT 7")
+        async with anyio.create_task_group() as group:
+            group.start_soon(db.fetch, "SELECT 7")
+            await eventually(lambda: cable.is_silent)
+            group.cancel_scope.cancel()
+        assert _releases(), "asyncpg has shielded it"
+        await eventually(lambda: not _releases())
+        gc.collect()
+        assert not untold
+        cable.cut()
+        cable.flow_again()
 
 
 async def test_a_connection_that_fell_silent_is_given_up_within_seconds_and_replaced(cable: Cable, by_cable: str):

@@ -1,5 +1,7 @@
 """Log lines are JSON in any case, carry no secret, and reach task_events through the sink."""
 
+import asyncio
+import gc
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from accsd import log
-from accsd.log import LoggedEvent, bind_event_sink, configure_logging, get_logger, log_event, register_secret
+from accsd.log import (
+    LoggedEvent,
+    bind_event_sink,
+    configure_logging,
+    get_logger,
+    log_event,
+    log_loop_errors,
+    register_secret,
+)
 
 CANARY = "Qx7f3a/9v+é"
 
@@ -41,6 +51,21 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 
 
 # The logger
+
+
+async def test_what_asyncio_can_tell_nobody_is_a_line_like_any_other(capsys: pytest.CaptureFixture[str]):
+    async def fails() -> None:
+        raise TimeoutError("never retrieved")
+
+    log_loop_errors(asyncio.get_running_loop())
+    forgotten = asyncio.ensure_future(fails())
+    await asyncio.wait([forgotten])
+    del forgotten
+    gc.collect()
+    [line] = lines(capsys)
+    assert (line["action"], line["component"], line["level"]) == ("loop_error", "asyncio", "error")
+    assert "Task exception was never retrieved" in line["message"]
+    assert "TimeoutError: never retrieved" in line["exception"]
 
 
 def test_a_record_is_one_line_with_its_action_level_time_and_context(capsys: pytest.CaptureFixture[str]):

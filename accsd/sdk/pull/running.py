@@ -21,7 +21,7 @@ from accsd import failpoints
 from accsd.db import Database, require_schema
 from accsd.db.listen import Listener
 from accsd.errors import AccsdError, ConfigError, DatabaseUnavailable
-from accsd.log import configure_logging, get_logger, register_secret
+from accsd.log import configure_logging, get_logger, log_loop_errors, register_secret
 from accsd.metrics import Metrics
 from accsd.sdk.pull.asked import Asked
 from accsd.sdk.pull.attempt import Handler
@@ -88,6 +88,7 @@ async def _until_signalled(
     handler: Handler, settings: Settings, *, concurrency: int | None, node: str | None, when_ready: Callable[[], None]
 ) -> None:
     asked, serving, is_ready = Asked(), asyncio.current_task(), False
+    log_loop_errors(asyncio.get_running_loop())
 
     def ask() -> None:
         asked.again()
