@@ -1,8 +1,8 @@
 """The local HTTP face: GET /metrics and GET /health, and nothing else. Off unless `http.listen` is set.
 
 A server of its own and not a framework, because it answers two questions and must be impossible to hold up: one request
-for each connection, small, within a deadline, from a bounded number of clients. What goes wrong here never reaches the
-daemon; an address that cannot be had does, at the start.
+for each connection, small, within a deadline, from a bounded number of clients, of which the oldest gives way to a new
+one. What goes wrong here never reaches the daemon; an address that cannot be had does, at the start.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ class HttpFace:
     metrics: Metrics
     health: Health
     _clients: TaskGroup | None = None
-    _connections: int = 0
+    _connections: dict[asyncio.StreamWriter, None] = field(default_factory=dict[asyncio.StreamWriter, None])
     _routes: dict[str, Callable[[], _Response]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -115,11 +115,16 @@ class HttpFace:
             raise _no_address(self.settings.listen, error.strerror or str(error)) from error
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """In the group's hands from its first moment, or gone: one too many, or nobody is there yet or any more."""
-        if self._clients is None or self._connections >= _MAX_CONNECTIONS:
+        """In the group's hands from its first moment, or gone: nobody is there yet or any more."""
+        if self._clients is None:
             writer.transport.abort()
             return
-        self._connections += 1
+        if len(self._connections) >= _MAX_CONNECTIONS:
+            # whoever asks and listens is answered in a moment: the oldest does neither
+            oldest = next(iter(self._connections))
+            del self._connections[oldest]
+            oldest.transport.abort()
+        self._connections[writer] = None
         self._clients.start_soon(self._converse, reader, writer)
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -133,7 +138,7 @@ class HttpFace:
         except Exception as error:  # noqa: BLE001 - a client must not be able to stop the daemon
             _log.error("http_failed", error=repr(error))
         finally:
-            self._connections -= 1
+            self._connections.pop(writer, None)
             writer.transport.abort()
 
     async def _answer(self, reader: asyncio.StreamReader) -> _Response:

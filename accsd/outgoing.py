@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -36,6 +36,10 @@ _DISGUISED: Final = tuple(
         ("::ffff:0:0/96", "::/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32"),
     )
 )
+# What Python's is_global lets through, whichever version it is: the address is public only if it is in the one block
+# that IPv6 hands out, and not in a network that was given up (6to4's relays) or is for documents.
+_IPV6_UNICAST: Final = IPv6Network("2000::/3")
+_NOT_PUBLIC: Final = (IPv4Network("192.88.99.0/24"), IPv6Network("3fff::/20"))
 
 
 class CallFailed(Unavailable):
@@ -96,9 +100,15 @@ def why_refused(address: Address, *, allow_private: bool) -> str | None:
         return "which is a link-local or metadata address"
     if address.is_multicast or address.is_unspecified or (address.is_reserved and not address.is_loopback):
         return "which is nobody's address"
-    if not address.is_global and not allow_private:
+    if not _is_public(address) and not allow_private:
         return "which is a private address (allow_private = true lets it through)"
     return None
+
+
+def _is_public(address: Address) -> bool:
+    if isinstance(address, IPv6Address) and address not in _IPV6_UNICAST:
+        return False
+    return address.is_global and not any(address in network for network in _NOT_PUBLIC)
 
 
 def _verifying(ca_file: Path | None) -> ssl.SSLContext:

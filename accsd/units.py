@@ -4,6 +4,7 @@ labels.
 
 import re
 from datetime import timedelta
+from math import inf
 
 from accsd.errors import InvalidValue
 
@@ -12,6 +13,7 @@ _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 # Docker counts in powers of 1024 whatever the letter case; so a limit means the same here and there.
 _BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+_LARGEST = 2**63 - 1  # what the kernel and Docker count in
 _LONGEST = timedelta(days=3660)
 
 
@@ -25,12 +27,13 @@ def parse_duration(written: object) -> timedelta:
 
 def parse_size(written: object) -> int:
     """A number is bytes; text is `512m`, `2g`, `2GiB`: powers of 1024, as Docker reads them."""
-    if isinstance(written, int) and not isinstance(written, bool) and written >= 0:
+    if isinstance(written, int) and not isinstance(written, bool) and 0 <= written <= _LARGEST:
         return written
     match = _SIZE.fullmatch(written.strip()) if isinstance(written, str) else None
-    if match is None:
+    size = float(match[1]) * _BYTES[match[2].lower()] if match is not None else inf
+    if size > _LARGEST:  # of some hundred digits, it is infinite
         raise InvalidValue("a size is a number of bytes, or text such as 512m or 2g")
-    return int(float(match[1]) * _BYTES[match[2].lower()])
+    return int(size)
 
 
 def shown_size(size: int) -> str:

@@ -53,7 +53,10 @@ def test_a_size_is_read_in_powers_of_1024_as_docker_does(written: object, size: 
     assert parse_size(written) == size
 
 
-@pytest.mark.parametrize("written", ["", "much", "1x", "-1", -1, True, None, 1.5])
+BEYOND_64_BITS = ["9" * 400, "9" * 400 + "g", 10**400, "8388608t"]
+
+
+@pytest.mark.parametrize("written", ["", "much", "1x", "-1", -1, True, None, 1.5, *BEYOND_64_BITS])
 def test_what_is_no_size_is_refused(written: object):
     with pytest.raises(InvalidValue):
         parse_size(written)
