@@ -26,7 +26,9 @@ from accsd.settings import Service, environment
 FILE_VARIABLE: Final = "ACC_TASK_FILE"
 SERVICE_VARIABLE: Final = "ACCSD_SERVICE"
 
-_INHERITED: Final = ("PATH", "HOME", "LANG", "TZ")
+_INHERITED: Final = ("HOME", "LANG", "TZ")
+# First in a task's PATH: `python3` is the one that has accsd.sdk, wherever accsd was installed.
+_OUR_PROGRAMS: Final = os.path.dirname(os.path.abspath(sys.executable))
 _ANSWER_WITHIN: Final = timedelta(seconds=30)
 _DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 _FOLDER: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EIO, errno.ESTALE, errno.ENOTCONN})
@@ -46,6 +48,7 @@ class ProcessRunner:
         self._attempts = attempts.absolute()
         environ = environment() if environ is None else environ
         self._inherited = {name: environ[name] for name in _INHERITED if name in environ}
+        self._inherited["PATH"] = f"{_OUR_PROGRAMS}:{environ.get('PATH', os.defpath)}"
         self._shims: set[proc.Child] = set()  # those that this daemon started and has to reap
 
     @property

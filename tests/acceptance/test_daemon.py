@@ -170,6 +170,21 @@ async def test_cancel_stops_the_process_at_once(tmp_path: Path, db_url: str, con
     await check(conn)
 
 
+async def test_a_command_finds_the_sdk_although_the_daemon_was_started_as_by_its_unit(
+    tmp_path: Path, db_url: str, conn: Connection
+):
+    """From an environment of its own, that no PATH names: as docs/writing-a-service.md has it."""
+    (tmp_path / "shouter.py").write_text(
+        "from accsd.sdk import Service, Task\nservice = Service('shouter')\n"
+        "@service.task\ndef shout(task: Task) -> dict: return {'loud': True}\nservice.main()\n"
+    )
+    config = '[services.shouter]\nrunner = "process"\ncommand = ["python3", "shouter.py"]\n'
+    with daemon.running(tmp_path, db_url, config=config, environ={"PATH": "/usr/bin:/bin"}):
+        job = await submit(conn, step("a", "shouter", max_attempts=1))
+        await reaches(conn, job, "done")
+    assert (await task(conn, job))["results"] == {"loud": True}
+
+
 async def test_sighup_reads_the_services_again(tmp_path: Path, db_url: str, conn: Connection):
     note = tmp_path / "notes"
     with daemon.running(tmp_path, db_url, config=toml_service("render", NOTE), http=True) as accsd:
