@@ -30,7 +30,8 @@ _IFREQ_SIZE: Final = 16 + max(16, 3 * struct.calcsize("P"))  # a name, and the l
 _MOST_INTERFACES: Final = 1000
 # Networks inside a machine: others have one of the same address, and no packet gets from one to the other.
 _INSIDE: Final = re.compile(
-    r"(docker|virbr|lxcbr|lxdbr|podman|cni)\d*(-nic)?|docker_gwbridge|br-[0-9a-f]{12}|veth.*|flannel.*"
+    r"(docker|virbr|lxcbr|lxdbr|podman|cni|vboxnet|vmnet|dummy|tailscale)\d*(-nic)?|docker_gwbridge|br-[0-9a-f]{12}"
+    r"|(veth|flannel|cali|vnet|tap).*"
 )
 
 
@@ -77,18 +78,21 @@ class WakeOnLAN:
 
 
 def directed_broadcasts(iface: str | None = None) -> list[str]:
-    """Of one interface, or of all that are up and know one."""
+    """Of one interface, or of all that are up and lead out of this machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        names = _interfaces(asking) if iface is None else [iface]
+        names = _leading_out(asking) if iface is None else [iface]
         return [address for name in names for address in _broadcast_of(asking, name)]
 
 
 def networks() -> list[str]:
     """The segments that this machine is in, as "192.168.7.0/24": a broadcast of it reaches who shares one of them."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        names = [name for name in _interfaces(asking) if not _INSIDE.fullmatch(name)]
-        found = {str(network) for name in names for network in _network_of(asking, name)}
+        found = {str(network) for name in _leading_out(asking) for network in _network_of(asking, name)}
     return sorted(found)
+
+
+def _leading_out(asking: socket.socket) -> list[str]:
+    return [name for name in _interfaces(asking) if not _INSIDE.fullmatch(name)]
 
 
 def _interfaces(asking: socket.socket) -> list[str]:
@@ -110,11 +114,14 @@ def _network_of(asking: socket.socket, name: str) -> Iterator[IPv4Network]:
 
 
 def _broadcast_of(asking: socket.socket, name: str) -> Iterator[str]:
+    """The one that was set (`brd`), or else the last address of its network, which the kernel routes all the same."""
     with suppress(OSError):  # it has no IPv4 address, or is not there
         if _can_broadcast(asking, name):
             address = _asked(asking, name, _SIOCGIFBRDADDR)
             if any(address):
                 yield socket.inet_ntoa(address)
+            else:
+                yield from (str(each.broadcast_address) for each in _network_of(asking, name) if each.prefixlen < 31)
 
 
 def _can_broadcast(asking: socket.socket, name: str) -> bool:

@@ -69,6 +69,33 @@ def test_the_networks_of_a_machine_are_those_that_a_broadcast_of_it_reaches():
     assert set(said.stdout.decode().split()) == {"10.1.2.0/24", "10.4.0.0/22", str(cable)}
 
 
+def test_packets_go_to_every_network_of_the_machine_whether_or_not_its_broadcast_address_was_set():
+    """10.77.0.0/24 has none (`ip addr add` without `brd`); Docker's bridges, which have one, lead to no machine."""
+    asked = (
+        "from accsd.power.wol import directed_broadcasts as b; print(*b(), 'one', *b('eth1'), 'named', *b('docker0'))"
+    )
+    links = """
+    ip link add eth1 type bridge; ip addr add 10.77.0.1/24 dev eth1; ip link set eth1 up
+    ip link add eth2 type bridge; ip addr add 10.5.0.1/24 brd + dev eth2; ip link set eth2 up
+    ip link add eth3 type bridge; ip addr add 10.6.0.1/31 dev eth3; ip link set eth3 up
+    for inside in docker0 br-0123456789ab vboxnet0; do
+      ip link add $inside type bridge; ip addr add 172.17.0.1/16 brd + dev $inside; ip link set $inside up
+    done
+    """
+    with hosts(1) as [host]:
+        subprocess.run([*host.prefix, "ip", "addr", "flush", "dev", "eth0"], check=True, timeout=20)
+        subprocess.run([*host.prefix, "sh", "-ec", links], check=True, timeout=20)
+        said = subprocess.run([*host.prefix, sys.executable, "-c", asked], check=True, timeout=20, capture_output=True)
+    assert said.stdout.decode().split() == [
+        "10.77.0.255",
+        "10.5.0.255",
+        "one",
+        "10.77.0.255",
+        "named",
+        "172.17.255.255",
+    ]
+
+
 # Wake-on-LAN
 
 
