@@ -1,11 +1,13 @@
-"""JSON log lines, and `log_event` (A16), which writes such a line and can also write into task_events.
+"""Log lines, and `log_event` (A16), which writes such a line and can also write into task_events.
 
 One event is one line with a stable `action` and whatever was bound to the context: job, task, attempt,
-service. Lines pass through the same sanitiser as the database's JSON, and registered secrets are struck out
-of every text in them. This module knows no database: the application binds a sink that does.
+service. It is JSON for programs; a person at a terminal gets the same in words. Lines pass through the same
+sanitiser as the database's JSON, and registered secrets are struck out of every text in them. This module
+knows no database: the application binds a sink that does.
 """
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
 Stream = Literal["stdout", "stderr"]
+Format = Literal["auto", "json", "text"]
 
 MAX_LINE_BYTES: Final = 64 * 1024
 _STRUCK_OUT: Final = "***"
@@ -37,6 +40,13 @@ _THRESHOLDS: Final = {
     Level.ERROR: logging.ERROR,
 }
 _LEVELS_ELSEWHERE: Final = {"warning": Level.WARN, "critical": Level.ERROR, "exception": Level.ERROR}
+
+# For a person: who speaks, what is said, and what is of no use to eyes.
+_SPEAKERS: Final = ("role", "component", "source")
+_SENTENCES: Final = ("did", "error", "reason", "problem", "message")
+_NOT_FOR_EYES: Final = ("took_ms", "type")
+_COLOURS: Final = {Level.DEBUG: "2", Level.INFO: "36", Level.WARN: "33", Level.ERROR: "31"}
+_MARGIN: Final = " " * 15  # below the first word after time and level
 
 _secrets: set[str] = set()
 _struck_order: tuple[str, ...] = ()
@@ -59,10 +69,16 @@ EventSink = Callable[[LoggedEvent], None]
 _sink: EventSink | None = None
 
 
-def configure_logging(level: Level | str = Level.INFO, stream: Stream = "stderr") -> None:
-    """For the composition root. A daemon logs to stdout; a command, whose stdout is its answer, to stderr."""
+def configure_logging(level: Level | str = Level.INFO, stream: Stream = "stderr", format: Format = "auto") -> None:  # noqa: A002 - so the setting is called
+    """For the composition root. A daemon logs to stdout; a command, whose stdout is its answer, to stderr. `auto`: text
+    where that is a terminal, JSON where it is a file, a pipe or systemd's journal."""
     import structlog
 
+    global _line_of
+    out = sys.stdout if stream == "stdout" else sys.stderr
+    is_text = out.isatty() if format == "auto" else format == "text"
+    has_colour = out.isatty() and not os.environ.get("NO_COLOR")
+    _line_of = (lambda record: text_line(record, colour=has_colour)) if is_text else encode_line
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -131,7 +147,7 @@ def log_event(
     line: dict[str, Any] = {"level": known_level(level), "type": type, "source": source, "message": message}
     optional = {"data": data, "job_id": job_id, "job_task_id": job_task_id}
     line |= {name: value for name, value in optional.items() if value is not None}
-    _write("stdout", encode_line(line))
+    _write("stdout", _line_of(line))
     if _sink is not None and job_id is not None:
         _hand_over(_sink, line)
 
@@ -150,6 +166,46 @@ def encode_line(record: Mapping[str, Any]) -> str:
     return orjson.dumps(sanitise({"ts": now, **record}, max_bytes=MAX_LINE_BYTES, scrub=redact)).decode()
 
 
+def text_line(record: Mapping[str, Any], *, colour: bool = False) -> str:
+    """The same for a person: local time, who says what, the hint on a line of its own."""
+    fields = cast("dict[str, Any]", sanitise(dict(record), max_bytes=MAX_LINE_BYTES, scrub=redact))
+    level = known_level(fields.pop("level", Level.INFO))
+    speakers = [fields.pop(name) for name in _SPEAKERS if name in fields]
+    action, hint, trace = (fields.pop(name, None) for name in ("action", "hint", "exception"))
+    sentences = [str(fields.pop(name)) for name in _SENTENCES if fields.get(name)]
+    what = [] if action in (None, "pass") else [str(action).replace("_", " ")]
+    rest = "  ".join(f"{name}={_shown(value)}" for name, value in fields.items() if name not in (*_NOT_FOR_EYES, "ts"))
+    paint = _painted if colour else _plain
+    said = _printable(": ".join([*map(str, speakers[:1]), *what, *sentences]))
+    lines = [
+        f"{datetime.now().astimezone():%H:%M:%S} {paint(_COLOURS[level], f'{level:<5}')} {said}"
+        + (f"  {paint('2', _printable(rest))}" if rest else "")
+    ]
+    lines += [f"{_MARGIN}→ {_printable(str(hint))}"] if hint else []
+    lines += [_MARGIN + _printable(line) for line in str(trace or "").splitlines()]
+    return "\n".join(lines)
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def _painted(code: str, text: str) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m"
+
+
+def _plain(_: str, text: str) -> str:
+    return text
+
+
+def _printable(text: str) -> str:
+    """On one line, and without what a terminal would obey."""
+    return "".join(c if c.isprintable() else " " if c.isspace() else f"\\x{ord(c):02x}" for c in text)
+
+
+_line_of: Callable[[Mapping[str, Any]], str] = encode_line
+
+
 def _hand_over(sink: EventSink, line: Mapping[str, Any]) -> None:
     try:
         event = LoggedEvent(
@@ -165,7 +221,7 @@ def _hand_over(sink: EventSink, line: Mapping[str, Any]) -> None:
     except Exception as failure:  # noqa: BLE001 - work must not fail because its log could not be kept
         _write(
             "stdout",
-            encode_line({"level": Level.ERROR, "action": "event_sink_failed", "error": repr(failure)}),
+            _line_of({"level": Level.ERROR, "action": "event_sink_failed", "error": repr(failure)}),
         )
 
 
@@ -179,7 +235,7 @@ def _uuid(value: UUID | str) -> UUID:
 
 def _render(_: object, method: str, record: MutableMapping[str, Any]) -> str:
     action = record.pop("event", None)
-    return encode_line({"level": known_level(method), "action": action, **record})
+    return _line_of({"level": known_level(method), "action": action, **record})
 
 
 @dataclass(frozen=True)

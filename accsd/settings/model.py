@@ -410,6 +410,7 @@ class Settings(_Section):
     poll_deaf_sec: Seconds = 2.0
     drain_sec: Annotated[float, Field(ge=0, le=86400)] = 30.0
     log_level: Literal["debug", "info", "warn", "error"] = "info"
+    log_format: Literal["auto", "json", "text"] = "auto"
 
     # Not fields, because nobody may set them in a file; `remember` fills them when all layers are known.
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
@@ -432,6 +433,12 @@ class Settings(_Section):
     @property
     def backoff_base(self) -> timedelta:
         return timedelta(seconds=self.backoff_base_sec)
+
+    def with_database(self, url: str, *, origin: str) -> Self:
+        """For one that nobody has named and that was found."""
+        database = self.database.model_copy(update={"url": SecretStr(url)})
+        found = self.model_copy(update={"database": database})
+        return found.remember({"database.url": origin}, {})
 
     def remember(self, origins: Mapping[str, str], concurrency: Mapping[str, int]) -> Self:
         """For the loader: where the values came from, and ACC_MAX_CONCURRENCY_<SERVICE> by its last part."""

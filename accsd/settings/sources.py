@@ -36,6 +36,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "ACC_HEARTBEAT_TTL_SEC": "heartbeat_ttl_sec",
     "ACC_NOTIFY_CHANNEL_PREFIX": "notify_channel_prefix",
     "ACC_LOG_LEVEL": "log_level",
+    "ACC_LOG_FORMAT": "log_format",
 }
 CONCURRENCY_PREFIX: Final = "ACC_MAX_CONCURRENCY_"
 SECRETS: Final = (

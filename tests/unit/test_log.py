@@ -2,10 +2,17 @@
 
 import asyncio
 import gc
+import os
+import pty
+import re
 import sys
+import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
+from zoneinfo import ZoneInfo
 
 import orjson
 import pytest
@@ -33,6 +40,7 @@ def fresh_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(log, "_struck_order", ())
     configure_logging("debug", "stdout")
     yield
+    configure_logging(format="json")
     bind_event_sink(None)
     structlog.reset_defaults()
     structlog.contextvars.clear_contextvars()
@@ -221,3 +229,62 @@ def test_a_text_too_short_to_be_a_secret_is_not_struck_out():
     register_secret("")
 
     assert log.redact("banana") == "banana"
+
+
+# For a person
+
+
+def test_a_person_reads_local_time_who_says_what_and_what_to_do(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        configure_logging("debug", "stdout", "text")
+        get_logger(component="supervisor").info("pass", role="offering", did="serving greeter", took_ms=0.7)
+    time.tzset()
+    get_logger(component="services").error("service_not_served", error="no image", hint="build it", slots={"a": 1})
+    log_event("warn", "refused", "heartbeat refused", job_id=uuid4(), source="agent:render")
+    passed, failed, hint, event = capsys.readouterr().out.splitlines()
+    local = datetime.now(ZoneInfo("Asia/Tokyo"))
+    assert passed[:2] in (f"{local:%H}", f"{local - timedelta(seconds=9):%H}")
+    assert re.fullmatch(r"\d\d:\d\d:\d\d info  offering: serving greeter", passed)
+    assert re.fullmatch(r'\S+ error services: service not served: no image  slots=\{"a":1\}', failed)
+    assert hint == " " * 15 + "→ build it"
+    assert re.fullmatch(r"\S+ warn  agent:render: heartbeat refused  job_id=\S+", event)
+
+
+def test_what_a_person_reads_has_no_secret_and_nothing_that_a_terminal_obeys(capsys: pytest.CaptureFixture[str]):
+    register_secret(CANARY)
+    configure_logging("debug", "stdout", "text")
+    try:
+        raise KeyError(f"{CANARY}\x1b[2J")
+    except KeyError:
+        get_logger().exception(f"{CANARY}\x1b[2J", error=f"\x1b]0;{CANARY}\x07", **{f"\x1b{CANARY}": [CANARY]})
+    said = capsys.readouterr().out
+    assert CANARY not in said
+    assert "\x1b" not in said
+    assert "Traceback" in said
+
+
+@pytest.mark.parametrize(("variable", "coloured"), [(None, True), ("NO_COLOR", False)])
+def test_a_terminal_gets_text_and_everything_else_json(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str | None, coloured: bool
+):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if variable:
+        monkeypatch.setenv(variable, "1")
+    screen, terminal = pty.openpty()
+    with os.fdopen(terminal, "w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        configure_logging("info", "stdout")
+        get_logger().warning("lease_lost")
+        seen = os.read(screen, 1000).decode()
+        assert ("lease lost" in seen, "\x1b[33mwarn" in seen) == (True, coloured)
+    os.close(screen)
+    with (tmp_path / "file").open("w+") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        configure_logging("info", "stdout")
+        get_logger().warning("lease_lost")
+        out.seek(0)
+        assert orjson.loads(out.read())["action"] == "lease_lost"

@@ -54,7 +54,7 @@ def run(
     """Returns after an orderly stop; SystemExit with a sentence where it can't begin or go on."""
     try:
         known = settings if isinstance(settings, Settings) else load_settings(settings)
-        configure_logging(known.log_level, stream="stdout")
+        configure_logging(known.log_level, stream="stdout", format=known.log_format)
         for secret in known.secrets():
             register_secret(secret)
         failpoints.arm(environment().get("ACC_FAILPOINTS"))
