@@ -1,6 +1,6 @@
 """`accsd dead`: tasks that failed for good, until somebody sends them back to work or dismisses them."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from accsd.db.jobs import DeadLetterAnswer, dismiss, redrive
 from accsd.db.pool import Database
 from accsd.db.reading import DeadLetterRow
 from accsd.errors import NotFound
+from accsd.model.outcome import ErrorCode
 
 _MOST_AT_ONCE: Final = 10_000
 _LONGEST_ERROR: Final = 70
@@ -27,6 +28,14 @@ _REASONS: Final = {
     "permanent_error": "permanent error",
     "lost_too_often": "lost its node too often",
     "poison": "poison",
+}
+# lost_too_often too, for the database; but no node was lost
+_LOST_OTHERWISE: Final[Mapping[str | None, str]] = {
+    ErrorCode.IMAGE_MISSING: "could not be started",
+    ErrorCode.ENGINE_UNAVAILABLE: "could not be started",
+    ErrorCode.NODE_UNFIT: "its nodes were unfit",
+    ErrorCode.AGENT_DISK: "its nodes had no room",
+    ErrorCode.STORAGE_UNAVAILABLE: "storage was away",
 }
 
 Verb = Callable[[Database, Sequence[int]], Awaitable[list[DeadLetterAnswer]]]
@@ -65,11 +74,16 @@ def _cells(row: DeadLetterRow) -> dict[str, Any]:
         "workflow": row.workflow,
         "step": row.task_key,
         "service": row.service,
-        "reason": _REASONS.get(row.reason, row.reason),
+        "reason": _reason(row),
         "error": error if len(error) <= _LONGEST_ERROR else error[: _LONGEST_ERROR - 1] + "…",
         "age": row.age,
         "state": "retried" if row.redriven_at else "dismissed" if row.dismissed_at else "open",
     }
+
+
+def _reason(row: DeadLetterRow) -> str:
+    said = _REASONS.get(row.reason, row.reason)
+    return _LOST_OTHERWISE.get(row.error_code, said) if row.reason == "lost_too_often" else said
 
 
 @dead.command("retry")
