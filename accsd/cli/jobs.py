@@ -149,13 +149,19 @@ def cells(row: JobRow) -> dict[str, Any]:
     return {
         "id": short(row.id),
         "workflow": row.workflow,
-        "status": row.status,
+        "status": _status(row),
         "progress": f"{row.progress:.0%}",
         "step": row.current_task_key if row.status == JobStatus.RUNNING else _due(row),
         "age": since(row.created_at) if row.age is None else duration(row.age),
         "took": row.took,
         "error": error if len(error) <= _LONGEST_ERROR else error[: _LONGEST_ERROR - 1] + "…",
     }
+
+
+def _status(row: JobRow) -> str:
+    """Of a paused workflow's job that has not ended: nothing new of it begins."""
+    is_held = row.is_paused and row.status in (JobStatus.QUEUED, JobStatus.RUNNING)
+    return f"{row.status} (paused)" if is_held else row.status
 
 
 def _due(row: JobRow) -> str:

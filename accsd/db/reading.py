@@ -144,6 +144,7 @@ class JobRow:
     trace_id: str | None
     options: dict[str, Any]
     trigger: dict[str, Any] | None
+    is_paused: bool  # its workflow is
 
 
 # Anybody may write jobs.created_at and scheduled_at. PostgreSQL before 17 subtracts no infinity.
@@ -153,7 +154,7 @@ _JOB_COLUMNS: Final = """
     CASE WHEN j.created_at >= '0001-01-01' AND j.created_at < '10000-01-01' THEN accs.clock() - j.created_at END AS age,
     coalesce(j.finished_at, accs.clock()) - j.started_at AS took, j.error_code, j.error_message, j.task_count,
     j.open_tasks, j.generation, j.idempotency_key, j.created_by, j.trace_id, coalesce(j.options, '{}') AS options,
-    j.trigger"""
+    j.trigger, EXISTS (SELECT FROM accs.pauses p WHERE p.kind = 'workflow' AND p.name = w.name) AS is_paused"""
 
 # The newest jobs along jobs_order_seq. The inner LIMIT bounds what a filter may walk past; the outer one ends the walk
 # as soon as it is satisfied.

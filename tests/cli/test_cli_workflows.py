@@ -248,6 +248,8 @@ async def test_a_paused_workflow_begins_nothing_until_it_is_resumed(cli: Cli, co
     )
     assert await claim(conn) == []
     (await cli("workflows", "pause", "media")).ends(0, "media was paused already", ": codec")
+    (await cli("jobs")).ends(0, "running (paused)")
+    assert (await cli("jobs", "-o", "json")).json[0]["is_paused"] is True
     (await cli("why", str(job_id))).ends(0, 'workflow "media" is paused', ": codec", "→ `accsd workflows resume media`")
     (await cli("workflows", "list")).ends(0, "PAUSED")
     (await cli("workflows", "resume", "media")).ends(0, "media goes on")
