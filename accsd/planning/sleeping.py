@@ -44,7 +44,7 @@ def reason_to_stay(node: Restfulness, rules: Rules) -> Stay | None:
     if node.idle_for is None:
         return Stay("it is at work")
     if (left := rules.awake - node.awake_for) > timedelta(0):
-        return Stay("it was woken only a short while ago", left)
+        return Stay("it started, or came back, only a short while ago", left)
     if (left := stays_for(node, rules) - node.idle_for) > timedelta(0):
         return Stay("it was at work a short while ago", left)
     return None

@@ -51,7 +51,7 @@ def test_a_node_that_was_woken_just_now_stays_however_idle_it_is():
     stay = reason_to_stay(node(119, awake=119, latency=10), RULES)
 
     assert stay is not None
-    assert stay.because == "it was woken only a short while ago"
+    assert stay.because == "it started, or came back, only a short while ago"
     assert stay.again_in == timedelta(seconds=1)
 
 
