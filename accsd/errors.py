@@ -4,6 +4,7 @@ decides by class and never by reading a message.
     AccsdError                      has a hint: what to do about it
     ├── UserError                   what somebody wrote is wrong: fail the job or command, say why
     │   ├── ConfigError             a setting
+    │   │   └── NotPermitted        this login may not do that in the database
     │   ├── WorkflowInvalid         a workflow (knows the step, where there is one)
     │   ├── InvalidValue            a name, key or argument (a ValueError too)
     │   ├── NotFound                an id or name that the database does not hold
@@ -40,6 +41,10 @@ class UserError(AccsdError):
 
 class ConfigError(UserError):
     """A setting is missing, unknown or malformed."""
+
+
+class NotPermitted(ConfigError):
+    """The database refuses this to the login of ACC_DB_URL."""
 
 
 class WorkflowInvalid(UserError):

@@ -28,6 +28,11 @@ def check_labels(labels: dict[str, Any]) -> dict[str, Label]:
     return labels
 
 
+def shown_label(value: object) -> str:
+    """As it is written: true, not Python's True."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _typed(text: str) -> Label:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"

@@ -7,7 +7,7 @@ heeded from the beginning: a daemon may wait for its database for hours.
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,8 +22,8 @@ from accsd.app.building import BuilderSide
 from accsd.app.node import NodeSide
 from accsd.app.observer import RoleObserver
 from accsd.app.reloading import before_the_start, left_behind, read_settings, taken_over, tell_reloaded
-from accsd.app.services import compose_services, discard_unserved, process_services
-from accsd.app.state import locked_state
+from accsd.app.services import check_services, compose_services, discard_unserved, process_services
+from accsd.app.state import locked_state, note_served
 from accsd.db import Database, require_schema
 from accsd.db.listen import Hearing, HearingState, Listener
 from accsd.errors import AccsdError, DatabaseUnavailable, SchemaMismatch
@@ -56,12 +56,19 @@ class RoleChoice(StrEnum):
         return self is not RoleChoice.BUILDER
 
 
-async def run_daemon(choice: RoleChoice, config: Path | None) -> None:
-    """Returns after an orderly stop; raises what keeps it from starting."""
+async def run_daemon(
+    choice: RoleChoice,
+    config: Path | None,
+    *,
+    is_strict: bool = False,
+    when_up: Callable[[], None] = lambda: None,
+) -> None:
+    """Returns after an orderly stop; raises what keeps it from starting. `is_strict`: a service that can't be served is
+    such a thing, because somebody is there to put it right. A node that boots at night serves the others."""
     environ = environment()
     notifier = Notifier.from_environ(environ)
     settings = read_settings(config)
-    configure_logging(settings.log_level, stream="stdout")
+    configure_logging(settings.log_level, stream="stdout", format=settings.log_format)
     log_loop_errors(asyncio.get_running_loop())
     failpoints.arm(environ.get("ACC_FAILPOINTS"))
     async with AsyncExitStack() as resources:
@@ -71,6 +78,9 @@ async def run_daemon(choice: RoleChoice, config: Path | None) -> None:
             if settings.compose.file is not None:
                 compose_file(settings.compose)  # one that is not there is a mistake to be told at once
             resources.enter_context(locked_state(state, settings.node.name))
+            note_served(state, settings.compose.file)
+            if is_strict:
+                await check_services(settings)
         waiting = _Waiting(choice, settings, config, notifier)
         databases = await waiting.for_databases(signals)
         if databases is None:
@@ -78,7 +88,7 @@ async def run_daemon(choice: RoleChoice, config: Path | None) -> None:
             return
         resources.push_async_callback(databases.close)
         settings = waiting.settings
-        daemon = Daemon(choice, settings, config, databases.db, notifier)
+        daemon = Daemon(choice, settings, config, databases.db, notifier, when_up)
         # shared by the nodes of one machine, where no store is configured; a builder alone can't know theirs
         store = open_store(settings.storage, default_folder=None if state is None else state.parent / "objects")
         opened: ObjectStore | None = None
@@ -182,9 +192,16 @@ class _Waiting:
 
 class Daemon:
     def __init__(
-        self, choice: RoleChoice, settings: Settings, config: Path | None, db: Database, notifier: Notifier
+        self,
+        choice: RoleChoice,
+        settings: Settings,
+        config: Path | None,
+        db: Database,
+        notifier: Notifier,
+        when_up: Callable[[], None],
     ) -> None:
         self._choice: RoleChoice = choice
+        self._when_up: Callable[[], None] = when_up
         self._settings: Settings = settings
         self._config: Path | None = config
         self._db: Database = db
@@ -225,6 +242,7 @@ class Daemon:
                 group.start_soon(self._notifier.keep_alive)
                 self._health.ready = True
                 self._notifier.ready(f"{self._choice} as {self._settings.node.name}")
+                self._when_up()
                 _log.info("started", role=self._choice, node=self._settings.node.name)
                 await self._stop.wait()
                 await self._drain(group)
@@ -263,7 +281,7 @@ class Daemon:
             store=store,
             attempts_folder=attempts,
             of_settings=lambda settings: process_services(settings, base=base, attempts=attempts),
-            of_compose=lambda settings: compose_services(settings, self._health),
+            of_compose=lambda settings: compose_services(settings, self._health, self._engine_changed),
             discard=lambda settings, fence, service: discard_unserved(settings, attempts, fence, service),
             health=self._health,
             when_outdated=self._outdated,
@@ -288,6 +306,10 @@ class Daemon:
             if post.poll is not None:
                 self._health.role_paced(post.name, post.poll())
         self._supervisor.wake_pollers()
+
+    def _engine_changed(self) -> None:
+        if self._node is not None:
+            self._node.look_everywhere()
 
     def _outdated(self, mismatch: SchemaMismatch) -> None:
         """Somebody upgraded the database: this version ends what it has and goes."""
@@ -322,6 +344,7 @@ class Daemon:
         settings = taken_over(self._settings, settings)
         if self._node is not None:
             self._node.reload(settings)  # the one that may refuse
+            note_served(state_folder(settings, environment()), settings.compose.file)
         if self._builder is not None:
             left += self._builder.reload(settings)
         self._settings = settings

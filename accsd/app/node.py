@@ -174,6 +174,11 @@ class NodeSide:
         self._sleep.start()
         self._offering_post.wakeup.set()
 
+    def look_everywhere(self) -> None:
+        """Each agent looks at its runner, and says what keeps it from its service, also while its slots are taken."""
+        for kept in self._agents.values():
+            kept.post.wakeup.set()
+
     async def drain(self, grace: timedelta) -> None:
         """No new claims; attempts may end, or are given back. Heartbeats go on until the last one has ended."""
         self._offering_post.leave()
@@ -227,8 +232,7 @@ class NodeSide:
         self._look()
         self._probing.look()
         self._sleep.look()
-        for kept in self._agents.values():
-            kept.post.wakeup.set()
+        self.look_everywhere()
 
     def _look(self) -> None:
         self._outlook_post.wakeup.set()

@@ -36,7 +36,7 @@ def before_the_start(before: Settings, after: Settings) -> tuple[Settings, list[
 
 
 def tell_reloaded(settings: Settings, left: list[str]) -> None:
-    configure_logging(settings.log_level, stream="stdout")
+    configure_logging(settings.log_level, stream="stdout", format=settings.log_format)
     _log.info("reloaded")
     if left:
         _log.warning("needs_a_restart", settings=left)

@@ -1,9 +1,10 @@
 """The services that this node serves: those of its settings, and those that its compose file labels."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from accsd.errors import DockerUnavailable
+from accsd.errors import ConfigError, DockerUnavailable
 from accsd.health import Health
 from accsd.log import get_logger
 from accsd.model.fence import Fence
@@ -53,15 +54,21 @@ def _may_run_here(requires: Mapping[str, object], labels: Mapping[str, object]) 
     return all(labels.get(name) == value for name, value in requires.items())
 
 
-async def compose_services(settings: Settings, health: Health) -> dict[str, Served]:
+async def compose_services(
+    settings: Settings, health: Health, when_engine_changes: Callable[[], None]
+) -> dict[str, Served]:
     """What the node's compose file labels. One badly labelled service is reported, and the others are served."""
     if settings.compose.file is None:
-        _refuse_orphans(settings)
+        _tell_of(_orphans(settings))
         return {}
-    docker = Docker(environment(), when_seen=lambda problem: _tell_of_engine(health, problem))
+
+    def tell_of_engine(problem: DockerUnavailable | None) -> None:
+        _tell_of_engine(health, problem)
+        when_engine_changes()
+
+    docker = Docker(environment(), when_seen=tell_of_engine)
     declarations = await declared_services(docker, settings.compose, settings.services)
-    for problem in declarations.problems:
-        _log.error("service_not_served", error=str(problem), hint=problem.hint)
+    _tell_of(declarations.problems)
     project = Project(docker, compose_file(settings.compose), declarations.project)
     return {
         name: Served(
@@ -79,6 +86,25 @@ async def compose_services(settings: Settings, health: Health) -> dict[str, Serv
     }
 
 
+def _tell_of(problems: Iterable[ConfigError]) -> None:
+    for problem in problems:
+        _log.error("service_not_served", error=str(problem), hint=problem.hint)
+
+
+async def check_services(settings: Settings) -> None:
+    """Raises ConfigError for what the compose file or the settings say wrongly of this node's services. Without the
+    docker command nobody knows."""
+    wrong = list(_orphans(settings))
+    if settings.compose.file is not None:
+        with suppress(DockerUnavailable):
+            wrong += (await declared_services(Docker(environment()), settings.compose, settings.services)).problems
+    if wrong:
+        [hint, *others] = {problem.hint: None for problem in wrong}
+        sentences = "\n".join(problem.message for problem in wrong)
+        each = "`accsd config check" + (f" --compose {file}`" if (file := settings.compose.file) else "`")
+        raise ConfigError(sentences, hint=hint if hint and not others else f"{each} has more about each of them")
+
+
 def _tell_of_engine(health: Health, problem: DockerUnavailable | None) -> None:
     health.engine(None if problem is None else str(problem))
     if problem is None:
@@ -87,11 +113,10 @@ def _tell_of_engine(health: Health, problem: DockerUnavailable | None) -> None:
         _log.error("engine_away", error=str(problem), hint=problem.hint)
 
 
-def _refuse_orphans(settings: Settings) -> None:
+def _orphans(settings: Settings) -> Iterator[ConfigError]:
     for name, service in settings.services.items():
-        if service.runner == "compose":
-            _log.error(
-                "service_not_served",
-                error=f'service "{name}" has runner "compose", and no compose file is configured',
+        if service.runner == "compose" and settings.compose.file is None:
+            yield ConfigError(
+                f'service "{name}" has runner "compose", and no compose file is configured',
                 hint='set compose.file (ACC_COMPOSE_FILE), or runner = "process"',
             )

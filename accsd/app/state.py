@@ -1,4 +1,8 @@
-"""The node's state folder, and the lock that makes this process the only one here that speaks for the node."""
+"""The node's state folder, and the lock that makes this process the only one here that speaks for the node.
+
+The file of the lock says who holds it and which compose file is served: `accsd doctor` is another process, and may have
+been given none.
+"""
 
 import fcntl
 import os
@@ -33,4 +37,21 @@ def locked_state(folder: Path, node: str) -> Generator[Path]:
     try:
         yield folder
     finally:
+        os.ftruncate(lock, 0)
         os.close(lock)
+
+
+def note_served(folder: Path, compose: Path | None) -> None:
+    """By the holder of the lock, when it starts and when its settings have changed."""
+    served = "" if compose is None else str(compose.absolute())
+    (folder / _LOCK_FILE).write_text(f"{os.getpid()}\n{served}\n")
+
+
+def served_here(folder: Path) -> Path | None:
+    """The compose file of the agent that runs in this folder; None: none runs, or it serves none."""
+    try:
+        holder, served, *_ = [*(folder / _LOCK_FILE).read_text().split("\n"), "", ""]
+    except (OSError, UnicodeDecodeError):
+        return None
+    is_there = holder.isdigit() and Path(f"/proc/{holder}").exists()
+    return Path(served) if served and is_there else None

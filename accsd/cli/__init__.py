@@ -157,6 +157,13 @@ def _exit_code(error: AccsdError) -> int:
             return 1
 
 
+log_format_option = click.option(
+    "--log-format",
+    type=click.Choice(["auto", "json", "text"]),
+    help="How the daemon writes its log: auto is text on a terminal and json elsewhere.  [default: log_format, auto]",
+)
+
+
 @click.group(
     "accsd", cls=_LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
 )
@@ -171,9 +178,10 @@ def _exit_code(error: AccsdError) -> int:
 @click.option(
     "--config", type=click.Path(exists=True, dir_okay=False), help="TOML file; the environment goes before it."
 )
+@log_format_option
 @click.option("--debug", is_flag=True, envvar="ACC_DEBUG", help="If a command meets a bug of accsd, show where.")
 @click.pass_context
-def main(ctx: click.Context, role: str, config: str | None, debug: bool) -> None:
+def main(ctx: click.Context, role: str, config: str | None, log_format: str | None, debug: bool) -> None:
     """Run multi-step workflows on machines that may be asleep. PostgreSQL is all that it needs.
 
     Without a command this is the daemon. SIGTERM drains it, SIGHUP makes it read its configuration again.
@@ -195,4 +203,4 @@ def main(ctx: click.Context, role: str, config: str | None, debug: bool) -> None
     if ctx.invoked_subcommand is None:
         from accsd.cli.daemon import run
 
-        run(role, config)
+        run(role, config, log_format=log_format)

@@ -1,5 +1,7 @@
 """`accsd config`: what is set, where it came from, and whether it can be used."""
 
+import asyncio
+from pathlib import Path
 from typing import Any, cast
 
 import click
@@ -7,7 +9,9 @@ from pydantic import SecretStr
 
 from accsd.cli.output import output_option, say, show, text
 from accsd.cli.session import settings_of
-from accsd.settings import Settings
+from accsd.errors import ConfigError, DockerUnavailable
+from accsd.runners.compose import Declarations, Docker, declared_services
+from accsd.settings import Settings, environment
 from accsd.settings.database_url import shown as shown_url
 
 _MASK = "***"
@@ -45,27 +49,62 @@ def show_command(ctx: click.Context, origin: bool, changed: bool, output: str) -
 
 
 @config.command("check")
+@click.option(
+    "--compose",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Check the labels of this compose file, too, as `accsd up --compose` would.",
+)
 @click.pass_context
-def check_command(ctx: click.Context) -> None:
+def check_command(ctx: click.Context, compose: Path | None) -> None:
     """Check the settings, and say all that is wrong with them (exit code 2). `accsd doctor` tries them out.
+
+    The labels of the compose file are checked with them, if there is one; where
+    the docker command is; it needs no engine.
 
     \b
     accsd --config /etc/accsd/accsd.toml config check
+    accsd config check --compose compose.yaml
     """
     settings = settings_of(ctx)
-    if problems := _contradictions(settings):
+    if compose is not None:
+        settings = settings.model_copy(update={"compose": settings.compose.model_copy(update={"file": compose})})
+    problems = _contradictions(settings, is_about_compose=compose is not None)
+    offered: list[str] = []
+    if settings.compose.file is not None and settings.compose.file.is_file():
+        declared = asyncio.run(_declared(settings, is_optional=compose is None))
+        offered = list(declared.services)
+        problems += [_sentence(problem) for problem in declared.problems]
+    if problems:
         for problem in problems:
             say(f"accsd: {problem}", err=True)
         say("  → `accsd config show --origin` says where each setting comes from", err=True)
         raise SystemExit(2)
+    if compose is not None:
+        say(f"{compose} offers {', '.join(offered)}" if offered else f"{compose} offers no service (accs.mode)")
     changed = sum(origin != "default" for origin in settings.origins.values())
     say(f"the settings are in order: {changed} set, the others are defaults; `accsd doctor` tries them out")
 
 
-def _contradictions(settings: Settings) -> list[str]:
-    """What each value for itself does not show."""
+async def _declared(settings: Settings, *, is_optional: bool) -> Declarations:
+    """Settings are checked on machines without docker, too."""
+    try:
+        return await declared_services(Docker(environment()), settings.compose, settings.services)
+    except ConfigError as wrong:  # the file as a whole
+        return Declarations("", {}, [wrong])
+    except DockerUnavailable:
+        if not is_optional:
+            raise
+        return Declarations("", {}, [])
+
+
+def _sentence(problem: ConfigError) -> str:
+    return problem.message + (f"; {problem.hint}" if problem.hint else "")
+
+
+def _contradictions(settings: Settings, *, is_about_compose: bool) -> list[str]:
+    """What each value for itself does not show. Who asks about a compose file need not have a database yet."""
     wrong: list[str] = []
-    if settings.database.url is None:
+    if settings.database.url is None and not is_about_compose:
         wrong.append("no database is configured: set ACC_DB_URL=postgresql://user@host:5432/name, or database.url")
     if settings.compose.file is None:
         wrong += [

@@ -1,11 +1,26 @@
 """`accsd --role …`: the daemon."""
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import uvloop
 
 from accsd.app.daemon import RoleChoice, run_daemon
+from accsd.settings import environment
 
 
-def run(role: str, config: str | None) -> None:
-    uvloop.run(run_daemon(RoleChoice(role), None if config is None else Path(config)))
+def run(
+    role: str,
+    config: str | None,
+    *,
+    log_format: str | None = None,
+    is_strict: bool | None = None,
+    when_up: Callable[[], None] = lambda: None,
+) -> None:
+    """On a terminal somebody is there to put right what is wrong: it ends. A unit of systemd serves what it can."""
+    if log_format is not None:
+        environment()["ACC_LOG_FORMAT"] = log_format
+    strict = sys.stdout.isatty() if is_strict is None else is_strict
+    path = None if config is None else Path(config)
+    uvloop.run(run_daemon(RoleChoice(role), path, is_strict=strict, when_up=when_up))

@@ -9,6 +9,7 @@ from typing import Final
 from accsd.cli.output import Row, Shown, cell, padded, say, styled
 
 _BETWEEN: Final = "  "
+_LONGEST_LINE: Final = 160
 _ENOUGH: Final = 30  # columns for a sentence; with fewer it is read more easily below
 
 
@@ -21,6 +22,12 @@ def show_fitting(rows: Sequence[Row], columns: Mapping[str, str], *, empty: str 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for line in fitted(list(columns.values()), cells, width):
         say(line)
+
+
+def one_line(said: str, longest: int = _LONGEST_LINE) -> str:
+    """Of what a tool has said at length, as much as a list bears."""
+    plain = " ".join(said.split())
+    return plain if len(plain) <= longest else plain[: longest - 1].rstrip() + "…"
 
 
 def fitted(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:

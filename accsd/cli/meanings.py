@@ -25,7 +25,9 @@ MEANINGS: Final[Mapping[str, Meaning]] = {
     ErrorCode.ARTIFACT_MISSING: Meaning("it announced a file that could not be taken", _LOOK_AT_THE_LOG),
     ErrorCode.RESULT_TOO_LARGE: Meaning("its result exceeds 256 KiB", "put it into a file, as an artifact"),
     ErrorCode.START_FAILED: Meaning("its command cannot be executed", "correct the service's command"),
-    ErrorCode.IMAGE_MISSING: Meaning("the image is not on the node", "build or pull it there, then retry the job"),
+    ErrorCode.IMAGE_MISSING: Meaning(
+        "the image is not on the node", "`docker compose build` (or pull) its service there, then retry the job"
+    ),
     ErrorCode.ENGINE_UNAVAILABLE: Meaning("the container engine does not answer", "run `accsd doctor` on that node"),
     ErrorCode.WORKER_LOST: Meaning("its agent or container went away", "see that node's log, and `accsd nodes`"),
     ErrorCode.AGENT_DISK: Meaning("the node's disk is full", "make room there; `accsd doctor` says how much is wanted"),

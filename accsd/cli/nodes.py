@@ -1,5 +1,6 @@
 """`accsd nodes`: the machines of the fleet, why each is awake or not; to wake, send to sleep, drain and resume."""
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Final
@@ -7,14 +8,16 @@ from typing import Any, Final
 import click
 
 from accsd.cli import completing, moments, power
-from accsd.cli.fitting import show_fitting
+from accsd.cli.fitting import one_line, show_fitting
 from accsd.cli.output import duration, output_option, say, show, show_one, since, text
 from accsd.cli.pausing import Paused, Subject, pause_one, reason_option, resume_one
 from accsd.cli.session import settings_of, with_database
-from accsd.db import Pausable, Verdict, fleet, forget_node
+from accsd.db import Pausable, Verdict, fleet, forget_node, reading
 from accsd.db.fleet import NodeEvent, NodeView
+from accsd.db.obstacles import together
 from accsd.db.pool import Database
 from accsd.errors import AccsdError, Unavailable
+from accsd.labels import shown_label
 from accsd.names import KIND_LABEL
 from accsd.power import WakeResult
 
@@ -49,7 +52,7 @@ def nodes(ctx: click.Context, every: bool, output: str) -> None:
     found = [node for node in with_database(ctx, fleet.nodes) if every or KIND_LABEL not in node.labels]
     if output == "table":
         empty = "no node has registered; `accsd --role agent` on a machine registers it"
-        show_fitting([{"name": node.name, **_for_eyes(node, silent)} for node in found], _COLUMNS, empty=empty)
+        show_fitting([_line(node, silent) for node in found], _COLUMNS, empty=empty)
     else:
         show([_row(node, silent) for node in found], {}, output, name="name")
 
@@ -184,6 +187,8 @@ def _tell_calls(name: str, results: list[WakeResult]) -> None:
 def sleep_command(ctx: click.Context, name: str, wait: bool, timeout: timedelta) -> None:
     """Ask a machine to sleep now. It stays awake while it has work, is needed soon, or somebody objects, and says so.
 
+    With --wait, one that says goodbye and comes back within 5 s has failed to sleep: exit code 1, and the reason.
+
     \b
     accsd nodes sleep render-3
     accsd nodes sleep render-3 --wait
@@ -196,12 +201,20 @@ def sleep_command(ctx: click.Context, name: str, wait: bool, timeout: timedelta)
             say(f"node {name} is asleep already, {since(before.power_since) if before.power_since else ''}")
             return
         power.check_awake(before, settings)
+        asked_at = await reading.clock(db)
         say(f"node {name}: {await power.ask_to_sleep(db, name)}")
         if wait:
-            node = await power.asleep(db, name, within=timeout)
+            node = await power.asleep(db, name, since=asked_at, within=timeout)
+            await power.stays_asleep(db, name, since=asked_at, settle=power.SETTLES_WITHIN)
             say(f"node {name} is asleep" + (f": {text(node.last_said)}" if node.last_said else ""))
 
     with_database(ctx, work)
+
+
+def _line(node: NodeView, silent: timedelta) -> dict[str, Any]:
+    """For a list; `nodes show` has every word."""
+    cells = _for_eyes(node, silent)
+    return {"name": node.name, **cells, "because": one_line(cells["because"])}
 
 
 def _row(node: NodeView, silent: timedelta) -> dict[str, Any]:
@@ -212,7 +225,7 @@ def _known(node: NodeView, silent: timedelta) -> dict[str, Any]:
     """All of it for eyes, in words where there are some, and without what is not known."""
     raw = {"mac": node.mac, "provider_ref": node.provider_ref, "script": node.script}
     words = {
-        "labels": ", ".join(f"{label}={_plain(value)}" for label, value in node.labels.items()),
+        "labels": ", ".join(f"{label}={shown_label(value)}" for label, value in node.labels.items()),
         "last_seen": node.last_seen,
         "wake_method": node.wake_method,
         **raw,
@@ -227,20 +240,19 @@ def _for_eyes(node: NodeView, silent: timedelta) -> dict[str, Any]:
     return {
         "state": node.state(silent),
         "since": node.since(silent),
-        "services": ", ".join(_used(node, service, slots) for service, slots in node.slots.items()),
+        "services": ", ".join(_used(node, service, slots, silent) for service, slots in node.slots.items()),
         "last_wake": _last_wake(node),
-        "because": _because(node),
+        "because": because(node, silent),
     }
 
 
-def _used(node: NodeView, service: str, slots: int) -> str:
+def _used(node: NodeView, service: str, slots: int, silent: timedelta) -> str:
+    """Of one that has gone, only the name: its slots are nobody's, and a pull process's were those of its last pace."""
     ill = node.quarantines.get(service)
     state = "" if ill is None else " on trial" if ill["state"] == "trial" else " in quarantine"
-    return f"{service} {node.live.get(service, 0)}/{slots}{state}"
-
-
-def _plain(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    live = node.live.get(service, 0)
+    used = f" {live}/{slots}" if live or node.whereabouts(silent) != "away" else ""
+    return f"{service}{used}{state}"
 
 
 def _last_wake(node: NodeView) -> str:
@@ -254,15 +266,27 @@ def _last_wake(node: NodeView) -> str:
     return f"{node.brought_by} {when}{took}" if node.brought_by else f"{node.method} {when}, in vain"
 
 
-def _because(node: NodeView) -> str:
+def because(node: NodeView, silent: timedelta) -> str:
     """Why it is awake, or is not; where nobody has said, what happened last."""
     if node.drained_at is not None:
         return f"drained {_drained(node)}"
-    if node.quarantines:
-        return "; ".join(f"{service} in quarantine: {ill['reason']}" for service, ill in node.quarantines.items())
+    if ills := [*_obstacles(node, silent), *_quarantines(node)]:
+        return "; ".join(ills)
     if node.because is None and node.power == "ready":
         return "it is at work" if node.live else ""
     return node.because or node.last_said or ""
+
+
+def _obstacles(node: NodeView, silent: timedelta) -> Iterator[str]:
+    """One that has gone was kept from it then, and nobody knows of now."""
+    if node.whereabouts(silent) == "awake":
+        for each in together((node.name, service, text) for service, text in node.obstacles.items()):
+            yield f"no {', '.join(each.services)}: {each.obstacle.reason}"
+
+
+def _quarantines(node: NodeView) -> Iterator[str]:
+    for service, ill in node.quarantines.items():
+        yield f"{service} in quarantine: {ill['reason']}"
 
 
 def _drained(node: NodeView) -> Paused:

@@ -5,8 +5,9 @@ node is asked, through the database: it alone knows whether it may.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final, TypeVar
 from uuid import uuid4
 
@@ -24,7 +25,9 @@ from accsd.settings import Settings
 from accsd.work.calling import Caller
 
 GOES_WITHIN: Final = timedelta(seconds=90)
+SETTLES_WITHIN: Final = timedelta(seconds=5)
 _LOOK_SEC: Final = 0.2
+_EVENTS: Final = 50
 Value = TypeVar("Value")
 
 
@@ -93,15 +96,39 @@ async def ask_to_sleep(db: Database, name: str) -> str:
     return text(answer.output)
 
 
-async def asleep(db: Database, name: str, *, within: timedelta) -> NodeView:
-    """The node, as soon as it has said that it goes. Exit code 5 if it does not."""
+async def asleep(db: Database, name: str, *, since: datetime, within: timedelta) -> NodeView:
+    """The node, as soon as it has said that it goes. Exit code 5 if it does not. AccsdError: it took that back. By its
+    history, because both may be said between two looks."""
 
     async def look() -> NodeView | None:
-        node = await fleet.node_named(db, name)
-        return node if node.awake_state == "sleep" else None
+        if not await _went(db, name, since):
+            return None
+        return await fleet.node_named(db, name)
 
     late = f"node {name} has not gone to sleep within {duration(within)}"
     return await _until(look, within, late, f"`accsd nodes show {name}` says why it is awake")
+
+
+async def stays_asleep(db: Database, name: str, *, since: datetime, settle: timedelta) -> None:
+    """Nobody can tell of his own sleep. A machine that could not be put to sleep says so within moments; one that says
+    nothing for so long has gone."""
+    ends = time.monotonic() + settle.total_seconds()
+    while time.monotonic() < ends:
+        await asyncio.sleep(_LOOK_SEC)
+        await _went(db, name, since)
+
+
+async def _went(db: Database, name: str, since: datetime) -> bool:
+    """Whether it said goodbye after that moment; AccsdError: and came back, and why."""
+    after = [event for event in await fleet.node_history(db, name, limit=_EVENTS) if event.ts > since]
+    goodbyes = [number for number, event in enumerate(after) if event.state == "asleep"]
+    if not goodbyes:
+        return False
+    if back := after[goodbyes[-1] + 1 :]:
+        raise AccsdError(
+            f"node {name} is awake: {text(back[0].message)}", hint=f"`accsd nodes show {name}` has what happened"
+        )
+    return True
 
 
 async def _until(look: Callable[[], Awaitable[Value | None]], within: timedelta, late: str, hint: str) -> Value:

@@ -11,6 +11,9 @@ from accsd.cli.identifiers import short
 from accsd.cli.meanings import meaning_of
 from accsd.cli.output import duration
 from accsd.db.blockers import Blocker
+from accsd.db.obstacles import Obstacle
+from accsd.labels import shown_label
+from accsd.model.outcome import ErrorCode
 
 _PATIENCE: Final = timedelta(seconds=30)  # what an agent or a builder that lives takes at most to see what is there
 _HOLDERS_SHOWN: Final = 3
@@ -91,7 +94,7 @@ def _backoff(it: _About) -> Reason:
         case "released":
             what = "it was given back by its node"
         case "lost":
-            what = f"it was lost {detail['lost']} times, and no attempt was spent"
+            what = f"it {_was_lost(detail)} {detail['lost']} times, and no attempt was spent"
         case _:
             what = f"attempt {detail['attempt']} of {detail['max_attempts']} failed"
     return Reason(f"{what}{f' ({said})' if said else ''}; it may run again {it.remains}", _log_of(it))
@@ -142,8 +145,8 @@ def _labels(it: _About) -> Reason:
 
 
 def _lacking(label: str, both: Detail) -> str:
-    has = "" if both.get("has") is None else f" (it has {both['has']})"
-    return f"{label}={both['wanted']}{has}"
+    has = "" if both.get("has") is None else f" (it has {shown_label(both['has'])})"
+    return f"{label}={shown_label(both['wanted'])}{has}"
 
 
 def _node_drained(it: _About) -> Reason:
@@ -157,13 +160,14 @@ def _node_quarantined(it: _About) -> Reason:
     left = timedelta(seconds=max(0.0, float(ill.get("probe_in_sec") or 0)))
     probe = f"it is probed again in {duration(left)}" + (f" ({ill['probe_error']})" if ill.get("probe_error") else "")
     said = f"{service} on node {name} is in quarantine: {ill['reason']}; {probe}"
-    return Reason(said, f"`accsd nodes resume {name}`")
+    return Reason(said, _then(it.detail, f"`accsd nodes resume {name}`"))
 
 
 def _node_hindered(it: _About) -> Reason:
     name, service = it.detail["node"], it.detail["service"]
-    said = f"node {name} takes no {service} now, for {duration(it.waited)}: {it.detail['obstacle']}"
-    return Reason(said, None if it.waited < _PATIENCE else f"look at {service} and at the agent's log on {name}")
+    said = f"node {name} takes no {service} now, for {duration(it.waited)}{_obstacle(it.detail)}"
+    look = None if it.waited < _PATIENCE else f"look at {service} and at the agent's log on {name}"
+    return Reason(said, _then(it.detail) or look)
 
 
 def _step_failing(it: _About) -> Reason:
@@ -182,7 +186,7 @@ def _node_away(it: _About) -> Reason:
 def _node_full(it: _About) -> Reason:
     detail = it.detail
     used = f"{detail['live']} of {detail['slots']} slots of {detail['service']} are in use"
-    return Reason(f"node {detail['node']}: {used}{_holders(detail.get('by', []))}")
+    return Reason(f"node {detail['node']}: {used}{_holders(detail.get('by', []))}{_obstacle(detail)}", _then(detail))
 
 
 def _unclaimed(it: _About) -> Reason:
@@ -215,7 +219,7 @@ def _done(it: _About) -> Reason:
 def _error(it: _About) -> Reason:
     detail = it.detail
     tried = f" after {detail['attempt']} of {detail['max_attempts']} attempts" if "attempt" in detail else ""
-    lost = f", its worker was lost {detail['lost']} times" if detail.get("lost") else ""
+    lost = f", it {_was_lost(detail)} {detail['lost']} times" if detail.get("lost") else ""
     do = meaning_of(detail.get("error_code")).do
     step = f"; its step fails everywhere: {detail['fails_everywhere']}" if detail.get("fails_everywhere") else ""
     return Reason(f"it failed{tried}{lost}: {_what(detail)}{step}", f"{do}: {_log_of(it)}, `accsd retry {it.job}`")
@@ -269,6 +273,17 @@ def _because(detail: Detail) -> str:
     return by + (f": {detail['reason']}" if detail.get("reason") else "")
 
 
+def _obstacle(detail: Detail) -> str:
+    """What the node itself says against the service."""
+    return f": {Obstacle.read(detail['obstacle']).reason}" if detail.get("obstacle") else ""
+
+
+def _then(detail: Detail, *others: str) -> str | None:
+    """What the node would do about its obstacle, on its own machine; then what else helps."""
+    hint = Obstacle.read(detail["obstacle"]).hint if detail.get("obstacle") else None
+    return "; then ".join(filter(None, (hint and f"on {detail['node']}: {hint}", *others))) or None
+
+
 def _holders(tasks: Sequence[Detail]) -> str:
     jobs = list(dict.fromkeys(short(task["job_id"]) for task in tasks))
     if not jobs:
@@ -295,6 +310,11 @@ def _lease(it: _About) -> str:
     if it.detail["is_expired"]:
         return f"its lease ran out {it.remains}: a builder takes it back"
     return f"its lease ends {it.remains}"
+
+
+def _was_lost(detail: Detail) -> str:
+    """Where a machine went away it was; where one could not run it, it came back."""
+    return "was lost" if detail.get("error_code") in (None, ErrorCode.WORKER_LOST) else "was given back"
 
 
 def _what(detail: Detail) -> str:

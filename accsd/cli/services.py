@@ -5,11 +5,13 @@ from dataclasses import asdict
 import click
 
 from accsd.cli import completing
+from accsd.cli.fitting import one_line
 from accsd.cli.output import output_option, show
 from accsd.cli.pausing import Paused, Subject, pause_one, reason_option, resume_one
 from accsd.cli.session import with_database
 from accsd.db import Pausable, fleet
 from accsd.db.fleet import ServiceView
+from accsd.db.obstacles import Obstacle
 from accsd.db.pool import Database
 
 _COLUMNS = {
@@ -75,7 +77,8 @@ def _paused(service: ServiceView) -> Paused:
 def state_of(service: ServiceView) -> str:
     if service.paused_at is None:
         ill = f"in quarantine on {', '.join(service.quarantined_on)}" if service.quarantined_on else ""
-        return ill if service.nodes else "no node offers it"
+        ills = [ill, *(f"not on {node}: {Obstacle.read(text).reason}" for node, text in service.obstacles.items())]
+        return one_line("; ".join(filter(None, ills))) if service.nodes else "no node offers it"
     return f"paused {_paused(service)}"
 
 

@@ -3,14 +3,16 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import click
 
 from accsd.db.install import require_schema
 from accsd.db.pool import Database
+from accsd.errors import NotPermitted
 from accsd.settings import Settings, environment, load_settings, state_folder
 
+AGENTS_LOGIN: Final = "this is an agent's login; ask on the control host"
 Result = TypeVar("Result")
 
 
@@ -26,11 +28,10 @@ def read_settings(config: str | None) -> Settings:
         return settings
     from accsd import embedded
 
-    server = embedded.find(embedded_folder(settings))
-    if server is None:
+    folder = embedded_folder(settings)
+    if (server := embedded.find(folder)) is None:
         return settings
-    environment()["ACC_DB_URL"] = server.url
-    return load_settings(config)
+    return settings.with_database(server.url, origin=f"the PostgreSQL of `accsd up` in {folder}")
 
 
 def embedded_folder(settings: Settings) -> Path:
@@ -50,6 +51,12 @@ def with_database(
         try:
             await require_schema(db)
             return await work(db)
+        except NotPermitted as refused:
+            from accsd.db.checkup import is_agents_login
+
+            if await is_agents_login(db):
+                raise NotPermitted(refused.message, hint=AGENTS_LOGIN) from refused
+            raise
         finally:
             await db.close()
 

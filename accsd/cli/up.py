@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from accsd import embedded
+from accsd.cli import log_format_option
 from accsd.cli.daemon import run
 from accsd.cli.output import say
 from accsd.cli.session import embedded_folder
@@ -28,12 +29,15 @@ from accsd.settings import Settings, environment, load_settings
     type=click.Path(file_okay=False, path_type=Path),
     help="Where database, objects and state are kept.  [default: the node's state folder]",
 )
+@log_format_option
 @click.pass_context
-def up(ctx: click.Context, compose: Path | None, folder: Path | None) -> None:
+def up(ctx: click.Context, compose: Path | None, folder: Path | None, log_format: str | None) -> None:
     """Run builder and agent here, with an embedded PostgreSQL unless ACC_DB_URL names another.
 
     What is submitted stays: the next `accsd up` with the same folder goes on with it. Ctrl-C drains and stops.
     Containers of services in mode exec or http stay up, and it says which.
+
+    A compose file or a label that is wrong ends it at the start (exit code 2); later it goes on, and its log says so.
 
     \b
     accsd up --compose compose.yaml
@@ -51,12 +55,16 @@ def up(ctx: click.Context, compose: Path | None, folder: Path | None) -> None:
             environ["ACC_DB_URL"] = stack.enter_context(embedded.running(embedded_folder(settings))).url
             settings = load_settings(config)
         asyncio.run(_installed(settings))
-        say("accsd is up; Ctrl-C stops it. In another terminal:", err=True)
-        if folder is not None:  # otherwise the commands find it
-            say(f"  export ACC_DB_URL='{settings.database.required_url}'", err=True)
-        say("  accsd workflows apply FILE && accsd submit NAME --follow", err=True)
-        run("all", config)
+        exported = None if folder is None else settings.database.required_url  # otherwise the commands find it
+        run("all", config, log_format=log_format, is_strict=True, when_up=lambda: _tell(exported))
         asyncio.run(_tell_what_stays(settings))
+
+
+def _tell(url: str | None) -> None:
+    say("accsd is up; Ctrl-C stops it. In another terminal:", err=True)
+    if url is not None:
+        say(f"  export ACC_DB_URL='{url}'", err=True)
+    say("  accsd workflows apply FILE && accsd submit NAME --follow", err=True)
 
 
 async def _tell_what_stays(settings: Settings) -> None:

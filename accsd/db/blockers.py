@@ -42,8 +42,12 @@ async def why(db: Database, subject: UUID, *, silent: timedelta) -> list[Blocker
 async def why_each(db: Database, subjects: Sequence[UUID], *, silent: timedelta) -> dict[UUID, list[Blocker]]:
     rows = await db.fetch(
         """SELECT u.id, w.*, CASE WHEN isfinite(w.since) THEN accs.clock() - w.since END AS waited,
-                  CASE WHEN isfinite(w.until) THEN w.until - accs.clock() END AS remains
-             FROM unnest($1::uuid[]) WITH ORDINALITY AS u (id, n), LATERAL accs.why(u.id, $2) WITH ORDINALITY AS w
+                  CASE WHEN isfinite(w.until) THEN w.until - accs.clock() END AS remains,
+                  o.service, o.reason, o.since AS hindered_since, accs.clock() - o.since AS hindered_for
+             FROM unnest($1::uuid[]) WITH ORDINALITY AS u (id, n)
+            CROSS JOIN LATERAL accs.why(u.id, $2) WITH ORDINALITY AS w
+             LEFT JOIN public.job_tasks t ON t.id = u.id AND w.blocker IN ('starting', 'running')
+             LEFT JOIN accs.obstacles o ON o.node = w.detail ->> 'node' AND o.service = t.service_name
             ORDER BY u.n, w.ordinality""",
         list(subjects),
         silent,
@@ -52,6 +56,8 @@ async def why_each(db: Database, subjects: Sequence[UUID], *, silent: timedelta)
     found: dict[UUID, list[Blocker]] = {subject: [] for subject in subjects}
     for row in rows:
         found[row["id"]].append(_read(row))
+        if row["reason"] is not None:
+            found[row["id"]].append(_obstacle(row))
     return found
 
 
@@ -83,6 +89,12 @@ async def step_of(db: Database, task_id: UUID) -> tuple[UUID, str]:
     row = await db.fetchrow("SELECT job_id, task_key FROM public.job_tasks WHERE id = $1", task_id, repeatable=True)
     assert row is not None, "its id was found a moment ago, and tasks are not deleted while their jobs are known"
     return row["job_id"], row["task_key"]
+
+
+def _obstacle(row: Record) -> Blocker:
+    """What its node says against its service, of a task that is live: whether it gets on is not known."""
+    detail = {"node": row["detail"]["node"], "service": row["service"], "obstacle": row["reason"]}
+    return Blocker("node_hindered", row["hindered_since"], None, row["hindered_for"], None, detail)
 
 
 def _read(row: Record) -> Blocker:

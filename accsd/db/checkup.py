@@ -8,13 +8,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from accsd.db.failures import translating
-from accsd.db.pool import Connection, Session, connect
+from accsd.db.obstacles import Hindered, together
+from accsd.db.pool import Connection, Database, Session, connect
 from accsd.errors import DatabaseUnavailable
 from accsd.settings import Database as DatabaseSettings
 
 _ROUND_TRIPS: Final = 5
 _HEARD_WITHIN_SEC: Final = 3.0
 _GOODBYE_SEC: Final = 2.0
+# Before the schema is there nobody is: the role may exist all the same, for another database of this server.
+_IS_AGENTS: Final = """
+    SELECT coalesce(pg_has_role(session_user, to_regrole('accs_agent'), 'MEMBER')
+                    AND NOT has_table_privilege(to_regclass('public.nodes'), 'SELECT'), false)"""
 _DURABILITY: Final = ("fsync", "full_page_writes", "synchronous_commit")
 
 
@@ -37,6 +42,7 @@ class Counts:
     dead_letters: int
     overdue_jobs: int
     daemons: int
+    hindered: list[Hindered]
 
 
 async def look_at_server(settings: DatabaseSettings) -> Server:
@@ -58,6 +64,11 @@ async def look_at_server(settings: DatabaseSettings) -> Server:
         return Server(row["version"], row["num"], row["read_only"], pooled, unsafe, round_trip, ahead)
     finally:
         await _leave(connection)
+
+
+async def is_agents_login(db: Database | Session) -> bool:
+    """It may carry attempts out, and look at nothing."""
+    return await db.fetchval(_IS_AGENTS)
 
 
 async def _measure(connection: Session) -> tuple[timedelta, timedelta]:
@@ -111,11 +122,13 @@ async def _heard_within(
     return timedelta(seconds=time.monotonic() - began)
 
 
-async def count(settings: DatabaseSettings, silent: timedelta) -> Counts:
-    """Of a database that has our schema."""
+async def count(settings: DatabaseSettings, silent: timedelta) -> Counts | None:
+    """Of a database that has our schema; None: this login is an agent's, who may not look."""
     connection = await connect(settings, application="accsd doctor")
     try:
         with translating(settings.address):
+            if await is_agents_login(connection):
+                return None
             row = await connection.fetchrow(
                 """SELECT (SELECT count(*) FROM public.nodes) AS nodes,
                           (SELECT count(*) FROM public.nodes
@@ -131,8 +144,14 @@ async def count(settings: DatabaseSettings, silent: timedelta) -> Counts:
                             WHERE datname = current_database() AND application_name = 'accsd listener') AS daemons""",
                 silent,
             )
+            obstacles = await connection.fetch(
+                """SELECT o.node, o.service, o.reason FROM accs.obstacles o JOIN public.nodes n ON n.name = o.node
+                    WHERE n.awake_state = 'awake' AND n.last_seen > accs.clock() - $1::interval
+                    ORDER BY o.node, o.service""",
+                silent,
+            )
         assert row is not None
-        return Counts(**dict(row))
+        return Counts(**dict(row), hindered=together(map(tuple, obstacles)))
     finally:
         await _leave(connection)
 

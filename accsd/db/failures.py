@@ -15,6 +15,7 @@ from accsd.errors import (
     InvalidValue,
     NameTaken,
     NotFound,
+    NotPermitted,
     SchemaMismatch,
     VerbRefused,
     WorkflowInvalid,
@@ -94,7 +95,7 @@ def _of_server(error: asyncpg.PostgresError, address: str) -> AccsdError:
         case "42P06" | "42P07":
             return ConfigError(f"{address}: {said}", hint="accsd needs a database of its own")
         case "42501":
-            return ConfigError(f"{address}: {said}", hint="`accsd db install --roles` grants the roles what they need")
+            return NotPermitted(f"{address}: {said}", hint="`accsd db install --roles` grants the roles what they need")
         case "25006":
             return DatabaseUnavailable(f"{address} is read-only: {said}", hint="name the primary in ACC_DB_URL")
         case state:

@@ -21,6 +21,8 @@ _NODES: Final = """
                               'since', q.since, 'reason', q.reason, 'probe_at', q.probe_at,
                               'probe_error', q.probe_error)))
                        FROM accs.quarantines q WHERE q.node = n.name), '{}') AS quarantines,
+           coalesce((SELECT jsonb_object_agg(o.service, o.reason ORDER BY o.service)
+                       FROM accs.obstacles o WHERE o.node = n.name), '{}') AS obstacles,
            (SELECT h.message FROM accs.node_history h WHERE h.node = n.name ORDER BY h.id DESC LIMIT 1) AS last_said
       FROM public.nodes n
       LEFT JOIN (SELECT c.node, jsonb_object_agg(c.service, c.tasks) AS live
@@ -42,7 +44,10 @@ _SERVICES: Final = """
            coalesce(l.held_by_key, 0) AS held_by_key, coalesce(l.paused, 0) AS paused, coalesce(l.live, 0) AS live,
            coalesce(o.nodes, '{}') AS nodes, coalesce(o.slots, 0) AS slots,
            p.since AS paused_at, p.reason AS paused_because, p.by AS paused_by,
-           ARRAY(SELECT q.node FROM accs.quarantines q WHERE q.service = k.service ORDER BY q.node) AS quarantined_on
+           ARRAY(SELECT q.node FROM accs.quarantines q WHERE q.service = k.service ORDER BY q.node) AS quarantined_on,
+           coalesce((SELECT jsonb_object_agg(h.node, h.reason ORDER BY h.node)
+                       FROM accs.obstacles h JOIN public.nodes n ON n.name = h.node AND n.awake_state = 'awake'
+                      WHERE h.service = k.service), '{}') AS obstacles
       FROM known k LEFT JOIN accs.service_load l ON l.service = k.service
       LEFT JOIN offered o ON o.service = k.service
       LEFT JOIN accs.pauses p ON p.kind = 'service' AND p.name = k.service
@@ -84,6 +89,7 @@ class NodeView:
     last_latency: timedelta | None
     networks: list[str]
     quarantines: dict[str, dict[str, Any]]  # by service: state, since, reason, probe_at, probe_error
+    obstacles: dict[str, str]  # by service, what keeps the node from it
     last_said: str | None
 
     def state(self, silent: timedelta) -> str:
@@ -139,6 +145,7 @@ class ServiceView:
     paused_because: str | None
     paused_by: str | None
     quarantined_on: list[str]
+    obstacles: dict[str, str]  # by node, what keeps it from the service
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ class Agent:
         if not self._is_registered() or not self._attempts.is_open:
             return Pass()  # who registers the node wakes us
         if problem := await self._runner_problem():
-            return await self._hindered(problem)
+            return await self._hindered(problem.message, problem.hint)
         if self._settled < self._unclear:
             return await self._settle()
         if self._bench.keeper.is_frozen:
@@ -129,12 +129,13 @@ class Agent:
 
     # Claims
 
-    async def _runner_problem(self) -> str | None:
+    async def _runner_problem(self) -> Unavailable | None:
         try:
             await self._served.runner.check()
         except Unavailable as error:
-            return str(error)
-        return self._bench.folder_problem()
+            return error
+        problem = self._bench.folder_problem()
+        return None if problem is None else Unavailable(problem)
 
     def _obstacle(self) -> str | None:
         """Why nothing may be claimed now; it passes by itself."""
@@ -142,10 +143,10 @@ class Agent:
             return f"{self._ill_because}{_NEXT}{left:.0f} s"
         return self._bench.disk_problem()
 
-    async def _hindered(self, obstacle: str) -> Pass:
+    async def _hindered(self, obstacle: str, hint: str | None = None) -> Pass:
         """Whoever asks why a task waits is told, for as long as it lasts."""
         self._is_retrying = False
-        await self._tell(obstacle.partition(_NEXT)[0])
+        await self._tell(obstacle.partition(_NEXT)[0], hint)
         return self._waiting(obstacle)
 
     async def _try_again(self) -> None:
@@ -155,10 +156,10 @@ class Agent:
             await self._tell(None)
         self._is_retrying = self._told is not None
 
-    async def _tell(self, obstacle: str | None) -> None:
+    async def _tell(self, obstacle: str | None, hint: str | None = None) -> None:
         if obstacle != self._told:
-            service = self._served.service
-            await note_obstacle(self._bench.db, node=self._bench.node, service=service, reason=obstacle)
+            service, node = self._served.service, self._bench.node
+            await note_obstacle(self._bench.db, node=node, service=service, reason=obstacle, hint=hint)
             self._told = obstacle
 
     def _recheck(self) -> timedelta | None:

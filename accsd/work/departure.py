@@ -20,7 +20,9 @@ import anyio
 
 from accsd import failpoints
 from accsd.db import Database, Verdict, node_leaves
-from accsd.log import get_logger
+from accsd.errors import AccsdError
+from accsd.jsonsafe import sanitise
+from accsd.log import get_logger, redact
 from accsd.model import AwakeState
 from accsd.planning.sleeping import Stay
 from accsd.work.attempts import Attempts
@@ -94,9 +96,13 @@ class Departure:
             if not isinstance(found, Stay):
                 found = await self._say_goodbye(because, found, look)
             if isinstance(found, Stay):
-                return Returned(found.because)
-            _log.info("goes_to_sleep", node=self._node, because=because)
-            return await self._sleep(way, within)
+                returned = Returned(found.because)
+            else:
+                _log.info("goes_to_sleep", node=self._node, because=because)
+                returned = await self._sleep(way, within)
+            if self._has_said_goodbye and returned.because is not None:
+                await self._take_back_goodbye(returned.because)
+            return returned
         finally:
             self._has_said_goodbye = False
             if self._keeper.is_silent:
@@ -139,6 +145,14 @@ class Departure:
         # for what came before it was said the builder has counted on us, and would not look again soon
         found = await look()
         return self._called_off or found
+
+    async def _take_back_goodbye(self, because: str) -> None:
+        """Its history says why it did not sleep: whoever asked for it looks there. That it is back, the heartbeat says,
+        also when this can't be told now."""
+        try:
+            await node_leaves(self._db, self._node, AwakeState.UNKNOWN, because=sanitise(because, scrub=redact))
+        except AccsdError as error:
+            _log.warning("left_unsaid", because=because, error=str(error))
 
     async def _sleep(self, way: Way, within: timedelta) -> Returned:
         problems: list[str] = []

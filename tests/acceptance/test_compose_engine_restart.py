@@ -13,8 +13,13 @@ from accsd.errors import DockerUnavailable
 from accsd.model.outcome import ErrorCode
 from accsd.runners.base import Execution, Launch, Runner
 from accsd.runners.compose import RunRunner
+from tests.support.cli import Cli
+from tests.support.cluster import Connection
 from tests.support.compose import BUSYBOX, NODE, ComposeProject, Taken, why_not
+from tests.support.compose_node import ComposeNode
 from tests.support.engine import Engine
+from tests.support.eventually import eventually
+from tests.support.factory import step, submit
 
 pytestmark = [pytest.mark.needs_docker, pytest.mark.slow, pytest.mark.xdist_group("compose")]
 
@@ -78,3 +83,28 @@ async def test_attempts_are_lost_with_their_engine_and_not_failed(
     await execution.remove()
     await adopted.remove()
     assert list(await restarted.survivors()) == []
+
+
+async def test_an_engine_that_is_away_shows_where_people_look_until_it_is_back(
+    engine: Engine, tmp_path: Path, db_url: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while every slot is taken, when nobody would claim and find out. The doctor was given no compose file."""
+    world = ComposeNode(tmp_path, engine.environ)
+    world.add("slow", "run", "", {"accs.command": '["sleep", "120"]'}, image=BUSYBOX)
+    doctors = tmp_path / "doctor.toml"
+    doctors.write_text(f'[node]\nname = "{world.name}"\nstate_dir = "{tmp_path / "state"}"\n')
+    monkeypatch.setenv("DOCKER_HOST", engine.environ["DOCKER_HOST"])
+    cli, away = Cli(db_url), "the Docker engine does not answer"
+    with world.daemon(db_url):
+        job = await submit(conn, step("a", "slow"))
+        await eventually(lambda: conn.fetchval("SELECT status = 'running' FROM job_tasks"), within=30)
+        assert "compose file" in (await cli("--config", str(doctors), "doctor")).ends(0, "offers slow").out
+        await ended(engine, signal.SIGKILL)
+        try:
+            await eventually(lambda: conn.fetchval("SELECT count(*) FROM accs.obstacles"), within=20)
+            (await cli("why", f"{job}/a")).ends(0, "it runs on node", away, "→ on", "systemctl start docker")
+            (await cli("nodes")).ends(0, f"no slow: {away}")
+            (await cli("--config", str(doctors), "doctor")).ends(1, "FAIL  docker", "takes no slow now")
+        finally:
+            await asyncio.to_thread(engine.start)
+        await eventually(lambda: conn.fetchval("SELECT count(*) = 0 FROM accs.obstacles"), within=30)

@@ -8,13 +8,15 @@ from uuid import uuid4
 
 import pytest
 
+from accsd import embedded
+from accsd.db import install
 from accsd.history import clocks
 from tests.support import compose
 from tests.support.bouncer import PGBOUNCER, bouncing
 from tests.support.cli import Cli, Said
 from tests.support.cluster import SERVER_NAMES, Clusters, Connection, TestServer
 from tests.support.factory import fail, node, pass_time, started, step, submit, workflow
-from tests.support.library import empty_database, name_in
+from tests.support.library import empty_database, name_in, url_as
 
 
 @pytest.fixture
@@ -60,6 +62,49 @@ async def test_a_healthy_machine_is_told_so_by_a_real_process(patient: Patient, 
     said.ends(0, "OK    state folder", "OK    disk")
     objects = patient.state / "objects"
     assert [path for path in objects.rglob("*") if path.is_file()] == []  # the probe is gone
+
+
+@pytest.mark.parametrize("options", [(), ("--node",)])
+async def test_a_node_with_an_agents_login_is_well(
+    server: TestServer, db_url: str, conn: Connection, tmp_path: Path, options: tuple[str, ...]
+):
+    """What that login may not see is left out, and said to be; so on a correctly installed node nothing fails."""
+    await install(conn, with_roles=True)
+    patient = Patient(tmp_path, url_as(server, db_url, "accs_agent"))
+    said = await patient.examined(*options)
+    said.ends(0, "OK    fleet         this is an agent's login: the fleet is checked on the control host")
+    assert ("FAIL" in said.out, "db install --roles" in said.out) == (False, False)
+    for command in (["nodes"], ["jobs"], ["top", "--once"], ["dead", "list"]):
+        refused = (await patient.cli(*command)).ends(
+            2, "permission denied", "→ this is an agent's login; ask on the control"
+        )
+        assert "db install" not in refused.err
+    reader = Cli(url_as(server, db_url, "accs_reader"))
+    (await reader("nodes", "drain", "n1")).ends(3)
+    await node(conn, render=1)
+    assert "agent's login" not in (await reader("nodes", "drain", "n1")).ends(2).err
+
+
+async def test_the_database_of_accsd_up_is_not_said_to_come_from_the_environment(tmp_path: Path):
+    state = tmp_path / "state"
+    with embedded.running(state / "postgres") as found:
+        patient = Patient(tmp_path, None)
+        said = await patient.examined()
+        shown = await patient.cli("--config", str(patient.config), "config", "show", "--origin", "--changed")
+    assert found.url
+    said.ends(1, f"the PostgreSQL of `accsd up` in {state / 'postgres'}")
+    assert "ACC_DB_URL" not in said.out.splitlines()[0]
+    assert "ACC_DB_URL" not in shown.ends(0, "database.url").out
+
+
+async def test_what_keeps_a_node_from_a_service_is_told(patient: Patient, conn: Connection):
+    await node(conn, enc=1, thumb=1)
+    for service in ("enc", "thumb"):
+        words = "the Docker engine does not answer\n→ start it"
+        await conn.fetchval("SELECT accs.note_obstacle('n1', $1, $2)", service, words)
+    found = (await patient.findings())["obstacle"]
+    assert found["text"] == "n1 takes no enc, thumb now: the Docker engine does not answer"
+    assert found["do"] == "on n1: start it"
 
 
 async def test_what_is_not_safe_in_the_server_is_a_warning(patient: Patient, conn: Connection):

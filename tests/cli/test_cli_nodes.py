@@ -122,6 +122,14 @@ async def test_each_state_is_named_with_its_reason_and_the_last_wake(cli: Cli, c
     (await cli("top", "--once")).ends(0, "failed", "asleep")
 
 
+async def test_one_that_has_gone_offers_no_slots(cli: Cli, conn: Connection):
+    """A pull process says 600 while it claims ahead, and may be gone before it says 100 again."""
+    await node(conn, "n1.wordcount", wordcount=600)
+    (await cli("nodes")).ends(0, "wordcount 0/600")
+    await conn.fetch("SELECT accs.node_leaves('n1.wordcount')")
+    assert "600" not in (await cli("nodes")).ends(0, "wordcount", "away").out
+
+
 async def test_show_tells_what_happened_to_a_node(cli: Cli, conn: Connection):
     await wakeable(conn, "n1", "script", script="/opt/wake.sh")
     await conn.fetch("SELECT * FROM accs.register_node('n1', p_networks => '{10.0.7.0/24}')")

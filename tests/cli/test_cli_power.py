@@ -1,7 +1,7 @@
 """`accsd nodes wake` and `sleep`: a node is really called or asked, and the command says what came of it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -53,7 +53,12 @@ async def sleeper(
 
 
 @asynccontextmanager
-async def agent(connect: Connect, name: str, answer: Callable[[str], tuple[bool, str]]) -> AsyncGenerator[Connection]:
+async def agent(
+    connect: Connect,
+    name: str,
+    answer: Callable[[str], tuple[bool, str]],
+    when_gone: Callable[[Connection], Awaitable[None]] | None = None,
+) -> AsyncGenerator[Connection]:
     """Plays a node's part by the verbs of the database: takes orders and answers each; an accepted sleep is gone to."""
     conn = await connect()
 
@@ -64,6 +69,8 @@ async def agent(connect: Connect, name: str, answer: Callable[[str], tuple[bool,
                 await conn.fetch("SELECT accs.answer_order($1, $2, $3, $4)", order["id"], name, ok, said)
                 if ok and order["kind"] == "sleep":
                     await conn.fetch("SELECT accs.node_leaves($1, 'sleep', $2)", name, said)
+                    if when_gone is not None:
+                        await when_gone(conn)
             await asyncio.sleep(0.02)
 
     async with asyncio.TaskGroup() as group:
@@ -149,6 +156,22 @@ async def test_a_node_is_asked_to_sleep_and_says_that_it_goes(control: Control, 
     asked = await conn.fetchrow("SELECT kind, asked_by FROM accs.node_orders")
     assert asked is not None
     assert (asked["kind"], "@" in asked["asked_by"]) == ("sleep", True)
+
+
+async def test_a_sleep_that_fails_is_told_as_one_however_quickly(control: Control, conn: Connection, connect: Connect):
+    """It says goodbye and takes that back between two looks, as an agent does whose `systemctl suspend` fails."""
+    await node(conn, "n1", render=1)
+    why = "it could not be put to sleep: systemctl suspend: System has not been booted with systemd"
+
+    async def fail_to_sleep(other: Connection) -> None:
+        await other.fetch("SELECT accs.node_leaves('n1', 'unknown', $1)", why)
+        await other.fetch("SELECT * FROM accs.heartbeat('n1', 'n1', '{}', '{}', '1 min')")
+
+    async with agent(connect, "n1", lambda _: (True, "it goes to sleep"), when_gone=fail_to_sleep):
+        said = await control("sleep", "n1", "--wait")
+    said.ends(1, f"node n1 is awake: {why}", "→ `accsd nodes show n1`")
+    assert "is asleep" not in said.out
+    (await control("show", "n1")).ends(0, why)
 
 
 async def test_a_node_that_stays_awake_says_why(control: Control, conn: Connection, connect: Connect):

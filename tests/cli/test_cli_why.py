@@ -119,7 +119,7 @@ async def test_nodes_that_lack_something_in_words(cli: Cli, conn: Connection):
     (await cli("why", short(nobody))).ends(0, 'no node is registered that offers service "audio"')
     await node(conn, "n1", {"gpu": False}, render=1)
     labels = await submit(conn, step("a", requires={"gpu": True}))
-    (await cli("why", short(labels))).ends(0, "the nearest, n1, lacks gpu=True (it has False)")
+    (await cli("why", short(labels))).ends(0, "the nearest, n1, lacks gpu=true (it has false)")
     await conn.fetch("SELECT accs.node_leaves('n1', 'sleep')")
     asleep = await submit(conn, step("a"))
     (await cli("why", short(asleep))).ends(0, "node n1 is asleep, and has no wake_method", "→ switch it on")

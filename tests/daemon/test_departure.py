@@ -62,6 +62,14 @@ async def test_a_machine_that_does_not_fall_asleep_is_back_and_not_tried_again_a
         assert again.next_due is not None
         assert again.next_due > timedelta(seconds=30)
         assert await because(conn) == "it did not fall asleep when it was told to"
+        said = await conn.fetch(
+            "SELECT state, message FROM accs.node_history WHERE node = 'n1' ORDER BY id DESC LIMIT 3"
+        )
+        assert [tuple(row) for row in reversed(said)] == [
+            ("asleep", "it has nothing to do"),
+            ("unknown", "it did not fall asleep when it was told to"),
+            ("ready", "it is there"),
+        ]
 
 
 # News of work

@@ -8,7 +8,7 @@ from datetime import timedelta
 from accsd.cli import power
 from accsd.cli.checks.finding import Check, Finding, fail, ok, warn
 from accsd.cli.output import duration
-from accsd.db import Database
+from accsd.db import Database, reading
 from accsd.db.fleet import NodeView, node_named
 from accsd.errors import AccsdError
 from accsd.power import WakeResult
@@ -51,8 +51,9 @@ class _Cycle:
         if not methods:
             yield fail("cycle", f"{self._name} has no wake_method: it would not come back", "set node.wake_method")
             return
+        asked_at = await reading.clock(self._db)
         yield self._step(f"{self._name} is asked to sleep: {await power.ask_to_sleep(self._db, self._name)}")
-        asleep = await power.asleep(self._db, self._name, within=power.GOES_WITHIN)
+        asleep = await power.asleep(self._db, self._name, since=asked_at, within=power.GOES_WITHIN)
         yield self._step(f"it says that it sleeps; {duration(settle)} for it to be so")
         await asyncio.sleep(settle.total_seconds())
         if (now := await node_named(self._db, self._name)).last_seen != asleep.last_seen:

@@ -107,8 +107,15 @@ async def listening(settings: Settings) -> AsyncIterator[Finding]:
     yield ok("LISTEN", f"a notification came back in {took.total_seconds() * 1000:.1f} ms")
 
 
+def not_for_agents(check: str) -> Finding:
+    return ok(check, f"this is an agent's login: the {check} is checked on the control host")
+
+
 async def fleet(settings: Settings) -> AsyncIterator[Finding]:
     counts = await count(settings.database, settings.lease)
+    if counts is None:
+        yield not_for_agents("fleet")
+        return
     lease = duration(settings.lease)
     if counts.nodes == 0:
         yield warn("nodes", "none has registered", "start `accsd --role agent` on a machine that is to work")
@@ -121,6 +128,10 @@ async def fleet(settings: Settings) -> AsyncIterator[Finding]:
             "nodes",
             f"{counts.awake} of {counts.nodes} seen within {lease}, {sum(counts.wakeable.values())} can be woken",
         )
+    for each in counts.hindered:
+        said = f"{each.node} takes no {', '.join(each.services)} now: {each.obstacle.reason}"
+        do = each.obstacle.hint or f"`accsd nodes show {each.node}`"
+        yield warn("obstacle", said, f"on {each.node}: {do}" if each.obstacle.hint else do)
     if counts.overdue_jobs:
         do = "start one: `accsd --role builder`"
         said = f"{counts.overdue_jobs} jobs are overdue, {counts.daemons} daemons are connected: no builder takes them"

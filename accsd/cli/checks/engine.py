@@ -3,15 +3,17 @@
 import shutil
 from collections.abc import AsyncIterator, Sequence
 
+from accsd.app.state import served_here
 from accsd.cli.checks.finding import Finding, fail, ok, warn
 from accsd.errors import DockerUnavailable
 from accsd.runners.compose import Declared, Docker, declared_services
-from accsd.settings import Settings, environment
+from accsd.settings import Settings, environment, state_folder
 
 
 async def docker(settings: Settings) -> AsyncIterator[Finding]:
-    """Without a compose file nothing here is needed, and nothing fails."""
+    """Without a compose file, its own or that of the agent which runs here, nothing is needed, and nothing fails."""
     engine = Docker(environment())
+    settings = _as_served(settings)
     needed = settings.compose.file is not None
     try:
         client = (await engine.call("--version")).stdout.decode().strip()
@@ -31,6 +33,13 @@ async def docker(settings: Settings) -> AsyncIterator[Finding]:
     if needed:
         async for finding in _compose_file(settings, engine):
             yield finding
+
+
+def _as_served(settings: Settings) -> Settings:
+    """`accsd up --compose` names its file to nobody else."""
+    if settings.compose.file is not None or (served := served_here(state_folder(settings, environment()))) is None:
+        return settings
+    return settings.model_copy(update={"compose": settings.compose.model_copy(update={"file": served})})
 
 
 async def _compose_file(settings: Settings, engine: Docker) -> AsyncIterator[Finding]:

@@ -71,19 +71,21 @@ def _room(settings: Settings, nearest: Path) -> Finding:
 async def waking(settings: Settings) -> AsyncIterator[Finding]:
     """Only where somebody is woken by packets does it matter."""
     try:
-        sleepers = (await count(settings.database, settings.lease)).wakeable.get("wol", 0)
+        counts = await count(settings.database, settings.lease)
     except AccsdError:
-        sleepers = 0
+        counts = None
+    sleepers = 0 if counts is None else counts.wakeable.get("wol", 0)
+    known = "" if counts is None else f"; {sleepers or 'no'} node{'s are' if sleepers > 1 else ' is'} woken so"
     near = directed_broadcasts(settings.wake.interface)
     routes = [*near, *map(str, settings.wake.broadcast), *([_EVERYBODY] if _has_route() else [])]
     if near or settings.wake.broadcast:
-        yield ok("wake-on-LAN", f"packets go to {', '.join(routes)}; {sleepers} nodes are woken so")
+        yield ok("wake-on-LAN", f"packets go to {', '.join(routes)}{known}")
         return
     where = settings.wake.interface or "any interface"
     said = f"no broadcast address on {where}" + (f", only {_EVERYBODY}" if routes else "")
     do = "set wake.interface or wake.broadcast on the control host"
     if sleepers == 0:
-        yield ok("wake-on-LAN", f"{said}; no node is woken so")
+        yield ok("wake-on-LAN", f"{said}{known}")
     else:
         yield warn("wake-on-LAN", said, do) if routes else fail("wake-on-LAN", said, do)
 

@@ -4,10 +4,12 @@ import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
+from accsd.cli.checks.database import not_for_agents
 from accsd.cli.checks.finding import Check, Finding, fail, ok, warn
 from accsd.cli.output import duration
 from accsd.cli.power import caller, known_node
 from accsd.db import Database
+from accsd.db.checkup import is_agents_login
 from accsd.db.fleet import NodeView, node_named
 from accsd.db.waking import FleetNode
 from accsd.model import WakeMethod
@@ -20,6 +22,9 @@ def node_check(name: str) -> Check:
     async def check(settings: Settings) -> AsyncIterator[Finding]:
         db = await Database.open(settings.database, application="accsd doctor")
         try:
+            if await is_agents_login(db):
+                yield not_for_agents("node")
+                return
             node = await node_named(db, name)
             known = await known_node(db, name, settings)
             methods = caller(db, settings).methods(known)

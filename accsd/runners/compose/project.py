@@ -99,7 +99,7 @@ class Project:
                 ErrorCode.IMAGE_MISSING,
                 f"the image {declared.image} of service {declared.service} is not on this node, "
                 f"and `docker compose {verb}` did not get it: {said}",
-                hint=f"run `docker compose -f {self.file} {verb} {declared.service}` on this node",
+                hint=f"`docker compose -f {self.file} {verb} {declared.service}`",
             )
 
     async def _get_image(self, verb: str, service: str) -> str:
