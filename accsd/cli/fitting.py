@@ -20,7 +20,7 @@ def show_fitting(rows: Sequence[Row], columns: Mapping[str, str], *, empty: str 
         return
     cells = [[cell(row.get(key)) for key in columns] for row in rows]
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    for line in fitted(list(columns.values()), cells, width):
+    for _, line in fitted(list(columns.values()), cells, width):
         say(line)
 
 
@@ -30,24 +30,28 @@ def one_line(said: str, longest: int = _LONGEST_LINE) -> str:
     return plain if len(plain) <= longest else plain[: longest - 1].rstrip() + "…"
 
 
-def fitted(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
-    """The lines. `width` None: as wide as it gets."""
+def fitted(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], width: int | None
+) -> Iterator[tuple[int | None, str]]:
+    """The lines, each with the number of its row; None: the headings. `width` None: as wide as it gets."""
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     beside = _how_many(widths, width)
     room = None if width is None else width - _wide(widths[:-1]) - len(_BETWEEN)
+    parts = [(number, row) for number, row in enumerate(rows)]
     if beside == len(widths) - 1 and room is not None and room >= _ENOUGH:
-        beside, rows, widths = len(widths), [part for row in rows for part in _wrapped(row, room)], [*widths[:-1], room]
-    yield _line([heading.upper() for heading in headings[:beside]], widths)
-    for row in rows:
-        yield _line(row[:beside], widths, colour=True)
+        parts = [(number, part) for number, row in parts for part in _wrapped(row, room)]
+        beside, widths = len(widths), [*widths[:-1], room]
+    yield None, _line([heading.upper() for heading in headings[:beside]], widths)
+    for number, row in parts:
+        yield number, _line(row[:beside], widths, colour=True)
         for heading, words in zip(headings[beside:], row[beside:], strict=True):
+            below = f"{heading}: {words}" if heading else words
             if words:
-                yield from textwrap.wrap(
-                    f"{heading}: {words}",
-                    max(width or 0, _ENOUGH),
-                    initial_indent="    ",
-                    subsequent_indent="      ",
-                )
+                yield from ((number, line) for line in _below(below, max(width or 0, _ENOUGH)))
+
+
+def _below(said: str, width: int) -> list[str]:
+    return textwrap.wrap(said, width, initial_indent="    ", subsequent_indent="      ")
 
 
 def _how_many(widths: Sequence[int], width: int | None) -> int:

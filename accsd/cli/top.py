@@ -1,54 +1,42 @@
-"""`accsd top`: the fleet at a glance, each second anew."""
+"""`accsd top`: the fleet at a glance, each second anew; from there to a job and to its log."""
 
 import asyncio
-import os
 import sys
-import termios
-import tty
-from collections.abc import Generator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from datetime import timedelta
-from typing import Any, Final
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import asdict, dataclass, field
+from io import StringIO
+from typing import Final
 
 import click
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.live import Live
-from rich.markup import escape
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
-from accsd.cli.harmless import harmless
-from accsd.cli.identifiers import short
-from accsd.cli.output import duration, say_json
-from accsd.cli.services import state_of
+from accsd.cli.glance import heading, lines, look
+from accsd.cli.output import say, say_json, shown
+from accsd.cli.scrolling import Line, Scroller, keys
 from accsd.cli.session import settings_of, with_database
-from accsd.db import fleet
-from accsd.db.fleet import Failure, LiveTask, NodeView, ServiceView
 from accsd.db.pool import Database
 from accsd.errors import DatabaseUnavailable
+from accsd.settings import Settings
 
 _EVERY_SEC: Final = 1.0
-_TASKS: Final = 15
-_FAILURES: Final = 5
-_STATES: Final = {
-    "awake": "green",
-    "drained": "yellow",
-    "asleep": "blue",
-    "waking": "cyan",
-    "booting": "cyan",
-    "failed": "red",
-    "away": "red",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    services: list[ServiceView]
-    nodes: list[NodeView]
-    tasks: list[LiveTask]
-    failures: list[Failure]
+_RESTS: Final = 4  # times as long as a look took, so that a large log is not read all the time
+_KEPT_LINES: Final = 5000  # of a job's log
+_KEYS: Final = "↑↓ choose   Enter job   l logs   ? keys   q leave"
+_KEYS_OF_PAGE: Final = "↑↓ scroll   g G first, last   q back"
+_HELP: Final = """
+↑ ↓  k j          choose a task; on a page of text, scroll
+PgUp PgDn         a page up, down (b and space, too)
+Home End  g G     the first line, the last one
+Enter             the job of the chosen task: accsd job
+l                 what that task has written: accsd logs
+q  Esc            back; from the first page q leaves
+Ctrl-C            leave
+"""
 
 
 @click.command()
@@ -56,135 +44,154 @@ class Snapshot:
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="json shows it once.")
 @click.pass_context
 def top(ctx: click.Context, once: bool, output: str) -> None:
-    """Watch services, nodes, what runs and what failed. q or Ctrl-C ends it.
+    """Watch jobs, services, nodes, what runs and what failed. Enter shows a job, l its log, ? all keys, q ends it.
 
     \b
     accsd top
     accsd top --once -o json
     """
-    silent = settings_of(ctx).lease
-    console = Console()
+    settings = settings_of(ctx)
+    console = Console(file=sys.stdout)
     if output == "json":
-        snapshot = with_database(ctx, _look)
-        say_json({name: [asdict(row) for row in rows] for name, rows in _parts(snapshot).items()})
+        say_json(asdict(with_database(ctx, look)))
     elif once or not console.is_terminal:
-        console.print(_screen(with_database(ctx, _look), silent))
+        snapshot = with_database(ctx, look)
+        width = console.width if console.is_terminal else None
+        for line in [*heading(snapshot, settings, width), *(line.text for line in lines(snapshot, settings, width))]:
+            say(line)
     else:
         try:
-            with_database(ctx, lambda db: _watch(db, console, silent))
+            with_database(ctx, lambda db: _Top(db, console, settings, ctx.find_root().obj).watch())
         except KeyboardInterrupt:
             return
 
 
-async def _look(db: Database) -> Snapshot:
-    return Snapshot(
-        await fleet.services(db),
-        await fleet.nodes(db),
-        await fleet.live_tasks(db, limit=_TASKS),
-        await fleet.latest_failures(db, limit=_FAILURES),
-    )
+# On a terminal
 
 
-async def _watch(db: Database, console: Console, silent: timedelta) -> None:
-    """Until q. A database that goes away for a while is waited for: the screen says so."""
-    with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
-        while True:
-            try:
-                live.update(_screen(await _look(db), silent), refresh=True)
-            except DatabaseUnavailable as error:
-                live.update(Text(f"{error}\n\n→ {error.hint or 'waiting for it'}", style="red"), refresh=True)
-            try:
-                if await asyncio.wait_for(pressed.get(), _EVERY_SEC) == "q":
-                    return
-            except TimeoutError:
-                continue
+@dataclass(slots=True)
+class _Page:
+    """`load` gives its first lines, which stay, and those that are scrolled."""
+
+    load: Callable[[int], Awaitable[tuple[Sequence[str], Sequence[Line]]]]
+    keys: str = _KEYS_OF_PAGE
+    scroller: Scroller = field(default_factory=Scroller)
+    heading: Sequence[str] = ()
 
 
-@contextmanager
-def _keys() -> Generator[asyncio.Queue[str]]:
-    """Keys as they are pressed, without a line's end and without an echo."""
-    pressed: asyncio.Queue[str] = asyncio.Queue()
-    if not sys.stdin.isatty():
-        yield pressed
-        return
-    loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
-    before = termios.tcgetattr(descriptor)
-    tty.setcbreak(descriptor)
-    loop.add_reader(descriptor, lambda: pressed.put_nowait(os.read(descriptor, 1).decode(errors="replace")))
-    try:
-        yield pressed
-    finally:
-        loop.remove_reader(descriptor)
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+class _Top:
+    """A pile of pages; the one on top is seen."""
+
+    def __init__(self, db: Database, console: Console, settings: Settings, config: str | None) -> None:
+        self._db: Database = db
+        self._console: Console = console
+        self._settings: Settings = settings
+        self._config: str | None = config
+        self._pages: list[_Page] = [_Page(self._fleet, _KEYS)]
+
+    async def watch(self) -> None:
+        """Until q. A database that goes away for a while is waited for: the screen says so."""
+        with keys() as pressed, Live(console=self._console, screen=True, auto_refresh=False) as live:
+            while self._pages:
+                page, began = self._pages[-1], time.monotonic()
+                live.update(self._drawn(page), refresh=True)
+                await self._load(page)
+                again = time.monotonic() + max(_EVERY_SEC, _RESTS * (time.monotonic() - began))
+                while self._pages and self._pages[-1] is page and (left := again - time.monotonic()) > 0:
+                    live.update(self._drawn(page), refresh=True)
+                    try:
+                        self._press(await asyncio.wait_for(pressed.get(), left))
+                    except TimeoutError:
+                        break
+
+    async def _load(self, page: _Page) -> None:
+        try:
+            page.heading, found = await page.load(self._console.width)
+        except DatabaseUnavailable as error:
+            page.heading = [str(error), f"→ {error.hint or 'waiting for it'}"]
+        else:
+            page.scroller.show(found)
+
+    def _press(self, key: str) -> None:
+        page = self._pages[-1]
+        chosen = page.scroller.chosen
+        match key:
+            case "q" | "escape" if len(self._pages) > 1:
+                self._pages.pop()
+            case "q":
+                self._pages.clear()
+            case "?":
+                self._pages.append(_Page(_help))
+            case "enter" if chosen is not None:
+                self._open("job", str(chosen[0]))
+            case "l" if chosen is not None:
+                self._open("logs", str(chosen[0]), "--task", chosen[1], at_end=True)
+            case _:
+                page.scroller.press(key, self._height(page))
+
+    def _open(self, *command: str, at_end: bool = False) -> None:
+        title = f"accsd {' '.join(command)}"
+
+        async def load(width: int) -> tuple[Sequence[str], Sequence[Line]]:
+            said = await asyncio.to_thread(_said_by, self._config, command)
+            return [title], [Line(part) for line in said for part in _broken(line, width)]
+
+        self._pages.append(_Page(load, scroller=Scroller(at_end=at_end), heading=[f"{title} …"]))
+
+    async def _fleet(self, width: int) -> tuple[Sequence[str], Sequence[Line]]:
+        snapshot = await look(self._db)
+        return heading(snapshot, self._settings, width), list(lines(snapshot, self._settings, width))
+
+    def _height(self, page: _Page) -> int:
+        return max(1, self._console.height - len(page.heading) - 1)
+
+    def _drawn(self, page: _Page) -> Group:
+        height = self._height(page)
+        seen = page.scroller.window(height)
+        body = [_styled(line.text, "reverse" if is_chosen else "") for line, is_chosen in seen]
+        heading = [_styled(line, "bold") for line in page.heading]
+        return Group(*heading, *body, *([Text()] * (height - len(body))), _styled(page.keys, "dim"))
 
 
-def _parts(snapshot: Snapshot) -> dict[str, list[Any]]:
-    return {
-        "services": snapshot.services,
-        "nodes": snapshot.nodes,
-        "tasks": snapshot.tasks,
-        "failures": snapshot.failures,
-    }
+def _styled(line: str, style: str) -> Text:
+    drawn = Text.from_ansi(shown(line), no_wrap=True, overflow="ellipsis")
+    drawn.stylize(style)
+    return drawn
 
 
-def _screen(snapshot: Snapshot, silent: timedelta) -> RenderableType:
-    tables = [_services(snapshot.services), _nodes(snapshot.nodes, silent), _tasks(snapshot.tasks)]
-    return Group(*tables, *([_failures(snapshot.failures)] if snapshot.failures else []))
+async def _help(_: int) -> tuple[Sequence[str], Sequence[Line]]:
+    return ["keys"], [Line(line) for line in _HELP.strip().splitlines()]
 
 
-def _table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
-    table = Table(box=None, title=title, title_justify="left", title_style="bold", header_style="dim", expand=False)
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
-    return table
+class _LastLines(StringIO):
+    """What a command prints, as far as it is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: deque[str] = deque([""], maxlen=_KEPT_LINES)
+
+    def write(self, s: str, /) -> int:
+        first, *others = s.split("\n")
+        self.lines[-1] += first
+        self.lines.extend(others)
+        return len(s)
 
 
-def _plain(text: str) -> str:
-    """What others wrote: neither the terminal nor rich obeys it."""
-    return escape(harmless(text))
+def _said_by(config: str | None, command: Sequence[str]) -> list[str]:
+    """What the command would print into a pipe. In a thread, because it has a loop of its own."""
+    from accsd.cli import main
+
+    said = _LastLines()
+    options = [] if config is None else ["--config", config]
+    with redirect_stdout(said), redirect_stderr(said):
+        try:
+            main.main([*options, *command], prog_name="accsd", standalone_mode=False)
+        except click.ClickException as error:
+            error.show()
+        except SystemExit:
+            pass  # it has said why
+    return list(said.lines)
 
 
-def _services(services: list[ServiceView]) -> Table:
-    numbers = ("claimable", "backoff", "held", "live", "slots")
-    table = _table("services", "service", *numbers, "", right=numbers)
-    for each in services:
-        held = each.held_by_key + each.paused
-        counts = (each.claimable, each.in_backoff, held, each.live, each.slots)
-        table.add_row(_plain(each.service), *map(str, counts), Text(harmless(state_of(each)), style="yellow"))
-    return table
-
-
-def _nodes(nodes: list[NodeView], silent: timedelta) -> Table:
-    table = _table("nodes", "node", "state", "slots", "seen")
-    for node in nodes:
-        state = node.state(silent)
-        used = "  ".join(f"{service} {node.live.get(service, 0)}/{slots}" for service, slots in node.slots.items())
-        seen = "never" if node.unseen_for is None else f"{duration(node.unseen_for)} ago"
-        table.add_row(_plain(node.name), Text(state, style=_STATES[state]), _plain(used), seen)
-    return table
-
-
-def _tasks(tasks: list[LiveTask]) -> Table:
-    title = "running" if len(tasks) < _TASKS else f"running, the longest {_TASKS}"
-    table = _table(title, "task", "service", "node", "", "done", "for", "lease", right=("done", "for", "lease"))
-    for task in tasks:
-        lease = duration(task.lease_left) if task.lease_left > timedelta(0) else "over"
-        table.add_row(
-            _plain(f"{short(task.job_id)}/{task.task_key}"),
-            _plain(task.service),
-            _plain(task.node),
-            ProgressBar(total=1.0, completed=task.progress, width=20),
-            f"{task.progress:.0%}",
-            duration(task.running_for),
-            lease,
-        )
-    return table
-
-
-def _failures(failures: list[Failure]) -> Table:
-    table = _table("failed, and nobody has settled it (accsd dead list)", "task", "code", "ago", "message")
-    for each in failures:
-        task = _plain(f"{short(each.job_id)}/{each.task_key}")
-        said = Text(harmless(each.error_message or ""), style="red", overflow="ellipsis")
-        table.add_row(task, _plain(each.error_code or ""), duration(each.age), said)
-    return table
+def _broken(line: str, width: int) -> list[str]:
+    return [line[at : at + width] for at in range(0, max(len(line), 1), width)]

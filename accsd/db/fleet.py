@@ -54,6 +54,27 @@ _SERVICES: Final = """
      ORDER BY k.service"""
 
 
+# Jobs in motion by workflow. A job that runs has a task that waits or is live, and what waits knows its job's number.
+# No more than so many are counted: this is asked for each second.
+COUNTED: Final = 10_000
+_IN_MOTION: Final = f"""
+    WITH motion AS (
+      (SELECT j.workflow_id, true AS is_queued FROM (SELECT job_id FROM accs.pending_jobs LIMIT {COUNTED}) p
+         JOIN public.jobs j ON j.id = p.job_id)
+      UNION ALL
+      (SELECT j.workflow_id, false FROM (
+         SELECT order_seq FROM (SELECT order_seq FROM accs.waiting LIMIT {COUNTED}) w
+         UNION
+         SELECT r.order_seq FROM (SELECT job_id FROM accs.live LIMIT {COUNTED}) l
+           JOIN public.jobs r ON r.id = l.job_id) o
+         JOIN public.jobs j ON j.order_seq = o.order_seq)
+    )
+    SELECT w.name AS workflow, count(*) FILTER (WHERE m.is_queued) AS queued,
+           count(*) FILTER (WHERE NOT m.is_queued) AS running,
+           EXISTS (SELECT FROM accs.pauses p WHERE p.kind = 'workflow' AND p.name = w.name) AS is_paused
+      FROM motion m JOIN public.workflows w ON w.id = m.workflow_id GROUP BY w.name ORDER BY w.name"""
+
+
 _AWAY: Final = ("waking", "booting", "failed")  # states of power that say more than that it is not there
 
 
@@ -149,6 +170,16 @@ class ServiceView:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkflowLoad:
+    """How many jobs of a workflow, all versions, have not ended."""
+
+    workflow: str
+    queued: int
+    running: int
+    is_paused: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LiveTask:
     task_id: UUID
     job_id: UUID
@@ -212,6 +243,22 @@ async def service_named(db: Database, name: str) -> ServiceView:
             f'nothing knows a service "{name}"{did_you_mean(name, known)}', hint="`accsd services` lists them"
         )
     return known[name]
+
+
+async def in_motion(db: Database) -> list[WorkflowLoad]:
+    return [WorkflowLoad(**dict(row)) for row in await db.fetch(_IN_MOTION, repeatable=True)]
+
+
+async def failed_since(db: Database, moment: datetime) -> int:
+    """How many jobs had a task that failed for good, whatever became of them since."""
+    return await db.fetchval(
+        """SELECT count(DISTINCT d.job_id)
+             FROM (SELECT job_id, created_at FROM public.dead_letters ORDER BY id DESC LIMIT $2) d
+            WHERE d.created_at >= $1""",
+        moment,
+        COUNTED,
+        repeatable=True,
+    )
 
 
 async def live_tasks(db: Database, *, limit: int) -> list[LiveTask]:

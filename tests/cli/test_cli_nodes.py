@@ -5,6 +5,7 @@ import os
 import pty
 import select
 import subprocess
+import termios
 import time
 from contextlib import suppress
 from uuid import UUID, uuid4
@@ -14,7 +15,7 @@ import pytest
 from accsd.cli.identifiers import short
 from tests.support.cli import ACCSD, Cli
 from tests.support.cluster import SERVER_NAMES, Clusters, Connection, TestServer
-from tests.support.factory import claim, fail, node, pass_time, started, step, submit
+from tests.support.factory import claim, fail, node, pass_time, started, step, submit, submit_to, workflow
 
 
 @pytest.fixture
@@ -235,9 +236,79 @@ async def test_on_a_terminal_top_goes_on_until_q(cli: Cli, conn: Connection):
         os.close(screen)
 
 
-def _top(cli: Cli, terminal: int) -> subprocess.Popen[bytes]:
-    environment = cli.environment() | {"TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
-    return subprocess.Popen([*ACCSD, "top"], env=environment, stdin=terminal, stdout=terminal, stderr=terminal)
+@pytest.mark.parametrize("width", [40, 60, 120])
+async def test_nothing_is_lost_on_a_narrow_terminal_but_the_end_of_a_message(cli: Cli, conn: Connection, width: int):
+    await node(conn, "studio1", {}, **{f"service-{n}": 1 for n in range(7)}, render=2)
+    job_id = await submit(conn, step("thumbnail", max_attempts=1), step("encode"))
+    await fail(conn, *await started(conn, on="studio1"), code="start_failed", message="OCI runtime: " + "word " * 100)
+    await started(conn, on="studio1")
+    lines = await asyncio.to_thread(on_terminal, cli, width, "top", "--once")
+    assert max(map(len, lines)) <= width
+    said = " ".join(" ".join(lines).split())
+    heading = ("jobs: 0 queued, 1 running, 1 failed today", "postgresql://")
+    nodes = ("studio1", "awake", "service-6 0/1", "render 1/2")
+    tasks = (f"{short(job_id)}/encode", f"{short(job_id)}/thumbnail", "start_failed", "OCI runtime")
+    assert [words for words in (*heading, *nodes, *tasks) if words not in said] == []
+
+
+async def test_jobs_that_wait_are_counted_by_workflow(cli: Cli, conn: Connection):
+    await node(conn, render=1)
+    busy, quiet = await workflow(conn, name="media"), await workflow(conn, name="nightly")
+    for _ in range(3):
+        await submit_to(conn, busy)
+    await conn.execute("INSERT INTO jobs (workflow_id, scheduled_at) VALUES ($1, now() + interval '1 day')", quiet)
+    await started(conn)
+    await conn.fetch("SELECT accs.pause('workflow', 'media', NULL, NULL)")
+    seen = (await cli("top", "-o", "json")).ends(0).json["workflows"]
+    assert seen == [
+        {"workflow": "media", "queued": 0, "running": 3, "is_paused": True},
+        {"workflow": "nightly", "queued": 1, "running": 0, "is_paused": False},
+    ]
+    assert ["media", "0", "3", "paused"] in [line.split() for line in (await cli("top")).out.splitlines()]
+
+
+async def test_from_top_to_a_job_its_log_and_back_and_the_terminal_is_as_it_was(cli: Cli, conn: Connection):
+    await node(conn, render=2)
+    job_id = await submit(conn, step("a", max_attempts=1))
+    await fail(conn, *await started(conn))
+    screen, terminal = pty.openpty()
+    before = termios.tcgetattr(terminal)
+    process = _top(cli, terminal, lines=12)
+    try:
+        _read_until(screen, b"q leave")
+        for keys, shown in [
+            (b"\x1b[B", b"boom"),
+            (b"\r", f"accsd job {job_id}".encode()),
+            (b"", b"workflow   "),
+            (b"\x1b[6~", b"q back"),
+            (b"q", b"q leave"),
+            (b"j", b"boom"),
+            (b"l", f"accsd logs {job_id} --task a".encode()),
+            (b"", b"nothing was written"),
+            (b"\x1b", b"q leave"),
+            (b"?", b"Ctrl-C            leave"),
+        ]:
+            os.write(screen, keys)
+            _read_until(screen, shown)
+        os.write(screen, b"\x03")
+        assert await asyncio.to_thread(process.wait, 20) == 0
+        assert termios.tcgetattr(terminal) == before
+        _read_until(screen, b"\x1b[?1049l")  # the screen from before it
+    finally:
+        process.kill()
+        os.close(terminal)
+        os.close(screen)
+
+
+def _top(cli: Cli, terminal: int, lines: int = 40) -> subprocess.Popen[bytes]:
+    environment = cli.environment() | {"TERM": "xterm", "COLUMNS": "120", "LINES": str(lines)}
+    return subprocess.Popen(
+        ["env", "--default-signal=INT", "setsid", "--ctty", *ACCSD, "top"],  # so that Ctrl-C reaches it
+        env=environment,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+    )
 
 
 def _read_until(screen: int, word: bytes, within: float = 30) -> None:

@@ -1,0 +1,131 @@
+"""The fleet at a glance, as lines: what `accsd top` shows, on a terminal of any width or in a pipe."""
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from accsd.cli.fitting import fitted, one_line
+from accsd.cli.identifiers import short
+from accsd.cli.nodes import because
+from accsd.cli.output import cell, duration, shown, styled
+from accsd.cli.scrolling import Line, Task
+from accsd.cli.services import state_of
+from accsd.db import fleet
+from accsd.db.fleet import COUNTED, Failure, LiveTask, NodeView, ServiceView, WorkflowLoad
+from accsd.db.pool import Database
+from accsd.settings import Settings
+
+_TASKS: Final = 50
+_FAILURES: Final = 20
+_BAR: Final = 20
+_WIDE: Final = 100  # columns, with which there is room for bars
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    workflows: list[WorkflowLoad]
+    services: list[ServiceView]
+    nodes: list[NodeView]
+    tasks: list[LiveTask]
+    failures: list[Failure]
+    failed_today: int
+
+
+async def look(db: Database) -> Snapshot:
+    midnight = datetime.now().astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
+    return Snapshot(
+        await fleet.in_motion(db),
+        await fleet.services(db),
+        await fleet.nodes(db),
+        await fleet.live_tasks(db, limit=_TASKS),
+        await fleet.latest_failures(db, limit=_FAILURES),
+        await fleet.failed_since(db, midnight),
+    )
+
+
+def heading(snapshot: Snapshot, settings: Settings, width: int | None) -> list[str]:
+    queued, running = (sum(getattr(each, name) for each in snapshot.workflows) for name in ("queued", "running"))
+    counts = f"{_counted(queued)} queued, {_counted(running)} running, {snapshot.failed_today} failed today"
+    said = f"{datetime.now().astimezone():%H:%M:%S}  jobs: {counts}  {settings.database.address}"
+    return textwrap.wrap(said, width) if width else [said]
+
+
+def _counted(jobs: int) -> str:
+    return f"{jobs}+" if jobs >= COUNTED else str(jobs)
+
+
+def lines(snapshot: Snapshot, settings: Settings, width: int | None) -> Iterator[Line]:
+    yield from _workflows(snapshot.workflows, width)
+    yield from _services(snapshot.services, width)
+    yield from _nodes(snapshot.nodes, settings.lease, width)
+    yield from _tasks(snapshot.tasks, width)
+    yield from _failures(snapshot.failures, width)
+
+
+def _section(
+    title: str, headings: Sequence[str], rows: Sequence[Sequence[Any]], width: int | None, tasks: Sequence[Task] = ()
+) -> Iterator[Line]:
+    """A table that fits, or a list where it does not. `tasks`: what each row is about."""
+    yield Line(styled(title, bold=True))
+    cells = [[cell(value) for value in row] for row in rows]
+    for number, line in fitted(headings, cells, None if width is None else width - 2) if rows else ():
+        yield Line(shown("  ", line), tasks[number] if tasks and number is not None else None)
+
+
+def _workflows(workflows: Sequence[WorkflowLoad], width: int | None) -> Iterator[Line]:
+    rows = [(each.workflow, each.queued, each.running, "paused" if each.is_paused else "") for each in workflows]
+    if rows:
+        yield from _section("jobs by workflow", ("workflow", "queued", "running", ""), rows, width)
+
+
+def _services(services: Iterable[ServiceView], width: int | None) -> Iterator[Line]:
+    headings = ("service", "claimable", "backoff", "held", "running", "")
+    rows: list[Sequence[Any]] = []
+    for each in services:
+        held, running = each.held_by_key + each.paused, f"{each.live}/{each.slots}"
+        rows.append((each.service, each.claimable, each.in_backoff, held, running, state_of(each)))
+    yield from _section("services", headings, rows, width)
+
+
+def _nodes(nodes: Iterable[NodeView], silent: timedelta, width: int | None) -> Iterator[Line]:
+    rows: list[Sequence[str]] = []
+    for node in nodes:
+        used = "  ".join(f"{service} {node.live.get(service, 0)}/{slots}" for service, slots in node.slots.items())
+        seen = "never" if node.unseen_for is None else f"{duration(node.unseen_for)} ago"
+        rows.append((node.name, node.state(silent), seen, used, one_line(because(node, silent))))
+    yield from _section("nodes", ("node", "state", "seen", "slots", "because"), rows, width)
+
+
+def _tasks(tasks: Sequence[LiveTask], width: int | None) -> Iterator[Line]:
+    has_bars = width is not None and width >= _WIDE
+    headings = ("task", "service", "node", "done", "for", "lease", *([""] if has_bars else []))
+    rows: list[Sequence[str]] = []
+    for task in tasks:
+        where = (f"{short(task.job_id)}/{task.task_key}", task.service, task.node)
+        bar = [_bar(task.progress)] if has_bars else []
+        rows.append((*where, f"{task.progress:.0%}", duration(task.running_for), _lease(task), *bar))
+    title = "running" if len(tasks) < _TASKS else f"running, the longest {_TASKS}"
+    yield from _section(title, headings, rows, width, [(task.job_id, task.task_key) for task in tasks])
+
+
+def _lease(task: LiveTask) -> str:
+    return duration(task.lease_left) if task.lease_left > timedelta(0) else "over"
+
+
+def _bar(progress: float) -> str:
+    done = round(_BAR * min(1.0, max(0.0, progress)))
+    return "━" * done + "─" * (_BAR - done)
+
+
+def _failures(failures: Sequence[Failure], width: int | None) -> Iterator[Line]:
+    """Which task and which code are seen in any case; the message gives way."""
+    rows: list[Sequence[str]] = []
+    for each in failures:
+        message = one_line(each.error_message or "")
+        rows.append((f"{short(each.job_id)}/{each.task_key}", each.error_code or "", duration(each.age), message))
+    if rows:
+        title = "failed, unsettled (accsd dead list)"
+        tasks = [(each.job_id, each.task_key) for each in failures]
+        yield from _section(title, ("task", "code", "ago", "message"), rows, width, tasks)
