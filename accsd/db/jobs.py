@@ -75,7 +75,7 @@ async def submit_jobs(
     nested so deeply that no task could be given them.
     """
     for submission in submissions:
-        _check_depth(submission)
+        _check_depth(submission.options)
     rows = await db.fetch(
         "SELECT * FROM accs.submit_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9)",
         [submission.workflow_id for submission in submissions],
@@ -92,10 +92,10 @@ async def submit_jobs(
     return [Submitted(row["job_id"], Verdict(row["answer"]), row["reason"], row["status"]) for row in rows]
 
 
-def _check_depth(submission: Submission) -> None:
-    if is_too_deep(submission.options):
+def _check_depth(options: Mapping[str, Any] | None) -> None:
+    if is_too_deep(options):
         raise InvalidValue(
-            f"the options of a job for workflow {submission.workflow_id} are nested deeper than {MAX_DEPTH} levels",
+            f"the options of a job are nested deeper than {MAX_DEPTH} levels",
             hint="pass what is nested so deeply as a text, or as a file that the job comes with",
         )
 
@@ -149,6 +149,7 @@ async def change_jobs(
     reason: str | None = None,
 ) -> dict[UUID, Answer]:
     """Changes what is asked of jobs. Of one that has started only the priority can change."""
+    _check_depth(options)
     rows = await db.fetch(
         "SELECT * FROM accs.change_jobs($1, $2, $3, $4, $5, $6)",
         list(job_ids),

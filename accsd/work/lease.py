@@ -106,6 +106,7 @@ class LeaseKeeper:
         self._asleep: float = time_asleep()
         self._expected: float = float("inf")  # monotonic: when the watch looks next
         self._absences: int = 0
+        self._asks: int = 0  # how often leases had to be asked about
         self._revalidating: bool = False
         self._answered: asyncio.Event = asyncio.Event()  # another one for each heartbeat
         self._may_speak: asyncio.Event = asyncio.Event()
@@ -208,11 +209,11 @@ class LeaseKeeper:
             if self.is_silent:
                 await self._due.wait()
                 continue
-            absences = self._absences
+            asks = self._asks
             async with self._speaking:
                 answered = await self.beat()
-            # what was asked before the machine slept is no answer to whose the leases are now
-            if answered and self._revalidating and absences == self._absences:
+            # what was sent before, such as before the machine slept, is no answer to whose the leases are now
+            if answered and self._revalidating and asks == self._asks:
                 self._revalidating = False
                 self._when_resumed()
             if answered:
@@ -266,10 +267,11 @@ class LeaseKeeper:
     def _ask_after_absence(self) -> None:
         _log.warning("was_away", leases=len(self._held))
         self._absences += 1
-        self._revalidating = True
         self._ask()
 
     def _ask(self) -> None:
+        self._asks += 1
+        self._revalidating = True
         self._asked_until = boot_time() + self._margin.total_seconds() / 2
         self._due.set()
 

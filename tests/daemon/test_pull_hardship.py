@@ -20,6 +20,7 @@ from accsd.sdk.pull.attempt import Handler
 from accsd.sdk.pull.running import serve
 from accsd.sdk.wire import Cancelled, Task
 from accsd.settings import Settings
+from accsd.work.lease import boot_time
 from tests.daemon.test_pull import ended, serving
 from tests.support.cable import Cable
 from tests.support.checker import check
@@ -323,4 +324,19 @@ async def test_the_next_step_does_not_wait_for_the_poll_where_nothing_is_heard(
     job = await submit(conn, *chain("a", "b", "c"))
     async with serving(db_url, tmp_path, nothing, fallback={"notify": False}, poll_deaf_sec=60):
         await ended(conn, job, "c")
+    await check(conn)
+
+
+async def test_a_claim_that_was_answered_late_is_asked_about_and_begins(
+    db_url: str, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It had waited for a lock for longer than the lease lasts; in the database the lease begins after the wait."""
+    monkeypatch.setattr("accsd.sdk.pull.claiming.boot_time", lambda: boot_time() - 3600)
+
+    async def run(_: Task) -> None:
+        pass
+
+    async with serving(db_url, tmp_path, run):
+        job = await submit(conn, step("a"))
+        assert (await ended(conn, job))["attempt_id"] == 1
     await check(conn)
