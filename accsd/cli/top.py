@@ -1,6 +1,7 @@
 """`accsd top`: the fleet at a glance, each second anew; from there to a job and to its log."""
 
 import asyncio
+import shutil
 import sys
 import time
 from collections import deque
@@ -56,7 +57,7 @@ def top(ctx: click.Context, once: bool, output: str) -> None:
         say_json(asdict(with_database(ctx, look)))
     elif once or not console.is_terminal:
         snapshot = with_database(ctx, look)
-        width = console.width if console.is_terminal else None
+        width = shutil.get_terminal_size().columns if console.is_terminal else None
         for line in [*heading(snapshot, settings, width), *(line.text for line in lines(snapshot, settings, width))]:
             say(line)
     else:
