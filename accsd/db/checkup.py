@@ -42,6 +42,7 @@ class Counts:
     dead_letters: int
     overdue_jobs: int
     daemons: int
+    shared: dict[str, int]  # logins that several nodes have, and how many
     hindered: list[Hindered]
 
 
@@ -140,6 +141,9 @@ async def count(settings: DatabaseSettings, silent: timedelta) -> Counts | None:
                             WHERE redriven_at IS NULL AND dismissed_at IS NULL) AS dead_letters,
                           (SELECT count(*) FROM accs.pending_jobs
                             WHERE due_at < accs.clock() - interval '1 min') AS overdue_jobs,
+                          (SELECT coalesce(jsonb_object_agg(l.login, l.n), '{}')
+                             FROM (SELECT login, count(*) AS n FROM public.nodes
+                                    WHERE login IS NOT NULL GROUP BY login HAVING count(*) > 1) l) AS shared,
                           (SELECT count(*) FROM pg_stat_activity
                             WHERE datname = current_database() AND application_name = 'accsd listener') AS daemons""",
                 silent,

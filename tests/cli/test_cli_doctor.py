@@ -107,6 +107,14 @@ async def test_what_keeps_a_node_from_a_service_is_told(patient: Patient, conn: 
     assert found["do"] == "on n1: start it"
 
 
+async def test_nodes_that_share_a_login_are_one_circle_of_trust(patient: Patient, conn: Connection):
+    for name in ("n1", "n2", "n3"):
+        await node(conn, name)
+    await conn.execute("UPDATE nodes SET login = CASE name WHEN 'n3' THEN 'accs_node_n3' ELSE 'accs_agent' END")
+    found = (await patient.findings())["logins"]
+    assert found["text"].startswith("2 nodes share accs_agent: each could act for the others")
+
+
 async def test_what_is_not_safe_in_the_server_is_a_warning(patient: Patient, conn: Connection):
     is_safe = await conn.fetchval("SHOW fsync") == "on"
     durability = (await patient.findings())["durability"]

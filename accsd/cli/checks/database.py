@@ -128,6 +128,9 @@ async def fleet(settings: Settings) -> AsyncIterator[Finding]:
             "nodes",
             f"{counts.awake} of {counts.nodes} seen within {lease}, {sum(counts.wakeable.values())} can be woken",
         )
+    for login, nodes in counts.shared.items():
+        said = f"{nodes} nodes share {login}: each could act for the others (`accsd db node-login NAME` parts one)"
+        yield ok("logins", said)
     for each in counts.hindered:
         said = f"{each.node} takes no {', '.join(each.services)} now: {each.obstacle.reason}"
         do = each.obstacle.hint or f"`accsd nodes show {each.node}`"
