@@ -9,7 +9,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import pytest
 from pydantic import BaseModel
 
 from accsd.errors import ConfigError
@@ -19,8 +18,6 @@ from accsd.settings.sources import CONCURRENCY_PREFIX, SECRETS, VARIABLES
 from tests.support.fuzzing import Run, at_length, contained
 from tests.support.hostile_files import Files, in_a_folder, in_words, with_odd_bytes
 from tests.support.hostile_values import integer, json_text, number, text, value
-
-UNTIL_SIZES_ARE_BOUNDED = pytest.mark.xfail(strict=False, reason="units.py: a size of hundreds of digits")
 
 # The labels of compose services
 
@@ -94,7 +91,6 @@ def read_labels(document: dict[str, Any]) -> None:
     assert set(declarations.services) <= known
 
 
-@UNTIL_SIZES_ARE_BOUNDED
 @at_length(cases=700)
 def test_labels_are_taken_or_refused_in_words_one_service_at_a_time(run: Run):
     contained(run, compose_file, read_labels)
@@ -239,7 +235,6 @@ def take_settings(config: Path | None, environ: Mapping[str, str]) -> None:
     assert settings.heartbeat <= settings.lease
 
 
-@UNTIL_SIZES_ARE_BOUNDED
 @at_length(cases=700)
 def test_a_toml_file_is_taken_or_refused_in_words(run: Run):
     contained(run, toml_file, lambda files: in_a_folder(files, lambda folder: take_settings(folder / "accsd.toml", {})))
