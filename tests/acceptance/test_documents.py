@@ -1,20 +1,30 @@
-"""Every command that the README and the quickstart show is run, in order, as it stands there."""
+"""Every command that the README, the quickstart, the media example and the fleet guide show is run, in order, as it
+stands there. What is put in another's place (a host, a folder, an image) is named in the test."""
 
 import asyncio
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import uuid
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
+import asyncpg
 import pytest
 
-from tests.support.cluster import Connection
+from accsd import embedded
+from accsd.embedded.binaries import wheel_binaries
+from tests.support.cluster import DEBIAN_15, Connection
 from tests.support.compose import PYTHON, why_not
 from tests.support.eventually import eventually_sync
+from tests.support.own_server import own_server
 
 ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "media-pipeline"
 # What is not run here, and why. Whoever adds a command to a document meets this list.
 ELSEWHERE = {
     "make install": "this very environment was made by it",
@@ -34,49 +44,114 @@ def runnable(block: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def replaced(text: str, **others: str) -> str:
+    """Each of these must be there to be replaced."""
+    for wanted, other in others.items():
+        assert wanted in text, text
+        text = text.replace(wanted, other)
+    return text
+
+
 @pytest.fixture
 def shell(tmp_path: Path) -> dict[str, str]:
     """The environment of somebody's terminal, with nothing of ours in it but the installed commands."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("ACC_")}
-    path = f"{Path(sys.executable).parent}:{kept['PATH']}"
-    return kept | {"HOME": str(tmp_path), "ACC_STATE_DIR": str(tmp_path / "state"), "PATH": path, "NO_COLOR": "1"}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    ours = {"HOME": str(tmp_path), "STATE_DIRECTORY": str(tmp_path / "state"), "PATH": path, "NO_COLOR": "1"}
+    return {**os.environ, **ours}
 
 
-def bash(script: str, folder: Path, environ: dict[str, str]) -> str:
-    ran = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script],
-        cwd=folder,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
+@pytest.fixture
+def project(shell: dict[str, str]) -> Iterator[dict[str, str]]:
+    """The same with a compose project of its own, which is gone at the end; skipped where there is no compose."""
+    if reason := why_not():
+        pytest.skip(reason)
+    name = f"accsd-test-{uuid.uuid4().hex[:10]}"
+    yield shell | {"COMPOSE_PROJECT_NAME": name, "ACC_COMPOSE_PROJECT": name}
+    listed = ["docker", "ps", "-aq", "--filter", f"label=com.docker.compose.project={name}"]
+    if found := subprocess.run(listed, capture_output=True, check=True, timeout=30).stdout.decode().split():
+        subprocess.run(["docker", "rm", "-f", "-v", *found], capture_output=True, check=True, timeout=60)
+
+
+def bash(script: str, folder: Path, environ: Mapping[str, str], stdin: str = "") -> str:
+    """`stdin` is what a person types when asked: a file, so that each command leaves the rest to the next."""
+    (folder / "typed").write_text(stdin)
+    with (folder / "typed").open("rb") as typed:
+        ran = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=folder,
+            env=environ,
+            stdin=typed,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+            start_new_session=True,
+        )
     assert ran.returncode == 0, f"{script}\n{ran.stdout}\n{ran.stderr}"
     return ran.stdout
 
 
+@contextmanager
+def terminal(command: str, folder: Path, environ: Mapping[str, str], ready: bytes) -> Generator[None]:
+    """A command in a terminal of its own, until Ctrl-C."""
+    log = folder / f"terminal-{uuid.uuid4().hex[:6]}.log"
+    with log.open("wb") as output:
+        daemon = subprocess.Popen(
+            ["bash", "-c", f"exec env {command}"],
+            cwd=folder,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        eventually_sync(lambda: ready in log.read_bytes() or daemon.poll() is not None, within=60)
+        assert daemon.poll() is None, log.read_text()
+        yield
+        daemon.send_signal(signal.SIGINT)
+        assert daemon.wait(timeout=60) == 0, log.read_text()
+    finally:
+        if daemon.poll() is None:
+            daemon.kill()
+            daemon.wait(timeout=10)
+
+
+REGISTERED = b"node_registered"
+
+
+# The quickstart
+
+
 def test_the_quickstart(tmp_path: Path, shell: dict[str, str]):
-    install, service, workflow, up, run, look = blocks("docs/quickstart.md")
+    install, service, workflow, up, run, look, *_ = blocks("docs/quickstart.md")
     bash(runnable(install), tmp_path, shell)
     bash(service, tmp_path, shell)
     hello = tmp_path / "hello"
     bash(workflow, hello, shell)
-    log = tmp_path / "up.log"
-    with log.open("wb") as output:
-        daemon = subprocess.Popen(
-            ["bash", "-c", f"exec {up}"], cwd=hello, env=shell, stdout=output, stderr=output, start_new_session=True
-        )
-    try:
-        eventually_sync(lambda: b"node_registered" in log.read_bytes(), within=60)
-        told = bash(run, hello, shell)
-        assert "greeting world" in told
+    with terminal(up, hello, shell, REGISTERED):
+        assert "greeting world" in bash(run, hello, shell)
         shown = bash(look, hello, shell)
         assert "done" in shown
         assert "card.txt" in shown
-    finally:
-        daemon.send_signal(signal.SIGTERM)
-        assert daemon.wait(timeout=60) == 0, log.read_text()
+
+
+@pytest.mark.needs_docker
+@pytest.mark.xdist_group("compose")
+def test_the_quickstart_with_compose(tmp_path: Path, project: dict[str, str]):
+    _, service, workflow, _, run, _, compose, up, again = blocks("docs/quickstart.md")
+    bash(service, tmp_path, project)
+    hello = tmp_path / "hello"
+    bash(workflow, hello, project)
+    bash(replaced(compose, **{"python:3.11-slim": PYTHON}), hello, project)
+    with terminal(up, hello, project, REGISTERED):
+        bash(run, hello, project)
+        told = bash(again, hello, project)
+        assert "greeting compose" in told
+        assert "running → done" in told
+
+
+# The README
 
 
 def test_the_readme_shows_no_command_that_is_not_run(tmp_path: Path, shell: dict[str, str]):
@@ -97,37 +172,127 @@ async def test_the_readme_s_workflow_and_sql(tmp_path: Path, shell: dict[str, st
     assert "ingest" in await in_bash(f"accsd why {job}", tmp_path, environ)
 
 
-@pytest.mark.needs_docker
-def test_the_readme_s_compose_file(tmp_path: Path, shell: dict[str, str]):
-    """`accsd up --compose compose.yaml`, as it stands there, with an image that is here."""
-    if (reason := why_not()) is not None:
-        pytest.skip(reason)
+def readme_s_compose_file() -> str:
+    """With an image that is here."""
     _, compose = blocks("README.md", "yaml")
-    compose = compose.replace("studio/renderer", PYTHON).replace(
-        '"python", "-m", "render"', '"python3", "-c", "print(7)"'
-    )
-    (tmp_path / "compose.yaml").write_text(compose)
-    (tmp_path / "media.yaml").write_text("name: media\nsteps: [{ key: render, service: renderer }]\n")
-    environ = shell | {"HOME": os.environ["HOME"]}  # where docker finds its plugin
-    log = tmp_path / "up.log"
-    with log.open("wb") as output:
-        daemon = subprocess.Popen(
-            ["accsd", "up", "--compose", "compose.yaml"],
-            cwd=tmp_path,
-            env=environ,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    try:
-        eventually_sync(lambda: b"node_registered" in log.read_bytes(), within=60)
-        told = bash("accsd workflows apply media.yaml && accsd submit media --follow", tmp_path, environ)
+    return replaced(compose, **{"studio/renderer": PYTHON, '"python", "-m", "render"': '"python3", "-c", "print(7)"'})
+
+
+RENDER = "name: media\nsteps: [{ key: render, service: renderer, requires: { gpu: true } }]\n"
+
+
+@pytest.mark.needs_docker
+@pytest.mark.xdist_group("compose")
+def test_the_readme_s_compose_file(tmp_path: Path, project: dict[str, str]):
+    (tmp_path / "compose.yaml").write_text(readme_s_compose_file())
+    (tmp_path / "media.yaml").write_text(RENDER.replace("gpu: true", ""))
+    with terminal("accsd up --compose compose.yaml", tmp_path, project, REGISTERED):
+        told = bash("accsd workflows apply media.yaml && accsd submit media --follow", tmp_path, project)
         assert "running → done" in told
-    finally:
-        daemon.send_signal(signal.SIGTERM)
-        assert daemon.wait(timeout=60) == 0, log.read_text()
-        bash("docker compose -f compose.yaml down -t 1", tmp_path, environ)
 
 
-async def in_bash(script: str, folder: Path, environ: dict[str, str]) -> str:
+# The media example
+
+
+def copied(folder: Path) -> Path:
+    ignored = shutil.ignore_patterns("__pycache__", "work")
+    return shutil.copytree(EXAMPLE, folder / "example", ignore=ignored)
+
+
+def published(example: Path, run: str, environ: Mapping[str, str]) -> str:
+    told = bash(run, example, environ)
+    assert "results/upload/index.html" in told
+    return (example / "results/upload/index.html").read_text()
+
+
+def test_the_media_example_as_processes(tmp_path: Path, shell: dict[str, str]):
+    up, run, _ = blocks("examples/media-pipeline/README.md")
+    example = copied(tmp_path)
+    with terminal(up, example, shell, REGISTERED):
+        assert "<h1>First take</h1>" in published(example, run, shell)
+    (alone,) = re.findall(r"without accsd: `(.*)`", (EXAMPLE / "README.md").read_text())
+    assert '"results"' in bash(alone, example, shell)
+    assert (example / "out" / "take.wav").exists()
+
+
+@pytest.mark.needs_docker
+@pytest.mark.xdist_group("compose")
+def test_the_media_example_in_containers(tmp_path: Path, project: dict[str, str]):
+    _, run, compose = blocks("examples/media-pipeline/README.md")
+    build, up = compose.splitlines()
+    example = copied(tmp_path)
+    environ = project | {"BASE": PYTHON, "IMAGE": "accsd-test-media-pipeline"}  # its own variables
+    assert bash(f"{{ {build.partition('#')[0]}; }} 2>&1", example, environ).count(" Built") == 1, "one image for all"
+    with terminal(up, example, environ, REGISTERED):
+        assert "<h1>First take</h1>" in published(example, run, environ)
+    bash("docker compose down -t 1", example, environ)
+
+
+# The fleet guide
+
+
+def as_postgres(server: embedded.Server) -> dict[str, str]:
+    """How the server's administrator connects, whose name is ours here (which is what the guide calls the owner)."""
+    there = {"PGHOST": "127.0.0.1", "PGPORT": str(server.port), "PGDATABASE": "postgres", "PGPASSWORD": server.password}
+
+    async def named_as_usual() -> None:
+        ours = await asyncpg.connect(server.tcp_url)
+        await ours.execute(f"CREATE ROLE postgres SUPERUSER LOGIN PASSWORD '{server.password}'")
+        await ours.close()
+        usual = await asyncpg.connect(server.tcp_url.replace("//accsd:", "//postgres:"))
+        await usual.execute("ALTER ROLE accsd RENAME TO another")
+        await usual.close()
+
+    asyncio.run(named_as_usual())
+    return there | {"PGUSER": "postgres"}
+
+
+@pytest.mark.needs_docker
+@pytest.mark.xdist_group("compose")
+@pytest.mark.parametrize("bindir", [None, DEBIAN_15], ids=["pg18", "pg15"])
+def test_the_fleet_guide(tmp_path: Path, project: dict[str, str], bindir: Path | None):
+    """A plain owner, the roles, the builder as accs_scheduler, an agent as accs_agent, and the doctor as both."""
+    if bindir is not None and not bindir.exists():
+        pytest.skip(f"no PostgreSQL 15 in {bindir}")
+    database, _, check, *_ = blocks("docs/fleet.md")
+    node, *_ = blocks("docs/fleet.md", "toml")
+    (uninstalled,) = [block for block in blocks("docs/operations.md") if "dropdb" in block]
+    with own_server(bindir) as own:
+        server = own.start()
+        admin = as_postgres(server)
+        path = f"{bindir or wheel_binaries()}:{project['PATH']}"
+        control = project | {"PATH": path, "STATE_DIRECTORY": str(tmp_path / "control")}
+        typed = "secret\n" * 2 + "agent's\n" * 2 + "scheduler's\n" * 2
+        here = replaced(database, **{"@control/": f"@127.0.0.1:{server.port}/"})
+        # what psql asks for is typed by the owner, whose password stands in the URL
+        bash(here, tmp_path, control | admin, typed)
+        assert (
+            bash("psql -Atc \"SELECT rolsuper FROM pg_roles WHERE rolname = 'accsd'\"", tmp_path, control | admin)
+            == "f\n"
+        )
+
+        stored = {"ACC_STORAGE_URL": f"file://{tmp_path}/objects"}
+        as_role = "postgresql://{}:{}@127.0.0.1:" + f"{server.port}/accs"
+        builder = control | stored | {"ACC_DB_URL": as_role.format("accs_scheduler", "scheduler's")}
+        agent = project | stored | {"ACC_DB_URL": as_role.format("accs_agent", "agent's"), "ACC_NODE_NAME": "render-3"}
+        etc = tmp_path / "etc"
+        etc.mkdir()
+        (etc / "accsd.toml").write_text(replaced(node, **{"/etc/accsd": str(etc)}))
+        (etc / "compose.yaml").write_text(readme_s_compose_file())
+        (tmp_path / "media.yaml").write_text(RENDER)
+        config = f"--config {etc}/accsd.toml"
+        with (
+            terminal("accsd --role builder", tmp_path, builder, b'"started"'),
+            terminal(f"accsd --role agent {config}", tmp_path, agent, REGISTERED),
+        ):
+            told = bash("accsd workflows apply media.yaml && accsd submit media --follow", tmp_path, builder)
+            assert "running → done" in told
+            assert "render-3" in bash("accsd nodes", tmp_path, builder)
+            examined = bash(replaced(check, **{"/etc/accsd": str(etc)}), tmp_path, agent)
+            assert "FAIL" not in examined
+            assert "FAIL" not in bash("accsd doctor", tmp_path, builder)
+        bash(uninstalled, tmp_path, control | admin)
+
+
+async def in_bash(script: str, folder: Path, environ: Mapping[str, str]) -> str:
     return await asyncio.to_thread(bash, script, folder, environ)
