@@ -38,7 +38,7 @@ async def look(db: Database) -> Snapshot:
     return Snapshot(
         await fleet.in_motion(db),
         await fleet.services(db),
-        await fleet.nodes(db),
+        [node for node in await fleet.nodes(db) if node.is_machine],
         await fleet.live_tasks(db, limit=_TASKS),
         await fleet.latest_failures(db, limit=_FAILURES),
         await fleet.failed_since(db, midnight),

@@ -18,7 +18,6 @@ from accsd.db.obstacles import together
 from accsd.db.pool import Database
 from accsd.errors import AccsdError, Unavailable
 from accsd.labels import shown_label
-from accsd.names import KIND_LABEL
 from accsd.power import WakeResult
 
 _COLUMNS: Final = {
@@ -49,7 +48,7 @@ def nodes(ctx: click.Context, every: bool, output: str) -> None:
     if ctx.invoked_subcommand is not None:
         return
     silent = settings_of(ctx).lease
-    found = [node for node in with_database(ctx, fleet.nodes) if every or KIND_LABEL not in node.labels]
+    found = [node for node in with_database(ctx, fleet.nodes) if every or node.is_machine]
     if output == "table":
         empty = "no node has registered; `accsd --role agent` on a machine registers it"
         show_fitting([_line(node, silent) for node in found], _COLUMNS, empty=empty)

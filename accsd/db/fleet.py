@@ -7,6 +7,7 @@ from uuid import UUID
 
 from accsd.db.pool import Database
 from accsd.errors import NotFound
+from accsd.names import KIND_LABEL
 from accsd.validation import did_you_mean
 
 _NODES: Final = """
@@ -125,6 +126,11 @@ class NodeView:
             return "asleep"
         is_heard = self.unseen_for is not None and self.unseen_for < silent
         return "awake" if is_heard and self.awake_state == "awake" else "away"
+
+    @property
+    def is_machine(self) -> bool:
+        """Not a process that works under a node's name, such as an `accsd run`."""
+        return KIND_LABEL not in self.labels
 
     def is_here(self, silent: timedelta) -> bool:
         return self.whereabouts(silent) == "awake"
