@@ -63,7 +63,7 @@ async def test_what_is_claimed_while_sigterm_comes_is_not_lost(
     with daemon.running(tmp_path, db_url, config=toml_service("render", WAIT)) as accsd:
         accsd.wait_for("node_registered")
         async with other.transaction():
-            await other.execute("SELECT pg_advisory_xact_lock(hashtextextended('n1/render', 0))")
+            await other.execute("SELECT FROM accs.slots WHERE node = 'n1' AND service = 'render' FOR UPDATE")
             job = await submit(conn, step("a"), options=waiting(tmp_path))
             await eventually(lambda: waits_for_a_lock(conn), within=10)
             accsd.signal(signal.SIGTERM)
@@ -77,7 +77,7 @@ async def test_what_is_claimed_while_sigterm_comes_is_not_lost(
 
 
 async def waits_for_a_lock(conn: Connection) -> bool:
-    return await conn.fetchval("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND locktype = 'advisory'")
+    return await conn.fetchval("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'")
 
 
 async def test_what_belongs_to_a_service_that_is_served_no_longer_is_stopped_and_given_back(

@@ -172,7 +172,8 @@ async def test_a_judgement_that_waits_for_a_resume_sees_what_it_has_forgiven(
 
 async def waits_for_a_lock(conn: Connection) -> bool:
     return await conn.fetchval(
-        "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE query LIKE '%accs.quarantine(%' AND wait_event = 'advisory')"
+        "SELECT EXISTS (SELECT FROM pg_stat_activity"
+        " WHERE query LIKE '%accs.quarantine(%' AND wait_event = 'transactionid')"
     )
 
 

@@ -375,7 +375,9 @@ async def test_a_reader_can_hold_no_lock_that_work_waits_for(connect_as: As, con
     for table in ("locks", "slots", "concurrency_keys", "live", "schema_versions"):
         await refused(reader, f"SELECT FROM accs.{table} FOR SHARE")
         await refused(reader, f"DO $$ BEGIN LOCK TABLE accs.{table} IN SHARE MODE; END $$")
-    sources = await conn.fetch("SELECT proname FROM pg_proc WHERE prosrc ~* 'pg_(try_)?advisory'")
+    sources = await conn.fetch(
+        "SELECT proname FROM pg_proc WHERE pronamespace = 'accs'::regnamespace AND prosrc ~* 'pg_(try_)?advisory'"
+    )
     assert sources == [], "an advisory lock is anybody's"
 
 

@@ -114,17 +114,18 @@ def _host(number: int) -> Generator[Host]:
     tag = f"{os.getpid() % 100_000}h{number}"
     network = f"10.{128 + os.getpid() // 256 % 128}.{os.getpid() % 256}"
     host = Host(f"acc{tag}", f"{network}.{4 * number + 1}")
-    _ip("netns", "add", host.namespace)
-    try:
+    with ExitStack() as resources:
+        _ip("netns", "add", host.namespace)
+        resources.callback(_ip, "netns", "del", host.namespace)
         _ip("link", "add", f"acc{tag}", "type", "veth", "peer", "name", "eth0", "netns", host.namespace)
+        # with the namespace it would go too, but only some time later: the next host of that name would meet it
+        resources.callback(_ip, "link", "del", f"acc{tag}")
         _ip("addr", "add", f"{host.here}/30", "dev", f"acc{tag}")
         _ip("link", "set", f"acc{tag}", "up")
         _ip("-n", host.namespace, "addr", "add", f"{network}.{4 * number + 2}/30", "dev", "eth0")
         for device in ("lo", "eth0"):
             _ip("-n", host.namespace, "link", "set", device, "up")
         yield host
-    finally:
-        _ip("netns", "del", host.namespace)  # with both ends of the cable
 
 
 def _ip(*words: str) -> str:

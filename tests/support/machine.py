@@ -155,7 +155,7 @@ class StateMachine(RuleBasedStateMachine):
             "record_output": 3 if good else 0,
             "release": 2 if good else 0,
             "cancel": 1,
-            "change": 3,
+            "change": 1,
             "instantiate_due_jobs": 3 if "queued" in statuses else 0,
             "submit": 1 if "running" in statuses else 6,
             "insert": 1,
