@@ -155,7 +155,6 @@ class StateMachine(RuleBasedStateMachine):
             "record_output": 3 if good else 0,
             "release": 2 if good else 0,
             "cancel": 1,
-            "change": 1,
             "instantiate_due_jobs": 3 if "queued" in statuses else 0,
             "submit": 1 if "running" in statuses else 6,
             "insert": 1,
@@ -168,6 +167,7 @@ class StateMachine(RuleBasedStateMachine):
             "set_limit": 1,
             "switch_workflow": 1,
             "recheck_holds": 1,
+            "change": 2,
         }
         return (verb for verb, weight in weights.items() for _ in range(weight))
 
