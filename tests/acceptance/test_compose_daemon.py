@@ -3,7 +3,6 @@
 import asyncio
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from tests.support import daemon
 from tests.support.checker import check
 from tests.support.cli import ACCSD, Cli
 from tests.support.cluster import Connection
-from tests.support.compose import why_not
 from tests.support.compose_node import (
     EATS_MEMORY,
     FLOODS,
@@ -27,22 +25,11 @@ from tests.support.compose_node import (
 from tests.support.eventually import eventually
 from tests.support.factory import chain, step, submit
 from tests.support.objects import log_lines
+from tests.support.one_compose_node import docker_is_here as docker_is_here
+from tests.support.one_compose_node import node as node
 from tests.support.tasks import notes
 
 pytestmark = [pytest.mark.needs_docker, pytest.mark.xdist_group("compose")]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def engine() -> None:
-    if reason := why_not():
-        pytest.skip(reason)
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[ComposeNode]:
-    made = ComposeNode(tmp_path)
-    yield made
-    made.close()
 
 
 async def test_a_workflow_goes_through_all_modes_and_an_idle_service_is_stopped(

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.checker import check
 from tests.support.cluster import Connection
-from tests.support.compose import BUSYBOX, PYTHON, why_not
+from tests.support.compose import BUSYBOX, PYTHON
 from tests.support.compose_node import (
     WAIT,
     ComposeNode,
@@ -31,23 +31,12 @@ from tests.support.engine import Engine
 from tests.support.eventually import eventually
 from tests.support.factory import step, submit
 from tests.support.objects import log_lines
+from tests.support.one_compose_node import docker_is_here as docker_is_here
+from tests.support.one_compose_node import node as node
 
 pytestmark = [pytest.mark.needs_docker, pytest.mark.slow, pytest.mark.xdist_group("compose")]
 
 LINES = 300
-
-
-@pytest.fixture(scope="module", autouse=True)
-def docker_is_here() -> None:
-    if reason := why_not():
-        pytest.skip(reason)
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[ComposeNode]:
-    made = ComposeNode(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")

@@ -1,35 +1,21 @@
 """The daemon serving a service of mode http: killed, drained, told to cancel. One result, and nothing left behind."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from tests.support.checker import check
 from tests.support.cluster import Connection
-from tests.support.compose import why_not
 from tests.support.compose_node import WAIT, ComposeNode, job_reaches, tasks_of
 from tests.support.eventually import eventually
 from tests.support.factory import step, submit
 from tests.support.objects import log_lines
+from tests.support.one_compose_node import docker_is_here as docker_is_here
+from tests.support.one_compose_node import node as node
 
 pytestmark = [pytest.mark.needs_docker, pytest.mark.xdist_group("compose")]
 
 LINES = 300
-
-
-@pytest.fixture(scope="module", autouse=True)
-def engine() -> None:
-    if reason := why_not():
-        pytest.skip(reason)
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[ComposeNode]:
-    made = ComposeNode(tmp_path)
-    yield made
-    made.close()
 
 
 def at_work(node: ComposeNode) -> int:

@@ -2,10 +2,9 @@
 
 import subprocess
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import Thread
 from typing import IO
 from uuid import UUID
@@ -15,11 +14,12 @@ import pytest
 from tests.support.checker import check
 from tests.support.cli import ACCSD, Cli
 from tests.support.cluster import Connection
-from tests.support.compose import why_not
 from tests.support.compose_node import PREAMBLE, ComposeNode, job_reaches
 from tests.support.eventually import eventually
 from tests.support.factory import step, submit
 from tests.support.objects import log_lines
+from tests.support.one_compose_node import docker_is_here as docker_is_here
+from tests.support.one_compose_node import node as node
 
 pytestmark = [pytest.mark.needs_docker, pytest.mark.xdist_group("compose")]
 
@@ -40,19 +40,6 @@ while not os.path.exists(params["go"]): time.sleep(0.02)
 write(range(params["first"], params["all"]))
 """
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def engine() -> None:
-    if reason := why_not():
-        pytest.skip(reason)
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[ComposeNode]:
-    made = ComposeNode(tmp_path)
-    yield made
-    made.close()
 
 
 def serve(node: ComposeNode, mode: str) -> None:
