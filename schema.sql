@@ -2025,7 +2025,8 @@ BEGIN
   WITH said AS MATERIALIZED (
     SELECT s.id, left(s.code, 200) AS code, left(s.message, 65536) AS message, t.status AS from_status, t.attempt + (p_outcome = 'error')::int AS attempt, t.lost + (p_outcome = 'lost')::int AS lost,
            CASE p_outcome WHEN 'error' THEN coalesce(s.permanent, false) OR t.attempt + 1 >= t.max_attempts
-                          WHEN 'lost' THEN t.lost + 1 >= accs.max_lost() ELSE false END AS final,
+                          -- nobody but the process that is gone could carry out a one-off (accsd run)
+                          WHEN 'lost' THEN t.lost + 1 >= accs.max_lost() OR t.service_name = 'accs.run' ELSE false END AS final,
            CASE p_outcome WHEN 'lost' THEN 'lost_too_often' WHEN 'error' THEN CASE WHEN s.permanent THEN 'permanent_error' ELSE 'attempts_exhausted' END END AS why,
            CASE p_outcome WHEN 'error' THEN v_now + accs.retry_delay(t.backoff, t.attempt + 1, t.id, p_base) ELSE v_now + p_delay END AS due
       FROM unnest(p_task_ids, p_codes, p_messages, p_permanent) AS s (id, code, message, permanent) JOIN public.job_tasks t ON t.id = s.id
