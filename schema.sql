@@ -162,11 +162,11 @@ CREATE TABLE public.jobs (
   current_task_key  text,
   priority          int NOT NULL DEFAULT 0,
   order_seq         bigint NOT NULL DEFAULT nextval('accs.order_seq'),
-  options           jsonb DEFAULT '{}' CHECK (jsonb_typeof(options) = 'object' AND pg_column_size(options) <= 1048576),
+  options           jsonb DEFAULT '{}',
   scheduled_at      timestamptz CHECK (scheduled_at BETWEEN '0001-01-02Z' AND '9999-12-30Z' OR NOT isfinite(scheduled_at)),
   error_code        text,
   error_message     text,
-  created_at        timestamptz NOT NULL DEFAULT accs.clock() CHECK (created_at BETWEEN '0001-01-02Z' AND '9999-12-30Z' OR NOT isfinite(created_at)),
+  created_at        timestamptz NOT NULL DEFAULT accs.clock() CHECK (created_at BETWEEN '0001-01-02Z' AND '9999-12-30Z'),
   started_at        timestamptz,
   finished_at       timestamptz,
   updated_at        timestamptz NOT NULL DEFAULT accs.clock(),
@@ -179,9 +179,10 @@ CREATE TABLE public.jobs (
   open_tasks        int NOT NULL DEFAULT 0 CHECK (open_tasks BETWEEN 0 AND task_count),
   task_progress     numeric NOT NULL DEFAULT 0, -- the sum of its tasks' progress; jobs.progress is this / task_count
   trigger           jsonb CHECK (jsonb_typeof(trigger) = 'object'),   -- what brought it about, where that was not a plain submission
-  -- As deep as what a task can be handed. 64 levels are at least 512 bytes, and looking at small ones would cost as much as the rest of the check.
-  CONSTRAINT options_depth CHECK (pg_column_size(options) < 512
-    OR NOT jsonb_path_exists(options, 'strict $.**{64} ? (@.type() == "object" || @.type() == "array")'))
+  -- No larger and no deeper than what a task can be handed. 64 levels are at least 512 bytes: small ones are not looked at, because every
+  -- UPDATE of a job checks this again.
+  CONSTRAINT jobs_options_check CHECK (jsonb_typeof(options) = 'object' AND (pg_column_size(options) < 512 OR pg_column_size(options) <= 1048576
+    AND NOT jsonb_path_exists(options, 'strict $.**{64} ? (@.type() == "object" || @.type() == "array")')))
 ) WITH (fillfactor = 48);   -- a page has room for what its jobs end as
 
 CREATE INDEX jobs_order_seq ON public.jobs (order_seq);                  -- lists in the global order
@@ -616,7 +617,7 @@ BEGIN
       assigned_node, claimed_by, claimed_at, started_at, finished_at, created_at, attempt_id, lease_owner, lease_until,
       lost, generation, step_no, lane, remaining, dependants, given, outcome, outcome_attempt_id, error_code,
       error_message, requires, concurrency_key, notify ON public.job_tasks
-    FOR EACH ROW WHEN (current_setting('search_path') <> 'pg_catalog, accs, pg_temp' OR NOT has_schema_privilege('accs', 'CREATE')
+    FOR EACH ROW WHEN (current_setting('search_path') <> 'pg_catalog, accs, pg_temp'
                        OR (OLD.status <> NEW.status AND strpos(%L, left(OLD.status, 2) || left(NEW.status, 2)) = 0))
     EXECUTE FUNCTION accs.refuse_write()$$, v_legal);
   SELECT string_agg(left(from_status, 2) || left(to_status, 2), ' ') INTO v_legal FROM accs.transitions WHERE entity = 'job';
@@ -624,13 +625,13 @@ BEGIN
     CREATE TRIGGER guard_transition AFTER UPDATE OF
       id, workflow_id, status, progress, current_task_key, order_seq, error_code, error_message, created_at, started_at,
       finished_at, generation, task_count, open_tasks, task_progress, trigger ON public.jobs
-    FOR EACH ROW WHEN (current_setting('search_path') <> 'pg_catalog, accs, pg_temp' OR NOT has_schema_privilege('accs', 'CREATE')
+    FOR EACH ROW WHEN (current_setting('search_path') <> 'pg_catalog, accs, pg_temp'
                        OR (OLD.status <> NEW.status AND strpos(%L, left(OLD.status, 2) || left(NEW.status, 2)) = 0))
     EXECUTE FUNCTION accs.refuse_write()$$, v_legal);
 END $guard$;
 
 CREATE TRIGGER guard_insert AFTER INSERT ON public.job_tasks
-  FOR EACH ROW WHEN (NOT accs.in_verb()) EXECUTE FUNCTION accs.refuse_write();
+  FOR EACH ROW WHEN (current_setting('search_path') <> 'pg_catalog, accs, pg_temp') EXECUTE FUNCTION accs.refuse_write();
 CREATE TRIGGER guard_delete BEFORE DELETE ON public.job_tasks
   FOR EACH ROW WHEN (NOT accs.in_verb()) EXECUTE FUNCTION accs.refuse_write();
 CREATE TRIGGER guard_delete BEFORE DELETE ON public.jobs
@@ -639,6 +640,17 @@ CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON public.job_tasks
   FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_write();
 CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON public.jobs
   FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_write();
+
+-- Who has set the path of the verbs and is not their owner: asked once for each statement, because it costs more than the path.
+CREATE FUNCTION accs.refuse_forgery() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION '%: rows of the state machine are written by its verbs, and "%" does not own them', TG_TABLE_NAME, current_user
+    USING ERRCODE = 'AC002', HINT = 'Call a verb in schema accs.';
+END $$;
+CREATE TRIGGER guard_owner BEFORE INSERT OR UPDATE OR DELETE ON public.job_tasks FOR EACH STATEMENT
+  WHEN (current_setting('search_path') = 'pg_catalog, accs, pg_temp' AND NOT has_schema_privilege('accs', 'CREATE')) EXECUTE FUNCTION accs.refuse_forgery();
+CREATE TRIGGER guard_owner BEFORE UPDATE OR DELETE ON public.jobs FOR EACH STATEMENT
+  WHEN (current_setting('search_path') = 'pg_catalog, accs, pg_temp' AND NOT has_schema_privilege('accs', 'CREATE')) EXECUTE FUNCTION accs.refuse_forgery();
 
 CREATE FUNCTION accs.refuse_begun_jobs() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -1660,7 +1672,6 @@ DECLARE
   v_lanes  int[];
   v_paused boolean;
   v_is_due boolean;          -- something that waited for its time
-  v_any    boolean;          -- something is claimable
   v_until  timestamptz;
   v_ill    text;             -- this service on this node: 'shut', or on 'trial'
   v_probe  timestamptz;
@@ -1686,9 +1697,8 @@ BEGIN
   -- all at once, because a claim for a single task is mostly the starting of statements
   SELECT (n.max_concurrency ->> p_service)::int, l.ids, q.state, q.probe_at,
          EXISTS (SELECT FROM accs.pauses WHERE kind = 'service' AND name = p_service OR kind = 'node' AND name = p_node),
-         EXISTS (SELECT FROM accs.waiting WHERE lane = ANY (l.ids) AND hold = 'backoff' AND due_at <= v_now),
-         EXISTS (SELECT FROM accs.waiting WHERE lane = ANY (l.ids) AND hold IS NULL)
-    INTO v_cap, v_lanes, v_ill, v_probe, v_paused, v_is_due, v_any
+         EXISTS (SELECT FROM accs.waiting WHERE lane = ANY (l.ids) AND hold = 'backoff' AND due_at <= v_now)
+    INTO v_cap, v_lanes, v_ill, v_probe, v_paused, v_is_due
     FROM public.nodes n LEFT JOIN accs.quarantines q ON q.node = n.name AND q.service = p_service,
          LATERAL (SELECT ARRAY(SELECT l.id FROM accs.lanes l
                                 WHERE l.service = p_service AND (l.node IS NULL OR l.node = p_node) AND l.requires <@ n.labels) AS ids) l
@@ -1708,10 +1718,10 @@ BEGIN
   ELSIF v_ill = 'trial' THEN
     v_cap := least(v_cap, 1);
   END IF;
-  IF NOT (v_any OR v_is_due) AND p_limit > 0 THEN   -- who finds nothing locks nothing, and so writes nothing
-    RETURN;
-  END IF;
   IF v_cap IS NOT NULL THEN
+    IF NOT v_is_due AND p_limit > 0 AND NOT EXISTS (SELECT FROM accs.waiting WHERE lane = ANY (v_lanes) AND hold IS NULL) THEN
+      RETURN;   -- who finds nothing locks nothing, and so writes nothing
+    END IF;
     -- two claims of one node at the same time must not both see the last free slot
     PERFORM FROM accs.slots WHERE node = p_node AND service = p_service FOR UPDATE;
     IF NOT FOUND THEN   -- the node was written by hand
