@@ -15,6 +15,7 @@ _SERVICE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 RESERVED_SERVICE_NAMES = frozenset({"builder"})
 
 # The one step of an `accsd run`, whose command no row holds; the label of nodes that are no machines.
+NODE_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}"  # a pattern
 ONE_OFF_SERVICE: Final = "accs.run"
 KIND_LABEL: Final = "accs.kind"
 

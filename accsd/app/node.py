@@ -30,7 +30,7 @@ from accsd.storage.base import ObjectStore
 from accsd.supervisor import Post, Supervisor
 from accsd.work.attempts import Attempts
 from accsd.work.bench import Workbench
-from accsd.work.identity import Identity
+from accsd.work.identity import NodeIdentity
 from accsd.work.lease import LeaseKeeper
 from accsd.work.reporting import Reporter
 from accsd.work.served import Served
@@ -99,7 +99,7 @@ class NodeSide:
             lease=self.settings.lease,
             every=self.settings.heartbeat,
             metrics=self.metrics,
-            identity=Identity.of_this_machine(environment()),
+            identity=NodeIdentity.of_this_machine(environment()),
             when_resumed=self._came_back,
             when_changed=self._count,
         )

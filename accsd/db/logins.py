@@ -11,9 +11,9 @@ from typing import Final
 from accsd.db.failures import translating
 from accsd.db.pool import Session
 from accsd.errors import ConfigError, InvalidValue
+from accsd.names import NODE_NAME
 
 _HERE: Final = "the database"
-_NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # as in the settings
 _PREFIX: Final = "accs_node_"
 _LONGEST: Final = 63  # bytes that PostgreSQL keeps of a name
 _ROUNDS: Final = 4096
@@ -32,7 +32,7 @@ class NodeLogin:
 
 async def make_node_login(connection: Session, node: str) -> NodeLogin:
     """Made, or given another password, and the node is handed over to it."""
-    if not _NODE.fullmatch(node):
+    if not re.fullmatch(NODE_NAME, node):
         raise InvalidValue(f"{node!r} is no name of a node", hint="letters, digits, '.', '_' and '-', as in node.name")
     login = login_of(node)
     password = secrets.token_urlsafe(24)

@@ -22,7 +22,7 @@ from pydantic import (
 
 from accsd.errors import ConfigError, InvalidValue
 from accsd.labels import check_labels, parse_labels
-from accsd.names import OutgoingEvent, check_service_name, variable_suffix
+from accsd.names import NODE_NAME, OutgoingEvent, check_service_name, variable_suffix
 from accsd.settings import database_url
 from accsd.units import parse_duration, parse_size
 
@@ -122,7 +122,7 @@ Labels = Annotated[dict[str, Any], BeforeValidator(_from_text), AfterValidator(c
 class NodeSettings(_Section):
     """[node]"""
 
-    name: str = Field(default_factory=socket.gethostname, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")
+    name: str = Field(default_factory=socket.gethostname, pattern=f"^{NODE_NAME}$")
     labels: Labels = Field(default_factory=dict)
     state_dir: Path | None = None
     min_free_disk: Size = 512 * 1024 * 1024

@@ -11,7 +11,7 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class NodeIdentity:
     """Clones of a disk share a machine's id, but no boot. A worker without a machine of its own gives its instance."""
 
     machine_id: str | None = None
@@ -19,7 +19,7 @@ class Identity:
     instance: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @classmethod
-    def of_this_machine(cls, environ: Mapping[str, str]) -> "Identity":
+    def of_this_machine(cls, environ: Mapping[str, str]) -> "NodeIdentity":
         return cls(_read(_MACHINE_ID), environ.get("ACC_BOOT_ID") or _read(_BOOT_ID))
 
 

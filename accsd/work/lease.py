@@ -22,7 +22,7 @@ from accsd.errors import DatabaseUnavailable
 from accsd.log import get_logger
 from accsd.metrics import Metrics
 from accsd.wakeup import Wakeup, jittered
-from accsd.work.identity import Identity
+from accsd.work.identity import NodeIdentity
 
 _log = get_logger(component="lease")
 # Of the lease, kept free at its end for killing the work.
@@ -88,7 +88,7 @@ class LeaseKeeper:
         lease: timedelta,
         every: timedelta,
         metrics: Metrics,
-        identity: Identity | None = None,
+        identity: NodeIdentity | None = None,
         when_resumed: Callable[[], None] = lambda: None,
         when_changed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -98,7 +98,7 @@ class LeaseKeeper:
         self._every: timedelta = every
         self._margin: timedelta = min(lease * _MARGIN, _LONGEST_MARGIN)
         self._metrics: Metrics = metrics
-        self._identity: Identity = identity or Identity()
+        self._identity: NodeIdentity = identity or NodeIdentity()
         self._when_resumed: Callable[[], None] = when_resumed
         self._when_changed: Callable[[], None] = when_changed
         self._held: dict[UUID, Lease] = {}  # by task
@@ -119,7 +119,7 @@ class LeaseKeeper:
         return self._lease
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> NodeIdentity:
         """As whom this process registers its node, and keeps its leases."""
         return self._identity
 

@@ -398,14 +398,15 @@ async def test_a_lease_counts_from_the_end_of_the_wait_for_it(conn: Connection, 
     await node(conn)
     await submit(conn, step("a", concurrency_key="disk"))
     claimer = await connect()
-    lease = timedelta(milliseconds=300)
+    lease, longer = timedelta(milliseconds=300), timedelta(milliseconds=400)
     async with conn.transaction():
         await conn.execute("SELECT FROM accs.concurrency_keys FOR UPDATE")
         claiming = asyncio.ensure_future(claim(claimer, lease=lease))
-        await asyncio.sleep(0.5)  # longer than the lease
+        await blocked(claimer, conn)
+        await asyncio.sleep(longer.total_seconds())
     (row,) = await claiming
     waited = await conn.fetchval("SELECT lease_until - claimed_at FROM job_tasks")
-    assert waited >= timedelta(milliseconds=500) + lease
+    assert waited >= longer + lease
     assert row["lease_until"] == await conn.fetchval("SELECT lease_until FROM accs.live")
 
 
