@@ -673,12 +673,13 @@ CREATE TRIGGER guard_insert AFTER INSERT ON public.jobs
 -- A plain INSERT INTO jobs is a submission. Whoever inserts it: a queued job is noted as pending and the builder is told.
 CREATE FUNCTION accs.note_new_jobs() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  v_bad  record;
-  v_told boolean;
+  v_bad   record;
+  v_told  boolean;
+  v_known uuid[];
 BEGIN
-  SELECT bool_or(w.notify && ARRAY['job.submitted', 'job.started']) INTO v_told
-    FROM (SELECT notify FROM public.workflows WHERE id IN (SELECT workflow_id FROM fresh) FOR KEY SHARE) w;   -- as a foreign key does
-  SELECT id, workflow_id INTO v_bad FROM fresh f WHERE NOT EXISTS (SELECT FROM public.workflows w WHERE w.id = f.workflow_id) LIMIT 1;
+  SELECT bool_or(w.notify && ARRAY['job.submitted', 'job.started']), array_agg(w.id) INTO v_told, v_known
+    FROM (SELECT id, notify FROM public.workflows WHERE id IN (SELECT workflow_id FROM fresh) FOR KEY SHARE) w;   -- as a foreign key does
+  SELECT id, workflow_id INTO v_bad FROM fresh WHERE workflow_id <> ALL (coalesce(v_known, '{}')) LIMIT 1;   -- a join is 0.4 µs a job more
   IF FOUND THEN
     RAISE EXCEPTION 'job %: there is no workflow %', v_bad.id, v_bad.workflow_id
       USING ERRCODE = 'foreign_key_violation', HINT = 'SELECT id, name, version FROM workflows lists them.';
