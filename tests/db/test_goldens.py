@@ -1,0 +1,9 @@
+"""Every table, index, trigger, view and function of the schema: what clients in SQL rely on."""
+
+from tests.support.catalog import catalog
+from tests.support.cluster import Connection
+from tests.support.goldens import compare
+
+
+async def test_the_schema_is_the_golden_one(conn: Connection):
+    compare("schema", (f"{kind}: {line}" for kind, lines in (await catalog(conn)).items() for line in lines))
