@@ -1,0 +1,47 @@
+"""Runs `python -m accsd ...` in this process and notes which of its functions are called while somebody wants to know.
+
+    python tests/support/traced.py FILE python -m accsd --role all
+
+SIGUSR1 begins, SIGUSR2 ends and writes a line `file function` for each function to FILE. Children are not followed.
+"""
+
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+_called: dict[CodeType, None] = {}
+_is_wanted = False
+
+
+def _profile(frame: FrameType, event: str, _argument: Any) -> None:
+    if event == "call" and _is_wanted:
+        _called[frame.f_code] = None
+
+
+def _begin(*_: Any) -> None:
+    global _is_wanted  # noqa: PLW0603 - a signal handler has nothing else to tell
+    _is_wanted = True
+    sys.setprofile(_profile)
+
+
+def _end(*_: Any) -> None:
+    global _is_wanted  # noqa: PLW0603 - as above
+    _is_wanted = False
+    sys.setprofile(None)
+    written = Path(sys.argv[0]).with_suffix(".partial")
+    written.write_text("".join(f"{code.co_filename} {code.co_qualname}\n" for code in list(_called)))
+    written.rename(sys.argv[0])
+
+
+if __name__ == "__main__":
+    from accsd.cli import main
+
+    signal.signal(signal.SIGUSR1, _begin)
+    signal.signal(signal.SIGUSR2, _end)
+    threading.setprofile(_profile)
+    _, answer, _python, _m, _accsd, *arguments = sys.argv
+    sys.argv = [answer, *arguments]
+    main(arguments)
