@@ -210,7 +210,11 @@ class Desk:
         async with self._lock:
             if self._connection is None or self._connection.is_closed():
                 self._connection = await open_connection(self._url, timeout=5, command_timeout=20)
-            return await self._connection.fetch(query, *values)
+            try:
+                return await self._connection.fetch(query, *values)
+            except (TimeoutError, asyncio.CancelledError):
+                self._connection.terminate()  # a server that is frozen has not heard that nobody waits for its answer
+                raise
 
     async def insist(self, query: str, *values: Any, within: float = 60) -> list[asyncpg.Record]:
         """Again and again, until the server answers."""
