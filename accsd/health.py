@@ -14,8 +14,8 @@ from typing import Final
 import orjson
 
 from accsd import __version__
-from accsd.jsonsafe import sanitise
 from accsd.log import redact
+from accsd.values.json import sanitise
 
 # A role has so many of its intervals to make a pass: one may be slow, and the poll is jittered.
 _OVERDUE: Final = 3

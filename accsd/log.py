@@ -18,8 +18,8 @@ from uuid import UUID
 
 import orjson
 
-from accsd.jsonsafe import sanitise
 from accsd.model.state import EventType, Level
+from accsd.values.json import sanitise
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop

@@ -16,7 +16,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from accsd.errors import Bug, Unavailable
-from accsd.roles.passes import Pass
+from accsd.passes import Pass
 from accsd.wakeup import Backoff, Wakeup, jittered
 
 # A database that comes back finds its daemons asking within a second.

@@ -19,7 +19,7 @@ from accsd.errors import InvalidValue, NotFound
 from accsd.settings import Settings
 from accsd.storage import ObjectStore
 from accsd.storage.base import check_key
-from accsd.units import shown_size
+from accsd.values.units import shown_size
 
 _COLUMNS = {
     "id": "id",

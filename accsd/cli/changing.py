@@ -21,8 +21,8 @@ from accsd.db.jobs import cancel_jobs, rerun_job, retry_jobs
 from accsd.db.pool import Database
 from accsd.errors import InvalidValue
 from accsd.model import JobStatus
-from accsd.names import ONE_OFF_SERVICE
-from accsd.validation import did_you_mean
+from accsd.values.names import ONE_OFF_SERVICE
+from accsd.values.validation import did_you_mean
 
 _REFUSED: Final = 1
 

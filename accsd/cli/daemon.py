@@ -6,7 +6,7 @@ from pathlib import Path
 
 import uvloop
 
-from accsd.app.daemon import RoleChoice, run_daemon
+from accsd.daemon.daemon import RoleChoice, run_daemon
 from accsd.settings import environment
 
 

@@ -20,7 +20,7 @@ from accsd.errors import AccsdError, ConfigError
 from accsd.history.archiving import Outcome, archive, verify
 from accsd.history.clocks import require_same_time
 from accsd.history.reading import broken_links
-from accsd.units import shown_size
+from accsd.values.units import shown_size
 
 _COLUMNS: Final = ("month", "events", "size", "state", "verified", "digest", "key")
 _DIGEST_SHOWN: Final = 12

@@ -10,7 +10,7 @@ from accsd.cli.output import since
 from accsd.db import reading
 from accsd.db.pool import Database
 from accsd.errors import InvalidValue, NotFound
-from accsd.validation import did_you_mean
+from accsd.values.validation import did_you_mean
 
 _SHORT: Final = 8
 _HEX: Final = re.compile(r"[0-9a-f-]{1,36}")

@@ -16,8 +16,8 @@ from accsd.cli.session import with_database
 from accsd.db import reading
 from accsd.db.pool import Database
 from accsd.db.reading import JobFilter, JobRow
-from accsd.fartime import FarTime
 from accsd.model.state import JobStatus
+from accsd.values.times import FarTime
 
 _COLUMNS: Final = {
     "id": "id",

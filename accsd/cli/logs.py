@@ -29,7 +29,7 @@ from accsd.errors import AccsdError, NotFound
 from accsd.model.state import EventType
 from accsd.settings import Settings
 from accsd.storage import ObjectStore
-from accsd.validation import did_you_mean
+from accsd.values.validation import did_you_mean
 
 _POLL_SEC: Final = 0.5
 # Two writers may commit in another order than that of their ids: so much is read again, and what was shown is left out.

@@ -17,8 +17,8 @@ from accsd.db.fleet import NodeEvent, NodeView
 from accsd.db.obstacles import together
 from accsd.db.pool import Database
 from accsd.errors import AccsdError, Unavailable
-from accsd.labels import shown_label
 from accsd.power import WakeResult
+from accsd.values.labels import shown_label
 
 _COLUMNS: Final = {
     "name": "name",

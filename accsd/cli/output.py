@@ -18,7 +18,7 @@ import click
 import orjson
 
 from accsd.cli.harmless import harmless
-from accsd.fartime import FarTime
+from accsd.values.times import FarTime
 
 Row = Mapping[str, Any]
 

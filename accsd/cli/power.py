@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Final, TypeVar
 from uuid import uuid4
 
+from accsd.builder.wake_calls import Caller
 from accsd.cli.operator import operator
 from accsd.cli.output import duration, text
 from accsd.db import fleet
@@ -22,7 +23,6 @@ from accsd.errors import AccsdError, ConfigError, Unavailable
 from accsd.planning.calling import Manners
 from accsd.power import WakeResult
 from accsd.settings import Settings
-from accsd.work.calling import Caller
 
 GOES_WITHIN: Final = timedelta(seconds=90)
 SETTLES_WITHIN: Final = timedelta(seconds=5)

@@ -12,8 +12,8 @@ from accsd.cli.meanings import meaning_of
 from accsd.cli.output import duration
 from accsd.db.blockers import Blocker
 from accsd.db.obstacles import Obstacle
-from accsd.labels import shown_label
 from accsd.model.outcome import ErrorCode
+from accsd.values.labels import shown_label
 
 _PATIENCE: Final = timedelta(seconds=30)  # what an agent or a builder that lives takes at most to see what is there
 _HOLDERS_SHOWN: Final = 3

@@ -14,7 +14,7 @@ from accsd.errors import ConfigError
 from accsd.history.clocks import require_same_time
 from accsd.history.orphans import Orphan, orphans
 from accsd.history.pruning import prune_jobs, remove_doomed
-from accsd.units import shown_size
+from accsd.values.units import shown_size
 
 _REMOVED: Final = ("workflow", "jobs", "tasks", "artifacts", "size", "kept")
 _ORPHANS: Final = ("key", "size", "modified", "job")

@@ -28,13 +28,13 @@ from accsd.db.workflows import find_workflow
 from accsd.errors import AccsdError
 from accsd.log import configure_logging, register_secret
 from accsd.model import WorkflowDef
-from accsd.names import KIND_LABEL, ONE_OFF_SERVICE
 from accsd.runners.base import Stream
 from accsd.sdk.pull import running
 from accsd.sdk.pull.asked import Asked
 from accsd.sdk.pull.attempt import Handler
 from accsd.sdk.wire import Permanent, Task
 from accsd.settings import Settings, environment
+from accsd.values.names import KIND_LABEL, ONE_OFF_SERVICE
 from accsd.work.framing import Line, LineSplitter
 
 _STEP: Final = "run"

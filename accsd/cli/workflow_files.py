@@ -16,7 +16,7 @@ import yaml
 from accsd.cli.yaml_values import Double, YamlRefused, documents
 from accsd.errors import InvalidValue, NotFound, Place, WorkflowInvalid
 from accsd.model import WorkflowDef
-from accsd.validation import did_you_mean
+from accsd.values.validation import did_you_mean
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 STDIN: Final = "-"

@@ -21,7 +21,7 @@ from accsd.db.pool import Database
 from accsd.db.workflows import Applied, Change, StoredWorkflow
 from accsd.errors import Unavailable, UserError, WorkflowInvalid
 from accsd.model import WorkflowDef, WorkflowStep
-from accsd.validation import did_you_mean
+from accsd.values.validation import did_you_mean
 
 _files = click.argument("files", nargs=-1, required=True, metavar="FILE…")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 # Now, because a module has that name too: what is bound last would be what a program gets.
 from accsd.db.install import install, read_status, require_schema, upgrade
-from accsd.lazily import lazily
+from accsd.lazy import lazily
 
 if TYPE_CHECKING:
     from accsd.db.answers import Answer, Held, Verdict

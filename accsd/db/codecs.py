@@ -8,8 +8,8 @@ import orjson
 from asyncpg import Connection
 from asyncpg.pool import PoolConnectionProxy
 
-from accsd.fartime import from_microseconds, in_microseconds
-from accsd.jsonsafe import sanitise
+from accsd.values.json import sanitise
+from accsd.values.times import from_microseconds, in_microseconds
 
 _LARGEST_READ: Final = 256 * 1024 * 1024  # jsonb's own limit: nothing that was stored is cut for its size
 _LONGEST_INTEGER: Final = 4000  # digits; Python itself refuses 4,300

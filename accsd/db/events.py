@@ -8,8 +8,8 @@ from uuid import UUID
 from accsd.db.codecs import to_json
 from accsd.db.pool import Database
 from accsd.db.tasks import Fence
-from accsd.jsonsafe import sanitise
 from accsd.model import EventType, Level
+from accsd.values.json import sanitise
 
 if TYPE_CHECKING:
     from accsd.log import LoggedEvent

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from accsd.db.pool import Database
 from accsd.errors import NotFound
-from accsd.names import KIND_LABEL
-from accsd.validation import did_you_mean
+from accsd.values.names import KIND_LABEL
+from accsd.values.validation import did_you_mean
 
 _NODES: Final = """
     SELECT n.name, n.labels, n.last_seen, n.awake_state, n.wake_method, n.mac, n.provider_ref, n.script,

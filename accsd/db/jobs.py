@@ -11,8 +11,8 @@ from uuid import UUID
 from accsd.db.answers import Answer, Verdict, read_answers
 from accsd.db.pool import Database
 from accsd.errors import InvalidValue, NotFound, VerbRefused
-from accsd.jsonsafe import MAX_DEPTH, is_too_deep
 from accsd.model import WorkflowDef
+from accsd.values.json import MAX_DEPTH, is_too_deep
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Final
 from accsd.db.failures import translating
 from accsd.db.pool import Session
 from accsd.errors import ConfigError, InvalidValue
-from accsd.names import NODE_NAME
+from accsd.values.names import NODE_NAME
 
 _HERE: Final = "the database"
 _PREFIX: Final = "accs_node_"

@@ -7,9 +7,9 @@ from typing import Any
 
 from accsd.db.answers import Verdict
 from accsd.db.pool import Database
-from accsd.jsonsafe import sanitise
 from accsd.log import redact
 from accsd.model import AwakeState, Node, WakeMethod
+from accsd.values.json import sanitise
 
 
 class Pausable(StrEnum):

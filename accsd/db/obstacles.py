@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from accsd.db.pool import Database
-from accsd.jsonsafe import sanitise
 from accsd.log import redact
+from accsd.values.json import sanitise
 
 _LONGEST: Final = 500
 _THEN: Final = "\n→ "

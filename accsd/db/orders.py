@@ -12,8 +12,8 @@ import anyio
 from accsd.db.answers import Verdict
 from accsd.db.pool import Database
 from accsd.errors import DatabaseUnavailable
-from accsd.jsonsafe import sanitise
 from accsd.log import redact
+from accsd.values.json import sanitise
 
 CHANNEL: Final = "orders"  # without the prefix; the payload is the node that is asked
 # So long whoever asks waits for the answer; who is asked does nothing any more that is older.

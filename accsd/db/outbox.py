@@ -10,8 +10,8 @@ from uuid import UUID
 from accsd.db.answers import Verdict
 from accsd.db.pool import Database
 from accsd.errors import NotFound
-from accsd.jsonsafe import sanitise
 from accsd.log import redact
+from accsd.values.json import sanitise
 
 # The channel on which new events are announced; no service's name begins so.
 OUTBOX_CHANNEL: Final = "_outbox"

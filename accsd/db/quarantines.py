@@ -7,10 +7,10 @@ from typing import Final
 
 from accsd.db.answers import Verdict
 from accsd.db.pool import Database, Record
-from accsd.jsonsafe import sanitise
 from accsd.log import redact
 from accsd.model.outcome import ErrorCode
 from accsd.planning.quarantine import Conclusion, Failing, Fault, Lift, Place, Quarantine, Shut, Step
+from accsd.values.json import sanitise
 
 NEWS: Final = "_health"  # without the prefix: something failed, or passed that had failed; no service has such a name
 SHUT: Final = "_quarantines"  # the payload is the node, one of whose services was shut

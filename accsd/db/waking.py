@@ -8,11 +8,11 @@ from uuid import UUID
 
 from accsd.db.answers import Verdict
 from accsd.db.pool import Database, Record
-from accsd.jsonsafe import sanitise
 from accsd.log import redact
 from accsd.model import AwakeState, Node
 from accsd.planning.calling import Calls
-from accsd.planning.waking import Demand, NodeState
+from accsd.planning.wake import Demand, NodeState
+from accsd.values.json import sanitise
 
 
 @dataclass(frozen=True, slots=True)

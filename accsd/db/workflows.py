@@ -11,7 +11,7 @@ from accsd.db.jobs import apply_workflow
 from accsd.db.pool import Database
 from accsd.errors import NotFound
 from accsd.model import WorkflowDef
-from accsd.validation import did_you_mean
+from accsd.values.validation import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import orjson
 
 from accsd import proc
 from accsd.demo.pipeline import Pipeline
-from accsd.runners import processes
+from accsd.runners.process import processes
 from accsd.settings import environment
 
 LEASE_SEC = 4

@@ -7,7 +7,7 @@ Columns have the names of SPEC A2–A7; contract tests compare them with the DDL
 
 from typing import TYPE_CHECKING
 
-from accsd.lazily import lazily
+from accsd.lazy import lazily
 
 if TYPE_CHECKING:
     from accsd.model.artifact import TaskArtifact

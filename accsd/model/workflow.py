@@ -21,13 +21,13 @@ from pydantic import (
 )
 
 from accsd.errors import InvalidValue, WorkflowInvalid
-from accsd.jsonsafe import sanitise
-from accsd.labels import check_labels
-from accsd.names import check_outgoing_event, check_service_name, check_step_key
 from accsd.planning.backoff import parse_backoff
 from accsd.planning.dag import Plan, plan
-from accsd.units import parse_duration
-from accsd.validation import Problem, problems
+from accsd.values.json import sanitise
+from accsd.values.labels import check_labels
+from accsd.values.names import check_outgoing_event, check_service_name, check_step_key
+from accsd.values.units import parse_duration
+from accsd.values.validation import Problem, problems
 
 MAX_STEPS = 100_000
 MAX_PARAMS_BYTES = 64 * 1024

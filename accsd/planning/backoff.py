@@ -11,7 +11,7 @@ from math import isfinite
 from typing import Any, Literal, cast
 
 from accsd.errors import InvalidValue
-from accsd.validation import did_you_mean
+from accsd.values.validation import did_you_mean
 
 DEFAULT_BASE_SEC = 15.0
 DEFAULT_CAP_SEC = 3600.0

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from accsd.errors import Unavailable
 from accsd.model import Node
-from accsd.outgoing import CallFailed
+from accsd.net import CallFailed
 
 _LONGEST_OUTPUT: Final = 2000
 

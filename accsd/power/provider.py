@@ -8,7 +8,7 @@ from typing import Final
 
 from accsd.log import redact, register_secret
 from accsd.model import Node, WakeMethod
-from accsd.outgoing import Request, Response, send
+from accsd.net import Request, Response, send
 from accsd.power.base import WakeFailed, WakeResult, outcome
 from accsd.settings import Provider
 

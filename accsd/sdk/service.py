@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast, get_args,
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from accsd.names import check_service_name
 from accsd.sdk import serving, wire
 from accsd.sdk.trial import try_out
 from accsd.sdk.wire import Permanent, Task
-from accsd.validation import problems
+from accsd.values.names import check_service_name
+from accsd.values.validation import problems
 
 if TYPE_CHECKING:
     from accsd.sdk.pull.attempt import Handler

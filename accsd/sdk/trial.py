@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from accsd.sdk.wire import Task
-from accsd.validation import did_you_mean
+from accsd.values.validation import did_you_mean
 
 _GIVEN: Final = ("params", "options", "inputs")
 _USAGE: Final = 64

@@ -42,7 +42,7 @@ from accsd.settings.sources import (
     secret_files,
     toml_files,
 )
-from accsd.validation import Problem, problems
+from accsd.values.validation import Problem, problems
 
 __all__ = [
     "Compose",

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from accsd.errors import ConfigError
-from accsd.names import variable_suffix
 from accsd.settings.sources import CONCURRENCY_PREFIX
+from accsd.values.names import variable_suffix
 
 DEFAULT = "default"
 

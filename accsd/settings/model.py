@@ -21,10 +21,10 @@ from pydantic import (
 )
 
 from accsd.errors import ConfigError, InvalidValue
-from accsd.labels import check_labels, parse_labels
-from accsd.names import NODE_NAME, OutgoingEvent, check_service_name, variable_suffix
 from accsd.settings import database_url
-from accsd.units import parse_duration, parse_size
+from accsd.values.labels import check_labels, parse_labels
+from accsd.values.names import NODE_NAME, OutgoingEvent, check_service_name, variable_suffix
+from accsd.values.units import parse_duration, parse_size
 
 
 class _Section(BaseModel):

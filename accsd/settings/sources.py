@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from accsd.errors import ConfigError
-from accsd.validation import did_you_mean
+from accsd.values.validation import did_you_mean
 
 VARIABLES: Final[Mapping[str, str]] = {
     "ACC_DB_URL": "database.url",

@@ -10,9 +10,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from accsd.errors import ConfigError, NotFound
 from accsd.planning.calling import Manners
-from accsd.planning.sleeping import Rules
-from accsd.units import parse_duration
-from accsd.validation import problems
+from accsd.planning.sleep import Rules
+from accsd.values.units import parse_duration
+from accsd.values.validation import problems
 
 Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 Chance = Annotated[float, Field(ge=0, le=1)]

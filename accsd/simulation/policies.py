@@ -8,8 +8,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from accsd.planning.calling import Calls, Manners
-from accsd.planning.sleeping import Restfulness, Rules, looks_ahead, reason_to_stay, yields_for
-from accsd.planning.waking import Demand, NodeState, lead, needed_for, plan
+from accsd.planning.sleep import Restfulness, Rules, looks_ahead, reason_to_stay, yields_for
+from accsd.planning.wake import Demand, NodeState, lead, needed_for, plan
 from accsd.simulation.machine import Machine, Power
 from accsd.simulation.trace import Job
 from accsd.simulation.world import World

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from accsd.planning.waking import has_labels
+from accsd.planning.wake import has_labels
 from accsd.simulation.bound import lower_bound
 from accsd.simulation.fleet import Fleet, Machines
 from accsd.simulation.policies import Accsd, AlwaysOn

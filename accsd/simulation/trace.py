@@ -16,8 +16,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from accsd.errors import InvalidValue, NotFound
 from accsd.simulation.fleet import Label
-from accsd.units import parse_duration
-from accsd.validation import did_you_mean, problems
+from accsd.values.units import parse_duration
+from accsd.values.validation import did_you_mean, problems
 
 _COLUMNS: Final = ("submitted", "due", "service", "requires", "duration")
 

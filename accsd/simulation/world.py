@@ -13,7 +13,7 @@ from random import Random
 from typing import Final, Protocol
 
 from accsd.errors import Bug
-from accsd.planning.waking import has_labels
+from accsd.planning.wake import has_labels
 from accsd.simulation.fleet import Fleet
 from accsd.simulation.machine import Machine, Power
 from accsd.simulation.trace import Job, Lane

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from accsd.errors import InvalidValue
 from accsd.model.state import ArtifactKind
-from accsd.names import check_step_key
+from accsd.values.names import check_step_key
 
 _EXTENSION = re.compile(r"[A-Za-z0-9]+(?:\.[A-Za-z0-9]+)*")
 _LONGEST_EXTENSION = 16

@@ -32,19 +32,19 @@ from accsd.errors import (
 from accsd.log import get_logger, log_event
 from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
+from accsd.model.trace import trace_of
 from accsd.runners.base import Execution, Launch
 from accsd.wakeup import Backoff
-from accsd.work.bench import Mark, Workbench
-from accsd.work.concluding import Conclusion, GivenBack
 from accsd.work.containment import contained
+from accsd.work.context import Mark, Workbench
+from accsd.work.execution import Watching
+from accsd.work.finish import Conclusion, GivenBack
 from accsd.work.fitness import probe_problem
 from accsd.work.insisting import PAUSES, insist
 from accsd.work.lease import WatchedLease
 from accsd.work.preparing import clear_away, launch_of, prepare
 from accsd.work.protocol import Failure, Infrastructure, Success, Verdict
-from accsd.work.served import Served
-from accsd.work.tracing import trace_of
-from accsd.work.watching import Watching
+from accsd.work.service import Served
 
 _log = get_logger(component="attempt")
 _CLEANING = timedelta(seconds=60)

@@ -7,8 +7,8 @@ from typing import Final
 
 from accsd import proc
 from accsd.errors import Unavailable
-from accsd.work.bench import Workbench
-from accsd.work.served import Served
+from accsd.work.context import Workbench
+from accsd.work.service import Served
 
 _WITHIN: Final = timedelta(seconds=20)
 _KEPT_OUTPUT: Final = 2000

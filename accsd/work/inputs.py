@@ -16,10 +16,10 @@ import anyio.to_thread
 from accsd.errors import AttemptFailed, InvalidValue, NotFound
 from accsd.model.outcome import ErrorCode
 from accsd.model.state import ArtifactKind
-from accsd.names import check_step_key
 from accsd.runners.base import Workdir
 from accsd.storage import ChecksumMismatch, ObjectStore, StoredObject, TooLarge, beneath
 from accsd.storage.base import check_key
+from accsd.values.names import check_step_key
 from accsd.work.faults import PATIENCE, failing_on_a_full_disk, patiently
 
 INPUTS_FOLDER: Final = "inputs"

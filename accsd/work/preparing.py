@@ -6,16 +6,16 @@ from functools import partial
 from accsd import failpoints
 from accsd.db import ClaimedTask, task_inputs
 from accsd.errors import AttemptFailed
-from accsd.jsonsafe import MAX_DEPTH, is_too_deep
 from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
+from accsd.model.trace import trace_of
 from accsd.runners.base import TASK_FILE, Launch, Workdir
-from accsd.work.bench import Workbench
+from accsd.values.json import MAX_DEPTH, is_too_deep
+from accsd.work.context import Workbench
 from accsd.work.insisting import insist
 from accsd.work.lease import Lease
 from accsd.work.protocol import envelope, environment
-from accsd.work.served import Served
-from accsd.work.tracing import trace_of
+from accsd.work.service import Served
 from accsd.work.workspace import lay_inputs, make_folder, make_workdir, remove_folder, write_envelope
 
 

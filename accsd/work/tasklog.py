@@ -21,11 +21,11 @@ import orjson
 from anyio import CancelScope, move_on_after
 
 from accsd.errors import AttemptFailed
-from accsd.jsonsafe import sanitise
 from accsd.log import redact
 from accsd.model.outcome import ErrorCode
 from accsd.model.state import Level
 from accsd.runners.base import NO_CURSOR, Cursor, Stream
+from accsd.values.json import sanitise
 from accsd.work.framing import PartialLine
 from accsd.work.protocol.wire import MAX_TEXT_BYTES, LogLine
 

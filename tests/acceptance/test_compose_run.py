@@ -11,7 +11,7 @@ import pytest
 from accsd.errors import AttemptFailed, DockerUnavailable
 from accsd.model.outcome import ErrorCode
 from accsd.runners.base import Output
-from accsd.runners.compose import RunRunner, following
+from accsd.runners.compose import RunRunner, container_log
 from accsd.runners.compose.run import container_name
 from tests.support.compose import (
     NODE,
@@ -133,8 +133,8 @@ async def test_who_reads_a_flood_slowly_still_gets_every_byte_once_and_does_not_
     world: ComposeProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its stderr says nothing for longer than an engine may be silent, while its stdout is read."""
-    monkeypatch.setattr(following, "_SILENT", timedelta(seconds=2))
-    monkeypatch.setattr(following, "_END_WITHIN", timedelta(0))  # all is read once more, when it has ended
+    monkeypatch.setattr(container_log, "_SILENT", timedelta(seconds=2))
+    monkeypatch.setattr(container_log, "_END_WITHIN", timedelta(0))  # all is read once more, when it has ended
     runner = await world.run_runner(task=["seq", "1", "100000"])
     execution, taken = await runner.start(world.launch(runner)), Taken()
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from accsd.agent.agent import Agent
 from accsd.db import Fence, TaskEvent
-from accsd.roles.agent import Agent
 from accsd.settings import load_settings
-from accsd.work.reporting import Reporter
+from accsd.work.reporter import Reporter
 from tests.support import daemon
 from tests.support.attempts import shop
 from tests.support.checker import check

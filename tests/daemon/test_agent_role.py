@@ -9,11 +9,11 @@ from typing import Any
 import anyio
 import pytest
 
+from accsd.agent.agent import Agent
 from accsd.errors import ServiceBusy
-from accsd.roles.agent import Agent
-from accsd.roles.passes import Pass
+from accsd.passes import Pass
 from accsd.runners.base import AttemptKey, Execution, Launch, Runner
-from accsd.work.served import Served
+from accsd.work.service import Served
 from tests.conftest import Connect
 from tests.support.attempts import Shop, shop
 from tests.support.checker import check
@@ -219,7 +219,7 @@ async def test_while_a_service_stays_busy_its_agent_waits(
     db_url: str, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """What was cut at its start is looked for again, but not before the service can be asked."""
-    monkeypatch.setattr("accsd.roles.agent._LATE", timedelta(0))
+    monkeypatch.setattr("accsd.agent.agent._LATE", timedelta(0))
     await node(conn, NODE, render=1)
     await submit(conn, step("a"))
     async with opened(db_url) as db, shop(db, tmp_path) as here:

@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
+from accsd.builder.archive import Archiver
 from accsd.db import Database
 from accsd.db.archives import archives
 from accsd.errors import StorageUnavailable
@@ -21,7 +22,6 @@ from accsd.history.archiving import archive
 from accsd.history.clocks import Clocks
 from accsd.history.reading import broken_links, contents
 from accsd.metrics import Metrics
-from accsd.roles.archive import Archiver
 from accsd.settings import Retention
 from accsd.storage import StoredObject
 from accsd.storage.file import FileStore

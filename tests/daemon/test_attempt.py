@@ -202,7 +202,7 @@ async def test_a_heartbeat_that_hears_of_our_own_end_first_is_no_loss(
             assert await here.bench.keeper.beat()
             return answers
 
-        monkeypatch.setattr("accsd.work.concluding.finish_tasks", answered_late)
+        monkeypatch.setattr("accsd.work.finish.finish_tasks", answered_late)
         await submit(conn, step("a"), options=options)
         await here.begin(here.serving(NOTE))
         await here.idle()

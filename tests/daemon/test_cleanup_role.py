@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
+from accsd.builder.cleanup import Cleanup
 from accsd.db import Database
 from accsd.metrics import Metrics
-from accsd.roles.cleanup import Cleanup
 from tests.support.checker import check
 from tests.support.cluster import Connection
 from tests.support.factory import node, pass_time, started, step, submit

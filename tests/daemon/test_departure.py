@@ -31,7 +31,7 @@ async def test_it_says_that_it_sleeps_before_it_does_and_is_at_work_again_afterw
             await anyio.sleep(1.2)  # longer than the time between two heartbeats
             seen.append(await awake_state(conn))
             assert not its.here.attempts.gate.is_open
-            monkeypatch.setattr("accsd.work.departure.time_asleep", lambda: 3600.0)
+            monkeypatch.setattr("accsd.agent.suspend.time_asleep", lambda: 3600.0)
 
         its.when_told = suspended
         done = await its.sleeper.run_once()
@@ -165,7 +165,7 @@ async def test_work_that_comes_just_before_the_goodbye_calls_it_off_heard_or_not
                 its.departure.hear()
             return await node_leaves(*args, **given)
 
-        monkeypatch.setattr("accsd.work.departure.node_leaves", says_goodbye)
+        monkeypatch.setattr("accsd.agent.suspend.node_leaves", says_goodbye)
         done = await its.sleeper.run_once()
         assert (its.told, (done.did or "").endswith("waits, and nobody else who is awake can take it")) == (0, True)
         await is_back(conn)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from accsd.work.fitness import unfitness
-from accsd.work.served import Served
+from accsd.work.service import Served
 from tests.support.attempts import Shop, shop
 from tests.support.checker import check
 from tests.support.cluster import Connection

@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 import anyio
 import pytest
 
+from accsd.agent.registration import Offer, Presence
 from accsd.db import Database, Fence, cancel_jobs
 from accsd.metrics import Metrics
-from accsd.roles.presence import Offer, Presence
 from accsd.work.lease import LeaseKeeper, boot_time
 from tests.conftest import Connect
 from tests.support.cable import Cable

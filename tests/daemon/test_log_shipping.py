@@ -15,7 +15,7 @@ import pytest
 from accsd.errors import StorageUnavailable
 from accsd.storage.base import StoredObject
 from accsd.storage.file import FileStore
-from accsd.work import tasklog, watching
+from accsd.work import execution, tasklog
 from tests.support.attempts import Shop, shop
 from tests.support.checker import check
 from tests.support.cluster import Connection
@@ -129,7 +129,7 @@ async def test_what_a_store_does_not_take_is_said_to_be_missing_and_why(
         raise AssertionError
 
     monkeypatch.setattr(FileStore, "put_file", refuse)
-    monkeypatch.setattr(watching, "_LOG_PATIENCE", timedelta(seconds=0.2))
+    monkeypatch.setattr(execution, "_LOG_PATIENCE", timedelta(seconds=0.2))
     async with flooding(db_url, conn, tmp_path, 10) as (_, go):
         go.touch()
     said = await last_words(conn, "truncated")
@@ -141,7 +141,7 @@ async def test_an_absence_of_the_database_is_not_taken_for_the_stores(
 ):
     """The row of a part waits for longer than the store would be waited for."""
     nothing_is_due_by_age(monkeypatch)
-    monkeypatch.setattr(watching, "_LOG_PATIENCE", timedelta(seconds=0.5))
+    monkeypatch.setattr(execution, "_LOG_PATIENCE", timedelta(seconds=0.5))
     async with flooding(db_url, conn, tmp_path, 10) as (_, go):
         await eventually(lambda: last_words(conn), within=30)  # it has been heard
         async with conn.transaction():

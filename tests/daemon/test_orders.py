@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 import anyio
 import pytest
 
+from accsd.agent.requests import Orders
 from accsd.db import Database
 from accsd.db.orders import (
     Order,
@@ -24,7 +25,6 @@ from accsd.db.orders import (
     take_orders,
 )
 from accsd.errors import DatabaseUnavailable
-from accsd.roles.orders import Orders
 from accsd.settings import Wake
 from tests.support.bed import bed
 from tests.support.cable import Cable
@@ -113,7 +113,7 @@ async def test_who_asks_while_it_goes_already_is_answered_at_once_and_does_not_s
             answers.append(await order_answer(its.db, order_id))
 
         async def suspended() -> None:
-            monkeypatch.setattr("accsd.work.departure.time_asleep", lambda: 3600.0)
+            monkeypatch.setattr("accsd.agent.suspend.time_asleep", lambda: 3600.0)
 
         its.when_stopping, its.when_told = asked_once_more, suspended
         its.sleeper.ask(await ordered(its.db))

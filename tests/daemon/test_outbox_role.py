@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from accsd.builder.outbox import Dispatcher
+from accsd.builder.prune import Pruner
 from accsd.db import Database
 from accsd.db.outbox import targets
 from accsd.log import redact
 from accsd.metrics import Metrics
-from accsd.roles.outbox import Dispatcher
-from accsd.roles.pruning import Pruner
 from accsd.settings import Outbox
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually

@@ -6,15 +6,15 @@ from datetime import timedelta
 import anyio
 import pytest
 
+from accsd.agent.probe import Probing
+from accsd.builder.judge import Judge
 from accsd.db import Database
 from accsd.db.answers import Verdict
 from accsd.db.quarantines import end_trial, health_evidence, lift_quarantine, node_quarantines, quarantine
 from accsd.metrics import Metrics
+from accsd.passes import Pass
 from accsd.planning.quarantine import Judgement, Rules, judge
 from accsd.planning.quarantine import Quarantine as State
-from accsd.roles.judge import Judge
-from accsd.roles.passes import Pass
-from accsd.roles.probing import Probing
 from accsd.settings import Quarantine
 from tests.conftest import Connect
 from tests.support.checker import check

@@ -12,7 +12,7 @@ from accsd.db import Database, Fence, TaskEvent
 from accsd.errors import DatabaseUnavailable
 from accsd.log import LoggedEvent
 from accsd.model.state import Level
-from accsd.work.reporting import Reporter
+from accsd.work.reporter import Reporter
 from tests.conftest import Connect
 from tests.support.cable import Cable
 from tests.support.cluster import Connection, TestServer
@@ -94,8 +94,8 @@ async def test_words_of_others_are_not_lost_with_an_attempt_that_is_cancelled_wh
 async def test_while_the_database_is_away_words_wait_and_the_newest_are_kept(
     server: TestServer, db_url: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("accsd.work.reporting._KEPT", 10)
-    monkeypatch.setattr("accsd.work.reporting._BATCH", 4)
+    monkeypatch.setattr("accsd.work.reporter._KEPT", 10)
+    monkeypatch.setattr("accsd.work.reporter._BATCH", 4)
     (fence,) = await running(conn)
     there = urlsplit(tcp_url(server, db_url))
     assert there.hostname

@@ -9,13 +9,13 @@ from typing import Any
 import anyio
 import pytest
 
+from accsd.agent.requests import Orders
 from accsd.db import Database
 from accsd.db.waking import look
 from accsd.metrics import Metrics
 from accsd.model import Node
+from accsd.passes import Pass
 from accsd.power import methods_of, networks
-from accsd.roles.orders import Orders
-from accsd.roles.passes import Pass
 from accsd.settings import Wake
 from tests.conftest import Connect
 from tests.support.cluster import Connection

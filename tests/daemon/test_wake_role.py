@@ -14,7 +14,7 @@ from accsd import proc
 from accsd.db import Database, install
 from accsd.db.waking import wake_demand
 from accsd.errors import DatabaseUnavailable
-from accsd.roles.passes import Pass
+from accsd.passes import Pass
 from accsd.settings import Wake
 from tests.support.answering import answering, http_answer
 from tests.support.checker import check

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from accsd.jsonsafe import sanitise
 from accsd.model import (
     JOB_TRANSITIONS,
     TASK_TRANSITIONS,
@@ -30,6 +29,7 @@ from accsd.model import (
     WorkflowDef,
 )
 from accsd.planning.backoff import backoff_seconds
+from accsd.values.json import sanitise
 from tests.support.cluster import Connection
 from tests.support.factory import claim, done, fail, node, step, submit, workflow
 

@@ -6,7 +6,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from accsd.names import OUTGOING_EVENTS
+from accsd.values.names import OUTGOING_EVENTS
 from tests.support.cluster import Connection
 from tests.support.factory import cancel, chain, claim, done, fail, node, pass_time, started, step, submit_to
 

@@ -11,9 +11,9 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from accsd import http
+from accsd.daemon import endpoint
+from accsd.daemon.endpoint import HttpFace
 from accsd.health import Health
-from accsd.http import HttpFace
 from accsd.metrics import Metrics
 from accsd.settings import Http
 from tests.support.fuzzing import Case, Run, at_length
@@ -169,8 +169,8 @@ async def face(**settings: object) -> AsyncGenerator[int]:
 @pytest.mark.parametrize("token", [TOKEN, None], ids=["token", "open"])
 @at_length(cases=250)
 async def test_the_face_answers_once_or_hangs_up(run: Run, token: str | None, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(http, "_DEADLINE", timedelta(seconds=0.5))
-    monkeypatch.setattr(http, "_LINGER", timedelta(seconds=0.2))
+    monkeypatch.setattr(endpoint, "_DEADLINE", timedelta(seconds=0.5))
+    monkeypatch.setattr(endpoint, "_LINGER", timedelta(seconds=0.2))
     with run.judged() as findings, capture_logs() as told:
         async with face(token=token) as port:
             places = anyio.Semaphore(AT_ONCE)

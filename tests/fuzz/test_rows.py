@@ -15,15 +15,15 @@ import asyncpg
 import orjson
 import pytest
 
+from accsd.builder.calls_under_way import CallsUnderWay
+from accsd.builder.cleanup import Cleanup
+from accsd.builder.instantiate import Builder
+from accsd.builder.judge import Judge
+from accsd.builder.wake import Waker
 from accsd.db import Database, Done, claim_tasks, finish_tasks, start_tasks
 from accsd.db.install import install
 from accsd.metrics import Metrics
-from accsd.roles.builder import Builder
-from accsd.roles.cleanup import Cleanup
-from accsd.roles.judge import Judge
-from accsd.roles.wake import Waker
 from accsd.settings import Quarantine, Wake
-from accsd.work.calls_under_way import CallsUnderWay
 from accsd.work.protocol import envelope
 from tests.support.checker import check
 from tests.support.cluster import Connection, TestServer, open_connection

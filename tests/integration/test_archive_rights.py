@@ -6,13 +6,13 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from accsd.builder.archive import Archiver
 from accsd.db import ensure_event_partitions, install
 from accsd.db.archives import archives, lines_here
 from accsd.db.retention import delete_finished_jobs
 from accsd.errors import ConfigError
 from accsd.history.clocks import Clocks
 from accsd.metrics import Metrics
-from accsd.roles.archive import Archiver
 from accsd.settings import Retention
 from tests.support.cluster import Connection, TestServer
 from tests.support.library import opened, url_as

@@ -11,10 +11,10 @@ import pytest
 from accsd.errors import ServiceBusy
 from accsd.model.outcome import ErrorCode
 from accsd.runners.base import AttemptKey, Output
-from accsd.runners.compose import calls
-from accsd.runners.compose.calls import Address, NoAnswer, ask
+from accsd.runners.compose import http_client
 from accsd.runners.compose.container import Container
 from accsd.runners.compose.docker import Docker
+from accsd.runners.compose.http_client import Address, NoAnswer, ask
 from accsd.runners.compose.http_execution import HttpExecution
 from accsd.runners.compose.tasks_api import TasksApi
 
@@ -42,7 +42,7 @@ async def listening(answer: Callable[[str], AsyncGenerator[bytes]]) -> AsyncGene
 
 
 async def test_an_answer_that_comes_drop_by_drop_is_given_up(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(calls, "_WITHIN", timedelta(seconds=0.3))
+    monkeypatch.setattr(http_client, "_WITHIN", timedelta(seconds=0.3))
 
     async def drops(path: str) -> AsyncGenerator[bytes]:
         yield b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n"

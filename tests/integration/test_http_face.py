@@ -12,10 +12,10 @@ import pytest
 import uvloop
 from pydantic import SecretStr
 
-from accsd import http
+from accsd.daemon import endpoint
+from accsd.daemon.endpoint import HttpFace
 from accsd.errors import ConfigError, Unavailable
 from accsd.health import Health
-from accsd.http import HttpFace
 from accsd.metrics import Metrics
 from accsd.settings import Http
 
@@ -178,7 +178,7 @@ async def test_with_the_token_one_gets_in_by_any_name(start: Start) -> None:
 
 
 async def test_a_client_that_says_nothing_is_cut_off(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "_DEADLINE", timedelta(seconds=0.2))
+    monkeypatch.setattr(endpoint, "_DEADLINE", timedelta(seconds=0.2))
     port = await start()
     assert await exchange(port) in (b"", b"reset")
     assert await exchange(port, b"GET /metrics HTTP/1.1\r\n") in (b"", b"reset")
@@ -187,7 +187,7 @@ async def test_a_client_that_says_nothing_is_cut_off(start: Start, monkeypatch: 
 async def test_clients_that_say_nothing_keep_nobody_from_his_answer(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "_DEADLINE", timedelta(hours=1))
+    monkeypatch.setattr(endpoint, "_DEADLINE", timedelta(hours=1))
     port = await start()
     silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(32)]
     for _ in range(3):

@@ -14,10 +14,10 @@ import uvloop
 
 from accsd import proc
 from accsd.model.outcome import ErrorCode
-from accsd.runners import processes, shim
-from accsd.runners.attempt_files import AttemptFiles
 from accsd.runners.base import AttemptKey, Launch
-from accsd.runners.descent import start_time
+from accsd.runners.process import processes, shim
+from accsd.runners.process.files import AttemptFiles
+from accsd.runners.process.shim_tree import start_time
 from tests.support.eventually import eventually, eventually_sync
 from tests.support.process_runner import NO_GRACE, Collected, Node, numbers, python, running
 

@@ -11,8 +11,8 @@ import pytest
 
 from accsd import proc
 from accsd.model.outcome import ErrorCode
-from accsd.runners import descent, processes
-from accsd.runners.attempt_files import AttemptFiles
+from accsd.runners.process import processes, shim_tree
+from accsd.runners.process.files import AttemptFiles
 from tests.support.eventually import eventually, eventually_sync
 from tests.support.process_runner import Collected, Node, python, running
 
@@ -97,10 +97,10 @@ async def test_within_its_limits_a_command_is_left_alone_and_its_end_is_told_at_
 async def test_the_family_is_the_same_on_a_kernel_without_lists_of_children(node: Node, monkeypatch):
     child = proc.spawn(["sh", "-c", "sleep 60 & sleep 60"])
     try:
-        await eventually(lambda: len(descent._children(child.pid)) == 2)
-        by_lists = sorted(descent._children(child.pid))
-        monkeypatch.setattr(descent, "_HAS_LISTS", False)
-        assert sorted(descent._children(child.pid)) == by_lists
+        await eventually(lambda: len(shim_tree._children(child.pid)) == 2)
+        by_lists = sorted(shim_tree._children(child.pid))
+        monkeypatch.setattr(shim_tree, "_HAS_LISTS", False)
+        assert sorted(shim_tree._children(child.pid)) == by_lists
     finally:
         proc.stop(child)
 
@@ -131,7 +131,7 @@ async def test_a_program_may_have_any_name(node: Node):
         process = await eventually(lambda: processes.look(child.pid))
         assert process is not None
         assert (process.parent, process.session, process.has_ended) == (os.getpid(), child.pid, False)
-        assert process.started == descent.start_time(child.pid)
+        assert process.started == shim_tree.start_time(child.pid)
     finally:
         proc.stop(child)
 

@@ -11,7 +11,7 @@ import pytest
 from accsd import proc
 from accsd.log import redact
 from accsd.model import Node
-from accsd.outgoing import why_refused
+from accsd.net import why_refused
 from accsd.power import ProviderAPI, WakeResult
 from accsd.settings import Provider
 from tests.support.answering import answering, http_answer

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from accsd.runners.base import TASK_FILE, AttemptKey, Ending, Stream
-from accsd.runners.process_execution import ProcessExecution
+from accsd.runners.process.execution import ProcessExecution
 from accsd.sdk import wire
 from tests.support.eventually import eventually, eventually_sync
 from tests.support.process_runner import Collected, Node

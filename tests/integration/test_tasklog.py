@@ -24,7 +24,7 @@ from accsd.model.state import Level
 from accsd.runners.base import Output, Stream
 from accsd.work import tasklog
 from accsd.work.framing import LineSplitter, PartialLine
-from accsd.work.hearing import Hearing
+from accsd.work.output import Hearing
 from accsd.work.protocol import ArtifactAnnounced, Expected, LogLine, Result
 from accsd.work.tasklog import SEGMENT_BYTES, Place, Segment, Ship, TaskLog
 

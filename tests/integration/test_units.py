@@ -10,7 +10,7 @@ import pytest
 
 from accsd import proc
 from accsd.settings import Settings
-from accsd.units import parse_duration
+from accsd.values.units import parse_duration
 from tests.support.cluster import ROOT
 
 UNITS = {"accsd-builder.service": 1.2, "accsd-agent.service": 1.5}

@@ -13,15 +13,15 @@ from anyio.abc import TaskGroup
 from accsd.db import ClaimedTask, Database, claim_tasks
 from accsd.metrics import Metrics
 from accsd.runners.base import Runner
-from accsd.runners.process import ProcessRunner
+from accsd.runners.process.runner import ProcessRunner
 from accsd.settings import Service, Storage
 from accsd.storage import open_store
 from accsd.work.attempt import Attempt
 from accsd.work.attempts import Attempts
-from accsd.work.bench import Workbench
+from accsd.work.context import Workbench
 from accsd.work.lease import LeaseKeeper, boot_time
-from accsd.work.reporting import Reporter
-from accsd.work.served import Served
+from accsd.work.reporter import Reporter
+from accsd.work.service import Served
 from tests.support.eventually import eventually
 from tests.support.factory import NODE, SERVICE
 from tests.support.tasks import command

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from accsd.agent.idle import Wakefulness
+from accsd.agent.sleep import Sleeper
+from accsd.agent.suspend import Departure
 from accsd.db import Database
-from accsd.roles.sleep import Sleeper
 from accsd.settings import Sleep
-from accsd.work.departure import Departure
-from accsd.work.wakefulness import Wakefulness
 from tests.support.attempts import LEASE, Shop, shop
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually

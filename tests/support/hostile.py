@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from accsd.runners import processes
+from accsd.runners.process import processes
 from tests.support import daemon
 from tests.support.checker import check
 from tests.support.cluster import Connection

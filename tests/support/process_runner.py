@@ -8,9 +8,8 @@ from datetime import timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
-from accsd.runners import processes
 from accsd.runners.base import TASK_FILE, AttemptKey, Launch, Output, Stream
-from accsd.runners.process import ProcessRunner
+from accsd.runners.process.runner import ProcessRunner, processes
 from accsd.settings import Service
 
 ENVELOPE = b'{"schema_version": 1, "params": {"n": 3}}\n'

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import anyio
 
-from accsd.systemd import Notifier
+from accsd.daemon.systemd import Notifier
 
 CONFIG = Path("/etc/accsd/accsd.toml")
 MARK = "ACC_TEST_ATTEMPT"

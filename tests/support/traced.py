@@ -22,13 +22,13 @@ def _profile(frame: FrameType, event: str, _argument: Any) -> None:
 
 
 def _begin(*_: Any) -> None:
-    global _is_wanted  # noqa: PLW0603 - a signal handler has nothing else to tell
+    global _is_wanted
     _is_wanted = True
     sys.setprofile(_profile)
 
 
 def _end(*_: Any) -> None:
-    global _is_wanted  # noqa: PLW0603 - as above
+    global _is_wanted
     _is_wanted = False
     sys.setprofile(None)
     written = Path(sys.argv[0]).with_suffix(".partial")

@@ -12,7 +12,7 @@ import pytest
 from accsd import proc
 from accsd.errors import Bug
 from accsd.runners.base import Stream
-from accsd.runners.compose.following import Pipes, together
+from accsd.runners.compose.container_log import Pipes, together
 
 LONG = timedelta(hours=1)
 

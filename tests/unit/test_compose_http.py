@@ -6,8 +6,8 @@ import pytest
 
 from accsd.errors import DockerUnavailable
 from accsd.runners.base import Stream
-from accsd.runners.compose.calls import Address
 from accsd.runners.compose.container import Container
+from accsd.runners.compose.http_client import Address
 from accsd.runners.compose.tasks_api import State, address_of
 
 

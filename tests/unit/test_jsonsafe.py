@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accsd.jsonsafe import MAX_BYTES, MAX_DEPTH, is_too_deep, sanitise
+from accsd.values.json import MAX_BYTES, MAX_DEPTH, is_too_deep, sanitise
 
 any_text = st.text(st.characters(), max_size=40)  # lone surrogates and \x00 included
 scalars = st.one_of(

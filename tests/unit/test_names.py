@@ -3,7 +3,7 @@
 import pytest
 
 from accsd.errors import InvalidValue
-from accsd.names import check_service_name, check_step_key, variable_suffix
+from accsd.values.names import check_service_name, check_step_key, variable_suffix
 
 
 @pytest.mark.parametrize("name", ["a", "0", "audio-norm", "yt_upload.v2", "x" * 40])

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from accsd.model.outcome import ErrorCode
+from accsd.model.trace import trace_of
 from accsd.runners.base import Ending, Stream
 from accsd.work.framing import LineSplitter
 from accsd.work.protocol import (
@@ -28,7 +29,6 @@ from accsd.work.protocol import (
     parse_line,
     verdict_of,
 )
-from accsd.work.tracing import trace_of
 
 DOC = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
 JOB, TASK = UUID(int=1), UUID(int=2)

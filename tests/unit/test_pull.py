@@ -19,7 +19,7 @@ from accsd.sdk.pull.attempt import Attempt, Handler
 from accsd.sdk.pull.claiming import Pace
 from accsd.sdk.pull.instance import locked_instance
 from accsd.sdk.pull.threads import Threads
-from accsd.work.bench import Workbench
+from accsd.work.context import Workbench
 from accsd.work.lease import boot_time
 
 WORD: contextvars.ContextVar[str] = contextvars.ContextVar("word")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from accsd.app.reloading import left_behind, taken_over
+from accsd.daemon.reload import left_behind, taken_over
 from accsd.settings import Settings
 
 

@@ -7,8 +7,8 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accsd.planning.sleeping import Restfulness, Rules, looks_ahead, reason_to_stay, stays_for, yields_for
-from accsd.planning.waking import Demand, NodeState, left_for
+from accsd.planning.sleep import Restfulness, Rules, looks_ahead, reason_to_stay, stays_for, yields_for
+from accsd.planning.wake import Demand, NodeState, left_for
 
 RULES = Rules(idle=timedelta(minutes=5), awake=timedelta(minutes=2), boots=0.5)
 

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from accsd.errors import DatabaseUnavailable, Unavailable
-from accsd.roles.passes import Pass
+from accsd.passes import Pass
 from accsd.supervisor import Post, Supervisor
 from tests.support.eventually import eventually
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 import anyio
 import pytest
 
-from accsd.systemd import Notifier
+from accsd.daemon.systemd import Notifier
 
 Manager = tuple[socket.socket, str]
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from accsd.errors import InvalidValue
-from accsd.units import parse_duration, parse_size
+from accsd.values.units import parse_duration, parse_size
 
 
 @pytest.mark.parametrize(

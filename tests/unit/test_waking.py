@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from accsd.planning.calling import Calls, Manners
 from accsd.planning.matching import Matching
-from accsd.planning.waking import Demand, NodeState, Plan, WhyNot, has_labels, lead, needed_for, plan
+from accsd.planning.wake import Demand, NodeState, Plan, WhyNot, has_labels, lead, needed_for, plan
 
 LEASE = timedelta(seconds=120)
 MANNERS = Manners()

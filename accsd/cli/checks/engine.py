@@ -3,8 +3,8 @@
 import shutil
 from collections.abc import AsyncIterator, Sequence
 
-from accsd.app.state import served_here
 from accsd.cli.checks.finding import Finding, fail, ok, warn
+from accsd.daemon.state import served_here
 from accsd.errors import DockerUnavailable
 from accsd.runners.compose import Declared, Docker, declared_services
 from accsd.settings import Settings, environment, state_folder

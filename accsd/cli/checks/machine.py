@@ -15,7 +15,7 @@ from accsd.errors import AccsdError
 from accsd.power.wol import directed_broadcasts
 from accsd.settings import Settings, environment, state_folder
 from accsd.storage import ObjectStore
-from accsd.units import shown_size
+from accsd.values.units import shown_size
 
 _PROBE: Final = b"accsd doctor\n"
 _EVERYBODY: Final = "255.255.255.255"

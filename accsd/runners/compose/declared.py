@@ -16,10 +16,10 @@ import orjson
 from pydantic import ValidationError
 
 from accsd.errors import ConfigError, InvalidValue
-from accsd.labels import Label
-from accsd.names import check_service_name
 from accsd.settings.model import Limits, Service
-from accsd.validation import did_you_mean, problems
+from accsd.values.labels import Label
+from accsd.values.names import check_service_name
+from accsd.values.validation import did_you_mean, problems
 
 _PREFIX: Final = "accs."
 MODE: Final = "accs.mode"

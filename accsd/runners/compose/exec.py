@@ -17,14 +17,14 @@ from accsd.model.outcome import ErrorCode
 from accsd.runners.base import NO_CURSOR, TASK_FILE, AttemptKey, Cursor, Ending, Launch, Stream, TakeOutput, Workdir
 from accsd.runners.compose import ending
 from accsd.runners.compose.container import Container
+from accsd.runners.compose.container_log import Handed, Pipes
 from accsd.runners.compose.declared import Declared
 from accsd.runners.compose.docker import Docker
-from accsd.runners.compose.following import Handed, Pipes
 from accsd.runners.compose.override import TASK_FILE_NAMED_BY
 from accsd.runners.compose.processes import ATTEMPT_MARK, NODE_MARK, TASK_MARK, Processes
 from accsd.runners.compose.project import Project
 from accsd.runners.compose.reaping import Reaper
-from accsd.runners.compose.standing import Standing, widen
+from accsd.runners.compose.service_container import Standing, widen
 
 _STARTED_FILE: Final = "exec.started"
 _HEAD: Final = 4096

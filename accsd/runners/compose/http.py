@@ -14,12 +14,12 @@ from typing import Final
 from accsd import failpoints
 from accsd.errors import DockerUnavailable, ServiceBusy
 from accsd.runners.base import TASK_FILE, AttemptKey, Launch, Workdir
-from accsd.runners.compose.calls import Answer, NoAnswer
 from accsd.runners.compose.container import Container
 from accsd.runners.compose.declared import Declared
+from accsd.runners.compose.http_client import Answer, NoAnswer
 from accsd.runners.compose.http_execution import HttpExecution
 from accsd.runners.compose.project import Project
-from accsd.runners.compose.standing import Standing, widen
+from accsd.runners.compose.service_container import Standing, widen
 from accsd.runners.compose.tasks_api import LATER, TasksApi, address_of
 
 _READY_WITHIN: Final = timedelta(minutes=2)

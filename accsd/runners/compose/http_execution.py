@@ -12,10 +12,10 @@ from typing import Final
 from accsd.errors import DockerUnavailable
 from accsd.runners.base import NO_CURSOR, AttemptKey, Cursor, Ending, Stream, TakeOutput
 from accsd.runners.compose import ending
-from accsd.runners.compose.calls import NoAnswer
 from accsd.runners.compose.container import Container
+from accsd.runners.compose.container_log import Handed, together
 from accsd.runners.compose.docker import Docker
-from accsd.runners.compose.following import Handed, together
+from accsd.runners.compose.http_client import NoAnswer
 from accsd.runners.compose.tasks_api import State, TasksApi
 
 _CONTAINER_GONE_WITHIN: Final = timedelta(seconds=30)

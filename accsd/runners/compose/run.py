@@ -27,9 +27,9 @@ from accsd.runners.base import (
 )
 from accsd.runners.compose import ending
 from accsd.runners.compose.container import PROJECT_LABEL, Container
+from accsd.runners.compose.container_log import Handed, follow_log, read_log
 from accsd.runners.compose.declared import Declared
 from accsd.runners.compose.docker import Docker
-from accsd.runners.compose.following import Handed, follow_log, read_log
 from accsd.runners.compose.images import ImageCheck
 from accsd.runners.compose.override import WORKDIR_SEEN, attempt_labels, write_override
 from accsd.runners.compose.project import Project

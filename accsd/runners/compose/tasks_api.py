@@ -11,8 +11,8 @@ from typing import Any, Final
 from accsd.errors import AttemptFailed, DockerUnavailable, ServiceBusy
 from accsd.model.outcome import ErrorCode
 from accsd.runners.base import AttemptKey, Stream
-from accsd.runners.compose.calls import Address, Answer, Body, NoAnswer, ask, asking
 from accsd.runners.compose.container import Container
+from accsd.runners.compose.http_client import Address, Answer, Body, NoAnswer, ask, asking
 
 TOKEN_NAMED_BY: Final = "ACC_SERVE_TOKEN"
 _ANY_ADDRESS: Final = ("", "0.0.0.0", "::")

@@ -17,15 +17,15 @@ from pydantic import BaseModel
 
 from accsd.db import ClaimedTask, Done, Failed
 from accsd.errors import AttemptFailed, ConfigError, StorageUnavailable
-from accsd.jsonsafe import sanitise
 from accsd.log import LoggedEvent, get_logger, redact
 from accsd.model.outcome import ErrorCode
 from accsd.model.state import Level
 from accsd.sdk.pull.task import CURRENT, PullTask
 from accsd.sdk.pull.threads import Threads
 from accsd.sdk.wire import Cancelled, Permanent, Task, Temporary
-from accsd.work.bench import Workbench
-from accsd.work.concluding import GivenBack
+from accsd.values.json import sanitise
+from accsd.work.context import Workbench
+from accsd.work.finish import GivenBack
 from accsd.work.insisting import insist
 from accsd.work.lease import NOT_KEPT, Lease
 from accsd.work.protocol import MAX_RESULT_BYTES, Infrastructure

@@ -16,7 +16,7 @@ from accsd.errors import DatabaseUnavailable, NotFound, Unavailable
 from accsd.log import get_logger
 from accsd.sdk.pull.held import Held
 from accsd.wakeup import Backoff, Wakeup, jittered
-from accsd.work.bench import Workbench
+from accsd.work.context import Workbench
 from accsd.work.lease import boot_time
 
 _log = get_logger(component="pull")

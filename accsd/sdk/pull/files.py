@@ -12,7 +12,7 @@ from accsd.model.state import ArtifactKind, EventType, Level
 from accsd.runners.base import Workdir
 from accsd.sdk.wire import Message
 from accsd.storage.base import StoredObject
-from accsd.work.bench import Workbench
+from accsd.work.context import Workbench
 from accsd.work.faults import failing_on_a_full_disk
 from accsd.work.insisting import insist
 from accsd.work.workspace import lay_inputs, remove_folder, take_output

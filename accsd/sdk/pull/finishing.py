@@ -14,13 +14,13 @@ from uuid import UUID
 from accsd import failpoints
 from accsd.db import Answer, Done, Failed, Fence, finish_many_tasks, release_tasks
 from accsd.errors import AccsdError, DatabaseUnavailable
-from accsd.jsonsafe import sanitise
 from accsd.log import get_logger, redact
 from accsd.model.outcome import ErrorCode
 from accsd.sdk.pull.attempt import Attempt, Outcome
+from accsd.values.json import sanitise
 from accsd.wakeup import Backoff
-from accsd.work.bench import Workbench
-from accsd.work.concluding import GivenBack
+from accsd.work.context import Workbench
+from accsd.work.finish import GivenBack
 from accsd.work.insisting import PAUSES
 from accsd.work.protocol import Infrastructure
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from accsd.db import adopt_tasks, node_leaves, release_tasks, upsert_heartbeat
 from accsd.errors import AccsdError
 from accsd.log import get_logger
-from accsd.work.bench import Workbench
+from accsd.work.context import Workbench
 
 _log = get_logger(component="pull")
 _GOODBYE: Final = timedelta(seconds=20)

@@ -32,9 +32,9 @@ from accsd.settings import Database as DatabaseSettings
 from accsd.settings import Settings, environment, load_settings, state_folder
 from accsd.storage import open_store
 from accsd.wakeup import Backoff, Wakeup
-from accsd.work.bench import Workbench
+from accsd.work.context import Workbench
 from accsd.work.lease import LeaseKeeper
-from accsd.work.reporting import Reporter
+from accsd.work.reporter import Reporter
 
 _log = get_logger(component="pull")
 _DEFAULT_CONCURRENCY: Final = 16

@@ -27,8 +27,8 @@ from accsd.sdk.pull.presence import Presence
 from accsd.sdk.pull.threads import Threads
 from accsd.settings import Settings
 from accsd.wakeup import Wakeup
-from accsd.work.bench import Workbench
-from accsd.work.concluding import GivenBack
+from accsd.work.context import Workbench
+from accsd.work.finish import GivenBack
 from accsd.work.insisting import insist
 from accsd.work.protocol import Infrastructure
 

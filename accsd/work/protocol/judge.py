@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 from uuid import UUID
 
-from accsd.jsonsafe import sanitise
 from accsd.log import redact
+from accsd.values.json import sanitise
 from accsd.work.protocol.wire import SCHEMA_VERSION, Judgement, JudgeVerdict
 
 Fields = Mapping[str, Any]

@@ -12,10 +12,10 @@ from uuid import UUID
 
 import orjson
 
-from accsd.jsonsafe import sanitise
 from accsd.log import known_level, redact
 from accsd.model.state import ArtifactKind, Level
 from accsd.runners.base import Stream
+from accsd.values.json import sanitise
 from accsd.work.framing import LINE_LIMIT, TAIL, Line
 from accsd.work.protocol import judge
 from accsd.work.protocol.wire import (

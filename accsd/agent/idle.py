@@ -1,0 +1,43 @@
+"""For how long this node has been awake, and without work: what decides whether it may sleep.
+
+By the monotonic clock, which stands still while the machine is suspended.
+"""
+
+import time
+from datetime import timedelta
+
+from accsd.planning.sleep import Restfulness, Rules
+from accsd.settings import Sleep
+
+
+def rules_of(sleep: Sleep) -> Rules:
+    """Who names a time for being idle gets that one, whatever waking takes."""
+    if isinstance(sleep.idle, timedelta):
+        return Rules(idle=sleep.idle, awake=sleep.awake, boots=float("inf"))
+    return Rules(awake=sleep.awake)
+
+
+class Wakefulness:
+    def __init__(self) -> None:
+        self.latency: timedelta | None = None  # what waking this machine takes, as far as is known
+        self._awake_since: float = time.monotonic()
+        self._idle_since: float | None = self._awake_since
+
+    def see(self, *, busy: bool) -> bool:
+        """Whether that is news."""
+        if busy == (self._idle_since is None):
+            return False
+        self._idle_since = None if busy else time.monotonic()
+        return True
+
+    def begin_anew(self) -> None:
+        """The machine has come back: what it is needed for may still be on its way."""
+        self._awake_since = time.monotonic()
+        if self._idle_since is not None:
+            self._idle_since = self._awake_since
+
+    @property
+    def now(self) -> Restfulness:
+        now = time.monotonic()
+        idle_for = None if self._idle_since is None else timedelta(seconds=now - self._idle_since)
+        return Restfulness(idle_for, timedelta(seconds=now - self._awake_since), self.latency)

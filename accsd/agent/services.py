@@ -1,0 +1,122 @@
+"""The services that this node serves: those of its settings, and those that its compose file labels."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from accsd.errors import ConfigError, DockerUnavailable
+from accsd.health import Health
+from accsd.log import get_logger
+from accsd.model.fence import Fence
+from accsd.runners.compose import (
+    Docker,
+    Project,
+    compose_file,
+    compose_runner,
+    declared_services,
+    remove_container,
+)
+from accsd.runners.process.runner import ProcessRunner
+from accsd.settings import Service, Settings, environment
+from accsd.work.service import Served
+
+_log = get_logger(component="services")
+
+
+def process_services(settings: Settings, *, base: Path, attempts: Path) -> dict[str, Served]:
+    """Commands on this machine; `base` is what relative words of a command refer to."""
+    return {
+        name: Served(
+            service=name,
+            runner=ProcessRunner(name, service, base=base, attempts=attempts),
+            concurrency=settings.concurrency_of(name),
+            timeout=service.timeout,
+            stop_grace=service.stop_grace,
+            idle_stop=None,
+            output_limit=service.limits.output,
+            probe=service.probe,
+        )
+        for name, service in settings.services.items()
+        if service.runner == "process" and _may_run_here(service.requires, settings.node.labels)
+    }
+
+
+async def discard_unserved(settings: Settings, attempts: Path, key: Fence, service: str) -> None:
+    """What is left of an attempt whose service is not served here any more, whichever runner had started it."""
+    command = Service(runner="process", command=["true"])  # it is not executed
+    await ProcessRunner(service, command, base=attempts, attempts=attempts).discard(key, None)
+    if settings.compose.file is not None:
+        await remove_container(Docker(environment()), settings.node.name, service, key)
+
+
+def _may_run_here(requires: Mapping[str, object], labels: Mapping[str, object]) -> bool:
+    """A service that needs a label is not offered by a node that lacks it."""
+    return all(labels.get(name) == value for name, value in requires.items())
+
+
+async def compose_services(
+    settings: Settings, health: Health, when_engine_changes: Callable[[], None]
+) -> dict[str, Served]:
+    """What the node's compose file labels. One badly labelled service is reported, and the others are served."""
+    if settings.compose.file is None:
+        _tell_of(_orphans(settings))
+        return {}
+
+    def tell_of_engine(problem: DockerUnavailable | None) -> None:
+        _tell_of_engine(health, problem)
+        when_engine_changes()
+
+    docker = Docker(environment(), when_seen=tell_of_engine)
+    declarations = await declared_services(docker, settings.compose, settings.services)
+    _tell_of(declarations.problems)
+    project = Project(docker, compose_file(settings.compose), declarations.project)
+    return {
+        name: Served(
+            service=name,
+            runner=compose_runner(project, declared, settings.node.name),
+            concurrency=settings.concurrency_of(name, default=declared.concurrency),
+            timeout=declared.timeout,
+            stop_grace=declared.stop_grace,
+            idle_stop=declared.idle_stop,
+            output_limit=declared.limits.output,
+            probe=settings.services[name].probe if name in settings.services else None,
+        )
+        for name, declared in declarations.services.items()
+        if _may_run_here(declared.requires, settings.node.labels)
+    }
+
+
+def _tell_of(problems: Iterable[ConfigError]) -> None:
+    for problem in problems:
+        _log.error("service_not_served", error=str(problem), hint=problem.hint)
+
+
+async def check_services(settings: Settings) -> None:
+    """Raises ConfigError for what the compose file or the settings say wrongly of this node's services. Without the
+    docker command nobody knows."""
+    wrong = list(_orphans(settings))
+    if settings.compose.file is not None:
+        with suppress(DockerUnavailable):
+            wrong += (await declared_services(Docker(environment()), settings.compose, settings.services)).problems
+    if wrong:
+        [hint, *others] = {problem.hint: None for problem in wrong}
+        sentences = "\n".join(problem.message for problem in wrong)
+        each = "`accsd config check" + (f" --compose {file}`" if (file := settings.compose.file) else "`")
+        raise ConfigError(sentences, hint=hint if hint and not others else f"{each} has more about each of them")
+
+
+def _tell_of_engine(health: Health, problem: DockerUnavailable | None) -> None:
+    health.engine(None if problem is None else str(problem))
+    if problem is None:
+        _log.info("engine_answers")
+    else:
+        _log.error("engine_away", error=str(problem), hint=problem.hint)
+
+
+def _orphans(settings: Settings) -> Iterator[ConfigError]:
+    for name, service in settings.services.items():
+        if service.runner == "compose" and settings.compose.file is None:
+            yield ConfigError(
+                f'service "{name}" has runner "compose", and no compose file is configured',
+                hint='set compose.file (ACC_COMPOSE_FILE), or runner = "process"',
+            )

@@ -1,0 +1,185 @@
+"""This node goes to sleep and comes back, step by step.
+
+    no new claims → containers stopped → no heartbeats → the goodbye → one more look → the machine is told to sleep →
+    it is awake again
+
+News of work on the way makes it look again, and it goes on if others take that work: where a service is busy there is
+no moment without news. What was there before the goodbye shows in the look after it; who brings work later finds a node
+that sleeps, and the builder wakes somebody. However it ends, the node is back at work afterwards: the first heartbeat
+says so, and nothing is claimed before it was answered. Should this process die on the way, the next one registers the
+node as ever.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import anyio
+
+from accsd import failpoints
+from accsd.db import Database, Verdict, node_leaves
+from accsd.errors import AccsdError
+from accsd.log import get_logger, redact
+from accsd.model import AwakeState
+from accsd.planning.sleep import Stay
+from accsd.values.json import sanitise
+from accsd.work.attempts import Attempts
+from accsd.work.lease import STALL, LeaseKeeper, time_asleep
+from accsd.work.reporter import Reporter
+
+_log = get_logger(component="departure")
+_CLAIMS_END: Final = timedelta(seconds=30)
+_STEP_SEC: Final = 0.25
+
+Way = Callable[[], Awaitable[str | None]]  # tells the machine to sleep; what went wrong, if anything did
+Found = Stay | Sequence[str]  # why it stays; otherwise those whom it counts on
+Look = Callable[[], Awaitable[Found]]
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """`because` is what kept it awake (None: it has slept); `in_vain`: the machine was told to sleep, and did not."""
+
+    because: str | None = None
+    in_vain: bool = False
+
+
+class Departure:
+    def __init__(
+        self,
+        db: Database,
+        *,
+        node: str,
+        attempts: Attempts,
+        keeper: LeaseKeeper,
+        reporter: Reporter,
+        stop_containers: Callable[[], Awaitable[None]],
+        when_back: Callable[[], None],
+    ) -> None:
+        self._db: Database = db
+        self._node: str = node
+        self._attempts: Attempts = attempts
+        self._keeper: LeaseKeeper = keeper
+        self._reporter: Reporter = reporter
+        self._stop_containers: Callable[[], Awaitable[None]] = stop_containers
+        self._when_back: Callable[[], None] = when_back
+        self._called_off: Stay | None = None
+        self._has_news: bool = False
+        self._has_said_goodbye: bool = False
+
+    @property
+    def has_said_goodbye(self) -> bool:
+        """The database knows that this node sleeps: whoever stops this process now says no more."""
+        return self._has_said_goodbye
+
+    def consider(self) -> None:
+        """Before anybody is asked whether this node may go: what is heard from now on counts."""
+        self._called_off = None
+        self._has_news = False
+
+    def hear(self) -> None:
+        """There may be work for this node: it looks again before it goes."""
+        self._has_news = True
+
+    def call_off(self, because: str) -> None:
+        """Stays awake, if there is still time."""
+        self._called_off = Stay(because)
+
+    async def go(
+        self, way: Way, *, within: timedelta, because: str, look: Look, counting_on: Sequence[str] = ()
+    ) -> Returned:
+        """Returns when this node is awake again, or was all the time. `counting_on` is what the last look found."""
+        try:
+            found = await self._prepare(look, counting_on)
+            if not isinstance(found, Stay):
+                found = await self._say_goodbye(because, found, look)
+            if isinstance(found, Stay):
+                returned = Returned(found.because)
+            else:
+                _log.info("goes_to_sleep", node=self._node, because=because)
+                returned = await self._sleep(way, within)
+            if self._has_said_goodbye and returned.because is not None:
+                await self._take_back_goodbye(returned.because)
+            return returned
+        finally:
+            self._has_said_goodbye = False
+            if self._keeper.is_silent:
+                self._keeper.speak_again()
+            self._attempts.gate.open()
+            self._when_back()
+
+    async def _prepare(self, look: Look, counting_on: Sequence[str]) -> Found:
+        if not await self._attempts.gate.shut(_CLAIMS_END):
+            return Stay("a claim is under way")
+        failpoints.hit("sleep.gated")
+        if len(self._attempts) or self._keeper.held:
+            return Stay("work has just come")
+        found = await self._look_again(look, counting_on)
+        if isinstance(found, Stay):
+            return found
+        await self._stop_containers()
+        found = await self._look_again(look, found)
+        if isinstance(found, Stay):
+            return found
+        await self._keeper.fall_silent()
+        await self._reporter.flush()
+        return self._called_off or found
+
+    async def _look_again(self, look: Look, counting_on: Sequence[str]) -> Found:
+        """Only if there was news since the last look."""
+        if self._called_off is not None:
+            return self._called_off
+        if not self._has_news:
+            return counting_on
+        self._has_news = False
+        return await look()
+
+    async def _say_goodbye(self, because: str, counting_on: Sequence[str], look: Look) -> Found:
+        answer = await node_leaves(self._db, self._node, AwakeState.SLEEP, because=because, counting_on=counting_on)
+        if answer is Verdict.REFUSED:
+            return Stay("a node that could have done its work has just gone, or it holds a lease")
+        self._has_said_goodbye = True
+        failpoints.hit("sleep.said")
+        # for what came before it was said the builder has counted on us, and would not look again soon
+        found = await look()
+        return self._called_off or found
+
+    async def _take_back_goodbye(self, because: str) -> None:
+        """Its history says why it did not sleep: whoever asked for it looks there. That it is back, the heartbeat says,
+        also when this can't be told now."""
+        try:
+            await node_leaves(self._db, self._node, AwakeState.UNKNOWN, because=sanitise(because, scrub=redact))
+        except AccsdError as error:
+            _log.warning("left_unsaid", because=because, error=str(error))
+
+    async def _sleep(self, way: Way, within: timedelta) -> Returned:
+        problems: list[str] = []
+        was_away = False
+
+        async def tell() -> None:
+            if problem := await way():
+                problems.append(problem)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(tell)
+            was_away = await _until_away(within, lambda: bool(problems))
+            group.cancel_scope.cancel()
+        if was_away:
+            failpoints.hit("sleep.resumed")
+            return Returned()
+        return Returned(problems[0] if problems else "it did not fall asleep when it was told to", in_vain=True)
+
+
+async def _until_away(within: timedelta, is_hopeless: Callable[[], bool]) -> bool:
+    """Whether the machine was suspended, or this process stopped. Looked at in steps and not by a timer's end, because
+    a timer does not tell whether the time was slept or waited."""
+    asleep, ends = time_asleep(), time.monotonic() + within.total_seconds()
+    while True:
+        began = time.monotonic()
+        await anyio.sleep(_STEP_SEC)
+        if time_asleep() - asleep > 1 or time.monotonic() - began > STALL.total_seconds():
+            return True
+        if is_hopeless() or time.monotonic() > ends:
+            return False

@@ -1,1 +1,0 @@
-"""The composition root: builds everything, decides nothing."""

@@ -1,0 +1,105 @@
+"""Cleanup: takes back what its owner has not kept, and looks after what should never need it.
+
+Reclaim sleeps to the next end of a lease. The rest has its own rhythm: event partitions made ahead, holds without a
+reason freed, the narrow tables recounted. A repair is a bug somewhere: it is logged as an error and counted.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from accsd import failpoints
+from accsd.db import Database, recheck_holds, reclaim_tasks
+from accsd.db.upkeep import builder_outlook, ensure_event_partitions, repair
+from accsd.errors import AccsdError, Unavailable
+from accsd.log import get_logger
+from accsd.metrics import Metrics
+from accsd.passes import Pass
+
+_BATCH = 100
+_AFTER_FAILURE = timedelta(seconds=30)
+_log = get_logger(role="cleanup")
+
+
+@dataclass(slots=True)
+class _Chore:
+    name: str
+    every: timedelta
+    do: Callable[[], Awaitable[str | None]]
+    due: float  # monotonic
+
+
+class Cleanup:
+    """Several may run at once: every verb looks again under its locks."""
+
+    def __init__(self, db: Database, *, lease: timedelta, grace: timedelta, metrics: Metrics) -> None:
+        self._db: Database = db
+        self._lease: timedelta = lease
+        self._grace: timedelta = grace
+        self._metrics: Metrics = metrics
+        now = time.monotonic()
+        self._chores: list[_Chore] = [
+            _Chore("making event partitions", timedelta(hours=1), self._make_partitions, now),
+            _Chore("freeing holds", timedelta(minutes=1), self._free_holds, now + 60),
+            _Chore("repair", timedelta(minutes=10), self._repair, now + 600),
+        ]
+
+    async def run_once(self) -> Pass:
+        sentences = [await self._reclaim()]
+        sentences += [await self._do(chore) for chore in self._chores if time.monotonic() >= chore.due]
+        did = "; ".join(filter(None, sentences))
+        return Pass(did=did or None, next_due=await self._next_due())
+
+    async def _do(self, chore: _Chore) -> str | None:
+        """One that fails is told and tried again later: a crash of the role would delay what must be taken back."""
+        chore.due = time.monotonic() + _AFTER_FAILURE.total_seconds()
+        try:
+            did = await chore.do()
+        except Unavailable:
+            raise
+        except AccsdError as error:
+            _log.error("chore_failed", chore=chore.name, error=str(error), hint=error.hint, exc_info=error)
+            return f"{chore.name} failed"
+        chore.due = time.monotonic() + chore.every.total_seconds()
+        return did
+
+    async def _reclaim(self) -> str | None:
+        decisions = Counter[str]()
+        while taken := await reclaim_tasks(self._db, limit=_BATCH, grace=self._grace):
+            failpoints.hit("reclaim.committed")
+            batch = Counter(answer.reason or "claimed" for answer in taken.values())
+            decisions += batch
+            if len(taken) < _BATCH or not batch["claimed"]:
+                break
+        for decision, count in decisions.items():
+            self._metrics.reclaimed(decision, count)
+        return (
+            f"{decisions['claimed']} tasks taken back from owners that did not keep them"
+            if decisions["claimed"]
+            else None
+        )
+
+    async def _make_partitions(self) -> str | None:
+        made = await ensure_event_partitions(self._db)
+        return f"event partitions made: {', '.join(made)}" if made else None
+
+    async def _free_holds(self) -> str | None:
+        freed = await recheck_holds(self._db)
+        return f"{freed} holds without a reason freed" if freed else None
+
+    async def _repair(self) -> str | None:
+        repaired = await repair(self._db)
+        for what, count in repaired.items():
+            self._metrics.repaired(what, count)
+            _log.error("repaired", what=what, count=count)
+        return f"repaired: {repaired}" if repaired else None
+
+    async def _next_due(self) -> timedelta:
+        chore = timedelta(seconds=max(0.0, min(chore.due for chore in self._chores) - time.monotonic()))
+        known = (await builder_outlook(self._db)).next_lease
+        # Nobody tells us of a claim, but a lease that is given from now on ends no sooner than this.
+        ends = self._lease if known is None else min(known, self._lease)
+        # one that has run out and was not taken is locked by somebody: not at once again
+        return min(chore, max(ends + self._grace, timedelta(milliseconds=100)))

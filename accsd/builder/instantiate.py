@@ -1,0 +1,29 @@
+"""The builder: makes the tasks of jobs that were inserted plainly or whose time has come (A13, tick 1)."""
+
+from collections import Counter
+from datetime import timedelta
+
+from accsd import failpoints
+from accsd.db import Database, instantiate_due_jobs
+from accsd.db.upkeep import builder_outlook
+from accsd.passes import Pass
+
+_BATCH = 100
+_LOCKED_PAUSE = timedelta(milliseconds=100)
+
+
+class Builder:
+    """Several may run at once: the verb takes due jobs with SKIP LOCKED, and a job is instantiated once."""
+
+    def __init__(self, db: Database) -> None:
+        self._db: Database = db
+
+    async def run_once(self) -> Pass:
+        made = await instantiate_due_jobs(self._db, limit=_BATCH)
+        if made:
+            failpoints.hit("instantiate.committed")
+            verdicts = Counter("could not start" if job.reason else "started" for job in made)
+            return Pass(did=", ".join(f"{word} {n} jobs" for word, n in sorted(verdicts.items())), more=True)
+        ahead = await builder_outlook(self._db)
+        # due, and yet not taken: another builder is at it, or its row is locked
+        return Pass(next_due=_LOCKED_PAUSE if ahead.is_due else ahead.next_job)

@@ -1,0 +1,28 @@
+"""Removes outgoing events that were settled long ago (D9), and those of targets that were forgotten: also when there is
+no target left in the settings, and nobody else looks at them."""
+
+from datetime import timedelta
+from typing import Final
+
+from accsd.db import Database
+from accsd.db.outbox import prune_events
+from accsd.passes import Pass
+from accsd.settings import Outbox
+
+_EVERY: Final = timedelta(hours=1)
+_AT_ONCE: Final = 1000
+
+
+class Pruner:
+    """Several may run at once: what one has removed the other does not find."""
+
+    def __init__(self, db: Database, settings: Outbox) -> None:
+        self._db: Database = db
+        self._settings: Outbox = settings
+
+    async def run_once(self) -> Pass:
+        gone = await prune_events(
+            self._db, keep=self._settings.keep, keep_dead=self._settings.keep_dead, limit=_AT_ONCE
+        )
+        did = f"{gone} old events removed" if gone else None
+        return Pass(did=did, more=gone >= _AT_ONCE, next_due=_EVERY)

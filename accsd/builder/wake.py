@@ -1,0 +1,161 @@
+"""Wakes the nodes that jobs running now or due soon will need (A13, tick 2; A18).
+
+It looks at what waits and at who is awake, lets planning/wake.py decide, has whoever is chosen called, and writes
+down why the others are left asleep. It does not wait for the calls: a slow one keeps nobody else asleep. Of several
+builders one makes each call.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from accsd.builder.calls_under_way import CallsUnderWay
+from accsd.builder.wake_calls import Caller
+from accsd.db import Database
+from accsd.db.waking import FleetNode, NotWoken, look, note_not_woken, wake_demand, wake_nodes
+from accsd.log import get_logger
+from accsd.metrics import Metrics
+from accsd.passes import Pass
+from accsd.planning.calling import Calls, Manners, turn
+from accsd.planning.wake import Choice, NodeState, Plan, WhyNot, plan
+from accsd.power import WakeResult
+from accsd.settings import Wake
+
+# Longer than a poll: what comes into sight then is still seen in time.
+_MARGIN: Final = timedelta(minutes=1)
+# One whose breaker is open stays failed, whatever else there is to say, until it is called again or seen.
+_SAYS_LESS: Final = frozenset({WhyNot.NO_MATCH, WhyNot.NOT_NEEDED, WhyNot.NOT_YET, WhyNot.STAGGERED})
+_SHOWN: Final = 200
+_SOON: Final = timedelta(seconds=1)
+_IN_VAIN: Final = frozenset({WhyNot.PAUSING, WhyNot.FAILED})
+_log = get_logger(role="wake")
+
+
+class Waker:
+    """`hear` is told which services nodes offer that can be woken: what becomes claimable for them is its business."""
+
+    name: Final = "wake"
+
+    def __init__(
+        self,
+        db: Database,
+        settings: Wake,
+        *,
+        lease: timedelta,
+        calls: CallsUnderWay,  # whose end must wake this role
+        node: str = "builder",
+        metrics: Metrics | None = None,
+        hear: Callable[[Iterable[str]], None] | None = None,
+    ) -> None:
+        self._db: Database = db
+        self._settings: Wake = settings
+        self._lease: timedelta = lease
+        self._calls: CallsUnderWay = calls
+        self._metrics: Metrics = metrics or Metrics()
+        self._hear: Callable[[Iterable[str]], None] | None = hear
+        self._manners: Manners = Manners(settings.boot, settings.rounds, settings.rest, settings.longest_rest)
+        self._caller: Caller = Caller(db, settings, by=node, when_called=self._count)
+        self._slowest: timedelta | None = None  # None: the fleet is not known yet
+        self._expected: dict[str, str] = {}  # whom this builder has called, by which method
+        self._has_nothing_to_say: bool = False
+
+    async def run_once(self) -> Pass:
+        said = "; ".join(self._calls.take()) or None
+        if not self._calls.is_open:
+            return Pass(did=said, next_due=_SOON)
+        return replace(await self._plan(), did=said)
+
+    async def _plan(self) -> Pass:
+        if self._slowest is None:
+            self._know(await wake_nodes(self._db, silent=self._lease))
+        if not await wake_demand(self._db, self._ahead) and self._has_nothing_to_say:
+            return Pass()
+        demand, fleet = await look(self._db, self._ahead, silent=self._lease)
+        known = self._know(fleet)
+        # In a thread: with hundreds of nodes it takes a second, and the loop has leases to keep.
+        made = await asyncio.to_thread(
+            plan,
+            demand,
+            [each.state for each in known.values()],
+            lease=self._lease,
+            manners=self._manners,
+            at_once=self._settings.at_once,
+        )
+        _log.debug("wake_planned", wake=[choice.node for choice in made.wake], reasons=dict(made.reasons))
+        for choice in made.wake:
+            self._call(choice, known[choice.node])
+        await self._say_why_not(made, known)
+        self._has_nothing_to_say = not demand
+        # When a call has ended it plans anew: one that did not get through leaves its work to another node.
+        return Pass(next_due=made.again_in)
+
+    @property
+    def _ahead(self) -> timedelta:
+        slowest = max(self._slowest or timedelta(0), self._manners.boot)
+        return max(self._settings.ahead, slowest + _MARGIN)
+
+    def _know(self, fleet: Sequence[FleetNode]) -> Mapping[str, FleetNode]:
+        self._slowest = max((each.state.latency or timedelta(0) for each in fleet), default=timedelta(0))
+        for each in fleet:
+            if each.power == "ready" and each.node.name in self._expected:
+                self._metrics.wake_tried(self._expected.pop(each.node.name), "woke")
+        if self._hear is not None:
+            self._hear({service for each in fleet if each.node.wake_method for service in each.state.slots})
+        return {each.node.name: replace(each, state=self._state(each)) for each in fleet}
+
+    def _state(self, known: FleetNode) -> NodeState:
+        """Whom this builder calls at this moment is expected, however long that takes and whichever method it is at: he
+        counts among those who are starting, and is not called twice."""
+        state = replace(known.state, methods=self._caller.methods(known))
+        if state.name not in self._calls.nodes:
+            return state
+        return replace(state, calls=Calls(state.calls.count if state.calls else 1, timedelta(0)))
+
+    def _call(self, choice: Choice, known: FleetNode) -> None:
+        """It goes on after this pass."""
+        methods = known.state.methods
+
+        async def call() -> list[str]:
+            calls = await self._caller.call(known, methods[methods.index(choice.method) :], choice.because)
+            if calls and calls[-1][0].ok:
+                self._expected[choice.node] = calls[-1][0].method
+            return [sentence for _, sentence in calls]
+
+        self._calls.start(choice.node, call)
+
+    async def _say_why_not(self, made: Plan, fleet: Mapping[str, FleetNode]) -> None:
+        """Of those who are not awake and not coming, where it is news."""
+        notes = [note for name, why in made.reasons.items() if (note := self._note(fleet[name], why)) is not None]
+        if not notes:
+            return
+        for note in notes:
+            if note.failed and note.known.power != "failed":
+                self._expected.pop(note.known.node.name, None)
+                self._metrics.wake_tried(note.known.state.methods[0], "given_up")
+        await note_not_woken(self._db, notes, silent=self._lease)
+
+    def _note(self, known: FleetNode, why: WhyNot) -> NotWoken | None:
+        has_failed = known.power == "failed"
+        if why in (WhyNot.AWAKE, WhyNot.COMING) or (has_failed and why in _SAYS_LESS):
+            return None
+        because = self._in_vain(known) if why in _IN_VAIN else why.value
+        return None if because == known.because else NotWoken(known, because, has_failed or why is WhyNot.FAILED)
+
+    def _in_vain(self, known: FleetNode) -> str:
+        """Times of day, not distances: the sentence is the same at each pass until something happens."""
+        state = known.state
+        assert state.calls is not None, "it did not come when it was called"
+        assert known.tried_at is not None, "every call has its time"
+        again = known.tried_at + state.calls.ago + turn(state.methods, state.calls, self._manners, state.latency).wait
+        calls = f"{state.calls.count} call{'s' if state.calls.count > 1 else ''} by {', '.join(state.methods)}"
+        error = f": {known.error[:_SHOWN]}" if known.error else ""
+        return f"it did not come after {calls} (last {_clock(known.tried_at)}{error}); asked again at {_clock(again)}"
+
+    def _count(self, result: WakeResult) -> None:
+        self._metrics.wake_tried(result.method, "sent" if result.ok else "failed")
+
+
+def _clock(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%H:%M:%S} UTC"

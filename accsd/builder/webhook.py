@@ -1,0 +1,106 @@
+"""One webhook: the event's payload, signed, sent to a target of the settings, and what its answer means.
+
+The signature is that of the Standard Webhooks convention: HMAC-SHA256 over `id.timestamp.body`. Who has the secret
+knows who sent it, that nothing was changed, and how old it is.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import orjson
+
+from accsd.log import redact, register_secret
+from accsd.net import CallFailed, Request, Response, send
+from accsd.settings import OutboxTarget
+
+_SHOWN: Final = 300
+_LONGEST_SECRETS: Final = 4096
+_SHORTEST_SECRET: Final = 16
+_ENCODED: Final = "whsec_"
+
+
+def address_of(target: OutboxTarget) -> str:
+    """For eyes: without path and query, which are often the receiver's secret."""
+    parts = urlsplit(target.url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+async def deliver(target: OutboxTarget, secrets: Sequence[str], payload: dict[str, Any]) -> str | None:
+    """Why it did not get through, or None: it did. Any 2xx is a receipt; a redirect is not followed."""
+    try:
+        response = await send(_request(target, secrets, payload), within=target.timeout)
+    except CallFailed as failure:
+        return failure.message
+    except (OSError, TimeoutError) as failure:
+        return str(failure) or type(failure).__name__
+    return None if 200 <= response.status < 300 else _complaint(target, response)
+
+
+def signature(secrets: Sequence[str], event_id: str, timestamp: int, body: bytes) -> str:
+    """One for each secret, so that a receiver may change to a new one while the old one still counts."""
+    signed = f"{event_id}.{timestamp}.".encode() + body
+    made = (hmac.new(_key(secret), signed, hashlib.sha256).digest() for secret in secrets)
+    return " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in made)
+
+
+def read_secrets(target: OutboxTarget) -> list[str]:
+    """Those of a file, one in each line, are read anew for each batch; from then on they are struck out of every log
+    line. Raises CallFailed."""
+    if target.secret_file is None:
+        assert target.secret is not None, "the settings have one or the other"
+        return [target.secret.get_secret_value()]
+    secrets = [line.strip() for line in _text(target.secret_file).splitlines() if line.strip()]
+    if not secrets or min(map(len, secrets)) < _SHORTEST_SECRET:
+        raise CallFailed(f"the secret in {target.secret_file} is shorter than {_SHORTEST_SECRET} characters")
+    for secret in secrets:
+        register_secret(secret)
+    return secrets
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open(encoding="ascii") as file:
+            return file.read(_LONGEST_SECRETS)
+    except (OSError, UnicodeDecodeError) as error:
+        said = getattr(error, "strerror", "not plain text")
+        raise CallFailed(f"the secret in {path} can't be read: {said}") from None
+
+
+def _key(secret: str) -> bytes:
+    if secret.startswith(_ENCODED):
+        try:
+            return base64.b64decode(secret.removeprefix(_ENCODED), validate=True)
+        except binascii.Error:
+            pass  # it only looks like one
+    return secret.encode()
+
+
+def _request(target: OutboxTarget, secrets: Sequence[str], payload: dict[str, Any]) -> Request:
+    body = orjson.dumps(payload)
+    event_id, timestamp = str(payload.get("id", "")), int(time.time())
+    headers = {
+        "Content-Type": "application/json",
+        "Webhook-Id": event_id,
+        "Webhook-Timestamp": str(timestamp),
+        "Webhook-Signature": signature(secrets, event_id, timestamp, body),
+    }
+    return Request("POST", target.url, headers, body, allow_private=target.allow_private, ca_file=target.ca_file)
+
+
+def _complaint(target: OutboxTarget, response: Response) -> str:
+    if 300 <= response.status < 400:
+        return f"answered with a redirect ({response.status}), which is not followed"
+    parts = urlsplit(target.url)
+    excerpt = response.excerpt
+    for hidden in (parts.path, parts.query):
+        if len(hidden) > 1:  # some answer with what they were asked
+            excerpt = excerpt.replace(hidden, "***")
+    said = " ".join(redact(excerpt).split())[:_SHOWN]
+    return f"answered {response.status}" + (f": {said}" if said else "")

@@ -1,0 +1,1 @@
+"""The process: what it is made of, how it starts, reloads, shows itself and stops."""

@@ -1,0 +1,366 @@
+"""The daemon: builds what its roles need, runs them, and stops them in order.
+
+SIGTERM (or Ctrl-C) drains: not ready, no new claims, attempts may end until the grace is over and are given back then;
+the listener and the pool go last. A second one skips the grace. SIGHUP reads the configuration again. All of them are
+heeded from the beginning: a daemon may wait for its database for hours.
+"""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+import anyio
+
+from accsd import failpoints
+from accsd.agent.node import NodeSide
+from accsd.agent.services import check_services, compose_services, discard_unserved, process_services
+from accsd.builder.roles import BuilderSide
+from accsd.daemon.endpoint import HttpFace
+from accsd.daemon.observer import RoleObserver
+from accsd.daemon.reload import before_the_start, left_behind, read_settings, taken_over, tell_reloaded
+from accsd.daemon.state import locked_state, note_served
+from accsd.daemon.systemd import Notifier
+from accsd.db import Database, require_schema
+from accsd.db.listen import Hearing, HearingState, Listener
+from accsd.errors import AccsdError, DatabaseUnavailable, SchemaMismatch
+from accsd.health import Health, ListenState
+from accsd.log import configure_logging, get_logger, log_loop_errors
+from accsd.metrics import Metrics
+from accsd.runners.compose import compose_file
+from accsd.settings import Settings, environment, state_folder
+from accsd.storage import ObjectStore, open_store
+from accsd.supervisor import Post, Supervisor
+from accsd.wakeup import Backoff
+
+_log = get_logger(component="daemon")
+_CLOSING_SEC: Final = 1.0
+
+
+class RoleChoice(StrEnum):
+    BUILDER = "builder"  # builder, cleanup, node-wake
+    AGENT = "agent"  # one agent for each service of this node
+    ALL = "all"
+
+    @property
+    def builds(self) -> bool:
+        return self is not RoleChoice.AGENT
+
+    @property
+    def serves(self) -> bool:
+        return self is not RoleChoice.BUILDER
+
+
+async def run_daemon(
+    choice: RoleChoice,
+    config: Path | None,
+    *,
+    is_strict: bool = False,
+    when_up: Callable[[], None] = lambda: None,
+) -> None:
+    """Returns after an orderly stop; raises what keeps it from starting. `is_strict`: a service that can't be served is
+    such a thing, because somebody is there to put it right. A node that boots at night serves the others."""
+    environ = environment()
+    notifier = Notifier.from_environ(environ)
+    settings = read_settings(config)
+    configure_logging(settings.log_level, stream="stdout", format=settings.log_format)
+    log_loop_errors(asyncio.get_running_loop())
+    failpoints.arm(environ.get("ACC_FAILPOINTS"))
+    async with AsyncExitStack() as resources:
+        signals = resources.enter_context(anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+        state = state_folder(settings, environ) if choice.serves else None
+        if state is not None:
+            if settings.compose.file is not None:
+                compose_file(settings.compose)  # one that is not there is a mistake to be told at once
+            resources.enter_context(locked_state(state, settings.node.name))
+            note_served(state, settings.compose.file)
+            if is_strict:
+                await check_services(settings)
+        waiting = _Waiting(choice, settings, config, notifier)
+        databases = await waiting.for_databases(signals)
+        if databases is None:
+            _log.info("stopped")
+            return
+        resources.push_async_callback(databases.close)
+        settings = waiting.settings
+        daemon = Daemon(choice, settings, config, databases.db, notifier, when_up)
+        # shared by the nodes of one machine, where no store is configured; a builder alone can't know theirs
+        store = open_store(settings.storage, default_folder=None if state is None else state.parent / "objects")
+        opened: ObjectStore | None = None
+        if state is not None or (choice.builds and settings.retention.removes_anything):
+            opened = await resources.enter_async_context(store)
+        if choice.builds:
+            daemon.build_here(opened)
+        if state is not None:
+            assert opened is not None, "a node has a store"
+            assert databases.beats is not None, "and a connection for its heartbeats"
+            daemon.serve_here(opened, databases.beats, state / "attempts")
+        await daemon.run(signals)
+
+
+@dataclass(frozen=True, slots=True)
+class _Databases:
+    db: Database
+    beats: Database | None  # in the pool heartbeats would wait behind calls that hang, and a node would lose its leases
+
+    @classmethod
+    async def open(cls, settings: Settings, *, serves: bool) -> "_Databases":
+        """All of them, with the right schema, or none."""
+        application = f"accsd {settings.node.name}"
+        async with AsyncExitStack() as opened:
+            db = await Database.open(settings.database, application=application)
+            opened.push_async_callback(db.close)
+            await require_schema(db)
+            alone = settings.database.model_copy(update={"pool_size": 1})
+            beats = await Database.open(alone, application=application) if serves else None
+            opened.pop_all()
+        return cls(db, beats)
+
+    async def close(self) -> None:
+        """Nobody calls any more: only a server that does not answer would take long to let them go."""
+        if self.beats is not None:
+            await self.beats.close(within=_CLOSING_SEC)
+        await self.db.close(within=_CLOSING_SEC)
+
+
+class _Waiting:
+    """A daemon outlives its database, at the start too. Nothing was made from the settings yet, but for the lock of the
+    state folder, so that they may change; what only a person can put right is raised at once."""
+
+    def __init__(self, choice: RoleChoice, settings: Settings, config: Path | None, notifier: Notifier) -> None:
+        self.settings: Settings = settings
+        self._choice: RoleChoice = choice
+        self._config: Path | None = config
+        self._notifier: Notifier = notifier
+        self._is_stopped: bool = False
+        self._try: anyio.CancelScope = anyio.CancelScope()
+
+    async def for_databases(self, signals: AsyncIterator[signal.Signals]) -> _Databases | None:
+        """None: it was told to stop before they were there."""
+        found: _Databases | None = None
+        failure: AccsdError | None = None  # which the group would wrap
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._heed, signals, group.cancel_scope)
+            try:
+                found = await self._open()
+            except AccsdError as error:
+                failure = error
+            group.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        if found is not None and self._is_stopped:
+            await found.close()
+        return None if self._is_stopped else found
+
+    async def _open(self) -> _Databases:
+        pauses = Backoff(timedelta(seconds=0.5), timedelta(seconds=5))
+        while True:
+            with anyio.CancelScope() as self._try:  # cancelled when there are new settings to try
+                try:
+                    return await _Databases.open(self.settings, serves=self._choice.serves)
+                except DatabaseUnavailable as error:
+                    _log.error("waiting_for_database", error=str(error), hint=error.hint)
+                    self._notifier.status(f"waiting for the database: {error}")
+                await anyio.sleep(pauses.next().total_seconds())
+            if self._try.cancelled_caught:
+                pauses.reset()
+
+    async def _heed(self, signals: AsyncIterator[signal.Signals], scope: anyio.CancelScope) -> None:
+        async for number in signals:
+            _log.info("signal", signal=number.name)
+            if number is not signal.SIGHUP:
+                self._is_stopped = True
+                scope.cancel()
+                return
+            self._reload()
+
+    def _reload(self) -> None:
+        try:
+            settings = read_settings(self._config)
+        except AccsdError as error:
+            _log.error("reload_failed", error=str(error), hint=error.hint)
+            return
+        self.settings, left = before_the_start(self.settings, settings)
+        tell_reloaded(self.settings, left)
+        self._try.cancel()
+
+
+class Daemon:
+    def __init__(
+        self,
+        choice: RoleChoice,
+        settings: Settings,
+        config: Path | None,
+        db: Database,
+        notifier: Notifier,
+        when_up: Callable[[], None],
+    ) -> None:
+        self._choice: RoleChoice = choice
+        self._when_up: Callable[[], None] = when_up
+        self._settings: Settings = settings
+        self._config: Path | None = config
+        self._db: Database = db
+        self._notifier: Notifier = notifier
+        self._metrics: Metrics = Metrics()
+        self._health: Health = Health(settings.node.name)
+        db.observe(self._asked)
+        failpoints.when_cut(db.cut)
+        self._supervisor: Supervisor = Supervisor(RoleObserver(self._health, self._metrics))
+        self._listener: Listener = Listener(
+            settings.database,
+            settings.notify_channel_prefix,
+            behind_pooler=db.behind_pooler,
+            is_off=not settings.fallback.notify,
+            db=db,
+            on_change=self._heard,
+        )
+        self._builder: BuilderSide | None = None
+        self._node: NodeSide | None = None
+        self._has_listened: bool = False
+        self._stops: int = 0
+        self._stop: anyio.Event = anyio.Event()
+        self._hurry: anyio.Event = anyio.Event()
+
+    async def run(self, signals: AsyncIterator[signal.Signals]) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._take_signals, signals)
+            async with self._supervisor:
+                self._supervisor.keep(Post("listener", lambda: self._listener))
+                if self._settings.http.listen:
+                    self._supervisor.keep(
+                        Post("http", lambda: HttpFace(self._settings.http, self._metrics, self._health))
+                    )
+                if self._builder is not None:
+                    self._builder.start()
+                if self._node is not None:
+                    self._node.start()
+                group.start_soon(self._notifier.keep_alive)
+                self._health.ready = True
+                self._notifier.ready(f"{self._choice} as {self._settings.node.name}")
+                self._when_up()
+                _log.info("started", role=self._choice, node=self._settings.node.name)
+                await self._stop.wait()
+                await self._drain(group)
+            group.cancel_scope.cancel()
+        _log.info("stopped")
+
+    def _poll(self) -> timedelta:
+        """Often while notifications do not arrive, rarely while they do."""
+        seconds = self._settings.poll_sec if self._listener.is_listening else self._settings.poll_deaf_sec
+        return timedelta(seconds=seconds)
+
+    def build_here(self, history_to: ObjectStore | None) -> None:
+        """This process is a builder."""
+        self._builder = BuilderSide(
+            settings=self._settings,
+            db=self._db,
+            listener=self._listener,
+            metrics=self._metrics,
+            supervisor=self._supervisor,
+            store=history_to,
+            poll=self._poll,
+        )
+
+    def serve_here(self, store: ObjectStore, beats: Database, attempts: Path) -> None:
+        """This process is a node too."""
+        base = Path.cwd() if self._config is None else self._config.absolute().parent
+        beats.observe(self._asked)
+        failpoints.when_cut(beats.cut)
+        self._node = NodeSide(
+            settings=self._settings,
+            db=self._db,
+            beats=beats,
+            listener=self._listener,
+            metrics=self._metrics,
+            supervisor=self._supervisor,
+            store=store,
+            attempts_folder=attempts,
+            of_settings=lambda settings: process_services(settings, base=base, attempts=attempts),
+            of_compose=lambda settings: compose_services(settings, self._health, self._engine_changed),
+            discard=lambda settings, fence, service: discard_unserved(settings, attempts, fence, service),
+            health=self._health,
+            when_outdated=self._outdated,
+            poll=self._poll,
+        )
+
+    def _asked(self, answered: bool, took: timedelta) -> None:
+        self._metrics.queried("ok" if answered else "error", took)
+        if answered:
+            self._health.database_answered(took)
+        else:
+            self._health.database_away("a call was not answered")
+
+    def _heard(self, state: HearingState) -> None:
+        """The listener's state has changed: everybody looks, and polls as often as it must from now on."""
+        if state.hearing is Hearing.LISTENING and self._has_listened:
+            self._metrics.listener_reconnected()
+        self._has_listened = self._has_listened or state.hearing is Hearing.LISTENING
+        self._health.listener(ListenState(state.hearing), state.reason)
+        self._metrics.listener(state.hearing)
+        for post in self._supervisor.posts:
+            if post.poll is not None:
+                self._health.role_paced(post.name, post.poll())
+        self._supervisor.wake_pollers()
+
+    def _engine_changed(self) -> None:
+        if self._node is not None:
+            self._node.look_everywhere()
+
+    def _outdated(self, mismatch: SchemaMismatch) -> None:
+        """Somebody upgraded the database: this version ends what it has and goes."""
+        _log.error("schema_changed", error=str(mismatch), hint=mismatch.hint)
+        self._ask_to_stop()
+
+    def _ask_to_stop(self) -> None:
+        self._stops += 1
+        self._stop.set()
+        if self._stops > 1:
+            self._hurry.set()
+
+    async def _take_signals(self, signals: AsyncIterator[signal.Signals]) -> None:
+        async for number in signals:
+            _log.info("signal", signal=number.name)
+            if number is signal.SIGHUP:
+                self._reload()
+            else:
+                self._ask_to_stop()
+
+    def _reload(self) -> None:
+        """A configuration that is wrong changes nothing."""
+        self._notifier.reloading()
+        try:
+            self._take_over(read_settings(self._config))
+        except AccsdError as error:
+            _log.error("reload_failed", error=str(error), hint=error.hint)
+        self._notifier.ready()
+
+    def _take_over(self, settings: Settings) -> None:
+        left = left_behind(self._settings, settings)
+        settings = taken_over(self._settings, settings)
+        if self._node is not None:
+            self._node.reload(settings)  # the one that may refuse
+            note_served(state_folder(settings, environment()), settings.compose.file)
+        if self._builder is not None:
+            left += self._builder.reload(settings)
+        self._settings = settings
+        tell_reloaded(settings, left)
+
+    async def _drain(self, group: anyio.abc.TaskGroup) -> None:
+        self._health.drain()
+        grace = timedelta(seconds=self._settings.drain_sec)
+        self._notifier.stopping("draining", within=grace + timedelta(seconds=60))
+        _log.info("draining", grace_sec=grace.total_seconds())
+        if self._builder is not None:
+            self._builder.leave()
+        if self._node is not None:
+            group.start_soon(self._hurry_up, self._node)
+            await self._node.drain(grace)
+
+    async def _hurry_up(self, node: NodeSide) -> None:
+        await self._hurry.wait()
+        node.hurry()

@@ -1,0 +1,1 @@
+"""Commands on this machine, each under a shim that survives the daemon."""

@@ -1,0 +1,130 @@
+"""What the process runner and its shim keep in an attempt's folder: who runs it, how it ended, what it wrote.
+
+A task may do to these files what it likes, and a power cut too: whatever cannot be read is as good as not there.
+"""
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from accsd.runners.process import shim
+from accsd.runners.process.processes import Identity
+
+_STOP_FILE: Final = "stop"
+_LARGEST_RECORD: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ExitRecord:
+    """The shim's words. One of `code`, `signal` and `errno` (it could not be executed) is there."""
+
+    code: int | None
+    signal: int | None
+    errno: int | None
+    limit: str | None  # oom or pids_limit: why the shim killed it
+    seen: int | None  # how much of it there was
+    max_rss_bytes: int | None
+    cpu: timedelta | None
+    nobody_left: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFiles:
+    folder: Path
+
+    @property
+    def stdout(self) -> Path:
+        return self.folder / shim.STDOUT_FILE
+
+    @property
+    def stderr(self) -> Path:
+        return self.folder / shim.STDERR_FILE
+
+    @property
+    def log(self) -> Path:
+        return self.folder / shim.LOG_FILE
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether a shim has it, has had it, or none shall."""
+        return os.path.lexists(self.folder / shim.STATE_FILE)
+
+    def shim(self) -> Identity | None:
+        return _identity(self._read(shim.STATE_FILE))
+
+    def command(self) -> Identity | None:
+        return _identity(self._read(shim.COMMAND_FILE))
+
+    def service(self) -> str | None:
+        """None where no shim has it."""
+        state = self._read(shim.STATE_FILE)
+        return state.get("service") if _identity(state) else None
+
+    def exit(self) -> ExitRecord | None:
+        found = self._read(shim.EXIT_FILE)
+        numbers = {name: _number(found.get(name)) for name in ("code", "signal", "errno", "seen", "rss", "cpu_us")}
+        if numbers["code"] is numbers["signal"] is numbers["errno"] is None:
+            return None
+        cpu = numbers["cpu_us"]
+        return ExitRecord(
+            code=numbers["code"],
+            signal=numbers["signal"],
+            errno=numbers["errno"],
+            limit=found.get("limit"),
+            seen=numbers["seen"],
+            max_rss_bytes=numbers["rss"],
+            cpu=None if cpu is None else timedelta(microseconds=cpu),
+            nobody_left=found.get("left") == "0",
+        )
+
+    @property
+    def stop_was_asked(self) -> bool:
+        return (self.folder / _STOP_FILE).exists()
+
+    def note_stop(self) -> None:
+        """For a successor, who must not take our signal for somebody else's."""
+        with suppress(OSError):  # a full disk is no reason not to stop it
+            os.close(os.open(self.folder / _STOP_FILE, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+
+    def bury(self) -> None:
+        """No shim can have the attempt any more, not even one that is just starting."""
+        with suppress(OSError):  # it is claimed already, or the folder is gone: no shim can have that either
+            os.close(os.open(self.folder / shim.STATE_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+
+    def clear(self) -> None:
+        """Only the empty state file stays: an attempt that was removed is not started again."""
+        with suppress(OSError):
+            os.close(os.open(self.folder / shim.STATE_FILE, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW))
+        names = (shim.COMMAND_FILE, shim.EXIT_FILE, shim.STDOUT_FILE, shim.STDERR_FILE, shim.LOG_FILE, _STOP_FILE)
+        for name in (*names, f"{shim.EXIT_FILE}.draft"):
+            with suppress(OSError):
+                (self.folder / name).unlink()
+
+    def last_words(self) -> str:
+        try:
+            return self.log.read_text(errors="replace").strip()[-2000:]
+        except OSError:
+            return ""
+
+    def _read(self, name: str) -> dict[str, str]:
+        try:
+            with open(os.open(self.folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+                text = file.read(_LARGEST_RECORD).decode(errors="replace")
+        except OSError:
+            return {}
+        return {key: value for key, _, value in (line.partition(" ") for line in text.splitlines())}
+
+
+def _identity(found: dict[str, str]) -> Identity | None:
+    pid, started, realm = _number(found.get("pid")), _number(found.get("started")), found.get("realm")
+    # 0 and 1 are everybody and init.
+    if pid is None or pid <= 1 or started is None or not realm:
+        return None
+    return Identity(pid, started, realm)
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 19 else None

@@ -1,0 +1,1 @@
+"""Plain values and what they must look like: names, labels, units, JSON, times."""

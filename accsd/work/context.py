@@ -1,0 +1,94 @@
+"""What all attempts of a node share: the database, the store, the leases, the folder that they work in."""
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from accsd.db import Database
+from accsd.metrics import Metrics
+from accsd.model.fence import Fence
+from accsd.runners.base import TASK_FILE
+from accsd.storage.base import ObjectStore
+from accsd.work.lease import LeaseKeeper
+from accsd.work.reporter import Reporter
+
+Mark = tuple[int, int]  # of a folder: another one lies in its place when a mount has gone
+
+_FULL: Final = 65536  # bytes: what no task can do anything with
+
+
+@dataclass(frozen=True, slots=True)
+class Workbench:
+    node: str
+    db: Database
+    store: ObjectStore
+    keeper: LeaseKeeper
+    reporter: Reporter
+    attempts_folder: Path
+    min_free_disk: Callable[[], int]  # may change while we run
+    patience: timedelta  # with a store that is away
+    metrics: Metrics
+    backoff_base: timedelta
+
+    def folder(self, fence: Fence) -> Path:
+        return self.attempts_folder / str(fence)
+
+    def folders_of(self, service: str) -> set[Fence]:
+        """The attempts of a service that have a folder here; one that cannot be read belongs to whoever asks."""
+        return {fence for fence, name in self._folders().items() if name in (service, None)}
+
+    def services_of_folders(self) -> dict[Fence, str]:
+        """Of those that can be read."""
+        return {fence: name for fence, name in self._folders().items() if name is not None}
+
+    def _folders(self) -> dict[Fence, str | None]:
+        found: dict[Fence, str | None] = {}
+        for folder in self.attempts_folder.iterdir():
+            with suppress(ValueError):
+                found[Fence.parse(folder.name)] = _service_of(folder)
+        return found
+
+    def folder_problem(self) -> str | None:
+        """Where the folder of all attempts was on a file system that has gone."""
+        if os.access(self.attempts_folder, os.W_OK | os.X_OK):
+            return None
+        there = "cannot be written" if self.attempts_folder.exists() else "is not there"
+        return f"the folder {self.attempts_folder} {there}"
+
+    def mark(self) -> Mark | None:
+        try:
+            found = os.stat(self.attempts_folder)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def is_disk_full(self) -> bool:
+        try:
+            disk = os.statvfs(self.attempts_folder)
+        except OSError:
+            return False
+        return disk.f_bavail * disk.f_frsize < _FULL
+
+    def disk_problem(self) -> str | None:
+        """Below the watermark nothing is claimed: a task that fails for want of disk helps nobody."""
+        try:
+            disk = os.statvfs(self.attempts_folder)
+        except OSError as error:
+            return f"the folder {self.attempts_folder} cannot be used: {error.strerror}"
+        free, wanted = disk.f_bavail * disk.f_frsize, self.min_free_disk()
+        if free >= wanted:
+            return None
+        return f"the disk of {self.attempts_folder} has less than {wanted // 2**20} MiB free; {free} bytes"
+
+
+def _service_of(folder: Path) -> str | None:
+    try:
+        service: object = json.loads((folder / TASK_FILE).read_bytes()).get("service")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return service if isinstance(service, str) else None

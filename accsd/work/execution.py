@@ -1,0 +1,320 @@
+"""Watching one execution to its end: its lines become progress, events, the log and the answer; its limits are kept.
+
+The log goes to the object store while the work runs, the announced files when it has ended: a file is whole then, and
+only the last announcement of a path counts.
+"""
+
+import time
+from datetime import timedelta
+from typing import Final
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
+
+from accsd import failpoints
+from accsd.db import ClaimedTask, TaskEvent, record_task_artifact
+from accsd.db import Verdict as Said
+from accsd.errors import AccsdError, AttemptFailed, Bug, ConfigError, StorageUnavailable, VerbRefused
+from accsd.log import get_logger, redact
+from accsd.model.outcome import ErrorCode
+from accsd.model.state import ArtifactKind, EventType, Level
+from accsd.runners.base import Ending, Execution, Launch, Output
+from accsd.storage.base import StoredObject
+from accsd.storage.keys import build_key
+from accsd.wakeup import Backoff
+from accsd.work.containment import contained
+from accsd.work.context import Workbench
+from accsd.work.insisting import insist
+from accsd.work.output import Hearing
+from accsd.work.protocol import (
+    ArtifactAnnounced,
+    Expected,
+    Failure,
+    Heartbeat,
+    Infrastructure,
+    LogLine,
+    Message,
+    Progress,
+    ProtocolViolation,
+    Result,
+    ResultTooLarge,
+    Success,
+    Verdict,
+    verdict_of,
+)
+from accsd.work.running_time import seconds_run
+from accsd.work.service import Served
+from accsd.work.tasklog import Segment, TaskLog
+from accsd.work.workspace import take_output
+
+_log = get_logger(component="attempt")
+_LOG_FOLDER: Final = "log"  # in the attempt's folder
+# Log lines that become events too, for whoever follows the job; all of them are in the log.
+_EVENTS: Final = 1000
+_UPLOADS: Final = 4
+_LOG_PATIENCE: Final = timedelta(seconds=20)  # with a store that takes nothing
+_AGAIN: Final = (timedelta(seconds=0.5), timedelta(seconds=5))
+# A log can wait for both, also for a person who corrects the store's keys.
+_STORE_PROBLEMS: Final = (StorageUnavailable, ConfigError)
+
+
+class Watching:
+    def __init__(
+        self, task: ClaimedTask, served: Served, bench: Workbench, launch: Launch, execution: Execution
+    ) -> None:
+        self._task: ClaimedTask = task
+        self._served: Served = served
+        self._bench: Workbench = bench
+        self._launch: Launch = launch
+        self._execution: Execution = execution
+        self._tasklog: TaskLog = TaskLog(launch.folder / _LOG_FOLDER)
+        self._hearing: Hearing = Hearing(Expected(task.job_id, task.attempt_id), self._tasklog)
+        self._events_left: int = _EVENTS
+        self._stopped: Failure | Infrastructure | None = None
+        self._has_ended: bool = False
+        self._is_cut_off: bool = False  # it wrote too much, and nothing more of it is heard
+        self._group: TaskGroup = anyio.create_task_group()
+
+    async def verdict(self, ending: Ending) -> Verdict:
+        """After its end: the rest of its log and, if it succeeded, its files are kept."""
+        for message in self._hearing.close():
+            self._act(message)
+        verdict = self._stopped or verdict_of(ending, self._hearing.answer.result, None, self._hearing.answer.violation)
+        self._tell_usage(ending)
+        await self._keep_log()
+        if isinstance(verdict, Success):
+            await self._keep_files()
+        await self._flush()
+        return verdict
+
+    async def ending(self) -> Ending:
+        """Watches to the end. (A task group would wrap what is raised in it: it is carried out by hand.)"""
+        found: list[Ending | Exception] = []
+
+        async def watch() -> None:
+            # In a task of its own: a cancellation that a library has left counted on it must not come out of the group.
+            try:
+                with contained():
+                    found.append(await self._execution.watch(self._take, self._hearing.cursor))
+            except Exception as error:  # noqa: BLE001 - raised again below
+                found.append(error)
+            self._group.cancel_scope.cancel()
+
+        async with self._group:
+            self._group.start_soon(self._keep_time)
+            self._group.start_soon(self._ship_log)
+            self._group.start_soon(watch)
+        self._has_ended = True
+        if not found:
+            raise Bug("its watch was cancelled, and nobody had asked for it")
+        ending = found[0]
+        if isinstance(ending, Exception):
+            raise ending
+        return ending
+
+    # Its output
+
+    async def _take(self, output: Output) -> None:
+        if self._is_cut_off:
+            return
+        # A flood must not keep the loop to itself: heartbeats go on.
+        await anyio.lowlevel.checkpoint()
+        for message in self._hearing.hear(output):
+            failpoints.hit("line.first")
+            self._act(message)
+        # What waits counts too: long before all of a flood is heard, it could have filled the disk.
+        if self._hearing.output_bytes + output.waiting > self._served.output_limit:
+            self._is_cut_off = True
+            self._bench.metrics.truncated(output.stream)
+            said = f"it wrote more than {self._served.output_limit} bytes to stdout and stderr"
+            self._event(Level.WARN, EventType.TRUNCATED, said)
+            self._stop(Failure(ErrorCode.OUTPUT_LIMIT, said), timedelta(0))
+        if self._tasklog.is_full:
+            await self._hearing.seal()
+
+    def _act(self, message: Message) -> None:
+        match message:
+            case LogLine():
+                self._act_on_line(message)
+            case Progress():
+                self._bench.reporter.progress(self._task.fence, message.progress, message.message)
+            case ProtocolViolation():
+                self._bench.metrics.protocol_error(self._task.service_name)
+                self._stop(Failure(ErrorCode.PROTOCOL_ERROR, message.reason), self._served.stop_grace)
+            case Result():
+                if message.judgement is not None:
+                    self._bench.metrics.verdict(message.judgement.verdict)
+            case ArtifactAnnounced() | Heartbeat() | ResultTooLarge():
+                pass  # what the end depends on is in the answer
+
+    def _act_on_line(self, line: LogLine) -> None:
+        if line.problem is not None:
+            self._bench.metrics.protocol_error(self._task.service_name)
+        self._events_left -= 1
+        if self._events_left > 0:
+            data = line.data if line.problem is None else {"problem": line.problem}
+            self._event(line.level, EventType.LOG, line.message, data)
+        elif self._events_left == 0:
+            self._event(Level.INFO, EventType.LOG, f"more than {_EVENTS} lines: the rest is in the log only")
+
+    def _event(self, level: Level, kind: str, message: str, data: object = None) -> None:
+        self._bench.reporter.event(TaskEvent(self._task.fence, redact(message), level, kind, data))
+
+    # Its limits
+
+    def _stop(self, verdict: Failure | Infrastructure, grace: timedelta) -> None:
+        """The first reason counts. The watch returns when it is gone."""
+        if self._stopped is None:
+            self._stopped = verdict
+            _log.warning("stopping", code=verdict.code, reason=verdict.message)
+            if not self._has_ended:
+                self._group.start_soon(self._end_it, grace)
+
+    async def _end_it(self, grace: timedelta) -> None:
+        """An engine that does not answer now must not turn the reason into a loss."""
+        pauses = Backoff(*_AGAIN)
+        while True:
+            try:
+                return await self._execution.stop(grace)
+            except (AccsdError, OSError) as error:
+                _log.warning("not_stopped", error=str(error) or type(error).__name__)
+                await anyio.sleep(pauses.next().total_seconds())
+
+    async def _keep_time(self) -> None:
+        limit = self._task.timeout or self._served.timeout
+        if limit is None:
+            return
+        # An adopted one has had some of its time already.
+        await anyio.sleep(max(0.0, limit.total_seconds() - seconds_run(self._launch.folder)))
+        said = f"it ran longer than {limit.total_seconds():g} s"
+        self._stop(Failure(ErrorCode.TIMEOUT, said), self._served.stop_grace)
+
+    def _tell_usage(self, ending: Ending) -> None:
+        usage = {
+            "exit_code": ending.exit_code,
+            "max_rss_bytes": ending.max_rss_bytes,
+            "cpu_seconds": None if ending.cpu is None else round(ending.cpu.total_seconds(), 3),
+        }
+        known = {name: value for name, value in usage.items() if value is not None}
+        if known:
+            self._event(Level.DEBUG, "usage", "what it used", known)
+
+    # Its log
+
+    async def _ship_log(self) -> None:
+        """Part by part as they are sealed: here by their age, or by who reads a flood, when one is full."""
+        pauses = Backoff(*_AGAIN)
+        while True:
+            await self._tasklog.due()
+            try:
+                if self._tasklog.is_old:
+                    await self._hearing.seal()
+                if self._tasklog.unshipped:
+                    await self._tasklog.ship_next(self._ship)
+                pauses.reset()
+            except AttemptFailed as failed:
+                self._stop(Infrastructure(ErrorCode(failed.code), failed.message), timedelta(0))
+                return
+            except _STORE_PROBLEMS as error:
+                _log.warning("log_waits", error=str(error))
+                await anyio.sleep(pauses.next().total_seconds())
+
+    async def _keep_log(self) -> None:
+        """All of it, however long a store takes that goes on taking. The end does not depend on it: what a store does
+        not take is said to be missing, and why."""
+        await self._hearing.seal()
+        pauses, patience = Backoff(*_AGAIN), min(_LOG_PATIENCE, self._bench.patience).total_seconds()
+        progress_at = time.monotonic()
+        while left := self._tasklog.unshipped:
+            try:
+                await self._tasklog.ship_next(self._ship)
+                progress_at = time.monotonic()
+                pauses.reset()
+            except _STORE_PROBLEMS as error:
+                _log.warning("log_waits", error=str(error))
+                if time.monotonic() - progress_at > patience:
+                    parts = "last part" if len(left) == 1 else f"last {len(left)} parts"
+                    self._event(Level.WARN, EventType.TRUNCATED, f"the {parts} of the log could not be kept: {error}")
+                    return
+                await anyio.sleep(pauses.next().total_seconds())
+
+    async def _ship(self, segment: Segment) -> None:
+        """Only the store's time is limited: without the database the attempt could not end either."""
+        task = self._task
+        key = build_key(task.job_id, task.task_key, ArtifactKind.LOG, attempt_id=task.attempt_id, name=segment.name)
+        try:
+            with anyio.fail_after(_LOG_PATIENCE.total_seconds()):
+                stored = await self._bench.store.put_file(key, segment.path, content_type="application/x-ndjson")
+        except TimeoutError as error:
+            within = _LOG_PATIENCE.total_seconds()
+            raise StorageUnavailable(f"the object store did not take a part of it within {within:g} s") from error
+        await self._record(stored, ArtifactKind.LOG)
+
+    # Its files
+
+    async def _keep_files(self) -> None:
+        """Required ones are part of done. The first that cannot be kept decides."""
+        announced = list(self._hearing.answer.artifacts.values())
+        limiter = anyio.CapacityLimiter(_UPLOADS)
+        errors: list[Exception] = []
+
+        async def keep(artifact: ArtifactAnnounced) -> None:
+            async with limiter:
+                try:
+                    await self._keep_file(artifact)
+                except Exception as error:  # noqa: BLE001 - raised again below
+                    errors.append(error)
+                    group.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as group:
+            for artifact in announced:
+                group.start_soon(keep, artifact)
+        if errors:
+            raise errors[0]
+
+    async def _keep_file(self, artifact: ArtifactAnnounced) -> None:
+        if self._launch.workdir is None:
+            said = f"it announced {artifact.path}, and service {self._served.service} has no folder that both sides see"
+            raise AttemptFailed(ErrorCode.ARTIFACT_MISSING, said, hint="give the service accs.workdir and a bind mount")
+        try:
+            stored = await take_output(
+                self._bench.store,
+                self._launch.workdir,
+                job_id=self._task.job_id,
+                task_key=self._task.task_key,
+                attempt_id=self._task.attempt_id,
+                path=artifact.path,
+                content_type=artifact.content_type,
+                kind=artifact.kind,
+                patience=self._bench.patience,
+            )
+        except (AttemptFailed, StorageUnavailable) as error:
+            if artifact.required:
+                raise
+            self._event(Level.WARN, EventType.ARTIFACT, f"{artifact.path} was not kept: {error}")
+            return
+        await self._record(stored, artifact.kind)
+
+    async def _record(self, stored: StoredObject, kind: ArtifactKind) -> None:
+        """The row comes after its object, and only from the attempt that holds the lease."""
+        recorded = await insist(
+            lambda: record_task_artifact(
+                self._bench.db,
+                self._task.fence,
+                owner=self._bench.node,
+                kind=kind,
+                bucket=stored.bucket,
+                key=stored.key,
+                size_bytes=stored.size_bytes,
+                content_type=stored.content_type,
+                checksum=stored.checksum,
+            )
+        )
+        failpoints.hit("artifact.row")
+        if recorded.verdict is Said.REFUSED:
+            raise VerbRefused("record_artifact", recorded.reason or "unknown", subject=stored.key)
+
+    async def _flush(self) -> None:
+        """What it said must be in before its lease is given up."""
+        await insist(self._bench.reporter.flush)

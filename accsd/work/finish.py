@@ -1,0 +1,132 @@
+"""Tells the database how an attempt ended: fenced, again and again until it is answered or the lease is gone."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+import anyio
+
+from accsd import failpoints
+from accsd.db import Answer, Done, Failed, finish_tasks, release_tasks
+from accsd.errors import AccsdError, DatabaseUnavailable
+from accsd.log import get_logger, redact
+from accsd.model.fence import Fence
+from accsd.model.outcome import ErrorCode
+from accsd.wakeup import Backoff
+from accsd.work.context import Workbench
+from accsd.work.insisting import PAUSES
+from accsd.work.lease import WatchedLease
+from accsd.work.protocol import Failure, Infrastructure, Success, Verdict
+
+_log = get_logger(component="attempt")
+
+
+@dataclass(frozen=True, slots=True)
+class GivenBack:
+    """Nobody's fault: the agent stops, or the service takes no task now. Spends nothing."""
+
+    reason: str
+
+
+class Conclusion:
+    def __init__(self, fence: Fence, bench: Workbench) -> None:
+        self.fence: Fence = fence
+        self._bench: Workbench = bench
+
+    async def tell(self, verdict: Verdict | GivenBack, lease: WatchedLease) -> str:
+        """Returns what to count it as: done, released, an error code, or lease_lost."""
+        lease.is_being_ended = True
+        answer = await self._until_answered(verdict, lease)
+        if answer is not None and answer.reason == ErrorCode.RESULT_TOO_LARGE:
+            # as the database counts it, which is not how it was counted here
+            verdict = Failure(ErrorCode.RESULT_TOO_LARGE, "its result is larger than the database takes")
+            answer = await self._until_answered(verdict, lease)
+        if answer is None:
+            _log.warning("abandoned", reason=lease.reason, verdict=type(verdict).__name__)
+            return "lease_lost"
+        if not answer.is_effective:
+            self.refused(type(verdict).__name__, answer)
+            return "lease_lost"
+        _log.info("ended", verdict=type(verdict).__name__, code=_code(verdict), answer=answer.verdict)
+        return _code(verdict)
+
+    def refused(self, what: str, answer: Answer) -> None:
+        """D5: the database said no, why, and what it holds."""
+        self._bench.metrics.refused(answer.reason)
+        held = answer.held
+        _log.warning(
+            "refused",
+            what=what,
+            reason=answer.reason,
+            db_status=held.status,
+            db_attempt_id=held.attempt_id,
+            db_lease_owner=held.lease_owner,
+            db_lease_until=None if held.lease_until is None else held.lease_until.isoformat(),
+        )
+
+    async def _until_answered(self, verdict: Verdict | GivenBack, lease: WatchedLease) -> Answer | None:
+        """What the database will not have (no outage) is told as a loss instead: silence would hold the task back."""
+        pauses = Backoff(*PAUSES)
+        while not lease.is_gone:
+            try:
+                # Cancelled in the middle, its outcome would be unknown.
+                with anyio.CancelScope(shield=True):
+                    return await self._write(verdict)
+            except DatabaseUnavailable as error:
+                self._bench.metrics.finalize_failed()
+                _log.warning("end_not_told_yet", error=str(error))
+                with anyio.move_on_after(pauses.next().total_seconds()):
+                    await lease.gone.wait()
+            except AccsdError as error:
+                _log.error("end_not_taken", verdict=type(verdict).__name__, error=str(error), exc_info=error)
+                if isinstance(verdict, Infrastructure):
+                    return None
+                verdict = Infrastructure(ErrorCode.WORKER_LOST, f"its end could not be written: {error}")
+        return None
+
+    async def _write(self, verdict: Verdict | GivenBack) -> Answer:
+        began = time.monotonic()
+        failpoints.hit("finish.sent")
+        answers = await self._call(verdict)
+        failpoints.hit("finish.committed")
+        answer = answers[self.fence.task_id]
+        if answer.is_effective:
+            self._bench.metrics.finalized(_status(verdict), timedelta(seconds=time.monotonic() - began))
+        return answer
+
+    async def _call(self, verdict: Verdict | GivenBack) -> Mapping[UUID, Answer]:
+        db, owner, base = self._bench.db, self._bench.node, self._bench.backoff_base
+        match verdict:
+            case Success():
+                return await finish_tasks(db, [Done(self.fence, verdict.results)], owner=owner, backoff_base=base)
+            case Failure():
+                failed = Failed(self.fence, verdict.code, redact(verdict.message), verdict.permanent)
+                return await finish_tasks(db, [failed], owner=owner, backoff_base=base)
+            case Infrastructure():
+                return await release_tasks(
+                    db, [self.fence], owner=owner, reason=redact(verdict.message), lost=True, code=verdict.code
+                )
+            case GivenBack():
+                return await release_tasks(db, [self.fence], owner=owner, reason=redact(verdict.reason))
+
+
+def _code(verdict: Verdict | GivenBack) -> str:
+    match verdict:
+        case Success():
+            return "done"
+        case GivenBack():
+            return "released"
+        case Failure() | Infrastructure():
+            return verdict.code
+
+
+def _status(verdict: Verdict | GivenBack) -> str:
+    match verdict:
+        case Success():
+            return "done"
+        case Failure():
+            return "error"
+        case Infrastructure() | GivenBack():
+            return "released"
