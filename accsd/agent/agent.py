@@ -21,10 +21,10 @@ from accsd.passes import Pass
 from accsd.wakeup import Backoff
 from accsd.work.attempt import Attempt
 from accsd.work.attempts import Attempts
-from accsd.work.context import Workbench
+from accsd.work.context import AttemptContext
 from accsd.work.lease import boot_time
 from accsd.work.preparing import clear_away
-from accsd.work.service import Served
+from accsd.work.service import LocalService
 
 _SICK = (timedelta(seconds=2), timedelta(seconds=60))
 _RECHECK = timedelta(seconds=5)
@@ -39,8 +39,8 @@ _UNKNOWN = ""  # what an agent before this one has told
 class Agent:
     def __init__(
         self,
-        served: Served,
-        bench: Workbench,
+        served: LocalService,
+        bench: AttemptContext,
         attempts: Attempts,
         *,
         wake: Callable[[], None],
@@ -50,8 +50,8 @@ class Agent:
         batches: bool = True,  # whether it claims for all its free slots at once
         adopts: bool = True,  # whether it takes up what an agent before it has left running
     ) -> None:
-        self._served: Served = served
-        self._bench: Workbench = bench
+        self._served: LocalService = served
+        self._bench: AttemptContext = bench
         self._attempts: Attempts = attempts
         self._is_registered: Callable[[], bool] = is_registered
         self._wake: Callable[[], None] = wake
@@ -74,7 +74,7 @@ class Agent:
         self._told: str | None = _UNKNOWN  # the obstacle that the database knows
         self._is_retrying: bool = False
 
-    def update(self, served: Served) -> None:
+    def update(self, served: LocalService) -> None:
         """The configuration was read again; attempts under way keep what they were started with."""
         self._served = served
         self._wake()

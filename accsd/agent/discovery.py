@@ -10,26 +10,26 @@ from datetime import timedelta
 from accsd.errors import AccsdError, ConfigError, DockerUnavailable
 from accsd.log import get_logger
 from accsd.passes import Pass
-from accsd.work.service import Served
+from accsd.work.service import LocalService
 
 _AGAIN = timedelta(seconds=5)
 _log = get_logger(role="offering")
 
 
-class Offering:
+class Discovery:
     def __init__(
         self,
         *,
-        of_settings: Callable[[], Mapping[str, Served]],
-        of_compose: Callable[[], Awaitable[Mapping[str, Served]]],
-        apply: Callable[[Mapping[str, Served]], Awaitable[None]],
+        of_settings: Callable[[], Mapping[str, LocalService]],
+        of_compose: Callable[[], Awaitable[Mapping[str, LocalService]]],
+        apply: Callable[[Mapping[str, LocalService]], Awaitable[None]],
         when_known: Callable[[], None] = lambda: None,  # all of it was applied
     ) -> None:
-        self._of_settings: Callable[[], Mapping[str, Served]] = of_settings
-        self._of_compose: Callable[[], Awaitable[Mapping[str, Served]]] = of_compose
-        self._apply: Callable[[Mapping[str, Served]], Awaitable[None]] = apply
+        self._of_settings: Callable[[], Mapping[str, LocalService]] = of_settings
+        self._of_compose: Callable[[], Awaitable[Mapping[str, LocalService]]] = of_compose
+        self._apply: Callable[[Mapping[str, LocalService]], Awaitable[None]] = apply
         self._when_known: Callable[[], None] = when_known
-        self._labelled: Mapping[str, Served] = {}
+        self._labelled: Mapping[str, LocalService] = {}
         self._said: str | None = None
 
     async def run_once(self) -> Pass:

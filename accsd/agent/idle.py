@@ -6,18 +6,18 @@ By the monotonic clock, which stands still while the machine is suspended.
 import time
 from datetime import timedelta
 
-from accsd.planning.sleep import Restfulness, Rules
-from accsd.settings import Sleep
+from accsd.planning.sleep import IdleTime, SleepRules
+from accsd.settings import SleepSettings
 
 
-def rules_of(sleep: Sleep) -> Rules:
+def rules_of(sleep: SleepSettings) -> SleepRules:
     """Who names a time for being idle gets that one, whatever waking takes."""
     if isinstance(sleep.idle, timedelta):
-        return Rules(idle=sleep.idle, awake=sleep.awake, boots=float("inf"))
-    return Rules(awake=sleep.awake)
+        return SleepRules(idle=sleep.idle, awake=sleep.awake, boots=float("inf"))
+    return SleepRules(awake=sleep.awake)
 
 
-class Wakefulness:
+class IdleClock:
     def __init__(self) -> None:
         self.latency: timedelta | None = None  # what waking this machine takes, as far as is known
         self._awake_since: float = time.monotonic()
@@ -37,7 +37,7 @@ class Wakefulness:
             self._idle_since = self._awake_since
 
     @property
-    def now(self) -> Restfulness:
+    def now(self) -> IdleTime:
         now = time.monotonic()
         idle_for = None if self._idle_since is None else timedelta(seconds=now - self._idle_since)
-        return Restfulness(idle_for, timedelta(seconds=now - self._awake_since), self.latency)
+        return IdleTime(idle_for, timedelta(seconds=now - self._awake_since), self.latency)

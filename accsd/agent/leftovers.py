@@ -11,7 +11,7 @@ from accsd.errors import AccsdError, Unavailable
 from accsd.log import get_logger
 from accsd.passes import Pass
 from accsd.work.attempts import Attempts
-from accsd.work.context import Workbench
+from accsd.work.context import AttemptContext
 from accsd.work.workspace import remove_folder
 
 _log = get_logger(role="leftovers")
@@ -20,13 +20,13 @@ _log = get_logger(role="leftovers")
 class Leftovers:
     def __init__(
         self,
-        bench: Workbench,
+        bench: AttemptContext,
         attempts: Attempts,
         *,
         served: Callable[[], Collection[str] | None],  # None: not known for certain
         discard: Callable[[Fence, str], Awaitable[None]],  # whatever is left of an attempt of that service
     ) -> None:
-        self._bench: Workbench = bench
+        self._bench: AttemptContext = bench
         self._attempts: Attempts = attempts
         self._served: Callable[[], Collection[str] | None] = served
         self._discard: Callable[[Fence, str], Awaitable[None]] = discard

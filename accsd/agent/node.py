@@ -9,12 +9,12 @@ from pathlib import Path
 import anyio
 
 from accsd.agent.agent import Agent
-from accsd.agent.discovery import Offering
+from accsd.agent.discovery import Discovery
 from accsd.agent.leftovers import Leftovers
-from accsd.agent.poll import Outlook
+from accsd.agent.orders import Orders
+from accsd.agent.poll import Poll
 from accsd.agent.probe_side import ProbingSide
-from accsd.agent.registration import Offer, Presence
-from accsd.agent.requests import Orders
+from accsd.agent.registration import Offer, Registration
 from accsd.agent.sleep_side import SleepSide
 from accsd.db import Database, node_leaves
 from accsd.db.listen import CANCEL, NEWS, Listener
@@ -29,11 +29,11 @@ from accsd.settings import Settings, environment
 from accsd.storage.base import ObjectStore
 from accsd.supervisor import Post, Supervisor
 from accsd.work.attempts import Attempts
-from accsd.work.context import Workbench
+from accsd.work.context import AttemptContext
 from accsd.work.identity import NodeIdentity
 from accsd.work.lease import LeaseKeeper
 from accsd.work.reporter import Reporter
-from accsd.work.service import Served
+from accsd.work.service import LocalService
 
 _AGENT = "agent:"
 # For its last words: a node that goes without them is found to be gone when its heartbeat stays away.
@@ -46,7 +46,7 @@ class _Kept:
     """An agent that runs: its place, itself once it was made, and what it serves."""
 
     post: Post
-    served: Served
+    served: LocalService
     agent: Agent | None = None
 
     def hear(self) -> None:
@@ -66,8 +66,8 @@ class NodeSide:
     supervisor: Supervisor
     store: ObjectStore
     attempts_folder: Path
-    of_settings: Callable[[Settings], Mapping[str, Served]]
-    of_compose: Callable[[Settings], Awaitable[Mapping[str, Served]]]
+    of_settings: Callable[[Settings], Mapping[str, LocalService]]
+    of_compose: Callable[[Settings], Awaitable[Mapping[str, LocalService]]]
     discard: Callable[[Settings, Fence, str], Awaitable[None]]
     when_outdated: Callable[[SchemaMismatch], None]
     poll: Callable[[], timedelta]
@@ -76,11 +76,11 @@ class NodeSide:
     _agents: dict[str, _Kept] = field(default_factory=dict[str, _Kept])
     _listened_to: set[str] = field(default_factory=set[str])
     _patience: anyio.CancelScope = field(default_factory=anyio.CancelScope)  # with agents that end a pass
-    _offer: Mapping[str, Served] | None = None
+    _offer: Mapping[str, LocalService] | None = None
     _is_offer_known: bool = False
     keeper: LeaseKeeper = field(init=False)
     reporter: Reporter = field(init=False)
-    _presence: Presence = field(init=False)
+    _presence: Registration = field(init=False)
     _presence_post: Post = field(init=False)
     _offering_post: Post = field(init=False)
     _outlook_post: Post = field(init=False)
@@ -88,7 +88,7 @@ class NodeSide:
     _orders_post: Post = field(init=False)
     _probing: ProbingSide = field(init=False)
     _sleep: SleepSide = field(init=False)
-    _bench: Workbench = field(init=False)
+    _bench: AttemptContext = field(init=False)
 
     def __post_init__(self) -> None:
         node = self.settings.node.name
@@ -104,14 +104,14 @@ class NodeSide:
             when_changed=self._count,
         )
         self.reporter = Reporter(self.db, owner=node, batches=self.settings.fallback.batching)
-        self._presence = Presence(
+        self._presence = Registration(
             self.db,
             node=node,
             offer=self._what_we_offer,
             keeper=self.keeper,
             when_registered=self._registered,
         )
-        self._bench = Workbench(
+        self._bench = AttemptContext(
             node=node,
             db=self.db,
             store=self.store,
@@ -237,8 +237,8 @@ class NodeSide:
     def _look(self) -> None:
         self._outlook_post.wakeup.set()
 
-    def _make_offering(self) -> Offering:
-        return Offering(
+    def _make_offering(self) -> Discovery:
+        return Discovery(
             of_settings=lambda: self.of_settings(self.settings),
             of_compose=lambda: self.of_compose(self.settings),
             apply=self._apply,
@@ -275,8 +275,8 @@ class NodeSide:
         self._is_offer_known = True
         self._leftovers_post.wakeup.set()
 
-    def _make_outlook(self) -> Outlook:
-        return Outlook(
+    def _make_outlook(self) -> Poll:
+        return Poll(
             self.db,
             node=self.settings.node.name,
             services=lambda: {name: kept.post.wakeup.set for name, kept in self._agents.items()},
@@ -296,7 +296,7 @@ class NodeSide:
             networks=networks(),
         )
 
-    async def _apply(self, offered: Mapping[str, Served]) -> None:
+    async def _apply(self, offered: Mapping[str, LocalService]) -> None:
         if self._offering_post.is_left:
             return  # the pass had begun before the drain
         self.metrics.know_services(offered)
@@ -315,12 +315,12 @@ class NodeSide:
         self._offer = offered
         self._look()
 
-    def _update(self, kept: _Kept, served: Served) -> None:
+    def _update(self, kept: _Kept, served: LocalService) -> None:
         kept.served = served
         if kept.agent is not None:
             kept.agent.update(served)
 
-    def _add(self, served: Served) -> None:
+    def _add(self, served: LocalService) -> None:
         post = Post(f"{_AGENT}{served.service}", lambda: self._make_agent(served.service))
         self._agents[served.service] = _Kept(post, served)
         self._listen_to(served.service)

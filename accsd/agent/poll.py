@@ -15,7 +15,7 @@ from accsd.passes import Pass
 _SCHEMA_CHECK = timedelta(minutes=1)
 
 
-class Outlook:
+class Poll:
     def __init__(
         self,
         db: Database,

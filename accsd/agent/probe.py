@@ -7,7 +7,7 @@ from accsd.db import Database
 from accsd.db.quarantines import OwnQuarantine, node_quarantines, note_probe
 from accsd.log import get_logger
 from accsd.passes import Pass
-from accsd.planning.quarantine import Place, Quarantine, Rules, pause
+from accsd.planning.quarantine import Place, Quarantine, QuarantineRules, pause
 
 _log = get_logger(role="probing")
 Probe = Callable[[], Awaitable[str | None]]
@@ -22,14 +22,14 @@ class Probing:
         db: Database,
         *,
         node: str,
-        rules: Callable[[], Rules],
+        rules: Callable[[], QuarantineRules],
         probes: Callable[[], Mapping[str, Probe]],
         when_well: Callable[[str], None],
         is_registered: Callable[[], bool],
     ) -> None:
         self._db: Database = db
         self._node: str = node
-        self._rules: Callable[[], Rules] = rules
+        self._rules: Callable[[], QuarantineRules] = rules
         self._probes: Callable[[], Mapping[str, Probe]] = probes
         self._when_well: Callable[[str], None] = when_well
         self._is_registered: Callable[[], bool] = is_registered

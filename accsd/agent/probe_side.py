@@ -8,12 +8,12 @@ from accsd.agent.probe import Probe, Probing
 from accsd.db import Database
 from accsd.db.listen import NEWS, Listener
 from accsd.db.quarantines import SHUT
-from accsd.planning.quarantine import Rules
+from accsd.planning.quarantine import QuarantineRules
 from accsd.settings import Settings
 from accsd.supervisor import Post, Supervisor
-from accsd.work.context import Workbench
+from accsd.work.context import AttemptContext
 from accsd.work.fitness import unfitness
-from accsd.work.service import Served
+from accsd.work.service import LocalService
 
 
 @dataclass(eq=False, slots=True)
@@ -22,8 +22,8 @@ class ProbingSide:
     db: Database
     supervisor: Supervisor
     listener: Listener
-    bench: Workbench
-    services: Callable[[], Mapping[str, Served]]
+    bench: AttemptContext
+    services: Callable[[], Mapping[str, LocalService]]
     when_well: Callable[[str], None]
     is_registered: Callable[[], bool]
     poll: Callable[[], timedelta]
@@ -52,11 +52,11 @@ class ProbingSide:
             is_registered=self.is_registered,
         )
 
-    def _rules(self) -> Rules:
+    def _rules(self) -> QuarantineRules:
         quarantine = self.settings().quarantine
-        return Rules(probe=quarantine.probe, longest_probe=quarantine.longest_probe)
+        return QuarantineRules(probe=quarantine.probe, longest_probe=quarantine.longest_probe)
 
-    def _probe_of(self, served: Served) -> Probe:
+    def _probe_of(self, served: LocalService) -> Probe:
         return lambda: unfitness(served, self.bench)
 
     def _hear(self, payload: str) -> None:

@@ -26,7 +26,7 @@ class Offer:
     networks: Sequence[str] = ()
 
 
-class Presence:
+class Registration:
     def __init__(
         self,
         db: Database,

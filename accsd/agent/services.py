@@ -17,16 +17,16 @@ from accsd.runners.compose import (
     remove_container,
 )
 from accsd.runners.process.runner import ProcessRunner
-from accsd.settings import Service, Settings, environment
-from accsd.work.service import Served
+from accsd.settings import ServiceSettings, Settings, environment
+from accsd.work.service import LocalService
 
 _log = get_logger(component="services")
 
 
-def process_services(settings: Settings, *, base: Path, attempts: Path) -> dict[str, Served]:
+def process_services(settings: Settings, *, base: Path, attempts: Path) -> dict[str, LocalService]:
     """Commands on this machine; `base` is what relative words of a command refer to."""
     return {
-        name: Served(
+        name: LocalService(
             service=name,
             runner=ProcessRunner(name, service, base=base, attempts=attempts),
             concurrency=settings.concurrency_of(name),
@@ -43,7 +43,7 @@ def process_services(settings: Settings, *, base: Path, attempts: Path) -> dict[
 
 async def discard_unserved(settings: Settings, attempts: Path, key: Fence, service: str) -> None:
     """What is left of an attempt whose service is not served here any more, whichever runner had started it."""
-    command = Service(runner="process", command=["true"])  # it is not executed
+    command = ServiceSettings(runner="process", command=["true"])  # it is not executed
     await ProcessRunner(service, command, base=attempts, attempts=attempts).discard(key, None)
     if settings.compose.file is not None:
         await remove_container(Docker(environment()), settings.node.name, service, key)
@@ -56,7 +56,7 @@ def _may_run_here(requires: Mapping[str, object], labels: Mapping[str, object]) 
 
 async def compose_services(
     settings: Settings, health: Health, when_engine_changes: Callable[[], None]
-) -> dict[str, Served]:
+) -> dict[str, LocalService]:
     """What the node's compose file labels. One badly labelled service is reported, and the others are served."""
     if settings.compose.file is None:
         _tell_of(_orphans(settings))
@@ -71,7 +71,7 @@ async def compose_services(
     _tell_of(declarations.problems)
     project = Project(docker, compose_file(settings.compose), declarations.project)
     return {
-        name: Served(
+        name: LocalService(
             service=name,
             runner=compose_runner(project, declared, settings.node.name),
             concurrency=settings.concurrency_of(name, default=declared.concurrency),

@@ -13,8 +13,8 @@ from typing import Final
 
 import anyio
 
-from accsd.agent.idle import Wakefulness, rules_of
-from accsd.agent.suspend import Departure, Found, Returned, Way
+from accsd.agent.idle import IdleClock, rules_of
+from accsd.agent.suspend import Found, Returned, Suspension, Way
 from accsd.db import Database
 from accsd.db.nodes import note_awake
 from accsd.db.orders import Order, answer_order
@@ -22,9 +22,9 @@ from accsd.db.waking import FleetNode, look, wake_nodes
 from accsd.log import get_logger
 from accsd.model import AwakeState
 from accsd.passes import Pass
-from accsd.planning.sleep import Rules, Stay, looks_ahead, reason_to_stay, stays_for
+from accsd.planning.sleep import SleepRules, Stay, looks_ahead, reason_to_stay, stays_for
 from accsd.planning.wake import Demand, NodeState, lead, left_for, needed_for
-from accsd.settings import Sleep
+from accsd.settings import SleepSettings
 from accsd.wakeup import Backoff
 
 _log = get_logger(role="sleep")
@@ -42,7 +42,7 @@ _CALM: Final = timedelta(seconds=10)
 _SAY_AGAIN: Final = timedelta(minutes=5)
 _GOES: Final = "it goes to sleep"
 _LATE: Final = "asked to sleep, too long ago: whoever asked was told that there was no answer"
-_AT_ONCE: Final = Rules(idle=timedelta(0), awake=timedelta(0))
+_AT_ONCE: Final = SleepRules(idle=timedelta(0), awake=timedelta(0))
 
 
 class Sleeper:
@@ -52,9 +52,9 @@ class Sleeper:
         *,
         node: str,
         lease: timedelta,
-        settings: Callable[[], Sleep],  # may change while we run
-        wakefulness: Wakefulness,
-        departure: Departure,
+        settings: Callable[[], SleepSettings],  # may change while we run
+        wakefulness: IdleClock,
+        departure: Suspension,
         veto: Callable[[], Awaitable[str | None]],
         way: Way,
         is_ready: Callable[[], bool],  # registered, and sure of its leases
@@ -63,9 +63,9 @@ class Sleeper:
         self._db: Database = db
         self._node: str = node
         self._lease: timedelta = lease
-        self._settings: Callable[[], Sleep] = settings
-        self._wakefulness: Wakefulness = wakefulness
-        self._departure: Departure = departure
+        self._settings: Callable[[], SleepSettings] = settings
+        self._wakefulness: IdleClock = wakefulness
+        self._departure: Suspension = departure
         self._veto: Callable[[], Awaitable[str | None]] = veto
         self._way: Way = way
         self._is_ready: Callable[[], bool] = is_ready
@@ -80,7 +80,7 @@ class Sleeper:
         self._is_going: bool = False
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> SleepRules:
         return rules_of(self._settings())
 
     async def run_once(self) -> Pass:

@@ -7,9 +7,9 @@ from typing import Final
 
 import anyio
 
-from accsd.agent.idle import Wakefulness, rules_of
+from accsd.agent.idle import IdleClock, rules_of
 from accsd.agent.sleep import Sleeper
-from accsd.agent.suspend import Departure
+from accsd.agent.suspend import Suspension
 from accsd.db import Database
 from accsd.db.orders import Order
 from accsd.errors import AccsdError
@@ -18,12 +18,12 @@ from accsd.planning.sleep import yields_for
 from accsd.power.inhibitor import Inhibitor
 from accsd.power.sleeping import fall_asleep
 from accsd.power.vetoes import veto
-from accsd.settings import Settings, Sleep
+from accsd.settings import Settings, SleepSettings
 from accsd.supervisor import Post, Supervisor
 from accsd.work.attempts import Attempts
 from accsd.work.lease import LeaseKeeper
 from accsd.work.reporter import Reporter
-from accsd.work.service import Served
+from accsd.work.service import LocalService
 
 _STOPPING_SEC: Final = 60.0
 _log = get_logger(component="sleeping")
@@ -37,12 +37,12 @@ class SleepSide:
     attempts: Attempts
     keeper: LeaseKeeper
     reporter: Reporter
-    services: Callable[[], Iterable[Served]]
+    services: Callable[[], Iterable[LocalService]]
     is_registered: Callable[[], bool]
     when_back: Callable[[], None]
-    _wakefulness: Wakefulness = field(default_factory=Wakefulness)
+    _wakefulness: IdleClock = field(default_factory=IdleClock)
     _inhibitor: Inhibitor = field(default_factory=Inhibitor)
-    _departure: Departure = field(init=False)
+    _departure: Suspension = field(init=False)
     _sleeper: Sleeper = field(init=False)
     _post: Post = field(init=False)
     _inhibitor_post: Post = field(init=False)
@@ -51,7 +51,7 @@ class SleepSide:
 
     def __post_init__(self) -> None:
         node = self._node
-        self._departure = Departure(
+        self._departure = Suspension(
             self.db,
             node=node,
             attempts=self.attempts,
@@ -129,7 +129,7 @@ class SleepSide:
         return yields_for(self._wakefulness.now, rules_of(self._rules))
 
     @property
-    def _rules(self) -> Sleep:
+    def _rules(self) -> SleepSettings:
         return self.settings().sleep
 
     @property

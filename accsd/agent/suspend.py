@@ -46,7 +46,7 @@ class Returned:
     in_vain: bool = False
 
 
-class Departure:
+class Suspension:
     def __init__(
         self,
         db: Database,

@@ -18,7 +18,7 @@ from accsd.history.pruning import prune_jobs, remove_doomed
 from accsd.log import get_logger
 from accsd.metrics import Metrics
 from accsd.passes import Pass
-from accsd.settings import Retention
+from accsd.settings import RetentionSettings
 from accsd.storage import ObjectStore
 
 _EVERY: Final = timedelta(hours=1)
@@ -33,7 +33,7 @@ class Archiver:
         self,
         login: Callable[[], AbstractAsyncContextManager[Database]],
         store: ObjectStore,
-        kept: Retention,
+        kept: RetentionSettings,
         *,
         metrics: Metrics,
         clocks: Clocks,
@@ -42,7 +42,7 @@ class Archiver:
         process's: one that is made anew knows of a jump that was seen before."""
         self._login: Callable[[], AbstractAsyncContextManager[Database]] = login
         self._store: ObjectStore = store
-        self._kept: Retention = kept
+        self._kept: RetentionSettings = kept
         self._metrics: Metrics = metrics
         self._clocks: Clocks = clocks
         metrics.archives()

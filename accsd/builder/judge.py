@@ -19,8 +19,8 @@ from accsd.db.quarantines import (
 from accsd.log import get_logger
 from accsd.metrics import Metrics
 from accsd.passes import Pass
-from accsd.planning.quarantine import Judgement, Lift, Place, Rules, Shut, judge
-from accsd.settings import Quarantine
+from accsd.planning.quarantine import Judgement, Lift, Place, QuarantineRules, Shut, judge
+from accsd.settings import QuarantineSettings
 
 # A herd of failures is judged together, and a fleet that fails all the time costs a look in so long.
 _AT_MOST_EVERY: Final = timedelta(milliseconds=500)
@@ -31,12 +31,14 @@ _log = get_logger(role="judge")
 class Judge:
     """Several may run at once, and people beside them: each verb refuses what was judged by what is no longer true."""
 
-    def __init__(self, db: Database, settings: Quarantine, *, metrics: Metrics) -> None:
+    def __init__(self, db: Database, settings: QuarantineSettings, *, metrics: Metrics) -> None:
         self._db: Database = db
         self._metrics: Metrics = metrics
         self._is_on: bool = settings.is_on
         self._window: timedelta = settings.window
-        self._rules: Rules = Rules(settings.failures, settings.luck, settings.probe, settings.longest_probe)
+        self._rules: QuarantineRules = QuarantineRules(
+            settings.failures, settings.luck, settings.probe, settings.longest_probe
+        )
         self._looked_at: float = float("-inf")  # monotonic
         self._pruned_at: float = float("-inf")
         self._is_clear: bool = False  # nothing is marked, and nothing kept; we don't know who was here before us

@@ -20,7 +20,7 @@ from accsd.builder.webhook import address_of, deliver, read_secrets
 from accsd.db import Database, Verdict
 from accsd.db.outbox import (
     Breaker,
-    Outcome,
+    DeliveryOutcome,
     OutgoingEvent,
     Settlement,
     claim_events,
@@ -35,24 +35,28 @@ from accsd.metrics import Metrics
 from accsd.net import CallFailed
 from accsd.passes import Pass
 from accsd.planning.delivering import Persistence, again_in
-from accsd.settings import Outbox, OutboxTarget
+from accsd.settings import OutboxSettings, OutboxTarget
 
 _EACH: Final = 200  # of one job at a time
 _MARGIN: Final = timedelta(seconds=10)
 _COUNT_EVERY: Final = timedelta(seconds=15)
 _LAST_WORDS_SEC: Final = 3.0
 _LOCKED_PAUSE: Final = timedelta(milliseconds=100)
-_COUNTED: Final = {Outcome.DELIVERED: "delivered", Outcome.FAILED: "retried", Outcome.DEAD: "dead"}
+_COUNTED: Final = {
+    DeliveryOutcome.DELIVERED: "delivered",
+    DeliveryOutcome.FAILED: "retried",
+    DeliveryOutcome.DEAD: "dead",
+}
 _log = get_logger(role="outbox")
 
 
 class Dispatcher:
     """Several may run at once, on one builder each: a claim holds, and who has lost it learns so."""
 
-    def __init__(self, db: Database, name: str, settings: Outbox, *, metrics: Metrics | None = None) -> None:
+    def __init__(self, db: Database, name: str, settings: OutboxSettings, *, metrics: Metrics | None = None) -> None:
         self._db: Database = db
         self._name: str = name
-        self._settings: Outbox = settings
+        self._settings: OutboxSettings = settings
         self._target: OutboxTarget = settings.targets[name]
         self._metrics: Metrics = metrics or Metrics()
         self._persistence: Persistence = Persistence(settings.retry, settings.longest_retry, settings.give_up)
@@ -69,7 +73,7 @@ class Dispatcher:
         for outcome, count in done.items():
             if outcome in _COUNTED:
                 self._metrics.outbox(_COUNTED[outcome], count)
-        did, more = self._told(done), done[Outcome.DELIVERED] > 0
+        did, more = self._told(done), done[DeliveryOutcome.DELIVERED] > 0
         if not more or time.monotonic() >= self._counts_at:  # of a large backlog the count takes longer than a batch
             self._metrics.outbox_pending(await count_pending(self._db))
             self._counts_at = time.monotonic() + _COUNT_EVERY.total_seconds()
@@ -86,12 +90,12 @@ class Dispatcher:
             _log.info("outbox_target_registered", target=self._name, address=address_of(target))
         self._is_registered = True
 
-    async def _dispatch(self) -> Counter[Outcome]:
+    async def _dispatch(self) -> Counter[DeliveryOutcome]:
         claim = uuid4()
         events = await claim_events(
             self._db, self._name, claim, lease=self._lease, jobs=self._settings.at_once, each=_EACH
         )
-        done = Counter[Outcome]()
+        done = Counter[DeliveryOutcome]()
         failures: list[AccsdError] = []
 
         async def send(of_job: Sequence[OutgoingEvent]) -> None:
@@ -109,7 +113,7 @@ class Dispatcher:
             raise failures[0]
         return done
 
-    async def _send(self, claim: UUID, events: Sequence[OutgoingEvent]) -> Counter[Outcome]:
+    async def _send(self, claim: UUID, events: Sequence[OutgoingEvent]) -> Counter[DeliveryOutcome]:
         """Of one job. What was sent is written down even if this is cancelled meanwhile."""
         settled: list[Settlement] = []
         try:
@@ -132,14 +136,14 @@ class Dispatcher:
             if time.monotonic() >= ends:
                 return
             settled.append(self._judged(event, await deliver(self._target, secrets, event.payload)))
-            if settled[-1].outcome is Outcome.FAILED:
+            if settled[-1].outcome is DeliveryOutcome.FAILED:
                 return
 
     def _judged(self, event: OutgoingEvent, error: str | None) -> Settlement:
         if error is None:
-            return Settlement(event.id, Outcome.DELIVERED)
+            return Settlement(event.id, DeliveryOutcome.DELIVERED)
         delay = again_in(event.id, failures=event.attempts + 1, age=event.age, persistence=self._persistence)
-        outcome = Outcome.DEAD if delay is None else Outcome.FAILED
+        outcome = DeliveryOutcome.DEAD if delay is None else DeliveryOutcome.FAILED
         _log.warning(
             "outbox_failed", target=self._name, event_id=event.id, job_id=event.job_id, outcome=outcome, error=error
         )
@@ -147,18 +151,18 @@ class Dispatcher:
 
     async def _settle(
         self, claim: UUID, events: Sequence[OutgoingEvent], sent: Sequence[Settlement]
-    ) -> Counter[Outcome]:
+    ) -> Counter[DeliveryOutcome]:
         """What was not sent waits as long as the one that failed before it."""
         failpoints.hit("outbox.sent")
         delay = sent[-1].delay if sent else None
-        left = [Settlement(event.id, Outcome.RETURNED, delay) for event in events[len(sent) :]]
+        left = [Settlement(event.id, DeliveryOutcome.RETURNED, delay) for event in events[len(sent) :]]
         answers = await settle_events(self._db, self._name, claim, [*sent, *left], self._breaker)
         for answer in answers:
             if answer.verdict is Verdict.REFUSED:
                 _log.warning("outbox_claim_lost", target=self._name, event_id=answer.id, reason=answer.reason)
         return Counter(each.outcome for each in sent)
 
-    def _told(self, done: Counter[Outcome]) -> str | None:
+    def _told(self, done: Counter[DeliveryOutcome]) -> str | None:
         parts = [f"{done[outcome]} {outcome}" for outcome in _COUNTED if done[outcome]]
         return f"events to {self._name}: {', '.join(parts)}" if parts else None
 

@@ -7,7 +7,7 @@ from typing import Final
 from accsd.db import Database
 from accsd.db.outbox import prune_events
 from accsd.passes import Pass
-from accsd.settings import Outbox
+from accsd.settings import OutboxSettings
 
 _EVERY: Final = timedelta(hours=1)
 _AT_ONCE: Final = 1000
@@ -16,9 +16,9 @@ _AT_ONCE: Final = 1000
 class Pruner:
     """Several may run at once: what one has removed the other does not find."""
 
-    def __init__(self, db: Database, settings: Outbox) -> None:
+    def __init__(self, db: Database, settings: OutboxSettings) -> None:
         self._db: Database = db
-        self._settings: Outbox = settings
+        self._settings: OutboxSettings = settings
 
     async def run_once(self) -> Pass:
         gone = await prune_events(

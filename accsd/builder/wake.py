@@ -12,16 +12,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from accsd.builder.calls_under_way import CallsUnderWay
-from accsd.builder.wake_calls import Caller
+from accsd.builder.wake_calls import WakeCaller
 from accsd.db import Database
 from accsd.db.waking import FleetNode, NotWoken, look, note_not_woken, wake_demand, wake_nodes
 from accsd.log import get_logger
 from accsd.metrics import Metrics
 from accsd.passes import Pass
-from accsd.planning.calling import Calls, Manners, turn
-from accsd.planning.wake import Choice, NodeState, Plan, WhyNot, plan
+from accsd.planning.calling import WakeCalls, WakePolicy, turn
+from accsd.planning.wake import Choice, NodeState, WakePlan, WhyNot, plan
 from accsd.power import WakeResult
-from accsd.settings import Wake
+from accsd.settings import WakeSettings
 
 # Longer than a poll: what comes into sight then is still seen in time.
 _MARGIN: Final = timedelta(minutes=1)
@@ -41,7 +41,7 @@ class Waker:
     def __init__(
         self,
         db: Database,
-        settings: Wake,
+        settings: WakeSettings,
         *,
         lease: timedelta,
         calls: CallsUnderWay,  # whose end must wake this role
@@ -50,13 +50,13 @@ class Waker:
         hear: Callable[[Iterable[str]], None] | None = None,
     ) -> None:
         self._db: Database = db
-        self._settings: Wake = settings
+        self._settings: WakeSettings = settings
         self._lease: timedelta = lease
         self._calls: CallsUnderWay = calls
         self._metrics: Metrics = metrics or Metrics()
         self._hear: Callable[[Iterable[str]], None] | None = hear
-        self._manners: Manners = Manners(settings.boot, settings.rounds, settings.rest, settings.longest_rest)
-        self._caller: Caller = Caller(db, settings, by=node, when_called=self._count)
+        self._manners: WakePolicy = WakePolicy(settings.boot, settings.rounds, settings.rest, settings.longest_rest)
+        self._caller: WakeCaller = WakeCaller(db, settings, by=node, when_called=self._count)
         self._slowest: timedelta | None = None  # None: the fleet is not known yet
         self._expected: dict[str, str] = {}  # whom this builder has called, by which method
         self._has_nothing_to_say: bool = False
@@ -111,7 +111,7 @@ class Waker:
         state = replace(known.state, methods=self._caller.methods(known))
         if state.name not in self._calls.nodes:
             return state
-        return replace(state, calls=Calls(state.calls.count if state.calls else 1, timedelta(0)))
+        return replace(state, calls=WakeCalls(state.calls.count if state.calls else 1, timedelta(0)))
 
     def _call(self, choice: Choice, known: FleetNode) -> None:
         """It goes on after this pass."""
@@ -125,7 +125,7 @@ class Waker:
 
         self._calls.start(choice.node, call)
 
-    async def _say_why_not(self, made: Plan, fleet: Mapping[str, FleetNode]) -> None:
+    async def _say_why_not(self, made: WakePlan, fleet: Mapping[str, FleetNode]) -> None:
         """Of those who are not awake and not coming, where it is news."""
         notes = [note for name, why in made.reasons.items() if (note := self._note(fleet[name], why)) is not None]
         if not notes:

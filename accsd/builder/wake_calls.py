@@ -29,20 +29,20 @@ from accsd.power import (
     provider_for,
     shares_network,
 )
-from accsd.settings import Wake
+from accsd.settings import WakeSettings
 
 _LAST_WORDS_SEC: Final = 5.0
 _log = get_logger(component="calling")
 
 
-class Caller:
+class WakeCaller:
     """`by` is who calls: this node, or a person. `when_called` hears how each call went."""
 
     def __init__(
-        self, db: Database, settings: Wake, *, by: str, when_called: Callable[[WakeResult], None] | None = None
+        self, db: Database, settings: WakeSettings, *, by: str, when_called: Callable[[WakeResult], None] | None = None
     ) -> None:
         self._db: Database = db
-        self._settings: Wake = settings
+        self._settings: WakeSettings = settings
         self._by: str = by
         self._when_called: Callable[[WakeResult], None] | None = when_called
 

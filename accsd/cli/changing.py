@@ -28,7 +28,7 @@ _REFUSED: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ChangeOutcome:
     """The answer for one row, for eyes and programs."""
 
     id: UUID | int
@@ -41,7 +41,7 @@ class Outcome:
         return {"id": self.id, "answer": self.answer, "reason": self.reason, "message": self.sentence}
 
 
-def tell(outcomes: Iterable[Outcome], output: str) -> None:
+def tell(outcomes: Iterable[ChangeOutcome], output: str) -> None:
     """Says all of them, then ends with exit code 1 if one was refused."""
     told = list(outcomes)
     if output == "table":
@@ -79,16 +79,16 @@ def cancel(ctx: click.Context, jobs: Sequence[str], reason: str | None, output: 
     tell((_cancelled(answer) for answer in with_database(ctx, work).values()), output)
 
 
-def _cancelled(answer: Answer) -> Outcome:
+def _cancelled(answer: Answer) -> ChangeOutcome:
     named = short(answer.id)
     match answer.verdict:
         case Verdict.ACCEPTED:
-            return Outcome(answer.id, answer.verdict, None, f"job {named} is cancelled")
+            return ChangeOutcome(answer.id, answer.verdict, None, f"job {named} is cancelled")
         case Verdict.REPEATED:
-            return Outcome(answer.id, answer.verdict, None, f"job {named} was cancelled before")
+            return ChangeOutcome(answer.id, answer.verdict, None, f"job {named} was cancelled before")
         case Verdict.REFUSED:
             said = f"job {named} can't be cancelled: it has ended already, as {answer.held.status}"
-            return Outcome(answer.id, answer.verdict, answer.reason, said, f"accsd job {named}")
+            return ChangeOutcome(answer.id, answer.verdict, answer.reason, said, f"accsd job {named}")
 
 
 @click.command()
@@ -137,7 +137,7 @@ def retry(
             "--from runs a step of the job as it was submitted, -o makes a new one: give one of them"
         )
 
-    async def ask(db: Database) -> tuple[Outcome, datetime]:
+    async def ask(db: Database) -> tuple[ChangeOutcome, datetime]:
         named = await job_named(db, job_id)
         asked_at = await reading.clock(db)
         if any(task.service == ONE_OFF_SERVICE for task in await reading.tasks_of(db, named)):
@@ -160,36 +160,40 @@ def retry(
         end_like(ended, output)
 
 
-def _never_again(named: UUID) -> Outcome:
+def _never_again(named: UUID) -> ChangeOutcome:
     said = f"job {short(named)} can't be retried: its command was in the memory of an `accsd run`"
-    return Outcome(named, Verdict.REFUSED, "one_off", said, "accsd run -- CMD…")
+    return ChangeOutcome(named, Verdict.REFUSED, "one_off", said, "accsd run -- CMD…")
 
 
-async def _run_anew(db: Database, named: UUID, options: str | None, pairs: Sequence[str]) -> Outcome:
+async def _run_anew(db: Database, named: UUID, options: str | None, pairs: Sequence[str]) -> ChangeOutcome:
     earlier = await reading.job(db, named)
     if not JobStatus(earlier.status).is_terminal:
         said = f"job {short(named)} can't be retried: it has not ended, it is {earlier.status}"
         hint = f"accsd cancel {short(named)}, or accsd submit {earlier.workflow}"
-        return Outcome(named, Verdict.REFUSED, "not_in_expected_state", said, hint)
+        return ChangeOutcome(named, Verdict.REFUSED, "not_in_expected_state", said, hint)
     made = await rerun_job(db, named, merged(options, pairs, earlier=earlier.options), created_by=operator())
     said = f"job {short(made)} runs in place of job {short(named)}, with other options"
-    return Outcome(made, Verdict.ACCEPTED, None, said, f"accsd job {short(made)}")
+    return ChangeOutcome(made, Verdict.ACCEPTED, None, said, f"accsd job {short(made)}")
 
 
-def _job_of(outcome: Outcome) -> UUID:
+def _job_of(outcome: ChangeOutcome) -> UUID:
     assert isinstance(outcome.id, UUID)
     return outcome.id
 
 
-def _retried(answer: Answer, step: str | None, steps: Sequence[str]) -> Outcome:
+def _retried(answer: Answer, step: str | None, steps: Sequence[str]) -> ChangeOutcome:
     named = short(answer.id)
     where = f" from {step}" if step else ""
     if answer.verdict is Verdict.ACCEPTED:
-        return Outcome(answer.id, answer.verdict, None, f"job {named} runs again{where}", f"accsd job {named}")
+        return ChangeOutcome(answer.id, answer.verdict, None, f"job {named} runs again{where}", f"accsd job {named}")
     if answer.verdict is Verdict.REPEATED:
-        return Outcome(answer.id, answer.verdict, None, f"job {named} is running again already", f"accsd job {named}")
+        return ChangeOutcome(
+            answer.id, answer.verdict, None, f"job {named} is running again already", f"accsd job {named}"
+        )
     why, following = _why_not(answer, step, steps)
-    return Outcome(answer.id, answer.verdict, answer.reason, f"job {named} can't be retried{where}: {why}", following)
+    return ChangeOutcome(
+        answer.id, answer.verdict, answer.reason, f"job {named} can't be retried{where}: {why}", following
+    )
 
 
 def _why_not(answer: Answer, step: str | None, steps: Sequence[str]) -> tuple[str, str]:

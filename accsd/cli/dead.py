@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from accsd.cli import completing
-from accsd.cli.changing import Outcome, tell
+from accsd.cli.changing import ChangeOutcome, tell
 from accsd.cli.identifiers import short
 from accsd.cli.operator import operator
 from accsd.cli.output import output_option, say, show
@@ -145,16 +145,16 @@ def _change(
     tell((_outcome(answer, done) for answer in sorted(answers, key=lambda one: one.dead_letter_id)), output)
 
 
-def _outcome(answer: DeadLetterAnswer, done: str) -> Outcome:
+def _outcome(answer: DeadLetterAnswer, done: str) -> ChangeOutcome:
     named = f"dead letter {answer.dead_letter_id}"
     match answer.verdict:
         case Verdict.ACCEPTED:
-            return Outcome(answer.dead_letter_id, answer.verdict, None, f"{named} {done}")
+            return ChangeOutcome(answer.dead_letter_id, answer.verdict, None, f"{named} {done}")
         case Verdict.REPEATED:
-            return Outcome(answer.dead_letter_id, answer.verdict, None, f"{named}: that was done before")
+            return ChangeOutcome(answer.dead_letter_id, answer.verdict, None, f"{named}: that was done before")
         case Verdict.REFUSED:
             why, following = _why_not(answer.reason)
-            return Outcome(answer.dead_letter_id, answer.verdict, answer.reason, f"{named}: {why}", following)
+            return ChangeOutcome(answer.dead_letter_id, answer.verdict, answer.reason, f"{named}: {why}", following)
 
 
 def _why_not(reason: str | None) -> tuple[str, str]:

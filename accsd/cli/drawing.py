@@ -47,7 +47,7 @@ _LINES: Final[Mapping[int, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class GraphLine:
     """One line of a drawing: `lanes`, then the step if it has one. Its mark stands at `mark_at` in `lanes`."""
 
     lanes: str
@@ -58,7 +58,7 @@ class Line:
 
 def draw(
     steps: Sequence[Step], mark: Callable[[str], str] = lambda _: MARK, *, most_lanes: int = _MOST_LANES
-) -> list[Line]:
+) -> list[GraphLine]:
     """The graph, or the list where it is too wide or too long for eyes. The steps must be sound (planning.dag)."""
     order = in_order(steps)
     if len(steps) <= _MOST_STEPS:
@@ -96,7 +96,7 @@ def _dependants(steps: Sequence[Step]) -> dict[str, list[str]]:
 
 class _Graph:
     def __init__(self, steps: Sequence[Step], mark: Callable[[str], str], most_lanes: int) -> None:
-        self.lines: list[Line] = []
+        self.lines: list[GraphLine] = []
         self._dependants: dict[str, list[str]] = _dependants(steps)
         self._mark: Callable[[str], str] = mark
         self._most_lanes: int = most_lanes
@@ -107,7 +107,7 @@ class _Graph:
         lane = self._lanes.index(key) if key in self._lanes else self._begin()
         self._lanes[lane] = key
         cells = [self._mark(key) if place == lane else _through(to) for place, to in enumerate(self._lanes)]
-        self.lines.append(Line(" ".join(cells).rstrip(), key, mark_at=2 * lane))
+        self.lines.append(GraphLine(" ".join(cells).rstrip(), key, mark_at=2 * lane))
         self._lead_on(lane, self._dependants[key])
         while self._lanes and self._lanes[-1] is None:
             self._lanes.pop()
@@ -117,7 +117,7 @@ class _Graph:
         """A lane for a step that waits for none. Right below another step it would seem to follow it."""
         lane = self._free_lane()
         if self.lines and self.lines[-1].key and self.lines[-1].mark_at == 2 * lane:
-            self.lines.append(Line(" ".join(_through(to) for to in self._lanes).rstrip()))
+            self.lines.append(GraphLine(" ".join(_through(to) for to in self._lanes).rstrip()))
         return lane
 
     def _free_lane(self) -> int:
@@ -138,7 +138,7 @@ class _Graph:
             reached.add(self._lanes.index(target))
         reached.discard(lane)
         if reached:
-            self.lines.append(Line(self._connection(lane, reached, before).rstrip()))
+            self.lines.append(GraphLine(self._connection(lane, reached, before).rstrip()))
 
     def _connection(self, lane: int, reached: set[int], before: Sequence[bool]) -> str:
         first, last = min(lane, *reached), max(lane, *reached)
@@ -158,14 +158,14 @@ def _through(target: str | None) -> str:
     return " " if target is None else "│"
 
 
-def _as_list(steps: Mapping[str, Sequence[str]], order: Sequence[str], mark: Callable[[str], str]) -> list[Line]:
+def _as_list(steps: Mapping[str, Sequence[str]], order: Sequence[str], mark: Callable[[str], str]) -> list[GraphLine]:
     depth: dict[str, int] = {}
-    lines: list[Line] = []
+    lines: list[GraphLine] = []
     for key in order:
         wanted = steps[key]
         depth[key] = 1 + max((depth[dependency] for dependency in wanted), default=-1)
         indent = "  " * min(depth[key], _DEEPEST_INDENT)
-        lines.append(Line(indent + mark(key), key, mark_at=len(indent), note=_after(wanted)))
+        lines.append(GraphLine(indent + mark(key), key, mark_at=len(indent), note=_after(wanted)))
     return lines
 
 
@@ -177,7 +177,7 @@ def _after(wanted: Sequence[str]) -> str:
 
 
 def aligned(
-    lines: Sequence[Line],
+    lines: Sequence[GraphLine],
     cells: Mapping[str, Sequence[str]],
     headings: Sequence[str],
     style: Callable[[str], Shown] | None = None,
@@ -188,7 +188,7 @@ def aligned(
     return [padded(row, widths, style=style) for row in table]
 
 
-def _row(line: Line, cells: Mapping[str, Sequence[str]]) -> list[Shown]:
+def _row(line: GraphLine, cells: Mapping[str, Sequence[str]]) -> list[Shown]:
     if line.key is None:
         return [shown(line.lanes)]
     return [shown(f"{line.lanes} {line.key}"), *map(shown, cells[line.key]), shown(line.note)]

@@ -10,10 +10,10 @@ from accsd.cli.fitting import fitted, one_line
 from accsd.cli.identifiers import short
 from accsd.cli.nodes import because
 from accsd.cli.output import cell, duration, shown, styled
-from accsd.cli.scrolling import Line, Task
+from accsd.cli.scrolling import ScreenLine, Task
 from accsd.cli.services import state_of
 from accsd.db import fleet
-from accsd.db.fleet import COUNTED, Failure, LiveTask, NodeView, ServiceView, WorkflowLoad
+from accsd.db.fleet import COUNTED, LatestFailure, LiveTask, NodeView, ServiceView, WorkflowLoad
 from accsd.db.pool import Database
 from accsd.settings import Settings
 
@@ -29,7 +29,7 @@ class Snapshot:
     services: list[ServiceView]
     nodes: list[NodeView]
     tasks: list[LiveTask]
-    failures: list[Failure]
+    failures: list[LatestFailure]
     failed_today: int
 
 
@@ -56,7 +56,7 @@ def _counted(jobs: int) -> str:
     return f"{jobs}+" if jobs >= COUNTED else str(jobs)
 
 
-def lines(snapshot: Snapshot, settings: Settings, width: int | None) -> Iterator[Line]:
+def lines(snapshot: Snapshot, settings: Settings, width: int | None) -> Iterator[ScreenLine]:
     yield from _workflows(snapshot.workflows, width)
     yield from _services(snapshot.services, width)
     yield from _nodes(snapshot.nodes, settings.lease, width)
@@ -66,21 +66,21 @@ def lines(snapshot: Snapshot, settings: Settings, width: int | None) -> Iterator
 
 def _section(
     title: str, headings: Sequence[str], rows: Sequence[Sequence[Any]], width: int | None, tasks: Sequence[Task] = ()
-) -> Iterator[Line]:
+) -> Iterator[ScreenLine]:
     """A table that fits, or a list where it does not. `tasks`: what each row is about."""
-    yield Line(styled(title, bold=True))
+    yield ScreenLine(styled(title, bold=True))
     cells = [[cell(value) for value in row] for row in rows]
     for number, line in fitted(headings, cells, None if width is None else width - 2) if rows else ():
-        yield Line(shown("  ", line), tasks[number] if tasks and number is not None else None)
+        yield ScreenLine(shown("  ", line), tasks[number] if tasks and number is not None else None)
 
 
-def _workflows(workflows: Sequence[WorkflowLoad], width: int | None) -> Iterator[Line]:
+def _workflows(workflows: Sequence[WorkflowLoad], width: int | None) -> Iterator[ScreenLine]:
     rows = [(each.workflow, each.queued, each.running, "paused" if each.is_paused else "") for each in workflows]
     if rows:
         yield from _section("jobs by workflow", ("workflow", "queued", "running", ""), rows, width)
 
 
-def _services(services: Iterable[ServiceView], width: int | None) -> Iterator[Line]:
+def _services(services: Iterable[ServiceView], width: int | None) -> Iterator[ScreenLine]:
     headings = ("service", "claimable", "backoff", "held", "running", "")
     rows: list[Sequence[Any]] = []
     for each in services:
@@ -89,7 +89,7 @@ def _services(services: Iterable[ServiceView], width: int | None) -> Iterator[Li
     yield from _section("services", headings, rows, width)
 
 
-def _nodes(nodes: Iterable[NodeView], silent: timedelta, width: int | None) -> Iterator[Line]:
+def _nodes(nodes: Iterable[NodeView], silent: timedelta, width: int | None) -> Iterator[ScreenLine]:
     rows: list[Sequence[str]] = []
     for node in nodes:
         used = "  ".join(f"{service} {node.live.get(service, 0)}/{slots}" for service, slots in node.slots.items())
@@ -98,7 +98,7 @@ def _nodes(nodes: Iterable[NodeView], silent: timedelta, width: int | None) -> I
     yield from _section("nodes", ("node", "state", "seen", "slots", "because"), rows, width)
 
 
-def _tasks(tasks: Sequence[LiveTask], width: int | None) -> Iterator[Line]:
+def _tasks(tasks: Sequence[LiveTask], width: int | None) -> Iterator[ScreenLine]:
     has_bars = width is not None and width >= _WIDE
     headings = ("task", "service", "node", "done", "for", "lease", *([""] if has_bars else []))
     rows: list[Sequence[str]] = []
@@ -119,7 +119,7 @@ def _bar(progress: float) -> str:
     return "━" * done + "─" * (_BAR - done)
 
 
-def _failures(failures: Sequence[Failure], width: int | None) -> Iterator[Line]:
+def _failures(failures: Sequence[LatestFailure], width: int | None) -> Iterator[ScreenLine]:
     """Which task and which code are seen in any case; the message gives way."""
     rows: list[Sequence[str]] = []
     for each in failures:

@@ -17,7 +17,7 @@ from accsd.cli.session import settings_of, with_database
 from accsd.db.archives import Archive, archives, archives_with, lines_here, partitions
 from accsd.db.pool import Database
 from accsd.errors import AccsdError, ConfigError
-from accsd.history.archiving import Outcome, archive, verify
+from accsd.history.archiving import ArchiveOutcome, archive, verify
 from accsd.history.clocks import require_same_time
 from accsd.history.reading import broken_links
 from accsd.values.units import shown_size
@@ -93,7 +93,7 @@ def archive_command(ctx: click.Context, months: Sequence[str], again: bool, keep
     """
     settings = settings_of(ctx)
 
-    async def work(db: Database) -> list[Outcome]:
+    async def work(db: Database) -> list[ArchiveOutcome]:
         wanted = [f"task_events_{month.removeprefix('task_events_')}" for month in months]
         if not wanted:
             if (age := settings.retention.events_age) is None:

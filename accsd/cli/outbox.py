@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from accsd.cli import completing
-from accsd.cli.changing import Outcome, tell
+from accsd.cli.changing import ChangeOutcome, tell
 from accsd.cli.identifiers import job_named, short
 from accsd.cli.output import duration, output_option, say, show, show_one
 from accsd.cli.session import settings_of, with_database
@@ -128,13 +128,13 @@ def redrive_command(ctx: click.Context, ids: Sequence[int], everything: bool, ta
     tell((_outcome(answer) for answer in sorted(answers, key=lambda one: one.id)), output)
 
 
-def _outcome(answer: OutboxAnswer) -> Outcome:
+def _outcome(answer: OutboxAnswer) -> ChangeOutcome:
     said = {
         Verdict.ACCEPTED: "is sent again",
         Verdict.REPEATED: "is being sent at this moment",
         Verdict.REFUSED: "is not there",
     }
-    return Outcome(answer.id, answer.verdict, answer.reason, f"event {answer.id} {said[answer.verdict]}")
+    return ChangeOutcome(answer.id, answer.verdict, answer.reason, f"event {answer.id} {said[answer.verdict]}")
 
 
 @outbox.command("targets")

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Final, TypeVar
 from uuid import uuid4
 
-from accsd.builder.wake_calls import Caller
+from accsd.builder.wake_calls import WakeCaller
 from accsd.cli.operator import operator
 from accsd.cli.output import duration, text
 from accsd.db import fleet
@@ -20,7 +20,7 @@ from accsd.db.orders import ANSWERED_WITHIN, OrderKind, answer_within, ask_node
 from accsd.db.pool import Database
 from accsd.db.waking import FleetNode, wake_nodes
 from accsd.errors import AccsdError, ConfigError, Unavailable
-from accsd.planning.calling import Manners
+from accsd.planning.calling import WakePolicy
 from accsd.power import WakeResult
 from accsd.settings import Settings
 
@@ -37,8 +37,8 @@ async def known_node(db: Database, name: str, settings: Settings) -> FleetNode:
     return next(each for each in found if each.node.name == name)
 
 
-def caller(db: Database, settings: Settings) -> Caller:
-    return Caller(db, settings.wake, by=operator())
+def caller(db: Database, settings: Settings) -> WakeCaller:
+    return WakeCaller(db, settings.wake, by=operator())
 
 
 async def call(db: Database, name: str, settings: Settings) -> list[WakeResult]:
@@ -58,7 +58,7 @@ async def call(db: Database, name: str, settings: Settings) -> list[WakeResult]:
 
 def patience(node: NodeView, settings: Settings) -> timedelta:
     """How long it may take from a call until it is seen, by its own measured time where that is known."""
-    return Manners(boot=settings.wake.boot).patience(node.latency)
+    return WakePolicy(boot=settings.wake.boot).patience(node.latency)
 
 
 async def seen(db: Database, before: NodeView, *, within: timedelta) -> NodeView:

@@ -35,7 +35,7 @@ from accsd.sdk.pull.attempt import Handler
 from accsd.sdk.wire import Permanent, Task
 from accsd.settings import Settings, environment
 from accsd.values.names import KIND_LABEL, ONE_OFF_SERVICE
-from accsd.work.framing import Line, LineSplitter
+from accsd.work.framing import LineSplitter, OutputLine
 
 _STEP: Final = "run"
 _STOP_GRACE: Final = timedelta(seconds=10)
@@ -253,7 +253,7 @@ class _OneOff:
         if (last := lines.close()) is not None:
             self._keep(last, task, stream)
 
-    def _keep(self, line: Line, task: Task[Any], stream: Stream) -> None:
+    def _keep(self, line: OutputLine, task: Task[Any], stream: Stream) -> None:
         said = line.data.decode(errors="replace")
         if said.strip():
             self._last_words[stream] = said.strip()[:_SHOWN_OF_LINE]

@@ -42,7 +42,7 @@ Task = tuple[UUID, str]  # a job and its step
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ScreenLine:
     """`task` is what it is about."""
 
     text: str
@@ -55,11 +55,11 @@ class Scroller:
 
     def __init__(self, *, at_end: bool = False) -> None:
         self.chosen: Task | None = None
-        self._lines: Sequence[Line] = ()
+        self._lines: Sequence[ScreenLine] = ()
         self._first: int = 0
         self._stays_at_end: bool = at_end
 
-    def show(self, lines: Sequence[Line]) -> None:
+    def show(self, lines: Sequence[ScreenLine]) -> None:
         self._lines = lines
         if self.chosen not in self._tasks():
             self.chosen = None
@@ -82,7 +82,7 @@ class Scroller:
                 pass
         self._stays_at_end = is_at_end and self._bounded(height) >= len(self._lines) - height
 
-    def window(self, height: int) -> list[tuple[Line, bool]]:
+    def window(self, height: int) -> list[tuple[ScreenLine, bool]]:
         """The lines that are seen, and whether each is about the chosen task."""
         if self._stays_at_end:
             self._first = len(self._lines)

@@ -16,7 +16,7 @@ from accsd.simulation.plot import highest, plot
 from accsd.simulation.rehearse import POLICIES, rehearse, wanted_by_none
 from accsd.simulation.report import Report, mean
 from accsd.simulation.stress import stress
-from accsd.simulation.trace import Job, read_trace, write_trace
+from accsd.simulation.trace import TraceJob, read_trace, write_trace
 from accsd.simulation.workload import make_jobs
 
 _LINE_AGAIN: Final = Shown("\r\x1b[K")
@@ -101,7 +101,7 @@ def simulate(
         show([report.figures() for report in reports], {}, output, name="policy")
 
 
-def _jobs(fleet: Fleet, path: Path, trace: Path | None, seed: int, copy: Path | None) -> Sequence[Job]:
+def _jobs(fleet: Fleet, path: Path, trace: Path | None, seed: int, copy: Path | None) -> Sequence[TraceJob]:
     if trace is not None:
         jobs = read_trace(trace)
     elif fleet.workload is not None:

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from accsd.cli.glance import heading, lines, look
 from accsd.cli.output import say, say_json, shown
-from accsd.cli.scrolling import Line, Scroller, keys
+from accsd.cli.scrolling import ScreenLine, Scroller, keys
 from accsd.cli.session import settings_of, with_database
 from accsd.db.pool import Database
 from accsd.errors import DatabaseUnavailable
@@ -74,7 +74,7 @@ def top(ctx: click.Context, once: bool, output: str) -> None:
 class _Page:
     """`load` gives its first lines, which stay, and those that are scrolled."""
 
-    load: Callable[[int], Awaitable[tuple[Sequence[str], Sequence[Line]]]]
+    load: Callable[[int], Awaitable[tuple[Sequence[str], Sequence[ScreenLine]]]]
     keys: str = _KEYS_OF_PAGE
     scroller: Scroller = field(default_factory=Scroller)
     heading: Sequence[str] = ()
@@ -133,13 +133,13 @@ class _Top:
     def _open(self, *command: str, at_end: bool = False) -> None:
         title = f"accsd {' '.join(command)}"
 
-        async def load(width: int) -> tuple[Sequence[str], Sequence[Line]]:
+        async def load(width: int) -> tuple[Sequence[str], Sequence[ScreenLine]]:
             said = await asyncio.to_thread(_said_by, self._config, command)
-            return [title], [Line(part) for line in said for part in _broken(line, width)]
+            return [title], [ScreenLine(part) for line in said for part in _broken(line, width)]
 
         self._pages.append(_Page(load, scroller=Scroller(at_end=at_end), heading=[f"{title} …"]))
 
-    async def _fleet(self, width: int) -> tuple[Sequence[str], Sequence[Line]]:
+    async def _fleet(self, width: int) -> tuple[Sequence[str], Sequence[ScreenLine]]:
         snapshot = await look(self._db)
         return heading(snapshot, self._settings, width), list(lines(snapshot, self._settings, width))
 
@@ -160,8 +160,8 @@ def _styled(line: str, style: str) -> Text:
     return drawn
 
 
-async def _help(_: int) -> tuple[Sequence[str], Sequence[Line]]:
-    return ["keys"], [Line(line) for line in _HELP.strip().splitlines()]
+async def _help(_: int) -> tuple[Sequence[str], Sequence[ScreenLine]]:
+    return ["keys"], [ScreenLine(line) for line in _HELP.strip().splitlines()]
 
 
 class _LastLines(StringIO):

@@ -27,7 +27,7 @@ from accsd.daemon.reload import before_the_start, left_behind, read_settings, ta
 from accsd.daemon.state import locked_state, note_served
 from accsd.daemon.systemd import Notifier
 from accsd.db import Database, require_schema
-from accsd.db.listen import Hearing, HearingState, Listener
+from accsd.db.listen import Listener, ListenerState, ListenerStatus
 from accsd.errors import AccsdError, DatabaseUnavailable, SchemaMismatch
 from accsd.health import Health, ListenState
 from accsd.log import configure_logging, get_logger, log_loop_errors
@@ -295,11 +295,11 @@ class Daemon:
         else:
             self._health.database_away("a call was not answered")
 
-    def _heard(self, state: HearingState) -> None:
+    def _heard(self, state: ListenerStatus) -> None:
         """The listener's state has changed: everybody looks, and polls as often as it must from now on."""
-        if state.hearing is Hearing.LISTENING and self._has_listened:
+        if state.hearing is ListenerState.LISTENING and self._has_listened:
             self._metrics.listener_reconnected()
-        self._has_listened = self._has_listened or state.hearing is Hearing.LISTENING
+        self._has_listened = self._has_listened or state.hearing is ListenerState.LISTENING
         self._health.listener(ListenState(state.hearing), state.reason)
         self._metrics.listener(state.hearing)
         for post in self._supervisor.posts:

@@ -24,7 +24,7 @@ from accsd.errors import ConfigError, Unavailable
 from accsd.health import Health
 from accsd.log import get_logger
 from accsd.metrics import CONTENT_TYPE, Metrics
-from accsd.settings import Http
+from accsd.settings import HttpSettings
 
 _log = get_logger(component="http")
 _MAX_HEAD: Final = 8 * 1024
@@ -76,7 +76,7 @@ class _Refused(Exception):
 class HttpFace:
     """`address = await task_group.start(face.serve)`; cancelling the group closes it."""
 
-    settings: Http
+    settings: HttpSettings
     metrics: Metrics
     health: Health
     _clients: TaskGroup | None = None

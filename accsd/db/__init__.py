@@ -73,12 +73,11 @@ if TYPE_CHECKING:
         start_tasks,
         update_task_progress,
     )
-    from accsd.db.upkeep import BuilderOutlook, builder_outlook, ensure_event_partitions, repair
+    from accsd.db.upkeep import NextDue, builder_outlook, ensure_event_partitions, repair
 
 __all__ = [
     "SCHEMA_VERSION",
     "Answer",
-    "BuilderOutlook",
     "ClaimedTask",
     "Database",
     "Done",
@@ -86,6 +85,7 @@ __all__ = [
     "Fence",
     "Held",
     "Instantiated",
+    "NextDue",
     "Outlook",
     "Pausable",
     "Progress",

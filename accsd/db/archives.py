@@ -58,7 +58,7 @@ def index_key(key: str, index_sha256: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ArchivePosition:
     """Where a reader of a partition has come to: the order in which an archive is written."""
 
     job_id: UUID = _FIRST_JOB
@@ -67,10 +67,10 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ArchivedLine:
     """An event as it is archived: one JSON object, its data last and as PostgreSQL wrote it."""
 
-    place: Place
+    place: ArchivePosition
     text: str
 
 
@@ -90,7 +90,7 @@ async def partitions(db: Database, *, older_than: timedelta | None = None) -> li
     return [row[0] for row in rows]
 
 
-async def lines_after(db: Database, partition: str, place: Place, limit: int) -> list[Line]:
+async def lines_after(db: Database, partition: str, place: ArchivePosition, limit: int) -> list[ArchivedLine]:
     """The next events of a partition, by job and time. In short statements: one long one would keep the dead rows of
     every table in the database for as long as it takes. By the parent: a partition is made later than the grants."""
     rows = await db.fetch(
@@ -106,7 +106,7 @@ async def lines_after(db: Database, partition: str, place: Place, limit: int) ->
         limit,
         repeatable=True,
     )
-    return [Line(Place(row["job_id"], row["ts"], row["id"]), row["line"]) for row in rows]
+    return [ArchivedLine(ArchivePosition(row["job_id"], row["ts"], row["id"]), row["line"]) for row in rows]
 
 
 def _within(partition: str) -> str:
@@ -120,7 +120,7 @@ def _within(partition: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class LineSource:
     """Where a statement about one job ($1) reads events: the table, or table and archived lines as one."""
 
     before: str
@@ -128,12 +128,12 @@ class Source:
     arguments: tuple[object, ...]
 
 
-def events_source(archived: Sequence[str], parameter: int) -> Source:
+def events_source(archived: Sequence[str], parameter: int) -> LineSource:
     """One statement for both, so that what was archived is told in no other way than what was not."""
     if not archived:
-        return Source("", "public.task_events", ())
+        return LineSource("", "public.task_events", ())
     columns = "id, job_id, job_task_id, ts, source, level, type, message, data, attempt_id"
-    return Source(
+    return LineSource(
         f"""WITH history AS MATERIALIZED (
               SELECT {columns} FROM public.task_events WHERE job_id = $1
               UNION ALL

@@ -11,7 +11,7 @@ from accsd.db.failures import translating
 from accsd.db.obstacles import Hindered, together
 from accsd.db.pool import Connection, Database, Session, connect
 from accsd.errors import DatabaseUnavailable
-from accsd.settings import Database as DatabaseSettings
+from accsd.settings import DatabaseSettings
 
 _ROUND_TRIPS: Final = 5
 _HEARD_WITHIN_SEC: Final = 3.0
@@ -24,7 +24,7 @@ _DURABILITY: Final = ("fsync", "full_page_writes", "synchronous_commit")
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerFacts:
     version: str
     version_num: int
     is_read_only: bool
@@ -46,7 +46,7 @@ class Counts:
     hindered: list[Hindered]
 
 
-async def look_at_server(settings: DatabaseSettings) -> Server:
+async def look_at_server(settings: DatabaseSettings) -> ServerFacts:
     connection = await connect(settings, application="accsd doctor")
     try:
         with translating(settings.address):
@@ -62,7 +62,7 @@ async def look_at_server(settings: DatabaseSettings) -> Server:
         assert row is not None
         pooled = row["pid"] != connection.get_server_pid()  # a pooler invents the one that it announces
         unsafe = tuple(row["unsafe"])
-        return Server(row["version"], row["num"], row["read_only"], pooled, unsafe, round_trip, ahead)
+        return ServerFacts(row["version"], row["num"], row["read_only"], pooled, unsafe, round_trip, ahead)
     finally:
         await _leave(connection)
 

@@ -200,7 +200,7 @@ class LiveTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class LatestFailure:
     """A dead letter that nobody has settled."""
 
     id: int
@@ -281,7 +281,7 @@ async def live_tasks(db: Database, *, limit: int) -> list[LiveTask]:
     return [LiveTask(**dict(row)) for row in rows]
 
 
-async def latest_failures(db: Database, *, limit: int) -> list[Failure]:
+async def latest_failures(db: Database, *, limit: int) -> list[LatestFailure]:
     """The newest first, along dead_letters_open."""
     rows = await db.fetch(
         """SELECT d.id, d.job_id, t.task_key, d.service_name AS service, d.error_code, d.error_message, d.created_at,
@@ -291,4 +291,4 @@ async def latest_failures(db: Database, *, limit: int) -> list[Failure]:
         limit,
         repeatable=True,
     )
-    return [Failure(**dict(row)) for row in rows]
+    return [LatestFailure(**dict(row)) for row in rows]

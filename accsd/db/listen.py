@@ -21,7 +21,7 @@ from anyio.abc import TaskStatus
 from accsd.db.failures import FAILURES, translating
 from accsd.db.pool import Connection, Database, Session, connect
 from accsd.errors import AccsdError, DatabaseUnavailable
-from accsd.settings import Database as DatabaseSettings
+from accsd.settings import DatabaseSettings
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -36,15 +36,15 @@ _UNHEARD_LIMIT: Final = 3  # so many fresh connections on which no probe came ba
 _SET_LISTEN_URL: Final = "set database.listen_url (ACC_DB_LISTEN_URL) to the server itself, past the pooler"
 
 
-class Hearing(StrEnum):
+class ListenerState(StrEnum):
     LISTENING = "listening"
     DEAF = "deaf"  # for now: it reconnects
     POLLING = "polling"  # LISTEN does not work on this way; it looks again now and then
 
 
 @dataclass(frozen=True, slots=True)
-class HearingState:
-    hearing: Hearing
+class ListenerStatus:
+    hearing: ListenerState
     reason: str | None
     since: float  # time.monotonic()
 
@@ -83,7 +83,7 @@ class Listener:
         behind_pooler: bool,
         is_off: bool = False,
         db: Database | None = None,
-        on_change: Callable[[HearingState], None] | None = None,
+        on_change: Callable[[ListenerStatus], None] | None = None,
         rhythm: Rhythm | None = None,
     ) -> None:
         """With `db` the probes are sent through the pool: a listen_url that leads elsewhere is noticed, too."""
@@ -93,7 +93,7 @@ class Listener:
         self._is_pooled: bool = behind_pooler and settings.listen_url is None
         self._is_off: bool = is_off  # somebody does not trust notifications: it never connects, and all poll
         self._db: Database | None = db
-        self._on_change: Callable[[HearingState], None] | None = on_change
+        self._on_change: Callable[[ListenerStatus], None] | None = on_change
         self._rhythm: Rhythm = rhythm or Rhythm()
         self._callbacks: defaultdict[str, list[Callback]] = defaultdict(list)
         self._listened: set[str] = set()  # the channels of the current connection
@@ -103,16 +103,16 @@ class Listener:
         self._current: Session | None = None
         self._unheard: int = 0
         self.probes: int = 0  # that came back
-        self._announced: Hearing | None = None
-        self._state: HearingState = HearingState(Hearing.DEAF, "not connected yet", time.monotonic())
+        self._announced: ListenerState | None = None
+        self._state: ListenerStatus = ListenerStatus(ListenerState.DEAF, "not connected yet", time.monotonic())
 
     @property
-    def state(self) -> HearingState:
+    def state(self) -> ListenerStatus:
         return self._state
 
     @property
     def is_listening(self) -> bool:
-        return self._state.hearing is Hearing.LISTENING
+        return self._state.hearing is ListenerState.LISTENING
 
     def subscribe(self, name: str, callback: Callback) -> None:
         """`name` is a service, or "builder". The callback gets the payload, in the event loop: it returns at once."""
@@ -127,7 +127,7 @@ class Listener:
             began = time.monotonic()
             try:
                 async with self._connected() as connection:
-                    self._become(Hearing.LISTENING)
+                    self._become(ListenerState.LISTENING)
                     if not told:
                         task_status.started()
                         told = True
@@ -144,12 +144,14 @@ class Listener:
             await anyio.sleep(self._pause(pause))
             pause = min(2 * pause, self._rhythm.longest_pause)
 
-    def _how_deaf(self, why: Exception) -> Hearing:
-        return Hearing.POLLING if isinstance(why, _NoWay) or self._unheard >= _UNHEARD_LIMIT else Hearing.DEAF
+    def _how_deaf(self, why: Exception) -> ListenerState:
+        return (
+            ListenerState.POLLING if isinstance(why, _NoWay) or self._unheard >= _UNHEARD_LIMIT else ListenerState.DEAF
+        )
 
     def _pause(self, pause: float) -> float:
         """Full jitter: a fleet that lost its database together does not come back together."""
-        if self._state.hearing is Hearing.POLLING:
+        if self._state.hearing is ListenerState.POLLING:
             return random.uniform(0.5, 1.0) * self._rhythm.polling_pause
         return random.uniform(0, pause)
 
@@ -270,20 +272,20 @@ class Listener:
         except Exception:  # noqa: BLE001 - one subscriber's bug must not make the others deaf
             _log().exception("listen_callback_failed", payload=payload)
 
-    def _become(self, hearing: Hearing, reason: str | None = None, hint: str | None = None) -> None:
+    def _become(self, hearing: ListenerState, reason: str | None = None, hint: str | None = None) -> None:
         """A new reason for the same state is kept, and told to nobody: a log line for every try helps no one."""
         before = self._state
         since = before.since if before.hearing is hearing else time.monotonic()
-        self._state = HearingState(hearing, reason, since)
+        self._state = ListenerStatus(hearing, reason, since)
         if hearing is self._announced:
             return
         self._announced = hearing
         match hearing:
-            case Hearing.LISTENING:
+            case ListenerState.LISTENING:
                 _log().info("listening", channels=len(self._callbacks))
-            case Hearing.DEAF:
+            case ListenerState.DEAF:
                 _log().warning("deaf", reason=reason, hint=hint)
-            case Hearing.POLLING:
+            case ListenerState.POLLING:
                 _log().warning("polling", reason=reason, hint=hint or _SET_LISTEN_URL)
         if self._on_change is not None:
             self._on_change(self._state)

@@ -18,7 +18,7 @@ OUTBOX_CHANNEL: Final = "_outbox"
 _LONGEST_ERROR: Final = 2000
 
 
-class Outcome(StrEnum):
+class DeliveryOutcome(StrEnum):
     DELIVERED = "delivered"
     FAILED = "failed"
     DEAD = "dead"  # failed, and given up
@@ -42,7 +42,7 @@ class Settlement:
     """`delay` until it may be sent again; `error` why it did not get through."""
 
     id: int
-    outcome: Outcome
+    outcome: DeliveryOutcome
     delay: timedelta | None = None
     error: str | None = None
 

@@ -21,7 +21,7 @@ from asyncpg.pool import PoolConnectionProxy
 from accsd.db.codecs import speak_json, speak_of_any_time
 from accsd.db.failures import FAILURES, OVERTAKEN, ROLLED_BACK, translating
 from accsd.errors import AccsdError, DatabaseUnavailable
-from accsd.settings import Database as DatabaseSettings
+from accsd.settings import DatabaseSettings
 
 Session = asyncpg.Connection  # one that its user has opened and will close
 Connection = Session | PoolConnectionProxy

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from accsd.db.archives import Source, events_source
+from accsd.db.archives import LineSource, events_source
 from accsd.db.pool import Database
 
 
@@ -36,7 +36,7 @@ _EVENTS: Final = """
      WHERE e.job_id = $1 """
 
 
-def _events_in(source: Source) -> str:
+def _events_in(source: LineSource) -> str:
     return _EVENTS.format(before=source.before, table=source.table)
 
 

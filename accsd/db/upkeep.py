@@ -7,7 +7,7 @@ from accsd.db.pool import Database
 
 
 @dataclass(frozen=True, slots=True)
-class BuilderOutlook:
+class NextDue:
     """Distances from the database's clock; None: nothing is pending, or nothing is live."""
 
     is_due: bool
@@ -15,11 +15,11 @@ class BuilderOutlook:
     next_lease: timedelta | None
 
 
-async def builder_outlook(db: Database) -> BuilderOutlook:
+async def builder_outlook(db: Database) -> NextDue:
     """Is a job due, when is the next one, and when does the next lease end (reclaim adds its grace)."""
     row = await db.fetchrow("SELECT * FROM accs.builder_outlook()", repeatable=True)
     assert row is not None, "builder_outlook always answers"
-    return BuilderOutlook(row["due"], row["next_job"], row["next_lease"])
+    return NextDue(row["due"], row["next_job"], row["next_lease"])
 
 
 async def ensure_event_partitions(db: Database, *, months_ahead: int = 3) -> list[str]:

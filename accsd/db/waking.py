@@ -10,7 +10,7 @@ from accsd.db.answers import Verdict
 from accsd.db.pool import Database, Record
 from accsd.log import redact
 from accsd.model import AwakeState, Node
-from accsd.planning.calling import Calls
+from accsd.planning.calling import WakeCalls
 from accsd.planning.wake import Demand, NodeState
 from accsd.values.json import sanitise
 
@@ -108,7 +108,7 @@ async def note_not_woken(db: Database, notes: Sequence[NotWoken], *, silent: tim
 
 def _read(row: Record) -> FleetNode:
     node = Node.model_validate(dict(row))
-    calls = Calls(row["tries"], row["tried_ago"], row["ok"]) if row["tries"] else None
+    calls = WakeCalls(row["tries"], row["tried_ago"], row["ok"]) if row["tries"] else None
     state = NodeState(
         name=node.name,
         labels=node.labels,

@@ -22,7 +22,7 @@ _BELL = "bell"
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class DemoMachine:
     name: str
     services: Sequence[str]
     labels: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -55,19 +55,19 @@ class Stage:
     def start_builder(self) -> None:
         self._start("control", "builder", "")
 
-    def start(self, machine: Machine) -> None:
+    def start(self, machine: DemoMachine) -> None:
         tables = [_table(name, self.pipeline.services[name]) for name in machine.services]
         labels = ", ".join(f"{name} = {orjson.dumps(value).decode()}" for name, value in machine.labels.items())
         self._start(machine.name, "agent", f"[node]\nlabels = {{ {labels} }}\n" + "\n".join(tables))
 
-    def cut_power(self, machine: Machine) -> None:
+    def cut_power(self, machine: DemoMachine) -> None:
         """Nobody says goodbye: the agent and its tasks are gone between two moments."""
         child = self._playing.pop(machine.name)
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
         self._kill_tasks(machine.name)
 
-    def wake_script(self, machine: Machine) -> Path:
+    def wake_script(self, machine: DemoMachine) -> Path:
         """What the control host runs to wake it: it rings a bell."""
         script = self.folder / f"wake-{machine.name}"
         script.write_text(f'#!/bin/sh\necho "$1" > \'{self.folder / _BELL}\' && echo "magic packet sent to $1"\n')

@@ -24,7 +24,7 @@ class TaskSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SceneLine:
     """An event of a job, with the time since the job's beginning."""
 
     after: timedelta
@@ -64,7 +64,7 @@ async def job_states(db: Database, jobs: Sequence[UUID]) -> dict[UUID, str]:
     return {row["id"]: row["status"] for row in rows}
 
 
-async def timeline(db: Database, job: UUID) -> list[Line]:
+async def timeline(db: Database, job: UUID) -> list[SceneLine]:
     """Without its log lines and progress: those are many, and `accsd logs` has them."""
     rows = await db.fetch(
         """SELECT e.ts, e.source, e.type, t.task_key, first_value(e.ts) OVER (ORDER BY e.id) AS began,
@@ -77,7 +77,9 @@ async def timeline(db: Database, job: UUID) -> list[Line]:
         job,
         repeatable=True,
     )
-    return [Line(row["ts"] - row["began"], row["task_key"], row["source"], row["type"], row["message"]) for row in rows]
+    return [
+        SceneLine(row["ts"] - row["began"], row["task_key"], row["source"], row["type"], row["message"]) for row in rows
+    ]
 
 
 async def wake_tries(db: Database) -> list[tuple[datetime, str, dict[str, Any]]]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Protocol
 
-from accsd.demo.scenes import Line, TaskSeen
+from accsd.demo.scenes import SceneLine, TaskSeen
 
 
 class Screen(Protocol):
@@ -53,7 +53,7 @@ class PlainScreen:
                 _print(f"   job {task.job_number}  {task.key:<12}{task.status}{where}")
 
 
-def shown_timeline(lines: Sequence[Line]) -> list[str]:
+def shown_timeline(lines: Sequence[SceneLine]) -> list[str]:
     return [f"  {seconds(line.after):>6}  {line.task_key or '':<12}{line.source:<20}{line.message}" for line in lines]
 
 

@@ -26,17 +26,17 @@ from accsd.db import (
     upsert_heartbeat,
 )
 from accsd.db.pool import connect
-from accsd.demo.machines import LEASE_SEC, Machine, Stage
+from accsd.demo.machines import LEASE_SEC, DemoMachine, Stage
 from accsd.demo.pipeline import find_pipeline
 from accsd.demo.scenes import TaskSeen, job_states, look, outputs, timeline
 from accsd.demo.screen import Screen, open_screen, shown_timeline
 from accsd.errors import Unavailable
 from accsd.model import AwakeState, WakeMethod, WorkflowDef
-from accsd.settings import Database as DatabaseSettings
+from accsd.settings import DatabaseSettings
 
-STUDIO_1 = Machine("studio-1", ("ingest", "audio-norm", "yt-upload"))
-STUDIO_2 = Machine("studio-2", ("ingest", "audio-norm", "yt-upload"))
-RENDER_BOX = Machine("render-box", ("renderer",), {"gpu": True})
+STUDIO_1 = DemoMachine("studio-1", ("ingest", "audio-norm", "yt-upload"))
+STUDIO_2 = DemoMachine("studio-2", ("ingest", "audio-norm", "yt-upload"))
+RENDER_BOX = DemoMachine("render-box", ("renderer",), {"gpu": True})
 _LONGEST_SEC = 120
 _LOOK_EVERY = 0.2
 
@@ -134,7 +134,7 @@ class Story:
             for _, key, _ in await outputs(self.db, job)
         ]
 
-    async def _put_to_bed(self, machine: Machine) -> None:
+    async def _put_to_bed(self, machine: DemoMachine) -> None:
         await upsert_heartbeat(
             self.db,
             machine.name,

@@ -5,12 +5,12 @@ import os
 import sys
 
 from accsd.embedded import guardian
-from accsd.embedded.attach import Order
+from accsd.embedded.attach import GuardianTask
 from accsd.embedded.folder import EmbeddedError
 
 
 def main() -> None:
-    order = Order(**json.loads(sys.argv[1]))
+    order = GuardianTask(**json.loads(sys.argv[1]))
     if os.fork():
         os._exit(0)  # the starter waits for this one
     os.chdir("/")

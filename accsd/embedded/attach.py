@@ -23,7 +23,7 @@ from accsd.embedded.folder import Deadline, EmbeddedError, Folder, Server, locke
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class GuardianTask:
     """What a guardian is told, as one JSON argument on its command line (so: no secret in it)."""
 
     folder: str
@@ -95,14 +95,16 @@ def _find_or_start(place: Folder, bindir: Path | None, settings: dict[str, str],
                     raise EmbeddedError(f"the embedded PostgreSQL did not start:\n{place.log_tail()}")
                 place.forget_server()
                 # The wheel is looked up here: the guardian need not have this process's module path.
-                _spawn_guardian(place, Order(str(place.path), lock_fd, str(bindir or wheel_binaries()), settings))
+                _spawn_guardian(
+                    place, GuardianTask(str(place.path), lock_fd, str(bindir or wheel_binaries()), settings)
+                )
                 started = True
             finally:
                 # The guardian has its own copy of the descriptor, and with it the lock.
                 os.close(lock_fd)
 
 
-def _spawn_guardian(place: Folder, order: Order) -> None:
+def _spawn_guardian(place: Folder, order: GuardianTask) -> None:
     if place.log.exists():
         place.log.replace(place.log.with_suffix(".log.old"))
     log_fd = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

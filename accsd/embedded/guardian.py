@@ -19,7 +19,7 @@ from pathlib import Path
 
 from accsd import proc
 from accsd.embedded import binaries
-from accsd.embedded.attach import Order
+from accsd.embedded.attach import GuardianTask
 from accsd.embedded.folder import SUPERUSER, Deadline, EmbeddedError, Folder, Server
 
 _STOP_GRACE = timedelta(seconds=30)
@@ -45,7 +45,7 @@ class Cluster:
         return self.data / "postmaster.pid"
 
 
-def guard(order: Order) -> None:
+def guard(order: GuardianTask) -> None:
     folder = Folder(Path(order.folder))
     account = binaries.server_account(folder.data)
     bindir = binaries.executable_by(account, Path(order.bindir))

@@ -14,7 +14,7 @@ import anyio.to_thread
 
 from accsd import failpoints
 from accsd.db import archives
-from accsd.db.archives import Archive, Line, Place, index_key
+from accsd.db.archives import Archive, ArchivedLine, ArchivePosition, index_key
 from accsd.db.pool import Database
 from accsd.errors import NotFound
 from accsd.history.blocks import Damaged, Index, Packer, chained
@@ -26,7 +26,7 @@ _BATCH: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ArchiveOutcome:
     """What became of a month. `refused`: why it is still in the database."""
 
     archive: Archive
@@ -42,7 +42,7 @@ class Outcome:
 
 async def archive(
     db: Database, store: ObjectStore, partition: str, *, again: bool = False, keep: bool = False
-) -> Outcome:
+) -> ArchiveOutcome:
     """Archives a partition, or goes on where a crash has left it. `again` writes it anew, `keep` does not drop it."""
     if partition not in await archives.partitions(db):
         raise NotFound(f"there is no partition {partition}", hint="`accsd history list` lists the months")
@@ -57,7 +57,7 @@ async def archive(
         if after.refused is not None:  # the object is well, but events have come since: all of them once more
             recorded = await _write(db, store, partition)
             refused = await verify(db, store, recorded) or await archives.drop_archived(db, recorded.id)
-    return Outcome(await archives.archive_of(db, recorded.id), refused)
+    return ArchiveOutcome(await archives.archive_of(db, recorded.id), refused)
 
 
 async def verify(db: Database, store: ObjectStore, archive: Archive) -> str | None:
@@ -115,7 +115,7 @@ async def _write(db: Database, store: ObjectStore, partition: str) -> Archive:
 
 async def _pack(db: Database, partition: str, packer: Packer) -> int:
     """The sum of the events' ids."""
-    place, id_sum = Place(), 0
+    place, id_sum = ArchivePosition(), 0
     while batch := await archives.lines_after(db, partition, place, _BATCH):
         await anyio.to_thread.run_sync(_add, packer, batch)
         place = batch[-1].place
@@ -124,6 +124,6 @@ async def _pack(db: Database, partition: str, packer: Packer) -> int:
     return id_sum
 
 
-def _add(packer: Packer, batch: Sequence[Line]) -> None:
+def _add(packer: Packer, batch: Sequence[ArchivedLine]) -> None:
     for line in batch:
         packer.add(line.place.job_id, line.text)

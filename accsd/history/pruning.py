@@ -8,13 +8,13 @@ from accsd.db import retention
 from accsd.db.pool import Database
 from accsd.db.retention import Removed
 from accsd.errors import InvalidValue
-from accsd.settings import Retention
+from accsd.settings import RetentionSettings
 from accsd.storage import ObjectStore
 
 _BATCH: Final = 500
 
 
-async def prune_jobs(db: Database, kept: Retention, *, dry_run: bool = False) -> list[Removed]:
+async def prune_jobs(db: Database, kept: RetentionSettings, *, dry_run: bool = False) -> list[Removed]:
     """One walk along all jobs, by workflow; a dry run counts what would go."""
     if not kept.removes_jobs:
         return []

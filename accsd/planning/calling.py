@@ -17,7 +17,7 @@ _ALLOWANCE: Final = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class WakeCalls:
     """The calls since the node was last seen. ok is None while the last one is under way, or if its caller died."""
 
     count: int
@@ -26,7 +26,7 @@ class Calls:
 
 
 @dataclass(frozen=True, slots=True)
-class Manners:
+class WakePolicy:
     """`boot` is for nodes whose own time is not known yet."""
 
     boot: timedelta = timedelta(minutes=2)
@@ -39,7 +39,7 @@ class Manners:
         return self.boot if latency is None else 2 * latency + _ALLOWANCE
 
 
-class Standing(StrEnum):
+class WakeState(StrEnum):
     CALL = "it may be called"
     COMING = "it was called and is expected"
     PAUSING = "it did not come, and is called again after a pause"
@@ -47,30 +47,32 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class NextCall:
     """What is next: a call by `method`, or `wait`."""
 
-    standing: Standing
+    standing: WakeState
     method: str | None = None
     wait: timedelta = timedelta(0)
 
 
-def turn(methods: Sequence[str], calls: Calls | None, manners: Manners, latency: timedelta | None = None) -> Turn:
+def turn(
+    methods: Sequence[str], calls: WakeCalls | None, manners: WakePolicy, latency: timedelta | None = None
+) -> NextCall:
     """`methods` has at least one."""
     if calls is None:
-        return Turn(Standing.CALL, methods[0])
+        return NextCall(WakeState.CALL, methods[0])
     patience = manners.patience(latency)
     if calls.ok is not False and calls.ago < patience:
-        return Turn(Standing.COMING, wait=patience - calls.ago)
+        return NextCall(WakeState.COMING, wait=patience - calls.ago)
     rounds, nth = divmod(calls.count, len(methods))
     pause = _pause(rounds, patience, manners) if nth == 0 else timedelta(0)
     if calls.ago < pause:
-        standing = Standing.PAUSING if rounds < manners.rounds else Standing.FAILED
-        return Turn(standing, wait=pause - calls.ago)
-    return Turn(Standing.CALL, methods[nth])
+        standing = WakeState.PAUSING if rounds < manners.rounds else WakeState.FAILED
+        return NextCall(standing, wait=pause - calls.ago)
+    return NextCall(WakeState.CALL, methods[nth])
 
 
-def _pause(rounds: int, patience: timedelta, manners: Manners) -> timedelta:
+def _pause(rounds: int, patience: timedelta, manners: WakePolicy) -> timedelta:
     """From the last call of so many rounds in vain until the first of the next."""
     if rounds < manners.rounds:
         return patience * 2 ** (rounds - 1)

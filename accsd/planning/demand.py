@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from accsd.planning.calling import Calls
+from accsd.planning.calling import WakeCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class NodeState:
     is_drained: bool = False
     methods: tuple[str, ...] = ()  # by which it can be woken, the best first
     latency: timedelta | None = None  # measured: from the call until it is seen
-    calls: Calls | None = None
+    calls: WakeCalls | None = None
 
     def is_awake(self, lease: timedelta) -> bool:
         """Silent for longer than a lease, it is as good as asleep: worth waking if it can be."""

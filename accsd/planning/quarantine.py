@@ -61,7 +61,7 @@ class Conclusion:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class QuarantineRules:
     """So many failures in a row are enough, if the others' record makes it so unlikely that they are luck. A place is
     probed after `probe`, then after twice that, and so on up to `longest_probe`."""
 
@@ -108,7 +108,7 @@ class Judgement:
     failing: tuple[Failing, ...] = ()
 
 
-def judge(conclusions: Sequence[Conclusion], rules: Rules) -> Judgement:
+def judge(conclusions: Sequence[Conclusion], rules: QuarantineRules) -> Judgement:
     """The oldest conclusion comes first."""
     by_place: dict[Place, list[Conclusion]] = defaultdict(list)
     by_step: dict[Step, list[Conclusion]] = defaultdict(list)
@@ -127,13 +127,13 @@ def judge(conclusions: Sequence[Conclusion], rules: Rules) -> Judgement:
     return Judgement(tuple(shut), tuple(lift), tuple(failing))
 
 
-def pause(times: int, rules: Rules) -> timedelta:
+def pause(times: int, rules: QuarantineRules) -> timedelta:
     """Until the next probe, after so many before it that helped nothing."""
     return min(rules.longest_probe, rules.probe * 2 ** min(times, 30))
 
 
 def _accusation(
-    place: Place, its: Sequence[Conclusion], by_step: Mapping[Step, Sequence[Conclusion]], rules: Rules
+    place: Place, its: Sequence[Conclusion], by_step: Mapping[Step, Sequence[Conclusion]], rules: QuarantineRules
 ) -> str | None:
     match its[-1].quarantine:
         case Quarantine.SHUT:
@@ -153,7 +153,7 @@ def _has_passed_trial(its: Sequence[Conclusion]) -> bool:
     return bool(said) and said[-1].fault is None
 
 
-def _machine_faults(its: Sequence[Conclusion], rules: Rules) -> str | None:
+def _machine_faults(its: Sequence[Conclusion], rules: QuarantineRules) -> str | None:
     """Attempts, not tasks: a machine that is ill meets the same few again and again. But of more than one task: what
     looks like the machine's fault may be one task's doing."""
     faults = [each for each in _since_last_pass(its) if each.fault is Fault.MACHINE]
@@ -162,7 +162,7 @@ def _machine_faults(its: Sequence[Conclusion], rules: Rules) -> str | None:
     return f"{len(faults)} attempts in a row failed for a reason of the machine's, the last one: {_what(faults[-1])}"
 
 
-def _unlike_others(place: Place, of_step: Sequence[Conclusion], rules: Rules) -> str | None:
+def _unlike_others(place: Place, of_step: Sequence[Conclusion], rules: QuarantineRules) -> str | None:
     """What fails here in a row, while it passes elsewhere."""
     here = [each for each in of_step if each.place == place]
     row = [each for each in _since_last_pass(here) if each.fault is Fault.UNKNOWN]
@@ -192,7 +192,7 @@ def _luck(others: Iterable[Conclusion], failures: int) -> float:
     return ((sum(faults) + 1) / (len(faults) + 2)) ** failures
 
 
-def _fails_everywhere(of_step: Sequence[Conclusion], rules: Rules) -> str | None:
+def _fails_everywhere(of_step: Sequence[Conclusion], rules: QuarantineRules) -> str | None:
     row = [each for each in _since_last_pass(of_step) if each.fault in (Fault.UNKNOWN, Fault.TASK)]
     nodes = {each.place.node for each in row}
     tasks = {each.task_id for each in row}

@@ -13,7 +13,7 @@ _LONGEST_YIELD: Final = timedelta(milliseconds=100)
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class SleepRules:
     """It sleeps after `idle` without work, or sooner: after `boots` times what waking it takes (inf: never sooner). Not
     before it was awake for `awake`: nothing flaps faster than that."""
 
@@ -23,7 +23,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Restfulness:
+class IdleTime:
     """What a node knows of itself. idle_for is None while it holds a lease; latency is what its waking took so far."""
 
     idle_for: timedelta | None
@@ -39,7 +39,7 @@ class Stay:
     again_in: timedelta | None = None
 
 
-def reason_to_stay(node: Restfulness, rules: Rules) -> Stay | None:
+def reason_to_stay(node: IdleTime, rules: SleepRules) -> Stay | None:
     """None: as far as it knows by itself, it may sleep."""
     if node.idle_for is None:
         return Stay("it is at work")
@@ -50,7 +50,7 @@ def reason_to_stay(node: Restfulness, rules: Rules) -> Stay | None:
     return None
 
 
-def stays_for(node: Restfulness, rules: Rules) -> timedelta:
+def stays_for(node: IdleTime, rules: SleepRules) -> timedelta:
     """How long it waits for work. To be awake for nothing costs about as much as to boot for as long: who has waited
     for the time of a boot has lost that much, and can lose no more than that again by going to sleep."""
     if node.latency is None or isinf(rules.boots):
@@ -58,13 +58,13 @@ def stays_for(node: Restfulness, rules: Rules) -> timedelta:
     return min(rules.idle, rules.boots * node.latency)
 
 
-def looks_ahead(node: Restfulness, rules: Rules, lead: timedelta) -> timedelta:
+def looks_ahead(node: IdleTime, rules: SleepRules, lead: timedelta) -> timedelta:
     """What is due within this is a reason to stay, if nobody else could do it: it would be called again, `lead` before
     it is due, after less sleep than is worth the boot."""
     return lead + stays_for(node, rules)
 
 
-def yields_for(node: Restfulness, rules: Rules) -> timedelta:
+def yields_for(node: IdleTime, rules: SleepRules) -> timedelta:
     """How long a node lets others claim first: one that is at work takes more before one that rests is disturbed, and
     the one that has rested for the longest comes last."""
     if node.idle_for is None:

@@ -11,18 +11,29 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Final
 
-from accsd.planning.calling import Manners, Standing, Turn, turn
+from accsd.planning.calling import NextCall, WakePolicy, WakeState, turn
 from accsd.planning.cover import Cover, Offers, fewest
 from accsd.planning.demand import Demand, NodeState, has_labels, urgency
 
-__all__ = ["Choice", "Demand", "NodeState", "Plan", "WhyNot", "has_labels", "lead", "left_for", "needed_for", "plan"]
+__all__ = [
+    "Choice",
+    "Demand",
+    "NodeState",
+    "WakePlan",
+    "WhyNot",
+    "has_labels",
+    "lead",
+    "left_for",
+    "needed_for",
+    "plan",
+]
 
 # A node is called so much earlier than it would have to be by its own measured time: no two boots take the same.
 _MARGIN: Final = timedelta(seconds=5)
 _MARGIN_SHARE: Final = 0.2
 # One that went to sleep just now may be on its way still, and miss the call.
 _SETTLING: Final = timedelta(seconds=30)
-_MANNERS: Final = Manners()
+_MANNERS: Final = WakePolicy()
 
 
 class WhyNot(StrEnum):
@@ -41,9 +52,9 @@ class WhyNot(StrEnum):
 
 
 _WHILE: Final = {
-    Standing.COMING: WhyNot.COMING,
-    Standing.PAUSING: WhyNot.PAUSING,
-    Standing.FAILED: WhyNot.FAILED,
+    WakeState.COMING: WhyNot.COMING,
+    WakeState.PAUSING: WhyNot.PAUSING,
+    WakeState.FAILED: WhyNot.FAILED,
 }
 _WAITING: Final = frozenset(_WHILE.values())
 
@@ -58,7 +69,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class WakePlan:
     """`unmet` is what nobody could serve, with the number of tasks; `again_in` when a node may be tried again."""
 
     wake: tuple[Choice, ...] = ()
@@ -72,9 +83,9 @@ def plan(
     nodes: Iterable[NodeState],
     *,
     lease: timedelta,
-    manners: Manners = _MANNERS,
+    manners: WakePolicy = _MANNERS,
     at_once: int | None = None,
-) -> Plan:
+) -> WakePlan:
     """The same plan whatever the order of its arguments. `at_once`: so many nodes may be starting at a time."""
     fleet = sorted(nodes, key=lambda node: node.name)
     offers = Offers(sorted(demand, key=urgency), fleet)
@@ -90,13 +101,13 @@ def plan(
     now = sorted(
         (name for name, time in left.items() if time <= timedelta(0)), key=lambda name: _turn_at(first_on[name])
     )
-    starting = [its.wait for its in turns.values() if its.standing is Standing.COMING]
+    starting = [its.wait for its in turns.values() if its.standing is WakeState.COMING]
     room = len(now) if at_once is None else max(0, at_once - len(starting))
     why_not |= {name: WhyNot.NOT_YET for name, time in left.items() if time > timedelta(0)}
     why_not |= dict.fromkeys(now[room:], WhyNot.STAGGERED)
     why_not |= {node.name: WhyNot.NOT_NEEDED for node in candidates if node.name not in left}
     waits = [turns[name].wait for name, why in why_not.items() if why in _WAITING] + (starting if now[room:] else [])
-    return Plan(
+    return WakePlan(
         wake=tuple(Choice(name, _method(turns[name]), first_on[name]) for name in now[:room]),
         reasons=why_not,
         unmet=cover.unmet(),
@@ -122,13 +133,13 @@ def left_for(name: str, demand: Iterable[Demand], nodes: Iterable[NodeState]) ->
     return next((each for each in waits if node.free(each.service) and not node.is_drained), None)
 
 
-def lead(latency: timedelta | None, manners: Manners = _MANNERS) -> timedelta:
+def lead(latency: timedelta | None, manners: WakePolicy = _MANNERS) -> timedelta:
     """So long before it is needed a node is called."""
     return manners.boot if latency is None else latency * (1 + _MARGIN_SHARE) + _MARGIN
 
 
 def _left(
-    chosen: Sequence[NodeState], first_on: Mapping[str, Demand], manners: Manners, at_once: int | None
+    chosen: Sequence[NodeState], first_on: Mapping[str, Demand], manners: WakePolicy, at_once: int | None
 ) -> dict[str, timedelta]:
     """How long until each must be called to be ready in time. Where not all of them may start at once, the first ones
     start so early that the last one is in time too."""
@@ -151,11 +162,11 @@ def _turn_at(demand: Demand) -> tuple[object, ...]:
     return demand.due_in <= timedelta(0), urgency(demand)
 
 
-def _turn(node: NodeState, manners: Manners) -> Turn:
+def _turn(node: NodeState, manners: WakePolicy) -> NextCall:
     return turn(node.methods, node.calls, manners, node.latency)
 
 
-def _why_not(node: NodeState, offers: Offers, turns: Mapping[str, Turn], lease: timedelta) -> WhyNot | None:
+def _why_not(node: NodeState, offers: Offers, turns: Mapping[str, NextCall], lease: timedelta) -> WhyNot | None:
     """None: it may be woken."""
     if node.is_drained:
         return WhyNot.DRAINED
@@ -168,6 +179,6 @@ def _why_not(node: NodeState, offers: Offers, turns: Mapping[str, Turn], lease: 
     return _WHILE.get(turns[node.name].standing)
 
 
-def _method(turn: Turn) -> str:
+def _method(turn: NextCall) -> str:
     assert turn.method is not None, "only who may be called is chosen"
     return turn.method

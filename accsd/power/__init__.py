@@ -10,7 +10,7 @@ from accsd.power.provider import ProviderAPI
 from accsd.power.relay import RELAY, Relay
 from accsd.power.script import ShellScript
 from accsd.power.wol import WakeOnLAN, networks
-from accsd.settings import Wake
+from accsd.settings import WakeSettings
 
 __all__ = [
     "RELAY",
@@ -53,7 +53,7 @@ def shares_network(others: Collection[str]) -> bool:
     return not others or not set(others).isdisjoint(networks())
 
 
-def provider_for(node: Node, settings: Wake, method: WakeMethod | None = None) -> WakeProvider:
+def provider_for(node: Node, settings: WakeSettings, method: WakeMethod | None = None) -> WakeProvider:
     """By default for the method that the node wishes. Raises WakeFailed where the node does not say enough."""
     method = method or node.wake_method
     match method:

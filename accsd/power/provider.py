@@ -10,7 +10,7 @@ from accsd.log import redact, register_secret
 from accsd.model import Node, WakeMethod
 from accsd.net import Request, Response, send
 from accsd.power.base import WakeFailed, WakeResult, outcome
-from accsd.settings import Provider
+from accsd.settings import ProviderSettings
 
 # It becomes a part of a URL: one segment, and not one that leads elsewhere.
 _REF: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
@@ -21,9 +21,9 @@ _LONGEST_TOKEN: Final = 4096
 class ProviderAPI:
     """`provider_ref` is NAME/REF: the provider, as the settings call it, and the machine, as the provider calls it."""
 
-    def __init__(self, provider_ref: str, providers: Mapping[str, Provider]) -> None:
+    def __init__(self, provider_ref: str, providers: Mapping[str, ProviderSettings]) -> None:
         self._name, _, self._ref = provider_ref.partition("/")
-        self._providers: Mapping[str, Provider] = providers
+        self._providers: Mapping[str, ProviderSettings] = providers
 
     async def wake(self, node: Node) -> WakeResult:
         return await outcome(WakeMethod.PROVIDER, self._wake(node))
@@ -41,7 +41,7 @@ class ProviderAPI:
         return _judged(self._name, Response(response.status, _without(token, response.excerpt)))
 
 
-def _request(provider: Provider, ref: str, token: str | None) -> Request:
+def _request(provider: ProviderSettings, ref: str, token: str | None) -> Request:
     headers: dict[str, str] = {}
     if token is not None:
         headers["Authorization"] = provider.authorization.replace("{token}", token)
@@ -65,7 +65,7 @@ def _judged(name: str, response: Response) -> str:
     return f"{response.status} {response.excerpt}"
 
 
-def _token(provider: Provider) -> str | None:
+def _token(provider: ProviderSettings) -> str | None:
     """Read anew at each call, so that it can be changed; and from then on struck out of every log line."""
     if provider.token_file is None:
         return None if provider.token is None else provider.token.get_secret_value()

@@ -10,7 +10,7 @@ from accsd import proc
 from accsd.model import Node
 from accsd.power.provider import ProviderAPI
 from accsd.power.script import ShellScript
-from accsd.settings import Provider, Sleep
+from accsd.settings import ProviderSettings, SleepSettings
 
 _ENVIRON: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 _LOOK_SEC: Final = 0.5
@@ -18,7 +18,7 @@ _ANSWERS_WITHIN: Final = timedelta(seconds=5)
 _LOGIND: Final = ("org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager")
 
 
-async def fall_asleep(how: Sleep, node: str, providers: Mapping[str, Provider]) -> str | None:
+async def fall_asleep(how: SleepSettings, node: str, providers: Mapping[str, ProviderSettings]) -> str | None:
     """What went wrong; None: the machine was told. When it really sleeps, this process will notice afterwards."""
     match how.method:
         case "suspend":
@@ -36,7 +36,7 @@ async def fall_asleep(how: Sleep, node: str, providers: Mapping[str, Provider]) 
     return None if result else _because(result.error or "", result.output)
 
 
-async def _suspend(how: Sleep) -> str | None:
+async def _suspend(how: SleepSettings) -> str | None:
     """systemctl asks once more whether somebody inhibits it or is logged in, where both count."""
     checks = ["--check-inhibitors=yes"] if how.veto_users and how.veto_inhibitors else []
     try:

@@ -14,7 +14,7 @@ from typing import Final
 from accsd import proc
 from accsd.model import Node
 from accsd.power.script import ShellScript
-from accsd.settings import Sleep
+from accsd.settings import SleepSettings
 
 _WITHIN: Final = timedelta(seconds=10)
 _SCRIPT_WITHIN: Final = timedelta(seconds=30)
@@ -22,7 +22,7 @@ _ENVIRON: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 _LOGIND: Final = ("org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager")
 
 
-async def veto(rules: Sleep, node: str, *, ours: int | None = None) -> str | None:
+async def veto(rules: SleepSettings, node: str, *, ours: int | None = None) -> str | None:
     """The first objection. `ours` is the process that holds our own inhibitor."""
     if path := await asyncio.to_thread(_file, rules.veto_files):
         return f"{path} is there"

@@ -47,7 +47,7 @@ DurationOrAuto = Annotated[
 Size = Annotated[int, BeforeValidator(parse_size)]
 
 
-class Database(_Section):
+class DatabaseSettings(_Section):
     """[database]"""
 
     url: DatabaseUrl | None = None
@@ -80,7 +80,7 @@ class Database(_Section):
         return database_url.shown(self.url.get_secret_value())
 
 
-class Storage(_Section):
+class StorageSettings(_Section):
     """[storage]"""
 
     url: str | None = None
@@ -133,14 +133,14 @@ class NodeSettings(_Section):
     script: str | None = Field(default=None, min_length=1, max_length=2000)
 
 
-class Compose(_Section):
+class ComposeSettings(_Section):
     """[compose]: this node's own compose file, whose labelled services it serves."""
 
     file: Path | None = None
     project: str | None = Field(default=None, pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
 
 
-class Http(_Section):
+class HttpSettings(_Section):
     """[http]: metrics and health, off unless an address is given."""
 
     listen: str | None = Field(default=None, pattern=r"^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):\d{1,5}$")
@@ -168,7 +168,7 @@ class Limits(_Section):
     output: Size = 100 * 1024 * 1024
 
 
-class Service(_Section):
+class ServiceSettings(_Section):
     """[services.NAME]: how this node runs a service."""
 
     runner: Literal["process", "compose"] = "compose"
@@ -190,7 +190,7 @@ class Service(_Section):
         return self
 
 
-class Provider(_Section):
+class ProviderSettings(_Section):
     """[wake.providers.NAME]: whoever starts machines over HTTP; being named here is the allow-list."""
 
     # {ref} stands in the path or the query only: a node's provider_ref never chooses the host
@@ -216,7 +216,7 @@ class Provider(_Section):
 ProviderName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
 
 
-class Wake(_Section):
+class WakeSettings(_Section):
     """[wake]: how the control host wakes nodes."""
 
     ahead: Duration = timedelta(minutes=5)
@@ -230,10 +230,10 @@ class Wake(_Section):
     port: int = Field(default=9, ge=1, le=65535)
     script_dir: Path | None = None
     script_timeout: Duration = timedelta(seconds=60)
-    providers: dict[ProviderName, Provider] = Field(default_factory=dict)
+    providers: dict[ProviderName, ProviderSettings] = Field(default_factory=dict)
 
 
-class Sleep(_Section):
+class SleepSettings(_Section):
     """[sleep]: when this node goes to sleep by itself, and how."""
 
     method: Literal["none", "suspend", "script", "provider"] = "none"
@@ -292,7 +292,7 @@ class OutboxTarget(_Section):
 TargetName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
 
 
-class Outbox(_Section):
+class OutboxSettings(_Section):
     """[outbox]: who is told what happens to jobs, and how persistently."""
 
     at_once: int = Field(default=8, ge=1, le=1000)
@@ -328,7 +328,7 @@ class WorkflowRetention(_Section):
     jobs: Age
 
 
-class Retention(_Section):
+class RetentionSettings(_Section):
     """[retention]: how long history and finished jobs stay in the database, and who may remove them."""
 
     database_url: DatabaseUrl | None = None
@@ -364,7 +364,7 @@ def _or_none(age: timedelta | Literal["forever"]) -> timedelta | None:
     return None if age == "forever" else age
 
 
-class Quarantine(_Section):
+class QuarantineSettings(_Section):
     """[quarantine]: when a service on a node counts as ill, and how soon it is tried again."""
 
     is_on: bool = True
@@ -375,7 +375,7 @@ class Quarantine(_Section):
     longest_probe: Duration = timedelta(minutes=30)
 
 
-class Fallback(_Section):
+class FallbackSettings(_Section):
     """[fallback]: what can be switched off on the day when it misbehaves; all goes on without it, only slower."""
 
     notify: bool = True
@@ -390,18 +390,18 @@ ServiceName = Annotated[str, AfterValidator(check_service_name)]
 class Settings(_Section):
     """Everything that a process of accsd was told."""
 
-    database: Database = Field(default_factory=Database)
-    storage: Storage = Field(default_factory=Storage)
+    database: DatabaseSettings = Field(default_factory=DatabaseSettings)
+    storage: StorageSettings = Field(default_factory=StorageSettings)
     node: NodeSettings = Field(default_factory=NodeSettings)
-    compose: Compose = Field(default_factory=Compose)
-    http: Http = Field(default_factory=Http)
-    wake: Wake = Field(default_factory=Wake)
-    sleep: Sleep = Field(default_factory=Sleep)
-    fallback: Fallback = Field(default_factory=Fallback)
-    quarantine: Quarantine = Field(default_factory=Quarantine)
-    outbox: Outbox = Field(default_factory=Outbox)
-    retention: Retention = Field(default_factory=Retention)
-    services: dict[ServiceName, Service] = Field(default_factory=dict)
+    compose: ComposeSettings = Field(default_factory=ComposeSettings)
+    http: HttpSettings = Field(default_factory=HttpSettings)
+    wake: WakeSettings = Field(default_factory=WakeSettings)
+    sleep: SleepSettings = Field(default_factory=SleepSettings)
+    fallback: FallbackSettings = Field(default_factory=FallbackSettings)
+    quarantine: QuarantineSettings = Field(default_factory=QuarantineSettings)
+    outbox: OutboxSettings = Field(default_factory=OutboxSettings)
+    retention: RetentionSettings = Field(default_factory=RetentionSettings)
+    services: dict[ServiceName, ServiceSettings] = Field(default_factory=dict)
     heartbeat_ttl_sec: Seconds = 120.0
     backoff_base_sec: Seconds = 15.0
     # A channel's name has at most 63 bytes and the name of a service 40.
@@ -461,7 +461,7 @@ class Settings(_Section):
         return self.services[service].concurrency if service in self.services else 1
 
     @property
-    def retention_database(self) -> Database:
+    def retention_database(self) -> DatabaseSettings:
         """The same database, by the login that may remove history, where that is another one."""
         url = self.retention.database_url
         return self.database if url is None else self.database.model_copy(update={"url": url, "pool_size": 2})

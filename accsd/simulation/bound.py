@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from accsd.simulation.machine import Machine
-from accsd.simulation.trace import Job, Lane
+from accsd.simulation.machine import SimulatedMachine
+from accsd.simulation.trace import Lane, TraceJob
 from accsd.simulation.world import Run, World
 
 
@@ -37,7 +37,7 @@ def lower_bound(always_on: World) -> Bound:
     return Bound(busy / 3600, (busy + boots) / 3600)
 
 
-def _apart(machines: Iterable[Machine]) -> list[set[str]]:
+def _apart(machines: Iterable[SimulatedMachine]) -> list[set[str]]:
     """Sets of services of which no machine offers any two of different sets."""
     found: list[set[str]] = []
     for machine in machines:
@@ -76,7 +76,7 @@ class _Room:
 
     def machines(self, lane: Lane, jobs: int) -> int:
         if lane not in self._slots:
-            able = self._world.able(Job(0, lane[0], 0.0, 0.0, requires=dict(lane[1])))
+            able = self._world.able(TraceJob(0, lane[0], 0.0, 0.0, requires=dict(lane[1])))
             self._slots[lane] = list(accumulate(sorted((m.kind.services[lane[0]] for m in able), reverse=True)))
         return bisect_left(self._slots[lane], jobs) + 1 if jobs else 0
 

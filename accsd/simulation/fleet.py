@@ -9,16 +9,16 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from accsd.errors import ConfigError, NotFound
-from accsd.planning.calling import Manners
-from accsd.planning.sleep import Rules
+from accsd.planning.calling import WakePolicy
+from accsd.planning.sleep import SleepRules
 from accsd.values.units import parse_duration
 from accsd.values.validation import problems
 
 Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 Chance = Annotated[float, Field(ge=0, le=1)]
 Label = bool | int | float | str
-_RULES = Rules()
-_MANNERS = Manners()
+_RULES = SleepRules()
+_MANNERS = WakePolicy()
 
 
 class _Table(BaseModel):
@@ -68,11 +68,11 @@ class Policy(_Table):
     longest_rest: Duration = _MANNERS.longest_rest
     boots: float = Field(default=_RULES.boots, ge=0, le=100)
 
-    def rules(self) -> Rules:
-        return Rules(idle=self.idle, awake=self.awake, boots=self.boots)
+    def rules(self) -> SleepRules:
+        return SleepRules(idle=self.idle, awake=self.awake, boots=self.boots)
 
-    def manners(self) -> Manners:
-        return Manners(self.boot, self.rounds, self.rest, self.longest_rest)
+    def manners(self) -> WakePolicy:
+        return WakePolicy(self.boot, self.rounds, self.rest, self.longest_rest)
 
 
 class Slurm(_Table):

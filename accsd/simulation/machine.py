@@ -23,7 +23,7 @@ class Use(StrEnum):
     BUSY = "busy"
 
 
-class Machine:
+class SimulatedMachine:
     def __init__(self, name: str, kind: Machines, random: Random) -> None:
         self.name: str = name
         self.kind: Machines = kind

@@ -7,11 +7,11 @@ from math import inf
 from typing import Any, Final
 from uuid import UUID
 
-from accsd.planning.calling import Calls, Manners
-from accsd.planning.sleep import Restfulness, Rules, looks_ahead, reason_to_stay, yields_for
+from accsd.planning.calling import WakeCalls, WakePolicy
+from accsd.planning.sleep import IdleTime, SleepRules, looks_ahead, reason_to_stay, yields_for
 from accsd.planning.wake import Demand, NodeState, lead, needed_for, plan
-from accsd.simulation.machine import Machine, Power
-from accsd.simulation.trace import Job
+from accsd.simulation.machine import Power, SimulatedMachine
+from accsd.simulation.trace import TraceJob
 from accsd.simulation.world import World
 
 # The daemon's lease and poll; a call that did not get through is known after a moment.
@@ -47,8 +47,8 @@ class Accsd:
 
     def begin(self, world: World) -> None:
         world.shortest_awake = world.fleet.policy.awake
-        self._rules: Rules = world.fleet.policy.rules()
-        self._manners: Manners = world.fleet.policy.manners()
+        self._rules: SleepRules = world.fleet.policy.rules()
+        self._manners: WakePolicy = world.fleet.policy.manners()
 
     def act(self, world: World) -> None:
         self._claim(world)
@@ -59,7 +59,7 @@ class Accsd:
         self._sleep(world, demand)
 
     def _claim(self, world: World) -> None:
-        def order(machine: Machine) -> tuple[timedelta, str]:
+        def order(machine: SimulatedMachine) -> tuple[timedelta, str]:
             return yields_for(_restfulness(machine, world.now), self._rules), machine.name
 
         claim(world, order)
@@ -83,7 +83,7 @@ class Accsd:
             else:
                 self._looks_at.pop(machine.name, None)
 
-    def _think_of_sleep(self, world: World, machine: Machine, demand: list[Demand]) -> None:
+    def _think_of_sleep(self, world: World, machine: SimulatedMachine, demand: list[Demand]) -> None:
         rest = _restfulness(machine, world.now)
         again = self._looks_at[machine.name] = world.now + _POLL_SEC
         if stay := reason_to_stay(rest, self._rules):
@@ -96,14 +96,14 @@ class Accsd:
             return
         world.alarm(again)
 
-    def _is_needed(self, world: World, machine: Machine, demand: list[Demand], within: timedelta) -> bool:
+    def _is_needed(self, world: World, machine: SimulatedMachine, demand: list[Demand], within: timedelta) -> bool:
         near = [wanted for wanted in demand if wanted.due_in <= within]
         if not near:
             return False
         states = [self._state(other, world.now) for other in world.machines.values()]
         return needed_for(machine.name, near, states, lease=_LEASE) is not None
 
-    def _state(self, machine: Machine, now: float) -> NodeState:
+    def _state(self, machine: SimulatedMachine, now: float) -> NodeState:
         """What the database would say. Made anew only where something in it can have changed."""
         is_up = machine.power is Power.READY
         unseen = None if is_up or machine.left_at is None else now - machine.left_at
@@ -115,7 +115,7 @@ class Accsd:
         return known[1]
 
 
-def claim(world: World, order: Callable[[Machine], tuple[Any, ...]]) -> None:
+def claim(world: World, order: Callable[[SimulatedMachine], tuple[Any, ...]]) -> None:
     """Each free slot takes the first job of the global order that fits; of several machines, the first by `order`."""
     lanes = [lane for lane, jobs in world.waiting.items() if jobs]
     while lanes:
@@ -134,7 +134,7 @@ def _demand(world: World) -> list[Demand]:
     """What waits, and what is due soon, by the kind of machine and the time."""
     found = [_wanted(jobs[0][1], len(jobs), 0.0) for jobs in world.waiting.values() if jobs]
     soon = world.now + world.fleet.policy.ahead.total_seconds()
-    near: dict[tuple[object, float], list[Job]] = {}
+    near: dict[tuple[object, float], list[TraceJob]] = {}
     for due, _, job in world.upcoming:
         if due > soon:
             break
@@ -142,20 +142,22 @@ def _demand(world: World) -> list[Demand]:
     return found + [_wanted(jobs[0], len(jobs), due - world.now) for (_, due), jobs in near.items()]
 
 
-def _wanted(job: Job, tasks: int, due_in: float) -> Demand:
+def _wanted(job: TraceJob, tasks: int, due_in: float) -> Demand:
     return Demand(job.service, tasks, UUID(int=job.number), job.requires, due_in=timedelta(seconds=due_in))
 
 
-def _restfulness(machine: Machine, now: float) -> Restfulness:
-    return Restfulness(
+def _restfulness(machine: SimulatedMachine, now: float) -> IdleTime:
+    return IdleTime(
         idle_for=None if machine.tasks else timedelta(seconds=now - machine.idle_since),
         awake_for=timedelta(seconds=now - machine.ready_since),
         latency=None if machine.latency is None else timedelta(seconds=machine.latency),
     )
 
 
-def _state(machine: Machine, now: float, unseen: float | None, *, is_up: bool) -> NodeState:
-    calls = Calls(machine.calls, timedelta(seconds=now - machine.called_at), machine.call_ok) if machine.calls else None
+def _state(machine: SimulatedMachine, now: float, unseen: float | None, *, is_up: bool) -> NodeState:
+    calls = (
+        WakeCalls(machine.calls, timedelta(seconds=now - machine.called_at), machine.call_ok) if machine.calls else None
+    )
     return NodeState(
         machine.name,
         machine.kind.labels,

@@ -10,7 +10,7 @@ from accsd.simulation.fleet import Fleet, Machines
 from accsd.simulation.policies import Accsd, AlwaysOn
 from accsd.simulation.report import Report, report
 from accsd.simulation.slurm import SlurmPolicy
-from accsd.simulation.trace import Job, Lane
+from accsd.simulation.trace import Lane, TraceJob
 from accsd.simulation.world import Policy, World
 
 POLICIES: Final[Mapping[str, Callable[[], Policy]]] = {
@@ -24,7 +24,7 @@ Progress = Callable[[str], None]
 
 
 def rehearse(
-    fleet: Fleet, jobs: Sequence[Job], policies: Sequence[str], seed: int, tell: Progress = lambda _: None
+    fleet: Fleet, jobs: Sequence[TraceJob], policies: Sequence[str], seed: int, tell: Progress = lambda _: None
 ) -> list[Report]:
     """`tell` hears how far it is, now and then."""
     always_on = _run(fleet, jobs, AlwaysOn(), seed, tell)
@@ -36,7 +36,7 @@ def rehearse(
     return [report(name, world, bound, len(jobs)) for name, world in worlds.items()]
 
 
-def wanted_by_none(fleet: Fleet, jobs: Iterable[Job]) -> dict[str, int]:
+def wanted_by_none(fleet: Fleet, jobs: Iterable[TraceJob]) -> dict[str, int]:
     """How many jobs no machine of the fleet could run, by what they want."""
     counts = Counter(job.lane for job in jobs)
     return {
@@ -54,7 +54,7 @@ def _words(lane: Lane) -> str:
     return f"{service} with {named}" if named else service
 
 
-def _run(fleet: Fleet, jobs: Sequence[Job], policy: Policy, seed: int, tell: Progress = lambda _: None) -> World:
+def _run(fleet: Fleet, jobs: Sequence[TraceJob], policy: Policy, seed: int, tell: Progress = lambda _: None) -> World:
     world = World(fleet, jobs, seed)
     world.run(policy, lambda share: tell(f"seed {seed}, {policy.name}: {share:.0%} of the jobs"))
     return world

@@ -7,8 +7,8 @@ What is better here than there: nodes that are up are always preferred, and ever
 import heapq
 from typing import Final
 
-from accsd.simulation.machine import Machine, Power
-from accsd.simulation.trace import Job
+from accsd.simulation.machine import Power, SimulatedMachine
+from accsd.simulation.trace import TraceJob
 from accsd.simulation.world import World
 
 _MINUTE: Final = 60.0
@@ -34,7 +34,7 @@ class SlurmPolicy:
     name: str = "slurm"
 
     def __init__(self) -> None:
-        self._bound: dict[str, list[Job]] = {}  # to nodes that are being resumed
+        self._bound: dict[str, list[TraceJob]] = {}  # to nodes that are being resumed
         self._gives_up_at: dict[str, float] = {}
         self._down_until: dict[str, float] = {}
 
@@ -75,7 +75,7 @@ class SlurmPolicy:
             if not world.waiting[lane]:
                 lanes.remove(lane)
 
-    def _node_for(self, world: World, service: str, able: list[Machine]) -> Machine | None:
+    def _node_for(self, world: World, service: str, able: list[SimulatedMachine]) -> SimulatedMachine | None:
         """The first by name: of those that are up, then of those that come up, then of those that sleep."""
         usable = [machine for machine in able if self._down_until.get(machine.name, 0.0) <= world.now]
         up = [machine for machine in usable if machine.power is Power.READY and machine.has_room(service)]
@@ -86,11 +86,11 @@ class SlurmPolicy:
             asleep = []
         return next((min(some, key=lambda machine: machine.name) for some in (up, coming, asleep) if some), None)
 
-    def _has_room(self, machine: Machine, service: str) -> bool:
+    def _has_room(self, machine: SimulatedMachine, service: str) -> bool:
         bound = sum(job.service == service for job in self._bound[machine.name])
         return bound < machine.kind.services.get(service, 0)
 
-    def _give(self, world: World, job: Job, machine: Machine) -> None:
+    def _give(self, world: World, job: TraceJob, machine: SimulatedMachine) -> None:
         if machine.power is Power.READY:
             world.start(job, machine)
             return

@@ -10,7 +10,7 @@ from typing import Final
 
 from accsd.simulation.fleet import Fleet, Label, Machines, Policy
 from accsd.simulation.policies import Accsd
-from accsd.simulation.trace import Job
+from accsd.simulation.trace import TraceJob
 from accsd.simulation.world import World
 
 _SERVICES: Final = ("render", "audio")
@@ -18,7 +18,7 @@ _SPAN_SEC: Final = 2 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StressOutcome:
     """`unserved` jobs are those that only machines which are broken for good could have run."""
 
     jobs: int
@@ -27,14 +27,14 @@ class Outcome:
     wakes: int
 
 
-def stress(seed: int) -> Outcome:
+def stress(seed: int) -> StressOutcome:
     """Raises Bug, with the seed and the time, if anything happens that must not."""
     random = Random(f"stress {seed}")
     fleet = _fleet(random)
     jobs = _jobs(random)
     world = World(fleet, jobs, seed)
     world.run(Accsd())
-    return Outcome(len(jobs), len(jobs) - len(world.runs), world.tally.calls, world.tally.wakes)
+    return StressOutcome(len(jobs), len(jobs) - len(world.runs), world.tally.calls, world.tally.wakes)
 
 
 def _fleet(random: Random) -> Fleet:
@@ -67,15 +67,15 @@ def _machine(random: Random, number: int) -> Machines:
     )
 
 
-def _jobs(random: Random) -> list[Job]:
+def _jobs(random: Random) -> list[TraceJob]:
     times = sorted(round(random.uniform(0, _SPAN_SEC), 1) for _ in range(random.randint(8, 15)))
     return [_job(random, number, submitted) for number, submitted in enumerate(times)]
 
 
-def _job(random: Random, number: int, submitted: float) -> Job:
+def _job(random: Random, number: int, submitted: float) -> TraceJob:
     requires: dict[str, Label] = {"gpu": True} if random.random() < 0.2 else {}
     due = submitted + random.uniform(1, 3600) if random.random() < 0.3 else None
-    return Job(number, random.choice(_SERVICES), submitted, random.uniform(1, 1200), due, requires)
+    return TraceJob(number, random.choice(_SERVICES), submitted, random.uniform(1, 1200), due, requires)
 
 
 def _duration(random: Random, least: int, most: int) -> timedelta:

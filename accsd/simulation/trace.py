@@ -25,7 +25,7 @@ Lane = tuple[str, tuple[tuple[str, Label], ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TraceJob:
     """`number` is its place in the global order. Nobody but the machine knows `duration` before it is over."""
 
     number: int
@@ -85,7 +85,7 @@ class _Line(BaseModel):
     requires: Annotated[dict[str, Label], BeforeValidator(_requires)] = Field(default_factory=dict)
 
 
-def read_trace(path: Path) -> list[Job]:
+def read_trace(path: Path) -> list[TraceJob]:
     """In the order of submission. A wrong line is refused with its number and what is wrong with it."""
     if not path.is_file():
         raise NotFound(
@@ -100,12 +100,12 @@ def read_trace(path: Path) -> list[Job]:
     if not lines:
         raise InvalidValue(f"{path} has no jobs", hint="one job a line; docs/simulation.md says how")
     return [
-        Job(number, line.service, line.submitted, line.duration, line.due, line.requires)
+        TraceJob(number, line.service, line.submitted, line.duration, line.due, line.requires)
         for number, line in enumerate(lines)
     ]
 
 
-def write_trace(path: Path, jobs: Iterable[Job]) -> None:
+def write_trace(path: Path, jobs: Iterable[TraceJob]) -> None:
     try:
         with path.open("wb") as file:
             file.writelines(orjson.dumps(_document(job)) + b"\n" for job in jobs)
@@ -113,7 +113,7 @@ def write_trace(path: Path, jobs: Iterable[Job]) -> None:
         raise InvalidValue(f"{path} can't be written: {error.strerror}") from error
 
 
-def _document(job: Job) -> dict[str, Any]:
+def _document(job: TraceJob) -> dict[str, Any]:
     document = {"submitted": job.submitted, "service": job.service, "duration": job.duration}
     due = {} if job.due is None else {"due": job.due}
     return document | due | ({"requires": job.requires} if job.requires else {})

@@ -7,7 +7,7 @@ from random import Random
 from typing import Final
 
 from accsd.simulation.fleet import Kind, Workload
-from accsd.simulation.trace import Job
+from accsd.simulation.trace import TraceJob
 
 _HOUR: Final = 3600.0
 _DAY: Final = 24 * _HOUR
@@ -19,7 +19,7 @@ _ROUND: Final = 300.0
 _SOONEST, _LATEST = 0.5 * _HOUR, 12 * _HOUR
 
 
-def make_jobs(workload: Workload, seed: int) -> list[Job]:
+def make_jobs(workload: Workload, seed: int) -> list[TraceJob]:
     random = Random(f"workload {seed}")
     made: list[tuple[float, float | None, Kind]] = []
     bursts = _bursts(workload, random)
@@ -27,7 +27,7 @@ def make_jobs(workload: Workload, seed: int) -> list[Job]:
         made.extend(_of_one_burst(workload, random, next(bursts)))
     made = sorted(made[: workload.jobs], key=lambda job: job[0])
     return [
-        Job(number, kind.service, submitted, _duration(kind, random), due, dict(kind.requires))
+        TraceJob(number, kind.service, submitted, _duration(kind, random), due, dict(kind.requires))
         for number, (submitted, due, kind) in enumerate(made)
     ]
 

@@ -15,8 +15,8 @@ from typing import Final, Protocol
 from accsd.errors import Bug
 from accsd.planning.wake import has_labels
 from accsd.simulation.fleet import Fleet
-from accsd.simulation.machine import Machine, Power
-from accsd.simulation.trace import Job, Lane
+from accsd.simulation.machine import Power, SimulatedMachine
+from accsd.simulation.trace import Lane, TraceJob
 
 # Longer than any pause between calls: whoever has not begun by then never will.
 _STARVED_AFTER: Final = 60 * 86400.0
@@ -35,7 +35,7 @@ class Policy(Protocol):
 class Run:
     """A job that has begun, and where."""
 
-    job: Job
+    job: TraceJob
     machine: str
     began: float
 
@@ -51,19 +51,21 @@ class Tally:
 
 
 class World:
-    def __init__(self, fleet: Fleet, jobs: Sequence[Job], seed: int) -> None:
+    def __init__(self, fleet: Fleet, jobs: Sequence[TraceJob], seed: int) -> None:
         self.fleet: Fleet = fleet
         self.seed: int = seed
         self.now: float = 0.0
         self.version: int = 0  # of all that a plan could depend on, but the time
-        self.machines: dict[str, Machine] = {
-            name: Machine(name, kind, Random(f"{seed} {name}")) for kind in fleet.machines for name in kind.names()
+        self.machines: dict[str, SimulatedMachine] = {
+            name: SimulatedMachine(name, kind, Random(f"{seed} {name}"))
+            for kind in fleet.machines
+            for name in kind.names()
         }
-        self.waiting: dict[Lane, list[tuple[int, Job]]] = {}  # heaps, by the global order
-        self.upcoming: list[tuple[float, int, Job]] = []  # submitted, and not due yet
+        self.waiting: dict[Lane, list[tuple[int, TraceJob]]] = {}  # heaps, by the global order
+        self.upcoming: list[tuple[float, int, TraceJob]] = []  # submitted, and not due yet
         self.runs: list[Run] = []
         self.tally: Tally = Tally()
-        self.could_run: dict[Lane, list[Machine]] = {}
+        self.could_run: dict[Lane, list[SimulatedMachine]] = {}
         self.shortest_awake: timedelta = timedelta(0)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence: int = 0
@@ -92,7 +94,7 @@ class World:
 
     # What a policy does
 
-    def start(self, job: Job, machine: Machine) -> None:
+    def start(self, job: TraceJob, machine: SimulatedMachine) -> None:
         self.version += 1
         if machine.power is not Power.READY or not machine.has_room(job.service):
             raise self.broken(f"{machine.name} is {machine.power} or full, and was to begin job {job.number}")
@@ -103,7 +105,7 @@ class World:
         self.runs.append(Run(job, machine.name, self.now))
         self.at(self.now + job.duration, lambda: self._finish(job, machine))
 
-    def call(self, machine: Machine) -> bool:
+    def call(self, machine: SimulatedMachine) -> bool:
         """Whether the call got through; a machine that is just falling asleep misses it."""
         self.version += 1
         self.tally.calls += 1
@@ -114,7 +116,7 @@ class World:
             self._boot(machine)
         return machine.call_ok
 
-    def suspend(self, machine: Machine) -> None:
+    def suspend(self, machine: SimulatedMachine) -> None:
         self.version += 1
         awake_for = self.now - machine.ready_since
         if machine.power is not Power.READY or machine.tasks:
@@ -149,7 +151,7 @@ class World:
 
     # What happens
 
-    def _expect(self, jobs: Iterable[Job]) -> int:
+    def _expect(self, jobs: Iterable[TraceJob]) -> int:
         """How many will be done: of those that nobody could run, nobody waits for the end."""
         expected = 0
         for job in jobs:
@@ -163,14 +165,14 @@ class World:
                 self.at(job.wanted_at + _STARVED_AFTER, lambda job=job: self._must_have_begun(job))
         return expected
 
-    def able(self, job: Job) -> list[Machine]:
+    def able(self, job: TraceJob) -> list[SimulatedMachine]:
         return [
             machine
             for machine in self.machines.values()
             if job.service in machine.kind.services and has_labels(machine.kind.labels, job.requires)
         ]
 
-    def _submit(self, job: Job) -> None:
+    def _submit(self, job: TraceJob) -> None:
         self.version += 1
         if job.wanted_at > self.now:
             insort(self.upcoming, (job.wanted_at, job.number, job))
@@ -188,7 +190,7 @@ class World:
             _, number, job = self.upcoming.pop(0)
             heapq.heappush(self.waiting[job.lane], (number, job))
 
-    def _finish(self, job: Job, machine: Machine) -> None:
+    def _finish(self, job: TraceJob, machine: SimulatedMachine) -> None:
         self.version += 1
         machine.count(self.now)
         machine.live[job.service] -= 1
@@ -198,7 +200,7 @@ class World:
             self._busy -= 1
             machine.idle_since = self.now
 
-    def _boot(self, machine: Machine) -> None:
+    def _boot(self, machine: SimulatedMachine) -> None:
         seconds = machine.boot_seconds()
         if seconds is None:
             return
@@ -209,7 +211,7 @@ class World:
         self._awake += 1
         self.at(self.now + seconds, lambda: self._booted(machine))
 
-    def _booted(self, machine: Machine) -> None:
+    def _booted(self, machine: SimulatedMachine) -> None:
         self.version += 1
         machine.count(self.now)
         machine.power = Power.READY
@@ -218,13 +220,13 @@ class World:
         machine.calls = 0
         self.tally.wakes += 1
 
-    def _asleep(self, machine: Machine) -> None:
+    def _asleep(self, machine: SimulatedMachine) -> None:
         self.version += 1
         machine.count(self.now)
         machine.power = Power.ASLEEP
         self._awake -= 1
 
-    def _must_have_begun(self, job: Job) -> None:
+    def _must_have_begun(self, job: TraceJob) -> None:
         if (job.number, job) in self.waiting[job.lane]:
             raise self.broken(f"job {job.number} starved")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from accsd.errors import ConfigError
-from accsd.settings import Storage
+from accsd.settings import StorageSettings
 from accsd.storage.base import ChecksumMismatch, Listed, ObjectStore, StoredObject, Timing, TooLarge
 from accsd.storage.file import FileStore
 from accsd.storage.keys import build_key
@@ -25,7 +25,7 @@ __all__ = [
 
 @asynccontextmanager
 async def open_store(
-    settings: Storage, *, default_folder: Path | None = None, timing: Timing | None = None
+    settings: StorageSettings, *, default_folder: Path | None = None, timing: Timing | None = None
 ) -> AsyncGenerator[ObjectStore]:
     """The store that the settings name; `default_folder` where they name none.
 

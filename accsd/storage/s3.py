@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 
 from accsd.errors import AccsdError, ConfigError
 from accsd.log import get_logger
-from accsd.settings import Storage
+from accsd.settings import StorageSettings
 from accsd.storage.base import (
     MOST_BYTES_AT_ONCE,
     Listed,
@@ -51,7 +51,7 @@ class S3Store:
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, settings: Storage, timing: Timing) -> AsyncGenerator[Self]:
+    async def opened(cls, settings: StorageSettings, timing: Timing) -> AsyncGenerator[Self]:
         address = Address.of(settings)
         async with s3_client(settings, address, timing) as client:
             yield cls(client, address, timing)

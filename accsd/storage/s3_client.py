@@ -11,7 +11,7 @@ from aiobotocore.session import AioSession
 from pydantic import SecretStr
 
 from accsd.errors import ConfigError
-from accsd.settings import Storage
+from accsd.settings import StorageSettings
 from accsd.storage.base import Timing
 from accsd.storage.s3_failures import Address, translating
 
@@ -19,7 +19,7 @@ MINIO_REGION: Final = "us-east-1"  # unless it was told another
 
 
 @asynccontextmanager
-async def s3_client(settings: Storage, address: Address, timing: Timing) -> AsyncGenerator[Any]:
+async def s3_client(settings: StorageSettings, address: Address, timing: Timing) -> AsyncGenerator[Any]:
     options = _options(settings, timing)
     with translating(address):
         creating = cast("Any", _session().create_client("s3", **options))
@@ -40,7 +40,7 @@ def _session() -> AioSession:
     return AioSession()
 
 
-def _options(settings: Storage, timing: Timing) -> dict[str, Any]:
+def _options(settings: StorageSettings, timing: Timing) -> dict[str, Any]:
     keys = {"access_key": settings.access_key, "secret_key": settings.secret_key}
     absent = [name for name, value in keys.items() if value is None]
     # Amazon's own machines may have a role instead of keys; half a pair is never meant.

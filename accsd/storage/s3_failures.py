@@ -21,7 +21,7 @@ from botocore.exceptions import (
 )
 
 from accsd.errors import AccsdError, Bug, ConfigError, InvalidValue, NotFound, StorageUnavailable
-from accsd.settings import Storage
+from accsd.settings import StorageSettings
 
 _AMAZON: Final = "Amazon S3"
 _KEYS: Final = "storage.access_key (ACC_MINIO_ACCESS_KEY) and storage.secret_key (ACC_MINIO_SECRET_KEY)"
@@ -36,7 +36,7 @@ class Address:
     endpoint: str
 
     @classmethod
-    def of(cls, settings: Storage) -> Self:
+    def of(cls, settings: StorageSettings) -> Self:
         if settings.endpoint is None:
             return cls(settings.bucket, _AMAZON)
         parts = urlsplit(settings.endpoint)

@@ -36,15 +36,15 @@ from accsd.model.trace import trace_of
 from accsd.runners.base import Execution, Launch
 from accsd.wakeup import Backoff
 from accsd.work.containment import contained
-from accsd.work.context import Mark, Workbench
-from accsd.work.execution import Watching
-from accsd.work.finish import Conclusion, GivenBack
+from accsd.work.context import AttemptContext, Mark
+from accsd.work.execution import WatchedExecution
+from accsd.work.finish import AttemptFinish, GivenBack
 from accsd.work.fitness import probe_problem
 from accsd.work.insisting import PAUSES, insist
 from accsd.work.lease import WatchedLease
 from accsd.work.preparing import clear_away, launch_of, prepare
 from accsd.work.protocol import Failure, Infrastructure, Success, Verdict
-from accsd.work.service import Served
+from accsd.work.service import LocalService
 
 _log = get_logger(component="attempt")
 _CLEANING = timedelta(seconds=60)
@@ -56,8 +56,8 @@ class Attempt:
     def __init__(
         self,
         task: ClaimedTask,
-        served: Served,
-        bench: Workbench,
+        served: LocalService,
+        bench: AttemptContext,
         *,
         granted: float,
         adopted: bool,
@@ -71,16 +71,16 @@ class Attempt:
         self.left_something: bool = False
         self.start_was_cut: bool = False
         self._task: ClaimedTask = task
-        self._served: Served = served
-        self._bench: Workbench = bench
+        self._served: LocalService = served
+        self._bench: AttemptContext = bench
         self._granted: float = granted
         self._adopted: bool = adopted
         self._when_decided: Callable[[Attempt], None] = when_decided
         self._execution: Execution | None = None
-        self._watching: Watching | None = None
+        self._watching: WatchedExecution | None = None
         self._has_ended: bool = False
         self._mark: Mark | None = None  # of the folder of all attempts, when this one began
-        self._conclusion: Conclusion = Conclusion(task.fence, bench)
+        self._conclusion: AttemptFinish = AttemptFinish(task.fence, bench)
         self._asked_back: anyio.Event = anyio.Event()
         self._back_because: str = ""
         self._hurry: anyio.Event = anyio.Event()
@@ -167,7 +167,7 @@ class Attempt:
             launch = await self._launch(lease)
             self._execution = await self._start(launch)
             await insist(lambda: self._tell_started(lease))
-            self._watching = Watching(self._task, self._served, self._bench, launch, self._execution)
+            self._watching = WatchedExecution(self._task, self._served, self._bench, launch, self._execution)
             ending = await self._watching.ending()
             # of one that was lost from sight the end is not known: it may run on
             self._has_ended = ending.cause not in (ErrorCode.WORKER_LOST, ErrorCode.NODE_UNFIT)

@@ -23,7 +23,7 @@ _FULL: Final = 65536  # bytes: what no task can do anything with
 
 
 @dataclass(frozen=True, slots=True)
-class Workbench:
+class AttemptContext:
     node: str
     db: Database
     store: ObjectStore

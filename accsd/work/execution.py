@@ -24,9 +24,9 @@ from accsd.storage.base import StoredObject
 from accsd.storage.keys import build_key
 from accsd.wakeup import Backoff
 from accsd.work.containment import contained
-from accsd.work.context import Workbench
+from accsd.work.context import AttemptContext
 from accsd.work.insisting import insist
-from accsd.work.output import Hearing
+from accsd.work.output import OutputReader
 from accsd.work.protocol import (
     ArtifactAnnounced,
     Expected,
@@ -35,7 +35,7 @@ from accsd.work.protocol import (
     Infrastructure,
     LogLine,
     Message,
-    Progress,
+    ProgressLine,
     ProtocolViolation,
     Result,
     ResultTooLarge,
@@ -44,7 +44,7 @@ from accsd.work.protocol import (
     verdict_of,
 )
 from accsd.work.running_time import seconds_run
-from accsd.work.service import Served
+from accsd.work.service import LocalService
 from accsd.work.tasklog import Segment, TaskLog
 from accsd.work.workspace import take_output
 
@@ -59,17 +59,17 @@ _AGAIN: Final = (timedelta(seconds=0.5), timedelta(seconds=5))
 _STORE_PROBLEMS: Final = (StorageUnavailable, ConfigError)
 
 
-class Watching:
+class WatchedExecution:
     def __init__(
-        self, task: ClaimedTask, served: Served, bench: Workbench, launch: Launch, execution: Execution
+        self, task: ClaimedTask, served: LocalService, bench: AttemptContext, launch: Launch, execution: Execution
     ) -> None:
         self._task: ClaimedTask = task
-        self._served: Served = served
-        self._bench: Workbench = bench
+        self._served: LocalService = served
+        self._bench: AttemptContext = bench
         self._launch: Launch = launch
         self._execution: Execution = execution
         self._tasklog: TaskLog = TaskLog(launch.folder / _LOG_FOLDER)
-        self._hearing: Hearing = Hearing(Expected(task.job_id, task.attempt_id), self._tasklog)
+        self._hearing: OutputReader = OutputReader(Expected(task.job_id, task.attempt_id), self._tasklog)
         self._events_left: int = _EVENTS
         self._stopped: Failure | Infrastructure | None = None
         self._has_ended: bool = False
@@ -137,7 +137,7 @@ class Watching:
         match message:
             case LogLine():
                 self._act_on_line(message)
-            case Progress():
+            case ProgressLine():
                 self._bench.reporter.progress(self._task.fence, message.progress, message.message)
             case ProtocolViolation():
                 self._bench.metrics.protocol_error(self._task.service_name)

@@ -15,7 +15,7 @@ from accsd.log import get_logger, redact
 from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
 from accsd.wakeup import Backoff
-from accsd.work.context import Workbench
+from accsd.work.context import AttemptContext
 from accsd.work.insisting import PAUSES
 from accsd.work.lease import WatchedLease
 from accsd.work.protocol import Failure, Infrastructure, Success, Verdict
@@ -30,10 +30,10 @@ class GivenBack:
     reason: str
 
 
-class Conclusion:
-    def __init__(self, fence: Fence, bench: Workbench) -> None:
+class AttemptFinish:
+    def __init__(self, fence: Fence, bench: AttemptContext) -> None:
         self.fence: Fence = fence
-        self._bench: Workbench = bench
+        self._bench: AttemptContext = bench
 
     async def tell(self, verdict: Verdict | GivenBack, lease: WatchedLease) -> str:
         """Returns what to count it as: done, released, an error code, or lease_lost."""

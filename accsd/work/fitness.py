@@ -7,8 +7,8 @@ from typing import Final
 
 from accsd import proc
 from accsd.errors import Unavailable
-from accsd.work.context import Workbench
-from accsd.work.service import Served
+from accsd.work.context import AttemptContext
+from accsd.work.service import LocalService
 
 _WITHIN: Final = timedelta(seconds=20)
 _KEPT_OUTPUT: Final = 2000
@@ -19,7 +19,7 @@ _ENVIRON: Final[Mapping[str, str]] = {
 }
 
 
-async def unfitness(served: Served, bench: Workbench) -> str | None:
+async def unfitness(served: LocalService, bench: AttemptContext) -> str | None:
     """What keeps this node from serving it, or None."""
     try:
         await served.runner.check()
@@ -28,7 +28,7 @@ async def unfitness(served: Served, bench: Workbench) -> str | None:
     return bench.folder_problem() or bench.disk_problem() or await probe_problem(served)
 
 
-async def probe_problem(served: Served) -> str | None:
+async def probe_problem(served: LocalService) -> str | None:
     """What the service's own probe says; None: it passes, or there is none. Where a mount hangs, so does its probe."""
     if served.probe is None:
         return None

@@ -14,7 +14,7 @@ OBJECT_LIMIT: Final = 512 * 1024
 TAIL: Final = 256
 
 
-class Line(NamedTuple):
+class OutputLine(NamedTuple):
     """Without its line ending. `end` is the offset behind it in its stream; `tail` the last of what was dropped."""
 
     data: bytes
@@ -55,7 +55,7 @@ class LineSplitter:
         self._growing = _Growing(begun)
         self._offset = begun.offset
 
-    def feed(self, data: bytes) -> Iterator[Line]:
+    def feed(self, data: bytes) -> Iterator[OutputLine]:
         """The lines that end in `data`. All of it counts as fed, even if the lines are not looked at."""
         parts = data.split(b"\n")
         end = self._offset + len(parts[0]) + 1
@@ -68,7 +68,7 @@ class LineSplitter:
         self._growing.add(parts[-1])
         return _lines(first, parts, end)
 
-    def close(self) -> Line | None:
+    def close(self) -> OutputLine | None:
         """The last line, if no newline ended it."""
         last, self._growing = self._growing, _Growing()
         return last.line(self._offset) if last.head else None
@@ -97,22 +97,22 @@ class _Growing:
             self.cut = True
             self.tail = (self.tail + piece[max(room, len(piece) - TAIL) :])[-TAIL:]
 
-    def line(self, end: int) -> Line:
+    def line(self, end: int) -> OutputLine:
         if self.cut:
-            return Line(bytes(self.head), True, end, self.tail)
-        return Line(_without_return(bytes(self.head)), False, end)
+            return OutputLine(bytes(self.head), True, end, self.tail)
+        return OutputLine(_without_return(bytes(self.head)), False, end)
 
 
-def _lines(first: Line, parts: Sequence[bytes], end: int) -> Iterator[Line]:
+def _lines(first: OutputLine, parts: Sequence[bytes], end: int) -> Iterator[OutputLine]:
     """All but the last part, which no newline has ended; the first may have begun in an earlier chunk."""
     yield first
     for index in range(1, len(parts) - 1):
         part = parts[index]
         end += len(part) + 1
-        yield Line(_without_return(part), False, end) if len(part) <= LINE_LIMIT else _long(part, end)
+        yield OutputLine(_without_return(part), False, end) if len(part) <= LINE_LIMIT else _long(part, end)
 
 
-def _long(part: bytes, end: int) -> Line:
+def _long(part: bytes, end: int) -> OutputLine:
     growing = _Growing()
     growing.add(part)
     return growing.line(end)

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 from accsd.runners.base import Output, Stream
-from accsd.work.framing import Line, LineSplitter
-from accsd.work.protocol import Answer, Expected, LogLine, Message, parse_line
-from accsd.work.tasklog import Place, Segment, TaskLog
+from accsd.work.framing import LineSplitter, OutputLine
+from accsd.work.protocol import Expected, LogLine, Message, TaskAnswer, parse_line
+from accsd.work.tasklog import LogPosition, Segment, TaskLog
 
 
-class Hearing:
+class OutputReader:
     """Begins where the log's last seal left off: watch the execution from `cursor`."""
 
     def __init__(self, expected: Expected, log: TaskLog) -> None:
@@ -25,7 +25,7 @@ class Hearing:
         }
         self.cursor = place.cursor
         self.output_bytes: int = place.carried.get("output_bytes", 0)
-        self.answer: Answer = Answer.from_json(place.carried["answer"]) if place.carried else Answer()
+        self.answer: TaskAnswer = TaskAnswer.from_json(place.carried["answer"]) if place.carried else TaskAnswer()
 
     def hear(self, output: Output) -> list[Message]:
         """The messages that end in this chunk, for the caller to act on; log lines among them are in the log by now."""
@@ -44,12 +44,12 @@ class Hearing:
     async def seal(self) -> Segment | None:
         return await self._log.seal(self._place)
 
-    def _place(self) -> Place:
+    def _place(self) -> LogPosition:
         partial = {stream: splitter.partial for stream, splitter in self._splitters.items()}
         carried = {"answer": self.answer.as_json(), "output_bytes": self.output_bytes}
-        return Place(self.cursor, partial, carried)
+        return LogPosition(self.cursor, partial, carried)
 
-    def _take(self, stream: Stream, lines: Iterable[Line]) -> Iterator[Message]:
+    def _take(self, stream: Stream, lines: Iterable[OutputLine]) -> Iterator[Message]:
         now = datetime.now(UTC)
         for line in lines:
             message = parse_line(line, stream, self._expected)

@@ -11,15 +11,15 @@ from accsd.model.outcome import ErrorCode
 from accsd.model.trace import trace_of
 from accsd.runners.base import TASK_FILE, Launch, Workdir
 from accsd.values.json import MAX_DEPTH, is_too_deep
-from accsd.work.context import Workbench
+from accsd.work.context import AttemptContext
 from accsd.work.insisting import insist
 from accsd.work.lease import Lease
 from accsd.work.protocol import envelope, environment
-from accsd.work.service import Served
+from accsd.work.service import LocalService
 from accsd.work.workspace import lay_inputs, make_folder, make_workdir, remove_folder, write_envelope
 
 
-async def prepare(task: ClaimedTask, served: Served, bench: Workbench, lease: Lease) -> Launch:
+async def prepare(task: ClaimedTask, served: LocalService, bench: AttemptContext, lease: Lease) -> Launch:
     launch = launch_of(task, served, bench, lease)
     await make_folder(bench.attempts_folder, task.fence)
     laid: list[dict[str, object]] = []
@@ -57,7 +57,7 @@ def _envelope(task: ClaimedTask, launch: Launch, laid: Sequence[Mapping[str, obj
         raise AttemptFailed(ErrorCode.PROTOCOL_ERROR, f"the task cannot be given: {why}", permanent=True) from error
 
 
-async def clear_away(fence: Fence, served: Served, bench: Workbench) -> None:
+async def clear_away(fence: Fence, served: LocalService, bench: AttemptContext) -> None:
     """Its folders, wherever they lie. Idempotent."""
     folder = bench.folder(fence)
     workdir = served.runner.workdir(fence, folder)
@@ -66,7 +66,7 @@ async def clear_away(fence: Fence, served: Served, bench: Workbench) -> None:
     await remove_folder(folder)
 
 
-def launch_of(task: ClaimedTask, served: Served, bench: Workbench, lease: Lease) -> Launch:
+def launch_of(task: ClaimedTask, served: LocalService, bench: AttemptContext, lease: Lease) -> Launch:
     """The same for an attempt that is adopted: what it was started with."""
     folder = bench.folder(task.fence)
     workdir = served.runner.workdir(task.fence, folder)

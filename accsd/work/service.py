@@ -8,7 +8,7 @@ from accsd.runners.base import Runner
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class LocalService:
     service: str
     runner: Runner
     concurrency: int

@@ -58,7 +58,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LogPosition:
     """Up to where the output has been read, lines that have only begun included; `carried` is what else to remember."""
 
     cursor: Cursor = field(default_factory=dict[str, Any])
@@ -96,10 +96,10 @@ class TaskLog:
         self._open: _Open = _Open(saved["next"])
         self._bytes: int = saved["bytes"]
         self._is_truncated: bool = saved["truncated"]
-        self._place: Place = _place_from(saved)
+        self._place: LogPosition = _place_from(saved)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> LogPosition:
         """Where to read on: the place of the last sealed segment."""
         return self._place
 
@@ -161,7 +161,7 @@ class TaskLog:
             age = min(age, MUCH_AGE_SEC)
         return max(0.0, gathering.since + age - time.monotonic())
 
-    async def seal(self, current_place: Callable[[], Place]) -> Segment | None:
+    async def seal(self, current_place: Callable[[], LogPosition]) -> Segment | None:
         """Closes the open segment; exactly what was added lies before the place. Without lines only that is saved.
 
         After AttemptFailed(agent_disk) the last seal stands, and this one can be tried again.
@@ -180,7 +180,7 @@ class TaskLog:
                 if cancelled is not None:
                     raise cancelled
 
-    def _settle(self, sealed: _Open, place: Place, writing: asyncio.Future[None]) -> Segment | None:
+    def _settle(self, sealed: _Open, place: LogPosition, writing: asyncio.Future[None]) -> Segment | None:
         try:
             writing.result()
         except BaseException:
@@ -249,7 +249,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _state(next_number: int, size: int, truncated: bool, place: Place) -> bytes:
+def _state(next_number: int, size: int, truncated: bool, place: LogPosition) -> bytes:
     return orjson.dumps(
         {
             "next": next_number,
@@ -272,9 +272,9 @@ def _read_state(spool: Path) -> dict[str, Any]:
         raise AttemptFailed(ErrorCode.WORKER_LOST, f"{spool / _STATE} cannot be read: {error}") from error
 
 
-def _place_from(saved: Mapping[str, Any]) -> Place:
+def _place_from(saved: Mapping[str, Any]) -> LogPosition:
     partial = {Stream(stream): PartialLine.from_json(line) for stream, line in saved["partial"].items()}
-    return Place(saved["cursor"], partial, saved["carried"])
+    return LogPosition(saved["cursor"], partial, saved["carried"])
 
 
 def _sealed_segments(spool: Path, next_number: int) -> dict[int, Segment]:

@@ -14,7 +14,8 @@ from pathlib import Path
 import anyio.to_thread
 
 from accsd.log import get_logger
-from accsd.runners.base import TASK_FILE, WORK_FOLDER, AttemptKey
+from accsd.model.fence import Fence
+from accsd.runners.base import TASK_FILE, WORK_FOLDER
 from accsd.storage import beneath
 from accsd.work.faults import failing_on_a_full_disk
 from accsd.work.inputs import InputArtifact, lay_inputs
@@ -34,7 +35,7 @@ __all__ = [
 _log = get_logger(component="workspace")
 
 
-async def make_folder(attempts: Path, key: AttemptKey) -> Path:
+async def make_folder(attempts: Path, key: Fence) -> Path:
     """The attempt's folder with the task's own in it. One that is there already is taken as it is."""
     folder = attempts / str(key)
     with failing_on_a_full_disk(f"the folder of attempt {key} cannot be made"):

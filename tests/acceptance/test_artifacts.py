@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from accsd.settings import Storage
+from accsd.settings import StorageSettings
 from accsd.storage import ObjectStore, open_store
 from tests.support import daemon, objectstore
 from tests.support.cable import Cable
@@ -53,7 +53,7 @@ def s3() -> Iterator[S3Server]:
         pytest.skip(str(reason))
 
 
-def told(storage: Storage) -> dict[str, str]:
+def told(storage: StorageSettings) -> dict[str, str]:
     """The same settings, for a daemon."""
     said = {"ACC_STORAGE_URL": storage.url}
     if storage.access_key and storage.secret_key:
@@ -66,9 +66,9 @@ def told(storage: Storage) -> dict[str, str]:
 
 
 @pytest.fixture(params=["file", "s3"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> StorageSettings:
     if request.param == "file":
-        return Storage(url=f"file://{tmp_path / 'store'}")
+        return StorageSettings(url=f"file://{tmp_path / 'store'}")
     return request.getfixturevalue("s3").settings()
 
 
@@ -88,7 +88,7 @@ async def messages(conn: Connection, job: UUID, kind: str) -> list[str]:
 
 
 async def test_what_a_step_makes_lies_in_the_folder_of_the_next(
-    tmp_path: Path, db_url: str, conn: Connection, storage: Storage
+    tmp_path: Path, db_url: str, conn: Connection, storage: StorageSettings
 ):
     config = toml_service("make", MAKE) + toml_service("read", READ)
     with daemon.running(tmp_path, db_url, config=config, environ=told(storage)) as accsd:
@@ -142,7 +142,7 @@ NOT_TO_BE_TAKEN = {
 
 
 async def test_what_is_not_a_file_of_the_task_is_not_taken(tmp_path: Path, db_url: str, conn: Connection):
-    storage = Storage(url=f"file://{tmp_path / 'store'}")
+    storage = StorageSettings(url=f"file://{tmp_path / 'store'}")
     config = toml_service("announce", ANNOUNCE, concurrency=4)
     with daemon.running(tmp_path, db_url, config=config, environ=told(storage)):
         jobs = {
@@ -173,7 +173,7 @@ ONE_FILE = PREAMBLE + "open('out', 'w').write('x')\nsay(type='artifact', path='o
 class Store:
     """A store behind a cable; where it is down, nobody listens there."""
 
-    settings: Storage
+    settings: StorageSettings
     cable: Cable
     _there: tuple[str, int] = field(init=False)
 
@@ -269,7 +269,7 @@ say(type='result', results={'environment': {n: os.environ[n] for n in ('ACC_TRAC
 
 
 async def test_words_are_heard_while_the_task_runs_and_each_is_in_the_log_once(
-    tmp_path: Path, db_url: str, conn: Connection, storage: Storage
+    tmp_path: Path, db_url: str, conn: Connection, storage: StorageSettings
 ):
     go = tmp_path / "go"
     with daemon.running(tmp_path, db_url, config=toml_service("talk", TALKS), environ=told(storage)) as accsd:

@@ -8,7 +8,7 @@ import pytest
 from accsd.errors import ConfigError, DockerUnavailable
 from accsd.runners.compose import Docker, Project, declared_services
 from accsd.runners.compose.docker import cli_environment
-from accsd.settings import Compose
+from accsd.settings import ComposeSettings
 from tests.support.compose import why_not
 
 pytestmark = [pytest.mark.needs_docker, pytest.mark.xdist_group("compose")]
@@ -33,11 +33,11 @@ def engine() -> None:
         pytest.skip(reason)
 
 
-def compose(tmp_path: Path, text: str) -> Compose:
+def compose(tmp_path: Path, text: str) -> ComposeSettings:
     (tmp_path / "My Studio").mkdir()
     file = tmp_path / "My Studio" / "compose.yaml"
     file.write_text(text)
-    return Compose(file=file)
+    return ComposeSettings(file=file)
 
 
 async def test_good_services_are_served_beside_a_bad_one(tmp_path: Path) -> None:
@@ -58,9 +58,9 @@ async def test_the_files_own_name_is_the_project(tmp_path: Path) -> None:
 
 async def test_a_missing_file_is_a_setting_to_correct(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
-        await declared_services(Docker(os.environ), Compose(file=tmp_path / "none.yaml"), {})
+        await declared_services(Docker(os.environ), ComposeSettings(file=tmp_path / "none.yaml"), {})
     with pytest.raises(ConfigError, match="no compose file is configured"):
-        await declared_services(Docker(os.environ), Compose(), {})
+        await declared_services(Docker(os.environ), ComposeSettings(), {})
 
 
 @pytest.mark.parametrize("text", ["services: [", "services: {x: {imagine: y}}"])

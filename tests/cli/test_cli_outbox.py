@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from accsd.db.outbox import Breaker, Outcome, Settlement, claim_events, register_target, settle_events
+from accsd.db.outbox import Breaker, DeliveryOutcome, Settlement, claim_events, register_target, settle_events
 from tests.support.cli import Cli
 from tests.support.cluster import Connection
 from tests.support.factory import done, node, pass_time, step, submit
@@ -28,7 +28,7 @@ async def cli(db_url: str, conn: Connection, tmp_path: Path) -> Cli:
         claim = uuid4()
         [event] = await claim_events(db, "studio", claim, lease=MINUTE, jobs=1, each=1)
         await settle_events(
-            db, "studio", claim, [Settlement(event.id, Outcome.DEAD, error="answered 410: gone")], BREAKER
+            db, "studio", claim, [Settlement(event.id, DeliveryOutcome.DEAD, error="answered 410: gone")], BREAKER
         )
     return Cli(db_url, tmp_path)
 

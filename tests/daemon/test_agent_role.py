@@ -11,9 +11,10 @@ import pytest
 
 from accsd.agent.agent import Agent
 from accsd.errors import ServiceBusy
+from accsd.model.fence import Fence
 from accsd.passes import Pass
-from accsd.runners.base import AttemptKey, Execution, Launch, Runner
-from accsd.work.service import Served
+from accsd.runners.base import Execution, Launch, Runner
+from accsd.work.service import LocalService
 from tests.conftest import Connect
 from tests.support.attempts import Shop, shop
 from tests.support.checker import check
@@ -35,7 +36,7 @@ class Slow:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
 
-    async def survivors(self) -> list[AttemptKey]:
+    async def survivors(self) -> list[Fence]:
         self.asked.set()
         await self.go_on.wait()
         return list(await self.real.survivors())
@@ -45,7 +46,7 @@ async def registered() -> None:
     pass
 
 
-def agent_of(here: Shop, served: Served, *, yields: timedelta = timedelta(0)) -> Agent:
+def agent_of(here: Shop, served: LocalService, *, yields: timedelta = timedelta(0)) -> Agent:
     return Agent(
         served,
         here.bench,

@@ -22,7 +22,7 @@ from accsd.history.archiving import archive
 from accsd.history.clocks import Clocks
 from accsd.history.reading import broken_links, contents
 from accsd.metrics import Metrics
-from accsd.settings import Retention
+from accsd.settings import RetentionSettings
 from accsd.storage import StoredObject
 from accsd.storage.file import FileStore
 from tests.conftest import Connect
@@ -33,7 +33,7 @@ from tests.support.guard import past_the_guard
 from tests.support.library import opened
 from tests.support.months import eventful_job, month, next_month, partitions, store_in
 
-TWO_MONTHS = Retention.model_validate({"events": "45d"})
+TWO_MONTHS = RetentionSettings.model_validate({"events": "45d"})
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ async def db(db_url: str) -> AsyncIterator[Database]:
 async def passed(
     db: Database,
     folder: Path,
-    kept: Retention = TWO_MONTHS,
+    kept: RetentionSettings = TWO_MONTHS,
     *,
     store: FileStore | None = None,
     metrics: Metrics | None = None,
@@ -139,7 +139,7 @@ async def test_a_clock_that_was_behind_for_a_while_is_trusted_when_it_is_right_a
 async def test_what_is_not_old_enough_stays(db: Database, conn: Connection, tmp_path: Path):
     name = await old_month(conn, months=1)
     assert (await passed(db, tmp_path)).did is None
-    assert (await passed(db, tmp_path, Retention())).did is None
+    assert (await passed(db, tmp_path, RetentionSettings())).did is None
     assert name in await partitions(conn)
 
 
@@ -343,7 +343,7 @@ async def size_of(conn: Connection) -> int:
 async def test_in_a_year_the_database_stays_the_size_that_the_retention_promises(
     db: Database, conn: Connection, tmp_path: Path
 ):
-    kept = Retention.model_validate({"events": "60d", "jobs": "90d"})
+    kept = RetentionSettings.model_validate({"events": "60d", "jobs": "90d"})
     await node(conn)
     shape = await workflow(conn, step("a"), step("b"))
     sizes: list[int] = []

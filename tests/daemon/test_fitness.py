@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from accsd.work.fitness import unfitness
-from accsd.work.service import Served
+from accsd.work.service import LocalService
 from tests.support.attempts import Shop, shop
 from tests.support.checker import check
 from tests.support.cluster import Connection
@@ -35,11 +35,11 @@ async def working(db_url: str, tmp_path: Path, conn: Connection) -> AsyncGenerat
     await check(conn)
 
 
-def probed(here: Shop, probe: Sequence[str] | None) -> Served:
+def probed(here: Shop, probe: Sequence[str] | None) -> LocalService:
     return replace(here.serving(FAILS), probe=probe)
 
 
-async def ended(conn: Connection, here: Shop, served: Served) -> tuple[int, int, str, str]:
+async def ended(conn: Connection, here: Shop, served: LocalService) -> tuple[int, int, str, str]:
     await here.begin(served)
     await here.idle()
     found = await conn.fetchrow("SELECT attempt, lost, error_code, error_message FROM job_tasks")

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import anyio
 import pytest
 
-from accsd.agent.registration import Offer, Presence
+from accsd.agent.registration import Offer, Registration
 from accsd.db import Database, Fence, cancel_jobs
 from accsd.metrics import Metrics
 from accsd.work.lease import LeaseKeeper, boot_time
@@ -286,7 +286,7 @@ async def test_who_is_silent_does_not_register_either_before_he_speaks_again(db_
     async with opened(db_url) as db, anyio.create_task_group() as group:
         keeper = keeper_of(db)
         offer = Offer(labels={}, max_concurrency={"render": 7})
-        presence = Presence(db, node=NODE, offer=lambda: offer, keeper=keeper, when_registered=lambda: None)
+        presence = Registration(db, node=NODE, offer=lambda: offer, keeper=keeper, when_registered=lambda: None)
         await keeper.fall_silent()
         await conn.fetch("SELECT accs.node_leaves($1, 'sleep')", NODE)
         group.start_soon(presence.register)

@@ -16,7 +16,7 @@ from anyio.abc import TaskStatus
 
 from accsd import embedded
 from accsd.db import install
-from accsd.db.listen import CANCEL, NEWS, Hearing, HearingState, Listener, Rhythm
+from accsd.db.listen import CANCEL, NEWS, Listener, ListenerState, ListenerStatus, Rhythm
 from accsd.db.pool import connect as connect_alone
 from tests.support.bouncer import PGBOUNCER, bouncing
 from tests.support.cable import Cable
@@ -36,7 +36,7 @@ class Ears:
         settings = settings_of(url, connect_timeout_sec=1, **given.pop("settings", {}))
         given.setdefault("behind_pooler", False)
         self.heard: dict[str, list[str]] = {}
-        self.states: list[HearingState] = []
+        self.states: list[ListenerStatus] = []
         self.listener = Listener(settings, prefix, on_change=self.states.append, rhythm=rhythm, **given)
 
     def subscribe(self, *names: str) -> "Ears":
@@ -45,7 +45,7 @@ class Ears:
         return self
 
     @property
-    def told(self) -> list[Hearing]:
+    def told(self) -> list[ListenerState]:
         return [state.hearing for state in self.states]
 
     @asynccontextmanager
@@ -58,7 +58,7 @@ class Ears:
     async def _run(self, *, task_status: TaskStatus[None]) -> None:
         await self.listener.serve(task_status=task_status)
 
-    async def until(self, hearing: Hearing, *, within: float = 10) -> HearingState:
+    async def until(self, hearing: ListenerState, *, within: float = 10) -> ListenerStatus:
         await eventually(lambda: self.listener.state.hearing is hearing, within=within, what=f"being {hearing}")
         return self.listener.state
 
@@ -157,7 +157,7 @@ async def test_a_subscriber_that_raises_disturbs_nobody(db_url: str, conn: Conne
             await conn.execute("SELECT pg_notify('accs_render', $1)", str(n))
         await ears.hears("render", "2")
         assert ears.heard["render"] == ["0", "1", "2"]
-        assert ears.told == [Hearing.LISTENING]
+        assert ears.told == [ListenerState.LISTENING]
 
 
 # Deafness
@@ -169,22 +169,22 @@ async def test_a_cut_is_noticed_at_once_and_healed(cable: Cable, by_cable: str, 
             ears.forget()
             cable.cut()
             await ears.hears("render")  # something may have been missed
-            await ears.until(Hearing.LISTENING)
+            await ears.until(ListenerState.LISTENING)
             await conn.execute("SELECT pg_notify('accs_render', $1)", str(n))
             await ears.hears("render", str(n))
-        assert ears.told[:3] == [Hearing.LISTENING, Hearing.DEAF, Hearing.LISTENING]
+        assert ears.told[:3] == [ListenerState.LISTENING, ListenerState.DEAF, ListenerState.LISTENING]
         assert ears.states[1].reason == "the connection was closed"
 
 
 async def test_silence_is_noticed_by_a_probe_and_healed(cable: Cable, by_cable: str, conn: Connection):
     async with Ears(by_cable).subscribe("render").open() as ears:
         cable.fall_silent()
-        state = await ears.until(Hearing.DEAF)
+        state = await ears.until(ListenerState.DEAF)
         assert "did not come back within 0.5 s" in (state.reason or "")
         assert not ears.listener.is_listening
         ears.forget()
         cable.flow_again()
-        await ears.until(Hearing.LISTENING)
+        await ears.until(ListenerState.LISTENING)
         await ears.hears("render")
         await conn.execute("SELECT pg_notify('accs_render', 'x')")
         await ears.hears("render", "x")
@@ -195,12 +195,12 @@ async def test_silence_is_noticed_by_a_probe_and_healed(cable: Cable, by_cable: 
 async def test_a_server_that_is_not_there_at_the_start_delays_nobody(cable: Cable, by_cable: str):
     there, cable.target = cable.target, ("127.0.0.1", 1)
     async with Ears(by_cable).subscribe("render").open() as ears:
-        assert ears.listener.state.hearing is Hearing.DEAF
+        assert ears.listener.state.hearing is ListenerState.DEAF
         assert ears.heard == {"render": []}
         cable.target = there
-        await ears.until(Hearing.LISTENING)
+        await ears.until(ListenerState.LISTENING)
         await ears.hears("render")
-    assert ears.told == [Hearing.DEAF, Hearing.LISTENING], "many tries, and one word about them"
+    assert ears.told == [ListenerState.DEAF, ListenerState.LISTENING], "many tries, and one word about them"
 
 
 async def test_a_listener_that_is_stopped_leaves_at_once_even_in_silence(cable: Cable, by_cable: str):
@@ -216,24 +216,24 @@ async def test_probes_through_the_pool_notice_ears_at_another_database(
     async with server.cloned() as elsewhere, opened(db_url) as db:
         settings = {"listen_url": elsewhere}
         async with Ears(db_url, db=db, settings=settings).subscribe("render").open() as ears:
-            assert ears.told == [Hearing.DEAF]
-            await ears.until(Hearing.POLLING)
+            assert ears.told == [ListenerState.DEAF]
+            await ears.until(ListenerState.POLLING)
         async with Ears(db_url, db=db, settings={"listen_url": db_url}).subscribe("render").open() as ears:
-            assert ears.told == [Hearing.LISTENING]
+            assert ears.told == [ListenerState.LISTENING]
             await eventually(lambda: ears.listener.probes >= 3)
 
 
 async def test_an_exhausted_pool_does_not_make_it_deaf(db_url: str):
     async with opened(db_url, pool_size=1) as db, db.acquire(), Ears(db_url, db=db).open() as ears:
         await eventually(lambda: ears.listener.probes >= 3)
-        assert ears.told == [Hearing.LISTENING]
+        assert ears.told == [ListenerState.LISTENING]
 
 
 async def test_another_prefix_than_the_schemas_is_told(db_url: str):
     async with Ears(db_url, prefix="other_").subscribe("render").open() as ears:
         state = ears.listener.state
         assert (state.hearing, state.reason) == (
-            Hearing.POLLING,
+            ListenerState.POLLING,
             'the schema notifies channels that begin with "accs_", not "other_"',
         )
 
@@ -255,7 +255,7 @@ async def test_behind_a_pooler_it_polls_and_does_not_even_try(db_url: str, capsy
     async with Ears(db_url, behind_pooler=True).subscribe("render").open() as ears:
         state = ears.listener.state
         assert (state.hearing, state.reason) == (
-            Hearing.POLLING,
+            ListenerState.POLLING,
             "behind a transaction pooler, where LISTEN hears nothing",
         )
         assert ears.heard == {"render": []}
@@ -271,10 +271,10 @@ async def test_a_pooler_is_noticed_by_itself_and_looked_at_again(
     assert server.launched is not None
     url = cable.through(tcp_url(server, f"postgresql:///{bouncer.path.strip('/')}"))
     async with Ears(url).subscribe("render").open() as ears:
-        assert ears.listener.state.hearing is Hearing.POLLING
+        assert ears.listener.state.hearing is ListenerState.POLLING
         assert "is a transaction pooler" in (ears.listener.state.reason or "")
         cable.target = there
-        await ears.until(Hearing.LISTENING)
+        await ears.until(ListenerState.LISTENING)
         await conn.execute("SELECT pg_notify('accs_render', 'x')")
         await ears.hears("render", "x")
 
@@ -283,7 +283,7 @@ async def test_with_a_way_past_the_pooler_it_listens(bouncer_url: str, db_url: s
     async with opened(bouncer_url) as db:
         ears = Ears(bouncer_url, behind_pooler=True, db=db, settings={"listen_url": db_url}).subscribe("render")
         async with ears.open():
-            assert ears.told == [Hearing.LISTENING]
+            assert ears.told == [ListenerState.LISTENING]
             await conn.execute("SELECT pg_notify('accs_render', 'x')")
             await ears.hears("render", "x")
 
@@ -314,16 +314,16 @@ async def test_a_restart_of_the_server_is_survived(server: TestServer, own_folde
             async with Ears(cable.through(first.tcp_url), rhythm=SLOW).subscribe("render").open() as ears:
                 ears.forget()
                 os.kill(first.postmaster_pid, signal.SIGQUIT)  # pg_ctl stop -m immediate
-                await ears.until(Hearing.DEAF)
+                await ears.until(ListenerState.DEAF)
                 await asyncio.to_thread(embedded.wait_until_stopped, own_folder)
                 second = await asyncio.to_thread(stack.enter_context, start())
                 cable.target = ("127.0.0.1", second.port)
-                await ears.until(Hearing.LISTENING)
+                await ears.until(ListenerState.LISTENING)
                 await ears.hears("render")
                 async with opened(second.url) as db:
                     await db.fetch("SELECT pg_notify('accs_render', 'x')")
                 await ears.hears("render", "x")
-            assert ears.told == [Hearing.LISTENING, Hearing.DEAF, Hearing.LISTENING]
+            assert ears.told == [ListenerState.LISTENING, ListenerState.DEAF, ListenerState.LISTENING]
 
 
 async def schema_on(server: embedded.Server) -> None:

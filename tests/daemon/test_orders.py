@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import anyio
 import pytest
 
-from accsd.agent.requests import Orders
+from accsd.agent.orders import Orders
 from accsd.db import Database
 from accsd.db.orders import (
     Order,
@@ -25,7 +25,7 @@ from accsd.db.orders import (
     take_orders,
 )
 from accsd.errors import DatabaseUnavailable
-from accsd.settings import Wake
+from accsd.settings import WakeSettings
 from tests.support.bed import bed
 from tests.support.cable import Cable
 from tests.support.cluster import Connection, TestServer
@@ -104,7 +104,7 @@ async def test_who_asks_while_it_goes_already_is_answered_at_once_and_does_not_s
     db_url: str, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     async with bed(db_url, conn, tmp_path, awake="1h") as its:
-        role = Orders(its.db, node=NODE, wake=Wake, sleep=lambda: its.sleeper.ask)
+        role = Orders(its.db, node=NODE, wake=WakeSettings, sleep=lambda: its.sleeper.ask)
         answers: list[OrderAnswer | None] = []
 
         async def asked_once_more() -> None:
@@ -157,7 +157,7 @@ async def test_what_was_done_is_answered_when_the_database_is_back(server: TestS
         opened(url, statement_timeout_sec=SHORT) as db,
         opened(db_url) as asker,
     ):
-        role = Orders(db, node=NODE, wake=Wake, sleep=lambda: None)
+        role = Orders(db, node=NODE, wake=WakeSettings, sleep=lambda: None)
         order_id = await asked(asker)
         cable.fall_silent_at("answer_order")
         with pytest.raises(DatabaseUnavailable):

@@ -16,7 +16,7 @@ from accsd.db import Database
 from accsd.db.outbox import targets
 from accsd.log import redact
 from accsd.metrics import Metrics
-from accsd.settings import Outbox
+from accsd.settings import OutboxSettings
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
 from tests.support.factory import chain, done, node, pass_time, step, submit
@@ -36,7 +36,7 @@ async def db(db_url: str, conn: Connection) -> AsyncIterator[Database]:
 def dispatcher(db: Database, to: Receiver, metrics: Metrics | None = None, **target: Any) -> Dispatcher:
     common = {"url": to.url, "secret": SECRET, "allow_private": True, "timeout": 0.3}
     settings = {"retry": 60, "failures": 3, "rest": 30, "targets": {"studio": common | target}}
-    return Dispatcher(db, "studio", Outbox.model_validate(settings), metrics=metrics)
+    return Dispatcher(db, "studio", OutboxSettings.model_validate(settings), metrics=metrics)
 
 
 def is_signed(heard: Heard, secret: bytes) -> bool:
@@ -176,7 +176,7 @@ async def test_it_gives_up_in_the_end_and_says_so(db: Database, conn: Connection
 
 
 async def test_what_was_settled_long_ago_leaves_although_no_target_is_left(db: Database, conn: Connection):
-    pruner = Pruner(db, Outbox())
+    pruner = Pruner(db, OutboxSettings())
     async with receiver() as studio:
         role = dispatcher(db, studio)
         await role.run_once()

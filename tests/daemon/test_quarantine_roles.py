@@ -13,9 +13,9 @@ from accsd.db.answers import Verdict
 from accsd.db.quarantines import end_trial, health_evidence, lift_quarantine, node_quarantines, quarantine
 from accsd.metrics import Metrics
 from accsd.passes import Pass
-from accsd.planning.quarantine import Judgement, Rules, judge
+from accsd.planning.quarantine import Judgement, QuarantineRules, judge
 from accsd.planning.quarantine import Quarantine as State
-from accsd.settings import Quarantine
+from accsd.settings import QuarantineSettings
 from tests.conftest import Connect
 from tests.support.checker import check
 from tests.support.cluster import Connection
@@ -23,7 +23,7 @@ from tests.support.eventually import eventually
 from tests.support.factory import done, fail, node, pass_time, started, step, submit_to, workflow
 from tests.support.library import opened
 
-SETTINGS = Quarantine(probe=timedelta(seconds=30))
+SETTINGS = QuarantineSettings(probe=timedelta(seconds=30))
 
 
 @pytest.fixture
@@ -32,14 +32,14 @@ async def db(db_url: str) -> AsyncIterator[Database]:
         yield opening
 
 
-async def judged(db: Database, settings: Quarantine = SETTINGS, metrics: Metrics | None = None) -> str:
+async def judged(db: Database, settings: QuarantineSettings = SETTINGS, metrics: Metrics | None = None) -> str:
     """By a judge of its own, who has not looked just now."""
     return (await Judge(db, settings, metrics=metrics or Metrics()).run_once()).did or ""
 
 
 async def judgement(db: Database) -> Judgement:
     """What a builder has judged, and not carried out yet."""
-    return judge(await health_evidence(db, window=SETTINGS.window), Rules())
+    return judge(await health_evidence(db, window=SETTINGS.window), QuarantineRules())
 
 
 async def fleet(conn: Connection, jobs: int = 12) -> None:
@@ -66,7 +66,7 @@ class Machine:
         self.role = Probing(
             db,
             node="n1",
-            rules=Rules,
+            rules=QuarantineRules,
             probes=lambda: {"render": self._probe},
             when_well=self.recovered.append,
             is_registered=lambda: True,
@@ -237,7 +237,7 @@ async def test_nothing_is_kept_of_a_failure_that_has_become_too_old(db: Database
 async def test_switched_off_it_lets_everybody_work_and_still_forgets(db: Database, conn: Connection):
     await fall_ill(conn)
     assert await judged(db) == "render on n1 put into quarantine"
-    off = Quarantine(is_on=False)
+    off = QuarantineSettings(is_on=False)
     assert await judged(db, off) == "render on n1 out of quarantine"
     assert len(await started(conn, 4)) == 4
     await pass_time(conn, 7200)

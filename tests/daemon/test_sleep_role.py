@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from accsd.agent.idle import Wakefulness
+from accsd.agent.idle import IdleClock
 from tests.support.bed import awake_state, because, bed, is_back
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
@@ -52,7 +52,7 @@ async def test_before_its_time_it_asks_nobody(db_url: str, conn: Connection, tmp
 
 
 async def test_the_minimum_awake_time_begins_anew_when_it_comes_back():
-    its = Wakefulness()
+    its = IdleClock()
     its.see(busy=True)
     its.begin_anew()
     assert its.now.idle_for is None

@@ -9,14 +9,14 @@ from typing import Any
 import anyio
 import pytest
 
-from accsd.agent.requests import Orders
+from accsd.agent.orders import Orders
 from accsd.db import Database
 from accsd.db.waking import look
 from accsd.metrics import Metrics
 from accsd.model import Node
 from accsd.passes import Pass
 from accsd.power import methods_of, networks
-from accsd.settings import Wake
+from accsd.settings import WakeSettings
 from tests.conftest import Connect
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
@@ -73,7 +73,7 @@ async def passes(waker: Builder) -> Pass:
 
 
 def waker(db: Database, **given: Any) -> Builder:
-    return Builder(db, Wake.model_validate({"port": 1, **given}), node="control")
+    return Builder(db, WakeSettings.model_validate({"port": 1, **given}), node="control")
 
 
 # Methods
@@ -144,7 +144,7 @@ async def test_a_neighbour_is_asked_before_a_packet_that_could_not_arrive(conn: 
     await submit(conn)
     async with anyio.create_task_group() as group:
         group.start_soon(waker(db).run_once)
-        orders = Orders(db, node="peer", wake=lambda: Wake(port=1), sleep=lambda: None)
+        orders = Orders(db, node="peer", wake=lambda: WakeSettings(port=1), sleep=lambda: None)
 
         async def did() -> str | None:
             return (await orders.run_once()).did
@@ -164,7 +164,7 @@ async def test_a_neighbour_who_can_not_send_it_says_why_and_the_next_method_foll
     await submit(conn)
     async with anyio.create_task_group() as group:
         group.start_soon(waker(db).run_once)
-        orders = Orders(db, node="peer", wake=lambda: Wake(interface="nowhere"), sleep=lambda: None)
+        orders = Orders(db, node="peer", wake=lambda: WakeSettings(interface="nowhere"), sleep=lambda: None)
 
         async def did() -> str | None:
             return (await orders.run_once()).did
@@ -178,7 +178,7 @@ async def test_a_neighbour_who_can_not_send_it_says_why_and_the_next_method_foll
 async def test_a_node_that_does_not_sleep_by_itself_says_so(conn: Connection, db: Database):
     await node(conn, "n1")
     await conn.fetch("SELECT accs.ask_node(gen_random_uuid(), 'n1', 'sleep', NULL, 'ann', '10 s')")
-    await Orders(db, node="n1", wake=Wake, sleep=lambda: None).run_once()
+    await Orders(db, node="n1", wake=WakeSettings, sleep=lambda: None).run_once()
     answer = await conn.fetchrow("SELECT ok, output FROM accs.node_orders")
     assert answer is not None
     assert tuple(answer) == (False, "this node does not sleep by itself")
@@ -269,7 +269,7 @@ async def test_it_listens_to_what_nodes_offer_that_can_be_woken(conn: Connection
     await sleeps(conn, script=script)
     await node(conn, "n2", audio=1)
     heard: list[set[str]] = []
-    await Builder(db, Wake(), hear=lambda services: heard.append(set(services))).run_once()
+    await Builder(db, WakeSettings(), hear=lambda services: heard.append(set(services))).run_once()
     assert heard[0] == {"render"}
 
 
@@ -278,7 +278,7 @@ async def test_what_came_of_the_calls_is_counted(conn: Connection, db: Database,
     await sleeps(conn, "n2", mac="nonsense")
     await submit(conn, step("a"), step("b"))
     metrics = Metrics()
-    builder = Builder(db, Wake(rounds=1), metrics=metrics)
+    builder = Builder(db, WakeSettings(rounds=1), metrics=metrics)
     await passes(builder)
     await conn.fetch("SELECT * FROM accs.heartbeat('n1', 'o', '{}', '{}', '1 min')")
     await passes(builder)

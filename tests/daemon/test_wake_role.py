@@ -15,7 +15,7 @@ from accsd.db import Database, install
 from accsd.db.waking import wake_demand
 from accsd.errors import DatabaseUnavailable
 from accsd.passes import Pass
-from accsd.settings import Wake
+from accsd.settings import WakeSettings
 from tests.support.answering import answering, http_answer
 from tests.support.checker import check
 from tests.support.cluster import Connection, TestServer
@@ -44,8 +44,8 @@ class Yard:
     def woken(self) -> list[str]:
         return sorted(self.log.read_text().split()) if self.log.exists() else []
 
-    def settings(self, **given: Any) -> Wake:
-        return Wake.model_validate({"script_dir": self.folder, **given})
+    def settings(self, **given: Any) -> WakeSettings:
+        return WakeSettings.model_validate({"script_dir": self.folder, **given})
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from accsd.daemon import endpoint
 from accsd.daemon.endpoint import HttpFace
 from accsd.health import Health
 from accsd.metrics import Metrics
-from accsd.settings import Http
+from accsd.settings import HttpSettings
 from tests.support.fuzzing import Case, Run, at_length
 from tests.support.hostile_values import integer, text
 
@@ -159,7 +159,7 @@ def judge(answer: bytes | None, *, let_in: bool) -> None:
 async def face(**settings: object) -> AsyncGenerator[int]:
     health = Health("node-1", ready=True)
     health.database_answered(timedelta(milliseconds=1))
-    listen = Http.model_validate({"listen": "127.0.0.1:0"} | settings)
+    listen = HttpSettings.model_validate({"listen": "127.0.0.1:0"} | settings)
     async with anyio.create_task_group() as group:
         address = await group.start(HttpFace(listen, Metrics(["renderer"]), health).serve)
         yield int(address.rpartition(":")[2])

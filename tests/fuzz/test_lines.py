@@ -10,7 +10,7 @@ import orjson
 
 from accsd.runners.base import Stream
 from accsd.work.framing import LineSplitter
-from accsd.work.protocol import Answer, Expected, parse_line
+from accsd.work.protocol import Expected, TaskAnswer, parse_line
 from tests.support.cluster import Connection
 from tests.support.fuzzing import Run, at_length
 from tests.support.hostile_values import json_text, number, text, value
@@ -81,7 +81,7 @@ def _damaged(random: Random, line: bytes) -> bytes:
 
 def read(chunks: list[bytes], stream: Stream) -> list[str]:
     """As the agent does it; every value that it would store, as JSON."""
-    splitter, answer, kept = LineSplitter(), Answer(), list[Any]()
+    splitter, answer, kept = LineSplitter(), TaskAnswer(), list[Any]()
     lines = [line for chunk in chunks for line in splitter.feed(chunk)]
     if (last := splitter.close()) is not None:
         lines.append(last)
@@ -90,7 +90,7 @@ def read(chunks: list[bytes], stream: Stream) -> list[str]:
         answer.note(message)
         kept.append(asdict(message))
     saved = orjson.dumps(answer.as_json())
-    again = Answer.from_json(orjson.loads(saved))
+    again = TaskAnswer.from_json(orjson.loads(saved))
     assert orjson.dumps(again.as_json()) == saved, "what was said is not the same after a restart of the agent"
     return [orjson.dumps(each).decode() for each in [*kept, answer.as_json()]]
 

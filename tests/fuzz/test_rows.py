@@ -23,7 +23,7 @@ from accsd.builder.wake import Waker
 from accsd.db import Database, Done, claim_tasks, finish_tasks, start_tasks
 from accsd.db.install import install
 from accsd.metrics import Metrics
-from accsd.settings import Quarantine, Wake
+from accsd.settings import QuarantineSettings, WakeSettings
 from accsd.work.protocol import envelope
 from tests.support.checker import check
 from tests.support.cluster import Connection, TestServer, open_connection
@@ -198,14 +198,14 @@ class Control:
         self.agent: Database = agent
         self.calls: CallsUnderWay = CallsUnderWay()
         # Packets stay on this machine.
-        wake = Wake.model_validate({"broadcast": ["127.255.255.255"], "rounds": 1, "boot": "1s"})
+        wake = WakeSettings.model_validate({"broadcast": ["127.255.255.255"], "rounds": 1, "boot": "1s"})
         self.waker: Waker = Waker(db, wake, lease=LEASE, calls=self.calls)
 
     async def make_a_pass(self) -> None:
         """Every role once, the builder and the cleanup side by side."""
         cleanup = Cleanup(self.db, lease=LEASE, grace=timedelta(seconds=1), metrics=Metrics())
         await asyncio.gather(self._build(), cleanup.run_once())
-        await Judge(self.db, Quarantine(), metrics=Metrics()).run_once()
+        await Judge(self.db, QuarantineSettings(), metrics=Metrics()).run_once()
         await self.waker.run_once()
         await self._work()
 

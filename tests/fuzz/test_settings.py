@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from accsd.errors import ConfigError
 from accsd.runners.compose.declared import read_declarations
-from accsd.settings import Service, Settings, load_settings
+from accsd.settings import ServiceSettings, Settings, load_settings
 from accsd.settings.sources import CONCURRENCY_PREFIX, SECRETS, VARIABLES
 from tests.support.fuzzing import Run, at_length, contained
 from tests.support.hostile_files import Files, in_a_folder, in_words, with_odd_bytes
@@ -83,7 +83,7 @@ def _scalar(random: Random) -> str:
 
 
 def read_labels(document: dict[str, Any]) -> None:
-    settings = {"audio-norm": Service.model_validate({"command": ["x"], "limits": {"memory": "1g"}})}
+    settings = {"audio-norm": ServiceSettings.model_validate({"command": ["x"], "limits": {"memory": "1g"}})}
     declarations = read_declarations(document, settings)
     for problem in declarations.problems:
         in_words(problem)

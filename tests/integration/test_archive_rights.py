@@ -13,7 +13,7 @@ from accsd.db.retention import delete_finished_jobs
 from accsd.errors import ConfigError
 from accsd.history.clocks import Clocks
 from accsd.metrics import Metrics
-from accsd.settings import Retention
+from accsd.settings import RetentionSettings
 from tests.support.cluster import Connection, TestServer
 from tests.support.library import opened, url_as
 from tests.support.months import eventful_job, month, next_month, partitions, store_in
@@ -37,7 +37,7 @@ async def test_the_control_host_archives_months_that_were_made_after_the_grants(
     async with opened(url_as(server, db_url, "accs_archive")) as db:
         await ensure_event_partitions(db)
         assert len(await lines_here(db, job)) > 10
-        kept = Retention.model_validate({"events": "60d", "jobs": "30d"})
+        kept = RetentionSettings.model_validate({"events": "60d", "jobs": "30d"})
         archiver = Archiver(lambda: nullcontext(db), store_in(tmp_path), kept, metrics=Metrics(), clocks=Clocks())
         assert (await archiver.run_once()).obstacle is None
         assert [one.rows > 10 for one in await archives(db, partition=name)] == [True]
@@ -60,7 +60,7 @@ async def test_a_builder_without_the_right_says_which_setting_gives_it(
     await conn.execute("GRANT SELECT ON accs.test_clock TO accs_scheduler")
     await next_month(conn, 6)
     async with opened(url_as(server, db_url, "accs_scheduler")) as db:
-        kept = Retention.model_validate({"events": "60d", "jobs": "30d"})
+        kept = RetentionSettings.model_validate({"events": "60d", "jobs": "30d"})
         archiver = Archiver(lambda: nullcontext(db), store_in(tmp_path), kept, metrics=Metrics(), clocks=Clocks())
         obstacle = (await archiver.run_once()).obstacle or ""
     assert "permission denied" in obstacle

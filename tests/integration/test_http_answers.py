@@ -9,20 +9,21 @@ from uuid import UUID
 import pytest
 
 from accsd.errors import ServiceBusy
+from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
-from accsd.runners.base import AttemptKey, Output
+from accsd.runners.base import Output
 from accsd.runners.compose import http_client
 from accsd.runners.compose.container import Container
 from accsd.runners.compose.docker import Docker
-from accsd.runners.compose.http_client import Address, NoAnswer, ask
+from accsd.runners.compose.http_client import NoAnswer, ServiceAddress, ask
 from accsd.runners.compose.http_execution import HttpExecution
 from accsd.runners.compose.tasks_api import TasksApi
 
-KEY = AttemptKey(UUID(int=1), 1)
+KEY = Fence(UUID(int=1), 1)
 
 
 @asynccontextmanager
-async def listening(answer: Callable[[str], AsyncGenerator[bytes]]) -> AsyncGenerator[Address]:
+async def listening(answer: Callable[[str], AsyncGenerator[bytes]]) -> AsyncGenerator[ServiceAddress]:
     """`answer` is given the path, and yields what is written."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -38,7 +39,7 @@ async def listening(answer: Callable[[str], AsyncGenerator[bytes]]) -> AsyncGene
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
-        yield Address("127.0.0.1", server.sockets[0].getsockname()[1])
+        yield ServiceAddress("127.0.0.1", server.sockets[0].getsockname()[1])
 
 
 async def test_an_answer_that_comes_drop_by_drop_is_given_up(monkeypatch: pytest.MonkeyPatch):

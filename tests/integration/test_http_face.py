@@ -17,7 +17,7 @@ from accsd.daemon.endpoint import HttpFace
 from accsd.errors import ConfigError, Unavailable
 from accsd.health import Health
 from accsd.metrics import Metrics
-from accsd.settings import Http
+from accsd.settings import HttpSettings
 
 TOKEN = "a token of many characters"
 Start = Callable[..., Awaitable[int]]
@@ -54,7 +54,7 @@ async def start(health: Health) -> AsyncIterator[Start]:
     serving: list[asyncio.Task[None]] = []
 
     async def start_one(**settings: object) -> int:
-        listen = Http.model_validate({"listen": "127.0.0.1:0"} | settings)
+        listen = HttpSettings.model_validate({"listen": "127.0.0.1:0"} | settings)
         started = Started()
         serving.append(asyncio.create_task(HttpFace(listen, Metrics(["renderer"]), health).serve(task_status=started)))
         await asyncio.wait([serving[-1], started.address], return_when=asyncio.FIRST_COMPLETED)
@@ -220,7 +220,7 @@ async def test_an_address_that_cannot_be_had_is_named(start: Start, listen: str)
 
 
 async def test_a_port_is_free_again_when_the_face_has_gone(health: Health) -> None:
-    face = HttpFace(Http(listen="127.0.0.1:0"), Metrics(), health)
+    face = HttpFace(HttpSettings(listen="127.0.0.1:0"), Metrics(), health)
     ports: list[int] = []
     async with anyio.create_task_group() as group:
         ports.append(int((await group.start(face.serve)).rpartition(":")[2]))

@@ -16,7 +16,7 @@ from accsd import proc
 from accsd.model import Node
 from accsd.power import ProviderAPI, ShellScript, WakeFailed, WakeOnLAN, WakeResult, provider_for
 from accsd.power.wol import directed_broadcasts
-from accsd.settings import Wake
+from accsd.settings import WakeSettings
 from tests.support.hosts import hosts
 from tests.support.privileged import needs_network_namespaces
 
@@ -37,13 +37,13 @@ def test_a_node_is_woken_by_the_method_that_it_names():
         ShellScript: {"wake_method": "script", "script": "/etc/accsd/wake.d/x"},
     }
     for kind, said in ways.items():
-        assert isinstance(provider_for(Node.model_validate({"name": "n", **said}), Wake()), kind)
+        assert isinstance(provider_for(Node.model_validate({"name": "n", **said}), WakeSettings()), kind)
 
 
 @pytest.mark.parametrize("method", ["wol", "provider", "script", None])
 def test_a_node_that_does_not_say_enough_is_refused_with_what_is_missing(method: str | None):
     with pytest.raises(WakeFailed, match=r"has no wake_method|and no (mac|provider_ref|script)"):
-        provider_for(Node.model_validate({"name": "n", "wake_method": method}), Wake())
+        provider_for(Node.model_validate({"name": "n", "wake_method": method}), WakeSettings())
 
 
 # Networks

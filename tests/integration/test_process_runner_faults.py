@@ -13,8 +13,9 @@ import pytest
 import uvloop
 
 from accsd import proc
+from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
-from accsd.runners.base import AttemptKey, Launch
+from accsd.runners.base import Launch
 from accsd.runners.process import processes, shim
 from accsd.runners.process.files import AttemptFiles
 from accsd.runners.process.shim_tree import start_time
@@ -64,7 +65,7 @@ asyncio.run(main())
 """
 
 
-def daemon(node: Node, key: AttemptKey, command: list[str], point: str = "") -> proc.Child:
+def daemon(node: Node, key: Fence, command: list[str], point: str = "") -> proc.Child:
     here = Path(__file__).parents[2]
     argv = [sys.executable, "-c", DAEMON, str(node.root), str(key), json.dumps(command), point]
     return proc.spawn(argv, cwd=here, output=2)

@@ -13,7 +13,7 @@ from accsd.log import redact
 from accsd.model import Node
 from accsd.net import why_refused
 from accsd.power import ProviderAPI, WakeResult
-from accsd.settings import Provider
+from accsd.settings import ProviderSettings
 from tests.support.answering import answering, http_answer
 
 NODE = Node(name="gpu-1")
@@ -21,12 +21,12 @@ TOKEN = "s3cr3t-t0ken-of-the-provider"
 MINUTE = timedelta(minutes=1)
 
 
-def provider(port: int = 1, **given: Any) -> Provider:
+def provider(port: int = 1, **given: Any) -> ProviderSettings:
     local = {"url": f"http://127.0.0.1:{port}/servers/{{ref}}/start", "allow_private": True, "token": TOKEN}
-    return Provider.model_validate({**local, **given})
+    return ProviderSettings.model_validate({**local, **given})
 
 
-async def call(settings: Provider, ref: str = "studio/gpu-1") -> WakeResult:
+async def call(settings: ProviderSettings, ref: str = "studio/gpu-1") -> WakeResult:
     return await ProviderAPI(ref, {"studio": settings}).wake(NODE)
 
 
@@ -212,7 +212,7 @@ async def test_tls_is_verified_by_the_name_of_the_url(certificate: tuple[Path, s
     context.sni_callback = lambda _socket, name, _context: asked.append(name)
     async with answering(http_answer(), tls=context) as server:
 
-        def at(host: str, **given: Any) -> Provider:
+        def at(host: str, **given: Any) -> ProviderSettings:
             return provider(url=f"https://{host}:{server.port}/{{ref}}", **given)
 
         assert await call(at("localhost", ca_file=authority))

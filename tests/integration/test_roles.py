@@ -13,10 +13,10 @@ import asyncpg
 import pytest
 
 from accsd.db import (
-    BuilderOutlook,
     Database,
     Failed,
     Fence,
+    NextDue,
     Outlook,
     Pausable,
     Submission,
@@ -387,7 +387,7 @@ async def test_a_scheduler_keeps_the_house(connect_as: As, conn: Connection):
     assert await apply_workflow(scheduler, CLIP) == workflow
     job = await submit_job(scheduler, Submission(workflow))
     assert await reclaim_tasks(scheduler) == {}
-    assert await builder_outlook(scheduler) == BuilderOutlook(is_due=False, next_job=None, next_lease=None)
+    assert await builder_outlook(scheduler) == NextDue(is_due=False, next_job=None, next_lease=None)
     assert await repair(scheduler) == {}
     assert (await close_jobs(scheduler, [job]))[job].reason == "tasks_open"
     assert await ensure_event_partitions(scheduler, months_ahead=5) != []
@@ -533,7 +533,7 @@ async def test_the_control_host_runs_the_outbox_and_nobody_else_does(connect_as:
     claim = uuid4()
     events = await outbox.claim_events(scheduler, "studio", claim, lease=LEASE, jobs=5, each=5)
     assert [event.event for event in events] == ["job.submitted"] * 3
-    sent = [outbox.Settlement(event.id, outbox.Outcome.DEAD, error="no") for event in events]
+    sent = [outbox.Settlement(event.id, outbox.DeliveryOutcome.DEAD, error="no") for event in events]
     await outbox.settle_events(scheduler, "studio", claim, sent, outbox.Breaker(5, LEASE, LEASE))
     assert len(await outbox.redrive_events(api, None)) == 3
     assert await outbox.outbox_outlook(scheduler, "studio") is not None

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from accsd.runners.base import TASK_FILE, AttemptKey, Ending, Stream
+from accsd.model.fence import Fence
+from accsd.runners.base import TASK_FILE, Ending, Stream
 from accsd.runners.process.execution import ProcessExecution
 from accsd.sdk import wire
 from tests.support.eventually import eventually, eventually_sync
@@ -129,7 +130,7 @@ class Studio:
     def __init__(self, folder: Path) -> None:
         self.node: Node = Node(folder)
 
-    async def start(self, text: str, *arguments: str, key: AttemptKey | None = None, **params: Any) -> Started:
+    async def start(self, text: str, *arguments: str, key: Fence | None = None, **params: Any) -> Started:
         (self.node.root / "service.py").write_text(text)
         launch = self.node.launch(key)
         assert launch.workdir is not None

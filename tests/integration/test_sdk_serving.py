@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from accsd import proc
-from accsd.runners.base import AttemptKey
+from accsd.model.fence import Fence
 from accsd.sdk import serving as package
 from accsd.sdk import wire
 from tests.support.eventually import eventually_sync
@@ -71,8 +71,8 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         yield started
 
 
-def new_key() -> AttemptKey:
-    return AttemptKey(uuid.uuid4(), 1)
+def new_key() -> Fence:
+    return Fence(uuid.uuid4(), 1)
 
 
 def params(folder: Path, do: str, **more: object) -> dict[str, object]:

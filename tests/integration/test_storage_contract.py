@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from accsd.errors import InvalidValue, NotFound
-from accsd.settings import Storage
+from accsd.settings import StorageSettings
 from accsd.storage import ChecksumMismatch, ObjectStore, TooLarge, open_store
 from accsd.storage.base import MOST_BYTES_AT_ONCE
 from tests.support.eventually import eventually
@@ -21,15 +21,15 @@ MIB = 1024 * 1024
 
 
 @pytest.fixture(params=["file", "s3"])
-def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> StorageSettings:
     if request.param == "file":
-        return Storage(url=f"file://{tmp_path}/objects")
+        return StorageSettings(url=f"file://{tmp_path}/objects")
     server: S3Server = request.getfixturevalue("s3_server")
     return server.settings()
 
 
 @pytest.fixture
-async def store(settings: Storage) -> AsyncIterator[ObjectStore]:
+async def store(settings: StorageSettings) -> AsyncIterator[ObjectStore]:
     async with open_store(settings) as opened:
         yield opened
 
@@ -42,7 +42,7 @@ async def keys(store: ObjectStore, prefix: str = "") -> list[str]:
     return sorted([listed.key async for listed in store.list(prefix)])
 
 
-async def leftovers(store: Any, settings: Storage) -> list[Any]:
+async def leftovers(store: Any, settings: StorageSettings) -> list[Any]:
     """What an unfinished put would leave that no listing shows."""
     if settings.url is not None and settings.url.startswith("file:"):
         return os.listdir(f"{settings.url.removeprefix('file://')}/.incoming")
@@ -211,7 +211,9 @@ async def test_the_mode_of_a_fetched_file_is_the_wanted_one(store: ObjectStore, 
     assert (tmp_path / "readable").stat().st_mode & 0o777 == 0o644
 
 
-async def test_a_put_that_fails_in_the_middle_leaves_nothing(store: ObjectStore, settings: Storage, tmp_path: Path):
+async def test_a_put_that_fails_in_the_middle_leaves_nothing(
+    store: ObjectStore, settings: StorageSettings, tmp_path: Path
+):
     (tmp_path / "large").write_bytes(bytes(20 * MIB))
 
     with pytest.raises(TooLarge):  # which shows only after two parts
@@ -221,7 +223,7 @@ async def test_a_put_that_fails_in_the_middle_leaves_nothing(store: ObjectStore,
     assert await leftovers(store, settings) == []
 
 
-async def test_a_put_that_is_cancelled_leaves_nothing(store: ObjectStore, settings: Storage, tmp_path: Path):
+async def test_a_put_that_is_cancelled_leaves_nothing(store: ObjectStore, settings: StorageSettings, tmp_path: Path):
     await store.check()
     (tmp_path / "large").touch()
     os.truncate(tmp_path / "large", 200 * MIB)

@@ -12,7 +12,7 @@ import pytest
 from pydantic import SecretStr
 
 from accsd.errors import AccsdError, ConfigError, StorageUnavailable
-from accsd.settings import Storage
+from accsd.settings import StorageSettings
 from accsd.storage import ObjectStore, Timing, open_store, s3
 from tests.support.cable import Cable
 from tests.support.eventually import eventually
@@ -195,7 +195,7 @@ async def test_the_event_loop_goes_on_while_a_large_file_travels(s3_server: S3Se
 )
 async def test_half_a_configuration_is_refused(settings: dict[str, str], named: str):
     with pytest.raises(ConfigError, match=named) as caught:
-        async with open_store(Storage.model_construct(bucket="accs", **secretly(settings))):
+        async with open_store(StorageSettings.model_construct(bucket="accs", **secretly(settings))):
             pass
     assert "its-secret" not in str(caught.value)
 

@@ -24,9 +24,9 @@ from accsd.model.state import Level
 from accsd.runners.base import Output, Stream
 from accsd.work import tasklog
 from accsd.work.framing import LineSplitter, PartialLine
-from accsd.work.output import Hearing
+from accsd.work.output import OutputReader
 from accsd.work.protocol import ArtifactAnnounced, Expected, LogLine, Result
-from accsd.work.tasklog import SEGMENT_BYTES, Place, Segment, Ship, TaskLog
+from accsd.work.tasklog import SEGMENT_BYTES, LogPosition, Segment, Ship, TaskLog
 
 ROOT = Path(__file__).parents[2]
 EXPECTED = Expected(UUID(int=1), 7)
@@ -39,8 +39,8 @@ def line(text: str) -> LogLine:
     return LogLine(Level.INFO, text)
 
 
-def place(number: int) -> Callable[[], Place]:
-    return lambda: Place({"at": number})
+def place(number: int) -> Callable[[], LogPosition]:
+    return lambda: LogPosition({"at": number})
 
 
 def records(*files: Path) -> list[dict[str, object]]:
@@ -73,7 +73,7 @@ def chunks(folder: Path, cursor: dict[str, int], chance: random.Random) -> Itera
         yield Output(stream, data, {str(name): offset for name, offset in at.items()})
 
 
-async def run_agent(here: Path, seed: int, step: Callable[[], None]) -> Hearing:
+async def run_agent(here: Path, seed: int, step: Callable[[], None]) -> OutputReader:
     """Hears the rest of the output, ships the rest of the log to `here / store`; `step` is where it may die."""
 
     async def ship(segment: Segment) -> None:
@@ -86,7 +86,7 @@ async def run_agent(here: Path, seed: int, step: Callable[[], None]) -> Hearing:
     chance = random.Random(seed)
     (here / "store").mkdir(exist_ok=True)
     log = TaskLog(here / "spool")
-    hearing = Hearing(EXPECTED, log)
+    hearing = OutputReader(EXPECTED, log)
     await ship_all(log, ship)
     for output in chunks(here / "output", dict(hearing.cursor), chance):
         hearing.hear(output)
@@ -102,7 +102,7 @@ async def run_agent(here: Path, seed: int, step: Callable[[], None]) -> Hearing:
     return hearing
 
 
-def assert_all_is_there_once(here: Path, hearing: Hearing | None = None) -> None:
+def assert_all_is_there_once(here: Path, hearing: OutputReader | None = None) -> None:
     kept = records(*sorted((here / "store").glob("*.jsonl")))
     for stream, lines in LINES.items():
         assert [record["message"] for record in kept if record["stream"] == stream] == lines
@@ -204,16 +204,16 @@ async def test_the_next_agent_finds_sealed_segments_and_the_place_and_forgets_th
     splitter = LineSplitter()
     splitter.feed(b"begun \xff")
     log.add(Stream.STDOUT, line("first"), NOW)
-    sealed = await log.seal(lambda: Place({"at": 1}, {Stream.STDERR: splitter.partial}, {"more": 2}))
+    sealed = await log.seal(lambda: LogPosition({"at": 1}, {Stream.STDERR: splitter.partial}, {"more": 2}))
     log.add(Stream.STDOUT, line("second"), NOW)
     (tmp_path / "000002.jsonl").write_text("written, and not sealed")
 
     after = TaskLog(tmp_path)
     assert after.unshipped == (sealed,)
-    assert after.place == Place({"at": 1}, {Stream.STDERR: PartialLine(b"begun \xff", offset=7)}, {"more": 2})
+    assert after.place == LogPosition({"at": 1}, {Stream.STDERR: PartialLine(b"begun \xff", offset=7)}, {"more": 2})
     assert set(os.listdir(tmp_path)) == {"000001.jsonl", "cursor.json"}
     assert await after.seal(place(2)) is None
-    assert TaskLog(tmp_path).place == Place({"at": 2})
+    assert TaskLog(tmp_path).place == LogPosition({"at": 2})
 
 
 async def test_what_was_shipped_is_gone_and_what_was_not_stays_in_order(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ async def test_a_full_disk_is_the_machines_fault_and_costs_no_line(tmp_path: Pat
         await log.seal(place(1))
     assert failed.value.code == ErrorCode.AGENT_DISK
     assert log.unshipped == ()
-    assert log.place == Place()
+    assert log.place == LogPosition()
 
     (tmp_path / "000001.jsonl").unlink()
     log.add(Stream.STDOUT, line("second"), NOW)
@@ -270,9 +270,9 @@ async def test_lines_added_while_a_seal_is_written_go_into_the_next(
     disk, log, at = HeldDisk(monkeypatch), TaskLog(tmp_path), 1
     log.add(Stream.STDOUT, line("first"), NOW)
     async with asyncio.TaskGroup() as group:
-        group.create_task(log.seal(lambda: Place({"at": at})))
+        group.create_task(log.seal(lambda: LogPosition({"at": at})))
         await disk.is_reached()
-        group.create_task(log.seal(lambda: Place({"at": at})))  # waits for the first
+        group.create_task(log.seal(lambda: LogPosition({"at": at})))  # waits for the first
         log.add(Stream.STDOUT, line("second"), NOW)
         at = 2
         disk.released.set()
@@ -280,7 +280,7 @@ async def test_lines_added_while_a_seal_is_written_go_into_the_next(
         ["first"],
         ["second"],
     ]
-    assert TaskLog(tmp_path).place == Place({"at": 2})
+    assert TaskLog(tmp_path).place == LogPosition({"at": 2})
 
 
 @pytest.mark.parametrize("by", ["task", "scope"])
@@ -307,7 +307,7 @@ async def test_a_cancelled_seal_is_known_to_have_happened(
         disk.released.set()
     assert not went_on
     assert [segment.number for segment in log.unshipped] == [1]
-    assert log.place == TaskLog(tmp_path).place == Place({"at": 1})
+    assert log.place == TaskLog(tmp_path).place == LogPosition({"at": 1})
 
 
 async def test_a_segment_is_due_when_it_is_old_and_later_ones_may_grow_older(

@@ -12,14 +12,14 @@ from pydantic import ValidationError
 from accsd.power.inhibitor import Inhibitor
 from accsd.power.sleeping import fall_asleep
 from accsd.power.vetoes import veto
-from accsd.settings import Sleep
+from accsd.settings import SleepSettings
 
 # of the machine that runs the tests
 ALONE = {"veto_users": False, "veto_inhibitors": False, "veto_files": []}
 
 
-def rules(**values: Any) -> Sleep:
-    return Sleep.model_validate({**ALONE, **values})
+def rules(**values: Any) -> SleepSettings:
+    return SleepSettings.model_validate({**ALONE, **values})
 
 
 def script(folder: Path, text: str, mode: int = 0o755) -> Path:

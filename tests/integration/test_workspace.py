@@ -13,10 +13,11 @@ import pytest
 
 from accsd import failpoints
 from accsd.errors import AttemptFailed, StorageUnavailable
+from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
 from accsd.model.state import ArtifactKind
-from accsd.runners.base import AttemptKey, Workdir
-from accsd.settings import Storage
+from accsd.runners.base import Workdir
+from accsd.settings import StorageSettings
 from accsd.storage import ObjectStore, Timing, build_key, open_store
 from accsd.work.workspace import InputArtifact, lay_inputs, make_folder, take_output, write_envelope
 from tests.support.cable import Cable
@@ -25,13 +26,13 @@ from tests.support.objectstore import S3Server, ailing, free_ports
 from tests.support.privileged import tiny_disk
 
 JOB = UUID(int=1)
-KEY = AttemptKey(UUID(int=2), 3)
+KEY = Fence(UUID(int=2), 3)
 BRIEF = Timing(connect=timedelta(seconds=0.3), silence=timedelta(seconds=5), request=timedelta(seconds=9), tries=1)
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[ObjectStore]:
-    async with open_store(Storage(url=f"file://{tmp_path}/objects")) as opened:
+    async with open_store(StorageSettings(url=f"file://{tmp_path}/objects")) as opened:
         yield opened
 
 
@@ -278,7 +279,7 @@ async def test_a_disk_that_is_full_is_the_machines_failure_wherever_it_shows(sto
     await store.put_bytes(large.key, bytes(2 * 1024 * 1024))
     with tiny_disk(tmp_path / "disk") as disk:
         workdir = Workdir(await make_folder(disk, KEY) / "work", "/box")
-        async with open_store(Storage(url=f"file://{disk}/objects")) as store_on_it:
+        async with open_store(StorageSettings(url=f"file://{disk}/objects")) as store_on_it:
             (workdir.here / "out").write_bytes(bytes(700_000))
             for call in (
                 lay_inputs(store, workdir, [large]),

@@ -14,7 +14,7 @@ import pytest
 from accsd.errors import AttemptFailed
 from accsd.model.outcome import ErrorCode
 from accsd.runners.base import Workdir
-from accsd.settings import Storage
+from accsd.settings import StorageSettings
 from accsd.storage import ObjectStore, beneath, open_store
 from accsd.work.removal import remove_tree
 from accsd.work.workspace import remove_folder, take_output
@@ -36,7 +36,7 @@ def way_of_opening(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[ObjectStore]:
-    async with open_store(Storage(url=f"file://{tmp_path}/objects")) as opened:
+    async with open_store(StorageSettings(url=f"file://{tmp_path}/objects")) as opened:
         yield opened
 
 

@@ -14,14 +14,14 @@ from accsd.db import ClaimedTask, Database, claim_tasks
 from accsd.metrics import Metrics
 from accsd.runners.base import Runner
 from accsd.runners.process.runner import ProcessRunner
-from accsd.settings import Service, Storage
+from accsd.settings import ServiceSettings, StorageSettings
 from accsd.storage import open_store
 from accsd.work.attempt import Attempt
 from accsd.work.attempts import Attempts
-from accsd.work.context import Workbench
+from accsd.work.context import AttemptContext
 from accsd.work.lease import LeaseKeeper, boot_time
 from accsd.work.reporter import Reporter
-from accsd.work.service import Served
+from accsd.work.service import LocalService
 from tests.support.eventually import eventually
 from tests.support.factory import NODE, SERVICE
 from tests.support.tasks import command
@@ -33,15 +33,15 @@ LEASE = timedelta(seconds=60)
 class Shop:
     """A node's workbench with its heartbeat, and one group of attempts."""
 
-    bench: Workbench
+    bench: AttemptContext
     attempts: Attempts
     group: TaskGroup
 
-    def serving(self, program: str, *, service: str = SERVICE, **settings: Any) -> Served:
+    def serving(self, program: str, *, service: str = SERVICE, **settings: Any) -> LocalService:
         table = {"runner": "process", "command": command(program), **settings}
-        made = Service.model_validate(table)
+        made = ServiceSettings.model_validate(table)
         folder = self.bench.attempts_folder
-        return Served(
+        return LocalService(
             service=service,
             runner=ProcessRunner(service, made, base=folder, attempts=folder),
             concurrency=made.concurrency,
@@ -55,15 +55,17 @@ class Shop:
         (task,) = await claim_tasks(self.bench.db, service, owner=NODE, node=NODE, limit=1, lease=LEASE)
         return task
 
-    def in_hands_of(self, served: Served, runner: object) -> Served:
+    def in_hands_of(self, served: LocalService, runner: object) -> LocalService:
         """The same service with a runner that a test has put around the real one."""
         return replace(served, runner=cast("Runner", runner))
 
-    async def begin(self, served: Served, *, ended: Callable[[Attempt], None] = lambda _: None) -> Attempt:
+    async def begin(self, served: LocalService, *, ended: Callable[[Attempt], None] = lambda _: None) -> Attempt:
         """The next task of the service, under way."""
         return self.start(await self.claim(served.service), served, ended=ended)
 
-    def start(self, task: ClaimedTask, served: Served, *, ended: Callable[[Attempt], None] = lambda _: None) -> Attempt:
+    def start(
+        self, task: ClaimedTask, served: LocalService, *, ended: Callable[[Attempt], None] = lambda _: None
+    ) -> Attempt:
         attempt = Attempt(task, served, self.bench, granted=boot_time(), adopted=False, when_decided=lambda _: None)
         self.attempts.start(attempt, ended)
         return attempt
@@ -79,7 +81,10 @@ async def shop(db: Database, root: Path, **values: Any) -> AsyncGenerator[Shop]:
     folder.mkdir(parents=True, exist_ok=True)
     metrics = Metrics([SERVICE])
     keeper = LeaseKeeper(db, node=NODE, lease=LEASE, every=timedelta(seconds=1), metrics=metrics)
-    async with open_store(Storage(), default_folder=root / "objects") as store, anyio.create_task_group() as group:
+    async with (
+        open_store(StorageSettings(), default_folder=root / "objects") as store,
+        anyio.create_task_group() as group,
+    ):
         given: dict[str, Any] = {
             "node": NODE,
             "db": db,
@@ -96,5 +101,5 @@ async def shop(db: Database, root: Path, **values: Any) -> AsyncGenerator[Shop]:
         for serve in (keeper.serve, keeper.beat_on, attempts.serve):
             group.start_soon(serve)
         await anyio.wait_all_tasks_blocked()
-        yield Shop(Workbench(**{**given, **values}), attempts, group)
+        yield Shop(AttemptContext(**{**given, **values}), attempts, group)
         group.cancel_scope.cancel()

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from accsd.agent.idle import Wakefulness
+from accsd.agent.idle import IdleClock
 from accsd.agent.sleep import Sleeper
-from accsd.agent.suspend import Departure
+from accsd.agent.suspend import Suspension
 from accsd.db import Database
-from accsd.settings import Sleep
+from accsd.settings import SleepSettings
 from tests.support.attempts import LEASE, Shop, shop
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
@@ -29,18 +29,18 @@ class Bed:
 
     db: Database
     here: Shop
-    settings: Sleep
+    settings: SleepSettings
     objection: str | None = None
     when_stopping: Callable[[], Awaitable[Any]] | None = None
     when_told: Callable[[], Awaitable[str | None]] | None = None
     told: int = 0
-    wakefulness: Wakefulness = field(default_factory=Wakefulness)
-    departure: Departure = field(init=False)
+    wakefulness: IdleClock = field(default_factory=IdleClock)
+    departure: Suspension = field(init=False)
     sleeper: Sleeper = field(init=False)
 
     def __post_init__(self) -> None:
         bench = self.here.bench
-        self.departure = Departure(
+        self.departure = Suspension(
             self.db,
             node=NODE,
             attempts=self.here.attempts,
@@ -77,7 +77,7 @@ class Bed:
 @asynccontextmanager
 async def bed(db_url: str, conn: Connection, root: Path, *, db_within: float = 30, **rules: Any) -> AsyncGenerator[Bed]:
     await node(conn, NODE, render=1)
-    settings = Sleep.model_validate({"method": "suspend", **AT_ONCE, **rules})
+    settings = SleepSettings.model_validate({"method": "suspend", **AT_ONCE, **rules})
     async with opened(db_url, statement_timeout_sec=db_within) as db, shop(db, root) as here:
         yield Bed(db, here, settings)
 

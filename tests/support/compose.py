@@ -15,11 +15,12 @@ from typing import Any
 import orjson
 
 from accsd import proc
-from accsd.runners.base import TASK_FILE, AttemptKey, Cursor, Launch, Output, Runner, Stream, Workdir
+from accsd.model.fence import Fence
+from accsd.runners.base import TASK_FILE, Cursor, Launch, Output, Runner, Stream, Workdir
 from accsd.runners.compose import Declared, Docker, ExecRunner, HttpRunner, Project, RunRunner, declared_services
 from accsd.runners.compose.container import PROJECT_LABEL
 from accsd.sdk import serving, wire
-from accsd.settings import Compose, Service
+from accsd.settings import ComposeSettings, ServiceSettings
 
 BUSYBOX = "accsd-test-busybox"
 PYTHON = "accsd-test-python"
@@ -119,8 +120,8 @@ class ComposeProject:
         entries = {name: {**({} if "networks" in entry else none), **entry} for name, entry in services.items()}
         self.file.write_bytes(orjson.dumps({"services": entries}))
 
-    async def declared(self, service: str, settings: Mapping[str, Service] | None = None) -> Declared:
-        found = await declared_services(self.docker, Compose(file=self.file, project=self.name), settings or {})
+    async def declared(self, service: str, settings: Mapping[str, ServiceSettings] | None = None) -> Declared:
+        found = await declared_services(self.docker, ComposeSettings(file=self.file, project=self.name), settings or {})
         assert not found.problems, found.problems
         return found.services[service]
 
@@ -144,8 +145,8 @@ class ComposeProject:
         self.write({"worker": _service("http", {**http_service(self.folder / "service", program), **entry})})
         return HttpRunner(self.project, await self.declared("worker"), node, **limits)
 
-    def launch(self, runner: Runner, *, key: AttemptKey | None = None, **envelope: Any) -> Launch:
-        key = key or AttemptKey(uuid.uuid4(), 1)
+    def launch(self, runner: Runner, *, key: Fence | None = None, **envelope: Any) -> Launch:
+        key = key or Fence(uuid.uuid4(), 1)
         folder = self.folder / str(key)
         folder.mkdir(mode=0o700, exist_ok=True)
         (folder / TASK_FILE).write_bytes(orjson.dumps(envelope) + b"\n")
@@ -169,7 +170,7 @@ class ComposeProject:
             docker("network", "rm", *networks)
 
 
-async def starting_without_clearance(runner: Runner, launch: Launch) -> Sequence[AttemptKey]:
+async def starting_without_clearance(runner: Runner, launch: Launch) -> Sequence[Fence]:
     """What has begun of an attempt when its runner asks whether it still may, as the last thing before the start."""
     asked = asyncio.Event()
 

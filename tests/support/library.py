@@ -11,7 +11,7 @@ import pytest
 
 from accsd.db import Database, apply_workflow, upsert_heartbeat
 from accsd.model import WorkflowDef, WorkflowStep
-from accsd.settings import Database as DatabaseSettings
+from accsd.settings import DatabaseSettings
 from tests.support.cluster import TestServer, assert_no_connection_left
 
 

@@ -18,7 +18,7 @@ from uuid import uuid4
 from pydantic import SecretStr
 
 from accsd import proc
-from accsd.settings import Storage
+from accsd.settings import StorageSettings
 from tests.support.eventually import eventually_sync
 
 SECRET = "wJalrXUtnFEMI-not-to-be-shown"
@@ -36,9 +36,11 @@ class S3Server:
     access_key: str = "tester"
     secret_key: str = SECRET
 
-    def settings(self, bucket: str | None = None, *, port: int | None = None, secret_key: str | None = None) -> Storage:
+    def settings(
+        self, bucket: str | None = None, *, port: int | None = None, secret_key: str | None = None
+    ) -> StorageSettings:
         """A bucket of its own unless one is named; through another port, where something stands in between."""
-        return Storage(
+        return StorageSettings(
             url=f"s3://{bucket or f'b-{uuid4().hex[:12]}'}",
             endpoint=f"http://127.0.0.1:{port or self.port}",
             access_key=SecretStr(self.access_key),

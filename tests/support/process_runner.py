@@ -8,9 +8,10 @@ from datetime import timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
-from accsd.runners.base import TASK_FILE, AttemptKey, Launch, Output, Stream
+from accsd.model.fence import Fence
+from accsd.runners.base import TASK_FILE, Launch, Output, Stream
 from accsd.runners.process.runner import ProcessRunner, processes
-from accsd.settings import Service
+from accsd.settings import ServiceSettings
 
 ENVELOPE = b'{"schema_version": 1, "params": {"n": 3}}\n'
 NO_GRACE = timedelta(0)
@@ -47,18 +48,18 @@ class Node:
 
     def runner(self, command: list[str], *, service: str = "echo", **settings: object) -> ProcessRunner:
         table = {"runner": "process", "command": command, **settings}
-        return ProcessRunner(service, Service.model_validate(table), base=self.root, attempts=self.attempts)
+        return ProcessRunner(service, ServiceSettings.model_validate(table), base=self.root, attempts=self.attempts)
 
-    def launch(self, key: AttemptKey | None = None, **environ: str) -> Launch:
-        key = key or AttemptKey(uuid4(), 1)
+    def launch(self, key: Fence | None = None, **environ: str) -> Launch:
+        key = key or Fence(uuid4(), 1)
         folder = self.attempts / str(key)
         (folder / "work").mkdir(parents=True, exist_ok=True)
         (folder / TASK_FILE).write_bytes(ENVELOPE)
         runner = self.runner(["true"])
         return Launch(key, UUID(int=7), "echo", folder, runner.workdir(key, folder), environ)
 
-    def keys(self) -> list[AttemptKey]:
-        return [AttemptKey.parse(entry) for entry in os.listdir(self.attempts) if entry.count("-") == 4]
+    def keys(self) -> list[Fence]:
+        return [Fence.parse(entry) for entry in os.listdir(self.attempts) if entry.count("-") == 4]
 
     def left(self) -> list[int]:
         """Every process that bears the marker of an attempt of this node, shims too."""

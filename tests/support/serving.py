@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accsd.runners.base import AttemptKey
+from accsd.model.fence import Fence
 from tests.support.daemon import free_port
 from tests.support.eventually import eventually_sync
 
@@ -43,7 +43,7 @@ class Serving:
         response = connection.getresponse()
         return Asked(response.status, response)
 
-    def post(self, key: AttemptKey, *, wait: bool = False, node: str = "n1", **envelope: Any) -> Asked:
+    def post(self, key: Fence, *, wait: bool = False, node: str = "n1", **envelope: Any) -> Asked:
         """`wait`: the answer is the stream of what the task says."""
         document = {"job_task_id": str(key.task_id), "attempt_id": key.attempt_id, **envelope}
         headers = {"Content_Type": "application/json", "Accsd_Node": node}
@@ -51,16 +51,16 @@ class Serving:
             headers["Prefer"] = "respond-async"
         return self.ask("POST", "/tasks", json.dumps(document).encode(), **headers)
 
-    def get(self, key: AttemptKey, rest: str = "", node: str = "n1") -> Asked:
+    def get(self, key: Fence, rest: str = "", node: str = "n1") -> Asked:
         return self.ask("GET", f"{path_of(key)}{rest}", Accsd_Node=node)
 
-    def delete(self, key: AttemptKey, rest: str = "", node: str = "n1") -> Asked:
+    def delete(self, key: Fence, rest: str = "", node: str = "n1") -> Asked:
         return self.ask("DELETE", f"{path_of(key)}{rest}", Accsd_Node=node)
 
-    def status(self, key: AttemptKey) -> dict[str, Any]:
+    def status(self, key: Fence) -> dict[str, Any]:
         return self.get(key, "/status").json()
 
-    def until_ended(self, key: AttemptKey) -> dict[str, Any]:
+    def until_ended(self, key: Fence) -> dict[str, Any]:
         eventually_sync(lambda: self.status(key)["state"] == "ended", within=20, what="its end")
         return self.status(key)
 
@@ -72,7 +72,7 @@ class Serving:
             return False
 
 
-def path_of(key: AttemptKey) -> str:
+def path_of(key: Fence) -> str:
     return f"/tasks/{key.task_id}/{key.attempt_id}"
 
 

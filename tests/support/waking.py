@@ -11,14 +11,16 @@ from accsd.builder.wake import Waker
 from accsd.db import Database
 from accsd.errors import AccsdError
 from accsd.passes import Pass
-from accsd.settings import Wake
+from accsd.settings import WakeSettings
 from tests.support.eventually import eventually
 
 LEASE = timedelta(seconds=120)
 
 
 class Builder:
-    def __init__(self, db: Database, settings: Wake, *, calls: CallsUnderWay | None = None, **given: Any) -> None:
+    def __init__(
+        self, db: Database, settings: WakeSettings, *, calls: CallsUnderWay | None = None, **given: Any
+    ) -> None:
         self.calls: CallsUnderWay = calls or CallsUnderWay()
         self.waker: Waker = Waker(db, settings, lease=LEASE, calls=self.calls, **given)
 

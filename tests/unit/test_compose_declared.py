@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from accsd.runners.compose.declared import Declarations, Declared, Mode, read_declarations
-from accsd.settings import Limits, Service
+from accsd.settings import Limits, ServiceSettings
 
 
-def read(services: dict[str, dict[str, Any]], **settings: Service) -> Declarations:
+def read(services: dict[str, dict[str, Any]], **settings: ServiceSettings) -> Declarations:
     return read_declarations({"name": "studio", "services": services}, settings)
 
 
@@ -97,23 +97,23 @@ def test_a_name_that_cannot_be_served_is_refused(name: str) -> None:
 
 def test_settings_win_over_labels_where_they_say_something() -> None:
     entry = labelled("exec", command='["a"]', concurrency="2", idle_stop="10m", limits__memory="1g")
-    settings = Service(concurrency=5, limits=Limits(pids=7))
+    settings = ServiceSettings(concurrency=5, limits=Limits(pids=7))
     declared = read({"x": entry}, x=settings).services["x"]
     assert (declared.command, declared.concurrency, declared.idle_stop) == (["a"], 5, timedelta(minutes=10))
     assert declared.limits == Limits(memory=1024**3, pids=7)
 
 
 def test_settings_may_name_a_service_that_bears_no_label() -> None:
-    found = read({"x": {"image": "i"}, "y": {"image": "i"}}, x=Service(command=["a"]), y=Service())
+    found = read({"x": {"image": "i"}, "y": {"image": "i"}}, x=ServiceSettings(command=["a"]), y=ServiceSettings())
     assert (found.services["x"].mode, found.services["y"].mode) == (Mode.EXEC, Mode.RUN)
 
 
 def test_settings_may_run_a_labelled_service_as_a_process() -> None:
-    assert read({"x": labelled()}, x=Service(runner="process", command=["a"])).services == {}
+    assert read({"x": labelled()}, x=ServiceSettings(runner="process", command=["a"])).services == {}
 
 
 def test_a_service_in_the_settings_that_the_file_lacks_is_a_problem() -> None:
-    (problem,) = read({}, x=Service()).problems
+    (problem,) = read({}, x=ServiceSettings()).problems
     assert "not in the compose file" in str(problem)
 
 

@@ -6,18 +6,18 @@ from uuid import UUID
 
 import pytest
 
+from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
-from accsd.runners.base import AttemptKey
 from accsd.runners.compose.container import Container, moment
 from accsd.runners.compose.ending import of_container, of_exec
-from accsd.runners.compose.processes import Process, View, _read_list
+from accsd.runners.compose.processes import ContainerProcess, View, _read_list
 
 ENDED = Container(
     id="c1", name="accsd-x", labels={}, status="exited", health=None, pid=0, exit_code=0, oom_killed=False, error="",
     started_at=datetime(2026, 1, 1, tzinfo=UTC), user="",
 )  # fmt: skip
-OURS = AttemptKey(UUID(int=1), 1)
-THEIRS = AttemptKey(UUID(int=2), 1)
+OURS = Fence(UUID(int=1), 1)
+THEIRS = Fence(UUID(int=2), 1)
 
 
 @pytest.mark.parametrize(
@@ -74,10 +74,19 @@ def test_the_engine_writes_the_year_one_for_never() -> None:
 
 
 def test_an_attempts_processes_are_its_marked_ones_their_descendants_and_their_sessions() -> None:
-    service, command, child = Process(1, 0, 1, None), Process(10, 0, 10, OURS), Process(11, 10, 10, None)
-    daemon, its_child = Process(12, 1, 12, OURS), Process(13, 12, 13, None)
-    orphan_without_marks = Process(14, 1, 10, None)
-    others = [Process(20, 0, 20, THEIRS), Process(21, 20, 20, None), Process(2, 1, 1, None), Process(30, 0, 30, None)]
+    service, command, child = (
+        ContainerProcess(1, 0, 1, None),
+        ContainerProcess(10, 0, 10, OURS),
+        ContainerProcess(11, 10, 10, None),
+    )
+    daemon, its_child = ContainerProcess(12, 1, 12, OURS), ContainerProcess(13, 12, 13, None)
+    orphan_without_marks = ContainerProcess(14, 1, 10, None)
+    others = [
+        ContainerProcess(20, 0, 20, THEIRS),
+        ContainerProcess(21, 20, 20, None),
+        ContainerProcess(2, 1, 1, None),
+        ContainerProcess(30, 0, 30, None),
+    ]
     ours = [command, child, daemon, its_child, orphan_without_marks]
     view = View([service, *ours, *others], from_host=True)
     assert {process.pid for process in view.of(OURS)} == {process.pid for process in ours}

@@ -7,7 +7,7 @@ import pytest
 from accsd.errors import DockerUnavailable
 from accsd.runners.base import Stream
 from accsd.runners.compose.container import Container
-from accsd.runners.compose.http_client import Address
+from accsd.runners.compose.http_client import ServiceAddress
 from accsd.runners.compose.tasks_api import State, address_of
 
 
@@ -33,16 +33,18 @@ def published(host: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("found", "address"),
     [
-        (container(ports=published("127.0.0.1")), Address("127.0.0.1", 49153)),
-        (container(ports=published("0.0.0.0")), Address("127.0.0.1", 49153)),
-        (container(ports=published("::")), Address("127.0.0.1", 49153)),
-        (container(ports=published("10.0.0.7")), Address("10.0.0.7", 49153)),
-        (container(networks={"studio": {"IPAddress": "172.18.0.2"}}), Address("172.18.0.2", 8080)),
-        (container(mode="host", networks={"host": {"IPAddress": ""}}), Address("127.0.0.1", 8080)),
-        (container(mode="host", env=["A=1", "ACC_SERVE_TOKEN=a=b"]), Address("127.0.0.1", 8080, "a=b")),
+        (container(ports=published("127.0.0.1")), ServiceAddress("127.0.0.1", 49153)),
+        (container(ports=published("0.0.0.0")), ServiceAddress("127.0.0.1", 49153)),
+        (container(ports=published("::")), ServiceAddress("127.0.0.1", 49153)),
+        (container(ports=published("10.0.0.7")), ServiceAddress("10.0.0.7", 49153)),
+        (container(networks={"studio": {"IPAddress": "172.18.0.2"}}), ServiceAddress("172.18.0.2", 8080)),
+        (container(mode="host", networks={"host": {"IPAddress": ""}}), ServiceAddress("127.0.0.1", 8080)),
+        (container(mode="host", env=["A=1", "ACC_SERVE_TOKEN=a=b"]), ServiceAddress("127.0.0.1", 8080, "a=b")),
     ],
 )
-def test_it_is_asked_at_the_published_port_or_else_at_its_own_address(found: Container, address: Address) -> None:
+def test_it_is_asked_at_the_published_port_or_else_at_its_own_address(
+    found: Container, address: ServiceAddress
+) -> None:
     assert address_of(found, 8080) == address
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from accsd.cli.drawing import Line, Step, aligned, draw, in_order
+from accsd.cli.drawing import GraphLine, Step, aligned, draw, in_order
 
 
 def steps(written: str) -> list[Step]:
@@ -78,7 +78,7 @@ def _graph(chance: random.Random) -> list[Step]:
     return [(key, chance.sample(keys[:n], chance.randint(0, min(n, 3)))) for n, key in enumerate(keys)]
 
 
-def _edges(lines: Sequence[Line]) -> set[tuple[str, str]]:
+def _edges(lines: Sequence[GraphLine]) -> set[tuple[str, str]]:
     """Reads a drawing like a person: from each step down along the lines, to the steps that one comes to."""
     leads: dict[int, set[str]] = {}  # column → the steps from which a line comes down there
     edges: set[tuple[str, str]] = set()

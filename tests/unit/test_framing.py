@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accsd.work.framing import LINE_LIMIT, OBJECT_LIMIT, TAIL, Line, LineSplitter, PartialLine
+from accsd.work.framing import LINE_LIMIT, OBJECT_LIMIT, TAIL, LineSplitter, OutputLine, PartialLine
 
 pieces = st.one_of(
     st.binary(max_size=30),
@@ -21,7 +21,7 @@ pieces = st.one_of(
 streams = st.lists(pieces, max_size=8).map(b"".join)
 
 
-def all_lines(splitter: LineSplitter, *chunks: bytes) -> list[Line]:
+def all_lines(splitter: LineSplitter, *chunks: bytes) -> list[OutputLine]:
     lines = [line for chunk in chunks for line in splitter.feed(chunk)]
     last = splitter.close()
     return lines if last is None else [*lines, last]
@@ -68,7 +68,7 @@ def test_the_end_of_a_line_is_its_offset_behind_the_newline() -> None:
     assert [line.end for line in splitter.feed(b"one\r\ntwo\nth")] == [5, 9]
     assert [line.end for line in splitter.feed(b"ree\n\n")] == [15, 16]
     assert list(splitter.feed(b"rest")) == []
-    assert splitter.close() == Line(b"rest", False, 20)
+    assert splitter.close() == OutputLine(b"rest", False, 20)
     assert splitter.close() is None
 
 

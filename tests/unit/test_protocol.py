@@ -12,18 +12,18 @@ from accsd.runners.base import Stream
 from accsd.work.framing import LineSplitter
 from accsd.work.protocol import (
     MAX_ARTIFACTS,
-    Answer,
     ArtifactAnnounced,
     Expected,
     Heartbeat,
-    Judgement,
+    JudgeLine,
     JudgeVerdict,
     LogLine,
     Message,
-    Progress,
+    ProgressLine,
     ProtocolViolation,
     Result,
     ResultTooLarge,
+    TaskAnswer,
     envelope,
     environment,
     parse_line,
@@ -106,7 +106,7 @@ def test_the_environment_names_the_ids_and_the_paths() -> None:
 
 
 def test_the_five_messages_of_the_protocol() -> None:
-    assert heard({"type": "progress", "progress": 0.5, "message": "frame 120"}) == Progress(0.5, "frame 120")
+    assert heard({"type": "progress", "progress": 0.5, "message": "frame 120"}) == ProgressLine(0.5, "frame 120")
     assert heard({"type": "log", "level": "error", "message": "oh", "data": {"n": 1}}) == LogLine(
         Level.ERROR, "oh", {"n": 1}
     )
@@ -118,7 +118,7 @@ def test_the_five_messages_of_the_protocol() -> None:
 
 
 def test_what_may_be_left_out() -> None:
-    assert heard({"type": "progress", "progress": 1}) == Progress(1.0)
+    assert heard({"type": "progress", "progress": 1}) == ProgressLine(1.0)
     assert heard({"type": "log", "message": "oh"}) == LogLine(Level.INFO, "oh")
     assert heard({"type": "log", "level": "WARNING", "message": "oh"}) == LogLine(Level.WARN, "oh")
     assert heard({"type": "artifact", "path": "x"}) == ArtifactAnnounced("x")
@@ -145,8 +145,8 @@ def test_a_progress_that_is_no_fraction_is_a_problem_and_no_progress(value: Any)
 
 
 def test_rounding_errors_of_a_progress_are_forgiven() -> None:
-    assert heard({"type": "progress", "progress": 1.0000000002}) == Progress(1.0)
-    assert heard({"type": "progress", "progress": -1e-9}) == Progress(0.0)
+    assert heard({"type": "progress", "progress": 1.0000000002}) == ProgressLine(1.0)
+    assert heard({"type": "progress", "progress": -1e-9}) == ProgressLine(0.0)
 
 
 @pytest.mark.parametrize(
@@ -201,14 +201,14 @@ def test_a_judge_line_is_a_result_with_all_its_fields() -> None:
     line = {**JUDGED, "verdict": "TLE", "exit_signal": 9, "sandbox_error": "", "status": "Finished"}
     assert heard(line) == Result(
         {"verdict": "TLE", "time_ms": 12, "mem_kb": 2048, "exit_signal": 9, "sandbox_error": "", "status": "Finished"},
-        Judgement(JudgeVerdict.TLE, 12, 2048, 9, None),
+        JudgeLine(JudgeVerdict.TLE, 12, 2048, 9, None),
     )
 
 
 def test_a_result_line_may_carry_a_verdict() -> None:
     assert heard({"type": "result", "verdict": "SE", "sandbox_error": "no cgroup", "results": {"x": 1}}) == Result(
         {"verdict": "SE", "sandbox_error": "no cgroup", "x": 1},
-        Judgement(JudgeVerdict.SE, sandbox_error="no cgroup"),
+        JudgeLine(JudgeVerdict.SE, sandbox_error="no cgroup"),
     )
 
 
@@ -238,7 +238,7 @@ def test_a_judge_line_must_name_its_attempt(missing: str) -> None:
 
 
 def test_the_answer_keeps_the_last_result_and_the_last_announcement_of_each_path() -> None:
-    answer = Answer()
+    answer = TaskAnswer()
     for message in (Result({"n": 1}), ArtifactAnnounced("a"), ResultTooLarge(9), ArtifactAnnounced("b")):
         answer.note(message)
     answer.note(ArtifactAnnounced("a", required=False))
@@ -249,14 +249,14 @@ def test_the_answer_keeps_the_last_result_and_the_last_announcement_of_each_path
 
 
 def test_the_answer_keeps_the_first_violation() -> None:
-    answer = Answer()
+    answer = TaskAnswer()
     for reason in ("first", "second"):
         answer.note(ProtocolViolation(reason))
     assert answer.violation == ProtocolViolation("first")
 
 
 def test_too_many_artifacts_are_a_violation() -> None:
-    answer = Answer()
+    answer = TaskAnswer()
     for number in range(MAX_ARTIFACTS):
         answer.note(ArtifactAnnounced(f"{number}"))
     answer.note(ArtifactAnnounced("0"))
@@ -275,7 +275,7 @@ def test_too_many_artifacts_are_a_violation() -> None:
     ],
 )
 def test_an_answer_survives_being_saved(messages: list[Message]) -> None:
-    answer = Answer()
+    answer = TaskAnswer()
     for message in messages:
         answer.note(message)
-    assert Answer.from_json(orjson.loads(orjson.dumps(answer.as_json()))) == answer
+    assert TaskAnswer.from_json(orjson.loads(orjson.dumps(answer.as_json()))) == answer

@@ -15,14 +15,14 @@ from accsd.model.trace import trace_of
 from accsd.runners.base import Ending, Stream
 from accsd.work.framing import LineSplitter
 from accsd.work.protocol import (
-    Answer,
     ArtifactAnnounced,
     Expected,
     Failure,
     LogLine,
     Message,
-    Progress,
+    ProgressLine,
     Success,
+    TaskAnswer,
     Verdict,
     envelope,
     environment,
@@ -70,7 +70,7 @@ def run(argv: list[str], folder: Path, params: dict[str, Any], *, on_stdin: bool
         check=False,
     )
     messages = [parse_line(line, Stream.STDOUT, Expected(JOB, 7)) for line in LineSplitter().feed(ended.stdout)]
-    answer = Answer()
+    answer = TaskAnswer()
     for message in messages:
         answer.note(message)
     for announced in answer.artifacts:
@@ -82,14 +82,14 @@ def test_the_shell_example_runs(tmp_path: Path) -> None:
     messages, verdict = run(["sh", "-c", example("sh")], tmp_path, {}, on_stdin=False)
     assert isinstance(messages[0], LogLine)
     assert messages[0].message == f"attempt 7 of job {JOB} begins"
-    assert messages[1:3] == [Progress(0.5, "counted"), ArtifactAnnounced("size.txt", content_type="text/plain")]
+    assert messages[1:3] == [ProgressLine(0.5, "counted"), ArtifactAnnounced("size.txt", content_type="text/plain")]
     assert verdict == Success({"bytes": (tmp_path / "task.json").stat().st_size})
 
 
 @pytest.mark.parametrize("on_stdin", [True, False])
 def test_the_python_example_runs(tmp_path: Path, on_stdin: bool) -> None:
     messages, verdict = run([sys.executable, "-c", example("python")], tmp_path, {"frames": 3}, on_stdin=on_stdin)
-    assert [message.progress for message in messages if isinstance(message, Progress)] == [1 / 3, 2 / 3, 1]
+    assert [message.progress for message in messages if isinstance(message, ProgressLine)] == [1 / 3, 2 / 3, 1]
     assert verdict == Success({"frames": 3})
 
 
@@ -111,4 +111,4 @@ def test_the_messages_shown_are_what_they_are_said_to_be() -> None:
         type(parse_line(line, Stream.STDOUT, Expected(JOB, 7))).__name__
         for line in LineSplitter().feed("".join(f"{each}\n" for each in shown).encode())
     ]
-    assert kinds == ["Progress", "LogLine", "ArtifactAnnounced", "Heartbeat", "Result"]
+    assert kinds == ["ProgressLine", "LogLine", "ArtifactAnnounced", "Heartbeat", "Result"]

@@ -15,14 +15,14 @@ from accsd.runners.base import Stream
 from accsd.work.framing import LINE_LIMIT, OBJECT_LIMIT, LineSplitter
 from accsd.work.protocol import (
     MAX_RESULT_BYTES,
-    Answer,
     Expected,
     LogLine,
     Message,
-    Progress,
+    ProgressLine,
     ProtocolViolation,
     Result,
     ResultTooLarge,
+    TaskAnswer,
     parse_line,
 )
 from tests.unit.test_jsonsafe import assert_acceptable
@@ -65,12 +65,12 @@ def results(data: bytes) -> Any:
 @given(st.binary() | nearly_json, st.sampled_from(Stream))
 def test_a_line_of_any_bytes_is_a_message_that_can_be_stored(data: bytes, stream: Stream) -> None:
     message = heard(data, stream)
-    answer = Answer()
+    answer = TaskAnswer()
     answer.note(message)
     assert_acceptable(orjson.loads(orjson.dumps(answer.as_json())))
     if isinstance(message, LogLine):
         assert_acceptable([message.message, message.data])
-    if isinstance(message, Progress):
+    if isinstance(message, ProgressLine):
         assert 0 <= message.progress <= 1
 
 
@@ -161,7 +161,7 @@ def test_secrets_are_struck_out_of_messages_but_not_of_results() -> None:
     register_secret("Xq-canary-9")
     log = heard(b'{"type": "log", "message": "at Xq-canary-9", "data": {"k": "Xq-canary-9"}}')
     assert log == LogLine(Level.INFO, "at ***", {"k": "***"})
-    assert heard(b'{"type": "progress", "progress": 0, "message": "Xq-canary-9"}') == Progress(0.0, "***")
+    assert heard(b'{"type": "progress", "progress": 0, "message": "Xq-canary-9"}') == ProgressLine(0.0, "***")
     for stream in Stream:
         assert heard(b"at Xq-canary-9", stream) == LogLine(
             Level.INFO if stream is Stream.STDOUT else Level.WARN, "at ***"
@@ -178,5 +178,5 @@ def test_long_texts_of_messages_are_bounded() -> None:
     assert isinstance(log, LogLine)
     assert len(log.message) <= LINE_LIMIT
     progress = heard(json.dumps({"type": "progress", "progress": 0.1, "message": long}).encode())
-    assert isinstance(progress, Progress)
+    assert isinstance(progress, ProgressLine)
     assert len(progress.message or "") <= LINE_LIMIT

@@ -9,7 +9,7 @@ from accsd.runners.base import Ending
 from accsd.work.protocol import (
     Failure,
     Infrastructure,
-    Judgement,
+    JudgeLine,
     JudgeVerdict,
     ProtocolViolation,
     Result,
@@ -20,7 +20,7 @@ from accsd.work.protocol import (
 
 CODES = (None, *ErrorCode)
 EXITS = (None, 0, 1, 64, 65, 78, 137, -9, -200)
-JUDGED = tuple(Result({"verdict": verdict}, Judgement(verdict)) for verdict in JudgeVerdict)
+JUDGED = tuple(Result({"verdict": verdict}, JudgeLine(verdict)) for verdict in JudgeVerdict)
 RESULTS = (None, Result({"x": 1}), ResultTooLarge(300_000), *JUDGED)
 VIOLATIONS = (None, ProtocolViolation("of another attempt"))
 
@@ -83,7 +83,7 @@ def test_a_judgement_is_a_result_and_no_failure(judged: Result) -> None:
 
 @pytest.mark.parametrize("code", [0, 1])
 def test_a_sandbox_that_failed_has_judged_nothing(code: int) -> None:
-    result = Result({"verdict": "SE"}, Judgement(JudgeVerdict.SE, sandbox_error="no cgroup"))
+    result = Result({"verdict": "SE"}, JudgeLine(JudgeVerdict.SE, sandbox_error="no cgroup"))
     assert verdict_of(Ending(code), result) == Failure(ErrorCode.SANDBOX_ERROR, "the sandbox failed: no cgroup")
 
 

@@ -15,11 +15,11 @@ import pytest
 
 from accsd.db import ClaimedTask
 from accsd.errors import ConfigError
-from accsd.sdk.pull.attempt import Attempt, Handler
+from accsd.sdk.pull.attempt import Handler, PullAttempt
 from accsd.sdk.pull.claiming import Pace
 from accsd.sdk.pull.instance import locked_instance
 from accsd.sdk.pull.threads import Threads
-from accsd.work.context import Workbench
+from accsd.work.context import AttemptContext
 from accsd.work.lease import boot_time
 
 WORD: contextvars.ContextVar[str] = contextvars.ContextVar("word")
@@ -76,7 +76,7 @@ async def test_what_a_plain_function_raises_is_raised_where_it_is_waited_for():
 class Sleepy(Threads):
     """Its threads are woken so late that every lease is over by then."""
 
-    attempt: Attempt | None = None
+    attempt: PullAttempt | None = None
 
     def call(self, function: Callable[[Any], Any], argument: object) -> asyncio.Future[Any]:
         assert self.attempt is not None
@@ -97,7 +97,7 @@ async def test_a_function_is_not_called_when_its_lease_is_over(is_async: bool, s
     )
     threads = Sleepy(1)
     left = 0 if sleeps == "before" else 60
-    attempt = Attempt(task, handler, cast("Workbench", None), threads, good_until=boot_time() + left)
+    attempt = PullAttempt(task, handler, cast("AttemptContext", None), threads, good_until=boot_time() + left)
     threads.attempt = attempt
     assert await attempt.outcome() is None
     assert attempt.is_unanswered, "it is told as one that could not be kept, should it still be ours"

@@ -9,9 +9,19 @@ from uuid import UUID
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from accsd.planning.quarantine import Conclusion, Fault, Judgement, Place, Quarantine, Rules, Step, judge, pause
+from accsd.planning.quarantine import (
+    Conclusion,
+    Fault,
+    Judgement,
+    Place,
+    Quarantine,
+    QuarantineRules,
+    Step,
+    judge,
+    pause,
+)
 
-RULES = Rules()
+RULES = QuarantineRules()
 STEP = Step(UUID(int=1), "render")
 
 
@@ -147,8 +157,8 @@ def test_a_step_that_has_just_passed_somewhere_does_not_fail_everywhere(history:
 
 @given(histories, st.integers(3, 6))
 def test_stricter_rules_shut_no_more(history: list[Conclusion], failures: int):
-    stricter = Rules(failures=failures + 1)
-    assert set(places(judge(history, stricter))) <= set(places(judge(history, Rules(failures=failures))))
+    stricter = QuarantineRules(failures=failures + 1)
+    assert set(places(judge(history, stricter))) <= set(places(judge(history, QuarantineRules(failures=failures))))
 
 
 def test_a_large_fleet_is_judged_in_a_moment():

@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from accsd.cli.scrolling import Line, Scroller
+from accsd.cli.scrolling import ScreenLine, Scroller
 
 HEIGHT = 4
 
@@ -13,10 +13,10 @@ def task(number: int) -> tuple[UUID, str]:
     return UUID(int=number), "render"
 
 
-def page(*tasks: int) -> list[Line]:
+def page(*tasks: int) -> list[ScreenLine]:
     """Ten lines of text, then one for each task, then two more."""
-    text = [Line(f"text {n}") for n in range(10)]
-    return [*text, *(Line(f"task {n}", task(n)) for n in tasks), Line("end 1"), Line("end 2")]
+    text = [ScreenLine(f"text {n}") for n in range(10)]
+    return [*text, *(ScreenLine(f"task {n}", task(n)) for n in tasks), ScreenLine("end 1"), ScreenLine("end 2")]
 
 
 def seen(scroller: Scroller) -> list[str]:

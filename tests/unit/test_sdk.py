@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from accsd.runners.base import Stream
 from accsd.sdk import Cancelled, Permanent, Service, Task, Temporary, wire
 from accsd.work import protocol
-from accsd.work.framing import Line
+from accsd.work.framing import OutputLine
 from tests.support.eventually import eventually_sync
 
 ROOT = Path(__file__).parents[2]
@@ -61,7 +61,7 @@ def attempt(function: Callable[[Any], Any], **envelope: Any) -> Attempt:
     code = service.perform(Task(envelope, said.append))
     for message in said:
         understood = protocol.parse_line(
-            Line(json.dumps(message).encode()), Stream.STDOUT, protocol.Expected(UUID(int=1), 1)
+            OutputLine(json.dumps(message).encode()), Stream.STDOUT, protocol.Expected(UUID(int=1), 1)
         )
         assert getattr(understood, "problem", None) is None, "the daemon understands each message"
     return Attempt(code, said)

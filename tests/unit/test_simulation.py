@@ -12,7 +12,7 @@ from accsd.simulation.policies import Accsd, AlwaysOn
 from accsd.simulation.rehearse import rehearse
 from accsd.simulation.report import Report
 from accsd.simulation.stress import stress
-from accsd.simulation.trace import Job
+from accsd.simulation.trace import TraceJob
 from accsd.simulation.workload import make_jobs
 from accsd.simulation.world import World
 
@@ -29,11 +29,11 @@ def fleet(count: int = 2, policy: dict[str, Any] | None = None, **machine: Any) 
     return parse_fleet({"machines": [kind | machine], "policy": policy or {}}, "fleet.toml")
 
 
-def job(number: int, at: float, minutes: float = 10, due: float | None = None, **given: Any) -> Job:
-    return Job(number, "render", at * MINUTE, minutes * MINUTE, None if due is None else due * MINUTE, **given)
+def job(number: int, at: float, minutes: float = 10, due: float | None = None, **given: Any) -> TraceJob:
+    return TraceJob(number, "render", at * MINUTE, minutes * MINUTE, None if due is None else due * MINUTE, **given)
 
 
-def rehearsed(fleet: Fleet, *jobs: Job, policy: str = "accsd", seed: int = 1) -> Report:
+def rehearsed(fleet: Fleet, *jobs: TraceJob, policy: str = "accsd", seed: int = 1) -> Report:
     return rehearse(fleet, jobs, [policy], seed)[0]
 
 
@@ -140,7 +140,7 @@ def test_the_bound_packs_jobs_and_counts_scarce_machines_apart():
     ]
     both = parse_fleet({"machines": kinds}, "fleet.toml")
 
-    def bound(*jobs: Job) -> float:
+    def bound(*jobs: TraceJob) -> float:
         return rehearsed(both, *jobs, policy="always-on").bound * 3600
 
     assert bound(job(0, 0), job(1, 0)) == pytest.approx(670)

@@ -6,13 +6,13 @@ import pytest
 
 from accsd.errors import ConfigError, InvalidValue, NotFound
 from accsd.simulation.fleet import read_fleet
-from accsd.simulation.trace import Job, read_trace, write_trace
+from accsd.simulation.trace import TraceJob, read_trace, write_trace
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "simulation" / "fleet.toml"
 
 
 def test_a_trace_is_read_as_it_was_written(tmp_path: Path):
-    jobs = [Job(0, "render", 0.0, 60.5), Job(1, "audio", 3.0, 7.0, 90.0, {"gpu": True, "zone": "eu"})]
+    jobs = [TraceJob(0, "render", 0.0, 60.5), TraceJob(1, "audio", 3.0, 7.0, 90.0, {"gpu": True, "zone": "eu"})]
     write_trace(tmp_path / "jobs.jsonl", jobs)
 
     assert read_trace(tmp_path / "jobs.jsonl") == jobs
@@ -25,8 +25,8 @@ def test_csv_says_the_same_in_any_order_of_lines_and_columns(tmp_path: Path):
     )
 
     assert read_trace(trace) == [
-        Job(0, "render", 0.0, 60.0),
-        Job(1, "audio", 3.0, 7.0, 90.0, {"gpu": True, "zone": "eu", "vram": 48}),
+        TraceJob(0, "render", 0.0, 60.0),
+        TraceJob(1, "audio", 3.0, 7.0, 90.0, {"gpu": True, "zone": "eu", "vram": 48}),
     ]
 
 

@@ -7,18 +7,18 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accsd.planning.sleep import Restfulness, Rules, looks_ahead, reason_to_stay, stays_for, yields_for
+from accsd.planning.sleep import IdleTime, SleepRules, looks_ahead, reason_to_stay, stays_for, yields_for
 from accsd.planning.wake import Demand, NodeState, left_for
 
-RULES = Rules(idle=timedelta(minutes=5), awake=timedelta(minutes=2), boots=0.5)
+RULES = SleepRules(idle=timedelta(minutes=5), awake=timedelta(minutes=2), boots=0.5)
 
 spans = st.integers(0, 900).map(lambda seconds: timedelta(seconds=seconds))
-rests = st.builds(Restfulness, st.none() | spans, spans, st.none() | spans)
-rules = st.builds(Rules, spans, spans, st.floats(0, 3))
+rests = st.builds(IdleTime, st.none() | spans, spans, st.none() | spans)
+rules = st.builds(SleepRules, spans, spans, st.floats(0, 3))
 
 
-def node(idle: float | None, awake: float = 3600, latency: float | None = None) -> Restfulness:
-    return Restfulness(
+def node(idle: float | None, awake: float = 3600, latency: float | None = None) -> IdleTime:
+    return IdleTime(
         None if idle is None else timedelta(seconds=idle),
         timedelta(seconds=awake),
         None if latency is None else timedelta(seconds=latency),
@@ -60,7 +60,7 @@ def test_work_is_worth_waiting_for_if_sleep_until_then_would_be_shorter_than_a_b
 
 
 @given(rests, rules)
-def test_after_the_time_that_it_was_told_to_stay_a_node_may_sleep_and_not_sooner(rest: Restfulness, its: Rules):
+def test_after_the_time_that_it_was_told_to_stay_a_node_may_sleep_and_not_sooner(rest: IdleTime, its: SleepRules):
     stay = reason_to_stay(rest, its)
     if stay is None:
         assert rest.idle_for is not None
@@ -70,13 +70,13 @@ def test_after_the_time_that_it_was_told_to_stay_a_node_may_sleep_and_not_sooner
         assert rest.idle_for is not None
         assert stay.again_in > timedelta(0)
         longest = max(its.awake - rest.awake_for, stays_for(rest, its) - rest.idle_for)
-        later = Restfulness(rest.idle_for + longest, rest.awake_for + longest, rest.latency)
+        later = IdleTime(rest.idle_for + longest, rest.awake_for + longest, rest.latency)
         assert stay.again_in <= longest
         assert reason_to_stay(later, its) is None
 
 
 @given(rests, rests, rules)
-def test_work_goes_to_nodes_at_work_then_to_the_one_that_has_rested_least(a: Restfulness, b: Restfulness, its: Rules):
+def test_work_goes_to_nodes_at_work_then_to_the_one_that_has_rested_least(a: IdleTime, b: IdleTime, its: SleepRules):
     first, second = yields_for(a, its), yields_for(b, its)
 
     assert timedelta(0) <= first <= timedelta(milliseconds=100)

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from accsd.errors import ConfigError, InvalidValue, NotFound, StorageUnavailable
-from accsd.settings import Storage
+from accsd.settings import StorageSettings
 from accsd.storage import open_store
 from accsd.storage.file import FileStore
 
@@ -135,7 +135,7 @@ async def test_a_folder_that_is_a_file_does_not_work(tmp_path: Path):
 
 
 async def test_the_url_names_the_folder_percent_encoded(tmp_path: Path):
-    async with open_store(Storage(url=f"file://{tmp_path}/with%20blank", bucket="studio")) as store:
+    async with open_store(StorageSettings(url=f"file://{tmp_path}/with%20blank", bucket="studio")) as store:
         await store.put_bytes("a", b"x")
 
     assert store.bucket == "studio"
@@ -143,7 +143,7 @@ async def test_the_url_names_the_folder_percent_encoded(tmp_path: Path):
 
 
 async def test_where_nothing_is_configured_the_default_folder_is_used(tmp_path: Path):
-    async with open_store(Storage(), default_folder=tmp_path / "objects") as store:
+    async with open_store(StorageSettings(), default_folder=tmp_path / "objects") as store:
         await store.put_bytes("a", b"x")
 
     assert (tmp_path / "objects" / "a").read_bytes() == b"x"

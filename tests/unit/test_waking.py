@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accsd.planning.calling import Calls, Manners
+from accsd.planning.calling import WakeCalls, WakePolicy
 from accsd.planning.matching import Matching
-from accsd.planning.wake import Demand, NodeState, Plan, WhyNot, has_labels, lead, needed_for, plan
+from accsd.planning.wake import Demand, NodeState, WakePlan, WhyNot, has_labels, lead, needed_for, plan
 
 LEASE = timedelta(seconds=120)
-MANNERS = Manners()
+MANNERS = WakePolicy()
 JOB = UUID(int=1)
 
 
@@ -22,12 +22,12 @@ def wants(tasks: int = 1, service: str = "render", **given: Any) -> Demand:
     return Demand(service, tasks, given.pop("job_id", JOB), **given)
 
 
-def asleep(name: str, labels: dict[str, Any] | None = None, calls: Calls | None = None, **slots: int) -> NodeState:
+def asleep(name: str, labels: dict[str, Any] | None = None, calls: WakeCalls | None = None, **slots: int) -> NodeState:
     return NodeState(name, labels or {}, slots or {"render": 1}, says_asleep=True, methods=("wol",), calls=calls)
 
 
-def called(seconds: float, ok: bool | None = True, count: int = 1) -> Calls:
-    return Calls(count, timedelta(seconds=seconds), ok)
+def called(seconds: float, ok: bool | None = True, count: int = 1) -> WakeCalls:
+    return WakeCalls(count, timedelta(seconds=seconds), ok)
 
 
 def awake(name: str, labels: dict[str, Any] | None = None, live: int = 0, **slots: int) -> NodeState:
@@ -35,7 +35,7 @@ def awake(name: str, labels: dict[str, Any] | None = None, live: int = 0, **slot
     return NodeState(name, labels or {}, slots or {"render": 1}, {"render": live}, unseen_for=seen)
 
 
-def planned(demand: list[Demand], *nodes: NodeState, at_once: int | None = None) -> Plan:
+def planned(demand: list[Demand], *nodes: NodeState, at_once: int | None = None) -> WakePlan:
     return plan(demand, nodes, lease=LEASE, manners=MANNERS, at_once=at_once)
 
 
@@ -247,7 +247,7 @@ def test_a_node_that_fell_asleep_just_now_is_called_only_if_there_is_no_other():
 SERVICES: tuple[str, ...] = ("render", "audio")
 labels = st.dictionaries(st.sampled_from(["gpu", "ssd"]), st.just(True), max_size=2)
 ages = st.integers(0, 300).map(lambda seconds: timedelta(seconds=seconds))
-calls = st.none() | st.builds(Calls, st.integers(1, 9), ages, st.none() | st.booleans())
+calls = st.none() | st.builds(WakeCalls, st.integers(1, 9), ages, st.none() | st.booleans())
 methods = st.sampled_from([(), ("wol",), ("wol", "script")])
 per_service: st.SearchStrategy[dict[str, int]] = st.dictionaries(st.sampled_from(SERVICES), st.integers(0, 3))
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from accsd.cli.checks.finding import Finding, fail, ok, warn
 from accsd.cli.output import duration
-from accsd.db.checkup import Server, count, hear_oneself, look_at_server
+from accsd.db.checkup import ServerFacts, count, hear_oneself, look_at_server
 from accsd.db.install import SchemaStatus, read_status
 from accsd.db.pool import connect
 from accsd.errors import DatabaseUnavailable, SchemaMismatch
@@ -29,7 +29,7 @@ async def server(settings: Settings) -> AsyncIterator[Finding]:
     yield _pooler(settings, found)
 
 
-def _reached(settings: Settings, found: Server) -> Finding:
+def _reached(settings: Settings, found: ServerFacts) -> Finding:
     took = f"{found.round_trip.total_seconds() * 1000:.1f} ms"
     said = f"{settings.database.address} answers in {took}, PostgreSQL {found.version}"
     if found.version_num < _OLDEST:
@@ -41,14 +41,14 @@ def _reached(settings: Settings, found: Server) -> Finding:
     return ok("database", said)
 
 
-def _durable(found: Server) -> Finding:
+def _durable(found: ServerFacts) -> Finding:
     if not found.unsafe:
         return ok("durability", "what is committed survives a power cut")
     do = "turn them on, unless losing the last moments at a power cut is acceptable"
     return warn("durability", f"{', '.join(found.unsafe)} off in the server", do)
 
 
-def _in_time(found: Server) -> Finding:
+def _in_time(found: ServerFacts) -> Finding:
     away = abs(found.clock_ahead)
     said = f"this clock and the database's differ by {away.total_seconds():.3f} s"
     if away > _SIGNATURES_FAIL:
@@ -58,7 +58,7 @@ def _in_time(found: Server) -> Finding:
     return ok("clock", said)
 
 
-def _may_remove(found: Server) -> Finding:
+def _may_remove(found: ServerFacts) -> Finding:
     """The builder's rule, by the clock of the machine that the doctor is on."""
     here = datetime.now(UTC)
     if (said := ahead_of(here - found.clock_ahead, here)) is None:
@@ -66,7 +66,7 @@ def _may_remove(found: Server) -> Finding:
     return fail("retention", f"nothing leaves the database: {said}", "set the clocks right; the next pass looks again")
 
 
-def _pooler(settings: Settings, found: Server) -> Finding:
+def _pooler(settings: Settings, found: ServerFacts) -> Finding:
     if not found.is_pooled:
         return ok("pooler", "none between here and the server")
     if settings.database.listen_url is not None:

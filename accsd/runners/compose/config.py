@@ -9,10 +9,12 @@ import orjson
 from accsd.errors import ConfigError
 from accsd.runners.compose.declared import Declarations, read_declarations
 from accsd.runners.compose.docker import Docker
-from accsd.settings.model import Compose, Service
+from accsd.settings.model import ComposeSettings, ServiceSettings
 
 
-async def declared_services(docker: Docker, compose: Compose, settings: Mapping[str, Service]) -> Declarations:
+async def declared_services(
+    docker: Docker, compose: ComposeSettings, settings: Mapping[str, ServiceSettings]
+) -> Declarations:
     """What the compose file labels or the settings name. Needs no engine. Raises ConfigError for the file as a whole,
     DockerUnavailable where docker or its plugin is missing."""
     file = compose_file(compose)
@@ -28,7 +30,7 @@ async def declared_services(docker: Docker, compose: Compose, settings: Mapping[
     return read_declarations(cast("dict[str, Any]", document), settings)
 
 
-def compose_file(compose: Compose) -> Path:
+def compose_file(compose: ComposeSettings) -> Path:
     if compose.file is None:
         raise ConfigError("no compose file is configured", hint="set compose.file, or ACC_COMPOSE_FILE")
     file = compose.file.absolute()

@@ -16,7 +16,7 @@ import orjson
 from pydantic import ValidationError
 
 from accsd.errors import ConfigError, InvalidValue
-from accsd.settings.model import Limits, Service
+from accsd.settings.model import Limits, ServiceSettings
 from accsd.values.labels import Label
 from accsd.values.names import check_service_name
 from accsd.values.validation import did_you_mean, problems
@@ -79,7 +79,7 @@ class Declarations:
     problems: Sequence[ConfigError]
 
 
-def read_declarations(document: Mapping[str, Any], settings: Mapping[str, Service]) -> Declarations:
+def read_declarations(document: Mapping[str, Any], settings: Mapping[str, ServiceSettings]) -> Declarations:
     """`document` is the answer of `docker compose config`; settings win over labels."""
     project: str = document["name"]
     services: dict[str, Declared] = {}
@@ -96,7 +96,7 @@ def read_declarations(document: Mapping[str, Any], settings: Mapping[str, Servic
 
 
 def _offered(
-    entries: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Service]
+    entries: Mapping[str, Mapping[str, Any]], settings: Mapping[str, ServiceSettings]
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """What bears a label of ours or is named in the settings, unless the settings run it as a plain process."""
     for name, entry in entries.items():
@@ -106,7 +106,7 @@ def _offered(
             yield name, entry
 
 
-def _declared(project: str, name: str, entry: Mapping[str, Any], settings: Service | None) -> Declared:
+def _declared(project: str, name: str, entry: Mapping[str, Any], settings: ServiceSettings | None) -> Declared:
     labels: Mapping[str, str] = entry.get("labels") or {}
     try:
         check_service_name(name)
@@ -132,7 +132,7 @@ def _declared(project: str, name: str, entry: Mapping[str, Any], settings: Servi
 _FROM_SETTINGS: Final = ("command", "concurrency", "idle_stop", "timeout", "stop_grace", "limits", "requires")
 
 
-def with_settings(declared: Declared, settings: Service) -> Declared:
+def with_settings(declared: Declared, settings: ServiceSettings) -> Declared:
     """What [services.NAME] says wins over the labels; what it leaves out stays."""
     said = {name: getattr(settings, name) for name in _FROM_SETTINGS if name in settings.model_fields_set}
     if "limits" in said:
@@ -161,7 +161,7 @@ def _checked(declared: Declared) -> Declared:
     return declared
 
 
-def _mode(name: str, labels: Mapping[str, str], settings: Service | None) -> Mode:
+def _mode(name: str, labels: Mapping[str, str], settings: ServiceSettings | None) -> Mode:
     written = labels.get(MODE)
     if written in tuple(Mode):
         return Mode(written)
@@ -178,7 +178,7 @@ def _refuse_unknown(name: str, labels: Mapping[str, str]) -> None:
             raise _problem(name, f'has an unknown label "{label[:60]}"{did_you_mean(label, _KNOWN)}')
 
 
-def _labelled(name: str, labels: Mapping[str, str]) -> Service:
+def _labelled(name: str, labels: Mapping[str, str]) -> ServiceSettings:
     """The labels, checked by the same model as the settings."""
     document: dict[str, Any] = {}
     for label, place in _SETTINGS.items():
@@ -186,9 +186,9 @@ def _labelled(name: str, labels: Mapping[str, str]) -> Service:
             table = document.setdefault("limits", {}) if len(place) > 1 else document
             table[place[-1]] = _command(name, labels[label]) if label == "accs.command" else labels[label]
     try:
-        return Service.model_validate(document)
+        return ServiceSettings.model_validate(document)
     except ValidationError as error:
-        found = problems(error, Service)
+        found = problems(error, ServiceSettings)
         said = "; ".join(f"{_PREFIX}{each.path.replace('_', '-')} {each.what}" for each in found)
         raise _problem(name, f"is badly labelled: {said}") from None
 

@@ -13,8 +13,9 @@ from typing import Final
 
 from accsd import failpoints, proc
 from accsd.errors import AttemptFailed, DockerUnavailable
+from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
-from accsd.runners.base import NO_CURSOR, TASK_FILE, AttemptKey, Cursor, Ending, Launch, Stream, TakeOutput, Workdir
+from accsd.runners.base import NO_CURSOR, TASK_FILE, Cursor, Ending, Launch, Stream, TakeOutput, Workdir
 from accsd.runners.compose import ending
 from accsd.runners.compose.container import Container
 from accsd.runners.compose.container_log import Handed, Pipes
@@ -24,7 +25,7 @@ from accsd.runners.compose.override import TASK_FILE_NAMED_BY
 from accsd.runners.compose.processes import ATTEMPT_MARK, NODE_MARK, TASK_MARK, Processes
 from accsd.runners.compose.project import Project
 from accsd.runners.compose.reaping import Reaper
-from accsd.runners.compose.service_container import Standing, widen
+from accsd.runners.compose.service_container import ServiceContainer, widen
 
 _STARTED_FILE: Final = "exec.started"
 _HEAD: Final = 4096
@@ -39,17 +40,17 @@ class ExecRunner:
         self._docker: Final = project.docker
         self._declared: Final = declared
         self._node: Final = node
-        self._standing: Final = Standing(project, declared)
+        self._standing: Final = ServiceContainer(project, declared)
         self._processes: Final = Processes(project.docker, node, from_host=look_from_host)
         self._reaper: Final = Reaper(project.docker, self._processes)
-        self._executions: Final[dict[AttemptKey, ExecExecution]] = {}
+        self._executions: Final[dict[Fence, ExecExecution]] = {}
         self._starting: int = 0
 
     @property
     def service(self) -> str:
         return self._declared.service
 
-    def workdir(self, key: AttemptKey, folder: Path) -> Workdir | None:
+    def workdir(self, key: Fence, folder: Path) -> Workdir | None:
         return self._standing.workdir(key)
 
     async def check(self) -> None:
@@ -64,9 +65,9 @@ class ExecRunner:
         finally:
             self._starting -= 1
 
-    async def survivors(self) -> Sequence[AttemptKey]:
+    async def survivors(self) -> Sequence[Fence]:
         """Without those that this runner itself has under way."""
-        found: set[AttemptKey] = set()
+        found: set[Fence] = set()
         for container in await self._standing.running():
             found |= (await self._processes.look(container)).keys()
         return sorted(found - self._executions.keys(), key=str)
@@ -74,7 +75,7 @@ class ExecRunner:
     async def adopt(self, launch: Launch) -> None:
         return None
 
-    async def discard(self, key: AttemptKey, folder: Path | None) -> None:
+    async def discard(self, key: Fence, folder: Path | None) -> None:
         for container in await self._standing.running():
             await self._reaper.end(container, key, self._declared.stop_grace)
 
@@ -124,7 +125,7 @@ class ExecRunner:
         # The envelope comes on stdin: its file lies where only this machine sees it.
         return {name: value for name, value in launch.environ.items() if name != TASK_FILE_NAMED_BY} | marks
 
-    def _forget(self, key: AttemptKey) -> None:
+    def _forget(self, key: Fence) -> None:
         self._executions.pop(key, None)
 
 
@@ -141,9 +142,9 @@ class ExecExecution:
         reaper: Reaper,
         processes: Processes,
         container: Container,
-        key: AttemptKey,
+        key: Fence,
         *,
-        forget: Callable[[AttemptKey], None],
+        forget: Callable[[Fence], None],
         see: Callable[[Container], None],
     ) -> None:
         self._docker: Final = docker
@@ -160,7 +161,7 @@ class ExecExecution:
         self._was_stopped: bool = False
 
     @property
-    def key(self) -> AttemptKey:
+    def key(self) -> Fence:
         return self._key
 
     async def begin(self, argv: Sequence[str], environ: dict[str, str], envelope: bytes) -> None:

@@ -13,13 +13,14 @@ from typing import Final
 
 from accsd import failpoints
 from accsd.errors import DockerUnavailable, ServiceBusy
-from accsd.runners.base import TASK_FILE, AttemptKey, Launch, Workdir
+from accsd.model.fence import Fence
+from accsd.runners.base import TASK_FILE, Launch, Workdir
 from accsd.runners.compose.container import Container
 from accsd.runners.compose.declared import Declared
-from accsd.runners.compose.http_client import Answer, NoAnswer
+from accsd.runners.compose.http_client import HttpAnswer, NoAnswer
 from accsd.runners.compose.http_execution import HttpExecution
 from accsd.runners.compose.project import Project
-from accsd.runners.compose.service_container import Standing, widen
+from accsd.runners.compose.service_container import ServiceContainer, widen
 from accsd.runners.compose.tasks_api import LATER, TasksApi, address_of
 
 _READY_WITHIN: Final = timedelta(minutes=2)
@@ -45,21 +46,21 @@ class HttpRunner:
         self._declared: Final = declared
         self._port: Final = declared.port
         self._node: Final = node
-        self._standing: Final = Standing(project, declared)
+        self._standing: Final = ServiceContainer(project, declared)
         self._ready_within: Final = ready_within
         self._away_limit: Final = away_limit
         self._gone_within: Final = gone_within
-        self._executions: Final[dict[AttemptKey, HttpExecution]] = {}
+        self._executions: Final[dict[Fence, HttpExecution]] = {}
         self._starting: int = 0
-        self._untold: Final[set[AttemptKey]] = set()  # those that no service was asked to start
-        self._turned_away: Final[deque[AttemptKey]] = deque(maxlen=1000)  # the last ones that it did not take
+        self._untold: Final[set[Fence]] = set()  # those that no service was asked to start
+        self._turned_away: Final[deque[Fence]] = deque(maxlen=1000)  # the last ones that it did not take
         self._answered: Container | None = None  # the last one that did
 
     @property
     def service(self) -> str:
         return self._declared.service
 
-    def workdir(self, key: AttemptKey, folder: Path) -> Workdir | None:
+    def workdir(self, key: Fence, folder: Path) -> Workdir | None:
         return self._standing.workdir(key)
 
     async def check(self) -> None:
@@ -90,9 +91,9 @@ class HttpRunner:
         finally:
             self._starting -= 1
 
-    async def survivors(self) -> Sequence[AttemptKey]:
+    async def survivors(self) -> Sequence[Fence]:
         """Without those that this runner itself has under way."""
-        found: set[AttemptKey] = set()
+        found: set[Fence] = set()
         for container in await self._standing.running():
             try:
                 found |= set(await self._api(container).known())
@@ -109,7 +110,7 @@ class HttpRunner:
                 raise self._not_answering(container, why) from why
         return None
 
-    async def discard(self, key: AttemptKey, folder: Path | None) -> None:
+    async def discard(self, key: Fence, folder: Path | None) -> None:
         if key in self._turned_away:
             return  # nothing was begun; one that says 503 to everything would be taken for one that does not stop it
         for container in await self._standing.running():
@@ -128,7 +129,7 @@ class HttpRunner:
     def _api(self, container: Container) -> TasksApi:
         return TasksApi(address_of(container, self._port), self._node)
 
-    def _execution(self, container: Container, key: AttemptKey) -> HttpExecution:
+    def _execution(self, container: Container, key: Fence) -> HttpExecution:
         return HttpExecution(
             self._docker,
             container,
@@ -190,7 +191,7 @@ class HttpRunner:
     def _has_answered(self, container: Container) -> bool:
         return self._answered is not None and container.is_same_run(self._answered)
 
-    def _busy(self, answer: Answer) -> ServiceBusy:
+    def _busy(self, answer: HttpAnswer) -> ServiceBusy:
         return ServiceBusy(f"the service takes no task now: {answer.said}", again_in=answer.retry_after)
 
     def _not_answering(self, container: Container, why: NoAnswer | str) -> DockerUnavailable:
@@ -199,5 +200,5 @@ class HttpRunner:
             hint=f"docker compose logs {self.service}; does it listen on all addresses at port {self._port}?",
         )
 
-    def _forget(self, key: AttemptKey) -> None:
+    def _forget(self, key: Fence) -> None:
         self._executions.pop(key, None)

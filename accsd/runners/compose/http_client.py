@@ -26,7 +26,7 @@ class NoAnswer(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ServiceAddress:
     host: str
     port: int
     token: str | None = field(default=None, repr=False)
@@ -36,7 +36,7 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     status: int
     document: Mapping[str, Any]
     retry_after: timedelta = timedelta(0)
@@ -84,7 +84,7 @@ class Body:
 
 @asynccontextmanager
 async def asking(
-    address: Address, method: str, path: str, *, headers: Mapping[str, str], body: bytes = b""
+    address: ServiceAddress, method: str, path: str, *, headers: Mapping[str, str], body: bytes = b""
 ) -> AsyncGenerator[Body]:
     """Its answer, of which the head has come."""
     with _telling():
@@ -101,7 +101,9 @@ async def asking(
         writer.transport.abort()  # a polite end could wait for the other side
 
 
-async def ask(address: Address, method: str, path: str, *, headers: Mapping[str, str], body: bytes = b"") -> Answer:
+async def ask(
+    address: ServiceAddress, method: str, path: str, *, headers: Mapping[str, str], body: bytes = b""
+) -> HttpAnswer:
     """A small answer, as a whole."""
     async with asking(address, method, path, headers=headers, body=body) as answer:
         read = b""
@@ -113,10 +115,10 @@ async def ask(address: Address, method: str, path: str, *, headers: Mapping[str,
                         raise NoAnswer("its answer is too long")
         except TimeoutError:
             raise NoAnswer("its answer does not come to an end") from None
-        return Answer(answer.status, _document(read), answer.retry_after)
+        return HttpAnswer(answer.status, _document(read), answer.retry_after)
 
 
-def _written(address: Address, method: str, path: str, headers: Mapping[str, str], body: bytes) -> bytes:
+def _written(address: ServiceAddress, method: str, path: str, headers: Mapping[str, str], body: bytes) -> bytes:
     lines = {
         "Host": f"{address.host}:{address.port}",
         "Connection": "close",

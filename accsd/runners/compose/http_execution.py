@@ -10,7 +10,8 @@ from http import HTTPStatus
 from typing import Final
 
 from accsd.errors import DockerUnavailable
-from accsd.runners.base import NO_CURSOR, AttemptKey, Cursor, Ending, Stream, TakeOutput
+from accsd.model.fence import Fence
+from accsd.runners.base import NO_CURSOR, Cursor, Ending, Stream, TakeOutput
 from accsd.runners.compose import ending
 from accsd.runners.compose.container import Container
 from accsd.runners.compose.container_log import Handed, together
@@ -32,9 +33,9 @@ class HttpExecution:
         docker: Docker,
         container: Container,
         api: TasksApi,
-        key: AttemptKey,
+        key: Fence,
         *,
-        forget: Callable[[AttemptKey], None],
+        forget: Callable[[Fence], None],
         away_limit: timedelta,
         gone_within: timedelta,
     ) -> None:
@@ -50,7 +51,7 @@ class HttpExecution:
         self._ending: Ending | None = None  # what could be found out without the service
 
     @property
-    def key(self) -> AttemptKey:
+    def key(self) -> Fence:
         return self._key
 
     async def watch(self, take: TakeOutput, since: Cursor = NO_CURSOR) -> Ending:

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import orjson
 
-from accsd.runners.base import TASK_FILE, AttemptKey, Launch
+from accsd.model.fence import Fence
+from accsd.runners.base import TASK_FILE, Launch
 from accsd.runners.compose.declared import Declared
 
 OVERRIDE_FILE: Final = "compose.override.json"
@@ -20,7 +21,7 @@ TASK_FILE_SEEN: Final = "/accsd/task.json"
 WORKDIR_SEEN: Final = "/accsd/work"
 
 
-def attempt_labels(node: str, service: str, key: AttemptKey) -> dict[str, str]:
+def attempt_labels(node: str, service: str, key: Fence) -> dict[str, str]:
     """By which the container is known as ours, and as this attempt's."""
     return {
         "accsd.node": node,

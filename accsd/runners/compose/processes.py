@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from accsd.errors import DockerUnavailable
-from accsd.runners.base import AttemptKey
+from accsd.model.fence import Fence
 from accsd.runners.compose.container import Container
 from accsd.runners.compose.docker import Docker
 
@@ -39,16 +39,16 @@ exit 0
 _KILL: Final = 'name=$1; shift; for pid; do kill -s "$name" "$pid" 2>/dev/null; done; exit 0'
 
 
-class NotPermitted(Exception):
+class SignalRefused(Exception):
     """This view shows nothing to us."""
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ContainerProcess:
     pid: int
     parent: int
     session: int
-    key: AttemptKey | None  # which attempt of this node its environment names
+    key: Fence | None  # which attempt of this node its environment names
 
     @property
     def is_outermost(self) -> bool:
@@ -60,13 +60,13 @@ class Process:
 class View:
     """The processes of one container at one moment; `from_host` says whose process ids these are."""
 
-    processes: Sequence[Process]
+    processes: Sequence[ContainerProcess]
     from_host: bool
 
-    def keys(self) -> set[AttemptKey]:
+    def keys(self) -> set[Fence]:
         return {process.key for process in self.processes if process.key}
 
-    def of(self, key: AttemptKey) -> list[Process]:
+    def of(self, key: Fence) -> list[ContainerProcess]:
         """The attempt's own, and all that came from them."""
         ours = {process.pid: process for process in self.processes if process.key == key}
         foreign = {process.session for process in self.processes if process.is_outermost and process.key != key}
@@ -74,12 +74,12 @@ class View:
             ours |= {process.pid: process for process in more}
         return list(ours.values())
 
-    def still_works(self, key: AttemptKey) -> bool:
+    def still_works(self, key: Fence) -> bool:
         """Whether the command itself runs, not only what it may have left behind."""
         return any(process.is_outermost for process in self.of(key))
 
 
-def _joins(process: Process, ours: Mapping[int, Process], foreign_sessions: Set[int]) -> bool:
+def _joins(process: ContainerProcess, ours: Mapping[int, ContainerProcess], foreign_sessions: Set[int]) -> bool:
     if process.pid in ours or process.key is not None:
         return False
     sessions = {each.session for each in ours.values()} - foreign_sessions - {0}
@@ -98,11 +98,13 @@ class Processes:
         if self._from_host:
             try:
                 return View(await asyncio.to_thread(_seen_from_host, container, self._node), from_host=True)
-            except NotPermitted:
+            except SignalRefused:
                 self._from_host = False
         return View(await self._seen_from_inside(container), from_host=False)
 
-    async def signal(self, container: Container, view: View, chosen: Iterable[Process], wanted: signal.Signals) -> None:
+    async def signal(
+        self, container: Container, view: View, chosen: Iterable[ContainerProcess], wanted: signal.Signals
+    ) -> None:
         if view.from_host:
             for process in chosen:
                 _signal_from_host(container, process, wanted)
@@ -111,8 +113,8 @@ class Processes:
         for user in _users(container):
             await self._inside(container, user, _KILL, wanted.name.removeprefix("SIG"), *pids)
 
-    async def _seen_from_inside(self, container: Container) -> list[Process]:
-        seen: dict[int, Process] = {}
+    async def _seen_from_inside(self, container: Container) -> list[ContainerProcess]:
+        seen: dict[int, ContainerProcess] = {}
         for user in _users(container):
             for process in _read_list(await self._inside(container, user, _LIST), self._node):
                 if process.key or process.pid not in seen:
@@ -135,7 +137,7 @@ def _users(container: Container) -> Sequence[str | None]:
     return ("0",) if container.runs_as_root else (None, "0")
 
 
-def _read_list(text: str, node: str) -> list[Process]:
+def _read_list(text: str, node: str) -> list[ContainerProcess]:
     """By lines: a mark's line cannot begin like a process's, whatever a task wrote into its environment."""
     heads: list[list[str]] = []
     marks: list[list[str]] = []
@@ -146,42 +148,42 @@ def _read_list(text: str, node: str) -> list[Process]:
         elif marks:
             marks[-1].append(line)
     return [
-        Process(int(pid), int(parent), int(session), _key(its, node))
+        ContainerProcess(int(pid), int(parent), int(session), _key(its, node))
         for (pid, parent, session, state), its in zip(heads, marks, strict=True)
         if state not in ("Z", "X")
     ]
 
 
-def _key(entries: Iterable[str], node: str) -> AttemptKey | None:
+def _key(entries: Iterable[str], node: str) -> Fence | None:
     said = dict(entry.split("=", 1) for entry in entries if entry.split("=", 1)[0] in _MARKS and "=" in entry)
     if said.get(NODE_MARK) != node:
         return None
     try:
-        return AttemptKey.parse(f"{said.get(TASK_MARK)}.{said.get(ATTEMPT_MARK)}")
+        return Fence.parse(f"{said.get(TASK_MARK)}.{said.get(ATTEMPT_MARK)}")
     except ValueError:
         return None
 
 
-def _seen_from_host(container: Container, node: str) -> list[Process]:
+def _seen_from_host(container: Container, node: str) -> list[ContainerProcess]:
     if not container.pid or not _belongs(container.pid, container):
-        raise NotPermitted  # its process ids are those of another machine or namespace
+        raise SignalRefused  # its process ids are those of another machine or namespace
     members = {pid for pid in _all_pids() if _belongs(pid, container)}
     found = [_read_process(pid, members, node) for pid in sorted(members)]
     return [process for process in found if process]
 
 
-def _read_process(pid: int, members: set[int], node: str) -> Process | None:
+def _read_process(pid: int, members: set[int], node: str) -> ContainerProcess | None:
     try:
         state, parent, _, session = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[:4]
         environ = Path(f"/proc/{pid}/environ").read_bytes() if state not in "ZX" else b""
     except PermissionError:
-        raise NotPermitted from None
+        raise SignalRefused from None
     except (FileNotFoundError, ProcessLookupError):
         return None
     if state in "ZX":
         return None
     entries = environ.decode(errors="replace").split("\0")
-    return Process(pid, int(parent) if int(parent) in members else 0, int(session), _key(entries, node))
+    return ContainerProcess(pid, int(parent) if int(parent) in members else 0, int(session), _key(entries, node))
 
 
 def _belongs(pid: int, container: Container) -> bool:
@@ -190,14 +192,14 @@ def _belongs(pid: int, container: Container) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     except PermissionError:
-        raise NotPermitted from None
+        raise SignalRefused from None
 
 
 def _all_pids() -> list[int]:
     return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
 
 
-def _signal_from_host(container: Container, process: Process, wanted: signal.Signals) -> None:
+def _signal_from_host(container: Container, process: ContainerProcess, wanted: signal.Signals) -> None:
     """By a descriptor, looked at again: between the look and the signal the id may have become another's."""
     with suppress(ProcessLookupError):
         descriptor = os.pidfd_open(process.pid)

@@ -7,10 +7,10 @@ from datetime import timedelta
 from typing import Final
 
 from accsd.errors import DockerUnavailable
-from accsd.runners.base import AttemptKey
+from accsd.model.fence import Fence
 from accsd.runners.compose.container import Container
 from accsd.runners.compose.docker import Docker
-from accsd.runners.compose.processes import Process, Processes, View
+from accsd.runners.compose.processes import ContainerProcess, Processes, View
 
 _KILLED_WITHIN: Final = timedelta(seconds=15)
 _LOOK_EVERY: Final = 0.1
@@ -22,7 +22,7 @@ class Reaper:
         self._processes: Final = processes
 
     async def end(
-        self, container: Container, key: AttemptKey, grace: timedelta, may_begin: Callable[[], bool] = lambda: False
+        self, container: Container, key: Fence, grace: timedelta, may_begin: Callable[[], bool] = lambda: False
     ) -> None:
         """Returns when none of them is left and none can begin any more; raises DockerUnavailable where they stay."""
         now = asyncio.get_running_loop().time
@@ -44,7 +44,7 @@ class Reaper:
                 await self._processes.signal(container, view, fresh, signal.SIGTERM)
             await asyncio.sleep(_LOOK_EVERY)
 
-    async def _left(self, container: Container, key: AttemptKey) -> tuple[View, list[Process]]:
+    async def _left(self, container: Container, key: Fence) -> tuple[View, list[ContainerProcess]]:
         try:
             view = await self._processes.look(container)
         except DockerUnavailable:

@@ -13,18 +13,9 @@ from typing import Final, TypeVar
 
 from accsd import failpoints, proc
 from accsd.errors import AttemptFailed, DockerUnavailable
+from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
-from accsd.runners.base import (
-    NO_CURSOR,
-    TASK_FILE,
-    WORK_FOLDER,
-    AttemptKey,
-    Cursor,
-    Ending,
-    Launch,
-    TakeOutput,
-    Workdir,
-)
+from accsd.runners.base import NO_CURSOR, TASK_FILE, WORK_FOLDER, Cursor, Ending, Launch, TakeOutput, Workdir
 from accsd.runners.compose import ending
 from accsd.runners.compose.container import PROJECT_LABEL, Container
 from accsd.runners.compose.container_log import Handed, follow_log, read_log
@@ -42,7 +33,7 @@ _LONGEST_PAUSE: Final = 5.0
 Answer = TypeVar("Answer")
 
 
-def container_name(key: AttemptKey) -> str:
+def container_name(key: Fence) -> str:
     return f"accsd-{key}"
 
 
@@ -59,7 +50,7 @@ class RunRunner:
     def service(self) -> str:
         return self._declared.service
 
-    def workdir(self, key: AttemptKey, folder: Path) -> Workdir:
+    def workdir(self, key: Fence, folder: Path) -> Workdir:
         return Workdir(folder / WORK_FOLDER, self._declared.workdir or WORKDIR_SEEN)
 
     async def check(self) -> None:
@@ -79,17 +70,17 @@ class RunRunner:
         failpoints.hit("runner.started")
         return execution
 
-    async def survivors(self) -> Sequence[AttemptKey]:
+    async def survivors(self) -> Sequence[Fence]:
         ids = await self._docker.listed(
             f"label=accsd.node={self._node}",
             f"label=accsd.service={self.service}",
             f"label={PROJECT_LABEL}={self._project.name}",
         )
-        keys: list[AttemptKey] = []
+        keys: list[Fence] = []
         for container in await self._docker.inspect(*ids):
             with suppress(ValueError):
                 labels = container.labels
-                keys.append(AttemptKey.parse(f"{labels.get('accsd.task')}.{labels.get('accsd.attempt')}"))
+                keys.append(Fence.parse(f"{labels.get('accsd.task')}.{labels.get('accsd.attempt')}"))
         return keys
 
     async def adopt(self, launch: Launch) -> "RunExecution | None":
@@ -98,7 +89,7 @@ class RunRunner:
         container = await execution.container()
         return execution if container and container.status != "created" else None
 
-    async def discard(self, key: AttemptKey, folder: Path | None) -> None:
+    async def discard(self, key: Fence, folder: Path | None) -> None:
         execution = self._execution(key)
         await execution.stop(self._declared.stop_grace)
         await execution.remove()
@@ -109,7 +100,7 @@ class RunRunner:
     async def close(self) -> None:
         return None
 
-    def _execution(self, key: AttemptKey) -> "RunExecution":
+    def _execution(self, key: Fence) -> "RunExecution":
         labels = attempt_labels(self._node, self.service, key)
         return RunExecution(self._docker, key, labels, self._away_limit)
 
@@ -150,7 +141,7 @@ class RunRunner:
             raise _not_started(now) if now else DockerUnavailable(f"{container.name} was removed by somebody else")
 
 
-async def remove_container(docker: Docker, node: str, service: str, key: AttemptKey) -> None:
+async def remove_container(docker: Docker, node: str, service: str, key: Fence) -> None:
     """For an attempt of a service that has no runner here any more. Idempotent."""
     execution = RunExecution(docker, key, attempt_labels(node, service, key), _AWAY_LIMIT)
     await execution.stop(timedelta(0))
@@ -166,7 +157,7 @@ def _not_started(container: Container) -> AttemptFailed:
 class RunExecution:
     """One container. It holds nothing open: any number of these may look at the same one."""
 
-    def __init__(self, docker: Docker, key: AttemptKey, labels: dict[str, str], away_limit: timedelta) -> None:
+    def __init__(self, docker: Docker, key: Fence, labels: dict[str, str], away_limit: timedelta) -> None:
         self._docker: Final = docker
         self._key: Final = key
         self._labels: Final = labels
@@ -176,7 +167,7 @@ class RunExecution:
         self._engine_was_away: bool = False
 
     @property
-    def key(self) -> AttemptKey:
+    def key(self) -> Fence:
         return self._key
 
     async def container(self) -> Container | None:

@@ -4,7 +4,8 @@ import time
 from datetime import timedelta
 from typing import Final
 
-from accsd.runners.base import AttemptKey, Launch, Workdir
+from accsd.model.fence import Fence
+from accsd.runners.base import Launch, Workdir
 from accsd.runners.compose.container import Container
 from accsd.runners.compose.declared import Declared
 from accsd.runners.compose.images import ImageCheck
@@ -14,7 +15,7 @@ from accsd.runners.compose.project import Project
 _FRESH_SEC: Final = 2.0
 
 
-class Standing:
+class ServiceContainer:
     def __init__(self, project: Project, declared: Declared) -> None:
         self._project: Final = project
         self._declared: Final = declared
@@ -22,7 +23,7 @@ class Standing:
         self.last: Container | None = None  # the one that was used last
         self._seen_at: float = float("-inf")  # monotonic
 
-    def workdir(self, key: AttemptKey) -> Workdir | None:
+    def workdir(self, key: Fence) -> Workdir | None:
         source, seen = self._declared.workdir_source, self._declared.workdir
         return Workdir(source / str(key), f"{seen}/{key}") if source and seen else None
 

@@ -9,10 +9,11 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from accsd.errors import AttemptFailed, DockerUnavailable, ServiceBusy
+from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
-from accsd.runners.base import AttemptKey, Stream
+from accsd.runners.base import Stream
 from accsd.runners.compose.container import Container
-from accsd.runners.compose.http_client import Address, Answer, Body, NoAnswer, ask, asking
+from accsd.runners.compose.http_client import Body, HttpAnswer, NoAnswer, ServiceAddress, ask, asking
 
 TOKEN_NAMED_BY: Final = "ACC_SERVE_TOKEN"
 _ANY_ADDRESS: Final = ("", "0.0.0.0", "::")
@@ -38,28 +39,28 @@ class State:
         return cls(has_ended, code if isinstance(code, int) else None, None if lost is None else str(lost)[:500], sizes)
 
 
-def address_of(container: Container, port: int) -> Address:
+def address_of(container: Container, port: int) -> ServiceAddress:
     """A port that is published on this machine, else the container's own address."""
     token = container.environ.get(TOKEN_NAMED_BY)
     if published := container.published.get(port):
         host, ours = published
-        return Address("127.0.0.1" if host in _ANY_ADDRESS else host, ours, token)
+        return ServiceAddress("127.0.0.1" if host in _ANY_ADDRESS else host, ours, token)
     if not container.addresses:
         raise DockerUnavailable(
             f"{container.name} has no address at which it could be asked",
             hint=f'publish its port, such as ports: ["127.0.0.1::{port}"], or give it a network',
         )
-    return Address(container.addresses[0], port, token)
+    return ServiceAddress(container.addresses[0], port, token)
 
 
 class TasksApi:
     """Raises NoAnswer where the service does not answer."""
 
-    def __init__(self, address: Address, node: str) -> None:
+    def __init__(self, address: ServiceAddress, node: str) -> None:
         self.address: Final = address
         self._headers: Final = {"Accsd-Node": node}
 
-    async def health(self) -> Answer:
+    async def health(self) -> HttpAnswer:
         return await self._ask("GET", "/health")
 
     async def start(self, envelope: bytes, *, output_limit: int, traceparent: str | None) -> None:
@@ -76,17 +77,17 @@ class TasksApi:
         if answer.status not in (HTTPStatus.OK, HTTPStatus.ACCEPTED, HTTPStatus.CREATED):
             raise AttemptFailed(ErrorCode.START_FAILED, f"the service refused the task: {answer.said}")
 
-    async def known(self) -> Sequence[AttemptKey]:
+    async def known(self) -> Sequence[Fence]:
         answer = await self._ask("GET", "/tasks")
         if answer.status != HTTPStatus.OK:
             raise NoAnswer(f"GET /tasks is answered with {answer.said}")
-        found: list[AttemptKey] = []
+        found: list[Fence] = []
         for each in answer.document.get("tasks") or ():
             with suppress(ValueError, TypeError, KeyError):
-                found.append(AttemptKey.parse(f"{each['task_id']}.{each['attempt_id']}"))
+                found.append(Fence.parse(f"{each['task_id']}.{each['attempt_id']}"))
         return found
 
-    async def state(self, key: AttemptKey) -> State | None:
+    async def state(self, key: Fence) -> State | None:
         """None: it has never heard of it, or has forgotten it."""
         answer = await self._ask("GET", f"{_path(key)}/status")
         if answer.status == HTTPStatus.NOT_FOUND:
@@ -95,24 +96,26 @@ class TasksApi:
             raise NoAnswer(f"its status is answered with {answer.said}")
         return State.read(answer.document)
 
-    async def cancel(self, key: AttemptKey, grace: timedelta) -> None:
+    async def cancel(self, key: Fence, grace: timedelta) -> None:
         await self._ask("DELETE", f"{_path(key)}?grace={math.ceil(grace.total_seconds())}")
 
-    async def forget(self, key: AttemptKey) -> None:
+    async def forget(self, key: Fence) -> None:
         await self._ask("DELETE", f"{_path(key)}?grace=0&forget=1")
 
     @asynccontextmanager
-    async def output(self, key: AttemptKey, stream: Stream, start: int) -> AsyncGenerator[Body]:
+    async def output(self, key: Fence, stream: Stream, start: int) -> AsyncGenerator[Body]:
         rest = "/stderr" if stream is Stream.STDERR else ""
         async with asking(self.address, "GET", f"{_path(key)}{rest}?from={start}", headers=self._headers) as body:
             yield body
 
-    async def _ask(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
+    async def _ask(
+        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> HttpAnswer:
         try:
             return await ask(self.address, method, path, headers={**self._headers, **(headers or {})}, body=body)
         except TimeoutError:
             raise NoAnswer("it did not answer in time") from None
 
 
-def _path(key: AttemptKey) -> str:
+def _path(key: Fence) -> str:
     return f"/tasks/{key.task_id}/{key.attempt_id}"

@@ -8,8 +8,9 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Final
 
+from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
-from accsd.runners.base import NO_CURSOR, AttemptKey, Cursor, Ending, Stream, TakeOutput
+from accsd.runners.base import NO_CURSOR, Cursor, Ending, Stream, TakeOutput
 from accsd.runners.process import processes
 from accsd.runners.process.files import AttemptFiles, ExitRecord
 from accsd.runners.process.processes import Process
@@ -23,9 +24,7 @@ _BY_SIGNAL: Final = 128  # as shells and containers say it
 class ProcessExecution:
     """`reap` is called when the shim has ended: it may be this daemon's child."""
 
-    def __init__(
-        self, key: AttemptKey, files: AttemptFiles, *, memory_limit: int | None, reap: Callable[[], None]
-    ) -> None:
+    def __init__(self, key: Fence, files: AttemptFiles, *, memory_limit: int | None, reap: Callable[[], None]) -> None:
         self._key = key
         self._files = files
         self._shim = files.shim()
@@ -34,7 +33,7 @@ class ProcessExecution:
         self._is_stopping = False
 
     @property
-    def key(self) -> AttemptKey:
+    def key(self) -> Fence:
         return self._key
 
     async def watch(self, take: TakeOutput, since: Cursor = NO_CURSOR) -> Ending:

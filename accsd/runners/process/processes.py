@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from accsd.runners.base import AttemptKey
+from accsd.model.fence import Fence
 
 TASK_VARIABLE: Final = "ACC_JOB_TASK_ID"
 ATTEMPT_VARIABLE: Final = "ACC_ATTEMPT_ID"
@@ -71,14 +71,14 @@ def environment(pid: int) -> dict[str, str]:
     return {name: value for name, _, value in (pair.partition("=") for pair in text.split("\0"))}
 
 
-def bears(pid: int, key: AttemptKey) -> bool:
+def bears(pid: int, key: Fence) -> bool:
     return _marker(environment(pid)) == (str(key.task_id), str(key.attempt_id))
 
 
-def key_of(variables: dict[str, str]) -> AttemptKey | None:
+def key_of(variables: dict[str, str]) -> Fence | None:
     task, attempt = _marker(variables)
     try:
-        return AttemptKey.parse(f"{task}.{attempt}")
+        return Fence.parse(f"{task}.{attempt}")
     except ValueError:
         return None
 
@@ -87,7 +87,7 @@ def _marker(variables: dict[str, str]) -> tuple[str | None, str | None]:
     return variables.get(TASK_VARIABLE), variables.get(ATTEMPT_VARIABLE)
 
 
-def members(key: AttemptKey, command: Identity | None) -> list[Process]:
+def members(key: Fence, command: Identity | None) -> list[Process]:
     """All living processes of an attempt, its shim among them: by the environment that they were started with, by the
     command's session, and by descent from any of these."""
     around = everyone()
@@ -114,7 +114,7 @@ def _descendants(ancestors: Iterable[int], around: Iterable[Process]) -> Iterato
     yield from walk
 
 
-def open_if_running(identity: Identity, key: AttemptKey) -> int | None:
+def open_if_running(identity: Identity, key: Fence) -> int | None:
     """A pidfd of exactly this process, which must bear the attempt's marker; None: it has ended."""
     try:
         pidfd = os.pidfd_open(identity.pid)
@@ -127,7 +127,7 @@ def open_if_running(identity: Identity, key: AttemptKey) -> int | None:
     return None
 
 
-def is_running(identity: Identity, key: AttemptKey) -> bool:
+def is_running(identity: Identity, key: Fence) -> bool:
     pidfd = open_if_running(identity, key)
     if pidfd is not None:
         os.close(pidfd)

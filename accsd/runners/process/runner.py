@@ -16,12 +16,13 @@ from typing import Final
 
 from accsd import failpoints, proc
 from accsd.errors import AttemptFailed, Unavailable
+from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
-from accsd.runners.base import TASK_FILE, WORK_FOLDER, AttemptKey, Launch, Workdir
+from accsd.runners.base import TASK_FILE, WORK_FOLDER, Launch, Workdir
 from accsd.runners.process import processes, shim
 from accsd.runners.process.execution import ProcessExecution
 from accsd.runners.process.files import AttemptFiles
-from accsd.settings import Service, environment
+from accsd.settings import ServiceSettings, environment
 
 FILE_VARIABLE: Final = "ACC_TASK_FILE"
 SERVICE_VARIABLE: Final = "ACCSD_SERVICE"
@@ -40,7 +41,13 @@ class ProcessRunner:
     named after its key; of `environ` a task gets the few variables that any program needs."""
 
     def __init__(
-        self, service: str, settings: Service, *, base: Path, attempts: Path, environ: Mapping[str, str] | None = None
+        self,
+        service: str,
+        settings: ServiceSettings,
+        *,
+        base: Path,
+        attempts: Path,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         self._service = service
         self._settings = settings
@@ -55,7 +62,7 @@ class ProcessRunner:
     def service(self) -> str:
         return self._service
 
-    def workdir(self, key: AttemptKey, folder: Path) -> Workdir:
+    def workdir(self, key: Fence, folder: Path) -> Workdir:
         here = (folder / WORK_FOLDER).absolute()
         return Workdir(here, str(here))
 
@@ -77,7 +84,7 @@ class ProcessRunner:
             raise self._start_failed(record.errno)
         return execution
 
-    async def survivors(self) -> Sequence[AttemptKey]:
+    async def survivors(self) -> Sequence[Fence]:
         return await asyncio.to_thread(lambda: list({*self._in_folders(), *self._in_the_process_table()}))
 
     async def adopt(self, launch: Launch) -> ProcessExecution | None:
@@ -92,7 +99,7 @@ class ProcessRunner:
             return None
         return self._execution(launch.key, files)
 
-    async def discard(self, key: AttemptKey, folder: Path | None) -> None:
+    async def discard(self, key: Fence, folder: Path | None) -> None:
         """Without grace: whoever is discarded has lost its lease, and another may be at the same task by now."""
         files = AttemptFiles((folder or self._attempts / str(key)).absolute())
         files.bury()
@@ -104,7 +111,7 @@ class ProcessRunner:
     async def close(self) -> None:
         pass
 
-    def _execution(self, key: AttemptKey, files: AttemptFiles) -> ProcessExecution:
+    def _execution(self, key: Fence, files: AttemptFiles) -> ProcessExecution:
         limit = self._settings.limits.memory
         return ProcessExecution(key, files, memory_limit=limit, reap=self._reap)
 
@@ -145,7 +152,7 @@ class ProcessRunner:
         except OSError as error:
             raise self._not_our_fault(launch, error.errno or 0) from error
 
-    def _orders(self, launch: Launch, begin_by: float) -> shim.Orders:
+    def _orders(self, launch: Launch, begin_by: float) -> shim.ShimTask:
         limits = self._settings.limits
         workdir = launch.workdir or self.workdir(launch.key, launch.folder)
         environ = {
@@ -160,7 +167,7 @@ class ProcessRunner:
             raise AttemptFailed(
                 ErrorCode.START_FAILED, "a word of the command or a variable has an impossible character"
             )
-        return shim.Orders(
+        return shim.ShimTask(
             service=self._service,
             workdir=str(workdir.here),
             memory=limits.memory or 0,
@@ -207,15 +214,15 @@ class ProcessRunner:
         reason = os.strerror(number) if number else said or "the shim did not answer"
         return AttemptFailed(code, f"attempt {launch.key} could not be started: {reason}")
 
-    def _in_folders(self) -> Iterator[AttemptKey]:
+    def _in_folders(self) -> Iterator[Fence]:
         with suppress(OSError), os.scandir(self._attempts) as entries:
             for entry in entries:
                 with suppress(ValueError):  # not an attempt's folder
-                    key = AttemptKey.parse(entry.name)
+                    key = Fence.parse(entry.name)
                     if str(key) == entry.name and AttemptFiles(Path(entry.path)).service() == self._service:
                         yield key
 
-    def _in_the_process_table(self) -> Iterator[AttemptKey]:
+    def _in_the_process_table(self) -> Iterator[Fence]:
         """Those whose folder has gone, or never got so far. Another agent's on this machine have other folders."""
         for process in processes.everyone().values():
             variables = processes.environment(process.pid)

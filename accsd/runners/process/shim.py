@@ -12,7 +12,7 @@ import sys
 import time
 
 if __name__ == "__main__":  # with -I and -S nothing of ours is on the path
-    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    sys.path.append(os.path.abspath(__file__).rpartition("/accsd/runners/process/")[0])
 
 from accsd.runners.process.shim_tree import KILL, Watch, read, start_time
 
@@ -33,7 +33,7 @@ _ALL_SIGNALS = [number for number in range(1, 65) if number not in (32, 33)]  # 
 _RECORD_BYTES = 512
 
 
-class Orders:
+class ShimTask:
     """What to run, within which limits (0: none), and until when it may begin (CLOCK_BOOTTIME)."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Orders:
         return marshal.dumps(vars(self))  # for the same interpreter, and there without an import that costs time
 
     @classmethod
-    def unpack(cls, packed: bytes) -> "Orders":
+    def unpack(cls, packed: bytes) -> "ShimTask":
         return cls(**marshal.loads(packed))
 
 
@@ -112,7 +112,7 @@ def _answer(report: int, text: str) -> bool:
     return True
 
 
-def _prepare(folder: str, orders: Orders) -> tuple[int, list[int]] | None:
+def _prepare(folder: str, orders: ShimTask) -> tuple[int, list[int]] | None:
     """The exit file's draft and the command's three files; None where another shim has the attempt."""
     os.chdir(folder)
     if not _claim(orders.service):
@@ -126,7 +126,7 @@ def _prepare(folder: str, orders: Orders) -> tuple[int, list[int]] | None:
     return record, files
 
 
-def _spawn(orders: Orders, files: list[int]) -> int:
+def _spawn(orders: ShimTask, files: list[int]) -> int:
     os.environ["PATH"] = orders.environ.get("PATH", os.defpath)  # where posix_spawnp looks
     return os.posix_spawnp(
         orders.argv[0],
@@ -139,7 +139,7 @@ def _spawn(orders: Orders, files: list[int]) -> int:
     )
 
 
-def _run(folder: str, orders: Orders, report: int) -> bool:
+def _run(folder: str, orders: ShimTask, report: int) -> bool:
     try:
         prepared = _prepare(folder, orders)
     except OSError as error:
@@ -169,7 +169,7 @@ def _note_command(folder: str, command: int) -> bool:
     return True
 
 
-def _watched(watch: Watch, orders: Orders) -> str:
+def _watched(watch: Watch, orders: ShimTask) -> str:
     """How it ended, as the exit file says it."""
     exceeded = None
     if orders.memory or orders.pids:
@@ -189,7 +189,7 @@ def main() -> None:
     os.set_inheritable(report, False)
     with open(packed, "rb") as file:
         file.seek(0)
-        orders = Orders.unpack(file.read())
+        orders = ShimTask.unpack(file.read())
     _run(folder, orders, report)
 
 

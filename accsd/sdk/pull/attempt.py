@@ -24,7 +24,7 @@ from accsd.sdk.pull.task import CURRENT, PullTask
 from accsd.sdk.pull.threads import Threads
 from accsd.sdk.wire import Cancelled, Permanent, Task, Temporary
 from accsd.values.json import sanitise
-from accsd.work.context import Workbench
+from accsd.work.context import AttemptContext
 from accsd.work.finish import GivenBack
 from accsd.work.insisting import insist
 from accsd.work.lease import NOT_KEPT, Lease
@@ -55,7 +55,7 @@ class Handler:
     stop_grace: timedelta
 
 
-class Attempt(Lease):
+class PullAttempt(Lease):
     """Is its own lease: there are thousands, and what refers to itself in a circle waits for the garbage collector."""
 
     __slots__ = (
@@ -72,7 +72,7 @@ class Attempt(Lease):
     )
 
     def __init__(
-        self, claimed: ClaimedTask, handler: Handler, bench: Workbench, threads: Threads, *, good_until: float
+        self, claimed: ClaimedTask, handler: Handler, bench: AttemptContext, threads: Threads, *, good_until: float
     ) -> None:
         super().__init__(claimed.fence, good_until)
         self.claimed: ClaimedTask = claimed
@@ -82,7 +82,7 @@ class Attempt(Lease):
         self.task: PullTask | None = None  # while its function is at work
         self.in_thread: asyncio.Future[Any] | None = None
         self._handler: Handler = handler
-        self._bench: Workbench = bench
+        self._bench: AttemptContext = bench
         self._threads: Threads = threads
         self._stopped: Stop | None = None
 

@@ -14,9 +14,9 @@ from accsd import failpoints
 from accsd.db import ClaimedTask, Fence, adopt_tasks, agent_outlook, claim_tasks
 from accsd.errors import DatabaseUnavailable, NotFound, Unavailable
 from accsd.log import get_logger
-from accsd.sdk.pull.held import Held
+from accsd.sdk.pull.held import HeldTasks
 from accsd.wakeup import Backoff, Wakeup, jittered
-from accsd.work.context import Workbench
+from accsd.work.context import AttemptContext
 from accsd.work.lease import boot_time
 
 _log = get_logger(component="pull")
@@ -65,8 +65,8 @@ class Claimer:
     def __init__(
         self,
         service: str,
-        bench: Workbench,
-        held: Held,
+        bench: AttemptContext,
+        held: HeldTasks,
         *,
         poll: Callable[[], timedelta],
         take: Callable[[list[ClaimedTask], float], None],
@@ -74,8 +74,8 @@ class Claimer:
         register: Callable[[int], Awaitable[None]],
     ) -> None:
         self._service: str = service
-        self._bench: Workbench = bench
-        self._held: Held = held
+        self._bench: AttemptContext = bench
+        self._held: HeldTasks = held
         self._poll: Callable[[], timedelta] = poll
         self._take: Callable[[list[ClaimedTask], float], None] = take
         self._known: Callable[[], set[Fence]] = known

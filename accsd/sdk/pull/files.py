@@ -12,7 +12,7 @@ from accsd.model.state import ArtifactKind, EventType, Level
 from accsd.runners.base import Workdir
 from accsd.sdk.wire import Message
 from accsd.storage.base import StoredObject
-from accsd.work.context import Workbench
+from accsd.work.context import AttemptContext
 from accsd.work.faults import failing_on_a_full_disk
 from accsd.work.insisting import insist
 from accsd.work.workspace import lay_inputs, remove_folder, take_output
@@ -23,9 +23,9 @@ _UPLOADS: Final = 4
 class Files:
     __slots__ = ("_bench", "_here", "_is_laid", "_is_made", "_task")
 
-    def __init__(self, task: ClaimedTask, bench: Workbench, here: Path) -> None:
+    def __init__(self, task: ClaimedTask, bench: AttemptContext, here: Path) -> None:
         self._task: ClaimedTask = task
-        self._bench: Workbench = bench
+        self._bench: AttemptContext = bench
         self._is_made: bool = False
         self._is_laid: bool = False
         self._here: Path = here

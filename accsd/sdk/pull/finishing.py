@@ -16,10 +16,10 @@ from accsd.db import Answer, Done, Failed, Fence, finish_many_tasks, release_tas
 from accsd.errors import AccsdError, DatabaseUnavailable
 from accsd.log import get_logger, redact
 from accsd.model.outcome import ErrorCode
-from accsd.sdk.pull.attempt import Attempt, Outcome
+from accsd.sdk.pull.attempt import Outcome, PullAttempt
 from accsd.values.json import sanitise
 from accsd.wakeup import Backoff
-from accsd.work.context import Workbench
+from accsd.work.context import AttemptContext
 from accsd.work.finish import GivenBack
 from accsd.work.insisting import PAUSES
 from accsd.work.protocol import Infrastructure
@@ -27,12 +27,12 @@ from accsd.work.protocol import Infrastructure
 _log = get_logger(component="pull")
 _BATCH: Final = 1000
 
-Ended = tuple[Attempt, Outcome]
+Ended = tuple[PullAttempt, Outcome]
 
 
 class Finisher:
-    def __init__(self, bench: Workbench, *, when_settled: Callable[[Sequence[Ended]], None]) -> None:
-        self._bench: Workbench = bench
+    def __init__(self, bench: AttemptContext, *, when_settled: Callable[[Sequence[Ended]], None]) -> None:
+        self._bench: AttemptContext = bench
         self._when_settled: Callable[[Sequence[Ended]], None] = when_settled
         self._ended: deque[Ended] = deque()
         self._under_way: int = 0
@@ -40,7 +40,7 @@ class Finisher:
         self._news: asyncio.Event = asyncio.Event()
         self._empty: asyncio.Event = asyncio.Event()
 
-    def add(self, attempt: Attempt, outcome: Outcome) -> None:
+    def add(self, attempt: PullAttempt, outcome: Outcome) -> None:
         self._ended.append((attempt, outcome))
         self._news.set()
 
@@ -100,7 +100,7 @@ class Finisher:
         await self._tell(batch[: len(batch) // 2])
         await self._tell(batch[len(batch) // 2 :])
 
-    async def _not_taken(self, attempt: Attempt, outcome: Outcome, error: AccsdError) -> None:
+    async def _not_taken(self, attempt: PullAttempt, outcome: Outcome, error: AccsdError) -> None:
         _log.error("end_not_taken", outcome=type(outcome).__name__, error=str(error), exc_info=error)
         if isinstance(outcome, Infrastructure):
             self._when_settled([(attempt, outcome)])
@@ -156,7 +156,7 @@ class Finisher:
             settled.append(each)
         self._when_settled(settled)
 
-    def _refused(self, attempt: Attempt, answer: Answer) -> None:
+    def _refused(self, attempt: PullAttempt, answer: Answer) -> None:
         """D5: the database said no, why, and what it holds."""
         self._bench.metrics.refused(answer.reason)
         _log.warning(

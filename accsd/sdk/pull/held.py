@@ -4,12 +4,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from accsd.sdk.pull.attempt import Attempt
+from accsd.sdk.pull.attempt import PullAttempt
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldTasks:
     concurrency: int
-    known: dict[UUID, Attempt] = field(default_factory=dict[UUID, Attempt])  # by task: claimed, and not settled
-    store: deque[Attempt] = field(default_factory=deque[Attempt])  # of these, not begun
-    running: set[Attempt] = field(default_factory=set[Attempt])  # those that have a place
+    known: dict[UUID, PullAttempt] = field(default_factory=dict[UUID, PullAttempt])  # by task: claimed, and not settled
+    store: deque[PullAttempt] = field(default_factory=deque[PullAttempt])  # of these, not begun
+    running: set[PullAttempt] = field(default_factory=set[PullAttempt])  # those that have a place

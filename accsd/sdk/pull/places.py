@@ -11,8 +11,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from accsd.sdk.pull.attempt import Attempt
-from accsd.sdk.pull.held import Held
+from accsd.sdk.pull.attempt import PullAttempt
+from accsd.sdk.pull.held import HeldTasks
 
 _TURN_SEC: Final = 0.005  # then it is the others' turn in the event loop
 
@@ -20,15 +20,15 @@ _TURN_SEC: Final = 0.005  # then it is the others' turn in the event loop
 class Places:
     def __init__(
         self,
-        held: Held,
+        held: HeldTasks,
         group: asyncio.TaskGroup,
-        perform: Callable[[Attempt], Awaitable[None]],
+        perform: Callable[[PullAttempt], Awaitable[None]],
         *,
         is_open: Callable[[], bool],
     ) -> None:
-        self._held: Held = held
+        self._held: HeldTasks = held
         self._group: asyncio.TaskGroup = group
-        self._perform: Callable[[Attempt], Awaitable[None]] = perform
+        self._perform: Callable[[PullAttempt], Awaitable[None]] = perform
         self._is_open: Callable[[], bool] = is_open
         self._context: contextvars.Context = contextvars.copy_context()
         self._made: int = 0
@@ -41,7 +41,7 @@ class Places:
             self._made += 1
             self._group.create_task(self._serve(), context=self._context.copy())
 
-    def empty(self) -> list[Attempt]:
+    def empty(self) -> list[PullAttempt]:
         """All that is stored, and nothing is any more."""
         stored = list(self._held.store)
         self._held.store.clear()

@@ -8,15 +8,15 @@ from typing import Any, Final
 from accsd.db import adopt_tasks, node_leaves, release_tasks, upsert_heartbeat
 from accsd.errors import AccsdError
 from accsd.log import get_logger
-from accsd.work.context import Workbench
+from accsd.work.context import AttemptContext
 
 _log = get_logger(component="pull")
 _GOODBYE: Final = timedelta(seconds=20)
 
 
-class Presence:
-    def __init__(self, bench: Workbench, service: str, labels: Mapping[str, Any]) -> None:
-        self._bench: Workbench = bench
+class PullRegistration:
+    def __init__(self, bench: AttemptContext, service: str, labels: Mapping[str, Any]) -> None:
+        self._bench: AttemptContext = bench
         self._service: str = service
         self._labels: Mapping[str, Any] = labels
 

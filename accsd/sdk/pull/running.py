@@ -26,13 +26,12 @@ from accsd.metrics import Metrics
 from accsd.sdk.pull.asked import Asked
 from accsd.sdk.pull.attempt import Handler
 from accsd.sdk.pull.instance import Instance, locked_instance
-from accsd.sdk.pull.task import TaskLog
+from accsd.sdk.pull.task import PullTaskLog
 from accsd.sdk.pull.worker import Worker
-from accsd.settings import Database as DatabaseSettings
-from accsd.settings import Settings, environment, load_settings, state_folder
+from accsd.settings import DatabaseSettings, Settings, environment, load_settings, state_folder
 from accsd.storage import open_store
 from accsd.wakeup import Backoff, Wakeup
-from accsd.work.context import Workbench
+from accsd.work.context import AttemptContext
 from accsd.work.lease import LeaseKeeper
 from accsd.work.reporter import Reporter
 
@@ -166,7 +165,7 @@ def _places(service: str, settings: Settings, given: int | None) -> int:
 
 
 @asynccontextmanager
-async def _workbench(instance: Instance, settings: Settings) -> AsyncGenerator[tuple[Workbench, Listener, Wakeup]]:
+async def _workbench(instance: Instance, settings: Settings) -> AsyncGenerator[tuple[AttemptContext, Listener, Wakeup]]:
     """The last is set when leases were asked about after a pause."""
     resumed = Wakeup()
     async with AsyncExitStack() as resources:
@@ -188,7 +187,7 @@ async def _workbench(instance: Instance, settings: Settings) -> AsyncGenerator[t
             metrics=metrics,
             when_resumed=resumed.set,
         )
-        bench = Workbench(
+        bench = AttemptContext(
             node=instance.name,
             db=db,
             store=store,
@@ -223,7 +222,7 @@ def _logging_to_tasks() -> Generator[None]:
     if root.handlers:
         yield
         return
-    handler, level = TaskLog(), root.level
+    handler, level = PullTaskLog(), root.level
     root.addHandler(handler)
     root.setLevel(min(level, logging.INFO))
     try:

@@ -18,7 +18,7 @@ from accsd.model.trace import trace_of
 from accsd.runners.base import WORK_FOLDER
 from accsd.sdk.pull.files import Files
 from accsd.sdk.wire import SCHEMA_VERSION, Message, Task
-from accsd.work.context import Workbench
+from accsd.work.context import AttemptContext
 
 _EVENTS: Final = 1000
 _LEVELS: Final = ((logging.ERROR, "error"), (logging.WARNING, "warn"), (logging.INFO, "info"))
@@ -34,7 +34,7 @@ class PullTask(Task[Any]):
     upstream: dict[str, dict[str, Any]] = _claimed("inputs")
     envelope: dict[str, Any] = cast("Any", cached_property(lambda task: _envelope(task._claimed, task._bench)))
 
-    def __init__(self, claimed: ClaimedTask, bench: Workbench, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, claimed: ClaimedTask, bench: AttemptContext, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(None, _said)
         self._files: Files | None = None
         self.has_spoken: bool = False
@@ -107,7 +107,7 @@ def _said(_: Message) -> None:
     """`say` is ours: to hand it over would make a circle of each task."""
 
 
-def _envelope(claimed: ClaimedTask, bench: Workbench) -> dict[str, Any]:
+def _envelope(claimed: ClaimedTask, bench: AttemptContext) -> dict[str, Any]:
     job_id, task_id = claimed.job_id, str(claimed.task_id)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -127,7 +127,7 @@ def _envelope(claimed: ClaimedTask, bench: Workbench) -> dict[str, Any]:
     }
 
 
-class TaskLog(logging.Handler):
+class PullTaskLog(logging.Handler):
     """Records of `logging` that a task's function makes, in its thread or in its context."""
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -18,16 +18,16 @@ from accsd.errors import NotFound
 from accsd.log import get_logger
 from accsd.model.outcome import ErrorCode
 from accsd.sdk.pull.asked import Asked
-from accsd.sdk.pull.attempt import Attempt, Handler, Stop, uncancel
+from accsd.sdk.pull.attempt import Handler, PullAttempt, Stop, uncancel
 from accsd.sdk.pull.claiming import Claimer
 from accsd.sdk.pull.finishing import Ended, Finisher
-from accsd.sdk.pull.held import Held
+from accsd.sdk.pull.held import HeldTasks
 from accsd.sdk.pull.places import Places
-from accsd.sdk.pull.presence import Presence
+from accsd.sdk.pull.presence import PullRegistration
 from accsd.sdk.pull.threads import Threads
 from accsd.settings import Settings
 from accsd.wakeup import Wakeup
-from accsd.work.context import Workbench
+from accsd.work.context import AttemptContext
 from accsd.work.finish import GivenBack
 from accsd.work.insisting import insist
 from accsd.work.protocol import Infrastructure
@@ -45,7 +45,7 @@ class Worker:
     def __init__(
         self,
         handler: Handler,
-        bench: Workbench,
+        bench: AttemptContext,
         listener: Listener,
         settings: Settings,
         resumed: Wakeup,
@@ -54,13 +54,13 @@ class Worker:
         asked: Asked,
     ) -> None:
         self._handler: Handler = handler
-        self._bench: Workbench = bench
+        self._bench: AttemptContext = bench
         self._listener: Listener = listener
         self._settings: Settings = settings
         self._resumed: Wakeup = resumed
         self._asked: Asked = asked
-        self._held: Held = Held(concurrency)
-        self._presence: Presence = Presence(bench, handler.service, settings.node.labels)
+        self._held: HeldTasks = HeldTasks(concurrency)
+        self._presence: PullRegistration = PullRegistration(bench, handler.service, settings.node.labels)
         self._failure: Exception | None = None
         self._threads: Threads = Threads(concurrency)
         self._handlers: asyncio.TaskGroup = asyncio.TaskGroup()
@@ -197,7 +197,9 @@ class Worker:
 
     def _take(self, claimed: list[ClaimedTask], granted: float) -> None:
         good_until = self._bench.keeper.good_until(granted)
-        attempts = [Attempt(task, self._handler, self._bench, self._threads, good_until=good_until) for task in claimed]
+        attempts = [
+            PullAttempt(task, self._handler, self._bench, self._threads, good_until=good_until) for task in claimed
+        ]
         self._bench.keeper.hold(*attempts)
         self._held.known.update((attempt.fence.task_id, attempt) for attempt in attempts)
         self._held.store.extend(attempts)
@@ -215,7 +217,7 @@ class Worker:
         """Nothing begins while leases are being asked about, nor during the drain."""
         return not (self._asked.times or self._bench.keeper.is_frozen)
 
-    async def _perform(self, attempt: Attempt) -> None:
+    async def _perform(self, attempt: PullAttempt) -> None:
         began = time.monotonic()
         try:
             outcome = await attempt.outcome()
@@ -255,12 +257,12 @@ class Worker:
             self._claimer.stir()  # nobody tells that a next step waits by now
         self._claimer.made_room(retries=retries)
 
-    def _forget(self, attempt: Attempt) -> None:
+    def _forget(self, attempt: PullAttempt) -> None:
         task_id = attempt.fence.task_id
         if self._held.known.get(task_id) is attempt:
             del self._held.known[task_id]
 
-    def _abandon(self, attempt: Attempt) -> None:
+    def _abandon(self, attempt: PullAttempt) -> None:
         """Its lease is gone: somebody else has the task, or somebody cancelled it."""
         fence, reason = attempt.fence, attempt.reason
         _log.warning("abandoned", task_id=str(fence.task_id), attempt_id=fence.attempt_id, reason=reason)

@@ -6,7 +6,7 @@ answer      what an attempt has said so far, in a form that survives a restart o
 verdict     how an attempt ended, decided in one place
 """
 
-from accsd.work.protocol.answer import Answer
+from accsd.work.protocol.answer import TaskAnswer
 from accsd.work.protocol.parsing import Expected, parse_line
 from accsd.work.protocol.verdict import Failure, Infrastructure, Success, Verdict, verdict_of
 from accsd.work.protocol.wire import (
@@ -15,11 +15,11 @@ from accsd.work.protocol.wire import (
     SCHEMA_VERSION,
     ArtifactAnnounced,
     Heartbeat,
-    Judgement,
+    JudgeLine,
     JudgeVerdict,
     LogLine,
     Message,
-    Progress,
+    ProgressLine,
     ProtocolViolation,
     Result,
     ResultTooLarge,
@@ -31,21 +31,21 @@ __all__ = [
     "MAX_ARTIFACTS",
     "MAX_RESULT_BYTES",
     "SCHEMA_VERSION",
-    "Answer",
     "ArtifactAnnounced",
     "Expected",
     "Failure",
     "Heartbeat",
     "Infrastructure",
+    "JudgeLine",
     "JudgeVerdict",
-    "Judgement",
     "LogLine",
     "Message",
-    "Progress",
+    "ProgressLine",
     "ProtocolViolation",
     "Result",
     "ResultTooLarge",
     "Success",
+    "TaskAnswer",
     "Verdict",
     "envelope",
     "environment",

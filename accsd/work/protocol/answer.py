@@ -12,7 +12,7 @@ from accsd.model.state import ArtifactKind
 from accsd.work.protocol.wire import (
     MAX_ARTIFACTS,
     ArtifactAnnounced,
-    Judgement,
+    JudgeLine,
     JudgeVerdict,
     Message,
     ProtocolViolation,
@@ -22,7 +22,7 @@ from accsd.work.protocol.wire import (
 
 
 @dataclass(slots=True)
-class Answer:
+class TaskAnswer:
     """The last result counts, the last announcement of each path, and the first violation."""
 
     result: Result | ResultTooLarge | None = None
@@ -56,7 +56,7 @@ class Answer:
         }
 
     @classmethod
-    def from_json(cls, saved: Mapping[str, Any]) -> "Answer":
+    def from_json(cls, saved: Mapping[str, Any]) -> "TaskAnswer":
         announced = [_artifact(artifact) for artifact in saved["artifacts"]]
         return cls(
             _result(saved),
@@ -77,8 +77,8 @@ def _result(saved: Mapping[str, Any]) -> Result | ResultTooLarge | None:
     return Result(result["results"], _judgement(result["judgement"]))
 
 
-def _judgement(saved: Mapping[str, Any] | None) -> Judgement | None:
+def _judgement(saved: Mapping[str, Any] | None) -> JudgeLine | None:
     if saved is None:
         return None
     used: dict[str, Any] = {name: value for name, value in saved.items() if name != "verdict"}
-    return Judgement(JudgeVerdict(saved["verdict"]), **used)
+    return JudgeLine(JudgeVerdict(saved["verdict"]), **used)

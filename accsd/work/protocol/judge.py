@@ -6,7 +6,7 @@ from uuid import UUID
 
 from accsd.log import redact
 from accsd.values.json import sanitise
-from accsd.work.protocol.wire import SCHEMA_VERSION, Judgement, JudgeVerdict
+from accsd.work.protocol.wire import SCHEMA_VERSION, JudgeLine, JudgeVerdict
 
 Fields = Mapping[str, Any]
 
@@ -36,7 +36,7 @@ def check_ids(fields: Fields, job_id: UUID, attempt_id: int, *, required: bool) 
             raise Violated(f"the line is of {name} {_brief(fields[name])}, this attempt is of {mine}")
 
 
-def read(fields: Fields) -> Judgement:
+def read(fields: Fields) -> JudgeLine:
     try:
         verdict = JudgeVerdict(fields["verdict"])
     except ValueError:
@@ -45,7 +45,7 @@ def read(fields: Fields) -> Judgement:
     if error is not None and not isinstance(error, str):
         raise Violated("sandbox_error is not a text")
     signal = _amount(fields, "exit_signal")
-    return Judgement(
+    return JudgeLine(
         verdict,
         _amount(fields, "time_ms"),
         _amount(fields, "mem_kb"),

@@ -16,7 +16,7 @@ from accsd.log import known_level, redact
 from accsd.model.state import ArtifactKind, Level
 from accsd.runners.base import Stream
 from accsd.values.json import sanitise
-from accsd.work.framing import LINE_LIMIT, TAIL, Line
+from accsd.work.framing import LINE_LIMIT, TAIL, OutputLine
 from accsd.work.protocol import judge
 from accsd.work.protocol.wire import (
     MAX_RESULT_BYTES,
@@ -25,7 +25,7 @@ from accsd.work.protocol.wire import (
     Heartbeat,
     LogLine,
     Message,
-    Progress,
+    ProgressLine,
     ProtocolViolation,
     Result,
     ResultTooLarge,
@@ -58,7 +58,7 @@ class _Malformed(Exception):
     """A message of a known type whose fields are not as the protocol says."""
 
 
-def parse_line(line: Line, stream: Stream, expected: Expected) -> Message:
+def parse_line(line: OutputLine, stream: Stream, expected: Expected) -> Message:
     if stream is Stream.STDERR:
         return _plain(line, Level.WARN)
     if line.data.lstrip(b" \t")[:1] != b"{":
@@ -85,13 +85,13 @@ def _message(fields: Fields, expected: Expected) -> Message | None:
     return None
 
 
-def _progress(fields: Fields, _: Expected) -> Progress:
+def _progress(fields: Fields, _: Expected) -> ProgressLine:
     value = fields.get("progress")
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise _Malformed("progress is not a number")
     if not -_ROUNDING <= value <= 1 + _ROUNDING:  # so NaN is not
         raise _Malformed("progress is not between 0 and 1")
-    return Progress(min(max(float(value), 0.0), 1.0), _optional_text(fields, "message"))
+    return ProgressLine(min(max(float(value), 0.0), 1.0), _optional_text(fields, "message"))
 
 
 def _log(fields: Fields, _: Expected) -> LogLine:
@@ -186,13 +186,13 @@ def _read_leniently(data: bytes) -> object:
         return None
 
 
-def _cut_object(line: Line) -> LogLine | ResultTooLarge:
+def _cut_object(line: OutputLine) -> LogLine | ResultTooLarge:
     if _BEGINS_AS_RESULT.match(line.data) or _ENDS_AS_RESULT.search(line.data[-TAIL:] + line.tail):
         return ResultTooLarge(len(line.data) + len(line.tail))
     return _plain(line, Level.INFO)
 
 
-def _plain(line: Line, level: Level, problem: str | None = None) -> LogLine:
+def _plain(line: OutputLine, level: Level, problem: str | None = None) -> LogLine:
     data = line.data
     if line.truncated or len(data) > LINE_LIMIT:
         return LogLine(level, _text(data[:LINE_LIMIT])[:-_SECRET_MARGIN], None, problem, True)

@@ -13,7 +13,7 @@ from accsd.model.outcome import PERMANENT_EXIT_CODES, ErrorCode
 from accsd.runners.base import Ending
 from accsd.work.protocol.wire import (
     MAX_RESULT_BYTES,
-    Judgement,
+    JudgeLine,
     JudgeVerdict,
     ProtocolViolation,
     Result,
@@ -93,7 +93,7 @@ def _too_large(result: ResultTooLarge) -> str:
     return f"its result has {result.size} bytes or more, {MAX_RESULT_BYTES} are allowed: announce a file instead"
 
 
-def _sandbox(judgement: Judgement) -> str:
+def _sandbox(judgement: JudgeLine) -> str:
     return f"the sandbox failed: {judgement.sandbox_error or 'it gave no reason'}"
 
 

@@ -89,7 +89,7 @@ class JudgeVerdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class JudgeLine:
     """The fields of a judge's line (D10)."""
 
     verdict: JudgeVerdict
@@ -100,7 +100,7 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ProgressLine:
     progress: float
     message: str | None = None
 
@@ -137,7 +137,7 @@ class Heartbeat:
 @dataclass(frozen=True, slots=True)
 class Result:
     results: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    judgement: Judgement | None = None
+    judgement: JudgeLine | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,4 +154,6 @@ class ProtocolViolation:
     reason: str
 
 
-Message: TypeAlias = Progress | LogLine | ArtifactAnnounced | Heartbeat | Result | ResultTooLarge | ProtocolViolation
+Message: TypeAlias = (
+    ProgressLine | LogLine | ArtifactAnnounced | Heartbeat | Result | ResultTooLarge | ProtocolViolation
+)

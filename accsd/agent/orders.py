@@ -12,7 +12,7 @@ from accsd.db.orders import Order, OrderKind, answer_order, take_orders
 from accsd.model import Node
 from accsd.passes import Pass
 from accsd.power import WakeOnLAN, WakeResult
-from accsd.settings import Wake
+from accsd.settings import WakeSettings
 
 
 class Orders:
@@ -24,12 +24,12 @@ class Orders:
         db: Database,
         *,
         node: str,
-        wake: Callable[[], Wake],
+        wake: Callable[[], WakeSettings],
         sleep: Callable[[], Callable[[Order], str | None] | None],
     ) -> None:
         self._db: Database = db
         self._node: str = node
-        self._wake: Callable[[], Wake] = wake
+        self._wake: Callable[[], WakeSettings] = wake
         self._sleep: Callable[[], Callable[[Order], str | None] | None] = sleep
         self._unanswered: dict[UUID, tuple[bool, str]] = {}
 
