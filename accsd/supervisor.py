@@ -16,7 +16,6 @@ import anyio
 from anyio.abc import TaskGroup
 
 from accsd.errors import Bug, Unavailable
-from accsd.passes import Pass
 from accsd.wakeup import Backoff, Wakeup, jittered
 
 # A database that comes back finds its daemons asking within a second.
@@ -26,6 +25,17 @@ _CRASH_PAUSES = (timedelta(seconds=1), timedelta(seconds=60))
 _HOLDS = timedelta(seconds=5)
 # The database's clock and ours run side by side: a little after the due time, rather than twice.
 _AFTER_DUE = timedelta(milliseconds=2)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A sentence saying what the role did, or None; whether there is more to do at once; when it next has something
+    due; and what keeps it from its work, if anything does."""
+
+    did: str | None = None
+    more: bool = False
+    next_due: timedelta | None = None
+    obstacle: str | None = None
 
 
 @runtime_checkable
@@ -82,6 +92,10 @@ class Post:
 
     async def ended(self) -> None:
         await self._ended.wait()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.is_set()
 
     async def serve(self, role: "ServingRole") -> None:
         with anyio.CancelScope() as self._serving:

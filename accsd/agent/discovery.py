@@ -1,52 +1,62 @@
-"""Finds out which services this node serves: what its settings name, and what its compose file labels.
+"""Finds out what this node serves, at the start and whenever its settings were read again.
 
-Looked at when the daemon starts, when it is told to read its configuration again, and for as long as the compose file
-or the docker command cannot be used: what needs no container is served meanwhile, and what the file said before.
+A source that is away (Docker) or says something wrong (a compose file) keeps what it said last, and is asked again.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from typing import Final
 
+from accsd.agent.node import Node
+from accsd.agent.registration import register
+from accsd.agent.services import ServiceSource
 from accsd.errors import AccsdError, ConfigError, DockerUnavailable
 from accsd.log import get_logger
-from accsd.passes import Pass
+from accsd.supervisor import Pass
 from accsd.work.service import LocalService
 
-_AGAIN = timedelta(seconds=5)
-_log = get_logger(role="offering")
+_AGAIN: Final = timedelta(seconds=5)
+_log = get_logger(role="discovery")
 
 
 class Discovery:
-    def __init__(
-        self,
-        *,
-        of_settings: Callable[[], Mapping[str, LocalService]],
-        of_compose: Callable[[], Awaitable[Mapping[str, LocalService]]],
-        apply: Callable[[Mapping[str, LocalService]], Awaitable[None]],
-        when_known: Callable[[], None] = lambda: None,  # all of it was applied
-    ) -> None:
-        self._of_settings: Callable[[], Mapping[str, LocalService]] = of_settings
-        self._of_compose: Callable[[], Awaitable[Mapping[str, LocalService]]] = of_compose
-        self._apply: Callable[[Mapping[str, LocalService]], Awaitable[None]] = apply
-        self._when_known: Callable[[], None] = when_known
-        self._labelled: Mapping[str, LocalService] = {}
+    """`choose` starts and ends roles after a change of what is served."""
+
+    def __init__(self, node: Node, sources: Sequence[ServiceSource], choose: Callable[[], None]) -> None:
+        self._node: Node = node
+        self._sources: Sequence[ServiceSource] = sources
+        self._choose: Callable[[], None] = choose
+        self._found: dict[ServiceSource, Mapping[str, LocalService]] = {}
         self._said: str | None = None
 
     async def run_once(self) -> Pass:
-        plain = self._of_settings()
-        try:
-            self._labelled = await self._of_compose()
-        except (DockerUnavailable, ConfigError) as error:
-            self._tell_once(error)
-            await self._apply({**plain, **self._labelled})
+        problem: AccsdError | None = None
+        for source in self._sources:
+            try:
+                self._found[source] = await source.services()
+            except (DockerUnavailable, ConfigError) as error:
+                problem = error
+        self._tell_once(problem)
+        await self._apply({name: each for found in self._found.values() for name, each in found.items()})
+        if problem is not None:
             return Pass(next_due=_AGAIN)
-        self._said = None
-        await self._apply({**plain, **self._labelled})
-        self._when_known()
-        names = ", ".join(sorted({*plain, *self._labelled})) or "no service"
-        return Pass(did=f"serving {names}")
+        self._node.is_certain = True
+        self._node.wake("leftovers")
+        return Pass(did=f"serving {', '.join(sorted(self._node.services or ())) or 'no service'}")
 
-    def _tell_once(self, error: AccsdError) -> None:
-        if self._said != str(error):
-            self._said = str(error)
-            _log.error("compose_unavailable", error=str(error), hint=error.hint)
+    async def _apply(self, services: Mapping[str, LocalService]) -> None:
+        node = self._node
+        is_first, node.services = node.services is None, services
+        node.metrics.know_services(services)
+        node.listen_to(services)
+        self._choose()
+        for service in services:
+            node.wake(f"agent:{service}")  # its limits may have changed
+        if not is_first:
+            await register(node)
+        node.wake("poll")
+
+    def _tell_once(self, problem: AccsdError | None) -> None:
+        if problem is not None and self._said != str(problem):
+            _log.error("compose_unavailable", error=str(problem), hint=problem.hint)
+        self._said = None if problem is None else str(problem)

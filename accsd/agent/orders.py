@@ -4,44 +4,29 @@ What was done is answered, if need be when the database is back. Whoever asked m
 no answer; it is on record all the same.
 """
 
-from collections.abc import Callable
 from uuid import UUID
 
-from accsd.db import Database
+from accsd.agent.node import GOES_TO_SLEEP, Node
 from accsd.db.orders import Order, OrderKind, answer_order, take_orders
-from accsd.model import Node
-from accsd.passes import Pass
+from accsd.model import Node as Target
 from accsd.power import WakeOnLAN, WakeResult
-from accsd.settings import WakeSettings
+from accsd.supervisor import Pass
 
 
 class Orders:
-    """`sleep` hands an order to whoever decides about it and answers it, or says what is to be answered at once; None:
-    this node does not sleep by itself."""
-
-    def __init__(
-        self,
-        db: Database,
-        *,
-        node: str,
-        wake: Callable[[], WakeSettings],
-        sleep: Callable[[], Callable[[Order], str | None] | None],
-    ) -> None:
-        self._db: Database = db
-        self._node: str = node
-        self._wake: Callable[[], WakeSettings] = wake
-        self._sleep: Callable[[], Callable[[Order], str | None] | None] = sleep
+    def __init__(self, node: Node) -> None:
+        self._node: Node = node
         self._unanswered: dict[UUID, tuple[bool, str]] = {}
 
     async def run_once(self) -> Pass:
         await self._answer()
-        did = [await self._do(order) for order in await take_orders(self._db, self._node)]
+        did = [await self._do(order) for order in await take_orders(self._node.db, self._node.name)]
         await self._answer()
         return Pass(did="; ".join(did) or None)
 
     async def _answer(self) -> None:
         for order_id, (ok, said) in list(self._unanswered.items()):
-            await answer_order(self._db, order_id, self._node, ok=ok, output=said)
+            await answer_order(self._node.db, order_id, self._node.name, ok=ok, output=said)
             del self._unanswered[order_id]
 
     async def _do(self, order: Order) -> str:
@@ -53,21 +38,25 @@ class Orders:
 
     async def _relay(self, order: Order) -> str:
         target = order.target or ""
-        result = await self._send(Node(name=target, mac=order.mac))
+        result = await self._send(Target(name=target, mac=order.mac))
         said = result.output if result.ok else ": ".join(filter(None, (result.error, result.output)))
         self._unanswered[order.id] = (result.ok, said)
         return f"node {target} {'called' if result.ok else 'not called'} for {order.asked_by or 'somebody'}: {said}"
 
-    async def _send(self, target: Node) -> WakeResult:
-        settings = self._wake()
+    async def _send(self, target: Target) -> WakeResult:
+        settings = self._node.settings.wake
         also = [str(address) for address in settings.broadcast]
         return await WakeOnLAN(target.mac or "", settings.interface, also=also, port=settings.port).wake(target)
 
     def _go_to_sleep(self, order: Order) -> str:
-        sleep = self._sleep()
-        if sleep is None:
+        """Whether it may is decided by the role that puts this node to sleep, which answers too."""
+        node = self._node
+        if not node.sleeps:
             self._unanswered[order.id] = (False, "this node does not sleep by itself")
             return "asked to sleep, which this node does not do by itself"
-        if (said := sleep(order)) is not None:
-            self._unanswered[order.id] = (True, said)
+        if node.is_going_to_sleep:
+            self._unanswered[order.id] = (True, GOES_TO_SLEEP)
+        else:
+            node.sleep_orders.append(order)
+            node.wake("sleep")
         return f"asked to sleep by {order.asked_by or 'somebody'}"

@@ -1,56 +1,49 @@
-"""The poll of a node: one query for all its services, which wakes those that have something to claim.
+"""The poll of a node: one query for all its services, which wakes the agents of those that have something to claim.
 
 It is the net under NOTIFY, and it knows when the next retry is due, so that nobody waits for the poll.
 """
 
 import time
-from collections.abc import Callable, Mapping
 from datetime import timedelta
+from typing import Final
 
-from accsd.db import Database, require_schema
+from accsd.agent.node import AGENT, Node
+from accsd.db import require_schema
 from accsd.db.tasks import agent_outlook
 from accsd.errors import SchemaMismatch
-from accsd.passes import Pass
+from accsd.log import get_logger
+from accsd.supervisor import Pass
 
-_SCHEMA_CHECK = timedelta(minutes=1)
+_SCHEMA_CHECK: Final = timedelta(minutes=1)
+_log = get_logger(role="poll")
 
 
 class Poll:
-    def __init__(
-        self,
-        db: Database,
-        *,
-        node: str,
-        services: Callable[[], Mapping[str, Callable[[], None]]],  # how to wake each
-        is_registered: Callable[[], bool],
-        when_outdated: Callable[[SchemaMismatch], None],
-    ) -> None:
-        self._db: Database = db
-        self._node: str = node
-        self._services: Callable[[], Mapping[str, Callable[[], None]]] = services
-        self._is_registered: Callable[[], bool] = is_registered
-        self._when_outdated: Callable[[SchemaMismatch], None] = when_outdated
+    def __init__(self, node: Node) -> None:
+        self._node: Node = node
         self._schema_due: float = time.monotonic() + _SCHEMA_CHECK.total_seconds()
 
     async def run_once(self) -> Pass:
         await self._check_schema()
-        services = self._services()
-        if not services or not self._is_registered():
+        node = self._node
+        if not node.services or not node.is_registered:
             return Pass()
         dues: list[timedelta] = []
-        for seen in await agent_outlook(self._db, node=self._node, services=list(services)):
+        for seen in await agent_outlook(node.db, node=node.name, services=list(node.services)):
             if seen.claimable:
-                services[seen.service]()
+                node.wake(f"{AGENT}{seen.service}")
             if seen.next_due is not None:
                 dues.append(seen.next_due)
         return Pass(next_due=min(dues, default=None))
 
     async def _check_schema(self) -> None:
-        """Somebody upgraded the database: what this version does not know it must not touch."""
+        """Somebody upgraded the database: this version ends what it has and goes; it must not touch what it does not
+        know."""
         if time.monotonic() < self._schema_due:
             return
         self._schema_due = time.monotonic() + _SCHEMA_CHECK.total_seconds()
         try:
-            await require_schema(self._db)
+            await require_schema(self._node.db)
         except SchemaMismatch as mismatch:
-            self._when_outdated(mismatch)
+            _log.error("schema_changed", error=str(mismatch), hint=mismatch.hint)
+            self._node.stop()

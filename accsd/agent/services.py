@@ -1,11 +1,12 @@
-"""The services that this node serves: those of its settings, and those that its compose file labels."""
+"""Where the services of a node come from: its settings, its compose file. Another kind of runner is another source."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Final, Protocol
 
+from accsd.agent.node import AGENT, Node
 from accsd.errors import ConfigError, DockerUnavailable
-from accsd.health import Health
 from accsd.log import get_logger
 from accsd.model.fence import Fence
 from accsd.runners.compose import (
@@ -16,74 +17,103 @@ from accsd.runners.compose import (
     declared_services,
     remove_container,
 )
-from accsd.runners.process.runner import ProcessRunner
-from accsd.settings import ServiceSettings, Settings, environment
+from accsd.runners.process.runner import ProcessRunner, remove_process
+from accsd.settings import Settings, environment
 from accsd.work.service import LocalService
 
 _log = get_logger(component="services")
 
 
-def process_services(settings: Settings, *, base: Path, attempts: Path) -> dict[str, LocalService]:
-    """Commands on this machine; `base` is what relative words of a command refer to."""
-    return {
-        name: LocalService(
-            service=name,
-            runner=ProcessRunner(name, service, base=base, attempts=attempts),
-            concurrency=settings.concurrency_of(name),
-            timeout=service.timeout,
-            stop_grace=service.stop_grace,
-            idle_stop=None,
-            output_limit=service.limits.output,
-            probe=service.probe,
-        )
-        for name, service in settings.services.items()
-        if service.runner == "process" and _may_run_here(service.requires, settings.node.labels)
-    }
+class ServiceSource(Protocol):
+    async def services(self) -> Mapping[str, LocalService]:
+        """What this node is to serve now, by name."""
+        ...
+
+    async def discard(self, fence: Fence, service: str) -> None:
+        """Ends and removes what is left of an attempt whose service is not served here any more. Idempotent."""
+        ...
 
 
-async def discard_unserved(settings: Settings, attempts: Path, key: Fence, service: str) -> None:
-    """What is left of an attempt whose service is not served here any more, whichever runner had started it."""
-    command = ServiceSettings(runner="process", command=["true"])  # it is not executed
-    await ProcessRunner(service, command, base=attempts, attempts=attempts).discard(key, None)
-    if settings.compose.file is not None:
-        await remove_container(Docker(environment()), settings.node.name, service, key)
+class SettingsSource:
+    """The commands of the settings; `base` is what relative words of a command refer to."""
+
+    def __init__(self, node: Node, base: Path) -> None:
+        self._node: Node = node
+        self._base: Path = base
+
+    async def services(self) -> Mapping[str, LocalService]:
+        settings = self._node.settings
+        return {
+            name: LocalService(
+                name=name,
+                runner=ProcessRunner(name, service, base=self._base, attempts=self._node.attempts_folder),
+                concurrency=settings.concurrency_of(name),
+                timeout=service.timeout,
+                stop_grace=service.stop_grace,
+                idle_stop=None,
+                output_limit=service.limits.output,
+                probe=service.probe,
+            )
+            for name, service in settings.services.items()
+            if service.runner == "process" and _may_run_here(service.requires, settings.node.labels)
+        }
+
+    async def discard(self, fence: Fence, service: str) -> None:
+        await remove_process(self._node.folder(fence), fence)
+
+
+class ComposeSource:
+    """What the node's compose file labels. One badly labelled service is reported, and the others are served."""
+
+    def __init__(self, node: Node, base: Path) -> None:
+        self._node: Node = node
+
+    async def services(self) -> Mapping[str, LocalService]:
+        settings = self._node.settings
+        if settings.compose.file is None:
+            _tell_of(_orphans(settings))
+            return {}
+        docker = Docker(environment(), when_seen=self._tell_of_engine)
+        declarations = await declared_services(docker, settings.compose, settings.services)
+        _tell_of(declarations.problems)
+        project = Project(docker, compose_file(settings.compose), declarations.project)
+        return {
+            name: LocalService(
+                name=name,
+                runner=compose_runner(project, declared, settings.node.name),
+                concurrency=settings.concurrency_of(name, default=declared.concurrency),
+                timeout=declared.timeout,
+                stop_grace=declared.stop_grace,
+                idle_stop=declared.idle_stop,
+                output_limit=declared.limits.output,
+                probe=settings.services[name].probe if name in settings.services else None,
+            )
+            for name, declared in declarations.services.items()
+            if _may_run_here(declared.requires, settings.node.labels)
+        }
+
+    async def discard(self, fence: Fence, service: str) -> None:
+        if self._node.settings.compose.file is not None:
+            await remove_container(Docker(environment()), self._node.name, service, fence)
+
+    def _tell_of_engine(self, problem: DockerUnavailable | None) -> None:
+        """Each agent then looks at its runner, and says what keeps it from its service, also while its slots are
+        taken."""
+        self._node.health.engine(None if problem is None else str(problem))
+        if problem is None:
+            _log.info("engine_answers")
+        else:
+            _log.error("engine_away", error=str(problem), hint=problem.hint)
+        self._node.wake(AGENT)
+
+
+# Later ones win where two know the same name.
+SOURCES: Final[tuple[Callable[[Node, Path], ServiceSource], ...]] = (SettingsSource, ComposeSource)
 
 
 def _may_run_here(requires: Mapping[str, object], labels: Mapping[str, object]) -> bool:
     """A service that needs a label is not offered by a node that lacks it."""
     return all(labels.get(name) == value for name, value in requires.items())
-
-
-async def compose_services(
-    settings: Settings, health: Health, when_engine_changes: Callable[[], None]
-) -> dict[str, LocalService]:
-    """What the node's compose file labels. One badly labelled service is reported, and the others are served."""
-    if settings.compose.file is None:
-        _tell_of(_orphans(settings))
-        return {}
-
-    def tell_of_engine(problem: DockerUnavailable | None) -> None:
-        _tell_of_engine(health, problem)
-        when_engine_changes()
-
-    docker = Docker(environment(), when_seen=tell_of_engine)
-    declarations = await declared_services(docker, settings.compose, settings.services)
-    _tell_of(declarations.problems)
-    project = Project(docker, compose_file(settings.compose), declarations.project)
-    return {
-        name: LocalService(
-            service=name,
-            runner=compose_runner(project, declared, settings.node.name),
-            concurrency=settings.concurrency_of(name, default=declared.concurrency),
-            timeout=declared.timeout,
-            stop_grace=declared.stop_grace,
-            idle_stop=declared.idle_stop,
-            output_limit=declared.limits.output,
-            probe=settings.services[name].probe if name in settings.services else None,
-        )
-        for name, declared in declarations.services.items()
-        if _may_run_here(declared.requires, settings.node.labels)
-    }
 
 
 def _tell_of(problems: Iterable[ConfigError]) -> None:
@@ -103,14 +133,6 @@ async def check_services(settings: Settings) -> None:
         sentences = "\n".join(problem.message for problem in wrong)
         each = "`accsd config check" + (f" --compose {file}`" if (file := settings.compose.file) else "`")
         raise ConfigError(sentences, hint=hint if hint and not others else f"{each} has more about each of them")
-
-
-def _tell_of_engine(health: Health, problem: DockerUnavailable | None) -> None:
-    health.engine(None if problem is None else str(problem))
-    if problem is None:
-        _log.info("engine_answers")
-    else:
-        _log.error("engine_away", error=str(problem), hint=problem.hint)
 
 
 def _orphans(settings: Settings) -> Iterator[ConfigError]:

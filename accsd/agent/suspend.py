@@ -19,17 +19,16 @@ from typing import Final
 import anyio
 
 from accsd import failpoints
-from accsd.db import Database, Verdict, node_leaves
+from accsd.agent.node import Node
+from accsd.db import Verdict, node_leaves
 from accsd.errors import AccsdError
 from accsd.log import get_logger, redact
 from accsd.model import AwakeState
 from accsd.planning.sleep import Stay
 from accsd.values.json import sanitise
-from accsd.work.attempts import Attempts
-from accsd.work.lease import STALL, LeaseKeeper, time_asleep
-from accsd.work.reporter import Reporter
+from accsd.work.lease import STALL, time_asleep
 
-_log = get_logger(component="departure")
+_log = get_logger(component="suspend")
 _CLAIMS_END: Final = timedelta(seconds=30)
 _STEP_SEC: Final = 0.25
 
@@ -47,45 +46,18 @@ class Returned:
 
 
 class Suspension:
-    def __init__(
-        self,
-        db: Database,
-        *,
-        node: str,
-        attempts: Attempts,
-        keeper: LeaseKeeper,
-        reporter: Reporter,
-        stop_containers: Callable[[], Awaitable[None]],
-        when_back: Callable[[], None],
-    ) -> None:
-        self._db: Database = db
-        self._node: str = node
-        self._attempts: Attempts = attempts
-        self._keeper: LeaseKeeper = keeper
-        self._reporter: Reporter = reporter
+    def __init__(self, node: Node, stop_containers: Callable[[], Awaitable[None]]) -> None:
+        self._node: Node = node
         self._stop_containers: Callable[[], Awaitable[None]] = stop_containers
-        self._when_back: Callable[[], None] = when_back
-        self._called_off: Stay | None = None
-        self._has_news: bool = False
-        self._has_said_goodbye: bool = False
-
-    @property
-    def has_said_goodbye(self) -> bool:
-        """The database knows that this node sleeps: whoever stops this process now says no more."""
-        return self._has_said_goodbye
 
     def consider(self) -> None:
         """Before anybody is asked whether this node may go: what is heard from now on counts."""
-        self._called_off = None
-        self._has_news = False
+        self._node.must_stay = None
+        self._node.has_news = False
 
-    def hear(self) -> None:
-        """There may be work for this node: it looks again before it goes."""
-        self._has_news = True
-
-    def call_off(self, because: str) -> None:
-        """Stays awake, if there is still time."""
-        self._called_off = Stay(because)
+    @property
+    def _called_off(self) -> Stay | None:
+        return None if self._node.must_stay is None else Stay(self._node.must_stay)
 
     async def go(
         self, way: Way, *, within: timedelta, because: str, look: Look, counting_on: Sequence[str] = ()
@@ -98,23 +70,23 @@ class Suspension:
             if isinstance(found, Stay):
                 returned = Returned(found.because)
             else:
-                _log.info("goes_to_sleep", node=self._node, because=because)
+                _log.info("goes_to_sleep", node=self._node.name, because=because)
                 returned = await self._sleep(way, within)
-            if self._has_said_goodbye and returned.because is not None:
+            if self._node.has_said_goodbye and returned.because is not None:
                 await self._take_back_goodbye(returned.because)
             return returned
         finally:
-            self._has_said_goodbye = False
-            if self._keeper.is_silent:
-                self._keeper.speak_again()
-            self._attempts.gate.open()
-            self._when_back()
+            self._node.has_said_goodbye = False
+            if self._node.leases.is_silent:
+                self._node.leases.speak_again()
+            self._node.attempts.gate.open()
+            self._node.look()
 
     async def _prepare(self, look: Look, counting_on: Sequence[str]) -> Found:
-        if not await self._attempts.gate.shut(_CLAIMS_END):
+        if not await self._node.attempts.gate.shut(_CLAIMS_END):
             return Stay("a claim is under way")
         failpoints.hit("sleep.gated")
-        if len(self._attempts) or self._keeper.held:
+        if len(self._node.attempts) or self._node.leases.held:
             return Stay("work has just come")
         found = await self._look_again(look, counting_on)
         if isinstance(found, Stay):
@@ -123,24 +95,26 @@ class Suspension:
         found = await self._look_again(look, found)
         if isinstance(found, Stay):
             return found
-        await self._keeper.fall_silent()
-        await self._reporter.flush()
+        await self._node.leases.fall_silent()
+        await self._node.reporter.flush()
         return self._called_off or found
 
     async def _look_again(self, look: Look, counting_on: Sequence[str]) -> Found:
         """Only if there was news since the last look."""
         if self._called_off is not None:
             return self._called_off
-        if not self._has_news:
+        if not self._node.has_news:
             return counting_on
-        self._has_news = False
+        self._node.has_news = False
         return await look()
 
     async def _say_goodbye(self, because: str, counting_on: Sequence[str], look: Look) -> Found:
-        answer = await node_leaves(self._db, self._node, AwakeState.SLEEP, because=because, counting_on=counting_on)
+        answer = await node_leaves(
+            self._node.db, self._node.name, AwakeState.SLEEP, because=because, counting_on=counting_on
+        )
         if answer is Verdict.REFUSED:
             return Stay("a node that could have done its work has just gone, or it holds a lease")
-        self._has_said_goodbye = True
+        self._node.has_said_goodbye = True
         failpoints.hit("sleep.said")
         # for what came before it was said the builder has counted on us, and would not look again soon
         found = await look()
@@ -150,7 +124,9 @@ class Suspension:
         """Its history says why it did not sleep: whoever asked for it looks there. That it is back, the heartbeat says,
         also when this can't be told now."""
         try:
-            await node_leaves(self._db, self._node, AwakeState.UNKNOWN, because=sanitise(because, scrub=redact))
+            await node_leaves(
+                self._node.db, self._node.name, AwakeState.UNKNOWN, because=sanitise(because, scrub=redact)
+            )
         except AccsdError as error:
             _log.warning("left_unsaid", because=because, error=str(error))
 

@@ -17,9 +17,9 @@ from accsd.history.clocks import HINT, Clocks
 from accsd.history.pruning import prune_jobs, remove_doomed
 from accsd.log import get_logger
 from accsd.metrics import Metrics
-from accsd.passes import Pass
 from accsd.settings import RetentionSettings
 from accsd.storage import ObjectStore
+from accsd.supervisor import Pass
 
 _EVERY: Final = timedelta(hours=1)
 _AFTER_FAILURE: Final = timedelta(minutes=5)

@@ -16,7 +16,7 @@ from accsd.db.upkeep import builder_outlook, ensure_event_partitions, repair
 from accsd.errors import AccsdError, Unavailable
 from accsd.log import get_logger
 from accsd.metrics import Metrics
-from accsd.passes import Pass
+from accsd.supervisor import Pass
 
 _BATCH = 100
 _AFTER_FAILURE = timedelta(seconds=30)

@@ -6,7 +6,7 @@ from datetime import timedelta
 from accsd import failpoints
 from accsd.db import Database, instantiate_due_jobs
 from accsd.db.upkeep import builder_outlook
-from accsd.passes import Pass
+from accsd.supervisor import Pass
 
 _BATCH = 100
 _LOCKED_PAUSE = timedelta(milliseconds=100)

@@ -18,9 +18,9 @@ from accsd.db.quarantines import (
 )
 from accsd.log import get_logger
 from accsd.metrics import Metrics
-from accsd.passes import Pass
 from accsd.planning.quarantine import Judgement, Lift, Place, QuarantineRules, Shut, judge
 from accsd.settings import QuarantineSettings
+from accsd.supervisor import Pass
 
 # A herd of failures is judged together, and a fleet that fails all the time costs a look in so long.
 _AT_MOST_EVERY: Final = timedelta(milliseconds=500)

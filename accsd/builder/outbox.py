@@ -33,9 +33,9 @@ from accsd.errors import AccsdError
 from accsd.log import get_logger
 from accsd.metrics import Metrics
 from accsd.net import CallFailed
-from accsd.passes import Pass
 from accsd.planning.delivering import Persistence, again_in
 from accsd.settings import OutboxSettings, OutboxTarget
+from accsd.supervisor import Pass
 
 _EACH: Final = 200  # of one job at a time
 _MARGIN: Final = timedelta(seconds=10)

@@ -6,8 +6,8 @@ from typing import Final
 
 from accsd.db import Database
 from accsd.db.outbox import prune_events
-from accsd.passes import Pass
 from accsd.settings import OutboxSettings
+from accsd.supervisor import Pass
 
 _EVERY: Final = timedelta(hours=1)
 _AT_ONCE: Final = 1000

@@ -1,122 +1,54 @@
-"""The builder's side of the daemon: what moves jobs on, wakes and judges nodes, tells others and keeps history, and the
-posts that run it."""
+"""The control host: what its roles share, and the table of them."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Final
 
 from accsd.builder.archive import Archiver
-from accsd.builder.calls_under_way import CallsUnderWay
 from accsd.builder.cleanup import Cleanup
 from accsd.builder.instantiate import Builder
 from accsd.builder.judge import Judge
-from accsd.builder.news import ServiceNews
 from accsd.builder.outbox import Dispatcher
 from accsd.builder.prune import Pruner
-from accsd.builder.wake import Waker
+from accsd.builder.wake import ServiceNews, Waker
+from accsd.builder.wake_calls import CallsUnderWay
 from accsd.db import Database
 from accsd.db.listen import Listener
 from accsd.db.outbox import OUTBOX_CHANNEL
 from accsd.db.quarantines import NEWS as HEALTH_CHANNEL
 from accsd.history.clocks import Clocks
 from accsd.metrics import Metrics
+from accsd.roles import Leaves, Role, Roles
 from accsd.settings import Settings
 from accsd.storage import ObjectStore
-from accsd.supervisor import PassingRole, Post, Supervisor
 
 _BUILDER_CHANNEL: Final = "builder"
-_OUTBOX_POST: Final = "outbox-"
-# which section of the settings each role is made from; those of the outbox's targets are looked at one by one
-_MADE_FROM: Final = {"wake": "wake", "judge": "quarantine", "prune": "outbox", "archive": "retention"}
 
 
 @dataclass(eq=False, slots=True)
-class BuilderSide:
-    settings: Settings
+class ControlHost:
+    """What the roles of the control host share: facts and lookups, no decisions."""
+
+    settings: Settings  # the newest: a reload replaces them
     db: Database
     listener: Listener
     metrics: Metrics
-    supervisor: Supervisor
     store: ObjectStore | None  # where history goes, if anything did when the daemon began
-    poll: Callable[[], timedelta]
-    _posts: dict[str, Post] = field(default_factory=dict[str, Post])
-    _waker_hears: ServiceNews = field(init=False)
-    _calls: CallsUnderWay = field(default_factory=CallsUnderWay)
-    _clocks: Clocks = field(default_factory=Clocks)
+    calls: CallsUnderWay = field(default_factory=CallsUnderWay)
+    clocks: Clocks = field(default_factory=Clocks)
+    news: ServiceNews = field(init=False)
 
     def __post_init__(self) -> None:
-        self._waker_hears = ServiceNews(self.listener)
+        self.news = ServiceNews(self.listener)
 
-    def start(self) -> None:
-        self._keep("builder", lambda: Builder(self.db), hears=_BUILDER_CHANNEL)
-        self._keep("cleanup", self._make_cleanup, hears=_BUILDER_CHANNEL)
-        self.supervisor.keep(Post("calls", lambda: self._calls))
-        wake = self._keep("wake", self._make_waker, hears=_BUILDER_CHANNEL)
-        self._waker_hears.when_heard = self._calls.when_ended = wake.wakeup.set
-        self._keep("judge", self._make_judge, hears=HEALTH_CHANNEL)
-        self._keep("prune", lambda: Pruner(self.db, self.settings.outbox))
-        self.listener.subscribe(OUTBOX_CHANNEL, self._hear_of_events)
-        self._choose_targets()
-        self._choose_archive()
-
-    def reload(self, settings: Settings) -> list[str]:
-        """Roles whose settings have changed are made anew after the pass that they are in. What needs a restart."""
-        before, self.settings = self.settings, settings
-        for name, section in _MADE_FROM.items():
-            if name in self._posts and getattr(before, section) != getattr(settings, section):
-                self._posts[name].renew()
-        if before.outbox != settings.outbox:
-            self._choose_targets()
-        self._choose_archive()
-        return ["retention"] if settings.retention.removes_anything and self.store is None else []
-
-    def leave(self) -> None:
-        for post in self._posts.values():
-            post.leave()
-
-    def _keep(self, name: str, make: Callable[[], PassingRole], *, hears: str | None = None) -> Post:
-        """One that hears of something polls too."""
-        post = self._posts[name] = Post(name, make, poll=None if hears is None else self.poll)
-        if hears is not None:
-            self.listener.subscribe(hears, post.wakeup.set)
-        self.supervisor.keep(post)
-        return post
-
-    def _choose_targets(self) -> None:
-        """One role for each target: a slow receiver keeps only itself waiting."""
-        wanted = {f"{_OUTBOX_POST}{name}": name for name in self.settings.outbox.targets}
-        for post in [name for name in self._posts if name.startswith(_OUTBOX_POST)]:
-            if post in wanted:
-                self._posts[post].renew()
-            else:
-                self._posts.pop(post).leave()
-        for post, target in wanted.items():
-            if post not in self._posts:
-                self._posts[post] = Post(post, lambda target=target: self._make_dispatcher(target), poll=self.poll)
-                self.supervisor.keep(self._posts[post])
-
-    def _hear_of_events(self, _payload: str) -> None:
-        for name, post in self._posts.items():
-            if name.startswith(_OUTBOX_POST):
-                post.wakeup.set()
-
-    def _choose_archive(self) -> None:
-        store = self.store
-        if store is not None and self.settings.retention.removes_anything and "archive" not in self._posts:
-            self._keep("archive", lambda: self._make_archiver(store))
-        elif "archive" in self._posts and not self.settings.retention.removes_anything:
-            self._posts.pop("archive").leave()
-
-    def _make_dispatcher(self, target: str) -> Dispatcher:
-        return Dispatcher(self.db, target, self.settings.outbox, metrics=self.metrics)
-
-    def _make_archiver(self, store: ObjectStore) -> Archiver:
-        return Archiver(self._history_login, store, self.settings.retention, metrics=self.metrics, clocks=self._clocks)
+    def know(self, roles: "Roles[ControlHost]") -> None:
+        """What happens beside the waker wakes it."""
+        self.news.when_heard = self.calls.when_ended = lambda: roles.wake("wake")
 
     @asynccontextmanager
-    async def _history_login(self) -> AsyncGenerator[Database]:
+    async def history_login(self) -> AsyncGenerator[Database]:
+        """The connection that may remove history: a login of its own, where one is configured."""
         if self.settings.retention.database_url is None:
             yield self.db
             return
@@ -127,19 +59,89 @@ class BuilderSide:
         finally:
             await db.close()
 
-    def _make_judge(self) -> Judge:
-        return Judge(self.db, self.settings.quarantine, metrics=self.metrics)
 
-    def _make_cleanup(self) -> Cleanup:
-        return Cleanup(self.db, lease=self.settings.lease, grace=self.settings.grace, metrics=self.metrics)
+def _cleanup(host: ControlHost) -> Cleanup:
+    return Cleanup(host.db, lease=host.settings.lease, grace=host.settings.grace, metrics=host.metrics)
 
-    def _make_waker(self) -> Waker:
-        return Waker(
-            self.db,
-            self.settings.wake,
-            lease=self.settings.lease,
-            calls=self._calls,
-            node=self.settings.node.name,
-            metrics=self.metrics,
-            hear=self._waker_hears.listen_to,
-        )
+
+def _waker(host: ControlHost) -> Waker:
+    return Waker(
+        host.db,
+        host.settings.wake,
+        lease=host.settings.lease,
+        calls=host.calls,
+        node=host.settings.node.name,
+        metrics=host.metrics,
+        hear=host.news.listen_to,
+    )
+
+
+def _archiver(host: ControlHost) -> Archiver:
+    assert host.store is not None, "the role is wanted only with a store"
+    return Archiver(host.history_login, host.store, host.settings.retention, metrics=host.metrics, clocks=host.clocks)
+
+
+def _dispatcher(host: ControlHost, target: str) -> Dispatcher:
+    return Dispatcher(host.db, target, host.settings.outbox, metrics=host.metrics)
+
+
+ROLES: Final[tuple[Role[ControlHost], ...]] = (
+    Role(
+        "builder",
+        "makes the tasks of jobs that were inserted plainly or are due",
+        lambda host: Builder(host.db),
+        hears=_BUILDER_CHANNEL,
+        polls=True,
+    ),
+    Role(
+        "cleanup",
+        "reclaims tasks whose lease has run out, makes event partitions, frees holds, recounts the narrow tables",
+        _cleanup,
+        hears=_BUILDER_CHANNEL,
+        polls=True,
+    ),
+    Role(
+        "calls",
+        "makes the wake calls, side by side",
+        lambda host: host.calls,
+        leaves=Leaves.LAST,
+    ),
+    Role(
+        "wake",
+        "chooses the sleeping nodes that running or soon due jobs need ([waking](waking.md))",
+        _waker,
+        hears=_BUILDER_CHANNEL,
+        polls=True,
+        made_from="wake",
+    ),
+    Role(
+        "judge",
+        "compares failures on different nodes and decides on quarantines ([quarantine](quarantine.md))",
+        lambda host: Judge(host.db, host.settings.quarantine, metrics=host.metrics),
+        hears=HEALTH_CHANNEL,
+        polls=True,
+        made_from="quarantine",
+    ),
+    Role(
+        "prune",
+        "removes old outgoing events, once an hour",
+        lambda host: Pruner(host.db, host.settings.outbox),
+        made_from="outbox",
+    ),
+    Role(
+        "outbox-",
+        "sends events of jobs to one target ([outbox](outbox.md))",
+        hears=OUTBOX_CHANNEL,
+        polls=True,
+        made_from="outbox",
+        each=lambda host: host.settings.outbox.targets,
+        make_each=_dispatcher,
+    ),
+    Role(
+        "archive",
+        "archives old months and removes old jobs ([history](history.md)); only with a `[retention]`",
+        _archiver,
+        made_from="retention",
+        wanted=lambda host: host.store is not None and host.settings.retention.removes_anything,
+    ),
+)

@@ -11,17 +11,17 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from accsd.builder.calls_under_way import CallsUnderWay
-from accsd.builder.wake_calls import WakeCaller
+from accsd.builder.wake_calls import CallsUnderWay, WakeCaller
 from accsd.db import Database
+from accsd.db.listen import CANCEL, Listener
 from accsd.db.waking import FleetNode, NotWoken, look, note_not_woken, wake_demand, wake_nodes
 from accsd.log import get_logger
 from accsd.metrics import Metrics
-from accsd.passes import Pass
 from accsd.planning.calling import WakeCalls, WakePolicy, turn
 from accsd.planning.wake import Choice, NodeState, WakePlan, WhyNot, plan
 from accsd.power import WakeResult
 from accsd.settings import WakeSettings
+from accsd.supervisor import Pass
 
 # Longer than a poll: what comes into sight then is still seen in time.
 _MARGIN: Final = timedelta(minutes=1)
@@ -31,6 +31,9 @@ _SHOWN: Final = 200
 _SOON: Final = timedelta(seconds=1)
 _IN_VAIN: Final = frozenset({WhyNot.PAUSING, WhyNot.FAILED})
 _log = get_logger(role="wake")
+# Those who are awake claim first, and a busy fleet wakes the waker once in this time.
+_GATHERED_SEC: Final = 1.0
+_MOST_SERVICES: Final = 500  # the poll finds what happens in others
 
 
 class Waker:
@@ -159,3 +162,29 @@ class Waker:
 
 def _clock(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%H:%M:%S} UTC"
+
+
+class ServiceNews:
+    """What becomes claimable for a service that sleeping nodes offer. Its first tasks are the builder's news; of later
+    ones only those who serve it are told. Many notifications are one wake-up of the waker, a moment later."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener: Listener = listener
+        self._services: set[str] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self.when_heard: Callable[[], None] | None = None
+
+    def listen_to(self, services: Iterable[str]) -> None:
+        """Adds these services; none is ever left out again."""
+        for service in sorted(set(services) - self._services)[: _MOST_SERVICES - len(self._services)]:
+            self._services.add(service)
+            self._listener.subscribe(service, self._hear)
+
+    def _hear(self, payload: str) -> None:
+        if payload != CANCEL and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_GATHERED_SEC, self._tell)
+
+    def _tell(self) -> None:
+        self._timer = None
+        if self.when_heard is not None:
+            self.when_heard()

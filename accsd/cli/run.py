@@ -35,7 +35,7 @@ from accsd.sdk.pull.attempt import Handler
 from accsd.sdk.wire import Permanent, Task
 from accsd.settings import Settings, environment
 from accsd.values.names import KIND_LABEL, ONE_OFF_SERVICE
-from accsd.work.framing import LineSplitter, OutputLine
+from accsd.work.protocol.framing import LineSplitter, OutputLine
 
 _STEP: Final = "run"
 _STOP_GRACE: Final = timedelta(seconds=10)

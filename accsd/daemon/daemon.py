@@ -18,9 +18,10 @@ from typing import Final
 import anyio
 
 from accsd import failpoints
-from accsd.agent.node import NodeSide
-from accsd.agent.services import check_services, compose_services, discard_unserved, process_services
-from accsd.builder.roles import BuilderSide
+from accsd.agent.roles import NodeAgent
+from accsd.agent.services import check_services
+from accsd.builder.roles import ROLES as BUILDER_ROLES
+from accsd.builder.roles import ControlHost
 from accsd.daemon.endpoint import HttpFace
 from accsd.daemon.observer import RoleObserver
 from accsd.daemon.reload import before_the_start, left_behind, read_settings, taken_over, tell_reloaded
@@ -28,10 +29,11 @@ from accsd.daemon.state import locked_state, note_served
 from accsd.daemon.systemd import Notifier
 from accsd.db import Database, require_schema
 from accsd.db.listen import Listener, ListenerState, ListenerStatus
-from accsd.errors import AccsdError, DatabaseUnavailable, SchemaMismatch
+from accsd.errors import AccsdError, DatabaseUnavailable
 from accsd.health import Health, ListenState
 from accsd.log import configure_logging, get_logger, log_loop_errors
 from accsd.metrics import Metrics
+from accsd.roles import Leaves, Roles
 from accsd.runners.compose import compose_file
 from accsd.settings import Settings, environment, state_folder
 from accsd.storage import ObjectStore, open_store
@@ -219,8 +221,9 @@ class Daemon:
             db=db,
             on_change=self._heard,
         )
-        self._builder: BuilderSide | None = None
-        self._node: NodeSide | None = None
+        self._host: ControlHost | None = None
+        self._builder: Roles[ControlHost] | None = None
+        self._agent: NodeAgent | None = None
         self._has_listened: bool = False
         self._stops: int = 0
         self._stop: anyio.Event = anyio.Event()
@@ -237,8 +240,8 @@ class Daemon:
                     )
                 if self._builder is not None:
                     self._builder.start()
-                if self._node is not None:
-                    self._node.start()
+                if self._agent is not None:
+                    self._agent.start()
                 group.start_soon(self._notifier.keep_alive)
                 self._health.ready = True
                 self._notifier.ready(f"{self._choice} as {self._settings.node.name}")
@@ -256,36 +259,28 @@ class Daemon:
 
     def build_here(self, history_to: ObjectStore | None) -> None:
         """This process is a builder."""
-        self._builder = BuilderSide(
-            settings=self._settings,
-            db=self._db,
-            listener=self._listener,
-            metrics=self._metrics,
-            supervisor=self._supervisor,
-            store=history_to,
-            poll=self._poll,
-        )
+        self._host = ControlHost(self._settings, self._db, self._listener, self._metrics, history_to)
+        self._builder = Roles(BUILDER_ROLES, self._host, self._supervisor, self._listener, self._poll)
+        self._host.know(self._builder)
 
     def serve_here(self, store: ObjectStore, beats: Database, attempts: Path) -> None:
         """This process is a node too."""
         base = Path.cwd() if self._config is None else self._config.absolute().parent
         beats.observe(self._asked)
         failpoints.when_cut(beats.cut)
-        self._node = NodeSide(
-            settings=self._settings,
+        self._agent = NodeAgent(
+            self._settings,
             db=self._db,
             beats=beats,
             listener=self._listener,
             metrics=self._metrics,
-            supervisor=self._supervisor,
-            store=store,
-            attempts_folder=attempts,
-            of_settings=lambda settings: process_services(settings, base=base, attempts=attempts),
-            of_compose=lambda settings: compose_services(settings, self._health, self._engine_changed),
-            discard=lambda settings, fence, service: discard_unserved(settings, attempts, fence, service),
             health=self._health,
-            when_outdated=self._outdated,
+            store=store,
+            supervisor=self._supervisor,
+            attempts_folder=attempts,
+            base=base,
             poll=self._poll,
+            stop=self._ask_to_stop,
         )
 
     def _asked(self, answered: bool, took: timedelta) -> None:
@@ -306,15 +301,6 @@ class Daemon:
             if post.poll is not None:
                 self._health.role_paced(post.name, post.poll())
         self._supervisor.wake_pollers()
-
-    def _engine_changed(self) -> None:
-        if self._node is not None:
-            self._node.look_everywhere()
-
-    def _outdated(self, mismatch: SchemaMismatch) -> None:
-        """Somebody upgraded the database: this version ends what it has and goes."""
-        _log.error("schema_changed", error=str(mismatch), hint=mismatch.hint)
-        self._ask_to_stop()
 
     def _ask_to_stop(self) -> None:
         self._stops += 1
@@ -342,11 +328,13 @@ class Daemon:
     def _take_over(self, settings: Settings) -> None:
         left = left_behind(self._settings, settings)
         settings = taken_over(self._settings, settings)
-        if self._node is not None:
-            self._node.reload(settings)  # the one that may refuse
+        if self._agent is not None:
+            self._agent.reload(settings)  # the one that may refuse
             note_served(state_folder(settings, environment()), settings.compose.file)
-        if self._builder is not None:
-            left += self._builder.reload(settings)
+        if self._host is not None and self._builder is not None:
+            self._host.settings = settings
+            self._builder.reload(self._settings, settings)
+            left += ["retention"] if settings.retention.removes_anything and self._host.store is None else []
         self._settings = settings
         tell_reloaded(settings, left)
 
@@ -356,11 +344,11 @@ class Daemon:
         self._notifier.stopping("draining", within=grace + timedelta(seconds=60))
         _log.info("draining", grace_sec=grace.total_seconds())
         if self._builder is not None:
-            self._builder.leave()
-        if self._node is not None:
-            group.start_soon(self._hurry_up, self._node)
-            await self._node.drain(grace)
+            self._builder.leave(Leaves.FIRST)
+        if self._agent is not None:
+            group.start_soon(self._hurry_up, self._agent)
+            await self._agent.drain(grace)
 
-    async def _hurry_up(self, node: NodeSide) -> None:
+    async def _hurry_up(self, agent: NodeAgent) -> None:
         await self._hurry.wait()
-        node.hurry()
+        agent.hurry()

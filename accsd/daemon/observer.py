@@ -6,7 +6,7 @@ from accsd.errors import AccsdError, DatabaseUnavailable, Unavailable
 from accsd.health import Health
 from accsd.log import get_logger
 from accsd.metrics import Metrics
-from accsd.passes import Pass
+from accsd.supervisor import Pass
 
 _log = get_logger(component="supervisor")
 

@@ -39,12 +39,11 @@ from accsd.work.containment import contained
 from accsd.work.context import AttemptContext, Mark
 from accsd.work.execution import WatchedExecution
 from accsd.work.finish import AttemptFinish, GivenBack
-from accsd.work.fitness import probe_problem
 from accsd.work.insisting import PAUSES, insist
 from accsd.work.lease import WatchedLease
-from accsd.work.preparing import clear_away, launch_of, prepare
 from accsd.work.protocol import Failure, Infrastructure, Success, Verdict
 from accsd.work.service import LocalService
+from accsd.work.workspace import clear_away, launch_of, prepare
 
 _log = get_logger(component="attempt")
 _CLEANING = timedelta(seconds=60)
@@ -56,8 +55,8 @@ class Attempt:
     def __init__(
         self,
         task: ClaimedTask,
-        served: LocalService,
-        bench: AttemptContext,
+        service: LocalService,
+        context: AttemptContext,
         *,
         granted: float,
         adopted: bool,
@@ -71,8 +70,8 @@ class Attempt:
         self.left_something: bool = False
         self.start_was_cut: bool = False
         self._task: ClaimedTask = task
-        self._served: LocalService = served
-        self._bench: AttemptContext = bench
+        self._service: LocalService = service
+        self._context: AttemptContext = context
         self._granted: float = granted
         self._adopted: bool = adopted
         self._when_decided: Callable[[Attempt], None] = when_decided
@@ -80,7 +79,7 @@ class Attempt:
         self._watching: WatchedExecution | None = None
         self._has_ended: bool = False
         self._mark: Mark | None = None  # of the folder of all attempts, when this one began
-        self._conclusion: AttemptFinish = AttemptFinish(task.fence, bench)
+        self._conclusion: AttemptFinish = AttemptFinish(task.fence, context)
         self._asked_back: anyio.Event = anyio.Event()
         self._back_because: str = ""
         self._hurry: anyio.Event = anyio.Event()
@@ -102,17 +101,17 @@ class Attempt:
             service=task.service_name,
             trace_id=trace_of(task.trace_id, task.job_id).trace_id,
         ):
-            self._bench.metrics.started(self.service)
+            self._context.metrics.started(self.service)
             result = "released"
             try:
-                with self._bench.keeper.holding(self.fence, granted=self._granted) as lease:
+                with self._context.leases.holding(self.fence, granted=self._granted) as lease:
                     try:
                         result = await self._decide(await self._verdict(lease), lease)
                     except Exception as error:  # noqa: BLE001 - a bug of ours: the task goes back, and nothing is left here
                         result = await self._decide(self._failed_here(error), lease)
                 await self._clean_up(lease)
             finally:
-                self._bench.metrics.finished(self.service, result, timedelta(seconds=time.monotonic() - began))
+                self._context.metrics.finished(self.service, result, timedelta(seconds=time.monotonic() - began))
 
     # The steps
 
@@ -150,7 +149,7 @@ class Attempt:
             scope.cancel()
             return
         try:
-            await self._execution.stop(self._served.stop_grace)
+            await self._execution.stop(self._service.stop_grace)
         except (AccsdError, OSError) as error:
             _log.warning("not_stopped", error=str(error) or type(error).__name__)
             scope.cancel()  # it is ended without grace, and more insistently
@@ -163,11 +162,11 @@ class Attempt:
     async def _carry_out(self, lease: WatchedLease) -> Verdict | GivenBack:
         """Every failure that can be foreseen becomes a verdict; what cannot is a bug, and spends no attempt either."""
         try:
-            self._mark = self._bench.mark()
+            self._mark = self._context.mark()
             launch = await self._launch(lease)
             self._execution = await self._start(launch)
             await insist(lambda: self._tell_started(lease))
-            self._watching = WatchedExecution(self._task, self._served, self._bench, launch, self._execution)
+            self._watching = WatchedExecution(self._task, self._service, self._context, launch, self._execution)
             ending = await self._watching.ending()
             # of one that was lost from sight the end is not known: it may run on
             self._has_ended = ending.cause not in (ErrorCode.WORKER_LOST, ErrorCode.NODE_UNFIT)
@@ -198,48 +197,48 @@ class Attempt:
         # a file or folder of this machine's own: a mount that has gone, a disk that fails
         is_folder = isinstance(error, OSError) and not isinstance(error, TimeoutError | ConnectionError)
         code = ErrorCode.NODE_UNFIT if is_folder else ErrorCode.WORKER_LOST
-        return Infrastructure(code, f"{type(error).__name__} on {self._bench.node}: {error}")
+        return Infrastructure(code, f"{type(error).__name__} on {self._context.name}: {error}")
 
     def _is_of_its_files(self, error: OSError) -> bool:
-        folder = self._bench.folder(self.fence)
+        folder = self._context.folder(self.fence)
         begun, path = self._execution is not None, Path(str(error.filename))
         return begun and error.errno in _BY_THE_TASK and path.is_relative_to(folder)
 
     def _is_alone(self) -> bool:
         """Whether what this attempt has lost, others have not: a mount that goes takes the folders of all with it."""
-        return self._bench.folder_problem() is None and self._bench.mark() == self._mark is not None
+        return self._context.folder_problem() is None and self._context.mark() == self._mark is not None
 
     async def _blamed(self, verdict: Verdict) -> Verdict:
         """A failure on a machine that lacks what the service needs spends no attempt."""
         if not isinstance(verdict, Failure) or verdict.permanent:
             return verdict
-        if self._bench.is_disk_full():  # its own write may have failed where ours did not
-            said = f"the disk of {self._bench.attempts_folder} is full; {verdict.code}: {verdict.message}"
+        if self._context.is_disk_full():  # its own write may have failed where ours did not
+            said = f"the disk of {self._context.attempts_folder} is full; {verdict.code}: {verdict.message}"
             return Infrastructure(ErrorCode.AGENT_DISK, said)
-        problem = self._bench.folder_problem() or await probe_problem(self._served)
+        problem = self._context.folder_problem() or await self._service.probe_problem()
         if problem is None:
             return verdict
         return Infrastructure(ErrorCode.NODE_UNFIT, f"{problem}; {verdict.code}: {verdict.message}")
 
     async def _launch(self, lease: WatchedLease) -> Launch:
         if self._adopted:
-            return launch_of(self._task, self._served, self._bench, lease)
-        return await prepare(self._task, self._served, self._bench, lease)
+            return launch_of(self._task, self._service, self._context, lease)
+        return await prepare(self._task, self._service, self._context, lease)
 
     async def _start(self, launch: Launch) -> Execution:
         if not self._adopted:
             self.start_was_cut = True  # unless we come back: the engine may have been told already
-            execution = await self._served.runner.start(launch)
+            execution = await self._service.runner.start(launch)
             self.start_was_cut = False
             return execution
-        execution = await self._served.runner.adopt(launch)
+        execution = await self._service.runner.adopt(launch)
         if execution is None:
             raise AttemptFailed(ErrorCode.WORKER_LOST, "the agent was restarted, and how it ended cannot be known")
         _log.info("adopted")
         return execution
 
     async def _tell_started(self, lease: WatchedLease) -> None:
-        answers = await start_tasks(self._bench.db, [self.fence], owner=self._bench.node)
+        answers = await start_tasks(self._context.db, [self.fence], owner=self._context.name)
         failpoints.hit("start.committed")
         answer = answers[self.fence.task_id]
         if not answer.is_effective:
@@ -283,14 +282,14 @@ class Attempt:
 
     def _tell_refusal(self, reason: str | None) -> None:
         """The database would not have our heartbeat: the task's history says so, as it does for any other refusal."""
-        data = {"reason": reason, "said": "heartbeat", "owner": self._bench.node, "attempt_id": self.fence.attempt_id}
+        data = {"reason": reason, "said": "heartbeat", "owner": self._context.name, "attempt_id": self.fence.attempt_id}
         ids = {"job_id": self._task.job_id, "job_task_id": self._task.task_id}
         log_event("warn", "refused", f"heartbeat refused: {reason}", data, **ids, source=f"agent:{self.service}")
 
     async def _clean_up(self, lease: WatchedLease) -> None:
         """Nothing is left of it on this machine. What cannot be removed now is found when the agent settles."""
         failpoints.hit("cleanup")
-        grace = self._served.stop_grace if lease.is_cancelled else timedelta(0)
+        grace = self._service.stop_grace if lease.is_cancelled else timedelta(0)
         try:
             with anyio.fail_after(_CLEANING.total_seconds(), shield=True):
                 await self._stop_all(grace)
@@ -298,7 +297,7 @@ class Attempt:
                     # Its folder says that it was begun, should the database still have it as ours and "starting".
                     self.left_something = True
                 else:
-                    await clear_away(self.fence, self._served, self._bench)
+                    await clear_away(self.fence, self._service, self._context)
         except (AccsdError, OSError) as error:  # TimeoutError is an OSError
             self.left_something = True
             _log.warning("not_cleaned_up", error=str(error) or type(error).__name__)
@@ -308,7 +307,7 @@ class Attempt:
             await self._execution.stop(grace)
             await self._execution.remove()
         else:
-            await self._served.runner.discard(self.fence, self._bench.folder(self.fence))
+            await self._service.runner.discard(self.fence, self._context.folder(self.fence))
 
 
 def _innermost(error: Exception) -> Exception:

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import anyio
@@ -13,7 +14,6 @@ from accsd.log import get_logger
 from accsd.model.fence import Fence
 from accsd.work.attempt import Attempt
 from accsd.work.containment import contained
-from accsd.work.gate import Gate
 
 _log = get_logger(component="attempts")
 # After the grace of a drain: so long what runs may take to end when it is asked to, then it is killed and given back.
@@ -25,7 +25,7 @@ class Attempts:
     """Agents start attempts here. They outlive the agent that started them, but not `serve`."""
 
     def __init__(self, *, when_changed: Callable[[], None] = lambda: None) -> None:
-        self._when_changed: Callable[[], None] = when_changed
+        self.when_changed: Callable[[], None] = when_changed
         self._group: TaskGroup | None = None
         self._under_way: dict[Fence, Attempt] = {}
         self._changed: asyncio.Event = asyncio.Event()
@@ -59,7 +59,7 @@ class Attempts:
         assert self._group is not None, "an agent claims only while attempts can be started"
         assert attempt.fence not in self._under_way, attempt.fence
         self._under_way[attempt.fence] = attempt
-        self._when_changed()
+        self.when_changed()
         self._group.start_soon(self._run, attempt, when_ended, name=f"attempt {attempt.fence}")
 
     async def _run(self, attempt: Attempt, when_ended: Callable[[Attempt], None]) -> None:
@@ -74,7 +74,7 @@ class Attempts:
         finally:
             self._under_way.pop(attempt.fence, None)
             self._changed.set()
-            self._when_changed()
+            self.when_changed()
             try:
                 when_ended(attempt)
             except Exception as error:  # noqa: BLE001 - see above
@@ -111,3 +111,37 @@ class Attempts:
                 self._changed.clear()
                 await self._changed.wait()
         return not self._under_way
+
+
+class Gate:
+    def __init__(self) -> None:
+        self._is_open: bool = True
+        self._inside: int = 0
+        self._empty: asyncio.Event = asyncio.Event()
+        self._empty.set()
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    @contextmanager
+    def passing(self) -> Generator[None]:
+        """Only while it is open. What is claimed in the block has become an attempt at its end."""
+        self._inside += 1
+        self._empty.clear()
+        try:
+            yield
+        finally:
+            self._inside -= 1
+            if self._inside == 0:
+                self._empty.set()
+
+    async def shut(self, within: timedelta) -> bool:
+        """Whether nobody is between a claim and its attempts any more; the gate is shut in any case."""
+        self._is_open = False
+        with anyio.move_on_after(within.total_seconds()):
+            await self._empty.wait()
+        return self._empty.is_set()
+
+    def open(self) -> None:
+        self._is_open = True

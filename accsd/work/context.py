@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,18 +21,18 @@ Mark = tuple[int, int]  # of a folder: another one lies in its place when a moun
 _FULL: Final = 65536  # bytes: what no task can do anything with
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True, kw_only=True)
 class AttemptContext:
-    node: str
+    name: str  # of the node, which owns the leases
     db: Database
     store: ObjectStore
-    keeper: LeaseKeeper
+    leases: LeaseKeeper
     reporter: Reporter
-    attempts_folder: Path
-    min_free_disk: Callable[[], int]  # may change while we run
-    patience: timedelta  # with a store that is away
     metrics: Metrics
+    attempts_folder: Path
+    patience: timedelta  # with a store that is away
     backoff_base: timedelta
+    min_free_disk: int = 0  # below this nothing is claimed
 
     def folder(self, fence: Fence) -> Path:
         return self.attempts_folder / str(fence)
@@ -80,7 +79,7 @@ class AttemptContext:
             disk = os.statvfs(self.attempts_folder)
         except OSError as error:
             return f"the folder {self.attempts_folder} cannot be used: {error.strerror}"
-        free, wanted = disk.f_bavail * disk.f_frsize, self.min_free_disk()
+        free, wanted = disk.f_bavail * disk.f_frsize, self.min_free_disk
         if free >= wanted:
             return None
         return f"the disk of {self.attempts_folder} has less than {wanted // 2**20} MiB free; {free} bytes"

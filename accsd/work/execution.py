@@ -5,7 +5,9 @@ only the last announcement of a path counts.
 """
 
 import time
+from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Final
 
 import anyio
@@ -25,6 +27,7 @@ from accsd.storage.keys import build_key
 from accsd.wakeup import Backoff
 from accsd.work.containment import contained
 from accsd.work.context import AttemptContext
+from accsd.work.files import take_output
 from accsd.work.insisting import insist
 from accsd.work.output import OutputReader
 from accsd.work.protocol import (
@@ -43,10 +46,8 @@ from accsd.work.protocol import (
     Verdict,
     verdict_of,
 )
-from accsd.work.running_time import seconds_run
 from accsd.work.service import LocalService
 from accsd.work.tasklog import Segment, TaskLog
-from accsd.work.workspace import take_output
 
 _log = get_logger(component="attempt")
 _LOG_FOLDER: Final = "log"  # in the attempt's folder
@@ -61,11 +62,11 @@ _STORE_PROBLEMS: Final = (StorageUnavailable, ConfigError)
 
 class WatchedExecution:
     def __init__(
-        self, task: ClaimedTask, served: LocalService, bench: AttemptContext, launch: Launch, execution: Execution
+        self, task: ClaimedTask, service: LocalService, context: AttemptContext, launch: Launch, execution: Execution
     ) -> None:
         self._task: ClaimedTask = task
-        self._served: LocalService = served
-        self._bench: AttemptContext = bench
+        self._service: LocalService = service
+        self._context: AttemptContext = context
         self._launch: Launch = launch
         self._execution: Execution = execution
         self._tasklog: TaskLog = TaskLog(launch.folder / _LOG_FOLDER)
@@ -124,10 +125,10 @@ class WatchedExecution:
             failpoints.hit("line.first")
             self._act(message)
         # What waits counts too: long before all of a flood is heard, it could have filled the disk.
-        if self._hearing.output_bytes + output.waiting > self._served.output_limit:
+        if self._hearing.output_bytes + output.waiting > self._service.output_limit:
             self._is_cut_off = True
-            self._bench.metrics.truncated(output.stream)
-            said = f"it wrote more than {self._served.output_limit} bytes to stdout and stderr"
+            self._context.metrics.truncated(output.stream)
+            said = f"it wrote more than {self._service.output_limit} bytes to stdout and stderr"
             self._event(Level.WARN, EventType.TRUNCATED, said)
             self._stop(Failure(ErrorCode.OUTPUT_LIMIT, said), timedelta(0))
         if self._tasklog.is_full:
@@ -138,19 +139,19 @@ class WatchedExecution:
             case LogLine():
                 self._act_on_line(message)
             case ProgressLine():
-                self._bench.reporter.progress(self._task.fence, message.progress, message.message)
+                self._context.reporter.progress(self._task.fence, message.progress, message.message)
             case ProtocolViolation():
-                self._bench.metrics.protocol_error(self._task.service_name)
-                self._stop(Failure(ErrorCode.PROTOCOL_ERROR, message.reason), self._served.stop_grace)
+                self._context.metrics.protocol_error(self._task.service_name)
+                self._stop(Failure(ErrorCode.PROTOCOL_ERROR, message.reason), self._service.stop_grace)
             case Result():
                 if message.judgement is not None:
-                    self._bench.metrics.verdict(message.judgement.verdict)
+                    self._context.metrics.verdict(message.judgement.verdict)
             case ArtifactAnnounced() | Heartbeat() | ResultTooLarge():
                 pass  # what the end depends on is in the answer
 
     def _act_on_line(self, line: LogLine) -> None:
         if line.problem is not None:
-            self._bench.metrics.protocol_error(self._task.service_name)
+            self._context.metrics.protocol_error(self._task.service_name)
         self._events_left -= 1
         if self._events_left > 0:
             data = line.data if line.problem is None else {"problem": line.problem}
@@ -159,7 +160,7 @@ class WatchedExecution:
             self._event(Level.INFO, EventType.LOG, f"more than {_EVENTS} lines: the rest is in the log only")
 
     def _event(self, level: Level, kind: str, message: str, data: object = None) -> None:
-        self._bench.reporter.event(TaskEvent(self._task.fence, redact(message), level, kind, data))
+        self._context.reporter.event(TaskEvent(self._task.fence, redact(message), level, kind, data))
 
     # Its limits
 
@@ -182,13 +183,13 @@ class WatchedExecution:
                 await anyio.sleep(pauses.next().total_seconds())
 
     async def _keep_time(self) -> None:
-        limit = self._task.timeout or self._served.timeout
+        limit = self._task.timeout or self._service.timeout
         if limit is None:
             return
         # An adopted one has had some of its time already.
         await anyio.sleep(max(0.0, limit.total_seconds() - seconds_run(self._launch.folder)))
         said = f"it ran longer than {limit.total_seconds():g} s"
-        self._stop(Failure(ErrorCode.TIMEOUT, said), self._served.stop_grace)
+        self._stop(Failure(ErrorCode.TIMEOUT, said), self._service.stop_grace)
 
     def _tell_usage(self, ending: Ending) -> None:
         usage = {
@@ -224,7 +225,7 @@ class WatchedExecution:
         """All of it, however long a store takes that goes on taking. The end does not depend on it: what a store does
         not take is said to be missing, and why."""
         await self._hearing.seal()
-        pauses, patience = Backoff(*_AGAIN), min(_LOG_PATIENCE, self._bench.patience).total_seconds()
+        pauses, patience = Backoff(*_AGAIN), min(_LOG_PATIENCE, self._context.patience).total_seconds()
         progress_at = time.monotonic()
         while left := self._tasklog.unshipped:
             try:
@@ -245,7 +246,7 @@ class WatchedExecution:
         key = build_key(task.job_id, task.task_key, ArtifactKind.LOG, attempt_id=task.attempt_id, name=segment.name)
         try:
             with anyio.fail_after(_LOG_PATIENCE.total_seconds()):
-                stored = await self._bench.store.put_file(key, segment.path, content_type="application/x-ndjson")
+                stored = await self._context.store.put_file(key, segment.path, content_type="application/x-ndjson")
         except TimeoutError as error:
             within = _LOG_PATIENCE.total_seconds()
             raise StorageUnavailable(f"the object store did not take a part of it within {within:g} s") from error
@@ -275,11 +276,11 @@ class WatchedExecution:
 
     async def _keep_file(self, artifact: ArtifactAnnounced) -> None:
         if self._launch.workdir is None:
-            said = f"it announced {artifact.path}, and service {self._served.service} has no folder that both sides see"
+            said = f"it announced {artifact.path}, and service {self._service.name} has no folder that both sides see"
             raise AttemptFailed(ErrorCode.ARTIFACT_MISSING, said, hint="give the service accs.workdir and a bind mount")
         try:
             stored = await take_output(
-                self._bench.store,
+                self._context.store,
                 self._launch.workdir,
                 job_id=self._task.job_id,
                 task_key=self._task.task_key,
@@ -287,7 +288,7 @@ class WatchedExecution:
                 path=artifact.path,
                 content_type=artifact.content_type,
                 kind=artifact.kind,
-                patience=self._bench.patience,
+                patience=self._context.patience,
             )
         except (AttemptFailed, StorageUnavailable) as error:
             if artifact.required:
@@ -300,9 +301,9 @@ class WatchedExecution:
         """The row comes after its object, and only from the attempt that holds the lease."""
         recorded = await insist(
             lambda: record_task_artifact(
-                self._bench.db,
+                self._context.db,
                 self._task.fence,
-                owner=self._bench.node,
+                owner=self._context.name,
                 kind=kind,
                 bucket=stored.bucket,
                 key=stored.key,
@@ -317,4 +318,19 @@ class WatchedExecution:
 
     async def _flush(self) -> None:
         """What it said must be in before its lease is given up."""
-        await insist(self._bench.reporter.flush)
+        await insist(self._context.reporter.flush)
+
+
+_BEGAN: Final = "began"  # in the attempt's folder
+
+
+def seconds_run(folder: Path) -> float:
+    """Since the first call for this folder, over a restart of the agent too, by a clock that nobody can set: the
+    monotonic one goes on from one process to the next for as long as the machine runs, and no work outlives a boot."""
+    now = time.monotonic()
+    try:
+        return max(0.0, now - float((folder / _BEGAN).read_text()))
+    except (OSError, ValueError):
+        with suppress(OSError):  # a full disk: an agent that adopts it counts anew
+            (folder / _BEGAN).write_text(str(now))
+        return 0.0

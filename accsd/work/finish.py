@@ -31,9 +31,9 @@ class GivenBack:
 
 
 class AttemptFinish:
-    def __init__(self, fence: Fence, bench: AttemptContext) -> None:
+    def __init__(self, fence: Fence, context: AttemptContext) -> None:
         self.fence: Fence = fence
-        self._bench: AttemptContext = bench
+        self._context: AttemptContext = context
 
     async def tell(self, verdict: Verdict | GivenBack, lease: WatchedLease) -> str:
         """Returns what to count it as: done, released, an error code, or lease_lost."""
@@ -54,7 +54,7 @@ class AttemptFinish:
 
     def refused(self, what: str, answer: Answer) -> None:
         """D5: the database said no, why, and what it holds."""
-        self._bench.metrics.refused(answer.reason)
+        self._context.metrics.refused(answer.reason)
         held = answer.held
         _log.warning(
             "refused",
@@ -75,7 +75,7 @@ class AttemptFinish:
                 with anyio.CancelScope(shield=True):
                     return await self._write(verdict)
             except DatabaseUnavailable as error:
-                self._bench.metrics.finalize_failed()
+                self._context.metrics.finalize_failed()
                 _log.warning("end_not_told_yet", error=str(error))
                 with anyio.move_on_after(pauses.next().total_seconds()):
                     await lease.gone.wait()
@@ -93,11 +93,11 @@ class AttemptFinish:
         failpoints.hit("finish.committed")
         answer = answers[self.fence.task_id]
         if answer.is_effective:
-            self._bench.metrics.finalized(_status(verdict), timedelta(seconds=time.monotonic() - began))
+            self._context.metrics.finalized(_status(verdict), timedelta(seconds=time.monotonic() - began))
         return answer
 
     async def _call(self, verdict: Verdict | GivenBack) -> Mapping[UUID, Answer]:
-        db, owner, base = self._bench.db, self._bench.node, self._bench.backoff_base
+        db, owner, base = self._context.db, self._context.name, self._context.backoff_base
         match verdict:
             case Success():
                 return await finish_tasks(db, [Done(self.fence, verdict.results)], owner=owner, backoff_base=base)

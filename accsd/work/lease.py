@@ -99,8 +99,8 @@ class LeaseKeeper:
         self._margin: timedelta = min(lease * _MARGIN, _LONGEST_MARGIN)
         self._metrics: Metrics = metrics
         self._identity: NodeIdentity = identity or NodeIdentity()
-        self._when_resumed: Callable[[], None] = when_resumed
-        self._when_changed: Callable[[], None] = when_changed
+        self.when_resumed: Callable[[], None] = when_resumed
+        self.when_changed: Callable[[], None] = when_changed
         self._held: dict[UUID, Lease] = {}  # by task
         self._due: Wakeup = Wakeup()
         self._asleep: float = time_asleep()
@@ -160,7 +160,7 @@ class LeaseKeeper:
             other = self._held.setdefault(lease.fence.task_id, lease)
             if other is not lease:
                 self._hold_one_of(lease, other)
-        self._when_changed()
+        self.when_changed()
 
     def _hold_one_of(self, lease: Lease, other: Lease) -> None:
         if other.fence.attempt_id > lease.fence.attempt_id:
@@ -173,7 +173,7 @@ class LeaseKeeper:
         for lease in leases:
             if self._held.get(lease.fence.task_id) is lease:
                 del self._held[lease.fence.task_id]
-        self._when_changed()
+        self.when_changed()
 
     async def confirmed(self, lease: Lease) -> float:
         """Before its work begins: returns when the lease is known to be good, with the time (by boot_time()) until
@@ -215,7 +215,7 @@ class LeaseKeeper:
             # what was sent before, such as before the machine slept, is no answer to whose the leases are now
             if answered and self._revalidating and asks == self._asks:
                 self._revalidating = False
-                self._when_resumed()
+                self.when_resumed()
             if answered:
                 self._answered.set()
                 self._answered = asyncio.Event()

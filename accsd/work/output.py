@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 from accsd.runners.base import Output, Stream
-from accsd.work.framing import LineSplitter, OutputLine
 from accsd.work.protocol import Expected, LogLine, Message, TaskAnswer, parse_line
+from accsd.work.protocol.framing import LineSplitter, OutputLine
 from accsd.work.tasklog import LogPosition, Segment, TaskLog
 
 

@@ -26,7 +26,7 @@ from accsd.model.outcome import ErrorCode
 from accsd.model.state import Level
 from accsd.runners.base import NO_CURSOR, Cursor, Stream
 from accsd.values.json import sanitise
-from accsd.work.framing import PartialLine
+from accsd.work.protocol.framing import PartialLine
 from accsd.work.protocol.wire import MAX_TEXT_BYTES, LogLine
 
 SEGMENT_BYTES: Final = 1024 * 1024

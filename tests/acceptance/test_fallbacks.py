@@ -7,7 +7,6 @@ import pytest
 
 from accsd.agent.agent import Agent
 from accsd.db import Fence, TaskEvent
-from accsd.settings import load_settings
 from accsd.work.reporter import Reporter
 from tests.support import daemon
 from tests.support.attempts import shop
@@ -18,16 +17,6 @@ from tests.support.eventually import eventually
 from tests.support.factory import NODE, SERVICE, chain, claim, node, started, step, submit
 from tests.support.library import opened
 from tests.support.tasks import NOTE, WAIT, notes, toml_service
-
-
-async def registered() -> None:
-    pass
-
-
-def test_nothing_is_switched_off_unless_somebody_says_so(tmp_path: Path):
-    assert set(load_settings(environ={}).fallback.model_dump().values()) == {True}
-    (tmp_path / "accsd.toml").write_text("[fallback]\npull = false\n")
-    assert not load_settings(tmp_path / "accsd.toml", environ={}).fallback.pull
 
 
 async def test_without_notifications_nobody_listens_and_the_poll_finds_the_work(
@@ -53,16 +42,9 @@ async def test_without_batching_tasks_are_claimed_one_by_one_until_the_slots_are
     await submit(
         conn, *(step(key) for key in "abcd"), options={"note": str(tmp_path / "notes"), "go": str(tmp_path / "go")}
     )
-    async with opened(db_url) as db, shop(db, tmp_path) as here:
-        agent = Agent(
-            here.serving(WAIT, concurrency=3),
-            here.bench,
-            here.attempts,
-            wake=lambda: None,
-            is_registered=lambda: True,
-            register=registered,
-            batches=False,
-        )
+    async with opened(db_url) as db, shop(db, tmp_path, fallback={"batching": False}) as here:
+        here.context.services = {SERVICE: here.serving(WAIT, concurrency=3)}
+        agent = Agent(here.context, SERVICE)
         await agent.run_once()  # settles
         passes = [await agent.run_once() for _ in range(4)]
         assert [done.did for done in passes] == ["claimed a", "claimed b", "claimed c", None]

@@ -165,7 +165,7 @@ async def test_work_is_killed_before_its_lease_ends_although_the_heartbeat_has_c
         async with conn.transaction():
             # the next heartbeat fails for a reason that is no outage: the role crashes, and cannot register again
             await conn.execute("ALTER TABLE nodes ADD CONSTRAINT broken CHECK (last_seen < '2000-01-01') NOT VALID")
-        accsd.wait_for("role_crashed", role="presence")
+        accsd.wait_for("role_crashed", role="registration")
         await eventually(lambda: not process.exists(), within=10, what="the end of its process")
         left = await conn.fetchval("SELECT lease_until - accs.clock() FROM job_tasks WHERE id = $1", task_id(accsd))
         assert left is None or left > timedelta(0), "it ran on after the end of its lease"
@@ -225,7 +225,7 @@ async def test_nothing_is_claimed_for_services_that_are_found_while_draining(
         accsd.signal(signal.SIGTERM)
         accsd.wait_for("draining")
         hold.unlink()
-        accsd.wait_for("pass", role="offering", did="serving audio, render")
+        accsd.wait_for("pass", role="discovery", did="serving audio, render")
         (tmp_path / "go").touch()
         assert accsd.process.wait(timeout=20) == 0
     assert (await task(conn, late))["attempt_id"] == 0
@@ -262,14 +262,14 @@ async def test_a_clock_that_was_put_forward_does_not_end_what_is_adopted(tmp_pat
 async def test_a_crash_of_one_role_shows_and_the_others_go_on(tmp_path: Path, db_url: str, conn: Connection):
     broken = {"ACC_FAILPOINTS": "heartbeat.sent:raise"}
     with daemon.running(tmp_path, db_url, config=toml_service("render", NOTE), environ=broken, http=True) as accsd:
-        accsd.wait_for("role_crashed", role="presence")
+        accsd.wait_for("role_crashed", role="registration")
         shown = accsd.health()
         assert shown["status"] == "degraded"
-        assert shown["reasons"] == ["presence is restarting: Injected: heartbeat.sent"]
+        assert shown["reasons"] == ["registration is restarting: Injected: heartbeat.sent"]
         job = await submit(conn, step("a"), options={"note": str(tmp_path / "notes")})
         await eventually(lambda: is_status(conn, job, "done"), within=10)
         await eventually(lambda: accsd.health()["status"] == "ok", within=15, what="recovery")
-        assert accsd.health()["roles"]["presence"]["restarts"] == 1
+        assert accsd.health()["roles"]["registration"]["restarts"] == 1
 
 
 async def test_one_node_has_one_agent_on_a_machine(tmp_path: Path, db_url: str):

@@ -21,8 +21,8 @@ command = ["/bin/sh", "-c", "until [ -e /srv/go ]; do sleep 0.05; done"]
 ASK = """
 import asyncio
 from accsd.power.vetoes import veto
-from accsd.settings import Sleep
-print(asyncio.run(veto(Sleep(), "n1", ours=int(sys.argv[1]))))
+from accsd.settings import SleepSettings
+print(asyncio.run(veto(SleepSettings(), "n1", ours=int(sys.argv[1]))))
 """
 LET_GO = """
 import asyncio, subprocess

@@ -12,15 +12,15 @@ import pytest
 from accsd.agent.agent import Agent
 from accsd.errors import ServiceBusy
 from accsd.model.fence import Fence
-from accsd.passes import Pass
 from accsd.runners.base import Execution, Launch, Runner
+from accsd.supervisor import Pass
 from accsd.work.service import LocalService
 from tests.conftest import Connect
 from tests.support.attempts import Shop, shop
 from tests.support.checker import check
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
-from tests.support.factory import NODE, claim, node, step, submit
+from tests.support.factory import NODE, SERVICE, claim, node, step, submit
 from tests.support.library import opened
 from tests.support.tasks import NOTE, WAIT
 
@@ -42,20 +42,9 @@ class Slow:
         return list(await self.real.survivors())
 
 
-async def registered() -> None:
-    pass
-
-
-def agent_of(here: Shop, served: LocalService, *, yields: timedelta = timedelta(0)) -> Agent:
-    return Agent(
-        served,
-        here.bench,
-        here.attempts,
-        wake=lambda: None,
-        is_registered=lambda: True,
-        register=registered,
-        yields=lambda: yields,
-    )
+def agent_of(here: Shop, served: LocalService) -> Agent:
+    here.context.services = {served.name: served}
+    return Agent(here.context, served.name)
 
 
 async def test_an_agent_that_settles_leaves_alone_what_another_service_has_just_begun(
@@ -74,7 +63,7 @@ async def test_an_agent_that_settles_leaves_alone_what_another_service_has_just_
             await slow.asked.wait()
             await other.execute("LOCK TABLE task_artifacts IN ACCESS EXCLUSIVE MODE")  # its inputs cannot be asked for
             attempt = await here.begin(here.serving(NOTE, service="audio"))
-            folder = here.bench.folder(attempt.fence)
+            folder = here.context.folder(attempt.fence)
             await eventually((folder / "work").exists)
             slow.go_on.set()
         await here.idle()
@@ -96,7 +85,7 @@ async def test_what_another_agent_of_the_same_service_began_meanwhile_is_not_giv
             group.start_soon(settling.run_once)
             await slow.asked.wait()
             attempt = await here.begin(served)
-            await eventually((here.bench.folder(attempt.fence) / "work").exists)
+            await eventually((here.context.folder(attempt.fence) / "work").exists)
             slow.go_on.set()
         await here.idle()
     assert await conn.fetch("SELECT status, lost, attempt_id FROM job_tasks") == [("done", 0, 1)]
@@ -130,24 +119,25 @@ async def test_what_ends_unclearly_while_the_agent_settles_is_settled_too(
             (tmp_path / "b").touch()
             await here.idle()
             slow.go_on.set()
-        assert len(list(here.bench.attempts_folder.iterdir())) == 1
+        assert len(list(here.context.attempts_folder.iterdir())) == 1
         await agent.run_once()
-        assert not list(here.bench.attempts_folder.iterdir())
+        assert not list(here.context.attempts_folder.iterdir())
     await check(conn)
 
 
 async def test_of_what_all_have_heard_a_node_that_rests_leaves_the_first_claim_to_others(
-    db_url: str, conn: Connection, tmp_path: Path
+    db_url: str, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     await node(conn)
     await submit(conn, step("a"), step("b"), options={"note": str(tmp_path / "notes")})
-    async with opened(db_url) as db, shop(db, tmp_path) as here:
-        resting = agent_of(here, here.serving(NOTE), yields=timedelta(hours=1))
+    async with opened(db_url) as db, shop(db, tmp_path, sleep={"method": "suspend"}) as here:
+        resting = agent_of(here, here.serving(NOTE))
         await resting.run_once()  # settles
         await resting.run_once()  # looked by itself: it does not wait
         await here.idle()
         assert await conn.fetchval("SELECT status FROM job_tasks WHERE task_key = 'a'") == "done"
-        resting.hear()
+        monkeypatch.setattr("accsd.agent.agent.yields_for", lambda *_: timedelta(hours=1))
+        here.context.called.add(SERVICE)
         with anyio.move_on_after(0.5):
             await resting.run_once()
         assert [task["task_key"] for task in await claim(conn)] == ["b"], "nobody was faster than that"
@@ -205,7 +195,7 @@ async def test_what_a_service_does_not_take_now_goes_back_unspent_and_is_not_cla
             (blocker,) = await conn.fetch("SELECT y.* FROM job_tasks t, accs.why(t.id) y")
             assert (blocker["blocker"], blocker["detail"].get("obstacle")) == ("node_hindered", busy.says)
             began.add(blocker["since"])
-            agent.recover()  # as if that time had passed
+            here.context.well.add(served.name)  # as if that time had passed
         assert len(began) == 1, "one obstacle, for as long as it lasts"
         assert (await looked(agent)).did == "claimed a"
         await here.idle()
@@ -220,7 +210,7 @@ async def test_while_a_service_stays_busy_its_agent_waits(
     db_url: str, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """What was cut at its start is looked for again, but not before the service can be asked."""
-    monkeypatch.setattr("accsd.agent.agent._LATE", timedelta(0))
+    monkeypatch.setattr("accsd.agent.settle._LATE", timedelta(0))
     await node(conn, NODE, render=1)
     await submit(conn, step("a"))
     async with opened(db_url) as db, shop(db, tmp_path) as here:

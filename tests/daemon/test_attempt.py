@@ -70,7 +70,7 @@ async def test_what_does_not_end_when_it_is_asked_to_is_killed_and_given_back(
             await here.attempts.drain(timedelta(0))
         assert not process.exists()
         assert await row(conn) == ("queued", 0, 0)
-        assert not list(here.bench.attempts_folder.iterdir())
+        assert not list(here.context.attempts_folder.iterdir())
 
 
 async def test_an_upload_that_waits_for_its_store_does_not_hold_up_a_hurried_drain(
@@ -158,7 +158,7 @@ async def test_a_stop_that_fails_at_first_is_tried_again_before_the_task_is_give
         await here.idle()
         assert not process.exists()
         assert await row(conn) == ("queued", 0, 0)
-        assert not list(here.bench.attempts_folder.iterdir())
+        assert not list(here.context.attempts_folder.iterdir())
 
 
 async def test_what_ran_too_long_is_told_as_that_although_it_could_not_be_stopped_at_once(
@@ -198,8 +198,8 @@ async def test_a_heartbeat_that_hears_of_our_own_end_first_is_no_loss(
 
         async def answered_late(*args: Any, **values: Any) -> Mapping[UUID, Answer]:
             answers = await finish_tasks(*args, **values)
-            assert len(here.bench.keeper.held) == 1
-            assert await here.bench.keeper.beat()
+            assert len(here.context.leases.held) == 1
+            assert await here.context.leases.beat()
             return answers
 
         monkeypatch.setattr("accsd.work.finish.finish_tasks", answered_late)
@@ -207,7 +207,7 @@ async def test_a_heartbeat_that_hears_of_our_own_end_first_is_no_loss(
         await here.begin(here.serving(NOTE))
         await here.idle()
         assert await conn.fetchval("SELECT status FROM jobs") == "done"
-        said = here.bench.metrics.render().decode()
+        said = here.context.metrics.render().decode()
         assert 'accsd_leases_lost_total{reason="already_finished"} 0.0' in said
         assert 'accsd_execution_seconds_count{result="done"' in said
 
@@ -276,7 +276,7 @@ async def test_a_cancellation_that_leaks_out_of_one_attempt_gives_that_one_back_
         found = await conn.fetchrow("SELECT status, attempt, lost, error_message FROM job_tasks WHERE task_key = 'b'")
         assert found is not None
         assert (found["status"], found["attempt"], found["lost"]) == ("queued", 0, 1)
-        assert not here.bench.folder(leaky.fence).exists()
+        assert not here.context.folder(leaky.fence).exists()
     (said,) = [each for each in logged if each["event"] == "attempt_failed_here"]
     assert said["error"] == "it was cancelled, and nobody had asked for it"
     assert (said["task_id"], said["attempt_id"]) == (str(leaky.fence.task_id), 1)

@@ -11,7 +11,7 @@ import pytest
 
 from accsd import failpoints
 from accsd.db import Verdict, node_leaves
-from accsd.work.gate import Gate
+from accsd.work.attempts import Gate
 from tests.conftest import Connect
 from tests.support.bed import Bed, awake_state, because, bed, is_back
 from tests.support.cluster import Connection
@@ -38,9 +38,9 @@ async def test_it_says_that_it_sleeps_before_it_does_and_is_at_work_again_afterw
         assert done.did == "slept and is awake again"
         assert seen == ["sleep", "sleep"]
         assert its.here.attempts.gate.is_open
-        assert its.here.bench.keeper.is_frozen, "nothing is claimed before the heartbeat was answered"
+        assert its.here.context.leases.is_frozen, "nothing is claimed before the heartbeat was answered"
         await is_back(conn)
-        await eventually(lambda: not its.here.bench.keeper.is_frozen)
+        await eventually(lambda: not its.here.context.leases.is_frozen)
         said = [row["message"] for row in await conn.fetch("SELECT message FROM accs.node_history ORDER BY id")]
         assert said[-2:] == ["it has nothing to do", "it is there"]
 
@@ -56,7 +56,7 @@ async def test_a_machine_that_does_not_fall_asleep_is_back_and_not_tried_again_a
         its.when_told = nothing
         await its.sleeper.run_once()
         await is_back(conn)
-        await eventually(lambda: not its.here.bench.keeper.is_frozen)
+        await eventually(lambda: not its.here.context.leases.is_frozen)
         again = await its.sleeper.run_once()
         assert its.told == 1
         assert again.next_due is not None
@@ -84,7 +84,7 @@ async def busy_neighbour(its: Bed, connect: Connect) -> AsyncGenerator[list[str]
 
     def hear(*news: Any) -> None:
         heard.append(str(news[-1]))
-        its.departure.hear()
+        its.node.has_news = True
 
     async def work() -> None:
         steps = await workflow(hand, step("a"))
@@ -127,7 +127,7 @@ async def test_work_that_nobody_else_has_room_for_calls_it_off_before_it_has_sai
 
         async def comes() -> None:
             await submit(conn, step("a"), step("b"))
-            its.departure.hear()
+            its.node.has_news = True
 
         its.when_stopping = comes
         done = await its.sleeper.run_once()
@@ -145,7 +145,7 @@ async def test_work_that_others_have_room_for_and_do_not_take_calls_it_off(
 
         async def comes() -> None:
             await submit(conn)
-            its.departure.hear()
+            its.node.has_news = True
 
         its.when_stopping = comes
         done = await its.sleeper.run_once()
@@ -162,7 +162,7 @@ async def test_work_that_comes_just_before_the_goodbye_calls_it_off_heard_or_not
         async def says_goodbye(*args: Any, **given: Any) -> Verdict:
             await submit(conn)
             if is_heard:
-                its.departure.hear()
+                its.node.has_news = True
             return await node_leaves(*args, **given)
 
         monkeypatch.setattr("accsd.agent.suspend.node_leaves", says_goodbye)
@@ -175,7 +175,7 @@ async def test_an_agent_that_stops_does_not_go_to_sleep(db_url: str, conn: Conne
     async with bed(db_url, conn, tmp_path) as its:
 
         async def stops() -> None:
-            its.departure.call_off("its agent stops")
+            its.node.must_stay = "its agent stops"
 
         its.when_stopping = stops
         assert (await its.sleeper.run_once()).did == "stays awake: its agent stops"
@@ -195,7 +195,7 @@ async def test_a_bug_on_the_way_leaves_a_node_at_work(db_url: str, conn: Connect
         finally:
             failpoints.arm(None)
         assert its.here.attempts.gate.is_open
-        assert not its.departure.has_said_goodbye
+        assert not its.node.has_said_goodbye
         await is_back(conn)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from accsd.work.fitness import unfitness
 from accsd.work.service import LocalService
 from tests.support.attempts import Shop, shop
 from tests.support.checker import check
@@ -78,7 +77,7 @@ async def test_a_task_that_removes_the_files_of_its_own_attempt_has_failed_by_it
         spent, lost, code, message = await ended(conn, here, here.serving(program))
         assert (spent, lost, code) == (1, 0, "protocol_error"), message
         assert "the files of its own attempt" in message
-        assert not list(here.bench.attempts_folder.iterdir())
+        assert not list(here.context.attempts_folder.iterdir())
 
 
 async def test_where_another_folder_lies_in_the_place_of_the_work_folder_a_mount_has_gone(
@@ -86,7 +85,7 @@ async def test_where_another_folder_lies_in_the_place_of_the_work_folder_a_mount
 ):
     program = f"import os, time\nwhile not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)"
     async with working(db_url, tmp_path, conn) as here:
-        folder = here.bench.attempts_folder
+        folder = here.context.attempts_folder
         await here.begin(here.serving(program))
         await eventually(lambda: list(folder.glob("*/command")), within=10)
         folder.rename(tmp_path / "unmounted")
@@ -98,10 +97,10 @@ async def test_where_another_folder_lies_in_the_place_of_the_work_folder_a_mount
 
 async def test_where_the_work_folder_has_vanished_no_attempt_is_spent(db_url: str, conn: Connection, tmp_path: Path):
     async with working(db_url, tmp_path, conn) as here:
-        shutil.rmtree(here.bench.attempts_folder)
+        shutil.rmtree(here.context.attempts_folder)
         served = probed(here, None)
         assert (await ended(conn, here, served))[:3] == (0, 1, "node_unfit")
-        assert (await unfitness(served, here.bench) or "").endswith("is not there")
-        assert here.bench.disk_problem() is not None
-        here.bench.attempts_folder.mkdir()
-        assert await unfitness(served, here.bench) is None
+        assert (await served.why_unfit(here.context) or "").endswith("is not there")
+        assert here.context.disk_problem() is not None
+        here.context.attempts_folder.mkdir()
+        assert await served.why_unfit(here.context) is None

@@ -3,16 +3,20 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import cast
 from urllib.parse import urlsplit
 
 import anyio
 import pytest
 
-from accsd.agent.registration import Offer, Registration
+from accsd.agent.registration import register
 from accsd.db import Database, Fence, cancel_jobs
 from accsd.metrics import Metrics
+from accsd.runners.base import Runner
 from accsd.work.lease import LeaseKeeper, boot_time
+from accsd.work.service import LocalService
 from tests.conftest import Connect
+from tests.support.attempts import node_of
 from tests.support.cable import Cable
 from tests.support.cluster import Connection, TestServer
 from tests.support.eventually import eventually
@@ -281,17 +285,23 @@ async def test_who_falls_silent_is_not_seen_and_asks_about_his_leases_when_he_sp
         group.cancel_scope.cancel()
 
 
+def offered(name: str, concurrency: int) -> LocalService:
+    """A service that is never run."""
+    runner, moment = cast("Runner", None), timedelta(0)
+    return LocalService(name, runner, concurrency, timeout=None, stop_grace=moment, idle_stop=None, output_limit=0)
+
+
 async def test_who_is_silent_does_not_register_either_before_he_speaks_again(db_url: str, conn: Connection):
     await node(conn)
     async with opened(db_url) as db, anyio.create_task_group() as group:
-        keeper = keeper_of(db)
-        offer = Offer(labels={}, max_concurrency={"render": 7})
-        presence = Registration(db, node=NODE, offer=lambda: offer, keeper=keeper, when_registered=lambda: None)
+        here = node_of(db, is_registered=False)
+        here.services = {"render": offered("render", 7)}
+        keeper = here.leases
         await keeper.fall_silent()
         await conn.fetch("SELECT accs.node_leaves($1, 'sleep')", NODE)
-        group.start_soon(presence.register)
+        group.start_soon(register, here)
         await anyio.sleep(0.2)  # longer than a statement takes
         assert await conn.fetchval("SELECT awake_state FROM nodes") == "sleep"
         keeper.speak_again()
-        await eventually(lambda: presence.is_registered)
+        await eventually(lambda: here.is_registered)
         assert await conn.fetchval("SELECT max_concurrency ->> 'render' FROM nodes") == "7"

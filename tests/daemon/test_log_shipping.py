@@ -35,7 +35,7 @@ async def flooding(
     go = tmp_path / "go"
     await node(conn)
     async with opened(db_url) as db, shop(db, tmp_path, **values) as here:
-        here.group.start_soon(here.bench.reporter.serve)
+        here.group.start_soon(here.context.reporter.serve)
         await submit(conn, step("a"), options={"go": str(go), "lines": lines})
         await here.begin(here.serving(FLOOD))
         yield here, go

@@ -25,7 +25,7 @@ from accsd.db.orders import (
     take_orders,
 )
 from accsd.errors import DatabaseUnavailable
-from accsd.settings import WakeSettings
+from tests.support.attempts import node_of
 from tests.support.bed import bed
 from tests.support.cable import Cable
 from tests.support.cluster import Connection, TestServer
@@ -79,7 +79,7 @@ async def test_an_order_needs_no_idle_time_and_is_answered_before_it_goes(
             return "the machine won't"
 
         its.when_told = answered
-        its.sleeper.ask(order)
+        its.node.sleep_orders.append(order)
         await its.sleeper.run_once()
         (answer,) = answers
         assert (getattr(answer, "ok", None), getattr(answer, "output", None)) == (True, "it goes to sleep")
@@ -92,7 +92,7 @@ async def test_an_order_is_refused_with_the_reason(db_url: str, conn: Connection
             its.wakefulness.see(busy=busy)
             its.objection = objection
             order = await ordered(its.db)
-            its.sleeper.ask(order)
+            its.node.sleep_orders.append(order)
             await its.sleeper.run_once()
             answer = await order_answer(its.db, order.id)
             assert answer is not None
@@ -104,7 +104,7 @@ async def test_who_asks_while_it_goes_already_is_answered_at_once_and_does_not_s
     db_url: str, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     async with bed(db_url, conn, tmp_path, awake="1h") as its:
-        role = Orders(its.db, node=NODE, wake=WakeSettings, sleep=lambda: its.sleeper.ask)
+        role = Orders(its.node)
         answers: list[OrderAnswer | None] = []
 
         async def asked_once_more() -> None:
@@ -116,9 +116,9 @@ async def test_who_asks_while_it_goes_already_is_answered_at_once_and_does_not_s
             monkeypatch.setattr("accsd.agent.suspend.time_asleep", lambda: 3600.0)
 
         its.when_stopping, its.when_told = asked_once_more, suspended
-        its.sleeper.ask(await ordered(its.db))
+        its.node.sleep_orders.append(await ordered(its.db))
         assert (await its.sleeper.run_once()).did == "slept and is awake again"
-        await eventually(lambda: not its.here.bench.keeper.is_frozen)
+        await eventually(lambda: not its.here.context.leases.is_frozen)
         await its.sleeper.run_once()
         assert (its.told, answers) == (1, [OrderAnswer(True, "it goes to sleep")])
 
@@ -128,7 +128,7 @@ async def test_an_order_that_met_an_outage_is_obeyed_when_it_is_over(
 ):
     async with line(server, db_url) as (cable, url), bed(url, conn, tmp_path, db_within=SHORT, idle="1h") as its:
         order = await ordered(its.db)
-        its.sleeper.ask(order)
+        its.node.sleep_orders.append(order)
         with outage(cable), pytest.raises(DatabaseUnavailable):
             await its.sleeper.run_once()
 
@@ -143,7 +143,7 @@ async def test_an_order_that_met_an_outage_is_obeyed_when_it_is_over(
 async def test_an_order_of_which_the_asker_has_given_up_is_not_obeyed(db_url: str, conn: Connection, tmp_path: Path):
     async with bed(db_url, conn, tmp_path, idle="1h") as its:
         late = replace(await ordered(its.db), taken_at=0.0)
-        its.sleeper.ask(late)
+        its.node.sleep_orders.append(late)
         await its.sleeper.run_once()
         answer = await order_answer(its.db, late.id)
         assert answer is not None
@@ -157,7 +157,7 @@ async def test_what_was_done_is_answered_when_the_database_is_back(server: TestS
         opened(url, statement_timeout_sec=SHORT) as db,
         opened(db_url) as asker,
     ):
-        role = Orders(db, node=NODE, wake=WakeSettings, sleep=lambda: None)
+        role = Orders(node_of(db))
         order_id = await asked(asker)
         cable.fall_silent_at("answer_order")
         with pytest.raises(DatabaseUnavailable):

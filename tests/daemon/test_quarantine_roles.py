@@ -2,21 +2,24 @@
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import cast
 
 import anyio
 import pytest
 
-from accsd.agent.probe import Probing
+from accsd.agent.probe import Probe
 from accsd.builder.judge import Judge
 from accsd.db import Database
 from accsd.db.answers import Verdict
 from accsd.db.quarantines import end_trial, health_evidence, lift_quarantine, node_quarantines, quarantine
 from accsd.metrics import Metrics
-from accsd.passes import Pass
 from accsd.planning.quarantine import Judgement, QuarantineRules, judge
 from accsd.planning.quarantine import Quarantine as State
 from accsd.settings import QuarantineSettings
+from accsd.supervisor import Pass
+from accsd.work.service import LocalService
 from tests.conftest import Connect
+from tests.support.attempts import node_of
 from tests.support.checker import check
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
@@ -62,17 +65,11 @@ class Machine:
 
     def __init__(self, db: Database) -> None:
         self.problem: str | None = None
-        self.recovered: list[str] = []
-        self.role = Probing(
-            db,
-            node="n1",
-            rules=QuarantineRules,
-            probes=lambda: {"render": self._probe},
-            when_well=self.recovered.append,
-            is_registered=lambda: True,
-        )
+        self.node = node_of(db)
+        self.node.services = {"render": cast("LocalService", self)}
+        self.role = Probe(self.node)
 
-    async def _probe(self) -> str | None:
+    async def why_unfit(self, _context: object) -> str | None:
         return self.problem
 
     async def look(self) -> Pass:
@@ -103,7 +100,7 @@ async def test_a_node_comes_back_by_itself_when_its_probe_and_its_trial_pass(db:
     machine.problem = None
     await pass_time(conn, 61)
     assert (await machine.look()).did == "render is well again, and takes a task on trial"
-    assert machine.recovered == ["render"]
+    assert machine.node.well == {"render"}
     await done(conn, 1)
     assert await judged(db) == "render on n1 out of quarantine"
     assert await node_quarantines(db, "n1") == []

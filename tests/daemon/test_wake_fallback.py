@@ -14,10 +14,11 @@ from accsd.db import Database
 from accsd.db.waking import look
 from accsd.metrics import Metrics
 from accsd.model import Node
-from accsd.passes import Pass
 from accsd.power import methods_of, networks
 from accsd.settings import WakeSettings
+from accsd.supervisor import Pass
 from tests.conftest import Connect
+from tests.support.attempts import node_of
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
 from tests.support.factory import claim, node, pass_time, started, step, submit
@@ -144,7 +145,7 @@ async def test_a_neighbour_is_asked_before_a_packet_that_could_not_arrive(conn: 
     await submit(conn)
     async with anyio.create_task_group() as group:
         group.start_soon(waker(db).run_once)
-        orders = Orders(db, node="peer", wake=lambda: WakeSettings(port=1), sleep=lambda: None)
+        orders = Orders(node_of(db, name="peer", wake={"port": 1}))
 
         async def did() -> str | None:
             return (await orders.run_once()).did
@@ -164,7 +165,7 @@ async def test_a_neighbour_who_can_not_send_it_says_why_and_the_next_method_foll
     await submit(conn)
     async with anyio.create_task_group() as group:
         group.start_soon(waker(db).run_once)
-        orders = Orders(db, node="peer", wake=lambda: WakeSettings(interface="nowhere"), sleep=lambda: None)
+        orders = Orders(node_of(db, name="peer", wake={"interface": "nowhere"}))
 
         async def did() -> str | None:
             return (await orders.run_once()).did
@@ -178,7 +179,7 @@ async def test_a_neighbour_who_can_not_send_it_says_why_and_the_next_method_foll
 async def test_a_node_that_does_not_sleep_by_itself_says_so(conn: Connection, db: Database):
     await node(conn, "n1")
     await conn.fetch("SELECT accs.ask_node(gen_random_uuid(), 'n1', 'sleep', NULL, 'ann', '10 s')")
-    await Orders(db, node="n1", wake=WakeSettings, sleep=lambda: None).run_once()
+    await Orders(node_of(db)).run_once()
     answer = await conn.fetchrow("SELECT ok, output FROM accs.node_orders")
     assert answer is not None
     assert tuple(answer) == (False, "this node does not sleep by itself")

@@ -14,8 +14,8 @@ from accsd import proc
 from accsd.db import Database, install
 from accsd.db.waking import wake_demand
 from accsd.errors import DatabaseUnavailable
-from accsd.passes import Pass
 from accsd.settings import WakeSettings
+from accsd.supervisor import Pass
 from tests.support.answering import answering, http_answer
 from tests.support.checker import check
 from tests.support.cluster import Connection, TestServer

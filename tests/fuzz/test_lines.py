@@ -9,8 +9,8 @@ from uuid import UUID
 import orjson
 
 from accsd.runners.base import Stream
-from accsd.work.framing import LineSplitter
 from accsd.work.protocol import Expected, TaskAnswer, parse_line
+from accsd.work.protocol.framing import LineSplitter
 from tests.support.cluster import Connection
 from tests.support.fuzzing import Run, at_length
 from tests.support.hostile_values import json_text, number, text, value

@@ -19,7 +19,8 @@ from accsd.model.state import ArtifactKind
 from accsd.runners.base import Workdir
 from accsd.settings import StorageSettings
 from accsd.storage import ObjectStore, Timing, build_key, open_store
-from accsd.work.workspace import InputArtifact, lay_inputs, make_folder, take_output, write_envelope
+from accsd.work.files import InputArtifact, lay_inputs, take_output
+from accsd.work.workspace import make_folder, write_envelope
 from tests.support.cable import Cable
 from tests.support.eventually import eventually
 from tests.support.objectstore import S3Server, ailing, free_ports

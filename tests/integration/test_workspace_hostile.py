@@ -16,8 +16,8 @@ from accsd.model.outcome import ErrorCode
 from accsd.runners.base import Workdir
 from accsd.settings import StorageSettings
 from accsd.storage import ObjectStore, beneath, open_store
-from accsd.work.removal import remove_tree
-from accsd.work.workspace import remove_folder, take_output
+from accsd.work.files import take_output
+from accsd.work.workspace import remove_folder, remove_tree
 from tests.support.privileged import NOBODY, as_nobody, mounted, needs_root, tiny_disk
 
 JOB = UUID(int=1)

@@ -1,4 +1,4 @@
-"""Attempts of the process runner on a real database, without a daemon around them: what is claimed is run."""
+"""A node and its attempts on a real database, without a daemon around them: what is claimed is run."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -10,15 +10,17 @@ from typing import Any, cast
 import anyio
 from anyio.abc import TaskGroup
 
+from accsd.agent.node import Node
 from accsd.db import ClaimedTask, Database, claim_tasks
+from accsd.db.listen import Listener
+from accsd.health import Health
 from accsd.metrics import Metrics
 from accsd.runners.base import Runner
 from accsd.runners.process.runner import ProcessRunner
-from accsd.settings import ServiceSettings, StorageSettings
-from accsd.storage import open_store
+from accsd.settings import ServiceSettings, Settings, StorageSettings
+from accsd.storage import ObjectStore, open_store
 from accsd.work.attempt import Attempt
 from accsd.work.attempts import Attempts
-from accsd.work.context import AttemptContext
 from accsd.work.lease import LeaseKeeper, boot_time
 from accsd.work.reporter import Reporter
 from accsd.work.service import LocalService
@@ -29,20 +31,53 @@ from tests.support.tasks import command
 LEASE = timedelta(seconds=60)
 
 
+def node_of(db: Database, *, name: str = NODE, root: Path = Path("/nowhere"), **given: Any) -> Node:
+    """A node whose roles are woken by nobody. `given` are its fields; sections of the settings are tables."""
+    sections = {section: given.pop(section) for section in list(given) if section in Settings.model_fields}
+    database = {"url": "postgresql://nowhere/nothing"}
+    settings = Settings.model_validate({"database": database, "node": {"name": name}, **sections})
+    metrics = Metrics([SERVICE])
+    fields: dict[str, Any] = {
+        "name": name,
+        "db": db,
+        "store": cast("ObjectStore", None),
+        "leases": LeaseKeeper(db, node=name, lease=LEASE, every=timedelta(seconds=1), metrics=metrics),
+        "reporter": Reporter(db, owner=name),
+        "metrics": metrics,
+        "attempts_folder": root / "attempts",
+        "patience": timedelta(minutes=2),
+        "backoff_base": timedelta(seconds=15),
+        "settings": settings,
+        "listener": Listener(settings.database, settings.notify_channel_prefix, behind_pooler=False, db=db),
+        "health": Health(name),
+        "attempts": Attempts(),
+        "wake": lambda _: None,
+        "stop": lambda: None,
+        "is_registered": True,
+        **given,
+    }
+    node = Node(**fields)
+    node.leases.when_changed = node.attempts.when_changed = node.count
+    return node
+
+
 @dataclass
 class Shop:
-    """A node's workbench with its heartbeat, and one group of attempts."""
+    """A node with its heartbeat, and one group of attempts."""
 
-    bench: AttemptContext
-    attempts: Attempts
+    context: Node
     group: TaskGroup
+
+    @property
+    def attempts(self) -> Attempts:
+        return self.context.attempts
 
     def serving(self, program: str, *, service: str = SERVICE, **settings: Any) -> LocalService:
         table = {"runner": "process", "command": command(program), **settings}
         made = ServiceSettings.model_validate(table)
-        folder = self.bench.attempts_folder
+        folder = self.context.attempts_folder
         return LocalService(
-            service=service,
+            name=service,
             runner=ProcessRunner(service, made, base=folder, attempts=folder),
             concurrency=made.concurrency,
             timeout=made.timeout,
@@ -52,7 +87,7 @@ class Shop:
         )
 
     async def claim(self, service: str = SERVICE) -> ClaimedTask:
-        (task,) = await claim_tasks(self.bench.db, service, owner=NODE, node=NODE, limit=1, lease=LEASE)
+        (task,) = await claim_tasks(self.context.db, service, owner=NODE, node=NODE, limit=1, lease=LEASE)
         return task
 
     def in_hands_of(self, served: LocalService, runner: object) -> LocalService:
@@ -61,12 +96,12 @@ class Shop:
 
     async def begin(self, served: LocalService, *, ended: Callable[[Attempt], None] = lambda _: None) -> Attempt:
         """The next task of the service, under way."""
-        return self.start(await self.claim(served.service), served, ended=ended)
+        return self.start(await self.claim(served.name), served, ended=ended)
 
     def start(
         self, task: ClaimedTask, served: LocalService, *, ended: Callable[[Attempt], None] = lambda _: None
     ) -> Attempt:
-        attempt = Attempt(task, served, self.bench, granted=boot_time(), adopted=False, when_decided=lambda _: None)
+        attempt = Attempt(task, served, self.context, granted=boot_time(), adopted=False, when_decided=lambda _: None)
         self.attempts.start(attempt, ended)
         return attempt
 
@@ -76,30 +111,16 @@ class Shop:
 
 @asynccontextmanager
 async def shop(db: Database, root: Path, **values: Any) -> AsyncGenerator[Shop]:
-    """`root` gets the folders of attempts and the objects; values are those of the workbench."""
-    folder = root / "attempts"
-    folder.mkdir(parents=True, exist_ok=True)
-    metrics = Metrics([SERVICE])
-    keeper = LeaseKeeper(db, node=NODE, lease=LEASE, every=timedelta(seconds=1), metrics=metrics)
+    """`root` gets the folders of attempts and the objects; values are those of the node."""
+    (root / "attempts").mkdir(parents=True, exist_ok=True)
     async with (
         open_store(StorageSettings(), default_folder=root / "objects") as store,
         anyio.create_task_group() as group,
     ):
-        given: dict[str, Any] = {
-            "node": NODE,
-            "db": db,
-            "store": store,
-            "keeper": keeper,
-            "reporter": Reporter(db, owner=NODE),
-            "attempts_folder": folder,
-            "min_free_disk": lambda: 0,
-            "patience": timedelta(minutes=2),
-            "metrics": metrics,
-            "backoff_base": timedelta(seconds=15),
-        }
-        attempts = Attempts()
-        for serve in (keeper.serve, keeper.beat_on, attempts.serve):
+        given: dict[str, Any] = {"store": store, **values}
+        node = node_of(db, root=root, **given)
+        for serve in (node.leases.serve, node.leases.beat_on, node.attempts.serve):
             group.start_soon(serve)
         await anyio.wait_all_tasks_blocked()
-        yield Shop(AttemptContext(**{**given, **values}), attempts, group)
+        yield Shop(node, group)
         group.cancel_scope.cancel()

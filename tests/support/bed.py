@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from accsd.agent.idle import IdleClock
-from accsd.agent.sleep import Sleeper
-from accsd.agent.suspend import Suspension
+from accsd.agent.node import Node
+from accsd.agent.sleep import Machine, Sleeper
 from accsd.db import Database
-from accsd.settings import SleepSettings
-from tests.support.attempts import LEASE, Shop, shop
+from tests.support.attempts import Shop, shop
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
 from tests.support.factory import NODE, node
@@ -29,57 +28,49 @@ class Bed:
 
     db: Database
     here: Shop
-    settings: SleepSettings
     objection: str | None = None
     when_stopping: Callable[[], Awaitable[Any]] | None = None
     when_told: Callable[[], Awaitable[str | None]] | None = None
     told: int = 0
-    wakefulness: IdleClock = field(default_factory=IdleClock)
-    departure: Suspension = field(init=False)
     sleeper: Sleeper = field(init=False)
 
     def __post_init__(self) -> None:
-        bench = self.here.bench
-        self.departure = Suspension(
-            self.db,
-            node=NODE,
-            attempts=self.here.attempts,
-            keeper=bench.keeper,
-            reporter=bench.reporter,
-            stop_containers=self._stop,
-            when_back=lambda: None,
-        )
-        self.sleeper = Sleeper(
-            self.db,
-            node=NODE,
-            lease=LEASE,
-            settings=lambda: self.settings,
-            wakefulness=self.wakefulness,
-            departure=self.departure,
-            veto=self._veto,
-            way=self._sleep,
-            is_ready=lambda: not bench.keeper.is_frozen,
-            wake=lambda: None,
-        )
+        self.sleeper = Sleeper(self.node, _Machine(self))
 
-    async def _veto(self) -> str | None:
-        return self.objection
+    @property
+    def node(self) -> Node:
+        return self.here.context
 
-    async def _stop(self) -> None:
-        if self.when_stopping:
-            await self.when_stopping()
+    @property
+    def wakefulness(self) -> IdleClock:
+        return self.node.idle
 
-    async def _sleep(self) -> str | None:
-        self.told += 1
-        return await self.when_told() if self.when_told else "the machine won't"
+
+class _Machine(Machine):
+    """Does what the test says."""
+
+    def __init__(self, bed: Bed) -> None:
+        super().__init__(bed.node)
+        self._bed: Bed = bed
+
+    async def veto(self) -> str | None:
+        return self._bed.objection
+
+    async def stop_containers(self) -> None:
+        if self._bed.when_stopping:
+            await self._bed.when_stopping()
+
+    async def fall_asleep(self) -> str | None:
+        self._bed.told += 1
+        return await self._bed.when_told() if self._bed.when_told else "the machine won't"
 
 
 @asynccontextmanager
 async def bed(db_url: str, conn: Connection, root: Path, *, db_within: float = 30, **rules: Any) -> AsyncGenerator[Bed]:
     await node(conn, NODE, render=1)
-    settings = SleepSettings.model_validate({"method": "suspend", **AT_ONCE, **rules})
-    async with opened(db_url, statement_timeout_sec=db_within) as db, shop(db, root) as here:
-        yield Bed(db, here, settings)
+    sleep = {"method": "suspend", **AT_ONCE, **rules}
+    async with opened(db_url, statement_timeout_sec=db_within) as db, shop(db, root, sleep=sleep) as here:
+        yield Bed(db, here)
 
 
 async def because(conn: Connection) -> str | None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import anyio
 
-from accsd.builder.calls_under_way import CallsUnderWay
 from accsd.builder.wake import Waker
+from accsd.builder.wake_calls import CallsUnderWay
 from accsd.db import Database
 from accsd.errors import AccsdError
-from accsd.passes import Pass
 from accsd.settings import WakeSettings
+from accsd.supervisor import Pass
 from tests.support.eventually import eventually
 
 LEASE = timedelta(seconds=120)

@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accsd.work.framing import LINE_LIMIT, OBJECT_LIMIT, TAIL, LineSplitter, OutputLine, PartialLine
+from accsd.work.protocol.framing import LINE_LIMIT, OBJECT_LIMIT, TAIL, LineSplitter, OutputLine, PartialLine
 
 pieces = st.one_of(
     st.binary(max_size=30),

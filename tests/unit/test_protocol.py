@@ -9,7 +9,6 @@ import pytest
 
 from accsd.model.state import ArtifactKind, Level
 from accsd.runners.base import Stream
-from accsd.work.framing import LineSplitter
 from accsd.work.protocol import (
     MAX_ARTIFACTS,
     ArtifactAnnounced,
@@ -28,6 +27,7 @@ from accsd.work.protocol import (
     environment,
     parse_line,
 )
+from accsd.work.protocol.framing import LineSplitter
 
 JOB = UUID("0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b")
 TASK = UUID("0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5c")

@@ -13,7 +13,6 @@ import pytest
 from accsd.model.outcome import ErrorCode
 from accsd.model.trace import trace_of
 from accsd.runners.base import Ending, Stream
-from accsd.work.framing import LineSplitter
 from accsd.work.protocol import (
     ArtifactAnnounced,
     Expected,
@@ -29,6 +28,7 @@ from accsd.work.protocol import (
     parse_line,
     verdict_of,
 )
+from accsd.work.protocol.framing import LineSplitter
 
 DOC = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
 JOB, TASK = UUID(int=1), UUID(int=2)

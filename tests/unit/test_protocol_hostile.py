@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from accsd.log import register_secret
 from accsd.model.state import Level
 from accsd.runners.base import Stream
-from accsd.work.framing import LINE_LIMIT, OBJECT_LIMIT, LineSplitter
 from accsd.work.protocol import (
     MAX_RESULT_BYTES,
     Expected,
@@ -25,6 +24,7 @@ from accsd.work.protocol import (
     TaskAnswer,
     parse_line,
 )
+from accsd.work.protocol.framing import LINE_LIMIT, OBJECT_LIMIT, LineSplitter
 from tests.unit.test_jsonsafe import assert_acceptable
 
 JOB = UUID("0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b")

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from accsd.runners.base import Stream
 from accsd.sdk import Cancelled, Permanent, Service, Task, Temporary, wire
 from accsd.work import protocol
-from accsd.work.framing import OutputLine
+from accsd.work.protocol.framing import OutputLine
 from tests.support.eventually import eventually_sync
 
 ROOT = Path(__file__).parents[2]

@@ -8,8 +8,7 @@ import anyio
 import pytest
 
 from accsd.errors import DatabaseUnavailable, Unavailable
-from accsd.passes import Pass
-from accsd.supervisor import Post, Supervisor
+from accsd.supervisor import Pass, Post, Supervisor
 from tests.support.eventually import eventually
 
 LONG = timedelta(hours=1)

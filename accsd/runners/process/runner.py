@@ -233,6 +233,13 @@ class ProcessRunner:
                 yield key
 
 
+async def remove_process(folder: Path, fence: Fence) -> None:
+    """Ends and removes an attempt whose service has no runner here any more, without grace. Idempotent."""
+    files = AttemptFiles(folder)
+    files.bury()
+    await ProcessExecution(fence, files, memory_limit=None, reap=lambda: None).remove()
+
+
 async def _read_answer(pipe: int) -> str:
     """Empty where the shim ended without one, or gave none in time."""
     loop = asyncio.get_running_loop()

@@ -59,7 +59,7 @@ class PullAttempt(Lease):
     """Is its own lease: there are thousands, and what refers to itself in a circle waits for the garbage collector."""
 
     __slots__ = (
-        "_bench",
+        "_context",
         "_handler",
         "_stopped",
         "_threads",
@@ -72,7 +72,7 @@ class PullAttempt(Lease):
     )
 
     def __init__(
-        self, claimed: ClaimedTask, handler: Handler, bench: AttemptContext, threads: Threads, *, good_until: float
+        self, claimed: ClaimedTask, handler: Handler, context: AttemptContext, threads: Threads, *, good_until: float
     ) -> None:
         super().__init__(claimed.fence, good_until)
         self.claimed: ClaimedTask = claimed
@@ -82,7 +82,7 @@ class PullAttempt(Lease):
         self.task: PullTask | None = None  # while its function is at work
         self.in_thread: asyncio.Future[Any] | None = None
         self._handler: Handler = handler
-        self._bench: AttemptContext = bench
+        self._context: AttemptContext = context
         self._threads: Threads = threads
         self._stopped: Stop | None = None
 
@@ -109,7 +109,7 @@ class PullAttempt(Lease):
         if self._stopped is not None:
             return self._because(self._stopped)
         self.has_begun = True
-        task = self.task = PullTask(self.claimed, self._bench, asyncio.get_running_loop())
+        task = self.task = PullTask(self.claimed, self._context, asyncio.get_running_loop())
         task.when_cancelled = self._cancel
         timer = self._timer()
         current = CURRENT.set(task)
@@ -128,7 +128,7 @@ class PullAttempt(Lease):
             if self._stopped is not Stop.DRAIN or not isinstance(outcome, Done):
                 outcome = self._because(self._stopped)
         if task.has_spoken and outcome is not None:
-            await insist(self._bench.reporter.flush)  # its words must be in before its lease is given up
+            await insist(self._context.reporter.flush)  # its words must be in before its lease is given up
         if task.has_files:
             await task.disk.remove()
         return outcome
@@ -136,7 +136,12 @@ class PullAttempt(Lease):
     def refusal(self) -> LoggedEvent:
         """The database would not have our heartbeat: the task's history says so, as it does for any other refusal."""
         claimed, said = self.claimed, f"heartbeat refused: {self.reason}"
-        data = {"reason": self.reason, "said": "heartbeat", "owner": self._bench.node, "attempt_id": claimed.attempt_id}
+        data = {
+            "reason": self.reason,
+            "said": "heartbeat",
+            "owner": self._context.name,
+            "attempt_id": claimed.attempt_id,
+        }
         source = f"agent:{claimed.service_name}"
         return LoggedEvent(claimed.job_id, claimed.task_id, source, Level.WARN, "refused", said, data)
 

@@ -65,7 +65,7 @@ class Claimer:
     def __init__(
         self,
         service: str,
-        bench: AttemptContext,
+        context: AttemptContext,
         held: HeldTasks,
         *,
         poll: Callable[[], timedelta],
@@ -74,7 +74,7 @@ class Claimer:
         register: Callable[[int], Awaitable[None]],
     ) -> None:
         self._service: str = service
-        self._bench: AttemptContext = bench
+        self._context: AttemptContext = context
         self._held: HeldTasks = held
         self._poll: Callable[[], timedelta] = poll
         self._take: Callable[[list[ClaimedTask], float], None] = take
@@ -148,7 +148,7 @@ class Claimer:
 
     async def _look_ahead(self) -> None:
         loop = asyncio.get_running_loop()
-        for seen in await agent_outlook(self._bench.db, node=self._bench.node, services=[self._service]):
+        for seen in await agent_outlook(self._context.db, node=self._context.name, services=[self._service]):
             if seen.claimable:
                 self.stir()
             if seen.next_due is not None and seen.next_due <= self._poll():
@@ -161,7 +161,7 @@ class Claimer:
         return self._is_more and self._wanted() > 0 and not self._is_held_back()
 
     def _is_held_back(self) -> bool:
-        return self._bench.keeper.is_frozen or time.monotonic() < self._well_at
+        return self._context.leases.is_frozen or time.monotonic() < self._well_at
 
     def _wanted(self) -> int:
         """0: not now."""
@@ -192,29 +192,29 @@ class Claimer:
             self._take(claimed, granted)
 
     async def _claim(self, wanted: int) -> list[ClaimedTask]:
-        bench = self._bench
+        context = self._context
         failpoints.hit("claim.sent")
         try:
             claimed = await claim_tasks(
-                bench.db,
+                context.db,
                 self._service,
-                owner=bench.node,
-                node=bench.node,
+                owner=context.name,
+                node=context.name,
                 limit=wanted,
-                lease=bench.keeper.length,
+                lease=context.leases.length,
                 start=True,
             )
         except DatabaseUnavailable:
             self._is_clear = False  # it may have been committed: ask what we hold before claiming more
             self._is_more = True
-            bench.metrics.claim_failed(self._service)
+            context.metrics.claim_failed(self._service)
             raise
         except NotFound:
             await self._register(self._offered)  # somebody deleted the node's row
             self._is_more = True
             return []
         failpoints.hit("claim.committed")
-        bench.metrics.claimed(self._service, len(claimed))
+        context.metrics.claimed(self._service, len(claimed))
         return claimed
 
     async def _offer(self) -> None:
@@ -232,7 +232,7 @@ class Claimer:
         """After a claim whose answer was lost: what the database has as ours and we don't know was in it."""
         known, granted = self._known(), boot_time()  # before: one that ends meanwhile is known too
         held = await adopt_tasks(
-            self._bench.db, owner=self._bench.node, node=self._bench.node, lease=self._bench.keeper.length
+            self._context.db, owner=self._context.name, node=self._context.name, lease=self._context.leases.length
         )
         known |= self._known()
         unknown = [task for task in held if task.fence not in known]

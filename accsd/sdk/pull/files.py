@@ -14,18 +14,19 @@ from accsd.sdk.wire import Message
 from accsd.storage.base import StoredObject
 from accsd.work.context import AttemptContext
 from accsd.work.faults import failing_on_a_full_disk
+from accsd.work.files import lay_inputs, take_output
 from accsd.work.insisting import insist
-from accsd.work.workspace import lay_inputs, remove_folder, take_output
+from accsd.work.workspace import remove_folder
 
 _UPLOADS: Final = 4
 
 
 class Files:
-    __slots__ = ("_bench", "_here", "_is_laid", "_is_made", "_task")
+    __slots__ = ("_context", "_here", "_is_laid", "_is_made", "_task")
 
-    def __init__(self, task: ClaimedTask, bench: AttemptContext, here: Path) -> None:
+    def __init__(self, task: ClaimedTask, context: AttemptContext, here: Path) -> None:
         self._task: ClaimedTask = task
-        self._bench: AttemptContext = bench
+        self._context: AttemptContext = context
         self._is_made: bool = False
         self._is_laid: bool = False
         self._here: Path = here
@@ -44,9 +45,9 @@ class Files:
 
     async def lay(self) -> list[dict[str, Any]]:
         """Fetches what earlier steps made; answers the envelope's list of artifacts."""
-        workdir, bench = self._workdir(), self._bench
-        inputs = await insist(lambda: task_inputs(bench.db, self._task.fence, owner=bench.node))
-        laid = await lay_inputs(bench.store, workdir, inputs, patience=bench.patience)
+        workdir, context = self._workdir(), self._context
+        inputs = await insist(lambda: task_inputs(context.db, self._task.fence, owner=context.name))
+        laid = await lay_inputs(context.store, workdir, inputs, patience=context.patience)
         self._is_laid = True
         return laid
 
@@ -78,23 +79,23 @@ class Files:
         return Workdir(self.make(), str(self._here))
 
     async def _keep(self, message: Message) -> None:
-        task, bench = self._task, self._bench
+        task, context = self._task, self._context
         try:
             stored = await take_output(
-                bench.store,
+                context.store,
                 self._workdir(),
                 job_id=task.job_id,
                 task_key=task.task_key,
                 attempt_id=task.attempt_id,
                 path=message["path"],
                 content_type=message["content_type"],
-                patience=bench.patience,
+                patience=context.patience,
             )
         except (AttemptFailed, StorageUnavailable) as error:
             if message["required"]:
                 raise
             said = f"{message['path']} was not kept: {error}"
-            bench.reporter.event(TaskEvent(task.fence, said, Level.WARN, EventType.ARTIFACT))
+            context.reporter.event(TaskEvent(task.fence, said, Level.WARN, EventType.ARTIFACT))
             return
         await self._record(stored)
 
@@ -102,9 +103,9 @@ class Files:
         """The row comes after its object, and only from the attempt that holds the lease."""
         recorded = await insist(
             lambda: record_task_artifact(
-                self._bench.db,
+                self._context.db,
                 self._task.fence,
-                owner=self._bench.node,
+                owner=self._context.name,
                 kind=ArtifactKind.OUTPUT,
                 bucket=stored.bucket,
                 key=stored.key,

@@ -31,8 +31,8 @@ Ended = tuple[PullAttempt, Outcome]
 
 
 class Finisher:
-    def __init__(self, bench: AttemptContext, *, when_settled: Callable[[Sequence[Ended]], None]) -> None:
-        self._bench: AttemptContext = bench
+    def __init__(self, context: AttemptContext, *, when_settled: Callable[[Sequence[Ended]], None]) -> None:
+        self._context: AttemptContext = context
         self._when_settled: Callable[[Sequence[Ended]], None] = when_settled
         self._ended: deque[Ended] = deque()
         self._under_way: int = 0
@@ -112,20 +112,20 @@ class Finisher:
         """What is not among them was accepted. None: there are none, and there was a pause. Until then no heartbeat
         asks about them: it would hear that they have ended and take it for a loss."""
         attempts = [attempt for attempt, _ in batch]
-        self._bench.keeper.let_go(*attempts)
+        self._context.leases.let_go(*attempts)
         try:
             answers = await self._send(batch)
         except DatabaseUnavailable as error:
-            self._bench.metrics.finalize_failed()
+            self._context.metrics.finalize_failed()
             _log.warning("ends_not_told_yet", count=len(batch), error=str(error))
-            self._bench.keeper.hold(*attempts)
+            self._context.leases.hold(*attempts)
             await asyncio.sleep(self._pauses.next().total_seconds())
             return None
         self._pauses.reset()
         return answers
 
     async def _send(self, batch: Sequence[Ended]) -> Mapping[UUID, Answer]:
-        db, owner = self._bench.db, self._bench.node
+        db, owner = self._context.db, self._context.name
         outcome = batch[0][1]
         if isinstance(outcome, GivenBack):
             return await release_tasks(db, _fences(batch), owner=owner, reason=outcome.reason)
@@ -134,7 +134,7 @@ class Finisher:
             return await release_tasks(db, _fences(batch), owner=owner, reason=reason, lost=True, code=outcome.code)
         failpoints.hit("finish.sent")
         outcomes = [each for _, each in batch if isinstance(each, Done | Failed)]
-        answers = await finish_many_tasks(db, outcomes, owner=owner, backoff_base=self._bench.backoff_base)
+        answers = await finish_many_tasks(db, outcomes, owner=owner, backoff_base=self._context.backoff_base)
         failpoints.hit("finish.committed")
         return answers
 
@@ -148,7 +148,7 @@ class Finisher:
                 continue
             if answer.reason == ErrorCode.RESULT_TOO_LARGE:  # as the database counts it
                 said = "its result is larger than the database takes"
-                self._bench.keeper.hold(attempt)
+                self._context.leases.hold(attempt)
                 self.add(attempt, Failed(attempt.fence, ErrorCode.RESULT_TOO_LARGE, said))
                 continue
             if not answer.is_effective:
@@ -158,7 +158,7 @@ class Finisher:
 
     def _refused(self, attempt: PullAttempt, answer: Answer) -> None:
         """D5: the database said no, why, and what it holds."""
-        self._bench.metrics.refused(answer.reason)
+        self._context.metrics.refused(answer.reason)
         _log.warning(
             "refused",
             task_id=str(attempt.fence.task_id),

@@ -15,26 +15,26 @@ _GOODBYE: Final = timedelta(seconds=20)
 
 
 class PullRegistration:
-    def __init__(self, bench: AttemptContext, service: str, labels: Mapping[str, Any]) -> None:
-        self._bench: AttemptContext = bench
+    def __init__(self, context: AttemptContext, service: str, labels: Mapping[str, Any]) -> None:
+        self._context: AttemptContext = context
         self._service: str = service
         self._labels: Mapping[str, Any] = labels
 
     async def begin(self, capacity: int) -> None:
         """A process of this name that died has left nothing running: what it held is free at once."""
         await self.register(capacity)
-        bench = self._bench
-        left = await adopt_tasks(bench.db, owner=bench.node, node=bench.node, lease=bench.keeper.length)
+        context = self._context
+        left = await adopt_tasks(context.db, owner=context.name, node=context.name, lease=context.leases.length)
         if left:
-            reason = f"the process {bench.node} was started anew, and nothing is left of the attempt"
-            await release_tasks(bench.db, [task.fence for task in left], owner=bench.node, reason=reason, lost=True)
+            reason = f"the process {context.name} was started anew, and nothing is left of the attempt"
+            await release_tasks(context.db, [task.fence for task in left], owner=context.name, reason=reason, lost=True)
             _log.warning("given_back", tasks=len(left), reason=reason)
 
     async def register(self, capacity: int) -> None:
-        keeper = self._bench.keeper
+        keeper = self._context.leases
         await upsert_heartbeat(
-            self._bench.db,
-            self._bench.node,
+            self._context.db,
+            self._context.name,
             labels=self._labels,
             max_concurrency={self._service: capacity},
             instance=keeper.identity.instance,
@@ -45,7 +45,7 @@ class PullRegistration:
         """After the last heartbeat. A database that is away does not hold up the end for long."""
         try:
             async with asyncio.timeout(_GOODBYE.total_seconds()):
-                await self._bench.reporter.flush()
-                await node_leaves(self._bench.db, self._bench.node)
+                await self._context.reporter.flush()
+                await node_leaves(self._context.db, self._context.name)
         except (AccsdError, TimeoutError) as error:
             _log.warning("left_unsaid", error=str(error))

@@ -130,8 +130,8 @@ async def serve(
     places = _places(handler.service, settings, concurrency)
     root = state_folder(settings, environment()).parent
     with locked_instance(root, node or settings.node.name, handler.service) as instance:
-        async with _workbench(instance, settings) as (bench, listener, resumed):
-            worker = Worker(handler, bench, listener, settings, resumed, concurrency=places, asked=asked)
+        async with _context(instance, settings) as (context, listener, resumed):
+            worker = Worker(handler, context, listener, settings, resumed, concurrency=places, asked=asked)
             _log.info("starting", node=instance.name, service=handler.service, concurrency=places)
             with _logging_to_tasks():
                 await _run(worker, lambda: when_ready(instance.name))
@@ -165,7 +165,7 @@ def _places(service: str, settings: Settings, given: int | None) -> int:
 
 
 @asynccontextmanager
-async def _workbench(instance: Instance, settings: Settings) -> AsyncGenerator[tuple[AttemptContext, Listener, Wakeup]]:
+async def _context(instance: Instance, settings: Settings) -> AsyncGenerator[tuple[AttemptContext, Listener, Wakeup]]:
     """The last is set when leases were asked about after a pause."""
     resumed = Wakeup()
     async with AsyncExitStack() as resources:
@@ -187,21 +187,21 @@ async def _workbench(instance: Instance, settings: Settings) -> AsyncGenerator[t
             metrics=metrics,
             when_resumed=resumed.set,
         )
-        bench = AttemptContext(
-            node=instance.name,
+        context = AttemptContext(
+            name=instance.name,
             db=db,
             store=store,
-            keeper=keeper,
+            leases=keeper,
             reporter=Reporter(db, owner=instance.name),
             attempts_folder=instance.attempts,
-            min_free_disk=lambda: settings.node.min_free_disk,
+            min_free_disk=settings.node.min_free_disk,
             patience=settings.storage.patience,
             metrics=metrics,
             backoff_base=settings.backoff_base,
         )
         prefix, pooled = settings.notify_channel_prefix, db.behind_pooler
         is_off = not settings.fallback.notify
-        yield bench, Listener(settings.database, prefix, behind_pooler=pooled, db=db, is_off=is_off), resumed
+        yield context, Listener(settings.database, prefix, behind_pooler=pooled, db=db, is_off=is_off), resumed
 
 
 async def _connected(database: DatabaseSettings, name: str) -> Database:

@@ -32,14 +32,14 @@ def _claimed(name: str) -> Any:
 class PullTask(Task[Any]):
     options: dict[str, Any] = _claimed("options")
     upstream: dict[str, dict[str, Any]] = _claimed("inputs")
-    envelope: dict[str, Any] = cast("Any", cached_property(lambda task: _envelope(task._claimed, task._bench)))
+    envelope: dict[str, Any] = cast("Any", cached_property(lambda task: _envelope(task._claimed, task._context)))
 
-    def __init__(self, claimed: ClaimedTask, bench: AttemptContext, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, claimed: ClaimedTask, context: AttemptContext, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(None, _said)
         self._files: Files | None = None
         self.has_spoken: bool = False
         self._claimed: Final = claimed
-        self._bench: Final = bench
+        self._context: Final = context
         self._loop: Final = loop
         self._thread: Final = threading.get_ident()
         self._events_left: int = _EVENTS
@@ -47,7 +47,7 @@ class PullTask(Task[Any]):
     @property
     def disk(self) -> Files:
         if self._files is None:
-            self._files = Files(self._claimed, self._bench, Path(self.envelope["workdir"]))
+            self._files = Files(self._claimed, self._context, Path(self.envelope["workdir"]))
         return self._files
 
     @property
@@ -91,7 +91,7 @@ class PullTask(Task[Any]):
 
     def _tell(self, message: Message) -> None:
         if message["type"] == "progress":
-            self._bench.reporter.progress(self._claimed.fence, message["progress"], message.get("message"))
+            self._context.reporter.progress(self._claimed.fence, message["progress"], message.get("message"))
             return
         self._events_left -= 1
         if self._events_left > 0:
@@ -100,14 +100,14 @@ class PullTask(Task[Any]):
             self._event(Level.WARN, f"more than {_EVENTS} lines: the rest is not kept")
 
     def _event(self, level: Level, message: str, data: object = None) -> None:
-        self._bench.reporter.event(TaskEvent(self._claimed.fence, redact(message), level, EventType.LOG, data))
+        self._context.reporter.event(TaskEvent(self._claimed.fence, redact(message), level, EventType.LOG, data))
 
 
 def _said(_: Message) -> None:
     """`say` is ours: to hand it over would make a circle of each task."""
 
 
-def _envelope(claimed: ClaimedTask, bench: AttemptContext) -> dict[str, Any]:
+def _envelope(claimed: ClaimedTask, context: AttemptContext) -> dict[str, Any]:
     job_id, task_id = claimed.job_id, str(claimed.task_id)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -122,7 +122,7 @@ def _envelope(claimed: ClaimedTask, bench: AttemptContext) -> dict[str, Any]:
         "options": claimed.options,
         "inputs": claimed.inputs,
         "artifacts": [],
-        "workdir": f"{bench.attempts_folder}/{task_id}.{claimed.attempt_id}/{WORK_FOLDER}",
+        "workdir": f"{context.attempts_folder}/{task_id}.{claimed.attempt_id}/{WORK_FOLDER}",
         "trace_id": trace_of(claimed.trace_id, job_id).trace_id if claimed.trace_id else job_id.hex,
     }
 

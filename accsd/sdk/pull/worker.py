@@ -45,7 +45,7 @@ class Worker:
     def __init__(
         self,
         handler: Handler,
-        bench: AttemptContext,
+        context: AttemptContext,
         listener: Listener,
         settings: Settings,
         resumed: Wakeup,
@@ -54,21 +54,21 @@ class Worker:
         asked: Asked,
     ) -> None:
         self._handler: Handler = handler
-        self._bench: AttemptContext = bench
+        self._context: AttemptContext = context
         self._listener: Listener = listener
         self._settings: Settings = settings
         self._resumed: Wakeup = resumed
         self._asked: Asked = asked
         self._held: HeldTasks = HeldTasks(concurrency)
-        self._presence: PullRegistration = PullRegistration(bench, handler.service, settings.node.labels)
+        self._presence: PullRegistration = PullRegistration(context, handler.service, settings.node.labels)
         self._failure: Exception | None = None
         self._threads: Threads = Threads(concurrency)
         self._handlers: asyncio.TaskGroup = asyncio.TaskGroup()
         self._places: Places = Places(self._held, self._handlers, self._perform, is_open=self._is_open)
-        self._finisher: Finisher = Finisher(bench, when_settled=self._settled)
+        self._finisher: Finisher = Finisher(context, when_settled=self._settled)
         self._claimer: Claimer = Claimer(
             handler.service,
-            bench,
+            context,
             self._held,
             poll=self._poll,
             take=self._take,
@@ -84,13 +84,13 @@ class Worker:
             await insist(lambda: self._presence.begin(self._held.concurrency))
             await insist(self._warm_up)
             when_ready()
-            keeper = self._bench.keeper
+            keeper = self._context.leases
             serving = [
                 group.create_task(each)
                 for each in (
                     self._finisher.serve(),
                     keeper.serve(),
-                    self._bench.reporter.serve(),
+                    self._context.reporter.serve(),
                     self._claimer.look_ahead(),
                     self._unstore(),
                     self._go_on(),
@@ -112,10 +112,10 @@ class Worker:
     async def _warm_up(self) -> None:
         """A connection for the claimer and one for the finisher, and on each both verbs planned before the first task
         comes: some 50 ms."""
-        service, node, lease = self._handler.service, self._bench.node, self._bench.keeper.length
+        service, node, lease = self._handler.service, self._context.name, self._context.leases.length
 
         async def try_both() -> None:
-            async with self._bench.db.acquire() as connection:
+            async with self._context.db.acquire() as connection:
                 db = Database.over(connection)
                 with suppress(NotFound):  # somebody has deleted the node's row: the first claim registers it again
                     await claim_tasks(db, service, owner=node, node=node, limit=0, lease=lease, start=True)
@@ -191,16 +191,16 @@ class Worker:
 
     def _hear(self, payload: str) -> None:
         if payload == CANCEL:
-            self._bench.keeper.ask_now()
+            self._context.leases.ask_now()
         else:
             self._claimer.stir()
 
     def _take(self, claimed: list[ClaimedTask], granted: float) -> None:
-        good_until = self._bench.keeper.good_until(granted)
+        good_until = self._context.leases.good_until(granted)
         attempts = [
-            PullAttempt(task, self._handler, self._bench, self._threads, good_until=good_until) for task in claimed
+            PullAttempt(task, self._handler, self._context, self._threads, good_until=good_until) for task in claimed
         ]
-        self._bench.keeper.hold(*attempts)
+        self._context.leases.hold(*attempts)
         self._held.known.update((attempt.fence.task_id, attempt) for attempt in attempts)
         self._held.store.extend(attempts)
         self._places.fill()
@@ -215,7 +215,7 @@ class Worker:
 
     def _is_open(self) -> bool:
         """Nothing begins while leases are being asked about, nor during the drain."""
-        return not (self._asked.times or self._bench.keeper.is_frozen)
+        return not (self._asked.times or self._context.leases.is_frozen)
 
     async def _perform(self, attempt: PullAttempt) -> None:
         began = time.monotonic()
@@ -234,7 +234,7 @@ class Worker:
             self._finisher.add(attempt, Failed(attempt.fence, ErrorCode.EXIT_NONZERO, "it cancelled itself"))
         except Exception as error:  # noqa: BLE001 - a bug in one attempt must not end the others
             _log.error("attempt_failed_here", task_id=str(attempt.fence.task_id), exc_info=error)
-            said = f"{type(error).__name__} on {self._bench.node}: {error}"
+            said = f"{type(error).__name__} on {self._context.name}: {error}"
             self._finisher.add(attempt, Infrastructure(ErrorCode.WORKER_LOST, said))
         finally:
             self._claimer.pace.count(time.monotonic() - began)
@@ -272,8 +272,8 @@ class Worker:
             self._finisher.add(attempt, lost)
             return
         if not attempt.is_cancelled:
-            self._bench.reporter.event(attempt.refusal())
-        self._bench.keeper.let_go(attempt)
+            self._context.reporter.event(attempt.refusal())
+        self._context.leases.let_go(attempt)
         self._forget(attempt)
         self._claimer.made_room(retries=False)
 
@@ -286,7 +286,7 @@ class Worker:
         while True:
             await asyncio.sleep(_STALE_CHECK_SEC)
             store = self._held.store
-            if not store or self._bench.keeper.is_frozen:
+            if not store or self._context.leases.is_frozen:
                 continue
             if time.monotonic() - store[0].stored_at > _STALE_SEC:
                 self._claimer.pace.stall()

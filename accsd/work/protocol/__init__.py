@@ -6,9 +6,8 @@ answer      what an attempt has said so far, in a form that survives a restart o
 verdict     how an attempt ended, decided in one place
 """
 
-from accsd.work.protocol.answer import TaskAnswer
 from accsd.work.protocol.parsing import Expected, parse_line
-from accsd.work.protocol.verdict import Failure, Infrastructure, Success, Verdict, verdict_of
+from accsd.work.protocol.verdict import Failure, Infrastructure, Success, TaskAnswer, Verdict, verdict_of
 from accsd.work.protocol.wire import (
     MAX_ARTIFACTS,
     MAX_RESULT_BYTES,

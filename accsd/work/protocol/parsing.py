@@ -16,8 +16,8 @@ from accsd.log import known_level, redact
 from accsd.model.state import ArtifactKind, Level
 from accsd.runners.base import Stream
 from accsd.values.json import sanitise
-from accsd.work.framing import LINE_LIMIT, TAIL, OutputLine
 from accsd.work.protocol import judge
+from accsd.work.protocol.framing import LINE_LIMIT, TAIL, OutputLine
 from accsd.work.protocol.wire import (
     MAX_RESULT_BYTES,
     MAX_TEXT_BYTES,

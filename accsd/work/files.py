@@ -1,7 +1,12 @@
-"""What a task gets, laid into its folder before it starts: inputs/{step}/{name} of what earlier steps made,
-inputs/_job/{name} of what came with the job.
+"""The files of a task: its inputs, laid into its folder before it starts, and what it announces, taken into the store.
+
+    inputs/{step}/{name}    what earlier steps made
+    inputs/_job/{name}      what came with the job
+
+The folder is hostile: what is announced may be a link, a pipe or a device, and may be swapped while we look at it.
 """
 
+import errno
 import os
 import re
 from collections.abc import Generator, Mapping, Sequence
@@ -10,14 +15,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Protocol
+from uuid import UUID
 
 import anyio.to_thread
 
+from accsd import failpoints
 from accsd.errors import AttemptFailed, InvalidValue, NotFound
 from accsd.model.outcome import ErrorCode
 from accsd.model.state import ArtifactKind
 from accsd.runners.base import Workdir
-from accsd.storage import ChecksumMismatch, ObjectStore, StoredObject, TooLarge, beneath
+from accsd.storage import ChecksumMismatch, ObjectStore, StoredObject, TooLarge, beneath, build_key
 from accsd.storage.base import check_key
 from accsd.values.names import check_step_key
 from accsd.work.faults import PATIENCE, failing_on_a_full_disk, patiently
@@ -80,7 +87,7 @@ async def lay_inputs(
     _check_caps(artifacts, largest, most)
     laid: list[dict[str, Any]] = []
     for parts, artifact in places.items():
-        with _blamed(artifact), failing_on_a_full_disk(f"input {artifact.key} cannot be fetched"):
+        with _input_at_fault(artifact), failing_on_a_full_disk(f"input {artifact.key} cannot be fetched"):
             stored = await _lay(store, workdir.here, parts, artifact, largest, patience)
         largest -= stored.size_bytes
         laid.append(_in_envelope(artifact, parts, stored))
@@ -120,7 +127,7 @@ def _make_folder(here: Path, parts: Parts) -> int:
 def _places(artifacts: Sequence[Input]) -> Mapping[Parts, Input]:
     places: dict[Parts, Input] = {}
     for artifact in artifacts:
-        with _blamed(artifact):
+        with _input_at_fault(artifact):
             place = (INPUTS_FOLDER, _folder_of(artifact.task_key), *_name(artifact))
             if place in places:
                 raise InvalidValue(f"{places[place].key} has the same name")
@@ -163,7 +170,7 @@ def _in_envelope(artifact: Input, parts: Parts, stored: StoredObject) -> dict[st
 
 
 @contextmanager
-def _blamed(artifact: Input) -> Generator[None]:
+def _input_at_fault(artifact: Input) -> Generator[None]:
     what = f"input {artifact.key[:300]!a}"
     try:
         yield
@@ -180,3 +187,92 @@ def _blamed(artifact: Input) -> Generator[None]:
 def _refused(message: str) -> AttemptFailed:
     """The next attempt would meet the same."""
     return AttemptFailed(ErrorCode.ARTIFACT_MISSING, message, permanent=True)
+
+
+LARGEST_OUTPUT: Final = 100 * 1024**3
+
+_LONGEST_SHOWN: Final = 200
+
+
+async def take_output(
+    store: ObjectStore,
+    workdir: Workdir,
+    job_id: UUID,
+    task_key: str,
+    attempt_id: int,
+    path: str,
+    content_type: str | None = None,
+    *,
+    kind: ArtifactKind = ArtifactKind.OUTPUT,
+    largest: int = LARGEST_OUTPUT,
+    patience: timedelta = PATIENCE,
+) -> StoredObject:
+    """Keeps a file; `path` is relative to the task's folder, or absolute as the task sees it.
+
+    Once opened it is that file, whatever is put in its place. How many there may be is the protocol's to limit.
+    """
+    with _announcement_at_fault(path), failing_on_a_full_disk(f"artifact {_shown_path(path)} cannot be kept"):
+        parts = _parts_beneath(workdir.seen, path)
+        # Beside the segments of the task's own log, and never under the name of one.
+        name = "/".join(("files", *parts) if kind is ArtifactKind.LOG else parts)
+        key = build_key(job_id, task_key, kind, attempt_id=attempt_id, name=name)
+        descriptor = await anyio.to_thread.run_sync(_open, workdir.here, parts, largest)
+        try:
+            stored = await patiently(
+                lambda: store.put_file(key, descriptor, content_type=content_type, limit=largest), patience
+            )
+        finally:
+            os.close(descriptor)
+    failpoints.hit("artifact.put")
+    return stored
+
+
+def _parts_beneath(seen: str, path: str) -> Parts:
+    path = re.sub("/+", "/", path)
+    if path.startswith("/"):
+        root = f"{seen.rstrip('/')}/"
+        if not path.startswith(root):
+            raise InvalidValue(f"lies outside of the task's folder {seen}")
+        path = path.removeprefix(root)
+    parts = tuple(part for part in path.split("/") if part not in ("", "."))
+    if not parts or ".." in parts:
+        raise InvalidValue(f"lies outside of the task's folder {seen}" if parts else "is the task's folder itself")
+    return parts
+
+
+def _open(here: Path, parts: Parts, largest: int) -> int:
+    with beneath.opened(here) as root:
+        descriptor = beneath.open_regular(root, parts)
+    if os.fstat(descriptor).st_size > largest:
+        os.close(descriptor)
+        raise TooLarge(f"has more than {largest} bytes")
+    return descriptor
+
+
+@contextmanager
+def _announcement_at_fault(path: str) -> Generator[None]:
+    """An announcement that cannot be honoured is the task's own failure."""
+    try:
+        yield
+    except TooLarge as error:
+        raise _not_taken(path, "is larger than an artifact may be") from error
+    except InvalidValue as error:
+        raise _not_taken(path, f"cannot be kept: {error}") from error
+    except beneath.NotRegular as error:
+        raise _not_taken(path, f"{error.strerror}; only regular files are kept") from error
+    except FileNotFoundError as error:
+        raise _not_taken(path, "is not there") from error
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EXDEV):
+            raise _not_taken(path, "is not there, or is a link or lies behind one; links are not followed") from error
+        raise _not_taken(path, f"cannot be read: {error.strerror}") from error
+
+
+def _not_taken(path: str, why: str) -> AttemptFailed:
+    return AttemptFailed(ErrorCode.ARTIFACT_MISSING, f"artifact {_shown_path(path)} {why}")
+
+
+def _shown_path(path: str) -> str:
+    """Whatever a task wrote: on one line, and short."""
+    printable = "".join(character if character.isprintable() else "?" for character in path)
+    return f'"{printable if len(printable) <= _LONGEST_SHOWN else printable[:_LONGEST_SHOWN] + "…"}"'

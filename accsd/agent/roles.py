@@ -1,0 +1,222 @@
+"""The agent's side of the daemon: the node made, the table of its roles, and how it leaves."""
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import anyio
+
+from accsd.agent.agent import Agent
+from accsd.agent.discovery import Discovery
+from accsd.agent.node import AGENT, Node
+from accsd.agent.orders import Orders
+from accsd.agent.poll import Poll
+from accsd.agent.probe import Probe
+from accsd.agent.registration import Registration
+from accsd.agent.services import SOURCES, ServiceSource
+from accsd.agent.settle import Leftovers
+from accsd.agent.sleep import Sleeper
+from accsd.db import Database, node_leaves
+from accsd.db.listen import Listener
+from accsd.db.orders import CHANNEL as ORDERS_CHANNEL
+from accsd.db.quarantines import SHUT
+from accsd.errors import AccsdError, ConfigError
+from accsd.health import Health
+from accsd.log import bind_event_sink, get_logger
+from accsd.metrics import Metrics
+from accsd.roles import Leaves, Role, Roles
+from accsd.settings import Settings, environment
+from accsd.storage.base import ObjectStore
+from accsd.supervisor import Supervisor
+from accsd.work.attempts import Attempts
+from accsd.work.identity import NodeIdentity
+from accsd.work.lease import LeaseKeeper
+from accsd.work.reporter import Reporter
+
+# For its last words: a node that goes without them is found to be gone when its heartbeat stays away.
+_GOODBYE: Final = timedelta(seconds=3)
+_log = get_logger(component="node")
+
+ROLES: Final[tuple[Role["NodeAgent"], ...]] = (
+    Role(
+        "leases",
+        "watches the deadlines: an attempt whose lease could not be extended is killed before the lease ends",
+        lambda agent: agent.node.leases,
+        leaves=Leaves.LAST,
+    ),
+    Role(
+        "attempts",
+        "holds the attempts under way",
+        lambda agent: agent.node.attempts,
+        leaves=Leaves.LAST,
+    ),
+    Role(
+        "reports",
+        "writes progress and log events in batches",
+        lambda agent: agent.node.reporter,
+        leaves=Leaves.LAST,
+    ),
+    Role(
+        "discovery",
+        "reads which services this node serves, at the start and at SIGHUP",
+        lambda agent: Discovery(agent.node, agent.sources, agent.roles.choose),
+    ),
+    Role(
+        "leftovers",
+        "stops and releases attempts of services that this node no longer serves",
+        lambda agent: Leftovers(agent.node, agent.sources),
+    ),
+    Role(
+        "orders",
+        "carries out requests to this node: to send a magic packet for a neighbour, or to sleep",
+        lambda agent: Orders(agent.node),
+        hears=ORDERS_CHANNEL,
+        heeds=lambda agent, payload: agent.node.is_meant(payload),
+        polls=True,
+    ),
+    Role(
+        "probe",
+        "checks quarantined services of this node ([quarantine](quarantine.md))",
+        lambda agent: Probe(agent.node),
+        hears=SHUT,
+        heeds=lambda agent, payload: agent.node.is_meant(payload),
+        polls=True,
+    ),
+    Role(
+        "sleep",
+        "puts the idle machine to sleep if no work needs it ([sleeping](sleeping.md)); only with a `[sleep]` method",
+        lambda agent: Sleeper(agent.node),
+        wanted=lambda agent: agent.node.sleeps,
+    ),
+    Role(
+        "inhibitor",
+        "holds a sleep inhibitor while there is a lease, where logind runs",
+        lambda agent: agent.node.inhibitor,
+        wanted=lambda agent: agent.node.settings.sleep.inhibit == "auto",
+        leaves=Leaves.LAST,
+    ),
+    Role(
+        "registration",
+        "registers the node; one statement is the heartbeat of the node and all its leases",
+        lambda agent: Registration(agent.node),
+        wanted=lambda agent: agent.node.services is not None,
+        leaves=Leaves.ATTEMPTS,
+    ),
+    Role(
+        "poll",
+        "asks in one query for all services of the node what is claimable and when the next retry is due",
+        lambda agent: Poll(agent.node),
+        polls=True,
+        wanted=lambda agent: agent.node.services is not None,
+    ),
+    Role(
+        AGENT,
+        "claims up to its free slots, hands each task to an attempt, stops an idle container",
+        leaves=Leaves.CLAIMS,
+        each=lambda agent: agent.node.services or (),
+        make_each=lambda agent, service: Agent(agent.node, service),
+    ),
+)
+
+
+class NodeAgent:
+    """Makes the node and runs its roles."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        db: Database,
+        beats: Database,  # a connection for heartbeats only
+        listener: Listener,
+        metrics: Metrics,
+        health: Health,
+        store: ObjectStore,
+        supervisor: Supervisor,
+        attempts_folder: Path,
+        base: Path,  # what relative words of the settings refer to
+        poll: Callable[[], timedelta],
+        stop: Callable[[], None],
+    ) -> None:
+        name = settings.node.name
+        leases = LeaseKeeper(
+            beats,
+            node=name,
+            lease=settings.lease,
+            every=settings.heartbeat,
+            metrics=metrics,
+            identity=NodeIdentity.of_this_machine(environment()),
+        )
+        self.node: Node = Node(
+            name=name,
+            db=db,
+            store=store,
+            leases=leases,
+            reporter=Reporter(db, owner=name, batches=settings.fallback.batching),
+            metrics=metrics,
+            attempts_folder=attempts_folder,
+            patience=settings.storage.patience,
+            backoff_base=settings.backoff_base,
+            min_free_disk=settings.node.min_free_disk,
+            settings=settings,
+            listener=listener,
+            health=health,
+            attempts=Attempts(),
+            wake=self._wake,
+            stop=stop,
+        )
+        leases.when_resumed = self.node.resume
+        leases.when_changed = self.node.attempts.when_changed = self.node.count
+        self.sources: list[ServiceSource] = [source(self.node, base) for source in SOURCES]
+        self.roles: Roles[NodeAgent] = Roles(ROLES, self, supervisor, listener, poll)
+        self._patience: anyio.CancelScope = anyio.CancelScope()  # with agents that end a pass
+
+    def start(self) -> None:
+        self.node.attempts_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        bind_event_sink(self.node.reporter.event)
+        self.roles.start()
+
+    def reload(self, settings: Settings) -> None:
+        """Services, their limits, labels and capacities are read anew; attempts under way go on as they are."""
+        if settings.node.name != self.node.name:
+            raise ConfigError(
+                "node.name cannot change while the agent runs: it owns its tasks by that name", hint="restart"
+            )
+        before, self.node.settings = self.node.settings, settings
+        self.node.min_free_disk = settings.node.min_free_disk
+        self.roles.reload(before, settings)
+        self._wake("sleep")
+        self._wake("discovery")
+
+    async def drain(self, grace: timedelta) -> None:
+        """No new claims; attempts may end, or are released. Heartbeats go on until the last one has ended."""
+        self.node.must_stay = "its agent stops"
+        ends = time.monotonic() + grace.total_seconds()
+        self.roles.leave(Leaves.FIRST)
+        claiming = self.roles.leave(Leaves.CLAIMS)
+        with self._patience, anyio.move_on_after(grace.total_seconds()):
+            for post in claiming:
+                await post.ended()
+        await self.node.attempts.drain(timedelta(seconds=max(0.0, ends - time.monotonic())))
+        bind_event_sink(None)
+        for post in self.roles.leave(Leaves.ATTEMPTS):
+            await post.ended()  # before the node says that it leaves: a heartbeat would say that it is back
+        await self._say_goodbye()
+
+    def hurry(self) -> None:
+        self._patience.cancel()
+        self.node.attempts.hurry()
+
+    def _wake(self, role: str) -> None:
+        self.roles.wake(role)
+
+    async def _say_goodbye(self) -> None:
+        try:
+            with anyio.fail_after(_GOODBYE.total_seconds()):
+                await self.node.reporter.flush()
+                if not self.node.has_said_goodbye:  # a machine that is switched off to sleep says no other word
+                    await node_leaves(self.node.db, self.node.name)
+        except (AccsdError, TimeoutError) as error:
+            _log.warning("left_unsaid", error=str(error) or "the database did not answer in time")
