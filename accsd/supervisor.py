@@ -16,7 +16,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from accsd.errors import Bug, Unavailable
-from accsd.wakeup import Backoff, Wakeup, jittered
+from accsd.retry import Backoff, jittered
+from accsd.wakeup import Wakeup
 
 # A database that comes back finds its daemons asking within a second.
 _OUTAGE_PAUSES = (timedelta(seconds=0.1), timedelta(seconds=1))

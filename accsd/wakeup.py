@@ -5,7 +5,6 @@ the table: what is written after the read notifies again.
 """
 
 import asyncio
-import random
 from datetime import timedelta
 
 
@@ -28,25 +27,3 @@ class Wakeup:
         except TimeoutError:
             return False
         return True
-
-
-def jittered(interval: timedelta, share: float = 0.1) -> timedelta:
-    """The interval give or take a share of it, so that a fleet that was started together does not poll together."""
-    return interval * random.uniform(1 - share, 1 + share)
-
-
-class Backoff:
-    """Growing pauses with jitter, for what fails again and again; `reset` once it works."""
-
-    def __init__(self, first: timedelta, longest: timedelta) -> None:
-        self._first: timedelta = first
-        self._longest: timedelta = longest
-        self._failures: int = 0
-
-    def next(self) -> timedelta:
-        pause = min(self._first * 2 ** min(self._failures, 30), self._longest)
-        self._failures += 1
-        return jittered(pause, 0.25)
-
-    def reset(self) -> None:
-        self._failures = 0

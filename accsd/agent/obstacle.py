@@ -11,8 +11,8 @@ from typing import Final
 from accsd.agent.node import Node
 from accsd.db.obstacles import note_obstacle
 from accsd.log import get_logger
+from accsd.retry import Backoff
 from accsd.supervisor import Pass
-from accsd.wakeup import Backoff
 from accsd.work.attempt import Attempt
 
 _PAUSES: Final = (timedelta(seconds=2), timedelta(seconds=60))

@@ -26,8 +26,8 @@ from accsd.planning.sleep import SleepRules, Stay, looks_ahead, reason_to_stay, 
 from accsd.planning.wake import Demand, NodeState, lead, left_for, needed_for
 from accsd.power.sleeping import fall_asleep
 from accsd.power.vetoes import veto
+from accsd.retry import Backoff
 from accsd.supervisor import Pass
-from accsd.wakeup import Backoff
 
 _log = get_logger(role="sleep")
 _STOPPING_SEC: Final = 60.0

@@ -33,12 +33,12 @@ from accsd.errors import AccsdError, DatabaseUnavailable
 from accsd.health import Health, ListenState
 from accsd.log import configure_logging, get_logger, log_loop_errors
 from accsd.metrics import Metrics
+from accsd.retry import Backoff
 from accsd.roles import Leaves, Roles
 from accsd.runners.compose import compose_file
 from accsd.settings import Settings, environment, state_folder
 from accsd.storage import ObjectStore, open_store
 from accsd.supervisor import Post, Supervisor
-from accsd.wakeup import Backoff
 
 _log = get_logger(component="daemon")
 _CLOSING_SEC: Final = 1.0
@@ -168,7 +168,7 @@ class _Waiting:
                 except DatabaseUnavailable as error:
                     _log.error("waiting_for_database", error=str(error), hint=error.hint)
                     self._notifier.status(f"waiting for the database: {error}")
-                await anyio.sleep(pauses.next().total_seconds())
+                await pauses.pause()
             if self._try.cancelled_caught:
                 pauses.reset()
 

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,7 @@ from anyio.abc import TaskStatus
 from accsd.db.failures import FAILURES, translating
 from accsd.db.pool import Connection, Database, Session, connect
 from accsd.errors import AccsdError, DatabaseUnavailable
+from accsd.retry import Backoff
 from accsd.settings import DatabaseSettings
 
 if TYPE_CHECKING:
@@ -58,6 +60,10 @@ class Rhythm:
     first_pause: float = 0.1
     longest_pause: float = 2.0  # a server that comes back is listened to as soon as it is asked
     polling_pause: float = 300.0  # before another look whether LISTEN works by now
+
+    def pauses(self) -> Backoff:
+        """Between zero and the whole pause: a fleet that lost its database together does not come back together."""
+        return Backoff(timedelta(seconds=self.first_pause), timedelta(seconds=self.longest_pause), spread=(0, 1))
 
 
 class _Deaf(Exception):
@@ -122,7 +128,7 @@ class Listener:
     async def serve(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """For ever. Started once it is known whether it listens."""
         told = False
-        pause = self._rhythm.first_pause
+        pauses = self._rhythm.pauses()
         while True:
             began = time.monotonic()
             try:
@@ -140,20 +146,16 @@ class Listener:
                 task_status.started()
                 told = True
             if time.monotonic() - began > self._rhythm.probe_every:
-                pause = self._rhythm.first_pause  # it held for a while: this is a new accident
-            await anyio.sleep(self._pause(pause))
-            pause = min(2 * pause, self._rhythm.longest_pause)
+                pauses.reset()  # it held for a while: this is a new accident
+            if self._state.hearing is ListenerState.POLLING:
+                await anyio.sleep(random.uniform(0.5, 1.0) * self._rhythm.polling_pause)
+            else:
+                await pauses.pause()
 
     def _how_deaf(self, why: Exception) -> ListenerState:
         return (
             ListenerState.POLLING if isinstance(why, _NoWay) or self._unheard >= _UNHEARD_LIMIT else ListenerState.DEAF
         )
-
-    def _pause(self, pause: float) -> float:
-        """Full jitter: a fleet that lost its database together does not come back together."""
-        if self._state.hearing is ListenerState.POLLING:
-            return random.uniform(0.5, 1.0) * self._rhythm.polling_pause
-        return random.uniform(0, pause)
 
     @asynccontextmanager
     async def _connected(self) -> AsyncGenerator[Session]:

@@ -13,13 +13,13 @@ from accsd.db.answers import Verdict
 from accsd.db.pool import Database
 from accsd.errors import DatabaseUnavailable
 from accsd.log import redact
+from accsd.retry import Backoff
 from accsd.values.json import sanitise
 
 CHANNEL: Final = "orders"  # without the prefix; the payload is the node that is asked
 # So long whoever asks waits for the answer; who is asked does nothing any more that is older.
 ANSWERED_WITHIN: Final = timedelta(seconds=10)
-_FIRST_LOOK_SEC: Final = 0.02
-_LONGEST_LOOK_SEC: Final = 0.5
+_LOOKS: Final = (timedelta(seconds=0.02), timedelta(seconds=0.5))
 
 
 class OrderKind(StrEnum):
@@ -97,7 +97,7 @@ async def order_answer(db: Database, order_id: UUID, *, within: timedelta | None
 async def answer_within(db: Database, order_id: UUID, within: timedelta = ANSWERED_WITHIN) -> OrderAnswer | None:
     """Asks again and again, less and less often, also while the database is away: it may be back in time. None: the
     node has not answered. DatabaseUnavailable: it could not be known in the end."""
-    pause, away = _FIRST_LOOK_SEC, None
+    pauses, away = Backoff(*_LOOKS), None
     with anyio.move_on_after(within.total_seconds()):
         while True:
             try:
@@ -106,8 +106,7 @@ async def answer_within(db: Database, order_id: UUID, within: timedelta = ANSWER
                 away = None
             except DatabaseUnavailable as error:
                 away = error
-            await anyio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_LOOK_SEC)
+            await pauses.pause()
     if away is not None:
         said = f"the answer was not known within {within.total_seconds():g} s: {away.message}"
         raise DatabaseUnavailable(said, hint=away.hint) from away

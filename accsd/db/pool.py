@@ -7,7 +7,6 @@ rolled back (a deadlock, a serialization failure) may always be sent again.
 
 import asyncio
 import contextlib
-import random
 import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -21,6 +20,7 @@ from asyncpg.pool import PoolConnectionProxy
 from accsd.db.codecs import speak_json, speak_of_any_time
 from accsd.db.failures import FAILURES, OVERTAKEN, ROLLED_BACK, translating
 from accsd.errors import AccsdError, DatabaseUnavailable
+from accsd.retry import Backoff
 from accsd.settings import DatabaseSettings
 
 Session = asyncpg.Connection  # one that its user has opened and will close
@@ -36,8 +36,7 @@ _TCP_OPTIONS: Final = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _TCP_TIMEOUT_SEC * 1000),
 )
-_FIRST_PAUSE_SEC: Final = 0.05
-_LONGEST_PAUSE_SEC: Final = 1.0
+_PAUSES: Final = (timedelta(seconds=0.05), timedelta(seconds=1))
 # A call past its deadline is cancelled on the server; a server that does not answer to that either is given up.
 _CANCEL_SEC: Final = 2.0
 _OVERTAKEN_TRIES: Final = 3
@@ -151,18 +150,16 @@ class Database:
     ) -> Sequence[Record]:
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + (within or self._settings.statement_timeout_sec)
-        pause = _FIRST_PAUSE_SEC
-        tries = 0
+        pauses = Backoff(*_PAUSES, spread=(0.5, 1))
         while True:
-            tries += 1
             try:
                 async with self.acquire(within=ends_at - loop.time()) as connection:
                     return await connection.fetch(sql, *args, timeout=max(ends_at - loop.time(), 0.001))
             except AccsdError as error:
-                if not self._may_send_again(error, repeatable, tries) or loop.time() + pause >= ends_at:
+                pause = pauses.next().total_seconds()
+                if not self._may_send_again(error, repeatable, pauses.failures) or loop.time() + pause >= ends_at:
                     raise
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(2 * pause, _LONGEST_PAUSE_SEC)
+            await asyncio.sleep(pause)
 
     def _may_send_again(self, error: AccsdError, repeatable: bool, tries: int) -> bool:
         if self._pool is None or self._pool.is_closing():

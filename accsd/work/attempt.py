@@ -33,13 +33,12 @@ from accsd.log import get_logger, log_event
 from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
 from accsd.model.trace import trace_of
+from accsd.retry import DATABASE_PAUSES, Backoff, until_answered
 from accsd.runners.base import Execution, Launch
-from accsd.wakeup import Backoff
 from accsd.work.containment import contained
 from accsd.work.context import AttemptContext, Mark
 from accsd.work.execution import WatchedExecution
 from accsd.work.finish import AttemptFinish, GivenBack
-from accsd.work.insisting import PAUSES, insist
 from accsd.work.lease import WatchedLease
 from accsd.work.protocol import Failure, Infrastructure, Success, Verdict
 from accsd.work.service import LocalService
@@ -165,7 +164,7 @@ class Attempt:
             self._mark = self._context.mark()
             launch = await self._launch(lease)
             self._execution = await self._start(launch)
-            await insist(lambda: self._tell_started(lease))
+            await until_answered(lambda: self._tell_started(lease))
             self._watching = WatchedExecution(self._task, self._service, self._context, launch, self._execution)
             ending = await self._watching.ending()
             # of one that was lost from sight the end is not known: it may run on
@@ -254,7 +253,7 @@ class Attempt:
 
     async def _end_it(self) -> None:
         """It may still run, or have been half started: a task is given back only when nobody works at it any more."""
-        pauses, said = Backoff(*PAUSES), set[str]()
+        pauses, said = Backoff(*DATABASE_PAUSES), set[str]()
         with anyio.move_on_after(_CLEANING.total_seconds()):
             while not self._has_ended:
                 try:
@@ -264,7 +263,7 @@ class Attempt:
                     if str(error) not in said:
                         said.add(str(error))
                         _log.warning("not_stopped", error=str(error) or type(error).__name__)
-                    await anyio.sleep(pauses.next().total_seconds())
+                    await pauses.pause()
         if not self._has_ended:
             _log.error("given_back_unstopped", after_sec=_CLEANING.total_seconds())
 

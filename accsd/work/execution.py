@@ -21,14 +21,13 @@ from accsd.errors import AccsdError, AttemptFailed, Bug, ConfigError, StorageUna
 from accsd.log import get_logger, redact
 from accsd.model.outcome import ErrorCode
 from accsd.model.state import ArtifactKind, EventType, Level
+from accsd.retry import Backoff, until_answered
 from accsd.runners.base import Ending, Execution, Launch, Output
 from accsd.storage.base import StoredObject
 from accsd.storage.keys import build_key
-from accsd.wakeup import Backoff
 from accsd.work.containment import contained
 from accsd.work.context import AttemptContext
 from accsd.work.files import take_output
-from accsd.work.insisting import insist
 from accsd.work.output import OutputReader
 from accsd.work.protocol import (
     ArtifactAnnounced,
@@ -180,7 +179,7 @@ class WatchedExecution:
                 return await self._execution.stop(grace)
             except (AccsdError, OSError) as error:
                 _log.warning("not_stopped", error=str(error) or type(error).__name__)
-                await anyio.sleep(pauses.next().total_seconds())
+                await pauses.pause()
 
     async def _keep_time(self) -> None:
         limit = self._task.timeout or self._service.timeout
@@ -219,7 +218,7 @@ class WatchedExecution:
                 return
             except _STORE_PROBLEMS as error:
                 _log.warning("log_waits", error=str(error))
-                await anyio.sleep(pauses.next().total_seconds())
+                await pauses.pause()
 
     async def _keep_log(self) -> None:
         """All of it, however long a store takes that goes on taking. The end does not depend on it: what a store does
@@ -238,7 +237,7 @@ class WatchedExecution:
                     parts = "last part" if len(left) == 1 else f"last {len(left)} parts"
                     self._event(Level.WARN, EventType.TRUNCATED, f"the {parts} of the log could not be kept: {error}")
                     return
-                await anyio.sleep(pauses.next().total_seconds())
+                await pauses.pause()
 
     async def _ship(self, segment: Segment) -> None:
         """Only the store's time is limited: without the database the attempt could not end either."""
@@ -299,7 +298,7 @@ class WatchedExecution:
 
     async def _record(self, stored: StoredObject, kind: ArtifactKind) -> None:
         """The row comes after its object, and only from the attempt that holds the lease."""
-        recorded = await insist(
+        recorded = await until_answered(
             lambda: record_task_artifact(
                 self._context.db,
                 self._task.fence,
@@ -318,7 +317,7 @@ class WatchedExecution:
 
     async def _flush(self) -> None:
         """What it said must be in before its lease is given up."""
-        await insist(self._context.reporter.flush)
+        await until_answered(self._context.reporter.flush)
 
 
 _BEGAN: Final = "began"  # in the attempt's folder

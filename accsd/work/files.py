@@ -27,7 +27,7 @@ from accsd.runners.base import Workdir
 from accsd.storage import ChecksumMismatch, ObjectStore, StoredObject, TooLarge, beneath, build_key
 from accsd.storage.base import check_key
 from accsd.values.names import check_step_key
-from accsd.work.faults import PATIENCE, failing_on_a_full_disk, patiently
+from accsd.work.faults import PATIENCE, failing_on_a_full_disk, while_store_is_away
 
 INPUTS_FOLDER: Final = "inputs"
 JOB_FOLDER: Final = "_job"  # no step can be called that
@@ -103,7 +103,7 @@ async def _lay(
     try:
         # By the folder's descriptor: in a folder that tasks share, a path could come to mean another one.
         target = Path(f"/proc/self/fd/{folder}", parts[-1])
-        stored = await patiently(
+        stored = await while_store_is_away(
             lambda: store.get_to(artifact.key, target, checksum=_checkable(artifact), limit=largest, mode=0o644),
             patience,
         )
@@ -218,7 +218,7 @@ async def take_output(
         key = build_key(job_id, task_key, kind, attempt_id=attempt_id, name=name)
         descriptor = await anyio.to_thread.run_sync(_open, workdir.here, parts, largest)
         try:
-            stored = await patiently(
+            stored = await while_store_is_away(
                 lambda: store.put_file(key, descriptor, content_type=content_type, limit=largest), patience
             )
         finally:

@@ -14,9 +14,8 @@ from accsd.errors import AccsdError, DatabaseUnavailable
 from accsd.log import get_logger, redact
 from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
-from accsd.wakeup import Backoff
+from accsd.retry import DATABASE_PAUSES, Backoff
 from accsd.work.context import AttemptContext
-from accsd.work.insisting import PAUSES
 from accsd.work.lease import WatchedLease
 from accsd.work.protocol import Failure, Infrastructure, Success, Verdict
 
@@ -68,7 +67,7 @@ class AttemptFinish:
 
     async def _until_answered(self, verdict: Verdict | GivenBack, lease: WatchedLease) -> Answer | None:
         """What the database will not have (no outage) is told as a loss instead: silence would hold the task back."""
-        pauses = Backoff(*PAUSES)
+        pauses = Backoff(*DATABASE_PAUSES)
         while not lease.is_gone:
             try:
                 # Cancelled in the middle, its outcome would be unknown.

@@ -21,7 +21,8 @@ from accsd.db import Database, Fence, heartbeat
 from accsd.errors import DatabaseUnavailable
 from accsd.log import get_logger
 from accsd.metrics import Metrics
-from accsd.wakeup import Wakeup, jittered
+from accsd.retry import jittered
+from accsd.wakeup import Wakeup
 from accsd.work.identity import NodeIdentity
 
 _log = get_logger(component="lease")

@@ -17,7 +17,8 @@ import anyio
 from accsd.db import Database, Fence, Progress, TaskEvent, append_events, append_task_events, report_progress
 from accsd.errors import AccsdError, DatabaseUnavailable
 from accsd.log import LoggedEvent, get_logger
-from accsd.wakeup import Backoff, Wakeup
+from accsd.retry import Backoff
+from accsd.wakeup import Wakeup
 
 _log = get_logger(component="reporting")
 _GATHER: Final = timedelta(milliseconds=100)

@@ -27,6 +27,7 @@ from accsd.log import get_logger
 from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
 from accsd.model.trace import trace_of
+from accsd.retry import until_answered
 from accsd.runners.base import TASK_FILE, WORK_FOLDER, Launch, Workdir
 from accsd.storage import beneath
 from accsd.storage.beneath import opened
@@ -34,7 +35,6 @@ from accsd.values.json import MAX_DEPTH, is_too_deep
 from accsd.work.context import AttemptContext
 from accsd.work.faults import failing_on_a_full_disk
 from accsd.work.files import lay_inputs
-from accsd.work.insisting import insist
 from accsd.work.lease import Lease
 from accsd.work.protocol import envelope, environment
 from accsd.work.service import LocalService
@@ -50,7 +50,7 @@ async def prepare(task: ClaimedTask, service: LocalService, context: AttemptCont
     laid: list[dict[str, object]] = []
     if launch.workdir is not None:
         await make_workdir(launch.workdir.here)
-        inputs = await insist(lambda: task_inputs(context.db, task.fence, owner=context.name))
+        inputs = await until_answered(lambda: task_inputs(context.db, task.fence, owner=context.name))
         laid = await lay_inputs(context.store, launch.workdir, inputs, patience=context.patience)
     await write_envelope(launch.folder, _envelope(task, launch, laid))
     failpoints.hit("prepared")

@@ -11,6 +11,7 @@ from typing import Final
 
 from accsd.errors import DockerUnavailable
 from accsd.model.fence import Fence
+from accsd.retry import Backoff
 from accsd.runners.base import NO_CURSOR, Cursor, Ending, Stream, TakeOutput
 from accsd.runners.compose import ending
 from accsd.runners.compose.container import Container
@@ -21,8 +22,8 @@ from accsd.runners.compose.tasks_api import State, TasksApi
 
 _CONTAINER_GONE_WITHIN: Final = timedelta(seconds=30)
 _SILENT: Final = timedelta(seconds=30)  # then somebody looks whether the service is still there
-_FIRST_PAUSE: Final = 0.05
-_LONGEST_PAUSE: Final = 2.0
+_LOOK_EVERY: Final = 0.05
+_PAUSES: Final = (timedelta(seconds=0.05), timedelta(seconds=2))
 
 
 class HttpExecution:
@@ -75,7 +76,7 @@ class HttpExecution:
                 with suppress(NoAnswer):
                     await self._api.cancel(self._key, grace)
                     is_asked = True
-            await asyncio.sleep(_FIRST_PAUSE)
+            await asyncio.sleep(_LOOK_EVERY)
         return None
 
     async def remove(self) -> None:
@@ -89,7 +90,7 @@ class HttpExecution:
     async def _read_to_the_end(self, stream: Stream, handed: Handed) -> None:
         """Until all of it was handed on, or it is known that no more can come. Each stream by itself: one that ended
         for the moment must not cut the other in the middle of a piece."""
-        pause, stuck_since = _FIRST_PAUSE, _now()
+        pauses, stuck_since = Backoff(*_PAUSES), _now()
         while self._ending is None:
             before = handed.count(stream)
             await self._read(stream, handed)
@@ -102,8 +103,9 @@ class HttpExecution:
                 said = f"{handed.count(stream)} of {state.sizes.get(stream, 0)} bytes of its {stream}"
                 self._ending = ending.lost(f"it has ended, and the service hands over only {said}")
             # A stream that ends at once again and again must not become a busy loop.
-            pause = _FIRST_PAUSE if is_moving else min(2 * pause, _LONGEST_PAUSE)
-            await asyncio.sleep(pause)
+            if is_moving:
+                pauses.reset()
+            await pauses.pause()
 
     async def _read(self, stream: Stream, handed: Handed) -> None:
         """What comes until the service ends the stream, is silent for long, or is gone."""
@@ -117,7 +119,7 @@ class HttpExecution:
     async def _patient_state(self) -> State | None:
         """Through an absence of the service; None, and `_ending` says why, where it will not tell any more."""
         deadline = _now() + self._away_limit.total_seconds()
-        pause = _FIRST_PAUSE
+        pauses = Backoff(*_PAUSES)
         while self._ending is None:
             try:
                 state = await self._api.state(self._key)
@@ -128,8 +130,7 @@ class HttpExecution:
                 await self._look_at_container()
                 if self._ending is None and _now() > deadline:
                     self._ending = ending.lost(f"the service does not answer any more: {why}")
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            await pauses.pause()
         return None
 
     async def _look_at_container(self) -> None:

@@ -15,6 +15,7 @@ from accsd import failpoints, proc
 from accsd.errors import AttemptFailed, DockerUnavailable
 from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
+from accsd.retry import Backoff, while_away
 from accsd.runners.base import NO_CURSOR, TASK_FILE, WORK_FOLDER, Cursor, Ending, Launch, TakeOutput, Workdir
 from accsd.runners.compose import ending
 from accsd.runners.compose.container import PROJECT_LABEL, Container
@@ -28,8 +29,8 @@ from accsd.runners.compose.project import Project
 _START_WITHIN: Final = timedelta(minutes=5)
 _AWAY_LIMIT: Final = timedelta(minutes=5)
 _GONE_WITHIN: Final = timedelta(seconds=30)
-_FIRST_PAUSE: Final = 0.1
-_LONGEST_PAUSE: Final = 5.0
+_LOOK_EVERY: Final = 0.1
+_PAUSES: Final = (timedelta(seconds=0.1), timedelta(seconds=5))
 Answer = TypeVar("Answer")
 
 
@@ -182,19 +183,20 @@ class RunExecution:
 
     async def watch(self, take: TakeOutput, since: Cursor = NO_CURSOR) -> Ending:
         handed = Handed(take, since)
-        pause = _FIRST_PAUSE
-        while (container := await self._patiently(self.container)) and not container.has_ended:
+        pauses = Backoff(*_PAUSES)
+        while (container := await self._while_engine_is_away(self.container)) and not container.has_ended:
             if container.status == "created":
                 break
             before = handed.cursor()
             await follow_log(self._docker, self._name, handed, self._has_ended)
             # A stream that ends at once again and again must not become a busy loop.
-            pause = _FIRST_PAUSE if handed.cursor() != before else min(2 * pause, _LONGEST_PAUSE)
+            if handed.cursor() != before:
+                pauses.reset()
             if not await self._has_ended():
-                await asyncio.sleep(pause)
+                await pauses.pause()
         if container is None:
             return ending.lost("its container is gone, or the Docker engine did not come back")
-        if not await self._patiently(lambda: self._read_rest(handed)):
+        if not await self._while_engine_is_away(lambda: self._read_rest(handed)):
             return ending.lost("its container has ended, but the rest of its output cannot be read")
         return await self._ending(container)
 
@@ -220,7 +222,7 @@ class RunExecution:
         while await self._docker.container(container.id):  # somebody else's removal may be under way
             if asyncio.get_running_loop().time() > deadline:
                 raise DockerUnavailable(f"the container {self._name} cannot be removed: {called.said}")
-            await asyncio.sleep(_FIRST_PAUSE)
+            await asyncio.sleep(_LOOK_EVERY)
 
     def _is_ours(self, container: Container) -> bool:
         return self._labels.items() <= container.labels.items()
@@ -248,19 +250,19 @@ class RunExecution:
             raise
         return True
 
-    async def _patiently(self, ask: Callable[[], Awaitable[Answer]]) -> Answer | None:
+    async def _while_engine_is_away(self, ask: Callable[[], Awaitable[Answer]]) -> Answer | None:
         """Through an absence of the engine; None if it lasts too long."""
-        deadline = asyncio.get_running_loop().time() + self._away_limit.total_seconds()
-        pause = _FIRST_PAUSE
-        while True:
+
+        async def asked() -> Answer:
             try:
                 return await ask()
             except DockerUnavailable:
                 self._engine_was_away = True
-                if asyncio.get_running_loop().time() > deadline:
-                    return None
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+                raise
+
+        with suppress(DockerUnavailable):
+            return await while_away(asked, away=DockerUnavailable, pauses=Backoff(*_PAUSES), patience=self._away_limit)
+        return None
 
     async def _ending(self, container: Container) -> Ending:
         away = self._engine_was_away

@@ -20,13 +20,13 @@ from accsd.errors import AttemptFailed, ConfigError, StorageUnavailable
 from accsd.log import LoggedEvent, get_logger, redact
 from accsd.model.outcome import ErrorCode
 from accsd.model.state import Level
+from accsd.retry import until_answered
 from accsd.sdk.pull.task import CURRENT, PullTask
 from accsd.sdk.pull.threads import Threads
 from accsd.sdk.wire import Cancelled, Permanent, Task, Temporary
 from accsd.values.json import sanitise
 from accsd.work.context import AttemptContext
 from accsd.work.finish import GivenBack
-from accsd.work.insisting import insist
 from accsd.work.lease import NOT_KEPT, Lease
 from accsd.work.protocol import MAX_RESULT_BYTES, Infrastructure
 
@@ -128,7 +128,7 @@ class PullAttempt(Lease):
             if self._stopped is not Stop.DRAIN or not isinstance(outcome, Done):
                 outcome = self._because(self._stopped)
         if task.has_spoken and outcome is not None:
-            await insist(self._context.reporter.flush)  # its words must be in before its lease is given up
+            await until_answered(self._context.reporter.flush)  # its words must be in before its lease is given up
         if task.has_files:
             await task.disk.remove()
         return outcome

@@ -14,8 +14,9 @@ from accsd import failpoints
 from accsd.db import ClaimedTask, Fence, adopt_tasks, agent_outlook, claim_tasks
 from accsd.errors import DatabaseUnavailable, NotFound, Unavailable
 from accsd.log import get_logger
+from accsd.retry import Backoff, jittered
 from accsd.sdk.pull.held import HeldTasks
-from accsd.wakeup import Backoff, Wakeup, jittered
+from accsd.wakeup import Wakeup
 from accsd.work.context import AttemptContext
 from accsd.work.lease import boot_time
 

@@ -9,13 +9,13 @@ import anyio
 from accsd.db import ClaimedTask, TaskEvent, Verdict, record_task_artifact, task_inputs
 from accsd.errors import AttemptFailed, StorageUnavailable, VerbRefused
 from accsd.model.state import ArtifactKind, EventType, Level
+from accsd.retry import until_answered
 from accsd.runners.base import Workdir
 from accsd.sdk.wire import Message
 from accsd.storage.base import StoredObject
 from accsd.work.context import AttemptContext
 from accsd.work.faults import failing_on_a_full_disk
 from accsd.work.files import lay_inputs, take_output
-from accsd.work.insisting import insist
 from accsd.work.workspace import remove_folder
 
 _UPLOADS: Final = 4
@@ -46,7 +46,7 @@ class Files:
     async def lay(self) -> list[dict[str, Any]]:
         """Fetches what earlier steps made; answers the envelope's list of artifacts."""
         workdir, context = self._workdir(), self._context
-        inputs = await insist(lambda: task_inputs(context.db, self._task.fence, owner=context.name))
+        inputs = await until_answered(lambda: task_inputs(context.db, self._task.fence, owner=context.name))
         laid = await lay_inputs(context.store, workdir, inputs, patience=context.patience)
         self._is_laid = True
         return laid
@@ -101,7 +101,7 @@ class Files:
 
     async def _record(self, stored: StoredObject) -> None:
         """The row comes after its object, and only from the attempt that holds the lease."""
-        recorded = await insist(
+        recorded = await until_answered(
             lambda: record_task_artifact(
                 self._context.db,
                 self._task.fence,

@@ -16,12 +16,11 @@ from accsd.db import Answer, Done, Failed, Fence, finish_many_tasks, release_tas
 from accsd.errors import AccsdError, DatabaseUnavailable
 from accsd.log import get_logger, redact
 from accsd.model.outcome import ErrorCode
+from accsd.retry import DATABASE_PAUSES, Backoff
 from accsd.sdk.pull.attempt import Outcome, PullAttempt
 from accsd.values.json import sanitise
-from accsd.wakeup import Backoff
 from accsd.work.context import AttemptContext
 from accsd.work.finish import GivenBack
-from accsd.work.insisting import PAUSES
 from accsd.work.protocol import Infrastructure
 
 _log = get_logger(component="pull")
@@ -36,7 +35,7 @@ class Finisher:
         self._when_settled: Callable[[Sequence[Ended]], None] = when_settled
         self._ended: deque[Ended] = deque()
         self._under_way: int = 0
-        self._pauses: Backoff = Backoff(*PAUSES)
+        self._pauses: Backoff = Backoff(*DATABASE_PAUSES)
         self._news: asyncio.Event = asyncio.Event()
         self._empty: asyncio.Event = asyncio.Event()
 

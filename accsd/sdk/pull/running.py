@@ -23,6 +23,7 @@ from accsd.db.listen import Listener
 from accsd.errors import AccsdError, ConfigError, DatabaseUnavailable
 from accsd.log import configure_logging, get_logger, log_loop_errors, register_secret
 from accsd.metrics import Metrics
+from accsd.retry import Backoff
 from accsd.sdk.pull.asked import Asked
 from accsd.sdk.pull.attempt import Handler
 from accsd.sdk.pull.instance import Instance, locked_instance
@@ -30,7 +31,7 @@ from accsd.sdk.pull.task import PullTaskLog
 from accsd.sdk.pull.worker import Worker
 from accsd.settings import DatabaseSettings, Settings, environment, load_settings, state_folder
 from accsd.storage import open_store
-from accsd.wakeup import Backoff, Wakeup
+from accsd.wakeup import Wakeup
 from accsd.work.context import AttemptContext
 from accsd.work.lease import LeaseKeeper
 from accsd.work.reporter import Reporter
@@ -212,7 +213,7 @@ async def _connected(database: DatabaseSettings, name: str) -> Database:
             return await Database.open(database, application=f"accsd {name}")
         except DatabaseUnavailable as error:
             _log.error("waiting_for_database", error=str(error), hint=error.hint)
-            await asyncio.sleep(pauses.next().total_seconds())
+            await pauses.pause()
 
 
 @contextmanager

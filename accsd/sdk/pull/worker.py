@@ -17,6 +17,7 @@ from accsd.db.listen import CANCEL, Listener
 from accsd.errors import NotFound
 from accsd.log import get_logger
 from accsd.model.outcome import ErrorCode
+from accsd.retry import until_answered
 from accsd.sdk.pull.asked import Asked
 from accsd.sdk.pull.attempt import Handler, PullAttempt, Stop, uncancel
 from accsd.sdk.pull.claiming import Claimer
@@ -29,7 +30,6 @@ from accsd.settings import Settings
 from accsd.wakeup import Wakeup
 from accsd.work.context import AttemptContext
 from accsd.work.finish import GivenBack
-from accsd.work.insisting import insist
 from accsd.work.protocol import Infrastructure
 
 _log = get_logger(component="pull")
@@ -81,8 +81,8 @@ class Worker:
         self._listener.subscribe(self._handler.service, self._hear)
         async with asyncio.TaskGroup() as group:
             ears = group.create_task(self._listener.serve())
-            await insist(lambda: self._presence.begin(self._held.concurrency))
-            await insist(self._warm_up)
+            await until_answered(lambda: self._presence.begin(self._held.concurrency))
+            await until_answered(self._warm_up)
             when_ready()
             keeper = self._context.leases
             serving = [
