@@ -1,9 +1,10 @@
-"""Child processes: the only module that spawns.
+"""Child processes, and the process table: the only module that spawns, and the one reader of /proc.
 
 Every child leads a session of its own: a stop reaches its whole group, and a terminal's Ctrl-C does not.
 A stop is a polite signal, a grace, SIGKILL, and then a look whether the group has really gone.
 
-`spawn`, `run` and `stop` are for synchronous code; `call` and `streaming` for the event loop.
+`spawn`, `run` and `stop` are for synchronous code; `call` and `streaming` for the event loop. `look`, `everyone` and
+`environment` read /proc; the shim and the vendored serving have readers of their own, because they import nothing.
 """
 
 import asyncio
@@ -17,10 +18,17 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext, suppres
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Final
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.01
+
+# What any program needs, for programs that are not tasks: the daemon's own environment has its secrets in it.
+PLAIN_ENVIRON: Final[Mapping[str, str]] = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LANG": "C.UTF-8",
+}
 
 Child = subprocess.Popen[bytes]
 
@@ -226,9 +234,55 @@ async def _end(process: asyncio.subprocess.Process, grace: timedelta) -> None:
     await process.wait()
 
 
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A line of the process table. `started` is in ticks since boot: with the id it names a process for good, because
+    ids are used again."""
+
+    pid: int
+    parent: int
+    group: int
+    session: int
+    started: int
+    has_ended: bool
+
+
+def look(pid: int) -> Process | None:
+    """None where there is no such process, or none that we may see."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    # Counted after the name, which may itself contain blanks and brackets.
+    fields = text.rpartition(b")")[2].split()
+    # A process whose main thread has ended looks like a zombie but for its other threads.
+    has_ended = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
+    return Process(pid, int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]), has_ended)
+
+
+def pids() -> list[int]:
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+
+
+def everyone() -> dict[int, Process]:
+    seen = map(look, pids())
+    return {process.pid: process for process in seen if process is not None}
+
+
+def environment(pid: int) -> dict[str, str]:
+    """As it was when the program started; empty for a zombie, and for a process that has gone. Raises PermissionError
+    for one that is not ours to look into."""
+    try:
+        text = os.fsdecode(Path(f"/proc/{pid}/environ").read_bytes())
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
+    return {name: value for name, _, value in (pair.partition("=") for pair in text.split("\0"))}
+
+
 def is_running(pid: int, *, with_arguments: Sequence[str] = ()) -> bool:
     """Whether `pid` is a living process whose command line has these arguments, one after the other."""
-    if _state(pid) in (None, "Z"):
+    process = look(pid)
+    if process is None or process.has_ended:
         return False
     try:
         cmdline = b"\0" + Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -274,26 +328,7 @@ def _has_exited(pid: int) -> bool:
 
 def _living_members(group: int) -> list[int]:
     """Zombies do not count: whoever inherited them reaps them in his own time."""
-    pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
-    return [pid for pid in pids if _group(pid) == group and _state(pid) not in (None, "Z")]
-
-
-def _state(pid: int) -> str | None:
-    return _stat(pid, 0)
-
-
-def _group(pid: int) -> int | None:
-    group = _stat(pid, 2)
-    return int(group) if group is not None else None
-
-
-def _stat(pid: int, field: int) -> str | None:
-    """A field of /proc/PID/stat, counted after the name, which may itself contain blanks and brackets."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return None
-    return text.rpartition(")")[2].split()[field]
+    return [process.pid for process in everyone().values() if process.group == group and not process.has_ended]
 
 
 def _wait_until(condition: Callable[[], bool], limit: timedelta) -> bool:

@@ -14,13 +14,13 @@ from accsd.agent.node import Node
 from accsd.agent.obstacle import Obstacle
 from accsd.agent.registration import register
 from accsd.agent.settle import Settlement
+from accsd.clock import boot_time
 from accsd.db import ClaimedTask, claim_tasks
 from accsd.errors import DatabaseUnavailable, NotFound, Unavailable
 from accsd.log import get_logger
 from accsd.planning.sleep import yields_for
 from accsd.supervisor import Pass
 from accsd.work.attempt import Attempt
-from accsd.work.lease import boot_time
 from accsd.work.service import LocalService
 
 _NAMED: Final = 5

@@ -13,11 +13,11 @@ from typing import Final, Protocol
 
 from accsd.agent.node import Node
 from accsd.agent.services import ServiceSource
+from accsd.clock import boot_time
 from accsd.db import ClaimedTask, Fence, adopt_tasks, release_tasks
 from accsd.errors import AccsdError, Unavailable
 from accsd.log import get_logger
 from accsd.supervisor import Pass
-from accsd.work.lease import boot_time
 from accsd.work.service import LocalService
 from accsd.work.workspace import clear_away, remove_folder
 

@@ -20,13 +20,14 @@ import anyio
 
 from accsd import failpoints
 from accsd.agent.node import Node
+from accsd.clock import time_asleep
 from accsd.db import Verdict, node_leaves
 from accsd.errors import AccsdError
 from accsd.log import get_logger, redact
 from accsd.model import AwakeState
 from accsd.planning.sleep import Stay
 from accsd.values.json import sanitise
-from accsd.work.lease import STALL, time_asleep
+from accsd.work.lease import STALL
 
 _log = get_logger(component="suspend")
 _CLAIMS_END: Final = timedelta(seconds=30)

@@ -1,6 +1,5 @@
 """What a node is asked to do by somebody who can't do it for it: send a magic packet into its network, go to sleep."""
 
-import time
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -9,6 +8,7 @@ from uuid import UUID
 
 import anyio
 
+from accsd.clock import boot_time
 from accsd.db.answers import Verdict
 from accsd.db.pool import Database
 from accsd.errors import DatabaseUnavailable
@@ -27,11 +27,6 @@ class OrderKind(StrEnum):
     SLEEP = "sleep"
 
 
-def _boot_time() -> float:
-    """Goes on while the machine is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 @dataclass(frozen=True, slots=True)
 class Order:
     """`target` and its `mac` are those of the node that is to be woken."""
@@ -41,12 +36,12 @@ class Order:
     target: str | None
     mac: str | None
     asked_by: str | None
-    taken_at: float = field(default_factory=_boot_time)
+    taken_at: float = field(default_factory=boot_time)
 
     @property
     def is_late(self) -> bool:
         """Whoever asked was told that it did not happen."""
-        return _boot_time() - self.taken_at > ANSWERED_WITHIN.total_seconds()
+        return boot_time() - self.taken_at > ANSWERED_WITHIN.total_seconds()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@ What is removed is gone, so two witnesses are asked: this host's clock, and how 
 look, by a counter that nobody can set and that runs on while the host sleeps. That one speaks where both share a clock.
 """
 
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from accsd.clock import boot_time
 from accsd.db.pool import Database
 from accsd.db.retention import database_time
 from accsd.errors import AccsdError
@@ -21,12 +21,8 @@ def _here() -> datetime:
     return datetime.now(UTC)
 
 
-def _passed() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 class Clocks:
-    def __init__(self, here: Callable[[], datetime] = _here, passed: Callable[[], float] = _passed) -> None:
+    def __init__(self, here: Callable[[], datetime] = _here, passed: Callable[[], float] = boot_time) -> None:
         self._here: Callable[[], datetime] = here
         self._passed: Callable[[], float] = passed
         self._last: tuple[datetime, float] | None = None  # when it was trusted last

@@ -16,7 +16,6 @@ from accsd import proc
 from accsd.model import Node, WakeMethod
 from accsd.power.base import WakeFailed, WakeResult, outcome
 
-_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _KEPT_OUTPUT: Final = 8192
 # It becomes an argument: it must not look like an option, nor be anything that a careless script would stumble over.
 _SAFE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -40,7 +39,7 @@ class ShellScript:
         if not _SAFE_NAME.fullmatch(node.name):
             raise WakeFailed("the node's name is not fit to be an argument: letters, digits, '.', '_' and '-'")
         script = await asyncio.to_thread(trusted_script, self._path, self._folder)
-        environ = {"PATH": _PATH, "LANG": "C.UTF-8", "ACC_NODE_NAME": node.name}
+        environ = {**proc.PLAIN_ENVIRON, "ACC_NODE_NAME": node.name}
         ended = await proc.call([script, node.name], within=self._within, env=environ, cwd=Path("/"), keep=_KEPT_OUTPUT)
         if ended.code != 0:
             end = f"ended with exit code {ended.code}" if ended.code > 0 else f"was ended by signal {-ended.code}"

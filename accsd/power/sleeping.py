@@ -12,7 +12,6 @@ from accsd.power.provider import ProviderAPI
 from accsd.power.script import ShellScript
 from accsd.settings import ProviderSettings, SleepSettings
 
-_ENVIRON: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 _LOOK_SEC: Final = 0.5
 _ANSWERS_WITHIN: Final = timedelta(seconds=5)
 _LOGIND: Final = ("org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager")
@@ -40,7 +39,7 @@ async def _suspend(how: SleepSettings) -> str | None:
     """systemctl asks once more whether somebody inhibits it or is logged in, where both count."""
     checks = ["--check-inhibitors=yes"] if how.veto_users and how.veto_inhibitors else []
     try:
-        ended = await proc.call(["systemctl", *checks, "suspend"], within=how.within, env=_ENVIRON)
+        ended = await proc.call(["systemctl", *checks, "suspend"], within=how.within, env=proc.PLAIN_ENVIRON)
     except OSError as error:  # TimeoutError is one
         return _because("systemctl suspend", str(error))
     if ended.code != 0:
@@ -64,7 +63,7 @@ async def _is_given_up(within: timedelta) -> bool:
 async def _is_preparing() -> bool | None:
     try:
         asked = ["busctl", "get-property", *_LOGIND, "PreparingForSleep"]
-        ended = await proc.call(asked, within=_ANSWERS_WITHIN, env=_ENVIRON)
+        ended = await proc.call(asked, within=_ANSWERS_WITHIN, env=proc.PLAIN_ENVIRON)
     except OSError:
         return None
     return {"b true": True, "b false": False}.get(ended.said.strip()) if ended.code == 0 else None

@@ -18,7 +18,6 @@ from accsd.settings import SleepSettings
 
 _WITHIN: Final = timedelta(seconds=10)
 _SCRIPT_WITHIN: Final = timedelta(seconds=30)
-_ENVIRON: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 _LOGIND: Final = ("org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager")
 
 
@@ -90,7 +89,7 @@ async def _script(path: Path | None, node: str) -> str | None:
 async def _output(*argv: str) -> str | None:
     """None: it is not here, does not answer, or failed."""
     try:
-        ended = await proc.call(argv, within=_WITHIN, env=_ENVIRON, keep=1024 * 1024)
+        ended = await proc.call(argv, within=_WITHIN, env=proc.PLAIN_ENVIRON, keep=1024 * 1024)
     except OSError:  # TimeoutError is one
         return None
     return ended.stdout.decode(errors="replace") if ended.code == 0 else None

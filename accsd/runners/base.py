@@ -4,7 +4,7 @@ One runner serves one service on this node. The attempt's folder is made and rem
 own files in it and reads the envelope from it. Nothing here decides about retries: a runner reports what it saw.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -19,11 +19,11 @@ from accsd.model.outcome import ErrorCode
 TASK_FILE: Final = "task.json"  # the envelope, one line of JSON, in the attempt's folder
 WORK_FOLDER: Final = "work"  # the task's own folder, in the attempt's folder
 
-AttemptKey = Fence  # names the attempt's folder, its container and its labels
-
 # What a runner needs to go on after a restart without losing or repeating a byte. JSON; only the runner reads it.
 Cursor = Mapping[str, Any]
 NO_CURSOR: Final[Cursor] = {}
+# Heard in some ten milliseconds. 64 KiB of empty lines took a second, in which no heartbeat was sent.
+_MOST_LINES: Final = 1000
 
 
 class Stream(StrEnum):
@@ -52,9 +52,8 @@ class Launch:
     lease may have ended meanwhile, and the machine may have slept. It returns only while the lease is good, with the
     time until which it is, by CLOCK_BOOTTIME."""
 
-    key: AttemptKey
+    fence: Fence
     job_id: UUID
-    service: str
     folder: Path
     workdir: Workdir | None
     environ: Mapping[str, str] = field(default_factory=dict[str, str])  # ACC_JOB_ID, ACC_ATTEMPT_ID …
@@ -70,6 +69,16 @@ class Output:
     data: bytes
     cursor: Cursor
     waiting: int = 0
+
+
+def pieces(data: bytes) -> Iterator[bytes]:
+    """All of the output, in order, in pieces that can be heard without keeping everybody else waiting."""
+    if data.count(b"\n") <= _MOST_LINES:
+        yield data
+    else:
+        middle = len(data) // 2
+        yield from pieces(data[:middle])
+        yield from pieces(data[middle:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +102,6 @@ TakeOutput = Callable[[Output], Awaitable[None]]
 class Execution(Protocol):
     """One attempt under way."""
 
-    @property
-    def key(self) -> AttemptKey: ...
-
     async def watch(self, take: TakeOutput, since: Cursor = NO_CURSOR) -> Ending:
         """Hands on all output from `since` until the work has ended and its output is drained (bounded after the end:
         a grandchild may hold stdout open). `take` is awaited before more is read. If cancelled, the work goes on."""
@@ -112,12 +118,9 @@ class Execution(Protocol):
 
 
 class Runner(Protocol):
-    """How one service runs on this node."""
+    """How one service runs on this node. An attempt is named by its fence: its folder, its container, its labels."""
 
-    @property
-    def service(self) -> str: ...
-
-    def workdir(self, key: AttemptKey, folder: Path) -> Workdir | None:
+    def workdir(self, fence: Fence, folder: Path) -> Workdir | None:
         """Where the task will find its folder; None where this mode has none. The caller makes and removes it."""
         ...
 
@@ -126,11 +129,11 @@ class Runner(Protocol):
         ...
 
     async def start(self, launch: Launch) -> Execution:
-        """Starts it, once: a second call for the same key finds the first one's. Raises AttemptFailed with an ErrorCode
-        where it cannot be started, Unavailable where the engine does not answer."""
+        """Starts the attempt, once: a second call with the same fence finds what the first one started. Raises
+        AttemptFailed with an ErrorCode where it cannot be started, Unavailable where the engine does not answer."""
         ...
 
-    async def survivors(self) -> Sequence[AttemptKey]:
+    async def survivors(self) -> Sequence[Fence]:
         """What is still here of earlier attempts of this service and node, running or ended: processes, containers."""
         ...
 
@@ -138,15 +141,11 @@ class Runner(Protocol):
         """Takes up a survivor; None where this mode cannot, or nothing of it is left that would tell its end."""
         ...
 
-    async def discard(self, key: AttemptKey, folder: Path | None) -> None:
+    async def discard(self, fence: Fence, folder: Path | None) -> None:
         """Stops and removes a survivor, verified gone. Idempotent. Never touches what does not bear our labels."""
         ...
 
     async def rest(self, idle_for: timedelta | None) -> bool:
         """Called when the service has had no attempt for so long (None: the machine goes to sleep, however long that
         is); whether something was stopped."""
-        ...
-
-    async def close(self) -> None:
-        """The agent stops; attempts that shall go on are left alone."""
         ...

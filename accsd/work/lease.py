@@ -16,7 +16,7 @@ from uuid import UUID
 
 import anyio
 
-from accsd import failpoints
+from accsd import clock, failpoints
 from accsd.db import Database, Fence, heartbeat
 from accsd.errors import DatabaseUnavailable
 from accsd.log import get_logger
@@ -52,7 +52,7 @@ class Lease:
     @property
     def is_good(self) -> bool:
         """Nobody else can have the task now, whatever the database would say."""
-        return not self.is_gone and boot_time() < self.good_until
+        return not self.is_gone and clock.boot_time() < self.good_until
 
     @property
     def is_cancelled(self) -> bool:
@@ -104,7 +104,7 @@ class LeaseKeeper:
         self.when_changed: Callable[[], None] = when_changed
         self._held: dict[UUID, Lease] = {}  # by task
         self._due: Wakeup = Wakeup()
-        self._asleep: float = time_asleep()
+        self._asleep: float = clock.time_asleep()
         self._expected: float = float("inf")  # monotonic: when the watch looks next
         self._absences: int = 0
         self._asks: int = 0  # how often leases had to be asked about
@@ -225,7 +225,7 @@ class LeaseKeeper:
     async def beat(self) -> bool:
         """One statement for all. Whether the database answered; what it refuses is lost."""
         asked = [lease for lease in self._held.values() if not lease.is_gone]
-        sent = boot_time()
+        sent = clock.boot_time()
         failpoints.hit("heartbeat.sent")
         try:
             answers = await heartbeat(
@@ -256,14 +256,14 @@ class LeaseKeeper:
         while True:
             if self._was_away():
                 self._ask_after_absence()
-            self._asleep = time_asleep()
+            self._asleep = clock.time_asleep()
             self._lose_overdue()
             pause = self._until_next()
             self._expected = time.monotonic() + pause
             await anyio.sleep(pause)
 
     def _was_away(self) -> bool:
-        return time_asleep() - self._asleep > 1 or time.monotonic() - self._expected > _STALL_SEC
+        return clock.time_asleep() - self._asleep > 1 or time.monotonic() - self._expected > _STALL_SEC
 
     def _ask_after_absence(self) -> None:
         _log.warning("was_away", leases=len(self._held))
@@ -273,11 +273,11 @@ class LeaseKeeper:
     def _ask(self) -> None:
         self._asks += 1
         self._revalidating = True
-        self._asked_until = boot_time() + self._margin.total_seconds() / 2
+        self._asked_until = clock.boot_time() + self._margin.total_seconds() / 2
         self._due.set()
 
     def _lose_overdue(self) -> None:
-        now = boot_time()
+        now = clock.boot_time()
         for lease in list(self._held.values()):
             if now >= max(lease.good_until, self._asked_until) and not lease.is_gone:
                 self._lose(lease, NOT_KEPT)
@@ -294,15 +294,5 @@ class LeaseKeeper:
     def _until_next(self) -> float:
         """Seconds to the first deadline; at most one, to notice a suspend soon."""
         ends = [max(lease.good_until, self._asked_until) for lease in self._held.values() if not lease.is_gone]
-        now = boot_time()
+        now = clock.boot_time()
         return max(0.0, min(1.0, min(ends, default=now + 1) - now))
-
-
-def boot_time() -> float:
-    """Seconds since this machine booted, those in which it was suspended too (CLOCK_BOOTTIME)."""
-    return time.monotonic() + time_asleep()
-
-
-def time_asleep() -> float:
-    """How long this machine was suspended since it booted: what one clock counts and the other does not."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)

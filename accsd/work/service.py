@@ -1,6 +1,6 @@
 """A service as this node runs it: from its settings, or from the labels of its compose file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -13,11 +13,6 @@ from accsd.work.context import AttemptContext
 
 _WITHIN: Final = timedelta(seconds=20)
 _KEPT_OUTPUT: Final = 2000
-# what any program needs; the daemon's own environment has its secrets in it
-_ENVIRON: Final[Mapping[str, str]] = {
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "LANG": "C.UTF-8",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +39,7 @@ class LocalService:
         if self.probe is None:
             return None
         command = self.probe[0]
-        environ = {**_ENVIRON, "ACC_SERVICE": self.name}
+        environ = {**proc.PLAIN_ENVIRON, "ACC_SERVICE": self.name}
         try:
             ended = await proc.call(self.probe, within=_WITHIN, env=environ, cwd=Path("/"), keep=_KEPT_OUTPUT)
         except OSError as error:  # a TimeoutError too

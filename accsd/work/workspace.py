@@ -63,9 +63,8 @@ def launch_of(task: ClaimedTask, service: LocalService, context: AttemptContext,
     workdir = service.runner.workdir(task.fence, folder)
     trace = trace_of(task.trace_id, task.job_id)
     return Launch(
-        key=task.fence,
+        fence=task.fence,
         job_id=task.job_id,
-        service=task.service_name,
         folder=folder,
         workdir=workdir,
         environ=environment(
@@ -119,10 +118,10 @@ async def clear_away(fence: Fence, service: LocalService, context: AttemptContex
     await remove_folder(folder)
 
 
-async def make_folder(attempts: Path, key: Fence) -> Path:
+async def make_folder(attempts: Path, fence: Fence) -> Path:
     """The attempt's folder with the task's own in it. One that is there already is taken as it is."""
-    folder = attempts / str(key)
-    with failing_on_a_full_disk(f"the folder of attempt {key} cannot be made"):
+    folder = attempts / str(fence)
+    with failing_on_a_full_disk(f"the folder of attempt {fence} cannot be made"):
         await anyio.to_thread.run_sync(_make, folder, 0o700)
         await make_workdir(folder / WORK_FOLDER)
     return folder

@@ -79,7 +79,7 @@ async def test_attempts_are_lost_with_their_engine_and_not_failed(
     adopted = await restarted.adopt(unwatched)
     assert adopted is not None
     assert (await adopted.watch(Taken().take)).cause is ErrorCode.WORKER_LOST
-    assert set(await restarted.survivors()) == {launch.key, unwatched.key}
+    assert set(await restarted.survivors()) == {launch.fence, unwatched.fence}
     await execution.remove()
     await adopted.remove()
     assert list(await restarted.survivors()) == []

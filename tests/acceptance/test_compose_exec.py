@@ -64,8 +64,8 @@ async def test_the_service_is_started_and_the_task_speaks_through_its_pipes(worl
     )
     launch = world.launch(runner, params={"big": "x" * 200_000})
     assert launch.workdir is not None
-    assert launch.workdir.here == world.folder / "shared/jobs" / str(launch.key)
-    assert launch.workdir.seen == f"/data/jobs/{launch.key}"
+    assert launch.workdir.here == world.folder / "shared/jobs" / str(launch.fence)
+    assert launch.workdir.seen == f"/data/jobs/{launch.fence}"
     execution, taken = await runner.start(launch), Taken()
     assert await runner.start(launch) is execution
     ending = await execution.watch(taken.take)
@@ -140,8 +140,8 @@ async def test_what_a_dead_daemon_left_is_found_and_discarded(world: ComposeProj
     restarted = ExecRunner(world.project, await world.declared("worker"), NODE)
     neighbour = ExecRunner(world.project, await world.declared("worker"), "another-node")
     assert list(await neighbour.survivors()) == []
-    await neighbour.discard(launch.key, launch.folder)
-    assert list(await restarted.survivors()) == [launch.key]
+    await neighbour.discard(launch.fence, launch.folder)
+    assert list(await restarted.survivors()) == [launch.fence]
     assert await restarted.adopt(launch) is None
     with pytest.raises(AttemptFailed) as failure:
         await restarted.start(launch)

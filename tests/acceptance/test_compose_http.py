@@ -77,9 +77,9 @@ def launched(world: ComposeProject, runner: HttpRunner, do: str | None = None, *
     launch = world.launch(runner)
     return world.launch(
         runner,
-        key=launch.key,
-        job_task_id=str(launch.key.task_id),
-        attempt_id=launch.key.attempt_id,
+        key=launch.fence,
+        job_task_id=str(launch.fence.task_id),
+        attempt_id=launch.fence.attempt_id,
         workdir=launch.workdir.seen if launch.workdir else None,
         params={"do": do, **params},
     )
@@ -102,7 +102,7 @@ async def test_no_service_is_asked_before_the_lease_was_looked_at_for_the_last_t
     runner = await world.http_runner(PROGRAM, limits=SHORT)
     launch = world.launch(runner, params={"do": "wait"})
     assert not await starting_without_clearance(runner, launch)
-    await runner.discard(launch.key, launch.folder)
+    await runner.discard(launch.fence, launch.folder)
 
 
 async def test_the_service_is_started_and_tasks_are_requests_to_it(world: ComposeProject) -> None:
@@ -147,9 +147,9 @@ async def test_a_killed_daemons_attempt_goes_on_and_not_a_byte_is_lost_or_double
     declared = await world.declared("worker")
     neighbour, restarted = (HttpRunner(world.project, declared, name, **SHORT) for name in ("another-node", NODE))
     assert list(await neighbour.survivors()) == []
-    await neighbour.discard(launch.key, launch.folder)
+    await neighbour.discard(launch.fence, launch.folder)
     assert await neighbour.adopt(launch) is None
-    assert list(await restarted.survivors()) == [launch.key]
+    assert list(await restarted.survivors()) == [launch.fence]
     adopted = await restarted.adopt(launch)
     assert adopted is not None
     inside(world, "touch", "/tmp/go")
@@ -173,7 +173,7 @@ async def test_a_stop_reaches_grandchildren_and_nobody_else(world: ComposeProjec
     assert (await watching).cause is None
     await execution.remove()
     assert not also.done()
-    await runner.discard(other.key, None)
+    await runner.discard(other.fence, None)
     assert (await also).cause is not None, "it was not this execution that stopped it"
     assert list(await runner.survivors()) == []
 
@@ -201,7 +201,7 @@ async def test_a_service_may_refuse_a_task_and_one_that_does_not_obey_ends_with_
         with pytest.raises(error, match=str(status)):
             await runner.start(launch)
         if error is ServiceBusy:  # nothing was begun, so nothing has to be ended, whatever it says of it
-            await runner.discard(launch.key, launch.folder)
+            await runner.discard(launch.fence, launch.folder)
             assert docker("inspect", "-f", "{{.State.Running}}", *world.containers()) == "true"
     execution = await runner.start(launched(world, runner))
     await execution.stop(timedelta(0))
@@ -216,8 +216,8 @@ async def test_a_service_that_loads_for_long_is_not_stopped_for_it(world: Compos
     with pytest.raises(DockerUnavailable, match="does not answer"):
         await runner.start(launch)
     (began,) = {docker("inspect", "-f", "{{.State.StartedAt}}", each) for each in world.containers()}
-    await runner.discard(launch.key, launch.folder)
-    await runner.discard(launch.key, launch.folder)
+    await runner.discard(launch.fence, launch.folder)
+    await runner.discard(launch.fence, launch.folder)
 
     async def answers() -> bool:
         with suppress(DockerUnavailable):

@@ -82,7 +82,7 @@ async def test_nothing_begins_before_the_lease_was_looked_at_for_the_last_time(
     runner = await made(task=["sleep", "60"])
     launch = world.launch(runner)
     assert not await starting_without_clearance(runner, launch)
-    await runner.discard(launch.key, launch.folder)
+    await runner.discard(launch.fence, launch.folder)
 
 
 async def test_started_twice_is_started_once(world: ComposeProject) -> None:
@@ -114,7 +114,7 @@ async def test_a_new_daemon_takes_up_the_container_and_gets_every_byte_once(worl
         await watching
 
     restarted = RunRunner(world.project, await world.declared("worker"), NODE)
-    assert list(await restarted.survivors()) == [launch.key]
+    assert list(await restarted.survivors()) == [launch.fence]
     adopted = await restarted.adopt(launch)
     assert adopted is not None
     assert launch.workdir is not None
@@ -158,7 +158,7 @@ async def test_killing_only_the_cli_that_watches_changes_nothing(world: ComposeP
     launch, taken = world.launch(runner), Taken()
     watching = asyncio.create_task((await runner.start(launch)).watch(taken.take))
     await taken.until(b"ready\n")
-    follower = ("logs", "--timestamps", "--follow", container_name(launch.key))
+    follower = ("logs", "--timestamps", "--follow", container_name(launch.fence))
     kill_cli(*follower)
     await eventually(lambda: watching.done() or cli_children(*follower), what="another look at the log")
     assert launch.workdir is not None
@@ -180,7 +180,7 @@ async def test_a_limit_of_processes_reaches_the_container(world: ComposeProject)
     runner = await world.run_runner(task=["sleep", "60"], labels={"accs.limits.pids": "17"})
     launch = world.launch(runner)
     await runner.start(launch)
-    assert docker("inspect", "-f", "{{.HostConfig.PidsLimit}}", container_name(launch.key)) == "17"
+    assert docker("inspect", "-f", "{{.HostConfig.PidsLimit}}", container_name(launch.fence)) == "17"
 
 
 async def test_a_kill_from_outside_is_killed(world: ComposeProject) -> None:
@@ -188,7 +188,7 @@ async def test_a_kill_from_outside_is_killed(world: ComposeProject) -> None:
     launch, taken = world.launch(runner), Taken()
     watching = asyncio.create_task((await runner.start(launch)).watch(taken.take))
     await taken.until(b"ready\n")
-    docker("kill", "-s", "KILL", container_name(launch.key))
+    docker("kill", "-s", "KILL", container_name(launch.fence))
     ending = await watching
     assert (ending.exit_code, ending.cause) == (128 + signal.SIGKILL, ErrorCode.KILLED)
 
@@ -201,7 +201,7 @@ async def test_a_stop_is_not_a_kill_from_outside(world: ComposeProject) -> None:
     await taken.until(b"ready\n")
     await execution.stop(timedelta(seconds=1))
     assert (await watching).cause is None
-    assert docker("inspect", "-f", "{{.State.Running}}", container_name(launch.key)) == "false"
+    assert docker("inspect", "-f", "{{.State.Running}}", container_name(launch.fence)) == "false"
     await execution.stop(timedelta(seconds=1))
 
 
@@ -210,7 +210,7 @@ async def test_a_container_that_somebody_removed_is_lost(world: ComposeProject) 
     launch, taken = world.launch(runner), Taken()
     watching = asyncio.create_task((await runner.start(launch)).watch(taken.take))
     await taken.until(b"ready\n")
-    docker("rm", "-f", container_name(launch.key))
+    docker("rm", "-f", container_name(launch.fence))
     assert (await watching).cause is ErrorCode.WORKER_LOST
 
 
@@ -220,9 +220,9 @@ async def test_a_command_that_is_not_there_fails_to_start(world: ComposeProject)
     with pytest.raises(AttemptFailed, match="no-such-command") as failure:
         await runner.start(launch)
     assert failure.value.code == ErrorCode.START_FAILED
-    assert list(await runner.survivors()) == [launch.key]
+    assert list(await runner.survivors()) == [launch.fence]
     assert await runner.adopt(launch) is None
-    await runner.discard(launch.key, launch.folder)
+    await runner.discard(launch.fence, launch.folder)
     assert world.containers() == []
 
 
@@ -259,11 +259,11 @@ async def test_a_neighbours_container_is_never_touched(world: ComposeProject) ->
     launch = world.launch(theirs)
     await theirs.start(launch)
     assert list(await runner.survivors()) == []
-    await runner.discard(launch.key, launch.folder)
+    await runner.discard(launch.fence, launch.folder)
     with pytest.raises(DockerUnavailable, match="somebody else's"):
         await runner.start(launch)
-    assert docker("inspect", "-f", "{{.State.Running}}", container_name(launch.key)) == "true"
-    await theirs.discard(launch.key, launch.folder)
+    assert docker("inspect", "-f", "{{.State.Running}}", container_name(launch.fence)) == "true"
+    await theirs.discard(launch.fence, launch.folder)
 
 
 async def test_without_an_engine_nothing_is_claimed_and_nothing_is_lost(world: ComposeProject) -> None:
@@ -276,6 +276,6 @@ async def test_without_an_engine_nothing_is_claimed_and_nothing_is_lost(world: C
         await deaf.start(world.launch(deaf))
     launch = world.launch(runner)
     await runner.start(launch)
-    watched = deaf._execution(launch.key)
+    watched = deaf._execution(launch.fence)
     assert (await watched.watch(Taken().take)).cause is ErrorCode.WORKER_LOST
     await eventually(lambda: len(world.containers()) == 1)

@@ -10,10 +10,11 @@ import anyio
 import pytest
 
 from accsd.agent.registration import register
+from accsd.clock import boot_time
 from accsd.db import Database, Fence, cancel_jobs
 from accsd.metrics import Metrics
 from accsd.runners.base import Runner
-from accsd.work.lease import LeaseKeeper, boot_time
+from accsd.work.lease import LeaseKeeper
 from accsd.work.service import LocalService
 from tests.conftest import Connect
 from tests.support.attempts import node_of
@@ -138,7 +139,7 @@ async def test_after_a_pause_leases_are_asked_about_before_anything_else(
             # The machine sleeps for an hour: its task is taken back meanwhile, and it is told so when it wakes.
             await conn.execute("UPDATE accs.test_clock SET shift = '1 hour'")
             await conn.fetch("SELECT * FROM accs.reclaim_tasks()")
-            monkeypatch.setattr("accsd.work.lease.time_asleep", lambda: 3600.0)
+            monkeypatch.setattr("accsd.clock.time_asleep", lambda: 3600.0)
             with anyio.fail_after(5):
                 await resumed.wait()
             assert lease.is_gone
@@ -158,7 +159,7 @@ async def test_after_a_long_sleep_a_lease_that_nobody_confirms_is_lost_although_
             group.start_soon(keeper.serve)
             await anyio.wait_all_tasks_blocked()
             cable.fall_silent()  # the network takes longer to come back than the machine
-            monkeypatch.setattr("accsd.work.lease.time_asleep", lambda: 3600.0)
+            monkeypatch.setattr("accsd.clock.time_asleep", lambda: 3600.0)
             group.start_soon(keeper.beat_on)
             with anyio.fail_after(8):
                 await lease.gone.wait()
@@ -183,7 +184,7 @@ async def test_work_begins_after_a_sleep_only_when_the_database_has_said_whose_i
             group.start_soon(keeper.serve)
             await anyio.wait_all_tasks_blocked()
             cable.fall_silent()
-            monkeypatch.setattr("accsd.work.lease.time_asleep", lambda: 4.5)  # the margin has begun
+            monkeypatch.setattr("accsd.clock.time_asleep", lambda: 4.5)  # the margin has begun
             group.start_soon(begin)
             group.start_soon(keeper.beat_on)
             await eventually(lambda: keeper.absences == 1)
@@ -242,7 +243,7 @@ async def test_a_heartbeat_from_before_the_sleep_does_not_answer_for_the_leases(
             await eventually(lambda: conn.fetchval("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"))
             group.start_soon(keeper.serve)
             await anyio.wait_all_tasks_blocked()
-            monkeypatch.setattr("accsd.work.lease.time_asleep", lambda: 3600.0)
+            monkeypatch.setattr("accsd.clock.time_asleep", lambda: 3600.0)
             await eventually(lambda: keeper.absences == 1)
         with anyio.fail_after(5):
             await resumed.wait()

@@ -14,13 +14,13 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel, field_validator
 
+from accsd.clock import boot_time
 from accsd.db import Answer, Database, Fence, release_tasks
 from accsd.sdk.pull.asked import Asked
 from accsd.sdk.pull.attempt import Handler
 from accsd.sdk.pull.running import serve
 from accsd.sdk.wire import Cancelled, Task
 from accsd.settings import Settings
-from accsd.work.lease import boot_time
 from tests.daemon.test_pull import ended, serving
 from tests.support.cable import Cable
 from tests.support.checker import check

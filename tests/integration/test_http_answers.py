@@ -13,11 +13,9 @@ from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
 from accsd.runners.base import Output
 from accsd.runners.compose import http_client
-from accsd.runners.compose.container import Container
-from accsd.runners.compose.docker import Docker
-from accsd.runners.compose.http_client import NoAnswer, ServiceAddress, ask
-from accsd.runners.compose.http_execution import HttpExecution
-from accsd.runners.compose.tasks_api import TasksApi
+from accsd.runners.compose.docker import Container, Docker
+from accsd.runners.compose.http import HttpExecution
+from accsd.runners.compose.http_client import NoAnswer, ServiceAddress, TasksApi, ask
 
 KEY = Fence(UUID(int=1), 1)
 

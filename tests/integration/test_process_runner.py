@@ -160,7 +160,7 @@ async def test_started_many_times_at_once_it_runs_once(node: Node):
 async def test_a_removed_attempt_is_not_started_again(node: Node):
     runner, launch = node.runner(["sleep", "60"]), node.launch()
     execution = await runner.start(launch)
-    assert await runner.survivors() == [launch.key]
+    assert await runner.survivors() == [launch.fence]
     await execution.remove()
     await execution.remove()
     assert await runner.survivors() == []
@@ -171,7 +171,7 @@ async def test_a_removed_attempt_is_not_started_again(node: Node):
 
 async def test_what_was_discarded_before_its_shim_came_is_not_started_by_a_late_one(node: Node):
     runner, launch = node.runner(["true"]), node.launch()
-    await runner.discard(launch.key, launch.folder)
+    await runner.discard(launch.fence, launch.folder)
     with pytest.raises(AttemptFailed) as failed:
         await runner.start(launch)
     assert failed.value.code == ErrorCode.WORKER_LOST
@@ -182,7 +182,7 @@ async def test_a_start_that_failed_after_the_spawn_leaves_an_attempt_that_can_be
     failpoints.arm("runner.created:raise")
     with pytest.raises(failpoints.Injected):
         await runner.start(launch)
-    await runner.discard(launch.key, launch.folder)
+    await runner.discard(launch.fence, launch.folder)
     assert node.left() == []
     assert await runner.adopt(launch) is None
 
@@ -252,7 +252,5 @@ def _resident() -> int:
 async def test_a_node_can_take_work_and_has_nothing_to_rest(node: Node):
     runner = node.runner(["true"])
     await runner.check()
-    assert runner.service == "echo"
     assert not await runner.rest(timedelta(hours=1))
-    await runner.close()
     await eventually(lambda: not node.left())

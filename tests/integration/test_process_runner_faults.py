@@ -43,14 +43,15 @@ DAEMON = """
 import asyncio, json, os, sys, time
 from pathlib import Path
 from accsd import failpoints
-from accsd.runners.base import AttemptKey, Output
+from accsd.model.fence import Fence
+from accsd.runners.base import Output
 from tests.support.process_runner import Node
 
 async def main():
     root, key, command, point = sys.argv[1:]
     failpoints.arm(point or None)
     node = Node(Path(root))
-    execution = await node.runner(json.loads(command)).start(node.launch(AttemptKey.parse(key)))
+    execution = await node.runner(json.loads(command)).start(node.launch(Fence.parse(key)))
     async def take(output: Output):
         with open(node.root / "first", "ab") as seen:
             seen.write(output.data)
@@ -85,13 +86,13 @@ async def test_a_killed_daemons_successor_gets_every_line_once_and_the_exit_code
         f"for i in 1 2 3; do echo $i; done; until [ -e {gate} ]; do sleep 0.01; done; seq 4 2000; exit 9",
     ]
     launch = node.launch()
-    first = daemon(node, launch.key, command)
+    first = daemon(node, launch.fence, command)
     await eventually((node.root / "enough").exists, within=10)
     os.kill(first.pid, signal.SIGKILL)
     proc.stop(first)
     gate.touch()
     runner = node.runner(command)
-    assert await runner.survivors() == [launch.key]
+    assert await runner.survivors() == [launch.fence]
     execution = await runner.adopt(launch)
     assert execution is not None
     collected = Collected()
@@ -106,7 +107,7 @@ async def test_a_daemon_killed_while_it_starts_an_attempt_has_started_it_once_or
     count = node.root / "count"
     command = ["sh", "-c", f"echo x >> {count}; echo done"]
     launch = node.launch()
-    first = daemon(node, launch.key, command, f"{point}:kill")
+    first = daemon(node, launch.fence, command, f"{point}:kill")
     assert await asyncio.to_thread(first.wait, 20) == -signal.SIGKILL
     execution = await node.runner(command).start(launch)
     collected = Collected()
@@ -152,10 +153,10 @@ async def test_the_orphans_of_a_killed_shim_are_not_adopted_but_discarded(node: 
     await eventually(lambda: not node.left())
     assert running(command.pid)
     successor = node.runner(["true"])
-    assert await successor.survivors() == [launch.key]
+    assert await successor.survivors() == [launch.fence]
     assert await successor.adopt(launch) is None
-    await successor.discard(launch.key, launch.folder)
-    await successor.discard(launch.key, None)
+    await successor.discard(launch.fence, launch.folder)
+    await successor.discard(launch.fence, None)
     assert not running(command.pid)
     assert await successor.survivors() == []
 
@@ -213,7 +214,7 @@ async def test_who_ignores_the_signal_and_hides_in_sessions_is_gone_after_the_st
     if by == "the daemon":
         await asyncio.gather(execution.stop(GRACE), execution.stop(GRACE))
     else:
-        await node.runner(["true"]).discard(launch.key, None)
+        await node.runner(["true"]).discard(launch.fence, None)
     assert not any(map(running, found))
     ending = await execution.watch(Collected())
     assert ending.exit_code in (137, None)
@@ -238,7 +239,7 @@ async def test_a_strangers_number_in_the_state_file_is_never_signalled(node: Nod
             assert await runner.adopt(launch) is None
             ending = await (await runner.start(launch)).watch(Collected())
             assert ending.cause is ErrorCode.WORKER_LOST
-            await runner.discard(launch.key, launch.folder)
+            await runner.discard(launch.fence, launch.folder)
             assert running(stranger.pid)
     finally:
         proc.stop(stranger)
@@ -249,7 +250,7 @@ async def test_a_stranger_who_leads_a_session_with_the_commands_number_is_never_
     try:
         launch = node.launch()
         (launch.folder / shim.COMMAND_FILE).write_text(f"pid {stranger.pid}\nstarted 1\nrealm {shim.realm()}\n")
-        await node.runner(["true"]).discard(launch.key, launch.folder)
+        await node.runner(["true"]).discard(launch.fence, launch.folder)
         assert running(stranger.pid)
     finally:
         proc.stop(stranger)
@@ -266,7 +267,7 @@ async def test_garbage_in_a_folder_stops_nobody(node: Node, garbage: bytes):
     (node.attempts / f"{uuid4()}.1").write_text("a file")
     assert await runner.survivors() == []
     assert await runner.adopt(launch) is None
-    await runner.discard(launch.key, launch.folder)
+    await runner.discard(launch.fence, launch.folder)
 
 
 async def test_after_a_reboot_an_attempt_is_known_but_not_adopted(node: Node):
@@ -274,9 +275,9 @@ async def test_after_a_reboot_an_attempt_is_known_but_not_adopted(node: Node):
     await (await runner.start(launch)).watch(Collected())
     state = launch.folder / shim.STATE_FILE
     state.write_text(state.read_text().replace(shim.realm(), "another-boot/pid:[1]"))
-    assert await runner.survivors() == [launch.key]
+    assert await runner.survivors() == [launch.fence]
     assert await runner.adopt(launch) is None
-    await runner.discard(launch.key, launch.folder)
+    await runner.discard(launch.fence, launch.folder)
     assert await runner.survivors() == []
 
 
@@ -286,12 +287,12 @@ async def test_runners_side_by_side_do_not_touch_each_other(node: Node, tmp_path
     runners = [place.runner(["sleep", "60"], service=service) for place, service in places]
     launches = [place.launch() for place, _ in places]
     executions = [await runner.start(launch) for runner, launch in zip(runners, launches, strict=True)]
-    assert [await runner.survivors() for runner in runners] == [[launch.key] for launch in launches]
+    assert [await runner.survivors() for runner in runners] == [[launch.fence] for launch in launches]
     await executions[0].stop(NO_GRACE)
-    await runners[0].discard(launches[0].key, None)
+    await runners[0].discard(launches[0].fence, None)
     assert [len(place.left()) for place in (node, other_node)] == [2, 2]
     for runner, launch in zip(runners, launches, strict=True):
-        await runner.discard(launch.key, None)
+        await runner.discard(launch.fence, None)
     assert other_node.left() == []
 
 
@@ -300,8 +301,8 @@ async def test_processes_whose_folder_has_gone_are_still_found(node: Node):
     await runner.start(launch)
     hidden = node.root / "moved"
     launch.folder.rename(hidden)
-    assert await runner.survivors() == [launch.key]
-    await runner.discard(launch.key, None)
+    assert await runner.survivors() == [launch.fence]
+    await runner.discard(launch.fence, None)
     assert await runner.survivors() == []
-    assert processes.members(launch.key, None) == []
+    assert processes.members(launch.fence, None) == []
     hidden.rename(launch.folder)

@@ -112,10 +112,10 @@ def test_all_are_stopped_before_the_first_is_killed():
     def states() -> list[str]:
         return [Path(f"/proc/{child.pid}/stat").read_text().split()[2] for child in children]
 
-    def find() -> list[processes.Process]:
+    def find() -> list[proc.Process]:
         if next(looks) == 1:  # the second one, by which nobody may have been killed; a stop takes a moment
             eventually_sync(lambda: states() == ["T", "T", "T"])
-        found = [processes.look(child.pid) for child in children]
+        found = [proc.look(child.pid) for child in children]
         return [process for process in found if process is not None and not process.has_ended]
 
     processes.kill_all(find, timedelta(seconds=10))
@@ -128,7 +128,7 @@ async def test_a_program_may_have_any_name(node: Node):
     shutil.copy("/bin/sleep", program)
     child = proc.spawn([program, "60"])
     try:
-        process = await eventually(lambda: processes.look(child.pid))
+        process = await eventually(lambda: proc.look(child.pid))
         assert process is not None
         assert (process.parent, process.session, process.has_ended) == (os.getpid(), child.pid, False)
         assert process.started == shim_tree.start_time(child.pid)

@@ -16,7 +16,7 @@ import pytest
 
 from accsd.model.fence import Fence
 from accsd.runners.base import TASK_FILE, Ending, Stream
-from accsd.runners.process.execution import ProcessExecution
+from accsd.runners.process.runner import ProcessExecution
 from accsd.sdk import wire
 from tests.support.eventually import eventually, eventually_sync
 from tests.support.process_runner import Collected, Node
@@ -136,8 +136,8 @@ class Studio:
         assert launch.workdir is not None
         envelope = {
             "schema_version": 1,
-            "job_task_id": str(launch.key.task_id),
-            "attempt_id": launch.key.attempt_id,
+            "job_task_id": str(launch.fence.task_id),
+            "attempt_id": launch.fence.attempt_id,
             "params": params,
             "workdir": launch.workdir.seen,
         }

@@ -11,6 +11,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from accsd.agent.node import Node
+from accsd.clock import boot_time
 from accsd.db import ClaimedTask, Database, claim_tasks
 from accsd.db.listen import Listener
 from accsd.health import Health
@@ -21,7 +22,7 @@ from accsd.settings import ServiceSettings, Settings, StorageSettings
 from accsd.storage import ObjectStore, open_store
 from accsd.work.attempt import Attempt
 from accsd.work.attempts import Attempts
-from accsd.work.lease import LeaseKeeper, boot_time
+from accsd.work.lease import LeaseKeeper
 from accsd.work.reporter import Reporter
 from accsd.work.service import LocalService
 from tests.support.eventually import eventually

@@ -18,7 +18,7 @@ from accsd import proc
 from accsd.model.fence import Fence
 from accsd.runners.base import TASK_FILE, Cursor, Launch, Output, Runner, Stream, Workdir
 from accsd.runners.compose import Declared, Docker, ExecRunner, HttpRunner, Project, RunRunner, declared_services
-from accsd.runners.compose.container import PROJECT_LABEL
+from accsd.runners.compose.docker import PROJECT_LABEL
 from accsd.sdk import serving, wire
 from accsd.settings import ComposeSettings, ServiceSettings
 
@@ -145,20 +145,20 @@ class ComposeProject:
         self.write({"worker": _service("http", {**http_service(self.folder / "service", program), **entry})})
         return HttpRunner(self.project, await self.declared("worker"), node, **limits)
 
-    def launch(self, runner: Runner, *, key: Fence | None = None, **envelope: Any) -> Launch:
-        key = key or Fence(uuid.uuid4(), 1)
-        folder = self.folder / str(key)
+    def launch(self, runner: Runner, *, fence: Fence | None = None, **envelope: Any) -> Launch:
+        fence = fence or Fence(uuid.uuid4(), 1)
+        folder = self.folder / str(fence)
         folder.mkdir(mode=0o700, exist_ok=True)
         (folder / TASK_FILE).write_bytes(orjson.dumps(envelope) + b"\n")
-        workdir: Workdir | None = runner.workdir(key, folder)
+        workdir: Workdir | None = runner.workdir(fence, folder)
         if workdir:
             workdir.here.mkdir(parents=True, exist_ok=True)
         environ = {
-            "ACC_JOB_TASK_ID": str(key.task_id),
-            "ACC_ATTEMPT_ID": str(key.attempt_id),
+            "ACC_JOB_TASK_ID": str(fence.task_id),
+            "ACC_ATTEMPT_ID": str(fence.attempt_id),
             "ACC_TRACE_ID": "a $b 'c'",
         }
-        return Launch(key, uuid.uuid4(), runner.service, folder, workdir, environ)
+        return Launch(fence, uuid.uuid4(), folder, workdir, environ)
 
     def containers(self) -> list[str]:
         return docker("ps", "-aq", "--filter", f"label={PROJECT_LABEL}={self.name}").split()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from accsd import proc
 from accsd.runners.process import processes
 from tests.support import daemon
 from tests.support.checker import check
@@ -78,7 +79,7 @@ def peak_memory(pid: int) -> int:
 async def processes_left(conn: Connection) -> list[int]:
     """Every process that bears the marker of a task of this database."""
     ours = {str(row["id"]) for row in await conn.fetch("SELECT id FROM job_tasks")}
-    return [pid for pid in processes.everyone() if processes.environment(pid).get("ACC_JOB_TASK_ID") in ours]
+    return [pid for pid in proc.everyone() if processes.environment(pid).get("ACC_JOB_TASK_ID") in ours]
 
 
 async def outcome(conn: Connection, job: UUID, *, within: float = 60) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
+from accsd import proc
 from accsd.model.fence import Fence
 from accsd.runners.base import TASK_FILE, Launch, Output, Stream
 from accsd.runners.process.runner import ProcessRunner, processes
@@ -50,21 +51,21 @@ class Node:
         table = {"runner": "process", "command": command, **settings}
         return ProcessRunner(service, ServiceSettings.model_validate(table), base=self.root, attempts=self.attempts)
 
-    def launch(self, key: Fence | None = None, **environ: str) -> Launch:
-        key = key or Fence(uuid4(), 1)
-        folder = self.attempts / str(key)
+    def launch(self, fence: Fence | None = None, **environ: str) -> Launch:
+        fence = fence or Fence(uuid4(), 1)
+        folder = self.attempts / str(fence)
         (folder / "work").mkdir(parents=True, exist_ok=True)
         (folder / TASK_FILE).write_bytes(ENVELOPE)
         runner = self.runner(["true"])
-        return Launch(key, UUID(int=7), "echo", folder, runner.workdir(key, folder), environ)
+        return Launch(fence, UUID(int=7), folder, runner.workdir(fence, folder), environ)
 
-    def keys(self) -> list[Fence]:
+    def fences(self) -> list[Fence]:
         return [Fence.parse(entry) for entry in os.listdir(self.attempts) if entry.count("-") == 4]
 
     def left(self) -> list[int]:
         """Every process that bears the marker of an attempt of this node, shims too."""
-        ours = {(str(key.task_id), str(key.attempt_id)) for key in self.keys()}
-        found = {pid: processes.environment(pid) for pid in processes.everyone()}
+        ours = {(str(fence.task_id), str(fence.attempt_id)) for fence in self.fences()}
+        found = {pid: processes.environment(pid) for pid in proc.everyone()}
         return [
             pid
             for pid, variables in found.items()
@@ -73,7 +74,7 @@ class Node:
 
 
 def running(pid: int) -> bool:
-    process = processes.look(pid)
+    process = proc.look(pid)
     return process is not None and not process.has_ended
 
 

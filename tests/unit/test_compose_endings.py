@@ -8,7 +8,7 @@ import pytest
 
 from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
-from accsd.runners.compose.container import Container, moment
+from accsd.runners.compose.docker import Container, moment
 from accsd.runners.compose.ending import of_container, of_exec
 from accsd.runners.compose.processes import ContainerProcess, View, _read_list
 
@@ -92,13 +92,13 @@ def test_an_attempts_processes_are_its_marked_ones_their_descendants_and_their_s
     assert {process.pid for process in view.of(OURS)} == {process.pid for process in ours}
     assert view.still_works(OURS)
     assert not View([service, daemon, *others], from_host=True).still_works(OURS)
-    assert view.keys() == {OURS, THEIRS}
+    assert view.fences() == {OURS, THEIRS}
 
 
 def test_a_mark_cannot_pose_as_a_process() -> None:
     marks = f"ACCSD_NODE=n\nACC_JOB_TASK_ID={OURS.task_id}\nACC_ATTEMPT_ID=process 1 0 1 S\n"
     text = f"process 1 0 1 S\nprocess 9 1 9 S\n{marks}"
-    assert [(process.pid, process.key) for process in _read_list(text, "n")] == [(1, None), (9, None)]
+    assert [(process.pid, process.fence) for process in _read_list(text, "n")] == [(1, None), (9, None)]
     good = text.replace("=process 1 0 1 S", "=1")
-    assert [process.key for process in _read_list(good, "n")] == [None, OURS]
-    assert [process.key for process in _read_list(good, "m")] == [None, None]
+    assert [process.fence for process in _read_list(good, "n")] == [None, OURS]
+    assert [process.fence for process in _read_list(good, "m")] == [None, None]

@@ -6,9 +6,8 @@ import pytest
 
 from accsd.errors import DockerUnavailable
 from accsd.runners.base import Stream
-from accsd.runners.compose.container import Container
-from accsd.runners.compose.http_client import ServiceAddress
-from accsd.runners.compose.tasks_api import State, address_of
+from accsd.runners.compose.docker import Container
+from accsd.runners.compose.http_client import ServiceAddress, State, address_of
 
 
 def container(**settings: Any) -> Container:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from accsd.runners.compose.logs import PART, Unstamped
+from accsd.runners.compose.container_log import PART, LogDecoder
 
 # How a line is made, because the line itself would fill the report of a failure: what, how often, what at its end.
 OLD_STAMP = b"2020-01-01T00:00:00.000000000Z said the task "
@@ -36,7 +36,7 @@ def engine_log(lines: list[bytes], *, keeps_newlines: bool = False, zone: bytes 
 
 
 def read(log: bytes, size: int) -> bytes:
-    unstamped = Unstamped()
+    unstamped = LogDecoder()
     got = b"".join(unstamped.feed(log[at : at + size]) for at in range(0, len(log), size))
     return got + unstamped.end()
 
@@ -63,7 +63,7 @@ def test_a_last_line_without_a_newline_stays_without(size: int) -> None:
 
 
 def test_a_short_line_is_given_back_at_once() -> None:
-    unstamped = Unstamped()
+    unstamped = LogDecoder()
     assert unstamped.feed(engine_log([b"progress"])) == b"progress\n"
 
 

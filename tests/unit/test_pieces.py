@@ -2,7 +2,7 @@
 
 import pytest
 
-from accsd.runners.pieces import pieces
+from accsd.runners.base import pieces
 
 
 @pytest.mark.parametrize("data", [b"", b"x" * 65536, b"\n" * 65536, b"y\n" * 32768, b"x" * 60000 + b"\n" * 5536])

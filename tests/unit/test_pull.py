@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pytest
 
+from accsd.clock import boot_time
 from accsd.db import ClaimedTask
 from accsd.errors import ConfigError
 from accsd.sdk.pull.attempt import Handler, PullAttempt
@@ -20,7 +21,6 @@ from accsd.sdk.pull.claiming import Pace
 from accsd.sdk.pull.instance import locked_instance
 from accsd.sdk.pull.threads import Threads
 from accsd.work.context import AttemptContext
-from accsd.work.lease import boot_time
 
 WORD: contextvars.ContextVar[str] = contextvars.ContextVar("word")
 

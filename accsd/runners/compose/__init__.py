@@ -1,8 +1,7 @@
 """Services of this node's compose file: declared by labels there, run by the docker CLI."""
 
 from accsd.runners.base import Runner
-from accsd.runners.compose.config import compose_file, declared_services
-from accsd.runners.compose.declared import Declarations, Declared, Mode, with_settings
+from accsd.runners.compose.declared import Declarations, Declared, Mode, compose_file, declared_services, with_settings
 from accsd.runners.compose.docker import Docker
 from accsd.runners.compose.exec import ExecRunner
 from accsd.runners.compose.http import HttpRunner

@@ -1,10 +1,19 @@
-"""Reading a container's log on from where the last reading stopped, whoever made that one.
+"""An attempt's output on its way from the docker CLI to the caller: counted, decoded, and read on from where the last
+reading stopped, whoever made that one.
 
-The cursor counts the bytes that were handed on, per stream, and a reading begins at the log's beginning and skips them:
-timestamps would do for a clock that never goes back. The log is kept until it is larger than the output limit.
+The cursor counts the bytes that were handed on, per stream; a reading of a container's log begins at the log's
+beginning and skips them. Timestamps would do for a clock that never goes back. The log is kept until it is larger than
+the output limit.
+
+The engine cuts a line into parts of 16 KiB and writes a timestamp before every part, also in the middle of a line; all
+parts of a line have the same one. Measured on engine 20.10, both drivers with the same output: `json-file` keeps every
+newline, but writes U+FFFD for each half of a character at a cut and for every byte that is not UTF-8; `local` keeps all
+bytes, but drops the newline after the last part of a long line. So containers get `local`, and with the timestamps the
+lost newline can be put back.
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Final
@@ -13,19 +22,20 @@ import anyio
 
 from accsd import proc
 from accsd.errors import Bug, DockerUnavailable
-from accsd.runners.base import Cursor, Output, Stream, TakeOutput
+from accsd.runners.base import Cursor, Output, Stream, TakeOutput, pieces
 from accsd.runners.compose.docker import Docker
-from accsd.runners.compose.logs import Unstamped
-from accsd.runners.pieces import pieces
 
+PART: Final = 16 * 1024  # the longest piece of a line that the engine writes under one timestamp
+_STAMP: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}(?:Z|[+-]\d\d:\d\d) ")
+_LONGEST_STAMP: Final = 36
 _CHUNK: Final = 65536
 _SILENT: Final = timedelta(seconds=60)  # a log that is read to its end never pauses so long
 _LOOK_EVERY: Final = timedelta(seconds=10)
 _END_WITHIN: Final = timedelta(seconds=5)
 
 
-class Handed:
-    """How much of each stream the caller has."""
+class CountedOutput:
+    """Hands output to the caller and counts, per stream, how much of it the caller has."""
 
     def __init__(self, take: TakeOutput, since: Cursor) -> None:
         self._take: Final = take
@@ -107,9 +117,9 @@ class Pipes:
         return True
 
 
-async def read_log(docker: Docker, name: str, handed: Handed) -> None:
+async def read_log(docker: Docker, name: str, output: CountedOutput) -> None:
     """The log as it is now, to its last byte. Raises DockerUnavailable where it cannot be read to the end."""
-    readers = {stream: _Reader(stream, handed) for stream in Stream}
+    readers = {stream: _StreamReading(stream, output) for stream in Stream}
     async with proc.streaming(docker.argv("logs", "--timestamps", name), env=docker.environ) as child:
         pipes = Pipes(child, lambda stream, data: readers[stream].feed(data))
         await together(pipes.pump(), _halt(pipes, name))
@@ -124,10 +134,12 @@ async def _halt(pipes: Pipes, name: str) -> None:
         raise DockerUnavailable(f"the log of {name} came to a halt")
 
 
-async def follow_log(docker: Docker, name: str, handed: Handed, has_ended: Callable[[], Awaitable[bool]]) -> None:
+async def follow_log(
+    docker: Docker, name: str, output: CountedOutput, has_ended: Callable[[], Awaitable[bool]]
+) -> None:
     """Hands on what comes until the engine ends the stream, which says nothing about the container; or until the
     container has ended and the stream, as happens with some engines, has not."""
-    readers = {stream: _Reader(stream, handed) for stream in Stream}
+    readers = {stream: _StreamReading(stream, output) for stream in Stream}
     async with proc.streaming(docker.argv("logs", "--timestamps", "--follow", name), env=docker.environ) as child:
         pipes = Pipes(child, lambda stream, data: readers[stream].feed(data))
         await together(pipes.pump(), _cut_when_ended(child, pipes, has_ended))
@@ -142,27 +154,115 @@ async def _cut_when_ended(child: proc.Streaming, pipes: Pipes, has_ended: Callab
         child.process.kill()
 
 
-def _now() -> float:
-    return asyncio.get_running_loop().time()
+class _StreamReading:
+    """One stream of one reading of a log: skips what was handed on before."""
 
-
-class _Reader:
-    """One stream of one reading: skips what was handed on before."""
-
-    def __init__(self, stream: Stream, handed: Handed) -> None:
+    def __init__(self, stream: Stream, output: CountedOutput) -> None:
         self._stream: Final = stream
-        self._handed: Final = handed
-        self._unstamped: Final = Unstamped()
-        self._to_skip: int = handed.count(stream)
+        self._output: Final = output
+        self._decoder: Final = LogDecoder()
+        self._to_skip: int = output.count(stream)
 
     async def feed(self, data: bytes) -> None:
-        await self._hand_on(self._unstamped.feed(data))
+        await self._hand_on(self._decoder.feed(data))
 
     async def end(self) -> None:
-        await self._hand_on(self._unstamped.end())
+        await self._hand_on(self._decoder.end())
 
     async def _hand_on(self, content: bytes) -> None:
         fresh = content[self._to_skip :]
         self._to_skip -= len(content) - len(fresh)
         if fresh:
-            await self._handed.hand_on(self._stream, fresh)
+            await self._output.hand_on(self._stream, fresh)
+
+
+class LogDecoder:
+    """Takes `docker logs --timestamps` of one stream in any pieces; gives back what the task wrote."""
+
+    def __init__(self) -> None:
+        self._held: bytes = b""
+        self._at: int = 0  # what is held before this has been given back
+        self._expects_stamp: bool = True
+        self._stamp: bytes = b""
+        self._room: int = PART  # left in the part that is being read
+        self._part_was_full: bool = False
+        self._is_later_part: bool = False  # of a long line
+
+    def feed(self, data: bytes) -> bytes:
+        self._held += data
+        content: list[bytes] = []
+        while (piece := self._next()) is not None:
+            content.append(piece)
+        self._held, self._at = self._held[self._at :], 0
+        return b"".join(content)
+
+    def end(self) -> bytes:
+        """The rest, once nothing more can come; a long line that has lost its newline gets it back."""
+        rest, self._held = self._held, b""
+        return rest + b"\n" if self._is_later_part and not self._expects_stamp else rest
+
+    def _next(self) -> bytes | None:
+        """The next piece of content, perhaps empty; None until more is fed."""
+        if self._expects_stamp:
+            return self._read_stamp()
+        return self._read_later_part() if self._is_later_part else self._read_part()
+
+    def _read_stamp(self) -> bytes | None:
+        found = _STAMP.match(self._held, self._at)
+        if found is None and len(self._held) - self._at < _LONGEST_STAMP:
+            return None
+        # Where none is, this engine cuts otherwise than known: better a stamp too many than a byte lost.
+        stamp = found.group() if found else b""
+        self._is_later_part = self._part_was_full and stamp == self._stamp
+        self._stamp, self._room, self._expects_stamp = stamp, PART, False
+        self._at += len(stamp)
+        return b""
+
+    def _read_part(self) -> bytes | None:
+        """Up to the newline, or until the part is full."""
+        newline = self._held.find(b"\n", self._at, self._at + self._room)
+        if newline >= 0:
+            return self._finish_part(newline + 1)
+        if len(self._held) - self._at >= self._room:
+            return self._finish_part(self._at + self._room, full=True)
+        return self._take(len(self._held))
+
+    def _read_later_part(self) -> bytes | None:
+        """Up to a newline where this engine writes one, to the stamp of the next line, or until the part is full."""
+        full = self._at + self._room
+        newline = self._held.find(b"\n", self._at, full)
+        stamp = self._next_lines_stamp(newline if newline >= 0 else full)
+        if stamp is not None:
+            return self._finish_part(stamp) + b"\n"
+        if newline >= 0:
+            return self._finish_part(newline + 1)
+        if (same := _STAMP.match(self._held, full)) and same.group() == self._stamp:
+            return self._finish_part(full, full=True)
+        # The last bytes may be the beginning of a stamp.
+        return self._take(min(full, len(self._held) - _LONGEST_STAMP))
+
+    def _next_lines_stamp(self, before: int) -> int | None:
+        """A stamp that the task itself wrote into its line is older than the line; the engine's next one is not."""
+        for found in _STAMP.finditer(self._held, self._at, before + _LONGEST_STAMP):
+            if found.start() < before and found.group() >= self._stamp:
+                return found.start()
+        return None
+
+    def _finish_part(self, end: int, *, full: bool = False) -> bytes:
+        piece, self._at = self._held[self._at : end], end
+        self._expects_stamp, self._part_was_full = True, full
+        return piece
+
+    def _take(self, end: int) -> bytes | None:
+        """What is sure to belong to the part."""
+        if end <= self._at:
+            return None
+        piece, self._room = self._held[self._at : end], self._room - (end - self._at)
+        self._at = end
+        if self._room == 0:  # full, and no stamp behind it: cut otherwise than known
+            self._room = PART
+        return piece
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

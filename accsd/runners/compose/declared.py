@@ -1,4 +1,5 @@
-"""Which services this node's compose file offers, and how: the labels `accs.*`, read from `docker compose config`.
+"""Which services this node's compose file offers, and how: `docker compose config` is asked what the file means, and
+the labels `accs.*` are read from its answer.
 
 One badly labelled service is a problem of its own; the others are served.
 """
@@ -10,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import orjson
 from pydantic import ValidationError
 
 from accsd.errors import ConfigError, InvalidValue
-from accsd.settings.model import Limits, ServiceSettings
+from accsd.runners.compose.docker import Docker
+from accsd.settings.model import ComposeSettings, Limits, ServiceSettings
 from accsd.values.labels import Label
 from accsd.values.names import check_service_name
 from accsd.values.validation import did_you_mean, problems
@@ -77,6 +79,33 @@ class Declarations:
     project: str
     services: Mapping[str, Declared]
     problems: Sequence[ConfigError]
+
+
+async def declared_services(
+    docker: Docker, compose: ComposeSettings, settings: Mapping[str, ServiceSettings]
+) -> Declarations:
+    """What the compose file labels or the settings name. Needs no engine. Raises ConfigError for the file as a whole,
+    DockerUnavailable where docker or its plugin is missing."""
+    file = compose_file(compose)
+    named = ["--project-name", compose.project] if compose.project else []
+    called = await docker.call("compose", *named, "-f", str(file), "--profile", "*", "config", "--format", "json")
+    if called.code:
+        await docker.check_plugin()
+        raise ConfigError(
+            f"the compose file {file} is not valid: {called.said}", hint=f"docker compose -f {file} config"
+        )
+    # The answer is itself a compose file: each "$" in it is written twice.
+    document = orjson.loads(called.stdout.replace(b"$$", b"$"))
+    return read_declarations(cast("dict[str, Any]", document), settings)
+
+
+def compose_file(compose: ComposeSettings) -> Path:
+    if compose.file is None:
+        raise ConfigError("no compose file is configured", hint="set compose.file, or ACC_COMPOSE_FILE")
+    file = compose.file.absolute()
+    if not file.is_file():
+        raise ConfigError(f"the compose file {file} does not exist", hint="correct compose.file (ACC_COMPOSE_FILE)")
+    return file
 
 
 def read_declarations(document: Mapping[str, Any], settings: Mapping[str, ServiceSettings]) -> Declarations:

@@ -1,4 +1,5 @@
-"""The docker command line: every call of it, with a deadline, and its failures told apart by class.
+"""The docker command line: every call of it, with a deadline, its failures told apart by class, and a container as
+`docker inspect` shows it.
 
 Which failure it was is decided by looking again (does the engine answer? is the plugin there?), because the texts
 change from version to version.
@@ -6,7 +7,8 @@ change from version to version.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar, cast
 
@@ -14,7 +16,10 @@ import orjson
 
 from accsd import proc
 from accsd.errors import DockerUnavailable
-from accsd.runners.compose.container import Container, moment
+
+PROJECT_LABEL: Final = "com.docker.compose.project"
+SERVICE_LABEL: Final = "com.docker.compose.service"
+ONEOFF_LABEL: Final = "com.docker.compose.oneoff"
 
 Problem = TypeVar("Problem", DockerUnavailable, None)
 QUICK: Final = timedelta(seconds=30)
@@ -35,6 +40,86 @@ _FOR_THE_CLI: Final = {
     "COMPOSE_MENU": "0",
     "DOCKER_CLI_HINTS": "false",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """What accsd looks at of a container."""
+
+    id: str
+    name: str
+    labels: Mapping[str, str]
+    status: str  # created, running, paused, restarting, removing, exited, dead
+    health: str | None  # starting, healthy, unhealthy; None where nobody checks
+    pid: int
+    exit_code: int
+    oom_killed: bool
+    error: str
+    started_at: datetime | None
+    user: str
+    published: Mapping[int, tuple[str, int]] = field(default_factory=dict[int, tuple[str, int]])  # its port → ours
+    addresses: Sequence[str] = ()
+    environ: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any]) -> "Container":
+        state, config = document["State"], document["Config"]
+        return cls(
+            id=document["Id"],
+            name=document["Name"].removeprefix("/"),
+            labels=config.get("Labels") or {},
+            status=state["Status"],
+            health=state["Health"]["Status"] if state.get("Health") else None,
+            pid=state["Pid"],
+            exit_code=state["ExitCode"],
+            oom_killed=state["OOMKilled"],
+            error=state["Error"],
+            started_at=moment(state["StartedAt"]),
+            user=config.get("User") or "",
+            published=dict(_published(document.get("NetworkSettings") or {})),
+            addresses=tuple(_addresses(document)),
+            environ=dict(entry.partition("=")[::2] for entry in config.get("Env") or ()),
+        )
+
+    @property
+    def is_running(self) -> bool:
+        return self.status in ("running", "paused", "restarting")
+
+    @property
+    def is_ready(self) -> bool:
+        return self.status == "running" and self.health in (None, "", "none", "healthy")
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ("exited", "dead", "removing")
+
+    @property
+    def runs_as_root(self) -> bool:
+        return self.user.partition(":")[0] in ("", "0", "root")
+
+    def is_same_run(self, earlier: "Container") -> bool:
+        """Whether it has been running without a break since `earlier` was looked at."""
+        return self.is_running and (self.id, self.started_at) == (earlier.id, earlier.started_at)
+
+
+def _published(network: Mapping[str, Any]) -> Iterator[tuple[int, tuple[str, int]]]:
+    ports = cast("dict[str, list[dict[str, str]] | None]", network.get("Ports") or {})
+    for port, bound in ports.items():
+        number, _, protocol = port.partition("/")
+        if bound and protocol == "tcp":
+            yield int(number), (bound[0]["HostIp"], int(bound[0]["HostPort"]))
+
+
+def _addresses(document: Mapping[str, Any]) -> Iterator[str]:
+    if (document.get("HostConfig") or {}).get("NetworkMode") == "host":
+        yield "127.0.0.1"
+    networks = cast("dict[str, dict[str, Any]]", (document.get("NetworkSettings") or {}).get("Networks") or {})
+    yield from filter(None, (network.get("IPAddress") for network in networks.values()))
+
+
+def moment(written: str) -> datetime | None:
+    """The engine writes the year 1 for never."""
+    return None if written.startswith("0001-") else datetime.fromisoformat(written)
 
 
 def cli_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from typing import Final
 
 from accsd.model.outcome import ErrorCode
 from accsd.runners.base import Ending
-from accsd.runners.compose.container import Container
+from accsd.runners.compose.docker import Container
 
 SIGKILL_CODE: Final = 137
 # How containers end when their engine is stopped, killed, or finds them dead when it comes back.

@@ -1,12 +1,15 @@
 """Mode http: each attempt is a request to the running service, which keeps its output and tells it from any byte.
 
-The work does not hang on the connection: a daemon that was killed, or cut off, asks again and reads on.
+The work does not hang on the connection: a daemon that was killed, or cut off, asks again and reads on. The service
+tells how an attempt ended; where it cannot any more, its container does, and the attempt is lost and given back.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
-from datetime import timedelta
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -14,79 +17,76 @@ from typing import Final
 from accsd import failpoints
 from accsd.errors import DockerUnavailable, ServiceBusy
 from accsd.model.fence import Fence
-from accsd.runners.base import TASK_FILE, Launch, Workdir
-from accsd.runners.compose.container import Container
+from accsd.retry import Backoff
+from accsd.runners.base import NO_CURSOR, TASK_FILE, Cursor, Ending, Launch, Stream, TakeOutput, Workdir
+from accsd.runners.compose import ending
+from accsd.runners.compose.container_log import CountedOutput, together
 from accsd.runners.compose.declared import Declared
-from accsd.runners.compose.http_client import HttpAnswer, NoAnswer
-from accsd.runners.compose.http_execution import HttpExecution
+from accsd.runners.compose.docker import Container, Docker
+from accsd.runners.compose.http_client import LATER, HttpAnswer, NoAnswer, State, TasksApi, address_of
 from accsd.runners.compose.project import Project
 from accsd.runners.compose.service_container import ServiceContainer, widen
-from accsd.runners.compose.tasks_api import LATER, TasksApi, address_of
 
 _READY_WITHIN: Final = timedelta(minutes=2)
 _AWAY_LIMIT: Final = timedelta(minutes=2)
 _GONE_WITHIN: Final = timedelta(seconds=15)
 _TRIES: Final = 3
 _ASK_EVERY: Final = 0.2
+_CONTAINER_GONE_WITHIN: Final = timedelta(seconds=30)
+_SILENT: Final = timedelta(seconds=30)  # then somebody looks whether the service is still there
+_LOOK_EVERY: Final = 0.05
+_PAUSES: Final = (timedelta(seconds=0.05), timedelta(seconds=2))
 
 
+@dataclass(eq=False, slots=True)
 class HttpRunner:
-    def __init__(
-        self,
-        project: Project,
-        declared: Declared,
-        node: str,
-        *,
-        ready_within: timedelta = _READY_WITHIN,
-        away_limit: timedelta = _AWAY_LIMIT,
-        gone_within: timedelta = _GONE_WITHIN,
-    ) -> None:
-        assert declared.port is not None
-        self._docker: Final = project.docker
-        self._declared: Final = declared
-        self._port: Final = declared.port
-        self._node: Final = node
-        self._standing: Final = ServiceContainer(project, declared)
-        self._ready_within: Final = ready_within
-        self._away_limit: Final = away_limit
-        self._gone_within: Final = gone_within
-        self._executions: Final[dict[Fence, HttpExecution]] = {}
-        self._starting: int = 0
-        self._untold: Final[set[Fence]] = set()  # those that no service was asked to start
-        self._turned_away: Final[deque[Fence]] = deque(maxlen=1000)  # the last ones that it did not take
-        self._answered: Container | None = None  # the last one that did
+    project: Project
+    declared: Declared
+    node: str
+    _: KW_ONLY
+    ready_within: timedelta = _READY_WITHIN
+    away_limit: timedelta = _AWAY_LIMIT
+    gone_within: timedelta = _GONE_WITHIN
+    _port: int = field(init=False)
+    _container: ServiceContainer = field(init=False)
+    _executions: "dict[Fence, HttpExecution]" = field(init=False, default_factory=dict)
+    _starting: int = field(init=False, default=0)
+    _untold: set[Fence] = field(init=False, default_factory=set[Fence])  # those that no service was asked to start
+    _turned_away: deque[Fence] = field(init=False, default_factory=lambda: deque(maxlen=1000))  # the last not taken
+    _answered: Container | None = field(init=False, default=None)  # the last one that did
 
-    @property
-    def service(self) -> str:
-        return self._declared.service
+    def __post_init__(self) -> None:
+        assert self.declared.port is not None
+        self._port = self.declared.port
+        self._container = ServiceContainer(self.project, self.declared)
 
-    def workdir(self, key: Fence, folder: Path) -> Workdir | None:
-        return self._standing.workdir(key)
+    def workdir(self, fence: Fence, folder: Path) -> Workdir | None:
+        return self._container.workdir(fence)
 
     async def check(self) -> None:
         """A service that is up may say that it takes none now. One that is down, or does not answer, is for start()."""
-        await self._standing.check()
-        if self._standing.last is None:
+        await self._container.check()
+        if self._container.last is None:
             return
         try:
-            answer = await self._api(self._standing.last).health()
+            answer = await self._api(self._container.last).health()
         except NoAnswer:
-            self._standing.last = None  # not to be asked again and again: one that has gone may take seconds to say so
+            self._container.last = None  # not to be asked again and again: one that has gone may take seconds to say so
             return
         if answer.status in LATER:
             raise self._busy(answer)
 
-    async def start(self, launch: Launch) -> HttpExecution:
-        if launch.key in self._executions:
-            return self._executions[launch.key]
+    async def start(self, launch: Launch) -> "HttpExecution":
+        if launch.fence in self._executions:
+            return self._executions[launch.fence]
         self._starting += 1
-        self._untold.add(launch.key)
+        self._untold.add(launch.fence)
         try:
             return await self._start(launch)
         except ServiceBusy:
-            if launch.key in self._untold:
-                self._untold.discard(launch.key)
-                self._turned_away.append(launch.key)
+            if launch.fence in self._untold:
+                self._untold.discard(launch.fence)
+                self._turned_away.append(launch.fence)
             raise
         finally:
             self._starting -= 1
@@ -94,86 +94,83 @@ class HttpRunner:
     async def survivors(self) -> Sequence[Fence]:
         """Without those that this runner itself has under way."""
         found: set[Fence] = set()
-        for container in await self._standing.running():
+        for container in await self._container.running():
             try:
                 found |= set(await self._api(container).known())
             except NoAnswer as why:
                 raise self._not_answering(container, why) from why
         return sorted(found - self._executions.keys(), key=str)
 
-    async def adopt(self, launch: Launch) -> HttpExecution | None:
-        for container in await self._standing.running():
+    async def adopt(self, launch: Launch) -> "HttpExecution | None":
+        for container in await self._container.running():
             try:
-                if await self._api(container).state(launch.key) is not None:
-                    return self._keep(self._execution(container, launch.key))
+                if await self._api(container).state(launch.fence) is not None:
+                    return self._keep(self._execution(container, launch.fence))
             except NoAnswer as why:
                 raise self._not_answering(container, why) from why
         return None
 
-    async def discard(self, key: Fence, folder: Path | None) -> None:
-        if key in self._turned_away:
+    async def discard(self, fence: Fence, folder: Path | None) -> None:
+        if fence in self._turned_away:
             return  # nothing was begun; one that says 503 to everything would be taken for one that does not stop it
-        for container in await self._standing.running():
-            if key in self._untold and not self._has_answered(container):
+        for container in await self._container.running():
+            if fence in self._untold and not self._has_answered(container):
                 continue  # it still loads what it needs: to stop it would only begin that anew
-            execution = self._execution(container, key)
-            await execution.stop(self._declared.stop_grace)
+            execution = self._execution(container, fence)
+            await execution.stop(self.declared.stop_grace)
             await execution.remove()
 
     async def rest(self, idle_for: timedelta | None) -> bool:
-        return not (self._starting or self._executions) and await self._standing.rest(idle_for)
-
-    async def close(self) -> None:
-        return None
+        return not (self._starting or self._executions) and await self._container.rest(idle_for)
 
     def _api(self, container: Container) -> TasksApi:
-        return TasksApi(address_of(container, self._port), self._node)
+        return TasksApi(address_of(container, self._port), self.node)
 
-    def _execution(self, container: Container, key: Fence) -> HttpExecution:
+    def _execution(self, container: Container, fence: Fence) -> "HttpExecution":
         return HttpExecution(
-            self._docker,
+            self.project.docker,
             container,
             self._api(container),
-            key,
+            fence,
             forget=self._forget,
-            away_limit=self._away_limit,
-            gone_within=self._gone_within,
+            away_limit=self.away_limit,
+            gone_within=self.gone_within,
         )
 
-    def _keep(self, execution: HttpExecution) -> HttpExecution:
-        self._executions[execution.key] = execution
+    def _keep(self, execution: "HttpExecution") -> "HttpExecution":
+        self._executions[execution.fence] = execution
         return execution
 
-    async def _start(self, launch: Launch) -> HttpExecution:
+    async def _start(self, launch: Launch) -> "HttpExecution":
         container = await self._healthy()
         widen(launch, container)
         envelope = (launch.folder / TASK_FILE).read_bytes()
         for tries_left in reversed(range(_TRIES)):
             failpoints.hit("runner.created")
             await launch.clearance()
-            self._untold.discard(launch.key)
+            self._untold.discard(launch.fence)
             try:
                 await self._api(container).start(
                     envelope,
-                    output_limit=self._declared.limits.output,
+                    output_limit=self.declared.limits.output,
                     traceparent=launch.environ.get("TRACEPARENT"),
                 )
                 break
             except ServiceBusy:
                 if tries_left == _TRIES - 1:  # an earlier try may have been taken before it went unanswered
-                    self._untold.add(launch.key)
+                    self._untold.add(launch.fence)
                 raise
             except NoAnswer as why:  # it may have been taken all the same: to ask again joins it
                 if not tries_left:
                     raise self._not_answering(container, why) from why
                 container = await self._healthy()
         failpoints.hit("runner.started")
-        return self._keep(self._execution(container, launch.key))
+        return self._keep(self._execution(container, launch.fence))
 
     async def _healthy(self) -> Container:
         """A container of the service that runs and answers."""
-        container = await self._standing.ready()
-        deadline = asyncio.get_running_loop().time() + self._ready_within.total_seconds()
+        container = await self._container.ready()
+        deadline = asyncio.get_running_loop().time() + self.ready_within.total_seconds()
         while True:
             try:
                 answer = await self._api(container).health()
@@ -186,7 +183,7 @@ class HttpRunner:
             if asyncio.get_running_loop().time() > deadline:
                 raise why
             await asyncio.sleep(_ASK_EVERY)
-            container = await self._standing.ready()
+            container = await self._container.ready()
 
     def _has_answered(self, container: Container) -> bool:
         return self._answered is not None and container.is_same_run(self._answered)
@@ -196,9 +193,144 @@ class HttpRunner:
 
     def _not_answering(self, container: Container, why: NoAnswer | str) -> DockerUnavailable:
         return DockerUnavailable(
-            f"service {self.service} does not answer at {address_of(container, self._port)}: {why}",
-            hint=f"docker compose logs {self.service}; does it listen on all addresses at port {self._port}?",
+            f"service {self.declared.service} does not answer at {address_of(container, self._port)}: {why}",
+            hint=f"docker compose logs {self.declared.service}; does it listen on all addresses at port {self._port}?",
         )
 
-    def _forget(self, key: Fence) -> None:
-        self._executions.pop(key, None)
+    def _forget(self, fence: Fence) -> None:
+        self._executions.pop(fence, None)
+
+
+@dataclass(eq=False, slots=True)
+class HttpExecution:
+    """One attempt in one run of the service's container. It holds nothing open between two questions."""
+
+    docker: Docker
+    container: Container
+    api: TasksApi
+    fence: Fence
+    _: KW_ONLY
+    forget: Callable[[Fence], None]
+    away_limit: timedelta
+    gone_within: timedelta
+    _began: datetime = field(init=False, default_factory=lambda: datetime.now(UTC))
+    _was_stopped: bool = field(init=False, default=False)
+    _ending: Ending | None = field(init=False, default=None)  # what could be found out without the service
+
+    async def watch(self, take: TakeOutput, since: Cursor = NO_CURSOR) -> Ending:
+        output = CountedOutput(take, since)
+        await together(*(self._read_to_the_end(stream, output) for stream in Stream))
+        state = await self._patient_state()
+        if state is None:
+            assert self._ending is not None
+            return self._ending
+        return await self._told(state)
+
+    async def stop(self, grace: timedelta) -> None:
+        """A service that does not obey is ended with its container: nothing else makes sure that nobody is at work."""
+        self._was_stopped = True
+        deadline = _now() + (grace + self.gone_within).total_seconds()
+        is_asked = False
+        while await self._may_run():
+            if _now() > deadline:
+                return await self._end_container()
+            if not is_asked:
+                with suppress(NoAnswer):
+                    await self.api.cancel(self.fence, grace)
+                    is_asked = True
+            await asyncio.sleep(_LOOK_EVERY)
+        return None
+
+    async def remove(self) -> None:
+        await self.stop(timedelta(0))
+        with suppress(NoAnswer):
+            await self.api.forget(self.fence)
+        self.forget(self.fence)
+
+    # Its output
+
+    async def _read_to_the_end(self, stream: Stream, output: CountedOutput) -> None:
+        """Until all of it was handed on, or it is known that no more can come. Each stream by itself: one that ended
+        for the moment must not cut the other in the middle of a piece."""
+        pauses, stuck_since = Backoff(*_PAUSES), _now()
+        while self._ending is None:
+            before = output.count(stream)
+            await self._read(stream, output)
+            state = await self._patient_state()
+            if state is None or (state.has_ended and output.count(stream) >= state.sizes.get(stream, 0)):
+                return
+            is_moving = output.count(stream) > before
+            stuck_since = _now() if is_moving or not state.has_ended else stuck_since
+            if _now() > stuck_since + self.away_limit.total_seconds():
+                said = f"{output.count(stream)} of {state.sizes.get(stream, 0)} bytes of its {stream}"
+                self._ending = ending.lost(f"it has ended, and the service hands over only {said}")
+            # A stream that ends at once again and again must not become a busy loop.
+            if is_moving:
+                pauses.reset()
+            await pauses.pause()
+
+    async def _read(self, stream: Stream, output: CountedOutput) -> None:
+        """What comes until the service ends the stream, is silent for long, or is gone."""
+        with suppress(NoAnswer, TimeoutError):
+            async with self.api.output(self.fence, stream, output.count(stream)) as body:
+                while body.status == HTTPStatus.OK and (data := await body.read(_SILENT)):
+                    await output.hand_on(stream, data)
+
+    # Its end
+
+    async def _patient_state(self) -> State | None:
+        """Through an absence of the service; None, and `_ending` says why, where it will not tell any more."""
+        deadline = _now() + self.away_limit.total_seconds()
+        pauses = Backoff(*_PAUSES)
+        while self._ending is None:
+            try:
+                state = await self.api.state(self.fence)
+                if state is None:
+                    self._ending = ending.lost("the service does not know it any more: it was restarted")
+                return state
+            except NoAnswer as why:
+                await self._look_at_container()
+                if self._ending is None and _now() > deadline:
+                    self._ending = ending.lost(f"the service does not answer any more: {why}")
+            await pauses.pause()
+        return None
+
+    async def _look_at_container(self) -> None:
+        with suppress(DockerUnavailable):
+            now = await self.docker.container(self.container.id)
+            if now is None or not now.is_same_run(self.container):
+                self._ending = ending.with_its_container(self.container, now)
+
+    async def _told(self, state: State) -> Ending:
+        if self._was_stopped:
+            return Ending(state.exit_code)
+        if state.lost is not None or state.exit_code is None:
+            return ending.lost(state.lost or "the service does not say how it ended")
+        code = state.exit_code
+        return ending.of_exec(code, b"", saw_oom=code == ending.SIGKILL_CODE and await self._saw_oom())
+
+    async def _saw_oom(self) -> bool:
+        with suppress(DockerUnavailable):
+            return await self.docker.saw_oom(self.container.id, self._began, datetime.now(UTC))
+        return False
+
+    async def _may_run(self) -> bool:
+        """Whether it may still be at work, as far as one can tell."""
+        try:
+            state = await self.api.state(self.fence)
+        except NoAnswer:
+            now = await self.docker.container(self.container.id)
+            return now is not None and now.is_same_run(self.container)
+        return state is not None and not state.has_ended
+
+    async def _end_container(self) -> None:
+        called = await self.docker.call("stop", "--time", "1", self.container.id, within=_CONTAINER_GONE_WITHIN)
+        now = await self.docker.container(self.container.id)
+        if now is not None and now.is_same_run(self.container):
+            raise DockerUnavailable(
+                f"the service in {self.container.name} does not stop attempt {self.fence}: {called.said}"
+            )
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

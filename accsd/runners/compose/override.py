@@ -21,13 +21,13 @@ TASK_FILE_SEEN: Final = "/accsd/task.json"
 WORKDIR_SEEN: Final = "/accsd/work"
 
 
-def attempt_labels(node: str, service: str, key: Fence) -> dict[str, str]:
+def attempt_labels(node: str, service: str, fence: Fence) -> dict[str, str]:
     """By which the container is known as ours, and as this attempt's."""
     return {
         "accsd.node": node,
         "accsd.service": service,
-        "accsd.task": str(key.task_id),
-        "accsd.attempt": str(key.attempt_id),
+        "accsd.task": str(fence.task_id),
+        "accsd.attempt": str(fence.attempt_id),
     }
 
 
@@ -41,7 +41,7 @@ def write_override(declared: Declared, launch: Launch, node: str) -> Path:
 
 
 def _service(declared: Declared, launch: Launch, node: str) -> dict[str, Any]:
-    labels = attempt_labels(node, declared.service, launch.key) | {"accsd.job": str(launch.job_id)}
+    labels = attempt_labels(node, declared.service, launch.fence) | {"accsd.job": str(launch.job_id)}
     return {
         "labels": labels,
         "environment": {**launch.environ, TASK_FILE_NAMED_BY: TASK_FILE_SEEN},
@@ -65,8 +65,8 @@ def _bind(source: Path, target: str, *, read_only: bool) -> dict[str, Any]:
 
 
 def _logging(output: int) -> dict[str, Any]:
-    """`local` keeps every byte (see logs.py). Two files as large as the limit: what exceeds it is cut off by the
-    attempt long before the first is dropped, and while the agent is down the disk still does not fill up."""
+    """`local` keeps every byte (see container_log.py). Two files as large as the limit: what exceeds it is cut off by
+    the attempt long before the first is dropped, and while the agent is down the disk still does not fill up."""
     size = max(output, 1024 * 1024) + 1024 * 1024
     return {"driver": "local", "options": {"max-size": str(size), "max-file": "2", "compress": "false"}}
 

@@ -9,21 +9,23 @@ What cleans its environment, leaves its session and its parent is beyond that (a
 import asyncio
 import os
 import signal
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+from accsd import proc
 from accsd.errors import DockerUnavailable
 from accsd.model.fence import Fence
-from accsd.runners.compose.container import Container
-from accsd.runners.compose.docker import Docker
+from accsd.runners.compose.docker import Container, Docker
 
 NODE_MARK: Final = "ACCSD_NODE"
 TASK_MARK: Final = "ACC_JOB_TASK_ID"
 ATTEMPT_MARK: Final = "ACC_ATTEMPT_ID"
-_MARKS: Final = (NODE_MARK, TASK_MARK, ATTEMPT_MARK)
+_KILLED_WITHIN: Final = timedelta(seconds=15)
+_LOOK_EVERY: Final = 0.1
 
 # One line for each process and one for each of its marks. A process may end while it is being looked at.
 _LIST: Final = r"""
@@ -39,8 +41,8 @@ exit 0
 _KILL: Final = 'name=$1; shift; for pid; do kill -s "$name" "$pid" 2>/dev/null; done; exit 0'
 
 
-class SignalRefused(Exception):
-    """This view shows nothing to us."""
+class NotVisible(Exception):
+    """The processes of a container cannot be seen from the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class ContainerProcess:
     pid: int
     parent: int
     session: int
-    key: Fence | None  # which attempt of this node its environment names
+    fence: Fence | None  # which attempt of this node its environment names
 
     @property
     def is_outermost(self) -> bool:
@@ -63,43 +65,43 @@ class View:
     processes: Sequence[ContainerProcess]
     from_host: bool
 
-    def keys(self) -> set[Fence]:
-        return {process.key for process in self.processes if process.key}
+    def fences(self) -> set[Fence]:
+        return {process.fence for process in self.processes if process.fence}
 
-    def of(self, key: Fence) -> list[ContainerProcess]:
+    def of(self, fence: Fence) -> list[ContainerProcess]:
         """The attempt's own, and all that came from them."""
-        ours = {process.pid: process for process in self.processes if process.key == key}
-        foreign = {process.session for process in self.processes if process.is_outermost and process.key != key}
+        ours = {process.pid: process for process in self.processes if process.fence == fence}
+        foreign = {process.session for process in self.processes if process.is_outermost and process.fence != fence}
         while more := [each for each in self.processes if _joins(each, ours, foreign)]:
             ours |= {process.pid: process for process in more}
         return list(ours.values())
 
-    def still_works(self, key: Fence) -> bool:
+    def still_works(self, fence: Fence) -> bool:
         """Whether the command itself runs, not only what it may have left behind."""
-        return any(process.is_outermost for process in self.of(key))
+        return any(process.is_outermost for process in self.of(fence))
 
 
 def _joins(process: ContainerProcess, ours: Mapping[int, ContainerProcess], foreign_sessions: Set[int]) -> bool:
-    if process.pid in ours or process.key is not None:
+    if process.pid in ours or process.fence is not None:
         return False
     sessions = {each.session for each in ours.values()} - foreign_sessions - {0}
     return process.parent in ours or process.session in sessions
 
 
+@dataclass(eq=False, slots=True)
 class Processes:
-    """Looking into a service's containers, for one node."""
+    """Looking into a service's containers, and ending what an attempt has there, for one node."""
 
-    def __init__(self, docker: Docker, node: str, *, from_host: bool = True) -> None:
-        self._docker: Final = docker
-        self._node: Final = node
-        self._from_host: bool = from_host
+    docker: Docker
+    node: str
+    from_host: bool = field(default=True, kw_only=True)
 
     async def look(self, container: Container) -> View:
-        if self._from_host:
+        if self.from_host:
             try:
-                return View(await asyncio.to_thread(_seen_from_host, container, self._node), from_host=True)
-            except SignalRefused:
-                self._from_host = False
+                return View(await asyncio.to_thread(_seen_from_host, container, self.node), from_host=True)
+            except NotVisible:
+                self.from_host = False
         return View(await self._seen_from_inside(container), from_host=False)
 
     async def signal(
@@ -113,17 +115,51 @@ class Processes:
         for user in _users(container):
             await self._inside(container, user, _KILL, wanted.name.removeprefix("SIG"), *pids)
 
+    async def end(
+        self, container: Container, fence: Fence, grace: timedelta, may_begin: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Ends an attempt's processes: TERM, grace, KILL, and a look whether they have gone. Returns when none of them
+        is left and none can begin any more; raises DockerUnavailable where they stay."""
+        now = asyncio.get_running_loop().time
+        kill_from = now() + grace.total_seconds()
+        give_up = kill_from + _KILLED_WITHIN.total_seconds()
+        asked: set[int] = set()
+        while True:
+            view, left = await self._left(container, fence)
+            if not left and not may_begin():
+                return
+            if now() > give_up:
+                if not left:
+                    return
+                raise DockerUnavailable(f"{len(left)} processes of attempt {fence} in {container.name} survive SIGKILL")
+            if now() >= kill_from:
+                await self.signal(container, view, left, signal.SIGKILL)
+            elif fresh := [process for process in left if process.pid not in asked]:
+                asked |= {process.pid for process in fresh}
+                await self.signal(container, view, fresh, signal.SIGTERM)
+            await asyncio.sleep(_LOOK_EVERY)
+
+    async def _left(self, container: Container, fence: Fence) -> tuple[View, list[ContainerProcess]]:
+        try:
+            view = await self.look(container)
+        except DockerUnavailable:
+            current = await self.docker.container(container.id)
+            if current is not None and current.is_same_run(container):
+                raise
+            view = View((), from_host=True)  # the container ended, and they with it
+        return view, view.of(fence)
+
     async def _seen_from_inside(self, container: Container) -> list[ContainerProcess]:
         seen: dict[int, ContainerProcess] = {}
         for user in _users(container):
-            for process in _read_list(await self._inside(container, user, _LIST), self._node):
-                if process.key or process.pid not in seen:
+            for process in _read_list(await self._inside(container, user, _LIST), self.node):
+                if process.fence or process.pid not in seen:
                     seen[process.pid] = process
         return list(seen.values())
 
     async def _inside(self, container: Container, user: str | None, script: str, *arguments: str) -> str:
         as_user = ("--user", user) if user else ()
-        called = await self._docker.call("exec", *as_user, container.id, "sh", "-c", script, "sh", *arguments)
+        called = await self.docker.call("exec", *as_user, container.id, "sh", "-c", script, "sh", *arguments)
         if called.code:
             raise DockerUnavailable(
                 f"the processes in container {container.name} cannot be looked at: {called.said}",
@@ -140,50 +176,49 @@ def _users(container: Container) -> Sequence[str | None]:
 def _read_list(text: str, node: str) -> list[ContainerProcess]:
     """By lines: a mark's line cannot begin like a process's, whatever a task wrote into its environment."""
     heads: list[list[str]] = []
-    marks: list[list[str]] = []
+    marks: list[dict[str, str]] = []
     for line in text.splitlines():
         if line.startswith("process "):
             heads.append(line.split()[1:])
-            marks.append([])
+            marks.append({})
         elif marks:
-            marks[-1].append(line)
+            name, _, value = line.partition("=")
+            marks[-1][name] = value
     return [
-        ContainerProcess(int(pid), int(parent), int(session), _key(its, node))
+        ContainerProcess(int(pid), int(parent), int(session), _fence_named_by(its, node))
         for (pid, parent, session, state), its in zip(heads, marks, strict=True)
         if state not in ("Z", "X")
     ]
 
 
-def _key(entries: Iterable[str], node: str) -> Fence | None:
-    said = dict(entry.split("=", 1) for entry in entries if entry.split("=", 1)[0] in _MARKS and "=" in entry)
-    if said.get(NODE_MARK) != node:
+def _fence_named_by(variables: Mapping[str, str], node: str) -> Fence | None:
+    if variables.get(NODE_MARK) != node:
         return None
     try:
-        return Fence.parse(f"{said.get(TASK_MARK)}.{said.get(ATTEMPT_MARK)}")
+        return Fence.parse(f"{variables.get(TASK_MARK)}.{variables.get(ATTEMPT_MARK)}")
     except ValueError:
         return None
 
 
 def _seen_from_host(container: Container, node: str) -> list[ContainerProcess]:
     if not container.pid or not _belongs(container.pid, container):
-        raise SignalRefused  # its process ids are those of another machine or namespace
-    members = {pid for pid in _all_pids() if _belongs(pid, container)}
-    found = [_read_process(pid, members, node) for pid in sorted(members)]
-    return [process for process in found if process]
+        raise NotVisible  # its process ids are those of another machine or namespace
+    members = {pid for pid in proc.pids() if _belongs(pid, container)}
+    found: list[ContainerProcess] = []
+    for pid in sorted(members):
+        fence = _fence_of(pid, node)
+        process = proc.look(pid)  # the later look: it may have ended meanwhile
+        if process is not None and not process.has_ended:
+            parent = process.parent if process.parent in members else 0
+            found.append(ContainerProcess(pid, parent, process.session, fence))
+    return found
 
 
-def _read_process(pid: int, members: set[int], node: str) -> ContainerProcess | None:
+def _fence_of(pid: int, node: str) -> Fence | None:
     try:
-        state, parent, _, session = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[:4]
-        environ = Path(f"/proc/{pid}/environ").read_bytes() if state not in "ZX" else b""
+        return _fence_named_by(proc.environment(pid), node)
     except PermissionError:
-        raise SignalRefused from None
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    if state in "ZX":
-        return None
-    entries = environ.decode(errors="replace").split("\0")
-    return ContainerProcess(pid, int(parent) if int(parent) in members else 0, int(session), _key(entries, node))
+        raise NotVisible from None
 
 
 def _belongs(pid: int, container: Container) -> bool:
@@ -192,11 +227,7 @@ def _belongs(pid: int, container: Container) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     except PermissionError:
-        raise SignalRefused from None
-
-
-def _all_pids() -> list[int]:
-    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+        raise NotVisible from None
 
 
 def _signal_from_host(container: Container, process: ContainerProcess, wanted: signal.Signals) -> None:

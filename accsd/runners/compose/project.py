@@ -1,8 +1,11 @@
-"""One compose project on this node: its file and name, always spelt out, and what is started in it."""
+"""One compose project on this node: its file and name, always spelt out, what is started in it, and the images that its
+services need."""
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -10,13 +13,14 @@ from typing import Final
 from accsd import proc
 from accsd.errors import AttemptFailed, ConfigError, DockerUnavailable
 from accsd.model.outcome import ErrorCode
-from accsd.runners.compose.container import ONEOFF_LABEL, PROJECT_LABEL, SERVICE_LABEL, Container
 from accsd.runners.compose.declared import COMPLETED, Declared
-from accsd.runners.compose.docker import QUICK, Docker
+from accsd.runners.compose.docker import ONEOFF_LABEL, PROJECT_LABEL, QUICK, SERVICE_LABEL, Container, Docker
 
 _PROJECT_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _UP_WITHIN: Final = timedelta(minutes=5)
 _LOOK_EVERY: Final = 0.2
+_LOOK_FOR_IMAGE_AGAIN: Final = timedelta(seconds=30)
+_GET_IMAGE_AGAIN: Final = timedelta(minutes=5)  # the registry may be back
 
 
 class Project:
@@ -144,3 +148,39 @@ def _described(containers: list[Container]) -> str:
         )
         or "it has no container"
     )
+
+
+@dataclass(eq=False, slots=True)
+class ImageCheck:
+    """Whether a service's image is here: asked before a start and, once it was found missing, before a claim."""
+
+    project: Project
+    declared: Declared
+    _missing: AttemptFailed | None = field(init=False, default=None)
+    _missed_at: float = field(init=False, default=0.0)
+    _looked_at: float = field(init=False, default=0.0)
+
+    async def provide(self) -> None:
+        """Raises AttemptFailed(image_missing)."""
+        try:
+            await self.project.provide_image(self.declared)
+        except AttemptFailed as error:
+            if error.code == ErrorCode.IMAGE_MISSING:
+                self._missing, self._missed_at, self._looked_at = error, time.monotonic(), time.monotonic()
+            raise
+        self._missing = None
+
+    async def check(self) -> None:
+        """Without it, a node would claim a task, give it back and claim it again."""
+        if self._missing is None:
+            return
+        if _is_past(self._looked_at, _LOOK_FOR_IMAGE_AGAIN):
+            self._looked_at = time.monotonic()
+            if _is_past(self._missed_at, _GET_IMAGE_AGAIN) or await self.project.docker.has_image(self.declared.image):
+                self._missing = None
+                return
+        raise DockerUnavailable(self._missing.message, hint=self._missing.hint)
+
+
+def _is_past(moment: float, limit: timedelta) -> bool:
+    return time.monotonic() - moment > limit.total_seconds()

@@ -5,8 +5,9 @@ Only `docker inspect` says that it ended: not the CLI that started it, nor the e
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Final, TypeVar
@@ -18,13 +19,11 @@ from accsd.model.outcome import ErrorCode
 from accsd.retry import Backoff, while_away
 from accsd.runners.base import NO_CURSOR, TASK_FILE, WORK_FOLDER, Cursor, Ending, Launch, TakeOutput, Workdir
 from accsd.runners.compose import ending
-from accsd.runners.compose.container import PROJECT_LABEL, Container
-from accsd.runners.compose.container_log import Handed, follow_log, read_log
+from accsd.runners.compose.container_log import CountedOutput, follow_log, read_log
 from accsd.runners.compose.declared import Declared
-from accsd.runners.compose.docker import Docker
-from accsd.runners.compose.images import ImageCheck
+from accsd.runners.compose.docker import PROJECT_LABEL, Container, Docker
 from accsd.runners.compose.override import WORKDIR_SEEN, attempt_labels, write_override
-from accsd.runners.compose.project import Project
+from accsd.runners.compose.project import ImageCheck, Project
 
 _START_WITHIN: Final = timedelta(minutes=5)
 _AWAY_LIMIT: Final = timedelta(minutes=5)
@@ -34,32 +33,32 @@ _PAUSES: Final = (timedelta(seconds=0.1), timedelta(seconds=5))
 Answer = TypeVar("Answer")
 
 
-def container_name(key: Fence) -> str:
-    return f"accsd-{key}"
+def container_name(fence: Fence) -> str:
+    return f"accsd-{fence}"
 
 
+@dataclass(eq=False, slots=True)
 class RunRunner:
-    def __init__(self, project: Project, declared: Declared, node: str, *, away_limit: timedelta = _AWAY_LIMIT) -> None:
-        self._project: Final = project
-        self._docker: Final = project.docker
-        self._declared: Final = declared
-        self._node: Final = node
-        self._away_limit: Final = away_limit
-        self._image: Final = ImageCheck(project, declared)
+    project: Project
+    declared: Declared
+    node: str
+    away_limit: timedelta = field(default=_AWAY_LIMIT, kw_only=True)
+    _docker: Docker = field(init=False)
+    _image: ImageCheck = field(init=False)
 
-    @property
-    def service(self) -> str:
-        return self._declared.service
+    def __post_init__(self) -> None:
+        self._docker = self.project.docker
+        self._image = ImageCheck(self.project, self.declared)
 
-    def workdir(self, key: Fence, folder: Path) -> Workdir:
-        return Workdir(folder / WORK_FOLDER, self._declared.workdir or WORKDIR_SEEN)
+    def workdir(self, fence: Fence, folder: Path) -> Workdir:
+        return Workdir(folder / WORK_FOLDER, self.declared.workdir or WORKDIR_SEEN)
 
     async def check(self) -> None:
         await self._docker.answers()
         await self._image.check()
 
     async def start(self, launch: Launch) -> "RunExecution":
-        execution = self._execution(launch.key)
+        execution = self._execution(launch.fence)
         container = await execution.container()
         if container is None:
             await self._prepare(launch)
@@ -73,42 +72,39 @@ class RunRunner:
 
     async def survivors(self) -> Sequence[Fence]:
         ids = await self._docker.listed(
-            f"label=accsd.node={self._node}",
-            f"label=accsd.service={self.service}",
-            f"label={PROJECT_LABEL}={self._project.name}",
+            f"label=accsd.node={self.node}",
+            f"label=accsd.service={self.declared.service}",
+            f"label={PROJECT_LABEL}={self.project.name}",
         )
-        keys: list[Fence] = []
+        fences: list[Fence] = []
         for container in await self._docker.inspect(*ids):
             with suppress(ValueError):
                 labels = container.labels
-                keys.append(Fence.parse(f"{labels.get('accsd.task')}.{labels.get('accsd.attempt')}"))
-        return keys
+                fences.append(Fence.parse(f"{labels.get('accsd.task')}.{labels.get('accsd.attempt')}"))
+        return fences
 
     async def adopt(self, launch: Launch) -> "RunExecution | None":
         """A container that was made but never started has nothing to tell."""
-        execution = self._execution(launch.key)
+        execution = self._execution(launch.fence)
         container = await execution.container()
         return execution if container and container.status != "created" else None
 
-    async def discard(self, key: Fence, folder: Path | None) -> None:
-        execution = self._execution(key)
-        await execution.stop(self._declared.stop_grace)
+    async def discard(self, fence: Fence, folder: Path | None) -> None:
+        execution = self._execution(fence)
+        await execution.stop(self.declared.stop_grace)
         await execution.remove()
 
     async def rest(self, idle_for: timedelta | None) -> bool:
         return False
 
-    async def close(self) -> None:
-        return None
-
-    def _execution(self, key: Fence) -> "RunExecution":
-        labels = attempt_labels(self._node, self.service, key)
-        return RunExecution(self._docker, key, labels, self._away_limit)
+    def _execution(self, fence: Fence) -> "RunExecution":
+        labels = attempt_labels(self.node, self.declared.service, fence)
+        return RunExecution(self._docker, fence, labels, self.away_limit)
 
     async def _prepare(self, launch: Launch) -> None:
         await self._image.provide()
-        for name, condition in self._declared.depends_on.items():
-            await self._project.bring_up(name, condition)
+        for name, condition in self.declared.depends_on.items():
+            await self.project.bring_up(name, condition)
         # The container's user may be anybody. The attempt's folder around these is closed to other users.
         (launch.folder / TASK_FILE).chmod(0o644)
         if launch.workdir is not None:
@@ -116,10 +112,10 @@ class RunRunner:
 
     async def _create(self, launch: Launch, execution: "RunExecution") -> Container:
         """--no-deps: what it depends on is up, and compose would recreate it where its definition has changed."""
-        override = write_override(self._declared, launch, self._node)
-        arguments = ["--detach", "-T", "--no-deps", "--name", container_name(launch.key), self.service]
-        command = self._declared.command or ()
-        called = await self._project.run(*arguments, *command, override=override, clearance=launch.clearance)
+        override = write_override(self.declared, launch, self.node)
+        arguments = ["--detach", "-T", "--no-deps", "--name", container_name(launch.fence), self.declared.service]
+        command = self.declared.command or ()
+        called = await self.project.run(*arguments, *command, override=override, clearance=launch.clearance)
         container = await execution.container()
         if container is None:
             raise await self._not_created(called)
@@ -131,8 +127,10 @@ class RunRunner:
         await self._docker.ping()
         await self._image.provide()
         if b"no space left on device" in called.stderr:
-            return AttemptFailed(ErrorCode.AGENT_DISK, f"no container for {self.service}: {called.said}")
-        return DockerUnavailable(f"no container for {self.service}: {called.said}", hint="docker compose config")
+            return AttemptFailed(ErrorCode.AGENT_DISK, f"no container for {self.declared.service}: {called.said}")
+        return DockerUnavailable(
+            f"no container for {self.declared.service}: {called.said}", hint="docker compose config"
+        )
 
     async def _start_created(self, container: Container) -> None:
         """An earlier start got only so far."""
@@ -142,9 +140,9 @@ class RunRunner:
             raise _not_started(now) if now else DockerUnavailable(f"{container.name} was removed by somebody else")
 
 
-async def remove_container(docker: Docker, node: str, service: str, key: Fence) -> None:
+async def remove_container(docker: Docker, node: str, service: str, fence: Fence) -> None:
     """For an attempt of a service that has no runner here any more. Idempotent."""
-    execution = RunExecution(docker, key, attempt_labels(node, service, key), _AWAY_LIMIT)
+    execution = RunExecution(docker, fence, attempt_labels(node, service, fence), _AWAY_LIMIT)
     await execution.stop(timedelta(0))
     await execution.remove()
 
@@ -155,25 +153,24 @@ def _not_started(container: Container) -> AttemptFailed:
     return AttemptFailed(ErrorCode.START_FAILED, container.error or f"{container.name} could not be started")
 
 
+@dataclass(eq=False, slots=True)
 class RunExecution:
     """One container. It holds nothing open: any number of these may look at the same one."""
 
-    def __init__(self, docker: Docker, key: Fence, labels: dict[str, str], away_limit: timedelta) -> None:
-        self._docker: Final = docker
-        self._key: Final = key
-        self._labels: Final = labels
-        self._away_limit: Final = away_limit
-        self._name: Final = container_name(key)
-        self._was_stopped: bool = False
-        self._engine_was_away: bool = False
+    docker: Docker
+    fence: Fence
+    labels: Mapping[str, str]
+    away_limit: timedelta
+    _was_stopped: bool = field(default=False, init=False)
+    _engine_was_away: bool = field(default=False, init=False)
 
     @property
-    def key(self) -> Fence:
-        return self._key
+    def _name(self) -> str:
+        return container_name(self.fence)
 
     async def container(self) -> Container | None:
         """Raises DockerUnavailable where the name is taken by a container that is not ours."""
-        container = await self._docker.container(self._name)
+        container = await self.docker.container(self._name)
         if container is not None and not self._is_ours(container):
             raise DockerUnavailable(
                 f"the container {self._name} does not bear this node's labels: it is somebody else's",
@@ -182,21 +179,21 @@ class RunExecution:
         return container
 
     async def watch(self, take: TakeOutput, since: Cursor = NO_CURSOR) -> Ending:
-        handed = Handed(take, since)
+        output = CountedOutput(take, since)
         pauses = Backoff(*_PAUSES)
         while (container := await self._while_engine_is_away(self.container)) and not container.has_ended:
             if container.status == "created":
                 break
-            before = handed.cursor()
-            await follow_log(self._docker, self._name, handed, self._has_ended)
+            before = output.cursor()
+            await follow_log(self.docker, self._name, output, self._has_ended)
             # A stream that ends at once again and again must not become a busy loop.
-            if handed.cursor() != before:
+            if output.cursor() != before:
                 pauses.reset()
             if not await self._has_ended():
                 await pauses.pause()
         if container is None:
             return ending.lost("its container is gone, or the Docker engine did not come back")
-        if not await self._while_engine_is_away(lambda: self._read_rest(handed)):
+        if not await self._while_engine_is_away(lambda: self._read_rest(output)):
             return ending.lost("its container has ended, but the rest of its output cannot be read")
         return await self._ending(container)
 
@@ -206,10 +203,10 @@ class RunExecution:
             return
         self._was_stopped = True
         seconds = math.ceil(grace.total_seconds())
-        called = await self._docker.call(
+        called = await self.docker.call(
             "stop", "--time", str(seconds), container.id, within=grace + timedelta(seconds=1) + _GONE_WITHIN
         )
-        now = await self._docker.container(container.id)
+        now = await self.docker.container(container.id)
         if now is not None and now.is_running:
             raise DockerUnavailable(f"the container {self._name} does not stop: {called.said}")
 
@@ -217,19 +214,19 @@ class RunExecution:
         container = await self._ours()
         if container is None:
             return
-        called = await self._docker.call("rm", "--force", "--volumes", container.id, within=2 * _GONE_WITHIN)
+        called = await self.docker.call("rm", "--force", "--volumes", container.id, within=2 * _GONE_WITHIN)
         deadline = asyncio.get_running_loop().time() + _GONE_WITHIN.total_seconds()
-        while await self._docker.container(container.id):  # somebody else's removal may be under way
+        while await self.docker.container(container.id):  # somebody else's removal may be under way
             if asyncio.get_running_loop().time() > deadline:
                 raise DockerUnavailable(f"the container {self._name} cannot be removed: {called.said}")
             await asyncio.sleep(_LOOK_EVERY)
 
     def _is_ours(self, container: Container) -> bool:
-        return self._labels.items() <= container.labels.items()
+        return self.labels.items() <= container.labels.items()
 
     async def _ours(self) -> Container | None:
         """For what changes it: somebody else's container does not exist for us."""
-        container = await self._docker.container(self._name)
+        container = await self.docker.container(self._name)
         return container if container and self._is_ours(container) else None
 
     async def _has_ended(self) -> bool:
@@ -240,10 +237,10 @@ class RunExecution:
             return False
         return container is None or not container.is_running
 
-    async def _read_rest(self, handed: Handed) -> bool:
+    async def _read_rest(self, output: CountedOutput) -> bool:
         """What a stream that follows may have missed. False where the container is gone."""
         try:
-            await read_log(self._docker, self._name, handed)
+            await read_log(self.docker, self._name, output)
         except DockerUnavailable:
             if await self.container() is None:
                 return False
@@ -261,13 +258,13 @@ class RunExecution:
                 raise
 
         with suppress(DockerUnavailable):
-            return await while_away(asked, away=DockerUnavailable, pauses=Backoff(*_PAUSES), patience=self._away_limit)
+            return await while_away(asked, away=DockerUnavailable, pauses=Backoff(*_PAUSES), patience=self.away_limit)
         return None
 
     async def _ending(self, container: Container) -> Ending:
         away = self._engine_was_away
         if not away and container.exit_code and container.started_at:
             with suppress(DockerUnavailable):
-                engine = await self._docker.engine_started()
+                engine = await self.docker.engine_started()
                 away = engine is not None and engine > container.started_at
         return ending.of_container(container, was_stopped=self._was_stopped, engine_was_away=away)

@@ -1,46 +1,50 @@
 """A service's long-running container, for the modes that work inside of it."""
 
 import time
+from dataclasses import dataclass, field
 from datetime import timedelta
+from math import inf
 from typing import Final
 
 from accsd.model.fence import Fence
 from accsd.runners.base import Launch, Workdir
-from accsd.runners.compose.container import Container
 from accsd.runners.compose.declared import Declared
-from accsd.runners.compose.images import ImageCheck
-from accsd.runners.compose.project import Project
+from accsd.runners.compose.docker import Container
+from accsd.runners.compose.project import ImageCheck, Project
 
 # A container that was seen ready so lately need not be asked about again: that would cost half as much as an exec.
 _FRESH_SEC: Final = 2.0
 
 
+@dataclass(eq=False, slots=True)
 class ServiceContainer:
-    def __init__(self, project: Project, declared: Declared) -> None:
-        self._project: Final = project
-        self._declared: Final = declared
-        self._image: Final = ImageCheck(project, declared)
-        self.last: Container | None = None  # the one that was used last
-        self._seen_at: float = float("-inf")  # monotonic
+    project: Project
+    declared: Declared
+    last: Container | None = field(init=False, default=None)  # the one that was used last
+    _image: ImageCheck = field(init=False)
+    _seen_at: float = field(init=False, default=-inf)  # monotonic
 
-    def workdir(self, key: Fence) -> Workdir | None:
-        source, seen = self._declared.workdir_source, self._declared.workdir
-        return Workdir(source / str(key), f"{seen}/{key}") if source and seen else None
+    def __post_init__(self) -> None:
+        self._image = ImageCheck(self.project, self.declared)
+
+    def workdir(self, fence: Fence) -> Workdir | None:
+        source, seen = self.declared.workdir_source, self.declared.workdir
+        return Workdir(source / str(fence), f"{seen}/{fence}") if source and seen else None
 
     async def check(self) -> None:
-        await self._project.docker.answers()
+        await self.project.docker.answers()
         await self._image.check()
 
     async def ready(self, *, unasked_if_fresh: bool = False) -> Container:
-        """The one that was used last, if it still runs: one question instead of two. Whoever asks for none looks at the
-        container when his work fails: it may have gone since it was seen."""
+        """The container that was used last, if it still runs: one question instead of two. A caller that passes
+        `unasked_if_fresh` looks at the container when its work fails: it may have gone since it was seen."""
         if unasked_if_fresh and self.last and time.monotonic() - self._seen_at < _FRESH_SEC:
             return self.last
-        if self.last and (now := await self._project.docker.container(self.last.id)) and now.is_ready:
+        if self.last and (now := await self.project.docker.container(self.last.id)) and now.is_ready:
             self.see(now)
             return now
         await self._image.provide()
-        container = await self._project.bring_up(self._declared.service)
+        container = await self.project.bring_up(self.declared.service)
         self.see(container)
         return container
 
@@ -48,18 +52,18 @@ class ServiceContainer:
         if container.is_ready:
             self.last, self._seen_at = container, time.monotonic()
         else:
-            self._seen_at = float("-inf")
+            self._seen_at = -inf
 
     async def running(self) -> list[Container]:
-        return [each for each in await self._project.containers(self._declared.service) if each.is_running]
+        return [each for each in await self.project.containers(self.declared.service) if each.is_running]
 
     async def rest(self, idle_for: timedelta | None) -> bool:
         """For when nothing is under way in it."""
-        wanted = self._declared.idle_stop
+        wanted = self.declared.idle_stop
         if idle_for is not None and (wanted is None or idle_for < wanted):
             return False
-        self._seen_at = float("-inf")
-        return await self._project.stop(self._declared.service)
+        self._seen_at = -inf
+        return await self.project.stop(self.declared.service)
 
 
 def widen(launch: Launch, container: Container) -> None:

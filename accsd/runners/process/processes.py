@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Final
 
+from accsd import proc
 from accsd.model.fence import Fence
+from accsd.proc import Process
 
 TASK_VARIABLE: Final = "ACC_JOB_TASK_ID"
 ATTEMPT_VARIABLE: Final = "ACC_ATTEMPT_ID"
@@ -30,52 +31,23 @@ class Identity:
     started: int
     realm: str
 
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """A line of the process table. `started` is in ticks since boot."""
-
-    pid: int
-    parent: int
-    session: int
-    started: int
-    has_ended: bool
-
-    def is_the(self, identity: Identity) -> bool:
-        return (self.pid, self.started) == (identity.pid, identity.started)
-
-
-def look(pid: int) -> Process | None:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return None
-    # Counted after the name, which may itself contain blanks and brackets.
-    fields = text.rpartition(b")")[2].split()
-    # A process whose main thread has ended looks like a zombie but for its other threads.
-    has_ended = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
-    return Process(pid, int(fields[1]), int(fields[3]), int(fields[19]), has_ended)
-
-
-def everyone() -> dict[int, Process]:
-    seen = (look(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())
-    return {process.pid: process for process in seen if process is not None}
+    def names(self, process: Process) -> bool:
+        return (self.pid, self.started) == (process.pid, process.started)
 
 
 def environment(pid: int) -> dict[str, str]:
-    """As it was when the program started; empty for a zombie, a stranger, or whoever has gone."""
+    """Empty for a stranger, too: an attempt's processes are ours."""
     try:
-        text = os.fsdecode(Path(f"/proc/{pid}/environ").read_bytes())
-    except OSError:
+        return proc.environment(pid)
+    except PermissionError:
         return {}
-    return {name: value for name, _, value in (pair.partition("=") for pair in text.split("\0"))}
 
 
-def bears(pid: int, key: Fence) -> bool:
-    return _marker(environment(pid)) == (str(key.task_id), str(key.attempt_id))
+def bears(pid: int, fence: Fence) -> bool:
+    return _marker(environment(pid)) == (str(fence.task_id), str(fence.attempt_id))
 
 
-def key_of(variables: dict[str, str]) -> Fence | None:
+def fence_of(variables: dict[str, str]) -> Fence | None:
     task, attempt = _marker(variables)
     try:
         return Fence.parse(f"{task}.{attempt}")
@@ -87,11 +59,11 @@ def _marker(variables: dict[str, str]) -> tuple[str | None, str | None]:
     return variables.get(TASK_VARIABLE), variables.get(ATTEMPT_VARIABLE)
 
 
-def members(key: Fence, command: Identity | None) -> list[Process]:
+def members(fence: Fence, command: Identity | None) -> list[Process]:
     """All living processes of an attempt, its shim among them: by the environment that they were started with, by the
     command's session, and by descent from any of these."""
-    around = everyone()
-    ours = {pid for pid in around if bears(pid, key)}
+    around = proc.everyone()
+    ours = {pid for pid in around if bears(pid, fence)}
     ours |= set(_session(command, around))
     ours |= set(_descendants(ours, around.values()))
     return [around[pid] for pid in ours if not around[pid].has_ended and pid != os.getpid()]
@@ -100,7 +72,7 @@ def members(key: Fence, command: Identity | None) -> list[Process]:
 def _session(command: Identity | None, around: dict[int, Process]) -> Iterator[int]:
     """Only while its leader is there, dead or alive: later its number may be that of a stranger's session."""
     leader = around.get(command.pid) if command else None
-    if command and leader and leader.is_the(command):
+    if command and leader and command.names(leader):
         yield from (process.pid for process in around.values() if process.session == command.pid)
 
 
@@ -114,21 +86,21 @@ def _descendants(ancestors: Iterable[int], around: Iterable[Process]) -> Iterato
     yield from walk
 
 
-def open_if_running(identity: Identity, key: Fence) -> int | None:
+def open_if_running(identity: Identity, fence: Fence) -> int | None:
     """A pidfd of exactly this process, which must bear the attempt's marker; None: it has ended."""
     try:
         pidfd = os.pidfd_open(identity.pid)
     except (ProcessLookupError, OverflowError):
         return None
-    process = look(identity.pid)
-    if process and process.is_the(identity) and not process.has_ended and bears(identity.pid, key):
+    process = proc.look(identity.pid)
+    if process and identity.names(process) and not process.has_ended and bears(identity.pid, fence):
         return pidfd
     os.close(pidfd)
     return None
 
 
-def is_running(identity: Identity, key: Fence) -> bool:
-    pidfd = open_if_running(identity, key)
+def is_running(identity: Identity, fence: Fence) -> bool:
+    pidfd = open_if_running(identity, fence)
     if pidfd is not None:
         os.close(pidfd)
     return pidfd is not None
@@ -141,7 +113,7 @@ def send(process: Process, *wanted: signal.Signals) -> None:
     except ProcessLookupError:
         return
     try:
-        now = look(process.pid)
+        now = proc.look(process.pid)
         if now is not None and now.started == process.started:
             for one in wanted:
                 # Not permitted where a task has become another user: whoever waits for its end will say so.

@@ -7,9 +7,11 @@ successor goes on from the cursor. All that tells one attempt from another is in
 import asyncio
 import errno
 import os
+import signal
 import sys
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -18,10 +20,11 @@ from accsd import failpoints, proc
 from accsd.errors import AttemptFailed, Unavailable
 from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
-from accsd.runners.base import TASK_FILE, WORK_FOLDER, Launch, Workdir
+from accsd.runners.base import NO_CURSOR, TASK_FILE, WORK_FOLDER, Cursor, Ending, Launch, Stream, TakeOutput, Workdir
 from accsd.runners.process import processes, shim
-from accsd.runners.process.execution import ProcessExecution
-from accsd.runners.process.files import AttemptFiles
+from accsd.runners.process.files import AttemptFiles, ExitRecord
+from accsd.runners.process.processes import Identity
+from accsd.runners.process.tail import Tail
 from accsd.settings import ServiceSettings, environment
 
 FILE_VARIABLE: Final = "ACC_TASK_FILE"
@@ -34,35 +37,28 @@ _ANSWER_WITHIN: Final = timedelta(seconds=30)
 _DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 _FOLDER: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EIO, errno.ESTALE, errno.ENOTCONN})
 _MACHINE: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
+_GONE_WITHIN: Final = timedelta(seconds=10)
+_RECORD_WITHIN: Final = timedelta(seconds=5)  # the shim's last work, after all others are gone
+_BY_SIGNAL: Final = 128  # as shells and containers say it
 
 
+@dataclass(eq=False, slots=True)
 class ProcessRunner:
     """`base` is the folder that relative words of the command refer to; `attempts` holds a folder for each attempt,
-    named after its key; of `environ` a task gets the few variables that any program needs."""
+    named after its fence; of `environ` a task gets the few variables that any program needs."""
 
-    def __init__(
-        self,
-        service: str,
-        settings: ServiceSettings,
-        *,
-        base: Path,
-        attempts: Path,
-        environ: Mapping[str, str] | None = None,
-    ) -> None:
-        self._service = service
-        self._settings = settings
-        self._base = base
-        self._attempts = attempts.absolute()
-        environ = environment() if environ is None else environ
-        self._inherited = {name: environ[name] for name in _INHERITED if name in environ}
-        self._inherited["PATH"] = f"{_OUR_PROGRAMS}:{environ.get('PATH', os.defpath)}"
-        self._shims: set[proc.Child] = set()  # those that this daemon started and has to reap
+    service: str
+    settings: ServiceSettings
+    _: KW_ONLY
+    base: Path
+    attempts: Path
+    environ: Mapping[str, str] = field(default_factory=environment)
+    _shims: set[proc.Child] = field(init=False, default_factory=set[proc.Child])  # started by this daemon, to be reaped
 
-    @property
-    def service(self) -> str:
-        return self._service
+    def __post_init__(self) -> None:
+        self.attempts = self.attempts.absolute()
 
-    def workdir(self, key: Fence, folder: Path) -> Workdir:
+    def workdir(self, fence: Fence, folder: Path) -> Workdir:
         here = (folder / WORK_FOLDER).absolute()
         return Workdir(here, str(here))
 
@@ -72,14 +68,14 @@ class ProcessRunner:
         except (OSError, AttributeError) as error:
             raise Unavailable(f"no process can be watched here: {error}") from error
 
-    async def start(self, launch: Launch) -> ProcessExecution:
+    async def start(self, launch: Launch) -> "ProcessExecution":
         files = AttemptFiles(launch.folder.absolute())
         is_new = not files.is_claimed
         if is_new:
             await self._start(launch, files)
-        execution = self._execution(launch.key, files)
+        execution = self._execution(launch.fence, files)
         if files.shim() is None and not is_new:  # of a new one whose files have gone, the watch says so
-            raise AttemptFailed(ErrorCode.WORKER_LOST, f"attempt {launch.key} was removed and is not started again")
+            raise AttemptFailed(ErrorCode.WORKER_LOST, f"attempt {launch.fence} was removed and is not started again")
         if (record := files.exit()) and record.errno is not None:
             raise self._start_failed(record.errno)
         return execution
@@ -87,33 +83,30 @@ class ProcessRunner:
     async def survivors(self) -> Sequence[Fence]:
         return await asyncio.to_thread(lambda: list({*self._in_folders(), *self._in_the_process_table()}))
 
-    async def adopt(self, launch: Launch) -> ProcessExecution | None:
+    async def adopt(self, launch: Launch) -> "ProcessExecution | None":
         files = AttemptFiles(launch.folder.absolute())
         identity = files.shim()
         if identity is None or identity.realm != shim.realm():
             return None
-        is_running = processes.is_running(identity, launch.key)  # before the next look: it may end in between
+        is_running = processes.is_running(identity, launch.fence)  # before the next look: it may end in between
         has_ended = files.exit() is not None
         # An agent that died while it stopped this has left it stopped in the middle.
         if not has_ended and (not is_running or files.stop_was_asked):
             return None
-        return self._execution(launch.key, files)
+        return self._execution(launch.fence, files)
 
-    async def discard(self, key: Fence, folder: Path | None) -> None:
+    async def discard(self, fence: Fence, folder: Path | None) -> None:
         """Without grace: whoever is discarded has lost its lease, and another may be at the same task by now."""
-        files = AttemptFiles((folder or self._attempts / str(key)).absolute())
+        files = AttemptFiles((folder or self.attempts / str(fence)).absolute())
         files.bury()
-        await self._execution(key, files).remove()
+        await self._execution(fence, files).remove()
 
     async def rest(self, idle_for: timedelta | None) -> bool:
         return False
 
-    async def close(self) -> None:
-        pass
-
-    def _execution(self, key: Fence, files: AttemptFiles) -> ProcessExecution:
-        limit = self._settings.limits.memory
-        return ProcessExecution(key, files, memory_limit=limit, reap=self._reap)
+    def _execution(self, fence: Fence, files: AttemptFiles) -> "ProcessExecution":
+        limit = self.settings.limits.memory
+        return ProcessExecution(fence, files, memory_limit=limit, reap=self._reap)
 
     def _reap(self) -> None:
         self._shims = {child for child in self._shims if child.poll() is None}
@@ -153,22 +146,22 @@ class ProcessRunner:
             raise self._not_our_fault(launch, error.errno or 0) from error
 
     def _orders(self, launch: Launch, begin_by: float) -> shim.ShimTask:
-        limits = self._settings.limits
-        workdir = launch.workdir or self.workdir(launch.key, launch.folder)
+        limits = self.settings.limits
+        workdir = launch.workdir or self.workdir(launch.fence, launch.folder)
         environ = {
-            **self._inherited,
+            **self._inherited(),
             "TMPDIR": str(_temporary(launch.folder)),
-            **self._settings.environment,
+            **self.settings.environment,
             **launch.environ,
             **self._markers(launch),
         }
-        argv = [self._absolute(word) for word in self._settings.command or ()]
+        argv = [self._absolute(word) for word in self.settings.command or ()]
         if any("\0" in text for text in (*argv, *environ, *environ.values())) or any("=" in name for name in environ):
             raise AttemptFailed(
                 ErrorCode.START_FAILED, "a word of the command or a variable has an impossible character"
             )
         return shim.ShimTask(
-            service=self._service,
+            service=self.service,
             workdir=str(workdir.here),
             memory=limits.memory or 0,
             pids=limits.pids or 0,
@@ -177,18 +170,22 @@ class ProcessRunner:
             begin_by=begin_by,
         )
 
+    def _inherited(self) -> dict[str, str]:
+        found = {name: self.environ[name] for name in _INHERITED if name in self.environ}
+        return found | {"PATH": f"{_OUR_PROGRAMS}:{self.environ.get('PATH', os.defpath)}"}
+
     def _markers(self, launch: Launch) -> dict[str, str]:
         """By these its processes are known, the shim among them."""
         return {
-            processes.TASK_VARIABLE: str(launch.key.task_id),
-            processes.ATTEMPT_VARIABLE: str(launch.key.attempt_id),
+            processes.TASK_VARIABLE: str(launch.fence.task_id),
+            processes.ATTEMPT_VARIABLE: str(launch.fence.attempt_id),
             FILE_VARIABLE: str(launch.folder.absolute() / TASK_FILE),
-            SERVICE_VARIABLE: self._service,
+            SERVICE_VARIABLE: self.service,
         }
 
     def _absolute(self, word: str) -> str:
         """The task's current folder is its own, but `render.py` means the one beside the configuration."""
-        path = os.path.abspath(self._base / word)
+        path = os.path.abspath(self.base / word)
         return path if os.path.isfile(path) else word
 
     async def _explain(self, launch: Launch, files: AttemptFiles, answer: str, number: str) -> None:
@@ -196,41 +193,41 @@ class ProcessRunner:
         if answer == shim.FAILED:
             raise self._start_failed(int(number))
         said = "its lease was over before the command could begin" if answer == shim.LATE else files.last_words()
-        await self.discard(launch.key, launch.folder)
+        await self.discard(launch.fence, launch.folder)
         raise self._not_our_fault(launch, int(number or 0), said)
 
     def _start_failed(self, number: int) -> AttemptFailed:
-        command = (self._settings.command or ["?"])[0]
+        command = (self.settings.command or ["?"])[0]
         code = ErrorCode.WORKER_LOST if number in _MACHINE else ErrorCode.START_FAILED
         return AttemptFailed(
             code,
             f"cannot execute {command}: {os.strerror(number)}",
-            hint=f"correct services.{self._service}.command, or install {command} on this node",
+            hint=f"correct services.{self.service}.command, or install {command} on this node",
         )
 
     def _not_our_fault(self, launch: Launch, number: int, said: str = "") -> AttemptFailed:
         unfit = ErrorCode.NODE_UNFIT if number in _FOLDER else ErrorCode.WORKER_LOST
         code = ErrorCode.AGENT_DISK if number in _DISK else unfit
         reason = os.strerror(number) if number else said or "the shim did not answer"
-        return AttemptFailed(code, f"attempt {launch.key} could not be started: {reason}")
+        return AttemptFailed(code, f"attempt {launch.fence} could not be started: {reason}")
 
     def _in_folders(self) -> Iterator[Fence]:
-        with suppress(OSError), os.scandir(self._attempts) as entries:
+        with suppress(OSError), os.scandir(self.attempts) as entries:
             for entry in entries:
                 with suppress(ValueError):  # not an attempt's folder
-                    key = Fence.parse(entry.name)
-                    if str(key) == entry.name and AttemptFiles(Path(entry.path)).service() == self._service:
-                        yield key
+                    fence = Fence.parse(entry.name)
+                    if str(fence) == entry.name and AttemptFiles(Path(entry.path)).service() == self.service:
+                        yield fence
 
     def _in_the_process_table(self) -> Iterator[Fence]:
         """Those whose folder has gone, or never got so far. Another agent's on this machine have other folders."""
-        for process in processes.everyone().values():
+        for process in proc.everyone().values():
             variables = processes.environment(process.pid)
-            key = processes.key_of(variables)
-            if key is None or variables.get(SERVICE_VARIABLE) != self._service:
+            fence = processes.fence_of(variables)
+            if fence is None or variables.get(SERVICE_VARIABLE) != self.service:
                 continue
-            if variables.get(FILE_VARIABLE) == str(self._attempts / str(key) / TASK_FILE):
-                yield key
+            if variables.get(FILE_VARIABLE) == str(self.attempts / str(fence) / TASK_FILE):
+                yield fence
 
 
 async def remove_process(folder: Path, fence: Fence) -> None:
@@ -281,3 +278,124 @@ def _log_of(files: AttemptFiles) -> Generator[int]:
         yield log
     finally:
         os.close(log)
+
+
+@dataclass(eq=False, slots=True)
+class ProcessExecution:
+    """One attempt under way, whether this daemon started it or an earlier one did. `reap` is called when the shim has
+    ended: it may be this daemon's child."""
+
+    fence: Fence
+    files: AttemptFiles
+    _: KW_ONLY
+    memory_limit: int | None
+    reap: Callable[[], None]
+    _shim: Identity | None = field(init=False)
+    _is_stopping: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        self._shim = self.files.shim()
+
+    async def watch(self, take: TakeOutput, since: Cursor = NO_CURSOR) -> Ending:
+        paths = {Stream.STDOUT: self.files.stdout, Stream.STDERR: self.files.stderr}
+        with Tail(paths, since) as tail:
+            with self._end_of_shim() as ended:
+                await tail.follow(take, ended)
+            self.reap()
+            record = self.files.exit()
+            if record is None or not record.nobody_left:
+                with suppress(TimeoutError):  # the end is known all the same; remove() will say that somebody is left
+                    await self._kill(with_shim=True)
+            await tail.drain(take)
+        return self._ending(record)
+
+    async def stop(self, grace: timedelta) -> None:
+        if self._is_over():
+            return
+        self._is_stopping = True
+        self.files.note_stop()
+        with self._end_of_shim() as ended:
+            await asyncio.to_thread(self._ask_to_end)
+            if not await _is_set_within(ended, grace):
+                await self._kill(with_shim=False)
+                await _is_set_within(ended, _RECORD_WITHIN)
+        await self._kill(with_shim=True)
+        self.reap()
+
+    async def remove(self) -> None:
+        await self.stop(timedelta(0))
+        self.files.clear()
+
+    def _is_over(self) -> bool:
+        if self._shim is not None and processes.is_running(self._shim, self.fence):
+            return False
+        self.reap()
+        record = self.files.exit()
+        return record is not None and record.nobody_left
+
+    def _ask_to_end(self) -> None:
+        # The shim is deaf to the first, but a task may have stopped it, as it may have stopped itself.
+        for process in self._members(with_shim=True):
+            processes.send(process, signal.SIGTERM, signal.SIGCONT)
+
+    async def _kill(self, *, with_shim: bool) -> None:
+        """Raises TimeoutError where somebody survives it."""
+        await asyncio.to_thread(processes.kill_all, lambda: self._members(with_shim=with_shim), _GONE_WITHIN)
+
+    def _members(self, *, with_shim: bool) -> list[proc.Process]:
+        found = processes.members(self.fence, self.files.command())
+        if with_shim or self._shim is None:
+            return found
+        return [process for process in found if not self._shim.names(process)]
+
+    @contextmanager
+    def _end_of_shim(self) -> Generator[asyncio.Event]:
+        """Set when the shim has ended, at once. A pidfd also tells of processes that are not our children."""
+        ended = asyncio.Event()
+        pidfd = processes.open_if_running(self._shim, self.fence) if self._shim else None
+        if pidfd is None:
+            ended.set()
+            yield ended
+            return
+        loop = asyncio.get_running_loop()
+        loop.add_reader(pidfd, lambda: (ended.set(), loop.remove_reader(pidfd)))
+        try:
+            yield ended
+        finally:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+
+    def _ending(self, record: ExitRecord | None) -> Ending:
+        if record is None and not self.files.is_claimed:  # which the shim did: the mount has gone, or the task did it
+            return Ending(cause=ErrorCode.NODE_UNFIT, detail=f"the files in {self.files.folder} have gone")
+        if record is None:
+            return Ending(cause=ErrorCode.WORKER_LOST, detail="the shim ended without saying how the command did")
+        code = record.code if record.signal is None else _BY_SIGNAL + record.signal
+        cause, detail = self._cause(record)
+        return Ending(code, cause, detail, record.max_rss_bytes, record.cpu)
+
+    def _cause(self, record: ExitRecord) -> tuple[ErrorCode | None, str | None]:
+        if record.errno is not None:
+            return ErrorCode.START_FAILED, os.strerror(record.errno)
+        if record.limit == ErrorCode.OOM:
+            return ErrorCode.OOM, f"used {record.seen} bytes of memory"
+        if record.limit == ErrorCode.PIDS_LIMIT:
+            return ErrorCode.PIDS_LIMIT, f"had {record.seen} processes"
+        if self._is_stopping:
+            return None, "stopped"
+        if record.code != 0 and self.files.stop_was_asked:
+            return ErrorCode.WORKER_LOST, "stopped by an agent that has gone since"
+        return self._cause_of_signal(record) if record.signal is not None else (None, None)
+
+    def _cause_of_signal(self, record: ExitRecord) -> tuple[ErrorCode, str]:
+        # The kernel may have been quicker than the shim's look.
+        if record.signal == signal.SIGKILL and (record.max_rss_bytes or 0) > (self.memory_limit or float("inf")):
+            return ErrorCode.OOM, f"used {record.max_rss_bytes} bytes of memory"
+        return ErrorCode.KILLED, f"ended by signal {record.signal}"
+
+
+async def _is_set_within(event: asyncio.Event, limit: timedelta) -> bool:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(limit.total_seconds()):
+            await event.wait()
+    return event.is_set()

@@ -7,8 +7,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, Self
 
-from accsd.runners.base import Cursor, Output, Stream, TakeOutput
-from accsd.runners.pieces import pieces
+from accsd.runners.base import Cursor, Output, Stream, TakeOutput, pieces
 
 CHUNK_BYTES: Final = 64 * 1024
 _SHORTEST_PAUSE: Final = 0.02

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Final
 
 from accsd import failpoints
+from accsd.clock import boot_time
 from accsd.db import ClaimedTask, Fence, adopt_tasks, agent_outlook, claim_tasks
 from accsd.errors import DatabaseUnavailable, NotFound, Unavailable
 from accsd.log import get_logger
@@ -18,7 +19,6 @@ from accsd.retry import Backoff, jittered
 from accsd.sdk.pull.held import HeldTasks
 from accsd.wakeup import Wakeup
 from accsd.work.context import AttemptContext
-from accsd.work.lease import boot_time
 
 _log = get_logger(component="pull")
 _PAUSES: Final = (timedelta(seconds=0.1), timedelta(seconds=1))

@@ -233,7 +233,10 @@ def _forget_signals(*, but: signal.Handlers) -> None:
 
 
 def members(leader: int, marks: set[bytes]) -> list[int]:
-    """A task's processes: its session, their children, and whoever names the attempt in its environment."""
+    """A task's processes: its session, their children, and whoever names the attempt in its environment.
+
+    It reads /proc by itself: this package is copied into images where accsd is not installed.
+    """
     found: dict[int, tuple[int, int]] = {}
     named: set[int] = set()
     for entry in filter(str.isdigit, os.listdir("/proc")):
