@@ -22,8 +22,9 @@ from accsd.db.waking import FleetNode, look, wake_nodes
 from accsd.errors import AccsdError
 from accsd.log import get_logger
 from accsd.model import AwakeState
+from accsd.planning.cover import Demand, NodeState
 from accsd.planning.sleep import SleepRules, Stay, looks_ahead, reason_to_stay, stays_for
-from accsd.planning.wake import Demand, NodeState, lead, left_for, needed_for
+from accsd.planning.wake import lead, left_for, needed_for
 from accsd.power.sleeping import fall_asleep
 from accsd.power.vetoes import veto
 from accsd.retry import Backoff

@@ -33,7 +33,7 @@ from accsd.errors import AccsdError
 from accsd.log import get_logger
 from accsd.metrics import Metrics
 from accsd.net import CallFailed
-from accsd.planning.delivering import Persistence, again_in
+from accsd.planning.backoff import Persistence, again_in
 from accsd.settings import OutboxSettings, OutboxTarget
 from accsd.supervisor import Pass
 

@@ -17,8 +17,8 @@ from accsd.db.listen import CANCEL, Listener
 from accsd.db.waking import FleetNode, NotWoken, look, note_not_woken, wake_demand, wake_nodes
 from accsd.log import get_logger
 from accsd.metrics import Metrics
-from accsd.planning.calling import WakeCalls, WakePolicy, turn
-from accsd.planning.wake import Choice, NodeState, WakePlan, WhyNot, plan
+from accsd.planning.cover import NodeState, WakeCalls
+from accsd.planning.wake import Choice, WakePlan, WakePolicy, WhyNot, plan, turn
 from accsd.power import WakeResult
 from accsd.settings import WakeSettings
 from accsd.supervisor import Pass
@@ -58,7 +58,7 @@ class Waker:
         self._calls: CallsUnderWay = calls
         self._metrics: Metrics = metrics or Metrics()
         self._hear: Callable[[Iterable[str]], None] | None = hear
-        self._manners: WakePolicy = WakePolicy(settings.boot, settings.rounds, settings.rest, settings.longest_rest)
+        self._policy: WakePolicy = WakePolicy(settings.boot, settings.rounds, settings.rest, settings.longest_rest)
         self._caller: WakeCaller = WakeCaller(db, settings, by=node, when_called=self._count)
         self._slowest: timedelta | None = None  # None: the fleet is not known yet
         self._expected: dict[str, str] = {}  # whom this builder has called, by which method
@@ -83,7 +83,7 @@ class Waker:
             demand,
             [each.state for each in known.values()],
             lease=self._lease,
-            manners=self._manners,
+            policy=self._policy,
             at_once=self._settings.at_once,
         )
         _log.debug("wake_planned", wake=[choice.node for choice in made.wake], reasons=dict(made.reasons))
@@ -96,7 +96,7 @@ class Waker:
 
     @property
     def _ahead(self) -> timedelta:
-        slowest = max(self._slowest or timedelta(0), self._manners.boot)
+        slowest = max(self._slowest or timedelta(0), self._policy.boot)
         return max(self._settings.ahead, slowest + _MARGIN)
 
     def _know(self, fleet: Sequence[FleetNode]) -> Mapping[str, FleetNode]:
@@ -151,7 +151,7 @@ class Waker:
         state = known.state
         assert state.calls is not None, "it did not come when it was called"
         assert known.tried_at is not None, "every call has its time"
-        again = known.tried_at + state.calls.ago + turn(state.methods, state.calls, self._manners, state.latency).wait
+        again = known.tried_at + state.calls.ago + turn(state.methods, state.calls, self._policy, state.latency).wait
         calls = f"{state.calls.count} call{'s' if state.calls.count > 1 else ''} by {', '.join(state.methods)}"
         error = f": {known.error[:_SHOWN]}" if known.error else ""
         return f"it did not come after {calls} (last {_clock(known.tried_at)}{error}); asked again at {_clock(again)}"

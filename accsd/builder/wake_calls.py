@@ -19,7 +19,7 @@ from accsd.db.waking import FleetNode, claim_wake, record_wake
 from accsd.errors import AccsdError, DatabaseUnavailable
 from accsd.log import get_logger
 from accsd.model import Node, WakeMethod
-from accsd.planning.wake import Demand
+from accsd.planning.cover import Demand
 from accsd.power import (
     RELAY,
     Relay,

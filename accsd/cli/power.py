@@ -20,7 +20,7 @@ from accsd.db.orders import ANSWERED_WITHIN, OrderKind, answer_within, ask_node
 from accsd.db.pool import Database
 from accsd.db.waking import FleetNode, wake_nodes
 from accsd.errors import AccsdError, ConfigError, Unavailable
-from accsd.planning.calling import WakePolicy
+from accsd.planning.wake import WakePolicy
 from accsd.power import WakeResult
 from accsd.settings import Settings
 

@@ -10,8 +10,7 @@ from accsd.db.answers import Verdict
 from accsd.db.pool import Database, Record
 from accsd.log import redact
 from accsd.model import AwakeState, Node
-from accsd.planning.calling import WakeCalls
-from accsd.planning.wake import Demand, NodeState
+from accsd.planning.cover import Demand, NodeState, WakeCalls
 from accsd.values.json import sanitise
 
 

@@ -1,4 +1,4 @@
-"""How long a failed task waits before it is tried again (A11).
+"""How long a failed task waits before it is tried again (A11), and an outgoing event before it is sent again (INV-9).
 
 The forms that a step may choose, in seconds: nothing (exponential), `{"strategy": "exponential" | "linear"
 | "fixed", "base": 15, "cap": 3600}`, or a list such as `[30, 120, 300]` whose last element repeats. SQL
@@ -7,8 +7,9 @@ time is written, not here.
 """
 
 from dataclasses import dataclass
+from datetime import timedelta
 from math import isfinite
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
 from accsd.errors import InvalidValue
 from accsd.values.validation import did_you_mean
@@ -20,6 +21,8 @@ LONGEST_SEC = 366 * 86400.0
 Strategy = Literal["exponential", "linear", "fixed"]
 _STRATEGIES: tuple[Strategy, ...] = ("exponential", "linear", "fixed")
 _FIELDS = ("strategy", "base", "cap")
+# What failed together does not come back together: up to a tenth later, by the event's id.
+_SPREAD: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,27 @@ class Ladder:
 def backoff_seconds(spec: object, attempt: int, base: float = DEFAULT_BASE_SEC) -> float:
     """Seconds to wait after failure number `attempt`, counted from 1. `spec` is the step's backoff."""
     return parse_backoff(spec).seconds(max(1, attempt), base)
+
+
+@dataclass(frozen=True, slots=True)
+class Persistence:
+    """`first` after the first failure, each time twice as long, up to `longest`; not after `give_up`."""
+
+    first: timedelta = timedelta(seconds=5)
+    longest: timedelta = timedelta(hours=1)
+    give_up: timedelta = timedelta(days=7)
+
+
+def again_in(event: int, *, failures: int, age: timedelta, persistence: Persistence) -> timedelta | None:
+    """How long an event that is `age` old waits after so many failures, the last one just now. None: it is given up."""
+    if age >= persistence.give_up:
+        return None
+    curve = Curve(base=persistence.first.total_seconds(), cap=persistence.longest.total_seconds())
+    seconds = curve.seconds(max(1, failures), 0.0)
+    # The last try is at the end of its time, not a pause later.
+    until_end = persistence.give_up - age
+    spread = 1 + event * 7919 % _SPREAD / _SPREAD / 10
+    return min(timedelta(seconds=seconds * spread), until_end)
 
 
 def parse_backoff(spec: object) -> Curve | Ladder:

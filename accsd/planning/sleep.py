@@ -1,6 +1,6 @@
 """When a node may sleep (A14), and how work gathers on few nodes so that the others can.
 
-A node decides for itself, by what it knows of its own work; whether others could do without it is `waking.needed_for`.
+A node decides for itself, by what it knows of its own work; whether others could do without it is `wake.needed_for`.
 """
 
 from dataclasses import dataclass

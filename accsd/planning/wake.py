@@ -1,8 +1,13 @@
-"""Which sleeping nodes to wake, and why the others are left asleep (A13, tick 2).
+"""Which sleeping nodes to wake, by which method, and why the others are left asleep (A13, tick 2).
 
 Plain data in, a plan out; every time is an age or a distance by one clock, so that virtual time works as well as real
 time. What waits goes to nodes that are awake or were woken just now; for the rest others are woken, as few as will do,
 each so early that it is ready when its work is due.
+
+A node's methods are used in turn. A wake call that does not get through is followed by the next method at once; one
+that does, by the time that the node needs to boot. After a round in vain comes a pause, twice as long each time. After
+some rounds the node counts as failed, as with a circuit breaker that has opened: now and then one more round asks
+whether it has come back, and being seen closes it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,29 +16,73 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Final
 
-from accsd.planning.calling import NextCall, WakePolicy, WakeState, turn
-from accsd.planning.cover import Cover, Offers, fewest
-from accsd.planning.demand import Demand, NodeState, has_labels, urgency
+from accsd.planning.cover import Cover, Demand, NodeState, Offers, WakeCalls, fewest, urgency
 
-__all__ = [
-    "Choice",
-    "Demand",
-    "NodeState",
-    "WakePlan",
-    "WhyNot",
-    "has_labels",
-    "lead",
-    "left_for",
-    "needed_for",
-    "plan",
-]
-
+# Beyond twice what a node took so far: it may have to check its disks this time.
+_ALLOWANCE: Final = timedelta(seconds=30)
 # A node is called so much earlier than it would have to be by its own measured time: no two boots take the same.
 _MARGIN: Final = timedelta(seconds=5)
 _MARGIN_SHARE: Final = 0.2
 # One that went to sleep just now may be on its way still, and miss the call.
 _SETTLING: Final = timedelta(seconds=30)
-_MANNERS: Final = WakePolicy()
+
+
+@dataclass(frozen=True, slots=True)
+class WakePolicy:
+    """`boot` is for nodes whose own time is not known yet."""
+
+    boot: timedelta = timedelta(minutes=2)
+    rounds: int = 3
+    rest: timedelta = timedelta(minutes=15)
+    longest_rest: timedelta = timedelta(hours=4)
+
+    def patience(self, latency: timedelta | None) -> timedelta:
+        """How long a call is given, after which the node was expected to be there."""
+        return self.boot if latency is None else 2 * latency + _ALLOWANCE
+
+
+class WakeState(StrEnum):
+    CALL = "it may be called"
+    COMING = "it was called and is expected"
+    PAUSING = "it did not come, and is called again after a pause"
+    FAILED = "it did not come for several rounds, and is asked again only now and then"
+
+
+@dataclass(frozen=True, slots=True)
+class NextCall:
+    """What is next: a call by `method`, or `wait`."""
+
+    state: WakeState
+    method: str | None = None
+    wait: timedelta = timedelta(0)
+
+
+_DEFAULT_POLICY: Final = WakePolicy()
+
+
+def turn(
+    methods: Sequence[str], calls: WakeCalls | None, policy: WakePolicy, latency: timedelta | None = None
+) -> NextCall:
+    """`methods` has at least one."""
+    if calls is None:
+        return NextCall(WakeState.CALL, methods[0])
+    patience = policy.patience(latency)
+    if calls.ok is not False and calls.ago < patience:
+        return NextCall(WakeState.COMING, wait=patience - calls.ago)
+    rounds, nth = divmod(calls.count, len(methods))
+    pause = _pause(rounds, patience, policy) if nth == 0 else timedelta(0)
+    if calls.ago < pause:
+        state = WakeState.PAUSING if rounds < policy.rounds else WakeState.FAILED
+        return NextCall(state, wait=pause - calls.ago)
+    return NextCall(WakeState.CALL, methods[nth])
+
+
+def _pause(rounds: int, patience: timedelta, policy: WakePolicy) -> timedelta:
+    """From the last call of so many rounds in vain until the first of the next."""
+    if rounds < policy.rounds:
+        return patience * 2 ** (rounds - 1)
+    # far before the 30th doubling every rest has met its limit
+    return min(policy.longest_rest, policy.rest * 2 ** min(rounds - policy.rounds, 30))
 
 
 class WhyNot(StrEnum):
@@ -83,13 +132,13 @@ def plan(
     nodes: Iterable[NodeState],
     *,
     lease: timedelta,
-    manners: WakePolicy = _MANNERS,
+    policy: WakePolicy = _DEFAULT_POLICY,
     at_once: int | None = None,
 ) -> WakePlan:
     """The same plan whatever the order of its arguments. `at_once`: so many nodes may be starting at a time."""
     fleet = sorted(nodes, key=lambda node: node.name)
     offers = Offers(sorted(demand, key=urgency), fleet)
-    turns = {node.name: _turn(node, manners) for node in fleet if node.methods and not node.is_awake(lease)}
+    turns = {node.name: _turn(node, policy) for node in fleet if node.methods and not node.is_awake(lease)}
     why_not = {node.name: why for node in fleet if (why := _why_not(node, offers, turns, lease))}
     ready = [node for node in fleet if why_not.get(node.name) in (WhyNot.AWAKE, WhyNot.COMING)]
     candidates = sorted((node for node in fleet if node.name not in why_not), key=_reluctance)
@@ -97,11 +146,11 @@ def plan(
     chosen = fewest(awake, candidates)
     cover = awake.with_(chosen)
     first_on = {node.name: cover.first_on(node) for node in chosen}
-    left = _left(sorted(chosen, key=lambda node: urgency(first_on[node.name])), first_on, manners, at_once)
+    left = _left(sorted(chosen, key=lambda node: urgency(first_on[node.name])), first_on, policy, at_once)
     now = sorted(
         (name for name, time in left.items() if time <= timedelta(0)), key=lambda name: _turn_at(first_on[name])
     )
-    starting = [its.wait for its in turns.values() if its.standing is WakeState.COMING]
+    starting = [its.wait for its in turns.values() if its.state is WakeState.COMING]
     room = len(now) if at_once is None else max(0, at_once - len(starting))
     why_not |= {name: WhyNot.NOT_YET for name, time in left.items() if time > timedelta(0)}
     why_not |= dict.fromkeys(now[room:], WhyNot.STAGGERED)
@@ -133,17 +182,17 @@ def left_for(name: str, demand: Iterable[Demand], nodes: Iterable[NodeState]) ->
     return next((each for each in waits if node.free(each.service) and not node.is_drained), None)
 
 
-def lead(latency: timedelta | None, manners: WakePolicy = _MANNERS) -> timedelta:
+def lead(latency: timedelta | None, policy: WakePolicy = _DEFAULT_POLICY) -> timedelta:
     """So long before it is needed a node is called."""
-    return manners.boot if latency is None else latency * (1 + _MARGIN_SHARE) + _MARGIN
+    return policy.boot if latency is None else latency * (1 + _MARGIN_SHARE) + _MARGIN
 
 
 def _left(
-    chosen: Sequence[NodeState], first_on: Mapping[str, Demand], manners: WakePolicy, at_once: int | None
+    chosen: Sequence[NodeState], first_on: Mapping[str, Demand], policy: WakePolicy, at_once: int | None
 ) -> dict[str, timedelta]:
     """How long until each must be called to be ready in time. Where not all of them may start at once, the first ones
     start so early that the last one is in time too."""
-    leads = [lead(node.latency, manners) for node in chosen]
+    leads = [lead(node.latency, policy) for node in chosen]
     left = [first_on[node.name].due_in - its for node, its in zip(chosen, leads, strict=True)]
     for i in reversed(range(len(chosen) - (at_once or len(chosen)))):
         assert at_once, "without a limit nobody makes way"
@@ -162,8 +211,8 @@ def _turn_at(demand: Demand) -> tuple[object, ...]:
     return demand.due_in <= timedelta(0), urgency(demand)
 
 
-def _turn(node: NodeState, manners: WakePolicy) -> NextCall:
-    return turn(node.methods, node.calls, manners, node.latency)
+def _turn(node: NodeState, policy: WakePolicy) -> NextCall:
+    return turn(node.methods, node.calls, policy, node.latency)
 
 
 def _why_not(node: NodeState, offers: Offers, turns: Mapping[str, NextCall], lease: timedelta) -> WhyNot | None:
@@ -176,7 +225,7 @@ def _why_not(node: NodeState, offers: Offers, turns: Mapping[str, NextCall], lea
         return WhyNot.NO_MATCH
     if not node.methods:
         return WhyNot.NO_METHOD
-    return _WHILE.get(turns[node.name].standing)
+    return _WHILE.get(turns[node.name].state)
 
 
 def _method(turn: NextCall) -> str:

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from accsd.errors import ConfigError, NotFound
-from accsd.planning.calling import WakePolicy
 from accsd.planning.sleep import SleepRules
+from accsd.planning.wake import WakePolicy
 from accsd.values.units import parse_duration
 from accsd.values.validation import problems
 
@@ -18,7 +18,7 @@ Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 Chance = Annotated[float, Field(ge=0, le=1)]
 Label = bool | int | float | str
 _RULES = SleepRules()
-_MANNERS = WakePolicy()
+_WAKE_POLICY = WakePolicy()
 
 
 class _Table(BaseModel):
@@ -62,16 +62,16 @@ class Policy(_Table):
     awake: Duration = _RULES.awake
     ahead: Duration = timedelta(minutes=5)
     at_once: int = Field(default=8, ge=1, le=1000)
-    boot: Duration = _MANNERS.boot
-    rounds: int = Field(default=_MANNERS.rounds, ge=1, le=100)
-    rest: Duration = _MANNERS.rest
-    longest_rest: Duration = _MANNERS.longest_rest
+    boot: Duration = _WAKE_POLICY.boot
+    rounds: int = Field(default=_WAKE_POLICY.rounds, ge=1, le=100)
+    rest: Duration = _WAKE_POLICY.rest
+    longest_rest: Duration = _WAKE_POLICY.longest_rest
     boots: float = Field(default=_RULES.boots, ge=0, le=100)
 
     def rules(self) -> SleepRules:
         return SleepRules(idle=self.idle, awake=self.awake, boots=self.boots)
 
-    def manners(self) -> WakePolicy:
+    def wake_policy(self) -> WakePolicy:
         return WakePolicy(self.boot, self.rounds, self.rest, self.longest_rest)
 
 

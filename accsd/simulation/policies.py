@@ -7,9 +7,9 @@ from math import inf
 from typing import Any, Final
 from uuid import UUID
 
-from accsd.planning.calling import WakeCalls, WakePolicy
+from accsd.planning.cover import Demand, NodeState, WakeCalls
 from accsd.planning.sleep import IdleTime, SleepRules, looks_ahead, reason_to_stay, yields_for
-from accsd.planning.wake import Demand, NodeState, lead, needed_for, plan
+from accsd.planning.wake import WakePolicy, lead, needed_for, plan
 from accsd.simulation.machine import Power, SimulatedMachine
 from accsd.simulation.trace import TraceJob
 from accsd.simulation.world import World
@@ -48,7 +48,7 @@ class Accsd:
     def begin(self, world: World) -> None:
         world.shortest_awake = world.fleet.policy.awake
         self._rules: SleepRules = world.fleet.policy.rules()
-        self._manners: WakePolicy = world.fleet.policy.manners()
+        self._policy: WakePolicy = world.fleet.policy.wake_policy()
 
     def act(self, world: World) -> None:
         self._claim(world)
@@ -66,7 +66,7 @@ class Accsd:
 
     def _wake(self, world: World, demand: list[Demand]) -> None:
         states = [self._state(machine, world.now) for machine in world.machines.values()]
-        made = plan(demand, states, lease=_LEASE, manners=self._manners, at_once=world.fleet.policy.at_once)
+        made = plan(demand, states, lease=_LEASE, policy=self._policy, at_once=world.fleet.policy.at_once)
         heard = [world.call(world.machines[choice.node]) for choice in made.wake]
         wait = _POLL_SEC if heard else None if made.again_in is None else made.again_in.total_seconds() + _HAIR
         self._planned = world.version
@@ -90,7 +90,7 @@ class Accsd:
             assert stay.again_in is not None, "an idle machine stays for a time"
             again = self._looks_at[machine.name] = world.now + stay.again_in.total_seconds() + _HAIR
         elif not self._is_needed(
-            world, machine, demand, looks_ahead(rest, self._rules, lead(rest.latency, self._manners))
+            world, machine, demand, looks_ahead(rest, self._rules, lead(rest.latency, self._policy))
         ):
             world.suspend(machine)
             return

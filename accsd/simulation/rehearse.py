@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from accsd.planning.wake import has_labels
 from accsd.simulation.bound import lower_bound
 from accsd.simulation.fleet import Fleet, Machines
 from accsd.simulation.policies import Accsd, AlwaysOn
@@ -12,6 +11,7 @@ from accsd.simulation.report import Report, report
 from accsd.simulation.slurm import SlurmPolicy
 from accsd.simulation.trace import Lane, TraceJob
 from accsd.simulation.world import Policy, World
+from accsd.values.labels import has_labels
 
 POLICIES: Final[Mapping[str, Callable[[], Policy]]] = {
     "accsd": Accsd,

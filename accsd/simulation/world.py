@@ -13,10 +13,10 @@ from random import Random
 from typing import Final, Protocol
 
 from accsd.errors import Bug
-from accsd.planning.wake import has_labels
 from accsd.simulation.fleet import Fleet
 from accsd.simulation.machine import Power, SimulatedMachine
 from accsd.simulation.trace import Lane, TraceJob
+from accsd.values.labels import has_labels
 
 # Longer than any pause between calls: whoever has not begun by then never will.
 _STARVED_AFTER: Final = 60 * 86400.0

@@ -1,6 +1,7 @@
 """Labels of nodes (`gpu=true,zone=eu`): what a machine has, and what a step requires of one (A7, A19)."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from accsd.errors import InvalidValue
@@ -26,6 +27,16 @@ def check_labels(labels: dict[str, Any]) -> dict[str, Label]:
         if not isinstance(value, str | int | float) or sanitise(value) != value:
             raise InvalidValue(f'has a label "{name[:60]}" that is neither text, nor a number, nor true or false')
     return labels
+
+
+def has_labels(labels: Mapping[str, Any], required: Mapping[str, Any]) -> bool:
+    """Whether a node with these labels has all that is required: jsonb's `required <@ labels` for plain values, where
+    true is not 1."""
+    return all(name in labels and _equal(labels[name], value) for name, value in required.items())
+
+
+def _equal(left: object, right: object) -> bool:
+    return isinstance(left, bool) == isinstance(right, bool) and left == right
 
 
 def shown_label(value: object) -> str:

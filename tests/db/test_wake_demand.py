@@ -8,7 +8,7 @@ import orjson
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from accsd.planning.wake import has_labels
+from accsd.values.labels import has_labels
 from tests.support.cluster import Connection
 from tests.support.factory import (
     Row,

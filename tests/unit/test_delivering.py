@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from accsd.planning.delivering import Persistence, again_in
+from accsd.planning.backoff import Persistence, again_in
 from accsd.settings import OutboxTarget
 
 durations = st.timedeltas(min_value=timedelta(milliseconds=1), max_value=timedelta(days=30))

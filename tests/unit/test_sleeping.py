@@ -7,8 +7,9 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
+from accsd.planning.cover import Demand, NodeState
 from accsd.planning.sleep import IdleTime, SleepRules, looks_ahead, reason_to_stay, stays_for, yields_for
-from accsd.planning.wake import Demand, NodeState, left_for
+from accsd.planning.wake import left_for
 
 RULES = SleepRules(idle=timedelta(minutes=5), awake=timedelta(minutes=2), boots=0.5)
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accsd.planning.calling import WakeCalls, WakePolicy
-from accsd.planning.matching import Matching
-from accsd.planning.wake import Demand, NodeState, WakePlan, WhyNot, has_labels, lead, needed_for, plan
+from accsd.planning.cover import Demand, Matching, NodeState, WakeCalls
+from accsd.planning.wake import WakePlan, WakePolicy, WhyNot, lead, needed_for, plan
+from accsd.values.labels import has_labels
 
 LEASE = timedelta(seconds=120)
-MANNERS = WakePolicy()
+POLICY = WakePolicy()
 JOB = UUID(int=1)
 
 
@@ -36,7 +36,7 @@ def awake(name: str, labels: dict[str, Any] | None = None, live: int = 0, **slot
 
 
 def planned(demand: list[Demand], *nodes: NodeState, at_once: int | None = None) -> WakePlan:
-    return plan(demand, nodes, lease=LEASE, manners=MANNERS, at_once=at_once)
+    return plan(demand, nodes, lease=LEASE, policy=POLICY, at_once=at_once)
 
 
 def woken(demand: list[Demand], *nodes: NodeState) -> list[str]:
@@ -331,7 +331,7 @@ def test_only_nodes_that_sleep_can_be_woken_and_were_not_just_tried_are_woken(
         assert choice.method in node.methods
         assert not node.is_drained
         assert not node.is_awake(LEASE)
-        assert node.calls is None or node.calls.ok is False or node.calls.ago >= MANNERS.patience(node.latency)
+        assert node.calls is None or node.calls.ok is False or node.calls.ago >= POLICY.patience(node.latency)
         assert choice.because in demand
         assert node.could_serve(choice.because)
 
@@ -358,7 +358,7 @@ def test_a_node_is_called_when_its_work_is_due_within_its_lead_time_and_not_befo
     demand: list[Demand], fleet: list[NodeState]
 ):
     made = planned(demand, *fleet)
-    leads = {node.name: lead(node.latency, MANNERS) for node in fleet}
+    leads = {node.name: lead(node.latency, POLICY) for node in fleet}
 
     for choice in made.wake:
         assert choice.because.due_in <= leads[choice.node]
