@@ -19,6 +19,7 @@ from accsd.runners.compose import (
 )
 from accsd.runners.process.runner import ProcessRunner, remove_process
 from accsd.settings import Settings, environment
+from accsd.values.labels import has_labels
 from accsd.work.service import LocalService
 
 _log = get_logger(component="services")
@@ -55,7 +56,7 @@ class SettingsSource:
                 probe=service.probe,
             )
             for name, service in settings.services.items()
-            if service.runner == "process" and _may_run_here(service.requires, settings.node.labels)
+            if service.runner == "process" and has_labels(settings.node.labels, service.requires)
         }
 
     async def discard(self, fence: Fence, service: str) -> None:
@@ -89,7 +90,7 @@ class ComposeSource:
                 probe=settings.services[name].probe if name in settings.services else None,
             )
             for name, declared in declarations.services.items()
-            if _may_run_here(declared.requires, settings.node.labels)
+            if has_labels(settings.node.labels, declared.requires)
         }
 
     async def discard(self, fence: Fence, service: str) -> None:
@@ -109,11 +110,6 @@ class ComposeSource:
 
 # Later ones win where two know the same name.
 SOURCES: Final[tuple[Callable[[Node, Path], ServiceSource], ...]] = (SettingsSource, ComposeSource)
-
-
-def _may_run_here(requires: Mapping[str, object], labels: Mapping[str, object]) -> bool:
-    """A service that needs a label is not offered by a node that lacks it."""
-    return all(labels.get(name) == value for name, value in requires.items())
 
 
 def _tell_of(problems: Iterable[ConfigError]) -> None:
