@@ -101,10 +101,10 @@ class Stage:
         """By what they carry in their environment: the file of a task that lies in this machine's state folder."""
         place = str(self.folder / "state" / name)
 
-        def theirs() -> list[processes.Process]:
+        def theirs() -> list[proc.Process]:
             return [
                 process
-                for process in processes.everyone().values()
+                for process in proc.everyone().values()
                 if processes.environment(process.pid).get("ACC_TASK_FILE", "").startswith(place + os.sep)
             ]
 
