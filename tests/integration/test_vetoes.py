@@ -70,7 +70,7 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that is all of PATH: the machine that runs the tests is never suspended."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    monkeypatch.setattr("accsd.power.sleeping._ENVIRON", {"PATH": str(folder)})
+    monkeypatch.setattr("accsd.proc.PLAIN_ENVIRON", {"PATH": str(folder)})
     return folder
 
 
