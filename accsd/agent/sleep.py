@@ -25,7 +25,7 @@ from accsd.model import AwakeState
 from accsd.planning.cover import Demand, NodeState
 from accsd.planning.sleep import SleepRules, Stay, looks_ahead, reason_to_stay, stays_for
 from accsd.planning.wake import lead, left_for, needed_for
-from accsd.power.sleeping import fall_asleep
+from accsd.power.sleep import fall_asleep
 from accsd.power.vetoes import veto
 from accsd.retry import Backoff
 from accsd.supervisor import Pass

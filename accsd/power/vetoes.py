@@ -18,7 +18,7 @@ from accsd.settings import SleepSettings
 
 _WITHIN: Final = timedelta(seconds=10)
 _SCRIPT_WITHIN: Final = timedelta(seconds=30)
-_LOGIND: Final = ("org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager")
+LOGIND: Final = ("org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager")
 
 
 async def veto(rules: SleepSettings, node: str, *, ours: int | None = None) -> str | None:
@@ -62,7 +62,7 @@ def _named(name: str, terminal: str) -> str:
 
 async def _inhibitor(ours: int | None) -> str | None:
     """Those that delay a sleep let it happen."""
-    listed = await _output("busctl", "--json=short", "call", *_LOGIND, "ListInhibitors")
+    listed = await _output("busctl", "--json=short", "call", *LOGIND, "ListInhibitors")
     for what, who, why, mode, _, pid in _inhibitors(listed or ""):
         if "sleep" in str(what).split(":") and str(mode).startswith("block") and pid != ours:
             return f"{who} inhibits sleep" + (f": {why}" if why else "")

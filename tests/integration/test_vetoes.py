@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from accsd.power.inhibitor import Inhibitor
-from accsd.power.sleeping import fall_asleep
+from accsd.power.sleep import fall_asleep
 from accsd.power.vetoes import veto
 from accsd.settings import SleepSettings
 

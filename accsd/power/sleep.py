@@ -10,11 +10,11 @@ from accsd import proc
 from accsd.model import Node
 from accsd.power.provider import ProviderAPI
 from accsd.power.script import ShellScript
+from accsd.power.vetoes import LOGIND
 from accsd.settings import ProviderSettings, SleepSettings
 
 _LOOK_SEC: Final = 0.5
 _ANSWERS_WITHIN: Final = timedelta(seconds=5)
-_LOGIND: Final = ("org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager")
 
 
 async def fall_asleep(how: SleepSettings, node: str, providers: Mapping[str, ProviderSettings]) -> str | None:
@@ -62,7 +62,7 @@ async def _is_given_up(within: timedelta) -> bool:
 
 async def _is_preparing() -> bool | None:
     try:
-        asked = ["busctl", "get-property", *_LOGIND, "PreparingForSleep"]
+        asked = ["busctl", "get-property", *LOGIND, "PreparingForSleep"]
         ended = await proc.call(asked, within=_ANSWERS_WITHIN, env=proc.PLAIN_ENVIRON)
     except OSError:
         return None
