@@ -70,8 +70,9 @@ async def test_a_task_that_removes_the_files_of_its_own_attempt_has_failed_by_it
 ):
     away = "log" if which == "its log" else ""
     program = (
-        "import os, shutil, time; shutil.rmtree(os.path.join(os.path.dirname(os.environ['ACC_TASK_FILE']), "
-        f"{away!r})); {VANDALS[which]}"
+        f"import os, shutil, time; its = os.path.join(os.path.dirname(os.environ['ACC_TASK_FILE']), {away!r})\n"
+        "while not os.path.exists(its): time.sleep(0.01)\n"  # the log is made after the start
+        f"shutil.rmtree(its); {VANDALS[which]}"
     )
     async with working(db_url, tmp_path, conn) as here:
         spent, lost, code, message = await ended(conn, here, here.serving(program))
