@@ -1,28 +1,36 @@
-"""One guarded HTTP request to somebody outside (a provider, a webhook): the name is resolved once, every address is
-checked, and the connection goes to an address that was checked. No redirect is followed, everything has a deadline, and
-little is read.
+"""Outgoing HTTP. `send` is one guarded request to somebody outside (a provider, a webhook): the name is resolved once,
+every address is checked, and the connection goes to an address that was checked. `exchange` is one request to an
+address that is known already. No redirect is followed, heads are bounded, and the caller reads as much as it wants.
+
+aiohttp speaks the protocol. It takes 0.2 s and 9 MB to import, so it is imported with the first request, in a thread:
+an agent without any never has it, and the others' event loop goes on meanwhile.
 """
 
 import asyncio
-import http.client
-import io
 import socket
 import ssl
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
+from importlib import import_module
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
-from typing import Final
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Final
+from urllib.parse import SplitResult, urlsplit
 
 from accsd.errors import Unavailable
 
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse
+
 Address = IPv4Address | IPv6Address
 
-_LONGEST_HEAD: Final = 32 * 1024
+_MOST_HEADERS: Final = 64
+_LONGEST_HEADER: Final = 8190
 _KEPT_BODY: Final = 8192
 _BODY_WITHIN_SEC: Final = 2.0
 # What clouds answer on to anybody who asks from inside, beside the link-local 169.254.169.254.
@@ -44,6 +52,10 @@ _NOT_PUBLIC: Final = (IPv4Network("192.88.99.0/24"), IPv6Network("3fff::/20"))
 
 class CallFailed(Unavailable):
     """The address is refused, or what answers there is no HTTP server that can be trusted."""
+
+
+class NotReached(OSError):
+    """Nobody listens at the address: nothing was sent, and another address may do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +85,94 @@ async def send(request: Request, *, within: timedelta) -> Response:
         port = parts.port or (443 if tls else 80)
     except ValueError as error:
         raise CallFailed(f"{host} can't be called: {error}") from error
+    await ready()
     try:
         async with asyncio.timeout(within.total_seconds()):
             addresses = await _resolve(host, port)
             for address in addresses:
                 if refusal := why_refused(address, allow_private=request.allow_private):
                     raise CallFailed(f"{host} is at {address}, {refusal}")
-            reader, writer = await _connect(addresses, port, tls, host)
-            try:
-                writer.write(_written(request, parts.netloc, _target(request.url)))
-                return await _read(reader)
-            finally:
-                writer.transport.abort()  # nothing more is wanted, and a polite end could wait for the other side
+            return await _ask_first(addresses, port, request, parts, tls)
     except TimeoutError as error:
         raise TimeoutError(f"{host} did not answer within {within.total_seconds():g} s") from error
+
+
+async def _ask_first(
+    addresses: list[Address], port: int, request: Request, parts: SplitResult, tls: ssl.SSLContext | None
+) -> Response:
+    """The first address that answers; the certificate must be the name's."""
+    failure: NotReached | None = None
+    headers = _headers(request, parts.netloc)
+    for address in addresses:
+        at = _at(address, port, parts)
+        try:
+            async with exchange(request.method, at, headers, request.body, tls=tls, name=parts.hostname) as response:
+                return Response(response.status, await _excerpt(response))
+        except NotReached as error:
+            failure = error
+    raise failure or CallFailed(f"{parts.hostname} has no address")
+
+
+async def ready() -> None:
+    """Has the library imported. To be awaited before a deadline begins, of which the import is no part."""
+    if "aiohttp" not in sys.modules:
+        await asyncio.to_thread(import_module, "aiohttp")
+
+
+@asynccontextmanager
+async def exchange(
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    body: bytes = b"",
+    *,
+    tls: ssl.SSLContext | None = None,
+    name: str | None = None,
+) -> AsyncGenerator["ClientResponse"]:
+    """One request on a connection of its own, and the head of its answer. The host of `url` is an address; `name` is
+    whose certificate is wanted. Raises CallFailed where the answer is not HTTP, OSError where there is none. What is
+    read of the body raises aiohttp's own errors."""
+    await ready()
+    import aiohttp
+    from yarl import URL
+
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(force_close=True, ssl=tls or True),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(),  # none of its own: callers have theirs, and a stream may take a day
+        auto_decompress=False,  # a small answer may be large inside
+        max_headers=_MOST_HEADERS,
+        max_line_size=_LONGEST_HEADER,
+        max_field_size=_LONGEST_HEADER,
+        skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
+    ) as session:
+        try:
+            response = await session.request(
+                method,
+                URL(url, encoded=True),  # as it is written
+                headers={"Connection": "close", "Content-Length": str(len(body)), **headers},
+                data=body,
+                allow_redirects=False,
+                server_hostname=name if tls else None,
+            )
+        except aiohttp.ClientSSLError as error:
+            raise CallFailed(f"{name} has no certificate that can be trusted: {error}") from error
+        except aiohttp.ClientConnectorError as error:
+            raise NotReached(*error.os_error.args) from error
+        except aiohttp.ClientOSError:
+            raise
+        except aiohttp.ClientError as error:
+            raise CallFailed("the answer is not HTTP") from error
+        link = response.connection
+        try:
+            if response.version is None or response.version.major != 1:
+                raise CallFailed("the answer is not HTTP")
+            yield response
+        finally:
+            # Nothing more is wanted, and a polite end could wait for the other side.
+            if link is not None and link.transport is not None:
+                link.transport.abort()
+            response.close()
 
 
 def why_refused(address: Address, *, allow_private: bool) -> str | None:
@@ -133,73 +219,27 @@ async def _resolve(host: str, port: int) -> list[Address]:
     return list(dict.fromkeys(ip_address(address[0]) for *_, address in found))
 
 
-async def _connect(
-    addresses: list[Address], port: int, tls: ssl.SSLContext | None, host: str
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """The first address that answers; the certificate must be the name's."""
-    failure: OSError | None = None
-    for address in addresses:
-        try:
-            return await asyncio.open_connection(
-                str(address), port, ssl=tls, server_hostname=host if tls else None, limit=_LONGEST_HEAD
-            )
-        except ssl.SSLError as error:
-            raise CallFailed(f"{host} has no certificate that can be trusted: {error.reason}") from error
-        except OSError as error:
-            failure = error
-    raise failure or CallFailed(f"{host} has no address")
+def _at(address: Address, port: int, parts: SplitResult) -> str:
+    """The URL with its name replaced by an address that was checked."""
+    host = f"[{address}]" if isinstance(address, IPv6Address) else str(address)
+    return f"{parts.scheme}://{host}:{port}{parts.path or '/'}" + (f"?{parts.query}" if parts.query else "")
 
 
-def _target(url: str) -> str:
-    parts = urlsplit(url)
-    return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-
-
-def _written(request: Request, host: str, target: str) -> bytes:
-    headers = {
-        "Host": host,
-        "User-Agent": "accsd",
-        "Accept": "application/json, */*",
-        "Connection": "close",
-        "Content-Length": str(len(request.body)),
-        **request.headers,
-    }
-    lines = [f"{request.method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+def _headers(request: Request, host: str) -> dict[str, str]:
+    headers = {"Host": host, "User-Agent": "accsd", "Accept": "application/json, */*", **request.headers}
+    lines = (request.method, request.url, *headers, *headers.values())
     if not all(line.isascii() and line.isprintable() for line in lines):
         raise CallFailed("the request would hold a line break or a character that HTTP does not know")
-    return "\r\n".join([*lines, "", ""]).encode("ascii") + request.body
+    return headers
 
 
-async def _read(reader: asyncio.StreamReader) -> Response:
-    status, headers = await _head(reader)
-    while 100 <= status < 200:  # such as 103, early hints: the answer comes after them
-        status, headers = await _head(reader)
-    if status in (204, 304):  # has no body, and whoever keeps the connection open would be waited for
-        return Response(status, "")
-    chunked = "chunked" in headers.get("Transfer-Encoding", "").lower()
-    return Response(status, await _excerpt(reader, chunked=chunked, length=headers.get("Content-Length")))
+async def _excerpt(response: "ClientResponse") -> str:
+    """The beginning of the body, for the record: what comes soon will do, and the rest may stay behind."""
+    from aiohttp import ClientError
 
-
-async def _head(reader: asyncio.StreamReader) -> tuple[int, http.client.HTTPMessage]:
-    try:
-        head = await reader.readuntil(b"\r\n\r\n")
-        status_line, _, fields = head.partition(b"\r\n")
-        protocol, status, *_ = status_line.decode("ascii").split()
-        if not protocol.startswith("HTTP/1."):
-            raise ValueError(protocol)
-        return int(status), http.client.parse_headers(io.BytesIO(fields))
-    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError, http.client.HTTPException) as error:
-        raise CallFailed("the answer is not HTTP") from error
-
-
-async def _excerpt(reader: asyncio.StreamReader, *, chunked: bool, length: str | None) -> str:
-    """The beginning of the body, for the record: the first chunk will do, and a slow one may stay behind."""
-    try:
+    body = bytearray()
+    with suppress(TimeoutError, OSError, ClientError):
         async with asyncio.timeout(_BODY_WITHIN_SEC):
-            size = int((await reader.readline()).partition(b";")[0], 16) if chunked else int(length or _KEPT_BODY)
-            body = await reader.readexactly(max(0, min(size, _KEPT_BODY)))
-    except asyncio.IncompleteReadError as error:
-        body = error.partial
-    except (TimeoutError, ValueError, OSError):
-        body = b""
+            while len(body) < _KEPT_BODY and (piece := await response.content.read(_KEPT_BODY - len(body))):
+                body += piece
     return body.decode(errors="replace")

@@ -1,29 +1,35 @@
-"""HTTP with a service of this machine: small requests with a deadline, and streams that are read piece by piece.
+"""What a service of mode http can be asked (docs/http-mode.md), by one node: small requests with a deadline, and output
+that is read piece by piece.
 
-A client of its own and not a library: it speaks to one address that the engine named, follows nothing, keeps nothing
-open, and every way in which there is no answer is one exception.
+It speaks to one address that the engine named, follows nothing and keeps nothing open; every way in which there is no
+answer is one exception.
 """
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http import HTTPStatus
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
 
+from accsd import net
 from accsd.errors import AttemptFailed, DockerUnavailable, ServiceBusy
 from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
 from accsd.runners.base import Stream
 from accsd.runners.compose.docker import Container
 
-_LONGEST_LINE: Final = 16 * 1024
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse
+
+TOKEN_NAMED_BY: Final = "ACC_SERVE_TOKEN"
+_ANY_ADDRESS: Final = ("", "0.0.0.0", "::")
+LATER: Final = (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.BAD_GATEWAY)
 _CHUNK: Final = 64 * 1024
-_MAX_HEADERS: Final = 100
 _MAX_DOCUMENT: Final = 4 * 1024 * 1024
 _WITHIN: Final = timedelta(seconds=10)
 _LONGEST_RETRY_AFTER: Final = timedelta(minutes=5)
@@ -40,7 +46,7 @@ class ServiceAddress:
     token: str | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
-        return f"http://{self.host}:{self.port}"
+        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,37 +63,22 @@ class HttpAnswer:
 class Body:
     """What follows the head of an answer."""
 
-    def __init__(self, status: int, reader: asyncio.StreamReader, headers: Mapping[str, str]) -> None:
-        self.status: Final = status
-        self.retry_after: Final = _retry_after(headers.get("retry-after", ""))
-        self._reader: Final = reader
-        self._is_chunked: Final = "chunked" in headers.get("transfer-encoding", "").lower()
-        length = headers.get("content-length", "")
-        self._left: int | None = int(length) if length.isdigit() and not self._is_chunked else None
-        self._has_begun: bool = False
+    def __init__(self, response: "ClientResponse") -> None:
+        self.status: Final = response.status
+        self.retry_after: Final = _retry_after(response.headers.get("Retry-After", ""))
+        self._content: Final = response.content
 
     async def read(self, within: timedelta) -> bytes:
         """The next piece; b"" at its proper end. Raises NoAnswer where it is cut off, TimeoutError in silence."""
-        with _telling():
-            async with asyncio.timeout(within.total_seconds()):
-                if self._is_chunked and not self._left:
-                    await self._begin_chunk()
-                if self._left == 0:
-                    return b""
-                data = await self._reader.read(min(_CHUNK, self._left or _CHUNK))
-        if self._left is not None:
-            if not data:
-                raise NoAnswer("the answer was cut off")
-            self._left -= len(data)
-        return data
+        from aiohttp import ClientError
 
-    async def _begin_chunk(self) -> None:
-        if self._left == 0 and self._has_begun:
-            await self._reader.readuntil(b"\r\n")
-        self._has_begun = True
-        self._left = int((await self._reader.readuntil(b"\r\n")).partition(b";")[0], 16)
-        if self._left < 0:
-            raise NoAnswer("it does not speak HTTP")
+        try:
+            async with asyncio.timeout(within.total_seconds()):
+                return await self._content.read(_CHUNK)
+        except TimeoutError:
+            raise
+        except (OSError, ClientError) as error:
+            raise NoAnswer("the answer was cut off") from error
 
 
 @asynccontextmanager
@@ -95,18 +86,19 @@ async def asking(
     address: ServiceAddress, method: str, path: str, *, headers: Mapping[str, str], body: bytes = b""
 ) -> AsyncGenerator[Body]:
     """Its answer, of which the head has come."""
-    with _telling():
-        async with asyncio.timeout(_WITHIN.total_seconds()):
-            reader, writer = await asyncio.open_connection(address.host, address.port, limit=_LONGEST_LINE)
-    try:
-        with _telling():
+    token = {"Authorization": f"Bearer {address.token}"} if address.token else {}
+    await net.ready()
+    async with AsyncExitStack() as stack:
+        try:
             async with asyncio.timeout(_WITHIN.total_seconds()):
-                writer.write(_written(address, method, path, headers, body))
-                await writer.drain()
-                status, given = await _read_head(reader)
-        yield Body(status, reader, given)
-    finally:
-        writer.transport.abort()  # a polite end could wait for the other side
+                response = await stack.enter_async_context(
+                    net.exchange(method, f"{address}{path}", {**headers, **token}, body)
+                )
+        except TimeoutError:
+            raise
+        except (OSError, ValueError, net.CallFailed) as error:
+            raise NoAnswer(str(error) or type(error).__name__) from error
+        yield Body(response)
 
 
 async def ask(
@@ -114,7 +106,7 @@ async def ask(
 ) -> HttpAnswer:
     """A small answer, as a whole."""
     async with asking(address, method, path, headers=headers, body=body) as answer:
-        read = b""
+        read = bytearray()
         try:
             async with asyncio.timeout(_WITHIN.total_seconds()):  # for all of it: it may come drop by drop
                 while data := await answer.read(_WITHIN):
@@ -126,32 +118,6 @@ async def ask(
         return HttpAnswer(answer.status, _document(read), answer.retry_after)
 
 
-def _written(address: ServiceAddress, method: str, path: str, headers: Mapping[str, str], body: bytes) -> bytes:
-    lines = {
-        "Host": f"{address.host}:{address.port}",
-        "Connection": "close",
-        "Content-Length": str(len(body)),
-        **headers,
-    }
-    if address.token:
-        lines["Authorization"] = f"Bearer {address.token}"
-    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-    return f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body
-
-
-async def _read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
-    protocol, _, rest = (await reader.readuntil(b"\r\n")).decode("latin-1").partition(" ")
-    if not protocol.startswith("HTTP/1.") or not rest[:3].isdigit():
-        raise NoAnswer("it does not speak HTTP")
-    headers: dict[str, str] = {}
-    for _ in range(_MAX_HEADERS):
-        name, _, value = (await reader.readuntil(b"\r\n")).decode("latin-1").strip().partition(":")
-        if not name:
-            return int(rest[:3]), headers
-        headers[name.lower()] = value.strip()
-    raise NoAnswer("its answer has too many headers")
-
-
 def _retry_after(written: str) -> timedelta:
     """In seconds, and never so long that a slip would stop a service for a day. A date counts as nothing said."""
     if not (written.isascii() and written.isdigit()):
@@ -159,28 +125,12 @@ def _retry_after(written: str) -> timedelta:
     return min(timedelta(seconds=int(written[:9])), _LONGEST_RETRY_AFTER)
 
 
-def _document(read: bytes) -> Mapping[str, Any]:
+def _document(read: bytearray) -> Mapping[str, Any]:
     try:
         document: object = orjson.loads(read)
     except orjson.JSONDecodeError:
         return {}
     return cast("dict[str, Any]", document) if isinstance(document, dict) else {}
-
-
-@contextmanager
-def _telling() -> Generator[None]:
-    """TimeoutError stays what it is where a body is read: silence is no failure there."""
-    try:
-        yield
-    except TimeoutError:
-        raise
-    except (OSError, EOFError, asyncio.LimitOverrunError, ValueError) as error:
-        raise NoAnswer(str(error) or type(error).__name__) from error
-
-
-TOKEN_NAMED_BY: Final = "ACC_SERVE_TOKEN"
-_ANY_ADDRESS: Final = ("", "0.0.0.0", "::")
-LATER: Final = (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.BAD_GATEWAY)
 
 
 @dataclass(frozen=True, slots=True)
