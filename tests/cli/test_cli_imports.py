@@ -27,6 +27,7 @@ NOT_FOR_A_LIST = {
     "accsd.storage",
     "accsd.work",
     "aiobotocore",
+    "aiohttp",
     "anyio",
     "botocore",
     "prometheus_client",

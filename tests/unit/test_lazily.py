@@ -25,3 +25,13 @@ except AttributeError as error:
     assert "nothing" in str(error)
 """
         subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_a_daemon_has_no_http_library_before_its_first_request():
+    """It takes 0.2 s and 9 MB, and a node that calls nobody never needs it."""
+    program = """
+import sys
+import accsd.daemon.daemon, accsd.net, accsd.builder.webhook, accsd.power.provider, accsd.runners.compose.http_client
+assert "aiohttp" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
