@@ -1,8 +1,8 @@
 """The local HTTP face: GET /metrics and GET /health, and nothing else. Off unless `http.listen` is set.
 
-A server of its own and not a framework, because it answers two questions and must be impossible to hold up: one request
-for each connection, small, within a deadline, from a bounded number of clients, of which the oldest gives way to a new
-one. What goes wrong here never reaches the daemon; an address that cannot be had does, at the start.
+A server of its own and not aiohttp's (docs/decisions/0008), because it answers two questions and must be impossible to
+hold up: one request for each connection, small, within a deadline, from a bounded number of clients, of which the
+oldest gives way to a new one. What goes wrong here never reaches the daemon; an address that cannot be had does, at the start.
 """
 
 import asyncio
