@@ -2,7 +2,8 @@
 
 A server of its own and not aiohttp's (docs/decisions/0008), because it answers two questions and must be impossible to
 hold up: one request for each connection, small, within a deadline, from a bounded number of clients, of which the
-oldest gives way to a new one. What goes wrong here never reaches the daemon; an address that cannot be had does, at the start.
+oldest gives way to a new one. What goes wrong here never reaches the daemon; an address that cannot be had does, at the
+start.
 """
 
 import asyncio

@@ -77,7 +77,7 @@ def launched(world: ComposeProject, runner: HttpRunner, do: str | None = None, *
     launch = world.launch(runner)
     return world.launch(
         runner,
-        key=launch.fence,
+        fence=launch.fence,
         job_task_id=str(launch.fence.task_id),
         attempt_id=launch.fence.attempt_id,
         workdir=launch.workdir.seen if launch.workdir else None,
