@@ -19,7 +19,7 @@ HARNESS ?= ../shared/bench/run_peers.py
 HARNESS_ARGS ?= --systems accsd_pull,accsd,pgqueuer,chancy,graphile_worker,pg_boss --reps 3 --backlog-jobs 60000
 GROWTH ?= 10000000
 
-.PHONY: help install test soak lint check demo bench reference lock lock-check format clean chaos
+.PHONY: help install test soak lint check demo bench schema reference lock lock-check format clean chaos
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | while IFS=$$'\t' read -r name text; do printf '%-12s %s\n' "$$name" "$$text"; done
@@ -73,6 +73,9 @@ bench: install ## against the peers, in full tables, with many idle agents, in c
 	$(BIN)/python -m bench.long_drain
 	$(BIN)/python -m bench.idle_agents
 	$(BIN)/python -m bench.containers
+
+schema: ## assemble schema.sql from the files in schema/
+	$(PYTHON) tools/make_schema.py
 
 reference: install ## write docs/reference from the code
 	$(BIN)/python tools/make_reference.py

@@ -1,0 +1,114 @@
+-- ---------------------------------------------------------------------------------------------------------------
+-- Events: append-only, monthly partitions made ahead of time, a default partition as the net
+-- ---------------------------------------------------------------------------------------------------------------
+
+CREATE FUNCTION accs.refuse_event_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION 'task_events is append-only: % is refused', TG_OP
+    USING ERRCODE = 'AC005', HINT = 'History leaves the database partition by partition, after it was archived.';
+END $$;
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE ON public.task_events
+  FOR EACH ROW WHEN (NOT accs.in_verb()) EXECUTE FUNCTION accs.refuse_event_change();
+CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.task_events
+  FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_event_change();
+
+CREATE TABLE public.task_events_default PARTITION OF public.task_events DEFAULT;
+ALTER TABLE public.task_events_default REPLICA IDENTITY FULL;   -- ensure_event_partitions moves its rows, also where they are published
+CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.task_events_default
+  FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_event_change();
+
+-- Makes the partitions from this month to p_ahead months later, and those of past months whose rows are in the default
+-- partition; returns the names of those it made. Rows that fell into the default partition are moved. ATTACH needs no lock that stops writers of other months; the lock timeout
+-- keeps it from queueing behind a long reader of the default partition, and the next pass tries again.
+CREATE FUNCTION accs.ensure_event_partitions(p_ahead int DEFAULT 3) RETURNS SETOF text LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
+DECLARE
+  v_from timestamptz;
+  v_to   timestamptz;
+  v_name text;
+BEGIN
+  IF p_ahead > 120 THEN
+    RAISE EXCEPTION 'partitions are made for at most 120 months ahead, not for %', p_ahead USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  PERFORM accs.lock('event_partitions');
+  FOR v_from IN SELECT generate_series(date_trunc('month', accs.clock() AT TIME ZONE 'UTC'),
+                                       date_trunc('month', accs.clock() AT TIME ZONE 'UTC') + make_interval(months => p_ahead),
+                                       '1 month') AT TIME ZONE 'UTC'
+                UNION
+                (SELECT DISTINCT date_trunc('month', ts AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' FROM public.task_events_default
+                  WHERE ts >= '1970-01-01Z' AND ts < accs.clock() LIMIT 12)
+                ORDER BY 1 LOOP
+    v_name := 'task_events_' || to_char(v_from AT TIME ZONE 'UTC', 'YYYY_MM');
+    CONTINUE WHEN to_regclass('public.' || v_name) IS NOT NULL;
+    v_to := (v_from AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC';
+    IF v_from <= accs.clock() THEN
+      -- too late to be ahead: an INSERT that has chosen the default partition already would fail there. Nobody may be under way.
+      LOCK TABLE ONLY public.task_events IN SHARE ROW EXCLUSIVE MODE;
+    END IF;
+    EXECUTE format('CREATE TABLE public.%I (LIKE public.task_events INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', v_name);
+    -- ATTACH takes this lock anyway; before the look at the rows, so that none can come in between
+    LOCK TABLE public.task_events_default IN ACCESS EXCLUSIVE MODE;
+    IF EXISTS (SELECT FROM public.task_events_default WHERE ts >= v_from AND ts < v_to) THEN
+      EXECUTE format('WITH moved AS (DELETE FROM public.task_events_default WHERE ts >= $1 AND ts < $2 RETURNING *)
+                      INSERT INTO public.%I SELECT * FROM moved', v_name) USING v_from, v_to;
+    END IF;
+    EXECUTE format('ALTER TABLE public.task_events ATTACH PARTITION public.%I FOR VALUES FROM (%L) TO (%L)', v_name, v_from, v_to);
+    EXECUTE format('CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.%I
+                    FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_event_change()', v_name);
+    RETURN NEXT v_name;
+  END LOOP;
+END $$;
+
+-- What only a verb that changes something may write.
+CREATE FUNCTION accs.own_event_types() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$ SELECT '{status,retry,wake,repair,changed}'::text[] $$;
+
+-- Arrays in, so that an agent can send what has gathered in one round trip. An agent's login speaks only of tasks that a node of its own
+-- has held, and in the name of their services.
+CREATE FUNCTION accs.append_events(
+  p_job_ids uuid[], p_task_ids uuid[], p_sources text[], p_levels text[], p_types text[], p_messages text[], p_data jsonb[]
+) RETURNS SETOF bigint LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM accs.check_size(cardinality(p_job_ids));
+  IF p_types && accs.own_event_types() THEN
+    RAISE EXCEPTION 'events of the types % are written by the verbs that they tell of', array_to_string(accs.own_event_types(), ', ') USING ERRCODE = 'AC005';
+  END IF;
+  IF NOT (accs.speaks_for_all() OR coalesce(pg_has_role(session_user, to_regrole('accs_api'), 'MEMBER'), false)) AND EXISTS (
+    SELECT FROM unnest(p_job_ids, p_task_ids, p_sources) AS e (job_id, task_id, source)
+     WHERE NOT EXISTS (SELECT FROM public.job_tasks t JOIN public.nodes n ON n.name = t.claimed_by AND n.login = session_user
+                        WHERE t.id = e.task_id AND t.job_id = e.job_id AND e.source IN ('agent:' || t.service_name, 'service:' || t.service_name))) THEN
+    RAISE EXCEPTION 'the login "%" writes events only of tasks that a node of its own has held', session_user USING ERRCODE = 'AC006';
+  END IF;
+  RETURN QUERY
+  INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data)
+  SELECT e.job_id, e.task_id, accs.clock(), left(e.source, 200), coalesce(e.level, 'info'), left(e.type, 100), left(e.message, 65536), accs.bounded(e.data)
+    FROM unnest(p_job_ids, p_task_ids, p_sources, p_levels, p_types, p_messages, p_data)
+         AS e (job_id, task_id, source, level, type, message, data)
+  RETURNING id;
+END $$;
+
+-- What attempts say of themselves, in the order given. Only of those that hold their lease: a zombie's words are dropped.
+-- Answers for each attempt how many were accepted; none: it is stale. Without a lock: an attempt that ends at this moment
+-- has said it while it was alive.
+CREATE FUNCTION accs.append_task_events(
+  p_owner text, p_task_ids uuid[], p_attempt_ids int[], p_levels text[], p_types text[], p_messages text[], p_data jsonb[]
+) RETURNS TABLE (task_id uuid, attempt_id int, accepted int) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_now timestamptz := accs.clock();
+BEGIN
+  IF session_user <> current_user OR cardinality(p_task_ids) > 10000 THEN
+    PERFORM accs.check_caller(p_owner, cardinality(p_task_ids));
+  END IF;
+  RETURN QUERY
+  WITH said AS MATERIALIZED (
+    SELECT s.*, l.job_id, l.service
+      FROM unnest(p_task_ids, p_attempt_ids, p_levels, p_types, p_messages, p_data) WITH ORDINALITY
+             AS s (task_id, attempt_id, level, type, message, data, n)
+      LEFT JOIN accs.live l ON l.task_id = s.task_id AND l.attempt_id = s.attempt_id AND l.owner = p_owner AND l.lease_until > v_now
+  ), logged AS (
+    INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
+    SELECT s.job_id, s.task_id, v_now, 'service:' || s.service, coalesce(s.level, 'info'),
+           CASE WHEN s.type <> ALL (accs.own_event_types()) THEN left(s.type, 100) ELSE 'log' END, left(s.message, 65536), accs.bounded(s.data), s.attempt_id
+      FROM said s WHERE s.job_id IS NOT NULL ORDER BY s.n
+  )
+  SELECT s.task_id, s.attempt_id, count(s.job_id)::int FROM said s GROUP BY s.task_id, s.attempt_id;
+END $$;

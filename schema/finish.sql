@@ -1,0 +1,347 @@
+-- ---------------------------------------------------------------------------------------------------------------
+-- The end of an attempt
+-- ---------------------------------------------------------------------------------------------------------------
+
+-- Takes ended tasks off their jobs' counts and closes the jobs that have no open task left; the caller holds the jobs'
+-- locks. One element for each change; a job may come several times. What a task adds to its job's progress: 1 when done,
+-- skipped or error, what it last reported while live or after a cancel, else 0.
+CREATE FUNCTION accs.count_down(p_job_ids uuid[], p_ended int[], p_progress numeric[], p_current text[] DEFAULT NULL)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  v_now timestamptz := accs.clock();
+BEGIN
+  WITH change AS (
+    SELECT c.id, sum(c.ended)::int AS ended, sum(c.progress) AS progress, max(c.current) AS current
+      FROM unnest(p_job_ids, p_ended, p_progress, p_current) AS c (id, ended, progress, current) GROUP BY c.id ORDER BY c.id
+  ), counted AS (
+    UPDATE public.jobs j SET open_tasks = j.open_tasks - c.ended, task_progress = j.task_progress + c.progress,
+           progress = (j.task_progress + c.progress) / j.task_count, current_task_key = coalesce(c.current, j.current_task_key), updated_at = v_now,
+           status = CASE WHEN j.open_tasks > c.ended THEN j.status WHEN j.error_code IS NULL THEN 'done' ELSE 'error' END,
+           finished_at = CASE WHEN j.open_tasks = c.ended THEN v_now END
+      FROM change c WHERE j.id = c.id
+    RETURNING j.id, j.status, j.error_code
+  )
+  INSERT INTO public.task_events (job_id, ts, source, level, type, message, data)
+  SELECT id, v_now, 'builder', CASE status WHEN 'done' THEN 'info' ELSE 'error' END, 'status', 'running → ' || status,
+         CASE status WHEN 'done' THEN '{"from": "running", "to": "done"}'
+                     ELSE jsonb_build_object('from', 'running', 'to', status, 'error_code', error_code) END
+    FROM counted WHERE status <> 'running';
+END $$;
+
+-- The dependants of satisfied tasks have that many dependencies less; those that have none left wait for a claim. Two
+-- parents in one call touch their child once. Returns, for each job, the first step that became runnable, and on every row
+-- all the keys that the caller has to admit.
+CREATE FUNCTION accs.unblock(p_dependants uuid[]) RETURNS TABLE (job_id uuid, task_key text, keys text[]) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_runnable uuid[];
+  v_keys     text[];
+BEGIN
+  WITH freed AS (
+    UPDATE public.job_tasks t SET remaining = t.remaining - d.n, updated_at = accs.clock()
+      FROM (SELECT u.id, count(*)::int AS n FROM unnest(p_dependants) AS u (id) GROUP BY u.id ORDER BY u.id) d WHERE t.id = d.id
+    RETURNING t.id, t.remaining, t.status)
+  SELECT array_agg(id) INTO v_runnable FROM freed WHERE remaining = 0 AND status = 'queued';
+  IF v_runnable IS NULL THEN
+    RETURN;
+  END IF;
+  v_keys := accs.enqueue(v_runnable);
+  RETURN QUERY SELECT DISTINCT ON (t.job_id) t.job_id, t.task_key, v_keys FROM public.job_tasks t WHERE t.id = ANY (v_runnable) ORDER BY t.job_id, t.step_no;
+END $$;
+
+-- Everything below these tasks that is still queued is skipped: it can't run any more. Not through a step that was skipped
+-- before: what depends on that one has been satisfied, and may be waiting for a claim or live.
+CREATE FUNCTION accs.skip_downstream(p_task_ids uuid[]) RETURNS TABLE (job_id uuid, skipped int) LANGUAGE sql AS $$
+  WITH RECURSIVE below AS (
+    SELECT d.id FROM public.job_tasks t, unnest(t.dependants) AS d (id) WHERE t.id = ANY (p_task_ids)
+    UNION
+    SELECT d.id FROM below b JOIN public.job_tasks t ON t.id = b.id AND t.status = 'queued', unnest(t.dependants) AS d (id)
+  ), moved AS (
+    UPDATE public.job_tasks t SET status = 'skipped', finished_at = accs.clock(), updated_at = accs.clock(),
+           error_code = 'upstream_failed', error_message = 'a step that it depends on has failed'
+      FROM (SELECT id FROM below ORDER BY id) b WHERE t.id = b.id AND t.status = 'queued'
+    RETURNING t.id, t.job_id
+  ), logged AS (
+    INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data)
+    SELECT job_id, id, accs.clock(), 'builder', 'warn', 'status', 'queued → skipped',
+           '{"from": "queued", "to": "skipped", "reason": "upstream_failed"}' FROM moved
+  )
+  SELECT job_id, count(*)::int FROM moved GROUP BY job_id
+$$;
+
+-- Ends attempts without success. The caller holds the jobs' locks and has checked the fence. p_outcome:
+--   error     spends an attempt: retry after the backoff, or error for good (attempts exhausted, or permanent)
+--   released  given back: spends nothing
+--   lost      the owner is gone: spends no attempt, but accs.max_lost() owners are enough
+-- The caller admits the keys it returns.
+CREATE FUNCTION accs.end_attempts(
+  p_task_ids uuid[], p_outcome text, p_codes text[], p_messages text[], p_permanent boolean[], p_source text,
+  p_delay interval DEFAULT NULL, p_base double precision DEFAULT NULL
+) RETURNS text[] LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_now    timestamptz := accs.clock();
+  v_again  uuid[];
+  v_dead   uuid[];
+  v_keys   text[];
+  v_freed  text[];
+  v_jobs   uuid[];
+  v_ended  int[];
+  v_gain   numeric[];
+BEGIN
+  WITH said AS MATERIALIZED (
+    SELECT s.id, left(s.code, 200) AS code, left(s.message, 65536) AS message, t.status AS from_status, t.attempt + (p_outcome = 'error')::int AS attempt, t.lost + (p_outcome = 'lost')::int AS lost,
+           CASE p_outcome WHEN 'error' THEN coalesce(s.permanent, false) OR t.attempt + 1 >= t.max_attempts
+                          -- nobody but the process that is gone could carry out a one-off (accsd run)
+                          WHEN 'lost' THEN t.lost + 1 >= accs.max_lost() OR t.service_name = 'accs.run' ELSE false END AS final,
+           CASE p_outcome WHEN 'lost' THEN 'lost_too_often' WHEN 'error' THEN CASE WHEN s.permanent THEN 'permanent_error' ELSE 'attempts_exhausted' END END AS why,
+           CASE p_outcome WHEN 'error' THEN v_now + accs.retry_delay(t.backoff, t.attempt + 1, t.id, p_base) ELSE v_now + p_delay END AS due
+      FROM unnest(p_task_ids, p_codes, p_messages, p_permanent) AS s (id, code, message, permanent) JOIN public.job_tasks t ON t.id = s.id
+     ORDER BY s.id
+  ), moved AS (
+    UPDATE public.job_tasks t SET status = CASE WHEN s.final THEN 'error' ELSE 'queued' END, attempt = s.attempt, lost = s.lost,
+           next_attempt_at = CASE WHEN NOT s.final THEN s.due END, finished_at = CASE WHEN s.final THEN v_now END,
+           progress = CASE WHEN s.final THEN t.progress ELSE 0 END, updated_at = v_now, lease_owner = NULL, lease_until = NULL,
+           error_code = CASE WHEN p_outcome = 'released' THEN t.error_code ELSE s.code END,
+           error_message = CASE WHEN p_outcome = 'released' THEN t.error_message ELSE s.message END,
+           outcome = p_outcome, outcome_attempt_id = t.attempt_id
+      FROM said s WHERE t.id = s.id
+    RETURNING t.id, t.job_id, t.task_key, t.service_name, t.generation, t.attempt_id, t.attempt, t.lost, t.next_attempt_at,
+              t.error_code, t.error_message, s.final, s.why, s.from_status, s.code, s.message
+  ), freed AS (
+    DELETE FROM accs.live WHERE task_id = ANY (ARRAY(SELECT id FROM moved)) RETURNING task_id, job_id, progress, key, node
+  ), concluded AS (   -- an agent that went away says nothing about its services
+    INSERT INTO accs.conclusions (ts, node, service, workflow_id, task_key, task_id, passed, lost, permanent, code, message)
+    SELECT v_now, f.node, m.service_name, j.workflow_id, m.task_key, m.id, false, p_outcome = 'lost', coalesce(m.why = 'permanent_error', false),
+           m.code, left(m.message, 500)
+      FROM moved m JOIN freed f ON f.task_id = m.id JOIN public.jobs j ON j.id = m.job_id
+     WHERE p_outcome = 'error' OR p_outcome = 'lost' AND m.code <> 'worker_lost'
+  ), logged AS (
+    INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
+    SELECT job_id, id, v_now, coalesce(p_source, 'agent:' || service_name), CASE WHEN final THEN 'error' WHEN p_outcome = 'released' THEN 'info' ELSE 'warn' END,
+           CASE WHEN final OR p_outcome <> 'error' THEN 'status' ELSE 'retry' END, coalesce(message, from_status || ' → ' || CASE WHEN final THEN 'error' ELSE 'queued' END),
+           jsonb_strip_nulls(jsonb_build_object('from', from_status, 'to', CASE WHEN final THEN 'error' ELSE 'queued' END,
+             'outcome', p_outcome, 'error_code', code, 'attempt', attempt, 'lost', nullif(lost, 0), 'next_attempt_at', next_attempt_at)), attempt_id FROM moved
+  ), buried AS (
+    INSERT INTO public.dead_letters (job_id, job_task_id, generation, service_name, reason, error_code, error_message, created_at)
+    SELECT job_id, id, generation, service_name, why, code, message, v_now FROM moved WHERE final
+  ), blamed AS (   -- the job keeps its first failure
+    UPDATE public.jobs j SET error_code = coalesce(f.code, 'error'), error_message = f.message
+      FROM (SELECT DISTINCT ON (job_id) job_id, code, message FROM moved WHERE final ORDER BY job_id, id) f WHERE j.id = f.job_id AND j.error_code IS NULL
+  )
+  SELECT array_agg(m.id) FILTER (WHERE NOT final), array_agg(m.id) FILTER (WHERE final),
+         (SELECT array_agg(DISTINCT key) FILTER (WHERE key IS NOT NULL) FROM freed),
+         (SELECT array_agg(job_id ORDER BY task_id) FROM freed), (SELECT array_agg(-progress ORDER BY task_id) FROM freed)
+    INTO v_again, v_dead, v_freed, v_jobs, v_gain FROM moved m;
+
+  IF p_outcome <> 'released' THEN
+    PERFORM pg_notify(accs.channel_prefix() || '_health', '');
+  END IF;
+  v_ended := array_fill(0, ARRAY[cardinality(v_jobs)]);
+  IF v_again IS NOT NULL THEN
+    v_keys := accs.enqueue(v_again);
+  END IF;
+  IF v_dead IS NOT NULL THEN
+    -- counted once for the task itself and once for what is skipped below it
+    SELECT v_jobs || array_agg(c.job_id), v_ended || array_agg(c.n), v_gain || array_agg(c.n::numeric) INTO v_jobs, v_ended, v_gain
+      FROM (SELECT t.job_id, 1 AS n FROM public.job_tasks t WHERE t.id = ANY (v_dead)
+            UNION ALL SELECT s.job_id, s.skipped FROM accs.skip_downstream(v_dead) s) c;
+  END IF;
+  IF v_dead IS NOT NULL OR 0 <> ANY (v_gain) THEN
+    PERFORM accs.count_down(v_jobs, v_ended, v_gain);
+  END IF;
+  RETURN v_keys || v_freed;
+END $$;
+
+-- Ends attempts, done or error, fenced as in D4. Outcomes default to done. A row that is refused says why and what the
+-- database holds, and leaves an event; a row said before is repeated and changes nothing.
+CREATE FUNCTION accs.finish_tasks(
+  p_task_ids uuid[], p_attempt_ids int[], p_owner text, p_outcomes text[] DEFAULT NULL, p_results jsonb[] DEFAULT NULL,
+  p_error_codes text[] DEFAULT NULL, p_error_messages text[] DEFAULT NULL, p_permanent boolean[] DEFAULT NULL,
+  p_backoff_base double precision DEFAULT NULL
+) RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_now        timestamptz := accs.clock();
+  v_moved      uuid[];
+  v_failed     record;
+  v_keys       text[];
+  v_was        accs.live[];
+BEGIN
+  IF session_user <> current_user OR cardinality(p_task_ids) > 10000 THEN
+    PERFORM accs.check_caller(p_owner, cardinality(p_task_ids));
+  END IF;
+  PERFORM accs.lock_jobs_of(p_task_ids);
+  -- something has failed lately: who passes it? Or somebody is on trial.
+  IF EXISTS (SELECT FROM accs.conclusions WHERE NOT passed) OR EXISTS (SELECT FROM accs.quarantines) THEN
+    v_was := ARRAY(SELECT l FROM accs.live l WHERE l.task_id = ANY (p_task_ids));
+  END IF;
+  IF p_outcomes IS NOT NULL AND 'error' = ANY (p_outcomes) THEN
+    -- what is done and what failed are written one after the other: their rows are locked by id first, as a heartbeat does
+    PERFORM FROM public.job_tasks WHERE id = ANY (p_task_ids) AND lease_owner = p_owner ORDER BY id FOR NO KEY UPDATE;
+  END IF;
+
+  WITH said AS (
+    SELECT s.id, s.attempt_id, s.results FROM unnest(p_task_ids, p_attempt_ids, p_outcomes, p_results) AS s (id, attempt_id, outcome, results)
+     WHERE coalesce(s.outcome, 'done') = 'done' AND coalesce(pg_column_size(s.results), 0) <= 262144 ORDER BY s.id
+  ), moved AS (
+    UPDATE public.job_tasks t SET status = 'done', results = coalesce(s.results, t.results, '{}'), progress = 1, finished_at = v_now, updated_at = v_now,
+           lease_owner = NULL, lease_until = NULL, error_code = NULL, error_message = NULL, outcome = 'done', outcome_attempt_id = t.attempt_id
+      FROM said s
+     WHERE t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > v_now AND t.status = 'running'
+    RETURNING t.id, t.job_id, t.attempt_id, t.service_name, t.dependants
+  ), freed AS (
+    DELETE FROM accs.live WHERE task_id = ANY (ARRAY(SELECT id FROM moved)) RETURNING job_id, 1 - progress AS gain, key
+  ), stale AS (   -- the outputs of an earlier attempt are not results
+    DELETE FROM public.task_artifacts a USING moved m
+     WHERE m.attempt_id > 1 AND a.job_task_id = m.id AND a.kind = 'output' AND a.attempt_id < m.attempt_id
+  ), unblocked AS (   -- as in unblock: two parents in one call touch their child once
+    UPDATE public.job_tasks t SET remaining = t.remaining - d.n, updated_at = v_now
+      FROM (SELECT u.id, count(*)::int AS n FROM moved m, unnest(m.dependants) AS u (id) GROUP BY u.id ORDER BY u.id) d WHERE t.id = d.id
+    RETURNING t.id, t.job_id, t.step_no, t.task_key, t.lane, t.created_at, t.concurrency_key, t.remaining = 0 AND t.status = 'queued' AS runnable
+  ), queued AS (
+    INSERT INTO accs.waiting (task_id, lane, rank, order_seq, created_at, hold, key)
+    SELECT u.id, u.lane, -j.priority, j.order_seq, u.created_at,
+           CASE WHEN j.workflow_id = ANY ((SELECT accs.paused_workflows())::uuid[]) THEN 'paused' WHEN u.concurrency_key IS NOT NULL THEN 'key' END,
+           u.concurrency_key
+      FROM unblocked u JOIN public.jobs j ON j.id = u.job_id WHERE u.runnable
+    RETURNING key, hold
+  ), change AS (   -- gathered and not joined: joins are nested loops here
+    SELECT c.job_id, sum(c.ended)::int AS ended, sum(c.gain) AS gain, (array_agg(c.task_key ORDER BY c.step_no) FILTER (WHERE c.ended = 0))[1] AS current
+      FROM (SELECT job_id, 1 AS ended, gain, NULL::int AS step_no, NULL::text AS task_key FROM freed
+            UNION ALL SELECT job_id, 0, 0, step_no, task_key FROM unblocked WHERE runnable) c GROUP BY c.job_id ORDER BY c.job_id
+  ), counted AS (   -- as in count_down
+    UPDATE public.jobs j SET open_tasks = j.open_tasks - c.ended, task_progress = j.task_progress + c.gain,
+           progress = (j.task_progress + c.gain) / j.task_count, updated_at = v_now, current_task_key = coalesce(c.current, j.current_task_key),
+           status = CASE WHEN j.open_tasks > c.ended THEN j.status WHEN j.error_code IS NULL THEN 'done' ELSE 'error' END,
+           finished_at = CASE WHEN j.open_tasks = c.ended THEN v_now END
+      FROM change c WHERE j.id = c.job_id
+    RETURNING j.id, j.status, j.error_code
+  ), logged AS (
+    INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
+    SELECT job_id, id, v_now, 'agent:' || service_name, 'info', 'status', 'running → done',
+           '{"from": "running", "to": "done"}'::jsonb, attempt_id FROM moved
+    UNION ALL
+    SELECT id, NULL, v_now, 'builder', CASE status WHEN 'done' THEN 'info' ELSE 'error' END, 'status', 'running → ' || status,
+           CASE status WHEN 'done' THEN '{"from": "running", "to": "done"}'
+                       ELSE jsonb_build_object('from', 'running', 'to', status, 'error_code', error_code) END, NULL
+      FROM counted WHERE status <> 'running'
+  )
+  SELECT (SELECT coalesce(array_agg(id), '{}') FROM moved),
+         (SELECT array_agg(DISTINCT k.key) FROM (SELECT key FROM freed WHERE key IS NOT NULL UNION ALL SELECT key FROM queued WHERE hold = 'key') k)
+    INTO v_moved, v_keys;
+  IF v_was IS NOT NULL THEN
+    PERFORM accs.note_passes(v_was, v_moved);
+  END IF;
+
+  IF p_outcomes IS NOT NULL AND 'error' = ANY (p_outcomes) THEN
+    SELECT array_agg(s.id ORDER BY s.id) AS ids, array_agg(s.code ORDER BY s.id) AS codes, array_agg(s.message ORDER BY s.id) AS messages,
+           array_agg(s.permanent ORDER BY s.id) AS permanent INTO v_failed
+      FROM (SELECT DISTINCT ON (s.id) s.* FROM unnest(p_task_ids, p_attempt_ids, p_outcomes, p_error_codes, p_error_messages, p_permanent)
+              AS s (id, attempt_id, outcome, code, message, permanent) WHERE s.outcome = 'error' ORDER BY s.id) s
+      JOIN public.job_tasks t   -- locked above: start_tasks takes no job lock
+        ON t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > v_now AND t.status IN ('starting', 'running');
+    IF v_failed.ids IS NOT NULL THEN
+      v_keys := v_keys || accs.end_attempts(v_failed.ids, 'error', v_failed.codes, v_failed.messages, v_failed.permanent, NULL, NULL, p_backoff_base);
+      v_moved := v_moved || v_failed.ids;
+    END IF;
+  END IF;
+  IF v_keys IS NOT NULL THEN
+    PERFORM accs.admit(v_keys);
+  END IF;
+
+  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, NULL::timestamptz FROM unnest(v_moved) AS u (id);
+  IF cardinality(v_moved) < cardinality(p_task_ids) THEN
+    RETURN QUERY SELECT * FROM accs.refusals(p_task_ids, p_attempt_ids, p_owner, p_outcomes, 'done', v_moved, p_results);
+  END IF;
+END $$;
+
+-- Explains what a fenced write did not do, row by row, and leaves an event for each refusal.
+CREATE FUNCTION accs.refusals(p_task_ids uuid[], p_attempt_ids int[], p_owner text, p_outcomes text[], p_outcome text, p_except uuid[],
+                              p_results jsonb[] DEFAULT NULL)
+RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  WITH said AS (
+    SELECT s.id, s.attempt_id, coalesce(s.outcome, p_outcome) AS outcome, pg_column_size(s.results) > 262144 AS too_large
+      FROM unnest(p_task_ids, p_attempt_ids, p_outcomes, p_results) AS s (id, attempt_id, outcome, results) WHERE s.id <> ALL (p_except)
+  ), told AS MATERIALIZED (
+    SELECT s.attempt_id, s.outcome, e.id, e.answer,
+           CASE WHEN e.answer = 'refused' AND s.too_large AND e.db_status = 'running' AND e.db_attempt_id = s.attempt_id AND e.db_lease_owner = p_owner
+                THEN 'result_too_large' ELSE e.reason END AS reason,
+           e.db_status, e.db_attempt_id, e.db_lease_owner, e.db_lease_until
+      FROM said s, LATERAL accs.explain(ARRAY[s.id], ARRAY[s.attempt_id], p_owner, ARRAY[s.outcome]) e
+  ), logged AS (
+    INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
+    SELECT t.job_id, t.id, accs.clock(), 'agent:' || t.service_name, 'warn', 'refused', format('%s refused: %s', o.outcome, o.reason),
+           jsonb_build_object('reason', o.reason, 'said', o.outcome, 'owner', p_owner, 'db_status', o.db_status,
+             'db_attempt_id', o.db_attempt_id, 'db_lease_owner', o.db_lease_owner, 'db_lease_until', o.db_lease_until), o.attempt_id
+      FROM told o JOIN public.job_tasks t ON t.id = o.id WHERE o.answer = 'refused'
+  )
+  SELECT o.id, o.answer, o.reason, o.db_status, o.db_attempt_id, o.db_lease_owner, o.db_lease_until FROM told o;
+END $$;
+
+-- Gives tasks back without spending an attempt (the agent drains, or its machine can't do the work now). p_lost counts it
+-- among the owners lost, which are bounded; p_code and p_reason say what was lost, and stay with the task.
+CREATE FUNCTION accs.release_tasks(p_task_ids uuid[], p_attempt_ids int[], p_owner text, p_reason text DEFAULT NULL,
+                                   p_lost boolean DEFAULT false, p_delay interval DEFAULT NULL, p_code text DEFAULT 'worker_lost')
+RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_outcome text := CASE WHEN p_lost THEN 'lost' ELSE 'released' END;
+  v_ids  uuid[];
+  v_keys text[];
+BEGIN
+  IF session_user <> current_user OR cardinality(p_task_ids) > 10000 THEN
+    PERFORM accs.check_caller(p_owner, cardinality(p_task_ids));
+  END IF;
+  PERFORM accs.lock_jobs_of(p_task_ids);
+  SELECT coalesce(array_agg(DISTINCT t.id), '{}') INTO v_ids FROM unnest(p_task_ids, p_attempt_ids) AS s (id, attempt_id)
+    JOIN (SELECT * FROM public.job_tasks WHERE id = ANY (p_task_ids) ORDER BY id FOR NO KEY UPDATE) t
+      ON t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > accs.clock() AND t.status IN ('starting', 'running');
+  IF v_ids <> '{}' THEN
+    v_keys := accs.end_attempts(v_ids, v_outcome, array_fill(CASE WHEN p_lost THEN coalesce(p_code, 'worker_lost') END, ARRAY[cardinality(v_ids)]),
+                                array_fill(p_reason, ARRAY[cardinality(v_ids)]), NULL, NULL, p_delay);
+    IF v_keys IS NOT NULL THEN
+      PERFORM accs.admit(v_keys);
+    END IF;
+  END IF;
+  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, NULL::timestamptz FROM unnest(v_ids) AS u (id);
+  IF cardinality(v_ids) < cardinality(p_task_ids) THEN
+    RETURN QUERY SELECT * FROM accs.refusals(p_task_ids, p_attempt_ids, p_owner, NULL, v_outcome, v_ids);
+  END IF;
+END $$;
+
+-- Takes back what its owner has not kept: leases that ran out more than p_grace ago, the oldest first. The rows are read
+-- without a lock and looked at again under their jobs' locks: a heartbeat or a finish in between wins.
+CREATE FUNCTION accs.reclaim_tasks(p_limit int DEFAULT 100, p_grace interval DEFAULT '1 s') RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_now  timestamptz := accs.clock();
+  v_want uuid[];
+  v_ids  uuid[];
+  v_keys text[];
+BEGIN
+  v_want := ARRAY(SELECT task_id FROM accs.live WHERE lease_until <= v_now - p_grace ORDER BY lease_until LIMIT p_limit);
+  IF v_want = '{}' THEN
+    RETURN;
+  END IF;
+  PERFORM accs.lock_jobs_of(v_want);
+  -- the task's row is locked too: a heartbeat takes no job lock
+  v_ids := ARRAY(SELECT id FROM public.job_tasks WHERE id = ANY (v_want) AND status IN ('starting', 'running') AND lease_until <= v_now - p_grace
+                  ORDER BY id FOR NO KEY UPDATE);
+  IF v_ids <> '{}' THEN
+    v_keys := accs.end_attempts(v_ids, 'lost', array_fill('worker_lost'::text, ARRAY[cardinality(v_ids)]),
+      ARRAY(SELECT format('%s did not keep its lease', lease_owner) FROM public.job_tasks WHERE id = ANY (v_ids) ORDER BY id), NULL, 'builder');
+    IF v_keys IS NOT NULL THEN
+      PERFORM accs.admit(v_keys);
+    END IF;
+  END IF;
+  RETURN QUERY
+  SELECT u.id, CASE WHEN u.id = ANY (v_ids) THEN 'accepted' ELSE 'refused' END,
+         CASE WHEN u.id = ANY (v_ids) THEN NULL WHEN t.id IS NULL THEN 'not_found'
+              WHEN t.status IN ('starting', 'running') THEN 'lease_still_valid' ELSE 'done_or_stale' END,
+         t.status, t.attempt_id, t.lease_owner, t.lease_until
+    FROM unnest(v_want) AS u (id) LEFT JOIN public.job_tasks t ON t.id = u.id;
+END $$;

@@ -1,0 +1,96 @@
+-- accsd: PostgreSQL is the state machine.
+--
+-- This file is the whole of it: tables, the legal transitions, and one function for every change of state.
+-- Whatever drives the work (the daemon, psql, a Go program) calls these functions; nothing else moves a row.
+--
+-- THE MAP
+--   public.*          what people read and what any client may INSERT: workflows, jobs, job_tasks, task_events,
+--                     task_artifacts, nodes, dead_letters, outbox_events.
+--   accs.transitions  the legal moves, as rows. Everything that enforces them is generated from these rows.
+--   accs.steps        a workflow's steps, compiled and checked when the workflow is written.
+--   accs.pending_jobs one narrow row for each job that is not instantiated yet, by due time.
+--   accs.waiting      one narrow row for each queued task without unfinished dependencies. hold is null: claimable.
+--                     Otherwise hold says what keeps it: 'backoff' (until due_at), 'key' (its concurrency key is
+--                     taken), 'paused' (its workflow is paused).
+--   accs.live         one narrow row for each task that is starting or running: capacity, keys and leases are
+--                     counted here, so that they are derived from what really runs.
+--   accs.power        how each node is woken and sleeps: asleep → waking → booting → ready, or failed; the last call.
+--   accs.archives     the months of events that are in the object store, with the chain of their digests.
+--   accs.node_orders  what a node is asked to do: send a magic packet into its network for a neighbour, or go to sleep.
+--   accs.conclusions  how attempts ended lately, of steps that fail; from it quarantines (a node's service takes nothing)
+--                     and step_health (a step that fails everywhere).
+--   accs.outbox_targets  who is told what happens to jobs; the events themselves stand in public.outbox_events.
+--
+--   So a claim never meets a finished, blocked or future task, and no index covers a column of jobs or job_tasks
+--   that changes at a transition: those updates are HOT. (docs/decisions/0001 has the figures.)
+--
+-- THE WAY OF A TASK
+--   submit_jobs | instantiate_due_jobs → claim_tasks → start_tasks → report_progress, heartbeat →
+--   finish_tasks (done, or error with retry) → its dependants become claimable in the same statement → the last
+--   finish closes the job.
+--   Beside the way: release_tasks, reclaim_tasks, adopt_tasks, skip_tasks, cancel_jobs, redrive, retry_jobs.
+--   The net: repair, which finds accs.damage empty or mends it; recheck_holds, close_jobs.
+--
+-- RULES
+--   Lock order: jobs by id (FOR NO KEY UPDATE) → waiting → job_tasks by id → live → concurrency_keys by key.
+--     Waiting rows are claimed with SKIP LOCKED; a claim locks neither jobs nor anything else it could wait for
+--     while others wait for it.
+--   Fence: attempt_id grows by one at every claim and is never reused. A write from an attempt names task,
+--     attempt_id and owner, and needs a lease that has not run out.
+--   Answers: every verb answers each row with accepted | repeated | refused(reason), so that calling it twice is
+--     safe and the outcome of a lost COMMIT can be settled by asking again.
+--   Events: written in the statement that makes the transition. A guard refuses every other writer of a state.
+--   Time: accs.clock() only; a lease counts from the end of the wait for it (accs.waited()).
+
+CREATE SCHEMA accs;
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Ground: version, clock, channels, ids
+-- ---------------------------------------------------------------------------------------------------------------
+
+CREATE TABLE accs.schema_versions (
+  version     int PRIMARY KEY,
+  applied_at  timestamptz NOT NULL DEFAULT now(),
+  applied_by  text NOT NULL DEFAULT session_user
+);
+
+-- The only clock. Tests replace the body; a session can't.
+CREATE FUNCTION accs.clock() RETURNS timestamptz LANGUAGE sql STABLE AS 'SELECT now()';
+
+-- How long this transaction has lasted: a lease that is given at its end does not begin at its beginning. (The clock stands still in it.)
+CREATE FUNCTION accs.waited() RETURNS interval LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp() - now()';
+
+-- The installer replaces the body with the configured prefix: a trigger can't read a process's environment.
+CREATE FUNCTION accs.channel_prefix() RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT 'accs_'::text $$;
+
+-- The default of A11 where neither step nor caller says otherwise; the installer replaces the body likewise.
+CREATE FUNCTION accs.backoff_base() RETURNS double precision LANGUAGE sql IMMUTABLE AS $$ SELECT 15.0::double precision $$;
+
+-- How many owners a task may lose before it is a dead letter.
+CREATE FUNCTION accs.max_lost() RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT 5 $$;
+
+-- For how long a task may be held without a sign of life.
+CREATE FUNCTION accs.longest_lease() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '1 day' $$;
+
+CREATE FUNCTION accs.unix_ms(p_ts timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE AS
+$$ SELECT (date_part('epoch', p_ts) * 1000)::bigint $$;   -- not extract: its numeric costs 3 µs an id
+
+CREATE SEQUENCE accs.id_seq CACHE 64;
+
+-- A time-ordered UUID (version 7): the moment, the low bits of a count, chance, and the count again, scattered. So what one
+-- statement makes lands side by side at the end of its indexes, and the last eight digits tell any two ids of a database apart:
+-- they are what people see of a job. (An odd factor gives each of 2^32 counts another number.) An id is no secret: random() and the
+-- statement's time do, at a third of the cost of gen_random_uuid() and clock_timestamp().
+CREATE FUNCTION accs.new_id() RETURNS uuid LANGUAGE sql VOLATILE AS $$
+  SELECT encode(int8send((accs.unix_ms(statement_timestamp()) << 16) | 28672 | (nextval('accs.id_seq') & 4095))
+                || int8send((-9223372036854775808) | (floor(random() * 1073741824)::bigint << 32)
+                            | ((currval('accs.id_seq') & 4294967295) * 1640531527 & 4294967295)),
+                'hex')::uuid
+$$;
+
+-- A task's id: its job's, with the step's number in the middle, where the chance was: the moment and the whole count stay, so no
+-- other job's task has it. A job's tasks lie side by side in the order of its steps, and a parent can name its dependants before
+-- their rows exist.
+CREATE FUNCTION accs.task_id(p_job uuid, p_step int) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$
+  SELECT encode(substring(uuid_send(p_job) FOR 8) || int4send((-2147483648) | (p_step << 4)) || substring(uuid_send(p_job) FROM 13), 'hex')::uuid
+$$;

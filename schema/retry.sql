@@ -1,0 +1,174 @@
+-- ---------------------------------------------------------------------------------------------------------------
+-- Redrive and retry: terminal is final but for these, and each opens a new generation
+-- ---------------------------------------------------------------------------------------------------------------
+
+-- Reopens terminal tasks of one job, whose lock the caller holds. What the tasks still depend on is counted anew. The caller
+-- admits the keys it returns.
+CREATE FUNCTION accs.reopen(p_job uuid, p_task_ids uuid[], p_source text, p_why text) RETURNS text[] LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_now   timestamptz := accs.clock();
+  v_ready uuid[];
+BEGIN
+  PERFORM FROM public.job_tasks WHERE id = ANY (p_task_ids) ORDER BY id FOR NO KEY UPDATE;
+  WITH before AS MATERIALIZED (
+    SELECT t.id, t.status,
+           (SELECT count(*) FROM unnest(t.depends_on) AS k (key), LATERAL (   -- one look-up for each key, as in claim_tasks
+              SELECT id, status FROM public.job_tasks WHERE job_id = p_job AND task_key = k.key OFFSET 0) d
+             WHERE d.status NOT IN ('done', 'skipped') OR d.id = ANY (p_task_ids))::int AS remaining,
+           CASE t.status WHEN 'cancelled' THEN t.progress ELSE 1 END AS counted
+      FROM public.job_tasks t WHERE t.id = ANY (p_task_ids)
+  ), moved AS (
+    UPDATE public.job_tasks t SET status = 'queued', generation = t.generation + 1, attempt = 0, lost = 0, remaining = b.remaining, progress = 0,
+           next_attempt_at = NULL, started_at = NULL, finished_at = NULL, error_code = NULL, error_message = NULL, results = NULL, updated_at = v_now
+      FROM before b WHERE t.id = b.id
+    RETURNING t.id, t.task_key, t.step_no, t.generation, t.remaining, b.status AS from_status, b.counted
+  ), logged AS (
+    INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data)
+    SELECT p_job, id, v_now, p_source, 'warn', 'retry', from_status || ' → queued: ' || p_why,
+           jsonb_build_object('from', from_status, 'to', 'queued', 'generation', generation) FROM moved
+  ), settled AS (
+    UPDATE public.dead_letters d SET redriven_at = v_now WHERE d.job_task_id = ANY (p_task_ids) AND d.redriven_at IS NULL
+  ), failure AS (   -- what still stands in error, or cancelled, keeps the job from ending as done
+    SELECT error_code, error_message FROM public.job_tasks
+     WHERE job_id = p_job AND status IN ('error', 'cancelled') AND id <> ALL (p_task_ids) ORDER BY finished_at, id LIMIT 1
+  ), job AS (
+    SELECT id, status FROM public.jobs WHERE id = p_job
+  ), reopened AS (
+    UPDATE public.jobs j SET status = 'running', generation = j.generation + 1, open_tasks = j.open_tasks + m.n, finished_at = NULL, updated_at = v_now,
+           task_progress = j.task_progress - m.counted, progress = (j.task_progress - m.counted) / j.task_count,
+           current_task_key = coalesce(m.first, j.current_task_key),
+           error_code = (SELECT coalesce(error_code, 'error') FROM failure), error_message = (SELECT error_message FROM failure)
+      FROM (SELECT count(*)::int AS n, sum(counted) AS counted, (array_agg(task_key ORDER BY step_no) FILTER (WHERE remaining = 0))[1] AS first FROM moved) m
+     WHERE j.id = p_job
+    RETURNING j.id, j.generation
+  ), announced AS (
+    INSERT INTO public.task_events (job_id, ts, source, level, type, message, data)
+    SELECT r.id, v_now, p_source, 'warn', 'retry', job.status || ' → running: ' || p_why,
+           jsonb_build_object('from', job.status, 'to', 'running', 'generation', r.generation) FROM reopened r, job WHERE job.status <> 'running'
+  )
+  SELECT array_agg(id) FILTER (WHERE remaining = 0) INTO v_ready FROM moved;
+  RETURN accs.enqueue(v_ready);
+END $$;
+
+-- The tasks below these, all the way down.
+CREATE FUNCTION accs.downstream(p_task_ids uuid[]) RETURNS uuid[] LANGUAGE sql STABLE AS $$
+  WITH RECURSIVE below AS (
+    SELECT d.id FROM public.job_tasks t, unnest(t.dependants) AS d (id) WHERE t.id = ANY (p_task_ids)
+    UNION
+    SELECT d.id FROM below b JOIN public.job_tasks t ON t.id = b.id, unnest(t.dependants) AS d (id)
+  ) SELECT coalesce(array_agg(id), '{}') FROM below
+$$;
+
+-- What can't run while the failures of a job stand that are not about to be reopened. A step that is done or was skipped for
+-- a reason of its own satisfies what is below it.
+CREATE FUNCTION accs.blocked(p_job uuid, p_reopened uuid[]) RETURNS uuid[] LANGUAGE sql STABLE AS $$
+  WITH RECURSIVE below AS (
+    SELECT c.id, c.dependants, c.status = 'done' OR c.status = 'skipped' AND c.error_code <> 'upstream_failed' AS satisfies
+      FROM public.job_tasks t, unnest(t.dependants) AS d (id) JOIN public.job_tasks c ON c.id = d.id
+     WHERE t.job_id = p_job AND t.status IN ('error', 'cancelled') AND t.id <> ALL (p_reopened)
+    UNION
+    SELECT c.id, c.dependants, c.status = 'done' OR c.status = 'skipped' AND c.error_code <> 'upstream_failed'
+      FROM below b, unnest(b.dependants) AS d (id) JOIN public.job_tasks c ON c.id = d.id WHERE NOT b.satisfies
+  ) SELECT coalesce(array_agg(id), '{}') FROM below
+$$;
+
+-- Sends dead letters back to work, with what was skipped because of them, unless another failure still stands above it.
+CREATE FUNCTION accs.redrive(p_dead_letter_ids bigint[], p_by text DEFAULT NULL)
+RETURNS TABLE (dead_letter_id bigint, answer text, reason text) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_row  record;
+  v_keys text[];
+BEGIN
+  PERFORM FROM public.jobs WHERE id = ANY (ARRAY(SELECT d.job_id FROM public.dead_letters d WHERE d.id = ANY (p_dead_letter_ids))) ORDER BY id FOR NO KEY UPDATE;
+  RETURN QUERY SELECT u.id, 'refused'::text, 'not_found'::text FROM unnest(p_dead_letter_ids) AS u (id)
+                WHERE NOT EXISTS (SELECT FROM public.dead_letters d WHERE d.id = u.id);
+  FOR v_row IN
+    SELECT d.job_id, array_agg(d.id) AS letters, array_agg(d.job_task_id) FILTER (WHERE t.status = 'error' AND t.generation = d.generation AND d.redriven_at IS NULL) AS tasks
+      FROM public.dead_letters d JOIN public.job_tasks t ON t.id = d.job_task_id WHERE d.id = ANY (p_dead_letter_ids) GROUP BY d.job_id ORDER BY d.job_id
+  LOOP
+    RETURN QUERY
+    SELECT d.id, CASE WHEN d.redriven_at IS NOT NULL THEN 'repeated' WHEN d.job_task_id = ANY (v_row.tasks) THEN 'accepted' ELSE 'refused' END,
+           CASE WHEN d.job_task_id = ANY (v_row.tasks) OR d.redriven_at IS NOT NULL THEN NULL ELSE 'not_in_expected_state' END
+      FROM public.dead_letters d WHERE d.id = ANY (v_row.letters);
+    IF v_row.tasks IS NOT NULL THEN
+      v_keys := v_keys || accs.reopen(v_row.job_id, v_row.tasks || ARRAY(
+        SELECT t.id FROM public.job_tasks t WHERE t.id = ANY (accs.downstream(v_row.tasks)) AND t.status = 'skipped' AND t.error_code = 'upstream_failed'
+           AND t.id <> ALL (accs.blocked(v_row.job_id, v_row.tasks))),
+        coalesce(p_by, 'operator'), 'redriven');
+    END IF;
+  END LOOP;
+  IF v_keys IS NOT NULL THEN
+    PERFORM accs.admit(v_keys);
+  END IF;
+END $$;
+
+CREATE FUNCTION accs.dismiss(p_dead_letter_ids bigint[]) RETURNS TABLE (dead_letter_id bigint, answer text, reason text) LANGUAGE sql AS $$
+  WITH done AS (
+    UPDATE public.dead_letters SET dismissed_at = accs.clock() WHERE id = ANY (p_dead_letter_ids) AND dismissed_at IS NULL AND redriven_at IS NULL RETURNING id
+  )
+  SELECT u.id, CASE WHEN done.id IS NOT NULL THEN 'accepted' WHEN d.dismissed_at IS NOT NULL THEN 'repeated' ELSE 'refused' END,
+         CASE WHEN d.id IS NULL THEN 'not_found' WHEN done.id IS NULL AND d.dismissed_at IS NULL THEN 'already_redriven' END
+    FROM unnest(p_dead_letter_ids) AS u (id) LEFT JOIN done ON done.id = u.id LEFT JOIN public.dead_letters d ON d.id = u.id
+$$;
+
+-- Runs finished jobs again: what has not succeeded, or, with a step named, that step and everything below it. A job that is
+-- running again already because of the same call is repeated.
+CREATE FUNCTION accs.retry_jobs(p_job_ids uuid[], p_from_steps text[] DEFAULT NULL, p_by text DEFAULT NULL) RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_said  record;
+  v_row   record;
+  v_step  uuid;
+  v_tasks uuid[];
+  v_keys  text[];
+  v_no    text;
+BEGIN
+  PERFORM FROM public.jobs WHERE id = ANY (p_job_ids) ORDER BY id FOR NO KEY UPDATE;
+  FOR v_said IN SELECT u.id, u.step FROM unnest(p_job_ids, p_from_steps) AS u (id, step) ORDER BY u.id LOOP
+    -- read one by one: the same job may have been named before
+    SELECT v_said.id, v_said.step, j.id AS found, j.status, j.task_count, j.generation INTO v_row
+      FROM (SELECT) one LEFT JOIN public.jobs j ON j.id = v_said.id;
+    v_no := NULL;
+    v_tasks := NULL;
+    IF v_row.found IS NULL THEN
+      v_no := 'not_found';
+    ELSIF v_row.status IN ('queued', 'running') THEN
+      IF v_row.status = 'running' AND v_row.generation > 0 THEN
+        RETURN QUERY SELECT v_row.id, 'repeated'::text, NULL::text, v_row.status, NULL::int, NULL::text, NULL::timestamptz;
+        CONTINUE;
+      END IF;
+      v_no := 'not_in_expected_state';
+    ELSIF v_row.task_count = 0 THEN
+      v_no := 'never_instantiated';
+    ELSIF v_row.step IS NULL THEN
+      v_tasks := ARRAY(SELECT id FROM public.job_tasks WHERE job_id = v_row.id
+                          AND (status IN ('error', 'cancelled') OR status = 'skipped' AND error_code = 'upstream_failed'));
+      IF v_tasks = '{}' THEN
+        v_no := 'nothing_to_retry';
+      END IF;
+    ELSE
+      SELECT id INTO v_step FROM public.job_tasks WHERE job_id = v_row.id AND task_key = v_row.step;
+      IF NOT FOUND THEN
+        v_no := 'step_not_found';
+      ELSIF EXISTS (SELECT FROM public.job_tasks d JOIN public.job_tasks t ON t.id = v_step AND d.job_id = t.job_id AND d.task_key = ANY (t.depends_on)
+                     WHERE d.status NOT IN ('done', 'skipped') OR d.error_code = 'upstream_failed') THEN
+        v_no := 'earlier_step_unfinished';
+      ELSE
+        v_tasks := v_step || accs.downstream(ARRAY[v_step]);
+        -- what stands below another failure could not run: it stays as it is
+        v_tasks := ARRAY(SELECT unnest(v_tasks) EXCEPT SELECT unnest(accs.blocked(v_row.id, v_tasks)));
+      END IF;
+    END IF;
+    IF v_no IS NULL THEN
+      v_keys := v_keys || accs.reopen(v_row.id, v_tasks, coalesce(p_by, 'operator'), CASE WHEN v_row.step IS NULL THEN 'retried' ELSE 'retried from ' || v_row.step END);
+      RETURN QUERY SELECT v_row.id, 'accepted'::text, NULL::text, v_row.status, NULL::int, NULL::text, NULL::timestamptz;
+    ELSE
+      RETURN QUERY SELECT v_row.id, 'refused'::text, v_no, v_row.status, NULL::int, NULL::text, NULL::timestamptz;
+    END IF;
+  END LOOP;
+  IF v_keys IS NOT NULL THEN
+    PERFORM accs.admit(v_keys);
+  END IF;
+END $$;

@@ -1,0 +1,23 @@
+"""schema.sql is what the files in schema/ make."""
+
+import importlib.util
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def _tool():
+    spec = importlib.util.spec_from_file_location("make_schema", ROOT / "tools" / "make_schema.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_schema_is_assembled_from_its_files():
+    assert (ROOT / "schema.sql").read_bytes() == _tool().assembled().encode(), "run `make schema`"
+
+
+def test_every_file_has_its_place():
+    assert sorted(_tool().ORDER) == sorted(file.stem for file in (ROOT / "schema").iterdir())
