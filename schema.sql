@@ -1,25 +1,62 @@
 -- accsd: PostgreSQL is the state machine.
 --
--- This file is the whole of it: tables, the legal transitions, and one function for every change of state.
+-- schema.sql is the whole of it: tables, the legal transitions, and one function for every change of state.
 -- Whatever drives the work (the daemon, psql, a Go program) calls these functions; nothing else moves a row.
 --
+-- THE FILES: schema.sql is assembled from schema/*.sql in this order by `make schema`. Change those. Each noun names the same
+-- thing in accsd/db/ and tests/db/.
+--   ground.sql       version, clock, limits, ids, locks, answers
+--   workflows.sql    workflows, checked and compiled when they are written
+--   jobs.sql         jobs and their tasks
+--   transitions.sql  the legal transitions, and the guard that refuses every other write
+--   events.sql       the history, append-only, in monthly partitions
+--   queue.sql        what waits for a claim, what is live, concurrency keys
+--   nodes.sql        nodes: registered, seen, awake, gone
+--   submit.sql       submission, instantiation, changes of what is asked
+--   claim.sql        claims in the global order
+--   lease.sql        what an attempt writes while it holds its lease: start, heartbeat, progress
+--   finish.sql       the end of an attempt: finished, released, reclaimed
+--   cancel.sql       ends that no attempt brings about: skip, cancel, close
+--   retry.sql        dead letters, redrive, retry
+--   pauses.sql       pauses, and the limits of concurrency keys
+--   quarantine.sql   a node on which a service fails, a step that fails everywhere
+--   wake.sql         what wants nodes, and the calls that wake them
+--   orders.sql       what a node is asked to do
+--   artifacts.sql    the objects that attempts leave and are given
+--   outbox.sql       events for others: webhooks
+--   history.sql      archives of events, retention of finished jobs
+--   upkeep.sql       what the builder has before it, and the net that mends
+--   why.sql          why a task does not run
+--   install.sql      the end of the installation: references, what every verb carries
+--
 -- THE MAP
---   public.*          what people read and what any client may INSERT: workflows, jobs, job_tasks, task_events,
---                     task_artifacts, nodes, dead_letters, outbox_events.
---   accs.transitions  the legal moves, as rows. Everything that enforces them is generated from these rows.
---   accs.steps        a workflow's steps, compiled and checked when the workflow is written.
---   accs.pending_jobs one narrow row for each job that is not instantiated yet, by due time.
---   accs.waiting      one narrow row for each queued task without unfinished dependencies. hold is null: claimable.
---                     Otherwise hold says what keeps it: 'backoff' (until due_at), 'key' (its concurrency key is
---                     taken), 'paused' (its workflow is paused).
---   accs.live         one narrow row for each task that is starting or running: capacity, keys and leases are
---                     counted here, so that they are derived from what really runs.
---   accs.power        how each node is woken and sleeps: asleep → waking → booting → ready, or failed; the last call.
---   accs.archives     the months of events that are in the object store, with the chain of their digests.
---   accs.node_orders  what a node is asked to do: send a magic packet into its network for a neighbour, or go to sleep.
---   accs.conclusions  how attempts ended lately, of steps that fail; from it quarantines (a node's service takes nothing)
---                     and step_health (a step that fails everywhere).
---   accs.outbox_targets  who is told what happens to jobs; the events themselves stand in public.outbox_events.
+--   public.*                what people read and what any client may INSERT: workflows, jobs, job_tasks, task_events,
+--                           task_artifacts, nodes, dead_letters, outbox_events.
+--   accs.transitions        the legal moves, as rows. Everything that enforces them is generated from these rows.
+--   accs.plans, accs.steps  a workflow and its steps, compiled and checked when the workflow is written.
+--   accs.lanes              the sets of nodes that may take a task: by service, labels and named node.
+--   accs.pending_jobs       one narrow row for each job that is not instantiated yet, by due time.
+--   accs.waiting            one narrow row for each queued task without unfinished dependencies. hold is null: claimable.
+--                           Otherwise hold says what keeps it: 'backoff' (until due_at), 'key' (its concurrency key is
+--                           taken), 'paused' (its workflow is paused).
+--   accs.live               one narrow row for each task that is starting or running: capacity, keys and leases are
+--                           counted here, so that they are derived from what really runs.
+--   accs.concurrency_keys   how many tasks of a key may run at once.
+--   accs.pauses             the services, workflows and nodes that take nothing new.
+--   accs.slots              one row for each node and service: two claims of one node lock it in turn.
+--   accs.power              how each node is woken and sleeps: asleep → waking → booting → ready, or failed; the last call.
+--   accs.node_history       what happened to each node.
+--   accs.obstacles          why a node that is awake takes no tasks of a service now.
+--   accs.node_orders        what a node is asked to do: send a magic packet into its network for a neighbour, or go to sleep.
+--   accs.conclusions        how attempts ended lately, of steps that fail; from it accs.quarantines (a node's service takes
+--                           nothing) and accs.step_health (a step that fails everywhere).
+--   accs.outbox_targets     who is told what happens to jobs; the events themselves stand in public.outbox_events.
+--   accs.archives           the months of events that are in the object store, with the chain of their digests.
+--   accs.doomed_objects     objects of removed jobs that are still in the store.
+--   accs.damage             (a view) what disagrees with jobs and job_tasks; accs.repair_position: where the search stopped.
+--   accs.service_load       (a view) how many tasks of each service wait and are live.
+--   accs.locks              what one transaction at a time may do.
+--   accs.schema_versions    which version of this schema is installed.
 --
 --   So a claim never meets a finished, blocked or future task, and no index covers a column of jobs or job_tasks
 --   that changes at a transition: those updates are HOT. (docs/decisions/0001 has the figures.)
@@ -45,7 +82,7 @@
 CREATE SCHEMA accs;
 
 -- ---------------------------------------------------------------------------------------------------------------
--- Ground: version, clock, channels, ids
+-- Ground: version, clock, limits, ids, locks, answers
 -- ---------------------------------------------------------------------------------------------------------------
 
 CREATE TABLE accs.schema_versions (
@@ -95,48 +132,31 @@ CREATE FUNCTION accs.task_id(p_job uuid, p_step int) RETURNS uuid LANGUAGE sql I
   SELECT encode(substring(uuid_send(p_job) FOR 8) || int4send((-2147483648) | (p_step << 4)) || substring(uuid_send(p_job) FROM 13), 'hex')::uuid
 $$;
 
--- ---------------------------------------------------------------------------------------------------------------
--- The legal transitions, complete. Creation is not one: a task begins as queued, a job as queued.
--- ---------------------------------------------------------------------------------------------------------------
+-- What one transaction at a time may do: whoever locks a row here has to be able to write it. (An advisory lock is anybody's: a
+-- login that may only read could hold it for ever.)
+CREATE TABLE accs.locks (name text PRIMARY KEY);
+INSERT INTO accs.locks VALUES ('archives'), ('event_partitions'), ('node_leaves'), ('outbox_targets'), ('quarantines'), ('repair'), ('workflows');
 
-CREATE TABLE accs.transitions (
-  entity       text NOT NULL CHECK (entity IN ('task', 'job')),
-  from_status  text NOT NULL,
-  to_status    text NOT NULL,
-  verb         text NOT NULL,
-  via          text,              -- two transitions in one write, with the events of both
-  PRIMARY KEY (entity, from_status, to_status)
+CREATE FUNCTION accs.lock(p_name text) RETURNS void LANGUAGE sql AS $$ SELECT FROM accs.locks WHERE name = p_name FOR UPDATE $$;
+
+-- How a verb answers one row. The db_ columns are what the database holds when it refuses (D5).
+CREATE TYPE accs.answer AS (
+  id              uuid,
+  answer          text,          -- accepted | repeated | refused
+  reason          text,          -- why refused
+  db_status       text,
+  db_attempt_id   int,
+  db_lease_owner  text,
+  db_lease_until  timestamptz
 );
 
-INSERT INTO accs.transitions (entity, from_status, to_status, verb) VALUES
-  ('task', 'queued',    'starting',  'claim_tasks'),
-  ('task', 'starting',  'running',   'start_tasks'),
-  ('task', 'running',   'done',      'finish_tasks'),
-  ('task', 'running',   'error',     'finish_tasks'),
-  ('task', 'starting',  'error',     'finish_tasks'),
-  ('task', 'starting',  'queued',    'release_tasks, reclaim_tasks, finish_tasks'),
-  ('task', 'running',   'queued',    'release_tasks, reclaim_tasks, finish_tasks'),
-  ('task', 'queued',    'skipped',   'skip_tasks'),
-  ('task', 'queued',    'cancelled', 'cancel_jobs'),
-  ('task', 'starting',  'cancelled', 'cancel_jobs'),
-  ('task', 'running',   'cancelled', 'cancel_jobs'),
-  ('task', 'error',     'queued',    'redrive, retry_jobs'),
-  ('task', 'skipped',   'queued',    'redrive, retry_jobs'),
-  ('task', 'cancelled', 'queued',    'retry_jobs'),
-  ('task', 'done',      'queued',    'retry_jobs'),
-  ('job',  'queued',    'running',   'instantiate_due_jobs'),
-  ('job',  'running',   'done',      'finish_tasks, close_jobs'),
-  ('job',  'running',   'error',     'finish_tasks, close_jobs'),
-  ('job',  'running',   'cancelled', 'cancel_jobs'),
-  ('job',  'queued',    'error',     'instantiate_due_jobs'),
-  ('job',  'queued',    'cancelled', 'cancel_jobs'),
-  ('job',  'done',      'running',   'retry_jobs'),
-  ('job',  'error',     'running',   'redrive, retry_jobs'),
-  ('job',  'cancelled', 'running',   'redrive, retry_jobs');
-INSERT INTO accs.transitions (entity, from_status, to_status, verb, via) VALUES ('task', 'queued', 'running', 'claim_tasks', 'starting');
+-- True while a verb of ours runs: it acts as the schema's owner and has pinned exactly this search_path. Another login may set the same
+-- path, but it may not create in this schema; the owner needs no privilege for it (docs/decisions/0007).
+CREATE FUNCTION accs.in_verb() RETURNS boolean LANGUAGE sql STABLE AS
+$$ SELECT current_setting('search_path') = 'pg_catalog, accs, pg_temp' AND has_schema_privilege('accs', 'CREATE') $$;
 
 -- ---------------------------------------------------------------------------------------------------------------
--- The tables that people read
+-- Workflows: checked and compiled when they are written
 -- ---------------------------------------------------------------------------------------------------------------
 
 CREATE TABLE public.workflows (
@@ -152,198 +172,6 @@ CREATE TABLE public.workflows (
   UNIQUE (name, version)
 );
 
-CREATE SEQUENCE accs.order_seq;
-
-CREATE TABLE public.jobs (
-  id                uuid PRIMARY KEY DEFAULT accs.new_id(),
-  workflow_id       uuid NOT NULL REFERENCES public.workflows (id),
-  status            text NOT NULL DEFAULT 'queued' CHECK (status = ANY ('{queued,running,done,error,cancelled}')),
-  progress          numeric DEFAULT 0 CHECK (progress BETWEEN 0 AND 1),
-  current_task_key  text,
-  priority          int NOT NULL DEFAULT 0,
-  order_seq         bigint NOT NULL DEFAULT nextval('accs.order_seq'),
-  options           jsonb DEFAULT '{}',
-  scheduled_at      timestamptz CHECK (scheduled_at BETWEEN '0001-01-02Z' AND '9999-12-30Z' OR NOT isfinite(scheduled_at)),
-  error_code        text,
-  error_message     text,
-  created_at        timestamptz NOT NULL DEFAULT accs.clock() CHECK (created_at BETWEEN '0001-01-02Z' AND '9999-12-30Z'),
-  started_at        timestamptz,
-  finished_at       timestamptz,
-  updated_at        timestamptz NOT NULL DEFAULT accs.clock(),
-  -- additions
-  idempotency_key   text,                       -- the same key submitted again is the same job
-  created_by        text,
-  trace_id          text,
-  generation        int NOT NULL DEFAULT 0,     -- +1 at every retry
-  task_count        int NOT NULL DEFAULT 0,
-  open_tasks        int NOT NULL DEFAULT 0 CHECK (open_tasks BETWEEN 0 AND task_count),
-  task_progress     numeric NOT NULL DEFAULT 0, -- the sum of its tasks' progress; jobs.progress is this / task_count
-  trigger           jsonb CHECK (jsonb_typeof(trigger) = 'object'),   -- what brought it about, where that was not a plain submission
-  -- No larger and no deeper than what a task can be handed. 64 levels are at least 512 bytes: small ones are not looked at, because every
-  -- UPDATE of a job checks this again.
-  CONSTRAINT jobs_options_check CHECK (jsonb_typeof(options) = 'object' AND (pg_column_size(options) < 512 OR pg_column_size(options) <= 1048576
-    AND NOT jsonb_path_exists(options, 'strict $.**{64} ? (@.type() == "object" || @.type() == "array")')))
-) WITH (fillfactor = 48);   -- a page has room for what its jobs end as
-
-CREATE INDEX jobs_order_seq ON public.jobs (order_seq);                  -- lists in the global order
-CREATE UNIQUE INDEX jobs_idempotency_key ON public.jobs (idempotency_key) WHERE idempotency_key IS NOT NULL;
-
-CREATE TABLE public.job_tasks (
-  id                  uuid PRIMARY KEY,
-  job_id              uuid NOT NULL REFERENCES public.jobs (id),
-  task_key            text NOT NULL,
-  service_name        text NOT NULL,
-  status              text NOT NULL DEFAULT 'queued'
-                      CHECK (status = ANY ('{queued,starting,running,done,error,skipped,cancelled}')),
-  depends_on          text[] NOT NULL DEFAULT '{}',
-  attempt             int NOT NULL DEFAULT 0,    -- failures that spent the budget
-  max_attempts        int NOT NULL DEFAULT 3 CHECK (max_attempts >= 1),
-  next_attempt_at     timestamptz,
-  priority            int NOT NULL DEFAULT 0,    -- the job's, copied at instantiation
-  progress            numeric DEFAULT 0,
-  params              jsonb DEFAULT '{}',        -- the step's default_params, never overridden
-  results             jsonb,
-  assigned_node       text,
-  claimed_by          text,
-  claimed_at          timestamptz,
-  started_at          timestamptz,
-  finished_at         timestamptz,
-  created_at          timestamptz NOT NULL DEFAULT accs.clock(),
-  updated_at          timestamptz NOT NULL DEFAULT accs.clock(),
-  -- additions
-  attempt_id          int NOT NULL DEFAULT 0,    -- the fence: +1 at every claim, never reused
-  lease_owner         text,
-  lease_until         timestamptz,
-  lost                int NOT NULL DEFAULT 0,    -- owners lost; bounded by accs.max_lost()
-  generation          int NOT NULL DEFAULT 0,    -- +1 at every redrive or retry
-  step_no             int NOT NULL,
-  lane                int NOT NULL,              -- accs.lanes: the nodes that may take it
-  remaining           int NOT NULL DEFAULT 0 CHECK (remaining >= 0),   -- dependencies not satisfied yet
-  dependants          uuid[],                    -- the tasks that wait for this one
-  given               jsonb,                     -- what the attempt received beside params and job options
-  outcome             text,                      -- how the attempt outcome_attempt_id ended, to answer "repeated"
-  outcome_attempt_id  int,
-  error_code          text,
-  error_message       text,
-  requires            jsonb NOT NULL DEFAULT '{}',
-  concurrency_key     text,
-  timeout_sec         double precision,
-  backoff             jsonb,
-  notify              text[],                    -- what its workflow's notify says of tasks, if anything: announce_subscribed
-  CONSTRAINT lease_while_live CHECK (
-    (status = ANY ('{starting,running}')) = (lease_owner IS NOT NULL)
-    AND (lease_owner IS NULL) = (lease_until IS NULL)),
-  -- serves "the tasks of a job" and refuses a step twice
-  UNIQUE (job_id, task_key)
-) WITH (fillfactor = 38);   -- and here for two, longer ones: at 50 every seventh update left its page, and the table ended larger
-
-CREATE TABLE public.task_events (
-  id           bigserial,
-  job_id       uuid NOT NULL,
-  job_task_id  uuid,
-  ts           timestamptz NOT NULL DEFAULT accs.clock(),
-  source       text NOT NULL,
-  level        text NOT NULL DEFAULT 'info' CHECK (level = ANY ('{debug,info,warn,error}')),
-  type         text NOT NULL,
-  message      text,
-  data         jsonb,
-  -- addition: the attempt that it belongs to; as a column, because building it into data cost a tenth of the throughput
-  attempt_id   int
-) PARTITION BY RANGE (ts);
-
--- No primary key: a sequence that nobody else writes makes the ids, nothing looks for one of them alone, and its index would be a
--- tenth of all that the server does for a task (docs/decisions/0001).
-CREATE INDEX task_events_job ON public.task_events (job_id, ts DESC);   -- a job's timeline, and within it a task's
-CREATE INDEX task_events_ts ON public.task_events USING brin (ts) WITH (autosummarize = on);   -- what has happened lately; costs nothing to write
-
-CREATE TABLE public.task_artifacts (
-  id            bigserial PRIMARY KEY,
-  job_id        uuid NOT NULL REFERENCES public.jobs (id),
-  job_task_id   uuid REFERENCES public.job_tasks (id),
-  kind          text NOT NULL CHECK (kind IN ('input', 'output', 'log')),
-  bucket        text NOT NULL,
-  key           text NOT NULL,
-  size_bytes    bigint CHECK (size_bytes >= 0),
-  content_type  text,
-  checksum      text,
-  created_at    timestamptz NOT NULL DEFAULT accs.clock(),
-  -- addition: which attempt made it
-  attempt_id    int,
-  UNIQUE (bucket, key)
-);
-
-CREATE INDEX task_artifacts_job ON public.task_artifacts (job_id);
-CREATE INDEX task_artifacts_task ON public.task_artifacts (job_task_id);
-CREATE INDEX task_artifacts_input ON public.task_artifacts (job_id) WHERE kind = 'input' AND job_task_id IS NULL;   -- task_inputs
-
-CREATE TABLE public.nodes (
-  name             text PRIMARY KEY CHECK (name <> ''),
-  labels           jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(labels) = 'object'),
-  last_seen        timestamptz CHECK (last_seen BETWEEN '0001-01-02Z' AND '9999-12-30Z'),
-  awake_state      text NOT NULL DEFAULT 'unknown' CHECK (awake_state IN ('unknown', 'awake', 'sleep')),
-  wake_method      text CHECK (wake_method IN ('wol', 'provider', 'script')),
-  mac              text,
-  provider_ref     text,
-  script           text,
-  max_concurrency  jsonb NOT NULL DEFAULT '{}'
-                   CHECK (jsonb_typeof(max_concurrency) = 'object'
-                          AND NOT jsonb_path_exists(max_concurrency, '$.* ? (@.type() != "number" || @ < 0 || @ > 1000000 || @.floor() != @)')),
-  -- additions: whose it is, and which machine and process last registered it
-  login            text,
-  machine_id       text,
-  boot_id          text,
-  instance         text,
-  CONSTRAINT bounded CHECK (octet_length(name) <= 200 AND pg_column_size(labels) <= 65536 AND pg_column_size(max_concurrency) <= 65536
-    AND octet_length(concat(mac, provider_ref, script, machine_id, boot_id, instance)) <= 8192)
-) WITH (fillfactor = 50);
-
--- Every task that ended in error, until it is redriven or dismissed.
-CREATE TABLE public.dead_letters (
-  id             bigserial PRIMARY KEY,
-  job_id         uuid NOT NULL,
-  job_task_id    uuid NOT NULL,
-  generation     int NOT NULL,
-  service_name   text NOT NULL,
-  reason         text NOT NULL CHECK (reason IN ('attempts_exhausted', 'permanent_error', 'lost_too_often', 'poison')),
-  error_code     text,
-  error_message  text,
-  created_at     timestamptz NOT NULL DEFAULT accs.clock(),
-  redriven_at    timestamptz,
-  dismissed_at   timestamptz,
-  UNIQUE (job_task_id, generation)
-);
-
-CREATE INDEX dead_letters_open ON public.dead_letters (id) WHERE redriven_at IS NULL AND dismissed_at IS NULL;
-
--- One row for each event and target (D9). Claimed: claim_id is set, and next_attempt_at is when the claim has run out. One that was
--- found behind another of its job has next_attempt_at = infinity, until that one is delivered or given up.
-CREATE TABLE public.outbox_events (
-  id               bigserial PRIMARY KEY,
-  job_id           uuid,
-  payload          jsonb NOT NULL CHECK (jsonb_typeof(payload) = 'object'),
-  status           text NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'delivered')),
-  attempts         int NOT NULL DEFAULT 0,
-  next_attempt_at  timestamptz NOT NULL DEFAULT accs.clock(),
-  last_error       text,
-  dispatched_at    timestamptz,
-  created_at       timestamptz NOT NULL DEFAULT accs.clock(),
-  -- additions
-  target           text NOT NULL,               -- accs.outbox_targets
-  event            text NOT NULL,
-  claim_id         uuid,
-  dead_at          timestamptz,                 -- given up; still pending, and sent again by redrive_outbox only
-  redriven_at      timestamptz
-);
-
-CREATE INDEX outbox_events_due ON public.outbox_events (target, next_attempt_at, id) WHERE status = 'pending' AND dead_at IS NULL;  -- claim_outbox
-CREATE INDEX outbox_events_order ON public.outbox_events (target, job_id, id) WHERE status = 'pending' AND dead_at IS NULL;  -- who comes first
-CREATE INDEX outbox_events_delivered ON public.outbox_events (dispatched_at) WHERE status = 'delivered';    -- prune_outbox
-CREATE INDEX outbox_events_dead ON public.outbox_events (dead_at) WHERE status = 'pending' AND dead_at IS NOT NULL;
-
--- ---------------------------------------------------------------------------------------------------------------
--- Internals
--- ---------------------------------------------------------------------------------------------------------------
-
 -- A lane is a set of nodes that may take a task: those that serve it, have these labels and, if named, this name.
 -- Tasks that only some nodes may take stand in a lane of their own, never at the head of one that all scan.
 CREATE TABLE accs.lanes (
@@ -355,24 +183,6 @@ CREATE TABLE accs.lanes (
 
 -- claim_tasks, by service; hashed, because labels may be longer than an index takes
 CREATE UNIQUE INDEX lanes_service ON accs.lanes (service, md5(requires::text), coalesce(node, ''));
-
-CREATE TABLE accs.concurrency_keys (
-  key          text PRIMARY KEY,
-  max_running  int NOT NULL DEFAULT 1 CHECK (max_running >= 1)
-);
-
--- What one transaction at a time may do, and what one claim at a time may take: whoever locks a row here has to be able to write it. (An
--- advisory lock is anybody's: a login that may only read could hold it for ever.)
-CREATE TABLE accs.locks (name text PRIMARY KEY);
-INSERT INTO accs.locks VALUES ('archives'), ('event_partitions'), ('node_leaves'), ('outbox_targets'), ('quarantines'), ('repair'), ('workflows');
-
-CREATE FUNCTION accs.lock(p_name text) RETURNS void LANGUAGE sql AS $$ SELECT FROM accs.locks WHERE name = p_name FOR UPDATE $$;
-
-CREATE TABLE accs.slots (
-  node     text NOT NULL,
-  service  text NOT NULL,
-  PRIMARY KEY (node, service)
-);
 
 CREATE TABLE accs.plans (
   workflow_id  uuid PRIMARY KEY REFERENCES public.workflows (id) ON DELETE CASCADE,
@@ -400,371 +210,6 @@ CREATE TABLE accs.steps (
 );
 
 CREATE INDEX steps_roots ON accs.steps (workflow_id, lane, concurrency_key) WHERE depends_on = '{}';   -- wake_demand
-
-CREATE TABLE accs.pauses (
-  kind    text NOT NULL CHECK (kind IN ('service', 'workflow', 'node')),
-  name    text NOT NULL CHECK (length(name) BETWEEN 1 AND CASE kind WHEN 'service' THEN 40 ELSE 200 END),
-  since   timestamptz NOT NULL DEFAULT accs.clock(),
-  reason  text,
-  by      text,
-  PRIMARY KEY (kind, name)
-);
-
-CREATE TABLE accs.pending_jobs (
-  job_id  uuid PRIMARY KEY,
-  due_at  timestamptz NOT NULL
-) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
-
-CREATE INDEX pending_jobs_due ON accs.pending_jobs (due_at);             -- instantiate_due_jobs
-
-CREATE TABLE accs.waiting (
-  task_id     uuid PRIMARY KEY,
-  lane        int NOT NULL,
-  rank        int NOT NULL,          -- minus the job's priority, so that one ascending index is the global order
-  order_seq   bigint NOT NULL,
-  created_at  timestamptz NOT NULL,
-  hold        text CHECK (hold IN ('backoff', 'key', 'paused')),
-  due_at      timestamptz,
-  key         text,
-  CHECK ((hold IS NOT DISTINCT FROM 'backoff') = (due_at IS NOT NULL))
-) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
-
-CREATE INDEX waiting_claim ON accs.waiting (lane, rank, order_seq, created_at, task_id) WHERE hold IS NULL;  -- claim_tasks
-CREATE INDEX waiting_due ON accs.waiting (lane, due_at) WHERE hold = 'backoff';                              -- promote
-CREATE INDEX waiting_key ON accs.waiting (key, lane, rank, order_seq, created_at, task_id)                   -- admit
-  WHERE key IS NOT NULL AND (hold IS NULL OR hold = 'key');
-CREATE INDEX waiting_paused ON accs.waiting (task_id) WHERE hold = 'paused';                                 -- resume
-
-CREATE TABLE accs.live (
-  task_id      uuid PRIMARY KEY,
-  job_id       uuid NOT NULL,
-  service      text NOT NULL,
-  node         text NOT NULL,
-  owner        text NOT NULL,
-  attempt_id   int NOT NULL,
-  key          text,
-  progress     numeric NOT NULL DEFAULT 0,
-  lease_until  timestamptz NOT NULL
-) WITH (fillfactor = 70,
-        autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
-
--- none on lease_until: what is live is little, reclaim reads all of it, and heartbeats stay HOT
-CREATE INDEX live_node ON accs.live (node, service);                     -- capacity; an owner's own leases
-CREATE INDEX live_key ON accs.live (key) WHERE key IS NOT NULL;          -- admit, claim_tasks
-
--- Waking and sleeping, beside nodes.awake_state. try_id is the fence of whoever makes the last call; ok is null until he has
--- said whether it got through. A node that is seen is ready, whatever was before.
-CREATE TABLE accs.power (
-  node          text PRIMARY KEY REFERENCES public.nodes (name) ON DELETE CASCADE,
-  state         text NOT NULL CHECK (state IN ('unknown', 'asleep', 'waking', 'booting', 'ready', 'failed')),
-  since         timestamptz NOT NULL DEFAULT accs.clock(),
-  because       text,                       -- why it is awake (its agent says it), or is not woken (the builder does)
-  try_id        uuid,
-  tried_at      timestamptz,
-  method        text,
-  ok            boolean,
-  error         text,                       -- why that call did not get through
-  tries         int NOT NULL DEFAULT 0,     -- since the node was last seen
-  called_at     timestamptz,                -- the last call since then that got through
-  called_by     text,                       -- by which method
-  brought_by    text,                       -- the method that brought it when it came last
-  latency       interval,                   -- usual: from the call until the node is seen
-  last_latency  interval,
-  networks      cidr[] NOT NULL DEFAULT '{}'   -- the segments that it is in: who shares one can wake it
-) WITH (fillfactor = 50);
-
--- What happened to each node, the last 1,000 things.
-CREATE TABLE accs.node_history (
-  id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  node     text NOT NULL REFERENCES public.nodes (name) ON DELETE CASCADE,
-  ts       timestamptz NOT NULL DEFAULT accs.clock(),
-  state    text NOT NULL,
-  message  text NOT NULL,
-  data     jsonb NOT NULL DEFAULT '{}'
-);
-
-CREATE INDEX node_history_node ON accs.node_history (node, id);
-
-CREATE TABLE accs.node_orders (
-  id           uuid PRIMARY KEY,
-  node         text NOT NULL REFERENCES public.nodes (name) ON DELETE CASCADE,   -- who is asked
-  kind         text NOT NULL CHECK (kind IN ('relay', 'sleep')),
-  target       text REFERENCES public.nodes (name) ON DELETE CASCADE,            -- relay: who is to be woken
-  asked_by     text,
-  asked_at     timestamptz NOT NULL DEFAULT accs.clock(),
-  good_until   timestamptz NOT NULL,
-  taken_at     timestamptz,
-  answered_at  timestamptz,
-  ok           boolean,
-  output       text,
-  CHECK ((kind = 'relay') = (target IS NOT NULL))
-);
-
-CREATE INDEX node_orders_open ON accs.node_orders (node) WHERE taken_at IS NULL;   -- take_orders
-
--- How attempts ended, as long as it matters: every failure, and of the steps that failed what passed since then. Empty
--- while nothing fails.
-CREATE TABLE accs.conclusions (
-  id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  ts           timestamptz NOT NULL,
-  node         text NOT NULL,
-  service      text NOT NULL,
-  workflow_id  uuid NOT NULL,
-  task_key     text NOT NULL,
-  task_id      uuid NOT NULL,
-  passed       boolean NOT NULL,
-  lost         boolean NOT NULL DEFAULT false,   -- for a reason that is not the task's
-  permanent    boolean NOT NULL DEFAULT false,
-  code         text,
-  message      text
-) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
-
-CREATE INDEX conclusions_failed ON accs.conclusions (workflow_id, task_key, id) WHERE NOT passed;        -- finish_tasks, note_passes
-CREATE INDEX conclusions_passed ON accs.conclusions (workflow_id, task_key, node, id) WHERE passed;      -- note_passes
-
--- A service that a node must not take tasks of: 'shut' until a probe passes, then on 'trial' with one task at a time.
-CREATE TABLE accs.quarantines (
-  node         text NOT NULL REFERENCES public.nodes (name) ON DELETE CASCADE,
-  service      text NOT NULL,
-  state        text NOT NULL DEFAULT 'shut' CHECK (state IN ('shut', 'trial')),
-  since        timestamptz NOT NULL DEFAULT accs.clock(),
-  reason       text NOT NULL,
-  detail       jsonb NOT NULL DEFAULT '{}',
-  times        int NOT NULL DEFAULT 1,        -- how often it was shut: +1 when a trial fails
-  probes       int NOT NULL DEFAULT 0,        -- those that failed since it was shut
-  probe_at     timestamptz NOT NULL,
-  probe_error  text,
-  trial_at     timestamptz,
-  PRIMARY KEY (node, service),
-  CHECK ((state = 'trial') = (trial_at IS NOT NULL))
-);
-
--- Why an agent that lives takes no tasks of a service now: its disk is full, its engine is away, the service says "not now".
-CREATE TABLE accs.obstacles (
-  node         text NOT NULL REFERENCES public.nodes (name) ON DELETE CASCADE,
-  service      text NOT NULL,
-  since        timestamptz NOT NULL DEFAULT accs.clock(),
-  reason       text NOT NULL,
-  PRIMARY KEY (node, service)
-);
-
--- The steps that fail wherever they run.
-CREATE TABLE accs.step_health (
-  workflow_id  uuid NOT NULL REFERENCES public.workflows (id) ON DELETE CASCADE,
-  task_key     text NOT NULL,
-  since        timestamptz NOT NULL DEFAULT accs.clock(),
-  reason       text NOT NULL,
-  PRIMARY KEY (workflow_id, task_key)
-);
-
--- How a verb answers one row. The db_ columns are what the database holds when it refuses (D5).
-CREATE TYPE accs.answer AS (
-  id              uuid,
-  answer          text,          -- accepted | repeated | refused
-  reason          text,          -- why refused
-  db_status       text,
-  db_attempt_id   int,
-  db_lease_owner  text,
-  db_lease_until  timestamptz
-);
-
--- ---------------------------------------------------------------------------------------------------------------
--- The guard: whoever writes a state does it through a verb, and only along a legal transition
--- ---------------------------------------------------------------------------------------------------------------
-
--- True while a verb of ours runs: it acts as the schema's owner and has pinned exactly this search_path. Another login may set the same
--- path, but it may not create in this schema; the owner needs no privilege for it (docs/decisions/0007).
-CREATE FUNCTION accs.in_verb() RETURNS boolean LANGUAGE sql STABLE AS
-$$ SELECT current_setting('search_path') = 'pg_catalog, accs, pg_temp' AND has_schema_privilege('accs', 'CREATE') $$;
-
-CREATE FUNCTION accs.refuse_write() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-  v_entity text := CASE TG_TABLE_NAME WHEN 'jobs' THEN 'job' ELSE 'task' END;
-  v_verbs  text;
-BEGIN
-  IF TG_OP = 'UPDATE' AND OLD.status IS DISTINCT FROM NEW.status THEN
-    SELECT verb INTO v_verbs FROM accs.transitions
-     WHERE entity = v_entity AND from_status = OLD.status AND to_status = NEW.status AND via IS NULL;
-    IF v_verbs IS NULL THEN
-      RAISE EXCEPTION '% %: % → % is not a legal transition', v_entity, OLD.id, OLD.status, NEW.status
-        USING ERRCODE = 'AC002', HINT = 'SELECT * FROM accs.transitions lists the legal ones.';
-    END IF;
-    RAISE EXCEPTION '% %: % → % must not be written by a plain UPDATE', v_entity, OLD.id, OLD.status, NEW.status
-      USING ERRCODE = 'AC002', HINT = format('Call the verb in schema accs that does it: %s.', v_verbs);
-  ELSIF TG_OP = 'UPDATE' THEN
-    RAISE EXCEPTION '% %: this column belongs to the state machine and must not be written by a plain UPDATE', v_entity, OLD.id
-      USING ERRCODE = 'AC002', HINT = 'Call a verb in schema accs; accs.change_jobs changes a job''s priority, options and scheduled_at.';
-  ELSIF TG_OP = 'INSERT' THEN
-    RAISE EXCEPTION '%: tasks are made from the steps of a workflow, not inserted', TG_TABLE_NAME
-      USING ERRCODE = 'AC002', HINT = 'INSERT INTO jobs (workflow_id) or call accs.submit.';
-  END IF;
-  RAISE EXCEPTION '%: % is refused, because rows of the state machine are removed by retention only', TG_TABLE_NAME, TG_OP
-    USING ERRCODE = 'AC002', HINT = 'To stop a job call accs.cancel_jobs.';
-END $$;
-
--- The condition is generated from accs.transitions, so that it is written once, and evaluated inside the trigger's WHEN:
--- a row trigger that looked the transition up cost 25–55 % of the throughput. AFTER, because a BEFORE trigger locks
--- every row a second time. PostgreSQL reads the text of a WHEN anew for each statement, so it is short: no function to
--- inline, and a legal move is the first letters of both states. (As a CASE it took an eighth of the time of a single claim.)
-DO $guard$
-DECLARE
-  v_legal text;
-BEGIN
-  SELECT string_agg(left(from_status, 2) || left(to_status, 2), ' ') INTO v_legal FROM accs.transitions WHERE entity = 'task';
-  EXECUTE format($$
-    CREATE TRIGGER guard_transition AFTER UPDATE OF
-      id, job_id, task_key, service_name, status, depends_on, attempt, next_attempt_at, priority, progress, results,
-      assigned_node, claimed_by, claimed_at, started_at, finished_at, created_at, attempt_id, lease_owner, lease_until,
-      lost, generation, step_no, lane, remaining, dependants, given, outcome, outcome_attempt_id, error_code,
-      error_message, requires, concurrency_key, notify ON public.job_tasks
-    FOR EACH ROW WHEN (current_setting('search_path') <> 'pg_catalog, accs, pg_temp'
-                       OR (OLD.status <> NEW.status AND strpos(%L, left(OLD.status, 2) || left(NEW.status, 2)) = 0))
-    EXECUTE FUNCTION accs.refuse_write()$$, v_legal);
-  SELECT string_agg(left(from_status, 2) || left(to_status, 2), ' ') INTO v_legal FROM accs.transitions WHERE entity = 'job';
-  EXECUTE format($$
-    CREATE TRIGGER guard_transition AFTER UPDATE OF
-      id, workflow_id, status, progress, current_task_key, order_seq, error_code, error_message, created_at, started_at,
-      finished_at, generation, task_count, open_tasks, task_progress, trigger ON public.jobs
-    FOR EACH ROW WHEN (current_setting('search_path') <> 'pg_catalog, accs, pg_temp'
-                       OR (OLD.status <> NEW.status AND strpos(%L, left(OLD.status, 2) || left(NEW.status, 2)) = 0))
-    EXECUTE FUNCTION accs.refuse_write()$$, v_legal);
-END $guard$;
-
-CREATE TRIGGER guard_insert AFTER INSERT ON public.job_tasks
-  FOR EACH ROW WHEN (current_setting('search_path') <> 'pg_catalog, accs, pg_temp') EXECUTE FUNCTION accs.refuse_write();
-CREATE TRIGGER guard_delete BEFORE DELETE ON public.job_tasks
-  FOR EACH ROW WHEN (NOT accs.in_verb()) EXECUTE FUNCTION accs.refuse_write();
-CREATE TRIGGER guard_delete BEFORE DELETE ON public.jobs
-  FOR EACH ROW WHEN (NOT accs.in_verb()) EXECUTE FUNCTION accs.refuse_write();
-CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON public.job_tasks
-  FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_write();
-CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON public.jobs
-  FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_write();
-
--- Who has set the path of the verbs and is not their owner: asked once for each statement, because it costs more than the path.
-CREATE FUNCTION accs.refuse_forgery() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-  RAISE EXCEPTION '%: rows of the state machine are written by its verbs, and "%" does not own them', TG_TABLE_NAME, current_user
-    USING ERRCODE = 'AC002', HINT = 'Call a verb in schema accs.';
-END $$;
-CREATE TRIGGER guard_owner BEFORE INSERT OR UPDATE OR DELETE ON public.job_tasks FOR EACH STATEMENT
-  WHEN (current_setting('search_path') = 'pg_catalog, accs, pg_temp' AND NOT has_schema_privilege('accs', 'CREATE')) EXECUTE FUNCTION accs.refuse_forgery();
-CREATE TRIGGER guard_owner BEFORE UPDATE OR DELETE ON public.jobs FOR EACH STATEMENT
-  WHEN (current_setting('search_path') = 'pg_catalog, accs, pg_temp' AND NOT has_schema_privilege('accs', 'CREATE')) EXECUTE FUNCTION accs.refuse_forgery();
-
-CREATE FUNCTION accs.refuse_begun_jobs() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-  v_bad uuid;
-BEGIN
-  SELECT id INTO v_bad FROM fresh
-   WHERE status <> 'queued' OR task_count <> 0 OR open_tasks <> 0 OR generation <> 0 OR task_progress <> 0
-      OR progress IS DISTINCT FROM 0 OR started_at IS NOT NULL OR finished_at IS NOT NULL
-      OR error_code IS NOT NULL OR error_message IS NOT NULL OR current_task_key IS NOT NULL
-   LIMIT 1;
-  IF FOUND THEN
-    RAISE EXCEPTION 'job %: a job begins as queued, with nothing done', v_bad
-      USING ERRCODE = 'AC002', HINT = 'Insert workflow_id, options, priority and scheduled_at, and leave the rest to the defaults.';
-  END IF;
-  RETURN NULL;
-END $$;
-CREATE TRIGGER guard_insert AFTER INSERT ON public.jobs
-  REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT WHEN (NOT accs.in_verb()) EXECUTE FUNCTION accs.refuse_begun_jobs();
-
--- A plain INSERT INTO jobs is a submission. Whoever inserts it: a queued job is noted as pending and the builder is told.
-CREATE FUNCTION accs.note_new_jobs() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-  v_bad   record;
-  v_told  boolean;
-  v_known uuid[];
-BEGIN
-  SELECT bool_or(w.notify && ARRAY['job.submitted', 'job.started']), array_agg(w.id) INTO v_told, v_known
-    FROM (SELECT id, notify FROM public.workflows WHERE id IN (SELECT workflow_id FROM fresh) FOR KEY SHARE) w;   -- as a foreign key does
-  SELECT id, workflow_id INTO v_bad FROM fresh WHERE workflow_id <> ALL (coalesce(v_known, '{}')) LIMIT 1;   -- a join is 0.4 µs a job more
-  IF FOUND THEN
-    RAISE EXCEPTION 'job %: there is no workflow %', v_bad.id, v_bad.workflow_id
-      USING ERRCODE = 'foreign_key_violation', HINT = 'SELECT id, name, version FROM workflows lists them.';
-  END IF;
-  INSERT INTO accs.pending_jobs (job_id, due_at) SELECT id, coalesce(scheduled_at, created_at) FROM fresh WHERE status = 'queued';
-  IF FOUND THEN
-    PERFORM pg_notify(accs.channel_prefix() || 'builder', '');
-  END IF;
-  IF v_told THEN
-    PERFORM accs.announce_subscribed_jobs(ARRAY(SELECT id FROM fresh ORDER BY order_seq));
-  END IF;
-  RETURN NULL;
-END $$;
-CREATE TRIGGER note_new_jobs AFTER INSERT ON public.jobs
-  REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION accs.note_new_jobs();
-
-CREATE FUNCTION accs.refuse_used_workflow() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-  IF EXISTS (SELECT FROM public.jobs WHERE workflow_id = OLD.id) THEN
-    RAISE EXCEPTION 'workflow "%" version % has jobs', OLD.name, OLD.version
-      USING ERRCODE = 'foreign_key_violation', HINT = 'UPDATE workflows SET is_active = false keeps it from being submitted.';
-  END IF;
-  RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
-END $$;
-CREATE TRIGGER refuse_used_workflow BEFORE DELETE OR UPDATE OF id ON public.workflows FOR EACH ROW EXECUTE FUNCTION accs.refuse_used_workflow();
-
-CREATE FUNCTION accs.refuse_stray_artifacts() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-  v_bad record;
-BEGIN
-  SELECT f.id, f.job_id, f.job_task_id INTO v_bad FROM fresh f
-    LEFT JOIN public.jobs j ON j.id = f.job_id LEFT JOIN public.job_tasks t ON t.id = f.job_task_id
-   WHERE j.id IS NULL OR t.id IS NULL AND f.job_task_id IS NOT NULL LIMIT 1;
-  IF FOUND THEN
-    RAISE EXCEPTION 'artifact %: there is no job %, or it has no task %', v_bad.id, v_bad.job_id, v_bad.job_task_id USING ERRCODE = 'foreign_key_violation';
-  END IF;
-  RETURN NULL;
-END $$;
-CREATE TRIGGER refuse_stray AFTER INSERT ON public.task_artifacts REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_stray_artifacts();
-CREATE TRIGGER refuse_stray_again AFTER UPDATE ON public.task_artifacts REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_stray_artifacts();
-
--- PostgreSQL 18 lets a foreign key be declared without being checked row by row, which was a third of the cost of a submission and a tenth of
--- that of everything else (docs/performance.md). The triggers above check it once a statement; job_tasks is written by the verbs only.
-DO $keys$
-DECLARE
-  v_key record;
-BEGIN
-  IF current_setting('server_version_num')::int >= 180000 THEN
-    FOR v_key IN SELECT conrelid::regclass AS tab, conname FROM pg_constraint WHERE contype = 'f' AND confrelid IN ('public.workflows'::regclass, 'public.jobs'::regclass, 'public.job_tasks'::regclass)
-                    AND conrelid IN ('public.jobs'::regclass, 'public.job_tasks'::regclass, 'public.task_artifacts'::regclass) LOOP
-      EXECUTE format('ALTER TABLE %s ALTER CONSTRAINT %I NOT ENFORCED', v_key.tab, v_key.conname);
-    END LOOP;
-  END IF;
-END $keys$;
-
--- Priority, options and the due time may be changed by hand while the job is queued.
-CREATE FUNCTION accs.note_changed_job() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-  IF OLD.status <> 'queued' THEN
-    RAISE EXCEPTION 'job % is %: priority, options and scheduled_at are fixed once it has started', OLD.id, OLD.status
-      USING ERRCODE = 'AC002', HINT = 'accs.change_jobs changes the priority; for other options, submit another job.';
-  END IF;
-  UPDATE accs.pending_jobs SET due_at = coalesce(NEW.scheduled_at, NEW.created_at) WHERE job_id = NEW.id;
-  PERFORM pg_notify(accs.channel_prefix() || 'builder', '');
-  RETURN NULL;
-END $$;
-CREATE TRIGGER note_changed_job AFTER UPDATE OF priority, options, scheduled_at ON public.jobs
-  FOR EACH ROW WHEN (NOT accs.in_verb()) EXECUTE FUNCTION accs.note_changed_job();
-
--- One NOTIFY for each service that got something claimable, once per statement.
-CREATE FUNCTION accs.notify_services() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-  PERFORM pg_notify(accs.channel_prefix() || service, '')
-     FROM (SELECT DISTINCT l.service FROM (SELECT DISTINCT lane FROM fresh WHERE hold IS NULL) f
-             JOIN accs.lanes l ON l.id = f.lane) s;
-  RETURN NULL;
-END $$;
-CREATE TRIGGER notify_services AFTER INSERT ON accs.waiting
-  REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION accs.notify_services();
-CREATE TRIGGER notify_services_again AFTER UPDATE ON accs.waiting
-  REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION accs.notify_services();
-
--- ---------------------------------------------------------------------------------------------------------------
--- Workflows: checked and compiled when they are written
--- ---------------------------------------------------------------------------------------------------------------
 
 CREATE FUNCTION accs.invalid(p_workflow text, p_problem text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -921,11 +366,6 @@ BEGIN
        JOIN accs.steps s ON s.workflow_id = p_workflow AND s.step_no = u.n)));
 END $$;
 
--- What can be told to others (docs/outbox.md).
-CREATE FUNCTION accs.outgoing_events() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
-  SELECT ARRAY['job.submitted', 'job.started', 'job.retried', 'job.done', 'job.error', 'job.cancelled', 'task.done', 'task.error', 'task.skipped', 'task.cancelled']
-$$;
-
 CREATE FUNCTION accs.check_notify(p_name text, p_notify text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   v_event text;
@@ -1001,12 +441,263 @@ BEGIN
 END $$;
 CREATE TRIGGER touch BEFORE UPDATE ON public.workflows FOR EACH ROW EXECUTE FUNCTION accs.touch();
 
+CREATE FUNCTION accs.refuse_used_workflow() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF EXISTS (SELECT FROM public.jobs WHERE workflow_id = OLD.id) THEN
+    RAISE EXCEPTION 'workflow "%" version % has jobs', OLD.name, OLD.version
+      USING ERRCODE = 'foreign_key_violation', HINT = 'UPDATE workflows SET is_active = false keeps it from being submitted.';
+  END IF;
+  RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
+END $$;
+CREATE TRIGGER refuse_used_workflow BEFORE DELETE OR UPDATE OF id ON public.workflows FOR EACH ROW EXECUTE FUNCTION accs.refuse_used_workflow();
+
 -- Whoever writes new versions waits here for the others, until the end of the transaction: two must not make the same next version.
 CREATE FUNCTION accs.lock_workflows() RETURNS void LANGUAGE sql AS $$ SELECT accs.lock('workflows') $$;
 
 -- ---------------------------------------------------------------------------------------------------------------
+-- Jobs and their tasks
+-- ---------------------------------------------------------------------------------------------------------------
+
+CREATE SEQUENCE accs.order_seq;
+
+CREATE TABLE public.jobs (
+  id                uuid PRIMARY KEY DEFAULT accs.new_id(),
+  workflow_id       uuid NOT NULL REFERENCES public.workflows (id),
+  status            text NOT NULL DEFAULT 'queued' CHECK (status = ANY ('{queued,running,done,error,cancelled}')),
+  progress          numeric DEFAULT 0 CHECK (progress BETWEEN 0 AND 1),
+  current_task_key  text,
+  priority          int NOT NULL DEFAULT 0,
+  order_seq         bigint NOT NULL DEFAULT nextval('accs.order_seq'),
+  options           jsonb DEFAULT '{}',
+  scheduled_at      timestamptz CHECK (scheduled_at BETWEEN '0001-01-02Z' AND '9999-12-30Z' OR NOT isfinite(scheduled_at)),
+  error_code        text,
+  error_message     text,
+  created_at        timestamptz NOT NULL DEFAULT accs.clock() CHECK (created_at BETWEEN '0001-01-02Z' AND '9999-12-30Z'),
+  started_at        timestamptz,
+  finished_at       timestamptz,
+  updated_at        timestamptz NOT NULL DEFAULT accs.clock(),
+  -- additions
+  idempotency_key   text,                       -- the same key submitted again is the same job
+  created_by        text,
+  trace_id          text,
+  generation        int NOT NULL DEFAULT 0,     -- +1 at every retry
+  task_count        int NOT NULL DEFAULT 0,
+  open_tasks        int NOT NULL DEFAULT 0 CHECK (open_tasks BETWEEN 0 AND task_count),
+  task_progress     numeric NOT NULL DEFAULT 0, -- the sum of its tasks' progress; jobs.progress is this / task_count
+  trigger           jsonb CHECK (jsonb_typeof(trigger) = 'object'),   -- what brought it about, where that was not a plain submission
+  -- No larger and no deeper than what a task can be handed. 64 levels are at least 512 bytes: small ones are not looked at, because every
+  -- UPDATE of a job checks this again.
+  CONSTRAINT jobs_options_check CHECK (jsonb_typeof(options) = 'object' AND (pg_column_size(options) < 512 OR pg_column_size(options) <= 1048576
+    AND NOT jsonb_path_exists(options, 'strict $.**{64} ? (@.type() == "object" || @.type() == "array")')))
+) WITH (fillfactor = 48);   -- a page has room for what its jobs end as
+
+CREATE INDEX jobs_order_seq ON public.jobs (order_seq);                  -- lists in the global order
+CREATE UNIQUE INDEX jobs_idempotency_key ON public.jobs (idempotency_key) WHERE idempotency_key IS NOT NULL;
+
+CREATE TABLE public.job_tasks (
+  id                  uuid PRIMARY KEY,
+  job_id              uuid NOT NULL REFERENCES public.jobs (id),
+  task_key            text NOT NULL,
+  service_name        text NOT NULL,
+  status              text NOT NULL DEFAULT 'queued'
+                      CHECK (status = ANY ('{queued,starting,running,done,error,skipped,cancelled}')),
+  depends_on          text[] NOT NULL DEFAULT '{}',
+  attempt             int NOT NULL DEFAULT 0,    -- failures that spent the budget
+  max_attempts        int NOT NULL DEFAULT 3 CHECK (max_attempts >= 1),
+  next_attempt_at     timestamptz,
+  priority            int NOT NULL DEFAULT 0,    -- the job's, copied at instantiation
+  progress            numeric DEFAULT 0,
+  params              jsonb DEFAULT '{}',        -- the step's default_params, never overridden
+  results             jsonb,
+  assigned_node       text,
+  claimed_by          text,
+  claimed_at          timestamptz,
+  started_at          timestamptz,
+  finished_at         timestamptz,
+  created_at          timestamptz NOT NULL DEFAULT accs.clock(),
+  updated_at          timestamptz NOT NULL DEFAULT accs.clock(),
+  -- additions
+  attempt_id          int NOT NULL DEFAULT 0,    -- the fence: +1 at every claim, never reused
+  lease_owner         text,
+  lease_until         timestamptz,
+  lost                int NOT NULL DEFAULT 0,    -- owners lost; bounded by accs.max_lost()
+  generation          int NOT NULL DEFAULT 0,    -- +1 at every redrive or retry
+  step_no             int NOT NULL,
+  lane                int NOT NULL,              -- accs.lanes: the nodes that may take it
+  remaining           int NOT NULL DEFAULT 0 CHECK (remaining >= 0),   -- dependencies not satisfied yet
+  dependants          uuid[],                    -- the tasks that wait for this one
+  given               jsonb,                     -- what the attempt received beside params and job options
+  outcome             text,                      -- how the attempt outcome_attempt_id ended, to answer "repeated"
+  outcome_attempt_id  int,
+  error_code          text,
+  error_message       text,
+  requires            jsonb NOT NULL DEFAULT '{}',
+  concurrency_key     text,
+  timeout_sec         double precision,
+  backoff             jsonb,
+  notify              text[],                    -- what its workflow's notify says of tasks, if anything: announce_subscribed
+  CONSTRAINT lease_while_live CHECK (
+    (status = ANY ('{starting,running}')) = (lease_owner IS NOT NULL)
+    AND (lease_owner IS NULL) = (lease_until IS NULL)),
+  -- serves "the tasks of a job" and refuses a step twice
+  UNIQUE (job_id, task_key)
+) WITH (fillfactor = 38);   -- and here for two, longer ones: at 50 every seventh update left its page, and the table ended larger
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- The legal transitions, and the guard: whoever writes a state does it through a verb, and only along one of them
+-- ---------------------------------------------------------------------------------------------------------------
+
+CREATE TABLE accs.transitions (
+  entity       text NOT NULL CHECK (entity IN ('task', 'job')),
+  from_status  text NOT NULL,
+  to_status    text NOT NULL,
+  verb         text NOT NULL,
+  via          text,              -- two transitions in one write, with the events of both
+  PRIMARY KEY (entity, from_status, to_status)
+);
+
+INSERT INTO accs.transitions (entity, from_status, to_status, verb) VALUES
+  ('task', 'queued',    'starting',  'claim_tasks'),
+  ('task', 'starting',  'running',   'start_tasks'),
+  ('task', 'running',   'done',      'finish_tasks'),
+  ('task', 'running',   'error',     'finish_tasks'),
+  ('task', 'starting',  'error',     'finish_tasks'),
+  ('task', 'starting',  'queued',    'release_tasks, reclaim_tasks, finish_tasks'),
+  ('task', 'running',   'queued',    'release_tasks, reclaim_tasks, finish_tasks'),
+  ('task', 'queued',    'skipped',   'skip_tasks'),
+  ('task', 'queued',    'cancelled', 'cancel_jobs'),
+  ('task', 'starting',  'cancelled', 'cancel_jobs'),
+  ('task', 'running',   'cancelled', 'cancel_jobs'),
+  ('task', 'error',     'queued',    'redrive, retry_jobs'),
+  ('task', 'skipped',   'queued',    'redrive, retry_jobs'),
+  ('task', 'cancelled', 'queued',    'retry_jobs'),
+  ('task', 'done',      'queued',    'retry_jobs'),
+  ('job',  'queued',    'running',   'instantiate_due_jobs'),
+  ('job',  'running',   'done',      'finish_tasks, close_jobs'),
+  ('job',  'running',   'error',     'finish_tasks, close_jobs'),
+  ('job',  'running',   'cancelled', 'cancel_jobs'),
+  ('job',  'queued',    'error',     'instantiate_due_jobs'),
+  ('job',  'queued',    'cancelled', 'cancel_jobs'),
+  ('job',  'done',      'running',   'retry_jobs'),
+  ('job',  'error',     'running',   'redrive, retry_jobs'),
+  ('job',  'cancelled', 'running',   'redrive, retry_jobs');
+INSERT INTO accs.transitions (entity, from_status, to_status, verb, via) VALUES ('task', 'queued', 'running', 'claim_tasks', 'starting');
+
+CREATE FUNCTION accs.refuse_write() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_entity text := CASE TG_TABLE_NAME WHEN 'jobs' THEN 'job' ELSE 'task' END;
+  v_verbs  text;
+BEGIN
+  IF TG_OP = 'UPDATE' AND OLD.status IS DISTINCT FROM NEW.status THEN
+    SELECT verb INTO v_verbs FROM accs.transitions
+     WHERE entity = v_entity AND from_status = OLD.status AND to_status = NEW.status AND via IS NULL;
+    IF v_verbs IS NULL THEN
+      RAISE EXCEPTION '% %: % → % is not a legal transition', v_entity, OLD.id, OLD.status, NEW.status
+        USING ERRCODE = 'AC002', HINT = 'SELECT * FROM accs.transitions lists the legal ones.';
+    END IF;
+    RAISE EXCEPTION '% %: % → % must not be written by a plain UPDATE', v_entity, OLD.id, OLD.status, NEW.status
+      USING ERRCODE = 'AC002', HINT = format('Call the verb in schema accs that does it: %s.', v_verbs);
+  ELSIF TG_OP = 'UPDATE' THEN
+    RAISE EXCEPTION '% %: this column belongs to the state machine and must not be written by a plain UPDATE', v_entity, OLD.id
+      USING ERRCODE = 'AC002', HINT = 'Call a verb in schema accs; accs.change_jobs changes a job''s priority, options and scheduled_at.';
+  ELSIF TG_OP = 'INSERT' THEN
+    RAISE EXCEPTION '%: tasks are made from the steps of a workflow, not inserted', TG_TABLE_NAME
+      USING ERRCODE = 'AC002', HINT = 'INSERT INTO jobs (workflow_id) or call accs.submit.';
+  END IF;
+  RAISE EXCEPTION '%: % is refused, because rows of the state machine are removed by retention only', TG_TABLE_NAME, TG_OP
+    USING ERRCODE = 'AC002', HINT = 'To stop a job call accs.cancel_jobs.';
+END $$;
+
+-- The condition is generated from accs.transitions, so that it is written once, and evaluated inside the trigger's WHEN:
+-- a row trigger that looked the transition up cost 25–55 % of the throughput. AFTER, because a BEFORE trigger locks
+-- every row a second time. PostgreSQL reads the text of a WHEN anew for each statement, so it is short: no function to
+-- inline, and a legal move is the first letters of both states. (As a CASE it took an eighth of the time of a single claim.)
+DO $guard$
+DECLARE
+  v_legal text;
+BEGIN
+  SELECT string_agg(left(from_status, 2) || left(to_status, 2), ' ') INTO v_legal FROM accs.transitions WHERE entity = 'task';
+  EXECUTE format($$
+    CREATE TRIGGER guard_transition AFTER UPDATE OF
+      id, job_id, task_key, service_name, status, depends_on, attempt, next_attempt_at, priority, progress, results,
+      assigned_node, claimed_by, claimed_at, started_at, finished_at, created_at, attempt_id, lease_owner, lease_until,
+      lost, generation, step_no, lane, remaining, dependants, given, outcome, outcome_attempt_id, error_code,
+      error_message, requires, concurrency_key, notify ON public.job_tasks
+    FOR EACH ROW WHEN (current_setting('search_path') <> 'pg_catalog, accs, pg_temp'
+                       OR (OLD.status <> NEW.status AND strpos(%L, left(OLD.status, 2) || left(NEW.status, 2)) = 0))
+    EXECUTE FUNCTION accs.refuse_write()$$, v_legal);
+  SELECT string_agg(left(from_status, 2) || left(to_status, 2), ' ') INTO v_legal FROM accs.transitions WHERE entity = 'job';
+  EXECUTE format($$
+    CREATE TRIGGER guard_transition AFTER UPDATE OF
+      id, workflow_id, status, progress, current_task_key, order_seq, error_code, error_message, created_at, started_at,
+      finished_at, generation, task_count, open_tasks, task_progress, trigger ON public.jobs
+    FOR EACH ROW WHEN (current_setting('search_path') <> 'pg_catalog, accs, pg_temp'
+                       OR (OLD.status <> NEW.status AND strpos(%L, left(OLD.status, 2) || left(NEW.status, 2)) = 0))
+    EXECUTE FUNCTION accs.refuse_write()$$, v_legal);
+END $guard$;
+
+CREATE TRIGGER guard_insert AFTER INSERT ON public.job_tasks
+  FOR EACH ROW WHEN (current_setting('search_path') <> 'pg_catalog, accs, pg_temp') EXECUTE FUNCTION accs.refuse_write();
+CREATE TRIGGER guard_delete BEFORE DELETE ON public.job_tasks
+  FOR EACH ROW WHEN (NOT accs.in_verb()) EXECUTE FUNCTION accs.refuse_write();
+CREATE TRIGGER guard_delete BEFORE DELETE ON public.jobs
+  FOR EACH ROW WHEN (NOT accs.in_verb()) EXECUTE FUNCTION accs.refuse_write();
+CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON public.job_tasks
+  FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_write();
+CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON public.jobs
+  FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_write();
+
+-- Who has set the path of the verbs and is not their owner: asked once for each statement, because it costs more than the path.
+CREATE FUNCTION accs.refuse_forgery() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION '%: rows of the state machine are written by its verbs, and "%" does not own them', TG_TABLE_NAME, current_user
+    USING ERRCODE = 'AC002', HINT = 'Call a verb in schema accs.';
+END $$;
+CREATE TRIGGER guard_owner BEFORE INSERT OR UPDATE OR DELETE ON public.job_tasks FOR EACH STATEMENT
+  WHEN (current_setting('search_path') = 'pg_catalog, accs, pg_temp' AND NOT has_schema_privilege('accs', 'CREATE')) EXECUTE FUNCTION accs.refuse_forgery();
+CREATE TRIGGER guard_owner BEFORE UPDATE OR DELETE ON public.jobs FOR EACH STATEMENT
+  WHEN (current_setting('search_path') = 'pg_catalog, accs, pg_temp' AND NOT has_schema_privilege('accs', 'CREATE')) EXECUTE FUNCTION accs.refuse_forgery();
+
+CREATE FUNCTION accs.refuse_begun_jobs() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_bad uuid;
+BEGIN
+  SELECT id INTO v_bad FROM fresh
+   WHERE status <> 'queued' OR task_count <> 0 OR open_tasks <> 0 OR generation <> 0 OR task_progress <> 0
+      OR progress IS DISTINCT FROM 0 OR started_at IS NOT NULL OR finished_at IS NOT NULL
+      OR error_code IS NOT NULL OR error_message IS NOT NULL OR current_task_key IS NOT NULL
+   LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'job %: a job begins as queued, with nothing done', v_bad
+      USING ERRCODE = 'AC002', HINT = 'Insert workflow_id, options, priority and scheduled_at, and leave the rest to the defaults.';
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER guard_insert AFTER INSERT ON public.jobs
+  REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT WHEN (NOT accs.in_verb()) EXECUTE FUNCTION accs.refuse_begun_jobs();
+
+-- ---------------------------------------------------------------------------------------------------------------
 -- Events: append-only, monthly partitions made ahead of time, a default partition as the net
 -- ---------------------------------------------------------------------------------------------------------------
+
+CREATE TABLE public.task_events (
+  id           bigserial,
+  job_id       uuid NOT NULL,
+  job_task_id  uuid,
+  ts           timestamptz NOT NULL DEFAULT accs.clock(),
+  source       text NOT NULL,
+  level        text NOT NULL DEFAULT 'info' CHECK (level = ANY ('{debug,info,warn,error}')),
+  type         text NOT NULL,
+  message      text,
+  data         jsonb,
+  -- addition: the attempt that it belongs to; as a column, because building it into data cost a tenth of the throughput
+  attempt_id   int
+) PARTITION BY RANGE (ts);
+
+-- No primary key: a sequence that nobody else writes makes the ids, nothing looks for one of them alone, and its index would be a
+-- tenth of all that the server does for a task (docs/decisions/0001).
+CREATE INDEX task_events_job ON public.task_events (job_id, ts DESC);   -- a job's timeline, and within it a task's
+CREATE INDEX task_events_ts ON public.task_events USING brin (ts) WITH (autosummarize = on);   -- what has happened lately; costs nothing to write
 
 CREATE FUNCTION accs.refuse_event_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -1067,6 +758,11 @@ END $$;
 -- What only a verb that changes something may write.
 CREATE FUNCTION accs.own_event_types() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$ SELECT '{status,retry,wake,repair,changed}'::text[] $$;
 
+-- JSON that is no larger than 1 MiB, or a note that it was.
+CREATE FUNCTION accs.bounded(p jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE WHEN pg_column_size(p) > 1048576 THEN jsonb_build_object('omitted', format('%s bytes are more than 1 MiB', pg_column_size(p))) ELSE p END
+$$;
+
 -- Arrays in, so that an agent can send what has gathered in one round trip. An agent's login speaks only of tasks that a node of its own
 -- has held, and in the name of their services.
 CREATE FUNCTION accs.append_events(
@@ -1120,99 +816,61 @@ BEGIN
 END $$;
 
 -- ---------------------------------------------------------------------------------------------------------------
--- Pieces that the verbs share
+-- The queue: what waits for a claim, what is live, and the concurrency keys between them
 -- ---------------------------------------------------------------------------------------------------------------
 
--- A11, and the other strategies. What grows is capped at an hour where the step gives no cap; attempt counts from 1.
-CREATE FUNCTION accs.backoff_seconds(p_spec jsonb, p_attempt int, p_base double precision DEFAULT NULL)
-RETURNS double precision LANGUAGE sql IMMUTABLE AS $$
-  SELECT CASE jsonb_typeof(p_spec)
-    WHEN 'array' THEN (p_spec ->> (least(p_attempt, jsonb_array_length(p_spec)) - 1))::double precision
-    ELSE least(
-      coalesce((p_spec ->> 'cap')::double precision, CASE WHEN p_spec ->> 'strategy' = 'fixed' THEN 'infinity'::double precision ELSE 3600 END),
-      coalesce((p_spec ->> 'base')::double precision, p_base, accs.backoff_base())
-        * CASE p_spec ->> 'strategy' WHEN 'fixed' THEN 1
-                                     WHEN 'linear' THEN p_attempt
-                                     ELSE power(2::double precision, least(p_attempt, 901) - 1) END)
-    END
-$$;
+CREATE TABLE accs.concurrency_keys (
+  key          text PRIMARY KEY,
+  max_running  int NOT NULL DEFAULT 1 CHECK (max_running >= 1)
+);
 
--- Exponential delays get up to a tenth more, so that what failed together does not come back together. Derived from the
--- task and its attempt: the same call gives the same time.
-CREATE FUNCTION accs.retry_delay(p_spec jsonb, p_attempt int, p_task uuid, p_base double precision) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
-  SELECT make_interval(secs => accs.backoff_seconds(p_spec, p_attempt, p_base)
-    * CASE WHEN jsonb_typeof(p_spec) = 'array' OR p_spec ->> 'strategy' IN ('fixed', 'linear') THEN 1
-           ELSE 1 + 0.1 * (hashtextextended(p_task::text, p_attempt) & 1023) / 1024.0 END)
-$$;
+CREATE TABLE accs.waiting (
+  task_id     uuid PRIMARY KEY,
+  lane        int NOT NULL,
+  rank        int NOT NULL,          -- minus the job's priority, so that one ascending index is the global order
+  order_seq   bigint NOT NULL,
+  created_at  timestamptz NOT NULL,
+  hold        text CHECK (hold IN ('backoff', 'key', 'paused')),
+  due_at      timestamptz,
+  key         text,
+  CHECK ((hold IS NOT DISTINCT FROM 'backoff') = (due_at IS NOT NULL))
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 
--- JSON that is no larger than 1 MiB, or a note that it was.
-CREATE FUNCTION accs.bounded(p jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
-  SELECT CASE WHEN pg_column_size(p) > 1048576 THEN jsonb_build_object('omitted', format('%s bytes are more than 1 MiB', pg_column_size(p))) ELSE p END
-$$;
+CREATE INDEX waiting_claim ON accs.waiting (lane, rank, order_seq, created_at, task_id) WHERE hold IS NULL;  -- claim_tasks
+CREATE INDEX waiting_due ON accs.waiting (lane, due_at) WHERE hold = 'backoff';                              -- promote
+CREATE INDEX waiting_key ON accs.waiting (key, lane, rank, order_seq, created_at, task_id)                   -- admit
+  WHERE key IS NOT NULL AND (hold IS NULL OR hold = 'key');
+CREATE INDEX waiting_paused ON accs.waiting (task_id) WHERE hold = 'paused';                                 -- resume
 
--- Whoever is the owner, or the control host, acts for every node. A verb runs as the owner; session_user is who has logged in.
-CREATE FUNCTION accs.speaks_for_all() RETURNS boolean LANGUAGE sql STABLE AS $$
-  SELECT pg_has_role(session_user, current_user, 'MEMBER') OR coalesce(pg_has_role(session_user, to_regrole('accs_scheduler'), 'MEMBER'), false)
-$$;
+CREATE TABLE accs.live (
+  task_id      uuid PRIMARY KEY,
+  job_id       uuid NOT NULL,
+  service      text NOT NULL,
+  node         text NOT NULL,
+  owner        text NOT NULL,
+  attempt_id   int NOT NULL,
+  key          text,
+  progress     numeric NOT NULL DEFAULT 0,
+  lease_until  timestamptz NOT NULL
+) WITH (fillfactor = 70,
+        autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 
-CREATE FUNCTION accs.check_size(p_rows int) RETURNS void LANGUAGE plpgsql AS $$
+-- none on lease_until: what is live is little, reclaim reads all of it, and heartbeats stay HOT
+CREATE INDEX live_node ON accs.live (node, service);                     -- capacity; an owner's own leases
+CREATE INDEX live_key ON accs.live (key) WHERE key IS NOT NULL;          -- admit, claim_tasks
+
+-- One NOTIFY for each service that got something claimable, once per statement.
+CREATE FUNCTION accs.notify_services() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  IF p_rows > 10000 THEN
-    RAISE EXCEPTION 'one call is for at most 10,000 rows, and this one has %', p_rows USING ERRCODE = 'invalid_parameter_value', HINT = 'Divide it.';
-  END IF;
+  PERFORM pg_notify(accs.channel_prefix() || service, '')
+     FROM (SELECT DISTINCT l.service FROM (SELECT DISTINCT lane FROM fresh WHERE hold IS NULL) f
+             JOIN accs.lanes l ON l.id = f.lane) s;
+  RETURN NULL;
 END $$;
-
--- For the verbs of an attempt: who calls them may speak for this node, asks for no endless lease, and for a number of tasks that
--- one transaction can bear. A node belongs to the first login that registers it and does not speak for all.
--- (The verbs look themselves whether there is anything to check: a call costs as much as a small statement.)
-CREATE FUNCTION accs.check_caller(p_node text, p_rows int DEFAULT 0, p_lease interval DEFAULT '1 s') RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-  v_login text;
-BEGIN
-  PERFORM accs.check_size(p_rows);
-  IF (p_lease > '0' AND p_lease <= accs.longest_lease()) IS NOT TRUE THEN
-    RAISE EXCEPTION 'a lease of % is not possible: it lasts longer than 0 and at most %', p_lease, accs.longest_lease() USING ERRCODE = 'invalid_parameter_value';
-  END IF;
-  IF session_user <> current_user AND NOT accs.speaks_for_all() THEN
-    SELECT coalesce(login, session_user) INTO v_login FROM public.nodes WHERE name = p_node;
-    IF v_login IS DISTINCT FROM session_user::text THEN
-      RAISE EXCEPTION 'not_your_node: "%" %, and this is the login "%"', p_node,
-          CASE WHEN v_login IS NULL THEN 'is not registered' ELSE format('belongs to the login "%s"', v_login) END, session_user
-        USING ERRCODE = 'AC006', HINT = format('To give it to this login: accsd db node-login %s; to start anew: accsd nodes remove %s.', p_node, p_node);
-    END IF;
-  END IF;
-END $$;
-
--- The ids of the paused workflows. KEY SHARE makes resume wait for whoever is about to hold a task because of the pause:
--- otherwise that task would be held for ever.
-CREATE FUNCTION accs.paused_workflows() RETURNS uuid[] LANGUAGE plpgsql AS $$
-DECLARE
-  v_names text[];
-BEGIN
-  SELECT array_agg(name) INTO v_names FROM (SELECT name FROM accs.pauses WHERE kind = 'workflow' FOR KEY SHARE) p;
-  IF v_names IS NULL THEN
-    RETURN '{}';
-  END IF;
-  RETURN ARRAY(SELECT id FROM public.workflows WHERE name = ANY (v_names));
-END $$;
-
--- Why a fenced write did not happen (D5), or that it happened before. p_outcome is what the caller says now: the same said
--- again for the same attempt is a repetition.
-CREATE FUNCTION accs.explain(p_task_ids uuid[], p_attempt_ids int[], p_owner text, p_outcomes text[])
-RETURNS SETOF accs.answer LANGUAGE sql STABLE AS $$
-  SELECT s.id,
-         CASE WHEN t.outcome_attempt_id = s.attempt_id AND t.outcome = s.outcome THEN 'repeated' ELSE 'refused' END,
-         CASE WHEN t.outcome_attempt_id = s.attempt_id AND t.outcome = s.outcome THEN NULL
-              WHEN t.id IS NULL THEN 'not_found'
-              WHEN t.attempt_id > s.attempt_id THEN 'stale_attempt'
-              WHEN t.status IN ('done', 'error', 'skipped', 'cancelled') THEN 'already_finished'
-              WHEN t.status NOT IN ('starting', 'running') OR t.attempt_id < s.attempt_id THEN 'not_in_expected_state'
-              WHEN t.lease_owner <> p_owner OR t.lease_until <= accs.clock() THEN 'lease_lost_or_owner_mismatch'
-              ELSE 'not_in_expected_state' END,
-         t.status, t.attempt_id, t.lease_owner, t.lease_until
-    FROM unnest(p_task_ids, p_attempt_ids, p_outcomes) AS s (id, attempt_id, outcome)
-    LEFT JOIN public.job_tasks t ON t.id = s.id
-$$;
+CREATE TRIGGER notify_services AFTER INSERT ON accs.waiting
+  REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION accs.notify_services();
+CREATE TRIGGER notify_services_again AFTER UPDATE ON accs.waiting
+  REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION accs.notify_services();
 
 -- Locks the jobs of these tasks, in the order that everybody keeps. Nearly always all are live, and the narrow table knows their jobs.
 CREATE FUNCTION accs.lock_jobs_of(p_task_ids uuid[]) RETURNS void LANGUAGE plpgsql AS $$
@@ -1288,8 +946,347 @@ BEGIN
 END $$;
 
 -- ---------------------------------------------------------------------------------------------------------------
+-- Nodes: who registers one and may speak for it, whether it is there, awake or asleep
+-- ---------------------------------------------------------------------------------------------------------------
+
+CREATE TABLE public.nodes (
+  name             text PRIMARY KEY CHECK (name <> ''),
+  labels           jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(labels) = 'object'),
+  last_seen        timestamptz CHECK (last_seen BETWEEN '0001-01-02Z' AND '9999-12-30Z'),
+  awake_state      text NOT NULL DEFAULT 'unknown' CHECK (awake_state IN ('unknown', 'awake', 'sleep')),
+  wake_method      text CHECK (wake_method IN ('wol', 'provider', 'script')),
+  mac              text,
+  provider_ref     text,
+  script           text,
+  max_concurrency  jsonb NOT NULL DEFAULT '{}'
+                   CHECK (jsonb_typeof(max_concurrency) = 'object'
+                          AND NOT jsonb_path_exists(max_concurrency, '$.* ? (@.type() != "number" || @ < 0 || @ > 1000000 || @.floor() != @)')),
+  -- additions: whose it is, and which machine and process last registered it
+  login            text,
+  machine_id       text,
+  boot_id          text,
+  instance         text,
+  CONSTRAINT bounded CHECK (octet_length(name) <= 200 AND pg_column_size(labels) <= 65536 AND pg_column_size(max_concurrency) <= 65536
+    AND octet_length(concat(mac, provider_ref, script, machine_id, boot_id, instance)) <= 8192)
+) WITH (fillfactor = 50);
+
+-- A row for each service that a node offers. Two claims of one node lock it in turn, so that they do not both see the last free
+-- slot; a row, for the reason that accs.locks has.
+CREATE TABLE accs.slots (
+  node     text NOT NULL,
+  service  text NOT NULL,
+  PRIMARY KEY (node, service)
+);
+
+-- Waking and sleeping, beside nodes.awake_state. try_id is the fence of whoever makes the last call; ok is null until he has
+-- said whether it got through. A node that is seen is ready, whatever was before.
+CREATE TABLE accs.power (
+  node          text PRIMARY KEY REFERENCES public.nodes (name) ON DELETE CASCADE,
+  state         text NOT NULL CHECK (state IN ('unknown', 'asleep', 'waking', 'booting', 'ready', 'failed')),
+  since         timestamptz NOT NULL DEFAULT accs.clock(),
+  because       text,                       -- why it is awake (its agent says it), or is not woken (the builder does)
+  try_id        uuid,
+  tried_at      timestamptz,
+  method        text,
+  ok            boolean,
+  error         text,                       -- why that call did not get through
+  tries         int NOT NULL DEFAULT 0,     -- since the node was last seen
+  called_at     timestamptz,                -- the last call since then that got through
+  called_by     text,                       -- by which method
+  brought_by    text,                       -- the method that brought it when it came last
+  latency       interval,                   -- usual: from the call until the node is seen
+  last_latency  interval,
+  networks      cidr[] NOT NULL DEFAULT '{}'   -- the segments that it is in: who shares one can wake it
+) WITH (fillfactor = 50);
+
+-- What happened to each node, the last 1,000 things.
+CREATE TABLE accs.node_history (
+  id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  node     text NOT NULL REFERENCES public.nodes (name) ON DELETE CASCADE,
+  ts       timestamptz NOT NULL DEFAULT accs.clock(),
+  state    text NOT NULL,
+  message  text NOT NULL,
+  data     jsonb NOT NULL DEFAULT '{}'
+);
+
+CREATE INDEX node_history_node ON accs.node_history (node, id);
+
+-- Why an agent that lives takes no tasks of a service now: its disk is full, its engine is away, the service says "not now".
+CREATE TABLE accs.obstacles (
+  node         text NOT NULL REFERENCES public.nodes (name) ON DELETE CASCADE,
+  service      text NOT NULL,
+  since        timestamptz NOT NULL DEFAULT accs.clock(),
+  reason       text NOT NULL,
+  PRIMARY KEY (node, service)
+);
+
+-- Whoever is the owner, or the control host, acts for every node. A verb runs as the owner; session_user is who has logged in.
+CREATE FUNCTION accs.speaks_for_all() RETURNS boolean LANGUAGE sql STABLE AS $$
+  SELECT pg_has_role(session_user, current_user, 'MEMBER') OR coalesce(pg_has_role(session_user, to_regrole('accs_scheduler'), 'MEMBER'), false)
+$$;
+
+CREATE FUNCTION accs.check_size(p_rows int) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  IF p_rows > 10000 THEN
+    RAISE EXCEPTION 'one call is for at most 10,000 rows, and this one has %', p_rows USING ERRCODE = 'invalid_parameter_value', HINT = 'Divide it.';
+  END IF;
+END $$;
+
+-- For the verbs of an attempt: who calls them may speak for this node, asks for no endless lease, and for a number of tasks that
+-- one transaction can bear. A node belongs to the first login that registers it and does not speak for all.
+-- (The verbs look themselves whether there is anything to check: a call costs as much as a small statement.)
+CREATE FUNCTION accs.check_caller(p_node text, p_rows int DEFAULT 0, p_lease interval DEFAULT '1 s') RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  v_login text;
+BEGIN
+  PERFORM accs.check_size(p_rows);
+  IF (p_lease > '0' AND p_lease <= accs.longest_lease()) IS NOT TRUE THEN
+    RAISE EXCEPTION 'a lease of % is not possible: it lasts longer than 0 and at most %', p_lease, accs.longest_lease() USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  IF session_user <> current_user AND NOT accs.speaks_for_all() THEN
+    SELECT coalesce(login, session_user) INTO v_login FROM public.nodes WHERE name = p_node;
+    IF v_login IS DISTINCT FROM session_user::text THEN
+      RAISE EXCEPTION 'not_your_node: "%" %, and this is the login "%"', p_node,
+          CASE WHEN v_login IS NULL THEN 'is not registered' ELSE format('belongs to the login "%s"', v_login) END, session_user
+        USING ERRCODE = 'AC006', HINT = format('To give it to this login: accsd db node-login %s; to start anew: accsd nodes remove %s.', p_node, p_node);
+    END IF;
+  END IF;
+END $$;
+
+-- A thing that happened to a node.
+CREATE FUNCTION accs.note_node(p_node text, p_state text, p_message text, p_data jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO accs.node_history (node, state, message, data) VALUES (p_node, p_state, p_message, jsonb_strip_nulls(p_data));
+  DELETE FROM accs.node_history WHERE node = p_node
+     AND id <= (SELECT id FROM accs.node_history WHERE node = p_node ORDER BY id DESC OFFSET 1000 LIMIT 1);
+END $$;
+
+-- A node's power takes a new state, and its history says so.
+CREATE FUNCTION accs.note_power(p_node text, p_state text, p_message text, p_data jsonb DEFAULT '{}') RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  UPDATE accs.power SET state = p_state, since = accs.clock() WHERE node = p_node AND state <> p_state;
+  INSERT INTO accs.node_history (node, state, message, data) VALUES (p_node, p_state, p_message, jsonb_strip_nulls(p_data));
+  DELETE FROM accs.node_history WHERE node = p_node
+     AND id <= (SELECT id FROM accs.node_history WHERE node = p_node ORDER BY id DESC OFFSET 1000 LIMIT 1);
+END $$;
+
+-- At each heartbeat, so it is little while nothing changes: whoever is seen is ready. How long it took since the last call is
+-- what it is expected to take the next time; one slow start does not change that much. A call that is still under way counts,
+-- too: a script may wait until the machine is up. Who comes much later than any machine takes to start was switched on by
+-- somebody else: that is no measure, or it would be waited for as long the next time. The builder hears of it, because others
+-- may be waiting to start.
+CREATE FUNCTION accs.node_seen(p_node text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  v_was  accs.power;
+  v_took interval;
+  v_by   text;
+BEGIN
+  SELECT * INTO v_was FROM accs.power WHERE node = p_node AND state <> 'ready' FOR UPDATE;
+  IF NOT FOUND THEN
+    RETURN;
+  END IF;
+  IF v_was.called_at IS NOT NULL THEN
+    v_took := accs.clock() - v_was.called_at;
+    v_by := v_was.called_by;
+  ELSIF v_was.try_id IS NOT NULL AND v_was.ok IS NULL THEN
+    v_took := accs.clock() - v_was.tried_at;
+    v_by := v_was.method;
+  END IF;
+  IF v_took > interval '30 min' THEN
+    v_took := NULL;
+    v_by := NULL;
+  END IF;
+  UPDATE accs.power SET because = NULL, try_id = NULL, tries = 0, error = NULL, called_at = NULL, called_by = NULL,
+    brought_by = coalesce(v_by, brought_by), last_latency = coalesce(v_took, last_latency),
+    latency = CASE WHEN v_took IS NULL THEN latency WHEN latency IS NULL THEN v_took ELSE latency + (v_took - latency) * 0.3 END
+   WHERE node = p_node;
+  PERFORM accs.note_power(p_node, 'ready',
+    CASE WHEN v_took IS NULL THEN 'it is there' ELSE format('it is there, %s s after it was called by %s', round(extract(epoch FROM v_took), 1), v_by) END,
+    jsonb_build_object('latency_ms', round(extract(epoch FROM v_took) * 1000), 'method', v_by, 'tries', nullif(v_was.tries, 0)));
+  IF v_was.tries > 0 THEN
+    PERFORM pg_notify(accs.channel_prefix() || 'builder', '');
+  END IF;
+END $$;
+
+-- Of another process than the one that has registered the node.
+CREATE FUNCTION accs.refuse_instance(p_node text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  v_node public.nodes;
+BEGIN
+  SELECT * INTO v_node FROM public.nodes WHERE name = p_node;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'node "%" is not registered', p_node USING ERRCODE = 'AC004', HINT = 'Call accs.register_node first.';
+  END IF;
+  RAISE EXCEPTION 'the name "%" is taken: machine %, boot %, process % was seen under it % s ago', p_node, coalesce(v_node.machine_id, 'unknown'),
+      coalesce(v_node.boot_id, 'unknown'), coalesce(v_node.instance, 'unknown'), round(extract(epoch FROM accs.clock() - v_node.last_seen), 1)
+    USING ERRCODE = 'AC007', HINT = 'Give one of the two machines another name: node.name in its settings, or ACC_NODE_NAME.';
+END $$;
+
+-- Registers a node or says anew what it offers. What is null stays as it is. The control host runs what `script` names, so an agent's login
+-- must not choose it: it could name any program there.
+-- Two machines with one name would take each other's tasks for their own. Where the boot differs, another instance has to be silent for
+-- p_lease, or to have said goodbye, before the name changes hands (a replaced disk, a power cut); clones of a disk share the machine's id.
+CREATE FUNCTION accs.register_node(
+  p_name text, p_labels jsonb DEFAULT '{}', p_max_concurrency jsonb DEFAULT '{}', p_wake_method text DEFAULT NULL, p_mac text DEFAULT NULL,
+  p_provider_ref text DEFAULT NULL, p_script text DEFAULT NULL, p_networks cidr[] DEFAULT NULL,
+  p_machine_id text DEFAULT NULL, p_boot_id text DEFAULT NULL, p_instance text DEFAULT NULL, p_lease interval DEFAULT '2 min'
+) RETURNS SETOF public.nodes LANGUAGE plpgsql AS $$
+DECLARE
+  v_now   timestamptz := accs.clock();
+  v_login text := CASE WHEN NOT accs.speaks_for_all() THEN session_user END;
+  v_was   public.nodes;
+BEGIN
+  INSERT INTO public.nodes (name) VALUES (p_name) ON CONFLICT DO NOTHING;
+  SELECT * INTO v_was FROM public.nodes WHERE name = p_name FOR NO KEY UPDATE;
+  PERFORM accs.check_caller(p_name, 0, p_lease);
+  IF p_instance <> v_was.instance AND p_boot_id IS DISTINCT FROM v_was.boot_id THEN
+    IF v_was.awake_state = 'awake' AND v_was.last_seen > v_now - p_lease THEN
+      PERFORM accs.refuse_instance(p_name);
+    END IF;
+    PERFORM accs.note_node(p_name, 'registered', CASE WHEN p_machine_id = v_was.machine_id THEN 'its machine has started anew'
+        ELSE format('another machine has taken the name over: %s, before it %s', coalesce(p_machine_id, 'unknown'), coalesce(v_was.machine_id, 'unknown')) END,
+      jsonb_build_object('boot_id', p_boot_id, 'boot_id_before', v_was.boot_id));
+  END IF;
+  RETURN QUERY
+  UPDATE public.nodes n SET last_seen = v_now, awake_state = 'awake', login = coalesce(n.login, v_login),
+    labels = coalesce(p_labels, n.labels), max_concurrency = coalesce(p_max_concurrency, n.max_concurrency),
+    wake_method = coalesce(p_wake_method, n.wake_method), mac = coalesce(p_mac, n.mac), provider_ref = coalesce(p_provider_ref, n.provider_ref),
+    script = CASE WHEN v_login IS NULL THEN coalesce(p_script, n.script) ELSE n.script END,
+    machine_id = CASE WHEN p_instance IS NULL THEN n.machine_id ELSE p_machine_id END,
+    boot_id = CASE WHEN p_instance IS NULL THEN n.boot_id ELSE p_boot_id END, instance = coalesce(p_instance, n.instance)
+   WHERE n.name = p_name
+  RETURNING n.*;
+  INSERT INTO accs.slots (node, service) SELECT p_name, k FROM jsonb_object_keys(p_max_concurrency) k ORDER BY k ON CONFLICT DO NOTHING;
+  INSERT INTO accs.power AS w (node, state, networks) VALUES (p_name, 'unknown', coalesce(p_networks, '{}'))
+  ON CONFLICT (node) DO UPDATE SET networks = p_networks WHERE p_networks IS NOT NULL AND w.networks <> p_networks;
+  PERFORM accs.node_seen(p_name);
+END $$;
+
+-- A machine that is no more: its name, its history and what was held against it go. What runs there, or was seen within p_silent, stays.
+CREATE FUNCTION accs.forget_node(p_name text, p_silent interval DEFAULT '2 min') RETURNS TABLE (answer text, reason text) LANGUAGE plpgsql AS $$
+DECLARE
+  v_node public.nodes;
+BEGIN
+  SELECT * INTO v_node FROM public.nodes WHERE name = p_name FOR UPDATE;
+  IF NOT FOUND THEN
+    RETURN QUERY SELECT 'refused'::text, 'not_found'::text;
+  ELSIF EXISTS (SELECT FROM accs.live WHERE node = p_name) THEN
+    RETURN QUERY SELECT 'refused'::text, 'holds_tasks'::text;
+  ELSIF v_node.awake_state = 'awake' AND v_node.last_seen > accs.clock() - p_silent THEN
+    RETURN QUERY SELECT 'refused'::text, 'is_here'::text;
+  ELSE
+    DELETE FROM accs.slots WHERE node = p_name;
+    DELETE FROM accs.conclusions WHERE node = p_name;
+    DELETE FROM accs.pauses WHERE kind = 'node' AND name = p_name;
+    DELETE FROM public.nodes WHERE name = p_name;
+    RETURN QUERY SELECT 'accepted'::text, NULL::text;
+  END IF;
+END $$;
+
+-- Why a node stays awake, as its agent sees it.
+CREATE FUNCTION accs.note_awake(p_node text, p_because text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+  IF session_user <> current_user THEN
+    PERFORM accs.check_caller(p_node);
+  END IF;
+  UPDATE accs.power SET because = left(p_because, 2000) WHERE node = p_node AND state = 'ready' AND because IS DISTINCT FROM left(p_because, 2000);
+  RETURN CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END;
+END $$;
+
+-- An orderly goodbye: 'unknown' when the daemon stops, 'sleep' when the machine goes to sleep. When it was last seen stays. Who
+-- goes to sleep must hold no lease, and names those whom he counts on to be awake: of two that count on each other one stays.
+CREATE FUNCTION accs.node_leaves(p_node text, p_awake_state text DEFAULT 'unknown', p_because text DEFAULT NULL, p_counting_on text[] DEFAULT '{}')
+RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+  v_state text := CASE p_awake_state WHEN 'sleep' THEN 'asleep' ELSE 'unknown' END;
+BEGIN
+  IF session_user <> current_user THEN
+    PERFORM accs.check_caller(p_node);
+  END IF;
+  IF p_awake_state = 'sleep' THEN
+    PERFORM accs.lock('node_leaves');
+    IF EXISTS (SELECT FROM accs.live WHERE node = p_node)
+       OR EXISTS (SELECT FROM public.nodes WHERE name = ANY (p_counting_on) AND awake_state <> 'awake') THEN
+      RETURN 'refused';
+    END IF;
+  END IF;
+  UPDATE public.nodes SET awake_state = p_awake_state WHERE name = p_node AND awake_state <> p_awake_state;
+  IF FOUND THEN
+    INSERT INTO accs.power (node, state) VALUES (p_node, 'ready') ON CONFLICT DO NOTHING;
+    UPDATE accs.power SET because = NULL WHERE node = p_node;
+    PERFORM accs.note_power(p_node, v_state, coalesce(p_because, CASE v_state WHEN 'asleep' THEN 'it goes to sleep' ELSE 'its agent stops' END));
+    RETURN 'accepted';
+  ELSIF EXISTS (SELECT FROM public.nodes WHERE name = p_node) THEN
+    RETURN 'repeated';
+  END IF;
+  RAISE EXCEPTION 'node "%" is not registered', p_node USING ERRCODE = 'AC004', HINT = 'Call accs.register_node first.';
+END $$;
+
+-- What keeps this node from a service that it offers; null: nothing. For who asks why his task waits.
+CREATE FUNCTION accs.note_obstacle(p_node text, p_service text, p_reason text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+  IF session_user <> current_user THEN
+    PERFORM accs.check_caller(p_node);
+  END IF;
+  IF p_reason IS NULL THEN
+    DELETE FROM accs.obstacles WHERE node = p_node AND service = p_service;
+  ELSE
+    INSERT INTO accs.obstacles AS o (node, service, reason) SELECT n.name, left(p_service, 40), left(p_reason, 2000) FROM public.nodes n WHERE n.name = p_node
+    ON CONFLICT (node, service) DO UPDATE SET reason = excluded.reason WHERE o.reason <> excluded.reason;
+  END IF;
+  RETURN CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END;
+END $$;
+
+-- ---------------------------------------------------------------------------------------------------------------
 -- Submission and instantiation
 -- ---------------------------------------------------------------------------------------------------------------
+
+CREATE TABLE accs.pending_jobs (
+  job_id  uuid PRIMARY KEY,
+  due_at  timestamptz NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+
+CREATE INDEX pending_jobs_due ON accs.pending_jobs (due_at);             -- instantiate_due_jobs
+
+-- A plain INSERT INTO jobs is a submission. Whoever inserts it: a queued job is noted as pending and the builder is told.
+CREATE FUNCTION accs.note_new_jobs() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_bad   record;
+  v_told  boolean;
+  v_known uuid[];
+BEGIN
+  SELECT bool_or(w.notify && ARRAY['job.submitted', 'job.started']), array_agg(w.id) INTO v_told, v_known
+    FROM (SELECT id, notify FROM public.workflows WHERE id IN (SELECT workflow_id FROM fresh) FOR KEY SHARE) w;   -- as a foreign key does
+  SELECT id, workflow_id INTO v_bad FROM fresh WHERE workflow_id <> ALL (coalesce(v_known, '{}')) LIMIT 1;   -- a join is 0.4 µs a job more
+  IF FOUND THEN
+    RAISE EXCEPTION 'job %: there is no workflow %', v_bad.id, v_bad.workflow_id
+      USING ERRCODE = 'foreign_key_violation', HINT = 'SELECT id, name, version FROM workflows lists them.';
+  END IF;
+  INSERT INTO accs.pending_jobs (job_id, due_at) SELECT id, coalesce(scheduled_at, created_at) FROM fresh WHERE status = 'queued';
+  IF FOUND THEN
+    PERFORM pg_notify(accs.channel_prefix() || 'builder', '');
+  END IF;
+  IF v_told THEN
+    PERFORM accs.announce_subscribed_jobs(ARRAY(SELECT id FROM fresh ORDER BY order_seq));
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER note_new_jobs AFTER INSERT ON public.jobs
+  REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION accs.note_new_jobs();
+
+-- Priority, options and the due time may be changed by hand while the job is queued.
+CREATE FUNCTION accs.note_changed_job() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF OLD.status <> 'queued' THEN
+    RAISE EXCEPTION 'job % is %: priority, options and scheduled_at are fixed once it has started', OLD.id, OLD.status
+      USING ERRCODE = 'AC002', HINT = 'accs.change_jobs changes the priority; for other options, submit another job.';
+  END IF;
+  UPDATE accs.pending_jobs SET due_at = coalesce(NEW.scheduled_at, NEW.created_at) WHERE job_id = NEW.id;
+  PERFORM pg_notify(accs.channel_prefix() || 'builder', '');
+  RETURN NULL;
+END $$;
+CREATE TRIGGER note_changed_job AFTER UPDATE OF priority, options, scheduled_at ON public.jobs
+  FOR EACH ROW WHEN (NOT accs.in_verb()) EXECUTE FUNCTION accs.note_changed_job();
 
 -- Makes the tasks of jobs that are running already and have none. One pass: a step's row becomes a task's row, and those
 -- without dependencies wait at once. The caller admits the keys it returns.
@@ -1536,7 +1533,7 @@ BEGIN
 END $$;
 
 -- ---------------------------------------------------------------------------------------------------------------
--- Claim, start, heartbeat, progress
+-- Claims: tasks are taken in the global order
 -- ---------------------------------------------------------------------------------------------------------------
 
 -- Retries whose time has come become claimable, without anybody's help. Bounded, so that a herd that is due at once is
@@ -1821,6 +1818,75 @@ BEGIN
     FROM kept k JOIN public.jobs j ON j.id = k.job_id ORDER BY k.id;
 END $$;
 
+-- What a claim would find now, in its order, without taking it: for people and for select_runnable of the library.
+CREATE FUNCTION accs.select_runnable(p_service text, p_limit int DEFAULT 100, p_node text DEFAULT NULL) RETURNS SETOF public.job_tasks
+LANGUAGE sql STABLE AS $$
+  SELECT t.* FROM accs.lanes l
+    LEFT JOIN public.nodes n ON n.name = p_node,
+    LATERAL (SELECT * FROM accs.waiting w
+              WHERE w.lane = l.id AND (w.hold IS NULL OR w.hold = 'backoff' AND w.due_at <= accs.clock() AND w.key IS NULL)
+              ORDER BY w.rank, w.order_seq, w.created_at, w.task_id LIMIT p_limit) w
+    JOIN public.job_tasks t ON t.id = w.task_id
+   WHERE l.service = p_service AND (p_node IS NULL OR (l.node IS NULL OR l.node = p_node) AND l.requires <@ n.labels)
+   ORDER BY w.rank, w.order_seq, w.created_at, w.task_id LIMIT p_limit
+$$;
+
+-- What an agent asks between its passes. Times are distances from this clock: a node's own does not matter.
+-- One question for all services of a node: is there something that it could claim now, and when does the next retry come
+-- due. Goes to the head of each lane and no further. What a key or a pause turns out to hold is claimable only once: the
+-- claim that meets it holds it.
+CREATE FUNCTION accs.agent_outlook(p_node text, p_services text[]) RETURNS TABLE (service text, claimable boolean, next_due interval)
+LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+DECLARE
+  v_now  timestamptz := accs.clock();
+  v_node record;
+BEGIN
+  SELECT n.labels, n.max_concurrency, EXISTS (SELECT FROM accs.pauses p WHERE p.kind = 'node' AND p.name = p_node) AS paused
+    INTO v_node FROM public.nodes n WHERE n.name = p_node;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'node "%" is not registered', p_node USING ERRCODE = 'AC004', HINT = 'Call accs.register_node first.';
+  END IF;
+  RETURN QUERY
+  SELECT s.name, coalesce(bool_or(h.ready) AND bool_and(s.has_room), false), min(h.due) - v_now
+    FROM (SELECT u.name, coalesce((SELECT count(*) FROM accs.live l WHERE l.node = p_node AND l.service = u.name)
+                                  < least((v_node.max_concurrency ->> u.name)::int, CASE WHEN q.state = 'trial' THEN 1 END), true)
+                         AND q.state IS DISTINCT FROM 'shut' AS has_room
+            FROM unnest(p_services) AS u (name) LEFT JOIN accs.quarantines q ON q.node = p_node AND q.service = u.name) s
+    LEFT JOIN LATERAL (
+      -- scalar subqueries with a LIMIT: an EXISTS could be planned as a hash of all that waits
+      SELECT coalesce((SELECT true FROM accs.waiting w WHERE w.lane = l.id AND w.hold IS NULL LIMIT 1),
+                      (SELECT true FROM accs.waiting w WHERE w.lane = l.id AND w.hold = 'backoff' AND w.due_at <= v_now LIMIT 1)) AS ready,
+             (SELECT w.due_at FROM accs.waiting w
+               WHERE w.lane = l.id AND w.hold = 'backoff' AND w.due_at > v_now AND w.due_at < 'infinity' ORDER BY w.due_at LIMIT 1) AS due
+        FROM accs.lanes l
+       WHERE l.service = s.name AND (l.node IS NULL OR l.node = p_node) AND l.requires <@ v_node.labels AND NOT v_node.paused
+         AND NOT EXISTS (SELECT FROM accs.pauses p WHERE p.kind = 'service' AND p.name = s.name)) h ON true
+   GROUP BY s.name;
+END $$;
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- While an attempt holds its lease: start, heartbeat, progress
+-- ---------------------------------------------------------------------------------------------------------------
+
+-- Why a fenced write did not happen (D5), or that it happened before. p_outcome is what the caller says now: the same said
+-- again for the same attempt is a repetition.
+CREATE FUNCTION accs.explain(p_task_ids uuid[], p_attempt_ids int[], p_owner text, p_outcomes text[])
+RETURNS SETOF accs.answer LANGUAGE sql STABLE AS $$
+  SELECT s.id,
+         CASE WHEN t.outcome_attempt_id = s.attempt_id AND t.outcome = s.outcome THEN 'repeated' ELSE 'refused' END,
+         CASE WHEN t.outcome_attempt_id = s.attempt_id AND t.outcome = s.outcome THEN NULL
+              WHEN t.id IS NULL THEN 'not_found'
+              WHEN t.attempt_id > s.attempt_id THEN 'stale_attempt'
+              WHEN t.status IN ('done', 'error', 'skipped', 'cancelled') THEN 'already_finished'
+              WHEN t.status NOT IN ('starting', 'running') OR t.attempt_id < s.attempt_id THEN 'not_in_expected_state'
+              WHEN t.lease_owner <> p_owner OR t.lease_until <= accs.clock() THEN 'lease_lost_or_owner_mismatch'
+              ELSE 'not_in_expected_state' END,
+         t.status, t.attempt_id, t.lease_owner, t.lease_until
+    FROM unnest(p_task_ids, p_attempt_ids, p_outcomes) AS s (id, attempt_id, outcome)
+    LEFT JOIN public.job_tasks t ON t.id = s.id
+$$;
+
 CREATE FUNCTION accs.start_tasks(p_task_ids uuid[], p_attempt_ids int[], p_owner text) RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -1945,6 +2011,28 @@ END $$;
 -- ---------------------------------------------------------------------------------------------------------------
 -- The end of an attempt
 -- ---------------------------------------------------------------------------------------------------------------
+
+-- A11, and the other strategies. What grows is capped at an hour where the step gives no cap; attempt counts from 1.
+CREATE FUNCTION accs.backoff_seconds(p_spec jsonb, p_attempt int, p_base double precision DEFAULT NULL)
+RETURNS double precision LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE jsonb_typeof(p_spec)
+    WHEN 'array' THEN (p_spec ->> (least(p_attempt, jsonb_array_length(p_spec)) - 1))::double precision
+    ELSE least(
+      coalesce((p_spec ->> 'cap')::double precision, CASE WHEN p_spec ->> 'strategy' = 'fixed' THEN 'infinity'::double precision ELSE 3600 END),
+      coalesce((p_spec ->> 'base')::double precision, p_base, accs.backoff_base())
+        * CASE p_spec ->> 'strategy' WHEN 'fixed' THEN 1
+                                     WHEN 'linear' THEN p_attempt
+                                     ELSE power(2::double precision, least(p_attempt, 901) - 1) END)
+    END
+$$;
+
+-- Exponential delays get up to a tenth more, so that what failed together does not come back together. Derived from the
+-- task and its attempt: the same call gives the same time.
+CREATE FUNCTION accs.retry_delay(p_spec jsonb, p_attempt int, p_task uuid, p_base double precision) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
+  SELECT make_interval(secs => accs.backoff_seconds(p_spec, p_attempt, p_base)
+    * CASE WHEN jsonb_typeof(p_spec) = 'array' OR p_spec ->> 'strategy' IN ('fixed', 'linear') THEN 1
+           ELSE 1 + 0.1 * (hashtextextended(p_task::text, p_attempt) & 1023) / 1024.0 END)
+$$;
 
 -- Takes ended tasks off their jobs' counts and closes the jobs that have no open task left; the caller holds the jobs'
 -- locks. One element for each change; a job may come several times. What a task adds to its job's progress: 1 when done,
@@ -2422,6 +2510,24 @@ END $$;
 -- Redrive and retry: terminal is final but for these, and each opens a new generation
 -- ---------------------------------------------------------------------------------------------------------------
 
+-- Every task that ended in error, until it is redriven or dismissed.
+CREATE TABLE public.dead_letters (
+  id             bigserial PRIMARY KEY,
+  job_id         uuid NOT NULL,
+  job_task_id    uuid NOT NULL,
+  generation     int NOT NULL,
+  service_name   text NOT NULL,
+  reason         text NOT NULL CHECK (reason IN ('attempts_exhausted', 'permanent_error', 'lost_too_often', 'poison')),
+  error_code     text,
+  error_message  text,
+  created_at     timestamptz NOT NULL DEFAULT accs.clock(),
+  redriven_at    timestamptz,
+  dismissed_at   timestamptz,
+  UNIQUE (job_task_id, generation)
+);
+
+CREATE INDEX dead_letters_open ON public.dead_letters (id) WHERE redriven_at IS NULL AND dismissed_at IS NULL;
+
 -- Reopens terminal tasks of one job, whose lock the caller holds. What the tasks still depend on is counted anew. The caller
 -- admits the keys it returns.
 CREATE FUNCTION accs.reopen(p_job uuid, p_task_ids uuid[], p_source text, p_why text) RETURNS text[] LANGUAGE plpgsql AS $$
@@ -2594,8 +2700,30 @@ BEGIN
 END $$;
 
 -- ---------------------------------------------------------------------------------------------------------------
--- Pauses, keys, nodes, artifacts
+-- Pauses of services, workflows and nodes; limits of concurrency keys; the net under both
 -- ---------------------------------------------------------------------------------------------------------------
+
+CREATE TABLE accs.pauses (
+  kind    text NOT NULL CHECK (kind IN ('service', 'workflow', 'node')),
+  name    text NOT NULL CHECK (length(name) BETWEEN 1 AND CASE kind WHEN 'service' THEN 40 ELSE 200 END),
+  since   timestamptz NOT NULL DEFAULT accs.clock(),
+  reason  text,
+  by      text,
+  PRIMARY KEY (kind, name)
+);
+
+-- The ids of the paused workflows. KEY SHARE makes resume wait for whoever is about to hold a task because of the pause:
+-- otherwise that task would be held for ever.
+CREATE FUNCTION accs.paused_workflows() RETURNS uuid[] LANGUAGE plpgsql AS $$
+DECLARE
+  v_names text[];
+BEGIN
+  SELECT array_agg(name) INTO v_names FROM (SELECT name FROM accs.pauses WHERE kind = 'workflow' FOR KEY SHARE) p;
+  IF v_names IS NULL THEN
+    RETURN '{}';
+  END IF;
+  RETURN ARRAY(SELECT id FROM public.workflows WHERE name = ANY (v_names));
+END $$;
 
 -- Stops new claims of a service, of a workflow (by name) or by a node (drain). What runs goes on.
 CREATE FUNCTION accs.pause(p_kind text, p_name text, p_reason text DEFAULT NULL, p_by text DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
@@ -2692,127 +2820,217 @@ BEGIN
   RETURN 'accepted';
 END $$;
 
--- A node's power takes a new state, and its history says so.
-CREATE FUNCTION accs.note_power(p_node text, p_state text, p_message text, p_data jsonb DEFAULT '{}') RETURNS void LANGUAGE plpgsql AS $$
+-- ---------------------------------------------------------------------------------------------------------------
+-- Quarantine: a node on which a service fails, a step that fails everywhere
+-- ---------------------------------------------------------------------------------------------------------------
+
+-- How attempts ended, as long as it matters: every failure, and of the steps that failed what passed since then. Empty
+-- while nothing fails.
+CREATE TABLE accs.conclusions (
+  id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  ts           timestamptz NOT NULL,
+  node         text NOT NULL,
+  service      text NOT NULL,
+  workflow_id  uuid NOT NULL,
+  task_key     text NOT NULL,
+  task_id      uuid NOT NULL,
+  passed       boolean NOT NULL,
+  lost         boolean NOT NULL DEFAULT false,   -- for a reason that is not the task's
+  permanent    boolean NOT NULL DEFAULT false,
+  code         text,
+  message      text
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+
+CREATE INDEX conclusions_failed ON accs.conclusions (workflow_id, task_key, id) WHERE NOT passed;        -- finish_tasks, note_passes
+CREATE INDEX conclusions_passed ON accs.conclusions (workflow_id, task_key, node, id) WHERE passed;      -- note_passes
+
+-- A service that a node must not take tasks of: 'shut' until a probe passes, then on 'trial' with one task at a time.
+CREATE TABLE accs.quarantines (
+  node         text NOT NULL REFERENCES public.nodes (name) ON DELETE CASCADE,
+  service      text NOT NULL,
+  state        text NOT NULL DEFAULT 'shut' CHECK (state IN ('shut', 'trial')),
+  since        timestamptz NOT NULL DEFAULT accs.clock(),
+  reason       text NOT NULL,
+  detail       jsonb NOT NULL DEFAULT '{}',
+  times        int NOT NULL DEFAULT 1,        -- how often it was shut: +1 when a trial fails
+  probes       int NOT NULL DEFAULT 0,        -- those that failed since it was shut
+  probe_at     timestamptz NOT NULL,
+  probe_error  text,
+  trial_at     timestamptz,
+  PRIMARY KEY (node, service),
+  CHECK ((state = 'trial') = (trial_at IS NOT NULL))
+);
+
+-- The steps that fail wherever they run.
+CREATE TABLE accs.step_health (
+  workflow_id  uuid NOT NULL REFERENCES public.workflows (id) ON DELETE CASCADE,
+  task_key     text NOT NULL,
+  since        timestamptz NOT NULL DEFAULT accs.clock(),
+  reason       text NOT NULL,
+  PRIMARY KEY (workflow_id, task_key)
+);
+
+-- Of what has just passed (p_was: while it was live) that which tells something: its step has failed lately, or this service
+-- is on trial here. Of each node no more than 20 since the step's last failure, or the trial began: they would tell nothing new.
+CREATE FUNCTION accs.note_passes(p_was accs.live[], p_done uuid[]) RETURNS void LANGUAGE plpgsql AS $$
+#variable_conflict use_column
 BEGIN
-  UPDATE accs.power SET state = p_state, since = accs.clock() WHERE node = p_node AND state <> p_state;
-  INSERT INTO accs.node_history (node, state, message, data) VALUES (p_node, p_state, p_message, jsonb_strip_nulls(p_data));
-  DELETE FROM accs.node_history WHERE node = p_node
-     AND id <= (SELECT id FROM accs.node_history WHERE node = p_node ORDER BY id DESC OFFSET 1000 LIMIT 1);
+  INSERT INTO accs.conclusions (ts, node, service, workflow_id, task_key, task_id, passed)
+  WITH done AS MATERIALIZED (
+    SELECT l.node, l.service, j.workflow_id, t.task_key, l.task_id, row_number() OVER (PARTITION BY l.node, j.workflow_id, t.task_key) AS nth
+      FROM unnest(p_was) l JOIN public.job_tasks t ON t.id = l.task_id JOIN public.jobs j ON j.id = l.job_id WHERE l.task_id = ANY (p_done)
+  ), room AS MATERIALIZED (   -- once for each node and step
+    SELECT d.node, d.workflow_id, d.task_key, (SELECT count(*) FROM (
+             SELECT FROM accs.conclusions c WHERE c.workflow_id = d.workflow_id AND c.task_key = d.task_key AND c.node = d.node
+                AND c.passed AND c.id > coalesce(f.id, 0) AND (q.trial_at IS NULL OR c.ts > q.trial_at) LIMIT 20) n) AS kept
+      FROM done d
+      LEFT JOIN accs.quarantines q ON q.node = d.node AND q.service = d.service AND q.state = 'trial'
+      LEFT JOIN LATERAL (SELECT c.id FROM accs.conclusions c WHERE c.workflow_id = d.workflow_id AND c.task_key = d.task_key AND NOT c.passed
+                          ORDER BY c.id DESC LIMIT 1) f ON true
+     WHERE d.nth = 1 AND (f.id IS NOT NULL OR q.node IS NOT NULL)
+  )
+  SELECT accs.clock(), d.node, d.service, d.workflow_id, d.task_key, d.task_id, true
+    FROM room r JOIN done d ON d.node = r.node AND d.workflow_id = r.workflow_id AND d.task_key = r.task_key WHERE d.nth <= 20 - r.kept;
+  IF FOUND THEN
+    PERFORM pg_notify(accs.channel_prefix() || '_health', '');
+  END IF;
 END $$;
 
--- At each heartbeat, so it is little while nothing changes: whoever is seen is ready. How long it took since the last call is
--- what it is expected to take the next time; one slow start does not change that much. A call that is still under way counts,
--- too: a script may wait until the machine is up. Who comes much later than any machine takes to start was switched on by
--- somebody else: that is no measure, or it would be waited for as long the next time. The builder hears of it, because others
--- may be waiting to start.
-CREATE FUNCTION accs.node_seen(p_node text) RETURNS void LANGUAGE plpgsql AS $$
+-- Another one after each decision about the place; null where it is not in quarantine.
+CREATE FUNCTION accs.quarantine_version(p accs.quarantines) RETURNS text LANGUAGE sql STABLE AS $$
+  SELECT CASE WHEN p.node IS NOT NULL THEN concat_ws('/', extract(epoch FROM p.since), p.times, extract(epoch FROM p.trial_at)) END
+$$;
+
+-- What is known about nodes and steps that fail, the oldest first. is_trial: it ended after its node's service was let in on
+-- trial. offered: how many nodes offer the service.
+CREATE FUNCTION accs.health_evidence(p_window interval) RETURNS TABLE (
+  id bigint, node text, service text, workflow_id uuid, workflow text, task_key text, task_id uuid, passed boolean, lost boolean, permanent boolean,
+  code text, message text, quarantine text, version text, times int, is_trial boolean, offered int
+) LANGUAGE sql STABLE AS $$
+  SELECT c.id, c.node, c.service, c.workflow_id, w.name, c.task_key, c.task_id, c.passed, c.lost, c.permanent, c.code, c.message,
+         q.state, accs.quarantine_version(q), coalesce(q.times, 0), coalesce(c.ts > q.trial_at, false), coalesce(o.nodes, 0)
+    FROM accs.conclusions c JOIN public.workflows w ON w.id = c.workflow_id
+    LEFT JOIN (SELECT s.name, count(*)::int AS nodes FROM public.nodes n, LATERAL jsonb_each_text(n.max_concurrency) AS s (name, slots)
+                WHERE s.slots::int > 0 GROUP BY s.name) o ON o.name = c.service
+    LEFT JOIN accs.quarantines q ON q.node = c.node AND q.service = c.service
+   WHERE c.ts > accs.clock() - p_window OR q.node IS NOT NULL
+   ORDER BY c.id
+$$;
+
+-- Shuts a node's service, or shuts it again: its trial failed. What runs goes on. p_probe_in: when the node may look whether it
+-- is well again. Who has judged says by what: p_seen is the last conclusion that he knew of the place, p_version that of its
+-- quarantine. He is refused where somebody has decided since then, what he held against it was forgiven, or something has passed.
+-- (More failures change nothing: a place that fails all the time could never be shut.)
+CREATE FUNCTION accs.quarantine(p_node text, p_service text, p_reason text, p_detail jsonb, p_probe_in interval,
+                                p_version text DEFAULT NULL, p_seen bigint DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
-  v_was  accs.power;
-  v_took interval;
-  v_by   text;
+  v_now timestamptz := accs.clock();
 BEGIN
-  SELECT * INTO v_was FROM accs.power WHERE node = p_node AND state <> 'ready' FOR UPDATE;
+  -- what follows sees all that others have decided; there may be no row to lock
+  PERFORM accs.lock('quarantines');
+  IF p_seen IS NOT NULL AND (
+       p_version IS DISTINCT FROM (SELECT accs.quarantine_version(q) FROM accs.quarantines q WHERE q.node = p_node AND q.service = p_service)
+       OR NOT EXISTS (SELECT FROM accs.conclusions c WHERE c.node = p_node AND c.service = p_service AND NOT c.passed AND c.id <= p_seen)
+       OR EXISTS (SELECT FROM accs.conclusions c WHERE c.node = p_node AND c.service = p_service AND c.passed AND c.id > p_seen)) THEN
+    RETURN 'refused';
+  END IF;
+  INSERT INTO accs.quarantines AS q (node, service, reason, detail, since, probe_at)
+  SELECT n.name, p_service, p_reason, p_detail, v_now, v_now + p_probe_in FROM public.nodes n WHERE n.name = p_node
+  ON CONFLICT (node, service) DO UPDATE SET state = 'shut', reason = excluded.reason, detail = excluded.detail, times = q.times + 1, probes = 0,
+         probe_at = excluded.probe_at, probe_error = NULL, trial_at = NULL
+   WHERE q.state = 'trial';
   IF NOT FOUND THEN
-    RETURN;
+    RETURN 'repeated';   -- or the node is not registered any more
   END IF;
-  IF v_was.called_at IS NOT NULL THEN
-    v_took := accs.clock() - v_was.called_at;
-    v_by := v_was.called_by;
-  ELSIF v_was.try_id IS NOT NULL AND v_was.ok IS NULL THEN
-    v_took := accs.clock() - v_was.tried_at;
-    v_by := v_was.method;
-  END IF;
-  IF v_took > interval '30 min' THEN
-    v_took := NULL;
-    v_by := NULL;
-  END IF;
-  UPDATE accs.power SET because = NULL, try_id = NULL, tries = 0, error = NULL, called_at = NULL, called_by = NULL,
-    brought_by = coalesce(v_by, brought_by), last_latency = coalesce(v_took, last_latency),
-    latency = CASE WHEN v_took IS NULL THEN latency WHEN latency IS NULL THEN v_took ELSE latency + (v_took - latency) * 0.3 END
-   WHERE node = p_node;
-  PERFORM accs.note_power(p_node, 'ready',
-    CASE WHEN v_took IS NULL THEN 'it is there' ELSE format('it is there, %s s after it was called by %s', round(extract(epoch FROM v_took), 1), v_by) END,
-    jsonb_build_object('latency_ms', round(extract(epoch FROM v_took) * 1000), 'method', v_by, 'tries', nullif(v_was.tries, 0)));
-  IF v_was.tries > 0 THEN
-    PERFORM pg_notify(accs.channel_prefix() || 'builder', '');
-  END IF;
+  PERFORM accs.note_node(p_node, 'quarantined', format('%s is in quarantine: %s', p_service, p_reason), p_detail);
+  PERFORM pg_notify(accs.channel_prefix() || '_quarantines', p_node);
+  RETURN 'accepted';
 END $$;
 
--- Of another process than the one that has registered the node.
-CREATE FUNCTION accs.refuse_instance(p_node text) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-  v_node public.nodes;
+-- Lets a service work again on a node (null: all of them), and forgets what was held against it. Answers how many. p_version and
+-- p_seen as above, for who has judged that a trial passed: none, where somebody has decided since, or something has failed.
+CREATE FUNCTION accs.lift_quarantine(p_node text, p_service text, p_because text, p_by text DEFAULT NULL,
+                                     p_version text DEFAULT NULL, p_seen bigint DEFAULT NULL)
+RETURNS TABLE (node text, service text) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
 BEGIN
-  SELECT * INTO v_node FROM public.nodes WHERE name = p_node;
-  IF NOT FOUND THEN
-    RAISE EXCEPTION 'node "%" is not registered', p_node USING ERRCODE = 'AC004', HINT = 'Call accs.register_node first.';
-  END IF;
-  RAISE EXCEPTION 'the name "%" is taken: machine %, boot %, process % was seen under it % s ago', p_node, coalesce(v_node.machine_id, 'unknown'),
-      coalesce(v_node.boot_id, 'unknown'), coalesce(v_node.instance, 'unknown'), round(extract(epoch FROM accs.clock() - v_node.last_seen), 1)
-    USING ERRCODE = 'AC007', HINT = 'Give one of the two machines another name: node.name in its settings, or ACC_NODE_NAME.';
-END $$;
-
--- Registers a node or says anew what it offers. What is null stays as it is. The control host runs what `script` names, so an agent's login
--- must not choose it: it could name any program there.
--- Two machines with one name would take each other's tasks for their own. Where the boot differs, another instance has to be silent for
--- p_lease, or to have said goodbye, before the name changes hands (a replaced disk, a power cut); clones of a disk share the machine's id.
-CREATE FUNCTION accs.register_node(
-  p_name text, p_labels jsonb DEFAULT '{}', p_max_concurrency jsonb DEFAULT '{}', p_wake_method text DEFAULT NULL, p_mac text DEFAULT NULL,
-  p_provider_ref text DEFAULT NULL, p_script text DEFAULT NULL, p_networks cidr[] DEFAULT NULL,
-  p_machine_id text DEFAULT NULL, p_boot_id text DEFAULT NULL, p_instance text DEFAULT NULL, p_lease interval DEFAULT '2 min'
-) RETURNS SETOF public.nodes LANGUAGE plpgsql AS $$
-DECLARE
-  v_now   timestamptz := accs.clock();
-  v_login text := CASE WHEN NOT accs.speaks_for_all() THEN session_user END;
-  v_was   public.nodes;
-BEGIN
-  INSERT INTO public.nodes (name) VALUES (p_name) ON CONFLICT DO NOTHING;
-  SELECT * INTO v_was FROM public.nodes WHERE name = p_name FOR NO KEY UPDATE;
-  PERFORM accs.check_caller(p_name, 0, p_lease);
-  IF p_instance <> v_was.instance AND p_boot_id IS DISTINCT FROM v_was.boot_id THEN
-    IF v_was.awake_state = 'awake' AND v_was.last_seen > v_now - p_lease THEN
-      PERFORM accs.refuse_instance(p_name);
-    END IF;
-    PERFORM accs.note_node(p_name, 'registered', CASE WHEN p_machine_id = v_was.machine_id THEN 'its machine has started anew'
-        ELSE format('another machine has taken the name over: %s, before it %s', coalesce(p_machine_id, 'unknown'), coalesce(v_was.machine_id, 'unknown')) END,
-      jsonb_build_object('boot_id', p_boot_id, 'boot_id_before', v_was.boot_id));
-  END IF;
+  PERFORM accs.lock('quarantines');
   RETURN QUERY
-  UPDATE public.nodes n SET last_seen = v_now, awake_state = 'awake', login = coalesce(n.login, v_login),
-    labels = coalesce(p_labels, n.labels), max_concurrency = coalesce(p_max_concurrency, n.max_concurrency),
-    wake_method = coalesce(p_wake_method, n.wake_method), mac = coalesce(p_mac, n.mac), provider_ref = coalesce(p_provider_ref, n.provider_ref),
-    script = CASE WHEN v_login IS NULL THEN coalesce(p_script, n.script) ELSE n.script END,
-    machine_id = CASE WHEN p_instance IS NULL THEN n.machine_id ELSE p_machine_id END,
-    boot_id = CASE WHEN p_instance IS NULL THEN n.boot_id ELSE p_boot_id END, instance = coalesce(p_instance, n.instance)
-   WHERE n.name = p_name
-  RETURNING n.*;
-  INSERT INTO accs.slots (node, service) SELECT p_name, k FROM jsonb_object_keys(p_max_concurrency) k ORDER BY k ON CONFLICT DO NOTHING;
-  INSERT INTO accs.power AS w (node, state, networks) VALUES (p_name, 'unknown', coalesce(p_networks, '{}'))
-  ON CONFLICT (node) DO UPDATE SET networks = p_networks WHERE p_networks IS NOT NULL AND w.networks <> p_networks;
-  PERFORM accs.node_seen(p_name);
+  WITH lifted AS (
+    DELETE FROM accs.quarantines q WHERE (p_node IS NULL OR q.node = p_node) AND (p_service IS NULL OR q.service = p_service)
+       AND (p_seen IS NULL OR accs.quarantine_version(q) = p_version AND NOT EXISTS (
+             SELECT FROM accs.conclusions c WHERE c.node = q.node AND c.service = q.service AND NOT c.passed AND c.id > p_seen))
+    RETURNING q.node, q.service
+  ), forgotten AS (
+    DELETE FROM accs.conclusions c USING lifted l WHERE c.node = l.node AND c.service = l.service AND NOT c.passed
+  )
+  SELECT l.node, l.service FROM lifted l,
+         LATERAL accs.note_node(l.node, 'resumed', format('%s is out of quarantine: %s', l.service, p_because), jsonb_build_object('by', p_by)),
+         LATERAL pg_notify(accs.channel_prefix() || l.service, '');
 END $$;
 
--- A machine that is no more: its name, its history and what was held against it go. What runs there, or was seen within p_silent, stays.
-CREATE FUNCTION accs.forget_node(p_name text, p_silent interval DEFAULT '2 min') RETURNS TABLE (answer text, reason text) LANGUAGE plpgsql AS $$
+-- For a node: what it is to probe, and in what time.
+CREATE FUNCTION accs.node_quarantines(p_node text) RETURNS TABLE (service text, state text, reason text, times int, probes int, probe_in interval)
+LANGUAGE sql STABLE AS $$
+  SELECT q.service, q.state, q.reason, q.times, q.probes, greatest(q.probe_at - accs.clock(), '0') FROM accs.quarantines q WHERE q.node = p_node ORDER BY q.service
+$$;
+
+-- What a probe of its own says: well, so that the next task is a trial; or not, and when it looks again.
+CREATE FUNCTION accs.note_probe(p_node text, p_service text, p_problem text, p_again interval) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
-  v_node public.nodes;
+  v_now timestamptz := accs.clock();
 BEGIN
-  SELECT * INTO v_node FROM public.nodes WHERE name = p_name FOR UPDATE;
-  IF NOT FOUND THEN
-    RETURN QUERY SELECT 'refused'::text, 'not_found'::text;
-  ELSIF EXISTS (SELECT FROM accs.live WHERE node = p_name) THEN
-    RETURN QUERY SELECT 'refused'::text, 'holds_tasks'::text;
-  ELSIF v_node.awake_state = 'awake' AND v_node.last_seen > accs.clock() - p_silent THEN
-    RETURN QUERY SELECT 'refused'::text, 'is_here'::text;
-  ELSE
-    DELETE FROM accs.slots WHERE node = p_name;
-    DELETE FROM accs.conclusions WHERE node = p_name;
-    DELETE FROM accs.pauses WHERE kind = 'node' AND name = p_name;
-    DELETE FROM public.nodes WHERE name = p_name;
-    RETURN QUERY SELECT 'accepted'::text, NULL::text;
+  IF session_user <> current_user THEN
+    PERFORM accs.check_caller(p_node);
   END IF;
+  UPDATE accs.quarantines q SET state = CASE WHEN p_problem IS NULL THEN 'trial' ELSE 'shut' END, probes = q.probes + (p_problem IS NOT NULL)::int,
+         probe_error = left(p_problem, 2000), probe_at = v_now + p_again, trial_at = CASE WHEN p_problem IS NULL THEN v_now END
+   WHERE q.node = p_node AND q.service = p_service AND q.state = 'shut' AND q.probe_at <= v_now;
+  IF NOT FOUND THEN
+    RETURN 'repeated';
+  ELSIF p_problem IS NULL THEN
+    PERFORM accs.note_node(p_node, 'trial', format('%s is let in on trial: its probe passed', p_service), '{}');
+    PERFORM pg_notify(accs.channel_prefix() || p_service, '');
+  END IF;
+  RETURN 'accepted';
 END $$;
+
+-- The steps that fail everywhere are these, and no others. Answers those that are news: found failing, or not any more.
+CREATE FUNCTION accs.mark_steps(p_workflows uuid[], p_keys text[], p_reasons text[]) RETURNS TABLE (workflow_id uuid, task_key text, failing boolean)
+LANGUAGE sql AS $$
+  WITH said AS MATERIALIZED (
+    SELECT DISTINCT ON (s.workflow_id, s.task_key) s.* FROM unnest(p_workflows, p_keys, p_reasons) AS s (workflow_id, task_key, reason)
+      JOIN public.workflows w ON w.id = s.workflow_id ORDER BY s.workflow_id, s.task_key
+  ), well AS (
+    DELETE FROM accs.step_health h WHERE NOT EXISTS (SELECT FROM said s WHERE s.workflow_id = h.workflow_id AND s.task_key = h.task_key)
+    RETURNING h.workflow_id, h.task_key
+  ), ill AS (
+    INSERT INTO accs.step_health AS h (workflow_id, task_key, reason) SELECT workflow_id, task_key, reason FROM said ORDER BY 1, 2
+    ON CONFLICT (workflow_id, task_key) DO UPDATE SET reason = excluded.reason WHERE h.reason <> excluded.reason
+    RETURNING h.workflow_id, h.task_key
+  )
+  SELECT workflow_id, task_key, false FROM well
+  UNION ALL   -- step_health as it was before: another reason is no news
+  SELECT workflow_id, task_key, true FROM ill i
+   WHERE NOT EXISTS (SELECT FROM accs.step_health h WHERE h.workflow_id = i.workflow_id AND h.task_key = i.task_key)
+$$;
+
+-- Forgets what is older than p_window, unless it keeps a service in quarantine, and of each step on each node all but the last p_keep.
+CREATE FUNCTION accs.prune_conclusions(p_window interval, p_keep int) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+  v_gone int;
+BEGIN
+  DELETE FROM accs.conclusions WHERE id IN (
+    SELECT c.id FROM (SELECT c.*, row_number() OVER (PARTITION BY c.node, c.workflow_id, c.task_key ORDER BY c.id DESC) AS nth FROM accs.conclusions c) c
+     WHERE c.nth > p_keep OR c.ts <= accs.clock() - p_window
+       AND NOT EXISTS (SELECT FROM accs.quarantines q WHERE q.node = c.node AND q.service = c.service));
+  GET DIAGNOSTICS v_gone = ROW_COUNT;
+  RETURN v_gone;
+END $$;
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Waking: what wants nodes, which nodes there are, and each call to wake one
+-- ---------------------------------------------------------------------------------------------------------------
 
 -- What is due together, as far as a machine's start is concerned: 0 is now, then by the half minute.
 CREATE FUNCTION accs.soon(p_due_at timestamptz) RETURNS int LANGUAGE sql STABLE AS $$
@@ -2960,44 +3178,26 @@ BEGIN
   RETURN v_noted;
 END $$;
 
--- Why a node stays awake, as its agent sees it.
-CREATE FUNCTION accs.note_awake(p_node text, p_because text) RETURNS text LANGUAGE plpgsql AS $$
-BEGIN
-  IF session_user <> current_user THEN
-    PERFORM accs.check_caller(p_node);
-  END IF;
-  UPDATE accs.power SET because = left(p_because, 2000) WHERE node = p_node AND state = 'ready' AND because IS DISTINCT FROM left(p_because, 2000);
-  RETURN CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END;
-END $$;
+-- ---------------------------------------------------------------------------------------------------------------
+-- Orders: what a node is asked to do by somebody who can't do it for it
+-- ---------------------------------------------------------------------------------------------------------------
 
--- An orderly goodbye: 'unknown' when the daemon stops, 'sleep' when the machine goes to sleep. When it was last seen stays. Who
--- goes to sleep must hold no lease, and names those whom he counts on to be awake: of two that count on each other one stays.
-CREATE FUNCTION accs.node_leaves(p_node text, p_awake_state text DEFAULT 'unknown', p_because text DEFAULT NULL, p_counting_on text[] DEFAULT '{}')
-RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-  v_state text := CASE p_awake_state WHEN 'sleep' THEN 'asleep' ELSE 'unknown' END;
-BEGIN
-  IF session_user <> current_user THEN
-    PERFORM accs.check_caller(p_node);
-  END IF;
-  IF p_awake_state = 'sleep' THEN
-    PERFORM accs.lock('node_leaves');
-    IF EXISTS (SELECT FROM accs.live WHERE node = p_node)
-       OR EXISTS (SELECT FROM public.nodes WHERE name = ANY (p_counting_on) AND awake_state <> 'awake') THEN
-      RETURN 'refused';
-    END IF;
-  END IF;
-  UPDATE public.nodes SET awake_state = p_awake_state WHERE name = p_node AND awake_state <> p_awake_state;
-  IF FOUND THEN
-    INSERT INTO accs.power (node, state) VALUES (p_node, 'ready') ON CONFLICT DO NOTHING;
-    UPDATE accs.power SET because = NULL WHERE node = p_node;
-    PERFORM accs.note_power(p_node, v_state, coalesce(p_because, CASE v_state WHEN 'asleep' THEN 'it goes to sleep' ELSE 'its agent stops' END));
-    RETURN 'accepted';
-  ELSIF EXISTS (SELECT FROM public.nodes WHERE name = p_node) THEN
-    RETURN 'repeated';
-  END IF;
-  RAISE EXCEPTION 'node "%" is not registered', p_node USING ERRCODE = 'AC004', HINT = 'Call accs.register_node first.';
-END $$;
+CREATE TABLE accs.node_orders (
+  id           uuid PRIMARY KEY,
+  node         text NOT NULL REFERENCES public.nodes (name) ON DELETE CASCADE,   -- who is asked
+  kind         text NOT NULL CHECK (kind IN ('relay', 'sleep')),
+  target       text REFERENCES public.nodes (name) ON DELETE CASCADE,            -- relay: who is to be woken
+  asked_by     text,
+  asked_at     timestamptz NOT NULL DEFAULT accs.clock(),
+  good_until   timestamptz NOT NULL,
+  taken_at     timestamptz,
+  answered_at  timestamptz,
+  ok           boolean,
+  output       text,
+  CHECK ((kind = 'relay') = (target IS NOT NULL))
+);
+
+CREATE INDEX node_orders_open ON accs.node_orders (node) WHERE taken_at IS NULL;   -- take_orders
 
 -- Asks a node to do something soon: 'relay' sends a magic packet for p_target, 'sleep' goes to sleep. Orders of yesterday go.
 CREATE FUNCTION accs.ask_node(p_id uuid, p_node text, p_kind text, p_target text, p_by text, p_within interval) RETURNS text LANGUAGE plpgsql AS $$
@@ -3037,6 +3237,45 @@ BEGIN
   END IF;
   RETURN CASE WHEN EXISTS (SELECT FROM accs.node_orders WHERE id = p_id AND node = p_node) THEN 'repeated' ELSE 'refused' END;
 END $$;
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Artifacts: the objects that attempts leave in storage and are given from there
+-- ---------------------------------------------------------------------------------------------------------------
+
+CREATE TABLE public.task_artifacts (
+  id            bigserial PRIMARY KEY,
+  job_id        uuid NOT NULL REFERENCES public.jobs (id),
+  job_task_id   uuid REFERENCES public.job_tasks (id),
+  kind          text NOT NULL CHECK (kind IN ('input', 'output', 'log')),
+  bucket        text NOT NULL,
+  key           text NOT NULL,
+  size_bytes    bigint CHECK (size_bytes >= 0),
+  content_type  text,
+  checksum      text,
+  created_at    timestamptz NOT NULL DEFAULT accs.clock(),
+  -- addition: which attempt made it
+  attempt_id    int,
+  UNIQUE (bucket, key)
+);
+
+CREATE INDEX task_artifacts_job ON public.task_artifacts (job_id);
+CREATE INDEX task_artifacts_task ON public.task_artifacts (job_task_id);
+CREATE INDEX task_artifacts_input ON public.task_artifacts (job_id) WHERE kind = 'input' AND job_task_id IS NULL;   -- task_inputs
+
+CREATE FUNCTION accs.refuse_stray_artifacts() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_bad record;
+BEGIN
+  SELECT f.id, f.job_id, f.job_task_id INTO v_bad FROM fresh f
+    LEFT JOIN public.jobs j ON j.id = f.job_id LEFT JOIN public.job_tasks t ON t.id = f.job_task_id
+   WHERE j.id IS NULL OR t.id IS NULL AND f.job_task_id IS NOT NULL LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'artifact %: there is no job %, or it has no task %', v_bad.id, v_bad.job_id, v_bad.job_task_id USING ERRCODE = 'foreign_key_violation';
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER refuse_stray AFTER INSERT ON public.task_artifacts REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_stray_artifacts();
+CREATE TRIGGER refuse_stray_again AFTER UPDATE ON public.task_artifacts REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_stray_artifacts();
 
 -- Records an object that exists in storage already, for a running attempt: fenced like its other writes. The same object
 -- again is repeated.
@@ -3115,707 +3354,39 @@ BEGIN
    ORDER BY f.n, f.id;
 END $$;
 
--- What a claim would find now, in its order, without taking it: for people and for select_runnable of the library.
-CREATE FUNCTION accs.select_runnable(p_service text, p_limit int DEFAULT 100, p_node text DEFAULT NULL) RETURNS SETOF public.job_tasks
-LANGUAGE sql STABLE AS $$
-  SELECT t.* FROM accs.lanes l
-    LEFT JOIN public.nodes n ON n.name = p_node,
-    LATERAL (SELECT * FROM accs.waiting w
-              WHERE w.lane = l.id AND (w.hold IS NULL OR w.hold = 'backoff' AND w.due_at <= accs.clock() AND w.key IS NULL)
-              ORDER BY w.rank, w.order_seq, w.created_at, w.task_id LIMIT p_limit) w
-    JOIN public.job_tasks t ON t.id = w.task_id
-   WHERE l.service = p_service AND (p_node IS NULL OR (l.node IS NULL OR l.node = p_node) AND l.requires <@ n.labels)
-   ORDER BY w.rank, w.order_seq, w.created_at, w.task_id LIMIT p_limit
-$$;
-
--- Why a task does not run: every blocker, since when, and until when where that is known. Of one that is live or has ended,
--- how. In place of a task, a job that has none yet. By one snapshot. A node that was not seen for p_silent (the lease) is away.
-CREATE FUNCTION accs.why(p_task uuid, p_silent interval DEFAULT '2 min')
-RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb) LANGUAGE plpgsql STABLE AS $$
-#variable_conflict use_column
-DECLARE
-  v_now   timestamptz := accs.clock();
-  v_task  public.job_tasks;
-  v_place accs.waiting;
-  v_since timestamptz;
-  v_next  boolean;    -- nothing of its own keeps it: only now it matters what the nodes do
-  v_n     int;
-  v_found int := 0;
-BEGIN
-  SELECT * INTO v_task FROM public.job_tasks WHERE id = p_task;
-  IF NOT FOUND THEN
-    RETURN QUERY SELECT * FROM accs.why_job(p_task);
-    RETURN;
-  ELSIF v_task.status IN ('starting', 'running') THEN
-    RETURN QUERY
-    SELECT v_task.status, coalesce(v_task.started_at, v_task.claimed_at), v_task.lease_until, jsonb_build_object(
-             'node', l.node, 'owner', v_task.lease_owner, 'attempt_id', v_task.attempt_id, 'attempt', v_task.attempt, 'max_attempts', v_task.max_attempts,
-             'progress', v_task.progress, 'is_expired', v_task.lease_until <= v_now)
-      FROM (SELECT 1) one LEFT JOIN accs.live l ON l.task_id = p_task;
-    RETURN;
-  ELSIF v_task.status <> 'queued' THEN
-    RETURN QUERY
-    SELECT v_task.status, v_task.finished_at, NULL::timestamptz, jsonb_strip_nulls(jsonb_build_object(
-             'error_code', v_task.error_code, 'error_message', v_task.error_message, 'attempt', v_task.attempt, 'max_attempts', v_task.max_attempts,
-             'lost', v_task.lost, 'dead_letter', d.id, 'reason', d.reason, 'fails_everywhere', CASE WHEN v_task.status = 'error' THEN accs.why_step(v_task) END, 'failed', CASE WHEN v_task.error_code = 'upstream_failed' THEN (
-               SELECT jsonb_agg(f.task_key) FROM (SELECT u.task_key FROM public.job_tasks u WHERE u.job_id = v_task.job_id AND u.status = 'error'
-                                                   ORDER BY u.finished_at, u.id LIMIT 10) f) END))
-      FROM (SELECT 1) one LEFT JOIN public.dead_letters d
-        ON d.job_task_id = p_task AND d.generation = v_task.generation AND d.redriven_at IS NULL AND d.dismissed_at IS NULL;
-    RETURN;
-  END IF;
-
-  SELECT * INTO v_place FROM accs.waiting WHERE task_id = p_task;
-  v_next := v_place.task_id IS NOT NULL AND (v_place.hold IS NULL OR v_place.hold = 'backoff' AND v_place.due_at <= v_now);
-  v_since := CASE WHEN v_task.remaining > 0 THEN v_task.created_at ELSE greatest(v_task.updated_at, CASE WHEN v_task.next_attempt_at <= v_now THEN v_task.next_attempt_at END) END;
-  RETURN QUERY SELECT * FROM accs.why_held(v_task, v_place, v_since);
-  GET DIAGNOSTICS v_found = ROW_COUNT;
-  RETURN QUERY SELECT * FROM accs.why_no_node(v_task, v_next, v_since, p_silent);
-  GET DIAGNOSTICS v_n = ROW_COUNT;
-  IF v_found + v_n = 0 THEN
-    RETURN QUERY
-    SELECT 'unclaimed', v_since, NULL::timestamptz, jsonb_build_object('service', v_task.service_name,
-             'nodes', (SELECT jsonb_agg(f.node ORDER BY f.node) FROM accs.why_nodes(v_task, p_silent) f WHERE f.state = 'free'),
-             'ahead', (SELECT count(*) FROM (
-                SELECT FROM accs.waiting w WHERE w.lane = v_place.lane AND w.hold IS NULL
-                   AND (w.rank, w.order_seq, w.created_at, w.task_id) < (v_place.rank, v_place.order_seq, v_place.created_at, v_place.task_id) LIMIT 10000) a));
-  END IF;
-  RETURN QUERY
-  SELECT 'step_failing', h.since, NULL::timestamptz, jsonb_build_object('reason', h.reason)
-    FROM accs.step_health h JOIN public.jobs j ON j.workflow_id = h.workflow_id WHERE j.id = v_task.job_id AND h.task_key = v_task.task_key;
-END $$;
-
--- What is wrong with the step itself, if it fails wherever it runs.
-CREATE FUNCTION accs.why_step(p_task public.job_tasks) RETURNS text LANGUAGE sql STABLE AS $$
-  SELECT h.reason FROM public.jobs j JOIN accs.step_health h ON h.workflow_id = j.workflow_id AND h.task_key = p_task.task_key WHERE j.id = p_task.job_id
-$$;
-
--- The same for a job: before it is instantiated, or as a whole.
-CREATE FUNCTION accs.why_job(p_job uuid) RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb) LANGUAGE plpgsql STABLE AS $$
-#variable_conflict use_column
-DECLARE
-  v_job record;
-  v_due timestamptz;
-BEGIN
-  SELECT j.*, f.name AS workflow INTO v_job FROM public.jobs j JOIN public.workflows f ON f.id = j.workflow_id WHERE j.id = p_job;
-  IF NOT FOUND THEN
-    RAISE EXCEPTION 'there is no task or job %', p_job USING ERRCODE = 'AC004';
-  ELSIF v_job.status <> 'queued' THEN
-    RETURN QUERY SELECT v_job.status, coalesce(v_job.finished_at, v_job.started_at), NULL::timestamptz, jsonb_strip_nulls(jsonb_build_object(
-      'error_code', v_job.error_code, 'error_message', v_job.error_message, 'open_tasks', v_job.open_tasks, 'task_count', v_job.task_count));
-    RETURN;
-  END IF;
-  v_due := coalesce(v_job.scheduled_at, v_job.created_at);
-  IF v_due > accs.clock() THEN
-    RETURN QUERY SELECT 'not_due'::text, v_job.created_at, v_due, '{}'::jsonb;
-  ELSE   -- a builder can't be told from an agent here; but where there is no daemon there is no builder
-    RETURN QUERY SELECT 'not_instantiated'::text, v_due, NULL::timestamptz, jsonb_build_object('daemons', (
-      SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'accsd listener'));
-  END IF;
-  RETURN QUERY SELECT 'workflow_paused'::text, p.since, NULL::timestamptz, jsonb_strip_nulls(jsonb_build_object('name', p.name, 'reason', p.reason, 'by', p.by))
-                 FROM accs.pauses p WHERE p.kind = 'workflow' AND p.name = v_job.workflow;
-END $$;
-
--- What keeps a queued task by itself: dependencies, pauses, its backoff, its concurrency key.
-CREATE FUNCTION accs.why_held(p_task public.job_tasks, p_place accs.waiting, p_since timestamptz)
-RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb) LANGUAGE sql STABLE AS $$
-  (SELECT 'dependency', CASE d.status WHEN 'queued' THEN d.created_at WHEN 'starting' THEN d.claimed_at WHEN 'running' THEN d.started_at ELSE d.finished_at END,
-          NULL::timestamptz, jsonb_build_object('task_key', d.task_key, 'task_id', d.id, 'status', d.status)
-     FROM unnest(p_task.depends_on) WITH ORDINALITY AS k (key, n), LATERAL (
-       SELECT * FROM public.job_tasks WHERE job_id = p_task.job_id AND task_key = k.key OFFSET 0) d
-    WHERE d.status NOT IN ('done', 'skipped') OR d.status = 'skipped' AND d.error_code = 'upstream_failed'
-    ORDER BY k.n LIMIT 1000)
-  UNION ALL
-  SELECT p.kind || '_paused', p.since, NULL, jsonb_strip_nulls(jsonb_build_object('name', p.name, 'reason', p.reason, 'by', p.by))
-    FROM accs.pauses p
-   WHERE p.kind = 'service' AND p.name = p_task.service_name
-      OR p.kind = 'workflow' AND p.name = (SELECT f.name FROM public.jobs j JOIN public.workflows f ON f.id = j.workflow_id WHERE j.id = p_task.job_id)
-  UNION ALL
-  SELECT 'backoff', p_task.updated_at, p_place.due_at, jsonb_strip_nulls(jsonb_build_object('outcome', p_task.outcome, 'error_code', p_task.error_code,
-           'error_message', p_task.error_message, 'attempt', p_task.attempt, 'max_attempts', p_task.max_attempts, 'lost', p_task.lost))
-   WHERE p_place.hold = 'backoff' AND p_place.due_at > accs.clock()
-  UNION ALL
-  SELECT 'key', p_since, NULL, jsonb_build_object('key', k.key, 'limit', k.max_running, 'taken', l.n, 'by', coalesce(l.tasks, '[]'), 'ahead', (
-           SELECT count(*) FROM accs.waiting w WHERE w.key = k.key AND (w.hold IS NULL OR w.hold = 'key')
-              AND (w.rank, w.order_seq, w.created_at, w.task_id) < (p_place.rank, p_place.order_seq, p_place.created_at, p_place.task_id)))
-    FROM accs.concurrency_keys k, LATERAL (
-      SELECT count(*) AS n, jsonb_agg(jsonb_build_object('task_id', v.task_id, 'job_id', v.job_id, 'node', v.node) ORDER BY v.task_id) FILTER (WHERE v.nth <= 10) AS tasks
-        FROM (SELECT *, row_number() OVER (ORDER BY task_id) AS nth FROM accs.live WHERE key = k.key) v) l
-   WHERE k.key = p_task.concurrency_key AND p_task.remaining = 0 AND (p_place.hold = 'key' OR l.n >= k.max_running)
-  UNION ALL   -- damage, which repair mends
-  SELECT 'misplaced', p_since, NULL, '{}' WHERE p_task.remaining = 0 AND p_place.task_id IS NULL
-$$;
-
--- The nodes that a task may go to, by the rule of a claim, and what each one does: free, hindered, full, away, asleep,
--- quarantined, drained.
-CREATE FUNCTION accs.why_nodes(p_task public.job_tasks, p_silent interval)
-RETURNS TABLE (node text, state text, since timestamptz, detail jsonb) LANGUAGE sql STABLE AS $$
-  SELECT n.name,
-         CASE WHEN p.name IS NOT NULL THEN 'drained' WHEN q.state = 'shut' THEN 'quarantined' WHEN n.awake_state = 'sleep' THEN 'asleep'
-              WHEN n.last_seen IS NULL OR n.last_seen <= accs.clock() - p_silent THEN 'away'
-              WHEN l.n >= least((n.max_concurrency ->> p_task.service_name)::int, CASE WHEN q.state = 'trial' THEN 1 END) THEN 'full'
-              WHEN o.node IS NOT NULL THEN 'hindered' ELSE 'free' END,
-         CASE WHEN p.name IS NOT NULL THEN p.since WHEN q.state = 'shut' THEN q.since WHEN o.node IS NOT NULL THEN o.since ELSE n.last_seen END,
-         jsonb_strip_nulls(jsonb_build_object('node', n.name, 'service', p_task.service_name, 'slots', (n.max_concurrency ->> p_task.service_name)::int,
-           'live', l.n, 'by', l.tasks, 'obstacle', o.reason, 'reason', p.reason, 'drained_by', p.by, 'awake_state', n.awake_state, 'wake_method', n.wake_method,
-           'power', w.state, 'power_since', w.since, 'because', w.because, 'latency_sec', round(extract(epoch FROM w.latency), 1))
-           || CASE WHEN w.tries > 0 THEN jsonb_build_object('tries', w.tries, 'tried_at', w.tried_at, 'method', w.method, 'tried_ok', w.ok, 'error', w.error) ELSE '{}' END
-           || CASE WHEN q.state IS NOT NULL THEN jsonb_build_object('quarantine', jsonb_build_object(
-                'state', q.state, 'since', q.since, 'reason', q.reason, 'probe_at', q.probe_at, 'probe_error', q.probe_error,
-                'probe_in_sec', round(extract(epoch FROM q.probe_at - accs.clock()), 1))) ELSE '{}' END)
-    FROM accs.lanes a JOIN public.nodes n ON (a.node IS NULL OR n.name = a.node) AND a.requires <@ n.labels AND (n.max_concurrency ->> p_task.service_name)::int > 0
-    LEFT JOIN accs.pauses p ON p.kind = 'node' AND p.name = n.name
-    LEFT JOIN accs.power w ON w.node = n.name
-    LEFT JOIN accs.quarantines q ON q.node = n.name AND q.service = p_task.service_name
-    LEFT JOIN accs.obstacles o ON o.node = n.name AND o.service = p_task.service_name,
-         LATERAL (SELECT count(*) AS n, jsonb_agg(jsonb_build_object('task_id', v.task_id, 'job_id', v.job_id) ORDER BY v.task_id) FILTER (WHERE v.nth <= 10) AS tasks
-                    FROM (SELECT *, row_number() OVER (ORDER BY task_id) AS nth FROM accs.live WHERE node = n.name AND service = p_task.service_name) v) l
-   WHERE a.id = p_task.lane
-$$;
-
--- Why no node takes it: nobody offers the service, has the labels, or is the one that is named; or all that could are busy, away,
--- asleep, in quarantine or drained. What passes by itself counts only for a task that is next.
-CREATE FUNCTION accs.why_no_node(p_task public.job_tasks, p_next boolean, p_since timestamptz, p_silent interval)
-RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb) LANGUAGE sql STABLE AS $$
-  WITH lane AS (
-    SELECT * FROM accs.lanes WHERE id = p_task.lane
-  ), offering AS (
-    SELECT n.name, n.labels FROM lane l JOIN public.nodes n ON (l.node IS NULL OR n.name = l.node) AND (n.max_concurrency ->> l.service)::int > 0
-  ), fitting AS MATERIALIZED (
-    SELECT * FROM accs.why_nodes(p_task, p_silent)
-  ), nearest AS (
-    SELECT o.name, (SELECT jsonb_object_agg(r.key, jsonb_build_object('wanted', r.value, 'has', o.labels -> r.key))
-                      FROM jsonb_each(l.requires) r WHERE NOT o.labels @> jsonb_build_object(r.key, r.value)) AS missing
-      FROM lane l, offering o
-  )
-  SELECT 'node_unknown', p_since, NULL::timestamptz, jsonb_build_object('node', l.node)
-    FROM lane l WHERE l.node IS NOT NULL AND NOT EXISTS (SELECT FROM public.nodes WHERE name = l.node)
-  UNION ALL
-  SELECT 'service_not_offered', p_since, NULL, jsonb_strip_nulls(jsonb_build_object('service', l.service, 'node', l.node,
-           'nodes', (SELECT count(*) FROM public.nodes), 'without_slots', (SELECT jsonb_agg(name ORDER BY name) FROM public.nodes WHERE max_concurrency ? l.service)))
-    FROM lane l WHERE NOT EXISTS (SELECT FROM offering) AND (l.node IS NULL OR EXISTS (SELECT FROM public.nodes WHERE name = l.node))
-  UNION ALL
-  (SELECT 'labels', p_since, NULL, jsonb_build_object('requires', l.requires, 'service', l.service, 'node', l.node, 'nearest', n.name, 'missing', n.missing)
-     FROM lane l, nearest n WHERE NOT EXISTS (SELECT FROM fitting)
-    ORDER BY (SELECT count(*) FROM jsonb_object_keys(n.missing)), n.name LIMIT 1)
-  UNION ALL
-  (SELECT 'node_' || f.state, CASE f.state WHEN 'full' THEN p_since ELSE f.since END, NULL, f.detail
-     FROM fitting f
-    WHERE CASE WHEN p_next THEN NOT EXISTS (SELECT FROM fitting WHERE state = 'free') ELSE NOT EXISTS (SELECT FROM fitting WHERE state <> 'drained') END
-    ORDER BY f.node LIMIT 100)
-$$;
-
--- ---------------------------------------------------------------------------------------------------------------
--- What the daemon asks between its passes. Times are distances from this clock: a node's own does not matter
--- ---------------------------------------------------------------------------------------------------------------
-
--- One question for all services of a node: is there something that it could claim now, and when does the next retry come
--- due. Goes to the head of each lane and no further. What a key or a pause turns out to hold is claimable only once: the
--- claim that meets it holds it.
-CREATE FUNCTION accs.agent_outlook(p_node text, p_services text[]) RETURNS TABLE (service text, claimable boolean, next_due interval)
-LANGUAGE plpgsql STABLE AS $$
-#variable_conflict use_column
-DECLARE
-  v_now  timestamptz := accs.clock();
-  v_node record;
-BEGIN
-  SELECT n.labels, n.max_concurrency, EXISTS (SELECT FROM accs.pauses p WHERE p.kind = 'node' AND p.name = p_node) AS paused
-    INTO v_node FROM public.nodes n WHERE n.name = p_node;
-  IF NOT FOUND THEN
-    RAISE EXCEPTION 'node "%" is not registered', p_node USING ERRCODE = 'AC004', HINT = 'Call accs.register_node first.';
-  END IF;
-  RETURN QUERY
-  SELECT s.name, coalesce(bool_or(h.ready) AND bool_and(s.has_room), false), min(h.due) - v_now
-    FROM (SELECT u.name, coalesce((SELECT count(*) FROM accs.live l WHERE l.node = p_node AND l.service = u.name)
-                                  < least((v_node.max_concurrency ->> u.name)::int, CASE WHEN q.state = 'trial' THEN 1 END), true)
-                         AND q.state IS DISTINCT FROM 'shut' AS has_room
-            FROM unnest(p_services) AS u (name) LEFT JOIN accs.quarantines q ON q.node = p_node AND q.service = u.name) s
-    LEFT JOIN LATERAL (
-      -- scalar subqueries with a LIMIT: an EXISTS could be planned as a hash of all that waits
-      SELECT coalesce((SELECT true FROM accs.waiting w WHERE w.lane = l.id AND w.hold IS NULL LIMIT 1),
-                      (SELECT true FROM accs.waiting w WHERE w.lane = l.id AND w.hold = 'backoff' AND w.due_at <= v_now LIMIT 1)) AS ready,
-             (SELECT w.due_at FROM accs.waiting w
-               WHERE w.lane = l.id AND w.hold = 'backoff' AND w.due_at > v_now AND w.due_at < 'infinity' ORDER BY w.due_at LIMIT 1) AS due
-        FROM accs.lanes l
-       WHERE l.service = s.name AND (l.node IS NULL OR l.node = p_node) AND l.requires <@ v_node.labels AND NOT v_node.paused
-         AND NOT EXISTS (SELECT FROM accs.pauses p WHERE p.kind = 'service' AND p.name = s.name)) h ON true
-   GROUP BY s.name;
-END $$;
-
--- For the builder: is a job due, when is the next one, and when does the next lease end. All of live is read: it is little,
--- and an index on lease_until would cost every heartbeat more.
-CREATE FUNCTION accs.builder_outlook() RETURNS TABLE (due boolean, next_job interval, next_lease interval) LANGUAGE plpgsql STABLE AS $$
-#variable_conflict use_column
-DECLARE
-  v_now timestamptz := accs.clock();
-BEGIN
-  RETURN QUERY
-  SELECT coalesce(p.due_at <= v_now, false), CASE WHEN isfinite(p.due_at) THEN greatest(p.due_at - v_now, '0') END,
-         CASE WHEN isfinite(p.lease_until) THEN greatest(p.lease_until - v_now, '0') END
-    FROM (SELECT (SELECT p.due_at FROM accs.pending_jobs p ORDER BY p.due_at LIMIT 1) AS due_at,
-                 (SELECT min(l.lease_until) FROM accs.live l) AS lease_until) p;
-END $$;
-
--- ---------------------------------------------------------------------------------------------------------------
--- The net under all of the above: the narrow tables and the counts, recounted
--- ---------------------------------------------------------------------------------------------------------------
-
--- Everything that disagrees with job_tasks and jobs, by one snapshot: every verb leaves it empty at its commit, so whatever
--- is here is damage. id is the task's, or the job's; job_id is null where the row's job is unknown. Looks at what waits, is
--- live or pending, and at the tasks of open jobs. Not accs.clock(): what another transaction has promoted may be due in this
--- one's future.
-CREATE VIEW accs.damage (what, job_id, id, found) AS
-  SELECT 'waiting_row'::text, t.job_id, w.task_id, jsonb_build_object('waiting', to_jsonb(w), 'status', t.status, 'remaining', t.remaining)
-    FROM accs.waiting w LEFT JOIN public.job_tasks t ON t.id = w.task_id LEFT JOIN public.jobs j ON j.id = t.job_id
-   WHERE t.id IS NULL OR t.status <> 'queued' OR t.remaining > 0
-      OR (w.lane, w.rank, w.order_seq, w.created_at, w.key, w.due_at) IS DISTINCT FROM
-         (t.lane, -j.priority, j.order_seq, t.created_at, t.concurrency_key, CASE w.hold WHEN 'backoff' THEN t.next_attempt_at END)
-  UNION ALL
-  SELECT 'waiting_missing', t.job_id, t.id, jsonb_build_object('status', t.status, 'next_attempt_at', t.next_attempt_at)
-    FROM public.jobs j JOIN public.job_tasks t ON t.job_id = j.id
-   WHERE j.status = 'running' AND t.status = 'queued' AND t.remaining = 0 AND NOT EXISTS (SELECT FROM accs.waiting w WHERE w.task_id = t.id)
-  UNION ALL
-  SELECT 'live_row', t.job_id, l.task_id, jsonb_build_object('live', to_jsonb(l), 'status', t.status, 'attempt_id', t.attempt_id, 'lease_until', t.lease_until)
-    FROM accs.live l LEFT JOIN public.job_tasks t ON t.id = l.task_id
-   WHERE t.id IS NULL OR (l.job_id, l.service, l.owner, l.attempt_id, l.lease_until, l.progress, l.key) IS DISTINCT FROM
-         (t.job_id, t.service_name, t.lease_owner, t.attempt_id, t.lease_until, t.progress, t.concurrency_key)
-  UNION ALL
-  SELECT 'live_missing', t.job_id, t.id, jsonb_build_object('status', t.status, 'owner', t.lease_owner, 'attempt_id', t.attempt_id)
-    FROM public.jobs j JOIN public.job_tasks t ON t.job_id = j.id
-   WHERE j.status = 'running' AND t.lease_owner IS NOT NULL AND NOT EXISTS (SELECT FROM accs.live l WHERE l.task_id = t.id)
-  UNION ALL
-  SELECT 'remaining', t.job_id, t.id, jsonb_build_object('kept', t.remaining, 'counted', r.n)
-    FROM public.jobs j JOIN public.job_tasks t ON t.job_id = j.id,
-         LATERAL (SELECT (cardinality(t.depends_on) - count(*))::int AS n FROM unnest(t.depends_on) AS k (key), LATERAL (
-                    SELECT status, error_code FROM public.job_tasks WHERE job_id = t.job_id AND task_key = k.key OFFSET 0) d
-                   WHERE d.status = 'done' OR d.status = 'skipped' AND d.error_code IS DISTINCT FROM 'upstream_failed') r
-   WHERE j.status = 'running' AND t.status IN ('queued', 'starting', 'running') AND t.remaining <> r.n
-  UNION ALL
-  SELECT 'pending_row', j.id, p.job_id, jsonb_build_object('due_at', p.due_at, 'status', j.status, 'scheduled_at', j.scheduled_at)
-    FROM accs.pending_jobs p LEFT JOIN public.jobs j ON j.id = p.job_id
-   WHERE j.id IS NULL OR j.status <> 'queued' OR p.due_at <> coalesce(j.scheduled_at, j.created_at)
-  UNION ALL
-  SELECT 'pending_missing', j.id, j.id, jsonb_build_object('scheduled_at', j.scheduled_at)
-    FROM public.jobs j WHERE j.status = 'queued' AND NOT EXISTS (SELECT FROM accs.pending_jobs p WHERE p.job_id = j.id)
-  UNION ALL
-  SELECT r.what, c.id, c.id, jsonb_build_object('task_count', c.task_count, 'open_tasks', c.open_tasks, 'task_progress', c.task_progress, 'progress', c.progress,
-                                                'counted', jsonb_build_array(c.tasks, c.open, c.gained))
-    FROM (SELECT j.id, j.task_count, j.open_tasks, j.task_progress, j.progress, count(t.id) AS tasks,
-                 count(*) FILTER (WHERE t.status IN ('queued', 'starting', 'running')) AS open,
-                 coalesce(sum(CASE WHEN t.status IN ('done', 'skipped', 'error') THEN 1 WHEN t.status = 'queued' THEN 0 ELSE t.progress END), 0) AS gained
-            FROM public.jobs j LEFT JOIN public.job_tasks t ON t.job_id = j.id WHERE j.status = 'running' GROUP BY j.id) c,
-         LATERAL (VALUES ('job_open', c.open = 0),
-                         ('job_counts', (c.task_count, c.open_tasks, c.task_progress) IS DISTINCT FROM (c.tasks, c.open, c.gained)
-                                        OR abs(coalesce(c.progress, 0) - coalesce(c.gained / nullif(c.tasks, 0), 0)) > 0.000001)) AS r (what, is_so)
-   WHERE r.is_so;
-
--- Where the last repair stopped looking because its time was up; zeros: it came to the end.
-CREATE TABLE accs.repair_position (
-  only_row  boolean PRIMARY KEY DEFAULT true CHECK (only_row),
-  job_id    uuid NOT NULL,
-  task_id   uuid NOT NULL
-);
-INSERT INTO accs.repair_position (job_id, task_id) VALUES ('00000000-0000-0000-0000-000000000000', '00000000-0000-0000-0000-000000000000');
-
--- Looks through the running jobs and what waits, slice by slice, each slice by a snapshot of its own and along indexes. Stops
--- when it has found p_limit things, or has looked at each of the two for p_patience: then the next call begins there. No index
--- may cover the status of a job, so jobs is read twice to find the open ones.
-CREATE FUNCTION accs.find_damage(p_limit int, p_patience interval) RETURNS SETOF accs.damage LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-  v_zero  uuid := '00000000-0000-0000-0000-000000000000';
-  v_at    accs.repair_position;
-  v_next  accs.repair_position;
-  v_until timestamptz := clock_timestamp() + p_patience;
-  v_slice uuid[];
-  v_begun boolean;
-  v_n     int;
-  v_left  int := p_limit;
-BEGIN
-  SELECT * INTO v_at FROM accs.repair_position;
-  v_next := ROW(true, v_zero, v_zero);
-  FOR v_slice IN SELECT array_agg(o.id ORDER BY o.n) FROM (   -- from the position to the end, then from the beginning to it
-      SELECT j.id, row_number() OVER (ORDER BY j.id <= v_at.job_id, j.id) AS n FROM public.jobs j WHERE j.status = 'running') o
-     GROUP BY (o.n - 1) / 500 ORDER BY (o.n - 1) / 500 LOOP
-    RETURN QUERY SELECT * FROM accs.damage d WHERE d.job_id = ANY (v_slice);
-    GET DIAGNOSTICS v_n = ROW_COUNT;
-    v_left := v_left - v_n;
-    IF v_left <= 0 OR clock_timestamp() > v_until THEN
-      v_next.job_id := CASE WHEN v_left <= 0 THEN v_at.job_id ELSE v_slice[cardinality(v_slice)] END;
-      EXIT;
-    END IF;
-  END LOOP;
-
-  -- what belongs to no running job, or to none at all
-  RETURN QUERY SELECT * FROM accs.damage d WHERE d.what IN ('live_row', 'pending_row', 'pending_missing');
-  v_until := clock_timestamp() + p_patience;
-  v_next.task_id := v_at.task_id;
-  v_begun := v_at.task_id = v_zero;
-  WHILE v_left > 0 AND NOT (v_begun AND v_next.task_id >= v_at.task_id AND v_at.task_id <> v_zero) LOOP
-    v_slice := ARRAY(SELECT w.task_id FROM accs.waiting w WHERE w.task_id > v_next.task_id ORDER BY w.task_id LIMIT 5000);
-    IF v_slice = '{}' THEN
-      v_next.task_id := v_zero;
-      EXIT WHEN v_begun;
-      v_begun := true;
-      CONTINUE;
-    END IF;
-    RETURN QUERY SELECT * FROM accs.damage d WHERE d.what = 'waiting_row' AND d.id = ANY (v_slice);
-    GET DIAGNOSTICS v_n = ROW_COUNT;
-    v_left := v_left - v_n;
-    v_next.task_id := v_slice[cardinality(v_slice)];
-    EXIT WHEN clock_timestamp() > v_until;
-  END LOOP;
-  UPDATE accs.repair_position SET job_id = v_next.job_id, task_id = v_next.task_id WHERE (job_id, task_id) <> (v_next.job_id, v_next.task_id);
-END $$;
-
--- Mends what accs.damage shows, up to p_limit things, and leaves an event of level error for each: a repair is a bug
--- somewhere. The damage is read without a lock, and again under its jobs' locks; a job that somebody else has locked is left
--- to the next call. One repair at a time. Answers what it has mended; nothing when all is well.
-CREATE FUNCTION accs.repair(p_limit int DEFAULT 1000) RETURNS TABLE (what text, repaired int) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-  v_now     timestamptz := accs.clock();
-  v_jobs    uuid[];
-  v_strays  accs.damage[];
-  v_found   accs.damage[];
-  v_waiting uuid[];
-  v_live    uuid[];
-  v_counts  uuid[];
-  v_pending uuid[];
-  v_keys    text[];
-BEGIN
-  PERFORM FROM accs.locks WHERE name = 'repair' FOR UPDATE SKIP LOCKED;
-  IF NOT FOUND THEN   -- another builder is at it
-    RETURN;
-  END IF;
-  SELECT array_agg(DISTINCT d.job_id) FILTER (WHERE d.job_id IS NOT NULL), array_agg(d) FILTER (WHERE d.job_id IS NULL)
-    INTO v_jobs, v_strays FROM (SELECT * FROM accs.find_damage(p_limit, '5 s') LIMIT p_limit) d;
-  IF v_jobs IS NULL AND v_strays IS NULL THEN
-    RETURN;
-  END IF;
-  v_jobs := ARRAY(SELECT id FROM public.jobs WHERE id = ANY (v_jobs) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED);
-  v_found := ARRAY(SELECT d FROM accs.damage d WHERE d.job_id = ANY (v_jobs) LIMIT p_limit);
-
-  INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data)
-  SELECT f.job_id, nullif(f.id, f.job_id), v_now, 'builder', 'error', 'repair', 'repaired: ' || f.what, f.found FROM unnest(v_found) f;
-  v_waiting := ARRAY(SELECT f.id FROM unnest(v_found) f WHERE f.what IN ('waiting_row', 'waiting_missing', 'remaining'));
-  v_live := ARRAY(SELECT f.id FROM unnest(v_found) f WHERE f.what IN ('live_row', 'live_missing'));
-  v_pending := ARRAY(SELECT f.id FROM unnest(v_found) f WHERE f.what IN ('pending_row', 'pending_missing'));
-  v_counts := ARRAY(SELECT f.id FROM unnest(v_found) f WHERE f.what IN ('job_counts', 'job_open'));
-
-  -- waiting, then tasks, then live. What should wait after all comes back at the end.
-  PERFORM accs.unqueue(v_waiting);
-  DELETE FROM accs.waiting w WHERE w.task_id IN (SELECT s.id FROM unnest(v_strays) s WHERE s.what = 'waiting_row')
-     AND NOT EXISTS (SELECT FROM public.job_tasks t WHERE t.id = w.task_id);
-  PERFORM FROM public.job_tasks WHERE id = ANY (v_waiting || v_live) ORDER BY id FOR NO KEY UPDATE;
-  UPDATE public.job_tasks t SET remaining = (d.found ->> 'counted')::int, updated_at = v_now
-    FROM accs.damage d WHERE d.what = 'remaining' AND d.job_id = ANY (v_jobs) AND d.id = ANY (v_waiting) AND t.id = d.id;
-  WITH gone AS (
-    DELETE FROM accs.live l WHERE (l.task_id = ANY (v_live) OR l.task_id IN (SELECT s.id FROM unnest(v_strays) s WHERE s.what = 'live_row'))
-       AND NOT EXISTS (SELECT FROM public.job_tasks t WHERE t.id = l.task_id AND t.lease_owner IS NOT NULL)
-    RETURNING l.key)
-  SELECT array_agg(DISTINCT key) FILTER (WHERE key IS NOT NULL) INTO v_keys FROM gone;
-  INSERT INTO accs.live AS l (task_id, job_id, service, node, owner, attempt_id, key, progress, lease_until)
-  SELECT t.id, t.job_id, t.service_name, coalesce(t.assigned_node, e.node, t.lease_owner), t.lease_owner, t.attempt_id, t.concurrency_key, t.progress, t.lease_until
-    FROM public.job_tasks t LEFT JOIN LATERAL (   -- only the claim knew the node
-      SELECT data ->> 'node' AS node FROM public.task_events
-       WHERE job_id = t.job_id AND job_task_id = t.id AND attempt_id = t.attempt_id AND data ->> 'to' = 'starting' ORDER BY ts DESC LIMIT 1) e ON true
-   WHERE t.id = ANY (v_live) AND t.lease_owner IS NOT NULL
-  ON CONFLICT (task_id) DO UPDATE SET job_id = excluded.job_id, service = excluded.service, owner = excluded.owner, attempt_id = excluded.attempt_id,
-         key = excluded.key, progress = excluded.progress, lease_until = excluded.lease_until;
-
-  DELETE FROM accs.pending_jobs p WHERE (p.job_id = ANY (v_pending) OR p.job_id IN (SELECT s.id FROM unnest(v_strays) s WHERE s.what = 'pending_row'))
-     AND NOT EXISTS (SELECT FROM public.jobs j WHERE j.id = p.job_id AND j.status = 'queued');
-  INSERT INTO accs.pending_jobs AS p (job_id, due_at)
-  SELECT id, coalesce(scheduled_at, created_at) FROM public.jobs WHERE id = ANY (v_pending) AND status = 'queued'
-  ON CONFLICT (job_id) DO UPDATE SET due_at = excluded.due_at;
-  IF FOUND THEN
-    PERFORM pg_notify(accs.channel_prefix() || 'builder', '');
-  END IF;
-
-  v_keys := v_keys || accs.enqueue(v_waiting) || ARRAY(
-    SELECT DISTINCT concurrency_key FROM public.job_tasks WHERE id = ANY (v_waiting || v_live) AND concurrency_key IS NOT NULL);
-  PERFORM accs.recount(v_counts);
-  IF v_keys <> '{}' THEN
-    PERFORM accs.admit(v_keys);
-  END IF;
-  RETURN QUERY SELECT f.what, count(*)::int FROM unnest(v_found || v_strays) f GROUP BY f.what;
-END $$;
-
--- Counts the tasks of running jobs anew and closes those that have none open; the caller holds their locks. A job without
--- any task can't have succeeded.
-CREATE FUNCTION accs.recount(p_job_ids uuid[]) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-  v_now timestamptz := accs.clock();
-BEGIN
-  WITH counted AS (
-    SELECT u.id, count(t.id)::int AS tasks, count(*) FILTER (WHERE t.status IN ('queued', 'starting', 'running'))::int AS open,
-           coalesce(sum(CASE WHEN t.status IN ('done', 'skipped', 'error') THEN 1 WHEN t.status = 'queued' THEN 0 ELSE t.progress END), 0) AS gained,
-           CASE WHEN count(t.id) = 0 THEN 'no_tasks'
-                ELSE (array_agg(coalesce(t.error_code, 'error') ORDER BY t.finished_at, t.id) FILTER (WHERE t.status IN ('error', 'cancelled')))[1] END AS code
-      FROM unnest(p_job_ids) AS u (id) LEFT JOIN public.job_tasks t ON t.job_id = u.id GROUP BY u.id
-  ), moved AS (
-    UPDATE public.jobs j SET task_count = c.tasks, open_tasks = c.open, task_progress = c.gained, progress = coalesce(c.gained / nullif(c.tasks, 0), 0),
-           updated_at = v_now, error_code = CASE WHEN c.open = 0 THEN coalesce(j.error_code, c.code) ELSE j.error_code END,
-           status = CASE WHEN c.open > 0 THEN j.status WHEN coalesce(j.error_code, c.code) IS NULL THEN 'done' ELSE 'error' END,
-           finished_at = CASE WHEN c.open = 0 THEN v_now END
-      FROM counted c WHERE j.id = c.id AND j.status = 'running'
-    RETURNING j.id, j.status, j.error_code
-  )
-  INSERT INTO public.task_events (job_id, ts, source, level, type, message, data)
-  SELECT id, v_now, 'builder', 'warn', 'status', 'running → ' || status,
-         jsonb_strip_nulls(jsonb_build_object('from', 'running', 'to', status, 'error_code', error_code)) FROM moved WHERE status <> 'running';
-END $$;
-
--- ---------------------------------------------------------------------------------------------------------------
--- What the queries of A4 and A21 ask, without an index on a status that changes all the time
--- ---------------------------------------------------------------------------------------------------------------
-
-CREATE VIEW accs.service_load AS
-  SELECT service, coalesce(sum(claimable), 0)::bigint AS claimable, coalesce(sum(backoff), 0)::bigint AS in_backoff,
-         coalesce(sum(key), 0)::bigint AS held_by_key, coalesce(sum(paused), 0)::bigint AS paused, coalesce(sum(live), 0)::bigint AS live
-    FROM (SELECT l.service, count(*) FILTER (WHERE w.hold IS NULL) AS claimable, count(*) FILTER (WHERE w.hold = 'backoff') AS backoff,
-                 count(*) FILTER (WHERE w.hold = 'key') AS key, count(*) FILTER (WHERE w.hold = 'paused') AS paused, NULL::bigint AS live
-            FROM accs.waiting w JOIN accs.lanes l ON l.id = w.lane GROUP BY l.service
-          UNION ALL
-          SELECT service, NULL, NULL, NULL, NULL, count(*) FROM accs.live GROUP BY service) x
-   GROUP BY service;
-
--- ---------------------------------------------------------------------------------------------------------------
--- History that outlives the database: archives of event partitions, retention of finished jobs (docs/history.md)
--- ---------------------------------------------------------------------------------------------------------------
-
--- One row for each month of events that was written to the object store, in the order of the chain; it stays for ever.
-CREATE TABLE accs.archives (
-  id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  partition      text NOT NULL,
-  from_ts        timestamptz NOT NULL,
-  to_ts          timestamptz NOT NULL,
-  rows           bigint NOT NULL CHECK (rows >= 0),
-  id_sum         numeric NOT NULL,           -- of the events' ids: with the count, whether the table still holds the same ones
-  bytes          bigint NOT NULL,            -- of the JSONL, whose checksum follows
-  sha256         text NOT NULL,
-  bucket         text NOT NULL,
-  key            text NOT NULL,
-  size_bytes     bigint NOT NULL,            -- of the object
-  index_sha256   text NOT NULL,              -- of the object beside it that says where each job's events are
-  first_job      uuid,                       -- whoever asks for another job needs no look into it
-  last_job       uuid,
-  previous       text NOT NULL,              -- the digest before this one; empty for the first
-  digest         text NOT NULL UNIQUE,
-  created_at     timestamptz NOT NULL DEFAULT accs.clock(),
-  verified_at    timestamptz,                -- when it was last read back and was what it should be
-  refused        text,                       -- what was wrong with it when it was looked at last
-  superseded_at  timestamptz,                -- events came after it was written: another archive holds them all
-  dropped_at     timestamptz                 -- since then the store has the only copy
-);
-
-CREATE UNIQUE INDEX archives_open ON accs.archives (partition) WHERE dropped_at IS NULL AND superseded_at IS NULL;
-
-CREATE FUNCTION accs.refuse_archive_change() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-  RAISE EXCEPTION 'accs.archives is the record of what was archived: % is refused', TG_OP
-    USING ERRCODE = 'AC005', HINT = 'accsd history verify says whether the chain of digests holds.';
-END $$;
-CREATE TRIGGER append_only BEFORE INSERT OR UPDATE OR DELETE ON accs.archives
-  FOR EACH ROW WHEN (NOT accs.in_verb()) EXECUTE FUNCTION accs.refuse_archive_change();
-CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON accs.archives
-  FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_archive_change();
-
--- Each digest covers the one before it: who changes an archive, or takes one out, has to change all that follow.
-CREATE FUNCTION accs.archive_digest(p_previous text, p_partition text, p_rows bigint, p_sha256 text) RETURNS text LANGUAGE sql IMMUTABLE AS
-$$ SELECT encode(sha256(convert_to(concat_ws(E'\n', p_previous, p_partition, p_rows, p_sha256), 'UTF8')), 'hex') $$;
-
--- A month of events, and no other table. One that is gone is none any more; its name still is.
-CREATE FUNCTION accs.check_month(p_partition text) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-  IF p_partition !~ '^task_events_[0-9]{4}_(0[1-9]|1[0-2])$' OR to_regclass('public.' || p_partition) IS NOT NULL AND NOT EXISTS (
-       SELECT FROM pg_inherits WHERE inhparent = 'public.task_events'::regclass AND inhrelid = to_regclass('public.' || p_partition)) THEN
-    RAISE EXCEPTION '"%" is no month of task_events', left(p_partition, 100) USING ERRCODE = 'invalid_parameter_value';
-  END IF;
-END $$;
-
--- Puts an archive whose objects are in the store on record. The same one again (after a crash) is the same row; other
--- content takes the place of what was not dropped yet. Who has not seen the end of the chain is refused and looks again.
-CREATE FUNCTION accs.record_archive(
-  p_partition text, p_rows bigint, p_id_sum numeric, p_bytes bigint, p_sha256 text, p_bucket text, p_key text, p_size_bytes bigint, p_index_sha256 text,
-  p_first_job uuid, p_last_job uuid, p_previous text
-) RETURNS bigint LANGUAGE plpgsql AS $$
-DECLARE
-  v_from timestamptz;
-  v_open accs.archives;
-  v_head text;
-  v_id   bigint;
-BEGIN
-  PERFORM accs.check_month(p_partition);
-  PERFORM accs.lock('archives');
-  SELECT * INTO v_open FROM accs.archives a WHERE a.partition = p_partition AND a.dropped_at IS NULL AND a.superseded_at IS NULL;
-  IF FOUND AND (v_open.sha256, v_open.rows, v_open.bucket, v_open.key) = (p_sha256, p_rows, p_bucket, p_key) THEN
-    -- another version may write its index in another way; one with another place in the chain is not this archive's
-    UPDATE accs.archives SET size_bytes = p_size_bytes, index_sha256 = p_index_sha256, verified_at = NULL
-     WHERE id = v_open.id AND previous = p_previous AND (size_bytes, index_sha256) <> (p_size_bytes, p_index_sha256);
-    RETURN v_open.id;
-  END IF;
-  IF to_regclass('public.' || p_partition) IS NULL THEN
-    RAISE EXCEPTION '% is gone: another builder has archived and dropped it', p_partition USING ERRCODE = 'AC004';
-  END IF;
-  v_from := make_timestamptz(substr(p_partition, 13, 4)::int, substr(p_partition, 18, 2)::int, 1, 0, 0, 0, 'UTC');
-  SELECT a.digest INTO v_head FROM accs.archives a ORDER BY a.id DESC LIMIT 1;
-  IF coalesce(v_head, '') <> p_previous THEN
-    RAISE EXCEPTION '%: another archive was recorded meanwhile', p_partition USING ERRCODE = 'AC005', HINT = 'Try again.';
-  END IF;
-  UPDATE accs.archives SET superseded_at = accs.clock() WHERE id = v_open.id;
-  INSERT INTO accs.archives (partition, from_ts, to_ts, rows, id_sum, bytes, sha256, bucket, key, size_bytes, index_sha256, first_job, last_job, previous, digest)
-  VALUES (p_partition, v_from, (v_from AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC', p_rows, p_id_sum, p_bytes, p_sha256, p_bucket, p_key,
-          p_size_bytes, p_index_sha256, p_first_job, p_last_job, p_previous, accs.archive_digest(p_previous, p_partition, p_rows, p_sha256))
-  RETURNING id INTO v_id;
-  RETURN v_id;
-END $$;
-
--- What was found when an archive was read back. Null: it is what was recorded; else what is wrong with it.
-CREATE FUNCTION accs.check_archive(p_id bigint, p_rows bigint, p_bytes bigint, p_sha256 text, p_problem text DEFAULT NULL) RETURNS text
-LANGUAGE plpgsql AS $$
-DECLARE
-  v_archive accs.archives;
-  v_problem text := p_problem;
-BEGIN
-  SELECT * INTO v_archive FROM accs.archives WHERE id = p_id FOR UPDATE;
-  IF NOT FOUND THEN
-    RAISE EXCEPTION 'there is no archive %', p_id USING ERRCODE = 'AC004';
-  END IF;
-  IF v_problem IS NULL AND p_rows IS DISTINCT FROM v_archive.rows THEN
-    v_problem := format('it holds %s events, and %s were archived', p_rows, v_archive.rows);
-  ELSIF v_problem IS NULL AND (p_bytes, p_sha256) IS DISTINCT FROM (v_archive.bytes, v_archive.sha256) THEN
-    v_problem := format('its checksum is %s, and %s was archived', p_sha256, v_archive.sha256);
-  END IF;
-  UPDATE accs.archives SET refused = v_problem, verified_at = CASE WHEN v_problem IS NULL THEN accs.clock() ELSE verified_at END WHERE id = p_id;
-  RETURN v_problem;
-END $$;
-
--- Drops a partition whose archive was just read back. Null: it is gone; else why it is not. Counted under a lock that keeps
--- writers of that month out and nobody else. DETACH CONCURRENTLY is not for tables with a default partition; so everybody
--- waits for the drop, but never longer than a fifth of a second: behind a long reader it gives up, and the next pass tries.
-CREATE FUNCTION accs.drop_archived(p_id bigint) RETURNS text LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
-DECLARE
-  v_archive accs.archives;
-  v_rows    bigint;
-  v_id_sum  numeric;
-  v_reason  text;
-BEGIN
-  SELECT * INTO v_archive FROM accs.archives WHERE id = p_id FOR UPDATE;
-  IF NOT FOUND THEN
-    RAISE EXCEPTION 'there is no archive %', p_id USING ERRCODE = 'AC004';
-  ELSIF v_archive.dropped_at IS NOT NULL THEN
-    RETURN NULL;
-  END IF;
-  v_reason := CASE WHEN v_archive.superseded_at IS NOT NULL THEN 'a newer archive has taken its place'
-                   WHEN v_archive.refused IS NOT NULL THEN v_archive.refused
-                   WHEN v_archive.verified_at IS NULL OR v_archive.verified_at < accs.clock() - interval '1 hour' THEN 'it was not read back within the last hour'
-                   WHEN v_archive.to_ts > accs.clock() - interval '1 day' THEN 'its month has not been over for a day' END;
-  IF v_reason IS NOT NULL THEN
-    RETURN v_reason;
-  END IF;
-  PERFORM accs.check_month(v_archive.partition);
-  BEGIN
-    IF to_regclass('public.' || v_archive.partition) IS NOT NULL THEN
-      EXECUTE format('LOCK TABLE public.%I IN SHARE MODE', v_archive.partition);
-      EXECUTE format('SELECT count(*), coalesce(sum(id), 0) FROM public.%I', v_archive.partition) INTO v_rows, v_id_sum;
-      IF (v_rows, v_id_sum) <> (v_archive.rows, v_archive.id_sum) THEN
-        v_reason := CASE WHEN v_rows = v_archive.rows THEN 'the table has other events than were archived'
-                         ELSE format('the table has %s events, and %s were archived', v_rows, v_archive.rows) END;
-        UPDATE accs.archives SET refused = v_reason WHERE id = p_id;
-        RETURN v_reason;
-      END IF;
-      PERFORM set_config('lock_timeout', '200ms', true);
-      EXECUTE format('DROP TABLE public.%I', v_archive.partition);
-    END IF;
-  EXCEPTION WHEN lock_not_available THEN
-    RETURN 'somebody reads task_events all the time; the next pass tries again';
-  END;
-  UPDATE accs.archives SET dropped_at = accs.clock() WHERE id = p_id;
-  RETURN NULL;
-END $$;
-
--- Objects of jobs that were removed: noted in the same transaction, taken out of the store afterwards.
-CREATE TABLE accs.doomed_objects (
-  bucket  text NOT NULL,
-  key     text NOT NULL,
-  since   timestamptz NOT NULL DEFAULT accs.clock(),
-  PRIMARY KEY (bucket, key)
-);
-
--- Removes jobs that ended longer ago than p_age, or than p_ages of their workflow says (null: never), with their tasks,
--- dead letters and artifacts. Walks along the global order: p_scan jobs after p_after, fewer where they have many tasks (a
--- million rows in one call would never end in time); next_after of the last row (its workflow
--- is null) is where to go on, null at the end. Kept in any case is what somebody still has to do with: an open dead
--- letter, an undelivered outgoing event. Events stay; they leave with their month. p_dry_run counts and removes nothing.
-CREATE FUNCTION accs.delete_finished_jobs(
-  p_age interval, p_workflows text[] DEFAULT '{}', p_ages interval[] DEFAULT '{}', p_after bigint DEFAULT 0, p_scan int DEFAULT 1000,
-  p_dry_run boolean DEFAULT false
-) RETURNS TABLE (workflow text, jobs bigint, tasks bigint, artifacts bigint, bytes bigint, kept bigint, next_after bigint) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-  v_now   timestamptz := accs.clock();
-  v_seen  uuid[];
-  v_due   uuid[];
-  v_next  bigint;
-  v_first timestamptz;
-BEGIN
-  SELECT array_agg(s.id) FILTER (WHERE s.before < 20000), min(s.created_at),
-         CASE WHEN count(*) = p_scan OR bool_or(s.before >= 20000) THEN max(s.order_seq) FILTER (WHERE s.before < 20000) END
-    INTO v_seen, v_first, v_next
-    FROM (SELECT j.*, sum(j.task_count) OVER (ORDER BY j.order_seq) - j.task_count AS before
-            FROM (SELECT j.id, j.order_seq, j.created_at, j.task_count FROM public.jobs j
-                   WHERE j.order_seq > p_after ORDER BY j.order_seq LIMIT p_scan) j) s;
-  IF v_first > v_now - (SELECT min(a) FROM unnest(p_ages || p_age) a) THEN
-    v_next := NULL;   -- who was submitted later has not ended long ago
-  END IF;
-  SELECT array_agg(l.id) INTO v_due FROM (
-    SELECT j.id FROM public.jobs j JOIN public.workflows f ON f.id = j.workflow_id
-     WHERE j.id = ANY (v_seen) AND j.status IN ('done', 'error', 'cancelled')
-       AND coalesce(j.finished_at, j.updated_at)
-           < v_now - CASE WHEN f.name = ANY (p_workflows) THEN (SELECT o.age FROM unnest(p_workflows, p_ages) AS o (name, age) WHERE o.name = f.name LIMIT 1) ELSE p_age END
-     ORDER BY j.id FOR UPDATE OF j SKIP LOCKED) l;
-  RETURN QUERY
-  WITH due AS (
-    SELECT j.id, f.name,
-           EXISTS (SELECT FROM public.job_tasks t JOIN public.dead_letters d ON d.job_task_id = t.id
-                    WHERE t.job_id = j.id AND d.redriven_at IS NULL AND d.dismissed_at IS NULL)
-           OR EXISTS (SELECT FROM public.outbox_events o WHERE o.job_id = j.id AND o.status = 'pending') AS is_kept
-      FROM public.jobs j JOIN public.workflows f ON f.id = j.workflow_id WHERE j.id = ANY (v_due)
-  )
-  SELECT d.name, count(*) FILTER (WHERE NOT d.is_kept), coalesce(sum(t.n) FILTER (WHERE NOT d.is_kept), 0)::bigint,
-         coalesce(sum(a.n) FILTER (WHERE NOT d.is_kept), 0)::bigint, coalesce(sum(a.bytes) FILTER (WHERE NOT d.is_kept), 0)::bigint,
-         count(*) FILTER (WHERE d.is_kept), NULL::bigint
-    FROM due d
-    CROSS JOIN LATERAL (SELECT count(*) AS n FROM public.job_tasks t WHERE t.job_id = d.id) t
-    CROSS JOIN LATERAL (SELECT count(*) AS n, sum(a.size_bytes) AS bytes FROM public.task_artifacts a WHERE a.job_id = d.id) a
-   GROUP BY d.name ORDER BY d.name;
-  IF NOT p_dry_run AND v_due IS NOT NULL THEN
-    SELECT array_agg(j.id) INTO v_due FROM unnest(v_due) AS j (id)
-     WHERE NOT EXISTS (SELECT FROM public.job_tasks t JOIN public.dead_letters d ON d.job_task_id = t.id
-                        WHERE t.job_id = j.id AND d.redriven_at IS NULL AND d.dismissed_at IS NULL)
-       AND NOT EXISTS (SELECT FROM public.outbox_events o WHERE o.job_id = j.id AND o.status = 'pending');
-    -- only what lies where accsd puts a job's objects: an input may be somebody's own file elsewhere
-    INSERT INTO accs.doomed_objects (bucket, key)
-    SELECT a.bucket, a.key FROM public.task_artifacts a
-     WHERE a.job_id = ANY (v_due) AND starts_with(a.key, a.kind || 's/' || a.job_id || '/') ON CONFLICT DO NOTHING;
-    DELETE FROM public.dead_letters d USING public.job_tasks t WHERE t.job_id = ANY (v_due) AND d.job_task_id = t.id;
-    DELETE FROM public.task_artifacts a WHERE a.job_id = ANY (v_due);
-    DELETE FROM public.job_tasks t WHERE t.job_id = ANY (v_due);
-    DELETE FROM public.jobs j WHERE j.id = ANY (v_due);
-  END IF;
-  RETURN QUERY SELECT NULL::text, 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, v_next;
-END $$;
-
--- These objects are out of the store.
-CREATE FUNCTION accs.forget_objects(p_bucket text, p_keys text[]) RETURNS bigint LANGUAGE sql AS $$
-  WITH gone AS (DELETE FROM accs.doomed_objects WHERE bucket = p_bucket AND key = ANY (p_keys) RETURNING 1) SELECT count(*) FROM gone
-$$;
-
 -- ---------------------------------------------------------------------------------------------------------------
 -- The outbox (D9): what happens to jobs goes out as events, made in the transaction in which it happens
 -- ---------------------------------------------------------------------------------------------------------------
+
+-- What can be told to others (docs/outbox.md).
+CREATE FUNCTION accs.outgoing_events() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
+  SELECT ARRAY['job.submitted', 'job.started', 'job.retried', 'job.done', 'job.error', 'job.cancelled', 'task.done', 'task.error', 'task.skipped', 'task.cancelled']
+$$;
+
+-- One row for each event and target (D9). Claimed: claim_id is set, and next_attempt_at is when the claim has run out. One that was
+-- found behind another of its job has next_attempt_at = infinity, until that one is delivered or given up.
+CREATE TABLE public.outbox_events (
+  id               bigserial PRIMARY KEY,
+  job_id           uuid,
+  payload          jsonb NOT NULL CHECK (jsonb_typeof(payload) = 'object'),
+  status           text NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'delivered')),
+  attempts         int NOT NULL DEFAULT 0,
+  next_attempt_at  timestamptz NOT NULL DEFAULT accs.clock(),
+  last_error       text,
+  dispatched_at    timestamptz,
+  created_at       timestamptz NOT NULL DEFAULT accs.clock(),
+  -- additions
+  target           text NOT NULL,               -- accs.outbox_targets
+  event            text NOT NULL,
+  claim_id         uuid,
+  dead_at          timestamptz,                 -- given up; still pending, and sent again by redrive_outbox only
+  redriven_at      timestamptz
+);
+
+CREATE INDEX outbox_events_due ON public.outbox_events (target, next_attempt_at, id) WHERE status = 'pending' AND dead_at IS NULL;  -- claim_outbox
+CREATE INDEX outbox_events_order ON public.outbox_events (target, job_id, id) WHERE status = 'pending' AND dead_at IS NULL;  -- who comes first
+CREATE INDEX outbox_events_delivered ON public.outbox_events (dispatched_at) WHERE status = 'delivered';    -- prune_outbox
+CREATE INDEX outbox_events_dead ON public.outbox_events (dead_at) WHERE status = 'pending' AND dead_at IS NOT NULL;
 
 -- Who is told of what. Builders register the targets of their settings; address and secret stay there. The rest is the
 -- circuit breaker: failures in a row, openings in a row, until when nobody calls, and the claim that then asks for all.
@@ -4142,193 +3713,672 @@ CREATE FUNCTION accs.outbox_outlook(p_target text) RETURNS interval LANGUAGE sql
 $$;
 
 -- ---------------------------------------------------------------------------------------------------------------
--- Quarantine: a node on which a service fails, a step that fails everywhere
+-- History that outlives the database: archives of event partitions, retention of finished jobs (docs/history.md)
 -- ---------------------------------------------------------------------------------------------------------------
 
--- Of what has just passed (p_was: while it was live) that which tells something: its step has failed lately, or this service
--- is on trial here. Of each node no more than 20 since the step's last failure, or the trial began: they would tell nothing new.
-CREATE FUNCTION accs.note_passes(p_was accs.live[], p_done uuid[]) RETURNS void LANGUAGE plpgsql AS $$
-#variable_conflict use_column
+-- One row for each month of events that was written to the object store, in the order of the chain; it stays for ever.
+CREATE TABLE accs.archives (
+  id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  partition      text NOT NULL,
+  from_ts        timestamptz NOT NULL,
+  to_ts          timestamptz NOT NULL,
+  rows           bigint NOT NULL CHECK (rows >= 0),
+  id_sum         numeric NOT NULL,           -- of the events' ids: with the count, whether the table still holds the same ones
+  bytes          bigint NOT NULL,            -- of the JSONL, whose checksum follows
+  sha256         text NOT NULL,
+  bucket         text NOT NULL,
+  key            text NOT NULL,
+  size_bytes     bigint NOT NULL,            -- of the object
+  index_sha256   text NOT NULL,              -- of the object beside it that says where each job's events are
+  first_job      uuid,                       -- whoever asks for another job needs no look into it
+  last_job       uuid,
+  previous       text NOT NULL,              -- the digest before this one; empty for the first
+  digest         text NOT NULL UNIQUE,
+  created_at     timestamptz NOT NULL DEFAULT accs.clock(),
+  verified_at    timestamptz,                -- when it was last read back and was what it should be
+  refused        text,                       -- what was wrong with it when it was looked at last
+  superseded_at  timestamptz,                -- events came after it was written: another archive holds them all
+  dropped_at     timestamptz                 -- since then the store has the only copy
+);
+
+CREATE UNIQUE INDEX archives_open ON accs.archives (partition) WHERE dropped_at IS NULL AND superseded_at IS NULL;
+
+CREATE FUNCTION accs.refuse_archive_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  INSERT INTO accs.conclusions (ts, node, service, workflow_id, task_key, task_id, passed)
-  WITH done AS MATERIALIZED (
-    SELECT l.node, l.service, j.workflow_id, t.task_key, l.task_id, row_number() OVER (PARTITION BY l.node, j.workflow_id, t.task_key) AS nth
-      FROM unnest(p_was) l JOIN public.job_tasks t ON t.id = l.task_id JOIN public.jobs j ON j.id = l.job_id WHERE l.task_id = ANY (p_done)
-  ), room AS MATERIALIZED (   -- once for each node and step
-    SELECT d.node, d.workflow_id, d.task_key, (SELECT count(*) FROM (
-             SELECT FROM accs.conclusions c WHERE c.workflow_id = d.workflow_id AND c.task_key = d.task_key AND c.node = d.node
-                AND c.passed AND c.id > coalesce(f.id, 0) AND (q.trial_at IS NULL OR c.ts > q.trial_at) LIMIT 20) n) AS kept
-      FROM done d
-      LEFT JOIN accs.quarantines q ON q.node = d.node AND q.service = d.service AND q.state = 'trial'
-      LEFT JOIN LATERAL (SELECT c.id FROM accs.conclusions c WHERE c.workflow_id = d.workflow_id AND c.task_key = d.task_key AND NOT c.passed
-                          ORDER BY c.id DESC LIMIT 1) f ON true
-     WHERE d.nth = 1 AND (f.id IS NOT NULL OR q.node IS NOT NULL)
-  )
-  SELECT accs.clock(), d.node, d.service, d.workflow_id, d.task_key, d.task_id, true
-    FROM room r JOIN done d ON d.node = r.node AND d.workflow_id = r.workflow_id AND d.task_key = r.task_key WHERE d.nth <= 20 - r.kept;
-  IF FOUND THEN
-    PERFORM pg_notify(accs.channel_prefix() || '_health', '');
+  RAISE EXCEPTION 'accs.archives is the record of what was archived: % is refused', TG_OP
+    USING ERRCODE = 'AC005', HINT = 'accsd history verify says whether the chain of digests holds.';
+END $$;
+CREATE TRIGGER append_only BEFORE INSERT OR UPDATE OR DELETE ON accs.archives
+  FOR EACH ROW WHEN (NOT accs.in_verb()) EXECUTE FUNCTION accs.refuse_archive_change();
+CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON accs.archives
+  FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_archive_change();
+
+-- Each digest covers the one before it: who changes an archive, or takes one out, has to change all that follow.
+CREATE FUNCTION accs.archive_digest(p_previous text, p_partition text, p_rows bigint, p_sha256 text) RETURNS text LANGUAGE sql IMMUTABLE AS
+$$ SELECT encode(sha256(convert_to(concat_ws(E'\n', p_previous, p_partition, p_rows, p_sha256), 'UTF8')), 'hex') $$;
+
+-- A month of events, and no other table. One that is gone is none any more; its name still is.
+CREATE FUNCTION accs.check_month(p_partition text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  IF p_partition !~ '^task_events_[0-9]{4}_(0[1-9]|1[0-2])$' OR to_regclass('public.' || p_partition) IS NOT NULL AND NOT EXISTS (
+       SELECT FROM pg_inherits WHERE inhparent = 'public.task_events'::regclass AND inhrelid = to_regclass('public.' || p_partition)) THEN
+    RAISE EXCEPTION '"%" is no month of task_events', left(p_partition, 100) USING ERRCODE = 'invalid_parameter_value';
   END IF;
 END $$;
 
--- Another one after each decision about the place; null where it is not in quarantine.
-CREATE FUNCTION accs.quarantine_version(p accs.quarantines) RETURNS text LANGUAGE sql STABLE AS $$
-  SELECT CASE WHEN p.node IS NOT NULL THEN concat_ws('/', extract(epoch FROM p.since), p.times, extract(epoch FROM p.trial_at)) END
-$$;
-
--- What is known about nodes and steps that fail, the oldest first. is_trial: it ended after its node's service was let in on
--- trial. offered: how many nodes offer the service.
-CREATE FUNCTION accs.health_evidence(p_window interval) RETURNS TABLE (
-  id bigint, node text, service text, workflow_id uuid, workflow text, task_key text, task_id uuid, passed boolean, lost boolean, permanent boolean,
-  code text, message text, quarantine text, version text, times int, is_trial boolean, offered int
-) LANGUAGE sql STABLE AS $$
-  SELECT c.id, c.node, c.service, c.workflow_id, w.name, c.task_key, c.task_id, c.passed, c.lost, c.permanent, c.code, c.message,
-         q.state, accs.quarantine_version(q), coalesce(q.times, 0), coalesce(c.ts > q.trial_at, false), coalesce(o.nodes, 0)
-    FROM accs.conclusions c JOIN public.workflows w ON w.id = c.workflow_id
-    LEFT JOIN (SELECT s.name, count(*)::int AS nodes FROM public.nodes n, LATERAL jsonb_each_text(n.max_concurrency) AS s (name, slots)
-                WHERE s.slots::int > 0 GROUP BY s.name) o ON o.name = c.service
-    LEFT JOIN accs.quarantines q ON q.node = c.node AND q.service = c.service
-   WHERE c.ts > accs.clock() - p_window OR q.node IS NOT NULL
-   ORDER BY c.id
-$$;
-
--- Shuts a node's service, or shuts it again: its trial failed. What runs goes on. p_probe_in: when the node may look whether it
--- is well again. Who has judged says by what: p_seen is the last conclusion that he knew of the place, p_version that of its
--- quarantine. He is refused where somebody has decided since then, what he held against it was forgiven, or something has passed.
--- (More failures change nothing: a place that fails all the time could never be shut.)
-CREATE FUNCTION accs.quarantine(p_node text, p_service text, p_reason text, p_detail jsonb, p_probe_in interval,
-                                p_version text DEFAULT NULL, p_seen bigint DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
+-- Puts an archive whose objects are in the store on record. The same one again (after a crash) is the same row; other
+-- content takes the place of what was not dropped yet. Who has not seen the end of the chain is refused and looks again.
+CREATE FUNCTION accs.record_archive(
+  p_partition text, p_rows bigint, p_id_sum numeric, p_bytes bigint, p_sha256 text, p_bucket text, p_key text, p_size_bytes bigint, p_index_sha256 text,
+  p_first_job uuid, p_last_job uuid, p_previous text
+) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
-  v_now timestamptz := accs.clock();
+  v_from timestamptz;
+  v_open accs.archives;
+  v_head text;
+  v_id   bigint;
 BEGIN
-  -- what follows sees all that others have decided; there may be no row to lock
-  PERFORM accs.lock('quarantines');
-  IF p_seen IS NOT NULL AND (
-       p_version IS DISTINCT FROM (SELECT accs.quarantine_version(q) FROM accs.quarantines q WHERE q.node = p_node AND q.service = p_service)
-       OR NOT EXISTS (SELECT FROM accs.conclusions c WHERE c.node = p_node AND c.service = p_service AND NOT c.passed AND c.id <= p_seen)
-       OR EXISTS (SELECT FROM accs.conclusions c WHERE c.node = p_node AND c.service = p_service AND c.passed AND c.id > p_seen)) THEN
-    RETURN 'refused';
+  PERFORM accs.check_month(p_partition);
+  PERFORM accs.lock('archives');
+  SELECT * INTO v_open FROM accs.archives a WHERE a.partition = p_partition AND a.dropped_at IS NULL AND a.superseded_at IS NULL;
+  IF FOUND AND (v_open.sha256, v_open.rows, v_open.bucket, v_open.key) = (p_sha256, p_rows, p_bucket, p_key) THEN
+    -- another version may write its index in another way; one with another place in the chain is not this archive's
+    UPDATE accs.archives SET size_bytes = p_size_bytes, index_sha256 = p_index_sha256, verified_at = NULL
+     WHERE id = v_open.id AND previous = p_previous AND (size_bytes, index_sha256) <> (p_size_bytes, p_index_sha256);
+    RETURN v_open.id;
   END IF;
-  INSERT INTO accs.quarantines AS q (node, service, reason, detail, since, probe_at)
-  SELECT n.name, p_service, p_reason, p_detail, v_now, v_now + p_probe_in FROM public.nodes n WHERE n.name = p_node
-  ON CONFLICT (node, service) DO UPDATE SET state = 'shut', reason = excluded.reason, detail = excluded.detail, times = q.times + 1, probes = 0,
-         probe_at = excluded.probe_at, probe_error = NULL, trial_at = NULL
-   WHERE q.state = 'trial';
-  IF NOT FOUND THEN
-    RETURN 'repeated';   -- or the node is not registered any more
+  IF to_regclass('public.' || p_partition) IS NULL THEN
+    RAISE EXCEPTION '% is gone: another builder has archived and dropped it', p_partition USING ERRCODE = 'AC004';
   END IF;
-  PERFORM accs.note_node(p_node, 'quarantined', format('%s is in quarantine: %s', p_service, p_reason), p_detail);
-  PERFORM pg_notify(accs.channel_prefix() || '_quarantines', p_node);
-  RETURN 'accepted';
+  v_from := make_timestamptz(substr(p_partition, 13, 4)::int, substr(p_partition, 18, 2)::int, 1, 0, 0, 0, 'UTC');
+  SELECT a.digest INTO v_head FROM accs.archives a ORDER BY a.id DESC LIMIT 1;
+  IF coalesce(v_head, '') <> p_previous THEN
+    RAISE EXCEPTION '%: another archive was recorded meanwhile', p_partition USING ERRCODE = 'AC005', HINT = 'Try again.';
+  END IF;
+  UPDATE accs.archives SET superseded_at = accs.clock() WHERE id = v_open.id;
+  INSERT INTO accs.archives (partition, from_ts, to_ts, rows, id_sum, bytes, sha256, bucket, key, size_bytes, index_sha256, first_job, last_job, previous, digest)
+  VALUES (p_partition, v_from, (v_from AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC', p_rows, p_id_sum, p_bytes, p_sha256, p_bucket, p_key,
+          p_size_bytes, p_index_sha256, p_first_job, p_last_job, p_previous, accs.archive_digest(p_previous, p_partition, p_rows, p_sha256))
+  RETURNING id INTO v_id;
+  RETURN v_id;
 END $$;
 
--- Lets a service work again on a node (null: all of them), and forgets what was held against it. Answers how many. p_version and
--- p_seen as above, for who has judged that a trial passed: none, where somebody has decided since, or something has failed.
-CREATE FUNCTION accs.lift_quarantine(p_node text, p_service text, p_because text, p_by text DEFAULT NULL,
-                                     p_version text DEFAULT NULL, p_seen bigint DEFAULT NULL)
-RETURNS TABLE (node text, service text) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
+-- What was found when an archive was read back. Null: it is what was recorded; else what is wrong with it.
+CREATE FUNCTION accs.check_archive(p_id bigint, p_rows bigint, p_bytes bigint, p_sha256 text, p_problem text DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_archive accs.archives;
+  v_problem text := p_problem;
 BEGIN
-  PERFORM accs.lock('quarantines');
+  SELECT * INTO v_archive FROM accs.archives WHERE id = p_id FOR UPDATE;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'there is no archive %', p_id USING ERRCODE = 'AC004';
+  END IF;
+  IF v_problem IS NULL AND p_rows IS DISTINCT FROM v_archive.rows THEN
+    v_problem := format('it holds %s events, and %s were archived', p_rows, v_archive.rows);
+  ELSIF v_problem IS NULL AND (p_bytes, p_sha256) IS DISTINCT FROM (v_archive.bytes, v_archive.sha256) THEN
+    v_problem := format('its checksum is %s, and %s was archived', p_sha256, v_archive.sha256);
+  END IF;
+  UPDATE accs.archives SET refused = v_problem, verified_at = CASE WHEN v_problem IS NULL THEN accs.clock() ELSE verified_at END WHERE id = p_id;
+  RETURN v_problem;
+END $$;
+
+-- Drops a partition whose archive was just read back. Null: it is gone; else why it is not. Counted under a lock that keeps
+-- writers of that month out and nobody else. DETACH CONCURRENTLY is not for tables with a default partition; so everybody
+-- waits for the drop, but never longer than a fifth of a second: behind a long reader it gives up, and the next pass tries.
+CREATE FUNCTION accs.drop_archived(p_id bigint) RETURNS text LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
+DECLARE
+  v_archive accs.archives;
+  v_rows    bigint;
+  v_id_sum  numeric;
+  v_reason  text;
+BEGIN
+  SELECT * INTO v_archive FROM accs.archives WHERE id = p_id FOR UPDATE;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'there is no archive %', p_id USING ERRCODE = 'AC004';
+  ELSIF v_archive.dropped_at IS NOT NULL THEN
+    RETURN NULL;
+  END IF;
+  v_reason := CASE WHEN v_archive.superseded_at IS NOT NULL THEN 'a newer archive has taken its place'
+                   WHEN v_archive.refused IS NOT NULL THEN v_archive.refused
+                   WHEN v_archive.verified_at IS NULL OR v_archive.verified_at < accs.clock() - interval '1 hour' THEN 'it was not read back within the last hour'
+                   WHEN v_archive.to_ts > accs.clock() - interval '1 day' THEN 'its month has not been over for a day' END;
+  IF v_reason IS NOT NULL THEN
+    RETURN v_reason;
+  END IF;
+  PERFORM accs.check_month(v_archive.partition);
+  BEGIN
+    IF to_regclass('public.' || v_archive.partition) IS NOT NULL THEN
+      EXECUTE format('LOCK TABLE public.%I IN SHARE MODE', v_archive.partition);
+      EXECUTE format('SELECT count(*), coalesce(sum(id), 0) FROM public.%I', v_archive.partition) INTO v_rows, v_id_sum;
+      IF (v_rows, v_id_sum) <> (v_archive.rows, v_archive.id_sum) THEN
+        v_reason := CASE WHEN v_rows = v_archive.rows THEN 'the table has other events than were archived'
+                         ELSE format('the table has %s events, and %s were archived', v_rows, v_archive.rows) END;
+        UPDATE accs.archives SET refused = v_reason WHERE id = p_id;
+        RETURN v_reason;
+      END IF;
+      PERFORM set_config('lock_timeout', '200ms', true);
+      EXECUTE format('DROP TABLE public.%I', v_archive.partition);
+    END IF;
+  EXCEPTION WHEN lock_not_available THEN
+    RETURN 'somebody reads task_events all the time; the next pass tries again';
+  END;
+  UPDATE accs.archives SET dropped_at = accs.clock() WHERE id = p_id;
+  RETURN NULL;
+END $$;
+
+-- Objects of jobs that were removed: noted in the same transaction, taken out of the store afterwards.
+CREATE TABLE accs.doomed_objects (
+  bucket  text NOT NULL,
+  key     text NOT NULL,
+  since   timestamptz NOT NULL DEFAULT accs.clock(),
+  PRIMARY KEY (bucket, key)
+);
+
+-- Removes jobs that ended longer ago than p_age, or than p_ages of their workflow says (null: never), with their tasks,
+-- dead letters and artifacts. Walks along the global order: p_scan jobs after p_after, fewer where they have many tasks (a
+-- million rows in one call would never end in time); next_after of the last row (its workflow
+-- is null) is where to go on, null at the end. Kept in any case is what somebody still has to do with: an open dead
+-- letter, an undelivered outgoing event. Events stay; they leave with their month. p_dry_run counts and removes nothing.
+CREATE FUNCTION accs.delete_finished_jobs(
+  p_age interval, p_workflows text[] DEFAULT '{}', p_ages interval[] DEFAULT '{}', p_after bigint DEFAULT 0, p_scan int DEFAULT 1000,
+  p_dry_run boolean DEFAULT false
+) RETURNS TABLE (workflow text, jobs bigint, tasks bigint, artifacts bigint, bytes bigint, kept bigint, next_after bigint) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_now   timestamptz := accs.clock();
+  v_seen  uuid[];
+  v_due   uuid[];
+  v_next  bigint;
+  v_first timestamptz;
+BEGIN
+  SELECT array_agg(s.id) FILTER (WHERE s.before < 20000), min(s.created_at),
+         CASE WHEN count(*) = p_scan OR bool_or(s.before >= 20000) THEN max(s.order_seq) FILTER (WHERE s.before < 20000) END
+    INTO v_seen, v_first, v_next
+    FROM (SELECT j.*, sum(j.task_count) OVER (ORDER BY j.order_seq) - j.task_count AS before
+            FROM (SELECT j.id, j.order_seq, j.created_at, j.task_count FROM public.jobs j
+                   WHERE j.order_seq > p_after ORDER BY j.order_seq LIMIT p_scan) j) s;
+  IF v_first > v_now - (SELECT min(a) FROM unnest(p_ages || p_age) a) THEN
+    v_next := NULL;   -- who was submitted later has not ended long ago
+  END IF;
+  SELECT array_agg(l.id) INTO v_due FROM (
+    SELECT j.id FROM public.jobs j JOIN public.workflows f ON f.id = j.workflow_id
+     WHERE j.id = ANY (v_seen) AND j.status IN ('done', 'error', 'cancelled')
+       AND coalesce(j.finished_at, j.updated_at)
+           < v_now - CASE WHEN f.name = ANY (p_workflows) THEN (SELECT o.age FROM unnest(p_workflows, p_ages) AS o (name, age) WHERE o.name = f.name LIMIT 1) ELSE p_age END
+     ORDER BY j.id FOR UPDATE OF j SKIP LOCKED) l;
   RETURN QUERY
-  WITH lifted AS (
-    DELETE FROM accs.quarantines q WHERE (p_node IS NULL OR q.node = p_node) AND (p_service IS NULL OR q.service = p_service)
-       AND (p_seen IS NULL OR accs.quarantine_version(q) = p_version AND NOT EXISTS (
-             SELECT FROM accs.conclusions c WHERE c.node = q.node AND c.service = q.service AND NOT c.passed AND c.id > p_seen))
-    RETURNING q.node, q.service
-  ), forgotten AS (
-    DELETE FROM accs.conclusions c USING lifted l WHERE c.node = l.node AND c.service = l.service AND NOT c.passed
+  WITH due AS (
+    SELECT j.id, f.name,
+           EXISTS (SELECT FROM public.job_tasks t JOIN public.dead_letters d ON d.job_task_id = t.id
+                    WHERE t.job_id = j.id AND d.redriven_at IS NULL AND d.dismissed_at IS NULL)
+           OR EXISTS (SELECT FROM public.outbox_events o WHERE o.job_id = j.id AND o.status = 'pending') AS is_kept
+      FROM public.jobs j JOIN public.workflows f ON f.id = j.workflow_id WHERE j.id = ANY (v_due)
   )
-  SELECT l.node, l.service FROM lifted l,
-         LATERAL accs.note_node(l.node, 'resumed', format('%s is out of quarantine: %s', l.service, p_because), jsonb_build_object('by', p_by)),
-         LATERAL pg_notify(accs.channel_prefix() || l.service, '');
+  SELECT d.name, count(*) FILTER (WHERE NOT d.is_kept), coalesce(sum(t.n) FILTER (WHERE NOT d.is_kept), 0)::bigint,
+         coalesce(sum(a.n) FILTER (WHERE NOT d.is_kept), 0)::bigint, coalesce(sum(a.bytes) FILTER (WHERE NOT d.is_kept), 0)::bigint,
+         count(*) FILTER (WHERE d.is_kept), NULL::bigint
+    FROM due d
+    CROSS JOIN LATERAL (SELECT count(*) AS n FROM public.job_tasks t WHERE t.job_id = d.id) t
+    CROSS JOIN LATERAL (SELECT count(*) AS n, sum(a.size_bytes) AS bytes FROM public.task_artifacts a WHERE a.job_id = d.id) a
+   GROUP BY d.name ORDER BY d.name;
+  IF NOT p_dry_run AND v_due IS NOT NULL THEN
+    SELECT array_agg(j.id) INTO v_due FROM unnest(v_due) AS j (id)
+     WHERE NOT EXISTS (SELECT FROM public.job_tasks t JOIN public.dead_letters d ON d.job_task_id = t.id
+                        WHERE t.job_id = j.id AND d.redriven_at IS NULL AND d.dismissed_at IS NULL)
+       AND NOT EXISTS (SELECT FROM public.outbox_events o WHERE o.job_id = j.id AND o.status = 'pending');
+    -- only what lies where accsd puts a job's objects: an input may be somebody's own file elsewhere
+    INSERT INTO accs.doomed_objects (bucket, key)
+    SELECT a.bucket, a.key FROM public.task_artifacts a
+     WHERE a.job_id = ANY (v_due) AND starts_with(a.key, a.kind || 's/' || a.job_id || '/') ON CONFLICT DO NOTHING;
+    DELETE FROM public.dead_letters d USING public.job_tasks t WHERE t.job_id = ANY (v_due) AND d.job_task_id = t.id;
+    DELETE FROM public.task_artifacts a WHERE a.job_id = ANY (v_due);
+    DELETE FROM public.job_tasks t WHERE t.job_id = ANY (v_due);
+    DELETE FROM public.jobs j WHERE j.id = ANY (v_due);
+  END IF;
+  RETURN QUERY SELECT NULL::text, 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, v_next;
 END $$;
 
--- A thing that happened to a node.
-CREATE FUNCTION accs.note_node(p_node text, p_state text, p_message text, p_data jsonb) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-  INSERT INTO accs.node_history (node, state, message, data) VALUES (p_node, p_state, p_message, jsonb_strip_nulls(p_data));
-  DELETE FROM accs.node_history WHERE node = p_node
-     AND id <= (SELECT id FROM accs.node_history WHERE node = p_node ORDER BY id DESC OFFSET 1000 LIMIT 1);
-END $$;
-
--- For a node: what it is to probe, and in what time.
-CREATE FUNCTION accs.node_quarantines(p_node text) RETURNS TABLE (service text, state text, reason text, times int, probes int, probe_in interval)
-LANGUAGE sql STABLE AS $$
-  SELECT q.service, q.state, q.reason, q.times, q.probes, greatest(q.probe_at - accs.clock(), '0') FROM accs.quarantines q WHERE q.node = p_node ORDER BY q.service
+-- These objects are out of the store.
+CREATE FUNCTION accs.forget_objects(p_bucket text, p_keys text[]) RETURNS bigint LANGUAGE sql AS $$
+  WITH gone AS (DELETE FROM accs.doomed_objects WHERE bucket = p_bucket AND key = ANY (p_keys) RETURNING 1) SELECT count(*) FROM gone
 $$;
 
--- What a probe of its own says: well, so that the next task is a trial; or not, and when it looks again.
-CREATE FUNCTION accs.note_probe(p_node text, p_service text, p_problem text, p_again interval) RETURNS text LANGUAGE plpgsql AS $$
+-- ---------------------------------------------------------------------------------------------------------------
+-- Upkeep: what the builder has before it, and the net under all of the above: the narrow tables and the counts, recounted
+-- ---------------------------------------------------------------------------------------------------------------
+
+-- For the builder, between its passes: is a job due, when is the next one, and when does the next lease end. Times are distances
+-- from this clock, as in agent_outlook. All of live is read: it is little,
+-- and an index on lease_until would cost every heartbeat more.
+CREATE FUNCTION accs.builder_outlook() RETURNS TABLE (due boolean, next_job interval, next_lease interval) LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
 DECLARE
   v_now timestamptz := accs.clock();
 BEGIN
-  IF session_user <> current_user THEN
-    PERFORM accs.check_caller(p_node);
-  END IF;
-  UPDATE accs.quarantines q SET state = CASE WHEN p_problem IS NULL THEN 'trial' ELSE 'shut' END, probes = q.probes + (p_problem IS NOT NULL)::int,
-         probe_error = left(p_problem, 2000), probe_at = v_now + p_again, trial_at = CASE WHEN p_problem IS NULL THEN v_now END
-   WHERE q.node = p_node AND q.service = p_service AND q.state = 'shut' AND q.probe_at <= v_now;
-  IF NOT FOUND THEN
-    RETURN 'repeated';
-  ELSIF p_problem IS NULL THEN
-    PERFORM accs.note_node(p_node, 'trial', format('%s is let in on trial: its probe passed', p_service), '{}');
-    PERFORM pg_notify(accs.channel_prefix() || p_service, '');
-  END IF;
-  RETURN 'accepted';
+  RETURN QUERY
+  SELECT coalesce(p.due_at <= v_now, false), CASE WHEN isfinite(p.due_at) THEN greatest(p.due_at - v_now, '0') END,
+         CASE WHEN isfinite(p.lease_until) THEN greatest(p.lease_until - v_now, '0') END
+    FROM (SELECT (SELECT p.due_at FROM accs.pending_jobs p ORDER BY p.due_at LIMIT 1) AS due_at,
+                 (SELECT min(l.lease_until) FROM accs.live l) AS lease_until) p;
 END $$;
 
--- What keeps this node from a service that it offers; null: nothing. For who asks why his task waits.
-CREATE FUNCTION accs.note_obstacle(p_node text, p_service text, p_reason text) RETURNS text LANGUAGE plpgsql AS $$
+-- Everything that disagrees with job_tasks and jobs, by one snapshot: every verb leaves it empty at its commit, so whatever
+-- is here is damage. id is the task's, or the job's; job_id is null where the row's job is unknown. Looks at what waits, is
+-- live or pending, and at the tasks of open jobs. Not accs.clock(): what another transaction has promoted may be due in this
+-- one's future.
+CREATE VIEW accs.damage (what, job_id, id, found) AS
+  SELECT 'waiting_row'::text, t.job_id, w.task_id, jsonb_build_object('waiting', to_jsonb(w), 'status', t.status, 'remaining', t.remaining)
+    FROM accs.waiting w LEFT JOIN public.job_tasks t ON t.id = w.task_id LEFT JOIN public.jobs j ON j.id = t.job_id
+   WHERE t.id IS NULL OR t.status <> 'queued' OR t.remaining > 0
+      OR (w.lane, w.rank, w.order_seq, w.created_at, w.key, w.due_at) IS DISTINCT FROM
+         (t.lane, -j.priority, j.order_seq, t.created_at, t.concurrency_key, CASE w.hold WHEN 'backoff' THEN t.next_attempt_at END)
+  UNION ALL
+  SELECT 'waiting_missing', t.job_id, t.id, jsonb_build_object('status', t.status, 'next_attempt_at', t.next_attempt_at)
+    FROM public.jobs j JOIN public.job_tasks t ON t.job_id = j.id
+   WHERE j.status = 'running' AND t.status = 'queued' AND t.remaining = 0 AND NOT EXISTS (SELECT FROM accs.waiting w WHERE w.task_id = t.id)
+  UNION ALL
+  SELECT 'live_row', t.job_id, l.task_id, jsonb_build_object('live', to_jsonb(l), 'status', t.status, 'attempt_id', t.attempt_id, 'lease_until', t.lease_until)
+    FROM accs.live l LEFT JOIN public.job_tasks t ON t.id = l.task_id
+   WHERE t.id IS NULL OR (l.job_id, l.service, l.owner, l.attempt_id, l.lease_until, l.progress, l.key) IS DISTINCT FROM
+         (t.job_id, t.service_name, t.lease_owner, t.attempt_id, t.lease_until, t.progress, t.concurrency_key)
+  UNION ALL
+  SELECT 'live_missing', t.job_id, t.id, jsonb_build_object('status', t.status, 'owner', t.lease_owner, 'attempt_id', t.attempt_id)
+    FROM public.jobs j JOIN public.job_tasks t ON t.job_id = j.id
+   WHERE j.status = 'running' AND t.lease_owner IS NOT NULL AND NOT EXISTS (SELECT FROM accs.live l WHERE l.task_id = t.id)
+  UNION ALL
+  SELECT 'remaining', t.job_id, t.id, jsonb_build_object('kept', t.remaining, 'counted', r.n)
+    FROM public.jobs j JOIN public.job_tasks t ON t.job_id = j.id,
+         LATERAL (SELECT (cardinality(t.depends_on) - count(*))::int AS n FROM unnest(t.depends_on) AS k (key), LATERAL (
+                    SELECT status, error_code FROM public.job_tasks WHERE job_id = t.job_id AND task_key = k.key OFFSET 0) d
+                   WHERE d.status = 'done' OR d.status = 'skipped' AND d.error_code IS DISTINCT FROM 'upstream_failed') r
+   WHERE j.status = 'running' AND t.status IN ('queued', 'starting', 'running') AND t.remaining <> r.n
+  UNION ALL
+  SELECT 'pending_row', j.id, p.job_id, jsonb_build_object('due_at', p.due_at, 'status', j.status, 'scheduled_at', j.scheduled_at)
+    FROM accs.pending_jobs p LEFT JOIN public.jobs j ON j.id = p.job_id
+   WHERE j.id IS NULL OR j.status <> 'queued' OR p.due_at <> coalesce(j.scheduled_at, j.created_at)
+  UNION ALL
+  SELECT 'pending_missing', j.id, j.id, jsonb_build_object('scheduled_at', j.scheduled_at)
+    FROM public.jobs j WHERE j.status = 'queued' AND NOT EXISTS (SELECT FROM accs.pending_jobs p WHERE p.job_id = j.id)
+  UNION ALL
+  SELECT r.what, c.id, c.id, jsonb_build_object('task_count', c.task_count, 'open_tasks', c.open_tasks, 'task_progress', c.task_progress, 'progress', c.progress,
+                                                'counted', jsonb_build_array(c.tasks, c.open, c.gained))
+    FROM (SELECT j.id, j.task_count, j.open_tasks, j.task_progress, j.progress, count(t.id) AS tasks,
+                 count(*) FILTER (WHERE t.status IN ('queued', 'starting', 'running')) AS open,
+                 coalesce(sum(CASE WHEN t.status IN ('done', 'skipped', 'error') THEN 1 WHEN t.status = 'queued' THEN 0 ELSE t.progress END), 0) AS gained
+            FROM public.jobs j LEFT JOIN public.job_tasks t ON t.job_id = j.id WHERE j.status = 'running' GROUP BY j.id) c,
+         LATERAL (VALUES ('job_open', c.open = 0),
+                         ('job_counts', (c.task_count, c.open_tasks, c.task_progress) IS DISTINCT FROM (c.tasks, c.open, c.gained)
+                                        OR abs(coalesce(c.progress, 0) - coalesce(c.gained / nullif(c.tasks, 0), 0)) > 0.000001)) AS r (what, is_so)
+   WHERE r.is_so;
+
+-- Where the last repair stopped looking because its time was up; zeros: it came to the end.
+CREATE TABLE accs.repair_position (
+  only_row  boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+  job_id    uuid NOT NULL,
+  task_id   uuid NOT NULL
+);
+INSERT INTO accs.repair_position (job_id, task_id) VALUES ('00000000-0000-0000-0000-000000000000', '00000000-0000-0000-0000-000000000000');
+
+-- Looks through the running jobs and what waits, slice by slice, each slice by a snapshot of its own and along indexes. Stops
+-- when it has found p_limit things, or has looked at each of the two for p_patience: then the next call begins there. No index
+-- may cover the status of a job, so jobs is read twice to find the open ones.
+CREATE FUNCTION accs.find_damage(p_limit int, p_patience interval) RETURNS SETOF accs.damage LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_zero  uuid := '00000000-0000-0000-0000-000000000000';
+  v_at    accs.repair_position;
+  v_next  accs.repair_position;
+  v_until timestamptz := clock_timestamp() + p_patience;
+  v_slice uuid[];
+  v_begun boolean;
+  v_n     int;
+  v_left  int := p_limit;
 BEGIN
-  IF session_user <> current_user THEN
-    PERFORM accs.check_caller(p_node);
-  END IF;
-  IF p_reason IS NULL THEN
-    DELETE FROM accs.obstacles WHERE node = p_node AND service = p_service;
-  ELSE
-    INSERT INTO accs.obstacles AS o (node, service, reason) SELECT n.name, left(p_service, 40), left(p_reason, 2000) FROM public.nodes n WHERE n.name = p_node
-    ON CONFLICT (node, service) DO UPDATE SET reason = excluded.reason WHERE o.reason <> excluded.reason;
-  END IF;
-  RETURN CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END;
+  SELECT * INTO v_at FROM accs.repair_position;
+  v_next := ROW(true, v_zero, v_zero);
+  FOR v_slice IN SELECT array_agg(o.id ORDER BY o.n) FROM (   -- from the position to the end, then from the beginning to it
+      SELECT j.id, row_number() OVER (ORDER BY j.id <= v_at.job_id, j.id) AS n FROM public.jobs j WHERE j.status = 'running') o
+     GROUP BY (o.n - 1) / 500 ORDER BY (o.n - 1) / 500 LOOP
+    RETURN QUERY SELECT * FROM accs.damage d WHERE d.job_id = ANY (v_slice);
+    GET DIAGNOSTICS v_n = ROW_COUNT;
+    v_left := v_left - v_n;
+    IF v_left <= 0 OR clock_timestamp() > v_until THEN
+      v_next.job_id := CASE WHEN v_left <= 0 THEN v_at.job_id ELSE v_slice[cardinality(v_slice)] END;
+      EXIT;
+    END IF;
+  END LOOP;
+
+  -- what belongs to no running job, or to none at all
+  RETURN QUERY SELECT * FROM accs.damage d WHERE d.what IN ('live_row', 'pending_row', 'pending_missing');
+  v_until := clock_timestamp() + p_patience;
+  v_next.task_id := v_at.task_id;
+  v_begun := v_at.task_id = v_zero;
+  WHILE v_left > 0 AND NOT (v_begun AND v_next.task_id >= v_at.task_id AND v_at.task_id <> v_zero) LOOP
+    v_slice := ARRAY(SELECT w.task_id FROM accs.waiting w WHERE w.task_id > v_next.task_id ORDER BY w.task_id LIMIT 5000);
+    IF v_slice = '{}' THEN
+      v_next.task_id := v_zero;
+      EXIT WHEN v_begun;
+      v_begun := true;
+      CONTINUE;
+    END IF;
+    RETURN QUERY SELECT * FROM accs.damage d WHERE d.what = 'waiting_row' AND d.id = ANY (v_slice);
+    GET DIAGNOSTICS v_n = ROW_COUNT;
+    v_left := v_left - v_n;
+    v_next.task_id := v_slice[cardinality(v_slice)];
+    EXIT WHEN clock_timestamp() > v_until;
+  END LOOP;
+  UPDATE accs.repair_position SET job_id = v_next.job_id, task_id = v_next.task_id WHERE (job_id, task_id) <> (v_next.job_id, v_next.task_id);
 END $$;
 
--- The steps that fail everywhere are these, and no others. Answers those that are news: found failing, or not any more.
-CREATE FUNCTION accs.mark_steps(p_workflows uuid[], p_keys text[], p_reasons text[]) RETURNS TABLE (workflow_id uuid, task_key text, failing boolean)
-LANGUAGE sql AS $$
-  WITH said AS MATERIALIZED (
-    SELECT DISTINCT ON (s.workflow_id, s.task_key) s.* FROM unnest(p_workflows, p_keys, p_reasons) AS s (workflow_id, task_key, reason)
-      JOIN public.workflows w ON w.id = s.workflow_id ORDER BY s.workflow_id, s.task_key
-  ), well AS (
-    DELETE FROM accs.step_health h WHERE NOT EXISTS (SELECT FROM said s WHERE s.workflow_id = h.workflow_id AND s.task_key = h.task_key)
-    RETURNING h.workflow_id, h.task_key
-  ), ill AS (
-    INSERT INTO accs.step_health AS h (workflow_id, task_key, reason) SELECT workflow_id, task_key, reason FROM said ORDER BY 1, 2
-    ON CONFLICT (workflow_id, task_key) DO UPDATE SET reason = excluded.reason WHERE h.reason <> excluded.reason
-    RETURNING h.workflow_id, h.task_key
+-- Mends what accs.damage shows, up to p_limit things, and leaves an event of level error for each: a repair is a bug
+-- somewhere. The damage is read without a lock, and again under its jobs' locks; a job that somebody else has locked is left
+-- to the next call. One repair at a time. Answers what it has mended; nothing when all is well.
+CREATE FUNCTION accs.repair(p_limit int DEFAULT 1000) RETURNS TABLE (what text, repaired int) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_now     timestamptz := accs.clock();
+  v_jobs    uuid[];
+  v_strays  accs.damage[];
+  v_found   accs.damage[];
+  v_waiting uuid[];
+  v_live    uuid[];
+  v_counts  uuid[];
+  v_pending uuid[];
+  v_keys    text[];
+BEGIN
+  PERFORM FROM accs.locks WHERE name = 'repair' FOR UPDATE SKIP LOCKED;
+  IF NOT FOUND THEN   -- another builder is at it
+    RETURN;
+  END IF;
+  SELECT array_agg(DISTINCT d.job_id) FILTER (WHERE d.job_id IS NOT NULL), array_agg(d) FILTER (WHERE d.job_id IS NULL)
+    INTO v_jobs, v_strays FROM (SELECT * FROM accs.find_damage(p_limit, '5 s') LIMIT p_limit) d;
+  IF v_jobs IS NULL AND v_strays IS NULL THEN
+    RETURN;
+  END IF;
+  v_jobs := ARRAY(SELECT id FROM public.jobs WHERE id = ANY (v_jobs) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED);
+  v_found := ARRAY(SELECT d FROM accs.damage d WHERE d.job_id = ANY (v_jobs) LIMIT p_limit);
+
+  INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data)
+  SELECT f.job_id, nullif(f.id, f.job_id), v_now, 'builder', 'error', 'repair', 'repaired: ' || f.what, f.found FROM unnest(v_found) f;
+  v_waiting := ARRAY(SELECT f.id FROM unnest(v_found) f WHERE f.what IN ('waiting_row', 'waiting_missing', 'remaining'));
+  v_live := ARRAY(SELECT f.id FROM unnest(v_found) f WHERE f.what IN ('live_row', 'live_missing'));
+  v_pending := ARRAY(SELECT f.id FROM unnest(v_found) f WHERE f.what IN ('pending_row', 'pending_missing'));
+  v_counts := ARRAY(SELECT f.id FROM unnest(v_found) f WHERE f.what IN ('job_counts', 'job_open'));
+
+  -- waiting, then tasks, then live. What should wait after all comes back at the end.
+  PERFORM accs.unqueue(v_waiting);
+  DELETE FROM accs.waiting w WHERE w.task_id IN (SELECT s.id FROM unnest(v_strays) s WHERE s.what = 'waiting_row')
+     AND NOT EXISTS (SELECT FROM public.job_tasks t WHERE t.id = w.task_id);
+  PERFORM FROM public.job_tasks WHERE id = ANY (v_waiting || v_live) ORDER BY id FOR NO KEY UPDATE;
+  UPDATE public.job_tasks t SET remaining = (d.found ->> 'counted')::int, updated_at = v_now
+    FROM accs.damage d WHERE d.what = 'remaining' AND d.job_id = ANY (v_jobs) AND d.id = ANY (v_waiting) AND t.id = d.id;
+  WITH gone AS (
+    DELETE FROM accs.live l WHERE (l.task_id = ANY (v_live) OR l.task_id IN (SELECT s.id FROM unnest(v_strays) s WHERE s.what = 'live_row'))
+       AND NOT EXISTS (SELECT FROM public.job_tasks t WHERE t.id = l.task_id AND t.lease_owner IS NOT NULL)
+    RETURNING l.key)
+  SELECT array_agg(DISTINCT key) FILTER (WHERE key IS NOT NULL) INTO v_keys FROM gone;
+  INSERT INTO accs.live AS l (task_id, job_id, service, node, owner, attempt_id, key, progress, lease_until)
+  SELECT t.id, t.job_id, t.service_name, coalesce(t.assigned_node, e.node, t.lease_owner), t.lease_owner, t.attempt_id, t.concurrency_key, t.progress, t.lease_until
+    FROM public.job_tasks t LEFT JOIN LATERAL (   -- only the claim knew the node
+      SELECT data ->> 'node' AS node FROM public.task_events
+       WHERE job_id = t.job_id AND job_task_id = t.id AND attempt_id = t.attempt_id AND data ->> 'to' = 'starting' ORDER BY ts DESC LIMIT 1) e ON true
+   WHERE t.id = ANY (v_live) AND t.lease_owner IS NOT NULL
+  ON CONFLICT (task_id) DO UPDATE SET job_id = excluded.job_id, service = excluded.service, owner = excluded.owner, attempt_id = excluded.attempt_id,
+         key = excluded.key, progress = excluded.progress, lease_until = excluded.lease_until;
+
+  DELETE FROM accs.pending_jobs p WHERE (p.job_id = ANY (v_pending) OR p.job_id IN (SELECT s.id FROM unnest(v_strays) s WHERE s.what = 'pending_row'))
+     AND NOT EXISTS (SELECT FROM public.jobs j WHERE j.id = p.job_id AND j.status = 'queued');
+  INSERT INTO accs.pending_jobs AS p (job_id, due_at)
+  SELECT id, coalesce(scheduled_at, created_at) FROM public.jobs WHERE id = ANY (v_pending) AND status = 'queued'
+  ON CONFLICT (job_id) DO UPDATE SET due_at = excluded.due_at;
+  IF FOUND THEN
+    PERFORM pg_notify(accs.channel_prefix() || 'builder', '');
+  END IF;
+
+  v_keys := v_keys || accs.enqueue(v_waiting) || ARRAY(
+    SELECT DISTINCT concurrency_key FROM public.job_tasks WHERE id = ANY (v_waiting || v_live) AND concurrency_key IS NOT NULL);
+  PERFORM accs.recount(v_counts);
+  IF v_keys <> '{}' THEN
+    PERFORM accs.admit(v_keys);
+  END IF;
+  RETURN QUERY SELECT f.what, count(*)::int FROM unnest(v_found || v_strays) f GROUP BY f.what;
+END $$;
+
+-- Counts the tasks of running jobs anew and closes those that have none open; the caller holds their locks. A job without
+-- any task can't have succeeded.
+CREATE FUNCTION accs.recount(p_job_ids uuid[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  v_now timestamptz := accs.clock();
+BEGIN
+  WITH counted AS (
+    SELECT u.id, count(t.id)::int AS tasks, count(*) FILTER (WHERE t.status IN ('queued', 'starting', 'running'))::int AS open,
+           coalesce(sum(CASE WHEN t.status IN ('done', 'skipped', 'error') THEN 1 WHEN t.status = 'queued' THEN 0 ELSE t.progress END), 0) AS gained,
+           CASE WHEN count(t.id) = 0 THEN 'no_tasks'
+                ELSE (array_agg(coalesce(t.error_code, 'error') ORDER BY t.finished_at, t.id) FILTER (WHERE t.status IN ('error', 'cancelled')))[1] END AS code
+      FROM unnest(p_job_ids) AS u (id) LEFT JOIN public.job_tasks t ON t.job_id = u.id GROUP BY u.id
+  ), moved AS (
+    UPDATE public.jobs j SET task_count = c.tasks, open_tasks = c.open, task_progress = c.gained, progress = coalesce(c.gained / nullif(c.tasks, 0), 0),
+           updated_at = v_now, error_code = CASE WHEN c.open = 0 THEN coalesce(j.error_code, c.code) ELSE j.error_code END,
+           status = CASE WHEN c.open > 0 THEN j.status WHEN coalesce(j.error_code, c.code) IS NULL THEN 'done' ELSE 'error' END,
+           finished_at = CASE WHEN c.open = 0 THEN v_now END
+      FROM counted c WHERE j.id = c.id AND j.status = 'running'
+    RETURNING j.id, j.status, j.error_code
   )
-  SELECT workflow_id, task_key, false FROM well
-  UNION ALL   -- step_health as it was before: another reason is no news
-  SELECT workflow_id, task_key, true FROM ill i
-   WHERE NOT EXISTS (SELECT FROM accs.step_health h WHERE h.workflow_id = i.workflow_id AND h.task_key = i.task_key)
+  INSERT INTO public.task_events (job_id, ts, source, level, type, message, data)
+  SELECT id, v_now, 'builder', 'warn', 'status', 'running → ' || status,
+         jsonb_strip_nulls(jsonb_build_object('from', 'running', 'to', status, 'error_code', error_code)) FROM moved WHERE status <> 'running';
+END $$;
+
+-- What the queries of A4 and A21 ask, without an index on a status that changes all the time.
+CREATE VIEW accs.service_load AS
+  SELECT service, coalesce(sum(claimable), 0)::bigint AS claimable, coalesce(sum(backoff), 0)::bigint AS in_backoff,
+         coalesce(sum(key), 0)::bigint AS held_by_key, coalesce(sum(paused), 0)::bigint AS paused, coalesce(sum(live), 0)::bigint AS live
+    FROM (SELECT l.service, count(*) FILTER (WHERE w.hold IS NULL) AS claimable, count(*) FILTER (WHERE w.hold = 'backoff') AS backoff,
+                 count(*) FILTER (WHERE w.hold = 'key') AS key, count(*) FILTER (WHERE w.hold = 'paused') AS paused, NULL::bigint AS live
+            FROM accs.waiting w JOIN accs.lanes l ON l.id = w.lane GROUP BY l.service
+          UNION ALL
+          SELECT service, NULL, NULL, NULL, NULL, count(*) FROM accs.live GROUP BY service) x
+   GROUP BY service;
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Why: what keeps a task from running
+-- ---------------------------------------------------------------------------------------------------------------
+
+-- Why a task does not run: every blocker, since when, and until when where that is known. Of one that is live or has ended,
+-- how. In place of a task, a job that has none yet. By one snapshot. A node that was not seen for p_silent (the lease) is away.
+CREATE FUNCTION accs.why(p_task uuid, p_silent interval DEFAULT '2 min')
+RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb) LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+DECLARE
+  v_now   timestamptz := accs.clock();
+  v_task  public.job_tasks;
+  v_place accs.waiting;
+  v_since timestamptz;
+  v_next  boolean;    -- nothing of its own keeps it: only now it matters what the nodes do
+  v_n     int;
+  v_found int := 0;
+BEGIN
+  SELECT * INTO v_task FROM public.job_tasks WHERE id = p_task;
+  IF NOT FOUND THEN
+    RETURN QUERY SELECT * FROM accs.why_job(p_task);
+    RETURN;
+  ELSIF v_task.status IN ('starting', 'running') THEN
+    RETURN QUERY
+    SELECT v_task.status, coalesce(v_task.started_at, v_task.claimed_at), v_task.lease_until, jsonb_build_object(
+             'node', l.node, 'owner', v_task.lease_owner, 'attempt_id', v_task.attempt_id, 'attempt', v_task.attempt, 'max_attempts', v_task.max_attempts,
+             'progress', v_task.progress, 'is_expired', v_task.lease_until <= v_now)
+      FROM (SELECT 1) one LEFT JOIN accs.live l ON l.task_id = p_task;
+    RETURN;
+  ELSIF v_task.status <> 'queued' THEN
+    RETURN QUERY
+    SELECT v_task.status, v_task.finished_at, NULL::timestamptz, jsonb_strip_nulls(jsonb_build_object(
+             'error_code', v_task.error_code, 'error_message', v_task.error_message, 'attempt', v_task.attempt, 'max_attempts', v_task.max_attempts,
+             'lost', v_task.lost, 'dead_letter', d.id, 'reason', d.reason, 'fails_everywhere', CASE WHEN v_task.status = 'error' THEN accs.why_step(v_task) END, 'failed', CASE WHEN v_task.error_code = 'upstream_failed' THEN (
+               SELECT jsonb_agg(f.task_key) FROM (SELECT u.task_key FROM public.job_tasks u WHERE u.job_id = v_task.job_id AND u.status = 'error'
+                                                   ORDER BY u.finished_at, u.id LIMIT 10) f) END))
+      FROM (SELECT 1) one LEFT JOIN public.dead_letters d
+        ON d.job_task_id = p_task AND d.generation = v_task.generation AND d.redriven_at IS NULL AND d.dismissed_at IS NULL;
+    RETURN;
+  END IF;
+
+  SELECT * INTO v_place FROM accs.waiting WHERE task_id = p_task;
+  v_next := v_place.task_id IS NOT NULL AND (v_place.hold IS NULL OR v_place.hold = 'backoff' AND v_place.due_at <= v_now);
+  v_since := CASE WHEN v_task.remaining > 0 THEN v_task.created_at ELSE greatest(v_task.updated_at, CASE WHEN v_task.next_attempt_at <= v_now THEN v_task.next_attempt_at END) END;
+  RETURN QUERY SELECT * FROM accs.why_held(v_task, v_place, v_since);
+  GET DIAGNOSTICS v_found = ROW_COUNT;
+  RETURN QUERY SELECT * FROM accs.why_no_node(v_task, v_next, v_since, p_silent);
+  GET DIAGNOSTICS v_n = ROW_COUNT;
+  IF v_found + v_n = 0 THEN
+    RETURN QUERY
+    SELECT 'unclaimed', v_since, NULL::timestamptz, jsonb_build_object('service', v_task.service_name,
+             'nodes', (SELECT jsonb_agg(f.node ORDER BY f.node) FROM accs.why_nodes(v_task, p_silent) f WHERE f.state = 'free'),
+             'ahead', (SELECT count(*) FROM (
+                SELECT FROM accs.waiting w WHERE w.lane = v_place.lane AND w.hold IS NULL
+                   AND (w.rank, w.order_seq, w.created_at, w.task_id) < (v_place.rank, v_place.order_seq, v_place.created_at, v_place.task_id) LIMIT 10000) a));
+  END IF;
+  RETURN QUERY
+  SELECT 'step_failing', h.since, NULL::timestamptz, jsonb_build_object('reason', h.reason)
+    FROM accs.step_health h JOIN public.jobs j ON j.workflow_id = h.workflow_id WHERE j.id = v_task.job_id AND h.task_key = v_task.task_key;
+END $$;
+
+-- What is wrong with the step itself, if it fails wherever it runs.
+CREATE FUNCTION accs.why_step(p_task public.job_tasks) RETURNS text LANGUAGE sql STABLE AS $$
+  SELECT h.reason FROM public.jobs j JOIN accs.step_health h ON h.workflow_id = j.workflow_id AND h.task_key = p_task.task_key WHERE j.id = p_task.job_id
 $$;
 
--- Forgets what is older than p_window, unless it keeps a service in quarantine, and of each step on each node all but the last p_keep.
-CREATE FUNCTION accs.prune_conclusions(p_window interval, p_keep int) RETURNS int LANGUAGE plpgsql AS $$
+-- The same for a job: before it is instantiated, or as a whole.
+CREATE FUNCTION accs.why_job(p_job uuid) RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb) LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
 DECLARE
-  v_gone int;
+  v_job record;
+  v_due timestamptz;
 BEGIN
-  DELETE FROM accs.conclusions WHERE id IN (
-    SELECT c.id FROM (SELECT c.*, row_number() OVER (PARTITION BY c.node, c.workflow_id, c.task_key ORDER BY c.id DESC) AS nth FROM accs.conclusions c) c
-     WHERE c.nth > p_keep OR c.ts <= accs.clock() - p_window
-       AND NOT EXISTS (SELECT FROM accs.quarantines q WHERE q.node = c.node AND q.service = c.service));
-  GET DIAGNOSTICS v_gone = ROW_COUNT;
-  RETURN v_gone;
+  SELECT j.*, f.name AS workflow INTO v_job FROM public.jobs j JOIN public.workflows f ON f.id = j.workflow_id WHERE j.id = p_job;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'there is no task or job %', p_job USING ERRCODE = 'AC004';
+  ELSIF v_job.status <> 'queued' THEN
+    RETURN QUERY SELECT v_job.status, coalesce(v_job.finished_at, v_job.started_at), NULL::timestamptz, jsonb_strip_nulls(jsonb_build_object(
+      'error_code', v_job.error_code, 'error_message', v_job.error_message, 'open_tasks', v_job.open_tasks, 'task_count', v_job.task_count));
+    RETURN;
+  END IF;
+  v_due := coalesce(v_job.scheduled_at, v_job.created_at);
+  IF v_due > accs.clock() THEN
+    RETURN QUERY SELECT 'not_due'::text, v_job.created_at, v_due, '{}'::jsonb;
+  ELSE   -- a builder can't be told from an agent here; but where there is no daemon there is no builder
+    RETURN QUERY SELECT 'not_instantiated'::text, v_due, NULL::timestamptz, jsonb_build_object('daemons', (
+      SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'accsd listener'));
+  END IF;
+  RETURN QUERY SELECT 'workflow_paused'::text, p.since, NULL::timestamptz, jsonb_strip_nulls(jsonb_build_object('name', p.name, 'reason', p.reason, 'by', p.by))
+                 FROM accs.pauses p WHERE p.kind = 'workflow' AND p.name = v_job.workflow;
 END $$;
 
+-- What keeps a queued task by itself: dependencies, pauses, its backoff, its concurrency key.
+CREATE FUNCTION accs.why_held(p_task public.job_tasks, p_place accs.waiting, p_since timestamptz)
+RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb) LANGUAGE sql STABLE AS $$
+  (SELECT 'dependency', CASE d.status WHEN 'queued' THEN d.created_at WHEN 'starting' THEN d.claimed_at WHEN 'running' THEN d.started_at ELSE d.finished_at END,
+          NULL::timestamptz, jsonb_build_object('task_key', d.task_key, 'task_id', d.id, 'status', d.status)
+     FROM unnest(p_task.depends_on) WITH ORDINALITY AS k (key, n), LATERAL (
+       SELECT * FROM public.job_tasks WHERE job_id = p_task.job_id AND task_key = k.key OFFSET 0) d
+    WHERE d.status NOT IN ('done', 'skipped') OR d.status = 'skipped' AND d.error_code = 'upstream_failed'
+    ORDER BY k.n LIMIT 1000)
+  UNION ALL
+  SELECT p.kind || '_paused', p.since, NULL, jsonb_strip_nulls(jsonb_build_object('name', p.name, 'reason', p.reason, 'by', p.by))
+    FROM accs.pauses p
+   WHERE p.kind = 'service' AND p.name = p_task.service_name
+      OR p.kind = 'workflow' AND p.name = (SELECT f.name FROM public.jobs j JOIN public.workflows f ON f.id = j.workflow_id WHERE j.id = p_task.job_id)
+  UNION ALL
+  SELECT 'backoff', p_task.updated_at, p_place.due_at, jsonb_strip_nulls(jsonb_build_object('outcome', p_task.outcome, 'error_code', p_task.error_code,
+           'error_message', p_task.error_message, 'attempt', p_task.attempt, 'max_attempts', p_task.max_attempts, 'lost', p_task.lost))
+   WHERE p_place.hold = 'backoff' AND p_place.due_at > accs.clock()
+  UNION ALL
+  SELECT 'key', p_since, NULL, jsonb_build_object('key', k.key, 'limit', k.max_running, 'taken', l.n, 'by', coalesce(l.tasks, '[]'), 'ahead', (
+           SELECT count(*) FROM accs.waiting w WHERE w.key = k.key AND (w.hold IS NULL OR w.hold = 'key')
+              AND (w.rank, w.order_seq, w.created_at, w.task_id) < (p_place.rank, p_place.order_seq, p_place.created_at, p_place.task_id)))
+    FROM accs.concurrency_keys k, LATERAL (
+      SELECT count(*) AS n, jsonb_agg(jsonb_build_object('task_id', v.task_id, 'job_id', v.job_id, 'node', v.node) ORDER BY v.task_id) FILTER (WHERE v.nth <= 10) AS tasks
+        FROM (SELECT *, row_number() OVER (ORDER BY task_id) AS nth FROM accs.live WHERE key = k.key) v) l
+   WHERE k.key = p_task.concurrency_key AND p_task.remaining = 0 AND (p_place.hold = 'key' OR l.n >= k.max_running)
+  UNION ALL   -- damage, which repair mends
+  SELECT 'misplaced', p_since, NULL, '{}' WHERE p_task.remaining = 0 AND p_place.task_id IS NULL
+$$;
+
+-- The nodes that a task may go to, by the rule of a claim, and what each one does: free, hindered, full, away, asleep,
+-- quarantined, drained.
+CREATE FUNCTION accs.why_nodes(p_task public.job_tasks, p_silent interval)
+RETURNS TABLE (node text, state text, since timestamptz, detail jsonb) LANGUAGE sql STABLE AS $$
+  SELECT n.name,
+         CASE WHEN p.name IS NOT NULL THEN 'drained' WHEN q.state = 'shut' THEN 'quarantined' WHEN n.awake_state = 'sleep' THEN 'asleep'
+              WHEN n.last_seen IS NULL OR n.last_seen <= accs.clock() - p_silent THEN 'away'
+              WHEN l.n >= least((n.max_concurrency ->> p_task.service_name)::int, CASE WHEN q.state = 'trial' THEN 1 END) THEN 'full'
+              WHEN o.node IS NOT NULL THEN 'hindered' ELSE 'free' END,
+         CASE WHEN p.name IS NOT NULL THEN p.since WHEN q.state = 'shut' THEN q.since WHEN o.node IS NOT NULL THEN o.since ELSE n.last_seen END,
+         jsonb_strip_nulls(jsonb_build_object('node', n.name, 'service', p_task.service_name, 'slots', (n.max_concurrency ->> p_task.service_name)::int,
+           'live', l.n, 'by', l.tasks, 'obstacle', o.reason, 'reason', p.reason, 'drained_by', p.by, 'awake_state', n.awake_state, 'wake_method', n.wake_method,
+           'power', w.state, 'power_since', w.since, 'because', w.because, 'latency_sec', round(extract(epoch FROM w.latency), 1))
+           || CASE WHEN w.tries > 0 THEN jsonb_build_object('tries', w.tries, 'tried_at', w.tried_at, 'method', w.method, 'tried_ok', w.ok, 'error', w.error) ELSE '{}' END
+           || CASE WHEN q.state IS NOT NULL THEN jsonb_build_object('quarantine', jsonb_build_object(
+                'state', q.state, 'since', q.since, 'reason', q.reason, 'probe_at', q.probe_at, 'probe_error', q.probe_error,
+                'probe_in_sec', round(extract(epoch FROM q.probe_at - accs.clock()), 1))) ELSE '{}' END)
+    FROM accs.lanes a JOIN public.nodes n ON (a.node IS NULL OR n.name = a.node) AND a.requires <@ n.labels AND (n.max_concurrency ->> p_task.service_name)::int > 0
+    LEFT JOIN accs.pauses p ON p.kind = 'node' AND p.name = n.name
+    LEFT JOIN accs.power w ON w.node = n.name
+    LEFT JOIN accs.quarantines q ON q.node = n.name AND q.service = p_task.service_name
+    LEFT JOIN accs.obstacles o ON o.node = n.name AND o.service = p_task.service_name,
+         LATERAL (SELECT count(*) AS n, jsonb_agg(jsonb_build_object('task_id', v.task_id, 'job_id', v.job_id) ORDER BY v.task_id) FILTER (WHERE v.nth <= 10) AS tasks
+                    FROM (SELECT *, row_number() OVER (ORDER BY task_id) AS nth FROM accs.live WHERE node = n.name AND service = p_task.service_name) v) l
+   WHERE a.id = p_task.lane
+$$;
+
+-- Why no node takes it: nobody offers the service, has the labels, or is the one that is named; or all that could are busy, away,
+-- asleep, in quarantine or drained. What passes by itself counts only for a task that is next.
+CREATE FUNCTION accs.why_no_node(p_task public.job_tasks, p_next boolean, p_since timestamptz, p_silent interval)
+RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb) LANGUAGE sql STABLE AS $$
+  WITH lane AS (
+    SELECT * FROM accs.lanes WHERE id = p_task.lane
+  ), offering AS (
+    SELECT n.name, n.labels FROM lane l JOIN public.nodes n ON (l.node IS NULL OR n.name = l.node) AND (n.max_concurrency ->> l.service)::int > 0
+  ), fitting AS MATERIALIZED (
+    SELECT * FROM accs.why_nodes(p_task, p_silent)
+  ), nearest AS (
+    SELECT o.name, (SELECT jsonb_object_agg(r.key, jsonb_build_object('wanted', r.value, 'has', o.labels -> r.key))
+                      FROM jsonb_each(l.requires) r WHERE NOT o.labels @> jsonb_build_object(r.key, r.value)) AS missing
+      FROM lane l, offering o
+  )
+  SELECT 'node_unknown', p_since, NULL::timestamptz, jsonb_build_object('node', l.node)
+    FROM lane l WHERE l.node IS NOT NULL AND NOT EXISTS (SELECT FROM public.nodes WHERE name = l.node)
+  UNION ALL
+  SELECT 'service_not_offered', p_since, NULL, jsonb_strip_nulls(jsonb_build_object('service', l.service, 'node', l.node,
+           'nodes', (SELECT count(*) FROM public.nodes), 'without_slots', (SELECT jsonb_agg(name ORDER BY name) FROM public.nodes WHERE max_concurrency ? l.service)))
+    FROM lane l WHERE NOT EXISTS (SELECT FROM offering) AND (l.node IS NULL OR EXISTS (SELECT FROM public.nodes WHERE name = l.node))
+  UNION ALL
+  (SELECT 'labels', p_since, NULL, jsonb_build_object('requires', l.requires, 'service', l.service, 'node', l.node, 'nearest', n.name, 'missing', n.missing)
+     FROM lane l, nearest n WHERE NOT EXISTS (SELECT FROM fitting)
+    ORDER BY (SELECT count(*) FROM jsonb_object_keys(n.missing)), n.name LIMIT 1)
+  UNION ALL
+  (SELECT 'node_' || f.state, CASE f.state WHEN 'full' THEN p_since ELSE f.since END, NULL, f.detail
+     FROM fitting f
+    WHERE CASE WHEN p_next THEN NOT EXISTS (SELECT FROM fitting WHERE state = 'free') ELSE NOT EXISTS (SELECT FROM fitting WHERE state <> 'drained') END
+    ORDER BY f.node LIMIT 100)
+$$;
+
 -- ---------------------------------------------------------------------------------------------------------------
--- What every verb carries
+-- The end of the installation: references, what every verb carries, the first partitions
 -- ---------------------------------------------------------------------------------------------------------------
+
+-- PostgreSQL 18 lets a foreign key be declared without being checked row by row, which was a third of the cost of a submission and a tenth of
+-- that of everything else (docs/performance.md). Triggers check it once a statement (note_new_jobs, refuse_used_workflow, refuse_stray_artifacts); job_tasks is written by the verbs only.
+DO $keys$
+DECLARE
+  v_key record;
+BEGIN
+  IF current_setting('server_version_num')::int >= 180000 THEN
+    FOR v_key IN SELECT conrelid::regclass AS tab, conname FROM pg_constraint WHERE contype = 'f' AND confrelid IN ('public.workflows'::regclass, 'public.jobs'::regclass, 'public.job_tasks'::regclass)
+                    AND conrelid IN ('public.jobs'::regclass, 'public.job_tasks'::regclass, 'public.task_artifacts'::regclass) LOOP
+      EXECUTE format('ALTER TABLE %s ALTER CONSTRAINT %I NOT ENFORCED', v_key.tab, v_key.conname);
+    END LOOP;
+  END IF;
+END $keys$;
 
 -- Runs as the owner with a fixed search_path, so that the roles need no right on the tables; opens the guard while it
 -- runs; and has its plans pinned. Generic plans by index and nested loop touch as many rows as the arrays name, whatever

@@ -1,5 +1,5 @@
 -- ---------------------------------------------------------------------------------------------------------------
--- Claim, start, heartbeat, progress
+-- Claims: tasks are taken in the global order
 -- ---------------------------------------------------------------------------------------------------------------
 
 -- Retries whose time has come become claimable, without anybody's help. Bounded, so that a herd that is due at once is
@@ -284,123 +284,49 @@ BEGIN
     FROM kept k JOIN public.jobs j ON j.id = k.job_id ORDER BY k.id;
 END $$;
 
-CREATE FUNCTION accs.start_tasks(p_task_ids uuid[], p_attempt_ids int[], p_owner text) RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-  v_now   timestamptz := accs.clock();
-  v_moved uuid[];
-BEGIN
-  IF session_user <> current_user OR cardinality(p_task_ids) > 10000 THEN
-    PERFORM accs.check_caller(p_owner, cardinality(p_task_ids));
-  END IF;
-  WITH said AS (
-    SELECT id, attempt_id FROM unnest(p_task_ids, p_attempt_ids) AS s (id, attempt_id) ORDER BY id
-  ), moved AS (
-    UPDATE public.job_tasks t SET status = 'running', started_at = v_now, updated_at = v_now FROM said s
-     WHERE t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > v_now AND t.status = 'starting'
-    RETURNING t.id, t.job_id, t.attempt_id, t.service_name
-  ), logged AS (
-    INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
-    SELECT job_id, id, v_now, 'agent:' || service_name, 'info', 'status', 'starting → running',
-           '{"from": "starting", "to": "running"}', attempt_id FROM moved
-  )
-  SELECT coalesce(array_agg(id), '{}') INTO v_moved FROM moved;
-  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, NULL::timestamptz FROM unnest(v_moved) AS u (id);
-  IF cardinality(v_moved) < cardinality(p_task_ids) THEN
-    RETURN QUERY
-    SELECT e.id, CASE WHEN again THEN 'repeated' ELSE 'refused' END, CASE WHEN NOT again THEN e.reason END,
-           e.db_status, e.db_attempt_id, e.db_lease_owner, e.db_lease_until
-      FROM (SELECT e.*, coalesce(e.db_status = 'running' AND e.db_attempt_id = s.attempt_id AND e.db_lease_owner = p_owner
-                                 AND e.db_lease_until > v_now, false) AS again
-              FROM unnest(p_task_ids, p_attempt_ids) AS s (id, attempt_id),
-                   LATERAL accs.explain(ARRAY[s.id], ARRAY[s.attempt_id], p_owner, ARRAY[NULL::text]) e
-             WHERE s.id <> ALL (v_moved)) e;
-  END IF;
-END $$;
+-- What a claim would find now, in its order, without taking it: for people and for select_runnable of the library.
+CREATE FUNCTION accs.select_runnable(p_service text, p_limit int DEFAULT 100, p_node text DEFAULT NULL) RETURNS SETOF public.job_tasks
+LANGUAGE sql STABLE AS $$
+  SELECT t.* FROM accs.lanes l
+    LEFT JOIN public.nodes n ON n.name = p_node,
+    LATERAL (SELECT * FROM accs.waiting w
+              WHERE w.lane = l.id AND (w.hold IS NULL OR w.hold = 'backoff' AND w.due_at <= accs.clock() AND w.key IS NULL)
+              ORDER BY w.rank, w.order_seq, w.created_at, w.task_id LIMIT p_limit) w
+    JOIN public.job_tasks t ON t.id = w.task_id
+   WHERE l.service = p_service AND (p_node IS NULL OR (l.node IS NULL OR l.node = p_node) AND l.requires <@ n.labels)
+   ORDER BY w.rank, w.order_seq, w.created_at, w.task_id LIMIT p_limit
+$$;
 
--- Keeps the leases of an owner's tasks and says that its node is there: one round trip for all of them. A row that is
--- refused is lost: stop the work and write nothing. p_instance is the process that registered the node: once another machine has
--- taken the name over, it is told so.
-CREATE FUNCTION accs.heartbeat(p_node text, p_owner text, p_task_ids uuid[], p_attempt_ids int[], p_lease interval, p_instance text DEFAULT NULL)
-RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-  v_now   timestamptz := accs.clock();
-  v_until timestamptz;
-  v_kept  uuid[];
-BEGIN
-  IF session_user <> current_user OR (cardinality(p_task_ids) <= 10000 AND p_lease > '0' AND p_lease <= '1 day') IS NOT TRUE THEN
-    PERFORM accs.check_caller(p_node, cardinality(p_task_ids), p_lease);
-    IF p_owner IS DISTINCT FROM p_node THEN
-      PERFORM accs.check_caller(p_owner);
-    END IF;
-  END IF;
-  UPDATE public.nodes SET last_seen = v_now, awake_state = 'awake' WHERE name = p_node AND coalesce(instance = p_instance, true);
-  IF NOT FOUND AND p_instance IS NOT NULL THEN
-    PERFORM accs.refuse_instance(p_node);
-  END IF;
-  PERFORM accs.node_seen(p_node);
-  v_until := v_now + accs.waited() + p_lease;
-  WITH said AS (
-    SELECT id, attempt_id FROM unnest(p_task_ids, p_attempt_ids) AS s (id, attempt_id) ORDER BY id
-  ), kept AS (
-    UPDATE public.job_tasks t SET lease_until = v_until, updated_at = v_now FROM said s
-     WHERE t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > v_now AND t.status IN ('starting', 'running')
-    RETURNING t.id
-  ), extended AS (
-    UPDATE accs.live SET lease_until = v_until WHERE task_id = ANY (ARRAY(SELECT id FROM kept))
-  )
-  SELECT coalesce(array_agg(id), '{}') INTO v_kept FROM kept;
-  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, v_until FROM unnest(v_kept) AS u (id);
-  IF cardinality(v_kept) < cardinality(p_task_ids) THEN
-    RETURN QUERY
-    SELECT e.* FROM unnest(p_task_ids, p_attempt_ids) AS s (id, attempt_id),
-                    LATERAL accs.explain(ARRAY[s.id], ARRAY[s.attempt_id], p_owner, ARRAY[NULL::text]) e
-     WHERE s.id <> ALL (v_kept);
-  END IF;
-END $$;
-
--- Progress (0 to 1), a word about it, and results so far. The job's progress follows exactly: it is the sum over its tasks.
-CREATE FUNCTION accs.report_progress(p_task_ids uuid[], p_attempt_ids int[], p_owner text, p_progress numeric[],
-                                     p_messages text[] DEFAULT NULL, p_results jsonb[] DEFAULT NULL)
-RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
+-- What an agent asks between its passes. Times are distances from this clock: a node's own does not matter.
+-- One question for all services of a node: is there something that it could claim now, and when does the next retry come
+-- due. Goes to the head of each lane and no further. What a key or a pause turns out to hold is claimable only once: the
+-- claim that meets it holds it.
+CREATE FUNCTION accs.agent_outlook(p_node text, p_services text[]) RETURNS TABLE (service text, claimable boolean, next_due interval)
+LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 DECLARE
   v_now  timestamptz := accs.clock();
-  v_kept uuid[];
+  v_node record;
 BEGIN
-  IF session_user <> current_user OR cardinality(p_task_ids) > 10000 THEN
-    PERFORM accs.check_caller(p_owner, cardinality(p_task_ids));
+  SELECT n.labels, n.max_concurrency, EXISTS (SELECT FROM accs.pauses p WHERE p.kind = 'node' AND p.name = p_node) AS paused
+    INTO v_node FROM public.nodes n WHERE n.name = p_node;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'node "%" is not registered', p_node USING ERRCODE = 'AC004', HINT = 'Call accs.register_node first.';
   END IF;
-  PERFORM accs.lock_jobs_of(p_task_ids);
-  WITH said AS MATERIALIZED (
-    SELECT s.id, s.attempt_id, round(greatest(0, least(1, coalesce(s.progress, l.progress))), 4) AS progress, s.message, s.results, l.progress AS before
-      FROM unnest(p_task_ids, p_attempt_ids, p_progress, p_messages, p_results) AS s (id, attempt_id, progress, message, results)
-      JOIN accs.live l ON l.task_id = s.id ORDER BY s.id
-  ), kept AS (
-    UPDATE public.job_tasks t SET progress = s.progress, results = coalesce(s.results, t.results), updated_at = v_now FROM said s
-     WHERE t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > v_now AND t.status = 'running'
-       AND coalesce(pg_column_size(s.results), 0) <= 262144
-    RETURNING t.id, t.job_id, t.service_name, t.attempt_id, s.progress, s.before, s.message
-  ), moved AS (
-    UPDATE accs.live l SET progress = k.progress FROM kept k WHERE l.task_id = k.id
-  ), logged AS (
-    INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
-    SELECT job_id, id, v_now, 'service:' || service_name, 'info', 'progress', left(message, 65536),
-           jsonb_build_object('progress', progress), attempt_id FROM kept
-  ), gained AS (
-    UPDATE public.jobs j SET task_progress = j.task_progress + g.n, progress = (j.task_progress + g.n) / j.task_count, updated_at = v_now
-      FROM (SELECT job_id, sum(progress - before) AS n FROM kept GROUP BY job_id) g WHERE j.id = g.job_id
-  )
-  SELECT coalesce(array_agg(id), '{}') INTO v_kept FROM kept;
-  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, NULL::timestamptz FROM unnest(v_kept) AS u (id);
-  IF cardinality(v_kept) < cardinality(p_task_ids) THEN
-    RETURN QUERY
-    SELECT e.id, e.answer, CASE WHEN pg_column_size(s.results) > 262144 AND e.db_status = 'running' AND e.db_attempt_id = s.attempt_id
-                                     AND e.db_lease_owner = p_owner AND e.db_lease_until > v_now THEN 'result_too_large' ELSE e.reason END,
-           e.db_status, e.db_attempt_id, e.db_lease_owner, e.db_lease_until
-      FROM unnest(p_task_ids, p_attempt_ids, p_results) AS s (id, attempt_id, results),
-           LATERAL accs.explain(ARRAY[s.id], ARRAY[s.attempt_id], p_owner, ARRAY[NULL::text]) e
-     WHERE s.id <> ALL (v_kept);
-  END IF;
+  RETURN QUERY
+  SELECT s.name, coalesce(bool_or(h.ready) AND bool_and(s.has_room), false), min(h.due) - v_now
+    FROM (SELECT u.name, coalesce((SELECT count(*) FROM accs.live l WHERE l.node = p_node AND l.service = u.name)
+                                  < least((v_node.max_concurrency ->> u.name)::int, CASE WHEN q.state = 'trial' THEN 1 END), true)
+                         AND q.state IS DISTINCT FROM 'shut' AS has_room
+            FROM unnest(p_services) AS u (name) LEFT JOIN accs.quarantines q ON q.node = p_node AND q.service = u.name) s
+    LEFT JOIN LATERAL (
+      -- scalar subqueries with a LIMIT: an EXISTS could be planned as a hash of all that waits
+      SELECT coalesce((SELECT true FROM accs.waiting w WHERE w.lane = l.id AND w.hold IS NULL LIMIT 1),
+                      (SELECT true FROM accs.waiting w WHERE w.lane = l.id AND w.hold = 'backoff' AND w.due_at <= v_now LIMIT 1)) AS ready,
+             (SELECT w.due_at FROM accs.waiting w
+               WHERE w.lane = l.id AND w.hold = 'backoff' AND w.due_at > v_now AND w.due_at < 'infinity' ORDER BY w.due_at LIMIT 1) AS due
+        FROM accs.lanes l
+       WHERE l.service = s.name AND (l.node IS NULL OR l.node = p_node) AND l.requires <@ v_node.labels AND NOT v_node.paused
+         AND NOT EXISTS (SELECT FROM accs.pauses p WHERE p.kind = 'service' AND p.name = s.name)) h ON true
+   GROUP BY s.name;
 END $$;

@@ -2,6 +2,28 @@
 -- The end of an attempt
 -- ---------------------------------------------------------------------------------------------------------------
 
+-- A11, and the other strategies. What grows is capped at an hour where the step gives no cap; attempt counts from 1.
+CREATE FUNCTION accs.backoff_seconds(p_spec jsonb, p_attempt int, p_base double precision DEFAULT NULL)
+RETURNS double precision LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE jsonb_typeof(p_spec)
+    WHEN 'array' THEN (p_spec ->> (least(p_attempt, jsonb_array_length(p_spec)) - 1))::double precision
+    ELSE least(
+      coalesce((p_spec ->> 'cap')::double precision, CASE WHEN p_spec ->> 'strategy' = 'fixed' THEN 'infinity'::double precision ELSE 3600 END),
+      coalesce((p_spec ->> 'base')::double precision, p_base, accs.backoff_base())
+        * CASE p_spec ->> 'strategy' WHEN 'fixed' THEN 1
+                                     WHEN 'linear' THEN p_attempt
+                                     ELSE power(2::double precision, least(p_attempt, 901) - 1) END)
+    END
+$$;
+
+-- Exponential delays get up to a tenth more, so that what failed together does not come back together. Derived from the
+-- task and its attempt: the same call gives the same time.
+CREATE FUNCTION accs.retry_delay(p_spec jsonb, p_attempt int, p_task uuid, p_base double precision) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
+  SELECT make_interval(secs => accs.backoff_seconds(p_spec, p_attempt, p_base)
+    * CASE WHEN jsonb_typeof(p_spec) = 'array' OR p_spec ->> 'strategy' IN ('fixed', 'linear') THEN 1
+           ELSE 1 + 0.1 * (hashtextextended(p_task::text, p_attempt) & 1023) / 1024.0 END)
+$$;
+
 -- Takes ended tasks off their jobs' counts and closes the jobs that have no open task left; the caller holds the jobs'
 -- locks. One element for each change; a job may come several times. What a task adds to its job's progress: 1 when done,
 -- skipped or error, what it last reported while live or after a cancel, else 0.

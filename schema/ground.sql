@@ -1,25 +1,62 @@
 -- accsd: PostgreSQL is the state machine.
 --
--- This file is the whole of it: tables, the legal transitions, and one function for every change of state.
+-- schema.sql is the whole of it: tables, the legal transitions, and one function for every change of state.
 -- Whatever drives the work (the daemon, psql, a Go program) calls these functions; nothing else moves a row.
 --
+-- THE FILES: schema.sql is assembled from schema/*.sql in this order by `make schema`. Change those. Each noun names the same
+-- thing in accsd/db/ and tests/db/.
+--   ground.sql       version, clock, limits, ids, locks, answers
+--   workflows.sql    workflows, checked and compiled when they are written
+--   jobs.sql         jobs and their tasks
+--   transitions.sql  the legal transitions, and the guard that refuses every other write
+--   events.sql       the history, append-only, in monthly partitions
+--   queue.sql        what waits for a claim, what is live, concurrency keys
+--   nodes.sql        nodes: registered, seen, awake, gone
+--   submit.sql       submission, instantiation, changes of what is asked
+--   claim.sql        claims in the global order
+--   lease.sql        what an attempt writes while it holds its lease: start, heartbeat, progress
+--   finish.sql       the end of an attempt: finished, released, reclaimed
+--   cancel.sql       ends that no attempt brings about: skip, cancel, close
+--   retry.sql        dead letters, redrive, retry
+--   pauses.sql       pauses, and the limits of concurrency keys
+--   quarantine.sql   a node on which a service fails, a step that fails everywhere
+--   wake.sql         what wants nodes, and the calls that wake them
+--   orders.sql       what a node is asked to do
+--   artifacts.sql    the objects that attempts leave and are given
+--   outbox.sql       events for others: webhooks
+--   history.sql      archives of events, retention of finished jobs
+--   upkeep.sql       what the builder has before it, and the net that mends
+--   why.sql          why a task does not run
+--   install.sql      the end of the installation: references, what every verb carries
+--
 -- THE MAP
---   public.*          what people read and what any client may INSERT: workflows, jobs, job_tasks, task_events,
---                     task_artifacts, nodes, dead_letters, outbox_events.
---   accs.transitions  the legal moves, as rows. Everything that enforces them is generated from these rows.
---   accs.steps        a workflow's steps, compiled and checked when the workflow is written.
---   accs.pending_jobs one narrow row for each job that is not instantiated yet, by due time.
---   accs.waiting      one narrow row for each queued task without unfinished dependencies. hold is null: claimable.
---                     Otherwise hold says what keeps it: 'backoff' (until due_at), 'key' (its concurrency key is
---                     taken), 'paused' (its workflow is paused).
---   accs.live         one narrow row for each task that is starting or running: capacity, keys and leases are
---                     counted here, so that they are derived from what really runs.
---   accs.power        how each node is woken and sleeps: asleep → waking → booting → ready, or failed; the last call.
---   accs.archives     the months of events that are in the object store, with the chain of their digests.
---   accs.node_orders  what a node is asked to do: send a magic packet into its network for a neighbour, or go to sleep.
---   accs.conclusions  how attempts ended lately, of steps that fail; from it quarantines (a node's service takes nothing)
---                     and step_health (a step that fails everywhere).
---   accs.outbox_targets  who is told what happens to jobs; the events themselves stand in public.outbox_events.
+--   public.*                what people read and what any client may INSERT: workflows, jobs, job_tasks, task_events,
+--                           task_artifacts, nodes, dead_letters, outbox_events.
+--   accs.transitions        the legal moves, as rows. Everything that enforces them is generated from these rows.
+--   accs.plans, accs.steps  a workflow and its steps, compiled and checked when the workflow is written.
+--   accs.lanes              the sets of nodes that may take a task: by service, labels and named node.
+--   accs.pending_jobs       one narrow row for each job that is not instantiated yet, by due time.
+--   accs.waiting            one narrow row for each queued task without unfinished dependencies. hold is null: claimable.
+--                           Otherwise hold says what keeps it: 'backoff' (until due_at), 'key' (its concurrency key is
+--                           taken), 'paused' (its workflow is paused).
+--   accs.live               one narrow row for each task that is starting or running: capacity, keys and leases are
+--                           counted here, so that they are derived from what really runs.
+--   accs.concurrency_keys   how many tasks of a key may run at once.
+--   accs.pauses             the services, workflows and nodes that take nothing new.
+--   accs.slots              one row for each node and service: two claims of one node lock it in turn.
+--   accs.power              how each node is woken and sleeps: asleep → waking → booting → ready, or failed; the last call.
+--   accs.node_history       what happened to each node.
+--   accs.obstacles          why a node that is awake takes no tasks of a service now.
+--   accs.node_orders        what a node is asked to do: send a magic packet into its network for a neighbour, or go to sleep.
+--   accs.conclusions        how attempts ended lately, of steps that fail; from it accs.quarantines (a node's service takes
+--                           nothing) and accs.step_health (a step that fails everywhere).
+--   accs.outbox_targets     who is told what happens to jobs; the events themselves stand in public.outbox_events.
+--   accs.archives           the months of events that are in the object store, with the chain of their digests.
+--   accs.doomed_objects     objects of removed jobs that are still in the store.
+--   accs.damage             (a view) what disagrees with jobs and job_tasks; accs.repair_position: where the search stopped.
+--   accs.service_load       (a view) how many tasks of each service wait and are live.
+--   accs.locks              what one transaction at a time may do.
+--   accs.schema_versions    which version of this schema is installed.
 --
 --   So a claim never meets a finished, blocked or future task, and no index covers a column of jobs or job_tasks
 --   that changes at a transition: those updates are HOT. (docs/decisions/0001 has the figures.)
@@ -45,7 +82,7 @@
 CREATE SCHEMA accs;
 
 -- ---------------------------------------------------------------------------------------------------------------
--- Ground: version, clock, channels, ids
+-- Ground: version, clock, limits, ids, locks, answers
 -- ---------------------------------------------------------------------------------------------------------------
 
 CREATE TABLE accs.schema_versions (
@@ -94,3 +131,26 @@ $$;
 CREATE FUNCTION accs.task_id(p_job uuid, p_step int) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$
   SELECT encode(substring(uuid_send(p_job) FOR 8) || int4send((-2147483648) | (p_step << 4)) || substring(uuid_send(p_job) FROM 13), 'hex')::uuid
 $$;
+
+-- What one transaction at a time may do: whoever locks a row here has to be able to write it. (An advisory lock is anybody's: a
+-- login that may only read could hold it for ever.)
+CREATE TABLE accs.locks (name text PRIMARY KEY);
+INSERT INTO accs.locks VALUES ('archives'), ('event_partitions'), ('node_leaves'), ('outbox_targets'), ('quarantines'), ('repair'), ('workflows');
+
+CREATE FUNCTION accs.lock(p_name text) RETURNS void LANGUAGE sql AS $$ SELECT FROM accs.locks WHERE name = p_name FOR UPDATE $$;
+
+-- How a verb answers one row. The db_ columns are what the database holds when it refuses (D5).
+CREATE TYPE accs.answer AS (
+  id              uuid,
+  answer          text,          -- accepted | repeated | refused
+  reason          text,          -- why refused
+  db_status       text,
+  db_attempt_id   int,
+  db_lease_owner  text,
+  db_lease_until  timestamptz
+);
+
+-- True while a verb of ours runs: it acts as the schema's owner and has pinned exactly this search_path. Another login may set the same
+-- path, but it may not create in this schema; the owner needs no privilege for it (docs/decisions/0007).
+CREATE FUNCTION accs.in_verb() RETURNS boolean LANGUAGE sql STABLE AS
+$$ SELECT current_setting('search_path') = 'pg_catalog, accs, pg_temp' AND has_schema_privilege('accs', 'CREATE') $$;

@@ -2,6 +2,36 @@
 -- The outbox (D9): what happens to jobs goes out as events, made in the transaction in which it happens
 -- ---------------------------------------------------------------------------------------------------------------
 
+-- What can be told to others (docs/outbox.md).
+CREATE FUNCTION accs.outgoing_events() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
+  SELECT ARRAY['job.submitted', 'job.started', 'job.retried', 'job.done', 'job.error', 'job.cancelled', 'task.done', 'task.error', 'task.skipped', 'task.cancelled']
+$$;
+
+-- One row for each event and target (D9). Claimed: claim_id is set, and next_attempt_at is when the claim has run out. One that was
+-- found behind another of its job has next_attempt_at = infinity, until that one is delivered or given up.
+CREATE TABLE public.outbox_events (
+  id               bigserial PRIMARY KEY,
+  job_id           uuid,
+  payload          jsonb NOT NULL CHECK (jsonb_typeof(payload) = 'object'),
+  status           text NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'delivered')),
+  attempts         int NOT NULL DEFAULT 0,
+  next_attempt_at  timestamptz NOT NULL DEFAULT accs.clock(),
+  last_error       text,
+  dispatched_at    timestamptz,
+  created_at       timestamptz NOT NULL DEFAULT accs.clock(),
+  -- additions
+  target           text NOT NULL,               -- accs.outbox_targets
+  event            text NOT NULL,
+  claim_id         uuid,
+  dead_at          timestamptz,                 -- given up; still pending, and sent again by redrive_outbox only
+  redriven_at      timestamptz
+);
+
+CREATE INDEX outbox_events_due ON public.outbox_events (target, next_attempt_at, id) WHERE status = 'pending' AND dead_at IS NULL;  -- claim_outbox
+CREATE INDEX outbox_events_order ON public.outbox_events (target, job_id, id) WHERE status = 'pending' AND dead_at IS NULL;  -- who comes first
+CREATE INDEX outbox_events_delivered ON public.outbox_events (dispatched_at) WHERE status = 'delivered';    -- prune_outbox
+CREATE INDEX outbox_events_dead ON public.outbox_events (dead_at) WHERE status = 'pending' AND dead_at IS NOT NULL;
+
 -- Who is told of what. Builders register the targets of their settings; address and secret stay there. The rest is the
 -- circuit breaker: failures in a row, openings in a row, until when nobody calls, and the claim that then asks for all.
 CREATE TABLE accs.outbox_targets (

@@ -2,6 +2,52 @@
 -- Quarantine: a node on which a service fails, a step that fails everywhere
 -- ---------------------------------------------------------------------------------------------------------------
 
+-- How attempts ended, as long as it matters: every failure, and of the steps that failed what passed since then. Empty
+-- while nothing fails.
+CREATE TABLE accs.conclusions (
+  id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  ts           timestamptz NOT NULL,
+  node         text NOT NULL,
+  service      text NOT NULL,
+  workflow_id  uuid NOT NULL,
+  task_key     text NOT NULL,
+  task_id      uuid NOT NULL,
+  passed       boolean NOT NULL,
+  lost         boolean NOT NULL DEFAULT false,   -- for a reason that is not the task's
+  permanent    boolean NOT NULL DEFAULT false,
+  code         text,
+  message      text
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+
+CREATE INDEX conclusions_failed ON accs.conclusions (workflow_id, task_key, id) WHERE NOT passed;        -- finish_tasks, note_passes
+CREATE INDEX conclusions_passed ON accs.conclusions (workflow_id, task_key, node, id) WHERE passed;      -- note_passes
+
+-- A service that a node must not take tasks of: 'shut' until a probe passes, then on 'trial' with one task at a time.
+CREATE TABLE accs.quarantines (
+  node         text NOT NULL REFERENCES public.nodes (name) ON DELETE CASCADE,
+  service      text NOT NULL,
+  state        text NOT NULL DEFAULT 'shut' CHECK (state IN ('shut', 'trial')),
+  since        timestamptz NOT NULL DEFAULT accs.clock(),
+  reason       text NOT NULL,
+  detail       jsonb NOT NULL DEFAULT '{}',
+  times        int NOT NULL DEFAULT 1,        -- how often it was shut: +1 when a trial fails
+  probes       int NOT NULL DEFAULT 0,        -- those that failed since it was shut
+  probe_at     timestamptz NOT NULL,
+  probe_error  text,
+  trial_at     timestamptz,
+  PRIMARY KEY (node, service),
+  CHECK ((state = 'trial') = (trial_at IS NOT NULL))
+);
+
+-- The steps that fail wherever they run.
+CREATE TABLE accs.step_health (
+  workflow_id  uuid NOT NULL REFERENCES public.workflows (id) ON DELETE CASCADE,
+  task_key     text NOT NULL,
+  since        timestamptz NOT NULL DEFAULT accs.clock(),
+  reason       text NOT NULL,
+  PRIMARY KEY (workflow_id, task_key)
+);
+
 -- Of what has just passed (p_was: while it was live) that which tells something: its step has failed lately, or this service
 -- is on trial here. Of each node no more than 20 since the step's last failure, or the trial began: they would tell nothing new.
 CREATE FUNCTION accs.note_passes(p_was accs.live[], p_done uuid[]) RETURNS void LANGUAGE plpgsql AS $$
@@ -101,14 +147,6 @@ BEGIN
          LATERAL pg_notify(accs.channel_prefix() || l.service, '');
 END $$;
 
--- A thing that happened to a node.
-CREATE FUNCTION accs.note_node(p_node text, p_state text, p_message text, p_data jsonb) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-  INSERT INTO accs.node_history (node, state, message, data) VALUES (p_node, p_state, p_message, jsonb_strip_nulls(p_data));
-  DELETE FROM accs.node_history WHERE node = p_node
-     AND id <= (SELECT id FROM accs.node_history WHERE node = p_node ORDER BY id DESC OFFSET 1000 LIMIT 1);
-END $$;
-
 -- For a node: what it is to probe, and in what time.
 CREATE FUNCTION accs.node_quarantines(p_node text) RETURNS TABLE (service text, state text, reason text, times int, probes int, probe_in interval)
 LANGUAGE sql STABLE AS $$
@@ -133,21 +171,6 @@ BEGIN
     PERFORM pg_notify(accs.channel_prefix() || p_service, '');
   END IF;
   RETURN 'accepted';
-END $$;
-
--- What keeps this node from a service that it offers; null: nothing. For who asks why his task waits.
-CREATE FUNCTION accs.note_obstacle(p_node text, p_service text, p_reason text) RETURNS text LANGUAGE plpgsql AS $$
-BEGIN
-  IF session_user <> current_user THEN
-    PERFORM accs.check_caller(p_node);
-  END IF;
-  IF p_reason IS NULL THEN
-    DELETE FROM accs.obstacles WHERE node = p_node AND service = p_service;
-  ELSE
-    INSERT INTO accs.obstacles AS o (node, service, reason) SELECT n.name, left(p_service, 40), left(p_reason, 2000) FROM public.nodes n WHERE n.name = p_node
-    ON CONFLICT (node, service) DO UPDATE SET reason = excluded.reason WHERE o.reason <> excluded.reason;
-  END IF;
-  RETURN CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END;
 END $$;
 
 -- The steps that fail everywhere are these, and no others. Answers those that are news: found failing, or not any more.

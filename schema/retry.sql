@@ -2,6 +2,24 @@
 -- Redrive and retry: terminal is final but for these, and each opens a new generation
 -- ---------------------------------------------------------------------------------------------------------------
 
+-- Every task that ended in error, until it is redriven or dismissed.
+CREATE TABLE public.dead_letters (
+  id             bigserial PRIMARY KEY,
+  job_id         uuid NOT NULL,
+  job_task_id    uuid NOT NULL,
+  generation     int NOT NULL,
+  service_name   text NOT NULL,
+  reason         text NOT NULL CHECK (reason IN ('attempts_exhausted', 'permanent_error', 'lost_too_often', 'poison')),
+  error_code     text,
+  error_message  text,
+  created_at     timestamptz NOT NULL DEFAULT accs.clock(),
+  redriven_at    timestamptz,
+  dismissed_at   timestamptz,
+  UNIQUE (job_task_id, generation)
+);
+
+CREATE INDEX dead_letters_open ON public.dead_letters (id) WHERE redriven_at IS NULL AND dismissed_at IS NULL;
+
 -- Reopens terminal tasks of one job, whose lock the caller holds. What the tasks still depend on is counted anew. The caller
 -- admits the keys it returns.
 CREATE FUNCTION accs.reopen(p_job uuid, p_task_ids uuid[], p_source text, p_why text) RETURNS text[] LANGUAGE plpgsql AS $$

@@ -1,6 +1,21 @@
 -- ---------------------------------------------------------------------------------------------------------------
--- The net under all of the above: the narrow tables and the counts, recounted
+-- Upkeep: what the builder has before it, and the net under all of the above: the narrow tables and the counts, recounted
 -- ---------------------------------------------------------------------------------------------------------------
+
+-- For the builder, between its passes: is a job due, when is the next one, and when does the next lease end. Times are distances
+-- from this clock, as in agent_outlook. All of live is read: it is little,
+-- and an index on lease_until would cost every heartbeat more.
+CREATE FUNCTION accs.builder_outlook() RETURNS TABLE (due boolean, next_job interval, next_lease interval) LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+DECLARE
+  v_now timestamptz := accs.clock();
+BEGIN
+  RETURN QUERY
+  SELECT coalesce(p.due_at <= v_now, false), CASE WHEN isfinite(p.due_at) THEN greatest(p.due_at - v_now, '0') END,
+         CASE WHEN isfinite(p.lease_until) THEN greatest(p.lease_until - v_now, '0') END
+    FROM (SELECT (SELECT p.due_at FROM accs.pending_jobs p ORDER BY p.due_at LIMIT 1) AS due_at,
+                 (SELECT min(l.lease_until) FROM accs.live l) AS lease_until) p;
+END $$;
 
 -- Everything that disagrees with job_tasks and jobs, by one snapshot: every verb leaves it empty at its commit, so whatever
 -- is here is damage. id is the task's, or the job's; job_id is null where the row's job is unknown. Looks at what waits, is
@@ -208,3 +223,14 @@ BEGIN
   SELECT id, v_now, 'builder', 'warn', 'status', 'running → ' || status,
          jsonb_strip_nulls(jsonb_build_object('from', 'running', 'to', status, 'error_code', error_code)) FROM moved WHERE status <> 'running';
 END $$;
+
+-- What the queries of A4 and A21 ask, without an index on a status that changes all the time.
+CREATE VIEW accs.service_load AS
+  SELECT service, coalesce(sum(claimable), 0)::bigint AS claimable, coalesce(sum(backoff), 0)::bigint AS in_backoff,
+         coalesce(sum(key), 0)::bigint AS held_by_key, coalesce(sum(paused), 0)::bigint AS paused, coalesce(sum(live), 0)::bigint AS live
+    FROM (SELECT l.service, count(*) FILTER (WHERE w.hold IS NULL) AS claimable, count(*) FILTER (WHERE w.hold = 'backoff') AS backoff,
+                 count(*) FILTER (WHERE w.hold = 'key') AS key, count(*) FILTER (WHERE w.hold = 'paused') AS paused, NULL::bigint AS live
+            FROM accs.waiting w JOIN accs.lanes l ON l.id = w.lane GROUP BY l.service
+          UNION ALL
+          SELECT service, NULL, NULL, NULL, NULL, count(*) FROM accs.live GROUP BY service) x
+   GROUP BY service;

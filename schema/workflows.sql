@@ -2,6 +2,58 @@
 -- Workflows: checked and compiled when they are written
 -- ---------------------------------------------------------------------------------------------------------------
 
+CREATE TABLE public.workflows (
+  id          uuid PRIMARY KEY DEFAULT accs.new_id(),
+  name        text NOT NULL CHECK (length(name) BETWEEN 1 AND 200),
+  version     int NOT NULL DEFAULT 1 CHECK (version >= 1),
+  is_active   boolean NOT NULL DEFAULT true,
+  steps       jsonb NOT NULL,
+  created_at  timestamptz NOT NULL DEFAULT accs.clock(),
+  updated_at  timestamptz NOT NULL DEFAULT accs.clock(),
+  created_by  text,
+  notify      text[] NOT NULL DEFAULT '{}',     -- accs.outgoing_events that targets of the outbox are told beside their own
+  UNIQUE (name, version)
+);
+
+-- A lane is a set of nodes that may take a task: those that serve it, have these labels and, if named, this name.
+-- Tasks that only some nodes may take stand in a lane of their own, never at the head of one that all scan.
+CREATE TABLE accs.lanes (
+  id        int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  service   text NOT NULL,
+  requires  jsonb NOT NULL,
+  node      text
+);
+
+-- claim_tasks, by service; hashed, because labels may be longer than an index takes
+CREATE UNIQUE INDEX lanes_service ON accs.lanes (service, md5(requires::text), coalesce(node, ''));
+
+CREATE TABLE accs.plans (
+  workflow_id  uuid PRIMARY KEY REFERENCES public.workflows (id) ON DELETE CASCADE,
+  step_count   int NOT NULL,
+  first_key    text NOT NULL
+);
+
+CREATE TABLE accs.steps (
+  workflow_id      uuid NOT NULL REFERENCES accs.plans (workflow_id) ON DELETE CASCADE,
+  step_no          int NOT NULL,
+  task_key         text NOT NULL,
+  service          text NOT NULL,
+  depends_on       text[] NOT NULL,
+  dependants       int[],
+  params           jsonb NOT NULL,
+  max_attempts     int NOT NULL,
+  timeout_sec      double precision,
+  backoff          jsonb,
+  requires         jsonb NOT NULL,
+  node             text,
+  concurrency_key  text,
+  lane             int NOT NULL,
+  notify           text[],
+  PRIMARY KEY (workflow_id, step_no)
+);
+
+CREATE INDEX steps_roots ON accs.steps (workflow_id, lane, concurrency_key) WHERE depends_on = '{}';   -- wake_demand
+
 CREATE FUNCTION accs.invalid(p_workflow text, p_problem text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   RAISE EXCEPTION 'workflow "%": %', p_workflow, p_problem USING ERRCODE = 'AC001';
@@ -157,11 +209,6 @@ BEGIN
        JOIN accs.steps s ON s.workflow_id = p_workflow AND s.step_no = u.n)));
 END $$;
 
--- What can be told to others (docs/outbox.md).
-CREATE FUNCTION accs.outgoing_events() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
-  SELECT ARRAY['job.submitted', 'job.started', 'job.retried', 'job.done', 'job.error', 'job.cancelled', 'task.done', 'task.error', 'task.skipped', 'task.cancelled']
-$$;
-
 CREATE FUNCTION accs.check_notify(p_name text, p_notify text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   v_event text;
@@ -236,6 +283,16 @@ BEGIN
   RETURN NEW;
 END $$;
 CREATE TRIGGER touch BEFORE UPDATE ON public.workflows FOR EACH ROW EXECUTE FUNCTION accs.touch();
+
+CREATE FUNCTION accs.refuse_used_workflow() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF EXISTS (SELECT FROM public.jobs WHERE workflow_id = OLD.id) THEN
+    RAISE EXCEPTION 'workflow "%" version % has jobs', OLD.name, OLD.version
+      USING ERRCODE = 'foreign_key_violation', HINT = 'UPDATE workflows SET is_active = false keeps it from being submitted.';
+  END IF;
+  RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
+END $$;
+CREATE TRIGGER refuse_used_workflow BEFORE DELETE OR UPDATE OF id ON public.workflows FOR EACH ROW EXECUTE FUNCTION accs.refuse_used_workflow();
 
 -- Whoever writes new versions waits here for the others, until the end of the transaction: two must not make the same next version.
 CREATE FUNCTION accs.lock_workflows() RETURNS void LANGUAGE sql AS $$ SELECT accs.lock('workflows') $$;

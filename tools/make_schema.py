@@ -1,41 +1,30 @@
-"""Assembles schema.sql from the files in schema/, in the order given here. `make schema` calls it, and a test holds
-the two equal.
+"""Assembles schema.sql from the files in schema/. `make schema` calls it, and a test holds the two equal.
 
-The files have no numbers, because a file's name is the noun that names the same thing in accsd/db/ and tests/db/.
+The files stand in the order in which the head of ground.sql lists them: whoever reads schema.sql finds its table of
+contents there. They have no numbers, because a file's name is the noun that names the same thing in accsd/db/ and
+tests/db/.
 """
 
+import re
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-ORDER: Final = (
-    "ground",
-    "transitions",
-    "tables",
-    "internals",
-    "guard",
-    "workflows",
-    "events",
-    "shared",
-    "submit",
-    "claim",
-    "finish",
-    "cancel",
-    "retry",
-    "drawer",
-    "outlook",
-    "upkeep",
-    "load",
-    "history",
-    "outbox",
-    "quarantine",
-    "install",
-)
+_FILES: Final = ROOT / "schema"
+_LISTED: Final = re.compile(r"^--   (\w+)\.sql  ", re.MULTILINE)
+
+
+def order() -> list[str]:
+    return _LISTED.findall(_read("ground"))
 
 
 def assembled() -> str:
     """An empty line stands between two files."""
-    return "\n".join((ROOT / "schema" / f"{name}.sql").read_text(encoding="utf-8") for name in ORDER)
+    return "\n".join(_read(name) for name in order())
+
+
+def _read(name: str) -> str:
+    return (_FILES / f"{name}.sql").read_text(encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """schema.sql is what the files in schema/ make."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -20,4 +21,12 @@ def test_the_schema_is_assembled_from_its_files():
 
 
 def test_every_file_has_its_place():
-    assert sorted(_tool().ORDER) == sorted(file.stem for file in (ROOT / "schema").iterdir())
+    assert sorted(_tool().order()) == sorted(file.stem for file in (ROOT / "schema").iterdir())
+
+
+def test_the_map_names_every_table_and_view():
+    schema = (ROOT / "schema.sql").read_text(encoding="utf-8")
+    made = set(re.findall(r"^CREATE (?:TABLE|VIEW) (accs\.\w+)", schema, re.MULTILINE))
+    head = schema.partition("CREATE SCHEMA accs;")[0]
+    assert made
+    assert made - set(re.findall(r"accs\.\w+", head)) == set()

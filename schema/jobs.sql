@@ -1,0 +1,88 @@
+-- ---------------------------------------------------------------------------------------------------------------
+-- Jobs and their tasks
+-- ---------------------------------------------------------------------------------------------------------------
+
+CREATE SEQUENCE accs.order_seq;
+
+CREATE TABLE public.jobs (
+  id                uuid PRIMARY KEY DEFAULT accs.new_id(),
+  workflow_id       uuid NOT NULL REFERENCES public.workflows (id),
+  status            text NOT NULL DEFAULT 'queued' CHECK (status = ANY ('{queued,running,done,error,cancelled}')),
+  progress          numeric DEFAULT 0 CHECK (progress BETWEEN 0 AND 1),
+  current_task_key  text,
+  priority          int NOT NULL DEFAULT 0,
+  order_seq         bigint NOT NULL DEFAULT nextval('accs.order_seq'),
+  options           jsonb DEFAULT '{}',
+  scheduled_at      timestamptz CHECK (scheduled_at BETWEEN '0001-01-02Z' AND '9999-12-30Z' OR NOT isfinite(scheduled_at)),
+  error_code        text,
+  error_message     text,
+  created_at        timestamptz NOT NULL DEFAULT accs.clock() CHECK (created_at BETWEEN '0001-01-02Z' AND '9999-12-30Z'),
+  started_at        timestamptz,
+  finished_at       timestamptz,
+  updated_at        timestamptz NOT NULL DEFAULT accs.clock(),
+  -- additions
+  idempotency_key   text,                       -- the same key submitted again is the same job
+  created_by        text,
+  trace_id          text,
+  generation        int NOT NULL DEFAULT 0,     -- +1 at every retry
+  task_count        int NOT NULL DEFAULT 0,
+  open_tasks        int NOT NULL DEFAULT 0 CHECK (open_tasks BETWEEN 0 AND task_count),
+  task_progress     numeric NOT NULL DEFAULT 0, -- the sum of its tasks' progress; jobs.progress is this / task_count
+  trigger           jsonb CHECK (jsonb_typeof(trigger) = 'object'),   -- what brought it about, where that was not a plain submission
+  -- No larger and no deeper than what a task can be handed. 64 levels are at least 512 bytes: small ones are not looked at, because every
+  -- UPDATE of a job checks this again.
+  CONSTRAINT jobs_options_check CHECK (jsonb_typeof(options) = 'object' AND (pg_column_size(options) < 512 OR pg_column_size(options) <= 1048576
+    AND NOT jsonb_path_exists(options, 'strict $.**{64} ? (@.type() == "object" || @.type() == "array")')))
+) WITH (fillfactor = 48);   -- a page has room for what its jobs end as
+
+CREATE INDEX jobs_order_seq ON public.jobs (order_seq);                  -- lists in the global order
+CREATE UNIQUE INDEX jobs_idempotency_key ON public.jobs (idempotency_key) WHERE idempotency_key IS NOT NULL;
+
+CREATE TABLE public.job_tasks (
+  id                  uuid PRIMARY KEY,
+  job_id              uuid NOT NULL REFERENCES public.jobs (id),
+  task_key            text NOT NULL,
+  service_name        text NOT NULL,
+  status              text NOT NULL DEFAULT 'queued'
+                      CHECK (status = ANY ('{queued,starting,running,done,error,skipped,cancelled}')),
+  depends_on          text[] NOT NULL DEFAULT '{}',
+  attempt             int NOT NULL DEFAULT 0,    -- failures that spent the budget
+  max_attempts        int NOT NULL DEFAULT 3 CHECK (max_attempts >= 1),
+  next_attempt_at     timestamptz,
+  priority            int NOT NULL DEFAULT 0,    -- the job's, copied at instantiation
+  progress            numeric DEFAULT 0,
+  params              jsonb DEFAULT '{}',        -- the step's default_params, never overridden
+  results             jsonb,
+  assigned_node       text,
+  claimed_by          text,
+  claimed_at          timestamptz,
+  started_at          timestamptz,
+  finished_at         timestamptz,
+  created_at          timestamptz NOT NULL DEFAULT accs.clock(),
+  updated_at          timestamptz NOT NULL DEFAULT accs.clock(),
+  -- additions
+  attempt_id          int NOT NULL DEFAULT 0,    -- the fence: +1 at every claim, never reused
+  lease_owner         text,
+  lease_until         timestamptz,
+  lost                int NOT NULL DEFAULT 0,    -- owners lost; bounded by accs.max_lost()
+  generation          int NOT NULL DEFAULT 0,    -- +1 at every redrive or retry
+  step_no             int NOT NULL,
+  lane                int NOT NULL,              -- accs.lanes: the nodes that may take it
+  remaining           int NOT NULL DEFAULT 0 CHECK (remaining >= 0),   -- dependencies not satisfied yet
+  dependants          uuid[],                    -- the tasks that wait for this one
+  given               jsonb,                     -- what the attempt received beside params and job options
+  outcome             text,                      -- how the attempt outcome_attempt_id ended, to answer "repeated"
+  outcome_attempt_id  int,
+  error_code          text,
+  error_message       text,
+  requires            jsonb NOT NULL DEFAULT '{}',
+  concurrency_key     text,
+  timeout_sec         double precision,
+  backoff             jsonb,
+  notify              text[],                    -- what its workflow's notify says of tasks, if anything: announce_subscribed
+  CONSTRAINT lease_while_live CHECK (
+    (status = ANY ('{starting,running}')) = (lease_owner IS NOT NULL)
+    AND (lease_owner IS NULL) = (lease_until IS NULL)),
+  -- serves "the tasks of a job" and refuses a step twice
+  UNIQUE (job_id, task_key)
+) WITH (fillfactor = 38);   -- and here for two, longer ones: at 50 every seventh update left its page, and the table ended larger
