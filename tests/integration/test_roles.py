@@ -63,6 +63,7 @@ from accsd.errors import ConfigError, InvalidValue, VerbRefused
 from accsd.model import ArtifactKind, AwakeState, WorkflowDef
 from tests.support.checker import check
 from tests.support.cluster import Connection, TestServer, open_connection
+from tests.support.goldens import compare
 from tests.support.guard import VERB_PATH
 from tests.support.library import empty_database, opened, url_as
 
@@ -470,6 +471,26 @@ async def callable_by(role: str, conn: Connection) -> set[str]:
         role,
     )
     return {row["proname"] for row in rows}
+
+
+async def test_what_each_role_may_do_is_the_golden_one(conn: Connection):
+    """Verbs and other functions, and rights on tables, columns and sequences. (Partitions are named by their months.)"""
+    rows = await conn.fetch(
+        """SELECT format('%s: %s %s', r.rolname, a.privilege_type, o.name)
+             FROM (SELECT p.oid::regprocedure::text AS name, p.proacl AS acl FROM pg_proc p
+                    WHERE p.pronamespace = 'accs'::regnamespace
+                   UNION ALL
+                   SELECT c.oid::regclass::text, c.relacl FROM pg_class c
+                    WHERE c.relnamespace IN ('public'::regnamespace, 'accs'::regnamespace) AND NOT c.relispartition
+                   UNION ALL
+                   SELECT format('%s.%s', c.oid::regclass, t.attname), t.attacl FROM pg_class c
+                     JOIN pg_attribute t ON t.attrelid = c.oid
+                    WHERE c.relnamespace IN ('public'::regnamespace, 'accs'::regnamespace) AND NOT c.relispartition) o,
+                  LATERAL aclexplode(o.acl) a JOIN pg_roles r ON r.oid = a.grantee
+            WHERE r.rolname = ANY ($1)""",
+        list(ROLES),
+    )
+    compare("grants", (row[0] for row in rows))
 
 
 async def test_history_is_changed_by_nobody_not_even_the_owner(db_url: str, conn: Connection):

@@ -31,9 +31,11 @@ QUERIES = {
         SELECT pg_get_triggerdef(t.oid)
           FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace
          WHERE NOT t.tgisinternal AND {_TABLES}""",
-    "functions": f"""
+    # Comments and white space are no part of what a function does.
+    "functions": rf"""
         SELECT format('%s returns %s %s %s %s %s', p.oid::regprocedure, pg_get_function_result(p.oid), p.provolatile,
-                      CASE WHEN p.prosecdef THEN 'definer' END, p.proconfig, md5(p.prosrc))
+                      CASE WHEN p.prosecdef THEN 'definer' END, p.proconfig,
+                      md5(regexp_replace(regexp_replace(p.prosrc, '--[^\n]*', '', 'g'), '\s+', '', 'g')))
           FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE {_OURS}""",
     "views": f"""
         SELECT format('%s %s', c.oid::regclass, array_agg(a.attname ORDER BY a.attnum))
