@@ -129,13 +129,15 @@ $$;
 -- other job's task has it. A job's tasks lie side by side in the order of its steps, and a parent can name its dependants before
 -- their rows exist.
 CREATE FUNCTION accs.task_id(p_job uuid, p_step int) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$
-  SELECT encode(substring(uuid_send(p_job) FOR 8) || int4send((-2147483648) | (p_step << 4)) || substring(uuid_send(p_job) FROM 13), 'hex')::uuid
+  SELECT encode(substring(uuid_send(p_job) FOR 8) || int4send((-2147483648) | (p_step << 4)) || substring(uuid_send(p_job) FROM 13),
+                'hex')::uuid
 $$;
 
 -- What one transaction at a time may do: whoever locks a row here has to be able to write it. (An advisory lock is anybody's: a
 -- login that may only read could hold it for ever.)
 CREATE TABLE accs.locks (name text PRIMARY KEY);
-INSERT INTO accs.locks VALUES ('archives'), ('event_partitions'), ('node_leaves'), ('outbox_targets'), ('quarantines'), ('repair'), ('workflows');
+INSERT INTO accs.locks VALUES ('archives'), ('event_partitions'), ('node_leaves'), ('outbox_targets'), ('quarantines'), ('repair'),
+                              ('workflows');
 
 CREATE FUNCTION accs.lock(p_name text) RETURNS void LANGUAGE sql AS $$ SELECT FROM accs.locks WHERE name = p_name FOR UPDATE $$;
 
@@ -253,12 +255,15 @@ BEGIN
         WHEN jsonb_typeof(s -> 'key') IS DISTINCT FROM 'string' OR s ->> 'key' = '' THEN 'key is missing or empty'
         WHEN key !~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$'
           THEN 'a key has letters, digits, ".", "_" and "-" only, begins with a letter or digit, and is no longer than 100'
-        WHEN s - '{key,service,depends_on,default_params,max_attempts,backoff,timeout,requires,node,concurrency_key,concurrency_limit}'::text[] <> '{}'
+        WHEN s - '{key,service,depends_on,default_params,max_attempts,backoff,timeout,
+                   requires,node,concurrency_key,concurrency_limit}'::text[] <> '{}'
           THEN format('unknown field "%s"', (SELECT k FROM jsonb_object_keys(
-                 s - '{key,service,depends_on,default_params,max_attempts,backoff,timeout,requires,node,concurrency_key,concurrency_limit}'::text[]) k LIMIT 1))
+                 s - '{key,service,depends_on,default_params,max_attempts,backoff,timeout,
+                       requires,node,concurrency_key,concurrency_limit}'::text[]) k LIMIT 1))
         WHEN jsonb_typeof(s -> 'service') IS DISTINCT FROM 'string' OR s ->> 'service' = '' THEN 'service is missing or empty'
         WHEN s ->> 'service' !~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$'
-          THEN format('"%s" is no service name: letters, digits, ".", "_" and "-" only, beginning with a letter or digit, no longer than 40', s ->> 'service')
+          THEN format('"%s" is no service name: letters, digits, ".", "_" and "-" only, beginning with a letter or digit, '
+                      'no longer than 40', s ->> 'service')
         WHEN s ->> 'service' = 'builder' THEN 'the service name "builder" is reserved'
         WHEN coalesce(jsonb_typeof(s -> 'depends_on'), 'array') <> 'array'
              OR jsonb_path_exists(s, 'strict $.depends_on[*] ? (@.type() != "string")', silent => true)
@@ -275,18 +280,21 @@ BEGIN
              AND (jsonb_typeof(s -> 'timeout') <> 'number' OR (s ->> 'timeout')::numeric NOT BETWEEN 5e-324 AND 1e308)
           THEN 'timeout must be a number of seconds above 0'
         WHEN coalesce(jsonb_typeof(s -> 'requires'), 'object') <> 'object'
-             OR jsonb_path_exists(s, 'strict $.requires.* ? (@.type() == "object" || @.type() == "array" || @.type() == "null")', silent => true)
+             OR jsonb_path_exists(s, 'strict $.requires.* ? (@.type() == "object" || @.type() == "array" || @.type() == "null")',
+                                  silent => true)
           THEN 'requires must be a JSON object of labels, which are texts, numbers, true or false'
         WHEN coalesce(jsonb_typeof(s -> 'node'), 'null') NOT IN ('string', 'null') OR length(s ->> 'node') NOT BETWEEN 1 AND 200
           THEN 'node must be the name of a node'
-        WHEN coalesce(jsonb_typeof(s -> 'concurrency_key'), 'null') NOT IN ('string', 'null') OR length(s ->> 'concurrency_key') NOT BETWEEN 1 AND 200
+        WHEN coalesce(jsonb_typeof(s -> 'concurrency_key'), 'null') NOT IN ('string', 'null')
+             OR length(s ->> 'concurrency_key') NOT BETWEEN 1 AND 200
           THEN 'concurrency_key must be a text of up to 200 characters'
         WHEN coalesce(jsonb_typeof(s -> 'concurrency_limit'), 'null') <> 'null'
              AND (jsonb_typeof(s -> 'concurrency_limit') <> 'number' OR s ->> 'concurrency_limit' !~ '^([1-9][0-9]{0,5}|1000000)$')
           THEN 'concurrency_limit must be a whole number from 1 to 1,000,000'
         WHEN s ->> 'concurrency_limit' IS NOT NULL AND s ->> 'concurrency_key' IS NULL THEN 'concurrency_limit needs a concurrency_key'
         WHEN coalesce(jsonb_typeof(s -> 'backoff'), 'null') <> 'null' AND accs.backoff_is_valid(s -> 'backoff') IS NOT TRUE
-          THEN 'backoff must be {"strategy": "exponential" | "linear" | "fixed", "base": seconds, "cap": seconds} or a list of seconds, none above 366 days'
+          THEN 'backoff must be {"strategy": "exponential" | "linear" | "fixed", "base": seconds, "cap": seconds} '
+               'or a list of seconds, none above 366 days'
       END AS problem
       FROM step
   ), twice AS (
@@ -372,7 +380,8 @@ DECLARE
 BEGIN
   FOREACH v_event IN ARRAY p_notify LOOP
     IF v_event = ANY (accs.outgoing_events()) IS NOT TRUE THEN
-      PERFORM accs.invalid(p_name, format('notify: "%s" is no event; there are %s', v_event, array_to_string(accs.outgoing_events(), ', ')));
+      PERFORM accs.invalid(p_name, format('notify: "%s" is no event; there are %s', v_event,
+                                          array_to_string(accs.outgoing_events(), ', ')));
     END IF;
   END LOOP;
 END $$;
@@ -398,7 +407,8 @@ BEGIN
       FROM jsonb_array_elements(NEW.steps) s WHERE s ->> 'concurrency_key' IS NOT NULL GROUP BY 1 ORDER BY 1
     ON CONFLICT (key) DO UPDATE SET max_running = excluded.max_running
       WHERE k.max_running <> excluded.max_running
-        AND EXISTS (SELECT FROM jsonb_array_elements(NEW.steps) s WHERE s ->> 'concurrency_key' = k.key AND s ->> 'concurrency_limit' IS NOT NULL)
+        AND EXISTS (SELECT FROM jsonb_array_elements(NEW.steps) s
+                     WHERE s ->> 'concurrency_key' = k.key AND s ->> 'concurrency_limit' IS NOT NULL)
     RETURNING key)
   SELECT array_agg(key) INTO v_keys FROM changed;
   IF v_keys IS NOT NULL THEN
@@ -449,7 +459,8 @@ BEGIN
   END IF;
   RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
 END $$;
-CREATE TRIGGER refuse_used_workflow BEFORE DELETE OR UPDATE OF id ON public.workflows FOR EACH ROW EXECUTE FUNCTION accs.refuse_used_workflow();
+CREATE TRIGGER refuse_used_workflow BEFORE DELETE OR UPDATE OF id ON public.workflows FOR EACH ROW
+  EXECUTE FUNCTION accs.refuse_used_workflow();
 
 -- Whoever writes new versions waits here for the others, until the end of the transaction: two must not make the same next version.
 CREATE FUNCTION accs.lock_workflows() RETURNS void LANGUAGE sql AS $$ SELECT accs.lock('workflows') $$;
@@ -487,8 +498,9 @@ CREATE TABLE public.jobs (
   trigger           jsonb CHECK (jsonb_typeof(trigger) = 'object'),   -- what brought it about, where that was not a plain submission
   -- No larger and no deeper than what a task can be handed. 64 levels are at least 512 bytes: small ones are not looked at, because every
   -- UPDATE of a job checks this again.
-  CONSTRAINT jobs_options_check CHECK (jsonb_typeof(options) = 'object' AND (pg_column_size(options) < 512 OR pg_column_size(options) <= 1048576
-    AND NOT jsonb_path_exists(options, 'strict $.**{64} ? (@.type() == "object" || @.type() == "array")')))
+  CONSTRAINT jobs_options_check CHECK (jsonb_typeof(options) = 'object'
+    AND (pg_column_size(options) < 512 OR pg_column_size(options) <= 1048576
+         AND NOT jsonb_path_exists(options, 'strict $.**{64} ? (@.type() == "object" || @.type() == "array")')))
 ) WITH (fillfactor = 48);   -- a page has room for what its jobs end as
 
 CREATE INDEX jobs_order_seq ON public.jobs (order_seq);                  -- lists in the global order
@@ -654,9 +666,11 @@ BEGIN
     USING ERRCODE = 'AC002', HINT = 'Call a verb in schema accs.';
 END $$;
 CREATE TRIGGER guard_owner BEFORE INSERT OR UPDATE OR DELETE ON public.job_tasks FOR EACH STATEMENT
-  WHEN (current_setting('search_path') = 'pg_catalog, accs, pg_temp' AND NOT has_schema_privilege('accs', 'CREATE')) EXECUTE FUNCTION accs.refuse_forgery();
+  WHEN (current_setting('search_path') = 'pg_catalog, accs, pg_temp' AND NOT has_schema_privilege('accs', 'CREATE'))
+  EXECUTE FUNCTION accs.refuse_forgery();
 CREATE TRIGGER guard_owner BEFORE UPDATE OR DELETE ON public.jobs FOR EACH STATEMENT
-  WHEN (current_setting('search_path') = 'pg_catalog, accs, pg_temp' AND NOT has_schema_privilege('accs', 'CREATE')) EXECUTE FUNCTION accs.refuse_forgery();
+  WHEN (current_setting('search_path') = 'pg_catalog, accs, pg_temp' AND NOT has_schema_privilege('accs', 'CREATE'))
+  EXECUTE FUNCTION accs.refuse_forgery();
 
 CREATE FUNCTION accs.refuse_begun_jobs() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -697,7 +711,8 @@ CREATE TABLE public.task_events (
 -- No primary key: a sequence that nobody else writes makes the ids, nothing looks for one of them alone, and its index would be a
 -- tenth of all that the server does for a task (docs/decisions/0001).
 CREATE INDEX task_events_job ON public.task_events (job_id, ts DESC);   -- a job's timeline, and within it a task's
-CREATE INDEX task_events_ts ON public.task_events USING brin (ts) WITH (autosummarize = on);   -- what has happened lately; costs nothing to write
+-- what has happened lately; it costs nothing to write
+CREATE INDEX task_events_ts ON public.task_events USING brin (ts) WITH (autosummarize = on);
 
 CREATE FUNCTION accs.refuse_event_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -714,9 +729,10 @@ ALTER TABLE public.task_events_default REPLICA IDENTITY FULL;   -- ensure_event_
 CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.task_events_default
   FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_event_change();
 
--- Makes the partitions from this month to p_ahead months later, and those of past months whose rows are in the default
--- partition; returns the names of those it made. Rows that fell into the default partition are moved. ATTACH needs no lock that stops writers of other months; the lock timeout
--- keeps it from queueing behind a long reader of the default partition, and the next pass tries again.
+-- Makes the partitions from this month to p_ahead months later, and those of past months whose rows are in the default partition;
+-- returns the names of those it made. Rows that fell into the default partition are moved. ATTACH needs no lock that stops
+-- writers of other months; the lock timeout keeps it from queueing behind a long reader of the default partition, and the next
+-- pass tries again.
 CREATE FUNCTION accs.ensure_event_partitions(p_ahead int DEFAULT 3) RETURNS SETOF text LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
 DECLARE
   v_from timestamptz;
@@ -760,7 +776,8 @@ CREATE FUNCTION accs.own_event_types() RETURNS text[] LANGUAGE sql IMMUTABLE AS 
 
 -- JSON that is no larger than 1 MiB, or a note that it was.
 CREATE FUNCTION accs.bounded(p jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
-  SELECT CASE WHEN pg_column_size(p) > 1048576 THEN jsonb_build_object('omitted', format('%s bytes are more than 1 MiB', pg_column_size(p))) ELSE p END
+  SELECT CASE WHEN pg_column_size(p) > 1048576
+              THEN jsonb_build_object('omitted', format('%s bytes are more than 1 MiB', pg_column_size(p))) ELSE p END
 $$;
 
 -- Arrays in, so that an agent can send what has gathered in one round trip. An agent's login speaks only of tasks that a node of its own
@@ -771,17 +788,20 @@ CREATE FUNCTION accs.append_events(
 BEGIN
   PERFORM accs.check_size(cardinality(p_job_ids));
   IF p_types && accs.own_event_types() THEN
-    RAISE EXCEPTION 'events of the types % are written by the verbs that they tell of', array_to_string(accs.own_event_types(), ', ') USING ERRCODE = 'AC005';
+    RAISE EXCEPTION 'events of the types % are written by the verbs that they tell of', array_to_string(accs.own_event_types(), ', ')
+      USING ERRCODE = 'AC005';
   END IF;
   IF NOT (accs.speaks_for_all() OR coalesce(pg_has_role(session_user, to_regrole('accs_api'), 'MEMBER'), false)) AND EXISTS (
     SELECT FROM unnest(p_job_ids, p_task_ids, p_sources) AS e (job_id, task_id, source)
      WHERE NOT EXISTS (SELECT FROM public.job_tasks t JOIN public.nodes n ON n.name = t.claimed_by AND n.login = session_user
-                        WHERE t.id = e.task_id AND t.job_id = e.job_id AND e.source IN ('agent:' || t.service_name, 'service:' || t.service_name))) THEN
+                        WHERE t.id = e.task_id AND t.job_id = e.job_id
+                          AND e.source IN ('agent:' || t.service_name, 'service:' || t.service_name))) THEN
     RAISE EXCEPTION 'the login "%" writes events only of tasks that a node of its own has held', session_user USING ERRCODE = 'AC006';
   END IF;
   RETURN QUERY
   INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data)
-  SELECT e.job_id, e.task_id, accs.clock(), left(e.source, 200), coalesce(e.level, 'info'), left(e.type, 100), left(e.message, 65536), accs.bounded(e.data)
+  SELECT e.job_id, e.task_id, accs.clock(), left(e.source, 200), coalesce(e.level, 'info'), left(e.type, 100), left(e.message, 65536),
+         accs.bounded(e.data)
     FROM unnest(p_job_ids, p_task_ids, p_sources, p_levels, p_types, p_messages, p_data)
          AS e (job_id, task_id, source, level, type, message, data)
   RETURNING id;
@@ -809,7 +829,8 @@ BEGIN
   ), logged AS (
     INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
     SELECT s.job_id, s.task_id, v_now, 'service:' || s.service, coalesce(s.level, 'info'),
-           CASE WHEN s.type <> ALL (accs.own_event_types()) THEN left(s.type, 100) ELSE 'log' END, left(s.message, 65536), accs.bounded(s.data), s.attempt_id
+           CASE WHEN s.type <> ALL (accs.own_event_types()) THEN left(s.type, 100) ELSE 'log' END, left(s.message, 65536),
+           accs.bounded(s.data), s.attempt_id
       FROM said s WHERE s.job_id IS NOT NULL ORDER BY s.n
   )
   SELECT s.task_id, s.attempt_id, count(s.job_id)::int FROM said s GROUP BY s.task_id, s.attempt_id;
@@ -960,7 +981,8 @@ CREATE TABLE public.nodes (
   script           text,
   max_concurrency  jsonb NOT NULL DEFAULT '{}'
                    CHECK (jsonb_typeof(max_concurrency) = 'object'
-                          AND NOT jsonb_path_exists(max_concurrency, '$.* ? (@.type() != "number" || @ < 0 || @ > 1000000 || @.floor() != @)')),
+                          AND NOT jsonb_path_exists(max_concurrency,
+                                                    '$.* ? (@.type() != "number" || @ < 0 || @ > 1000000 || @.floor() != @)')),
   -- additions: whose it is, and which machine and process last registered it
   login            text,
   machine_id       text,
@@ -1022,13 +1044,15 @@ CREATE TABLE accs.obstacles (
 
 -- Whoever is the owner, or the control host, acts for every node. A verb runs as the owner; session_user is who has logged in.
 CREATE FUNCTION accs.speaks_for_all() RETURNS boolean LANGUAGE sql STABLE AS $$
-  SELECT pg_has_role(session_user, current_user, 'MEMBER') OR coalesce(pg_has_role(session_user, to_regrole('accs_scheduler'), 'MEMBER'), false)
+  SELECT pg_has_role(session_user, current_user, 'MEMBER')
+         OR coalesce(pg_has_role(session_user, to_regrole('accs_scheduler'), 'MEMBER'), false)
 $$;
 
 CREATE FUNCTION accs.check_size(p_rows int) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   IF p_rows > 10000 THEN
-    RAISE EXCEPTION 'one call is for at most 10,000 rows, and this one has %', p_rows USING ERRCODE = 'invalid_parameter_value', HINT = 'Divide it.';
+    RAISE EXCEPTION 'one call is for at most 10,000 rows, and this one has %', p_rows
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Divide it.';
   END IF;
 END $$;
 
@@ -1041,14 +1065,16 @@ DECLARE
 BEGIN
   PERFORM accs.check_size(p_rows);
   IF (p_lease > '0' AND p_lease <= accs.longest_lease()) IS NOT TRUE THEN
-    RAISE EXCEPTION 'a lease of % is not possible: it lasts longer than 0 and at most %', p_lease, accs.longest_lease() USING ERRCODE = 'invalid_parameter_value';
+    RAISE EXCEPTION 'a lease of % is not possible: it lasts longer than 0 and at most %', p_lease, accs.longest_lease()
+      USING ERRCODE = 'invalid_parameter_value';
   END IF;
   IF session_user <> current_user AND NOT accs.speaks_for_all() THEN
     SELECT coalesce(login, session_user) INTO v_login FROM public.nodes WHERE name = p_node;
     IF v_login IS DISTINCT FROM session_user::text THEN
       RAISE EXCEPTION 'not_your_node: "%" %, and this is the login "%"', p_node,
           CASE WHEN v_login IS NULL THEN 'is not registered' ELSE format('belongs to the login "%s"', v_login) END, session_user
-        USING ERRCODE = 'AC006', HINT = format('To give it to this login: accsd db node-login %s; to start anew: accsd nodes remove %s.', p_node, p_node);
+        USING ERRCODE = 'AC006',
+              HINT = format('To give it to this login: accsd db node-login %s; to start anew: accsd nodes remove %s.', p_node, p_node);
     END IF;
   END IF;
 END $$;
@@ -1101,7 +1127,8 @@ BEGIN
     latency = CASE WHEN v_took IS NULL THEN latency WHEN latency IS NULL THEN v_took ELSE latency + (v_took - latency) * 0.3 END
    WHERE node = p_node;
   PERFORM accs.note_power(p_node, 'ready',
-    CASE WHEN v_took IS NULL THEN 'it is there' ELSE format('it is there, %s s after it was called by %s', round(extract(epoch FROM v_took), 1), v_by) END,
+    CASE WHEN v_took IS NULL THEN 'it is there'
+         ELSE format('it is there, %s s after it was called by %s', round(extract(epoch FROM v_took), 1), v_by) END,
     jsonb_build_object('latency_ms', round(extract(epoch FROM v_took) * 1000), 'method', v_by, 'tries', nullif(v_was.tries, 0)));
   IF v_was.tries > 0 THEN
     PERFORM pg_notify(accs.channel_prefix() || 'builder', '');
@@ -1117,8 +1144,9 @@ BEGIN
   IF NOT FOUND THEN
     RAISE EXCEPTION 'node "%" is not registered', p_node USING ERRCODE = 'AC004', HINT = 'Call accs.register_node first.';
   END IF;
-  RAISE EXCEPTION 'the name "%" is taken: machine %, boot %, process % was seen under it % s ago', p_node, coalesce(v_node.machine_id, 'unknown'),
-      coalesce(v_node.boot_id, 'unknown'), coalesce(v_node.instance, 'unknown'), round(extract(epoch FROM accs.clock() - v_node.last_seen), 1)
+  RAISE EXCEPTION 'the name "%" is taken: machine %, boot %, process % was seen under it % s ago', p_node,
+      coalesce(v_node.machine_id, 'unknown'), coalesce(v_node.boot_id, 'unknown'), coalesce(v_node.instance, 'unknown'),
+      round(extract(epoch FROM accs.clock() - v_node.last_seen), 1)
     USING ERRCODE = 'AC007', HINT = 'Give one of the two machines another name: node.name in its settings, or ACC_NODE_NAME.';
 END $$;
 
@@ -1144,13 +1172,15 @@ BEGIN
       PERFORM accs.refuse_instance(p_name);
     END IF;
     PERFORM accs.note_node(p_name, 'registered', CASE WHEN p_machine_id = v_was.machine_id THEN 'its machine has started anew'
-        ELSE format('another machine has taken the name over: %s, before it %s', coalesce(p_machine_id, 'unknown'), coalesce(v_was.machine_id, 'unknown')) END,
+        ELSE format('another machine has taken the name over: %s, before it %s',
+                    coalesce(p_machine_id, 'unknown'), coalesce(v_was.machine_id, 'unknown')) END,
       jsonb_build_object('boot_id', p_boot_id, 'boot_id_before', v_was.boot_id));
   END IF;
   RETURN QUERY
   UPDATE public.nodes n SET last_seen = v_now, awake_state = 'awake', login = coalesce(n.login, v_login),
     labels = coalesce(p_labels, n.labels), max_concurrency = coalesce(p_max_concurrency, n.max_concurrency),
-    wake_method = coalesce(p_wake_method, n.wake_method), mac = coalesce(p_mac, n.mac), provider_ref = coalesce(p_provider_ref, n.provider_ref),
+    wake_method = coalesce(p_wake_method, n.wake_method), mac = coalesce(p_mac, n.mac),
+    provider_ref = coalesce(p_provider_ref, n.provider_ref),
     script = CASE WHEN v_login IS NULL THEN coalesce(p_script, n.script) ELSE n.script END,
     machine_id = CASE WHEN p_instance IS NULL THEN n.machine_id ELSE p_machine_id END,
     boot_id = CASE WHEN p_instance IS NULL THEN n.boot_id ELSE p_boot_id END, instance = coalesce(p_instance, n.instance)
@@ -1163,7 +1193,8 @@ BEGIN
 END $$;
 
 -- A machine that is no more: its name, its history and what was held against it go. What runs there, or was seen within p_silent, stays.
-CREATE FUNCTION accs.forget_node(p_name text, p_silent interval DEFAULT '2 min') RETURNS TABLE (answer text, reason text) LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.forget_node(p_name text, p_silent interval DEFAULT '2 min') RETURNS TABLE (answer text, reason text)
+LANGUAGE plpgsql AS $$
 DECLARE
   v_node public.nodes;
 BEGIN
@@ -1189,13 +1220,15 @@ BEGIN
   IF session_user <> current_user THEN
     PERFORM accs.check_caller(p_node);
   END IF;
-  UPDATE accs.power SET because = left(p_because, 2000) WHERE node = p_node AND state = 'ready' AND because IS DISTINCT FROM left(p_because, 2000);
+  UPDATE accs.power SET because = left(p_because, 2000)
+   WHERE node = p_node AND state = 'ready' AND because IS DISTINCT FROM left(p_because, 2000);
   RETURN CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END;
 END $$;
 
 -- An orderly goodbye: 'unknown' when the daemon stops, 'sleep' when the machine goes to sleep. When it was last seen stays. Who
 -- goes to sleep must hold no lease, and names those whom he counts on to be awake: of two that count on each other one stays.
-CREATE FUNCTION accs.node_leaves(p_node text, p_awake_state text DEFAULT 'unknown', p_because text DEFAULT NULL, p_counting_on text[] DEFAULT '{}')
+CREATE FUNCTION accs.node_leaves(p_node text, p_awake_state text DEFAULT 'unknown', p_because text DEFAULT NULL,
+                                 p_counting_on text[] DEFAULT '{}')
 RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
   v_state text := CASE p_awake_state WHEN 'sleep' THEN 'asleep' ELSE 'unknown' END;
@@ -1214,7 +1247,8 @@ BEGIN
   IF FOUND THEN
     INSERT INTO accs.power (node, state) VALUES (p_node, 'ready') ON CONFLICT DO NOTHING;
     UPDATE accs.power SET because = NULL WHERE node = p_node;
-    PERFORM accs.note_power(p_node, v_state, coalesce(p_because, CASE v_state WHEN 'asleep' THEN 'it goes to sleep' ELSE 'its agent stops' END));
+    PERFORM accs.note_power(p_node, v_state,
+      coalesce(p_because, CASE v_state WHEN 'asleep' THEN 'it goes to sleep' ELSE 'its agent stops' END));
     RETURN 'accepted';
   ELSIF EXISTS (SELECT FROM public.nodes WHERE name = p_node) THEN
     RETURN 'repeated';
@@ -1231,7 +1265,8 @@ BEGIN
   IF p_reason IS NULL THEN
     DELETE FROM accs.obstacles WHERE node = p_node AND service = p_service;
   ELSE
-    INSERT INTO accs.obstacles AS o (node, service, reason) SELECT n.name, left(p_service, 40), left(p_reason, 2000) FROM public.nodes n WHERE n.name = p_node
+    INSERT INTO accs.obstacles AS o (node, service, reason)
+    SELECT n.name, left(p_service, 40), left(p_reason, 2000) FROM public.nodes n WHERE n.name = p_node
     ON CONFLICT (node, service) DO UPDATE SET reason = excluded.reason WHERE o.reason <> excluded.reason;
   END IF;
   RETURN CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END;
@@ -1298,7 +1333,8 @@ DECLARE
 BEGIN
   WITH fresh AS MATERIALIZED (
     SELECT accs.task_id(j.id, s.step_no) AS id, j.id AS job_id, j.task_count, j.priority, j.order_seq, j.workflow_id, s.step_no, s.task_key,
-           s.service, s.depends_on, s.max_attempts, s.params, s.node, s.lane, s.requires, s.concurrency_key, s.timeout_sec, s.backoff, s.notify,
+           s.service, s.depends_on, s.max_attempts, s.params, s.node, s.lane, s.requires, s.concurrency_key, s.timeout_sec, s.backoff,
+           s.notify,
            CASE WHEN s.dependants IS NOT NULL THEN ARRAY(SELECT accs.task_id(j.id, d) FROM unnest(s.dependants) d) END AS dependants
       FROM unnest(p_job_ids) AS o (id) JOIN public.jobs j ON j.id = o.id JOIN accs.steps s ON s.workflow_id = j.workflow_id
   ), made AS (
@@ -1309,14 +1345,16 @@ BEGIN
   ), queued AS (
     INSERT INTO accs.waiting (task_id, lane, rank, order_seq, created_at, hold, key)
     SELECT id, lane, -priority, order_seq, v_now,
-           CASE WHEN workflow_id = ANY ((SELECT accs.paused_workflows())::uuid[]) THEN 'paused' WHEN concurrency_key IS NOT NULL THEN 'key' END,
+           CASE WHEN workflow_id = ANY ((SELECT accs.paused_workflows())::uuid[]) THEN 'paused'
+                WHEN concurrency_key IS NOT NULL THEN 'key' END,
            concurrency_key
       FROM fresh WHERE depends_on = '{}'
     RETURNING key, hold
   )
   SELECT array_agg(DISTINCT key) FILTER (WHERE hold = 'key'), EXISTS (SELECT FROM fresh GROUP BY job_id HAVING count(*) <> max(task_count))
     INTO v_keys, v_miscounted FROM queued;
-  IF v_miscounted THEN   -- the steps were written anew after the caller had counted them; a lock would let an open transaction stop the builder
+  -- the steps were written anew after the caller had counted them; a lock would let an open transaction stop the builder
+  IF v_miscounted THEN
     UPDATE public.jobs j SET task_count = c.n, open_tasks = c.n, current_task_key = c.first
       FROM (SELECT job_id, count(*) AS n, (array_agg(task_key ORDER BY step_no) FILTER (WHERE depends_on = '{}'))[1] AS first
               FROM public.job_tasks WHERE job_id = ANY (p_job_ids) GROUP BY job_id) c WHERE j.id = c.job_id;
@@ -1376,7 +1414,8 @@ BEGIN
     RETURN;
   END IF;
   RETURN QUERY
-  SELECT coalesce(j.id, k.id), CASE WHEN j.id = ANY (v_fresh) THEN 'accepted' WHEN j.id IS NOT NULL OR k.id IS NOT NULL THEN 'repeated' ELSE 'refused' END,
+  SELECT coalesce(j.id, k.id),
+         CASE WHEN j.id = ANY (v_fresh) THEN 'accepted' WHEN j.id IS NOT NULL OR k.id IS NOT NULL THEN 'repeated' ELSE 'refused' END,
          CASE WHEN j.id IS NOT NULL OR k.id IS NOT NULL THEN NULL
               WHEN w.id IS NULL THEN 'workflow_not_found' WHEN NOT w.is_active THEN 'workflow_inactive' ELSE 'workflow_invalid' END,
          coalesce(j.status, k.status)
@@ -1430,7 +1469,8 @@ CREATE FUNCTION accs.reject_job(p_job uuid, p_code text, p_message text) RETURNS
 DECLARE
   v_now timestamptz := accs.clock();
 BEGIN
-  UPDATE public.jobs SET status = 'error', error_code = p_code, error_message = p_message, finished_at = v_now, updated_at = v_now WHERE id = p_job;
+  UPDATE public.jobs SET status = 'error', error_code = p_code, error_message = p_message, finished_at = v_now, updated_at = v_now
+   WHERE id = p_job;
   INSERT INTO public.task_events (job_id, ts, source, level, type, message, data)
   VALUES (p_job, v_now, 'builder', 'error', 'status', p_message, jsonb_build_object('from', 'queued', 'to', 'error', 'error_code', p_code));
   DELETE FROM accs.pending_jobs WHERE job_id = p_job;
@@ -1449,11 +1489,13 @@ DECLARE
   v_id   uuid;
 BEGIN
   -- The pending rows are read without a lock: jobs come first in the lock order.
-  v_want := coalesce(p_job_ids, ARRAY(SELECT p.job_id FROM accs.pending_jobs p WHERE p.due_at <= accs.clock() ORDER BY p.due_at LIMIT p_limit));
+  v_want := coalesce(p_job_ids, ARRAY(
+    SELECT p.job_id FROM accs.pending_jobs p WHERE p.due_at <= accs.clock() ORDER BY p.due_at LIMIT p_limit));
   v_want := ARRAY(SELECT id FROM public.jobs WHERE id = ANY (v_want) AND status = 'queued' ORDER BY id FOR NO KEY UPDATE SKIP LOCKED);
 
   FOR v_row IN SELECT j.id, w.name, w.is_active, p.workflow_id AS plan FROM public.jobs j JOIN public.workflows w ON w.id = j.workflow_id
-                 LEFT JOIN accs.plans p ON p.workflow_id = w.id WHERE j.id = ANY (v_want) AND (NOT w.is_active OR p.workflow_id IS NULL) LOOP
+                 LEFT JOIN accs.plans p ON p.workflow_id = w.id
+                WHERE j.id = ANY (v_want) AND (NOT w.is_active OR p.workflow_id IS NULL) LOOP
     PERFORM accs.reject_job(v_row.id, 'workflow_inactive', format('workflow "%s" is not active', v_row.name));
     RETURN QUERY SELECT v_row.id, 'refused'::text, 'workflow_inactive'::text;
   END LOOP;
@@ -1481,15 +1523,18 @@ BEGIN
   IF p_job_ids IS NOT NULL THEN
     RETURN QUERY
     SELECT u.id, CASE WHEN j.task_count > 0 THEN 'repeated' ELSE 'refused' END,
-           CASE WHEN j.task_count > 0 THEN NULL WHEN j.id IS NULL THEN 'not_found' WHEN j.status = 'queued' THEN 'locked' ELSE 'not_in_expected_state' END
+           CASE WHEN j.task_count > 0 THEN NULL WHEN j.id IS NULL THEN 'not_found' WHEN j.status = 'queued' THEN 'locked'
+                ELSE 'not_in_expected_state' END
       FROM unnest(p_job_ids) AS u (id) LEFT JOIN public.jobs j ON j.id = u.id WHERE u.id <> ALL (v_want);
   END IF;
 END $$;
 
--- Changes what is asked of jobs; null leaves a value as it is. The priority of a job that runs changes for what is open of it; its options and
--- its time are fixed. What waits is taken out and put back in its new place: a claim under way could put a row back with the old rank.
-CREATE FUNCTION accs.change_jobs(p_job_ids uuid[], p_priority int DEFAULT NULL, p_options jsonb DEFAULT NULL, p_scheduled_at timestamptz DEFAULT NULL,
-                                 p_by text DEFAULT NULL, p_reason text DEFAULT NULL) RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
+-- Changes what is asked of jobs; null leaves a value as it is. The priority of a job that runs changes for what is open of it;
+-- its options and its time are fixed. What waits is taken out and put back in its new place: a claim under way could put a row
+-- back with the old rank.
+CREATE FUNCTION accs.change_jobs(p_job_ids uuid[], p_priority int DEFAULT NULL, p_options jsonb DEFAULT NULL,
+                                 p_scheduled_at timestamptz DEFAULT NULL, p_by text DEFAULT NULL, p_reason text DEFAULT NULL)
+RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now   timestamptz := accs.clock();
@@ -1504,7 +1549,8 @@ BEGIN
                      AND (p_priority <> priority OR p_options IS DISTINCT FROM options AND p_options IS NOT NULL
                           OR p_scheduled_at IS DISTINCT FROM scheduled_at AND p_scheduled_at IS NOT NULL) ORDER BY id);
   IF v_jobs <> '{}' THEN
-    v_tasks := ARRAY(SELECT id FROM public.job_tasks WHERE job_id = ANY (v_jobs) AND status IN ('queued', 'starting', 'running') ORDER BY id);
+    v_tasks := ARRAY(SELECT id FROM public.job_tasks
+                      WHERE job_id = ANY (v_jobs) AND status IN ('queued', 'starting', 'running') ORDER BY id);
     PERFORM accs.unqueue(v_tasks);
     INSERT INTO public.task_events (job_id, ts, source, level, type, message, data)
     SELECT id, v_now, coalesce(p_by, 'operator'), 'info', 'changed', coalesce(p_reason, 'changed'), jsonb_strip_nulls(jsonb_build_object(
@@ -1517,7 +1563,8 @@ BEGIN
            scheduled_at = coalesce(p_scheduled_at, scheduled_at), updated_at = v_now WHERE id = ANY (v_jobs);
     UPDATE public.job_tasks t SET priority = p_priority, updated_at = v_now   -- of those that have ended, too: they may be retried
       FROM (SELECT id FROM public.job_tasks WHERE job_id = ANY (v_jobs) AND priority <> p_priority ORDER BY id) u WHERE t.id = u.id;
-    UPDATE accs.pending_jobs p SET due_at = coalesce(j.scheduled_at, j.created_at) FROM public.jobs j WHERE j.id = p.job_id AND p.job_id = ANY (v_jobs);
+    UPDATE accs.pending_jobs p SET due_at = coalesce(j.scheduled_at, j.created_at) FROM public.jobs j
+     WHERE j.id = p.job_id AND p.job_id = ANY (v_jobs);
     v_keys := accs.enqueue(v_tasks);
     IF v_keys IS NOT NULL THEN
       PERFORM accs.admit(v_keys);
@@ -1529,7 +1576,8 @@ BEGIN
          CASE WHEN u.id <> ALL (v_jobs) THEN r.reason END, j.status, NULL::int, NULL::text, NULL::timestamptz
     FROM unnest(p_job_ids) AS u (id) LEFT JOIN public.jobs j ON j.id = u.id,
          LATERAL (SELECT CASE WHEN j.id IS NULL THEN 'not_found' WHEN j.id <> ALL (v_open) THEN 'already_finished'
-                              WHEN j.status = 'running' AND (p_options IS NOT NULL OR p_scheduled_at IS NOT NULL) THEN 'already_started' END AS reason) r;
+                              WHEN j.status = 'running' AND (p_options IS NOT NULL OR p_scheduled_at IS NOT NULL)
+                                THEN 'already_started' END AS reason) r;
 END $$;
 
 -- ---------------------------------------------------------------------------------------------------------------
@@ -1617,7 +1665,8 @@ BEGIN
   ELSE
     v_ours := ARRAY(SELECT key FROM accs.concurrency_keys WHERE key = ANY (p_keys) ORDER BY key FOR NO KEY UPDATE SKIP LOCKED);
   END IF;
-  v_busy := ARRAY(SELECT u.id FROM unnest(p_task_ids, p_keys) AS u (id, key) WHERE u.key IS NOT NULL AND u.key <> ALL (v_ours) AND u.id <> ALL (v_paused));
+  v_busy := ARRAY(SELECT u.id FROM unnest(p_task_ids, p_keys) AS u (id, key)
+                   WHERE u.key IS NOT NULL AND u.key <> ALL (v_ours) AND u.id <> ALL (v_paused));
   v_full := ARRAY(
     SELECT b.id FROM (
       SELECT u.id, u.key, row_number() OVER (PARTITION BY u.key ORDER BY u.n) AS n
@@ -1630,7 +1679,8 @@ BEGIN
     UPDATE accs.waiting SET hold = NULL WHERE task_id = ANY (v_busy) AND hold = 'key';
   END IF;
   -- a paused task had a place at its key that is the next one's now
-  SELECT array_agg(DISTINCT u.key) INTO v_admit FROM unnest(p_task_ids, p_keys) AS u (id, key) WHERE u.id = ANY (v_paused) AND u.key = ANY (v_ours);
+  SELECT array_agg(DISTINCT u.key) INTO v_admit FROM unnest(p_task_ids, p_keys) AS u (id, key)
+   WHERE u.id = ANY (v_paused) AND u.key = ANY (v_ours);
   IF v_admit IS NOT NULL THEN
     PERFORM accs.admit(v_admit);
   END IF;
@@ -1707,7 +1757,8 @@ BEGIN
   IF v_lanes = '{}' OR v_paused THEN
     RETURN;
   END IF;
-  IF p_start AND p_limit > 0 AND v_ill = 'shut' AND v_probe <= v_now THEN   -- no agent probes for who claims by himself: that he asks is his probe
+  -- no agent probes for who claims by himself: that he asks is his probe
+  IF p_start AND p_limit > 0 AND v_ill = 'shut' AND v_probe <= v_now THEN
     PERFORM accs.note_probe(p_node, p_service, NULL, '0');
     v_ill := 'trial';
   END IF;
@@ -1770,8 +1821,9 @@ BEGIN
     UPDATE public.job_tasks t SET status = v_to, attempt_id = t.attempt_id + 1, claimed_by = p_owner, claimed_at = v_now,
            lease_owner = p_owner, lease_until = v_until, next_attempt_at = NULL, progress = 0, updated_at = v_now,
            started_at = CASE WHEN p_start THEN v_now END,
-           -- The results of the steps that it depends on, by key. What is too large to hand over is left out with a note rather than stopping the
-           -- lane. The fence (OFFSET 0) keeps it one index look-up for each key: PostgreSQL 15 read all tasks of the job instead.
+           -- The results of the steps that it depends on, by key. What is too large to hand over is left out with a note rather
+           -- than stopping the lane. The fence (OFFSET 0) keeps it one index look-up for each key: PostgreSQL 15 read all tasks
+           -- of the job instead.
            given = CASE WHEN t.depends_on <> '{}' THEN (
              SELECT CASE WHEN sum(pg_column_size(d.results)) > 16777216
                          THEN '{"inputs": {}, "omitted": "the results of the earlier steps exceed 16 MiB"}'
@@ -1785,7 +1837,8 @@ BEGIN
     SELECT id, job_id, p_service, p_node, p_owner, attempt_id, concurrency_key, v_until FROM moved
   ), logged AS (
     INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
-    SELECT m.job_id, m.id, v_now, v_source, 'info', 'status', e.said, e.data, m.attempt_id FROM moved m, unnest(v_said, v_data) AS e (said, data)
+    SELECT m.job_id, m.id, v_now, v_source, 'info', 'status', e.said, e.data, m.attempt_id
+      FROM moved m, unnest(v_said, v_data) AS e (said, data)
   )
   SELECT m.id, m.job_id, m.task_key, p_service, m.attempt_id, m.attempt, m.max_attempts, v_to, m.params, j.options, m.given,
          m.timeout_sec, v_until, j.trace_id
@@ -1908,7 +1961,8 @@ BEGIN
            '{"from": "starting", "to": "running"}', attempt_id FROM moved
   )
   SELECT coalesce(array_agg(id), '{}') INTO v_moved FROM moved;
-  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, NULL::timestamptz FROM unnest(v_moved) AS u (id);
+  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, NULL::timestamptz
+    FROM unnest(v_moved) AS u (id);
   IF cardinality(v_moved) < cardinality(p_task_ids) THEN
     RETURN QUERY
     SELECT e.id, CASE WHEN again THEN 'repeated' ELSE 'refused' END, CASE WHEN NOT again THEN e.reason END,
@@ -1924,7 +1978,8 @@ END $$;
 -- Keeps the leases of an owner's tasks and says that its node is there: one round trip for all of them. A row that is
 -- refused is lost: stop the work and write nothing. p_instance is the process that registered the node: once another machine has
 -- taken the name over, it is told so.
-CREATE FUNCTION accs.heartbeat(p_node text, p_owner text, p_task_ids uuid[], p_attempt_ids int[], p_lease interval, p_instance text DEFAULT NULL)
+CREATE FUNCTION accs.heartbeat(p_node text, p_owner text, p_task_ids uuid[], p_attempt_ids int[], p_lease interval,
+                               p_instance text DEFAULT NULL)
 RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -1948,7 +2003,8 @@ BEGIN
     SELECT id, attempt_id FROM unnest(p_task_ids, p_attempt_ids) AS s (id, attempt_id) ORDER BY id
   ), kept AS (
     UPDATE public.job_tasks t SET lease_until = v_until, updated_at = v_now FROM said s
-     WHERE t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > v_now AND t.status IN ('starting', 'running')
+     WHERE t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > v_now
+       AND t.status IN ('starting', 'running')
     RETURNING t.id
   ), extended AS (
     UPDATE accs.live SET lease_until = v_until WHERE task_id = ANY (ARRAY(SELECT id FROM kept))
@@ -1977,7 +2033,8 @@ BEGIN
   END IF;
   PERFORM accs.lock_jobs_of(p_task_ids);
   WITH said AS MATERIALIZED (
-    SELECT s.id, s.attempt_id, round(greatest(0, least(1, coalesce(s.progress, l.progress))), 4) AS progress, s.message, s.results, l.progress AS before
+    SELECT s.id, s.attempt_id, round(greatest(0, least(1, coalesce(s.progress, l.progress))), 4) AS progress, s.message, s.results,
+           l.progress AS before
       FROM unnest(p_task_ids, p_attempt_ids, p_progress, p_messages, p_results) AS s (id, attempt_id, progress, message, results)
       JOIN accs.live l ON l.task_id = s.id ORDER BY s.id
   ), kept AS (
@@ -1996,7 +2053,8 @@ BEGIN
       FROM (SELECT job_id, sum(progress - before) AS n FROM kept GROUP BY job_id) g WHERE j.id = g.job_id
   )
   SELECT coalesce(array_agg(id), '{}') INTO v_kept FROM kept;
-  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, NULL::timestamptz FROM unnest(v_kept) AS u (id);
+  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, NULL::timestamptz
+    FROM unnest(v_kept) AS u (id);
   IF cardinality(v_kept) < cardinality(p_task_ids) THEN
     RETURN QUERY
     SELECT e.id, e.answer, CASE WHEN pg_column_size(s.results) > 262144 AND e.db_status = 'running' AND e.db_attempt_id = s.attempt_id
@@ -2018,7 +2076,8 @@ RETURNS double precision LANGUAGE sql IMMUTABLE AS $$
   SELECT CASE jsonb_typeof(p_spec)
     WHEN 'array' THEN (p_spec ->> (least(p_attempt, jsonb_array_length(p_spec)) - 1))::double precision
     ELSE least(
-      coalesce((p_spec ->> 'cap')::double precision, CASE WHEN p_spec ->> 'strategy' = 'fixed' THEN 'infinity'::double precision ELSE 3600 END),
+      coalesce((p_spec ->> 'cap')::double precision,
+               CASE WHEN p_spec ->> 'strategy' = 'fixed' THEN 'infinity'::double precision ELSE 3600 END),
       coalesce((p_spec ->> 'base')::double precision, p_base, accs.backoff_base())
         * CASE p_spec ->> 'strategy' WHEN 'fixed' THEN 1
                                      WHEN 'linear' THEN p_attempt
@@ -2028,7 +2087,8 @@ $$;
 
 -- Exponential delays get up to a tenth more, so that what failed together does not come back together. Derived from the
 -- task and its attempt: the same call gives the same time.
-CREATE FUNCTION accs.retry_delay(p_spec jsonb, p_attempt int, p_task uuid, p_base double precision) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION accs.retry_delay(p_spec jsonb, p_attempt int, p_task uuid, p_base double precision) RETURNS interval
+LANGUAGE sql IMMUTABLE AS $$
   SELECT make_interval(secs => accs.backoff_seconds(p_spec, p_attempt, p_base)
     * CASE WHEN jsonb_typeof(p_spec) = 'array' OR p_spec ->> 'strategy' IN ('fixed', 'linear') THEN 1
            ELSE 1 + 0.1 * (hashtextextended(p_task::text, p_attempt) & 1023) / 1024.0 END)
@@ -2047,7 +2107,8 @@ BEGIN
       FROM unnest(p_job_ids, p_ended, p_progress, p_current) AS c (id, ended, progress, current) GROUP BY c.id ORDER BY c.id
   ), counted AS (
     UPDATE public.jobs j SET open_tasks = j.open_tasks - c.ended, task_progress = j.task_progress + c.progress,
-           progress = (j.task_progress + c.progress) / j.task_count, current_task_key = coalesce(c.current, j.current_task_key), updated_at = v_now,
+           progress = (j.task_progress + c.progress) / j.task_count, current_task_key = coalesce(c.current, j.current_task_key),
+           updated_at = v_now,
            status = CASE WHEN j.open_tasks > c.ended THEN j.status WHEN j.error_code IS NULL THEN 'done' ELSE 'error' END,
            finished_at = CASE WHEN j.open_tasks = c.ended THEN v_now END
       FROM change c WHERE j.id = c.id
@@ -2078,7 +2139,8 @@ BEGIN
     RETURN;
   END IF;
   v_keys := accs.enqueue(v_runnable);
-  RETURN QUERY SELECT DISTINCT ON (t.job_id) t.job_id, t.task_key, v_keys FROM public.job_tasks t WHERE t.id = ANY (v_runnable) ORDER BY t.job_id, t.step_no;
+  RETURN QUERY SELECT DISTINCT ON (t.job_id) t.job_id, t.task_key, v_keys FROM public.job_tasks t WHERE t.id = ANY (v_runnable)
+    ORDER BY t.job_id, t.step_no;
 END $$;
 
 -- Everything below these tasks that is still queued is skipped: it can't run any more. Not through a step that was skipped
@@ -2122,11 +2184,13 @@ DECLARE
   v_gain   numeric[];
 BEGIN
   WITH said AS MATERIALIZED (
-    SELECT s.id, left(s.code, 200) AS code, left(s.message, 65536) AS message, t.status AS from_status, t.attempt + (p_outcome = 'error')::int AS attempt, t.lost + (p_outcome = 'lost')::int AS lost,
+    SELECT s.id, left(s.code, 200) AS code, left(s.message, 65536) AS message, t.status AS from_status,
+           t.attempt + (p_outcome = 'error')::int AS attempt, t.lost + (p_outcome = 'lost')::int AS lost,
            CASE p_outcome WHEN 'error' THEN coalesce(s.permanent, false) OR t.attempt + 1 >= t.max_attempts
                           -- nobody but the process that is gone could carry out a one-off (accsd run)
                           WHEN 'lost' THEN t.lost + 1 >= accs.max_lost() OR t.service_name = 'accs.run' ELSE false END AS final,
-           CASE p_outcome WHEN 'lost' THEN 'lost_too_often' WHEN 'error' THEN CASE WHEN s.permanent THEN 'permanent_error' ELSE 'attempts_exhausted' END END AS why,
+           CASE p_outcome WHEN 'lost' THEN 'lost_too_often'
+                          WHEN 'error' THEN CASE WHEN s.permanent THEN 'permanent_error' ELSE 'attempts_exhausted' END END AS why,
            CASE p_outcome WHEN 'error' THEN v_now + accs.retry_delay(t.backoff, t.attempt + 1, t.id, p_base) ELSE v_now + p_delay END AS due
       FROM unnest(p_task_ids, p_codes, p_messages, p_permanent) AS s (id, code, message, permanent) JOIN public.job_tasks t ON t.id = s.id
      ORDER BY s.id
@@ -2144,22 +2208,26 @@ BEGIN
     DELETE FROM accs.live WHERE task_id = ANY (ARRAY(SELECT id FROM moved)) RETURNING task_id, job_id, progress, key, node
   ), concluded AS (   -- an agent that went away says nothing about its services
     INSERT INTO accs.conclusions (ts, node, service, workflow_id, task_key, task_id, passed, lost, permanent, code, message)
-    SELECT v_now, f.node, m.service_name, j.workflow_id, m.task_key, m.id, false, p_outcome = 'lost', coalesce(m.why = 'permanent_error', false),
-           m.code, left(m.message, 500)
+    SELECT v_now, f.node, m.service_name, j.workflow_id, m.task_key, m.id, false, p_outcome = 'lost',
+           coalesce(m.why = 'permanent_error', false), m.code, left(m.message, 500)
       FROM moved m JOIN freed f ON f.task_id = m.id JOIN public.jobs j ON j.id = m.job_id
      WHERE p_outcome = 'error' OR p_outcome = 'lost' AND m.code <> 'worker_lost'
   ), logged AS (
     INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
-    SELECT job_id, id, v_now, coalesce(p_source, 'agent:' || service_name), CASE WHEN final THEN 'error' WHEN p_outcome = 'released' THEN 'info' ELSE 'warn' END,
-           CASE WHEN final OR p_outcome <> 'error' THEN 'status' ELSE 'retry' END, coalesce(message, from_status || ' → ' || CASE WHEN final THEN 'error' ELSE 'queued' END),
+    SELECT job_id, id, v_now, coalesce(p_source, 'agent:' || service_name),
+           CASE WHEN final THEN 'error' WHEN p_outcome = 'released' THEN 'info' ELSE 'warn' END,
+           CASE WHEN final OR p_outcome <> 'error' THEN 'status' ELSE 'retry' END,
+           coalesce(message, from_status || ' → ' || CASE WHEN final THEN 'error' ELSE 'queued' END),
            jsonb_strip_nulls(jsonb_build_object('from', from_status, 'to', CASE WHEN final THEN 'error' ELSE 'queued' END,
-             'outcome', p_outcome, 'error_code', code, 'attempt', attempt, 'lost', nullif(lost, 0), 'next_attempt_at', next_attempt_at)), attempt_id FROM moved
+             'outcome', p_outcome, 'error_code', code, 'attempt', attempt, 'lost', nullif(lost, 0), 'next_attempt_at', next_attempt_at)),
+           attempt_id FROM moved
   ), buried AS (
     INSERT INTO public.dead_letters (job_id, job_task_id, generation, service_name, reason, error_code, error_message, created_at)
     SELECT job_id, id, generation, service_name, why, code, message, v_now FROM moved WHERE final
   ), blamed AS (   -- the job keeps its first failure
     UPDATE public.jobs j SET error_code = coalesce(f.code, 'error'), error_message = f.message
-      FROM (SELECT DISTINCT ON (job_id) job_id, code, message FROM moved WHERE final ORDER BY job_id, id) f WHERE j.id = f.job_id AND j.error_code IS NULL
+      FROM (SELECT DISTINCT ON (job_id) job_id, code, message FROM moved WHERE final ORDER BY job_id, id) f
+     WHERE j.id = f.job_id AND j.error_code IS NULL
   )
   SELECT array_agg(m.id) FILTER (WHERE NOT final), array_agg(m.id) FILTER (WHERE final),
          (SELECT array_agg(DISTINCT key) FILTER (WHERE key IS NOT NULL) FROM freed),
@@ -2214,11 +2282,13 @@ BEGIN
   END IF;
 
   WITH said AS (
-    SELECT s.id, s.attempt_id, s.results FROM unnest(p_task_ids, p_attempt_ids, p_outcomes, p_results) AS s (id, attempt_id, outcome, results)
+    SELECT s.id, s.attempt_id, s.results
+      FROM unnest(p_task_ids, p_attempt_ids, p_outcomes, p_results) AS s (id, attempt_id, outcome, results)
      WHERE coalesce(s.outcome, 'done') = 'done' AND coalesce(pg_column_size(s.results), 0) <= 262144 ORDER BY s.id
   ), moved AS (
-    UPDATE public.job_tasks t SET status = 'done', results = coalesce(s.results, t.results, '{}'), progress = 1, finished_at = v_now, updated_at = v_now,
-           lease_owner = NULL, lease_until = NULL, error_code = NULL, error_message = NULL, outcome = 'done', outcome_attempt_id = t.attempt_id
+    UPDATE public.job_tasks t SET status = 'done', results = coalesce(s.results, t.results, '{}'), progress = 1, finished_at = v_now,
+           updated_at = v_now, lease_owner = NULL, lease_until = NULL, error_code = NULL, error_message = NULL,
+           outcome = 'done', outcome_attempt_id = t.attempt_id
       FROM said s
      WHERE t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > v_now AND t.status = 'running'
     RETURNING t.id, t.job_id, t.attempt_id, t.service_name, t.dependants
@@ -2230,21 +2300,25 @@ BEGIN
   ), unblocked AS (   -- as in unblock: two parents in one call touch their child once
     UPDATE public.job_tasks t SET remaining = t.remaining - d.n, updated_at = v_now
       FROM (SELECT u.id, count(*)::int AS n FROM moved m, unnest(m.dependants) AS u (id) GROUP BY u.id ORDER BY u.id) d WHERE t.id = d.id
-    RETURNING t.id, t.job_id, t.step_no, t.task_key, t.lane, t.created_at, t.concurrency_key, t.remaining = 0 AND t.status = 'queued' AS runnable
+    RETURNING t.id, t.job_id, t.step_no, t.task_key, t.lane, t.created_at, t.concurrency_key,
+              t.remaining = 0 AND t.status = 'queued' AS runnable
   ), queued AS (
     INSERT INTO accs.waiting (task_id, lane, rank, order_seq, created_at, hold, key)
     SELECT u.id, u.lane, -j.priority, j.order_seq, u.created_at,
-           CASE WHEN j.workflow_id = ANY ((SELECT accs.paused_workflows())::uuid[]) THEN 'paused' WHEN u.concurrency_key IS NOT NULL THEN 'key' END,
+           CASE WHEN j.workflow_id = ANY ((SELECT accs.paused_workflows())::uuid[]) THEN 'paused'
+                WHEN u.concurrency_key IS NOT NULL THEN 'key' END,
            u.concurrency_key
       FROM unblocked u JOIN public.jobs j ON j.id = u.job_id WHERE u.runnable
     RETURNING key, hold
   ), change AS (   -- gathered and not joined: joins are nested loops here
-    SELECT c.job_id, sum(c.ended)::int AS ended, sum(c.gain) AS gain, (array_agg(c.task_key ORDER BY c.step_no) FILTER (WHERE c.ended = 0))[1] AS current
+    SELECT c.job_id, sum(c.ended)::int AS ended, sum(c.gain) AS gain,
+           (array_agg(c.task_key ORDER BY c.step_no) FILTER (WHERE c.ended = 0))[1] AS current
       FROM (SELECT job_id, 1 AS ended, gain, NULL::int AS step_no, NULL::text AS task_key FROM freed
             UNION ALL SELECT job_id, 0, 0, step_no, task_key FROM unblocked WHERE runnable) c GROUP BY c.job_id ORDER BY c.job_id
   ), counted AS (   -- as in count_down
     UPDATE public.jobs j SET open_tasks = j.open_tasks - c.ended, task_progress = j.task_progress + c.gain,
-           progress = (j.task_progress + c.gain) / j.task_count, updated_at = v_now, current_task_key = coalesce(c.current, j.current_task_key),
+           progress = (j.task_progress + c.gain) / j.task_count, updated_at = v_now,
+           current_task_key = coalesce(c.current, j.current_task_key),
            status = CASE WHEN j.open_tasks > c.ended THEN j.status WHEN j.error_code IS NULL THEN 'done' ELSE 'error' END,
            finished_at = CASE WHEN j.open_tasks = c.ended THEN v_now END
       FROM change c WHERE j.id = c.job_id
@@ -2260,7 +2334,8 @@ BEGIN
       FROM counted WHERE status <> 'running'
   )
   SELECT (SELECT coalesce(array_agg(id), '{}') FROM moved),
-         (SELECT array_agg(DISTINCT k.key) FROM (SELECT key FROM freed WHERE key IS NOT NULL UNION ALL SELECT key FROM queued WHERE hold = 'key') k)
+         (SELECT array_agg(DISTINCT k.key)
+            FROM (SELECT key FROM freed WHERE key IS NOT NULL UNION ALL SELECT key FROM queued WHERE hold = 'key') k)
     INTO v_moved, v_keys;
   IF v_was IS NOT NULL THEN
     PERFORM accs.note_passes(v_was, v_moved);
@@ -2272,9 +2347,11 @@ BEGIN
       FROM (SELECT DISTINCT ON (s.id) s.* FROM unnest(p_task_ids, p_attempt_ids, p_outcomes, p_error_codes, p_error_messages, p_permanent)
               AS s (id, attempt_id, outcome, code, message, permanent) WHERE s.outcome = 'error' ORDER BY s.id) s
       JOIN public.job_tasks t   -- locked above: start_tasks takes no job lock
-        ON t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > v_now AND t.status IN ('starting', 'running');
+        ON t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner
+           AND t.lease_until > v_now AND t.status IN ('starting', 'running');
     IF v_failed.ids IS NOT NULL THEN
-      v_keys := v_keys || accs.end_attempts(v_failed.ids, 'error', v_failed.codes, v_failed.messages, v_failed.permanent, NULL, NULL, p_backoff_base);
+      v_keys := v_keys || accs.end_attempts(v_failed.ids, 'error', v_failed.codes, v_failed.messages, v_failed.permanent, NULL, NULL,
+                                            p_backoff_base);
       v_moved := v_moved || v_failed.ids;
     END IF;
   END IF;
@@ -2282,7 +2359,8 @@ BEGIN
     PERFORM accs.admit(v_keys);
   END IF;
 
-  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, NULL::timestamptz FROM unnest(v_moved) AS u (id);
+  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, NULL::timestamptz
+    FROM unnest(v_moved) AS u (id);
   IF cardinality(v_moved) < cardinality(p_task_ids) THEN
     RETURN QUERY SELECT * FROM accs.refusals(p_task_ids, p_attempt_ids, p_owner, p_outcomes, 'done', v_moved, p_results);
   END IF;
@@ -2300,7 +2378,8 @@ BEGIN
       FROM unnest(p_task_ids, p_attempt_ids, p_outcomes, p_results) AS s (id, attempt_id, outcome, results) WHERE s.id <> ALL (p_except)
   ), told AS MATERIALIZED (
     SELECT s.attempt_id, s.outcome, e.id, e.answer,
-           CASE WHEN e.answer = 'refused' AND s.too_large AND e.db_status = 'running' AND e.db_attempt_id = s.attempt_id AND e.db_lease_owner = p_owner
+           CASE WHEN e.answer = 'refused' AND s.too_large AND e.db_status = 'running' AND e.db_attempt_id = s.attempt_id
+                     AND e.db_lease_owner = p_owner
                 THEN 'result_too_large' ELSE e.reason END AS reason,
            e.db_status, e.db_attempt_id, e.db_lease_owner, e.db_lease_until
       FROM said s, LATERAL accs.explain(ARRAY[s.id], ARRAY[s.attempt_id], p_owner, ARRAY[s.outcome]) e
@@ -2331,9 +2410,11 @@ BEGIN
   PERFORM accs.lock_jobs_of(p_task_ids);
   SELECT coalesce(array_agg(DISTINCT t.id), '{}') INTO v_ids FROM unnest(p_task_ids, p_attempt_ids) AS s (id, attempt_id)
     JOIN (SELECT * FROM public.job_tasks WHERE id = ANY (p_task_ids) ORDER BY id FOR NO KEY UPDATE) t
-      ON t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > accs.clock() AND t.status IN ('starting', 'running');
+      ON t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > accs.clock()
+         AND t.status IN ('starting', 'running');
   IF v_ids <> '{}' THEN
-    v_keys := accs.end_attempts(v_ids, v_outcome, array_fill(CASE WHEN p_lost THEN coalesce(p_code, 'worker_lost') END, ARRAY[cardinality(v_ids)]),
+    v_keys := accs.end_attempts(v_ids, v_outcome,
+                                array_fill(CASE WHEN p_lost THEN coalesce(p_code, 'worker_lost') END, ARRAY[cardinality(v_ids)]),
                                 array_fill(p_reason, ARRAY[cardinality(v_ids)]), NULL, NULL, p_delay);
     IF v_keys IS NOT NULL THEN
       PERFORM accs.admit(v_keys);
@@ -2361,11 +2442,13 @@ BEGIN
   END IF;
   PERFORM accs.lock_jobs_of(v_want);
   -- the task's row is locked too: a heartbeat takes no job lock
-  v_ids := ARRAY(SELECT id FROM public.job_tasks WHERE id = ANY (v_want) AND status IN ('starting', 'running') AND lease_until <= v_now - p_grace
+  v_ids := ARRAY(SELECT id FROM public.job_tasks
+                  WHERE id = ANY (v_want) AND status IN ('starting', 'running') AND lease_until <= v_now - p_grace
                   ORDER BY id FOR NO KEY UPDATE);
   IF v_ids <> '{}' THEN
     v_keys := accs.end_attempts(v_ids, 'lost', array_fill('worker_lost'::text, ARRAY[cardinality(v_ids)]),
-      ARRAY(SELECT format('%s did not keep its lease', lease_owner) FROM public.job_tasks WHERE id = ANY (v_ids) ORDER BY id), NULL, 'builder');
+      ARRAY(SELECT format('%s did not keep its lease', lease_owner) FROM public.job_tasks WHERE id = ANY (v_ids) ORDER BY id),
+      NULL, 'builder');
     IF v_keys IS NOT NULL THEN
       PERFORM accs.admit(v_keys);
     END IF;
@@ -2397,12 +2480,14 @@ BEGIN
   v_ids := ARRAY(SELECT id FROM public.job_tasks WHERE id = ANY (p_task_ids) AND status = 'queued');
   PERFORM accs.unqueue(v_ids);   -- waits for a claim under way; what it took is not queued any more
   WITH moved AS (
-    UPDATE public.job_tasks t SET status = 'skipped', finished_at = v_now, updated_at = v_now, error_code = p_reason, error_message = NULL, next_attempt_at = NULL
+    UPDATE public.job_tasks t SET status = 'skipped', finished_at = v_now, updated_at = v_now, error_code = p_reason, error_message = NULL,
+           next_attempt_at = NULL
       FROM (SELECT u.id FROM unnest(v_ids) AS u (id) ORDER BY u.id) s WHERE t.id = s.id AND t.status = 'queued'
     RETURNING t.id, t.job_id, t.dependants, t.concurrency_key
   ), logged AS (
     INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data)
-    SELECT job_id, id, v_now, p_source, 'info', 'status', 'queued → skipped', jsonb_build_object('from', 'queued', 'to', 'skipped', 'reason', p_reason) FROM moved
+    SELECT job_id, id, v_now, p_source, 'info', 'status', 'queued → skipped',
+           jsonb_build_object('from', 'queued', 'to', 'skipped', 'reason', p_reason) FROM moved
   )
   SELECT coalesce(array_agg(id), '{}') AS ids, array_agg(job_id) AS jobs, array_agg(1) AS ended, array_agg(1::numeric) AS gain,
          (SELECT array_agg(d.id) FROM moved m, unnest(m.dependants) AS d (id)) AS dependants,
@@ -2410,7 +2495,8 @@ BEGIN
     INTO v_moved FROM moved;
   IF v_moved.ids <> '{}' THEN
     SELECT v_moved.keys || max(u.keys), v_moved.jobs || array_agg(u.job_id), v_moved.ended || array_fill(0, ARRAY[count(*)::int]),
-           v_moved.gain || array_fill(0::numeric, ARRAY[count(*)::int]), array_fill(NULL::text, ARRAY[cardinality(v_moved.ids)]) || array_agg(u.task_key)
+           v_moved.gain || array_fill(0::numeric, ARRAY[count(*)::int]),
+           array_fill(NULL::text, ARRAY[cardinality(v_moved.ids)]) || array_agg(u.task_key)
       INTO v_keys, v_moved.jobs, v_moved.ended, v_moved.gain, v_current FROM accs.unblock(v_moved.dependants) u;
     PERFORM accs.count_down(v_moved.jobs, v_moved.ended, v_moved.gain, v_current);
     IF v_keys IS NOT NULL THEN
@@ -2418,7 +2504,8 @@ BEGIN
     END IF;
   END IF;
   RETURN QUERY
-  SELECT u.id, CASE WHEN u.id = ANY (v_moved.ids) THEN 'accepted' WHEN t.status = 'skipped' AND t.error_code = p_reason THEN 'repeated' ELSE 'refused' END,
+  SELECT u.id, CASE WHEN u.id = ANY (v_moved.ids) THEN 'accepted'
+                    WHEN t.status = 'skipped' AND t.error_code = p_reason THEN 'repeated' ELSE 'refused' END,
          CASE WHEN t.id IS NULL THEN 'not_found' WHEN t.status = 'skipped' AND t.error_code = p_reason THEN NULL
               WHEN t.status IN ('done', 'error', 'skipped', 'cancelled') THEN 'already_finished' ELSE 'not_in_expected_state' END,
          t.status, t.attempt_id, t.lease_owner, t.lease_until
@@ -2427,7 +2514,8 @@ END $$;
 
 -- Cancels jobs with all that is open in them. Running tasks lose their lease at once, and their services are told to look
 -- at their leases now.
-CREATE FUNCTION accs.cancel_jobs(p_job_ids uuid[], p_reason text DEFAULT NULL, p_by text DEFAULT NULL) RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.cancel_jobs(p_job_ids uuid[], p_reason text DEFAULT NULL, p_by text DEFAULT NULL) RETURNS SETOF accs.answer
+LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now   timestamptz := accs.clock();
@@ -2445,7 +2533,8 @@ BEGIN
       SELECT id, status FROM public.job_tasks WHERE id = ANY (v_tasks)
     ), moved AS (
       UPDATE public.job_tasks t SET status = 'cancelled', finished_at = v_now, updated_at = v_now, lease_owner = NULL, lease_until = NULL,
-             next_attempt_at = NULL, error_code = 'cancelled', error_message = p_reason, outcome = 'cancelled', outcome_attempt_id = t.attempt_id
+             next_attempt_at = NULL, error_code = 'cancelled', error_message = p_reason, outcome = 'cancelled',
+             outcome_attempt_id = t.attempt_id
         FROM before b WHERE t.id = b.id
       RETURNING t.id, t.job_id, t.attempt_id, b.status AS from_status
     ), freed AS (
@@ -2453,7 +2542,8 @@ BEGIN
     ), logged AS (
       INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
       SELECT job_id, id, v_now, coalesce(p_by, 'operator'), 'warn', 'status', from_status || ' → cancelled',
-             jsonb_strip_nulls(jsonb_build_object('from', from_status, 'to', 'cancelled', 'reason', p_reason)), nullif(attempt_id, 0) FROM moved
+             jsonb_strip_nulls(jsonb_build_object('from', from_status, 'to', 'cancelled', 'reason', p_reason)), nullif(attempt_id, 0)
+        FROM moved
     ), told AS (
       SELECT pg_notify(accs.channel_prefix() || service, 'cancel') FROM (SELECT DISTINCT service FROM freed) s
     )
@@ -2468,7 +2558,8 @@ BEGIN
     SELECT id, v_now, coalesce(p_by, 'operator'), 'warn', 'status', from_status || ' → cancelled',
            jsonb_strip_nulls(jsonb_build_object('from', from_status, 'to', 'cancelled', 'reason', p_reason)) FROM moved;
     -- what these tasks held of their keys is free, and so is what they were waiting for
-    v_keys := v_keys || ARRAY(SELECT DISTINCT concurrency_key FROM public.job_tasks WHERE id = ANY (v_tasks) AND concurrency_key IS NOT NULL);
+    v_keys := v_keys || ARRAY(SELECT DISTINCT concurrency_key FROM public.job_tasks
+                               WHERE id = ANY (v_tasks) AND concurrency_key IS NOT NULL);
     IF v_keys <> '{}' THEN
       PERFORM accs.admit(v_keys);
     END IF;
@@ -2489,8 +2580,8 @@ DECLARE
 BEGIN
   PERFORM FROM public.jobs WHERE id = ANY (p_job_ids) ORDER BY id FOR NO KEY UPDATE;
   WITH moved AS (
-    UPDATE public.jobs j SET status = CASE WHEN j.error_code IS NULL THEN 'done' ELSE 'error' END, open_tasks = 0, finished_at = v_now, updated_at = v_now,
-           task_progress = j.task_count, progress = 1
+    UPDATE public.jobs j SET status = CASE WHEN j.error_code IS NULL THEN 'done' ELSE 'error' END, open_tasks = 0, finished_at = v_now,
+           updated_at = v_now, task_progress = j.task_count, progress = 1
      WHERE j.id = ANY (p_job_ids) AND j.status = 'running' AND j.task_count > 0
        AND NOT EXISTS (SELECT FROM public.job_tasks t WHERE t.job_id = j.id AND t.status IN ('queued', 'starting', 'running'))
     RETURNING j.id, j.status
@@ -2500,8 +2591,10 @@ BEGIN
   )
   SELECT coalesce(array_agg(id), '{}') INTO v_ids FROM moved;
   RETURN QUERY
-  SELECT u.id, CASE WHEN u.id = ANY (v_ids) THEN 'accepted' WHEN j.status IN ('done', 'error', 'cancelled') THEN 'repeated' ELSE 'refused' END,
-         CASE WHEN j.id IS NULL THEN 'not_found' WHEN j.status = 'running' AND u.id <> ALL (v_ids) THEN 'tasks_open' WHEN j.status = 'queued' THEN 'not_in_expected_state' END,
+  SELECT u.id, CASE WHEN u.id = ANY (v_ids) THEN 'accepted'
+                    WHEN j.status IN ('done', 'error', 'cancelled') THEN 'repeated' ELSE 'refused' END,
+         CASE WHEN j.id IS NULL THEN 'not_found' WHEN j.status = 'running' AND u.id <> ALL (v_ids) THEN 'tasks_open'
+              WHEN j.status = 'queued' THEN 'not_in_expected_state' END,
          j.status, NULL::int, NULL::text, NULL::timestamptz
     FROM unnest(p_job_ids) AS u (id) LEFT JOIN public.jobs j ON j.id = u.id;
 END $$;
@@ -2545,8 +2638,9 @@ BEGIN
            CASE t.status WHEN 'cancelled' THEN t.progress ELSE 1 END AS counted
       FROM public.job_tasks t WHERE t.id = ANY (p_task_ids)
   ), moved AS (
-    UPDATE public.job_tasks t SET status = 'queued', generation = t.generation + 1, attempt = 0, lost = 0, remaining = b.remaining, progress = 0,
-           next_attempt_at = NULL, started_at = NULL, finished_at = NULL, error_code = NULL, error_message = NULL, results = NULL, updated_at = v_now
+    UPDATE public.job_tasks t SET status = 'queued', generation = t.generation + 1, attempt = 0, lost = 0, remaining = b.remaining,
+           progress = 0, next_attempt_at = NULL, started_at = NULL, finished_at = NULL, error_code = NULL, error_message = NULL,
+           results = NULL, updated_at = v_now
       FROM before b WHERE t.id = b.id
     RETURNING t.id, t.task_key, t.step_no, t.generation, t.remaining, b.status AS from_status, b.counted
   ), logged AS (
@@ -2561,17 +2655,19 @@ BEGIN
   ), job AS (
     SELECT id, status FROM public.jobs WHERE id = p_job
   ), reopened AS (
-    UPDATE public.jobs j SET status = 'running', generation = j.generation + 1, open_tasks = j.open_tasks + m.n, finished_at = NULL, updated_at = v_now,
-           task_progress = j.task_progress - m.counted, progress = (j.task_progress - m.counted) / j.task_count,
+    UPDATE public.jobs j SET status = 'running', generation = j.generation + 1, open_tasks = j.open_tasks + m.n, finished_at = NULL,
+           updated_at = v_now, task_progress = j.task_progress - m.counted, progress = (j.task_progress - m.counted) / j.task_count,
            current_task_key = coalesce(m.first, j.current_task_key),
            error_code = (SELECT coalesce(error_code, 'error') FROM failure), error_message = (SELECT error_message FROM failure)
-      FROM (SELECT count(*)::int AS n, sum(counted) AS counted, (array_agg(task_key ORDER BY step_no) FILTER (WHERE remaining = 0))[1] AS first FROM moved) m
+      FROM (SELECT count(*)::int AS n, sum(counted) AS counted,
+                   (array_agg(task_key ORDER BY step_no) FILTER (WHERE remaining = 0))[1] AS first FROM moved) m
      WHERE j.id = p_job
     RETURNING j.id, j.generation
   ), announced AS (
     INSERT INTO public.task_events (job_id, ts, source, level, type, message, data)
     SELECT r.id, v_now, p_source, 'warn', 'retry', job.status || ' → running: ' || p_why,
-           jsonb_build_object('from', job.status, 'to', 'running', 'generation', r.generation) FROM reopened r, job WHERE job.status <> 'running'
+           jsonb_build_object('from', job.status, 'to', 'running', 'generation', r.generation)
+      FROM reopened r, job WHERE job.status <> 'running'
   )
   SELECT array_agg(id) FILTER (WHERE remaining = 0) INTO v_ready FROM moved;
   RETURN accs.enqueue(v_ready);
@@ -2607,20 +2703,25 @@ DECLARE
   v_row  record;
   v_keys text[];
 BEGIN
-  PERFORM FROM public.jobs WHERE id = ANY (ARRAY(SELECT d.job_id FROM public.dead_letters d WHERE d.id = ANY (p_dead_letter_ids))) ORDER BY id FOR NO KEY UPDATE;
+  PERFORM FROM public.jobs WHERE id = ANY (ARRAY(SELECT d.job_id FROM public.dead_letters d WHERE d.id = ANY (p_dead_letter_ids)))
+    ORDER BY id FOR NO KEY UPDATE;
   RETURN QUERY SELECT u.id, 'refused'::text, 'not_found'::text FROM unnest(p_dead_letter_ids) AS u (id)
                 WHERE NOT EXISTS (SELECT FROM public.dead_letters d WHERE d.id = u.id);
   FOR v_row IN
-    SELECT d.job_id, array_agg(d.id) AS letters, array_agg(d.job_task_id) FILTER (WHERE t.status = 'error' AND t.generation = d.generation AND d.redriven_at IS NULL) AS tasks
-      FROM public.dead_letters d JOIN public.job_tasks t ON t.id = d.job_task_id WHERE d.id = ANY (p_dead_letter_ids) GROUP BY d.job_id ORDER BY d.job_id
+    SELECT d.job_id, array_agg(d.id) AS letters,
+           array_agg(d.job_task_id) FILTER (WHERE t.status = 'error' AND t.generation = d.generation AND d.redriven_at IS NULL) AS tasks
+      FROM public.dead_letters d JOIN public.job_tasks t ON t.id = d.job_task_id
+     WHERE d.id = ANY (p_dead_letter_ids) GROUP BY d.job_id ORDER BY d.job_id
   LOOP
     RETURN QUERY
-    SELECT d.id, CASE WHEN d.redriven_at IS NOT NULL THEN 'repeated' WHEN d.job_task_id = ANY (v_row.tasks) THEN 'accepted' ELSE 'refused' END,
+    SELECT d.id, CASE WHEN d.redriven_at IS NOT NULL THEN 'repeated' WHEN d.job_task_id = ANY (v_row.tasks) THEN 'accepted'
+                      ELSE 'refused' END,
            CASE WHEN d.job_task_id = ANY (v_row.tasks) OR d.redriven_at IS NOT NULL THEN NULL ELSE 'not_in_expected_state' END
       FROM public.dead_letters d WHERE d.id = ANY (v_row.letters);
     IF v_row.tasks IS NOT NULL THEN
       v_keys := v_keys || accs.reopen(v_row.job_id, v_row.tasks || ARRAY(
-        SELECT t.id FROM public.job_tasks t WHERE t.id = ANY (accs.downstream(v_row.tasks)) AND t.status = 'skipped' AND t.error_code = 'upstream_failed'
+        SELECT t.id FROM public.job_tasks t
+         WHERE t.id = ANY (accs.downstream(v_row.tasks)) AND t.status = 'skipped' AND t.error_code = 'upstream_failed'
            AND t.id <> ALL (accs.blocked(v_row.job_id, v_row.tasks))),
         coalesce(p_by, 'operator'), 'redriven');
     END IF;
@@ -2632,7 +2733,8 @@ END $$;
 
 CREATE FUNCTION accs.dismiss(p_dead_letter_ids bigint[]) RETURNS TABLE (dead_letter_id bigint, answer text, reason text) LANGUAGE sql AS $$
   WITH done AS (
-    UPDATE public.dead_letters SET dismissed_at = accs.clock() WHERE id = ANY (p_dead_letter_ids) AND dismissed_at IS NULL AND redriven_at IS NULL RETURNING id
+    UPDATE public.dead_letters SET dismissed_at = accs.clock()
+     WHERE id = ANY (p_dead_letter_ids) AND dismissed_at IS NULL AND redriven_at IS NULL RETURNING id
   )
   SELECT u.id, CASE WHEN done.id IS NOT NULL THEN 'accepted' WHEN d.dismissed_at IS NOT NULL THEN 'repeated' ELSE 'refused' END,
          CASE WHEN d.id IS NULL THEN 'not_found' WHEN done.id IS NULL AND d.dismissed_at IS NULL THEN 'already_redriven' END
@@ -2641,7 +2743,8 @@ $$;
 
 -- Runs finished jobs again: what has not succeeded, or, with a step named, that step and everything below it. A job that is
 -- running again already because of the same call is repeated.
-CREATE FUNCTION accs.retry_jobs(p_job_ids uuid[], p_from_steps text[] DEFAULT NULL, p_by text DEFAULT NULL) RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.retry_jobs(p_job_ids uuid[], p_from_steps text[] DEFAULT NULL, p_by text DEFAULT NULL) RETURNS SETOF accs.answer
+LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_said  record;
@@ -2678,7 +2781,8 @@ BEGIN
       SELECT id INTO v_step FROM public.job_tasks WHERE job_id = v_row.id AND task_key = v_row.step;
       IF NOT FOUND THEN
         v_no := 'step_not_found';
-      ELSIF EXISTS (SELECT FROM public.job_tasks d JOIN public.job_tasks t ON t.id = v_step AND d.job_id = t.job_id AND d.task_key = ANY (t.depends_on)
+      ELSIF EXISTS (SELECT FROM public.job_tasks d
+                      JOIN public.job_tasks t ON t.id = v_step AND d.job_id = t.job_id AND d.task_key = ANY (t.depends_on)
                      WHERE d.status NOT IN ('done', 'skipped') OR d.error_code = 'upstream_failed') THEN
         v_no := 'earlier_step_unfinished';
       ELSE
@@ -2688,7 +2792,8 @@ BEGIN
       END IF;
     END IF;
     IF v_no IS NULL THEN
-      v_keys := v_keys || accs.reopen(v_row.id, v_tasks, coalesce(p_by, 'operator'), CASE WHEN v_row.step IS NULL THEN 'retried' ELSE 'retried from ' || v_row.step END);
+      v_keys := v_keys || accs.reopen(v_row.id, v_tasks, coalesce(p_by, 'operator'),
+                                      CASE WHEN v_row.step IS NULL THEN 'retried' ELSE 'retried from ' || v_row.step END);
       RETURN QUERY SELECT v_row.id, 'accepted'::text, NULL::text, v_row.status, NULL::int, NULL::text, NULL::timestamptz;
     ELSE
       RETURN QUERY SELECT v_row.id, 'refused'::text, v_no, v_row.status, NULL::int, NULL::text, NULL::timestamptz;
@@ -2741,7 +2846,8 @@ BEGIN
     -- A task that becomes claimable at this very moment may be missed: the claim that meets it holds it.
     WITH ours AS (
       SELECT w.task_id FROM accs.waiting w JOIN public.job_tasks t ON t.id = w.task_id JOIN public.jobs j ON j.id = t.job_id
-        JOIN public.workflows f ON f.id = j.workflow_id WHERE f.name = p_name AND (w.hold IS NULL OR w.hold = 'key') FOR UPDATE OF w SKIP LOCKED
+        JOIN public.workflows f ON f.id = j.workflow_id WHERE f.name = p_name AND (w.hold IS NULL OR w.hold = 'key')
+         FOR UPDATE OF w SKIP LOCKED
     ), held AS (
       UPDATE accs.waiting w SET hold = 'paused' FROM ours WHERE w.task_id = ours.task_id RETURNING w.key
     )
@@ -2793,7 +2899,8 @@ BEGIN
   WITH ours AS (
     SELECT w.task_id FROM accs.waiting w JOIN public.job_tasks t ON t.id = w.task_id JOIN public.jobs j ON j.id = t.job_id
       JOIN public.workflows f ON f.id = j.workflow_id
-     WHERE w.hold = 'paused' AND NOT EXISTS (SELECT FROM accs.pauses p WHERE p.kind = 'workflow' AND p.name = f.name) FOR UPDATE OF w SKIP LOCKED
+     WHERE w.hold = 'paused' AND NOT EXISTS (SELECT FROM accs.pauses p WHERE p.kind = 'workflow' AND p.name = f.name)
+       FOR UPDATE OF w SKIP LOCKED
   ), freed AS (
     UPDATE accs.waiting w SET hold = CASE WHEN w.key IS NOT NULL THEN 'key' END FROM ours WHERE w.task_id = ours.task_id RETURNING w.key
   )
@@ -2877,7 +2984,8 @@ CREATE FUNCTION accs.note_passes(p_was accs.live[], p_done uuid[]) RETURNS void 
 BEGIN
   INSERT INTO accs.conclusions (ts, node, service, workflow_id, task_key, task_id, passed)
   WITH done AS MATERIALIZED (
-    SELECT l.node, l.service, j.workflow_id, t.task_key, l.task_id, row_number() OVER (PARTITION BY l.node, j.workflow_id, t.task_key) AS nth
+    SELECT l.node, l.service, j.workflow_id, t.task_key, l.task_id,
+           row_number() OVER (PARTITION BY l.node, j.workflow_id, t.task_key) AS nth
       FROM unnest(p_was) l JOIN public.job_tasks t ON t.id = l.task_id JOIN public.jobs j ON j.id = l.job_id WHERE l.task_id = ANY (p_done)
   ), room AS MATERIALIZED (   -- once for each node and step
     SELECT d.node, d.workflow_id, d.task_key, (SELECT count(*) FROM (
@@ -2885,7 +2993,8 @@ BEGIN
                 AND c.passed AND c.id > coalesce(f.id, 0) AND (q.trial_at IS NULL OR c.ts > q.trial_at) LIMIT 20) n) AS kept
       FROM done d
       LEFT JOIN accs.quarantines q ON q.node = d.node AND q.service = d.service AND q.state = 'trial'
-      LEFT JOIN LATERAL (SELECT c.id FROM accs.conclusions c WHERE c.workflow_id = d.workflow_id AND c.task_key = d.task_key AND NOT c.passed
+      LEFT JOIN LATERAL (SELECT c.id FROM accs.conclusions c
+                          WHERE c.workflow_id = d.workflow_id AND c.task_key = d.task_key AND NOT c.passed
                           ORDER BY c.id DESC LIMIT 1) f ON true
      WHERE d.nth = 1 AND (f.id IS NOT NULL OR q.node IS NOT NULL)
   )
@@ -2904,8 +3013,8 @@ $$;
 -- What is known about nodes and steps that fail, the oldest first. is_trial: it ended after its node's service was let in on
 -- trial. offered: how many nodes offer the service.
 CREATE FUNCTION accs.health_evidence(p_window interval) RETURNS TABLE (
-  id bigint, node text, service text, workflow_id uuid, workflow text, task_key text, task_id uuid, passed boolean, lost boolean, permanent boolean,
-  code text, message text, quarantine text, version text, times int, is_trial boolean, offered int
+  id bigint, node text, service text, workflow_id uuid, workflow text, task_key text, task_id uuid, passed boolean, lost boolean,
+  permanent boolean, code text, message text, quarantine text, version text, times int, is_trial boolean, offered int
 ) LANGUAGE sql STABLE AS $$
   SELECT c.id, c.node, c.service, c.workflow_id, w.name, c.task_key, c.task_id, c.passed, c.lost, c.permanent, c.code, c.message,
          q.state, accs.quarantine_version(q), coalesce(q.times, 0), coalesce(c.ts > q.trial_at, false), coalesce(o.nodes, 0)
@@ -2929,15 +3038,16 @@ BEGIN
   -- what follows sees all that others have decided; there may be no row to lock
   PERFORM accs.lock('quarantines');
   IF p_seen IS NOT NULL AND (
-       p_version IS DISTINCT FROM (SELECT accs.quarantine_version(q) FROM accs.quarantines q WHERE q.node = p_node AND q.service = p_service)
+       p_version IS DISTINCT FROM (SELECT accs.quarantine_version(q) FROM accs.quarantines q
+                                    WHERE q.node = p_node AND q.service = p_service)
        OR NOT EXISTS (SELECT FROM accs.conclusions c WHERE c.node = p_node AND c.service = p_service AND NOT c.passed AND c.id <= p_seen)
        OR EXISTS (SELECT FROM accs.conclusions c WHERE c.node = p_node AND c.service = p_service AND c.passed AND c.id > p_seen)) THEN
     RETURN 'refused';
   END IF;
   INSERT INTO accs.quarantines AS q (node, service, reason, detail, since, probe_at)
   SELECT n.name, p_service, p_reason, p_detail, v_now, v_now + p_probe_in FROM public.nodes n WHERE n.name = p_node
-  ON CONFLICT (node, service) DO UPDATE SET state = 'shut', reason = excluded.reason, detail = excluded.detail, times = q.times + 1, probes = 0,
-         probe_at = excluded.probe_at, probe_error = NULL, trial_at = NULL
+  ON CONFLICT (node, service) DO UPDATE SET state = 'shut', reason = excluded.reason, detail = excluded.detail, times = q.times + 1,
+         probes = 0, probe_at = excluded.probe_at, probe_error = NULL, trial_at = NULL
    WHERE q.state = 'trial';
   IF NOT FOUND THEN
     RETURN 'repeated';   -- or the node is not registered any more
@@ -2965,14 +3075,17 @@ BEGIN
     DELETE FROM accs.conclusions c USING lifted l WHERE c.node = l.node AND c.service = l.service AND NOT c.passed
   )
   SELECT l.node, l.service FROM lifted l,
-         LATERAL accs.note_node(l.node, 'resumed', format('%s is out of quarantine: %s', l.service, p_because), jsonb_build_object('by', p_by)),
+         LATERAL accs.note_node(l.node, 'resumed', format('%s is out of quarantine: %s', l.service, p_because),
+                                jsonb_build_object('by', p_by)),
          LATERAL pg_notify(accs.channel_prefix() || l.service, '');
 END $$;
 
 -- For a node: what it is to probe, and in what time.
-CREATE FUNCTION accs.node_quarantines(p_node text) RETURNS TABLE (service text, state text, reason text, times int, probes int, probe_in interval)
+CREATE FUNCTION accs.node_quarantines(p_node text)
+RETURNS TABLE (service text, state text, reason text, times int, probes int, probe_in interval)
 LANGUAGE sql STABLE AS $$
-  SELECT q.service, q.state, q.reason, q.times, q.probes, greatest(q.probe_at - accs.clock(), '0') FROM accs.quarantines q WHERE q.node = p_node ORDER BY q.service
+  SELECT q.service, q.state, q.reason, q.times, q.probes, greatest(q.probe_at - accs.clock(), '0') FROM accs.quarantines q
+   WHERE q.node = p_node ORDER BY q.service
 $$;
 
 -- What a probe of its own says: well, so that the next task is a trial; or not, and when it looks again.
@@ -2983,8 +3096,9 @@ BEGIN
   IF session_user <> current_user THEN
     PERFORM accs.check_caller(p_node);
   END IF;
-  UPDATE accs.quarantines q SET state = CASE WHEN p_problem IS NULL THEN 'trial' ELSE 'shut' END, probes = q.probes + (p_problem IS NOT NULL)::int,
-         probe_error = left(p_problem, 2000), probe_at = v_now + p_again, trial_at = CASE WHEN p_problem IS NULL THEN v_now END
+  UPDATE accs.quarantines q SET state = CASE WHEN p_problem IS NULL THEN 'trial' ELSE 'shut' END,
+         probes = q.probes + (p_problem IS NOT NULL)::int, probe_error = left(p_problem, 2000), probe_at = v_now + p_again,
+         trial_at = CASE WHEN p_problem IS NULL THEN v_now END
    WHERE q.node = p_node AND q.service = p_service AND q.state = 'shut' AND q.probe_at <= v_now;
   IF NOT FOUND THEN
     RETURN 'repeated';
@@ -2996,7 +3110,8 @@ BEGIN
 END $$;
 
 -- The steps that fail everywhere are these, and no others. Answers those that are news: found failing, or not any more.
-CREATE FUNCTION accs.mark_steps(p_workflows uuid[], p_keys text[], p_reasons text[]) RETURNS TABLE (workflow_id uuid, task_key text, failing boolean)
+CREATE FUNCTION accs.mark_steps(p_workflows uuid[], p_keys text[], p_reasons text[])
+RETURNS TABLE (workflow_id uuid, task_key text, failing boolean)
 LANGUAGE sql AS $$
   WITH said AS MATERIALIZED (
     SELECT DISTINCT ON (s.workflow_id, s.task_key) s.* FROM unnest(p_workflows, p_keys, p_reasons) AS s (workflow_id, task_key, reason)
@@ -3021,7 +3136,8 @@ DECLARE
   v_gone int;
 BEGIN
   DELETE FROM accs.conclusions WHERE id IN (
-    SELECT c.id FROM (SELECT c.*, row_number() OVER (PARTITION BY c.node, c.workflow_id, c.task_key ORDER BY c.id DESC) AS nth FROM accs.conclusions c) c
+    SELECT c.id FROM (SELECT c.*, row_number() OVER (PARTITION BY c.node, c.workflow_id, c.task_key ORDER BY c.id DESC) AS nth
+                        FROM accs.conclusions c) c
      WHERE c.nth > p_keep OR c.ts <= accs.clock() - p_window
        AND NOT EXISTS (SELECT FROM accs.quarantines q WHERE q.node = c.node AND q.service = c.service));
   GET DIAGNOSTICS v_gone = ROW_COUNT;
@@ -3070,15 +3186,19 @@ RETURNS TABLE (service text, requires jsonb, node text, tasks int, due_in interv
     SELECT s.lane, s.concurrency_key, accs.soon(d.due_at), d.jobs * s.steps, d.due_at, NULL, d.first
       FROM due d, LATERAL (
         SELECT r.lane, r.concurrency_key, count(*) AS steps
-          FROM (SELECT lane, concurrency_key FROM accs.steps WHERE workflow_id = d.workflow_id AND depends_on = '{}' LIMIT 1000) r GROUP BY 1, 2) s
+          FROM (SELECT lane, concurrency_key FROM accs.steps WHERE workflow_id = d.workflow_id AND depends_on = '{}' LIMIT 1000) r
+         GROUP BY 1, 2) s
   ), bounded AS (   -- of a key as many as may run at once, the earliest ones
-    SELECT w.lane, w.soon, least(w.tasks, k.max_running - coalesce(sum(w.tasks) OVER earlier, 0)) AS tasks, w.due_at, coalesce(w.first_job, t.job_id) AS job_id
+    SELECT w.lane, w.soon, least(w.tasks, k.max_running - coalesce(sum(w.tasks) OVER earlier, 0)) AS tasks, w.due_at,
+           coalesce(w.first_job, t.job_id) AS job_id
       FROM wanted w LEFT JOIN public.job_tasks t ON t.id = w.first_task LEFT JOIN accs.concurrency_keys k ON k.key = w.key
-    WINDOW earlier AS (PARTITION BY w.lane, w.key ORDER BY w.due_at, w.first_task, w.first_job ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+    WINDOW earlier AS (PARTITION BY w.lane, w.key ORDER BY w.due_at, w.first_task, w.first_job
+                       ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
   )
   SELECT l.service, l.requires, l.node, sum(b.tasks)::int, greatest(min(b.due_at) - accs.clock(), '0'),
          (array_agg(b.job_id ORDER BY b.due_at, b.job_id))[1]
-    FROM bounded b JOIN lane l ON l.id = b.lane WHERE b.job_id IS NOT NULL AND b.tasks > 0 GROUP BY l.id, l.service, l.requires, l.node, b.soon
+    FROM bounded b JOIN lane l ON l.id = b.lane WHERE b.job_id IS NOT NULL AND b.tasks > 0
+   GROUP BY l.id, l.service, l.requires, l.node, b.soon
 $$;
 
 -- What is left of a node's slots of services in quarantine: none, or one for a trial. A node that is not awake is worth waking
@@ -3100,10 +3220,11 @@ CREATE FUNCTION accs.wake_nodes(p_silent interval DEFAULT '2 min') RETURNS TABLE
   SELECT n.name, n.labels, n.last_seen, n.awake_state, n.wake_method, n.mac, n.provider_ref, n.script,
          n.max_concurrency || accs.quarantined_slots(n.name, n.max_concurrency, n.awake_state <> 'awake'),
          accs.clock() - n.last_seen, coalesce(l.live, '{}'), p.name IS NOT NULL,
-         coalesce(w.state, 'unknown'), w.because, w.try_id, w.tried_at, accs.clock() - w.tried_at, w.method, w.ok, w.error, coalesce(w.tries, 0),
-         w.brought_by, w.latency, coalesce(w.networks, '{}'),
+         coalesce(w.state, 'unknown'), w.because, w.try_id, w.tried_at, accs.clock() - w.tried_at, w.method, w.ok, w.error,
+         coalesce(w.tries, 0), w.brought_by, w.latency, coalesce(w.networks, '{}'),
          ARRAY(SELECT o.node FROM accs.power o JOIN public.nodes m ON m.name = o.node
-                WHERE o.networks && w.networks AND o.node <> n.name AND m.awake_state = 'awake' AND m.last_seen > accs.clock() - p_silent ORDER BY m.last_seen DESC)
+                WHERE o.networks && w.networks AND o.node <> n.name AND m.awake_state = 'awake' AND m.last_seen > accs.clock() - p_silent
+                ORDER BY m.last_seen DESC)
     FROM public.nodes n
     LEFT JOIN (SELECT node, jsonb_object_agg(service, tasks) AS live
                  FROM (SELECT node, service, count(*) AS tasks FROM accs.live GROUP BY node, service) c GROUP BY node) l ON l.node = n.name
@@ -3114,12 +3235,14 @@ $$;
 
 -- Before a call: of several builders one makes it. The caller says which call and which sight of the node were the last ones
 -- that he knew when he decided; had there been another since, he would have decided otherwise. The same call again is repeated.
-CREATE FUNCTION accs.claim_wake(p_node text, p_try uuid, p_method text, p_after uuid, p_last_seen timestamptz) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.claim_wake(p_node text, p_try uuid, p_method text, p_after uuid, p_last_seen timestamptz) RETURNS text
+LANGUAGE plpgsql AS $$
 BEGIN
   INSERT INTO accs.power AS w (node, state, try_id, tried_at, method, tries)
   SELECT n.name, 'waking', p_try, accs.clock(), p_method, 1 FROM public.nodes n
    WHERE n.name = p_node AND n.last_seen IS NOT DISTINCT FROM p_last_seen FOR SHARE   -- a heartbeat that is under way is waited for
-  ON CONFLICT (node) DO UPDATE SET try_id = p_try, tried_at = excluded.tried_at, method = p_method, ok = NULL, error = NULL, tries = w.tries + 1
+  ON CONFLICT (node) DO UPDATE SET try_id = p_try, tried_at = excluded.tried_at, method = p_method, ok = NULL, error = NULL,
+         tries = w.tries + 1
     WHERE w.try_id IS NOT DISTINCT FROM p_after;
   IF NOT FOUND THEN
     RETURN CASE WHEN EXISTS (SELECT FROM accs.power WHERE node = p_node AND try_id = p_try) THEN 'repeated' ELSE 'refused' END;
@@ -3130,7 +3253,8 @@ END $$;
 
 -- After a call: whether it got through, in the node's history and as an event of the job that wanted the node. A call that was
 -- overtaken by a later one, or by the node itself, is history too.
-CREATE FUNCTION accs.record_wake(p_node text, p_try uuid, p_ok boolean, p_job uuid, p_message text, p_data jsonb) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.record_wake(p_node text, p_try uuid, p_ok boolean, p_job uuid, p_message text, p_data jsonb) RETURNS text
+LANGUAGE plpgsql AS $$
 DECLARE
   v_state text;
 BEGIN
@@ -3138,7 +3262,8 @@ BEGIN
     called_at = CASE WHEN p_ok THEN tried_at ELSE called_at END, called_by = CASE WHEN p_ok THEN method ELSE called_by END
    WHERE node = p_node AND try_id = p_try AND ok IS NULL;
   IF FOUND THEN
-    SELECT CASE WHEN p_ok THEN 'booting' WHEN awake_state = 'sleep' THEN 'asleep' ELSE 'unknown' END INTO v_state FROM public.nodes WHERE name = p_node;
+    SELECT CASE WHEN p_ok THEN 'booting' WHEN awake_state = 'sleep' THEN 'asleep' ELSE 'unknown' END INTO v_state
+      FROM public.nodes WHERE name = p_node;
   ELSIF EXISTS (SELECT FROM accs.power WHERE node = p_node AND try_id = p_try) THEN
     RETURN 'repeated';
   ELSE
@@ -3156,17 +3281,22 @@ END $$;
 
 -- Why each of these nodes is not woken, as the builder last planned. One that was called or seen since is left alone: p_tries
 -- are the last calls that the builder knew, p_silent is how long a node may be unseen before it counts as away.
-CREATE FUNCTION accs.note_not_woken(p_nodes text[], p_tries uuid[], p_failed boolean[], p_because text[], p_silent interval) RETURNS int LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.note_not_woken(p_nodes text[], p_tries uuid[], p_failed boolean[], p_because text[], p_silent interval) RETURNS int
+LANGUAGE plpgsql AS $$
 DECLARE
   v_node  record;
   v_noted int := 0;
 BEGIN
-  INSERT INTO accs.power (node, state) SELECT name, 'unknown' FROM public.nodes WHERE name = ANY (p_nodes) ORDER BY name ON CONFLICT DO NOTHING;
+  INSERT INTO accs.power (node, state)
+  SELECT name, 'unknown' FROM public.nodes WHERE name = ANY (p_nodes) ORDER BY name
+  ON CONFLICT DO NOTHING;
   FOR v_node IN
-    SELECT w.node, w.state, s.because, CASE WHEN s.failed THEN 'failed' WHEN n.awake_state = 'sleep' THEN 'asleep' ELSE 'unknown' END AS becomes
+    SELECT w.node, w.state, s.because,
+           CASE WHEN s.failed THEN 'failed' WHEN n.awake_state = 'sleep' THEN 'asleep' ELSE 'unknown' END AS becomes
       FROM unnest(p_nodes, p_tries, p_failed, p_because) AS s (node, try_id, failed, because)
       JOIN accs.power w ON w.node = s.node AND w.try_id IS NOT DISTINCT FROM s.try_id JOIN public.nodes n ON n.name = s.node
-     WHERE (w.state <> 'ready' OR n.awake_state <> 'awake' OR n.last_seen <= accs.clock() - p_silent) AND w.because IS DISTINCT FROM s.because
+     WHERE (w.state <> 'ready' OR n.awake_state <> 'awake' OR n.last_seen <= accs.clock() - p_silent)
+       AND w.because IS DISTINCT FROM s.because
      ORDER BY w.node FOR UPDATE OF w
   LOOP
     v_noted := v_noted + 1;
@@ -3200,10 +3330,12 @@ CREATE TABLE accs.node_orders (
 CREATE INDEX node_orders_open ON accs.node_orders (node) WHERE taken_at IS NULL;   -- take_orders
 
 -- Asks a node to do something soon: 'relay' sends a magic packet for p_target, 'sleep' goes to sleep. Orders of yesterday go.
-CREATE FUNCTION accs.ask_node(p_id uuid, p_node text, p_kind text, p_target text, p_by text, p_within interval) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.ask_node(p_id uuid, p_node text, p_kind text, p_target text, p_by text, p_within interval) RETURNS text
+LANGUAGE plpgsql AS $$
 BEGIN
   DELETE FROM accs.node_orders WHERE asked_at < accs.clock() - interval '1 day';
-  INSERT INTO accs.node_orders (id, node, kind, target, asked_by, good_until) VALUES (p_id, p_node, p_kind, p_target, p_by, accs.clock() + p_within)
+  INSERT INTO accs.node_orders (id, node, kind, target, asked_by, good_until)
+  VALUES (p_id, p_node, p_kind, p_target, p_by, accs.clock() + p_within)
   ON CONFLICT (id) DO NOTHING;
   IF NOT FOUND THEN
     RETURN 'repeated';
@@ -3213,7 +3345,8 @@ BEGIN
 END $$;
 
 -- What a node is asked to do; each order is given out once.
-CREATE FUNCTION accs.take_orders(p_node text) RETURNS TABLE (id uuid, kind text, target text, mac text, asked_by text) LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.take_orders(p_node text) RETURNS TABLE (id uuid, kind text, target text, mac text, asked_by text)
+LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
   IF session_user <> current_user THEN
@@ -3231,7 +3364,8 @@ BEGIN
   IF session_user <> current_user THEN
     PERFORM accs.check_caller(p_node);
   END IF;
-  UPDATE accs.node_orders SET answered_at = accs.clock(), ok = p_ok, output = left(p_output, 2000) WHERE id = p_id AND node = p_node AND answered_at IS NULL;
+  UPDATE accs.node_orders SET answered_at = accs.clock(), ok = p_ok, output = left(p_output, 2000)
+   WHERE id = p_id AND node = p_node AND answered_at IS NULL;
   IF FOUND THEN
     RETURN 'accepted';
   END IF;
@@ -3270,12 +3404,15 @@ BEGIN
     LEFT JOIN public.jobs j ON j.id = f.job_id LEFT JOIN public.job_tasks t ON t.id = f.job_task_id
    WHERE j.id IS NULL OR t.id IS NULL AND f.job_task_id IS NOT NULL LIMIT 1;
   IF FOUND THEN
-    RAISE EXCEPTION 'artifact %: there is no job %, or it has no task %', v_bad.id, v_bad.job_id, v_bad.job_task_id USING ERRCODE = 'foreign_key_violation';
+    RAISE EXCEPTION 'artifact %: there is no job %, or it has no task %', v_bad.id, v_bad.job_id, v_bad.job_task_id
+      USING ERRCODE = 'foreign_key_violation';
   END IF;
   RETURN NULL;
 END $$;
-CREATE TRIGGER refuse_stray AFTER INSERT ON public.task_artifacts REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_stray_artifacts();
-CREATE TRIGGER refuse_stray_again AFTER UPDATE ON public.task_artifacts REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_stray_artifacts();
+CREATE TRIGGER refuse_stray AFTER INSERT ON public.task_artifacts REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT
+  EXECUTE FUNCTION accs.refuse_stray_artifacts();
+CREATE TRIGGER refuse_stray_again AFTER UPDATE ON public.task_artifacts REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT
+  EXECUTE FUNCTION accs.refuse_stray_artifacts();
 
 -- Records an object that exists in storage already, for a running attempt: fenced like its other writes. The same object
 -- again is repeated.
@@ -3294,13 +3431,16 @@ BEGIN
   END IF;
   -- the lock keeps the attempt from ending between the check and the row
   SELECT job_id, service_name INTO v_job, v_service FROM public.job_tasks
-   WHERE id = p_task AND attempt_id = p_attempt_id AND lease_owner = p_owner AND lease_until > accs.clock() AND status IN ('starting', 'running') FOR SHARE;
+   WHERE id = p_task AND attempt_id = p_attempt_id AND lease_owner = p_owner AND lease_until > accs.clock()
+     AND status IN ('starting', 'running') FOR SHARE;
   IF NOT FOUND THEN
-    SELECT id INTO v_id FROM public.task_artifacts WHERE bucket = p_bucket AND key = p_key AND job_task_id = p_task AND attempt_id = p_attempt_id;
+    SELECT id INTO v_id FROM public.task_artifacts
+     WHERE bucket = p_bucket AND key = p_key AND job_task_id = p_task AND attempt_id = p_attempt_id;
     IF FOUND THEN
       RETURN QUERY SELECT v_id, 'repeated'::text, NULL::text;
     ELSE
-      RETURN QUERY SELECT NULL::bigint, e.answer, e.reason FROM accs.explain(ARRAY[p_task], ARRAY[p_attempt_id], p_owner, ARRAY[NULL::text]) e;
+      RETURN QUERY SELECT NULL::bigint, e.answer, e.reason
+        FROM accs.explain(ARRAY[p_task], ARRAY[p_attempt_id], p_owner, ARRAY[NULL::text]) e;
     END IF;
     RETURN;
   END IF;
@@ -3315,7 +3455,8 @@ BEGIN
   END IF;
   INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
   VALUES (v_job, p_task, accs.clock(), 'agent:' || v_service, 'info', 'artifact', p_key,
-          jsonb_strip_nulls(jsonb_build_object('artifact_id', v_id, 'kind', p_kind, 'bucket', p_bucket, 'key', p_key, 'size_bytes', p_size_bytes)), p_attempt_id);
+          jsonb_strip_nulls(jsonb_build_object('artifact_id', v_id, 'kind', p_kind, 'bucket', p_bucket, 'key', p_key,
+                                               'size_bytes', p_size_bytes)), p_attempt_id);
   RETURN QUERY SELECT v_id, 'accepted'::text, NULL::text;
 END $$;
 
@@ -3323,7 +3464,8 @@ END $$;
 -- it, and the inputs of the job and of this task. Raises where the attempt does not hold its lease: no rows would mean
 -- that there are no inputs.
 CREATE FUNCTION accs.task_inputs(p_task uuid, p_attempt_id int, p_owner text)
-RETURNS TABLE (task_key text, kind text, bucket text, key text, size_bytes bigint, content_type text, checksum text) LANGUAGE plpgsql STABLE AS $$
+RETURNS TABLE (task_key text, kind text, bucket text, key text, size_bytes bigint, content_type text, checksum text)
+LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 DECLARE
   v_task record;
@@ -3332,7 +3474,8 @@ BEGIN
     PERFORM accs.check_caller(p_owner);
   END IF;
   SELECT t.job_id, t.task_key, t.depends_on INTO v_task FROM public.job_tasks t
-   WHERE t.id = p_task AND t.attempt_id = p_attempt_id AND t.lease_owner = p_owner AND t.lease_until > accs.clock() AND t.status IN ('starting', 'running');
+   WHERE t.id = p_task AND t.attempt_id = p_attempt_id AND t.lease_owner = p_owner AND t.lease_until > accs.clock()
+     AND t.status IN ('starting', 'running');
   IF NOT FOUND THEN
     RAISE EXCEPTION 'attempt % of task %: %', p_attempt_id, p_task,
         (SELECT e.reason FROM accs.explain(ARRAY[p_task], ARRAY[p_attempt_id], p_owner, ARRAY[NULL::text]) e)
@@ -3360,7 +3503,8 @@ END $$;
 
 -- What can be told to others (docs/outbox.md).
 CREATE FUNCTION accs.outgoing_events() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
-  SELECT ARRAY['job.submitted', 'job.started', 'job.retried', 'job.done', 'job.error', 'job.cancelled', 'task.done', 'task.error', 'task.skipped', 'task.cancelled']
+  SELECT ARRAY['job.submitted', 'job.started', 'job.retried', 'job.done', 'job.error', 'job.cancelled', 'task.done', 'task.error',
+               'task.skipped', 'task.cancelled']
 $$;
 
 -- One row for each event and target (D9). Claimed: claim_id is set, and next_attempt_at is when the claim has run out. One that was
@@ -3383,8 +3527,9 @@ CREATE TABLE public.outbox_events (
   redriven_at      timestamptz
 );
 
-CREATE INDEX outbox_events_due ON public.outbox_events (target, next_attempt_at, id) WHERE status = 'pending' AND dead_at IS NULL;  -- claim_outbox
-CREATE INDEX outbox_events_order ON public.outbox_events (target, job_id, id) WHERE status = 'pending' AND dead_at IS NULL;  -- who comes first
+-- claim_outbox: what is due, and who comes first
+CREATE INDEX outbox_events_due ON public.outbox_events (target, next_attempt_at, id) WHERE status = 'pending' AND dead_at IS NULL;
+CREATE INDEX outbox_events_order ON public.outbox_events (target, job_id, id) WHERE status = 'pending' AND dead_at IS NULL;
 CREATE INDEX outbox_events_delivered ON public.outbox_events (dispatched_at) WHERE status = 'delivered';    -- prune_outbox
 CREATE INDEX outbox_events_dead ON public.outbox_events (dead_at) WHERE status = 'pending' AND dead_at IS NOT NULL;
 
@@ -3414,7 +3559,8 @@ DECLARE
   v_event    text;
   v_news     boolean := false;
 BEGIN
-  FOR v_target IN SELECT t.name, t.events, t.workflows, t.open_until FROM accs.outbox_targets t WHERE t.events && (p_events || 'notify'::text) LOOP
+  FOR v_target IN SELECT t.name, t.events, t.workflows, t.open_until FROM accs.outbox_targets t
+                   WHERE t.events && (p_events || 'notify'::text) LOOP
     IF v_workflow IS NULL THEN
       SELECT w.name, w.version, w.notify INTO v_workflow FROM public.workflows w WHERE w.id = p_workflow;
     END IF;
@@ -3434,7 +3580,8 @@ END $$;
 
 CREATE FUNCTION accs.about_job(p_job public.jobs) RETURNS jsonb LANGUAGE sql STABLE AS $$
   SELECT jsonb_build_object('job', jsonb_build_object(
-    'id', p_job.id, 'status', p_job.status, 'generation', p_job.generation, 'error_code', p_job.error_code, 'error_message', p_job.error_message,
+    'id', p_job.id, 'status', p_job.status, 'generation', p_job.generation,
+    'error_code', p_job.error_code, 'error_message', p_job.error_message,
     'idempotency_key', p_job.idempotency_key, 'created_by', p_job.created_by, 'trace_id', p_job.trace_id,
     'created_at', p_job.created_at, 'scheduled_at', p_job.scheduled_at, 'started_at', p_job.started_at, 'finished_at', p_job.finished_at))
 $$;
@@ -3451,11 +3598,13 @@ BEGIN
   RETURN NULL;
 END $$;
 
--- New jobs, for note_new_jobs, which has read that a workflow subscribes to that; where a target wants it of all, announce_submitted has told it.
+-- New jobs, for note_new_jobs, which has read that a workflow subscribes to that; where a target wants it of all,
+-- announce_submitted has told it.
 CREATE FUNCTION accs.announce_subscribed_jobs(p_job_ids uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   IF NOT EXISTS (SELECT FROM accs.outbox_targets t WHERE t.events && ARRAY['job.submitted', 'job.started']) THEN
-    PERFORM accs.announce(CASE j.status WHEN 'running' THEN ARRAY['job.submitted', 'job.started'] ELSE ARRAY['job.submitted'] END, j.id, j.workflow_id, accs.about_job(j))
+    PERFORM accs.announce(CASE j.status WHEN 'running' THEN ARRAY['job.submitted', 'job.started'] ELSE ARRAY['job.submitted'] END,
+                          j.id, j.workflow_id, accs.about_job(j))
        FROM unnest(p_job_ids) WITH ORDINALITY AS u (id, n) JOIN public.jobs j ON j.id = u.id ORDER BY u.n;
   END IF;
 END $$;
@@ -3464,8 +3613,9 @@ CREATE FUNCTION accs.announce_task() RETURNS trigger LANGUAGE plpgsql SECURITY D
 BEGIN
   PERFORM accs.announce(ARRAY['task.' || NEW.status], j.id, j.workflow_id, jsonb_build_object('job', jsonb_build_object(
             'id', j.id, 'idempotency_key', j.idempotency_key, 'trace_id', j.trace_id), 'task', jsonb_build_object(
-            'id', NEW.id, 'key', NEW.task_key, 'service', NEW.service_name, 'status', NEW.status, 'generation', NEW.generation, 'attempt', NEW.attempt,
-            'attempt_id', NEW.attempt_id, 'error_code', NEW.error_code, 'error_message', NEW.error_message, 'started_at', NEW.started_at, 'finished_at', NEW.finished_at)))
+            'id', NEW.id, 'key', NEW.task_key, 'service', NEW.service_name, 'status', NEW.status, 'generation', NEW.generation,
+            'attempt', NEW.attempt, 'attempt_id', NEW.attempt_id, 'error_code', NEW.error_code, 'error_message', NEW.error_message,
+            'started_at', NEW.started_at, 'finished_at', NEW.finished_at)))
      FROM public.jobs j WHERE j.id = NEW.job_id;
   RETURN NULL;
 END $$;
@@ -3474,14 +3624,17 @@ END $$;
 -- transition tables of a statement trigger are filled even while it is disabled. announce_subscribed stands in for announce_task while
 -- targets want of tasks only what workflows subscribe to: the others' tasks are passed over by its WHEN, which calls nothing.
 CREATE TRIGGER announce_submitted AFTER INSERT ON public.jobs FOR EACH ROW EXECUTE FUNCTION accs.announce_job();
-CREATE TRIGGER announce_outcome AFTER UPDATE OF status ON public.jobs FOR EACH ROW WHEN (OLD.status <> NEW.status) EXECUTE FUNCTION accs.announce_job();
+CREATE TRIGGER announce_outcome AFTER UPDATE OF status ON public.jobs FOR EACH ROW WHEN (OLD.status <> NEW.status)
+  EXECUTE FUNCTION accs.announce_job();
 CREATE TRIGGER announce_task AFTER UPDATE OF status ON public.job_tasks
-  FOR EACH ROW WHEN (OLD.status <> NEW.status AND NEW.status IN ('done', 'error', 'skipped', 'cancelled')) EXECUTE FUNCTION accs.announce_task();
+  FOR EACH ROW WHEN (OLD.status <> NEW.status AND NEW.status IN ('done', 'error', 'skipped', 'cancelled'))
+  EXECUTE FUNCTION accs.announce_task();
 ALTER TABLE public.jobs DISABLE TRIGGER announce_submitted;
 ALTER TABLE public.jobs DISABLE TRIGGER announce_outcome;
 ALTER TABLE public.job_tasks DISABLE TRIGGER announce_task;
 CREATE TRIGGER announce_subscribed AFTER UPDATE OF status ON public.job_tasks
-  FOR EACH ROW WHEN (NEW.notify IS NOT NULL AND OLD.status <> NEW.status AND 'task.' || NEW.status = ANY (NEW.notify)) EXECUTE FUNCTION accs.announce_task();
+  FOR EACH ROW WHEN (NEW.notify IS NOT NULL AND OLD.status <> NEW.status AND 'task.' || NEW.status = ANY (NEW.notify))
+  EXECUTE FUNCTION accs.announce_task();
 ALTER TABLE public.job_tasks DISABLE TRIGGER announce_subscribed;
 
 -- Enables the triggers that some target needs and disables the others. To change one waits for the writers of its table, so
@@ -3495,7 +3648,8 @@ BEGIN
       FROM (VALUES ('announce_submitted', ARRAY['job.submitted', 'job.started'], '{}'),
                    ('announce_outcome', ARRAY['job.started', 'job.retried', 'job.done', 'job.error', 'job.cancelled', 'notify'], '{}'),
                    ('announce_task', ARRAY['task.done', 'task.error', 'task.skipped', 'task.cancelled'], '{}'),
-                   ('announce_subscribed', ARRAY['notify'], ARRAY['task.done', 'task.error', 'task.skipped', 'task.cancelled'])) AS k (name, events, unless)
+                   ('announce_subscribed', ARRAY['notify'],
+                    ARRAY['task.done', 'task.error', 'task.skipped', 'task.cancelled'])) AS k (name, events, unless)
       JOIN pg_trigger t ON t.tgname = k.name AND t.tgrelid IN ('public.jobs'::regclass, 'public.job_tasks'::regclass),
            LATERAL (SELECT EXISTS (SELECT FROM accs.outbox_targets o WHERE o.events && k.events)
                            AND NOT EXISTS (SELECT FROM accs.outbox_targets o WHERE o.events && k.unless) AS wanted) w
@@ -3511,7 +3665,8 @@ CREATE FUNCTION accs.register_outbox_target(p_name text, p_address text, p_event
 RETURNS text LANGUAGE plpgsql SET lock_timeout = '500ms' AS $$
 BEGIN
   PERFORM accs.lock('outbox_targets');
-  IF EXISTS (SELECT FROM accs.outbox_targets WHERE (name, address, events) = (p_name, p_address, p_events) AND workflows IS NOT DISTINCT FROM p_workflows) THEN
+  IF EXISTS (SELECT FROM accs.outbox_targets
+              WHERE (name, address, events) = (p_name, p_address, p_events) AND workflows IS NOT DISTINCT FROM p_workflows) THEN
     RETURN 'repeated';
   END IF;
   INSERT INTO accs.outbox_targets AS t (name, address, events, workflows) VALUES (p_name, p_address, p_events, p_workflows)
@@ -3585,7 +3740,8 @@ BEGIN
     EXIT WHEN cardinality(v_heads) >= CASE WHEN v_target.open_until IS NULL THEN p_jobs ELSE 1 END;
   END LOOP;
   -- somebody may redrive them at this moment. (By id only, here and below: no partial index shall look as good as the primary key.)
-  v_heads := ARRAY(SELECT e.id FROM public.outbox_events e WHERE e.id = ANY (v_heads) AND e.next_attempt_at <= v_now FOR UPDATE SKIP LOCKED);
+  v_heads := ARRAY(SELECT e.id FROM public.outbox_events e
+                    WHERE e.id = ANY (v_heads) AND e.next_attempt_at <= v_now FOR UPDATE SKIP LOCKED);
   IF v_heads <> '{}' AND v_target.open_until IS NOT NULL THEN
     p_each := 1;
     UPDATE accs.outbox_targets SET open_until = v_now + p_lease, probe_id = p_claim WHERE name = p_target;
@@ -3597,7 +3753,8 @@ BEGIN
        SELECT n.id FROM unnest(v_heads) AS h (id) JOIN public.outbox_events o ON o.id = h.id, LATERAL (
          -- up to one that is under way: the first was sent back to be tried again (redrive_outbox)
          SELECT f.id, bool_or(f.claim_id IS NOT NULL AND f.next_attempt_at > v_now) OVER (ORDER BY f.id) AS is_taken FROM (
-           SELECT f.id, f.claim_id, f.next_attempt_at FROM public.outbox_events f WHERE f.target = p_target AND f.job_id = o.job_id AND f.id > o.id
+           SELECT f.id, f.claim_id, f.next_attempt_at FROM public.outbox_events f
+            WHERE f.target = p_target AND f.job_id = o.job_id AND f.id > o.id
               AND f.status = 'pending' AND f.dead_at IS NULL ORDER BY f.id LIMIT p_each - 1) f) n WHERE NOT n.is_taken))
     RETURNING e.*)
   SELECT t.id, t.job_id, t.event, t.payload, t.attempts, v_now - coalesce(t.redriven_at, t.created_at) FROM taken t ORDER BY t.id;
@@ -3611,7 +3768,8 @@ END $$;
 -- before it). Only for who still has the claim; the others were too late, and somebody else may have sent the event too. After
 -- p_trip failures in a row the breaker opens for p_rest, each time in a row for twice as long, up to p_longest.
 CREATE FUNCTION accs.settle_outbox(p_target text, p_claim uuid, p_ids bigint[], p_outcomes text[], p_delays interval[], p_errors text[],
-                                   p_trip int, p_rest interval, p_longest interval) RETURNS TABLE (id bigint, answer text, reason text) LANGUAGE plpgsql AS $$
+                                   p_trip int, p_rest interval, p_longest interval)
+RETURNS TABLE (id bigint, answer text, reason text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now     timestamptz := accs.clock();
@@ -3628,7 +3786,8 @@ BEGIN
       FROM unnest(p_ids, p_outcomes, p_delays, p_errors) AS s (id, outcome, delay, error)
      WHERE e.id = s.id AND e.target = p_target AND e.claim_id = p_claim AND e.status = 'pending'
     RETURNING e.id, s.outcome, s.error)
-  SELECT coalesce(array_agg(m.id), '{}') AS ids, array_agg(m.id) FILTER (WHERE m.outcome IN ('delivered', 'dead')) AS gone, count(*) FILTER (WHERE m.outcome = 'delivered') AS delivered,
+  SELECT coalesce(array_agg(m.id), '{}') AS ids, array_agg(m.id) FILTER (WHERE m.outcome IN ('delivered', 'dead')) AS gone,
+         count(*) FILTER (WHERE m.outcome = 'delivered') AS delivered,
          count(*) FILTER (WHERE m.outcome IN ('failed', 'dead')) AS failed, max(m.error) AS error INTO v_settled FROM moved m;
   IF v_settled.gone IS NOT NULL THEN   -- the next in turn comes into sight again
     UPDATE public.outbox_events e SET next_attempt_at = v_now WHERE e.next_attempt_at = 'infinity' AND e.id = ANY (ARRAY(
@@ -3649,7 +3808,8 @@ BEGIN
     UPDATE accs.outbox_targets SET failures = 0, trips = 0, open_until = NULL, probe_id = NULL WHERE name = p_target;
     IF v_target.trips > 0 THEN   -- it was away, and what it missed need not wait any longer
       UPDATE public.outbox_events e SET next_attempt_at = v_now
-       WHERE e.target = p_target AND e.status = 'pending' AND e.dead_at IS NULL AND e.next_attempt_at > v_now AND e.next_attempt_at < 'infinity' AND e.claim_id IS NULL;
+       WHERE e.target = p_target AND e.status = 'pending' AND e.dead_at IS NULL AND e.next_attempt_at > v_now
+         AND e.next_attempt_at < 'infinity' AND e.claim_id IS NULL;
     END IF;
   ELSIF v_target.probe_id = p_claim THEN   -- nothing was asked after all
     UPDATE accs.outbox_targets SET open_until = v_now, probe_id = NULL WHERE name = p_target;
@@ -3662,25 +3822,29 @@ END $$;
 
 -- Sends events again, whatever became of them; without ids those that were given up, of one target or of all. Who does that
 -- has seen to the receiver, so the breaker closes. An event that is under way stays so.
-CREATE FUNCTION accs.redrive_outbox(p_ids bigint[] DEFAULT NULL, p_target text DEFAULT NULL) RETURNS TABLE (id bigint, answer text, reason text) LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.redrive_outbox(p_ids bigint[] DEFAULT NULL, p_target text DEFAULT NULL)
+RETURNS TABLE (id bigint, answer text, reason text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now   timestamptz := accs.clock();
   v_moved bigint[];
 BEGIN
   IF p_ids IS NULL THEN
-    p_ids := ARRAY(SELECT e.id FROM public.outbox_events e WHERE e.status = 'pending' AND e.dead_at IS NOT NULL AND (p_target IS NULL OR e.target = p_target));
+    p_ids := ARRAY(SELECT e.id FROM public.outbox_events e
+                    WHERE e.status = 'pending' AND e.dead_at IS NOT NULL AND (p_target IS NULL OR e.target = p_target));
   END IF;
   UPDATE accs.outbox_targets SET failures = 0, trips = 0, open_until = NULL, probe_id = NULL
    WHERE failures > 0 AND name IN (SELECT e.target FROM public.outbox_events e WHERE e.id = ANY (p_ids));
   WITH moved AS (
-    UPDATE public.outbox_events e SET status = 'pending', attempts = 0, next_attempt_at = v_now, dispatched_at = NULL, dead_at = NULL, claim_id = NULL, redriven_at = v_now
+    UPDATE public.outbox_events e SET status = 'pending', attempts = 0, next_attempt_at = v_now, dispatched_at = NULL, dead_at = NULL,
+           claim_id = NULL, redriven_at = v_now
      WHERE e.id = ANY (p_ids) AND NOT (e.status = 'pending' AND e.claim_id IS NOT NULL AND e.next_attempt_at > v_now)
     RETURNING e.id)
   SELECT coalesce(array_agg(m.id), '{}') INTO v_moved FROM moved m;
   PERFORM pg_notify(accs.channel_prefix() || '_outbox', '');
   RETURN QUERY
-  SELECT u.id, CASE WHEN u.id = ANY (v_moved) THEN 'accepted' WHEN e.id IS NULL THEN 'refused' ELSE 'repeated' END, CASE WHEN e.id IS NULL THEN 'not_found' END
+  SELECT u.id, CASE WHEN u.id = ANY (v_moved) THEN 'accepted' WHEN e.id IS NULL THEN 'refused' ELSE 'repeated' END,
+         CASE WHEN e.id IS NULL THEN 'not_found' END
     FROM unnest(p_ids) AS u (id) LEFT JOIN public.outbox_events e ON e.id = u.id;
 END $$;
 
@@ -3691,9 +3855,11 @@ DECLARE
   v_gone int;
 BEGIN
   DELETE FROM public.outbox_events WHERE id = ANY (ARRAY(
-    (SELECT e.id FROM public.outbox_events e WHERE e.status = 'delivered' AND e.dispatched_at < accs.clock() - p_keep ORDER BY e.dispatched_at LIMIT p_limit)
+    (SELECT e.id FROM public.outbox_events e WHERE e.status = 'delivered' AND e.dispatched_at < accs.clock() - p_keep
+      ORDER BY e.dispatched_at LIMIT p_limit)
     UNION ALL
-    (SELECT e.id FROM public.outbox_events e WHERE e.status = 'pending' AND e.dead_at < accs.clock() - p_keep_dead ORDER BY e.dead_at LIMIT p_limit)
+    (SELECT e.id FROM public.outbox_events e WHERE e.status = 'pending' AND e.dead_at < accs.clock() - p_keep_dead
+      ORDER BY e.dead_at LIMIT p_limit)
     UNION ALL
     (SELECT e.id FROM public.outbox_events e WHERE e.status = 'pending' AND e.dead_at IS NULL AND e.created_at < accs.clock() - p_keep_dead
         AND NOT EXISTS (SELECT FROM accs.outbox_targets t WHERE t.name = e.target) LIMIT p_limit)));
@@ -3701,13 +3867,15 @@ BEGIN
   -- the net: one that waits for another which somebody has deleted by hand
   UPDATE public.outbox_events e SET next_attempt_at = accs.clock()
    WHERE e.status = 'pending' AND e.dead_at IS NULL AND e.next_attempt_at = 'infinity'
-     AND NOT EXISTS (SELECT FROM public.outbox_events p WHERE p.target = e.target AND p.job_id = e.job_id AND p.id < e.id AND p.status = 'pending' AND p.dead_at IS NULL);
+     AND NOT EXISTS (SELECT FROM public.outbox_events p WHERE p.target = e.target AND p.job_id = e.job_id AND p.id < e.id
+                        AND p.status = 'pending' AND p.dead_at IS NULL);
   RETURN v_gone;
 END $$;
 
 -- In how long a target's next event is due, or has to be looked at; null: none waits.
 CREATE FUNCTION accs.outbox_outlook(p_target text) RETURNS interval LANGUAGE sql STABLE SET enable_sort = off AS $$
-  SELECT (SELECT greatest(e.next_attempt_at, t.open_until) - accs.clock() FROM public.outbox_events e JOIN accs.outbox_targets t ON t.name = e.target
+  SELECT (SELECT greatest(e.next_attempt_at, t.open_until) - accs.clock()
+            FROM public.outbox_events e JOIN accs.outbox_targets t ON t.name = e.target
            WHERE e.target = p_target AND e.status = 'pending' AND e.dead_at IS NULL AND e.next_attempt_at < 'infinity'
            ORDER BY e.next_attempt_at, e.id LIMIT 1)
 $$;
@@ -3769,8 +3937,8 @@ END $$;
 -- Puts an archive whose objects are in the store on record. The same one again (after a crash) is the same row; other
 -- content takes the place of what was not dropped yet. Who has not seen the end of the chain is refused and looks again.
 CREATE FUNCTION accs.record_archive(
-  p_partition text, p_rows bigint, p_id_sum numeric, p_bytes bigint, p_sha256 text, p_bucket text, p_key text, p_size_bytes bigint, p_index_sha256 text,
-  p_first_job uuid, p_last_job uuid, p_previous text
+  p_partition text, p_rows bigint, p_id_sum numeric, p_bytes bigint, p_sha256 text, p_bucket text, p_key text, p_size_bytes bigint,
+  p_index_sha256 text, p_first_job uuid, p_last_job uuid, p_previous text
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
   v_from timestamptz;
@@ -3796,9 +3964,11 @@ BEGIN
     RAISE EXCEPTION '%: another archive was recorded meanwhile', p_partition USING ERRCODE = 'AC005', HINT = 'Try again.';
   END IF;
   UPDATE accs.archives SET superseded_at = accs.clock() WHERE id = v_open.id;
-  INSERT INTO accs.archives (partition, from_ts, to_ts, rows, id_sum, bytes, sha256, bucket, key, size_bytes, index_sha256, first_job, last_job, previous, digest)
-  VALUES (p_partition, v_from, (v_from AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC', p_rows, p_id_sum, p_bytes, p_sha256, p_bucket, p_key,
-          p_size_bytes, p_index_sha256, p_first_job, p_last_job, p_previous, accs.archive_digest(p_previous, p_partition, p_rows, p_sha256))
+  INSERT INTO accs.archives (partition, from_ts, to_ts, rows, id_sum, bytes, sha256, bucket, key, size_bytes, index_sha256, first_job,
+                             last_job, previous, digest)
+  VALUES (p_partition, v_from, (v_from AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC', p_rows, p_id_sum, p_bytes, p_sha256,
+          p_bucket, p_key, p_size_bytes, p_index_sha256, p_first_job, p_last_job, p_previous,
+          accs.archive_digest(p_previous, p_partition, p_rows, p_sha256))
   RETURNING id INTO v_id;
   RETURN v_id;
 END $$;
@@ -3819,7 +3989,8 @@ BEGIN
   ELSIF v_problem IS NULL AND (p_bytes, p_sha256) IS DISTINCT FROM (v_archive.bytes, v_archive.sha256) THEN
     v_problem := format('its checksum is %s, and %s was archived', p_sha256, v_archive.sha256);
   END IF;
-  UPDATE accs.archives SET refused = v_problem, verified_at = CASE WHEN v_problem IS NULL THEN accs.clock() ELSE verified_at END WHERE id = p_id;
+  UPDATE accs.archives SET refused = v_problem, verified_at = CASE WHEN v_problem IS NULL THEN accs.clock() ELSE verified_at END
+   WHERE id = p_id;
   RETURN v_problem;
 END $$;
 
@@ -3841,7 +4012,8 @@ BEGIN
   END IF;
   v_reason := CASE WHEN v_archive.superseded_at IS NOT NULL THEN 'a newer archive has taken its place'
                    WHEN v_archive.refused IS NOT NULL THEN v_archive.refused
-                   WHEN v_archive.verified_at IS NULL OR v_archive.verified_at < accs.clock() - interval '1 hour' THEN 'it was not read back within the last hour'
+                   WHEN v_archive.verified_at IS NULL OR v_archive.verified_at < accs.clock() - interval '1 hour'
+                     THEN 'it was not read back within the last hour'
                    WHEN v_archive.to_ts > accs.clock() - interval '1 day' THEN 'its month has not been over for a day' END;
   IF v_reason IS NOT NULL THEN
     RETURN v_reason;
@@ -3883,7 +4055,8 @@ CREATE TABLE accs.doomed_objects (
 CREATE FUNCTION accs.delete_finished_jobs(
   p_age interval, p_workflows text[] DEFAULT '{}', p_ages interval[] DEFAULT '{}', p_after bigint DEFAULT 0, p_scan int DEFAULT 1000,
   p_dry_run boolean DEFAULT false
-) RETURNS TABLE (workflow text, jobs bigint, tasks bigint, artifacts bigint, bytes bigint, kept bigint, next_after bigint) LANGUAGE plpgsql AS $$
+) RETURNS TABLE (workflow text, jobs bigint, tasks bigint, artifacts bigint, bytes bigint, kept bigint, next_after bigint)
+LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now   timestamptz := accs.clock();
@@ -3905,7 +4078,9 @@ BEGIN
     SELECT j.id FROM public.jobs j JOIN public.workflows f ON f.id = j.workflow_id
      WHERE j.id = ANY (v_seen) AND j.status IN ('done', 'error', 'cancelled')
        AND coalesce(j.finished_at, j.updated_at)
-           < v_now - CASE WHEN f.name = ANY (p_workflows) THEN (SELECT o.age FROM unnest(p_workflows, p_ages) AS o (name, age) WHERE o.name = f.name LIMIT 1) ELSE p_age END
+           < v_now - CASE WHEN f.name = ANY (p_workflows)
+                          THEN (SELECT o.age FROM unnest(p_workflows, p_ages) AS o (name, age) WHERE o.name = f.name LIMIT 1)
+                          ELSE p_age END
      ORDER BY j.id FOR UPDATE OF j SKIP LOCKED) l;
   RETURN QUERY
   WITH due AS (
@@ -3978,7 +4153,8 @@ CREATE VIEW accs.damage (what, job_id, id, found) AS
     FROM public.jobs j JOIN public.job_tasks t ON t.job_id = j.id
    WHERE j.status = 'running' AND t.status = 'queued' AND t.remaining = 0 AND NOT EXISTS (SELECT FROM accs.waiting w WHERE w.task_id = t.id)
   UNION ALL
-  SELECT 'live_row', t.job_id, l.task_id, jsonb_build_object('live', to_jsonb(l), 'status', t.status, 'attempt_id', t.attempt_id, 'lease_until', t.lease_until)
+  SELECT 'live_row', t.job_id, l.task_id, jsonb_build_object('live', to_jsonb(l), 'status', t.status, 'attempt_id', t.attempt_id,
+                                                             'lease_until', t.lease_until)
     FROM accs.live l LEFT JOIN public.job_tasks t ON t.id = l.task_id
    WHERE t.id IS NULL OR (l.job_id, l.service, l.owner, l.attempt_id, l.lease_until, l.progress, l.key) IS DISTINCT FROM
          (t.job_id, t.service_name, t.lease_owner, t.attempt_id, t.lease_until, t.progress, t.concurrency_key)
@@ -4001,15 +4177,17 @@ CREATE VIEW accs.damage (what, job_id, id, found) AS
   SELECT 'pending_missing', j.id, j.id, jsonb_build_object('scheduled_at', j.scheduled_at)
     FROM public.jobs j WHERE j.status = 'queued' AND NOT EXISTS (SELECT FROM accs.pending_jobs p WHERE p.job_id = j.id)
   UNION ALL
-  SELECT r.what, c.id, c.id, jsonb_build_object('task_count', c.task_count, 'open_tasks', c.open_tasks, 'task_progress', c.task_progress, 'progress', c.progress,
-                                                'counted', jsonb_build_array(c.tasks, c.open, c.gained))
+  SELECT r.what, c.id, c.id, jsonb_build_object('task_count', c.task_count, 'open_tasks', c.open_tasks, 'task_progress', c.task_progress,
+                                                'progress', c.progress, 'counted', jsonb_build_array(c.tasks, c.open, c.gained))
     FROM (SELECT j.id, j.task_count, j.open_tasks, j.task_progress, j.progress, count(t.id) AS tasks,
                  count(*) FILTER (WHERE t.status IN ('queued', 'starting', 'running')) AS open,
-                 coalesce(sum(CASE WHEN t.status IN ('done', 'skipped', 'error') THEN 1 WHEN t.status = 'queued' THEN 0 ELSE t.progress END), 0) AS gained
+                 coalesce(sum(CASE WHEN t.status IN ('done', 'skipped', 'error') THEN 1
+                                   WHEN t.status = 'queued' THEN 0 ELSE t.progress END), 0) AS gained
             FROM public.jobs j LEFT JOIN public.job_tasks t ON t.job_id = j.id WHERE j.status = 'running' GROUP BY j.id) c,
          LATERAL (VALUES ('job_open', c.open = 0),
                          ('job_counts', (c.task_count, c.open_tasks, c.task_progress) IS DISTINCT FROM (c.tasks, c.open, c.gained)
-                                        OR abs(coalesce(c.progress, 0) - coalesce(c.gained / nullif(c.tasks, 0), 0)) > 0.000001)) AS r (what, is_so)
+                                        OR abs(coalesce(c.progress, 0) - coalesce(c.gained / nullif(c.tasks, 0), 0)) > 0.000001)
+                 ) AS r (what, is_so)
    WHERE r.is_so;
 
 -- Where the last repair stopped looking because its time was up; zeros: it came to the end.
@@ -4068,7 +4246,8 @@ BEGIN
     v_next.task_id := v_slice[cardinality(v_slice)];
     EXIT WHEN clock_timestamp() > v_until;
   END LOOP;
-  UPDATE accs.repair_position SET job_id = v_next.job_id, task_id = v_next.task_id WHERE (job_id, task_id) <> (v_next.job_id, v_next.task_id);
+  UPDATE accs.repair_position SET job_id = v_next.job_id, task_id = v_next.task_id
+   WHERE (job_id, task_id) <> (v_next.job_id, v_next.task_id);
 END $$;
 
 -- Mends what accs.damage shows, up to p_limit things, and leaves an event of level error for each: a repair is a bug
@@ -4119,15 +4298,18 @@ BEGIN
     RETURNING l.key)
   SELECT array_agg(DISTINCT key) FILTER (WHERE key IS NOT NULL) INTO v_keys FROM gone;
   INSERT INTO accs.live AS l (task_id, job_id, service, node, owner, attempt_id, key, progress, lease_until)
-  SELECT t.id, t.job_id, t.service_name, coalesce(t.assigned_node, e.node, t.lease_owner), t.lease_owner, t.attempt_id, t.concurrency_key, t.progress, t.lease_until
+  SELECT t.id, t.job_id, t.service_name, coalesce(t.assigned_node, e.node, t.lease_owner), t.lease_owner, t.attempt_id, t.concurrency_key,
+         t.progress, t.lease_until
     FROM public.job_tasks t LEFT JOIN LATERAL (   -- only the claim knew the node
       SELECT data ->> 'node' AS node FROM public.task_events
-       WHERE job_id = t.job_id AND job_task_id = t.id AND attempt_id = t.attempt_id AND data ->> 'to' = 'starting' ORDER BY ts DESC LIMIT 1) e ON true
+       WHERE job_id = t.job_id AND job_task_id = t.id AND attempt_id = t.attempt_id AND data ->> 'to' = 'starting'
+       ORDER BY ts DESC LIMIT 1) e ON true
    WHERE t.id = ANY (v_live) AND t.lease_owner IS NOT NULL
-  ON CONFLICT (task_id) DO UPDATE SET job_id = excluded.job_id, service = excluded.service, owner = excluded.owner, attempt_id = excluded.attempt_id,
-         key = excluded.key, progress = excluded.progress, lease_until = excluded.lease_until;
+  ON CONFLICT (task_id) DO UPDATE SET job_id = excluded.job_id, service = excluded.service, owner = excluded.owner,
+         attempt_id = excluded.attempt_id, key = excluded.key, progress = excluded.progress, lease_until = excluded.lease_until;
 
-  DELETE FROM accs.pending_jobs p WHERE (p.job_id = ANY (v_pending) OR p.job_id IN (SELECT s.id FROM unnest(v_strays) s WHERE s.what = 'pending_row'))
+  DELETE FROM accs.pending_jobs p
+   WHERE (p.job_id = ANY (v_pending) OR p.job_id IN (SELECT s.id FROM unnest(v_strays) s WHERE s.what = 'pending_row'))
      AND NOT EXISTS (SELECT FROM public.jobs j WHERE j.id = p.job_id AND j.status = 'queued');
   INSERT INTO accs.pending_jobs AS p (job_id, due_at)
   SELECT id, coalesce(scheduled_at, created_at) FROM public.jobs WHERE id = ANY (v_pending) AND status = 'queued'
@@ -4153,13 +4335,16 @@ DECLARE
 BEGIN
   WITH counted AS (
     SELECT u.id, count(t.id)::int AS tasks, count(*) FILTER (WHERE t.status IN ('queued', 'starting', 'running'))::int AS open,
-           coalesce(sum(CASE WHEN t.status IN ('done', 'skipped', 'error') THEN 1 WHEN t.status = 'queued' THEN 0 ELSE t.progress END), 0) AS gained,
+           coalesce(sum(CASE WHEN t.status IN ('done', 'skipped', 'error') THEN 1
+                             WHEN t.status = 'queued' THEN 0 ELSE t.progress END), 0) AS gained,
            CASE WHEN count(t.id) = 0 THEN 'no_tasks'
-                ELSE (array_agg(coalesce(t.error_code, 'error') ORDER BY t.finished_at, t.id) FILTER (WHERE t.status IN ('error', 'cancelled')))[1] END AS code
+                ELSE (array_agg(coalesce(t.error_code, 'error') ORDER BY t.finished_at, t.id)
+                      FILTER (WHERE t.status IN ('error', 'cancelled')))[1] END AS code
       FROM unnest(p_job_ids) AS u (id) LEFT JOIN public.job_tasks t ON t.job_id = u.id GROUP BY u.id
   ), moved AS (
-    UPDATE public.jobs j SET task_count = c.tasks, open_tasks = c.open, task_progress = c.gained, progress = coalesce(c.gained / nullif(c.tasks, 0), 0),
-           updated_at = v_now, error_code = CASE WHEN c.open = 0 THEN coalesce(j.error_code, c.code) ELSE j.error_code END,
+    UPDATE public.jobs j SET task_count = c.tasks, open_tasks = c.open, task_progress = c.gained,
+           progress = coalesce(c.gained / nullif(c.tasks, 0), 0), updated_at = v_now,
+           error_code = CASE WHEN c.open = 0 THEN coalesce(j.error_code, c.code) ELSE j.error_code END,
            status = CASE WHEN c.open > 0 THEN j.status WHEN coalesce(j.error_code, c.code) IS NULL THEN 'done' ELSE 'error' END,
            finished_at = CASE WHEN c.open = 0 THEN v_now END
       FROM counted c WHERE j.id = c.id AND j.status = 'running'
@@ -4167,7 +4352,8 @@ BEGIN
   )
   INSERT INTO public.task_events (job_id, ts, source, level, type, message, data)
   SELECT id, v_now, 'builder', 'warn', 'status', 'running → ' || status,
-         jsonb_strip_nulls(jsonb_build_object('from', 'running', 'to', status, 'error_code', error_code)) FROM moved WHERE status <> 'running';
+         jsonb_strip_nulls(jsonb_build_object('from', 'running', 'to', status, 'error_code', error_code))
+    FROM moved WHERE status <> 'running';
 END $$;
 
 -- What the queries of A4 and A21 ask, without an index on a status that changes all the time.
@@ -4206,16 +4392,19 @@ BEGIN
   ELSIF v_task.status IN ('starting', 'running') THEN
     RETURN QUERY
     SELECT v_task.status, coalesce(v_task.started_at, v_task.claimed_at), v_task.lease_until, jsonb_build_object(
-             'node', l.node, 'owner', v_task.lease_owner, 'attempt_id', v_task.attempt_id, 'attempt', v_task.attempt, 'max_attempts', v_task.max_attempts,
-             'progress', v_task.progress, 'is_expired', v_task.lease_until <= v_now)
+             'node', l.node, 'owner', v_task.lease_owner, 'attempt_id', v_task.attempt_id, 'attempt', v_task.attempt,
+             'max_attempts', v_task.max_attempts, 'progress', v_task.progress, 'is_expired', v_task.lease_until <= v_now)
       FROM (SELECT 1) one LEFT JOIN accs.live l ON l.task_id = p_task;
     RETURN;
   ELSIF v_task.status <> 'queued' THEN
     RETURN QUERY
     SELECT v_task.status, v_task.finished_at, NULL::timestamptz, jsonb_strip_nulls(jsonb_build_object(
-             'error_code', v_task.error_code, 'error_message', v_task.error_message, 'attempt', v_task.attempt, 'max_attempts', v_task.max_attempts,
-             'lost', v_task.lost, 'dead_letter', d.id, 'reason', d.reason, 'fails_everywhere', CASE WHEN v_task.status = 'error' THEN accs.why_step(v_task) END, 'failed', CASE WHEN v_task.error_code = 'upstream_failed' THEN (
-               SELECT jsonb_agg(f.task_key) FROM (SELECT u.task_key FROM public.job_tasks u WHERE u.job_id = v_task.job_id AND u.status = 'error'
+             'error_code', v_task.error_code, 'error_message', v_task.error_message, 'attempt', v_task.attempt,
+             'max_attempts', v_task.max_attempts, 'lost', v_task.lost, 'dead_letter', d.id, 'reason', d.reason,
+             'fails_everywhere', CASE WHEN v_task.status = 'error' THEN accs.why_step(v_task) END,
+             'failed', CASE WHEN v_task.error_code = 'upstream_failed' THEN (
+               SELECT jsonb_agg(f.task_key) FROM (SELECT u.task_key FROM public.job_tasks u
+                                                   WHERE u.job_id = v_task.job_id AND u.status = 'error'
                                                    ORDER BY u.finished_at, u.id LIMIT 10) f) END))
       FROM (SELECT 1) one LEFT JOIN public.dead_letters d
         ON d.job_task_id = p_task AND d.generation = v_task.generation AND d.redriven_at IS NULL AND d.dismissed_at IS NULL;
@@ -4224,7 +4413,8 @@ BEGIN
 
   SELECT * INTO v_place FROM accs.waiting WHERE task_id = p_task;
   v_next := v_place.task_id IS NOT NULL AND (v_place.hold IS NULL OR v_place.hold = 'backoff' AND v_place.due_at <= v_now);
-  v_since := CASE WHEN v_task.remaining > 0 THEN v_task.created_at ELSE greatest(v_task.updated_at, CASE WHEN v_task.next_attempt_at <= v_now THEN v_task.next_attempt_at END) END;
+  v_since := CASE WHEN v_task.remaining > 0 THEN v_task.created_at
+                  ELSE greatest(v_task.updated_at, CASE WHEN v_task.next_attempt_at <= v_now THEN v_task.next_attempt_at END) END;
   RETURN QUERY SELECT * FROM accs.why_held(v_task, v_place, v_since);
   GET DIAGNOSTICS v_found = ROW_COUNT;
   RETURN QUERY SELECT * FROM accs.why_no_node(v_task, v_next, v_since, p_silent);
@@ -4235,7 +4425,8 @@ BEGIN
              'nodes', (SELECT jsonb_agg(f.node ORDER BY f.node) FROM accs.why_nodes(v_task, p_silent) f WHERE f.state = 'free'),
              'ahead', (SELECT count(*) FROM (
                 SELECT FROM accs.waiting w WHERE w.lane = v_place.lane AND w.hold IS NULL
-                   AND (w.rank, w.order_seq, w.created_at, w.task_id) < (v_place.rank, v_place.order_seq, v_place.created_at, v_place.task_id) LIMIT 10000) a));
+                   AND (w.rank, w.order_seq, w.created_at, w.task_id)
+                       < (v_place.rank, v_place.order_seq, v_place.created_at, v_place.task_id) LIMIT 10000) a));
   END IF;
   RETURN QUERY
   SELECT 'step_failing', h.since, NULL::timestamptz, jsonb_build_object('reason', h.reason)
@@ -4244,11 +4435,13 @@ END $$;
 
 -- What is wrong with the step itself, if it fails wherever it runs.
 CREATE FUNCTION accs.why_step(p_task public.job_tasks) RETURNS text LANGUAGE sql STABLE AS $$
-  SELECT h.reason FROM public.jobs j JOIN accs.step_health h ON h.workflow_id = j.workflow_id AND h.task_key = p_task.task_key WHERE j.id = p_task.job_id
+  SELECT h.reason FROM public.jobs j JOIN accs.step_health h ON h.workflow_id = j.workflow_id AND h.task_key = p_task.task_key
+   WHERE j.id = p_task.job_id
 $$;
 
 -- The same for a job: before it is instantiated, or as a whole.
-CREATE FUNCTION accs.why_job(p_job uuid) RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb) LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION accs.why_job(p_job uuid) RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb)
+LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 DECLARE
   v_job record;
@@ -4258,8 +4451,9 @@ BEGIN
   IF NOT FOUND THEN
     RAISE EXCEPTION 'there is no task or job %', p_job USING ERRCODE = 'AC004';
   ELSIF v_job.status <> 'queued' THEN
-    RETURN QUERY SELECT v_job.status, coalesce(v_job.finished_at, v_job.started_at), NULL::timestamptz, jsonb_strip_nulls(jsonb_build_object(
-      'error_code', v_job.error_code, 'error_message', v_job.error_message, 'open_tasks', v_job.open_tasks, 'task_count', v_job.task_count));
+    RETURN QUERY SELECT v_job.status, coalesce(v_job.finished_at, v_job.started_at), NULL::timestamptz, jsonb_strip_nulls(
+      jsonb_build_object('error_code', v_job.error_code, 'error_message', v_job.error_message,
+                         'open_tasks', v_job.open_tasks, 'task_count', v_job.task_count));
     RETURN;
   END IF;
   v_due := coalesce(v_job.scheduled_at, v_job.created_at);
@@ -4269,14 +4463,17 @@ BEGIN
     RETURN QUERY SELECT 'not_instantiated'::text, v_due, NULL::timestamptz, jsonb_build_object('daemons', (
       SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'accsd listener'));
   END IF;
-  RETURN QUERY SELECT 'workflow_paused'::text, p.since, NULL::timestamptz, jsonb_strip_nulls(jsonb_build_object('name', p.name, 'reason', p.reason, 'by', p.by))
+  RETURN QUERY SELECT 'workflow_paused'::text, p.since, NULL::timestamptz,
+                      jsonb_strip_nulls(jsonb_build_object('name', p.name, 'reason', p.reason, 'by', p.by))
                  FROM accs.pauses p WHERE p.kind = 'workflow' AND p.name = v_job.workflow;
 END $$;
 
 -- What keeps a queued task by itself: dependencies, pauses, its backoff, its concurrency key.
 CREATE FUNCTION accs.why_held(p_task public.job_tasks, p_place accs.waiting, p_since timestamptz)
 RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb) LANGUAGE sql STABLE AS $$
-  (SELECT 'dependency', CASE d.status WHEN 'queued' THEN d.created_at WHEN 'starting' THEN d.claimed_at WHEN 'running' THEN d.started_at ELSE d.finished_at END,
+  (SELECT 'dependency',
+          CASE d.status WHEN 'queued' THEN d.created_at WHEN 'starting' THEN d.claimed_at
+                        WHEN 'running' THEN d.started_at ELSE d.finished_at END,
           NULL::timestamptz, jsonb_build_object('task_key', d.task_key, 'task_id', d.id, 'status', d.status)
      FROM unnest(p_task.depends_on) WITH ORDINALITY AS k (key, n), LATERAL (
        SELECT * FROM public.job_tasks WHERE job_id = p_task.job_id AND task_key = k.key OFFSET 0) d
@@ -4286,17 +4483,21 @@ RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb)
   SELECT p.kind || '_paused', p.since, NULL, jsonb_strip_nulls(jsonb_build_object('name', p.name, 'reason', p.reason, 'by', p.by))
     FROM accs.pauses p
    WHERE p.kind = 'service' AND p.name = p_task.service_name
-      OR p.kind = 'workflow' AND p.name = (SELECT f.name FROM public.jobs j JOIN public.workflows f ON f.id = j.workflow_id WHERE j.id = p_task.job_id)
+      OR p.kind = 'workflow' AND p.name = (SELECT f.name FROM public.jobs j JOIN public.workflows f ON f.id = j.workflow_id
+                                            WHERE j.id = p_task.job_id)
   UNION ALL
-  SELECT 'backoff', p_task.updated_at, p_place.due_at, jsonb_strip_nulls(jsonb_build_object('outcome', p_task.outcome, 'error_code', p_task.error_code,
+  SELECT 'backoff', p_task.updated_at, p_place.due_at,
+         jsonb_strip_nulls(jsonb_build_object('outcome', p_task.outcome, 'error_code', p_task.error_code,
            'error_message', p_task.error_message, 'attempt', p_task.attempt, 'max_attempts', p_task.max_attempts, 'lost', p_task.lost))
    WHERE p_place.hold = 'backoff' AND p_place.due_at > accs.clock()
   UNION ALL
-  SELECT 'key', p_since, NULL, jsonb_build_object('key', k.key, 'limit', k.max_running, 'taken', l.n, 'by', coalesce(l.tasks, '[]'), 'ahead', (
+  SELECT 'key', p_since, NULL, jsonb_build_object(
+           'key', k.key, 'limit', k.max_running, 'taken', l.n, 'by', coalesce(l.tasks, '[]'), 'ahead', (
            SELECT count(*) FROM accs.waiting w WHERE w.key = k.key AND (w.hold IS NULL OR w.hold = 'key')
               AND (w.rank, w.order_seq, w.created_at, w.task_id) < (p_place.rank, p_place.order_seq, p_place.created_at, p_place.task_id)))
     FROM accs.concurrency_keys k, LATERAL (
-      SELECT count(*) AS n, jsonb_agg(jsonb_build_object('task_id', v.task_id, 'job_id', v.job_id, 'node', v.node) ORDER BY v.task_id) FILTER (WHERE v.nth <= 10) AS tasks
+      SELECT count(*) AS n, jsonb_agg(jsonb_build_object('task_id', v.task_id, 'job_id', v.job_id, 'node', v.node) ORDER BY v.task_id)
+                              FILTER (WHERE v.nth <= 10) AS tasks
         FROM (SELECT *, row_number() OVER (ORDER BY task_id) AS nth FROM accs.live WHERE key = k.key) v) l
    WHERE k.key = p_task.concurrency_key AND p_task.remaining = 0 AND (p_place.hold = 'key' OR l.n >= k.max_running)
   UNION ALL   -- damage, which repair mends
@@ -4312,21 +4513,29 @@ RETURNS TABLE (node text, state text, since timestamptz, detail jsonb) LANGUAGE 
               WHEN n.last_seen IS NULL OR n.last_seen <= accs.clock() - p_silent THEN 'away'
               WHEN l.n >= least((n.max_concurrency ->> p_task.service_name)::int, CASE WHEN q.state = 'trial' THEN 1 END) THEN 'full'
               WHEN o.node IS NOT NULL THEN 'hindered' ELSE 'free' END,
-         CASE WHEN p.name IS NOT NULL THEN p.since WHEN q.state = 'shut' THEN q.since WHEN o.node IS NOT NULL THEN o.since ELSE n.last_seen END,
-         jsonb_strip_nulls(jsonb_build_object('node', n.name, 'service', p_task.service_name, 'slots', (n.max_concurrency ->> p_task.service_name)::int,
-           'live', l.n, 'by', l.tasks, 'obstacle', o.reason, 'reason', p.reason, 'drained_by', p.by, 'awake_state', n.awake_state, 'wake_method', n.wake_method,
+         CASE WHEN p.name IS NOT NULL THEN p.since WHEN q.state = 'shut' THEN q.since WHEN o.node IS NOT NULL THEN o.since
+              ELSE n.last_seen END,
+         jsonb_strip_nulls(jsonb_build_object(
+           'node', n.name, 'service', p_task.service_name, 'slots', (n.max_concurrency ->> p_task.service_name)::int, 'live', l.n,
+           'by', l.tasks, 'obstacle', o.reason, 'reason', p.reason, 'drained_by', p.by, 'awake_state', n.awake_state,
+           'wake_method', n.wake_method,
            'power', w.state, 'power_since', w.since, 'because', w.because, 'latency_sec', round(extract(epoch FROM w.latency), 1))
-           || CASE WHEN w.tries > 0 THEN jsonb_build_object('tries', w.tries, 'tried_at', w.tried_at, 'method', w.method, 'tried_ok', w.ok, 'error', w.error) ELSE '{}' END
+           || CASE WHEN w.tries > 0 THEN jsonb_build_object('tries', w.tries, 'tried_at', w.tried_at, 'method', w.method, 'tried_ok', w.ok,
+                                                            'error', w.error) ELSE '{}' END
            || CASE WHEN q.state IS NOT NULL THEN jsonb_build_object('quarantine', jsonb_build_object(
                 'state', q.state, 'since', q.since, 'reason', q.reason, 'probe_at', q.probe_at, 'probe_error', q.probe_error,
                 'probe_in_sec', round(extract(epoch FROM q.probe_at - accs.clock()), 1))) ELSE '{}' END)
-    FROM accs.lanes a JOIN public.nodes n ON (a.node IS NULL OR n.name = a.node) AND a.requires <@ n.labels AND (n.max_concurrency ->> p_task.service_name)::int > 0
+    FROM accs.lanes a
+    JOIN public.nodes n ON (a.node IS NULL OR n.name = a.node) AND a.requires <@ n.labels
+                           AND (n.max_concurrency ->> p_task.service_name)::int > 0
     LEFT JOIN accs.pauses p ON p.kind = 'node' AND p.name = n.name
     LEFT JOIN accs.power w ON w.node = n.name
     LEFT JOIN accs.quarantines q ON q.node = n.name AND q.service = p_task.service_name
     LEFT JOIN accs.obstacles o ON o.node = n.name AND o.service = p_task.service_name,
-         LATERAL (SELECT count(*) AS n, jsonb_agg(jsonb_build_object('task_id', v.task_id, 'job_id', v.job_id) ORDER BY v.task_id) FILTER (WHERE v.nth <= 10) AS tasks
-                    FROM (SELECT *, row_number() OVER (ORDER BY task_id) AS nth FROM accs.live WHERE node = n.name AND service = p_task.service_name) v) l
+         LATERAL (SELECT count(*) AS n, jsonb_agg(jsonb_build_object('task_id', v.task_id, 'job_id', v.job_id) ORDER BY v.task_id)
+                                          FILTER (WHERE v.nth <= 10) AS tasks
+                    FROM (SELECT *, row_number() OVER (ORDER BY task_id) AS nth FROM accs.live
+                           WHERE node = n.name AND service = p_task.service_name) v) l
    WHERE a.id = p_task.lane
 $$;
 
@@ -4337,7 +4546,8 @@ RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb)
   WITH lane AS (
     SELECT * FROM accs.lanes WHERE id = p_task.lane
   ), offering AS (
-    SELECT n.name, n.labels FROM lane l JOIN public.nodes n ON (l.node IS NULL OR n.name = l.node) AND (n.max_concurrency ->> l.service)::int > 0
+    SELECT n.name, n.labels
+      FROM lane l JOIN public.nodes n ON (l.node IS NULL OR n.name = l.node) AND (n.max_concurrency ->> l.service)::int > 0
   ), fitting AS MATERIALIZED (
     SELECT * FROM accs.why_nodes(p_task, p_silent)
   ), nearest AS (
@@ -4349,16 +4559,19 @@ RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb)
     FROM lane l WHERE l.node IS NOT NULL AND NOT EXISTS (SELECT FROM public.nodes WHERE name = l.node)
   UNION ALL
   SELECT 'service_not_offered', p_since, NULL, jsonb_strip_nulls(jsonb_build_object('service', l.service, 'node', l.node,
-           'nodes', (SELECT count(*) FROM public.nodes), 'without_slots', (SELECT jsonb_agg(name ORDER BY name) FROM public.nodes WHERE max_concurrency ? l.service)))
+           'nodes', (SELECT count(*) FROM public.nodes),
+           'without_slots', (SELECT jsonb_agg(name ORDER BY name) FROM public.nodes WHERE max_concurrency ? l.service)))
     FROM lane l WHERE NOT EXISTS (SELECT FROM offering) AND (l.node IS NULL OR EXISTS (SELECT FROM public.nodes WHERE name = l.node))
   UNION ALL
-  (SELECT 'labels', p_since, NULL, jsonb_build_object('requires', l.requires, 'service', l.service, 'node', l.node, 'nearest', n.name, 'missing', n.missing)
+  (SELECT 'labels', p_since, NULL, jsonb_build_object('requires', l.requires, 'service', l.service, 'node', l.node, 'nearest', n.name,
+                                                      'missing', n.missing)
      FROM lane l, nearest n WHERE NOT EXISTS (SELECT FROM fitting)
     ORDER BY (SELECT count(*) FROM jsonb_object_keys(n.missing)), n.name LIMIT 1)
   UNION ALL
   (SELECT 'node_' || f.state, CASE f.state WHEN 'full' THEN p_since ELSE f.since END, NULL, f.detail
      FROM fitting f
-    WHERE CASE WHEN p_next THEN NOT EXISTS (SELECT FROM fitting WHERE state = 'free') ELSE NOT EXISTS (SELECT FROM fitting WHERE state <> 'drained') END
+    WHERE CASE WHEN p_next THEN NOT EXISTS (SELECT FROM fitting WHERE state = 'free')
+               ELSE NOT EXISTS (SELECT FROM fitting WHERE state <> 'drained') END
     ORDER BY f.node LIMIT 100)
 $$;
 
@@ -4366,14 +4579,16 @@ $$;
 -- The end of the installation: references, what every verb carries, the first partitions
 -- ---------------------------------------------------------------------------------------------------------------
 
--- PostgreSQL 18 lets a foreign key be declared without being checked row by row, which was a third of the cost of a submission and a tenth of
--- that of everything else (docs/performance.md). Triggers check it once a statement (note_new_jobs, refuse_used_workflow, refuse_stray_artifacts); job_tasks is written by the verbs only.
+-- PostgreSQL 18 lets a foreign key be declared without being checked row by row, which was a third of the cost of a submission
+-- and a tenth of that of everything else (docs/performance.md). Triggers check it once a statement (note_new_jobs,
+-- refuse_used_workflow, refuse_stray_artifacts); job_tasks is written by the verbs only.
 DO $keys$
 DECLARE
   v_key record;
 BEGIN
   IF current_setting('server_version_num')::int >= 180000 THEN
-    FOR v_key IN SELECT conrelid::regclass AS tab, conname FROM pg_constraint WHERE contype = 'f' AND confrelid IN ('public.workflows'::regclass, 'public.jobs'::regclass, 'public.job_tasks'::regclass)
+    FOR v_key IN SELECT conrelid::regclass AS tab, conname FROM pg_constraint
+                  WHERE contype = 'f' AND confrelid IN ('public.workflows'::regclass, 'public.jobs'::regclass, 'public.job_tasks'::regclass)
                     AND conrelid IN ('public.jobs'::regclass, 'public.job_tasks'::regclass, 'public.task_artifacts'::regclass) LOOP
       EXECUTE format('ALTER TABLE %s ALTER CONSTRAINT %I NOT ENFORCED', v_key.tab, v_key.conname);
     END LOOP;
@@ -4389,19 +4604,25 @@ DECLARE
   v_inner text;
 BEGIN
   FOREACH v_verb IN ARRAY ARRAY[
-    'lock_workflows', 'submit_jobs', 'submit', 'change_jobs', 'instantiate_due_jobs', 'claim_tasks', 'adopt_tasks', 'start_tasks', 'heartbeat', 'report_progress',
+    'lock_workflows', 'submit_jobs', 'submit', 'change_jobs', 'instantiate_due_jobs', 'claim_tasks', 'adopt_tasks', 'start_tasks',
+    'heartbeat', 'report_progress',
     'finish_tasks', 'release_tasks', 'reclaim_tasks', 'skip_tasks', 'cancel_jobs', 'close_jobs', 'redrive', 'dismiss', 'retry_jobs',
-    'pause', 'resume', 'recheck_holds', 'set_concurrency_limit', 'register_node', 'forget_node', 'wake_demand', 'wake_nodes', 'claim_wake', 'record_wake',
-    'health_evidence', 'quarantine', 'lift_quarantine', 'node_quarantines', 'note_probe', 'note_obstacle', 'mark_steps', 'prune_conclusions',
-    'note_not_woken', 'note_awake', 'ask_node', 'take_orders', 'answer_order', 'record_artifact', 'append_events', 'select_runnable', 'ensure_event_partitions',
-    'record_archive', 'check_archive', 'drop_archived', 'delete_finished_jobs', 'forget_objects',
+    'pause', 'resume', 'recheck_holds', 'set_concurrency_limit', 'register_node', 'forget_node', 'wake_demand', 'wake_nodes', 'claim_wake',
+    'record_wake',
+    'health_evidence', 'quarantine', 'lift_quarantine', 'node_quarantines', 'note_probe', 'note_obstacle', 'mark_steps',
+    'prune_conclusions',
+    'note_not_woken', 'note_awake', 'ask_node', 'take_orders', 'answer_order', 'record_artifact', 'append_events', 'select_runnable',
+    'ensure_event_partitions', 'record_archive', 'check_archive', 'drop_archived', 'delete_finished_jobs', 'forget_objects',
     'append_task_events', 'task_inputs', 'node_leaves', 'agent_outlook', 'builder_outlook', 'repair',
-    'register_outbox_target', 'forget_outbox_target', 'claim_outbox', 'settle_outbox', 'redrive_outbox', 'prune_outbox', 'outbox_outlook', 'why'] LOOP
+    'register_outbox_target', 'forget_outbox_target', 'claim_outbox', 'settle_outbox', 'redrive_outbox', 'prune_outbox', 'outbox_outlook',
+    'why'] LOOP
     EXECUTE format('ALTER FUNCTION accs.%I SECURITY DEFINER SET search_path = pg_catalog, accs, pg_temp', v_verb);
   END LOOP;
   FOREACH v_verb IN ARRAY ARRAY[
-    'submit_jobs', 'claim_tasks', 'adopt_tasks', 'start_tasks', 'heartbeat', 'report_progress', 'finish_tasks', 'release_tasks', 'reclaim_tasks', 'wake_demand',
-    'append_task_events', 'claim_outbox', 'settle_outbox', 'outbox_outlook', 'task_inputs', 'agent_outlook', 'builder_outlook', 'repair'] LOOP
+    'submit_jobs', 'claim_tasks', 'adopt_tasks', 'start_tasks', 'heartbeat', 'report_progress', 'finish_tasks', 'release_tasks',
+    'reclaim_tasks', 'wake_demand',
+    'append_task_events', 'claim_outbox', 'settle_outbox', 'outbox_outlook', 'task_inputs', 'agent_outlook', 'builder_outlook',
+    'repair'] LOOP
     EXECUTE format('ALTER FUNCTION accs.%I SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
                     SET enable_hashjoin = off SET enable_mergejoin = off SET random_page_cost = 0.1 SET jit = off', v_verb);
   END LOOP;

@@ -30,12 +30,15 @@ BEGIN
     LEFT JOIN public.jobs j ON j.id = f.job_id LEFT JOIN public.job_tasks t ON t.id = f.job_task_id
    WHERE j.id IS NULL OR t.id IS NULL AND f.job_task_id IS NOT NULL LIMIT 1;
   IF FOUND THEN
-    RAISE EXCEPTION 'artifact %: there is no job %, or it has no task %', v_bad.id, v_bad.job_id, v_bad.job_task_id USING ERRCODE = 'foreign_key_violation';
+    RAISE EXCEPTION 'artifact %: there is no job %, or it has no task %', v_bad.id, v_bad.job_id, v_bad.job_task_id
+      USING ERRCODE = 'foreign_key_violation';
   END IF;
   RETURN NULL;
 END $$;
-CREATE TRIGGER refuse_stray AFTER INSERT ON public.task_artifacts REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_stray_artifacts();
-CREATE TRIGGER refuse_stray_again AFTER UPDATE ON public.task_artifacts REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_stray_artifacts();
+CREATE TRIGGER refuse_stray AFTER INSERT ON public.task_artifacts REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT
+  EXECUTE FUNCTION accs.refuse_stray_artifacts();
+CREATE TRIGGER refuse_stray_again AFTER UPDATE ON public.task_artifacts REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT
+  EXECUTE FUNCTION accs.refuse_stray_artifacts();
 
 -- Records an object that exists in storage already, for a running attempt: fenced like its other writes. The same object
 -- again is repeated.
@@ -54,13 +57,16 @@ BEGIN
   END IF;
   -- the lock keeps the attempt from ending between the check and the row
   SELECT job_id, service_name INTO v_job, v_service FROM public.job_tasks
-   WHERE id = p_task AND attempt_id = p_attempt_id AND lease_owner = p_owner AND lease_until > accs.clock() AND status IN ('starting', 'running') FOR SHARE;
+   WHERE id = p_task AND attempt_id = p_attempt_id AND lease_owner = p_owner AND lease_until > accs.clock()
+     AND status IN ('starting', 'running') FOR SHARE;
   IF NOT FOUND THEN
-    SELECT id INTO v_id FROM public.task_artifacts WHERE bucket = p_bucket AND key = p_key AND job_task_id = p_task AND attempt_id = p_attempt_id;
+    SELECT id INTO v_id FROM public.task_artifacts
+     WHERE bucket = p_bucket AND key = p_key AND job_task_id = p_task AND attempt_id = p_attempt_id;
     IF FOUND THEN
       RETURN QUERY SELECT v_id, 'repeated'::text, NULL::text;
     ELSE
-      RETURN QUERY SELECT NULL::bigint, e.answer, e.reason FROM accs.explain(ARRAY[p_task], ARRAY[p_attempt_id], p_owner, ARRAY[NULL::text]) e;
+      RETURN QUERY SELECT NULL::bigint, e.answer, e.reason
+        FROM accs.explain(ARRAY[p_task], ARRAY[p_attempt_id], p_owner, ARRAY[NULL::text]) e;
     END IF;
     RETURN;
   END IF;
@@ -75,7 +81,8 @@ BEGIN
   END IF;
   INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
   VALUES (v_job, p_task, accs.clock(), 'agent:' || v_service, 'info', 'artifact', p_key,
-          jsonb_strip_nulls(jsonb_build_object('artifact_id', v_id, 'kind', p_kind, 'bucket', p_bucket, 'key', p_key, 'size_bytes', p_size_bytes)), p_attempt_id);
+          jsonb_strip_nulls(jsonb_build_object('artifact_id', v_id, 'kind', p_kind, 'bucket', p_bucket, 'key', p_key,
+                                               'size_bytes', p_size_bytes)), p_attempt_id);
   RETURN QUERY SELECT v_id, 'accepted'::text, NULL::text;
 END $$;
 
@@ -83,7 +90,8 @@ END $$;
 -- it, and the inputs of the job and of this task. Raises where the attempt does not hold its lease: no rows would mean
 -- that there are no inputs.
 CREATE FUNCTION accs.task_inputs(p_task uuid, p_attempt_id int, p_owner text)
-RETURNS TABLE (task_key text, kind text, bucket text, key text, size_bytes bigint, content_type text, checksum text) LANGUAGE plpgsql STABLE AS $$
+RETURNS TABLE (task_key text, kind text, bucket text, key text, size_bytes bigint, content_type text, checksum text)
+LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 DECLARE
   v_task record;
@@ -92,7 +100,8 @@ BEGIN
     PERFORM accs.check_caller(p_owner);
   END IF;
   SELECT t.job_id, t.task_key, t.depends_on INTO v_task FROM public.job_tasks t
-   WHERE t.id = p_task AND t.attempt_id = p_attempt_id AND t.lease_owner = p_owner AND t.lease_until > accs.clock() AND t.status IN ('starting', 'running');
+   WHERE t.id = p_task AND t.attempt_id = p_attempt_id AND t.lease_owner = p_owner AND t.lease_until > accs.clock()
+     AND t.status IN ('starting', 'running');
   IF NOT FOUND THEN
     RAISE EXCEPTION 'attempt % of task %: %', p_attempt_id, p_task,
         (SELECT e.reason FROM accs.explain(ARRAY[p_task], ARRAY[p_attempt_id], p_owner, ARRAY[NULL::text]) e)

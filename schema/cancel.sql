@@ -17,12 +17,14 @@ BEGIN
   v_ids := ARRAY(SELECT id FROM public.job_tasks WHERE id = ANY (p_task_ids) AND status = 'queued');
   PERFORM accs.unqueue(v_ids);   -- waits for a claim under way; what it took is not queued any more
   WITH moved AS (
-    UPDATE public.job_tasks t SET status = 'skipped', finished_at = v_now, updated_at = v_now, error_code = p_reason, error_message = NULL, next_attempt_at = NULL
+    UPDATE public.job_tasks t SET status = 'skipped', finished_at = v_now, updated_at = v_now, error_code = p_reason, error_message = NULL,
+           next_attempt_at = NULL
       FROM (SELECT u.id FROM unnest(v_ids) AS u (id) ORDER BY u.id) s WHERE t.id = s.id AND t.status = 'queued'
     RETURNING t.id, t.job_id, t.dependants, t.concurrency_key
   ), logged AS (
     INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data)
-    SELECT job_id, id, v_now, p_source, 'info', 'status', 'queued → skipped', jsonb_build_object('from', 'queued', 'to', 'skipped', 'reason', p_reason) FROM moved
+    SELECT job_id, id, v_now, p_source, 'info', 'status', 'queued → skipped',
+           jsonb_build_object('from', 'queued', 'to', 'skipped', 'reason', p_reason) FROM moved
   )
   SELECT coalesce(array_agg(id), '{}') AS ids, array_agg(job_id) AS jobs, array_agg(1) AS ended, array_agg(1::numeric) AS gain,
          (SELECT array_agg(d.id) FROM moved m, unnest(m.dependants) AS d (id)) AS dependants,
@@ -30,7 +32,8 @@ BEGIN
     INTO v_moved FROM moved;
   IF v_moved.ids <> '{}' THEN
     SELECT v_moved.keys || max(u.keys), v_moved.jobs || array_agg(u.job_id), v_moved.ended || array_fill(0, ARRAY[count(*)::int]),
-           v_moved.gain || array_fill(0::numeric, ARRAY[count(*)::int]), array_fill(NULL::text, ARRAY[cardinality(v_moved.ids)]) || array_agg(u.task_key)
+           v_moved.gain || array_fill(0::numeric, ARRAY[count(*)::int]),
+           array_fill(NULL::text, ARRAY[cardinality(v_moved.ids)]) || array_agg(u.task_key)
       INTO v_keys, v_moved.jobs, v_moved.ended, v_moved.gain, v_current FROM accs.unblock(v_moved.dependants) u;
     PERFORM accs.count_down(v_moved.jobs, v_moved.ended, v_moved.gain, v_current);
     IF v_keys IS NOT NULL THEN
@@ -38,7 +41,8 @@ BEGIN
     END IF;
   END IF;
   RETURN QUERY
-  SELECT u.id, CASE WHEN u.id = ANY (v_moved.ids) THEN 'accepted' WHEN t.status = 'skipped' AND t.error_code = p_reason THEN 'repeated' ELSE 'refused' END,
+  SELECT u.id, CASE WHEN u.id = ANY (v_moved.ids) THEN 'accepted'
+                    WHEN t.status = 'skipped' AND t.error_code = p_reason THEN 'repeated' ELSE 'refused' END,
          CASE WHEN t.id IS NULL THEN 'not_found' WHEN t.status = 'skipped' AND t.error_code = p_reason THEN NULL
               WHEN t.status IN ('done', 'error', 'skipped', 'cancelled') THEN 'already_finished' ELSE 'not_in_expected_state' END,
          t.status, t.attempt_id, t.lease_owner, t.lease_until
@@ -47,7 +51,8 @@ END $$;
 
 -- Cancels jobs with all that is open in them. Running tasks lose their lease at once, and their services are told to look
 -- at their leases now.
-CREATE FUNCTION accs.cancel_jobs(p_job_ids uuid[], p_reason text DEFAULT NULL, p_by text DEFAULT NULL) RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.cancel_jobs(p_job_ids uuid[], p_reason text DEFAULT NULL, p_by text DEFAULT NULL) RETURNS SETOF accs.answer
+LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now   timestamptz := accs.clock();
@@ -65,7 +70,8 @@ BEGIN
       SELECT id, status FROM public.job_tasks WHERE id = ANY (v_tasks)
     ), moved AS (
       UPDATE public.job_tasks t SET status = 'cancelled', finished_at = v_now, updated_at = v_now, lease_owner = NULL, lease_until = NULL,
-             next_attempt_at = NULL, error_code = 'cancelled', error_message = p_reason, outcome = 'cancelled', outcome_attempt_id = t.attempt_id
+             next_attempt_at = NULL, error_code = 'cancelled', error_message = p_reason, outcome = 'cancelled',
+             outcome_attempt_id = t.attempt_id
         FROM before b WHERE t.id = b.id
       RETURNING t.id, t.job_id, t.attempt_id, b.status AS from_status
     ), freed AS (
@@ -73,7 +79,8 @@ BEGIN
     ), logged AS (
       INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
       SELECT job_id, id, v_now, coalesce(p_by, 'operator'), 'warn', 'status', from_status || ' → cancelled',
-             jsonb_strip_nulls(jsonb_build_object('from', from_status, 'to', 'cancelled', 'reason', p_reason)), nullif(attempt_id, 0) FROM moved
+             jsonb_strip_nulls(jsonb_build_object('from', from_status, 'to', 'cancelled', 'reason', p_reason)), nullif(attempt_id, 0)
+        FROM moved
     ), told AS (
       SELECT pg_notify(accs.channel_prefix() || service, 'cancel') FROM (SELECT DISTINCT service FROM freed) s
     )
@@ -88,7 +95,8 @@ BEGIN
     SELECT id, v_now, coalesce(p_by, 'operator'), 'warn', 'status', from_status || ' → cancelled',
            jsonb_strip_nulls(jsonb_build_object('from', from_status, 'to', 'cancelled', 'reason', p_reason)) FROM moved;
     -- what these tasks held of their keys is free, and so is what they were waiting for
-    v_keys := v_keys || ARRAY(SELECT DISTINCT concurrency_key FROM public.job_tasks WHERE id = ANY (v_tasks) AND concurrency_key IS NOT NULL);
+    v_keys := v_keys || ARRAY(SELECT DISTINCT concurrency_key FROM public.job_tasks
+                               WHERE id = ANY (v_tasks) AND concurrency_key IS NOT NULL);
     IF v_keys <> '{}' THEN
       PERFORM accs.admit(v_keys);
     END IF;
@@ -109,8 +117,8 @@ DECLARE
 BEGIN
   PERFORM FROM public.jobs WHERE id = ANY (p_job_ids) ORDER BY id FOR NO KEY UPDATE;
   WITH moved AS (
-    UPDATE public.jobs j SET status = CASE WHEN j.error_code IS NULL THEN 'done' ELSE 'error' END, open_tasks = 0, finished_at = v_now, updated_at = v_now,
-           task_progress = j.task_count, progress = 1
+    UPDATE public.jobs j SET status = CASE WHEN j.error_code IS NULL THEN 'done' ELSE 'error' END, open_tasks = 0, finished_at = v_now,
+           updated_at = v_now, task_progress = j.task_count, progress = 1
      WHERE j.id = ANY (p_job_ids) AND j.status = 'running' AND j.task_count > 0
        AND NOT EXISTS (SELECT FROM public.job_tasks t WHERE t.job_id = j.id AND t.status IN ('queued', 'starting', 'running'))
     RETURNING j.id, j.status
@@ -120,8 +128,10 @@ BEGIN
   )
   SELECT coalesce(array_agg(id), '{}') INTO v_ids FROM moved;
   RETURN QUERY
-  SELECT u.id, CASE WHEN u.id = ANY (v_ids) THEN 'accepted' WHEN j.status IN ('done', 'error', 'cancelled') THEN 'repeated' ELSE 'refused' END,
-         CASE WHEN j.id IS NULL THEN 'not_found' WHEN j.status = 'running' AND u.id <> ALL (v_ids) THEN 'tasks_open' WHEN j.status = 'queued' THEN 'not_in_expected_state' END,
+  SELECT u.id, CASE WHEN u.id = ANY (v_ids) THEN 'accepted'
+                    WHEN j.status IN ('done', 'error', 'cancelled') THEN 'repeated' ELSE 'refused' END,
+         CASE WHEN j.id IS NULL THEN 'not_found' WHEN j.status = 'running' AND u.id <> ALL (v_ids) THEN 'tasks_open'
+              WHEN j.status = 'queued' THEN 'not_in_expected_state' END,
          j.status, NULL::int, NULL::text, NULL::timestamptz
     FROM unnest(p_job_ids) AS u (id) LEFT JOIN public.jobs j ON j.id = u.id;
 END $$;

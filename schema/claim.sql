@@ -83,7 +83,8 @@ BEGIN
   ELSE
     v_ours := ARRAY(SELECT key FROM accs.concurrency_keys WHERE key = ANY (p_keys) ORDER BY key FOR NO KEY UPDATE SKIP LOCKED);
   END IF;
-  v_busy := ARRAY(SELECT u.id FROM unnest(p_task_ids, p_keys) AS u (id, key) WHERE u.key IS NOT NULL AND u.key <> ALL (v_ours) AND u.id <> ALL (v_paused));
+  v_busy := ARRAY(SELECT u.id FROM unnest(p_task_ids, p_keys) AS u (id, key)
+                   WHERE u.key IS NOT NULL AND u.key <> ALL (v_ours) AND u.id <> ALL (v_paused));
   v_full := ARRAY(
     SELECT b.id FROM (
       SELECT u.id, u.key, row_number() OVER (PARTITION BY u.key ORDER BY u.n) AS n
@@ -96,7 +97,8 @@ BEGIN
     UPDATE accs.waiting SET hold = NULL WHERE task_id = ANY (v_busy) AND hold = 'key';
   END IF;
   -- a paused task had a place at its key that is the next one's now
-  SELECT array_agg(DISTINCT u.key) INTO v_admit FROM unnest(p_task_ids, p_keys) AS u (id, key) WHERE u.id = ANY (v_paused) AND u.key = ANY (v_ours);
+  SELECT array_agg(DISTINCT u.key) INTO v_admit FROM unnest(p_task_ids, p_keys) AS u (id, key)
+   WHERE u.id = ANY (v_paused) AND u.key = ANY (v_ours);
   IF v_admit IS NOT NULL THEN
     PERFORM accs.admit(v_admit);
   END IF;
@@ -173,7 +175,8 @@ BEGIN
   IF v_lanes = '{}' OR v_paused THEN
     RETURN;
   END IF;
-  IF p_start AND p_limit > 0 AND v_ill = 'shut' AND v_probe <= v_now THEN   -- no agent probes for who claims by himself: that he asks is his probe
+  -- no agent probes for who claims by himself: that he asks is his probe
+  IF p_start AND p_limit > 0 AND v_ill = 'shut' AND v_probe <= v_now THEN
     PERFORM accs.note_probe(p_node, p_service, NULL, '0');
     v_ill := 'trial';
   END IF;
@@ -236,8 +239,9 @@ BEGIN
     UPDATE public.job_tasks t SET status = v_to, attempt_id = t.attempt_id + 1, claimed_by = p_owner, claimed_at = v_now,
            lease_owner = p_owner, lease_until = v_until, next_attempt_at = NULL, progress = 0, updated_at = v_now,
            started_at = CASE WHEN p_start THEN v_now END,
-           -- The results of the steps that it depends on, by key. What is too large to hand over is left out with a note rather than stopping the
-           -- lane. The fence (OFFSET 0) keeps it one index look-up for each key: PostgreSQL 15 read all tasks of the job instead.
+           -- The results of the steps that it depends on, by key. What is too large to hand over is left out with a note rather
+           -- than stopping the lane. The fence (OFFSET 0) keeps it one index look-up for each key: PostgreSQL 15 read all tasks
+           -- of the job instead.
            given = CASE WHEN t.depends_on <> '{}' THEN (
              SELECT CASE WHEN sum(pg_column_size(d.results)) > 16777216
                          THEN '{"inputs": {}, "omitted": "the results of the earlier steps exceed 16 MiB"}'
@@ -251,7 +255,8 @@ BEGIN
     SELECT id, job_id, p_service, p_node, p_owner, attempt_id, concurrency_key, v_until FROM moved
   ), logged AS (
     INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
-    SELECT m.job_id, m.id, v_now, v_source, 'info', 'status', e.said, e.data, m.attempt_id FROM moved m, unnest(v_said, v_data) AS e (said, data)
+    SELECT m.job_id, m.id, v_now, v_source, 'info', 'status', e.said, e.data, m.attempt_id
+      FROM moved m, unnest(v_said, v_data) AS e (said, data)
   )
   SELECT m.id, m.job_id, m.task_key, p_service, m.attempt_id, m.attempt, m.max_attempts, v_to, m.params, j.options, m.given,
          m.timeout_sec, v_until, j.trace_id

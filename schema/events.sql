@@ -19,7 +19,8 @@ CREATE TABLE public.task_events (
 -- No primary key: a sequence that nobody else writes makes the ids, nothing looks for one of them alone, and its index would be a
 -- tenth of all that the server does for a task (docs/decisions/0001).
 CREATE INDEX task_events_job ON public.task_events (job_id, ts DESC);   -- a job's timeline, and within it a task's
-CREATE INDEX task_events_ts ON public.task_events USING brin (ts) WITH (autosummarize = on);   -- what has happened lately; costs nothing to write
+-- what has happened lately; it costs nothing to write
+CREATE INDEX task_events_ts ON public.task_events USING brin (ts) WITH (autosummarize = on);
 
 CREATE FUNCTION accs.refuse_event_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -36,9 +37,10 @@ ALTER TABLE public.task_events_default REPLICA IDENTITY FULL;   -- ensure_event_
 CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.task_events_default
   FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_event_change();
 
--- Makes the partitions from this month to p_ahead months later, and those of past months whose rows are in the default
--- partition; returns the names of those it made. Rows that fell into the default partition are moved. ATTACH needs no lock that stops writers of other months; the lock timeout
--- keeps it from queueing behind a long reader of the default partition, and the next pass tries again.
+-- Makes the partitions from this month to p_ahead months later, and those of past months whose rows are in the default partition;
+-- returns the names of those it made. Rows that fell into the default partition are moved. ATTACH needs no lock that stops
+-- writers of other months; the lock timeout keeps it from queueing behind a long reader of the default partition, and the next
+-- pass tries again.
 CREATE FUNCTION accs.ensure_event_partitions(p_ahead int DEFAULT 3) RETURNS SETOF text LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
 DECLARE
   v_from timestamptz;
@@ -82,7 +84,8 @@ CREATE FUNCTION accs.own_event_types() RETURNS text[] LANGUAGE sql IMMUTABLE AS 
 
 -- JSON that is no larger than 1 MiB, or a note that it was.
 CREATE FUNCTION accs.bounded(p jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
-  SELECT CASE WHEN pg_column_size(p) > 1048576 THEN jsonb_build_object('omitted', format('%s bytes are more than 1 MiB', pg_column_size(p))) ELSE p END
+  SELECT CASE WHEN pg_column_size(p) > 1048576
+              THEN jsonb_build_object('omitted', format('%s bytes are more than 1 MiB', pg_column_size(p))) ELSE p END
 $$;
 
 -- Arrays in, so that an agent can send what has gathered in one round trip. An agent's login speaks only of tasks that a node of its own
@@ -93,17 +96,20 @@ CREATE FUNCTION accs.append_events(
 BEGIN
   PERFORM accs.check_size(cardinality(p_job_ids));
   IF p_types && accs.own_event_types() THEN
-    RAISE EXCEPTION 'events of the types % are written by the verbs that they tell of', array_to_string(accs.own_event_types(), ', ') USING ERRCODE = 'AC005';
+    RAISE EXCEPTION 'events of the types % are written by the verbs that they tell of', array_to_string(accs.own_event_types(), ', ')
+      USING ERRCODE = 'AC005';
   END IF;
   IF NOT (accs.speaks_for_all() OR coalesce(pg_has_role(session_user, to_regrole('accs_api'), 'MEMBER'), false)) AND EXISTS (
     SELECT FROM unnest(p_job_ids, p_task_ids, p_sources) AS e (job_id, task_id, source)
      WHERE NOT EXISTS (SELECT FROM public.job_tasks t JOIN public.nodes n ON n.name = t.claimed_by AND n.login = session_user
-                        WHERE t.id = e.task_id AND t.job_id = e.job_id AND e.source IN ('agent:' || t.service_name, 'service:' || t.service_name))) THEN
+                        WHERE t.id = e.task_id AND t.job_id = e.job_id
+                          AND e.source IN ('agent:' || t.service_name, 'service:' || t.service_name))) THEN
     RAISE EXCEPTION 'the login "%" writes events only of tasks that a node of its own has held', session_user USING ERRCODE = 'AC006';
   END IF;
   RETURN QUERY
   INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data)
-  SELECT e.job_id, e.task_id, accs.clock(), left(e.source, 200), coalesce(e.level, 'info'), left(e.type, 100), left(e.message, 65536), accs.bounded(e.data)
+  SELECT e.job_id, e.task_id, accs.clock(), left(e.source, 200), coalesce(e.level, 'info'), left(e.type, 100), left(e.message, 65536),
+         accs.bounded(e.data)
     FROM unnest(p_job_ids, p_task_ids, p_sources, p_levels, p_types, p_messages, p_data)
          AS e (job_id, task_id, source, level, type, message, data)
   RETURNING id;
@@ -131,7 +137,8 @@ BEGIN
   ), logged AS (
     INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
     SELECT s.job_id, s.task_id, v_now, 'service:' || s.service, coalesce(s.level, 'info'),
-           CASE WHEN s.type <> ALL (accs.own_event_types()) THEN left(s.type, 100) ELSE 'log' END, left(s.message, 65536), accs.bounded(s.data), s.attempt_id
+           CASE WHEN s.type <> ALL (accs.own_event_types()) THEN left(s.type, 100) ELSE 'log' END, left(s.message, 65536),
+           accs.bounded(s.data), s.attempt_id
       FROM said s WHERE s.job_id IS NOT NULL ORDER BY s.n
   )
   SELECT s.task_id, s.attempt_id, count(s.job_id)::int FROM said s GROUP BY s.task_id, s.attempt_id;

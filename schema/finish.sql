@@ -8,7 +8,8 @@ RETURNS double precision LANGUAGE sql IMMUTABLE AS $$
   SELECT CASE jsonb_typeof(p_spec)
     WHEN 'array' THEN (p_spec ->> (least(p_attempt, jsonb_array_length(p_spec)) - 1))::double precision
     ELSE least(
-      coalesce((p_spec ->> 'cap')::double precision, CASE WHEN p_spec ->> 'strategy' = 'fixed' THEN 'infinity'::double precision ELSE 3600 END),
+      coalesce((p_spec ->> 'cap')::double precision,
+               CASE WHEN p_spec ->> 'strategy' = 'fixed' THEN 'infinity'::double precision ELSE 3600 END),
       coalesce((p_spec ->> 'base')::double precision, p_base, accs.backoff_base())
         * CASE p_spec ->> 'strategy' WHEN 'fixed' THEN 1
                                      WHEN 'linear' THEN p_attempt
@@ -18,7 +19,8 @@ $$;
 
 -- Exponential delays get up to a tenth more, so that what failed together does not come back together. Derived from the
 -- task and its attempt: the same call gives the same time.
-CREATE FUNCTION accs.retry_delay(p_spec jsonb, p_attempt int, p_task uuid, p_base double precision) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION accs.retry_delay(p_spec jsonb, p_attempt int, p_task uuid, p_base double precision) RETURNS interval
+LANGUAGE sql IMMUTABLE AS $$
   SELECT make_interval(secs => accs.backoff_seconds(p_spec, p_attempt, p_base)
     * CASE WHEN jsonb_typeof(p_spec) = 'array' OR p_spec ->> 'strategy' IN ('fixed', 'linear') THEN 1
            ELSE 1 + 0.1 * (hashtextextended(p_task::text, p_attempt) & 1023) / 1024.0 END)
@@ -37,7 +39,8 @@ BEGIN
       FROM unnest(p_job_ids, p_ended, p_progress, p_current) AS c (id, ended, progress, current) GROUP BY c.id ORDER BY c.id
   ), counted AS (
     UPDATE public.jobs j SET open_tasks = j.open_tasks - c.ended, task_progress = j.task_progress + c.progress,
-           progress = (j.task_progress + c.progress) / j.task_count, current_task_key = coalesce(c.current, j.current_task_key), updated_at = v_now,
+           progress = (j.task_progress + c.progress) / j.task_count, current_task_key = coalesce(c.current, j.current_task_key),
+           updated_at = v_now,
            status = CASE WHEN j.open_tasks > c.ended THEN j.status WHEN j.error_code IS NULL THEN 'done' ELSE 'error' END,
            finished_at = CASE WHEN j.open_tasks = c.ended THEN v_now END
       FROM change c WHERE j.id = c.id
@@ -68,7 +71,8 @@ BEGIN
     RETURN;
   END IF;
   v_keys := accs.enqueue(v_runnable);
-  RETURN QUERY SELECT DISTINCT ON (t.job_id) t.job_id, t.task_key, v_keys FROM public.job_tasks t WHERE t.id = ANY (v_runnable) ORDER BY t.job_id, t.step_no;
+  RETURN QUERY SELECT DISTINCT ON (t.job_id) t.job_id, t.task_key, v_keys FROM public.job_tasks t WHERE t.id = ANY (v_runnable)
+    ORDER BY t.job_id, t.step_no;
 END $$;
 
 -- Everything below these tasks that is still queued is skipped: it can't run any more. Not through a step that was skipped
@@ -112,11 +116,13 @@ DECLARE
   v_gain   numeric[];
 BEGIN
   WITH said AS MATERIALIZED (
-    SELECT s.id, left(s.code, 200) AS code, left(s.message, 65536) AS message, t.status AS from_status, t.attempt + (p_outcome = 'error')::int AS attempt, t.lost + (p_outcome = 'lost')::int AS lost,
+    SELECT s.id, left(s.code, 200) AS code, left(s.message, 65536) AS message, t.status AS from_status,
+           t.attempt + (p_outcome = 'error')::int AS attempt, t.lost + (p_outcome = 'lost')::int AS lost,
            CASE p_outcome WHEN 'error' THEN coalesce(s.permanent, false) OR t.attempt + 1 >= t.max_attempts
                           -- nobody but the process that is gone could carry out a one-off (accsd run)
                           WHEN 'lost' THEN t.lost + 1 >= accs.max_lost() OR t.service_name = 'accs.run' ELSE false END AS final,
-           CASE p_outcome WHEN 'lost' THEN 'lost_too_often' WHEN 'error' THEN CASE WHEN s.permanent THEN 'permanent_error' ELSE 'attempts_exhausted' END END AS why,
+           CASE p_outcome WHEN 'lost' THEN 'lost_too_often'
+                          WHEN 'error' THEN CASE WHEN s.permanent THEN 'permanent_error' ELSE 'attempts_exhausted' END END AS why,
            CASE p_outcome WHEN 'error' THEN v_now + accs.retry_delay(t.backoff, t.attempt + 1, t.id, p_base) ELSE v_now + p_delay END AS due
       FROM unnest(p_task_ids, p_codes, p_messages, p_permanent) AS s (id, code, message, permanent) JOIN public.job_tasks t ON t.id = s.id
      ORDER BY s.id
@@ -134,22 +140,26 @@ BEGIN
     DELETE FROM accs.live WHERE task_id = ANY (ARRAY(SELECT id FROM moved)) RETURNING task_id, job_id, progress, key, node
   ), concluded AS (   -- an agent that went away says nothing about its services
     INSERT INTO accs.conclusions (ts, node, service, workflow_id, task_key, task_id, passed, lost, permanent, code, message)
-    SELECT v_now, f.node, m.service_name, j.workflow_id, m.task_key, m.id, false, p_outcome = 'lost', coalesce(m.why = 'permanent_error', false),
-           m.code, left(m.message, 500)
+    SELECT v_now, f.node, m.service_name, j.workflow_id, m.task_key, m.id, false, p_outcome = 'lost',
+           coalesce(m.why = 'permanent_error', false), m.code, left(m.message, 500)
       FROM moved m JOIN freed f ON f.task_id = m.id JOIN public.jobs j ON j.id = m.job_id
      WHERE p_outcome = 'error' OR p_outcome = 'lost' AND m.code <> 'worker_lost'
   ), logged AS (
     INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
-    SELECT job_id, id, v_now, coalesce(p_source, 'agent:' || service_name), CASE WHEN final THEN 'error' WHEN p_outcome = 'released' THEN 'info' ELSE 'warn' END,
-           CASE WHEN final OR p_outcome <> 'error' THEN 'status' ELSE 'retry' END, coalesce(message, from_status || ' → ' || CASE WHEN final THEN 'error' ELSE 'queued' END),
+    SELECT job_id, id, v_now, coalesce(p_source, 'agent:' || service_name),
+           CASE WHEN final THEN 'error' WHEN p_outcome = 'released' THEN 'info' ELSE 'warn' END,
+           CASE WHEN final OR p_outcome <> 'error' THEN 'status' ELSE 'retry' END,
+           coalesce(message, from_status || ' → ' || CASE WHEN final THEN 'error' ELSE 'queued' END),
            jsonb_strip_nulls(jsonb_build_object('from', from_status, 'to', CASE WHEN final THEN 'error' ELSE 'queued' END,
-             'outcome', p_outcome, 'error_code', code, 'attempt', attempt, 'lost', nullif(lost, 0), 'next_attempt_at', next_attempt_at)), attempt_id FROM moved
+             'outcome', p_outcome, 'error_code', code, 'attempt', attempt, 'lost', nullif(lost, 0), 'next_attempt_at', next_attempt_at)),
+           attempt_id FROM moved
   ), buried AS (
     INSERT INTO public.dead_letters (job_id, job_task_id, generation, service_name, reason, error_code, error_message, created_at)
     SELECT job_id, id, generation, service_name, why, code, message, v_now FROM moved WHERE final
   ), blamed AS (   -- the job keeps its first failure
     UPDATE public.jobs j SET error_code = coalesce(f.code, 'error'), error_message = f.message
-      FROM (SELECT DISTINCT ON (job_id) job_id, code, message FROM moved WHERE final ORDER BY job_id, id) f WHERE j.id = f.job_id AND j.error_code IS NULL
+      FROM (SELECT DISTINCT ON (job_id) job_id, code, message FROM moved WHERE final ORDER BY job_id, id) f
+     WHERE j.id = f.job_id AND j.error_code IS NULL
   )
   SELECT array_agg(m.id) FILTER (WHERE NOT final), array_agg(m.id) FILTER (WHERE final),
          (SELECT array_agg(DISTINCT key) FILTER (WHERE key IS NOT NULL) FROM freed),
@@ -204,11 +214,13 @@ BEGIN
   END IF;
 
   WITH said AS (
-    SELECT s.id, s.attempt_id, s.results FROM unnest(p_task_ids, p_attempt_ids, p_outcomes, p_results) AS s (id, attempt_id, outcome, results)
+    SELECT s.id, s.attempt_id, s.results
+      FROM unnest(p_task_ids, p_attempt_ids, p_outcomes, p_results) AS s (id, attempt_id, outcome, results)
      WHERE coalesce(s.outcome, 'done') = 'done' AND coalesce(pg_column_size(s.results), 0) <= 262144 ORDER BY s.id
   ), moved AS (
-    UPDATE public.job_tasks t SET status = 'done', results = coalesce(s.results, t.results, '{}'), progress = 1, finished_at = v_now, updated_at = v_now,
-           lease_owner = NULL, lease_until = NULL, error_code = NULL, error_message = NULL, outcome = 'done', outcome_attempt_id = t.attempt_id
+    UPDATE public.job_tasks t SET status = 'done', results = coalesce(s.results, t.results, '{}'), progress = 1, finished_at = v_now,
+           updated_at = v_now, lease_owner = NULL, lease_until = NULL, error_code = NULL, error_message = NULL,
+           outcome = 'done', outcome_attempt_id = t.attempt_id
       FROM said s
      WHERE t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > v_now AND t.status = 'running'
     RETURNING t.id, t.job_id, t.attempt_id, t.service_name, t.dependants
@@ -220,21 +232,25 @@ BEGIN
   ), unblocked AS (   -- as in unblock: two parents in one call touch their child once
     UPDATE public.job_tasks t SET remaining = t.remaining - d.n, updated_at = v_now
       FROM (SELECT u.id, count(*)::int AS n FROM moved m, unnest(m.dependants) AS u (id) GROUP BY u.id ORDER BY u.id) d WHERE t.id = d.id
-    RETURNING t.id, t.job_id, t.step_no, t.task_key, t.lane, t.created_at, t.concurrency_key, t.remaining = 0 AND t.status = 'queued' AS runnable
+    RETURNING t.id, t.job_id, t.step_no, t.task_key, t.lane, t.created_at, t.concurrency_key,
+              t.remaining = 0 AND t.status = 'queued' AS runnable
   ), queued AS (
     INSERT INTO accs.waiting (task_id, lane, rank, order_seq, created_at, hold, key)
     SELECT u.id, u.lane, -j.priority, j.order_seq, u.created_at,
-           CASE WHEN j.workflow_id = ANY ((SELECT accs.paused_workflows())::uuid[]) THEN 'paused' WHEN u.concurrency_key IS NOT NULL THEN 'key' END,
+           CASE WHEN j.workflow_id = ANY ((SELECT accs.paused_workflows())::uuid[]) THEN 'paused'
+                WHEN u.concurrency_key IS NOT NULL THEN 'key' END,
            u.concurrency_key
       FROM unblocked u JOIN public.jobs j ON j.id = u.job_id WHERE u.runnable
     RETURNING key, hold
   ), change AS (   -- gathered and not joined: joins are nested loops here
-    SELECT c.job_id, sum(c.ended)::int AS ended, sum(c.gain) AS gain, (array_agg(c.task_key ORDER BY c.step_no) FILTER (WHERE c.ended = 0))[1] AS current
+    SELECT c.job_id, sum(c.ended)::int AS ended, sum(c.gain) AS gain,
+           (array_agg(c.task_key ORDER BY c.step_no) FILTER (WHERE c.ended = 0))[1] AS current
       FROM (SELECT job_id, 1 AS ended, gain, NULL::int AS step_no, NULL::text AS task_key FROM freed
             UNION ALL SELECT job_id, 0, 0, step_no, task_key FROM unblocked WHERE runnable) c GROUP BY c.job_id ORDER BY c.job_id
   ), counted AS (   -- as in count_down
     UPDATE public.jobs j SET open_tasks = j.open_tasks - c.ended, task_progress = j.task_progress + c.gain,
-           progress = (j.task_progress + c.gain) / j.task_count, updated_at = v_now, current_task_key = coalesce(c.current, j.current_task_key),
+           progress = (j.task_progress + c.gain) / j.task_count, updated_at = v_now,
+           current_task_key = coalesce(c.current, j.current_task_key),
            status = CASE WHEN j.open_tasks > c.ended THEN j.status WHEN j.error_code IS NULL THEN 'done' ELSE 'error' END,
            finished_at = CASE WHEN j.open_tasks = c.ended THEN v_now END
       FROM change c WHERE j.id = c.job_id
@@ -250,7 +266,8 @@ BEGIN
       FROM counted WHERE status <> 'running'
   )
   SELECT (SELECT coalesce(array_agg(id), '{}') FROM moved),
-         (SELECT array_agg(DISTINCT k.key) FROM (SELECT key FROM freed WHERE key IS NOT NULL UNION ALL SELECT key FROM queued WHERE hold = 'key') k)
+         (SELECT array_agg(DISTINCT k.key)
+            FROM (SELECT key FROM freed WHERE key IS NOT NULL UNION ALL SELECT key FROM queued WHERE hold = 'key') k)
     INTO v_moved, v_keys;
   IF v_was IS NOT NULL THEN
     PERFORM accs.note_passes(v_was, v_moved);
@@ -262,9 +279,11 @@ BEGIN
       FROM (SELECT DISTINCT ON (s.id) s.* FROM unnest(p_task_ids, p_attempt_ids, p_outcomes, p_error_codes, p_error_messages, p_permanent)
               AS s (id, attempt_id, outcome, code, message, permanent) WHERE s.outcome = 'error' ORDER BY s.id) s
       JOIN public.job_tasks t   -- locked above: start_tasks takes no job lock
-        ON t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > v_now AND t.status IN ('starting', 'running');
+        ON t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner
+           AND t.lease_until > v_now AND t.status IN ('starting', 'running');
     IF v_failed.ids IS NOT NULL THEN
-      v_keys := v_keys || accs.end_attempts(v_failed.ids, 'error', v_failed.codes, v_failed.messages, v_failed.permanent, NULL, NULL, p_backoff_base);
+      v_keys := v_keys || accs.end_attempts(v_failed.ids, 'error', v_failed.codes, v_failed.messages, v_failed.permanent, NULL, NULL,
+                                            p_backoff_base);
       v_moved := v_moved || v_failed.ids;
     END IF;
   END IF;
@@ -272,7 +291,8 @@ BEGIN
     PERFORM accs.admit(v_keys);
   END IF;
 
-  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, NULL::timestamptz FROM unnest(v_moved) AS u (id);
+  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, NULL::timestamptz
+    FROM unnest(v_moved) AS u (id);
   IF cardinality(v_moved) < cardinality(p_task_ids) THEN
     RETURN QUERY SELECT * FROM accs.refusals(p_task_ids, p_attempt_ids, p_owner, p_outcomes, 'done', v_moved, p_results);
   END IF;
@@ -290,7 +310,8 @@ BEGIN
       FROM unnest(p_task_ids, p_attempt_ids, p_outcomes, p_results) AS s (id, attempt_id, outcome, results) WHERE s.id <> ALL (p_except)
   ), told AS MATERIALIZED (
     SELECT s.attempt_id, s.outcome, e.id, e.answer,
-           CASE WHEN e.answer = 'refused' AND s.too_large AND e.db_status = 'running' AND e.db_attempt_id = s.attempt_id AND e.db_lease_owner = p_owner
+           CASE WHEN e.answer = 'refused' AND s.too_large AND e.db_status = 'running' AND e.db_attempt_id = s.attempt_id
+                     AND e.db_lease_owner = p_owner
                 THEN 'result_too_large' ELSE e.reason END AS reason,
            e.db_status, e.db_attempt_id, e.db_lease_owner, e.db_lease_until
       FROM said s, LATERAL accs.explain(ARRAY[s.id], ARRAY[s.attempt_id], p_owner, ARRAY[s.outcome]) e
@@ -321,9 +342,11 @@ BEGIN
   PERFORM accs.lock_jobs_of(p_task_ids);
   SELECT coalesce(array_agg(DISTINCT t.id), '{}') INTO v_ids FROM unnest(p_task_ids, p_attempt_ids) AS s (id, attempt_id)
     JOIN (SELECT * FROM public.job_tasks WHERE id = ANY (p_task_ids) ORDER BY id FOR NO KEY UPDATE) t
-      ON t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > accs.clock() AND t.status IN ('starting', 'running');
+      ON t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > accs.clock()
+         AND t.status IN ('starting', 'running');
   IF v_ids <> '{}' THEN
-    v_keys := accs.end_attempts(v_ids, v_outcome, array_fill(CASE WHEN p_lost THEN coalesce(p_code, 'worker_lost') END, ARRAY[cardinality(v_ids)]),
+    v_keys := accs.end_attempts(v_ids, v_outcome,
+                                array_fill(CASE WHEN p_lost THEN coalesce(p_code, 'worker_lost') END, ARRAY[cardinality(v_ids)]),
                                 array_fill(p_reason, ARRAY[cardinality(v_ids)]), NULL, NULL, p_delay);
     IF v_keys IS NOT NULL THEN
       PERFORM accs.admit(v_keys);
@@ -351,11 +374,13 @@ BEGIN
   END IF;
   PERFORM accs.lock_jobs_of(v_want);
   -- the task's row is locked too: a heartbeat takes no job lock
-  v_ids := ARRAY(SELECT id FROM public.job_tasks WHERE id = ANY (v_want) AND status IN ('starting', 'running') AND lease_until <= v_now - p_grace
+  v_ids := ARRAY(SELECT id FROM public.job_tasks
+                  WHERE id = ANY (v_want) AND status IN ('starting', 'running') AND lease_until <= v_now - p_grace
                   ORDER BY id FOR NO KEY UPDATE);
   IF v_ids <> '{}' THEN
     v_keys := accs.end_attempts(v_ids, 'lost', array_fill('worker_lost'::text, ARRAY[cardinality(v_ids)]),
-      ARRAY(SELECT format('%s did not keep its lease', lease_owner) FROM public.job_tasks WHERE id = ANY (v_ids) ORDER BY id), NULL, 'builder');
+      ARRAY(SELECT format('%s did not keep its lease', lease_owner) FROM public.job_tasks WHERE id = ANY (v_ids) ORDER BY id),
+      NULL, 'builder');
     IF v_keys IS NOT NULL THEN
       PERFORM accs.admit(v_keys);
     END IF;

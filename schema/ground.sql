@@ -129,13 +129,15 @@ $$;
 -- other job's task has it. A job's tasks lie side by side in the order of its steps, and a parent can name its dependants before
 -- their rows exist.
 CREATE FUNCTION accs.task_id(p_job uuid, p_step int) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$
-  SELECT encode(substring(uuid_send(p_job) FOR 8) || int4send((-2147483648) | (p_step << 4)) || substring(uuid_send(p_job) FROM 13), 'hex')::uuid
+  SELECT encode(substring(uuid_send(p_job) FOR 8) || int4send((-2147483648) | (p_step << 4)) || substring(uuid_send(p_job) FROM 13),
+                'hex')::uuid
 $$;
 
 -- What one transaction at a time may do: whoever locks a row here has to be able to write it. (An advisory lock is anybody's: a
 -- login that may only read could hold it for ever.)
 CREATE TABLE accs.locks (name text PRIMARY KEY);
-INSERT INTO accs.locks VALUES ('archives'), ('event_partitions'), ('node_leaves'), ('outbox_targets'), ('quarantines'), ('repair'), ('workflows');
+INSERT INTO accs.locks VALUES ('archives'), ('event_partitions'), ('node_leaves'), ('outbox_targets'), ('quarantines'), ('repair'),
+                              ('workflows');
 
 CREATE FUNCTION accs.lock(p_name text) RETURNS void LANGUAGE sql AS $$ SELECT FROM accs.locks WHERE name = p_name FOR UPDATE $$;
 

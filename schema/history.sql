@@ -55,8 +55,8 @@ END $$;
 -- Puts an archive whose objects are in the store on record. The same one again (after a crash) is the same row; other
 -- content takes the place of what was not dropped yet. Who has not seen the end of the chain is refused and looks again.
 CREATE FUNCTION accs.record_archive(
-  p_partition text, p_rows bigint, p_id_sum numeric, p_bytes bigint, p_sha256 text, p_bucket text, p_key text, p_size_bytes bigint, p_index_sha256 text,
-  p_first_job uuid, p_last_job uuid, p_previous text
+  p_partition text, p_rows bigint, p_id_sum numeric, p_bytes bigint, p_sha256 text, p_bucket text, p_key text, p_size_bytes bigint,
+  p_index_sha256 text, p_first_job uuid, p_last_job uuid, p_previous text
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
   v_from timestamptz;
@@ -82,9 +82,11 @@ BEGIN
     RAISE EXCEPTION '%: another archive was recorded meanwhile', p_partition USING ERRCODE = 'AC005', HINT = 'Try again.';
   END IF;
   UPDATE accs.archives SET superseded_at = accs.clock() WHERE id = v_open.id;
-  INSERT INTO accs.archives (partition, from_ts, to_ts, rows, id_sum, bytes, sha256, bucket, key, size_bytes, index_sha256, first_job, last_job, previous, digest)
-  VALUES (p_partition, v_from, (v_from AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC', p_rows, p_id_sum, p_bytes, p_sha256, p_bucket, p_key,
-          p_size_bytes, p_index_sha256, p_first_job, p_last_job, p_previous, accs.archive_digest(p_previous, p_partition, p_rows, p_sha256))
+  INSERT INTO accs.archives (partition, from_ts, to_ts, rows, id_sum, bytes, sha256, bucket, key, size_bytes, index_sha256, first_job,
+                             last_job, previous, digest)
+  VALUES (p_partition, v_from, (v_from AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC', p_rows, p_id_sum, p_bytes, p_sha256,
+          p_bucket, p_key, p_size_bytes, p_index_sha256, p_first_job, p_last_job, p_previous,
+          accs.archive_digest(p_previous, p_partition, p_rows, p_sha256))
   RETURNING id INTO v_id;
   RETURN v_id;
 END $$;
@@ -105,7 +107,8 @@ BEGIN
   ELSIF v_problem IS NULL AND (p_bytes, p_sha256) IS DISTINCT FROM (v_archive.bytes, v_archive.sha256) THEN
     v_problem := format('its checksum is %s, and %s was archived', p_sha256, v_archive.sha256);
   END IF;
-  UPDATE accs.archives SET refused = v_problem, verified_at = CASE WHEN v_problem IS NULL THEN accs.clock() ELSE verified_at END WHERE id = p_id;
+  UPDATE accs.archives SET refused = v_problem, verified_at = CASE WHEN v_problem IS NULL THEN accs.clock() ELSE verified_at END
+   WHERE id = p_id;
   RETURN v_problem;
 END $$;
 
@@ -127,7 +130,8 @@ BEGIN
   END IF;
   v_reason := CASE WHEN v_archive.superseded_at IS NOT NULL THEN 'a newer archive has taken its place'
                    WHEN v_archive.refused IS NOT NULL THEN v_archive.refused
-                   WHEN v_archive.verified_at IS NULL OR v_archive.verified_at < accs.clock() - interval '1 hour' THEN 'it was not read back within the last hour'
+                   WHEN v_archive.verified_at IS NULL OR v_archive.verified_at < accs.clock() - interval '1 hour'
+                     THEN 'it was not read back within the last hour'
                    WHEN v_archive.to_ts > accs.clock() - interval '1 day' THEN 'its month has not been over for a day' END;
   IF v_reason IS NOT NULL THEN
     RETURN v_reason;
@@ -169,7 +173,8 @@ CREATE TABLE accs.doomed_objects (
 CREATE FUNCTION accs.delete_finished_jobs(
   p_age interval, p_workflows text[] DEFAULT '{}', p_ages interval[] DEFAULT '{}', p_after bigint DEFAULT 0, p_scan int DEFAULT 1000,
   p_dry_run boolean DEFAULT false
-) RETURNS TABLE (workflow text, jobs bigint, tasks bigint, artifacts bigint, bytes bigint, kept bigint, next_after bigint) LANGUAGE plpgsql AS $$
+) RETURNS TABLE (workflow text, jobs bigint, tasks bigint, artifacts bigint, bytes bigint, kept bigint, next_after bigint)
+LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now   timestamptz := accs.clock();
@@ -191,7 +196,9 @@ BEGIN
     SELECT j.id FROM public.jobs j JOIN public.workflows f ON f.id = j.workflow_id
      WHERE j.id = ANY (v_seen) AND j.status IN ('done', 'error', 'cancelled')
        AND coalesce(j.finished_at, j.updated_at)
-           < v_now - CASE WHEN f.name = ANY (p_workflows) THEN (SELECT o.age FROM unnest(p_workflows, p_ages) AS o (name, age) WHERE o.name = f.name LIMIT 1) ELSE p_age END
+           < v_now - CASE WHEN f.name = ANY (p_workflows)
+                          THEN (SELECT o.age FROM unnest(p_workflows, p_ages) AS o (name, age) WHERE o.name = f.name LIMIT 1)
+                          ELSE p_age END
      ORDER BY j.id FOR UPDATE OF j SKIP LOCKED) l;
   RETURN QUERY
   WITH due AS (

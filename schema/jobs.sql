@@ -31,8 +31,9 @@ CREATE TABLE public.jobs (
   trigger           jsonb CHECK (jsonb_typeof(trigger) = 'object'),   -- what brought it about, where that was not a plain submission
   -- No larger and no deeper than what a task can be handed. 64 levels are at least 512 bytes: small ones are not looked at, because every
   -- UPDATE of a job checks this again.
-  CONSTRAINT jobs_options_check CHECK (jsonb_typeof(options) = 'object' AND (pg_column_size(options) < 512 OR pg_column_size(options) <= 1048576
-    AND NOT jsonb_path_exists(options, 'strict $.**{64} ? (@.type() == "object" || @.type() == "array")')))
+  CONSTRAINT jobs_options_check CHECK (jsonb_typeof(options) = 'object'
+    AND (pg_column_size(options) < 512 OR pg_column_size(options) <= 1048576
+         AND NOT jsonb_path_exists(options, 'strict $.**{64} ? (@.type() == "object" || @.type() == "array")')))
 ) WITH (fillfactor = 48);   -- a page has room for what its jobs end as
 
 CREATE INDEX jobs_order_seq ON public.jobs (order_seq);                  -- lists in the global order

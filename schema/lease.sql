@@ -41,7 +41,8 @@ BEGIN
            '{"from": "starting", "to": "running"}', attempt_id FROM moved
   )
   SELECT coalesce(array_agg(id), '{}') INTO v_moved FROM moved;
-  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, NULL::timestamptz FROM unnest(v_moved) AS u (id);
+  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, NULL::timestamptz
+    FROM unnest(v_moved) AS u (id);
   IF cardinality(v_moved) < cardinality(p_task_ids) THEN
     RETURN QUERY
     SELECT e.id, CASE WHEN again THEN 'repeated' ELSE 'refused' END, CASE WHEN NOT again THEN e.reason END,
@@ -57,7 +58,8 @@ END $$;
 -- Keeps the leases of an owner's tasks and says that its node is there: one round trip for all of them. A row that is
 -- refused is lost: stop the work and write nothing. p_instance is the process that registered the node: once another machine has
 -- taken the name over, it is told so.
-CREATE FUNCTION accs.heartbeat(p_node text, p_owner text, p_task_ids uuid[], p_attempt_ids int[], p_lease interval, p_instance text DEFAULT NULL)
+CREATE FUNCTION accs.heartbeat(p_node text, p_owner text, p_task_ids uuid[], p_attempt_ids int[], p_lease interval,
+                               p_instance text DEFAULT NULL)
 RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -81,7 +83,8 @@ BEGIN
     SELECT id, attempt_id FROM unnest(p_task_ids, p_attempt_ids) AS s (id, attempt_id) ORDER BY id
   ), kept AS (
     UPDATE public.job_tasks t SET lease_until = v_until, updated_at = v_now FROM said s
-     WHERE t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > v_now AND t.status IN ('starting', 'running')
+     WHERE t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > v_now
+       AND t.status IN ('starting', 'running')
     RETURNING t.id
   ), extended AS (
     UPDATE accs.live SET lease_until = v_until WHERE task_id = ANY (ARRAY(SELECT id FROM kept))
@@ -110,7 +113,8 @@ BEGIN
   END IF;
   PERFORM accs.lock_jobs_of(p_task_ids);
   WITH said AS MATERIALIZED (
-    SELECT s.id, s.attempt_id, round(greatest(0, least(1, coalesce(s.progress, l.progress))), 4) AS progress, s.message, s.results, l.progress AS before
+    SELECT s.id, s.attempt_id, round(greatest(0, least(1, coalesce(s.progress, l.progress))), 4) AS progress, s.message, s.results,
+           l.progress AS before
       FROM unnest(p_task_ids, p_attempt_ids, p_progress, p_messages, p_results) AS s (id, attempt_id, progress, message, results)
       JOIN accs.live l ON l.task_id = s.id ORDER BY s.id
   ), kept AS (
@@ -129,7 +133,8 @@ BEGIN
       FROM (SELECT job_id, sum(progress - before) AS n FROM kept GROUP BY job_id) g WHERE j.id = g.job_id
   )
   SELECT coalesce(array_agg(id), '{}') INTO v_kept FROM kept;
-  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, NULL::timestamptz FROM unnest(v_kept) AS u (id);
+  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, NULL::timestamptz
+    FROM unnest(v_kept) AS u (id);
   IF cardinality(v_kept) < cardinality(p_task_ids) THEN
     RETURN QUERY
     SELECT e.id, e.answer, CASE WHEN pg_column_size(s.results) > 262144 AND e.db_status = 'running' AND e.db_attempt_id = s.attempt_id

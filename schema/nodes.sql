@@ -13,7 +13,8 @@ CREATE TABLE public.nodes (
   script           text,
   max_concurrency  jsonb NOT NULL DEFAULT '{}'
                    CHECK (jsonb_typeof(max_concurrency) = 'object'
-                          AND NOT jsonb_path_exists(max_concurrency, '$.* ? (@.type() != "number" || @ < 0 || @ > 1000000 || @.floor() != @)')),
+                          AND NOT jsonb_path_exists(max_concurrency,
+                                                    '$.* ? (@.type() != "number" || @ < 0 || @ > 1000000 || @.floor() != @)')),
   -- additions: whose it is, and which machine and process last registered it
   login            text,
   machine_id       text,
@@ -75,13 +76,15 @@ CREATE TABLE accs.obstacles (
 
 -- Whoever is the owner, or the control host, acts for every node. A verb runs as the owner; session_user is who has logged in.
 CREATE FUNCTION accs.speaks_for_all() RETURNS boolean LANGUAGE sql STABLE AS $$
-  SELECT pg_has_role(session_user, current_user, 'MEMBER') OR coalesce(pg_has_role(session_user, to_regrole('accs_scheduler'), 'MEMBER'), false)
+  SELECT pg_has_role(session_user, current_user, 'MEMBER')
+         OR coalesce(pg_has_role(session_user, to_regrole('accs_scheduler'), 'MEMBER'), false)
 $$;
 
 CREATE FUNCTION accs.check_size(p_rows int) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   IF p_rows > 10000 THEN
-    RAISE EXCEPTION 'one call is for at most 10,000 rows, and this one has %', p_rows USING ERRCODE = 'invalid_parameter_value', HINT = 'Divide it.';
+    RAISE EXCEPTION 'one call is for at most 10,000 rows, and this one has %', p_rows
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Divide it.';
   END IF;
 END $$;
 
@@ -94,14 +97,16 @@ DECLARE
 BEGIN
   PERFORM accs.check_size(p_rows);
   IF (p_lease > '0' AND p_lease <= accs.longest_lease()) IS NOT TRUE THEN
-    RAISE EXCEPTION 'a lease of % is not possible: it lasts longer than 0 and at most %', p_lease, accs.longest_lease() USING ERRCODE = 'invalid_parameter_value';
+    RAISE EXCEPTION 'a lease of % is not possible: it lasts longer than 0 and at most %', p_lease, accs.longest_lease()
+      USING ERRCODE = 'invalid_parameter_value';
   END IF;
   IF session_user <> current_user AND NOT accs.speaks_for_all() THEN
     SELECT coalesce(login, session_user) INTO v_login FROM public.nodes WHERE name = p_node;
     IF v_login IS DISTINCT FROM session_user::text THEN
       RAISE EXCEPTION 'not_your_node: "%" %, and this is the login "%"', p_node,
           CASE WHEN v_login IS NULL THEN 'is not registered' ELSE format('belongs to the login "%s"', v_login) END, session_user
-        USING ERRCODE = 'AC006', HINT = format('To give it to this login: accsd db node-login %s; to start anew: accsd nodes remove %s.', p_node, p_node);
+        USING ERRCODE = 'AC006',
+              HINT = format('To give it to this login: accsd db node-login %s; to start anew: accsd nodes remove %s.', p_node, p_node);
     END IF;
   END IF;
 END $$;
@@ -154,7 +159,8 @@ BEGIN
     latency = CASE WHEN v_took IS NULL THEN latency WHEN latency IS NULL THEN v_took ELSE latency + (v_took - latency) * 0.3 END
    WHERE node = p_node;
   PERFORM accs.note_power(p_node, 'ready',
-    CASE WHEN v_took IS NULL THEN 'it is there' ELSE format('it is there, %s s after it was called by %s', round(extract(epoch FROM v_took), 1), v_by) END,
+    CASE WHEN v_took IS NULL THEN 'it is there'
+         ELSE format('it is there, %s s after it was called by %s', round(extract(epoch FROM v_took), 1), v_by) END,
     jsonb_build_object('latency_ms', round(extract(epoch FROM v_took) * 1000), 'method', v_by, 'tries', nullif(v_was.tries, 0)));
   IF v_was.tries > 0 THEN
     PERFORM pg_notify(accs.channel_prefix() || 'builder', '');
@@ -170,8 +176,9 @@ BEGIN
   IF NOT FOUND THEN
     RAISE EXCEPTION 'node "%" is not registered', p_node USING ERRCODE = 'AC004', HINT = 'Call accs.register_node first.';
   END IF;
-  RAISE EXCEPTION 'the name "%" is taken: machine %, boot %, process % was seen under it % s ago', p_node, coalesce(v_node.machine_id, 'unknown'),
-      coalesce(v_node.boot_id, 'unknown'), coalesce(v_node.instance, 'unknown'), round(extract(epoch FROM accs.clock() - v_node.last_seen), 1)
+  RAISE EXCEPTION 'the name "%" is taken: machine %, boot %, process % was seen under it % s ago', p_node,
+      coalesce(v_node.machine_id, 'unknown'), coalesce(v_node.boot_id, 'unknown'), coalesce(v_node.instance, 'unknown'),
+      round(extract(epoch FROM accs.clock() - v_node.last_seen), 1)
     USING ERRCODE = 'AC007', HINT = 'Give one of the two machines another name: node.name in its settings, or ACC_NODE_NAME.';
 END $$;
 
@@ -197,13 +204,15 @@ BEGIN
       PERFORM accs.refuse_instance(p_name);
     END IF;
     PERFORM accs.note_node(p_name, 'registered', CASE WHEN p_machine_id = v_was.machine_id THEN 'its machine has started anew'
-        ELSE format('another machine has taken the name over: %s, before it %s', coalesce(p_machine_id, 'unknown'), coalesce(v_was.machine_id, 'unknown')) END,
+        ELSE format('another machine has taken the name over: %s, before it %s',
+                    coalesce(p_machine_id, 'unknown'), coalesce(v_was.machine_id, 'unknown')) END,
       jsonb_build_object('boot_id', p_boot_id, 'boot_id_before', v_was.boot_id));
   END IF;
   RETURN QUERY
   UPDATE public.nodes n SET last_seen = v_now, awake_state = 'awake', login = coalesce(n.login, v_login),
     labels = coalesce(p_labels, n.labels), max_concurrency = coalesce(p_max_concurrency, n.max_concurrency),
-    wake_method = coalesce(p_wake_method, n.wake_method), mac = coalesce(p_mac, n.mac), provider_ref = coalesce(p_provider_ref, n.provider_ref),
+    wake_method = coalesce(p_wake_method, n.wake_method), mac = coalesce(p_mac, n.mac),
+    provider_ref = coalesce(p_provider_ref, n.provider_ref),
     script = CASE WHEN v_login IS NULL THEN coalesce(p_script, n.script) ELSE n.script END,
     machine_id = CASE WHEN p_instance IS NULL THEN n.machine_id ELSE p_machine_id END,
     boot_id = CASE WHEN p_instance IS NULL THEN n.boot_id ELSE p_boot_id END, instance = coalesce(p_instance, n.instance)
@@ -216,7 +225,8 @@ BEGIN
 END $$;
 
 -- A machine that is no more: its name, its history and what was held against it go. What runs there, or was seen within p_silent, stays.
-CREATE FUNCTION accs.forget_node(p_name text, p_silent interval DEFAULT '2 min') RETURNS TABLE (answer text, reason text) LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.forget_node(p_name text, p_silent interval DEFAULT '2 min') RETURNS TABLE (answer text, reason text)
+LANGUAGE plpgsql AS $$
 DECLARE
   v_node public.nodes;
 BEGIN
@@ -242,13 +252,15 @@ BEGIN
   IF session_user <> current_user THEN
     PERFORM accs.check_caller(p_node);
   END IF;
-  UPDATE accs.power SET because = left(p_because, 2000) WHERE node = p_node AND state = 'ready' AND because IS DISTINCT FROM left(p_because, 2000);
+  UPDATE accs.power SET because = left(p_because, 2000)
+   WHERE node = p_node AND state = 'ready' AND because IS DISTINCT FROM left(p_because, 2000);
   RETURN CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END;
 END $$;
 
 -- An orderly goodbye: 'unknown' when the daemon stops, 'sleep' when the machine goes to sleep. When it was last seen stays. Who
 -- goes to sleep must hold no lease, and names those whom he counts on to be awake: of two that count on each other one stays.
-CREATE FUNCTION accs.node_leaves(p_node text, p_awake_state text DEFAULT 'unknown', p_because text DEFAULT NULL, p_counting_on text[] DEFAULT '{}')
+CREATE FUNCTION accs.node_leaves(p_node text, p_awake_state text DEFAULT 'unknown', p_because text DEFAULT NULL,
+                                 p_counting_on text[] DEFAULT '{}')
 RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
   v_state text := CASE p_awake_state WHEN 'sleep' THEN 'asleep' ELSE 'unknown' END;
@@ -267,7 +279,8 @@ BEGIN
   IF FOUND THEN
     INSERT INTO accs.power (node, state) VALUES (p_node, 'ready') ON CONFLICT DO NOTHING;
     UPDATE accs.power SET because = NULL WHERE node = p_node;
-    PERFORM accs.note_power(p_node, v_state, coalesce(p_because, CASE v_state WHEN 'asleep' THEN 'it goes to sleep' ELSE 'its agent stops' END));
+    PERFORM accs.note_power(p_node, v_state,
+      coalesce(p_because, CASE v_state WHEN 'asleep' THEN 'it goes to sleep' ELSE 'its agent stops' END));
     RETURN 'accepted';
   ELSIF EXISTS (SELECT FROM public.nodes WHERE name = p_node) THEN
     RETURN 'repeated';
@@ -284,7 +297,8 @@ BEGIN
   IF p_reason IS NULL THEN
     DELETE FROM accs.obstacles WHERE node = p_node AND service = p_service;
   ELSE
-    INSERT INTO accs.obstacles AS o (node, service, reason) SELECT n.name, left(p_service, 40), left(p_reason, 2000) FROM public.nodes n WHERE n.name = p_node
+    INSERT INTO accs.obstacles AS o (node, service, reason)
+    SELECT n.name, left(p_service, 40), left(p_reason, 2000) FROM public.nodes n WHERE n.name = p_node
     ON CONFLICT (node, service) DO UPDATE SET reason = excluded.reason WHERE o.reason <> excluded.reason;
   END IF;
   RETURN CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END;

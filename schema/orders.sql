@@ -20,10 +20,12 @@ CREATE TABLE accs.node_orders (
 CREATE INDEX node_orders_open ON accs.node_orders (node) WHERE taken_at IS NULL;   -- take_orders
 
 -- Asks a node to do something soon: 'relay' sends a magic packet for p_target, 'sleep' goes to sleep. Orders of yesterday go.
-CREATE FUNCTION accs.ask_node(p_id uuid, p_node text, p_kind text, p_target text, p_by text, p_within interval) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.ask_node(p_id uuid, p_node text, p_kind text, p_target text, p_by text, p_within interval) RETURNS text
+LANGUAGE plpgsql AS $$
 BEGIN
   DELETE FROM accs.node_orders WHERE asked_at < accs.clock() - interval '1 day';
-  INSERT INTO accs.node_orders (id, node, kind, target, asked_by, good_until) VALUES (p_id, p_node, p_kind, p_target, p_by, accs.clock() + p_within)
+  INSERT INTO accs.node_orders (id, node, kind, target, asked_by, good_until)
+  VALUES (p_id, p_node, p_kind, p_target, p_by, accs.clock() + p_within)
   ON CONFLICT (id) DO NOTHING;
   IF NOT FOUND THEN
     RETURN 'repeated';
@@ -33,7 +35,8 @@ BEGIN
 END $$;
 
 -- What a node is asked to do; each order is given out once.
-CREATE FUNCTION accs.take_orders(p_node text) RETURNS TABLE (id uuid, kind text, target text, mac text, asked_by text) LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.take_orders(p_node text) RETURNS TABLE (id uuid, kind text, target text, mac text, asked_by text)
+LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
   IF session_user <> current_user THEN
@@ -51,7 +54,8 @@ BEGIN
   IF session_user <> current_user THEN
     PERFORM accs.check_caller(p_node);
   END IF;
-  UPDATE accs.node_orders SET answered_at = accs.clock(), ok = p_ok, output = left(p_output, 2000) WHERE id = p_id AND node = p_node AND answered_at IS NULL;
+  UPDATE accs.node_orders SET answered_at = accs.clock(), ok = p_ok, output = left(p_output, 2000)
+   WHERE id = p_id AND node = p_node AND answered_at IS NULL;
   IF FOUND THEN
     RETURN 'accepted';
   END IF;

@@ -4,7 +4,8 @@
 
 -- What can be told to others (docs/outbox.md).
 CREATE FUNCTION accs.outgoing_events() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
-  SELECT ARRAY['job.submitted', 'job.started', 'job.retried', 'job.done', 'job.error', 'job.cancelled', 'task.done', 'task.error', 'task.skipped', 'task.cancelled']
+  SELECT ARRAY['job.submitted', 'job.started', 'job.retried', 'job.done', 'job.error', 'job.cancelled', 'task.done', 'task.error',
+               'task.skipped', 'task.cancelled']
 $$;
 
 -- One row for each event and target (D9). Claimed: claim_id is set, and next_attempt_at is when the claim has run out. One that was
@@ -27,8 +28,9 @@ CREATE TABLE public.outbox_events (
   redriven_at      timestamptz
 );
 
-CREATE INDEX outbox_events_due ON public.outbox_events (target, next_attempt_at, id) WHERE status = 'pending' AND dead_at IS NULL;  -- claim_outbox
-CREATE INDEX outbox_events_order ON public.outbox_events (target, job_id, id) WHERE status = 'pending' AND dead_at IS NULL;  -- who comes first
+-- claim_outbox: what is due, and who comes first
+CREATE INDEX outbox_events_due ON public.outbox_events (target, next_attempt_at, id) WHERE status = 'pending' AND dead_at IS NULL;
+CREATE INDEX outbox_events_order ON public.outbox_events (target, job_id, id) WHERE status = 'pending' AND dead_at IS NULL;
 CREATE INDEX outbox_events_delivered ON public.outbox_events (dispatched_at) WHERE status = 'delivered';    -- prune_outbox
 CREATE INDEX outbox_events_dead ON public.outbox_events (dead_at) WHERE status = 'pending' AND dead_at IS NOT NULL;
 
@@ -58,7 +60,8 @@ DECLARE
   v_event    text;
   v_news     boolean := false;
 BEGIN
-  FOR v_target IN SELECT t.name, t.events, t.workflows, t.open_until FROM accs.outbox_targets t WHERE t.events && (p_events || 'notify'::text) LOOP
+  FOR v_target IN SELECT t.name, t.events, t.workflows, t.open_until FROM accs.outbox_targets t
+                   WHERE t.events && (p_events || 'notify'::text) LOOP
     IF v_workflow IS NULL THEN
       SELECT w.name, w.version, w.notify INTO v_workflow FROM public.workflows w WHERE w.id = p_workflow;
     END IF;
@@ -78,7 +81,8 @@ END $$;
 
 CREATE FUNCTION accs.about_job(p_job public.jobs) RETURNS jsonb LANGUAGE sql STABLE AS $$
   SELECT jsonb_build_object('job', jsonb_build_object(
-    'id', p_job.id, 'status', p_job.status, 'generation', p_job.generation, 'error_code', p_job.error_code, 'error_message', p_job.error_message,
+    'id', p_job.id, 'status', p_job.status, 'generation', p_job.generation,
+    'error_code', p_job.error_code, 'error_message', p_job.error_message,
     'idempotency_key', p_job.idempotency_key, 'created_by', p_job.created_by, 'trace_id', p_job.trace_id,
     'created_at', p_job.created_at, 'scheduled_at', p_job.scheduled_at, 'started_at', p_job.started_at, 'finished_at', p_job.finished_at))
 $$;
@@ -95,11 +99,13 @@ BEGIN
   RETURN NULL;
 END $$;
 
--- New jobs, for note_new_jobs, which has read that a workflow subscribes to that; where a target wants it of all, announce_submitted has told it.
+-- New jobs, for note_new_jobs, which has read that a workflow subscribes to that; where a target wants it of all,
+-- announce_submitted has told it.
 CREATE FUNCTION accs.announce_subscribed_jobs(p_job_ids uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   IF NOT EXISTS (SELECT FROM accs.outbox_targets t WHERE t.events && ARRAY['job.submitted', 'job.started']) THEN
-    PERFORM accs.announce(CASE j.status WHEN 'running' THEN ARRAY['job.submitted', 'job.started'] ELSE ARRAY['job.submitted'] END, j.id, j.workflow_id, accs.about_job(j))
+    PERFORM accs.announce(CASE j.status WHEN 'running' THEN ARRAY['job.submitted', 'job.started'] ELSE ARRAY['job.submitted'] END,
+                          j.id, j.workflow_id, accs.about_job(j))
        FROM unnest(p_job_ids) WITH ORDINALITY AS u (id, n) JOIN public.jobs j ON j.id = u.id ORDER BY u.n;
   END IF;
 END $$;
@@ -108,8 +114,9 @@ CREATE FUNCTION accs.announce_task() RETURNS trigger LANGUAGE plpgsql SECURITY D
 BEGIN
   PERFORM accs.announce(ARRAY['task.' || NEW.status], j.id, j.workflow_id, jsonb_build_object('job', jsonb_build_object(
             'id', j.id, 'idempotency_key', j.idempotency_key, 'trace_id', j.trace_id), 'task', jsonb_build_object(
-            'id', NEW.id, 'key', NEW.task_key, 'service', NEW.service_name, 'status', NEW.status, 'generation', NEW.generation, 'attempt', NEW.attempt,
-            'attempt_id', NEW.attempt_id, 'error_code', NEW.error_code, 'error_message', NEW.error_message, 'started_at', NEW.started_at, 'finished_at', NEW.finished_at)))
+            'id', NEW.id, 'key', NEW.task_key, 'service', NEW.service_name, 'status', NEW.status, 'generation', NEW.generation,
+            'attempt', NEW.attempt, 'attempt_id', NEW.attempt_id, 'error_code', NEW.error_code, 'error_message', NEW.error_message,
+            'started_at', NEW.started_at, 'finished_at', NEW.finished_at)))
      FROM public.jobs j WHERE j.id = NEW.job_id;
   RETURN NULL;
 END $$;
@@ -118,14 +125,17 @@ END $$;
 -- transition tables of a statement trigger are filled even while it is disabled. announce_subscribed stands in for announce_task while
 -- targets want of tasks only what workflows subscribe to: the others' tasks are passed over by its WHEN, which calls nothing.
 CREATE TRIGGER announce_submitted AFTER INSERT ON public.jobs FOR EACH ROW EXECUTE FUNCTION accs.announce_job();
-CREATE TRIGGER announce_outcome AFTER UPDATE OF status ON public.jobs FOR EACH ROW WHEN (OLD.status <> NEW.status) EXECUTE FUNCTION accs.announce_job();
+CREATE TRIGGER announce_outcome AFTER UPDATE OF status ON public.jobs FOR EACH ROW WHEN (OLD.status <> NEW.status)
+  EXECUTE FUNCTION accs.announce_job();
 CREATE TRIGGER announce_task AFTER UPDATE OF status ON public.job_tasks
-  FOR EACH ROW WHEN (OLD.status <> NEW.status AND NEW.status IN ('done', 'error', 'skipped', 'cancelled')) EXECUTE FUNCTION accs.announce_task();
+  FOR EACH ROW WHEN (OLD.status <> NEW.status AND NEW.status IN ('done', 'error', 'skipped', 'cancelled'))
+  EXECUTE FUNCTION accs.announce_task();
 ALTER TABLE public.jobs DISABLE TRIGGER announce_submitted;
 ALTER TABLE public.jobs DISABLE TRIGGER announce_outcome;
 ALTER TABLE public.job_tasks DISABLE TRIGGER announce_task;
 CREATE TRIGGER announce_subscribed AFTER UPDATE OF status ON public.job_tasks
-  FOR EACH ROW WHEN (NEW.notify IS NOT NULL AND OLD.status <> NEW.status AND 'task.' || NEW.status = ANY (NEW.notify)) EXECUTE FUNCTION accs.announce_task();
+  FOR EACH ROW WHEN (NEW.notify IS NOT NULL AND OLD.status <> NEW.status AND 'task.' || NEW.status = ANY (NEW.notify))
+  EXECUTE FUNCTION accs.announce_task();
 ALTER TABLE public.job_tasks DISABLE TRIGGER announce_subscribed;
 
 -- Enables the triggers that some target needs and disables the others. To change one waits for the writers of its table, so
@@ -139,7 +149,8 @@ BEGIN
       FROM (VALUES ('announce_submitted', ARRAY['job.submitted', 'job.started'], '{}'),
                    ('announce_outcome', ARRAY['job.started', 'job.retried', 'job.done', 'job.error', 'job.cancelled', 'notify'], '{}'),
                    ('announce_task', ARRAY['task.done', 'task.error', 'task.skipped', 'task.cancelled'], '{}'),
-                   ('announce_subscribed', ARRAY['notify'], ARRAY['task.done', 'task.error', 'task.skipped', 'task.cancelled'])) AS k (name, events, unless)
+                   ('announce_subscribed', ARRAY['notify'],
+                    ARRAY['task.done', 'task.error', 'task.skipped', 'task.cancelled'])) AS k (name, events, unless)
       JOIN pg_trigger t ON t.tgname = k.name AND t.tgrelid IN ('public.jobs'::regclass, 'public.job_tasks'::regclass),
            LATERAL (SELECT EXISTS (SELECT FROM accs.outbox_targets o WHERE o.events && k.events)
                            AND NOT EXISTS (SELECT FROM accs.outbox_targets o WHERE o.events && k.unless) AS wanted) w
@@ -155,7 +166,8 @@ CREATE FUNCTION accs.register_outbox_target(p_name text, p_address text, p_event
 RETURNS text LANGUAGE plpgsql SET lock_timeout = '500ms' AS $$
 BEGIN
   PERFORM accs.lock('outbox_targets');
-  IF EXISTS (SELECT FROM accs.outbox_targets WHERE (name, address, events) = (p_name, p_address, p_events) AND workflows IS NOT DISTINCT FROM p_workflows) THEN
+  IF EXISTS (SELECT FROM accs.outbox_targets
+              WHERE (name, address, events) = (p_name, p_address, p_events) AND workflows IS NOT DISTINCT FROM p_workflows) THEN
     RETURN 'repeated';
   END IF;
   INSERT INTO accs.outbox_targets AS t (name, address, events, workflows) VALUES (p_name, p_address, p_events, p_workflows)
@@ -229,7 +241,8 @@ BEGIN
     EXIT WHEN cardinality(v_heads) >= CASE WHEN v_target.open_until IS NULL THEN p_jobs ELSE 1 END;
   END LOOP;
   -- somebody may redrive them at this moment. (By id only, here and below: no partial index shall look as good as the primary key.)
-  v_heads := ARRAY(SELECT e.id FROM public.outbox_events e WHERE e.id = ANY (v_heads) AND e.next_attempt_at <= v_now FOR UPDATE SKIP LOCKED);
+  v_heads := ARRAY(SELECT e.id FROM public.outbox_events e
+                    WHERE e.id = ANY (v_heads) AND e.next_attempt_at <= v_now FOR UPDATE SKIP LOCKED);
   IF v_heads <> '{}' AND v_target.open_until IS NOT NULL THEN
     p_each := 1;
     UPDATE accs.outbox_targets SET open_until = v_now + p_lease, probe_id = p_claim WHERE name = p_target;
@@ -241,7 +254,8 @@ BEGIN
        SELECT n.id FROM unnest(v_heads) AS h (id) JOIN public.outbox_events o ON o.id = h.id, LATERAL (
          -- up to one that is under way: the first was sent back to be tried again (redrive_outbox)
          SELECT f.id, bool_or(f.claim_id IS NOT NULL AND f.next_attempt_at > v_now) OVER (ORDER BY f.id) AS is_taken FROM (
-           SELECT f.id, f.claim_id, f.next_attempt_at FROM public.outbox_events f WHERE f.target = p_target AND f.job_id = o.job_id AND f.id > o.id
+           SELECT f.id, f.claim_id, f.next_attempt_at FROM public.outbox_events f
+            WHERE f.target = p_target AND f.job_id = o.job_id AND f.id > o.id
               AND f.status = 'pending' AND f.dead_at IS NULL ORDER BY f.id LIMIT p_each - 1) f) n WHERE NOT n.is_taken))
     RETURNING e.*)
   SELECT t.id, t.job_id, t.event, t.payload, t.attempts, v_now - coalesce(t.redriven_at, t.created_at) FROM taken t ORDER BY t.id;
@@ -255,7 +269,8 @@ END $$;
 -- before it). Only for who still has the claim; the others were too late, and somebody else may have sent the event too. After
 -- p_trip failures in a row the breaker opens for p_rest, each time in a row for twice as long, up to p_longest.
 CREATE FUNCTION accs.settle_outbox(p_target text, p_claim uuid, p_ids bigint[], p_outcomes text[], p_delays interval[], p_errors text[],
-                                   p_trip int, p_rest interval, p_longest interval) RETURNS TABLE (id bigint, answer text, reason text) LANGUAGE plpgsql AS $$
+                                   p_trip int, p_rest interval, p_longest interval)
+RETURNS TABLE (id bigint, answer text, reason text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now     timestamptz := accs.clock();
@@ -272,7 +287,8 @@ BEGIN
       FROM unnest(p_ids, p_outcomes, p_delays, p_errors) AS s (id, outcome, delay, error)
      WHERE e.id = s.id AND e.target = p_target AND e.claim_id = p_claim AND e.status = 'pending'
     RETURNING e.id, s.outcome, s.error)
-  SELECT coalesce(array_agg(m.id), '{}') AS ids, array_agg(m.id) FILTER (WHERE m.outcome IN ('delivered', 'dead')) AS gone, count(*) FILTER (WHERE m.outcome = 'delivered') AS delivered,
+  SELECT coalesce(array_agg(m.id), '{}') AS ids, array_agg(m.id) FILTER (WHERE m.outcome IN ('delivered', 'dead')) AS gone,
+         count(*) FILTER (WHERE m.outcome = 'delivered') AS delivered,
          count(*) FILTER (WHERE m.outcome IN ('failed', 'dead')) AS failed, max(m.error) AS error INTO v_settled FROM moved m;
   IF v_settled.gone IS NOT NULL THEN   -- the next in turn comes into sight again
     UPDATE public.outbox_events e SET next_attempt_at = v_now WHERE e.next_attempt_at = 'infinity' AND e.id = ANY (ARRAY(
@@ -293,7 +309,8 @@ BEGIN
     UPDATE accs.outbox_targets SET failures = 0, trips = 0, open_until = NULL, probe_id = NULL WHERE name = p_target;
     IF v_target.trips > 0 THEN   -- it was away, and what it missed need not wait any longer
       UPDATE public.outbox_events e SET next_attempt_at = v_now
-       WHERE e.target = p_target AND e.status = 'pending' AND e.dead_at IS NULL AND e.next_attempt_at > v_now AND e.next_attempt_at < 'infinity' AND e.claim_id IS NULL;
+       WHERE e.target = p_target AND e.status = 'pending' AND e.dead_at IS NULL AND e.next_attempt_at > v_now
+         AND e.next_attempt_at < 'infinity' AND e.claim_id IS NULL;
     END IF;
   ELSIF v_target.probe_id = p_claim THEN   -- nothing was asked after all
     UPDATE accs.outbox_targets SET open_until = v_now, probe_id = NULL WHERE name = p_target;
@@ -306,25 +323,29 @@ END $$;
 
 -- Sends events again, whatever became of them; without ids those that were given up, of one target or of all. Who does that
 -- has seen to the receiver, so the breaker closes. An event that is under way stays so.
-CREATE FUNCTION accs.redrive_outbox(p_ids bigint[] DEFAULT NULL, p_target text DEFAULT NULL) RETURNS TABLE (id bigint, answer text, reason text) LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.redrive_outbox(p_ids bigint[] DEFAULT NULL, p_target text DEFAULT NULL)
+RETURNS TABLE (id bigint, answer text, reason text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now   timestamptz := accs.clock();
   v_moved bigint[];
 BEGIN
   IF p_ids IS NULL THEN
-    p_ids := ARRAY(SELECT e.id FROM public.outbox_events e WHERE e.status = 'pending' AND e.dead_at IS NOT NULL AND (p_target IS NULL OR e.target = p_target));
+    p_ids := ARRAY(SELECT e.id FROM public.outbox_events e
+                    WHERE e.status = 'pending' AND e.dead_at IS NOT NULL AND (p_target IS NULL OR e.target = p_target));
   END IF;
   UPDATE accs.outbox_targets SET failures = 0, trips = 0, open_until = NULL, probe_id = NULL
    WHERE failures > 0 AND name IN (SELECT e.target FROM public.outbox_events e WHERE e.id = ANY (p_ids));
   WITH moved AS (
-    UPDATE public.outbox_events e SET status = 'pending', attempts = 0, next_attempt_at = v_now, dispatched_at = NULL, dead_at = NULL, claim_id = NULL, redriven_at = v_now
+    UPDATE public.outbox_events e SET status = 'pending', attempts = 0, next_attempt_at = v_now, dispatched_at = NULL, dead_at = NULL,
+           claim_id = NULL, redriven_at = v_now
      WHERE e.id = ANY (p_ids) AND NOT (e.status = 'pending' AND e.claim_id IS NOT NULL AND e.next_attempt_at > v_now)
     RETURNING e.id)
   SELECT coalesce(array_agg(m.id), '{}') INTO v_moved FROM moved m;
   PERFORM pg_notify(accs.channel_prefix() || '_outbox', '');
   RETURN QUERY
-  SELECT u.id, CASE WHEN u.id = ANY (v_moved) THEN 'accepted' WHEN e.id IS NULL THEN 'refused' ELSE 'repeated' END, CASE WHEN e.id IS NULL THEN 'not_found' END
+  SELECT u.id, CASE WHEN u.id = ANY (v_moved) THEN 'accepted' WHEN e.id IS NULL THEN 'refused' ELSE 'repeated' END,
+         CASE WHEN e.id IS NULL THEN 'not_found' END
     FROM unnest(p_ids) AS u (id) LEFT JOIN public.outbox_events e ON e.id = u.id;
 END $$;
 
@@ -335,9 +356,11 @@ DECLARE
   v_gone int;
 BEGIN
   DELETE FROM public.outbox_events WHERE id = ANY (ARRAY(
-    (SELECT e.id FROM public.outbox_events e WHERE e.status = 'delivered' AND e.dispatched_at < accs.clock() - p_keep ORDER BY e.dispatched_at LIMIT p_limit)
+    (SELECT e.id FROM public.outbox_events e WHERE e.status = 'delivered' AND e.dispatched_at < accs.clock() - p_keep
+      ORDER BY e.dispatched_at LIMIT p_limit)
     UNION ALL
-    (SELECT e.id FROM public.outbox_events e WHERE e.status = 'pending' AND e.dead_at < accs.clock() - p_keep_dead ORDER BY e.dead_at LIMIT p_limit)
+    (SELECT e.id FROM public.outbox_events e WHERE e.status = 'pending' AND e.dead_at < accs.clock() - p_keep_dead
+      ORDER BY e.dead_at LIMIT p_limit)
     UNION ALL
     (SELECT e.id FROM public.outbox_events e WHERE e.status = 'pending' AND e.dead_at IS NULL AND e.created_at < accs.clock() - p_keep_dead
         AND NOT EXISTS (SELECT FROM accs.outbox_targets t WHERE t.name = e.target) LIMIT p_limit)));
@@ -345,13 +368,15 @@ BEGIN
   -- the net: one that waits for another which somebody has deleted by hand
   UPDATE public.outbox_events e SET next_attempt_at = accs.clock()
    WHERE e.status = 'pending' AND e.dead_at IS NULL AND e.next_attempt_at = 'infinity'
-     AND NOT EXISTS (SELECT FROM public.outbox_events p WHERE p.target = e.target AND p.job_id = e.job_id AND p.id < e.id AND p.status = 'pending' AND p.dead_at IS NULL);
+     AND NOT EXISTS (SELECT FROM public.outbox_events p WHERE p.target = e.target AND p.job_id = e.job_id AND p.id < e.id
+                        AND p.status = 'pending' AND p.dead_at IS NULL);
   RETURN v_gone;
 END $$;
 
 -- In how long a target's next event is due, or has to be looked at; null: none waits.
 CREATE FUNCTION accs.outbox_outlook(p_target text) RETURNS interval LANGUAGE sql STABLE SET enable_sort = off AS $$
-  SELECT (SELECT greatest(e.next_attempt_at, t.open_until) - accs.clock() FROM public.outbox_events e JOIN accs.outbox_targets t ON t.name = e.target
+  SELECT (SELECT greatest(e.next_attempt_at, t.open_until) - accs.clock()
+            FROM public.outbox_events e JOIN accs.outbox_targets t ON t.name = e.target
            WHERE e.target = p_target AND e.status = 'pending' AND e.dead_at IS NULL AND e.next_attempt_at < 'infinity'
            ORDER BY e.next_attempt_at, e.id LIMIT 1)
 $$;

@@ -40,7 +40,8 @@ BEGIN
     -- A task that becomes claimable at this very moment may be missed: the claim that meets it holds it.
     WITH ours AS (
       SELECT w.task_id FROM accs.waiting w JOIN public.job_tasks t ON t.id = w.task_id JOIN public.jobs j ON j.id = t.job_id
-        JOIN public.workflows f ON f.id = j.workflow_id WHERE f.name = p_name AND (w.hold IS NULL OR w.hold = 'key') FOR UPDATE OF w SKIP LOCKED
+        JOIN public.workflows f ON f.id = j.workflow_id WHERE f.name = p_name AND (w.hold IS NULL OR w.hold = 'key')
+         FOR UPDATE OF w SKIP LOCKED
     ), held AS (
       UPDATE accs.waiting w SET hold = 'paused' FROM ours WHERE w.task_id = ours.task_id RETURNING w.key
     )
@@ -92,7 +93,8 @@ BEGIN
   WITH ours AS (
     SELECT w.task_id FROM accs.waiting w JOIN public.job_tasks t ON t.id = w.task_id JOIN public.jobs j ON j.id = t.job_id
       JOIN public.workflows f ON f.id = j.workflow_id
-     WHERE w.hold = 'paused' AND NOT EXISTS (SELECT FROM accs.pauses p WHERE p.kind = 'workflow' AND p.name = f.name) FOR UPDATE OF w SKIP LOCKED
+     WHERE w.hold = 'paused' AND NOT EXISTS (SELECT FROM accs.pauses p WHERE p.kind = 'workflow' AND p.name = f.name)
+       FOR UPDATE OF w SKIP LOCKED
   ), freed AS (
     UPDATE accs.waiting w SET hold = CASE WHEN w.key IS NOT NULL THEN 'key' END FROM ours WHERE w.task_id = ours.task_id RETURNING w.key
   )

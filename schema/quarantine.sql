@@ -55,7 +55,8 @@ CREATE FUNCTION accs.note_passes(p_was accs.live[], p_done uuid[]) RETURNS void 
 BEGIN
   INSERT INTO accs.conclusions (ts, node, service, workflow_id, task_key, task_id, passed)
   WITH done AS MATERIALIZED (
-    SELECT l.node, l.service, j.workflow_id, t.task_key, l.task_id, row_number() OVER (PARTITION BY l.node, j.workflow_id, t.task_key) AS nth
+    SELECT l.node, l.service, j.workflow_id, t.task_key, l.task_id,
+           row_number() OVER (PARTITION BY l.node, j.workflow_id, t.task_key) AS nth
       FROM unnest(p_was) l JOIN public.job_tasks t ON t.id = l.task_id JOIN public.jobs j ON j.id = l.job_id WHERE l.task_id = ANY (p_done)
   ), room AS MATERIALIZED (   -- once for each node and step
     SELECT d.node, d.workflow_id, d.task_key, (SELECT count(*) FROM (
@@ -63,7 +64,8 @@ BEGIN
                 AND c.passed AND c.id > coalesce(f.id, 0) AND (q.trial_at IS NULL OR c.ts > q.trial_at) LIMIT 20) n) AS kept
       FROM done d
       LEFT JOIN accs.quarantines q ON q.node = d.node AND q.service = d.service AND q.state = 'trial'
-      LEFT JOIN LATERAL (SELECT c.id FROM accs.conclusions c WHERE c.workflow_id = d.workflow_id AND c.task_key = d.task_key AND NOT c.passed
+      LEFT JOIN LATERAL (SELECT c.id FROM accs.conclusions c
+                          WHERE c.workflow_id = d.workflow_id AND c.task_key = d.task_key AND NOT c.passed
                           ORDER BY c.id DESC LIMIT 1) f ON true
      WHERE d.nth = 1 AND (f.id IS NOT NULL OR q.node IS NOT NULL)
   )
@@ -82,8 +84,8 @@ $$;
 -- What is known about nodes and steps that fail, the oldest first. is_trial: it ended after its node's service was let in on
 -- trial. offered: how many nodes offer the service.
 CREATE FUNCTION accs.health_evidence(p_window interval) RETURNS TABLE (
-  id bigint, node text, service text, workflow_id uuid, workflow text, task_key text, task_id uuid, passed boolean, lost boolean, permanent boolean,
-  code text, message text, quarantine text, version text, times int, is_trial boolean, offered int
+  id bigint, node text, service text, workflow_id uuid, workflow text, task_key text, task_id uuid, passed boolean, lost boolean,
+  permanent boolean, code text, message text, quarantine text, version text, times int, is_trial boolean, offered int
 ) LANGUAGE sql STABLE AS $$
   SELECT c.id, c.node, c.service, c.workflow_id, w.name, c.task_key, c.task_id, c.passed, c.lost, c.permanent, c.code, c.message,
          q.state, accs.quarantine_version(q), coalesce(q.times, 0), coalesce(c.ts > q.trial_at, false), coalesce(o.nodes, 0)
@@ -107,15 +109,16 @@ BEGIN
   -- what follows sees all that others have decided; there may be no row to lock
   PERFORM accs.lock('quarantines');
   IF p_seen IS NOT NULL AND (
-       p_version IS DISTINCT FROM (SELECT accs.quarantine_version(q) FROM accs.quarantines q WHERE q.node = p_node AND q.service = p_service)
+       p_version IS DISTINCT FROM (SELECT accs.quarantine_version(q) FROM accs.quarantines q
+                                    WHERE q.node = p_node AND q.service = p_service)
        OR NOT EXISTS (SELECT FROM accs.conclusions c WHERE c.node = p_node AND c.service = p_service AND NOT c.passed AND c.id <= p_seen)
        OR EXISTS (SELECT FROM accs.conclusions c WHERE c.node = p_node AND c.service = p_service AND c.passed AND c.id > p_seen)) THEN
     RETURN 'refused';
   END IF;
   INSERT INTO accs.quarantines AS q (node, service, reason, detail, since, probe_at)
   SELECT n.name, p_service, p_reason, p_detail, v_now, v_now + p_probe_in FROM public.nodes n WHERE n.name = p_node
-  ON CONFLICT (node, service) DO UPDATE SET state = 'shut', reason = excluded.reason, detail = excluded.detail, times = q.times + 1, probes = 0,
-         probe_at = excluded.probe_at, probe_error = NULL, trial_at = NULL
+  ON CONFLICT (node, service) DO UPDATE SET state = 'shut', reason = excluded.reason, detail = excluded.detail, times = q.times + 1,
+         probes = 0, probe_at = excluded.probe_at, probe_error = NULL, trial_at = NULL
    WHERE q.state = 'trial';
   IF NOT FOUND THEN
     RETURN 'repeated';   -- or the node is not registered any more
@@ -143,14 +146,17 @@ BEGIN
     DELETE FROM accs.conclusions c USING lifted l WHERE c.node = l.node AND c.service = l.service AND NOT c.passed
   )
   SELECT l.node, l.service FROM lifted l,
-         LATERAL accs.note_node(l.node, 'resumed', format('%s is out of quarantine: %s', l.service, p_because), jsonb_build_object('by', p_by)),
+         LATERAL accs.note_node(l.node, 'resumed', format('%s is out of quarantine: %s', l.service, p_because),
+                                jsonb_build_object('by', p_by)),
          LATERAL pg_notify(accs.channel_prefix() || l.service, '');
 END $$;
 
 -- For a node: what it is to probe, and in what time.
-CREATE FUNCTION accs.node_quarantines(p_node text) RETURNS TABLE (service text, state text, reason text, times int, probes int, probe_in interval)
+CREATE FUNCTION accs.node_quarantines(p_node text)
+RETURNS TABLE (service text, state text, reason text, times int, probes int, probe_in interval)
 LANGUAGE sql STABLE AS $$
-  SELECT q.service, q.state, q.reason, q.times, q.probes, greatest(q.probe_at - accs.clock(), '0') FROM accs.quarantines q WHERE q.node = p_node ORDER BY q.service
+  SELECT q.service, q.state, q.reason, q.times, q.probes, greatest(q.probe_at - accs.clock(), '0') FROM accs.quarantines q
+   WHERE q.node = p_node ORDER BY q.service
 $$;
 
 -- What a probe of its own says: well, so that the next task is a trial; or not, and when it looks again.
@@ -161,8 +167,9 @@ BEGIN
   IF session_user <> current_user THEN
     PERFORM accs.check_caller(p_node);
   END IF;
-  UPDATE accs.quarantines q SET state = CASE WHEN p_problem IS NULL THEN 'trial' ELSE 'shut' END, probes = q.probes + (p_problem IS NOT NULL)::int,
-         probe_error = left(p_problem, 2000), probe_at = v_now + p_again, trial_at = CASE WHEN p_problem IS NULL THEN v_now END
+  UPDATE accs.quarantines q SET state = CASE WHEN p_problem IS NULL THEN 'trial' ELSE 'shut' END,
+         probes = q.probes + (p_problem IS NOT NULL)::int, probe_error = left(p_problem, 2000), probe_at = v_now + p_again,
+         trial_at = CASE WHEN p_problem IS NULL THEN v_now END
    WHERE q.node = p_node AND q.service = p_service AND q.state = 'shut' AND q.probe_at <= v_now;
   IF NOT FOUND THEN
     RETURN 'repeated';
@@ -174,7 +181,8 @@ BEGIN
 END $$;
 
 -- The steps that fail everywhere are these, and no others. Answers those that are news: found failing, or not any more.
-CREATE FUNCTION accs.mark_steps(p_workflows uuid[], p_keys text[], p_reasons text[]) RETURNS TABLE (workflow_id uuid, task_key text, failing boolean)
+CREATE FUNCTION accs.mark_steps(p_workflows uuid[], p_keys text[], p_reasons text[])
+RETURNS TABLE (workflow_id uuid, task_key text, failing boolean)
 LANGUAGE sql AS $$
   WITH said AS MATERIALIZED (
     SELECT DISTINCT ON (s.workflow_id, s.task_key) s.* FROM unnest(p_workflows, p_keys, p_reasons) AS s (workflow_id, task_key, reason)
@@ -199,7 +207,8 @@ DECLARE
   v_gone int;
 BEGIN
   DELETE FROM accs.conclusions WHERE id IN (
-    SELECT c.id FROM (SELECT c.*, row_number() OVER (PARTITION BY c.node, c.workflow_id, c.task_key ORDER BY c.id DESC) AS nth FROM accs.conclusions c) c
+    SELECT c.id FROM (SELECT c.*, row_number() OVER (PARTITION BY c.node, c.workflow_id, c.task_key ORDER BY c.id DESC) AS nth
+                        FROM accs.conclusions c) c
      WHERE c.nth > p_keep OR c.ts <= accs.clock() - p_window
        AND NOT EXISTS (SELECT FROM accs.quarantines q WHERE q.node = c.node AND q.service = c.service));
   GET DIAGNOSTICS v_gone = ROW_COUNT;

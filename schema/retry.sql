@@ -37,8 +37,9 @@ BEGIN
            CASE t.status WHEN 'cancelled' THEN t.progress ELSE 1 END AS counted
       FROM public.job_tasks t WHERE t.id = ANY (p_task_ids)
   ), moved AS (
-    UPDATE public.job_tasks t SET status = 'queued', generation = t.generation + 1, attempt = 0, lost = 0, remaining = b.remaining, progress = 0,
-           next_attempt_at = NULL, started_at = NULL, finished_at = NULL, error_code = NULL, error_message = NULL, results = NULL, updated_at = v_now
+    UPDATE public.job_tasks t SET status = 'queued', generation = t.generation + 1, attempt = 0, lost = 0, remaining = b.remaining,
+           progress = 0, next_attempt_at = NULL, started_at = NULL, finished_at = NULL, error_code = NULL, error_message = NULL,
+           results = NULL, updated_at = v_now
       FROM before b WHERE t.id = b.id
     RETURNING t.id, t.task_key, t.step_no, t.generation, t.remaining, b.status AS from_status, b.counted
   ), logged AS (
@@ -53,17 +54,19 @@ BEGIN
   ), job AS (
     SELECT id, status FROM public.jobs WHERE id = p_job
   ), reopened AS (
-    UPDATE public.jobs j SET status = 'running', generation = j.generation + 1, open_tasks = j.open_tasks + m.n, finished_at = NULL, updated_at = v_now,
-           task_progress = j.task_progress - m.counted, progress = (j.task_progress - m.counted) / j.task_count,
+    UPDATE public.jobs j SET status = 'running', generation = j.generation + 1, open_tasks = j.open_tasks + m.n, finished_at = NULL,
+           updated_at = v_now, task_progress = j.task_progress - m.counted, progress = (j.task_progress - m.counted) / j.task_count,
            current_task_key = coalesce(m.first, j.current_task_key),
            error_code = (SELECT coalesce(error_code, 'error') FROM failure), error_message = (SELECT error_message FROM failure)
-      FROM (SELECT count(*)::int AS n, sum(counted) AS counted, (array_agg(task_key ORDER BY step_no) FILTER (WHERE remaining = 0))[1] AS first FROM moved) m
+      FROM (SELECT count(*)::int AS n, sum(counted) AS counted,
+                   (array_agg(task_key ORDER BY step_no) FILTER (WHERE remaining = 0))[1] AS first FROM moved) m
      WHERE j.id = p_job
     RETURNING j.id, j.generation
   ), announced AS (
     INSERT INTO public.task_events (job_id, ts, source, level, type, message, data)
     SELECT r.id, v_now, p_source, 'warn', 'retry', job.status || ' → running: ' || p_why,
-           jsonb_build_object('from', job.status, 'to', 'running', 'generation', r.generation) FROM reopened r, job WHERE job.status <> 'running'
+           jsonb_build_object('from', job.status, 'to', 'running', 'generation', r.generation)
+      FROM reopened r, job WHERE job.status <> 'running'
   )
   SELECT array_agg(id) FILTER (WHERE remaining = 0) INTO v_ready FROM moved;
   RETURN accs.enqueue(v_ready);
@@ -99,20 +102,25 @@ DECLARE
   v_row  record;
   v_keys text[];
 BEGIN
-  PERFORM FROM public.jobs WHERE id = ANY (ARRAY(SELECT d.job_id FROM public.dead_letters d WHERE d.id = ANY (p_dead_letter_ids))) ORDER BY id FOR NO KEY UPDATE;
+  PERFORM FROM public.jobs WHERE id = ANY (ARRAY(SELECT d.job_id FROM public.dead_letters d WHERE d.id = ANY (p_dead_letter_ids)))
+    ORDER BY id FOR NO KEY UPDATE;
   RETURN QUERY SELECT u.id, 'refused'::text, 'not_found'::text FROM unnest(p_dead_letter_ids) AS u (id)
                 WHERE NOT EXISTS (SELECT FROM public.dead_letters d WHERE d.id = u.id);
   FOR v_row IN
-    SELECT d.job_id, array_agg(d.id) AS letters, array_agg(d.job_task_id) FILTER (WHERE t.status = 'error' AND t.generation = d.generation AND d.redriven_at IS NULL) AS tasks
-      FROM public.dead_letters d JOIN public.job_tasks t ON t.id = d.job_task_id WHERE d.id = ANY (p_dead_letter_ids) GROUP BY d.job_id ORDER BY d.job_id
+    SELECT d.job_id, array_agg(d.id) AS letters,
+           array_agg(d.job_task_id) FILTER (WHERE t.status = 'error' AND t.generation = d.generation AND d.redriven_at IS NULL) AS tasks
+      FROM public.dead_letters d JOIN public.job_tasks t ON t.id = d.job_task_id
+     WHERE d.id = ANY (p_dead_letter_ids) GROUP BY d.job_id ORDER BY d.job_id
   LOOP
     RETURN QUERY
-    SELECT d.id, CASE WHEN d.redriven_at IS NOT NULL THEN 'repeated' WHEN d.job_task_id = ANY (v_row.tasks) THEN 'accepted' ELSE 'refused' END,
+    SELECT d.id, CASE WHEN d.redriven_at IS NOT NULL THEN 'repeated' WHEN d.job_task_id = ANY (v_row.tasks) THEN 'accepted'
+                      ELSE 'refused' END,
            CASE WHEN d.job_task_id = ANY (v_row.tasks) OR d.redriven_at IS NOT NULL THEN NULL ELSE 'not_in_expected_state' END
       FROM public.dead_letters d WHERE d.id = ANY (v_row.letters);
     IF v_row.tasks IS NOT NULL THEN
       v_keys := v_keys || accs.reopen(v_row.job_id, v_row.tasks || ARRAY(
-        SELECT t.id FROM public.job_tasks t WHERE t.id = ANY (accs.downstream(v_row.tasks)) AND t.status = 'skipped' AND t.error_code = 'upstream_failed'
+        SELECT t.id FROM public.job_tasks t
+         WHERE t.id = ANY (accs.downstream(v_row.tasks)) AND t.status = 'skipped' AND t.error_code = 'upstream_failed'
            AND t.id <> ALL (accs.blocked(v_row.job_id, v_row.tasks))),
         coalesce(p_by, 'operator'), 'redriven');
     END IF;
@@ -124,7 +132,8 @@ END $$;
 
 CREATE FUNCTION accs.dismiss(p_dead_letter_ids bigint[]) RETURNS TABLE (dead_letter_id bigint, answer text, reason text) LANGUAGE sql AS $$
   WITH done AS (
-    UPDATE public.dead_letters SET dismissed_at = accs.clock() WHERE id = ANY (p_dead_letter_ids) AND dismissed_at IS NULL AND redriven_at IS NULL RETURNING id
+    UPDATE public.dead_letters SET dismissed_at = accs.clock()
+     WHERE id = ANY (p_dead_letter_ids) AND dismissed_at IS NULL AND redriven_at IS NULL RETURNING id
   )
   SELECT u.id, CASE WHEN done.id IS NOT NULL THEN 'accepted' WHEN d.dismissed_at IS NOT NULL THEN 'repeated' ELSE 'refused' END,
          CASE WHEN d.id IS NULL THEN 'not_found' WHEN done.id IS NULL AND d.dismissed_at IS NULL THEN 'already_redriven' END
@@ -133,7 +142,8 @@ $$;
 
 -- Runs finished jobs again: what has not succeeded, or, with a step named, that step and everything below it. A job that is
 -- running again already because of the same call is repeated.
-CREATE FUNCTION accs.retry_jobs(p_job_ids uuid[], p_from_steps text[] DEFAULT NULL, p_by text DEFAULT NULL) RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.retry_jobs(p_job_ids uuid[], p_from_steps text[] DEFAULT NULL, p_by text DEFAULT NULL) RETURNS SETOF accs.answer
+LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_said  record;
@@ -170,7 +180,8 @@ BEGIN
       SELECT id INTO v_step FROM public.job_tasks WHERE job_id = v_row.id AND task_key = v_row.step;
       IF NOT FOUND THEN
         v_no := 'step_not_found';
-      ELSIF EXISTS (SELECT FROM public.job_tasks d JOIN public.job_tasks t ON t.id = v_step AND d.job_id = t.job_id AND d.task_key = ANY (t.depends_on)
+      ELSIF EXISTS (SELECT FROM public.job_tasks d
+                      JOIN public.job_tasks t ON t.id = v_step AND d.job_id = t.job_id AND d.task_key = ANY (t.depends_on)
                      WHERE d.status NOT IN ('done', 'skipped') OR d.error_code = 'upstream_failed') THEN
         v_no := 'earlier_step_unfinished';
       ELSE
@@ -180,7 +191,8 @@ BEGIN
       END IF;
     END IF;
     IF v_no IS NULL THEN
-      v_keys := v_keys || accs.reopen(v_row.id, v_tasks, coalesce(p_by, 'operator'), CASE WHEN v_row.step IS NULL THEN 'retried' ELSE 'retried from ' || v_row.step END);
+      v_keys := v_keys || accs.reopen(v_row.id, v_tasks, coalesce(p_by, 'operator'),
+                                      CASE WHEN v_row.step IS NULL THEN 'retried' ELSE 'retried from ' || v_row.step END);
       RETURN QUERY SELECT v_row.id, 'accepted'::text, NULL::text, v_row.status, NULL::int, NULL::text, NULL::timestamptz;
     ELSE
       RETURN QUERY SELECT v_row.id, 'refused'::text, v_no, v_row.status, NULL::int, NULL::text, NULL::timestamptz;

@@ -59,7 +59,8 @@ DECLARE
 BEGIN
   WITH fresh AS MATERIALIZED (
     SELECT accs.task_id(j.id, s.step_no) AS id, j.id AS job_id, j.task_count, j.priority, j.order_seq, j.workflow_id, s.step_no, s.task_key,
-           s.service, s.depends_on, s.max_attempts, s.params, s.node, s.lane, s.requires, s.concurrency_key, s.timeout_sec, s.backoff, s.notify,
+           s.service, s.depends_on, s.max_attempts, s.params, s.node, s.lane, s.requires, s.concurrency_key, s.timeout_sec, s.backoff,
+           s.notify,
            CASE WHEN s.dependants IS NOT NULL THEN ARRAY(SELECT accs.task_id(j.id, d) FROM unnest(s.dependants) d) END AS dependants
       FROM unnest(p_job_ids) AS o (id) JOIN public.jobs j ON j.id = o.id JOIN accs.steps s ON s.workflow_id = j.workflow_id
   ), made AS (
@@ -70,14 +71,16 @@ BEGIN
   ), queued AS (
     INSERT INTO accs.waiting (task_id, lane, rank, order_seq, created_at, hold, key)
     SELECT id, lane, -priority, order_seq, v_now,
-           CASE WHEN workflow_id = ANY ((SELECT accs.paused_workflows())::uuid[]) THEN 'paused' WHEN concurrency_key IS NOT NULL THEN 'key' END,
+           CASE WHEN workflow_id = ANY ((SELECT accs.paused_workflows())::uuid[]) THEN 'paused'
+                WHEN concurrency_key IS NOT NULL THEN 'key' END,
            concurrency_key
       FROM fresh WHERE depends_on = '{}'
     RETURNING key, hold
   )
   SELECT array_agg(DISTINCT key) FILTER (WHERE hold = 'key'), EXISTS (SELECT FROM fresh GROUP BY job_id HAVING count(*) <> max(task_count))
     INTO v_keys, v_miscounted FROM queued;
-  IF v_miscounted THEN   -- the steps were written anew after the caller had counted them; a lock would let an open transaction stop the builder
+  -- the steps were written anew after the caller had counted them; a lock would let an open transaction stop the builder
+  IF v_miscounted THEN
     UPDATE public.jobs j SET task_count = c.n, open_tasks = c.n, current_task_key = c.first
       FROM (SELECT job_id, count(*) AS n, (array_agg(task_key ORDER BY step_no) FILTER (WHERE depends_on = '{}'))[1] AS first
               FROM public.job_tasks WHERE job_id = ANY (p_job_ids) GROUP BY job_id) c WHERE j.id = c.job_id;
@@ -137,7 +140,8 @@ BEGIN
     RETURN;
   END IF;
   RETURN QUERY
-  SELECT coalesce(j.id, k.id), CASE WHEN j.id = ANY (v_fresh) THEN 'accepted' WHEN j.id IS NOT NULL OR k.id IS NOT NULL THEN 'repeated' ELSE 'refused' END,
+  SELECT coalesce(j.id, k.id),
+         CASE WHEN j.id = ANY (v_fresh) THEN 'accepted' WHEN j.id IS NOT NULL OR k.id IS NOT NULL THEN 'repeated' ELSE 'refused' END,
          CASE WHEN j.id IS NOT NULL OR k.id IS NOT NULL THEN NULL
               WHEN w.id IS NULL THEN 'workflow_not_found' WHEN NOT w.is_active THEN 'workflow_inactive' ELSE 'workflow_invalid' END,
          coalesce(j.status, k.status)
@@ -191,7 +195,8 @@ CREATE FUNCTION accs.reject_job(p_job uuid, p_code text, p_message text) RETURNS
 DECLARE
   v_now timestamptz := accs.clock();
 BEGIN
-  UPDATE public.jobs SET status = 'error', error_code = p_code, error_message = p_message, finished_at = v_now, updated_at = v_now WHERE id = p_job;
+  UPDATE public.jobs SET status = 'error', error_code = p_code, error_message = p_message, finished_at = v_now, updated_at = v_now
+   WHERE id = p_job;
   INSERT INTO public.task_events (job_id, ts, source, level, type, message, data)
   VALUES (p_job, v_now, 'builder', 'error', 'status', p_message, jsonb_build_object('from', 'queued', 'to', 'error', 'error_code', p_code));
   DELETE FROM accs.pending_jobs WHERE job_id = p_job;
@@ -210,11 +215,13 @@ DECLARE
   v_id   uuid;
 BEGIN
   -- The pending rows are read without a lock: jobs come first in the lock order.
-  v_want := coalesce(p_job_ids, ARRAY(SELECT p.job_id FROM accs.pending_jobs p WHERE p.due_at <= accs.clock() ORDER BY p.due_at LIMIT p_limit));
+  v_want := coalesce(p_job_ids, ARRAY(
+    SELECT p.job_id FROM accs.pending_jobs p WHERE p.due_at <= accs.clock() ORDER BY p.due_at LIMIT p_limit));
   v_want := ARRAY(SELECT id FROM public.jobs WHERE id = ANY (v_want) AND status = 'queued' ORDER BY id FOR NO KEY UPDATE SKIP LOCKED);
 
   FOR v_row IN SELECT j.id, w.name, w.is_active, p.workflow_id AS plan FROM public.jobs j JOIN public.workflows w ON w.id = j.workflow_id
-                 LEFT JOIN accs.plans p ON p.workflow_id = w.id WHERE j.id = ANY (v_want) AND (NOT w.is_active OR p.workflow_id IS NULL) LOOP
+                 LEFT JOIN accs.plans p ON p.workflow_id = w.id
+                WHERE j.id = ANY (v_want) AND (NOT w.is_active OR p.workflow_id IS NULL) LOOP
     PERFORM accs.reject_job(v_row.id, 'workflow_inactive', format('workflow "%s" is not active', v_row.name));
     RETURN QUERY SELECT v_row.id, 'refused'::text, 'workflow_inactive'::text;
   END LOOP;
@@ -242,15 +249,18 @@ BEGIN
   IF p_job_ids IS NOT NULL THEN
     RETURN QUERY
     SELECT u.id, CASE WHEN j.task_count > 0 THEN 'repeated' ELSE 'refused' END,
-           CASE WHEN j.task_count > 0 THEN NULL WHEN j.id IS NULL THEN 'not_found' WHEN j.status = 'queued' THEN 'locked' ELSE 'not_in_expected_state' END
+           CASE WHEN j.task_count > 0 THEN NULL WHEN j.id IS NULL THEN 'not_found' WHEN j.status = 'queued' THEN 'locked'
+                ELSE 'not_in_expected_state' END
       FROM unnest(p_job_ids) AS u (id) LEFT JOIN public.jobs j ON j.id = u.id WHERE u.id <> ALL (v_want);
   END IF;
 END $$;
 
--- Changes what is asked of jobs; null leaves a value as it is. The priority of a job that runs changes for what is open of it; its options and
--- its time are fixed. What waits is taken out and put back in its new place: a claim under way could put a row back with the old rank.
-CREATE FUNCTION accs.change_jobs(p_job_ids uuid[], p_priority int DEFAULT NULL, p_options jsonb DEFAULT NULL, p_scheduled_at timestamptz DEFAULT NULL,
-                                 p_by text DEFAULT NULL, p_reason text DEFAULT NULL) RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
+-- Changes what is asked of jobs; null leaves a value as it is. The priority of a job that runs changes for what is open of it;
+-- its options and its time are fixed. What waits is taken out and put back in its new place: a claim under way could put a row
+-- back with the old rank.
+CREATE FUNCTION accs.change_jobs(p_job_ids uuid[], p_priority int DEFAULT NULL, p_options jsonb DEFAULT NULL,
+                                 p_scheduled_at timestamptz DEFAULT NULL, p_by text DEFAULT NULL, p_reason text DEFAULT NULL)
+RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now   timestamptz := accs.clock();
@@ -265,7 +275,8 @@ BEGIN
                      AND (p_priority <> priority OR p_options IS DISTINCT FROM options AND p_options IS NOT NULL
                           OR p_scheduled_at IS DISTINCT FROM scheduled_at AND p_scheduled_at IS NOT NULL) ORDER BY id);
   IF v_jobs <> '{}' THEN
-    v_tasks := ARRAY(SELECT id FROM public.job_tasks WHERE job_id = ANY (v_jobs) AND status IN ('queued', 'starting', 'running') ORDER BY id);
+    v_tasks := ARRAY(SELECT id FROM public.job_tasks
+                      WHERE job_id = ANY (v_jobs) AND status IN ('queued', 'starting', 'running') ORDER BY id);
     PERFORM accs.unqueue(v_tasks);
     INSERT INTO public.task_events (job_id, ts, source, level, type, message, data)
     SELECT id, v_now, coalesce(p_by, 'operator'), 'info', 'changed', coalesce(p_reason, 'changed'), jsonb_strip_nulls(jsonb_build_object(
@@ -278,7 +289,8 @@ BEGIN
            scheduled_at = coalesce(p_scheduled_at, scheduled_at), updated_at = v_now WHERE id = ANY (v_jobs);
     UPDATE public.job_tasks t SET priority = p_priority, updated_at = v_now   -- of those that have ended, too: they may be retried
       FROM (SELECT id FROM public.job_tasks WHERE job_id = ANY (v_jobs) AND priority <> p_priority ORDER BY id) u WHERE t.id = u.id;
-    UPDATE accs.pending_jobs p SET due_at = coalesce(j.scheduled_at, j.created_at) FROM public.jobs j WHERE j.id = p.job_id AND p.job_id = ANY (v_jobs);
+    UPDATE accs.pending_jobs p SET due_at = coalesce(j.scheduled_at, j.created_at) FROM public.jobs j
+     WHERE j.id = p.job_id AND p.job_id = ANY (v_jobs);
     v_keys := accs.enqueue(v_tasks);
     IF v_keys IS NOT NULL THEN
       PERFORM accs.admit(v_keys);
@@ -290,5 +302,6 @@ BEGIN
          CASE WHEN u.id <> ALL (v_jobs) THEN r.reason END, j.status, NULL::int, NULL::text, NULL::timestamptz
     FROM unnest(p_job_ids) AS u (id) LEFT JOIN public.jobs j ON j.id = u.id,
          LATERAL (SELECT CASE WHEN j.id IS NULL THEN 'not_found' WHEN j.id <> ALL (v_open) THEN 'already_finished'
-                              WHEN j.status = 'running' AND (p_options IS NOT NULL OR p_scheduled_at IS NOT NULL) THEN 'already_started' END AS reason) r;
+                              WHEN j.status = 'running' AND (p_options IS NOT NULL OR p_scheduled_at IS NOT NULL)
+                                THEN 'already_started' END AS reason) r;
 END $$;

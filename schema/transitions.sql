@@ -109,9 +109,11 @@ BEGIN
     USING ERRCODE = 'AC002', HINT = 'Call a verb in schema accs.';
 END $$;
 CREATE TRIGGER guard_owner BEFORE INSERT OR UPDATE OR DELETE ON public.job_tasks FOR EACH STATEMENT
-  WHEN (current_setting('search_path') = 'pg_catalog, accs, pg_temp' AND NOT has_schema_privilege('accs', 'CREATE')) EXECUTE FUNCTION accs.refuse_forgery();
+  WHEN (current_setting('search_path') = 'pg_catalog, accs, pg_temp' AND NOT has_schema_privilege('accs', 'CREATE'))
+  EXECUTE FUNCTION accs.refuse_forgery();
 CREATE TRIGGER guard_owner BEFORE UPDATE OR DELETE ON public.jobs FOR EACH STATEMENT
-  WHEN (current_setting('search_path') = 'pg_catalog, accs, pg_temp' AND NOT has_schema_privilege('accs', 'CREATE')) EXECUTE FUNCTION accs.refuse_forgery();
+  WHEN (current_setting('search_path') = 'pg_catalog, accs, pg_temp' AND NOT has_schema_privilege('accs', 'CREATE'))
+  EXECUTE FUNCTION accs.refuse_forgery();
 
 CREATE FUNCTION accs.refuse_begun_jobs() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

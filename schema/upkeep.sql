@@ -32,7 +32,8 @@ CREATE VIEW accs.damage (what, job_id, id, found) AS
     FROM public.jobs j JOIN public.job_tasks t ON t.job_id = j.id
    WHERE j.status = 'running' AND t.status = 'queued' AND t.remaining = 0 AND NOT EXISTS (SELECT FROM accs.waiting w WHERE w.task_id = t.id)
   UNION ALL
-  SELECT 'live_row', t.job_id, l.task_id, jsonb_build_object('live', to_jsonb(l), 'status', t.status, 'attempt_id', t.attempt_id, 'lease_until', t.lease_until)
+  SELECT 'live_row', t.job_id, l.task_id, jsonb_build_object('live', to_jsonb(l), 'status', t.status, 'attempt_id', t.attempt_id,
+                                                             'lease_until', t.lease_until)
     FROM accs.live l LEFT JOIN public.job_tasks t ON t.id = l.task_id
    WHERE t.id IS NULL OR (l.job_id, l.service, l.owner, l.attempt_id, l.lease_until, l.progress, l.key) IS DISTINCT FROM
          (t.job_id, t.service_name, t.lease_owner, t.attempt_id, t.lease_until, t.progress, t.concurrency_key)
@@ -55,15 +56,17 @@ CREATE VIEW accs.damage (what, job_id, id, found) AS
   SELECT 'pending_missing', j.id, j.id, jsonb_build_object('scheduled_at', j.scheduled_at)
     FROM public.jobs j WHERE j.status = 'queued' AND NOT EXISTS (SELECT FROM accs.pending_jobs p WHERE p.job_id = j.id)
   UNION ALL
-  SELECT r.what, c.id, c.id, jsonb_build_object('task_count', c.task_count, 'open_tasks', c.open_tasks, 'task_progress', c.task_progress, 'progress', c.progress,
-                                                'counted', jsonb_build_array(c.tasks, c.open, c.gained))
+  SELECT r.what, c.id, c.id, jsonb_build_object('task_count', c.task_count, 'open_tasks', c.open_tasks, 'task_progress', c.task_progress,
+                                                'progress', c.progress, 'counted', jsonb_build_array(c.tasks, c.open, c.gained))
     FROM (SELECT j.id, j.task_count, j.open_tasks, j.task_progress, j.progress, count(t.id) AS tasks,
                  count(*) FILTER (WHERE t.status IN ('queued', 'starting', 'running')) AS open,
-                 coalesce(sum(CASE WHEN t.status IN ('done', 'skipped', 'error') THEN 1 WHEN t.status = 'queued' THEN 0 ELSE t.progress END), 0) AS gained
+                 coalesce(sum(CASE WHEN t.status IN ('done', 'skipped', 'error') THEN 1
+                                   WHEN t.status = 'queued' THEN 0 ELSE t.progress END), 0) AS gained
             FROM public.jobs j LEFT JOIN public.job_tasks t ON t.job_id = j.id WHERE j.status = 'running' GROUP BY j.id) c,
          LATERAL (VALUES ('job_open', c.open = 0),
                          ('job_counts', (c.task_count, c.open_tasks, c.task_progress) IS DISTINCT FROM (c.tasks, c.open, c.gained)
-                                        OR abs(coalesce(c.progress, 0) - coalesce(c.gained / nullif(c.tasks, 0), 0)) > 0.000001)) AS r (what, is_so)
+                                        OR abs(coalesce(c.progress, 0) - coalesce(c.gained / nullif(c.tasks, 0), 0)) > 0.000001)
+                 ) AS r (what, is_so)
    WHERE r.is_so;
 
 -- Where the last repair stopped looking because its time was up; zeros: it came to the end.
@@ -122,7 +125,8 @@ BEGIN
     v_next.task_id := v_slice[cardinality(v_slice)];
     EXIT WHEN clock_timestamp() > v_until;
   END LOOP;
-  UPDATE accs.repair_position SET job_id = v_next.job_id, task_id = v_next.task_id WHERE (job_id, task_id) <> (v_next.job_id, v_next.task_id);
+  UPDATE accs.repair_position SET job_id = v_next.job_id, task_id = v_next.task_id
+   WHERE (job_id, task_id) <> (v_next.job_id, v_next.task_id);
 END $$;
 
 -- Mends what accs.damage shows, up to p_limit things, and leaves an event of level error for each: a repair is a bug
@@ -173,15 +177,18 @@ BEGIN
     RETURNING l.key)
   SELECT array_agg(DISTINCT key) FILTER (WHERE key IS NOT NULL) INTO v_keys FROM gone;
   INSERT INTO accs.live AS l (task_id, job_id, service, node, owner, attempt_id, key, progress, lease_until)
-  SELECT t.id, t.job_id, t.service_name, coalesce(t.assigned_node, e.node, t.lease_owner), t.lease_owner, t.attempt_id, t.concurrency_key, t.progress, t.lease_until
+  SELECT t.id, t.job_id, t.service_name, coalesce(t.assigned_node, e.node, t.lease_owner), t.lease_owner, t.attempt_id, t.concurrency_key,
+         t.progress, t.lease_until
     FROM public.job_tasks t LEFT JOIN LATERAL (   -- only the claim knew the node
       SELECT data ->> 'node' AS node FROM public.task_events
-       WHERE job_id = t.job_id AND job_task_id = t.id AND attempt_id = t.attempt_id AND data ->> 'to' = 'starting' ORDER BY ts DESC LIMIT 1) e ON true
+       WHERE job_id = t.job_id AND job_task_id = t.id AND attempt_id = t.attempt_id AND data ->> 'to' = 'starting'
+       ORDER BY ts DESC LIMIT 1) e ON true
    WHERE t.id = ANY (v_live) AND t.lease_owner IS NOT NULL
-  ON CONFLICT (task_id) DO UPDATE SET job_id = excluded.job_id, service = excluded.service, owner = excluded.owner, attempt_id = excluded.attempt_id,
-         key = excluded.key, progress = excluded.progress, lease_until = excluded.lease_until;
+  ON CONFLICT (task_id) DO UPDATE SET job_id = excluded.job_id, service = excluded.service, owner = excluded.owner,
+         attempt_id = excluded.attempt_id, key = excluded.key, progress = excluded.progress, lease_until = excluded.lease_until;
 
-  DELETE FROM accs.pending_jobs p WHERE (p.job_id = ANY (v_pending) OR p.job_id IN (SELECT s.id FROM unnest(v_strays) s WHERE s.what = 'pending_row'))
+  DELETE FROM accs.pending_jobs p
+   WHERE (p.job_id = ANY (v_pending) OR p.job_id IN (SELECT s.id FROM unnest(v_strays) s WHERE s.what = 'pending_row'))
      AND NOT EXISTS (SELECT FROM public.jobs j WHERE j.id = p.job_id AND j.status = 'queued');
   INSERT INTO accs.pending_jobs AS p (job_id, due_at)
   SELECT id, coalesce(scheduled_at, created_at) FROM public.jobs WHERE id = ANY (v_pending) AND status = 'queued'
@@ -207,13 +214,16 @@ DECLARE
 BEGIN
   WITH counted AS (
     SELECT u.id, count(t.id)::int AS tasks, count(*) FILTER (WHERE t.status IN ('queued', 'starting', 'running'))::int AS open,
-           coalesce(sum(CASE WHEN t.status IN ('done', 'skipped', 'error') THEN 1 WHEN t.status = 'queued' THEN 0 ELSE t.progress END), 0) AS gained,
+           coalesce(sum(CASE WHEN t.status IN ('done', 'skipped', 'error') THEN 1
+                             WHEN t.status = 'queued' THEN 0 ELSE t.progress END), 0) AS gained,
            CASE WHEN count(t.id) = 0 THEN 'no_tasks'
-                ELSE (array_agg(coalesce(t.error_code, 'error') ORDER BY t.finished_at, t.id) FILTER (WHERE t.status IN ('error', 'cancelled')))[1] END AS code
+                ELSE (array_agg(coalesce(t.error_code, 'error') ORDER BY t.finished_at, t.id)
+                      FILTER (WHERE t.status IN ('error', 'cancelled')))[1] END AS code
       FROM unnest(p_job_ids) AS u (id) LEFT JOIN public.job_tasks t ON t.job_id = u.id GROUP BY u.id
   ), moved AS (
-    UPDATE public.jobs j SET task_count = c.tasks, open_tasks = c.open, task_progress = c.gained, progress = coalesce(c.gained / nullif(c.tasks, 0), 0),
-           updated_at = v_now, error_code = CASE WHEN c.open = 0 THEN coalesce(j.error_code, c.code) ELSE j.error_code END,
+    UPDATE public.jobs j SET task_count = c.tasks, open_tasks = c.open, task_progress = c.gained,
+           progress = coalesce(c.gained / nullif(c.tasks, 0), 0), updated_at = v_now,
+           error_code = CASE WHEN c.open = 0 THEN coalesce(j.error_code, c.code) ELSE j.error_code END,
            status = CASE WHEN c.open > 0 THEN j.status WHEN coalesce(j.error_code, c.code) IS NULL THEN 'done' ELSE 'error' END,
            finished_at = CASE WHEN c.open = 0 THEN v_now END
       FROM counted c WHERE j.id = c.id AND j.status = 'running'
@@ -221,7 +231,8 @@ BEGIN
   )
   INSERT INTO public.task_events (job_id, ts, source, level, type, message, data)
   SELECT id, v_now, 'builder', 'warn', 'status', 'running → ' || status,
-         jsonb_strip_nulls(jsonb_build_object('from', 'running', 'to', status, 'error_code', error_code)) FROM moved WHERE status <> 'running';
+         jsonb_strip_nulls(jsonb_build_object('from', 'running', 'to', status, 'error_code', error_code))
+    FROM moved WHERE status <> 'running';
 END $$;
 
 -- What the queries of A4 and A21 ask, without an index on a status that changes all the time.

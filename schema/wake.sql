@@ -40,15 +40,19 @@ RETURNS TABLE (service text, requires jsonb, node text, tasks int, due_in interv
     SELECT s.lane, s.concurrency_key, accs.soon(d.due_at), d.jobs * s.steps, d.due_at, NULL, d.first
       FROM due d, LATERAL (
         SELECT r.lane, r.concurrency_key, count(*) AS steps
-          FROM (SELECT lane, concurrency_key FROM accs.steps WHERE workflow_id = d.workflow_id AND depends_on = '{}' LIMIT 1000) r GROUP BY 1, 2) s
+          FROM (SELECT lane, concurrency_key FROM accs.steps WHERE workflow_id = d.workflow_id AND depends_on = '{}' LIMIT 1000) r
+         GROUP BY 1, 2) s
   ), bounded AS (   -- of a key as many as may run at once, the earliest ones
-    SELECT w.lane, w.soon, least(w.tasks, k.max_running - coalesce(sum(w.tasks) OVER earlier, 0)) AS tasks, w.due_at, coalesce(w.first_job, t.job_id) AS job_id
+    SELECT w.lane, w.soon, least(w.tasks, k.max_running - coalesce(sum(w.tasks) OVER earlier, 0)) AS tasks, w.due_at,
+           coalesce(w.first_job, t.job_id) AS job_id
       FROM wanted w LEFT JOIN public.job_tasks t ON t.id = w.first_task LEFT JOIN accs.concurrency_keys k ON k.key = w.key
-    WINDOW earlier AS (PARTITION BY w.lane, w.key ORDER BY w.due_at, w.first_task, w.first_job ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+    WINDOW earlier AS (PARTITION BY w.lane, w.key ORDER BY w.due_at, w.first_task, w.first_job
+                       ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
   )
   SELECT l.service, l.requires, l.node, sum(b.tasks)::int, greatest(min(b.due_at) - accs.clock(), '0'),
          (array_agg(b.job_id ORDER BY b.due_at, b.job_id))[1]
-    FROM bounded b JOIN lane l ON l.id = b.lane WHERE b.job_id IS NOT NULL AND b.tasks > 0 GROUP BY l.id, l.service, l.requires, l.node, b.soon
+    FROM bounded b JOIN lane l ON l.id = b.lane WHERE b.job_id IS NOT NULL AND b.tasks > 0
+   GROUP BY l.id, l.service, l.requires, l.node, b.soon
 $$;
 
 -- What is left of a node's slots of services in quarantine: none, or one for a trial. A node that is not awake is worth waking
@@ -70,10 +74,11 @@ CREATE FUNCTION accs.wake_nodes(p_silent interval DEFAULT '2 min') RETURNS TABLE
   SELECT n.name, n.labels, n.last_seen, n.awake_state, n.wake_method, n.mac, n.provider_ref, n.script,
          n.max_concurrency || accs.quarantined_slots(n.name, n.max_concurrency, n.awake_state <> 'awake'),
          accs.clock() - n.last_seen, coalesce(l.live, '{}'), p.name IS NOT NULL,
-         coalesce(w.state, 'unknown'), w.because, w.try_id, w.tried_at, accs.clock() - w.tried_at, w.method, w.ok, w.error, coalesce(w.tries, 0),
-         w.brought_by, w.latency, coalesce(w.networks, '{}'),
+         coalesce(w.state, 'unknown'), w.because, w.try_id, w.tried_at, accs.clock() - w.tried_at, w.method, w.ok, w.error,
+         coalesce(w.tries, 0), w.brought_by, w.latency, coalesce(w.networks, '{}'),
          ARRAY(SELECT o.node FROM accs.power o JOIN public.nodes m ON m.name = o.node
-                WHERE o.networks && w.networks AND o.node <> n.name AND m.awake_state = 'awake' AND m.last_seen > accs.clock() - p_silent ORDER BY m.last_seen DESC)
+                WHERE o.networks && w.networks AND o.node <> n.name AND m.awake_state = 'awake' AND m.last_seen > accs.clock() - p_silent
+                ORDER BY m.last_seen DESC)
     FROM public.nodes n
     LEFT JOIN (SELECT node, jsonb_object_agg(service, tasks) AS live
                  FROM (SELECT node, service, count(*) AS tasks FROM accs.live GROUP BY node, service) c GROUP BY node) l ON l.node = n.name
@@ -84,12 +89,14 @@ $$;
 
 -- Before a call: of several builders one makes it. The caller says which call and which sight of the node were the last ones
 -- that he knew when he decided; had there been another since, he would have decided otherwise. The same call again is repeated.
-CREATE FUNCTION accs.claim_wake(p_node text, p_try uuid, p_method text, p_after uuid, p_last_seen timestamptz) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.claim_wake(p_node text, p_try uuid, p_method text, p_after uuid, p_last_seen timestamptz) RETURNS text
+LANGUAGE plpgsql AS $$
 BEGIN
   INSERT INTO accs.power AS w (node, state, try_id, tried_at, method, tries)
   SELECT n.name, 'waking', p_try, accs.clock(), p_method, 1 FROM public.nodes n
    WHERE n.name = p_node AND n.last_seen IS NOT DISTINCT FROM p_last_seen FOR SHARE   -- a heartbeat that is under way is waited for
-  ON CONFLICT (node) DO UPDATE SET try_id = p_try, tried_at = excluded.tried_at, method = p_method, ok = NULL, error = NULL, tries = w.tries + 1
+  ON CONFLICT (node) DO UPDATE SET try_id = p_try, tried_at = excluded.tried_at, method = p_method, ok = NULL, error = NULL,
+         tries = w.tries + 1
     WHERE w.try_id IS NOT DISTINCT FROM p_after;
   IF NOT FOUND THEN
     RETURN CASE WHEN EXISTS (SELECT FROM accs.power WHERE node = p_node AND try_id = p_try) THEN 'repeated' ELSE 'refused' END;
@@ -100,7 +107,8 @@ END $$;
 
 -- After a call: whether it got through, in the node's history and as an event of the job that wanted the node. A call that was
 -- overtaken by a later one, or by the node itself, is history too.
-CREATE FUNCTION accs.record_wake(p_node text, p_try uuid, p_ok boolean, p_job uuid, p_message text, p_data jsonb) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.record_wake(p_node text, p_try uuid, p_ok boolean, p_job uuid, p_message text, p_data jsonb) RETURNS text
+LANGUAGE plpgsql AS $$
 DECLARE
   v_state text;
 BEGIN
@@ -108,7 +116,8 @@ BEGIN
     called_at = CASE WHEN p_ok THEN tried_at ELSE called_at END, called_by = CASE WHEN p_ok THEN method ELSE called_by END
    WHERE node = p_node AND try_id = p_try AND ok IS NULL;
   IF FOUND THEN
-    SELECT CASE WHEN p_ok THEN 'booting' WHEN awake_state = 'sleep' THEN 'asleep' ELSE 'unknown' END INTO v_state FROM public.nodes WHERE name = p_node;
+    SELECT CASE WHEN p_ok THEN 'booting' WHEN awake_state = 'sleep' THEN 'asleep' ELSE 'unknown' END INTO v_state
+      FROM public.nodes WHERE name = p_node;
   ELSIF EXISTS (SELECT FROM accs.power WHERE node = p_node AND try_id = p_try) THEN
     RETURN 'repeated';
   ELSE
@@ -126,17 +135,22 @@ END $$;
 
 -- Why each of these nodes is not woken, as the builder last planned. One that was called or seen since is left alone: p_tries
 -- are the last calls that the builder knew, p_silent is how long a node may be unseen before it counts as away.
-CREATE FUNCTION accs.note_not_woken(p_nodes text[], p_tries uuid[], p_failed boolean[], p_because text[], p_silent interval) RETURNS int LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.note_not_woken(p_nodes text[], p_tries uuid[], p_failed boolean[], p_because text[], p_silent interval) RETURNS int
+LANGUAGE plpgsql AS $$
 DECLARE
   v_node  record;
   v_noted int := 0;
 BEGIN
-  INSERT INTO accs.power (node, state) SELECT name, 'unknown' FROM public.nodes WHERE name = ANY (p_nodes) ORDER BY name ON CONFLICT DO NOTHING;
+  INSERT INTO accs.power (node, state)
+  SELECT name, 'unknown' FROM public.nodes WHERE name = ANY (p_nodes) ORDER BY name
+  ON CONFLICT DO NOTHING;
   FOR v_node IN
-    SELECT w.node, w.state, s.because, CASE WHEN s.failed THEN 'failed' WHEN n.awake_state = 'sleep' THEN 'asleep' ELSE 'unknown' END AS becomes
+    SELECT w.node, w.state, s.because,
+           CASE WHEN s.failed THEN 'failed' WHEN n.awake_state = 'sleep' THEN 'asleep' ELSE 'unknown' END AS becomes
       FROM unnest(p_nodes, p_tries, p_failed, p_because) AS s (node, try_id, failed, because)
       JOIN accs.power w ON w.node = s.node AND w.try_id IS NOT DISTINCT FROM s.try_id JOIN public.nodes n ON n.name = s.node
-     WHERE (w.state <> 'ready' OR n.awake_state <> 'awake' OR n.last_seen <= accs.clock() - p_silent) AND w.because IS DISTINCT FROM s.because
+     WHERE (w.state <> 'ready' OR n.awake_state <> 'awake' OR n.last_seen <= accs.clock() - p_silent)
+       AND w.because IS DISTINCT FROM s.because
      ORDER BY w.node FOR UPDATE OF w
   LOOP
     v_noted := v_noted + 1;

@@ -96,12 +96,15 @@ BEGIN
         WHEN jsonb_typeof(s -> 'key') IS DISTINCT FROM 'string' OR s ->> 'key' = '' THEN 'key is missing or empty'
         WHEN key !~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$'
           THEN 'a key has letters, digits, ".", "_" and "-" only, begins with a letter or digit, and is no longer than 100'
-        WHEN s - '{key,service,depends_on,default_params,max_attempts,backoff,timeout,requires,node,concurrency_key,concurrency_limit}'::text[] <> '{}'
+        WHEN s - '{key,service,depends_on,default_params,max_attempts,backoff,timeout,
+                   requires,node,concurrency_key,concurrency_limit}'::text[] <> '{}'
           THEN format('unknown field "%s"', (SELECT k FROM jsonb_object_keys(
-                 s - '{key,service,depends_on,default_params,max_attempts,backoff,timeout,requires,node,concurrency_key,concurrency_limit}'::text[]) k LIMIT 1))
+                 s - '{key,service,depends_on,default_params,max_attempts,backoff,timeout,
+                       requires,node,concurrency_key,concurrency_limit}'::text[]) k LIMIT 1))
         WHEN jsonb_typeof(s -> 'service') IS DISTINCT FROM 'string' OR s ->> 'service' = '' THEN 'service is missing or empty'
         WHEN s ->> 'service' !~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$'
-          THEN format('"%s" is no service name: letters, digits, ".", "_" and "-" only, beginning with a letter or digit, no longer than 40', s ->> 'service')
+          THEN format('"%s" is no service name: letters, digits, ".", "_" and "-" only, beginning with a letter or digit, '
+                      'no longer than 40', s ->> 'service')
         WHEN s ->> 'service' = 'builder' THEN 'the service name "builder" is reserved'
         WHEN coalesce(jsonb_typeof(s -> 'depends_on'), 'array') <> 'array'
              OR jsonb_path_exists(s, 'strict $.depends_on[*] ? (@.type() != "string")', silent => true)
@@ -118,18 +121,21 @@ BEGIN
              AND (jsonb_typeof(s -> 'timeout') <> 'number' OR (s ->> 'timeout')::numeric NOT BETWEEN 5e-324 AND 1e308)
           THEN 'timeout must be a number of seconds above 0'
         WHEN coalesce(jsonb_typeof(s -> 'requires'), 'object') <> 'object'
-             OR jsonb_path_exists(s, 'strict $.requires.* ? (@.type() == "object" || @.type() == "array" || @.type() == "null")', silent => true)
+             OR jsonb_path_exists(s, 'strict $.requires.* ? (@.type() == "object" || @.type() == "array" || @.type() == "null")',
+                                  silent => true)
           THEN 'requires must be a JSON object of labels, which are texts, numbers, true or false'
         WHEN coalesce(jsonb_typeof(s -> 'node'), 'null') NOT IN ('string', 'null') OR length(s ->> 'node') NOT BETWEEN 1 AND 200
           THEN 'node must be the name of a node'
-        WHEN coalesce(jsonb_typeof(s -> 'concurrency_key'), 'null') NOT IN ('string', 'null') OR length(s ->> 'concurrency_key') NOT BETWEEN 1 AND 200
+        WHEN coalesce(jsonb_typeof(s -> 'concurrency_key'), 'null') NOT IN ('string', 'null')
+             OR length(s ->> 'concurrency_key') NOT BETWEEN 1 AND 200
           THEN 'concurrency_key must be a text of up to 200 characters'
         WHEN coalesce(jsonb_typeof(s -> 'concurrency_limit'), 'null') <> 'null'
              AND (jsonb_typeof(s -> 'concurrency_limit') <> 'number' OR s ->> 'concurrency_limit' !~ '^([1-9][0-9]{0,5}|1000000)$')
           THEN 'concurrency_limit must be a whole number from 1 to 1,000,000'
         WHEN s ->> 'concurrency_limit' IS NOT NULL AND s ->> 'concurrency_key' IS NULL THEN 'concurrency_limit needs a concurrency_key'
         WHEN coalesce(jsonb_typeof(s -> 'backoff'), 'null') <> 'null' AND accs.backoff_is_valid(s -> 'backoff') IS NOT TRUE
-          THEN 'backoff must be {"strategy": "exponential" | "linear" | "fixed", "base": seconds, "cap": seconds} or a list of seconds, none above 366 days'
+          THEN 'backoff must be {"strategy": "exponential" | "linear" | "fixed", "base": seconds, "cap": seconds} '
+               'or a list of seconds, none above 366 days'
       END AS problem
       FROM step
   ), twice AS (
@@ -215,7 +221,8 @@ DECLARE
 BEGIN
   FOREACH v_event IN ARRAY p_notify LOOP
     IF v_event = ANY (accs.outgoing_events()) IS NOT TRUE THEN
-      PERFORM accs.invalid(p_name, format('notify: "%s" is no event; there are %s', v_event, array_to_string(accs.outgoing_events(), ', ')));
+      PERFORM accs.invalid(p_name, format('notify: "%s" is no event; there are %s', v_event,
+                                          array_to_string(accs.outgoing_events(), ', ')));
     END IF;
   END LOOP;
 END $$;
@@ -241,7 +248,8 @@ BEGIN
       FROM jsonb_array_elements(NEW.steps) s WHERE s ->> 'concurrency_key' IS NOT NULL GROUP BY 1 ORDER BY 1
     ON CONFLICT (key) DO UPDATE SET max_running = excluded.max_running
       WHERE k.max_running <> excluded.max_running
-        AND EXISTS (SELECT FROM jsonb_array_elements(NEW.steps) s WHERE s ->> 'concurrency_key' = k.key AND s ->> 'concurrency_limit' IS NOT NULL)
+        AND EXISTS (SELECT FROM jsonb_array_elements(NEW.steps) s
+                     WHERE s ->> 'concurrency_key' = k.key AND s ->> 'concurrency_limit' IS NOT NULL)
     RETURNING key)
   SELECT array_agg(key) INTO v_keys FROM changed;
   IF v_keys IS NOT NULL THEN
@@ -292,7 +300,8 @@ BEGIN
   END IF;
   RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
 END $$;
-CREATE TRIGGER refuse_used_workflow BEFORE DELETE OR UPDATE OF id ON public.workflows FOR EACH ROW EXECUTE FUNCTION accs.refuse_used_workflow();
+CREATE TRIGGER refuse_used_workflow BEFORE DELETE OR UPDATE OF id ON public.workflows FOR EACH ROW
+  EXECUTE FUNCTION accs.refuse_used_workflow();
 
 -- Whoever writes new versions waits here for the others, until the end of the transaction: two must not make the same next version.
 CREATE FUNCTION accs.lock_workflows() RETURNS void LANGUAGE sql AS $$ SELECT accs.lock('workflows') $$;
