@@ -5,7 +5,7 @@
 --
 -- THE FILES: schema.sql is assembled from schema/*.sql in this order by `make schema`. Change those. Each noun names the same
 -- thing in accsd/db/ and tests/db/.
---   ground.sql       version, clock, limits, ids, locks, answers
+--   ground.sql       version, clock, limits, ids, locks, answers; what makes a function a verb
 --   workflows.sql    workflows, checked and compiled when they are written
 --   jobs.sql         jobs and their tasks
 --   transitions.sql  the legal transitions, and the guard that refuses every other write
@@ -27,7 +27,7 @@
 --   history.sql      archives of events, retention of finished jobs
 --   upkeep.sql       what the builder has before it, and the net that mends
 --   why.sql          why a task does not run
---   install.sql      the end of the installation: references, what every verb carries
+--   install.sql      the end of the installation: references, functions closed to the public
 --
 -- THE MAP
 --   public.*                what people read and what any client may INSERT: workflows, jobs, job_tasks, task_events,
@@ -55,6 +55,7 @@
 --   accs.doomed_objects     objects of removed jobs that are still in the store.
 --   accs.damage             (a view) what disagrees with jobs and job_tasks; accs.repair_position: where the search stopped.
 --   accs.service_load       (a view) how many tasks of each service wait and are live.
+--   accs.verbs              what may be called, and by which roles: each is declared beside its function.
 --   accs.locks              what one transaction at a time may do.
 --   accs.schema_versions    which version of this schema is installed.
 --
@@ -82,7 +83,7 @@
 CREATE SCHEMA accs;
 
 -- ---------------------------------------------------------------------------------------------------------------
--- Ground: version, clock, limits, ids, locks, answers
+-- Ground: version, clock, limits, ids, locks, answers; what makes a function a verb
 -- ---------------------------------------------------------------------------------------------------------------
 
 CREATE TABLE accs.schema_versions (
@@ -156,6 +157,26 @@ CREATE TYPE accs.answer AS (
 -- path, but it may not create in this schema; the owner needs no privilege for it (docs/decisions/0007).
 CREATE FUNCTION accs.in_verb() RETURNS boolean LANGUAGE sql STABLE AS
 $$ SELECT current_setting('search_path') = 'pg_catalog, accs, pg_temp' AND has_schema_privilege('accs', 'CREATE') $$;
+
+-- What may be called, and by whom: the roles are accs_scheduler and so on (accsd/db/roles.sql grants what stands here).
+CREATE TABLE accs.verbs (
+  name  text PRIMARY KEY,
+  may   text[] NOT NULL CHECK (may <@ '{agent,scheduler,api,archive,reader}')
+);
+
+-- Makes a function a verb; a migration that replaces the function says it again. A verb runs as the owner with a fixed
+-- search_path, so that the roles need no right on the tables, and the guard is open while it runs. The plans of a pinned one do
+-- not change: generic plans by index and nested loop touch as many rows as the arrays name, whatever the statistics say; without
+-- the pins a batch of 1,000 fell into a hash join over the whole table.
+CREATE FUNCTION accs.is_verb(verb text, may text[], pinned boolean DEFAULT false) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  EXECUTE format('ALTER FUNCTION accs.%I SECURITY DEFINER SET search_path = pg_catalog, accs, pg_temp', verb);
+  IF pinned THEN
+    EXECUTE format('ALTER FUNCTION accs.%I SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+                    SET enable_hashjoin = off SET enable_mergejoin = off SET random_page_cost = 0.1 SET jit = off', verb);
+  END IF;
+  INSERT INTO accs.verbs AS v (name, may) VALUES (verb, may) ON CONFLICT (name) DO UPDATE SET may = excluded.may;
+END $$;
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Workflows: checked and compiled when they are written
@@ -464,6 +485,7 @@ CREATE TRIGGER refuse_used_workflow BEFORE DELETE OR UPDATE OF id ON public.work
 
 -- Whoever writes new versions waits here for the others, until the end of the transaction: two must not make the same next version.
 CREATE FUNCTION accs.lock_workflows() RETURNS void LANGUAGE sql AS $$ SELECT accs.lock('workflows') $$;
+SELECT accs.is_verb('lock_workflows', may => '{scheduler}');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Jobs and their tasks
@@ -770,6 +792,7 @@ BEGIN
     RETURN NEXT v_name;
   END LOOP;
 END $$;
+SELECT accs.is_verb('ensure_event_partitions', may => '{scheduler,archive}');
 
 -- What only a verb that changes something may write.
 CREATE FUNCTION accs.own_event_types() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$ SELECT '{status,retry,wake,repair,changed}'::text[] $$;
@@ -806,6 +829,7 @@ BEGIN
          AS e (job_id, task_id, source, level, type, message, data)
   RETURNING id;
 END $$;
+SELECT accs.is_verb('append_events', may => '{agent,scheduler,api}');
 
 -- What attempts say of themselves, in the order given. Only of those that hold their lease: a zombie's words are dropped.
 -- Answers for each attempt how many were accepted; none: it is stale. Without a lock: an attempt that ends at this moment
@@ -835,6 +859,7 @@ BEGIN
   )
   SELECT s.task_id, s.attempt_id, count(s.job_id)::int FROM said s GROUP BY s.task_id, s.attempt_id;
 END $$;
+SELECT accs.is_verb('append_task_events', pinned => true, may => '{agent}');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- The queue: what waits for a claim, what is live, and the concurrency keys between them
@@ -1191,6 +1216,7 @@ BEGIN
   ON CONFLICT (node) DO UPDATE SET networks = p_networks WHERE p_networks IS NOT NULL AND w.networks <> p_networks;
   PERFORM accs.node_seen(p_name);
 END $$;
+SELECT accs.is_verb('register_node', may => '{agent,scheduler}');
 
 -- A machine that is no more: its name, its history and what was held against it go. What runs there, or was seen within p_silent, stays.
 CREATE FUNCTION accs.forget_node(p_name text, p_silent interval DEFAULT '2 min') RETURNS TABLE (answer text, reason text)
@@ -1213,6 +1239,7 @@ BEGIN
     RETURN QUERY SELECT 'accepted'::text, NULL::text;
   END IF;
 END $$;
+SELECT accs.is_verb('forget_node', may => '{scheduler,api}');
 
 -- Why a node stays awake, as its agent sees it.
 CREATE FUNCTION accs.note_awake(p_node text, p_because text) RETURNS text LANGUAGE plpgsql AS $$
@@ -1224,6 +1251,7 @@ BEGIN
    WHERE node = p_node AND state = 'ready' AND because IS DISTINCT FROM left(p_because, 2000);
   RETURN CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END;
 END $$;
+SELECT accs.is_verb('note_awake', may => '{agent}');
 
 -- An orderly goodbye: 'unknown' when the daemon stops, 'sleep' when the machine goes to sleep. When it was last seen stays. Who
 -- goes to sleep must hold no lease, and names those whom he counts on to be awake: of two that count on each other one stays.
@@ -1255,6 +1283,7 @@ BEGIN
   END IF;
   RAISE EXCEPTION 'node "%" is not registered', p_node USING ERRCODE = 'AC004', HINT = 'Call accs.register_node first.';
 END $$;
+SELECT accs.is_verb('node_leaves', may => '{agent,scheduler}');
 
 -- What keeps this node from a service that it offers; null: nothing. For who asks why his task waits.
 CREATE FUNCTION accs.note_obstacle(p_node text, p_service text, p_reason text) RETURNS text LANGUAGE plpgsql AS $$
@@ -1271,6 +1300,7 @@ BEGIN
   END IF;
   RETURN CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END;
 END $$;
+SELECT accs.is_verb('note_obstacle', may => '{agent}');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Submission and instantiation
@@ -1425,6 +1455,7 @@ BEGIN
     LEFT JOIN public.workflows w ON w.id = p_workflow_ids[i::int]
    ORDER BY i;
 END $$;
+SELECT accs.is_verb('submit_jobs', pinned => true, may => '{scheduler,api}');
 
 -- One job, by the workflow's name: for people and scripts. Without a version, the newest active one.
 CREATE FUNCTION accs.submit(
@@ -1446,6 +1477,7 @@ BEGIN
                                     CASE WHEN p_key IS NOT NULL THEN ARRAY[p_key] END, NULL, p_created_by) s;
   RETURN v_job;
 END $$;
+SELECT accs.is_verb('submit', may => '{scheduler,api}');
 
 -- Moves these queued jobs, which the caller has locked, to running, and makes their tasks. The caller admits the keys it
 -- returns.
@@ -1528,6 +1560,7 @@ BEGIN
       FROM unnest(p_job_ids) AS u (id) LEFT JOIN public.jobs j ON j.id = u.id WHERE u.id <> ALL (v_want);
   END IF;
 END $$;
+SELECT accs.is_verb('instantiate_due_jobs', may => '{scheduler}');
 
 -- Changes what is asked of jobs; null leaves a value as it is. The priority of a job that runs changes for what is open of it;
 -- its options and its time are fixed. What waits is taken out and put back in its new place: a claim under way could put a row
@@ -1579,6 +1612,7 @@ BEGIN
                               WHEN j.status = 'running' AND (p_options IS NOT NULL OR p_scheduled_at IS NOT NULL)
                                 THEN 'already_started' END AS reason) r;
 END $$;
+SELECT accs.is_verb('change_jobs', may => '{scheduler,api}');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Claims: tasks are taken in the global order
@@ -1844,6 +1878,7 @@ BEGIN
          m.timeout_sec, v_until, j.trace_id
     FROM moved m JOIN public.jobs j ON j.id = m.job_id ORDER BY m.n;
 END $$;
+SELECT accs.is_verb('claim_tasks', pinned => true, may => '{agent}');
 
 -- What an owner holds, to settle a claim whose COMMIT was lost and to adopt its own work after a restart. Leases that are
 -- still good are extended; what has run out belongs to reclaim.
@@ -1870,6 +1905,7 @@ BEGIN
          k.timeout_sec, k.lease_until, j.trace_id
     FROM kept k JOIN public.jobs j ON j.id = k.job_id ORDER BY k.id;
 END $$;
+SELECT accs.is_verb('adopt_tasks', pinned => true, may => '{agent}');
 
 -- What a claim would find now, in its order, without taking it: for people and for select_runnable of the library.
 CREATE FUNCTION accs.select_runnable(p_service text, p_limit int DEFAULT 100, p_node text DEFAULT NULL) RETURNS SETOF public.job_tasks
@@ -1883,6 +1919,7 @@ LANGUAGE sql STABLE AS $$
    WHERE l.service = p_service AND (p_node IS NULL OR (l.node IS NULL OR l.node = p_node) AND l.requires <@ n.labels)
    ORDER BY w.rank, w.order_seq, w.created_at, w.task_id LIMIT p_limit
 $$;
+SELECT accs.is_verb('select_runnable', may => '{agent,scheduler,api}');
 
 -- What an agent asks between its passes. Times are distances from this clock: a node's own does not matter.
 -- One question for all services of a node: is there something that it could claim now, and when does the next retry come
@@ -1917,6 +1954,7 @@ BEGIN
          AND NOT EXISTS (SELECT FROM accs.pauses p WHERE p.kind = 'service' AND p.name = s.name)) h ON true
    GROUP BY s.name;
 END $$;
+SELECT accs.is_verb('agent_outlook', pinned => true, may => '{agent}');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- While an attempt holds its lease: start, heartbeat, progress
@@ -1974,6 +2012,7 @@ BEGIN
              WHERE s.id <> ALL (v_moved)) e;
   END IF;
 END $$;
+SELECT accs.is_verb('start_tasks', pinned => true, may => '{agent}');
 
 -- Keeps the leases of an owner's tasks and says that its node is there: one round trip for all of them. A row that is
 -- refused is lost: stop the work and write nothing. p_instance is the process that registered the node: once another machine has
@@ -2018,6 +2057,7 @@ BEGIN
      WHERE s.id <> ALL (v_kept);
   END IF;
 END $$;
+SELECT accs.is_verb('heartbeat', pinned => true, may => '{agent}');
 
 -- Progress (0 to 1), a word about it, and results so far. The job's progress follows exactly: it is the sum over its tasks.
 CREATE FUNCTION accs.report_progress(p_task_ids uuid[], p_attempt_ids int[], p_owner text, p_progress numeric[],
@@ -2065,6 +2105,7 @@ BEGIN
      WHERE s.id <> ALL (v_kept);
   END IF;
 END $$;
+SELECT accs.is_verb('report_progress', pinned => true, may => '{agent}');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- The end of an attempt
@@ -2365,6 +2406,7 @@ BEGIN
     RETURN QUERY SELECT * FROM accs.refusals(p_task_ids, p_attempt_ids, p_owner, p_outcomes, 'done', v_moved, p_results);
   END IF;
 END $$;
+SELECT accs.is_verb('finish_tasks', pinned => true, may => '{agent}');
 
 -- Explains what a fenced write did not do, row by row, and leaves an event for each refusal.
 CREATE FUNCTION accs.refusals(p_task_ids uuid[], p_attempt_ids int[], p_owner text, p_outcomes text[], p_outcome text, p_except uuid[],
@@ -2425,6 +2467,7 @@ BEGIN
     RETURN QUERY SELECT * FROM accs.refusals(p_task_ids, p_attempt_ids, p_owner, NULL, v_outcome, v_ids);
   END IF;
 END $$;
+SELECT accs.is_verb('release_tasks', pinned => true, may => '{agent}');
 
 -- Takes back what its owner has not kept: leases that ran out more than p_grace ago, the oldest first. The rows are read
 -- without a lock and looked at again under their jobs' locks: a heartbeat or a finish in between wins.
@@ -2460,6 +2503,7 @@ BEGIN
          t.status, t.attempt_id, t.lease_owner, t.lease_until
     FROM unnest(v_want) AS u (id) LEFT JOIN public.job_tasks t ON t.id = u.id;
 END $$;
+SELECT accs.is_verb('reclaim_tasks', pinned => true, may => '{scheduler}');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Skip, cancel, close
@@ -2511,6 +2555,7 @@ BEGIN
          t.status, t.attempt_id, t.lease_owner, t.lease_until
     FROM unnest(p_task_ids) AS u (id) LEFT JOIN public.job_tasks t ON t.id = u.id;
 END $$;
+SELECT accs.is_verb('skip_tasks', may => '{scheduler}');
 
 -- Cancels jobs with all that is open in them. Running tasks lose their lease at once, and their services are told to look
 -- at their leases now.
@@ -2570,6 +2615,7 @@ BEGIN
          j.status, NULL::int, NULL::text, NULL::timestamptz
     FROM unnest(p_job_ids) AS u (id) LEFT JOIN public.jobs j ON j.id = u.id;
 END $$;
+SELECT accs.is_verb('cancel_jobs', may => '{scheduler,api}');
 
 -- Closes jobs whose tasks are all terminal. The last finish does it by itself; this is the net (and maybe_finish_job).
 CREATE FUNCTION accs.close_jobs(p_job_ids uuid[]) RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
@@ -2598,6 +2644,7 @@ BEGIN
          j.status, NULL::int, NULL::text, NULL::timestamptz
     FROM unnest(p_job_ids) AS u (id) LEFT JOIN public.jobs j ON j.id = u.id;
 END $$;
+SELECT accs.is_verb('close_jobs', may => '{scheduler}');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Redrive and retry: terminal is final but for these, and each opens a new generation
@@ -2730,6 +2777,7 @@ BEGIN
     PERFORM accs.admit(v_keys);
   END IF;
 END $$;
+SELECT accs.is_verb('redrive', may => '{scheduler,api}');
 
 CREATE FUNCTION accs.dismiss(p_dead_letter_ids bigint[]) RETURNS TABLE (dead_letter_id bigint, answer text, reason text) LANGUAGE sql AS $$
   WITH done AS (
@@ -2740,6 +2788,7 @@ CREATE FUNCTION accs.dismiss(p_dead_letter_ids bigint[]) RETURNS TABLE (dead_let
          CASE WHEN d.id IS NULL THEN 'not_found' WHEN done.id IS NULL AND d.dismissed_at IS NULL THEN 'already_redriven' END
     FROM unnest(p_dead_letter_ids) AS u (id) LEFT JOIN done ON done.id = u.id LEFT JOIN public.dead_letters d ON d.id = u.id
 $$;
+SELECT accs.is_verb('dismiss', may => '{scheduler,api}');
 
 -- Runs finished jobs again: what has not succeeded, or, with a step named, that step and everything below it. A job that is
 -- running again already because of the same call is repeated.
@@ -2803,6 +2852,7 @@ BEGIN
     PERFORM accs.admit(v_keys);
   END IF;
 END $$;
+SELECT accs.is_verb('retry_jobs', may => '{scheduler,api}');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Pauses of services, workflows and nodes; limits of concurrency keys; the net under both
@@ -2858,6 +2908,7 @@ BEGIN
   END IF;
   RETURN 'accepted';
 END $$;
+SELECT accs.is_verb('pause', may => '{scheduler,api}');
 
 CREATE FUNCTION accs.resume(p_kind text, p_name text) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -2887,6 +2938,7 @@ BEGIN
   END IF;
   RETURN 'accepted';
 END $$;
+SELECT accs.is_verb('resume', may => '{scheduler,api}');
 
 -- The net under SKIP LOCKED: whoever frees a held task passes over a row that somebody is about to cancel or skip, and that
 -- one may yet roll back. Frees what is held without a reason; returns how many keys and tasks of no key that were.
@@ -2915,6 +2967,7 @@ BEGIN
   END IF;
   RETURN coalesce(cardinality(v_keys), 0) + coalesce(cardinality(v_freed) - cardinality(array_remove(v_freed, NULL)), 0);
 END $$;
+SELECT accs.is_verb('recheck_holds', may => '{scheduler}');
 
 CREATE FUNCTION accs.set_concurrency_limit(p_key text, p_limit int) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -2926,6 +2979,7 @@ BEGIN
   PERFORM accs.admit(ARRAY[p_key]);
   RETURN 'accepted';
 END $$;
+SELECT accs.is_verb('set_concurrency_limit', may => '{scheduler,api}');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Quarantine: a node on which a service fails, a step that fails everywhere
@@ -3025,6 +3079,7 @@ CREATE FUNCTION accs.health_evidence(p_window interval) RETURNS TABLE (
    WHERE c.ts > accs.clock() - p_window OR q.node IS NOT NULL
    ORDER BY c.id
 $$;
+SELECT accs.is_verb('health_evidence', may => '{scheduler}');
 
 -- Shuts a node's service, or shuts it again: its trial failed. What runs goes on. p_probe_in: when the node may look whether it
 -- is well again. Who has judged says by what: p_seen is the last conclusion that he knew of the place, p_version that of its
@@ -3056,6 +3111,7 @@ BEGIN
   PERFORM pg_notify(accs.channel_prefix() || '_quarantines', p_node);
   RETURN 'accepted';
 END $$;
+SELECT accs.is_verb('quarantine', may => '{scheduler}');
 
 -- Lets a service work again on a node (null: all of them), and forgets what was held against it. Answers how many. p_version and
 -- p_seen as above, for who has judged that a trial passed: none, where somebody has decided since, or something has failed.
@@ -3079,6 +3135,7 @@ BEGIN
                                 jsonb_build_object('by', p_by)),
          LATERAL pg_notify(accs.channel_prefix() || l.service, '');
 END $$;
+SELECT accs.is_verb('lift_quarantine', may => '{scheduler,api}');
 
 -- For a node: what it is to probe, and in what time.
 CREATE FUNCTION accs.node_quarantines(p_node text)
@@ -3087,6 +3144,7 @@ LANGUAGE sql STABLE AS $$
   SELECT q.service, q.state, q.reason, q.times, q.probes, greatest(q.probe_at - accs.clock(), '0') FROM accs.quarantines q
    WHERE q.node = p_node ORDER BY q.service
 $$;
+SELECT accs.is_verb('node_quarantines', may => '{agent}');
 
 -- What a probe of its own says: well, so that the next task is a trial; or not, and when it looks again.
 CREATE FUNCTION accs.note_probe(p_node text, p_service text, p_problem text, p_again interval) RETURNS text LANGUAGE plpgsql AS $$
@@ -3108,6 +3166,7 @@ BEGIN
   END IF;
   RETURN 'accepted';
 END $$;
+SELECT accs.is_verb('note_probe', may => '{agent}');
 
 -- The steps that fail everywhere are these, and no others. Answers those that are news: found failing, or not any more.
 CREATE FUNCTION accs.mark_steps(p_workflows uuid[], p_keys text[], p_reasons text[])
@@ -3129,6 +3188,7 @@ LANGUAGE sql AS $$
   SELECT workflow_id, task_key, true FROM ill i
    WHERE NOT EXISTS (SELECT FROM accs.step_health h WHERE h.workflow_id = i.workflow_id AND h.task_key = i.task_key)
 $$;
+SELECT accs.is_verb('mark_steps', may => '{scheduler}');
 
 -- Forgets what is older than p_window, unless it keeps a service in quarantine, and of each step on each node all but the last p_keep.
 CREATE FUNCTION accs.prune_conclusions(p_window interval, p_keep int) RETURNS int LANGUAGE plpgsql AS $$
@@ -3143,6 +3203,7 @@ BEGIN
   GET DIAGNOSTICS v_gone = ROW_COUNT;
   RETURN v_gone;
 END $$;
+SELECT accs.is_verb('prune_conclusions', may => '{scheduler}');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Waking: what wants nodes, which nodes there are, and each call to wake one
@@ -3200,6 +3261,7 @@ RETURNS TABLE (service text, requires jsonb, node text, tasks int, due_in interv
     FROM bounded b JOIN lane l ON l.id = b.lane WHERE b.job_id IS NOT NULL AND b.tasks > 0
    GROUP BY l.id, l.service, l.requires, l.node, b.soon
 $$;
+SELECT accs.is_verb('wake_demand', pinned => true, may => '{agent,scheduler}');
 
 -- What is left of a node's slots of services in quarantine: none, or one for a trial. A node that is not awake is worth waking
 -- for the probe that is due.
@@ -3232,6 +3294,7 @@ CREATE FUNCTION accs.wake_nodes(p_silent interval DEFAULT '2 min') RETURNS TABLE
     LEFT JOIN accs.power w ON w.node = n.name
    ORDER BY n.name
 $$;
+SELECT accs.is_verb('wake_nodes', may => '{agent,scheduler,api}');
 
 -- Before a call: of several builders one makes it. The caller says which call and which sight of the node were the last ones
 -- that he knew when he decided; had there been another since, he would have decided otherwise. The same call again is repeated.
@@ -3250,6 +3313,7 @@ BEGIN
   UPDATE accs.power SET state = 'waking', since = accs.clock() WHERE node = p_node AND state <> 'waking';
   RETURN 'accepted';
 END $$;
+SELECT accs.is_verb('claim_wake', may => '{scheduler,api}');
 
 -- After a call: whether it got through, in the node's history and as an event of the job that wanted the node. A call that was
 -- overtaken by a later one, or by the node itself, is history too.
@@ -3278,6 +3342,7 @@ BEGIN
   END IF;
   RETURN 'accepted';
 END $$;
+SELECT accs.is_verb('record_wake', may => '{scheduler,api}');
 
 -- Why each of these nodes is not woken, as the builder last planned. One that was called or seen since is left alone: p_tries
 -- are the last calls that the builder knew, p_silent is how long a node may be unseen before it counts as away.
@@ -3307,6 +3372,7 @@ BEGIN
   END LOOP;
   RETURN v_noted;
 END $$;
+SELECT accs.is_verb('note_not_woken', may => '{scheduler}');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Orders: what a node is asked to do by somebody who can't do it for it
@@ -3343,6 +3409,7 @@ BEGIN
   PERFORM pg_notify(accs.channel_prefix() || 'orders', p_node);
   RETURN 'accepted';
 END $$;
+SELECT accs.is_verb('ask_node', may => '{scheduler,api}');
 
 -- What a node is asked to do; each order is given out once.
 CREATE FUNCTION accs.take_orders(p_node text) RETURNS TABLE (id uuid, kind text, target text, mac text, asked_by text)
@@ -3358,6 +3425,7 @@ BEGIN
   )
   SELECT t.id, t.kind, t.target, n.mac, t.asked_by FROM taken t LEFT JOIN public.nodes n ON n.name = t.target ORDER BY t.asked_at;
 END $$;
+SELECT accs.is_verb('take_orders', may => '{agent}');
 
 CREATE FUNCTION accs.answer_order(p_id uuid, p_node text, p_ok boolean, p_output text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -3371,6 +3439,7 @@ BEGIN
   END IF;
   RETURN CASE WHEN EXISTS (SELECT FROM accs.node_orders WHERE id = p_id AND node = p_node) THEN 'repeated' ELSE 'refused' END;
 END $$;
+SELECT accs.is_verb('answer_order', may => '{agent}');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Artifacts: the objects that attempts leave in storage and are given from there
@@ -3459,6 +3528,7 @@ BEGIN
                                                'size_bytes', p_size_bytes)), p_attempt_id);
   RETURN QUERY SELECT v_id, 'accepted'::text, NULL::text;
 END $$;
+SELECT accs.is_verb('record_artifact', may => '{agent}');
 
 -- The objects that an attempt may need: what the steps that it depends on have put out, each by the attempt that finished
 -- it, and the inputs of the job and of this task. Raises where the attempt does not hold its lease: no rows would mean
@@ -3496,6 +3566,7 @@ BEGIN
       FROM public.task_artifacts a WHERE a.job_task_id = p_task AND a.kind = 'input') f
    ORDER BY f.n, f.id;
 END $$;
+SELECT accs.is_verb('task_inputs', pinned => true, may => '{agent}');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- The outbox (D9): what happens to jobs goes out as events, made in the transaction in which it happens
@@ -3677,6 +3748,7 @@ BEGIN
   PERFORM accs.choose_announcements();
   RETURN 'accepted';
 END $$;
+SELECT accs.is_verb('register_outbox_target', may => '{scheduler}');
 
 -- Nothing more is told to it. What waits for it stays, and is sent if it is registered again before that is pruned.
 CREATE FUNCTION accs.forget_outbox_target(p_name text) RETURNS text LANGUAGE plpgsql SET lock_timeout = '500ms' AS $$
@@ -3689,6 +3761,7 @@ BEGIN
   PERFORM accs.choose_announcements();
   RETURN 'accepted';
 END $$;
+SELECT accs.is_verb('forget_outbox_target', may => '{scheduler,api}');
 
 -- Takes events that are due, for p_lease: of up to p_jobs jobs the first one that waits and up to p_each in all, to be sent
 -- one after the other. While the breaker is open there is nothing; when its time is over, one event of one claim asks for all.
@@ -3763,6 +3836,7 @@ BEGIN
       SELECT b.id FROM public.outbox_events b WHERE b.id = ANY (v_behind) AND b.next_attempt_at <= v_now FOR UPDATE SKIP LOCKED));
   END IF;
 END $$;
+SELECT accs.is_verb('claim_outbox', pinned => true, may => '{scheduler}');
 
 -- How it went: delivered, failed (again after its delay), dead (given up), or returned (not sent: it waits as long as the one
 -- before it). Only for who still has the claim; the others were too late, and somebody else may have sent the event too. After
@@ -3819,6 +3893,7 @@ BEGIN
          CASE WHEN e.id IS NULL THEN 'not_found' WHEN u.id = ANY (v_settled.ids) OR e.claim_id = p_claim THEN NULL ELSE 'stale_claim' END
     FROM unnest(p_ids) AS u (id) LEFT JOIN public.outbox_events e ON e.id = u.id;
 END $$;
+SELECT accs.is_verb('settle_outbox', pinned => true, may => '{scheduler}');
 
 -- Sends events again, whatever became of them; without ids those that were given up, of one target or of all. Who does that
 -- has seen to the receiver, so the breaker closes. An event that is under way stays so.
@@ -3847,6 +3922,7 @@ BEGIN
          CASE WHEN e.id IS NULL THEN 'not_found' END
     FROM unnest(p_ids) AS u (id) LEFT JOIN public.outbox_events e ON e.id = u.id;
 END $$;
+SELECT accs.is_verb('redrive_outbox', may => '{scheduler,api}');
 
 -- Removes what was delivered, or given up, so long ago; up to p_limit rows of each. What still waits is never removed, unless
 -- its target was forgotten: nobody will send it, and it would keep its job from leaving.
@@ -3871,6 +3947,7 @@ BEGIN
                         AND p.status = 'pending' AND p.dead_at IS NULL);
   RETURN v_gone;
 END $$;
+SELECT accs.is_verb('prune_outbox', may => '{scheduler}');
 
 -- In how long a target's next event is due, or has to be looked at; null: none waits.
 CREATE FUNCTION accs.outbox_outlook(p_target text) RETURNS interval LANGUAGE sql STABLE SET enable_sort = off AS $$
@@ -3879,6 +3956,7 @@ CREATE FUNCTION accs.outbox_outlook(p_target text) RETURNS interval LANGUAGE sql
            WHERE e.target = p_target AND e.status = 'pending' AND e.dead_at IS NULL AND e.next_attempt_at < 'infinity'
            ORDER BY e.next_attempt_at, e.id LIMIT 1)
 $$;
+SELECT accs.is_verb('outbox_outlook', pinned => true, may => '{scheduler}');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- History that outlives the database: archives of event partitions, retention of finished jobs (docs/history.md)
@@ -3972,6 +4050,7 @@ BEGIN
   RETURNING id INTO v_id;
   RETURN v_id;
 END $$;
+SELECT accs.is_verb('record_archive', may => '{archive}');
 
 -- What was found when an archive was read back. Null: it is what was recorded; else what is wrong with it.
 CREATE FUNCTION accs.check_archive(p_id bigint, p_rows bigint, p_bytes bigint, p_sha256 text, p_problem text DEFAULT NULL) RETURNS text
@@ -3993,6 +4072,7 @@ BEGIN
    WHERE id = p_id;
   RETURN v_problem;
 END $$;
+SELECT accs.is_verb('check_archive', may => '{archive}');
 
 -- Drops a partition whose archive was just read back. Null: it is gone; else why it is not. Counted under a lock that keeps
 -- writers of that month out and nobody else. DETACH CONCURRENTLY is not for tables with a default partition; so everybody
@@ -4038,6 +4118,7 @@ BEGIN
   UPDATE accs.archives SET dropped_at = accs.clock() WHERE id = p_id;
   RETURN NULL;
 END $$;
+SELECT accs.is_verb('drop_archived', may => '{archive}');
 
 -- Objects of jobs that were removed: noted in the same transaction, taken out of the store afterwards.
 CREATE TABLE accs.doomed_objects (
@@ -4113,11 +4194,13 @@ BEGIN
   END IF;
   RETURN QUERY SELECT NULL::text, 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, v_next;
 END $$;
+SELECT accs.is_verb('delete_finished_jobs', may => '{archive}');
 
 -- These objects are out of the store.
 CREATE FUNCTION accs.forget_objects(p_bucket text, p_keys text[]) RETURNS bigint LANGUAGE sql AS $$
   WITH gone AS (DELETE FROM accs.doomed_objects WHERE bucket = p_bucket AND key = ANY (p_keys) RETURNING 1) SELECT count(*) FROM gone
 $$;
+SELECT accs.is_verb('forget_objects', may => '{archive}');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Upkeep: what the builder has before it, and the net under all of the above: the narrow tables and the counts, recounted
@@ -4137,6 +4220,7 @@ BEGIN
     FROM (SELECT (SELECT p.due_at FROM accs.pending_jobs p ORDER BY p.due_at LIMIT 1) AS due_at,
                  (SELECT min(l.lease_until) FROM accs.live l) AS lease_until) p;
 END $$;
+SELECT accs.is_verb('builder_outlook', pinned => true, may => '{scheduler}');
 
 -- Everything that disagrees with job_tasks and jobs, by one snapshot: every verb leaves it empty at its commit, so whatever
 -- is here is damage. id is the task's, or the job's; job_id is null where the row's job is unknown. Looks at what waits, is
@@ -4326,6 +4410,7 @@ BEGIN
   END IF;
   RETURN QUERY SELECT f.what, count(*)::int FROM unnest(v_found || v_strays) f GROUP BY f.what;
 END $$;
+SELECT accs.is_verb('repair', pinned => true, may => '{scheduler}');
 
 -- Counts the tasks of running jobs anew and closes those that have none open; the caller holds their locks. A job without
 -- any task can't have succeeded.
@@ -4432,6 +4517,7 @@ BEGIN
   SELECT 'step_failing', h.since, NULL::timestamptz, jsonb_build_object('reason', h.reason)
     FROM accs.step_health h JOIN public.jobs j ON j.workflow_id = h.workflow_id WHERE j.id = v_task.job_id AND h.task_key = v_task.task_key;
 END $$;
+SELECT accs.is_verb('why', may => '{scheduler,api,archive,reader}');
 
 -- What is wrong with the step itself, if it fails wherever it runs.
 CREATE FUNCTION accs.why_step(p_task public.job_tasks) RETURNS text LANGUAGE sql STABLE AS $$
@@ -4576,7 +4662,7 @@ RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb)
 $$;
 
 -- ---------------------------------------------------------------------------------------------------------------
--- The end of the installation: references, what every verb carries, the first partitions
+-- The end of the installation: references, functions closed to the public, the first partitions
 -- ---------------------------------------------------------------------------------------------------------------
 
 -- PostgreSQL 18 lets a foreign key be declared without being checked row by row, which was a third of the cost of a submission
@@ -4595,42 +4681,15 @@ BEGIN
   END IF;
 END $keys$;
 
--- Runs as the owner with a fixed search_path, so that the roles need no right on the tables; opens the guard while it
--- runs; and has its plans pinned. Generic plans by index and nested loop touch as many rows as the arrays name, whatever
--- the statistics say; without the pins a batch of 1,000 fell into a hash join over the whole table.
-DO $verbs$
+-- What is no verb is not for calling, and a verb only for the roles that it names (accsd/db/roles.sql).
+DO $close$
 DECLARE
-  v_verb  text;
-  v_inner text;
+  v_function text;
 BEGIN
-  FOREACH v_verb IN ARRAY ARRAY[
-    'lock_workflows', 'submit_jobs', 'submit', 'change_jobs', 'instantiate_due_jobs', 'claim_tasks', 'adopt_tasks', 'start_tasks',
-    'heartbeat', 'report_progress',
-    'finish_tasks', 'release_tasks', 'reclaim_tasks', 'skip_tasks', 'cancel_jobs', 'close_jobs', 'redrive', 'dismiss', 'retry_jobs',
-    'pause', 'resume', 'recheck_holds', 'set_concurrency_limit', 'register_node', 'forget_node', 'wake_demand', 'wake_nodes', 'claim_wake',
-    'record_wake',
-    'health_evidence', 'quarantine', 'lift_quarantine', 'node_quarantines', 'note_probe', 'note_obstacle', 'mark_steps',
-    'prune_conclusions',
-    'note_not_woken', 'note_awake', 'ask_node', 'take_orders', 'answer_order', 'record_artifact', 'append_events', 'select_runnable',
-    'ensure_event_partitions', 'record_archive', 'check_archive', 'drop_archived', 'delete_finished_jobs', 'forget_objects',
-    'append_task_events', 'task_inputs', 'node_leaves', 'agent_outlook', 'builder_outlook', 'repair',
-    'register_outbox_target', 'forget_outbox_target', 'claim_outbox', 'settle_outbox', 'redrive_outbox', 'prune_outbox', 'outbox_outlook',
-    'why'] LOOP
-    EXECUTE format('ALTER FUNCTION accs.%I SECURITY DEFINER SET search_path = pg_catalog, accs, pg_temp', v_verb);
+  FOR v_function IN SELECT oid::regprocedure FROM pg_proc WHERE pronamespace = 'accs'::regnamespace LOOP
+    EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', v_function);
   END LOOP;
-  FOREACH v_verb IN ARRAY ARRAY[
-    'submit_jobs', 'claim_tasks', 'adopt_tasks', 'start_tasks', 'heartbeat', 'report_progress', 'finish_tasks', 'release_tasks',
-    'reclaim_tasks', 'wake_demand',
-    'append_task_events', 'claim_outbox', 'settle_outbox', 'outbox_outlook', 'task_inputs', 'agent_outlook', 'builder_outlook',
-    'repair'] LOOP
-    EXECUTE format('ALTER FUNCTION accs.%I SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
-                    SET enable_hashjoin = off SET enable_mergejoin = off SET random_page_cost = 0.1 SET jit = off', v_verb);
-  END LOOP;
-  -- the pieces are not for calling
-  FOR v_inner IN SELECT oid::regprocedure FROM pg_proc WHERE pronamespace = 'accs'::regnamespace LOOP
-    EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', v_inner);
-  END LOOP;
-END $verbs$;
+END $close$;
 
 SELECT accs.ensure_event_partitions();
 INSERT INTO accs.schema_versions (version) VALUES (1);

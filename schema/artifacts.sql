@@ -85,6 +85,7 @@ BEGIN
                                                'size_bytes', p_size_bytes)), p_attempt_id);
   RETURN QUERY SELECT v_id, 'accepted'::text, NULL::text;
 END $$;
+SELECT accs.is_verb('record_artifact', may => '{agent}');
 
 -- The objects that an attempt may need: what the steps that it depends on have put out, each by the attempt that finished
 -- it, and the inputs of the job and of this task. Raises where the attempt does not hold its lease: no rows would mean
@@ -122,3 +123,4 @@ BEGIN
       FROM public.task_artifacts a WHERE a.job_task_id = p_task AND a.kind = 'input') f
    ORDER BY f.n, f.id;
 END $$;
+SELECT accs.is_verb('task_inputs', pinned => true, may => '{agent}');

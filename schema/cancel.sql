@@ -48,6 +48,7 @@ BEGIN
          t.status, t.attempt_id, t.lease_owner, t.lease_until
     FROM unnest(p_task_ids) AS u (id) LEFT JOIN public.job_tasks t ON t.id = u.id;
 END $$;
+SELECT accs.is_verb('skip_tasks', may => '{scheduler}');
 
 -- Cancels jobs with all that is open in them. Running tasks lose their lease at once, and their services are told to look
 -- at their leases now.
@@ -107,6 +108,7 @@ BEGIN
          j.status, NULL::int, NULL::text, NULL::timestamptz
     FROM unnest(p_job_ids) AS u (id) LEFT JOIN public.jobs j ON j.id = u.id;
 END $$;
+SELECT accs.is_verb('cancel_jobs', may => '{scheduler,api}');
 
 -- Closes jobs whose tasks are all terminal. The last finish does it by itself; this is the net (and maybe_finish_job).
 CREATE FUNCTION accs.close_jobs(p_job_ids uuid[]) RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
@@ -135,3 +137,4 @@ BEGIN
          j.status, NULL::int, NULL::text, NULL::timestamptz
     FROM unnest(p_job_ids) AS u (id) LEFT JOIN public.jobs j ON j.id = u.id;
 END $$;
+SELECT accs.is_verb('close_jobs', may => '{scheduler}');

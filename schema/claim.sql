@@ -262,6 +262,7 @@ BEGIN
          m.timeout_sec, v_until, j.trace_id
     FROM moved m JOIN public.jobs j ON j.id = m.job_id ORDER BY m.n;
 END $$;
+SELECT accs.is_verb('claim_tasks', pinned => true, may => '{agent}');
 
 -- What an owner holds, to settle a claim whose COMMIT was lost and to adopt its own work after a restart. Leases that are
 -- still good are extended; what has run out belongs to reclaim.
@@ -288,6 +289,7 @@ BEGIN
          k.timeout_sec, k.lease_until, j.trace_id
     FROM kept k JOIN public.jobs j ON j.id = k.job_id ORDER BY k.id;
 END $$;
+SELECT accs.is_verb('adopt_tasks', pinned => true, may => '{agent}');
 
 -- What a claim would find now, in its order, without taking it: for people and for select_runnable of the library.
 CREATE FUNCTION accs.select_runnable(p_service text, p_limit int DEFAULT 100, p_node text DEFAULT NULL) RETURNS SETOF public.job_tasks
@@ -301,6 +303,7 @@ LANGUAGE sql STABLE AS $$
    WHERE l.service = p_service AND (p_node IS NULL OR (l.node IS NULL OR l.node = p_node) AND l.requires <@ n.labels)
    ORDER BY w.rank, w.order_seq, w.created_at, w.task_id LIMIT p_limit
 $$;
+SELECT accs.is_verb('select_runnable', may => '{agent,scheduler,api}');
 
 -- What an agent asks between its passes. Times are distances from this clock: a node's own does not matter.
 -- One question for all services of a node: is there something that it could claim now, and when does the next retry come
@@ -335,3 +338,4 @@ BEGIN
          AND NOT EXISTS (SELECT FROM accs.pauses p WHERE p.kind = 'service' AND p.name = s.name)) h ON true
    GROUP BY s.name;
 END $$;
+SELECT accs.is_verb('agent_outlook', pinned => true, may => '{agent}');

@@ -78,6 +78,7 @@ BEGIN
     RETURN NEXT v_name;
   END LOOP;
 END $$;
+SELECT accs.is_verb('ensure_event_partitions', may => '{scheduler,archive}');
 
 -- What only a verb that changes something may write.
 CREATE FUNCTION accs.own_event_types() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$ SELECT '{status,retry,wake,repair,changed}'::text[] $$;
@@ -114,6 +115,7 @@ BEGIN
          AS e (job_id, task_id, source, level, type, message, data)
   RETURNING id;
 END $$;
+SELECT accs.is_verb('append_events', may => '{agent,scheduler,api}');
 
 -- What attempts say of themselves, in the order given. Only of those that hold their lease: a zombie's words are dropped.
 -- Answers for each attempt how many were accepted; none: it is stale. Without a lock: an attempt that ends at this moment
@@ -143,3 +145,4 @@ BEGIN
   )
   SELECT s.task_id, s.attempt_id, count(s.job_id)::int FROM said s GROUP BY s.task_id, s.attempt_id;
 END $$;
+SELECT accs.is_verb('append_task_events', pinned => true, may => '{agent}');

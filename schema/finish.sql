@@ -297,6 +297,7 @@ BEGIN
     RETURN QUERY SELECT * FROM accs.refusals(p_task_ids, p_attempt_ids, p_owner, p_outcomes, 'done', v_moved, p_results);
   END IF;
 END $$;
+SELECT accs.is_verb('finish_tasks', pinned => true, may => '{agent}');
 
 -- Explains what a fenced write did not do, row by row, and leaves an event for each refusal.
 CREATE FUNCTION accs.refusals(p_task_ids uuid[], p_attempt_ids int[], p_owner text, p_outcomes text[], p_outcome text, p_except uuid[],
@@ -357,6 +358,7 @@ BEGIN
     RETURN QUERY SELECT * FROM accs.refusals(p_task_ids, p_attempt_ids, p_owner, NULL, v_outcome, v_ids);
   END IF;
 END $$;
+SELECT accs.is_verb('release_tasks', pinned => true, may => '{agent}');
 
 -- Takes back what its owner has not kept: leases that ran out more than p_grace ago, the oldest first. The rows are read
 -- without a lock and looked at again under their jobs' locks: a heartbeat or a finish in between wins.
@@ -392,3 +394,4 @@ BEGIN
          t.status, t.attempt_id, t.lease_owner, t.lease_until
     FROM unnest(v_want) AS u (id) LEFT JOIN public.job_tasks t ON t.id = u.id;
 END $$;
+SELECT accs.is_verb('reclaim_tasks', pinned => true, may => '{scheduler}');

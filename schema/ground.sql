@@ -5,7 +5,7 @@
 --
 -- THE FILES: schema.sql is assembled from schema/*.sql in this order by `make schema`. Change those. Each noun names the same
 -- thing in accsd/db/ and tests/db/.
---   ground.sql       version, clock, limits, ids, locks, answers
+--   ground.sql       version, clock, limits, ids, locks, answers; what makes a function a verb
 --   workflows.sql    workflows, checked and compiled when they are written
 --   jobs.sql         jobs and their tasks
 --   transitions.sql  the legal transitions, and the guard that refuses every other write
@@ -27,7 +27,7 @@
 --   history.sql      archives of events, retention of finished jobs
 --   upkeep.sql       what the builder has before it, and the net that mends
 --   why.sql          why a task does not run
---   install.sql      the end of the installation: references, what every verb carries
+--   install.sql      the end of the installation: references, functions closed to the public
 --
 -- THE MAP
 --   public.*                what people read and what any client may INSERT: workflows, jobs, job_tasks, task_events,
@@ -55,6 +55,7 @@
 --   accs.doomed_objects     objects of removed jobs that are still in the store.
 --   accs.damage             (a view) what disagrees with jobs and job_tasks; accs.repair_position: where the search stopped.
 --   accs.service_load       (a view) how many tasks of each service wait and are live.
+--   accs.verbs              what may be called, and by which roles: each is declared beside its function.
 --   accs.locks              what one transaction at a time may do.
 --   accs.schema_versions    which version of this schema is installed.
 --
@@ -82,7 +83,7 @@
 CREATE SCHEMA accs;
 
 -- ---------------------------------------------------------------------------------------------------------------
--- Ground: version, clock, limits, ids, locks, answers
+-- Ground: version, clock, limits, ids, locks, answers; what makes a function a verb
 -- ---------------------------------------------------------------------------------------------------------------
 
 CREATE TABLE accs.schema_versions (
@@ -156,3 +157,23 @@ CREATE TYPE accs.answer AS (
 -- path, but it may not create in this schema; the owner needs no privilege for it (docs/decisions/0007).
 CREATE FUNCTION accs.in_verb() RETURNS boolean LANGUAGE sql STABLE AS
 $$ SELECT current_setting('search_path') = 'pg_catalog, accs, pg_temp' AND has_schema_privilege('accs', 'CREATE') $$;
+
+-- What may be called, and by whom: the roles are accs_scheduler and so on (accsd/db/roles.sql grants what stands here).
+CREATE TABLE accs.verbs (
+  name  text PRIMARY KEY,
+  may   text[] NOT NULL CHECK (may <@ '{agent,scheduler,api,archive,reader}')
+);
+
+-- Makes a function a verb; a migration that replaces the function says it again. A verb runs as the owner with a fixed
+-- search_path, so that the roles need no right on the tables, and the guard is open while it runs. The plans of a pinned one do
+-- not change: generic plans by index and nested loop touch as many rows as the arrays name, whatever the statistics say; without
+-- the pins a batch of 1,000 fell into a hash join over the whole table.
+CREATE FUNCTION accs.is_verb(verb text, may text[], pinned boolean DEFAULT false) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  EXECUTE format('ALTER FUNCTION accs.%I SECURITY DEFINER SET search_path = pg_catalog, accs, pg_temp', verb);
+  IF pinned THEN
+    EXECUTE format('ALTER FUNCTION accs.%I SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+                    SET enable_hashjoin = off SET enable_mergejoin = off SET random_page_cost = 0.1 SET jit = off', verb);
+  END IF;
+  INSERT INTO accs.verbs AS v (name, may) VALUES (verb, may) ON CONFLICT (name) DO UPDATE SET may = excluded.may;
+END $$;

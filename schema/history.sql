@@ -90,6 +90,7 @@ BEGIN
   RETURNING id INTO v_id;
   RETURN v_id;
 END $$;
+SELECT accs.is_verb('record_archive', may => '{archive}');
 
 -- What was found when an archive was read back. Null: it is what was recorded; else what is wrong with it.
 CREATE FUNCTION accs.check_archive(p_id bigint, p_rows bigint, p_bytes bigint, p_sha256 text, p_problem text DEFAULT NULL) RETURNS text
@@ -111,6 +112,7 @@ BEGIN
    WHERE id = p_id;
   RETURN v_problem;
 END $$;
+SELECT accs.is_verb('check_archive', may => '{archive}');
 
 -- Drops a partition whose archive was just read back. Null: it is gone; else why it is not. Counted under a lock that keeps
 -- writers of that month out and nobody else. DETACH CONCURRENTLY is not for tables with a default partition; so everybody
@@ -156,6 +158,7 @@ BEGIN
   UPDATE accs.archives SET dropped_at = accs.clock() WHERE id = p_id;
   RETURN NULL;
 END $$;
+SELECT accs.is_verb('drop_archived', may => '{archive}');
 
 -- Objects of jobs that were removed: noted in the same transaction, taken out of the store afterwards.
 CREATE TABLE accs.doomed_objects (
@@ -231,8 +234,10 @@ BEGIN
   END IF;
   RETURN QUERY SELECT NULL::text, 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, v_next;
 END $$;
+SELECT accs.is_verb('delete_finished_jobs', may => '{archive}');
 
 -- These objects are out of the store.
 CREATE FUNCTION accs.forget_objects(p_bucket text, p_keys text[]) RETURNS bigint LANGUAGE sql AS $$
   WITH gone AS (DELETE FROM accs.doomed_objects WHERE bucket = p_bucket AND key = ANY (p_keys) RETURNING 1) SELECT count(*) FROM gone
 $$;
+SELECT accs.is_verb('forget_objects', may => '{archive}');

@@ -1,5 +1,5 @@
 -- ---------------------------------------------------------------------------------------------------------------
--- The end of the installation: references, what every verb carries, the first partitions
+-- The end of the installation: references, functions closed to the public, the first partitions
 -- ---------------------------------------------------------------------------------------------------------------
 
 -- PostgreSQL 18 lets a foreign key be declared without being checked row by row, which was a third of the cost of a submission
@@ -18,42 +18,15 @@ BEGIN
   END IF;
 END $keys$;
 
--- Runs as the owner with a fixed search_path, so that the roles need no right on the tables; opens the guard while it
--- runs; and has its plans pinned. Generic plans by index and nested loop touch as many rows as the arrays name, whatever
--- the statistics say; without the pins a batch of 1,000 fell into a hash join over the whole table.
-DO $verbs$
+-- What is no verb is not for calling, and a verb only for the roles that it names (accsd/db/roles.sql).
+DO $close$
 DECLARE
-  v_verb  text;
-  v_inner text;
+  v_function text;
 BEGIN
-  FOREACH v_verb IN ARRAY ARRAY[
-    'lock_workflows', 'submit_jobs', 'submit', 'change_jobs', 'instantiate_due_jobs', 'claim_tasks', 'adopt_tasks', 'start_tasks',
-    'heartbeat', 'report_progress',
-    'finish_tasks', 'release_tasks', 'reclaim_tasks', 'skip_tasks', 'cancel_jobs', 'close_jobs', 'redrive', 'dismiss', 'retry_jobs',
-    'pause', 'resume', 'recheck_holds', 'set_concurrency_limit', 'register_node', 'forget_node', 'wake_demand', 'wake_nodes', 'claim_wake',
-    'record_wake',
-    'health_evidence', 'quarantine', 'lift_quarantine', 'node_quarantines', 'note_probe', 'note_obstacle', 'mark_steps',
-    'prune_conclusions',
-    'note_not_woken', 'note_awake', 'ask_node', 'take_orders', 'answer_order', 'record_artifact', 'append_events', 'select_runnable',
-    'ensure_event_partitions', 'record_archive', 'check_archive', 'drop_archived', 'delete_finished_jobs', 'forget_objects',
-    'append_task_events', 'task_inputs', 'node_leaves', 'agent_outlook', 'builder_outlook', 'repair',
-    'register_outbox_target', 'forget_outbox_target', 'claim_outbox', 'settle_outbox', 'redrive_outbox', 'prune_outbox', 'outbox_outlook',
-    'why'] LOOP
-    EXECUTE format('ALTER FUNCTION accs.%I SECURITY DEFINER SET search_path = pg_catalog, accs, pg_temp', v_verb);
+  FOR v_function IN SELECT oid::regprocedure FROM pg_proc WHERE pronamespace = 'accs'::regnamespace LOOP
+    EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', v_function);
   END LOOP;
-  FOREACH v_verb IN ARRAY ARRAY[
-    'submit_jobs', 'claim_tasks', 'adopt_tasks', 'start_tasks', 'heartbeat', 'report_progress', 'finish_tasks', 'release_tasks',
-    'reclaim_tasks', 'wake_demand',
-    'append_task_events', 'claim_outbox', 'settle_outbox', 'outbox_outlook', 'task_inputs', 'agent_outlook', 'builder_outlook',
-    'repair'] LOOP
-    EXECUTE format('ALTER FUNCTION accs.%I SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
-                    SET enable_hashjoin = off SET enable_mergejoin = off SET random_page_cost = 0.1 SET jit = off', v_verb);
-  END LOOP;
-  -- the pieces are not for calling
-  FOR v_inner IN SELECT oid::regprocedure FROM pg_proc WHERE pronamespace = 'accs'::regnamespace LOOP
-    EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', v_inner);
-  END LOOP;
-END $verbs$;
+END $close$;
 
 SELECT accs.ensure_event_partitions();
 INSERT INTO accs.schema_versions (version) VALUES (1);

@@ -54,6 +54,7 @@ BEGIN
              WHERE s.id <> ALL (v_moved)) e;
   END IF;
 END $$;
+SELECT accs.is_verb('start_tasks', pinned => true, may => '{agent}');
 
 -- Keeps the leases of an owner's tasks and says that its node is there: one round trip for all of them. A row that is
 -- refused is lost: stop the work and write nothing. p_instance is the process that registered the node: once another machine has
@@ -98,6 +99,7 @@ BEGIN
      WHERE s.id <> ALL (v_kept);
   END IF;
 END $$;
+SELECT accs.is_verb('heartbeat', pinned => true, may => '{agent}');
 
 -- Progress (0 to 1), a word about it, and results so far. The job's progress follows exactly: it is the sum over its tasks.
 CREATE FUNCTION accs.report_progress(p_task_ids uuid[], p_attempt_ids int[], p_owner text, p_progress numeric[],
@@ -145,3 +147,4 @@ BEGIN
      WHERE s.id <> ALL (v_kept);
   END IF;
 END $$;
+SELECT accs.is_verb('report_progress', pinned => true, may => '{agent}');

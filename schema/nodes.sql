@@ -223,6 +223,7 @@ BEGIN
   ON CONFLICT (node) DO UPDATE SET networks = p_networks WHERE p_networks IS NOT NULL AND w.networks <> p_networks;
   PERFORM accs.node_seen(p_name);
 END $$;
+SELECT accs.is_verb('register_node', may => '{agent,scheduler}');
 
 -- A machine that is no more: its name, its history and what was held against it go. What runs there, or was seen within p_silent, stays.
 CREATE FUNCTION accs.forget_node(p_name text, p_silent interval DEFAULT '2 min') RETURNS TABLE (answer text, reason text)
@@ -245,6 +246,7 @@ BEGIN
     RETURN QUERY SELECT 'accepted'::text, NULL::text;
   END IF;
 END $$;
+SELECT accs.is_verb('forget_node', may => '{scheduler,api}');
 
 -- Why a node stays awake, as its agent sees it.
 CREATE FUNCTION accs.note_awake(p_node text, p_because text) RETURNS text LANGUAGE plpgsql AS $$
@@ -256,6 +258,7 @@ BEGIN
    WHERE node = p_node AND state = 'ready' AND because IS DISTINCT FROM left(p_because, 2000);
   RETURN CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END;
 END $$;
+SELECT accs.is_verb('note_awake', may => '{agent}');
 
 -- An orderly goodbye: 'unknown' when the daemon stops, 'sleep' when the machine goes to sleep. When it was last seen stays. Who
 -- goes to sleep must hold no lease, and names those whom he counts on to be awake: of two that count on each other one stays.
@@ -287,6 +290,7 @@ BEGIN
   END IF;
   RAISE EXCEPTION 'node "%" is not registered', p_node USING ERRCODE = 'AC004', HINT = 'Call accs.register_node first.';
 END $$;
+SELECT accs.is_verb('node_leaves', may => '{agent,scheduler}');
 
 -- What keeps this node from a service that it offers; null: nothing. For who asks why his task waits.
 CREATE FUNCTION accs.note_obstacle(p_node text, p_service text, p_reason text) RETURNS text LANGUAGE plpgsql AS $$
@@ -303,3 +307,4 @@ BEGIN
   END IF;
   RETURN CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END;
 END $$;
+SELECT accs.is_verb('note_obstacle', may => '{agent}');

@@ -33,6 +33,7 @@ BEGIN
   PERFORM pg_notify(accs.channel_prefix() || 'orders', p_node);
   RETURN 'accepted';
 END $$;
+SELECT accs.is_verb('ask_node', may => '{scheduler,api}');
 
 -- What a node is asked to do; each order is given out once.
 CREATE FUNCTION accs.take_orders(p_node text) RETURNS TABLE (id uuid, kind text, target text, mac text, asked_by text)
@@ -48,6 +49,7 @@ BEGIN
   )
   SELECT t.id, t.kind, t.target, n.mac, t.asked_by FROM taken t LEFT JOIN public.nodes n ON n.name = t.target ORDER BY t.asked_at;
 END $$;
+SELECT accs.is_verb('take_orders', may => '{agent}');
 
 CREATE FUNCTION accs.answer_order(p_id uuid, p_node text, p_ok boolean, p_output text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -61,3 +63,4 @@ BEGIN
   END IF;
   RETURN CASE WHEN EXISTS (SELECT FROM accs.node_orders WHERE id = p_id AND node = p_node) THEN 'repeated' ELSE 'refused' END;
 END $$;
+SELECT accs.is_verb('answer_order', may => '{agent}');

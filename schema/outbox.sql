@@ -178,6 +178,7 @@ BEGIN
   PERFORM accs.choose_announcements();
   RETURN 'accepted';
 END $$;
+SELECT accs.is_verb('register_outbox_target', may => '{scheduler}');
 
 -- Nothing more is told to it. What waits for it stays, and is sent if it is registered again before that is pruned.
 CREATE FUNCTION accs.forget_outbox_target(p_name text) RETURNS text LANGUAGE plpgsql SET lock_timeout = '500ms' AS $$
@@ -190,6 +191,7 @@ BEGIN
   PERFORM accs.choose_announcements();
   RETURN 'accepted';
 END $$;
+SELECT accs.is_verb('forget_outbox_target', may => '{scheduler,api}');
 
 -- Takes events that are due, for p_lease: of up to p_jobs jobs the first one that waits and up to p_each in all, to be sent
 -- one after the other. While the breaker is open there is nothing; when its time is over, one event of one claim asks for all.
@@ -264,6 +266,7 @@ BEGIN
       SELECT b.id FROM public.outbox_events b WHERE b.id = ANY (v_behind) AND b.next_attempt_at <= v_now FOR UPDATE SKIP LOCKED));
   END IF;
 END $$;
+SELECT accs.is_verb('claim_outbox', pinned => true, may => '{scheduler}');
 
 -- How it went: delivered, failed (again after its delay), dead (given up), or returned (not sent: it waits as long as the one
 -- before it). Only for who still has the claim; the others were too late, and somebody else may have sent the event too. After
@@ -320,6 +323,7 @@ BEGIN
          CASE WHEN e.id IS NULL THEN 'not_found' WHEN u.id = ANY (v_settled.ids) OR e.claim_id = p_claim THEN NULL ELSE 'stale_claim' END
     FROM unnest(p_ids) AS u (id) LEFT JOIN public.outbox_events e ON e.id = u.id;
 END $$;
+SELECT accs.is_verb('settle_outbox', pinned => true, may => '{scheduler}');
 
 -- Sends events again, whatever became of them; without ids those that were given up, of one target or of all. Who does that
 -- has seen to the receiver, so the breaker closes. An event that is under way stays so.
@@ -348,6 +352,7 @@ BEGIN
          CASE WHEN e.id IS NULL THEN 'not_found' END
     FROM unnest(p_ids) AS u (id) LEFT JOIN public.outbox_events e ON e.id = u.id;
 END $$;
+SELECT accs.is_verb('redrive_outbox', may => '{scheduler,api}');
 
 -- Removes what was delivered, or given up, so long ago; up to p_limit rows of each. What still waits is never removed, unless
 -- its target was forgotten: nobody will send it, and it would keep its job from leaving.
@@ -372,6 +377,7 @@ BEGIN
                         AND p.status = 'pending' AND p.dead_at IS NULL);
   RETURN v_gone;
 END $$;
+SELECT accs.is_verb('prune_outbox', may => '{scheduler}');
 
 -- In how long a target's next event is due, or has to be looked at; null: none waits.
 CREATE FUNCTION accs.outbox_outlook(p_target text) RETURNS interval LANGUAGE sql STABLE SET enable_sort = off AS $$
@@ -380,3 +386,4 @@ CREATE FUNCTION accs.outbox_outlook(p_target text) RETURNS interval LANGUAGE sql
            WHERE e.target = p_target AND e.status = 'pending' AND e.dead_at IS NULL AND e.next_attempt_at < 'infinity'
            ORDER BY e.next_attempt_at, e.id LIMIT 1)
 $$;
+SELECT accs.is_verb('outbox_outlook', pinned => true, may => '{scheduler}');

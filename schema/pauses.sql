@@ -52,6 +52,7 @@ BEGIN
   END IF;
   RETURN 'accepted';
 END $$;
+SELECT accs.is_verb('pause', may => '{scheduler,api}');
 
 CREATE FUNCTION accs.resume(p_kind text, p_name text) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -81,6 +82,7 @@ BEGIN
   END IF;
   RETURN 'accepted';
 END $$;
+SELECT accs.is_verb('resume', may => '{scheduler,api}');
 
 -- The net under SKIP LOCKED: whoever frees a held task passes over a row that somebody is about to cancel or skip, and that
 -- one may yet roll back. Frees what is held without a reason; returns how many keys and tasks of no key that were.
@@ -109,6 +111,7 @@ BEGIN
   END IF;
   RETURN coalesce(cardinality(v_keys), 0) + coalesce(cardinality(v_freed) - cardinality(array_remove(v_freed, NULL)), 0);
 END $$;
+SELECT accs.is_verb('recheck_holds', may => '{scheduler}');
 
 CREATE FUNCTION accs.set_concurrency_limit(p_key text, p_limit int) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -120,3 +123,4 @@ BEGIN
   PERFORM accs.admit(ARRAY[p_key]);
   RETURN 'accepted';
 END $$;
+SELECT accs.is_verb('set_concurrency_limit', may => '{scheduler,api}');

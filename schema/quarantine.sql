@@ -96,6 +96,7 @@ CREATE FUNCTION accs.health_evidence(p_window interval) RETURNS TABLE (
    WHERE c.ts > accs.clock() - p_window OR q.node IS NOT NULL
    ORDER BY c.id
 $$;
+SELECT accs.is_verb('health_evidence', may => '{scheduler}');
 
 -- Shuts a node's service, or shuts it again: its trial failed. What runs goes on. p_probe_in: when the node may look whether it
 -- is well again. Who has judged says by what: p_seen is the last conclusion that he knew of the place, p_version that of its
@@ -127,6 +128,7 @@ BEGIN
   PERFORM pg_notify(accs.channel_prefix() || '_quarantines', p_node);
   RETURN 'accepted';
 END $$;
+SELECT accs.is_verb('quarantine', may => '{scheduler}');
 
 -- Lets a service work again on a node (null: all of them), and forgets what was held against it. Answers how many. p_version and
 -- p_seen as above, for who has judged that a trial passed: none, where somebody has decided since, or something has failed.
@@ -150,6 +152,7 @@ BEGIN
                                 jsonb_build_object('by', p_by)),
          LATERAL pg_notify(accs.channel_prefix() || l.service, '');
 END $$;
+SELECT accs.is_verb('lift_quarantine', may => '{scheduler,api}');
 
 -- For a node: what it is to probe, and in what time.
 CREATE FUNCTION accs.node_quarantines(p_node text)
@@ -158,6 +161,7 @@ LANGUAGE sql STABLE AS $$
   SELECT q.service, q.state, q.reason, q.times, q.probes, greatest(q.probe_at - accs.clock(), '0') FROM accs.quarantines q
    WHERE q.node = p_node ORDER BY q.service
 $$;
+SELECT accs.is_verb('node_quarantines', may => '{agent}');
 
 -- What a probe of its own says: well, so that the next task is a trial; or not, and when it looks again.
 CREATE FUNCTION accs.note_probe(p_node text, p_service text, p_problem text, p_again interval) RETURNS text LANGUAGE plpgsql AS $$
@@ -179,6 +183,7 @@ BEGIN
   END IF;
   RETURN 'accepted';
 END $$;
+SELECT accs.is_verb('note_probe', may => '{agent}');
 
 -- The steps that fail everywhere are these, and no others. Answers those that are news: found failing, or not any more.
 CREATE FUNCTION accs.mark_steps(p_workflows uuid[], p_keys text[], p_reasons text[])
@@ -200,6 +205,7 @@ LANGUAGE sql AS $$
   SELECT workflow_id, task_key, true FROM ill i
    WHERE NOT EXISTS (SELECT FROM accs.step_health h WHERE h.workflow_id = i.workflow_id AND h.task_key = i.task_key)
 $$;
+SELECT accs.is_verb('mark_steps', may => '{scheduler}');
 
 -- Forgets what is older than p_window, unless it keeps a service in quarantine, and of each step on each node all but the last p_keep.
 CREATE FUNCTION accs.prune_conclusions(p_window interval, p_keep int) RETURNS int LANGUAGE plpgsql AS $$
@@ -214,3 +220,4 @@ BEGIN
   GET DIAGNOSTICS v_gone = ROW_COUNT;
   RETURN v_gone;
 END $$;
+SELECT accs.is_verb('prune_conclusions', may => '{scheduler}');

@@ -129,6 +129,7 @@ BEGIN
     PERFORM accs.admit(v_keys);
   END IF;
 END $$;
+SELECT accs.is_verb('redrive', may => '{scheduler,api}');
 
 CREATE FUNCTION accs.dismiss(p_dead_letter_ids bigint[]) RETURNS TABLE (dead_letter_id bigint, answer text, reason text) LANGUAGE sql AS $$
   WITH done AS (
@@ -139,6 +140,7 @@ CREATE FUNCTION accs.dismiss(p_dead_letter_ids bigint[]) RETURNS TABLE (dead_let
          CASE WHEN d.id IS NULL THEN 'not_found' WHEN done.id IS NULL AND d.dismissed_at IS NULL THEN 'already_redriven' END
     FROM unnest(p_dead_letter_ids) AS u (id) LEFT JOIN done ON done.id = u.id LEFT JOIN public.dead_letters d ON d.id = u.id
 $$;
+SELECT accs.is_verb('dismiss', may => '{scheduler,api}');
 
 -- Runs finished jobs again: what has not succeeded, or, with a step named, that step and everything below it. A job that is
 -- running again already because of the same call is repeated.
@@ -202,3 +204,4 @@ BEGIN
     PERFORM accs.admit(v_keys);
   END IF;
 END $$;
+SELECT accs.is_verb('retry_jobs', may => '{scheduler,api}');

@@ -151,6 +151,7 @@ BEGIN
     LEFT JOIN public.workflows w ON w.id = p_workflow_ids[i::int]
    ORDER BY i;
 END $$;
+SELECT accs.is_verb('submit_jobs', pinned => true, may => '{scheduler,api}');
 
 -- One job, by the workflow's name: for people and scripts. Without a version, the newest active one.
 CREATE FUNCTION accs.submit(
@@ -172,6 +173,7 @@ BEGIN
                                     CASE WHEN p_key IS NOT NULL THEN ARRAY[p_key] END, NULL, p_created_by) s;
   RETURN v_job;
 END $$;
+SELECT accs.is_verb('submit', may => '{scheduler,api}');
 
 -- Moves these queued jobs, which the caller has locked, to running, and makes their tasks. The caller admits the keys it
 -- returns.
@@ -254,6 +256,7 @@ BEGIN
       FROM unnest(p_job_ids) AS u (id) LEFT JOIN public.jobs j ON j.id = u.id WHERE u.id <> ALL (v_want);
   END IF;
 END $$;
+SELECT accs.is_verb('instantiate_due_jobs', may => '{scheduler}');
 
 -- Changes what is asked of jobs; null leaves a value as it is. The priority of a job that runs changes for what is open of it;
 -- its options and its time are fixed. What waits is taken out and put back in its new place: a claim under way could put a row
@@ -305,3 +308,4 @@ BEGIN
                               WHEN j.status = 'running' AND (p_options IS NOT NULL OR p_scheduled_at IS NOT NULL)
                                 THEN 'already_started' END AS reason) r;
 END $$;
+SELECT accs.is_verb('change_jobs', may => '{scheduler,api}');

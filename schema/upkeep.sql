@@ -16,6 +16,7 @@ BEGIN
     FROM (SELECT (SELECT p.due_at FROM accs.pending_jobs p ORDER BY p.due_at LIMIT 1) AS due_at,
                  (SELECT min(l.lease_until) FROM accs.live l) AS lease_until) p;
 END $$;
+SELECT accs.is_verb('builder_outlook', pinned => true, may => '{scheduler}');
 
 -- Everything that disagrees with job_tasks and jobs, by one snapshot: every verb leaves it empty at its commit, so whatever
 -- is here is damage. id is the task's, or the job's; job_id is null where the row's job is unknown. Looks at what waits, is
@@ -205,6 +206,7 @@ BEGIN
   END IF;
   RETURN QUERY SELECT f.what, count(*)::int FROM unnest(v_found || v_strays) f GROUP BY f.what;
 END $$;
+SELECT accs.is_verb('repair', pinned => true, may => '{scheduler}');
 
 -- Counts the tasks of running jobs anew and closes those that have none open; the caller holds their locks. A job without
 -- any task can't have succeeded.

@@ -54,6 +54,7 @@ RETURNS TABLE (service text, requires jsonb, node text, tasks int, due_in interv
     FROM bounded b JOIN lane l ON l.id = b.lane WHERE b.job_id IS NOT NULL AND b.tasks > 0
    GROUP BY l.id, l.service, l.requires, l.node, b.soon
 $$;
+SELECT accs.is_verb('wake_demand', pinned => true, may => '{agent,scheduler}');
 
 -- What is left of a node's slots of services in quarantine: none, or one for a trial. A node that is not awake is worth waking
 -- for the probe that is due.
@@ -86,6 +87,7 @@ CREATE FUNCTION accs.wake_nodes(p_silent interval DEFAULT '2 min') RETURNS TABLE
     LEFT JOIN accs.power w ON w.node = n.name
    ORDER BY n.name
 $$;
+SELECT accs.is_verb('wake_nodes', may => '{agent,scheduler,api}');
 
 -- Before a call: of several builders one makes it. The caller says which call and which sight of the node were the last ones
 -- that he knew when he decided; had there been another since, he would have decided otherwise. The same call again is repeated.
@@ -104,6 +106,7 @@ BEGIN
   UPDATE accs.power SET state = 'waking', since = accs.clock() WHERE node = p_node AND state <> 'waking';
   RETURN 'accepted';
 END $$;
+SELECT accs.is_verb('claim_wake', may => '{scheduler,api}');
 
 -- After a call: whether it got through, in the node's history and as an event of the job that wanted the node. A call that was
 -- overtaken by a later one, or by the node itself, is history too.
@@ -132,6 +135,7 @@ BEGIN
   END IF;
   RETURN 'accepted';
 END $$;
+SELECT accs.is_verb('record_wake', may => '{scheduler,api}');
 
 -- Why each of these nodes is not woken, as the builder last planned. One that was called or seen since is left alone: p_tries
 -- are the last calls that the builder knew, p_silent is how long a node may be unseen before it counts as away.
@@ -161,3 +165,4 @@ BEGIN
   END LOOP;
   RETURN v_noted;
 END $$;
+SELECT accs.is_verb('note_not_woken', may => '{scheduler}');

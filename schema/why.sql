@@ -63,6 +63,7 @@ BEGIN
   SELECT 'step_failing', h.since, NULL::timestamptz, jsonb_build_object('reason', h.reason)
     FROM accs.step_health h JOIN public.jobs j ON j.workflow_id = h.workflow_id WHERE j.id = v_task.job_id AND h.task_key = v_task.task_key;
 END $$;
+SELECT accs.is_verb('why', may => '{scheduler,api,archive,reader}');
 
 -- What is wrong with the step itself, if it fails wherever it runs.
 CREATE FUNCTION accs.why_step(p_task public.job_tasks) RETURNS text LANGUAGE sql STABLE AS $$

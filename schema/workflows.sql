@@ -305,3 +305,4 @@ CREATE TRIGGER refuse_used_workflow BEFORE DELETE OR UPDATE OF id ON public.work
 
 -- Whoever writes new versions waits here for the others, until the end of the transaction: two must not make the same next version.
 CREATE FUNCTION accs.lock_workflows() RETURNS void LANGUAGE sql AS $$ SELECT accs.lock('workflows') $$;
+SELECT accs.is_verb('lock_workflows', may => '{scheduler}');

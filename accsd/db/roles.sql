@@ -35,37 +35,11 @@ BEGIN
 
   FOREACH v_role IN ARRAY ARRAY['accs_scheduler', 'accs_archive', 'accs_api', 'accs_reader'] LOOP
     EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA public, accs TO %I', v_role);
-    EXECUTE format('GRANT EXECUTE ON FUNCTION accs.why TO %I', v_role);
   END LOOP;
 
-  -- what an agent may call
-  FOREACH v_verb IN ARRAY ARRAY['register_node', 'claim_tasks', 'adopt_tasks', 'start_tasks', 'heartbeat', 'report_progress', 'finish_tasks',
-                                'release_tasks', 'record_artifact', 'append_events', 'select_runnable',
-                                'append_task_events', 'task_inputs', 'node_leaves', 'agent_outlook',
-                                'wake_demand', 'wake_nodes', 'note_awake', 'take_orders', 'answer_order',
-                                'node_quarantines', 'note_probe', 'note_obstacle'] LOOP
-    EXECUTE format('GRANT EXECUTE ON FUNCTION accs.%I TO accs_agent', v_verb);
-  END LOOP;
-
-  -- what operates a fleet
-  FOREACH v_role IN ARRAY ARRAY['accs_scheduler', 'accs_api'] LOOP
-    FOREACH v_verb IN ARRAY ARRAY['submit', 'submit_jobs', 'change_jobs', 'cancel_jobs', 'retry_jobs', 'redrive', 'dismiss', 'pause', 'resume', 'set_concurrency_limit',
-                                  'lift_quarantine', 'append_events', 'select_runnable', 'wake_nodes', 'claim_wake', 'record_wake', 'ask_node', 'redrive_outbox', 'forget_outbox_target',
-                                  'forget_node'] LOOP
-      EXECUTE format('GRANT EXECUTE ON FUNCTION accs.%I TO %I', v_verb, v_role);
-    END LOOP;
-  END LOOP;
-
-  -- the control host
-  FOREACH v_verb IN ARRAY ARRAY['instantiate_due_jobs', 'reclaim_tasks', 'close_jobs', 'skip_tasks', 'recheck_holds', 'ensure_event_partitions', 'register_node',
-                                'node_leaves', 'builder_outlook', 'repair', 'lock_workflows',
-                                'health_evidence', 'quarantine', 'mark_steps', 'prune_conclusions',
-                                'wake_demand', 'note_not_woken',
-                                'register_outbox_target', 'claim_outbox', 'settle_outbox', 'prune_outbox', 'outbox_outlook'] LOOP
-    EXECUTE format('GRANT EXECUTE ON FUNCTION accs.%I TO accs_scheduler', v_verb);
-  END LOOP;
-  FOREACH v_verb IN ARRAY ARRAY['record_archive', 'check_archive', 'drop_archived', 'delete_finished_jobs', 'forget_objects', 'ensure_event_partitions'] LOOP
-    EXECUTE format('GRANT EXECUTE ON FUNCTION accs.%I TO accs_archive', v_verb);
+  -- what a verb says of itself (accs.is_verb)
+  FOR v_verb, v_role IN SELECT v.name, 'accs_' || r.name FROM accs.verbs v, unnest(v.may) AS r (name) ORDER BY 1, 2 LOOP
+    EXECUTE format('GRANT EXECUTE ON FUNCTION accs.%I TO %I', v_verb, v_role);
   END LOOP;
 
   -- by column: what belongs to the state machine has its defaults

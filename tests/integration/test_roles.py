@@ -531,6 +531,17 @@ async def test_what_runs_as_the_owner_has_a_fixed_search_path(conn: Connection):
         assert pinned & set(row["proconfig"]), row["proname"]
 
 
+async def test_the_verbs_and_only_they_run_as_the_owner(conn: Connection):
+    """But for triggers, which nobody calls."""
+    rows = await conn.fetch(
+        "SELECT proname FROM pg_proc WHERE pronamespace = 'accs'::regnamespace AND prosecdef"
+        " AND prorettype <> 'trigger'::regtype"
+    )
+    declared = await conn.fetch("SELECT name FROM accs.verbs WHERE may <> '{}'")
+    assert len(declared) > 60
+    assert {row["proname"] for row in rows} == {row["name"] for row in declared}
+
+
 async def test_a_table_of_the_callers_own_does_not_catch_what_a_verb_does(connect_as: As, conn: Connection):
     """The classic trap of functions that run as their owner: a temporary table under the name of a real one."""
     api = await connect_as("accs_api")

@@ -37,3 +37,13 @@ def test_no_line_is_longer_than_140_columns():
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
             assert len(line) <= 140, f"{file.name}:{number}"
             assert line == line.rstrip(), f"{file.name}:{number}"
+
+
+def test_every_verb_is_declared_beside_its_function():
+    for file in (ROOT / "schema").iterdir():
+        made = ""
+        for line in file.read_text(encoding="utf-8").splitlines():
+            if function := re.match(r"CREATE FUNCTION accs\.(\w+)", line):
+                made = function[1]
+            elif declared := re.match(r"SELECT accs\.is_verb\('(\w+)'", line):
+                assert declared[1] == made, file.name
