@@ -104,6 +104,9 @@ CREATE FUNCTION accs.channel_prefix() RETURNS text LANGUAGE sql IMMUTABLE AS $$ 
 -- The default of A11 where neither step nor caller says otherwise; the installer replaces the body likewise.
 CREATE FUNCTION accs.backoff_base() RETURNS double precision LANGUAGE sql IMMUTABLE AS $$ SELECT 15.0::double precision $$;
 
+-- How large the results of a task may be.
+CREATE FUNCTION accs.max_result_bytes() RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT 262144 $$;
+
 -- How many owners a task may lose before it is a dead letter.
 CREATE FUNCTION accs.max_lost() RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT 5 $$;
 
@@ -152,6 +155,12 @@ CREATE TYPE accs.answer AS (
   db_lease_owner  text,
   db_lease_until  timestamptz
 );
+
+-- The answer for rows that were changed. It is inlined where it is asked for, and costs nothing there.
+CREATE FUNCTION accs.accepted(p_ids uuid[], p_lease_until timestamptz DEFAULT NULL) RETURNS SETOF accs.answer
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, p_lease_until FROM unnest(p_ids) AS u (id)
+$$;
 
 -- True while a verb of ours runs: it acts as the schema's owner and has pinned exactly this search_path. Another login may set the same
 -- path, but it may not create in this schema; the owner needs no privilege for it (docs/decisions/0007).
@@ -432,9 +441,7 @@ BEGIN
                      WHERE s ->> 'concurrency_key' = k.key AND s ->> 'concurrency_limit' IS NOT NULL)
     RETURNING key)
   SELECT array_agg(key) INTO v_keys FROM changed;
-  IF v_keys IS NOT NULL THEN
-    PERFORM accs.admit(v_keys);
-  END IF;
+  PERFORM accs.admit(v_keys);
 
   INSERT INTO accs.lanes (service, requires, node)
   SELECT DISTINCT s ->> 'service', coalesce(s -> 'requires', '{}'), s ->> 'node'
@@ -932,8 +939,12 @@ END $$;
 -- others. Under the key's lock, and in a statement after it, so that the count of live ones is the true one. Ready rows
 -- that a claim has locked are left alone: it checks the limit itself. A verb gathers all its keys and calls this once, at
 -- its end: two calls in one transaction could lock two keys in the order in which another transaction does not.
+-- Nothing happens where there are no keys, or null.
 CREATE FUNCTION accs.admit(p_keys text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
+  IF p_keys IS NULL OR p_keys = '{}' THEN
+    RETURN;
+  END IF;
   PERFORM FROM accs.concurrency_keys WHERE key = ANY (p_keys) ORDER BY key FOR NO KEY UPDATE;
   WITH RECURSIVE room AS (
     SELECT k.key, greatest(0, k.max_running - (SELECT count(*) FROM accs.live l WHERE l.key = k.key))::int AS n
@@ -1433,7 +1444,7 @@ BEGIN
       FROM unnest(v_due) AS u (id);
     v_keys := accs.make_tasks(v_due);
   END IF;
-  IF v_keys IS NOT NULL THEN
+  IF v_keys IS NOT NULL THEN   -- asked here, because a call costs as much as a small statement
     PERFORM accs.admit(v_keys);
   END IF;
 
@@ -1548,9 +1559,7 @@ BEGIN
     END LOOP;
   END;
 
-  IF v_keys IS NOT NULL THEN
-    PERFORM accs.admit(v_keys);
-  END IF;
+  PERFORM accs.admit(v_keys);
 
   IF p_job_ids IS NOT NULL THEN
     RETURN QUERY
@@ -1599,9 +1608,7 @@ BEGIN
     UPDATE accs.pending_jobs p SET due_at = coalesce(j.scheduled_at, j.created_at) FROM public.jobs j
      WHERE j.id = p.job_id AND p.job_id = ANY (v_jobs);
     v_keys := accs.enqueue(v_tasks);
-    IF v_keys IS NOT NULL THEN
-      PERFORM accs.admit(v_keys);
-    END IF;
+    PERFORM accs.admit(v_keys);
     PERFORM pg_notify(accs.channel_prefix() || 'builder', '');
   END IF;
   RETURN QUERY
@@ -1715,7 +1722,7 @@ BEGIN
   -- a paused task had a place at its key that is the next one's now
   SELECT array_agg(DISTINCT u.key) INTO v_admit FROM unnest(p_task_ids, p_keys) AS u (id, key)
    WHERE u.id = ANY (v_paused) AND u.key = ANY (v_ours);
-  IF v_admit IS NOT NULL THEN
+  IF v_admit IS NOT NULL THEN   -- asked here, because a call costs as much as a small statement
     PERFORM accs.admit(v_admit);
   END IF;
   SELECT coalesce(array_agg(u.id ORDER BY u.n), '{}'), array_agg(u.key ORDER BY u.n) INTO ids, keys
@@ -1999,8 +2006,7 @@ BEGIN
            '{"from": "starting", "to": "running"}', attempt_id FROM moved
   )
   SELECT coalesce(array_agg(id), '{}') INTO v_moved FROM moved;
-  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, NULL::timestamptz
-    FROM unnest(v_moved) AS u (id);
+  RETURN QUERY SELECT * FROM accs.accepted(v_moved);
   IF cardinality(v_moved) < cardinality(p_task_ids) THEN
     RETURN QUERY
     SELECT e.id, CASE WHEN again THEN 'repeated' ELSE 'refused' END, CASE WHEN NOT again THEN e.reason END,
@@ -2049,7 +2055,7 @@ BEGIN
     UPDATE accs.live SET lease_until = v_until WHERE task_id = ANY (ARRAY(SELECT id FROM kept))
   )
   SELECT coalesce(array_agg(id), '{}') INTO v_kept FROM kept;
-  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, v_until FROM unnest(v_kept) AS u (id);
+  RETURN QUERY SELECT * FROM accs.accepted(v_kept, v_until);
   IF cardinality(v_kept) < cardinality(p_task_ids) THEN
     RETURN QUERY
     SELECT e.* FROM unnest(p_task_ids, p_attempt_ids) AS s (id, attempt_id),
@@ -2080,7 +2086,7 @@ BEGIN
   ), kept AS (
     UPDATE public.job_tasks t SET progress = s.progress, results = coalesce(s.results, t.results), updated_at = v_now FROM said s
      WHERE t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > v_now AND t.status = 'running'
-       AND coalesce(pg_column_size(s.results), 0) <= 262144
+       AND coalesce(pg_column_size(s.results), 0) <= accs.max_result_bytes()
     RETURNING t.id, t.job_id, t.service_name, t.attempt_id, s.progress, s.before, s.message
   ), moved AS (
     UPDATE accs.live l SET progress = k.progress FROM kept k WHERE l.task_id = k.id
@@ -2093,11 +2099,11 @@ BEGIN
       FROM (SELECT job_id, sum(progress - before) AS n FROM kept GROUP BY job_id) g WHERE j.id = g.job_id
   )
   SELECT coalesce(array_agg(id), '{}') INTO v_kept FROM kept;
-  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, NULL::timestamptz
-    FROM unnest(v_kept) AS u (id);
+  RETURN QUERY SELECT * FROM accs.accepted(v_kept);
   IF cardinality(v_kept) < cardinality(p_task_ids) THEN
     RETURN QUERY
-    SELECT e.id, e.answer, CASE WHEN pg_column_size(s.results) > 262144 AND e.db_status = 'running' AND e.db_attempt_id = s.attempt_id
+    SELECT e.id, e.answer, CASE WHEN pg_column_size(s.results) > accs.max_result_bytes()
+                                     AND e.db_status = 'running' AND e.db_attempt_id = s.attempt_id
                                      AND e.db_lease_owner = p_owner AND e.db_lease_until > v_now THEN 'result_too_large' ELSE e.reason END,
            e.db_status, e.db_attempt_id, e.db_lease_owner, e.db_lease_until
       FROM unnest(p_task_ids, p_attempt_ids, p_results) AS s (id, attempt_id, results),
@@ -2325,7 +2331,7 @@ BEGIN
   WITH said AS (
     SELECT s.id, s.attempt_id, s.results
       FROM unnest(p_task_ids, p_attempt_ids, p_outcomes, p_results) AS s (id, attempt_id, outcome, results)
-     WHERE coalesce(s.outcome, 'done') = 'done' AND coalesce(pg_column_size(s.results), 0) <= 262144 ORDER BY s.id
+     WHERE coalesce(s.outcome, 'done') = 'done' AND coalesce(pg_column_size(s.results), 0) <= accs.max_result_bytes() ORDER BY s.id
   ), moved AS (
     UPDATE public.job_tasks t SET status = 'done', results = coalesce(s.results, t.results, '{}'), progress = 1, finished_at = v_now,
            updated_at = v_now, lease_owner = NULL, lease_until = NULL, error_code = NULL, error_message = NULL,
@@ -2396,12 +2402,11 @@ BEGIN
       v_moved := v_moved || v_failed.ids;
     END IF;
   END IF;
-  IF v_keys IS NOT NULL THEN
+  IF v_keys IS NOT NULL THEN   -- asked here, because a call costs as much as a small statement
     PERFORM accs.admit(v_keys);
   END IF;
 
-  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, NULL::timestamptz
-    FROM unnest(v_moved) AS u (id);
+  RETURN QUERY SELECT * FROM accs.accepted(v_moved);
   IF cardinality(v_moved) < cardinality(p_task_ids) THEN
     RETURN QUERY SELECT * FROM accs.refusals(p_task_ids, p_attempt_ids, p_owner, p_outcomes, 'done', v_moved, p_results);
   END IF;
@@ -2416,7 +2421,8 @@ RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
 BEGIN
   RETURN QUERY
   WITH said AS (
-    SELECT s.id, s.attempt_id, coalesce(s.outcome, p_outcome) AS outcome, pg_column_size(s.results) > 262144 AS too_large
+    SELECT s.id, s.attempt_id, coalesce(s.outcome, p_outcome) AS outcome,
+           pg_column_size(s.results) > accs.max_result_bytes() AS too_large
       FROM unnest(p_task_ids, p_attempt_ids, p_outcomes, p_results) AS s (id, attempt_id, outcome, results) WHERE s.id <> ALL (p_except)
   ), told AS MATERIALIZED (
     SELECT s.attempt_id, s.outcome, e.id, e.answer,
@@ -2458,11 +2464,9 @@ BEGIN
     v_keys := accs.end_attempts(v_ids, v_outcome,
                                 array_fill(CASE WHEN p_lost THEN coalesce(p_code, 'worker_lost') END, ARRAY[cardinality(v_ids)]),
                                 array_fill(p_reason, ARRAY[cardinality(v_ids)]), NULL, NULL, p_delay);
-    IF v_keys IS NOT NULL THEN
-      PERFORM accs.admit(v_keys);
-    END IF;
+    PERFORM accs.admit(v_keys);
   END IF;
-  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, NULL::timestamptz FROM unnest(v_ids) AS u (id);
+  RETURN QUERY SELECT * FROM accs.accepted(v_ids);
   IF cardinality(v_ids) < cardinality(p_task_ids) THEN
     RETURN QUERY SELECT * FROM accs.refusals(p_task_ids, p_attempt_ids, p_owner, NULL, v_outcome, v_ids);
   END IF;
@@ -2492,9 +2496,7 @@ BEGIN
     v_keys := accs.end_attempts(v_ids, 'lost', array_fill('worker_lost'::text, ARRAY[cardinality(v_ids)]),
       ARRAY(SELECT format('%s did not keep its lease', lease_owner) FROM public.job_tasks WHERE id = ANY (v_ids) ORDER BY id),
       NULL, 'builder');
-    IF v_keys IS NOT NULL THEN
-      PERFORM accs.admit(v_keys);
-    END IF;
+    PERFORM accs.admit(v_keys);
   END IF;
   RETURN QUERY
   SELECT u.id, CASE WHEN u.id = ANY (v_ids) THEN 'accepted' ELSE 'refused' END,
@@ -2543,9 +2545,7 @@ BEGIN
            array_fill(NULL::text, ARRAY[cardinality(v_moved.ids)]) || array_agg(u.task_key)
       INTO v_keys, v_moved.jobs, v_moved.ended, v_moved.gain, v_current FROM accs.unblock(v_moved.dependants) u;
     PERFORM accs.count_down(v_moved.jobs, v_moved.ended, v_moved.gain, v_current);
-    IF v_keys IS NOT NULL THEN
-      PERFORM accs.admit(v_keys);
-    END IF;
+    PERFORM accs.admit(v_keys);
   END IF;
   RETURN QUERY
   SELECT u.id, CASE WHEN u.id = ANY (v_moved.ids) THEN 'accepted'
@@ -2605,9 +2605,7 @@ BEGIN
     -- what these tasks held of their keys is free, and so is what they were waiting for
     v_keys := v_keys || ARRAY(SELECT DISTINCT concurrency_key FROM public.job_tasks
                                WHERE id = ANY (v_tasks) AND concurrency_key IS NOT NULL);
-    IF v_keys <> '{}' THEN
-      PERFORM accs.admit(v_keys);
-    END IF;
+    PERFORM accs.admit(v_keys);
   END IF;
   RETURN QUERY
   SELECT u.id, CASE WHEN u.id = ANY (v_jobs) THEN 'accepted' WHEN j.status = 'cancelled' THEN 'repeated' ELSE 'refused' END,
@@ -2773,9 +2771,7 @@ BEGIN
         coalesce(p_by, 'operator'), 'redriven');
     END IF;
   END LOOP;
-  IF v_keys IS NOT NULL THEN
-    PERFORM accs.admit(v_keys);
-  END IF;
+  PERFORM accs.admit(v_keys);
 END $$;
 SELECT accs.is_verb('redrive', may => '{scheduler,api}');
 
@@ -2848,9 +2844,7 @@ BEGIN
       RETURN QUERY SELECT v_row.id, 'refused'::text, v_no, v_row.status, NULL::int, NULL::text, NULL::timestamptz;
     END IF;
   END LOOP;
-  IF v_keys IS NOT NULL THEN
-    PERFORM accs.admit(v_keys);
-  END IF;
+  PERFORM accs.admit(v_keys);
 END $$;
 SELECT accs.is_verb('retry_jobs', may => '{scheduler,api}');
 
@@ -2902,9 +2896,7 @@ BEGIN
       UPDATE accs.waiting w SET hold = 'paused' FROM ours WHERE w.task_id = ours.task_id RETURNING w.key
     )
     SELECT array_agg(DISTINCT key) FILTER (WHERE key IS NOT NULL) INTO v_keys FROM held;
-    IF v_keys IS NOT NULL THEN
-      PERFORM accs.admit(v_keys);   -- their places are the next ones'
-    END IF;
+    PERFORM accs.admit(v_keys);   -- their places are the next ones'
   END IF;
   RETURN 'accepted';
 END $$;
@@ -2927,9 +2919,7 @@ BEGIN
       UPDATE accs.waiting w SET hold = CASE WHEN w.key IS NOT NULL THEN 'key' END FROM ours WHERE w.task_id = ours.task_id RETURNING w.key
     )
     SELECT array_agg(DISTINCT key) FILTER (WHERE key IS NOT NULL) INTO v_keys FROM freed;
-    IF v_keys IS NOT NULL THEN
-      PERFORM accs.admit(v_keys);
-    END IF;
+    PERFORM accs.admit(v_keys);
   ELSIF p_kind = 'service' THEN
     PERFORM pg_notify(accs.channel_prefix() || p_name, '');
   ELSE
@@ -2962,9 +2952,7 @@ BEGIN
            WHERE key IS NOT NULL AND (hold IS NULL OR hold = 'key') GROUP BY key, lane HAVING bool_or(hold = 'key')) h
     JOIN accs.concurrency_keys k ON k.key = h.key
    WHERE h.claimable < k.max_running - (SELECT count(*) FROM accs.live l WHERE l.key = h.key);
-  IF v_keys IS NOT NULL THEN
-    PERFORM accs.admit(v_keys);
-  END IF;
+  PERFORM accs.admit(v_keys);
   RETURN coalesce(cardinality(v_keys), 0) + coalesce(cardinality(v_freed) - cardinality(array_remove(v_freed, NULL)), 0);
 END $$;
 SELECT accs.is_verb('recheck_holds', may => '{scheduler}');
@@ -4405,9 +4393,7 @@ BEGIN
   v_keys := v_keys || accs.enqueue(v_waiting) || ARRAY(
     SELECT DISTINCT concurrency_key FROM public.job_tasks WHERE id = ANY (v_waiting || v_live) AND concurrency_key IS NOT NULL);
   PERFORM accs.recount(v_counts);
-  IF v_keys <> '{}' THEN
-    PERFORM accs.admit(v_keys);
-  END IF;
+  PERFORM accs.admit(v_keys);
   RETURN QUERY SELECT f.what, count(*)::int FROM unnest(v_found || v_strays) f GROUP BY f.what;
 END $$;
 SELECT accs.is_verb('repair', pinned => true, may => '{scheduler}');

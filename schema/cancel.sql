@@ -36,9 +36,7 @@ BEGIN
            array_fill(NULL::text, ARRAY[cardinality(v_moved.ids)]) || array_agg(u.task_key)
       INTO v_keys, v_moved.jobs, v_moved.ended, v_moved.gain, v_current FROM accs.unblock(v_moved.dependants) u;
     PERFORM accs.count_down(v_moved.jobs, v_moved.ended, v_moved.gain, v_current);
-    IF v_keys IS NOT NULL THEN
-      PERFORM accs.admit(v_keys);
-    END IF;
+    PERFORM accs.admit(v_keys);
   END IF;
   RETURN QUERY
   SELECT u.id, CASE WHEN u.id = ANY (v_moved.ids) THEN 'accepted'
@@ -98,9 +96,7 @@ BEGIN
     -- what these tasks held of their keys is free, and so is what they were waiting for
     v_keys := v_keys || ARRAY(SELECT DISTINCT concurrency_key FROM public.job_tasks
                                WHERE id = ANY (v_tasks) AND concurrency_key IS NOT NULL);
-    IF v_keys <> '{}' THEN
-      PERFORM accs.admit(v_keys);
-    END IF;
+    PERFORM accs.admit(v_keys);
   END IF;
   RETURN QUERY
   SELECT u.id, CASE WHEN u.id = ANY (v_jobs) THEN 'accepted' WHEN j.status = 'cancelled' THEN 'repeated' ELSE 'refused' END,

@@ -99,7 +99,7 @@ BEGIN
   -- a paused task had a place at its key that is the next one's now
   SELECT array_agg(DISTINCT u.key) INTO v_admit FROM unnest(p_task_ids, p_keys) AS u (id, key)
    WHERE u.id = ANY (v_paused) AND u.key = ANY (v_ours);
-  IF v_admit IS NOT NULL THEN
+  IF v_admit IS NOT NULL THEN   -- asked here, because a call costs as much as a small statement
     PERFORM accs.admit(v_admit);
   END IF;
   SELECT coalesce(array_agg(u.id ORDER BY u.n), '{}'), array_agg(u.key ORDER BY u.n) INTO ids, keys

@@ -216,7 +216,7 @@ BEGIN
   WITH said AS (
     SELECT s.id, s.attempt_id, s.results
       FROM unnest(p_task_ids, p_attempt_ids, p_outcomes, p_results) AS s (id, attempt_id, outcome, results)
-     WHERE coalesce(s.outcome, 'done') = 'done' AND coalesce(pg_column_size(s.results), 0) <= 262144 ORDER BY s.id
+     WHERE coalesce(s.outcome, 'done') = 'done' AND coalesce(pg_column_size(s.results), 0) <= accs.max_result_bytes() ORDER BY s.id
   ), moved AS (
     UPDATE public.job_tasks t SET status = 'done', results = coalesce(s.results, t.results, '{}'), progress = 1, finished_at = v_now,
            updated_at = v_now, lease_owner = NULL, lease_until = NULL, error_code = NULL, error_message = NULL,
@@ -287,12 +287,11 @@ BEGIN
       v_moved := v_moved || v_failed.ids;
     END IF;
   END IF;
-  IF v_keys IS NOT NULL THEN
+  IF v_keys IS NOT NULL THEN   -- asked here, because a call costs as much as a small statement
     PERFORM accs.admit(v_keys);
   END IF;
 
-  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, NULL::timestamptz
-    FROM unnest(v_moved) AS u (id);
+  RETURN QUERY SELECT * FROM accs.accepted(v_moved);
   IF cardinality(v_moved) < cardinality(p_task_ids) THEN
     RETURN QUERY SELECT * FROM accs.refusals(p_task_ids, p_attempt_ids, p_owner, p_outcomes, 'done', v_moved, p_results);
   END IF;
@@ -307,7 +306,8 @@ RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
 BEGIN
   RETURN QUERY
   WITH said AS (
-    SELECT s.id, s.attempt_id, coalesce(s.outcome, p_outcome) AS outcome, pg_column_size(s.results) > 262144 AS too_large
+    SELECT s.id, s.attempt_id, coalesce(s.outcome, p_outcome) AS outcome,
+           pg_column_size(s.results) > accs.max_result_bytes() AS too_large
       FROM unnest(p_task_ids, p_attempt_ids, p_outcomes, p_results) AS s (id, attempt_id, outcome, results) WHERE s.id <> ALL (p_except)
   ), told AS MATERIALIZED (
     SELECT s.attempt_id, s.outcome, e.id, e.answer,
@@ -349,11 +349,9 @@ BEGIN
     v_keys := accs.end_attempts(v_ids, v_outcome,
                                 array_fill(CASE WHEN p_lost THEN coalesce(p_code, 'worker_lost') END, ARRAY[cardinality(v_ids)]),
                                 array_fill(p_reason, ARRAY[cardinality(v_ids)]), NULL, NULL, p_delay);
-    IF v_keys IS NOT NULL THEN
-      PERFORM accs.admit(v_keys);
-    END IF;
+    PERFORM accs.admit(v_keys);
   END IF;
-  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, NULL::timestamptz FROM unnest(v_ids) AS u (id);
+  RETURN QUERY SELECT * FROM accs.accepted(v_ids);
   IF cardinality(v_ids) < cardinality(p_task_ids) THEN
     RETURN QUERY SELECT * FROM accs.refusals(p_task_ids, p_attempt_ids, p_owner, NULL, v_outcome, v_ids);
   END IF;
@@ -383,9 +381,7 @@ BEGIN
     v_keys := accs.end_attempts(v_ids, 'lost', array_fill('worker_lost'::text, ARRAY[cardinality(v_ids)]),
       ARRAY(SELECT format('%s did not keep its lease', lease_owner) FROM public.job_tasks WHERE id = ANY (v_ids) ORDER BY id),
       NULL, 'builder');
-    IF v_keys IS NOT NULL THEN
-      PERFORM accs.admit(v_keys);
-    END IF;
+    PERFORM accs.admit(v_keys);
   END IF;
   RETURN QUERY
   SELECT u.id, CASE WHEN u.id = ANY (v_ids) THEN 'accepted' ELSE 'refused' END,

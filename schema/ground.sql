@@ -104,6 +104,9 @@ CREATE FUNCTION accs.channel_prefix() RETURNS text LANGUAGE sql IMMUTABLE AS $$ 
 -- The default of A11 where neither step nor caller says otherwise; the installer replaces the body likewise.
 CREATE FUNCTION accs.backoff_base() RETURNS double precision LANGUAGE sql IMMUTABLE AS $$ SELECT 15.0::double precision $$;
 
+-- How large the results of a task may be.
+CREATE FUNCTION accs.max_result_bytes() RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT 262144 $$;
+
 -- How many owners a task may lose before it is a dead letter.
 CREATE FUNCTION accs.max_lost() RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT 5 $$;
 
@@ -152,6 +155,12 @@ CREATE TYPE accs.answer AS (
   db_lease_owner  text,
   db_lease_until  timestamptz
 );
+
+-- The answer for rows that were changed. It is inlined where it is asked for, and costs nothing there.
+CREATE FUNCTION accs.accepted(p_ids uuid[], p_lease_until timestamptz DEFAULT NULL) RETURNS SETOF accs.answer
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, p_lease_until FROM unnest(p_ids) AS u (id)
+$$;
 
 -- True while a verb of ours runs: it acts as the schema's owner and has pinned exactly this search_path. Another login may set the same
 -- path, but it may not create in this schema; the owner needs no privilege for it (docs/decisions/0007).

@@ -41,8 +41,7 @@ BEGIN
            '{"from": "starting", "to": "running"}', attempt_id FROM moved
   )
   SELECT coalesce(array_agg(id), '{}') INTO v_moved FROM moved;
-  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, NULL::timestamptz
-    FROM unnest(v_moved) AS u (id);
+  RETURN QUERY SELECT * FROM accs.accepted(v_moved);
   IF cardinality(v_moved) < cardinality(p_task_ids) THEN
     RETURN QUERY
     SELECT e.id, CASE WHEN again THEN 'repeated' ELSE 'refused' END, CASE WHEN NOT again THEN e.reason END,
@@ -91,7 +90,7 @@ BEGIN
     UPDATE accs.live SET lease_until = v_until WHERE task_id = ANY (ARRAY(SELECT id FROM kept))
   )
   SELECT coalesce(array_agg(id), '{}') INTO v_kept FROM kept;
-  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, v_until FROM unnest(v_kept) AS u (id);
+  RETURN QUERY SELECT * FROM accs.accepted(v_kept, v_until);
   IF cardinality(v_kept) < cardinality(p_task_ids) THEN
     RETURN QUERY
     SELECT e.* FROM unnest(p_task_ids, p_attempt_ids) AS s (id, attempt_id),
@@ -122,7 +121,7 @@ BEGIN
   ), kept AS (
     UPDATE public.job_tasks t SET progress = s.progress, results = coalesce(s.results, t.results), updated_at = v_now FROM said s
      WHERE t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > v_now AND t.status = 'running'
-       AND coalesce(pg_column_size(s.results), 0) <= 262144
+       AND coalesce(pg_column_size(s.results), 0) <= accs.max_result_bytes()
     RETURNING t.id, t.job_id, t.service_name, t.attempt_id, s.progress, s.before, s.message
   ), moved AS (
     UPDATE accs.live l SET progress = k.progress FROM kept k WHERE l.task_id = k.id
@@ -135,11 +134,11 @@ BEGIN
       FROM (SELECT job_id, sum(progress - before) AS n FROM kept GROUP BY job_id) g WHERE j.id = g.job_id
   )
   SELECT coalesce(array_agg(id), '{}') INTO v_kept FROM kept;
-  RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text, NULL::text, NULL::int, NULL::text, NULL::timestamptz
-    FROM unnest(v_kept) AS u (id);
+  RETURN QUERY SELECT * FROM accs.accepted(v_kept);
   IF cardinality(v_kept) < cardinality(p_task_ids) THEN
     RETURN QUERY
-    SELECT e.id, e.answer, CASE WHEN pg_column_size(s.results) > 262144 AND e.db_status = 'running' AND e.db_attempt_id = s.attempt_id
+    SELECT e.id, e.answer, CASE WHEN pg_column_size(s.results) > accs.max_result_bytes()
+                                     AND e.db_status = 'running' AND e.db_attempt_id = s.attempt_id
                                      AND e.db_lease_owner = p_owner AND e.db_lease_until > v_now THEN 'result_too_large' ELSE e.reason END,
            e.db_status, e.db_attempt_id, e.db_lease_owner, e.db_lease_until
       FROM unnest(p_task_ids, p_attempt_ids, p_results) AS s (id, attempt_id, results),

@@ -46,9 +46,7 @@ BEGIN
       UPDATE accs.waiting w SET hold = 'paused' FROM ours WHERE w.task_id = ours.task_id RETURNING w.key
     )
     SELECT array_agg(DISTINCT key) FILTER (WHERE key IS NOT NULL) INTO v_keys FROM held;
-    IF v_keys IS NOT NULL THEN
-      PERFORM accs.admit(v_keys);   -- their places are the next ones'
-    END IF;
+    PERFORM accs.admit(v_keys);   -- their places are the next ones'
   END IF;
   RETURN 'accepted';
 END $$;
@@ -71,9 +69,7 @@ BEGIN
       UPDATE accs.waiting w SET hold = CASE WHEN w.key IS NOT NULL THEN 'key' END FROM ours WHERE w.task_id = ours.task_id RETURNING w.key
     )
     SELECT array_agg(DISTINCT key) FILTER (WHERE key IS NOT NULL) INTO v_keys FROM freed;
-    IF v_keys IS NOT NULL THEN
-      PERFORM accs.admit(v_keys);
-    END IF;
+    PERFORM accs.admit(v_keys);
   ELSIF p_kind = 'service' THEN
     PERFORM pg_notify(accs.channel_prefix() || p_name, '');
   ELSE
@@ -106,9 +102,7 @@ BEGIN
            WHERE key IS NOT NULL AND (hold IS NULL OR hold = 'key') GROUP BY key, lane HAVING bool_or(hold = 'key')) h
     JOIN accs.concurrency_keys k ON k.key = h.key
    WHERE h.claimable < k.max_running - (SELECT count(*) FROM accs.live l WHERE l.key = h.key);
-  IF v_keys IS NOT NULL THEN
-    PERFORM accs.admit(v_keys);
-  END IF;
+  PERFORM accs.admit(v_keys);
   RETURN coalesce(cardinality(v_keys), 0) + coalesce(cardinality(v_freed) - cardinality(array_remove(v_freed, NULL)), 0);
 END $$;
 SELECT accs.is_verb('recheck_holds', may => '{scheduler}');

@@ -69,8 +69,12 @@ END $$;
 -- others. Under the key's lock, and in a statement after it, so that the count of live ones is the true one. Ready rows
 -- that a claim has locked are left alone: it checks the limit itself. A verb gathers all its keys and calls this once, at
 -- its end: two calls in one transaction could lock two keys in the order in which another transaction does not.
+-- Nothing happens where there are no keys, or null.
 CREATE FUNCTION accs.admit(p_keys text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
+  IF p_keys IS NULL OR p_keys = '{}' THEN
+    RETURN;
+  END IF;
   PERFORM FROM accs.concurrency_keys WHERE key = ANY (p_keys) ORDER BY key FOR NO KEY UPDATE;
   WITH RECURSIVE room AS (
     SELECT k.key, greatest(0, k.max_running - (SELECT count(*) FROM accs.live l WHERE l.key = k.key))::int AS n

@@ -125,9 +125,7 @@ BEGIN
         coalesce(p_by, 'operator'), 'redriven');
     END IF;
   END LOOP;
-  IF v_keys IS NOT NULL THEN
-    PERFORM accs.admit(v_keys);
-  END IF;
+  PERFORM accs.admit(v_keys);
 END $$;
 SELECT accs.is_verb('redrive', may => '{scheduler,api}');
 
@@ -200,8 +198,6 @@ BEGIN
       RETURN QUERY SELECT v_row.id, 'refused'::text, v_no, v_row.status, NULL::int, NULL::text, NULL::timestamptz;
     END IF;
   END LOOP;
-  IF v_keys IS NOT NULL THEN
-    PERFORM accs.admit(v_keys);
-  END IF;
+  PERFORM accs.admit(v_keys);
 END $$;
 SELECT accs.is_verb('retry_jobs', may => '{scheduler,api}');

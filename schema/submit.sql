@@ -129,7 +129,7 @@ BEGIN
       FROM unnest(v_due) AS u (id);
     v_keys := accs.make_tasks(v_due);
   END IF;
-  IF v_keys IS NOT NULL THEN
+  IF v_keys IS NOT NULL THEN   -- asked here, because a call costs as much as a small statement
     PERFORM accs.admit(v_keys);
   END IF;
 
@@ -244,9 +244,7 @@ BEGIN
     END LOOP;
   END;
 
-  IF v_keys IS NOT NULL THEN
-    PERFORM accs.admit(v_keys);
-  END IF;
+  PERFORM accs.admit(v_keys);
 
   IF p_job_ids IS NOT NULL THEN
     RETURN QUERY
@@ -295,9 +293,7 @@ BEGIN
     UPDATE accs.pending_jobs p SET due_at = coalesce(j.scheduled_at, j.created_at) FROM public.jobs j
      WHERE j.id = p.job_id AND p.job_id = ANY (v_jobs);
     v_keys := accs.enqueue(v_tasks);
-    IF v_keys IS NOT NULL THEN
-      PERFORM accs.admit(v_keys);
-    END IF;
+    PERFORM accs.admit(v_keys);
     PERFORM pg_notify(accs.channel_prefix() || 'builder', '');
   END IF;
   RETURN QUERY

@@ -201,9 +201,7 @@ BEGIN
   v_keys := v_keys || accs.enqueue(v_waiting) || ARRAY(
     SELECT DISTINCT concurrency_key FROM public.job_tasks WHERE id = ANY (v_waiting || v_live) AND concurrency_key IS NOT NULL);
   PERFORM accs.recount(v_counts);
-  IF v_keys <> '{}' THEN
-    PERFORM accs.admit(v_keys);
-  END IF;
+  PERFORM accs.admit(v_keys);
   RETURN QUERY SELECT f.what, count(*)::int FROM unnest(v_found || v_strays) f GROUP BY f.what;
 END $$;
 SELECT accs.is_verb('repair', pinned => true, may => '{scheduler}');

@@ -252,9 +252,7 @@ BEGIN
                      WHERE s ->> 'concurrency_key' = k.key AND s ->> 'concurrency_limit' IS NOT NULL)
     RETURNING key)
   SELECT array_agg(key) INTO v_keys FROM changed;
-  IF v_keys IS NOT NULL THEN
-    PERFORM accs.admit(v_keys);
-  END IF;
+  PERFORM accs.admit(v_keys);
 
   INSERT INTO accs.lanes (service, requires, node)
   SELECT DISTINCT s ->> 'service', coalesce(s -> 'requires', '{}'), s ->> 'node'
