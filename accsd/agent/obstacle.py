@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Final
 
 from accsd.agent.node import Node
-from accsd.db.obstacles import note_obstacle
+from accsd.db.nodes import note_obstacle
 from accsd.log import get_logger
 from accsd.retry import Backoff
 from accsd.supervisor import Pass

@@ -9,7 +9,7 @@ from typing import Final
 
 from accsd.agent.node import AGENT, Node
 from accsd.db import require_schema
-from accsd.db.tasks import agent_outlook
+from accsd.db.claim import agent_outlook
 from accsd.errors import SchemaMismatch
 from accsd.log import get_logger
 from accsd.supervisor import Pass

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from accsd.agent.node import AGENT, Node
-from accsd.db.quarantines import OwnQuarantine, node_quarantines, note_probe
+from accsd.db.quarantine import OwnQuarantine, node_quarantines, note_probe
 from accsd.log import get_logger
 from accsd.planning.quarantine import Place, Quarantine, QuarantineRules, pause
 from accsd.supervisor import Pass

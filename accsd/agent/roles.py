@@ -21,7 +21,7 @@ from accsd.agent.sleep import Sleeper
 from accsd.db import Database, node_leaves
 from accsd.db.listen import Listener
 from accsd.db.orders import CHANNEL as ORDERS_CHANNEL
-from accsd.db.quarantines import SHUT
+from accsd.db.quarantine import SHUT
 from accsd.errors import AccsdError, ConfigError
 from accsd.health import Health
 from accsd.log import bind_event_sink, get_logger

@@ -18,7 +18,7 @@ from accsd.agent.node import GOES_TO_SLEEP, Node
 from accsd.agent.suspend import Found, Returned, Suspension
 from accsd.db.nodes import note_awake
 from accsd.db.orders import Order, answer_order
-from accsd.db.waking import FleetNode, look, wake_nodes
+from accsd.db.wake import FleetNode, look, wake_nodes
 from accsd.errors import AccsdError
 from accsd.log import get_logger
 from accsd.model import AwakeState

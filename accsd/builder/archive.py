@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Final
 
 from accsd.db import Database
-from accsd.db.archives import partitions
+from accsd.db.history import partitions
 from accsd.errors import AccsdError, Bug, ConfigError, DatabaseUnavailable, Unavailable
 from accsd.history.archiving import archive
 from accsd.history.clocks import HINT, Clocks

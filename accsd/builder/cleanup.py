@@ -12,7 +12,8 @@ from datetime import timedelta
 
 from accsd import failpoints
 from accsd.db import Database, recheck_holds, reclaim_tasks
-from accsd.db.upkeep import builder_outlook, ensure_event_partitions, repair
+from accsd.db.events import ensure_event_partitions
+from accsd.db.upkeep import builder_outlook, repair
 from accsd.errors import AccsdError, Unavailable
 from accsd.log import get_logger
 from accsd.metrics import Metrics

@@ -7,7 +7,7 @@ from typing import Final
 
 from accsd.db import Database
 from accsd.db.answers import Verdict
-from accsd.db.quarantines import (
+from accsd.db.quarantine import (
     count_quarantines,
     end_trial,
     health_evidence,

@@ -16,7 +16,7 @@ from accsd.builder.wake_calls import CallsUnderWay
 from accsd.db import Database
 from accsd.db.listen import Listener
 from accsd.db.outbox import OUTBOX_CHANNEL
-from accsd.db.quarantines import NEWS as HEALTH_CHANNEL
+from accsd.db.quarantine import NEWS as HEALTH_CHANNEL
 from accsd.history.clocks import Clocks
 from accsd.metrics import Metrics
 from accsd.roles import Leaves, Role, Roles

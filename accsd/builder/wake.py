@@ -14,7 +14,7 @@ from typing import Final
 from accsd.builder.wake_calls import CallsUnderWay, WakeCaller
 from accsd.db import Database
 from accsd.db.listen import CANCEL, Listener
-from accsd.db.waking import FleetNode, NotWoken, look, note_not_woken, wake_demand, wake_nodes
+from accsd.db.wake import FleetNode, NotWoken, look, note_not_woken, wake_demand, wake_nodes
 from accsd.log import get_logger
 from accsd.metrics import Metrics
 from accsd.planning.cover import NodeState, WakeCalls

@@ -15,7 +15,7 @@ from anyio.abc import TaskGroup
 
 from accsd.db import Database
 from accsd.db.orders import ANSWERED_WITHIN, OrderKind, answer_within, ask_node
-from accsd.db.waking import FleetNode, claim_wake, record_wake
+from accsd.db.wake import FleetNode, claim_wake, record_wake
 from accsd.errors import AccsdError, DatabaseUnavailable
 from accsd.log import get_logger
 from accsd.model import Node, WakeMethod

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from accsd.cli.objects import objects
 from accsd.cli.output import say
-from accsd.db.archives import Archive, archives_with, task_of
+from accsd.db.history import Archive, archives_with, task_of
 from accsd.db.pool import Database
 from accsd.errors import AccsdError
 from accsd.settings import Settings

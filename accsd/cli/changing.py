@@ -15,10 +15,12 @@ from accsd.cli.operator import operator
 from accsd.cli.output import output_option, say, show
 from accsd.cli.session import with_database
 from accsd.cli.submit import end_like, interruptible, merged, output_by_name, pairs_option
-from accsd.db import reading
 from accsd.db.answers import Answer, Verdict
-from accsd.db.jobs import cancel_jobs, rerun_job, retry_jobs
+from accsd.db.cancel import cancel_jobs
 from accsd.db.pool import Database
+from accsd.db.retry import retry_jobs
+from accsd.db.submit import rerun_job
+from accsd.db.views import jobs as job_views
 from accsd.errors import InvalidValue
 from accsd.model import JobStatus
 from accsd.values.names import ONE_OFF_SERVICE
@@ -139,16 +141,16 @@ def retry(
 
     async def ask(db: Database) -> tuple[ChangeOutcome, datetime]:
         named = await job_named(db, job_id)
-        asked_at = await reading.clock(db)
-        if any(task.service == ONE_OFF_SERVICE for task in await reading.tasks_of(db, named)):
+        asked_at = await job_views.clock(db)
+        if any(task.service == ONE_OFF_SERVICE for task in await job_views.tasks_of(db, named)):
             return _never_again(named), asked_at
         if is_new:
             return await _run_anew(db, named, options, pairs), asked_at
         answer = (await retry_jobs(db, [named], from_step=step, by=operator()))[named]
-        steps = list(await reading.task_ids_of(db, named)) if answer.reason == "step_not_found" else []
+        steps = list(await job_views.task_ids_of(db, named)) if answer.reason == "step_not_found" else []
         return _retried(answer, step, steps), asked_at
 
-    async def stay(db: Database) -> reading.JobRow:
+    async def stay(db: Database) -> job_views.JobRow:
         told = (tell_json if output in ("json", "jsonl") else tell_line) if follow else None
         return await stay_with(db, _job_of(outcome), patience=timeout, tell=told, since=asked_at)
 
@@ -166,7 +168,7 @@ def _never_again(named: UUID) -> ChangeOutcome:
 
 
 async def _run_anew(db: Database, named: UUID, options: str | None, pairs: Sequence[str]) -> ChangeOutcome:
-    earlier = await reading.job(db, named)
+    earlier = await job_views.job(db, named)
     if not JobStatus(earlier.status).is_terminal:
         said = f"job {short(named)} can't be retried: it has not ended, it is {earlier.status}"
         hint = f"accsd cancel {short(named)}, or accsd submit {earlier.workflow}"

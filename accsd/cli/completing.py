@@ -39,11 +39,11 @@ def service_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> Of
 def jobs(ctx: click.Context, _: click.Parameter, incomplete: str) -> Offered:
     """The newest, by their short ids, or by their whole ones if that is what was begun."""
     from accsd.cli.identifiers import short
-    from accsd.db import reading
+    from accsd.db.views import jobs as job_views
 
     async def work(db: "Database") -> Offered:
         found: Offered = []
-        for job in await reading.jobs(db, reading.JobFilter(limit=50)):
+        for job in await job_views.jobs(db, job_views.JobFilter(limit=50)):
             name = next((each for each in (short(job.id), str(job.id)) if each.startswith(incomplete)), None)
             if name is not None:
                 found.append(CompletionItem(name, help=f"{job.workflow}, {job.status}"))
@@ -70,10 +70,10 @@ def steps(ctx: click.Context, _: click.Parameter, incomplete: str) -> Offered:
 
 def _steps_of(ctx: click.Context, job: str, incomplete: str) -> Offered:
     from accsd.cli.identifiers import job_named
-    from accsd.db import reading
+    from accsd.db.views import jobs as job_views
 
     async def work(db: "Database") -> Offered:
-        keys = await reading.task_ids_of(db, await job_named(db, job))
+        keys = await job_views.task_ids_of(db, await job_named(db, job))
         return [CompletionItem(key) for key in keys if key.startswith(incomplete)]
 
     return _asked(ctx, work)

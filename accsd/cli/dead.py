@@ -12,11 +12,11 @@ from accsd.cli.identifiers import short
 from accsd.cli.operator import operator
 from accsd.cli.output import output_option, say, show
 from accsd.cli.session import with_database
-from accsd.db import reading
 from accsd.db.answers import Verdict
-from accsd.db.jobs import DeadLetterAnswer, dismiss, redrive
 from accsd.db.pool import Database
-from accsd.db.reading import DeadLetterRow
+from accsd.db.retry import DeadLetterAnswer, dismiss, redrive
+from accsd.db.views import jobs as job_views
+from accsd.db.views.jobs import DeadLetterRow
 from accsd.errors import NotFound
 from accsd.model.outcome import ErrorCode
 
@@ -58,7 +58,7 @@ def list_command(ctx: click.Context, service: str | None, settled: bool, limit: 
     \b
     Example: accsd dead list --service renderer
     """
-    found = with_database(ctx, lambda db: reading.dead_letters(db, service=service, settled=settled, limit=limit))
+    found = with_database(ctx, lambda db: job_views.dead_letters(db, service=service, settled=settled, limit=limit))
     rows = [_cells(row) if output == "table" else asdict(row) for row in found]
     columns = {name: name for name in (*_COLUMNS, "state")[: len(_COLUMNS) + settled]}
     show(rows, columns, output, empty="nothing is dead")
@@ -133,7 +133,7 @@ def _change(
         raise click.UsageError("--service goes with --all")
 
     async def work(db: Database) -> list[DeadLetterAnswer]:
-        found = await reading.dead_letters(db, service=service, limit=_MOST_AT_ONCE) if everything else []
+        found = await job_views.dead_letters(db, service=service, limit=_MOST_AT_ONCE) if everything else []
         return await verb(db, list(dict.fromkeys(ids)) or [row.id for row in found])
 
     answers = with_database(ctx, work)

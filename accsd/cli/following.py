@@ -10,9 +10,10 @@ from uuid import UUID
 
 from accsd.cli.identifiers import short
 from accsd.cli.output import Shown, duration, say, say_json, shown, styled
-from accsd.db import reading, timeline
 from accsd.db.pool import Database
-from accsd.db.timeline import EventRow
+from accsd.db.views import events as event_views
+from accsd.db.views import jobs as job_views
+from accsd.db.views.events import EventRow
 from accsd.errors import AccsdError
 from accsd.model import JobStatus
 
@@ -25,13 +26,13 @@ _BATCH: Final = 1000
 
 async def events(db: Database, job_id: UUID, since: datetime | None = None) -> AsyncGenerator[EventRow]:
     """What has happened in a job, or since a moment, then what happens, until it has ended and all was told."""
-    since = since or (await reading.job(db, job_id)).created_at
+    since = since or (await job_views.job(db, job_id)).created_at
     seen: dict[int, datetime] = {}
     pause = _SHORTEST_SEC
     while True:
         # The status first: what was written with the end is then among the events.
-        is_over = _is_over(await reading.job_status(db, job_id))
-        found = await timeline.events_from(db, job_id, since, list(seen), _BATCH)
+        is_over = _is_over(await job_views.job_status(db, job_id))
+        found = await event_views.events_from(db, job_id, since, list(seen), _BATCH)
         for event in found:
             yield event
         if found:
@@ -48,7 +49,7 @@ async def events(db: Database, job_id: UUID, since: datetime | None = None) -> A
 async def ended(db: Database, job_id: UUID) -> None:
     """Returns when the job has ended."""
     pause = _SHORTEST_SEC
-    while not _is_over(await reading.job_status(db, job_id)):
+    while not _is_over(await job_views.job_status(db, job_id)):
         await asyncio.sleep(pause)
         pause = min(1.2 * pause, _LONGEST_SEC)
 
@@ -60,7 +61,7 @@ async def stay_with(
     patience: timedelta | None,
     tell: Callable[[EventRow], None] | None,
     since: datetime | None = None,
-) -> reading.JobRow:
+) -> job_views.JobRow:
     """Waits for the end, telling each event if somebody wants to hear. When the patience is at its end: exit code 5."""
     try:
         async with asyncio.timeout(None if patience is None else patience.total_seconds()):
@@ -74,7 +75,7 @@ async def stay_with(
         raise AccsdError(
             f"job {short(job_id)} has not ended within {waited}; it goes on", hint=f"try `accsd job {short(job_id)}`"
         ) from error
-    return await reading.job(db, job_id)
+    return await job_views.job(db, job_id)
 
 
 def tell_line(event: EventRow) -> None:

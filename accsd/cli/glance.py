@@ -12,9 +12,9 @@ from accsd.cli.nodes import because
 from accsd.cli.output import cell, duration, shown, styled
 from accsd.cli.scrolling import ScreenLine, Task
 from accsd.cli.services import state_of
-from accsd.db import fleet
-from accsd.db.fleet import COUNTED, LatestFailure, LiveTask, NodeView, ServiceView, WorkflowLoad
 from accsd.db.pool import Database
+from accsd.db.views import fleet
+from accsd.db.views.fleet import COUNTED, LatestFailure, LiveTask, NodeView, ServiceView, WorkflowLoad
 from accsd.settings import Settings
 
 _TASKS: Final = 50

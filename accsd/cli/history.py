@@ -14,7 +14,7 @@ from accsd.cli.objects import objects, require_store
 from accsd.cli.output import output_option, say, show
 from accsd.cli.retention import orphans_command, prune_command
 from accsd.cli.session import settings_of, with_database
-from accsd.db.archives import Archive, archives, archives_with, lines_here, partitions
+from accsd.db.history import Archive, archives, archives_with, lines_here, partitions
 from accsd.db.pool import Database
 from accsd.errors import AccsdError, ConfigError
 from accsd.history.archiving import ArchiveOutcome, archive, verify

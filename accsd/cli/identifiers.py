@@ -7,8 +7,8 @@ from typing import Final
 from uuid import UUID
 
 from accsd.cli.output import since
-from accsd.db import reading
 from accsd.db.pool import Database
+from accsd.db.views import jobs as job_views
 from accsd.errors import InvalidValue, NotFound
 from accsd.values.validation import did_you_mean
 
@@ -25,7 +25,7 @@ def short(full: UUID | str) -> str:
 async def job_named(db: Database, text: str) -> UUID:
     """The one job whose id begins or ends with this."""
     typed = _hexadecimal("job", text)
-    found = await reading.job_ids_like(db, typed, limit=_CANDIDATES_SHOWN + 1)
+    found = await job_views.job_ids_like(db, typed, limit=_CANDIDATES_SHOWN + 1)
     if len(found) == 1:
         return found[0].id
     if not found:
@@ -43,14 +43,14 @@ async def task_named(db: Database, text: str) -> UUID:
     """A task by the beginning of its id, or as JOB/STEP. The end of its id is its job's."""
     job_text, slash, step = text.partition("/")
     if not slash:
-        found = await reading.task_ids_like(db, _hexadecimal("task", text), limit=_CANDIDATES_SHOWN + 1)
+        found = await job_views.task_ids_like(db, _hexadecimal("task", text), limit=_CANDIDATES_SHOWN + 1)
         if len(found) == 1:
             return found[0]
         if not found:
             raise NotFound(f'no task has an id that begins with "{text}"', hint=_listing("task"))
         raise _ambiguous("task", text, "beginning", [str(task) for task in found])
     job_id = await job_named(db, job_text)
-    steps = await reading.task_ids_of(db, job_id)
+    steps = await job_views.task_ids_of(db, job_id)
     if step in steps:
         return steps[step]
     raise NotFound(

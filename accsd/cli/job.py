@@ -15,10 +15,11 @@ from accsd.cli.following import tell_line
 from accsd.cli.identifiers import job_named, short
 from accsd.cli.output import duration, output_option, say, say_json, shown, since, styled, to_json
 from accsd.cli.session import settings_of, with_database
-from accsd.db import reading, timeline
 from accsd.db.pool import Database
-from accsd.db.reading import JobRow, TaskRow
-from accsd.db.timeline import AttemptRow, EventRow
+from accsd.db.views import events as event_views
+from accsd.db.views import jobs as job_views
+from accsd.db.views.events import AttemptRow, EventRow
+from accsd.db.views.jobs import JobRow, TaskRow
 from accsd.model import JobStatus, TaskStatus
 from accsd.model.state import EventType
 from accsd.settings import Settings
@@ -89,13 +90,13 @@ async def _read(db: Database, settings: Settings, job_id: UUID, count: int | Non
 
     async def told(archived: Sequence[str]) -> tuple[list[AttemptRow], list[EventRow], dict[str, int]]:
         return (
-            await timeline.attempts_of(db, job_id, attempts, archived),
-            await timeline.newest_events(db, job_id, events, archived, chatter=not for_eyes),
-            await timeline.count_events(db, job_id, archived) if for_eyes else {},
+            await event_views.attempts_of(db, job_id, attempts, archived),
+            await event_views.newest_events(db, job_id, events, archived, chatter=not for_eyes),
+            await event_views.count_events(db, job_id, archived) if for_eyes else {},
         )
 
     history = await Archived(db, settings, job_id).ask(told)
-    return _Everything(await reading.job(db, job_id), await reading.tasks_of(db, job_id), *history)
+    return _Everything(await job_views.job(db, job_id), await job_views.tasks_of(db, job_id), *history)
 
 
 def _document(everything: _Everything) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from accsd.cli import completing, moments
 from accsd.cli.identifiers import short
 from accsd.cli.output import Shown, duration, output_option, say, show, since
 from accsd.cli.session import with_database
-from accsd.db import reading
 from accsd.db.pool import Database
-from accsd.db.reading import JobFilter, JobRow
+from accsd.db.views import jobs as job_views
+from accsd.db.views.jobs import JobFilter, JobRow
 from accsd.model.state import JobStatus
 from accsd.values.times import FarTime
 
@@ -58,7 +58,7 @@ _HOME_AND_CLEAR: Final = Shown("\x1b[H\x1b[2J")
 @click.option(
     "--scan",
     type=click.IntRange(min=1),
-    default=reading.SCAN,
+    default=job_views.SCAN,
     show_default=True,
     help="How many of the newest jobs a filter looks through. Queued and running ones are found beyond it too.",
 )
@@ -103,7 +103,7 @@ def jobs(
         options = merged(None, pairs, option="--option")
 
     async def work(db: Database) -> None:
-        now = await reading.clock(db)
+        now = await job_views.clock(db)
         asked = JobFilter(
             statuses,
             workflow,
@@ -135,10 +135,10 @@ def jobs(
 
 
 async def _list(db: Database, asked: JobFilter, output: str) -> None:
-    found = await reading.jobs(db, asked)
+    found = await job_views.jobs(db, asked)
     rows = [cells(row) if output == "table" else asdict(row) for row in found]
     show(rows, _COLUMNS, output, empty="no such jobs" if asked.is_selective else "no jobs yet: `accsd submit WORKFLOW`")
-    if asked.is_a_scan and len(found) < asked.limit and await reading.has_more_than(db, asked.scan):
+    if asked.is_a_scan and len(found) < asked.limit and await job_views.has_more_than(db, asked.scan):
         say(
             f"only the newest {asked.scan} jobs were looked through: `--scan {10 * asked.scan}` looks further", err=True
         )

@@ -22,9 +22,11 @@ from accsd.cli.logline import printed
 from accsd.cli.objects import elsewhere, objects, require_bucket
 from accsd.cli.output import say, shown, to_json
 from accsd.cli.session import settings_of, with_database
-from accsd.db import reading
 from accsd.db.pool import Database
-from accsd.db.records import AttemptLog, LogEvent, StoredArtifact, artifacts_of, attempts_of, is_open, log_events
+from accsd.db.views import jobs as job_views
+from accsd.db.views.artifacts import StoredArtifact, artifacts_of
+from accsd.db.views.events import AttemptLog, LogEvent, begun_attempts, log_events
+from accsd.db.views.jobs import is_open
 from accsd.errors import AccsdError, NotFound
 from accsd.model.state import EventType
 from accsd.settings import Settings
@@ -96,7 +98,7 @@ def logs(
 async def _require_step(db: Database, job_id: UUID, step: str | None) -> None:
     if step is None:
         return
-    steps = await reading.task_ids_of(db, job_id)
+    steps = await job_views.task_ids_of(db, job_id)
     if step not in steps:
         raise NotFound(
             f'job {short(job_id)} has no step "{step}"{did_you_mean(step, steps)}', hint=f"`accsd job {short(job_id)}`"
@@ -104,9 +106,9 @@ async def _require_step(db: Database, job_id: UUID, step: str | None) -> None:
 
 
 async def _require_attempt(db: Database, job_id: UUID, step: str | None, attempt: int | None) -> None:
-    if attempt is None or await attempts_of(db, job_id, step=step, attempt=attempt):
+    if attempt is None or await begun_attempts(db, job_id, step=step, attempt=attempt):
         return
-    begun = await attempts_of(db, job_id, step=step, attempt=None)
+    begun = await begun_attempts(db, job_id, step=step, attempt=None)
     there = ", ".join(f"{one.task_key} 1" + (f" to {one.attempt_id}" if one.attempt_id > 1 else "") for one in begun)
     said = f"job {short(job_id)} has no attempt {attempt}" + (f' of step "{step}"' if step else "")
     raise NotFound(f"{said}; there are: {there or 'none yet'}", hint=f"`accsd job {short(job_id)}`")
@@ -176,7 +178,7 @@ class _JobLog:
         return [f"{self._keys[event.task_id]}, attempt {event.attempt_id}: {event.message}" for event in gaps]
 
     async def _attempts(self) -> list[AttemptLog]:
-        found = await attempts_of(self.db, self.job_id, step=self.step, attempt=self.attempt)
+        found = await begun_attempts(self.db, self.job_id, step=self.step, attempt=self.attempt)
         self._keys |= {one.task_id: one.task_key for one in found}
         return found
 

@@ -12,10 +12,12 @@ from accsd.cli.fitting import one_line, show_fitting
 from accsd.cli.output import duration, output_option, say, show, show_one, since, text
 from accsd.cli.pausing import Paused, Subject, pause_one, reason_option, resume_one
 from accsd.cli.session import settings_of, with_database
-from accsd.db import Pausable, Verdict, fleet, forget_node, reading
-from accsd.db.fleet import NodeEvent, NodeView
-from accsd.db.obstacles import together
+from accsd.db import Pausable, Verdict, forget_node
+from accsd.db.nodes import together
 from accsd.db.pool import Database
+from accsd.db.views import fleet
+from accsd.db.views import jobs as job_views
+from accsd.db.views.fleet import NodeEvent, NodeView
 from accsd.errors import AccsdError, Unavailable
 from accsd.power import WakeResult
 from accsd.values.labels import shown_label
@@ -200,7 +202,7 @@ def sleep_command(ctx: click.Context, name: str, wait: bool, timeout: timedelta)
             say(f"node {name} is asleep already, {since(before.power_since) if before.power_since else ''}")
             return
         power.check_awake(before, settings)
-        asked_at = await reading.clock(db)
+        asked_at = await job_views.clock(db)
         say(f"node {name}: {await power.ask_to_sleep(db, name)}")
         if wait:
             node = await power.asleep(db, name, since=asked_at, within=timeout)

@@ -11,7 +11,7 @@ from accsd.cli.output import say, since
 from accsd.cli.session import with_database
 from accsd.db import Pausable, Verdict, pause, resume
 from accsd.db.pool import Database
-from accsd.db.quarantines import lift_quarantine
+from accsd.db.quarantine import lift_quarantine
 from accsd.planning.quarantine import Place
 
 

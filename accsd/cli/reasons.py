@@ -10,8 +10,8 @@ from accsd.cli.awaited import how_called
 from accsd.cli.identifiers import short
 from accsd.cli.meanings import meaning_of
 from accsd.cli.output import duration
-from accsd.db.blockers import Blocker
-from accsd.db.obstacles import Obstacle
+from accsd.db.nodes import Obstacle
+from accsd.db.why import Blocker
 from accsd.model.outcome import ErrorCode
 from accsd.values.labels import shown_label
 

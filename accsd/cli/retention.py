@@ -8,8 +8,8 @@ import click
 from accsd.cli.objects import objects, require_store
 from accsd.cli.output import output_option, say, show
 from accsd.cli.session import settings_of, with_database
+from accsd.db.history import Removed
 from accsd.db.pool import Database
-from accsd.db.retention import Removed
 from accsd.errors import ConfigError
 from accsd.history.clocks import require_same_time
 from accsd.history.orphans import Orphan, orphans

@@ -23,7 +23,8 @@ from accsd.cli.operator import operator
 from accsd.cli.output import say
 from accsd.cli.session import settings_of
 from accsd.cli.submit import merged
-from accsd.db import Database, Submission, apply_workflow, cancel_jobs, dismiss, reading, require_schema, submit_job
+from accsd.db import Database, Submission, apply_workflow, cancel_jobs, dismiss, require_schema, submit_job
+from accsd.db.views import jobs as job_views
 from accsd.db.workflows import find_workflow
 from accsd.errors import AccsdError
 from accsd.log import configure_logging, register_secret
@@ -175,14 +176,14 @@ class _OneOff:
         if self._code is not None:
             return self._code
         assert self._job is not None
-        job = await reading.job(db, self._job)
+        job = await job_views.job(db, self._job)
         said = "was cancelled" if job.status == "cancelled" else "has lost its lease"
         say(f"accsd: job {short(job.id)} {said}, and the command was stopped", err=True)
         return 1
 
     async def _settle(self, db: Database) -> None:
         """Whoever typed the command has seen how it ended: nobody need settle it as a dead letter."""
-        letters = await reading.dead_letters(db, service=ONE_OFF_SERVICE, limit=1000)
+        letters = await job_views.dead_letters(db, service=ONE_OFF_SERVICE, limit=1000)
         await dismiss(db, [letter.id for letter in letters if letter.job_id == self._job])
 
     # Its command

@@ -9,10 +9,11 @@ from accsd.cli.fitting import one_line
 from accsd.cli.output import output_option, show
 from accsd.cli.pausing import Paused, Subject, pause_one, reason_option, resume_one
 from accsd.cli.session import with_database
-from accsd.db import Pausable, fleet
-from accsd.db.fleet import ServiceView
-from accsd.db.obstacles import Obstacle
+from accsd.db import Pausable
+from accsd.db.nodes import Obstacle
 from accsd.db.pool import Database
+from accsd.db.views import fleet
+from accsd.db.views.fleet import ServiceView
 
 _COLUMNS = {
     "service": "service",

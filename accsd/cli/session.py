@@ -52,7 +52,7 @@ def with_database(
             await require_schema(db)
             return await work(db)
         except NotPermitted as refused:
-            from accsd.db.checkup import is_agents_login
+            from accsd.db.views.doctor import is_agents_login
 
             if await is_agents_login(db):
                 raise NotPermitted(refused.message, hint=AGENTS_LOGIN) from refused

@@ -19,11 +19,12 @@ from accsd.cli.identifiers import short
 from accsd.cli.operator import operator
 from accsd.cli.output import FORMATS, duration, say, say_json, styled
 from accsd.cli.session import with_database
-from accsd.db import reading
 from accsd.db.answers import Verdict
-from accsd.db.jobs import Submission, Submitted, submit_jobs, workflow_id
 from accsd.db.pool import Database
-from accsd.db.workflows import no_such_workflow
+from accsd.db.submit import Submission, Submitted, submit_jobs
+from accsd.db.views import jobs as job_views
+from accsd.db.views.workflows import no_such_workflow
+from accsd.db.workflows import workflow_id
 from accsd.errors import InvalidValue, NotFound, VerbRefused
 from accsd.model import JobStatus
 
@@ -86,8 +87,8 @@ def submit(
     if timeout is not None and not stays:
         raise click.UsageError("--timeout needs --wait or --follow")
 
-    async def work(db: Database) -> reading.JobRow | None:
-        scheduled = None if at is None else moments.future(at, await reading.clock(db))
+    async def work(db: Database) -> job_views.JobRow | None:
+        scheduled = None if at is None else moments.future(at, await job_views.clock(db))
         wanted = Submission(await _workflow(db, name, version), given, priority, scheduled, key)
         submitted = _or_refused(name, (await submit_jobs(db, [wanted], created_by=operator()))[0])
         _say_submitted(submitted, output, stays=stays)
@@ -140,7 +141,7 @@ def _say_submitted(submitted: Submitted, output: str, *, stays: bool) -> None:
         say(f"  → accsd job {short(job_id)}\n  → accsd logs -f {short(job_id)}", err=True)
 
 
-def end_like(job: reading.JobRow, output: str) -> None:
+def end_like(job: job_views.JobRow, output: str) -> None:
     """Says how the job ended, and ends the command with the exit code that belongs to it."""
     _say_end(job, output)
     if job.status != _DONE:
@@ -157,7 +158,7 @@ def interruptible() -> Generator[None]:
         raise SystemExit(_INTERRUPTED) from None
 
 
-def _say_end(job: reading.JobRow, output: str) -> None:
+def _say_end(job: job_views.JobRow, output: str) -> None:
     if output in ("json", "jsonl"):
         say_json(asdict(job))
         return

@@ -13,9 +13,9 @@ from accsd.cli.identifiers import job_named, short, task_named
 from accsd.cli.output import duration, output_option, say, show, styled
 from accsd.cli.reasons import reason
 from accsd.cli.session import settings_of, with_database
-from accsd.db import reading
-from accsd.db.blockers import Blocker, OpenTask, failed_tasks, open_tasks, step_of, why_each
 from accsd.db.pool import Database
+from accsd.db.views import jobs as job_views
+from accsd.db.why import Blocker, OpenTask, failed_tasks, open_tasks, step_of, why_each
 from accsd.errors import NotFound
 
 _SHOWN: Final = 20  # tasks of one job: what keeps these keeps the others
@@ -82,7 +82,7 @@ async def _task(db: Database, task_id: UUID, silent: timedelta) -> _Explained:
 async def _job(db: Database, job_id: UUID, silent: timedelta) -> list[_Explained]:
     """The job itself; then, while it runs, what is next in it, and after a failure, what failed."""
     itself = _Explained(job_id, None, None, (await why_each(db, [job_id], silent=silent))[job_id])
-    match await reading.job_status(db, job_id):
+    match await job_views.job_status(db, job_id):
         case "running":
             waiting = await open_tasks(db, job_id)
             names = {task.id: task.task_key for task in _by_weight(waiting)[:_SHOWN]}

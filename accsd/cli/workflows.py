@@ -18,6 +18,7 @@ from accsd.cli.workflow_files import Document, canonical_yaml
 from accsd.db import Pausable
 from accsd.db import workflows as stored
 from accsd.db.pool import Database
+from accsd.db.views import workflows as workflow_views
 from accsd.db.workflows import Applied, Change, StoredWorkflow
 from accsd.errors import Unavailable, UserError, WorkflowInvalid
 from accsd.model import WorkflowDef, WorkflowStep
@@ -150,7 +151,7 @@ def _asked_for_services(ctx: click.Context, wanted: Sequence[WorkflowDef], *, re
 
 async def _missing_services(db: Database, wanted: Iterable[WorkflowDef]) -> list[str]:
     """Sentences, no more: a node may register later."""
-    offered = await stored.offered_services(db)
+    offered = await workflow_views.offered_services(db)
     if offered is None:
         return ["no node has registered yet: the steps wait until `accsd --role agent` runs on one that offers them"]
     asked = dict.fromkeys(step.service for workflow in wanted for step in workflow.steps)
@@ -172,7 +173,7 @@ def list_command(ctx: click.Context, every_version: bool, output: str) -> None:
     \b
     Example: accsd workflows list -o name
     """
-    rows = with_database(ctx, lambda db: stored.workflows(db, every_version=every_version))
+    rows = with_database(ctx, lambda db: workflow_views.workflows(db, every_version=every_version))
     columns = {"name": "name", "version": "version", "steps": "steps", "is_active": "active", "updated_at": "updated"}
     columns |= {"created_by": "by"} | ({"paused_at": "paused"} if any(row.paused_at for row in rows) else {})
     empty = "no workflows yet: `accsd workflows apply FILE` brings one in"
@@ -190,7 +191,7 @@ def show_command(ctx: click.Context, name: str, version: int | None, output: str
     \b
     Example: accsd workflows show media
     """
-    workflow = with_database(ctx, lambda db: stored.workflow_named(db, name, version))
+    workflow = with_database(ctx, lambda db: workflow_views.workflow_named(db, name, version))
     match output:
         case "table":
             _draw(workflow)
@@ -257,8 +258,8 @@ def resume_command(ctx: click.Context, name: str) -> None:
 
 
 async def _look(db: Database, name: str) -> Paused:
-    await stored.workflow_named(db, name)
-    found = await stored.pause_of(db, name)
+    await workflow_views.workflow_named(db, name)
+    found = await workflow_views.pause_of(db, name)
     return Paused(found.live, found.since, found.by, found.reason)
 
 

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from accsd.db.answers import Verdict
 from accsd.db.pool import Database
-from accsd.db.tasks import Fence
-from accsd.model import ArtifactKind
+from accsd.model import ArtifactKind, Fence
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Events: appended, never changed. In batches, because an agent hears many lines from many tasks."""
+"""Events: appended, never changed, in monthly partitions. An agent hears many lines: it appends them in batches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,8 +7,7 @@ from uuid import UUID
 
 from accsd.db.codecs import to_json
 from accsd.db.pool import Database
-from accsd.db.tasks import Fence
-from accsd.model import EventType, Level
+from accsd.model import EventType, Fence, Level
 from accsd.values.json import sanitise
 
 if TYPE_CHECKING:
@@ -75,3 +74,9 @@ async def append_task_event(
 
     event = LoggedEvent(job_id, job_task_id, source, level, type, message, data)
     return (await append_events(db, [event]))[0]
+
+
+async def ensure_event_partitions(db: Database, *, months_ahead: int = 3) -> list[str]:
+    """Makes the partitions of the coming months; the names of those that were missing."""
+    rows = await db.fetch("SELECT accs.ensure_event_partitions($1)", months_ahead, repeatable=True)
+    return [row[0] for row in rows]

@@ -1,21 +1,15 @@
-"""Nodes register and are paused or drained; services and workflows are paused."""
+"""Nodes register, say goodbye, and say what keeps them awake or from a service."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from accsd.db.answers import Verdict
 from accsd.db.pool import Database
 from accsd.log import redact
 from accsd.model import AwakeState, Node, WakeMethod
 from accsd.values.json import sanitise
-
-
-class Pausable(StrEnum):
-    SERVICE = "service"
-    WORKFLOW = "workflow"  # by name, all versions
-    NODE = "node"  # a drain: what runs goes on, nothing new is claimed
 
 
 async def upsert_heartbeat(
@@ -85,17 +79,49 @@ async def note_awake(db: Database, name: str, because: str) -> Verdict:
     return Verdict(await db.fetchval("SELECT accs.note_awake($1, $2)", name, said, repeatable=True))
 
 
-async def pause(
-    db: Database, what: Pausable, name: str, *, reason: str | None = None, by: str | None = None
-) -> Verdict:
-    """No new claims. What runs goes on."""
-    return Verdict(await db.fetchval("SELECT accs.pause($1, $2, $3, $4)", what, name, reason, by, repeatable=True))
+# What keeps a node from a service that it offers, told to the database so that `why`, `nodes` and `top` can name it.
+# The table has one text: the reason, and below it what to do about it, where somebody knows.
+
+_LONGEST: Final = 500
+_THEN: Final = "\n→ "
 
 
-async def resume(db: Database, what: Pausable, name: str) -> Verdict:
-    return Verdict(await db.fetchval("SELECT accs.resume($1, $2)", what, name, repeatable=True))
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    reason: str
+    hint: str | None = None
+
+    @classmethod
+    def read(cls, text: str) -> "Obstacle":
+        reason, _, hint = text.partition(_THEN)
+        return cls(reason, hint or None)
 
 
-async def set_concurrency_limit(db: Database, key: str, limit: int) -> Verdict:
-    """How many tasks with this concurrency key may run at once."""
-    return Verdict(await db.fetchval("SELECT accs.set_concurrency_limit($1, $2)", key, limit, repeatable=True))
+@dataclass(frozen=True, slots=True)
+class Hindered:
+    """A node that is awake, and the services that it takes no tasks of, all for the same reason."""
+
+    node: str
+    services: list[str]
+    obstacle: Obstacle
+
+
+def together(obstacles: Iterable[tuple[str, str, str]]) -> list[Hindered]:
+    """Of (node, service, text): one engine that is away hinders all its services."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for node, service, text in obstacles:
+        found.setdefault((node, text), []).append(service)
+    return [Hindered(node, services, Obstacle.read(text)) for (node, text), services in found.items()]
+
+
+async def note_obstacle(db: Database, *, node: str, service: str, reason: str | None, hint: str | None = None) -> None:
+    """None: nothing does. Since when is kept while the words change."""
+    said = None if reason is None else _written(reason, hint)
+    await db.fetchval("SELECT accs.note_obstacle($1, $2, $3)", node, service, said, repeatable=True)
+
+
+def _written(reason: str, hint: str | None) -> str:
+    """The hint is whole: it is a command."""
+    then = f"{_THEN}{sanitise(hint, scrub=redact)}" if hint else ""
+    said = sanitise(reason, scrub=redact).replace(_THEN, " ")
+    return said[: max(0, _LONGEST - len(then))] + then

@@ -1,4 +1,4 @@
-"""What keeps the house in order: what the builder has before it, partitions made ahead, the net that mends."""
+"""What the builder has before it, and the net that mends."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,12 +20,6 @@ async def builder_outlook(db: Database) -> NextDue:
     row = await db.fetchrow("SELECT * FROM accs.builder_outlook()", repeatable=True)
     assert row is not None, "builder_outlook always answers"
     return NextDue(row["due"], row["next_job"], row["next_lease"])
-
-
-async def ensure_event_partitions(db: Database, *, months_ahead: int = 3) -> list[str]:
-    """Makes the partitions of the coming months; the names of those that were missing."""
-    rows = await db.fetch("SELECT accs.ensure_event_partitions($1)", months_ahead, repeatable=True)
-    return [row[0] for row in rows]
 
 
 async def repair(db: Database, *, limit: int = 1000) -> dict[str, int]:

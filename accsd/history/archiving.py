@@ -13,8 +13,8 @@ from typing import Final
 import anyio.to_thread
 
 from accsd import failpoints
-from accsd.db import archives
-from accsd.db.archives import Archive, ArchivedLine, ArchivePosition, index_key
+from accsd.db import history
+from accsd.db.history import Archive, ArchivedLine, ArchivePosition, index_key
 from accsd.db.pool import Database
 from accsd.errors import NotFound
 from accsd.history.blocks import Damaged, Index, Packer, chained
@@ -44,20 +44,20 @@ async def archive(
     db: Database, store: ObjectStore, partition: str, *, again: bool = False, keep: bool = False
 ) -> ArchiveOutcome:
     """Archives a partition, or goes on where a crash has left it. `again` writes it anew, `keep` does not drop it."""
-    if partition not in await archives.partitions(db):
+    if partition not in await history.partitions(db):
         raise NotFound(f"there is no partition {partition}", hint="`accsd history list` lists the months")
-    recorded = next((one for one in await archives.archives(db, partition=partition) if _is_open(one)), None)
+    recorded = next((one for one in await history.archives(db, partition=partition) if _is_open(one)), None)
     if recorded is None or again or recorded.bucket != store.bucket:
         recorded = await _write(db, store, partition)
     refused = await verify(db, store, recorded)
     failpoints.hit("archive.verified")
     if refused is None and not keep:
-        refused = await archives.drop_archived(db, recorded.id)
-        after = await archives.archive_of(db, recorded.id)
+        refused = await history.drop_archived(db, recorded.id)
+        after = await history.archive_of(db, recorded.id)
         if after.refused is not None:  # the object is well, but events have come since: all of them once more
             recorded = await _write(db, store, partition)
-            refused = await verify(db, store, recorded) or await archives.drop_archived(db, recorded.id)
-    return ArchiveOutcome(await archives.archive_of(db, recorded.id), refused)
+            refused = await verify(db, store, recorded) or await history.drop_archived(db, recorded.id)
+    return ArchiveOutcome(await history.archive_of(db, recorded.id), refused)
 
 
 async def verify(db: Database, store: ObjectStore, archive: Archive) -> str | None:
@@ -65,8 +65,8 @@ async def verify(db: Database, store: ObjectStore, archive: Archive) -> str | No
     try:
         found = await contents(store, archive)
     except Damaged as damage:
-        return await archives.check_archive(db, archive.id, problem=damage.message)
-    return await archives.check_archive(db, archive.id, rows=found.rows, size=found.size, sha256=found.sha256)
+        return await history.check_archive(db, archive.id, problem=damage.message)
+    return await history.check_archive(db, archive.id, rows=found.rows, size=found.size, sha256=found.sha256)
 
 
 def _is_open(archive: Archive) -> bool:
@@ -82,7 +82,7 @@ async def _write(db: Database, store: ObjectStore, partition: str) -> Archive:
         key = f"{PREFIX}{partition}/{packer.packed_sha256[:32]}.jsonl.gz"
         stored = await store.put_file(key, spool.fileno(), content_type="application/gzip")
     failpoints.hit("archive.put")
-    previous = await archives.digest_before(db, partition, store.bucket, key)
+    previous = await history.digest_before(db, partition, store.bucket, key)
     index = Index(
         partition=partition,
         rows=packer.rows,
@@ -95,7 +95,7 @@ async def _write(db: Database, store: ObjectStore, partition: str) -> Archive:
     packed = index.packed()
     index_sha256 = hashlib.sha256(packed).hexdigest()
     await store.put_bytes(index_key(key, index_sha256), packed, content_type="application/json")
-    recorded = await archives.record_archive(
+    recorded = await history.record_archive(
         db,
         partition,
         rows=packer.rows,
@@ -110,13 +110,13 @@ async def _write(db: Database, store: ObjectStore, partition: str) -> Archive:
         previous=previous,
     )
     failpoints.hit("archive.recorded")
-    return await archives.archive_of(db, recorded)
+    return await history.archive_of(db, recorded)
 
 
 async def _pack(db: Database, partition: str, packer: Packer) -> int:
     """The sum of the events' ids."""
     place, id_sum = ArchivePosition(), 0
-    while batch := await archives.lines_after(db, partition, place, _BATCH):
+    while batch := await history.lines_after(db, partition, place, _BATCH):
         await anyio.to_thread.run_sync(_add, packer, batch)
         place = batch[-1].place
         id_sum += sum(line.place.id for line in batch)

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from accsd.clock import boot_time
+from accsd.db.history import database_time
 from accsd.db.pool import Database
-from accsd.db.retention import database_time
 from accsd.errors import AccsdError
 
 MAY_BE_AHEAD: Final = timedelta(minutes=10)

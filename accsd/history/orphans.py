@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from accsd.db import archives, retention
+from accsd.db import history
 from accsd.db.pool import Database
 from accsd.history.archiving import PREFIX
 from accsd.model.state import ArtifactKind, JobStatus
@@ -34,7 +34,7 @@ async def orphans(db: Database, store: ObjectStore) -> AsyncGenerator[Orphan]:
         async for batch in _old_objects(store, folder):
             for orphan in await _without_row(db, store, batch):
                 yield orphan
-    recorded = {key for one in await archives.archives(db) for key in (one.key, one.index_key)}
+    recorded = {key for one in await history.archives(db) for key in (one.key, one.index_key)}
     async for batch in _old_objects(store, PREFIX):
         for listed in batch:
             if listed.key not in recorded:
@@ -55,8 +55,8 @@ async def _old_objects(store: ObjectStore, folder: str) -> AsyncGenerator[list[L
 
 async def _without_row(db: Database, store: ObjectStore, batch: list[Listed]) -> list[Orphan]:
     jobs = {listed.key: job_of(listed.key) for listed in batch}
-    statuses = await retention.statuses_of(db, [job for job in set(jobs.values()) if job is not None])
-    unknown = set(await retention.unknown_keys(db, store.bucket, list(jobs)))
+    statuses = await history.statuses_of(db, [job for job in set(jobs.values()) if job is not None])
+    unknown = set(await history.unknown_keys(db, store.bucket, list(jobs)))
     found: list[Orphan] = []
     for listed in batch:
         status = statuses.get(jobs[listed.key] or UUID(int=0))

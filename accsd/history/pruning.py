@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
-from accsd.db import retention
+from accsd.db import history
+from accsd.db.history import Removed
 from accsd.db.pool import Database
-from accsd.db.retention import Removed
 from accsd.errors import InvalidValue
 from accsd.settings import RetentionSettings
 from accsd.storage import ObjectStore
@@ -21,7 +21,7 @@ async def prune_jobs(db: Database, kept: RetentionSettings, *, dry_run: bool = F
     found: list[Removed] = []
     after: int | None = 0
     while after is not None:
-        page = await retention.delete_finished_jobs(
+        page = await history.delete_finished_jobs(
             db, age=kept.jobs_age, workflows=kept.workflow_ages, after=after, dry_run=dry_run
         )
         found += page.removed
@@ -32,11 +32,11 @@ async def prune_jobs(db: Database, kept: RetentionSettings, *, dry_run: bool = F
 async def remove_doomed(db: Database, store: ObjectStore) -> int:
     """Takes the objects of removed jobs out of the store: the object first, then the note of it."""
     removed = 0
-    while keys := await retention.doomed_objects(db, store.bucket, limit=_BATCH):
+    while keys := await history.doomed_objects(db, store.bucket, limit=_BATCH):
         for key in keys:
             with suppress(InvalidValue):  # no object can have such a key, and the others wait behind it
                 await store.delete(key)
-        removed += await retention.forget_objects(db, store.bucket, keys)
+        removed += await history.forget_objects(db, store.bucket, keys)
     return removed
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import anyio.to_thread
 
-from accsd.db.archives import Archive
+from accsd.db.history import Archive
 from accsd.errors import NotFound
 from accsd.history.blocks import Block, Damaged, Index, adjacent, chained, unpack
 from accsd.storage import ObjectStore

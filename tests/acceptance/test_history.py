@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from accsd.db.archives import archives
+from accsd.db.history import archives
 from tests.support import daemon
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually, eventually_sync

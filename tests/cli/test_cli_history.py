@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from accsd.db.archives import Archive
+from accsd.db.history import Archive
 from accsd.history import clocks, reading
 from accsd.storage import ObjectStore
 from tests.support.cli import Cli, Said

@@ -16,7 +16,7 @@ import pytest
 
 from accsd.builder.archive import Archiver
 from accsd.db import Database
-from accsd.db.archives import archives
+from accsd.db.history import archives
 from accsd.errors import StorageUnavailable
 from accsd.history.archiving import archive
 from accsd.history.clocks import Clocks

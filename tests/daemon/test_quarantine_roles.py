@@ -11,7 +11,7 @@ from accsd.agent.probe import Probe
 from accsd.builder.judge import Judge
 from accsd.db import Database
 from accsd.db.answers import Verdict
-from accsd.db.quarantines import end_trial, health_evidence, lift_quarantine, node_quarantines, quarantine
+from accsd.db.quarantine import end_trial, health_evidence, lift_quarantine, node_quarantines, quarantine
 from accsd.metrics import Metrics
 from accsd.planning.quarantine import Judgement, QuarantineRules, judge
 from accsd.planning.quarantine import Quarantine as State

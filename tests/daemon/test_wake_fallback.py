@@ -11,7 +11,7 @@ import pytest
 
 from accsd.agent.orders import Orders
 from accsd.db import Database
-from accsd.db.waking import look
+from accsd.db.wake import look
 from accsd.metrics import Metrics
 from accsd.model import Node
 from accsd.power import methods_of, networks

@@ -12,7 +12,7 @@ import pytest
 
 from accsd import proc
 from accsd.db import Database, install
-from accsd.db.waking import wake_demand
+from accsd.db.wake import wake_demand
 from accsd.errors import DatabaseUnavailable
 from accsd.settings import WakeSettings
 from accsd.supervisor import Pass

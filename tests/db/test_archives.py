@@ -8,7 +8,7 @@ import asyncpg
 import orjson
 import pytest
 
-from accsd.db.timeline import attempts_of
+from accsd.db.views.events import attempts_of
 from tests.conftest import Connect
 from tests.support.cluster import Connection
 from tests.support.factory import clock, submit

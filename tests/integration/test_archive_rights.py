@@ -8,8 +8,7 @@ import pytest
 
 from accsd.builder.archive import Archiver
 from accsd.db import ensure_event_partitions, install
-from accsd.db.archives import archives, lines_here
-from accsd.db.retention import delete_finished_jobs
+from accsd.db.history import archives, delete_finished_jobs, lines_here
 from accsd.errors import ConfigError
 from accsd.history.clocks import Clocks
 from accsd.metrics import Metrics

@@ -474,7 +474,7 @@ async def callable_by(role: str, conn: Connection) -> set[str]:
 
 
 async def test_what_each_role_may_do_is_the_golden_one(conn: Connection):
-    """Verbs and other functions, and rights on tables, columns and sequences. (Partitions are named by their months.)"""
+    """Functions, tables, columns and sequences. (Not the partitions, which are named by their months.)"""
     rows = await conn.fetch(
         """SELECT format('%s: %s %s', r.rolname, a.privilege_type, o.name)
              FROM (SELECT p.oid::regprocedure::text AS name, p.proacl AS acl FROM pg_proc p

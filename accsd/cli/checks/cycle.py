@@ -8,8 +8,9 @@ from datetime import timedelta
 from accsd.cli import power
 from accsd.cli.checks.finding import Check, Finding, fail, ok, warn
 from accsd.cli.output import duration
-from accsd.db import Database, reading
-from accsd.db.fleet import NodeView, node_named
+from accsd.db import Database
+from accsd.db.views import jobs as job_views
+from accsd.db.views.fleet import NodeView, node_named
 from accsd.errors import AccsdError
 from accsd.power import WakeResult
 from accsd.settings import Settings
@@ -51,7 +52,7 @@ class _Cycle:
         if not methods:
             yield fail("cycle", f"{self._name} has no wake_method: it would not come back", "set node.wake_method")
             return
-        asked_at = await reading.clock(self._db)
+        asked_at = await job_views.clock(self._db)
         yield self._step(f"{self._name} is asked to sleep: {await power.ask_to_sleep(self._db, self._name)}")
         asleep = await power.asleep(self._db, self._name, since=asked_at, within=power.GOES_WITHIN)
         yield self._step(f"it says that it sleeps; {duration(settle)} for it to be so")

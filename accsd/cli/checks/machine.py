@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from accsd.cli.checks.finding import Finding, fail, ok, warn
 from accsd.cli.objects import default_folder, is_default, objects
-from accsd.db.checkup import count
+from accsd.db.views.doctor import count
 from accsd.errors import AccsdError
 from accsd.power.wol import directed_broadcasts
 from accsd.settings import Settings, environment, state_folder

@@ -1,4 +1,4 @@
-"""Jobs: submitted, instantiated, cancelled, retried. Each function is one verb of schema.sql."""
+"""Jobs are submitted, instantiated and changed before they end."""
 
 import os
 import time
@@ -11,7 +11,6 @@ from uuid import UUID
 from accsd.db.answers import Answer, Verdict, read_answers
 from accsd.db.pool import Database
 from accsd.errors import InvalidValue, NotFound, VerbRefused
-from accsd.model import WorkflowDef
 from accsd.values.json import MAX_DEPTH, is_too_deep
 
 
@@ -34,36 +33,6 @@ class Submitted:
     verdict: Verdict
     reason: str | None
     status: str | None
-
-
-async def apply_workflow(db: Database, workflow: WorkflowDef, *, created_by: str | None = None) -> UUID:
-    """Writes a workflow under its name and version; the same one again is updated. The database checks it too."""
-    return await db.fetchval(
-        """INSERT INTO public.workflows (name, version, steps, created_by, notify) VALUES ($1, $2, $3, $4, $5)
-           ON CONFLICT (name, version) DO UPDATE SET steps = excluded.steps, notify = excluded.notify, is_active = true
-           RETURNING id""",
-        workflow.name,
-        workflow.version,
-        workflow.steps_document(),
-        created_by,
-        workflow.notify,
-        repeatable=True,
-    )
-
-
-async def workflow_id(db: Database, name: str, version: int | None = None) -> UUID:
-    """The newest active version unless one is named."""
-    found: UUID | None = await db.fetchval(
-        """SELECT id FROM public.workflows WHERE name = $1 AND is_active AND ($2::int IS NULL OR version = $2)
-            ORDER BY version DESC LIMIT 1""",
-        name,
-        version,
-        repeatable=True,
-    )
-    if found is None:
-        which = f'"{name}"' if version is None else f'"{name}" of version {version}'
-        raise NotFound(f"there is no active workflow {which}")
-    return found
 
 
 async def submit_jobs(
@@ -161,56 +130,6 @@ async def change_jobs(
         repeatable=True,
     )
     return read_answers(rows)
-
-
-async def cancel_jobs(
-    db: Database, job_ids: Sequence[UUID], *, reason: str | None = None, by: str | None = None
-) -> dict[UUID, Answer]:
-    """Cancels jobs, running tasks included; their owners are told."""
-    rows = await db.fetch("SELECT * FROM accs.cancel_jobs($1, $2, $3)", list(job_ids), reason, by, repeatable=True)
-    return read_answers(rows)
-
-
-async def close_jobs(db: Database, job_ids: Sequence[UUID]) -> dict[UUID, Answer]:
-    return read_answers(await db.fetch("SELECT * FROM accs.close_jobs($1)", list(job_ids), repeatable=True))
-
-
-async def maybe_finish_job(db: Database, job_id: UUID) -> bool:
-    """Closes a job whose tasks are all terminal; whether it is closed now. The last finish does it by itself."""
-    return (await close_jobs(db, [job_id]))[job_id].is_effective
-
-
-async def retry_jobs(
-    db: Database, job_ids: Sequence[UUID], *, from_step: str | None = None, by: str | None = None
-) -> dict[UUID, Answer]:
-    """Runs finished jobs again: what did not succeed, or the step named and everything below it."""
-    rows = await db.fetch(
-        "SELECT * FROM accs.retry_jobs($1, $2, $3)",
-        list(job_ids),
-        None if from_step is None else [from_step] * len(job_ids),
-        by,
-        repeatable=True,
-    )
-    return read_answers(rows)
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetterAnswer:
-    dead_letter_id: int
-    verdict: Verdict
-    reason: str | None
-
-
-async def redrive(db: Database, dead_letter_ids: Sequence[int], *, by: str | None = None) -> list[DeadLetterAnswer]:
-    """Sends dead letters back to work, with what was skipped because of them."""
-    rows = await db.fetch("SELECT * FROM accs.redrive($1, $2)", list(dead_letter_ids), by, repeatable=True)
-    return [DeadLetterAnswer(row["dead_letter_id"], Verdict(row["answer"]), row["reason"]) for row in rows]
-
-
-async def dismiss(db: Database, dead_letter_ids: Sequence[int]) -> list[DeadLetterAnswer]:
-    """Nobody will do anything about these: they leave the list of open dead letters."""
-    rows = await db.fetch("SELECT * FROM accs.dismiss($1)", list(dead_letter_ids), repeatable=True)
-    return [DeadLetterAnswer(row["dead_letter_id"], Verdict(row["answer"]), row["reason"]) for row in rows]
 
 
 def new_id() -> UUID:

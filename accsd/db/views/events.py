@@ -1,4 +1,4 @@
-"""What happened in a job: its events, and its attempts as the events tell them. For people: read only."""
+"""What happened in a job, for people: its events, its attempts as the events tell them, and its log lines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,8 +6,9 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from accsd.db.archives import LineSource, events_source
+from accsd.db.history import LineSource, events_source
 from accsd.db.pool import Database
+from accsd.model.state import EventType
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +145,70 @@ async def attempts_of(db: Database, job_id: UUID, limit: int, archived: Sequence
         repeatable=True,
     )
     return [AttemptRow(**row) for row in rows]
+
+
+# Log lines
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptLog:
+    """An attempt that may have written something. The events of a live one are newer than what was kept of it."""
+
+    task_id: UUID
+    task_key: str
+    attempt_id: int
+    is_live: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogEvent:
+    id: int
+    task_id: UUID
+    attempt_id: int
+    ts: datetime
+    level: str
+    message: str | None
+    data: Any
+
+
+async def begun_attempts(db: Database, job_id: UUID, *, step: str | None, attempt: int | None) -> list[AttemptLog]:
+    """The last attempt of each step that was ever begun, or the one with that number, in the order of the workflow."""
+    rows = await db.fetch(
+        """SELECT id, task_key, coalesce($3, attempt_id) AS attempt_id,
+                  lease_owner IS NOT NULL AND attempt_id = coalesce($3, attempt_id) AS is_live
+             FROM public.job_tasks
+            WHERE job_id = $1 AND ($2::text IS NULL OR task_key = $2) AND attempt_id >= greatest(1, $3)
+            ORDER BY step_no""",
+        job_id,
+        step,
+        attempt,
+        repeatable=True,
+    )
+    return [AttemptLog(row["id"], row["task_key"], row["attempt_id"], row["is_live"]) for row in rows]
+
+
+async def log_events(
+    db: Database,
+    job_id: UUID,
+    *,
+    tasks: Sequence[UUID] | None = None,
+    since: datetime | None = None,
+    archived: Sequence[str] = (),
+    kind: EventType = EventType.LOG,
+) -> list[LogEvent]:
+    """In the order of writing; only what attempts said, and only of these tasks. `archived`: those of the job's events
+    that have left the database, as lines."""
+    source = events_source(archived, 5)
+    rows = await db.fetch(
+        f"""{source.before} SELECT id, job_task_id AS task_id, attempt_id, ts, level, message, data FROM {source.table}
+            WHERE job_id = $1 AND type = $4 AND attempt_id IS NOT NULL
+              AND ($2::uuid[] IS NULL OR job_task_id = ANY ($2)) AND ts >= coalesce($3, '-infinity'::timestamptz)
+            ORDER BY id""",
+        job_id,
+        None if tasks is None else list(tasks),
+        since,
+        kind,
+        *source.arguments,
+        repeatable=True,
+    )
+    return [LogEvent(**dict(row)) for row in rows]

@@ -317,3 +317,16 @@ async def dead_letters(
         repeatable=True,
     )
     return [DeadLetterRow(**row) for row in rows]
+
+
+async def is_open(db: Database, job_id: UUID, step: str | None) -> bool:
+    """Whether more may come: the job, or the step where one is named, has not ended."""
+    return await db.fetchval(
+        """SELECT status IN ('queued', 'starting', 'running') FROM public.jobs WHERE id = $1 AND $2::text IS NULL
+           UNION ALL
+           SELECT status IN ('queued', 'starting', 'running') FROM public.job_tasks
+            WHERE job_id = $1 AND task_key = $2""",
+        job_id,
+        step,
+        repeatable=True,
+    )

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from accsd.db.failures import translating
-from accsd.db.obstacles import Hindered, together
+from accsd.db.nodes import Hindered, together
 from accsd.db.pool import Connection, Database, Session, connect
 from accsd.errors import DatabaseUnavailable
 from accsd.settings import DatabaseSettings

@@ -1,0 +1,30 @@
+"""Ends that no attempt brings about: jobs are cancelled or closed, steps are skipped."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from accsd.db.answers import Answer, read_answers
+from accsd.db.pool import Database
+
+
+async def cancel_jobs(
+    db: Database, job_ids: Sequence[UUID], *, reason: str | None = None, by: str | None = None
+) -> dict[UUID, Answer]:
+    """Cancels jobs, running tasks included; their owners are told."""
+    rows = await db.fetch("SELECT * FROM accs.cancel_jobs($1, $2, $3)", list(job_ids), reason, by, repeatable=True)
+    return read_answers(rows)
+
+
+async def skip_tasks(db: Database, task_ids: Sequence[UUID], *, reason: str = "condition_false") -> dict[UUID, Answer]:
+    """Skipped steps satisfy the steps that depend on them."""
+    rows = await db.fetch("SELECT * FROM accs.skip_tasks($1, $2)", list(task_ids), reason, repeatable=True)
+    return read_answers(rows)
+
+
+async def close_jobs(db: Database, job_ids: Sequence[UUID]) -> dict[UUID, Answer]:
+    return read_answers(await db.fetch("SELECT * FROM accs.close_jobs($1)", list(job_ids), repeatable=True))
+
+
+async def maybe_finish_job(db: Database, job_id: UUID) -> bool:
+    """Closes a job whose tasks are all terminal; whether it is closed now. The last finish does it by itself."""
+    return (await close_jobs(db, [job_id]))[job_id].is_effective

@@ -1,0 +1,96 @@
+"""Tasks are claimed in the global order, adopted after a restart, and looked at without taking them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from accsd.db.pool import Database, Record
+from accsd.model import Fence, JobTask
+
+_CLAIMED: Final = (
+    "SELECT task_id, job_id, task_key, service_name, attempt_id, attempt, max_attempts, status, params, options,"
+    " given, timeout_sec, trace_id FROM"
+)
+_CLAIM: Final = f"{_CLAIMED} accs.claim_tasks($1, $2, $3, $4, $5, $6)"
+_ADOPT: Final = f"{_CLAIMED} accs.adopt_tasks($1, $2, $3)"
+_LONGEST_TIMEOUT_SEC: Final = 1e9  # thirty years; a step may say 1e300, which no clock of ours can count
+
+
+# There may be tens of thousands of them a second: as tuples they cost a third of what frozen dataclasses do.
+
+
+class ClaimedTask(NamedTuple):
+    """What a claim hands over: all that is needed to run one attempt."""
+
+    task_id: UUID
+    job_id: UUID
+    task_key: str
+    service_name: str
+    attempt_id: int
+    attempt: int
+    max_attempts: int
+    status: str
+    params: dict[str, Any]
+    options: dict[str, Any]
+    inputs: dict[str, Any]  # the results of the steps that it depends on, by key
+    timeout: timedelta | None
+    trace_id: str | None
+
+    @property
+    def fence(self) -> Fence:
+        return Fence(self.task_id, self.attempt_id)
+
+
+async def select_runnable(db: Database, service: str, limit: int = 100, *, node: str | None = None) -> list[JobTask]:
+    """What a claim would find now, in the global order, without taking it."""
+    rows = await db.fetch("SELECT * FROM accs.select_runnable($1, $2, $3)", service, limit, node, repeatable=True)
+    return [JobTask.model_validate(dict(row)) for row in rows]
+
+
+async def next_ordered_task(db: Database, service: str, *, node: str | None = None) -> JobTask | None:
+    """The task that the next claim of this service would take."""
+    found = await select_runnable(db, service, 1, node=node)
+    return found[0] if found else None
+
+
+async def claim_tasks(
+    db: Database, service: str, *, owner: str, node: str, limit: int, lease: timedelta, start: bool = False
+) -> list[ClaimedTask]:
+    """Up to `limit` tasks in the global order, within the node's capacity; with `start` they are running already.
+
+    Not repeatable: after an error ask `adopt_tasks` what was claimed before the answer was lost.
+    """
+    rows = await db.fetch(_CLAIM, service, owner, node, limit, lease, start)
+    return [_claimed(row) for row in rows]
+
+
+async def adopt_tasks(db: Database, *, owner: str, node: str, lease: timedelta) -> list[ClaimedTask]:
+    """What this owner holds, its leases extended: after a restart, or after a claim whose answer was lost."""
+    rows = await db.fetch(_ADOPT, owner, node, lease, repeatable=True)
+    return [_claimed(row) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a claim of a service would find: something now, or a retry in so long (None: none waits for its time)."""
+
+    service: str
+    claimable: bool
+    next_due: timedelta | None
+
+
+async def agent_outlook(db: Database, *, node: str, services: Sequence[str]) -> list[Outlook]:
+    """One cheap question for all services of a node. `next_due` is in the future, by the database's clock."""
+    rows = await db.fetch("SELECT * FROM accs.agent_outlook($1, $2)", node, list(services), repeatable=True)
+    return [Outlook(row["service"], row["claimable"], row["next_due"]) for row in rows]
+
+
+def _claimed(row: Record) -> ClaimedTask:
+    task, job, key, service, attempt_id, attempt, most, status, params, options, given, timeout_sec, trace = row
+    timeout = None if timeout_sec is None else timedelta(seconds=min(timeout_sec, _LONGEST_TIMEOUT_SEC))
+    inputs: dict[str, Any] = (given.get("inputs") or {}) if given else {}
+    return ClaimedTask(
+        task, job, key, service, attempt_id, attempt, most, status, params or {}, options or {}, inputs, timeout, trace
+    )

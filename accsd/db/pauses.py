@@ -1,0 +1,36 @@
+"""Services, workflows and nodes that take nothing new, and the limits of concurrency keys.
+
+Not `pause`: the package has a function of that name, which a module would hide.
+"""
+
+from enum import StrEnum
+
+from accsd.db.answers import Verdict
+from accsd.db.pool import Database
+
+
+class Pausable(StrEnum):
+    SERVICE = "service"
+    WORKFLOW = "workflow"  # by name, all versions
+    NODE = "node"  # a drain: what runs goes on, nothing new is claimed
+
+
+async def pause(
+    db: Database, what: Pausable, name: str, *, reason: str | None = None, by: str | None = None
+) -> Verdict:
+    """No new claims. What runs goes on."""
+    return Verdict(await db.fetchval("SELECT accs.pause($1, $2, $3, $4)", what, name, reason, by, repeatable=True))
+
+
+async def resume(db: Database, what: Pausable, name: str) -> Verdict:
+    return Verdict(await db.fetchval("SELECT accs.resume($1, $2)", what, name, repeatable=True))
+
+
+async def set_concurrency_limit(db: Database, key: str, limit: int) -> Verdict:
+    """How many tasks with this concurrency key may run at once."""
+    return Verdict(await db.fetchval("SELECT accs.set_concurrency_limit($1, $2)", key, limit, repeatable=True))
+
+
+async def recheck_holds(db: Database) -> int:
+    """The net under pauses and keys: frees what nothing holds any more, and says how many."""
+    return await db.fetchval("SELECT accs.recheck_holds()", repeatable=True)

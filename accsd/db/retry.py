@@ -1,0 +1,41 @@
+"""Finished jobs run again, and dead letters go back to work or are dismissed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from accsd.db.answers import Answer, Verdict, read_answers
+from accsd.db.pool import Database
+
+
+async def retry_jobs(
+    db: Database, job_ids: Sequence[UUID], *, from_step: str | None = None, by: str | None = None
+) -> dict[UUID, Answer]:
+    """Runs finished jobs again: what did not succeed, or the step named and everything below it."""
+    rows = await db.fetch(
+        "SELECT * FROM accs.retry_jobs($1, $2, $3)",
+        list(job_ids),
+        None if from_step is None else [from_step] * len(job_ids),
+        by,
+        repeatable=True,
+    )
+    return read_answers(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterAnswer:
+    dead_letter_id: int
+    verdict: Verdict
+    reason: str | None
+
+
+async def redrive(db: Database, dead_letter_ids: Sequence[int], *, by: str | None = None) -> list[DeadLetterAnswer]:
+    """Sends dead letters back to work, with what was skipped because of them."""
+    rows = await db.fetch("SELECT * FROM accs.redrive($1, $2)", list(dead_letter_ids), by, repeatable=True)
+    return [DeadLetterAnswer(row["dead_letter_id"], Verdict(row["answer"]), row["reason"]) for row in rows]
+
+
+async def dismiss(db: Database, dead_letter_ids: Sequence[int]) -> list[DeadLetterAnswer]:
+    """Nobody will do anything about these: they leave the list of open dead letters."""
+    rows = await db.fetch("SELECT * FROM accs.dismiss($1)", list(dead_letter_ids), repeatable=True)
+    return [DeadLetterAnswer(row["dead_letter_id"], Verdict(row["answer"]), row["reason"]) for row in rows]

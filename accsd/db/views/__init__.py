@@ -1,0 +1,1 @@
+"""What people ask: read-only queries for the commands, the doctor and the pictures. They never lock."""

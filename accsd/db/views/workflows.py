@@ -1,0 +1,86 @@
+"""Workflows for people: lists, what is paused, and the name that was meant."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from accsd.db.pool import Database
+from accsd.db.workflows import StoredWorkflow, find_workflow
+from accsd.errors import NotFound
+from accsd.values.validation import did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowRow:
+    """One line of a list."""
+
+    name: str
+    version: int
+    steps: int
+    is_active: bool
+    updated_at: datetime
+    created_by: str | None
+    id: UUID
+    paused_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowPause:
+    """`since` is None while it is not paused; `live` are its tasks that run, of all versions."""
+
+    live: int
+    since: datetime | None
+    reason: str | None
+    by: str | None
+
+
+async def workflows(db: Database, *, every_version: bool = False) -> list[WorkflowRow]:
+    """By name; the newest version of each unless all are asked for."""
+    rows = await db.fetch(
+        f"""SELECT {"" if every_version else "DISTINCT ON (w.name)"} w.name, w.version,
+                   jsonb_array_length(w.steps) AS steps, w.is_active, w.updated_at, w.created_by, w.id,
+                   p.since AS paused_at
+              FROM public.workflows w LEFT JOIN accs.pauses p ON p.kind = 'workflow' AND p.name = w.name
+             ORDER BY w.name, w.version DESC""",
+        repeatable=True,
+    )
+    return [WorkflowRow(**row) for row in rows]
+
+
+async def workflow_named(db: Database, name: str, version: int | None = None) -> StoredWorkflow:
+    """The same, or NotFound with the name that was meant."""
+    found = await find_workflow(db, name, version)
+    if found is None:
+        raise await no_such_workflow(db, name, version)
+    return found
+
+
+async def pause_of(db: Database, name: str) -> WorkflowPause:
+    row = await db.fetchrow(
+        """SELECT (SELECT count(*) FROM accs.live l JOIN public.jobs j ON j.id = l.job_id
+                     JOIN public.workflows w ON w.id = j.workflow_id WHERE w.name = $1) AS live, p.since, p.reason, p.by
+             FROM (SELECT) one LEFT JOIN accs.pauses p ON p.kind = 'workflow' AND p.name = $1""",
+        name,
+        repeatable=True,
+    )
+    assert row is not None, "one row, whether it is paused or not"
+    return WorkflowPause(**dict(row))
+
+
+async def no_such_workflow(db: Database, name: str, version: int | None = None) -> NotFound:
+    rows = await db.fetch("SELECT DISTINCT name FROM public.workflows ORDER BY name", repeatable=True)
+    names = [row[0] for row in rows]
+    if not names:
+        return NotFound(
+            f'there is no workflow "{name}", nor any other', hint="`accsd workflows apply FILE` brings one in"
+        )
+    if name in names:
+        which = "of that name that is active" if version is None else f"with version {version}"
+        return NotFound(f'there is no workflow "{name}" {which}', hint="try `accsd workflows list --all`")
+    return NotFound(f'there is no workflow "{name}"{did_you_mean(name, names)}', hint="try `accsd workflows list`")
+
+
+async def offered_services(db: Database) -> set[str] | None:
+    """Services that a registered node offers; None where no node has ever registered."""
+    rows = await db.fetch("SELECT max_concurrency FROM public.nodes", repeatable=True)
+    return {service for row in rows for service in row[0]} if rows else None
