@@ -15,6 +15,7 @@ import orjson
 
 from accsd import __version__
 from accsd.log import redact
+from accsd.model.state import ListenerState
 from accsd.values.json import sanitise
 
 # A role has so many of its intervals to make a pass: one may be slow, and the poll is jittered.
@@ -33,13 +34,6 @@ class RoleState(StrEnum):
     RESTARTING = "restarting"  # it crashed, or the world is away: it is tried again after a pause
 
 
-class ListenState(StrEnum):
-    OFF = "off"  # not begun
-    LISTENING = "listening"
-    DEAF = "deaf"  # notifications do not arrive for now: the poll finds the work, later
-    POLLING = "polling"  # LISTEN does not work on this way (a pooler): known, and no fault that would pass
-
-
 @dataclass(frozen=True, slots=True)
 class RoleHealth:
     state: RoleState = RoleState.RUNNING
@@ -54,7 +48,7 @@ class RoleHealth:
 
 @dataclass(frozen=True, slots=True)
 class ListenerHealth:
-    state: ListenState
+    state: ListenerState
     since: datetime
     reason: str | None = None
 
@@ -118,7 +112,7 @@ class Health:
 
     def __post_init__(self) -> None:
         self._started_at = self.now()
-        self._listener = ListenerHealth(ListenState.OFF, self._started_at)
+        self._listener = ListenerHealth(ListenerState.OFF, self._started_at)
         self._database = DatabaseHealth(False, self._started_at, reason="not asked yet")
 
     def role_started(self, name: str, *, pass_every: timedelta | None = None) -> None:
@@ -162,7 +156,7 @@ class Health:
         """It was told to end, and is no role of this process any more."""
         self._roles.pop(name, None)
 
-    def listener(self, state: ListenState, reason: str | None = None) -> None:
+    def listener(self, state: ListenerState, reason: str | None = None) -> None:
         since = self._listener.since if self._listener.state is state else self.now()
         self._listener = ListenerHealth(state, since, _sentence(reason) if reason else None)
 
@@ -210,7 +204,7 @@ class Health:
             found.append(f"the database is away: {self._database.reason}")
         if self._engine_problem:
             found.append(self._engine_problem)
-        if self._listener.state is ListenState.DEAF:
+        if self._listener.state is ListenerState.DEAF:
             found.append(f"notifications do not arrive ({self._listener.reason or 'deaf'}); work is polled")
         return found + [sentence for name, role in self._roles.items() if (sentence := self._about(name, role))]
 

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from accsd import __version__
 from accsd.model.outcome import ErrorCode
-from accsd.model.state import WakeMethod
+from accsd.model.state import ListenerState, WakeMethod
 
 CONTENT_TYPE: Final = prometheus.CONTENT_TYPE_PLAIN_0_0_4
 OTHER: Final = "other"
@@ -42,7 +42,7 @@ VERDICTS: Final = ("OK", "TLE", "MLE", "OLE", "RE", "SE")
 TRUNCATIONS: Final = ("stdout", "stderr", "line", "log", "result", "event")
 OUTBOX_OUTCOMES: Final = ("delivered", "retried", "dead")
 PASS_OUTCOMES: Final = ("worked", "idle", "away", "crashed")
-LISTENER_STATES: Final = ("off", "listening", "deaf", "polling")
+LISTENER_STATES: Final = tuple(state.value for state in ListenerState)
 REPAIRS: Final = (
     "waiting_row",
     "waiting_missing",

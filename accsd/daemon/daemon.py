@@ -28,11 +28,12 @@ from accsd.daemon.reload import before_the_start, left_behind, read_settings, ta
 from accsd.daemon.state import locked_state, note_served
 from accsd.daemon.systemd import Notifier
 from accsd.db import Database, require_schema
-from accsd.db.listen import Listener, ListenerState, ListenerStatus
+from accsd.db.listen import Listener, ListenerStatus
 from accsd.errors import AccsdError, DatabaseUnavailable
-from accsd.health import Health, ListenState
+from accsd.health import Health
 from accsd.log import configure_logging, get_logger, log_loop_errors
 from accsd.metrics import Metrics
+from accsd.model.state import ListenerState
 from accsd.retry import Backoff
 from accsd.roles import Leaves, Roles
 from accsd.runners.compose import compose_file
@@ -295,7 +296,7 @@ class Daemon:
         if state.hearing is ListenerState.LISTENING and self._has_listened:
             self._metrics.listener_reconnected()
         self._has_listened = self._has_listened or state.hearing is ListenerState.LISTENING
-        self._health.listener(ListenState(state.hearing), state.reason)
+        self._health.listener(state.hearing, state.reason)
         self._metrics.listener(state.hearing)
         for post in self._supervisor.posts:
             if post.poll is not None:

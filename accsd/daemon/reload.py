@@ -1,23 +1,32 @@
 """Which settings a daemon that runs takes over, and which stay as they were until it is started anew."""
 
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from pathlib import Path
 from typing import Final
+
+from pydantic import BaseModel
 
 from accsd.log import configure_logging, get_logger, register_secret
 from accsd.settings import Settings, load_settings
 
 _log = get_logger(component="daemon")
 
-# What connections, the lease, the state folder and the open port were made from.
-_FIXED: Final = (
-    *("database", "storage", "http", "fallback"),
-    *("notify_channel_prefix", "heartbeat_ttl_sec", "backoff_base_sec"),
-)
-
-
-# What the state folder is locked for.
-_LOCKED: Final = ("name", "state_dir")
+# Sections and settings that need a restart, and what was made from them when the daemon began.
+NEEDS_RESTART: Final[Mapping[str, str]] = {
+    "database": "the connections",
+    "storage": "the object store",
+    "http": "the open port",
+    "fallback": "which ways are switched off",
+    "notify_channel_prefix": "the channels that are listened to",
+    "heartbeat_ttl_sec": "the leases",
+    "backoff_base_sec": "the pauses between attempts",
+    "node.name": "the leases, and the lock of the state folder",
+    "node.state_dir": "the lock of the state folder",
+}
+# Made before the database was there. Another name is refused by an agent that runs.
+_NAME: Final = "node.name"
+_LOCK: Final = (_NAME, "node.state_dir")
 
 
 def read_settings(config: Path | None) -> Settings:
@@ -30,9 +39,7 @@ def read_settings(config: Path | None) -> Settings:
 
 def before_the_start(before: Settings, after: Settings) -> tuple[Settings, list[str]]:
     """The new ones for a daemon that still waits for its database, and those that need a restart all the same."""
-    left = [f"node.{name}" for name in _LOCKED if getattr(before.node, name) != getattr(after.node, name)]
-    node = after.node.model_copy(update={name: getattr(before.node, name) for name in _LOCKED})
-    return after.model_copy(update={"node": node}), left
+    return _with(after, before, _LOCK), [path for path in _LOCK if _value(before, path) != _value(after, path)]
 
 
 def tell_reloaded(settings: Settings, left: list[str]) -> None:
@@ -44,14 +51,31 @@ def tell_reloaded(settings: Settings, left: list[str]) -> None:
 
 def taken_over(before: Settings, after: Settings) -> Settings:
     """The new ones, but for those that need a restart: no part of the daemon shall go by other ones than the rest."""
-    node = after.node.model_copy(update={"state_dir": before.node.state_dir})
-    return after.model_copy(update={name: getattr(before, name) for name in _FIXED} | {"node": node})
+    return _with(after, before, [path for path in NEEDS_RESTART if path != _NAME])
 
 
 def left_behind(before: Settings, after: Settings) -> list[str]:
     """The dotted paths of those that have changed and are not taken over."""
-    fixed = [path for path in after.paths() if path.partition(".")[0] in _FIXED] + ["node.state_dir"]
+    fixed = [path for path in after.paths() if path != _NAME and _needs_restart(path)]
     return [path for path in fixed if _value(before, path) != _value(after, path)]
+
+
+def _needs_restart(path: str) -> bool:
+    return path in NEEDS_RESTART or path.partition(".")[0] in NEEDS_RESTART
+
+
+def _with(settings: Settings, others: Settings, paths: Iterable[str]) -> Settings:
+    """The settings with those of the others at these paths."""
+    changed: dict[str, object] = {}
+    for path in paths:
+        section, _, name = path.partition(".")
+        if name:
+            table = changed.get(section, getattr(settings, section))
+            assert isinstance(table, BaseModel), path
+            changed[section] = table.model_copy(update={name: _value(others, path)})
+        else:
+            changed[section] = getattr(others, section)
+    return settings.model_copy(update=changed)
 
 
 def _value(settings: Settings, path: str) -> object:

@@ -13,7 +13,6 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -22,6 +21,7 @@ from anyio.abc import TaskStatus
 from accsd.db.failures import FAILURES, translating
 from accsd.db.pool import Connection, Database, Session, connect
 from accsd.errors import AccsdError, DatabaseUnavailable
+from accsd.model.state import ListenerState
 from accsd.retry import Backoff
 from accsd.settings import DatabaseSettings
 
@@ -36,12 +36,6 @@ CANCEL: Final = "cancel"  # on a service's channel: some of its tasks were cance
 _GOODBYE_SEC: Final = 1.0
 _UNHEARD_LIMIT: Final = 3  # so many fresh connections on which no probe came back: it is the way, not an accident
 _SET_LISTEN_URL: Final = "set database.listen_url (ACC_DB_LISTEN_URL) to the server itself, past the pooler"
-
-
-class ListenerState(StrEnum):
-    LISTENING = "listening"
-    DEAF = "deaf"  # for now: it reconnects
-    POLLING = "polling"  # LISTEN does not work on this way; it looks again now and then
 
 
 @dataclass(frozen=True, slots=True)

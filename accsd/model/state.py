@@ -137,3 +137,10 @@ class WakeMethod(StrEnum):
     WOL = "wol"
     PROVIDER = "provider"
     SCRIPT = "script"
+
+
+class ListenerState(StrEnum):
+    OFF = "off"  # not begun
+    LISTENING = "listening"
+    DEAF = "deaf"  # notifications do not arrive for now: it reconnects, and the poll finds the work, later
+    POLLING = "polling"  # LISTEN does not work on this way (a pooler): known, and looked at again now and then

@@ -16,8 +16,9 @@ from anyio.abc import TaskStatus
 
 from accsd import embedded
 from accsd.db import install
-from accsd.db.listen import CANCEL, NEWS, Listener, ListenerState, ListenerStatus, Rhythm
+from accsd.db.listen import CANCEL, NEWS, Listener, ListenerStatus, Rhythm
 from accsd.db.pool import connect as connect_alone
+from accsd.model.state import ListenerState
 from tests.support.bouncer import PGBOUNCER, bouncing
 from tests.support.cable import Cable
 from tests.support.cluster import SETTINGS, Connection, TestServer, bindir_of

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import orjson
 import pytest
 
-from accsd.health import Health, ListenState, Status
+from accsd.health import Health, ListenerState, Status
 from accsd.log import register_secret
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -35,7 +35,7 @@ def health(clock: Clock) -> Health:
     made = Health("control", clock.now, clock.monotonic)
     made.role_started("builder", pass_every=timedelta(seconds=10))
     made.database_answered(timedelta(milliseconds=3))
-    made.listener(ListenState.LISTENING)
+    made.listener(ListenerState.LISTENING)
     made.ready = True
     return made
 
@@ -115,16 +115,16 @@ def test_a_role_without_passes_may_be_silent(health: Health, clock: Clock) -> No
 
 def test_a_deaf_listener_degrades_and_says_since_when(health: Health, clock: Clock) -> None:
     clock.passed += timedelta(seconds=7)
-    health.listener(ListenState.DEAF, "no answer to a probe for 5 s")
+    health.listener(ListenerState.DEAF, "no answer to a probe for 5 s")
     clock.passed += timedelta(seconds=7)
-    health.listener(ListenState.DEAF, "no answer to a probe for 12 s")
+    health.listener(ListenerState.DEAF, "no answer to a probe for 12 s")
     report = health.report()
     assert report.reasons == ["notifications do not arrive (no answer to a probe for 12 s); work is polled"]
     assert report.listener.since == START + timedelta(seconds=7)
 
 
 def test_a_daemon_that_only_polls_is_not_degraded_by_it(health: Health) -> None:
-    health.listener(ListenState.POLLING, "behind a pooler")
+    health.listener(ListenerState.POLLING, "behind a pooler")
     assert health.report().status is Status.OK
 
 
