@@ -283,6 +283,8 @@ class Listener:
                 _log().warning("deaf", reason=reason, hint=hint)
             case ListenerState.POLLING:
                 _log().warning("polling", reason=reason, hint=hint or _SET_LISTEN_URL)
+            case ListenerState.OFF:
+                pass  # where it begins
         if self._on_change is not None:
             self._on_change(self._state)
 
