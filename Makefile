@@ -14,9 +14,8 @@ PYTHON ?= python3
 PYTEST_WORKERS ?= 3
 PYTEST_ARGS ?=
 
-# The peers' harness lies beside the repository; GROWTH is how many finished tasks fill the tables.
-HARNESS ?= ../shared/bench/run_peers.py
-HARNESS_ARGS ?= --systems accsd_pull,accsd,pgqueuer,chancy,graphile_worker,pg_boss --reps 3 --backlog-jobs 60000
+# PEERS_ARGS chooses what the peers' harness measures; GROWTH is how many finished tasks fill the tables.
+PEERS_ARGS ?= --systems accsd_pull,accsd,pgqueuer,chancy,graphile_worker,pg_boss --reps 3 --backlog-jobs 60000
 GROWTH ?= 10000000
 
 .PHONY: help install test soak lint check demo bench schema reference lock lock-check format clean chaos
@@ -68,7 +67,7 @@ demo: install ## two jobs, a power cut and a machine that is woken: one minute, 
 	@$(BIN)/accsd demo
 
 bench: install ## against the peers, in full tables, with many idle agents, in containers: an hour, on a machine that does nothing else
-	python3 $(HARNESS) --extra $(CURDIR)/bench/adapters --no-default-configs --no-ceiling $(HARNESS_ARGS)
+	$(BIN)/python bench/peers/run_peers.py --no-default-configs --no-ceiling $(PEERS_ARGS)
 	$(BIN)/python -m bench.growth --tasks $(GROWTH)
 	$(BIN)/python -m bench.long_drain
 	$(BIN)/python -m bench.idle_agents

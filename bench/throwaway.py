@@ -1,4 +1,4 @@
-"""A PostgreSQL of the benchmark's own, with the settings of the shared harness, and what it spends."""
+"""A PostgreSQL of the benchmark's own, with the settings of bench/peers/pg.py, and what it spends."""
 
 import tempfile
 from collections.abc import Generator, Iterable

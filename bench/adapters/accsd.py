@@ -1,6 +1,6 @@
-"""accsd for the shared benchmark of Postgres queues: the bare SQL verbs, as any client would call them.
+"""accsd for the peers' benchmark (bench/peers): the bare SQL verbs, as any client would call them.
 
-    python3 ../shared/bench/run_peers.py --extra bench/adapters --systems accsd,pgqueuer,graphile_worker
+    python3 bench/peers/run_peers.py --systems accsd,pgqueuer,graphile_worker
 
 Everything is on as shipped: fence, lease, global order, guard, an event for each transition. A worker has one
 connection that claims ahead and one that finishes, so that a batch is finished while the next is claimed.

@@ -1,6 +1,6 @@
-"""accsd's pull mode for the shared benchmark: the real `Service.run`, as the author of a service has it.
+"""accsd's pull mode for the peers' benchmark (bench/peers): the real `Service.run`, as a service's author has it.
 
-    python3 ../shared/bench/run_peers.py --extra "$PWD/bench/adapters" --systems accsd_pull,accsd,pgqueuer
+    python3 bench/peers/run_peers.py --systems accsd_pull,accsd,pgqueuer
 
 Enqueueing and the tables are those of the adapter of the bare verbs.
 """
