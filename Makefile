@@ -18,7 +18,7 @@ PYTEST_ARGS ?=
 PEERS_ARGS ?= --systems accsd_pull,accsd,pgqueuer,chancy,graphile_worker,pg_boss --reps 3 --backlog-jobs 60000
 GROWTH ?= 10000000
 
-.PHONY: help install test soak lint check demo bench schema reference lock lock-check format clean chaos
+.PHONY: help install test test-quick soak lint check demo bench schema reference lock lock-check format clean chaos
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | while IFS=$$'\t' read -r name text; do printf '%-12s %s\n' "$$name" "$$text"; done
@@ -40,6 +40,10 @@ endif
 test: install ## every test, on every PostgreSQL that is there
 	room=$$(tools/quick_tmp.sh); [ -z "$$room" ] || export TMPDIR=$$room; \
 	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadgroup $(PYTEST_ARGS)
+
+test-quick: install ## what to run all day: unit, db on PostgreSQL 18, cli
+	room=$$(tools/quick_tmp.sh); [ -z "$$room" ] || export TMPDIR=$$room; \
+	$(BIN)/pytest -q -n $(PYTEST_WORKERS) --dist loadgroup tests/unit tests/db tests/cli -k "not pg15" $(PYTEST_ARGS)
 
 soak: install ## what takes minutes to hours: floods of a million lines in every mode, hostile input at length, chaos
 	room=$$(tools/quick_tmp.sh); [ -z "$$room" ] || export TMPDIR=$$room; \

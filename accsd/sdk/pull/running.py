@@ -126,7 +126,7 @@ async def serve(
     if not settings.fallback.pull:
         raise ConfigError(
             f"service {handler.service} is not started: the pull mode is switched off (fallback.pull)",
-            hint="set fallback.pull = true, or let an agent serve it as a process (docs/fallbacks.md)",
+            hint="set fallback.pull = true, or let an agent serve it as a process (docs/operations.md)",
         )
     places = _places(handler.service, settings, concurrency)
     root = state_folder(settings, environment()).parent
