@@ -4,16 +4,28 @@ server    a PostgreSQL with the schema's template; a test that uses it (or what 
 db_url    a database of the test's own, dropped afterwards; a connection left open to it fails the test
 conn      one connection, with jsonb as Python values
 connect   a factory for more of them: `other = await connect()`
+race      sessions whose interleaving the test chooses
+cable     a TCP proxy to the server, which the test may cut; `by_cable` is the database's URL through it
+bouncer_url   the database by way of pgbouncer
+own_folder    for a server of the test's own, which it may kill
 """
 
 import os
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import pytest
 
+from accsd import embedded
 from tests.support.apart import live_apart
+from tests.support.bouncer import PGBOUNCER, bouncing
+from tests.support.cable import Cable
 from tests.support.cluster import SERVER_NAMES, Clusters, Connection, TestServer, Unavailable, open_connection
+from tests.support.library import name_in, tcp_url
+from tests.support.racing import Race
 
 Connect = Callable[..., Awaitable[Connection]]
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
@@ -61,6 +73,48 @@ async def connect(db_url: str) -> AsyncIterator[Connect]:
 @pytest.fixture
 async def conn(connect: Connect) -> Connection:
     return await connect()
+
+
+@pytest.fixture
+async def race(connect: Connect) -> AsyncIterator[Race]:
+    started = Race(connect, await connect())
+    yield started
+    await started.end()
+
+
+@pytest.fixture
+async def cable(server: TestServer, db_url: str) -> AsyncIterator[Cable]:
+    parts = urlsplit(tcp_url(server, db_url))
+    assert parts.hostname is not None
+    async with Cable.to(parts.hostname, parts.port or 5432) as laid:
+        yield laid
+
+
+@pytest.fixture
+def by_cable(server: TestServer, db_url: str, cable: Cable) -> str:
+    return cable.through(tcp_url(server, db_url))
+
+
+@pytest.fixture
+async def bouncer_url(server: TestServer, db_url: str) -> AsyncIterator[str]:
+    if PGBOUNCER is None:
+        pytest.skip("no pgbouncer (apt-get install pgbouncer)")
+    if server.launched is None:
+        pytest.skip("pgbouncer stands in front of servers of our own only")
+    async with bouncing(server.launched, name_in(db_url)) as url:
+        yield url
+
+
+@pytest.fixture
+def own_folder(server: TestServer) -> Iterator[Path]:
+    """For a server of the test's own, which it may kill."""
+    if server.launched is None:
+        pytest.skip("the server of ACC_TEST_DB_URL is not ours to restart")
+    parent = Path(tempfile.mkdtemp(prefix="accsd-test-"))
+    parent.chmod(0o711)  # as root the server runs as somebody else, who must get through
+    yield parent / "own"
+    embedded.destroy(parent / "own")
+    parent.rmdir()
 
 
 STRICT = os.environ.get("ACC_TEST_STRICT") == "1"

@@ -8,8 +8,9 @@ cd "$(dirname "$0")/.."
 tests=(
     tests/unit/test_apart.py
     tests/cli/test_cli_{config,doctor,submit}.py
-    tests/integration/test_{cli_db,container_postgres,pgbouncer}.py
-    tests/acceptance/test_{compose_config,documents,found_by_review,newcomers_mistakes}.py
+    tests/db/test_{cli_db,pgbouncer}.py
+    tests/machine/test_container_postgres.py
+    tests/acceptance/test_{adoption,compose_config,documents,drain,leases_kept,newcomers_mistakes,reload,start}.py
 )
 
 user=$(mktemp -d)

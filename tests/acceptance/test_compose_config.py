@@ -9,9 +9,8 @@ from accsd.errors import ConfigError, DockerUnavailable
 from accsd.runners.compose import Docker, Project, declared_services
 from accsd.runners.compose.docker import cli_environment
 from accsd.settings import ComposeSettings
-from tests.support.compose import why_not
 
-pytestmark = [pytest.mark.needs_docker, pytest.mark.xdist_group("compose")]
+pytestmark = [pytest.mark.needs_docker, pytest.mark.usefixtures("compose_engine"), pytest.mark.xdist_group("compose")]
 
 GOOD = """
 services:
@@ -25,12 +24,6 @@ services:
   cache:
     image: accsd-test-busybox
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def engine() -> None:
-    if reason := why_not():
-        pytest.skip(reason)
 
 
 def compose(tmp_path: Path, text: str) -> ComposeSettings:

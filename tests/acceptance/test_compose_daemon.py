@@ -25,11 +25,9 @@ from tests.support.compose_node import (
 from tests.support.eventually import eventually
 from tests.support.factory import chain, step, submit
 from tests.support.objects import log_lines
-from tests.support.one_compose_node import docker_is_here as docker_is_here
-from tests.support.one_compose_node import node as node
 from tests.support.tasks import notes
 
-pytestmark = [pytest.mark.needs_docker, pytest.mark.xdist_group("compose")]
+pytestmark = [pytest.mark.needs_docker, pytest.mark.usefixtures("compose_engine"), pytest.mark.xdist_group("compose")]
 
 
 async def test_a_workflow_goes_through_all_modes_and_an_idle_service_is_stopped(

@@ -31,10 +31,13 @@ from tests.support.engine import Engine
 from tests.support.eventually import eventually
 from tests.support.factory import step, submit
 from tests.support.objects import log_lines
-from tests.support.one_compose_node import docker_is_here as docker_is_here
-from tests.support.one_compose_node import node as node
 
-pytestmark = [pytest.mark.needs_docker, pytest.mark.slow, pytest.mark.xdist_group("compose")]
+pytestmark = [
+    pytest.mark.needs_docker,
+    pytest.mark.usefixtures("compose_engine"),
+    pytest.mark.slow,
+    pytest.mark.xdist_group("compose"),
+]
 
 LINES = 300
 

@@ -1,9 +1,7 @@
 """Mode exec on the real engine: a command in the running service, and what becomes of it when something dies."""
 
 import asyncio
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,27 +9,14 @@ import pytest
 from accsd.errors import AttemptFailed
 from accsd.model.outcome import ErrorCode
 from accsd.runners.compose import ExecRunner
-from tests.support.compose import NODE, PYTHON, ComposeProject, Taken, docker, kill_cli, why_not
+from tests.support.compose import NODE, PYTHON, ComposeProject, Taken, docker, kill_cli
 from tests.support.eventually import eventually
 
-pytestmark = [pytest.mark.needs_docker, pytest.mark.xdist_group("compose")]
+pytestmark = [pytest.mark.needs_docker, pytest.mark.usefixtures("compose_engine"), pytest.mark.xdist_group("compose")]
 
 WAIT = ["sh", "-c", "echo ready; sleep 77"]
 # A child in a session of its own that ignores TERM, and one that has forgotten its environment as well.
 FAMILY = ["sh", "-c", "setsid sh -c \"trap '' TERM; sleep 78\" & env -i sleep 79 & echo ready; sleep 77"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def engine() -> None:
-    if reason := why_not():
-        pytest.skip(reason)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[ComposeProject]:
-    project = ComposeProject(tmp_path)
-    yield project
-    project.close()
 
 
 def sleepers(world: ComposeProject) -> set[str]:

@@ -1,10 +1,8 @@
 """Mode http on the real engine: a task is a request to the running service, and goes on whoever listens."""
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +11,10 @@ from accsd.errors import AttemptFailed, DockerUnavailable, ServiceBusy
 from accsd.model.outcome import ErrorCode
 from accsd.runners.base import Launch
 from accsd.runners.compose import HttpRunner
-from tests.support.compose import NODE, ComposeProject, Taken, docker, starting_without_clearance, why_not
+from tests.support.compose import NODE, ComposeProject, Taken, docker, starting_without_clearance
 from tests.support.eventually import eventually
 
-pytestmark = [pytest.mark.needs_docker, pytest.mark.xdist_group("compose")]
+pytestmark = [pytest.mark.needs_docker, pytest.mark.usefixtures("compose_engine"), pytest.mark.xdist_group("compose")]
 
 SHORT = {"ready_within": timedelta(seconds=20), "away_limit": timedelta(seconds=3), "gone_within": timedelta(seconds=1)}
 # Says how often it ran, waits for the file `go` where it shall, and does what its params say.
@@ -57,19 +55,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
     do_DELETE = do_GET
 http.server.ThreadingHTTPServer(("", 8080), Handler).serve_forever()
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def engine() -> None:
-    if reason := why_not():
-        pytest.skip(reason)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[ComposeProject]:
-    project = ComposeProject(tmp_path)
-    yield project
-    project.close()
 
 
 def launched(world: ComposeProject, runner: HttpRunner, do: str | None = None, **params: Any) -> Launch:

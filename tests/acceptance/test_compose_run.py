@@ -2,9 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -22,11 +20,10 @@ from tests.support.compose import (
     docker,
     kill_cli,
     starting_without_clearance,
-    why_not,
 )
 from tests.support.eventually import eventually
 
-pytestmark = [pytest.mark.needs_docker, pytest.mark.xdist_group("compose")]
+pytestmark = [pytest.mark.needs_docker, pytest.mark.usefixtures("compose_engine"), pytest.mark.xdist_group("compose")]
 
 # Every kind of line that an engine's log has trouble with; the last thing waits until a file appears.
 AWKWARD = r"""
@@ -43,19 +40,6 @@ AWKWARD_STDOUT = (
     b"first\n" + bytes(range(256)) * 3 + b"\n" + "é".encode() * 70001 + b"\n" + b"x" * 65536 + b"\n" + b"ready\n"
     + "ü".encode() * 40000 + b"\nlast, without a newline"
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def engine() -> None:
-    if reason := why_not():
-        pytest.skip(reason)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[ComposeProject]:
-    project = ComposeProject(tmp_path)
-    yield project
-    project.close()
 
 
 async def test_a_task_finds_its_envelope_its_folder_and_its_variables(world: ComposeProject) -> None:

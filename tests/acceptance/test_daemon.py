@@ -2,14 +2,13 @@
 
 import signal
 from pathlib import Path
-from typing import Any
-from uuid import UUID
 
 from tests.support import daemon
 from tests.support.checker import check
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
-from tests.support.factory import chain, step, submit
+from tests.support.factory import chain, step, submit, task
+from tests.support.fleet import reaches
 from tests.support.objects import log_lines
 from tests.support.tasks import NOTE, WAIT, notes, toml_service
 
@@ -24,21 +23,6 @@ jobs = "9d"
 url = "https://studio.example.invalid/"
 secret = "a-secret-of-the-studio"
 """
-
-
-async def reaches(conn: Connection, job: UUID, wanted: str, *, within: float = 30) -> None:
-    async def there() -> bool:
-        status = await conn.fetchval("SELECT status FROM jobs WHERE id = $1", job)
-        assert status == wanted
-        return True
-
-    await eventually(there, within=within)
-
-
-async def task(conn: Connection, job: UUID, key: str = "a") -> dict[str, Any]:
-    row = await conn.fetchrow("SELECT * FROM job_tasks WHERE job_id = $1 AND task_key = $2", job, key)
-    assert row is not None
-    return dict(row)
 
 
 async def began(path: Path, count: int = 1) -> None:

@@ -1,43 +1,25 @@
 """NOTIFY is a hint: with LISTEN cut, silent or impossible the daemon works on by polling, says so, and listens again as
 soon as it can."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
-from urllib.parse import urlsplit
-
-import pytest
 
 from tests.support import daemon
-from tests.support.bouncer import PGBOUNCER, bouncing
 from tests.support.cable import Cable
 from tests.support.checker import check
-from tests.support.cluster import Connection, TestServer
+from tests.support.cluster import Connection
 from tests.support.counted import counted_service, executions
 from tests.support.daemon import Daemon
 from tests.support.eventually import eventually
 from tests.support.factory import step, submit
 from tests.support.fleet import is_done, pickup
-from tests.support.library import name_in, tcp_url
 
 # Nobody polls while the test lasts, so what is done was heard of.
 NEVER = "3600"
 NOWHERE = ("127.0.0.1", 1)
-
-
-@pytest.fixture
-async def cable(server: TestServer, db_url: str) -> AsyncIterator[Cable]:
-    parts = urlsplit(tcp_url(server, db_url))
-    assert parts.hostname is not None
-    async with Cable.to(parts.hostname, parts.port or 5432) as laid:
-        yield laid
-
-
-@pytest.fixture
-def by_cable(server: TestServer, db_url: str, cable: Cable) -> str:
-    return cable.through(tcp_url(server, db_url))
 
 
 @asynccontextmanager
@@ -116,16 +98,6 @@ async def test_a_silent_listen_connection_is_noticed_by_a_probe(
         cable.flow_again()
         await hearing(accsd, "listening", within=20)
         await picked_up_at_once(conn, jobs=4)
-
-
-@pytest.fixture
-async def bouncer_url(server: TestServer, db_url: str) -> AsyncIterator[str]:
-    if PGBOUNCER is None:
-        pytest.skip("no pgbouncer (apt-get install pgbouncer)")
-    if server.launched is None:
-        pytest.skip("pgbouncer stands in front of servers of our own only")
-    async with bouncing(server.launched, name_in(db_url)) as url:
-        yield url
 
 
 async def test_behind_a_transaction_pooler_it_polls_and_says_why(tmp_path: Path, bouncer_url: str, conn: Connection):

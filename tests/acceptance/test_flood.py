@@ -18,10 +18,8 @@ from tests.support.compose_node import PREAMBLE, ComposeNode, job_reaches
 from tests.support.eventually import eventually
 from tests.support.factory import step, submit
 from tests.support.objects import log_lines
-from tests.support.one_compose_node import docker_is_here as docker_is_here
-from tests.support.one_compose_node import node as node
 
-pytestmark = [pytest.mark.needs_docker, pytest.mark.xdist_group("compose")]
+pytestmark = [pytest.mark.needs_docker, pytest.mark.usefixtures("compose_engine"), pytest.mark.xdist_group("compose")]
 
 MILLION = 1_000_000
 # A line is its number and the time of its writing, which begins anew every thousand seconds: a million fit into a log.

@@ -7,13 +7,18 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from tests.support import hostile
+from tests.support import daemon, hostile
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
 from tests.support.factory import dead_letters, step, submit
 from tests.support.hostile import beside_a_good_one, outcome
 from tests.support.objects import log_lines
-from tests.support.tasks import PREAMBLE, WAIT, notes, toml_service
+from tests.support.tasks import (
+    PREAMBLE,
+    WAIT,
+    notes,
+    toml_service,
+)
 
 GIB = 1024**3
 # service: its program, the code that its task ends with, what else the service or its step says
@@ -152,3 +157,14 @@ async def test_of_many_lines_a_thousand_become_events_and_all_are_in_the_log(
     assert "the rest is in the log only" in last
     lines = await log_lines(conn, tmp_path / "state" / "objects", job, "a")
     assert lines == [f"line {i}" for i in range(3000)]
+
+
+# A violation is the last thing that it writes, and no newline follows.
+FORGED_AT_THE_END = PREAMBLE + "sys.stdout.write(json.dumps({'type': 'result', 'job_id': '0' * 32}))\n"
+
+
+async def test_a_violation_without_a_newline_is_a_violation(tmp_path: Path, db_url: str, conn: Connection):
+    with daemon.running(tmp_path, db_url, config=toml_service("render", FORGED_AT_THE_END)):
+        job = await submit(conn, step("a", max_attempts=1))
+        ended = await outcome(conn, job, within=20)
+    assert (ended["error_code"], ended["lost"]) == ("protocol_error", 0)

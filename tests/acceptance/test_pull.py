@@ -5,37 +5,21 @@ import re
 import signal
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
-from uuid import UUID
 
 from tests.support import daemon
 from tests.support.cable import Cable
 from tests.support.checker import check
 from tests.support.cluster import Connection, TestServer
 from tests.support.eventually import eventually
-from tests.support.factory import cancel, chain, dead_letters, step, submit, submit_to, workflow
+from tests.support.factory import cancel, chain, dead_letters, step, submit, submit_to, task, workflow
+from tests.support.fleet import reaches
 from tests.support.library import tcp_url
 from tests.support.pulling import NOTE, WAIT, pulling
 from tests.support.tasks import notes
 
 ROOT = Path(__file__).parents[2]
 SHORT_LEASE = {"ACC_HEARTBEAT_TTL_SEC": "4"}
-
-
-async def reaches(conn: Connection, job: UUID, wanted: str, *, within: float = 30) -> None:
-    async def there() -> bool:
-        status = await conn.fetchval("SELECT status FROM jobs WHERE id = $1", job)
-        assert status == wanted
-        return True
-
-    await eventually(there, within=within)
-
-
-async def task(conn: Connection, job: UUID, key: str = "a") -> dict[str, Any]:
-    row = await conn.fetchrow("SELECT * FROM job_tasks WHERE job_id = $1 AND task_key = $2", job, key)
-    assert row is not None
-    return dict(row)
 
 
 async def began(path: Path, count: int = 1) -> list[list[str]]:

@@ -7,6 +7,10 @@ from pathlib import Path
 from tests.support import daemon
 from tests.support.cluster import Connection, TestServer
 from tests.support.library import empty_database, tcp_url
+from tests.support.tasks import (
+    NOTE,
+    toml_service,
+)
 
 USAGE = 2
 
@@ -101,3 +105,14 @@ async def test_a_server_that_is_not_there_is_waited_for_and_told_each_time(tmp_p
         assert said["hint"] == "start PostgreSQL, or correct ACC_DB_URL"
         assert accsd.stop(within=10) in (0, -signal.SIGTERM), "it can be stopped meanwhile, and holds nothing yet"
         assert "open-sesame" not in accsd.tail()
+
+
+async def test_one_node_has_one_agent_on_a_machine(tmp_path: Path, db_url: str):
+    config = toml_service("render", NOTE)
+    with daemon.running(tmp_path, db_url, config=config) as first:
+        with daemon.running(tmp_path, db_url, role="agent", config=config, ready=False) as second:
+            assert second.process.wait(timeout=20) != 0
+            assert 'an agent runs as node "n1" on this machine already' in second.tail()
+        first.kill()
+    with daemon.running(tmp_path, db_url, role="agent", config=config):
+        pass  # the kernel frees the lock of whoever was killed

@@ -58,11 +58,6 @@ def server(site: Site) -> TestServer:
     return site.server
 
 
-@pytest.fixture
-async def reloaded(conn: Connection) -> None:
-    await conn.execute("SELECT pg_reload_conf()")
-
-
 @contextmanager
 def node(site: Site, number: int, folder: Path, db_url: str, config: str, **environ: str) -> Generator[Daemon]:
     """An agent on the host of that number, as node n1 or n2; the state folders are its own, too."""

@@ -68,11 +68,6 @@ def server(site: Site) -> TestServer:
     return site.server
 
 
-@pytest.fixture
-async def reloaded(conn: Connection) -> None:
-    await conn.execute("SELECT pg_reload_conf()")
-
-
 @contextmanager
 def control_host(site: Site, folder: Path, db_url: str, **wake: str) -> Generator[Daemon]:
     settings = "[wake]\n" + "".join(f"{name} = {value}\n" for name, value in wake.items())

@@ -3,8 +3,7 @@
 import asyncio
 import os
 import signal
-import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from accsd.db import install
 from accsd.db.listen import CANCEL, NEWS, Listener, ListenerStatus, Rhythm
 from accsd.db.pool import connect as connect_alone
 from accsd.model.state import ListenerState
-from tests.support.bouncer import PGBOUNCER, bouncing
 from tests.support.cable import Cable
 from tests.support.cluster import SETTINGS, Connection, TestServer, bindir_of
 from tests.support.eventually import eventually
@@ -69,19 +67,6 @@ class Ears:
     def forget(self) -> None:
         for payloads in self.heard.values():
             payloads.clear()
-
-
-@pytest.fixture
-async def cable(server: TestServer, db_url: str) -> AsyncIterator[Cable]:
-    parts = urlsplit(tcp_url(server, db_url))
-    assert parts.hostname is not None
-    async with Cable.to(parts.hostname, parts.port or 5432) as laid:
-        yield laid
-
-
-@pytest.fixture
-def by_cable(server: TestServer, db_url: str, cable: Cable) -> str:
-    return cable.through(tcp_url(server, db_url))
 
 
 # What is heard
@@ -242,16 +227,6 @@ async def test_another_prefix_than_the_schemas_is_told(db_url: str):
 # Behind a pooler
 
 
-@pytest.fixture
-async def bouncer_url(server: TestServer, db_url: str) -> AsyncIterator[str]:
-    if PGBOUNCER is None:
-        pytest.skip("no pgbouncer (apt-get install pgbouncer)")
-    if server.launched is None:
-        pytest.skip("pgbouncer stands in front of servers of our own only")
-    async with bouncing(server.launched, name_in(db_url)) as url:
-        yield url
-
-
 async def test_behind_a_pooler_it_polls_and_does_not_even_try(db_url: str, capsys: pytest.CaptureFixture[str]):
     async with Ears(db_url, behind_pooler=True).subscribe("render").open() as ears:
         state = ears.listener.state
@@ -290,18 +265,6 @@ async def test_with_a_way_past_the_pooler_it_listens(bouncer_url: str, db_url: s
 
 
 # The server is restarted
-
-
-@pytest.fixture
-def own_folder(server: TestServer) -> Iterator[Path]:
-    """For a server of the test's own, which it may kill."""
-    if server.launched is None:
-        pytest.skip("the server of ACC_TEST_DB_URL is not ours to restart")
-    parent = Path(tempfile.mkdtemp(prefix="accsd-test-"))
-    parent.chmod(0o711)  # as root the server runs as somebody else, who must get through
-    yield parent / "own"
-    embedded.destroy(parent / "own")
-    parent.rmdir()
 
 
 async def test_a_restart_of_the_server_is_survived(server: TestServer, own_folder: Path):

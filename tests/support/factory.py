@@ -185,7 +185,7 @@ async def cancel(conn: Connection, *jobs: UUID, reason: str | None = None) -> li
     return await conn.fetch("SELECT * FROM accs.cancel_jobs($1, $2)", list(jobs), reason)
 
 
-async def task(conn: Connection, job_id: UUID, key: str) -> Row:
+async def task(conn: Connection, job_id: UUID, key: str = "a") -> Row:
     row = await conn.fetchrow("SELECT * FROM job_tasks WHERE job_id = $1 AND task_key = $2", job_id, key)
     assert row is not None
     return row

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
-from tests.support.factory import submit_to, workflow
+from tests.support.factory import submit_to, task, workflow
 
 
 async def submit_many(
@@ -27,6 +27,14 @@ async def all_are(conn: Connection, jobs: Sequence[UUID], wanted: str, *, within
         return True
 
     await eventually(there, within=within, interval=0.05)
+
+
+async def reaches(conn: Connection, job: UUID, wanted: str, *, within: float = 30) -> None:
+    await all_are(conn, [job], wanted, within=within)
+
+
+async def task_is(conn: Connection, job: UUID, wanted: str, key: str = "a") -> bool:
+    return (await task(conn, job, key))["status"] == wanted
 
 
 async def is_done(conn: Connection, job: UUID, *, within: float = 30) -> None:

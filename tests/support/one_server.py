@@ -1,5 +1,5 @@
 """For tests of what stands above SQL: on one PostgreSQL. What differs between versions is tested in tests/db and
-tests/integration. A conftest imports `server` from here."""
+tests/races. A conftest imports `server` from here."""
 
 import pytest
 

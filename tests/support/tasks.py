@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.support.eventually import eventually
+
 PREAMBLE = """
 import json, os, signal, subprocess, sys, time
 task = json.loads(sys.stdin.readline())
@@ -61,6 +63,22 @@ def toml_service(name: str, program: str, **settings: Any) -> str:
     """A [services.NAME] table with runner process."""
     lines = [f"[services.{name}]", 'runner = "process"', f"command = {json.dumps(command(program))}"]
     return "\n".join(lines + [f"{key} = {json.dumps(value)}" for key, value in settings.items()]) + "\n"
+
+
+def waiting(folder: Path) -> dict[str, Any]:
+    """Options of a task that runs WAIT: it notes its beginning and waits until somebody makes the file `go`."""
+    return {"note": str(folder / "notes"), "go": str(folder / "go")}
+
+
+async def process_of(note: Path) -> Path:
+    """The folder in /proc of the task that runs WAIT, once it has begun."""
+    await eventually(lambda: notes(note), within=30)
+    return Path(f"/proc/{notes(note)[0][3]}")
+
+
+def attempt_folders(folder: Path, node: str = "n1") -> list[Path]:
+    """What a daemon that was started in `folder` keeps of its attempts."""
+    return list((folder / "state" / node / "attempts").iterdir())
 
 
 def notes(path: Path) -> list[list[str]]:

@@ -159,7 +159,7 @@ def agent_process(here: str, seed: str) -> None:
 
 def test_agents_that_are_killed_again_and_again_keep_every_line_once(tmp_path: Path) -> None:
     write_output(tmp_path / "output")
-    code = "import sys; from tests.integration.test_tasklog import agent_process; agent_process(*sys.argv[1:])"
+    code = "import sys; from tests.machine.test_tasklog import agent_process; agent_process(*sys.argv[1:])"
     killed = 0
     while True:
         reading, writing = os.pipe()

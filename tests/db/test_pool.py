@@ -6,14 +6,11 @@ import gc
 import os
 import signal
 import socket
-import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import anyio
 import pytest
@@ -44,19 +41,6 @@ from tests.support.one_server import server as server  # what stands above SQL, 
 
 LEASE = timedelta(seconds=60)
 SLEEPING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
-
-
-@pytest.fixture
-async def cable(server: TestServer, db_url: str) -> AsyncIterator[Cable]:
-    parts = urlsplit(tcp_url(server, db_url))
-    assert parts.hostname is not None
-    async with Cable.to(parts.hostname, parts.port or 5432) as laid:
-        yield laid
-
-
-@pytest.fixture
-def by_cable(server: TestServer, db_url: str, cable: Cable) -> str:
-    return cable.through(tcp_url(server, db_url))
 
 
 class Stopwatch:
@@ -242,18 +226,6 @@ async def test_a_cut_between_calls_is_not_even_noticed(cable: Cable, by_cable: s
 
 
 # The server is restarted under the pool
-
-
-@pytest.fixture
-def own_folder(server: TestServer) -> Iterator[Path]:
-    """For a server of the test's own, which it may kill."""
-    if server.launched is None:
-        pytest.skip("the server of ACC_TEST_DB_URL is not ours to restart")
-    parent = Path(tempfile.mkdtemp(prefix="accsd-test-"))
-    parent.chmod(0o711)  # as root the server runs as somebody else, who must get through
-    yield parent / "own"
-    embedded.destroy(parent / "own")
-    parent.rmdir()
 
 
 async def test_repeatable_calls_survive_a_restart_and_others_raise_once(server: TestServer, own_folder: Path):

@@ -1,7 +1,6 @@
 """The library behind pgbouncer in transaction mode, where each statement may meet another server connection."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from uuid import UUID
 
@@ -35,25 +34,14 @@ from accsd.db import (
 from accsd.db.pool import connect as connect_alone
 from accsd.errors import DatabaseUnavailable
 from accsd.model import ArtifactKind, WorkflowDef, WorkflowStep
-from tests.support.bouncer import PGBOUNCER, bouncing
 from tests.support.checker import check
 from tests.support.cluster import Connection, TestServer
-from tests.support.library import name_in, opened, settings_of
+from tests.support.library import opened, settings_of
 from tests.support.one_server import server as server  # what stands above SQL, whichever PostgreSQL it is
 
 CALLERS = 8
 CALLS = 50
 LEASE = timedelta(seconds=60)
-
-
-@pytest.fixture
-async def bouncer_url(server: TestServer, db_url: str) -> AsyncIterator[str]:
-    if PGBOUNCER is None:
-        pytest.skip("no pgbouncer (apt-get install pgbouncer)")
-    if server.launched is None:
-        pytest.skip("pgbouncer stands in front of servers of our own only")
-    async with bouncing(server.launched, name_in(db_url)) as url:
-        yield url
 
 
 async def test_a_pooler_is_noticed_and_a_direct_connection_too(bouncer_url: str, db_url: str):
