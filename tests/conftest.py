@@ -21,11 +21,11 @@ import pytest
 
 from accsd import embedded
 from tests.support.apart import live_apart
-from tests.support.bouncer import PGBOUNCER, bouncing
 from tests.support.cable import Cable
 from tests.support.cluster import SERVER_NAMES, Clusters, Connection, TestServer, Unavailable, open_connection
 from tests.support.library import name_in, tcp_url
-from tests.support.racing import Race
+from tests.support.own_server import PGBOUNCER, bouncing
+from tests.support.race import Race
 
 Connect = Callable[..., Awaitable[Connection]]
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster import Connection
+from tests.support.cluster import server as server
 from tests.support.compose import ComposeProject, why_not
 from tests.support.compose_node import ComposeNode
-from tests.support.one_server import server as server
 
 
 @pytest.fixture

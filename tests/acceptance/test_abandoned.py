@@ -10,11 +10,11 @@ from tests.support import daemon
 from tests.support.cable import Cable
 from tests.support.checker import check
 from tests.support.cluster import Connection, TestServer
-from tests.support.counted import counted_service, executions, noted
 from tests.support.eventually import eventually
 from tests.support.factory import step, submit
 from tests.support.fleet import is_done
 from tests.support.library import tcp_url
+from tests.support.tasks import counted_service, executions, noted
 
 
 def attempts(folder: Path) -> list[str]:

@@ -20,9 +20,8 @@ from tests.support.checker import check
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
 from tests.support.factory import step, submit
-from tests.support.hostile import MOST_MEMORY, SHORT_LEASE, outcome, peak_memory
 from tests.support.objectstore import S3Server
-from tests.support.tasks import PREAMBLE, notes, toml_service
+from tests.support.tasks import MOST_MEMORY, PREAMBLE, SHORT_LEASE, notes, outcome, peak_memory, toml_service
 
 MAKE = (
     PREAMBLE

@@ -24,7 +24,7 @@ from tests.support.compose_node import (
 )
 from tests.support.eventually import eventually
 from tests.support.factory import chain, step, submit
-from tests.support.objects import log_lines
+from tests.support.objectstore import log_lines
 from tests.support.tasks import notes
 
 pytestmark = [pytest.mark.needs_docker, pytest.mark.usefixtures("compose_engine"), pytest.mark.xdist_group("compose")]

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.checker import check
 from tests.support.cluster import Connection
-from tests.support.compose import BUSYBOX, PYTHON
+from tests.support.compose import BUSYBOX, PYTHON, Engine
 from tests.support.compose_node import (
     WAIT,
     ComposeNode,
@@ -27,10 +27,9 @@ from tests.support.compose_node import (
     tasks_of,
 )
 from tests.support.daemon import Daemon
-from tests.support.engine import Engine
 from tests.support.eventually import eventually
 from tests.support.factory import step, submit
-from tests.support.objects import log_lines
+from tests.support.objectstore import log_lines
 
 pytestmark = [
     pytest.mark.needs_docker,

@@ -15,9 +15,8 @@ from accsd.runners.base import Execution, Launch, Runner
 from accsd.runners.compose import RunRunner
 from tests.support.cli import Cli
 from tests.support.cluster import Connection
-from tests.support.compose import BUSYBOX, NODE, ComposeProject, Taken, why_not
+from tests.support.compose import BUSYBOX, NODE, ComposeProject, Engine, Taken, why_not
 from tests.support.compose_node import ComposeNode
-from tests.support.engine import Engine
 from tests.support.eventually import eventually
 from tests.support.factory import step, submit
 

@@ -9,7 +9,7 @@ from tests.support.cluster import Connection
 from tests.support.eventually import eventually
 from tests.support.factory import chain, step, submit, task
 from tests.support.fleet import reaches
-from tests.support.objects import log_lines
+from tests.support.objectstore import log_lines
 from tests.support.tasks import NOTE, WAIT, notes, toml_service
 
 SHORT_LEASE = {"ACC_HEARTBEAT_TTL_SEC": "4"}

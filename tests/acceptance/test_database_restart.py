@@ -16,12 +16,12 @@ import pytest
 from tests.support import daemon
 from tests.support.checker import check
 from tests.support.cluster import Connection, open_connection
-from tests.support.counted import counted_service, executions, noted
 from tests.support.daemon import Daemon
 from tests.support.eventually import eventually
 from tests.support.factory import step
 from tests.support.fleet import all_are, submit_many
 from tests.support.own_server import OwnServer, own_server
+from tests.support.tasks import counted_service, executions, noted
 
 NODES = ("n1", "n2", "n3")
 LEASE = timedelta(seconds=3)

@@ -11,11 +11,11 @@ from tests.support import daemon
 from tests.support.cable import Cable
 from tests.support.checker import check
 from tests.support.cluster import Connection
-from tests.support.counted import counted_service, executions
 from tests.support.daemon import Daemon
 from tests.support.eventually import eventually
 from tests.support.factory import step, submit
 from tests.support.fleet import is_done, pickup
+from tests.support.tasks import counted_service, executions
 
 # Nobody polls while the test lasts, so what is done was heard of.
 NEVER = "3600"

@@ -15,8 +15,7 @@ from tests.support.cluster import Connection
 from tests.support.daemon import Daemon
 from tests.support.eventually import eventually
 from tests.support.factory import step, submit
-from tests.support.hostile import outcome
-from tests.support.tasks import NOTE, PREAMBLE, notes, toml_service
+from tests.support.tasks import NOTE, PREAMBLE, notes, outcome, toml_service
 
 # The first attempt fills the disk and fails for it; the next one finds it empty again.
 FILLS = (

@@ -17,7 +17,7 @@ from tests.support.cluster import Connection
 from tests.support.compose_node import PREAMBLE, ComposeNode, job_reaches
 from tests.support.eventually import eventually
 from tests.support.factory import step, submit
-from tests.support.objects import log_lines
+from tests.support.objectstore import log_lines
 
 pytestmark = [pytest.mark.needs_docker, pytest.mark.usefixtures("compose_engine"), pytest.mark.xdist_group("compose")]
 

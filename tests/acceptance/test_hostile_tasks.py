@@ -7,33 +7,34 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from tests.support import daemon, hostile
+from tests.support import daemon, tasks
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
 from tests.support.factory import dead_letters, step, submit
-from tests.support.hostile import beside_a_good_one, outcome
-from tests.support.objects import log_lines
+from tests.support.objectstore import log_lines
 from tests.support.tasks import (
     PREAMBLE,
     WAIT,
+    beside_a_good_one,
     notes,
+    outcome,
     toml_service,
 )
 
 GIB = 1024**3
 # service: its program, the code that its task ends with, what else the service or its step says
 RULE_BREAKERS: dict[str, tuple[str, str | None, dict[str, Any]]] = {
-    "one": (hostile.exits(1), "exit_nonzero", {}),
-    "deaf": (hostile.DEAF, "timeout", {"timeout": "1s", "stop_grace": "300ms"}),
-    "greedy": (hostile.GREEDY, "oom", {"limits.memory": "64m"}),
-    "bomb": (hostile.BOMB, "pids_limit", {"limits.pids": 20}),
-    "closer": (hostile.CLOSER, None, {}),
-    "large": (hostile.LARGE, "result_too_large", {}),
-    "numbers": (hostile.NUMBERS, "result_too_large", {}),
-    "forged-attempt": (hostile.FORGED_ATTEMPT, "protocol_error", {"stop_grace": "300ms"}),
-    "forged-job": (hostile.FORGED_JOB, "protocol_error", {}),
-    "vandal": (hostile.VANDAL, "protocol_error", {}),  # its folder has gone, and no other
-    "patricide": (hostile.PATRICIDE, "worker_lost", {}),
+    "one": (tasks.exits(1), "exit_nonzero", {}),
+    "deaf": (tasks.DEAF, "timeout", {"timeout": "1s", "stop_grace": "300ms"}),
+    "greedy": (tasks.GREEDY, "oom", {"limits.memory": "64m"}),
+    "bomb": (tasks.BOMB, "pids_limit", {"limits.pids": 20}),
+    "closer": (tasks.CLOSER, None, {}),
+    "large": (tasks.LARGE, "result_too_large", {}),
+    "numbers": (tasks.NUMBERS, "result_too_large", {}),
+    "forged-attempt": (tasks.FORGED_ATTEMPT, "protocol_error", {"stop_grace": "300ms"}),
+    "forged-job": (tasks.FORGED_JOB, "protocol_error", {}),
+    "vandal": (tasks.VANDAL, "protocol_error", {}),  # its folder has gone, and no other
+    "patricide": (tasks.PATRICIDE, "worker_lost", {}),
 }
 ONE_LOSS_IS_ENOUGH = "CREATE OR REPLACE FUNCTION accs.max_lost() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1'"
 ABSENT = '[services.absent]\nrunner = "process"\ncommand = ["no-such-command-anywhere"]\n'
@@ -66,7 +67,7 @@ async def test_each_ends_with_its_own_error_code(tmp_path: Path, db_url: str, co
 
 
 async def test_an_exit_code_may_say_that_another_attempt_is_useless(tmp_path: Path, db_url: str, conn: Connection):
-    permanent = {f"code-{code}": hostile.exits(code) for code in (64, 65, 78)}
+    permanent = {f"code-{code}": tasks.exits(code) for code in (64, 65, 78)}
     config = "".join(toml_service(name, program) for name, program in {**permanent, "plain": "raise OSError"}.items())
     async with beside_a_good_one(tmp_path, db_url, conn, config, {"ACC_BACKOFF_BASE_SEC": "0.1"}):
         jobs = {name: await submit(conn, step("a", name, max_attempts=2)) for name in (*permanent, "plain")}
@@ -79,10 +80,10 @@ async def test_an_exit_code_may_say_that_another_attempt_is_useless(tmp_path: Pa
 async def test_a_flood_is_cut_off_long_before_it_has_filled_the_disk(tmp_path: Path, db_url: str, conn: Connection):
     """Also one of tiny lines, which are written a thousand times faster than they can be read."""
     config = (
-        toml_service("wide", hostile.floods(b"x" * 79 + b"\n", GIB), **{"limits.output": "20m"})
-        + toml_service("tiny", hostile.floods(b"y\n", GIB))
-        + toml_service("empty", hostile.floods(b"\n", 128 * 1024))
-        + toml_service("endless", hostile.floods(b"x", 10 * 1024 * 1024) + "print()\nprint('after it')\n")
+        toml_service("wide", tasks.floods(b"x" * 79 + b"\n", GIB), **{"limits.output": "20m"})
+        + toml_service("tiny", tasks.floods(b"y\n", GIB))
+        + toml_service("empty", tasks.floods(b"\n", 128 * 1024))
+        + toml_service("endless", tasks.floods(b"x", 10 * 1024 * 1024) + "print()\nprint('after it')\n")
     )
     async with beside_a_good_one(tmp_path, db_url, conn, config):
         wide, tiny, empty, endless = [

@@ -11,10 +11,10 @@ import asyncpg
 
 from tests.support import daemon
 from tests.support.cluster import TestServer
-from tests.support.counted import counted_service
 from tests.support.daemon import Daemon
 from tests.support.eventually import eventually
 from tests.support.library import name_in
+from tests.support.tasks import counted_service
 
 SERVICES = ("render", "audio", "video", "mixer", "judge")
 # A session tells the server's counters what it did within 10 s: the start must not be counted.

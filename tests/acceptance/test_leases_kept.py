@@ -11,8 +11,17 @@ from tests.support.cluster import Connection
 from tests.support.eventually import eventually
 from tests.support.factory import step, submit, task
 from tests.support.fleet import task_is
-from tests.support.hostile import processes_left
-from tests.support.tasks import EVERYTHING, NOTE, WAIT, attempt_folders, notes, process_of, toml_service, waiting
+from tests.support.tasks import (
+    EVERYTHING,
+    NOTE,
+    WAIT,
+    attempt_folders,
+    notes,
+    process_of,
+    processes_left,
+    toml_service,
+    waiting,
+)
 
 
 async def test_health_counts_the_leases_that_are_held(tmp_path: Path, db_url: str, conn: Connection):

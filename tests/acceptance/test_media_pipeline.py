@@ -29,7 +29,7 @@ from tests.support.compose import PYTHON, why_not
 from tests.support.compose_node import job_reaches, tasks_of
 from tests.support.eventually import eventually
 from tests.support.factory import submit_to, workflow
-from tests.support.objects import log_lines
+from tests.support.objectstore import log_lines
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "media-pipeline"
 IMAGE = "accsd-test-media-pipeline"

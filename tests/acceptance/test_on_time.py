@@ -7,12 +7,11 @@ from pathlib import Path
 from tests.support import daemon
 from tests.support.checker import check
 from tests.support.cluster import Connection
-from tests.support.counted import counted_service
 from tests.support.daemon import Daemon
 from tests.support.eventually import eventually
 from tests.support.factory import chain, step, submit, workflow
 from tests.support.fleet import all_are, claims, clock, is_done
-from tests.support.tasks import command
+from tests.support.tasks import command, counted_service
 
 # Nobody polls while the test lasts.
 NEVER = {"ACC_POLL_SEC": "3600", "ACC_POLL_DEAF_SEC": "3600"}

@@ -7,7 +7,7 @@ from tests.support.cluster import Connection
 from tests.support.eventually import eventually
 from tests.support.factory import chain, pass_time, step, submit
 from tests.support.fleet import all_are, is_done, submit_many
-from tests.support.receiver import Receiver, receiver
+from tests.support.http_servers import Receiver, receiver
 from tests.support.tasks import NOTE, toml_service
 
 SECRET = "a-secret-of-the-studio"

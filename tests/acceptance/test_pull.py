@@ -11,11 +11,11 @@ from tests.support import daemon
 from tests.support.cable import Cable
 from tests.support.checker import check
 from tests.support.cluster import Connection, TestServer
+from tests.support.daemon import PULL_NOTE, PULL_WAIT, pulling
 from tests.support.eventually import eventually
 from tests.support.factory import cancel, chain, dead_letters, step, submit, submit_to, task, workflow
 from tests.support.fleet import reaches
 from tests.support.library import tcp_url
-from tests.support.pulling import NOTE, WAIT, pulling
 from tests.support.tasks import notes
 
 ROOT = Path(__file__).parents[2]
@@ -47,12 +47,12 @@ async def test_a_worker_that_is_killed_is_replaced_and_each_task_has_one_result(
 ):
     note, go = tmp_path / "notes", tmp_path / "go"
     options = {"note": str(note), "go": str(go)}
-    with pulling(tmp_path, db_url, WAIT, environ=SHORT_LEASE) as first:
+    with pulling(tmp_path, db_url, PULL_WAIT, environ=SHORT_LEASE) as first:
         job = await submit(conn, step("a"), step("b", after="a"), options=options)
         await began(note)
         first.kill()
     go.touch()
-    with pulling(tmp_path, db_url, WAIT, environ=SHORT_LEASE) as second:
+    with pulling(tmp_path, db_url, PULL_WAIT, environ=SHORT_LEASE) as second:
         await reaches(conn, job, "done", within=3)  # sooner than the lease ends: the name says that the first is dead
         assert (await task(conn, job))["results"] == {"pid": second.pid}
     assert [n[:3] for n in notes(note)] == [["a", "1", "began"], ["a", "2", "began"], ["a", "2", "ended"],
@@ -66,13 +66,13 @@ async def test_what_a_stopped_process_writes_late_is_refused_with_its_reason(
     note, go = tmp_path / "notes", tmp_path / "go"
     with (
         daemon.running(tmp_path, db_url, role="builder", environ=SHORT_LEASE),
-        pulling(tmp_path, db_url, WAIT, environ=SHORT_LEASE) as first,
+        pulling(tmp_path, db_url, PULL_WAIT, environ=SHORT_LEASE) as first,
     ):
         job = await submit(conn, step("a"), options={"note": str(note), "go": str(go)})
         await began(note)
         first.signal(signal.SIGSTOP)
         go.touch()
-        with pulling(tmp_path, db_url, WAIT, process=2, environ=SHORT_LEASE) as second:
+        with pulling(tmp_path, db_url, PULL_WAIT, process=2, environ=SHORT_LEASE) as second:
             await reaches(conn, job, "done")
             first.signal(signal.SIGCONT)
             await eventually(lambda: first.log("lease_gone") or first.log("refused"), within=10)
@@ -85,7 +85,7 @@ async def test_what_a_stopped_process_writes_late_is_refused_with_its_reason(
 
 async def test_sigterm_lets_tasks_end_and_a_second_one_gives_them_back(tmp_path: Path, db_url: str, conn: Connection):
     note, go = tmp_path / "notes", tmp_path / "go"
-    with pulling(tmp_path, db_url, WAIT, concurrency=1) as service:
+    with pulling(tmp_path, db_url, PULL_WAIT, concurrency=1) as service:
         job = await submit(conn, step("a"), options={"note": str(note), "go": str(go)})
         await began(note)
         service.signal(signal.SIGTERM)
@@ -95,7 +95,7 @@ async def test_sigterm_lets_tasks_end_and_a_second_one_gives_them_back(tmp_path:
         await reaches(conn, job, "done", within=1)
     assert await conn.fetchval("SELECT message FROM task_events WHERE type = 'log'") == "from a library"
     go.unlink()
-    with pulling(tmp_path, db_url, WAIT, concurrency=1) as service:
+    with pulling(tmp_path, db_url, PULL_WAIT, concurrency=1) as service:
         job = await submit(conn, step("a"), options={"note": str(note), "go": str(go)})
         await began(note, 2)
         service.signal(signal.SIGTERM)
@@ -110,7 +110,10 @@ async def test_sigterm_lets_tasks_end_and_a_second_one_gives_them_back(tmp_path:
 async def test_two_processes_of_a_machine_are_two_nodes(tmp_path: Path, db_url: str, conn: Connection):
     note, go = tmp_path / "notes", tmp_path / "go"
     options = {"note": str(note), "go": str(go)}
-    with pulling(tmp_path, db_url, WAIT, concurrency=1), pulling(tmp_path, db_url, WAIT, concurrency=1, process=2):
+    with (
+        pulling(tmp_path, db_url, PULL_WAIT, concurrency=1),
+        pulling(tmp_path, db_url, PULL_WAIT, concurrency=1, process=2),
+    ):
         jobs = [await submit(conn, step("a"), options=options) for _ in range(2)]
         assert len({pid for *_, pid in await began(note, 2)}) == 2
         owners = await conn.fetch("SELECT lease_owner FROM job_tasks ORDER BY 1")
@@ -132,7 +135,7 @@ async def test_every_task_is_recorded_once_although_the_database_is_cut_off_agai
     async with Cable.to(there.hostname, there.port) as cable:
         with ExitStack() as stack:
             environ = {"ACC_POLL_DEAF_SEC": "0.2"}
-            service = pulling(tmp_path, cable.through(url), NOTE, concurrency=50, environ=environ)
+            service = pulling(tmp_path, cable.through(url), PULL_NOTE, concurrency=50, environ=environ)
             await asyncio.to_thread(stack.enter_context, service)  # the cable needs this loop
             for verb in ("finish_tasks", "claim_tasks"):
                 cable.lose_answer_to(verb)
@@ -156,7 +159,7 @@ async def _all_done(conn: Connection, count: int) -> None:
 
 async def test_a_cancelled_task_stops_where_it_waits(tmp_path: Path, db_url: str, conn: Connection):
     note = tmp_path / "notes"
-    with pulling(tmp_path, db_url, WAIT) as service:
+    with pulling(tmp_path, db_url, PULL_WAIT) as service:
         job = await submit(conn, step("a"), options={"note": str(note), "go": str(tmp_path / "never")})
         await began(note)
         await cancel(conn, job)

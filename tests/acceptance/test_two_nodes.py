@@ -15,14 +15,14 @@ import pytest
 from tests.support import daemon
 from tests.support.checker import check
 from tests.support.cluster import Connection, TestServer, make_template, run_in_thread
-from tests.support.counted import counted_service, executions, most_at_once, noted
 from tests.support.daemon import Daemon
 from tests.support.eventually import eventually
 from tests.support.factory import step, submit
 from tests.support.fleet import all_are, claims, clock, is_done, submit_many
-from tests.support.hosts import Host, hosts
 from tests.support.library import name_in
 from tests.support.own_server import own_server
+from tests.support.privileged import Host, hosts
+from tests.support.tasks import counted_service, executions, most_at_once, noted
 
 LEASE = timedelta(seconds=4)
 SHORT_LEASE = {"ACC_HEARTBEAT_TTL_SEC": "4"}

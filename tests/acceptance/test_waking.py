@@ -15,14 +15,14 @@ from tests.support import daemon
 from tests.support.checker import check
 from tests.support.cli import Cli
 from tests.support.cluster import Connection, TestServer, make_template, run_in_thread
-from tests.support.counted import counted_service, noted
 from tests.support.daemon import Daemon
 from tests.support.eventually import eventually, eventually_sync
 from tests.support.factory import step, submit
 from tests.support.fleet import is_done
-from tests.support.hosts import Lan, lan
 from tests.support.library import name_in
 from tests.support.own_server import own_server
+from tests.support.privileged import Lan, lan
+from tests.support.tasks import counted_service, noted
 
 CONTROL, SLEEPER, PEER = range(3)
 

@@ -1,3 +1,3 @@
 """The commands, against one PostgreSQL."""
 
-from tests.support.one_server import server as server
+from tests.support.cluster import server as server

@@ -12,11 +12,11 @@ from accsd import embedded
 from accsd.db import install
 from accsd.history import clocks
 from tests.support import compose
-from tests.support.bouncer import PGBOUNCER, bouncing
 from tests.support.cli import Cli, Said
 from tests.support.cluster import SERVER_NAMES, Clusters, Connection, TestServer
 from tests.support.factory import fail, node, pass_time, started, step, submit, workflow
 from tests.support.library import empty_database, name_in, url_as
+from tests.support.own_server import PGBOUNCER, bouncing
 
 
 @pytest.fixture

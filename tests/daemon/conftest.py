@@ -1,3 +1,3 @@
 """Roles, attempts, leases and the listener inside one process, against one PostgreSQL."""
 
-from tests.support.one_server import server as server
+from tests.support.cluster import server as server

@@ -29,9 +29,9 @@ from tests.conftest import Connect
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
 from tests.support.factory import done, node, started, step, submit_to, workflow
-from tests.support.guard import past_the_guard
 from tests.support.library import opened
 from tests.support.months import eventful_job, month, next_month, partitions, store_in
+from tests.support.planted import past_the_guard
 
 TWO_MONTHS = RetentionSettings.model_validate({"events": "45d"})
 

@@ -20,8 +20,8 @@ from accsd.settings import OutboxSettings
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
 from tests.support.factory import chain, done, node, pass_time, step, submit
+from tests.support.http_servers import Heard, Receiver, receiver
 from tests.support.library import opened
-from tests.support.receiver import Heard, Receiver, receiver
 
 SECRET = "a-secret-of-the-studio"
 

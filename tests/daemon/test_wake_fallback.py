@@ -23,7 +23,7 @@ from tests.support.cluster import Connection
 from tests.support.eventually import eventually
 from tests.support.factory import claim, node, pass_time, started, step, submit
 from tests.support.library import opened
-from tests.support.racing import Race
+from tests.support.race import Race
 from tests.support.waking import LEASE, Builder
 
 AHEAD = timedelta(minutes=5)

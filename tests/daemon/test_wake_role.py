@@ -16,11 +16,11 @@ from accsd.db.wake import wake_demand
 from accsd.errors import DatabaseUnavailable
 from accsd.settings import WakeSettings
 from accsd.supervisor import Pass
-from tests.support.answering import answering, http_answer
 from tests.support.checker import check
 from tests.support.cluster import Connection, TestServer
 from tests.support.eventually import eventually
 from tests.support.factory import claim, clock, node, pass_time, step, submit
+from tests.support.http_servers import answering, http_answer
 from tests.support.library import opened, url_as
 from tests.support.waking import Builder
 

@@ -22,7 +22,7 @@ from tests.support.factory import (
     step,
     submit,
 )
-from tests.support.waiting import blocked
+from tests.support.race import blocked
 
 
 async def record(conn: Connection, claimed: Claimed, key: str, kind: str = "output", owner: str = "owner-1") -> Row:

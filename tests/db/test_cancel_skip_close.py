@@ -26,7 +26,7 @@ from tests.support.factory import (
     tasks,
     workflow,
 )
-from tests.support.waiting import blocked
+from tests.support.race import blocked
 
 
 async def skip(conn: Connection, *ids: object, reason: str = "condition_false") -> list[Row]:

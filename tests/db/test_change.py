@@ -9,7 +9,7 @@ from tests.conftest import Connect
 from tests.support.checker import check
 from tests.support.cluster import Connection
 from tests.support.factory import cancel, chain, claim, clock, done, fail, job, node, started, step, submit, workflow
-from tests.support.waiting import blocked
+from tests.support.race import blocked
 
 
 async def change(conn: Connection, *jobs: UUID, **what: Any) -> list[tuple[str, str | None]]:

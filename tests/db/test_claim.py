@@ -29,7 +29,7 @@ from tests.support.factory import (
     task,
     workflow,
 )
-from tests.support.waiting import blocked
+from tests.support.race import blocked
 
 
 async def expected_order(conn: Connection, service: str, n: int) -> list[UUID]:

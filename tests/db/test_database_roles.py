@@ -64,8 +64,8 @@ from accsd.model import ArtifactKind, AwakeState, WorkflowDef
 from tests.support.checker import check
 from tests.support.cluster import Connection, TestServer, open_connection
 from tests.support.goldens import compare
-from tests.support.guard import VERB_PATH
 from tests.support.library import empty_database, opened, url_as
+from tests.support.planted import VERB_PATH
 
 LEASE = timedelta(seconds=60)
 ROLES = ("accs_scheduler", "accs_archive", "accs_agent", "accs_api", "accs_reader")

@@ -30,7 +30,7 @@ from tests.support.factory import (
     task,
     workflow,
 )
-from tests.support.waiting import blocked
+from tests.support.race import blocked
 
 DAY = 86400
 

@@ -1,8 +1,7 @@
 """Every table, index, trigger, view and function of the schema: what clients in SQL rely on."""
 
-from tests.support.catalog import catalog
 from tests.support.cluster import Connection
-from tests.support.goldens import compare
+from tests.support.goldens import catalog, compare
 
 
 async def test_the_schema_is_the_golden_one(conn: Connection):

@@ -32,7 +32,7 @@ from tests.support.factory import (
     task,
     workflow,
 )
-from tests.support.guard import VERB_PATH
+from tests.support.planted import VERB_PATH
 
 
 async def make_tasks(conn: Connection) -> dict[TaskStatus, UUID]:

@@ -29,10 +29,10 @@ from accsd.db.schema import Migration
 from accsd.errors import Bug, ConfigError, DatabaseUnavailable, SchemaMismatch
 from accsd.model import WorkflowDef
 from tests.conftest import Connect
-from tests.support.catalog import catalog
 from tests.support.checker import check
 from tests.support.cluster import Clusters, Connection, TestServer, Unavailable, open_connection
 from tests.support.eventually import eventually
+from tests.support.goldens import catalog
 from tests.support.library import empty_database, opened, url_as
 
 LEASE = timedelta(seconds=60)

@@ -21,7 +21,7 @@ from tests.support.factory import (
     step,
     workflow,
 )
-from tests.support.racing import Race
+from tests.support.race import Race
 
 # The full size once; on the other version a fifth shows the same plans in a fifth of the time.
 FULL_SIZE = 100_000

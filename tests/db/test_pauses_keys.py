@@ -21,7 +21,7 @@ from tests.support.factory import (
     submit_to,
     workflow,
 )
-from tests.support.waiting import blocked
+from tests.support.race import blocked
 
 
 async def pause(conn: Connection, kind: str, name: str) -> str:

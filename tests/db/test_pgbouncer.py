@@ -36,8 +36,8 @@ from accsd.errors import DatabaseUnavailable
 from accsd.model import ArtifactKind, WorkflowDef, WorkflowStep
 from tests.support.checker import check
 from tests.support.cluster import Connection, TestServer
+from tests.support.cluster import server as server  # what stands above SQL, whichever PostgreSQL it is
 from tests.support.library import opened, settings_of
-from tests.support.one_server import server as server  # what stands above SQL, whichever PostgreSQL it is
 
 CALLERS = 8
 CALLS = 50

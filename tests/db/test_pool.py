@@ -35,9 +35,9 @@ from tests.conftest import Connect
 from tests.support.cable import Cable
 from tests.support.checker import check
 from tests.support.cluster import SETTINGS, Connection, TestServer, bindir_of
+from tests.support.cluster import server as server  # what stands above SQL, whichever PostgreSQL it is
 from tests.support.eventually import eventually
 from tests.support.library import name_in, opened, prepared, settings_of, tcp_url
-from tests.support.one_server import server as server  # what stands above SQL, whichever PostgreSQL it is
 
 LEASE = timedelta(seconds=60)
 SLEEPING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"

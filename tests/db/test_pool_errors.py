@@ -31,8 +31,8 @@ from accsd.errors import (
     WorkflowInvalid,
 )
 from tests.support.cluster import Connection, TestServer
+from tests.support.cluster import server as server  # what stands above SQL, whichever PostgreSQL it is
 from tests.support.library import name_in, opened, prepared, settings_of, tcp_url, url_as
-from tests.support.one_server import server as server  # what stands above SQL, whichever PostgreSQL it is
 
 LEASE = timedelta(seconds=60)
 

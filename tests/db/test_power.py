@@ -11,7 +11,7 @@ from tests.conftest import Connect
 from tests.support.checker import check
 from tests.support.cluster import Connection
 from tests.support.factory import Row, claim, node, pass_time, submit
-from tests.support.racing import Race
+from tests.support.race import Race
 
 LEASE = timedelta(seconds=120)
 

@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import Connect
 from tests.support.cluster import Connection
 from tests.support.factory import claim, node, step, submit, workflow
-from tests.support.waiting import blocked
+from tests.support.race import blocked
 
 INSERT = "INSERT INTO jobs (workflow_id) SELECT unnest($1::uuid[])"
 ARTIFACT = "INSERT INTO task_artifacts (job_id, job_task_id, kind, bucket, key) VALUES ($1, $2, 'input', 'b', 'k')"

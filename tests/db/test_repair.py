@@ -24,8 +24,8 @@ from tests.support.factory import (
     task,
     workflow,
 )
-from tests.support.guard import past_the_guard
-from tests.support.waiting import blocked
+from tests.support.planted import past_the_guard
+from tests.support.race import blocked
 
 
 async def repair(conn: Connection, limit: int = 1000) -> dict[str, int]:

@@ -21,7 +21,7 @@ from tests.support.factory import (
     submit_to,
     workflow,
 )
-from tests.support.guard import past_the_guard
+from tests.support.planted import past_the_guard
 
 DAY = 86400
 MONTH = timedelta(days=30)

@@ -28,7 +28,7 @@ from tests.support.factory import (
     tasks,
     workflow,
 )
-from tests.support.waiting import blocked
+from tests.support.race import blocked
 
 
 async def instantiate(conn: Connection, *ids: UUID, limit: int = 100) -> list[tuple[Any, ...]]:

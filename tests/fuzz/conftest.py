@@ -1,3 +1,3 @@
 """Hostile input at every door, against one PostgreSQL."""
 
-from tests.support.one_server import server as server
+from tests.support.cluster import server as server

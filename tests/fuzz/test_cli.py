@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from accsd.cli import main
+from tests.fuzz.cases import Run, at_length, contained
+from tests.fuzz.fleet import STORED, populate
+from tests.fuzz.values import integer, json_text, text
 from tests.support.cluster import Connection
-from tests.support.fuzzing import Run, at_length, contained
-from tests.support.hostile_fleet import STORED, populate
-from tests.support.hostile_values import integer, json_text, text
 
 # 0 done, 1 the work failed, 2 usage, 3 not found, 4 unreachable, 5 timeout
 EXIT_CODES = range(6)

@@ -12,9 +12,8 @@ import yaml
 from accsd.cli import workflow_files
 from accsd.errors import WorkflowInvalid
 from accsd.model import WorkflowDef
-from tests.support.fuzzing import Run, at_length, contained
-from tests.support.hostile_files import Files, in_a_folder, in_words, with_odd_bytes
-from tests.support.hostile_values import json_text, nested, value
+from tests.fuzz.cases import Run, at_length, contained
+from tests.fuzz.values import Files, in_a_folder, in_words, json_text, nested, value, with_odd_bytes
 
 STEP_FIELDS: dict[str, tuple[Any, ...]] = {
     "key": ("a", "b", "c", "a.b", "A b"),

@@ -16,8 +16,8 @@ from accsd.daemon.endpoint import HttpFace
 from accsd.health import Health
 from accsd.metrics import Metrics
 from accsd.settings import HttpSettings
-from tests.support.fuzzing import Case, Run, at_length
-from tests.support.hostile_values import integer, text
+from tests.fuzz.cases import Case, Run, at_length
+from tests.fuzz.values import integer, text
 
 TOKEN = "a token of many characters"
 BEARER = f"Authorization: Bearer {TOKEN}".encode()

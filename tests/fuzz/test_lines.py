@@ -11,9 +11,9 @@ import orjson
 from accsd.runners.base import Stream
 from accsd.work.protocol import Expected, TaskAnswer, parse_line
 from accsd.work.protocol.framing import LineSplitter
+from tests.fuzz.cases import Run, at_length
+from tests.fuzz.values import json_text, number, text, value
 from tests.support.cluster import Connection
-from tests.support.fuzzing import Run, at_length
-from tests.support.hostile_values import json_text, number, text, value
 
 EXPECTED = Expected(UUID(int=7), 3)
 TYPES = ("progress", "log", "artifact", "heartbeat", "result", "Result", "", 7, None)

@@ -25,11 +25,11 @@ from accsd.db.install import install
 from accsd.metrics import Metrics
 from accsd.settings import QuarantineSettings, WakeSettings
 from accsd.work.protocol import envelope
+from tests.fuzz.cases import Run, at_length
+from tests.fuzz.values import integer, json_text, moment, nested, number, text, value
 from tests.support.checker import check
 from tests.support.cluster import Connection, TestServer, open_connection
 from tests.support.factory import LEASE, NODE, SERVICE, step
-from tests.support.fuzzing import Run, at_length
-from tests.support.hostile_values import integer, json_text, moment, nested, number, text, value
 from tests.support.library import opened, url_as
 
 WRITERS = ("owner", "accs_scheduler")

@@ -15,9 +15,8 @@ from accsd.errors import ConfigError
 from accsd.runners.compose.declared import read_declarations
 from accsd.settings import ServiceSettings, Settings, load_settings
 from accsd.settings.sources import CONCURRENCY_PREFIX, SECRETS, VARIABLES
-from tests.support.fuzzing import Run, at_length, contained
-from tests.support.hostile_files import Files, in_a_folder, in_words, with_odd_bytes
-from tests.support.hostile_values import integer, json_text, number, text, value
+from tests.fuzz.cases import Run, at_length, contained
+from tests.fuzz.values import Files, in_a_folder, in_words, integer, json_text, number, text, value, with_odd_bytes
 
 # The labels of compose services
 

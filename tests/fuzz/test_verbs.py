@@ -15,12 +15,12 @@ import asyncpg
 import pytest
 
 from accsd.db.install import install
+from tests.fuzz.cases import Case, Findings, Run, at_length
+from tests.fuzz.verb_calls import OWNER, Call, Known, Verb, find_verbs, look, made
 from tests.support.checker import check
 from tests.support.cluster import Connection, TestServer, open_connection
 from tests.support.factory import chain, diamond, step
-from tests.support.fuzzing import Case, Findings, Run, at_length
 from tests.support.library import url_as
-from tests.support.verb_calls import OWNER, Call, Known, Verb, find_verbs, look, made
 
 REFUSED = "42501"
 # Beside our own codes: data, what is missing, a stranger's reference, a broken rule, a limit of PostgreSQL's.

@@ -12,7 +12,7 @@ import pytest
 
 from accsd.power.card import Magic, cards, magic_in
 from tests.support.cli import ACCSD
-from tests.support.hosts import Host, hosts
+from tests.support.privileged import Host, hosts
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import uvloop
 
 from accsd import net
 from accsd.net import CallFailed, NotReached, Request, Response, send
-from tests.support.answering import answering, http_answer
+from tests.support.http_servers import answering, http_answer
 
 pytestmark = pytest.mark.filterwarnings('ignore:Overriding the "event_loop_policy" fixture is deprecated')
 NAME = "hooks.studio.example"

@@ -17,8 +17,7 @@ from accsd.model import Node
 from accsd.power import ProviderAPI, ShellScript, WakeFailed, WakeOnLAN, WakeResult, provider_for
 from accsd.power.wol import directed_broadcasts
 from accsd.settings import WakeSettings
-from tests.support.hosts import hosts
-from tests.support.privileged import needs_network_namespaces
+from tests.support.privileged import hosts, needs_network_namespaces
 
 MAC = "52:54:00:12:34:56"
 MAGIC = b"\xff" * 6 + bytes.fromhex(MAC.replace(":", "")) * 16

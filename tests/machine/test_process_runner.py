@@ -16,8 +16,8 @@ from accsd import failpoints
 from accsd.errors import AttemptFailed
 from accsd.model.outcome import ErrorCode
 from accsd.runners.base import Output, Stream
+from tests.machine.process_runner import ENVELOPE, NO_GRACE, Collected, Node, numbers, python, running
 from tests.support.eventually import eventually, eventually_sync
-from tests.support.process_runner import ENVELOPE, NO_GRACE, Collected, Node, numbers, python, running
 
 pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 

@@ -19,8 +19,8 @@ from accsd.runners.base import Launch
 from accsd.runners.process import processes, shim
 from accsd.runners.process.files import AttemptFiles
 from accsd.runners.process.shim_tree import start_time
+from tests.machine.process_runner import NO_GRACE, Collected, Node, numbers, python, running
 from tests.support.eventually import eventually, eventually_sync
-from tests.support.process_runner import NO_GRACE, Collected, Node, numbers, python, running
 
 pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 GRACE = timedelta(seconds=0.3)
@@ -45,7 +45,7 @@ from pathlib import Path
 from accsd import failpoints
 from accsd.model.fence import Fence
 from accsd.runners.base import Output
-from tests.support.process_runner import Node
+from tests.machine.process_runner import Node
 
 async def main():
     root, key, command, point = sys.argv[1:]

@@ -13,8 +13,8 @@ from accsd import proc
 from accsd.model.outcome import ErrorCode
 from accsd.runners.process import processes, shim_tree
 from accsd.runners.process.files import AttemptFiles
+from tests.machine.process_runner import Collected, Node, python, running
 from tests.support.eventually import eventually, eventually_sync
-from tests.support.process_runner import Collected, Node, python, running
 
 MIB = 1024 * 1024
 

@@ -14,7 +14,7 @@ from accsd.model import Node
 from accsd.net import ready, why_refused
 from accsd.power import ProviderAPI, WakeResult
 from accsd.settings import ProviderSettings
-from tests.support.answering import answering, http_answer
+from tests.support.http_servers import answering, http_answer
 
 NODE = Node(name="gpu-1")
 TOKEN = "s3cr3t-t0ken-of-the-provider"

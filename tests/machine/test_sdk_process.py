@@ -18,8 +18,8 @@ from accsd.model.fence import Fence
 from accsd.runners.base import TASK_FILE, Ending, Stream
 from accsd.runners.process.runner import ProcessExecution
 from accsd.sdk import wire
+from tests.machine.process_runner import Collected, Node
 from tests.support.eventually import eventually, eventually_sync
-from tests.support.process_runner import Collected, Node
 
 GRACE = timedelta(seconds=20)
 

@@ -18,8 +18,8 @@ from accsd import proc
 from accsd.model.fence import Fence
 from accsd.sdk import serving as package
 from accsd.sdk import wire
+from tests.support.daemon import Serving, serving
 from tests.support.eventually import eventually_sync
-from tests.support.serving import Serving, serving
 
 ROOT = Path(__file__).parents[2]
 SERVICE = """

@@ -27,7 +27,7 @@ from tests.support.factory import (
     tasks,
     workflow,
 )
-from tests.support.racing import Race
+from tests.support.race import Race
 
 
 async def lock_task(conn: Connection, claimed: Row) -> None:

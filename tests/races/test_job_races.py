@@ -25,9 +25,10 @@ from tests.support.factory import (
     tasks,
     workflow,
 )
-from tests.support.race_verbs import (
+from tests.support.race import (
     ACCEPTED,
     REPEATED,
+    Race,
     answered,
     both_sides,
     insert_job,
@@ -35,7 +36,6 @@ from tests.support.race_verbs import (
     redrive,
     retry,
 )
-from tests.support.racing import Race
 
 # Redrive, retry, cancel
 
@@ -45,11 +45,9 @@ async def test_a_redrive_and_the_finish_of_another_branch(conn: Connection, race
     job_id, left, right = await both_sides(conn)
     await fail(conn, left, permanent=True)
     (letter,) = await dead_letters(conn, job_id)
-    a, b = await race.session(), await race.session()
-    async with a.transaction():
-        assert answered(await redrive(a, letter["id"])) == ACCEPTED
-        finishing = await race.blocked(b, finish(b, right), by=a)
-    assert answered(await finishing) == ACCEPTED
+    before, finishing = await race.second_waits(lambda a: redrive(a, letter["id"]), lambda b: finish(b, right))
+    assert answered(before) == ACCEPTED
+    assert answered(finishing) == ACCEPTED
     assert (await task(conn, job_id, "bottom"))["remaining"] == 1
     assert (await job(conn, job_id))["status"] == "running"
     await check(conn)
@@ -64,11 +62,8 @@ async def test_the_finish_that_closes_a_job_and_the_redrive_that_opens_it_again(
     job_id, left, right = await both_sides(conn)
     await fail(conn, left, permanent=True)
     (letter,) = await dead_letters(conn, job_id)
-    a, b = await race.session(), await race.session()
-    async with a.transaction():
-        await finish(a, right)
-        redriving = await race.blocked(b, redrive(b, letter["id"]), by=a)
-    assert answered(await redriving) == ACCEPTED
+    _, redriving = await race.second_waits(lambda a: finish(a, right), lambda b: redrive(b, letter["id"]))
+    assert answered(redriving) == ACCEPTED
     row = await job(conn, job_id)
     assert (row["status"], row["open_tasks"], row["error_code"]) == ("running", 2, None)
     await check(conn)
@@ -79,11 +74,8 @@ async def test_two_redrives_of_one_letter_open_one_generation(conn: Connection, 
     job_id = await submit(conn, step("a"))
     await fail(conn, *await started(conn), permanent=True)
     (letter,) = await dead_letters(conn, job_id)
-    a, b = await race.session(), await race.session()
-    async with a.transaction():
-        await redrive(a, letter["id"])
-        redriving = await race.blocked(b, redrive(b, letter["id"]), by=a)
-    assert answered(await redriving) == REPEATED
+    _, redriving = await race.second_waits(lambda a: redrive(a, letter["id"]), lambda b: redrive(b, letter["id"]))
+    assert answered(redriving) == REPEATED
     assert (await task(conn, job_id, "a"))["generation"] == 1
     await check(conn)
 
@@ -93,22 +85,18 @@ async def test_a_dismissal_that_waits_for_a_redrive_is_refused(conn: Connection,
     job_id = await submit(conn, step("a"))
     await fail(conn, *await started(conn), permanent=True)
     (letter,) = await dead_letters(conn, job_id)
-    a, b = await race.session(), await race.session()
-    async with a.transaction():
-        await redrive(a, letter["id"])
-        dismissing = await race.blocked(b, b.fetch("SELECT * FROM accs.dismiss($1)", [letter["id"]]), by=a)
-    assert answered(await dismissing) == [("refused", "already_redriven")]
+    _, dismissing = await race.second_waits(
+        lambda a: redrive(a, letter["id"]), lambda b: b.fetch("SELECT * FROM accs.dismiss($1)", [letter["id"]])
+    )
+    assert answered(dismissing) == [("refused", "already_redriven")]
     await check(conn)
 
 
 async def test_two_cancels_are_one(conn: Connection, race: Race) -> None:
     await node(conn)
     job_id = await submit(conn, step("a"))
-    a, b = await race.session(), await race.session()
-    async with a.transaction():
-        await cancel(a, job_id)
-        cancelling = await race.blocked(b, cancel(b, job_id), by=a)
-    assert answered(await cancelling) == REPEATED
+    _, cancelling = await race.second_waits(lambda a: cancel(a, job_id), lambda b: cancel(b, job_id))
+    assert answered(cancelling) == REPEATED
     await check(conn)
 
 
@@ -116,11 +104,8 @@ async def test_two_retries_are_one(conn: Connection, race: Race) -> None:
     await node(conn)
     job_id = await submit(conn, step("a"))
     await cancel(conn, job_id)
-    a, b = await race.session(), await race.session()
-    async with a.transaction():
-        await retry(a, job_id)
-        retrying = await race.blocked(b, retry(b, job_id), by=a)
-    assert answered(await retrying) == REPEATED
+    _, retrying = await race.second_waits(lambda a: retry(a, job_id), lambda b: retry(b, job_id))
+    assert answered(retrying) == REPEATED
     assert (await job(conn, job_id))["generation"] == 1
     await check(conn)
 
@@ -141,11 +126,8 @@ async def test_a_retry_that_waits_for_a_cancel_opens_the_job_again(conn: Connect
     await node(conn)
     job_id = await submit(conn, *chain("a", "b"))
     await started(conn)
-    a, b = await race.session(), await race.session()
-    async with a.transaction():
-        await cancel(a, job_id)
-        retrying = await race.blocked(b, retry(b, job_id), by=a)
-    assert answered(await retrying) == ACCEPTED
+    _, retrying = await race.second_waits(lambda a: cancel(a, job_id), lambda b: retry(b, job_id))
+    assert answered(retrying) == ACCEPTED
     assert await tasks(conn, job_id) == {"a": "queued", "b": "queued"}
     await check(conn)
 
@@ -183,11 +165,8 @@ async def test_what_a_builder_took_and_rolled_back_is_taken_by_the_next(conn: Co
 async def test_a_cancel_that_waits_for_a_builder_cancels_the_new_tasks(conn: Connection, race: Race) -> None:
     flow = await workflow(conn, *chain("a", "b"))
     job_id = await insert_job(conn, flow)
-    a, b = await race.session(), await race.session()
-    async with a.transaction():
-        await instantiate(a)
-        cancelling = await race.blocked(b, cancel(b, job_id), by=a)
-    assert answered(await cancelling) == ACCEPTED
+    _, cancelling = await race.second_waits(instantiate, lambda b: cancel(b, job_id))
+    assert answered(cancelling) == ACCEPTED
     assert await tasks(conn, job_id) == {"a": "cancelled", "b": "cancelled"}
     await check(conn)
 

@@ -23,7 +23,7 @@ from tests.support.factory import (
     tasks,
     workflow,
 )
-from tests.support.racing import Race
+from tests.support.race import Race
 
 
 async def hold_of(conn: Connection, job_id: UUID, key: str = "a") -> str | None:
@@ -132,11 +132,8 @@ async def test_a_finish_frees_its_key_for_the_claim_that_waits_for_it(conn: Conn
     await submit(conn, keyed("k", "audio"))
     second = await submit(conn, keyed("k", "render"))
     (first,) = await started(conn, service="audio")
-    a, b = await race.session(), await race.session()
-    async with a.transaction():
-        await finish(a, first)
-        claiming = await race.blocked(b, claim(b, 1, "render"), by=a)
-    assert [row["job_id"] for row in await claiming] == [second]
+    _, claiming = await race.second_waits(lambda a: finish(a, first), lambda b: claim(b, 1, "render"))
+    assert [row["job_id"] for row in claiming] == [second]
     await check(conn)
 
 
@@ -161,11 +158,8 @@ async def test_a_submission_during_the_last_finish_of_a_key_is_claimable(conn: C
     flow = await workflow(conn, keyed("k"))
     await submit_to(conn, flow)
     (first,) = await started(conn)
-    a, b = await race.session(), await race.session()
-    async with a.transaction():
-        await finish(a, first)
-        submitting = await race.blocked(b, submit_to(b, flow), by=a)
-    assert await hold_of(conn, await submitting) == "claimable"
+    _, submitting = await race.second_waits(lambda a: finish(a, first), lambda b: submit_to(b, flow))
+    assert await hold_of(conn, submitting) == "claimable"
     await check(conn)
 
 
@@ -263,11 +257,8 @@ async def test_a_resume_waits_for_the_finish_that_is_about_to_hold_a_task(conn: 
     job_id = await submit_to(conn, flow)
     (first,) = await started(conn)
     await pause(conn, "w")
-    a, b = await race.session(), await race.session()
-    async with a.transaction():
-        await finish(a, first)
-        resuming = await race.blocked(b, resume(b, "w"), by=a)
-    assert await resuming == "accepted"
+    _, resuming = await race.second_waits(lambda a: finish(a, first), lambda b: resume(b, "w"))
+    assert resuming == "accepted"
     assert await hold_of(conn, job_id, "b") == "claimable"
     await check(conn)
 
@@ -294,11 +285,8 @@ async def test_a_submission_waits_for_the_resume_under_way(conn: Connection, rac
     await node(conn)
     flow = await workflow(conn, step("a"), name="w")
     await pause(conn, "w")
-    a, b = await race.session(), await race.session()
-    async with a.transaction():
-        await resume(a, "w")
-        submitting = await race.blocked(b, submit_to(b, flow), by=a)
-    assert await hold_of(conn, await submitting) == "claimable"
+    _, submitting = await race.second_waits(lambda a: resume(a, "w"), lambda b: submit_to(b, flow))
+    assert await hold_of(conn, submitting) == "claimable"
     await check(conn)
 
 
@@ -310,11 +298,8 @@ async def test_a_due_retry_waits_for_the_resume_under_way(conn: Connection, race
     await fail(conn, first)
     await pause(conn, "w")
     await pass_time(conn, 3600)
-    a, b = await race.session(), await race.session()
-    async with a.transaction():
-        await resume(a, "w")
-        claiming = await race.blocked(b, claim(b), by=a)
-    assert [row["job_id"] for row in await claiming] == [job_id]
+    _, claiming = await race.second_waits(lambda a: resume(a, "w"), claim)
+    assert [row["job_id"] for row in claiming] == [job_id]
     await check(conn)
 
 

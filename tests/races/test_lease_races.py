@@ -24,13 +24,13 @@ from tests.support.factory import (
     task,
     tasks,
 )
-from tests.support.race_verbs import (
+from tests.support.race import (
     ACCEPTED,
+    Race,
     answered,
     heartbeat,
     reclaim,
 )
-from tests.support.racing import Race
 
 # The lease runs out in between
 
@@ -40,11 +40,9 @@ async def test_a_finish_that_waits_for_a_reclaim_is_refused(conn: Connection, ra
     job_id = await submit(conn, step("a"))
     (claimed,) = await started(conn)
     await pass_time(conn, 120)
-    a, b = await race.session(), await race.session()
-    async with a.transaction():
-        assert answered(await reclaim(a)) == ACCEPTED
-        finishing = await race.blocked(b, finish(b, claimed), by=a)
-    assert answered(await finishing) == [("refused", "not_in_expected_state")]
+    before, finishing = await race.second_waits(reclaim, lambda b: finish(b, claimed))
+    assert answered(before) == ACCEPTED
+    assert answered(finishing) == [("refused", "not_in_expected_state")]
     row = await task(conn, job_id, "a")
     assert (row["status"], row["attempt"], row["lost"]) == ("queued", 0, 1)
     await check(conn)
@@ -153,11 +151,8 @@ async def test_two_reclaimers_count_a_loss_once(conn: Connection, race: Race) ->
     job_id = await submit(conn, step("a"))
     await started(conn)
     await pass_time(conn, 120)
-    a, b = await race.session(), await race.session()
-    async with a.transaction():
-        await reclaim(a)
-        reclaiming = await race.blocked(b, reclaim(b), by=a)
-    assert answered(await reclaiming) == [("refused", "done_or_stale")]
+    _, reclaiming = await race.second_waits(reclaim, reclaim)
+    assert answered(reclaiming) == [("refused", "done_or_stale")]
     assert (await task(conn, job_id, "a"))["lost"] == 1
     await check(conn)
 

@@ -14,9 +14,9 @@ from tests.conftest import Connect
 from tests.support.checker import check
 from tests.support.claimers import Claimer, History, kill_one, passed_over
 from tests.support.cluster import Connection
+from tests.support.cluster import server as server  # what differs between versions is in tests/db and the races
 from tests.support.eventually import eventually
 from tests.support.factory import NODE, chain, claim, node, pass_time, step, submit_to, workflow
-from tests.support.one_server import server as server  # what differs between versions is in tests/db and the races
 
 SEED = 20_240
 SERVICES = ("render", "audio", "video")

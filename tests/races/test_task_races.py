@@ -24,15 +24,15 @@ from tests.support.factory import (
     task,
     tasks,
 )
-from tests.support.race_verbs import (
+from tests.support.race import (
     ACCEPTED,
     REPEATED,
+    Race,
     answered,
     both_sides,
     progress,
     skip,
 )
-from tests.support.racing import Race
 
 # Claim and what ends a queued task
 
@@ -40,11 +40,8 @@ from tests.support.racing import Race
 async def test_a_cancel_that_waits_for_a_claim_cancels_what_was_claimed(conn: Connection, race: Race) -> None:
     await node(conn)
     job_id = await submit(conn, step("a"), step("b"))
-    a, b = await race.session(), await race.session()
-    async with a.transaction():
-        (claimed,) = await claim(a)
-        cancelling = await race.blocked(b, cancel(b, job_id), by=a)
-    assert answered(await cancelling) == ACCEPTED
+    (claimed,), cancelling = await race.second_waits(claim, lambda b: cancel(b, job_id))
+    assert answered(cancelling) == ACCEPTED
     assert await tasks(conn, job_id) == {"a": "cancelled", "b": "cancelled"}
     assert await moves(conn, claimed["task_id"]) == [("queued", "starting"), ("starting", "cancelled")]
     assert answered(await start(conn, claimed)) == [("refused", "already_finished")]
@@ -107,11 +104,8 @@ async def test_a_cancel_waits_for_the_claim_of_a_due_retry(conn: Connection, rac
     job_id = await submit(conn, step("a"))
     await fail(conn, *await started(conn))
     await pass_time(conn, 3600)
-    a, b = await race.session(), await race.session()
-    async with a.transaction():
-        (claimed,) = await claim(a)
-        cancelling = await race.blocked(b, cancel(b, job_id), by=a)
-    assert answered(await cancelling) == ACCEPTED
+    (claimed,), cancelling = await race.second_waits(claim, lambda b: cancel(b, job_id))
+    assert answered(cancelling) == ACCEPTED
     assert (await moves(conn, claimed["task_id"]))[-1] == ("starting", "cancelled")
     await check(conn)
 
@@ -144,11 +138,8 @@ async def test_both_sides_of_a_diamond_in_one_batch_release_the_bottom_once(conn
 async def test_both_sides_of_a_diamond_in_two_sessions_release_the_bottom_once(conn: Connection, race: Race) -> None:
     await node(conn)
     job_id, left, right = await both_sides(conn)
-    a, b = await race.session(), await race.session()
-    async with a.transaction():
-        await finish(a, left)
-        finishing = await race.blocked(b, finish(b, right), by=a)
-    assert answered(await finishing) == ACCEPTED
+    _, finishing = await race.second_waits(lambda a: finish(a, left), lambda b: finish(b, right))
+    assert answered(finishing) == ACCEPTED
     assert (await task(conn, job_id, "bottom"))["remaining"] == 0
     await done(conn)
     assert (await job(conn, job_id))["status"] == "done"
@@ -158,11 +149,8 @@ async def test_both_sides_of_a_diamond_in_two_sessions_release_the_bottom_once(c
 async def test_a_side_that_fails_while_the_other_is_done_skips_the_bottom_once(conn: Connection, race: Race) -> None:
     await node(conn)
     job_id, left, right = await both_sides(conn)
-    a, b = await race.session(), await race.session()
-    async with a.transaction():
-        await fail(a, left, permanent=True)
-        finishing = await race.blocked(b, finish(b, right), by=a)
-    assert answered(await finishing) == ACCEPTED
+    _, finishing = await race.second_waits(lambda a: fail(a, left, permanent=True), lambda b: finish(b, right))
+    assert answered(finishing) == ACCEPTED
     assert await tasks(conn, job_id) == {"top": "done", "left": "error", "right": "done", "bottom": "skipped"}
     assert (await job(conn, job_id))["status"] == "error"
     await check(conn)
@@ -171,11 +159,10 @@ async def test_a_side_that_fails_while_the_other_is_done_skips_the_bottom_once(c
 async def test_both_sides_that_fail_at_once_leave_one_first_failure(conn: Connection, race: Race) -> None:
     await node(conn)
     job_id, left, right = await both_sides(conn)
-    a, b = await race.session(), await race.session()
-    async with a.transaction():
-        await fail(a, left, permanent=True, code="first")
-        failing = await race.blocked(b, fail(b, right, permanent=True, code="second"), by=a)
-    assert answered(await failing) == ACCEPTED
+    _, failing = await race.second_waits(
+        lambda a: fail(a, left, permanent=True, code="first"), lambda b: fail(b, right, permanent=True, code="second")
+    )
+    assert answered(failing) == ACCEPTED
     assert (await job(conn, job_id))["error_code"] == "first"
     await check(conn)
 
@@ -184,11 +171,8 @@ async def test_the_last_two_finishes_of_a_job_close_it_once(conn: Connection, ra
     await node(conn)
     job_id = await submit(conn, step("a"), step("b"))
     one, two = await started(conn, 2)
-    a, b = await race.session(), await race.session()
-    async with a.transaction():
-        await finish(a, one)
-        finishing = await race.blocked(b, finish(b, two), by=a)
-    assert answered(await finishing) == ACCEPTED
+    _, finishing = await race.second_waits(lambda a: finish(a, one), lambda b: finish(b, two))
+    assert answered(finishing) == ACCEPTED
     row = await job(conn, job_id)
     assert (row["status"], row["open_tasks"], row["progress"]) == ("done", 0, 1)
     await check(conn)
@@ -198,11 +182,8 @@ async def test_the_same_finish_from_two_sessions_counts_once(conn: Connection, r
     await node(conn)
     job_id = await submit(conn, *chain("a", "b"))
     (claimed,) = await started(conn)
-    a, b = await race.session(), await race.session()
-    async with a.transaction():
-        await finish(a, claimed)
-        finishing = await race.blocked(b, finish(b, claimed), by=a)
-    assert answered(await finishing) == REPEATED
+    _, finishing = await race.second_waits(lambda a: finish(a, claimed), lambda b: finish(b, claimed))
+    assert answered(finishing) == REPEATED
     assert (await job(conn, job_id))["open_tasks"] == 1
     await check(conn)
 
@@ -211,11 +192,8 @@ async def test_a_failure_said_from_two_sessions_spends_one_attempt(conn: Connect
     await node(conn)
     job_id = await submit(conn, step("a"))
     (claimed,) = await started(conn)
-    a, b = await race.session(), await race.session()
-    async with a.transaction():
-        await fail(a, claimed)
-        failing = await race.blocked(b, fail(b, claimed), by=a)
-    assert answered(await failing) == REPEATED
+    _, failing = await race.second_waits(lambda a: fail(a, claimed), lambda b: fail(b, claimed))
+    assert answered(failing) == REPEATED
     assert (await task(conn, job_id, "a"))["attempt"] == 1
     await check(conn)
 
@@ -224,11 +202,8 @@ async def test_a_finish_that_waits_for_a_cancel_is_refused(conn: Connection, rac
     await node(conn)
     job_id = await submit(conn, *chain("a", "b"))
     (claimed,) = await started(conn)
-    a, b = await race.session(), await race.session()
-    async with a.transaction():
-        await cancel(a, job_id)
-        finishing = await race.blocked(b, finish(b, claimed), by=a)
-    assert answered(await finishing) == [("refused", "already_finished")]
+    _, finishing = await race.second_waits(lambda a: cancel(a, job_id), lambda b: finish(b, claimed))
+    assert answered(finishing) == [("refused", "already_finished")]
     assert await tasks(conn, job_id) == {"a": "cancelled", "b": "cancelled"}
     await check(conn)
 
@@ -240,11 +215,8 @@ async def test_a_cancel_that_waits_for_a_finish_cancels_what_is_left(
     await node(conn)
     job_id = await submit(conn, *chain(*steps))
     (claimed,) = await started(conn)
-    a, b = await race.session(), await race.session()
-    async with a.transaction():
-        await finish(a, claimed)
-        cancelling = await race.blocked(b, cancel(b, job_id), by=a)
-    assert [row["answer"] for row in await cancelling] == [answer]
+    _, cancelling = await race.second_waits(lambda a: finish(a, claimed), lambda b: cancel(b, job_id))
+    assert [row["answer"] for row in cancelling] == [answer]
     assert await tasks(conn, job_id) == {"a": "done"} | ({"b": "cancelled"} if "b" in steps else {})
     await check(conn)
 
@@ -253,11 +225,8 @@ async def test_progress_that_waits_for_a_finish_is_refused(conn: Connection, rac
     await node(conn)
     job_id = await submit(conn, *chain("a", "b"))
     (claimed,) = await started(conn)
-    a, b = await race.session(), await race.session()
-    async with a.transaction():
-        await finish(a, claimed)
-        reporting = await race.blocked(b, progress(b, claimed, 0.5), by=a)
-    assert answered(await reporting) == [("refused", "already_finished")]
+    _, reporting = await race.second_waits(lambda a: finish(a, claimed), lambda b: progress(b, claimed, 0.5))
+    assert answered(reporting) == [("refused", "already_finished")]
     assert float((await job(conn, job_id))["progress"]) == 0.5
     await check(conn)
 
@@ -266,11 +235,8 @@ async def test_a_finish_that_waits_for_progress_counts_it_once(conn: Connection,
     await node(conn)
     job_id = await submit(conn, *chain("a", "b"))
     (claimed,) = await started(conn)
-    a, b = await race.session(), await race.session()
-    async with a.transaction():
-        await progress(a, claimed, 0.7)
-        finishing = await race.blocked(b, finish(b, claimed), by=a)
-    assert answered(await finishing) == ACCEPTED
+    _, finishing = await race.second_waits(lambda a: progress(a, claimed, 0.7), lambda b: finish(b, claimed))
+    assert answered(finishing) == ACCEPTED
     assert (await job(conn, job_id))["task_progress"] == 1
     await check(conn)
 
@@ -279,11 +245,8 @@ async def test_two_reports_of_progress_add_up(conn: Connection, race: Race) -> N
     await node(conn)
     job_id = await submit(conn, step("a"))
     (claimed,) = await started(conn)
-    a, b = await race.session(), await race.session()
-    async with a.transaction():
-        await progress(a, claimed, 0.7)
-        reporting = await race.blocked(b, progress(b, claimed, 0.4), by=a)
-    assert answered(await reporting) == ACCEPTED
+    _, reporting = await race.second_waits(lambda a: progress(a, claimed, 0.7), lambda b: progress(b, claimed, 0.4))
+    assert answered(reporting) == ACCEPTED
     assert float((await job(conn, job_id))["progress"]) == 0.4
     await check(conn)
 

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
 import asyncpg
+import pytest
 
 from accsd import embedded
 from accsd.db.codecs import speak_json
@@ -208,3 +209,8 @@ def run_in_thread(work: Coroutine[Any, Any, T]) -> T:
     if failure:
         raise failure[0]
     return outcome[0]
+
+
+@pytest.fixture(scope="session", params=["other"] if OTHER_SERVER else ["pg18"])
+def server(request: pytest.FixtureRequest, clusters: Clusters) -> TestServer:
+    return clusters.get(request.param)

@@ -1,6 +1,8 @@
-"""A real S3 server for the tests: SeaweedFS from its wheel, one for each pytest process, gone when that goes."""
+"""A real S3 server for the tests: SeaweedFS from its wheel, one for each pytest process, gone when that goes. And the
+log lines of a task in a store that is a folder."""
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -13,12 +15,13 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from pydantic import SecretStr
 
 from accsd import proc
 from accsd.settings import StorageSettings
+from tests.support.cluster import Connection
 from tests.support.eventually import eventually_sync
 
 SECRET = "wJalrXUtnFEMI-not-to-be-shown"
@@ -171,3 +174,15 @@ async def _hand_on(head: bytes, reader: asyncio.StreamReader, writer: asyncio.St
             way.cancel()
         await asyncio.gather(*ways, return_exceptions=True)
         far_writer.close()
+
+
+async def log_lines(conn: Connection, objects: Path, job: UUID, key: str) -> list[str]:
+    """The messages of a task's log, over all its segments, in order."""
+    rows = await conn.fetch(
+        """SELECT a.key FROM task_artifacts a JOIN job_tasks t ON t.id = a.job_task_id
+            WHERE t.job_id = $1 AND t.task_key = $2 AND a.kind = 'log' ORDER BY a.key""",
+        job,
+        key,
+    )
+    segments = [(objects / row["key"]).read_text().splitlines() for row in rows]
+    return [json.loads(line)["message"] for segment in segments for line in segment]

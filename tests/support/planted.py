@@ -1,5 +1,7 @@
-"""Bugs to plant in a database, to show that the tests would see them: a function's text is taken and changed."""
+"""Bugs to plant in a database, to show that the tests would see them: a function's text is changed, or a row is written
+past the guard."""
 
+import re
 from dataclasses import dataclass
 
 from tests.support.cluster import Connection
@@ -75,3 +77,17 @@ OLD_RANK = Bug(
 )
 
 BUGS = [NO_FENCE, NO_LEASE, NO_EVENT, LOCKED_JOB, SKIPPED_BLOCKS, OLD_RANK]
+
+
+# What every verb pins, and what the guard looks for.
+VERB_PATH = "pg_catalog, accs, pg_temp"
+_TABLES = re.compile(r"(?<![\w.])(workflows|jobs|job_tasks|task_events|task_artifacts|nodes|dead_letters)(?![\w.])")
+
+
+async def past_the_guard(conn: Connection, *statements: str) -> None:
+    """`public` is not in the verbs' path, so the tables of it are named in full."""
+    async with conn.transaction():
+        await conn.execute(f"SET LOCAL search_path = {VERB_PATH}")
+        for statement in statements:
+            await conn.execute(_TABLES.sub(r"public.\1", statement))
+        await conn.execute("SET LOCAL search_path TO DEFAULT")

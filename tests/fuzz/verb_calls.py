@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
+from tests.fuzz.values import integer, json_text, length, moment, number, text
 from tests.support.cluster import Connection
-from tests.support.hostile_values import integer, json_text, length, moment, number, text
 
 OWNER = "owner"
 
