@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from accsd import embedded
 from tests.support.apart import live_apart
@@ -32,6 +33,9 @@ Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A busy machine is slow at drawing examples, too: that says nothing about the code.
+    settings.register_profile("accsd", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("accsd")
     config.add_cleanup(live_apart())
 
 
