@@ -1,17 +1,21 @@
-"""Writes docs/reference/: the settings from the example file, the commands from their own --help. `make reference`
-calls it, and a test holds the files equal to what it writes."""
+"""Writes docs/reference/ (settings from the example file, commands from their own --help) and, into docs/daemon.md, the
+roles from their tables. `make reference` calls it, and a test holds the files equal to what it writes."""
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from accsd.cli import main  # noqa: E402 - the package lies beside this folder
+from accsd.agent.roles import ROLES as AGENT_ROLES  # noqa: E402 - the package lies beside this folder
+from accsd.builder.roles import ROLES as BUILDER_ROLES  # noqa: E402
+from accsd.cli import main  # noqa: E402
+from accsd.roles import Role  # noqa: E402
 
 _LINE = re.compile(r"^#?(?P<name>[a-z_]+) = (?P<value>.*?)\s+# (?P<meaning>.*)$")
 _VARIABLE = re.compile(r"\((ACC_[A-Z_]+)[^)]*\)")
@@ -62,8 +66,27 @@ def _commands(path: str, command: click.Command, ctx: click.Context) -> Iterator
                 yield from _commands(f"{path} {name}", inner, click.Context(inner, info_name=name, parent=ctx))
 
 
+_TABLES = {"builder": BUILDER_ROLES, "agent": AGENT_ROLES}
+_ROLES = re.compile(r"(<!-- roles: (?P<table>\w+) -->\n).*?(?=<!-- end of roles -->)", re.DOTALL)
+
+
+def daemon_page() -> str:
+    """As it stands, with the tables of roles written anew."""
+    text = (ROOT / "docs" / "daemon.md").read_text(encoding="utf-8")
+    return _ROLES.sub(lambda found: found[1] + _roles(_TABLES[found["table"]]), text)
+
+
+def _roles(roles: Iterable[Role[Any]]) -> str:
+    rows = ["| role | what it does | leaves |", "|---|---|---|"]
+    for role in roles:
+        name = role.name if role.each is None else f"{role.name}NAME"
+        rows.append(f"| `{name}` | {role.does} | {role.leaves.value} |")
+    return "\n".join(rows) + "\n"
+
+
 PAGES = {"settings.md": settings_page, "commands.md": commands_page}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():
         (ROOT / "docs" / "reference" / name).write_text(page(), encoding="utf-8")
+    (ROOT / "docs" / "daemon.md").write_text(daemon_page(), encoding="utf-8")

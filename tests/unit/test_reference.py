@@ -21,3 +21,9 @@ def _tool():
 def test_the_reference_is_what_the_code_says(page: str):
     written = (ROOT / "docs" / "reference" / page).read_text(encoding="utf-8")
     assert written == _tool().PAGES[page](), "run `make reference`"
+
+
+def test_the_roles_of_the_daemon_are_those_of_its_tables():
+    page = (ROOT / "docs" / "daemon.md").read_text(encoding="utf-8")
+    assert page == _tool().daemon_page(), "run `make reference`"
+    assert page.count("<!-- roles: ") == 2
