@@ -237,7 +237,7 @@ async def test_a_put_that_is_cancelled_leaves_nothing(store: ObjectStore, settin
     assert await leftovers(store, settings) == []
 
 
-async def test_many_puts_at_once_do_not_meet(store: ObjectStore):
+async def test_parallel_puts_and_deletes_do_not_disturb_each_other(store: ObjectStore):
     async def put(number: int) -> None:
         await store.put_bytes(f"outputs/{number % 4}/{number}", str(number).encode())
         await store.put_bytes("outputs/same", str(number).encode() * 1000)

@@ -119,7 +119,7 @@ def test_the_listener_is_in_one_state_at_a_time(metrics: Metrics) -> None:
         assert [name for name, value in shown.items() if value] == [f"accsd_listener_state state={state}"]
 
 
-def test_what_may_happen_stands_at_zero_before_it_does(metrics: Metrics) -> None:
+def test_every_series_exists_with_zero_from_the_start(metrics: Metrics) -> None:
     seen = samples(metrics)
     assert all(seen[f"accsd_finalize_refused_total reason={reason}"] == 0 for reason in REFUSALS)
     assert seen["accsd_executions_in_flight service=audio"] == 0
@@ -164,7 +164,7 @@ def test_the_number_of_series_does_not_grow_with_jobs(metrics: Metrics) -> None:
     assert samples(metrics).keys() == known
 
 
-def test_two_registries_do_not_meet() -> None:
+def test_two_registries_share_no_series() -> None:
     first, second = Metrics(["renderer"]), Metrics(["renderer"])
     first.claimed("renderer", 1)
     assert samples(second)["accsd_claimed_tasks_total service=renderer"] == 0

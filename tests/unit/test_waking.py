@@ -170,7 +170,7 @@ def test_the_plan_says_what_nobody_can_serve_and_when_a_node_may_be_tried_again(
     assert made.again_in == timedelta(seconds=30)
 
 
-def test_a_true_label_is_not_a_one():
+def test_a_label_true_does_not_match_the_number_one():
     assert has_labels({"gpu": True, "cores": 8}, {"gpu": True, "cores": 8.0})
     assert not has_labels({"gpu": 1}, {"gpu": True})
     assert not has_labels({"gpu": False}, {"gpu": 0})
