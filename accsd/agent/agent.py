@@ -4,23 +4,23 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 import anyio
 
-from accsd import failpoints
 from accsd.agent.idle import rules_of
 from accsd.agent.node import Node
 from accsd.agent.obstacle import Obstacle
 from accsd.agent.registration import register
 from accsd.agent.settle import Settlement
-from accsd.clock import boot_time
-from accsd.db import ClaimedTask, claim_tasks
-from accsd.errors import DatabaseUnavailable, NotFound, Unavailable
+from accsd.db import ClaimedTask
+from accsd.errors import DatabaseUnavailable, Unavailable
 from accsd.log import get_logger
 from accsd.planning.sleep import yields_for
 from accsd.supervisor import Pass
 from accsd.work.attempt import Attempt
+from accsd.work.claims import Granted, claim
 from accsd.work.service import LocalService
 
 _NAMED: Final = 5
@@ -69,11 +69,11 @@ class Agent:
 
     async def _take(self) -> Pass:
         free, batches = self._service.concurrency - self._under_way(), self._node.settings.fallback.batching
-        claimed = await self._claim(free if batches else 1) if free > 0 else []
-        for task, granted in claimed:
-            self._start(task, granted)
-        if claimed:
-            keys = _some([task.task_key for task, _ in claimed])
+        granted = await self._claim(free if batches else 1) if free > 0 else None
+        if granted is not None and granted.tasks:
+            for task in granted.tasks:
+                self._start(task, granted.at)
+            keys = _some([task.task_key for task in granted.tasks])
             return Pass(did=f"claimed {keys}", more=free > 1 and not batches, next_due=self._obstacle.recheck)
         rest = await self._rest()
         return Pass(next_due=min(filter(None, (rest, self._obstacle.recheck)), default=None))
@@ -94,24 +94,13 @@ class Agent:
         if is_called and node.sleeps and (pause := yields_for(node.idle.now, rules_of(node.settings.sleep))):
             await anyio.sleep(pause.total_seconds())
 
-    async def _claim(self, free: int) -> list[tuple[ClaimedTask, float]]:
-        granted = boot_time()
-        failpoints.hit("claim.sent")
-        node, service = self._node, self._service.name
+    async def _claim(self, free: int) -> Granted | None:
+        node = self._node
         try:
-            claimed = await claim_tasks(
-                node.db, service, owner=node.name, node=node.name, limit=free, lease=node.leases.length
-            )
+            return await claim(node, self._service.name, limit=free, register=partial(register, node))
         except DatabaseUnavailable:
-            self._settlement.call_for()  # it may have been committed: ask what we hold before claiming more
-            node.metrics.claim_failed(service)
+            self._settlement.call_for()
             raise
-        except NotFound:
-            await register(node)  # somebody deleted the node's row
-            return []
-        failpoints.hit("claim.committed")
-        node.metrics.claimed(service, len(claimed))
-        return [(task, granted) for task in claimed]
 
     def _start(self, task: ClaimedTask, granted: float, *, adopted: bool = False) -> None:
         self._active_at = time.monotonic()

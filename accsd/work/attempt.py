@@ -38,7 +38,7 @@ from accsd.runners.base import Execution, Launch
 from accsd.work.containment import contained
 from accsd.work.context import AttemptContext, Mark
 from accsd.work.execution import WatchedExecution
-from accsd.work.finish import AttemptFinish, GivenBack
+from accsd.work.finish import AttemptFinish, GivenBack, tell_refused
 from accsd.work.lease import WatchedLease
 from accsd.work.protocol import Failure, Infrastructure, Success, Verdict
 from accsd.work.service import LocalService
@@ -242,7 +242,7 @@ class Attempt:
         answer = answers[self.fence.task_id]
         if not answer.is_effective:
             # It was cancelled, or taken from us, between claim and start: as if the lease had gone, which ends this.
-            self._conclusion.refused("start", answer)
+            tell_refused(self._context, self.fence, "start", answer)
             lease.lose(answer.reason or "lease_lost_or_owner_mismatch")
             await anyio.sleep_forever()
 

@@ -15,19 +15,17 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from accsd import failpoints
-from accsd.db import ClaimedTask, TaskEvent, record_task_artifact
-from accsd.db import Verdict as Said
-from accsd.errors import AccsdError, AttemptFailed, Bug, ConfigError, StorageUnavailable, VerbRefused
+from accsd.db import ClaimedTask, TaskEvent
+from accsd.errors import AccsdError, AttemptFailed, Bug, ConfigError, StorageUnavailable
 from accsd.log import get_logger, redact
 from accsd.model.outcome import ErrorCode
 from accsd.model.state import ArtifactKind, EventType, Level
 from accsd.retry import Backoff, until_answered
 from accsd.runners.base import Ending, Execution, Launch, Output
-from accsd.storage.base import StoredObject
 from accsd.storage.keys import build_key
 from accsd.work.containment import contained
 from accsd.work.context import AttemptContext
-from accsd.work.files import take_output
+from accsd.work.files import keep_files, record_object
 from accsd.work.output import OutputReader
 from accsd.work.protocol import (
     ArtifactAnnounced,
@@ -52,7 +50,6 @@ _log = get_logger(component="attempt")
 _LOG_FOLDER: Final = "log"  # in the attempt's folder
 # Log lines that become events too, for whoever follows the job; all of them are in the log.
 _EVENTS: Final = 1000
-_UPLOADS: Final = 4
 _LOG_PATIENCE: Final = timedelta(seconds=20)  # with a store that takes nothing
 _AGAIN: Final = (timedelta(seconds=0.5), timedelta(seconds=5))
 # A log can wait for both, also for a person who corrects the store's keys.
@@ -249,71 +246,19 @@ class WatchedExecution:
         except TimeoutError as error:
             within = _LOG_PATIENCE.total_seconds()
             raise StorageUnavailable(f"the object store did not take a part of it within {within:g} s") from error
-        await self._record(stored, ArtifactKind.LOG)
+        await record_object(self._context, self._task, stored, ArtifactKind.LOG)
 
     # Its files
 
     async def _keep_files(self) -> None:
-        """Required ones are part of done. The first that cannot be kept decides."""
         announced = list(self._hearing.answer.artifacts.values())
-        limiter = anyio.CapacityLimiter(_UPLOADS)
-        errors: list[Exception] = []
-
-        async def keep(artifact: ArtifactAnnounced) -> None:
-            async with limiter:
-                try:
-                    await self._keep_file(artifact)
-                except Exception as error:  # noqa: BLE001 - raised again below
-                    errors.append(error)
-                    group.cancel_scope.cancel()
-
-        async with anyio.create_task_group() as group:
-            for artifact in announced:
-                group.start_soon(keep, artifact)
-        if errors:
-            raise errors[0]
-
-    async def _keep_file(self, artifact: ArtifactAnnounced) -> None:
-        if self._launch.workdir is None:
-            said = f"it announced {artifact.path}, and service {self._service.name} has no folder that both sides see"
+        workdir = self._launch.workdir
+        if announced and workdir is None:
+            first = announced[0].path
+            said = f"it announced {first}, and service {self._service.name} has no folder that both sides see"
             raise AttemptFailed(ErrorCode.ARTIFACT_MISSING, said, hint="give the service accs.workdir and a bind mount")
-        try:
-            stored = await take_output(
-                self._context.store,
-                self._launch.workdir,
-                job_id=self._task.job_id,
-                task_key=self._task.task_key,
-                attempt_id=self._task.attempt_id,
-                path=artifact.path,
-                content_type=artifact.content_type,
-                kind=artifact.kind,
-                patience=self._context.patience,
-            )
-        except (AttemptFailed, StorageUnavailable) as error:
-            if artifact.required:
-                raise
-            self._event(Level.WARN, EventType.ARTIFACT, f"{artifact.path} was not kept: {error}")
-            return
-        await self._record(stored, artifact.kind)
-
-    async def _record(self, stored: StoredObject, kind: ArtifactKind) -> None:
-        """The row comes after its object, and only from the attempt that holds the lease."""
-        recorded = await until_answered(
-            lambda: record_task_artifact(
-                self._context.db,
-                self._task.fence,
-                owner=self._context.name,
-                kind=kind,
-                bucket=stored.bucket,
-                key=stored.key,
-                size_bytes=stored.size_bytes,
-                content_type=stored.content_type,
-                checksum=stored.checksum,
-            )
-        )
-        failpoints.hit("artifact.row")
-        if recorded.verdict is Said.REFUSED:
-            raise VerbRefused("record_artifact", recorded.reason or "unknown", subject=stored.key)
+        if workdir is not None:
+            await keep_files(self._context, self._task, workdir, announced)
 
     async def _flush(self) -> None:
         """What it said must be in before its lease is given up."""

@@ -9,7 +9,7 @@ The folder is hostile: what is announced may be a link, a pipe or a device, and 
 import errno
 import os
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,14 +20,19 @@ from uuid import UUID
 import anyio.to_thread
 
 from accsd import failpoints
-from accsd.errors import AttemptFailed, InvalidValue, NotFound
+from accsd.db import ClaimedTask, TaskEvent, Verdict, record_task_artifact
+from accsd.errors import AttemptFailed, InvalidValue, NotFound, StorageUnavailable, VerbRefused
+from accsd.log import redact
 from accsd.model.outcome import ErrorCode
-from accsd.model.state import ArtifactKind
+from accsd.model.state import ArtifactKind, EventType, Level
+from accsd.retry import until_answered
 from accsd.runners.base import Workdir
 from accsd.storage import ChecksumMismatch, ObjectStore, StoredObject, TooLarge, beneath, build_key
 from accsd.storage.base import check_key
 from accsd.values.names import check_step_key
+from accsd.work.context import AttemptContext
 from accsd.work.faults import PATIENCE, failing_on_a_full_disk, while_store_is_away
+from accsd.work.protocol.wire import ArtifactAnnounced
 
 INPUTS_FOLDER: Final = "inputs"
 JOB_FOLDER: Final = "_job"  # no step can be called that
@@ -189,9 +194,74 @@ def _refused(message: str) -> AttemptFailed:
     return AttemptFailed(ErrorCode.ARTIFACT_MISSING, message, permanent=True)
 
 
+_UPLOADS: Final = 4
 LARGEST_OUTPUT: Final = 100 * 1024**3
 
 _LONGEST_SHOWN: Final = 200
+
+
+async def keep_files(
+    context: AttemptContext, task: ClaimedTask, workdir: Workdir, announced: Iterable[ArtifactAnnounced]
+) -> None:
+    """Keeps what a task announced. Required files are part of done, and the first that cannot be kept decides."""
+    limiter = anyio.CapacityLimiter(_UPLOADS)
+    errors: list[Exception] = []
+
+    async def keep(artifact: ArtifactAnnounced) -> None:
+        async with limiter:
+            try:
+                await _keep_file(context, task, workdir, artifact)
+            except Exception as error:  # noqa: BLE001 - raised again below, outside of the group
+                errors.append(error)
+                group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        for artifact in announced:
+            group.start_soon(keep, artifact)
+    if errors:
+        raise errors[0]
+
+
+async def _keep_file(context: AttemptContext, task: ClaimedTask, workdir: Workdir, artifact: ArtifactAnnounced) -> None:
+    try:
+        stored = await take_output(
+            context.store,
+            workdir,
+            job_id=task.job_id,
+            task_key=task.task_key,
+            attempt_id=task.attempt_id,
+            path=artifact.path,
+            content_type=artifact.content_type,
+            kind=artifact.kind,
+            patience=context.patience,
+        )
+    except (AttemptFailed, StorageUnavailable) as error:
+        if artifact.required:
+            raise
+        said = redact(f"{artifact.path} was not kept: {error}")
+        context.reporter.event(TaskEvent(task.fence, said, Level.WARN, EventType.ARTIFACT))
+        return
+    await record_object(context, task, stored, artifact.kind)
+
+
+async def record_object(context: AttemptContext, task: ClaimedTask, stored: StoredObject, kind: ArtifactKind) -> None:
+    """The row comes after its object, and only from the attempt that holds the lease."""
+    recorded = await until_answered(
+        lambda: record_task_artifact(
+            context.db,
+            task.fence,
+            owner=context.name,
+            kind=kind,
+            bucket=stored.bucket,
+            key=stored.key,
+            size_bytes=stored.size_bytes,
+            content_type=stored.content_type,
+            checksum=stored.checksum,
+        )
+    )
+    failpoints.hit("artifact.row")
+    if recorded.verdict is Verdict.REFUSED:
+        raise VerbRefused("record_artifact", recorded.reason or "unknown", subject=stored.key)
 
 
 async def take_output(

@@ -46,24 +46,10 @@ class AttemptFinish:
             _log.warning("abandoned", reason=lease.reason, verdict=type(verdict).__name__)
             return "lease_lost"
         if not answer.is_effective:
-            self.refused(type(verdict).__name__, answer)
+            tell_refused(self._context, self.fence, type(verdict).__name__, answer)
             return "lease_lost"
         _log.info("ended", verdict=type(verdict).__name__, code=_code(verdict), answer=answer.verdict)
         return _code(verdict)
-
-    def refused(self, what: str, answer: Answer) -> None:
-        """D5: the database said no, why, and what it holds."""
-        self._context.metrics.refused(answer.reason)
-        held = answer.held
-        _log.warning(
-            "refused",
-            what=what,
-            reason=answer.reason,
-            db_status=held.status,
-            db_attempt_id=held.attempt_id,
-            db_lease_owner=held.lease_owner,
-            db_lease_until=None if held.lease_until is None else held.lease_until.isoformat(),
-        )
 
     async def _until_answered(self, verdict: Verdict | GivenBack, lease: WatchedLease) -> Answer | None:
         """What the database will not have (no outage) is told as a loss instead: silence would hold the task back."""
@@ -109,6 +95,23 @@ class AttemptFinish:
                 )
             case GivenBack():
                 return await release_tasks(db, [self.fence], owner=owner, reason=redact(verdict.reason))
+
+
+def tell_refused(context: AttemptContext, fence: Fence, what: str, answer: Answer) -> None:
+    """D5: the database said no, why, and what it holds."""
+    context.metrics.refused(answer.reason)
+    held = answer.held
+    _log.warning(
+        "refused",
+        task_id=str(fence.task_id),
+        attempt_id=fence.attempt_id,
+        what=what,
+        reason=answer.reason,
+        db_status=held.status,
+        db_attempt_id=held.attempt_id,
+        db_lease_owner=held.lease_owner,
+        db_lease_until=None if held.lease_until is None else held.lease_until.isoformat(),
+    )
 
 
 def _code(verdict: Verdict | GivenBack) -> str:

@@ -331,7 +331,7 @@ async def test_a_claim_that_was_answered_late_is_asked_about_and_begins(
     db_url: str, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """It had waited for a lock for longer than the lease lasts; in the database the lease begins after the wait."""
-    monkeypatch.setattr("accsd.sdk.pull.claiming.boot_time", lambda: boot_time() - 3600)
+    monkeypatch.setattr("accsd.work.claims.boot_time", lambda: boot_time() - 3600)
 
     async def run(_: Task) -> None:
         pass

@@ -10,14 +10,13 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Final
 
-from accsd import failpoints
-from accsd.clock import boot_time
-from accsd.db import ClaimedTask, Fence, adopt_tasks, agent_outlook, claim_tasks
+from accsd.db import ClaimedTask, Fence, agent_outlook
 from accsd.errors import DatabaseUnavailable, NotFound, Unavailable
 from accsd.log import get_logger
 from accsd.retry import Backoff, jittered
 from accsd.sdk.pull.held import HeldTasks
 from accsd.wakeup import Wakeup
+from accsd.work.claims import Granted, claim, held_unknown
 from accsd.work.context import AttemptContext
 
 _log = get_logger(component="pull")
@@ -185,38 +184,26 @@ class Claimer:
         await self._offer()
         wanted = self._wanted()
         self._is_more = False  # before the database is asked: what comes later is told again
-        granted = boot_time()
-        claimed = await self._claim(wanted)
-        if len(claimed) == wanted:
-            self._is_more = True
-        if claimed:
-            self._take(claimed, granted)
+        granted = await self._claim(wanted)
+        if granted is not None and granted.tasks:
+            self._take(granted.tasks, granted.at)
 
-    async def _claim(self, wanted: int) -> list[ClaimedTask]:
-        context = self._context
-        failpoints.hit("claim.sent")
+    async def _claim(self, wanted: int) -> Granted | None:
         try:
-            claimed = await claim_tasks(
-                context.db,
+            granted = await claim(
+                self._context,
                 self._service,
-                owner=context.name,
-                node=context.name,
                 limit=wanted,
-                lease=context.leases.length,
+                register=lambda: self._register(self._offered),
                 start=True,
             )
         except DatabaseUnavailable:
-            self._is_clear = False  # it may have been committed: ask what we hold before claiming more
+            self._is_clear = False
             self._is_more = True
-            context.metrics.claim_failed(self._service)
             raise
-        except NotFound:
-            await self._register(self._offered)  # somebody deleted the node's row
+        if granted is None or len(granted.tasks) == wanted:
             self._is_more = True
-            return []
-        failpoints.hit("claim.committed")
-        context.metrics.claimed(self._service, len(claimed))
-        return claimed
+        return granted
 
     async def _offer(self) -> None:
         """The database bounds what a node may hold. What lies ahead is offered only while there is such a pace: the
@@ -231,13 +218,8 @@ class Claimer:
 
     async def _settle(self) -> None:
         """After a claim whose answer was lost: what the database has as ours and we don't know was in it."""
-        known, granted = self._known(), boot_time()  # before: one that ends meanwhile is known too
-        held = await adopt_tasks(
-            self._context.db, owner=self._context.name, node=self._context.name, lease=self._context.leases.length
-        )
-        known |= self._known()
-        unknown = [task for task in held if task.fence not in known]
+        unknown = await held_unknown(self._context, self._known)
         self._is_clear = True
-        if unknown:
-            _log.warning("claim_recovered", tasks=len(unknown))
-            self._take(unknown, granted)
+        if unknown.tasks:
+            _log.warning("claim_recovered", tasks=len(unknown.tasks))
+            self._take(unknown.tasks, unknown.at)

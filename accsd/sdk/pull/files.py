@@ -2,23 +2,17 @@
 files kept before the task is finished. Most tasks have none, and pay nothing."""
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import anyio
-
-from accsd.db import ClaimedTask, TaskEvent, Verdict, record_task_artifact, task_inputs
-from accsd.errors import AttemptFailed, StorageUnavailable, VerbRefused
-from accsd.model.state import ArtifactKind, EventType, Level
+from accsd.db import ClaimedTask, task_inputs
 from accsd.retry import until_answered
 from accsd.runners.base import Workdir
 from accsd.sdk.wire import Message
-from accsd.storage.base import StoredObject
 from accsd.work.context import AttemptContext
 from accsd.work.faults import failing_on_a_full_disk
-from accsd.work.files import lay_inputs, take_output
+from accsd.work.files import keep_files, lay_inputs
+from accsd.work.protocol import ArtifactAnnounced
 from accsd.work.workspace import remove_folder
-
-_UPLOADS: Final = 4
 
 
 class Files:
@@ -52,24 +46,14 @@ class Files:
         return laid
 
     async def keep(self, announced: list[Message]) -> None:
-        """Of each path the last announcement counts. The first file that cannot be kept decides."""
-        wanted = {message["path"]: message for message in announced}
-        errors: list[Exception] = []
-        limiter = anyio.CapacityLimiter(_UPLOADS)
-
-        async def keep(message: Message) -> None:
-            async with limiter:
-                try:
-                    await self._keep(message)
-                except Exception as error:  # noqa: BLE001 - raised again below, outside of the group
-                    errors.append(error)
-                    group.cancel_scope.cancel()
-
-        async with anyio.create_task_group() as group:
-            for message in wanted.values():
-                group.start_soon(keep, message)
-        if errors:
-            raise errors[0]
+        """Of each path the last announcement counts."""
+        wanted = {
+            message["path"]: ArtifactAnnounced(
+                message["path"], content_type=message["content_type"], required=message["required"]
+            )
+            for message in announced
+        }
+        await keep_files(self._context, self._task, self._workdir(), wanted.values())
 
     async def remove(self) -> None:
         if self._is_made:
@@ -77,42 +61,3 @@ class Files:
 
     def _workdir(self) -> Workdir:
         return Workdir(self.make(), str(self._here))
-
-    async def _keep(self, message: Message) -> None:
-        task, context = self._task, self._context
-        try:
-            stored = await take_output(
-                context.store,
-                self._workdir(),
-                job_id=task.job_id,
-                task_key=task.task_key,
-                attempt_id=task.attempt_id,
-                path=message["path"],
-                content_type=message["content_type"],
-                patience=context.patience,
-            )
-        except (AttemptFailed, StorageUnavailable) as error:
-            if message["required"]:
-                raise
-            said = f"{message['path']} was not kept: {error}"
-            context.reporter.event(TaskEvent(task.fence, said, Level.WARN, EventType.ARTIFACT))
-            return
-        await self._record(stored)
-
-    async def _record(self, stored: StoredObject) -> None:
-        """The row comes after its object, and only from the attempt that holds the lease."""
-        recorded = await until_answered(
-            lambda: record_task_artifact(
-                self._context.db,
-                self._task.fence,
-                owner=self._context.name,
-                kind=ArtifactKind.OUTPUT,
-                bucket=stored.bucket,
-                key=stored.key,
-                size_bytes=stored.size_bytes,
-                content_type=stored.content_type,
-                checksum=stored.checksum,
-            )
-        )
-        if recorded.verdict is Verdict.REFUSED:
-            raise VerbRefused("record_artifact", recorded.reason or "unknown", subject=stored.key)

@@ -20,7 +20,7 @@ from accsd.retry import DATABASE_PAUSES, Backoff
 from accsd.sdk.pull.attempt import Outcome, PullAttempt
 from accsd.values.json import sanitise
 from accsd.work.context import AttemptContext
-from accsd.work.finish import GivenBack
+from accsd.work.finish import GivenBack, tell_refused
 from accsd.work.protocol import Infrastructure
 
 _log = get_logger(component="pull")
@@ -151,22 +151,9 @@ class Finisher:
                 self.add(attempt, Failed(attempt.fence, ErrorCode.RESULT_TOO_LARGE, said))
                 continue
             if not answer.is_effective:
-                self._refused(attempt, answer)
+                tell_refused(self._context, attempt.fence, type(each[1]).__name__, answer)
             settled.append(each)
         self._when_settled(settled)
-
-    def _refused(self, attempt: PullAttempt, answer: Answer) -> None:
-        """D5: the database said no, why, and what it holds."""
-        self._context.metrics.refused(answer.reason)
-        _log.warning(
-            "refused",
-            task_id=str(attempt.fence.task_id),
-            attempt_id=attempt.fence.attempt_id,
-            reason=answer.reason,
-            db_status=answer.held.status,
-            db_attempt_id=answer.held.attempt_id,
-            db_lease_owner=answer.held.lease_owner,
-        )
 
 
 def _fences(batch: Sequence[Ended]) -> list[Fence]:

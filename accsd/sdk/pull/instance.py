@@ -3,7 +3,6 @@
 Whoever holds the lock of a name knows that its earlier holder is dead: the kernel frees it however a process ends.
 """
 
-import fcntl
 import os
 import shutil
 from collections.abc import Generator
@@ -13,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from accsd.errors import ConfigError
+from accsd.work.identity import lock_folder
 
-_LOCK_FILE: Final = "lock"
 _MOST: Final = 1000  # processes of one service on one machine
 
 
@@ -44,23 +43,6 @@ def locked_instance(root: Path, node: str, service: str) -> Generator[Instance]:
 def _first_free(root: Path, base: str) -> tuple[str, int]:
     for number in range(1, _MOST + 1):
         name = base if number == 1 else f"{base}.{number}"
-        if (lock := _try_lock(root / name)) is not None:
+        if (lock := lock_folder(root / name)) is not None:
             return name, lock
     raise ConfigError(f"{_MOST} processes of {base} run on this machine already")
-
-
-def _try_lock(folder: Path) -> int | None:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise ConfigError(
-            f"the state folder {folder} cannot be used: {error.strerror}",
-            hint="name another one by node.state_dir or ACC_STATE_DIR",
-        ) from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        return None
-    return lock
