@@ -1,5 +1,6 @@
-"""Writes docs/reference/ (settings from the example file, commands from their own --help) and, into docs/daemon.md, the
-roles from their tables. `make reference` calls it, and a test holds the files equal to what it writes."""
+"""Writes what the docs have from the code: docs/reference/ (settings from the example file, commands from their own
+--help), and in other pages the tables between <!-- generated: NAME --> and <!-- end -->. `make reference` calls it, and
+a test holds the files equal to what it writes."""
 
 import re
 import sys
@@ -15,6 +16,7 @@ sys.path.insert(0, str(ROOT))
 from accsd.agent.roles import ROLES as AGENT_ROLES  # noqa: E402 - the package lies beside this folder
 from accsd.builder.roles import ROLES as BUILDER_ROLES  # noqa: E402
 from accsd.cli import main  # noqa: E402
+from accsd.model.outcome import MEANINGS, DatabaseCode, ErrorCode  # noqa: E402
 from accsd.roles import Role  # noqa: E402
 
 _LINE = re.compile(r"^#?(?P<name>[a-z_]+) = (?P<value>.*?)\s+# (?P<meaning>.*)$")
@@ -66,17 +68,7 @@ def _commands(path: str, command: click.Command, ctx: click.Context) -> Iterator
                 yield from _commands(f"{path} {name}", inner, click.Context(inner, info_name=name, parent=ctx))
 
 
-_TABLES = {"builder": BUILDER_ROLES, "agent": AGENT_ROLES}
-_ROLES = re.compile(r"(<!-- roles: (?P<table>\w+) -->\n).*?(?=<!-- end of roles -->)", re.DOTALL)
-
-
-def daemon_page() -> str:
-    """As it stands, with the tables of roles written anew."""
-    text = (ROOT / "docs" / "daemon.md").read_text(encoding="utf-8")
-    return _ROLES.sub(lambda found: found[1] + _roles(_TABLES[found["table"]]), text)
-
-
-def _roles(roles: Iterable[Role[Any]]) -> str:
+def roles_table(roles: Iterable[Role[Any]]) -> str:
     rows = ["| role | what it does | leaves |", "|---|---|---|"]
     for role in roles:
         name = role.name if role.each is None else f"{role.name}NAME"
@@ -84,9 +76,33 @@ def _roles(roles: Iterable[Role[Any]]) -> str:
     return "\n".join(rows) + "\n"
 
 
-PAGES = {"settings.md": settings_page, "commands.md": commands_page}
+def error_codes_table(codes: Iterable[ErrorCode | DatabaseCode]) -> str:
+    rows = ["| code | what happened | what to do | whose fault |", "|---|---|---|---|"]
+    rows += [f"| `{code}` | {' | '.join(MEANINGS[code])} |" for code in codes]
+    return "\n".join(rows) + "\n"
+
+
+PAGES = {"reference/settings.md": settings_page, "reference/commands.md": commands_page}
+TABLES = {
+    "roles of a builder": lambda: roles_table(BUILDER_ROLES),
+    "roles of an agent": lambda: roles_table(AGENT_ROLES),
+    "error codes of attempts": lambda: error_codes_table(ErrorCode),
+    "error codes of the database": lambda: error_codes_table(DatabaseCode),
+}
+_TABLE = re.compile(r"(<!-- generated: (?P<name>[^\n]*) -->\n).*?(?=<!-- end -->)", re.DOTALL)
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Each page that has something of this, as it has to be now."""
+    docs = ROOT / "docs"
+    for name, page in PAGES.items():
+        yield docs / name, page()
+    for path in sorted(docs.glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        if _TABLE.search(text):
+            yield path, _TABLE.sub(lambda found: found[1] + TABLES[found["name"]](), text)
+
 
 if __name__ == "__main__":
-    for name, page in PAGES.items():
-        (ROOT / "docs" / "reference" / name).write_text(page(), encoding="utf-8")
-    (ROOT / "docs" / "daemon.md").write_text(daemon_page(), encoding="utf-8")
+    for path, text in pages():
+        path.write_text(text, encoding="utf-8")

@@ -2,20 +2,22 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import click
 
-from accsd.cli import completing
-from accsd.cli.identifiers import job_named, short
+from accsd.cli import completion
+from accsd.cli.identifiers import job_named
 from accsd.cli.objects import elsewhere, objects, require_bucket
 from accsd.cli.output import output_option, say, show, show_one
 from accsd.cli.session import settings_of, with_database
 from accsd.db.pool import Database
 from accsd.db.views.artifacts import StoredArtifact, artifacts_of
 from accsd.errors import InvalidValue, NotFound
+from accsd.explain.words import short
 from accsd.settings import Settings
 from accsd.storage import ObjectStore
 from accsd.storage.base import check_key
@@ -33,13 +35,13 @@ _COLUMNS = {
 
 
 @click.command()
-@click.argument("job", shell_complete=completing.jobs)
+@click.argument("job", shell_complete=completion.jobs)
 @click.argument("action", required=False, type=click.Choice(["get"]))
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option(
     "--to", "folder", type=click.Path(file_okay=False, path_type=Path), default=".", help="With get: where to."
 )
-@click.option("--task", "step", shell_complete=completing.steps, help="Only those of this step.")
+@click.option("--task", "step", shell_complete=completion.steps, help="Only those of this step.")
 @click.option("--kind", type=click.Choice(["input", "output", "log"]), help="Only those of this kind.")
 @click.option("--logs", "with_logs", is_flag=True, help="The parts of the tasks' logs too.")
 @click.option("--force", is_flag=True, help="With get: replace files that are there.")
@@ -67,28 +69,42 @@ def artifacts(
     accsd artifacts 3f2a91bc get --to results
     accsd artifacts 3f2a91bc get render/out.wav
     """
+    wanted = _Filter(step, kind, with_logs)
     settings = settings_of(ctx)
 
     async def work(db: Database) -> tuple[UUID, list[StoredArtifact], list[Path]]:
         job_id = await job_named(db, job)
-        found = [
-            artifact
-            for artifact in await artifacts_of(db, job_id)
-            if (step is None or artifact.task_key == step)
-            and (kind is None or artifact.kind == kind)
-            and (with_logs or kind == "log" or not artifact.is_log_segment)
-        ]
+        found = [artifact for artifact in await artifacts_of(db, job_id) if wanted.takes(artifact)]
         if action is None:
             return job_id, found, []
         chosen = _chosen(found, names, short(job_id))
         return job_id, chosen, await _download(settings, chosen, folder, force=force)
 
     job_id, found, files = with_database(ctx, work)
-    rows = [_row(artifact) for artifact in found]
     if action is None:
-        show(rows, _COLUMNS, output, empty=f"job {short(job_id)} has put out nothing; `accsd why {short(job_id)}`")
-        return
-    for row, file in zip(rows, files, strict=True):
+        empty = f"job {short(job_id)} has put out nothing; `accsd why {short(job_id)}`"
+        show([_row(artifact) for artifact in found], _COLUMNS, output, empty=empty)
+    else:
+        _tell_files(found, files, output)
+
+
+@dataclass(frozen=True, slots=True)
+class _Filter:
+    step: str | None
+    kind: str | None
+    with_logs: bool
+
+    def takes(self, artifact: StoredArtifact) -> bool:
+        """The parts of logs only where they were asked for."""
+        return (
+            self.step in (None, artifact.task_key)
+            and self.kind in (None, artifact.kind)
+            and (self.with_logs or self.kind == "log" or not artifact.is_log_segment)
+        )
+
+
+def _tell_files(artifacts: Sequence[StoredArtifact], files: Sequence[Path], output: str) -> None:
+    for row, file in zip(map(_row, artifacts), files, strict=True):
         if output == "table":
             say(f"{file}  {row['size']}")
         else:

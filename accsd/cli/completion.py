@@ -1,11 +1,27 @@
-"""`accsd completion`: what a shell evaluates to complete our commands."""
+"""`accsd completion`, and what a shell then offers for a name: workflows, jobs, steps, nodes and services, as the
+database has them.
+
+A person waits for an offer with a key pressed: it has a second, and whatever goes wrong, nothing is offered and nothing
+said.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
 
 import click
-from click.shell_completion import ShellComplete, get_completion_class
+from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
 from accsd.cli.output import say
 
-_PROGRAM = "accsd"
+if TYPE_CHECKING:  # `accsd --help` waits for no database driver
+    from accsd.db.pool import Database
+
+_PROGRAM: Final = "accsd"
+_PATIENCE_SEC: Final = 1.0
+_JOB_PARAMETERS: Final = ("job_id", "job")
+
+Offered = list[CompletionItem]
 
 
 @click.command()
@@ -24,3 +40,90 @@ def completion(shell: str) -> None:
     assert kind is not None, "click knows the three"
     # Not kind.source: for bash that starts one to ask it for its version.
     say(ShellComplete.source(kind(main, {}, _PROGRAM, f"_{_PROGRAM.upper()}_COMPLETE")))
+
+
+def workflow_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> Offered:
+    return _plain(ctx, "SELECT DISTINCT name FROM public.workflows", incomplete)
+
+
+def node_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> Offered:
+    return _plain(ctx, "SELECT name FROM public.nodes", incomplete)
+
+
+def service_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> Offered:
+    """That a workflow wants, or a node offers."""
+    return _plain(
+        ctx,
+        "SELECT service AS name FROM accs.lanes UNION SELECT jsonb_object_keys(max_concurrency) FROM public.nodes",
+        incomplete,
+    )
+
+
+def jobs(ctx: click.Context, _: click.Parameter, incomplete: str) -> Offered:
+    """The newest, by their short ids, or by their whole ones if that is what was begun."""
+    from accsd.db.views import jobs as job_views
+    from accsd.explain.words import short
+
+    async def work(db: "Database") -> Offered:
+        found: Offered = []
+        for job in await job_views.jobs(db, job_views.JobFilter(limit=50)):
+            name = next((each for each in (short(job.id), str(job.id)) if each.startswith(incomplete)), None)
+            if name is not None:
+                found.append(CompletionItem(name, help=f"{job.workflow}, {job.status}"))
+        return found
+
+    return _asked(ctx, work)
+
+
+def jobs_and_steps(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> Offered:
+    """A job, and after a slash its steps."""
+    job, slash, step = incomplete.partition("/")
+    if not slash:
+        return jobs(ctx, parameter, incomplete)
+    return [CompletionItem(f"{job}/{key.value}") for key in _steps_of(ctx, job, step)]
+
+
+def steps(ctx: click.Context, _: click.Parameter, incomplete: str) -> Offered:
+    """Of the job that the command names already. Behind an option that has no value yet click has not sorted out its
+    arguments; it is the first of them."""
+    sorted_out = (ctx.params.get(name) for name in _JOB_PARAMETERS)
+    job = next((each for each in (*sorted_out, *ctx.args) if isinstance(each, str)), None)
+    return [] if job is None else _steps_of(ctx, job, incomplete)
+
+
+def _steps_of(ctx: click.Context, job: str, incomplete: str) -> Offered:
+    from accsd.cli.identifiers import job_named
+    from accsd.db.views import jobs as job_views
+
+    async def work(db: "Database") -> Offered:
+        keys = await job_views.task_ids_of(db, await job_named(db, job))
+        return [CompletionItem(key) for key in keys if key.startswith(incomplete)]
+
+    return _asked(ctx, work)
+
+
+def _plain(ctx: click.Context, names: str, incomplete: str) -> Offered:
+    async def work(db: "Database") -> Offered:
+        sql = f"SELECT name FROM ({names}) known WHERE starts_with(name, $1) ORDER BY name LIMIT 200"
+        return [CompletionItem(row["name"]) for row in await db.fetch(sql, incomplete)]
+
+    return _asked(ctx, work)
+
+
+def _asked(ctx: click.Context, work: Callable[["Database"], Awaitable[Offered]]) -> Offered:
+    from accsd.cli.session import read_settings
+    from accsd.db.pool import Database, connect
+
+    async def opened() -> Offered:
+        async with asyncio.timeout(_PATIENCE_SEC):
+            connection = await connect(settings.database, application="accsd completion")
+            try:
+                return await work(Database.over(connection))
+            finally:
+                connection.terminate()
+
+    try:
+        settings = read_settings(ctx.find_root().params.get("config"))
+        return [item for item in asyncio.run(opened()) if item.value.isprintable()]
+    except Exception:  # noqa: BLE001 - an error on the line that somebody is typing helps nobody
+        return []

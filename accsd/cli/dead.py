@@ -1,42 +1,27 @@
 """`accsd dead`: tasks that failed for good, until somebody sends them back to work or dismisses them."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
 import click
 
-from accsd.cli import completing
-from accsd.cli.changing import ChangeOutcome, tell
-from accsd.cli.identifiers import short
-from accsd.cli.operator import operator
+from accsd.cli import completion
+from accsd.cli.changes import tell
 from accsd.cli.output import output_option, say, show
-from accsd.cli.session import with_database
-from accsd.db.answers import Verdict
+from accsd.cli.session import operator, with_database
 from accsd.db.pool import Database
 from accsd.db.retry import DeadLetterAnswer, dismiss, redrive
 from accsd.db.views import jobs as job_views
 from accsd.db.views.jobs import DeadLetterRow
 from accsd.errors import NotFound
-from accsd.model.outcome import ErrorCode
+from accsd.explain.changes import settled
+from accsd.explain.jobs import dead_because
+from accsd.explain.words import cut, short
 
 _MOST_AT_ONCE: Final = 10_000
 _LONGEST_ERROR: Final = 70
 _COLUMNS: Final = ("id", "job", "workflow", "step", "service", "reason", "error", "age")
-_REASONS: Final = {
-    "attempts_exhausted": "all attempts failed",
-    "permanent_error": "permanent error",
-    "lost_too_often": "lost its node too often",
-    "poison": "poison",
-}
-# lost_too_often too, for the database; but no node was lost
-_LOST_OTHERWISE: Final[Mapping[str | None, str]] = {
-    ErrorCode.IMAGE_MISSING: "could not be started",
-    ErrorCode.ENGINE_UNAVAILABLE: "could not be started",
-    ErrorCode.NODE_UNFIT: "its nodes were unfit",
-    ErrorCode.AGENT_DISK: "its nodes had no room",
-    ErrorCode.STORAGE_UNAVAILABLE: "storage was away",
-}
 
 Verb = Callable[[Database, Sequence[int]], Awaitable[list[DeadLetterAnswer]]]
 
@@ -47,7 +32,7 @@ def dead() -> None:
 
 
 @dead.command("list")
-@click.option("--service", shell_complete=completing.service_names, help="Only of this service.")
+@click.option("--service", shell_complete=completion.service_names, help="Only of this service.")
 @click.option("--all", "settled", is_flag=True, help="Those that were retried or dismissed too.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, help="How many.")
 @output_option()
@@ -74,22 +59,17 @@ def _cells(row: DeadLetterRow) -> dict[str, Any]:
         "workflow": row.workflow,
         "step": row.task_key,
         "service": row.service,
-        "reason": _reason(row),
-        "error": error if len(error) <= _LONGEST_ERROR else error[: _LONGEST_ERROR - 1] + "…",
+        "reason": dead_because(row),
+        "error": cut(error, _LONGEST_ERROR),
         "age": row.age,
         "state": "retried" if row.redriven_at else "dismissed" if row.dismissed_at else "open",
     }
 
 
-def _reason(row: DeadLetterRow) -> str:
-    said = _REASONS.get(row.reason, row.reason)
-    return _LOST_OTHERWISE.get(row.error_code, said) if row.reason == "lost_too_often" else said
-
-
 @dead.command("retry")
 @click.argument("ids", nargs=-1, type=int, metavar="ID…")
 @click.option("--all", "everything", is_flag=True, help="All that are open.")
-@click.option("--service", shell_complete=completing.service_names, help="With --all: only of this service.")
+@click.option("--service", shell_complete=completion.service_names, help="With --all: only of this service.")
 @output_option()
 @click.pass_context
 def retry_command(ctx: click.Context, ids: Sequence[int], everything: bool, service: str | None, output: str) -> None:
@@ -112,7 +92,7 @@ def retry_command(ctx: click.Context, ids: Sequence[int], everything: bool, serv
 @dead.command("dismiss")
 @click.argument("ids", nargs=-1, type=int, metavar="ID…")
 @click.option("--all", "everything", is_flag=True, help="All that are open.")
-@click.option("--service", shell_complete=completing.service_names, help="With --all: only of this service.")
+@click.option("--service", shell_complete=completion.service_names, help="With --all: only of this service.")
 @output_option()
 @click.pass_context
 def dismiss_command(ctx: click.Context, ids: Sequence[int], everything: bool, service: str | None, output: str) -> None:
@@ -142,31 +122,4 @@ def _change(
         raise NotFound(f"there is no dead letter {missing}", hint="try `accsd dead list`")
     if not answers:
         say("nothing is dead", err=True)
-    tell((_outcome(answer, done) for answer in sorted(answers, key=lambda one: one.dead_letter_id)), output)
-
-
-def _outcome(answer: DeadLetterAnswer, done: str) -> ChangeOutcome:
-    named = f"dead letter {answer.dead_letter_id}"
-    match answer.verdict:
-        case Verdict.ACCEPTED:
-            return ChangeOutcome(answer.dead_letter_id, answer.verdict, None, f"{named} {done}")
-        case Verdict.REPEATED:
-            return ChangeOutcome(answer.dead_letter_id, answer.verdict, None, f"{named}: that was done before")
-        case Verdict.REFUSED:
-            why, following = _why_not(answer.reason)
-            return ChangeOutcome(answer.dead_letter_id, answer.verdict, answer.reason, f"{named}: {why}", following)
-
-
-def _why_not(reason: str | None) -> tuple[str, str]:
-    match reason:
-        case "not_found":
-            return "there is none of that id", "accsd dead list"
-        case "already_redriven":
-            return "it was sent back to work already, so there is nothing to dismiss", "accsd dead list --all"
-        case "not_in_expected_state":
-            return (
-                "its task does not stand in error any more: it was retried or its job was cancelled",
-                "accsd dead list --all",
-            )
-        case other:
-            return other or "refused", "accsd dead list --all"
+    tell((settled(answer, done) for answer in sorted(answers, key=lambda one: one.dead_letter_id)), output)

@@ -9,10 +9,10 @@ from typing import Final
 
 import click
 
-from accsd.cli import completing, moments
+from accsd.cli import completion, times
 from accsd.cli.checks import card, database, engine, machine
 from accsd.cli.checks.cycle import cycle_check
-from accsd.cli.checks.finding import Check, Finding, Verdict, fail, ok
+from accsd.cli.checks.finding import Check, Finding, Grade, fail, ok
 from accsd.cli.checks.node import elsewhere, node_check
 from accsd.cli.output import output_option, say, show, styled, text
 from accsd.cli.session import read_settings
@@ -21,7 +21,7 @@ from accsd.settings import Settings
 
 _WITHIN_SEC: Final = 30.0
 _HERE: Final = ""  # the value of --node without a name
-_COLOURS: Final = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
+_COLOURS: Final = {Grade.OK: "green", Grade.WARN: "yellow", Grade.FAIL: "red"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ _STEPS: Final = (
 @click.option(
     "--node",
     "node",
-    shell_complete=completing.node_names,
+    shell_complete=completion.node_names,
     metavar="[NAME]",
     is_flag=False,
     flag_value=_HERE,
@@ -57,7 +57,7 @@ _STEPS: Final = (
 )
 @click.option("--cycle", is_flag=True, help="With --node NAME: send it to sleep and wake it again, really.")
 @click.option(
-    "--settle", type=moments.LENGTH, default=timedelta(seconds=20), metavar="TIME", help="With --cycle: between both."
+    "--settle", type=times.LENGTH, default=timedelta(seconds=20), metavar="TIME", help="With --cycle: between both."
 )
 @click.option("--yes", is_flag=True, help="With --cycle: do not ask.")
 @output_option()
@@ -78,7 +78,7 @@ def doctor(ctx: click.Context, node: str | None, cycle: bool, settle: timedelta,
     findings = asyncio.run(_examine(ctx.find_root().obj, node, last, tell=output == "table"))
     if output != "table":
         show([asdict(finding) for finding in findings], {}, output, name="check")
-    if any(finding.verdict is Verdict.FAIL for finding in findings):
+    if any(finding.verdict is Grade.FAIL for finding in findings):
         raise SystemExit(1)
 
 
@@ -103,7 +103,7 @@ async def _examine(config: str | None, node: str | None, last: list[_Step], *, t
             continue
         async for finding in _guarded(step, settings):
             note(finding)
-            if finding.verdict is Verdict.FAIL:
+            if finding.verdict is Grade.FAIL:
                 failed.add(step.name)
     return found
 

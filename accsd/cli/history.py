@@ -7,8 +7,8 @@ from uuid import UUID
 
 import click
 
-from accsd.cli import completing
-from accsd.cli.archived import archived_lines
+from accsd.cli import completion
+from accsd.cli.archive import archived_lines
 from accsd.cli.identifiers import job_named
 from accsd.cli.objects import objects, require_store
 from accsd.cli.output import output_option, say, show
@@ -153,7 +153,7 @@ def verify_command(ctx: click.Context, chain_only: bool) -> None:
 
 
 @history.command("show")
-@click.argument("job", shell_complete=completing.jobs)
+@click.argument("job", shell_complete=completion.jobs)
 @click.pass_context
 def show_command(ctx: click.Context, job: str) -> None:
     """Print a job's events as JSON lines, as they are archived. Its whole id is understood after the job was removed.

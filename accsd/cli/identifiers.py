@@ -1,25 +1,18 @@
-"""Ids as people type them. A listing shows the last eight digits: ids are time-ordered, so those of one minute begin
-alike, and their ends differ (accs.new_id). The beginning of an id is accepted too, and so is JOB/STEP for a task."""
+"""Ids as people type them: the end of one, as a listing shows it, or its beginning; JOB/STEP for a task."""
 
 import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 from uuid import UUID
 
-from accsd.cli.output import since
 from accsd.db.pool import Database
 from accsd.db.views import jobs as job_views
 from accsd.errors import InvalidValue, NotFound
+from accsd.explain.words import short, since
 from accsd.values.validation import did_you_mean
 
-_SHORT: Final = 8
 _HEX: Final = re.compile(r"[0-9a-f-]{1,36}")
 _CANDIDATES_SHOWN: Final = 5
-
-
-def short(full: UUID | str) -> str:
-    """What a table shows of an id, and what `job_named` takes."""
-    return str(full)[-_SHORT:]
 
 
 async def job_named(db: Database, text: str) -> UUID:

@@ -1,26 +1,27 @@
 """`accsd job`: one job. How it stands, its steps as a graph, its attempts, and what happened."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
 import click
 
-from accsd.cli import completing
-from accsd.cli.archived import Archived
-from accsd.cli.drawing import aligned, draw
-from accsd.cli.fitting import show_fitting
-from accsd.cli.following import tell_line
-from accsd.cli.identifiers import job_named, short
-from accsd.cli.output import duration, output_option, say, say_json, shown, since, styled, to_json
+from accsd.cli import completion
+from accsd.cli.archive import ArchivedLines
+from accsd.cli.graph import aligned, draw
+from accsd.cli.identifiers import job_named
+from accsd.cli.output import output_option, say, say_json, show_fitting, shown, styled, to_json
 from accsd.cli.session import settings_of, with_database
+from accsd.cli.timeline import tell_line
 from accsd.db.pool import Database
 from accsd.db.views import events as event_views
 from accsd.db.views import jobs as job_views
 from accsd.db.views.events import AttemptRow, EventRow
 from accsd.db.views.jobs import JobRow, TaskRow
-from accsd.model import JobStatus, TaskStatus
+from accsd.explain.jobs import failure, job_document, task_note
+from accsd.explain.words import cut, duration, short, since
+from accsd.model import JobStatus
 from accsd.model.state import EventType
 from accsd.settings import Settings
 
@@ -37,7 +38,6 @@ _EVENTS_SHOWN: Final = 50
 _EVENTS_GIVEN: Final = 10_000
 _ATTEMPTS_SHOWN: Final = 30
 _ATTEMPTS_GIVEN: Final = 100_000
-_HOLDS: Final = {"backoff": "backoff", "key": "its concurrency key is taken", "paused": "paused"}
 _LONGEST_NOTE: Final = 70
 
 
@@ -51,7 +51,7 @@ class _Everything:
 
 
 @click.command()
-@click.argument("job_id", metavar="JOB", shell_complete=completing.jobs)
+@click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
 @click.option(
     "--events",
     "count",
@@ -81,7 +81,7 @@ def job(ctx: click.Context, job_id: str, count: int | None, output: str) -> None
     elif output == "name":
         say(str(everything.job.id))
     else:
-        say_json(_document(everything))
+        say_json(job_document(everything.job, everything.tasks, everything.attempts, everything.events))
 
 
 async def _read(db: Database, settings: Settings, job_id: UUID, count: int | None, *, for_eyes: bool) -> _Everything:
@@ -95,16 +95,8 @@ async def _read(db: Database, settings: Settings, job_id: UUID, count: int | Non
             await event_views.count_events(db, job_id, archived) if for_eyes else {},
         )
 
-    history = await Archived(db, settings, job_id).ask(told)
+    history = await ArchivedLines(db, settings, job_id).ask(told)
     return _Everything(await job_views.job(db, job_id), await job_views.tasks_of(db, job_id), *history)
-
-
-def _document(everything: _Everything) -> dict[str, Any]:
-    return asdict(everything.job) | {
-        "tasks": [asdict(task) for task in everything.tasks],
-        "attempts": [asdict(attempt) for attempt in everything.attempts],
-        "events": [asdict(event) for event in everything.events],
-    }
 
 
 def _show(everything: _Everything) -> None:
@@ -174,33 +166,7 @@ def _show_failing(tasks: Sequence[TaskRow]) -> None:
 def _cells(task: TaskRow) -> list[str]:
     tries = f"{task.attempt_id}" if task.attempt_id else ""
     took = duration(task.took) if task.took is not None else ""
-    return [task.status, task.service, task.node or "", tries, took, _note(task)]
-
-
-def _note(task: TaskRow) -> str:
-    """Its progress while it runs; what it waits for; why it failed."""
-    match TaskStatus(task.status):
-        case TaskStatus.RUNNING if task.progress:
-            note = f"{task.progress:.0%}"
-        case TaskStatus.QUEUED:
-            note = _waits_for(task)
-        case TaskStatus.DONE:
-            note = ""
-        case _:
-            note = _error(task.error_code, task.error_message)
-    return note if len(note) <= _LONGEST_NOTE else note[: _LONGEST_NOTE - 1] + "…"
-
-
-def _waits_for(task: TaskRow) -> str:
-    waits = "waits for earlier steps" if task.remaining else _HOLDS.get(task.hold or "", "waits for a node")
-    due = f" for {duration(task.due_in)}" if task.hold == "backoff" and task.due_in is not None else ""
-    last = f"; last: {_error(task.error_code, task.error_message)}" if task.error_code else ""
-    everywhere = "; the step fails everywhere" if task.fails_everywhere else ""
-    return waits + due + everywhere + last
-
-
-def _error(code: str | None, message: str | None) -> str:
-    return " ".join(part for part in (code, (message or "").replace("\n", " ")) if part)
+    return [task.status, task.service, task.node or "", tries, took, cut(task_note(task), _LONGEST_NOTE)]
 
 
 def _tell_more_than_the_steps(attempts: Sequence[AttemptRow]) -> bool:
@@ -216,7 +182,7 @@ def _show_attempts(attempts: Sequence[AttemptRow], job: JobRow) -> None:
             "began": f"+{duration(attempt.claimed_at - job.created_at)}",
             "took": attempt.took,
             "outcome": attempt.outcome or "running",
-            "error": _error(attempt.error_code, attempt.message),
+            "error": failure(attempt.error_code, attempt.message),
         }
         for attempt in attempts
     ]

@@ -15,12 +15,11 @@ from uuid import UUID
 import click
 import orjson
 
-from accsd.cli import completing
-from accsd.cli.archived import Archived
-from accsd.cli.identifiers import job_named, short
-from accsd.cli.logline import printed
+from accsd.cli import completion
+from accsd.cli.archive import ArchivedLines
+from accsd.cli.identifiers import job_named
 from accsd.cli.objects import elsewhere, objects, require_bucket
-from accsd.cli.output import say, shown, to_json
+from accsd.cli.output import log_line, say, to_json
 from accsd.cli.session import settings_of, with_database
 from accsd.db.pool import Database
 from accsd.db.views import jobs as job_views
@@ -28,6 +27,7 @@ from accsd.db.views.artifacts import StoredArtifact, artifacts_of
 from accsd.db.views.events import AttemptLog, LogEvent, begun_attempts, log_events
 from accsd.db.views.jobs import is_open
 from accsd.errors import AccsdError, NotFound
+from accsd.explain.words import short
 from accsd.model.state import EventType
 from accsd.settings import Settings
 from accsd.storage import ObjectStore
@@ -46,8 +46,8 @@ Who = tuple[UUID, int]  # an attempt
 
 
 @click.command()
-@click.argument("job", shell_complete=completing.jobs)
-@click.option("--task", "step", shell_complete=completing.steps, help="Only this step.")
+@click.argument("job", shell_complete=completion.jobs)
+@click.option("--task", "step", shell_complete=completion.steps, help="Only this step.")
 @click.option("--attempt", type=click.IntRange(min=1), help="An earlier attempt; the last one unless named.")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job (or the step) has ended.")
 @click.option("-t", "--timestamps", is_flag=True, help="Begin each line with its time.")
@@ -80,7 +80,7 @@ def logs(
         async with AsyncExitStack() as resources:
             log = _JobLog(db, settings, job_id, step, attempt, resources, when_up_to_date=out.flush)
             async for record in log.follow() if follow else log.so_far():
-                line = to_json(record) if output == "jsonl" else shown(printed(record, timestamps, prefix=step is None))
+                line = to_json(record) if output == "jsonl" else log_line(record, timestamps, prefix=step is None)
                 out.write(f"{line}\n")
             out.flush()
             for gap in await log.gaps():
@@ -135,10 +135,10 @@ class _JobLog:
     _keys: dict[UUID, str] = field(default_factory=dict[UUID, str])
     _tails: dict[Who, _Tail] = field(default_factory=dict[Who, _Tail])
     _store: ObjectStore | None = None
-    _archived: Archived = field(init=False)
+    _archived: ArchivedLines = field(init=False)
 
     def __post_init__(self) -> None:
-        self._archived = Archived(self.db, self.settings, self.job_id)
+        self._archived = ArchivedLines(self.db, self.settings, self.job_id)
 
     async def so_far(self) -> AsyncIterator[Record]:
         async for record in self._in_turn(await self._attempts()):

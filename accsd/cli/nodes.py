@@ -1,24 +1,23 @@
 """`accsd nodes`: the machines of the fleet, why each is awake or not; to wake, send to sleep, drain and resume."""
 
-from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Final
 
 import click
 
-from accsd.cli import completing, moments, power
-from accsd.cli.fitting import one_line, show_fitting
-from accsd.cli.output import duration, output_option, say, show, show_one, since, text
-from accsd.cli.pausing import Paused, Subject, pause_one, reason_option, resume_one
+from accsd.cli import completion, power, times
+from accsd.cli.output import output_option, say, show, show_fitting, show_one, text
+from accsd.cli.pause import Subject, pause_one, reason_option, resume_one
 from accsd.cli.session import settings_of, with_database
 from accsd.db import Pausable, Verdict, forget_node
-from accsd.db.nodes import together
 from accsd.db.pool import Database
 from accsd.db.views import fleet
 from accsd.db.views import jobs as job_views
 from accsd.db.views.fleet import NodeEvent, NodeView
 from accsd.errors import AccsdError, Unavailable
+from accsd.explain.fleet import Paused, node_document, node_drained, node_words
+from accsd.explain.words import duration, one_line, since
 from accsd.power import WakeResult
 from accsd.values.labels import shown_label
 
@@ -55,11 +54,11 @@ def nodes(ctx: click.Context, every: bool, output: str) -> None:
         empty = "no node has registered; `accsd --role agent` on a machine registers it"
         show_fitting([_line(node, silent) for node in found], _COLUMNS, empty=empty)
     else:
-        show([_row(node, silent) for node in found], {}, output, name="name")
+        show([node_document(node, silent) for node in found], {}, output, name="name")
 
 
 @nodes.command("show")
-@click.argument("name", shell_complete=completing.node_names)
+@click.argument("name", shell_complete=completion.node_names)
 @click.option("--history", "count", type=click.IntRange(0, 1000), default=20, show_default=True, metavar="N")
 @output_option()
 @click.pass_context
@@ -72,7 +71,7 @@ def show_command(ctx: click.Context, name: str, count: int, output: str) -> None
 
     node, history = with_database(ctx, work)
     if output != "table":
-        show_one(_row(node, silent) | {"history": [asdict(event) for event in history]}, output, name="name")
+        show_one(node_document(node, silent) | {"history": [asdict(event) for event in history]}, output, name="name")
         return
     show_one(_known(node, silent), output)
     if history:
@@ -81,7 +80,7 @@ def show_command(ctx: click.Context, name: str, count: int, output: str) -> None
 
 
 @nodes.command("drain")
-@click.argument("name", shell_complete=completing.node_names)
+@click.argument("name", shell_complete=completion.node_names)
 @reason_option
 @click.pass_context
 def drain_command(ctx: click.Context, name: str, reason: str | None) -> None:
@@ -90,7 +89,7 @@ def drain_command(ctx: click.Context, name: str, reason: str | None) -> None:
 
 
 @nodes.command("resume")
-@click.argument("name", shell_complete=completing.node_names)
+@click.argument("name", shell_complete=completion.node_names)
 @click.pass_context
 def resume_command(ctx: click.Context, name: str) -> None:
     """Let a machine work again that is drained, or whose services are in quarantine."""
@@ -98,7 +97,7 @@ def resume_command(ctx: click.Context, name: str) -> None:
 
 
 async def _look(db: Database, name: str) -> Paused:
-    return _drained(await fleet.node_named(db, name))
+    return node_drained(await fleet.node_named(db, name))
 
 
 _SUBJECT: Final = Subject(
@@ -107,7 +106,7 @@ _SUBJECT: Final = Subject(
 
 
 @nodes.command("remove")
-@click.argument("name", shell_complete=completing.node_names)
+@click.argument("name", shell_complete=completion.node_names)
 @click.pass_context
 def remove_command(ctx: click.Context, name: str) -> None:
     """Forget a machine that is gone for good. What it did stays in the history of its jobs; should it come back, it
@@ -135,9 +134,9 @@ _KEPT: Final = {
 
 
 @nodes.command("wake")
-@click.argument("name", shell_complete=completing.node_names)
+@click.argument("name", shell_complete=completion.node_names)
 @_wait_option
-@click.option("--timeout", type=moments.LENGTH, metavar="TIME", help="With --wait; otherwise by its own usual time.")
+@click.option("--timeout", type=times.LENGTH, metavar="TIME", help="With --wait; otherwise by its own usual time.")
 @click.pass_context
 def wake_command(ctx: click.Context, name: str, wait: bool, timeout: timedelta | None) -> None:
     """Wake a machine now, as the builder would: by its wake_method, and by the next one if a call does not get through.
@@ -181,9 +180,9 @@ def _tell_calls(name: str, results: list[WakeResult]) -> None:
 
 
 @nodes.command("sleep")
-@click.argument("name", shell_complete=completing.node_names)
+@click.argument("name", shell_complete=completion.node_names)
 @_wait_option
-@click.option("--timeout", type=moments.LENGTH, default=power.GOES_WITHIN, metavar="TIME", help="With --wait: 90 s.")
+@click.option("--timeout", type=times.LENGTH, default=power.GOES_WITHIN, metavar="TIME", help="With --wait: 90 s.")
 @click.pass_context
 def sleep_command(ctx: click.Context, name: str, wait: bool, timeout: timedelta) -> None:
     """Ask a machine to sleep now. It stays awake while it has work, is needed soon, or somebody objects, and says so.
@@ -214,12 +213,8 @@ def sleep_command(ctx: click.Context, name: str, wait: bool, timeout: timedelta)
 
 def _line(node: NodeView, silent: timedelta) -> dict[str, Any]:
     """For a list; `nodes show` has every word."""
-    cells = _for_eyes(node, silent)
+    cells = node_words(node, silent)
     return {"name": node.name, **cells, "because": one_line(cells["because"])}
-
-
-def _row(node: NodeView, silent: timedelta) -> dict[str, Any]:
-    return {"name": node.name, "state": node.state(silent), "since": node.since(silent), **asdict(node)}
 
 
 def _known(node: NodeView, silent: timedelta) -> dict[str, Any]:
@@ -233,62 +228,5 @@ def _known(node: NodeView, silent: timedelta) -> dict[str, Any]:
         "usual_latency": node.latency,
         "networks": ", ".join(node.networks),
     }
-    known = {"name": node.name, **_for_eyes(node, silent), **words}
+    known = {"name": node.name, **node_words(node, silent), **words}
     return {key: value for key, value in known.items() if value not in (None, "")}
-
-
-def _for_eyes(node: NodeView, silent: timedelta) -> dict[str, Any]:
-    return {
-        "state": node.state(silent),
-        "since": node.since(silent),
-        "services": ", ".join(_used(node, service, slots, silent) for service, slots in node.slots.items()),
-        "last_wake": _last_wake(node),
-        "because": because(node, silent),
-    }
-
-
-def _used(node: NodeView, service: str, slots: int, silent: timedelta) -> str:
-    """Of one that has gone, only the name: its slots are nobody's, and a pull process's were those of its last pace."""
-    ill = node.quarantines.get(service)
-    state = "" if ill is None else " on trial" if ill["state"] == "trial" else " in quarantine"
-    live = node.live.get(service, 0)
-    used = f" {live}/{slots}" if live or node.whereabouts(silent) != "away" else ""
-    return f"{service}{used}{state}"
-
-
-def _last_wake(node: NodeView) -> str:
-    if node.tried_at is None:
-        return f"never ({node.wake_method})" if node.wake_method else ""
-    when = since(node.tried_at)
-    if node.tries:
-        how = {True: "sent", False: "failed", None: "under way"}[node.tried_ok]
-        return f"{node.method} {when}, {how}" + (f", call {node.tries}" if node.tries > 1 else "")
-    took = f", took {duration(node.last_latency)}" if node.last_latency else ""
-    return f"{node.brought_by} {when}{took}" if node.brought_by else f"{node.method} {when}, in vain"
-
-
-def because(node: NodeView, silent: timedelta) -> str:
-    """Why it is awake, or is not; where nobody has said, what happened last."""
-    if node.drained_at is not None:
-        return f"drained {_drained(node)}"
-    if ills := [*_obstacles(node, silent), *_quarantines(node)]:
-        return "; ".join(ills)
-    if node.because is None and node.power == "ready":
-        return "it is at work" if node.live else ""
-    return node.because or node.last_said or ""
-
-
-def _obstacles(node: NodeView, silent: timedelta) -> Iterator[str]:
-    """One that has gone was kept from it then, and nobody knows of now."""
-    if node.whereabouts(silent) == "awake":
-        for each in together((node.name, service, text) for service, text in node.obstacles.items()):
-            yield f"no {', '.join(each.services)}: {each.obstacle.reason}"
-
-
-def _quarantines(node: NodeView) -> Iterator[str]:
-    for service, ill in node.quarantines.items():
-        yield f"{service} in quarantine: {ill['reason']}"
-
-
-def _drained(node: NodeView) -> Paused:
-    return Paused(sum(node.live.values()), node.drained_at, node.drained_by, node.drained_because)

@@ -6,16 +6,18 @@ from typing import Any, Final
 
 import click
 
-from accsd.cli import completing
-from accsd.cli.changing import ChangeOutcome, tell
-from accsd.cli.identifiers import job_named, short
-from accsd.cli.output import duration, output_option, say, show, show_one
+from accsd.cli import completion
+from accsd.cli.changes import tell
+from accsd.cli.identifiers import job_named
+from accsd.cli.output import output_option, say, show, show_one
 from accsd.cli.session import settings_of, with_database
 from accsd.db import outbox as store
 from accsd.db.answers import Verdict
 from accsd.db.outbox import OutboxAnswer, OutboxRow, TargetRow
 from accsd.db.pool import Database
 from accsd.errors import NotFound
+from accsd.explain.changes import ChangeOutcome
+from accsd.explain.words import duration, short
 from accsd.settings import Settings
 
 _STATES: Final = ("waiting", "delivered", "dead")
@@ -35,7 +37,7 @@ def outbox() -> None:
     "--job",
     "job_id",
     metavar="JOB",
-    shell_complete=completing.jobs,
+    shell_complete=completion.jobs,
     help="Only of this job; the beginning or the end of its id will do.",
 )
 @click.option("--state", "states", type=click.Choice(_STATES), multiple=True, help="Only these; may be repeated.")

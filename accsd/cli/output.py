@@ -9,21 +9,26 @@ A table has no lines and no colours of its own where stdout is not a terminal, s
 
 import os
 import re
+import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import click
 import orjson
 
-from accsd.cli.harmless import harmless
-from accsd.values.times import FarTime
+from accsd.explain.words import duration, since
 
 Row = Mapping[str, Any]
 
+_ESCAPES: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 # What JSON allows as it is and a terminal may obey: DEL, the C1 controls, and what turns the direction of writing.
 _RAW_CONTROLS: Final = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+_BETWEEN: Final = "  "
+_ENOUGH: Final = 30  # columns for a sentence; with fewer it is read more easily below
 
 FORMATS: Final = ("table", "json", "jsonl", "name")
 
@@ -45,6 +50,10 @@ _STYLES: Final[Mapping[str, str]] = {
     "away": "red",
     "drained": "yellow",
 }
+_LEVEL_STYLES: Final[Mapping[str, str]] = {"debug": "bright_black", "warn": "yellow", "error": "red"}
+
+
+# What may reach a terminal
 
 
 class Shown(str):
@@ -64,12 +73,43 @@ def say(*parts: str, err: bool = False, end: str = "\n") -> None:
     click.echo(shown(*parts, end), err=err, nl=False)
 
 
-def say_json(value: Any) -> None:
-    click.echo(to_json(value))
-
-
 def _harmless_lines(text: str) -> str:
     return "\n".join(harmless(line) for line in text.split("\n"))
+
+
+def harmless(text: str) -> str:
+    """Without escape sequences; every other character that does not print is written as its number."""
+    plain = _ESCAPES.sub("", text)
+    return "".join(c if c.isprintable() or c == "\t" else f"\\x{ord(c):02x}" for c in plain)
+
+
+def styled(status: str, colour: str | None = None, *, bold: bool = False) -> Shown:
+    """In the colour of its state, or in this one, where stdout is a terminal."""
+    colour = colour or _STYLES.get(status)
+    if not is_terminal() or (colour is None and not bold):
+        return shown(status)
+    return Shown(click.style(shown(status), fg=colour, bold=bold or None))
+
+
+def is_terminal() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def log_line(record: Mapping[str, Any], timestamps: bool, *, prefix: bool) -> Shown:
+    """A line that a task wrote. `prefix`: which step it is from."""
+    message, level = str(record["message"]), str(record.get("level", "info"))
+    text = styled(message, _LEVEL_STYLES[level]) if level in _LEVEL_STYLES else message
+    when = f"{_to_the_millisecond(record['ts'])}  " if timestamps else ""
+    return shown(when, f"{record['task']} | " if prefix else "", text)
+
+
+def _to_the_millisecond(ts: Any) -> str:
+    """Kept as text in a segment, and a time in an event."""
+    moment = ts if isinstance(ts, datetime) else datetime.fromisoformat(str(ts))
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+# Rows, for eyes and for programs
 
 
 def output_option(default: str = "table") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -109,9 +149,19 @@ def show_one(row: Row, output: str, *, name: str = "id") -> None:
         show([row], {}, output, name=name)
 
 
+def say_json(value: Any) -> None:
+    click.echo(to_json(value))
+
+
 def to_json(value: Any) -> str:
     """One line; a control character in it is written as its number, which is the same JSON."""
     return _RAW_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", orjson.dumps(value, default=_encoded).decode())
+
+
+def _encoded(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return str(value)
 
 
 def text(value: Any) -> str:
@@ -133,38 +183,7 @@ def text(value: Any) -> str:
             return shown(str(value))
 
 
-def since(moment: datetime) -> str:
-    """How long ago, or in how long; the exact time is in `-o json`. One that is too far off for that: as it is."""
-    if isinstance(moment, FarTime):
-        return str(moment)
-    away = datetime.now(UTC) - moment
-    return f"{duration(away)} ago" if away >= timedelta(0) else f"in {duration(-away)}"
-
-
-def duration(length: timedelta) -> str:
-    seconds = length.total_seconds()
-    if seconds < 0:
-        return f"-{duration(-length)}"
-    if seconds < 10:
-        return f"{seconds:.1f}s"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    parts = [(days, "d"), (hours, "h"), (minutes, "m"), (rest, "s")]
-    named = [f"{count}{unit}" for count, unit in parts if count]
-    return "".join(named[:2])
-
-
-def styled(status: str, colour: str | None = None, *, bold: bool = False) -> Shown:
-    """In the colour of its state, or in this one, where stdout is a terminal."""
-    colour = colour or _STYLES.get(status)
-    if not is_terminal() or (colour is None and not bold):
-        return shown(status)
-    return Shown(click.style(shown(status), fg=colour, bold=bold or None))
-
-
-def is_terminal() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+# Tables
 
 
 def _table(rows: Sequence[Row], columns: Mapping[str, str], empty: str) -> None:
@@ -193,7 +212,59 @@ def padded(cells: Sequence[str], widths: Sequence[int], *, style: Callable[[str]
     return Shown(shown(*parts).rstrip())
 
 
-def _encoded(value: Any) -> Any:
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    return str(value)
+def show_fitting(rows: Sequence[Row], columns: Mapping[str, str], *, empty: str = "") -> None:
+    """A table for eyes that fits its terminal: the sentences of its last column are wrapped, or stand below their line.
+    What is read by a program is never broken into lines."""
+    if not rows:
+        say(empty, err=True)
+        return
+    cells = [[cell(row.get(key)) for key in columns] for row in rows]
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for _, line in fitted(list(columns.values()), cells, width):
+        say(line)
+
+
+def fitted(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], width: int | None
+) -> Iterator[tuple[int | None, str]]:
+    """The lines, each with the number of its row; None: the headings. `width` None: as wide as it gets."""
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    beside = _how_many(widths, width)
+    room = None if width is None else width - _wide(widths[:-1]) - len(_BETWEEN)
+    parts = [(number, row) for number, row in enumerate(rows)]
+    if beside == len(widths) - 1 and room is not None and room >= _ENOUGH:
+        parts = [(number, part) for number, row in parts for part in _wrapped(row, room)]
+        beside, widths = len(widths), [*widths[:-1], room]
+    yield None, _line([heading.upper() for heading in headings[:beside]], widths)
+    for number, row in parts:
+        yield number, _line(row[:beside], widths, colour=True)
+        for heading, words in zip(headings[beside:], row[beside:], strict=True):
+            below = f"{heading}: {words}" if heading else words
+            if words:
+                yield from ((number, line) for line in _below(below, max(width or 0, _ENOUGH)))
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], *, colour: bool = False) -> Shown:
+    return padded(cells, widths, style=styled if colour else None)
+
+
+def _how_many(widths: Sequence[int], width: int | None) -> int:
+    """So many columns fit beside each other; at least one."""
+    fits = (n for n in range(len(widths), 1, -1) if width is None or _wide(widths[:n]) <= width)
+    return next(fits, 1)
+
+
+def _wide(widths: Sequence[int]) -> int:
+    return sum(widths) + len(_BETWEEN) * (len(widths) - 1)
+
+
+def _wrapped(row: Sequence[str], room: int) -> Iterator[list[str]]:
+    """The row, and further ones that have only the rest of its last cell."""
+    first, *others = textwrap.wrap(row[-1], room) or [""]
+    yield [*row[:-1], first]
+    for other in others:
+        yield [*("" for _ in row[:-1]), other]
+
+
+def _below(said: str, width: int) -> list[str]:
+    return textwrap.wrap(said, width, initial_indent="    ", subsequent_indent="      ")

@@ -12,14 +12,15 @@ from typing import Final, TypeVar
 from uuid import uuid4
 
 from accsd.builder.wake_calls import WakeCaller
-from accsd.cli.operator import operator
-from accsd.cli.output import duration, text
+from accsd.cli.output import text
+from accsd.cli.session import operator
 from accsd.db.orders import ANSWERED_WITHIN, OrderKind, answer_within, ask_node
 from accsd.db.pool import Database
 from accsd.db.views import fleet
 from accsd.db.views.fleet import NodeView
 from accsd.db.wake import FleetNode, wake_nodes
 from accsd.errors import AccsdError, ConfigError, Unavailable
+from accsd.explain.words import duration
 from accsd.planning.wake import WakePolicy
 from accsd.power import WakeResult
 from accsd.settings import Settings

@@ -18,15 +18,14 @@ from uuid import UUID
 import click
 
 from accsd import proc
-from accsd.cli.identifiers import short
-from accsd.cli.operator import operator
+from accsd.cli.options import merged
 from accsd.cli.output import say
-from accsd.cli.session import settings_of
-from accsd.cli.submit import merged
+from accsd.cli.session import operator, settings_of
 from accsd.db import Database, Submission, apply_workflow, cancel_jobs, dismiss, require_schema, submit_job
 from accsd.db.views import jobs as job_views
 from accsd.db.workflows import find_workflow
 from accsd.errors import AccsdError
+from accsd.explain.words import short
 from accsd.log import configure_logging, register_secret
 from accsd.model import WorkflowDef
 from accsd.runners.base import Stream

@@ -4,16 +4,15 @@ from dataclasses import asdict
 
 import click
 
-from accsd.cli import completing
-from accsd.cli.fitting import one_line
+from accsd.cli import completion
 from accsd.cli.output import output_option, show
-from accsd.cli.pausing import Paused, Subject, pause_one, reason_option, resume_one
+from accsd.cli.pause import Subject, pause_one, reason_option, resume_one
 from accsd.cli.session import with_database
 from accsd.db import Pausable
-from accsd.db.nodes import Obstacle
 from accsd.db.pool import Database
 from accsd.db.views import fleet
 from accsd.db.views.fleet import ServiceView
+from accsd.explain.fleet import Paused, service_paused, service_state
 
 _COLUMNS = {
     "service": "service",
@@ -48,7 +47,7 @@ def services(ctx: click.Context, output: str) -> None:
 
 
 @services.command("pause")
-@click.argument("name", shell_complete=completing.service_names)
+@click.argument("name", shell_complete=completion.service_names)
 @reason_option
 @click.pass_context
 def pause_command(ctx: click.Context, name: str, reason: str | None) -> None:
@@ -57,7 +56,7 @@ def pause_command(ctx: click.Context, name: str, reason: str | None) -> None:
 
 
 @services.command("resume")
-@click.argument("name", shell_complete=completing.service_names)
+@click.argument("name", shell_complete=completion.service_names)
 @click.pass_context
 def resume_command(ctx: click.Context, name: str) -> None:
     """Let the tasks of a service begin again, also on machines where it is in quarantine."""
@@ -65,22 +64,10 @@ def resume_command(ctx: click.Context, name: str) -> None:
 
 
 async def _look(db: Database, name: str) -> Paused:
-    return _paused(await fleet.service_named(db, name))
+    return service_paused(await fleet.service_named(db, name))
 
 
 _SUBJECT = Subject(Pausable.SERVICE, _look)
-
-
-def _paused(service: ServiceView) -> Paused:
-    return Paused(service.live, service.paused_at, service.paused_by, service.paused_because)
-
-
-def state_of(service: ServiceView) -> str:
-    if service.paused_at is None:
-        ill = f"in quarantine on {', '.join(service.quarantined_on)}" if service.quarantined_on else ""
-        ills = [ill, *(f"not on {node}: {Obstacle.read(text).reason}" for node, text in service.obstacles.items())]
-        return one_line("; ".join(filter(None, ills))) if service.nodes else "no node offers it"
-    return f"paused {_paused(service)}"
 
 
 def _for_eyes(service: ServiceView) -> dict[str, object]:
@@ -91,5 +78,5 @@ def _for_eyes(service: ServiceView) -> dict[str, object]:
         "held": service.held_by_key + service.paused,
         "running": f"{service.live}/{service.slots}",
         "nodes": ", ".join(service.nodes),
-        "state": state_of(service),
+        "state": service_state(service),
     }

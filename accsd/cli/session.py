@@ -1,6 +1,8 @@
-"""How a command reaches the database: opened, asked, closed. Errors become messages in accsd.cli."""
+"""How a command reaches the database: opened, asked, closed; and who gives it. Errors become messages in accsd.cli."""
 
 import asyncio
+import getpass
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, TypeVar
@@ -61,3 +63,11 @@ def with_database(
             await db.close()
 
     return asyncio.run(opened())
+
+
+def operator() -> str:
+    """Who gives this command, for the record: the name of a person at a machine."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):  # a user id that no name belongs to
+        return socket.gethostname()

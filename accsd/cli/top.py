@@ -16,10 +16,10 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from accsd.cli.glance import heading, lines, look
 from accsd.cli.output import say, say_json, shown
-from accsd.cli.scrolling import ScreenLine, Scroller, keys
+from accsd.cli.screen import ScreenLine, Scroller, keys
 from accsd.cli.session import settings_of, with_database
+from accsd.cli.snapshot import heading, lines, look
 from accsd.db.pool import Database
 from accsd.errors import DatabaseUnavailable
 from accsd.settings import Settings

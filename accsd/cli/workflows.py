@@ -8,12 +8,11 @@ from typing import Any
 
 import click
 
-from accsd.cli import completing, workflow_files
-from accsd.cli.drawing import aligned, draw
-from accsd.cli.operator import operator
-from accsd.cli.output import FORMATS, Shown, duration, output_option, say, show, since, styled
-from accsd.cli.pausing import Paused, Subject, pause_one, reason_option, resume_one
-from accsd.cli.session import settings_of, with_database
+from accsd.cli import completion, workflow_files
+from accsd.cli.graph import aligned, draw
+from accsd.cli.output import FORMATS, Shown, output_option, say, show, styled
+from accsd.cli.pause import Subject, pause_one, reason_option, resume_one
+from accsd.cli.session import operator, settings_of, with_database
 from accsd.cli.workflow_files import Document, canonical_yaml
 from accsd.db import Pausable
 from accsd.db import workflows as stored
@@ -21,6 +20,8 @@ from accsd.db.pool import Database
 from accsd.db.views import workflows as workflow_views
 from accsd.db.workflows import Applied, Change, StoredWorkflow
 from accsd.errors import Unavailable, UserError, WorkflowInvalid
+from accsd.explain.fleet import Paused
+from accsd.explain.words import duration, since
 from accsd.model import WorkflowDef, WorkflowStep
 from accsd.values.validation import did_you_mean
 
@@ -181,7 +182,7 @@ def list_command(ctx: click.Context, every_version: bool, output: str) -> None:
 
 
 @workflows.command("show")
-@click.argument("name", shell_complete=completing.workflow_names)
+@click.argument("name", shell_complete=completion.workflow_names)
 @click.option("--version", type=click.IntRange(min=1), help="Another version than the newest.")
 @click.option("-o", "--output", type=click.Choice((*FORMATS, "yaml")), default="table", show_default=True)
 @click.pass_context
@@ -237,7 +238,7 @@ def _plain(value: Any) -> str:
 
 
 @workflows.command("pause")
-@click.argument("name", shell_complete=completing.workflow_names)
+@click.argument("name", shell_complete=completion.workflow_names)
 @reason_option
 @click.pass_context
 def pause_command(ctx: click.Context, name: str, reason: str | None) -> None:
@@ -250,7 +251,7 @@ def pause_command(ctx: click.Context, name: str, reason: str | None) -> None:
 
 
 @workflows.command("resume")
-@click.argument("name", shell_complete=completing.workflow_names)
+@click.argument("name", shell_complete=completion.workflow_names)
 @click.pass_context
 def resume_command(ctx: click.Context, name: str) -> None:
     """Let the tasks of a workflow begin again."""

@@ -67,7 +67,7 @@ def documents(text: bytes, wanted: Collection[Place] = ()) -> Iterator[Values]:
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenValue:
     """A collection that has not ended. `size` counts the values in it, those included that aliases stand for."""
 
     value: dict[Any, Any] | list[Any]
@@ -84,7 +84,7 @@ class _Builder:
     def __init__(self, loader: Any, wanted: Collection[Place]) -> None:
         self._loader: Any = loader
         self._wanted: Collection[Place] = wanted
-        self._stack: list[_Open] = []
+        self._stack: list[_OpenValue] = []
         self._anchored: dict[str, tuple[Any, int]] = {}
         self._repeated: int = 0
         self._built: Values = Values()
@@ -113,7 +113,7 @@ class _Builder:
         if self._expects_key():
             raise YamlRefused("a key must be text", line)
         self._note(line)
-        self._stack.append(_Open(value, event.anchor, line))
+        self._stack.append(_OpenValue(value, event.anchor, line))
 
     def _close(self) -> None:
         closed = self._stack.pop()

@@ -1,48 +1,138 @@
-"""Why an attempt did not succeed: the closed list of error codes that accsd itself gives.
+"""Why something did not succeed: the one table of error codes. A row says what happened, what a person can do about it,
+and whose fault it was.
 
-A code answers two questions: what to tell a person, and whether the task is to blame. Where it is not (the machine,
-the engine, the object store), no attempt is spent: the task is given back, which is bounded by the count of losses.
+The agent's verdicts, `accsd why` and the tables of docs/protocol.md (`make reference`) say what stands here. A service
+may have codes of its own.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import Final, NamedTuple
 
 
 class ErrorCode(StrEnum):
-    # the task's own
-    EXIT_NONZERO = "exit_nonzero"  # it ended with another code than 0
-    TIMEOUT = "timeout"  # it ran longer than its step or service allows
-    OOM = "oom"  # it used more memory than its limit
-    OUTPUT_LIMIT = "output_limit"  # it wrote more to stdout and stderr than its limit
-    PIDS_LIMIT = "pids_limit"  # it had more processes than its limit
-    KILLED = "killed"  # a signal ended it that accsd did not send
-    PROTOCOL_ERROR = "protocol_error"  # it answered for another attempt, or in a way that protocol v1 excludes
-    SANDBOX_ERROR = "sandbox_error"  # it is a judge, and its sandbox failed (verdict SE)
-    ARTIFACT_MISSING = "artifact_missing"  # it announced a file that is not there, or not one that may be taken
-    RESULT_TOO_LARGE = "result_too_large"  # its result is larger than 256 KiB
-    START_FAILED = "start_failed"  # its command cannot be executed
-    # the machine's: no attempt is spent
-    IMAGE_MISSING = "image_missing"  # the service's image is not on this node and cannot be had
-    ENGINE_UNAVAILABLE = "engine_unavailable"  # the container engine does not answer
-    WORKER_LOST = "worker_lost"  # the agent, the engine or the container went away while it ran; its end is unknown
-    AGENT_DISK = "agent_disk"  # the node's disk is full
-    NODE_UNFIT = "node_unfit"  # a folder or whatever else it needs is missing on the node: a mount that has gone
-    STORAGE_UNAVAILABLE = "storage_unavailable"  # a required artifact could not be kept or fetched
+    """What an agent says of an attempt."""
+
+    EXIT_NONZERO = "exit_nonzero"
+    TIMEOUT = "timeout"
+    OOM = "oom"
+    OUTPUT_LIMIT = "output_limit"
+    PIDS_LIMIT = "pids_limit"
+    KILLED = "killed"
+    PROTOCOL_ERROR = "protocol_error"
+    SANDBOX_ERROR = "sandbox_error"
+    ARTIFACT_MISSING = "artifact_missing"
+    RESULT_TOO_LARGE = "result_too_large"
+    START_FAILED = "start_failed"
+    IMAGE_MISSING = "image_missing"
+    ENGINE_UNAVAILABLE = "engine_unavailable"
+    WORKER_LOST = "worker_lost"
+    AGENT_DISK = "agent_disk"
+    NODE_UNFIT = "node_unfit"
+    STORAGE_UNAVAILABLE = "storage_unavailable"
+
+    @property
+    def sentence(self) -> str:
+        return MEANINGS[self].sentence
 
     @property
     def is_infrastructure(self) -> bool:
-        return self in _INFRASTRUCTURE
+        """The machine, the engine or the object store is to blame, and no attempt is spent: the task is released, which
+        is bounded by the count of losses."""
+        return MEANINGS[self].fault is Blame.MACHINE
 
 
-_INFRASTRUCTURE = frozenset(
-    {
-        ErrorCode.IMAGE_MISSING,
-        ErrorCode.ENGINE_UNAVAILABLE,
-        ErrorCode.WORKER_LOST,
-        ErrorCode.AGENT_DISK,
-        ErrorCode.NODE_UNFIT,
-        ErrorCode.STORAGE_UNAVAILABLE,
-    }
-)
+class DatabaseCode(StrEnum):
+    """What the state machine says by itself, of a task or of a job."""
+
+    UPSTREAM_FAILED = "upstream_failed"
+    CONDITION_FALSE = "condition_false"
+    CANCELLED = "cancelled"
+    WORKFLOW_INACTIVE = "workflow_inactive"
+    WORKFLOW_INVALID = "workflow_invalid"
+    INSTANTIATE_FAILED = "instantiate_failed"
+    NO_TASKS = "no_tasks"
+
+
+class Blame(StrEnum):
+    """Where something has to change."""
+
+    TASK = "task"
+    MACHINE = "machine"
+    WORKFLOW = "workflow"
+    NOBODY = "nobody"
+
+
+class Meaning(NamedTuple):
+    """`sentence` is about the task or the job, "it"."""
+
+    sentence: str
+    advice: str
+    fault: Blame
+
+
+_LOG: Final = "read its log, put it right, then retry the job"
+_SUBMIT: Final = "correct the workflow, then submit the job again"
+
+MEANINGS: Final[Mapping[str, Meaning]] = {
+    ErrorCode.EXIT_NONZERO: Meaning("it ended with another code than 0", _LOG, Blame.TASK),
+    ErrorCode.TIMEOUT: Meaning("it ran longer than it may", "raise the timeout of the step or the service", Blame.TASK),
+    ErrorCode.OOM: Meaning("it used more memory than its limit", "raise limits.memory of the service", Blame.TASK),
+    ErrorCode.OUTPUT_LIMIT: Meaning(
+        "it wrote more output than its limit", "make it say less, or raise limits.output", Blame.TASK
+    ),
+    ErrorCode.PIDS_LIMIT: Meaning(
+        "it had more processes than its limit", "raise limits.pids of the service", Blame.TASK
+    ),
+    ErrorCode.KILLED: Meaning(
+        "a signal ended it that accsd did not send", "see who did, in the log of that machine", Blame.TASK
+    ),
+    ErrorCode.PROTOCOL_ERROR: Meaning(
+        "it broke the task protocol", "correct the service: docs/protocol.md", Blame.TASK
+    ),
+    ErrorCode.SANDBOX_ERROR: Meaning("the judge's sandbox failed", "look at the judge on that node", Blame.TASK),
+    ErrorCode.ARTIFACT_MISSING: Meaning("it announced a file that could not be taken", _LOG, Blame.TASK),
+    ErrorCode.RESULT_TOO_LARGE: Meaning("its result exceeds 256 KiB", "put it into a file, as an artifact", Blame.TASK),
+    ErrorCode.START_FAILED: Meaning("its command cannot be executed", "correct the service's command", Blame.TASK),
+    ErrorCode.IMAGE_MISSING: Meaning(
+        "the image is not on the node",
+        "`docker compose build` (or pull) its service there, then retry the job",
+        Blame.MACHINE,
+    ),
+    ErrorCode.ENGINE_UNAVAILABLE: Meaning(
+        "the container engine does not answer", "run `accsd doctor` on that node", Blame.MACHINE
+    ),
+    ErrorCode.WORKER_LOST: Meaning(  # how it ended is unknown
+        "its agent or container went away", "see that node's log, and `accsd nodes`", Blame.MACHINE
+    ),
+    ErrorCode.AGENT_DISK: Meaning(
+        "the node's disk is full", "make room there; `accsd doctor` says how much is wanted", Blame.MACHINE
+    ),
+    ErrorCode.NODE_UNFIT: Meaning(
+        "the node lacks a folder or a mount", "see its mounts; `accsd nodes` says which node", Blame.MACHINE
+    ),
+    ErrorCode.STORAGE_UNAVAILABLE: Meaning(
+        "an artifact was not kept or fetched", "run `accsd doctor` on that node", Blame.MACHINE
+    ),
+    DatabaseCode.UPSTREAM_FAILED: Meaning("a step that it depends on has failed", "see why that one did", Blame.NOBODY),
+    DatabaseCode.CONDITION_FALSE: Meaning(
+        "its condition did not hold", "nothing: what depends on it goes on", Blame.NOBODY
+    ),
+    DatabaseCode.CANCELLED: Meaning("its job was cancelled", "retry the job if it is wanted after all", Blame.NOBODY),
+    DatabaseCode.WORKFLOW_INACTIVE: Meaning(
+        "its workflow is not active", "activate the workflow, then submit the job again", Blame.WORKFLOW
+    ),
+    DatabaseCode.WORKFLOW_INVALID: Meaning("its workflow cannot be used", _SUBMIT, Blame.WORKFLOW),
+    DatabaseCode.INSTANTIATE_FAILED: Meaning("its tasks could not be made", _SUBMIT, Blame.WORKFLOW),
+    DatabaseCode.NO_TASKS: Meaning("it had no task at all", _SUBMIT, Blame.WORKFLOW),
+}
+_OF_A_SERVICE: Final = Meaning("", _LOG, Blame.TASK)
+
+
+def meaning_of(code: str | None) -> Meaning:
+    """Its row. A code that is not in the table is a service's own: its sentence is empty."""
+    return MEANINGS.get(code or "", _OF_A_SERVICE)
+
 
 # sysexits: the input or the configuration is wrong, and will be wrong the next time
-PERMANENT_EXIT_CODES = frozenset({64, 65, 78})
+PERMANENT_EXIT_CODES: Final = frozenset({64, 65, 78})

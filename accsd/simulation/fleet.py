@@ -55,7 +55,7 @@ class Machines(_Table):
         return (f"{self.name}-{number:0{digits}}" for number in range(1, self.count + 1))
 
 
-class Policy(_Table):
+class FleetPolicy(_Table):
     """[policy]: the settings of accsd that matter here; the defaults are the daemon's."""
 
     idle: Duration = _RULES.idle
@@ -110,7 +110,7 @@ class Workload(_Table):
 
 class Fleet(_Table):
     machines: list[Machines] = Field(min_length=1)
-    policy: Policy = Field(default_factory=Policy)
+    policy: FleetPolicy = Field(default_factory=FleetPolicy)
     slurm: Slurm = Field(default_factory=Slurm)
     workload: Workload | None = None
 

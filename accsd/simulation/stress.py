@@ -8,7 +8,7 @@ from datetime import timedelta
 from random import Random
 from typing import Final
 
-from accsd.simulation.fleet import Fleet, Label, Machines, Policy
+from accsd.simulation.fleet import Fleet, FleetPolicy, Label, Machines
 from accsd.simulation.policies import Accsd
 from accsd.simulation.trace import TraceJob
 from accsd.simulation.world import World
@@ -39,7 +39,7 @@ def stress(seed: int) -> StressOutcome:
 
 def _fleet(random: Random) -> Fleet:
     machines = [_machine(random, number) for number in range(random.randint(3, 6))]
-    policy = Policy(
+    policy = FleetPolicy(
         idle=_duration(random, 0, 300),
         awake=_duration(random, 0, 300),
         at_once=random.randint(1, 3),

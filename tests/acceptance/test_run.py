@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from accsd.cli.identifiers import short
+from accsd.explain.words import short
 from tests.support.checker import check
 from tests.support.cli import ACCSD, Cli
 from tests.support.cluster import Connection

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from accsd.cli.identifiers import short
+from accsd.explain.words import short
 from tests.support import daemon
 from tests.support.checker import check
 from tests.support.cli import Cli

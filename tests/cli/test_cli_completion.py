@@ -10,7 +10,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from accsd.cli import main
-from accsd.cli.identifiers import short
+from accsd.explain.words import short
 from tests.support.cli import ACCSD, Cli
 from tests.support.cluster import Connection
 from tests.support.factory import chain, node, submit_to, workflow

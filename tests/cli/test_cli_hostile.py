@@ -7,7 +7,7 @@ import pytest
 
 from accsd.cli import jobs as jobs_command
 from accsd.cli import main
-from accsd.cli.identifiers import short
+from accsd.explain.words import short
 from accsd.values.times import FarTime, from_microseconds, in_microseconds
 from tests.support.cli import Cli, Said
 from tests.support.cluster import Connection

@@ -8,9 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from accsd.cli.harmless import harmless
-from accsd.cli.identifiers import short
-from accsd.cli.output import text
+from accsd.cli.output import harmless, text
+from accsd.explain.words import short
 from tests.support import daemon, tasks
 from tests.support.cli import ACCSD, Cli, Said
 from tests.support.cluster import SERVER_NAMES, Clusters, Connection, TestServer

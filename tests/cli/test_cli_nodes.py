@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from accsd.cli.identifiers import short
+from accsd.explain.words import short
 from tests.support.cli import ACCSD, Cli
 from tests.support.cluster import SERVER_NAMES, Clusters, Connection, TestServer
 from tests.support.factory import claim, fail, node, pass_time, started, step, submit, submit_to, workflow

@@ -2,7 +2,7 @@
 
 import pytest
 
-from accsd.cli.identifiers import short
+from accsd.explain.words import short
 from tests.support.cli import Cli
 from tests.support.cluster import SERVER_NAMES, Clusters, Connection, TestServer
 from tests.support.factory import claim, fail, node, started, step, submit_to, workflow

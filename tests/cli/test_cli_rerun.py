@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from accsd.cli.identifiers import short
+from accsd.explain.words import short
 from tests.support.cli import Cli
 from tests.support.cluster import Connection
 from tests.support.factory import fail, node, started, step, submit_to, tasks, workflow

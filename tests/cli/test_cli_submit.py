@@ -11,8 +11,8 @@ from uuid import UUID
 
 import pytest
 
-from accsd.cli import following, moments
-from accsd.cli.submit import merged
+from accsd.cli import timeline, times
+from accsd.cli.options import merged
 from accsd.errors import InvalidValue
 from tests.conftest import Connect
 from tests.support.cli import Cli
@@ -148,7 +148,7 @@ async def test_an_event_that_becomes_visible_late_is_told_too(cli: Cli, conn: Co
     await conn.execute(insert, job_id, "early")
     told: list[str | None] = []
     async with opened(cli.url or "") as db:
-        async for event in following.events(db, job_id):
+        async for event in timeline.events(db, job_id):
             told.append(event.message)
             if event.message == "early":
                 await transaction.commit()
@@ -198,29 +198,29 @@ NOW = datetime(2027, 1, 31, 12, 0, tzinfo=UTC)
     [("in 10m", "0:10:00"), ("in 1h30m", "1:30:00"), ("+90s", "0:01:30"), ("in 2 days", "2 days, 0:00:00")],
 )
 def test_a_future_time_may_be_relative(text: str, after: str):
-    assert str(moments.future(text, NOW) - NOW) == after
+    assert str(times.future(text, NOW) - NOW) == after
 
 
 def test_a_time_of_day_is_the_next_one_or_the_last_one():
     local = NOW.astimezone()
     earlier, later = ((local + timedelta(minutes=away)).strftime("%H:%M") for away in (-5, 5))
-    assert moments.future(later, NOW) == NOW + timedelta(minutes=5)
-    assert moments.future(earlier, NOW) == NOW + timedelta(days=1, minutes=-5)
-    assert moments.past(earlier, NOW) == NOW - timedelta(minutes=5)
-    assert moments.past(later, NOW) == NOW - timedelta(days=1, minutes=-5)
+    assert times.future(later, NOW) == NOW + timedelta(minutes=5)
+    assert times.future(earlier, NOW) == NOW + timedelta(days=1, minutes=-5)
+    assert times.past(earlier, NOW) == NOW - timedelta(minutes=5)
+    assert times.past(later, NOW) == NOW - timedelta(days=1, minutes=-5)
 
 
 @pytest.mark.parametrize("text", ["9" * 31, "9" * 400, "999999999d", "in 999999999 days", "9999-12-31T23:59:59-14:00"])
 def test_a_time_beyond_the_calendar_is_refused_in_words(text: str):
-    for read in (moments.length, lambda text: moments.future(text, NOW), lambda text: moments.past(text, NOW)):
+    for read in (times.length, lambda text: times.future(text, NOW), lambda text: times.past(text, NOW)):
         with pytest.raises(InvalidValue):
             read(text)
 
 
 def test_a_past_time_may_be_an_age_a_day_or_an_iso_time():
-    assert moments.past("2h", NOW) == moments.past("2h ago", NOW) == NOW - timedelta(hours=2)
-    assert moments.past("today", NOW) - moments.past("yesterday", NOW) == timedelta(days=1)
-    assert moments.past("2027-01-31T10:00:00Z", NOW) == NOW - timedelta(hours=2)
+    assert times.past("2h", NOW) == times.past("2h ago", NOW) == NOW - timedelta(hours=2)
+    assert times.past("today", NOW) - times.past("yesterday", NOW) == timedelta(days=1)
+    assert times.past("2027-01-31T10:00:00Z", NOW) == NOW - timedelta(hours=2)
     for wrong in ("", "soon", "25:00", "10 parsecs"):
         with pytest.raises(InvalidValue):
-            moments.past(wrong, NOW)
+            times.past(wrong, NOW)

@@ -5,8 +5,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from accsd.cli.identifiers import short
 from accsd.db import install
+from accsd.explain.words import short
 from tests.support.cli import Cli
 from tests.support.cluster import SERVER_NAMES, Clusters, Connection, TestServer
 from tests.support.factory import (

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from accsd.model.outcome import ErrorCode
+from accsd.model.outcome import MEANINGS, DatabaseCode, ErrorCode
 from accsd.model.trace import trace_of
 from accsd.runners.base import Ending, Stream
 from accsd.work.protocol import (
@@ -100,7 +100,8 @@ def test_the_python_example_fails_for_good_on_wrong_input(tmp_path: Path) -> Non
 
 
 def test_every_error_code_is_explained() -> None:
-    assert re.findall(r"^\| `([a-z_]+)` \| [^|]+ \| [^|]+ \|$", DOC, re.MULTILINE) == [code.value for code in ErrorCode]
+    rows = re.findall(r"^\| `([a-z_]+)` \| [^|]+ \| [^|]+ \| (\w+) \|$", DOC, re.MULTILINE)
+    assert rows == [(code.value, MEANINGS[code].fault) for code in (*ErrorCode, *DatabaseCode)]
     machine = [code for code in ErrorCode if code.is_infrastructure]
     assert machine == list(ErrorCode)[-6:]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from accsd.errors import Bug
-from accsd.simulation.fleet import Fleet, Machines, Policy, Workload, parse_fleet
+from accsd.simulation.fleet import Fleet, FleetPolicy, Machines, Workload, parse_fleet
 from accsd.simulation.policies import Accsd, AlwaysOn
 from accsd.simulation.rehearse import rehearse
 from accsd.simulation.report import Report
@@ -81,7 +81,7 @@ def test_a_machine_that_sleeps_before_its_shortest_time_awake_is_flapping():
     class Hasty(Accsd):
         def begin(self, world: World) -> None:
             super().begin(world)
-            self._rules = Policy(awake=timedelta(0), idle=timedelta(0)).rules()
+            self._rules = FleetPolicy(awake=timedelta(0), idle=timedelta(0)).rules()
 
     with pytest.raises(Bug, match="which is flapping"):
         world.run(Hasty())

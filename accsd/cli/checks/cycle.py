@@ -7,11 +7,11 @@ from datetime import timedelta
 
 from accsd.cli import power
 from accsd.cli.checks.finding import Check, Finding, fail, ok, warn
-from accsd.cli.output import duration
 from accsd.db import Database
 from accsd.db.views import jobs as job_views
 from accsd.db.views.fleet import NodeView, node_named
 from accsd.errors import AccsdError
+from accsd.explain.words import duration
 from accsd.power import WakeResult
 from accsd.settings import Settings
 

@@ -5,11 +5,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from accsd.cli.checks.finding import Finding, fail, ok, warn
-from accsd.cli.output import duration
 from accsd.db.install import SchemaStatus, read_status
 from accsd.db.pool import connect
 from accsd.db.views.doctor import ServerFacts, count, hear_oneself, look_at_server
 from accsd.errors import DatabaseUnavailable, SchemaMismatch
+from accsd.explain.words import duration
 from accsd.history.clocks import ahead_of
 from accsd.settings import Settings
 

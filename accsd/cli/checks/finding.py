@@ -7,7 +7,7 @@ from enum import StrEnum
 from accsd.settings import Settings
 
 
-class Verdict(StrEnum):
+class Grade(StrEnum):
     OK = "OK"
     WARN = "WARN"  # it works, but not as well or as safely as it could
     FAIL = "FAIL"
@@ -16,7 +16,7 @@ class Verdict(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Finding:
     check: str
-    verdict: Verdict
+    verdict: Grade
     text: str
     do: str | None = None
 
@@ -25,12 +25,12 @@ Check = Callable[[Settings], AsyncIterator[Finding]]
 
 
 def ok(check: str, text: str) -> Finding:
-    return Finding(check, Verdict.OK, text)
+    return Finding(check, Grade.OK, text)
 
 
 def warn(check: str, text: str, do: str) -> Finding:
-    return Finding(check, Verdict.WARN, text, do)
+    return Finding(check, Grade.WARN, text, do)
 
 
 def fail(check: str, text: str, do: str) -> Finding:
-    return Finding(check, Verdict.FAIL, text, do)
+    return Finding(check, Grade.FAIL, text, do)

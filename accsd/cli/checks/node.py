@@ -6,12 +6,12 @@ from pathlib import Path
 
 from accsd.cli.checks.database import not_for_agents
 from accsd.cli.checks.finding import Check, Finding, fail, ok, warn
-from accsd.cli.output import duration
 from accsd.cli.power import caller, known_node
 from accsd.db import Database
 from accsd.db.views.doctor import is_agents_login
 from accsd.db.views.fleet import NodeView, node_named
 from accsd.db.wake import FleetNode
+from accsd.explain.words import duration
 from accsd.model import WakeMethod
 from accsd.power import RELAY, WakeFailed, networks
 from accsd.power.script import trusted_script

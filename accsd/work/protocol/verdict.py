@@ -71,7 +71,7 @@ def verdict_of(
 
 
 def _because(cause: ErrorCode, ending: Ending) -> Failure | Infrastructure:
-    message = _sentence(_WORDS[cause], ending)
+    message = _sentence(cause.sentence, ending)
     return Infrastructure(cause, message) if cause.is_infrastructure else Failure(cause, message)
 
 
@@ -106,27 +106,6 @@ def _signal(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-_WORDS: Mapping[ErrorCode, str] = {
-    ErrorCode.EXIT_NONZERO: "it ended with another exit code than 0",
-    ErrorCode.TIMEOUT: "it ran longer than it may",
-    ErrorCode.OOM: "it used more memory than it may",
-    ErrorCode.OUTPUT_LIMIT: "it wrote more to stdout and stderr than it may",
-    ErrorCode.PIDS_LIMIT: "it had more processes than it may",
-    ErrorCode.KILLED: "a signal ended it that accsd did not send",
-    ErrorCode.PROTOCOL_ERROR: "it answered in a way that the protocol excludes",
-    ErrorCode.SANDBOX_ERROR: "the sandbox failed",
-    ErrorCode.ARTIFACT_MISSING: "a file that it announced cannot be taken",
-    ErrorCode.RESULT_TOO_LARGE: "its result is too large",
-    ErrorCode.START_FAILED: "its command cannot be executed",
-    ErrorCode.IMAGE_MISSING: "the service's image is not on this node",
-    ErrorCode.ENGINE_UNAVAILABLE: "the container engine does not answer",
-    ErrorCode.WORKER_LOST: "it was lost while it ran",
-    ErrorCode.AGENT_DISK: "the node's disk is full",
-    ErrorCode.NODE_UNFIT: "the node lacks something that it needs",
-    ErrorCode.STORAGE_UNAVAILABLE: "the object store does not answer",
-}
 
 
 @dataclass(slots=True)

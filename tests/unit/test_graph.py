@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from accsd.cli.drawing import GraphLine, Step, aligned, draw, in_order
+from accsd.cli.graph import GraphLine, Step, aligned, draw, in_order
 
 
 def steps(written: str) -> list[Step]:

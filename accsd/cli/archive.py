@@ -16,7 +16,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(slots=True)
-class Archived:
+class ArchivedLines:
     """A job's archived lines, for who asks more than once: read from the store again only if another month has left."""
 
     db: Database

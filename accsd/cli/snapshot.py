@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from accsd.cli.fitting import fitted, one_line
-from accsd.cli.identifiers import short
-from accsd.cli.nodes import because
-from accsd.cli.output import cell, duration, shown, styled
-from accsd.cli.scrolling import ScreenLine, Task
-from accsd.cli.services import state_of
+from accsd.cli.output import cell, fitted, shown, styled
+from accsd.cli.screen import ScreenLine, Task
 from accsd.db.pool import Database
 from accsd.db.views import fleet
 from accsd.db.views.fleet import COUNTED, LatestFailure, LiveTask, NodeView, ServiceView, WorkflowLoad
+from accsd.explain.fleet import node_because, service_state
+from accsd.explain.words import duration, one_line, short
 from accsd.settings import Settings
 
 _TASKS: Final = 50
@@ -85,7 +83,7 @@ def _services(services: Iterable[ServiceView], width: int | None) -> Iterator[Sc
     rows: list[Sequence[Any]] = []
     for each in services:
         held, running = each.held_by_key + each.paused, f"{each.live}/{each.slots}"
-        rows.append((each.service, each.claimable, each.in_backoff, held, running, state_of(each)))
+        rows.append((each.service, each.claimable, each.in_backoff, held, running, service_state(each)))
     yield from _section("services", headings, rows, width)
 
 
@@ -94,7 +92,7 @@ def _nodes(nodes: Iterable[NodeView], silent: timedelta, width: int | None) -> I
     for node in nodes:
         used = "  ".join(f"{service} {node.live.get(service, 0)}/{slots}" for service, slots in node.slots.items())
         seen = "never" if node.unseen_for is None else f"{duration(node.unseen_for)} ago"
-        rows.append((node.name, node.state(silent), seen, used, one_line(because(node, silent))))
+        rows.append((node.name, node.state(silent), seen, used, one_line(node_because(node, silent))))
     yield from _section("nodes", ("node", "state", "seen", "slots", "because"), rows, width)
 
 

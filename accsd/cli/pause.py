@@ -2,33 +2,16 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import datetime
 
 import click
 
-from accsd.cli.operator import operator
-from accsd.cli.output import say, since
-from accsd.cli.session import with_database
+from accsd.cli.output import say
+from accsd.cli.session import operator, with_database
 from accsd.db import Pausable, Verdict, pause, resume
 from accsd.db.pool import Database
 from accsd.db.quarantine import lift_quarantine
+from accsd.explain.fleet import Paused
 from accsd.planning.quarantine import Place
-
-
-@dataclass(frozen=True, slots=True)
-class Paused:
-    """Since when, by whom and why; `busy` are the tasks that go on."""
-
-    busy: int
-    at: datetime | None
-    by: str | None
-    because: str | None
-
-    def __str__(self) -> str:
-        """Empty while it is not paused."""
-        if self.at is None:
-            return ""
-        return since(self.at) + (f" by {self.by}" if self.by else "") + (f": {self.because}" if self.because else "")
 
 
 @dataclass(frozen=True, slots=True)

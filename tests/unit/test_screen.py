@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from accsd.cli.scrolling import ScreenLine, Scroller
+from accsd.cli.screen import ScreenLine, Scroller
 
 HEIGHT = 4
 

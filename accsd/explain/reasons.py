@@ -2,17 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from accsd.cli.awaited import how_called
-from accsd.cli.identifiers import short
-from accsd.cli.meanings import meaning_of
-from accsd.cli.output import duration
 from accsd.db.nodes import Obstacle
 from accsd.db.why import Blocker
-from accsd.model.outcome import ErrorCode
+from accsd.explain.words import duration, short
+from accsd.model.outcome import ErrorCode, meaning_of
 from accsd.values.labels import shown_label
 
 _PATIENCE: Final = timedelta(seconds=30)  # what an agent or a builder that lives takes at most to see what is there
@@ -175,12 +172,12 @@ def _step_failing(it: _About) -> Reason:
 
 
 def _node_asleep(it: _About) -> Reason:
-    return Reason(f"node {it.detail['node']} is asleep{how_called(it.detail)}", _wake(it.detail))
+    return Reason(f"node {it.detail['node']} is asleep{_waking(it.detail)}", _wake(it.detail))
 
 
 def _node_away(it: _About) -> Reason:
     seen = "has never been seen" if it.found.since is None else f"was last seen {duration(it.waited)} ago"
-    return Reason(f"node {it.detail['node']} {seen}{how_called(it.detail)}", _wake(it.detail))
+    return Reason(f"node {it.detail['node']} {seen}{_waking(it.detail)}", _wake(it.detail))
 
 
 def _node_full(it: _About) -> Reason:
@@ -220,7 +217,7 @@ def _error(it: _About) -> Reason:
     detail = it.detail
     tried = f" after {detail['attempt']} of {detail['max_attempts']} attempts" if "attempt" in detail else ""
     lost = f", it {_was_lost(detail)} {detail['lost']} times" if detail.get("lost") else ""
-    do = meaning_of(detail.get("error_code")).do
+    do = meaning_of(detail.get("error_code")).advice
     step = f"; its step fails everywhere: {detail['fails_everywhere']}" if detail.get("fails_everywhere") else ""
     return Reason(f"it failed{tried}{lost}: {_what(detail)}{step}", f"{do}: {_log_of(it)}, `accsd retry {it.job}`")
 
@@ -292,6 +289,35 @@ def _holders(tasks: Sequence[Detail]) -> str:
     return f", by job {', '.join(jobs[:_HOLDERS_SHOWN])}{more}"
 
 
+def _waking(detail: Detail) -> str:
+    """How far waking a node has come, or why nobody wakes it; follows "node n1 is asleep"."""
+    match detail.get("power"):
+        case "waking":
+            return f"; {_last_call(detail)} is under way since {_time_of_day(detail['tried_at'])}"
+        case "booting":
+            usual = f", and it usually takes {duration(_usual(detail))}" if "latency_sec" in detail else ""
+            return f"; {_last_call(detail)} got through at {_time_of_day(detail['tried_at'])}{usual}"
+        case "failed":
+            return f", and waking it has failed: {detail.get('because')}"
+        case _ if not detail.get("wake_method"):
+            return ", and has no wake_method"
+        case _:
+            return f": {detail['because']}" if detail.get("because") else ""
+
+
+def _last_call(detail: Detail) -> str:
+    nth = {1: "first", 2: "second", 3: "third"}.get(detail["tries"], f"{detail['tries']}th")
+    return f"the {nth} call to it, by {detail['method']},"
+
+
+def _usual(detail: Detail) -> timedelta:
+    return timedelta(seconds=float(detail["latency_sec"]))
+
+
+def _time_of_day(moment: str) -> str:
+    return f"{datetime.fromisoformat(moment).astimezone(UTC):%H:%M:%S} UTC"
+
+
 def _wake(detail: Detail) -> str:
     name = detail["node"]
     return f"`accsd nodes wake {name}`" if detail.get("wake_method") else f"switch it on, and {_start_on(name)}"
@@ -319,7 +345,7 @@ def _was_lost(detail: Detail) -> str:
 
 def _what(detail: Detail) -> str:
     code, message = detail.get("error_code"), detail.get("error_message")
-    means = meaning_of(code).means
+    means = meaning_of(code).sentence
     said = f"{code} ({means})" if code and means else code or "without a code"
     return f"{said}: {message}" if message else said
 

@@ -1,0 +1,12 @@
+"""What the state of jobs, tasks and machines means, in words and as documents. Rows of the database come in, sentences
+and plain data go out: nothing here prints, knows a terminal or a browser. The commands use it, and whatever else shows
+accsd to people.
+
+why         why a job or a task does not run: each blocker of it
+reasons     one blocker in words, and the next command to try
+events      one event of a timeline
+jobs        a job and its tasks: what each waits for, how it ended, why it is dead
+fleet       a node and a service: whether it takes work, and why it does not
+changes     what the state machine answered to a person who wanted to change something
+words       lengths of time, moments, ids
+"""

@@ -1,0 +1,99 @@
+"""Why a job or a task does not run: every blocker, since when, and what to try. A wait always has a reason.
+
+`why_job` and `why_task` read it, `document` is what programs get; reasons.py has the words.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from accsd.db.pool import Database
+from accsd.db.views import jobs as job_views
+from accsd.db.why import Blocker, OpenTask, failed_tasks, open_tasks, step_of, why_each
+from accsd.explain.reasons import Reason, reason
+
+_SHOWN: Final = 20  # tasks of one job: what keeps these keeps the others
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """All that is to be said about a task, or about a job as a whole (`step` is None)."""
+
+    job_id: UUID
+    task_id: UUID | None
+    step: str | None
+    blockers: Sequence[Blocker]
+    is_critical: bool = False  # of the tasks that are next, the one on which the most depends
+
+    def reasons(self) -> list[tuple[Blocker, Reason]]:
+        return [(found, reason(found, job=self.job_id, step=self.step)) for found in self.blockers]
+
+
+async def why_task(db: Database, task_id: UUID, silent: timedelta) -> Explanation:
+    """`silent`: a node that has not been seen for so long is away."""
+    job_id, key = await step_of(db, task_id)
+    return Explanation(job_id, task_id, key, (await why_each(db, [task_id], silent=silent))[task_id])
+
+
+async def why_job(db: Database, job_id: UUID, silent: timedelta) -> list[Explanation]:
+    """The job itself; then, while it runs, what is next in it, and after a failure, what failed."""
+    itself = Explanation(job_id, None, None, (await why_each(db, [job_id], silent=silent))[job_id])
+    match await job_views.job_status(db, job_id):
+        case "running":
+            waiting = await open_tasks(db, job_id)
+            names = {task.id: task.task_key for task in _by_weight(waiting)[:_SHOWN]}
+        case "error":
+            names = dict(list((await failed_tasks(db, job_id)).items())[:_SHOWN])
+        case _:
+            return [itself]
+    found = await why_each(db, list(names), silent=silent)
+    told = [Explanation(job_id, task, names[task], found[task], number == 0) for number, task in enumerate(names)]
+    return [itself, *told]
+
+
+def document(explained: Sequence[Explanation]) -> list[dict[str, Any]]:
+    """One row for each blocker."""
+    return [
+        {
+            "job_id": each.job_id,
+            "task_id": each.task_id,
+            "task_key": each.step,
+            "is_critical": each.is_critical,
+            "blocker": found.blocker,
+            "since": found.since,
+            "until": found.until,
+            "text": why.text,
+            "next": why.do,
+            "detail": found.detail,
+        }
+        for each in explained
+        for found, why in each.reasons()
+    ]
+
+
+def _by_weight(tasks: Sequence[OpenTask]) -> list[OpenTask]:
+    """Those that are next, the one with the longest chain of steps behind it first."""
+    behind = _chains(tasks)
+    return sorted((task for task in tasks if task.is_next), key=lambda task: -behind[task.task_key])
+
+
+def _chains(tasks: Sequence[OpenTask]) -> dict[str, int]:
+    """How many steps, one after the other, each one has behind it. Without recursion: a chain may be 100,000 long."""
+    dependants: dict[str, list[str]] = {task.task_key: [] for task in tasks}
+    for task in tasks:
+        for key in task.depends_on:
+            if key in dependants:
+                dependants[key].append(task.task_key)
+    behind: dict[str, int] = {}
+    for root in dependants:
+        todo = [root]
+        while todo:
+            key = todo[-1]
+            unknown = [child for child in dependants[key] if child not in behind]
+            if unknown:
+                todo += unknown
+                continue
+            behind[todo.pop()] = max((behind[child] + 1 for child in dependants[key]), default=0)
+    return behind
