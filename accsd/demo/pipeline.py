@@ -1,5 +1,6 @@
-"""The workflow and the services that the demo plays: those of examples/media-pipeline, where they really lie."""
+"""The workflow and the services that the demo plays: a copy of examples/media-pipeline in the demo's own folder."""
 
+import shutil
 import sys
 import tomllib
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from typing import Any
 
 import accsd
 from accsd.errors import ConfigError
+from accsd.sdk.vendor import vendor
 
 _NAME = "media-pipeline"
 
@@ -26,14 +28,23 @@ class Pipeline:
         return self.folder / "accsd.toml"
 
 
-def find_pipeline() -> Pipeline:
+def copy_pipeline(place: Path) -> Pipeline:
+    """A copy of the example, with what its services import of accsd: the package itself may be read-only."""
+    folder = place / _NAME
+    without = shutil.ignore_patterns("__pycache__", "work")
+    shutil.copytree(_example(), folder, dirs_exist_ok=True, ignore=without)
+    vendor(folder / "services", force=True)
+    settings = tomllib.loads((folder / "accsd.toml").read_text(encoding="utf-8"))
+    services: dict[str, dict[str, Any]] = settings["services"]
+    return Pipeline(folder, {name: _absolute(folder, service) for name, service in services.items()})
+
+
+def _example() -> Path:
     """In the package (a wheel has a copy), or beside it (a clone)."""
     package = Path(accsd.__file__).parent
     for folder in (package / "demo" / _NAME, package.parent / "examples" / _NAME):
         if (folder / "accsd.toml").is_file():
-            settings = tomllib.loads((folder / "accsd.toml").read_text(encoding="utf-8"))
-            services: dict[str, dict[str, Any]] = settings["services"]
-            return Pipeline(folder, {name: _absolute(folder, service) for name, service in services.items()})
+            return folder
     raise ConfigError("the demo's services are not here", hint="run it from a clone: make demo")
 
 

@@ -27,7 +27,7 @@ from accsd.db import (
 )
 from accsd.db.pool import connect
 from accsd.demo.machines import LEASE_SEC, DemoMachine, Stage
-from accsd.demo.pipeline import find_pipeline
+from accsd.demo.pipeline import copy_pipeline
 from accsd.demo.scenes import TaskSeen, job_states, look, outputs, timeline
 from accsd.demo.screen import Screen, open_screen, shown_timeline
 from accsd.errors import Unavailable
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 async def perform(folder: Path, *, plain: bool) -> None:
     """The whole demo. Raises Unavailable where it does not come to its end."""
-    pipeline = find_pipeline()
+    pipeline = copy_pipeline(folder)
     with open_screen(plain=plain) as screen:
         screen.say(f"starting PostgreSQL, a builder and two agents in {folder}")
         with embedded.running(folder / "postgres") as server:

@@ -1,8 +1,9 @@
 """What the author of a service imports (docs/writing-a-service.md).
 
-wire        the protocol's side of it: standard library only, one file that may be copied beside a service
+wire        the protocol's side of it: standard library only, one file
 service     typed parameters, their schema, async functions
-serving     `python service.py --serve :8080`: a service that stays up, for mode http; may be copied too
+serving     `python service.py --serve :8080`: a service that stays up, for mode http; standard library only, too
+vendor      copies of wire and serving beside a service, for images without accsd
 trial       `python service.py --try …`: a run on the author's own machine, without accsd
 """
 

@@ -1,4 +1,4 @@
-"""The author's side of the task protocol, version 1, in one file that may be copied beside a service:
+"""The author's side of the task protocol, version 1, in one file that `accsd sdk vendor` copies beside a service:
 
     def thumbnail(task):
         source = task.input("ingest", "take.png")

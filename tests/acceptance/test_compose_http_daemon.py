@@ -17,7 +17,7 @@ LINES = 300
 
 
 def at_work(node: ComposeNode) -> int:
-    """How many processes the service has beside the keeper and the door."""
+    """How many processes the service has beside the keeper and the HTTP server."""
     (container,) = node.of_service("http")
     return node.docker("exec", container["Id"], "ps", "-o", "args").count("service.py") - 2
 

@@ -195,7 +195,8 @@ def test_the_readme_s_compose_file(tmp_path: Path, project: dict[str, str]):
 
 
 def copied(folder: Path) -> Path:
-    ignored = shutil.ignore_patterns("__pycache__", "work")
+    """As it is in a clone: without what its README has written by `accsd sdk vendor`."""
+    ignored = shutil.ignore_patterns("__pycache__", "work", "accsd_wire.py", "accsd_serving")
     return shutil.copytree(EXAMPLE, folder / "example", ignore=ignored)
 
 
@@ -206,8 +207,9 @@ def published(example: Path, run: str, environ: Mapping[str, str]) -> str:
 
 
 def test_the_media_example_as_processes(tmp_path: Path, shell: dict[str, str]):
-    up, run, _ = blocks("examples/media-pipeline/README.md")
+    vendor, up, run, _ = blocks("examples/media-pipeline/README.md")
     example = copied(tmp_path)
+    assert "wrote services/accsd_wire.py" in bash(vendor, example, shell)
     with terminal(up, example, shell, REGISTERED):
         assert "<h1>First take</h1>" in published(example, run, shell)
     (alone,) = re.findall(r"without accsd: `(.*)`", (EXAMPLE / "README.md").read_text())
@@ -218,9 +220,10 @@ def test_the_media_example_as_processes(tmp_path: Path, shell: dict[str, str]):
 @pytest.mark.needs_docker
 @pytest.mark.xdist_group("compose")
 def test_the_media_example_in_containers(tmp_path: Path, project: dict[str, str]):
-    _, run, compose = blocks("examples/media-pipeline/README.md")
+    vendor, _, run, compose = blocks("examples/media-pipeline/README.md")
     build, up = compose.splitlines()
     example = copied(tmp_path)
+    bash(vendor, example, project)
     environ = project | {"BASE": PYTHON, "IMAGE": "accsd-test-media-pipeline"}  # its own variables
     assert bash(f"{{ {build.partition('#')[0]}; }} 2>&1", example, environ).count(" Built") == 1, "one image for all"
     with terminal(up, example, environ, REGISTERED):

@@ -22,6 +22,7 @@ import pytest
 import yaml
 
 from accsd.model import WorkflowDef
+from accsd.sdk.vendor import vendor
 from tests.support import daemon
 from tests.support.checker import check
 from tests.support.cluster import Connection
@@ -37,8 +38,11 @@ OPTIONS = {"pace": 0, "title": "Takes & <cuts>"}
 
 
 def copied(folder: Path) -> Path:
-    """The example in a folder of the test's own; the daemon's configuration goes beside it."""
-    return shutil.copytree(EXAMPLE, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", "work"))
+    """The example in a folder of the test's own, with what its services import; the daemon's configuration goes beside
+    it."""
+    shutil.copytree(EXAMPLE, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", "work"))
+    vendor(folder / "services", force=True)
+    return folder
 
 
 def steps(**ingest: Any) -> list[dict[str, Any]]:
@@ -232,12 +236,13 @@ def test_a_recording_that_came_with_the_job_is_taken(tmp_path: Path):
         file.setparams((2, 2, 8000, 0, "NONE", "not compressed"))
         file.writeframes(array("h", [1000, -500] * 8000).tobytes())
     (tmp_path / "text.wav").write_text("not a recording")
+    services = copied(tmp_path / "example") / "services"
 
     def ingest(name: str) -> tuple[int, list[dict[str, Any]]]:
         artifact = {"task_key": None, "name": name, "path": name}
         envelope = {"artifacts": [artifact], "workdir": str(tmp_path), "options": {"pace": 0}}
         ran = subprocess.run(
-            [sys.executable, "ingest.py"], input=json.dumps(envelope).encode(), cwd=EXAMPLE / "services",
+            [sys.executable, "ingest.py"], input=json.dumps(envelope).encode(), cwd=services,
             stdout=subprocess.PIPE, timeout=60, check=False,
         )  # fmt: skip
         return ran.returncode, [json.loads(line) for line in ran.stdout.splitlines()]

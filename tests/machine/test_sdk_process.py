@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ import pytest
 from accsd.model.fence import Fence
 from accsd.runners.base import TASK_FILE, Ending, Stream
 from accsd.runners.process.runner import ProcessExecution
-from accsd.sdk import wire
+from accsd.sdk.vendor import vendor
 from tests.machine.process_runner import Collected, Node
 from tests.support.eventually import eventually, eventually_sync
 
@@ -201,7 +200,7 @@ def spoken_to(
     folder: Path, line: bytes, *, program: str = "service.py", **environ: str
 ) -> subprocess.CompletedProcess[bytes]:
     """The copied wire without site-packages, as any program may start it."""
-    shutil.copy(wire.__file__, folder / "accsd_wire.py")
+    vendor(folder)
     (folder / "service.py").write_text(COUNTING)
     return subprocess.run(
         [sys.executable, "-E", "-S", program],

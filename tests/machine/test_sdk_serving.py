@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,8 +15,7 @@ import pytest
 
 from accsd import proc
 from accsd.model.fence import Fence
-from accsd.sdk import serving as package
-from accsd.sdk import wire
+from accsd.sdk.vendor import vendor
 from tests.support.daemon import Serving, serving
 from tests.support.eventually import eventually_sync
 
@@ -230,8 +228,8 @@ def test_a_door_that_falls_is_opened_again_and_the_task_goes_on(many: Serving, t
     many.post(key, params=params(tmp_path, "wait"))
     eventually_sync((tmp_path / "ran").exists)
     task = int((tmp_path / "ran").read_text())
-    (door,) = set(children_of(many)) - {task}
-    os.kill(door, signal.SIGKILL)
+    (server,) = set(children_of(many)) - {task}
+    os.kill(server, signal.SIGKILL)
     eventually_sync(many.answers, within=10)
     (tmp_path / "go").touch()
     assert many.until_ended(key)["exit_code"] == 0
@@ -269,9 +267,8 @@ def children_of(service: Serving) -> list[int]:
     ]
 
 
-def test_the_copied_folder_needs_nothing_but_python_and_a_killed_keeper_leaves_no_door_open(tmp_path: Path):
-    shutil.copy(wire.__file__, tmp_path / "accsd_wire.py")
-    shutil.copytree(Path(package.__file__).parent, tmp_path / "accsd_serving")
+def test_the_copied_folder_needs_nothing_but_python_and_a_killed_keeper_leaves_no_server(tmp_path: Path):
+    vendor(tmp_path)
     text = (
         "from accsd_wire import main\nfrom accsd_serving import serve_if_asked\n"
         "def work(): main(lambda task: {'doubled': 2 * task.params['n']})\nserve_if_asked(work)\nwork()\n"
@@ -286,12 +283,6 @@ def test_the_copied_folder_needs_nothing_but_python_and_a_killed_keeper_leaves_n
     isolated = [sys.executable, "-E", "-S", "service.py", "--serve", "nowhere"]
     ended = subprocess.run(isolated, cwd=tmp_path, capture_output=True, timeout=20, check=False)
     assert b"--serve needs HOST:PORT" in ended.stderr
-
-
-def test_the_example_carries_the_same_files():
-    here, copy = Path(package.__file__).parent, ROOT / "examples" / "media-pipeline" / "services" / "accsd_serving"
-    found = {folder: {path.name: path.read_text() for path in folder.glob("*.py")} for folder in (here, copy)}
-    assert found[here] == found[copy], "cp accsd/sdk/serving/*.py examples/media-pipeline/services/accsd_serving/"
 
 
 SLOW_FORKS = """
@@ -336,7 +327,7 @@ def test_what_cannot_be_started_is_refused_and_no_task_is_left_that_never_ends(
 def test_a_process_that_became_another_user_is_left_to_run_and_not_forgotten():
     """It counts as somebody who is still at work; the agent ends the container then."""
     signalled = (
-        "import os, sys; from pathlib import Path; from accsd.sdk.serving.keeper import _Running; os.setuid(65534);"
+        "import os, sys; from pathlib import Path; from accsd.sdk.serving.tasks import _Running; os.setuid(65534);"
         "running = _Running(int(sys.argv[1]), Path('/'), {'task': 1, 'attempt': 1}); print(running.signal(15))"
     )
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as other:

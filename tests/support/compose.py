@@ -26,7 +26,7 @@ from accsd.model.fence import Fence
 from accsd.runners.base import TASK_FILE, Cursor, Launch, Output, Runner, Stream, Workdir
 from accsd.runners.compose import Declared, Docker, ExecRunner, HttpRunner, Project, RunRunner, declared_services
 from accsd.runners.compose.docker import PROJECT_LABEL
-from accsd.sdk import serving, wire
+from accsd.sdk.vendor import vendor
 from accsd.settings import ComposeSettings, ServiceSettings
 from tests.support.eventually import eventually_sync
 
@@ -206,8 +206,7 @@ def _service(mode: str, entry: dict[str, Any]) -> dict[str, Any]:
 def http_service(folder: Path, program: str) -> dict[str, Any]:
     """What compose needs to start one: its text in a folder that is mounted, and port 8080 on this machine."""
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copy(wire.__file__, folder / "accsd_wire.py")
-    shutil.copytree(Path(serving.__file__).parent, folder / "accsd_serving", dirs_exist_ok=True)
+    vendor(folder, force=True)
     (folder / "service.py").write_text(program)
     return {
         "image": PYTHON,

@@ -393,8 +393,3 @@ def test_the_wire_stands_alone_and_speaks_as_the_daemon_does():
     assert {name.partition(".")[0] for name in imported} <= sys.stdlib_module_names
     assert len(text.splitlines()) < 330, "small enough to be copied"
     assert (wire.SCHEMA_VERSION, wire.MAX_RESULT_BYTES) == (protocol.SCHEMA_VERSION, protocol.MAX_RESULT_BYTES)
-
-
-def test_the_example_has_the_same_wire():
-    copy = ROOT / "examples" / "media-pipeline" / "services" / "accsd_wire.py"
-    assert copy.read_text() == WIRE.read_text(), "cp accsd/sdk/wire.py examples/media-pipeline/services/accsd_wire.py"

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -13,7 +12,6 @@ import pytest
 import yaml
 
 from accsd.runners.compose.declared import read_declarations
-from accsd.sdk import wire
 from accsd.settings import Settings
 
 DOC = (Path(__file__).parents[2] / "docs" / "writing-a-service.md").read_text()
@@ -51,7 +49,9 @@ def test_the_service_can_be_tried_as_it_is_said(folder: Path):
 
 
 def test_the_service_without_accsd_runs(folder: Path):
-    shutil.copy(wire.__file__, folder / "accsd_wire.py")
+    (folder / "bin" / "accsd").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m accsd "$@"\n')
+    (folder / "bin" / "accsd").chmod(0o755)
+    assert "wrote accsd_wire.py\n" in ran(folder, "sh", "-ec", snippets("sh")[2])
     (folder / "measure.py").write_text(snippets("python")[2])
     said = ran(folder, "python", "-E", "-S", "measure.py", given='{"params": {"width": 2}}\n')
     assert json.loads(said.splitlines()[-1])["results"] == {"pixels": 720}
@@ -60,7 +60,7 @@ def test_the_service_without_accsd_runs(folder: Path):
 def test_the_service_in_shell_runs(folder: Path):
     (folder / "inputs" / "ingest").mkdir(parents=True)
     (folder / "inputs" / "ingest" / "words.txt").write_text("b\na\n")
-    said = ran(folder, "sh", "-ec", snippets("sh")[2], ACC_WORKDIR=str(folder)).splitlines()
+    said = ran(folder, "sh", "-ec", snippets("sh")[3], ACC_WORKDIR=str(folder)).splitlines()
     assert [json.loads(line)["type"] for line in said[1:]] == ["progress", "artifact", "result"]
     assert (folder / "sorted.txt").read_text() == "a\nb\n"
 

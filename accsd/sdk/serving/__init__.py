@@ -1,4 +1,4 @@
-"""A service that stays up and takes its tasks over HTTP. This folder may be copied beside a service:
+"""A service that stays up and takes its tasks over HTTP. `accsd sdk vendor` copies this folder beside a service:
 
     if __name__ == "__main__":
         serve_if_asked(work)  # python service.py --serve :8080
@@ -7,8 +7,8 @@
 `work` takes one task as it always does: from the file that ACC_TASK_FILE names to stdout and an exit code. Standard
 library only, Python 3.9 or later, Linux. docs/http-mode.md says what travels.
 
-keeper      the process that has everything loaded; each task is a fork of it
-door        a process that speaks HTTP, knows nothing by heart and is opened anew if it falls
+tasks       the process that has everything loaded, the keeper; each task is a fork of it
+server      a process that speaks HTTP and holds no state; the keeper starts it again if it dies
 record      what is known of a task: files, which both of them read
 """
 
@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .keeper import Keeper, listen
+from .tasks import Keeper, listen
 
 __all__ = ["DRAIN_SECONDS", "serve", "serve_if_asked"]
 

@@ -1,4 +1,5 @@
-"""Speaks HTTP for the keeper. All it knows it reads from the records, and what shall be done it asks the keeper for."""
+"""The HTTP server of a service. All that it knows it reads from the records; to start or stop a task it asks the keeper
+(tasks.py)."""
 
 from __future__ import annotations
 
@@ -30,17 +31,17 @@ _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _TRACEPARENT = re.compile(r"[0-9a-f-]{1,100}")
 
 
-class _Refused(Exception):
+class _TaskRefused(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
 
 
-class Door(ThreadingHTTPServer):
+class TaskServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, listener: socket.socket, folder: Path, orders: socket.socket) -> None:
-        super().__init__(("", 0), _Request, bind_and_activate=False)
+        super().__init__(("", 0), _TaskRequest, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
         self.folder, self.orders = folder, orders
@@ -56,13 +57,13 @@ class Door(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class _Request(BaseHTTPRequestHandler):
+class _TaskRequest(BaseHTTPRequestHandler):
     """One request. Whose task it is says the header Accsd-Node: two nodes may share a service and not know it."""
 
     protocol_version = "HTTP/1.1"
     server_version = "accsd-serve/1"
     timeout = 60
-    server: Door  # pyright: ignore[reportIncompatibleVariableOverride]
+    server: TaskServer  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def do_GET(self) -> None:
         self._answer(self._get)
@@ -81,7 +82,7 @@ class _Request(BaseHTTPRequestHandler):
             self._admit()
             parts = urlsplit(self.path)
             act(parts.path, {name: values[-1] for name, values in parse_qs(parts.query).items()})
-        except _Refused as refusal:
+        except _TaskRefused as refusal:
             self.close_connection = True  # its body may not have been read
             self._say(refusal.status, {"error": str(refusal)})
 
@@ -90,7 +91,7 @@ class _Request(BaseHTTPRequestHandler):
         if self.server.token:
             given = self.headers.get("Authorization", "").encode()
             if not hmac.compare_digest(given, f"Bearer {self.server.token}".encode()):
-                raise _Refused(401, "the token of ACC_SERVE_TOKEN is needed")
+                raise _TaskRefused(401, "the token of ACC_SERVE_TOKEN is needed")
             return
         host = self.headers.get("Host", "")
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
@@ -98,7 +99,7 @@ class _Request(BaseHTTPRequestHandler):
             try:
                 ipaddress.ip_address(name.strip("[]"))
             except ValueError:
-                raise _Refused(400, "ask by an address, or set ACC_SERVE_TOKEN") from None
+                raise _TaskRefused(400, "ask by an address, or set ACC_SERVE_TOKEN") from None
 
     def _get(self, path: str, query: dict[str, str]) -> None:
         if path == "/health":
@@ -120,15 +121,15 @@ class _Request(BaseHTTPRequestHandler):
 
     def _post(self, path: str, query: dict[str, str]) -> None:
         if path != "/tasks":
-            raise _Refused(404, "POST goes to /tasks")
+            raise _TaskRefused(404, "POST goes to /tasks")
         envelope = self._envelope()
         task, attempt = envelope.get("job_task_id"), envelope.get("attempt_id")
         if not isinstance(attempt, int) or not _TASK.fullmatch(f"/tasks/{task}/{attempt}"):
-            raise _Refused(400, "the envelope needs job_task_id and attempt_id")
+            raise _TaskRefused(400, "the envelope needs job_task_id and attempt_id")
         record = self.server.folder / name_of(task, attempt, self._node())
         if not record.exists():
             if (self.server.folder / DRAINING).exists():
-                raise _Refused(503, "the service is draining")
+                raise _TaskRefused(503, "the service is draining")
             self._start(record, envelope)
         if "respond-async" in self.headers.get("Prefer", ""):
             self._say(202, status(record))
@@ -148,16 +149,16 @@ class _Request(BaseHTTPRequestHandler):
     def _envelope(self) -> dict[str, Any]:
         """Only as JSON: a form of a foreign web page cannot be."""
         if self.headers.get_content_type() != "application/json":
-            raise _Refused(415, "the envelope is application/json")
+            raise _TaskRefused(415, "the envelope is application/json")
         length = _number(self.headers.get("Content-Length", ""))
         if length > MAX_ENVELOPE_BYTES:
-            raise _Refused(413, f"an envelope has at most {MAX_ENVELOPE_BYTES} bytes")
+            raise _TaskRefused(413, f"an envelope has at most {MAX_ENVELOPE_BYTES} bytes")
         try:
             envelope = json.loads(self.rfile.read(length))
         except ValueError:
             envelope = None
         if not isinstance(envelope, dict):
-            raise _Refused(400, "the envelope is a JSON object")
+            raise _TaskRefused(400, "the envelope is a JSON object")
         return envelope  # pyright: ignore[reportUnknownVariableType]
 
     def _start(self, record: Path, envelope: dict[str, Any]) -> None:
@@ -184,7 +185,7 @@ class _Request(BaseHTTPRequestHandler):
             "environ": _environ(envelope, self._node(), self.headers.get("Traceparent")),
         }
         if len(json.dumps(order)) > _MAX_ORDER_BYTES:
-            raise _Refused(413, "what the envelope says of the job and its workdir is too long for an environment")
+            raise _TaskRefused(413, "what the envelope says of the job and its workdir is too long for an environment")
         return order
 
     def _order(self, order: dict[str, Any]) -> None:
@@ -193,14 +194,14 @@ class _Request(BaseHTTPRequestHandler):
     def _node(self) -> str:
         node = self.headers.get("Accsd-Node", "nobody")
         if not _NODE.fullmatch(node):
-            raise _Refused(400, "Accsd-Node is not the name of a node")
+            raise _TaskRefused(400, "Accsd-Node is not the name of a node")
         return node
 
     def _known(self, path: str) -> tuple[Path, str | None]:
         named = _TASK.fullmatch(path)
         record = self.server.folder / name_of(named[1], named[2], self._node()) if named else None
         if named is None or record is None or not record.exists():
-            raise _Refused(404, "there is no such task here")
+            raise _TaskRefused(404, "there is no such task here")
         return record, named[3]
 
     def _say(self, status: int, document: dict[str, Any]) -> None:
@@ -252,5 +253,5 @@ def _environ(envelope: dict[str, Any], node: str, traceparent: str | None) -> di
 
 def _number(written: str) -> int:
     if not (written.isascii() and written.isdigit()):
-        raise _Refused(400, "a whole number is needed")
+        raise _TaskRefused(400, "a whole number is needed")
     return int(written)

@@ -1,5 +1,5 @@
-"""The process that has everything loaded. One thread, because only so may it be forked: each task is a fork of it, in a
-session of its own, with its output in files, and goes on while nobody listens.
+"""The keeper: the process that has everything loaded. It has one thread, because only so may it be forked: each task is
+a fork of it, in a session of its own, with its output in files, and goes on while nobody listens.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .door import Door
 from .record import DRAINING, END, ENVELOPE, STDERR, STDOUT, conclude, sizes
+from .server import TaskServer
 
 _LINGER_SECONDS = 0.5  # so that whoever listens hears how the last ones ended
 _KEPT_SECONDS = 24 * 3600.0  # what nobody came for
@@ -71,13 +71,13 @@ class _Running:
 class Keeper:
     def __init__(self, work: Callable[[], object], listener: socket.socket, folder: Path, drain: float) -> None:
         self._work, self._listener, self._folder, self._drain = work, listener, folder, drain
-        self._orders, self._for_door = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._orders, self._for_server = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._orders.setblocking(False)
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wake, False)
         self._running: dict[int, _Running] = {}
-        self._door = 0
+        self._server = 0
         self._stop_tasks_at: float | None = None  # once it drains
 
     def run(self) -> int:
@@ -85,7 +85,7 @@ class Keeper:
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         for number in _STOPS:
             signal.signal(number, self._begin_drain)
-        self._open_door()
+        self._open_server()
         had_tasks = False
         while self._stop_tasks_at is None or self._running:
             had_tasks = bool(self._running)
@@ -94,7 +94,7 @@ class Keeper:
             self._take_orders()
             self._tend()
         time.sleep(_LINGER_SECONDS if had_tasks else 0)
-        os.kill(self._door, signal.SIGKILL)
+        os.kill(self._server, signal.SIGKILL)
         return 0
 
     def _begin_drain(self, *_: object) -> None:
@@ -103,13 +103,13 @@ class Keeper:
         self._stop_tasks_at = time.monotonic() + wait
         (self._folder / DRAINING).touch()
 
-    def _open_door(self) -> None:
-        self._door = _fork()
-        if self._door == 0:
+    def _open_server(self) -> None:
+        self._server = _fork()
+        if self._server == 0:
             try:
                 _forget_signals(but=signal.SIG_IGN)
                 self._orders.close()
-                Door(self._listener, self._folder, self._for_door).serve_forever()
+                TaskServer(self._listener, self._folder, self._for_server).serve_forever()
             finally:
                 os._exit(1)
 
@@ -128,9 +128,9 @@ class Keeper:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     return
-                if pid == self._door:
+                if pid == self._server:
                     time.sleep(_TICK)  # one that falls again and again must not take all the time
-                    self._open_door()
+                    self._open_server()
                 elif pid in self._running:
                     self._running[pid].code = (
                         os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
@@ -164,7 +164,7 @@ class Keeper:
         try:
             os.setsid()
             _forget_signals(but=signal.SIG_DFL)
-            for inherited in (self._listener, self._orders, self._for_door):
+            for inherited in (self._listener, self._orders, self._for_server):
                 inherited.close()
             os.close(self._woken)
             os.close(self._wake)
