@@ -71,7 +71,7 @@ class _LazyGroup(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Without the commands themselves: they take longer to import than a person waits for a key."""
+        """Offers names without importing the commands: that takes longer than a person waits for a key."""
         named = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
         options = click.Command.shell_complete(self, ctx, incomplete)
         return [*(CompletionItem(name, help=_COMMANDS[name][2]) for name in named), *options]
@@ -96,7 +96,7 @@ class _LazyGroup(click.Group):
             _end_with(error, None)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """One place where an error becomes a message, the next thing to do, and an exit code."""
+        """The one place where an error becomes a message, the next thing to do, and an exit code."""
         try:
             return super().invoke(ctx)
         except (click.exceptions.Exit, click.Abort, EOFError, BrokenPipeError):
@@ -122,7 +122,7 @@ def _end_with(error: Exception, ctx: click.Context | None) -> NoReturn:
 
 
 def _told(error: Exception) -> tuple[str, str | None, int]:
-    """What happened, what to do next, and the exit code."""
+    """Returns what happened, what to do next, and the exit code."""
     match error:
         case AccsdError():
             return str(error), error.hint, _exit_code(error)

@@ -1,4 +1,5 @@
-"""What has left the database, for commands that tell the history of a job: they find it by themselves."""
+"""The part of a job's history that has left the database for the object store. Commands that tell the history read it
+by themselves."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(slots=True)
 class ArchivedLines:
-    """A job's archived lines, for who asks more than once: read from the store again only if another month has left."""
+    """The archived lines of a job. They are read from the store again only if another month has left the database."""
 
     db: Database
     settings: Settings
@@ -28,8 +29,7 @@ class ArchivedLines:
     async def ask(
         self, ask: Callable[[Sequence[str]], Awaitable[Answer]], tasks: Iterable[UUID] | None = None
     ) -> Answer:
-        """What `ask` makes of the archived lines (of these tasks) and of the database; asked again if a month has moved
-        meanwhile."""
+        """Calls `ask` with the archived lines (of these tasks); again if a month has left the database meanwhile."""
         while True:
             await self._read(await archives_with(self.db, self.job_id))
             wanted = self._lines if tasks is None else [str(task) for task in tasks]
@@ -47,7 +47,7 @@ class ArchivedLines:
 
 
 async def archived_lines(settings: Settings, known: Sequence[Archive], job_id: UUID) -> list[str]:
-    """From each archive that may hold some. What can't be had is missed aloud, and the rest is shown."""
+    """Reads the archives that may hold lines of the job. If one can't be read, it says so and returns the rest."""
     if not known:
         return []
     from accsd.history.reading import lines_of

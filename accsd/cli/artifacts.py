@@ -1,4 +1,4 @@
-"""`accsd artifacts`: what a job has put out, and how to have it."""
+"""`accsd artifacts`: lists what a job has put out, and downloads it."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -95,7 +95,7 @@ class _Filter:
     with_logs: bool
 
     def takes(self, artifact: StoredArtifact) -> bool:
-        """The parts of logs only where they were asked for."""
+        """Parts of logs are taken only where they were asked for."""
         return (
             self.step in (None, artifact.task_key)
             and self.kind in (None, artifact.kind)
@@ -144,7 +144,7 @@ def _chosen(found: Sequence[StoredArtifact], names: Sequence[str], job: str) -> 
 
 
 async def _download(settings: Settings, chosen: Sequence[StoredArtifact], folder: Path, *, force: bool) -> list[Path]:
-    """All targets are looked at before the first byte is written."""
+    """Checks all targets before the first byte is written."""
     targets = [_target(folder, artifact, force=force) for artifact in chosen]
     async with objects(settings) as store:
         for artifact, target in zip(chosen, targets, strict=True):
@@ -170,7 +170,7 @@ async def _fetch(settings: Settings, store: ObjectStore, artifact: StoredArtifac
 
 
 def _make_inside(folder: Path, parent: Path) -> None:
-    """A link in the folder may lead out of it; nothing is written behind one."""
+    """Makes a folder. A link may lead out of the target folder: nothing is written behind such a link."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         root = folder.resolve()

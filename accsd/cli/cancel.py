@@ -1,4 +1,4 @@
-"""`accsd cancel`: one line for each job."""
+"""`accsd cancel`: cancels jobs, and says one line for each."""
 
 from collections.abc import Sequence
 from uuid import UUID

@@ -51,7 +51,7 @@ def node_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> Offer
 
 
 def service_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> Offered:
-    """That a workflow wants, or a node offers."""
+    """The services that a workflow needs or a node offers."""
     return _plain(
         ctx,
         "SELECT service AS name FROM accs.lanes UNION SELECT jsonb_object_keys(max_concurrency) FROM public.nodes",
@@ -60,7 +60,7 @@ def service_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> Of
 
 
 def jobs(ctx: click.Context, _: click.Parameter, incomplete: str) -> Offered:
-    """The newest, by their short ids, or by their whole ones if that is what was begun."""
+    """The newest jobs, by their short ids, or by their whole ids if one was begun."""
     from accsd.db.views import jobs as job_views
     from accsd.explain.words import short
 
@@ -76,7 +76,7 @@ def jobs(ctx: click.Context, _: click.Parameter, incomplete: str) -> Offered:
 
 
 def jobs_and_steps(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> Offered:
-    """A job, and after a slash its steps."""
+    """A job; after a slash, its steps."""
     job, slash, step = incomplete.partition("/")
     if not slash:
         return jobs(ctx, parameter, incomplete)
@@ -84,8 +84,8 @@ def jobs_and_steps(ctx: click.Context, parameter: click.Parameter, incomplete: s
 
 
 def steps(ctx: click.Context, _: click.Parameter, incomplete: str) -> Offered:
-    """Of the job that the command names already. Behind an option that has no value yet click has not sorted out its
-    arguments; it is the first of them."""
+    """The steps of the job that stands in the command line. Behind an option without a value click has not parsed its
+    arguments yet: the job is the first of them."""
     sorted_out = (ctx.params.get(name) for name in _JOB_PARAMETERS)
     job = next((each for each in (*sorted_out, *ctx.args) if isinstance(each, str)), None)
     return [] if job is None else _steps_of(ctx, job, incomplete)

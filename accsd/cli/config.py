@@ -86,7 +86,7 @@ def check_command(ctx: click.Context, compose: Path | None) -> None:
 
 
 async def _declared(settings: Settings, *, is_optional: bool) -> Declarations:
-    """Settings are checked on machines without docker, too."""
+    """The services of the compose file; none on a machine without docker, where settings are checked, too."""
     try:
         return await declared_services(Docker(environment()), settings.compose, settings.services)
     except ConfigError as wrong:  # the file as a whole
@@ -102,7 +102,7 @@ def _sentence(problem: ConfigError) -> str:
 
 
 def _contradictions(settings: Settings, *, is_about_compose: bool) -> list[str]:
-    """What each value for itself does not show. Who asks about a compose file need not have a database yet."""
+    """Mistakes that no single value shows. A database need not be configured yet."""
     wrong: list[str] = []
     if settings.database.url is None and not is_about_compose:
         wrong.append("no database is configured: set ACC_DB_URL=postgresql://user@host:5432/name, or database.url")
@@ -134,7 +134,7 @@ def _contradictions(settings: Settings, *, is_about_compose: bool) -> list[str]:
 
 
 def _value(settings: Settings, path: str) -> Any:
-    """For showing: a secret is a mask, and of a database's address only the password is missing."""
+    """A value for eyes: a secret is masked, and a database's address is shown without its password."""
     found = _at(settings, path)
     if isinstance(found, SecretStr):
         return shown_url(found.get_secret_value()) if path.startswith("database.") else _MASK
@@ -142,7 +142,7 @@ def _value(settings: Settings, path: str) -> Any:
 
 
 def _at(table: Any, path: str) -> Any:
-    """The names of services may have dots of their own."""
+    """The value at a path. The names of services may have dots of their own."""
     if not path:
         return table
     if isinstance(table, dict):

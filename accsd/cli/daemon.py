@@ -18,7 +18,8 @@ def run(
     is_strict: bool | None = None,
     when_up: Callable[[], None] = lambda: None,
 ) -> None:
-    """On a terminal somebody is there to put right what is wrong: it ends. A unit of systemd serves what it can."""
+    """On a terminal a wrong service ends the daemon, because a person is there to correct it. Under systemd it serves
+    what it can."""
     if log_format is not None:
         environment()["ACC_LOG_FORMAT"] = log_format
     strict = sys.stdout.isatty() if is_strict is None else is_strict

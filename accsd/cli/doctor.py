@@ -109,7 +109,7 @@ async def _examine(config: str | None, node: str | None, last: list[_Step], *, t
 
 
 def _about(node: str | None, settings: Settings) -> list[_Step]:
-    """A machine's card can be looked at only there; whether it is heard of, everywhere."""
+    """The steps about a node. Its network card can be looked at only on that machine."""
     if node is None:
         return []
     name = settings.node.name if node == _HERE else node
@@ -118,7 +118,7 @@ def _about(node: str | None, settings: Settings) -> list[_Step]:
 
 
 async def _guarded(step: _Step, settings: Settings) -> AsyncIterator[Finding]:
-    """Whatever a check meets is a finding: the doctor himself never fails."""
+    """Runs a check. An error that it meets is a finding: the doctor itself never fails."""
     try:
         async with asyncio.timeout(step.within):
             async for finding in step.check(settings):

@@ -28,12 +28,12 @@ async def job_named(db: Database, text: str) -> UUID:
 
 
 async def jobs_named(db: Database, texts: Iterable[str]) -> list[UUID]:
-    """In the order given, each once."""
+    """The jobs in the order given, each once."""
     return list(dict.fromkeys([await job_named(db, text) for text in texts]))
 
 
 async def task_named(db: Database, text: str) -> UUID:
-    """A task by the beginning of its id, or as JOB/STEP. The end of its id is its job's."""
+    """The task whose id begins with this, or JOB/STEP. (The end of a task's id is that of its job.)"""
     job_text, slash, step = text.partition("/")
     if not slash:
         found = await job_views.task_ids_like(db, _hexadecimal("task", text), limit=_CANDIDATES_SHOWN + 1)

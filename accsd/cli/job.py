@@ -117,7 +117,7 @@ def _show(everything: _Everything) -> None:
 
 
 def _tell_of_the_rest(everything: _Everything) -> None:
-    """Log lines and progress are counted only: they would push what happened off the screen."""
+    """Log lines and progress are only counted: they would push what happened off the screen."""
     name, said = short(everything.job.id), everything.said
     if lines := said.get(EventType.LOG):
         say(f"(and {lines} log lines: accsd logs {name})")
@@ -192,7 +192,7 @@ def _show_attempts(attempts: Sequence[AttemptRow], job: JobRow) -> None:
 
 
 def _show_next(job: JobRow) -> None:
-    """For eyes: what one does with a job in this state."""
+    """Says the commands that fit a job in this state."""
     match JobStatus(job.status):
         case JobStatus.ERROR | JobStatus.CANCELLED:
             say(f"\n  → accsd retry {short(job.id)}", err=True)

@@ -1,4 +1,4 @@
-"""`accsd jobs`: the newest jobs, filtered, and if wanted again and again."""
+"""`accsd jobs`: lists the newest jobs, filtered; with --watch again and again."""
 
 import asyncio
 import sys

@@ -145,7 +145,7 @@ class _JobLog:
             yield record
 
     async def follow(self) -> AsyncIterator[Record]:
-        """First what has ended, whole; from then on the events of whatever is there."""
+        """Yields the whole logs of attempts that have ended, then the events of those that run."""
         ended = [one for one in await self._attempts() if not one.is_live]
         async for record in self._in_turn(ended):
             yield record
@@ -183,13 +183,14 @@ class _JobLog:
         return found
 
     async def _events(self, since: datetime | None) -> list[LogEvent]:
-        """Only of the steps and attempts that were asked for; a step that has begun since is known from now on."""
+        """The events of the steps and attempts that were asked for; a step that has begun since is among them."""
         await self._attempts()
         events = await self._said(list(self._keys), since)
         return [event for event in events if self.attempt in (None, event.attempt_id)]
 
     async def _in_turn(self, attempts: Sequence[AttemptLog]) -> AsyncIterator[Record]:
-        """One after the other, and asked for together: a job may have tens of thousands."""
+        """Yields one attempt after the other. Their events are asked for in batches: a job may have tens of thousands
+        of attempts."""
         kept = await self._segments()
         for start in range(0, len(attempts), _AT_ONCE):
             some = attempts[start : start + _AT_ONCE]
@@ -243,7 +244,7 @@ class _JobLog:
     async def _kept(
         self, one: AttemptLog, segments: Sequence[StoredArtifact], said: Mapping[Who, Sequence[LogEvent]]
     ) -> AsyncIterator[Record]:
-        """From the store. Where it can't be had, the first lines are in the database still."""
+        """Yields an attempt's log from the store. If that can't be read, its first lines are still in the database."""
         try:
             for segment in segments:
                 for record in await self._read(segment):
@@ -255,7 +256,7 @@ class _JobLog:
                 yield record
 
     async def _rest(self, only: Who | None = None) -> AsyncIterator[Record]:
-        """What those have written since who write more than events hold, as far as it has been kept."""
+        """Yields what attempts that write more than events hold have written since, as far as it is in the store."""
         tails = {who: tail for who, tail in self._tails.items() if only in (None, who)}
         kept = await self._segments() if tails else {}
         for who, tail in tails.items():
@@ -271,7 +272,7 @@ class _JobLog:
                 tail.segments_read = _GIVEN_UP
 
     async def _segments(self) -> dict[Who, list[StoredArtifact]]:
-        """The kept logs of all attempts, each in the order of its numbers, whatever their length."""
+        """The stored logs of all attempts, each in the order of its segments' numbers."""
         found: dict[Who, list[StoredArtifact]] = {}
         for one in await artifacts_of(self.db, self.job_id):
             if one.is_log_segment and one.task_id is not None:
@@ -297,7 +298,7 @@ def _who(one: AttemptLog) -> Who:
 
 
 def _complain(error: AccsdError) -> None:
-    """What there is of a log is shown all the same."""
+    """Says what is missing; the rest of the log is shown all the same."""
     say(f"accsd: the log is not whole: {error}", err=True)
     if error.hint:
         say(f"  → {error.hint}", err=True)

@@ -166,7 +166,7 @@ def wake_command(ctx: click.Context, name: str, wait: bool, timeout: timedelta |
 
 
 def _tell_calls(name: str, results: list[WakeResult]) -> None:
-    """Each of them; the last one got through, or none has and that is an error."""
+    """Says the result of each wake call. It is an error if none got through."""
     for result in results:
         said = f" ({text(result.output)})" if result.output else ""
         if result.ok:
@@ -212,13 +212,13 @@ def sleep_command(ctx: click.Context, name: str, wait: bool, timeout: timedelta)
 
 
 def _line(node: NodeView, silent: timedelta) -> dict[str, Any]:
-    """For a list; `nodes show` has every word."""
+    """A row of the list; `nodes show` has every word."""
     cells = node_words(node, silent)
     return {"name": node.name, **cells, "because": one_line(cells["because"])}
 
 
 def _known(node: NodeView, silent: timedelta) -> dict[str, Any]:
-    """All of it for eyes, in words where there are some, and without what is not known."""
+    """Everything that is known of a node, in words where there are some."""
     raw = {"mac": node.mac, "provider_ref": node.provider_ref, "script": node.script}
     words = {
         "labels": ", ".join(f"{label}={shown_label(value)}" for label, value in node.labels.items()),

@@ -25,8 +25,8 @@ def is_default(settings: Settings) -> bool:
 
 
 def require_store(settings: Settings) -> None:
-    """For what can't be taken back. The default folder of a machine that has never been a node is nobody's: a month
-    that was dropped after it was stored there would be lost to all others."""
+    """For what can't be undone: on a machine that has never been a node, nobody else reads the default folder. A month
+    that was stored there and dropped from the database would be lost."""
     if is_default(settings) and not state_folder(settings, environment()).is_dir():
         raise ConfigError(
             "no storage is configured, and no node keeps its objects on this machine",
@@ -43,7 +43,7 @@ def require_bucket(store: ObjectStore, bucket: str, key: str) -> None:
 
 
 def elsewhere(settings: Settings, missing: NotFound) -> NotFound:
-    """What is on record and not in the store is most likely on another machine's disk."""
+    """An object that is on record and not in the store is most likely on another machine's disk."""
     if is_default(settings):
         hint = (
             f"it is on the disk of the node that ran it, not in {default_folder(settings)} here: configure storage.url"

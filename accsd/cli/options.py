@@ -21,8 +21,8 @@ output_by_name: Final = click.option("--output", type=click.Choice(FORMATS), def
 def merged(
     document: str | None, pairs: Sequence[str], *, option: str = "-o", earlier: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The job's options: --options on top of those that were, then each pair on top of these. `option` is what the
-    pairs were typed with."""
+    """The job's options: `earlier` ones, then --options on top, then each pair. `option` is what the pairs were typed
+    with."""
     options = {**deepcopy(dict(earlier or {})), **({} if document is None else _object(document))}
     for pair in pairs:
         path, equals, value = pair.partition("=")

@@ -58,13 +58,13 @@ _LEVEL_STYLES: Final[Mapping[str, str]] = {"debug": "bright_black", "warn": "yel
 
 class Shown(str):
     """Text that is fit for a terminal: the escape sequences in it are ours. An f-string makes plain text of it again,
-    which costs it its colour and nobody more than that."""
+    which then loses its colour."""
 
     __slots__ = ()
 
 
 def shown(*parts: str) -> Shown:
-    """The parts as one text, each made harmless unless it is already."""
+    """Joins the parts to one text; each part that is not Shown is made harmless."""
     return Shown("".join(part if isinstance(part, Shown) else _harmless_lines(part) for part in parts))
 
 
@@ -78,13 +78,13 @@ def _harmless_lines(text: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """Without escape sequences; every other character that does not print is written as its number."""
+    """Removes escape sequences; every other character that does not print is written as its number."""
     plain = _ESCAPES.sub("", text)
     return "".join(c if c.isprintable() or c == "\t" else f"\\x{ord(c):02x}" for c in plain)
 
 
 def styled(status: str, colour: str | None = None, *, bold: bool = False) -> Shown:
-    """In the colour of its state, or in this one, where stdout is a terminal."""
+    """Colours a text by the state that it names, or in this colour, if stdout is a terminal."""
     colour = colour or _STYLES.get(status)
     if not is_terminal() or (colour is None and not bold):
         return shown(status)
@@ -104,7 +104,7 @@ def log_line(record: Mapping[str, Any], timestamps: bool, *, prefix: bool) -> Sh
 
 
 def _to_the_millisecond(ts: Any) -> str:
-    """Kept as text in a segment, and a time in an event."""
+    """`ts` is a text in a stored segment, and a time in an event."""
     moment = ts if isinstance(ts, datetime) else datetime.fromisoformat(str(ts))
     return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
@@ -125,7 +125,8 @@ def output_option(default: str = "table") -> Callable[[Callable[..., Any]], Call
 
 
 def show(rows: Sequence[Row], columns: Mapping[str, str], output: str, *, name: str = "id", empty: str = "") -> None:
-    """`columns`: key of the row → heading. `name` is the key that `-o name` prints. `empty` is said to eyes only."""
+    """Prints rows. `columns`: key of the row → heading. `name` is the key that `-o name` prints. `empty` is said
+    instead of an empty table."""
     match output:
         case "json":
             say_json(list(rows))
@@ -140,7 +141,7 @@ def show(rows: Sequence[Row], columns: Mapping[str, str], output: str, *, name: 
 
 
 def show_one(row: Row, output: str, *, name: str = "id") -> None:
-    """One thing, as pairs."""
+    """Prints one thing as pairs."""
     if output == "table":
         width = max(len(key) for key in row)
         for key, value in row.items():
@@ -154,7 +155,7 @@ def say_json(value: Any) -> None:
 
 
 def to_json(value: Any) -> str:
-    """One line; a control character in it is written as its number, which is the same JSON."""
+    """One line of JSON; a control character in it is written as its number, which is the same JSON."""
     return _RAW_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", orjson.dumps(value, default=_encoded).decode())
 
 
@@ -199,12 +200,12 @@ def _table(rows: Sequence[Row], columns: Mapping[str, str], empty: str) -> None:
 
 
 def cell(value: Any) -> Shown:
-    """A value as one line of a table's cell, as long as it will be seen."""
+    """A value as one line, for a cell of a table."""
     return shown(text(value).replace("\n", " "))
 
 
 def padded(cells: Sequence[str], widths: Sequence[int], *, style: Callable[[str], Shown] | None) -> Shown:
-    """One line of a table. A style has no width; what stands beyond the widths is as wide as it is."""
+    """One line of a table. A style has no width; a cell beyond the widths is not padded."""
     parts: list[str] = []
     for number, each in enumerate(map(shown, cells)):
         room = widths[number] - len(each) if number < len(widths) else 0
@@ -227,7 +228,7 @@ def show_fitting(rows: Sequence[Row], columns: Mapping[str, str], *, empty: str 
 def fitted(
     headings: Sequence[str], rows: Sequence[Sequence[str]], width: int | None
 ) -> Iterator[tuple[int | None, str]]:
-    """The lines, each with the number of its row; None: the headings. `width` None: as wide as it gets."""
+    """Yields the lines, each with the number of its row (None: the headings). `width` None: lines have any length."""
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     beside = _how_many(widths, width)
     room = None if width is None else width - _wide(widths[:-1]) - len(_BETWEEN)
@@ -249,7 +250,7 @@ def _line(cells: Sequence[str], widths: Sequence[int], *, colour: bool = False) 
 
 
 def _how_many(widths: Sequence[int], width: int | None) -> int:
-    """So many columns fit beside each other; at least one."""
+    """How many columns fit beside each other; at least one."""
     fits = (n for n in range(len(widths), 1, -1) if width is None or _wide(widths[:n]) <= width)
     return next(fits, 1)
 
@@ -259,7 +260,7 @@ def _wide(widths: Sequence[int]) -> int:
 
 
 def _wrapped(row: Sequence[str], room: int) -> Iterator[list[str]]:
-    """The row, and further ones that have only the rest of its last cell."""
+    """Yields the row, then rows that have only the rest of its last cell."""
     first, *others = textwrap.wrap(row[-1], room) or [""]
     yield [*row[:-1], first]
     for other in others:

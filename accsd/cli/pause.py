@@ -16,7 +16,7 @@ from accsd.planning.quarantine import Place
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What can be paused. `look` finds one by its name, or raises NotFound."""
+    """A kind of thing that can be paused, with its words. `look` finds one by its name, or raises NotFound."""
 
     kind: Pausable
     look: Callable[[Database, str], Awaitable[Paused]]

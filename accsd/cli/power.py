@@ -43,7 +43,7 @@ def caller(db: Database, settings: Settings) -> WakeCaller:
 
 
 async def call(db: Database, name: str, settings: Settings) -> list[WakeResult]:
-    """One method after the other until a call gets through; empty: somebody else calls it at this very moment."""
+    """Calls the node by one method after the other until a call gets through. Empty: another caller is at it now."""
     known = await known_node(db, name, settings)
     calling = caller(db, settings)
     methods = calling.methods(known)
@@ -58,12 +58,12 @@ async def call(db: Database, name: str, settings: Settings) -> list[WakeResult]:
 
 
 def patience(node: NodeView, settings: Settings) -> timedelta:
-    """How long it may take from a call until it is seen, by its own measured time where that is known."""
+    """How long a node may take from a call until it is seen: by its own measured time, if that is known."""
     return WakePolicy(boot=settings.wake.boot).patience(node.latency)
 
 
 async def seen(db: Database, before: NodeView, *, within: timedelta) -> NodeView:
-    """The node, as soon as it is seen again. Exit code 5 if that takes too long."""
+    """Returns the node as soon as it is seen again. Exit code 5 if that takes too long."""
 
     async def look() -> NodeView | None:
         node = await fleet.node_named(db, before.name)
@@ -74,7 +74,7 @@ async def seen(db: Database, before: NodeView, *, within: timedelta) -> NodeView
 
 
 def check_awake(node: NodeView, settings: Settings) -> None:
-    """Only who is there can be asked."""
+    """Only a node that is awake can be asked to sleep."""
     if not node.is_here(settings.lease):
         seen_ago = "never seen" if node.unseen_for is None else f"last seen {duration(node.unseen_for)} ago"
         raise Unavailable(
@@ -84,7 +84,7 @@ def check_awake(node: NodeView, settings: Settings) -> None:
 
 
 async def ask_to_sleep(db: Database, name: str) -> str:
-    """What the node says before it goes; AccsdError: why it does not."""
+    """Returns what the node says before it sleeps. AccsdError says why it stays awake."""
     order_id = uuid4()
     await ask_node(db, order_id, name, OrderKind.SLEEP, by=operator())
     answer = await answer_within(db, order_id)
@@ -98,8 +98,8 @@ async def ask_to_sleep(db: Database, name: str) -> str:
 
 
 async def asleep(db: Database, name: str, *, since: datetime, within: timedelta) -> NodeView:
-    """The node, as soon as it has said that it goes. Exit code 5 if it does not. AccsdError: it took that back. By its
-    history, because both may be said between two looks."""
+    """Returns the node as soon as it has said that it goes to sleep. Exit code 5 if it does not; AccsdError if it came
+    back. Its history is read, because both may happen between two looks."""
 
     async def look() -> NodeView | None:
         if not await _went(db, name, since):
@@ -111,8 +111,8 @@ async def asleep(db: Database, name: str, *, since: datetime, within: timedelta)
 
 
 async def stays_asleep(db: Database, name: str, *, since: datetime, settle: timedelta) -> None:
-    """Nobody can tell of his own sleep. A machine that could not be put to sleep says so within moments; one that says
-    nothing for so long has gone."""
+    """A node can't report that it sleeps. One that could not be put to sleep reports that within moments; one that says
+    nothing for this long is asleep."""
     ends = time.monotonic() + settle.total_seconds()
     while time.monotonic() < ends:
         await asyncio.sleep(_LOOK_SEC)
@@ -120,7 +120,7 @@ async def stays_asleep(db: Database, name: str, *, since: datetime, settle: time
 
 
 async def _went(db: Database, name: str, since: datetime) -> bool:
-    """Whether it said goodbye after that moment; AccsdError: and came back, and why."""
+    """Whether the node said goodbye after that moment. AccsdError: it came back, and why."""
     after = [event for event in await fleet.node_history(db, name, limit=_EVENTS) if event.ts > since]
     goodbyes = [number for number, event in enumerate(after) if event.state == "asleep"]
     if not goodbyes:

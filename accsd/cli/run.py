@@ -132,7 +132,8 @@ class _OneOff:
     # Its job
 
     async def _submit(self, db: Database, node: str) -> None:
-        """One workflow for each node of this kind, made when it is first needed: its step can run nowhere else."""
+        """Submits the job. Its workflow is made when it is first needed, one for each node: its step can run nowhere
+        else."""
         found = await find_workflow(db, node)
         step = {"key": _STEP, "service": ONE_OFF_SERVICE, "node": node, "max_attempts": 1}
         workflow = WorkflowDef(name=node, steps=[step])  # pyright: ignore[reportArgumentType]
@@ -163,7 +164,7 @@ class _OneOff:
         self._give_up()
 
     def _give_up(self) -> None:
-        """What runs is stopped without waiting for anybody."""
+        """Stops what runs without waiting for it."""
         self._asked.again()
         self._asked.again()
 
@@ -181,7 +182,7 @@ class _OneOff:
         return 1
 
     async def _settle(self, db: Database) -> None:
-        """Whoever typed the command has seen how it ended: nobody need settle it as a dead letter."""
+        """Dismisses the dead letter of a failed command: the person who typed it has seen how it ended."""
         letters = await job_views.dead_letters(db, service=ONE_OFF_SERVICE, limit=1000)
         await dismiss(db, [letter.id for letter in letters if letter.job_id == self._job])
 
@@ -240,7 +241,8 @@ class _OneOff:
         return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
 
     async def _pass_on(self, pipe: asyncio.StreamReader, terminal: BinaryIO, task: Task[Any], stream: Stream) -> None:
-        """To whoever looks, and line by line to the log. A thread writes: a slow reader must not hold up heartbeats."""
+        """Shows the output, and adds it to the log line by line. A thread writes: a slow reader must not hold up
+        heartbeats."""
         lines = LineSplitter()
         while data := await pipe.read(65536):
             for line in lines.feed(data):
@@ -261,7 +263,7 @@ class _OneOff:
 
 
 async def _until_done(passing: Sequence["asyncio.Task[None]"]) -> None:
-    """What the command has left behind may hold its pipes for as long as it likes."""
+    """Waits for the output only for a while: a process that the command left behind may hold its pipes open."""
     if passing:
         await asyncio.wait(passing, timeout=_OUTPUT_ENDS_WITHIN)
 

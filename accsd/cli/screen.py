@@ -43,7 +43,7 @@ Task = tuple[UUID, str]  # a job and its step
 
 @dataclass(frozen=True, slots=True)
 class ScreenLine:
-    """`task` is what it is about."""
+    """`task` is the task that the line is about."""
 
     text: str
     task: Task | None = None
@@ -83,7 +83,7 @@ class Scroller:
         self._stays_at_end = is_at_end and self._bounded(height) >= len(self._lines) - height
 
     def window(self, height: int) -> list[tuple[ScreenLine, bool]]:
-        """The lines that are seen, and whether each is about the chosen task."""
+        """The visible lines, and whether each is about the chosen task."""
         if self._stays_at_end:
             self._first = len(self._lines)
         self._first = self._bounded(height)
@@ -97,7 +97,7 @@ class Scroller:
         return list(dict.fromkeys(line.task for line in self._lines if line.task is not None))
 
     def _choose_next(self, by: int, height: int) -> None:
-        """Above the first one there is none: so the beginning is seen again."""
+        """Above the first task none is chosen, so that the beginning can be seen again."""
         tasks = self._tasks()
         if self.chosen is None:
             seen = [line.task for line, _ in self.window(height) if line.task is not None]
@@ -112,7 +112,7 @@ class Scroller:
         self._first = max(min(self._first, its[0]), its[-1] - height + 1)
 
     def _scroll_to(self, first: int, height: int) -> None:
-        """What is not seen any more is not chosen either."""
+        """A task that has left the window is not chosen any more."""
         self._first = first
         if not any(is_chosen for _, is_chosen in self.window(height)):
             self.chosen = None
@@ -120,7 +120,7 @@ class Scroller:
 
 @contextmanager
 def keys() -> Generator[asyncio.Queue[str]]:
-    """Keys as they are pressed, by name, without a line's end and without an echo. Afterwards all is as it was."""
+    """Yields a queue of the keys that are pressed, by name, without an echo. Afterwards the terminal is as it was."""
     pressed: asyncio.Queue[str] = asyncio.Queue()
     if not sys.stdin.isatty():
         yield pressed

@@ -19,12 +19,13 @@ Result = TypeVar("Result")
 
 
 def settings_of(ctx: click.Context) -> Settings:
-    """The settings of --config, which stands before the command, and of the environment."""
+    """The settings of the environment and of --config, which stands before the command."""
     return read_settings(ctx.find_root().obj)
 
 
 def read_settings(config: str | None) -> Settings:
-    """Where they name no database, it is that of the `accsd up` on this machine, if one runs in its usual folder."""
+    """If the settings name no database, the one of the `accsd up` that runs on this machine in its usual folder is
+    used."""
     settings = load_settings(config)
     if settings.database.url is not None:
         return settings
@@ -44,7 +45,7 @@ def embedded_folder(settings: Settings) -> Path:
 def with_database(
     ctx: click.Context, work: Callable[[Database], Awaitable[Result]], *, removes_history: bool = False
 ) -> Result:
-    """Runs `work` on a database that has our schema; with the login of retention.database_url where it removes."""
+    """Runs `work` on a database that has our schema, with the login of retention.database_url if it removes history."""
     settings = settings_of(ctx)
 
     async def opened() -> Result:
@@ -66,7 +67,7 @@ def with_database(
 
 
 def operator() -> str:
-    """Who gives this command, for the record: the name of a person at a machine."""
+    """The person who gives this command, for the record: user@host."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (KeyError, OSError):  # a user id that no name belongs to

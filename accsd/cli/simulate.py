@@ -172,7 +172,7 @@ def _draw(reports: Sequence[Report]) -> None:
 
 @contextmanager
 def _progress() -> Generator[Progress]:
-    """One line on stderr, where somebody watches; gone at the end."""
+    """Writes one line on stderr, on a terminal only, and removes it at the end."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -65,7 +65,7 @@ def lines(snapshot: Snapshot, settings: Settings, width: int | None) -> Iterator
 def _section(
     title: str, headings: Sequence[str], rows: Sequence[Sequence[Any]], width: int | None, tasks: Sequence[Task] = ()
 ) -> Iterator[ScreenLine]:
-    """A table that fits, or a list where it does not. `tasks`: what each row is about."""
+    """A table that fits, or a list where it does not. `tasks` has the task that each row is about."""
     yield ScreenLine(styled(title, bold=True))
     cells = [[cell(value) for value in row] for row in rows]
     for number, line in fitted(headings, cells, None if width is None else width - 2) if rows else ():
@@ -118,7 +118,7 @@ def _bar(progress: float) -> str:
 
 
 def _failures(failures: Sequence[LatestFailure], width: int | None) -> Iterator[ScreenLine]:
-    """Which task and which code are seen in any case; the message gives way."""
+    """The task and its code are always seen; the message is cut."""
     rows: list[Sequence[str]] = []
     for each in failures:
         message = one_line(each.error_message or "")

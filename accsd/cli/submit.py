@@ -100,7 +100,7 @@ def _id_of(submitted: Submitted) -> UUID:
 
 
 def _say_submitted(submitted: Submitted, output: str, *, stays: bool) -> None:
-    """At once, so that who interrupts the waiting knows which job goes on. stdout gets the id alone."""
+    """Says the id at once, so that a person who interrupts the waiting knows it. stdout gets the id alone."""
     job_id = _id_of(submitted)
     if submitted.verdict is Verdict.REPEATED:
         say(f"this key was submitted before: job {short(job_id)} is {submitted.status}", err=True)

@@ -32,7 +32,7 @@ _INTERRUPTED: Final = 130
 
 
 class StayOptions(TypedDict):
-    """Whether to stay with a job, and for how long: what stay_options read."""
+    """Whether to stay with a job, and for how long: the values of stay_options."""
 
     wait: bool
     follow: bool
@@ -109,7 +109,8 @@ def _say_end(job: job_views.JobRow, output: str) -> None:
 
 
 async def events(db: Database, job_id: UUID, since: datetime | None = None) -> AsyncGenerator[EventRow]:
-    """What has happened in a job, or since a moment, then what happens, until it has ended and all was told."""
+    """Yields what has happened in a job (or since a moment), then what happens, until it has ended and everything was
+    told."""
     since = since or (await job_views.job(db, job_id)).created_at
     seen: dict[int, datetime] = {}
     pause = _SHORTEST_SEC
@@ -144,7 +145,7 @@ def tell_line(event: EventRow) -> None:
 
 
 def line(event: EventRow) -> Shown:
-    """One event for eyes: when, whose, what."""
+    """One event for eyes: when, which step, what."""
     whose = event.task_key or "job"
     what = (styled(piece) if isinstance(piece, StateWord) else piece for piece in what_happened(event))
     return shown(f"{f'+{duration(event.since)}':>9}  {whose:<16}  ", *what)
@@ -155,5 +156,5 @@ def _tell_json(event: EventRow) -> None:
 
 
 def _is_over(status: str | None) -> bool:
-    """A job that is gone, by retention, is over too."""
+    """A job that retention has removed is over, too."""
     return status is None or JobStatus(status).is_terminal

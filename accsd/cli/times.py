@@ -26,14 +26,14 @@ def length(text: str) -> timedelta:
 
 
 def _bounded(seconds: float, text: str) -> timedelta:
-    """So long that a time of today and it still make a time."""
+    """Refuses a length that would lead out of the calendar."""
     if seconds > _LONGEST.total_seconds():
         raise InvalidValue(f'"{text[:40]}" is too long a time', hint=f"write at most {_LONGEST.days}d")
     return timedelta(seconds=seconds)
 
 
 def future(text: str, now: datetime) -> datetime:
-    """For --at. `now` is the database's; a time of day is the next one that comes."""
+    """A moment for --at. `now` is the database's; a time of day is its next occurrence."""
     typed = text.strip()
     if typed == "now":
         return now
@@ -46,7 +46,7 @@ def future(text: str, now: datetime) -> datetime:
 
 
 def past(text: str, now: datetime) -> datetime:
-    """For --since: `2h` and `2h ago` are the same; a time of day is the last one that was."""
+    """A moment for --since: `2h` and `2h ago` are the same; a time of day is its last occurrence."""
     typed = text.strip().removesuffix("ago").strip()
     if typed in ("today", "yesterday"):
         midnight = datetime.combine(now.astimezone().date(), time()) - timedelta(days=typed == "yesterday")

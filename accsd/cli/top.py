@@ -72,7 +72,7 @@ def top(ctx: click.Context, once: bool, output: str) -> None:
 
 @dataclass(slots=True)
 class _Page:
-    """`load` gives its first lines, which stay, and those that are scrolled."""
+    """`load` returns the first lines, which stay, and the lines that are scrolled."""
 
     load: Callable[[int], Awaitable[tuple[Sequence[str], Sequence[ScreenLine]]]]
     keys: str = _KEYS_OF_PAGE
@@ -81,7 +81,7 @@ class _Page:
 
 
 class _Top:
-    """A pile of pages; the one on top is seen."""
+    """A stack of pages; the top one is visible."""
 
     def __init__(self, db: Database, console: Console, settings: Settings, config: str | None) -> None:
         self._db: Database = db
@@ -91,7 +91,7 @@ class _Top:
         self._pages: list[_Page] = [_Page(self._fleet, _KEYS)]
 
     async def watch(self) -> None:
-        """Until q. A database that goes away for a while is waited for: the screen says so."""
+        """Shows the top page until q. While the database is away it waits, and the screen says so."""
         with keys() as pressed, Live(console=self._console, screen=True, auto_refresh=False) as live:
             while self._pages:
                 page, began = self._pages[-1], time.monotonic()
@@ -165,7 +165,7 @@ async def _help(_: int) -> tuple[Sequence[str], Sequence[ScreenLine]]:
 
 
 class _LastLines(StringIO):
-    """What a command prints, as far as it is kept."""
+    """Keeps the last lines that a command prints."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ class _LastLines(StringIO):
 
 
 def _said_by(config: str | None, command: Sequence[str]) -> list[str]:
-    """What the command would print into a pipe. In a thread, because it has a loop of its own."""
+    """Returns what the command would print into a pipe. It runs in a thread, because it has its own event loop."""
     from accsd.cli import main
 
     said = _LastLines()

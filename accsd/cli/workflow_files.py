@@ -26,7 +26,7 @@ _DOUBLES_SHOWN: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One workflow of a file, as it was written: the document of that number in `text`, which knows the lines."""
+    """One workflow of a file as it was written: document number `number` of `text`, which knows the lines."""
 
     file: str
     value: Any
@@ -35,7 +35,7 @@ class Document:
     number: int = 0
 
     def checked(self) -> WorkflowDef:
-        """WorkflowInvalid says file and line of what was found."""
+        """Raises WorkflowInvalid, with file and line."""
         self._refuse_doubles()
         try:
             with _without_collecting():
@@ -68,7 +68,7 @@ class Document:
         return ("steps", len(keys) - 1 - keys[::-1].index(step)) if step in keys else ()
 
     def _suggestion(self, step: str | None) -> str | None:
-        """The key that was meant by a dependency that does not exist."""
+        """The key that was probably meant by a dependency that does not exist."""
         keys = {key for entry in self._steps() if isinstance(key := entry.get("key"), str)}
         wanted = next((entry.get("depends_on") for entry in self._steps() if entry.get("key") == step), None)
         named = cast("list[Any]", wanted) if isinstance(wanted, list) else []
@@ -94,8 +94,7 @@ class Document:
 
 @contextmanager
 def _without_collecting() -> Generator[None]:
-    """A large document is a million values and no garbage; to look for some among them again and again took four
-    fifths of the time."""
+    """A large document is a million values and no garbage; looking for some took four fifths of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -134,7 +133,7 @@ def canonical_yaml(workflow: WorkflowDef) -> str:
 
 
 def _plain(step: dict[str, Any]) -> dict[str, Any]:
-    """600 instead of 600.0, as people write it."""
+    """Writes 600 instead of 600.0, as people do."""
     timeout = step.get("timeout")
     return step | {"timeout": int(timeout)} if isinstance(timeout, float) and timeout.is_integer() else step
 

@@ -112,7 +112,7 @@ def validate_command(ctx: click.Context, files: Sequence[str], services: bool | 
 
 
 def _checked(documents: Iterable[Document]) -> list[WorkflowDef]:
-    """All that is wrong in all of them, in one message."""
+    """Reads all workflows; all mistakes are in one message."""
     sound: list[WorkflowDef] = []
     refusals: list[WorkflowInvalid] = []
     for document in documents:
@@ -151,7 +151,7 @@ def _asked_for_services(ctx: click.Context, wanted: Sequence[WorkflowDef], *, re
 
 
 async def _missing_services(db: Database, wanted: Iterable[WorkflowDef]) -> list[str]:
-    """Sentences, no more: a node may register later."""
+    """Services that no node offers, as sentences: a node may register later."""
     offered = await workflow_views.offered_services(db)
     if offered is None:
         return ["no node has registered yet: the steps wait until `accsd --role agent` runs on one that offers them"]
@@ -226,7 +226,7 @@ def _cells(step: WorkflowStep) -> list[str]:
 
 
 def _needs(step: WorkflowStep) -> str:
-    """Where it may run, and beside what it may not."""
+    """On which nodes the step may run, and beside what it may not."""
     needs = [f"node {step.node}"] if step.node else []
     needs += [f"{label}={_plain(value)}" for label, value in step.requires.items()]
     needs += [f"key {step.concurrency_key}×{step.concurrency_limit or 1}"] if step.concurrency_key else []
@@ -299,7 +299,7 @@ def _named_version(workflow: WorkflowDef) -> int | None:
 
 
 def _difference(workflow: WorkflowDef, found: StoredWorkflow | None) -> list[str]:
-    """By canonical YAML: order of fields, comments and written defaults make no difference."""
+    """Compares canonical YAML: the order of fields, comments and written defaults make no difference."""
     version = _named_version(workflow) or (1 if found is None else found.version)
     after = canonical_yaml(workflow.model_copy(update={"version": version}))
     before = "" if found is None else canonical_yaml(found.definition())

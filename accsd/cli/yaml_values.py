@@ -45,7 +45,7 @@ class Double:
 
 @dataclass(slots=True)
 class Values:
-    """One document. `lines` has those of the places that were asked for, as far as the document has them."""
+    """One document. `lines` has the lines of the places that were asked for, as far as the document has these."""
 
     value: Any = None
     doubles: list[Double] = field(default_factory=list[Double])
@@ -153,7 +153,7 @@ class _Builder:
             raise YamlRefused(f'"{_shown(written)}" is no {tag.removeprefix(_TAG)}', line) from None
 
     def _alias(self, name: str, line: int) -> None:
-        """The same value once more. It is shared, but whoever walks over it meets it each time."""
+        """The same value again. It is shared, but a reader who walks over the document meets it each time."""
         if name not in self._anchored:
             is_open = any(each.anchor == name for each in self._stack)
             said = f"*{_shown(name)} stands within what it names" if is_open else f"there is no anchor &{_shown(name)}"
@@ -189,7 +189,7 @@ class _Builder:
         here.value[key] = value
 
     def _with_defaults(self, own: dict[Any, Any], merged: list[Any], line: int) -> dict[Any, Any]:
-        """`<<` gives what the mapping does not say itself; of several, the first that has it."""
+        """`<<` gives the keys that the mapping does not have itself; of several sources, the first that has a key."""
         given: dict[Any, Any] = {}
         for each in merged:
             for one in cast("list[Any]", each) if isinstance(each, list) else [each]:

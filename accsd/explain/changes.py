@@ -44,7 +44,7 @@ def cancelled(answer: Answer) -> ChangeOutcome:
 
 
 def retried(answer: Answer, step: str | None, steps: Sequence[str]) -> ChangeOutcome:
-    """`steps` are those of the job, where it has none of the name that was wanted."""
+    """`steps` are the job's own steps, for a suggestion if it has none of that name."""
     named = short(answer.id)
     where = f" from {step}" if step else ""
     match answer.verdict:
@@ -95,7 +95,7 @@ def one_off_ended(job_id: UUID) -> ChangeOutcome:
 
 
 def settled(answer: DeadLetterAnswer, done: str) -> ChangeOutcome:
-    """`done` is what a dead letter does now: "goes back to work"."""
+    """`done` says what the dead letter does now: "goes back to work"."""
     named = f"dead letter {answer.dead_letter_id}"
     match answer.verdict:
         case Verdict.ACCEPTED:

@@ -9,13 +9,13 @@ Data = dict[str, object]
 
 
 class StateWord(str):
-    """A word that names a state: who shows the sentence may give it that state's colour."""
+    """A word that names a state: a terminal or a page may show it in that state's colour."""
 
     __slots__ = ()
 
 
 def what_happened(event: EventRow) -> list[str]:
-    """A sentence in pieces; join them, or mark those that are a StateWord."""
+    """Returns a sentence in pieces to be joined; a piece that names a state is a StateWord."""
     data = _data(event)
     said = (event.message or "").replace("\n", " ")
     match event.type:
@@ -32,7 +32,7 @@ def what_happened(event: EventRow) -> list[str]:
 
 
 def is_for_people(event: EventRow) -> bool:
-    """False for what is said to programs, and for each part of a log on its way to the store."""
+    """False for events that only programs read, and for each part of a log on its way to the store."""
     return event.level != "debug" and not (event.type == "artifact" and _data(event).get("kind") == "log")
 
 
@@ -41,7 +41,7 @@ def _data(event: EventRow) -> Data:
 
 
 def _move(said: str, data: Data) -> list[str]:
-    """`running → error`, and what was said about it where that is something else."""
+    """`running → error`, and the message if it says something else."""
     if "to" not in data:
         return [said]
     plain = f"{data.get('from')} → {data['to']}"

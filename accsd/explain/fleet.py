@@ -12,7 +12,7 @@ from accsd.explain.words import duration, one_line, since
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """Since when, by whom and why something is paused; `busy` are the tasks that go on."""
+    """Since when, by whom and why something is paused; `busy` counts the tasks that go on."""
 
     busy: int
     at: datetime | None
@@ -35,12 +35,12 @@ def service_paused(service: ServiceView) -> Paused:
 
 
 def node_document(node: NodeView, silent: timedelta) -> dict[str, Any]:
-    """All of a node, for programs. `silent`: one that has not been seen for so long is away."""
+    """A node for programs. `silent`: a node that has not been seen for so long is away."""
     return {"name": node.name, "state": node.state(silent), "since": node.since(silent), **asdict(node)}
 
 
 def node_words(node: NodeView, silent: timedelta) -> dict[str, Any]:
-    """What a list says of a node, in words where there are some."""
+    """What a list says of a node, for people."""
     return {
         "state": node.state(silent),
         "since": node.since(silent),
@@ -51,8 +51,8 @@ def node_words(node: NodeView, silent: timedelta) -> dict[str, Any]:
 
 
 def _used(node: NodeView, service: str, slots: int, silent: timedelta) -> str:
-    """Of a node that has gone, only the name: its slots are nobody's, and a pull process's were those of its last
-    pace."""
+    """A service of a node and its slots. A node that is away shows the name only: its slots are not there, and those of
+    a pull process were of its last pace."""
     ill = node.quarantines.get(service)
     state = "" if ill is None else " on trial" if ill["state"] == "trial" else " in quarantine"
     live = node.live.get(service, 0)
@@ -72,7 +72,7 @@ def _last_wake(node: NodeView) -> str:
 
 
 def node_because(node: NodeView, silent: timedelta) -> str:
-    """Why a node is awake, or is not; where nobody has said, what happened last."""
+    """Why a node is awake or not; if it gave no reason, what happened to it last."""
     if node.drained_at is not None:
         return f"drained {node_drained(node)}"
     if ills := [*_obstacles(node, silent), *_quarantines(node)]:
@@ -83,7 +83,7 @@ def node_because(node: NodeView, silent: timedelta) -> str:
 
 
 def _obstacles(node: NodeView, silent: timedelta) -> Iterator[str]:
-    """Only of a node that is awake: what kept another one is known of then, and not of now."""
+    """What keeps a node that is awake from its services. Of other nodes nobody knows whether it still does."""
     if node.whereabouts(silent) == "awake":
         for each in together((node.name, service, text) for service, text in node.obstacles.items()):
             yield f"no {', '.join(each.services)}: {each.obstacle.reason}"
@@ -95,7 +95,7 @@ def _quarantines(node: NodeView) -> Iterator[str]:
 
 
 def service_state(service: ServiceView) -> str:
-    """What keeps a service from being served, anywhere or somewhere."""
+    """Why a service is not served, anywhere or on some nodes; empty if it is."""
     if service.paused_at is None:
         ill = f"in quarantine on {', '.join(service.quarantined_on)}" if service.quarantined_on else ""
         ills = [ill, *(f"not on {node}: {Obstacle.read(text).reason}" for node, text in service.obstacles.items())]

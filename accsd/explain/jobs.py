@@ -32,7 +32,7 @@ _LOST_OTHERWISE: Final[Mapping[str | None, str]] = {
 def job_document(
     job: JobRow, tasks: Sequence[TaskRow], attempts: Sequence[AttemptRow], events: Sequence[EventRow]
 ) -> dict[str, Any]:
-    """All of a job, for programs."""
+    """A job with its tasks, attempts and events, for programs."""
     return asdict(job) | {
         "tasks": [asdict(task) for task in tasks],
         "attempts": [asdict(attempt) for attempt in attempts],
@@ -41,7 +41,7 @@ def job_document(
 
 
 def job_state(job: JobRow) -> str:
-    """Its status; nothing new begins in a job of a paused workflow, so that is said too."""
+    """The job's status; "(paused)" if its workflow is paused, because then nothing new begins in it."""
     is_held = job.is_paused and job.status in (JobStatus.QUEUED, JobStatus.RUNNING)
     return f"{job.status} (paused)" if is_held else job.status
 
@@ -57,7 +57,7 @@ def job_due(job: JobRow) -> str:
 
 
 def task_note(task: TaskRow) -> str:
-    """Its progress while it runs; what it waits for; why it failed."""
+    """A task's progress while it runs, what it waits for, or why it failed."""
     match TaskStatus(task.status):
         case TaskStatus.RUNNING if task.progress:
             return f"{task.progress:.0%}"
@@ -78,7 +78,7 @@ def _waits_for(task: TaskRow) -> str:
 
 
 def failure(code: str | None, message: str | None) -> str:
-    """The code and what was said with it, as one line."""
+    """An error code and its message as one line."""
     return " ".join(part for part in (code, (message or "").replace("\n", " ")) if part)
 
 

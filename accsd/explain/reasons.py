@@ -19,14 +19,14 @@ Detail = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """`do` is what to try next; None: it passes by itself."""
+    """`do` is what to try next; None: the wait ends by itself."""
 
     text: str
     do: str | None = None
 
 
 def reason(found: Blocker, *, job: UUID, step: str | None) -> Reason:
-    """`step` is the key of the task that it is about; None: it is the job's own."""
+    """The words for a blocker. `step` is the key of the blocked task; None: the job itself is blocked."""
     return _WORDS[found.blocker](_About(found, short(job), step))
 
 
@@ -46,7 +46,7 @@ class _About:
 
     @property
     def remains(self) -> str:
-        """Until it is over."""
+        """When the wait is over, as "in 5m" or "2s ago"."""
         if self.found.remains is None and self.found.until is not None:
             return f"at {self.found.until}"
         left = self.found.remains or timedelta(0)
@@ -271,12 +271,12 @@ def _because(detail: Detail) -> str:
 
 
 def _obstacle(detail: Detail) -> str:
-    """What the node itself says against the service."""
+    """What the node itself says about why it does not serve the service."""
     return f": {Obstacle.read(detail['obstacle']).reason}" if detail.get("obstacle") else ""
 
 
 def _then(detail: Detail, *others: str) -> str | None:
-    """What the node would do about its obstacle, on its own machine; then what else helps."""
+    """What to do on the node about its obstacle, then what else helps."""
     hint = Obstacle.read(detail["obstacle"]).hint if detail.get("obstacle") else None
     return "; then ".join(filter(None, (hint and f"on {detail['node']}: {hint}", *others))) or None
 
@@ -328,7 +328,7 @@ def _start_on(name: str) -> str:
 
 
 def _attempt(detail: Detail) -> str:
-    """Failures before this one spent the budget; so this is the next of them."""
+    """Only failures are counted, so the attempt that runs is the next one."""
     return f", attempt {detail['attempt'] + 1} of {detail['max_attempts']}"
 
 
@@ -339,7 +339,7 @@ def _lease(it: _About) -> str:
 
 
 def _was_lost(detail: Detail) -> str:
-    """Where a machine went away it was; where one could not run it, it came back."""
+    """ "was lost" if its machine went away; "was given back" if a machine could not run it."""
     return "was lost" if detail.get("error_code") in (None, ErrorCode.WORKER_LOST) else "was given back"
 
 

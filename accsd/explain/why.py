@@ -19,7 +19,7 @@ _SHOWN: Final = 20  # tasks of one job: what keeps these keeps the others
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """All that is to be said about a task, or about a job as a whole (`step` is None)."""
+    """The blockers of a task, or of a job as a whole (`step` is None)."""
 
     job_id: UUID
     task_id: UUID | None
@@ -38,7 +38,7 @@ async def why_task(db: Database, task_id: UUID, silent: timedelta) -> Explanatio
 
 
 async def why_job(db: Database, job_id: UUID, silent: timedelta) -> list[Explanation]:
-    """The job itself; then, while it runs, what is next in it, and after a failure, what failed."""
+    """Explains the job; while it runs, also the tasks that are next, and after a failure the tasks that failed."""
     itself = Explanation(job_id, None, None, (await why_each(db, [job_id], silent=silent))[job_id])
     match await job_views.job_status(db, job_id):
         case "running":
@@ -74,13 +74,13 @@ def document(explained: Sequence[Explanation]) -> list[dict[str, Any]]:
 
 
 def _by_weight(tasks: Sequence[OpenTask]) -> list[OpenTask]:
-    """Those that are next, the one with the longest chain of steps behind it first."""
+    """The tasks that are next; first the one with the longest chain of steps behind it."""
     behind = _chains(tasks)
     return sorted((task for task in tasks if task.is_next), key=lambda task: -behind[task.task_key])
 
 
 def _chains(tasks: Sequence[OpenTask]) -> dict[str, int]:
-    """How many steps, one after the other, each one has behind it. Without recursion: a chain may be 100,000 long."""
+    """How many steps, one after the other, each task has behind it. Without recursion: a chain may be 100,000 long."""
     dependants: dict[str, list[str]] = {task.task_key: [] for task in tasks}
     for task in tasks:
         for key in task.depends_on:

@@ -15,8 +15,8 @@ class VendoredFile:
 
 
 def vendor(folder: Path, *, force: bool = False) -> list[VendoredFile]:
-    """Writes the copies into the folder. All are looked at before the first is written; one that differs is replaced
-    only by force."""
+    """Writes the copies into the folder. All files are compared before the first is written; one that differs is
+    replaced only by force."""
     copies = {folder / name: text for name, text in _copies().items()}
     try:
         there = {path: path.read_bytes() for path in copies if path.exists()}

@@ -1,1 +1,1 @@
-"""What `accsd doctor` looks at. Each check yields findings; what it raises is one, too."""
+"""What `accsd doctor` looks at. Each check yields findings; an error that it raises is a finding, too."""

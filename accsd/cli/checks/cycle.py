@@ -17,7 +17,7 @@ from accsd.settings import Settings
 
 
 def cycle_check(name: str, settle: timedelta) -> Check:
-    """`settle`: how long a machine takes to be really asleep after it has said so, and its card to listen."""
+    """`settle` is how long a machine takes to be really asleep after it has said so, and its network card to listen."""
 
     async def check(settings: Settings) -> AsyncIterator[Finding]:
         db = await Database.open(settings.database, application="accsd doctor")
@@ -38,7 +38,7 @@ class _Cycle:
         self._began: float = time.monotonic()
 
     async def run(self, settle: timedelta) -> AsyncIterator[Finding]:
-        """An AccsdError is the last finding."""
+        """Yields a finding for each step. An AccsdError becomes the last one."""
         if self._name == self._settings.node.name:
             yield fail(
                 "cycle", "this machine can't wake itself", "run it on another one, the control host for instance"
@@ -64,7 +64,7 @@ class _Cycle:
             yield finding
 
     async def _wake(self, asleep: NodeView, methods: Sequence[str]) -> AsyncIterator[Finding]:
-        """Each method has its turn, until the node is seen."""
+        """Tries one wake method after the other until the node is seen."""
         patience = power.patience(asleep, self._settings)
         for _ in methods:
             for finding in self._told(await power.call(self._db, self._name, self._settings)):

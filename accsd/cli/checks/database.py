@@ -1,4 +1,4 @@
-"""PostgreSQL: reached, safe, ours, in time, and heard."""
+"""Checks of PostgreSQL: is it reachable and safe, does it have our schema, do its clock and its notifications work."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta

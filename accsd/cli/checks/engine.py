@@ -11,7 +11,7 @@ from accsd.settings import Settings, environment, state_folder
 
 
 async def docker(settings: Settings) -> AsyncIterator[Finding]:
-    """Without a compose file, its own or that of the agent which runs here, nothing is needed, and nothing fails."""
+    """Docker is needed only for a compose file: that of the settings, or of the agent that runs here."""
     engine = Docker(environment())
     settings = _as_served(settings)
     needed = settings.compose.file is not None
@@ -36,7 +36,7 @@ async def docker(settings: Settings) -> AsyncIterator[Finding]:
 
 
 def _as_served(settings: Settings) -> Settings:
-    """`accsd up --compose` names its file to nobody else."""
+    """The compose file of `accsd up --compose` stands in no settings: it is the one that is served here."""
     if settings.compose.file is not None or (served := served_here(state_folder(settings, environment()))) is None:
         return settings
     return settings.model_copy(update={"compose": settings.compose.model_copy(update={"file": served})})
@@ -70,5 +70,6 @@ async def commands(settings: Settings) -> AsyncIterator[Finding]:
 
 
 def _is_there(program: str) -> bool:
-    """A path may be relative to the configuration: only the runner knows."""
+    """Whether the program exists. A path is believed: it may be relative to the configuration, which only the runner
+    knows."""
     return "/" in program or shutil.which(program) is not None

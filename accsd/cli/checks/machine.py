@@ -69,7 +69,7 @@ def _room(settings: Settings, nearest: Path) -> Finding:
 
 
 async def waking(settings: Settings) -> AsyncIterator[Finding]:
-    """Only where somebody is woken by packets does it matter."""
+    """Whether packets can leave this machine. It matters only if a node is woken by packets."""
     try:
         counts = await count(settings.database, settings.lease)
     except AccsdError:

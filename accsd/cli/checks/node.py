@@ -77,7 +77,7 @@ def _wakeable(known: FleetNode, methods: Sequence[str], settings: Settings) -> I
 
 
 def _way(known: FleetNode, method: str, settings: Settings) -> Iterator[Finding]:
-    """What each method needs on this machine."""
+    """Checks what a wake method needs on this machine."""
     match method:
         case WakeMethod.WOL:
             yield _reached(known, settings)

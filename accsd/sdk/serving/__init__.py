@@ -27,14 +27,14 @@ DRAIN_SECONDS = 7.0  # the engine kills a container that does not stop within te
 
 
 def serve_if_asked(work: Callable[[], object], argv: Sequence[str] | None = None) -> None:
-    """Returns at once unless the arguments are --serve HOST:PORT; then it never does."""
+    """Returns at once unless the arguments have --serve HOST:PORT; then it serves and never returns."""
     given = list(sys.argv[1:] if argv is None else argv)
     if "--serve" in given:
         sys.exit(serve(work, given[given.index("--serve") + 1] if given[-1] != "--serve" else ""))
 
 
 def serve(work: Callable[[], object], address: str, *, drain: float = DRAIN_SECONDS) -> int:
-    """Until SIGTERM, and then until the tasks have ended or were stopped."""
+    """Serves until SIGTERM, then until the tasks have ended or were stopped."""
     listener = listen(address)
     with tempfile.TemporaryDirectory(prefix="accsd-serve-") as folder:
         return Keeper(work, listener, Path(folder), drain).run()

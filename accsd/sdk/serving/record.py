@@ -1,4 +1,4 @@
-"""What is known of one task: a folder with its envelope, its output and, at last, its end."""
+"""The record of one task: a folder with its envelope, its output and, at last, its end."""
 
 from __future__ import annotations
 

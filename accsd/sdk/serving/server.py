@@ -58,7 +58,7 @@ class TaskServer(ThreadingHTTPServer):
 
 
 class _TaskRequest(BaseHTTPRequestHandler):
-    """One request. Whose task it is says the header Accsd-Node: two nodes may share a service and not know it."""
+    """One request. The header Accsd-Node says whose task it is about: two nodes may share a service."""
 
     protocol_version = "HTTP/1.1"
     server_version = "accsd-serve/1"
@@ -87,7 +87,7 @@ class _TaskRequest(BaseHTTPRequestHandler):
             self._say(refusal.status, {"error": str(refusal)})
 
     def _admit(self) -> None:
-        """The token; without one, proof that no web page asks through somebody's browser."""
+        """Checks the token. Without one, it requires proof that no web page asks through somebody's browser."""
         if self.server.token:
             given = self.headers.get("Authorization", "").encode()
             if not hmac.compare_digest(given, f"Bearer {self.server.token}".encode()):
@@ -147,7 +147,7 @@ class _TaskRequest(BaseHTTPRequestHandler):
         self._say(200, {"state": "ended"})
 
     def _envelope(self) -> dict[str, Any]:
-        """Only as JSON: a form of a foreign web page cannot be."""
+        """The envelope must be JSON, which a form of a foreign web page cannot send."""
         if self.headers.get_content_type() != "application/json":
             raise _TaskRefused(415, "the envelope is application/json")
         length = _number(self.headers.get("Content-Length", ""))
@@ -162,7 +162,7 @@ class _TaskRequest(BaseHTTPRequestHandler):
         return envelope  # pyright: ignore[reportUnknownVariableType]
 
     def _start(self, record: Path, envelope: dict[str, Any]) -> None:
-        """It appears whole, and once: of two requests at the same time one makes it, and both find it."""
+        """Makes the record, whole and once: of two requests at the same time one makes it, and both find it."""
         order = self._start_order(record, envelope)  # first: what appears must be started, too
         draft = Path(tempfile.mkdtemp(dir=self.server.folder, prefix="."))
         for name, content in ((STDOUT, ""), (STDERR, ""), (ENVELOPE, json.dumps(envelope) + "\n")):
@@ -213,7 +213,7 @@ class _TaskRequest(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _stream(self, path: Path, start: int) -> None:
-        """What was written and what will be, until the task has ended or the listener has gone."""
+        """Sends what was written and what will be, until the task has ended or the client has gone."""
         with path.open("rb", buffering=0) as file:
             file.seek(start)
             self.send_response(200)

@@ -56,7 +56,7 @@ class _Running:
         self.kill_at = min(self.kill_at or float("inf"), time.monotonic() + grace)
 
     def signal(self, number: int) -> list[int]:
-        """To all of it; whom it was sent to."""
+        """Sends it to all processes of the task, and returns these."""
         found = members(self.pid, self.marks)
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):  # it may have become another user
@@ -64,7 +64,8 @@ class _Running:
         return found
 
     def is_flooding(self) -> bool:
-        """Whoever listens stops it much earlier; this is for when nobody does, and the disk fills up."""
+        """The agent stops a task that writes too much much earlier; this is for when no agent listens and the disk
+        fills up."""
         return self.limit is not None and sum(sizes(self.record).values()) > self.limit + _SLACK_BYTES
 
 
@@ -98,7 +99,7 @@ class Keeper:
         return 0
 
     def _begin_drain(self, *_: object) -> None:
-        """Asked a second time, it gives the tasks no time to end by themselves."""
+        """The first signal lets tasks end by themselves for a while; a second one does not."""
         wait = self._drain if self._stop_tasks_at is None else 0.0
         self._stop_tasks_at = time.monotonic() + wait
         (self._folder / DRAINING).touch()
@@ -122,7 +123,7 @@ class Keeper:
             os.read(self._woken, 4096)
 
     def _reap(self) -> None:
-        """As the first process of a container it gets all orphans, too."""
+        """Collects ended children. As the first process of a container the keeper gets all orphans, too."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -224,7 +225,7 @@ def _fork() -> int:
 
 
 def _forget_signals(*, but: signal.Handlers) -> None:
-    """In the child."""
+    """Called in the child."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number in _STOPS:
