@@ -184,7 +184,7 @@ async def test_what_the_spec_says_of_keys_and_references_holds(conn: Connection)
         " AND conrelid::regclass::text = ANY($1)",
         list(LITERAL),
     )
-    # PostgreSQL 18 has them checked by our own triggers: test_references.py
+    # PostgreSQL 18 has them checked by our own triggers: test_install_references.py
     found = {(row["t"], row["d"].removesuffix(" NOT ENFORCED")) for row in rows}
     assert found >= {
         ("workflows", "PRIMARY KEY (id)"),

@@ -2,10 +2,12 @@
 
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from accsd.planning.backoff import backoff_seconds
+from tests.support.checker import check
 from tests.support.cluster import Connection
 from tests.support.factory import (
     Row,
@@ -387,3 +389,27 @@ async def test_several_jobs_finish_in_one_batch(conn: Connection):
     for _ in range(2):
         assert said(await finish(conn, *await started(conn, 9))) == [("accepted", None)] * 3
     assert [(await job(conn, made))["status"] for made in jobs] == ["done"] * 3
+
+
+# Found by the state machine
+
+
+async def skip(conn: Connection, job_id: UUID, key: str) -> None:
+    task_id = (await task(conn, job_id, key))["id"]
+    (row,) = await conn.fetch("SELECT * FROM accs.skip_tasks(ARRAY[$1::uuid])", task_id)
+    assert row["answer"] == "accepted"
+
+
+async def test_a_failure_stops_at_a_step_that_was_skipped_by_hand(conn: Connection) -> None:
+    """What depends on a skipped step only is satisfied, whether it was claimed before the failure or not."""
+    await node(conn)
+    job_id = await submit(conn, *chain("a", "b", "c"))
+    await skip(conn, job_id, "b")
+    (a,) = await started(conn)
+    await fail(conn, a, permanent=True)
+    assert await tasks(conn, job_id) == {"a": "error", "b": "skipped", "c": "queued"}
+    await check(conn)
+    await done(conn)
+    assert await tasks(conn, job_id) == {"a": "error", "b": "skipped", "c": "done"}
+    assert (await job(conn, job_id))["status"] == "error"
+    await check(conn)

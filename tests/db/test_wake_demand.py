@@ -1,4 +1,4 @@
-"""What wants nodes soon, and which nodes there are (A13, tick 2); tests/db/test_power.py has the calls."""
+"""What wants nodes soon, and which nodes there are (A13, tick 2); tests/db/test_wake.py has the calls."""
 
 from datetime import timedelta
 from typing import Any

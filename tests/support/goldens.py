@@ -39,7 +39,7 @@ QUERIES = {
         SELECT format('%s %s %s %s', c.oid::regclass, c.relkind, c.reloptions, pg_get_partkeydef(c.oid))
           FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE {_TABLES}""",
     # From 18 on, not-null is a constraint too, which the columns tell already, and foreign keys are not checked row by
-    # row (test_references.py).
+    # row (tests/db/test_install_references.py).
     "constraints": f"""
         SELECT format('%s %s %s', o.conrelid::regclass, o.conname,
                       replace(pg_get_constraintdef(o.oid), ' NOT ENFORCED', ''))

@@ -47,3 +47,9 @@ def test_every_verb_is_declared_beside_its_function():
                 made = function[1]
             elif declared := re.match(r"SELECT accs\.is_verb\('(\w+)'", line):
                 assert declared[1] == made, file.name
+
+
+def test_every_verb_is_documented():
+    verbs = re.findall(r"is_verb\('(\w+)'", (ROOT / "schema.sql").read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "sql-verbs.md").read_text(encoding="utf-8")
+    assert [verb for verb in verbs if f"`{verb}(" not in page] == []

@@ -6,6 +6,7 @@ import asyncpg
 import pytest
 
 from tests.conftest import Connect
+from tests.support.checker import check
 from tests.support.cluster import Connection
 from tests.support.factory import (
     claim,
@@ -207,3 +208,19 @@ async def test_a_name_that_nothing_can_have_is_not_paused(conn: Connection):
     longest = "s" * 40
     assert await conn.fetchval("SELECT accs.pause('service', $1)", longest) == "accepted"
     assert await conn.fetchval("SELECT accs.resume('service', $1)", longest) == "accepted"
+
+
+# Found by the state machine
+
+
+async def test_a_paused_workflow_does_not_keep_others_from_a_claim_without_keys(conn: Connection) -> None:
+    await node(conn)
+    await workflow(conn, name="asleep")
+    await submit(conn, step("a"))
+    assert await conn.fetchval("SELECT accs.pause('workflow', 'asleep')") == "accepted"
+    assert len(await claim(conn)) == 1
+    await check(conn)
+
+
+async def test_a_recheck_of_the_holds_that_frees_nothing_counts_none(conn: Connection) -> None:
+    assert await conn.fetchval("SELECT accs.recheck_holds()") == 0

@@ -4,13 +4,10 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-import asyncpg
-import pytest
-
 from tests.conftest import Connect
 from tests.support.checker import check
 from tests.support.cluster import Connection
-from tests.support.factory import Row, claim, node, pass_time, submit
+from tests.support.factory import Row, node, pass_time, submit
 from tests.support.race import Race
 
 LEASE = timedelta(seconds=120)
@@ -293,55 +290,7 @@ async def test_a_node_that_fell_silent_is_unknown_and_one_that_never_registered_
     assert (await power(conn))["because"] == "nothing for it"
 
 
-# Leaving, orders, neighbours
-
-
-async def test_nobody_sleeps_with_a_lease_or_counting_on_somebody_who_is_not_awake(conn: Connection):
-    await node(conn, render=1)
-    await node(conn, "n2", render=1)
-    await submit(conn)
-    await claim(conn, on="n1")
-    assert await falls_asleep(conn) == "refused"
-    leave = "SELECT accs.node_leaves('n2', 'sleep', 'idle', $1)"
-    await conn.execute("UPDATE nodes SET awake_state = 'sleep' WHERE name = 'n1'")
-    assert await conn.fetchval(leave, ["n1"]) == "refused"
-    await heartbeat(conn)
-    assert await conn.fetchval(leave, ["n1"]) == "accepted"
-    assert await conn.fetchval(leave, ["n1"]) == "repeated"
-
-
-async def ask(conn: Connection, order: UUID, kind: str = "sleep", target: str | None = None) -> str:
-    return await conn.fetchval("SELECT accs.ask_node($1, 'n1', $2, $3, 'ann', '10 s')", order, kind, target)
-
-
-async def test_an_order_is_heard_given_out_once_and_answered_once(conn: Connection):
-    await node(conn)
-    await conn.fetch("SELECT * FROM accs.register_node('n2', p_mac => '52:54:00:00:00:02')")
-    heard: list[str] = []
-    await conn.add_listener("accs_orders", lambda *said: heard.append(said[-1]))
-    order = uuid4()
-    assert await ask(conn, order, "relay", "n2") == "accepted"
-    assert await ask(conn, order, "relay", "n2") == "repeated"
-    [taken] = await conn.fetch("SELECT * FROM accs.take_orders('n1')")
-    assert tuple(taken) == (order, "relay", "n2", "52:54:00:00:00:02", "ann")
-    assert await conn.fetch("SELECT * FROM accs.take_orders('n1')") == []
-    assert heard == ["n1"]
-    answer = "SELECT accs.answer_order($1, $2, true, 'sent')"
-    assert await conn.fetchval(answer, order, "n2") == "refused", "it was not asked"
-    assert await conn.fetchval(answer, order, "n1") == "accepted"
-    assert await conn.fetchval(answer, order, "n1") == "repeated"
-
-
-async def test_an_order_grows_old(conn: Connection):
-    await node(conn)
-    await ask(conn, uuid4())
-    await pass_time(conn, 11)
-    assert await conn.fetch("SELECT * FROM accs.take_orders('n1')") == []
-    await pass_time(conn, 86400)
-    await ask(conn, uuid4())
-    assert await conn.fetchval("SELECT count(*) FROM accs.node_orders") == 1
-    with pytest.raises(asyncpg.CheckViolationError):
-        await ask(conn, uuid4(), "relay")
+# Neighbours
 
 
 async def test_relays_are_neighbours_who_are_awake(conn: Connection):
@@ -359,11 +308,3 @@ async def test_relays_are_neighbours_who_are_awake(conn: Connection):
     assert await conn.fetchval(relays, LEASE) == ["near"]
     await pass_time(conn, 121)
     assert await conn.fetchval(relays, LEASE) == []
-
-
-async def test_a_node_that_is_removed_takes_all_this_with_it(conn: Connection):
-    await node(conn)
-    await ask(conn, uuid4())
-    await conn.execute("DELETE FROM nodes")
-    for table in ("power", "node_history", "node_orders"):
-        assert await conn.fetchval(f"SELECT count(*) FROM accs.{table}") == 0
