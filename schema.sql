@@ -216,6 +216,7 @@ CREATE TABLE accs.lanes (
 -- claim_tasks, by service; hashed, because labels may be longer than an index takes
 CREATE UNIQUE INDEX lanes_service ON accs.lanes (service, md5(requires::text), coalesce(node, ''));
 
+-- A workflow that passed every check, and its steps.
 CREATE TABLE accs.plans (
   workflow_id  uuid PRIMARY KEY REFERENCES public.workflows (id) ON DELETE CASCADE,
   step_count   int NOT NULL,
@@ -872,11 +873,13 @@ SELECT accs.is_verb('append_task_events', pinned => true, may => '{agent}');
 -- The queue: what waits for a claim, what is live, and the concurrency keys between them
 -- ---------------------------------------------------------------------------------------------------------------
 
+-- How many tasks with a key may run at once.
 CREATE TABLE accs.concurrency_keys (
   key          text PRIMARY KEY,
   max_running  int NOT NULL DEFAULT 1 CHECK (max_running >= 1)
 );
 
+-- What a claim looks at: the queued tasks whose dependencies are all satisfied, and what holds them.
 CREATE TABLE accs.waiting (
   task_id     uuid PRIMARY KEY,
   lane        int NOT NULL,
@@ -895,6 +898,7 @@ CREATE INDEX waiting_key ON accs.waiting (key, lane, rank, order_seq, created_at
   WHERE key IS NOT NULL AND (hold IS NULL OR hold = 'key');
 CREATE INDEX waiting_paused ON accs.waiting (task_id) WHERE hold = 'paused';                                 -- resume
 
+-- What is starting or running. Leases, capacity and keys are counted here.
 CREATE TABLE accs.live (
   task_id      uuid PRIMARY KEY,
   job_id       uuid NOT NULL,
@@ -1317,6 +1321,7 @@ SELECT accs.is_verb('note_obstacle', may => '{agent}');
 -- Submission and instantiation
 -- ---------------------------------------------------------------------------------------------------------------
 
+-- Jobs that are not instantiated yet.
 CREATE TABLE accs.pending_jobs (
   job_id  uuid PRIMARY KEY,
   due_at  timestamptz NOT NULL
@@ -2852,6 +2857,7 @@ SELECT accs.is_verb('retry_jobs', may => '{scheduler,api}');
 -- Pauses of services, workflows and nodes; limits of concurrency keys; the net under both
 -- ---------------------------------------------------------------------------------------------------------------
 
+-- What takes nothing new: a service, a workflow (by name, all its versions), a node (a drain).
 CREATE TABLE accs.pauses (
   kind    text NOT NULL CHECK (kind IN ('service', 'workflow', 'node')),
   name    text NOT NULL CHECK (length(name) BETWEEN 1 AND CASE kind WHEN 'service' THEN 40 ELSE 200 END),
@@ -3366,6 +3372,7 @@ SELECT accs.is_verb('note_not_woken', may => '{scheduler}');
 -- Orders: what a node is asked to do by somebody who can't do it for it
 -- ---------------------------------------------------------------------------------------------------------------
 
+-- One row for each order. It is given out once, while it is good.
 CREATE TABLE accs.node_orders (
   id           uuid PRIMARY KEY,
   node         text NOT NULL REFERENCES public.nodes (name) ON DELETE CASCADE,   -- who is asked

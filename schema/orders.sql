@@ -2,6 +2,7 @@
 -- Orders: what a node is asked to do by somebody who can't do it for it
 -- ---------------------------------------------------------------------------------------------------------------
 
+-- One row for each order. It is given out once, while it is good.
 CREATE TABLE accs.node_orders (
   id           uuid PRIMARY KEY,
   node         text NOT NULL REFERENCES public.nodes (name) ON DELETE CASCADE,   -- who is asked

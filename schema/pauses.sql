@@ -2,6 +2,7 @@
 -- Pauses of services, workflows and nodes; limits of concurrency keys; the net under both
 -- ---------------------------------------------------------------------------------------------------------------
 
+-- What takes nothing new: a service, a workflow (by name, all its versions), a node (a drain).
 CREATE TABLE accs.pauses (
   kind    text NOT NULL CHECK (kind IN ('service', 'workflow', 'node')),
   name    text NOT NULL CHECK (length(name) BETWEEN 1 AND CASE kind WHEN 'service' THEN 40 ELSE 200 END),

@@ -2,11 +2,13 @@
 -- The queue: what waits for a claim, what is live, and the concurrency keys between them
 -- ---------------------------------------------------------------------------------------------------------------
 
+-- How many tasks with a key may run at once.
 CREATE TABLE accs.concurrency_keys (
   key          text PRIMARY KEY,
   max_running  int NOT NULL DEFAULT 1 CHECK (max_running >= 1)
 );
 
+-- What a claim looks at: the queued tasks whose dependencies are all satisfied, and what holds them.
 CREATE TABLE accs.waiting (
   task_id     uuid PRIMARY KEY,
   lane        int NOT NULL,
@@ -25,6 +27,7 @@ CREATE INDEX waiting_key ON accs.waiting (key, lane, rank, order_seq, created_at
   WHERE key IS NOT NULL AND (hold IS NULL OR hold = 'key');
 CREATE INDEX waiting_paused ON accs.waiting (task_id) WHERE hold = 'paused';                                 -- resume
 
+-- What is starting or running. Leases, capacity and keys are counted here.
 CREATE TABLE accs.live (
   task_id      uuid PRIMARY KEY,
   job_id       uuid NOT NULL,

@@ -2,6 +2,7 @@
 -- Submission and instantiation
 -- ---------------------------------------------------------------------------------------------------------------
 
+-- Jobs that are not instantiated yet.
 CREATE TABLE accs.pending_jobs (
   job_id  uuid PRIMARY KEY,
   due_at  timestamptz NOT NULL

@@ -27,6 +27,7 @@ CREATE TABLE accs.lanes (
 -- claim_tasks, by service; hashed, because labels may be longer than an index takes
 CREATE UNIQUE INDEX lanes_service ON accs.lanes (service, md5(requires::text), coalesce(node, ''));
 
+-- A workflow that passed every check, and its steps.
 CREATE TABLE accs.plans (
   workflow_id  uuid PRIMARY KEY REFERENCES public.workflows (id) ON DELETE CASCADE,
   step_count   int NOT NULL,
