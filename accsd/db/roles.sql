@@ -6,8 +6,8 @@
 --   accs_api        a gateway: submits and operates through verbs, reads
 --   accs_reader     reads
 --
--- A grant is what the role's own process calls, and no more. Roles belong to the whole cluster, so this is a step of its own. They have no
--- password yet: \password accs_agent.
+-- A grant is what the role's own process calls, and no more: each verb says beside its function which roles may call it (schema/,
+-- accs.is_verb). Roles belong to the whole cluster, so this is a step of its own. They have no password yet: \password accs_agent.
 
 DO $roles$
 DECLARE
@@ -43,8 +43,10 @@ BEGIN
   END LOOP;
 
   -- by column: what belongs to the state machine has its defaults
-  GRANT INSERT (id, name, version, is_active, steps, created_by, notify), UPDATE (name, version, is_active, steps, notify) ON public.workflows TO accs_scheduler;
-  GRANT INSERT (id, workflow_id, priority, options, scheduled_at, idempotency_key, created_by, trace_id, trigger) ON public.jobs TO accs_scheduler;
+  GRANT INSERT (id, name, version, is_active, steps, created_by, notify), UPDATE (name, version, is_active, steps, notify)
+    ON public.workflows TO accs_scheduler;
+  GRANT INSERT (id, workflow_id, priority, options, scheduled_at, idempotency_key, created_by, trace_id, trigger)
+    ON public.jobs TO accs_scheduler;
   -- what the defaults and triggers of those tables call in the name of the writer
   GRANT USAGE ON SEQUENCE accs.order_seq, accs.id_seq TO accs_scheduler;
   GRANT EXECUTE ON FUNCTION accs.new_id(), accs.unix_ms(timestamptz), accs.in_verb() TO accs_scheduler;
