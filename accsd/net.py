@@ -77,7 +77,8 @@ class Response:
 
 
 async def send(request: Request, *, within: timedelta) -> Response:
-    """Raises CallFailed where the address is refused or the answer is none, OSError or TimeoutError from below."""
+    """Sends one request and reads the beginning of its answer. Raises CallFailed where the address is refused or the
+    answer is not HTTP, OSError or TimeoutError where there is no answer."""
     parts = urlsplit(request.url)
     host = parts.hostname or ""
     tls = _verifying(request.ca_file) if parts.scheme == "https" else None
@@ -100,7 +101,7 @@ async def send(request: Request, *, within: timedelta) -> Response:
 async def _ask_first(
     addresses: list[Address], port: int, request: Request, parts: SplitResult, tls: ssl.SSLContext | None
 ) -> Response:
-    """The first address that answers; the certificate must be the name's."""
+    """Asks the first address that can be reached. The certificate must be the name's."""
     failure: NotReached | None = None
     headers = _headers(request, parts.netloc)
     for address in addresses:
@@ -114,7 +115,7 @@ async def _ask_first(
 
 
 async def ready() -> None:
-    """Has the library imported. To be awaited before a deadline begins, of which the import is no part."""
+    """Imports the library. Await it before a deadline begins, so that the import does not count."""
     if "aiohttp" not in sys.modules:
         await asyncio.to_thread(import_module, "aiohttp")
 
@@ -176,7 +177,7 @@ async def exchange(
 
 
 def why_refused(address: Address, *, allow_private: bool) -> str | None:
-    """None: it may be called."""
+    """Why an address must not be called; None if it may be."""
     if isinstance(address, IPv6Address) and address != IPv6Address("::1"):
         if any(address in network for network in _DISGUISED):
             return "which hides an IPv4 address"
@@ -198,7 +199,7 @@ def _is_public(address: Address) -> bool:
 
 
 def _verifying(ca_file: Path | None) -> ssl.SSLContext:
-    """Those of a file as they are now, those of the system as they were at most an hour ago."""
+    """Trusts the certificates of a file as they are now, those of the system as they were at most an hour ago."""
     try:
         return _certificates(ca_file, time.monotonic() // 3600 if ca_file is None else ca_file.stat().st_mtime_ns)
     except (OSError, ssl.SSLError) as error:

@@ -125,7 +125,7 @@ class Called:
 
     @property
     def said(self) -> str:
-        """Its last words, for an error message."""
+        """The last words of the command, for an error message."""
         return (self.stderr or self.stdout).decode(errors="replace").strip()[-2000:]
 
 
@@ -166,7 +166,7 @@ class Streaming:
         return self.process.pid
 
     async def wait(self) -> int:
-        """Negative: the signal that ended it. Does not wait for its output to end."""
+        """The exit code; negative: the signal that ended the child. It does not wait for the output to end."""
         return await self.process.wait()
 
 
@@ -248,7 +248,7 @@ class Process:
 
 
 def look(pid: int) -> Process | None:
-    """None where there is no such process, or none that we may see."""
+    """The process with this id; None where there is none, or none that we may see."""
     try:
         text = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -270,8 +270,8 @@ def everyone() -> dict[int, Process]:
 
 
 def environment(pid: int) -> dict[str, str]:
-    """As it was when the program started; empty for a zombie, and for a process that has gone. Raises PermissionError
-    for one that is not ours to look into."""
+    """The variables that the program was started with; empty for a zombie, and for a process that has gone. Raises
+    PermissionError for a process that we may not look into."""
     try:
         text = os.fsdecode(Path(f"/proc/{pid}/environ").read_bytes())
     except (FileNotFoundError, ProcessLookupError):
@@ -309,7 +309,8 @@ def _death_wish(wish: signal.Signals) -> Callable[[], None]:
 
 @contextmanager
 def _all_signals_blocked() -> Generator[None]:
-    """In this thread, for a moment: the mask is inherited, and what arrives meanwhile is delivered afterwards."""
+    """Blocks all signals in this thread for a moment. A child inherits the mask; signals that arrive meanwhile are
+    delivered afterwards."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         yield
@@ -327,7 +328,7 @@ def _has_exited(pid: int) -> bool:
 
 
 def _living_members(group: int) -> list[int]:
-    """Zombies do not count: whoever inherited them reaps them in his own time."""
+    """The processes of a group. Zombies do not count: the process that inherited them reaps them in its own time."""
     return [process.pid for process in everyone().values() if process.group == group and not process.has_ended]
 
 

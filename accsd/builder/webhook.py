@@ -1,7 +1,7 @@
-"""One webhook: the event's payload, signed, sent to a target of the settings, and what its answer means.
+"""One webhook: an event's payload is signed, sent to a target of the settings, and the answer is judged.
 
-The signature is that of the Standard Webhooks convention: HMAC-SHA256 over `id.timestamp.body`. Who has the secret
-knows who sent it, that nothing was changed, and how old it is.
+The signature follows the Standard Webhooks convention: HMAC-SHA256 over `id.timestamp.body`. A receiver that has the
+secret can check who sent the event, that nothing was changed, and how old it is.
 """
 
 import base64
@@ -27,13 +27,13 @@ _ENCODED: Final = "whsec_"
 
 
 def address_of(target: OutboxTarget) -> str:
-    """For eyes: without path and query, which are often the receiver's secret."""
+    """The target's address as people may see it: without path and query, which are often the receiver's secret."""
     parts = urlsplit(target.url)
     return f"{parts.scheme}://{parts.netloc}"
 
 
 async def deliver(target: OutboxTarget, secrets: Sequence[str], payload: dict[str, Any]) -> str | None:
-    """Why it did not get through, or None: it did. Any 2xx is a receipt; a redirect is not followed."""
+    """Returns why the event was not delivered, or None if it was. Any 2xx is a receipt; a redirect is not followed."""
     try:
         response = await send(_request(target, secrets, payload), within=target.timeout)
     except CallFailed as failure:
@@ -44,15 +44,15 @@ async def deliver(target: OutboxTarget, secrets: Sequence[str], payload: dict[st
 
 
 def signature(secrets: Sequence[str], event_id: str, timestamp: int, body: bytes) -> str:
-    """One for each secret, so that a receiver may change to a new one while the old one still counts."""
+    """One signature for each secret, so that a receiver may change to a new secret while the old one still counts."""
     signed = f"{event_id}.{timestamp}.".encode() + body
     made = (hmac.new(_key(secret), signed, hashlib.sha256).digest() for secret in secrets)
     return " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in made)
 
 
 def read_secrets(target: OutboxTarget) -> list[str]:
-    """Those of a file, one in each line, are read anew for each batch; from then on they are struck out of every log
-    line. Raises CallFailed."""
+    """The secrets of a target. Those in a file, one in each line, are read anew for each batch, and from then on they
+    are struck out of every log line. Raises CallFailed."""
     if target.secret_file is None:
         assert target.secret is not None, "the settings have one or the other"
         return [target.secret.get_secret_value()]

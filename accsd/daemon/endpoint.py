@@ -116,7 +116,7 @@ class HttpFace:
             raise _no_address(self.settings.listen, error.strerror or str(error)) from error
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """In the group's hands from its first moment, or gone: nobody is there yet or any more."""
+        """A connection is in the hands of the task group from its first moment; without a group it is aborted."""
         if self._clients is None:
             writer.transport.abort()
             return
@@ -151,7 +151,8 @@ class HttpFace:
             return refusal.response
 
     def _admit(self, request: _Request) -> None:
-        """The token, or, where none is set, proof that no web page asks through somebody's browser (DNS rebinding)."""
+        """Asks for the token or, where none is set, for proof that no web page asks through somebody's browser (DNS
+        rebinding)."""
         if self.settings.token is None:
             if not _names_this_machine(request.headers.get("host", ""), self.settings.listen or ""):
                 raise _Refused(HTTPStatus.BAD_REQUEST)
@@ -198,7 +199,7 @@ def _header(line: str) -> tuple[str, str]:
 
 
 async def _linger(reader: asyncio.StreamReader) -> None:
-    """Until the client has closed its side too, or has had time enough."""
+    """Reads and drops what the client still sends, until it has closed its side or has had time enough."""
     left = _MAX_LINGER
     with anyio.move_on_after(_LINGER.total_seconds()):
         while left > 0 and (chunk := await reader.read(_MAX_HEAD)):
@@ -206,7 +207,8 @@ async def _linger(reader: asyncio.StreamReader) -> None:
 
 
 def _names_this_machine(host: str, listen: str) -> bool:
-    """An address instead of a name, localhost, or the name that we listen at: no foreign name can be one of these."""
+    """Whether the header names an address, localhost, or the name that we listen at: a foreign name is none of
+    these."""
     name = host if host.endswith("]") else host.rpartition(":")[0] or host
     if name.lower() in ("localhost", listen.rpartition(":")[0].lower()):
         return True
@@ -223,12 +225,12 @@ def _shown(server: asyncio.Server) -> str:
 
 
 def _digest(text: str) -> bytes:
-    """Of equal length whatever the text's is, so that the comparison tells nothing about it."""
+    """The digest has the same length whatever the text's is, so that the comparison tells nothing about it."""
     return sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def _in_use(listen: str) -> Unavailable:
-    """Perhaps by a daemon that is still stopping: it may come free by itself."""
+    """The port may be held by a daemon that is still stopping, and may come free by itself."""
     return Unavailable(
         f"http.listen {listen} is in use by another process", hint="stop it, or choose another port in http.listen"
     )

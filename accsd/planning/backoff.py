@@ -45,7 +45,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Ladder:
-    """A delay for each attempt by name; past the end, the last one."""
+    """A list of delays, one for each attempt; after the last one, the last delay again."""
 
     steps: tuple[float, ...]
 
@@ -61,7 +61,8 @@ def backoff_seconds(spec: object, attempt: int, base: float = DEFAULT_BASE_SEC) 
 
 @dataclass(frozen=True, slots=True)
 class Persistence:
-    """`first` after the first failure, each time twice as long, up to `longest`; not after `give_up`."""
+    """An event is sent again `first` after its first failure, then after twice as long each time, up to `longest`; it
+    is given up when it is `give_up` old."""
 
     first: timedelta = timedelta(seconds=5)
     longest: timedelta = timedelta(hours=1)

@@ -36,14 +36,15 @@ class Demand:
 
 
 def urgency(demand: Demand) -> tuple[timedelta, str, str, str, UUID, int]:
-    """An order of its own for any two that differ."""
+    """A sort key by which any two demands that differ are ordered."""
     labels = repr(sorted(demand.requires.items()))
     return demand.due_in, demand.service, demand.node or "", labels, demand.job_id, demand.tasks
 
 
 @dataclass(frozen=True, slots=True)
 class WakeCalls:
-    """The calls since the node was last seen. ok is None while the last one is under way, or if its caller died."""
+    """The wake calls since the node was last seen. `ok` is None while the last one is under way, or if its caller
+    died."""
 
     count: int
     ago: timedelta
@@ -66,14 +67,15 @@ class NodeState:
     calls: WakeCalls | None = None
 
     def is_awake(self, lease: timedelta) -> bool:
-        """Silent for longer than a lease, it is as good as asleep: worth waking if it can be."""
+        """A node that has been silent for longer than a lease counts as asleep: it is worth waking if it can be
+        woken."""
         return not self.says_asleep and self.unseen_for is not None and self.unseen_for < lease
 
     def free(self, service: str) -> int:
         return max(0, self.slots.get(service, 0) - self.live.get(service, 0))
 
     def could_serve(self, demand: Demand) -> bool:
-        """The rule of a claim, and that it offers the service."""
+        """The rule by which a node claims, and that the node offers the service."""
         named = demand.node is None or demand.node == self.name
         return named and self.slots.get(demand.service, 0) > 0 and has_labels(self.labels, demand.requires)
 
@@ -99,7 +101,7 @@ class Cover:
     """How much of the demand some nodes can serve together; a service's slots serve that service only."""
 
     def __init__(self, offers: Offers, nodes: Iterable[NodeState], within: "Cover | None" = None) -> None:
-        """`within`: it goes on from there, and leaves that as it is."""
+        """With `within`, the cover starts from that one and leaves it unchanged."""
         self._offers: Offers = offers
         self._matchings: dict[str, Matching] = {
             service: within._matchings[service].copy() if within else Matching([demand.tasks for demand in groups])
@@ -118,7 +120,7 @@ class Cover:
                 self.served += self._matchings[service].add(node.name, slots, fits)
 
     def gain(self, node: NodeState) -> int:
-        """At most so much more would be served with it; none only if really nothing."""
+        """An upper bound of what the node would add; 0 only if it would really add nothing."""
         return sum(self._matchings[service].gain(slots, fits) for service, slots, fits in self._offers.of[node.name])
 
     def first_on(self, node: NodeState) -> Demand:
@@ -139,7 +141,7 @@ class Cover:
 
 
 def fewest(ready: Cover, candidates: Sequence[NodeState]) -> list[NodeState]:
-    """As few candidates as serve, with those that are ready, all that can be served."""
+    """The fewest candidates that, together with the nodes that are ready, serve all that can be served."""
     if not ready.unmet():
         return []
     gains = {node.name: ready.gain(node) for node in candidates}
@@ -159,7 +161,7 @@ def fewest(ready: Cover, candidates: Sequence[NodeState]) -> list[NodeState]:
 
 
 def _at_least(gains: list[int], missing: int) -> int:
-    """No fewer nodes than this can gain what is missing."""
+    """A lower bound: fewer nodes than this cannot gain what is missing."""
     count = 0
     for gain in sorted(gains, reverse=True):
         if missing <= 0:
@@ -170,7 +172,7 @@ def _at_least(gains: list[int], missing: int) -> int:
 
 
 def _few(ready: Cover, useful: Sequence[NodeState], goal: int) -> list[NodeState]:
-    """The largest gain first, then without those that turned out to be superfluous."""
+    """Takes the node with the largest gain first, then drops those that turned out to be superfluous."""
     cover = ready.with_(())
     left = list(useful)
     chosen: list[NodeState] = []
@@ -187,7 +189,8 @@ def _few(ready: Cover, useful: Sequence[NodeState], goal: int) -> list[NodeState
 
 
 class Matching:
-    """Grows node by node, and is a maximum after each. Groups are numbered; the first ones are served first."""
+    """Grows node by node, and is a maximum after each. Groups are numbered; groups with lower numbers are served
+    first."""
 
     def __init__(self, tasks: Sequence[int]) -> None:
         self.unmet: list[int] = list(tasks)
@@ -217,7 +220,7 @@ class Matching:
         return slots - free
 
     def gain(self, slots: int, fits: tuple[Group, ...]) -> int:
-        """At most so many more tasks could run with such a node; none only if really none could."""
+        """An upper bound of how many more tasks could run with such a node; 0 only if really none could."""
         if self._reaching is None:
             self._reaching = self._reaches()
         return min(slots, sum(tasks for tasks, reach in self._reaching if not reach.isdisjoint(fits)))

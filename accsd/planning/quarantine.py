@@ -1,8 +1,8 @@
-"""Who is ill, the node or the step: decided from how attempts ended lately.
+"""Is the node or the step at fault? Decided from how attempts ended lately.
 
-A step that fails on one node and passes on others accuses that node's service; one that fails wherever it runs accuses
-itself; what is a machine's fault by its code accuses the machine at once, if more than one task met it. A task that
-fails on several nodes is the task's own fault, and accuses nobody but its step. Plain data in, a judgement out.
+A step that fails on one node and passes on others accuses that node's service. A step that fails wherever it runs
+accuses itself. A failure whose code is a machine's fault accuses the machine at once, if more than one task met it. A
+task that fails on several nodes is its own fault, and accuses nobody but its step. Plain data in, a judgement out.
 """
 
 from collections import defaultdict
@@ -17,7 +17,7 @@ _WITNESSES: Final = 2  # tasks
 
 
 class Fault(StrEnum):
-    """What a failed attempt is put down to, as far as it tells by itself."""
+    """What a failed attempt is put down to, as far as the attempt alone tells."""
 
     UNKNOWN = "unknown"  # the task's, its step's or the node's: only comparing tells
     TASK = "task"  # it said that trying again is useless
@@ -109,7 +109,7 @@ class Judgement:
 
 
 def judge(conclusions: Sequence[Conclusion], rules: QuarantineRules) -> Judgement:
-    """The oldest conclusion comes first."""
+    """Judges a history of conclusions, the oldest first."""
     by_place: dict[Place, list[Conclusion]] = defaultdict(list)
     by_step: dict[Step, list[Conclusion]] = defaultdict(list)
     for each in conclusions:
@@ -128,7 +128,7 @@ def judge(conclusions: Sequence[Conclusion], rules: QuarantineRules) -> Judgemen
 
 
 def pause(times: int, rules: QuarantineRules) -> timedelta:
-    """Until the next probe, after so many before it that helped nothing."""
+    """How long to wait for the next probe, after so many probes in vain."""
     return min(rules.longest_probe, rules.probe * 2 ** min(times, 30))
 
 
@@ -163,7 +163,7 @@ def _machine_faults(its: Sequence[Conclusion], rules: QuarantineRules) -> str | 
 
 
 def _unlike_others(place: Place, of_step: Sequence[Conclusion], rules: QuarantineRules) -> str | None:
-    """What fails here in a row, while it passes elsewhere."""
+    """A step that fails here several times in a row while it passes on other nodes."""
     here = [each for each in of_step if each.place == place]
     row = [each for each in _since_last_pass(here) if each.fault is Fault.UNKNOWN]
     if not row:

@@ -14,8 +14,8 @@ _LONGEST_YIELD: Final = timedelta(milliseconds=100)
 
 @dataclass(frozen=True, slots=True)
 class SleepRules:
-    """It sleeps after `idle` without work, or sooner: after `boots` times what waking it takes (inf: never sooner). Not
-    before it was awake for `awake`: nothing flaps faster than that."""
+    """A node sleeps after `idle` without work, or sooner: after `boots` times what waking it takes (inf: never sooner).
+    It does not sleep before it was awake for `awake`, so that it cannot flap faster than that."""
 
     idle: timedelta = timedelta(minutes=5)
     awake: timedelta = timedelta(minutes=2)
@@ -40,7 +40,7 @@ class Stay:
 
 
 def reason_to_stay(node: IdleTime, rules: SleepRules) -> Stay | None:
-    """None: as far as it knows by itself, it may sleep."""
+    """Why the node stays awake; None if, as far as it knows by itself, it may sleep."""
     if node.idle_for is None:
         return Stay("it is at work")
     if (left := rules.awake - node.awake_for) > timedelta(0):
@@ -51,22 +51,22 @@ def reason_to_stay(node: IdleTime, rules: SleepRules) -> Stay | None:
 
 
 def stays_for(node: IdleTime, rules: SleepRules) -> timedelta:
-    """How long it waits for work. To be awake for nothing costs about as much as to boot for as long: who has waited
-    for the time of a boot has lost that much, and can lose no more than that again by going to sleep."""
+    """How long an idle node waits for work. Being awake for nothing costs about as much as booting for as long: a node
+    that has waited for the time of a boot has lost that much, and loses no more than that again by going to sleep."""
     if node.latency is None or isinf(rules.boots):
         return rules.idle
     return min(rules.idle, rules.boots * node.latency)
 
 
 def looks_ahead(node: IdleTime, rules: SleepRules, lead: timedelta) -> timedelta:
-    """What is due within this is a reason to stay, if nobody else could do it: it would be called again, `lead` before
-    it is due, after less sleep than is worth the boot."""
+    """Work that is due within this time is a reason to stay, if no other node could do it: the node would be called
+    again, `lead` before the work is due, after less sleep than is worth the boot."""
     return lead + stays_for(node, rules)
 
 
 def yields_for(node: IdleTime, rules: SleepRules) -> timedelta:
-    """How long a node lets others claim first: one that is at work takes more before one that rests is disturbed, and
-    the one that has rested for the longest comes last."""
+    """How long a node lets others claim first. A busy node takes more before an idle one is disturbed, and the node
+    that has been idle for the longest comes last."""
     if node.idle_for is None:
         return timedelta(0)
     rested = min(1.0, node.idle_for / rules.idle) if rules.idle else 1.0

@@ -29,7 +29,7 @@ _SETTLING: Final = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True)
 class WakePolicy:
-    """`boot` is for nodes whose own time is not known yet."""
+    """How persistently a node is called. `boot` is how long a node needs whose own time is not known yet."""
 
     boot: timedelta = timedelta(minutes=2)
     rounds: int = 3
@@ -37,7 +37,7 @@ class WakePolicy:
     longest_rest: timedelta = timedelta(hours=4)
 
     def patience(self, latency: timedelta | None) -> timedelta:
-        """How long a call is given, after which the node was expected to be there."""
+        """How long after a call the node is expected to be there."""
         return self.boot if latency is None else 2 * latency + _ALLOWANCE
 
 
@@ -50,7 +50,7 @@ class WakeState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NextCall:
-    """What is next: a call by `method`, or `wait`."""
+    """What is next for a node: a wake call by `method`, or `wait`."""
 
     state: WakeState
     method: str | None = None
@@ -63,7 +63,7 @@ _DEFAULT_POLICY: Final = WakePolicy()
 def turn(
     methods: Sequence[str], calls: WakeCalls | None, policy: WakePolicy, latency: timedelta | None = None
 ) -> NextCall:
-    """`methods` has at least one."""
+    """The next wake call of a node that has at least one method."""
     if calls is None:
         return NextCall(WakeState.CALL, methods[0])
     patience = policy.patience(latency)
@@ -78,7 +78,7 @@ def turn(
 
 
 def _pause(rounds: int, patience: timedelta, policy: WakePolicy) -> timedelta:
-    """From the last call of so many rounds in vain until the first of the next."""
+    """From the last call after so many rounds in vain until the first call of the next round."""
     if rounds < policy.rounds:
         return patience * 2 ** (rounds - 1)
     # far before the 30th doubling every rest has met its limit
@@ -135,7 +135,8 @@ def plan(
     policy: WakePolicy = _DEFAULT_POLICY,
     at_once: int | None = None,
 ) -> WakePlan:
-    """The same plan whatever the order of its arguments. `at_once`: so many nodes may be starting at a time."""
+    """Which nodes to wake now. The plan does not depend on the order of the arguments. At most `at_once` nodes may be
+    starting at a time."""
     fleet = sorted(nodes, key=lambda node: node.name)
     offers = Offers(sorted(demand, key=urgency), fleet)
     turns = {node.name: _turn(node, policy) for node in fleet if node.methods and not node.is_awake(lease)}
@@ -165,7 +166,7 @@ def plan(
 
 
 def needed_for(name: str, demand: Iterable[Demand], nodes: Iterable[NodeState], *, lease: timedelta) -> Demand | None:
-    """What waits, or is due soon, that the others who are awake could not serve without this node."""
+    """The most urgent demand that the other awake nodes could not serve without this node."""
     fleet = sorted(nodes, key=lambda node: node.name)
     others = [node for node in fleet if node.name != name and node.is_awake(lease) and not node.is_drained]
     node = next(node for node in fleet if node.name == name)
@@ -176,14 +177,14 @@ def needed_for(name: str, demand: Iterable[Demand], nodes: Iterable[NodeState], 
 
 
 def left_for(name: str, demand: Iterable[Demand], nodes: Iterable[NodeState]) -> Demand | None:
-    """What waits and this node could claim at this moment, whoever else could."""
+    """The most urgent demand that this node could claim at this moment, even if others could too."""
     node = next(node for node in nodes if node.name == name)
     waits = [each for each in sorted(demand, key=urgency) if not each.due_in and node.could_serve(each)]
     return next((each for each in waits if node.free(each.service) and not node.is_drained), None)
 
 
 def lead(latency: timedelta | None, policy: WakePolicy = _DEFAULT_POLICY) -> timedelta:
-    """So long before it is needed a node is called."""
+    """How long before it is needed a node is called."""
     return policy.boot if latency is None else latency * (1 + _MARGIN_SHARE) + _MARGIN
 
 
@@ -201,13 +202,14 @@ def _left(
 
 
 def _reluctance(node: NodeState) -> tuple[int, bool]:
-    """A node that did not come when it was called stands behind one that was not called yet."""
+    """A node that did not wake when it was called stands behind one that was not called yet."""
     fell_asleep_just_now = node.says_asleep and node.unseen_for is not None and node.unseen_for < _SETTLING
     return node.calls.count if node.calls else 0, fell_asleep_just_now
 
 
 def _turn_at(demand: Demand) -> tuple[object, ...]:
-    """Who is called first where not all can be: what is due can be in time still, what waits already can't."""
+    """Which node is called first where not all may be: work that is due later can still be in time, work that waits
+    already cannot."""
     return demand.due_in <= timedelta(0), urgency(demand)
 
 
@@ -216,7 +218,7 @@ def _turn(node: NodeState, policy: WakePolicy) -> NextCall:
 
 
 def _why_not(node: NodeState, offers: Offers, turns: Mapping[str, NextCall], lease: timedelta) -> WhyNot | None:
-    """None: it may be woken."""
+    """Why the node is not woken; None if it may be."""
     if node.is_drained:
         return WhyNot.DRAINED
     if node.is_awake(lease):

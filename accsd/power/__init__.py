@@ -1,5 +1,5 @@
-"""Waking nodes (A18): one protocol, and one kind of provider for each method. `methods_of` says which a node has, by
-what it says of itself; `provider_for` makes one."""
+"""Waking nodes (A18): one protocol, and one provider for each method. `methods_of` says which methods a node has;
+`provider_for` makes the provider of one."""
 
 from collections.abc import Collection
 from typing import Final, assert_never
@@ -33,9 +33,9 @@ _FIELDS: Final = {WakeMethod.WOL: "mac", WakeMethod.PROVIDER: "provider_ref", Wa
 def methods_of(
     node: Node, *, has_relay: bool = False, is_near: bool = True, brought_by: str | None = None
 ) -> tuple[str, ...]:
-    """By which it can be woken, the best first: what brought it the last time, what it wishes, what else its fields
-    allow. A neighbour stands behind this machine's own packet; before it, unless we are near, in a network of the
-    node's."""
+    """The methods by which a node can be woken, the best first: the one that woke it the last time, the one that it
+    asks for, then whatever else its fields allow. A relay comes after this machine's own packet if this machine is
+    near, in a network of the node's; otherwise before it."""
     if node.wake_method is None:
         return ()
     methods: list[str] = []
@@ -54,7 +54,8 @@ def shares_network(others: Collection[str]) -> bool:
 
 
 def provider_for(node: Node, settings: WakeSettings, method: WakeMethod | None = None) -> WakeProvider:
-    """By default for the method that the node wishes. Raises WakeFailed where the node does not say enough."""
+    """The provider of a method, by default of the one that the node asks for. Raises WakeFailed where the node lacks
+    the field that the method needs."""
     method = method or node.wake_method
     match method:
         case WakeMethod.WOL:

@@ -14,7 +14,7 @@ _LONGEST_OUTPUT: Final = 2000
 
 
 class WakeFailed(Unavailable):
-    """A node was not woken. `output` is what was said about it, where something was."""
+    """A node was not woken. `output` is what the method said about it."""
 
     def __init__(self, message: str, *, output: str = "") -> None:
         super().__init__(message)
@@ -23,7 +23,7 @@ class WakeFailed(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class WakeResult:
-    """How a try went; true if the call got through. Whether the machine comes up shows when it is seen again."""
+    """How a wake call went; true if it got through. Whether the machine comes up shows when it is seen again."""
 
     ok: bool
     method: str  # a WakeMethod, or "relay"
@@ -36,13 +36,15 @@ class WakeResult:
 
 
 class WakeProvider(Protocol):
-    """`if await provider.wake(node): …` Never raises because of the node or of what is between here and there."""
+    """`if await provider.wake(node): …` It never raises because of the node, or of what is between here and the
+    node."""
 
     async def wake(self, node: Node) -> WakeResult: ...
 
 
 async def outcome(method: str, attempt: Awaitable[str]) -> WakeResult:
-    """The attempt's end as a result: what it returned is its output, what went wrong is the error."""
+    """Awaits a wake call and makes a result of it: what the call returned is the output, what it raised is the
+    error."""
     began = time.monotonic()
     try:
         output, error = await attempt, None

@@ -33,7 +33,7 @@ class Card:
     mac: str
 
     def magic(self) -> Magic:
-        """What `ethtool` shows as Wake-on, asked of the kernel as it does."""
+        """What `ethtool` shows as Wake-on. The kernel is asked as ethtool asks it."""
         info = array.array("B", _WOLINFO.pack(_ETHTOOL_GWOL, 0, 0))
         address, _ = info.buffer_info()
         try:
@@ -44,7 +44,7 @@ class Card:
         return magic_in(info.tobytes())
 
     def may_wake(self) -> bool | None:
-        """Whether the kernel lets the device wake the machine; None: it has no say in it."""
+        """Whether the kernel lets the device wake the machine; None where the device has no such switch."""
         try:
             return (_CARDS / self.name / "device/power/wakeup").read_text().strip() == "enabled"
         except OSError:
@@ -59,7 +59,7 @@ def magic_in(wolinfo: bytes) -> Magic:
 
 
 def cards() -> list[Card]:
-    """Those with an Ethernet address."""
+    """The network cards that have an Ethernet address."""
     found: list[Card] = []
     for folder in sorted(_CARDS.iterdir()):
         try:

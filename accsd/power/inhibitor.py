@@ -1,7 +1,7 @@
-"""While this node is at work nobody else puts the machine to sleep: a lock that logind keeps for us (systemd-inhibit).
+"""While this node is busy nobody else puts the machine to sleep: logind keeps a lock for us (systemd-inhibit).
 
-It is held by a child that dies with this process. One lock for all tasks, taken with the first and let go a while after
-the last: a spawn for each task would cost more than many a task.
+A child that dies with this process holds it. There is one lock for all tasks, taken with the first and released a while
+after the last: a spawn for each task would cost more than many tasks do.
 """
 
 import asyncio
@@ -46,12 +46,12 @@ class Inhibitor:
         return self._pid
 
     def want(self, *, busy: bool) -> None:
-        """Returns at once."""
+        """Says whether the lock is wanted, and returns at once."""
         (self._wanted if busy else self._unwanted).set()
         (self._unwanted if busy else self._wanted).clear()
 
     async def let_go(self) -> None:
-        """At once: this machine is about to sleep, and our own lock would keep it from that."""
+        """Releases the lock at once: this machine is about to sleep, and our own lock would prevent it."""
         self._in_the_way.set()
         with anyio.move_on_after(_LETS_GO_SEC):
             await self._gone.wait()
@@ -70,7 +70,7 @@ class Inhibitor:
         self._told = True
 
     async def _hold(self) -> str | None:
-        """Until it is not wanted any more; or why it could not be held."""
+        """Holds the lock until it is not wanted any more; returns why it could not be held."""
         if not _SYSTEMD_RUNS.is_dir():
             return "systemd does not run here"
         self._gone.clear()

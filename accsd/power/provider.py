@@ -1,4 +1,5 @@
-"""Waking through whoever runs the machine (A18): one HTTP request with a secret, to a provider of the settings."""
+"""Waking through the provider that runs the machine (A18): one HTTP request with a secret, to a provider of the
+settings."""
 
 import asyncio
 import re
@@ -66,7 +67,8 @@ def _judged(name: str, response: Response) -> str:
 
 
 def _token(provider: ProviderSettings) -> str | None:
-    """Read anew at each call, so that it can be changed; and from then on struck out of every log line."""
+    """The token is read anew at each call, so that it can be changed; from then on it is struck out of every log
+    line."""
     if provider.token_file is None:
         return None if provider.token is None else provider.token.get_secret_value()
     token = _read(provider.token_file)
@@ -86,5 +88,6 @@ def _read(path: Path) -> str:
 
 
 def _without(token: str | None, text: str) -> str:
-    """Some answer with what they were asked. Cut afterwards, so that no half of a token stays at the cut."""
+    """Some providers repeat the request in their answer. The answer is cut after the token was struck out, so that no
+    half of a token stays at the cut."""
     return redact(text.replace(token, "***") if token else text)[:_SHOWN]

@@ -1,4 +1,4 @@
-"""Waking by a neighbour: a magic packet reaches a machine only from its own network, so one who is awake there is
+"""Waking by a neighbour: a magic packet reaches a machine only from its own network, so a node that is awake there is
 asked to send it."""
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,7 +16,8 @@ _ASKED: Final = 3
 
 
 class Relay:
-    """`ask` sends a neighbour the order and returns what he said he did; it raises AccsdError where he did not."""
+    """`ask` sends a neighbour the order and returns what the neighbour did; it raises AccsdError where it did
+    nothing."""
 
     def __init__(self, neighbours: Sequence[str], ask: Callable[[str], Awaitable[str]]) -> None:
         self._neighbours: tuple[str, ...] = tuple(neighbours[:_ASKED])
@@ -26,7 +27,7 @@ class Relay:
         return await outcome(RELAY, self._wake(node))
 
     async def _wake(self, node: Node) -> str:
-        """All at once; the first who has sent it suffices."""
+        """Asks all neighbours at once. One that has sent the packet is enough; the others are not waited for."""
         if not self._neighbours:
             raise WakeFailed(f"nobody in the network of node {node.name} is awake")
         done: list[str] = []

@@ -1,4 +1,4 @@
-"""How this machine is put to sleep: by systemd, by a script of its own, or by whoever runs it."""
+"""How this machine is put to sleep: by systemd, by a script of its own, or by the provider that runs it."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -18,7 +18,8 @@ _ANSWERS_WITHIN: Final = timedelta(seconds=5)
 
 
 async def fall_asleep(how: SleepSettings, node: str, providers: Mapping[str, ProviderSettings]) -> str | None:
-    """What went wrong; None: the machine was told. When it really sleeps, this process will notice afterwards."""
+    """Returns what went wrong, or None if the machine was told to sleep. Whether it really slept shows afterwards, by
+    the clocks."""
     match how.method:
         case "suspend":
             return await _suspend(how)
@@ -36,7 +37,7 @@ async def fall_asleep(how: SleepSettings, node: str, providers: Mapping[str, Pro
 
 
 async def _suspend(how: SleepSettings) -> str | None:
-    """systemctl asks once more whether somebody inhibits it or is logged in, where both count."""
+    """systemctl checks once more that nobody inhibits the sleep or is logged in, where both count."""
     checks = ["--check-inhibitors=yes"] if how.veto_users and how.veto_inhibitors else []
     try:
         ended = await proc.call(["systemctl", *checks, "suspend"], within=how.within, env=proc.PLAIN_ENVIRON)
@@ -49,8 +50,9 @@ async def _suspend(how: SleepSettings) -> str | None:
 
 
 async def _is_given_up(within: timedelta) -> bool:
-    """systemctl returns when the sleep begins. It is over, one way or the other, when logind no longer prepares for it;
-    who has slept knows that by the clocks. False: logind does not say."""
+    """Whether systemd began the sleep and gave it up. systemctl returns when the sleep begins; it is over, one way or
+    the other, when logind no longer prepares for it. A machine that has slept knows that by its clocks. False where
+    logind does not say."""
     with anyio.move_on_after(within.total_seconds()):
         while (preparing := await _is_preparing()) is not False:
             if preparing is None:
@@ -70,7 +72,7 @@ async def _is_preparing() -> bool | None:
 
 
 def _because(what: str, said: str) -> str:
-    """One line: it is shown beside the node's name."""
+    """One line, because it is shown beside the node's name."""
     return f"it could not be put to sleep: {what}" + (f": {_first_line(said)}" if said else "")
 
 

@@ -1,6 +1,7 @@
-"""What keeps a machine awake although it has no work of ours: a file, a person, another program, a script that says no.
+"""What keeps a machine awake although it has no task: a file, a person, another program, a script that says no.
 
-Each veto is a sentence for people. Who can't be asked has none, but for the script: it was named for a reason.
+Each veto is a sentence for people. What cannot be asked vetoes nothing, except for the script: it was configured for a
+reason.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ LOGIND: Final = ("org.freedesktop.login1", "/org/freedesktop/login1", "org.freed
 
 
 async def veto(rules: SleepSettings, node: str, *, ours: int | None = None) -> str | None:
-    """The first objection. `ours` is the process that holds our own inhibitor."""
+    """The first reason to stay awake, or None. `ours` is the process that holds our own inhibitor."""
     if path := await asyncio.to_thread(_file, rules.veto_files):
         return f"{path} is there"
     if rules.veto_users and (who := await _user()):
@@ -37,7 +38,7 @@ def _file(patterns: Sequence[str]) -> str | None:
 
 
 async def _user() -> str | None:
-    """By logind; where there is none, by utmp."""
+    """Who is logged in, by logind; where there is no logind, by utmp."""
     listed = await _output("loginctl", "list-sessions", "--no-legend")
     if listed is None:
         who = await _output("who")
@@ -61,7 +62,7 @@ def _named(name: str, terminal: str) -> str:
 
 
 async def _inhibitor(ours: int | None) -> str | None:
-    """Those that delay a sleep let it happen."""
+    """The program that blocks a sleep. Inhibitors that only delay one are left out."""
     listed = await _output("busctl", "--json=short", "call", *LOGIND, "ListInhibitors")
     for what, who, why, mode, _, pid in _inhibitors(listed or ""):
         if "sleep" in str(what).split(":") and str(mode).startswith("block") and pid != ours:
@@ -87,7 +88,7 @@ async def _script(path: Path | None, node: str) -> str | None:
 
 
 async def _output(*argv: str) -> str | None:
-    """None: it is not here, does not answer, or failed."""
+    """What a program writes; None where it is not here, does not answer, or failed."""
     try:
         ended = await proc.call(argv, within=_WITHIN, env=proc.PLAIN_ENVIRON, keep=1024 * 1024)
     except OSError:  # TimeoutError is one

@@ -78,14 +78,15 @@ class WakeOnLAN:
 
 
 def directed_broadcasts(iface: str | None = None) -> list[str]:
-    """Of one interface, or of all that are up and lead out of this machine."""
+    """The broadcast addresses of one interface, or of all interfaces that are up and lead out of this machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         names = _leading_out(asking) if iface is None else [iface]
         return [address for name in names for address in _broadcast_of(asking, name)]
 
 
 def networks() -> list[str]:
-    """The segments that this machine is in, as "192.168.7.0/24": a broadcast of it reaches who shares one of them."""
+    """The networks that this machine is in, as "192.168.7.0/24": a broadcast in one of them reaches the machines that
+    share it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         found = {str(network) for name in _leading_out(asking) for network in _network_of(asking, name)}
     return sorted(found)
@@ -96,7 +97,8 @@ def _leading_out(asking: socket.socket) -> list[str]:
 
 
 def _interfaces(asking: socket.socket) -> list[str]:
-    """Those with an IPv4 address. Not by if_nameindex: our units of systemd forbid the netlink socket that it needs."""
+    """The interfaces with an IPv4 address. Not by if_nameindex: our units of systemd forbid the netlink socket that it
+    needs."""
     found = array("B", bytes(_IFREQ_SIZE * _MOST_INTERFACES))
     address, _ = found.buffer_info()
     length, _ = struct.unpack("iP", fcntl.ioctl(asking, _SIOCGIFCONF, struct.pack("iP", len(found), address)))
@@ -114,7 +116,8 @@ def _network_of(asking: socket.socket, name: str) -> Iterator[IPv4Network]:
 
 
 def _broadcast_of(asking: socket.socket, name: str) -> Iterator[str]:
-    """The one that was set (`brd`), or else the last address of its network, which the kernel routes all the same."""
+    """The broadcast address that was set (`brd`), or else the last address of the network, which the kernel routes as
+    well."""
     with suppress(OSError):  # it has no IPv4 address, or is not there
         if _can_broadcast(asking, name):
             address = _asked(asking, name, _SIOCGIFBRDADDR)
