@@ -62,8 +62,8 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Bytes as they came, cut anywhere; `cursor` stands behind them. `waiting` is how many more of both streams are
-    there already, where the runner knows it: a task may write a thousand times faster than it is heard."""
+    """Bytes as they came, cut anywhere; `cursor` points behind them. `waiting` is how many more bytes of both streams
+    are there already, where the runner knows it: a task may write a thousand times faster than its output is heard."""
 
     stream: Stream
     data: bytes
@@ -72,7 +72,7 @@ class Output:
 
 
 def pieces(data: bytes) -> Iterator[bytes]:
-    """All of the output, in order, in pieces that can be heard without keeping everybody else waiting."""
+    """Cuts output into pieces, in order, each of which can be heard without keeping everybody else waiting."""
     if data.count(b"\n") <= _MOST_LINES:
         yield data
     else:
@@ -83,10 +83,10 @@ def pieces(data: bytes) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How it ended, as far as looking at the process or container tells (never: that its output ended).
+    """How an attempt ended, as far as looking at the process or container tells (never: that its output ended).
 
     `cause` is what the runner itself knows: oom, pids_limit, killed, start_failed, image_missing, worker_lost. Without
-    one the exit code speaks.
+    a cause the exit code decides.
     """
 
     exit_code: int | None = None
@@ -108,12 +108,12 @@ class Execution(Protocol):
         ...
 
     async def stop(self, grace: timedelta) -> None:
-        """TERM, grace, KILL, verified gone: grandchildren and whatever runs inside the container too. Idempotent, and
-        safe while watch() runs, which then returns."""
+        """Ends the work: TERM, grace, KILL, verified gone, together with its grandchildren and whatever runs inside the
+        container. Idempotent, and safe while watch() runs, which then returns."""
         ...
 
     async def remove(self) -> None:
-        """Nothing is left of it afterwards (the folder is the caller's). Idempotent."""
+        """Removes everything that is left of the attempt, except for its folder, which is the caller's. Idempotent."""
         ...
 
 
@@ -125,7 +125,8 @@ class Runner(Protocol):
         ...
 
     async def check(self) -> None:
-        """Raises Unavailable while this node cannot take work of the service (asked before a claim, often: cheap)."""
+        """Raises Unavailable while this node cannot take work of the service. It is asked before every claim, so it is
+        cheap."""
         ...
 
     async def start(self, launch: Launch) -> Execution:
@@ -134,11 +135,12 @@ class Runner(Protocol):
         ...
 
     async def survivors(self) -> Sequence[Fence]:
-        """What is still here of earlier attempts of this service and node, running or ended: processes, containers."""
+        """The earlier attempts of this service and node of which something is still here, running or ended: processes,
+        containers."""
         ...
 
     async def adopt(self, launch: Launch) -> Execution | None:
-        """Takes up a survivor; None where this mode cannot, or nothing of it is left that would tell its end."""
+        """Takes up a survivor; None where this mode cannot, or where nothing is left that would tell how it ends."""
         ...
 
     async def discard(self, fence: Fence, folder: Path | None) -> None:
@@ -146,6 +148,6 @@ class Runner(Protocol):
         ...
 
     async def rest(self, idle_for: timedelta | None) -> bool:
-        """Called when the service has had no attempt for so long (None: the machine goes to sleep, however long that
-        is); whether something was stopped."""
+        """Called when the service has had no attempt for `idle_for` (None: the machine goes to sleep, however long that
+        is). Returns whether something was stopped."""
         ...

@@ -56,7 +56,7 @@ class CountedOutput:
 
 
 async def together(*coroutines: Awaitable[None]) -> None:
-    """All of them; the first failure ends the others and is raised as it is, not in a group.
+    """Runs all coroutines; the first failure ends the others and is raised as it is, not in a group.
 
     A group of anyio's, like the scopes around it: asyncio's own leaves a cancellation counted on its task when a child
     fails while it waits for the others (up to Python 3.12), and the next scope to be left takes that for a real one.
@@ -83,8 +83,8 @@ async def together(*coroutines: Awaitable[None]) -> None:
 
 
 class Pipes:
-    """Both pipes of a child, pumped until they end. Silence is when neither brings anything, and nobody is at work at
-    what they brought: a stream may say nothing for as long as the other is read."""
+    """Both pipes of a child, pumped until they end. They are silent when neither brings anything and nothing that they
+    brought is still being handed on: one stream may say nothing for as long as the other is read."""
 
     def __init__(self, child: proc.Streaming, hand_on: Callable[[Stream, bytes], Awaitable[None]]) -> None:
         self._pipes: Final = {Stream.STDOUT: child.stdout, Stream.STDERR: child.stderr}
@@ -107,7 +107,7 @@ class Pipes:
                 self._heard_at = _now()
 
     async def end_or_silence(self, limit: timedelta) -> bool:
-        """Returns when they have ended (True), or have been silent for so long."""
+        """Returns True when both pipes have ended, False when they have been silent for so long."""
         while not self.ended.is_set():
             left = limit.total_seconds() - (0 if self._being_handed_on else _now() - self._heard_at)
             if left <= 0:
@@ -118,7 +118,7 @@ class Pipes:
 
 
 async def read_log(docker: Docker, name: str, output: CountedOutput) -> None:
-    """The log as it is now, to its last byte. Raises DockerUnavailable where it cannot be read to the end."""
+    """Reads the log as it is now, to its last byte. Raises DockerUnavailable where it cannot be read to the end."""
     readers = {stream: _StreamReading(stream, output) for stream in Stream}
     async with proc.streaming(docker.argv("logs", "--timestamps", name), env=docker.environ) as child:
         pipes = Pipes(child, lambda stream, data: readers[stream].feed(data))
@@ -146,7 +146,8 @@ async def follow_log(
 
 
 async def _cut_when_ended(child: proc.Streaming, pipes: Pipes, has_ended: Callable[[], Awaitable[bool]]) -> None:
-    """What a flood has left to read is read: only a stream that brings nothing more is cut."""
+    """Cuts the stream of a container that has ended, once the stream brings nothing more: what a flood has left to read
+    is read first."""
     while not pipes.ended.is_set() and not await has_ended():
         with anyio.move_on_after(_LOOK_EVERY.total_seconds()):
             await pipes.ended.wait()
@@ -197,7 +198,7 @@ class LogDecoder:
         return b"".join(content)
 
     def end(self) -> bytes:
-        """The rest, once nothing more can come; a long line that has lost its newline gets it back."""
+        """Returns the rest, once nothing more can come; a long line that has lost its newline gets it back."""
         rest, self._held = self._held, b""
         return rest + b"\n" if self._is_later_part and not self._expects_stamp else rest
 

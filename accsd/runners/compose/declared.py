@@ -84,8 +84,8 @@ class Declarations:
 async def declared_services(
     docker: Docker, compose: ComposeSettings, settings: Mapping[str, ServiceSettings]
 ) -> Declarations:
-    """What the compose file labels or the settings name. Needs no engine. Raises ConfigError for the file as a whole,
-    DockerUnavailable where docker or its plugin is missing."""
+    """Reads which services the compose file labels or the settings name. It needs no engine. Raises ConfigError for the
+    file as a whole, DockerUnavailable where docker or its plugin is missing."""
     file = compose_file(compose)
     named = ["--project-name", compose.project] if compose.project else []
     called = await docker.call("compose", *named, "-f", str(file), "--profile", "*", "config", "--format", "json")
@@ -127,7 +127,8 @@ def read_declarations(document: Mapping[str, Any], settings: Mapping[str, Servic
 def _offered(
     entries: Mapping[str, Mapping[str, Any]], settings: Mapping[str, ServiceSettings]
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """What bears a label of ours or is named in the settings, unless the settings run it as a plain process."""
+    """The services that bear a label of ours or are named in the settings, unless the settings run them as plain
+    processes."""
     for name, entry in entries.items():
         labels: Mapping[str, str] = entry.get("labels") or {}
         ours = any(label.startswith(_PREFIX) for label in labels)
@@ -162,7 +163,7 @@ _FROM_SETTINGS: Final = ("command", "concurrency", "idle_stop", "timeout", "stop
 
 
 def with_settings(declared: Declared, settings: ServiceSettings) -> Declared:
-    """What [services.NAME] says wins over the labels; what it leaves out stays."""
+    """What [services.NAME] says wins over the labels; what it leaves out stays as the labels say."""
     said = {name: getattr(settings, name) for name in _FROM_SETTINGS if name in settings.model_fields_set}
     if "limits" in said:
         given = {name: getattr(settings.limits, name) for name in settings.limits.model_fields_set}

@@ -118,7 +118,7 @@ def _addresses(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def moment(written: str) -> datetime | None:
-    """The engine writes the year 1 for never."""
+    """A time of the engine, which writes the year 1 for never."""
     return None if written.startswith("0001-") else datetime.fromisoformat(written)
 
 
@@ -129,8 +129,8 @@ def cli_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class Docker:
-    """One engine, as the environment names it (DOCKER_HOST, or the local socket). `when_seen` is told why it went away,
-    and None when it answers (again)."""
+    """One engine, as the environment names it (DOCKER_HOST, or the local socket). `when_seen` is called with the
+    problem when the engine goes away, and with None when it answers (again)."""
 
     def __init__(
         self,
@@ -149,7 +149,8 @@ class Docker:
     async def call(
         self, *arguments: str, within: timedelta = QUICK, env: Mapping[str, str] | None = None, stdin: bytes = b""
     ) -> proc.Called:
-        """Whatever its exit code. Raises DockerUnavailable where there is no CLI, no answer in time, or no engine."""
+        """Runs the CLI, whatever its exit code. Raises DockerUnavailable where there is no CLI, no answer in time, or
+        no engine."""
         try:
             called = await proc.call(
                 self.argv(*arguments), within=within, env=self.environ | dict(env or {}), stdin=stdin
@@ -179,7 +180,7 @@ class Docker:
         self._answered_at = time.monotonic()
 
     async def answers(self) -> None:
-        """The same, but cheap: an answer of a moment ago counts, and many who ask at once ask once."""
+        """The same as ping, but cheap: an answer of a moment ago counts, and several callers at once ask once."""
         async with self._asking:
             if self._answered_at is None or time.monotonic() - self._answered_at > _PING_HOLDS.total_seconds():
                 await self.ping()
@@ -193,7 +194,7 @@ class Docker:
             )
 
     async def inspect(self, *names: str) -> list[Container]:
-        """Those of the containers that exist."""
+        """The containers of these names that exist."""
         if not names:
             return []
         called = await self.call("container", "inspect", *names)
@@ -222,7 +223,8 @@ class Docker:
         return called.code == 0
 
     async def engine_started(self) -> datetime | None:
-        """When the engine that answers now was started, as far as it tells: it makes its default network anew then."""
+        """When the engine that answers now was started, as far as it tells: it makes its default network anew at its
+        start."""
         called = await self.call("network", "inspect", "--format", "{{json .Created}}", "bridge")
         return moment(orjson.loads(called.stdout)) if called.code == 0 else None
 

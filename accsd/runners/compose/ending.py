@@ -1,4 +1,4 @@
-"""What an end means: the engine's bare facts, told as a cause where they tell one."""
+"""What the end of a container or command means: the facts of the engine become a cause where they tell one."""
 
 import re
 from typing import Final
@@ -22,7 +22,7 @@ def lost(detail: str) -> Ending:
 
 
 def of_container(container: Container, *, was_stopped: bool, engine_was_away: bool) -> Ending:
-    """The end of a container that was the attempt's own."""
+    """How an attempt ended whose container was its own."""
     code = container.exit_code
     if container.started_at is None:
         return Ending(code, ErrorCode.START_FAILED, container.error or "the container was never started")
@@ -38,7 +38,7 @@ def of_container(container: Container, *, was_stopped: bool, engine_was_away: bo
 
 
 def of_exec(code: int, head: bytes, *, saw_oom: bool) -> Ending:
-    """The end of a command in a container that runs on. `head` is how its output began."""
+    """How a command ended in a container that runs on. `head` is the beginning of its output."""
     if code in _EXEC_CODES and _NOT_EXECUTED.match(head):
         return Ending(code, ErrorCode.START_FAILED, head.decode(errors="replace").strip()[:2000])
     if code == SIGKILL_CODE and saw_oom:
@@ -51,7 +51,7 @@ def of_exec(code: int, head: bytes, *, saw_oom: bool) -> Ending:
 
 
 def with_its_container(before: Container, now: Container | None) -> Ending:
-    """The end of what ran in a service's container that has ended, or was restarted, under it."""
+    """How an attempt ended in a service's container that ended, or was restarted, under it."""
     if now is not None and now.id == before.id and now.oom_killed:
         return Ending(now.exit_code, ErrorCode.OOM, "the service's container ran out of memory")
     return lost("the service's container ended or was restarted while it ran")

@@ -65,7 +65,7 @@ class ExecRunner:
             self._starting -= 1
 
     async def survivors(self) -> Sequence[Fence]:
-        """Without those that this runner itself has under way."""
+        """The attempts found in the service's containers, without those that this runner itself has under way."""
         found: set[Fence] = set()
         for container in await self._container.running():
             found |= (await self._processes.look(container)).fences()
@@ -102,7 +102,8 @@ class ExecRunner:
         return self.project.docker.argv("exec", "--interactive", *names, container.id, *(self.declared.command or ()))
 
     def _environ(self, launch: Launch) -> dict[str, str]:
-        """By name on the command line, by value in the CLI's environment: a list of processes shows no value."""
+        """Variables are passed by name on the command line and by value in the CLI's environment, so that a list of
+        processes shows no value."""
         marked = self._marked(launch)
         for name in marked:
             if name.upper().startswith(_CLI_READS) or name in _CLI_READS_TOO:
@@ -165,7 +166,7 @@ class ExecExecution:
         await self.processes.end(self.container, self.fence, grace, self._may_begin)
 
     async def remove(self) -> None:
-        """What the command left behind goes too."""
+        """Ends the command and whatever it left behind."""
         try:
             await self.processes.end(self.container, self.fence, timedelta(0), self._may_begin)
         finally:
@@ -205,6 +206,6 @@ class ExecExecution:
         return ending.of_exec(code, self._head, saw_oom=code == ending.SIGKILL_CODE and await self._saw_oom())
 
     async def _saw_oom(self) -> bool:
-        """Any process of the container: with several attempts in it at once, a kill of one during the oom of another
-        is taken for oom too."""
+        """Whether any process of the container was killed for its memory: with several attempts in it at once, the kill
+        of one during the oom of another is taken for oom too."""
         return await self.processes.docker.saw_oom(self.container.id, self._began, datetime.now(UTC))

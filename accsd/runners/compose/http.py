@@ -64,7 +64,8 @@ class HttpRunner:
         return self._container.workdir(fence)
 
     async def check(self) -> None:
-        """A service that is up may say that it takes none now. One that is down, or does not answer, is for start()."""
+        """A service that is up may say that it takes no task now. One that is down, or does not answer, is left to
+        start()."""
         await self._container.check()
         if self._container.last is None:
             return
@@ -92,7 +93,7 @@ class HttpRunner:
             self._starting -= 1
 
     async def survivors(self) -> Sequence[Fence]:
-        """Without those that this runner itself has under way."""
+        """The attempts that the service knows, without those that this runner itself has under way."""
         found: set[Fence] = set()
         for container in await self._container.running():
             try:
@@ -227,7 +228,8 @@ class HttpExecution:
         return await self._told(state)
 
     async def stop(self, grace: timedelta) -> None:
-        """A service that does not obey is ended with its container: nothing else makes sure that nobody is at work."""
+        """A service that does not stop the attempt is ended with its container: nothing else makes sure that the work
+        has ended."""
         self._was_stopped = True
         deadline = _now() + (grace + self.gone_within).total_seconds()
         is_asked = False
@@ -250,8 +252,8 @@ class HttpExecution:
     # Its output
 
     async def _read_to_the_end(self, stream: Stream, output: CountedOutput) -> None:
-        """Until all of it was handed on, or it is known that no more can come. Each stream by itself: one that ended
-        for the moment must not cut the other in the middle of a piece."""
+        """Reads one stream until all of it was handed on, or no more can come. Each stream is read by itself: one that
+        ended for the moment must not cut the other in the middle of a piece."""
         pauses, stuck_since = Backoff(*_PAUSES), _now()
         while self._ending is None:
             before = output.count(stream)
@@ -270,7 +272,7 @@ class HttpExecution:
             await pauses.pause()
 
     async def _read(self, stream: Stream, output: CountedOutput) -> None:
-        """What comes until the service ends the stream, is silent for long, or is gone."""
+        """Reads until the service ends the stream, is silent for long, or is gone."""
         with suppress(NoAnswer, TimeoutError):
             async with self.api.output(self.fence, stream, output.count(stream)) as body:
                 while body.status == HTTPStatus.OK and (data := await body.read(_SILENT)):
@@ -279,7 +281,8 @@ class HttpExecution:
     # Its end
 
     async def _patient_state(self) -> State | None:
-        """Through an absence of the service; None, and `_ending` says why, where it will not tell any more."""
+        """Asks for the state, through an absence of the service. None where the service will not tell any more;
+        `_ending` says why."""
         deadline = _now() + self.away_limit.total_seconds()
         pauses = Backoff(*_PAUSES)
         while self._ending is None:
@@ -315,7 +318,7 @@ class HttpExecution:
         return False
 
     async def _may_run(self) -> bool:
-        """Whether it may still be at work, as far as one can tell."""
+        """Whether the attempt may still be running, as far as one can tell."""
         try:
             state = await self.api.state(self.fence)
         except NoAnswer:

@@ -36,7 +36,7 @@ _LONGEST_RETRY_AFTER: Final = timedelta(minutes=5)
 
 
 class NoAnswer(Exception):
-    """Nobody listens, or not in time, or it is not HTTP."""
+    """Nobody listens, or answers in time, or what answers does not speak HTTP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,8 @@ class Body:
         self._content: Final = response.content
 
     async def read(self, within: timedelta) -> bytes:
-        """The next piece; b"" at its proper end. Raises NoAnswer where it is cut off, TimeoutError in silence."""
+        """The next piece; b"" at the proper end. Raises NoAnswer where the answer is cut off, TimeoutError in
+        silence."""
         from aiohttp import ClientError
 
         try:
@@ -85,7 +86,7 @@ class Body:
 async def asking(
     address: ServiceAddress, method: str, path: str, *, headers: Mapping[str, str], body: bytes = b""
 ) -> AsyncGenerator[Body]:
-    """Its answer, of which the head has come."""
+    """Sends a request and yields its answer when the head has come."""
     token = {"Authorization": f"Bearer {address.token}"} if address.token else {}
     await net.ready()
     async with AsyncExitStack() as stack:
@@ -104,7 +105,7 @@ async def asking(
 async def ask(
     address: ServiceAddress, method: str, path: str, *, headers: Mapping[str, str], body: bytes = b""
 ) -> HttpAnswer:
-    """A small answer, as a whole."""
+    """Sends a request and reads its small answer as a whole."""
     async with asking(address, method, path, headers=headers, body=body) as answer:
         read = bytearray()
         try:
@@ -119,7 +120,7 @@ async def ask(
 
 
 def _retry_after(written: str) -> timedelta:
-    """In seconds, and never so long that a slip would stop a service for a day. A date counts as nothing said."""
+    """The header in seconds, limited so that a slip does not stop a service for a day. A date is ignored."""
     if not (written.isascii() and written.isdigit()):
         return timedelta(0)
     return min(timedelta(seconds=int(written[:9])), _LONGEST_RETRY_AFTER)
@@ -135,7 +136,7 @@ def _document(read: bytearray) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Of one attempt, as the service tells it. `lost`: it cannot say how it ended."""
+    """The state of one attempt, as the service tells it. `lost` says why the service cannot tell how it ended."""
 
     has_ended: bool
     exit_code: int | None = None
@@ -153,7 +154,8 @@ class State:
 
 
 def address_of(container: Container, port: int) -> ServiceAddress:
-    """A port that is published on this machine, else the container's own address."""
+    """Where the service is asked: at a port that is published on this machine, otherwise at the container's own
+    address."""
     token = container.environ.get(TOKEN_NAMED_BY)
     if published := container.published.get(port):
         host, ours = published
@@ -167,7 +169,7 @@ def address_of(container: Container, port: int) -> ServiceAddress:
 
 
 class TasksApi:
-    """Raises NoAnswer where the service does not answer."""
+    """What one service can be asked. Every method raises NoAnswer where the service does not answer."""
 
     def __init__(self, address: ServiceAddress, node: str) -> None:
         self.address: Final = address
@@ -177,7 +179,8 @@ class TasksApi:
         return await self._ask("GET", "/health")
 
     async def start(self, envelope: bytes, *, output_limit: int, traceparent: str | None) -> None:
-        """Once: a second call joins. Raises ServiceBusy where it takes none now, AttemptFailed where not this."""
+        """Starts a task once: a second call joins the first. Raises ServiceBusy where the service takes no task now,
+        AttemptFailed where it refuses this one."""
         headers = {
             "Content-Type": "application/json",
             "Prefer": "respond-async",
@@ -201,7 +204,7 @@ class TasksApi:
         return found
 
     async def state(self, fence: Fence) -> State | None:
-        """None: it has never heard of it, or has forgotten it."""
+        """None where the service has never heard of the attempt, or has forgotten it."""
         answer = await self._ask("GET", f"{_path(fence)}/status")
         if answer.status == HTTPStatus.NOT_FOUND:
             return None

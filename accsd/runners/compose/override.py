@@ -1,7 +1,6 @@
-"""What one attempt adds to its service, as a second compose file beside the node's own.
+"""What one attempt adds to its service, as a second compose file beside the node's own, in the attempt's folder.
 
-A file rather than arguments: its values may hold any character, and nobody sees them in a list of processes. It lies in
-the attempt's folder.
+It is a file rather than arguments: its values may hold any character, and nobody sees them in a list of processes.
 """
 
 import os
@@ -22,7 +21,7 @@ WORKDIR_SEEN: Final = "/accsd/work"
 
 
 def attempt_labels(node: str, service: str, fence: Fence) -> dict[str, str]:
-    """By which the container is known as ours, and as this attempt's."""
+    """The labels by which a container is known as this node's and this attempt's."""
     return {
         "accsd.node": node,
         "accsd.service": service,
@@ -72,7 +71,7 @@ def _logging(output: int) -> dict[str, Any]:
 
 
 def _limits(memory: int | None, pids: int | None) -> dict[str, Any]:
-    """In both places where compose reads them: it refuses different values."""
+    """The limits, in both places where compose reads them: it refuses different values."""
     simple: dict[str, Any] = {}
     deploy: dict[str, Any] = {}
     if memory:
@@ -85,7 +84,7 @@ def _limits(memory: int | None, pids: int | None) -> dict[str, Any]:
 
 
 def _literally(value: Any) -> Any:
-    """Compose would replace $NAME in every text."""
+    """Doubles every $, because compose would replace $NAME in every text."""
     if isinstance(value, str):
         return value.replace("$", "$$")
     if isinstance(value, Mapping):

@@ -1,9 +1,9 @@
 """An attempt's processes inside a container that is not its own: found by what their environment says, and signalled.
 
-Two views. From the host: /proc of the container's processes, for root. From inside: a fixed script run by
-`docker exec`, where the host's /proc does not let us look; it needs sh, tr and grep in the image.
-An attempt's processes are those whose environment names it, their descendants, and whoever shares a session with them.
-What cleans its environment, leaves its session and its parent is beyond that (a limit of mode exec).
+There are two views. From the host: /proc of the container's processes, for root. From inside: a fixed script run by
+`docker exec`, where the host's /proc does not let us look; it needs sh, tr and grep in the image. An attempt's
+processes are those whose environment names it, their descendants, and those that share a session with them. A process
+that cleans its environment and leaves its session and its parent is not found (a limit of mode exec).
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class ContainerProcess:
 
     @property
     def is_outermost(self) -> bool:
-        """Started by the engine, not by a process of the container."""
+        """Whether the engine started it, not a process of the container."""
         return self.parent == 0
 
 
@@ -69,7 +69,7 @@ class View:
         return {process.fence for process in self.processes if process.fence}
 
     def of(self, fence: Fence) -> list[ContainerProcess]:
-        """The attempt's own, and all that came from them."""
+        """The attempt's own processes, and all that descend from them."""
         ours = {process.pid: process for process in self.processes if process.fence == fence}
         foreign = {process.session for process in self.processes if process.is_outermost and process.fence != fence}
         while more := [each for each in self.processes if _joins(each, ours, foreign)]:
@@ -169,12 +169,13 @@ class Processes:
 
 
 def _users(container: Container) -> Sequence[str | None]:
-    """Root in a container may signal all, but read the environment of its own processes only; so ask both."""
+    """Root in a container may signal all processes, but read the environment of its own only; so both users are
+    asked."""
     return ("0",) if container.runs_as_root else (None, "0")
 
 
 def _read_list(text: str, node: str) -> list[ContainerProcess]:
-    """By lines: a mark's line cannot begin like a process's, whatever a task wrote into its environment."""
+    """Read by lines: a mark's line cannot begin like a process's, whatever a task wrote into its environment."""
     heads: list[list[str]] = []
     marks: list[dict[str, str]] = []
     for line in text.splitlines():
@@ -231,7 +232,8 @@ def _belongs(pid: int, container: Container) -> bool:
 
 
 def _signal_from_host(container: Container, process: ContainerProcess, wanted: signal.Signals) -> None:
-    """By a descriptor, looked at again: between the look and the signal the id may have become another's."""
+    """Signals through a descriptor, after a second look: between the first look and the signal the id may have become
+    another process's."""
     with suppress(ProcessLookupError):
         descriptor = os.pidfd_open(process.pid)
         try:

@@ -51,7 +51,8 @@ class Project:
         )
 
     async def run(self, *arguments: str, override: Path, clearance: Callable[[], Awaitable[object]]) -> proc.Called:
-        """`compose run`. The first one goes alone: it makes the project's networks, and two would make them twice."""
+        """Runs `compose run`. The first one goes alone: it makes the project's networks, and two at once would make
+        them twice."""
         if self._has_networks:
             await clearance()
             return await self.compose("run", *arguments, override=override, within=_UP_WITHIN)
@@ -62,7 +63,7 @@ class Project:
             return called
 
     async def containers(self, service: str) -> list[Container]:
-        """The long-running ones of a service, in the order of their numbers."""
+        """The long-running containers of a service, in the order of their numbers."""
         ids = await self.docker.listed(
             f"label={PROJECT_LABEL}={self.name}", f"label={SERVICE_LABEL}={service}", f"label={ONEOFF_LABEL}=False"
         )
@@ -82,7 +83,7 @@ class Project:
             return await self._until_ready(service, condition)
 
     async def stop(self, service: str) -> bool:
-        """Whether there was something to stop."""
+        """Stops the containers of a service. Returns whether there was something to stop."""
         async with self._changing:
             if not any(container.is_running for container in await self.containers(service)):
                 return False
@@ -92,7 +93,7 @@ class Project:
             return True
 
     async def provide_image(self, declared: Declared) -> None:
-        """Pulls or builds it where it is not here. Raises AttemptFailed(image_missing) where that does not help."""
+        """Pulls or builds an image that is not here. Raises AttemptFailed(image_missing) where that does not help."""
         if await self.docker.has_image(declared.image):
             return
         verb = "build" if declared.is_built else "pull"
@@ -161,7 +162,7 @@ class ImageCheck:
     _looked_at: float = field(init=False, default=0.0)
 
     async def provide(self) -> None:
-        """Raises AttemptFailed(image_missing)."""
+        """Gets the image where it is not here. Raises AttemptFailed(image_missing)."""
         try:
             await self.project.provide_image(self.declared)
         except AttemptFailed as error:
@@ -171,7 +172,8 @@ class ImageCheck:
         self._missing = None
 
     async def check(self) -> None:
-        """Without it, a node would claim a task, give it back and claim it again."""
+        """Raises DockerUnavailable while the image is missing: without this, a node would claim a task, release it and
+        claim it again."""
         if self._missing is None:
             return
         if _is_past(self._looked_at, _LOOK_FOR_IMAGE_AGAIN):

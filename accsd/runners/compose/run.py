@@ -84,7 +84,7 @@ class RunRunner:
         return fences
 
     async def adopt(self, launch: Launch) -> "RunExecution | None":
-        """A container that was made but never started has nothing to tell."""
+        """Adopts a container that was started: one that was only created has nothing to tell."""
         execution = self._execution(launch.fence)
         container = await execution.container()
         return execution if container and container.status != "created" else None
@@ -111,7 +111,8 @@ class RunRunner:
             launch.workdir.here.chmod(0o777)
 
     async def _create(self, launch: Launch, execution: "RunExecution") -> Container:
-        """--no-deps: what it depends on is up, and compose would recreate it where its definition has changed."""
+        """Creates and starts the container. --no-deps: what it depends on is up, and compose would recreate a
+        dependency whose definition has changed."""
         override = write_override(self.declared, launch, self.node)
         arguments = ["--detach", "-T", "--no-deps", "--name", container_name(launch.fence), self.declared.service]
         command = self.declared.command or ()
@@ -133,7 +134,7 @@ class RunRunner:
         )
 
     async def _start_created(self, container: Container) -> None:
-        """An earlier start got only so far."""
+        """Starts a container that an earlier start created and did not get to start."""
         called = await self._docker.call("start", container.id, within=_START_WITHIN)
         if called.code:
             now = await self._docker.container(container.id)
@@ -141,7 +142,7 @@ class RunRunner:
 
 
 async def remove_container(docker: Docker, node: str, service: str, fence: Fence) -> None:
-    """For an attempt of a service that has no runner here any more. Idempotent."""
+    """Ends and removes the container of an attempt whose service has no runner here any more. Idempotent."""
     execution = RunExecution(docker, fence, attempt_labels(node, service, fence), _AWAY_LIMIT)
     await execution.stop(timedelta(0))
     await execution.remove()
@@ -225,7 +226,8 @@ class RunExecution:
         return self.labels.items() <= container.labels.items()
 
     async def _ours(self) -> Container | None:
-        """For what changes it: somebody else's container does not exist for us."""
+        """The container, if it is ours. Whatever changes a container asks here: somebody else's container does not
+        exist for us."""
         container = await self.docker.container(self._name)
         return container if container and self._is_ours(container) else None
 
@@ -238,7 +240,7 @@ class RunExecution:
         return container is None or not container.is_running
 
     async def _read_rest(self, output: CountedOutput) -> bool:
-        """What a stream that follows may have missed. False where the container is gone."""
+        """Reads what a stream that follows may have missed. False where the container is gone."""
         try:
             await read_log(self.docker, self._name, output)
         except DockerUnavailable:
@@ -248,7 +250,7 @@ class RunExecution:
         return True
 
     async def _while_engine_is_away(self, ask: Callable[[], Awaitable[Answer]]) -> Answer | None:
-        """Through an absence of the engine; None if it lasts too long."""
+        """Asks again through an absence of the engine; None if the absence lasts too long."""
 
         async def asked() -> Answer:
             try:

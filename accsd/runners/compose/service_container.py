@@ -1,4 +1,4 @@
-"""A service's long-running container, for the modes that work inside of it."""
+"""A service's long-running container, for the modes that work inside it."""
 
 import time
 from dataclasses import dataclass, field
@@ -58,7 +58,8 @@ class ServiceContainer:
         return [each for each in await self.project.containers(self.declared.service) if each.is_running]
 
     async def rest(self, idle_for: timedelta | None) -> bool:
-        """For when nothing is under way in it."""
+        """Stops the container when the service has been idle for long enough. Called only while no attempt is under way
+        in it."""
         wanted = self.declared.idle_stop
         if idle_for is not None and (wanted is None or idle_for < wanted):
             return False
@@ -67,6 +68,7 @@ class ServiceContainer:
 
 
 def widen(launch: Launch, container: Container) -> None:
-    """The container's user may be anybody. Whoever may enter the folder around it decides who gets there."""
+    """Opens the task's folder to all users, because the container's user may be anybody. The permissions of the folder
+    around it decide who gets there."""
     if launch.workdir is not None and not container.runs_as_root:
         launch.workdir.here.chmod(0o777)

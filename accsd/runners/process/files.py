@@ -1,6 +1,7 @@
-"""What the process runner and its shim keep in an attempt's folder: who runs it, how it ended, what it wrote.
+"""The files that the process runner and its shim keep in an attempt's folder: who runs the attempt, how it ended, what
+it wrote.
 
-A task may do to these files what it likes, and a power cut too: whatever cannot be read is as good as not there.
+A task may do anything to these files, and so may a power cut: a file that cannot be read counts as absent.
 """
 
 import os
@@ -19,7 +20,8 @@ _LARGEST_RECORD: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class ExitRecord:
-    """The shim's words. One of `code`, `signal` and `errno` (it could not be executed) is there."""
+    """What the shim wrote down at the end. One of `code`, `signal` and `errno` (the command could not be executed) is
+    there."""
 
     code: int | None
     signal: int | None
@@ -49,7 +51,7 @@ class AttemptFiles:
 
     @property
     def is_claimed(self) -> bool:
-        """Whether a shim has it, has had it, or none shall."""
+        """Whether a shim has the attempt or has had it, or the attempt was buried."""
         return os.path.lexists(self.folder / shim.STATE_FILE)
 
     def shim(self) -> Identity | None:
@@ -59,7 +61,7 @@ class AttemptFiles:
         return _identity(self._read(shim.COMMAND_FILE))
 
     def service(self) -> str | None:
-        """None where no shim has it."""
+        """The service of the attempt; None where no shim has it."""
         state = self._read(shim.STATE_FILE)
         return state.get("service") if _identity(state) else None
 
@@ -85,17 +87,17 @@ class AttemptFiles:
         return (self.folder / _STOP_FILE).exists()
 
     def note_stop(self) -> None:
-        """For a successor, who must not take our signal for somebody else's."""
+        """Tells a successor of this daemon that the coming signal is ours, and not somebody else's."""
         with suppress(OSError):  # a full disk is no reason not to stop it
             os.close(os.open(self.folder / _STOP_FILE, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
 
     def bury(self) -> None:
-        """No shim can have the attempt any more, not even one that is just starting."""
+        """Makes sure that no shim can take the attempt any more, not even one that is just starting."""
         with suppress(OSError):  # it is claimed already, or the folder is gone: no shim can have that either
             os.close(os.open(self.folder / shim.STATE_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
     def clear(self) -> None:
-        """Only the empty state file stays: an attempt that was removed is not started again."""
+        """Removes all files but the state file, which is emptied: an attempt that was removed is not started again."""
         with suppress(OSError):
             os.close(os.open(self.folder / shim.STATE_FILE, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW))
         names = (shim.COMMAND_FILE, shim.EXIT_FILE, shim.STDOUT_FILE, shim.STDERR_FILE, shim.LOG_FILE, _STOP_FILE)

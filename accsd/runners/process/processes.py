@@ -25,7 +25,8 @@ _PAUSE_SECONDS: Final = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One process, and never another that gets its number. `realm` is the boot and the namespace that it lived in."""
+    """Names one process for good, and never another that gets its number. `realm` is the boot and the namespace that it
+    lived in."""
 
     pid: int
     started: int
@@ -36,7 +37,8 @@ class Identity:
 
 
 def environment(pid: int) -> dict[str, str]:
-    """Empty for a stranger, too: an attempt's processes are ours."""
+    """The variables of a process; empty for a process that we may not look into, because an attempt's processes are
+    ours."""
     try:
         return proc.environment(pid)
     except PermissionError:
@@ -70,7 +72,8 @@ def members(fence: Fence, command: Identity | None) -> list[Process]:
 
 
 def _session(command: Identity | None, around: dict[int, Process]) -> Iterator[int]:
-    """Only while its leader is there, dead or alive: later its number may be that of a stranger's session."""
+    """The processes of the command's session, as long as its leader is there, dead or alive: later its number may be
+    that of a stranger's session."""
     leader = around.get(command.pid) if command else None
     if command and leader and command.names(leader):
         yield from (process.pid for process in around.values() if process.session == command.pid)
@@ -87,7 +90,7 @@ def _descendants(ancestors: Iterable[int], around: Iterable[Process]) -> Iterato
 
 
 def open_if_running(identity: Identity, fence: Fence) -> int | None:
-    """A pidfd of exactly this process, which must bear the attempt's marker; None: it has ended."""
+    """A pidfd of exactly this process, which must bear the attempt's marker; None if the process has ended."""
     try:
         pidfd = os.pidfd_open(identity.pid)
     except (ProcessLookupError, OverflowError):
@@ -107,7 +110,8 @@ def is_running(identity: Identity, fence: Fence) -> bool:
 
 
 def send(process: Process, *wanted: signal.Signals) -> None:
-    """Never reaches whoever got the number after it: the pidfd is opened first, then the number is looked at."""
+    """Signals exactly this process, and never another that got its number: the pidfd is opened first, then the number
+    is looked at."""
     try:
         pidfd = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -124,8 +128,8 @@ def send(process: Process, *wanted: signal.Signals) -> None:
 
 
 def kill_all(find: Callable[[], list[Process]], within: timedelta) -> None:
-    """Until `find` finds nobody. They are stopped before the first is killed: a fork bomb would outrun us, and the
-    death of a parent or leader would take away what tells that the others are ours."""
+    """Kills until `find` finds no process. All are stopped before the first is killed: a fork bomb would outrun us, and
+    the death of a parent or leader would take away what tells that the others belong to the attempt."""
     deadline = time.monotonic() + within.total_seconds()
     while frozen := _freeze(find, deadline):
         for process in frozen:

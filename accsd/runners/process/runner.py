@@ -96,7 +96,7 @@ class ProcessRunner:
         return self._execution(launch.fence, files)
 
     async def discard(self, fence: Fence, folder: Path | None) -> None:
-        """Without grace: whoever is discarded has lost its lease, and another may be at the same task by now."""
+        """Ends the attempt without grace: it has lost its lease, and another node may be at the same task by now."""
         files = AttemptFiles((folder or self.attempts / str(fence)).absolute())
         files.bury()
         await self._execution(fence, files).remove()
@@ -112,7 +112,7 @@ class ProcessRunner:
         self._shims = {child for child in self._shims if child.poll() is None}
 
     async def _start(self, launch: Launch, files: AttemptFiles) -> None:
-        """Returns when the command runs, whoever started it."""
+        """Returns when the command runs, whichever shim started it."""
         begin_by = await launch.clearance()
         answers, report = os.pipe()
         try:
@@ -175,7 +175,7 @@ class ProcessRunner:
         return found | {"PATH": f"{_OUR_PROGRAMS}:{self.environ.get('PATH', os.defpath)}"}
 
     def _markers(self, launch: Launch) -> dict[str, str]:
-        """By these its processes are known, the shim among them."""
+        """The variables by which an attempt's processes are known, the shim among them."""
         return {
             processes.TASK_VARIABLE: str(launch.fence.task_id),
             processes.ATTEMPT_VARIABLE: str(launch.fence.attempt_id),
@@ -184,12 +184,13 @@ class ProcessRunner:
         }
 
     def _absolute(self, word: str) -> str:
-        """The task's current folder is its own, but `render.py` means the one beside the configuration."""
+        """Makes a word absolute that names a file beside the configuration, such as `render.py`: the task's current
+        folder is its own."""
         path = os.path.abspath(self.base / word)
         return path if os.path.isfile(path) else word
 
     async def _explain(self, launch: Launch, files: AttemptFiles, answer: str, number: str) -> None:
-        """Raises AttemptFailed. Nothing of it is left that could still start."""
+        """Raises AttemptFailed. Nothing of the attempt is left that could still start."""
         if answer == shim.FAILED:
             raise self._start_failed(int(number))
         said = "its lease was over before the command could begin" if answer == shim.LATE else files.last_words()
@@ -220,7 +221,8 @@ class ProcessRunner:
                         yield fence
 
     def _in_the_process_table(self) -> Iterator[Fence]:
-        """Those whose folder has gone, or never got so far. Another agent's on this machine have other folders."""
+        """The attempts whose folder has gone, or was never made. Those of another agent on this machine have other
+        folders."""
         for process in proc.everyone().values():
             variables = processes.environment(process.pid)
             fence = processes.fence_of(variables)
@@ -238,7 +240,7 @@ async def remove_process(folder: Path, fence: Fence) -> None:
 
 
 async def _read_answer(pipe: int) -> str:
-    """Empty where the shim ended without one, or gave none in time."""
+    """The shim's answer; empty where the shim ended without one, or gave none in time."""
     loop = asyncio.get_running_loop()
     answered = asyncio.Event()
     loop.add_reader(pipe, answered.set)
@@ -253,7 +255,8 @@ async def _read_answer(pipe: int) -> str:
 
 
 def _temporary(folder: Path) -> Path:
-    """Its own, and gone with it: systemd empties the daemon's private /tmp at a restart, which the task outlives."""
+    """The task's own temporary folder, which goes with its attempt: systemd empties the daemon's private /tmp at a
+    restart, which the task outlives."""
     temporary = (folder / "tmp").absolute()
     temporary.mkdir(mode=0o700, exist_ok=True)
     return temporary
@@ -339,7 +342,7 @@ class ProcessExecution:
             processes.send(process, signal.SIGTERM, signal.SIGCONT)
 
     async def _kill(self, *, with_shim: bool) -> None:
-        """Raises TimeoutError where somebody survives it."""
+        """Raises TimeoutError where a process survives it."""
         await asyncio.to_thread(processes.kill_all, lambda: self._members(with_shim=with_shim), _GONE_WITHIN)
 
     def _members(self, *, with_shim: bool) -> list[proc.Process]:
@@ -350,7 +353,8 @@ class ProcessExecution:
 
     @contextmanager
     def _end_of_shim(self) -> Generator[asyncio.Event]:
-        """Set when the shim has ended, at once. A pidfd also tells of processes that are not our children."""
+        """An event that is set at once when the shim has ended. A pidfd also tells of processes that are not our
+        children."""
         ended = asyncio.Event()
         pidfd = processes.open_if_running(self._shim, self.fence) if self._shim else None
         if pidfd is None:

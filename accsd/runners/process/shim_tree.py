@@ -1,7 +1,7 @@
 """All that descends from the shim: what it uses, and its end. For the shim only, which must start fast: no imports.
 
-The shim is a child subreaper: whoever is orphaned below it becomes its own child, whatever his session, and nobody can
-get away upwards.
+The shim is a child subreaper: a process that is orphaned below it becomes its own child, whatever its session, and none
+can get away upwards.
 """
 
 import os
@@ -19,7 +19,8 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def start_time(pid: int) -> int:
-    """In ticks since boot. With the id it names a process for good: ids are used again. 0 if there is none."""
+    """When a process was started, in ticks since boot; 0 if there is none. With the id it names a process for good,
+    because ids are used again."""
     return _stat(pid, 19)
 
 
@@ -64,7 +65,7 @@ class Watch:
             pause = min(max(_LOOK_EVERY_MS, took * 4), _LOOK_AT_LEAST_EVERY_MS)
 
     def reap(self) -> bool:
-        """Orphans come to us and must be reaped too. False: there is nobody left."""
+        """Reaps our children, among them orphans that came to us. False if no child is left."""
         try:
             while (ended := os.wait4(-1, os.WNOHANG))[0]:
                 self._note(*ended)
@@ -73,7 +74,8 @@ class Watch:
         return True
 
     def end_everyone(self) -> bool:
-        """Whether all are gone: a process that waits for a dead disk cannot be killed."""
+        """Kills all that descend from us. Returns whether all are gone: a process that waits for a dead disk cannot be
+        killed."""
         deadline = time.monotonic() + _END_WITHIN_SECONDS
         while self.reap():
             for pid in _frozen_family(deadline):
@@ -116,7 +118,7 @@ def _proportional(pid: int) -> int:
 
 
 def _family() -> list[int]:
-    """All that descend from us. Who was orphaned has become our own child, whatever his session."""
+    """All that descend from us. A process that was orphaned has become our own child, whatever its session."""
     found = [os.getpid()]
     for pid in found:
         found += _children(pid)
@@ -144,7 +146,7 @@ def _frozen_family(deadline: float) -> list[int]:
 
 
 def _children(pid: int) -> list[int]:
-    """Each thread has its own list."""
+    """The children of a process: each of its threads has its own list."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:

@@ -1,4 +1,4 @@
-"""Two growing files, read from a cursor on and handed to one who takes his time."""
+"""Reads two growing files from a cursor on, and hands their bytes to a caller that may be slow."""
 
 import asyncio
 import os
@@ -15,7 +15,8 @@ _LONGEST_PAUSE: Final = 0.25
 
 
 class Tail:
-    """Opens each file when it is there. Bounded memory: one chunk at a time, and `take` is awaited before the next."""
+    """Opens each file when it is there. Memory is bounded: one chunk at a time, and `take` is awaited before the
+    next."""
 
     def __init__(self, paths: dict[Stream, Path], since: Cursor) -> None:
         self._paths = paths
@@ -30,7 +31,7 @@ class Tail:
         self._closing.close()
 
     async def follow(self, take: TakeOutput, ended: asyncio.Event) -> None:
-        """Until the end is known; what was written until then is for drain()."""
+        """Reads until the end is known. What was written until then and is not read yet is left to drain()."""
         pause = _SHORTEST_PAUSE
         while not ended.is_set():
             longest = await self._round(take)
@@ -42,13 +43,14 @@ class Tail:
                     await ended.wait()
 
     async def drain(self, take: TakeOutput) -> None:
-        """All that is there now, and not what somebody may still add."""
+        """Reads all that is there now, and not what a process may still add."""
         sizes = {stream: self._size(stream) for stream in self._paths}
         while await self._round(take, sizes):
             pass
 
     async def _round(self, take: TakeOutput, sizes: dict[Stream, int] | None = None) -> int:
-        """A chunk of each, in turn, so that a loud stream does not silence the other. The length of the longest."""
+        """Reads a chunk of each file in turn, so that a loud stream does not silence the other. Returns the length of
+        the longest."""
         longest = 0
         await asyncio.sleep(0)  # others have work too, and `take` may never wait
         for stream in self._paths:
