@@ -25,7 +25,7 @@ from urllib.parse import SplitResult, urlsplit
 from accsd.errors import Unavailable
 
 if TYPE_CHECKING:
-    from aiohttp import ClientResponse
+    from aiohttp import ClientResponse, ClientSession
 
 Address = IPv4Address | IPv6Address
 
@@ -76,6 +76,24 @@ class Response:
     excerpt: str
 
 
+class StreamedResponse:
+    """An answer whose head has come, and whose body is read piece by piece."""
+
+    def __init__(self, response: "ClientResponse") -> None:
+        self.status: Final = response.status
+        self.headers: Final[Mapping[str, str]] = response.headers  # by name in any case
+        self._content: Final = response.content
+
+    async def read(self, most: int) -> bytes:
+        """The next piece; b"" at the proper end. Raises CallFailed where the answer is cut off."""
+        from aiohttp import ClientError
+
+        try:
+            return await self._content.read(most)
+        except ClientError as error:
+            raise CallFailed("the answer was cut off") from error
+
+
 async def send(request: Request, *, within: timedelta) -> Response:
     """Sends one request and reads the beginning of its answer. Raises CallFailed where the address is refused or the
     answer is not HTTP, OSError or TimeoutError where there is no answer."""
@@ -107,8 +125,8 @@ async def _ask_first(
     for address in addresses:
         at = _at(address, port, parts)
         try:
-            async with exchange(request.method, at, headers, request.body, tls=tls, name=parts.hostname) as response:
-                return Response(response.status, await _excerpt(response))
+            async with exchange(request.method, at, headers, request.body, tls=tls, name=parts.hostname) as answer:
+                return Response(answer.status, await _excerpt(answer))
         except NotReached as error:
             failure = error
     raise failure or CallFailed(f"{parts.hostname} has no address")
@@ -129,15 +147,29 @@ async def exchange(
     *,
     tls: ssl.SSLContext | None = None,
     name: str | None = None,
-) -> AsyncGenerator["ClientResponse"]:
+) -> AsyncGenerator[StreamedResponse]:
     """One request on a connection of its own, and the head of its answer. The host of `url` is an address; `name` is
-    whose certificate is wanted. Raises CallFailed where the answer is not HTTP, OSError where there is none. What is
-    read of the body raises aiohttp's own errors."""
+    whose certificate is wanted. Raises CallFailed where the answer is not HTTP, OSError where there is none."""
     await ready()
-    import aiohttp
-    from yarl import URL
+    async with _session(tls) as session:
+        response = await _asked(session, method, url, headers, body, name if tls else None)
+        link = response.connection
+        try:
+            if response.version is None or response.version.major != 1:
+                raise CallFailed("the answer is not HTTP")
+            yield StreamedResponse(response)
+        finally:
+            # Nothing more is wanted, and a polite end could wait for the other side.
+            if link is not None and link.transport is not None:
+                link.transport.abort()
+            response.close()
 
-    async with aiohttp.ClientSession(
+
+def _session(tls: ssl.SSLContext | None) -> "ClientSession":
+    """For one request: nothing is remembered, kept open, unpacked or taken from the environment."""
+    import aiohttp
+
+    return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(force_close=True, ssl=tls or True),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(),  # none of its own: callers have theirs, and a stream may take a day
@@ -146,34 +178,32 @@ async def exchange(
         max_line_size=_LONGEST_HEADER,
         max_field_size=_LONGEST_HEADER,
         skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
-    ) as session:
-        try:
-            response = await session.request(
-                method,
-                URL(url, encoded=True),  # as it is written
-                headers={"Connection": "close", "Content-Length": str(len(body)), **headers},
-                data=body,
-                allow_redirects=False,
-                server_hostname=name if tls else None,
-            )
-        except aiohttp.ClientSSLError as error:
-            raise CallFailed(f"{name} has no certificate that can be trusted: {error}") from error
-        except aiohttp.ClientConnectorError as error:
-            raise NotReached(*error.os_error.args) from error
-        except aiohttp.ClientOSError:
-            raise
-        except aiohttp.ClientError as error:
-            raise CallFailed("the answer is not HTTP") from error
-        link = response.connection
-        try:
-            if response.version is None or response.version.major != 1:
-                raise CallFailed("the answer is not HTTP")
-            yield response
-        finally:
-            # Nothing more is wanted, and a polite end could wait for the other side.
-            if link is not None and link.transport is not None:
-                link.transport.abort()
-            response.close()
+    )
+
+
+async def _asked(
+    session: "ClientSession", method: str, url: str, headers: Mapping[str, str], body: bytes, name: str | None
+) -> "ClientResponse":
+    import aiohttp
+    from yarl import URL
+
+    try:
+        return await session.request(
+            method,
+            URL(url, encoded=True),  # as it is written
+            headers={"Connection": "close", "Content-Length": str(len(body)), **headers},
+            data=body,
+            allow_redirects=False,
+            server_hostname=name,
+        )
+    except aiohttp.ClientSSLError as error:
+        raise CallFailed(f"{name} has no certificate that can be trusted: {error}") from error
+    except aiohttp.ClientConnectorError as error:
+        raise NotReached(*error.os_error.args) from error
+    except aiohttp.ClientOSError:
+        raise
+    except aiohttp.ClientError as error:
+        raise CallFailed("the answer is not HTTP") from error
 
 
 def why_refused(address: Address, *, allow_private: bool) -> str | None:
@@ -234,13 +264,11 @@ def _headers(request: Request, host: str) -> dict[str, str]:
     return headers
 
 
-async def _excerpt(response: "ClientResponse") -> str:
+async def _excerpt(answer: StreamedResponse) -> str:
     """The beginning of the body, for the record: what comes soon will do, and the rest may stay behind."""
-    from aiohttp import ClientError
-
     body = bytearray()
-    with suppress(TimeoutError, OSError, ClientError):
+    with suppress(TimeoutError, OSError, CallFailed):
         async with asyncio.timeout(_BODY_WITHIN_SEC):
-            while len(body) < _KEPT_BODY and (piece := await response.content.read(_KEPT_BODY - len(body))):
+            while len(body) < _KEPT_BODY and (piece := await answer.read(_KEPT_BODY - len(body))):
                 body += piece
     return body.decode(errors="replace")

@@ -7,12 +7,12 @@ answer is one exception.
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import orjson
 
@@ -22,9 +22,6 @@ from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
 from accsd.runners.base import Stream
 from accsd.runners.compose.docker import Container
-
-if TYPE_CHECKING:
-    from aiohttp import ClientResponse
 
 TOKEN_NAMED_BY: Final = "ACC_SERVE_TOKEN"
 _ANY_ADDRESS: Final = ("", "0.0.0.0", "::")
@@ -63,23 +60,17 @@ class HttpAnswer:
 class Body:
     """What follows the head of an answer."""
 
-    def __init__(self, response: "ClientResponse") -> None:
-        self.status: Final = response.status
-        self.retry_after: Final = _retry_after(response.headers.get("Retry-After", ""))
-        self._content: Final = response.content
+    def __init__(self, answer: net.StreamedResponse) -> None:
+        self.status: Final = answer.status
+        self.retry_after: Final = _retry_after(answer.headers.get("Retry-After", ""))
+        self._answer: Final = answer
 
     async def read(self, within: timedelta) -> bytes:
         """The next piece; b"" at the proper end. Raises NoAnswer where the answer is cut off, TimeoutError in
         silence."""
-        from aiohttp import ClientError
-
-        try:
+        with _telling():
             async with asyncio.timeout(within.total_seconds()):
-                return await self._content.read(_CHUNK)
-        except TimeoutError:
-            raise
-        except (OSError, ClientError) as error:
-            raise NoAnswer("the answer was cut off") from error
+                return await self._answer.read(_CHUNK)
 
 
 @asynccontextmanager
@@ -90,16 +81,22 @@ async def asking(
     token = {"Authorization": f"Bearer {address.token}"} if address.token else {}
     await net.ready()
     async with AsyncExitStack() as stack:
-        try:
+        with _telling():
             async with asyncio.timeout(_WITHIN.total_seconds()):
-                response = await stack.enter_async_context(
-                    net.exchange(method, f"{address}{path}", {**headers, **token}, body)
-                )
-        except TimeoutError:
-            raise
-        except (OSError, ValueError, net.CallFailed) as error:
-            raise NoAnswer(str(error) or type(error).__name__) from error
-        yield Body(response)
+                exchange = net.exchange(method, f"{address}{path}", {**headers, **token}, body)
+                answer = await stack.enter_async_context(exchange)
+        yield Body(answer)
+
+
+@contextmanager
+def _telling() -> Generator[None]:
+    """Every failure is NoAnswer. TimeoutError stays what it is: where a body is read, silence is no failure."""
+    try:
+        yield
+    except TimeoutError:
+        raise
+    except (OSError, ValueError, net.CallFailed) as error:
+        raise NoAnswer(str(error) or type(error).__name__) from error
 
 
 async def ask(

@@ -30,7 +30,7 @@ _AWAY_LIMIT: Final = timedelta(minutes=5)
 _GONE_WITHIN: Final = timedelta(seconds=30)
 _LOOK_EVERY: Final = 0.1
 _PAUSES: Final = (timedelta(seconds=0.1), timedelta(seconds=5))
-Answer = TypeVar("Answer")
+T = TypeVar("T")
 
 
 def container_name(fence: Fence) -> str:
@@ -249,10 +249,10 @@ class RunExecution:
             raise
         return True
 
-    async def _while_engine_is_away(self, ask: Callable[[], Awaitable[Answer]]) -> Answer | None:
+    async def _while_engine_is_away(self, ask: Callable[[], Awaitable[T]]) -> T | None:
         """Asks again through an absence of the engine; None if the absence lasts too long."""
 
-        async def asked() -> Answer:
+        async def asked() -> T:
             try:
                 return await ask()
             except DockerUnavailable:
