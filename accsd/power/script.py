@@ -8,6 +8,7 @@ import asyncio
 import os
 import re
 import stat
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -22,15 +23,13 @@ _SAFE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _WRITABLE_BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
+@dataclass(frozen=True, slots=True)
 class ShellScript:
     """Runs `path NODE` without a shell and with an environment of its own; exit code 0 is success."""
 
-    def __init__(
-        self, path: str | Path, *, folder: Path | None = None, within: timedelta = timedelta(seconds=60)
-    ) -> None:
-        self._path: Path = Path(path)
-        self._folder: Path | None = folder
-        self._within: timedelta = within
+    path: str | Path
+    folder: Path | None = field(default=None, kw_only=True)
+    within: timedelta = field(default=timedelta(seconds=60), kw_only=True)
 
     async def wake(self, node: Node) -> WakeResult:
         return await outcome(WakeMethod.SCRIPT, self._wake(node))
@@ -38,9 +37,9 @@ class ShellScript:
     async def _wake(self, node: Node) -> str:
         if not _SAFE_NAME.fullmatch(node.name):
             raise WakeFailed("the node's name is not fit to be an argument: letters, digits, '.', '_' and '-'")
-        script = await asyncio.to_thread(trusted_script, self._path, self._folder)
+        script = await asyncio.to_thread(trusted_script, Path(self.path), self.folder)
         environ = {**proc.PLAIN_ENVIRON, "ACC_NODE_NAME": node.name}
-        ended = await proc.call([script, node.name], within=self._within, env=environ, cwd=Path("/"), keep=_KEPT_OUTPUT)
+        ended = await proc.call([script, node.name], within=self.within, env=environ, cwd=Path("/"), keep=_KEPT_OUTPUT)
         if ended.code != 0:
             end = f"ended with exit code {ended.code}" if ended.code > 0 else f"was ended by signal {-ended.code}"
             raise WakeFailed(f"{script.name} {end}", output=ended.said)

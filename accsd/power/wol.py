@@ -6,8 +6,9 @@ import re
 import socket
 import struct
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from typing import Final
 
@@ -35,21 +36,21 @@ _INSIDE: Final = re.compile(
 )
 
 
+@dataclass(frozen=True, slots=True)
 class WakeOnLAN:
     """Sends to the broadcast address of `iface` (None: of every interface), to 255.255.255.255 and to `also`: networks
     differ in which of them they let through, and a machine that hears it twice wakes once."""
 
-    def __init__(self, mac: str, iface: str | None = None, *, also: Iterable[str] = (), port: int = 9) -> None:
-        self._mac: str = mac
-        self._iface: str | None = iface
-        self._also: tuple[str, ...] = tuple(also)
-        self._port: int = port
+    mac: str
+    iface: str | None = None
+    also: Sequence[str] = field(default=(), kw_only=True)
+    port: int = field(default=9, kw_only=True)
 
     async def wake(self, node: Node) -> WakeResult:
         return await outcome(WakeMethod.WOL, self._wake(node))
 
     async def _wake(self, node: Node) -> str:
-        if not _MAC.fullmatch(self._mac):
+        if not _MAC.fullmatch(self.mac):
             raise WakeFailed(f"node {node.name} has no valid MAC address; expected one such as 52:54:00:12:34:56")
         async with asyncio.timeout(_WITHIN_SEC):
             return await asyncio.to_thread(self._send)
@@ -60,7 +61,7 @@ class WakeOnLAN:
         failures: list[str] = []
         for address in self._addresses():
             try:
-                wakeonlan.wake(self._mac, host=address, port=self._port, family=socket.AF_INET)
+                wakeonlan.wake(self.mac, host=address, port=self.port, family=socket.AF_INET)
             except OSError as error:
                 failures.append(f"{address}: {error.strerror or error}")
             else:
@@ -71,10 +72,10 @@ class WakeOnLAN:
         return said
 
     def _addresses(self) -> list[str]:
-        near = directed_broadcasts(self._iface)
-        if self._iface is not None and not near:
-            raise WakeFailed(f"the interface {self._iface} is down, or has no broadcast address")
-        return list(dict.fromkeys([*near, *self._also, wakeonlan.BROADCAST_IP]))
+        near = directed_broadcasts(self.iface)
+        if self.iface is not None and not near:
+            raise WakeFailed(f"the interface {self.iface} is down, or has no broadcast address")
+        return list(dict.fromkeys([*near, *self.also, wakeonlan.BROADCAST_IP]))
 
 
 def directed_broadcasts(iface: str | None = None) -> list[str]:
