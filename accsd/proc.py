@@ -20,9 +20,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+import anyio
+
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.01
+_GONE_WITHIN = timedelta(seconds=10)
 
 # What any program needs, for programs that are not tasks: the daemon's own environment has its secrets in it.
 PLAIN_ENVIRON: Final[Mapping[str, str]] = {
@@ -203,7 +206,10 @@ async def streaming(
         yield Streaming(process, process.stdout, process.stderr)
     finally:
         writing.cancel()
-        await asyncio.shield(_end(process, grace))
+        # Shielded twice: anyio cancels what waits in a cancelled scope again and again, and a task may be cancelled
+        # twice. A process that waits for a dead disk is left behind in the end.
+        with anyio.move_on_after((grace + _GONE_WITHIN).total_seconds(), shield=True):
+            await asyncio.shield(_end(process, grace))
 
 
 async def _write_all(pipe: asyncio.StreamWriter | None, data: bytes, *, and_close: bool) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
+import anyio
 import pytest
 
 from accsd import proc
@@ -135,3 +136,21 @@ async def test_a_streamed_child_and_its_children_end_with_the_block():
         for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
         if proc.is_running(pid, with_arguments=["7342"])
     ]
+
+
+async def test_a_streamed_child_is_gone_when_the_scope_around_it_was_cancelled():
+    """anyio cancels what waits in a cancelled scope again and again: the end of a child is waited for all the same."""
+    started, pids = anyio.Event(), list[int]()
+
+    async def hold() -> None:
+        async with proc.streaming(["sh", "-c", "sleep 1000 & sleep 1000"]) as child:
+            pids.append(child.pid)
+            started.set()
+            await anyio.sleep_forever()
+
+    async with anyio.create_task_group() as group:
+        for _ in range(5):
+            group.start_soon(hold)
+        await started.wait()
+        group.cancel_scope.cancel()
+    assert [pid for pid in pids if proc.look(pid) is not None] == []
