@@ -43,7 +43,7 @@ test: install ## every test, on every PostgreSQL that is there
 
 test-quick: install ## what to run all day: unit, db on PostgreSQL 18, cli
 	room=$$(tools/quick_tmp.sh); [ -z "$$room" ] || export TMPDIR=$$room; \
-	$(BIN)/pytest -q -n $(PYTEST_WORKERS) --dist loadgroup tests/unit tests/db tests/cli -k "not pg15" $(PYTEST_ARGS)
+	$(BIN)/pytest -q -n $(PYTEST_WORKERS) --dist loadgroup -m "not soak and not slow" -k "not pg15" $(PYTEST_ARGS) tests/unit tests/db tests/cli
 
 soak: install ## what takes minutes to hours: floods of a million lines in every mode, hostile input at length, chaos
 	room=$$(tools/quick_tmp.sh); [ -z "$$room" ] || export TMPDIR=$$room; \
