@@ -11,9 +11,9 @@ import anyio
 
 from accsd.agent.idle import rules_of
 from accsd.agent.node import Node
-from accsd.agent.obstacle import Obstacle
+from accsd.agent.obstacle import Hindrance
 from accsd.agent.registration import register
-from accsd.agent.settle import Settlement
+from accsd.agent.settle import ServiceSettlement
 from accsd.db import ClaimedTask
 from accsd.errors import DatabaseUnavailable, Unavailable
 from accsd.log import get_logger
@@ -32,8 +32,8 @@ class Agent:
         self._node: Node = node
         self._service: LocalService = node.services[service]  # attempts under way keep what they were started with
         self._log = get_logger(role=f"agent:{service}", service=service)
-        self._obstacle: Obstacle = Obstacle(node, service)
-        self._settlement: Settlement = Settlement(node, self._start)
+        self._obstacle: Hindrance = Hindrance(node, service)
+        self._settlement: ServiceSettlement = ServiceSettlement(node, self._start)
         self._active_at: float = time.monotonic()
         self._is_resting: bool = False
 

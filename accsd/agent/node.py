@@ -20,6 +20,8 @@ GOES_TO_SLEEP: Final = "it goes to sleep"  # what somebody who asked for it is a
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Node(AttemptContext):
+    """The node that this process is. (`model.Node` is a row: what the database knows of any node.)"""
+
     settings: Settings  # the newest: a reload replaces them
     listener: Listener
     health: Health

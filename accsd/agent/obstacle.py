@@ -22,7 +22,7 @@ _NEXT: Final = "; next claim in "
 _UNKNOWN: Final = ""  # what an agent before this one has told
 
 
-class Obstacle:
+class Hindrance:
     def __init__(self, node: Node, service: str) -> None:
         self._node: Node = node
         self._service: str = service

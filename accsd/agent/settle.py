@@ -30,7 +30,7 @@ class Start(Protocol):
     def __call__(self, task: ClaimedTask, granted: float, *, adopted: bool = False) -> None: ...
 
 
-class Settlement:
+class ServiceSettlement:
     """Of one service. `start` begins an attempt."""
 
     def __init__(self, node: Node, start: Start) -> None:

@@ -12,9 +12,9 @@ from typing import Final
 from accsd.db import Database
 from accsd.db.history import partitions
 from accsd.errors import AccsdError, Bug, ConfigError, DatabaseUnavailable, Unavailable
-from accsd.history.archiving import archive
+from accsd.history.archive import archive
 from accsd.history.clocks import HINT, Clocks
-from accsd.history.pruning import prune_jobs, remove_doomed
+from accsd.history.prune import prune_jobs, remove_doomed
 from accsd.log import get_logger
 from accsd.metrics import Metrics
 from accsd.settings import RetentionSettings

@@ -50,7 +50,7 @@ async def archived_lines(settings: Settings, known: Sequence[Archive], job_id: U
     """Reads the archives that may hold lines of the job. If one can't be read, it says so and returns the rest."""
     if not known:
         return []
-    from accsd.history.reading import lines_of
+    from accsd.history.contents import lines_of
 
     found: list[str] = []
     try:

@@ -17,9 +17,9 @@ from accsd.cli.session import settings_of, with_database
 from accsd.db.history import Archive, archives, archives_with, lines_here, partitions
 from accsd.db.pool import Database
 from accsd.errors import AccsdError, ConfigError
-from accsd.history.archiving import ArchiveOutcome, archive, verify
+from accsd.history.archive import ArchiveOutcome, archive, verify
 from accsd.history.clocks import require_same_time
-from accsd.history.reading import broken_links
+from accsd.history.contents import broken_links
 from accsd.values.units import shown_size
 
 _COLUMNS: Final = ("month", "events", "size", "state", "verified", "digest", "key")

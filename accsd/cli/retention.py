@@ -13,7 +13,7 @@ from accsd.db.pool import Database
 from accsd.errors import ConfigError
 from accsd.history.clocks import require_same_time
 from accsd.history.orphans import Orphan, orphans
-from accsd.history.pruning import prune_jobs, remove_doomed
+from accsd.history.prune import prune_jobs, remove_doomed
 from accsd.values.units import shown_size
 
 _REMOVED: Final = ("workflow", "jobs", "tasks", "artifacts", "size", "kept")

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from accsd.db import history
 from accsd.db.pool import Database
-from accsd.history.archiving import PREFIX
+from accsd.history.archive import PREFIX
 from accsd.model.state import ArtifactKind, JobStatus
 from accsd.storage import Listed, ObjectStore
 

@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING
 from accsd.lazy import lazily
 
 if TYPE_CHECKING:
-    from accsd.model.artifact import TaskArtifact
-    from accsd.model.event import TaskEvent
     from accsd.model.fence import Fence
-    from accsd.model.job import Job, JobTask
-    from accsd.model.node import Node
+    from accsd.model.rows import Job, JobTask, Node, TaskArtifact, TaskEvent
     from accsd.model.state import (
         JOB_TRANSITIONS,
         TASK_TRANSITIONS,
@@ -53,5 +50,5 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     __all__,
-    ("artifact", "event", "fence", "job", "node", "state", "workflow"),
+    ("fence", "rows", "state", "workflow"),
 )

@@ -9,12 +9,12 @@ The folder is hostile: what is announced may be a link, a pipe or a device, and 
 import errno
 import os
 import re
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
 import anyio.to_thread
@@ -25,19 +25,23 @@ from accsd.errors import AttemptFailed, InvalidValue, NotFound, StorageUnavailab
 from accsd.log import redact
 from accsd.model.outcome import ErrorCode
 from accsd.model.state import ArtifactKind, EventType, Level
-from accsd.retry import until_answered
+from accsd.retry import Backoff, until_answered, while_away
 from accsd.runners.base import Workdir
 from accsd.storage import ChecksumMismatch, ObjectStore, StoredObject, TooLarge, beneath, build_key
 from accsd.storage.base import check_key
 from accsd.values.names import check_step_key
 from accsd.work.context import AttemptContext
-from accsd.work.faults import PATIENCE, failing_on_a_full_disk, while_store_is_away
 from accsd.work.protocol.wire import ArtifactAnnounced
 
 INPUTS_FOLDER: Final = "inputs"
 JOB_FOLDER: Final = "_job"  # no step can be called that
 LARGEST_INPUTS: Final = 100 * 1024**3  # all of them together
 MOST_INPUTS: Final = 10_000
+LARGEST_OUTPUT: Final = 100 * 1024**3
+PATIENCE: Final = timedelta(minutes=2)
+_UPLOADS: Final = 4
+_LONGEST_SHOWN: Final = 200
+_PAUSES: Final = (timedelta(seconds=0.5), timedelta(seconds=15))
 
 Parts = tuple[str, ...]
 _FOLDERS: Final = frozenset(f"{kind}s" for kind in ArtifactKind)
@@ -194,12 +198,6 @@ def _refused(message: str) -> AttemptFailed:
     return AttemptFailed(ErrorCode.ARTIFACT_MISSING, message, permanent=True)
 
 
-_UPLOADS: Final = 4
-LARGEST_OUTPUT: Final = 100 * 1024**3
-
-_LONGEST_SHOWN: Final = 200
-
-
 async def keep_files(
     context: AttemptContext, task: ClaimedTask, workdir: Workdir, announced: Iterable[ArtifactAnnounced]
 ) -> None:
@@ -346,3 +344,24 @@ def _shown_path(path: str) -> str:
     """Whatever a task wrote: on one line, and short."""
     printable = "".join(character if character.isprintable() else "?" for character in path)
     return f'"{printable if len(printable) <= _LONGEST_SHOWN else printable[:_LONGEST_SHOWN] + "…"}"'
+
+
+T = TypeVar("T")
+
+
+@contextmanager
+def failing_on_a_full_disk(what: str) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise AttemptFailed(ErrorCode.AGENT_DISK, f"{what}: {error.strerror}") from error
+
+
+async def while_store_is_away(transfer: Callable[[], Awaitable[T]], patience: timedelta) -> T:
+    """A transfer, repeated through absences of the object store. What arrived damaged is not asked for again."""
+    pauses = Backoff(*_PAUSES, spread=(0.5, 1))
+    return await while_away(
+        transfer, away=StorageUnavailable, except_for=(ChecksumMismatch,), pauses=pauses, patience=patience
+    )

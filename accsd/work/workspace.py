@@ -33,8 +33,7 @@ from accsd.storage import beneath
 from accsd.storage.beneath import opened
 from accsd.values.json import MAX_DEPTH, is_too_deep
 from accsd.work.context import AttemptContext
-from accsd.work.faults import failing_on_a_full_disk
-from accsd.work.files import lay_inputs
+from accsd.work.files import failing_on_a_full_disk, lay_inputs
 from accsd.work.lease import Lease
 from accsd.work.protocol import envelope, environment
 from accsd.work.service import LocalService

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from accsd.db.history import Archive
-from accsd.history import clocks, reading
+from accsd.history import clocks, contents
 from accsd.storage import ObjectStore
 from tests.support.cli import Cli, Said
 from tests.support.cluster import Connection
@@ -61,13 +61,13 @@ async def test_a_timeline_is_the_same_to_the_byte_before_and_after_it_was_archiv
     assert await conn.fetchval("SELECT count(*) FROM task_events") == 0
     assert await told() == before
     reads: list[UUID] = []
-    real = reading.lines_of
+    real = contents.lines_of
 
     async def counted(store: ObjectStore, archive: Archive, job_id: UUID) -> list[str]:
         reads.append(job_id)
         return await real(store, archive, job_id)
 
-    monkeypatch.setattr(reading, "lines_of", counted)
+    monkeypatch.setattr(contents, "lines_of", counted)
     monkeypatch.setattr(import_module("accsd.cli.logs"), "_AT_ONCE", 1)  # as if each had 200 others beside it
     assert "two" in (await asked("logs", job, "--attempt", "1")).ends(0).out
     assert len(reads) == 1, "once, however many attempts it has"

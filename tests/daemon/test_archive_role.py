@@ -18,9 +18,9 @@ from accsd.builder.archive import Archiver
 from accsd.db import Database
 from accsd.db.history import archives
 from accsd.errors import StorageUnavailable
-from accsd.history.archiving import archive
+from accsd.history.archive import archive
 from accsd.history.clocks import Clocks
-from accsd.history.reading import broken_links, contents
+from accsd.history.contents import broken_links, contents
 from accsd.metrics import Metrics
 from accsd.settings import RetentionSettings
 from accsd.storage import StoredObject

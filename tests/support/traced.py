@@ -2,9 +2,11 @@
 
     python tests/support/traced.py FILE python -m accsd --role all
 
-SIGUSR1 begins, SIGUSR2 ends and writes a line `file function` for each function to FILE. Children are not followed.
+SIGUSR1 begins, SIGUSR2 ends and writes a line `file function` for each function to FILE. Children are not followed, nor
+what roles do in the meantime that only look whether there is something to do beside the job: ROLES_BESIDE.
 """
 
+import asyncio
 import signal
 import sys
 import threading
@@ -12,13 +14,22 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+ROLES_BESIDE = {"calls", "cleanup", "judge", "orders", "poll", "probe", "prune", "registration", "sleep", "wake"}
 _called: dict[CodeType, None] = {}
 _is_wanted = False
 
 
 def _profile(frame: FrameType, event: str, _argument: Any) -> None:
-    if event == "call" and _is_wanted:
+    if event == "call" and _is_wanted and not _is_beside():
         _called[frame.f_code] = None
+
+
+def _is_beside() -> bool:
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # a thread, or a callback of the loop
+        return False
+    return task is not None and task.get_name() in ROLES_BESIDE
 
 
 def _begin(*_: Any) -> None:

@@ -9,8 +9,7 @@ from accsd.retry import until_answered
 from accsd.runners.base import Workdir
 from accsd.sdk.wire import Message
 from accsd.work.context import AttemptContext
-from accsd.work.faults import failing_on_a_full_disk
-from accsd.work.files import keep_files, lay_inputs
+from accsd.work.files import failing_on_a_full_disk, keep_files, lay_inputs
 from accsd.work.protocol import ArtifactAnnounced
 from accsd.work.workspace import remove_folder
 

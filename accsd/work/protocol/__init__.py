@@ -6,7 +6,7 @@ answer      what an attempt has said so far, in a form that survives a restart o
 verdict     how an attempt ended, decided in one place
 """
 
-from accsd.work.protocol.parsing import Expected, parse_line
+from accsd.work.protocol.parser import Expected, parse_line
 from accsd.work.protocol.verdict import Failure, Infrastructure, Success, TaskAnswer, Verdict, verdict_of
 from accsd.work.protocol.wire import (
     MAX_ARTIFACTS,

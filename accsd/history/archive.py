@@ -18,7 +18,7 @@ from accsd.db.history import Archive, ArchivedLine, ArchivePosition, index_key
 from accsd.db.pool import Database
 from accsd.errors import NotFound
 from accsd.history.blocks import Damaged, Index, Packer, chained
-from accsd.history.reading import contents
+from accsd.history.contents import contents
 from accsd.storage import ObjectStore
 
 PREFIX: Final = "history/"
