@@ -56,20 +56,14 @@ def retry(
       accsd retry 3f9a21c4 --from render --follow
       accsd retry 3f9a21c4 -o quality.crf=18 --follow
     """
-    is_new = bool(pairs) or options is not None
-    if is_new and step is not None:
+    if (pairs or options is not None) and step is not None:
         raise click.UsageError(
             "--from runs a step of the job as it was submitted, -o makes a new one: give one of them"
         )
 
     async def ask(db: Database) -> tuple[ChangeOutcome, datetime]:
-        named = await job_named(db, job_id)
-        asked_at = await job_views.clock(db)
-        if any(task.service == ONE_OFF_SERVICE for task in await job_views.tasks_of(db, named)):
-            return one_off_ended(named), asked_at
-        if is_new:
-            return await _run_anew(db, named, options, pairs), asked_at
-        return await _run_again(db, named, step), asked_at
+        named, asked_at = await job_named(db, job_id), await job_views.clock(db)
+        return await _run(db, named, step, options, pairs), asked_at
 
     outcome, asked_at = with_database(ctx, ask)
     tell([outcome], output)
@@ -77,6 +71,16 @@ def retry(
         with interruptible():
             ended = with_database(ctx, lambda db: stay_with(db, _job_of(outcome), stay, output, since=asked_at))
         end_like(ended, output)
+
+
+async def _run(
+    db: Database, job_id: UUID, step: str | None, options: str | None, pairs: Sequence[str]
+) -> ChangeOutcome:
+    if any(task.service == ONE_OFF_SERVICE for task in await job_views.tasks_of(db, job_id)):
+        return one_off_ended(job_id)
+    if pairs or options is not None:
+        return await _run_anew(db, job_id, options, pairs)
+    return await _run_again(db, job_id, step)
 
 
 async def _run_again(db: Database, job_id: UUID, step: str | None) -> ChangeOutcome:
