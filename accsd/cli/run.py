@@ -29,9 +29,9 @@ from accsd.explain.words import short
 from accsd.log import configure_logging, register_secret
 from accsd.model import WorkflowDef
 from accsd.runners.base import Stream
-from accsd.sdk.pull import running
-from accsd.sdk.pull.asked import Asked
+from accsd.sdk.pull import process
 from accsd.sdk.pull.attempt import Handler
+from accsd.sdk.pull.stop import StopRequest
 from accsd.sdk.wire import Permanent, Task
 from accsd.settings import Settings, environment
 from accsd.values.names import KIND_LABEL, ONE_OFF_SERVICE
@@ -71,7 +71,7 @@ def run(ctx: click.Context, name: str | None, labels: Sequence[str], command: Se
     try:
         code = asyncio.run(one_off.run())
     except BaseExceptionGroup as group:
-        if (known := running.known_error(group)) is None:
+        if (known := process.known_error(group)) is None:
             raise
         raise known from None
     raise SystemExit(code)
@@ -89,7 +89,7 @@ class _OneOff:
         self._environ: Mapping[str, str] = environ
         self._options: Mapping[str, Any] = options
         self._settings: Settings = settings
-        self._asked: Asked = Asked()
+        self._asked: StopRequest = StopRequest()
         self._submitted: asyncio.Event = asyncio.Event()
         self._unread: asyncio.Event = asyncio.Event()
         self._ended: asyncio.Event = asyncio.Event()
@@ -120,7 +120,7 @@ class _OneOff:
             def submit(node: str) -> None:
                 group.create_task(self._submit(db, node))
 
-            await running.serve(
+            await process.serve(
                 handler,
                 self._settings,
                 concurrency=1,

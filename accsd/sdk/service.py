@@ -98,9 +98,9 @@ class Service:
 
         `settings` may be the path of a configuration; without one the environment speaks (ACC_DB_URL …).
         """
-        from accsd.sdk.pull import running  # with the database and uvloop, which a service in a process needs not
+        from accsd.sdk.pull import process  # with the database and uvloop, which a service in a process needs not
 
-        running.run(self._handler, concurrency=concurrency, node=node, settings=settings, when_ready=when_ready)
+        process.run(self._handler, concurrency=concurrency, node=node, settings=settings, when_ready=when_ready)
 
     async def serve(
         self,
@@ -111,9 +111,9 @@ class Service:
         when_ready: Callable[[], None] = lambda: None,
     ) -> None:
         """`run` for those who have a loop and signals of their own: until it is cancelled, and then without a grace."""
-        from accsd.sdk.pull import running
+        from accsd.sdk.pull import process
 
-        await running.serve_in_loop(
+        await process.serve_in_loop(
             self._handler, concurrency=concurrency, node=node, settings=settings, when_ready=when_ready
         )
 
@@ -157,9 +157,9 @@ def _run(function: Callable[[Task[Any]], Any], task: Task[Any]) -> Any:
     """An async function in a loop of its own; cancelling the task cancels it, wherever it waits."""
 
     async def awaited() -> Any:
-        loop, running = asyncio.get_running_loop(), asyncio.current_task()
-        assert running is not None
-        task.when_cancelled = lambda: loop.call_soon_threadsafe(running.cancel)
+        loop, process = asyncio.get_running_loop(), asyncio.current_task()
+        assert process is not None
+        task.when_cancelled = lambda: loop.call_soon_threadsafe(process.cancel)
         task.check_cancelled()
         return await function(task)
 

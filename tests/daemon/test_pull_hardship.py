@@ -16,9 +16,9 @@ from pydantic import BaseModel, field_validator
 
 from accsd.clock import boot_time
 from accsd.db import Answer, Database, Fence, release_tasks
-from accsd.sdk.pull.asked import Asked
 from accsd.sdk.pull.attempt import Handler
-from accsd.sdk.pull.running import serve
+from accsd.sdk.pull.process import serve
+from accsd.sdk.pull.stop import StopRequest
 from accsd.sdk.wire import Cancelled, Task
 from accsd.settings import Settings
 from tests.daemon.test_pull import ended, serving
@@ -184,7 +184,7 @@ async def test_a_function_that_will_not_be_cancelled_is_told_of_when_nothing_els
     db_url: str, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("accsd.sdk.pull.worker._CANCELLED", timedelta(seconds=0.1))
-    begun, stuck, asked = asyncio.Event(), asyncio.Event(), Asked()
+    begun, stuck, asked = asyncio.Event(), asyncio.Event(), StopRequest()
     asked.when_stuck = stuck.set  # a process of its own ends here
 
     async def stay(_: Task) -> None:
@@ -229,7 +229,7 @@ async def test_what_waits_behind_slow_tasks_is_left_to_others_although_some_of_t
 async def test_an_attempt_whose_lease_was_not_kept_is_given_back_and_not_begun_again(
     server: TestServer, db_url: str, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("accsd.sdk.pull.claiming._PAUSES", (timedelta(seconds=0.05),) * 2)
+    monkeypatch.setattr("accsd.sdk.pull.claimer._PAUSES", (timedelta(seconds=0.05),) * 2)
     begun: list[int | None] = []
     given_up = asyncio.Event()
 
@@ -271,7 +271,7 @@ async def test_what_is_given_back_at_the_end_goes_in_one_statement(
         calls.append(len(fences))
         return await release_tasks(db, fences, **said)
 
-    monkeypatch.setattr("accsd.sdk.pull.finishing.release_tasks", counted)
+    monkeypatch.setattr("accsd.sdk.pull.finisher.release_tasks", counted)
     seen = 0
 
     async def fast_then_slow(_: Task) -> None:

@@ -17,7 +17,7 @@ from accsd.clock import boot_time
 from accsd.db import ClaimedTask
 from accsd.errors import ConfigError
 from accsd.sdk.pull.attempt import Handler, PullAttempt
-from accsd.sdk.pull.claiming import Pace
+from accsd.sdk.pull.claimer import Pace
 from accsd.sdk.pull.instance import locked_instance
 from accsd.sdk.pull.threads import Threads
 from accsd.work.context import AttemptContext

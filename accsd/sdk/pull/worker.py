@@ -1,6 +1,6 @@
 """A service that claims by itself: claimer, handlers, finisher, leases and reports in one event loop.
 
-    claimed → stored (claimed ahead) → running (a place is taken) → ended, on its way to the database → settled
+    claimed → stored (claimed ahead) → running (a slot is taken) → ended, on its way to the database → settled
 The drain is in this order: no new claims, what is stored is given back, what runs may end within the grace and is
 cancelled and given back then; heartbeats go on until the last end is answered.
 """
@@ -18,13 +18,12 @@ from accsd.errors import NotFound
 from accsd.log import get_logger
 from accsd.model.outcome import ErrorCode
 from accsd.retry import until_answered
-from accsd.sdk.pull.asked import Asked
 from accsd.sdk.pull.attempt import Handler, PullAttempt, Stop, uncancel
-from accsd.sdk.pull.claiming import Claimer
-from accsd.sdk.pull.finishing import Ended, Finisher
-from accsd.sdk.pull.held import HeldTasks
-from accsd.sdk.pull.places import Places
-from accsd.sdk.pull.presence import PullRegistration
+from accsd.sdk.pull.claimer import Claimer
+from accsd.sdk.pull.finisher import Ended, Finisher
+from accsd.sdk.pull.registration import PullRegistration
+from accsd.sdk.pull.slots import HeldTasks, Slots
+from accsd.sdk.pull.stop import StopRequest
 from accsd.sdk.pull.threads import Threads
 from accsd.settings import Settings
 from accsd.wakeup import Wakeup
@@ -51,20 +50,20 @@ class Worker:
         resumed: Wakeup,
         *,
         concurrency: int,
-        asked: Asked,
+        asked: StopRequest,
     ) -> None:
         self._handler: Handler = handler
         self._context: AttemptContext = context
         self._listener: Listener = listener
         self._settings: Settings = settings
         self._resumed: Wakeup = resumed
-        self._asked: Asked = asked
+        self._asked: StopRequest = asked
         self._held: HeldTasks = HeldTasks(concurrency)
         self._presence: PullRegistration = PullRegistration(context, handler.service, settings.node.labels)
         self._failure: Exception | None = None
         self._threads: Threads = Threads(concurrency)
         self._handlers: asyncio.TaskGroup = asyncio.TaskGroup()
-        self._places: Places = Places(self._held, self._handlers, self._perform, is_open=self._is_open)
+        self._slots: Slots = Slots(self._held, self._handlers, self._perform, is_open=self._is_open)
         self._finisher: Finisher = Finisher(context, when_settled=self._settled)
         self._claimer: Claimer = Claimer(
             handler.service,
@@ -203,14 +202,14 @@ class Worker:
         self._context.leases.hold(*attempts)
         self._held.known.update((attempt.fence.task_id, attempt) for attempt in attempts)
         self._held.store.extend(attempts)
-        self._places.fill()
+        self._slots.fill()
 
     async def _go_on(self) -> None:
         """The leases were asked about after a pause: what was held back goes on."""
         while True:
             await self._resumed.wait()
             self._resumed.clear()
-            self._places.fill()
+            self._slots.fill()
             self._claimer.stir()
 
     def _is_open(self) -> bool:
@@ -226,7 +225,7 @@ class Worker:
             else:
                 self._finisher.add(attempt, outcome)
             if attempt.in_thread is not None and not attempt.in_thread.done():
-                await asyncio.wait([attempt.in_thread])  # its place is taken for as long as its thread is
+                await asyncio.wait([attempt.in_thread])  # its slot is taken for as long as its thread is
         except asyncio.CancelledError:
             if self._asked.times:
                 raise
@@ -278,7 +277,7 @@ class Worker:
         self._claimer.made_room(retries=False)
 
     def _give_back_stored(self, reason: str) -> None:
-        for attempt in self._places.empty():
+        for attempt in self._slots.empty():
             self._finisher.add(attempt, GivenBack(reason))
 
     async def _unstore(self) -> None:

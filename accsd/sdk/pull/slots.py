@@ -1,23 +1,35 @@
-"""The places of a worker: so many tasks run at a time, in each place one after the other.
+"""The slots of a worker: so many tasks run at a time, in each slot one after the other.
 
-A place is an asyncio task that lasts, because one for each call would cost more than the rest of the worker. The next
-place is made beside a call that may wait: where functions never wait, one place does everything. What a function has
-left behind in its context, or a cancellation of its task, goes with its place, so that the next one does not find it.
+A slot is an asyncio task that lasts, because one for each call would cost more than the rest of the worker. The next
+slot is made beside a call that may wait: where functions never wait, one slot does everything. What a function has left
+behind in its context, or a cancellation of its task, goes with its slot, so that the next function does not find it.
 """
 
 import asyncio
 import contextvars
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Final
+from uuid import UUID
 
 from accsd.sdk.pull.attempt import PullAttempt
-from accsd.sdk.pull.held import HeldTasks
 
 _TURN_SEC: Final = 0.005  # then it is the others' turn in the event loop
 
 
-class Places:
+@dataclass(frozen=True, slots=True)
+class HeldTasks:
+    """What a worker has, from the claim to the answer that settles it: one record, for everything that counts tasks."""
+
+    concurrency: int
+    known: dict[UUID, PullAttempt] = field(default_factory=dict[UUID, PullAttempt])  # by task: claimed, and not settled
+    store: deque[PullAttempt] = field(default_factory=deque[PullAttempt])  # of these, not begun
+    running: set[PullAttempt] = field(default_factory=set[PullAttempt])  # those that have a slot
+
+
+class Slots:
     def __init__(
         self,
         held: HeldTasks,
@@ -60,12 +72,12 @@ class Places:
             self.fill()
 
     async def _one_after_the_other(self) -> None:
-        place, clean, began = asyncio.current_task(), contextvars.copy_context(), time.monotonic()
-        assert place is not None
+        slot, clean, began = asyncio.current_task(), contextvars.copy_context(), time.monotonic()
+        assert slot is not None
         store, running = self._held.store, self._held.running
         while self._can_begin():
             attempt = store.popleft()
-            attempt.running = place
+            attempt.running = slot
             running.add(attempt)
             if not self._is_next_made:
                 self.fill()
@@ -74,16 +86,16 @@ class Places:
             finally:
                 attempt.running = None
                 running.discard(attempt)
-            if not _is_as_new(place, clean):
+            if not _is_as_new(slot, clean):
                 return
             if time.monotonic() - began > _TURN_SEC:
                 await asyncio.sleep(0)
                 began = time.monotonic()
 
 
-def _is_as_new(place: "asyncio.Task[None]", clean: contextvars.Context) -> bool:
+def _is_as_new(slot: "asyncio.Task[None]", clean: contextvars.Context) -> bool:
     """Whether the function has left nothing here: no variable, and no cancellation of the task that it ran in."""
-    if place.cancelling() or getattr(place, "_must_cancel", False):
+    if slot.cancelling() or getattr(slot, "_must_cancel", False):
         return False
     try:
         return contextvars.copy_context() == clean

@@ -14,7 +14,7 @@ from accsd.db import ClaimedTask, Fence, agent_outlook
 from accsd.errors import DatabaseUnavailable, NotFound, Unavailable
 from accsd.log import get_logger
 from accsd.retry import Backoff, jittered
-from accsd.sdk.pull.held import HeldTasks
+from accsd.sdk.pull.slots import HeldTasks
 from accsd.wakeup import Wakeup
 from accsd.work.claims import Granted, claim, held_unknown
 from accsd.work.context import AttemptContext

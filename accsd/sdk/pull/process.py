@@ -24,9 +24,9 @@ from accsd.errors import AccsdError, ConfigError, DatabaseUnavailable
 from accsd.log import configure_logging, get_logger, log_loop_errors, register_secret
 from accsd.metrics import Metrics
 from accsd.retry import Backoff
-from accsd.sdk.pull.asked import Asked
 from accsd.sdk.pull.attempt import Handler
 from accsd.sdk.pull.instance import Instance, locked_instance
+from accsd.sdk.pull.stop import StopRequest
 from accsd.sdk.pull.task import PullTaskLog
 from accsd.sdk.pull.worker import Worker
 from accsd.settings import DatabaseSettings, Settings, environment, load_settings, state_folder
@@ -80,14 +80,14 @@ async def serve_in_loop(
     """In somebody else's process: signals, logging and secrets are theirs."""
     known = settings if isinstance(settings, Settings) else load_settings(settings)
     await serve(
-        make(known), known, concurrency=concurrency, node=node, asked=Asked(), when_ready=lambda _: when_ready()
+        make(known), known, concurrency=concurrency, node=node, asked=StopRequest(), when_ready=lambda _: when_ready()
     )
 
 
 async def _until_signalled(
     handler: Handler, settings: Settings, *, concurrency: int | None, node: str | None, when_ready: Callable[[], None]
 ) -> None:
-    asked, serving, is_ready = Asked(), asyncio.current_task(), False
+    asked, serving, is_ready = StopRequest(), asyncio.current_task(), False
     log_loop_errors(asyncio.get_running_loop())
 
     def ask() -> None:
@@ -118,7 +118,7 @@ async def serve(
     *,
     concurrency: int | None,
     node: str | None,
-    asked: Asked,
+    asked: StopRequest,
     when_ready: Callable[[str], None],
 ) -> None:
     """Until it is asked to stop. Cancelled, it gives back what it has, without a grace. `when_ready` is told the name

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 
-class Asked:
+class StopRequest:
     """How often this worker was asked to stop: once, and it drains; twice, and it hurries."""
 
     def __init__(self) -> None:
