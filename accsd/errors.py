@@ -14,7 +14,8 @@ decides by class and never by reading a message.
     ├── Unavailable                 the world is away: back off, burn no attempt
     │   ├── DatabaseUnavailable
     │   ├── StorageUnavailable
-    │   ├── DockerUnavailable
+    │   ├── EngineUnavailable       what carries out attempts
+    │   │   └── DockerUnavailable
     │   ├── NameTaken               another machine lives under this node's name
     │   └── ServiceBusy             a service that says "not now" (knows for how long)
     └── Bug                         an invariant is violated: crash the role visibly
@@ -148,7 +149,11 @@ class StorageUnavailable(Unavailable):
     """The object store does not answer."""
 
 
-class DockerUnavailable(Unavailable):
+class EngineUnavailable(Unavailable):
+    """What carries out the attempts of a runner does not answer. A new kind of runner has a class of its own here."""
+
+
+class DockerUnavailable(EngineUnavailable):
     """The Docker engine or its compose plugin does not answer."""
 
 

@@ -1,7 +1,8 @@
 """What GET /health answers: the state of this process as one JSON document.
 
-`Health` is passive: the supervisor, the listener and the agent tell it what happens, http.py asks for a `report`. It
-decides one thing, the status: *ok*, *degraded* (it works, but not as it should: the reasons say why), or *stopping*.
+`Health` is passive: the supervisor, the listener and the agent tell it what happens, and the endpoint asks for a
+`report`. It decides one thing, the status: *ok*, *degraded* (it works, but not as it should: the reasons say why), or
+*stopping*.
 """
 
 import time

@@ -1,9 +1,9 @@
 """What is counted for Prometheus (D11): a closed set of series that does not grow with jobs (INV-6).
 
-A passive object that the composition root makes and hands to whoever has something to count; http.py shows it. Every
-label comes from a closed set: the services of this node, its roles, the words below. Any other value counts as "other",
-so that no text from a job or a database can make a series. (prometheus-client costs 45 ms and 4 MB beside what the
-daemon imports anyway.)
+A passive object that the daemon makes and hands to everything that counts; the endpoint shows it. Every label comes
+from a closed set: the services of this node, its roles, the words below. Any other value counts as "other", so that
+no text from a job or a database can make a series. (prometheus-client costs 45 ms and 4 MB beside what the daemon
+imports anyway.)
 """
 
 import platform

@@ -20,8 +20,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-import anyio
-
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.01
@@ -206,6 +204,8 @@ async def streaming(
         yield Streaming(process, process.stdout, process.stderr)
     finally:
         writing.cancel()
+        import anyio  # not above: `accsd up` runs its PostgreSQL with the machine's own Python too, which may lack it
+
         # Shielded twice: anyio cancels what waits in a cancelled scope again and again, and a task may be cancelled
         # twice. A process that waits for a dead disk is left behind in the end.
         with anyio.move_on_after((grace + _GONE_WITHIN).total_seconds(), shield=True):

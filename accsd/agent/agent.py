@@ -116,9 +116,9 @@ class Agent:
             self._settlement.call_for()
         if attempt.was_infrastructure or attempt.start_was_cut:
             self._settlement.call_for_later()
-        self._node.wake(f"agent:{self._service.name}")
+        self._node.wake_role(f"agent:{self._service.name}")
         # what has ended here may have freed a step of another service, or set a retry whose time only we know
-        self._node.wake("poll")
+        self._node.wake_role("poll")
 
     def _under_way(self) -> int:
         return self._node.attempts.by_service()[self._service.name]

@@ -10,7 +10,7 @@ from typing import Final
 from accsd.agent.node import Node
 from accsd.agent.registration import register
 from accsd.agent.services import ServiceSource
-from accsd.errors import AccsdError, ConfigError, DockerUnavailable
+from accsd.errors import AccsdError, ConfigError, EngineUnavailable
 from accsd.log import get_logger
 from accsd.supervisor import Pass
 from accsd.work.service import LocalService
@@ -34,14 +34,14 @@ class Discovery:
         for source in self._sources:
             try:
                 self._found[source] = await source.services()
-            except (DockerUnavailable, ConfigError) as error:
+            except (EngineUnavailable, ConfigError) as error:
                 problem = error
         self._tell_once(problem)
         await self._apply({name: each for found in self._found.values() for name, each in found.items()})
         if problem is not None:
             return Pass(next_due=_AGAIN)
         self._node.is_certain = True
-        self._node.wake("leftovers")
+        self._node.wake_role("leftovers")
         return Pass(did=f"serving {', '.join(sorted(self._node.services or ())) or 'no service'}")
 
     async def _apply(self, services: Mapping[str, LocalService]) -> None:
@@ -51,10 +51,10 @@ class Discovery:
         node.listen_to(services)
         self._choose()
         for service in services:
-            node.wake(f"agent:{service}")  # its limits may have changed
+            node.wake_role(f"agent:{service}")  # its limits may have changed
         if not is_first:
             await register(node)
-        node.wake("poll")
+        node.wake_role("poll")
 
     def _tell_once(self, problem: AccsdError | None) -> None:
         if problem is not None and self._said != str(problem):

@@ -26,8 +26,8 @@ class Node(AttemptContext):
     listener: Listener
     health: Health
     attempts: Attempts
-    wake: Callable[[str], None]  # a role, by name: something that it looks at has changed
     stop: Callable[[], None]  # asks the whole daemon to drain
+    wake_role: Callable[[str], None] = lambda _: None  # a role, by name: something that it looks at has changed
     is_registered: bool = False
     # What is served here. None: not known yet. For certain: every source has answered.
     services: Mapping[str, LocalService] | None = None
@@ -66,20 +66,20 @@ class Node(AttemptContext):
         busy = bool(len(self.attempts) or self.leases.held)
         if self.idle.see(busy=busy):
             self.inhibitor.want(busy=busy and self.settings.sleep.inhibit == "auto")
-            self.wake("sleep")
+            self.wake_role("sleep")
 
     def look(self) -> None:
         """The node is known to the database, or back at work: everybody looks what there is to do."""
         for role in ("poll", "probe", "sleep", AGENT):
-            self.wake(role)
+            self.wake_role(role)
 
     def resume(self) -> None:
         """Its leases have been asked about: after a sleep, whoever sent it there, or after one that came to nothing."""
         if self.leases.absences > self._absences:
             self._absences = self.leases.absences
             self.idle.begin_anew()
-        self.wake("poll")
-        self.wake("sleep")
+        self.wake_role("poll")
+        self.wake_role("sleep")
 
     def listen_to(self, services: Iterable[str]) -> None:
         """Once for ever: attempts go on, and may be cancelled, when their service is served no longer."""
@@ -93,4 +93,4 @@ class Node(AttemptContext):
         elif service in (self.services or {}):
             self.called.add(service)
             self.has_news = True
-            self.wake(f"{AGENT}{service}")
+            self.wake_role(f"{AGENT}{service}")

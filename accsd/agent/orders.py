@@ -58,5 +58,5 @@ class Orders:
             self._unanswered[order.id] = (True, GOES_TO_SLEEP)
         else:
             node.sleep_orders.append(order)
-            node.wake("sleep")
+            node.wake_role("sleep")
         return f"asked to sleep by {order.asked_by or 'somebody'}"

@@ -31,7 +31,7 @@ class Poll:
         dues: list[timedelta] = []
         for seen in await agent_outlook(node.db, node=node.name, services=list(node.services)):
             if seen.claimable:
-                node.wake(f"{AGENT}{seen.service}")
+                node.wake_role(f"{AGENT}{seen.service}")
             if seen.next_due is not None:
                 dues.append(seen.next_due)
         return Pass(next_due=min(dues, default=None))

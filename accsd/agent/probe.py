@@ -41,7 +41,7 @@ class Probe:
         if problem is None:
             _log.info("probe_passed", service=shut.service)
             node.well.add(shut.service)
-            node.wake(f"{AGENT}{shut.service}")
+            node.wake_role(f"{AGENT}{shut.service}")
             return f"{shut.service} is well again, and takes a task on trial"
         _log.warning("probe_failed", service=shut.service, problem=problem, again_in=again.total_seconds())
         return f"{shut.service} is not well yet: {problem}"

@@ -121,57 +121,53 @@ ROLES: Final[tuple[Role["NodeAgent"], ...]] = (
 )
 
 
-class NodeAgent:
-    """Makes the node and runs its roles."""
+def make_node(
+    settings: Settings,
+    *,
+    db: Database,
+    beats: Database,  # a connection for heartbeats only
+    store: ObjectStore,
+    listener: Listener,
+    metrics: Metrics,
+    health: Health,
+    attempts_folder: Path,
+    stop: Callable[[], None],
+) -> Node:
+    name, identity = settings.node.name, NodeIdentity.of_this_machine(environment())
+    leases = LeaseKeeper(
+        beats, node=name, lease=settings.lease, every=settings.heartbeat, metrics=metrics, identity=identity
+    )
+    node = Node(
+        name=name,
+        db=db,
+        store=store,
+        leases=leases,
+        reporter=Reporter(db, owner=name, batches=settings.fallback.batching),
+        metrics=metrics,
+        attempts_folder=attempts_folder,
+        patience=settings.storage.patience,
+        backoff_base=settings.backoff_base,
+        min_free_disk=settings.node.min_free_disk,
+        settings=settings,
+        listener=listener,
+        health=health,
+        attempts=Attempts(),
+        stop=stop,
+    )
+    leases.when_resumed = node.resume
+    leases.when_changed = node.attempts.when_changed = node.count
+    return node
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        db: Database,
-        beats: Database,  # a connection for heartbeats only
-        listener: Listener,
-        metrics: Metrics,
-        health: Health,
-        store: ObjectStore,
-        supervisor: Supervisor,
-        attempts_folder: Path,
-        base: Path,  # what relative words of the settings refer to
-        poll: Callable[[], timedelta],
-        stop: Callable[[], None],
-    ) -> None:
-        name = settings.node.name
-        leases = LeaseKeeper(
-            beats,
-            node=name,
-            lease=settings.lease,
-            every=settings.heartbeat,
-            metrics=metrics,
-            identity=NodeIdentity.of_this_machine(environment()),
-        )
-        self.node: Node = Node(
-            name=name,
-            db=db,
-            store=store,
-            leases=leases,
-            reporter=Reporter(db, owner=name, batches=settings.fallback.batching),
-            metrics=metrics,
-            attempts_folder=attempts_folder,
-            patience=settings.storage.patience,
-            backoff_base=settings.backoff_base,
-            min_free_disk=settings.node.min_free_disk,
-            settings=settings,
-            listener=listener,
-            health=health,
-            attempts=Attempts(),
-            wake=self._wake,
-            stop=stop,
-        )
-        leases.when_resumed = self.node.resume
-        leases.when_changed = self.node.attempts.when_changed = self.node.count
-        self.sources: list[ServiceSource] = [source(self.node, base) for source in SOURCES]
-        self.roles: Roles[NodeAgent] = Roles(ROLES, self, supervisor, listener, poll)
+
+class NodeAgent:
+    """Runs the roles of a node. `base` is what relative words of the settings refer to."""
+
+    def __init__(self, node: Node, supervisor: Supervisor, *, base: Path, poll: Callable[[], timedelta]) -> None:
+        self.node: Node = node
+        self.sources: list[ServiceSource] = [source(node, base) for source in SOURCES]
+        self.roles: Roles[NodeAgent] = Roles(ROLES, self, supervisor, node.listener, poll)
         self._patience: anyio.CancelScope = anyio.CancelScope()  # with agents that end a pass
+        node.wake_role = self.roles.wake
 
     def start(self) -> None:
         self.node.attempts_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -187,8 +183,8 @@ class NodeAgent:
         before, self.node.settings = self.node.settings, settings
         self.node.min_free_disk = settings.node.min_free_disk
         self.roles.reload(before, settings)
-        self._wake("sleep")
-        self._wake("discovery")
+        self.node.wake_role("sleep")
+        self.node.wake_role("discovery")
 
     async def drain(self, grace: timedelta) -> None:
         """No new claims; attempts may end, or are released. Heartbeats go on until the last one has ended."""
@@ -208,9 +204,6 @@ class NodeAgent:
     def hurry(self) -> None:
         self._patience.cancel()
         self.node.attempts.hurry()
-
-    def _wake(self, role: str) -> None:
-        self.roles.wake(role)
 
     async def _say_goodbye(self) -> None:
         try:

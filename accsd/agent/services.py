@@ -105,7 +105,7 @@ class ComposeSource:
             _log.info("engine_answers")
         else:
             _log.error("engine_away", error=str(problem), hint=problem.hint)
-        self._node.wake(AGENT)
+        self._node.wake_role(AGENT)
 
 
 # Later ones win where two know the same name.

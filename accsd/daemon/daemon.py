@@ -18,7 +18,7 @@ from typing import Final
 import anyio
 
 from accsd import failpoints
-from accsd.agent.roles import NodeAgent
+from accsd.agent.roles import NodeAgent, make_node
 from accsd.agent.services import check_services
 from accsd.builder.roles import ROLES as BUILDER_ROLES
 from accsd.builder.roles import ControlHost
@@ -269,20 +269,18 @@ class Daemon:
         base = Path.cwd() if self._config is None else self._config.absolute().parent
         beats.observe(self._asked)
         failpoints.when_cut(beats.cut)
-        self._agent = NodeAgent(
+        node = make_node(
             self._settings,
             db=self._db,
             beats=beats,
+            store=store,
             listener=self._listener,
             metrics=self._metrics,
             health=self._health,
-            store=store,
-            supervisor=self._supervisor,
             attempts_folder=attempts,
-            base=base,
-            poll=self._poll,
             stop=self._ask_to_stop,
         )
+        self._agent = NodeAgent(node, self._supervisor, base=base, poll=self._poll)
 
     def _asked(self, answered: bool, took: timedelta) -> None:
         self._metrics.queried("ok" if answered else "error", took)

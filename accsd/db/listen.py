@@ -115,7 +115,8 @@ class Listener:
         return self._state.hearing is ListenerState.LISTENING
 
     def subscribe(self, name: str, callback: Callback) -> None:
-        """`name` is a service, or "builder". The callback gets the payload, in the event loop: it returns at once."""
+        """`name` is a channel without its prefix: a service, "builder", "orders", or one that begins with "_". The
+        callback gets the payload, in the event loop, and returns at once."""
         self._callbacks[self._prefix + name].append(callback)
         self._stirred.set()
 

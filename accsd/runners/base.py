@@ -131,7 +131,7 @@ class Runner(Protocol):
 
     async def start(self, launch: Launch) -> Execution:
         """Starts the attempt, once: a second call with the same fence finds what the first one started. Raises
-        AttemptFailed with an ErrorCode where it cannot be started, Unavailable where the engine does not answer."""
+        AttemptFailed with an ErrorCode where it cannot be started, EngineUnavailable where its engine is away."""
         ...
 
     async def survivors(self) -> Sequence[Fence]:

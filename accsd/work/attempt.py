@@ -25,7 +25,7 @@ from accsd.errors import (
     AttemptFailed,
     Bug,
     ConfigError,
-    DockerUnavailable,
+    EngineUnavailable,
     ServiceBusy,
     StorageUnavailable,
 )
@@ -183,7 +183,7 @@ class Attempt:
         except ServiceBusy as busy:
             self.turned_away = busy
             return GivenBack(busy.message)
-        except DockerUnavailable as error:
+        except EngineUnavailable as error:
             return Infrastructure(ErrorCode.ENGINE_UNAVAILABLE, str(error))
         except Exception as error:  # noqa: BLE001 - whatever it is: the task goes back, and the log says where we failed
             return self._failed_here(error)
@@ -290,7 +290,7 @@ class Attempt:
         failpoints.hit("cleanup")
         grace = self._service.stop_grace if lease.is_cancelled else timedelta(0)
         try:
-            with anyio.fail_after(_CLEANING.total_seconds(), shield=True):
+            with anyio.fail_after((grace + _CLEANING).total_seconds(), shield=True):
                 await self._stop_all(grace)
                 if lease.is_unanswered:
                     # Its folder says that it was begun, should the database still have it as ours and "starting".

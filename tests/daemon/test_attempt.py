@@ -30,6 +30,11 @@ from tests.support.factory import node, step, submit
 from tests.support.library import opened
 from tests.support.tasks import EVERYTHING, NOTE, PREAMBLE, WAIT, notes
 
+POLITE = (
+    PREAMBLE
+    + "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), note('heard'), sys.exit()))\n"
+    + WAIT.removeprefix(PREAMBLE)
+)
 DEAF = PREAMBLE + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAIT.removeprefix(PREAMBLE)
 
 
@@ -71,6 +76,21 @@ async def test_what_does_not_end_when_it_is_asked_to_is_killed_and_given_back(
         assert not process.exists()
         assert await row(conn) == ("queued", 0, 0)
         assert not list(here.context.attempts_folder.iterdir())
+
+
+async def test_a_cancelled_task_has_its_whole_grace_however_long_that_is(
+    db_url: str, conn: Connection, tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    """The time for cleaning up begins when the grace is over."""
+    async with working(db_url, tmp_path, conn) as here:
+        monkeypatch.setattr("accsd.work.attempt._CLEANING", timedelta(seconds=0.5))
+        job = await submit(conn, step("a"), options=options)
+        await here.begin(here.serving(POLITE, stop_grace="20s"))
+        await began(tmp_path)
+        await conn.fetch("SELECT FROM accs.cancel_jobs($1)", [job])
+        here.context.leases.ask_now()
+        await here.idle()
+    assert [said[2] for said in notes(tmp_path / "notes")] == ["began", "heard"]
 
 
 async def test_an_upload_that_waits_for_its_store_does_not_hold_up_a_hurried_drain(

@@ -52,7 +52,6 @@ def node_of(db: Database, *, name: str = NODE, root: Path = Path("/nowhere"), **
         "listener": Listener(settings.database, settings.notify_channel_prefix, behind_pooler=False, db=db),
         "health": Health(name),
         "attempts": Attempts(),
-        "wake": lambda _: None,
         "stop": lambda: None,
         "is_registered": True,
         **given,

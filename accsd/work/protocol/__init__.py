@@ -1,9 +1,10 @@
 """The task protocol, version 1 (docs/protocol.md): what a task is given, what it may answer, what that comes to.
 
 wire        the envelope, the environment, and the messages as values; this part a service's SDK shares
-parsing     one line of output → one message, whatever the line holds
-answer      what an attempt has said so far, in a form that survives a restart of the agent
-verdict     how an attempt ended, decided in one place
+framing     bytes → lines, in memory that a task cannot make grow
+parser      one line of output → one message, whatever the line holds
+judge       the line of a sandbox (D10), one of those messages
+verdict     what an attempt has said so far, and how it ended, decided in one place
 """
 
 from accsd.work.protocol.parser import Expected, parse_line
