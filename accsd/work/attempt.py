@@ -3,9 +3,9 @@
     prepare (folder, inputs, envelope) → start → watch (lines become progress, log and answer) → keep its files
     → conclude (fenced) → clean up
 
-An adopted attempt skips the first two and reads on where the last agent stopped. Whatever happens, one of three things
-is written: the end of the attempt, that it is given back, or nothing, because the lease is gone and the task is
-somebody else's.
+An adopted attempt skips the first two steps and reads on where the last agent stopped. Whatever happens, one of three
+things is written: the end of the attempt, that its task is given back, or nothing, because the lease is gone and the
+task belongs to another owner.
 """
 
 import errno
@@ -46,7 +46,7 @@ from accsd.work.workspace import clear_away, launch_of, prepare
 
 _log = get_logger(component="attempt")
 _CLEANING = timedelta(seconds=60)
-# What a task brings about in the folder of its attempt; a disk or a mount that fails says something else, or more.
+# Errors that a task can cause in the folder of its attempt. A disk or a mount that fails gives other errors.
 _BY_THE_TASK = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EACCES, errno.EPERM})
 
 
@@ -77,14 +77,14 @@ class Attempt:
         self._execution: Execution | None = None
         self._watching: WatchedExecution | None = None
         self._has_ended: bool = False
-        self._mark: Mark | None = None  # of the folder of all attempts, when this one began
+        self._mark: Mark | None = None  # of the folder of all attempts, taken when this attempt began
         self._conclusion: AttemptFinish = AttemptFinish(task.fence, context)
         self._asked_back: anyio.Event = anyio.Event()
         self._back_because: str = ""
         self._hurry: anyio.Event = anyio.Event()
 
     def give_back(self, reason: str, *, at_once: bool = False) -> None:
-        """Stops the work and gives the task back, unless it ends by itself first. `at_once`: without a grace."""
+        """Stops the work and gives the task back, unless the work ends first. With `at_once` there is no grace."""
         self._back_because = reason
         self._asked_back.set()
         if at_once:
@@ -106,7 +106,7 @@ class Attempt:
                 with self._context.leases.holding(self.fence, granted=self._granted) as lease:
                     try:
                         result = await self._decide(await self._verdict(lease), lease)
-                    except Exception as error:  # noqa: BLE001 - a bug of ours: the task goes back, and nothing is left here
+                    except Exception as error:  # noqa: BLE001 - a bug of ours: the task is given back, nothing is left
                         result = await self._decide(self._failed_here(error), lease)
                 await self._clean_up(lease)
             finally:
@@ -115,11 +115,11 @@ class Attempt:
     # The steps
 
     async def _verdict(self, lease: WatchedLease) -> Verdict | GivenBack | None:
-        """None: the lease is gone, and nothing may be written."""
+        """Returns None if the lease is gone: then nothing may be written."""
         said: list[Verdict | GivenBack] = []
 
         async def carry_out() -> None:
-            # In a task of its own: a cancellation that a library has left counted on it must not come out of the group.
+            # A task of its own: a cancellation that a library has left counted on it must not come out of the group.
             try:
                 with contained():
                     said.append(await self._carry_out(lease))
@@ -151,15 +151,15 @@ class Attempt:
             await self._execution.stop(self._service.stop_grace)
         except (AccsdError, OSError) as error:
             _log.warning("not_stopped", error=str(error) or type(error).__name__)
-            scope.cancel()  # it is ended without grace, and more insistently
+            scope.cancel()  # the cleanup ends the work without grace, and tries again until it has ended
 
     async def _until_hurried(self, scope: anyio.CancelScope) -> None:
-        """Whatever it is at: also an upload that waits for a store."""
+        """Cancels whatever the attempt does, even an upload that waits for a store."""
         await self._hurry.wait()
         scope.cancel()
 
     async def _carry_out(self, lease: WatchedLease) -> Verdict | GivenBack:
-        """Every failure that can be foreseen becomes a verdict; what cannot is a bug, and spends no attempt either."""
+        """Turns every failure into a verdict. An unforeseen error is a bug of ours, and spends no attempt either."""
         try:
             self._mark = self._context.mark()
             launch = await self._launch(lease)
@@ -167,7 +167,7 @@ class Attempt:
             await until_answered(lambda: self._tell_started(lease))
             self._watching = WatchedExecution(self._task, self._service, self._context, launch, self._execution)
             ending = await self._watching.ending()
-            # of one that was lost from sight the end is not known: it may run on
+            # The end of an execution that we lost sight of is not known: it may still run.
             self._has_ended = ending.cause not in (ErrorCode.WORKER_LOST, ErrorCode.NODE_UNFIT)
             verdict = await self._watching.verdict(ending)
             if ending.cause is ErrorCode.NODE_UNFIT and self._is_alone():
@@ -185,7 +185,7 @@ class Attempt:
             return GivenBack(busy.message)
         except EngineUnavailable as error:
             return Infrastructure(ErrorCode.ENGINE_UNAVAILABLE, str(error))
-        except Exception as error:  # noqa: BLE001 - whatever it is: the task goes back, and the log says where we failed
+        except Exception as error:  # noqa: BLE001 - the task is given back, and the log says where we failed
             return self._failed_here(error)
 
     def _failed_here(self, error: Exception) -> Failure | Infrastructure:
@@ -193,7 +193,7 @@ class Attempt:
         if isinstance(error, OSError) and self._is_of_its_files(error) and self._is_alone():
             return _changed_its_files(str(error))
         _log.error("attempt_failed_here", error=str(error), exc_info=error)
-        # a file or folder of this machine's own: a mount that has gone, a disk that fails
+        # An OSError of this machine's own file or folder: a mount that has gone, a disk that fails.
         is_folder = isinstance(error, OSError) and not isinstance(error, TimeoutError | ConnectionError)
         code = ErrorCode.NODE_UNFIT if is_folder else ErrorCode.WORKER_LOST
         return Infrastructure(code, f"{type(error).__name__} on {self._context.name}: {error}")
@@ -204,14 +204,14 @@ class Attempt:
         return begun and error.errno in _BY_THE_TASK and path.is_relative_to(folder)
 
     def _is_alone(self) -> bool:
-        """Whether what this attempt has lost, others have not: a mount that goes takes the folders of all with it."""
+        """Whether only this attempt has lost its files: a mount that goes takes the folders of all attempts with it."""
         return self._context.folder_problem() is None and self._context.mark() == self._mark is not None
 
     async def _blamed(self, verdict: Verdict) -> Verdict:
-        """A failure on a machine that lacks what the service needs spends no attempt."""
+        """Blames the machine for a failure if it lacks what the service needs: such a failure spends no attempt."""
         if not isinstance(verdict, Failure) or verdict.permanent:
             return verdict
-        if self._context.is_disk_full():  # its own write may have failed where ours did not
+        if self._context.is_disk_full():  # a write of the task may have failed where ours did not
             said = f"the disk of {self._context.attempts_folder} is full; {verdict.code}: {verdict.message}"
             return Infrastructure(ErrorCode.AGENT_DISK, said)
         problem = self._context.folder_problem() or await self._service.probe_problem()
@@ -226,7 +226,7 @@ class Attempt:
 
     async def _start(self, launch: Launch) -> Execution:
         if not self._adopted:
-            self.start_was_cut = True  # unless we come back: the engine may have been told already
+            self.start_was_cut = True  # stays true if the start is cancelled: the engine may have been told already
             execution = await self._service.runner.start(launch)
             self.start_was_cut = False
             return execution
@@ -241,7 +241,7 @@ class Attempt:
         failpoints.hit("start.committed")
         answer = answers[self.fence.task_id]
         if not answer.is_effective:
-            # It was cancelled, or taken from us, between claim and start: as if the lease had gone, which ends this.
+            # The task was cancelled, or reclaimed, between claim and start. The lost lease ends this attempt.
             tell_refused(self._context, self.fence, "start", answer)
             lease.lose(answer.reason or "lease_lost_or_owner_mismatch")
             await anyio.sleep_forever()
@@ -252,7 +252,7 @@ class Attempt:
         return await self._conclude(verdict, lease)
 
     async def _end_it(self) -> None:
-        """It may still run, or have been half started: a task is given back only when nobody works at it any more."""
+        """Ends what may still run or be half started: a task is given back only when no process works at it."""
         pauses, said = Backoff(*DATABASE_PAUSES), set[str]()
         with anyio.move_on_after(_CLEANING.total_seconds()):
             while not self._has_ended:
@@ -268,10 +268,10 @@ class Attempt:
             _log.error("given_back_unstopped", after_sec=_CLEANING.total_seconds())
 
     async def _conclude(self, verdict: Verdict | GivenBack | None, lease: WatchedLease) -> str:
-        """Returns what to count it as."""
+        """Finishes or releases the task; returns what to count the attempt as."""
         self.was_infrastructure = isinstance(verdict, Infrastructure)
         self.was_conclusive = isinstance(verdict, Success | Failure)
-        self._when_decided(self)  # before others can hear of it: a task given back must not be claimed here at once
+        self._when_decided(self)  # before other nodes hear of it: a task given back must not be claimed here at once
         if verdict is None:
             _log.warning("abandoned", reason=lease.reason)
             if not lease.is_cancelled and not lease.is_unanswered:
@@ -280,20 +280,20 @@ class Attempt:
         return await self._conclusion.tell(verdict, lease)
 
     def _tell_refusal(self, reason: str | None) -> None:
-        """The database would not have our heartbeat: the task's history says so, as it does for any other refusal."""
+        """The database refused our heartbeat: the task's history says so, as it does for any other refusal."""
         data = {"reason": reason, "said": "heartbeat", "owner": self._context.name, "attempt_id": self.fence.attempt_id}
         ids = {"job_id": self._task.job_id, "job_task_id": self._task.task_id}
         log_event("warn", "refused", f"heartbeat refused: {reason}", data, **ids, source=f"agent:{self.service}")
 
     async def _clean_up(self, lease: WatchedLease) -> None:
-        """Nothing is left of it on this machine. What cannot be removed now is found when the agent settles."""
+        """Removes what is left of the attempt here. What can't be removed now is found when the agent settles."""
         failpoints.hit("cleanup")
         grace = self._service.stop_grace if lease.is_cancelled else timedelta(0)
         try:
             with anyio.fail_after((grace + _CLEANING).total_seconds(), shield=True):
                 await self._stop_all(grace)
                 if lease.is_unanswered:
-                    # Its folder says that it was begun, should the database still have it as ours and "starting".
+                    # The folder says that the attempt was begun: the database may still have it as ours and "starting".
                     self.left_something = True
                 else:
                     await clear_away(self.fence, self._service, self._context)
@@ -310,7 +310,7 @@ class Attempt:
 
 
 def _innermost(error: Exception) -> Exception:
-    """What a task group wrapped."""
+    """The error that task groups have wrapped."""
     if not isinstance(error, ExceptionGroup):
         return error
     group = cast("ExceptionGroup[Exception]", error)

@@ -16,13 +16,13 @@ from accsd.work.attempt import Attempt
 from accsd.work.containment import contained
 
 _log = get_logger(component="attempts")
-# After the grace of a drain: so long what runs may take to end when it is asked to, then it is killed and given back.
+# How long attempts may take to stop after the grace of a drain; then they are killed and their tasks released.
 _STOPPING = timedelta(seconds=20)
 _GIVING_BACK = timedelta(seconds=20)
 
 
 class Attempts:
-    """Agents start attempts here. They outlive the agent that started them, but not `serve`."""
+    """Agents start attempts here. Attempts outlive the agent that started them, but not `serve`."""
 
     def __init__(self, *, when_changed: Callable[[], None] = lambda: None) -> None:
         self.when_changed: Callable[[], None] = when_changed
@@ -42,7 +42,7 @@ class Attempts:
         return Counter(attempt.service for attempt in self._under_way.values())
 
     async def serve(self) -> None:
-        """Until it is cancelled."""
+        """Runs the attempts until it is cancelled."""
         async with anyio.create_task_group() as group:
             self._group = group
             try:
@@ -63,8 +63,8 @@ class Attempts:
         self._group.start_soon(self._run, attempt, when_ended, name=f"attempt {attempt.fence}")
 
     async def _run(self, attempt: Attempt, when_ended: Callable[[Attempt], None]) -> None:
-        """A bug in one attempt, or in whoever hears of its end, must not end the others. What it leaves undone is
-        settled by its agent."""
+        """Runs one attempt. A bug in it, or in the callback that hears of its end, must not end the others; its agent
+        settles what it leaves undone."""
         try:
             with contained():
                 await attempt.run()
@@ -85,7 +85,7 @@ class Attempts:
         _log.error("attempt_crashed", **ids, service=attempt.service, error=repr(error), exc_info=error)
 
     async def drain(self, grace: timedelta) -> None:
-        """Waits until all have ended, for `grace` at most; what runs then is stopped and given back."""
+        """Waits at most `grace` until all attempts have ended, then stops the others and gives their tasks back."""
         if await self._idle_within(grace, unless_hurried=True):
             return
         self._give_back_all("the agent is stopping", at_once=False)
@@ -96,7 +96,7 @@ class Attempts:
             _log.error("drain_incomplete", left=[str(fence) for fence in self._under_way])
 
     def hurry(self) -> None:
-        """The grace is over, and there is none for what is stopped either."""
+        """Ends the grace of the drain, and that of attempts which are being stopped."""
         self._is_hurried = True
         self._changed.set()
         self._give_back_all("the agent was told to stop at once", at_once=True)
@@ -126,7 +126,7 @@ class Gate:
 
     @contextmanager
     def passing(self) -> Generator[None]:
-        """Only while it is open. What is claimed in the block has become an attempt at its end."""
+        """Wraps a claim while the gate is open: what is claimed in the block has become an attempt at its end."""
         self._inside += 1
         self._empty.clear()
         try:
@@ -137,7 +137,7 @@ class Gate:
                 self._empty.set()
 
     async def shut(self, within: timedelta) -> bool:
-        """Whether nobody is between a claim and its attempts any more; the gate is shut in any case."""
+        """Shuts the gate. Returns whether all claims under way became attempts `within` this time."""
         self._is_open = False
         with anyio.move_on_after(within.total_seconds()):
             await self._empty.wait()

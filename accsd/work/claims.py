@@ -1,6 +1,6 @@
-"""Claims of one service: what the database grants this node, and what it says that the node holds already.
+"""Claims of one service: what the database grants this node, and which tasks it says that the node holds already.
 
-The agent and a service in pull mode both claim through here; how many, and what becomes of the tasks, is theirs.
+The agent and a service in pull mode both claim through here. They decide how many, and what becomes of the tasks.
 """
 
 from collections.abc import Awaitable, Callable
@@ -15,7 +15,7 @@ from accsd.work.context import AttemptContext
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """Tasks whose leases were asked for `at` this time, by boot_time()."""
+    """Claimed tasks. Their leases were asked for `at` this time, by boot_time()."""
 
     tasks: list[ClaimedTask]
     at: float
@@ -24,8 +24,8 @@ class Granted:
 async def claim(
     context: AttemptContext, service: str, *, limit: int, register: Callable[[], Awaitable[None]], start: bool = False
 ) -> Granted | None:
-    """None: somebody had deleted the node's row, and the node is registered again. DatabaseUnavailable: the claim may
-    have been committed, so ask what this node holds before claiming more."""
+    """Claims tasks. None: the node's row had been deleted, and the node is registered again. DatabaseUnavailable: the
+    claim may have been committed, so ask what this node holds before claiming more."""
     at = boot_time()
     failpoints.hit("claim.sent")
     try:
@@ -50,8 +50,8 @@ async def claim(
 
 
 async def held_unknown(context: AttemptContext, known: Callable[[], set[Fence]]) -> Granted:
-    """What the database has as this node's and the node does not know of. `known` is asked before and after: what ends
-    meanwhile has settled itself, and what began meanwhile is in good hands."""
+    """The tasks that the database has as this node's and that the node does not know. `known` is asked before and
+    after: an attempt that ends meanwhile has settled itself, and one that began meanwhile is known."""
     before, at = known(), boot_time()
     held = await adopt_tasks(context.db, owner=context.name, node=context.name, lease=context.leases.length)
     before |= known()

@@ -1,7 +1,7 @@
-"""A cancellation that nobody asked for stays where it arises.
+"""A stray cancellation, which no scope asked for, stays where it arises.
 
-A task group takes any cancellation of a child for its own end and cancels the other children, in silence. So whoever
-runs what is not his own (a runner, a store, an attempt) as the child of a group does it in this block.
+A task group takes any cancellation of a child for its own end and silently cancels the other children. So code that
+runs a runner, a store or an attempt as the child of a group does it in this block.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from accsd.errors import Bug
 
 @contextmanager
 def contained() -> Generator[None]:
-    """Raises Bug, which knows where it came from, instead of a cancellation that no scope around this wants."""
+    """Raises Bug, with its cause, instead of a cancellation that no scope around this block asked for."""
     try:
         yield
     except asyncio.CancelledError as stray:

@@ -16,33 +16,33 @@ from accsd.storage.base import ObjectStore
 from accsd.work.lease import LeaseKeeper
 from accsd.work.reporter import Reporter
 
-Mark = tuple[int, int]  # of a folder: another one lies in its place when a mount has gone
+Mark = tuple[int, int]  # of a folder: when a mount has gone, another folder lies in its place
 
-_FULL: Final = 65536  # bytes: what no task can do anything with
+_FULL: Final = 65536  # bytes: with less than this no task can work
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class AttemptContext:
-    name: str  # of the node, which owns the leases
+    name: str  # of the node that owns the leases
     db: Database
     store: ObjectStore
     leases: LeaseKeeper
     reporter: Reporter
     metrics: Metrics
     attempts_folder: Path
-    patience: timedelta  # with a store that is away
+    patience: timedelta  # how long to wait for a store that is away
     backoff_base: timedelta
-    min_free_disk: int = 0  # below this nothing is claimed
+    min_free_disk: int = 0  # below this no task is claimed
 
     def folder(self, fence: Fence) -> Path:
         return self.attempts_folder / str(fence)
 
     def folders_of(self, service: str) -> set[Fence]:
-        """The attempts of a service that have a folder here; one that cannot be read belongs to whoever asks."""
+        """The attempts of a service that have a folder here, and those whose folder does not say its service."""
         return {fence for fence, name in self._folders().items() if name in (service, None)}
 
     def services_of_folders(self) -> dict[Fence, str]:
-        """Of those that can be read."""
+        """The services of the attempts whose folders can be read."""
         return {fence: name for fence, name in self._folders().items() if name is not None}
 
     def _folders(self) -> dict[Fence, str | None]:
@@ -53,7 +53,7 @@ class AttemptContext:
         return found
 
     def folder_problem(self) -> str | None:
-        """Where the folder of all attempts was on a file system that has gone."""
+        """Says that the file system of the attempts' folder has gone, if it has."""
         if os.access(self.attempts_folder, os.W_OK | os.X_OK):
             return None
         there = "cannot be written" if self.attempts_folder.exists() else "is not there"
@@ -74,7 +74,7 @@ class AttemptContext:
         return disk.f_bavail * disk.f_frsize < _FULL
 
     def disk_problem(self) -> str | None:
-        """Below the watermark nothing is claimed: a task that fails for want of disk helps nobody."""
+        """Says that free disk is below the watermark. Nothing is claimed then: a task would fail for want of disk."""
         try:
             disk = os.statvfs(self.attempts_folder)
         except OSError as error:

@@ -48,9 +48,9 @@ from accsd.work.tasklog import Segment, TaskLog
 
 _log = get_logger(component="attempt")
 _LOG_FOLDER: Final = "log"  # in the attempt's folder
-# Log lines that become events too, for whoever follows the job; all of them are in the log.
+# How many log lines become events too, for people who follow the job; all lines are in the log.
 _EVENTS: Final = 1000
-_LOG_PATIENCE: Final = timedelta(seconds=20)  # with a store that takes nothing
+_LOG_PATIENCE: Final = timedelta(seconds=20)  # with a store that accepts nothing
 _AGAIN: Final = (timedelta(seconds=0.5), timedelta(seconds=5))
 # A log can wait for both, also for a person who corrects the store's keys.
 _STORE_PROBLEMS: Final = (StorageUnavailable, ConfigError)
@@ -66,18 +66,18 @@ class WatchedExecution:
         self._launch: Launch = launch
         self._execution: Execution = execution
         self._tasklog: TaskLog = TaskLog(launch.folder / _LOG_FOLDER)
-        self._hearing: OutputReader = OutputReader(Expected(task.job_id, task.attempt_id), self._tasklog)
+        self._output: OutputReader = OutputReader(Expected(task.job_id, task.attempt_id), self._tasklog)
         self._events_left: int = _EVENTS
         self._stopped: Failure | Infrastructure | None = None
         self._has_ended: bool = False
-        self._is_cut_off: bool = False  # it wrote too much, and nothing more of it is heard
+        self._is_cut_off: bool = False  # it wrote too much: the rest of its output is not read
         self._group: TaskGroup = anyio.create_task_group()
 
     async def verdict(self, ending: Ending) -> Verdict:
-        """After its end: the rest of its log and, if it succeeded, its files are kept."""
-        for message in self._hearing.close():
+        """The verdict after the end: keeps the rest of the log and, if the task succeeded, its files."""
+        for message in self._output.close():
             self._act(message)
-        verdict = self._stopped or verdict_of(ending, self._hearing.answer.result, None, self._hearing.answer.violation)
+        verdict = self._stopped or verdict_of(ending, self._output.answer.result, None, self._output.answer.violation)
         self._tell_usage(ending)
         await self._keep_log()
         if isinstance(verdict, Success):
@@ -86,14 +86,14 @@ class WatchedExecution:
         return verdict
 
     async def ending(self) -> Ending:
-        """Watches to the end. (A task group would wrap what is raised in it: it is carried out by hand.)"""
+        """Watches to the end. Errors are carried out by hand, because a task group would wrap them."""
         found: list[Ending | Exception] = []
 
         async def watch() -> None:
-            # In a task of its own: a cancellation that a library has left counted on it must not come out of the group.
+            # A task of its own: a cancellation that a library has left counted on it must not come out of the group.
             try:
                 with contained():
-                    found.append(await self._execution.watch(self._take, self._hearing.cursor))
+                    found.append(await self._execution.watch(self._take, self._output.cursor))
             except Exception as error:  # noqa: BLE001 - raised again below
                 found.append(error)
             self._group.cancel_scope.cancel()
@@ -117,18 +117,18 @@ class WatchedExecution:
             return
         # A flood must not keep the loop to itself: heartbeats go on.
         await anyio.lowlevel.checkpoint()
-        for message in self._hearing.hear(output):
+        for message in self._output.hear(output):
             failpoints.hit("line.first")
             self._act(message)
-        # What waits counts too: long before all of a flood is heard, it could have filled the disk.
-        if self._hearing.output_bytes + output.waiting > self._service.output_limit:
+        # Output that is not read yet counts too: long before a flood is read, it could have filled the disk.
+        if self._output.output_bytes + output.waiting > self._service.output_limit:
             self._is_cut_off = True
             self._context.metrics.truncated(output.stream)
             said = f"it wrote more than {self._service.output_limit} bytes to stdout and stderr"
             self._event(Level.WARN, EventType.TRUNCATED, said)
             self._stop(Failure(ErrorCode.OUTPUT_LIMIT, said), timedelta(0))
         if self._tasklog.is_full:
-            await self._hearing.seal()
+            await self._output.seal()
 
     def _act(self, message: Message) -> None:
         match message:
@@ -161,7 +161,7 @@ class WatchedExecution:
     # Its limits
 
     def _stop(self, verdict: Failure | Infrastructure, grace: timedelta) -> None:
-        """The first reason counts. The watch returns when it is gone."""
+        """Stops the execution. The first reason counts. `watch` returns when the execution is gone."""
         if self._stopped is None:
             self._stopped = verdict
             _log.warning("stopping", code=verdict.code, reason=verdict.message)
@@ -169,7 +169,7 @@ class WatchedExecution:
                 self._group.start_soon(self._end_it, grace)
 
     async def _end_it(self, grace: timedelta) -> None:
-        """An engine that does not answer now must not turn the reason into a loss."""
+        """Ends the execution. An engine that does not answer now must not turn the reason for the stop into a loss."""
         pauses = Backoff(*_AGAIN)
         while True:
             try:
@@ -182,7 +182,7 @@ class WatchedExecution:
         limit = self._task.timeout or self._service.timeout
         if limit is None:
             return
-        # An adopted one has had some of its time already.
+        # An adopted execution has spent some of its time already.
         await anyio.sleep(max(0.0, limit.total_seconds() - seconds_run(self._launch.folder)))
         said = f"it ran longer than {limit.total_seconds():g} s"
         self._stop(Failure(ErrorCode.TIMEOUT, said), self._service.stop_grace)
@@ -200,13 +200,13 @@ class WatchedExecution:
     # Its log
 
     async def _ship_log(self) -> None:
-        """Part by part as they are sealed: here by their age, or by who reads a flood, when one is full."""
+        """Ships parts of the log as they are sealed: here by their age, or by the reader of a flood when full."""
         pauses = Backoff(*_AGAIN)
         while True:
             await self._tasklog.due()
             try:
                 if self._tasklog.is_old:
-                    await self._hearing.seal()
+                    await self._output.seal()
                 if self._tasklog.unshipped:
                     await self._tasklog.ship_next(self._ship)
                 pauses.reset()
@@ -218,9 +218,9 @@ class WatchedExecution:
                 await pauses.pause()
 
     async def _keep_log(self) -> None:
-        """All of it, however long a store takes that goes on taking. The end does not depend on it: what a store does
-        not take is said to be missing, and why."""
-        await self._hearing.seal()
+        """Ships the whole rest of the log, however long a store takes that goes on accepting. The verdict does not
+        depend on it: an event says which part is missing, and why."""
+        await self._output.seal()
         pauses, patience = Backoff(*_AGAIN), min(_LOG_PATIENCE, self._context.patience).total_seconds()
         progress_at = time.monotonic()
         while left := self._tasklog.unshipped:
@@ -237,7 +237,7 @@ class WatchedExecution:
                 await pauses.pause()
 
     async def _ship(self, segment: Segment) -> None:
-        """Only the store's time is limited: without the database the attempt could not end either."""
+        """Ships one segment. Only the store's time is limited: without the database no attempt could end either."""
         task = self._task
         key = build_key(task.job_id, task.task_key, ArtifactKind.LOG, attempt_id=task.attempt_id, name=segment.name)
         try:
@@ -251,7 +251,7 @@ class WatchedExecution:
     # Its files
 
     async def _keep_files(self) -> None:
-        announced = list(self._hearing.answer.artifacts.values())
+        announced = list(self._output.answer.artifacts.values())
         workdir = self._launch.workdir
         if announced and workdir is None:
             first = announced[0].path
@@ -261,7 +261,7 @@ class WatchedExecution:
             await keep_files(self._context, self._task, workdir, announced)
 
     async def _flush(self) -> None:
-        """What it said must be in before its lease is given up."""
+        """Sends all events: they must be in the database before the lease is given up."""
         await until_answered(self._context.reporter.flush)
 
 
@@ -269,12 +269,12 @@ _BEGAN: Final = "began"  # in the attempt's folder
 
 
 def seconds_run(folder: Path) -> float:
-    """Since the first call for this folder, over a restart of the agent too, by a clock that nobody can set: the
+    """Seconds since the first call for this folder, over a restart of the agent too. The clock can't be set: the
     monotonic one goes on from one process to the next for as long as the machine runs, and no work outlives a boot."""
     now = time.monotonic()
     try:
         return max(0.0, now - float((folder / _BEGAN).read_text()))
     except (OSError, ValueError):
-        with suppress(OSError):  # a full disk: an agent that adopts it counts anew
+        with suppress(OSError):  # a full disk: an agent that adopts the attempt counts anew
             (folder / _BEGAN).write_text(str(now))
         return 0.0

@@ -1,9 +1,9 @@
-"""The files of a task: its inputs, laid into its folder before it starts, and what it announces, taken into the store.
+"""The files of a task: inputs, laid into its folder before it starts, and announced files, taken into the store.
 
     inputs/{step}/{name}    what earlier steps made
     inputs/_job/{name}      what came with the job
 
-The folder is hostile: what is announced may be a link, a pipe or a device, and may be swapped while we look at it.
+The folder is hostile: an announced file may be a link, a pipe or a device, and may be swapped while we look at it.
 """
 
 import errno
@@ -34,8 +34,8 @@ from accsd.work.context import AttemptContext
 from accsd.work.protocol.wire import ArtifactAnnounced
 
 INPUTS_FOLDER: Final = "inputs"
-JOB_FOLDER: Final = "_job"  # no step can be called that
-LARGEST_INPUTS: Final = 100 * 1024**3  # all of them together
+JOB_FOLDER: Final = "_job"  # no step can have this name
+LARGEST_INPUTS: Final = 100 * 1024**3  # bytes of all inputs together
 MOST_INPUTS: Final = 10_000
 LARGEST_OUTPUT: Final = 100 * 1024**3
 PATIENCE: Final = timedelta(minutes=2)
@@ -54,7 +54,7 @@ class Input(Protocol):
 
     @property
     def task_key(self) -> str | None:
-        """The step that it belongs to; None: it is the job's own."""
+        """The step that the object belongs to; None: it is the job's own."""
         ...
 
     @property
@@ -91,7 +91,7 @@ async def lay_inputs(
     most: int = MOST_INPUTS,
     patience: timedelta = PATIENCE,
 ) -> list[dict[str, Any]]:
-    """Fetches them all; answers the envelope's list of artifacts. One that is not there is not the task's fault."""
+    """Fetches all inputs; returns the envelope's list of artifacts. A missing input is not the task's fault."""
     places = _places(artifacts)
     _check_caps(artifacts, largest, most)
     laid: list[dict[str, Any]] = []
@@ -110,7 +110,7 @@ async def _lay(
         raise NotFound(f"it is in bucket {artifact.bucket}, and this node stores in {store.bucket}")
     folder = await anyio.to_thread.run_sync(_make_folder, here, parts[:-1])
     try:
-        # By the folder's descriptor: in a folder that tasks share, a path could come to mean another one.
+        # By the folder's descriptor: in a folder that tasks share, its path could be made to lead elsewhere.
         target = Path(f"/proc/self/fd/{folder}", parts[-1])
         stored = await while_store_is_away(
             lambda: store.get_to(artifact.key, target, checksum=_checkable(artifact), limit=largest, mode=0o644),
@@ -124,7 +124,7 @@ async def _lay(
 
 
 def _checkable(artifact: Input) -> str | None:
-    """Rows that others wrote may have a checksum of another kind."""
+    """The checksum, if we can check it: rows that other programs wrote may have a checksum of another kind."""
     return artifact.checksum if artifact.checksum and artifact.checksum.startswith("sha256:") else None
 
 
@@ -194,14 +194,14 @@ def _input_at_fault(artifact: Input) -> Generator[None]:
 
 
 def _refused(message: str) -> AttemptFailed:
-    """The next attempt would meet the same."""
+    """A permanent failure: the next attempt would meet the same."""
     return AttemptFailed(ErrorCode.ARTIFACT_MISSING, message, permanent=True)
 
 
 async def keep_files(
     context: AttemptContext, task: ClaimedTask, workdir: Workdir, announced: Iterable[ArtifactAnnounced]
 ) -> None:
-    """Keeps what a task announced. Required files are part of done, and the first that cannot be kept decides."""
+    """Keeps the files that a task announced. Required files are part of done: the first that can't be kept decides."""
     limiter = anyio.CapacityLimiter(_UPLOADS)
     errors: list[Exception] = []
 
@@ -243,7 +243,7 @@ async def _keep_file(context: AttemptContext, task: ClaimedTask, workdir: Workdi
 
 
 async def record_object(context: AttemptContext, task: ClaimedTask, stored: StoredObject, kind: ArtifactKind) -> None:
-    """The row comes after its object, and only from the attempt that holds the lease."""
+    """Writes an artifact's row, after its object exists, and only from the attempt that holds the lease."""
     recorded = await until_answered(
         lambda: record_task_artifact(
             context.db,
@@ -277,7 +277,7 @@ async def take_output(
 ) -> StoredObject:
     """Keeps a file; `path` is relative to the task's folder, or absolute as the task sees it.
 
-    Once opened it is that file, whatever is put in its place. How many there may be is the protocol's to limit.
+    Once opened it is that file, whatever the task puts in its place. The protocol limits how many files there may be.
     """
     with _announcement_at_fault(path), failing_on_a_full_disk(f"artifact {_shown_path(path)} cannot be kept"):
         parts = _parts_beneath(workdir.seen, path)
@@ -341,7 +341,7 @@ def _not_taken(path: str, why: str) -> AttemptFailed:
 
 
 def _shown_path(path: str) -> str:
-    """Whatever a task wrote: on one line, and short."""
+    """A path that a task wrote, on one line and short."""
     printable = "".join(character if character.isprintable() else "?" for character in path)
     return f'"{printable if len(printable) <= _LONGEST_SHOWN else printable[:_LONGEST_SHOWN] + "…"}"'
 
@@ -360,7 +360,7 @@ def failing_on_a_full_disk(what: str) -> Generator[None]:
 
 
 async def while_store_is_away(transfer: Callable[[], Awaitable[T]], patience: timedelta) -> T:
-    """A transfer, repeated through absences of the object store. What arrived damaged is not asked for again."""
+    """Repeats a transfer while the object store is away. An object that arrived damaged is not asked for again."""
     pauses = Backoff(*_PAUSES, spread=(0.5, 1))
     return await while_away(
         transfer, away=StorageUnavailable, except_for=(ChecksumMismatch,), pauses=pauses, patience=patience

@@ -24,7 +24,7 @@ _log = get_logger(component="attempt")
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """Nobody's fault: the agent stops, or the service takes no task now. Spends nothing."""
+    """The task is given back and no attempt is spent: the agent stops, or the service takes no task now."""
 
     reason: str
 
@@ -35,11 +35,11 @@ class AttemptFinish:
         self._context: AttemptContext = context
 
     async def tell(self, verdict: Verdict | GivenBack, lease: WatchedLease) -> str:
-        """Returns what to count it as: done, released, an error code, or lease_lost."""
+        """Writes the end. Returns what to count it as: done, released, an error code, or lease_lost."""
         lease.is_being_ended = True
         answer = await self._until_answered(verdict, lease)
         if answer is not None and answer.reason == ErrorCode.RESULT_TOO_LARGE:
-            # as the database counts it, which is not how it was counted here
+            # as the database counts it: that may differ from the count of this process
             verdict = Failure(ErrorCode.RESULT_TOO_LARGE, "its result is larger than the database takes")
             answer = await self._until_answered(verdict, lease)
         if answer is None:
@@ -52,11 +52,12 @@ class AttemptFinish:
         return _code(verdict)
 
     async def _until_answered(self, verdict: Verdict | GivenBack, lease: WatchedLease) -> Answer | None:
-        """What the database will not have (no outage) is told as a loss instead: silence would hold the task back."""
+        """Writes until the database answers. An end that the database refuses to store is told as a loss: without an
+        answer the task would wait for its lease to run out."""
         pauses = Backoff(*DATABASE_PAUSES)
         while not lease.is_gone:
             try:
-                # Cancelled in the middle, its outcome would be unknown.
+                # A write that is cancelled in the middle has an unknown outcome.
                 with anyio.CancelScope(shield=True):
                     return await self._write(verdict)
             except DatabaseUnavailable as error:
@@ -98,7 +99,7 @@ class AttemptFinish:
 
 
 def tell_refused(context: AttemptContext, fence: Fence, what: str, answer: Answer) -> None:
-    """D5: the database said no, why, and what it holds."""
+    """Reports a refusal (D5): the database said no, why, and what it holds."""
     context.metrics.refused(answer.reason)
     held = answer.held
     _log.warning(

@@ -1,4 +1,4 @@
-"""Which machine and process this is, as it registers: two machines with one name must not pass for one another."""
+"""Which machine and process registers as a node: two machines with one name must not pass for one another."""
 
 import fcntl
 import os
@@ -37,7 +37,7 @@ def _read(path: Path) -> str | None:
 
 def lock_folder(folder: Path) -> int | None:
     """Makes this process the only one on this machine that speaks for the node whose state lies in the folder. The
-    descriptor holds the lock, and the kernel frees it however the process ends; None: another process holds it."""
+    descriptor holds the lock, and the kernel frees it however the process ends. None: another process holds it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

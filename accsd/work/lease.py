@@ -1,9 +1,9 @@
 """Keeps the leases of this node: one statement for the node and all its tasks, and a deadline that needs no database.
 
-A lease is good until so long after the *sending* of the last heartbeat that was answered, less a margin in which the
-work can be killed: nobody else can own the task before our process is gone. That is counted by the clock that goes on
+A lease is good until a fixed time after the *sending* of the last heartbeat that was answered, less a margin in which
+the work can be killed: no other node can own the task before our process is gone. The clock is the one that goes on
 while the machine is suspended. After a suspend (or a stop of this process) every lease is asked about before anything
-else happens: nothing begins before the answer, and what runs already may run on for half the margin without one.
+else happens: nothing begins before the answer, and work that runs already may run on for half the margin without one.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ from accsd.wakeup import Wakeup
 from accsd.work.identity import NodeIdentity
 
 _log = get_logger(component="lease")
-# Of the lease, kept free at its end for killing the work.
+# The part of a lease that is kept free at its end for killing the work.
 _MARGIN = 0.2
 _LONGEST_MARGIN = timedelta(seconds=10)
-# Longer than this behind its time, the process was stopped or starved: as after a suspend, ask before acting.
+# A process that is later than this was stopped or starved: as after a suspend, it asks before it acts.
 STALL = timedelta(seconds=2)
 _STALL_SEC = STALL.total_seconds()
 _AFTER_FAILURE = timedelta(seconds=1)
@@ -43,7 +43,7 @@ class Lease:
     fence: Fence
     good_until: float  # by boot_time()
     reason: str | None = None
-    is_being_ended: bool = False  # by us: a heartbeat may hear of that end before we do, and it is no loss
+    is_being_ended: bool = False  # by us: a heartbeat may hear of that end before we do, and that is no loss
 
     @property
     def is_gone(self) -> bool:
@@ -51,17 +51,17 @@ class Lease:
 
     @property
     def is_good(self) -> bool:
-        """Nobody else can have the task now, whatever the database would say."""
+        """No other node can have the task now, whatever the database would say."""
         return not self.is_gone and clock.boot_time() < self.good_until
 
     @property
     def is_cancelled(self) -> bool:
-        """Somebody ended the task on purpose: the work may still be stopped politely."""
+        """The task was ended on purpose: the work may still be stopped politely."""
         return self.reason == "already_finished"
 
     @property
     def is_unanswered(self) -> bool:
-        """We gave it up by our own clock: the database was not there to say whose it is, and may still say ours."""
+        """We gave the lease up by our own clock: the database was away, and may still say that the task is ours."""
         return self.reason == NOT_KEPT
 
     def lose(self, reason: str) -> None:
@@ -71,7 +71,7 @@ class Lease:
 
 @dataclass(eq=False, slots=True)
 class WatchedLease(Lease):
-    """One whose loss somebody waits for."""
+    """A lease whose loss an attempt waits for."""
 
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -109,11 +109,11 @@ class LeaseKeeper:
         self._absences: int = 0
         self._asks: int = 0  # how often leases had to be asked about
         self._revalidating: bool = False
-        self._answered: asyncio.Event = asyncio.Event()  # another one for each heartbeat
+        self._answered: asyncio.Event = asyncio.Event()  # a new one for each heartbeat
         self._may_speak: asyncio.Event = asyncio.Event()
         self._may_speak.set()
         self._speaking: asyncio.Lock = asyncio.Lock()
-        self._asked_until: float = 0.0  # by boot_time(): so long the answer may take after a pause
+        self._asked_until: float = 0.0  # by boot_time(): how long the answer may take after a pause
 
     @property
     def length(self) -> timedelta:
@@ -121,7 +121,7 @@ class LeaseKeeper:
 
     @property
     def identity(self) -> NodeIdentity:
-        """As whom this process registers its node, and keeps its leases."""
+        """The identity under which this process registers its node and keeps its leases."""
         return self._identity
 
     @property
@@ -144,7 +144,7 @@ class LeaseKeeper:
 
     @contextmanager
     def holding(self, fence: Fence, *, granted: float) -> Generator[WatchedLease]:
-        """A lease that the database gave when asked at `granted`, kept for as long as the block lasts."""
+        """Keeps a lease, which the database gave when asked at `granted`, for as long as the block lasts."""
         lease = WatchedLease(fence, self.good_until(granted))
         self.hold(lease)
         try:
@@ -153,8 +153,8 @@ class LeaseKeeper:
             self.let_go(lease)
 
     def hold(self, *leases: Lease) -> None:
-        """Kept until they are let go. Where a claim was answered late, after a wait for a lock, our clock says that the
-        lease is over already: the database is asked before it is given up."""
+        """Keeps leases until they are let go. After a claim that was answered late, because it waited for a lock, our
+        clock says that the lease is over already: the database is asked before it is given up."""
         if not all(lease.is_good for lease in leases):
             self._ask()
         for lease in leases:
@@ -167,7 +167,7 @@ class LeaseKeeper:
         if other.fence.attempt_id > lease.fence.attempt_id:
             self._lose(lease, "stale_attempt")
             return
-        self._lose(other, "stale_attempt")  # our own: it was taken back and given to us again
+        self._lose(other, "stale_attempt")  # our own earlier attempt: the task was reclaimed, and claimed by us again
         self._held[lease.fence.task_id] = lease
 
     def let_go(self, *leases: Lease) -> None:
@@ -177,34 +177,34 @@ class LeaseKeeper:
         self.when_changed()
 
     async def confirmed(self, lease: Lease) -> float:
-        """Before its work begins: returns when the lease is known to be good, with the time (by boot_time()) until
-        which it is. Of one that is gone it never returns: who waits here is cancelled for that."""
+        """Returns, before the work begins, when the lease is known to be good: the time (by boot_time()) until which
+        it is. It never returns for a lost lease: the waiting attempt is cancelled."""
         while self.is_frozen or not lease.is_good:
             await self._answered.wait()
         return lease.good_until
 
     def ask_now(self) -> None:
-        """A heartbeat at once: somebody said that tasks were cancelled."""
+        """Sends a heartbeat at once: a notification said that tasks were cancelled."""
         self._due.set()
 
     async def fall_silent(self) -> None:
-        """No heartbeat from now on, and none under way: it would say that this node is awake."""
+        """Stops heartbeats and waits for the one under way: it would say that this node is awake."""
         self._may_speak.clear()
         async with self._speaking:
             pass
 
     def speak_again(self) -> None:
-        """A heartbeat at once: what was lost meanwhile is known before anything is claimed."""
+        """Sends a heartbeat at once: leases lost meanwhile are known before anything is claimed."""
         self._may_speak.set()
         self._revalidating = True
         self._due.set()
 
     async def may_speak(self) -> None:
-        """Returns when nobody wants silence: for whoever else would say that this node is awake."""
+        """Returns when silence has ended. Other calls that would say that this node is awake wait here, too."""
         await self._may_speak.wait()
 
     async def beat_on(self) -> None:
-        """The heartbeat, for as long as this node is present."""
+        """Sends heartbeats for as long as this node is present."""
         while True:
             self._due.clear()
             if self.is_silent:
@@ -213,7 +213,7 @@ class LeaseKeeper:
             asks = self._asks
             async with self._speaking:
                 answered = await self.beat()
-            # what was sent before, such as before the machine slept, is no answer to whose the leases are now
+            # The answer to an earlier heartbeat, such as one before a suspend, does not say whose the leases are now.
             if answered and self._revalidating and asks == self._asks:
                 self._revalidating = False
                 self.when_resumed()
@@ -223,7 +223,7 @@ class LeaseKeeper:
             await self._due.wait(jittered(self._every) if answered else min(self._every, _AFTER_FAILURE))
 
     async def beat(self) -> bool:
-        """One statement for all. Whether the database answered; what it refuses is lost."""
+        """One statement for all leases; those that it refuses are lost. Returns whether the database answered."""
         asked = [lease for lease in self._held.values() if not lease.is_gone]
         sent = clock.boot_time()
         failpoints.hit("heartbeat.sent")
@@ -251,7 +251,7 @@ class LeaseKeeper:
         return True
 
     async def serve(self) -> None:
-        """The watch over the deadlines, a role of its own: a heartbeat that hangs or crashes must not delay it."""
+        """Watches the deadlines, as a role of its own: a heartbeat that hangs or crashes must not delay it."""
         self._expected = time.monotonic()
         while True:
             if self._was_away():
@@ -288,7 +288,7 @@ class LeaseKeeper:
         lease.lose(reason)
 
     def good_until(self, sent: float) -> float:
-        """Until when a lease holds that was asked for at `sent`, both by boot_time()."""
+        """Until when a lease is good that was asked for at `sent`; both times are by boot_time()."""
         return sent + (self._lease - self._margin).total_seconds()
 
     def _until_next(self) -> float:

@@ -1,7 +1,7 @@
-"""Listening to one attempt: its output becomes messages, its log grows, and what it said is remembered.
+"""Reads the output of one attempt: it becomes messages, the log grows, and the answer is remembered.
 
-All that belongs to one chunk happens in one synchronous step, and a seal saves the state between two of them. So the
-cursor, the lines that have only begun, the answer and the log always agree, whenever the agent dies.
+Everything for one chunk happens in one synchronous step, and a seal saves the state between two chunks. So the cursor,
+the lines that have only begun, the answer and the log always agree, whenever the agent dies.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,7 @@ from accsd.work.tasklog import LogPosition, Segment, TaskLog
 
 
 class OutputReader:
-    """Begins where the log's last seal left off: watch the execution from `cursor`."""
+    """Reads one attempt's output. It begins where the log's last seal left off: watch the execution from `cursor`."""
 
     def __init__(self, expected: Expected, log: TaskLog) -> None:
         place = log.place
@@ -28,13 +28,13 @@ class OutputReader:
         self.answer: TaskAnswer = TaskAnswer.from_json(place.carried["answer"]) if place.carried else TaskAnswer()
 
     def hear(self, output: Output) -> list[Message]:
-        """The messages that end in this chunk, for the caller to act on; log lines among them are in the log by now."""
+        """The messages that end in this chunk, for the caller to act on. Their log lines are in the log already."""
         self.output_bytes += len(output.data)
         self.cursor = output.cursor
         return list(self._take(output.stream, self._splitters[output.stream].feed(output.data)))
 
     def close(self) -> list[Message]:
-        """The work has ended: what stands behind the last newlines. Seal once more afterwards."""
+        """The messages behind the last newlines, when the work has ended. Seal once more afterwards."""
         heard: list[Message] = []
         for stream, splitter in self._splitters.items():
             if (last := splitter.close()) is not None:

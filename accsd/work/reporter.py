@@ -1,7 +1,7 @@
-"""What attempts have to say, gathered for the whole node and sent in batches: events, and the newest progress of each.
+"""Events and progress of all attempts of a node, gathered and sent in batches; of progress, the newest of each attempt.
 
 While one batch is under way the next one gathers, so that a busy node sends large batches and an idle one is not
-delayed. Nobody waits for it but an attempt that is about to end: its words must be in before its lease is given up.
+delayed. Only an attempt that is about to end waits for it: its events must be in before its lease is given up.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _log = get_logger(component="reporting")
 _GATHER: Final = timedelta(milliseconds=100)
 _BATCH: Final = 500
 _PROGRESS_EVERY: Final = timedelta(seconds=0.5)
-# While the database is away the oldest words are dropped first; what matters is in the task's log anyway.
+# While the database is away the oldest events are dropped first; the task's log has the important lines anyway.
 _KEPT: Final = 20_000
 T = TypeVar("T")
 
@@ -44,12 +44,12 @@ class Reporter:
         self._progress_due: float = 0.0  # monotonic
 
     def event(self, event: Event) -> None:
-        """Never blocks; the sink of `log_event` too."""
+        """Adds an event and never blocks. It is the sink of `log_event`, too."""
         self._events.append(event)
         self._wakeup.set()
 
     def progress(self, fence: Fence, progress: float, message: str | None) -> None:
-        """Only the newest counts."""
+        """Notes progress; only the newest of an attempt counts."""
         self._progress[fence] = Progress(fence, progress, message)
         self._wakeup.set()
 
@@ -69,14 +69,14 @@ class Reporter:
                 self._wakeup.set()
 
     async def flush(self) -> None:
-        """All that was said before this call is in the database afterwards, or DatabaseUnavailable."""
+        """Sends everything that was added before this call. DatabaseUnavailable: it is not in the database."""
         await self._flush(progress_too=True)
 
     def _is_progress_due(self) -> bool:
         return time.monotonic() >= self._progress_due
 
     async def _pace_progress(self) -> None:
-        """Each report is an event: a task that counts every frame must not fill the history."""
+        """Spaces reports out. Each is an event: a task that counts every frame must not fill the history."""
         if self._progress:
             with anyio.move_on_after(max(0.0, self._progress_due - time.monotonic())):
                 await self._wakeup.wait()
@@ -86,7 +86,7 @@ class Reporter:
         async with self._sending:
             if progress_too:
                 await self._send_progress()
-            left = len(self._events)  # and not what others say meanwhile, or one might never come to an end
+            left = len(self._events)  # not what is added meanwhile, or this might never end
             while left > 0 and self._events:
                 batch = [self._events.popleft() for _ in range(min(self._most, len(self._events)))]
                 left -= len(batch)
@@ -98,7 +98,7 @@ class Reporter:
         await _deliver(list(said.values()), self._write_progress, self._put_back_progress, most=self._most)
 
     async def _send(self, batch: Sequence[Event]) -> None:
-        """Each kind is a call of its own, so that what is repeated was refused as a whole."""
+        """Sends one batch. Each kind is a call of its own, so that a repeated call was refused as a whole."""
         of_attempts = [event for event in batch if isinstance(event, TaskEvent)]
         others = [event for event in batch if isinstance(event, LoggedEvent)]
         try:
@@ -132,9 +132,10 @@ async def _deliver(
     *,
     most: int = _BATCH,
 ) -> None:
-    """One that the database won't have must not keep the others out: what is refused is halved, down to that one.
+    """Sends items; halves a refused batch, down to the one item that the database refuses, so that it does not keep
+    the others out.
 
-    Shielded: whoever flushes sends the words of others too, and cancelled in the middle they would be lost.
+    Shielded: a flush sends the items of other attempts too, and a cancellation in the middle would lose them.
     """
     parts = [said[start : start + most] for start in range(0, len(said), most)]
     while parts:

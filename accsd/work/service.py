@@ -20,14 +20,14 @@ class LocalService:
     name: str
     runner: Runner
     concurrency: int
-    timeout: timedelta | None  # where the step gives none
+    timeout: timedelta | None  # for steps that give none
     stop_grace: timedelta
     idle_stop: timedelta | None
     output_limit: int
-    probe: Sequence[str] | None = None  # whether this machine can serve it now
+    probe: Sequence[str] | None = None  # the command that says whether this machine can serve it now
 
     async def why_unfit(self, context: AttemptContext) -> str | None:
-        """What keeps this node from serving it, or None."""
+        """Why this node can't serve it, or None."""
         try:
             await self.runner.check()
         except Unavailable as away:

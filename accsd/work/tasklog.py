@@ -1,8 +1,9 @@
 """The log of one attempt, in segments that go to the object store while it runs: every line in exactly one of them.
 
-A segment gathers in memory. Sealing writes it to the spool, then, in one atomic step, the place up to which the
-output has been read. Only then may it be shipped. Whatever a crash leaves behind, the next agent finds sealed segments,
-which it ships (again), and a place to read on from; what was not sealed is forgotten, since its lines come again.
+A segment gathers in memory. Sealing writes it to the spool and then, in one atomic step, the place up to which the
+output has been read. Only then may it be shipped. Whatever a crash leaves behind, the next agent finds sealed
+segments, which it ships (again), and a place to read on from; lines that were not sealed are forgotten, since they
+come again.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ from accsd.work.protocol.wire import MAX_TEXT_BYTES, LogLine
 SEGMENT_BYTES: Final = 1024 * 1024
 # How long the n-th segment may stay open: a follower sees the first lines soon, a long task makes few objects.
 AGES_SEC: Final = (2.0, 5.0, 10.0, 30.0, 60.0)
-# One who writes much is followed closely: so many bytes need not grow older than that.
+# A task that writes much is followed closely: a segment with this many bytes need not grow older than that.
 MUCH_BYTES: Final = 16 * 1024
 MUCH_AGE_SEC: Final = 5.0
 LOG_BYTES: Final = 100 * 1024 * 1024
@@ -59,7 +60,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """Up to where the output has been read, lines that have only begun included; `carried` is what else to remember."""
+    """Up to where the output has been read, lines that have only begun included; `carried` is the reader's state."""
 
     cursor: Cursor = field(default_factory=dict[str, Any])
     partial: Mapping[Stream, PartialLine] = field(default_factory=dict[Stream, PartialLine])
@@ -71,7 +72,7 @@ class _Open:
     """The segment that gathers."""
 
     number: int
-    # In one piece: what orjson gives leaves a hole of a kilobyte beside each short line that is kept.
+    # One buffer: the objects that orjson returns leave a hole of a kilobyte beside each short line that is kept.
     lines: bytearray = field(default_factory=bytearray)
     since: float | None = None  # monotonic
 
@@ -81,7 +82,7 @@ class _Open:
 
 
 class TaskLog:
-    """One attempt's. Reading, adding and the synchronous beginning of `seal` belong to one event loop."""
+    """The log of one attempt. Reading, adding and the synchronous beginning of `seal` belong to one event loop."""
 
     def __init__(self, spool: Path, *, limit: int = LOG_BYTES) -> None:
         """Takes up what an earlier agent left in `spool`; AttemptFailed if the disk refuses."""
@@ -105,7 +106,7 @@ class TaskLog:
 
     @property
     def unshipped(self) -> tuple[Segment, ...]:
-        """Sealed, in order, and not known to be in the object store."""
+        """Sealed segments, in order, that are not known to be in the object store."""
         return tuple(self._unshipped.values())
 
     @property
@@ -118,7 +119,7 @@ class TaskLog:
         return self._open.size >= SEGMENT_BYTES
 
     def add(self, stream: Stream, line: LogLine, at: datetime) -> bool:
-        """Whether it was kept. Never blocks; who adds must seal when `is_full`."""
+        """Adds a line; returns whether it was kept. Never blocks; the caller must seal when `is_full`."""
         if self._is_truncated:
             return False
         encoded = _encoded(stream, line, at)
@@ -139,7 +140,7 @@ class TaskLog:
             self._changed.set()
 
     async def due(self) -> None:
-        """Returns when a segment waits to be shipped, whoever sealed it, or the open one to be sealed."""
+        """Returns when a segment waits to be shipped, or the open one is due to be sealed."""
         while not self._unshipped and ((wait := self._due_in()) is None or wait > 0):
             self._changed.clear()
             with move_on_after(wait):
@@ -162,7 +163,8 @@ class TaskLog:
         return max(0.0, gathering.since + age - time.monotonic())
 
     async def seal(self, current_place: Callable[[], LogPosition]) -> Segment | None:
-        """Closes the open segment; exactly what was added lies before the place. Without lines only that is saved.
+        """Closes the open segment; exactly the lines that were added lie before the place. Without lines only the
+        place is saved.
 
         After AttemptFailed(agent_disk) the last seal stands, and this one can be tried again.
         """
@@ -204,7 +206,7 @@ class TaskLog:
 
 
 async def _ended(writing: asyncio.Future[None]) -> asyncio.CancelledError | None:
-    """Waits for a thread that cannot be stopped, and holds back a cancellation until it is known what it did."""
+    """Waits for a thread that can't be stopped, and holds a cancellation back until the thread's outcome is known."""
     cancelled: asyncio.CancelledError | None = None
     with CancelScope(shield=True):
         while not writing.done():
@@ -259,7 +261,7 @@ def _state(next_number: int, size: int, truncated: bool, place: LogPosition) -> 
             "partial": {stream: partial.as_json() for stream, partial in place.partial.items()},
             "carried": dict(place.carried),
         },
-        option=orjson.OPT_NON_STR_KEYS,  # a StrEnum is one to orjson
+        option=orjson.OPT_NON_STR_KEYS,  # orjson takes a StrEnum for a key that is no string
     )
 
 
@@ -278,7 +280,7 @@ def _place_from(saved: Mapping[str, Any]) -> LogPosition:
 
 
 def _sealed_segments(spool: Path, next_number: int) -> dict[int, Segment]:
-    """Those that a seal stands for; what was written after the last one is removed."""
+    """The segments that the last seal stands for; files written after it are removed."""
     sealed: list[Segment] = []
     for path in spool.iterdir():
         match = _SEGMENT.fullmatch(path.name)

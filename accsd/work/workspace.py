@@ -1,14 +1,14 @@
 """The folder of one attempt: made, given its envelope and inputs, and removed.
 
-    attempts/{task}.{attempt}/      0700: nobody else on this machine gets through
-        task.json                   0644: the envelope; whoever is the container's user reads it where it is mounted
+    attempts/{task}.{attempt}/      0700: no other user of this machine gets through
+        task.json                   0644: the envelope; the container's user reads it where it is mounted
         work/                       0777: the task's own; that user writes there, and the folder above keeps others out
             inputs/{step}/{name}    what earlier steps made
 
-A full disk is AttemptFailed(agent_disk), wherever it shows. A task does what it likes in its folder (read-only folders,
-links to elsewhere, a depth without end), so the removal follows no link and enters nothing that another file system is
-mounted on. Folders are moved to the top before they are emptied: a tree of any depth takes two descriptors, and the
-move also fails for whatever is a mount.
+A full disk is AttemptFailed(agent_disk), wherever it shows. A task does what it likes in its folder (read-only
+folders, links to elsewhere, a depth without end), so the removal follows no link and enters no folder that another
+file system is mounted on. Folders are moved to the top before they are emptied: a tree of any depth takes two
+descriptors, and the move also fails for a mount.
 """
 
 import os
@@ -57,7 +57,7 @@ async def prepare(task: ClaimedTask, service: LocalService, context: AttemptCont
 
 
 def launch_of(task: ClaimedTask, service: LocalService, context: AttemptContext, lease: Lease) -> Launch:
-    """The same for an attempt that is adopted: what it was started with."""
+    """The launch of an attempt that is adopted: the same as it was started with."""
     folder = context.folder(task.fence)
     workdir = service.runner.workdir(task.fence, folder)
     trace = trace_of(task.trace_id, task.job_id)
@@ -80,7 +80,7 @@ def launch_of(task: ClaimedTask, service: LocalService, context: AttemptContext,
 
 
 def _envelope(task: ClaimedTask, launch: Launch, laid: Sequence[Mapping[str, object]]) -> bytes:
-    """What lies in the database was not always checked by accsd: of what cannot be written down, that task fails."""
+    """The envelope. Accsd has not checked everything in the database: a task whose values can't be encoded fails."""
     try:
         return envelope(
             job_id=task.job_id,
@@ -109,7 +109,7 @@ def _seen(workdir: Workdir | None) -> str | None:
 
 
 async def clear_away(fence: Fence, service: LocalService, context: AttemptContext) -> None:
-    """Its folders, wherever they lie. Idempotent."""
+    """Removes an attempt's folders, wherever they lie. Idempotent."""
     folder = context.folder(fence)
     workdir = service.runner.workdir(fence, folder)
     if workdir is not None:
@@ -118,7 +118,7 @@ async def clear_away(fence: Fence, service: LocalService, context: AttemptContex
 
 
 async def make_folder(attempts: Path, fence: Fence) -> Path:
-    """The attempt's folder with the task's own in it. One that is there already is taken as it is."""
+    """Makes the attempt's folder with the task's own in it. A folder that is there already is kept as it is."""
     folder = attempts / str(fence)
     with failing_on_a_full_disk(f"the folder of attempt {fence} cannot be made"):
         await anyio.to_thread.run_sync(_make, folder, 0o700)
@@ -127,20 +127,20 @@ async def make_folder(attempts: Path, fence: Fence) -> Path:
 
 
 async def make_workdir(here: Path) -> None:
-    """The task's own folder; called for a runner that has it elsewhere than in the attempt's."""
+    """Makes the task's own folder. Called for a runner that has it outside of the attempt's folder."""
     with failing_on_a_full_disk(f"the folder {here} cannot be made"):
         await anyio.to_thread.run_sync(_make_parent, here.parent)
         await anyio.to_thread.run_sync(_make, here, 0o777)
 
 
 async def write_envelope(folder: Path, envelope: bytes) -> None:
-    """Appears complete or not at all: an agent that comes back may read it at any time."""
+    """Writes the envelope, which appears complete or not at all: an adopting agent may read it at any time."""
     with failing_on_a_full_disk(f"the envelope in {folder} cannot be written"):
         await anyio.to_thread.run_sync(_write, folder / TASK_FILE, envelope)
 
 
 async def remove_folder(folder: Path) -> bool:
-    """Whether nothing is left. What may not be removed is no reason to fail an attempt: it is logged, and stays."""
+    """Returns whether nothing is left. Files that can't be removed are logged and stay: they don't fail an attempt."""
     left = await anyio.to_thread.run_sync(remove_tree, folder)
     if left:
         _log.warning("folder_not_removed", folder=str(folder), left=dict(list(left.items())[:10]), count=len(left))
@@ -154,10 +154,10 @@ def _make(folder: Path, mode: int) -> None:
 
 
 def _make_parent(folder: Path) -> None:
-    """The folder that a service mounts may not be there yet: Docker makes it too, but only when the service starts."""
+    """Makes the folder that a service mounts. Docker makes it too, but only when the service starts."""
     if not folder.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o755)  # the container's user goes through it
+        folder.chmod(0o755)  # the container's user must be able to pass through it
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -173,7 +173,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def remove_tree(folder: Path) -> dict[str, str]:
-    """What could not be removed, and why; empty if nothing is left. Calling it again goes on where it stopped."""
+    """Returns what could not be removed, and why. Calling it again goes on where it stopped."""
     try:
         with opened(folder.parent, _LIST) as parent:
             return _remove_from(parent, folder.name)
@@ -186,7 +186,7 @@ def remove_tree(folder: Path) -> dict[str, str]:
 def _remove_from(parent: int, name: str) -> dict[str, str]:
     try:
         top = _enter(name, parent)
-    except NotADirectoryError:  # a file, or a link: itself, not what it points to
+    except NotADirectoryError:  # a file or a link: the link itself, not its target
         os.unlink(name, dir_fd=parent)
         return {}
     try:
@@ -213,7 +213,7 @@ def _empty(top: int) -> dict[str, str]:
 
 
 def _remove_entry(top: int, name: str) -> list[str]:
-    """A file goes. A folder's files go, and its folders are moved to the top: their new names are the answer."""
+    """Removes a file. Of a folder, removes the files and moves its folders to the top; returns their new names."""
     try:
         folder = _enter(name, top)
     except NotADirectoryError:
@@ -244,7 +244,7 @@ def _move_aside(folder: int, name: str, top: int) -> str:
 
 
 def _enter(name: str, parent: int) -> int:
-    """Opens a folder, and makes it writable for its owner: the right to list and to delete is its own to deny."""
+    """Opens a folder and makes it writable for its owner: its mode may deny listing and deleting."""
     with opened(name, _LOOK, at=parent) as looked_at:
         with suppress(PermissionError):
             os.chmod(f"/proc/self/fd/{looked_at}", 0o700)

@@ -1,6 +1,6 @@
-"""The task protocol, version 1 (docs/protocol.md): what a task is given, what it may answer, what that comes to.
+"""The task protocol, version 1 (docs/protocol.md): what a task is given, what it may answer, and what that means.
 
-wire        the envelope, the environment, and the messages as values; this part a service's SDK shares
+wire        the envelope, the environment, and the messages as values; a service's SDK shares this part
 framing     bytes → lines, in memory that a task cannot make grow
 parser      one line of output → one message, whatever the line holds
 judge       the line of a sandbox (D10), one of those messages

@@ -1,7 +1,7 @@
 """Bytes → lines, in memory that a task cannot make grow.
 
-A plain line is cut at 64 KiB. One that begins like a JSON object may be a result and has room for 512 KiB, so that a
-result that is too large can be recognised as one. Of a line that was cut, its beginning is kept, and its last bytes.
+A plain line is cut at 64 KiB. A line that begins like a JSON object may be a result and has room for 512 KiB, so that
+a result that is too large can be recognised. Of a line that was cut, the beginning and the last bytes are kept.
 """
 
 from base64 import b64decode, b64encode
@@ -15,7 +15,7 @@ TAIL: Final = 256
 
 
 class OutputLine(NamedTuple):
-    """Without its line ending. `end` is the offset behind it in its stream; `tail` the last of what was dropped."""
+    """A line without its line ending. `end` is the offset behind it in its stream; `tail` the last dropped bytes."""
 
     data: bytes
     truncated: bool = False
@@ -46,7 +46,7 @@ class PartialLine:
 
 
 class LineSplitter:
-    """One stream. However its bytes are chopped into chunks, the lines are the same."""
+    """Splits one stream. However its bytes are chopped into chunks, the lines are the same."""
 
     __slots__ = ("_growing", "_offset")
 
@@ -56,7 +56,7 @@ class LineSplitter:
         self._offset = begun.offset
 
     def feed(self, data: bytes) -> Iterator[OutputLine]:
-        """The lines that end in `data`. All of it counts as fed, even if the lines are not looked at."""
+        """Yields the lines that end in `data`. All of it counts as fed, even if the caller does not take the lines."""
         parts = data.split(b"\n")
         end = self._offset + len(parts[0]) + 1
         self._offset += len(data)
@@ -80,7 +80,7 @@ class LineSplitter:
 
 
 class _Growing:
-    """A line of which more may come."""
+    """A line that may still grow."""
 
     __slots__ = ("cut", "head", "tail")
 
@@ -104,7 +104,7 @@ class _Growing:
 
 
 def _lines(first: OutputLine, parts: Sequence[bytes], end: int) -> Iterator[OutputLine]:
-    """All but the last part, which no newline has ended; the first may have begun in an earlier chunk."""
+    """The lines of all parts but the last, which no newline has ended. The first may have begun in an earlier chunk."""
     yield first
     for index in range(1, len(parts) - 1):
         part = parts[index]

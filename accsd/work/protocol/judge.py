@@ -17,7 +17,7 @@ _MOST: Final = 2**53  # up to which a JSON number is exact everywhere
 
 
 class Violated(Exception):
-    """The line is not what D10 says; the text says why."""
+    """The line is not as D10 says; the text says why."""
 
 
 def check_version(fields: Fields) -> None:
@@ -27,7 +27,7 @@ def check_version(fields: Fields) -> None:
 
 
 def check_ids(fields: Fields, job_id: UUID, attempt_id: int, *, required: bool) -> None:
-    """Whether the line is an answer of this attempt, and not one that somebody kept or guessed."""
+    """Raises Violated if the line is not an answer of this attempt: a task may have kept or guessed one."""
     for name, mine in (("job_id", str(job_id)), ("attempt_id", str(attempt_id))):
         if name not in fields:
             if required:
@@ -69,7 +69,7 @@ def _amount(fields: Fields, name: str) -> float | None:
 
 
 def _written(value: object) -> str | None:
-    """A shell knows only text: "7" is as good as 7."""
+    """A number as text: a shell knows only text, so "7" is as good as 7."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         return None
     return value.lower() if isinstance(value, str) else str(value)

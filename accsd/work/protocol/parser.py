@@ -36,11 +36,11 @@ Fields = Mapping[str, Any]
 _BEGINS_AS_MESSAGE: Final = re.compile(rb'\{\s*"type"\s*:\s*"(progress|log|artifact|heartbeat|result)"')
 _BEGINS_AS_RESULT: Final = re.compile(rb'\{\s*"type"\s*:\s*"result"')
 _ENDS_AS_RESULT: Final = re.compile(rb'"type"\s*:\s*"result"\s*\}\s*$')
-# Sums of floating-point steps miss 1 by a little; 50 is somebody's percentage.
+# Sums of floating-point steps miss 1 by a little; 50 would be a percentage.
 _ROUNDING: Final = 0.001
-# Longer than any secret: what stands at a cut may be half of one.
+# Longer than any secret: the text at a cut may be half of a secret.
 _SECRET_MARGIN: Final = 4096
-_LONGEST_PATH: Final = 1024  # bytes: what S3 takes as a key
+_LONGEST_PATH: Final = 1024  # bytes: the limit of S3 for a key
 _LONGEST_CONTENT_TYPE: Final = 255
 # No result is cut before it was measured: a line has at most 512 KiB, and repairing it may triple that.
 _UNCUT: Final = 4 * 1024 * 1024
@@ -48,7 +48,7 @@ _UNCUT: Final = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Whose answer it must be."""
+    """The job and attempt that an answer must name."""
 
     job_id: UUID
     attempt_id: int
@@ -89,7 +89,7 @@ def _progress(fields: Fields, _: Expected) -> ProgressLine:
     value = fields.get("progress")
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise _Malformed("progress is not a number")
-    if not -_ROUNDING <= value <= 1 + _ROUNDING:  # so NaN is not
+    if not -_ROUNDING <= value <= 1 + _ROUNDING:  # false for NaN, too
         raise _Malformed("progress is not between 0 and 1")
     return ProgressLine(min(max(float(value), 0.0), 1.0), _optional_text(fields, "message"))
 
@@ -127,7 +127,7 @@ def _heartbeat(_: Fields, __: Expected) -> Heartbeat:
 
 
 def _result(fields: Fields, expected: Expected) -> Result | ResultTooLarge | ProtocolViolation:
-    """A result that cannot be read is a violation and no mere log line: the task would be done without it."""
+    """A result that can't be read is a violation and no mere log line: the task would be done without its result."""
     results = fields.get("results")
     if results is not None and not isinstance(results, dict):
         return ProtocolViolation("the results of a result line are not a JSON object")
@@ -141,7 +141,7 @@ def _result(fields: Fields, expected: Expected) -> Result | ResultTooLarge | Pro
 
 
 def _judge_line(fields: Fields, expected: Expected) -> Result | ResultTooLarge | ProtocolViolation:
-    """D10: the whole line is the result, but for what it was addressed by."""
+    """D10: the whole line is the result, without the fields that it was addressed by."""
     try:
         judge.check_version(fields)
         judge.check_ids(fields, expected.job_id, expected.attempt_id, required=True)
@@ -162,7 +162,7 @@ _READERS: Final[Mapping[str, Callable[[Fields, Expected], Message]]] = {
 
 
 def _measured(result: Result) -> Result | ResultTooLarge:
-    """Not redacted: a result is data, and a short password may be a word in it."""
+    """The result if it fits. It is not redacted: a result is data, and a short password may be a word in it."""
     clean = sanitise(result.results, max_bytes=_UNCUT)
     size = len(orjson.dumps(clean))
     return ResultTooLarge(size) if size > MAX_RESULT_BYTES else Result(clean, result.judgement)
@@ -177,7 +177,7 @@ def _read_object(data: bytes) -> Fields | None:
 
 
 def _read_leniently(data: bytes) -> object:
-    """What orjson refuses and other writers emit: NaN, 1e400, lone surrogates, other encodings in a text."""
+    """Reads what orjson refuses and other writers emit: NaN, 1e400, lone surrogates, other encodings in a text."""
     if b'"type"' not in data and b'"verdict"' not in data:
         return None
     try:
@@ -200,7 +200,7 @@ def _plain(line: OutputLine, level: Level, problem: str | None = None) -> LogLin
 
 
 def _text(data: bytes) -> str:
-    """Without secrets already here: a line goes into the log, and into events too."""
+    """The text without secrets. They are struck out here, because the line goes into the log and into events."""
     text = data.decode("utf-8", "replace")
     return redact(text.replace("\x00", "\ufffd") if "\x00" in text else text)
 

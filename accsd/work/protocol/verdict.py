@@ -1,7 +1,7 @@
 """How an attempt ended, decided in one place from everything that is known about its end.
 
-First what accsd stopped it for, then what the runner saw, then what it answered, then its exit code: a process that was
-killed for its time has an exit code too, and it means nothing.
+First comes the reason why accsd stopped it, then what the runner saw, then the task's answer, then its exit code: a
+process that was killed for its time has an exit code too, and it means nothing.
 """
 
 import signal
@@ -32,7 +32,7 @@ class Success:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The task's own: an attempt is spent. A permanent one is not tried again."""
+    """The task's own failure: an attempt is spent. A permanent failure is not tried again."""
 
     code: ErrorCode
     message: str
@@ -41,7 +41,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Infrastructure:
-    """The machine's: the task is given back, and no attempt is spent."""
+    """The machine's failure: the task is given back, and no attempt is spent."""
 
     code: ErrorCode
     message: str
@@ -110,7 +110,7 @@ def _signal(number: int) -> str:
 
 @dataclass(slots=True)
 class TaskAnswer:
-    """The last result counts, the last announcement of each path, and the first violation."""
+    """What an attempt has said: the last result counts, the last announcement of each path, and the first violation."""
 
     result: Result | ResultTooLarge | None = None
     artifacts: dict[str, ArtifactAnnounced] = field(default_factory=dict[str, ArtifactAnnounced])

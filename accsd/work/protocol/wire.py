@@ -35,10 +35,10 @@ def envelope(
     attempt: int = 0,
     max_attempts: int = 1,
 ) -> bytes:
-    """One line of JSON, newline included. `attempt` counts the failures so far."""
+    """The task's input: one line of JSON, newline included. `attempt` counts the failures so far."""
     fields = {
         "schema_version": SCHEMA_VERSION,
-        "job_id": str(job_id),  # a driver's own kind of UUID is not one that orjson knows
+        "job_id": str(job_id),  # orjson does not know the UUID class of a database driver
         "job_task_id": str(job_task_id),
         "attempt_id": attempt_id,
         "attempt": attempt,
@@ -65,7 +65,7 @@ def environment(
     task_file: str | None,
     workdir: str | None,
 ) -> dict[str, str]:
-    """The ids again, for those who do not read JSON; the paths are as the task sees them, where it sees them at all."""
+    """The ids again, for tasks that do not read JSON. Paths are as the task sees them, where it sees them at all."""
     variables = {
         "ACC_JOB_ID": str(job_id),
         "ACC_JOB_TASK_ID": str(job_task_id),
@@ -78,7 +78,7 @@ def environment(
 
 
 class JudgeVerdict(StrEnum):
-    """What a sandbox says of one run (D10); whether the answer was right is decided above it."""
+    """What a sandbox says of one run (D10). It does not decide whether the answer was right."""
 
     OK = "OK"
     TLE = "TLE"  # time
