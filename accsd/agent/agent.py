@@ -30,7 +30,7 @@ class Agent:
     def __init__(self, node: Node, service: str) -> None:
         assert node.services is not None, "an agent is made for a service that is served"
         self._node: Node = node
-        self._service: LocalService = node.services[service]  # attempts under way keep what they were started with
+        self._service: LocalService = node.services[service]  # attempts under way keep the one they were started with
         self._log = get_logger(role=f"agent:{service}", service=service)
         self._obstacle: Hindrance = Hindrance(node, service)
         self._settlement: ServiceSettlement = ServiceSettlement(node, self._start)
@@ -40,7 +40,7 @@ class Agent:
     async def run_once(self) -> Pass:
         gate = self._node.attempts.gate
         if not gate.is_open:
-            return Pass()  # who opens it wakes us
+            return Pass()  # the role that opens the gate wakes this one
         with gate.passing():
             done = await self._look()
         again = self._settlement.again_in
@@ -54,7 +54,7 @@ class Agent:
             node.well.discard(name)
             self._obstacle.recover()
         if not node.is_registered or not node.attempts.is_open:
-            return Pass()  # who registers the node wakes us
+            return Pass()  # the role that registers the node wakes this one
         if problem := await self._runner_problem():
             return await self._obstacle.tell(problem.message, problem.hint)
         if self._settlement.is_due:
@@ -87,7 +87,7 @@ class Agent:
         return None if problem is None else Unavailable(problem)
 
     async def _let_others_claim(self) -> None:
-        """All nodes were told that there is work: nodes at work claim first, so that this one may sleep."""
+        """All nodes were told that there is work. Nodes that are at work claim first, so that this one may sleep."""
         node, name = self._node, self._service.name
         is_called = name in node.called
         node.called.discard(name)
@@ -117,14 +117,14 @@ class Agent:
         if attempt.was_infrastructure or attempt.start_was_cut:
             self._settlement.call_for_later()
         self._node.wake_role(f"agent:{self._service.name}")
-        # what has ended here may have freed a step of another service, or set a retry whose time only we know
+        # An attempt that ended here may have freed a step of another service, or set a retry whose time only we know.
         self._node.wake_role("poll")
 
     def _under_way(self) -> int:
         return self._node.attempts.by_service()[self._service.name]
 
     async def _rest(self) -> timedelta | None:
-        """Stops the service's container after its idle time; how long until then."""
+        """Stops the service's container after its idle time; returns how long until then."""
         idle_stop = self._service.idle_stop
         if idle_stop is None or self._is_resting or self._under_way():
             return None

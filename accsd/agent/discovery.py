@@ -1,6 +1,6 @@
-"""Finds out what this node serves, at the start and whenever its settings were read again.
+"""Finds out which services this node serves, at the start and whenever its settings were read again.
 
-A source that is away (Docker) or says something wrong (a compose file) keeps what it said last, and is asked again.
+A source that is away (Docker) or wrong (a compose file) keeps its last services, and is asked again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ _log = get_logger(role="discovery")
 
 
 class Discovery:
-    """`choose` starts and ends roles after a change of what is served."""
+    """`choose` starts and ends roles after the services have changed."""
 
     def __init__(self, node: Node, sources: Sequence[ServiceSource], choose: Callable[[], None]) -> None:
         self._node: Node = node
@@ -51,7 +51,7 @@ class Discovery:
         node.listen_to(services)
         self._choose()
         for service in services:
-            node.wake_role(f"agent:{service}")  # its limits may have changed
+            node.wake_role(f"agent:{service}")  # the limits of the service may have changed
         if not is_first:
             await register(node)
         node.wake_role("poll")

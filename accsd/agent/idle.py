@@ -1,6 +1,6 @@
-"""For how long this node has been awake, and without work: what decides whether it may sleep.
+"""How long this node has been awake, and how long without work: that decides whether it may sleep.
 
-By the monotonic clock, which stands still while the machine is suspended.
+Times are by the monotonic clock, which stands still while the machine is suspended.
 """
 
 import time
@@ -11,7 +11,7 @@ from accsd.settings import SleepSettings
 
 
 def rules_of(sleep: SleepSettings) -> SleepRules:
-    """Who names a time for being idle gets that one, whatever waking takes."""
+    """The rules of sleep. An idle time in the settings counts, however long waking takes."""
     if isinstance(sleep.idle, timedelta):
         return SleepRules(idle=sleep.idle, awake=sleep.awake, boots=float("inf"))
     return SleepRules(awake=sleep.awake)
@@ -19,19 +19,19 @@ def rules_of(sleep: SleepSettings) -> SleepRules:
 
 class IdleClock:
     def __init__(self) -> None:
-        self.latency: timedelta | None = None  # what waking this machine takes, as far as is known
+        self.latency: timedelta | None = None  # how long waking this machine takes, as far as is known
         self._awake_since: float = time.monotonic()
         self._idle_since: float | None = self._awake_since
 
     def see(self, *, busy: bool) -> bool:
-        """Whether that is news."""
+        """Returns whether the node has become busy or idle."""
         if busy == (self._idle_since is None):
             return False
         self._idle_since = None if busy else time.monotonic()
         return True
 
     def begin_anew(self) -> None:
-        """The machine has come back: what it is needed for may still be on its way."""
+        """Starts both times again after a suspend: the work that the node was woken for may still be on its way."""
         self._awake_since = time.monotonic()
         if self._idle_since is not None:
             self._idle_since = self._awake_since

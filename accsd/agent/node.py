@@ -1,4 +1,4 @@
-"""A node: what its roles share. Facts and lookups, no decisions; the table of the roles is in roles.py."""
+"""A node: the facts that its roles share, and lookups; no decisions. The table of the roles is in roles.py."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +14,8 @@ from accsd.work.attempts import Attempts
 from accsd.work.context import AttemptContext
 from accsd.work.service import LocalService
 
-AGENT: Final = "agent:"  # and the service: the name of its role
-GOES_TO_SLEEP: Final = "it goes to sleep"  # what somebody who asked for it is answered
+AGENT: Final = "agent:"  # followed by the service: the name of its role
+GOES_TO_SLEEP: Final = "it goes to sleep"  # the answer to an order to sleep
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -27,28 +27,28 @@ class Node(AttemptContext):
     health: Health
     attempts: Attempts
     stop: Callable[[], None]  # asks the whole daemon to drain
-    wake_role: Callable[[str], None] = lambda _: None  # a role, by name: something that it looks at has changed
+    wake_role: Callable[[str], None] = lambda _: None  # wakes a role, by name: what it looks at has changed
     is_registered: bool = False
-    # What is served here. None: not known yet. For certain: every source has answered.
+    # The services of this node; None: not known yet. `is_certain`: every source has answered.
     services: Mapping[str, LocalService] | None = None
     is_certain: bool = False
-    # Of which services the node was told since their agent last looked, and which a probe has found well.
+    # Services that the node was notified of since their agent last looked, and those that a probe has found well.
     called: set[str] = field(default_factory=set[str])
     well: set[str] = field(default_factory=set[str])
-    # Sleep: who asked for it, how far it is, and what was heard meanwhile.
+    # Sleep: the node orders that ask for it, how far it is, and what was heard meanwhile.
     idle: IdleClock = field(default_factory=IdleClock)
     inhibitor: Inhibitor = field(default_factory=Inhibitor)
     sleep_orders: list[Order] = field(default_factory=list[Order])
     is_going_to_sleep: bool = False
     has_said_goodbye: bool = False
-    has_news: bool = False  # of work, since it last considered to sleep
+    has_news: bool = False  # of work, since the node last considered sleep
     must_stay: str | None = None
     _absences: int = 0
     _listened_to: set[str] = field(default_factory=set[str])
 
     @property
     def sleeps(self) -> bool:
-        """This node goes to sleep by itself, or when it is asked to."""
+        """This node goes to sleep by itself, or when a node order asks for it."""
         return self.settings.sleep.method != "none"
 
     @property
@@ -56,11 +56,11 @@ class Node(AttemptContext):
         return list((self.services or {}).values())
 
     def is_meant(self, payload: str) -> bool:
-        """All nodes hear what is said to one of them: the news of others cost nothing."""
+        """Whether a notification is for this node. All nodes hear the news of one, and they cost the others nothing."""
         return payload in (NEWS, self.name)
 
     def count(self) -> None:
-        """Attempts have begun or ended."""
+        """Counts attempts after one has begun or ended."""
         self.health.attempts_in_flight = len(self.attempts)
         self.health.leases_held = len(self.leases.held)
         busy = bool(len(self.attempts) or self.leases.held)
@@ -69,12 +69,12 @@ class Node(AttemptContext):
             self.wake_role("sleep")
 
     def look(self) -> None:
-        """The node is known to the database, or back at work: everybody looks what there is to do."""
+        """Wakes all roles that look for work: the node is known to the database, or back at work."""
         for role in ("poll", "probe", "sleep", AGENT):
             self.wake_role(role)
 
     def resume(self) -> None:
-        """Its leases have been asked about: after a sleep, whoever sent it there, or after one that came to nothing."""
+        """Goes on after its leases have been asked about: after a sleep, whatever caused it, or one that failed."""
         if self.leases.absences > self._absences:
             self._absences = self.leases.absences
             self.idle.begin_anew()
@@ -82,7 +82,7 @@ class Node(AttemptContext):
         self.wake_role("sleep")
 
     def listen_to(self, services: Iterable[str]) -> None:
-        """Once for ever: attempts go on, and may be cancelled, when their service is served no longer."""
+        """Listens to services for ever: attempts go on, and may be cancelled, after their service is gone from here."""
         for service in set(services) - self._listened_to:
             self._listened_to.add(service)
             self.listener.subscribe(service, lambda payload, service=service: self._hear(service, payload))

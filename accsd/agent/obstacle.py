@@ -1,4 +1,4 @@
-"""What keeps this node from a service for a while, as its agent sees it: told once, for as long as it lasts.
+"""The obstacle between this node and a service, as its agent sees it: told once, for as long as it lasts.
 
 After an attempt that failed for a reason of this machine's the agent pauses, longer each time. The first claim after
 an obstacle shows whether it is gone.
@@ -19,7 +19,7 @@ _PAUSES: Final = (timedelta(seconds=2), timedelta(seconds=60))
 _RECHECK: Final = timedelta(seconds=5)
 _FAILED_HERE: Final = "the last attempt failed for a reason that is not the task's"
 _NEXT: Final = "; next claim in "
-_UNKNOWN: Final = ""  # what an agent before this one has told
+_UNKNOWN: Final = ""  # an agent before this one may have told one
 
 
 class Hindrance:
@@ -31,11 +31,12 @@ class Hindrance:
         self._pause_ends: float = 0.0  # monotonic
         self._because: str = _FAILED_HERE
         self._logged: str | None = None
-        self._told: str | None = _UNKNOWN  # what the database knows
+        self._told: str | None = _UNKNOWN  # the obstacle that the database knows
         self._is_retrying: bool = False
 
     def judge(self, attempt: Attempt) -> None:
-        """What fails for a reason of this machine's, or is not taken now, is left to others for a while."""
+        """Leaves work to other nodes for a while after an attempt that failed because of this machine or was turned
+        away."""
         if (busy := attempt.turned_away) is not None:
             self._pause(busy.message, at_least=busy.again_in)
         elif attempt.was_infrastructure:
@@ -44,25 +45,25 @@ class Hindrance:
             self._pauses.reset()
 
     def recover(self) -> None:
-        """A probe has found this machine well: it need not wait to see."""
+        """Ends the pause: a probe has found this machine well."""
         self._pauses.reset()
         self._pause_ends = 0.0
 
     def found(self) -> str | None:
-        """Why nothing may be claimed now; it passes by itself."""
+        """Why nothing may be claimed now; such a reason passes by itself."""
         if (left := self._pause_ends - time.monotonic()) > 0:
             return f"{self._because}{_NEXT}{left:.0f} s"
         return self._node.disk_problem()
 
     async def tell(self, obstacle: str, hint: str | None = None) -> Pass:
-        """Whoever asks why a task waits is told, for as long as it lasts."""
+        """Tells the database the obstacle, so that `accsd why` can name it for as long as it lasts."""
         self._is_retrying = False
         await self._note(obstacle.partition(_NEXT)[0], hint)
         return self.wait(obstacle)
 
     async def try_again(self) -> None:
-        """The first claim after an obstacle shows whether it is gone: only the look after that one says so, or an hour
-        of refusals would be told as many short ones."""
+        """The obstacle may be gone: only the look after the first claim says so, or an hour of refusals would be told
+        as many short ones."""
         self._logged = None
         if self._is_retrying or self._told == _UNKNOWN:
             await self._note(None)
@@ -80,7 +81,7 @@ class Hindrance:
         return Pass(next_due=left if self._pause_ends > time.monotonic() else _RECHECK, obstacle=obstacle)
 
     def _pause(self, because: str, *, at_least: timedelta = timedelta(0)) -> None:
-        """Of many that end alike at once only the first one makes the pause longer."""
+        """Pauses claims. Of many attempts that end alike at once only the first makes the pause longer."""
         now = time.monotonic()
         pause = max(self._pauses.next() if now >= self._pause_ends else timedelta(0), at_least)
         self._pause_ends = max(self._pause_ends, now + pause.total_seconds())

@@ -1,6 +1,6 @@
 """The poll of a node: one query for all its services, which wakes the agents of those that have something to claim.
 
-It is the net under NOTIFY, and it knows when the next retry is due, so that nobody waits for the poll.
+It is the net under NOTIFY, and it knows when the next retry is due, so that no retry waits for the next poll.
 """
 
 import time
@@ -37,8 +37,8 @@ class Poll:
         return Pass(next_due=min(dues, default=None))
 
     async def _check_schema(self) -> None:
-        """Somebody upgraded the database: this version ends what it has and goes; it must not touch what it does not
-        know."""
+        """The database may have been upgraded: then this version ends its attempts and leaves; it must not touch a
+        schema that it does not know."""
         if time.monotonic() < self._schema_due:
             return
         self._schema_due = time.monotonic() + _SCHEMA_CHECK.total_seconds()

@@ -1,4 +1,4 @@
-"""The way out of quarantine: the node looks whether it could serve a shut service again, and then takes one task."""
+"""The end of a quarantine: the node looks whether it could serve a shut service again, and then takes one task."""
 
 from datetime import timedelta
 

@@ -11,7 +11,7 @@ _log = get_logger(role="registration")
 
 
 async def register(node: Node) -> None:
-    """At the start, and whenever the offer has changed; not while this node goes to sleep."""
+    """Registers the node at the start and whenever its offer has changed; not while this node goes to sleep."""
     await node.leases.may_speak()
     offers, identity = node.settings.node, node.leases.identity
     slots = {service.name: service.concurrency for service in node.runs}
@@ -40,11 +40,11 @@ class Registration:
         self._node: Node = node
 
     async def serve(self) -> None:
-        """NameTaken, at the start or by a heartbeat, is an outage like others: nothing is claimed meanwhile."""
+        """Registers and keeps the heartbeat. NameTaken is an outage like others: nothing is claimed meanwhile."""
         while True:
             self._node.is_registered = False
             await register(self._node)
             try:
                 await self._node.leases.beat_on()
             except NotFound:
-                _log.warning("node_was_removed", node=self._node.name)  # it is there all the same
+                _log.warning("node_was_removed", node=self._node.name)  # registered again: the node is still here

@@ -1,4 +1,4 @@
-"""The agent's side of the daemon: the node made, the table of its roles, and how it leaves."""
+"""The agent's side of the daemon: makes the node, has the table of its roles, and drains it."""
 
 import time
 from collections.abc import Callable
@@ -35,7 +35,7 @@ from accsd.work.identity import NodeIdentity
 from accsd.work.lease import LeaseKeeper
 from accsd.work.reporter import Reporter
 
-# For its last words: a node that goes without them is found to be gone when its heartbeat stays away.
+# How long the goodbye may take: a node that leaves without one is found to be gone when its heartbeat stays away.
 _GOODBYE: Final = timedelta(seconds=3)
 _log = get_logger(component="node")
 
@@ -160,13 +160,13 @@ def make_node(
 
 
 class NodeAgent:
-    """Runs the roles of a node. `base` is what relative words of the settings refer to."""
+    """Runs the roles of a node. `base` is the folder that relative paths of the settings refer to."""
 
     def __init__(self, node: Node, supervisor: Supervisor, *, base: Path, poll: Callable[[], timedelta]) -> None:
         self.node: Node = node
         self.sources: list[ServiceSource] = [source(node, base) for source in SOURCES]
         self.roles: Roles[NodeAgent] = Roles(ROLES, self, supervisor, node.listener, poll)
-        self._patience: anyio.CancelScope = anyio.CancelScope()  # with agents that end a pass
+        self._patience: anyio.CancelScope = anyio.CancelScope()  # for agents that end a pass
         node.wake_role = self.roles.wake
 
     def start(self) -> None:
@@ -175,7 +175,7 @@ class NodeAgent:
         self.roles.start()
 
     def reload(self, settings: Settings) -> None:
-        """Services, their limits, labels and capacities are read anew; attempts under way go on as they are."""
+        """Reads services, their limits, labels and capacities anew; attempts under way go on as they are."""
         if settings.node.name != self.node.name:
             raise ConfigError(
                 "node.name cannot change while the agent runs: it owns its tasks by that name", hint="restart"
@@ -187,7 +187,7 @@ class NodeAgent:
         self.node.wake_role("discovery")
 
     async def drain(self, grace: timedelta) -> None:
-        """No new claims; attempts may end, or are released. Heartbeats go on until the last one has ended."""
+        """Stops claims; attempts may end, or are released. Heartbeats go on until the last attempt has ended."""
         self.node.must_stay = "its agent stops"
         ends = time.monotonic() + grace.total_seconds()
         self.roles.leave(Leaves.FIRST)
@@ -198,7 +198,7 @@ class NodeAgent:
         await self.node.attempts.drain(timedelta(seconds=max(0.0, ends - time.monotonic())))
         bind_event_sink(None)
         for post in self.roles.leave(Leaves.ATTEMPTS):
-            await post.ended()  # before the node says that it leaves: a heartbeat would say that it is back
+            await post.ended()  # before the goodbye: a later heartbeat would say that the node is back
         await self._say_goodbye()
 
     def hurry(self) -> None:
@@ -209,7 +209,7 @@ class NodeAgent:
         try:
             with anyio.fail_after(_GOODBYE.total_seconds()):
                 await self.node.reporter.flush()
-                if not self.node.has_said_goodbye:  # a machine that is switched off to sleep says no other word
+                if not self.node.has_said_goodbye:  # a machine that is switched off to sleep has said goodbye already
                     await node_leaves(self.node.db, self.node.name)
         except (AccsdError, TimeoutError) as error:
             _log.warning("left_unsaid", error=str(error) or "the database did not answer in time")

@@ -27,7 +27,7 @@ _log = get_logger(component="services")
 
 class ServiceSource(Protocol):
     async def services(self) -> Mapping[str, LocalService]:
-        """What this node is to serve now, by name."""
+        """The services of this node now, by name."""
         ...
 
     async def discard(self, fence: Fence, service: str) -> None:
@@ -36,7 +36,7 @@ class ServiceSource(Protocol):
 
 
 class SettingsSource:
-    """The commands of the settings; `base` is what relative words of a command refer to."""
+    """The commands of the settings; `base` is the folder that relative paths of a command refer to."""
 
     def __init__(self, node: Node, base: Path) -> None:
         self._node: Node = node
@@ -64,7 +64,7 @@ class SettingsSource:
 
 
 class ComposeSource:
-    """What the node's compose file labels. One badly labelled service is reported, and the others are served."""
+    """The labelled services of the compose file. A badly labelled one is reported, and the others are served."""
 
     def __init__(self, node: Node, base: Path) -> None:
         self._node: Node = node
@@ -98,8 +98,7 @@ class ComposeSource:
             await remove_container(Docker(environment()), self._node.name, service, fence)
 
     def _tell_of_engine(self, problem: DockerUnavailable | None) -> None:
-        """Each agent then looks at its runner, and says what keeps it from its service, also while its slots are
-        taken."""
+        """Each agent looks at its runner when this changes, and tells its obstacle, also while its slots are taken."""
         self._node.health.engine(None if problem is None else str(problem))
         if problem is None:
             _log.info("engine_answers")
@@ -108,7 +107,7 @@ class ComposeSource:
         self._node.wake_role(AGENT)
 
 
-# Later ones win where two know the same name.
+# Where two sources know the same name, the later one wins.
 SOURCES: Final[tuple[Callable[[Node, Path], ServiceSource], ...]] = (SettingsSource, ComposeSource)
 
 
@@ -118,8 +117,8 @@ def _tell_of(problems: Iterable[ConfigError]) -> None:
 
 
 async def check_services(settings: Settings) -> None:
-    """Raises ConfigError for what the compose file or the settings say wrongly of this node's services. Without the
-    docker command nobody knows."""
+    """Raises ConfigError if the compose file or the settings describe a service of this node wrongly. Without the
+    docker command the compose file is not checked."""
     wrong = list(_orphans(settings))
     if settings.compose.file is not None:
         with suppress(DockerUnavailable):

@@ -1,9 +1,9 @@
-"""What this node holds according to the database is compared with what is really here.
+"""Compares the attempts that the database has as this node's with those that are really here.
 
-Settled before the first claim of a service, and after anything that ended unclearly: an attempt that still runs under
-its fence is adopted; what was never started is started; what left nothing behind is released; and whatever is here
-without a lease is removed. Attempts of services that this node does not serve any more have no agent: their role is
-here too.
+This happens before the first claim of a service, and after anything that ended unclearly. An attempt that still runs
+under its fence is adopted, one that was never started is started, one that left nothing behind is released; executions
+and folders without a lease are removed. Attempts of services that this node does not serve any more have no agent:
+their role is here too.
 """
 
 import time
@@ -22,7 +22,7 @@ from accsd.work.service import LocalService
 from accsd.work.workspace import clear_away, remove_folder
 
 _log = get_logger(component="settle")
-# A container may appear so long after the command that was to start it has died.
+# A container may appear this long after the command that was to start it has died.
 _LATE: Final = timedelta(seconds=5)
 
 
@@ -31,22 +31,22 @@ class Start(Protocol):
 
 
 class ServiceSettlement:
-    """Of one service. `start` begins an attempt."""
+    """Settles the attempts of one service. `start` begins an attempt."""
 
     def __init__(self, node: Node, start: Start) -> None:
         self._node: Node = node
         self._start: Start = start
-        # What ended unclearly is counted: one that does so while an agent settles is not in what that one looks at.
+        # How many attempts ended unclearly. One that does so during a settling is not seen by it, and needs another.
         self._called_for: int = 1
-        self._settled: int = 0  # so many of them
+        self._settled: int = 0  # how many of them are settled
         self._again_at: float | None = None  # monotonic
 
     def call_for(self) -> None:
-        """Something has ended unclearly."""
+        """An attempt has ended unclearly: settle in the next pass."""
         self._called_for += 1
 
     def call_for_later(self) -> None:
-        """Something may still appear."""
+        """An execution may still appear: settle again later."""
         self._again_at = time.monotonic() + _LATE.total_seconds()
 
     @property
@@ -54,7 +54,8 @@ class ServiceSettlement:
         return None if self._again_at is None else timedelta(seconds=max(0.0, self._again_at - time.monotonic()))
 
     def look_at_the_clock(self) -> None:
-        """Once in each pass, also in one that can't settle: its service is then not asked about again at once."""
+        """Makes a later settling due; called in each pass, even one that can't settle, or it would be repeated at
+        once."""
         if self._again_at is not None and time.monotonic() >= self._again_at:
             self._again_at = None
             self._called_for += 1
@@ -65,12 +66,12 @@ class ServiceSettlement:
 
     async def settle(self, service: LocalService) -> Pass:
         node, called_for = self._node, self._called_for
-        # Taken before the database is asked: one that ends meanwhile has settled itself.
+        # Taken before the database is asked: an attempt that ends meanwhile has settled itself.
         under_way = node.attempts.fences()
         here = set(await service.runner.survivors())
         granted = boot_time()
         held = await adopt_tasks(node.db, owner=node.name, node=node.name, lease=node.leases.length)
-        under_way |= node.attempts.fences()  # the service's last agent may have been at a claim when it was left
+        under_way |= node.attempts.fences()  # the service's last agent may have been claiming when it was stopped
         ours = [each for each in held if each.service_name == service.name and each.fence not in under_way]
         kept = {task.fence for task in ours if self._take_up(task, task.fence in here, granted)}
         # A folder without an envelope may be that of another service's attempt, which has only just begun.
@@ -108,10 +109,10 @@ class ServiceSettlement:
 
 
 class Leftovers:
-    """Attempts of services that this node does not serve any more: what still runs is stopped, their folders are
-    removed, and their tasks are released for those who do serve them.
+    """Attempts of services that this node does not serve any more: executions are stopped, folders removed, and tasks
+    released for nodes that serve them.
 
-    Looked for whenever it is known for certain what is served. What is under way goes on: somebody looks after it.
+    They are looked for whenever it is certain which services are served. Attempts under way in this process go on.
     """
 
     def __init__(self, node: Node, sources: Sequence[ServiceSource]) -> None:
@@ -144,6 +145,6 @@ class Leftovers:
 
 
 async def _release(node: Node, fences: list[Fence], reason: str, *, lost: bool = False) -> None:
-    """Only when nobody can be at work at them."""
+    """Releases tasks. Call it only when no process can be at work at them."""
     if fences:
         await release_tasks(node.db, fences, owner=node.name, reason=reason, lost=lost)

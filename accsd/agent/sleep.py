@@ -1,7 +1,7 @@
-"""Puts this node to sleep when it has been idle for its time and nobody needs it (A14).
+"""Puts this node to sleep when it has been idle for its time and is not needed (A14).
 
-It asks itself first, then whoever may object on this machine, and the database last: an idle node costs nothing before
-its time is over. Why it stays awake is written beside its name whenever that has changed.
+It looks at its own state first, then at vetoes on this machine, and at the database last: an idle node costs nothing
+before its time is over. The reason why it stays awake is written beside its name whenever it has changed.
 """
 
 import asyncio
@@ -35,21 +35,21 @@ _STOPPING_SEC: Final = 60.0
 _SOON: Final = timedelta(seconds=1)
 # Vetoes cost processes and demand costs queries: how often both are looked at while one of them holds.
 _RETHINK: Final = (timedelta(seconds=1), timedelta(seconds=30))
-# Others who have room take what waits within moments, as they did while this node was idle: seen once, it may go.
+# Other nodes with room claim waiting work within moments, as they did while this node was idle: then this one may go.
 _TAKEN_BY_OTHERS_SEC: Final = 0.1
 _LOOKS: Final = 5
-# A machine that can't be put to sleep is not tried again and again.
+# Pauses after a machine did not fall asleep when it was told to.
 _IN_VAIN: Final = (timedelta(minutes=1), timedelta(hours=1))
-# Being at work, or not, changes with every task: that is not written each time.
+# Being at work, or not, changes with every task: it is not written each time.
 _CALM: Final = timedelta(seconds=10)
-# Somebody else may have written something there meanwhile.
+# Another process may have written another reason meanwhile.
 _SAY_AGAIN: Final = timedelta(minutes=5)
 _LATE: Final = "asked to sleep, too long ago: whoever asked was told that there was no answer"
 _AT_ONCE: Final = SleepRules(idle=timedelta(0), awake=timedelta(0))
 
 
 class Machine:
-    """This machine: who on it objects to sleep, how its services rest, how it is told to sleep."""
+    """This machine: who objects to its sleep, how its services rest, how it is told to sleep."""
 
     def __init__(self, node: Node) -> None:
         self._node: Node = node
@@ -58,7 +58,7 @@ class Machine:
         return await veto(self._node.settings.sleep, self._node.name, ours=self._node.inhibitor.pid)
 
     async def stop_containers(self) -> None:
-        """One that does not stop is no reason to burn power: it sleeps with the machine."""
+        """Stops containers. One that does not stop is no reason to burn power: it sleeps with the machine."""
         for service in self._node.runs:
             try:
                 with anyio.fail_after(_STOPPING_SEC):
@@ -67,7 +67,7 @@ class Machine:
                 _log.warning("not_stopped", service=service.name, error=str(error) or type(error).__name__)
 
     async def fall_asleep(self) -> str | None:
-        """What went wrong, if anything did."""
+        """Tells the machine to sleep; returns what went wrong, if anything did."""
         await self._node.inhibitor.let_go()
         settings = self._node.settings
         return await fall_asleep(settings.sleep, self._node.name, settings.wake.providers)
@@ -78,8 +78,8 @@ class Sleeper:
         self._node: Node = node
         self._machine: Machine = machine or Machine(node)
         self._suspension: Suspension = Suspension(node, self._machine.stop_containers)
-        self._knows_latency: bool = False  # since it was last woken
-        self._kept: Stay | None = None  # by somebody else than ourselves, when it was last looked at
+        self._knows_latency: bool = False  # measured anew after each waking
+        self._kept: Stay | None = None  # the last reason that came from outside of this role
         self._look_again_at: float = 0.0  # monotonic
         self._said: str | None = None
         self._said_at: float = float("-inf")  # monotonic
@@ -127,16 +127,16 @@ class Sleeper:
     async def _answer(self, orders: Iterable[Order], *, ok: bool, said: str) -> None:
         for order in orders:
             await answer_order(self._node.db, order.id, self._node.name, ok=ok, output=said)
-            self._node.sleep_orders.remove(order)  # not before: the database may be away
+            self._node.sleep_orders.remove(order)  # not before the answer: the database may be away
 
     async def _look(self) -> Found:
-        """Who else wants it awake; otherwise those whom it counts on for what is near."""
+        """Why the node must stay; otherwise the nodes that it counts on for work that is near."""
         if objection := await self._machine.veto():
             return Stay(objection, self._patience_with(objection, self._again_in))
         return await self._look_at_work()
 
     async def _look_at_work(self) -> Found:
-        """What waits and others could take as well is looked at for a moment, until they have taken it."""
+        """Looks a few times while work waits that other nodes could claim as well, until they have claimed it."""
         for _ in range(_LOOKS):
             if not isinstance(found := await self._look_once(), Demand):
                 return found
@@ -146,12 +146,12 @@ class Sleeper:
         return Stay(f"{found.service} of job {found.job_id} waits, and nobody else takes it", self._again_in)
 
     async def _look_once(self) -> Found | Demand:
-        """Or what it could claim at this moment, as others could."""
+        """As `_look`, or the work that this node, like others, could claim at this moment."""
         demand, fleet = await self._survey()
         if puller := next((each.name for each in fleet if self._is_our_puller(each)), None):
             return Stay(f"{puller} claims by itself on this machine, and nobody wakes it for that", self._again_in)
         if all(each.name != self._node.name for each in fleet):
-            return []  # somebody has deleted it
+            return []  # the node's row was deleted
         # In a thread: with hundreds of nodes it takes a while, and the loop has leases to keep.
         needed = await asyncio.to_thread(needed_for, self._node.name, demand, fleet, lease=self._lease)
         if needed is not None:
@@ -173,7 +173,7 @@ class Sleeper:
         ]
 
     def _patience_with(self, objection: str, first: timedelta) -> timedelta:
-        """Longer each time: who works at this machine all day is not asked about each second."""
+        """The next look, later each time: a person who works at this machine all day is not asked about each second."""
         kept = self._kept
         if kept is None or kept.because != objection or kept.again_in is None:
             return first
@@ -191,7 +191,8 @@ class Sleeper:
         return demand, self._know(known)
 
     def _know(self, known: Iterable[FleetNode]) -> list[NodeState]:
-        """Whose agent has stopped is not counted on, however lately he was seen: the goodbye would be refused."""
+        """The states of the fleet. A node whose agent has stopped is not counted on, however lately it was seen: the
+        goodbye would be refused."""
         fleet = [replace(each.state, says_asleep=each.node.awake_state is not AwakeState.AWAKE) for each in known]
         latencies = [state.latency for state in fleet if state.name == self._node.name]
         self._node.idle.latency = latencies[0] if latencies else None
@@ -199,7 +200,8 @@ class Sleeper:
         return fleet
 
     def _is_our_puller(self, other: NodeState) -> bool:
-        """A service in pull mode: a node of its own, without a way to wake it, that would sleep with this one."""
+        """Whether the other node is a service in pull mode on this machine: it can't be woken, and sleeps with this
+        one."""
         names = [f"{self._node.name}.{service}" for service in other.slots]
         return other.is_awake(self._lease) and any(f"{other.name}.".startswith(f"{name}.") for name in names)
 
@@ -221,11 +223,11 @@ class Sleeper:
         if returned.because is None:
             self._in_vain.reset()
             self._node.idle.begin_anew()
-            self._knows_latency = False  # this waking was measured too
+            self._knows_latency = False  # this waking gives a new measurement
             return Pass(did="slept and is awake again", next_due=_SOON)
         self._keep(Stay(returned.because, self._pause_after(returned)))
         _log.warning("stays_awake", reason=returned.because, in_vain=returned.in_vain)
-        # the heartbeat has to say first that it is awake
+        # The heartbeat must say first that the node is awake.
         return Pass(did=f"stays awake: {returned.because}", next_due=_SOON)
 
     def _pause_after(self, returned: Returned) -> timedelta:
@@ -242,7 +244,7 @@ class Sleeper:
         self._look_again_at = time.monotonic() + stay.again_in.total_seconds()
 
     async def _say(self, because: str, *, at_most_every: timedelta = timedelta(0)) -> timedelta | None:
-        """Only what has changed; how long it has to wait, if it does."""
+        """Writes the reason if it has changed; returns how long it has to wait, if it does."""
         since = timedelta(seconds=time.monotonic() - self._said_at) if self._said else timedelta.max
         if because == self._said and since < _SAY_AGAIN:
             return None

@@ -3,11 +3,11 @@
     no new claims → containers stopped → no heartbeats → the goodbye → one more look → the machine is told to sleep →
     it is awake again
 
-News of work on the way makes it look again, and it goes on if others take that work: where a service is busy there is
-no moment without news. What was there before the goodbye shows in the look after it; who brings work later finds a node
-that sleeps, and the builder wakes somebody. However it ends, the node is back at work afterwards: the first heartbeat
-says so, and nothing is claimed before it was answered. Should this process die on the way, the next one registers the
-node as ever.
+News of work on the way makes the node look again, and it goes on if other nodes claim that work: where a service is
+busy there is no moment without news. Work from before the goodbye shows in the look after it. Work that comes later
+finds a sleeping node, and the builder wakes one. However it ends, the node is back at work afterwards: the first
+heartbeat says so, and nothing is claimed before it was answered. Should this process die meanwhile, the next one
+registers the node as ever.
 """
 
 import time
@@ -33,14 +33,14 @@ _log = get_logger(component="suspend")
 _CLAIMS_END: Final = timedelta(seconds=30)
 _STEP_SEC: Final = 0.25
 
-Way = Callable[[], Awaitable[str | None]]  # tells the machine to sleep; what went wrong, if anything did
-Found = Stay | Sequence[str]  # why it stays; otherwise those whom it counts on
+FallAsleep = Callable[[], Awaitable[str | None]]  # tells the machine to sleep; returns what went wrong, if anything did
+Found = Stay | Sequence[str]  # why it stays; otherwise the nodes that it counts on
 Look = Callable[[], Awaitable[Found]]
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """`because` is what kept it awake (None: it has slept); `in_vain`: the machine was told to sleep, and did not."""
+    """`because` is why it stayed awake (None: it has slept); `in_vain`: the machine was told to sleep, and did not."""
 
     because: str | None = None
     in_vain: bool = False
@@ -52,7 +52,7 @@ class Suspension:
         self._stop_containers: Callable[[], Awaitable[None]] = stop_containers
 
     def consider(self) -> None:
-        """Before anybody is asked whether this node may go: what is heard from now on counts."""
+        """Begins to watch for news, before the first look whether this node may sleep."""
         self._node.must_stay = None
         self._node.has_news = False
 
@@ -61,7 +61,7 @@ class Suspension:
         return None if self._node.must_stay is None else Stay(self._node.must_stay)
 
     async def go(
-        self, way: Way, *, within: timedelta, because: str, look: Look, counting_on: Sequence[str] = ()
+        self, fall_asleep: FallAsleep, *, within: timedelta, because: str, look: Look, counting_on: Sequence[str] = ()
     ) -> Returned:
         """Returns when this node is awake again, or was all the time. `counting_on` is what the last look found."""
         try:
@@ -72,7 +72,7 @@ class Suspension:
                 returned = Returned(found.because)
             else:
                 _log.info("goes_to_sleep", node=self._node.name, because=because)
-                returned = await self._sleep(way, within)
+                returned = await self._sleep(fall_asleep, within)
             if self._node.has_said_goodbye and returned.because is not None:
                 await self._take_back_goodbye(returned.because)
             return returned
@@ -101,7 +101,7 @@ class Suspension:
         return self._called_off or found
 
     async def _look_again(self, look: Look, counting_on: Sequence[str]) -> Found:
-        """Only if there was news since the last look."""
+        """Looks again only if there was news since the last look."""
         if self._called_off is not None:
             return self._called_off
         if not self._node.has_news:
@@ -117,13 +117,13 @@ class Suspension:
             return Stay("a node that could have done its work has just gone, or it holds a lease")
         self._node.has_said_goodbye = True
         failpoints.hit("sleep.said")
-        # for what came before it was said the builder has counted on us, and would not look again soon
+        # The builder counted on this node for work that came before the goodbye, and would not look again soon.
         found = await look()
         return self._called_off or found
 
     async def _take_back_goodbye(self, because: str) -> None:
-        """Its history says why it did not sleep: whoever asked for it looks there. That it is back, the heartbeat says,
-        also when this can't be told now."""
+        """Writes into the node's history why it did not sleep: a person who asked for it looks there. If this can't be
+        written now, the heartbeat still says that the node is back."""
         try:
             await node_leaves(
                 self._node.db, self._node.name, AwakeState.UNKNOWN, because=sanitise(because, scrub=redact)
@@ -131,12 +131,12 @@ class Suspension:
         except AccsdError as error:
             _log.warning("left_unsaid", because=because, error=str(error))
 
-    async def _sleep(self, way: Way, within: timedelta) -> Returned:
+    async def _sleep(self, fall_asleep: FallAsleep, within: timedelta) -> Returned:
         problems: list[str] = []
         was_away = False
 
         async def tell() -> None:
-            if problem := await way():
+            if problem := await fall_asleep():
                 problems.append(problem)
 
         async with anyio.create_task_group() as group:
@@ -150,8 +150,8 @@ class Suspension:
 
 
 async def _until_away(within: timedelta, is_hopeless: Callable[[], bool]) -> bool:
-    """Whether the machine was suspended, or this process stopped. Looked at in steps and not by a timer's end, because
-    a timer does not tell whether the time was slept or waited."""
+    """Whether the machine was suspended, or this process stopped. It looks in steps instead of setting one timer: a
+    timer does not tell whether the time was slept or waited."""
     asleep, ends = time_asleep(), time.monotonic() + within.total_seconds()
     while True:
         began = time.monotonic()
