@@ -1,1 +1,1 @@
-"""The roles of the control host: they move jobs on, wake and judge nodes, tell others and keep history."""
+"""The roles of the control host: they move jobs on, wake and judge nodes, deliver events and keep history."""

@@ -1,7 +1,8 @@
 """Archive: months of events that have been kept long enough go to the object store, finished jobs leave (A5, A21).
 
-Once an hour. A store that is away holds up the history and nothing else; an archive that is not what was written keeps
-its month in the database until somebody has looked at it. While the database's clock can't be trusted nothing leaves.
+It looks once an hour. A store that is away holds up the history and nothing else; an archive that is not as it was
+written keeps its month in the database until a person has looked at it. While the database's clock can't be trusted
+nothing leaves.
 """
 
 from collections.abc import Callable
@@ -27,7 +28,7 @@ _log = get_logger(role="archive")
 
 
 class Archiver:
-    """Several may run at once: the second finds the work done, or does it again with the same outcome."""
+    """Several archivers may run at once: the second finds the work done, or does it again with the same outcome."""
 
     def __init__(
         self,
@@ -38,8 +39,8 @@ class Archiver:
         metrics: Metrics,
         clocks: Clocks,
     ) -> None:
-        """`login` opens the database for one pass: who may remove history is not who runs the builder. `clocks` are the
-        process's: one that is made anew knows of a jump that was seen before."""
+        """`login` opens the database for one pass: removing history may need another login than the builder's.
+        `clocks` are those of the process: an archiver that is made anew knows of a jump that was seen before."""
         self._login: Callable[[], AbstractAsyncContextManager[Database]] = login
         self._store: ObjectStore = store
         self._kept: RetentionSettings = kept
@@ -71,7 +72,7 @@ class Archiver:
             raise
         except ConfigError as error:
             obstacles.append(f"{error}; retention.database_url names a login that may (the role accs_archive)")
-        except (AccsdError, OSError) as error:  # not the supervisor's quick retries: a month may be read for nothing
+        except (AccsdError, OSError) as error:  # not the supervisor's quick retries: a month may be read in vain
             obstacles.append(str(error))
         return Pass(
             did="; ".join(sentences) or None,
@@ -84,12 +85,12 @@ class Archiver:
         return [] if age is None else await partitions(db, older_than=age)
 
     async def _archive(self, db: Database, partition: str, sentences: list[str], obstacles: list[str]) -> None:
-        """One month that can't go must not keep the others."""
+        """Archives one month. A month that can't leave must not keep the others."""
         try:
             outcome = await archive(db, self._store, partition)
         except (Unavailable, Bug, ConfigError):
             raise
-        except (AccsdError, OSError) as error:  # of the system: TMPDIR has no room for this one
+        except (AccsdError, OSError) as error:  # an OSError: TMPDIR has no room for this month
             _log.error("archive_failed", partition=partition, error=str(error), hint=getattr(error, "hint", None))
             obstacles.append(f"{partition}: {error}")
             return

@@ -1,7 +1,8 @@
-"""Cleanup: takes back what its owner has not kept, and looks after what should never need it.
+"""Cleanup: reclaims tasks whose lease has run out, and repairs what should never need it.
 
-Reclaim sleeps to the next end of a lease. The rest has its own rhythm: event partitions made ahead, holds without a
-reason freed, the narrow tables recounted. A repair is a bug somewhere: it is logged as an error and counted.
+Reclaim sleeps to the next end of a lease. The other chores have their own rhythm: event partitions are made ahead,
+holds without a reason freed, the narrow tables recounted. A repair means a bug somewhere: it is logged as an error and
+counted.
 """
 
 import time
@@ -54,7 +55,7 @@ class Cleanup:
         return Pass(did=did or None, next_due=await self._next_due())
 
     async def _do(self, chore: _Chore) -> str | None:
-        """One that fails is told and tried again later: a crash of the role would delay what must be taken back."""
+        """Does one chore. A failure is logged and tried again later: a crash of the role would delay the reclaim."""
         chore.due = time.monotonic() + _AFTER_FAILURE.total_seconds()
         try:
             did = await chore.do()
@@ -100,7 +101,7 @@ class Cleanup:
     async def _next_due(self) -> timedelta:
         chore = timedelta(seconds=max(0.0, min(chore.due for chore in self._chores) - time.monotonic()))
         known = (await builder_outlook(self._db)).next_lease
-        # Nobody tells us of a claim, but a lease that is given from now on ends no sooner than this.
+        # No notification tells of a claim, but a lease that is given from now on ends no sooner than this.
         ends = self._lease if known is None else min(known, self._lease)
-        # one that has run out and was not taken is locked by somebody: not at once again
+        # A lease that has run out and was not reclaimed is locked by another session: don't look again at once.
         return min(chore, max(ends + self._grace, timedelta(milliseconds=100)))

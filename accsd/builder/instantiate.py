@@ -1,4 +1,4 @@
-"""The builder: makes the tasks of jobs that were inserted plainly or whose time has come (A13, tick 1)."""
+"""The builder: makes the tasks of jobs that were inserted directly or whose time has come (A13, tick 1)."""
 
 from collections import Counter
 from datetime import timedelta
@@ -13,7 +13,7 @@ _LOCKED_PAUSE = timedelta(milliseconds=100)
 
 
 class Builder:
-    """Several may run at once: the verb takes due jobs with SKIP LOCKED, and a job is instantiated once."""
+    """Several builders may run at once: the verb takes due jobs with SKIP LOCKED, and a job is instantiated once."""
 
     def __init__(self, db: Database) -> None:
         self._db: Database = db
@@ -25,5 +25,5 @@ class Builder:
             verdicts = Counter("could not start" if job.reason else "started" for job in made)
             return Pass(did=", ".join(f"{word} {n} jobs" for word, n in sorted(verdicts.items())), more=True)
         ahead = await builder_outlook(self._db)
-        # due, and yet not taken: another builder is at it, or its row is locked
+        # A job that is due and was not taken is locked, perhaps by another builder.
         return Pass(next_due=_LOCKED_PAUSE if ahead.is_due else ahead.next_job)

@@ -1,4 +1,4 @@
-"""Notices bad nodes and bad steps: reads how attempts ended, lets planning/quarantine.py judge, and writes it down."""
+"""Notices bad nodes and bad steps: reads how attempts ended, lets planning/quarantine.py judge, and records it."""
 
 import asyncio
 import time
@@ -22,14 +22,14 @@ from accsd.planning.quarantine import Judgement, Lift, Place, QuarantineRules, S
 from accsd.settings import QuarantineSettings
 from accsd.supervisor import Pass
 
-# A herd of failures is judged together, and a fleet that fails all the time costs a look in so long.
+# A herd of failures is judged together, and a fleet that fails all the time costs one look in this time.
 _AT_MOST_EVERY: Final = timedelta(milliseconds=500)
 _PRUNE_EVERY: Final = timedelta(seconds=10)
 _log = get_logger(role="judge")
 
 
 class Judge:
-    """Several may run at once, and people beside them: each verb refuses what was judged by what is no longer true."""
+    """Several judges and people may act at once: each verb refuses a judgement that rests on outdated evidence."""
 
     def __init__(self, db: Database, settings: QuarantineSettings, *, metrics: Metrics) -> None:
         self._db: Database = db
@@ -41,7 +41,7 @@ class Judge:
         )
         self._looked_at: float = float("-inf")  # monotonic
         self._pruned_at: float = float("-inf")
-        self._is_clear: bool = False  # nothing is marked, and nothing kept; we don't know who was here before us
+        self._is_clear: bool = False  # nothing is marked or kept; an earlier judge may have left something
 
     async def run_once(self) -> Pass:
         if (left := self._looked_at + _AT_MOST_EVERY.total_seconds() - time.monotonic()) > 0:
@@ -55,15 +55,16 @@ class Judge:
         # In a thread: a large fleet has many conclusions, and the loop has leases to keep.
         judgement = await asyncio.to_thread(judge, evidence, self._rules)
         sentences = await self._carry_out(judgement)
-        ill = await count_quarantines(self._db)
-        self._metrics.quarantines(ill)
-        # What has just become too old would otherwise stay, and every finish would look at it.
+        shut = await count_quarantines(self._db)
+        self._metrics.quarantines(shut)
+        # Evidence that has just become too old would otherwise stay, and every finish would look at it.
         await self._prune(at_once=not evidence)
-        self._is_clear = not evidence and not ill
+        self._is_clear = not evidence and not shut
         return Pass(did="; ".join(sentences) or None)
 
     async def _release_all(self) -> Pass:
-        """Switched off, nobody would end a trial or forget what failed. Once: another builder may have a judge."""
+        """Ends all quarantines once, when they are switched off: nothing would end a trial. Another builder may have a
+        judge."""
         lifted: list[Place] = []
         if not self._is_clear:
             lifted = await lift_quarantine(self._db, because="quarantine is switched off")

@@ -1,8 +1,8 @@
-"""Tells one target what happens to jobs (D9): claims what is due, sends it, writes down how it went.
+"""Delivers events of jobs to one target (D9): claims those that are due, sends them, and writes down how it went.
 
-At least once, and each job's events in their order: the next one waits until the one before it is delivered or given
-up. A target has a role of its own, so that a slow receiver keeps nobody but itself waiting; a dead one is left alone by
-its circuit breaker, which stands in the database, for all builders.
+Each event is delivered at least once, and each job's events in their order: the next one waits until the one before it
+is delivered or given up. A target has a role of its own, so that a slow receiver delays no other; a dead one is left
+alone by its circuit breaker, which stands in the database, for all builders.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from accsd.planning.backoff import Persistence, again_in
 from accsd.settings import OutboxSettings, OutboxTarget
 from accsd.supervisor import Pass
 
-_EACH: Final = 200  # of one job at a time
+_EACH: Final = 200  # events of one job at a time
 _MARGIN: Final = timedelta(seconds=10)
 _COUNT_EVERY: Final = timedelta(seconds=15)
 _LAST_WORDS_SEC: Final = 3.0
@@ -51,7 +51,8 @@ _log = get_logger(role="outbox")
 
 
 class Dispatcher:
-    """Several may run at once, on one builder each: a claim holds, and who has lost it learns so."""
+    """Dispatchers of several builders may run at once: a claim holds, and a dispatcher learns that it lost its
+    claim."""
 
     def __init__(self, db: Database, name: str, settings: OutboxSettings, *, metrics: Metrics | None = None) -> None:
         self._db: Database = db
@@ -61,7 +62,7 @@ class Dispatcher:
         self._metrics: Metrics = metrics or Metrics()
         self._persistence: Persistence = Persistence(settings.retry, settings.longest_retry, settings.give_up)
         self._breaker: Breaker = Breaker(settings.failures, settings.rest, settings.longest_rest)
-        # Time for two, so that a job with many events does not always lose what it has no time for.
+        # Time for two, so that a job with many events does not always lose those that it has no time for.
         self._lease: timedelta = 2 * self._target.timeout + _MARGIN
         self._is_registered: bool = False
         self._counts_at: float = time.monotonic()
@@ -74,7 +75,7 @@ class Dispatcher:
             if outcome in _COUNTED:
                 self._metrics.outbox(_COUNTED[outcome], count)
         did, more = self._told(done), done[DeliveryOutcome.DELIVERED] > 0
-        if not more or time.monotonic() >= self._counts_at:  # of a large backlog the count takes longer than a batch
+        if not more or time.monotonic() >= self._counts_at:  # counting a large backlog takes longer than a batch
             self._metrics.outbox_pending(await count_pending(self._db))
             self._counts_at = time.monotonic() + _COUNT_EVERY.total_seconds()
         if more:
@@ -101,7 +102,7 @@ class Dispatcher:
         async def send(of_job: Sequence[OutgoingEvent]) -> None:
             try:
                 done.update(await self._send(claim, of_job))
-            except AccsdError as failure:  # the database's: the others end what they have begun
+            except AccsdError as failure:  # the database's error: the other jobs end what they have begun
                 failures.append(failure)
 
         if events:
@@ -114,7 +115,7 @@ class Dispatcher:
         return done
 
     async def _send(self, claim: UUID, events: Sequence[OutgoingEvent]) -> Counter[DeliveryOutcome]:
-        """Of one job. What was sent is written down even if this is cancelled meanwhile."""
+        """Sends the events of one job. What was sent is written down even if this is cancelled meanwhile."""
         settled: list[Settlement] = []
         try:
             await self._send_in_turn(events, settled)
@@ -125,7 +126,7 @@ class Dispatcher:
         return await self._settle(claim, events, settled)
 
     async def _send_in_turn(self, events: Sequence[OutgoingEvent], settled: list[Settlement]) -> None:
-        """Until one fails, or there is no time for another."""
+        """Sends events until one fails, or there is no time for another."""
         ends = time.monotonic() + (self._target.timeout + _MARGIN / 2).total_seconds()
         try:
             secrets = await asyncio.to_thread(read_secrets, self._target)
@@ -152,7 +153,7 @@ class Dispatcher:
     async def _settle(
         self, claim: UUID, events: Sequence[OutgoingEvent], sent: Sequence[Settlement]
     ) -> Counter[DeliveryOutcome]:
-        """What was not sent waits as long as the one that failed before it."""
+        """Writes down the outcomes. Events that were not sent wait as long as the one that failed before them."""
         failpoints.hit("outbox.sent")
         delay = sent[-1].delay if sent else None
         left = [Settlement(event.id, DeliveryOutcome.RETURNED, delay) for event in events[len(sent) :]]
@@ -168,7 +169,7 @@ class Dispatcher:
 
 
 def _by_job(events: Sequence[OutgoingEvent]) -> list[list[OutgoingEvent]]:
-    """One that belongs to no job has no order to keep."""
+    """The events by job. An event that belongs to no job has no order to keep."""
     chains: dict[UUID | int, list[OutgoingEvent]] = {}
     for event in events:
         chains.setdefault(event.job_id or event.id, []).append(event)

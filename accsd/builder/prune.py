@@ -1,5 +1,5 @@
-"""Removes outgoing events that were settled long ago (D9), and those of targets that were forgotten: also when there is
-no target left in the settings, and nobody else looks at them."""
+"""Removes outgoing events that were settled long ago (D9), and those of forgotten targets. It also runs when the
+settings have no target left, since no dispatcher looks at the events then."""
 
 from datetime import timedelta
 from typing import Final
@@ -14,7 +14,7 @@ _AT_ONCE: Final = 1000
 
 
 class Pruner:
-    """Several may run at once: what one has removed the other does not find."""
+    """Several may run at once: events that one has removed the other does not find."""
 
     def __init__(self, db: Database, settings: OutboxSettings) -> None:
         self._db: Database = db

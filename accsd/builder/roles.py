@@ -1,4 +1,4 @@
-"""The control host: what its roles share, and the table of them."""
+"""The control host: the facts that its roles share, and the table of the roles."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -28,13 +28,13 @@ _BUILDER_CHANNEL: Final = "builder"
 
 @dataclass(eq=False, slots=True)
 class ControlHost:
-    """What the roles of the control host share: facts and lookups, no decisions."""
+    """The facts that the roles of the control host share, and lookups; no decisions."""
 
     settings: Settings  # the newest: a reload replaces them
     db: Database
     listener: Listener
     metrics: Metrics
-    store: ObjectStore | None  # where history goes, if anything did when the daemon began
+    store: ObjectStore | None  # for history; None: none was configured when the daemon began
     calls: CallsUnderWay = field(default_factory=CallsUnderWay)
     clocks: Clocks = field(default_factory=Clocks)
     news: ServiceNews = field(init=False)
@@ -43,12 +43,12 @@ class ControlHost:
         self.news = ServiceNews(self.listener)
 
     def know(self, roles: "Roles[ControlHost]") -> None:
-        """What happens beside the waker wakes it."""
+        """News of services and ended wake calls wake the waker."""
         self.news.when_heard = self.calls.when_ended = lambda: roles.wake("wake")
 
     @asynccontextmanager
     async def history_login(self) -> AsyncGenerator[Database]:
-        """The connection that may remove history: a login of its own, where one is configured."""
+        """Opens the connection that may remove history: a login of its own, where one is configured."""
         if self.settings.retention.database_url is None:
             yield self.db
             return

@@ -1,8 +1,8 @@
 """Wakes the nodes that jobs running now or due soon will need (A13, tick 2; A18).
 
-It looks at what waits and at who is awake, lets planning/wake.py decide, has whoever is chosen called, and writes
-down why the others are left asleep. It does not wait for the calls: a slow one keeps nobody else asleep. Of several
-builders one makes each call.
+It looks at waiting work and at the nodes that are awake, lets planning/wake.py decide, has the chosen nodes called,
+and writes down why the others are left asleep. It does not wait for the wake calls: a slow one delays no other node.
+Of several builders one makes each wake call.
 """
 
 import asyncio
@@ -23,21 +23,21 @@ from accsd.power import WakeResult
 from accsd.settings import WakeSettings
 from accsd.supervisor import Pass
 
-# Longer than a poll: what comes into sight then is still seen in time.
+# Longer than a poll: demand that comes into sight then is still seen in time.
 _MARGIN: Final = timedelta(minutes=1)
-# One whose breaker is open stays failed, whatever else there is to say, until it is called again or seen.
+# A node whose breaker is open stays failed, whatever other reason there is, until it is called again or seen.
 _SAYS_LESS: Final = frozenset({WhyNot.NO_MATCH, WhyNot.NOT_NEEDED, WhyNot.NOT_YET, WhyNot.STAGGERED})
 _SHOWN: Final = 200
 _SOON: Final = timedelta(seconds=1)
 _IN_VAIN: Final = frozenset({WhyNot.PAUSING, WhyNot.FAILED})
 _log = get_logger(role="wake")
-# Those who are awake claim first, and a busy fleet wakes the waker once in this time.
+# Nodes that are awake claim first, and a busy fleet wakes the waker once in this time.
 _GATHERED_SEC: Final = 1.0
-_MOST_SERVICES: Final = 500  # the poll finds what happens in others
+_MOST_SERVICES: Final = 500  # the poll finds the work of other services
 
 
 class Waker:
-    """`hear` is told which services nodes offer that can be woken: what becomes claimable for them is its business."""
+    """`hear` is given the services of nodes that can be woken: it listens for work that becomes claimable for them."""
 
     name: Final = "wake"
 
@@ -47,7 +47,7 @@ class Waker:
         settings: WakeSettings,
         *,
         lease: timedelta,
-        calls: CallsUnderWay,  # whose end must wake this role
+        calls: CallsUnderWay,  # the end of each must wake this role
         node: str = "builder",
         metrics: Metrics | None = None,
         hear: Callable[[Iterable[str]], None] | None = None,
@@ -61,7 +61,7 @@ class Waker:
         self._policy: WakePolicy = WakePolicy(settings.boot, settings.rounds, settings.rest, settings.longest_rest)
         self._caller: WakeCaller = WakeCaller(db, settings, by=node, when_called=self._count)
         self._slowest: timedelta | None = None  # None: the fleet is not known yet
-        self._expected: dict[str, str] = {}  # whom this builder has called, by which method
+        self._expected: dict[str, str] = {}  # the nodes that this builder has called, and by which method
         self._has_nothing_to_say: bool = False
 
     async def run_once(self) -> Pass:
@@ -91,7 +91,7 @@ class Waker:
             self._call(choice, known[choice.node])
         await self._say_why_not(made, known)
         self._has_nothing_to_say = not demand
-        # When a call has ended it plans anew: one that did not get through leaves its work to another node.
+        # The end of a wake call causes another plan: a call that failed leaves its work to another node.
         return Pass(next_due=made.again_in)
 
     @property
@@ -109,15 +109,15 @@ class Waker:
         return {each.node.name: replace(each, state=self._state(each)) for each in fleet}
 
     def _state(self, known: FleetNode) -> NodeState:
-        """Whom this builder calls at this moment is expected, however long that takes and whichever method it is at: he
-        counts among those who are starting, and is not called twice."""
+        """A node that this builder is calling counts as starting, however long that takes and by whichever method: it
+        is not called twice."""
         state = replace(known.state, methods=self._caller.methods(known))
         if state.name not in self._calls.nodes:
             return state
         return replace(state, calls=WakeCalls(state.calls.count if state.calls else 1, timedelta(0)))
 
     def _call(self, choice: Choice, known: FleetNode) -> None:
-        """It goes on after this pass."""
+        """Starts a wake call, which goes on after this pass."""
         methods = known.state.methods
 
         async def call() -> list[str]:
@@ -129,7 +129,7 @@ class Waker:
         self._calls.start(choice.node, call)
 
     async def _say_why_not(self, made: WakePlan, fleet: Mapping[str, FleetNode]) -> None:
-        """Of those who are not awake and not coming, where it is news."""
+        """Writes why nodes are not woken that are neither awake nor starting, if the reason has changed."""
         notes = [note for name, why in made.reasons.items() if (note := self._note(fleet[name], why)) is not None]
         if not notes:
             return
@@ -147,7 +147,7 @@ class Waker:
         return None if because == known.because else NotWoken(known, because, has_failed or why is WhyNot.FAILED)
 
     def _in_vain(self, known: FleetNode) -> str:
-        """Times of day, not distances: the sentence is the same at each pass until something happens."""
+        """The reason after calls in vain, with times of day: the sentence stays the same until something happens."""
         state = known.state
         assert state.calls is not None, "it did not come when it was called"
         assert known.tried_at is not None, "every call has its time"
@@ -165,8 +165,9 @@ def _clock(moment: datetime) -> str:
 
 
 class ServiceNews:
-    """What becomes claimable for a service that sleeping nodes offer. Its first tasks are the builder's news; of later
-    ones only those who serve it are told. Many notifications are one wake-up of the waker, a moment later."""
+    """Listens for work that becomes claimable for services of sleeping nodes. The builder hears of a service's first
+    tasks by itself; of later ones only nodes that serve it are notified. Many notifications are one wake-up of the
+    waker, a moment later."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener: Listener = listener
@@ -175,7 +176,7 @@ class ServiceNews:
         self.when_heard: Callable[[], None] | None = None
 
     def listen_to(self, services: Iterable[str]) -> None:
-        """Adds these services; none is ever left out again."""
+        """Adds these services; it never stops listening to one."""
         for service in sorted(set(services) - self._services)[: _MOST_SERVICES - len(self._services)]:
             self._services.add(service)
             self._listener.subscribe(service, self._hear)

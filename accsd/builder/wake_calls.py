@@ -1,6 +1,6 @@
-"""Calls a node that is to be awake: by one method after the other until a call gets through, each of them on record.
+"""Makes wake calls to a node: by one method after the other until a call gets through, each of them on record.
 
-Used by whoever wakes nodes, a builder or a person; of several at once one makes each call.
+Builders and people wake nodes through here; of several at once one makes each call.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _log = get_logger(component="calling")
 
 
 class WakeCaller:
-    """`by` is who calls: this node, or a person. `when_called` hears how each call went."""
+    """`by` is the caller: this node, or a person. `when_called` hears how each call went."""
 
     def __init__(
         self, db: Database, settings: WakeSettings, *, by: str, when_called: Callable[[WakeResult], None] | None = None
@@ -48,7 +48,7 @@ class WakeCaller:
         self._when_called: Callable[[WakeResult], None] | None = when_called
 
     def methods(self, known: FleetNode) -> tuple[str, ...]:
-        """By which this machine can have it woken, the best first."""
+        """The methods by which this machine can wake the node, the best first."""
         has_relay = bool(self._neighbours(known))
         is_near = not has_relay or shares_network(known.networks)
         return methods_of(known.node, has_relay=has_relay, is_near=is_near, brought_by=known.brought_by)
@@ -56,8 +56,8 @@ class WakeCaller:
     async def call(
         self, known: FleetNode, methods: Sequence[str], wanted: Demand | None = None
     ) -> list[tuple[WakeResult, str]]:
-        """The calls that were made, each with its sentence for the record; none: somebody else was first, or the node
-        is there. `wanted` is what it is woken for; None: a person wants it."""
+        """Makes the wake calls; returns each with its sentence for the record. None was made if another caller was
+        first, or the node is awake. `wanted` is the work that it is woken for; None: a person wants it."""
         calls: list[tuple[WakeResult, str]] = []
         after = known.last_try
         for method in methods:
@@ -71,7 +71,7 @@ class WakeCaller:
         return calls
 
     def _neighbours(self, known: FleetNode) -> list[str]:
-        """Not this machine: what it can do is the method before."""
+        """Awake nodes in the same network, without this machine: its own packet is the method before."""
         return [name for name in known.relays if name != self._by]
 
     async def _recorded(
@@ -90,7 +90,7 @@ class WakeCaller:
             return await self._provider(known, method).wake(known.node)
         except WakeFailed as failure:
             return _failed(method, failure.message)
-        except Exception as failure:  # noqa: BLE001 - one bad row never stops the others; the log has the whole of it
+        except Exception as failure:  # noqa: BLE001 - one bad row never stops the others; the log has the traceback
             _log.exception("wake_crashed", node=known.node.name)
             return _failed(method, repr(failure))
 
@@ -113,7 +113,7 @@ class WakeCaller:
         return answer.output
 
     async def _record(self, node: Node, try_id: UUID, result: WakeResult, wanted: Demand | None) -> str:
-        """Also while we are being stopped: the node may have been called, and that belongs on record."""
+        """Records a wake call, even while this process is being stopped: the call may have been made."""
         sentence = _sentence(node, result, self._by if wanted is None else wanted.service)
         if self._when_called is not None:
             self._when_called(result)
@@ -156,7 +156,7 @@ def _sentence(node: Node, result: WakeResult, wanted: str) -> str:
 
 
 class CallsUnderWay:
-    """Calls outlive the pass that started them, but not `serve`. `when_ended` hears of each end."""
+    """Wake calls outlive the pass that started them, but not `serve`. `when_ended` hears of each end."""
 
     def __init__(self) -> None:
         self.when_ended: Callable[[], None] | None = None
@@ -168,7 +168,7 @@ class CallsUnderWay:
 
     @property
     def nodes(self) -> Set[str]:
-        """Who is being called."""
+        """The nodes that are being called."""
         return self._nodes
 
     @property
@@ -184,14 +184,14 @@ class CallsUnderWay:
                 self._group = None
 
     def start(self, node: str, call: Callable[[], Awaitable[list[str]]]) -> None:
-        """`call` returns a sentence for each try."""
+        """Starts a wake call; `call` returns a sentence for each try."""
         assert self._group is not None, "nobody is called before the calls are served"
         assert node not in self._nodes, node
         self._nodes.add(node)
         self._group.start_soon(self._run, node, call, name=f"call {node}")
 
     def take(self) -> list[str]:
-        """What was said since the last time. What a call has failed with is raised: the supervisor knows what to do."""
+        """The sentences since the last time. Raises the error of a failed call: the supervisor knows what to do."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
@@ -206,7 +206,7 @@ class CallsUnderWay:
     async def _run(self, node: str, call: Callable[[], Awaitable[list[str]]]) -> None:
         try:
             self._said += await call()
-        except Exception as failure:  # noqa: BLE001 - the others go on; it is raised where the supervisor hears it
+        except Exception as failure:  # noqa: BLE001 - the other calls go on; `take` raises it for the supervisor
             self._failure = failure
         finally:
             self._nodes.discard(node)

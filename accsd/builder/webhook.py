@@ -1,4 +1,4 @@
-"""One webhook: an event's payload is signed, sent to a target of the settings, and the answer is judged.
+"""One webhook: signs an event's payload, sends it to a target of the settings, and judges the answer.
 
 The signature follows the Standard Webhooks convention: HMAC-SHA256 over `id.timestamp.body`. A receiver that has the
 secret can check who sent the event, that nothing was changed, and how old it is.
@@ -51,7 +51,7 @@ def signature(secrets: Sequence[str], event_id: str, timestamp: int, body: bytes
 
 
 def read_secrets(target: OutboxTarget) -> list[str]:
-    """The secrets of a target. Those in a file, one in each line, are read anew for each batch, and from then on they
+    """The secrets of a target. A file of secrets, one in each line, is read anew for each batch, and from then on they
     are struck out of every log line. Raises CallFailed."""
     if target.secret_file is None:
         assert target.secret is not None, "the settings have one or the other"
@@ -78,7 +78,7 @@ def _key(secret: str) -> bytes:
         try:
             return base64.b64decode(secret.removeprefix(_ENCODED), validate=True)
         except binascii.Error:
-            pass  # it only looks like one
+            pass  # it only looks like base64
     return secret.encode()
 
 
@@ -100,7 +100,7 @@ def _complaint(target: OutboxTarget, response: Response) -> str:
     parts = urlsplit(target.url)
     excerpt = response.excerpt
     for hidden in (parts.path, parts.query):
-        if len(hidden) > 1:  # some answer with what they were asked
+        if len(hidden) > 1:  # some receivers answer with the address they were asked at
             excerpt = excerpt.replace(hidden, "***")
     said = " ".join(redact(excerpt).split())[:_SHOWN]
     return f"answered {response.status}" + (f": {said}" if said else "")
