@@ -1,1 +1,1 @@
-"""The process: what it is made of, how it starts, reloads, shows itself and stops."""
+"""The process: its parts, how it starts, reloads, shows itself and stops."""

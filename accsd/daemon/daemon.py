@@ -1,7 +1,7 @@
 """The daemon: builds what its roles need, runs them, and stops them in order.
 
 SIGTERM (or Ctrl-C) drains: not ready, no new claims, attempts may end until the grace is over and are given back then;
-the listener and the pool go last. A second one skips the grace. SIGHUP reads the configuration again. All of them are
+the listener and the pool go last. A second one skips the grace. SIGHUP reads the configuration again. Signals are
 heeded from the beginning: a daemon may wait for its database for hours.
 """
 
@@ -66,8 +66,9 @@ async def run_daemon(
     is_strict: bool = False,
     when_up: Callable[[], None] = lambda: None,
 ) -> None:
-    """Returns after an orderly stop; raises what keeps it from starting. `is_strict`: a service that can't be served is
-    such a thing, because somebody is there to put it right. A node that boots at night serves the others."""
+    """Returns after an orderly stop; raises the error that keeps it from starting. With `is_strict` a service that
+    can't be served is such an error, because a person is there to correct it. A node that boots at night serves the
+    rest."""
     environ = environment()
     notifier = Notifier.from_environ(environ)
     settings = read_settings(config)
@@ -79,7 +80,7 @@ async def run_daemon(
         state = state_folder(settings, environ) if choice.serves else None
         if state is not None:
             if settings.compose.file is not None:
-                compose_file(settings.compose)  # one that is not there is a mistake to be told at once
+                compose_file(settings.compose)  # a missing file is a mistake to be told at once
             resources.enter_context(locked_state(state, settings.node.name))
             note_served(state, settings.compose.file)
             if is_strict:
@@ -92,7 +93,7 @@ async def run_daemon(
         resources.push_async_callback(databases.close)
         settings = waiting.settings
         daemon = Daemon(choice, settings, config, databases.db, notifier, when_up)
-        # shared by the nodes of one machine, where no store is configured; a builder alone can't know theirs
+        # The nodes of one machine share it where no store is configured; a builder alone can't know their folder.
         store = open_store(settings.storage, default_folder=None if state is None else state.parent / "objects")
         opened: ObjectStore | None = None
         if state is not None or (choice.builds and settings.retention.removes_anything):
@@ -109,11 +110,11 @@ async def run_daemon(
 @dataclass(frozen=True, slots=True)
 class _Databases:
     db: Database
-    beats: Database | None  # in the pool heartbeats would wait behind calls that hang, and a node would lose its leases
+    beats: Database | None  # in the pool they would wait behind calls that hang, and leases would be lost
 
     @classmethod
     async def open(cls, settings: Settings, *, serves: bool) -> "_Databases":
-        """All of them, with the right schema, or none."""
+        """Opens all databases, with the right schema, or none."""
         application = f"accsd {settings.node.name}"
         async with AsyncExitStack() as opened:
             db = await Database.open(settings.database, application=application)
@@ -125,15 +126,15 @@ class _Databases:
         return cls(db, beats)
 
     async def close(self) -> None:
-        """Nobody calls any more: only a server that does not answer would take long to let them go."""
+        """Closes the connections. No call is under way: only a server that does not answer would delay this."""
         if self.beats is not None:
             await self.beats.close(within=_CLOSING_SEC)
         await self.db.close(within=_CLOSING_SEC)
 
 
 class _Waiting:
-    """A daemon outlives its database, at the start too. Nothing was made from the settings yet, but for the lock of the
-    state folder, so that they may change; what only a person can put right is raised at once."""
+    """Waits for the database: a daemon outlives it, at the start too. Only the state folder's lock was made from the
+    settings yet, so that they may change. An error that only a person can correct is raised at once."""
 
     def __init__(self, choice: RoleChoice, settings: Settings, config: Path | None, notifier: Notifier) -> None:
         self.settings: Settings = settings
@@ -144,9 +145,9 @@ class _Waiting:
         self._try: anyio.CancelScope = anyio.CancelScope()
 
     async def for_databases(self, signals: AsyncIterator[signal.Signals]) -> _Databases | None:
-        """None: it was told to stop before they were there."""
+        """Opens the databases; None: the daemon was told to stop before they were there."""
         found: _Databases | None = None
-        failure: AccsdError | None = None  # which the group would wrap
+        failure: AccsdError | None = None  # the group would wrap it
         async with anyio.create_task_group() as group:
             group.start_soon(self._heed, signals, group.cancel_scope)
             try:
@@ -254,18 +255,18 @@ class Daemon:
         _log.info("stopped")
 
     def _poll(self) -> timedelta:
-        """Often while notifications do not arrive, rarely while they do."""
+        """The time between polls: short while notifications do not arrive, long while they do."""
         seconds = self._settings.poll_sec if self._listener.is_listening else self._settings.poll_deaf_sec
         return timedelta(seconds=seconds)
 
     def build_here(self, history_to: ObjectStore | None) -> None:
-        """This process is a builder."""
+        """Makes this process a builder."""
         self._host = ControlHost(self._settings, self._db, self._listener, self._metrics, history_to)
         self._builder = Roles(BUILDER_ROLES, self._host, self._supervisor, self._listener, self._poll)
         self._host.know(self._builder)
 
     def serve_here(self, store: ObjectStore, beats: Database, attempts: Path) -> None:
-        """This process is a node too."""
+        """Makes this process a node."""
         base = Path.cwd() if self._config is None else self._config.absolute().parent
         beats.observe(self._asked)
         failpoints.when_cut(beats.cut)
@@ -290,7 +291,7 @@ class Daemon:
             self._health.database_away("a call was not answered")
 
     def _heard(self, state: ListenerStatus) -> None:
-        """The listener's state has changed: everybody looks, and polls as often as it must from now on."""
+        """The listener's state has changed: all roles look for work, and poll as often as they must from now on."""
         if state.hearing is ListenerState.LISTENING and self._has_listened:
             self._metrics.listener_reconnected()
         self._has_listened = self._has_listened or state.hearing is ListenerState.LISTENING
@@ -316,7 +317,7 @@ class Daemon:
                 self._ask_to_stop()
 
     def _reload(self) -> None:
-        """A configuration that is wrong changes nothing."""
+        """Reads the settings again. A wrong configuration changes nothing."""
         self._notifier.reloading()
         try:
             self._take_over(read_settings(self._config))
@@ -328,7 +329,7 @@ class Daemon:
         left = left_behind(self._settings, settings)
         settings = taken_over(self._settings, settings)
         if self._agent is not None:
-            self._agent.reload(settings)  # the one that may refuse
+            self._agent.reload(settings)  # the only step that may refuse
             note_served(state_folder(settings, environment()), settings.compose.file)
         if self._host is not None and self._builder is not None:
             self._host.settings = settings

@@ -1,9 +1,9 @@
-"""The local HTTP face: GET /metrics and GET /health, and nothing else. Off unless `http.listen` is set.
+"""The local HTTP endpoint: GET /metrics and GET /health, and nothing else. Off unless `http.listen` is set.
 
-A server of its own and not aiohttp's (docs/decisions/0008), because it answers two questions and must be impossible to
-hold up: one request for each connection, small, within a deadline, from a bounded number of clients, of which the
-oldest gives way to a new one. What goes wrong here never reaches the daemon; an address that cannot be had does, at the
-start.
+It is a server of its own and not aiohttp's (docs/decisions/0008), because it answers two questions and must be
+impossible to hold up: one request for each connection, small, within a deadline, from a bounded number of clients, of
+which the oldest gives way to a new one. An error here never reaches the daemon, but for an address that can't be had
+at the start.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _log = get_logger(component="http")
 _MAX_HEAD: Final = 8 * 1024
 _MAX_CONNECTIONS: Final = 32
 _DEADLINE: Final = timedelta(seconds=5)
-# A client that still sends while it is refused would be reset and never see why; so much is read and thrown away.
+# A client that still sends while it is refused would be reset and never see why: so many bytes are read and dropped.
 _MAX_LINGER: Final = 64 * 1024
 _LINGER: Final = timedelta(seconds=1)
 _HIGHEST_PORT: Final = 65535
@@ -66,7 +66,7 @@ class _Response:
 
 
 class _Refused(Exception):
-    """The request ends here, with this answer."""
+    """Ends the request with this answer."""
 
     def __init__(self, status: HTTPStatus, *headers: str) -> None:
         super().__init__(status.phrase)
@@ -75,7 +75,7 @@ class _Refused(Exception):
 
 @dataclass(eq=False, slots=True)
 class HttpFace:
-    """`address = await task_group.start(face.serve)`; cancelling the group closes it."""
+    """`address = await task_group.start(face.serve)`; cancelling the group closes the endpoint."""
 
     settings: HttpSettings
     metrics: Metrics
@@ -92,7 +92,7 @@ class HttpFace:
 
         Raises Unavailable where the port is in use, ConfigError where the address cannot be had at all.
         """
-        server = await self._listen()  # outside of the group, which would wrap what it raises
+        server = await self._listen()  # outside of the group, which would wrap the error
         try:
             async with anyio.create_task_group() as self._clients:
                 address = _shown(server)
@@ -106,7 +106,7 @@ class HttpFace:
     async def _listen(self) -> asyncio.Server:
         assert self.settings.listen is not None
         host, _, port = self.settings.listen.rpartition(":")
-        if int(port) > _HIGHEST_PORT:  # uvloop would take the rest of a division instead
+        if int(port) > _HIGHEST_PORT:  # uvloop would use the port modulo 65536 instead
             raise _no_address(self.settings.listen, f"a port is at most {_HIGHEST_PORT}")
         try:
             return await asyncio.start_server(self._connected, host.strip("[]"), int(port), limit=_MAX_HEAD)
@@ -116,12 +116,12 @@ class HttpFace:
             raise _no_address(self.settings.listen, error.strerror or str(error)) from error
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A connection is in the hands of the task group from its first moment; without a group it is aborted."""
+        """Hands a connection to the task group from its first moment; aborts it where there is no group."""
         if self._clients is None:
             writer.transport.abort()
             return
         if len(self._connections) >= _MAX_CONNECTIONS:
-            # whoever asks and listens is answered in a moment: the oldest does neither
+            # A client that asks and listens is answered in a moment: the oldest one does neither.
             oldest = next(iter(self._connections))
             del self._connections[oldest]
             oldest.transport.abort()
@@ -131,7 +131,7 @@ class HttpFace:
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             with anyio.move_on_after(_DEADLINE.total_seconds()), suppress(OSError):
-                writer.transport.set_write_buffer_limits(high=0)  # drained means: all of it
+                writer.transport.set_write_buffer_limits(high=0)  # drained means that all of it was sent
                 writer.write((await self._answer(reader)).encoded())
                 await writer.drain()
                 writer.write_eof()
@@ -151,7 +151,7 @@ class HttpFace:
             return refusal.response
 
     def _admit(self, request: _Request) -> None:
-        """Asks for the token or, where none is set, for proof that no web page asks through somebody's browser (DNS
+        """Requires the token or, where none is set, proof that no web page asks through a person's browser (DNS
         rebinding)."""
         if self.settings.token is None:
             if not _names_this_machine(request.headers.get("host", ""), self.settings.listen or ""):
@@ -207,7 +207,7 @@ async def _linger(reader: asyncio.StreamReader) -> None:
 
 
 def _names_this_machine(host: str, listen: str) -> bool:
-    """Whether the header names an address, localhost, or the name that we listen at: a foreign name is none of
+    """Whether the header names an address, localhost, or the name that we listen at. A foreign name is none of
     these."""
     name = host if host.endswith("]") else host.rpartition(":")[0] or host
     if name.lower() in ("localhost", listen.rpartition(":")[0].lower()):
@@ -225,7 +225,7 @@ def _shown(server: asyncio.Server) -> str:
 
 
 def _digest(text: str) -> bytes:
-    """The digest has the same length whatever the text's is, so that the comparison tells nothing about it."""
+    """A digest has the same length for every text, so that the comparison does not tell the length."""
     return sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 

@@ -30,7 +30,7 @@ class RoleObserver:
             _log.info("pass", role=role, did=done.did, took_ms=round(took.total_seconds() * 1000, 1))
 
     def away(self, role: str, error: Unavailable, pause: timedelta) -> None:
-        """Said once for each outage, not once for each try."""
+        """Logs an outage once, not once for each try."""
         self._health.role_failed(role, str(error), restarting=False)
         self._metrics.away(role)
         if isinstance(error, DatabaseUnavailable):

@@ -1,4 +1,4 @@
-"""Which settings a daemon that runs takes over, and which stay as they were until it is started anew."""
+"""Which settings a running daemon takes over, and which stay as they were until it is restarted."""
 
 from collections.abc import Iterable, Mapping
 from functools import reduce
@@ -24,13 +24,13 @@ NEEDS_RESTART: Final[Mapping[str, str]] = {
     "node.name": "the leases, and the lock of the state folder",
     "node.state_dir": "the lock of the state folder",
 }
-# Made before the database was there. Another name is refused by an agent that runs.
+# Settings of the state folder's lock, which is made before the database is there. A running agent refuses another name.
 _NAME: Final = "node.name"
 _LOCK: Final = (_NAME, "node.state_dir")
 
 
 def read_settings(config: Path | None) -> Settings:
-    """Whoever reads them may log: their secrets are struck out from now on."""
+    """Reads the settings; their secrets are struck out of logs from now on."""
     settings = load_settings(config)
     for secret in settings.secrets():
         register_secret(secret)
@@ -38,7 +38,7 @@ def read_settings(config: Path | None) -> Settings:
 
 
 def before_the_start(before: Settings, after: Settings) -> tuple[Settings, list[str]]:
-    """The new ones for a daemon that still waits for its database, and those that need a restart all the same."""
+    """The new settings for a daemon that still waits for its database, and the paths of those that need a restart."""
     return _with(after, before, _LOCK), [path for path in _LOCK if _value(before, path) != _value(after, path)]
 
 
@@ -50,12 +50,12 @@ def tell_reloaded(settings: Settings, left: list[str]) -> None:
 
 
 def taken_over(before: Settings, after: Settings) -> Settings:
-    """The new ones, but for those that need a restart: no part of the daemon shall go by other ones than the rest."""
+    """The new settings without those that need a restart: all parts of the daemon must go by the same settings."""
     return _with(after, before, [path for path in NEEDS_RESTART if path != _NAME])
 
 
 def left_behind(before: Settings, after: Settings) -> list[str]:
-    """The dotted paths of those that have changed and are not taken over."""
+    """The dotted paths of settings that have changed and are not taken over."""
     fixed = [path for path in after.paths() if path != _NAME and _needs_restart(path)]
     return [path for path in fixed if _value(before, path) != _value(after, path)]
 
@@ -65,7 +65,7 @@ def _needs_restart(path: str) -> bool:
 
 
 def _with(settings: Settings, others: Settings, paths: Iterable[str]) -> Settings:
-    """The settings with those of the others at these paths."""
+    """The settings, with the values of the others at these paths."""
     changed: dict[str, object] = {}
     for path in paths:
         section, _, name = path.partition(".")

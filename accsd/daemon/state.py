@@ -1,7 +1,7 @@
 """The node's state folder, and the lock that makes this process the only one here that speaks for the node.
 
-The file of the lock says who holds it and which compose file is served: `accsd doctor` is another process, and may have
-been given none.
+The lock's file says which process holds it and which compose file is served, for `accsd doctor`: that is another
+process, and may have been given no compose file.
 """
 
 import os
@@ -15,7 +15,7 @@ from accsd.work.identity import LOCK_FILE, lock_folder
 
 @contextmanager
 def locked_state(folder: Path, node: str) -> Generator[Path]:
-    """The folder, ours for as long as the block lasts. The kernel frees the lock however this process ends."""
+    """Locks the folder for as long as the block lasts. The kernel frees the lock however this process ends."""
     lock = lock_folder(folder)
     if lock is None:
         raise ConfigError(
@@ -30,7 +30,7 @@ def locked_state(folder: Path, node: str) -> Generator[Path]:
 
 
 def note_served(folder: Path, compose: Path | None) -> None:
-    """By the holder of the lock, when it starts and when its settings have changed."""
+    """Notes the compose file; called by the holder of the lock, at the start and when the settings have changed."""
     served = "" if compose is None else str(compose.absolute())
     (folder / LOCK_FILE).write_text(f"{os.getpid()}\n{served}\n")
 
