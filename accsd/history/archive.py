@@ -1,7 +1,8 @@
-"""A month of events goes to the object store: written, recorded, read back, and only then dropped here.
+"""Moves a month of events to the object store: written, recorded, read back, and only then dropped from the database.
 
-Each step may be the last one before a crash: the same events make the same object under the same key, the record of it
-is found again, and whoever goes on reads it back before anything is dropped. Two at once do the work twice, no more.
+Each step may be the last one before a crash: the same events make the same object under the same key, its record is
+found again, and the next archiver reads the object back before anything is dropped. Two archivers at once do the work
+twice, no more.
 """
 
 import hashlib
@@ -54,14 +55,14 @@ async def archive(
     if refused is None and not keep:
         refused = await history.drop_archived(db, recorded.id)
         after = await history.archive_of(db, recorded.id)
-        if after.refused is not None:  # the object is well, but events have come since: all of them once more
+        if after.refused is not None:  # the object is fine, but events have come since: all are archived once more
             recorded = await _write(db, store, partition)
             refused = await verify(db, store, recorded) or await history.drop_archived(db, recorded.id)
     return ArchiveOutcome(await history.archive_of(db, recorded.id), refused)
 
 
 async def verify(db: Database, store: ObjectStore, archive: Archive) -> str | None:
-    """Reads it back and notes what was found; None: it is what was archived. A store that is away says nothing."""
+    """Reads an archive back and notes the finding; None: it is as archived. A store that is away is no finding."""
     try:
         found = await contents(store, archive)
     except Damaged as damage:
@@ -114,7 +115,7 @@ async def _write(db: Database, store: ObjectStore, partition: str) -> Archive:
 
 
 async def _pack(db: Database, partition: str, packer: Packer) -> int:
-    """The sum of the events' ids."""
+    """Packs the events; returns the sum of their ids."""
     place, id_sum = ArchivePosition(), 0
     while batch := await history.lines_after(db, partition, place, _BATCH):
         await anyio.to_thread.run_sync(_add, packer, batch)

@@ -20,7 +20,7 @@ FORMAT: Final = 1
 
 
 class Damaged(UserError):
-    """An object of an archive is not what was archived."""
+    """An object of an archive is not as it was archived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Also a record beside the database: the chain of archives can be followed in the store alone."""
+    """The index of an archive, and a record beside the database: the chain of archives can be followed in the store."""
 
     partition: str
     rows: int
@@ -67,7 +67,7 @@ class Index:
 
 
 def chained(previous: str, partition: str, rows: int, sha256: str) -> str:
-    """As accs.archive_digest does it."""
+    """The digest of a link of the chain, as accs.archive_digest computes it."""
     return hashlib.sha256("\n".join((previous, partition, str(rows), sha256)).encode()).hexdigest()
 
 
@@ -97,7 +97,7 @@ class Packer:
             self._write()
 
     def end(self) -> None:
-        """The last block; an archive without any event has an empty one, so that it is a .gz file too."""
+        """Writes the last block. An archive without events has an empty one, so that it is a .gz file too."""
         if self._lines or not self.blocks:
             self._write()
 
@@ -107,7 +107,7 @@ class Packer:
 
     @property
     def packed_sha256(self) -> str:
-        """Of the object: another version of zlib packs the same lines in another way."""
+        """The checksum of the object: another version of zlib packs the same lines in another way."""
         return self._packed.hexdigest()
 
     @property

@@ -1,7 +1,7 @@
-"""Whether the database's clock can be trusted with removing things: one that has jumped ahead makes everything old.
+"""Whether the database's clock can be trusted with removals: if it has jumped ahead, everything looks old.
 
-What is removed is gone, so two witnesses are asked: this host's clock, and how much time has passed since the last
-look, by a counter that nobody can set and that runs on while the host sleeps. That one speaks where both share a clock.
+A removal can't be undone, so there are two witnesses: this host's clock, and the time since the last look by a counter
+that can't be set and runs on while the host sleeps. The counter helps where database and host share a clock.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class Clocks:
     def __init__(self, here: Callable[[], datetime] = _here, passed: Callable[[], float] = boot_time) -> None:
         self._here: Callable[[], datetime] = here
         self._passed: Callable[[], float] = passed
-        self._last: tuple[datetime, float] | None = None  # when it was trusted last
+        self._last: tuple[datetime, float] | None = None  # when the database's clock was trusted last
 
     async def problem(self, db: Database) -> str | None:
         """Why nothing should be removed now. A clock that was seen to jump stays untrusted until it jumps back."""
@@ -36,7 +36,7 @@ class Clocks:
         jumped = there - before - timedelta(seconds=passed - then)
         if jumped > MAY_BE_AHEAD:
             return f"the database's clock has jumped ahead by {_shown(jumped)} since {before:%Y-%m-%d %H:%M} UTC"
-        if jumped >= -MAY_BE_AHEAD:  # else it is behind, and to be put right is no jump
+        if jumped >= -MAY_BE_AHEAD:  # else it is behind, and correcting it is no jump
             self._last = there, passed
         return None
 
@@ -48,7 +48,7 @@ def ahead_of(there: datetime, here: datetime) -> str | None:
 
 
 async def require_same_time(db: Database) -> None:
-    """For a command that removes things."""
+    """Raises if the database's clock is ahead; called by commands that remove things."""
     if (said := ahead_of(await database_time(db), _here())) is not None:
         raise AccsdError(f"nothing is removed: {said}", hint=HINT)
 

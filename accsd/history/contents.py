@@ -1,4 +1,4 @@
-"""Archives read: the lines of one job, or all of them to see whether they are what was archived."""
+"""Reads archives: the lines of one job, or all lines to check whether they are as archived."""
 
 import hashlib
 from collections.abc import AsyncGenerator, Sequence
@@ -24,7 +24,7 @@ class Contents:
 
 
 async def lines_of(store: ObjectStore, archive: Archive, job_id: UUID) -> list[str]:
-    """The archived events of one job, in their order. Damaged: they are not what was archived, or are not there."""
+    """The archived events of one job, in their order. Damaged: they are not as archived, or are missing."""
     _require_bucket(store, archive)
     mark = f'"job_id":"{job_id}"'.encode()
     found: list[str] = []
@@ -34,7 +34,7 @@ async def lines_of(store: ObjectStore, archive: Archive, job_id: UUID) -> list[s
 
 
 async def contents(store: ObjectStore, archive: Archive) -> Contents:
-    """Every byte of it, read back. Damaged says what does not fit."""
+    """Reads every byte of an archive back. Damaged says what does not fit."""
     _require_bucket(store, archive)
     index = await read_index(store, archive)
     if (await _there(store, archive, archive.key)) != archive.size_bytes:

@@ -1,7 +1,7 @@
 """Objects in the store that no row knows: left by attempts that were lost between their upload and their record.
 
-What is younger than a day may be on its way to its row, and what belongs to a job in motion is left alone. An object of
-a job that this database does not hold may belong to another database that shares the bucket.
+An object younger than a day may still get its row, and objects of a job in motion are left alone. An object of a job
+that this database does not hold may belong to another database that shares the bucket.
 """
 
 from collections.abc import AsyncGenerator

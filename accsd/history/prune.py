@@ -1,4 +1,4 @@
-"""Finished jobs leave when their time is over, and their objects after them."""
+"""Removes finished jobs when their time is over, and their objects after them."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -15,7 +15,7 @@ _BATCH: Final = 500
 
 
 async def prune_jobs(db: Database, kept: RetentionSettings, *, dry_run: bool = False) -> list[Removed]:
-    """One walk along all jobs, by workflow; a dry run counts what would go."""
+    """Walks once along all jobs; returns what was removed, by workflow. A dry run counts what would go."""
     if not kept.removes_jobs:
         return []
     found: list[Removed] = []
@@ -30,11 +30,11 @@ async def prune_jobs(db: Database, kept: RetentionSettings, *, dry_run: bool = F
 
 
 async def remove_doomed(db: Database, store: ObjectStore) -> int:
-    """Takes the objects of removed jobs out of the store: the object first, then the note of it."""
+    """Removes the objects of removed jobs from the store: the object first, then the note of it."""
     removed = 0
     while keys := await history.doomed_objects(db, store.bucket, limit=_BATCH):
         for key in keys:
-            with suppress(InvalidValue):  # no object can have such a key, and the others wait behind it
+            with suppress(InvalidValue):  # no object can have such a key, and other keys wait behind it
                 await store.delete(key)
         removed += await history.forget_objects(db, store.bucket, keys)
     return removed
