@@ -1,4 +1,4 @@
-"""Objects: where they are kept and what they are called."""
+"""Objects: where they are stored and how they are named."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -29,12 +29,12 @@ async def open_store(
 ) -> AsyncGenerator[ObjectStore]:
     """The store that the settings name; `default_folder` where they name none.
 
-    Nothing is asked of it yet: `check()` says whether it can be used.
+    The store is not asked anything yet: `check()` says whether it can be used.
     """
     if (settings.url or "").startswith("file:"):
         yield FileStore(Path(unquote(urlsplit(settings.url or "").path)), settings.bucket)
     elif settings.url is not None or settings.endpoint is not None:
-        from accsd.storage.s3 import S3Store  # most of a second: only for those who use it
+        from accsd.storage.s3 import S3Store  # the import takes most of a second: only where S3 is used
 
         async with S3Store.opened(settings, timing or Timing()) as store:
             yield store

@@ -1,8 +1,8 @@
-"""What is asked of a place for objects; storage/file.py and storage/s3.py are the two that there are.
+"""What an object store must do; storage/file.py and storage/s3.py are the two that exist.
 
 Errors are the same for both: StorageUnavailable while the store is away, slow or failing (it may come back),
 ConfigError where a setting keeps us out, NotFound for a key that holds nothing, ChecksumMismatch and TooLarge as below.
-An OSError is one of this machine's disk: of the file that is sent, or of the one that is written.
+An OSError is an error of this machine's disk: of the file that is sent, or of the one that is written.
 """
 
 import re
@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from accsd.errors import InvalidValue, StorageUnavailable
 
 DEFAULT_CONTENT_TYPE: Final = "application/octet-stream"
-MOST_BYTES_AT_ONCE: Final = 64 * 1024 * 1024  # what get_bytes holds in memory for its caller
+MOST_BYTES_AT_ONCE: Final = 64 * 1024 * 1024  # get_bytes holds at most so many in memory
 
 _CONTENT_TYPE = re.compile(r"[!-~]{1,120}/[!-~]{1,120}(?:; ?[ -~]{1,120})?")
 
@@ -31,16 +31,16 @@ class Timing:
 
 
 class ChecksumMismatch(StorageUnavailable):
-    """What came is not what was stored. The next fetch may be whole: nobody's attempt is spent on it."""
+    """The bytes that came are not those that were stored. The next fetch may be whole: no attempt is spent on it."""
 
 
 class TooLarge(InvalidValue):
-    """More bytes than the caller allowed; nothing was kept of them."""
+    """The object has more bytes than the caller allowed; none were kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object whose every byte went through our hands: what `task_artifacts` says about it."""
+    """An object whose bytes all passed through this process: the facts that `task_artifacts` holds about it."""
 
     bucket: str
     key: str
@@ -65,7 +65,7 @@ class ObjectStore(Protocol):
     def bucket(self) -> str: ...
 
     async def check(self) -> None:
-        """Whether the store can be used, as every other call would find out; makes the bucket if it is missing."""
+        """Raises if the store can't be used, as every other call would; makes the bucket if it is missing."""
         ...
 
     async def put_file(
@@ -87,27 +87,27 @@ class ObjectStore(Protocol):
     async def get_bytes(
         self, key: str, *, start: int = 0, length: int | None = None, checksum: str | None = None
     ) -> bytes:
-        """A part of an object or all of it; a `checksum` is that of the part. TooLarge beyond MOST_BYTES_AT_ONCE."""
+        """A part of an object or all of it; `checksum` is that of the part. TooLarge beyond MOST_BYTES_AT_ONCE."""
         ...
 
     async def stat(self, key: str) -> Listed: ...
 
     def list(self, prefix: str = "") -> AsyncIterator[Listed]:
-        """What begins with `prefix`. Not every server gives the order of the keys."""
+        """The objects whose keys begin with `prefix`. Not every server sorts them."""
         ...
 
     async def delete(self, key: str) -> None:
-        """A key that holds nothing is fine."""
+        """Deletes an object. A key that holds nothing is no error."""
         ...
 
 
 def content_type_or_default(written: str | None) -> str:
-    """It becomes a header and comes from a task: what is not plainly a content type is taken for unknown."""
+    """A task's content type becomes a header: a text that is not plainly a content type counts as unknown."""
     return written if written is not None and _CONTENT_TYPE.fullmatch(written) else DEFAULT_CONTENT_TYPE
 
 
 def check_key(key: str) -> tuple[str, ...]:
-    """The parts of a key that can mean the same thing everywhere: as S3 key, as path, in a URL."""
+    """The parts of a key. Raises InvalidValue unless it means the same everywhere: as S3 key, as path, in a URL."""
     parts = tuple(key.split("/"))
     for part in parts:
         if part in ("", ".", "..") or "\\" in part or not part.isprintable() or len(part.encode()) > 255:
@@ -116,7 +116,7 @@ def check_key(key: str) -> tuple[str, ...]:
 
 
 def check_prefix(prefix: str) -> tuple[str, ...]:
-    """Its complete parts; the last one may be the beginning of a name."""
+    """The complete parts of a prefix; its last part may be the beginning of a name."""
     folder, slash, _ = prefix.rpartition("/")
     return check_key(folder) if slash else ()
 

@@ -1,7 +1,7 @@
-"""Opening what lies beneath a folder without ever following a link, even one that is swapped in meanwhile.
+"""Opens files and folders beneath a folder without ever following a link, even one that is swapped in meanwhile.
 
 The folder's content may be hostile: a task wrote it. Paths are tuples of names; every step is taken from an open
-descriptor, so that nothing outside can be reached by whatever is renamed during the walk.
+descriptor, so that nothing outside can be reached, whatever is renamed during the walk.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ class _OpenHow(ctypes.Structure):
 
 
 class NotRegular(OSError):
-    """It is a folder, a link, a device, a pipe or a socket."""
+    """The path is a folder, a link, a device, a pipe or a socket."""
 
 
 @contextmanager
@@ -39,7 +39,8 @@ def opened(path: Path | str, flags: int = FOLDER, *, at: int | None = None) -> G
 
 
 def open_regular(root: int, parts: tuple[str, ...]) -> int:
-    """A regular file beneath `root`, for reading. OSError where there is none; NotRegular where it is something else.
+    """Opens a regular file beneath `root` for reading. OSError where there is none; NotRegular where it is something
+    else.
 
     It is looked at before it is opened: merely opening a pipe blocks, and opening a device may do anything.
     """
@@ -55,7 +56,7 @@ def open_regular(root: int, parts: tuple[str, ...]) -> int:
 
 @contextmanager
 def folder(root: int, parts: tuple[str, ...], *, make_mode: int | None = None, durably: bool = False) -> Generator[int]:
-    """A folder beneath `root`; with `make_mode`, made where it is missing (`durably`: and written to disk)."""
+    """Opens a folder beneath `root`; with `make_mode`, makes it where it is missing (`durably`: and syncs it)."""
     current = os.dup(root)
     try:
         for part in parts:
@@ -82,7 +83,7 @@ def _open_beneath(root: int, parts: tuple[str, ...], flags: int) -> int:
     try:
         return _openat2(root, "/".join(parts), flags)
     except OSError as error:
-        # An older kernel, or a filter on system calls that does not know this one.
+        # An older kernel, or a filter of system calls that does not know this one.
         if error.errno not in (errno.ENOSYS, errno.EPERM):
             raise
     return open_stepwise(root, parts, flags)
@@ -98,7 +99,7 @@ def _openat2(root: int, path: str, flags: int) -> int:
 
 
 def open_stepwise(root: int, parts: tuple[str, ...], flags: int) -> int:
-    """The same as openat2, one step at a time."""
+    """Does the same as openat2, one step at a time."""
     with folder(root, parts[:-1]) as parent:
         return os.open(parts[-1], flags | os.O_NOFOLLOW, dir_fd=parent)
 

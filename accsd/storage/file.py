@@ -1,8 +1,8 @@
 """Objects as files beneath one folder: for a single machine, a shared mount, and the demo.
 
-A key is a path beneath the folder, walked from descriptor to descriptor so that no link leads out of it. What is being
-written lies in `.incoming` beside the objects (the same file system, and no key begins with it); a crash leaves its
-file there, where a later start removes it.
+A key is a path beneath the folder, walked from descriptor to descriptor so that no link leads out of it. An object
+that is being written lies in `.incoming` beside the objects (the same file system, and no key begins with it); a crash
+leaves its file there, and a later start removes it.
 """
 
 import errno
@@ -140,7 +140,7 @@ class FileStore:
 
     @contextmanager
     def _translating(self) -> Generator[None]:
-        """Except for a full disk: that stays what it is, whosever disk it is."""
+        """Translates errors, except for a full disk, which stays an OSError whichever disk it is."""
         try:
             yield
         except OSError as error:
@@ -155,7 +155,7 @@ class FileStore:
 
     @contextmanager
     def _root(self) -> Generator[int]:
-        # Opened each time: a mount that comes back is another folder than the one that went.
+        # Opened each time: a mount that comes back is another folder than the one that went away.
         with suppress(FileExistsError):
             self._path.mkdir(mode=_PRIVATE, parents=True)
         with beneath.opened(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as root:
@@ -196,7 +196,7 @@ class FileStore:
             wanted = there if length is None else min(length, there)
             if wanted > MOST_BYTES_AT_ONCE:
                 raise TooLarge(f"object {key} is larger than the {MOST_BYTES_AT_ONCE} bytes that are read at once")
-            return os.pread(descriptor, wanted, start)  # below 2 GiB a file gives all it has
+            return os.pread(descriptor, wanted, start)  # below 2 GiB one call reads all there is
         finally:
             os.close(descriptor)
 
@@ -209,7 +209,7 @@ class FileStore:
             return _listed(key, status)
 
     def _scan(self, parts: Parts, prefix: str) -> Sequence[Parts | Listed]:
-        """One folder: its objects, and its folders to be scanned later."""
+        """Scans one folder: returns its objects, and its folders to be scanned later."""
         found: list[Parts | Listed] = []
         with suppress(FileNotFoundError, NotADirectoryError), self._folder(parts) as folder, os.scandir(folder) as seen:
             for entry in seen:
@@ -226,7 +226,7 @@ class FileStore:
     def _delete(self, parts: Parts) -> None:
         with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError), self._folder(parts[:-1]) as folder:
             os.unlink(parts[-1], dir_fd=folder)
-        with suppress(OSError):  # up to the first folder that is not empty
+        with suppress(OSError):  # stops at the first folder that is not empty
             for depth in range(len(parts) - 1, 0, -1):
                 with self._folder(parts[: depth - 1]) as folder:
                     os.rmdir(parts[depth - 1], dir_fd=folder)

@@ -1,8 +1,6 @@
-"""Object keys (A15). Only accsd builds them, and nothing that a caller gives can leave
-`{kind}s/{job_id}/{task_key}/`.
+"""Object keys (A15). Only accsd builds them, and no value that a caller gives can leave `{kind}s/{job_id}/{task_key}/`.
 
-With an attempt in it the key is fenced like every other write: two attempts at a task never touch each
-other's objects.
+With an attempt in it the key is fenced like every other write: two attempts at a task never touch each other's objects.
 """
 
 import re
@@ -14,8 +12,8 @@ from accsd.values.names import check_step_key
 
 _EXTENSION = re.compile(r"[A-Za-z0-9]+(?:\.[A-Za-z0-9]+)*")
 _LONGEST_EXTENSION = 16
-_LONGEST_PART = 255  # bytes: what a file system takes as a name
-_LONGEST_KEY = 1024  # bytes: what S3 takes as a key
+_LONGEST_PART = 255  # bytes: the limit of file systems for a name
+_LONGEST_KEY = 1024  # bytes: the limit of S3 for a key
 
 
 def build_key(
@@ -69,7 +67,7 @@ def _name(name: str) -> str:
 
 
 def _suffix(ext: str | None, kind: ArtifactKind, name: str | None) -> str:
-    """Not a second one where the name ends with it already."""
+    """The extension, unless the name ends with it already."""
     if ext is None:
         ext = "jsonl" if kind is ArtifactKind.LOG else ""
     suffix = ext.removeprefix(".")

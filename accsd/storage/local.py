@@ -18,7 +18,7 @@ CHUNK: Final = 1024 * 1024
 
 
 class Running:
-    """Size and checksum of what has gone by so far."""
+    """Size and checksum of the bytes so far."""
 
     def __init__(self, key: str, limit: int | None) -> None:
         self.size: int = 0
@@ -61,7 +61,7 @@ class Source:
             os.close(descriptor)
 
     async def size(self) -> int:
-        """As it is now; it may become another."""
+        """The size now; it may change."""
         return (await anyio.to_thread.run_sync(os.fstat, self._descriptor)).st_size
 
     async def read(self, size: int) -> bytes:
@@ -69,7 +69,7 @@ class Source:
         return await anyio.to_thread.run_sync(self._read, size)
 
     def _read(self, size: int) -> bytes:
-        # By position: a descriptor may be read again from its beginning, and its own position is nobody's business.
+        # By position: a descriptor may be read again from its beginning, and its own position belongs to the caller.
         data = os.pread(self._descriptor, size, self._running.size)
         while len(data) < size and (
             more := os.pread(self._descriptor, size - len(data), self._running.size + len(data))
@@ -80,7 +80,7 @@ class Source:
 
 
 class Arrival:
-    """A file that is being written under another name, and takes its own when it is complete."""
+    """A file that is written under a temporary name, and gets its own name when it is complete."""
 
     def __init__(self, folder: int) -> None:
         self._folder = folder  # a descriptor; left open
@@ -104,11 +104,11 @@ class Arrival:
         os.fsync(self._descriptor)
 
     def move(self, name: str, folder: int) -> None:
-        """Atomically, over whatever has that name."""
+        """Moves the file atomically, over any file that has that name."""
         os.rename(self._name, name, src_dir_fd=self._folder, dst_dir_fd=folder)
 
     def close(self) -> None:
-        """Nothing is left of it if it was not moved."""
+        """Removes the file if it was not moved."""
         os.close(self._descriptor)
         with suppress(OSError):
             os.unlink(self._name, dir_fd=self._folder)
@@ -120,13 +120,13 @@ async def arriving(folder: int) -> AsyncGenerator[Arrival]:
     try:
         yield arrival
     finally:
-        with anyio.CancelScope(shield=True):  # to remove a large file takes a while, and it must go in any case
+        with anyio.CancelScope(shield=True):  # removing a large file takes a while, and must happen in any case
             await anyio.to_thread.run_sync(arrival.close)
 
 
 @asynccontextmanager
 async def arriving_at(target: Path, running: Running, checksum: str | None, mode: int) -> AsyncGenerator[Arrival]:
-    """A download: `target` is there afterwards if the block ended well and the checksum is the expected one."""
+    """Wraps a download: `target` exists afterwards if the block ended well and the checksum is the expected one."""
     with opened(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as folder:
         async with arriving(folder) as arrival:
             yield arrival

@@ -1,7 +1,7 @@
-"""Objects in a bucket of S3, MinIO or whatever speaks their protocol.
+"""Objects in a bucket of S3, MinIO or any server that speaks their protocol.
 
-Importing aiobotocore takes most of a second, so open_store imports this module, and only where it is used. Opening asks
-nothing of the server: a daemon starts while its store is away. The first call looks for the bucket.
+Importing aiobotocore takes most of a second, so open_store imports this module, and only where it is used. Opening
+sends nothing to the server: a daemon starts while its store is away. The first call looks for the bucket.
 """
 
 import io
@@ -32,9 +32,9 @@ from accsd.storage.local import CHUNK, Running, Source, arriving_at
 from accsd.storage.s3_client import MINIO_REGION, s3_client
 from accsd.storage.s3_failures import Address, BucketGone, NothingInRange, code_of, status_of, translating
 
-PART: Final = 8 * 1024 * 1024  # what is held in memory of a file that is being sent
-PAGE = 1000  # of a listing
-_MOST_PARTS: Final = 10_000  # S3 takes no more, so those of a huge file are larger
+PART: Final = 8 * 1024 * 1024  # bytes of a file that are held in memory while it is sent
+PAGE = 1000  # objects of a listing
+_MOST_PARTS: Final = 10_000  # S3 takes no more, so the parts of a huge file are larger
 _ABORT_WITHIN: Final = 10.0
 _MADE_BY_ANOTHER: Final = ("BucketAlreadyOwnedByYou", "BucketAlreadyExists", "OperationAborted")
 
@@ -132,7 +132,7 @@ class S3Store:
 
     @asynccontextmanager
     async def _uploading(self, key: str, kind: str) -> AsyncGenerator[Callable[[bytes], Awaitable[None]]]:
-        """Parts become an object if the block ends well, and nothing otherwise."""
+        """Parts become an object if the block ends well, and are removed otherwise."""
         begun = await self._ask("create_multipart_upload", key, ContentType=kind)
         upload = {"UploadId": begun["UploadId"]}
         sent: list[dict[str, Any]] = []
@@ -150,8 +150,8 @@ class S3Store:
             raise
 
     async def _abort(self, key: str, upload: dict[str, str]) -> None:
-        """Parts that nobody completes cost money for ever; where this fails too, the bucket's lifecycle must remove
-        them. The failure to tell is the first one."""
+        """Removes parts that will never be completed: they cost money for ever. Where this fails too, the bucket's
+        lifecycle must remove them, and the caller hears of the first failure."""
         with anyio.move_on_after(_ABORT_WITHIN, shield=True):
             try:
                 with translating(self._address, key):
@@ -165,10 +165,10 @@ class S3Store:
         try:
             yield body
         finally:
-            body.close()  # with the connection, where something is left unread
+            body.close()  # closes the connection where bytes are left unread
 
     async def _read(self, body: Any, key: str) -> bytes:
-        """A whole chunk within the time of one request: a store that gives a byte a second is away, too."""
+        """Reads a whole chunk within the time of one request: a store that gives a byte a second is away, too."""
         parts: list[bytes] = []
         missing = CHUNK
         with translating(self._address, key), anyio.fail_after(self._timing.request.total_seconds()):
@@ -228,9 +228,9 @@ class S3Store:
         else:
             return True
         try:
-            await self._request("list_objects_v2", MaxKeys=1)  # the answer to HEAD had no reason in it; this one has
+            await self._request("list_objects_v2", MaxKeys=1)  # HEAD has no body to give a reason; this answer has
         except ClientError as error:
-            if code_of(error) != "AccessDenied":  # known, but not permitted to list: that may be meant
+            if code_of(error) != "AccessDenied":  # the bucket exists, but listing is not permitted: that may be meant
                 raise
         return True
 

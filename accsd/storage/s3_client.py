@@ -1,4 +1,4 @@
-"""How a client of S3 is made of the settings: its keys, its deadlines, and what makes it work with every server."""
+"""Makes a client of S3 from the settings: its keys, its deadlines, and options that suit every server."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -15,7 +15,7 @@ from accsd.settings import StorageSettings
 from accsd.storage.base import Timing
 from accsd.storage.s3_failures import Address, translating
 
-MINIO_REGION: Final = "us-east-1"  # unless it was told another
+MINIO_REGION: Final = "us-east-1"  # unless the server is configured otherwise
 
 
 @asynccontextmanager
@@ -36,14 +36,14 @@ async def s3_client(settings: StorageSettings, address: Address, timing: Timing)
 
 @cache
 def _session() -> AioSession:
-    """It keeps the description of S3, which takes a third of a second to read."""
+    """The session, made once: it keeps the description of S3, which takes a third of a second to read."""
     return AioSession()
 
 
 def _options(settings: StorageSettings, timing: Timing) -> dict[str, Any]:
     keys = {"access_key": settings.access_key, "secret_key": settings.secret_key}
     absent = [name for name, value in keys.items() if value is None]
-    # Amazon's own machines may have a role instead of keys; half a pair is never meant.
+    # Amazon's own machines may have a role instead of keys; one key of the pair alone is a mistake.
     if absent and (settings.endpoint is not None or len(absent) == 1):
         variables = " and ".join(f"ACC_MINIO_{name.upper()}" for name in absent)
         raise ConfigError(f"storage.{' and storage.'.join(absent)}: not set", hint=f"set {variables}")
@@ -58,7 +58,7 @@ def _options(settings: StorageSettings, timing: Timing) -> dict[str, Any]:
             read_timeout=timing.silence.total_seconds(),
             retries={"mode": "standard", "total_max_attempts": timing.tries},
             max_pool_connections=32,
-            # Signing the payload lets every server verify each part; newer checksums not every server knows.
+            # Signing the payload lets every server verify each part; not every server knows the newer checksums.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
             s3={"payload_signing_enabled": True, "addressing_style": "path" if settings.endpoint else "auto"},

@@ -1,4 +1,4 @@
-"""What went wrong between us and an S3 server, in the words of errors.py.
+"""Errors of an S3 server and of the way to it, as errors of errors.py.
 
 Messages name the setting to look at, the bucket and the server; never a key's value.
 """
@@ -30,7 +30,7 @@ _WRONG_REGION: Final = ("PermanentRedirect", "AuthorizationHeaderMalformed", "Il
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the objects are, as it may be shown."""
+    """The bucket and its server, as they may be shown."""
 
     bucket: str
     endpoint: str
@@ -47,11 +47,11 @@ class Address:
 
 
 class NothingInRange(InvalidValue):
-    """The object has no byte at that place."""
+    """The object has no byte at that position."""
 
 
 class BucketGone(StorageUnavailable):
-    """The bucket was there, and is not any more."""
+    """The bucket existed, and does not any more."""
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def status_of(error: ClientError) -> int:
 
 
 def code_of(error: ClientError) -> str:
-    """Of an answer without a body (to HEAD) it is only the status."""
+    """The error's code. An answer without a body (to HEAD) has only the status."""
     return str(cast("dict[str, Any]", error.response).get("Error", {}).get("Code", ""))[:100]
 
 
