@@ -2,7 +2,7 @@
 decides by class and never by reading a message.
 
     AccsdError                      has a hint: what to do about it
-    ├── UserError                   what somebody wrote is wrong: fail the job or command, say why
+    ├── UserError                   an input is wrong: fail the job or command, say why
     │   ├── ConfigError             a setting
     │   │   └── NotPermitted        this login may not do that in the database
     │   ├── WorkflowInvalid         a workflow (knows the step, where there is one)
@@ -14,9 +14,9 @@ decides by class and never by reading a message.
     ├── Unavailable                 the world is away: back off, burn no attempt
     │   ├── DatabaseUnavailable
     │   ├── StorageUnavailable
-    │   ├── EngineUnavailable       what carries out attempts
+    │   ├── EngineUnavailable       the engine that carries out attempts
     │   │   └── DockerUnavailable
-    │   ├── NameTaken               another machine lives under this node's name
+    │   ├── NameTaken               another machine is registered under this node's name
     │   └── ServiceBusy             a service that says "not now" (knows for how long)
     └── Bug                         an invariant is violated: crash the role visibly
 """
@@ -37,7 +37,7 @@ class AccsdError(Exception):
 
 
 class UserError(AccsdError):
-    """What somebody wrote is wrong; trying again changes nothing."""
+    """What a person or program wrote is wrong; trying again changes nothing."""
 
 
 class ConfigError(UserError):
@@ -45,12 +45,12 @@ class ConfigError(UserError):
 
 
 class NotPermitted(ConfigError):
-    """The database refuses this to the login of ACC_DB_URL."""
+    """The database refuses this call to the login of ACC_DB_URL."""
 
 
 class WorkflowInvalid(UserError):
-    """The user's workflow is wrong. `step` is the key of the step at fault, where one is; `complaints` are all that
-    were found, each with its place in the document, for who can say the line."""
+    """The user's workflow is wrong. `step` is the key of the step at fault, where one is; `complaints` are all
+    mistakes, each with its place in the document, for callers that can name the line."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class WorkflowInvalid(UserError):
 
 
 class InvalidValue(UserError, ValueError):
-    """A name, key or argument is not acceptable. A ValueError, so that Pydantic can say where."""
+    """A name, key or argument is not acceptable. It is a ValueError, so that Pydantic can say where."""
 
 
 class NotFound(UserError):
@@ -138,7 +138,7 @@ class AttemptFailed(AccsdError):
 
 
 class Unavailable(AccsdError):
-    """Something outside does not answer. It may come back by itself: nobody's attempt is spent on it."""
+    """Something outside does not answer. It may come back by itself: no attempt is spent on it."""
 
 
 class DatabaseUnavailable(Unavailable):
@@ -162,8 +162,8 @@ class NameTaken(Unavailable):
 
 
 class ServiceBusy(Unavailable):
-    """A service answers that it takes no task now. Nothing was begun, so nothing is lost. `again_in`: when it wants to
-    be asked again, as far as it says."""
+    """A service answers that it takes no task now. No work was begun, so nothing is lost. `again_in` is when it wants
+    to be asked again, as far as it says."""
 
     def __init__(self, message: str, *, again_in: timedelta = timedelta(0), hint: str | None = None) -> None:
         super().__init__(message, hint=hint)

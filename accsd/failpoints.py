@@ -1,7 +1,7 @@
 """Named points at which a test makes the process misbehave: ACC_FAILPOINTS=claim.committed:kill,artifact.row:pause.
 
-Off in production: without the variable every point is one look into an empty dictionary. Random faults alone miss
-bugs that a directed one finds in seconds.
+They are off in production: without the variable every point is one look into an empty dictionary. Random faults alone
+miss bugs that a directed one finds in seconds.
 
     kill    SIGKILL to this process     pause   SIGSTOP to it (the test continues it)
     raise   an exception                cut     the next database call loses its connection (the pool's are cut)
@@ -49,11 +49,11 @@ _cutters: list[Callable[[], None]] = []
 
 
 class Injected(Exception):
-    """Raised by a failpoint that was told to."""
+    """Raised by a failpoint that is armed with `raise`."""
 
 
 def arm(text: str | None) -> None:
-    """What ACC_FAILPOINTS says; None or empty disarms all."""
+    """Arms the points that ACC_FAILPOINTS names; None or empty disarms all."""
     _armed.clear()
     for item in filter(None, (part.strip() for part in (text or "").split(","))):
         point, _, action = item.partition(":")
@@ -70,12 +70,12 @@ def armed() -> Mapping[str, str]:
 
 
 def when_cut(cutter: Callable[[], None]) -> None:
-    """For the pool: how `cut` severs its connections."""
+    """The pool says here how `cut` severs its connections."""
     _cutters.append(cutter)
 
 
 def hit(point: str) -> None:
-    """Each armed point fires once."""
+    """Fires the point if it is armed; each fires once."""
     if not _armed or (action := _armed.pop(point, None)) is None:
         return
     match action:

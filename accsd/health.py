@@ -19,7 +19,7 @@ from accsd.log import redact
 from accsd.model.state import ListenerState
 from accsd.values.json import sanitise
 
-# A role has so many of its intervals to make a pass: one may be slow, and the poll is jittered.
+# A role has this many of its intervals to make a pass: one pass may be slow, and the poll is jittered.
 _OVERDUE: Final = 3
 _LONGEST_SENTENCE: Final = 500
 
@@ -41,10 +41,10 @@ class RoleHealth:
     restarts: int = 0
     passes: int = 0
     last_pass_at: datetime | None = None
-    last_pass: str | None = None  # what the last pass that did something did
+    last_pass: str | None = None  # what the last pass did that did something
     last_error: str | None = None
     last_error_at: datetime | None = None
-    obstacle: str | None = None  # what keeps it from its work now
+    obstacle: str | None = None  # what keeps the role from its work now
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +79,11 @@ class HealthReport:
 
     @property
     def http_status(self) -> int:
-        """503 says: send nothing here. Degraded is still at work, and a restart would not mend it."""
+        """503 says: send nothing here. A degraded process still works, and a restart would not mend it."""
         return 200 if self.ready and self.status is not Status.STOPPING else 503
 
     def to_json(self) -> bytes:
-        """Without secrets: an error's text may quote anything."""
+        """The report as JSON, without secrets: an error's text may quote anything."""
         return orjson.dumps(sanitise(asdict(self), scrub=redact)) + b"\n"
 
 
@@ -96,7 +96,7 @@ class _Role:
 
 @dataclass(eq=False, slots=True)
 class Health:
-    """Everybody's word, kept. Setters return at once."""
+    """Keeps what the parts of the process report. Setters return at once."""
 
     node: str
     now: Callable[[], datetime] = field(default=lambda: datetime.now(UTC))
@@ -117,11 +117,11 @@ class Health:
         self._database = DatabaseHealth(False, self._started_at, reason="not asked yet")
 
     def role_started(self, name: str, *, pass_every: timedelta | None = None) -> None:
-        """With `pass_every`, a role that is silent for several of them makes the status degraded."""
+        """With `pass_every`, a role that makes no pass for several of these intervals makes the status degraded."""
         self._roles[name] = _Role(RoleHealth(), pass_every, self.monotonic())
 
     def role_paced(self, name: str, pass_every: timedelta) -> None:
-        """From now on it looks so often: the poll is rare while notifications arrive."""
+        """Sets how often the role looks from now on: the poll is rare while notifications arrive."""
         self._role(name).pass_every = pass_every
 
     def role_passed(self, name: str, did: str | None = None, *, obstacle: str | None = None) -> None:
@@ -138,7 +138,7 @@ class Health:
         )
 
     def role_failed(self, name: str, error: str, *, restarting: bool = True) -> None:
-        """`restarting`: it is made anew. Otherwise the world is away, and the same role tries again."""
+        """`restarting`: the role is made anew. Otherwise the world is away, and the same role tries again."""
         role = self._role(name)
         role.shown = replace(
             role.shown,
@@ -154,7 +154,7 @@ class Health:
         role.shown = replace(role.shown, state=RoleState.RUNNING)
 
     def role_left(self, name: str) -> None:
-        """It was told to end, and is no role of this process any more."""
+        """The role was told to end, and is no role of this process any more."""
         self._roles.pop(name, None)
 
     def listener(self, state: ListenerState, reason: str | None = None) -> None:
@@ -171,11 +171,11 @@ class Health:
         self._database = DatabaseHealth(False, since, known.lag_seconds, _sentence(reason))
 
     def engine(self, problem: str | None) -> None:
-        """Why the container engine does not answer; None: it does, or nobody needs it."""
+        """Why the container engine does not answer; None: it does, or no service needs it."""
         self._engine_problem = _sentence(problem) if problem else None
 
     def drain(self) -> None:
-        """SIGTERM came; there is no way back."""
+        """SIGTERM came; the status is `stopping` to the end."""
         self._draining = True
 
     def report(self) -> HealthReport:

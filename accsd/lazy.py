@@ -1,5 +1,5 @@
-"""Packages whose names come from their modules when they are first asked for: a command that lists jobs needs a tenth
-of what `accsd.db` offers, and a person waits for it."""
+"""Packages whose names are imported from their modules on first use: a command that lists jobs needs a tenth of
+`accsd.db`, and a person waits for it."""
 
 import sys
 from collections.abc import Callable, Collection, Sequence

@@ -1,9 +1,9 @@
 """Log lines, and `log_event` (A16), which writes such a line and can also write into task_events.
 
-One event is one line with a stable `action` and whatever was bound to the context: job, task, attempt,
-service. It is JSON for programs; a person at a terminal gets the same in words. Lines pass through the same
-sanitiser as the database's JSON, and registered secrets are struck out of every text in them. This module
-knows no database: the application binds a sink that does.
+One event is one line with a stable `action` and the values bound to the context: job, task, attempt, service. It is
+JSON for programs; a person at a terminal gets the same in words. Lines pass through the same sanitiser as the
+database's JSON, and registered secrets are struck out of every text in them. This module knows no database: the
+application binds a sink that does.
 """
 
 import logging
@@ -31,7 +31,7 @@ Format = Literal["auto", "json", "text"]
 
 MAX_LINE_BYTES: Final = 64 * 1024
 _STRUCK_OUT: Final = "***"
-# Striking out every "a" would make logs unreadable and protect nobody.
+# Striking out every "a" would make logs unreadable and protect no secret.
 _SHORTEST_SECRET: Final = 4
 _THRESHOLDS: Final = {
     Level.DEBUG: logging.DEBUG,
@@ -41,7 +41,7 @@ _THRESHOLDS: Final = {
 }
 _LEVELS_ELSEWHERE: Final = {"warning": Level.WARN, "critical": Level.ERROR, "exception": Level.ERROR}
 
-# For a person: who speaks, what is said, and what is of no use to eyes.
+# For text lines: the keys that name the speaker, those that hold the message, and those of no use to a person.
 _SPEAKERS: Final = ("role", "component", "source")
 _SENTENCES: Final = ("did", "error", "reason", "problem", "message")
 _NOT_FOR_EYES: Final = ("took_ms", "type")
@@ -54,7 +54,7 @@ _struck_order: tuple[str, ...] = ()
 
 @dataclass(frozen=True)
 class LoggedEvent:
-    """What the sink gets: a row of task_events but for its id and its time, which the database gives."""
+    """What the sink gets: a row of task_events without its id and its time, which the database gives."""
 
     job_id: UUID
     job_task_id: UUID | None
@@ -70,8 +70,8 @@ _sink: EventSink | None = None
 
 
 def configure_logging(level: Level | str = Level.INFO, stream: Stream = "stderr", format: Format = "auto") -> None:  # noqa: A002 - so the setting is called
-    """For the composition root. A daemon logs to stdout; a command, whose stdout is its answer, to stderr. `auto`: text
-    where that is a terminal, JSON where it is a file, a pipe or systemd's journal."""
+    """Called by the composition root. A daemon logs to stdout; a command, whose stdout is its answer, to stderr.
+    `auto`: text where the stream is a terminal, JSON where it is a file, a pipe or systemd's journal."""
     import structlog
 
     global _line_of
@@ -92,7 +92,7 @@ def configure_logging(level: Level | str = Level.INFO, stream: Stream = "stderr"
 
 
 def log_loop_errors(loop: "AbstractEventLoop") -> None:
-    """What asyncio could tell nobody, such as an exception that was never retrieved, is a line like any other."""
+    """Errors that asyncio can't raise anywhere, such as an exception that was never retrieved, become log lines."""
     loop.set_exception_handler(_loop_error)
 
 
@@ -105,18 +105,18 @@ def _loop_error(_: "AbstractEventLoop", context: dict[str, Any]) -> None:
 
 def get_logger(**bound: object) -> "FilteringBoundLogger":
     """A logger whose first argument is the action: `log.info("task_claimed", job_id=…)`."""
-    import structlog  # not above: it takes 50 ms, and those who only read have nothing to log
+    import structlog  # not above: it takes 50 ms, and commands that only read have nothing to log
 
     return cast("FilteringBoundLogger", structlog.get_logger(**bound))
 
 
 def register_secret(value: str) -> None:
-    """From now on this text appears in no line and no event, nor does its form inside a URL."""
+    """Strikes this text, and its form inside a URL, out of every line and event from now on."""
     global _struck_order
     for form in (value, quote(value, safe="")):
         if len(form) >= _SHORTEST_SECRET:
             _secrets.add(form)
-    # Longest first: a URL goes as a whole before the password in it would leave its other parts standing.
+    # Longest first: a URL is struck out as a whole, before its password alone would be.
     _struck_order = tuple(sorted(_secrets, key=len, reverse=True))
 
 
@@ -129,7 +129,7 @@ def redact(text: str) -> str:
 
 
 def bind_event_sink(sink: EventSink | None) -> None:
-    """Where `log_event` puts events beside stdout; None for nowhere. It must return at once."""
+    """Sets where `log_event` puts events beside stdout; None for nowhere. The sink must return at once."""
     global _sink
     _sink = sink
 
@@ -143,7 +143,7 @@ def log_event(
     job_task_id: UUID | str | None = None,
     source: str = "service:render",
 ) -> None:
-    """A line on stdout, always; an event in task_events too where a sink is bound and the job is known."""
+    """Writes a line on stdout, always; an event in task_events too where a sink is bound and the job is known."""
     line: dict[str, Any] = {"level": known_level(level), "type": type, "source": source, "message": message}
     optional = {"data": data, "job_id": job_id, "job_task_id": job_task_id}
     line |= {name: value for name, value in optional.items() if value is not None}
@@ -153,7 +153,7 @@ def log_event(
 
 
 def known_level(level: Level | str) -> Level:
-    """Logging must not fail over a word: other libraries' names are translated, unknown ones are info."""
+    """The level. Logging must not fail over a word: other libraries' names are translated, unknown ones are info."""
     try:
         return Level(level)
     except ValueError:
@@ -161,13 +161,13 @@ def known_level(level: Level | str) -> Level:
 
 
 def encode_line(record: Mapping[str, Any]) -> str:
-    """One line of JSON, in any case: sanitised, bounded, without secrets, stamped with the time."""
+    """One line of JSON for any record: sanitised, bounded, without secrets, stamped with the time."""
     now = datetime.now(UTC).isoformat(timespec="microseconds")
     return orjson.dumps(sanitise({"ts": now, **record}, max_bytes=MAX_LINE_BYTES, scrub=redact)).decode()
 
 
 def text_line(record: Mapping[str, Any], *, colour: bool = False) -> str:
-    """The same for a person: local time, who says what, the hint on a line of its own."""
+    """The same record for a person: local time, speaker and message, the hint on a line of its own."""
     fields = cast("dict[str, Any]", sanitise(dict(record), max_bytes=MAX_LINE_BYTES, scrub=redact))
     level = known_level(fields.pop("level", Level.INFO))
     speakers = [fields.pop(name) for name in _SPEAKERS if name in fields]
@@ -199,7 +199,7 @@ def _plain(_: str, text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """On one line, and without what a terminal would obey."""
+    """The text on one line, without characters that a terminal would obey."""
     return "".join(c if c.isprintable() else " " if c.isspace() else f"\\x{ord(c):02x}" for c in text)
 
 

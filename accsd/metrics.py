@@ -1,4 +1,4 @@
-"""What is counted for Prometheus (D11): a closed set of series that does not grow with jobs (INV-6).
+"""Metrics for Prometheus (D11): a closed set of series that does not grow with jobs (INV-6).
 
 A passive object that the daemon makes and hands to everything that counts; the endpoint shows it. Every label comes
 from a closed set: the services of this node, its roles, the words below. Any other value counts as "other", so that
@@ -24,7 +24,7 @@ OTHER: Final = "other"
 
 CLAIM_OUTCOMES: Final = ("claimed", "empty", "error")
 HEARTBEAT_OUTCOMES: Final = ("ok", "error")
-# D5, and what else the verbs answer to an attempt
+# The reasons of D5, and other answers of the verbs to an attempt.
 REFUSALS: Final = (
     "stale_attempt",
     "already_finished",
@@ -68,11 +68,11 @@ class Metrics:
     """Counters of one process, in a registry of their own. Every method returns at once and none raises."""
 
     def __init__(self, services: Iterable[str] = (), roles: Iterable[str] = ()) -> None:
-        prometheus.disable_created_metrics()  # one more series for each, which nobody reads
+        prometheus.disable_created_metrics()  # one more series for each, which is never read
         self._registry: CollectorRegistry = CollectorRegistry()
         self._services: set[str] = set()
         self._last_pass: dict[str, float] = {}
-        self._archived_at: float | None = None  # None: history does not leave by this process
+        self._archived_at: float | None = None  # None: this process archives no history
         self._of_attempts()
         self._of_roles()
         prometheus.ProcessCollector(registry=self._registry)
@@ -125,7 +125,7 @@ class Metrics:
         build.labels(__version__, platform.python_version()).set(1)
 
     def know_services(self, names: Iterable[str]) -> None:
-        """The services of this node, again after a reload. Their series exist from now on, at zero."""
+        """Names the services of this node, again after a reload. Their series exist from now on, at zero."""
         self._services.update(names)
         for service in self._services:
             for outcome in CLAIM_OUTCOMES:
@@ -134,7 +134,7 @@ class Metrics:
                 metric.labels(service)
 
     def know_roles(self, names: Iterable[str]) -> None:
-        """The roles that this process runs. One that never makes a pass grows old too."""
+        """Names the roles that this process runs. The age of a role that never makes a pass grows, too."""
         for role in names:
             self._last_pass[role] = time.monotonic()
             self._age.labels(role).set_function(lambda role=role: time.monotonic() - self._last_pass[role])
@@ -145,7 +145,7 @@ class Metrics:
     # an agent's attempts
 
     def claimed(self, service: str, tasks: int) -> None:
-        """A claim was answered, with so many tasks."""
+        """A claim was answered, with this many tasks."""
         self._claims.labels(self._service(service), "claimed" if tasks else "empty").inc()
         self._claimed.labels(self._service(service)).inc(tasks)
 
@@ -159,7 +159,7 @@ class Metrics:
         self._lost.labels(_one_of(LOSSES, reason)).inc()
 
     def finalized(self, status: str, took: timedelta) -> None:
-        """The database took (or had taken before) the end of an attempt."""
+        """The database accepted the end of an attempt, now or before."""
         self._finalized.labels(_one_of(ENDINGS, status)).inc()
         self._finalize_time.observe(took.total_seconds())
 
@@ -170,7 +170,7 @@ class Metrics:
         self._errors.inc()
 
     def started(self, service: str) -> None:
-        """An attempt runs here, started or adopted; `finished` must follow, whatever becomes of it."""
+        """An attempt runs here, started or adopted; `finished` must follow, however it ends."""
         self._running.labels(self._service(service)).inc()
 
     def finished(self, service: str, result: str, took: timedelta) -> None:
@@ -226,12 +226,12 @@ class Metrics:
         self._pending.set(count)
 
     def quarantines(self, count: Mapping[str, int]) -> None:
-        """How many there are in the whole fleet, by state."""
+        """How many quarantines the whole fleet has, by state."""
         for state in QUARANTINE_STATES:
             self._quarantines.labels(state).set(count.get(state, 0))
 
     def archives(self) -> None:
-        """History leaves by this process: one that never gets it done grows old too."""
+        """This process archives history: the age of the last archive grows even if none is ever made."""
         self._archived_at = self._archived_at or time.monotonic()
 
     def archive_passed(self, outcome: str) -> None:
@@ -248,7 +248,7 @@ class Metrics:
         self._query_time.observe(took.total_seconds())
 
     def render(self) -> bytes:
-        """The text format, for CONTENT_TYPE."""
+        """The metrics in the text format of CONTENT_TYPE."""
         return prometheus.generate_latest(self._registry)
 
     def _since_archived(self) -> float:
@@ -275,8 +275,8 @@ class Metrics:
 
 
 def _at_zero(metric: Counter | Gauge, closed: dict[str, Iterable[str]]) -> None:
-    """The only label's values exist from the start: a rate over a series that appears with its first event misses it.
-    ("other" is not expected.)"""
+    """Creates the series of a metric's only label: a rate over a series that appears with its first event misses that
+    event. ("other" is not expected.)"""
     for values in closed.values():
         for value in values:
             metric.labels(value)

@@ -1,4 +1,4 @@
-"""Trying again: how long to pause between two tries, and which absences a call is repeated through.
+"""Retries: how long to pause between two tries, and through which outages a call is repeated.
 
 Everything that retries in this process pauses by a Backoff. It is imported by the database room and by commands that a
 person waits for, so it imports neither anyio nor structlog.
@@ -17,18 +17,18 @@ T = TypeVar("T")
 
 # A database that comes back is asked within a second.
 DATABASE_PAUSES: Final = (timedelta(seconds=0.1), timedelta(seconds=1))
-_MOST_DOUBLINGS: Final = 30  # far before that every pause has met its limit
+_MOST_DOUBLINGS: Final = 30  # every pause has reached its limit long before
 
 
 def jittered(interval: timedelta, share: float = 0.1) -> timedelta:
-    """The interval give or take a share of it, so that a fleet that was started together does not poll together."""
+    """The interval plus or minus a share of it, so that a fleet that was started together does not poll together."""
     return interval * random.uniform(1 - share, 1 + share)
 
 
 @dataclass(eq=False, slots=True)
 class Backoff:
-    """Pauses for what fails again and again: each twice as long as the one before, from `first` up to `longest`, times
-    a random factor between the two of `spread`. `reset` once it works."""
+    """Pauses between failures: each twice as long as the one before, from `first` up to `longest`, times a random
+    factor between the two of `spread`. Call `reset` after a success."""
 
     first: timedelta
     longest: timedelta
@@ -48,7 +48,7 @@ class Backoff:
 
 
 async def until_answered(call: Callable[[], Awaitable[T]]) -> T:
-    """Calls again while the database is away, for ever. Within an attempt, the end of its lease cancels this too."""
+    """Repeats a call while the database is away, for ever. Within an attempt, the end of its lease cancels this too."""
     pauses = Backoff(*DATABASE_PAUSES)
     while True:
         try:
@@ -66,8 +66,8 @@ async def while_away(
     pauses: Backoff,
     patience: timedelta,
 ) -> T:
-    """Calls again while it raises `away` (`except_for` some kinds of it). No try begins later than `patience` after the
-    first failure, and then the last failure is raised: a call may take as long as it takes, an absence may not."""
+    """Repeats a call while it raises `away` (`except_for` some kinds of it). No try begins later than `patience` after
+    the first failure; then the last failure is raised. An absence is limited, the length of a call is not."""
     now = asyncio.get_running_loop().time
     until: float | None = None
     while True:
@@ -84,7 +84,7 @@ async def while_away(
 
 
 def _warn_of_database(error: DatabaseUnavailable) -> None:
-    from accsd.log import get_logger  # with structlog, which is a third of the start of a command that needs none
+    from accsd.log import get_logger  # imports structlog, a third of the start of a command that needs none
 
     log = get_logger(component="attempt")
     log.warning("database_away", error=str(error))

@@ -1,4 +1,4 @@
-"""Roles as rows of a table: what makes each, what wakes it, from which settings it is made, and when it leaves.
+"""Roles as rows of a table: how each is made, what wakes it, from which settings it is made, and when it leaves.
 
 A kind of process has one table and one context that holds the facts which its roles share; each role is made from the
 context. So a new role is a new row, and start, reload and drain follow the table.
@@ -20,7 +20,7 @@ AnyRole = PassingRole | ServingRole
 
 
 class Leaves(Enum):
-    """When a role ends, of a daemon that was told to stop."""
+    """When a role ends while the daemon drains."""
 
     FIRST = "first: nothing new begins"
     CLAIMS = "first, and its last pass is waited for: a claim may bring tasks"
@@ -30,14 +30,14 @@ class Leaves(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Role(Generic[Context]):
-    """One row. Of a row with `each` there is a role for each of those names: `name` is the beginning of theirs."""
+    """One row. A row with `each` has a role for each of those names, which begin with `name`."""
 
     name: str
     does: str  # one sentence, for the documentation
     make: Callable[[Context], AnyRole] | None = None
     hears: str | None = None  # the channel that wakes it
     heeds: Callable[[Context, str], bool] = lambda _, __: True  # which payloads of that channel
-    polls: bool = False  # looks by itself from time to time
+    polls: bool = False  # makes a pass from time to time without being woken
     made_from: str | None = None  # the section of the settings: when it has changed, the role is made anew
     wanted: Callable[[Context], bool] = lambda _: True
     leaves: Leaves = Leaves.FIRST
@@ -56,7 +56,7 @@ class Role(Generic[Context]):
 
 
 class Roles(Generic[Context]):
-    """The roles of one table that run in this process. `poll` says how often those that poll look by themselves."""
+    """The roles of one table that run in this process. `poll` says how often those that poll make a pass."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Roles(Generic[Context]):
         self._listener: Listener = listener
         self._poll: Callable[[], timedelta] = poll
         self._posts: dict[str, tuple[Role[Context], Post]] = {}
-        self._dismissed: list[tuple[Role[Context], Post]] = []  # which may still be in their last pass
+        self._dismissed: list[tuple[Role[Context], Post]] = []  # may still be in their last pass
         self._is_leaving: bool = False
 
     def start(self) -> None:
@@ -82,7 +82,7 @@ class Roles(Generic[Context]):
         self.choose()
 
     def choose(self) -> None:
-        """Starts what the context wants and does not run yet; what runs and is not wanted any more leaves."""
+        """Starts roles that the context wants and that do not run yet; ends those that are not wanted any more."""
         if self._is_leaving:
             return
         wanted = {name: (row, make) for row in self._rows for name, make in row.members(self._context).items()}
@@ -95,20 +95,20 @@ class Roles(Generic[Context]):
                 self._supervisor.keep(post)
 
     def reload(self, before: Settings, after: Settings) -> None:
-        """Roles whose settings have changed are made anew, after the pass that they are in."""
+        """Makes roles anew whose settings have changed, after the pass that they are in."""
         for row, post in self._posts.values():
             if row.made_from is not None and _section(before, row.made_from) != _section(after, row.made_from):
                 post.renew()
         self.choose()
 
     def wake(self, name: str) -> None:
-        """Of a row with `each`, all of them. A role that does not run now looks when it begins."""
+        """Wakes a role, or all roles of a row with `each`. A role that does not run now looks when it begins."""
         for other, (row, post) in self._posts.items():
             if name in (other, row.name):
                 post.wakeup.set()
 
     def leave(self, when: Leaves) -> list[Post]:
-        """Those whose time that is; nothing is started afterwards."""
+        """Ends the roles that leave at this time; nothing is started afterwards."""
         self._is_leaving = True
         posts = [post for row, post in (*self._posts.values(), *self._dismissed) if row.leaves is when]
         for post in posts:

@@ -1,7 +1,7 @@
 """Keeps the roles running: the only loop of the daemon.
 
-A role makes passes; between them it sleeps until somebody notifies it, until the time at which it knows of something
-due, or until the poll. A role that serves (it owns children) runs until it is stopped. What fails because the world is
+A role makes passes; between them it sleeps until it is notified, until the time at which it knows of something due, or
+until the poll. A role that serves (it owns children) runs until it is stopped. A pass that fails because the world is
 away is tried again soon and costs nothing; a role that crashes is made anew after a growing pause. The others go on.
 """
 
@@ -22,16 +22,16 @@ from accsd.wakeup import Wakeup
 # A database that comes back finds its daemons asking within a second.
 _OUTAGE_PAUSES = (timedelta(seconds=0.1), timedelta(seconds=1))
 _CRASH_PAUSES = (timedelta(seconds=1), timedelta(seconds=60))
-# A role that serves for so long is well.
+# A role that has served for this long counts as running again.
 _HOLDS = timedelta(seconds=5)
-# The database's clock and ours run side by side: a little after the due time, rather than twice.
+# The database's clock and ours run side by side: a pass a little after the due time is better than two.
 _AFTER_DUE = timedelta(milliseconds=2)
 
 
 @dataclass(frozen=True)
 class Pass:
-    """A sentence saying what the role did, or None; whether there is more to do at once; when it next has something
-    due; and what keeps it from its work, if anything does."""
+    """A sentence saying what the role did, or None; whether there is more to do at once; when something is due next;
+    and what keeps the role from its work, if anything does."""
 
     did: str | None = None
     more: bool = False
@@ -56,13 +56,13 @@ class Observer(Protocol):
     def passed(self, role: str, done: Pass, took: timedelta) -> None: ...
     def away(self, role: str, error: Unavailable, pause: timedelta) -> None: ...
     def crashed(self, role: str, error: Exception, pause: timedelta) -> None: ...
-    def resumed(self, role: str) -> None: ...  # one that serves holds
+    def resumed(self, role: str) -> None: ...  # a serving role runs again
     def stopped(self, role: str) -> None: ...
 
 
 @dataclass(eq=False, slots=True)
 class Post:
-    """A role's place: how to make it, what wakes it, how often it looks by itself (None: only when it is woken)."""
+    """A role's place: how to make it, what wakes it, how often it polls (None: it only waits to be woken)."""
 
     name: str
     make: Callable[[], PassingRole | ServingRole]
@@ -75,7 +75,7 @@ class Post:
     _ended: anyio.Event = field(default_factory=anyio.Event)
 
     def leave(self) -> None:
-        """No further pass: the one under way ends; a role that serves is cancelled."""
+        """Makes no further pass: the one under way ends; a role that serves is cancelled."""
         self._left = True
         self._leaving.set()
         self.wakeup.set()
@@ -83,7 +83,7 @@ class Post:
             self._serving.cancel()
 
     def renew(self) -> None:
-        """What its role, one that makes passes, was made from has changed: it is made anew after this pass."""
+        """The settings of a role that makes passes have changed: it is made anew after this pass."""
         self._is_outdated = True
         self.wakeup.set()
 
@@ -114,7 +114,7 @@ class Post:
         return self._is_outdated
 
     async def pause(self, length: timedelta) -> None:
-        """Uninterrupted but for leaving: a notification must not turn an outage into a busy loop."""
+        """Pauses; only leaving interrupts it: a notification must not turn an outage into a busy loop."""
         await self._leaving.wait(length)
 
 
@@ -145,7 +145,7 @@ class Supervisor:
         self._group.start_soon(self._keep, post, name=post.name)
 
     def wake_pollers(self) -> None:
-        """Everybody who looks by himself looks now."""
+        """Wakes all roles that poll."""
         for post in self._posts:
             if post.poll is not None:
                 post.wakeup.set()
@@ -161,14 +161,14 @@ class Supervisor:
                     pause = outages.next()
                     self._observer.away(post.name, error, pause)
                     await post.pause(pause)
-                except Exception as error:  # noqa: BLE001 - whatever it is: the other roles go on, and this one says so
+                except Exception as error:  # noqa: BLE001 - the other roles go on, and the observer hears of this one
                     pause = crashes.next()
                     self._observer.crashed(post.name, error, pause)
                     await post.pause(pause)
         finally:
             self._posts.discard(post)
             post.end()
-            if all(other.name != post.name for other in self._posts):  # one that was left may have a successor by now
+            if all(other.name != post.name for other in self._posts):  # a role that left may have a successor by now
                 self._observer.stopped(post.name)
 
     async def _run(self, role: PassingRole | ServingRole, post: Post, crashes: Backoff, outages: Backoff) -> None:
@@ -186,7 +186,7 @@ class Supervisor:
         finally:
             well.cancel()
             if time.monotonic() - began > _CRASH_PAUSES[1].total_seconds():
-                crashes.reset()  # it held for a while: this is a new accident
+                crashes.reset()  # it ran for a while: this is a new failure
         if not post.is_left:
             raise Bug(f"{post.name} ended by itself")
 
@@ -196,7 +196,7 @@ class Supervisor:
             began = time.monotonic()
             try:
                 done = await role.run_once()
-            except Unavailable as error:  # the role keeps what it knows
+            except Unavailable as error:  # the role keeps its state
                 pause = outages.next()
                 self._observer.away(post.name, error, pause)
                 await post.pause(pause)

@@ -1,7 +1,7 @@
-"""A coalescing wake-up: somebody notified, or a known time has come, or the poll is due.
+"""A coalescing wake-up: a notification came, or a known time has come, or the poll is due.
 
-Any number of notifications while a role works are one more pass afterwards. Whoever waits clears it *before* reading
-the table: what is written after the read notifies again.
+Any number of notifications while a role works are one more pass afterwards. The waiting role clears it *before*
+reading the table: a row written after the read notifies again.
 """
 
 import asyncio
@@ -13,14 +13,14 @@ class Wakeup:
         self._event: asyncio.Event = asyncio.Event()
 
     def set(self, _payload: str = "") -> None:
-        """Takes (and ignores) a payload, so that it can be handed to the listener as it is."""
+        """Wakes. It ignores its payload, so that it can be handed to the listener as it is."""
         self._event.set()
 
     def clear(self) -> None:
         self._event.clear()
 
     async def wait(self, at_most: timedelta | None = None) -> bool:
-        """Whether it was notified; False: the time has come."""
+        """Returns whether a notification came; False: the time has come."""
         try:
             async with asyncio.timeout(None if at_most is None else max(at_most.total_seconds(), 0)):
                 await self._event.wait()
