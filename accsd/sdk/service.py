@@ -1,7 +1,7 @@
 """A service as its author writes it: a name and a function whose parameters are a type.
 
-`main` speaks the protocol over stdin and stdout; `run` claims tasks by itself, in this process (sdk/pull). Whoever
-brings a task by another way calls `perform`.
+`main` speaks the protocol over stdin and stdout; `run` claims tasks by itself, in this process (sdk/pull). A program
+that gets tasks in another way calls `perform`.
 """
 
 import argparse
@@ -38,7 +38,7 @@ class Service:
         self._function: Callable[[Task[Any]], Any] | None = None
         self._params: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
         self._model: type[BaseModel] = BaseModel
-        self._is_plain: bool = True  # whatever JSON object was given
+        self._is_plain: bool = True  # parameters are any JSON object
 
     def task(self, function: _Function) -> _Function:
         """Decorates the function that does the work, `def` or `async def`; it stays callable as it is."""
@@ -54,11 +54,11 @@ class Service:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The JSON schema of its parameters."""
+        """The JSON schema of the parameters."""
         return self._params.json_schema()
 
     def read_params(self, given: dict[str, Any]) -> Any:
-        """As JSON, because that is what they came as: a date is a text there, in a strict model too."""
+        """Reads parameters in JSON mode, because they came as JSON: there a date is a text, even in a strict model."""
         if self._is_plain:
             return given
         try:
@@ -68,11 +68,11 @@ class Service:
             raise Permanent(*(f"params{'.' if each.place else ' '}{each}" for each in found)) from error
 
     def perform(self, task: Task[Any]) -> int:
-        """One attempt, to its exit code."""
+        """Performs one attempt; returns its exit code."""
         return wire.perform(self._call, task, self.read_params)
 
     def main(self, argv: Sequence[str] | None = None) -> NoReturn:
-        """For the end of the service's file. Arguments that it does not know are left to the service."""
+        """Runs one task; call it at the end of the service's file. Unknown arguments are left to the service."""
         options = _arguments(self.name).parse_known_args(argv)[0]
         if options.schema:
             sys.stdout.write(json.dumps(self.schema, indent=2) + "\n")
@@ -96,9 +96,9 @@ class Service:
     ) -> None:
         """Claims tasks and does them in this process, until SIGTERM or Ctrl-C; returns when it has drained.
 
-        `settings` may be the path of a configuration; without one the environment speaks (ACC_DB_URL …).
+        `settings` may be the path of a configuration; without one the environment counts (ACC_DB_URL …).
         """
-        from accsd.sdk.pull import process  # with the database and uvloop, which a service in a process needs not
+        from accsd.sdk.pull import process  # imports the database and uvloop, which `main` does not need
 
         process.run(self._handler, concurrency=concurrency, node=node, settings=settings, when_ready=when_ready)
 
@@ -110,7 +110,7 @@ class Service:
         settings: "Settings | Path | str | None" = None,
         when_ready: Callable[[], None] = lambda: None,
     ) -> None:
-        """`run` for those who have a loop and signals of their own: until it is cancelled, and then without a grace."""
+        """`run` for a program with its own loop and signals: until it is cancelled, and then without a grace."""
         from accsd.sdk.pull import process
 
         await process.serve_in_loop(
@@ -145,7 +145,7 @@ class Service:
 
 
 def _params_of(function: Callable[..., Any]) -> Any:
-    """Of `def f(task: Task[Params])`: Params. Without that, whatever JSON object was given."""
+    """Params, of `def f(task: Task[Params])`; without an annotation, any JSON object."""
     parameters = list(inspect.signature(function, eval_str=True).parameters.values())
     if not parameters:
         raise TypeError(f"{function.__qualname__} takes no argument; a task's function takes the task")
@@ -154,12 +154,12 @@ def _params_of(function: Callable[..., Any]) -> Any:
 
 
 def _run(function: Callable[[Task[Any]], Any], task: Task[Any]) -> Any:
-    """An async function in a loop of its own; cancelling the task cancels it, wherever it waits."""
+    """Runs an async function in a loop of its own; cancelling the task cancels it, wherever it waits."""
 
     async def awaited() -> Any:
-        loop, process = asyncio.get_running_loop(), asyncio.current_task()
-        assert process is not None
-        task.when_cancelled = lambda: loop.call_soon_threadsafe(process.cancel)
+        loop, current = asyncio.get_running_loop(), asyncio.current_task()
+        assert current is not None
+        task.when_cancelled = lambda: loop.call_soon_threadsafe(current.cancel)
         task.check_cancelled()
         return await function(task)
 
@@ -195,7 +195,7 @@ def _arguments(service: str) -> argparse.ArgumentParser:
 
 @contextmanager
 def _logging_to(task: Task[Any]) -> Generator[None]:
-    """Records of `logging` keep their level in the task's log, unless the author has arranged something else."""
+    """Records of `logging` keep their level in the task's log, unless the author has configured logging otherwise."""
     root = logging.getLogger()
     if root.handlers:
         yield

@@ -1,4 +1,4 @@
-"""`python service.py --try '{"params": {…}}'`: one task on the author's own machine, told in lines for eyes."""
+"""`python service.py --try '{"params": {…}}'`: runs one task on the author's own machine, and shows it in words."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ _ENDINGS: Final = {0: "done", 65: "failed for good", 75: "failed, to be tried ag
 def try_out(
     perform: Callable[[Task[Any]], int], service: str, document: str, inputs: Sequence[str], workdir: str | None
 ) -> int:
-    """Its exit code. The folder stays, so that one can look at the files."""
+    """Runs the task; returns its exit code. The folder stays, so that the author can look at the files."""
     try:
         given = _read(document)
         folder = Path(workdir or tempfile.mkdtemp(prefix=f"{service}-")).absolute()
@@ -28,7 +28,7 @@ def try_out(
     except (OSError, ValueError) as error:
         sys.stderr.write(f"--try: {error}\n")
         return _USAGE
-    # No attempt_id: whoever tries something does it again and again in one folder.
+    # No attempt_id: an author tries again and again in one folder, and each try must run.
     envelope = {**given, "service": service, "task_key": service, "artifacts": artifacts, "workdir": str(folder)}
     code = perform(Task(envelope, lambda message: _show(message, folder)))
     _write(f"{_ENDINGS.get(code, 'failed')} (exit code {code}); its files are in {folder}")
@@ -51,7 +51,7 @@ def _read(document: str) -> dict[str, Any]:
 
 
 def _lay(folder: Path, written: str) -> dict[str, Any]:
-    """STEP=FILE, or =FILE for one that came with the job: copied to where accsd would lay it."""
+    """Copies an input to where accsd would lay it: STEP=FILE, or =FILE for one that came with the job."""
     step, separator, file = written.partition("=")
     if not separator or not Path(file).is_file():
         raise ValueError(f"--input {written} is not STEP=FILE with a file that exists")

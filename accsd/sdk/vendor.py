@@ -1,4 +1,4 @@
-"""Copies of what a service imports in an image that has no accsd: the wire as accsd_wire.py, and the folder
+"""Copies the modules that a service imports in an image without accsd: the wire as accsd_wire.py, and the folder
 accsd_serving/ for a service that stays up. `accsd sdk vendor` calls it, and so does the demo."""
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from accsd.sdk import serving, wire
 @dataclass(frozen=True, slots=True)
 class VendoredFile:
     path: Path
-    is_new: bool  # False: it was there, and is the same
+    is_new: bool  # False: the file was there, and is the same
 
 
 def vendor(folder: Path, *, force: bool = False) -> list[VendoredFile]:

@@ -32,12 +32,12 @@ SCHEMA_VERSION = 1
 MAX_RESULT_BYTES = 256 * 1024
 DONE, FAILED, NO_TASK, PERMANENT, TEMPORARY, CANCELLED = 0, 1, 64, 65, 75, 143  # exit codes, after sysexits.h
 HEARTBEAT_SECONDS = 10.0
-_PROGRESS_SECONDS = 0.1  # a loop may report each of a million steps; nobody reads more than ten lines a second
+_PROGRESS_SECONDS = 0.1  # a loop may report each of a million steps; a person reads no more than ten lines a second
 _LONGEST_MESSAGE = 16_000
 
 Params = TypeVar("Params")
 Message = dict[str, Any]
-Handler = Callable[[Any], Any]  # of a Task, in the main thread
+Handler = Callable[[Any], Any]  # called with a Task, in the main thread
 ReadParams = Callable[[dict[str, Any]], Any]
 
 
@@ -46,11 +46,11 @@ class Permanent(Exception):
 
 
 class Temporary(Exception):
-    """Not now, but perhaps later: the step's backoff decides when."""
+    """The attempt failed, but a later one may succeed: the step's backoff decides when."""
 
 
 class Cancelled(BaseException):
-    """The task was asked to stop. Not an Exception, so that `except Exception` lets it through."""
+    """The task was asked to stop. It is no Exception, so that `except Exception` lets it through."""
 
 
 def _given(name: str, otherwise: Callable[[], Any] = lambda: None) -> Any:
@@ -58,25 +58,25 @@ def _given(name: str, otherwise: Callable[[], Any] = lambda: None) -> Any:
 
 
 class Task(Generic[Params]):
-    """One attempt at one step: what it was given, and how it answers."""
+    """One attempt at one step: its inputs, and how it answers."""
 
     params: Params
     envelope: dict[str, Any]
     job_id: str | None = _given("job_id")
     task_id: str | None = _given("job_task_id")
     attempt_id: int | None = _given("attempt_id")  # a fence: no other attempt ever has it
-    options: dict[str, Any] = _given("options", dict)  # the job's
+    options: dict[str, Any] = _given("options", dict)  # the job's options
     upstream: dict[str, dict[str, Any]] = _given("inputs", dict)  # results of earlier steps, by key
     folder: str | None = _given("workdir", lambda: os.environ.get("ACC_WORKDIR"))
 
     def __init__(self, envelope: dict[str, Any] | None, send: Callable[[Message], None]) -> None:
-        if envelope is not None:  # in pull mode it is made when it is asked for
+        if envelope is not None:  # None in pull mode, where values are computed on demand
             self.envelope = envelope
-        self.answer: list[Message] = []  # the part of what it said that decides its end
+        self.answer: list[Message] = []  # the messages that decide its end
         self.is_cancelled = self.is_interruptible = False
         self.when_cancelled: Callable[[], object] = lambda: None
         self._send = send
-        self._progress: Message | None = None  # not told yet
+        self._progress: Message | None = None  # held back, not sent yet
         self._progress_due = 0.0
 
     @property
@@ -86,21 +86,21 @@ class Task(Generic[Params]):
         return Path(self.folder).absolute()
 
     def path(self, name: str | os.PathLike[str]) -> Path:
-        """A place in the task's folder for a file of that name."""
+        """The path for a file of that name in the task's folder."""
         path = self.workdir / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
     def files(self, step: str | None = None) -> dict[str, Path]:
-        """What an earlier step announced, by name; without a step, what came with the job."""
+        """The files that an earlier step announced, by name; without a step, those that came with the job."""
         given: list[dict[str, Any]] = self.envelope.get("artifacts") or []
         return {each["name"]: self.workdir / each["path"] for each in given if each.get("task_key") == step}
 
     async def load_inputs(self) -> None:
-        """For async functions, before `files` and `input`: in pull mode they are fetched; else they are there."""
+        """Fetches the files in pull mode; async functions await it before `files` and `input`. Else they are there."""
 
     def input(self, step: str | None = None, name: str | None = None) -> Path:
-        """One of these files. The name may be left out where there is only one."""
+        """One file of `files`. The name may be left out where there is only one."""
         files = self.files(step)
         name = next(iter(files)) if name is None and len(files) == 1 else name
         if name is None or name not in files:
@@ -108,7 +108,7 @@ class Task(Generic[Params]):
         return files[name]
 
     def artifact(self, path: str | os.PathLike[str], *, content_type: str | None = None, required: bool = True) -> None:
-        """Announces a file of the task's folder. It is taken when the task has ended well."""
+        """Announces a file of the task's folder. It is kept when the task has succeeded."""
         inside = os.path.relpath(os.path.abspath(self.workdir / path), self.workdir)
         if inside.startswith(os.pardir):
             raise ValueError(f"{path} is not in the task's folder {self.workdir}")
@@ -119,7 +119,7 @@ class Task(Generic[Params]):
         self.say(self.answer[-1])
 
     def progress(self, fraction: float, message: str | None = None) -> None:
-        """From 0 to 1. Also a place at which a cancelled task stops."""
+        """Reports progress from 0 to 1. A cancelled task stops here, too."""
         self.check_cancelled()
         said = {"type": "progress", "progress": min(1.0, max(0.0, float(fraction)))}
         self._progress = said if message is None else {**said, "message": message[:_LONGEST_MESSAGE]}
@@ -127,14 +127,14 @@ class Task(Generic[Params]):
             self.tell_progress()
 
     def tell_progress(self) -> None:
-        """The latest, if it was held back."""
+        """Sends the latest progress, if it was held back."""
         said, self._progress = self._progress, None
         if said is not None:
             self._progress_due = time.monotonic() + _PROGRESS_SECONDS
             self.say(said)
 
     def log(self, message: object, level: str = "info", **data: Any) -> None:
-        """Level debug, info, warn or error; `data` goes with it as it is."""
+        """Writes a line of the log, with level debug, info, warn or error and optional data."""
         said = {"type": "log", "level": level, "message": str(message)[:_LONGEST_MESSAGE]}
         self.say({**said, "data": data} if data else said)
 
@@ -172,7 +172,7 @@ class Task(Generic[Params]):
 
     @contextlib.contextmanager
     def cancellable(self) -> Generator[None]:
-        """Inside, Cancelled is raised at once, in the middle of whatever waits: for a sleep, a download, a child."""
+        """Raises Cancelled at once inside the block, even while it waits for a sleep, a download or a child."""
         self.is_interruptible = True
         try:
             self.check_cancelled()
@@ -182,13 +182,13 @@ class Task(Generic[Params]):
 
 
 def main(handler: Handler, params: Callable[..., Any] | None = None) -> NoReturn:
-    """One task, from stdin to the exit code. `params` makes the typed parameters: a dataclass, for instance."""
+    """Runs one task, from stdin to the exit code. `params` makes the typed parameters: a dataclass, for instance."""
     sys.exit(serve(handler, dict if params is None else lambda given: params(**given)))
 
 
 def serve(handler: Handler, read_params: ReadParams) -> int:
     lines = Lines(os.dup(1))
-    os.dup2(2, 1)  # what children and C libraries print goes to stderr: on stdout are only whole messages
+    os.dup2(2, 1)  # output of children and C libraries goes to stderr: stdout has only whole messages
     try:
         task: Task[Any] = Task(read_envelope(), lines.send)
     except (OSError, ValueError) as error:
@@ -203,7 +203,7 @@ def serve(handler: Handler, read_params: ReadParams) -> int:
     signal.signal(signal.SIGTERM, stop)
     with contextlib.redirect_stdout(Printed(task.log)) as printed:
         code = perform(handler, task, read_params)
-        printed.write("\n")  # the last line may lack its end
+        printed.write("\n")  # the last line may lack its newline
     return code
 
 
@@ -219,7 +219,8 @@ def read_envelope() -> dict[str, Any]:
 
 
 def perform(handler: Handler, task: Task[Any], read_params: ReadParams = dict) -> int:
-    """One attempt to its exit code. An attempt that was begun in this folder before only repeats its answer."""
+    """Performs one attempt; returns its exit code. An attempt that was begun in this folder before repeats its
+    answer."""
     known = task.folder and task.attempt_id is not None
     marker = task.workdir / f".accsd-{task.task_id}.{task.attempt_id}" if known else None
     try:
@@ -259,7 +260,7 @@ def _outcome(handler: Handler, task: Task[Any], read_params: ReadParams) -> int:
         return _failed(task, PERMANENT, *error.args)
     except Temporary as error:
         return _failed(task, TEMPORARY, *error.args)
-    except Exception as error:  # noqa: BLE001 - whatever the author's code raises is this attempt's failure
+    except Exception as error:  # noqa: BLE001 - any error of the author's code is this attempt's failure
         traceback.print_exc()
         return _failed(task, FAILED, f"{type(error).__name__}: {error}")
     return DONE
@@ -274,12 +275,12 @@ def _failed(task: Task[Any], code: int, *reasons: object) -> int:
 
 @contextlib.contextmanager
 def _heartbeat(task: Task[Any]) -> Generator[None]:
-    """From a thread: a handler that computes for an hour is not silent."""
+    """Sends heartbeats from a thread: a handler that computes for an hour is not silent."""
     ended = threading.Event()
 
     def beat() -> None:
         due = time.monotonic() + HEARTBEAT_SECONDS
-        with contextlib.suppress(OSError):  # nobody listens any more
+        with contextlib.suppress(OSError):  # no agent reads any more
             while not ended.wait(min(1.0, HEARTBEAT_SECONDS)):
                 task.tell_progress()
                 if time.monotonic() >= due:
@@ -296,7 +297,7 @@ def _heartbeat(task: Task[Any]) -> Generator[None]:
 
 
 class Lines:
-    """Whole lines, one write each, whichever thread says them."""
+    """Writes whole lines, one write each, from any thread."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -310,7 +311,7 @@ class Lines:
 
 
 class Printed(io.TextIOBase):
-    """sys.stdout of a task: what its code prints becomes lines of its log."""
+    """sys.stdout of a task: printed text becomes lines of its log."""
 
     def __init__(self, log: Callable[[str], None]) -> None:
         self._log = log

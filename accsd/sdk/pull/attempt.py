@@ -1,6 +1,6 @@
-"""One claimed task in pull mode: the author's function is called, and whatever it does becomes an outcome.
+"""One claimed task in pull mode: calls the author's function, and turns whatever it does into an outcome.
 
-Stopped it can be for three reasons: its lease is gone (then nothing is written), its time is over, or the service
+It is stopped for one of three reasons: its lease is gone (then nothing is written), its time is over, or the service
 drains. An async function is cancelled; a plain one is asked, because a thread can't be stopped.
 """
 
@@ -33,7 +33,7 @@ from accsd.work.protocol import MAX_RESULT_BYTES, Infrastructure
 Outcome: TypeAlias = Done | Failed | Infrastructure | GivenBack
 
 _log = get_logger(component="pull")
-_UNCUT: Final = 4 * MAX_RESULT_BYTES  # what is too large was refused before
+_UNCUT: Final = 4 * MAX_RESULT_BYTES  # larger results were refused before
 _LONGEST_MESSAGE: Final = 16_000
 
 
@@ -45,18 +45,18 @@ class Stop(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """The author's side: what is called, and how its parameters are read."""
+    """The author's side: the function that is called, and how its parameters are read."""
 
     service: str
     function: Callable[[Task[Any]], Any]
     is_async: bool
     read_params: Callable[[dict[str, Any]], Any]
-    timeout: timedelta | None  # where the step gives none
+    timeout: timedelta | None  # for steps that give none
     stop_grace: timedelta
 
 
 class PullAttempt(Lease):
-    """Is its own lease: there are thousands, and what refers to itself in a circle waits for the garbage collector."""
+    """An attempt is its own lease: there are thousands, and reference cycles would wait for the garbage collector."""
 
     __slots__ = (
         "_context",
@@ -79,7 +79,7 @@ class PullAttempt(Lease):
         self.stored_at: float = time.monotonic()
         self.has_begun: bool = False
         self.running: asyncio.Task[None] | None = None
-        self.task: PullTask | None = None  # while its function is at work
+        self.task: PullTask | None = None  # while its function runs
         self.in_thread: asyncio.Future[Any] | None = None
         self._handler: Handler = handler
         self._context: AttemptContext = context
@@ -87,14 +87,14 @@ class PullAttempt(Lease):
         self._stopped: Stop | None = None
 
     def stop(self, why: Stop) -> None:
-        """The first reason counts, but for the loss of the lease."""
+        """Stops the function. The first reason counts, unless the lease is lost."""
         if self._stopped is None or why is Stop.LOST:
             self._stopped = why
         if self.task is not None and not self.task.is_cancelled:
             self.task.cancel()
 
     def _lose_if_over(self) -> None:
-        """Where nothing is under way: what lay ahead while the machine slept never begins, whoever notices first."""
+        """Loses a lease that is over while no function runs: a task claimed before a suspend never begins after it."""
         if not self.is_good:
             super().lose(NOT_KEPT)
             self._stopped = Stop.LOST
@@ -104,7 +104,7 @@ class PullAttempt(Lease):
         self.stop(Stop.LOST)
 
     async def outcome(self) -> Outcome | None:
-        """None: the lease is gone, and nothing may be written."""
+        """Runs the function. None: the lease is gone, and nothing may be written."""
         self._lose_if_over()
         if self._stopped is not None:
             return self._because(self._stopped)
@@ -121,20 +121,20 @@ class PullAttempt(Lease):
             CURRENT.reset(current)
             if timer is not None:
                 timer.cancel()
-            self.task = None  # from here on nobody stops it: its outcome is known
+            self.task = None  # from here on it can't be stopped: its outcome is known
             task.when_cancelled = _nothing
         if self._stopped is not None:
             uncancel()
             if self._stopped is not Stop.DRAIN or not isinstance(outcome, Done):
                 outcome = self._because(self._stopped)
         if task.has_spoken and outcome is not None:
-            await until_answered(self._context.reporter.flush)  # its words must be in before its lease is given up
+            await until_answered(self._context.reporter.flush)  # its events must be in before its lease is given up
         if task.has_files:
             await task.disk.remove()
         return outcome
 
     def refusal(self) -> LoggedEvent:
-        """The database would not have our heartbeat: the task's history says so, as it does for any other refusal."""
+        """The database refused our heartbeat: the task's history says so, as it does for any other refusal."""
         claimed, said = self.claimed, f"heartbeat refused: {self.reason}"
         data = {
             "reason": self.reason,
@@ -148,7 +148,7 @@ class PullAttempt(Lease):
     # The call
 
     async def _outcome(self, task: PullTask) -> Outcome:
-        """Whatever the author's code raises is this attempt's failure; what else fails is the machine's."""
+        """An error that the author's code raises is this attempt's failure; any other error is the machine's."""
         try:
             task.params = self._read_params()
             results = await (self._handler.function(task) if self._handler.is_async else self._in_thread(task))
@@ -181,7 +181,7 @@ class PullAttempt(Lease):
         return asyncio.shield(self.in_thread)
 
     def _begin(self, task: PullTask) -> Any:
-        """In its thread, which may have been woken late: by then the machine may have slept."""
+        """Runs in the function's thread, which may start late: by then the machine may have slept."""
         if not self.is_good:
             raise Cancelled
         return self._handler.function(task)
@@ -200,7 +200,7 @@ class PullAttempt(Lease):
         said = "; ".join(map(str, reasons)) or ("permanent" if permanent else "temporary")
         return Failed(self.fence, ErrorCode.EXIT_NONZERO, _clean(said), permanent)
 
-    # Its end from outside
+    # Stopped from outside
 
     def _timer(self) -> asyncio.TimerHandle | None:
         limit = self._limit()
@@ -212,7 +212,7 @@ class PullAttempt(Lease):
         return self.claimed.timeout or self._handler.timeout
 
     def _cancel(self) -> None:
-        """Of a plain function the wait is cancelled, when it has not heard for the grace."""
+        """Cancels an async function. For a plain one, which can't be stopped, the wait for it ends after the grace."""
         assert self.running is not None
         if self.in_thread is None:
             self.running.cancel()
@@ -246,7 +246,7 @@ class PullAttempt(Lease):
 
 
 def uncancel() -> None:
-    """Who was cancelled for a reason that is known by now waits again like anybody else."""
+    """Clears cancellations of the current task whose reason is known by now, so that it can wait again."""
     running = asyncio.current_task()
     while running is not None and running.cancelling():
         running.uncancel()

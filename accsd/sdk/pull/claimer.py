@@ -1,7 +1,8 @@
-"""When to claim, and how many: for every handler that waits, and some ahead where tasks end faster than a round trip.
+"""When to claim, and how many: one task for each free handler, and some ahead where tasks end faster than a round trip.
 
 A notification makes an idle worker claim at once. While all handlers are busy it only says that there is more, and the
-next claim comes when half of what lies ahead is gone. A claim that brought less than was asked for emptied the queue.
+next claim comes when half of the tasks ahead are gone. A claim that brought fewer tasks than it asked for has emptied
+the queue.
 """
 
 import asyncio
@@ -21,18 +22,19 @@ from accsd.work.context import AttemptContext
 
 _log = get_logger(component="pull")
 _PAUSES: Final = (timedelta(seconds=0.1), timedelta(seconds=1))
-_SICK: Final = (timedelta(seconds=2), timedelta(seconds=60))
+_FAULT_PAUSES: Final = (timedelta(seconds=2), timedelta(seconds=60))
 _LARGEST_CLAIM: Final = 1000
-_LONG_SEC: Final = 0.05  # of a task that takes longer, none lie ahead
-_AHEAD_SEC: Final = 0.2  # what lies ahead is gone in so long
-_AHEAD_TIMES: Final = 4  # the concurrency, at most
-_MOST_AHEAD: Final = 500  # or so many, for who has few places
+_LONG_SEC: Final = 0.05  # if tasks take longer, none are claimed ahead
+_AHEAD_SEC: Final = 0.2  # the tasks ahead are done within this time
+_AHEAD_TIMES: Final = 4  # times the concurrency, at most
+_MOST_AHEAD: Final = 500  # or so many, for workers with few slots
 _OUTLOOK_EVERY_SEC: Final = 1.0
 _AFTER_DUE_SEC: Final = 0.002
 
 
 class Pace:
-    """How many tasks lie ahead: as many as are gone soon, and none where a task takes long: others may be idle."""
+    """How many tasks to claim ahead: as many as are done soon; none where tasks take long, as other nodes may be
+    idle."""
 
     def __init__(self, concurrency: int) -> None:
         self._concurrency: int = concurrency
@@ -43,16 +45,16 @@ class Pace:
         self.ahead: int = 0
 
     def count(self, seconds: float) -> None:
-        """A task has run for so long."""
+        """Counts a task that has run for this long."""
         self._spent += seconds
         self._tasks += 1
 
     def stall(self) -> None:
-        """What lies ahead did not move: tasks have become slow before the first of them has ended."""
+        """Tasks ahead did not move: tasks have become slow before the first of them has ended."""
         self._mean, self.ahead = 2 * _LONG_SEC, 0
 
     def take(self) -> None:
-        """At each claim."""
+        """Recomputes the number ahead, at each claim."""
         if not self._tasks:
             return
         mean = self._spent / self._tasks
@@ -85,14 +87,14 @@ class Claimer:
         self._wakeup: Wakeup = Wakeup()
         self._look: Wakeup = Wakeup()
         self._is_more: bool = True  # something may be claimable
-        self._is_clear: bool = True  # what the database says that we hold is what we know
+        self._is_clear: bool = True  # the database and this process agree on the tasks that are held
         self._is_leaving: bool = False
-        self._is_polling: bool = False  # nothing was heard for a while
-        self._sickness: Backoff = Backoff(*_SICK)
-        self._well_at: float = 0.0
+        self._is_polling: bool = False  # no notification came for a while
+        self._fault_pauses: Backoff = Backoff(*_FAULT_PAUSES)
+        self._paused_until: float = 0.0
 
     def stir(self) -> None:
-        """There is something to claim, or may be."""
+        """Claims soon: there is or may be something to claim."""
         self._is_more = True
         if self._can_claim():
             self._wakeup.set()
@@ -105,14 +107,14 @@ class Claimer:
             self._wakeup.set()
 
     def fell_sick(self) -> None:
-        """What fails for a reason of this machine's is left to others for a while."""
-        self._well_at = time.monotonic() + self._sickness.next().total_seconds()
+        """Leaves work to other nodes for a while, after a failure for a reason of this machine's."""
+        self._paused_until = time.monotonic() + self._fault_pauses.next().total_seconds()
 
     def recovered(self) -> None:
-        self._sickness.reset()
+        self._fault_pauses.reset()
 
     def leave(self) -> None:
-        """No claim from now on; the one that is under way ends."""
+        """Makes no further claim; the one that is under way ends."""
         self._is_leaving = True
         self._wakeup.set()
 
@@ -134,7 +136,7 @@ class Claimer:
                 self._look.set()
 
     async def look_ahead(self) -> None:
-        """When the next retry is due: beside the claims, because a pickup must not wait for this answer."""
+        """Looks when the next retry is due, beside the claims, because a claim must not wait for this answer."""
         while True:
             await self._look.wait()
             self._look.clear()
@@ -157,14 +159,15 @@ class Claimer:
     # One claim
 
     def _can_claim(self) -> bool:
-        """Whoever makes it true again wakes us: room, news, leases that were asked about; the sickness has its time."""
+        """What makes it true again wakes the claimer: room, news, leases that were asked about. A pause ends by
+        itself."""
         return self._is_more and self._wanted() > 0 and not self._is_held_back()
 
     def _is_held_back(self) -> bool:
-        return self._context.leases.is_frozen or time.monotonic() < self._well_at
+        return self._context.leases.is_frozen or time.monotonic() < self._paused_until
 
     def _wanted(self) -> int:
-        """0: not now."""
+        """How many tasks to claim; 0: not now."""
         held, ahead = self._held, self.pace.ahead
         room = held.concurrency + ahead - len(held.known)
         if len(held.running) + len(held.store) >= held.concurrency and len(held.store) > ahead // 2:
@@ -172,7 +175,7 @@ class Claimer:
         return max(0, min(room, _LARGEST_CLAIM))
 
     def _rest(self) -> timedelta:
-        left = self._well_at - time.monotonic()
+        left = self._paused_until - time.monotonic()
         return timedelta(seconds=left) if left > 0 else jittered(self._poll())
 
     async def _pass(self) -> None:
@@ -183,7 +186,7 @@ class Claimer:
             return
         await self._offer()
         wanted = self._wanted()
-        self._is_more = False  # before the database is asked: what comes later is told again
+        self._is_more = False  # before the database is asked: later work is notified again
         granted = await self._claim(wanted)
         if granted is not None and granted.tasks:
             self._take(granted.tasks, granted.at)
@@ -206,8 +209,8 @@ class Claimer:
         return granted
 
     async def _offer(self) -> None:
-        """The database bounds what a node may hold. What lies ahead is offered only while there is such a pace: the
-        planner of the fleet takes an offer for places where work is done."""
+        """The database bounds how many tasks a node may hold. Room for tasks ahead is offered only while tasks are
+        that fast: the fleet's planner takes an offer for slots where work is done."""
         most = self._held.concurrency + self.pace.most
         if self.pace.ahead > 0 and self._offered < most:
             await self._register(most)
@@ -217,7 +220,7 @@ class Claimer:
             self._offered = self._held.concurrency
 
     async def _settle(self) -> None:
-        """After a claim whose answer was lost: what the database has as ours and we don't know was in it."""
+        """After a claim whose answer was lost: takes the tasks that the database has as ours and that we don't know."""
         unknown = await held_unknown(self._context, self._known)
         self._is_clear = True
         if unknown.tasks:

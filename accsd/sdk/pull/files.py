@@ -1,5 +1,5 @@
-"""The folder of one task in pull mode: made when it is first asked for, its inputs fetched when they are, its announced
-files kept before the task is finished. Most tasks have none, and pay nothing."""
+"""The folder of one task in pull mode: made on first use, its inputs fetched on first use, its announced files kept
+before the task is finished. Most tasks have none, and pay nothing."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ class Files:
         return self._is_laid
 
     def make(self) -> Path:
-        """In the caller's thread: two calls of mkdir."""
+        """Makes the folder in the caller's thread: two calls of mkdir."""
         if not self._is_made:
             with failing_on_a_full_disk(f"the folder {self._here} cannot be made"):
                 self._here.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ class Files:
         return self._here
 
     async def lay(self) -> list[dict[str, Any]]:
-        """Fetches what earlier steps made; answers the envelope's list of artifacts."""
+        """Fetches the files of earlier steps; returns the envelope's list of artifacts."""
         workdir, context = self._workdir(), self._context
         inputs = await until_answered(lambda: task_inputs(context.db, self._task.fence, owner=context.name))
         laid = await lay_inputs(context.store, workdir, inputs, patience=context.patience)
@@ -45,7 +45,7 @@ class Files:
         return laid
 
     async def keep(self, announced: list[Message]) -> None:
-        """Of each path the last announcement counts."""
+        """Keeps announced files; the last announcement of each path counts."""
         wanted = {
             message["path"]: ArtifactAnnounced(
                 message["path"], content_type=message["content_type"], required=message["required"]

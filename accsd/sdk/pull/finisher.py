@@ -1,7 +1,7 @@
-"""Outcomes on their way to the database. They gather while the flushes before them are under way: an idle worker writes
-at once and a busy one in large batches, and no timer delays anything.
+"""Outcomes on their way to the database. They gather while earlier flushes are under way: an idle worker writes at
+once and a busy one in large batches, and no timer delays anything.
 
-A finish is repeatable and fenced: it is sent until it is answered. What it refuses is somebody else's by then.
+A finish is repeatable and fenced: it is sent until it is answered. A refused task belongs to another owner by then.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class Finisher:
         self._news.set()
 
     async def serve(self) -> None:
-        """One flush at a time: a second one beside it cost more processors than it gained."""
+        """Flushes batch by batch: a second flush beside the first cost more processors than it gained."""
         while True:
             if not self._ended:
                 self._news.clear()
@@ -59,7 +59,7 @@ class Finisher:
                 self._empty.set()
 
     async def emptied(self, within: timedelta) -> bool:
-        """Whether all that was added is answered."""
+        """Returns whether all outcomes were answered `within` this time."""
         try:
             async with asyncio.timeout(within.total_seconds()):
                 while self._ended or self._under_way:
@@ -70,7 +70,7 @@ class Finisher:
         return True
 
     async def _flush(self, batch: Sequence[Ended]) -> None:
-        """What was given back for one reason goes together: a drain may give back thousands."""
+        """Writes a batch. Tasks released for the same reason go in one call: a drain may release thousands."""
         alike: dict[Outcome | None, list[Ended]] = {}
         for each in batch:
             alike.setdefault(None if isinstance(each[1], Done | Failed) else each[1], []).append(each)
@@ -78,8 +78,8 @@ class Finisher:
             await self._tell(said)
 
     async def _tell(self, batch: Sequence[Ended]) -> None:
-        """One that the database won't have must not keep the others out: the batch is halved, down to that one. So is a
-        batch for which the time that a statement has was not enough."""
+        """Writes outcomes; halves a refused batch, down to the one that the database refuses, so that it does not keep
+        the others out. A batch that takes longer than a statement may is halved, too."""
         try:
             answers = await self._answers(batch)
         except AccsdError as error:
@@ -108,8 +108,8 @@ class Finisher:
         await self._tell([(attempt, lost)])
 
     async def _answers(self, batch: Sequence[Ended]) -> Mapping[UUID, Answer] | None:
-        """What is not among them was accepted. None: there are none, and there was a pause. Until then no heartbeat
-        asks about them: it would hear that they have ended and take it for a loss."""
+        """The answers; a task without one was accepted. None: the database did not answer, and there was a pause.
+        Meanwhile no heartbeat asks about these leases: it would hear that they have ended and take that for a loss."""
         attempts = [attempt for attempt, _ in batch]
         self._context.leases.let_go(*attempts)
         try:
@@ -145,7 +145,7 @@ class Finisher:
             if answer is None:
                 settled.append(each)
                 continue
-            if answer.reason == ErrorCode.RESULT_TOO_LARGE:  # as the database counts it
+            if answer.reason == ErrorCode.RESULT_TOO_LARGE:  # by the database's measure
                 said = "its result is larger than the database takes"
                 self._context.leases.hold(attempt)
                 self.add(attempt, Failed(attempt.fence, ErrorCode.RESULT_TOO_LARGE, said))

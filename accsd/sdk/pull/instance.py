@@ -1,6 +1,7 @@
-"""Who this process is: a node of its own, named after the machine's and the service, by the first lock that is free.
+"""The identity of this process: a node of its own, named after the machine's node and the service, by the first free
+lock.
 
-Whoever holds the lock of a name knows that its earlier holder is dead: the kernel frees it however a process ends.
+The holder of a name's lock knows that the earlier holder is dead: the kernel frees a lock however its process ends.
 """
 
 import os
@@ -20,11 +21,12 @@ _MOST: Final = 1000  # processes of one service on one machine
 @dataclass(frozen=True, slots=True)
 class Instance:
     name: str
-    attempts: Path  # empty at the start: what an earlier process left is of nobody
+    attempts: Path  # emptied at the start: no process owns what an earlier one left
 
     @property
     def objects(self) -> Path:
-        """As the agent has it: shared by the nodes of one machine, where no store is configured."""
+        """The default store: like the agent's, it is shared by the nodes of one machine where no store is
+        configured."""
         return self.attempts.parent.parent / "objects"
 
 

@@ -51,15 +51,15 @@ def run(
     settings: Settings | Path | str | None,
     when_ready: Callable[[], None],
 ) -> None:
-    """Returns after an orderly stop; SystemExit with a sentence where it can't begin or go on."""
+    """Serves until an orderly stop; SystemExit with a sentence where it can't begin or go on."""
     try:
         known = settings if isinstance(settings, Settings) else load_settings(settings)
         configure_logging(known.log_level, stream="stdout", format=known.log_format)
         for secret in known.secrets():
             register_secret(secret)
         failpoints.arm(environment().get("ACC_FAILPOINTS"))
-        # What was imported stays, and tasks come and go without circles: the collector took a quarter of the worker's
-        # time to find that out.
+        # Imported objects stay, and tasks make no reference cycles: a quarter of the worker's time went to the
+        # collector, which found nothing.
         gc.freeze()
         gc.set_threshold(100_000, 20, 20)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -77,7 +77,7 @@ async def serve_in_loop(
     settings: Settings | Path | str | None,
     when_ready: Callable[[], None],
 ) -> None:
-    """In somebody else's process: signals, logging and secrets are theirs."""
+    """Serves in the caller's process and loop: signals, logging and secrets are the caller's."""
     known = settings if isinstance(settings, Settings) else load_settings(settings)
     await serve(
         make(known), known, concurrency=concurrency, node=node, asked=StopRequest(), when_ready=lambda _: when_ready()
@@ -95,14 +95,14 @@ async def _until_signalled(
         if asked.times > _PATIENCE:
             os._exit(_KILLED)
         if not is_ready and serving is not None:
-            serving.cancel()  # it may wait for its database for hours, and holds nothing yet
+            serving.cancel()  # it may wait for its database for hours, and holds no task yet
 
     def ready(_: str) -> None:
         nonlocal is_ready
         is_ready = True
         when_ready()
 
-    asked.when_stuck = lambda: os._exit(_KILLED)  # or it would keep its leases for as long as it likes
+    asked.when_stuck = lambda: os._exit(_KILLED)  # or the process would keep its leases for ever
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ask)
     try:
@@ -121,26 +121,26 @@ async def serve(
     asked: StopRequest,
     when_ready: Callable[[str], None],
 ) -> None:
-    """Until it is asked to stop. Cancelled, it gives back what it has, without a grace. `when_ready` is told the name
-    that this process has among the nodes."""
+    """Serves until it is asked to stop. If it is cancelled, it gives its tasks back without a grace. `when_ready` gets
+    the name that this process has among the nodes."""
     if not settings.fallback.pull:
         raise ConfigError(
             f"service {handler.service} is not started: the pull mode is switched off (fallback.pull)",
             hint="set fallback.pull = true, or let an agent serve it as a process (docs/operations.md)",
         )
-    places = _places(handler.service, settings, concurrency)
+    slots = _concurrency(handler.service, settings, concurrency)
     root = state_folder(settings, environment()).parent
     with locked_instance(root, node or settings.node.name, handler.service) as instance:
         async with _context(instance, settings) as (context, listener, resumed):
-            worker = Worker(handler, context, listener, settings, resumed, concurrency=places, asked=asked)
-            _log.info("starting", node=instance.name, service=handler.service, concurrency=places)
+            worker = Worker(handler, context, listener, settings, resumed, concurrency=slots, asked=asked)
+            _log.info("starting", node=instance.name, service=handler.service, concurrency=slots)
             with _logging_to_tasks():
                 await _run(worker, lambda: when_ready(instance.name))
             _log.info("stopped", node=instance.name)
 
 
 async def _run(worker: Worker, when_ready: Callable[[], None]) -> None:
-    """What a person can put right is told as it is, and not as a group of one."""
+    """Raises an error that a person can correct as itself, and not as a group of one."""
     try:
         await worker.run(when_ready)
     except BaseExceptionGroup as group:
@@ -150,24 +150,24 @@ async def _run(worker: Worker, when_ready: Callable[[], None]) -> None:
 
 
 def known_error(group: BaseExceptionGroup[BaseException]) -> AccsdError | None:
-    """The first in it that is not a bug."""
+    """The first error in the group that is not a bug."""
     known = group.subgroup(AccsdError)
     while isinstance(known, BaseExceptionGroup):
         known = known.exceptions[0]
     return known
 
 
-def _places(service: str, settings: Settings, given: int | None) -> int:
+def _concurrency(service: str, settings: Settings, given: int | None) -> int:
     default = None if service in settings.services else _DEFAULT_CONCURRENCY
-    places = settings.concurrency_of(service, given if given is not None else default)
-    if places < 1:
-        raise ConfigError(f"service {service} has a concurrency of {places}; at least 1 is needed")
-    return places
+    slots = settings.concurrency_of(service, given if given is not None else default)
+    if slots < 1:
+        raise ConfigError(f"service {service} has a concurrency of {slots}; at least 1 is needed")
+    return slots
 
 
 @asynccontextmanager
 async def _context(instance: Instance, settings: Settings) -> AsyncGenerator[tuple[AttemptContext, Listener, Wakeup]]:
-    """The last is set when leases were asked about after a pause."""
+    """The context, the listener, and a wake-up that is set after leases were asked about following a pause."""
     resumed = Wakeup()
     async with AsyncExitStack() as resources:
         db = await _connected(settings.database, instance.name)
@@ -206,7 +206,7 @@ async def _context(instance: Instance, settings: Settings) -> AsyncGenerator[tup
 
 
 async def _connected(database: DatabaseSettings, name: str) -> Database:
-    """A service outlives its database, at the start too."""
+    """Waits for the database: a service outlives it, at the start too."""
     pauses = Backoff(timedelta(seconds=0.5), timedelta(seconds=5))
     while True:
         try:
@@ -218,7 +218,7 @@ async def _connected(database: DatabaseSettings, name: str) -> Database:
 
 @contextmanager
 def _logging_to_tasks() -> Generator[None]:
-    """Records of `logging` end up in the task's log, unless the author has arranged something else."""
+    """Records of `logging` go to the task's log, unless the author has configured logging otherwise."""
     root = logging.getLogger()
     if root.handlers:
         yield

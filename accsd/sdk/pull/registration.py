@@ -1,4 +1,4 @@
-"""This process among the nodes: what it offers, what an earlier one of its name has left, and its goodbye."""
+"""This process among the nodes: registers, releases the tasks of an earlier process of its name, and says goodbye."""
 
 import asyncio
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ class PullRegistration:
         self._labels: Mapping[str, Any] = labels
 
     async def begin(self, capacity: int) -> None:
-        """A process of this name that died has left nothing running: what it held is free at once."""
+        """Registers. A dead process of this name has left nothing running: its tasks are released at once."""
         await self.register(capacity)
         context = self._context
         left = await adopt_tasks(context.db, owner=context.name, node=context.name, lease=context.leases.length)
@@ -42,7 +42,7 @@ class PullRegistration:
         )
 
     async def end(self) -> None:
-        """After the last heartbeat. A database that is away does not hold up the end for long."""
+        """Says goodbye, after the last heartbeat. A database that is away does not hold up the end for long."""
         try:
             async with asyncio.timeout(_GOODBYE.total_seconds()):
                 await self._context.reporter.flush()

@@ -1,8 +1,8 @@
-"""The slots of a worker: so many tasks run at a time, in each slot one after the other.
+"""The slots of a worker: each runs one task after the other, and their number is the concurrency.
 
 A slot is an asyncio task that lasts, because one for each call would cost more than the rest of the worker. The next
-slot is made beside a call that may wait: where functions never wait, one slot does everything. What a function has left
-behind in its context, or a cancellation of its task, goes with its slot, so that the next function does not find it.
+slot is made beside a call that may wait: where functions never wait, one slot does everything. If a function leaves
+variables in its context, or a cancellation of its task, its slot ends, so that the next function does not find them.
 """
 
 import asyncio
@@ -16,17 +16,17 @@ from uuid import UUID
 
 from accsd.sdk.pull.attempt import PullAttempt
 
-_TURN_SEC: Final = 0.005  # then it is the others' turn in the event loop
+_TURN_SEC: Final = 0.005  # then other tasks of the event loop have their turn
 
 
 @dataclass(frozen=True, slots=True)
 class HeldTasks:
-    """What a worker has, from the claim to the answer that settles it: one record, for everything that counts tasks."""
+    """The tasks of a worker, from the claim to the answer that settles them: one record for all its parts."""
 
     concurrency: int
-    known: dict[UUID, PullAttempt] = field(default_factory=dict[UUID, PullAttempt])  # by task: claimed, and not settled
-    store: deque[PullAttempt] = field(default_factory=deque[PullAttempt])  # of these, not begun
-    running: set[PullAttempt] = field(default_factory=set[PullAttempt])  # those that have a slot
+    known: dict[UUID, PullAttempt] = field(default_factory=dict[UUID, PullAttempt])  # by task: claimed and not settled
+    store: deque[PullAttempt] = field(default_factory=deque[PullAttempt])  # claimed and not begun
+    running: set[PullAttempt] = field(default_factory=set[PullAttempt])  # those in a slot
 
 
 class Slots:
@@ -44,17 +44,17 @@ class Slots:
         self._is_open: Callable[[], bool] = is_open
         self._context: contextvars.Context = contextvars.copy_context()
         self._made: int = 0
-        self._is_next_made: bool = False  # and has not begun yet
+        self._is_next_made: bool = False  # a slot was made that has not begun yet
 
     def fill(self) -> None:
-        """Sees to it that what is stored begins, if it can."""
+        """Makes a slot if a stored task can begin."""
         if not self._is_next_made and self._made < self._held.concurrency and self._can_begin():
             self._is_next_made = True
             self._made += 1
             self._group.create_task(self._serve(), context=self._context.copy())
 
     def empty(self) -> list[PullAttempt]:
-        """All that is stored, and nothing is any more."""
+        """Takes all stored attempts out of the store."""
         stored = list(self._held.store)
         self._held.store.clear()
         return stored

@@ -1,6 +1,6 @@
-"""What the author's function gets in pull mode: the same object as in a process of its own, without the pipe.
+"""The object that the author's function gets in pull mode: the same as in a process of its own, without the pipe.
 
-What it says goes to the node's reporter. A task that says nothing and has no files costs neither.
+Its messages go to the node's reporter. A task without messages and files pays for neither.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class PullTask(Task[Any]):
             self.envelope["artifacts"] = await self.disk.lay()
 
     def progress(self, fraction: float, message: str | None = None) -> None:
-        """Unpaced: the reporter sends only the newest, and not too often."""
+        """Reports progress without pacing: the reporter sends only the newest, and not too often."""
         super().progress(fraction, message)
         self.tell_progress()
 
@@ -104,7 +104,7 @@ class PullTask(Task[Any]):
 
 
 def _said(_: Message) -> None:
-    """`say` is ours: to hand it over would make a circle of each task."""
+    """PullTask overrides `say`: handing the bound method over would make a reference cycle of each task."""
 
 
 def _envelope(claimed: ClaimedTask, context: AttemptContext) -> dict[str, Any]:
@@ -128,13 +128,13 @@ def _envelope(claimed: ClaimedTask, context: AttemptContext) -> dict[str, Any]:
 
 
 class PullTaskLog(logging.Handler):
-    """Records of `logging` that a task's function makes, in its thread or in its context."""
+    """Takes records of `logging` that a task's function makes, in its thread or in its context."""
 
     def emit(self, record: logging.LogRecord) -> None:
         task = CURRENT.get()
         if task is None:
             if record.levelno >= logging.WARNING and logging.lastResort is not None:
-                logging.lastResort.handle(record)  # where it would have gone without us
+                logging.lastResort.handle(record)  # where the record would have gone without us
             return
         level = next((name for least, name in _LEVELS if record.levelno >= least), "debug")
         task.log(self.format(record), level, logger=record.name)

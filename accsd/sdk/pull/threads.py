@@ -1,4 +1,4 @@
-"""Where plain functions run: daemon threads, because one that does not come back must not keep the process alive."""
+"""Runs plain functions in daemon threads: a function that does not return must not keep the process alive."""
 
 import asyncio
 import contextvars
@@ -21,7 +21,7 @@ class _Call:
 
 
 class Threads:
-    """All but `_work` belongs to the event loop."""
+    """A pool of threads. All methods but `_work` belong to the event loop."""
 
     def __init__(self, most: int) -> None:
         self._most: int = most
@@ -31,7 +31,7 @@ class Threads:
         self._loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
 
     def call(self, function: Function, argument: object) -> asyncio.Future[Any]:
-        """In the caller's context. Whoever stops waiting does not stop the function."""
+        """Calls the function in a thread, with the caller's context. A cancelled wait does not stop the function."""
         answer: asyncio.Future[Any] = self._loop.create_future()
         self._calls.put(_Call(function, argument, contextvars.copy_context(), answer))
         self._pending += 1
@@ -41,7 +41,7 @@ class Threads:
         return answer
 
     def close(self) -> None:
-        """Those who wait for a call end; who is at one ends with it."""
+        """Ends the threads: idle ones at once, the others after their call."""
         for _ in range(self._threads):
             self._calls.put(None)
 
@@ -51,11 +51,11 @@ class Threads:
             error: BaseException | None = None
             try:
                 result = call.context.run(call.function, call.argument)
-            except StopIteration as stop:  # a future refuses it
+            except StopIteration as stop:  # a future refuses this exception
                 error = RuntimeError(f"StopIteration: {stop}")
             except BaseException as raised:  # noqa: BLE001 - raised again where it is waited for
                 error = raised
-            with suppress(RuntimeError):  # the loop has ended, and nobody waits any more
+            with suppress(RuntimeError):  # the loop has ended, and no caller waits any more
                 self._loop.call_soon_threadsafe(self._ended, call.answer, result, error)
 
     def _ended(self, answer: asyncio.Future[Any], result: object, error: BaseException | None) -> None:

@@ -1,8 +1,8 @@
 """A service that claims by itself: claimer, handlers, finisher, leases and reports in one event loop.
 
     claimed → stored (claimed ahead) → running (a slot is taken) → ended, on its way to the database → settled
-The drain is in this order: no new claims, what is stored is given back, what runs may end within the grace and is
-cancelled and given back then; heartbeats go on until the last end is answered.
+The drain is in this order: no new claims; stored tasks are given back; running ones may end within the grace, then
+they are cancelled and given back; heartbeats go on until the last end is answered.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ from accsd.work.finish import GivenBack
 from accsd.work.protocol import Infrastructure
 
 _log = get_logger(component="pull")
-_CLAIM_ENDS: Final = timedelta(seconds=5)  # whatever the grace: a claim that is cut off is held by nobody
-_ANSWERING: Final = timedelta(seconds=20)  # what has ended, when the drain is over
-_CANCELLED: Final = timedelta(seconds=5)  # beyond its grace, for what was cancelled
-_SICKNESSES: Final = (ErrorCode.STORAGE_UNAVAILABLE, ErrorCode.AGENT_DISK)
-_STALE_SEC: Final = 5.0  # stored for so long: whoever is idle shall have it
+_CLAIM_ENDS: Final = timedelta(seconds=5)  # even with a shorter grace: tasks of a claim that is cut off have no owner
+_ANSWERING: Final = timedelta(seconds=20)  # for the answers to ended attempts, when the drain is over
+_CANCELLED: Final = timedelta(seconds=5)  # beyond its grace, for a function that was cancelled
+_MACHINE_FAULTS: Final = (ErrorCode.STORAGE_UNAVAILABLE, ErrorCode.AGENT_DISK)
+_STALE_SEC: Final = 5.0  # stored for this long: an idle node shall have it
 _STALE_CHECK_SEC: Final = 1.0
 
 
@@ -76,10 +76,10 @@ class Worker:
         )
 
     async def run(self, when_ready: Callable[[], None]) -> None:
-        """Until it is told to stop."""
+        """Works until it is told to stop."""
         self._listener.subscribe(self._handler.service, self._hear)
         async with asyncio.TaskGroup() as group:
-            ears = group.create_task(self._listener.serve())
+            listening = group.create_task(self._listener.serve())
             await until_answered(lambda: self._presence.begin(self._held.concurrency))
             await until_answered(self._warm_up)
             when_ready()
@@ -103,20 +103,20 @@ class Worker:
             finally:
                 self._threads.close()
                 beats.cancel()
-                await asyncio.wait([beats])  # it would say that the node is back
+                await asyncio.wait([beats])  # a later heartbeat would say that the node is back
                 await self._presence.end()
-                for task in (*serving, ears):
+                for task in (*serving, listening):
                     task.cancel()
 
     async def _warm_up(self) -> None:
-        """A connection for the claimer and one for the finisher, and on each both verbs planned before the first task
-        comes: some 50 ms."""
+        """Opens a connection for the claimer and one for the finisher, and has both verbs planned on each before the
+        first task comes: some 50 ms."""
         service, node, lease = self._handler.service, self._context.name, self._context.leases.length
 
         async def try_both() -> None:
             async with self._context.db.acquire() as connection:
                 db = Database.over(connection)
-                with suppress(NotFound):  # somebody has deleted the node's row: the first claim registers it again
+                with suppress(NotFound):  # the node's row was deleted: the first claim registers it again
                     await claim_tasks(db, service, owner=node, node=node, limit=0, lease=lease, start=True)
                 await finish_many_tasks(db, [], owner=node)
 
@@ -129,14 +129,15 @@ class Worker:
                 while not self._asked.times:
                     await self._asked.changed.wait()
             except asyncio.CancelledError:
-                self._asked.times += 2  # as if it was asked twice
+                self._asked.times += 2  # as if it was asked to stop twice
                 raise
             finally:
                 self._claimer.leave()
                 await self._drain(claiming)
 
     async def _claim_on(self) -> None:
-        """Should it fail (the schema has changed, a right is missing), what is under way still comes to its end."""
+        """Claims. If that fails (the schema has changed, a right is missing), running attempts still come to their
+        end."""
         try:
             await self._claimer.serve()
         except Exception as error:  # noqa: BLE001 - raised again when the drain is over
@@ -181,10 +182,10 @@ class Worker:
                     await self._asked.changed.wait()
         return not self._held.running
 
-    # Work comes
+    # Tasks come in
 
     def _poll(self) -> timedelta:
-        """Often while notifications do not arrive, rarely while they do."""
+        """The time between polls: short while notifications do not arrive, long while they do."""
         settings = self._settings
         return timedelta(seconds=settings.poll_sec if self._listener.is_listening else settings.poll_deaf_sec)
 
@@ -205,7 +206,7 @@ class Worker:
         self._slots.fill()
 
     async def _go_on(self) -> None:
-        """The leases were asked about after a pause: what was held back goes on."""
+        """Goes on after leases were asked about following a pause: fills slots and claims."""
         while True:
             await self._resumed.wait()
             self._resumed.clear()
@@ -213,7 +214,7 @@ class Worker:
             self._claimer.stir()
 
     def _is_open(self) -> bool:
-        """Nothing begins while leases are being asked about, nor during the drain."""
+        """Whether a task may begin: not while leases are being asked about, nor during the drain."""
         return not (self._asked.times or self._context.leases.is_frozen)
 
     async def _perform(self, attempt: PullAttempt) -> None:
@@ -225,11 +226,11 @@ class Worker:
             else:
                 self._finisher.add(attempt, outcome)
             if attempt.in_thread is not None and not attempt.in_thread.done():
-                await asyncio.wait([attempt.in_thread])  # its slot is taken for as long as its thread is
+                await asyncio.wait([attempt.in_thread])  # a slot is taken for as long as its thread
         except asyncio.CancelledError:
             if self._asked.times:
                 raise
-            uncancel()  # by its own hand: the worker's end would have been asked for
+            uncancel()  # the function cancelled itself: a stop would have been asked for
             self._finisher.add(attempt, Failed(attempt.fence, ErrorCode.EXIT_NONZERO, "it cancelled itself"))
         except Exception as error:  # noqa: BLE001 - a bug in one attempt must not end the others
             _log.error("attempt_failed_here", task_id=str(attempt.fence.task_id), exc_info=error)
@@ -240,20 +241,20 @@ class Worker:
             if self._asked.times:
                 self._asked.changed.set()
 
-    # Work goes
+    # Tasks go out
 
     def _settled(self, ended: Sequence[Ended]) -> None:
-        is_sick = retries = False
+        is_at_fault = retries = False
         for attempt, outcome in ended:
             self._forget(attempt)
-            is_sick = is_sick or (isinstance(outcome, Infrastructure) and outcome.code in _SICKNESSES)
+            is_at_fault = is_at_fault or (isinstance(outcome, Infrastructure) and outcome.code in _MACHINE_FAULTS)
             retries = retries or isinstance(outcome, Failed)
-        if is_sick:
+        if is_at_fault:
             self._claimer.fell_sick()
         elif ended:
             self._claimer.recovered()
         if not self._listener.is_listening:
-            self._claimer.stir()  # nobody tells that a next step waits by now
+            self._claimer.stir()  # no notification says that a next step waits by now
         self._claimer.made_room(retries=retries)
 
     def _forget(self, attempt: PullAttempt) -> None:
@@ -262,10 +263,10 @@ class Worker:
             del self._held.known[task_id]
 
     def _abandon(self, attempt: PullAttempt) -> None:
-        """Its lease is gone: somebody else has the task, or somebody cancelled it."""
+        """The lease is gone: the task belongs to another owner, or was cancelled."""
         fence, reason = attempt.fence, attempt.reason
         _log.warning("abandoned", task_id=str(fence.task_id), attempt_id=fence.attempt_id, reason=reason)
-        if attempt.is_unanswered:  # the database may still have it as ours, and it must not be taken for a new one
+        if attempt.is_unanswered:  # the database may still have it as ours: it must not be taken for a new claim
             said = "its lease could not be kept"
             lost = Infrastructure(ErrorCode.WORKER_LOST, said) if attempt.has_begun else GivenBack(said)
             self._finisher.add(attempt, lost)
@@ -281,7 +282,7 @@ class Worker:
             self._finisher.add(attempt, GivenBack(reason))
 
     async def _unstore(self) -> None:
-        """Tasks that have become slow must not keep those behind them from others."""
+        """Gives stored tasks back when running ones have become slow: other nodes may be idle."""
         while True:
             await asyncio.sleep(_STALE_CHECK_SEC)
             store = self._held.store

@@ -24,7 +24,7 @@ from urllib.parse import parse_qs, urlsplit
 from .record import DRAINING, END, ENVELOPE, STDERR, STDOUT, name_of, status
 
 MAX_ENVELOPE_BYTES = 16 * 1024 * 1024
-_MAX_ORDER_BYTES = 60_000  # the keeper takes no larger one
+_MAX_ORDER_BYTES = 60_000  # the keeper takes no larger order
 _LOOK_EVERY_MS = 50
 _TASK = re.compile(r"/tasks/([0-9A-Za-z-]{1,64})/(\d{1,19})(/status|/stderr)?")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -49,16 +49,16 @@ class TaskServer(ThreadingHTTPServer):
         threading.Thread(target=self._go_with_the_keeper, daemon=True).start()
 
     def _go_with_the_keeper(self) -> None:
-        self.orders.recv(1)  # nothing is ever sent this way
+        self.orders.recv(1)  # nothing is ever sent on this socket: it only ends
         os._exit(0)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exc_info()[1], OSError):  # somebody left in the middle
+        if not isinstance(sys.exc_info()[1], OSError):  # a client that left in the middle
             super().handle_error(request, client_address)
 
 
 class _TaskRequest(BaseHTTPRequestHandler):
-    """One request. The header Accsd-Node says whose task it is about: two nodes may share a service."""
+    """One request. The header Accsd-Node names the node whose task it is about: two nodes may share a service."""
 
     protocol_version = "HTTP/1.1"
     server_version = "accsd-serve/1"
@@ -83,11 +83,11 @@ class _TaskRequest(BaseHTTPRequestHandler):
             parts = urlsplit(self.path)
             act(parts.path, {name: values[-1] for name, values in parse_qs(parts.query).items()})
         except _TaskRefused as refusal:
-            self.close_connection = True  # its body may not have been read
+            self.close_connection = True  # the request's body may not have been read
             self._say(refusal.status, {"error": str(refusal)})
 
     def _admit(self) -> None:
-        """Checks the token. Without one, it requires proof that no web page asks through somebody's browser."""
+        """Checks the token. Without one, it requires proof that no web page asks through a person's browser."""
         if self.server.token:
             given = self.headers.get("Authorization", "").encode()
             if not hmac.compare_digest(given, f"Bearer {self.server.token}".encode()):
@@ -116,7 +116,7 @@ class _TaskRequest(BaseHTTPRequestHandler):
 
     def _theirs(self) -> Iterator[dict[str, Any]]:
         for record in sorted(self.server.folder.glob(f"*@{self._node()}")):
-            with contextlib.suppress(FileNotFoundError):  # it has just been forgotten
+            with contextlib.suppress(FileNotFoundError):  # the record has just been removed
                 yield status(record)
 
     def _post(self, path: str, query: dict[str, str]) -> None:
@@ -163,7 +163,7 @@ class _TaskRequest(BaseHTTPRequestHandler):
 
     def _start(self, record: Path, envelope: dict[str, Any]) -> None:
         """Makes the record, whole and once: of two requests at the same time one makes it, and both find it."""
-        order = self._start_order(record, envelope)  # first: what appears must be started, too
+        order = self._start_order(record, envelope)  # first: a record that appears must be started, too
         draft = Path(tempfile.mkdtemp(dir=self.server.folder, prefix="."))
         for name, content in ((STDOUT, ""), (STDERR, ""), (ENVELOPE, json.dumps(envelope) + "\n")):
             (draft / name).write_text(content)
@@ -213,7 +213,7 @@ class _TaskRequest(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _stream(self, path: Path, start: int) -> None:
-        """Sends what was written and what will be, until the task has ended or the client has gone."""
+        """Sends the output so far and as it grows, until the task has ended or the client has gone."""
         with path.open("rb", buffering=0) as file:
             file.seek(start)
             self.send_response(200)
@@ -221,7 +221,7 @@ class _TaskRequest(BaseHTTPRequestHandler):
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
             while True:
-                has_ended = (path.parent / END).exists() or not path.exists()  # before the look: then it is the last
+                has_ended = (path.parent / END).exists() or not path.exists()  # before the read: then it is the last
                 if data := file.read(65536):
                     self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
                 elif has_ended:
@@ -238,7 +238,7 @@ class _TaskRequest(BaseHTTPRequestHandler):
 
 
 def _environ(envelope: dict[str, Any], node: str, traceparent: str | None) -> dict[str, str]:
-    """What a task finds in its environment in every mode."""
+    """The environment of a task, the same in every mode."""
     given = {
         "ACC_JOB_ID": envelope.get("job_id"),
         "ACC_JOB_TASK_ID": envelope.get("job_task_id"),

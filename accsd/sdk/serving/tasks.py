@@ -1,5 +1,5 @@
-"""The keeper: the process that has everything loaded. It has one thread, because only so may it be forked: each task is
-a fork of it, in a session of its own, with its output in files, and goes on while nobody listens.
+"""The keeper: the process that has everything loaded. It has one thread, because only then may it be forked: each task
+is a fork of it, in a session of its own, with its output in files, and goes on while no client listens.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any, NoReturn
 from .record import DRAINING, END, ENVELOPE, STDERR, STDOUT, conclude, sizes
 from .server import TaskServer
 
-_LINGER_SECONDS = 0.5  # so that whoever listens hears how the last ones ended
-_KEPT_SECONDS = 24 * 3600.0  # what nobody came for
+_LINGER_SECONDS = 0.5  # so that clients that listen hear how the last tasks ended
+_KEPT_SECONDS = 24 * 3600.0  # for records that no agent fetched
 _TICK, _IDLE = 0.05, 1.0
 _SLACK_BYTES = 1024 * 1024
 _STOPS = (signal.SIGTERM, signal.SIGINT)
@@ -40,7 +40,7 @@ def listen(address: str) -> socket.socket:
 
 
 class _Running:
-    """One task under way, as the keeper knows it."""
+    """One running task, as the keeper knows it."""
 
     def __init__(self, pid: int, record: Path, order: dict[str, Any]) -> None:
         self.pid, self.record = pid, record
@@ -56,16 +56,16 @@ class _Running:
         self.kill_at = min(self.kill_at or float("inf"), time.monotonic() + grace)
 
     def signal(self, number: int) -> list[int]:
-        """Sends it to all processes of the task, and returns these."""
+        """Sends the signal to all processes of the task, and returns these."""
         found = members(self.pid, self.marks)
         for pid in found:
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # it may have become another user
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # the process may have changed its user
                 os.kill(pid, number)
         return found
 
     def is_flooding(self) -> bool:
-        """The agent stops a task that writes too much much earlier; this is for when no agent listens and the disk
-        fills up."""
+        """Whether the task writes far too much. The agent stops it much earlier; this protects the disk when no agent
+        listens."""
         return self.limit is not None and sum(sizes(self.record).values()) > self.limit + _SLACK_BYTES
 
 
@@ -99,7 +99,7 @@ class Keeper:
         return 0
 
     def _begin_drain(self, *_: object) -> None:
-        """The first signal lets tasks end by themselves for a while; a second one does not."""
+        """Begins the drain: the first signal gives tasks time to end by themselves; a second one does not."""
         wait = self._drain if self._stop_tasks_at is None else 0.0
         self._stop_tasks_at = time.monotonic() + wait
         (self._folder / DRAINING).touch()
@@ -130,7 +130,7 @@ class Keeper:
                 if pid == 0:
                     return
                 if pid == self._server:
-                    time.sleep(_TICK)  # one that falls again and again must not take all the time
+                    time.sleep(_TICK)  # a server that dies again and again must not take all the time
                     self._open_server()
                 elif pid in self._running:
                     self._running[pid].code = (
@@ -180,7 +180,7 @@ class Keeper:
             code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
             if isinstance(end.code, str):
                 sys.stderr.write(f"{end.code}\n")
-        except BaseException:  # noqa: BLE001 - whatever it is ends this process, which is the task's own
+        except BaseException:  # noqa: BLE001 - any error ends this process, which is the task's own
             traceback.print_exc()
         finally:
             with contextlib.suppress(Exception):
@@ -225,7 +225,7 @@ def _fork() -> int:
 
 
 def _forget_signals(*, but: signal.Handlers) -> None:
-    """Called in the child."""
+    """Resets signal handlers; called in the child."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number in _STOPS:
@@ -234,7 +234,7 @@ def _forget_signals(*, but: signal.Handlers) -> None:
 
 
 def members(leader: int, marks: set[bytes]) -> list[int]:
-    """A task's processes: its session, their children, and whoever names the attempt in its environment.
+    """A task's processes: its session, their children, and processes that name the attempt in their environment.
 
     It reads /proc by itself: this package is copied into images where accsd is not installed.
     """
