@@ -1,8 +1,8 @@
-"""The user's side: find the server of a folder or start it, and hold on to it.
+"""The user's side: finds the server of a folder or starts it, and keeps it running.
 
-Why a user never gets a stale answer: he holds users.lock (shared), so a guardian that has not begun to stop
-will not begin; he holds starting.lock, so nobody else is starting. If guardian.lock is taken, its holder is a
-guardian whose starter removed the previous server.json first: one that exists now is that guardian's.
+A user process never gets a stale answer: it holds users.lock (shared), so a guardian that has not begun to stop will
+not begin; it holds starting.lock, so no other process is starting. If guardian.lock is taken, its holder is a guardian
+whose starter removed the previous server.json first: one that exists now is that guardian's.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ from accsd.embedded.folder import Deadline, EmbeddedError, Folder, Server, locke
 
 @dataclass(frozen=True, slots=True)
 class GuardianTask:
-    """What a guardian is told, as one JSON argument on its command line (so: no secret in it)."""
+    """A guardian's instructions, as one JSON argument on its command line (so it holds no secret)."""
 
     folder: str
     guardian_lock_fd: int
@@ -42,8 +42,8 @@ def running(
 ) -> Generator[Server]:
     """The server of this folder: the one that runs already, or a new one.
 
-    `bindir` names the binaries of another PostgreSQL than the wheel's. `settings` are `-c` options. Both are
-    the starter's choice: whoever comes second takes the server as it is.
+    `bindir` names the binaries of another PostgreSQL than the wheel's. `settings` are `-c` options. Both are the
+    starter's choice: a second user takes the server as it is.
     """
     place = Folder.at(folder)
     deadline = Deadline(timeout, f"the embedded PostgreSQL in {place.path} was not ready after {timeout}")
@@ -52,7 +52,7 @@ def running(
 
 
 def find(folder: Path) -> Server | None:
-    """The server that runs in this folder, if one does. Does not hold it: it may go at any moment."""
+    """The server that runs in this folder, if one does. The caller does not hold it: it may stop at any moment."""
     place = Folder(folder.absolute())
     if not place.guardian_lock.exists():
         return None
@@ -64,7 +64,7 @@ def find(folder: Path) -> Server | None:
 
 
 def wait_until_stopped(folder: Path, timeout: timedelta = timedelta(seconds=60)) -> None:
-    """Wait until no guardian is left, which includes that its server is gone."""
+    """Waits until no guardian is left, which includes that its server is gone."""
     place = Folder.at(folder)
     deadline = Deadline(timeout, f"the embedded PostgreSQL in {place.path} is still in use after {timeout}")
     with locked(place.guardian_lock, fcntl.LOCK_EX, deadline):
@@ -72,7 +72,7 @@ def wait_until_stopped(folder: Path, timeout: timedelta = timedelta(seconds=60))
 
 
 def destroy(folder: Path, timeout: timedelta = timedelta(seconds=60)) -> None:
-    """Wait until the last user has gone, then remove the folder and its data, wherever that really lies."""
+    """Waits until the last user has gone, then removes the folder and its data, wherever that really lies."""
     wait_until_stopped(folder, timeout)
     data = Folder(folder.resolve()).data
     if data.is_symlink():
@@ -117,5 +117,5 @@ def _spawn_guardian(place: Folder, order: GuardianTask) -> None:
         )
     finally:
         os.close(log_fd)
-    # It forks the guardian and exits at once, so that the guardian is nobody's child, hence nobody's zombie.
+    # The process forks the guardian and exits at once: init adopts the guardian, so that it never stays as a zombie.
     launcher.wait()

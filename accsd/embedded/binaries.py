@@ -1,8 +1,8 @@
-"""Which PostgreSQL binaries, run by whom.
+"""The PostgreSQL binaries, and the account that runs them.
 
-PostgreSQL refuses to be root. As root we pick an unprivileged account, and what that account cannot reach (a
-virtual environment or a data folder below /root, say) is put where it can: permissions on the folders above
-are never touched.
+PostgreSQL refuses to run as root. As root we pick an unprivileged account, and copy files that it can't reach (a
+virtual environment or a data folder below /root, say) to where it can: permissions on the folders above are never
+touched.
 """
 
 import importlib.util
@@ -25,7 +25,7 @@ ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
 
 
 def server_account(data: Path) -> proc.Account | None:
-    """Whom the server runs as; None: as ourselves. Data that exists already decides by its owner."""
+    """The account that runs the server; None: our own. The owner of existing data decides."""
     if os.geteuid() != 0:
         return None
     if data.exists() and data.stat().st_uid != 0:
@@ -68,7 +68,7 @@ def major_version(bindir: Path, account: proc.Account | None) -> str:
 
 
 def can_reach(account: proc.Account, path: Path) -> bool:
-    """Asked of the kernel in that account's name, because mode bits alone do not know about access lists."""
+    """Whether the account can reach the path, asked of the kernel in its name: mode bits don't know access lists."""
     code, _ = proc.run(["test", "-x", path], timeout=_PROMPT, env=ENVIRONMENT, account=account)
     return code == 0
 
@@ -96,7 +96,7 @@ def _reachable_copy(install: Path) -> Path:
             folder.chmod(0o755)
         try:
             draft.rename(copy)
-        except OSError:  # somebody else made it meanwhile
+        except OSError:  # another process made it meanwhile
             shutil.rmtree(draft)
     return copy / install.parent.name / install.name
 

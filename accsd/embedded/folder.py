@@ -1,4 +1,4 @@
-"""What lies in the folder of an embedded server: locks, a note on the running server, its log, its data.
+"""The files in the folder of an embedded server: locks, a note on the running server, its log, its data.
 
 Both sides use it: the users (attach.py) and the guardian (guardian.py).
 """
@@ -32,7 +32,7 @@ class Deadline:
         self._complaint = complaint
 
     def pause(self) -> None:
-        """Wait a little, or raise if there is no time left."""
+        """Waits a little, or raises if there is no time left."""
         if time.monotonic() > self._end:
             raise EmbeddedError(self._complaint)
         time.sleep(0.01)
@@ -50,12 +50,12 @@ class Server:
 
     @property
     def url(self) -> str:
-        """The maintenance database, by the socket."""
+        """The URL of the maintenance database, by the socket."""
         return self.url_of("postgres")
 
     @property
     def tcp_url(self) -> str:
-        """The maintenance database, by 127.0.0.1."""
+        """The URL of the maintenance database, by 127.0.0.1."""
         return self.tcp_url_of("postgres")
 
     def url_of(self, database: str) -> str:
@@ -72,7 +72,7 @@ class Folder:
 
     @classmethod
     def at(cls, path: Path) -> "Folder":
-        """The folder, made if it is missing. As root, the server (not root) may pass through it, no more."""
+        """The folder, made if it is missing. A server that does not run as root may only pass through root's folder."""
         path = path.absolute()
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, exist_ok=True)
@@ -107,7 +107,7 @@ class Folder:
         return self.path / "password"
 
     def describe(self, server: Server) -> None:
-        """Announce that the server is ready: complete or not at all."""
+        """Announces that the server is ready: the note appears complete or not at all."""
         _write_privately(self._description, json.dumps(asdict(server)))
 
     def forget_server(self) -> None:
@@ -133,7 +133,7 @@ class Folder:
 
 
 def try_lock(path: Path, mode: int) -> int | None:
-    """A descriptor that holds the lock until it is closed everywhere, or None if somebody is in the way."""
+    """A descriptor that holds the lock until it is closed everywhere; None: another process holds the lock."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, mode | fcntl.LOCK_NB)

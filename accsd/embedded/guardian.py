@@ -1,4 +1,4 @@
-"""The guardian's side: makes the data, starts the server, stops it when nobody uses it any more.
+"""The guardian's side: makes the data, starts the server, stops it when no process uses it any more.
 
 It may die at any point: the locks go with it, the kernel sends the server SIGINT (a fast shutdown), and data
 that was only half made is made again. So there is no clean-up that a SIGKILL could prevent.
@@ -28,7 +28,7 @@ _READY_LIMIT = timedelta(seconds=60)
 _SETTLE_LIMIT = timedelta(seconds=15)
 _SOCKET_PATH_LIMIT = 107
 _NOBODYS_PID = 2**31 - 1  # above every kernel's pid_max
-# Somebody took the port meanwhile, or the backends of a killed server still hold its memory: try again.
+# Another process took the port meanwhile, or the backends of a killed server still hold its memory: try again.
 _TRANSIENT = re.compile(r"Address already in use|is still in use")
 
 
@@ -67,7 +67,7 @@ def guard(order: GuardianTask) -> None:
 
 
 def _wait_until_unused(users_lock: Path, postmaster: proc.Child) -> None:
-    """Return when the last user has gone (the lock then keeps new ones out), or the server has died."""
+    """Returns when the last user has gone (the lock then keeps new ones out), or the server has died."""
     unused = threading.Event()
 
     def wait_for_the_last_user() -> None:
@@ -81,7 +81,7 @@ def _wait_until_unused(users_lock: Path, postmaster: proc.Child) -> None:
 
 
 def _locate_data(folder: Folder, account: proc.Account | None) -> Path:
-    """Where the data really lies: in the folder, unless the server's account could not get there.
+    """Where the data really lies: in the folder, unless the server's account can't reach it.
 
     Then it lies in a place of its own and the folder holds a link, so that removing the folder starts afresh.
     """
@@ -95,7 +95,7 @@ def _locate_data(folder: Folder, account: proc.Account | None) -> Path:
 
 
 def _make_data(cluster: Cluster, password: str) -> None:
-    """Under a draft name first: an initdb that was killed half-way must not look like a cluster."""
+    """Makes the data, under a draft name first: an initdb that was killed half-way must not look like a cluster."""
     draft = cluster.data.with_name("pgdata.draft")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(mode=0o700)
@@ -135,12 +135,11 @@ def _check_version(cluster: Cluster) -> None:
 
 
 def _settle_previous(cluster: Cluster) -> None:
-    """Wait for a server whose guardian was killed, and see to it that a stale postmaster.pid stops nobody.
+    """Waits for a server whose guardian was killed, and makes sure that a stale postmaster.pid does not stop a new one.
 
-    PostgreSQL itself ignores the file when its process is dead, but neither when that is still a zombie nor
-    when the number belongs to somebody else by now, both of which are usual in a container. So the number is
-    replaced. The file is not removed: its other lines let PostgreSQL check that no backend of the killed
-    server is still at work on the data.
+    PostgreSQL itself ignores the file when its process is dead, but not when that is still a zombie or when the number
+    belongs to another process by now; both are usual in a container. So the number is replaced. The file is not
+    removed: its other lines let PostgreSQL check that no backend of the killed server is still at work on the data.
     """
     deadline = Deadline(_SETTLE_LIMIT, f"another PostgreSQL still runs on {cluster.data}: {cluster.pid_file}")
     while (pid := _pid_in(cluster.pid_file)) and proc.is_running(pid, with_arguments=["-D", str(cluster.data)]):
@@ -181,7 +180,7 @@ def _spawn_server(cluster: Cluster, socket_dir: Path, port: int, settings: dict[
 
 
 def _becomes_ready(cluster: Cluster, postmaster: proc.Child) -> bool:
-    """Line 8 of postmaster.pid is the server's own word on it. False: it has ended."""
+    """Returns whether the server is ready, as line 8 of postmaster.pid says; False: it has ended."""
     deadline = Deadline(_READY_LIMIT, "PostgreSQL was not ready in time")
     while postmaster.poll() is None:
         lines = _lines(cluster.pid_file)
