@@ -1,11 +1,10 @@
-"""Settings (A19): TOML, secret files and the environment become one frozen model. The only reader of
-os.environ.
+"""Settings (A19): TOML, secret files and the environment become one frozen model. The only reader of os.environ.
 
-Each value is taken from the first of these that has it: the environment, a secret file (`ACC_DB_URL_FILE`,
-or systemd's $CREDENTIALS_DIRECTORY/ACC_DB_URL), the TOML files, the default. What nobody knows is refused
-with a suggestion, because a misspelt setting that is silently ignored is found in production. The variables
-have the flat names of A19 rather than names derived from the sections, and each value remembers where it
-came from; that is why the layers are merged here.
+Each value is taken from the first of these that has it: the environment, a secret file (`ACC_DB_URL_FILE`, or
+systemd's $CREDENTIALS_DIRECTORY/ACC_DB_URL), the TOML files, the default. An unknown setting is refused with a
+suggestion, because a misspelt one that is silently ignored is found in production. The variables have the flat names
+of A19 rather than names derived from the sections, and each value remembers where it came from; that is why the layers
+are merged here.
 """
 
 import os
@@ -67,7 +66,7 @@ __all__ = [
 
 
 def load_settings(config: Path | str | None = None, *, environ: Mapping[str, str] | None = None) -> Settings:
-    """All layers, merged and checked. Raises ConfigError with one sentence for each thing that is wrong."""
+    """Reads all layers, merges and checks them. Raises ConfigError with one sentence for each mistake."""
     environ = os.environ if environ is None else environ
     refuse_unknown_variables(environ)
     layers = Layers()
@@ -85,12 +84,12 @@ def load_settings(config: Path | str | None = None, *, environ: Mapping[str, str
 
 
 def environment() -> MutableMapping[str, str]:
-    """The process's own environment, for what is not a setting: systemd's sockets, and what children inherit."""
+    """The process's own environment, for what is no setting: systemd's sockets, and the variables of children."""
     return os.environ
 
 
 def state_folder(settings: Settings, environ: Mapping[str, str]) -> Path:
-    """Where this node keeps what must survive a restart of the daemon. One folder for each node's name."""
+    """Where this node keeps data that must survive a restart of the daemon. One folder for each node's name."""
     if settings.node.state_dir is not None:
         root = settings.node.state_dir.absolute()
     elif given := environ.get("STATE_DIRECTORY"):  # systemd's

@@ -1,6 +1,4 @@
-"""The database's URL as people write it, and as it may be shown. No message ever quotes it: it holds a
-password.
-"""
+"""The database's URL as people write it, and as it may be shown. No message ever quotes it: it holds a password."""
 
 import re
 from collections.abc import Iterator
@@ -43,7 +41,7 @@ def _flaw(url: str) -> str | None:
 
 
 def _flawed_port(parts: SplitResult) -> str | None:
-    """libpq's several hosts, `a:1,b:2`, are legal, so the port is read by hand."""
+    """What is wrong with the port. It is read by hand, because libpq's several hosts, `a:1,b:2`, are legal."""
     for host in parts.netloc.rpartition("@")[2].split(","):
         port = re.sub(r"^(\[[^\]]*\]|[^:]*)", "", host).removeprefix(":")
         if port and not (re.fullmatch(r"[0-9]{1,5}", port) and 0 < int(port) < 65536):
@@ -62,14 +60,14 @@ def secrets_of(url: str) -> Iterator[str]:
 
 
 def with_login(url: str, user: str, password: str) -> str:
-    """The same database for another login."""
+    """The URL of the same database for another login."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit(parts._replace(netloc=f"{quote(user, safe='')}:{quote(password, safe='')}@{host}"))
 
 
 def shown(url: str) -> str:
-    """Without password and options."""
+    """The URL without password and options."""
     parts = urlsplit(url)
     user, _, host = parts.netloc.rpartition("@")
     return urlunsplit(("postgresql", f"{user.partition(':')[0]}@{host}" if user else host, parts.path, "", ""))

@@ -1,4 +1,4 @@
-"""Several documents laid over each other, each value with a memory of where it came from."""
+"""Several documents laid over each other; each value remembers where it came from."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -11,14 +11,14 @@ DEFAULT = "default"
 
 
 class Layers:
-    """The merged document, and where each of its leaves came from. What is laid on later wins."""
+    """The merged document, and where each of its leaves came from. A later layer wins."""
 
     def __init__(self) -> None:
         self.document: dict[str, Any] = {}
         self.origins: dict[str, str] = {}
 
     def overlay(self, document: Mapping[str, Any], origin: str) -> None:
-        """Tables are merged key by key; everything else, lists too, is replaced."""
+        """Lays a document over the others. Tables are merged key by key; all other values, lists too, are replaced."""
         self._merge(self.document, document, (), origin)
 
     def put(self, path: str, value: object, origin: str) -> None:
@@ -34,7 +34,7 @@ class Layers:
         self.origins[path] = origin
 
     def override_concurrency(self, overrides: Mapping[str, int]) -> None:
-        """ACC_MAX_CONCURRENCY_AUDIO_NORM is about the service that is called audio-norm."""
+        """Applies variables to services: ACC_MAX_CONCURRENCY_AUDIO_NORM is about the service audio-norm."""
         services = self.document.get("services")
         if not isinstance(services, dict):
             return
@@ -48,7 +48,7 @@ class Layers:
         return self.origins.get(path, DEFAULT)
 
     def nearest_origin(self, path: str) -> str:
-        """Of the value, or of the table that it ought to stand in: where a person has to look."""
+        """The origin of the value, or of the table that it ought to stand in: where a person has to look."""
         while path and path not in self.origins:
             path = path.rpartition(".")[0]
         return self.origin_of(path)
@@ -67,6 +67,6 @@ class Layers:
             self.origins[".".join(here)] = origin
 
     def _forget(self, path: str) -> None:
-        """A replaced table takes the origins of its former keys with it."""
+        """Forgets the origins of a replaced table's former keys."""
         for known in [known for known in self.origins if known.startswith(f"{path}.")]:
             del self.origins[known]

@@ -1,4 +1,4 @@
-"""What can be set: one frozen model, a class for each section of the TOML file."""
+"""The settings: one frozen model, a class for each section of the TOML file."""
 
 import re
 import socket
@@ -28,9 +28,9 @@ from accsd.values.units import parse_duration, parse_size
 
 
 class _Section(BaseModel):
-    """Input is hidden from Pydantic's own messages: it may be a password in the wrong place."""
+    """A section. Pydantic's own messages hide the input: it may be a password in the wrong place."""
 
-    # Built with the whole that it is a part of, not once more by itself: a command reads settings before all else.
+    # Built as a part of Settings, not once more by itself: a command reads settings before all else.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
 
@@ -59,7 +59,7 @@ class DatabaseSettings(_Section):
 
     @property
     def required_url(self) -> str:
-        """The URL, for those who cannot work without one."""
+        """The URL, for callers that can't work without one."""
         if self.url is None:
             raise ConfigError(
                 "no database is configured",
@@ -69,7 +69,7 @@ class DatabaseSettings(_Section):
 
     @property
     def required_listen_url(self) -> str:
-        """Where to LISTEN: past the pooler, if there is one."""
+        """The URL for LISTEN: past the pooler, if there is one."""
         return self.listen_url.get_secret_value() if self.listen_url else self.required_url
 
     @property
@@ -93,7 +93,7 @@ class StorageSettings(_Section):
     @model_validator(mode="before")
     @classmethod
     def _bucket_of_the_url(cls, table: Any) -> Any:
-        """`s3://name` says the bucket already; to say another one beside it is a contradiction."""
+        """`s3://name` names the bucket already; another name beside it is a contradiction."""
         if not isinstance(table, dict):
             return table
         table = dict(cast("dict[str, Any]", table))
@@ -126,7 +126,7 @@ class NodeSettings(_Section):
     labels: Labels = Field(default_factory=dict)
     state_dir: Path | None = None
     min_free_disk: Size = 512 * 1024 * 1024
-    # how this machine is woken; the node registers them, the control host uses them
+    # How this machine is woken; the node registers these values, and the control host uses them.
     wake_method: Literal["wol", "provider", "script"] | None = None
     mac: str | None = Field(default=None, pattern=r"^[0-9A-Fa-f]{2}([:-][0-9A-Fa-f]{2}){5}$")
     provider_ref: str | None = Field(default=None, min_length=1, max_length=2000)
@@ -180,7 +180,7 @@ class ServiceSettings(_Section):
     idle_stop: Duration | None = None
     limits: Limits = Field(default_factory=Limits)
     requires: Labels = Field(default_factory=dict)
-    # whether this machine can serve it now: asked after a failure, and before it comes out of quarantine
+    # The command that says whether this machine can serve it: run after a failure, and before a quarantine ends.
     probe: list[Annotated[str, Field(min_length=1)]] | None = Field(default=None, min_length=1)
 
     @model_validator(mode="after")
@@ -191,9 +191,9 @@ class ServiceSettings(_Section):
 
 
 class ProviderSettings(_Section):
-    """[wake.providers.NAME]: whoever starts machines over HTTP; being named here is the allow-list."""
+    """[wake.providers.NAME]: an HTTP service that starts machines; only those named here are called."""
 
-    # {ref} stands in the path or the query only: a node's provider_ref never chooses the host
+    # {ref} stands in the path or the query only: a node's provider_ref never chooses the host.
     url: str = Field(pattern=r"^https?://(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+)(:\d{1,5})?/[^\s#]*\{ref\}[^\s#]*$")
     method: Literal["GET", "POST", "PUT", "PATCH"] = "POST"
     body: str = ""
@@ -260,12 +260,12 @@ class SleepSettings(_Section):
         return self
 
 
-# "notify" stands for whatever a workflow's own `notify` names
+# "notify" stands for the events that a workflow's own `notify` names.
 WantedEvent = Literal[OutgoingEvent, "notify"]
 
 
 class OutboxTarget(_Section):
-    """[outbox.targets.NAME]: a webhook; being named here is the allow-list."""
+    """[outbox.targets.NAME]: a webhook; only targets named here are called."""
 
     url: str = Field(pattern=r"^https?://(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+)(:\d{1,5})?(/[!-~]*)?$")
     events: list[WantedEvent] = Field(default=["job.done", "job.error", "job.cancelled", "notify"], min_length=1)
@@ -281,7 +281,7 @@ class OutboxTarget(_Section):
         if (self.secret is None) == (self.secret_file is None):
             raise InvalidValue("needs a secret or a secret_file, and not both: what it is sent is signed")
         try:
-            _ = urlsplit(self.url).port  # it is parsed when it is asked for
+            _ = urlsplit(self.url).port  # urlsplit parses the port only here
         except ValueError as error:
             raise InvalidValue(f"has a url that can't be called: {error}") from None
         if self.url.startswith("http:") and not self.allow_private:
@@ -293,7 +293,7 @@ TargetName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
 
 
 class OutboxSettings(_Section):
-    """[outbox]: who is told what happens to jobs, and how persistently."""
+    """[outbox]: which targets are told what happens to jobs, and how persistently."""
 
     at_once: int = Field(default=8, ge=1, le=1000)
     retry: Duration = timedelta(seconds=5)
@@ -329,7 +329,7 @@ class WorkflowRetention(_Section):
 
 
 class RetentionSettings(_Section):
-    """[retention]: how long history and finished jobs stay in the database, and who may remove them."""
+    """[retention]: how long history and finished jobs stay in the database, and which login may remove them."""
 
     database_url: DatabaseUrl | None = None
     events: Age = "forever"
@@ -348,8 +348,8 @@ class RetentionSettings(_Section):
 
     @property
     def workflow_ages(self) -> dict[str, timedelta | None]:
-        """Those that have their own; None: for ever."""
-        return {name: _or_none(its.jobs) for name, its in self.workflows.items()}
+        """The ages of workflows that have their own; None: for ever."""
+        return {name: _or_none(each.jobs) for name, each in self.workflows.items()}
 
     @property
     def removes_jobs(self) -> bool:
@@ -365,7 +365,7 @@ def _or_none(age: timedelta | Literal["forever"]) -> timedelta | None:
 
 
 class QuarantineSettings(_Section):
-    """[quarantine]: when a service on a node counts as ill, and how soon it is tried again."""
+    """[quarantine]: when a service on a node counts as failing, and how soon it is tried again."""
 
     is_on: bool = True
     failures: int = Field(default=3, ge=2, le=100)
@@ -376,7 +376,7 @@ class QuarantineSettings(_Section):
 
 
 class FallbackSettings(_Section):
-    """[fallback]: what can be switched off on the day when it misbehaves; all goes on without it, only slower."""
+    """[fallback]: parts that can be switched off when they misbehave; accsd works without them, only slower."""
 
     notify: bool = True
     batching: bool = True
@@ -388,7 +388,7 @@ ServiceName = Annotated[str, AfterValidator(check_service_name)]
 
 
 class Settings(_Section):
-    """Everything that a process of accsd was told."""
+    """All settings of a process of accsd."""
 
     database: DatabaseSettings = Field(default_factory=DatabaseSettings)
     storage: StorageSettings = Field(default_factory=StorageSettings)
@@ -412,7 +412,7 @@ class Settings(_Section):
     log_level: Literal["debug", "info", "warn", "error"] = "info"
     log_format: Literal["auto", "json", "text"] = "auto"
 
-    # Not fields, because nobody may set them in a file; `remember` fills them when all layers are known.
+    # No fields, because a file must not set them; `remember` fills them when all layers are known.
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
     _concurrency: dict[str, int] = PrivateAttr(default_factory=dict)
 
@@ -435,24 +435,24 @@ class Settings(_Section):
         return timedelta(seconds=self.backoff_base_sec)
 
     def with_database(self, url: str, *, origin: str) -> Self:
-        """For one that nobody has named and that was found."""
+        """The settings with a database that was found, where none was configured."""
         database = self.database.model_copy(update={"url": SecretStr(url)})
         found = self.model_copy(update={"database": database})
         return found.remember({"database.url": origin}, {})
 
     def remember(self, origins: Mapping[str, str], concurrency: Mapping[str, int]) -> Self:
-        """For the loader: where the values came from, and ACC_MAX_CONCURRENCY_<SERVICE> by its last part."""
+        """Called by the loader: where the values came from, and ACC_MAX_CONCURRENCY_<SERVICE> by its last part."""
         self._origins.update(origins)
         self._concurrency.update(concurrency)
         return self
 
     @property
     def origins(self) -> Mapping[str, str]:
-        """For every value, by its dotted path, where it came from. Never a value itself."""
+        """Where every value came from, by its dotted path. Never a value itself."""
         return dict(self._origins)
 
     def concurrency_of(self, service: str, default: int | None = None) -> int:
-        """How many tasks of a service run here at once. `default` is what the compose file says of it."""
+        """How many tasks of a service run here at once. `default` is the compose file's value."""
         override = self._concurrency.get(variable_suffix(service))
         if override is not None:
             return override
@@ -462,7 +462,7 @@ class Settings(_Section):
 
     @property
     def retention_database(self) -> DatabaseSettings:
-        """The same database, by the login that may remove history, where that is another one."""
+        """The same database with the login that may remove history, where that is another one."""
         url = self.retention.database_url
         return self.database if url is None else self.database.model_copy(update={"url": url, "pool_size": 2})
 
@@ -488,7 +488,7 @@ def _leaves(model: BaseModel, at: str = "") -> Iterator[str]:
         if isinstance(value, BaseModel):
             yield from _leaves(value, f"{at}{name}.")
         elif name in ("services", "providers", "targets", "workflows") and isinstance(value, dict):
-            for its_name, its in cast("dict[str, BaseModel]", value).items():
-                yield from _leaves(its, f"{at}{name}.{its_name}.")
+            for key, table in cast("dict[str, BaseModel]", value).items():
+                yield from _leaves(table, f"{at}{name}.{key}.")
         else:
             yield at + name

@@ -1,4 +1,4 @@
-"""Where settings come from: which variables there are, which files are read, and what is refused in them."""
+"""The sources of settings: the variables, the files that are read, and what is refused in them."""
 
 import re
 import tomllib
@@ -48,7 +48,7 @@ SECRETS: Final = (
     "ACC_HTTP_TOKEN",
 )
 
-# Ours too, but not settings: what a task finds in its environment, what the tests say to themselves, and what makes a
+# Our variables that are no settings: those in a task's environment, those of the tests, and the one that makes a
 # command show the traceback of a bug.
 _NOT_SETTINGS: Final = frozenset(
     {
@@ -64,7 +64,7 @@ _NOT_SETTINGS: Final = frozenset(
     }
 )
 _TEST_PREFIX: Final = "ACC_TEST_"
-_COUNT: Final = re.compile(r"[0-9]{1,6}")  # int() itself refuses what has thousands of digits
+_COUNT: Final = re.compile(r"[0-9]{1,6}")  # int() itself refuses numbers of thousands of digits
 
 
 def refuse_unknown_variables(environ: Mapping[str, str]) -> None:
@@ -103,7 +103,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def secret_files(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
-    """A file named outright wins over one in systemd's folder, which may hold credentials for others too."""
+    """The secret files by variable. A file named outright wins over one in systemd's folder, which others may share."""
     folder = environ.get("CREDENTIALS_DIRECTORY")
     for variable in SECRETS:
         if named := environ.get(f"{variable}_FILE"):
@@ -136,7 +136,7 @@ def _unreadable(variable: str, path: Path, error: OSError) -> ConfigError:
 
 
 def concurrency_variables(environ: Mapping[str, str]) -> dict[str, int]:
-    """By the service's part of the name. An empty variable counts as unset, as everywhere."""
+    """The values by the service's part of the name. An empty variable counts as unset, as everywhere."""
     overrides: dict[str, int] = {}
     for name, written in sorted(environ.items()):
         if name.startswith(CONCURRENCY_PREFIX) and written:
