@@ -9,7 +9,7 @@ All state lives in PostgreSQL and changes only through the verbs of schema.sql; 
 
 from typing import TYPE_CHECKING
 
-# Now, because a module has that name too: what is bound last would be what a program gets.
+# Imported now, because a module has that name too: a program would get the one that is bound last.
 from accsd.db.install import install, read_status, require_schema, upgrade
 from accsd.lazy import lazily
 
@@ -155,6 +155,6 @@ __getattr__ = lazily(
         "submit",
         "upkeep",
         "workflows",
-        "nodes",  # last: it brings structlog, which takes a third of the start of a command
+        "nodes",  # last: it imports structlog, which takes a third of the start of a command
     ),
 )

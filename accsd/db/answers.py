@@ -1,4 +1,4 @@
-"""How the state machine answers: for each row accepted, repeated, or refused with a reason and what it holds."""
+"""The answers of the state machine: accepted, repeated, or refused with a reason and what the database holds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from accsd.errors import VerbRefused
 
 class Verdict(StrEnum):
     ACCEPTED = "accepted"
-    REPEATED = "repeated"  # said before, and nothing changed now
+    REPEATED = "repeated"  # the same call was accepted before; nothing changed now
     REFUSED = "refused"
 
 
@@ -61,11 +61,11 @@ _VERDICTS: Final = {verdict.value: verdict for verdict in Verdict}
 
 def read_answer(row: Record) -> Answer:
     status, lease_until = row["db_status"], row["db_lease_until"]
-    is_bare = status is None and lease_until is None  # most of them, and there may be thousands
+    is_bare = status is None and lease_until is None  # most rows, and there may be thousands
     held = _NOTHING if is_bare else Held(status, row["db_attempt_id"], row["db_lease_owner"], lease_until)
     return Answer(row["id"], _VERDICTS[row["answer"]], row["reason"], held)
 
 
 def read_answers(rows: Sequence[Record]) -> dict[UUID, Answer]:
-    """By id: every id that was asked about has its answer."""
+    """The answers by id: every id that was asked about has its answer."""
     return {row["id"]: read_answer(row) for row in rows}

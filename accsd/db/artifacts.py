@@ -16,7 +16,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class TaskInput:
-    """An object that an attempt may need. `task_key` is the step that put it out; None: it is the job's own."""
+    """An object that an attempt may need. `task_key` is the step that made it; None: it is the job's own."""
 
     task_key: str | None
     kind: ArtifactKind
@@ -28,7 +28,7 @@ class TaskInput:
 
 
 async def task_inputs(db: Database, fence: Fence, *, owner: str) -> list[TaskInput]:
-    """The outputs of the steps that it depends on, and the inputs of its job and its own.
+    """The outputs of the steps that a task depends on, and the inputs of its job and its own.
 
     VerbRefused where the attempt does not hold its lease any more.
     """

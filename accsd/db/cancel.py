@@ -1,4 +1,4 @@
-"""Ends that no attempt brings about: jobs are cancelled or closed, steps are skipped."""
+"""Ends without an attempt: jobs are cancelled or closed, steps are skipped."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -10,13 +10,13 @@ from accsd.db.pool import Database
 async def cancel_jobs(
     db: Database, job_ids: Sequence[UUID], *, reason: str | None = None, by: str | None = None
 ) -> dict[UUID, Answer]:
-    """Cancels jobs, running tasks included; their owners are told."""
+    """Cancels jobs, running tasks included; the tasks' owners are notified."""
     rows = await db.fetch("SELECT * FROM accs.cancel_jobs($1, $2, $3)", list(job_ids), reason, by, repeatable=True)
     return read_answers(rows)
 
 
 async def skip_tasks(db: Database, task_ids: Sequence[UUID], *, reason: str = "condition_false") -> dict[UUID, Answer]:
-    """Skipped steps satisfy the steps that depend on them."""
+    """Skips steps; a skipped step satisfies the steps that depend on it."""
     rows = await db.fetch("SELECT * FROM accs.skip_tasks($1, $2)", list(task_ids), reason, repeatable=True)
     return read_answers(rows)
 
@@ -26,5 +26,5 @@ async def close_jobs(db: Database, job_ids: Sequence[UUID]) -> dict[UUID, Answer
 
 
 async def maybe_finish_job(db: Database, job_id: UUID) -> bool:
-    """Closes a job whose tasks are all terminal; whether it is closed now. The last finish does it by itself."""
+    """Closes a job whose tasks are all terminal; returns whether it is closed. The last finish does it by itself."""
     return (await close_jobs(db, [job_id]))[job_id].is_effective

@@ -1,4 +1,4 @@
-"""Tasks are claimed in the global order, adopted after a restart, and looked at without taking them."""
+"""Claims tasks in the global order, adopts them after a restart, and looks at them without taking them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ _CLAIMED: Final = (
 )
 _CLAIM: Final = f"{_CLAIMED} accs.claim_tasks($1, $2, $3, $4, $5, $6)"
 _ADOPT: Final = f"{_CLAIMED} accs.adopt_tasks($1, $2, $3)"
-_LONGEST_TIMEOUT_SEC: Final = 1e9  # thirty years; a step may say 1e300, which no clock of ours can count
+_LONGEST_TIMEOUT_SEC: Final = 1e9  # thirty years; a step may say 1e300, which no clock here can count
 
 
-# There may be tens of thousands of them a second: as tuples they cost a third of what frozen dataclasses do.
+# There may be tens of thousands of claimed tasks a second: tuples cost a third of frozen dataclasses.
 
 
 class ClaimedTask(NamedTuple):
-    """What a claim hands over: all that is needed to run one attempt."""
+    """A claimed task: all that is needed to run one attempt."""
 
     task_id: UUID
     job_id: UUID
@@ -34,7 +34,7 @@ class ClaimedTask(NamedTuple):
     status: str
     params: dict[str, Any]
     options: dict[str, Any]
-    inputs: dict[str, Any]  # the results of the steps that it depends on, by key
+    inputs: dict[str, Any]  # the results of the steps that the task depends on, by key
     timeout: timedelta | None
     trace_id: str | None
 
@@ -44,7 +44,7 @@ class ClaimedTask(NamedTuple):
 
 
 async def select_runnable(db: Database, service: str, limit: int = 100, *, node: str | None = None) -> list[JobTask]:
-    """What a claim would find now, in the global order, without taking it."""
+    """The tasks that a claim would find now, in the global order, without taking them."""
     rows = await db.fetch("SELECT * FROM accs.select_runnable($1, $2, $3)", service, limit, node, repeatable=True)
     return [JobTask.model_validate(dict(row)) for row in rows]
 
@@ -58,7 +58,8 @@ async def next_ordered_task(db: Database, service: str, *, node: str | None = No
 async def claim_tasks(
     db: Database, service: str, *, owner: str, node: str, limit: int, lease: timedelta, start: bool = False
 ) -> list[ClaimedTask]:
-    """Up to `limit` tasks in the global order, within the node's capacity; with `start` they are running already.
+    """Claims up to `limit` tasks in the global order, within the node's capacity; with `start` they are running
+    already.
 
     Not repeatable: after an error ask `adopt_tasks` what was claimed before the answer was lost.
     """
@@ -67,14 +68,14 @@ async def claim_tasks(
 
 
 async def adopt_tasks(db: Database, *, owner: str, node: str, lease: timedelta) -> list[ClaimedTask]:
-    """What this owner holds, its leases extended: after a restart, or after a claim whose answer was lost."""
+    """The tasks of this owner, their leases extended: after a restart, or after a claim whose answer was lost."""
     rows = await db.fetch(_ADOPT, owner, node, lease, repeatable=True)
     return [_claimed(row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a claim of a service would find: something now, or a retry in so long (None: none waits for its time)."""
+    """What a claim of a service would find: something now, or a retry after `next_due` (None: no retry waits)."""
 
     service: str
     claimable: bool
@@ -82,7 +83,7 @@ class Outlook:
 
 
 async def agent_outlook(db: Database, *, node: str, services: Sequence[str]) -> list[Outlook]:
-    """One cheap question for all services of a node. `next_due` is in the future, by the database's clock."""
+    """Asks once, cheaply, for all services of a node. `next_due` is in the future, by the database's clock."""
     rows = await db.fetch("SELECT * FROM accs.agent_outlook($1, $2)", node, list(services), repeatable=True)
     return [Outlook(row["service"], row["claimable"], row["next_due"]) for row in rows]
 

@@ -1,4 +1,4 @@
-"""Columns as Python values: JSON on every connection alike, times that Python can't hold where people read."""
+"""Columns as Python values: JSON alike on every connection; times that Python can't hold, where people read."""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from asyncpg.pool import PoolConnectionProxy
 from accsd.values.json import sanitise
 from accsd.values.times import from_microseconds, in_microseconds
 
-_LARGEST_READ: Final = 256 * 1024 * 1024  # jsonb's own limit: nothing that was stored is cut for its size
+_LARGEST_READ: Final = 256 * 1024 * 1024  # jsonb's own limit: no stored value is cut for its size
 _LONGEST_INTEGER: Final = 4000  # digits; Python itself refuses 4,300
 
 
@@ -21,8 +21,8 @@ async def speak_json(connection: Connection | PoolConnectionProxy) -> None:
 
 
 async def speak_of_any_time(connection: Connection | PoolConnectionProxy) -> None:
-    """A row with a time that datetime can't hold must not hide the others in a list. It costs a call of Python for
-    each time, so it is for people's questions and not for the daemon, which never reads such a column."""
+    """Lets the connection read times that datetime can't hold: such a row must not hide the others in a list. It costs
+    a call of Python for each time, so it is for people's questions and not for the daemon, which reads none."""
     await connection.set_type_codec(
         "timestamptz",
         schema="pg_catalog",
@@ -37,8 +37,8 @@ def to_json(value: object) -> str:
 
 
 def from_json(text: str) -> Any:
-    """jsonb holds numbers and nestings that no parser takes. Whoever wrote one must not stop those who read it
-    among others, so the nearest value that can be read stands for it."""
+    """Reads JSON. jsonb holds numbers and nestings that no parser takes: the nearest readable value stands for such a
+    value, so that it does not hide the other rows."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -50,7 +50,7 @@ def from_json(text: str) -> Any:
 
 
 def _as_dict(value: object) -> dict[Any, Any]:
-    """The verbs take any Mapping; orjson knows only dict."""
+    """A Mapping as a dict: the verbs take any Mapping; orjson knows only dict."""
     if isinstance(value, Mapping):
         return dict(cast("Mapping[Any, Any]", value))
     raise TypeError(f"{type(value).__name__} is no JSON")

@@ -1,4 +1,4 @@
-"""Events: appended, never changed, in monthly partitions. An agent hears many lines: it appends them in batches."""
+"""Events: appended, never changed, in monthly partitions. An agent appends the many lines of its tasks in batches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def append_events(db: Database, events: "Sequence[LoggedEvent]") -> list[int]:
-    """Their ids. Not repeatable: an event sent twice is in the history twice."""
+    """Appends events; returns their ids. Not repeatable: an event sent twice is in the history twice."""
     rows = await db.fetch(
         "SELECT * FROM accs.append_events($1, $2, $3, $4, $5, $6, $7::text[]::jsonb[])",
         [event.job_id for event in events],
@@ -24,7 +24,7 @@ async def append_events(db: Database, events: "Sequence[LoggedEvent]") -> list[i
         [event.level for event in events],
         [event.type for event in events],
         [sanitise(event.message) for event in events],
-        # as text: a list among them would be taken for one more dimension of the array
+        # As text: asyncpg would take a list among them for one more dimension of the array.
         [None if event.data is None else to_json(sanitise(event.data)) for event in events],
     )
     return [row[0] for row in rows]
@@ -32,7 +32,7 @@ async def append_events(db: Database, events: "Sequence[LoggedEvent]") -> list[i
 
 @dataclass(frozen=True, slots=True)
 class TaskEvent:
-    """What an attempt says of itself; job and source are known to the database."""
+    """An event of an attempt; the database knows its job and source."""
 
     fence: Fence
     message: str | None
@@ -42,7 +42,7 @@ class TaskEvent:
 
 
 async def append_task_events(db: Database, events: Sequence[TaskEvent], *, owner: str) -> dict[Fence, int]:
-    """How many of each attempt were accepted: all of those that hold their lease, and 0 of a stale attempt.
+    """Appends events; returns how many of each attempt were accepted: all if it holds its lease, 0 if it is stale.
 
     Not repeatable: an event sent twice is in the history twice.
     """
@@ -70,13 +70,13 @@ async def append_task_event(
     type: EventType | str = EventType.LOG,  # noqa: A002 - A5 names it
     data: Any = None,
 ) -> int:
-    from accsd.log import LoggedEvent  # with structlog, which is a third of the start of a command that needs none
+    from accsd.log import LoggedEvent  # imports structlog, a third of the start of a command that needs none
 
     event = LoggedEvent(job_id, job_task_id, source, level, type, message, data)
     return (await append_events(db, [event]))[0]
 
 
 async def ensure_event_partitions(db: Database, *, months_ahead: int = 3) -> list[str]:
-    """Makes the partitions of the coming months; the names of those that were missing."""
+    """Makes the partitions of the coming months; returns the names of those that were missing."""
     rows = await db.fetch("SELECT accs.ensure_event_partitions($1)", months_ahead, repeatable=True)
     return [row[0] for row in rows]

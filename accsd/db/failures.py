@@ -1,4 +1,4 @@
-"""What PostgreSQL and the network say, as our errors: by class and SQLSTATE, never by reading a message."""
+"""Errors of PostgreSQL and the network as our errors: by class and SQLSTATE, never by reading a message."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -21,23 +21,23 @@ from accsd.errors import (
     WorkflowInvalid,
 )
 
-# All that asyncpg and the network raise. (TimeoutError is an OSError.)
+# All errors that asyncpg and the network raise. (TimeoutError is an OSError.)
 FAILURES: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-# The server has certainly undone the call.
+# The server has certainly rolled the call back.
 ROLLED_BACK: Final = (
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,
     asyncpg.LockNotAvailableError,
 )
-# Somebody else has made it meanwhile: by which of the two one hears of it depends on the moment.
+# Another session has made it meanwhile: which of the two errors comes depends on the moment.
 EXISTS_ALREADY: Final = (asyncpg.DuplicateSchemaError, asyncpg.UniqueViolationError)
-# Undone too: a migration changed a table that a function returns rows of, after the call had been planned.
+# Rolled back, too: a migration changed a table that a function returns rows of, after the call had been planned.
 OVERTAKEN: Final = (asyncpg.InvalidFunctionDefinitionError, asyncpg.DatatypeMismatchError)
 
 
 @contextmanager
 def translating(address: str) -> Generator[None]:
-    """Raises our errors for theirs, with theirs as the cause."""
+    """Raises our errors instead of theirs, with theirs as the cause."""
     try:
         yield
     except FAILURES as error:
@@ -57,7 +57,7 @@ def translated(error: Exception, address: str) -> AccsdError:
         case asyncpg.InterfaceError() if type(error) is asyncpg.InterfaceError:  # the connection or the pool is closed
             return _unreachable(error, address)
         case asyncpg.InternalClientError():
-            # The server has ended the session, and its goodbye was read before the end of the connection.
+            # The server has ended the session, and its last message was read before the end of the connection.
             return _unreachable(error, address)
         case _:
             return Bug(f"{address}: {error}")

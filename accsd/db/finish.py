@@ -1,4 +1,4 @@
-"""The end of an attempt: finished, released, or taken back from an owner that is gone."""
+"""The end of an attempt: finished, released, or reclaimed from an owner that is gone."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ async def finish_many_tasks(
     owner: str,
     backoff_base: timedelta | None = None,
 ) -> dict[UUID, Answer]:
-    """The same for thousands: only the answers that are not "accepted", the others need not travel."""
+    """`finish_tasks` for thousands: returns only the answers that are not "accepted"."""
     rows = await db.fetch(_FINISH_MANY, *_ends(outcomes, owner, backoff_base), repeatable=True)
     return read_answers(rows)
 
@@ -61,7 +61,7 @@ def _ends(outcomes: Sequence[Done | Failed], owner: str, backoff_base: timedelta
     base = None if backoff_base is None else backoff_base.total_seconds()
     failures = [outcome if isinstance(outcome, Failed) else None for outcome in outcomes]
     results = [outcome.results if isinstance(outcome, Done) else None for outcome in outcomes]
-    # NULL where it says the same: an array costs its reader and its writer for each element
+    # NULL where all are the same: an array costs its reader and its writer for each element.
     given = results if any(result is not None for result in results) else None
     if not any(failures):
         return ids, attempts, owner, None, given, None, None, None, base
@@ -88,9 +88,9 @@ async def release_tasks(
     delay: timedelta | None = None,
     code: str = "worker_lost",
 ) -> dict[UUID, Answer]:
-    """Gives tasks back without spending an attempt; `lost` counts among the owners lost, which are bounded.
+    """Gives tasks back without spending an attempt; with `lost` each counts as an owner lost, and those are bounded.
 
-    `code` says what was lost (image_missing, agent_disk …) and `reason` tells it: they become the task's error.
+    `code` says what was lost (image_missing, agent_disk …) and `reason` explains it: they become the task's error.
     """
     ids, attempts = fence_arrays(fences)
     rows = await db.fetch(
@@ -110,7 +110,7 @@ async def release_tasks(
 async def reclaim_tasks(
     db: Database, *, limit: int = 100, grace: timedelta = timedelta(seconds=1)
 ) -> dict[UUID, Answer]:
-    """Takes back what its owner has not kept."""
+    """Takes back tasks whose lease has run out."""
     rows = await db.fetch("SELECT * FROM accs.reclaim_tasks($1, $2)", limit, grace, repeatable=True)
     return read_answers(rows)
 

@@ -1,4 +1,4 @@
-"""Months of events on their way to the object store, the record of those that are there; retention of finished jobs."""
+"""Moves months of events to the object store, keeps the record of archives, and removes finished jobs by retention."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,17 +12,17 @@ from accsd.db.pool import Database
 
 _FIRST_JOB: Final = UUID(int=0)
 _DROP_WITHIN_SEC: Final = 300.0  # the events of a large month are counted
-# The columns of an archived line. The time in one time zone, whatever that of the session is.
+# The columns of an archived line. The time is in UTC, whatever the session's time zone is.
 _ARCHIVED_AS: Final = """e.id, e.job_id, e.job_task_id,
     to_char(e.ts AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') AS ts,
     e.source, e.level, e.type, e.message, e.attempt_id, e.data"""
 
-_TASK: Final = re.compile(r'"job_task_id":(?:"([^"]*)"|null)')  # a data column may say it too, but comes later
+_TASK: Final = re.compile(r'"job_task_id":(?:"([^"]*)"|null)')  # the data column may say it too, but comes later
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """One month in the object store. `refused`: what was wrong with it when it was looked at last."""
+    """One month in the object store. `refused`: what was wrong with it at the last look."""
 
     id: int
     partition: str
@@ -52,14 +52,14 @@ class Archive:
 
 
 def index_key(key: str, index_sha256: str) -> str:
-    """With its checksum: who comes too late (another builder has dropped the month) must not replace the one that is
-    on record."""
+    """The key of the index. It has the checksum in it: an archiver that comes too late (another builder has dropped
+    the month) must not replace the index that is on record."""
     return f"{key.removesuffix('.jsonl.gz')}.{index_sha256[:16]}.index.json"
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivePosition:
-    """Where a reader of a partition has come to: the order in which an archive is written."""
+    """The position of a reader in a partition, in the order in which an archive is written."""
 
     job_id: UUID = _FIRST_JOB
     ts: datetime | None = None
@@ -75,7 +75,7 @@ class ArchivedLine:
 
 
 async def partitions(db: Database, *, older_than: timedelta | None = None) -> list[str]:
-    """The months that are in the database, oldest first; only those that ended so long ago."""
+    """The months that are in the database, oldest first; with `older_than` only those that ended that long ago."""
     rows = await db.fetch(
         r"""SELECT name FROM (
               SELECT c.relname::text AS name,
@@ -91,8 +91,8 @@ async def partitions(db: Database, *, older_than: timedelta | None = None) -> li
 
 
 async def lines_after(db: Database, partition: str, place: ArchivePosition, limit: int) -> list[ArchivedLine]:
-    """The next events of a partition, by job and time. In short statements: one long one would keep the dead rows of
-    every table in the database for as long as it takes. By the parent: a partition is made later than the grants."""
+    """The next events of a partition, by job and time. The statements are short: one long one would keep the dead rows
+    of every table in the database for as long as it takes. They read the parent: partitions are made after the grants."""
     rows = await db.fetch(
         f"""SELECT e.job_id, e.ts, e.id, row_to_json(l)::text AS line FROM (
               SELECT * FROM public.task_events
@@ -110,13 +110,13 @@ async def lines_after(db: Database, partition: str, place: ArchivePosition, limi
 
 
 def _within(partition: str) -> str:
-    """As constants, so that the other months are left out when the statement is planned."""
+    """The bounds of a partition, as constants: the planner then leaves the other months out."""
     year, month = (int(part) for part in partition.removeprefix("task_events_").split("_"))
     following = f"{year + month // 12:04}-{month % 12 + 1:02}"
     return f"ts >= '{year:04}-{month:02}-01T00:00:00Z' AND ts < '{following}-01T00:00:00Z'"
 
 
-# Read again
+# Read archived lines again
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class LineSource:
 
 
 def events_source(archived: Sequence[str], parameter: int) -> LineSource:
-    """One statement for both, so that what was archived is told in no other way than what was not."""
+    """One source of events for the table and archived lines, so that both are told in the same way."""
     if not archived:
         return LineSource("", "public.task_events", ())
     columns = "id, job_id, job_task_id, ts, source, level, type, message, data, attempt_id"
@@ -146,7 +146,7 @@ def events_source(archived: Sequence[str], parameter: int) -> LineSource:
 
 
 def task_of(line: str) -> str | None:
-    """Whose event it is; None: the job's own."""
+    """The task of an archived line; None: it is the job's own."""
     found = _TASK.search(line)
     return None if found is None else found[1]
 
@@ -166,7 +166,7 @@ async def lines_here(db: Database, job_id: UUID) -> list[str]:
 
 
 async def archives(db: Database, *, partition: str | None = None) -> list[Archive]:
-    """In the order of the chain."""
+    """The archives in the order of the chain."""
     rows = await db.fetch(
         "SELECT * FROM accs.archives WHERE $1::text IS NULL OR partition = $1 ORDER BY id", partition, repeatable=True
     )
@@ -174,8 +174,8 @@ async def archives(db: Database, *, partition: str | None = None) -> list[Archiv
 
 
 async def archives_with(db: Database, job_id: UUID) -> list[Archive]:
-    """Those that may hold events of this job, and are the only ones to hold them. Ids begin with their time, so the
-    first and the last of a month leave out most of the others."""
+    """The archives that may hold events of this job, if those events are nowhere else. Ids begin with their time, so
+    the first and the last job of a month leave out most of the other months."""
     rows = await db.fetch(
         """SELECT * FROM accs.archives
             WHERE dropped_at IS NOT NULL AND $1 BETWEEN first_job AND last_job ORDER BY from_ts, id""",
@@ -192,7 +192,7 @@ async def archive_of(db: Database, archive_id: int) -> Archive:
 
 
 async def digest_before(db: Database, partition: str, bucket: str, key: str) -> str:
-    """What this archive is chained to: the last digest, or where it stands if it is on record."""
+    """The digest that this archive is chained to: the last one, or the recorded one if the archive is on record."""
     return await db.fetchval(
         """SELECT coalesce((SELECT previous FROM accs.archives
                              WHERE partition = $1 AND bucket = $2 AND key = $3
@@ -220,8 +220,8 @@ async def record_archive(
     jobs: tuple[UUID, UUID] | None,
     previous: str,
 ) -> int:
-    """Its id: a new one, or the one that it has. VerbRefused where another archive came first, NotFound where its
-    partition has gone."""
+    """Records an archive; returns its id: a new one, or the one that it has. VerbRefused where another archive came
+    first, NotFound where its partition has gone."""
     first, last = jobs or (None, None)
     return await db.fetchval(
         "SELECT accs.record_archive($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
@@ -244,16 +244,16 @@ async def record_archive(
 async def check_archive(
     db: Database, archive_id: int, *, rows: int = 0, size: int = 0, sha256: str = "", problem: str | None = None
 ) -> str | None:
-    """Notes what was found when it was read back; None: it is what was recorded."""
+    """Notes the finding when an archive was read back; None: it is as recorded."""
     return await db.fetchval(
         "SELECT accs.check_archive($1, $2, $3, $4, $5)", archive_id, rows, size, sha256, problem, repeatable=True
     )
 
 
 async def drop_archived(db: Database, archive_id: int) -> str | None:
-    """Drops the partition of an archive that was just verified; None: it is gone, else why it is not."""
+    """Drops the partition of an archive that was just verified; returns why it did not, or None."""
     async with db.acquire() as connection, connection.transaction():
-        # the role's own is for short statements, and would end this one again and again
+        # The database role's own timeout is for short statements, and would end this one again and again.
         await connection.execute(f"SET LOCAL statement_timeout = '{_DROP_WITHIN_SEC:.0f}s'")
         return await connection.fetchval("SELECT accs.drop_archived($1)", archive_id, timeout=_DROP_WITHIN_SEC)
 
@@ -265,7 +265,7 @@ _SCAN: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What the retention takes away of one workflow. `kept`: due, but somebody still has to do with them."""
+    """What the retention removes of one workflow. `kept` are jobs that are due, but still needed."""
 
     workflow: str
     jobs: int
@@ -290,7 +290,7 @@ async def delete_finished_jobs(
     scan: int = _SCAN,
     dry_run: bool = False,
 ) -> Page:
-    """Looks at `scan` jobs in the global order; None for an age is for ever. Repeatable: what is gone stays gone, and
+    """Looks at `scan` jobs in the global order; an age of None is for ever. Repeatable: removed jobs stay removed, and
     only the counts of a lost answer are lost."""
     rows = await db.fetch(
         "SELECT * FROM accs.delete_finished_jobs($1, $2, $3, $4, $5, $6)",
@@ -310,7 +310,7 @@ async def delete_finished_jobs(
 
 
 async def database_time(db: Database) -> datetime:
-    """By the server's own clock, now."""
+    """The time of the server's own clock."""
     return await db.fetchval("SELECT clock_timestamp()", repeatable=True)
 
 
@@ -327,7 +327,7 @@ async def forget_objects(db: Database, bucket: str, keys: Sequence[str]) -> int:
 
 
 async def unknown_keys(db: Database, bucket: str, keys: Sequence[str]) -> list[str]:
-    """Those that are neither an artifact, nor about to be removed anyway."""
+    """The keys that belong to no artifact and are not about to be removed anyway."""
     rows = await db.fetch(
         """SELECT k.key FROM unnest($2::text[]) AS k (key)
             WHERE NOT EXISTS (SELECT FROM public.task_artifacts a WHERE a.bucket = $1 AND a.key = k.key)
@@ -340,6 +340,6 @@ async def unknown_keys(db: Database, bucket: str, keys: Sequence[str]) -> list[s
 
 
 async def statuses_of(db: Database, job_ids: Sequence[UUID]) -> dict[UUID, str]:
-    """Of those that exist."""
+    """The statuses of those jobs that exist."""
     rows = await db.fetch("SELECT id, status FROM public.jobs WHERE id = ANY ($1)", list(job_ids), repeatable=True)
     return {row["id"]: row["status"] for row in rows}

@@ -1,7 +1,7 @@
 """Installs the schema, says what is there, and upgrades it while workers run.
 
-Each step is one transaction under a lock that belongs to the transaction, so that two installers at once do the work
-once and it works behind a pooler too.
+Each step is one transaction under a lock that belongs to the transaction, so that of two installers at once one does
+the work, behind a pooler too.
 """
 
 import asyncio
@@ -14,18 +14,18 @@ from accsd.db.pool import Connection, Database, Session
 from accsd.db.schema import SCHEMA_VERSION, Migration, read_migrations, roles_sql, schema_sql
 from accsd.errors import Bug, ConfigError, DatabaseUnavailable, SchemaMismatch
 
-# Of the schema's own table: a login that may only read can't hold it. Where no schema is there yet, the second of two
-# installers waits in CREATE SCHEMA and hears that it exists.
+# A lock of the schema's own table: a login that may only read can't hold it. Where no schema is there yet, the second
+# of two installers waits in CREATE SCHEMA and hears that it exists.
 _LOCK: Final = "LOCK TABLE accs.schema_versions IN SHARE ROW EXCLUSIVE MODE"
 # A migration waits this long for a lock, so that live workers are never queued behind it for longer.
 _LOCK_TIMEOUT: Final = "SET LOCAL lock_timeout = '2s'"
 _TRIES: Final = 30
 _PAUSE_SEC: Final = 0.5
-# Scripts may take long on a large database, and another installer's script before them: no deadline of calls here.
+# Scripts may take long on a large database, and so may another installer's script before them: calls have no deadline.
 _SCRIPT_SEC: Final = 6 * 3600.0
 _HERE: Final = "the database"
 
-# A new function belongs to everybody until it is taken away; schema.sql does that for its own.
+# PUBLIC may call a new function until that right is revoked; schema.sql does so for its own functions.
 _CLOSE_NEW_FUNCTIONS: Final = """
 DO $$
 DECLARE
@@ -40,7 +40,7 @@ _HAS_ROLES: Final = (
     "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = 'accs_agent' AND has_schema_privilege(oid, 'accs', 'USAGE'))"
 )
 
-# The literal indexes of A3, A4, A5 and A21, for those who want them: docs/decisions/0001 says what they cost.
+# The literal indexes of A3, A4, A5 and A21, for installations that want them: docs/decisions/0001 says what they cost.
 _LITERAL_INDEXES: Final = (
     "CREATE INDEX IF NOT EXISTS jobs_status_scheduled_at ON public.jobs (status, scheduled_at)",
     "CREATE INDEX IF NOT EXISTS job_tasks_service_status ON public.job_tasks (service_name, status, job_id)",
@@ -51,7 +51,7 @@ _LITERAL_INDEXES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SchemaStatus:
-    """What a database holds, beside what this accsd needs."""
+    """The schema of a database, beside the one that this accsd needs."""
 
     found: int | None
     expected: int
@@ -78,12 +78,12 @@ async def install(
     with_roles: bool = False,
     literal_indexes: bool = False,
 ) -> bool:
-    """Makes the schema where there is none; True if this call made it. Settings that live in the database are
-    brought up to date in either case. An older or newer schema is refused: that is what upgrade is for."""
+    """Makes the schema where there is none; returns True if this call made it. Settings that live in the database are
+    brought up to date in either case. An older or newer schema is refused: `upgrade` is for that."""
     with translating(_HERE):
         try:
             made = await _make_schema(connection)
-        except EXISTS_ALREADY:  # another installer has just made it; or it is not ours, and this says so again
+        except EXISTS_ALREADY:  # another installer has just made it; or it is not ours, and the second try says so
             made = await _make_schema(connection)
         async with connection.transaction():
             await connection.execute(_LOCK, timeout=_SCRIPT_SEC)
@@ -97,7 +97,7 @@ async def install(
 
 
 async def _make_schema(connection: Session) -> bool:
-    """Whether this call made it."""
+    """Returns whether this call made the schema."""
     found = await installed_version(connection)
     if found is None:
         async with connection.transaction():
@@ -108,7 +108,7 @@ async def _make_schema(connection: Session) -> bool:
 
 
 async def _store_setting(connection: Session, name: str, sql_type: str, value: str) -> None:
-    """As the body of a function: a constant to the planner, and no session can set it."""
+    """Stores a setting as the body of a function: a constant to the planner, and no session can set it."""
     stored = await connection.fetchval(f"SELECT accs.{name}()::text")
     if stored == value or (sql_type == "double precision" and float(stored) == float(value)):
         return
@@ -133,7 +133,7 @@ async def read_status(connection: Session) -> SchemaStatus:
 
 
 async def pending_migrations(connection: Session, migrations: Sequence[Migration] | None = None) -> list[Migration]:
-    """What upgrade would do, in order."""
+    """The migrations that `upgrade` would apply, in order."""
     with translating(_HERE):
         found = await installed_version(connection)
     if found is None:
@@ -149,13 +149,13 @@ async def pending_migrations(connection: Session, migrations: Sequence[Migration
 
 
 async def upgrade(connection: Session, migrations: Sequence[Migration] | None = None) -> list[Migration]:
-    """Applies what is missing, one transaction each, and returns it. Safe with live workers and a second upgrade
+    """Applies missing migrations, one transaction each, and returns them. Safe with live workers and a second upgrade
     beside it: a step that does not get its locks at once lets the workers pass and tries again."""
     steps = await pending_migrations(connection, migrations)
     with translating(_HERE):
         applied = [step for step in steps if await _apply(connection, step)]
         if applied and await connection.fetchval(_HAS_ROLES):
-            await connection.execute(roles_sql())  # they may use what is new
+            await connection.execute(roles_sql())  # so that roles may use new tables and functions
     return applied
 
 
@@ -185,7 +185,8 @@ async def _apply(connection: Session, step: Migration) -> bool:
 
 
 async def require_schema(db: Database) -> None:
-    """For everything that starts to work on a database: the schema must be the one that this accsd knows."""
+    """Raises unless the schema is the one that this accsd knows. Every process that works on a database calls it
+    first."""
     async with db.acquire() as connection:
         found = await installed_version(connection)
     if found != SCHEMA_VERSION:

@@ -1,4 +1,4 @@
-"""What an attempt writes while it holds its lease: started, kept alive, progress."""
+"""Writes of an attempt that holds its lease: start, heartbeat, progress."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from accsd.model import Fence
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an attempt is, 0 to 1, with a word about it and what it has so far."""
+    """How far an attempt is, 0 to 1, with a message and its results so far."""
 
     fence: Fence
     progress: float
@@ -22,7 +22,7 @@ class Progress:
 
 
 def fence_arrays(fences: Sequence[Fence]) -> tuple[list[UUID], list[int]]:
-    """What the verbs take: ids and attempts, one array each."""
+    """Fences as the verbs take them: ids and attempts, one array each."""
     return [fence.task_id for fence in fences], [fence.attempt_id for fence in fences]
 
 
@@ -41,7 +41,7 @@ async def heartbeat(
     instance: str | None = None,
     within: float | None = None,
 ) -> dict[UUID, Answer]:
-    """Keeps the leases and says that the node is there. A refused one is lost: stop it and write nothing.
+    """Extends the leases and says that the node is there. A refused lease is lost: stop its work and write nothing.
 
     `instance` is the process that registered the node; NameTaken where another one has done so since.
     """

@@ -1,8 +1,8 @@
-"""The ears of a process: one connection that LISTENs on all its channels and knows when it is deaf.
+"""The listener of a process: one connection that LISTENs on all its channels and knows when it is deaf.
 
-NOTIFY is a hint and the poll is the truth; what matters here is never to believe that one listens while nothing can be
-heard. A connection that was cut somewhere on its way stays open for ever on this side, so it is probed by a round trip:
-a notification on a channel of its own has to come back. Behind a transaction pooler none does, and all poll.
+NOTIFY is a hint and the poll is the truth; the listener must never believe that it listens while no notification can
+arrive. A connection that was cut on its way stays open for ever on this side, so it is probed by a round trip: a
+notification on a channel of its own has to come back. Behind a transaction pooler none does, and all roles poll.
 """
 
 import random
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 Callback = Callable[[str], None]
 
-NEWS: Final = ""  # look at the tables; also after a reconnect, because something may have been missed
+NEWS: Final = ""  # look at the tables; also sent after a reconnect, because notifications may have been missed
 CANCEL: Final = "cancel"  # on a service's channel: some of its tasks were cancelled, look at the leases
 
 _GOODBYE_SEC: Final = 1.0
-_UNHEARD_LIMIT: Final = 3  # so many fresh connections on which no probe came back: it is the way, not an accident
+_UNHEARD_LIMIT: Final = 3  # fresh connections without a probe's echo: LISTEN can't work here
 _SET_LISTEN_URL: Final = "set database.listen_url (ACC_DB_LISTEN_URL) to the server itself, past the pooler"
 
 
@@ -47,25 +47,26 @@ class ListenerStatus:
 
 @dataclass(frozen=True, slots=True)
 class Rhythm:
-    """Seconds. Tests make them small."""
+    """Pauses and deadlines in seconds. Tests make them small."""
 
     probe_every: float = 15.0
     probe_within: float = 5.0
     first_pause: float = 0.1
-    longest_pause: float = 2.0  # a server that comes back is listened to as soon as it is asked
+    longest_pause: float = 2.0  # a server that comes back is listened to soon
     polling_pause: float = 300.0  # before another look whether LISTEN works by now
 
     def pauses(self) -> Backoff:
-        """Between zero and the whole pause: a fleet that lost its database together does not come back together."""
+        """Pauses between zero and their full length: a fleet that lost its database together does not return
+        together."""
         return Backoff(timedelta(seconds=self.first_pause), timedelta(seconds=self.longest_pause), spread=(0, 1))
 
 
 class _Deaf(Exception):
-    """What was listened to can't be heard any more, or not yet; the text says why."""
+    """Notifications can't arrive any more, or not yet; the text says why."""
 
 
-class _NoWay(_Deaf):
-    """LISTEN can't work on this way, whatever the connection: a pooler, or another prefix. `hint`: what to do."""
+class _CannotListen(_Deaf):
+    """LISTEN can't work here on any connection: behind a pooler, or with another prefix. `hint` says what to do."""
 
     def __init__(self, reason: str, hint: str) -> None:
         super().__init__(reason)
@@ -73,7 +74,7 @@ class _NoWay(_Deaf):
 
 
 class Listener:
-    """`subscribe`, then `serve` in a task group for as long as the process lives."""
+    """Call `subscribe`, then run `serve` in a task group for as long as the process lives."""
 
     def __init__(
         self,
@@ -86,12 +87,12 @@ class Listener:
         on_change: Callable[[ListenerStatus], None] | None = None,
         rhythm: Rhythm | None = None,
     ) -> None:
-        """With `db` the probes are sent through the pool: a listen_url that leads elsewhere is noticed, too."""
+        """With `db` the probes are sent through the pool: that also shows a listen_url that leads to another server."""
         self._settings: DatabaseSettings = settings
         self._target: DatabaseSettings = settings.model_copy(update={"url": settings.listen_url or settings.url})
         self._prefix: str = prefix
         self._is_pooled: bool = behind_pooler and settings.listen_url is None
-        self._is_off: bool = is_off  # somebody does not trust notifications: it never connects, and all poll
+        self._is_off: bool = is_off  # switched off in the settings: it never connects, and all roles poll
         self._db: Database | None = db
         self._on_change: Callable[[ListenerStatus], None] | None = on_change
         self._rhythm: Rhythm = rhythm or Rhythm()
@@ -102,7 +103,7 @@ class Listener:
         self._stirred: anyio.Event = anyio.Event()
         self._current: Session | None = None
         self._unheard: int = 0
-        self.probes: int = 0  # that came back
+        self.probes: int = 0  # those that came back
         self._announced: ListenerState | None = None
         self._state: ListenerStatus = ListenerStatus(ListenerState.DEAF, "not connected yet", time.monotonic())
 
@@ -116,12 +117,12 @@ class Listener:
 
     def subscribe(self, name: str, callback: Callback) -> None:
         """`name` is a channel without its prefix: a service, "builder", "orders", or one that begins with "_". The
-        callback gets the payload, in the event loop, and returns at once."""
+        callback gets the payload in the event loop, and must return at once."""
         self._callbacks[self._prefix + name].append(callback)
         self._stirred.set()
 
     async def serve(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """For ever. Started once it is known whether it listens."""
+        """Listens for ever. It counts as started once it is known whether it listens."""
         told = False
         pauses = self._rhythm.pauses()
         while True:
@@ -141,7 +142,7 @@ class Listener:
                 task_status.started()
                 told = True
             if time.monotonic() - began > self._rhythm.probe_every:
-                pauses.reset()  # it held for a while: this is a new accident
+                pauses.reset()  # it listened for a while: this is a new failure
             if self._state.hearing is ListenerState.POLLING:
                 await anyio.sleep(random.uniform(0.5, 1.0) * self._rhythm.polling_pause)
             else:
@@ -149,16 +150,18 @@ class Listener:
 
     def _how_deaf(self, why: Exception) -> ListenerState:
         return (
-            ListenerState.POLLING if isinstance(why, _NoWay) or self._unheard >= _UNHEARD_LIMIT else ListenerState.DEAF
+            ListenerState.POLLING
+            if isinstance(why, _CannotListen) or self._unheard >= _UNHEARD_LIMIT
+            else ListenerState.DEAF
         )
 
     @asynccontextmanager
     async def _connected(self) -> AsyncGenerator[Session]:
-        """A connection that listens to everything and has proved it."""
+        """A connection that listens to all channels and has passed a probe."""
         if self._is_off:
-            raise _NoWay("notifications are switched off (fallback.notify)", "set fallback.notify = true")
+            raise _CannotListen("notifications are switched off (fallback.notify)", "set fallback.notify = true")
         if self._is_pooled:
-            raise _NoWay("behind a transaction pooler, where LISTEN hears nothing", _SET_LISTEN_URL)
+            raise _CannotListen("behind a transaction pooler, where LISTEN hears nothing", _SET_LISTEN_URL)
         connection = await connect(self._target, application="accsd listener")
         try:
             with self._in_time():
@@ -177,10 +180,12 @@ class Listener:
     async def _refuse_what_can_not_work(self, connection: Session) -> None:
         row = await connection.fetchrow("SELECT pg_backend_pid() AS pid, accs.channel_prefix() AS prefix")
         assert row is not None
-        if row["pid"] != connection.get_server_pid():  # a pooler invents the one that it announces
-            raise _NoWay(f"{self._target.address} is a transaction pooler, where LISTEN hears nothing", _SET_LISTEN_URL)
+        if row["pid"] != connection.get_server_pid():  # a pooler announces an invented pid
+            raise _CannotListen(
+                f"{self._target.address} is a transaction pooler, where LISTEN hears nothing", _SET_LISTEN_URL
+            )
         if row["prefix"] != self._prefix:
-            raise _NoWay(
+            raise _CannotListen(
                 f'the schema notifies channels that begin with "{row["prefix"]}", not "{self._prefix}"',
                 "give this process the notify_channel_prefix with which the schema was installed",
             )
@@ -198,13 +203,13 @@ class Listener:
             yield
 
     async def _listen_to_new(self, connection: Session) -> None:
-        """Each is noted by itself: somebody may subscribe while we wait for the server."""
+        """Listens to new channels, one by one: a role may subscribe while this waits for the server."""
         for channel in self._callbacks.keys() - self._listened:
             await connection.add_listener(channel, self._hear)
             self._listened.add(channel)
 
     async def _watch(self, connection: Session) -> None:
-        """Probes now and then; raises when nothing can be heard any more."""
+        """Probes from time to time; raises when notifications can't arrive any more."""
         while True:
             with anyio.move_on_after(self._rhythm.probe_every) as undisturbed:
                 await self._stirred.wait()
@@ -235,13 +240,13 @@ class Listener:
     async def _send_probe(self, connection: Connection, token: str) -> None:
         send = "SELECT pg_notify($1, $2)"
         if self._db is not None:
-            with suppress(DatabaseUnavailable):  # a pool that is exhausted says nothing about these ears
+            with suppress(DatabaseUnavailable):  # an exhausted pool says nothing about this connection
                 await self._db.fetch(send, self._probe_channel, token, within=self._rhythm.probe_within / 2)
                 return
         with translating(self._target.address):
             await connection.execute(send, self._probe_channel, token)
 
-    # What the connection calls
+    # Called by the connection
 
     def _note_loss(self, connection: Connection) -> None:
         if connection is self._current:
@@ -256,7 +261,7 @@ class Listener:
         for callback in self._callbacks[channel]:
             self._call(callback, str(payload))
 
-    # What it tells others
+    # Told to others
 
     def _tell_everybody(self) -> None:
         for callbacks in self._callbacks.values():
@@ -270,7 +275,7 @@ class Listener:
             _log().exception("listen_callback_failed", payload=payload)
 
     def _become(self, hearing: ListenerState, reason: str | None = None, hint: str | None = None) -> None:
-        """A new reason for the same state is kept, and told to nobody: a log line for every try helps no one."""
+        """Changes the state. A new reason for the same state is kept, but not logged: it may change at every try."""
         before = self._state
         since = before.since if before.hearing is hearing else time.monotonic()
         self._state = ListenerStatus(hearing, reason, since)
@@ -285,12 +290,12 @@ class Listener:
             case ListenerState.POLLING:
                 _log().warning("polling", reason=reason, hint=hint or _SET_LISTEN_URL)
             case ListenerState.OFF:
-                pass  # where it begins
+                pass  # the initial state
         if self._on_change is not None:
             self._on_change(self._state)
 
 
 def _log() -> "FilteringBoundLogger":
-    from accsd.log import get_logger  # with structlog, which is a third of the start of a command that needs none
+    from accsd.log import get_logger  # imports structlog, a third of the start of a command that needs none
 
     return get_logger(component="listener")

@@ -1,4 +1,4 @@
-"""A login of its own for a node, in the role accs_agent: what one machine gives away, no other node suffers from."""
+"""Gives a node a login of its own, in the role accs_agent: a password that one machine leaks harms no other node."""
 
 import base64
 import hashlib
@@ -17,7 +17,7 @@ _HERE: Final = "the database"
 _PREFIX: Final = "accs_node_"
 _LONGEST: Final = 63  # bytes that PostgreSQL keeps of a name
 _ROUNDS: Final = 4096
-# Settings of a role do not reach its members, so they are copied from it.
+# Settings of a database role do not reach its members, so they are copied from it.
 _TIMEOUTS: Final = """
 SELECT format('ALTER ROLE %I SET %I = %L', $1::text, split_part(s, '=', 1), substr(s, strpos(s, '=') + 1))
   FROM pg_db_role_setting, unnest(setconfig) s WHERE setrole = 'accs_agent'::regrole AND setdatabase = 0"""
@@ -31,7 +31,7 @@ class NodeLogin:
 
 
 async def make_node_login(connection: Session, node: str) -> NodeLogin:
-    """Made, or given another password, and the node is handed over to it."""
+    """Makes the login, or gives it a new password, and makes it the node's."""
     if not re.fullmatch(NODE_NAME, node):
         raise InvalidValue(f"{node!r} is no name of a node", hint="letters, digits, '.', '_' and '-', as in node.name")
     login = login_of(node)
@@ -60,7 +60,7 @@ def login_of(node: str) -> str:
 
 
 def _scram(password: str) -> str:
-    """What PostgreSQL stores of a password (RFC 5803)."""
+    """The verifier that PostgreSQL stores for a password (RFC 5803)."""
     salt = secrets.token_bytes(16)
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, _ROUNDS)
     stored = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()

@@ -1,4 +1,4 @@
-"""Nodes register, say goodbye, and say what keeps them awake or from a service."""
+"""Nodes register, say goodbye, and say why they stay awake and which obstacle keeps them from a service."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ async def upsert_heartbeat(
     instance: str | None = None,
     lease: timedelta = timedelta(minutes=2),
 ) -> Node:
-    """Registers a node, or says anew that it is there and what it offers. None leaves a value as it is. NameTaken
+    """Registers a node, or says again that it is there and what it offers. None leaves a value as it is. NameTaken
     where another machine is registered under the name and was seen within `lease`."""
     row = await db.fetchrow(
         "SELECT * FROM accs.register_node($1, $2, $3, $4, $5, $6, $7, $8::text[]::cidr[], $9, $10, $11, $12)",
@@ -51,7 +51,7 @@ async def upsert_heartbeat(
 
 
 async def forget_node(db: Database, name: str) -> tuple[Verdict, str | None]:
-    """A machine that is no more. Refused, with the reason, while it is here or holds tasks."""
+    """Removes a machine that is no more. Refused, with the reason, while it is here or holds tasks."""
     row = await db.fetchrow("SELECT answer, reason FROM accs.forget_node($1)", name)
     assert row is not None, "forget_node answers"
     return Verdict(row["answer"]), row["reason"]
@@ -65,8 +65,8 @@ async def node_leaves(
     because: str | None = None,
     counting_on: Sequence[str] = (),
 ) -> Verdict:
-    """An orderly goodbye: UNKNOWN when the daemon stops, SLEEP when the machine goes to sleep. The latter is refused to
-    whoever holds a lease, or counts on somebody who is not awake any more."""
+    """An orderly goodbye: UNKNOWN when the daemon stops, SLEEP when the machine goes to sleep. SLEEP is refused to a
+    node that holds a lease, or that counts on a node that is not awake any more."""
     answer = await db.fetchval(
         "SELECT accs.node_leaves($1, $2, $3, $4)", name, awake_state, because, list(counting_on), repeatable=True
     )
@@ -74,13 +74,13 @@ async def node_leaves(
 
 
 async def note_awake(db: Database, name: str, because: str) -> Verdict:
-    """Why a node stays awake, as its agent sees it."""
-    said = sanitise(because, scrub=redact)  # a script's own words, or the name of a file
+    """Writes why a node stays awake, as its agent sees it."""
+    said = sanitise(because, scrub=redact)  # it may quote a script or the name of a file
     return Verdict(await db.fetchval("SELECT accs.note_awake($1, $2)", name, said, repeatable=True))
 
 
-# What keeps a node from a service that it offers, told to the database so that `why`, `nodes` and `top` can name it.
-# The table has one text: the reason, and below it what to do about it, where somebody knows.
+# The obstacle between a node and a service that it offers: `why`, `nodes` and `top` name it. The table has one text:
+# the reason, and below it what to do about it, where that is known.
 
 _LONGEST: Final = 500
 _THEN: Final = "\n→ "
@@ -99,7 +99,7 @@ class Obstacle:
 
 @dataclass(frozen=True, slots=True)
 class Hindered:
-    """A node that is awake, and the services that it takes no tasks of, all for the same reason."""
+    """A node that is awake, and the services that it claims nothing for, all for the same reason."""
 
     node: str
     services: list[str]
@@ -107,7 +107,7 @@ class Hindered:
 
 
 def together(obstacles: Iterable[tuple[str, str, str]]) -> list[Hindered]:
-    """Of (node, service, text): one engine that is away hinders all its services."""
+    """Groups (node, service, text): one engine that is away hinders all its services."""
     found: dict[tuple[str, str], list[str]] = {}
     for node, service, text in obstacles:
         found.setdefault((node, text), []).append(service)
@@ -115,13 +115,13 @@ def together(obstacles: Iterable[tuple[str, str, str]]) -> list[Hindered]:
 
 
 async def note_obstacle(db: Database, *, node: str, service: str, reason: str | None, hint: str | None = None) -> None:
-    """None: nothing does. Since when is kept while the words change."""
+    """Writes an obstacle; None: there is none. Its beginning is kept while the words change."""
     said = None if reason is None else _written(reason, hint)
     await db.fetchval("SELECT accs.note_obstacle($1, $2, $3)", node, service, said, repeatable=True)
 
 
 def _written(reason: str, hint: str | None) -> str:
-    """The hint is whole: it is a command."""
+    """The text of the table. The hint is never cut: it is a command."""
     then = f"{_THEN}{sanitise(hint, scrub=redact)}" if hint else ""
     said = sanitise(reason, scrub=redact).replace(_THEN, " ")
     return said[: max(0, _LONGEST - len(then))] + then

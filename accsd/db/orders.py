@@ -1,4 +1,4 @@
-"""What a node is asked to do by somebody who can't do it for it: send a magic packet into its network, go to sleep."""
+"""Node orders: a process asks a node for what only that node can do: send a magic packet into its network, or sleep."""
 
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -17,7 +17,7 @@ from accsd.retry import Backoff
 from accsd.values.json import sanitise
 
 CHANNEL: Final = "orders"  # without the prefix; the payload is the node that is asked
-# So long whoever asks waits for the answer; who is asked does nothing any more that is older.
+# How long the asking process waits for the answer; a node does not carry out an older order.
 ANSWERED_WITHIN: Final = timedelta(seconds=10)
 _LOOKS: Final = (timedelta(seconds=0.02), timedelta(seconds=0.5))
 
@@ -29,7 +29,7 @@ class OrderKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """`target` and its `mac` are those of the node that is to be woken."""
+    """A node order. `target` and `mac` are those of the node that is to be woken."""
 
     id: UUID
     kind: OrderKind
@@ -40,7 +40,7 @@ class Order:
 
     @property
     def is_late(self) -> bool:
-        """Whoever asked was told that it did not happen."""
+        """The asking process has given up and reported that there was no answer."""
         return boot_time() - self.taken_at > ANSWERED_WITHIN.total_seconds()
 
 
@@ -67,7 +67,7 @@ async def ask_node(
 
 
 async def take_orders(db: Database, node: str) -> list[Order]:
-    """Not repeatable: each order is given out once, and one that got lost is no more than a call that did."""
+    """Takes a node's orders. Not repeatable: each is given out once, and a lost order is like a lost wake call."""
     rows = await db.fetch("SELECT * FROM accs.take_orders($1)", node)
     return [Order(row["id"], OrderKind(row["kind"]), row["target"], row["mac"], row["asked_by"]) for row in rows]
 
@@ -79,7 +79,7 @@ async def answer_order(db: Database, order_id: UUID, node: str, *, ok: bool, out
 
 
 async def order_answer(db: Database, order_id: UUID, *, within: timedelta | None = None) -> OrderAnswer | None:
-    """None: it was not answered yet. `within`: so long the database may take to say so."""
+    """The answer; None: there is none yet. `within` limits how long the database may take."""
     rows = await db.fetch(
         "SELECT ok, output FROM accs.node_orders WHERE id = $1 AND answered_at IS NOT NULL",
         order_id,
@@ -91,7 +91,7 @@ async def order_answer(db: Database, order_id: UUID, *, within: timedelta | None
 
 async def answer_within(db: Database, order_id: UUID, within: timedelta = ANSWERED_WITHIN) -> OrderAnswer | None:
     """Asks again and again, less and less often, also while the database is away: it may be back in time. None: the
-    node has not answered. DatabaseUnavailable: it could not be known in the end."""
+    node has not answered. DatabaseUnavailable: that could not be known in the end."""
     pauses, away = Backoff(*_LOOKS), None
     with anyio.move_on_after(within.total_seconds()):
         while True:

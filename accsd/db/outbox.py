@@ -1,4 +1,4 @@
-"""Outgoing events (D9): targets, claims of what is due, and how it went; lists for people."""
+"""Outgoing events (D9): targets, claims of due events, and their outcomes; lists for people."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from accsd.errors import NotFound
 from accsd.log import redact
 from accsd.values.json import sanitise
 
-# The channel on which new events are announced; no service's name begins so.
+# The channel on which new events are announced; no service's name begins like this.
 OUTBOX_CHANNEL: Final = "_outbox"
 _LONGEST_ERROR: Final = 2000
 
@@ -27,7 +27,7 @@ class DeliveryOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OutgoingEvent:
-    """One that is to be sent. `age` since it happened, or since somebody sent it back to be tried again."""
+    """An event to be sent. `age` counts since it happened, or since it was redriven."""
 
     id: int
     job_id: UUID | None
@@ -39,7 +39,7 @@ class OutgoingEvent:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """`delay` until it may be sent again; `error` why it did not get through."""
+    """The outcome of one delivery. `delay` until it may be sent again; `error` says why it failed."""
 
     id: int
     outcome: DeliveryOutcome
@@ -66,7 +66,7 @@ class OutboxAnswer:
 async def register_target(
     db: Database, name: str, *, address: str, events: Sequence[str], workflows: Sequence[str] | None
 ) -> bool:
-    """Whether that is news. It is told of what happens from now on."""
+    """Registers a target, which gets events from now on. Returns whether that changed anything."""
     answer = await db.fetchval(
         "SELECT accs.register_outbox_target($1, $2, $3, $4)",
         name,
@@ -87,7 +87,7 @@ async def forget_target(db: Database, name: str) -> None:
 async def claim_events(
     db: Database, target: str, claim: UUID, *, lease: timedelta, jobs: int, each: int
 ) -> list[OutgoingEvent]:
-    """Those that are due, in the order of their ids: of some jobs the first ones that wait."""
+    """Claims due events in the order of their ids: of some jobs, the first that wait."""
     rows = await db.fetch("SELECT * FROM accs.claim_outbox($1, $2, $3, $4, $5)", target, claim, lease, jobs, each)
     return [OutgoingEvent(**row) for row in rows]
 
@@ -95,7 +95,7 @@ async def claim_events(
 async def settle_events(
     db: Database, target: str, claim: UUID, settled: Sequence[Settlement], breaker: Breaker
 ) -> list[OutboxAnswer]:
-    """A refused one was claimed by somebody else meanwhile, and may have been sent twice."""
+    """Writes outcomes. A refused event was claimed by another dispatcher meanwhile, and may have been sent twice."""
     rows = await db.fetch(
         "SELECT * FROM accs.settle_outbox($1, $2, $3, $4, $5, $6, $7, $8, $9)",
         target,
@@ -113,7 +113,7 @@ async def settle_events(
 
 
 async def redrive_events(db: Database, ids: Sequence[int] | None, *, target: str | None = None) -> list[OutboxAnswer]:
-    """Sends them again, whatever became of them; without ids those that were given up."""
+    """Sends events again, whatever became of them; without ids those that were given up."""
     rows = await db.fetch("SELECT * FROM accs.redrive_outbox($1, $2)", ids if ids is None else list(ids), target)
     return [OutboxAnswer(row["id"], Verdict(row["answer"]), row["reason"]) for row in rows]
 
@@ -123,12 +123,12 @@ async def prune_events(db: Database, *, keep: timedelta, keep_dead: timedelta, l
 
 
 async def outbox_outlook(db: Database, target: str) -> timedelta | None:
-    """In how long its next event is due; None: none waits."""
+    """How long until the target's next event is due; None: none waits."""
     return await db.fetchval("SELECT accs.outbox_outlook($1)", target, repeatable=True)
 
 
 async def count_pending(db: Database) -> int:
-    """How many wait for all targets, counted up to 100,000."""
+    """How many events wait, for all targets, counted up to 100,000."""
     return await db.fetchval(
         """SELECT count(*)::int FROM (
              SELECT FROM public.outbox_events WHERE status = 'pending' AND dead_at IS NULL LIMIT 100000) w""",
@@ -147,7 +147,7 @@ class OutboxRow:
     job_id: UUID | None
     state: str  # waiting, delivered, dead
     attempts: int
-    due_in: timedelta | None  # None: it does not wait, or for another of its job
+    due_in: timedelta | None  # None: it does not wait, or waits for another event of its job
     last_error: str | None
     created_at: datetime
     age: timedelta
@@ -190,7 +190,7 @@ async def events(
     states: Sequence[str] = (),
     limit: int = 50,
 ) -> list[OutboxRow]:
-    """Newest first."""
+    """The events, newest first."""
     rows = await db.fetch(
         f"""SELECT {_ROW} FROM public.outbox_events
              WHERE ($1::text IS NULL OR target = $1) AND ($2::uuid IS NULL OR job_id = $2)

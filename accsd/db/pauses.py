@@ -1,6 +1,6 @@
-"""Services, workflows and nodes that take nothing new, and the limits of concurrency keys.
+"""Pauses of services, workflows and nodes, and the limits of concurrency keys.
 
-Not `pause`: the package has a function of that name, which a module would hide.
+The module is not called `pause`: the package has a function of that name, which the module would hide.
 """
 
 from enum import StrEnum
@@ -12,13 +12,13 @@ from accsd.db.pool import Database
 class Pausable(StrEnum):
     SERVICE = "service"
     WORKFLOW = "workflow"  # by name, all versions
-    NODE = "node"  # a drain: what runs goes on, nothing new is claimed
+    NODE = "node"  # a drain: running tasks go on, nothing new is claimed
 
 
 async def pause(
     db: Database, what: Pausable, name: str, *, reason: str | None = None, by: str | None = None
 ) -> Verdict:
-    """No new claims. What runs goes on."""
+    """Stops new claims. Running tasks go on."""
     return Verdict(await db.fetchval("SELECT accs.pause($1, $2, $3, $4)", what, name, reason, by, repeatable=True))
 
 
@@ -27,10 +27,10 @@ async def resume(db: Database, what: Pausable, name: str) -> Verdict:
 
 
 async def set_concurrency_limit(db: Database, key: str, limit: int) -> Verdict:
-    """How many tasks with this concurrency key may run at once."""
+    """Sets how many tasks with this concurrency key may run at once."""
     return Verdict(await db.fetchval("SELECT accs.set_concurrency_limit($1, $2)", key, limit, repeatable=True))
 
 
 async def recheck_holds(db: Database) -> int:
-    """The net under pauses and keys: frees what nothing holds any more, and says how many."""
+    """The net under pauses and keys: frees tasks without a reason to be held, and returns how many."""
     return await db.fetchval("SELECT accs.recheck_holds()", repeatable=True)

@@ -1,7 +1,7 @@
-"""The way to PostgreSQL: one pool per process, a deadline on every call, errors translated, retried where safe.
+"""The connections to PostgreSQL: one pool per process, a deadline on every call, errors translated, retried where safe.
 
-Everything that speaks SQL goes through `Database`. A call whose answer was lost is only sent again when the verb
-is *repeatable*, that is when the state machine answers "repeated" to the second one. What the server has certainly
+Everything that speaks SQL goes through `Database`. A call whose answer was lost is only sent again when the verb is
+*repeatable*, that is when the state machine answers "repeated" to the second one. A call that the server has certainly
 rolled back (a deadlock, a serialization failure) may always be sent again.
 """
 
@@ -23,7 +23,7 @@ from accsd.errors import AccsdError, DatabaseUnavailable
 from accsd.retry import Backoff
 from accsd.settings import DatabaseSettings
 
-Session = asyncpg.Connection  # one that its user has opened and will close
+Session = asyncpg.Connection  # a connection that its user opens and closes
 Connection = Session | PoolConnectionProxy
 Record = asyncpg.Record
 
@@ -43,7 +43,7 @@ _OVERTAKEN_TRIES: Final = 3
 
 
 class Database:
-    """A pool, or one connection that the caller owns (then the caller's transaction, and no retry)."""
+    """A pool, or one connection that the caller owns (then it works in the caller's transaction, without retries)."""
 
     def __init__(
         self,
@@ -57,14 +57,14 @@ class Database:
         self._address: str = "the database" if settings.url is None else settings.address
         self._pool: asyncpg.Pool | None = pool
         self._connection: Connection | None = connection
-        # LISTEN does not work there: use settings.listen_url, or poll.
+        # Behind a pooler LISTEN does not work: use settings.listen_url, or poll.
         self.behind_pooler: bool = behind_pooler
         self._observer: Callable[[bool, timedelta], None] | None = None
 
     @classmethod
     async def open(cls, settings: DatabaseSettings, *, application: str = "accsd", any_time: bool = False) -> Self:
-        """Connects, or raises DatabaseUnavailable with the address and what to do. `any_time`: what is read may hold
-        times that datetime can't (FarTime)."""
+        """Connects, or raises DatabaseUnavailable with the address and what to do. With `any_time` rows may hold times
+        that datetime can't (FarTime)."""
         behind_pooler = await _is_behind_pooler(settings)
         with translating(settings.address):
             pool = await asyncpg.create_pool(
@@ -84,11 +84,11 @@ class Database:
 
     @classmethod
     def over(cls, connection: Connection) -> Self:
-        """The verbs on the caller's own connection, inside the caller's transaction."""
+        """Runs the verbs on the caller's own connection, inside the caller's transaction."""
         return cls(DatabaseSettings(), connection=connection)
 
     async def close(self, *, within: float | None = None) -> None:
-        """Calls under way may end, `within` seconds or the deadline that they have anyway; then they are cut off."""
+        """Waits for calls under way, `within` seconds or until their own deadline; then they are cut off."""
         if self._pool is not None:
             with contextlib.suppress(*FAILURES):
                 await asyncio.wait_for(self._pool.close(), within or self._settings.statement_timeout_sec)
@@ -96,12 +96,12 @@ class Database:
 
     @property
     def pool_free(self) -> int:
-        """Connections that nobody uses, for health and tests."""
+        """The number of unused connections, for health and tests."""
         return 0 if self._pool is None else self._pool.get_idle_size()
 
     @asynccontextmanager
     async def acquire(self, *, within: float | None = None) -> AsyncGenerator[Connection]:
-        """A connection of one's own, for what needs several statements on one. What they raise is translated."""
+        """A connection for several statements of one caller. Their errors are translated."""
         with translating(self._address):
             if self._pool is None:
                 assert self._connection is not None
@@ -112,21 +112,21 @@ class Database:
             try:
                 yield connection
             except asyncpg.InternalClientError:
-                connection.terminate()  # nobody else is given it
+                connection.terminate()  # the pool must not hand it out again
                 raise
             finally:
-                # Whoever is cancelled does not wait for it; it ends by itself, and in silence.
+                # A cancelled caller does not wait for this task, which ends by itself and logs nothing.
                 await asyncio.shield(_release(self._pool, connection))
 
     def cut(self) -> None:
-        """As if the network had gone: for failpoints."""
+        """Cuts all connections, as if the network had gone: for failpoints."""
         for holder in getattr(self._pool, "_holders", ()):
             connection: Session | None = getattr(holder, "_con", None)
             if connection is not None:
                 connection.terminate()
 
     def observe(self, observer: Callable[[bool, timedelta], None]) -> None:
-        """It hears of every call: whether it was answered, and how long that took, repetitions included."""
+        """`observer` hears of every call: whether it was answered, and how long that took, repetitions included."""
         self._observer = observer
 
     async def fetch(
@@ -178,7 +178,7 @@ class Database:
 
 
 async def _release(pool: asyncpg.Pool, connection: PoolConnectionProxy) -> None:
-    """If it can't be made clean again the pool throws it away, and the caller has his own error to hear."""
+    """Releases a connection. The pool drops one that it can't reset, and the caller sees only its own error."""
     with contextlib.suppress(*FAILURES):
         await pool.release(connection, timeout=_CANCEL_SEC)
 
@@ -202,9 +202,9 @@ async def connect(settings: DatabaseSettings, *, application: str = "accsd") -> 
 
 
 async def _prepare(connection: Connection) -> None:
-    """What every connection needs: JSON as Python values, and a socket that notices a dead peer."""
+    """Prepares a connection: JSON as Python values, and a socket that notices a dead peer."""
     await speak_json(connection)
-    # asyncpg has no setting for it and no public way to the socket.
+    # asyncpg has no setting for keepalives and no public access to the socket.
     transport: asyncio.Transport | None = getattr(connection, "_transport", None)
     link: socket.socket | None = None if transport is None else transport.get_extra_info("socket")
     if link is not None and link.family in (socket.AF_INET, socket.AF_INET6):
@@ -218,11 +218,11 @@ async def _prepare_for_any_time(connection: Connection) -> None:
 
 
 async def _nothing_to_reset(connection: Connection) -> None:
-    """The verbs leave no session state behind, so the pool's reset would be a round trip for nothing."""
+    """Replaces the pool's reset, a round trip for nothing: the verbs leave no session state behind."""
 
 
 async def _is_behind_pooler(settings: DatabaseSettings) -> bool:
-    """A pooler invents the backend's process id that it announces; the server itself knows the true one."""
+    """Whether a pooler is in between: it announces an invented process id; the server itself knows the true one."""
     if settings.pooler != "auto":
         return settings.pooler == "transaction"
     connection = await connect(settings)

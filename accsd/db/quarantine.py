@@ -1,4 +1,4 @@
-"""What is known of nodes and steps that fail, and the quarantines that follow from it."""
+"""Conclusions about nodes and steps that fail, and the quarantines that follow from them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from accsd.model.outcome import ErrorCode
 from accsd.planning.quarantine import Conclusion, Failing, Fault, Lift, Place, Quarantine, Shut, Step
 from accsd.values.json import sanitise
 
-NEWS: Final = "_health"  # without the prefix: something failed, or passed that had failed; no service has such a name
+NEWS: Final = "_health"  # without the prefix: an attempt failed, or passed after failures; no service has such a name
 SHUT: Final = "_quarantines"  # the payload is the node, one of whose services was shut
 _KEPT: Final = 100  # conclusions of a step on a node
 
 
 @dataclass(frozen=True, slots=True)
 class OwnQuarantine:
-    """A service that this node must not take work of, and when to look whether it could."""
+    """A service that this node must not claim for, and when to probe it."""
 
     service: str
     state: Quarantine
@@ -30,14 +30,14 @@ class OwnQuarantine:
 
 
 async def health_evidence(db: Database, *, window: timedelta) -> list[Conclusion]:
-    """The oldest first."""
+    """The conclusions within the window, the oldest first."""
     rows = await db.fetch("SELECT * FROM accs.health_evidence($1)", window, repeatable=True)
     return [_read(row) for row in rows]
 
 
 async def quarantine(db: Database, shut: Shut) -> Verdict:
-    """Repeated: it was shut already, or its node is not registered any more. Refused: the place is not any more what it
-    was when it was judged."""
+    """Shuts a service on a node. Repeated: it was shut already, or its node is not registered any more. Refused: the
+    place is no longer as it was judged."""
     answer = await db.fetchval(
         "SELECT accs.quarantine($1, $2, $3, '{}', $4, $5, $6)",
         *shut.place,
@@ -50,7 +50,7 @@ async def quarantine(db: Database, shut: Shut) -> Verdict:
 
 
 async def end_trial(db: Database, lift: Lift, *, because: str) -> bool:
-    """Whether it was lifted: not if the place is not any more what it was when it was judged."""
+    """Lifts a quarantine after its trial. Returns whether it did: not if the place is no longer as it was judged."""
     rows = await db.fetch(
         "SELECT * FROM accs.lift_quarantine($1, $2, $3, NULL, $4, $5)",
         *lift.place,
@@ -64,19 +64,19 @@ async def end_trial(db: Database, lift: Lift, *, because: str) -> bool:
 async def lift_quarantine(
     db: Database, *, node: str | None = None, service: str | None = None, because: str, by: str | None = None
 ) -> list[Place]:
-    """Those that were lifted; without a node or a service, all that fit."""
+    """Lifts the quarantines that fit, of any node or service where none is named; returns the lifted ones."""
     rows = await db.fetch("SELECT * FROM accs.lift_quarantine($1, $2, $3, $4)", node, service, because, by)
     return [Place(row["node"], row["service"]) for row in rows]
 
 
 async def count_quarantines(db: Database) -> dict[str, int]:
-    """By state."""
+    """The number of quarantines by state."""
     rows = await db.fetch("SELECT state, count(*) AS n FROM accs.quarantines GROUP BY state", repeatable=True)
     return {row["state"]: row["n"] for row in rows}
 
 
 async def mark_steps(db: Database, failing: Sequence[Failing]) -> list[tuple[Step, bool]]:
-    """All steps that fail everywhere. Which are news, and whether they fail now or do not any more."""
+    """Marks the steps that fail everywhere. Returns those that have changed, and whether they fail now."""
     rows = await db.fetch(
         "SELECT * FROM accs.mark_steps($1, $2, $3)",
         [each.step.workflow_id for each in failing],
@@ -101,7 +101,7 @@ async def node_quarantines(db: Database, node: str) -> list[OwnQuarantine]:
 
 
 async def note_probe(db: Database, place: Place, problem: str | None, *, again: timedelta) -> Verdict:
-    """`problem` None: it is well, and its next task is its trial."""
+    """Notes a probe. `problem` None: it passed, and the next task of the service is its trial."""
     said = None if problem is None else sanitise(problem, scrub=redact)
     return Verdict(await db.fetchval("SELECT accs.note_probe($1, $2, $3, $4)", *place, said, again, repeatable=True))
 
@@ -128,6 +128,6 @@ def _fault(row: Record) -> Fault | None:
         return None
     if row["permanent"]:
         return Fault.TASK
-    # a store that is away is away for all: only comparing tells whether it is this node that does not reach it
+    # A store that is away is away for all nodes: only a comparison tells whether this node alone does not reach it.
     is_machines = row["lost"] and row["code"] != ErrorCode.STORAGE_UNAVAILABLE
     return Fault.MACHINE if is_machines else Fault.UNKNOWN

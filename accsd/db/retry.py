@@ -1,4 +1,4 @@
-"""Finished jobs run again, and dead letters go back to work or are dismissed."""
+"""Runs finished jobs again; sends dead letters back to work, or dismisses them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from accsd.db.pool import Database
 async def retry_jobs(
     db: Database, job_ids: Sequence[UUID], *, from_step: str | None = None, by: str | None = None
 ) -> dict[UUID, Answer]:
-    """Runs finished jobs again: what did not succeed, or the step named and everything below it."""
+    """Runs finished jobs again: the steps that did not succeed, or the named step and all steps below it."""
     rows = await db.fetch(
         "SELECT * FROM accs.retry_jobs($1, $2, $3)",
         list(job_ids),
@@ -30,12 +30,12 @@ class DeadLetterAnswer:
 
 
 async def redrive(db: Database, dead_letter_ids: Sequence[int], *, by: str | None = None) -> list[DeadLetterAnswer]:
-    """Sends dead letters back to work, with what was skipped because of them."""
+    """Sends dead letters back to work, with the steps that were skipped because of them."""
     rows = await db.fetch("SELECT * FROM accs.redrive($1, $2)", list(dead_letter_ids), by, repeatable=True)
     return [DeadLetterAnswer(row["dead_letter_id"], Verdict(row["answer"]), row["reason"]) for row in rows]
 
 
 async def dismiss(db: Database, dead_letter_ids: Sequence[int]) -> list[DeadLetterAnswer]:
-    """Nobody will do anything about these: they leave the list of open dead letters."""
+    """Dismisses dead letters: they leave the list of open ones without being redriven."""
     rows = await db.fetch("SELECT * FROM accs.dismiss($1)", list(dead_letter_ids), repeatable=True)
     return [DeadLetterAnswer(row["dead_letter_id"], Verdict(row["answer"]), row["reason"]) for row in rows]

@@ -1,6 +1,6 @@
 """The texts that make a database ours: schema.sql, and the numbered migrations that lead to it.
 
-schema.sql is always the newest version, for a new installation. An older one walks there through
+schema.sql is always the newest version, for a new installation. An older one gets there through
 `migrations/NNNN_name.sql`, where NNNN is the version that the file leads to.
 """
 
@@ -25,7 +25,7 @@ class Migration:
 
 
 def schema_sql() -> str:
-    """Inside the package in a wheel, beside it in a checkout."""
+    """schema.sql: inside the package in a wheel, beside it in a checkout."""
     shipped = _PACKAGE / "schema.sql"
     return (shipped if shipped.exists() else _PACKAGE.parent / "schema.sql").read_text()
 
@@ -35,7 +35,7 @@ def roles_sql() -> str:
 
 
 def read_migrations(folder: Path = _MIGRATIONS) -> list[Migration]:
-    """In the order of their versions."""
+    """The migrations in the order of their versions."""
     found = [
         Migration(int(named[1]), named[2], path.read_text())
         for path in folder.glob("*.sql")

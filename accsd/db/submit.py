@@ -1,4 +1,4 @@
-"""Jobs are submitted, instantiated and changed before they end."""
+"""Jobs are submitted, instantiated, and changed before they end."""
 
 import os
 import time
@@ -16,7 +16,7 @@ from accsd.values.json import MAX_DEPTH, is_too_deep
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One job to be. `key` makes it idempotent: the same key again is the same job."""
+    """One job to submit. `key` makes it idempotent: the same key again is the same job."""
 
     workflow_id: UUID
     options: Mapping[str, Any] | None = None
@@ -24,7 +24,7 @@ class Submission:
     scheduled_at: datetime | None = None
     key: str | None = None
     trace_id: str | None = None
-    trigger: Mapping[str, Any] | None = None  # what brought it about
+    trigger: Mapping[str, Any] | None = None  # what caused the job
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class Submitted:
 async def submit_jobs(
     db: Database, submissions: Sequence[Submission], *, created_by: str | None = None
 ) -> list[Submitted]:
-    """Submits in one round trip, in order; due jobs are instantiated at once.
+    """Submits jobs in one round trip, in order; due jobs are instantiated at once.
 
     The ids are made here, so that the call can be sent again when its answer was lost. InvalidValue where options are
-    nested so deeply that no task could be given them.
+    nested so deeply that they could not be handed to a task.
     """
     for submission in submissions:
         _check_depth(submission.options)
@@ -70,7 +70,7 @@ def _check_depth(options: Mapping[str, Any] | None) -> None:
 
 
 async def submit_job(db: Database, submission: Submission, *, created_by: str | None = None) -> UUID:
-    """One job; its id, or VerbRefused."""
+    """Submits one job; returns its id, or raises VerbRefused."""
     [submitted] = await submit_jobs(db, [submission], created_by=created_by)
     if submitted.job_id is None:
         raise VerbRefused("submit", submitted.reason or "unknown", subject=f"workflow {submission.workflow_id}")
@@ -78,7 +78,7 @@ async def submit_job(db: Database, submission: Submission, *, created_by: str | 
 
 
 async def rerun_job(db: Database, job_id: UUID, options: Mapping[str, Any], *, created_by: str | None = None) -> UUID:
-    """A new job of an earlier one's workflow version and priority, with other options; its id, or VerbRefused."""
+    """Submits a job with an earlier one's workflow version and priority, and other options; its id, or VerbRefused."""
     earlier = await db.fetchrow("SELECT workflow_id, priority FROM public.jobs WHERE id = $1", job_id, repeatable=True)
     if earlier is None:
         raise NotFound(f"there is no job {job_id}", hint="`accsd jobs` lists the newest jobs")
@@ -95,7 +95,7 @@ class Instantiated:
 
 
 async def instantiate_due_jobs(db: Database, *, limit: int = 100) -> list[Instantiated]:
-    """Makes the tasks of jobs whose time has come. One that can't be instantiated ends in error by itself."""
+    """Makes the tasks of jobs whose time has come. A job that can't be instantiated ends in error by itself."""
     rows = await db.fetch("SELECT * FROM accs.instantiate_due_jobs($1)", limit, repeatable=True)
     return [Instantiated(row["job_id"], Verdict(row["answer"]), row["reason"]) for row in rows]
 
@@ -117,7 +117,7 @@ async def change_jobs(
     by: str | None = None,
     reason: str | None = None,
 ) -> dict[UUID, Answer]:
-    """Changes what is asked of jobs. Of one that has started only the priority can change."""
+    """Changes jobs. Of a job that has started only the priority can change."""
     _check_depth(options)
     rows = await db.fetch(
         "SELECT * FROM accs.change_jobs($1, $2, $3, $4, $5, $6)",

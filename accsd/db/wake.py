@@ -1,4 +1,4 @@
-"""What wants nodes, which nodes there are, and each call to wake one (A13, tick 2)."""
+"""The demand for nodes, the nodes of the fleet, and the record of wake calls (A13, tick 2)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from accsd.values.json import sanitise
 
 @dataclass(frozen=True, slots=True)
 class FleetNode:
-    """A node, and what decides about waking it. `networks` are the segments that it is in, `relays` its neighbours who
-    are awake; `last_try` is the last call, which whoever makes the next one must have known of; `brought_by` the method
-    that brought it when it came last."""
+    """A node, and the facts that decide about waking it. `networks` are its segments, `relays` its neighbours that are
+    awake; `last_try` is the last wake call, which the next caller must have known of; `brought_by` is the method that
+    woke it the last time."""
 
     node: Node
     state: NodeState
@@ -26,34 +26,34 @@ class FleetNode:
     because: str | None
     last_try: UUID | None
     tried_at: datetime | None
-    error: str | None  # why the last call did not get through
+    error: str | None  # why the last wake call did not get through
     brought_by: str | None
     networks: tuple[str, ...]
     relays: tuple[str, ...]
 
 
 async def wake_demand(db: Database, ahead: timedelta) -> list[Demand]:
-    """What is claimable, or will be within `ahead`, by the kind of node that it wants."""
+    """Work that is claimable, or will be within `ahead`, by the kind of node that it needs."""
     rows = await db.fetch("SELECT * FROM accs.wake_demand($1)", ahead, repeatable=True)
     return [Demand(**dict(row)) for row in rows]
 
 
 async def wake_nodes(db: Database, *, silent: timedelta) -> list[FleetNode]:
-    """`silent`: how long a node may be unseen before it counts as away. The methods of the states are still empty:
-    they depend on who calls."""
+    """`silent`: how long a node may be unseen before it counts as away. The states have no wake methods yet: those
+    depend on the caller."""
     rows = await db.fetch("SELECT * FROM accs.wake_nodes($1)", silent, repeatable=True)
     return [_read(row) for row in rows]
 
 
 async def look(db: Database, ahead: timedelta, *, silent: timedelta) -> tuple[list[Demand], list[FleetNode]]:
-    """Both as of one moment: a task that is claimed in between would want a node, and fill the one that has it."""
+    """Demand and nodes of one moment: a task claimed in between would need a node, and fill the one that has it."""
     async with db.acquire() as connection, connection.transaction(isolation="repeatable_read", readonly=True):
         at_once = Database.over(connection)
         return await wake_demand(at_once, ahead), await wake_nodes(at_once, silent=silent)
 
 
 async def claim_wake(db: Database, known: FleetNode, try_id: UUID, *, method: str, after: UUID | None) -> bool:
-    """Whether this call is the caller's: nobody has made one, and the node was not seen, since he looked."""
+    """Whether this wake call is the caller's: since it looked, no other call was made and the node was not seen."""
     answer = await db.fetchval(
         "SELECT accs.claim_wake($1, $2, $3, $4, $5)",
         known.node.name,
@@ -69,7 +69,7 @@ async def claim_wake(db: Database, known: FleetNode, try_id: UUID, *, method: st
 async def record_wake(
     db: Database, node: str, try_id: UUID, *, ok: bool, job_id: UUID | None, message: str, data: Mapping[str, Any]
 ) -> None:
-    """How the call went, for the node's history and as an event of the job that wanted the node (None: a person did);
+    """Records a wake call in the node's history and as an event of the job that needed the node (None: a person did);
     without secrets."""
     await db.fetch(
         "SELECT accs.record_wake($1, $2, $3, $4, $5, $6)",
@@ -93,7 +93,7 @@ class NotWoken:
 
 
 async def note_not_woken(db: Database, notes: Sequence[NotWoken], *, silent: timedelta) -> None:
-    """A node that was called or seen since is left as it is."""
+    """Writes reasons. A node that was called or seen since is left as it is."""
     await db.fetch(
         "SELECT accs.note_not_woken($1, $2, $3, $4, $5)",
         [note.known.node.name for note in notes],

@@ -1,4 +1,4 @@
-"""Why something waits: what accs.why says of a task, or of a job that has no tasks yet, for whoever words it."""
+"""Why something waits: the blockers that accs.why finds for a task, or for a job without tasks; explain/ words them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from uuid import UUID
 
 from accsd.db.pool import Database, Record
 
-_SHOWN: Final = 200  # tasks of a job that are explained; what keeps the first of them keeps the others
+_SHOWN: Final = 200  # tasks of a job that are explained; the blockers of the first also keep the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class OpenTask:
     task_key: str
     status: str
     depends_on: Sequence[str]
-    is_next: bool  # all that it depends on has ended
+    is_next: bool  # all tasks that it depends on have ended
 
 
 async def why(db: Database, subject: UUID, *, silent: timedelta) -> list[Blocker]:
-    """A node that was not seen for `silent` counts as away: the lease."""
+    """The blockers. A node that was not seen for `silent`, the lease, counts as away."""
     return (await why_each(db, [subject], silent=silent))[subject]
 
 
@@ -62,7 +62,7 @@ async def why_each(db: Database, subjects: Sequence[UUID], *, silent: timedelta)
 
 
 async def open_tasks(db: Database, job_id: UUID) -> list[OpenTask]:
-    """In the order of the workflow."""
+    """The open tasks in the order of the workflow."""
     rows = await db.fetch(
         """SELECT id, task_key, status, depends_on, remaining = 0 AS is_next FROM public.job_tasks
             WHERE job_id = $1 AND status IN ('queued', 'starting', 'running') ORDER BY step_no""",
@@ -73,7 +73,7 @@ async def open_tasks(db: Database, job_id: UUID) -> list[OpenTask]:
 
 
 async def failed_tasks(db: Database, job_id: UUID) -> dict[UUID, str]:
-    """Those that ended a job in error, the first failure first, with their keys."""
+    """The tasks that ended a job in error, with their keys, the first failure first."""
     rows = await db.fetch(
         """SELECT id, task_key FROM public.job_tasks WHERE job_id = $1 AND status = 'error'
             ORDER BY finished_at, id LIMIT $2""",
@@ -92,7 +92,7 @@ async def step_of(db: Database, task_id: UUID) -> tuple[UUID, str]:
 
 
 def _obstacle(row: Record) -> Blocker:
-    """What its node says against its service, of a task that is live: whether it gets on is not known."""
+    """The obstacle that a live task's node reports for its service: whether the task gets on is not known."""
     detail = {"node": row["detail"]["node"], "service": row["service"], "obstacle": row["reason"]}
     return Blocker("node_hindered", row["hindered_since"], None, row["hindered_for"], None, detail)
 

@@ -50,7 +50,7 @@ async def find_workflow(db: Database, name: str, version: int | None = None) -> 
 
 
 async def workflow_id(db: Database, name: str, version: int | None = None) -> UUID:
-    """The newest active version unless one is named."""
+    """The id of the newest active version, unless one is named."""
     found: UUID | None = await db.fetchval(
         """SELECT id FROM public.workflows WHERE name = $1 AND is_active AND ($2::int IS NULL OR version = $2)
             ORDER BY version DESC LIMIT 1""",
@@ -90,14 +90,14 @@ class Applied:
     name: str
     version: int
     change: Change
-    previous: int | None  # the newest version before, where there was one
+    previous: int | None  # the newest version before, if there was one
 
 
 async def apply_workflows(
     db: Database, wanted: Sequence[WorkflowDef], *, created_by: str | None = None
 ) -> list[Applied]:
-    """In one transaction. A definition that names a version is written under it. One that names none becomes a new
-    version where it differs from the newest: what was submitted under the old version keeps its meaning."""
+    """Applies workflows in one transaction. A definition that names a version is written under it. One that names none
+    becomes a new version if it differs from the newest: jobs of the old version keep their meaning."""
     async with db.acquire() as connection, connection.transaction():
         within = Database.over(connection)
         await within.fetchval("SELECT accs.lock_workflows()")
@@ -125,5 +125,5 @@ def _next_version(newest: StoredWorkflow | None, workflow: WorkflowDef) -> int:
 
 
 def meaning(workflow: WorkflowDef) -> tuple[list[dict[str, Any]], set[str]]:
-    """The steps without what is default anyway, fields in one order, and notify: equal when they mean the same."""
+    """The steps without defaults, fields in one order, and notify: equal when two workflows mean the same."""
     return [step.model_dump(mode="json", exclude_defaults=True) for step in workflow.steps], set(workflow.notify)

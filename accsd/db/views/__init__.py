@@ -1,1 +1,1 @@
-"""What people ask: read-only queries for the commands, the doctor and the pictures. They never lock."""
+"""Read-only queries for people: for the commands, the doctor and the pictures. They never lock."""

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from accsd.db.pool import Database
 
-# As work/tasklog.py names them. Whatever else a task calls a log is an artifact like any other.
+# The names of work/tasklog.py. Any other log of a task is an artifact like others.
 _SEGMENT: Final = re.compile(r"\d{6,}\.jsonl")
 
 
@@ -29,7 +29,7 @@ class StoredArtifact:
 
     @property
     def name(self) -> str:
-        """As its task called it: the key without what build_key has put before it."""
+        """The name that the task gave it: the key without the part that build_key puts before it."""
         name = self.key
         for part in (f"{self.kind}s", self.job_id, self.task_key, self.attempt_id):
             name = name.removeprefix(f"{part}/")
@@ -41,7 +41,7 @@ class StoredArtifact:
 
 
 async def artifacts_of(db: Database, job_id: UUID) -> list[StoredArtifact]:
-    """In the order of the workflow, the job's own first; log segments in their order."""
+    """A job's artifacts in the order of the workflow, the job's own first; log segments in their order."""
     rows = await db.fetch(
         """SELECT a.id, a.job_id, a.job_task_id AS task_id, t.task_key, a.attempt_id, a.kind, a.bucket, a.key,
                   a.size_bytes, a.content_type, a.checksum, a.created_at

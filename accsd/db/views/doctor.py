@@ -1,4 +1,4 @@
-"""What `accsd doctor` asks of a database: is it safe, is it ours, do notifications arrive."""
+"""The questions of `accsd doctor` to a database: is it safe, is it ours, do notifications arrive."""
 
 import asyncio
 import secrets
@@ -16,7 +16,7 @@ from accsd.settings import DatabaseSettings
 _ROUND_TRIPS: Final = 5
 _HEARD_WITHIN_SEC: Final = 3.0
 _GOODBYE_SEC: Final = 2.0
-# Before the schema is there nobody is: the role may exist all the same, for another database of this server.
+# False before the schema is there: the role may exist all the same, for another database of this server.
 _IS_AGENTS: Final = """
     SELECT coalesce(pg_has_role(session_user, to_regrole('accs_agent'), 'MEMBER')
                     AND NOT has_table_privilege(to_regclass('public.nodes'), 'SELECT'), false)"""
@@ -29,7 +29,7 @@ class ServerFacts:
     version_num: int
     is_read_only: bool
     is_pooled: bool
-    unsafe: tuple[str, ...]  # settings by which a power cut loses what was committed
+    unsafe: tuple[str, ...]  # settings with which a power cut loses committed data
     round_trip: timedelta
     clock_ahead: timedelta  # of this machine's clock
 
@@ -42,7 +42,7 @@ class Counts:
     dead_letters: int
     overdue_jobs: int
     daemons: int
-    shared: dict[str, int]  # logins that several nodes have, and how many
+    shared: dict[str, int]  # logins of several nodes, and how many nodes
     hindered: list[Hindered]
 
 
@@ -60,7 +60,7 @@ async def look_at_server(settings: DatabaseSettings) -> ServerFacts:
                 list(_DURABILITY),
             )
         assert row is not None
-        pooled = row["pid"] != connection.get_server_pid()  # a pooler invents the one that it announces
+        pooled = row["pid"] != connection.get_server_pid()  # a pooler announces an invented pid
         unsafe = tuple(row["unsafe"])
         return ServerFacts(row["version"], row["num"], row["read_only"], pooled, unsafe, round_trip, ahead)
     finally:
@@ -68,12 +68,13 @@ async def look_at_server(settings: DatabaseSettings) -> ServerFacts:
 
 
 async def is_agents_login(db: Database | Session) -> bool:
-    """It may carry attempts out, and look at nothing."""
+    """Whether this login may carry attempts out, and read nothing."""
     return await db.fetchval(_IS_AGENTS)
 
 
 async def _measure(connection: Session) -> tuple[timedelta, timedelta]:
-    """The shortest round trip, and how far this clock is ahead: half a trip passes before the server looks at its."""
+    """The shortest round trip, and how far this clock is ahead: half a trip passes before the server reads its
+    clock."""
     best: tuple[timedelta, timedelta] | None = None
     for _ in range(_ROUND_TRIPS):
         began, here = time.monotonic(), datetime.now(UTC)
@@ -86,7 +87,7 @@ async def _measure(connection: Session) -> tuple[timedelta, timedelta]:
 
 
 async def hear_oneself(settings: DatabaseSettings, prefix: str) -> timedelta:
-    """How long a notification takes from one connection to the one that listens; DatabaseUnavailable: none came."""
+    """How long a notification takes from one connection to another that listens; DatabaseUnavailable: none came."""
     target = settings.model_copy(update={"url": settings.listen_url or settings.url})
     channel, token, heard = f"{prefix}doctor_{secrets.token_hex(4)}", secrets.token_hex(8), asyncio.Event()
 
@@ -94,24 +95,24 @@ async def hear_oneself(settings: DatabaseSettings, prefix: str) -> timedelta:
         if payload == token:
             heard.set()
 
-    ears = await connect(target, application="accsd doctor")
+    listening = await connect(target, application="accsd doctor")
     try:
-        mouth = await connect(settings, application="accsd doctor")
+        notifying = await connect(settings, application="accsd doctor")
         try:
-            return await _heard_within(ears, mouth, channel, token, hear, heard)
+            return await _heard_within(listening, notifying, channel, token, hear, heard)
         finally:
-            await _leave(mouth)
+            await _leave(notifying)
     finally:
-        await _leave(ears)
+        await _leave(listening)
 
 
 async def _heard_within(
-    ears: Session, mouth: Session, channel: str, token: str, hear: object, heard: asyncio.Event
+    listening: Session, notifying: Session, channel: str, token: str, hear: object, heard: asyncio.Event
 ) -> timedelta:
     with translating("the database"):
-        await ears.add_listener(channel, hear)  # type: ignore[arg-type]
+        await listening.add_listener(channel, hear)  # type: ignore[arg-type]
         began = time.monotonic()
-        await mouth.execute("SELECT pg_notify($1, $2)", channel, token)
+        await notifying.execute("SELECT pg_notify($1, $2)", channel, token)
     try:
         async with asyncio.timeout(_HEARD_WITHIN_SEC):
             await heard.wait()
@@ -124,7 +125,7 @@ async def _heard_within(
 
 
 async def count(settings: DatabaseSettings, silent: timedelta) -> Counts | None:
-    """Of a database that has our schema; None: this login is an agent's, who may not look."""
+    """Counts what a database with our schema holds; None: this login is an agent's, which may not read."""
     connection = await connect(settings, application="accsd doctor")
     try:
         with translating(settings.address):

@@ -1,4 +1,4 @@
-"""What happened in a job, for people: its events, its attempts as the events tell them, and its log lines."""
+"""What happened in a job, for people: its events, its attempts as told by the events, and its log lines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ def _events_in(source: LineSource) -> str:
     return _EVENTS.format(before=source.before, table=source.table)
 
 
-# What a task says while it runs, and what is said for programs: there may be thousands for each change of state.
+# Events of a running task, and those for programs: there may be thousands for each change of state.
 _CHATTER: Final = """(e.type IN ('log', 'progress') OR e.level = 'debug'
                       OR e.type = 'artifact' AND coalesce(e.data ->> 'kind', '') = 'log')"""
 
@@ -49,8 +49,8 @@ _CHATTER: Final = """(e.type IN ('log', 'progress') OR e.level = 'debug'
 async def newest_events(
     db: Database, job_id: UUID, limit: int, archived: Sequence[str] = (), *, chatter: bool = True
 ) -> list[EventRow]:
-    """The last ones, in the order in which they happened. Along task_events_job. `archived`: those of its events that
-    have left the database, as lines. Without `chatter` only what changed something."""
+    """The newest events, in the order in which they happened. Along task_events_job. `archived`: the job's events that
+    have left the database, as lines. Without `chatter` only changes of state."""
     source = events_source(archived, 3)
     rows = await db.fetch(
         f"""{_events_in(source)} {"" if chatter else f"AND NOT {_CHATTER}"}
@@ -64,7 +64,7 @@ async def newest_events(
 
 
 async def count_events(db: Database, job_id: UUID, archived: Sequence[str] = ()) -> dict[str, int]:
-    """How many of each type."""
+    """The number of events of each type."""
     source = events_source(archived, 2)
     rows = await db.fetch(
         f"{source.before} SELECT type, count(*) AS n FROM {source.table} WHERE job_id = $1 GROUP BY type",
@@ -76,8 +76,8 @@ async def count_events(db: Database, job_id: UUID, archived: Sequence[str] = ())
 
 
 async def events_from(db: Database, job_id: UUID, since: datetime, seen: Sequence[int], limit: int) -> list[EventRow]:
-    """Those of a moment and later that are not among `seen`. By time, because that is what the index and the partitions
-    know; ids alone would miss an event whose transaction began earlier and ended later."""
+    """Events since a moment that are not among `seen`. By time, because the index and the partitions know it; ids
+    alone would miss an event whose transaction began earlier and ended later."""
     rows = await db.fetch(
         f"{_events_in(events_source((), 0))} AND e.ts >= $2 AND e.id <> ALL ($3) ORDER BY e.ts, e.id LIMIT $4",
         job_id,
@@ -91,7 +91,7 @@ async def events_from(db: Database, job_id: UUID, since: datetime, seen: Sequenc
 
 @dataclass(frozen=True, slots=True)
 class AttemptRow:
-    """One try at one step, as its events tell it. `outcome`: done, error, released, lost, cancelled; None: it runs."""
+    """One attempt, as told by its events. `outcome`: done, error, released, lost, cancelled; None: it runs."""
 
     task_key: str
     attempt_id: int
@@ -128,7 +128,7 @@ _SORTED: Final = f"""
 
 
 async def attempts_of(db: Database, job_id: UUID, limit: int, archived: Sequence[str] = ()) -> list[AttemptRow]:
-    """The newest ones, in the order of their claims."""
+    """The newest attempts, in the order of their claims."""
     source = events_source(archived, 3)
     rows = await db.fetch(
         f"""{source.before}
@@ -152,7 +152,7 @@ async def attempts_of(db: Database, job_id: UUID, limit: int, archived: Sequence
 
 @dataclass(frozen=True, slots=True)
 class AttemptLog:
-    """An attempt that may have written something. The events of a live one are newer than what was kept of it."""
+    """An attempt that may have written lines. The events of a live attempt are newer than its log in the store."""
 
     task_id: UUID
     task_key: str
@@ -196,8 +196,8 @@ async def log_events(
     archived: Sequence[str] = (),
     kind: EventType = EventType.LOG,
 ) -> list[LogEvent]:
-    """In the order of writing; only what attempts said, and only of these tasks. `archived`: those of the job's events
-    that have left the database, as lines."""
+    """Log lines of attempts, in the order of writing, only of these tasks. `archived`: the job's events that have left
+    the database, as lines."""
     source = events_source(archived, 5)
     rows = await db.fetch(
         f"""{source.before} SELECT id, job_task_id AS task_id, attempt_id, ts, level, message, data FROM {source.table}

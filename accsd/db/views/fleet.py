@@ -1,4 +1,4 @@
-"""What the fleet is and does, for people: nodes, services, what runs now. Read only, cheap enough for each second."""
+"""The fleet for people: nodes, services, live tasks. Read only, and cheap enough to be asked each second."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -55,8 +55,8 @@ _SERVICES: Final = """
      ORDER BY k.service"""
 
 
-# Jobs in motion by workflow. A job that runs has a task that waits or is live, and what waits knows its job's number.
-# No more than so many are counted: this is asked for each second.
+# Jobs in motion by workflow. A job that runs has a task that waits or is live, and a waiting task knows its job's
+# number. At most COUNTED are counted: this is asked each second.
 COUNTED: Final = 10_000
 _IN_MOTION: Final = f"""
     WITH motion AS (
@@ -76,13 +76,13 @@ _IN_MOTION: Final = f"""
       FROM motion m JOIN public.workflows w ON w.id = m.workflow_id GROUP BY w.name ORDER BY w.name"""
 
 
-_AWAY: Final = ("waking", "booting", "failed")  # states of power that say more than that it is not there
+_AWAY: Final = ("waking", "booting", "failed")  # power states that say more than "away"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """`method` and `tried_` are of the last call; `tries` those since it was last seen; `brought_by` is the method that
-    brought it the last time; `latency` is how long it usually takes from a call until it is seen."""
+    """A node. `method` and `tried_` are of the last wake call; `tries` counts those since it was last seen;
+    `brought_by` is the method that woke it last; `latency` is the usual time from a wake call until it is seen."""
 
     name: str
     labels: dict[str, Any]
@@ -111,15 +111,15 @@ class NodeView:
     last_latency: timedelta | None
     networks: list[str]
     quarantines: dict[str, dict[str, Any]]  # by service: state, since, reason, probe_at, probe_error
-    obstacles: dict[str, str]  # by service, what keeps the node from it
+    obstacles: dict[str, str]  # by service: the obstacle
     last_said: str | None
 
     def state(self, silent: timedelta) -> str:
-        """As a claim would find it: drained, or its whereabouts."""
+        """The state as a claim would find it: drained, or the node's whereabouts."""
         return self.whereabouts(silent) if self.drained_at is None else "drained"
 
     def whereabouts(self, silent: timedelta) -> str:
-        """Awake, asleep, waking, booting, failed; or away: its agent has stopped, or is silent for so long."""
+        """Awake, asleep, waking, booting, failed; or away: its agent has stopped, or was silent for this long."""
         if self.power in _AWAY:
             return self.power
         if self.awake_state == "sleep":
@@ -129,14 +129,14 @@ class NodeView:
 
     @property
     def is_machine(self) -> bool:
-        """Not a process that works under a node's name, such as an `accsd run`."""
+        """Whether the node is a machine, and not a process under a node's name, such as an `accsd run`."""
         return KIND_LABEL not in self.labels
 
     def is_here(self, silent: timedelta) -> bool:
         return self.whereabouts(silent) == "awake"
 
     def since(self, silent: timedelta) -> datetime | None:
-        """When that began; None: nobody knows, it was never seen."""
+        """When that state began; None: not known, as the node was never seen."""
         match self.state(silent):
             case "drained":
                 return self.drained_at
@@ -158,7 +158,7 @@ class NodeEvent:
 
 @dataclass(frozen=True, slots=True)
 class ServiceView:
-    """A service: what waits for it and runs, and who offers it. `slots` are those of all its nodes."""
+    """A service: its waiting and running tasks, and the nodes that offer it. `slots` are those of all its nodes."""
 
     service: str
     claimable: int
@@ -172,7 +172,7 @@ class ServiceView:
     paused_because: str | None
     paused_by: str | None
     quarantined_on: list[str]
-    obstacles: dict[str, str]  # by node, what keeps it from the service
+    obstacles: dict[str, str]  # by node: the obstacle
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ class LiveTask:
 
 @dataclass(frozen=True, slots=True)
 class LatestFailure:
-    """A dead letter that nobody has settled."""
+    """A dead letter that is neither redriven nor dismissed."""
 
     id: int
     job_id: UUID
@@ -226,7 +226,7 @@ async def node_named(db: Database, name: str) -> NodeView:
 
 
 async def node_history(db: Database, name: str, *, limit: int) -> list[NodeEvent]:
-    """The last things that happened to it, the oldest of them first."""
+    """The last events of a node, the oldest of them first."""
     rows = await db.fetch(
         "SELECT ts, state, message, data FROM accs.node_history WHERE node = $1 ORDER BY id DESC LIMIT $2",
         name,
@@ -237,7 +237,7 @@ async def node_history(db: Database, name: str, *, limit: int) -> list[NodeEvent
 
 
 async def services(db: Database) -> list[ServiceView]:
-    """All that a workflow names, a node offers, or somebody has paused."""
+    """All services that a workflow names, a node offers, or a pause names."""
     rows = await db.fetch(_SERVICES, repeatable=True)
     return [ServiceView(**dict(row)) for row in rows]
 
@@ -268,7 +268,7 @@ async def failed_since(db: Database, moment: datetime) -> int:
 
 
 async def live_tasks(db: Database, *, limit: int) -> list[LiveTask]:
-    """The longest running first."""
+    """The live tasks, the longest running first."""
     rows = await db.fetch(
         """SELECT l.task_id, l.job_id, t.task_key, l.service, l.node, t.status,
                   coalesce(t.progress, 0)::float8 AS progress, coalesce(t.started_at, t.claimed_at) AS since,
@@ -282,7 +282,7 @@ async def live_tasks(db: Database, *, limit: int) -> list[LiveTask]:
 
 
 async def latest_failures(db: Database, *, limit: int) -> list[LatestFailure]:
-    """The newest first, along dead_letters_open."""
+    """The newest failures first, along dead_letters_open."""
     rows = await db.fetch(
         """SELECT d.id, d.job_id, t.task_key, d.service_name AS service, d.error_code, d.error_message, d.created_at,
                   accs.clock() - d.created_at AS age

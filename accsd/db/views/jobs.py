@@ -1,5 +1,5 @@
-"""What people ask: jobs, their tasks, dead letters. Read only, never locks, and never the whole of a
-large table unasked: no index covers a status, because that would cost every transition a HOT update.
+"""Jobs, their tasks and dead letters, for people. These queries only read, never lock, and never read the whole of a
+large table unless asked to: no index covers a status, because that would cost every transition a HOT update.
 
 Ages and durations are counted by the database, whose clock stamped the times.
 """
@@ -13,14 +13,14 @@ from uuid import UUID
 from accsd.db.pool import Database
 from accsd.errors import NotFound
 
-# A filter that few jobs pass stops here: about 0.1 s. The oldest open jobs are found by the narrow tables in any case.
+# A filter that few jobs pass stops after this many: about 0.1 s. The oldest open jobs are found by the narrow tables.
 SCAN: Final = 100_000
 _OPEN_SCAN: Final = 10_000
-_SHORTEST_END: Final = 4  # digits; fewer are a part of too many ids
+_SHORTEST_END: Final = 4  # digits; shorter ends match too many ids
 
 
 async def clock(db: Database) -> datetime:
-    """The only one that counts."""
+    """The database's time, the only one that counts."""
     return await db.fetchval("SELECT accs.clock()", repeatable=True)
 
 
@@ -37,8 +37,8 @@ class Candidate:
 
 
 async def job_ids_like(db: Database, part: str, *, limit: int) -> list[Candidate]:
-    """Jobs whose id begins or ends so; newest first. No index knows the ends, so all ids are read (an index-only scan:
-    0.3 s for a million) unless the id is whole."""
+    """Jobs whose id begins or ends with this; newest first. No index knows the ends, so all ids are read (an
+    index-only scan: 0.3 s for a million) unless the id is whole."""
     is_end = _SHORTEST_END <= len(part) < len(str(UUID(int=0)))
     rows = await db.fetch(
         """SELECT j.id, w.name AS workflow, j.created_at
@@ -57,7 +57,7 @@ async def job_ids_like(db: Database, part: str, *, limit: int) -> list[Candidate
 
 
 async def task_ids_like(db: Database, beginning: str, *, limit: int) -> list[UUID]:
-    """Tasks whose id begins so."""
+    """Tasks whose id begins with this."""
     rows = await db.fetch(
         "SELECT id FROM public.job_tasks WHERE id BETWEEN $1 AND $2 ORDER BY id LIMIT $3",
         *_range(beginning),
@@ -68,7 +68,7 @@ async def task_ids_like(db: Database, beginning: str, *, limit: int) -> list[UUI
 
 
 async def task_ids_of(db: Database, job_id: UUID) -> dict[str, UUID]:
-    """By step, in the order of the workflow."""
+    """The ids of a job's tasks by step, in the order of the workflow."""
     rows = await db.fetch(
         "SELECT task_key, id FROM public.job_tasks WHERE job_id = $1 ORDER BY step_no", job_id, repeatable=True
     )
@@ -76,7 +76,7 @@ async def task_ids_of(db: Database, job_id: UUID) -> dict[str, UUID]:
 
 
 def _range(beginning: str) -> tuple[UUID, UUID]:
-    """The first and the last UUID that begin so, whether the hyphens were typed or not."""
+    """The first and the last UUID with this beginning, whether the hyphens were typed or not."""
     digits = beginning.replace("-", "")[:32]
     return UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
 
@@ -86,7 +86,8 @@ def _range(beginning: str) -> tuple[UUID, UUID]:
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """What a job must have, all of it. `node`: one of its tasks is or was last there; `options` are among its own."""
+    """The conditions of a job, all of them. `node`: one of its tasks is or was last there; `options` are among its
+    own."""
 
     statuses: Sequence[str] = ()
     workflow: str | None = None
@@ -103,7 +104,7 @@ class JobFilter:
 
     @property
     def is_open(self) -> bool:
-        """Every status asked for is one of jobs in motion."""
+        """Whether every status asked for is one of jobs in motion."""
         return bool(self.statuses) and set(self.statuses) <= {"queued", "running"}
 
     @property
@@ -118,8 +119,8 @@ class JobFilter:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """One line of a list. `age` since it was submitted, None where that is a FarTime; `took` since it started, until it
-    ended or now."""
+    """One line of a list. `age` counts from the submission, None where that is a FarTime; `took` from the start until
+    the end or now."""
 
     id: UUID
     workflow: str
@@ -144,10 +145,10 @@ class JobRow:
     trace_id: str | None
     options: dict[str, Any]
     trigger: dict[str, Any] | None
-    is_paused: bool  # its workflow is
+    is_paused: bool  # whether its workflow is paused
 
 
-# Anybody may write jobs.created_at and scheduled_at. PostgreSQL before 17 subtracts no infinity.
+# Any program may write jobs.created_at and scheduled_at. PostgreSQL before 17 subtracts no infinity.
 _JOB_COLUMNS: Final = """
     j.id, w.name AS workflow, w.version, j.status, coalesce(j.progress, 0)::float8 AS progress, j.current_task_key,
     j.priority, j.created_at, j.scheduled_at, j.started_at, j.finished_at,
@@ -156,8 +157,8 @@ _JOB_COLUMNS: Final = """
     j.open_tasks, j.generation, j.idempotency_key, j.created_by, j.trace_id, coalesce(j.options, '{}') AS options,
     j.trigger, EXISTS (SELECT FROM accs.pauses p WHERE p.kind = 'workflow' AND p.name = w.name) AS is_paused"""
 
-# The newest jobs along jobs_order_seq. The inner LIMIT bounds what a filter may walk past; the outer one ends the walk
-# as soon as it is satisfied.
+# The newest jobs along jobs_order_seq. The inner LIMIT bounds how many jobs a filter may pass over; the outer one ends
+# the walk as soon as it has enough.
 _NEWEST: Final = "SELECT * FROM public.jobs ORDER BY order_seq DESC LIMIT $3"
 # A key is in an index of its own, however old its job is.
 _BY_KEY: Final = "SELECT * FROM public.jobs WHERE idempotency_key = $9 LIMIT $3"
@@ -171,7 +172,7 @@ _IN_MOTION: Final = f"""
 
 
 async def jobs(db: Database, asked: JobFilter) -> list[JobRow]:
-    """Newest first."""
+    """The jobs that pass the filter, newest first."""
     found = _BY_KEY if asked.key is not None else _NEWEST
     newest = f"SELECT * FROM ({found}) n WHERE cardinality($1::text[]) = 0 OR status = ANY ($1)"
     source = f"({newest}) UNION ({_IN_MOTION})" if asked.is_open and asked.key is None else newest
@@ -207,7 +208,7 @@ async def jobs(db: Database, asked: JobFilter) -> list[JobRow]:
 
 
 async def has_more_than(db: Database, count: int) -> bool:
-    """Whether a scan of so many jobs has left some unread."""
+    """Whether a scan of this many jobs has left some unread."""
     return await db.fetchval(
         "SELECT EXISTS (SELECT FROM public.jobs ORDER BY order_seq DESC OFFSET $1 LIMIT 1)", count, repeatable=True
     )
@@ -247,7 +248,7 @@ class TaskRow:
     claimed_at: datetime | None
     started_at: datetime | None
     finished_at: datetime | None
-    took: timedelta | None  # its last attempt, from the claim on, as in the list of attempts
+    took: timedelta | None  # of its last attempt, from the claim on, as in the list of attempts
     next_attempt_at: datetime | None
     due_in: timedelta | None
     remaining: int
@@ -256,11 +257,11 @@ class TaskRow:
     error_message: str | None
     params: dict[str, Any] | None
     results: dict[str, Any] | None
-    fails_everywhere: str | None  # why its step counts as failing wherever it runs
+    fails_everywhere: str | None  # why its step counts as failing on every node
 
 
 async def tasks_of(db: Database, job_id: UUID) -> list[TaskRow]:
-    """In the order of the workflow."""
+    """A job's tasks in the order of the workflow."""
     rows = await db.fetch(
         """SELECT t.id, t.task_key, t.service_name AS service, t.status, t.depends_on,
                   coalesce(t.progress, 0)::float8 AS progress, t.attempt, t.max_attempts, t.attempt_id, t.lost,
@@ -303,7 +304,7 @@ class DeadLetterRow:
 async def dead_letters(
     db: Database, *, service: str | None = None, settled: bool = False, limit: int = 100
 ) -> list[DeadLetterRow]:
-    """Newest first; the open ones, along dead_letters_open, or all of them."""
+    """The open dead letters, along dead_letters_open, or all of them; newest first."""
     rows = await db.fetch(
         f"""SELECT d.id, d.job_id, w.name AS workflow, t.task_key, d.service_name AS service, d.reason, d.error_code,
                    d.error_message, d.created_at, accs.clock() - d.created_at AS age, d.redriven_at, d.dismissed_at
@@ -320,7 +321,7 @@ async def dead_letters(
 
 
 async def is_open(db: Database, job_id: UUID, step: str | None) -> bool:
-    """Whether more may come: the job, or the step where one is named, has not ended."""
+    """Whether more may come: the job, or the named step, has not ended."""
     return await db.fetchval(
         """SELECT status IN ('queued', 'starting', 'running') FROM public.jobs WHERE id = $1 AND $2::text IS NULL
            UNION ALL

@@ -1,4 +1,4 @@
-"""Workflows for people: lists, what is paused, and the name that was meant."""
+"""Workflows for people: lists, pauses, and the name that was meant."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,7 +26,7 @@ class WorkflowRow:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowPause:
-    """`since` is None while it is not paused; `live` are its tasks that run, of all versions."""
+    """`since` is None while the workflow is not paused; `live` counts its running tasks, of all versions."""
 
     live: int
     since: datetime | None
@@ -35,7 +35,7 @@ class WorkflowPause:
 
 
 async def workflows(db: Database, *, every_version: bool = False) -> list[WorkflowRow]:
-    """By name; the newest version of each unless all are asked for."""
+    """The workflows by name; the newest version of each unless all are asked for."""
     rows = await db.fetch(
         f"""SELECT {"" if every_version else "DISTINCT ON (w.name)"} w.name, w.version,
                    jsonb_array_length(w.steps) AS steps, w.is_active, w.updated_at, w.created_by, w.id,
@@ -48,7 +48,7 @@ async def workflows(db: Database, *, every_version: bool = False) -> list[Workfl
 
 
 async def workflow_named(db: Database, name: str, version: int | None = None) -> StoredWorkflow:
-    """The same, or NotFound with the name that was meant."""
+    """The same workflow as `find_workflow`, or NotFound with the name that was meant."""
     found = await find_workflow(db, name, version)
     if found is None:
         raise await no_such_workflow(db, name, version)
