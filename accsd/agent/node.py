@@ -15,7 +15,7 @@ from accsd.work.context import AttemptContext
 from accsd.work.service import LocalService
 
 AGENT: Final = "agent:"  # followed by the service: the name of its role
-GOES_TO_SLEEP: Final = "it goes to sleep"  # the answer to an order to sleep
+GOES_TO_SLEEP: Final = "it goes to sleep"  # the answer to a node order to sleep
 
 
 @dataclass(eq=False, slots=True, kw_only=True)

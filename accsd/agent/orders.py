@@ -1,7 +1,7 @@
 """Carries out node orders: sends a magic packet into this node's network, or lets the machine sleep.
 
-Each order is answered, if need be when the database is back. The node that asked may have given up by then; the answer
-is on record all the same.
+Each node order is answered, if need be when the database is back. The node that asked may have given up by then; the
+answer is on record all the same.
 """
 
 from uuid import UUID
@@ -49,7 +49,7 @@ class Orders:
         return await WakeOnLAN(target.mac or "", settings.interface, also=also, port=settings.port).wake(target)
 
     def _go_to_sleep(self, order: Order) -> str:
-        """Hands the order to the role `sleep`, which decides whether this node may sleep, and answers."""
+        """Hands the node order to the role `sleep`, which decides whether this node may sleep, and answers."""
         node = self._node
         if not node.sleeps:
             self._unanswered[order.id] = (False, "this node does not sleep by itself")

@@ -1,4 +1,4 @@
-"""Cleanup: reclaims tasks whose lease has run out, and repairs what should never need it.
+"""Cleanup: reclaims tasks whose lease has run out, and repairs rows that should never need it.
 
 Reclaim sleeps to the next end of a lease. The other chores have their own rhythm: event partitions are made ahead,
 holds without a reason freed, the narrow tables recounted. A repair means a bug somewhere: it is logged as an error and

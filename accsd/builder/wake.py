@@ -91,7 +91,7 @@ class Waker:
             self._call(choice, known[choice.node])
         await self._say_why_not(made, known)
         self._has_nothing_to_say = not demand
-        # The end of a wake call causes another plan: a call that failed leaves its work to another node.
+        # The end of a wake call causes another plan: a failed one leaves its work to another node.
         return Pass(next_due=made.again_in)
 
     @property
@@ -147,7 +147,7 @@ class Waker:
         return None if because == known.because else NotWoken(known, because, has_failed or why is WhyNot.FAILED)
 
     def _in_vain(self, known: FleetNode) -> str:
-        """The reason after calls in vain, with times of day: the sentence stays the same until something happens."""
+        """The reason after wake calls in vain, with times of day: it stays the same until something happens."""
         state = known.state
         assert state.calls is not None, "it did not come when it was called"
         assert known.tried_at is not None, "every call has its time"

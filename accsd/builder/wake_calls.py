@@ -1,6 +1,6 @@
-"""Makes wake calls to a node: by one method after the other until a call gets through, each of them on record.
+"""Makes wake calls to a node: by one method after the other until one gets through, each of them on record.
 
-Builders and people wake nodes through here; of several at once one makes each call.
+Builders and people wake nodes through here; of several at once one makes each wake call.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _log = get_logger(component="calling")
 
 
 class WakeCaller:
-    """`by` is the caller: this node, or a person. `when_called` hears how each call went."""
+    """`by` is the caller: this node, or a person. `when_called` hears how each wake call went."""
 
     def __init__(
         self, db: Database, settings: WakeSettings, *, by: str, when_called: Callable[[WakeResult], None] | None = None
@@ -113,7 +113,7 @@ class WakeCaller:
         return answer.output
 
     async def _record(self, node: Node, try_id: UUID, result: WakeResult, wanted: Demand | None) -> str:
-        """Records a wake call, even while this process is being stopped: the call may have been made."""
+        """Records a wake call, even while this process is being stopped: the node may have been called."""
         sentence = _sentence(node, result, self._by if wanted is None else wanted.service)
         if self._when_called is not None:
             self._when_called(result)
@@ -191,7 +191,7 @@ class CallsUnderWay:
         self._group.start_soon(self._run, node, call, name=f"call {node}")
 
     def take(self) -> list[str]:
-        """The sentences since the last time. Raises the error of a failed call: the supervisor knows what to do."""
+        """The newest sentences. Raises the error of a failed wake call: the supervisor knows what to do."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
@@ -206,7 +206,7 @@ class CallsUnderWay:
     async def _run(self, node: str, call: Callable[[], Awaitable[list[str]]]) -> None:
         try:
             self._said += await call()
-        except Exception as failure:  # noqa: BLE001 - the other calls go on; `take` raises it for the supervisor
+        except Exception as failure:  # noqa: BLE001 - the other wake calls go on; `take` raises it for the supervisor
             self._failure = failure
         finally:
             self._nodes.discard(node)

@@ -110,7 +110,7 @@ async def release_tasks(
 async def reclaim_tasks(
     db: Database, *, limit: int = 100, grace: timedelta = timedelta(seconds=1)
 ) -> dict[UUID, Answer]:
-    """Takes back tasks whose lease has run out."""
+    """Reclaims tasks whose lease has run out."""
     rows = await db.fetch("SELECT * FROM accs.reclaim_tasks($1, $2)", limit, grace, repeatable=True)
     return read_answers(rows)
 

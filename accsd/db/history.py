@@ -92,7 +92,7 @@ async def partitions(db: Database, *, older_than: timedelta | None = None) -> li
 
 async def lines_after(db: Database, partition: str, place: ArchivePosition, limit: int) -> list[ArchivedLine]:
     """The next events of a partition, by job and time. The statements are short: one long one would keep the dead rows
-    of every table in the database for as long as it takes. They read the parent: partitions are made after the grants."""
+    of every table in the database for as long as it takes. They read the parent: partitions come after the grants."""
     rows = await db.fetch(
         f"""SELECT e.job_id, e.ts, e.id, row_to_json(l)::text AS line FROM (
               SELECT * FROM public.task_events

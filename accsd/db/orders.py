@@ -17,7 +17,7 @@ from accsd.retry import Backoff
 from accsd.values.json import sanitise
 
 CHANNEL: Final = "orders"  # without the prefix; the payload is the node that is asked
-# How long the asking process waits for the answer; a node does not carry out an older order.
+# How long the asking process waits for the answer; a node does not carry out an older node order.
 ANSWERED_WITHIN: Final = timedelta(seconds=10)
 _LOOKS: Final = (timedelta(seconds=0.02), timedelta(seconds=0.5))
 
@@ -67,7 +67,7 @@ async def ask_node(
 
 
 async def take_orders(db: Database, node: str) -> list[Order]:
-    """Takes a node's orders. Not repeatable: each is given out once, and a lost order is like a lost wake call."""
+    """Takes node orders. Not repeatable: each is given out once, and a lost one is like a lost wake call."""
     rows = await db.fetch("SELECT * FROM accs.take_orders($1)", node)
     return [Order(row["id"], OrderKind(row["kind"]), row["target"], row["mac"], row["asked_by"]) for row in rows]
 

@@ -1,7 +1,7 @@
 """One claimed task, from the claim to its verdict, as a pipeline of named steps.
 
     prepare (folder, inputs, envelope) → start → watch (lines become progress, log and answer) → keep its files
-    → conclude (fenced) → clean up
+    → finish (fenced) → clean up
 
 An adopted attempt skips the first two steps and reads on where the last agent stopped. Whatever happens, one of three
 things is written: the end of the attempt, that its task is given back, or nothing, because the lease is gone and the
@@ -151,7 +151,7 @@ class Attempt:
             await self._execution.stop(self._service.stop_grace)
         except (AccsdError, OSError) as error:
             _log.warning("not_stopped", error=str(error) or type(error).__name__)
-            scope.cancel()  # the cleanup ends the work without grace, and tries again until it has ended
+            scope.cancel()  # `_end_it` ends the work without grace, and tries again if it must
 
     async def _until_hurried(self, scope: anyio.CancelScope) -> None:
         """Cancels whatever the attempt does, even an upload that waits for a store."""
@@ -249,7 +249,7 @@ class Attempt:
     async def _decide(self, verdict: Verdict | GivenBack | None, lease: WatchedLease) -> str:
         if verdict is not None and not self._has_ended:
             await self._end_it()
-        return await self._conclude(verdict, lease)
+        return await self._finish(verdict, lease)
 
     async def _end_it(self) -> None:
         """Ends what may still run or be half started: a task is given back only when no process works at it."""
@@ -267,7 +267,7 @@ class Attempt:
         if not self._has_ended:
             _log.error("given_back_unstopped", after_sec=_CLEANING.total_seconds())
 
-    async def _conclude(self, verdict: Verdict | GivenBack | None, lease: WatchedLease) -> str:
+    async def _finish(self, verdict: Verdict | GivenBack | None, lease: WatchedLease) -> str:
         """Finishes or releases the task; returns what to count the attempt as."""
         self.was_infrastructure = isinstance(verdict, Infrastructure)
         self.was_conclusive = isinstance(verdict, Success | Failure)

@@ -32,7 +32,7 @@ from accsd.work.finish import GivenBack
 from accsd.work.protocol import Infrastructure
 
 _log = get_logger(component="pull")
-_CLAIM_ENDS: Final = timedelta(seconds=5)  # even with a shorter grace: tasks of a claim that is cut off have no owner
+_CLAIM_ENDS: Final = timedelta(seconds=5)  # with any grace: tasks of a claim that is cut wait until their lease ends
 _ANSWERING: Final = timedelta(seconds=20)  # for the answers to ended attempts, when the drain is over
 _CANCELLED: Final = timedelta(seconds=5)  # beyond its grace, for a function that was cancelled
 _MACHINE_FAULTS: Final = (ErrorCode.STORAGE_UNAVAILABLE, ErrorCode.AGENT_DISK)

@@ -149,7 +149,7 @@ class ResultTooLarge:
 
 @dataclass(frozen=True, slots=True)
 class ProtocolViolation:
-    """The task answered for somebody else, or in a way that v1 excludes: the attempt fails with protocol_error."""
+    """The task answered for another attempt, or as v1 forbids: the attempt fails with protocol_error."""
 
     reason: str
 
