@@ -150,7 +150,7 @@ class StorageUnavailable(Unavailable):
 
 
 class EngineUnavailable(Unavailable):
-    """What carries out the attempts of a runner does not answer. A new kind of runner has a class of its own here."""
+    """The engine that carries out attempts does not answer. A new kind of engine has a class of its own here."""
 
 
 class DockerUnavailable(EngineUnavailable):
