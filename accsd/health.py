@@ -41,7 +41,7 @@ class RoleHealth:
     restarts: int = 0
     passes: int = 0
     last_pass_at: datetime | None = None
-    last_pass: str | None = None  # what the last pass did that did something
+    last_pass: str | None = None  # the newest sentence of a pass that did something
     last_error: str | None = None
     last_error_at: datetime | None = None
     obstacle: str | None = None  # what keeps the role from its work now

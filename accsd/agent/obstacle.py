@@ -19,7 +19,7 @@ _PAUSES: Final = (timedelta(seconds=2), timedelta(seconds=60))
 _RECHECK: Final = timedelta(seconds=5)
 _FAILED_HERE: Final = "the last attempt failed for a reason that is not the task's"
 _NEXT: Final = "; next claim in "
-_UNKNOWN: Final = ""  # an agent before this one may have told one
+_UNKNOWN: Final = ""  # an earlier agent may have told an obstacle
 
 
 class Hindrance:

@@ -34,7 +34,7 @@ class ControlHost:
     db: Database
     listener: Listener
     metrics: Metrics
-    store: ObjectStore | None  # for history; None: none was configured when the daemon began
+    store: ObjectStore | None  # for history; None: retention removed nothing when the daemon began
     calls: CallsUnderWay = field(default_factory=CallsUnderWay)
     clocks: Clocks = field(default_factory=Clocks)
     news: ServiceNews = field(init=False)

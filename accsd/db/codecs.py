@@ -22,7 +22,7 @@ async def speak_json(connection: Connection | PoolConnectionProxy) -> None:
 
 async def speak_of_any_time(connection: Connection | PoolConnectionProxy) -> None:
     """Lets the connection read times that datetime can't hold: such a row must not hide the others in a list. It costs
-    a call of Python for each time, so it is for people's questions and not for the daemon, which reads none."""
+    a call of Python for each time, so it is for people's questions; the daemon never reads such a column."""
     await connection.set_type_codec(
         "timestamptz",
         schema="pg_catalog",

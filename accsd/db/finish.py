@@ -61,7 +61,7 @@ def _ends(outcomes: Sequence[Done | Failed], owner: str, backoff_base: timedelta
     base = None if backoff_base is None else backoff_base.total_seconds()
     failures = [outcome if isinstance(outcome, Failed) else None for outcome in outcomes]
     results = [outcome.results if isinstance(outcome, Done) else None for outcome in outcomes]
-    # NULL where all are the same: an array costs its reader and its writer for each element.
+    # NULL where an array would say the same: it costs its reader and its writer for each element.
     given = results if any(result is not None for result in results) else None
     if not any(failures):
         return ids, attempts, owner, None, given, None, None, None, base

@@ -72,7 +72,7 @@ class Folder:
 
     @classmethod
     def at(cls, path: Path) -> "Folder":
-        """The folder, made if it is missing. A server that does not run as root may only pass through root's folder."""
+        """The folder, made if it is missing. As root: other accounts (the server's) may only pass through it."""
         path = path.absolute()
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, exist_ok=True)

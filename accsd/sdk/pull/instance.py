@@ -32,7 +32,7 @@ class Instance:
 
 @contextmanager
 def locked_instance(root: Path, node: str, service: str) -> Generator[Instance]:
-    """`node.service` for the first process on a machine, `node.service.2` for the second."""
+    """Locks the first free name: `node.service` for the first process on a machine, `node.service.2` for the second."""
     name, lock = _first_free(root, f"{node}.{service}")
     try:
         attempts = root / name / "attempts"

@@ -31,5 +31,5 @@ def status(record: Path) -> dict[str, Any]:
         state = "ended"
     except OSError:
         end, state = {}, "running"
-    # Sizes after the look at the end: then they are the last.
+    # Sizes are read after the end: then they are final.
     return {"task_id": task, "attempt_id": int(attempt), "state": state, **end, **sizes(record)}
