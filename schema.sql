@@ -101,7 +101,7 @@ CREATE FUNCTION accs.waited() RETURNS interval LANGUAGE sql VOLATILE AS 'SELECT 
 -- The installer replaces the body with the configured prefix: a trigger can't read a process's environment.
 CREATE FUNCTION accs.channel_prefix() RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT 'accs_'::text $$;
 
--- The default of A11 where neither step nor caller says otherwise; the installer replaces the body likewise.
+-- The default of the backoff where neither step nor caller says otherwise; the installer replaces the body likewise.
 CREATE FUNCTION accs.backoff_base() RETURNS double precision LANGUAGE sql IMMUTABLE AS $$ SELECT 15.0::double precision $$;
 
 -- How large the results of a task may be.
@@ -145,7 +145,7 @@ INSERT INTO accs.locks VALUES ('archives'), ('event_partitions'), ('node_leaves'
 
 CREATE FUNCTION accs.lock(p_name text) RETURNS void LANGUAGE sql AS $$ SELECT FROM accs.locks WHERE name = p_name FOR UPDATE $$;
 
--- How a verb answers one row. The db_ columns are what the database holds when it refuses (D5).
+-- How a verb answers one row. The db_ columns are what the database holds when it refuses.
 CREATE TYPE accs.answer AS (
   id              uuid,
   answer          text,          -- accepted | repeated | refused
@@ -1972,7 +1972,7 @@ SELECT accs.is_verb('agent_outlook', pinned => true, may => '{agent}');
 -- While an attempt holds its lease: start, heartbeat, progress
 -- ---------------------------------------------------------------------------------------------------------------
 
--- Why a fenced write did not happen (D5), or that it happened before. p_outcome is what the caller says now: the same said
+-- Why a fenced write did not happen, or that it happened before. p_outcome is what the caller says now: the same said
 -- again for the same attempt is a repetition.
 CREATE FUNCTION accs.explain(p_task_ids uuid[], p_attempt_ids int[], p_owner text, p_outcomes text[])
 RETURNS SETOF accs.answer LANGUAGE sql STABLE AS $$
@@ -2122,7 +2122,7 @@ SELECT accs.is_verb('report_progress', pinned => true, may => '{agent}');
 -- The end of an attempt
 -- ---------------------------------------------------------------------------------------------------------------
 
--- A11, and the other strategies. What grows is capped at an hour where the step gives no cap; attempt counts from 1.
+-- The strategies of the backoff. What grows is capped at an hour where the step gives no cap; attempt counts from 1.
 CREATE FUNCTION accs.backoff_seconds(p_spec jsonb, p_attempt int, p_base double precision DEFAULT NULL)
 RETURNS double precision LANGUAGE sql IMMUTABLE AS $$
   SELECT CASE jsonb_typeof(p_spec)
@@ -2305,7 +2305,7 @@ BEGIN
   RETURN v_keys || v_freed;
 END $$;
 
--- Ends attempts, done or error, fenced as in D4. Outcomes default to done. A row that is refused says why and what the
+-- Ends attempts, done or error, fenced. Outcomes default to done. A row that is refused says why and what the
 -- database holds, and leaves an event; a row said before is repeated and changes nothing.
 CREATE FUNCTION accs.finish_tasks(
   p_task_ids uuid[], p_attempt_ids int[], p_owner text, p_outcomes text[] DEFAULT NULL, p_results jsonb[] DEFAULT NULL,
@@ -3208,7 +3208,7 @@ CREATE FUNCTION accs.soon(p_due_at timestamptz) RETURNS int LANGUAGE sql STABLE 
   SELECT greatest(0, ceil(extract(epoch FROM p_due_at - accs.clock()) / 30))::int
 $$;
 
--- What wants a node within p_ahead (A13, tick 2), by service, labels, named node and time: tasks that are claimable or will be when
+-- What wants a node within p_ahead, by service, labels, named node and time: tasks that are claimable or will be when
 -- their backoff ends, and the first steps of jobs that will be due; of a concurrency key as many as may run at once. Looks at
 -- no more than 1,000 jobs ahead, 1,000 tasks of a lane and 1,000 first steps of a workflow: more would wake nobody else.
 CREATE FUNCTION accs.wake_demand(p_ahead interval DEFAULT '5 min')
@@ -3564,7 +3564,7 @@ END $$;
 SELECT accs.is_verb('task_inputs', pinned => true, may => '{agent}');
 
 -- ---------------------------------------------------------------------------------------------------------------
--- The outbox (D9): what happens to jobs goes out as events, made in the transaction in which it happens
+-- The outbox: what happens to jobs goes out as events, made in the transaction in which it happens
 -- ---------------------------------------------------------------------------------------------------------------
 
 -- What can be told to others (docs/outbox.md).
@@ -3573,7 +3573,7 @@ CREATE FUNCTION accs.outgoing_events() RETURNS text[] LANGUAGE sql IMMUTABLE AS 
                'task.skipped', 'task.cancelled']
 $$;
 
--- One row for each event and target (D9). Claimed: claim_id is set, and next_attempt_at is when the claim has run out. One that was
+-- One row for each event and target. Claimed: claim_id is set, and next_attempt_at is when the claim has run out. One that was
 -- found behind another of its job has next_attempt_at = infinity, until that one is delivered or given up.
 CREATE TABLE public.outbox_events (
   id               bigserial PRIMARY KEY,
@@ -4434,7 +4434,7 @@ BEGIN
     FROM moved WHERE status <> 'running';
 END $$;
 
--- What the queries of A4 and A21 ask, without an index on a status that changes all the time.
+-- What people ask by status, without an index on a status that changes all the time.
 CREATE VIEW accs.service_load AS
   SELECT service, coalesce(sum(claimable), 0)::bigint AS claimable, coalesce(sum(backoff), 0)::bigint AS in_backoff,
          coalesce(sum(key), 0)::bigint AS held_by_key, coalesce(sum(paused), 0)::bigint AS paused, coalesce(sum(live), 0)::bigint AS live

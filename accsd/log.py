@@ -1,4 +1,4 @@
-"""Log lines, and `log_event` (A16), which writes such a line and can also write into task_events.
+"""Log lines, and `log_event`, which writes such a line and can also write into task_events.
 
 One event is one line with a stable `action` and the values bound to the context: job, task, attempt, service. It is
 JSON for programs; a person at a terminal gets the same in words. Lines pass through the same sanitiser as the

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus (D11): a closed set of series that does not grow with jobs (INV-6).
+"""Metrics for Prometheus: a closed set of series that does not grow with jobs.
 
 A passive object that the daemon makes and hands to everything that counts; the endpoint shows it. Every label comes
 from a closed set: the services of this node, its roles, the words below. Any other value counts as "other", so that
@@ -24,7 +24,7 @@ OTHER: Final = "other"
 
 CLAIM_OUTCOMES: Final = ("claimed", "empty", "error")
 HEARTBEAT_OUTCOMES: Final = ("ok", "error")
-# The reasons of D5, and other answers of the verbs to an attempt.
+# Why a verb refuses what an attempt says.
 REFUSALS: Final = (
     "stale_attempt",
     "already_finished",

@@ -2,7 +2,7 @@
 -- The end of an attempt
 -- ---------------------------------------------------------------------------------------------------------------
 
--- A11, and the other strategies. What grows is capped at an hour where the step gives no cap; attempt counts from 1.
+-- The strategies of the backoff. What grows is capped at an hour where the step gives no cap; attempt counts from 1.
 CREATE FUNCTION accs.backoff_seconds(p_spec jsonb, p_attempt int, p_base double precision DEFAULT NULL)
 RETURNS double precision LANGUAGE sql IMMUTABLE AS $$
   SELECT CASE jsonb_typeof(p_spec)
@@ -185,7 +185,7 @@ BEGIN
   RETURN v_keys || v_freed;
 END $$;
 
--- Ends attempts, done or error, fenced as in D4. Outcomes default to done. A row that is refused says why and what the
+-- Ends attempts, done or error, fenced. Outcomes default to done. A row that is refused says why and what the
 -- database holds, and leaves an event; a row said before is repeated and changes nothing.
 CREATE FUNCTION accs.finish_tasks(
   p_task_ids uuid[], p_attempt_ids int[], p_owner text, p_outcomes text[] DEFAULT NULL, p_results jsonb[] DEFAULT NULL,

@@ -101,7 +101,7 @@ CREATE FUNCTION accs.waited() RETURNS interval LANGUAGE sql VOLATILE AS 'SELECT 
 -- The installer replaces the body with the configured prefix: a trigger can't read a process's environment.
 CREATE FUNCTION accs.channel_prefix() RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT 'accs_'::text $$;
 
--- The default of A11 where neither step nor caller says otherwise; the installer replaces the body likewise.
+-- The default of the backoff where neither step nor caller says otherwise; the installer replaces the body likewise.
 CREATE FUNCTION accs.backoff_base() RETURNS double precision LANGUAGE sql IMMUTABLE AS $$ SELECT 15.0::double precision $$;
 
 -- How large the results of a task may be.
@@ -145,7 +145,7 @@ INSERT INTO accs.locks VALUES ('archives'), ('event_partitions'), ('node_leaves'
 
 CREATE FUNCTION accs.lock(p_name text) RETURNS void LANGUAGE sql AS $$ SELECT FROM accs.locks WHERE name = p_name FOR UPDATE $$;
 
--- How a verb answers one row. The db_ columns are what the database holds when it refuses (D5).
+-- How a verb answers one row. The db_ columns are what the database holds when it refuses.
 CREATE TYPE accs.answer AS (
   id              uuid,
   answer          text,          -- accepted | repeated | refused

@@ -2,7 +2,7 @@
 -- While an attempt holds its lease: start, heartbeat, progress
 -- ---------------------------------------------------------------------------------------------------------------
 
--- Why a fenced write did not happen (D5), or that it happened before. p_outcome is what the caller says now: the same said
+-- Why a fenced write did not happen, or that it happened before. p_outcome is what the caller says now: the same said
 -- again for the same attempt is a repetition.
 CREATE FUNCTION accs.explain(p_task_ids uuid[], p_attempt_ids int[], p_owner text, p_outcomes text[])
 RETURNS SETOF accs.answer LANGUAGE sql STABLE AS $$

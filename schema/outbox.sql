@@ -1,5 +1,5 @@
 -- ---------------------------------------------------------------------------------------------------------------
--- The outbox (D9): what happens to jobs goes out as events, made in the transaction in which it happens
+-- The outbox: what happens to jobs goes out as events, made in the transaction in which it happens
 -- ---------------------------------------------------------------------------------------------------------------
 
 -- What can be told to others (docs/outbox.md).
@@ -8,7 +8,7 @@ CREATE FUNCTION accs.outgoing_events() RETURNS text[] LANGUAGE sql IMMUTABLE AS 
                'task.skipped', 'task.cancelled']
 $$;
 
--- One row for each event and target (D9). Claimed: claim_id is set, and next_attempt_at is when the claim has run out. One that was
+-- One row for each event and target. Claimed: claim_id is set, and next_attempt_at is when the claim has run out. One that was
 -- found behind another of its job has next_attempt_at = infinity, until that one is delivered or given up.
 CREATE TABLE public.outbox_events (
   id               bigserial PRIMARY KEY,

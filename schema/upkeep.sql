@@ -235,7 +235,7 @@ BEGIN
     FROM moved WHERE status <> 'running';
 END $$;
 
--- What the queries of A4 and A21 ask, without an index on a status that changes all the time.
+-- What people ask by status, without an index on a status that changes all the time.
 CREATE VIEW accs.service_load AS
   SELECT service, coalesce(sum(claimable), 0)::bigint AS claimable, coalesce(sum(backoff), 0)::bigint AS in_backoff,
          coalesce(sum(key), 0)::bigint AS held_by_key, coalesce(sum(paused), 0)::bigint AS paused, coalesce(sum(live), 0)::bigint AS live

@@ -7,7 +7,7 @@ CREATE FUNCTION accs.soon(p_due_at timestamptz) RETURNS int LANGUAGE sql STABLE 
   SELECT greatest(0, ceil(extract(epoch FROM p_due_at - accs.clock()) / 30))::int
 $$;
 
--- What wants a node within p_ahead (A13, tick 2), by service, labels, named node and time: tasks that are claimable or will be when
+-- What wants a node within p_ahead, by service, labels, named node and time: tasks that are claimable or will be when
 -- their backoff ends, and the first steps of jobs that will be due; of a concurrency key as many as may run at once. Looks at
 -- no more than 1,000 jobs ahead, 1,000 tasks of a lane and 1,000 first steps of a workflow: more would wake nobody else.
 CREATE FUNCTION accs.wake_demand(p_ahead interval DEFAULT '5 min')

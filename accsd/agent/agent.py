@@ -1,4 +1,4 @@
-"""The agent of one service on this node: claims up to its free slots and hands each task to an attempt (A14)."""
+"""The agent of one service on this node: claims up to its free slots and hands each task to an attempt."""
 
 import time
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Says that this node is there and what it offers, and keeps its leases (A12, A14)."""
+"""Says that this node is there and what it offers, and keeps its leases."""
 
 from accsd.agent.node import Node
 from accsd.db import upsert_heartbeat

@@ -1,4 +1,4 @@
-"""Puts this node to sleep when it has been idle for its time and is not needed (A14).
+"""Puts this node to sleep when it has been idle for its time and is not needed.
 
 It looks at its own state first, then at vetoes on this machine, and at the database last: an idle node costs nothing
 before its time is over. The reason why it stays awake is written beside its name whenever it has changed.

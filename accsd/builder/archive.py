@@ -1,4 +1,4 @@
-"""Archive: months of events that have been kept long enough go to the object store, finished jobs leave (A5, A21).
+"""Archive: months of events that have been kept long enough go to the object store, finished jobs leave.
 
 It looks once an hour. A store that is away holds up the history and nothing else; an archive that is not as it was
 written keeps its month in the database until a person has looked at it. While the database's clock can't be trusted

@@ -1,4 +1,4 @@
-"""The builder: makes the tasks of jobs that were inserted directly or whose time has come (A13, tick 1)."""
+"""The builder: makes the tasks of jobs that were inserted directly or whose time has come."""
 
 from collections import Counter
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Delivers events of jobs to one target (D9): claims those that are due, sends them, and writes down how it went.
+"""Delivers events of jobs to one target: claims those that are due, sends them, and writes down how it went.
 
 Each event is delivered at least once, and each job's events in their order: the next one waits until the one before it
 is delivered or given up. A target has a role of its own, so that a slow receiver delays no other; a dead one is left

@@ -1,4 +1,4 @@
-"""Removes outgoing events that were settled long ago (D9), and those of forgotten targets. It also runs when the
+"""Removes outgoing events that were settled long ago, and those of forgotten targets. It also runs when the
 settings have no target left, since no dispatcher looks at the events then."""
 
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Wakes the nodes that jobs running now or due soon will need (A13, tick 2; A18).
+"""Wakes the nodes that jobs running now or due soon will need.
 
 It looks at waiting work and at the nodes that are awake, lets planning/wake.py decide, has the chosen nodes called,
 and writes down why the others are left asleep. It does not wait for the wake calls: a slow one delays no other node.

@@ -19,7 +19,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the database holds of a task that it refused to change (D5)."""
+    """What the database holds of a task that it refused to change."""
 
     status: str | None
     attempt_id: int | None

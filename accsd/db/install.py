@@ -40,7 +40,7 @@ _HAS_ROLES: Final = (
     "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = 'accs_agent' AND has_schema_privilege(oid, 'accs', 'USAGE'))"
 )
 
-# The literal indexes of A3, A4, A5 and A21, for installations that want them: docs/decisions/0001 says what they cost.
+# Indexes on columns that change all the time, where people want them: docs/decisions/0001 says what they cost.
 _LITERAL_INDEXES: Final = (
     "CREATE INDEX IF NOT EXISTS jobs_status_scheduled_at ON public.jobs (status, scheduled_at)",
     "CREATE INDEX IF NOT EXISTS job_tasks_service_status ON public.job_tasks (service_name, status, job_id)",

@@ -1,4 +1,4 @@
-"""Outgoing events (D9): targets, claims of due events, and their outcomes; lists for people."""
+"""Outgoing events: targets, claims of due events, and their outcomes; lists for people."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The demand for nodes, the nodes of the fleet, and the record of wake calls (A13, tick 2)."""
+"""The demand for nodes, the nodes of the fleet, and the record of wake calls."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

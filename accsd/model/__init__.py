@@ -1,7 +1,7 @@
-"""The shapes that cross accsd's boundary (A8): rows that leave the process, and the workflows that users
+"""The shapes that cross accsd's boundary: rows that leave the process, and the workflows that users
 write.
 
-Columns have the names of SPEC A2–A7; contract tests compare them with the DDL. A row becomes a model by
+Columns have the names that the tables have; contract tests compare them with the DDL. A row becomes a model by
 `Model.model_validate(dict(row))`.
 """
 

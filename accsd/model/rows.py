@@ -1,4 +1,4 @@
-"""The rows that leave the process, as the tables of SPEC A2–A7 hold them: jobs, tasks, events, artifacts, nodes."""
+"""The rows that leave the process, as the tables hold them: jobs, tasks, events, artifacts, nodes."""
 
 from datetime import datetime
 from typing import Annotated, Any

@@ -132,7 +132,7 @@ class AwakeState(StrEnum):
 
 
 class WakeMethod(StrEnum):
-    """By what a node is woken (A18)."""
+    """By what a node is woken."""
 
     WOL = "wol"
     PROVIDER = "provider"

@@ -1,4 +1,4 @@
-"""Workflows as users write them and as `workflows` (A2) holds them.
+"""Workflows as users write them and as `workflows` holds them.
 
 Whatever is wrong with one is said as WorkflowInvalid, in a sentence that names the workflow and the step,
 and before any row of a job exists. SQL refuses the same things for those who write without this module.

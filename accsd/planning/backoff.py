@@ -1,4 +1,4 @@
-"""How long a failed task waits before it is tried again (A11), and an outgoing event before it is sent again (INV-9).
+"""How long a failed task waits before it is tried again, and an outgoing event before it is sent again.
 
 The forms that a step may choose, in seconds: nothing (exponential), `{"strategy": "exponential" | "linear"
 | "fixed", "base": 15, "cap": 3600}`, or a list such as `[30, 120, 300]` whose last element repeats. SQL

@@ -1,4 +1,4 @@
-"""When a node may sleep (A14), and how work gathers on few nodes so that the others can.
+"""When a node may sleep, and how work gathers on few nodes so that the others can.
 
 A node decides for itself, by what it knows of its own work; whether others could do without it is `wake.needed_for`.
 """

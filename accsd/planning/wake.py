@@ -1,4 +1,4 @@
-"""Which sleeping nodes to wake, by which method, and why the others are left asleep (A13, tick 2).
+"""Which sleeping nodes to wake, by which method, and why the others are left asleep.
 
 Plain data in, a plan out; every time is an age or a distance by one clock, so that virtual time works as well as real
 time. What waits goes to nodes that are awake or were woken just now; for the rest others are woken, as few as will do,

@@ -1,4 +1,4 @@
-"""Waking nodes (A18): one protocol, and one provider for each method. `methods_of` says which methods a node has;
+"""Waking nodes: one protocol, and one provider for each method. `methods_of` says which methods a node has;
 `provider_for` makes the provider of one."""
 
 from collections.abc import Collection

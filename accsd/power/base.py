@@ -1,4 +1,4 @@
-"""What every way of waking a node has in common (A18): the protocol, and the answer for the record."""
+"""What every way of waking a node has in common: the protocol, and the answer for the record."""
 
 import time
 from collections.abc import Awaitable

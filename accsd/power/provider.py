@@ -1,4 +1,4 @@
-"""Waking through the provider that runs the machine (A18): one HTTP request with a secret, to a provider of the
+"""Waking through the provider that runs the machine: one HTTP request with a secret, to a provider of the
 settings."""
 
 import asyncio

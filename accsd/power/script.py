@@ -1,4 +1,4 @@
-"""Waking by a script on the control host (A18): for machines that no protocol reaches, behind a relay or a smart plug.
+"""Waking by a script on the control host: for machines that no protocol reaches, behind a relay or a smart plug.
 
 The path comes from the database, where a node wrote it: so it only chooses among what the administrator has put into
 one folder, and nothing is run that anybody else could have changed.

@@ -1,4 +1,4 @@
-"""Wake-on-LAN: magic packets into the networks that this machine is in (A18)."""
+"""Wake-on-LAN: magic packets into the networks that this machine is in."""
 
 import asyncio
 import fcntl

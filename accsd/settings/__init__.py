@@ -1,10 +1,9 @@
-"""Settings (A19): TOML, secret files and the environment become one frozen model. The only reader of os.environ.
+"""Settings: TOML, secret files and the environment become one frozen model. The only reader of os.environ.
 
 Each value is taken from the first of these that has it: the environment, a secret file (`ACC_DB_URL_FILE`, or
 systemd's $CREDENTIALS_DIRECTORY/ACC_DB_URL), the TOML files, the default. An unknown setting is refused with a
-suggestion, because a misspelt one that is silently ignored is found in production. The variables have the flat names
-of A19 rather than names derived from the sections, and each value remembers where it came from; that is why the layers
-are merged here.
+suggestion, because a misspelt one that is silently ignored is found in production. The variables have flat names, not
+names derived from the sections, and each value remembers where it came from; that is why the layers are merged here.
 """
 
 import os

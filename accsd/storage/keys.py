@@ -1,4 +1,4 @@
-"""Object keys (A15). Only accsd builds them, and no value that a caller gives can leave `{kind}s/{job_id}/{task_key}/`.
+"""Object keys. Only accsd builds them, and no value that a caller gives can leave `{kind}s/{job_id}/{task_key}/`.
 
 With an attempt in it the key is fenced like every other write: two attempts at a task never touch each other's objects.
 """

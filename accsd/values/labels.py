@@ -1,4 +1,4 @@
-"""Labels of nodes (`gpu=true,zone=eu`): what a machine has, and what a step requires of one (A7, A19)."""
+"""Labels of nodes (`gpu=true,zone=eu`): what a machine has, and what a step requires of one."""
 
 import re
 from collections.abc import Mapping

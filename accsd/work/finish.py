@@ -99,7 +99,7 @@ class AttemptFinish:
 
 
 def tell_refused(context: AttemptContext, fence: Fence, what: str, answer: Answer) -> None:
-    """Reports a refusal (D5): the database said no, why, and what it holds."""
+    """Reports a refusal: the database said no, why, and what it holds."""
     context.metrics.refused(answer.reason)
     held = answer.held
     _log.warning(

@@ -196,7 +196,7 @@ def _mode(name: str, labels: Mapping[str, str], settings: ServiceSettings | None
     if written in tuple(Mode):
         return Mode(written)
     if written is None and settings is not None:
-        # Only the settings name it: a command is meant for the running service, as in SPEC A14.
+        # Only the settings name it: a command is meant for the running service.
         return Mode.EXEC if settings.command else Mode.RUN
     what = "has no accs.mode" if written is None else f'has accs.mode "{written[:40]}"'
     raise _problem(name, what, hint=_MODES)

@@ -3,7 +3,7 @@
 wire        the envelope, the environment, and the messages as values; a service's SDK shares this part
 framing     bytes → lines, in memory that a task cannot make grow
 parser      one line of output → one message, whatever the line holds
-judge       the line of a sandbox (D10), one of those messages
+judge       the line of a sandbox, one of those messages
 verdict     what an attempt has said so far, and how it ended, decided in one place
 """
 

@@ -1,4 +1,4 @@
-"""A sandbox's line (D10): one JSON object with schema_version, the ids, a verdict and what the run used."""
+"""A sandbox's line: one JSON object with schema_version, the ids, a verdict and what the run used."""
 
 from collections.abc import Mapping
 from typing import Any, Final, cast
@@ -17,7 +17,7 @@ _MOST: Final = 2**53  # up to which a JSON number is exact everywhere
 
 
 class Violated(Exception):
-    """The line is not as D10 says; the text says why."""
+    """The line is not what a sandbox says; the text says why."""
 
 
 def check_version(fields: Fields) -> None:

@@ -141,7 +141,7 @@ def _result(fields: Fields, expected: Expected) -> Result | ResultTooLarge | Pro
 
 
 def _judge_line(fields: Fields, expected: Expected) -> Result | ResultTooLarge | ProtocolViolation:
-    """D10: the whole line is the result, without the fields that it was addressed by."""
+    """The whole line of a sandbox is the result, without the fields that it was addressed by."""
     try:
         judge.check_version(fields)
         judge.check_ids(fields, expected.job_id, expected.attempt_id, required=True)

@@ -78,7 +78,7 @@ def environment(
 
 
 class JudgeVerdict(StrEnum):
-    """What a sandbox says of one run (D10). It does not decide whether the answer was right."""
+    """What a sandbox says of one run. It does not decide whether the answer was right."""
 
     OK = "OK"
     TLE = "TLE"  # time
@@ -90,7 +90,7 @@ class JudgeVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JudgeLine:
-    """The fields of a judge's line (D10)."""
+    """The fields of a judge's line."""
 
     verdict: JudgeVerdict
     time_ms: float | None = None
