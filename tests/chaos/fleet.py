@@ -41,6 +41,7 @@ CONNECTION_LOST = (
     OSError,
     TimeoutError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # the end of the connection met the next statement on its way
     asyncpg.PostgresConnectionError,
     asyncpg.exceptions.OperatorInterventionError,
 )
@@ -212,7 +213,7 @@ class Desk:
                 self._connection = await open_connection(self._url, timeout=5, command_timeout=20)
             try:
                 return await self._connection.fetch(query, *values)
-            except (TimeoutError, asyncio.CancelledError):
+            except (TimeoutError, asyncio.CancelledError, asyncpg.InternalClientError):
                 self._connection.terminate()  # a server that is frozen has not heard that nobody waits for its answer
                 raise
 
