@@ -81,10 +81,11 @@ class Roles(Generic[Context]):
                 self._listener.subscribe(row.hears, lambda payload, row=row: self._hear(row, payload))
         self.choose()
 
-    def choose(self) -> None:
-        """Starts roles that the context wants and that do not run yet; ends those that are not wanted any more."""
+    def choose(self) -> bool:
+        """Starts roles that the context wants and that do not run yet; ends those that are not wanted any more.
+        False: this process leaves, and nothing was changed."""
         if self._is_leaving:
-            return
+            return False
         wanted = {name: (row, make) for row in self._rows for name, make in row.members(self._context).items()}
         for name in self._posts.keys() - wanted.keys():
             self._dismiss(name)
@@ -93,6 +94,7 @@ class Roles(Generic[Context]):
                 post = Post(name, make, poll=self._poll if row.polls else None)
                 self._posts[name] = row, post
                 self._supervisor.keep(post)
+        return True
 
     def reload(self, before: Settings, after: Settings) -> None:
         """Makes roles anew whose settings have changed, after the pass that they are in."""

@@ -10,7 +10,7 @@ from typing import Final
 import anyio
 
 from accsd.agent.idle import rules_of
-from accsd.agent.node import Node
+from accsd.agent.node import AGENT, Node
 from accsd.agent.obstacle import Hindrance
 from accsd.agent.registration import register
 from accsd.agent.settle import ServiceSettlement
@@ -31,7 +31,7 @@ class Agent:
         assert node.services is not None, "an agent is made for a service that is served"
         self._node: Node = node
         self._service: LocalService = node.services[service]  # attempts under way keep the one they were started with
-        self._log = get_logger(role=f"agent:{service}", service=service)
+        self._log = get_logger(role=f"{AGENT}{service}", service=service)
         self._obstacle: Hindrance = Hindrance(node, service)
         self._settlement: ServiceSettlement = ServiceSettlement(node, self._start)
         self._active_at: float = time.monotonic()
@@ -116,7 +116,7 @@ class Agent:
             self._settlement.call_for()
         if attempt.was_infrastructure or attempt.start_was_cut:
             self._settlement.call_for_later()
-        self._node.wake_role(f"agent:{self._service.name}")
+        self._node.wake_role(f"{AGENT}{self._service.name}")
         # An attempt that ended here may have freed a step of another service, or set a retry whose time only we know.
         self._node.wake_role("poll")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
-from accsd.agent.node import Node
+from accsd.agent.node import AGENT, Node
 from accsd.agent.registration import register
 from accsd.agent.services import ServiceSource
 from accsd.errors import AccsdError, ConfigError, EngineUnavailable
@@ -20,12 +20,12 @@ _log = get_logger(role="discovery")
 
 
 class Discovery:
-    """`choose` starts and ends roles after the services have changed."""
+    """`choose` starts and ends roles after the services have changed, unless the node leaves: then it answers False."""
 
-    def __init__(self, node: Node, sources: Sequence[ServiceSource], choose: Callable[[], None]) -> None:
+    def __init__(self, node: Node, sources: Sequence[ServiceSource], choose: Callable[[], bool]) -> None:
         self._node: Node = node
         self._sources: Sequence[ServiceSource] = sources
-        self._choose: Callable[[], None] = choose
+        self._choose: Callable[[], bool] = choose
         self._found: dict[ServiceSource, Mapping[str, LocalService]] = {}
         self._said: str | None = None
 
@@ -49,9 +49,10 @@ class Discovery:
         is_first, node.services = node.services is None, services
         node.metrics.know_services(services)
         node.listen_to(services)
-        self._choose()
+        if not self._choose():
+            return  # a registration would say, after its goodbye, that the node is there
         for service in services:
-            node.wake_role(f"agent:{service}")  # the limits of the service may have changed
+            node.wake_role(f"{AGENT}{service}")  # the limits of the service may have changed
         if not is_first:
             await register(node)
         node.wake_role("poll")

@@ -8,7 +8,7 @@ import time
 from datetime import timedelta
 from typing import Final
 
-from accsd.agent.node import Node
+from accsd.agent.node import AGENT, Node
 from accsd.db.nodes import note_obstacle
 from accsd.log import get_logger
 from accsd.retry import Backoff
@@ -26,7 +26,7 @@ class Hindrance:
     def __init__(self, node: Node, service: str) -> None:
         self._node: Node = node
         self._service: str = service
-        self._log = get_logger(role=f"agent:{service}", service=service)
+        self._log = get_logger(role=f"{AGENT}{service}", service=service)
         self._pauses: Backoff = Backoff(*_PAUSES)
         self._pause_ends: float = 0.0  # monotonic
         self._because: str = _FAILED_HERE
