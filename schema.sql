@@ -1626,6 +1626,23 @@ BEGIN
 END $$;
 SELECT accs.is_verb('change_jobs', may => '{scheduler,api}');
 
+-- For the builder, between its passes: is a job due, when is the next one, and when does the next lease end. Times are distances
+-- from this clock, as in agent_outlook. All of live is read: it is little,
+-- and an index on lease_until would cost every heartbeat more.
+CREATE FUNCTION accs.builder_outlook() RETURNS TABLE (due boolean, next_job interval, next_lease interval) LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+DECLARE
+  v_now timestamptz := accs.clock();
+BEGIN
+  RETURN QUERY
+  SELECT coalesce(p.due_at <= v_now, false), CASE WHEN isfinite(p.due_at) THEN greatest(p.due_at - v_now, '0') END,
+         CASE WHEN isfinite(p.lease_until) THEN greatest(p.lease_until - v_now, '0') END
+    FROM (SELECT (SELECT p.due_at FROM accs.pending_jobs p ORDER BY p.due_at LIMIT 1) AS due_at,
+                 (SELECT min(l.lease_until) FROM accs.live l) AS lease_until) p;
+END $$;
+SELECT accs.is_verb('builder_outlook', pinned => true, may => '{scheduler}');
+
+
 -- ---------------------------------------------------------------------------------------------------------------
 -- Claims: tasks are taken in the global order
 -- ---------------------------------------------------------------------------------------------------------------
@@ -4198,24 +4215,8 @@ $$;
 SELECT accs.is_verb('forget_objects', may => '{archive}');
 
 -- ---------------------------------------------------------------------------------------------------------------
--- Upkeep: what the builder has before it, and the net under all of the above: the narrow tables and the counts, recounted
+-- Upkeep, the net under all of the above: the narrow tables and the counts, recounted
 -- ---------------------------------------------------------------------------------------------------------------
-
--- For the builder, between its passes: is a job due, when is the next one, and when does the next lease end. Times are distances
--- from this clock, as in agent_outlook. All of live is read: it is little,
--- and an index on lease_until would cost every heartbeat more.
-CREATE FUNCTION accs.builder_outlook() RETURNS TABLE (due boolean, next_job interval, next_lease interval) LANGUAGE plpgsql STABLE AS $$
-#variable_conflict use_column
-DECLARE
-  v_now timestamptz := accs.clock();
-BEGIN
-  RETURN QUERY
-  SELECT coalesce(p.due_at <= v_now, false), CASE WHEN isfinite(p.due_at) THEN greatest(p.due_at - v_now, '0') END,
-         CASE WHEN isfinite(p.lease_until) THEN greatest(p.lease_until - v_now, '0') END
-    FROM (SELECT (SELECT p.due_at FROM accs.pending_jobs p ORDER BY p.due_at LIMIT 1) AS due_at,
-                 (SELECT min(l.lease_until) FROM accs.live l) AS lease_until) p;
-END $$;
-SELECT accs.is_verb('builder_outlook', pinned => true, may => '{scheduler}');
 
 -- Everything that disagrees with job_tasks and jobs, by one snapshot: every verb leaves it empty at its commit, so whatever
 -- is here is damage. id is the task's, or the job's; job_id is null where the row's job is unknown. Looks at what waits, is

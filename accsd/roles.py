@@ -64,13 +64,13 @@ class Roles(Generic[Context]):
         context: Context,
         supervisor: Supervisor,
         listener: Listener,
-        poll: Callable[[], timedelta],
+        settings: Settings,
     ) -> None:
         self._rows: Sequence[Role[Context]] = rows
         self._context: Context = context
         self._supervisor: Supervisor = supervisor
         self._listener: Listener = listener
-        self._poll: Callable[[], timedelta] = poll
+        self._settings: Settings = settings
         self._posts: dict[str, tuple[Role[Context], Post]] = {}
         self._dismissed: list[tuple[Role[Context], Post]] = []  # may still be in their last pass
         self._is_leaving: bool = False
@@ -98,6 +98,7 @@ class Roles(Generic[Context]):
 
     def reload(self, before: Settings, after: Settings) -> None:
         """Makes roles anew whose settings have changed, after the pass that they are in."""
+        self._settings = after
         for row, post in self._posts.values():
             if row.made_from is not None and _section(before, row.made_from) != _section(after, row.made_from):
                 post.renew()
@@ -116,6 +117,9 @@ class Roles(Generic[Context]):
         for post in posts:
             post.leave()
         return posts
+
+    def _poll(self) -> timedelta:
+        return self._listener.poll(self._settings)
 
     def _dismiss(self, name: str) -> None:
         row, post = self._posts.pop(name)

@@ -15,10 +15,14 @@ from typing import Protocol, runtime_checkable
 import anyio
 from anyio.abc import TaskGroup
 
-from accsd.errors import Bug, Unavailable
+from accsd.errors import AccsdError, Bug, DatabaseUnavailable, Unavailable
+from accsd.health import Health
+from accsd.log import get_logger
+from accsd.metrics import Metrics
 from accsd.retry import Backoff, jittered
 from accsd.wakeup import Wakeup
 
+_log = get_logger(component="supervisor")
 # A database that comes back finds its daemons asking within a second.
 _OUTAGE_PAUSES = (timedelta(seconds=0.1), timedelta(seconds=1))
 _CRASH_PAUSES = (timedelta(seconds=1), timedelta(seconds=60))
@@ -49,15 +53,61 @@ class ServingRole(Protocol):
     async def serve(self) -> None: ...
 
 
-class Observer(Protocol):
-    """Hears what the roles do: for the log, health and metrics."""
+class RoleObserver:
+    """Tells the log, health and metrics what the roles do, and how the database answers them."""
 
-    def started(self, role: str, poll: timedelta | None) -> None: ...
-    def passed(self, role: str, done: Pass, took: timedelta) -> None: ...
-    def away(self, role: str, error: Unavailable, pause: timedelta) -> None: ...
-    def crashed(self, role: str, error: Exception, pause: timedelta) -> None: ...
-    def resumed(self, role: str) -> None: ...  # a serving role runs again
-    def stopped(self, role: str) -> None: ...
+    def __init__(self, health: Health, metrics: Metrics) -> None:
+        self._health: Health = health
+        self._metrics: Metrics = metrics
+        self._away: set[str] = set()
+
+    def started(self, role: str, poll: timedelta | None) -> None:
+        self._health.role_started(role, pass_every=poll)
+        if poll is not None:
+            self._metrics.know_roles([role])
+
+    def passed(self, role: str, done: Pass, took: timedelta) -> None:
+        self._health.role_passed(role, done.did, obstacle=done.obstacle)
+        self._metrics.passed(role, worked=done.did is not None)
+        self._said_to_be_back(role)
+        if done.did:
+            _log.info("pass", role=role, did=done.did, took_ms=round(took.total_seconds() * 1000, 1))
+
+    def away(self, role: str, error: Unavailable, pause: timedelta) -> None:
+        """Logs an outage once, not once for each try."""
+        self._health.role_failed(role, str(error), restarting=False)
+        self._metrics.away(role)
+        if isinstance(error, DatabaseUnavailable):
+            self._health.database_away(str(error))
+        if role not in self._away:
+            self._away.add(role)
+            _log.warning("role_waits", role=role, error=str(error), hint=error.hint)
+
+    def crashed(self, role: str, error: Exception, pause: timedelta) -> None:
+        self._health.role_failed(role, f"{type(error).__name__}: {error}")
+        self._metrics.crashed(role)
+        hint = error.hint if isinstance(error, AccsdError) else None
+        again_in = round(pause.total_seconds(), 1)
+        _log.error("role_crashed", role=role, error=str(error), hint=hint, again_in=again_in, exc_info=error)
+
+    def resumed(self, role: str) -> None:
+        self._health.role_resumed(role)
+        self._said_to_be_back(role)
+
+    def stopped(self, role: str) -> None:
+        self._health.role_left(role)
+
+    def asked(self, answered: bool, took: timedelta) -> None:
+        self._metrics.queried("ok" if answered else "error", took)
+        if answered:
+            self._health.database_answered(took)
+        else:
+            self._health.database_away("a call was not answered")
+
+    def _said_to_be_back(self, role: str) -> None:
+        if role in self._away:
+            self._away.discard(role)
+            _log.info("role_back", role=role)
 
 
 @dataclass(eq=False, slots=True)
@@ -121,8 +171,8 @@ class Post:
 class Supervisor:
     """Runs posts in one task group. Its end cancels every role; let them `leave` first, to stop in order."""
 
-    def __init__(self, observer: Observer) -> None:
-        self._observer: Observer = observer
+    def __init__(self, observer: RoleObserver) -> None:
+        self._observer: RoleObserver = observer
         self._posts: set[Post] = set()
         self._group: TaskGroup = anyio.create_task_group()
 

@@ -306,3 +306,20 @@ BEGIN
                                 THEN 'already_started' END AS reason) r;
 END $$;
 SELECT accs.is_verb('change_jobs', may => '{scheduler,api}');
+
+-- For the builder, between its passes: is a job due, when is the next one, and when does the next lease end. Times are distances
+-- from this clock, as in agent_outlook. All of live is read: it is little,
+-- and an index on lease_until would cost every heartbeat more.
+CREATE FUNCTION accs.builder_outlook() RETURNS TABLE (due boolean, next_job interval, next_lease interval) LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+DECLARE
+  v_now timestamptz := accs.clock();
+BEGIN
+  RETURN QUERY
+  SELECT coalesce(p.due_at <= v_now, false), CASE WHEN isfinite(p.due_at) THEN greatest(p.due_at - v_now, '0') END,
+         CASE WHEN isfinite(p.lease_until) THEN greatest(p.lease_until - v_now, '0') END
+    FROM (SELECT (SELECT p.due_at FROM accs.pending_jobs p ORDER BY p.due_at LIMIT 1) AS due_at,
+                 (SELECT min(l.lease_until) FROM accs.live l) AS lease_until) p;
+END $$;
+SELECT accs.is_verb('builder_outlook', pinned => true, may => '{scheduler}');
+

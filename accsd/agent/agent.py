@@ -9,8 +9,7 @@ from typing import Final
 
 import anyio
 
-from accsd.agent.idle import rules_of
-from accsd.agent.node import AGENT, Node
+from accsd.agent.node import AGENT, Node, rules_of
 from accsd.agent.obstacle import Hindrance
 from accsd.agent.registration import register
 from accsd.agent.settle import ServiceSettlement

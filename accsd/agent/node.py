@@ -1,21 +1,59 @@
 """A node: the facts that its roles share, and lookups; no decisions. The table of the roles is in roles.py."""
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Final
 
-from accsd.agent.idle import IdleClock
 from accsd.db.listen import CANCEL, NEWS, Listener
 from accsd.db.orders import Order
 from accsd.health import Health
+from accsd.planning.sleep import IdleTime, SleepRules
 from accsd.power.inhibitor import Inhibitor
-from accsd.settings import Settings
+from accsd.settings import Settings, SleepSettings
 from accsd.work.attempts import Attempts
 from accsd.work.context import AttemptContext
 from accsd.work.service import LocalService
 
 AGENT: Final = "agent:"  # followed by the service: the name of its role
 GOES_TO_SLEEP: Final = "it goes to sleep"  # the answer to a node order to sleep
+
+
+def rules_of(sleep: SleepSettings) -> SleepRules:
+    """The rules of sleep. An idle time in the settings counts, however long waking takes."""
+    if isinstance(sleep.idle, timedelta):
+        return SleepRules(idle=sleep.idle, awake=sleep.awake, boots=float("inf"))
+    return SleepRules(awake=sleep.awake)
+
+
+class IdleClock:
+    """How long this node has been awake, and how long without work: that decides whether it may sleep. Times are by
+    the monotonic clock, which stands still while the machine is suspended."""
+
+    def __init__(self) -> None:
+        self.latency: timedelta | None = None  # how long waking this machine takes, as far as is known
+        self._awake_since: float = time.monotonic()
+        self._idle_since: float | None = self._awake_since
+
+    def see(self, *, busy: bool) -> bool:
+        """Returns whether the node has become busy or idle."""
+        if busy == (self._idle_since is None):
+            return False
+        self._idle_since = None if busy else time.monotonic()
+        return True
+
+    def begin_anew(self) -> None:
+        """Starts both times again after a suspend: the work that the node was woken for may still be on its way."""
+        self._awake_since = time.monotonic()
+        if self._idle_since is not None:
+            self._idle_since = self._awake_since
+
+    @property
+    def now(self) -> IdleTime:
+        now = time.monotonic()
+        idle_for = None if self._idle_since is None else timedelta(seconds=now - self._idle_since)
+        return IdleTime(idle_for, timedelta(seconds=now - self._awake_since), self.latency)
 
 
 @dataclass(eq=False, slots=True, kw_only=True)

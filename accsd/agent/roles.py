@@ -162,10 +162,10 @@ def make_node(
 class NodeAgent:
     """Runs the roles of a node. `base` is the folder that relative paths of the settings refer to."""
 
-    def __init__(self, node: Node, supervisor: Supervisor, *, base: Path, poll: Callable[[], timedelta]) -> None:
+    def __init__(self, node: Node, supervisor: Supervisor, *, base: Path) -> None:
         self.node: Node = node
         self.sources: list[ServiceSource] = [source(node, base) for source in SOURCES]
-        self.roles: Roles[NodeAgent] = Roles(ROLES, self, supervisor, node.listener, poll)
+        self.roles: Roles[NodeAgent] = Roles(ROLES, self, supervisor, node.listener, node.settings)
         self._patience: anyio.CancelScope = anyio.CancelScope()  # for agents that end a pass
         node.wake_role = self.roles.wake
 

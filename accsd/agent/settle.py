@@ -13,11 +13,11 @@ from typing import Final, Protocol
 
 from accsd.agent.node import Node
 from accsd.agent.services import ServiceSource
-from accsd.clock import boot_time
-from accsd.db import ClaimedTask, Fence, adopt_tasks, release_tasks
+from accsd.db import ClaimedTask, Fence, release_tasks
 from accsd.errors import AccsdError, Unavailable
 from accsd.log import get_logger
 from accsd.supervisor import Pass
+from accsd.work.claims import held_unknown
 from accsd.work.service import LocalService
 from accsd.work.workspace import clear_away, remove_folder
 
@@ -69,11 +69,9 @@ class ServiceSettlement:
         # Taken before the database is asked: an attempt that ends meanwhile has settled itself.
         under_way = node.attempts.fences()
         here = set(await service.runner.survivors())
-        granted = boot_time()
-        held = await adopt_tasks(node.db, owner=node.name, node=node.name, lease=node.leases.length)
-        under_way |= node.attempts.fences()  # the service's last agent may have been claiming when it was stopped
-        ours = [each for each in held if each.service_name == service.name and each.fence not in under_way]
-        kept = {task.fence for task in ours if self._take_up(task, task.fence in here, granted)}
+        held = await held_unknown(node, node.attempts.fences)
+        ours = [task for task in held.tasks if task.service_name == service.name and task.fence not in under_way]
+        kept = {task.fence for task in ours if self._take_up(task, task.fence in here, held.at)}
         # A folder without an envelope may be that of another service's attempt, which has only just begun.
         known = under_way | node.attempts.fences()
         removed = await self._remove((here | node.folders_of(service.name)) - known, service)
@@ -123,12 +121,12 @@ class Leftovers:
         node = self._node
         if not node.is_certain or node.services is None:
             return Pass()
-        held = await adopt_tasks(node.db, owner=node.name, node=node.name, lease=node.leases.length)
-        ours = {task.fence: task.service_name for task in held} | node.services_of_folders()
+        held = await held_unknown(node, node.attempts.fences)
+        ours = {task.fence: task.service_name for task in held.tasks} | node.services_of_folders()
         under_way = node.attempts.fences()
         left = {fence: name for fence, name in ours.items() if name not in node.services and fence not in under_way}
         await self._remove(left)
-        gone = [task.fence for task in held if task.fence in left]
+        gone = [task.fence for task in held.tasks if task.fence in left]
         await _release(node, gone, f"{node.name} does not serve it any more")
         return Pass(did=f"{len(left)} attempts of services that are not served here removed" if left else None)
 

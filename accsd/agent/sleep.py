@@ -13,8 +13,7 @@ from typing import Final
 
 import anyio
 
-from accsd.agent.idle import rules_of
-from accsd.agent.node import GOES_TO_SLEEP, Node
+from accsd.agent.node import GOES_TO_SLEEP, Node, rules_of
 from accsd.agent.suspend import Found, Returned, Suspension
 from accsd.db.nodes import note_awake
 from accsd.db.orders import Order, answer_order

@@ -14,7 +14,8 @@ from datetime import timedelta
 from accsd import failpoints
 from accsd.db import Database, recheck_holds, reclaim_tasks
 from accsd.db.events import ensure_event_partitions
-from accsd.db.upkeep import builder_outlook, repair
+from accsd.db.submit import builder_outlook
+from accsd.db.upkeep import repair
 from accsd.errors import AccsdError, Unavailable
 from accsd.log import get_logger
 from accsd.metrics import Metrics

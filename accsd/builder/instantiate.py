@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from accsd import failpoints
 from accsd.db import Database, instantiate_due_jobs
-from accsd.db.upkeep import builder_outlook
+from accsd.db.submit import builder_outlook
 from accsd.supervisor import Pass
 
 _BATCH = 100

@@ -23,7 +23,6 @@ from accsd.agent.services import check_services
 from accsd.builder.roles import ROLES as BUILDER_ROLES
 from accsd.builder.roles import ControlHost
 from accsd.daemon.endpoint import HttpFace
-from accsd.daemon.observer import RoleObserver
 from accsd.daemon.reload import before_the_start, left_behind, read_settings, taken_over, tell_reloaded
 from accsd.daemon.state import locked_state, note_served
 from accsd.daemon.systemd import Notifier
@@ -39,7 +38,7 @@ from accsd.roles import Leaves, Roles
 from accsd.runners.compose import compose_file
 from accsd.settings import Settings, environment, state_folder
 from accsd.storage import ObjectStore, open_store
-from accsd.supervisor import Post, Supervisor
+from accsd.supervisor import Post, RoleObserver, Supervisor
 
 _log = get_logger(component="daemon")
 _CLOSING_SEC: Final = 1.0
@@ -212,9 +211,10 @@ class Daemon:
         self._notifier: Notifier = notifier
         self._metrics: Metrics = Metrics()
         self._health: Health = Health(settings.node.name)
-        db.observe(self._asked)
+        self._observer: RoleObserver = RoleObserver(self._health, self._metrics)
+        db.observe(self._observer.asked)
         failpoints.when_cut(db.cut)
-        self._supervisor: Supervisor = Supervisor(RoleObserver(self._health, self._metrics))
+        self._supervisor: Supervisor = Supervisor(self._observer)
         self._listener: Listener = Listener(
             settings.database,
             settings.notify_channel_prefix,
@@ -254,21 +254,16 @@ class Daemon:
             group.cancel_scope.cancel()
         _log.info("stopped")
 
-    def _poll(self) -> timedelta:
-        """The time between polls: short while notifications do not arrive, long while they do."""
-        seconds = self._settings.poll_sec if self._listener.is_listening else self._settings.poll_deaf_sec
-        return timedelta(seconds=seconds)
-
     def build_here(self, history_to: ObjectStore | None) -> None:
         """Makes this process a builder."""
         self._host = ControlHost(self._settings, self._db, self._listener, self._metrics, history_to)
-        self._builder = Roles(BUILDER_ROLES, self._host, self._supervisor, self._listener, self._poll)
+        self._builder = Roles(BUILDER_ROLES, self._host, self._supervisor, self._listener, self._settings)
         self._host.know(self._builder)
 
     def serve_here(self, store: ObjectStore, beats: Database, attempts: Path) -> None:
         """Makes this process a node."""
         base = Path.cwd() if self._config is None else self._config.absolute().parent
-        beats.observe(self._asked)
+        beats.observe(self._observer.asked)
         failpoints.when_cut(beats.cut)
         node = make_node(
             self._settings,
@@ -281,14 +276,7 @@ class Daemon:
             attempts_folder=attempts,
             stop=self._ask_to_stop,
         )
-        self._agent = NodeAgent(node, self._supervisor, base=base, poll=self._poll)
-
-    def _asked(self, answered: bool, took: timedelta) -> None:
-        self._metrics.queried("ok" if answered else "error", took)
-        if answered:
-            self._health.database_answered(took)
-        else:
-            self._health.database_away("a call was not answered")
+        self._agent = NodeAgent(node, self._supervisor, base=base)
 
     def _heard(self, state: ListenerStatus) -> None:
         """The listener's state has changed: all roles look for work, and poll as often as they must from now on."""

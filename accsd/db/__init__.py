@@ -52,8 +52,10 @@ if TYPE_CHECKING:
     from accsd.db.schema import SCHEMA_VERSION
     from accsd.db.submit import (
         Instantiated,
+        NextDue,
         Submission,
         Submitted,
+        builder_outlook,
         change_jobs,
         instantiate_due_jobs,
         instantiate_tasks,
@@ -61,7 +63,7 @@ if TYPE_CHECKING:
         submit_job,
         submit_jobs,
     )
-    from accsd.db.upkeep import NextDue, builder_outlook, repair
+    from accsd.db.upkeep import repair
     from accsd.db.workflows import apply_workflow, workflow_id
     from accsd.model import Fence
 

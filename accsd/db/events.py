@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from accsd.db.codecs import to_json
-from accsd.db.pool import Database
+from accsd.db.pool import Database, to_json
 from accsd.model import EventType, Fence, Level
 from accsd.values.json import sanitise
 

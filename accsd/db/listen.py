@@ -23,7 +23,7 @@ from accsd.db.pool import Connection, Database, Session, connect
 from accsd.errors import AccsdError, DatabaseUnavailable
 from accsd.model.state import ListenerState
 from accsd.retry import Backoff
-from accsd.settings import DatabaseSettings
+from accsd.settings import DatabaseSettings, Settings
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -114,6 +114,10 @@ class Listener:
     @property
     def is_listening(self) -> bool:
         return self._state.hearing is ListenerState.LISTENING
+
+    def poll(self, settings: Settings) -> timedelta:
+        """The time between polls: short while notifications do not arrive, long while they do."""
+        return timedelta(seconds=settings.poll_sec if self.is_listening else settings.poll_deaf_sec)
 
     def subscribe(self, name: str, callback: Callback) -> None:
         """`name` is a channel without its prefix: a service, "builder", "orders", or one that begins with "_". The

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -137,3 +137,19 @@ def new_id() -> UUID:
     moment = (time.time_ns() // 1_000_000 & 0xFFFF_FFFF_FFFF) << 80
     chance = int.from_bytes(os.urandom(10))
     return UUID(int=moment | 0x7 << 76 | (chance >> 68 & 0xFFF) << 64 | 0b10 << 62 | chance & (1 << 62) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class NextDue:
+    """Times from now, by the database's clock; None: no job is pending, or no lease is live."""
+
+    is_due: bool
+    next_job: timedelta | None
+    next_lease: timedelta | None
+
+
+async def builder_outlook(db: Database) -> NextDue:
+    """Is a job due, when is the next one due, and when does the next lease end (reclaim adds its grace)."""
+    row = await db.fetchrow("SELECT * FROM accs.builder_outlook()", repeatable=True)
+    assert row is not None, "builder_outlook always answers"
+    return NextDue(row["due"], row["next_job"], row["next_lease"])

@@ -31,6 +31,9 @@ class FleetNode:
     networks: tuple[str, ...]
     relays: tuple[str, ...]
 
+    def is_at_work(self, lease: timedelta) -> bool:
+        return self.state.is_awake(lease) and not self.state.is_drained
+
 
 async def wake_demand(db: Database, ahead: timedelta) -> list[Demand]:
     """Work that is claimable, or will be within `ahead`, by the kind of node that it needs."""

@@ -7,9 +7,8 @@ from urllib.parse import unquote, urlsplit
 
 from accsd.errors import ConfigError
 from accsd.settings import StorageSettings
-from accsd.storage.base import ChecksumMismatch, Listed, ObjectStore, StoredObject, Timing, TooLarge
+from accsd.storage.base import ChecksumMismatch, Listed, ObjectStore, StoredObject, Timing, TooLarge, build_key
 from accsd.storage.file import FileStore
-from accsd.storage.keys import build_key
 
 __all__ = [
     "ChecksumMismatch",

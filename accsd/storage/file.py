@@ -20,7 +20,7 @@ import anyio
 import anyio.to_thread
 
 from accsd.errors import ConfigError, InvalidValue, NotFound, StorageUnavailable
-from accsd.storage import beneath
+from accsd.storage import local
 from accsd.storage.base import (
     MOST_BYTES_AT_ONCE,
     Listed,
@@ -158,13 +158,13 @@ class FileStore:
         # Opened each time: a mount that comes back is another folder than the one that went away.
         with suppress(FileExistsError):
             self._path.mkdir(mode=_PRIVATE, parents=True)
-        with beneath.opened(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as root:
+        with local.opened(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as root:
             yield root
 
     @contextmanager
     def _folder(self, parts: Parts, *, make: bool = False) -> Generator[int]:
         mode = _PRIVATE if make else None
-        with self._root() as root, beneath.folder(root, parts, make_mode=mode, durably=True) as folder:
+        with self._root() as root, local.folder(root, parts, make_mode=mode, durably=True) as folder:
             yield folder
 
     def _open_incoming(self) -> int:
@@ -187,7 +187,7 @@ class FileStore:
 
     def _open(self, key: str) -> int:
         with _nothing_there(key), self._root() as root:
-            return beneath.open_regular(root, _parts(key))
+            return local.open_regular(root, _parts(key))
 
     def _read_part(self, key: str, start: int, length: int | None) -> bytes:
         descriptor = self._open(key)
@@ -205,7 +205,7 @@ class FileStore:
         with _nothing_there(key), self._folder(tuple(parents)) as folder:
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
             if not stat.S_ISREG(status.st_mode):
-                raise beneath.NotRegular(errno.EINVAL, "is no object")
+                raise local.NotRegular(errno.EINVAL, "is no object")
             return _listed(key, status)
 
     def _scan(self, parts: Parts, prefix: str) -> Sequence[Parts | Listed]:
@@ -255,7 +255,7 @@ def _parts(key: str) -> Parts:
 def _nothing_there(key: str) -> Generator[None]:
     try:
         yield
-    except beneath.NotRegular as error:
+    except local.NotRegular as error:
         raise NotFound(f"there is no object {key}") from error
     except OSError as error:
         if error.errno in _NOTHING_THERE:

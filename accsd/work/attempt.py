@@ -32,15 +32,14 @@ from accsd.errors import (
 from accsd.log import get_logger, log_event
 from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
-from accsd.model.trace import trace_of
 from accsd.retry import DATABASE_PAUSES, Backoff, until_answered
 from accsd.runners.base import Execution, Launch
-from accsd.work.containment import contained
 from accsd.work.context import AttemptContext, Mark
-from accsd.work.execution import WatchedExecution
+from accsd.work.execution import WatchedExecution, contained
 from accsd.work.finish import AttemptFinish, GivenBack, tell_refused
 from accsd.work.lease import WatchedLease
 from accsd.work.protocol import Failure, Infrastructure, Success, Verdict
+from accsd.work.protocol.wire import trace_of
 from accsd.work.service import LocalService
 from accsd.work.workspace import clear_away, launch_of, prepare
 

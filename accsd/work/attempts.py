@@ -13,7 +13,7 @@ from accsd.errors import Bug
 from accsd.log import get_logger
 from accsd.model.fence import Fence
 from accsd.work.attempt import Attempt
-from accsd.work.containment import contained
+from accsd.work.execution import contained
 
 _log = get_logger(component="attempts")
 # How long attempts may take to stop after the grace of a drain; then they are killed and their tasks released.

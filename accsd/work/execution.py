@@ -4,9 +4,11 @@ The log goes to the object store while the work runs, the announced files when i
 only the last announcement of a path counts.
 """
 
+import asyncio
 import time
-from contextlib import suppress
-from datetime import timedelta
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -21,12 +23,10 @@ from accsd.log import get_logger, redact
 from accsd.model.outcome import ErrorCode
 from accsd.model.state import ArtifactKind, EventType, Level
 from accsd.retry import Backoff, until_answered
-from accsd.runners.base import Ending, Execution, Launch, Output
-from accsd.storage.keys import build_key
-from accsd.work.containment import contained
+from accsd.runners.base import Ending, Execution, Launch, Output, Stream
+from accsd.storage.base import build_key
 from accsd.work.context import AttemptContext
 from accsd.work.files import keep_files, record_object
-from accsd.work.output import OutputReader
 from accsd.work.protocol import (
     ArtifactAnnounced,
     Expected,
@@ -40,11 +40,14 @@ from accsd.work.protocol import (
     Result,
     ResultTooLarge,
     Success,
+    TaskAnswer,
     Verdict,
+    parse_line,
     verdict_of,
 )
+from accsd.work.protocol.framing import LineSplitter, OutputLine
 from accsd.work.service import LocalService
-from accsd.work.tasklog import Segment, TaskLog
+from accsd.work.tasklog import LogPosition, Segment, TaskLog
 
 _log = get_logger(component="attempt")
 _LOG_FOLDER: Final = "log"  # in the attempt's folder
@@ -77,7 +80,8 @@ class WatchedExecution:
         """The verdict after the end: keeps the rest of the log and, if the task succeeded, its files."""
         for message in self._output.close():
             self._act(message)
-        verdict = self._stopped or verdict_of(ending, self._output.answer.result, None, self._output.answer.violation)
+        answer = self._output.answer
+        verdict = verdict_of(ending, answer.result, answer.violation, stopped=self._stopped)
         self._tell_usage(ending)
         await self._keep_log()
         if isinstance(verdict, Success):
@@ -278,3 +282,68 @@ def seconds_run(folder: Path) -> float:
         with suppress(OSError):  # a full disk: an agent that adopts the attempt counts anew
             (folder / _BEGAN).write_text(str(now))
         return 0.0
+
+
+@contextmanager
+def contained() -> Generator[None]:
+    """Raises Bug, with its cause, instead of a cancellation that no scope around this block asked for.
+
+    A task group takes any cancellation of a child for its own end and silently cancels the other children. So code that
+    runs a runner, a store or an attempt as the child of a group does it in this block."""
+    try:
+        yield
+    except asyncio.CancelledError as stray:
+        if anyio.get_current_task().has_pending_cancellation():
+            raise
+        raise Bug("it was cancelled, and nobody had asked for it") from stray
+
+
+class OutputReader:
+    """Reads the output of one attempt: it becomes messages, the log grows, and the answer is remembered. It begins
+    where the log's last seal left off: watch the execution from `cursor`.
+
+    Everything for one chunk happens in one synchronous step, and a seal saves the state between two chunks. So the
+    cursor, the lines that have only begun, the answer and the log always agree, whenever the agent dies."""
+
+    def __init__(self, expected: Expected, log: TaskLog) -> None:
+        place = log.place
+        self._expected: Expected = expected
+        self._log: TaskLog = log
+        self._splitters: dict[Stream, LineSplitter] = {
+            stream: LineSplitter(place.partial.get(stream)) for stream in Stream
+        }
+        self.cursor = place.cursor
+        self.output_bytes: int = place.carried.get("output_bytes", 0)
+        self.answer: TaskAnswer = TaskAnswer.from_json(place.carried["answer"]) if place.carried else TaskAnswer()
+
+    def hear(self, output: Output) -> list[Message]:
+        """The messages that end in this chunk, for the caller to act on. Their log lines are in the log already."""
+        self.output_bytes += len(output.data)
+        self.cursor = output.cursor
+        return list(self._take(output.stream, self._splitters[output.stream].feed(output.data)))
+
+    def close(self) -> list[Message]:
+        """The messages behind the last newlines, when the work has ended. Seal once more afterwards."""
+        heard: list[Message] = []
+        for stream, splitter in self._splitters.items():
+            if (last := splitter.close()) is not None:
+                heard += self._take(stream, [last])
+        return heard
+
+    async def seal(self) -> Segment | None:
+        return await self._log.seal(self._place)
+
+    def _place(self) -> LogPosition:
+        partial = {stream: splitter.partial for stream, splitter in self._splitters.items()}
+        carried = {"answer": self.answer.as_json(), "output_bytes": self.output_bytes}
+        return LogPosition(self.cursor, partial, carried)
+
+    def _take(self, stream: Stream, lines: Iterable[OutputLine]) -> Iterator[Message]:
+        now = datetime.now(UTC)
+        for line in lines:
+            message = parse_line(line, stream, self._expected)
+            if isinstance(message, LogLine):
+                self._log.add(stream, message, now)
+            else:
+                self.answer.note(message)
+            yield message

@@ -27,7 +27,7 @@ from accsd.model.outcome import ErrorCode
 from accsd.model.state import ArtifactKind, EventType, Level
 from accsd.retry import Backoff, until_answered, while_away
 from accsd.runners.base import Workdir
-from accsd.storage import ChecksumMismatch, ObjectStore, StoredObject, TooLarge, beneath, build_key
+from accsd.storage import ChecksumMismatch, ObjectStore, StoredObject, TooLarge, build_key, local
 from accsd.storage.base import check_key
 from accsd.values.names import check_step_key
 from accsd.work.context import AttemptContext
@@ -129,7 +129,7 @@ def _checkable(artifact: Input) -> str | None:
 
 
 def _make_folder(here: Path, parts: Parts) -> int:
-    with beneath.opened(here) as root, beneath.folder(root, parts, make_mode=0o755) as folder:
+    with local.opened(here) as root, local.folder(root, parts, make_mode=0o755) as folder:
         return os.dup(folder)
 
 
@@ -309,8 +309,8 @@ def _parts_beneath(seen: str, path: str) -> Parts:
 
 
 def _open(here: Path, parts: Parts, largest: int) -> int:
-    with beneath.opened(here) as root:
-        descriptor = beneath.open_regular(root, parts)
+    with local.opened(here) as root:
+        descriptor = local.open_regular(root, parts)
     if os.fstat(descriptor).st_size > largest:
         os.close(descriptor)
         raise TooLarge(f"has more than {largest} bytes")
@@ -326,7 +326,7 @@ def _announcement_at_fault(path: str) -> Generator[None]:
         raise _not_taken(path, "is larger than an artifact may be") from error
     except InvalidValue as error:
         raise _not_taken(path, f"cannot be kept: {error}") from error
-    except beneath.NotRegular as error:
+    except local.NotRegular as error:
         raise _not_taken(path, f"{error.strerror}; only regular files are kept") from error
     except FileNotFoundError as error:
         raise _not_taken(path, "is not there") from error

@@ -26,16 +26,16 @@ from accsd.errors import AttemptFailed
 from accsd.log import get_logger
 from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
-from accsd.model.trace import trace_of
 from accsd.retry import until_answered
 from accsd.runners.base import TASK_FILE, WORK_FOLDER, Launch, Workdir
-from accsd.storage import beneath
-from accsd.storage.beneath import opened
+from accsd.storage import local
+from accsd.storage.local import opened
 from accsd.values.json import MAX_DEPTH, is_too_deep
 from accsd.work.context import AttemptContext
 from accsd.work.files import failing_on_a_full_disk, lay_inputs
 from accsd.work.lease import Lease
 from accsd.work.protocol import envelope, environment
+from accsd.work.protocol.wire import trace_of
 from accsd.work.service import LocalService
 
 _log = get_logger(component="workspace")
@@ -149,7 +149,7 @@ async def remove_folder(folder: Path) -> bool:
 
 def _make(folder: Path, mode: int) -> None:
     folder.mkdir(mode=mode, exist_ok=True)
-    with beneath.opened(folder) as made:
+    with local.opened(folder) as made:
         os.fchmod(made, mode)  # whatever the umask says
 
 

@@ -13,7 +13,7 @@ from tests.support.goldens import compare
 from tests.support.tasks import EVERYTHING, toml_service
 
 HOUSE = Path(accsd.__file__).parent
-MOST_FILES = 68
+MOST_FILES = 52
 EVERY_ROLE = """
 [sleep]
 method = "script"

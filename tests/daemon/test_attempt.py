@@ -15,7 +15,7 @@ import pytest
 from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
-from accsd.db import Answer, finish_tasks
+from accsd.db import Answer, finish_many_tasks
 from accsd.errors import Bug, DockerUnavailable
 from accsd.model.outcome import ErrorCode
 from accsd.runners.base import NO_CURSOR, Cursor, Ending, Execution, Launch, Runner, TakeOutput
@@ -217,12 +217,12 @@ async def test_a_heartbeat_that_hears_of_our_own_end_first_is_no_loss(
     async with working(db_url, tmp_path, conn) as here:
 
         async def answered_late(*args: Any, **values: Any) -> Mapping[UUID, Answer]:
-            answers = await finish_tasks(*args, **values)
+            answers = await finish_many_tasks(*args, **values)
             assert len(here.context.leases.held) == 1
             assert await here.context.leases.beat()
             return answers
 
-        monkeypatch.setattr("accsd.work.finish.finish_tasks", answered_late)
+        monkeypatch.setattr("accsd.work.finish.finish_many_tasks", answered_late)
         await submit(conn, step("a"), options=options)
         await here.begin(here.serving(NOTE))
         await here.idle()

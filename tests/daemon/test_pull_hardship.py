@@ -271,7 +271,7 @@ async def test_what_is_given_back_at_the_end_goes_in_one_statement(
         calls.append(len(fences))
         return await release_tasks(db, fences, **said)
 
-    monkeypatch.setattr("accsd.sdk.pull.finisher.release_tasks", counted)
+    monkeypatch.setattr("accsd.work.finish.release_tasks", counted)
     seen = 0
 
     async def fast_then_slow(_: Task) -> None:

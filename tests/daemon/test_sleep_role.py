@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from accsd.agent.idle import IdleClock
+from accsd.agent.node import IdleClock
 from tests.support.bed import awake_state, because, bed, is_back
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually

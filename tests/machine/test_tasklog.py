@@ -23,7 +23,7 @@ from accsd.model.outcome import ErrorCode
 from accsd.model.state import Level
 from accsd.runners.base import Output, Stream
 from accsd.work import tasklog
-from accsd.work.output import OutputReader
+from accsd.work.execution import OutputReader
 from accsd.work.protocol import ArtifactAnnounced, Expected, LogLine, Result
 from accsd.work.protocol.framing import LineSplitter, PartialLine
 from accsd.work.tasklog import SEGMENT_BYTES, LogPosition, Segment, Ship, TaskLog

@@ -15,7 +15,7 @@ from accsd.errors import AttemptFailed
 from accsd.model.outcome import ErrorCode
 from accsd.runners.base import Workdir
 from accsd.settings import StorageSettings
-from accsd.storage import ObjectStore, beneath, open_store
+from accsd.storage import ObjectStore, local, open_store
 from accsd.work.files import take_output
 from accsd.work.workspace import remove_folder, remove_tree
 from tests.support.privileged import NOBODY, as_nobody, mounted, needs_root, tiny_disk
@@ -31,7 +31,7 @@ def way_of_opening(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
         raise OSError(errno.ENOSYS, "not implemented")
 
     if request.param == "stepwise":
-        monkeypatch.setattr(beneath, "_openat2", unknown)
+        monkeypatch.setattr(local, "_openat2", unknown)
 
 
 @pytest.fixture

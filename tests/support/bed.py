@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from accsd.agent.idle import IdleClock
-from accsd.agent.node import Node
+from accsd.agent.node import IdleClock, Node
 from accsd.agent.sleep import Machine, Sleeper
 from accsd.db import Database
 from tests.support.attempts import Shop, shop

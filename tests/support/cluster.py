@@ -19,7 +19,7 @@ import asyncpg
 import pytest
 
 from accsd import embedded
-from accsd.db.codecs import speak_json
+from accsd.db.pool import speak_json
 from accsd.errors import AccsdError
 from tests.support.eventually import eventually
 

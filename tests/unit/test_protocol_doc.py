@@ -11,7 +11,6 @@ from uuid import UUID
 import pytest
 
 from accsd.model.outcome import MEANINGS, DatabaseCode, ErrorCode
-from accsd.model.trace import trace_of
 from accsd.runners.base import Ending, Stream
 from accsd.work.protocol import (
     ArtifactAnnounced,
@@ -29,6 +28,7 @@ from accsd.work.protocol import (
     verdict_of,
 )
 from accsd.work.protocol.framing import LineSplitter
+from accsd.work.protocol.wire import trace_of
 
 DOC = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
 JOB, TASK = UUID(int=1), UUID(int=2)

@@ -25,13 +25,11 @@ RESULTS = (None, Result({"x": 1}), ResultTooLarge(300_000), *JUDGED)
 VIOLATIONS = (None, ProtocolViolation("of another attempt"))
 
 
-@pytest.mark.parametrize("stopped_for", CODES)
-def test_the_first_that_is_known_decides(stopped_for: ErrorCode | None) -> None:
-    for cause, code, result, violation in product(CODES, EXITS, RESULTS, VIOLATIONS):
-        verdict = verdict_of(Ending(code, cause, "detail"), result, stopped_for, violation)
-        known = stopped_for or cause
-        if known is None and code is None:
-            known = ErrorCode.WORKER_LOST
+@pytest.mark.parametrize("cause", CODES)
+def test_the_first_that_is_known_decides(cause: ErrorCode | None) -> None:
+    for code, result, violation in product(EXITS, RESULTS, VIOLATIONS):
+        verdict = verdict_of(Ending(code, cause, "detail"), result, violation)
+        known = ErrorCode.WORKER_LOST if cause is None and code is None else cause
         if known is not None:
             expected = Infrastructure if known.is_infrastructure else Failure
             assert isinstance(verdict, expected)
@@ -88,5 +86,6 @@ def test_a_sandbox_that_failed_has_judged_nothing(code: int) -> None:
 
 
 def test_a_kill_for_the_time_is_a_timeout_whatever_the_runner_saw() -> None:
-    verdict = verdict_of(Ending(137, ErrorCode.KILLED), stopped_for=ErrorCode.TIMEOUT)
-    assert verdict == Failure(ErrorCode.TIMEOUT, "it ran longer than it may")
+    stopped = Failure(ErrorCode.TIMEOUT, "it ran longer than 5 s")
+    for ending, result, violation in product((Ending(137, ErrorCode.KILLED), Ending(0)), RESULTS, VIOLATIONS):
+        assert verdict_of(ending, result, violation, stopped=stopped) is stopped

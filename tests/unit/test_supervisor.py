@@ -8,16 +8,19 @@ import anyio
 import pytest
 
 from accsd.errors import DatabaseUnavailable, Unavailable
-from accsd.supervisor import Pass, Post, Supervisor
+from accsd.health import Health
+from accsd.metrics import Metrics
+from accsd.supervisor import Pass, Post, RoleObserver, Supervisor
 from tests.support.eventually import eventually
 
 LONG = timedelta(hours=1)
 
 
-class Seen:
+class Seen(RoleObserver):
     """An observer that remembers."""
 
     def __init__(self) -> None:
+        super().__init__(Health("n1"), Metrics())
         self.passes: list[str] = []
         self.aways: list[str] = []
         self.crashes: list[tuple[str, str]] = []

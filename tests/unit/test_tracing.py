@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accsd.model.trace import Trace, trace_of
+from accsd.work.protocol.wire import Trace, trace_of
 
 JOB = UUID("0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b")
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

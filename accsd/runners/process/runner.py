@@ -22,9 +22,8 @@ from accsd.model.fence import Fence
 from accsd.model.outcome import ErrorCode
 from accsd.runners.base import NO_CURSOR, TASK_FILE, WORK_FOLDER, Cursor, Ending, Launch, Stream, TakeOutput, Workdir
 from accsd.runners.process import processes, shim
-from accsd.runners.process.files import AttemptFiles, ExitRecord
+from accsd.runners.process.files import AttemptFiles, ExitRecord, Tail
 from accsd.runners.process.processes import Identity
-from accsd.runners.process.tail import Tail
 from accsd.settings import ServiceSettings, environment
 
 FILE_VARIABLE: Final = "ACC_TASK_FILE"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, auto
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from pydantic import BaseModel
 
@@ -26,11 +26,9 @@ from accsd.sdk.pull.threads import Threads
 from accsd.sdk.wire import Cancelled, Permanent, Task, Temporary
 from accsd.values.json import sanitise
 from accsd.work.context import AttemptContext
-from accsd.work.finish import GivenBack
+from accsd.work.finish import End, GivenBack
 from accsd.work.lease import NOT_KEPT, Lease
 from accsd.work.protocol import MAX_RESULT_BYTES, Infrastructure
-
-Outcome: TypeAlias = Done | Failed | Infrastructure | GivenBack
 
 _log = get_logger(component="pull")
 _UNCUT: Final = 4 * MAX_RESULT_BYTES  # larger results were refused before
@@ -103,7 +101,7 @@ class PullAttempt(Lease):
         super().lose(reason)
         self.stop(Stop.LOST)
 
-    async def outcome(self) -> Outcome | None:
+    async def outcome(self) -> End | None:
         """Runs the function. None: the lease is gone, and nothing may be written."""
         self._lose_if_over()
         if self._stopped is not None:
@@ -147,7 +145,7 @@ class PullAttempt(Lease):
 
     # The call
 
-    async def _outcome(self, task: PullTask) -> Outcome:
+    async def _outcome(self, task: PullTask) -> End:
         """An error that the author's code raises is this attempt's failure; any other error is the machine's."""
         try:
             task.params = self._read_params()
@@ -225,7 +223,7 @@ class PullAttempt(Lease):
             _log.error("function_goes_on", task_id=str(self.fence.task_id), attempt_id=self.fence.attempt_id)
             running.cancel()
 
-    def _cancelled(self, task: PullTask, error: BaseException) -> Outcome | None:
+    def _cancelled(self, task: PullTask, error: BaseException) -> End | None:
         self._lose_if_over()
         if self._stopped is not None:
             return self._because(self._stopped)
@@ -234,7 +232,7 @@ class PullAttempt(Lease):
             raise error  # the whole worker ends
         return self._failed(task, "cancelled")
 
-    def _because(self, stopped: Stop) -> Outcome | None:
+    def _because(self, stopped: Stop) -> End | None:
         match stopped:
             case Stop.LOST:
                 return None

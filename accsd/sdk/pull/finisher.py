@@ -11,22 +11,19 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-from accsd import failpoints
-from accsd.db import Answer, Done, Failed, Fence, finish_many_tasks, release_tasks
+from accsd.db import Answer, Done, Failed
 from accsd.errors import AccsdError, DatabaseUnavailable
-from accsd.log import get_logger, redact
+from accsd.log import get_logger
 from accsd.model.outcome import ErrorCode
 from accsd.retry import DATABASE_PAUSES, Backoff
-from accsd.sdk.pull.attempt import Outcome, PullAttempt
-from accsd.values.json import sanitise
+from accsd.sdk.pull.attempt import PullAttempt
 from accsd.work.context import AttemptContext
-from accsd.work.finish import GivenBack, tell_refused
-from accsd.work.protocol import Infrastructure
+from accsd.work.finish import TOO_LARGE, End, instead, tell_ends, tell_refused
 
 _log = get_logger(component="pull")
 _BATCH: Final = 1000
 
-Ended = tuple[PullAttempt, Outcome]
+Ended = tuple[PullAttempt, End]
 
 
 class Finisher:
@@ -39,8 +36,8 @@ class Finisher:
         self._news: asyncio.Event = asyncio.Event()
         self._empty: asyncio.Event = asyncio.Event()
 
-    def add(self, attempt: PullAttempt, outcome: Outcome) -> None:
-        self._ended.append((attempt, outcome))
+    def add(self, attempt: PullAttempt, end: End) -> None:
+        self._ended.append((attempt, end))
         self._news.set()
 
     async def serve(self) -> None:
@@ -71,7 +68,7 @@ class Finisher:
 
     async def _flush(self, batch: Sequence[Ended]) -> None:
         """Writes a batch. Tasks released for the same reason go in one call: a drain may release thousands."""
-        alike: dict[Outcome | None, list[Ended]] = {}
+        alike: dict[End | None, list[Ended]] = {}
         for each in batch:
             alike.setdefault(None if isinstance(each[1], Done | Failed) else each[1], []).append(each)
         for said in alike.values():
@@ -99,13 +96,12 @@ class Finisher:
         await self._tell(batch[: len(batch) // 2])
         await self._tell(batch[len(batch) // 2 :])
 
-    async def _not_taken(self, attempt: PullAttempt, outcome: Outcome, error: AccsdError) -> None:
-        _log.error("end_not_taken", outcome=type(outcome).__name__, error=str(error), exc_info=error)
-        if isinstance(outcome, Infrastructure):
-            self._when_settled([(attempt, outcome)])
-            return
-        lost = Infrastructure(ErrorCode.WORKER_LOST, f"its end could not be written: {error}")
-        await self._tell([(attempt, lost)])
+    async def _not_taken(self, attempt: PullAttempt, end: End, error: AccsdError) -> None:
+        said = instead(end, error)
+        if said is None:
+            self._when_settled([(attempt, end)])
+        else:
+            await self._tell([(attempt, said)])
 
     async def _answers(self, batch: Sequence[Ended]) -> Mapping[UUID, Answer] | None:
         """The answers; a task without one was accepted. None: the database did not answer, and there was a pause.
@@ -113,7 +109,8 @@ class Finisher:
         attempts = [attempt for attempt, _ in batch]
         self._context.leases.let_go(*attempts)
         try:
-            answers = await self._send(batch)
+            ends = [end for _, end in batch]
+            answers = await tell_ends(self._context, [attempt.fence for attempt in attempts], ends)
         except DatabaseUnavailable as error:
             self._context.metrics.finalize_failed()
             _log.warning("ends_not_told_yet", count=len(batch), error=str(error))
@@ -121,20 +118,6 @@ class Finisher:
             await asyncio.sleep(self._pauses.next().total_seconds())
             return None
         self._pauses.reset()
-        return answers
-
-    async def _send(self, batch: Sequence[Ended]) -> Mapping[UUID, Answer]:
-        db, owner = self._context.db, self._context.name
-        outcome = batch[0][1]
-        if isinstance(outcome, GivenBack):
-            return await release_tasks(db, _fences(batch), owner=owner, reason=outcome.reason)
-        if isinstance(outcome, Infrastructure):
-            reason = sanitise(redact(outcome.message))
-            return await release_tasks(db, _fences(batch), owner=owner, reason=reason, lost=True, code=outcome.code)
-        failpoints.hit("finish.sent")
-        outcomes = [each for _, each in batch if isinstance(each, Done | Failed)]
-        answers = await finish_many_tasks(db, outcomes, owner=owner, backoff_base=self._context.backoff_base)
-        failpoints.hit("finish.committed")
         return answers
 
     def _settle(self, batch: Sequence[Ended], answers: Mapping[UUID, Answer]) -> None:
@@ -145,16 +128,11 @@ class Finisher:
             if answer is None:
                 settled.append(each)
                 continue
-            if answer.reason == ErrorCode.RESULT_TOO_LARGE:  # by the database's measure
-                said = "its result is larger than the database takes"
+            if answer.reason == ErrorCode.RESULT_TOO_LARGE:
                 self._context.leases.hold(attempt)
-                self.add(attempt, Failed(attempt.fence, ErrorCode.RESULT_TOO_LARGE, said))
+                self.add(attempt, Failed(attempt.fence, ErrorCode.RESULT_TOO_LARGE, TOO_LARGE))
                 continue
             if not answer.is_effective:
                 tell_refused(self._context, attempt.fence, type(each[1]).__name__, answer)
             settled.append(each)
         self._when_settled(settled)
-
-
-def _fences(batch: Sequence[Ended]) -> list[Fence]:
-    return [attempt.fence for attempt, _ in batch]

@@ -14,11 +14,11 @@ from typing import Any, Final, cast
 from accsd.db import ClaimedTask, TaskEvent
 from accsd.log import known_level, redact
 from accsd.model.state import EventType, Level
-from accsd.model.trace import trace_of
 from accsd.runners.base import WORK_FOLDER
 from accsd.sdk.pull.files import Files
 from accsd.sdk.wire import SCHEMA_VERSION, Message, Task
 from accsd.work.context import AttemptContext
+from accsd.work.protocol.wire import trace_of
 
 _EVENTS: Final = 1000
 _LEVELS: Final = ((logging.ERROR, "error"), (logging.WARNING, "warn"), (logging.INFO, "info"))

@@ -185,9 +185,7 @@ class Worker:
     # Tasks come in
 
     def _poll(self) -> timedelta:
-        """The time between polls: short while notifications do not arrive, long while they do."""
-        settings = self._settings
-        return timedelta(seconds=settings.poll_sec if self._listener.is_listening else settings.poll_deaf_sec)
+        return self._listener.poll(self._settings)
 
     def _hear(self, payload: str) -> None:
         if payload == CANCEL:

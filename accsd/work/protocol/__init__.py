@@ -1,9 +1,8 @@
 """The task protocol, version 1 (docs/protocol.md): what a task is given, what it may answer, and what that means.
 
-wire        the envelope, the environment, and the messages as values; a service's SDK shares this part
+wire        the envelope, the environment, the trace, and the messages as values
 framing     bytes → lines, in memory that a task cannot make grow
-parser      one line of output → one message, whatever the line holds
-judge       the line of a sandbox, one of those messages
+parser      one line of output → one message, whatever the line holds; a sandbox's line is one of them
 verdict     what an attempt has said so far, and how it ended, decided in one place
 """
 

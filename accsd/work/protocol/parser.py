@@ -16,13 +16,15 @@ from accsd.log import known_level, redact
 from accsd.model.state import ArtifactKind, Level
 from accsd.runners.base import Stream
 from accsd.values.json import sanitise
-from accsd.work.protocol import judge
 from accsd.work.protocol.framing import LINE_LIMIT, TAIL, OutputLine
 from accsd.work.protocol.wire import (
     MAX_RESULT_BYTES,
     MAX_TEXT_BYTES,
+    SCHEMA_VERSION,
     ArtifactAnnounced,
     Heartbeat,
+    JudgeLine,
+    JudgeVerdict,
     LogLine,
     Message,
     ProgressLine,
@@ -44,6 +46,11 @@ _LONGEST_PATH: Final = 1024  # bytes: the limit of S3 for a key
 _LONGEST_CONTENT_TYPE: Final = 255
 # No result is cut before it was measured: a line has at most 512 KiB, and repairing it may triple that.
 _UNCUT: Final = 4 * 1024 * 1024
+# A sandbox's line: one JSON object with schema_version, the ids, a verdict and what the run used.
+_ADDRESS: Final = frozenset({"schema_version", "job_id", "attempt_id"})
+_JUDGEMENT: Final = ("verdict", "time_ms", "mem_kb", "exit_signal", "sandbox_error")
+_SHOWN_BYTES: Final = 200
+_MOST: Final = 2**53  # up to which a JSON number is exact everywhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,23 +139,23 @@ def _result(fields: Fields, expected: Expected) -> Result | ResultTooLarge | Pro
     if results is not None and not isinstance(results, dict):
         return ProtocolViolation("the results of a result line are not a JSON object")
     try:
-        judge.check_ids(fields, expected.job_id, expected.attempt_id, required=False)
-        judgement = judge.read(fields) if "verdict" in fields else None
-    except judge.Violated as violated:
+        _check_ids(fields, expected.job_id, expected.attempt_id, required=False)
+        judgement = _judgement(fields) if "verdict" in fields else None
+    except _Violated as violated:
         return ProtocolViolation(str(violated))
-    shown = judge.shown(fields) if judgement else {}
+    shown = _shown(fields) if judgement else {}
     return _measured(Result({**shown, **cast("dict[str, Any]", results or {})}, judgement))
 
 
 def _judge_line(fields: Fields, expected: Expected) -> Result | ResultTooLarge | ProtocolViolation:
     """The whole line of a sandbox is the result, without the fields that it was addressed by."""
     try:
-        judge.check_version(fields)
-        judge.check_ids(fields, expected.job_id, expected.attempt_id, required=True)
-        judgement = judge.read(fields)
-    except judge.Violated as violated:
+        _check_version(fields)
+        _check_ids(fields, expected.job_id, expected.attempt_id, required=True)
+        judgement = _judgement(fields)
+    except _Violated as violated:
         return ProtocolViolation(str(violated))
-    results = {name: value for name, value in fields.items() if name not in judge.ADDRESS}
+    results = {name: value for name, value in fields.items() if name not in _ADDRESS}
     return _measured(Result(results, judgement))
 
 
@@ -222,3 +229,69 @@ def _is_plain_text(text: str, max_bytes: int) -> bool:
         return 0 < len(text.encode()) <= max_bytes and "\x00" not in text
     except UnicodeEncodeError:
         return False
+
+
+# The line of a sandbox
+
+
+class _Violated(Exception):
+    """The line is not what a sandbox says; the text says why."""
+
+
+def _check_version(fields: Fields) -> None:
+    version = fields["schema_version"]
+    if type(version) is not int or version != SCHEMA_VERSION:
+        raise _Violated(f"schema_version is {_brief(version)}, not {SCHEMA_VERSION}")
+
+
+def _check_ids(fields: Fields, job_id: UUID, attempt_id: int, *, required: bool) -> None:
+    """Raises _Violated if the line is not an answer of this attempt: a task may have kept or guessed one."""
+    for name, mine in (("job_id", str(job_id)), ("attempt_id", str(attempt_id))):
+        if name not in fields:
+            if required:
+                raise _Violated(f"the line has no {name}")
+        elif _written(fields[name]) != mine:
+            raise _Violated(f"the line is of {name} {_brief(fields[name])}, this attempt is of {mine}")
+
+
+def _judgement(fields: Fields) -> JudgeLine:
+    try:
+        verdict = JudgeVerdict(fields["verdict"])
+    except ValueError:
+        raise _Violated(f"verdict is {_brief(fields['verdict'])}, not one of {', '.join(JudgeVerdict)}") from None
+    error = fields.get("sandbox_error")
+    if error is not None and not isinstance(error, str):
+        raise _Violated("sandbox_error is not a text")
+    signal = _amount(fields, "exit_signal")
+    return JudgeLine(
+        verdict,
+        _amount(fields, "time_ms"),
+        _amount(fields, "mem_kb"),
+        None if signal is None else int(signal),
+        sanitise(error, scrub=redact) or None,
+    )
+
+
+def _shown(fields: Fields) -> dict[str, Any]:
+    """The judgement's part of a result."""
+    return {name: fields[name] for name in _JUDGEMENT if name in fields}
+
+
+def _amount(fields: Fields, name: str) -> float | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= _MOST:
+        raise _Violated(f"{name} is not a number from 0 up")
+    return cast("float", value)
+
+
+def _written(value: object) -> str | None:
+    """A number as text: a shell knows only text, so "7" is as good as 7."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        return None
+    return value.lower() if isinstance(value, str) else str(value)
+
+
+def _brief(value: object) -> str:
+    return str(sanitise(value, max_bytes=_SHOWN_BYTES, scrub=redact))

@@ -53,11 +53,14 @@ Verdict: TypeAlias = Success | Failure | Infrastructure
 def verdict_of(
     ending: Ending,
     result: Result | ResultTooLarge | None = None,
-    stopped_for: ErrorCode | None = None,
     violation: ProtocolViolation | None = None,
+    *,
+    stopped: Failure | Infrastructure | None = None,  # why accsd stopped it
 ) -> Verdict:
-    if (cause := stopped_for or ending.cause) is not None:
-        return _because(cause, ending)
+    if stopped is not None:
+        return stopped
+    if ending.cause is not None:
+        return _because(ending.cause, ending)
     if ending.exit_code is None:
         return Infrastructure(ErrorCode.WORKER_LOST, _sentence("how it ended is unknown", ending))
     if violation is not None:

@@ -3,9 +3,12 @@
 Only values and names, so that a service's SDK can share them without the rest of accsd.
 """
 
+import re
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from hashlib import sha256
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
@@ -17,6 +20,13 @@ SCHEMA_VERSION: Final = 1
 MAX_TEXT_BYTES: Final = 64 * 1024  # of a message, or of the data of a log line
 MAX_RESULT_BYTES: Final = 256 * 1024
 MAX_ARTIFACTS: Final = 10_000  # of one attempt
+
+_TRACE_ID: Final = re.compile(r"[0-9a-f]{32}")
+# A later version may have more fields; version ff is none.
+_TRACEPARENT: Final = re.compile(r"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
+_SAMPLED: Final = 1
+_ZERO_TRACE: Final = "0" * 32
+_ZERO_SPAN: Final = "0" * 16
 
 
 def envelope(
@@ -157,3 +167,53 @@ class ProtocolViolation:
 Message: TypeAlias = (
     ProgressLine | LogLine | ArtifactAnnounced | Heartbeat | Result | ResultTooLarge | ProtocolViolation
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The W3C trace that a job belongs to, from which its tasks are given TRACEPARENT. `parent` is the span that
+    submitted the job, where it is known."""
+
+    trace_id: str
+    parent: str | None = None
+    sampled: bool = True
+
+    def traceparent(self) -> str:
+        """For one child: its span id is fresh at every call."""
+        return f"00-{self.trace_id}-{_fresh_span()}-{'01' if self.sampled else '00'}"
+
+
+def trace_of(given: str | None, job_id: UUID) -> Trace:
+    """The trace of a job that was submitted with `given`: 32 hex digits, a traceparent, or nothing.
+
+    Without one the job's own id is its trace id. Any other text is hashed: jobs that share it share a trace.
+    """
+    written = (given or "").strip().lower()
+    if not written:
+        return Trace(_valid(job_id.hex))
+    if _TRACE_ID.fullmatch(written):
+        return Trace(_valid(written))
+    return _from_traceparent(written) or Trace(_hashed(written))
+
+
+def _from_traceparent(written: str) -> Trace | None:
+    match = _TRACEPARENT.fullmatch(written)
+    if match is None:
+        return None
+    version, trace_id, parent, flags, more = match.groups()
+    if (version == "00" and more) or trace_id == _ZERO_TRACE or parent == _ZERO_SPAN:
+        return None
+    return Trace(trace_id, parent, bool(int(flags, 16) & _SAMPLED))
+
+
+def _valid(trace_id: str) -> str:
+    return _hashed(trace_id) if trace_id == _ZERO_TRACE else trace_id
+
+
+def _hashed(text: str) -> str:
+    return sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
+
+
+def _fresh_span() -> str:
+    span = secrets.token_hex(8)
+    return span if span != _ZERO_SPAN else _fresh_span()
