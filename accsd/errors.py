@@ -32,8 +32,8 @@ class AccsdError(Exception):
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
-        self.message: str = message
-        self.hint: str | None = hint
+        self.message = message
+        self.hint = hint
 
 
 class UserError(AccsdError):
@@ -61,7 +61,7 @@ class WorkflowInvalid(UserError):
         complaints: Sequence[tuple[Place, str]] = (),
     ) -> None:
         super().__init__(message, hint=hint)
-        self.step: str | None = step
+        self.step = step
         self.complaints: tuple[tuple[Place, str], ...] = tuple(complaints)
 
 
@@ -85,9 +85,9 @@ class VerbRefused(UserError):
         held: Mapping[str, object] | None = None,
         hint: str | None = None,
     ) -> None:
-        self.verb: str = verb
-        self.reason: str = reason
-        self.subject: str | None = subject
+        self.verb = verb
+        self.reason = reason
+        self.subject = subject
         self.held: dict[str, object] = dict(held or {})
         super().__init__(self._sentence(), hint=hint)
 
@@ -101,8 +101,8 @@ class SchemaMismatch(UserError):
     """The schema is not the one that this accsd works with; `found` is None where there is none."""
 
     def __init__(self, *, found: int | None, expected: int) -> None:
-        self.found: int | None = found
-        self.expected: int = expected
+        self.found = found
+        self.expected = expected
         super().__init__(self._sentence(), hint=self._next_step())
 
     @property
@@ -130,8 +130,8 @@ class AttemptFailed(AccsdError):
 
     def __init__(self, code: str, message: str, *, permanent: bool = False, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
-        self.code: str = code
-        self.permanent: bool = permanent
+        self.code = code
+        self.permanent = permanent
 
     def __str__(self) -> str:
         return f"{self.code}: {self.message}"
@@ -167,7 +167,7 @@ class ServiceBusy(Unavailable):
 
     def __init__(self, message: str, *, again_in: timedelta = timedelta(0), hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
-        self.again_in: timedelta = again_in
+        self.again_in = again_in
 
 
 class Bug(AccsdError):

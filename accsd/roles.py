@@ -66,11 +66,11 @@ class Roles(Generic[Context]):
         listener: Listener,
         settings: Settings,
     ) -> None:
-        self._rows: Sequence[Role[Context]] = rows
-        self._context: Context = context
-        self._supervisor: Supervisor = supervisor
-        self._listener: Listener = listener
-        self._settings: Settings = settings
+        self._rows = rows
+        self._context = context
+        self._supervisor = supervisor
+        self._listener = listener
+        self._settings = settings
         self._posts: dict[str, tuple[Role[Context], Post]] = {}
         self._dismissed: list[tuple[Role[Context], Post]] = []  # may still be in their last pass
         self._is_leaving: bool = False

@@ -57,8 +57,8 @@ class RoleObserver:
     """Tells the log, health and metrics what the roles do, and how the database answers them."""
 
     def __init__(self, health: Health, metrics: Metrics) -> None:
-        self._health: Health = health
-        self._metrics: Metrics = metrics
+        self._health = health
+        self._metrics = metrics
         self._away: set[str] = set()
 
     def started(self, role: str, poll: timedelta | None) -> None:
@@ -172,7 +172,7 @@ class Supervisor:
     """Runs posts in one task group. Its end cancels every role; let them `leave` first, to stop in order."""
 
     def __init__(self, observer: RoleObserver) -> None:
-        self._observer: RoleObserver = observer
+        self._observer = observer
         self._posts: set[Post] = set()
         self._group: TaskGroup = anyio.create_task_group()
 

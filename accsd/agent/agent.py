@@ -28,7 +28,7 @@ _NAMED: Final = 5
 class Agent:
     def __init__(self, node: Node, service: str) -> None:
         assert node.services is not None, "an agent is made for a service that is served"
-        self._node: Node = node
+        self._node = node
         self._service: LocalService = node.services[service]  # attempts under way keep the one they were started with
         self._log = get_logger(role=f"{AGENT}{service}", service=service)
         self._obstacle: Hindrance = Hindrance(node, service)

@@ -23,9 +23,9 @@ class Discovery:
     """`choose` starts and ends roles after the services have changed, unless the node leaves: then it answers False."""
 
     def __init__(self, node: Node, sources: Sequence[ServiceSource], choose: Callable[[], bool]) -> None:
-        self._node: Node = node
-        self._sources: Sequence[ServiceSource] = sources
-        self._choose: Callable[[], bool] = choose
+        self._node = node
+        self._sources = sources
+        self._choose = choose
         self._found: dict[ServiceSource, Mapping[str, LocalService]] = {}
         self._said: str | None = None
 

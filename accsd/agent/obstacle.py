@@ -24,8 +24,8 @@ _UNKNOWN: Final = ""  # an earlier agent may have told an obstacle
 
 class Hindrance:
     def __init__(self, node: Node, service: str) -> None:
-        self._node: Node = node
-        self._service: str = service
+        self._node = node
+        self._service = service
         self._log = get_logger(role=f"{AGENT}{service}", service=service)
         self._pauses: Backoff = Backoff(*_PAUSES)
         self._pause_ends: float = 0.0  # monotonic

@@ -15,7 +15,7 @@ from accsd.supervisor import Pass
 
 class Orders:
     def __init__(self, node: Node) -> None:
-        self._node: Node = node
+        self._node = node
         self._unanswered: dict[UUID, tuple[bool, str]] = {}
 
     async def run_once(self) -> Pass:

@@ -20,7 +20,7 @@ _log = get_logger(role="poll")
 
 class Poll:
     def __init__(self, node: Node) -> None:
-        self._node: Node = node
+        self._node = node
         self._schema_due: float = time.monotonic() + _SCHEMA_CHECK.total_seconds()
 
     async def run_once(self) -> Pass:

@@ -14,7 +14,7 @@ _log = get_logger(role="probe")
 
 class Probe:
     def __init__(self, node: Node) -> None:
-        self._node: Node = node
+        self._node = node
 
     async def run_once(self) -> Pass:
         node = self._node

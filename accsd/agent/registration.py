@@ -37,7 +37,7 @@ async def register(node: Node) -> None:
 
 class Registration:
     def __init__(self, node: Node) -> None:
-        self._node: Node = node
+        self._node = node
 
     async def serve(self) -> None:
         """Registers and keeps the heartbeat. NameTaken is an outage like others: nothing is claimed meanwhile."""

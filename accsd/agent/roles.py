@@ -163,7 +163,7 @@ class NodeAgent:
     """Runs the roles of a node. `base` is the folder that relative paths of the settings refer to."""
 
     def __init__(self, node: Node, supervisor: Supervisor, *, base: Path) -> None:
-        self.node: Node = node
+        self.node = node
         self.sources: list[ServiceSource] = [source(node, base) for source in SOURCES]
         self.roles: Roles[NodeAgent] = Roles(ROLES, self, supervisor, node.listener, node.settings)
         self._patience: anyio.CancelScope = anyio.CancelScope()  # for agents that end a pass

@@ -39,8 +39,8 @@ class SettingsSource:
     """The commands of the settings; `base` is the folder that relative paths of a command refer to."""
 
     def __init__(self, node: Node, base: Path) -> None:
-        self._node: Node = node
-        self._base: Path = base
+        self._node = node
+        self._base = base
 
     async def services(self) -> Mapping[str, LocalService]:
         settings = self._node.settings
@@ -67,7 +67,7 @@ class ComposeSource:
     """The labelled services of the compose file. A badly labelled one is reported, and the others are served."""
 
     def __init__(self, node: Node, base: Path) -> None:
-        self._node: Node = node
+        self._node = node
 
     async def services(self) -> Mapping[str, LocalService]:
         settings = self._node.settings

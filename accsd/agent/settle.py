@@ -34,8 +34,8 @@ class ServiceSettlement:
     """Settles the attempts of one service. `start` begins an attempt."""
 
     def __init__(self, node: Node, start: Start) -> None:
-        self._node: Node = node
-        self._start: Start = start
+        self._node = node
+        self._start = start
         # How many attempts ended unclearly. One that does so during a settling is not seen by it, and needs another.
         self._called_for: int = 1
         self._settled: int = 0  # how many of them are settled
@@ -114,8 +114,8 @@ class Leftovers:
     """
 
     def __init__(self, node: Node, sources: Sequence[ServiceSource]) -> None:
-        self._node: Node = node
-        self._sources: Sequence[ServiceSource] = sources
+        self._node = node
+        self._sources = sources
 
     async def run_once(self) -> Pass:
         node = self._node

@@ -51,7 +51,7 @@ class Machine:
     """This machine: who objects to its sleep, how its services rest, how it is told to sleep."""
 
     def __init__(self, node: Node) -> None:
-        self._node: Node = node
+        self._node = node
 
     async def veto(self) -> str | None:
         return await veto(self._node.settings.sleep, self._node.name, ours=self._node.inhibitor.pid)
@@ -74,7 +74,7 @@ class Machine:
 
 class Sleeper:
     def __init__(self, node: Node, machine: Machine | None = None) -> None:
-        self._node: Node = node
+        self._node = node
         self._machine: Machine = machine or Machine(node)
         self._suspension: Suspension = Suspension(node, self._machine.stop_containers)
         self._knows_latency: bool = False  # measured anew after each waking

@@ -48,8 +48,8 @@ class Returned:
 
 class Suspension:
     def __init__(self, node: Node, stop_containers: Callable[[], Awaitable[None]]) -> None:
-        self._node: Node = node
-        self._stop_containers: Callable[[], Awaitable[None]] = stop_containers
+        self._node = node
+        self._stop_containers = stop_containers
 
     def consider(self) -> None:
         """Begins to watch for news, before the first look whether this node may sleep."""

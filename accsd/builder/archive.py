@@ -41,11 +41,11 @@ class Archiver:
     ) -> None:
         """`login` opens the database for one pass: removing history may need another login than the builder's.
         `clocks` are those of the process: an archiver that is made anew knows of a jump that was seen before."""
-        self._login: Callable[[], AbstractAsyncContextManager[Database]] = login
-        self._store: ObjectStore = store
-        self._kept: RetentionSettings = kept
-        self._metrics: Metrics = metrics
-        self._clocks: Clocks = clocks
+        self._login = login
+        self._store = store
+        self._kept = kept
+        self._metrics = metrics
+        self._clocks = clocks
         metrics.archives()
 
     async def run_once(self) -> Pass:

@@ -38,10 +38,10 @@ class Cleanup:
     """Several may run at once: every verb looks again under its locks."""
 
     def __init__(self, db: Database, *, lease: timedelta, grace: timedelta, metrics: Metrics) -> None:
-        self._db: Database = db
-        self._lease: timedelta = lease
-        self._grace: timedelta = grace
-        self._metrics: Metrics = metrics
+        self._db = db
+        self._lease = lease
+        self._grace = grace
+        self._metrics = metrics
         now = time.monotonic()
         self._chores: list[_Chore] = [
             _Chore("making event partitions", timedelta(hours=1), self._make_partitions, now),

@@ -16,7 +16,7 @@ class Builder:
     """Several builders may run at once: the verb takes due jobs with SKIP LOCKED, and a job is instantiated once."""
 
     def __init__(self, db: Database) -> None:
-        self._db: Database = db
+        self._db = db
 
     async def run_once(self) -> Pass:
         made = await instantiate_due_jobs(self._db, limit=_BATCH)

@@ -32,8 +32,8 @@ class Judge:
     """Several judges and people may act at once: each verb refuses a judgement that rests on outdated evidence."""
 
     def __init__(self, db: Database, settings: QuarantineSettings, *, metrics: Metrics) -> None:
-        self._db: Database = db
-        self._metrics: Metrics = metrics
+        self._db = db
+        self._metrics = metrics
         self._is_on: bool = settings.is_on
         self._window: timedelta = settings.window
         self._rules: QuarantineRules = QuarantineRules(

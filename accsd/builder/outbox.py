@@ -55,9 +55,9 @@ class Dispatcher:
     claim."""
 
     def __init__(self, db: Database, name: str, settings: OutboxSettings, *, metrics: Metrics | None = None) -> None:
-        self._db: Database = db
-        self._name: str = name
-        self._settings: OutboxSettings = settings
+        self._db = db
+        self._name = name
+        self._settings = settings
         self._target: OutboxTarget = settings.targets[name]
         self._metrics: Metrics = metrics or Metrics()
         self._persistence: Persistence = Persistence(settings.retry, settings.longest_retry, settings.give_up)

@@ -17,8 +17,8 @@ class Pruner:
     """Several may run at once: events that one has removed the other does not find."""
 
     def __init__(self, db: Database, settings: OutboxSettings) -> None:
-        self._db: Database = db
-        self._settings: OutboxSettings = settings
+        self._db = db
+        self._settings = settings
 
     async def run_once(self) -> Pass:
         gone = await prune_events(

@@ -52,12 +52,12 @@ class Waker:
         metrics: Metrics | None = None,
         hear: Callable[[Iterable[str]], None] | None = None,
     ) -> None:
-        self._db: Database = db
-        self._settings: WakeSettings = settings
-        self._lease: timedelta = lease
-        self._calls: CallsUnderWay = calls
+        self._db = db
+        self._settings = settings
+        self._lease = lease
+        self._calls = calls
         self._metrics: Metrics = metrics or Metrics()
-        self._hear: Callable[[Iterable[str]], None] | None = hear
+        self._hear = hear
         self._policy: WakePolicy = WakePolicy(settings.boot, settings.rounds, settings.rest, settings.longest_rest)
         self._caller: WakeCaller = WakeCaller(db, settings, by=node, when_called=self._count)
         self._slowest: timedelta | None = None  # None: the fleet is not known yet
@@ -172,7 +172,7 @@ class ServiceNews:
     waker, a moment later."""
 
     def __init__(self, listener: Listener) -> None:
-        self._listener: Listener = listener
+        self._listener = listener
         self._services: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
         self.when_heard: Callable[[], None] | None = None

@@ -42,10 +42,10 @@ class WakeCaller:
     def __init__(
         self, db: Database, settings: WakeSettings, *, by: str, when_called: Callable[[WakeResult], None] | None = None
     ) -> None:
-        self._db: Database = db
-        self._settings: WakeSettings = settings
-        self._by: str = by
-        self._when_called: Callable[[WakeResult], None] | None = when_called
+        self._db = db
+        self._settings = settings
+        self._by = by
+        self._when_called = when_called
 
     def methods(self, known: FleetNode) -> tuple[str, ...]:
         """The methods by which this machine can wake the node, the best first."""

@@ -98,8 +98,8 @@ class _Graph:
     def __init__(self, steps: Sequence[Step], mark: Callable[[str], str], most_lanes: int) -> None:
         self.lines: list[GraphLine] = []
         self._dependants: dict[str, list[str]] = _dependants(steps)
-        self._mark: Callable[[str], str] = mark
-        self._most_lanes: int = most_lanes
+        self._mark = mark
+        self._most_lanes = most_lanes
         self._lanes: list[str | None] = []  # the step that each leads to
 
     def add(self, key: str) -> bool:

@@ -85,10 +85,10 @@ class _OneOff:
     def __init__(
         self, command: Sequence[str], environ: Mapping[str, str], options: Mapping[str, Any], settings: Settings
     ) -> None:
-        self._command: Sequence[str] = command
-        self._environ: Mapping[str, str] = environ
-        self._options: Mapping[str, Any] = options
-        self._settings: Settings = settings
+        self._command = command
+        self._environ = environ
+        self._options = options
+        self._settings = settings
         self._asked: StopRequest = StopRequest()
         self._submitted: asyncio.Event = asyncio.Event()
         self._unread: asyncio.Event = asyncio.Event()

@@ -57,7 +57,7 @@ class Scroller:
         self.chosen: Task | None = None
         self._lines: Sequence[ScreenLine] = ()
         self._first: int = 0
-        self._stays_at_end: bool = at_end
+        self._stays_at_end = at_end
 
     def show(self, lines: Sequence[ScreenLine]) -> None:
         self._lines = lines

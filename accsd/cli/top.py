@@ -84,10 +84,10 @@ class _Top:
     """A stack of pages; the top one is visible."""
 
     def __init__(self, db: Database, console: Console, settings: Settings, config: str | None) -> None:
-        self._db: Database = db
-        self._console: Console = console
-        self._settings: Settings = settings
-        self._config: str | None = config
+        self._db = db
+        self._console = console
+        self._settings = settings
+        self._config = config
         self._pages: list[_Page] = [_Page(self._fleet, _KEYS)]
 
     async def watch(self) -> None:

@@ -31,8 +31,8 @@ class YamlRefused(Exception):
 
     def __init__(self, problem: str, line: int | None) -> None:
         super().__init__(problem)
-        self.problem: str = problem
-        self.line: int | None = line
+        self.problem = problem
+        self.line = line
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ class _OpenValue:
 
 class _Builder:
     def __init__(self, loader: Any, wanted: Collection[Place]) -> None:
-        self._loader: Any = loader
-        self._wanted: Collection[Place] = wanted
+        self._loader = loader
+        self._wanted = wanted
         self._stack: list[_OpenValue] = []
         self._anchored: dict[str, tuple[Any, int]] = {}
         self._repeated: int = 0

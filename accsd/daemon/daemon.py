@@ -136,10 +136,10 @@ class _Waiting:
     settings yet, so that they may change. An error that only a person can correct is raised at once."""
 
     def __init__(self, choice: RoleChoice, settings: Settings, config: Path | None, notifier: Notifier) -> None:
-        self.settings: Settings = settings
-        self._choice: RoleChoice = choice
-        self._config: Path | None = config
-        self._notifier: Notifier = notifier
+        self.settings = settings
+        self._choice = choice
+        self._config = config
+        self._notifier = notifier
         self._is_stopped: bool = False
         self._try: anyio.CancelScope = anyio.CancelScope()
 
@@ -203,12 +203,12 @@ class Daemon:
         notifier: Notifier,
         when_up: Callable[[], None],
     ) -> None:
-        self._choice: RoleChoice = choice
-        self._when_up: Callable[[], None] = when_up
-        self._settings: Settings = settings
-        self._config: Path | None = config
-        self._db: Database = db
-        self._notifier: Notifier = notifier
+        self._choice = choice
+        self._when_up = when_up
+        self._settings = settings
+        self._config = config
+        self._db = db
+        self._notifier = notifier
         self._metrics: Metrics = Metrics()
         self._health: Health = Health(settings.node.name)
         self._observer: RoleObserver = RoleObserver(self._health, self._metrics)

@@ -70,7 +70,7 @@ class _CannotListen(_Deaf):
 
     def __init__(self, reason: str, hint: str) -> None:
         super().__init__(reason)
-        self.hint: str = hint
+        self.hint = hint
 
 
 class Listener:
@@ -88,13 +88,13 @@ class Listener:
         rhythm: Rhythm | None = None,
     ) -> None:
         """With `db` the probes are sent through the pool: that also shows a listen_url that leads to another server."""
-        self._settings: DatabaseSettings = settings
+        self._settings = settings
         self._target: DatabaseSettings = settings.model_copy(update={"url": settings.listen_url or settings.url})
-        self._prefix: str = prefix
+        self._prefix = prefix
         self._is_pooled: bool = behind_pooler and settings.listen_url is None
-        self._is_off: bool = is_off  # switched off in the settings: it never connects, and all roles poll
-        self._db: Database | None = db
-        self._on_change: Callable[[ListenerStatus], None] | None = on_change
+        self._is_off = is_off  # switched off in the settings: it never connects, and all roles poll
+        self._db = db
+        self._on_change = on_change
         self._rhythm: Rhythm = rhythm or Rhythm()
         self._callbacks: defaultdict[str, list[Callback]] = defaultdict(list)
         self._listened: set[str] = set()  # the channels of the current connection

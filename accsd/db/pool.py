@@ -58,12 +58,12 @@ class Database:
         connection: Connection | None = None,
         behind_pooler: bool = False,
     ) -> None:
-        self._settings: DatabaseSettings = settings
+        self._settings = settings
         self._address: str = "the database" if settings.url is None else settings.address
-        self._pool: asyncpg.Pool | None = pool
-        self._connection: Connection | None = connection
+        self._pool = pool
+        self._connection = connection
         # Behind a pooler LISTEN does not work: use settings.listen_url, or poll.
-        self.behind_pooler: bool = behind_pooler
+        self.behind_pooler = behind_pooler
         self._observer: Callable[[bool, timedelta], None] | None = None
 
     @classmethod

@@ -23,8 +23,8 @@ def _here() -> datetime:
 
 class Clocks:
     def __init__(self, here: Callable[[], datetime] = _here, passed: Callable[[], float] = boot_time) -> None:
-        self._here: Callable[[], datetime] = here
-        self._passed: Callable[[], float] = passed
+        self._here = here
+        self._passed = passed
         self._last: tuple[datetime, float] | None = None  # when the database's clock was trusted last
 
     async def problem(self, db: Database) -> str | None:

@@ -102,7 +102,7 @@ class Cover:
 
     def __init__(self, offers: Offers, nodes: Iterable[NodeState], within: "Cover | None" = None) -> None:
         """With `within`, the cover starts from that one and leaves it unchanged."""
-        self._offers: Offers = offers
+        self._offers = offers
         self._matchings: dict[str, Matching] = {
             service: within._matchings[service].copy() if within else Matching([demand.tasks for demand in groups])
             for service, groups in offers.groups.items()

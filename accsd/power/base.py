@@ -18,7 +18,7 @@ class WakeFailed(Unavailable):
 
     def __init__(self, message: str, *, output: str = "") -> None:
         super().__init__(message)
-        self.output: str = output
+        self.output = output
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ _COMMAND: Final = (
 
 class Inhibitor:
     def __init__(self, *, lingers: timedelta = _LINGERS) -> None:
-        self._lingers: timedelta = lingers
+        self._lingers = lingers
         self._wanted: asyncio.Event = asyncio.Event()
         self._unwanted: asyncio.Event = asyncio.Event()
         self._in_the_way: asyncio.Event = asyncio.Event()

@@ -24,7 +24,7 @@ class ProviderAPI:
 
     def __init__(self, provider_ref: str, providers: Mapping[str, ProviderSettings]) -> None:
         self._name, _, self._ref = provider_ref.partition("/")
-        self._providers: Mapping[str, ProviderSettings] = providers
+        self._providers = providers
 
     async def wake(self, node: Node) -> WakeResult:
         return await outcome(WakeMethod.PROVIDER, self._wake(node))

@@ -71,7 +71,7 @@ class _Room:
     """How many machines a number of jobs needs: those with the most slots first."""
 
     def __init__(self, world: World) -> None:
-        self._world: World = world
+        self._world = world
         self._slots: dict[Lane, list[int]] = {}
 
     def machines(self, lane: Lane, jobs: int) -> int:

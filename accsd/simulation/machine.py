@@ -25,8 +25,8 @@ class Use(StrEnum):
 
 class SimulatedMachine:
     def __init__(self, name: str, kind: Machines, random: Random) -> None:
-        self.name: str = name
-        self.kind: Machines = kind
+        self.name = name
+        self.kind = kind
         self.is_dead: bool = random.random() < kind.dead
         self.power: Power = Power.ASLEEP
         self.live: Counter[str] = Counter()
@@ -39,7 +39,7 @@ class SimulatedMachine:
         self.call_ok: bool | None = None
         self.latency: float | None = None
         self.seconds: dict[Use, float] = dict.fromkeys(Use, 0.0)
-        self._random: Random = random
+        self._random = random
         self._counted_until: float = 0.0
 
     def has_room(self, service: str) -> bool:

@@ -19,7 +19,7 @@ class _Rate:
     """So many in a minute."""
 
     def __init__(self, most: int) -> None:
-        self._most: int = most
+        self._most = most
         self._times: list[float] = []
 
     def allows(self, now: float) -> bool:

@@ -52,8 +52,8 @@ class Tally:
 
 class World:
     def __init__(self, fleet: Fleet, jobs: Sequence[TraceJob], seed: int) -> None:
-        self.fleet: Fleet = fleet
-        self.seed: int = seed
+        self.fleet = fleet
+        self.seed = seed
         self.now: float = 0.0
         self.version: int = 0  # of all that a plan could depend on, but the time
         self.machines: dict[str, SimulatedMachine] = {

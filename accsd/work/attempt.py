@@ -67,11 +67,11 @@ class Attempt:
         self.turned_away: ServiceBusy | None = None
         self.left_something: bool = False
         self.start_was_cut: bool = False
-        self._task: ClaimedTask = task
-        self._service: LocalService = service
-        self._context: AttemptContext = context
-        self._granted: float = granted
-        self._adopted: bool = adopted
+        self._task = task
+        self._service = service
+        self._context = context
+        self._granted = granted
+        self._adopted = adopted
         self._when_decided: Callable[[Attempt], None] = when_decided
         self._execution: Execution | None = None
         self._watching: WatchedExecution | None = None

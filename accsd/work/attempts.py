@@ -25,7 +25,7 @@ class Attempts:
     """Agents start attempts here. Attempts outlive the agent that started them, but not `serve`."""
 
     def __init__(self, *, when_changed: Callable[[], None] = lambda: None) -> None:
-        self.when_changed: Callable[[], None] = when_changed
+        self.when_changed = when_changed
         self._group: TaskGroup | None = None
         self._under_way: dict[Fence, Attempt] = {}
         self._changed: asyncio.Event = asyncio.Event()

@@ -63,11 +63,11 @@ class WatchedExecution:
     def __init__(
         self, task: ClaimedTask, service: LocalService, context: AttemptContext, launch: Launch, execution: Execution
     ) -> None:
-        self._task: ClaimedTask = task
-        self._service: LocalService = service
-        self._context: AttemptContext = context
-        self._launch: Launch = launch
-        self._execution: Execution = execution
+        self._task = task
+        self._service = service
+        self._context = context
+        self._launch = launch
+        self._execution = execution
         self._tasklog: TaskLog = TaskLog(launch.folder / _LOG_FOLDER)
         self._output: OutputReader = OutputReader(Expected(task.job_id, task.attempt_id), self._tasklog)
         self._events_left: int = _EVENTS
@@ -307,8 +307,8 @@ class OutputReader:
 
     def __init__(self, expected: Expected, log: TaskLog) -> None:
         place = log.place
-        self._expected: Expected = expected
-        self._log: TaskLog = log
+        self._expected = expected
+        self._log = log
         self._splitters: dict[Stream, LineSplitter] = {
             stream: LineSplitter(place.partial.get(stream)) for stream in Stream
         }

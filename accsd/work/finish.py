@@ -73,8 +73,8 @@ def instead(said: End | Verdict, error: AccsdError) -> Infrastructure | None:
 
 class AttemptFinish:
     def __init__(self, fence: Fence, context: AttemptContext) -> None:
-        self.fence: Fence = fence
-        self._context: AttemptContext = context
+        self.fence = fence
+        self._context = context
 
     async def tell(self, verdict: Verdict | GivenBack, lease: WatchedLease) -> str:
         """Writes the end until it is answered or the lease is gone. Returns what to count it as: done, released, an

@@ -93,15 +93,15 @@ class LeaseKeeper:
         when_resumed: Callable[[], None] = lambda: None,
         when_changed: Callable[[], None] = lambda: None,
     ) -> None:
-        self._db: Database = db
-        self._node: str = node
-        self._lease: timedelta = lease
-        self._every: timedelta = every
+        self._db = db
+        self._node = node
+        self._lease = lease
+        self._every = every
         self._margin: timedelta = min(lease * _MARGIN, _LONGEST_MARGIN)
-        self._metrics: Metrics = metrics
+        self._metrics = metrics
         self._identity: NodeIdentity = identity or NodeIdentity()
-        self.when_resumed: Callable[[], None] = when_resumed
-        self.when_changed: Callable[[], None] = when_changed
+        self.when_resumed = when_resumed
+        self.when_changed = when_changed
         self._held: dict[UUID, Lease] = {}  # by task
         self._due: Wakeup = Wakeup()
         self._asleep: float = clock.time_asleep()

@@ -34,8 +34,8 @@ Event = TaskEvent | LoggedEvent
 
 class Reporter:
     def __init__(self, db: Database, *, owner: str, batches: bool = True) -> None:
-        self._db: Database = db
-        self._owner: str = owner
+        self._db = db
+        self._owner = owner
         self._most: int = _BATCH if batches else 1  # in one call
         self._events: deque[Event] = deque(maxlen=_KEPT)
         self._progress: dict[Fence, Progress] = {}

@@ -86,8 +86,8 @@ class TaskLog:
 
     def __init__(self, spool: Path, *, limit: int = LOG_BYTES) -> None:
         """Takes up what an earlier agent left in `spool`; AttemptFailed if the disk refuses."""
-        self._spool: Path = spool
-        self._limit: int = limit
+        self._spool = spool
+        self._limit = limit
         self._changed: asyncio.Event = asyncio.Event()
         self._sealing: asyncio.Lock = asyncio.Lock()
         with _disk_errors(spool):

@@ -32,9 +32,9 @@ def cycle_check(name: str, settle: timedelta) -> Check:
 
 class _Cycle:
     def __init__(self, db: Database, settings: Settings, name: str) -> None:
-        self._db: Database = db
-        self._settings: Settings = settings
-        self._name: str = name
+        self._db = db
+        self._settings = settings
+        self._name = name
         self._began: float = time.monotonic()
 
     async def run(self, settle: timedelta) -> AsyncIterator[Finding]:

@@ -73,15 +73,15 @@ class PullAttempt(Lease):
         self, claimed: ClaimedTask, handler: Handler, context: AttemptContext, threads: Threads, *, good_until: float
     ) -> None:
         super().__init__(claimed.fence, good_until)
-        self.claimed: ClaimedTask = claimed
+        self.claimed = claimed
         self.stored_at: float = time.monotonic()
         self.has_begun: bool = False
         self.running: asyncio.Task[None] | None = None
         self.task: PullTask | None = None  # while its function runs
         self.in_thread: asyncio.Future[Any] | None = None
-        self._handler: Handler = handler
-        self._context: AttemptContext = context
-        self._threads: Threads = threads
+        self._handler = handler
+        self._context = context
+        self._threads = threads
         self._stopped: Stop | None = None
 
     def stop(self, why: Stop) -> None:

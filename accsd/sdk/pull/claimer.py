@@ -37,7 +37,7 @@ class Pace:
     idle."""
 
     def __init__(self, concurrency: int) -> None:
-        self._concurrency: int = concurrency
+        self._concurrency = concurrency
         self.most: int = max(_MOST_AHEAD, concurrency * _AHEAD_TIMES)
         self._mean: float | None = None  # seconds that a task takes
         self._spent: float = 0.0
@@ -75,13 +75,13 @@ class Claimer:
         known: Callable[[], set[Fence]],
         register: Callable[[int], Awaitable[None]],
     ) -> None:
-        self._service: str = service
-        self._context: AttemptContext = context
-        self._held: HeldTasks = held
-        self._poll: Callable[[], timedelta] = poll
-        self._take: Callable[[list[ClaimedTask], float], None] = take
-        self._known: Callable[[], set[Fence]] = known
-        self._register: Callable[[int], Awaitable[None]] = register
+        self._service = service
+        self._context = context
+        self._held = held
+        self._poll = poll
+        self._take = take
+        self._known = known
+        self._register = register
         self.pace: Pace = Pace(held.concurrency)
         self._offered: int = held.concurrency
         self._wakeup: Wakeup = Wakeup()

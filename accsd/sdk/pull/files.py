@@ -18,11 +18,11 @@ class Files:
     __slots__ = ("_context", "_here", "_is_laid", "_is_made", "_task")
 
     def __init__(self, task: ClaimedTask, context: AttemptContext, here: Path) -> None:
-        self._task: ClaimedTask = task
-        self._context: AttemptContext = context
+        self._task = task
+        self._context = context
         self._is_made: bool = False
         self._is_laid: bool = False
-        self._here: Path = here
+        self._here = here
 
     @property
     def is_laid(self) -> bool:

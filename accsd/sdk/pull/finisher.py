@@ -28,8 +28,8 @@ Ended = tuple[PullAttempt, End]
 
 class Finisher:
     def __init__(self, context: AttemptContext, *, when_settled: Callable[[Sequence[Ended]], None]) -> None:
-        self._context: AttemptContext = context
-        self._when_settled: Callable[[Sequence[Ended]], None] = when_settled
+        self._context = context
+        self._when_settled = when_settled
         self._ended: deque[Ended] = deque()
         self._under_way: int = 0
         self._pauses: Backoff = Backoff(*DATABASE_PAUSES)

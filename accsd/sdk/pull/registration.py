@@ -16,9 +16,9 @@ _GOODBYE: Final = timedelta(seconds=20)
 
 class PullRegistration:
     def __init__(self, context: AttemptContext, service: str, labels: Mapping[str, Any]) -> None:
-        self._context: AttemptContext = context
-        self._service: str = service
-        self._labels: Mapping[str, Any] = labels
+        self._context = context
+        self._service = service
+        self._labels = labels
 
     async def begin(self, capacity: int) -> None:
         """Registers. A dead process of this name has left nothing running: its tasks are released at once."""

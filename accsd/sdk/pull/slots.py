@@ -38,10 +38,10 @@ class Slots:
         *,
         is_open: Callable[[], bool],
     ) -> None:
-        self._held: HeldTasks = held
-        self._group: asyncio.TaskGroup = group
-        self._perform: Callable[[PullAttempt], Awaitable[None]] = perform
-        self._is_open: Callable[[], bool] = is_open
+        self._held = held
+        self._group = group
+        self._perform = perform
+        self._is_open = is_open
         self._context: contextvars.Context = contextvars.copy_context()
         self._made: int = 0
         self._is_next_made: bool = False  # a slot was made that has not begun yet

@@ -24,7 +24,7 @@ class Threads:
     """A pool of threads. All methods but `_work` belong to the event loop."""
 
     def __init__(self, most: int) -> None:
-        self._most: int = most
+        self._most = most
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._threads: int = 0
         self._pending: int = 0

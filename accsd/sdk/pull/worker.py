@@ -52,12 +52,12 @@ class Worker:
         concurrency: int,
         asked: StopRequest,
     ) -> None:
-        self._handler: Handler = handler
-        self._context: AttemptContext = context
-        self._listener: Listener = listener
-        self._settings: Settings = settings
-        self._resumed: Wakeup = resumed
-        self._asked: StopRequest = asked
+        self._handler = handler
+        self._context = context
+        self._listener = listener
+        self._settings = settings
+        self._resumed = resumed
+        self._asked = asked
         self._held: HeldTasks = HeldTasks(concurrency)
         self._presence: PullRegistration = PullRegistration(context, handler.service, settings.node.labels)
         self._failure: Exception | None = None
