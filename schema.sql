@@ -1268,8 +1268,9 @@ BEGIN
 END $$;
 SELECT accs.is_verb('note_awake', may => '{agent}');
 
--- An orderly goodbye: 'unknown' when the daemon stops, 'sleep' when the machine goes to sleep. When it was last seen stays. Who
--- goes to sleep must hold no lease, and names those whom he counts on to be awake: of two that count on each other one stays.
+-- An orderly goodbye: 'unknown' when the daemon stops, 'sleep' when the machine goes to sleep. When it was last seen stays. A node
+-- that goes to sleep must hold no lease, and names the nodes that it relies on to be awake. The goodbye is refused if one of those has left,
+-- so that two nodes that rely on each other do not both sleep.
 CREATE FUNCTION accs.node_leaves(p_node text, p_awake_state text DEFAULT 'unknown', p_because text DEFAULT NULL,
                                  p_counting_on text[] DEFAULT '{}')
 RETURNS text LANGUAGE plpgsql AS $$
@@ -1820,7 +1821,7 @@ BEGIN
   IF v_lanes = '{}' OR v_paused THEN
     RETURN;
   END IF;
-  -- no agent probes for who claims by himself: that he asks is his probe
+  -- a service in pull mode has no agent that probes: its claim counts as the probe
   IF p_start AND p_limit > 0 AND v_ill = 'shut' AND v_probe <= v_now THEN
     PERFORM accs.note_probe(p_node, p_service, NULL, '0');
     v_ill := 'trial';
@@ -2341,7 +2342,7 @@ BEGIN
     PERFORM accs.check_caller(p_owner, cardinality(p_task_ids));
   END IF;
   PERFORM accs.lock_jobs_of(p_task_ids);
-  -- something has failed lately: who passes it? Or somebody is on trial.
+  -- something has failed lately, or a node is on trial: it must be noted which nodes pass
   IF EXISTS (SELECT FROM accs.conclusions WHERE NOT passed) OR EXISTS (SELECT FROM accs.quarantines) THEN
     v_was := ARRAY(SELECT l FROM accs.live l WHERE l.task_id = ANY (p_task_ids));
   END IF;
@@ -3326,8 +3327,8 @@ BEGIN
 END $$;
 SELECT accs.is_verb('claim_wake', may => '{scheduler,api}');
 
--- After a call: whether it got through, in the node's history and as an event of the job that wanted the node. A call that was
--- overtaken by a later one, or by the node itself, is history too.
+-- After a call: whether it got through, in the node's history and as an event of the job that wanted the node. A call that is
+-- not the node's last one any more, or whose node was seen meanwhile, is recorded too.
 CREATE FUNCTION accs.record_wake(p_node text, p_try uuid, p_ok boolean, p_job uuid, p_message text, p_data jsonb) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE

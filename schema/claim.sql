@@ -175,7 +175,7 @@ BEGIN
   IF v_lanes = '{}' OR v_paused THEN
     RETURN;
   END IF;
-  -- no agent probes for who claims by himself: that he asks is his probe
+  -- a service in pull mode has no agent that probes: its claim counts as the probe
   IF p_start AND p_limit > 0 AND v_ill = 'shut' AND v_probe <= v_now THEN
     PERFORM accs.note_probe(p_node, p_service, NULL, '0');
     v_ill := 'trial';

@@ -204,7 +204,7 @@ BEGIN
     PERFORM accs.check_caller(p_owner, cardinality(p_task_ids));
   END IF;
   PERFORM accs.lock_jobs_of(p_task_ids);
-  -- something has failed lately: who passes it? Or somebody is on trial.
+  -- something has failed lately, or a node is on trial: it must be noted which nodes pass
   IF EXISTS (SELECT FROM accs.conclusions WHERE NOT passed) OR EXISTS (SELECT FROM accs.quarantines) THEN
     v_was := ARRAY(SELECT l FROM accs.live l WHERE l.task_id = ANY (p_task_ids));
   END IF;

@@ -108,8 +108,8 @@ BEGIN
 END $$;
 SELECT accs.is_verb('claim_wake', may => '{scheduler,api}');
 
--- After a call: whether it got through, in the node's history and as an event of the job that wanted the node. A call that was
--- overtaken by a later one, or by the node itself, is history too.
+-- After a call: whether it got through, in the node's history and as an event of the job that wanted the node. A call that is
+-- not the node's last one any more, or whose node was seen meanwhile, is recorded too.
 CREATE FUNCTION accs.record_wake(p_node text, p_try uuid, p_ok boolean, p_job uuid, p_message text, p_data jsonb) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -94,7 +94,7 @@ class Node(AttemptContext):
         return list((self.services or {}).values())
 
     def is_meant(self, payload: str) -> bool:
-        """Whether a notification is for this node. All nodes hear the news of one, and they cost the others nothing."""
+        """Whether a notification is for this node: all nodes hear the channel, and its payload names one of them."""
         return payload in (NEWS, self.name)
 
     def count(self) -> None:

@@ -62,8 +62,8 @@ class Hindrance:
         return self.wait(obstacle)
 
     async def try_again(self) -> None:
-        """The obstacle may be gone: only the look after the first claim says so, or an hour of refusals would be told
-        as many short ones."""
+        """The obstacle may be gone. It is told as gone only after the first claim has gone well: otherwise an hour of
+        refusals would be told as many short obstacles."""
         self._logged = None
         if self._is_retrying or self._told == _UNKNOWN:
             await self._note(None)

@@ -70,7 +70,7 @@ ROLES: Final[tuple[Role["NodeAgent"], ...]] = (
     ),
     Role(
         "orders",
-        "carries out requests to this node: to send a magic packet for a neighbour, or to sleep",
+        "carries out node orders: to send a magic packet for a neighbour, or to sleep",
         lambda agent: Orders(agent.node),
         hears=ORDERS_CHANNEL,
         heeds=lambda agent, payload: agent.node.is_meant(payload),

@@ -36,7 +36,7 @@ class ServiceSettlement:
     def __init__(self, node: Node, start: Start) -> None:
         self._node = node
         self._start = start
-        # How many attempts ended unclearly. One that does so during a settling is not seen by it, and needs another.
+        # How many attempts ended unclearly. An attempt that ends so during a settling needs another settling.
         self._called_for: int = 1
         self._settled: int = 0  # how many of them are settled
         self._again_at: float | None = None  # monotonic
@@ -54,8 +54,8 @@ class ServiceSettlement:
         return None if self._again_at is None else timedelta(seconds=max(0.0, self._again_at - time.monotonic()))
 
     def look_at_the_clock(self) -> None:
-        """Makes a later settling due; called in each pass, even one that can't settle, or it would be repeated at
-        once."""
+        """Makes a later settling due. It is called in every pass, also in one that can't settle: otherwise `again_in`
+        would be zero, and the passes would follow each other without a pause."""
         if self._again_at is not None and time.monotonic() >= self._again_at:
             self._again_at = None
             self._called_for += 1

@@ -167,8 +167,8 @@ def _clock(moment: datetime) -> str:
 
 
 class ServiceNews:
-    """Listens for work that becomes claimable for services of sleeping nodes. The builder hears of a service's first
-    tasks by itself; of later ones only nodes that serve it are notified. Many notifications are one wake-up of the
+    """Listens for work that becomes claimable for services of sleeping nodes. Of such work only the channel of
+    the service is notified. Many notifications are one wake-up of the
     waker, a moment later."""
 
     def __init__(self, listener: Listener) -> None:

@@ -45,8 +45,8 @@ _CLOSING_SEC: Final = 1.0
 
 
 class RoleChoice(StrEnum):
-    BUILDER = "builder"  # builder, cleanup, node-wake
-    AGENT = "agent"  # one agent for each service of this node
+    BUILDER = "builder"  # the roles of builder/roles.py
+    AGENT = "agent"  # the roles of agent/roles.py
     ALL = "all"
 
     @property

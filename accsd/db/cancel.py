@@ -10,7 +10,7 @@ from accsd.db.pool import Database
 async def cancel_jobs(
     db: Database, job_ids: Sequence[UUID], *, reason: str | None = None, by: str | None = None
 ) -> dict[UUID, Answer]:
-    """Cancels jobs, running tasks included; the tasks' owners are notified."""
+    """Cancels jobs, running tasks included; the nodes that serve them are notified."""
     rows = await db.fetch("SELECT * FROM accs.cancel_jobs($1, $2, $3)", list(job_ids), reason, by, repeatable=True)
     return read_answers(rows)
 

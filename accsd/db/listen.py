@@ -294,7 +294,7 @@ class Listener:
             case ListenerState.POLLING:
                 _log().warning("polling", reason=reason, hint=hint or _SET_LISTEN_URL)
             case ListenerState.OFF:
-                pass  # the initial state
+                pass  # notifications are switched off: the settings say so
         if self._on_change is not None:
             self._on_change(self._state)
 

@@ -49,7 +49,7 @@ async def wake_nodes(db: Database, *, silent: timedelta) -> list[FleetNode]:
 
 
 async def look(db: Database, ahead: timedelta, *, silent: timedelta) -> tuple[list[Demand], list[FleetNode]]:
-    """Demand and nodes of one moment: a task claimed in between would need a node, and fill the one that has it."""
+    """Demand and nodes in one snapshot: a task that is claimed between two would be counted as waiting and as live."""
     async with db.acquire() as connection, connection.transaction(isolation="repeatable_read", readonly=True):
         at_once = Database.over(connection)
         return await wake_demand(at_once, ahead), await wake_nodes(at_once, silent=silent)

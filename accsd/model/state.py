@@ -1,8 +1,7 @@
 """The words that the tables use, and the moves between them.
 
-The transition sets repeat SPEC "The transitions, complete". What enforces them is the table
-accs.transitions in schema.sql; a contract test holds the two equal, so that Python can reason about a move
-without asking.
+The table accs.transitions in schema.sql enforces the moves; a test holds the sets below equal to it, so that Python can
+reason about a move without asking.
 """
 
 from enum import StrEnum
@@ -17,8 +16,8 @@ class TaskStatus(StrEnum):
     RUNNING = "running"  # → done, error, queued (given back, lease expired, retry), cancelled
     DONE = "done"  # → queued (retry from a step: a new generation)
     ERROR = "error"  # → queued (redrive, retry: a new generation)
-    SKIPPED = "skipped"  # → queued (retry: a new generation)
-    CANCELLED = "cancelled"  # → queued (redrive, retry: a new generation)
+    SKIPPED = "skipped"  # → queued (redrive, retry: a new generation)
+    CANCELLED = "cancelled"  # → queued (retry: a new generation)
 
     @property
     def is_terminal(self) -> bool:

@@ -51,8 +51,8 @@ def reason_to_stay(node: IdleTime, rules: SleepRules) -> Stay | None:
 
 
 def stays_for(node: IdleTime, rules: SleepRules) -> timedelta:
-    """How long an idle node waits for work. Being awake for nothing costs about as much as booting for as long: a node
-    that has waited for the time of a boot has lost that much, and loses no more than that again by going to sleep."""
+    """How long an idle node waits for work. Being awake for nothing costs about as much as booting for as long. So a
+    node that waits for the time of a boot and then sleeps loses at most twice what the best decision costs."""
     if node.latency is None or isinf(rules.boots):
         return rules.idle
     return min(rules.idle, rules.boots * node.latency)

@@ -77,7 +77,7 @@ class Attempt:
         self._watching: WatchedExecution | None = None
         self._has_ended: bool = False
         self._mark: Mark | None = None  # of the folder of all attempts, taken when this attempt began
-        self._conclusion: AttemptFinish = AttemptFinish(task.fence, context)
+        self._finish_of: AttemptFinish = AttemptFinish(task.fence, context)
         self._asked_back: anyio.Event = anyio.Event()
         self._back_because: str = ""
         self._hurry: anyio.Event = anyio.Event()
@@ -276,7 +276,7 @@ class Attempt:
             if not lease.is_cancelled and not lease.is_unanswered:
                 self._tell_refusal(lease.reason)
             return "cancelled" if lease.is_cancelled else "lease_lost"
-        return await self._conclusion.tell(verdict, lease)
+        return await self._finish_of.tell(verdict, lease)
 
     def _tell_refusal(self, reason: str | None) -> None:
         """The database refused our heartbeat: the task's history says so, as it does for any other refusal."""

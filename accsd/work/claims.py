@@ -51,7 +51,7 @@ async def claim(
 
 async def held_unknown(context: AttemptContext, known: Callable[[], set[Fence]]) -> Granted:
     """The tasks that the database has as this node's and that the node does not know. `known` is asked before and
-    after: an attempt that ends meanwhile has settled itself, and one that began meanwhile is known."""
+    after: an attempt that ends meanwhile tells its own end, and one that began meanwhile is known."""
     before, at = known(), boot_time()
     held = await adopt_tasks(context.db, owner=context.name, node=context.name, lease=context.leases.length)
     before |= known()

@@ -98,7 +98,7 @@ class Reporter:
         await _deliver(list(said.values()), self._write_progress, self._put_back_progress, most=self._most)
 
     async def _send(self, batch: Sequence[Event]) -> None:
-        """Sends one batch. Each kind is a call of its own, so that a repeated call was refused as a whole."""
+        """Sends one batch. Each kind is a call of its own: a refused call has written nothing, and is repeated."""
         of_attempts = [event for event in batch if isinstance(event, TaskEvent)]
         others = [event for event in batch if isinstance(event, LoggedEvent)]
         try:

@@ -132,19 +132,19 @@ class ProcessRunner:
 
     def _spawn_shim(self, launch: Launch, files: AttemptFiles, report: int, begin_by: float) -> proc.Child:
         try:
-            with _in_memory(self._orders(launch, begin_by).pack()) as orders, _log_of(files) as log:
+            with _in_memory(self._shim_task(launch, begin_by).pack()) as packed, _log_of(files) as log:
                 return proc.spawn(
-                    [sys.executable, "-I", "-S", shim.__file__, files.folder, str(orders), str(report)],
+                    [sys.executable, "-I", "-S", shim.__file__, files.folder, str(packed), str(report)],
                     output=log,
                     cwd=Path("/"),
                     env=self._markers(launch),
-                    keep_fds=[orders, report],
+                    keep_fds=[packed, report],
                     deaf=True,
                 )
         except OSError as error:
             raise self._not_our_fault(launch, error.errno or 0) from error
 
-    def _orders(self, launch: Launch, begin_by: float) -> shim.ShimTask:
+    def _shim_task(self, launch: Launch, begin_by: float) -> shim.ShimTask:
         limits = self.settings.limits
         workdir = launch.workdir or self.workdir(launch.fence, launch.folder)
         environ = {
@@ -264,7 +264,7 @@ def _temporary(folder: Path) -> Path:
 @contextmanager
 def _in_memory(content: bytes) -> Generator[int]:
     """A file that is complete before the shim starts, and that nobody else can open: it may hold secrets."""
-    file = os.memfd_create("accsd-orders")
+    file = os.memfd_create("accsd-task")
     try:
         with open(file, "wb", closefd=False) as writing:
             writing.write(content)

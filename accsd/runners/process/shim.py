@@ -97,7 +97,7 @@ def _reserve_record() -> int:
     return record
 
 
-def _conclude(folder: str, record: int, text: str) -> None:
+def _record_end(folder: str, record: int, text: str) -> None:
     os.pwrite(record, text.encode(), 0)
     os.rename(f"{folder}/{EXIT_FILE}.draft", f"{folder}/{EXIT_FILE}")
 
@@ -112,26 +112,26 @@ def _answer(report: int, text: str) -> bool:
     return True
 
 
-def _prepare(folder: str, orders: ShimTask) -> tuple[int, list[int]] | None:
+def _prepare(folder: str, task: ShimTask) -> tuple[int, list[int]] | None:
     """The exit file's draft and the command's three files; None where another shim has the attempt."""
     os.chdir(folder)
-    if not _claim(orders.service):
+    if not _claim(task.service):
         return None
     record = _reserve_record()
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     files = [os.open(INPUT_FILE, os.O_RDONLY), *(os.open(name, append, 0o600) for name in (STDOUT_FILE, STDERR_FILE))]
-    os.chdir(orders.workdir)
+    os.chdir(task.workdir)
     if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(_ENOSYS, "this kernel has no child subreapers")
     return record, files
 
 
-def _spawn(orders: ShimTask, files: list[int]) -> int:
-    os.environ["PATH"] = orders.environ.get("PATH", os.defpath)  # where posix_spawnp looks
+def _spawn(task: ShimTask, files: list[int]) -> int:
+    os.environ["PATH"] = task.environ.get("PATH", os.defpath)  # where posix_spawnp looks
     return os.posix_spawnp(
-        orders.argv[0],
-        orders.argv,
-        orders.environ,
+        task.argv[0],
+        task.argv,
+        task.environ,
         file_actions=[(os.POSIX_SPAWN_DUP2, file, number) for number, file in enumerate(files)],
         setsid=True,
         setsigmask=[],
@@ -139,25 +139,25 @@ def _spawn(orders: ShimTask, files: list[int]) -> int:
     )
 
 
-def _run(folder: str, orders: ShimTask, report: int) -> bool:
+def _run(folder: str, task: ShimTask, report: int) -> bool:
     try:
-        prepared = _prepare(folder, orders)
+        prepared = _prepare(folder, task)
     except OSError as error:
         return _answer(report, f"{BROKEN} {error.errno}")
     if prepared is None:
         return _answer(report, AGAIN)
     record, files = prepared
     # The machine may have slept, or the daemon been stopped, since the lease was looked at.
-    if time.clock_gettime(time.CLOCK_BOOTTIME) >= orders.begin_by:
+    if time.clock_gettime(time.CLOCK_BOOTTIME) >= task.begin_by:
         return _answer(report, LATE)
     try:
-        command = _spawn(orders, files)
+        command = _spawn(task, files)
     except OSError as error:
-        _conclude(folder, record, f"errno {error.errno}\nleft 0\n")
+        _record_end(folder, record, f"errno {error.errno}\nleft 0\n")
         return _answer(report, f"{FAILED} {error.errno}")
     _note_command(folder, command)
     _answer(report, STARTED)
-    _conclude(folder, record, _watched(Watch(command), orders))
+    _record_end(folder, record, _watched(Watch(command), task))
     return True
 
 
@@ -165,15 +165,15 @@ def _note_command(folder: str, command: int) -> bool:
     try:
         _write(f"{folder}/{COMMAND_FILE}", _identity(command))
     except OSError:
-        return False  # a full disk; only a part of what finds its processes if we are killed
+        return False  # a full disk; the environment still tells which processes are the command's
     return True
 
 
-def _watched(watch: Watch, orders: ShimTask) -> str:
+def _watched(watch: Watch, task: ShimTask) -> str:
     """How it ended, as the exit file says it."""
     exceeded = None
-    if orders.memory or orders.pids:
-        exceeded = watch.until_it_ends_or_exceeds(memory=orders.memory, pids=orders.pids)
+    if task.memory or task.pids:
+        exceeded = watch.until_it_ends_or_exceeds(memory=task.memory, pids=task.pids)
     else:
         watch.until_it_ends()
     all_gone = watch.end_everyone()
@@ -189,8 +189,8 @@ def main() -> None:
     os.set_inheritable(report, False)
     with open(packed, "rb") as file:
         file.seek(0)
-        orders = ShimTask.unpack(file.read())
-    _run(folder, orders, report)
+        task = ShimTask.unpack(file.read())
+    _run(folder, task, report)
 
 
 if __name__ == "__main__":
