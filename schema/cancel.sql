@@ -93,6 +93,9 @@ BEGIN
     INSERT INTO public.task_events (job_id, ts, source, level, type, message, data)
     SELECT id, v_now, coalesce(p_by, 'operator'), 'warn', 'status', from_status || ' → cancelled',
            jsonb_strip_nulls(jsonb_build_object('from', from_status, 'to', 'cancelled', 'reason', p_reason)) FROM moved;
+    IF EXISTS (SELECT FROM public.jobs WHERE id = ANY (v_jobs) AND (schedule_id IS NOT NULL OR run_key IS NOT NULL)) THEN
+      PERFORM accs.end_runs(v_jobs);
+    END IF;
     -- what these tasks held of their keys is free, and so is what they were waiting for
     v_keys := v_keys || ARRAY(SELECT DISTINCT concurrency_key FROM public.job_tasks
                                WHERE id = ANY (v_tasks) AND concurrency_key IS NOT NULL);
@@ -125,6 +128,9 @@ BEGIN
     SELECT id, v_now, 'builder', 'warn', 'status', 'running → ' || status, jsonb_build_object('from', 'running', 'to', status) FROM moved
   )
   SELECT coalesce(array_agg(id), '{}') INTO v_ids FROM moved;
+  IF v_ids <> '{}' THEN
+    PERFORM accs.end_runs(v_ids);
+  END IF;
   RETURN QUERY
   SELECT u.id, CASE WHEN u.id = ANY (v_ids) THEN 'accepted'
                     WHEN j.status IN ('done', 'error', 'cancelled') THEN 'repeated' ELSE 'refused' END,

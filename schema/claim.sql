@@ -122,7 +122,8 @@ CREATE TYPE accs.claimed AS (
   given         jsonb,
   timeout_sec   double precision,
   lease_until   timestamptz,
-  trace_id      text
+  trace_id      text,
+  trigger       jsonb
 );
 
 -- Claims up to p_limit tasks of a service for a node, in the global order: jobs.priority DESC, order_seq, created_at, id.
@@ -259,7 +260,7 @@ BEGIN
       FROM moved m, unnest(v_said, v_data) AS e (said, data)
   )
   SELECT m.id, m.job_id, m.task_key, p_service, m.attempt_id, m.attempt, m.max_attempts, v_to, m.params, j.options, m.given,
-         m.timeout_sec, v_until, j.trace_id
+         m.timeout_sec, v_until, j.trace_id, j.trigger
     FROM moved m JOIN public.jobs j ON j.id = m.job_id ORDER BY m.n;
 END $$;
 SELECT accs.is_verb('claim_tasks', pinned => true, may => '{agent}');
@@ -286,7 +287,7 @@ BEGIN
     UPDATE accs.live SET lease_until = v_until WHERE task_id = ANY (ARRAY(SELECT id FROM kept))
   )
   SELECT k.id, k.job_id, k.task_key, k.service_name, k.attempt_id, k.attempt, k.max_attempts, k.status, k.params, j.options, k.given,
-         k.timeout_sec, k.lease_until, j.trace_id
+         k.timeout_sec, k.lease_until, j.trace_id, j.trigger
     FROM kept k JOIN public.jobs j ON j.id = k.job_id ORDER BY k.id;
 END $$;
 SELECT accs.is_verb('adopt_tasks', pinned => true, may => '{agent}');

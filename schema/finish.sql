@@ -32,7 +32,8 @@ $$;
 CREATE FUNCTION accs.count_down(p_job_ids uuid[], p_ended int[], p_progress numeric[], p_current text[] DEFAULT NULL)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-  v_now timestamptz := accs.clock();
+  v_now  timestamptz := accs.clock();
+  v_runs uuid[];
 BEGIN
   WITH change AS (
     SELECT c.id, sum(c.ended)::int AS ended, sum(c.progress) AS progress, max(c.current) AS current
@@ -44,13 +45,18 @@ BEGIN
            status = CASE WHEN j.open_tasks > c.ended THEN j.status WHEN j.error_code IS NULL THEN 'done' ELSE 'error' END,
            finished_at = CASE WHEN j.open_tasks = c.ended THEN v_now END
       FROM change c WHERE j.id = c.id
-    RETURNING j.id, j.status, j.error_code
+    RETURNING j.id, j.status, j.error_code, j.schedule_id, j.run_key
+  ), logged AS (
+    INSERT INTO public.task_events (job_id, ts, source, level, type, message, data)
+    SELECT id, v_now, 'builder', CASE status WHEN 'done' THEN 'info' ELSE 'error' END, 'status', 'running → ' || status,
+           CASE status WHEN 'done' THEN '{"from": "running", "to": "done"}'
+                       ELSE jsonb_build_object('from', 'running', 'to', status, 'error_code', error_code) END
+      FROM counted WHERE status <> 'running'
   )
-  INSERT INTO public.task_events (job_id, ts, source, level, type, message, data)
-  SELECT id, v_now, 'builder', CASE status WHEN 'done' THEN 'info' ELSE 'error' END, 'status', 'running → ' || status,
-         CASE status WHEN 'done' THEN '{"from": "running", "to": "done"}'
-                     ELSE jsonb_build_object('from', 'running', 'to', status, 'error_code', error_code) END
-    FROM counted WHERE status <> 'running';
+  SELECT array_agg(id) INTO v_runs FROM counted WHERE status <> 'running' AND (schedule_id IS NOT NULL OR run_key IS NOT NULL);
+  IF v_runs IS NOT NULL THEN
+    PERFORM accs.end_runs(v_runs);
+  END IF;
 END $$;
 
 -- The dependants of satisfied tasks have that many dependencies less; those that have none left wait for a claim. Two
@@ -199,6 +205,7 @@ DECLARE
   v_failed     record;
   v_keys       text[];
   v_was        accs.live[];
+  v_runs       uuid[];
 BEGIN
   IF session_user <> current_user OR cardinality(p_task_ids) > 10000 THEN
     PERFORM accs.check_caller(p_owner, cardinality(p_task_ids));
@@ -254,7 +261,7 @@ BEGIN
            status = CASE WHEN j.open_tasks > c.ended THEN j.status WHEN j.error_code IS NULL THEN 'done' ELSE 'error' END,
            finished_at = CASE WHEN j.open_tasks = c.ended THEN v_now END
       FROM change c WHERE j.id = c.job_id
-    RETURNING j.id, j.status, j.error_code
+    RETURNING j.id, j.status, j.error_code, j.schedule_id, j.run_key
   ), logged AS (
     INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
     SELECT job_id, id, v_now, 'agent:' || service_name, 'info', 'status', 'running → done',
@@ -267,8 +274,12 @@ BEGIN
   )
   SELECT (SELECT coalesce(array_agg(id), '{}') FROM moved),
          (SELECT array_agg(DISTINCT k.key)
-            FROM (SELECT key FROM freed WHERE key IS NOT NULL UNION ALL SELECT key FROM queued WHERE hold = 'key') k)
-    INTO v_moved, v_keys;
+            FROM (SELECT key FROM freed WHERE key IS NOT NULL UNION ALL SELECT key FROM queued WHERE hold = 'key') k),
+         (SELECT array_agg(id) FROM counted WHERE status <> 'running' AND (schedule_id IS NOT NULL OR run_key IS NOT NULL))
+    INTO v_moved, v_keys, v_runs;
+  IF v_runs IS NOT NULL THEN
+    PERFORM accs.end_runs(v_runs);
+  END IF;
   IF v_was IS NOT NULL THEN
     PERFORM accs.note_passes(v_was, v_moved);
   END IF;

@@ -19,6 +19,8 @@
 --   cancel.sql       ends that no attempt brings about: skip, cancel, close
 --   retry.sql        dead letters, redrive, retry
 --   pauses.sql       pauses, and the limits of concurrency keys
+--   schedules.sql    schedules, their plans, and everything that waits for a time
+--   firings.sql      the ledger of every due time, run keys, the verbs that settle what is due
 --   quarantine.sql   a node on which a service fails, a step that fails everywhere
 --   wake.sql         what wants nodes, and the calls that wake them
 --   orders.sql       what a node is asked to do
@@ -31,7 +33,7 @@
 --
 -- THE MAP
 --   public.*                what people read and what any client may INSERT: workflows, jobs, job_tasks, task_events,
---                           task_artifacts, nodes, dead_letters, outbox_events.
+--                           task_artifacts, nodes, dead_letters, outbox_events, schedules, calendars; firings to read.
 --   accs.transitions        the legal moves, as rows. Everything that enforces them is generated from these rows.
 --   accs.plans, accs.steps  a workflow and its steps, compiled and checked when the workflow is written.
 --   accs.lanes              the sets of nodes that may take a task: by service, labels and named node.
@@ -43,6 +45,12 @@
 --                           counted here, so that they are derived from what really runs.
 --   accs.concurrency_keys   how many tasks of a key may run at once.
 --   accs.pauses             the services, workflows and nodes that take nothing new.
+--   accs.plan_of            the next occurrences of each schedule, as data: SQL alone fires them.
+--   accs.agenda             everything that waits for a time: one index says what is due next.
+--   accs.run_keys           how many jobs of a key may be open at once; accs.open_runs: those that are, or wait for it.
+--   accs.schedule_history   who did what to a schedule; schedule_marks: occurrences to skip; schedule_hold: all of them stand still.
+--   accs.backfills          runs for times that lie behind.
+--   accs.zones, accs.actors the zone rules that plans were made with; who acts, and what they may.
 --   accs.slots              one row for each node and service: two claims of one node lock it in turn.
 --   accs.power              how each node is woken and sleeps: asleep → waking → booting → ready, or failed; the last call.
 --   accs.node_history       what happened to each node.
@@ -70,7 +78,8 @@
 --   The net: repair, which finds accs.damage empty or mends it; recheck_holds, close_jobs.
 --
 -- RULES
---   Lock order: jobs by id (FOR NO KEY UPDATE) → waiting → job_tasks by id → live → concurrency_keys by key.
+--   Lock order: schedules by id → agenda → jobs by id (FOR NO KEY UPDATE) → waiting → job_tasks by id → live → run_keys by key →
+--     concurrency_keys by key.
 --     Waiting rows are claimed with SKIP LOCKED; a claim locks neither jobs nor anything else it could wait for
 --     while others wait for it.
 --   Fence: attempt_id grows by one at every claim and is never reused. A write from an attempt names task,

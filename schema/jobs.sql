@@ -29,6 +29,8 @@ CREATE TABLE public.jobs (
   open_tasks        int NOT NULL DEFAULT 0 CHECK (open_tasks BETWEEN 0 AND task_count),
   task_progress     numeric NOT NULL DEFAULT 0, -- the sum of its tasks' progress; jobs.progress is this / task_count
   trigger           jsonb CHECK (jsonb_typeof(trigger) = 'object'),   -- what brought it about, where that was not a plain submission
+  schedule_id       uuid,                       -- the schedule that started it
+  run_key           text,                       -- of the jobs of a key only so many are open at once: accs.open_runs
   -- No larger and no deeper than what a task can be handed. 64 levels are at least 512 bytes: small ones are not looked at, because every
   -- UPDATE of a job checks this again.
   CONSTRAINT jobs_options_check CHECK (jsonb_typeof(options) = 'object'

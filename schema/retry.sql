@@ -61,7 +61,10 @@ BEGIN
       FROM (SELECT count(*)::int AS n, sum(counted) AS counted,
                    (array_agg(task_key ORDER BY step_no) FILTER (WHERE remaining = 0))[1] AS first FROM moved) m
      WHERE j.id = p_job
-    RETURNING j.id, j.generation
+    RETURNING j.id, j.generation, j.schedule_id, j.run_key
+  ), run AS (   -- whoever runs it again does not ask whether its run key has room
+    INSERT INTO accs.open_runs (job_id, key, schedule_id, waits, forced)
+    SELECT id, run_key, schedule_id, false, true FROM reopened WHERE run_key IS NOT NULL ON CONFLICT DO NOTHING
   ), announced AS (
     INSERT INTO public.task_events (job_id, ts, source, level, type, message, data)
     SELECT r.id, v_now, p_source, 'warn', 'retry', job.status || ' → running: ' || p_why,

@@ -89,12 +89,15 @@ BEGIN
   RETURN v_keys;
 END $$;
 
+-- What submit_jobs is told of a job that a schedule starts.
+CREATE TYPE accs.run AS (schedule_id uuid, run_key text, waits boolean, created_by text);
+
 -- Submits jobs, one for each workflow id; the other arrays may be null or have one element for each. A due job is
--- instantiated in this very transaction. The same idempotency key, or the same job id, again is the same job: repeated.
+-- instantiated in this very transaction. The same idempotency key, or the same job id, again is the same job: repeated. p_runs is for schedules.
 CREATE FUNCTION accs.submit_jobs(
   p_workflow_ids uuid[], p_options jsonb[] DEFAULT NULL, p_priorities int[] DEFAULT NULL, p_scheduled_at timestamptz[] DEFAULT NULL,
   p_keys text[] DEFAULT NULL, p_job_ids uuid[] DEFAULT NULL, p_created_by text DEFAULT NULL, p_trace_ids text[] DEFAULT NULL,
-  p_triggers jsonb[] DEFAULT NULL
+  p_triggers jsonb[] DEFAULT NULL, p_runs accs.run[] DEFAULT NULL
 ) RETURNS TABLE (job_id uuid, answer text, reason text, status text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -108,16 +111,17 @@ BEGIN
     FROM unnest(p_workflow_ids, p_job_ids) WITH ORDINALITY AS u (workflow_id, id, n);
   WITH made AS (
     INSERT INTO public.jobs (id, workflow_id, status, current_task_key, priority, options, scheduled_at, created_at, started_at, updated_at,
-                             created_by, trace_id, task_count, open_tasks, idempotency_key, order_seq, trigger)
+                             created_by, trace_id, task_count, open_tasks, idempotency_key, order_seq, trigger, schedule_id, run_key)
     SELECT u.id, w.id, CASE WHEN due THEN 'running' ELSE 'queued' END, CASE WHEN due THEN p.first_key END, coalesce(u.priority, 0),
-           coalesce(u.options, '{}'), u.scheduled_at, v_now, CASE WHEN due THEN v_now END, v_now, p_created_by, u.trace_id,
-           CASE WHEN due THEN p.step_count ELSE 0 END, CASE WHEN due THEN p.step_count ELSE 0 END, u.key, u.order_seq, u.trigger
+           coalesce(u.options, '{}'), u.scheduled_at, v_now, CASE WHEN due THEN v_now END, v_now, coalesce(u.created_by, p_created_by), u.trace_id,
+           CASE WHEN due THEN p.step_count ELSE 0 END, CASE WHEN due THEN p.step_count ELSE 0 END, u.key, u.order_seq, u.trigger, u.schedule_id,
+           u.run_key
       FROM (SELECT u.*, nextval('accs.order_seq') AS order_seq   -- in the order given
-              FROM unnest(p_workflow_ids, v_ids, p_options, p_priorities, p_scheduled_at, p_keys, p_trace_ids, p_triggers)
-                AS u (workflow_id, id, options, priority, scheduled_at, key, trace_id, trigger)) u
+              FROM unnest(p_workflow_ids, v_ids, p_options, p_priorities, p_scheduled_at, p_keys, p_trace_ids, p_triggers, p_runs)
+                AS u (workflow_id, id, options, priority, scheduled_at, key, trace_id, trigger, schedule_id, run_key, waits, created_by)) u
       JOIN public.workflows w ON w.id = u.workflow_id AND w.is_active
       JOIN accs.plans p ON p.workflow_id = w.id,
-           LATERAL (SELECT coalesce(u.scheduled_at <= v_now, true) AS due) d
+           LATERAL (SELECT coalesce(u.scheduled_at <= v_now, true) AND u.waits IS NOT TRUE AS due) d
      -- two batches with the same keys or ids in another order must not wait for each other's rows
      ORDER BY u.key, CASE WHEN u.key IS NULL THEN u.id END, u.order_seq
     ON CONFLICT DO NOTHING
@@ -134,7 +138,7 @@ BEGIN
     PERFORM accs.admit(v_keys);
   END IF;
 
-  IF cardinality(v_fresh) = cardinality(v_ids) THEN
+  IF cardinality(v_fresh) = cardinality(v_ids) AND p_runs IS NULL THEN
     RETURN QUERY SELECT u.id, 'accepted'::text, NULL::text,
                         CASE WHEN coalesce(p_scheduled_at[i::int] <= v_now, true) THEN 'running' ELSE 'queued' END
                    FROM unnest(v_ids) WITH ORDINALITY AS u (id, i) ORDER BY i;
@@ -200,6 +204,7 @@ DECLARE
 BEGIN
   UPDATE public.jobs SET status = 'error', error_code = p_code, error_message = p_message, finished_at = v_now, updated_at = v_now
    WHERE id = p_job;
+  PERFORM accs.end_runs(ARRAY[p_job]);
   INSERT INTO public.task_events (job_id, ts, source, level, type, message, data)
   VALUES (p_job, v_now, 'builder', 'error', 'status', p_message, jsonb_build_object('from', 'queued', 'to', 'error', 'error_code', p_code));
   DELETE FROM accs.pending_jobs WHERE job_id = p_job;

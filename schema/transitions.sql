@@ -85,7 +85,7 @@ BEGIN
   EXECUTE format($$
     CREATE TRIGGER guard_transition AFTER UPDATE OF
       id, workflow_id, status, progress, current_task_key, order_seq, error_code, error_message, created_at, started_at,
-      finished_at, generation, task_count, open_tasks, task_progress, trigger ON public.jobs
+      finished_at, generation, task_count, open_tasks, task_progress, trigger, schedule_id, run_key ON public.jobs
     FOR EACH ROW WHEN (current_setting('search_path') <> 'pg_catalog, accs, pg_temp'
                        OR (OLD.status <> NEW.status AND strpos(%L, left(OLD.status, 2) || left(NEW.status, 2)) = 0))
     EXECUTE FUNCTION accs.refuse_write()$$, v_legal);
@@ -122,7 +122,7 @@ BEGIN
   SELECT id INTO v_bad FROM fresh
    WHERE status <> 'queued' OR task_count <> 0 OR open_tasks <> 0 OR generation <> 0 OR task_progress <> 0
       OR progress IS DISTINCT FROM 0 OR started_at IS NOT NULL OR finished_at IS NOT NULL
-      OR error_code IS NOT NULL OR error_message IS NOT NULL OR current_task_key IS NOT NULL
+      OR error_code IS NOT NULL OR error_message IS NOT NULL OR current_task_key IS NOT NULL OR schedule_id IS NOT NULL OR run_key IS NOT NULL
    LIMIT 1;
   IF FOUND THEN
     RAISE EXCEPTION 'job %: a job begins as queued, with nothing done', v_bad

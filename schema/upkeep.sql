@@ -35,11 +35,15 @@ CREATE VIEW accs.damage (what, job_id, id, found) AS
    WHERE j.status = 'running' AND t.status IN ('queued', 'starting', 'running') AND t.remaining <> r.n
   UNION ALL
   SELECT 'pending_row', j.id, p.job_id, jsonb_build_object('due_at', p.due_at, 'status', j.status, 'scheduled_at', j.scheduled_at)
-    FROM accs.pending_jobs p LEFT JOIN public.jobs j ON j.id = p.job_id
-   WHERE j.id IS NULL OR j.status <> 'queued' OR p.due_at <> coalesce(j.scheduled_at, j.created_at)
+    FROM accs.pending_jobs p LEFT JOIN public.jobs j ON j.id = p.job_id LEFT JOIN accs.open_runs o ON o.job_id = p.job_id AND o.waits
+   WHERE j.id IS NULL OR j.status <> 'queued'
+      OR p.due_at <> CASE WHEN o.job_id IS NOT NULL THEN 'infinity' ELSE coalesce(j.scheduled_at, j.created_at) END
   UNION ALL
   SELECT 'pending_missing', j.id, j.id, jsonb_build_object('scheduled_at', j.scheduled_at)
     FROM public.jobs j WHERE j.status = 'queued' AND NOT EXISTS (SELECT FROM accs.pending_jobs p WHERE p.job_id = j.id)
+  UNION ALL
+  SELECT 'run_row', j.id, o.job_id, jsonb_build_object('key', o.key, 'status', j.status)
+    FROM accs.open_runs o LEFT JOIN public.jobs j ON j.id = o.job_id WHERE j.id IS NULL OR j.status NOT IN ('queued', 'running')
   UNION ALL
   SELECT r.what, c.id, c.id, jsonb_build_object('task_count', c.task_count, 'open_tasks', c.open_tasks, 'task_progress', c.task_progress,
                                                 'progress', c.progress, 'counted', jsonb_build_array(c.tasks, c.open, c.gained))
@@ -92,7 +96,7 @@ BEGIN
   END LOOP;
 
   -- what belongs to no running job, or to none at all
-  RETURN QUERY SELECT * FROM accs.damage d WHERE d.what IN ('live_row', 'pending_row', 'pending_missing');
+  RETURN QUERY SELECT * FROM accs.damage d WHERE d.what IN ('live_row', 'pending_row', 'pending_missing', 'run_row');
   v_until := clock_timestamp() + p_patience;
   v_next.task_id := v_at.task_id;
   v_begun := v_at.task_id = v_zero;
@@ -176,12 +180,14 @@ BEGIN
    WHERE (p.job_id = ANY (v_pending) OR p.job_id IN (SELECT s.id FROM unnest(v_strays) s WHERE s.what = 'pending_row'))
      AND NOT EXISTS (SELECT FROM public.jobs j WHERE j.id = p.job_id AND j.status = 'queued');
   INSERT INTO accs.pending_jobs AS p (job_id, due_at)
-  SELECT id, coalesce(scheduled_at, created_at) FROM public.jobs WHERE id = ANY (v_pending) AND status = 'queued'
+  SELECT j.id, CASE WHEN o.job_id IS NOT NULL THEN 'infinity' ELSE coalesce(j.scheduled_at, j.created_at) END
+    FROM public.jobs j LEFT JOIN accs.open_runs o ON o.job_id = j.id AND o.waits WHERE j.id = ANY (v_pending) AND j.status = 'queued'
   ON CONFLICT (job_id) DO UPDATE SET due_at = excluded.due_at;
   IF FOUND THEN
     PERFORM pg_notify(accs.channel_prefix() || 'builder', '');
   END IF;
 
+  PERFORM accs.end_runs(ARRAY(SELECT f.id FROM unnest(v_found || v_strays) f WHERE f.what = 'run_row'));
   v_keys := v_keys || accs.enqueue(v_waiting) || ARRAY(
     SELECT DISTINCT concurrency_key FROM public.job_tasks WHERE id = ANY (v_waiting || v_live) AND concurrency_key IS NOT NULL);
   PERFORM accs.recount(v_counts);
@@ -217,6 +223,7 @@ BEGIN
   SELECT id, v_now, 'builder', 'warn', 'status', 'running → ' || status,
          jsonb_strip_nulls(jsonb_build_object('from', 'running', 'to', status, 'error_code', error_code))
     FROM moved WHERE status <> 'running';
+  PERFORM accs.end_runs(ARRAY(SELECT id FROM public.jobs WHERE id = ANY (p_job_ids) AND status <> 'running'));
 END $$;
 
 -- What people ask by status, without an index on a status that changes all the time.
