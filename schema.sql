@@ -4056,9 +4056,8 @@ DECLARE
   v_done accs.occasion[];
 BEGIN
   SELECT * INTO v_row FROM public.schedules WHERE id = p_id;
-  SELECT ROW(f.schedule_id, f.nominal, f.fold, f.cause_id, a.due_at,
-             CASE WHEN v_row.state = 'active' THEN 'fired' ELSE 'skipped' END, CASE WHEN v_row.state = 'active' THEN 'released' ELSE 'paused' END,
-             NULL, NULL, NULL, NULL, NULL, NULL, false, NULL, NULL)::accs.occasion
+  SELECT f.schedule_id, f.nominal, f.fold, f.cause_id, a.due_at, CASE WHEN v_row.state = 'active' THEN 'fired' ELSE 'skipped' END,
+         CASE WHEN v_row.state = 'active' THEN 'released' ELSE 'paused' END, NULL, NULL, NULL, NULL, NULL, NULL, false, NULL, NULL
     INTO v_occ FROM public.firings f JOIN accs.agenda a ON a.schedule_id = f.schedule_id AND a.what = 'snoozed' AND a.key = p_key
    WHERE f.schedule_id = p_id AND f.nominal = split_part(p_key, '/', 1)::timestamp AND f.fold = split_part(p_key, '/', 2)::int AND f.cause_id = 0
      AND f.outcome = 'snoozed';
@@ -4561,7 +4560,7 @@ BEGIN
   IF v_room > 0 THEN
     SELECT array_agg(ROW(v_row.id, w.nominal, w.fold, 0, w.due, CASE WHEN w.outcome IN ('missed', 'skipped') THEN 'caught_up' ELSE coalesce(w.outcome, 'fired') END,
                          'backfill', NULL, NULL, NULL, jsonb_build_object('backfill', p_id), v_row.options || coalesce(v_fill.options, '{}'),
-                         jsonb_build_object('cause', 'backfill', 'backfill', p_id, 'by', v_fill.by, 'priority', v_fill.priority,
+                         jsonb_build_object('cause', 'backfill', 'backfill', p_id, 'by', v_fill."by", 'priority', v_fill.priority,
                                             'key', format('backfill/%s/%s/%s', p_id, w.nominal, w.fold)), false, v_key, NULL)::accs.occasion ORDER BY w.n)
              FILTER (WHERE w.would = 'run'), max(w.n)
       INTO v_occ, v_upto

@@ -446,9 +446,8 @@ DECLARE
   v_done accs.occasion[];
 BEGIN
   SELECT * INTO v_row FROM public.schedules WHERE id = p_id;
-  SELECT ROW(f.schedule_id, f.nominal, f.fold, f.cause_id, a.due_at,
-             CASE WHEN v_row.state = 'active' THEN 'fired' ELSE 'skipped' END, CASE WHEN v_row.state = 'active' THEN 'released' ELSE 'paused' END,
-             NULL, NULL, NULL, NULL, NULL, NULL, false, NULL, NULL)::accs.occasion
+  SELECT f.schedule_id, f.nominal, f.fold, f.cause_id, a.due_at, CASE WHEN v_row.state = 'active' THEN 'fired' ELSE 'skipped' END,
+         CASE WHEN v_row.state = 'active' THEN 'released' ELSE 'paused' END, NULL, NULL, NULL, NULL, NULL, NULL, false, NULL, NULL
     INTO v_occ FROM public.firings f JOIN accs.agenda a ON a.schedule_id = f.schedule_id AND a.what = 'snoozed' AND a.key = p_key
    WHERE f.schedule_id = p_id AND f.nominal = split_part(p_key, '/', 1)::timestamp AND f.fold = split_part(p_key, '/', 2)::int AND f.cause_id = 0
      AND f.outcome = 'snoozed';
@@ -672,15 +671,16 @@ BEGIN
 END $$;
 SELECT accs.is_verb('settle_due', may => '{scheduler}');
 
--- For a scheduler between its passes: how long until something is due (0: now), until a plan or a probe is wanted, and whether all is held.
-CREATE FUNCTION accs.scheduler_outlook() RETURNS TABLE (next_due interval, next_plan interval, next_probe interval, is_held boolean) LANGUAGE sql STABLE AS $$
+-- For a scheduler between its passes: how long until something is due (0: now), until a plan or a probe is wanted; why all is held; the time.
+CREATE FUNCTION accs.scheduler_outlook() RETURNS TABLE (next_due interval, next_plan interval, next_probe interval, hold text, now timestamptz)
+LANGUAGE sql STABLE AS $$
   SELECT (SELECT greatest(a.due_at - accs.clock(), '0') FROM accs.agenda a
            WHERE a.what <> ALL ('{replan,probe}') AND a.due_at < 'infinity' ORDER BY a.due_at LIMIT 1),
          (SELECT greatest(a.due_at - accs.clock(), '0') FROM accs.agenda a
            WHERE a.what = ANY ('{replan,probe}') AND a.what = 'replan' AND a.due_at < 'infinity' ORDER BY a.due_at LIMIT 1),
          (SELECT greatest(a.due_at - accs.clock(), '0') FROM accs.agenda a
            WHERE a.what = ANY ('{replan,probe}') AND a.what = 'probe' AND a.due_at < 'infinity' ORDER BY a.due_at LIMIT 1),
-         EXISTS (SELECT FROM accs.schedule_hold)
+         (SELECT concat_ws(', ', coalesce(h.reason, 'no reason given'), 'by ' || h.by) FROM accs.schedule_hold h), accs.clock()
 $$;
 SELECT accs.is_verb('scheduler_outlook', may => '{scheduler,api}');
 
@@ -951,7 +951,7 @@ BEGIN
   IF v_room > 0 THEN
     SELECT array_agg(ROW(v_row.id, w.nominal, w.fold, 0, w.due, CASE WHEN w.outcome IN ('missed', 'skipped') THEN 'caught_up' ELSE coalesce(w.outcome, 'fired') END,
                          'backfill', NULL, NULL, NULL, jsonb_build_object('backfill', p_id), v_row.options || coalesce(v_fill.options, '{}'),
-                         jsonb_build_object('cause', 'backfill', 'backfill', p_id, 'by', v_fill.by, 'priority', v_fill.priority,
+                         jsonb_build_object('cause', 'backfill', 'backfill', p_id, 'by', v_fill."by", 'priority', v_fill.priority,
                                             'key', format('backfill/%s/%s/%s', p_id, w.nominal, w.fold)), false, v_key, NULL)::accs.occasion ORDER BY w.n)
              FILTER (WHERE w.would = 'run'), max(w.n)
       INTO v_occ, v_upto

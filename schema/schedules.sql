@@ -559,7 +559,7 @@ END $$;
 SELECT accs.is_verb('note_zones', may => '{scheduler}');
 
 -- What the planner has before it: schedules whose plan is short, outdated or absent. Several planners may take the same one: the first that writes wins.
-CREATE FUNCTION accs.schedules_to_plan(p_limit int DEFAULT 100) RETURNS TABLE (
+CREATE FUNCTION accs.schedules_to_plan(p_limit int DEFAULT 100, p_except_zones text[] DEFAULT '{}') RETURNS TABLE (
   id uuid, name text, revision int, schedule_kind text, schedule_expr text, timezone text, spread interval, exclude text[], only_on text[],
   start_at timestamptz, end_at timestamptz, anchor timestamp, options jsonb, condition jsonb, created_at timestamptz, settled_until timestamptz,
   state text, least_interval_sec double precision, calendars jsonb, snoozed text[], planned timestamptz, now timestamptz
@@ -569,9 +569,8 @@ CREATE FUNCTION accs.schedules_to_plan(p_limit int DEFAULT 100) RETURNS TABLE (
          (SELECT jsonb_object_agg(k.name, k.entries) FROM public.calendars k WHERE k.name = ANY (s.exclude || s.only_on)),
          ARRAY(SELECT a.key FROM accs.agenda a WHERE a.schedule_id = s.id AND a.what = 'snoozed'),
          (SELECT p.dues[1] FROM accs.plan_of p WHERE p.schedule_id = s.id), accs.clock()
-    FROM (SELECT a.schedule_id, a.due_at FROM accs.agenda a
-           WHERE a.what = ANY ('{replan,probe}') AND a.what = 'replan' AND a.due_at <= accs.clock() ORDER BY a.due_at LIMIT p_limit) a
-    JOIN public.schedules s ON s.id = a.schedule_id LEFT JOIN accs.actors c ON c.name = s.created_by
-   ORDER BY a.due_at
+    FROM accs.agenda a JOIN public.schedules s ON s.id = a.schedule_id LEFT JOIN accs.actors c ON c.name = s.created_by
+   WHERE a.what = ANY ('{replan,probe}') AND a.what = 'replan' AND a.due_at <= accs.clock() AND s.timezone <> ALL (p_except_zones)
+   ORDER BY a.due_at LIMIT p_limit
 $$;
 SELECT accs.is_verb('schedules_to_plan', may => '{scheduler}');

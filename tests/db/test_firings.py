@@ -217,7 +217,7 @@ async def test_nothing_fires_while_all_are_held(conn: Connection):
     assert await conn.fetchval("SELECT accs.hold_schedules('a fire', 'ops')") == "accepted"
     await pass_time(conn, 270)
     assert await settle(conn) == []
-    assert (await outlook(conn))["is_held"]
+    assert (await outlook(conn))["hold"] == "a fire, by ops"
     assert await conn.fetchval("SELECT accs.hold_schedules(NULL, NULL, true)") == "accepted"
     assert await settle_all(conn) == [("merged", "catch_up")] * 2 + [("caught_up", "late"), ("fired", "on_time")]
 

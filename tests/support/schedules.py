@@ -68,6 +68,7 @@ def _naive(moment: datetime) -> str:
 async def settle(conn: Connection, limit: int = 200) -> list[tuple[str, str]]:
     """One pass of a scheduler: what was settled, as (outcome, reason), in the order of the nominal times."""
     rows = await conn.fetch("SELECT * FROM accs.settle_due($1, 'test') ORDER BY nominal", limit)
+    assert await conn.fetch("SELECT reason FROM accs.schedule_history WHERE what = 'failed'") == []
     return [(row["outcome"], row["reason"]) for row in rows]
 
 
