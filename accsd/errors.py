@@ -94,7 +94,9 @@ class ExpressionInvalid(UserError):
     def _sentence(self) -> str:
         where = ".".join(str(part) for part in self.place)
         character = f", character {self.position}" if self.position is not None else ""
-        return f'{where}{": " if where else ""}expression "{_shown(self.expression)}"{character}: {self.what}'
+        return (
+            f'{where}{": " if where else ""}expression "{_shown(self.expression)}"{character}: {_shown(self.what, 400)}'
+        )
 
 
 class ExpressionTooExpensive(ExpressionInvalid):
@@ -210,8 +212,8 @@ class Bug(AccsdError):
     """Something that cannot happen did. The role that meets it stops, visibly."""
 
 
-def _shown(expression: str) -> str:
+def _shown(text: str, most: int = 120) -> str:
     """On one line, and short."""
-    line = " ".join(expression.split())
+    line = " ".join(text.split())
     printable = "".join(character if character.isprintable() else "?" for character in line)
-    return printable if len(printable) <= 120 else printable[:119] + "…"
+    return printable if len(printable) <= most else printable[: most - 1] + "…"

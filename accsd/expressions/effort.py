@@ -11,6 +11,7 @@ from collections.abc import Collection as Container
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, islice
 from math import prod
 from typing import Any, Final, cast
 
@@ -26,7 +27,9 @@ MAX_ELEMENTS: Final = 1000  # of what a macro goes through
 
 # Nanoseconds, measured with cel-expr-python 0.1.3.
 _NODE: Final = 100
-_BYTE_MADE: Final = 10
+_BYTE_MADE: Final = 20
+_BYTE_ANSWERED: Final = 300  # a result becomes a Python value, element by element
+_QUICK: Final = AFFORDABLE // 250  # so that 200 of them in a document are affordable
 _BYTE_COMPARED: Final = 40  # of lists and objects; texts are much faster
 _BYTES_SEARCHED: Final = 40  # by a nanosecond: a search compares at every character
 _APPENDED: Final = 20  # for each element that is there already: hence quadratic
@@ -42,6 +45,7 @@ _ANSWERS: Final = frozenset(
     | {"contains", "startsWith", "endsWith", "matches", "indexOf", "lastIndexOf", "hasValue"}
     | {"int", "uint", "double", "bool", "timestamp", "duration", "type"}
 )
+_MOST_ALTERNATIVES: Final = 4096
 _BYTES_BY_FORMAT: Final = 150  # out of one byte of the format: %.1000f
 _BYTES_BY_VALUE: Final = 8  # out of one byte of a value: %b
 
@@ -61,14 +65,14 @@ class Known:
         return max(map(len, self._containers), default=0)
 
     @property
-    def elements(self) -> "Known":
+    def elements(self) -> "Known | Extent":
         """What an index finds."""
-        return Known([each for value in self.values for each in _elements(value)])
+        return _alternatives(chain.from_iterable(map(_elements, self.values))) or _unknown(self.size)
 
     @property
-    def members(self) -> "Known":
+    def members(self) -> "Known | Extent":
         """What a macro goes through: the keys of an object."""
-        return Known([each for container in self._containers for each in container])
+        return _alternatives(chain.from_iterable(self._containers)) or _unknown(self.size)
 
     @property
     def _containers(self) -> list[Container[Any]]:
@@ -81,7 +85,8 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The most that a value can be: bytes, and elements. `element` is the most that one of them can be."""
+    """The most that a value can be: bytes, and elements. `element` is the most that one of them can be, if less than
+    the whole."""
 
     size: int = _SMALL
     count: int = 0
@@ -107,12 +112,13 @@ def afford(program: Program, context: Context) -> int:
     """The nanoseconds that the evaluation takes at most; raises ExpressionTooExpensive."""
     if not program.is_heavy:
         # Each node makes at most everything that there is.
-        quick = program.size * (_NODE + _BYTE_COMPARED * (context.size + len(program.expression)))
-        if quick <= AFFORDABLE:
+        quick = program.size * (_NODE + _BYTE_ANSWERED * (context.size + len(program.expression)))
+        if quick <= _QUICK:
             return quick
     estimate = _Estimate(program.expression, context)
     made = estimate.extent(program.tree.root, {})
-    return estimate.spend(made.size * _BYTE_MADE)
+    # What is given back as it was given is no larger than what may be given.
+    return estimate.spend(made.size * (_BYTE_MADE if isinstance(made, Known) else _BYTE_ANSWERED))
 
 
 class _Estimate:
@@ -231,17 +237,28 @@ def _unknown(size: int) -> Extent:
     return Extent(size, size)
 
 
+def _alternatives(values: Iterable[Any]) -> Known | None:
+    """One of these values; None if there are too many to look at each. One value counts once, however often an
+    expression repeats it: otherwise the estimate itself would grow without end."""
+    few = list(islice(values, _MOST_ALTERNATIVES + 1))
+    return Known(list({id(value): value for value in few}.values())) if len(few) <= _MOST_ALTERNATIVES else None
+
+
 def _either(extents: Sequence[AnyExtent]) -> AnyExtent:
-    known = [each for each in extents if isinstance(each, Known)]
-    if len(known) == len(extents):
-        return Known([value for each in known for value in each.values])
+    if all(each is extents[0] for each in extents):
+        return extents[0]
+    known = [each.values for each in extents if isinstance(each, Known)]
+    if len(known) == len(extents) and (alternatives := _alternatives(chain.from_iterable(known))):
+        return alternatives
     return Extent(max(each.size for each in extents), max(each.count for each in extents), _one_of(extents))
 
 
 def _one_of(collections: Sequence[AnyExtent]) -> AnyExtent | None:
     """An element of any of them."""
-    filled = [each.elements for each in collections if each.count]
-    return _either(filled) if filled else None
+    filled = [each for each in collections if each.count]
+    if not filled or any(isinstance(each, Extent) and each.element is None for each in filled):
+        return None
+    return _either([each.elements for each in filled])
 
 
 def _total(extents: Sequence[AnyExtent]) -> int:

@@ -2,12 +2,13 @@
 and there are machines for which it has no wheel.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Final
 
-from accsd.errors import Bug, ConfigError, ExpressionInvalid
+from accsd.errors import Bug, ConfigError, ExpressionInvalid, ExpressionTooExpensive
 from accsd.expressions.complaints import refusal, shown_path
 from accsd.expressions.scanner import MAX_EXPRESSION_BYTES
 from accsd.expressions.syntax import Call, Loop, Name, Reference, Select, Tree, nodes, path_of, read_tree, references
@@ -15,6 +16,10 @@ from accsd.expressions.syntax import Call, Loop, Name, Reference, Select, Tree, 
 # 15 KiB each, with its tree; 150 KiB for each set of names.
 _PROGRAMS: Final = 1000
 _ENVIRONMENTS: Final = 32
+
+# The compiler writes what stands before one of these macros twice: a chain of 20 takes it 37 s.
+_DOUBLING: Final = re.compile(r"\bopt(?:Flat)?Map\b")
+_MOST_DOUBLINGS: Final = 5
 
 _ARITHMETIC: Final = {"_+_": "+", "_-_": "-", "_*_": "*", "_/_": "/"}
 # What can make more out of its values than they are, or takes longer than it takes to read them once.
@@ -104,6 +109,9 @@ def _check_text(expression: str) -> None:
     if size > MAX_EXPRESSION_BYTES:
         what = f"has {size} bytes; the limit is {MAX_EXPRESSION_BYTES}"
         raise ExpressionInvalid(what, expression=expression, hint="do such work in a step")
+    if len(_DOUBLING.findall(expression)) > _MOST_DOUBLINGS:
+        what = f"uses optMap and optFlatMap more than {_MOST_DOUBLINGS} times"
+        raise ExpressionTooExpensive(what, expression=expression, hint="do such work in a step")
     if "\x00" in expression:
         what = "holds the character NUL"
         raise ExpressionInvalid(what, expression=expression, position=expression.index("\x00") + 1)

@@ -135,7 +135,8 @@ def _parts(node: Node) -> Parts | None:
     """The parts of a path, each with the node that ends with it."""
     match node:
         case Name(name=name):
-            return ((name.removeprefix("."), node),)
+            # The checker makes one name of `event.at` where that is a variable of its own.
+            return tuple((part, node) for part in name.removeprefix(".").split("."))
         case Select(operand=operand, field=key):
             pass
         case Call(function=function, arguments=(operand, Constant(value=str() | int() as key))) if (
