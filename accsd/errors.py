@@ -6,6 +6,8 @@ decides by class and never by reading a message.
     │   ├── ConfigError             a setting
     │   │   └── NotPermitted        this login may not do that in the database
     │   ├── WorkflowInvalid         a workflow (knows the step, where there is one)
+    │   ├── ExpressionInvalid       an expression, or a value that it meets (knows the expression and the place)
+    │   │   └── ExpressionTooExpensive   it would hold up everything else for too long
     │   ├── InvalidValue            a name, key or argument (a ValueError too)
     │   ├── NotFound                an id or name that the database does not hold
     │   ├── VerbRefused             a verb that the state machine refused (knows why)
@@ -23,6 +25,7 @@ decides by class and never by reading a message.
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from typing import Self
 
 Place = tuple[str | int, ...]
 
@@ -63,6 +66,41 @@ class WorkflowInvalid(UserError):
         super().__init__(message, hint=hint)
         self.step = step
         self.complaints: tuple[tuple[Place, str], ...] = tuple(complaints)
+
+
+class ExpressionInvalid(UserError):
+    """An expression can't be read, or not be evaluated with the values that it meets. `position` counts its characters
+    from 1; `place` is where in its document it stands, empty where it stands alone."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        expression: str,
+        position: int | None = None,
+        place: Place = (),
+        hint: str | None = None,
+    ) -> None:
+        self.what: str = what
+        self.expression: str = expression
+        self.position: int | None = position
+        self.place: Place = place
+        super().__init__(self._sentence(), hint=hint)
+
+    def at(self, place: Place) -> Self:
+        """The same error, of an expression that stands there."""
+        return type(self)(self.what, expression=self.expression, position=self.position, place=place, hint=self.hint)
+
+    def _sentence(self) -> str:
+        where = ".".join(str(part) for part in self.place)
+        character = f", character {self.position}" if self.position is not None else ""
+        return (
+            f'{where}{": " if where else ""}expression "{_shown(self.expression)}"{character}: {_shown(self.what, 400)}'
+        )
+
+
+class ExpressionTooExpensive(ExpressionInvalid):
+    """An expression would take too long, or make something too large. Such work belongs into a step."""
 
 
 class InvalidValue(UserError, ValueError):
@@ -172,3 +210,10 @@ class ServiceBusy(Unavailable):
 
 class Bug(AccsdError):
     """Something that cannot happen did. The role that meets it stops, visibly."""
+
+
+def _shown(text: str, most: int = 120) -> str:
+    """On one line, and short."""
+    line = " ".join(text.split())
+    printable = "".join(character if character.isprintable() else "?" for character in line)
+    return printable if len(printable) <= most else printable[: most - 1] + "…"
