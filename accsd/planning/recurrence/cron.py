@@ -138,7 +138,9 @@ def _words(text: str) -> list[str]:
 
 
 def _field(field: Field, text: str, schedule_id: str) -> str:
-    return ",".join(_term(field, term, schedule_id) for term in text.split(","))
+    terms = (_term(field, term, schedule_id) for term in text.split(","))
+    # 7 is Sunday too, and it is told once
+    return ",".join(dict.fromkeys(re.sub(r"^7(?=$|L|#)", "0", term) if field is WEEK_DAY else term for term in terms))
 
 
 def _term(field: Field, term: str, schedule_id: str) -> str:

@@ -105,11 +105,12 @@ def _expanded(expr: str, source: OnTheClock | OnTheLine) -> str:
 def _check_fires(rule: Rule, created: datetime) -> None:
     """A rule has an occurrence within 50 years of its beginning."""
     source = rule.source
-    if isinstance(source, Cron | RecurrenceSet):
-        begin = source.anchor if isinstance(source, RecurrenceSet) else rule.zone.local(created).replace(tzinfo=None)
-        first = next(source.nominals(begin), None)
-        if first is None or first - begin > _LOOKING_AHEAD:
-            raise InvalidValue(f"the {rule.kind} {quoted(rule.expr)} never fires: it names no time within 50 years")
+    if not isinstance(source, Cron | RecurrenceSet):
+        return
+    begin = source.anchor if isinstance(source, RecurrenceSet) else rule.zone.local(created).replace(tzinfo=None)
+    first = next(source.nominals(begin), None)
+    if first is None or first - begin > _LOOKING_AHEAD:
+        raise InvalidValue(f"the {rule.kind} {quoted(rule.expr)} never fires: it names no time within 50 years")
 
 
 def _check_bounds(rule: Rule) -> None:

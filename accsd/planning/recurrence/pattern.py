@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from enum import StrEnum
-from itertools import count, islice, product
+from itertools import count, islice, product, takewhile
 from time import thread_time
 from typing import Final
 
@@ -22,6 +22,7 @@ MOST_SECONDS: Final = 0.05  # of processor time: a busy machine refuses no rule 
 
 _DAY: Final = 86_400
 _LAST_YEAR: Final = 3_200
+_FAR: Final = timedelta(days=200 * 366)
 _MIDNIGHT: Final = time()
 _LOOK_AT_CLOCK: Final = 500
 
@@ -38,7 +39,10 @@ class Freq(StrEnum):
     @property
     def seconds(self) -> int:
         """The length of a period within a day; 0 for days and longer ones."""
-        return {Freq.HOURLY: 3_600, Freq.MINUTELY: 60, Freq.SECONDLY: 1}.get(self, 0)
+        return _SECONDS.get(self, 0)
+
+
+_SECONDS: Final = {Freq.HOURLY: 3_600, Freq.MINUTELY: 60, Freq.SECONDLY: 1}
 
 
 @dataclass(slots=True)
@@ -104,7 +108,12 @@ class Pattern:
                 return
             if not days:
                 budget.spend()
-            yield from self._moments([day for day in days if self._fits(day, budget)], times)
+            fitting: list[date] = []
+            for day in days:
+                budget.spend()
+                if self.fits(day):
+                    fitting.append(day)
+            yield from self._moments(fitting, times)
 
     def _times(self) -> Iterator[tuple[int, int, int]]:
         return product(self.hours, self.minutes, self.seconds)
@@ -169,7 +178,8 @@ class Pattern:
         offsets = self._offsets()
         period = self._aligned(self._period(first))
         while period * length <= _LAST_YEAR * 366 * _DAY:
-            matching = self._next_matching(period, budget)
+            budget.spend()
+            matching = self._next_matching(period)
             if matching != period:
                 period = self._aligned(matching)
                 continue
@@ -185,11 +195,11 @@ class Pattern:
         offsets = [minute * 60 + second for minute, second in product(minutes, seconds)]
         return [offsets[index] for index in _chosen(self.positions, len(offsets))] if self.positions else offsets
 
-    def _next_matching(self, period: int, budget: Budget) -> int:
+    def _next_matching(self, period: int) -> int:
         """This period if it fits; otherwise one before which none does."""
         length = self.freq.seconds
         day, second = divmod(period * length, _DAY)
-        if not self._fits(date.fromordinal(day), budget):
+        if not self.fits(date.fromordinal(day)):
             return (day + 1) * _DAY // length
         hour, minute = day * 24 + second // 3_600, (day * _DAY + second) // 60
         if self.hours and second // 3_600 not in self.hours:
@@ -200,10 +210,28 @@ class Pattern:
             return _next(self.seconds, period, 60)
         return period
 
+    def first_period_of(self, day: date) -> int:
+        """The first aligned period of a day, counted from its midnight."""
+        midnight = day.toordinal() * _DAY // self.freq.seconds
+        return self._aligned(midnight) - midnight
+
+    def seconds_of(self, first: int) -> list[int]:
+        """The seconds of a day that the rule names, if the day fits and its first aligned period is `first`."""
+        length, offsets = self.freq.seconds, self._offsets()
+        begins = (period * length for period in range(first, _DAY // length, self.interval))
+        return [begin + offset for begin in begins if self._fits_time(begin) for offset in offsets]
+
+    def _fits_time(self, second: int) -> bool:
+        hour, minute = second // 3_600, second // 60 % 60
+        return (
+            (not self.hours or hour in self.hours)
+            and (self.freq is Freq.HOURLY or not self.minutes or minute in self.minutes)
+            and (self.freq is not Freq.SECONDLY or not self.seconds or second % 60 in self.seconds)
+        )
+
     # Days
 
-    def _fits(self, day: date, budget: Budget) -> bool:
-        budget.spend()
+    def fits(self, day: date) -> bool:
         if self.months and day.month not in self.months:
             return False
         if self.month_days and self.month_days.isdisjoint((day.day, day.day - _days_in_month(day) - 1)):
@@ -212,17 +240,20 @@ class Pattern:
             return False
         if self.weeks and self.weeks.isdisjoint(self._week_of_year(day)):
             return False
-        return not self.weekdays or not self.weekdays.isdisjoint(self._weekday(day))
+        return not self.weekdays or self._is_weekday(day)
 
-    def _weekday(self, day: date) -> tuple[tuple[int, int], ...]:
-        """The day, as any such day, and as the so-manieth of its month or year."""
+    def _is_weekday(self, day: date) -> bool:
+        """Whether the day is one that is named: any such day, or the so-manieth of its month or year."""
         weekday = day.weekday()
-        if self.freq is Freq.MONTHLY or (self.freq is Freq.YEARLY and self.months):
+        ordinals = [ordinal for ordinal, each in self.weekdays if each == weekday]
+        if not ordinals or 0 in ordinals:
+            return bool(ordinals)
+        if self.freq is Freq.MONTHLY or self.months:
             place, length = day.day, _days_in_month(day)
         else:
             place, from_end = _day_of_year(day)
             length = place - from_end - 1
-        return (0, weekday), ((place - 1) // 7 + 1, weekday), (-((length - place) // 7) - 1, weekday)
+        return (place - 1) // 7 + 1 in ordinals or -((length - place) // 7) - 1 in ordinals
 
     def _week_of_year(self, day: date) -> tuple[int, int]:
         """The number of the week, and the one that counts from the end of the year that the week belongs to."""
@@ -233,8 +264,30 @@ class Pattern:
 
 
 def nth_nominal(pattern: Pattern, number: int) -> datetime | None:
-    """The nominal time of the pattern's so-manieth occurrence, or None where the calendar of this room ends before."""
-    return next(islice(pattern.nominals(pattern.anchor), number - 1, None), None)
+    """The nominal time of the pattern's so-manieth occurrence, or None where that is centuries away."""
+    last = pattern.anchor + _FAR
+    if pattern.freq.seconds:
+        return _nth_within_days(pattern, number, last)
+    nominals = takewhile(lambda nominal: nominal < last, pattern.nominals(pattern.anchor))
+    return next(islice(nominals, number - 1, None), None)
+
+
+def _nth_within_days(pattern: Pattern, number: int, last: datetime) -> datetime | None:
+    """Counts days instead of times: what a day holds depends only on where its first period lies."""
+    held: dict[int, list[int]] = {}
+    for ordinal in range(pattern.anchor.toordinal(), last.toordinal()):
+        day = date.fromordinal(ordinal)
+        if not pattern.fits(day):
+            continue
+        first = pattern.first_period_of(day)
+        seconds = held[first] if first in held else held.setdefault(first, pattern.seconds_of(first))
+        midnight = datetime.combine(day, _MIDNIGHT)
+        if midnight <= pattern.anchor:
+            number += sum(midnight + timedelta(seconds=second) < pattern.anchor for second in seconds)
+        if number <= len(seconds):
+            return midnight + timedelta(seconds=seconds[number - 1])
+        number -= len(seconds)
+    return None
 
 
 def _counted(numbers: frozenset[int], length: int) -> list[int]:

@@ -300,7 +300,7 @@ def _week_start(text: str) -> int:
 @lru_cache(maxsize=1024)
 def _end_of(pattern: Pattern, number: int) -> datetime | None:
     """The last time that COUNT allows. Counting is slow, and the same each time that a plan is made."""
-    anchor, length = pattern.anchor, pattern.freq.seconds
+    anchor, length = pattern.anchor, 86_400 if pattern.freq is Freq.DAILY else pattern.freq.seconds
     bare = _completed(Pattern(pattern.freq, anchor, pattern.interval, week_start=pattern.week_start))
     if length and pattern == bare:
         seconds = (number - 1) * pattern.interval * length

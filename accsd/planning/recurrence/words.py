@@ -95,7 +95,7 @@ def _cron(cron: Cron) -> str:
 
 def _interval(interval: Interval) -> str:
     since = "" if interval.anchor == EPOCH else f" from {interval.anchor:%Y-%m-%d %H:%M:%S} UTC on"
-    return f"Every {shown_span(interval.every)}{since}, in real time"
+    return f"Every {_whole(interval.every)}{since}, in real time"
 
 
 def _moment(source: Moment | LocalMoment, rule: Rule) -> str:
@@ -165,6 +165,15 @@ def _conditions(rule: Rule) -> Iterable[str]:
         yield f"Not on the days of {_calendars(calendar.name for calendar in rule.exclude)}."
     if rule.only_on:
         yield f"Only on the days of {_calendars(calendar.name for calendar in rule.only_on)}."
+
+
+def _whole(span: timedelta) -> str:
+    """In the largest unit that fits: 90 minutes, not 1 hour and 30 minutes."""
+    for unit in ("days", "hours", "minutes", "seconds"):
+        number, rest = divmod(span, timedelta(**{unit: 1}))
+        if not rest:
+            break
+    return unit[:-1] if number == 1 else f"{number} {unit}"
 
 
 def _calendars(names: Iterable[str]) -> str:
