@@ -1,0 +1,85 @@
+"""From a time on the wall clock to instants, and back: the one rule about changes of a zone's offset.
+
+A time that exists once is that instant. A *fixed* time (daily, or at a date) that a change skips is due at the first
+instant after the change, and one that a change repeats is due at its first pass. An *elapsed* time (every so many
+minutes or hours) that is skipped does not occur, and one that is repeated occurs twice. So a daily schedule fires once
+a day, and one for every 15 minutes does so in real minutes, through both changes.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from accsd.planning.recurrence.zones import Zone, first_with
+
+# No change of an offset is larger: some islands have moved to the other side of the date line.
+LARGEST_CHANGE: Final = timedelta(hours=26)
+
+
+class Touch(StrEnum):
+    """What a change of the zone's offset did to a time."""
+
+    MOVED = "moved"  # the change skipped it
+    DOUBLED = "doubled"  # the change repeated it
+
+
+class Place(NamedTuple):
+    """Where a nominal time lies on the time line. Places are ordered by instant, then by nominal time."""
+
+    instant: datetime
+    nominal: datetime
+    fold: int
+    touch: Touch | None
+
+
+def places(nominal: datetime, zone: Zone, *, is_elapsed: bool) -> tuple[Place, ...]:
+    """The occurrences that a nominal time means: none, one or two."""
+    before, after = _offsets(nominal, zone)
+    if before == after:
+        return (Place((nominal - before).replace(tzinfo=UTC), nominal, 0, None),)
+    if before < after:
+        return () if is_elapsed else (_after_gap(nominal, zone, before, after),)
+    first = Place((nominal - before).replace(tzinfo=UTC), nominal, 0, Touch.DOUBLED)
+    second = Place((nominal - after).replace(tzinfo=UTC), nominal, 1, Touch.DOUBLED)
+    return (first, second) if is_elapsed else (first,)
+
+
+def place_of(instant: datetime, zone: Zone) -> Place:
+    """The place of an instant that does not come from the wall clock."""
+    local = zone.local(instant)
+    return Place(instant, local.replace(tzinfo=None, fold=0), local.fold, None)
+
+
+def earliest_nominal(instant: datetime, zone: Zone) -> datetime:
+    """No occurrence at this instant or later has an earlier nominal time. A change that sets the clock back soon makes
+    that earlier than what the clock shows now."""
+    offset = min(zone.offset(instant), zone.offset(instant + LARGEST_CHANGE))
+    return (instant + offset).replace(tzinfo=None)
+
+
+def in_order(found_places: Iterable[tuple[Place, ...]]) -> Iterator[Place]:
+    """The places of ascending nominal times, ordered: second passes wait until the first pass is over."""
+    waiting: deque[Place] = deque()
+    for found in found_places:
+        for place in found:
+            if place.fold:
+                waiting.append(place)
+                continue
+            while waiting and waiting[0].instant < place.instant:
+                yield waiting.popleft()
+            yield place
+    yield from waiting
+
+
+def _offsets(nominal: datetime, zone: Zone) -> tuple[timedelta, timedelta]:
+    """By PEP 495: a time that does not exist has the offset before the change in its first fold, the one after the
+    change in its second; of a time that exists twice they are those of its two passes."""
+    local = nominal.replace(tzinfo=zone.info, fold=0)
+    return local.utcoffset() or timedelta(0), local.replace(fold=1).utcoffset() or timedelta(0)
+
+
+def _after_gap(nominal: datetime, zone: Zone, before: timedelta, after: timedelta) -> Place:
+    low, high = (nominal - after).replace(tzinfo=UTC), (nominal - before).replace(tzinfo=UTC)
+    return Place(first_with(zone, after, low, high), nominal, 0, Touch.MOVED)
