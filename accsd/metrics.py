@@ -61,6 +61,7 @@ ARCHIVE_OUTCOMES: Final = ("done", "hindered", "clock")
 QUERY_OUTCOMES: Final = ("ok", "retried", "error")
 
 _ROUND_TRIP: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+_LATE: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 30, 60, 600, 3600, 86400)
 _RUN: Final = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14400)
 
 
@@ -105,6 +106,8 @@ class Metrics:
         self._reconnects = self._counter("listener_reconnects", "Times that LISTEN was set up again.")
         self._repairs = self._counter("repairs", "What cleanup had to put right: each one is a bug.", kind=REPAIRS)
         self._wakes = self._counter("wake_tries", "Tries to wake a node.", "method", "outcome")
+        self._firings = self._counter("firings", "Due times of schedules, by what became of them.", "outcome", "reason")
+        self._lateness = self._histogram("firing_late_seconds", "From a due time to its firing.", _LATE)
         self._outbox = self._counter("outbox", "Outgoing events, by outcome.", outcome=OUTBOX_OUTCOMES)
         self._pending = self._gauge("outbox_pending", "Outgoing events that wait.")
         self._quarantines = self._gauge(
@@ -208,6 +211,12 @@ class Metrics:
 
     def repaired(self, what: str, count: int = 1) -> None:
         self._repairs.labels(_one_of(REPAIRS, what)).inc(count)
+
+    def settled(self, outcome: str, reason: str, late: timedelta, times: int) -> None:
+        """A due time of a schedule, or `times` of them, has its row in the ledger."""
+        self._firings.labels(outcome, reason).inc(times)
+        if outcome in ("fired", "caught_up"):
+            self._lateness.observe(late.total_seconds())
 
     def wake_tried(self, method: str, outcome: str) -> None:
         self._wakes.labels(_one_of(WAKE_METHODS, method), _one_of(WAKE_OUTCOMES, outcome)).inc()

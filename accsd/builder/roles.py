@@ -10,13 +10,16 @@ from accsd.builder.cleanup import Cleanup
 from accsd.builder.instantiate import Builder
 from accsd.builder.judge import Judge
 from accsd.builder.outbox import Dispatcher
+from accsd.builder.planner import Planner
 from accsd.builder.prune import Pruner
+from accsd.builder.scheduler import Scheduler
 from accsd.builder.wake import ServiceNews, Waker
 from accsd.builder.wake_calls import CallsUnderWay
 from accsd.db import Database
 from accsd.db.listen import Listener
 from accsd.db.outbox import OUTBOX_CHANNEL
 from accsd.db.quarantine import NEWS as HEALTH_CHANNEL
+from accsd.db.schedules import CHANNEL as SCHEDULE_CHANNEL
 from accsd.history.clocks import Clocks
 from accsd.metrics import Metrics
 from accsd.roles import Leaves, Role, Roles
@@ -99,6 +102,21 @@ ROLES: Final[tuple[Role[ControlHost], ...]] = (
         _cleanup,
         hears=_BUILDER_CHANNEL,
         polls=True,
+    ),
+    Role(
+        "scheduler",
+        "fires what is due: schedules, ends of pauses, backfills ([schedules](schedules.md))",
+        lambda host: Scheduler(host.db, node=host.settings.node.name, metrics=host.metrics),
+        hears=SCHEDULE_CHANNEL,
+        polls=True,
+    ),
+    Role(
+        "planner",
+        "plans the next occurrences of schedules ahead of time",
+        lambda host: Planner(host.db, node=host.settings.node.name, spread=host.settings.scheduler.spread),
+        hears=SCHEDULE_CHANNEL,
+        polls=True,
+        made_from="scheduler",
     ),
     Role(
         "calls",

@@ -1,4 +1,4 @@
-"""What is due is settled; single occurrences are snoozed, skipped or run by hand; times that lie behind are backfilled."""
+"""Settles what is due; snoozes, skips or runs single occurrences; backfills times that lie behind."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

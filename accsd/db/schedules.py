@@ -144,7 +144,9 @@ async def plan_schedules(db: Database, plans: Sequence[Mapping[str, Any]], *, by
     return {row["id"]: row["reason"] or row["answer"] for row in rows}
 
 
-async def note_zones(db: Database, version: str, digests: Mapping[str, str], *, by: str | None = None) -> dict[str, str]:
+async def note_zones(
+    db: Database, version: str, digests: Mapping[str, str], *, by: str | None = None
+) -> dict[str, str]:
     """Says with which zone rules this process plans. Returns the zones for which newer rules are on record, and their
     version: this process must not plan there."""
     rows = await db.fetch(

@@ -375,6 +375,12 @@ class QuarantineSettings(_Section):
     longest_probe: Duration = timedelta(minutes=30)
 
 
+class SchedulerSettings(_Section):
+    """[scheduler]: how schedules fire. For the control host."""
+
+    spread: Duration = timedelta(0)
+
+
 class FallbackSettings(_Section):
     """[fallback]: parts that can be switched off when they misbehave; accsd works without them, only slower."""
 
@@ -399,6 +405,7 @@ class Settings(_Section):
     sleep: SleepSettings = Field(default_factory=SleepSettings)
     fallback: FallbackSettings = Field(default_factory=FallbackSettings)
     quarantine: QuarantineSettings = Field(default_factory=QuarantineSettings)
+    scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
     outbox: OutboxSettings = Field(default_factory=OutboxSettings)
     retention: RetentionSettings = Field(default_factory=RetentionSettings)
     services: dict[ServiceName, ServiceSettings] = Field(default_factory=dict)

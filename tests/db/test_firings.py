@@ -1,4 +1,4 @@
-"""settle_due: every due time gets one row in the ledger, and what is to run gets one job, by the policies of its schedule."""
+"""settle_due: every due time gets one row in the ledger, and what is to run gets one job."""
 
 from datetime import timedelta
 
@@ -70,9 +70,7 @@ async def test_one_runs_for_all_that_an_outage_missed(conn: Connection):
 
 async def test_all_run_oldest_first_within_their_limits(conn: Connection):
     """MI2: at most catch_up_max of those not older than catch_up, of these the newest."""
-    which = await schedule(
-        conn, 60, missed="all", overlap="allow", catch_up=timedelta(minutes=9), catch_up_max=3
-    )
+    which = await schedule(conn, 60, missed="all", overlap="allow", catch_up=timedelta(minutes=9), catch_up_max=3)
     await pass_time(conn, 630)
     settled = await settle_all(conn)
     assert settled == [

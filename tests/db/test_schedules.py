@@ -102,7 +102,12 @@ async def test_a_verb_writes_a_schedule_and_the_same_again_changes_nothing(conn:
     assert (late["answer"], late["reason"], late["revision"]) == ("refused", "conflict", 2)
     last = await conn.fetchrow("SELECT * FROM accs.schedule_history ORDER BY id DESC LIMIT 1")
     assert last is not None
-    assert (last["by"], last["reason"], last["before"], last["after"]) == ("ada", "urgent", {"priority": 0}, {"priority": 4})
+    assert (last["by"], last["reason"], last["before"], last["after"]) == (
+        "ada",
+        "urgent",
+        {"priority": 0},
+        {"priority": 4},
+    )
     with pytest.raises(asyncpg.PostgresError, match='has no "colour"'):
         await call(conn, "put_schedule", {"name": "s", "colour": "red"})
 
@@ -136,7 +141,13 @@ async def test_a_stale_plan_is_refused(conn: Connection):
     which = await schedule(conn, 60, plan=False)
     (asked,) = await conn.fetch("SELECT * FROM accs.schedules_to_plan()")
     await conn.execute("UPDATE schedules SET schedule_expr = '10s' WHERE id = $1", which)
-    plan = {"id": str(which), "revision": asked["revision"], "after": asked["settled_until"], "nominals": [], "dues": []}
+    plan = {
+        "id": str(which),
+        "revision": asked["revision"],
+        "after": asked["settled_until"],
+        "nominals": [],
+        "dues": [],
+    }
     assert (await call(conn, "plan_schedules", [plan]))["reason"] == "stale"
     assert [each["answer"] for each in await replan(conn)] == ["accepted"]
 
@@ -322,7 +333,9 @@ async def test_an_ended_schedule_stays_with_its_ledger_and_its_jobs_run_on(conn:
 # Backfill
 
 
-async def behind(conn: Connection, which: object, count: int, every: int = 60) -> tuple[list[datetime], list[int], list[datetime]]:
+async def behind(
+    conn: Connection, which: object, count: int, every: int = 60
+) -> tuple[list[datetime], list[int], list[datetime]]:
     now = await utc(conn)
     nominals = [now - timedelta(seconds=every * (i + 1)) for i in reversed(range(count))]
     return nominals, [0] * count, [each.replace(tzinfo=UTC) for each in nominals]
@@ -363,7 +376,9 @@ async def test_a_backfill_leaves_what_has_run_and_makes_up_for_what_was_missed(c
     await call(conn, "start_backfill", str(which), 1, *times, 10, "none", None, None, False, False, dry["token"])
     await settle(conn)
     assert await told(conn, which) == [("caught_up", "backfill"), ("caught_up", "backfill"), ("fired", "on_time")]
-    changed = await call(conn, "start_backfill", str(which), 1, *times, 10, "none", None, None, False, False, dry["token"])
+    changed = await call(
+        conn, "start_backfill", str(which), 1, *times, 10, "none", None, None, False, False, dry["token"]
+    )
     assert (changed["answer"], changed["reason"]) == ("refused", "plan_changed")
 
 
@@ -402,7 +417,9 @@ async def test_a_changed_calendar_replans_its_schedules(conn: Connection):
     await conn.execute("INSERT INTO calendars (name) VALUES ('holidays')")
     which = await schedule(conn, 60, exclude=["holidays"])
     await schedule(conn, 60)
-    await conn.execute("UPDATE calendars SET entries = $1", [{"from": "2026-12-25", "to": "2026-12-25", "label": "Christmas"}])
+    await conn.execute(
+        "UPDATE calendars SET entries = $1", [{"from": "2026-12-25", "to": "2026-12-25", "label": "Christmas"}]
+    )
     (asked,) = await conn.fetch("SELECT * FROM accs.schedules_to_plan()")
     assert asked["id"] == which
     assert asked["calendars"]["holidays"][0]["label"] == "Christmas"

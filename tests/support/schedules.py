@@ -21,9 +21,7 @@ async def schedule(conn: Connection, every: float = 60, *, plan: bool = True, **
         await workflow(conn, name=columns["workflow"])
     given = {"name": name, "schedule_kind": "interval", "schedule_expr": f"{every:g}s", **columns}
     names, places = ", ".join(given), ", ".join(f"${i + 1}" for i in range(len(given)))
-    made: UUID = await conn.fetchval(
-        f"INSERT INTO schedules ({names}) VALUES ({places}) RETURNING id", *given.values()
-    )
+    made: UUID = await conn.fetchval(f"INSERT INTO schedules ({names}) VALUES ({places}) RETURNING id", *given.values())
     if plan:
         await replan(conn)
     return made
@@ -91,7 +89,9 @@ async def outlook(conn: Connection) -> Row:
 
 
 async def ledger(conn: Connection, schedule_id: UUID) -> list[Row]:
-    return await conn.fetch("SELECT * FROM firings WHERE schedule_id = $1 ORDER BY nominal, fold, cause_id", schedule_id)
+    return await conn.fetch(
+        "SELECT * FROM firings WHERE schedule_id = $1 ORDER BY nominal, fold, cause_id", schedule_id
+    )
 
 
 async def told(conn: Connection, schedule_id: UUID) -> list[tuple[str, str]]:
