@@ -261,8 +261,8 @@ END $$;
 SELECT accs.is_verb('note_awake', may => '{agent}');
 
 -- An orderly goodbye: 'unknown' when the daemon stops, 'sleep' when the machine goes to sleep. When it was last seen stays. A node
--- that goes to sleep must hold no lease, and names the nodes that it relies on to be awake. The goodbye is refused if one of those has left,
--- so that two nodes that rely on each other do not both sleep.
+-- that goes to sleep must hold no lease, and names the nodes that it relies on to be awake. The goodbye is refused if one of those
+-- has left, so that two nodes that rely on each other do not both sleep.
 CREATE FUNCTION accs.node_leaves(p_node text, p_awake_state text DEFAULT 'unknown', p_because text DEFAULT NULL,
                                  p_counting_on text[] DEFAULT '{}')
 RETURNS text LANGUAGE plpgsql AS $$
