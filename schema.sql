@@ -3591,7 +3591,7 @@ END $$;
 SELECT accs.is_verb('note_zones', may => '{scheduler}');
 
 -- What the planner has before it: schedules whose plan is short, outdated or absent. Several planners may take the same one: the first that writes wins.
-CREATE FUNCTION accs.schedules_to_plan(p_limit int DEFAULT 100) RETURNS TABLE (
+CREATE FUNCTION accs.schedules_to_plan(p_limit int DEFAULT 100, p_except_zones text[] DEFAULT '{}') RETURNS TABLE (
   id uuid, name text, revision int, schedule_kind text, schedule_expr text, timezone text, spread interval, exclude text[], only_on text[],
   start_at timestamptz, end_at timestamptz, anchor timestamp, options jsonb, condition jsonb, created_at timestamptz, settled_until timestamptz,
   state text, least_interval_sec double precision, calendars jsonb, snoozed text[], planned timestamptz, now timestamptz
@@ -3601,10 +3601,9 @@ CREATE FUNCTION accs.schedules_to_plan(p_limit int DEFAULT 100) RETURNS TABLE (
          (SELECT jsonb_object_agg(k.name, k.entries) FROM public.calendars k WHERE k.name = ANY (s.exclude || s.only_on)),
          ARRAY(SELECT a.key FROM accs.agenda a WHERE a.schedule_id = s.id AND a.what = 'snoozed'),
          (SELECT p.dues[1] FROM accs.plan_of p WHERE p.schedule_id = s.id), accs.clock()
-    FROM (SELECT a.schedule_id, a.due_at FROM accs.agenda a
-           WHERE a.what = ANY ('{replan,probe}') AND a.what = 'replan' AND a.due_at <= accs.clock() ORDER BY a.due_at LIMIT p_limit) a
-    JOIN public.schedules s ON s.id = a.schedule_id LEFT JOIN accs.actors c ON c.name = s.created_by
-   ORDER BY a.due_at
+    FROM accs.agenda a JOIN public.schedules s ON s.id = a.schedule_id LEFT JOIN accs.actors c ON c.name = s.created_by
+   WHERE a.what = ANY ('{replan,probe}') AND a.what = 'replan' AND a.due_at <= accs.clock() AND s.timezone <> ALL (p_except_zones)
+   ORDER BY a.due_at LIMIT p_limit
 $$;
 SELECT accs.is_verb('schedules_to_plan', may => '{scheduler}');
 
@@ -4281,15 +4280,16 @@ BEGIN
 END $$;
 SELECT accs.is_verb('settle_due', may => '{scheduler}');
 
--- For a scheduler between its passes: how long until something is due (0: now), until a plan or a probe is wanted, and whether all is held.
-CREATE FUNCTION accs.scheduler_outlook() RETURNS TABLE (next_due interval, next_plan interval, next_probe interval, is_held boolean) LANGUAGE sql STABLE AS $$
+-- For a scheduler between its passes: how long until something is due (0: now), until a plan or a probe is wanted; why all is held; the time.
+CREATE FUNCTION accs.scheduler_outlook() RETURNS TABLE (next_due interval, next_plan interval, next_probe interval, hold text, now timestamptz)
+LANGUAGE sql STABLE AS $$
   SELECT (SELECT greatest(a.due_at - accs.clock(), '0') FROM accs.agenda a
            WHERE a.what <> ALL ('{replan,probe}') AND a.due_at < 'infinity' ORDER BY a.due_at LIMIT 1),
          (SELECT greatest(a.due_at - accs.clock(), '0') FROM accs.agenda a
            WHERE a.what = ANY ('{replan,probe}') AND a.what = 'replan' AND a.due_at < 'infinity' ORDER BY a.due_at LIMIT 1),
          (SELECT greatest(a.due_at - accs.clock(), '0') FROM accs.agenda a
            WHERE a.what = ANY ('{replan,probe}') AND a.what = 'probe' AND a.due_at < 'infinity' ORDER BY a.due_at LIMIT 1),
-         EXISTS (SELECT FROM accs.schedule_hold)
+         (SELECT concat_ws(', ', coalesce(h.reason, 'no reason given'), 'by ' || h.by) FROM accs.schedule_hold h), accs.clock()
 $$;
 SELECT accs.is_verb('scheduler_outlook', may => '{scheduler,api}');
 

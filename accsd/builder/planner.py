@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from accsd import failpoints
@@ -201,7 +202,7 @@ class _Ahead:
 
 
 def _check_interval(found: Sequence["Occurrence"], least: timedelta) -> None:
-    for early, late in zip(found, found[1:], strict=False):
+    for early, late in pairwise(found):
         if timedelta(0) < late.due_at - early.due_at < least:
             raise UserError(f"it fires more often than its owner may: every {least.total_seconds():g} s at most")
 

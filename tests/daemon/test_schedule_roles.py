@@ -1,0 +1,199 @@
+"""The planner and the scheduler on a real database: rules become plans, plans become jobs."""
+
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from accsd.builder.planner import Planner
+from accsd.builder.scheduler import DatabaseClock, Scheduler
+from accsd.db import Database
+from accsd.db.firings import scheduler_outlook
+from accsd.metrics import Metrics
+from tests.support.cluster import Connection
+from tests.support.factory import clock, pass_time, workflow
+from tests.support.library import opened
+from tests.support.schedules import ledger, outlook, row, told
+
+
+@pytest.fixture
+async def db(db_url: str) -> AsyncIterator[Database]:
+    async with opened(db_url) as opening:
+        yield opening
+
+
+async def make(conn: Connection, kind: str, expr: str, zone: str = "Europe/Berlin", **columns: Any):
+    given = {"name": "s", "schedule_kind": kind, "schedule_expr": expr, "timezone": zone, "workflow": "w", **columns}
+    await workflow(conn, name="w", version=await conn.fetchval("SELECT count(*) + 1 FROM workflows"))
+    places = ", ".join(f"${i + 1}" for i in range(len(given)))
+    return await conn.fetchval(
+        f"INSERT INTO schedules ({', '.join(given)}) VALUES ({places}) RETURNING id", *given.values()
+    )
+
+
+async def set_clock(conn: Connection, to: str) -> None:
+    """Moves the database's clock to an instant."""
+    await conn.execute("UPDATE accs.test_clock SET shift = $1 - now()", datetime.fromisoformat(to))
+
+
+async def both(db: Database, passes: int = 20) -> None:
+    """Planner and scheduler in turn, until neither has anything to do."""
+    planner, scheduler = Planner(db, node="n1"), Scheduler(db, node="n1", metrics=Metrics())
+    for _ in range(passes):
+        planned, fired = await planner.run_once(), await scheduler.run_once()
+        ahead = await scheduler_outlook(db)
+        if not (planned.more or fired.more or timedelta(0) in (ahead.next_due, ahead.next_plan)):
+            return
+    raise AssertionError("there is always more to do")
+
+
+async def test_a_cron_in_a_zone_fires_on_the_hour_of_its_wall_clock(db: Database, conn: Connection):
+    await set_clock(conn, "2026-11-18T00:30:00+00:00")
+    which = await make(conn, "cron", "30 2 * * *")
+    await both(db)
+    assert timedelta(minutes=59) < (await outlook(conn))["next_due"] <= timedelta(hours=1)
+    await set_clock(conn, "2026-11-18T01:30:01+00:00")
+    await both(db)
+    (fired,) = await ledger(conn, which)
+    assert (fired["outcome"], fired["nominal"]) == ("fired", datetime(2026, 11, 18, 2, 30))
+
+
+async def test_what_happened_at_half_past_two_on_the_sunday_of_the_change(db: Database, conn: Connection):
+    """DS2, DS5 end to end: the clock skips 02:15 and 02:45 on 2027-03-28; one firing at 03:00, the other is merged."""
+    await set_clock(conn, "2027-03-27T23:30:00+00:00")
+    which = await make(conn, "cron", "15,45 2 * * *")
+    await both(db)
+    await set_clock(conn, "2027-03-28T01:00:01+00:00")
+    await both(db)
+    first, second = await ledger(conn, which)
+    assert (first["outcome"], first["nominal"], first["due_at"].isoformat()[:16]) == (
+        "fired",
+        datetime(2027, 3, 28, 2, 15),
+        "2027-03-28T01:00",
+    )
+    assert (second["outcome"], second["reason"], second["merged_into"]) == ("merged", "dst_gap", first["nominal"])
+
+
+async def test_every_quarter_of_an_hour_fires_through_the_repeated_hour(db: Database, conn: Connection):
+    """DS4, DS3: identity is nominal time and fold."""
+    await set_clock(conn, "2026-10-24T23:50:00+00:00")
+    which = await make(conn, "cron", "*/15 * * * *", overlap="allow")
+    await both(db)
+    for minute in range(0, 120, 15):
+        await set_clock(conn, f"2026-10-25T{minute // 60:02}:{minute % 60:02}:01+00:00")
+        await both(db)
+    rows = await ledger(conn, which)
+    assert [each["outcome"] for each in rows] == ["fired"] * 8
+    assert [each["fold"] for each in sorted(rows, key=lambda each: each["due_at"])] == [0] * 4 + [1] * 4
+
+
+async def test_an_rrule_keeps_its_anchor(db: Database, conn: Connection):
+    """RR3: every other week keeps its phase over edits of anything else."""
+    await set_clock(conn, "2026-11-18T08:00:00+00:00")
+    which = await make(conn, "rrule", "FREQ=WEEKLY;INTERVAL=2;BYDAY=WE;BYHOUR=17", options={"a": 1})
+    await both(db)
+    assert (await row(conn, which))["anchor"] == datetime(2026, 11, 18)
+    assert (await row(conn, which))["revision"] == 1
+    await conn.execute("UPDATE schedules SET options = '{}' WHERE id = $1", which)
+    await both(db)
+    dues = await conn.fetchval("SELECT dues FROM accs.plan_of WHERE schedule_id = $1", which)
+    assert dues[1] - dues[0] == timedelta(weeks=2)
+
+
+async def test_a_wrong_rule_leaves_its_schedule_broken_and_the_others_are_planned(db: Database, conn: Connection):
+    bad = await make(conn, "cron", "*/70 * * * *", name="bad")
+    odd = await make(conn, "cron", "0 2 * * *", "Europe/Berln", name="odd")
+    good = await make(conn, "interval", "90m", name="good")
+    await both(db)
+    assert (await row(conn, bad))["state"] == "broken"
+    assert "minute" in (await row(conn, bad))["state_reason"]
+    assert "Europe/Berlin" in (await row(conn, odd))["state_reason"]
+    assert (await row(conn, good))["state"] == "active"
+
+
+async def test_a_once_fires_and_ends(db: Database, conn: Connection):
+    await set_clock(conn, "2025-12-25T06:59:00+00:00")
+    which = await make(conn, "once", "2025-12-25T09:00:00+02:00")
+    await both(db)
+    await pass_time(conn, 61)
+    await both(db)
+    assert await told(conn, which) == [("fired", "on_time")]
+    assert ((await row(conn, which))["state"], (await row(conn, which))["state_reason"]) == ("ended", "once")
+
+
+async def test_three_days_of_a_minutely_schedule_are_caught_up_once(db: Database, conn: Connection):
+    """MI2, LG5 with the real planner."""
+    which = await make(conn, "cron", "* * * * *", overlap="allow")
+    await both(db)
+    await pass_time(conn, 3 * 86400)
+    await both(db)
+    rows = await ledger(conn, which)
+    assert sum(each["times"] or 1 for each in rows) in (4319, 4320, 4321)
+    assert [each["outcome"] for each in rows].count("caught_up") == 1
+
+
+async def test_a_calendar_keeps_a_schedule_from_firing_and_the_ledger_says_which(db: Database, conn: Connection):
+    """CA1."""
+    await set_clock(conn, "2026-12-24T22:30:00+00:00")
+    days = [{"from": "2026-12-25", "to": "2026-12-26", "label": "Christmas"}]
+    await conn.execute("INSERT INTO calendars (name, entries) VALUES ('holidays', $1)", days)
+    which = await make(conn, "cron", "0 3 * * *", exclude=["holidays"])
+    await both(db)
+    await set_clock(conn, "2026-12-25T02:00:01+00:00")
+    await both(db)
+    (skipped,) = await ledger(conn, which)
+    assert (skipped["reason"], skipped["detail"]) == ("excluded", {"calendar": "holidays", "label": "Christmas"})
+
+
+async def test_options_are_rendered_for_each_occurrence(db: Database, conn: Connection):
+    await set_clock(conn, "2026-11-18T01:29:00+00:00")
+    which = await make(conn, "cron", "30 2 * * *", options={"day": "${nominal.substring(0, 10)}", "n": 3})
+    await both(db)
+    await pass_time(conn, 62)
+    await both(db)
+    (job,) = await conn.fetch("SELECT options FROM jobs WHERE schedule_id = $1", which)
+    assert job["options"] == {"day": "2026-11-18", "n": 3}
+
+
+async def test_an_assistant_may_not_fire_more_often_than_its_limit(db: Database, conn: Connection):
+    """AG4."""
+    await conn.fetchval("SELECT accs.put_actor('bot', 'assistant', $1)", {"least_interval_sec": 60})
+    often = await make(conn, "interval", "15s", name="often", created_by="bot")
+    seldom = await make(conn, "interval", "60s", name="seldom", created_by="bot")
+    await both(db)
+    assert (await row(conn, often))["state"] == "broken"
+    assert (await row(conn, seldom))["state"] == "active"
+
+
+async def test_a_clock_that_leaps_is_believed_when_it_stays(conn: Connection, monkeypatch: pytest.MonkeyPatch):
+    """CL2."""
+    mine = 1000.0
+    monkeypatch.setattr("accsd.builder.scheduler.time.monotonic", lambda: mine)
+    monkeypatch.setattr("accsd.builder.scheduler.time_asleep", lambda: 0.0)
+    seen, now = DatabaseClock(), await clock(conn)
+    assert seen.doubt(now) is None
+    mine += 5
+    assert seen.doubt(now + timedelta(seconds=5)) is None
+    mine += 5
+    leapt = now + timedelta(days=365)
+    assert "has leapt" in (seen.doubt(leapt) or "")
+    mine += 30
+    assert "has leapt" in (seen.doubt(leapt + timedelta(seconds=30)) or "")
+    mine += 31
+    assert seen.doubt(leapt + timedelta(seconds=61)) is None
+
+
+async def test_a_sleep_of_the_machine_is_no_leap(conn: Connection, monkeypatch: pytest.MonkeyPatch):
+    asleep = 0.0
+    monkeypatch.setattr("accsd.builder.scheduler.time_asleep", lambda: asleep)
+    seen, now = DatabaseClock(), await clock(conn)
+    assert seen.doubt(now) is None
+    asleep = 3600.0
+    assert seen.doubt(now + timedelta(hours=1)) is None
+
+
+async def test_while_all_are_held_the_scheduler_says_so(db: Database, conn: Connection):
+    await conn.fetchval("SELECT accs.hold_schedules('a fire', 'ops')")
+    done = await Scheduler(db, node="n1", metrics=Metrics()).run_once()
+    assert done.obstacle == "all schedules are held: a fire, by ops"
