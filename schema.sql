@@ -48,7 +48,8 @@
 --   accs.plan_of            the next occurrences of each schedule, as data: SQL alone fires them.
 --   accs.agenda             everything that waits for a time: one index says what is due next.
 --   accs.run_keys           how many jobs of a key may be open at once; accs.open_runs: those that are, or wait for it.
---   accs.schedule_history   who did what to a schedule; schedule_marks: occurrences to skip; schedule_hold: all of them stand still.
+--   accs.schedule_history   who did what to a schedule. accs.schedule_marks: occurrences to skip. accs.schedule_hold: a row while all
+--                           schedules stand still. accs.schedule_states (a view): the state of each in one word, and what is next.
 --   accs.backfills          runs for times that lie behind.
 --   accs.zones, accs.actors the zone rules that plans were made with; who acts, and what they may.
 --   accs.slots              one row for each node and service: two claims of one node lock it in turn.
@@ -78,8 +79,8 @@
 --   The net: repair, which finds accs.damage empty or mends it; recheck_holds, close_jobs.
 --
 -- RULES
---   Lock order: schedules by id → agenda → jobs by id (FOR NO KEY UPDATE) → waiting → job_tasks by id → live → run_keys by key →
---     concurrency_keys by key.
+--   Lock order: schedules by id → agenda → jobs by id (FOR NO KEY UPDATE) → waiting → job_tasks by id → live → run_keys
+--     by key → concurrency_keys by key.
 --     Waiting rows are claimed with SKIP LOCKED; a claim locks neither jobs nor anything else it could wait for
 --     while others wait for it.
 --   Fence: attempt_id grows by one at every claim and is never reused. A write from an attempt names task,
@@ -720,7 +721,8 @@ BEGIN
   SELECT id INTO v_bad FROM fresh
    WHERE status <> 'queued' OR task_count <> 0 OR open_tasks <> 0 OR generation <> 0 OR task_progress <> 0
       OR progress IS DISTINCT FROM 0 OR started_at IS NOT NULL OR finished_at IS NOT NULL
-      OR error_code IS NOT NULL OR error_message IS NOT NULL OR current_task_key IS NOT NULL OR schedule_id IS NOT NULL OR run_key IS NOT NULL
+      OR error_code IS NOT NULL OR error_message IS NOT NULL OR current_task_key IS NOT NULL OR schedule_id IS NOT NULL
+        OR run_key IS NOT NULL
    LIMIT 1;
   IF FOUND THEN
     RAISE EXCEPTION 'job %: a job begins as queued, with nothing done', v_bad
@@ -1424,7 +1426,8 @@ END $$;
 CREATE TYPE accs.run AS (schedule_id uuid, run_key text, waits boolean, created_by text);
 
 -- Submits jobs, one for each workflow id; the other arrays may be null or have one element for each. A due job is
--- instantiated in this very transaction. The same idempotency key, or the same job id, again is the same job: repeated. p_runs is for schedules.
+-- instantiated in this very transaction. The same idempotency key, or the same job id, again is the same job: repeated. p_runs is for
+-- schedules.
 CREATE FUNCTION accs.submit_jobs(
   p_workflow_ids uuid[], p_options jsonb[] DEFAULT NULL, p_priorities int[] DEFAULT NULL, p_scheduled_at timestamptz[] DEFAULT NULL,
   p_keys text[] DEFAULT NULL, p_job_ids uuid[] DEFAULT NULL, p_created_by text DEFAULT NULL, p_trace_ids text[] DEFAULT NULL,
@@ -1444,8 +1447,10 @@ BEGIN
     INSERT INTO public.jobs (id, workflow_id, status, current_task_key, priority, options, scheduled_at, created_at, started_at, updated_at,
                              created_by, trace_id, task_count, open_tasks, idempotency_key, order_seq, trigger, schedule_id, run_key)
     SELECT u.id, w.id, CASE WHEN due THEN 'running' ELSE 'queued' END, CASE WHEN due THEN p.first_key END, coalesce(u.priority, 0),
-           coalesce(u.options, '{}'), u.scheduled_at, v_now, CASE WHEN due THEN v_now END, v_now, coalesce(u.created_by, p_created_by), u.trace_id,
-           CASE WHEN due THEN p.step_count ELSE 0 END, CASE WHEN due THEN p.step_count ELSE 0 END, u.key, u.order_seq, u.trigger, u.schedule_id,
+           coalesce(u.options, '{}'), u.scheduled_at, v_now, CASE WHEN due THEN v_now END, v_now, coalesce(u.created_by, p_created_by),
+             u.trace_id,
+           CASE WHEN due THEN p.step_count ELSE 0 END, CASE WHEN due THEN p.step_count ELSE 0 END, u.key, u.order_seq, u.trigger,
+             u.schedule_id,
            u.run_key
       FROM (SELECT u.*, nextval('accs.order_seq') AS order_seq   -- in the order given
               FROM unnest(p_workflow_ids, v_ids, p_options, p_priorities, p_scheduled_at, p_keys, p_trace_ids, p_triggers, p_runs)
@@ -3034,7 +3039,8 @@ SELECT accs.is_verb('set_concurrency_limit', may => '{scheduler,api}');
 -- Schedules: what starts jobs by itself, the plan of each, and everything that waits for a time
 -- ---------------------------------------------------------------------------------------------------------------
 
--- Who acts. A name is never given to another one. limits: schedules, max_priority, runs_per_hour, least_interval_sec; none where one is missing.
+-- Who acts. A name is never given to another one. limits: schedules, max_priority, runs_per_hour, least_interval_sec; none where
+-- one is missing.
 CREATE TABLE accs.actors (
   id           uuid PRIMARY KEY DEFAULT accs.new_id(),
   name         text NOT NULL UNIQUE CHECK (length(name) BETWEEN 1 AND 200),
@@ -3047,15 +3053,17 @@ CREATE TABLE accs.actors (
 
 CREATE FUNCTION accs.put_actor(p_name text, p_kind text DEFAULT 'service', p_limits jsonb DEFAULT '{}', p_disabled boolean DEFAULT false)
 RETURNS uuid LANGUAGE sql AS $$
-  INSERT INTO accs.actors AS a (name, kind, limits, disabled_at) VALUES (p_name, p_kind, p_limits, CASE WHEN p_disabled THEN accs.clock() END)
+  INSERT INTO accs.actors AS a (name, kind, limits, disabled_at) VALUES (p_name, p_kind, p_limits, CASE
+    WHEN p_disabled THEN accs.clock() END)
   ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, limits = excluded.limits,
          disabled_at = CASE WHEN p_disabled THEN coalesce(a.disabled_at, excluded.disabled_at) END
   RETURNING id
 $$;
 SELECT accs.is_verb('put_actor', may => '{scheduler,api}');
 
--- Any client may INSERT one, and UPDATE its definition: triggers check it, count the revision and ask for a plan. What stands under "state"
--- belongs to the verbs. Times are instants but for nominal ones, which are local to the zone: SQL never converts between zones.
+-- Any client may INSERT one, and UPDATE its definition: triggers check it, count the revision and ask for a plan. What stands
+-- under "state" belongs to the verbs. Times are instants but for nominal ones, which are local to the zone: SQL never converts
+-- between zones.
 CREATE TABLE public.schedules (
   id               uuid PRIMARY KEY DEFAULT accs.new_id(),
   name             text NOT NULL UNIQUE CHECK (length(name) BETWEEN 1 AND 200),
@@ -3114,8 +3122,8 @@ CREATE TABLE public.schedules (
   CONSTRAINT overlap_with_key CHECK (overlap <> 'allow' OR run_key IS NULL)   -- a key limits how many run at once
 ) WITH (fillfactor = 60);
 
--- The next occurrences of a schedule, as the planner has found them: data, so that SQL alone can fire. gap: the oldest ones of a long
--- outage, as one.
+-- The next occurrences of a schedule, as the planner has found them: data, so that SQL alone can fire. gap: the oldest ones of a
+-- long outage, as one.
 CREATE TABLE accs.plan_of (
   schedule_id   uuid PRIMARY KEY,
   revision      int NOT NULL,
@@ -3132,7 +3140,8 @@ CREATE TABLE accs.plan_of (
 );
 
 -- Everything that waits for a time: one index says what is due next. key tells several of one kind apart.
---   occurrence  the next planned one, at place pos of the plan     snoozed     one whose due time was moved; key is its nominal time and fold
+--   occurrence  the next planned one, at place pos of the plan     snoozed     one whose due time was moved; key is its nominal time and
+-- fold
 --   resume      the end of a pause                                 review      a job failed: is the schedule to be paused?
 --   release     a run key became free while somebody held it       gather      a window of events that closes
 --   backfill    the next page of one                               replan      the planner has to look (Python)
@@ -3183,7 +3192,8 @@ CREATE TABLE accs.schedule_hold (
   reason    text
 );
 
--- Days on which schedules do not fire (schedules.exclude), or on which alone they do (only_on). entries: [{"from", "to", "label"}], local dates.
+-- Days on which schedules do not fire (schedules.exclude), or on which alone they do (only_on). entries: [{"from", "to",
+-- "label"}], local dates.
 CREATE TABLE public.calendars (
   name        text PRIMARY KEY CHECK (length(name) BETWEEN 1 AND 200),
   timezone    text NOT NULL DEFAULT 'UTC',
@@ -3204,7 +3214,8 @@ CREATE TABLE accs.zones (
 
 CREATE FUNCTION accs.tell_schedulers() RETURNS void LANGUAGE sql AS $$ SELECT pg_notify(accs.channel_prefix() || '_schedule', '') $$;
 
-CREATE FUNCTION accs.note_schedule(p_schedule uuid, p_what text, p_by text, p_reason text, p_before jsonb DEFAULT NULL, p_after jsonb DEFAULT NULL,
+CREATE FUNCTION accs.note_schedule(p_schedule uuid, p_what text, p_by text, p_reason text, p_before jsonb DEFAULT NULL,
+  p_after jsonb DEFAULT NULL,
                                    p_revision int DEFAULT NULL)
 RETURNS void LANGUAGE sql AS $$
   INSERT INTO accs.schedule_history (schedule_id, what, by, reason, revision, before, after)
@@ -3213,7 +3224,8 @@ $$;
 
 -- Lets the planner look at schedules now.
 CREATE FUNCTION accs.ask_for_plans(p_ids uuid[]) RETURNS void LANGUAGE sql AS $$
-  INSERT INTO accs.agenda AS a (schedule_id, what, due_at) SELECT u.id, 'replan', accs.clock() FROM (SELECT DISTINCT unnest(p_ids) AS id ORDER BY 1) u
+  INSERT INTO accs.agenda AS a (schedule_id, what, due_at) SELECT u.id, 'replan', accs.clock()
+    FROM (SELECT DISTINCT unnest(p_ids) AS id ORDER BY 1) u
   ON CONFLICT (schedule_id, what, key) DO UPDATE SET due_at = least(a.due_at, excluded.due_at);
   SELECT accs.tell_schedulers()
 $$;
@@ -3232,7 +3244,8 @@ CREATE TRIGGER guard_insert BEFORE INSERT ON public.schedules FOR EACH ROW
   WHEN (NOT accs.in_verb() AND (NEW.state <> 'active' OR NEW.revision <> 1 OR NEW.runs <> 0 OR NEW.last_nominal IS NOT NULL
                                 OR NEW.last_job_id IS NOT NULL OR NEW.paused_until IS NOT NULL OR NEW.settled_until <> accs.clock()))
   EXECUTE FUNCTION accs.refuse_schedule_state();
-CREATE TRIGGER guard_state BEFORE UPDATE OF id, state, state_reason, state_since, paused_until, revision, runs, refused_in_row, failures_in_row,
+CREATE TRIGGER guard_state BEFORE UPDATE OF id, state, state_reason, state_since, paused_until, revision, runs, refused_in_row,
+  failures_in_row,
   last_nominal, last_job_id, settled_until, created_at ON public.schedules
   FOR EACH ROW WHEN (NOT accs.in_verb()) EXECUTE FUNCTION accs.refuse_schedule_state();
 CREATE TRIGGER guard_delete BEFORE DELETE ON public.schedules FOR EACH ROW WHEN (NOT accs.in_verb())
@@ -3247,7 +3260,8 @@ CREATE FUNCTION accs.definition_of(s public.schedules) RETURNS jsonb LANGUAGE sq
   SELECT accs.timing_of(s) || jsonb_build_object('name', s.name, 'title', s.title, 'description', s.description, 'workflow', s.workflow,
     'version', s.version, 'options', s.options, 'priority', s.priority, 'missed', s.missed, 'grace', s.grace, 'catch_up', s.catch_up,
     'catch_up_max', s.catch_up_max, 'overlap', s.overlap, 'run_key', s.run_key, 'max_runs', s.max_runs, 'pause_after', s.pause_after,
-    'pause_for', s.pause_for, 'filter', s.filter, 'gather', s.gather, 'cooldown', s.cooldown, 'cooldown_trailing', s.cooldown_trailing, 'reenter', s.reenter,
+    'pause_for', s.pause_for, 'filter', s.filter, 'gather', s.gather, 'cooldown', s.cooldown, 'cooldown_trailing', s.cooldown_trailing,
+      'reenter', s.reenter,
     'condition', s.condition, 'created_by', s.created_by)
 $$;
 
@@ -3263,7 +3277,8 @@ DECLARE
 BEGIN
   SELECT * INTO v_actor FROM accs.actors WHERE name = s.created_by;
   IF (v_actor.limits ->> 'max_priority')::int < s.priority THEN
-    RAISE EXCEPTION 'schedule "%": % may give a priority of % at most', s.name, s.created_by, v_actor.limits ->> 'max_priority' USING ERRCODE = 'AC006';
+    RAISE EXCEPTION 'schedule "%": % may give a priority of % at most', s.name, s.created_by, v_actor.limits ->> 'max_priority'
+      USING ERRCODE = 'AC006';
   ELSIF p_new AND (v_actor.limits ->> 'schedules')::int <= (
       SELECT count(*) FROM public.schedules o WHERE o.created_by = s.created_by AND o.state <> 'ended') THEN
     RAISE EXCEPTION 'schedule "%": % has % schedules already, which is the limit', s.name, s.created_by, v_actor.limits ->> 'schedules'
@@ -3280,10 +3295,12 @@ BEGIN
 END $$;
 CREATE TRIGGER begin_schedule BEFORE INSERT ON public.schedules FOR EACH ROW EXECUTE FUNCTION accs.begin_schedule();
 
-CREATE FUNCTION accs.note_new_schedules() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, accs, pg_temp AS $$
+CREATE FUNCTION accs.note_new_schedules() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, accs,
+  pg_temp AS $$
 BEGIN
   INSERT INTO accs.schedule_history (schedule_id, what, by, reason, revision, after)
-  SELECT f.id, 'created', coalesce(f.changed_by, f.created_by), f.change_reason, 1, jsonb_strip_nulls(accs.definition_of(f::public.schedules))
+  SELECT f.id, 'created', coalesce(f.changed_by, f.created_by), f.change_reason, 1,
+         jsonb_strip_nulls(accs.definition_of(f::public.schedules))
     FROM fresh f ORDER BY f.id;
   IF FOUND THEN
     PERFORM accs.ask_for_plans(ARRAY(SELECT id FROM fresh));
@@ -3293,8 +3310,8 @@ END $$;
 CREATE TRIGGER note_new_schedules AFTER INSERT ON public.schedules REFERENCING NEW TABLE AS fresh
   FOR EACH STATEMENT EXECUTE FUNCTION accs.note_new_schedules();
 
--- An edit, by whichever way it comes. What is due is settled under the old definition first; what follows is planned anew from now on if
--- the times have changed. The same definition again changes nothing.
+-- An edit, by whichever way it comes. What is due is settled under the old definition first; what follows is planned anew from now
+-- on if the times have changed. The same definition again changes nothing.
 CREATE FUNCTION accs.change_schedule() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, accs, pg_temp AS $$
 DECLARE
   v_old    jsonb := accs.definition_of(OLD);
@@ -3330,12 +3347,15 @@ BEGIN
   ELSIF v_old -> 'options' <> v_new -> 'options' THEN
     PERFORM accs.ask_for_plans(ARRAY[OLD.id]);   -- they may be templated over the occurrence
   END IF;
-  PERFORM accs.note_schedule(OLD.id, 'edited', NEW.changed_by, NEW.change_reason, accs.differences(v_new, v_old), accs.differences(v_old, v_new),
+  PERFORM accs.note_schedule(OLD.id, 'edited', NEW.changed_by, NEW.change_reason, accs.differences(v_new, v_old),
+    accs.differences(v_old, v_new),
                              NEW.revision);
   RETURN NEW;
 END $$;
-CREATE TRIGGER change_schedule BEFORE UPDATE OF name, title, description, schedule_kind, schedule_expr, timezone, workflow, version, options,
-  priority, missed, grace, catch_up, catch_up_max, overlap, run_key, spread, exclude, only_on, start_at, end_at, max_runs, pause_after, pause_for,
+CREATE TRIGGER change_schedule BEFORE UPDATE OF name, title, description, schedule_kind, schedule_expr, timezone, workflow, version,
+  options,
+  priority, missed, grace, catch_up, catch_up_max, overlap, run_key, spread, exclude, only_on, start_at, end_at, max_runs, pause_after,
+    pause_for,
   anchor, filter, gather, cooldown, cooldown_trailing, reenter, condition, created_by ON public.schedules
   FOR EACH ROW EXECUTE FUNCTION accs.change_schedule();
 
@@ -3345,7 +3365,8 @@ BEGIN
   IF TG_OP <> 'UPDATE' OR (OLD.entries, OLD.name, OLD.timezone) IS DISTINCT FROM (NEW.entries, NEW.name, NEW.timezone) THEN
     PERFORM accs.ask_for_plans(ARRAY(
       SELECT id FROM public.schedules
-       WHERE state <> 'ended' AND (exclude || only_on) && ARRAY[CASE WHEN TG_OP <> 'INSERT' THEN OLD.name END, CASE WHEN TG_OP <> 'DELETE' THEN NEW.name END]));
+       WHERE state <> 'ended' AND (exclude || only_on) && ARRAY[CASE WHEN TG_OP <> 'INSERT' THEN OLD.name END, CASE
+         WHEN TG_OP <> 'DELETE' THEN NEW.name END]));
   END IF;
   RETURN NULL;
 END $$;
@@ -3357,15 +3378,16 @@ CREATE FUNCTION accs.lock_schedule(p_which text) RETURNS public.schedules LANGUA
 DECLARE
   v_found public.schedules;
 BEGIN
-  SELECT * INTO v_found FROM public.schedules WHERE name = p_which OR id::text = p_which ORDER BY name = p_which DESC LIMIT 1 FOR NO KEY UPDATE;
+  SELECT * INTO v_found FROM public.schedules WHERE name = p_which OR id::text = p_which ORDER BY name = p_which DESC
+         LIMIT 1 FOR NO KEY UPDATE;
   IF NOT FOUND THEN
     RAISE EXCEPTION 'there is no schedule "%"', left(p_which, 200) USING ERRCODE = 'AC004', HINT = 'accsd schedules list shows them.';
   END IF;
   RETURN v_found;
 END $$;
 
--- Writes a schedule by its name, given as JSON with the columns of its definition; what is not given is the default, or stays as it is. The same
--- definition again is repeated. p_if_revision refuses an edit of what somebody else has changed meanwhile.
+-- Writes a schedule by its name, given as JSON with the columns of its definition; what is not given is the default, or stays as
+-- it is. The same definition again is repeated. p_if_revision refuses an edit of what somebody else has changed meanwhile.
 CREATE FUNCTION accs.put_schedule(p_definition jsonb, p_by text DEFAULT NULL, p_reason text DEFAULT NULL, p_if_revision int DEFAULT NULL)
 RETURNS TABLE (id uuid, answer text, reason text, revision int) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -3406,15 +3428,17 @@ BEGIN
     RETURN QUERY SELECT v_row.id, 'repeated'::text, NULL::text, v_row.revision;
     RETURN;
   END IF;
-  EXECUTE format('UPDATE public.schedules SET (%1$s, changed_by, change_reason) = (SELECT %1$s, $2, $3 FROM jsonb_populate_record($4, $1)) WHERE id = $5
-                  RETURNING *', (SELECT string_agg(quote_ident(k), ', ') FROM jsonb_object_keys(p_definition - 'created_by') k))
+  EXECUTE format('UPDATE public.schedules SET (%1$s, changed_by, change_reason) = (SELECT %1$s, $2, $3 FROM jsonb_populate_record($4, $1))
+                   WHERE id = $5 RETURNING *',
+                 (SELECT string_agg(quote_ident(k), ', ') FROM jsonb_object_keys(p_definition - 'created_by') k))
     INTO v_new USING p_definition, p_by, p_reason, v_row, v_row.id;
   RETURN QUERY SELECT v_new.id, 'accepted'::text, NULL::text, v_new.revision;
 END $$;
 SELECT accs.is_verb('put_schedule', may => '{scheduler,api}');
 
 CREATE FUNCTION accs.move_schedule(p_id uuid, p_state text, p_reason text, p_until timestamptz DEFAULT NULL) RETURNS void LANGUAGE sql AS $$
-  UPDATE public.schedules SET state = p_state, state_reason = left(p_reason, 2000), state_since = accs.clock(), paused_until = p_until WHERE id = p_id
+  UPDATE public.schedules SET state = p_state, state_reason = left(p_reason, 2000), state_since = accs.clock(),
+    paused_until = p_until WHERE id = p_id
 $$;
 
 -- Ends a schedule: nothing follows. Its open jobs run on, unless they are to be cancelled.
@@ -3475,7 +3499,8 @@ END $$;
 SELECT accs.is_verb('pause_schedule', may => '{scheduler,api}');
 
 -- Stops every schedule: nothing is settled until the hold is lifted, and then everything is as if all schedulers had been down.
-CREATE FUNCTION accs.hold_schedules(p_reason text DEFAULT NULL, p_by text DEFAULT NULL, p_lift boolean DEFAULT false) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.hold_schedules(p_reason text DEFAULT NULL, p_by text DEFAULT NULL,
+  p_lift boolean DEFAULT false) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
   IF p_lift THEN
     DELETE FROM accs.schedule_hold;
@@ -3490,10 +3515,11 @@ BEGIN
 END $$;
 SELECT accs.is_verb('hold_schedules', may => '{scheduler,api}');
 
--- Takes the plans that a planner has made: an array of {id, revision, zone, zone_version, zone_digest, anchor, nominals, folds, dues, notes, options,
--- gap, exhausted, problem, unnamed}. One that was made for another revision, or with older rules of its zone, is refused. A problem leaves the schedule
--- broken. unnamed: snoozed occurrences that the rule does not name any more.
-CREATE FUNCTION accs.plan_schedules(p_plans jsonb, p_by text DEFAULT NULL) RETURNS TABLE (id uuid, answer text, reason text) LANGUAGE plpgsql AS $$
+-- Takes the plans that a planner has made: an array of {id, revision, zone, zone_version, zone_digest, anchor, nominals, folds,
+-- dues, notes, options, gap, exhausted, problem, unnamed}. One that was made for another revision, or with older rules of its
+-- zone, is refused. A problem leaves the schedule broken. unnamed: snoozed occurrences that the rule does not name any more.
+CREATE FUNCTION accs.plan_schedules(p_plans jsonb, p_by text DEFAULT NULL) RETURNS TABLE (id uuid, answer text,
+  reason text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now  timestamptz := accs.clock();
@@ -3522,9 +3548,12 @@ BEGIN
     SELECT v_row.id, v_row.revision, v_plan.p ->> 'zone_version', v_plan.p ->> 'zone_digest',
            ARRAY(SELECT d::timestamp FROM jsonb_array_elements_text(v_plan.p -> 'nominals') WITH ORDINALITY u (d, n) ORDER BY n),
            ARRAY(SELECT d::int FROM jsonb_array_elements_text(v_plan.p -> 'folds') WITH ORDINALITY u (d, n) ORDER BY n),
-           v_dues, nullif(v_plan.p -> 'notes', 'null'), nullif(v_plan.p -> 'options', 'null'), nullif(v_plan.p -> 'gap', 'null'), v_plan.p ->> 'exhausted'
-    ON CONFLICT (schedule_id) DO UPDATE SET revision = excluded.revision, zone_version = excluded.zone_version, zone_digest = excluded.zone_digest,
-           planned_at = excluded.planned_at, nominals = excluded.nominals, folds = excluded.folds, dues = excluded.dues, notes = excluded.notes,
+           v_dues, nullif(v_plan.p -> 'notes', 'null'), nullif(v_plan.p -> 'options', 'null'), nullif(v_plan.p -> 'gap', 'null'),
+             v_plan.p ->> 'exhausted'
+    ON CONFLICT (schedule_id) DO UPDATE SET revision = excluded.revision, zone_version = excluded.zone_version,
+      zone_digest = excluded.zone_digest,
+           planned_at = excluded.planned_at, nominals = excluded.nominals, folds = excluded.folds, dues = excluded.dues,
+             notes = excluded.notes,
            options = excluded.options, gap = excluded.gap, exhausted = excluded.exhausted;
     UPDATE public.schedules s SET anchor = (v_plan.p ->> 'anchor')::timestamp
      WHERE s.id = v_row.id AND s.anchor IS NULL AND v_plan.p ->> 'anchor' IS NOT NULL;
@@ -3560,8 +3589,8 @@ BEGIN
   END IF;
 END $$;
 
--- With which rules of a zone this planner plans. Answers older where newer ones are on record: it must not plan there. Where the rules have changed,
--- the schedules of the zone are planned anew.
+-- With which rules of a zone this planner plans. Answers older where newer ones are on record: it must not plan there. Where the
+-- rules have changed, the schedules of the zone are planned anew.
 CREATE FUNCTION accs.note_zones(p_zones text[], p_version text, p_digests text[], p_by text DEFAULT NULL)
 RETURNS TABLE (name text, answer text, recorded text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -3590,13 +3619,16 @@ BEGIN
 END $$;
 SELECT accs.is_verb('note_zones', may => '{scheduler}');
 
--- What the planner has before it: schedules whose plan is short, outdated or absent. Several planners may take the same one: the first that writes wins.
+-- What the planner has before it: schedules whose plan is short, outdated or absent. Several planners may take the same one: the
+-- first that writes wins.
 CREATE FUNCTION accs.schedules_to_plan(p_limit int DEFAULT 100, p_except_zones text[] DEFAULT '{}') RETURNS TABLE (
   id uuid, name text, revision int, schedule_kind text, schedule_expr text, timezone text, spread interval, exclude text[], only_on text[],
-  start_at timestamptz, end_at timestamptz, anchor timestamp, options jsonb, condition jsonb, created_at timestamptz, settled_until timestamptz,
+  start_at timestamptz, end_at timestamptz, anchor timestamp, options jsonb, condition jsonb, created_at timestamptz,
+    settled_until timestamptz,
   state text, least_interval_sec double precision, calendars jsonb, snoozed text[], planned timestamptz, now timestamptz
 ) LANGUAGE sql STABLE AS $$
-  SELECT s.id, s.name, s.revision, s.schedule_kind, s.schedule_expr, s.timezone, s.spread, s.exclude, s.only_on, s.start_at, s.end_at, s.anchor,
+  SELECT s.id, s.name, s.revision, s.schedule_kind, s.schedule_expr, s.timezone, s.spread, s.exclude, s.only_on, s.start_at, s.end_at,
+         s.anchor,
          s.options, s.condition, s.created_at, s.settled_until, s.state, (c.limits ->> 'least_interval_sec')::double precision,
          (SELECT jsonb_object_agg(k.name, k.entries) FROM public.calendars k WHERE k.name = ANY (s.exclude || s.only_on)),
          ARRAY(SELECT a.key FROM accs.agenda a WHERE a.schedule_id = s.id AND a.what = 'snoozed'),
@@ -3611,9 +3643,9 @@ SELECT accs.is_verb('schedules_to_plan', may => '{scheduler}');
 -- Firings: the ledger of every due time, run keys, and the verbs that settle what is due
 -- ---------------------------------------------------------------------------------------------------------------
 
--- One row for each due time of a schedule, whatever became of it. The nominal time is that of the wall clock in the schedule's zone, and the row's
--- identity: an instant may move (summer time, new zone rules, a snooze), a nominal time does not. cause_id is 0 for times, else the event, sample
--- or number of the call that caused it (and nominal is then the moment, in UTC).
+-- One row for each due time of a schedule, whatever became of it. The nominal time is that of the wall clock in the schedule's
+-- zone, and the row's identity: an instant may move (summer time, new zone rules, a snooze), a nominal time does not. cause_id is
+-- 0 for times, else the event, sample or number of the call that caused it (and nominal is then the moment, in UTC).
 CREATE TABLE public.firings (
   schedule_id    uuid NOT NULL,
   nominal        timestamp NOT NULL,
@@ -3635,7 +3667,8 @@ CREATE TABLE public.firings (
   CONSTRAINT known_outcome CHECK (CASE outcome
     WHEN 'fired' THEN reason = ANY ('{on_time,released,run_now,backfill,event,condition}')
     WHEN 'caught_up' THEN reason = ANY ('{late,resumed,backfill}')
-    WHEN 'skipped' THEN reason = ANY ('{overlap,paused,excluded,requested,cooldown,workflow_inactive,refused,owner_disabled,loop,quota,filter_error,broken}')
+    WHEN 'skipped' THEN reason = ANY ('{overlap,paused,excluded,requested,cooldown,workflow_inactive,refused,owner_disabled,loop}')
+                        OR reason = ANY ('{quota,filter_error,broken}')
     WHEN 'missed' THEN reason = ANY ('{down,too_old,over_limit}')
     WHEN 'merged' THEN reason = ANY ('{dst_gap,catch_up,overlap_queue,gathered}')
     WHEN 'snoozed' THEN reason = 'requested'
@@ -3659,8 +3692,9 @@ CREATE TRIGGER guard_outcome BEFORE UPDATE ON public.firings FOR EACH ROW
   EXECUTE FUNCTION accs.refuse_firing_change();
 CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.firings FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_firing_change();
 
--- How many jobs of a key may be open at once, and those that are, or wait for it. A key is locked to start a run. The end of a job never waits for
--- it: what it can't release at once, because a scheduler has the key, the scheduler releases next (agenda, release).
+-- How many jobs of a key may be open at once, and those that are, or wait for it. A key is locked to start a run. The end of a job
+-- never waits for it: what it can't release at once, because a scheduler has the key, the scheduler releases next (agenda,
+-- release).
 CREATE TABLE accs.run_keys (
   key       text PRIMARY KEY,
   max_open  int NOT NULL DEFAULT 1 CHECK (max_open >= 1)
@@ -3718,13 +3752,15 @@ BEGIN
        FOR UPDATE SKIP LOCKED) n);
   IF v_jobs <> '{}' THEN
     UPDATE accs.open_runs SET waits = false WHERE job_id = ANY (v_jobs);
-    UPDATE accs.pending_jobs p SET due_at = coalesce(j.scheduled_at, j.created_at) FROM public.jobs j WHERE j.id = p.job_id AND p.job_id = ANY (v_jobs);
+    UPDATE accs.pending_jobs p SET due_at = coalesce(j.scheduled_at, j.created_at) FROM public.jobs j WHERE j.id = p.job_id
+      AND p.job_id = ANY (v_jobs);
     PERFORM pg_notify(accs.channel_prefix() || 'builder', '');
   END IF;
   RETURN v_keys;
 END $$;
 
--- Jobs of schedules have ended: their keys have room. Called by the verbs that end jobs, in their transaction, for jobs with a schedule or a run key.
+-- Jobs of schedules have ended: their keys have room. Called by the verbs that end jobs, in their transaction, for jobs with a
+-- schedule or a run key.
 CREATE FUNCTION accs.end_runs(p_job_ids uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   v_keys text[];
@@ -3752,8 +3788,8 @@ BEGIN
   END IF;
 END $$;
 
--- Starts the runs of these occasions, in their order; the caller has locked their schedules. What may not start now, by the schedule's overlap, is
--- skipped, merged or waits. Returns the occasions with what became of them.
+-- Starts the runs of these occasions, in their order; the caller has locked their schedules. What may not start now, by the
+-- schedule's overlap, is skipped, merged or waits. Returns the occasions with what became of them.
 CREATE FUNCTION accs.start_runs(p_occasions accs.occasion[], p_by text) RETURNS SETOF accs.occasion LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -3778,11 +3814,14 @@ BEGIN
 
   RETURN QUERY
   WITH asked AS MATERIALIZED (
-    SELECT u.*, accs.new_id() AS new_job, s.overlap, s.name, s.created_by, s.revision, s.timezone, s.priority, s.last_job_id, w.id AS workflow_id,
+    SELECT u.*, accs.new_id() AS new_job, s.overlap, s.name, s.created_by, s.revision, s.timezone, s.priority, s.last_job_id,
+           w.id AS workflow_id,
            coalesce(u.options, s.options) AS job_options,
            CASE WHEN s.overlap <> 'allow' OR u.run_key IS NOT NULL THEN coalesce(u.run_key, s.run_key, 'schedule:' || s.id) END AS key,
-           CASE WHEN u.outcome = 'caught_up' AND s.overlap = 'skip' AND s.missed = 'all' OR u.run_key IS NOT NULL THEN 'queue_all' ELSE s.overlap END AS policy
-      FROM unnest(p_occasions) WITH ORDINALITY AS u (schedule_id, nominal, fold, cause_id, due_at, outcome, reason, merged_into, until_nominal, times,
+           CASE WHEN u.outcome = 'caught_up' AND s.overlap = 'skip' AND s.missed = 'all' OR u.run_key IS NOT NULL THEN 'queue_all'
+             ELSE s.overlap END AS policy
+      FROM unnest(p_occasions) WITH ORDINALITY AS u (schedule_id, nominal, fold, cause_id, due_at, outcome, reason, merged_into,
+        until_nominal, times,
                                                      detail, options, trigger, forced, run_key, job_id, n),
            LATERAL (SELECT * FROM public.schedules WHERE id = u.schedule_id OFFSET 0) s
       LEFT JOIN LATERAL (SELECT w.id FROM public.workflows w
@@ -3807,20 +3846,24 @@ BEGIN
                      AND NOT EXISTS (SELECT FROM accs.open_runs o WHERE o.schedule_id = p.schedule_id AND o.waits) THEN 'wait'
                 ELSE 'merge' END AS start,
            coalesce((SELECT o.nominal FROM accs.open_runs o WHERE o.schedule_id = p.schedule_id AND o.waits ORDER BY o.order_seq LIMIT 1),
-                    CASE WHEN p.policy = 'cancel' THEN last_value(p.nominal) OVER whole ELSE first_value(p.nominal) OVER behind END) AS merge_into
+                    CASE WHEN p.policy = 'cancel' THEN last_value(p.nominal) OVER whole
+                      ELSE first_value(p.nominal) OVER behind END) AS merge_into
       FROM placed p
     WINDOW behind AS (PARTITION BY p.schedule_id, p.key IS NOT NULL AND p.place > p.room ORDER BY p.n),
            whole AS (PARTITION BY p.schedule_id ORDER BY p.n ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)
   ), given AS (
     SELECT array_agg(d.workflow_id ORDER BY d.n) AS workflows, array_agg(d.job_options ORDER BY d.n) AS options,
-           array_agg(coalesce((d.trigger ->> 'priority')::int, d.priority) ORDER BY d.n) AS priorities, array_agg(d.new_job ORDER BY d.n) AS jobs,
+           array_agg(coalesce((d.trigger ->> 'priority')::int, d.priority) ORDER BY d.n) AS priorities,
+             array_agg(d.new_job ORDER BY d.n) AS jobs,
            -- the second net under the ledger; a run that is asked for by name has its own key
            array_agg(CASE WHEN d.trigger ? 'key' THEN d.trigger ->> 'key'
-                          ELSE format('schedule/%s/%s/%s/%s', d.schedule_id, to_char(d.nominal, 'YYYY-MM-DD"T"HH24:MI:SS.US'), d.fold, d.cause_id) END
+                          ELSE format('schedule/%s/%s/%s/%s', d.schedule_id, to_char(d.nominal, 'YYYY-MM-DD"T"HH24:MI:SS.US'), d.fold,
+                            d.cause_id) END
                      ORDER BY d.n) AS keys,
            array_agg(jsonb_strip_nulls(coalesce(d.trigger, '{}') - 'key' - 'priority' || jsonb_build_object(
              'cause', coalesce(d.trigger ->> 'cause', 'schedule'), 'schedule', d.name, 'schedule_id', d.schedule_id, 'revision', d.revision,
-             'nominal', to_char(d.nominal, 'YYYY-MM-DD"T"HH24:MI:SS'), 'fold', nullif(d.fold, 0), 'timezone', d.timezone, 'due_at', d.due_at,
+             'nominal', to_char(d.nominal, 'YYYY-MM-DD"T"HH24:MI:SS'), 'fold', nullif(d.fold, 0), 'timezone', d.timezone, 'due_at',
+               d.due_at,
              'fired_at', v_now, 'late_sec', round(extract(epoch FROM v_now - d.due_at), 3), 'outcome', d.outcome, 'reason', d.reason,
              'previous', CASE WHEN d.last_job_id IS NOT NULL THEN (
                SELECT jsonb_build_object('job_id', j.id, 'status', j.status, 'finished_at', j.finished_at)
@@ -3828,19 +3871,24 @@ BEGIN
            array_agg(ROW(d.schedule_id, d.key, d.start = 'wait', d.created_by)::accs.run ORDER BY d.n) AS runs
       FROM decided d WHERE d.start IN ('open', 'wait')
   ), submitted AS MATERIALIZED (
-    SELECT s.* FROM given g, LATERAL accs.submit_jobs(g.workflows, g.options, g.priorities, NULL, g.keys, g.jobs, NULL, NULL, g.triggers, g.runs)
+    SELECT s.* FROM given g, LATERAL accs.submit_jobs(g.workflows, g.options, g.priorities, NULL, g.keys, g.jobs, NULL, NULL, g.triggers,
+           g.runs)
            WITH ORDINALITY AS s (job_id, answer, reason, status, n) WHERE g.workflows IS NOT NULL
   ), begun AS MATERIALIZED (
     SELECT d.*, s.job_id AS made, s.answer, s.reason AS refusal
-      FROM (SELECT d.*, row_number() OVER (ORDER BY d.n) AS i FROM decided d WHERE d.start IN ('open', 'wait')) d JOIN submitted s ON s.n = d.i
+      FROM (SELECT d.*, row_number() OVER (ORDER BY d.n) AS i FROM decided d WHERE d.start IN ('open', 'wait')) d JOIN submitted s
+        ON s.n = d.i
   ), noted AS (
     INSERT INTO accs.open_runs (job_id, key, schedule_id, nominal, waits, forced)
-    SELECT made, key, schedule_id, nominal, start = 'wait', coalesce(forced, false) FROM begun WHERE answer = 'accepted' AND key IS NOT NULL ORDER BY n
+    SELECT made, key, schedule_id, nominal, start = 'wait', coalesce(forced, false) FROM begun WHERE answer = 'accepted'
+           AND key IS NOT NULL ORDER BY n
     ON CONFLICT DO NOTHING
   )
   SELECT a.schedule_id, a.nominal, a.fold, a.cause_id, a.due_at,
-         CASE WHEN a.workflow_id IS NULL OR b.answer = 'refused' OR d.start = 'skip' THEN 'skipped' WHEN d.start = 'merge' THEN 'merged' ELSE a.outcome END,
-         CASE WHEN a.workflow_id IS NULL OR b.refusal = 'workflow_inactive' THEN 'workflow_inactive' WHEN b.answer = 'refused' THEN 'refused'
+         CASE WHEN a.workflow_id IS NULL OR b.answer = 'refused' OR d.start = 'skip' THEN 'skipped'
+           WHEN d.start = 'merge' THEN 'merged' ELSE a.outcome END,
+         CASE WHEN a.workflow_id IS NULL OR b.refusal = 'workflow_inactive' THEN 'workflow_inactive'
+           WHEN b.answer = 'refused' THEN 'refused'
               WHEN d.start = 'skip' THEN 'overlap' WHEN d.start = 'merge' THEN 'overlap_queue' ELSE a.reason END,
          CASE WHEN d.start = 'merge' THEN d.merge_into ELSE a.merged_into END, a.until_nominal, a.times,
          CASE WHEN d.start = 'skip' THEN coalesce(a.detail, '{}') || jsonb_build_object('run_key', a.key, 'blocked_by', (
@@ -3855,18 +3903,22 @@ END $$;
 
 -- Writes occasions into the ledger. One that was snoozed, or skipped or missed and made up for, has its row already.
 CREATE FUNCTION accs.record_firings(p_occasions accs.occasion[], p_by text) RETURNS void LANGUAGE sql AS $$
-  INSERT INTO public.firings AS f (schedule_id, nominal, fold, cause_id, outcome, reason, due_at, settled_at, late, job_id, revision, settled_by,
+  INSERT INTO public.firings AS f (schedule_id, nominal, fold, cause_id, outcome, reason, due_at, settled_at, late, job_id, revision,
+    settled_by,
                                    merged_into, until_nominal, times, detail)
-  SELECT o.schedule_id, o.nominal, o.fold, o.cause_id, o.outcome, o.reason, o.due_at, accs.clock(), greatest(accs.clock() - o.due_at, '0'), o.job_id,
+  SELECT o.schedule_id, o.nominal, o.fold, o.cause_id, o.outcome, o.reason, o.due_at, accs.clock(), greatest(accs.clock() - o.due_at,
+         '0'), o.job_id,
          s.revision, p_by, o.merged_into, o.until_nominal, o.times, o.detail
     FROM unnest(p_occasions) o JOIN public.schedules s ON s.id = o.schedule_id
-  ON CONFLICT (schedule_id, nominal, fold, cause_id) DO UPDATE SET outcome = excluded.outcome, reason = excluded.reason, due_at = excluded.due_at,
+  ON CONFLICT (schedule_id, nominal, fold, cause_id) DO UPDATE SET outcome = excluded.outcome, reason = excluded.reason,
+    due_at = excluded.due_at,
          settled_at = excluded.settled_at, late = excluded.late, job_id = coalesce(excluded.job_id, f.job_id), revision = excluded.revision,
-         settled_by = excluded.settled_by, merged_into = excluded.merged_into, detail = coalesce(f.detail, '{}') || coalesce(excluded.detail, '{}')
+         settled_by = excluded.settled_by, merged_into = excluded.merged_into, detail = coalesce(f.detail, '{}')
+           || coalesce(excluded.detail, '{}')
 $$;
 
--- What is due of these schedules, classified. The caller has locked them and their rows in the agenda. A long outage is settled at most 100 firings
--- a schedule and pass; the rest follows.
+-- What is due of these schedules, classified. The caller has locked them and their rows in the agenda. A long outage is settled at
+-- most 100 firings a schedule and pass; the rest follows.
 CREATE FUNCTION accs.due_occasions(p_ids uuid[]) RETURNS TABLE (occasion accs.occasion, places int) LANGUAGE sql STABLE AS $$
   WITH due AS (   -- places: how many of the plan's occurrences are due
     SELECT s.*, a.pos, p.notes, p.options AS planned_options, p.gap, p.nominals, p.folds, p.dues, ac.disabled_at IS NOT NULL AS is_disabled,
@@ -3874,21 +3926,25 @@ CREATE FUNCTION accs.due_occasions(p_ids uuid[]) RETURNS TABLE (occasion accs.oc
            p.exhausted IS NOT NULL OR p.dues[cardinality(p.dues)] > accs.clock() AS covered,
            w.id IS NOT NULL AS can_start
       FROM unnest(p_ids) AS u (id), LATERAL (SELECT * FROM public.schedules WHERE id = u.id OFFSET 0) s
-      JOIN LATERAL (SELECT * FROM accs.agenda WHERE schedule_id = s.id AND what = 'occurrence' AND key = '' AND due_at <= accs.clock() OFFSET 0) a ON true
+      JOIN LATERAL (SELECT * FROM accs.agenda WHERE schedule_id = s.id AND what = 'occurrence' AND key = ''
+        AND due_at <= accs.clock() OFFSET 0) a ON true
       JOIN LATERAL (SELECT * FROM accs.plan_of WHERE schedule_id = s.id OFFSET 0) p ON true
       LEFT JOIN LATERAL (SELECT * FROM accs.actors WHERE name = s.created_by OFFSET 0) ac ON true
-      LEFT JOIN LATERAL (SELECT w.id FROM public.workflows w WHERE w.name = s.workflow AND w.is_active AND (s.version IS NULL OR w.version = s.version)
+      LEFT JOIN LATERAL (SELECT w.id FROM public.workflows w WHERE w.name = s.workflow AND w.is_active
+        AND (s.version IS NULL OR w.version = s.version)
                           LIMIT 1) w ON true
   ), each AS (
     SELECT d.*, o.nominal AS o_nominal, o.fold AS o_fold, o.due AS o_due, d.pos + o.i::int - 1 AS place, o.i::int AS i,
            d.notes -> (d.pos + o.i::int - 1)::text AS note, d.planned_options -> (d.pos + o.i::int - 1)::text AS o_options,
            d.state = 'active' AND accs.clock() - o.due > d.grace AS is_late,
            EXISTS (SELECT FROM accs.schedule_marks m WHERE m.schedule_id = d.id AND m.nominal = o.nominal AND m.fold = o.fold) AS is_marked
-      FROM due d, LATERAL unnest(d.nominals[d.pos:d.pos + d.n_due - 1], d.folds[d.pos:d.pos + d.n_due - 1], d.dues[d.pos:d.pos + d.n_due - 1])
+      FROM due d, LATERAL unnest(d.nominals[d.pos:d.pos + d.n_due - 1], d.folds[d.pos:d.pos + d.n_due - 1],
+        d.dues[d.pos:d.pos + d.n_due - 1])
                     WITH ORDINALITY AS o (nominal, fold, due, i)
   ), classed AS (
     SELECT e.*, CASE WHEN e.note ? 'merged' THEN 'merged' WHEN e.note ? 'excluded' THEN 'excluded' WHEN e.is_marked THEN 'requested'
-                     WHEN e.state <> 'active' THEN 'paused' WHEN e.is_disabled THEN 'owner_disabled' WHEN NOT e.can_start THEN 'workflow_inactive'
+                     WHEN e.state <> 'active' THEN 'paused' WHEN e.is_disabled THEN 'owner_disabled'
+                       WHEN NOT e.can_start THEN 'workflow_inactive'
                      WHEN e.is_late THEN 'late' ELSE 'on_time' END AS class,
            bool_or(e.is_late) OVER (PARTITION BY e.id) AND NOT e.covered AND e.missed <> 'skip' AS must_wait
       FROM each e
@@ -3905,7 +3961,8 @@ CREATE FUNCTION accs.due_occasions(p_ids uuid[]) RETURNS TABLE (occasion accs.oc
                     WHEN j.missed = 'skip' THEN 'missed'
                     WHEN j.missed = 'one' THEN CASE WHEN accs.clock() - j.newest_due > j.catch_up THEN 'missed'
                                                     WHEN j.from_newest = 1 THEN 'caught_up' ELSE 'merged' END
-                    WHEN accs.clock() - j.o_due > coalesce(j.catch_up, '1 day') OR j.from_newest > j.catch_up_max THEN 'missed' ELSE 'caught_up' END
+                    WHEN accs.clock() - j.o_due > coalesce(j.catch_up, '1 day') OR j.from_newest > j.catch_up_max THEN 'missed'
+                      ELSE 'caught_up' END
                   ELSE 'skipped' END AS says,
                 CASE j.class WHEN 'merged' THEN 'dst_gap'
                   WHEN 'late' THEN CASE
@@ -3918,23 +3975,28 @@ CREATE FUNCTION accs.due_occasions(p_ids uuid[]) RETURNS TABLE (occasion accs.oc
       FROM judged j
   ), counted AS (
     SELECT t.*, count(*) FILTER (WHERE t.says IN ('fired', 'caught_up')) OVER (PARTITION BY t.id ORDER BY t.i) AS starts,
-           count(*) FILTER (WHERE t.says = 'merged' AND t.because = 'catch_up') OVER (PARTITION BY t.id) + coalesce((t.gap ->> 'times')::int, 0) AS merged_ones
+           count(*) FILTER (WHERE t.says = 'merged'
+             AND t.because = 'catch_up') OVER (PARTITION BY t.id) + coalesce((t.gap ->> 'times')::int, 0) AS merged_ones
       FROM told t
   ), kept AS (   -- a pass's share, and no more than max_runs
     SELECT c.* FROM counted c WHERE c.starts <= 100 AND c.starts <= coalesce(c.max_runs - c.runs, 1000000)
   )
   SELECT ROW(k.id, k.o_nominal, k.o_fold, 0, k.o_due, k.says, k.because,
-             CASE WHEN k.because = 'catch_up' THEN k.newest WHEN k.class = 'merged' THEN (k.note #>> '{merged,into}')::timestamp END, NULL, NULL,
+             CASE WHEN k.because = 'catch_up' THEN k.newest WHEN k.class = 'merged' THEN (k.note #>> '{merged,into}')::timestamp END,
+               NULL, NULL,
              CASE WHEN k.class = 'excluded' THEN k.note -> 'excluded'
-                  WHEN k.is_marked THEN (SELECT jsonb_strip_nulls(jsonb_build_object('by', m.by, 'reason', m.reason, 'at', m.at)) FROM accs.schedule_marks m
+                  WHEN k.is_marked THEN (SELECT jsonb_strip_nulls(jsonb_build_object('by', m.by, 'reason', m.reason, 'at', m.at))
+                    FROM accs.schedule_marks m
                                           WHERE m.schedule_id = k.id AND m.nominal = k.o_nominal AND m.fold = k.o_fold) END,
              k.o_options,
-             CASE WHEN k.says = 'caught_up' AND k.missed = 'one' AND k.merged_ones > 0 THEN jsonb_build_object('merged', jsonb_build_object('count', k.merged_ones)) END,
+             CASE WHEN k.says = 'caught_up' AND k.missed = 'one' AND k.merged_ones > 0 THEN jsonb_build_object('merged',
+               jsonb_build_object('count', k.merged_ones)) END,
              false, NULL, NULL)::accs.occasion, k.place
     FROM kept k
   UNION ALL   -- the oldest ones of a long outage are one row
   SELECT ROW(j.id, (j.gap ->> 'first')::timestamp, 0, 0, j.o_due,
-             CASE WHEN j.state <> 'active' THEN 'skipped' WHEN j.missed = 'one' AND coalesce(accs.clock() - j.newest_due <= j.catch_up, true) THEN 'merged' ELSE 'missed' END,
+             CASE WHEN j.state <> 'active' THEN 'skipped' WHEN j.missed = 'one' AND coalesce(accs.clock() - j.newest_due <= j.catch_up,
+               true) THEN 'merged' ELSE 'missed' END,
              CASE WHEN j.state <> 'active' THEN 'paused' WHEN j.missed = 'skip' THEN 'down' WHEN j.missed = 'all' THEN 'over_limit'
                   WHEN coalesce(accs.clock() - j.newest_due <= j.catch_up, true) THEN 'catch_up' ELSE 'too_old' END,
              CASE WHEN j.state = 'active' AND j.missed = 'one' THEN j.newest END, (j.gap ->> 'last')::timestamp, (j.gap ->> 'times')::int,
@@ -3942,10 +4004,11 @@ CREATE FUNCTION accs.due_occasions(p_ids uuid[]) RETURNS TABLE (occasion accs.oc
     FROM judged j WHERE j.gap IS NOT NULL AND j.i = 1
 $$;
 
--- Settles what is due of these schedules now, all in one go, and moves the agenda on. The caller has locked them, and writes what is returned into their
--- rows (a trigger that changes a schedule could not update it).
+-- Settles what is due of these schedules now, all in one go, and moves the agenda on. The caller has locked them, and writes what
+-- is returned into their rows (a trigger that changes a schedule could not update it).
 CREATE FUNCTION accs.settle(p_ids uuid[], p_by text) RETURNS TABLE (
-  id uuid, runs int, last_nominal timestamp, last_job_id uuid, settled_until timestamptz, state text, state_reason text, settled accs.occasion[]
+  id uuid, runs int, last_nominal timestamp, last_job_id uuid, settled_until timestamptz, state text, state_reason text,
+    settled accs.occasion[]
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -3961,7 +4024,8 @@ BEGIN
     FROM (SELECT d.occasion, max(d.places) OVER (PARTITION BY (d.occasion).schedule_id) AS upto FROM accs.due_occasions(p_ids) d) d;
   -- an occurrence that has its row already is settled, wherever its instant lies now
   v_due := ARRAY(SELECT d FROM unnest(v_due) d
-                  WHERE NOT EXISTS (SELECT FROM public.firings f WHERE f.schedule_id = d.schedule_id AND f.nominal = d.nominal AND f.fold = d.fold
+                  WHERE NOT EXISTS (SELECT FROM public.firings f WHERE f.schedule_id = d.schedule_id AND f.nominal = d.nominal
+                    AND f.fold = d.fold
                                        AND f.cause_id = 0)
                   ORDER BY d.due_at, d.nominal);
   v_start := ARRAY(SELECT d FROM unnest(v_due) d WHERE d.outcome IN ('fired', 'caught_up') ORDER BY d.due_at, d.nominal);
@@ -3971,19 +4035,24 @@ BEGIN
   END IF;
   IF v_done <> '{}' THEN
     PERFORM accs.record_firings(v_done, p_by);
-    DELETE FROM accs.schedule_marks m USING unnest(v_done) d WHERE m.schedule_id = d.schedule_id AND m.nominal = d.nominal AND m.fold = d.fold;
+    DELETE FROM accs.schedule_marks m USING unnest(v_done) d WHERE m.schedule_id = d.schedule_id AND m.nominal = d.nominal
+      AND m.fold = d.fold;
   END IF;
 
   RETURN QUERY
   WITH was AS MATERIALIZED (
-    SELECT s.id, s.runs, s.last_nominal, s.last_job_id, s.settled_until, s.state, s.state_reason, s.max_runs, a.pos, p.dues, p.exhausted, p.gap,
+    SELECT s.id, s.runs, s.last_nominal, s.last_job_id, s.settled_until, s.state, s.state_reason, s.max_runs, a.pos, p.dues, p.exhausted,
+           p.gap,
            coalesce((v_upto ->> s.id::text)::int, 0) AS upto
       FROM unnest(p_ids) AS u (id), LATERAL (SELECT * FROM public.schedules WHERE id = u.id OFFSET 0) s
-      JOIN LATERAL (SELECT * FROM accs.agenda WHERE schedule_id = s.id AND what = 'occurrence' AND key = '' AND due_at <= v_now OFFSET 0) a ON true
+      JOIN LATERAL (SELECT * FROM accs.agenda WHERE schedule_id = s.id AND what = 'occurrence' AND key = ''
+        AND due_at <= v_now OFFSET 0) a ON true
       LEFT JOIN LATERAL (SELECT * FROM accs.plan_of WHERE schedule_id = s.id OFFSET 0) p ON true
   ), done AS (
-    SELECT d.schedule_id, count(*) FILTER (WHERE d.job_id IS NOT NULL) AS started, max(d.nominal) FILTER (WHERE d.until_nominal IS NULL) AS last_nominal,
-           (array_agg(d.job_id ORDER BY d.due_at DESC, d.nominal DESC) FILTER (WHERE d.job_id IS NOT NULL))[1] AS last_job, array_agg(d) AS all
+    SELECT d.schedule_id, count(*) FILTER (WHERE d.job_id IS NOT NULL) AS started,
+           max(d.nominal) FILTER (WHERE d.until_nominal IS NULL) AS last_nominal,
+           (array_agg(d.job_id ORDER BY d.due_at DESC, d.nominal DESC) FILTER (WHERE d.job_id IS NOT NULL))[1] AS last_job,
+             array_agg(d) AS all
       FROM unnest(v_done) d GROUP BY d.schedule_id
   ), now AS (
     SELECT w.*, w.runs + coalesce(d.started, 0)::int AS new_runs, d.last_nominal AS new_nominal, d.last_job, d.all,
@@ -3992,7 +4061,8 @@ BEGIN
       FROM was w LEFT JOIN done d ON d.schedule_id = w.id
   ), next AS (
     SELECT n.*, n.dues[n.next_pos] AS next_due,
-           CASE WHEN n.max_runs <= n.new_runs THEN 'max_runs' WHEN n.next_pos > coalesce(cardinality(n.dues), 0) THEN n.exhausted END AS ends,
+           CASE WHEN n.max_runs <= n.new_runs THEN 'max_runs' WHEN n.next_pos > coalesce(cardinality(n.dues),
+             0) THEN n.exhausted END AS ends,
            -- what is left of the plan, or nothing was settled because the plan does not reach the present
            n.exhausted IS NULL AND (coalesce(cardinality(n.dues), 0) - n.next_pos < 8 OR n.upto = 0 AND n.dues[n.pos] <= v_now) AS short
       FROM now n
@@ -4008,16 +4078,19 @@ BEGIN
     INSERT INTO accs.schedule_history (schedule_id, what, by, reason) SELECT n.id, 'ended', 'accsd', n.ends FROM next n
      WHERE n.ends IS NOT NULL AND NOT EXISTS (SELECT FROM accs.agenda a WHERE a.schedule_id = n.id AND a.what = 'snoozed')
   ), asked AS (
-    INSERT INTO accs.agenda AS a (schedule_id, what, due_at) SELECT n.id, 'replan', v_now FROM next n WHERE n.short AND n.ends IS NULL ORDER BY n.id
+    INSERT INTO accs.agenda AS a (schedule_id, what, due_at) SELECT n.id, 'replan', v_now FROM next n WHERE n.short
+      AND n.ends IS NULL ORDER BY n.id
     ON CONFLICT (schedule_id, what, key) DO UPDATE SET due_at = least(a.due_at, excluded.due_at)
     RETURNING a.schedule_id
   )
   SELECT n.id, n.new_runs, coalesce(n.new_nominal, n.last_nominal), coalesce(n.last_job, n.last_job_id),
          greatest(n.settled_until, n.new_until),
-         CASE WHEN n.ends IS NULL OR EXISTS (SELECT FROM accs.agenda a WHERE a.schedule_id = n.id AND a.what = 'snoozed') THEN n.state ELSE 'ended' END,
+         CASE WHEN n.ends IS NULL OR EXISTS (SELECT FROM accs.agenda a WHERE a.schedule_id = n.id
+           AND a.what = 'snoozed') THEN n.state ELSE 'ended' END,
          coalesce(n.ends, n.state_reason), coalesce(n.all, '{}')
     FROM next n WHERE (SELECT count(*) FROM asked) >= 0;
-  IF EXISTS (SELECT FROM accs.agenda a WHERE a.what = ANY ('{replan,probe}') AND a.what = 'replan' AND a.due_at <= v_now AND a.schedule_id = ANY (p_ids)) THEN
+  IF EXISTS (SELECT FROM accs.agenda a WHERE a.what = ANY ('{replan,probe}') AND a.what = 'replan' AND a.due_at <= v_now
+    AND a.schedule_id = ANY (p_ids)) THEN
     PERFORM accs.tell_schedulers();
   END IF;
 END $$;
@@ -4031,8 +4104,10 @@ BEGIN
   WITH found AS MATERIALIZED (
     SELECT * FROM accs.settle(p_ids, p_by)
   ), written AS (
-    UPDATE public.schedules s SET runs = f.runs, last_nominal = f.last_nominal, last_job_id = f.last_job_id, settled_until = f.settled_until,
-           state = f.state, state_reason = f.state_reason, state_since = CASE WHEN s.state = f.state THEN s.state_since ELSE accs.clock() END,
+    UPDATE public.schedules s SET runs = f.runs, last_nominal = f.last_nominal, last_job_id = f.last_job_id,
+      settled_until = f.settled_until,
+           state = f.state, state_reason = f.state_reason, state_since = CASE WHEN s.state = f.state THEN s.state_since
+             ELSE accs.clock() END,
            refused_in_row = 0
       FROM found f WHERE s.id = f.id
   )
@@ -4058,7 +4133,8 @@ BEGIN
   SELECT f.schedule_id, f.nominal, f.fold, f.cause_id, a.due_at, CASE WHEN v_row.state = 'active' THEN 'fired' ELSE 'skipped' END,
          CASE WHEN v_row.state = 'active' THEN 'released' ELSE 'paused' END, NULL, NULL, NULL, NULL, NULL, NULL, false, NULL, NULL
     INTO v_occ FROM public.firings f JOIN accs.agenda a ON a.schedule_id = f.schedule_id AND a.what = 'snoozed' AND a.key = p_key
-   WHERE f.schedule_id = p_id AND f.nominal = split_part(p_key, '/', 1)::timestamp AND f.fold = split_part(p_key, '/', 2)::int AND f.cause_id = 0
+   WHERE f.schedule_id = p_id AND f.nominal = split_part(p_key, '/', 1)::timestamp AND f.fold = split_part(p_key, '/', 2)::int
+     AND f.cause_id = 0
      AND f.outcome = 'snoozed';
   DELETE FROM accs.agenda WHERE schedule_id = p_id AND what = 'snoozed' AND key = p_key;
   IF v_occ.schedule_id IS NULL THEN
@@ -4068,7 +4144,8 @@ BEGIN
   PERFORM accs.record_firings(v_done, p_by);
   UPDATE public.schedules s SET runs = s.runs + (v_done[1].job_id IS NOT NULL)::int, last_job_id = coalesce(v_done[1].job_id, s.last_job_id)
    WHERE s.id = p_id;
-  IF v_row.state <> 'ended' AND NOT EXISTS (SELECT FROM accs.agenda WHERE schedule_id = p_id AND what IN ('occurrence', 'snoozed', 'replan')) THEN
+  IF v_row.state <> 'ended' AND NOT EXISTS (SELECT FROM accs.agenda WHERE schedule_id = p_id AND what IN ('occurrence', 'snoozed',
+    'replan')) THEN
     PERFORM accs.move_schedule(p_id, 'ended', coalesce((SELECT exhausted FROM accs.plan_of WHERE schedule_id = p_id), 'once'));
     PERFORM accs.note_schedule(p_id, 'ended', 'accsd', 'nothing follows');
   END IF;
@@ -4077,7 +4154,8 @@ END $$;
 
 -- Snoozed occurrences that the schedule does not name any more (null: all of them) do not run.
 CREATE FUNCTION accs.settle_snoozed_away(p_id uuid, p_by text, p_keys text[] DEFAULT NULL) RETURNS void LANGUAGE sql AS $$
-  WITH gone AS (DELETE FROM accs.agenda WHERE schedule_id = p_id AND what = 'snoozed' AND (p_keys IS NULL OR key = ANY (p_keys)) RETURNING key)
+  WITH gone AS (DELETE FROM accs.agenda WHERE schedule_id = p_id AND what = 'snoozed' AND (p_keys IS NULL OR key = ANY (p_keys))
+    RETURNING key)
   UPDATE public.firings f SET outcome = 'skipped', reason = 'requested', settled_at = accs.clock(), settled_by = p_by,
          detail = coalesce(f.detail, '{}') || '{"dropped": "the schedule does not name it any more"}'
     FROM gone g WHERE f.schedule_id = p_id AND f.nominal = split_part(g.key, '/', 1)::timestamp AND f.fold = split_part(g.key, '/', 2)::int
@@ -4085,7 +4163,8 @@ CREATE FUNCTION accs.settle_snoozed_away(p_id uuid, p_by text, p_keys text[] DEF
 $$;
 
 -- The end of a pause: nothing, the latest, or all of what was skipped during this pause runs now.
-CREATE FUNCTION accs.resume_one(p_row public.schedules, p_recover text, p_by text, p_reason text) RETURNS SETOF accs.occasion LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.resume_one(p_row public.schedules, p_recover text, p_by text,
+  p_reason text) RETURNS SETOF accs.occasion LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now  timestamptz := accs.clock();
@@ -4106,7 +4185,8 @@ BEGIN
    WHERE a.schedule_id = p_row.id AND a.what = 'occurrence' AND p.schedule_id = a.schedule_id AND a.due_at < 'infinity';
   IF p_recover IN ('one', 'all') THEN
     v_made := ARRAY(
-      SELECT ROW(f.schedule_id, f.nominal, f.fold, f.cause_id, f.due_at, 'caught_up', 'resumed', NULL, NULL, NULL, NULL, NULL, NULL, false, NULL,
+      SELECT ROW(f.schedule_id, f.nominal, f.fold, f.cause_id, f.due_at, 'caught_up', 'resumed', NULL, NULL, NULL, NULL, NULL, NULL,
+             false, NULL,
                  NULL)::accs.occasion
         FROM (SELECT f.* FROM public.firings f
                WHERE f.schedule_id = p_row.id AND f.outcome = 'skipped' AND f.reason = 'paused' AND f.settled_at >= p_row.state_since
@@ -4117,7 +4197,8 @@ BEGIN
       v_done := ARRAY(SELECT r FROM accs.start_runs(v_made, p_by) r);
       v_done := ARRAY(SELECT r FROM unnest(v_done) r WHERE r.job_id IS NOT NULL);   -- what may not start stays skipped
       PERFORM accs.record_firings(v_done, p_by);
-      UPDATE public.schedules s SET runs = s.runs + cardinality(v_done), last_job_id = coalesce(v_done[cardinality(v_done)].job_id, s.last_job_id)
+      UPDATE public.schedules s SET runs = s.runs + cardinality(v_done), last_job_id = coalesce(v_done[cardinality(v_done)].job_id,
+        s.last_job_id)
        WHERE s.id = p_row.id;
     END IF;
   END IF;
@@ -4135,7 +4216,8 @@ BEGIN
   IF p_recover NOT IN ('none', 'one', 'all') THEN
     RAISE EXCEPTION 'a resume recovers none, one or all, not "%"', p_recover USING ERRCODE = 'invalid_parameter_value';
   ELSIF v_row.state <> 'paused' THEN
-    RETURN QUERY SELECT CASE v_row.state WHEN 'active' THEN 'repeated' ELSE 'refused' END, CASE WHEN v_row.state <> 'active' THEN v_row.state END, 0;
+    RETURN QUERY SELECT CASE v_row.state WHEN 'active' THEN 'repeated' ELSE 'refused' END, CASE
+      WHEN v_row.state <> 'active' THEN v_row.state END, 0;
     RETURN;
   END IF;
   SELECT count(*) INTO v_n FROM accs.resume_one(v_row, p_recover, p_by, p_reason);
@@ -4155,11 +4237,13 @@ BEGIN
       JOIN public.jobs j ON j.id = f.job_id WHERE j.status IN ('done', 'error')) l WHERE l.so;
   UPDATE public.schedules SET failures_in_row = coalesce(cardinality(v_failed), 0) WHERE id = p_row.id;
   IF p_row.state = 'active' AND cardinality(v_failed) >= p_row.pause_after THEN
-    PERFORM accs.move_schedule(p_row.id, 'paused', format('its last %s jobs failed', cardinality(v_failed)), accs.clock() + p_row.pause_for);
+    PERFORM accs.move_schedule(p_row.id, 'paused', format('its last %s jobs failed', cardinality(v_failed)),
+      accs.clock() + p_row.pause_for);
     PERFORM accs.note_schedule(p_row.id, 'paused', 'accsd', format('its last %s jobs failed', cardinality(v_failed)), NULL,
                                jsonb_build_object('jobs', to_jsonb(v_failed[1:20])));
     IF p_row.pause_for IS NOT NULL THEN
-      INSERT INTO accs.agenda (schedule_id, what, due_at) VALUES (p_row.id, 'resume', accs.clock() + p_row.pause_for) ON CONFLICT DO NOTHING;
+      INSERT INTO accs.agenda (schedule_id, what, due_at) VALUES (p_row.id, 'resume', accs.clock() + p_row.pause_for)
+        ON CONFLICT DO NOTHING;
     END IF;
   END IF;
 END $$;
@@ -4202,27 +4286,32 @@ BEGIN
     PERFORM accs.note_schedule(v_row.id, 'failed', coalesce(p_by, 'accsd'), p_due.what || ': ' || p_problem);
     RETURN;
   END IF;
-  v_occ := ARRAY(SELECT ROW(v_row.id, o.nominal, o.fold, 0, o.due, 'skipped', 'broken', NULL, NULL, NULL, jsonb_build_object('problem', left(p_problem, 2000)),
+  v_occ := ARRAY(SELECT ROW(v_row.id, o.nominal, o.fold, 0, o.due, 'skipped', 'broken', NULL, NULL, NULL, jsonb_build_object('problem',
+    left(p_problem, 2000)),
                             NULL, NULL, false, NULL, NULL)::accs.occasion
-                   FROM accs.plan_of p, LATERAL unnest(p.nominals[p_due.pos:], p.folds[p_due.pos:], p.dues[p_due.pos:]) AS o (nominal, fold, due)
+                   FROM accs.plan_of p, LATERAL unnest(p.nominals[p_due.pos:], p.folds[p_due.pos:], p.dues[p_due.pos:]) AS o (nominal,
+                     fold, due)
                   WHERE p.schedule_id = v_row.id AND o.due <= accs.clock()
-                    AND NOT EXISTS (SELECT FROM public.firings f WHERE f.schedule_id = v_row.id AND f.nominal = o.nominal AND f.fold = o.fold AND f.cause_id = 0));
+                    AND NOT EXISTS (SELECT FROM public.firings f WHERE f.schedule_id = v_row.id AND f.nominal = o.nominal
+                      AND f.fold = o.fold AND f.cause_id = 0));
   PERFORM accs.record_firings(v_occ, p_by);
-  UPDATE public.schedules SET refused_in_row = refused_in_row + 1, settled_until = greatest(settled_until, (SELECT max(o.due_at) FROM unnest(v_occ) o))
+  UPDATE public.schedules SET refused_in_row = refused_in_row + 1, settled_until = greatest(settled_until,
+    (SELECT max(o.due_at) FROM unnest(v_occ) o))
    WHERE id = v_row.id;
   IF v_row.refused_in_row >= 2 THEN
     PERFORM accs.break_schedule(v_row, p_problem, p_by);
   ELSE
-    UPDATE accs.agenda a SET pos = a.pos + cardinality(v_occ), due_at = coalesce(p.dues[a.pos + cardinality(v_occ)], 'infinity') FROM accs.plan_of p
+    UPDATE accs.agenda a SET pos = a.pos + cardinality(v_occ), due_at = coalesce(p.dues[a.pos + cardinality(v_occ)], 'infinity')
+      FROM accs.plan_of p
      WHERE a.schedule_id = v_row.id AND a.what = 'occurrence' AND p.schedule_id = v_row.id;
     PERFORM accs.ask_for_plans(ARRAY[v_row.id]);
   END IF;
   RETURN QUERY SELECT * FROM unnest(v_occ);
 END $$;
 
--- Settles what is due, p_limit rows of the agenda at a time: what is due on time first, then what is late. Any number of schedulers may call it at
--- once: each takes what no other has. Nothing waits for anybody: a schedule that somebody is changing is left for the next call. A row that raises an
--- error does not stop the others.
+-- Settles what is due, p_limit rows of the agenda at a time: what is due on time first, then what is late. Any number of
+-- schedulers may call it at once: each takes what no other has. Nothing waits for anybody: a schedule that somebody is changing is
+-- left for the next call. A row that raises an error does not stop the others.
 CREATE FUNCTION accs.settle_due(p_limit int DEFAULT 200, p_by text DEFAULT NULL)
 RETURNS TABLE (schedule_id uuid, nominal timestamp, outcome text, reason text, late interval, times int, job_id uuid) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -4276,12 +4365,15 @@ BEGIN
       v_done := v_done || ARRAY(SELECT d FROM accs.record_broken(v_row, SQLERRM, p_by) d);
     END;
   END LOOP;
-  RETURN QUERY SELECT d.schedule_id, d.nominal, d.outcome, d.reason, greatest(v_now - d.due_at, '0'), coalesce(d.times, 1), d.job_id FROM unnest(v_done) d;
+  RETURN QUERY SELECT d.schedule_id, d.nominal, d.outcome, d.reason, greatest(v_now - d.due_at, '0'), coalesce(d.times, 1), d.job_id
+    FROM unnest(v_done) d;
 END $$;
 SELECT accs.is_verb('settle_due', may => '{scheduler}');
 
--- For a scheduler between its passes: how long until something is due (0: now), until a plan or a probe is wanted; why all is held; the time.
-CREATE FUNCTION accs.scheduler_outlook() RETURNS TABLE (next_due interval, next_plan interval, next_probe interval, hold text, now timestamptz)
+-- For a scheduler between its passes: how long until something is due (0: now), until a plan or a probe is wanted; why all is
+-- held; the time.
+CREATE FUNCTION accs.scheduler_outlook() RETURNS TABLE (next_due interval, next_plan interval, next_probe interval, hold text,
+  now timestamptz)
 LANGUAGE sql STABLE AS $$
   SELECT (SELECT greatest(a.due_at - accs.clock(), '0') FROM accs.agenda a
            WHERE a.what <> ALL ('{replan,probe}') AND a.due_at < 'infinity' ORDER BY a.due_at LIMIT 1),
@@ -4294,7 +4386,8 @@ $$;
 SELECT accs.is_verb('scheduler_outlook', may => '{scheduler,api}');
 
 -- The next occurrence that is not settled: a snoozed one, or the first of the plan.
-CREATE FUNCTION accs.next_occurrence(p_id uuid) RETURNS TABLE (nominal timestamp, fold int, due_at timestamptz, is_snoozed boolean) LANGUAGE sql STABLE AS $$
+CREATE FUNCTION accs.next_occurrence(p_id uuid) RETURNS TABLE (nominal timestamp, fold int, due_at timestamptz,
+  is_snoozed boolean) LANGUAGE sql STABLE AS $$
   SELECT split_part(a.key, '/', 1)::timestamp, split_part(a.key, '/', 2)::int, a.due_at, true FROM accs.agenda a
    WHERE a.schedule_id = p_id AND a.what = 'snoozed'
   UNION ALL
@@ -4304,7 +4397,8 @@ CREATE FUNCTION accs.next_occurrence(p_id uuid) RETURNS TABLE (nominal timestamp
 $$;
 
 -- Moves the due time of the next occurrence, and of no other. Repeated, it counts from the due time that it has.
-CREATE FUNCTION accs.snooze(p_which text, p_for interval DEFAULT NULL, p_until timestamptz DEFAULT NULL, p_reason text DEFAULT NULL, p_by text DEFAULT NULL)
+CREATE FUNCTION accs.snooze(p_which text, p_for interval DEFAULT NULL, p_until timestamptz DEFAULT NULL, p_reason text DEFAULT NULL,
+  p_by text DEFAULT NULL)
 RETURNS TABLE (answer text, reason text, nominal timestamp, due_at timestamptz) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -4319,13 +4413,15 @@ BEGIN
   PERFORM accs.settle_one(v_row.id, p_by);
   SELECT * INTO v_next FROM accs.next_occurrence(v_row.id);
   IF v_row.schedule_kind IN ('event', 'condition') OR NOT FOUND THEN
-    RETURN QUERY SELECT 'refused'::text, CASE WHEN v_row.schedule_kind IN ('event', 'condition') THEN 'not_by_time' ELSE 'nothing_ahead' END, NULL::timestamp,
+    RETURN QUERY SELECT 'refused'::text, CASE WHEN v_row.schedule_kind IN ('event', 'condition') THEN 'not_by_time'
+      ELSE 'nothing_ahead' END, NULL::timestamp,
                         NULL::timestamptz;
     RETURN;
   END IF;
   v_due := coalesce(p_until, v_next.due_at + p_for);
   IF v_due <= v_next.due_at OR v_due > v_next.due_at + interval '31 days' THEN
-    RETURN QUERY SELECT 'refused'::text, CASE WHEN v_due <= v_next.due_at THEN 'not_later' ELSE 'too_long' END, v_next.nominal, v_next.due_at;
+    RETURN QUERY SELECT 'refused'::text, CASE WHEN v_due <= v_next.due_at THEN 'not_later' ELSE 'too_long' END, v_next.nominal,
+      v_next.due_at;
     RETURN;
   END IF;
   v_key := to_char(v_next.nominal, 'YYYY-MM-DD"T"HH24:MI:SS.US') || '/' || v_next.fold;
@@ -4335,15 +4431,18 @@ BEGIN
     INSERT INTO accs.agenda (schedule_id, what, key, due_at) VALUES (v_row.id, 'snoozed', v_key, v_due);
     UPDATE accs.agenda a SET pos = a.pos + 1, due_at = coalesce(p.dues[a.pos + 1], 'infinity') FROM accs.plan_of p
      WHERE a.schedule_id = v_row.id AND a.what = 'occurrence' AND p.schedule_id = a.schedule_id;
-    DELETE FROM accs.agenda a USING accs.plan_of p WHERE a.schedule_id = v_row.id AND a.what = 'occurrence' AND p.schedule_id = a.schedule_id
+    DELETE FROM accs.agenda a USING accs.plan_of p WHERE a.schedule_id = v_row.id AND a.what = 'occurrence'
+      AND p.schedule_id = a.schedule_id
        AND p.exhausted IS NOT NULL AND a.pos > cardinality(p.dues);
     UPDATE public.schedules s SET settled_until = greatest(s.settled_until, v_next.due_at) WHERE s.id = v_row.id;
     PERFORM accs.ask_for_plans(ARRAY[v_row.id]) FROM accs.agenda a JOIN accs.plan_of p ON p.schedule_id = a.schedule_id
       WHERE a.schedule_id = v_row.id AND a.what = 'occurrence' AND cardinality(p.dues) - a.pos < 8 AND p.exhausted IS NULL;
   END IF;
   INSERT INTO public.firings AS f (schedule_id, nominal, fold, outcome, reason, due_at, settled_at, late, revision, settled_by, detail)
-  VALUES (v_row.id, v_next.nominal, v_next.fold, 'snoozed', 'requested', v_due, accs.clock(), '0', v_row.revision, coalesce(p_by, session_user),
-          jsonb_strip_nulls(jsonb_build_object('was_due', v_next.due_at, 'until', v_due, 'by', coalesce(p_by, session_user), 'reason', p_reason)))
+  VALUES (v_row.id, v_next.nominal, v_next.fold, 'snoozed', 'requested', v_due, accs.clock(), '0', v_row.revision,
+    coalesce(p_by, session_user),
+          jsonb_strip_nulls(jsonb_build_object('was_due', v_next.due_at, 'until', v_due, 'by', coalesce(p_by, session_user), 'reason',
+            p_reason)))
   ON CONFLICT (schedule_id, nominal, fold, cause_id) DO UPDATE SET due_at = excluded.due_at, settled_at = excluded.settled_at,
          detail = f.detail || (excluded.detail - 'was_due');
   PERFORM accs.note_schedule(v_row.id, 'snoozed', p_by, p_reason, jsonb_build_object('due_at', v_next.due_at),
@@ -4354,7 +4453,8 @@ END $$;
 SELECT accs.is_verb('snooze', may => '{scheduler,api}');
 
 -- Gives every snoozed occurrence its own due time back; one whose time has passed runs now.
-CREATE FUNCTION accs.unsnooze(p_which text, p_reason text DEFAULT NULL, p_by text DEFAULT NULL) RETURNS TABLE (answer text, reason text) LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.unsnooze(p_which text, p_reason text DEFAULT NULL, p_by text DEFAULT NULL) RETURNS TABLE (answer text,
+  reason text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_row public.schedules := accs.lock_schedule(p_which);
@@ -4372,9 +4472,10 @@ BEGIN
 END $$;
 SELECT accs.is_verb('unsnooze', may => '{scheduler,api}');
 
--- Marks an occurrence that is ahead: it is skipped when it is due. Whether the rule names it, the caller knows (planning/recurrence); one that is
--- planned and not named is refused here too.
-CREATE FUNCTION accs.skip_occurrence(p_which text, p_nominal timestamp, p_fold int DEFAULT 0, p_reason text DEFAULT NULL, p_by text DEFAULT NULL,
+-- Marks an occurrence that is ahead: it is skipped when it is due. Whether the rule names it, the caller knows
+-- (planning/recurrence); one that is planned and not named is refused here too.
+CREATE FUNCTION accs.skip_occurrence(p_which text, p_nominal timestamp, p_fold int DEFAULT 0, p_reason text DEFAULT NULL,
+  p_by text DEFAULT NULL,
                                      p_skip boolean DEFAULT true)
 RETURNS TABLE (answer text, reason text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -4392,7 +4493,8 @@ BEGIN
     RETURN;
   END IF;
   IF p_skip THEN
-    INSERT INTO accs.schedule_marks (schedule_id, nominal, fold, by, reason) VALUES (v_row.id, p_nominal, p_fold, coalesce(p_by, session_user), p_reason)
+    INSERT INTO accs.schedule_marks (schedule_id, nominal, fold, by, reason) VALUES (v_row.id, p_nominal, p_fold,
+      coalesce(p_by, session_user), p_reason)
     ON CONFLICT DO NOTHING;
   ELSE
     DELETE FROM accs.schedule_marks m WHERE m.schedule_id = v_row.id AND m.nominal = p_nominal AND m.fold = p_fold;
@@ -4427,13 +4529,17 @@ BEGIN
     END IF;
   END IF;
   v_occ := ROW(v_row.id, accs.clock() AT TIME ZONE 'UTC', 0, nextval('accs.cause_seq'), accs.clock(), 'fired', 'run_now', NULL, NULL, NULL,
-               jsonb_strip_nulls(jsonb_build_object('by', coalesce(p_by, session_user), 'reason', p_reason)), v_row.options || coalesce(p_options, '{}'),
-               jsonb_strip_nulls(jsonb_build_object('cause', 'run_now', 'by', coalesce(p_by, session_user), 'key', v_key)), p_force, NULL, NULL)::accs.occasion;
+               jsonb_strip_nulls(jsonb_build_object('by', coalesce(p_by, session_user), 'reason', p_reason)), v_row.options
+                 || coalesce(p_options, '{}'),
+               jsonb_strip_nulls(jsonb_build_object('cause', 'run_now', 'by', coalesce(p_by, session_user), 'key', v_key)), p_force, NULL,
+                 NULL)::accs.occasion;
   v_done := ARRAY(SELECT r FROM accs.start_runs(ARRAY[v_occ], p_by) r);
   PERFORM accs.record_firings(v_done, p_by);
   UPDATE public.schedules s SET last_job_id = coalesce(v_done[1].job_id, s.last_job_id) WHERE s.id = v_row.id;
-  PERFORM accs.note_schedule(v_row.id, 'run_now', p_by, p_reason, NULL, jsonb_strip_nulls(jsonb_build_object('job_id', v_done[1].job_id, 'outcome', v_done[1].outcome)));
-  RETURN QUERY SELECT CASE WHEN v_done[1].job_id IS NULL THEN 'refused' ELSE 'accepted' END, CASE WHEN v_done[1].job_id IS NULL THEN v_done[1].reason END,
+  PERFORM accs.note_schedule(v_row.id, 'run_now', p_by, p_reason, NULL, jsonb_strip_nulls(jsonb_build_object('job_id', v_done[1].job_id,
+    'outcome', v_done[1].outcome)));
+  RETURN QUERY SELECT CASE WHEN v_done[1].job_id IS NULL THEN 'refused' ELSE 'accepted' END, CASE
+    WHEN v_done[1].job_id IS NULL THEN v_done[1].reason END,
                       v_done[1].job_id, v_row.state, v_done[1].detail;
 END $$;
 SELECT accs.is_verb('run_now', may => '{scheduler,api}');
@@ -4481,7 +4587,8 @@ CREATE INDEX backfills_of ON accs.backfills (schedule_id, id);
 CREATE FUNCTION accs.preview_backfill(p_schedule uuid, p_nominals timestamp[], p_folds int[], p_existing text)
 RETURNS TABLE (nominal timestamp, fold int, would text, outcome text, job_id uuid) LANGUAGE sql STABLE AS $$
   SELECT u.nominal, u.fold,
-         CASE WHEN f.outcome IN ('fired', 'caught_up') AND NOT (p_existing = 'all' OR p_existing = 'failed' AND j.status IN ('error', 'cancelled'))
+         CASE WHEN f.outcome IN ('fired', 'caught_up') AND NOT (p_existing = 'all' OR p_existing = 'failed' AND j.status IN ('error',
+           'cancelled'))
                 OR f.outcome IN ('snoozed', 'merged') THEN 'leave' ELSE 'run' END,
          f.outcome, f.job_id
     FROM unnest(p_nominals, p_folds) WITH ORDINALITY AS u (nominal, fold, n)
@@ -4490,14 +4597,19 @@ RETURNS TABLE (nominal timestamp, fold int, would text, outcome text, job_id uui
 $$;
 
 -- The token of a dry run: a backfill that was started with it is refused if it would do something else by now.
-CREATE FUNCTION accs.backfill_token(p_schedule uuid, p_revision int, p_nominals timestamp[], p_folds int[], p_existing text) RETURNS text LANGUAGE sql STABLE AS $$
+CREATE FUNCTION accs.backfill_token(p_schedule uuid, p_revision int, p_nominals timestamp[], p_folds int[],
+  p_existing text) RETURNS text LANGUAGE sql STABLE AS $$
   SELECT encode(sha256(convert_to(concat_ws('/', p_schedule, p_revision, p_existing,
-           (SELECT string_agg(concat_ws(',', p.nominal, p.fold, p.would, p.outcome), ';') FROM accs.preview_backfill(p_schedule, p_nominals, p_folds, p_existing) p)), 'UTF8')), 'hex')
+           (SELECT string_agg(concat_ws(',', p.nominal, p.fold, p.would, p.outcome), ';') FROM accs.preview_backfill(p_schedule,
+             p_nominals, p_folds, p_existing) p)), 'UTF8')), 'hex')
 $$;
 
-CREATE FUNCTION accs.start_backfill(p_which text, p_revision int, p_nominals timestamp[], p_folds int[], p_dues timestamptz[], p_parallel int DEFAULT 1,
-                                    p_existing text DEFAULT 'none', p_options jsonb DEFAULT NULL, p_priority int DEFAULT NULL, p_force boolean DEFAULT false,
-                                    p_dry_run boolean DEFAULT false, p_token text DEFAULT NULL, p_reason text DEFAULT NULL, p_by text DEFAULT NULL)
+CREATE FUNCTION accs.start_backfill(p_which text, p_revision int, p_nominals timestamp[], p_folds int[], p_dues timestamptz[],
+  p_parallel int DEFAULT 1,
+                                    p_existing text DEFAULT 'none', p_options jsonb DEFAULT NULL, p_priority int DEFAULT NULL,
+                                      p_force boolean DEFAULT false,
+                                    p_dry_run boolean DEFAULT false, p_token text DEFAULT NULL, p_reason text DEFAULT NULL,
+                                      p_by text DEFAULT NULL)
 RETURNS TABLE (answer text, reason text, id uuid, token text, would_run int, would_leave int) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -4523,17 +4635,20 @@ BEGIN
     RETURN;
   END IF;
   INSERT INTO accs.backfills (schedule_id, revision, nominals, folds, dues, parallel, existing, forced, options, priority, by, reason)
-  VALUES (v_row.id, v_row.revision, p_nominals, p_folds, p_dues, p_parallel, p_existing, p_force, p_options, coalesce(p_priority, v_row.priority - 1),
+  VALUES (v_row.id, v_row.revision, p_nominals, p_folds, p_dues, p_parallel, p_existing, p_force, p_options,
+    coalesce(p_priority, v_row.priority - 1),
           coalesce(p_by, session_user), p_reason) RETURNING backfills.id INTO v_id;
   INSERT INTO accs.run_keys (key, max_open) VALUES ('backfill:' || v_id, p_parallel);
   INSERT INTO accs.agenda (schedule_id, what, key, due_at) VALUES (v_row.id, 'backfill', v_id::text, accs.clock());
-  PERFORM accs.note_schedule(v_row.id, 'backfill', p_by, p_reason, NULL, jsonb_build_object('id', v_id, 'run', v_n.run, 'leave', v_n.leave));
+  PERFORM accs.note_schedule(v_row.id, 'backfill', p_by, p_reason, NULL, jsonb_build_object('id', v_id, 'run', v_n.run, 'leave',
+    v_n.leave));
   PERFORM accs.tell_schedulers();
   RETURN QUERY SELECT 'accepted'::text, NULL::text, v_id, v_token, v_n.run, v_n.leave;
 END $$;
 SELECT accs.is_verb('start_backfill', may => '{scheduler,api}');
 
--- The next page of a backfill: as many runs as its key has room for, so that what runs on time never stands behind it. Then it looks again a little later.
+-- The next page of a backfill: as many runs as its key has room for, so that what runs on time never stands behind it. Then it
+-- looks again a little later.
 CREATE FUNCTION accs.settle_backfill(p_id uuid, p_by text) RETURNS SETOF accs.occasion LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -4558,10 +4673,13 @@ BEGIN
     v_room := 0;
   END IF;
   IF v_room > 0 THEN
-    SELECT array_agg(ROW(v_row.id, w.nominal, w.fold, 0, w.due, CASE WHEN w.outcome IN ('missed', 'skipped') THEN 'caught_up' ELSE coalesce(w.outcome, 'fired') END,
-                         'backfill', NULL, NULL, NULL, jsonb_build_object('backfill', p_id), v_row.options || coalesce(v_fill.options, '{}'),
+    SELECT array_agg(ROW(v_row.id, w.nominal, w.fold, 0, w.due, CASE WHEN w.outcome IN ('missed', 'skipped') THEN 'caught_up'
+           ELSE coalesce(w.outcome, 'fired') END,
+                         'backfill', NULL, NULL, NULL, jsonb_build_object('backfill', p_id), v_row.options || coalesce(v_fill.options,
+                           '{}'),
                          jsonb_build_object('cause', 'backfill', 'backfill', p_id, 'by', v_fill."by", 'priority', v_fill.priority,
-                                            'key', format('backfill/%s/%s/%s', p_id, w.nominal, w.fold)), false, v_key, NULL)::accs.occasion ORDER BY w.n)
+                                            'key', format('backfill/%s/%s/%s', p_id, w.nominal, w.fold)), false, v_key,
+                                              NULL)::accs.occasion ORDER BY w.n)
              FILTER (WHERE w.would = 'run'), max(w.n)
       INTO v_occ, v_upto
       FROM (SELECT p.*, v_fill.pos + p.i::int - 1 AS n, v_fill.dues[v_fill.pos + p.i::int - 1] AS due,
@@ -4573,7 +4691,8 @@ BEGIN
       v_done := ARRAY(SELECT r FROM accs.start_runs(v_occ, p_by) r);
       PERFORM accs.record_firings(ARRAY(SELECT r FROM unnest(v_done) r WHERE r.job_id IS NOT NULL), p_by);
     END IF;
-    UPDATE accs.backfills SET pos = coalesce(v_upto, cardinality(nominals)) + 1, started = started + (SELECT count(*) FROM unnest(v_done) d WHERE d.job_id IS NOT NULL),
+    UPDATE accs.backfills SET pos = coalesce(v_upto, cardinality(nominals)) + 1, started = started + (SELECT count(*)
+      FROM unnest(v_done) d WHERE d.job_id IS NOT NULL),
            refused = refused + (SELECT count(*) FROM unnest(v_done) d WHERE d.job_id IS NULL),
            left_alone = left_alone + coalesce(v_upto - v_fill.pos + 1, 0) - coalesce(cardinality(v_done), 0)
      WHERE id = p_id RETURNING * INTO v_fill;
@@ -4588,7 +4707,8 @@ BEGIN
 END $$;
 
 -- Ends a backfill; its open jobs run on, unless they are to be cancelled.
-CREATE FUNCTION accs.cancel_backfill(p_id uuid, p_cancel boolean DEFAULT false, p_reason text DEFAULT NULL, p_by text DEFAULT NULL) RETURNS TABLE (answer text, reason text)
+CREATE FUNCTION accs.cancel_backfill(p_id uuid, p_cancel boolean DEFAULT false, p_reason text DEFAULT NULL,
+  p_by text DEFAULT NULL) RETURNS TABLE (answer text, reason text)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -4599,13 +4719,16 @@ BEGIN
     RETURN QUERY SELECT 'refused'::text, 'not_found'::text;
     RETURN;
   ELSIF v_fill.state <> 'running' THEN
-    RETURN QUERY SELECT CASE v_fill.state WHEN 'cancelled' THEN 'repeated' ELSE 'refused' END, CASE v_fill.state WHEN 'done' THEN 'already_finished' END;
+    RETURN QUERY SELECT CASE v_fill.state WHEN 'cancelled' THEN 'repeated' ELSE 'refused' END, CASE v_fill.state
+      WHEN 'done' THEN 'already_finished' END;
     RETURN;
   END IF;
-  UPDATE accs.backfills SET state = 'cancelled', ended_at = accs.clock() WHERE id = p_id;   -- its row in the agenda goes when it is due next
+  -- its row in the agenda goes when it is due next
+  UPDATE accs.backfills SET state = 'cancelled', ended_at = accs.clock() WHERE id = p_id;
   PERFORM accs.note_schedule(v_fill.schedule_id, 'backfill_cancelled', p_by, p_reason, NULL, jsonb_build_object('id', p_id));
   IF p_cancel THEN
-    PERFORM accs.cancel_jobs(ARRAY(SELECT o.job_id FROM accs.open_runs o WHERE o.key = 'backfill:' || p_id), coalesce(p_reason, 'its backfill was cancelled'), p_by);
+    PERFORM accs.cancel_jobs(ARRAY(SELECT o.job_id FROM accs.open_runs o WHERE o.key = 'backfill:' || p_id),
+      coalesce(p_reason, 'its backfill was cancelled'), p_by);
   END IF;
   RETURN QUERY SELECT 'accepted'::text, NULL::text;
 END $$;
@@ -4614,7 +4737,8 @@ SELECT accs.is_verb('cancel_backfill', may => '{scheduler,api}');
 -- The state of a schedule in one word, with what a person wants to know of it.
 CREATE VIEW accs.schedule_states AS
   SELECT s.id, s.name,
-         CASE WHEN s.state = 'active' AND h.only_row THEN 'held' WHEN s.state = 'active' AND n.is_snoozed THEN 'snoozed' ELSE s.state END AS state,
+         CASE WHEN s.state = 'active' AND h.only_row THEN 'held' WHEN s.state = 'active' AND n.is_snoozed THEN 'snoozed'
+           ELSE s.state END AS state,
          CASE WHEN s.state = 'active' AND h.only_row THEN h.reason ELSE s.state_reason END AS reason,
          CASE WHEN s.state = 'active' AND h.only_row THEN h.since ELSE s.state_since END AS since, s.paused_until,
          n.nominal AS next_nominal, n.fold AS next_fold, n.due_at AS next_due,

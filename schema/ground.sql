@@ -48,7 +48,8 @@
 --   accs.plan_of            the next occurrences of each schedule, as data: SQL alone fires them.
 --   accs.agenda             everything that waits for a time: one index says what is due next.
 --   accs.run_keys           how many jobs of a key may be open at once; accs.open_runs: those that are, or wait for it.
---   accs.schedule_history   who did what to a schedule; schedule_marks: occurrences to skip; schedule_hold: all of them stand still.
+--   accs.schedule_history   who did what to a schedule. accs.schedule_marks: occurrences to skip. accs.schedule_hold: a row while all
+--                           schedules stand still. accs.schedule_states (a view): the state of each in one word, and what is next.
 --   accs.backfills          runs for times that lie behind.
 --   accs.zones, accs.actors the zone rules that plans were made with; who acts, and what they may.
 --   accs.slots              one row for each node and service: two claims of one node lock it in turn.
@@ -78,8 +79,8 @@
 --   The net: repair, which finds accs.damage empty or mends it; recheck_holds, close_jobs.
 --
 -- RULES
---   Lock order: schedules by id → agenda → jobs by id (FOR NO KEY UPDATE) → waiting → job_tasks by id → live → run_keys by key →
---     concurrency_keys by key.
+--   Lock order: schedules by id → agenda → jobs by id (FOR NO KEY UPDATE) → waiting → job_tasks by id → live → run_keys
+--     by key → concurrency_keys by key.
 --     Waiting rows are claimed with SKIP LOCKED; a claim locks neither jobs nor anything else it could wait for
 --     while others wait for it.
 --   Fence: attempt_id grows by one at every claim and is never reused. A write from an attempt names task,

@@ -2,7 +2,8 @@
 -- Schedules: what starts jobs by itself, the plan of each, and everything that waits for a time
 -- ---------------------------------------------------------------------------------------------------------------
 
--- Who acts. A name is never given to another one. limits: schedules, max_priority, runs_per_hour, least_interval_sec; none where one is missing.
+-- Who acts. A name is never given to another one. limits: schedules, max_priority, runs_per_hour, least_interval_sec; none where
+-- one is missing.
 CREATE TABLE accs.actors (
   id           uuid PRIMARY KEY DEFAULT accs.new_id(),
   name         text NOT NULL UNIQUE CHECK (length(name) BETWEEN 1 AND 200),
@@ -15,15 +16,17 @@ CREATE TABLE accs.actors (
 
 CREATE FUNCTION accs.put_actor(p_name text, p_kind text DEFAULT 'service', p_limits jsonb DEFAULT '{}', p_disabled boolean DEFAULT false)
 RETURNS uuid LANGUAGE sql AS $$
-  INSERT INTO accs.actors AS a (name, kind, limits, disabled_at) VALUES (p_name, p_kind, p_limits, CASE WHEN p_disabled THEN accs.clock() END)
+  INSERT INTO accs.actors AS a (name, kind, limits, disabled_at) VALUES (p_name, p_kind, p_limits, CASE
+    WHEN p_disabled THEN accs.clock() END)
   ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, limits = excluded.limits,
          disabled_at = CASE WHEN p_disabled THEN coalesce(a.disabled_at, excluded.disabled_at) END
   RETURNING id
 $$;
 SELECT accs.is_verb('put_actor', may => '{scheduler,api}');
 
--- Any client may INSERT one, and UPDATE its definition: triggers check it, count the revision and ask for a plan. What stands under "state"
--- belongs to the verbs. Times are instants but for nominal ones, which are local to the zone: SQL never converts between zones.
+-- Any client may INSERT one, and UPDATE its definition: triggers check it, count the revision and ask for a plan. What stands
+-- under "state" belongs to the verbs. Times are instants but for nominal ones, which are local to the zone: SQL never converts
+-- between zones.
 CREATE TABLE public.schedules (
   id               uuid PRIMARY KEY DEFAULT accs.new_id(),
   name             text NOT NULL UNIQUE CHECK (length(name) BETWEEN 1 AND 200),
@@ -82,8 +85,8 @@ CREATE TABLE public.schedules (
   CONSTRAINT overlap_with_key CHECK (overlap <> 'allow' OR run_key IS NULL)   -- a key limits how many run at once
 ) WITH (fillfactor = 60);
 
--- The next occurrences of a schedule, as the planner has found them: data, so that SQL alone can fire. gap: the oldest ones of a long
--- outage, as one.
+-- The next occurrences of a schedule, as the planner has found them: data, so that SQL alone can fire. gap: the oldest ones of a
+-- long outage, as one.
 CREATE TABLE accs.plan_of (
   schedule_id   uuid PRIMARY KEY,
   revision      int NOT NULL,
@@ -100,7 +103,8 @@ CREATE TABLE accs.plan_of (
 );
 
 -- Everything that waits for a time: one index says what is due next. key tells several of one kind apart.
---   occurrence  the next planned one, at place pos of the plan     snoozed     one whose due time was moved; key is its nominal time and fold
+--   occurrence  the next planned one, at place pos of the plan     snoozed     one whose due time was moved; key is its nominal time and
+-- fold
 --   resume      the end of a pause                                 review      a job failed: is the schedule to be paused?
 --   release     a run key became free while somebody held it       gather      a window of events that closes
 --   backfill    the next page of one                               replan      the planner has to look (Python)
@@ -151,7 +155,8 @@ CREATE TABLE accs.schedule_hold (
   reason    text
 );
 
--- Days on which schedules do not fire (schedules.exclude), or on which alone they do (only_on). entries: [{"from", "to", "label"}], local dates.
+-- Days on which schedules do not fire (schedules.exclude), or on which alone they do (only_on). entries: [{"from", "to",
+-- "label"}], local dates.
 CREATE TABLE public.calendars (
   name        text PRIMARY KEY CHECK (length(name) BETWEEN 1 AND 200),
   timezone    text NOT NULL DEFAULT 'UTC',
@@ -172,7 +177,8 @@ CREATE TABLE accs.zones (
 
 CREATE FUNCTION accs.tell_schedulers() RETURNS void LANGUAGE sql AS $$ SELECT pg_notify(accs.channel_prefix() || '_schedule', '') $$;
 
-CREATE FUNCTION accs.note_schedule(p_schedule uuid, p_what text, p_by text, p_reason text, p_before jsonb DEFAULT NULL, p_after jsonb DEFAULT NULL,
+CREATE FUNCTION accs.note_schedule(p_schedule uuid, p_what text, p_by text, p_reason text, p_before jsonb DEFAULT NULL,
+  p_after jsonb DEFAULT NULL,
                                    p_revision int DEFAULT NULL)
 RETURNS void LANGUAGE sql AS $$
   INSERT INTO accs.schedule_history (schedule_id, what, by, reason, revision, before, after)
@@ -181,7 +187,8 @@ $$;
 
 -- Lets the planner look at schedules now.
 CREATE FUNCTION accs.ask_for_plans(p_ids uuid[]) RETURNS void LANGUAGE sql AS $$
-  INSERT INTO accs.agenda AS a (schedule_id, what, due_at) SELECT u.id, 'replan', accs.clock() FROM (SELECT DISTINCT unnest(p_ids) AS id ORDER BY 1) u
+  INSERT INTO accs.agenda AS a (schedule_id, what, due_at) SELECT u.id, 'replan', accs.clock()
+    FROM (SELECT DISTINCT unnest(p_ids) AS id ORDER BY 1) u
   ON CONFLICT (schedule_id, what, key) DO UPDATE SET due_at = least(a.due_at, excluded.due_at);
   SELECT accs.tell_schedulers()
 $$;
@@ -200,7 +207,8 @@ CREATE TRIGGER guard_insert BEFORE INSERT ON public.schedules FOR EACH ROW
   WHEN (NOT accs.in_verb() AND (NEW.state <> 'active' OR NEW.revision <> 1 OR NEW.runs <> 0 OR NEW.last_nominal IS NOT NULL
                                 OR NEW.last_job_id IS NOT NULL OR NEW.paused_until IS NOT NULL OR NEW.settled_until <> accs.clock()))
   EXECUTE FUNCTION accs.refuse_schedule_state();
-CREATE TRIGGER guard_state BEFORE UPDATE OF id, state, state_reason, state_since, paused_until, revision, runs, refused_in_row, failures_in_row,
+CREATE TRIGGER guard_state BEFORE UPDATE OF id, state, state_reason, state_since, paused_until, revision, runs, refused_in_row,
+  failures_in_row,
   last_nominal, last_job_id, settled_until, created_at ON public.schedules
   FOR EACH ROW WHEN (NOT accs.in_verb()) EXECUTE FUNCTION accs.refuse_schedule_state();
 CREATE TRIGGER guard_delete BEFORE DELETE ON public.schedules FOR EACH ROW WHEN (NOT accs.in_verb())
@@ -215,7 +223,8 @@ CREATE FUNCTION accs.definition_of(s public.schedules) RETURNS jsonb LANGUAGE sq
   SELECT accs.timing_of(s) || jsonb_build_object('name', s.name, 'title', s.title, 'description', s.description, 'workflow', s.workflow,
     'version', s.version, 'options', s.options, 'priority', s.priority, 'missed', s.missed, 'grace', s.grace, 'catch_up', s.catch_up,
     'catch_up_max', s.catch_up_max, 'overlap', s.overlap, 'run_key', s.run_key, 'max_runs', s.max_runs, 'pause_after', s.pause_after,
-    'pause_for', s.pause_for, 'filter', s.filter, 'gather', s.gather, 'cooldown', s.cooldown, 'cooldown_trailing', s.cooldown_trailing, 'reenter', s.reenter,
+    'pause_for', s.pause_for, 'filter', s.filter, 'gather', s.gather, 'cooldown', s.cooldown, 'cooldown_trailing', s.cooldown_trailing,
+      'reenter', s.reenter,
     'condition', s.condition, 'created_by', s.created_by)
 $$;
 
@@ -231,7 +240,8 @@ DECLARE
 BEGIN
   SELECT * INTO v_actor FROM accs.actors WHERE name = s.created_by;
   IF (v_actor.limits ->> 'max_priority')::int < s.priority THEN
-    RAISE EXCEPTION 'schedule "%": % may give a priority of % at most', s.name, s.created_by, v_actor.limits ->> 'max_priority' USING ERRCODE = 'AC006';
+    RAISE EXCEPTION 'schedule "%": % may give a priority of % at most', s.name, s.created_by, v_actor.limits ->> 'max_priority'
+      USING ERRCODE = 'AC006';
   ELSIF p_new AND (v_actor.limits ->> 'schedules')::int <= (
       SELECT count(*) FROM public.schedules o WHERE o.created_by = s.created_by AND o.state <> 'ended') THEN
     RAISE EXCEPTION 'schedule "%": % has % schedules already, which is the limit', s.name, s.created_by, v_actor.limits ->> 'schedules'
@@ -248,10 +258,12 @@ BEGIN
 END $$;
 CREATE TRIGGER begin_schedule BEFORE INSERT ON public.schedules FOR EACH ROW EXECUTE FUNCTION accs.begin_schedule();
 
-CREATE FUNCTION accs.note_new_schedules() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, accs, pg_temp AS $$
+CREATE FUNCTION accs.note_new_schedules() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, accs,
+  pg_temp AS $$
 BEGIN
   INSERT INTO accs.schedule_history (schedule_id, what, by, reason, revision, after)
-  SELECT f.id, 'created', coalesce(f.changed_by, f.created_by), f.change_reason, 1, jsonb_strip_nulls(accs.definition_of(f::public.schedules))
+  SELECT f.id, 'created', coalesce(f.changed_by, f.created_by), f.change_reason, 1,
+         jsonb_strip_nulls(accs.definition_of(f::public.schedules))
     FROM fresh f ORDER BY f.id;
   IF FOUND THEN
     PERFORM accs.ask_for_plans(ARRAY(SELECT id FROM fresh));
@@ -261,8 +273,8 @@ END $$;
 CREATE TRIGGER note_new_schedules AFTER INSERT ON public.schedules REFERENCING NEW TABLE AS fresh
   FOR EACH STATEMENT EXECUTE FUNCTION accs.note_new_schedules();
 
--- An edit, by whichever way it comes. What is due is settled under the old definition first; what follows is planned anew from now on if
--- the times have changed. The same definition again changes nothing.
+-- An edit, by whichever way it comes. What is due is settled under the old definition first; what follows is planned anew from now
+-- on if the times have changed. The same definition again changes nothing.
 CREATE FUNCTION accs.change_schedule() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, accs, pg_temp AS $$
 DECLARE
   v_old    jsonb := accs.definition_of(OLD);
@@ -298,12 +310,15 @@ BEGIN
   ELSIF v_old -> 'options' <> v_new -> 'options' THEN
     PERFORM accs.ask_for_plans(ARRAY[OLD.id]);   -- they may be templated over the occurrence
   END IF;
-  PERFORM accs.note_schedule(OLD.id, 'edited', NEW.changed_by, NEW.change_reason, accs.differences(v_new, v_old), accs.differences(v_old, v_new),
+  PERFORM accs.note_schedule(OLD.id, 'edited', NEW.changed_by, NEW.change_reason, accs.differences(v_new, v_old),
+    accs.differences(v_old, v_new),
                              NEW.revision);
   RETURN NEW;
 END $$;
-CREATE TRIGGER change_schedule BEFORE UPDATE OF name, title, description, schedule_kind, schedule_expr, timezone, workflow, version, options,
-  priority, missed, grace, catch_up, catch_up_max, overlap, run_key, spread, exclude, only_on, start_at, end_at, max_runs, pause_after, pause_for,
+CREATE TRIGGER change_schedule BEFORE UPDATE OF name, title, description, schedule_kind, schedule_expr, timezone, workflow, version,
+  options,
+  priority, missed, grace, catch_up, catch_up_max, overlap, run_key, spread, exclude, only_on, start_at, end_at, max_runs, pause_after,
+    pause_for,
   anchor, filter, gather, cooldown, cooldown_trailing, reenter, condition, created_by ON public.schedules
   FOR EACH ROW EXECUTE FUNCTION accs.change_schedule();
 
@@ -313,7 +328,8 @@ BEGIN
   IF TG_OP <> 'UPDATE' OR (OLD.entries, OLD.name, OLD.timezone) IS DISTINCT FROM (NEW.entries, NEW.name, NEW.timezone) THEN
     PERFORM accs.ask_for_plans(ARRAY(
       SELECT id FROM public.schedules
-       WHERE state <> 'ended' AND (exclude || only_on) && ARRAY[CASE WHEN TG_OP <> 'INSERT' THEN OLD.name END, CASE WHEN TG_OP <> 'DELETE' THEN NEW.name END]));
+       WHERE state <> 'ended' AND (exclude || only_on) && ARRAY[CASE WHEN TG_OP <> 'INSERT' THEN OLD.name END, CASE
+         WHEN TG_OP <> 'DELETE' THEN NEW.name END]));
   END IF;
   RETURN NULL;
 END $$;
@@ -325,15 +341,16 @@ CREATE FUNCTION accs.lock_schedule(p_which text) RETURNS public.schedules LANGUA
 DECLARE
   v_found public.schedules;
 BEGIN
-  SELECT * INTO v_found FROM public.schedules WHERE name = p_which OR id::text = p_which ORDER BY name = p_which DESC LIMIT 1 FOR NO KEY UPDATE;
+  SELECT * INTO v_found FROM public.schedules WHERE name = p_which OR id::text = p_which ORDER BY name = p_which DESC
+         LIMIT 1 FOR NO KEY UPDATE;
   IF NOT FOUND THEN
     RAISE EXCEPTION 'there is no schedule "%"', left(p_which, 200) USING ERRCODE = 'AC004', HINT = 'accsd schedules list shows them.';
   END IF;
   RETURN v_found;
 END $$;
 
--- Writes a schedule by its name, given as JSON with the columns of its definition; what is not given is the default, or stays as it is. The same
--- definition again is repeated. p_if_revision refuses an edit of what somebody else has changed meanwhile.
+-- Writes a schedule by its name, given as JSON with the columns of its definition; what is not given is the default, or stays as
+-- it is. The same definition again is repeated. p_if_revision refuses an edit of what somebody else has changed meanwhile.
 CREATE FUNCTION accs.put_schedule(p_definition jsonb, p_by text DEFAULT NULL, p_reason text DEFAULT NULL, p_if_revision int DEFAULT NULL)
 RETURNS TABLE (id uuid, answer text, reason text, revision int) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -374,15 +391,17 @@ BEGIN
     RETURN QUERY SELECT v_row.id, 'repeated'::text, NULL::text, v_row.revision;
     RETURN;
   END IF;
-  EXECUTE format('UPDATE public.schedules SET (%1$s, changed_by, change_reason) = (SELECT %1$s, $2, $3 FROM jsonb_populate_record($4, $1)) WHERE id = $5
-                  RETURNING *', (SELECT string_agg(quote_ident(k), ', ') FROM jsonb_object_keys(p_definition - 'created_by') k))
+  EXECUTE format('UPDATE public.schedules SET (%1$s, changed_by, change_reason) = (SELECT %1$s, $2, $3 FROM jsonb_populate_record($4, $1))
+                   WHERE id = $5 RETURNING *',
+                 (SELECT string_agg(quote_ident(k), ', ') FROM jsonb_object_keys(p_definition - 'created_by') k))
     INTO v_new USING p_definition, p_by, p_reason, v_row, v_row.id;
   RETURN QUERY SELECT v_new.id, 'accepted'::text, NULL::text, v_new.revision;
 END $$;
 SELECT accs.is_verb('put_schedule', may => '{scheduler,api}');
 
 CREATE FUNCTION accs.move_schedule(p_id uuid, p_state text, p_reason text, p_until timestamptz DEFAULT NULL) RETURNS void LANGUAGE sql AS $$
-  UPDATE public.schedules SET state = p_state, state_reason = left(p_reason, 2000), state_since = accs.clock(), paused_until = p_until WHERE id = p_id
+  UPDATE public.schedules SET state = p_state, state_reason = left(p_reason, 2000), state_since = accs.clock(),
+    paused_until = p_until WHERE id = p_id
 $$;
 
 -- Ends a schedule: nothing follows. Its open jobs run on, unless they are to be cancelled.
@@ -443,7 +462,8 @@ END $$;
 SELECT accs.is_verb('pause_schedule', may => '{scheduler,api}');
 
 -- Stops every schedule: nothing is settled until the hold is lifted, and then everything is as if all schedulers had been down.
-CREATE FUNCTION accs.hold_schedules(p_reason text DEFAULT NULL, p_by text DEFAULT NULL, p_lift boolean DEFAULT false) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.hold_schedules(p_reason text DEFAULT NULL, p_by text DEFAULT NULL,
+  p_lift boolean DEFAULT false) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
   IF p_lift THEN
     DELETE FROM accs.schedule_hold;
@@ -458,10 +478,11 @@ BEGIN
 END $$;
 SELECT accs.is_verb('hold_schedules', may => '{scheduler,api}');
 
--- Takes the plans that a planner has made: an array of {id, revision, zone, zone_version, zone_digest, anchor, nominals, folds, dues, notes, options,
--- gap, exhausted, problem, unnamed}. One that was made for another revision, or with older rules of its zone, is refused. A problem leaves the schedule
--- broken. unnamed: snoozed occurrences that the rule does not name any more.
-CREATE FUNCTION accs.plan_schedules(p_plans jsonb, p_by text DEFAULT NULL) RETURNS TABLE (id uuid, answer text, reason text) LANGUAGE plpgsql AS $$
+-- Takes the plans that a planner has made: an array of {id, revision, zone, zone_version, zone_digest, anchor, nominals, folds,
+-- dues, notes, options, gap, exhausted, problem, unnamed}. One that was made for another revision, or with older rules of its
+-- zone, is refused. A problem leaves the schedule broken. unnamed: snoozed occurrences that the rule does not name any more.
+CREATE FUNCTION accs.plan_schedules(p_plans jsonb, p_by text DEFAULT NULL) RETURNS TABLE (id uuid, answer text,
+  reason text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now  timestamptz := accs.clock();
@@ -490,9 +511,12 @@ BEGIN
     SELECT v_row.id, v_row.revision, v_plan.p ->> 'zone_version', v_plan.p ->> 'zone_digest',
            ARRAY(SELECT d::timestamp FROM jsonb_array_elements_text(v_plan.p -> 'nominals') WITH ORDINALITY u (d, n) ORDER BY n),
            ARRAY(SELECT d::int FROM jsonb_array_elements_text(v_plan.p -> 'folds') WITH ORDINALITY u (d, n) ORDER BY n),
-           v_dues, nullif(v_plan.p -> 'notes', 'null'), nullif(v_plan.p -> 'options', 'null'), nullif(v_plan.p -> 'gap', 'null'), v_plan.p ->> 'exhausted'
-    ON CONFLICT (schedule_id) DO UPDATE SET revision = excluded.revision, zone_version = excluded.zone_version, zone_digest = excluded.zone_digest,
-           planned_at = excluded.planned_at, nominals = excluded.nominals, folds = excluded.folds, dues = excluded.dues, notes = excluded.notes,
+           v_dues, nullif(v_plan.p -> 'notes', 'null'), nullif(v_plan.p -> 'options', 'null'), nullif(v_plan.p -> 'gap', 'null'),
+             v_plan.p ->> 'exhausted'
+    ON CONFLICT (schedule_id) DO UPDATE SET revision = excluded.revision, zone_version = excluded.zone_version,
+      zone_digest = excluded.zone_digest,
+           planned_at = excluded.planned_at, nominals = excluded.nominals, folds = excluded.folds, dues = excluded.dues,
+             notes = excluded.notes,
            options = excluded.options, gap = excluded.gap, exhausted = excluded.exhausted;
     UPDATE public.schedules s SET anchor = (v_plan.p ->> 'anchor')::timestamp
      WHERE s.id = v_row.id AND s.anchor IS NULL AND v_plan.p ->> 'anchor' IS NOT NULL;
@@ -528,8 +552,8 @@ BEGIN
   END IF;
 END $$;
 
--- With which rules of a zone this planner plans. Answers older where newer ones are on record: it must not plan there. Where the rules have changed,
--- the schedules of the zone are planned anew.
+-- With which rules of a zone this planner plans. Answers older where newer ones are on record: it must not plan there. Where the
+-- rules have changed, the schedules of the zone are planned anew.
 CREATE FUNCTION accs.note_zones(p_zones text[], p_version text, p_digests text[], p_by text DEFAULT NULL)
 RETURNS TABLE (name text, answer text, recorded text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -558,13 +582,16 @@ BEGIN
 END $$;
 SELECT accs.is_verb('note_zones', may => '{scheduler}');
 
--- What the planner has before it: schedules whose plan is short, outdated or absent. Several planners may take the same one: the first that writes wins.
+-- What the planner has before it: schedules whose plan is short, outdated or absent. Several planners may take the same one: the
+-- first that writes wins.
 CREATE FUNCTION accs.schedules_to_plan(p_limit int DEFAULT 100, p_except_zones text[] DEFAULT '{}') RETURNS TABLE (
   id uuid, name text, revision int, schedule_kind text, schedule_expr text, timezone text, spread interval, exclude text[], only_on text[],
-  start_at timestamptz, end_at timestamptz, anchor timestamp, options jsonb, condition jsonb, created_at timestamptz, settled_until timestamptz,
+  start_at timestamptz, end_at timestamptz, anchor timestamp, options jsonb, condition jsonb, created_at timestamptz,
+    settled_until timestamptz,
   state text, least_interval_sec double precision, calendars jsonb, snoozed text[], planned timestamptz, now timestamptz
 ) LANGUAGE sql STABLE AS $$
-  SELECT s.id, s.name, s.revision, s.schedule_kind, s.schedule_expr, s.timezone, s.spread, s.exclude, s.only_on, s.start_at, s.end_at, s.anchor,
+  SELECT s.id, s.name, s.revision, s.schedule_kind, s.schedule_expr, s.timezone, s.spread, s.exclude, s.only_on, s.start_at, s.end_at,
+         s.anchor,
          s.options, s.condition, s.created_at, s.settled_until, s.state, (c.limits ->> 'least_interval_sec')::double precision,
          (SELECT jsonb_object_agg(k.name, k.entries) FROM public.calendars k WHERE k.name = ANY (s.exclude || s.only_on)),
          ARRAY(SELECT a.key FROM accs.agenda a WHERE a.schedule_id = s.id AND a.what = 'snoozed'),

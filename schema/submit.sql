@@ -93,7 +93,8 @@ END $$;
 CREATE TYPE accs.run AS (schedule_id uuid, run_key text, waits boolean, created_by text);
 
 -- Submits jobs, one for each workflow id; the other arrays may be null or have one element for each. A due job is
--- instantiated in this very transaction. The same idempotency key, or the same job id, again is the same job: repeated. p_runs is for schedules.
+-- instantiated in this very transaction. The same idempotency key, or the same job id, again is the same job: repeated. p_runs is for
+-- schedules.
 CREATE FUNCTION accs.submit_jobs(
   p_workflow_ids uuid[], p_options jsonb[] DEFAULT NULL, p_priorities int[] DEFAULT NULL, p_scheduled_at timestamptz[] DEFAULT NULL,
   p_keys text[] DEFAULT NULL, p_job_ids uuid[] DEFAULT NULL, p_created_by text DEFAULT NULL, p_trace_ids text[] DEFAULT NULL,
@@ -113,8 +114,10 @@ BEGIN
     INSERT INTO public.jobs (id, workflow_id, status, current_task_key, priority, options, scheduled_at, created_at, started_at, updated_at,
                              created_by, trace_id, task_count, open_tasks, idempotency_key, order_seq, trigger, schedule_id, run_key)
     SELECT u.id, w.id, CASE WHEN due THEN 'running' ELSE 'queued' END, CASE WHEN due THEN p.first_key END, coalesce(u.priority, 0),
-           coalesce(u.options, '{}'), u.scheduled_at, v_now, CASE WHEN due THEN v_now END, v_now, coalesce(u.created_by, p_created_by), u.trace_id,
-           CASE WHEN due THEN p.step_count ELSE 0 END, CASE WHEN due THEN p.step_count ELSE 0 END, u.key, u.order_seq, u.trigger, u.schedule_id,
+           coalesce(u.options, '{}'), u.scheduled_at, v_now, CASE WHEN due THEN v_now END, v_now, coalesce(u.created_by, p_created_by),
+             u.trace_id,
+           CASE WHEN due THEN p.step_count ELSE 0 END, CASE WHEN due THEN p.step_count ELSE 0 END, u.key, u.order_seq, u.trigger,
+             u.schedule_id,
            u.run_key
       FROM (SELECT u.*, nextval('accs.order_seq') AS order_seq   -- in the order given
               FROM unnest(p_workflow_ids, v_ids, p_options, p_priorities, p_scheduled_at, p_keys, p_trace_ids, p_triggers, p_runs)

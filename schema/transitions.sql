@@ -122,7 +122,8 @@ BEGIN
   SELECT id INTO v_bad FROM fresh
    WHERE status <> 'queued' OR task_count <> 0 OR open_tasks <> 0 OR generation <> 0 OR task_progress <> 0
       OR progress IS DISTINCT FROM 0 OR started_at IS NOT NULL OR finished_at IS NOT NULL
-      OR error_code IS NOT NULL OR error_message IS NOT NULL OR current_task_key IS NOT NULL OR schedule_id IS NOT NULL OR run_key IS NOT NULL
+      OR error_code IS NOT NULL OR error_message IS NOT NULL OR current_task_key IS NOT NULL OR schedule_id IS NOT NULL
+        OR run_key IS NOT NULL
    LIMIT 1;
   IF FOUND THEN
     RAISE EXCEPTION 'job %: a job begins as queued, with nothing done', v_bad
