@@ -8,10 +8,11 @@ CREATE FUNCTION accs.soon(p_due_at timestamptz) RETURNS int LANGUAGE sql STABLE 
 $$;
 
 -- What wants a node within p_ahead, by service, labels, named node and time: tasks that are claimable or will be when
--- their backoff ends, and the first steps of jobs that will be due; of a concurrency key as many as may run at once. Looks at
+-- their backoff ends, and the first steps of jobs that will be due or that a schedule will start; of a concurrency key as many
+-- as may run at once. Looks at
 -- no more than 1,000 jobs ahead, 1,000 tasks of a lane and 1,000 first steps of a workflow: more would wake nobody else.
 CREATE FUNCTION accs.wake_demand(p_ahead interval DEFAULT '5 min')
-RETURNS TABLE (service text, requires jsonb, node text, tasks int, due_in interval, job_id uuid) LANGUAGE sql STABLE AS $$
+RETURNS TABLE (service text, requires jsonb, node text, tasks int, due_in interval, job_id uuid, schedule text) LANGUAGE sql STABLE AS $$
   WITH paused AS MATERIALIZED (
     SELECT f.id FROM accs.pauses p JOIN public.workflows f ON f.name = p.name WHERE p.kind = 'workflow'
   ), lane AS MATERIALIZED (
@@ -24,34 +25,48 @@ RETURNS TABLE (service text, requires jsonb, node text, tasks int, due_in interv
       (SELECT w.task_id, w.key, w.due_at, w.rank, w.order_seq FROM accs.waiting w
         WHERE w.lane = l.id AND w.hold = 'backoff' AND w.due_at <= accs.clock() + p_ahead ORDER BY w.due_at LIMIT 1000)) w
   ), due AS (
-    SELECT j.workflow_id, count(*) AS jobs, min(p.due_at) AS due_at, (array_agg(p.job_id ORDER BY p.due_at, j.order_seq))[1] AS first
+    SELECT j.workflow_id, count(*) AS jobs, min(p.due_at) AS due_at, (array_agg(p.job_id ORDER BY p.due_at, j.order_seq))[1] AS first,
+           NULL::text AS schedule
       FROM (SELECT * FROM accs.pending_jobs WHERE due_at <= accs.clock() + p_ahead ORDER BY due_at LIMIT 1000) p
       JOIN public.jobs j ON j.id = p.job_id JOIN public.workflows f ON f.id = j.workflow_id
      WHERE f.is_active AND j.workflow_id NOT IN (SELECT id FROM paused) GROUP BY j.workflow_id, accs.soon(p.due_at)
+    UNION ALL   -- what a schedule will start: no job of it exists yet
+    SELECT w.id, count(*), min(a.due_at), NULL, (array_agg(s.name ORDER BY a.due_at, s.name))[1]
+      FROM (SELECT * FROM accs.agenda
+             WHERE what <> ALL ('{replan,probe}') AND due_at <= accs.clock() + p_ahead ORDER BY due_at LIMIT 1000) a
+      JOIN public.schedules s ON s.id = a.schedule_id AND s.state = 'active'
+      LEFT JOIN accs.plan_of p ON p.schedule_id = s.id AND a.what = 'occurrence'
+      CROSS JOIN LATERAL (SELECT w.id FROM public.workflows w
+                           WHERE w.name = s.workflow AND w.is_active AND (s.version IS NULL OR w.version = s.version)
+                           ORDER BY w.version DESC LIMIT 1) w
+     WHERE (a.what = 'snoozed' OR a.what = 'occurrence' AND p.notes -> a.pos::text IS NULL AND NOT EXISTS (
+             SELECT FROM accs.schedule_marks m WHERE m.schedule_id = s.id AND m.nominal = p.nominals[a.pos] AND m.fold = p.folds[a.pos]))
+       AND w.id NOT IN (SELECT id FROM paused) AND NOT EXISTS (SELECT FROM accs.schedule_hold)
+     GROUP BY w.id, accs.soon(a.due_at)
   ), wanted AS (
     SELECT n.lane, n.key, accs.soon(n.due_at) AS soon, count(*) AS tasks, min(n.due_at) AS due_at,
-           (array_agg(n.task_id ORDER BY n.due_at, n.rank, n.order_seq))[1] AS first_task, NULL::uuid AS first_job
+           (array_agg(n.task_id ORDER BY n.due_at, n.rank, n.order_seq))[1] AS first_task, NULL::uuid AS first_job, NULL::text AS schedule
       FROM near n
      WHERE NOT EXISTS (SELECT FROM paused)   -- a retry of a paused workflow is held only when it is due
         OR NOT EXISTS (SELECT FROM public.job_tasks t JOIN public.jobs j ON j.id = t.job_id
                         WHERE t.id = n.task_id AND j.workflow_id IN (SELECT id FROM paused))
      GROUP BY n.lane, n.key, accs.soon(n.due_at)
     UNION ALL
-    SELECT s.lane, s.concurrency_key, accs.soon(d.due_at), d.jobs * s.steps, d.due_at, NULL, d.first
+    SELECT s.lane, s.concurrency_key, accs.soon(d.due_at), d.jobs * s.steps, d.due_at, NULL, d.first, d.schedule
       FROM due d, LATERAL (
         SELECT r.lane, r.concurrency_key, count(*) AS steps
           FROM (SELECT lane, concurrency_key FROM accs.steps WHERE workflow_id = d.workflow_id AND depends_on = '{}' LIMIT 1000) r
          GROUP BY 1, 2) s
   ), bounded AS (   -- of a key as many as may run at once, the earliest ones
     SELECT w.lane, w.soon, least(w.tasks, k.max_running - coalesce(sum(w.tasks) OVER earlier, 0)) AS tasks, w.due_at,
-           coalesce(w.first_job, t.job_id) AS job_id
+           coalesce(w.first_job, t.job_id) AS job_id, w.schedule
       FROM wanted w LEFT JOIN public.job_tasks t ON t.id = w.first_task LEFT JOIN accs.concurrency_keys k ON k.key = w.key
-    WINDOW earlier AS (PARTITION BY w.lane, w.key ORDER BY w.due_at, w.first_task, w.first_job
+    WINDOW earlier AS (PARTITION BY w.lane, w.key ORDER BY w.due_at, w.first_task, w.first_job, w.schedule
                        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
   )
   SELECT l.service, l.requires, l.node, sum(b.tasks)::int, greatest(min(b.due_at) - accs.clock(), '0'),
-         (array_agg(b.job_id ORDER BY b.due_at, b.job_id))[1]
-    FROM bounded b JOIN lane l ON l.id = b.lane WHERE b.job_id IS NOT NULL AND b.tasks > 0
+         (array_agg(b.job_id ORDER BY b.due_at, b.job_id))[1], (array_agg(b.schedule ORDER BY b.due_at, b.job_id))[1]
+    FROM bounded b JOIN lane l ON l.id = b.lane WHERE (b.job_id IS NOT NULL OR b.schedule IS NOT NULL) AND b.tasks > 0
    GROUP BY l.id, l.service, l.requires, l.node, b.soon
 $$;
 SELECT accs.is_verb('wake_demand', pinned => true, may => '{agent,scheduler}');

@@ -89,7 +89,15 @@ BEGIN
     RETURN;
   END IF;
   v_due := coalesce(v_job.scheduled_at, v_job.created_at);
-  IF v_due > accs.clock() THEN
+  IF EXISTS (SELECT FROM accs.open_runs o WHERE o.job_id = p_job AND o.waits) THEN
+    RETURN QUERY
+    SELECT 'run_key'::text, v_job.created_at, NULL::timestamptz, jsonb_build_object('key', o.key, 'limit', k.max_open,
+             'ahead', (SELECT count(*) FROM accs.open_runs a WHERE a.key = o.key AND a.waits AND a.order_seq < o.order_seq),
+             'by', (SELECT jsonb_agg(a.job_id ORDER BY a.order_seq) FROM (SELECT * FROM accs.open_runs a WHERE a.key = o.key AND NOT a.waits
+                                                                         ORDER BY a.order_seq LIMIT 5) a),
+             'schedule', (SELECT s.name FROM public.schedules s WHERE s.id = o.schedule_id))
+      FROM accs.open_runs o JOIN accs.run_keys k ON k.key = o.key WHERE o.job_id = p_job;
+  ELSIF v_due > accs.clock() THEN
     RETURN QUERY SELECT 'not_due'::text, v_job.created_at, v_due, '{}'::jsonb;
   ELSE   -- a builder can't be told from an agent here; but where there is no daemon there is no builder
     RETURN QUERY SELECT 'not_instantiated'::text, v_due, NULL::timestamptz, jsonb_build_object('daemons', (

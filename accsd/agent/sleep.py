@@ -142,7 +142,7 @@ class Sleeper:
             await anyio.sleep(_TAKEN_BY_OTHERS_SEC)
         if not isinstance(found := await self._look_once(), Demand):
             return found
-        return Stay(f"{found.service} of job {found.job_id} waits, and nobody else takes it", self._again_in)
+        return Stay(f"{found.service} of {found.wanted_by} waits, and nobody else takes it", self._again_in)
 
     async def _look_once(self) -> Found | Demand:
         """As `_look`, or the work that this node, like others, could claim at this moment."""
@@ -256,4 +256,4 @@ class Sleeper:
 
 def _wanted(needed: Demand) -> str:
     when = "is due soon" if needed.due_in else "waits"
-    return f"{needed.service} of job {needed.job_id} {when}, and nobody else who is awake can take it"
+    return f"{needed.service} of {needed.wanted_by} {when}, and nobody else who is awake can take it"

@@ -17,7 +17,7 @@ from accsd.db.listen import CANCEL, Listener
 from accsd.db.wake import FleetNode, NotWoken, look, note_not_woken, wake_demand, wake_nodes
 from accsd.log import get_logger
 from accsd.metrics import Metrics
-from accsd.planning.cover import NodeState, WakeCalls
+from accsd.planning.cover import Demand, NodeState, WakeCalls
 from accsd.planning.wake import Choice, WakePlan, WakePolicy, WhyNot, plan, turn
 from accsd.power import WakeResult
 from accsd.settings import WakeSettings
@@ -132,7 +132,7 @@ class Waker:
 
     async def _say_why_not(self, made: WakePlan, fleet: Mapping[str, FleetNode]) -> None:
         """Writes why nodes are not woken that are neither awake nor starting, if the reason has changed."""
-        notes = [note for name, why in made.reasons.items() if (note := self._note(fleet[name], why)) is not None]
+        notes = [note for name, why in made.reasons.items() if (note := self._note(fleet[name], why, made)) is not None]
         if not notes:
             return
         for note in notes:
@@ -141,11 +141,12 @@ class Waker:
                 self._metrics.wake_tried(note.known.state.methods[0], "given_up")
         await note_not_woken(self._db, notes, silent=self._lease)
 
-    def _note(self, known: FleetNode, why: WhyNot) -> NotWoken | None:
+    def _note(self, known: FleetNode, why: WhyNot, made: WakePlan) -> NotWoken | None:
         has_failed = known.power == "failed"
         if why in (WhyNot.AWAKE, WhyNot.COMING) or (has_failed and why in _SAYS_LESS):
             return None
-        because = self._in_vain(known) if why in _IN_VAIN else why.value
+        later = made.later.get(known.node.name)
+        because = self._in_vain(known) if why in _IN_VAIN else why.value if later is None else _later(*later)
         return None if because == known.because else NotWoken(known, because, has_failed or why is WhyNot.FAILED)
 
     def _in_vain(self, known: FleetNode) -> str:
@@ -160,6 +161,12 @@ class Waker:
 
     def _count(self, result: WakeResult) -> None:
         self._metrics.wake_tried(result.method, "sent" if result.ok else "failed")
+
+
+def _later(wanted: Demand, call_in: timedelta) -> str:
+    """By the minute, so that it stays the same from one pass to the next."""
+    now = datetime.now(UTC) + timedelta(seconds=30)
+    return f"it wakes at {now + call_in:%H:%M} UTC for {wanted.wanted_by} ({now + wanted.due_in:%H:%M})"
 
 
 def _clock(moment: datetime) -> str:

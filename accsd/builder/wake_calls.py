@@ -138,6 +138,7 @@ class WakeCaller:
             "ok": result.ok,
             "latency_ms": round(result.latency.total_seconds() * 1000),
             "service": None if wanted is None else wanted.service,
+            "schedule": None if wanted is None else wanted.schedule,
             "by": self._by if wanted is None else None,
             "output": result.output,
             "error": result.error,

@@ -11,7 +11,7 @@ from accsd.model import Fence, JobTask
 
 _CLAIMED: Final = (
     "SELECT task_id, job_id, task_key, service_name, attempt_id, attempt, max_attempts, status, params, options,"
-    " given, timeout_sec, trace_id FROM"
+    " given, timeout_sec, trace_id, trigger FROM"
 )
 _CLAIM: Final = f"{_CLAIMED} accs.claim_tasks($1, $2, $3, $4, $5, $6)"
 _ADOPT: Final = f"{_CLAIMED} accs.adopt_tasks($1, $2, $3)"
@@ -37,6 +37,7 @@ class ClaimedTask(NamedTuple):
     inputs: dict[str, Any]  # the results of the steps that the task depends on, by key
     timeout: timedelta | None
     trace_id: str | None
+    trigger: dict[str, Any] | None = None  # what started the job, where that was not a plain submission
 
     @property
     def fence(self) -> Fence:
@@ -89,9 +90,22 @@ async def agent_outlook(db: Database, *, node: str, services: Sequence[str]) -> 
 
 
 def _claimed(row: Record) -> ClaimedTask:
-    task, job, key, service, attempt_id, attempt, most, status, params, options, given, timeout_sec, trace = row
+    task, job, key, service, attempt_id, attempt, most, status, params, options, given, timeout_sec, trace, cause = row
     timeout = None if timeout_sec is None else timedelta(seconds=min(timeout_sec, _LONGEST_TIMEOUT_SEC))
     inputs: dict[str, Any] = (given.get("inputs") or {}) if given else {}
     return ClaimedTask(
-        task, job, key, service, attempt_id, attempt, most, status, params or {}, options or {}, inputs, timeout, trace
+        task,
+        job,
+        key,
+        service,
+        attempt_id,
+        attempt,
+        most,
+        status,
+        params or {},
+        options or {},
+        inputs,
+        timeout,
+        trace,
+        cause,
     )

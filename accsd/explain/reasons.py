@@ -69,6 +69,16 @@ def _not_instantiated(it: _About) -> Reason:
     return Reason(f"{said}: is there one among the {it.detail['daemons']} daemons?", "`accsd --role builder` runs one")
 
 
+def _run_key(it: _About) -> Reason:
+    detail = it.detail
+    jobs: list[str] = detail["by"] or []
+    blocker = f"job {jobs[0]}" if len(jobs) == 1 else f"one of {len(jobs)} jobs"
+    ahead = f"; {detail['ahead']} ahead of it" if detail["ahead"] else ""
+    return Reason(
+        f"it waits for {blocker} (run key {detail['key']}){ahead}", f"`accsd why {jobs[0]}`" if jobs else None
+    )
+
+
 def _dependency(it: _About) -> Reason:
     key, status = it.detail["task_key"], it.detail["status"]
     return Reason(f'it waits for step "{key}", which is {status}', f"`accsd why {it.job}/{key}`")
@@ -237,6 +247,7 @@ def _cancelled(it: _About) -> Reason:
 _WORDS: Final[Mapping[str, Callable[[_About], Reason]]] = {
     "not_due": _not_due,
     "not_instantiated": _not_instantiated,
+    "run_key": _run_key,
     "dependency": _dependency,
     "service_paused": _service_paused,
     "workflow_paused": _workflow_paused,

@@ -50,6 +50,8 @@ class Job(Row):
     open_tasks: int = 0
     trace_id: str | None = None
     trigger: dict[str, Any] | None = None
+    schedule_id: UUID | None = None
+    run_key: str | None = None
 
 
 class JobTask(Row):

@@ -29,16 +29,21 @@ class Demand:
 
     service: str
     tasks: int
-    job_id: UUID  # the first job that wants it
+    job_id: UUID | None  # the first job that wants it; None: a schedule does, and its job does not exist yet
     requires: Mapping[str, Any] = field(default_factory=dict[str, Any])
     node: str | None = None
     due_in: timedelta = timedelta(0)
+    schedule: str | None = None
+
+    @property
+    def wanted_by(self) -> str:
+        return f"schedule {self.schedule}" if self.job_id is None else f"job {self.job_id}"
 
 
-def urgency(demand: Demand) -> tuple[timedelta, str, str, str, UUID, int]:
+def urgency(demand: Demand) -> tuple[timedelta, str, str, str, str, int]:
     """A sort key by which any two demands that differ are ordered."""
     labels = repr(sorted(demand.requires.items()))
-    return demand.due_in, demand.service, demand.node or "", labels, demand.job_id, demand.tasks
+    return demand.due_in, demand.service, demand.node or "", labels, demand.wanted_by, demand.tasks
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,12 +119,14 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class WakePlan:
-    """`unmet` is what nobody could serve, with the number of tasks; `again_in` when a node may be tried again."""
+    """`unmet` is what nobody could serve, with the number of tasks; `again_in` when a node may be tried again; `later`
+    the nodes whose time has not come: for which demand each is called, and in how long."""
 
     wake: tuple[Choice, ...] = ()
     reasons: Mapping[str, WhyNot] = field(default_factory=dict[str, WhyNot])
     unmet: tuple[tuple[Demand, int], ...] = ()
     again_in: timedelta | None = None
+    later: Mapping[str, tuple[Demand, timedelta]] = field(default_factory=dict[str, tuple[Demand, timedelta]])
 
 
 def plan(
@@ -162,6 +164,7 @@ def plan(
         reasons=why_not,
         unmet=cover.unmet(),
         again_in=min([*waits, *(time for time in left.values() if time > timedelta(0))], default=None),
+        later={name: (first_on[name], time) for name, time in left.items() if time > timedelta(0)},
     )
 
 

@@ -96,6 +96,7 @@ def _envelope(task: ClaimedTask, launch: Launch, laid: Sequence[Mapping[str, obj
             artifacts=laid,
             attempt=task.attempt,
             max_attempts=task.max_attempts,
+            trigger=task.trigger,
         )
     except (TypeError, ValueError) as error:
         given = {"params": task.params, "options": task.options, "results of earlier steps": task.inputs}

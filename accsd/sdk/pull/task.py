@@ -124,6 +124,7 @@ def _envelope(claimed: ClaimedTask, context: AttemptContext) -> dict[str, Any]:
         "artifacts": [],
         "workdir": f"{context.attempts_folder}/{task_id}.{claimed.attempt_id}/{WORK_FOLDER}",
         "trace_id": trace_of(claimed.trace_id, job_id).trace_id if claimed.trace_id else job_id.hex,
+        "trigger": claimed.trigger,
     }
 
 

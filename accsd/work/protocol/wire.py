@@ -44,6 +44,7 @@ def envelope(
     artifacts: Sequence[Mapping[str, Any]] = (),
     attempt: int = 0,
     max_attempts: int = 1,
+    trigger: Mapping[str, Any] | None = None,
 ) -> bytes:
     """The task's input: one line of JSON, newline included. `attempt` counts the failures so far."""
     fields = {
@@ -61,6 +62,7 @@ def envelope(
         "artifacts": [dict(artifact) for artifact in artifacts],
         "workdir": workdir,
         "trace_id": trace_id,
+        "trigger": None if trigger is None else dict(trigger),
     }
     return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
 
