@@ -78,6 +78,7 @@ class Waker:
         demand, fleet = await look(self._db, self._ahead, silent=self._lease)
         known = self._know(fleet)
         if all(each.is_at_work(self._lease) for each in known.values()):
+            self._has_nothing_to_say = not demand
             return Pass()  # no node could be woken, and there is none whose sleep needs a reason
         # In a thread: with hundreds of nodes it takes a second, and the loop has leases to keep.
         made = await asyncio.to_thread(
