@@ -50,6 +50,7 @@ REPAIRS: Final = (
     "live_row",
     "live_missing",
     "pending_row",
+    "run_row",
     "pending_missing",
     "job_counts",
     "job_open",

@@ -14,6 +14,7 @@ from datetime import timedelta
 from accsd import failpoints
 from accsd.db import Database, recheck_holds, reclaim_tasks
 from accsd.db.events import ensure_event_partitions
+from accsd.db.firings import keep_firings
 from accsd.db.submit import builder_outlook
 from accsd.db.upkeep import repair
 from accsd.errors import AccsdError, Unavailable
@@ -23,6 +24,7 @@ from accsd.supervisor import Pass
 
 _BATCH = 100
 _AFTER_FAILURE = timedelta(seconds=30)
+_KEEP_LEDGER = timedelta(days=400)
 _log = get_logger(role="cleanup")
 
 
@@ -37,14 +39,24 @@ class _Chore:
 class Cleanup:
     """Several may run at once: every verb looks again under its locks."""
 
-    def __init__(self, db: Database, *, lease: timedelta, grace: timedelta, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        db: Database,
+        *,
+        lease: timedelta,
+        grace: timedelta,
+        metrics: Metrics,
+        keep_ledger: timedelta = _KEEP_LEDGER,
+    ) -> None:
         self._db = db
         self._lease = lease
         self._grace = grace
         self._metrics = metrics
+        self._keep_ledger = keep_ledger
         now = time.monotonic()
         self._chores: list[_Chore] = [
             _Chore("making event partitions", timedelta(hours=1), self._make_partitions, now),
+            _Chore("months of the ledger", timedelta(hours=1), self._keep_firings, now),
             _Chore("freeing holds", timedelta(minutes=1), self._free_holds, now + 60),
             _Chore("repair", timedelta(minutes=10), self._repair, now + 600),
         ]
@@ -87,6 +99,9 @@ class Cleanup:
     async def _make_partitions(self) -> str | None:
         made = await ensure_event_partitions(self._db)
         return f"event partitions made: {', '.join(made)}" if made else None
+
+    async def _keep_firings(self) -> str | None:
+        return ", ".join(await keep_firings(self._db, keep=self._keep_ledger)) or None
 
     async def _free_holds(self) -> str | None:
         freed = await recheck_holds(self._db)

@@ -64,7 +64,13 @@ class ControlHost:
 
 
 def _cleanup(host: ControlHost) -> Cleanup:
-    return Cleanup(host.db, lease=host.settings.lease, grace=host.settings.grace, metrics=host.metrics)
+    return Cleanup(
+        host.db,
+        lease=host.settings.lease,
+        grace=host.settings.grace,
+        metrics=host.metrics,
+        keep_ledger=host.settings.scheduler.keep,
+    )
 
 
 def _waker(host: ControlHost) -> Waker:

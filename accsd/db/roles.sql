@@ -47,6 +47,17 @@ BEGIN
     ON public.workflows TO accs_scheduler;
   GRANT INSERT (id, workflow_id, priority, options, scheduled_at, idempotency_key, created_by, trace_id, trigger)
     ON public.jobs TO accs_scheduler;
+  -- the definition of a schedule; its state belongs to the verbs
+  GRANT INSERT (id, name, title, description, schedule_kind, schedule_expr, timezone, workflow, version, options, priority, missed, grace,
+                catch_up, catch_up_max, overlap, run_key, spread, exclude, only_on, start_at, end_at, max_runs, pause_after, pause_for,
+                anchor, filter, gather, cooldown, cooldown_trailing, reenter, condition, created_by, changed_by, change_reason),
+        UPDATE (name, title, description, schedule_kind, schedule_expr, timezone, workflow, version, options, priority, missed, grace,
+                catch_up, catch_up_max, overlap, run_key, spread, exclude, only_on, start_at, end_at, max_runs, pause_after, pause_for,
+                anchor, filter, gather, cooldown, cooldown_trailing, reenter, condition, changed_by, change_reason)
+    ON public.schedules TO accs_scheduler, accs_api;
+  GRANT INSERT, UPDATE, DELETE ON public.calendars TO accs_scheduler, accs_api;
+  GRANT USAGE ON SEQUENCE accs.id_seq TO accs_api;
+  GRANT EXECUTE ON FUNCTION accs.new_id(), accs.unix_ms(timestamptz), accs.in_verb() TO accs_api;
   -- what the defaults and triggers of those tables call in the name of the writer
   GRANT USAGE ON SEQUENCE accs.order_seq, accs.id_seq TO accs_scheduler;
   GRANT EXECUTE ON FUNCTION accs.new_id(), accs.unix_ms(timestamptz), accs.in_verb() TO accs_scheduler;

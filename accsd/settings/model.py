@@ -379,6 +379,7 @@ class SchedulerSettings(_Section):
     """[scheduler]: how schedules fire. For the control host."""
 
     spread: Duration = timedelta(0)
+    keep: Duration = timedelta(days=400)
 
 
 class FallbackSettings(_Section):

@@ -126,7 +126,9 @@ UNION ALL
 SELECT 'pending ⇔ a queued job', coalesce(j.id, p.job_id)::text,
        format('%s, due %s, pending until %s', coalesce(j.status, 'no job'), coalesce(j.scheduled_at, j.created_at), p.due_at)
   FROM public.jobs j FULL JOIN accs.pending_jobs p ON p.job_id = j.id
- WHERE coalesce(j.status = 'queued', false) <> (p.job_id IS NOT NULL) OR p.due_at <> coalesce(j.scheduled_at, j.created_at)
+ WHERE coalesce(j.status = 'queued', false) <> (p.job_id IS NOT NULL)
+    OR p.due_at <> CASE WHEN EXISTS (SELECT FROM accs.open_runs o WHERE o.job_id = p.job_id AND o.waits) THEN 'infinity'
+                        ELSE coalesce(j.scheduled_at, j.created_at) END
 
 -- Counts
 UNION ALL
@@ -166,3 +168,38 @@ SELECT 'an output belongs to the attempt that finished', t.id::text, format('art
 UNION ALL
 SELECT 'what was acknowledged exists', u.id::text, 'no such job'
   FROM unnest($3::uuid[]) AS u (id) WHERE NOT EXISTS (SELECT FROM public.jobs j WHERE j.id = u.id)
+
+-- Schedules
+UNION ALL
+SELECT 'a firing has its job', f.schedule_id::text, format('%s %s of %s', f.outcome, f.reason, f.nominal)
+  FROM public.firings f LEFT JOIN public.jobs j ON j.id = f.job_id WHERE f.outcome IN ('fired', 'caught_up') AND j.id IS NULL
+UNION ALL
+SELECT 'a job of a schedule has its row in the ledger', j.id::text, j.trigger ->> 'nominal'
+  FROM public.jobs j WHERE j.schedule_id IS NOT NULL AND NOT EXISTS (
+    SELECT FROM public.firings f WHERE f.schedule_id = j.schedule_id
+       AND (f.job_id = j.id OR date_trunc('second', f.nominal) = (j.trigger ->> 'nominal')::timestamp))
+UNION ALL
+SELECT 'two firings do not share a job', f.job_id::text, format('%s rows', count(*))
+  FROM public.firings f WHERE f.job_id IS NOT NULL GROUP BY f.job_id HAVING count(*) > 1
+UNION ALL
+SELECT 'an active schedule waits for something', s.id::text, s.name
+  FROM public.schedules s WHERE s.state = 'active' AND s.schedule_kind IN ('cron', 'rrule', 'once', 'interval')
+   AND NOT EXISTS (SELECT FROM accs.agenda a WHERE a.schedule_id = s.id AND a.what IN ('occurrence', 'snoozed', 'replan'))
+UNION ALL
+SELECT 'the agenda is not later than its plan', a.schedule_id::text, format('%s, planned for %s', a.due_at, p.dues[a.pos])
+  FROM accs.agenda a JOIN accs.plan_of p ON p.schedule_id = a.schedule_id JOIN public.schedules s ON s.id = a.schedule_id
+ WHERE a.what = 'occurrence' AND s.state = 'active' AND a.due_at > p.dues[a.pos]
+   AND NOT EXISTS (SELECT FROM accs.agenda r WHERE r.schedule_id = a.schedule_id AND r.what = 'replan')
+UNION ALL
+SELECT 'an open run ⇔ an open job with a run key', coalesce(o.job_id, j.id)::text, format('%s, %s', j.status, o.key)
+  FROM accs.open_runs o FULL JOIN (SELECT * FROM public.jobs WHERE run_key IS NOT NULL AND status IN ('queued', 'running')) j ON j.id = o.job_id
+ WHERE o.job_id IS NULL OR j.id IS NULL OR o.key <> j.run_key OR o.waits AND j.status <> 'queued'
+UNION ALL
+SELECT 'no more runs are open than their key allows', k.key, format('%s of %s', o.n, k.max_open)
+  FROM accs.run_keys k, LATERAL (SELECT count(*) AS n FROM accs.open_runs o WHERE o.key = k.key AND NOT o.waits AND NOT o.forced) o
+ WHERE o.n > k.max_open
+UNION ALL
+SELECT 'no run waits while its key has room', k.key, format('%s of %s', o.n, k.max_open)
+  FROM accs.run_keys k, LATERAL (SELECT count(*) FILTER (WHERE NOT o.waits AND NOT o.forced) AS n, bool_or(o.waits) AS waits
+                                   FROM accs.open_runs o WHERE o.key = k.key) o
+ WHERE o.waits AND o.n < k.max_open AND NOT EXISTS (SELECT FROM accs.agenda a WHERE a.what = 'release' AND starts_with(a.key, k.key))
