@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.support.checker import check
@@ -48,7 +48,8 @@ steps = st.lists(
         st.tuples(st.just("fail"), st.none()),
         st.tuples(st.just("cancel"), st.none()),
     ),
-    max_size=25,
+    min_size=6,
+    max_size=30,
 )
 
 
@@ -150,6 +151,7 @@ async def tell(conn: Connection, policies: dict[str, Any], steps: list[tuple[str
         for what, how in steps:
             await driver.do(what, how)
             await check(conn)
+        await driver.do("advance", 130)
         await driver.come_to_rest()
         await driver.look()
         await check(conn)
@@ -157,12 +159,13 @@ async def tell(conn: Connection, policies: dict[str, Any], steps: list[tuple[str
         await transaction.rollback()
 
 
-def drive(world: World, examples: int, *, always_the_same: bool) -> None:
+def drive(world: World, examples: int, *, always_the_same: bool, shrink: bool = True) -> None:
     @settings(
         max_examples=examples,
         deadline=None,
         derandomize=always_the_same,
         database=None,
+        phases=[Phase.generate, Phase.shrink] if shrink else [Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
     @given(policies=policies, steps=steps)
