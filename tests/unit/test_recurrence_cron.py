@@ -17,7 +17,8 @@ CREATED = datetime(2025, 12, 1, tzinfo=UTC)
 
 
 def cron(expr: str, zone: str = "UTC", **more: Any) -> Rule:
-    return parse_rule("cron", expr, zone, **({"schedule_id": "s", "created_at": CREATED} | more))
+    arguments: dict[str, Any] = {"schedule_id": "s", "created_at": CREATED} | more
+    return parse_rule("cron", expr, zone, **arguments)
 
 
 def nominals(expr: str, n: int, **more: Any) -> list[str]:
