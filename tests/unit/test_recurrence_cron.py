@@ -1,6 +1,5 @@
 """Cron expressions: what they mean, and with which words the others are refused."""
 
-import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from accsd.errors import InvalidValue
 from accsd.planning.recurrence import Kind, Rule, parse_rule, plan
 from accsd.planning.recurrence.cron import MONTH_DAY, WEEK_DAY, parse_cron, values_of
+from tests.support.effort import refusal_within_50_ms
 
 CREATED = datetime(2025, 12, 1, tzinfo=UTC)
 
@@ -125,7 +125,7 @@ def test_a_refusal_names_the_field_and_what_to_write_instead(expr: str, field: s
         ("CRON_TZ=UTC 0 9 * * *", "time zone"),
         ("0 0 */31 2 1#5", "never fires"),
         ("٣ * * * *", "ASCII"),
-        ("0 9 * * 1-5\x00", "day of week"),
+        ("0 9 * * 1-5\x00", "ASCII"),
         (",".join(["1"] * 10_000) + " * * * *", "characters"),
         ("*" * 1_000_000, "characters"),
         ("<script>alert(1)</script>", "5 fields"),
@@ -134,12 +134,9 @@ def test_a_refusal_names_the_field_and_what_to_write_instead(expr: str, field: s
 )
 def test_a_hostile_expression_is_refused_within_50_ms(expr: str, words: str):
     """CR4."""
-    began = time.thread_time()
-    with pytest.raises(InvalidValue) as refusal:
-        cron(expr)
-    assert time.thread_time() - began < 0.05
-    assert words in f"{refusal.value.message} {refusal.value.hint}"
-    assert len(refusal.value.message) < 300
+    refusal = refusal_within_50_ms(lambda: cron(expr))
+    assert words in f"{refusal.message} {refusal.hint}"
+    assert len(refusal.message) < 300
 
 
 def test_h_is_a_share_of_the_schedule_that_never_changes():
