@@ -18,7 +18,7 @@ PYTEST_ARGS ?=
 PEERS_ARGS ?= --systems accsd_pull,accsd,pgqueuer,chancy,graphile_worker,pg_boss --reps 3 --backlog-jobs 60000
 GROWTH ?= 10000000
 
-.PHONY: help install test test-quick soak lint check demo bench schema reference lock lock-check format clean chaos
+.PHONY: help install test test-quick soak calendar lint check demo bench schema reference lock lock-check format clean chaos
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | while IFS=$$'\t' read -r name text; do printf '%-12s %s\n' "$$name" "$$text"; done
@@ -48,6 +48,9 @@ test-quick: install ## what to run all day: unit, db on PostgreSQL 18, cli
 soak: install ## what takes minutes to hours: floods of a million lines in every mode, hostile input at length, chaos
 	room=$$(tools/quick_tmp.sh); [ -z "$$room" ] || export TMPDIR=$$room; \
 	$(BIN)/pytest -m soak -rP $(PYTEST_ARGS)
+
+calendar: install ## schedules in all zones that differ, through twenty years, against an oracle: most of an hour
+	$(BIN)/pytest -m soak -rP -k calendar_of_all_zones $(PYTEST_ARGS) tests/unit/test_recurrence_oracle.py
 
 SEED ?= 1
 MINUTES ?= 5

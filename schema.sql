@@ -3569,7 +3569,7 @@ BEGIN
         PERFORM accs.note_schedule(v_row.id, 'ended', 'accsd', coalesce(v_plan.p ->> 'exhausted', 'never'));
       END IF;
     ELSE
-      v_next := CASE WHEN v_row.state = 'paused' THEN greatest(v_dues[1], v_now + interval '1 min') ELSE v_dues[1] END;
+      v_next := CASE WHEN v_row.state = 'paused' THEN v_dues[1] + interval '1 min' ELSE v_dues[1] END;
       INSERT INTO accs.agenda (schedule_id, what, due_at) VALUES (v_row.id, 'occurrence', v_next);
     END IF;
     RETURN QUERY SELECT v_plan.id, 'accepted'::text, NULL::text;
@@ -3936,7 +3936,8 @@ BEGIN
 END $$;
 
 -- Writes occasions into the ledger. One that was snoozed, or skipped or missed and made up for, has its row already.
-CREATE FUNCTION accs.record_firings(p_occasions accs.occasion[], p_by text) RETURNS void LANGUAGE sql AS $$
+CREATE FUNCTION accs.record_firings(p_occasions accs.occasion[], p_by text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
   INSERT INTO public.firings AS f (schedule_id, nominal, fold, cause_id, outcome, reason, due_at, settled_at, late, job_id, revision,
     settled_by,
                                    merged_into, until_nominal, times, detail)
@@ -3948,12 +3949,15 @@ CREATE FUNCTION accs.record_firings(p_occasions accs.occasion[], p_by text) RETU
     due_at = excluded.due_at,
          settled_at = excluded.settled_at, late = excluded.late, job_id = coalesce(excluded.job_id, f.job_id), revision = excluded.revision,
          settled_by = excluded.settled_by, merged_into = excluded.merged_into, detail = coalesce(f.detail, '{}')
-           || coalesce(excluded.detail, '{}')
-$$;
+           || coalesce(excluded.detail, '{}');
+END $$;
 
 -- What is due of these schedules, classified. The caller has locked them and their rows in the agenda. A long outage is settled at
 -- most 100 firings a schedule and pass; the rest follows.
-CREATE FUNCTION accs.due_occasions(p_ids uuid[]) RETURNS TABLE (occasion accs.occasion, places int) LANGUAGE sql STABLE AS $$
+CREATE FUNCTION accs.due_occasions(p_ids uuid[]) RETURNS TABLE (occasion accs.occasion, places int) LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
   WITH due AS (   -- places: how many of the plan's occurrences are due
     SELECT s.*, a.pos, p.notes, p.options AS planned_options, p.gap, p.nominals, p.folds, p.dues, ac.disabled_at IS NOT NULL AS is_disabled,
            (SELECT count(*) FROM unnest(p.dues[a.pos:]) d WHERE d <= accs.clock())::int AS n_due,
@@ -4035,8 +4039,8 @@ CREATE FUNCTION accs.due_occasions(p_ids uuid[]) RETURNS TABLE (occasion accs.oc
                   WHEN coalesce(accs.clock() - j.newest_due <= j.catch_up, true) THEN 'catch_up' ELSE 'too_old' END,
              CASE WHEN j.state = 'active' AND j.missed = 'one' THEN j.newest END, (j.gap ->> 'last')::timestamp, (j.gap ->> 'times')::int,
              NULL, NULL, NULL, false, NULL, NULL)::accs.occasion, 0
-    FROM judged j WHERE j.gap IS NOT NULL AND j.i = 1
-$$;
+    FROM judged j WHERE j.gap IS NOT NULL AND j.i = 1;
+END $$;
 
 -- Settles what is due of these schedules now, all in one go, and moves the agenda on. The caller has locked them, and writes what
 -- is returned into their rows (a trigger that changes a schedule could not update it).
@@ -4102,7 +4106,7 @@ BEGIN
       FROM now n
   ), moved AS (
     UPDATE accs.agenda a SET pos = n.next_pos, due_at = CASE WHEN n.upto = 0 OR n.next_due IS NULL THEN 'infinity'
-             WHEN n.state = 'paused' THEN greatest(n.next_due, v_now + interval '1 min') ELSE n.next_due END
+             WHEN n.state = 'paused' THEN n.next_due + interval '1 min' ELSE n.next_due END
       FROM next n WHERE a.schedule_id = n.id AND a.what = 'occurrence' AND a.key = '' AND n.ends IS NULL
   ), gone AS (
     DELETE FROM accs.agenda a USING next n WHERE a.schedule_id = n.id AND a.what IN ('occurrence', 'replan') AND n.ends IS NOT NULL
@@ -4403,6 +4407,8 @@ BEGIN
     FROM unnest(v_done) d;
 END $$;
 SELECT accs.is_verb('settle_due', may => '{scheduler}');
+-- Its statements are large: to plan one takes longer than to carry it out. Joins within a batch are free to be hash joins.
+ALTER FUNCTION accs.settle_due SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off;
 
 -- For a scheduler between its passes: how long until something is due (0: now), until a plan or a probe is wanted; why all is
 -- held; the time.

@@ -532,7 +532,7 @@ BEGIN
         PERFORM accs.note_schedule(v_row.id, 'ended', 'accsd', coalesce(v_plan.p ->> 'exhausted', 'never'));
       END IF;
     ELSE
-      v_next := CASE WHEN v_row.state = 'paused' THEN greatest(v_dues[1], v_now + interval '1 min') ELSE v_dues[1] END;
+      v_next := CASE WHEN v_row.state = 'paused' THEN v_dues[1] + interval '1 min' ELSE v_dues[1] END;
       INSERT INTO accs.agenda (schedule_id, what, due_at) VALUES (v_row.id, 'occurrence', v_next);
     END IF;
     RETURN QUERY SELECT v_plan.id, 'accepted'::text, NULL::text;

@@ -152,7 +152,7 @@ def test_the_next_occurrence_after_a_moment_is_later_than_it(zone: str, written:
 def test_a_plan_in_pieces_is_the_plan_in_one_go(
     zone: str, written: tuple[str, str], moment: datetime, sizes: list[int]
 ):
-    one = rule(*written, zone, spread=timedelta(minutes=3))
+    one = rule(*written, zone, spread=timedelta(seconds=19))
     pieces: list[tuple[datetime, int, object]] = []
     after = moment
     for size in sizes:

@@ -9,6 +9,7 @@ from typing import Final
 
 from accsd.planning.recurrence.calendars import Exclusion, exclusion_at
 from accsd.planning.recurrence.instant import Place, Touch, earliest_nominal, in_order, place_of, places
+from accsd.planning.recurrence.pattern import SearchTooLong
 from accsd.planning.recurrence.rrule import RecurrenceSet
 from accsd.planning.recurrence.rule import OnTheClock, OnTheLine, Rule
 
@@ -75,11 +76,19 @@ class Walk:
         zone, is_elapsed = self._rule.zone, source.is_elapsed
         # a time that was named by itself is not lost, also beside a rule by the hour
         dates = source.dates if isinstance(source, RecurrenceSet) else frozenset[datetime]()
-        for nominal in source.nominals(earliest_nominal(self._from, zone)):
-            found = places(nominal, zone, is_elapsed=is_elapsed)
-            if not found and nominal in dates:
-                found = places(nominal, zone, is_elapsed=False)
-            yield found
+        is_any_due = False
+        try:
+            for nominal in source.nominals(earliest_nominal(self._from, zone)):
+                found = places(nominal, zone, is_elapsed=is_elapsed)
+                if not found and nominal in dates:
+                    found = places(nominal, zone, is_elapsed=False)
+                is_any_due = is_any_due or any(place.instant > self._from for place in found)
+                yield found
+        except SearchTooLong:
+            # what is near is planned, and the rare time after it is searched for when its turn has come
+            if not is_any_due:
+                raise
+            self.met_horizon = True
 
     def _merged(self, group: list[Place]) -> tuple[Occurrence, ...]:
         rule, fired = self._rule, None

@@ -45,6 +45,10 @@ class Freq(StrEnum):
 _SECONDS: Final = {Freq.HOURLY: 3_600, Freq.MINUTELY: 60, Freq.SECONDLY: 1}
 
 
+class SearchTooLong(InvalidValue):
+    """No occurrence was found among as many candidates, or in as much time, as a search may take."""
+
+
 @dataclass(slots=True)
 class Budget:
     """How many candidates, and how much time, a search for one occurrence may take."""
@@ -58,7 +62,7 @@ class Budget:
     def spend(self) -> None:
         self.left -= 1
         if self.left % _LOOK_AT_CLOCK == 0 and (self.left <= 0 or thread_time() - self.began > MOST_SECONDS):
-            raise InvalidValue(
+            raise SearchTooLong(
                 f"the rule names none of {MOST_CANDIDATES - self.left:,} candidates in a row: it never fires, or the "
                 "search for the next time takes too long",
                 hint="leave out BY… parts that contradict each other, or use a longer FREQ",

@@ -91,9 +91,10 @@ class _Times:
             raise InvalidValue(f"{what} has {quoted(text)}", hint="write 20251225T090000, 20251225T070000Z or 20251225")
         try:
             written = f"{match[1]}T{match[2] or '000000'}"
-            local = within_years(datetime.strptime(written, "%Y%m%dT%H%M%S"))  # noqa: DTZ007 - local to the zone
+            local = datetime.strptime(written, "%Y%m%dT%H%M%S")  # noqa: DTZ007 - local to the zone
         except ValueError:
             raise InvalidValue(f"{what} has {quoted(text)}, which no calendar has") from None
+        local = within_years(local)
         if match[3]:
             local = self._converted(local.replace(tzinfo=UTC))
         elif match[2] and (zone := named.get("TZID", self.zone.name)) != self.zone.name:

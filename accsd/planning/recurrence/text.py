@@ -12,6 +12,7 @@ FIRST_YEAR: Final = 1900
 LAST_YEAR: Final = 2999
 
 _SHOWN: Final = 60
+_ODD = re.compile(r"[^\x20-\x7e\t\r\n]")
 _ISO_TIME = re.compile(
     r"\d{4}-\d\d-\d\d(?:[Tt ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:\s?(?:[Zz]|[+-]\d\d(?::?\d\d)?))?)?"
 )
@@ -24,15 +25,15 @@ def quoted(text: str) -> str:
 
 
 def bounded(text: str, most: int, what: str) -> str:
-    """The text without the blanks around it, if it is not empty, not too long and plain ASCII."""
+    """The text without the blanks around it, if it is not empty, not too long, and plain ASCII without control
+    characters."""
     plain = text.strip()
     if not plain:
         raise InvalidValue(f"{what} is empty")
     if len(plain) > most:
         raise InvalidValue(f"{what} has {len(plain)} characters, more than {most}")
-    if not plain.isascii():
-        odd = next(character for character in plain if not character.isascii())
-        raise InvalidValue(f"{what} {quoted(plain)} has the character {quoted(odd)}", hint="use plain ASCII only")
+    if odd := _ODD.search(plain):
+        raise InvalidValue(f"{what} {quoted(plain)} has the character {odd[0]!a}", hint="use plain ASCII only")
     return plain
 
 

@@ -17,6 +17,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final
 
+import tzdata
+
 from accsd.errors import ConfigError, InvalidValue
 from accsd.planning.recurrence.text import bounded, quoted
 
@@ -70,7 +72,8 @@ class ZoneRules:
     version: str
 
     def zone(self, name: str) -> Zone:
-        return Zone(name, self.version, _load(self.folder, self._known(name)))
+        known = self._known(name)
+        return Zone(known, self.version, _load(self.folder, known))
 
     def names(self) -> tuple[str, ...]:
         return _names(self.folder)
@@ -125,8 +128,6 @@ def rules_in(folder: Path) -> ZoneRules:
 def newest_rules(system: Iterable[str] = zoneinfo.TZPATH) -> ZoneRules:
     """The newer of the package's rules and the system's; the package's where they are equal or the system does not
     say how old its own are."""
-    import tzdata
-
     packaged = ZoneRules(Path(tzdata.__file__).parent / "zoneinfo", tzdata.IANA_VERSION)
     installed = [ZoneRules(Path(path), version) for path in system if (version := _version_of(Path(path)))]
     return max([packaged, *installed], key=lambda rules: _age(rules.version))
