@@ -95,9 +95,8 @@ async def measure(url: str, count: int, first: int, connection: asyncpg.Connecti
     await connection.execute("ANALYZE", timeout=600)
     outlook = await timed(connection, "SELECT * FROM accs.scheduler_outlook()")
     idle = await timed(connection, "SELECT * FROM accs.settle_due()")
-    print(
-        f"{count:>7,} schedules: outlook {outlook:.2f} ms, idle pass {idle:.2f} ms, a firing {await one_firing(connection):.2f} ms"
-    )
+    firing = await one_firing(connection)
+    print(f"{count:>7,} schedules: outlook {outlook:.2f} ms, idle pass {idle:.2f} ms, a firing {firing:.2f} ms")
 
 
 async def main(few: int, many: int, due: int) -> None:

@@ -166,7 +166,7 @@ def drive(world: World, examples: int, *, always_the_same: bool, shrink: bool = 
         derandomize=always_the_same,
         database=None,
         phases=[Phase.generate, Phase.shrink] if shrink else [Phase.generate],
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
     @given(policies=policies, steps=steps)
     def story(policies: dict[str, Any], steps: list[tuple[str, Any]]) -> None:
