@@ -24,6 +24,7 @@ from tests.support.factory import (
     submit_to,
     workflow,
 )
+from tests.support.schedules import schedule
 
 AHEAD = timedelta(minutes=5)
 
@@ -228,3 +229,39 @@ async def test_labels_are_compared_in_python_as_a_claim_compares_them(
     )
 
     assert [has_labels(has, required) for required, has in pairs] == [row[0] for row in rows]
+
+
+# What schedules will start
+
+
+async def test_a_schedule_that_is_due_soon_wants_a_node_and_no_job_exists(conn: Connection):
+    """WK1."""
+    await workflow(conn, step("a", requires={"gpu": True}), step("b", after="a"), name="nightly")
+    which = await schedule(conn, 240, name="nightly", workflow="nightly")
+    (row,) = await demand(conn)
+    assert (row["service"], row["requires"], row["tasks"]) == ("render", {"gpu": True}, 1)
+    assert (row["job_id"], row["schedule"]) == (None, "nightly")
+    assert timedelta(minutes=3) < row["due_in"] <= timedelta(minutes=4)
+    assert await demand(conn, timedelta(minutes=1)) == []
+    await conn.fetch("SELECT * FROM accs.pause_schedule($1)", str(which))
+    assert await demand(conn) == []
+    await conn.fetch("SELECT * FROM accs.resume_schedule($1)", str(which))
+    assert len(await demand(conn)) == 1
+    await conn.fetch("SELECT accs.hold_schedules()")
+    assert await demand(conn) == []
+
+
+async def test_an_occurrence_that_will_be_skipped_wakes_nobody(conn: Connection):
+    which = await schedule(conn, 240)
+    first = await conn.fetchval("SELECT nominals[1] FROM accs.plan_of WHERE schedule_id = $1", which)
+    assert len(await demand(conn)) == 1
+    await conn.fetch("SELECT * FROM accs.skip_occurrence($1, $2)", str(which), first)
+    assert await demand(conn) == []
+
+
+async def test_a_snoozed_occurrence_wakes_at_its_new_time(conn: Connection):
+    which = await schedule(conn, 240)
+    await conn.fetch("SELECT * FROM accs.snooze($1, '10 min')", str(which))
+    assert await demand(conn) == []
+    await pass_time(conn, 600)
+    assert [row["schedule"] is not None for row in await demand(conn)] != []
