@@ -534,6 +534,9 @@ BEGIN
     ELSE
       v_next := CASE WHEN v_row.state = 'paused' THEN v_dues[1] + interval '1 min' ELSE v_dues[1] END;
       INSERT INTO accs.agenda (schedule_id, what, due_at) VALUES (v_row.id, 'occurrence', v_next);
+      IF v_next < v_now + interval '15 min' THEN   -- a machine may have to be woken for it
+        PERFORM pg_notify(accs.channel_prefix() || 'builder', '');
+      END IF;
     END IF;
     RETURN QUERY SELECT v_plan.id, 'accepted'::text, NULL::text;
   END LOOP;

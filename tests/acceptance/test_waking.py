@@ -4,6 +4,7 @@ host; where the switch lets none through a neighbour sends it; where nobody can,
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
@@ -17,7 +18,7 @@ from tests.support.cli import Cli
 from tests.support.cluster import Connection, TestServer, make_template, run_in_thread
 from tests.support.daemon import Daemon
 from tests.support.eventually import eventually, eventually_sync
-from tests.support.factory import step, submit
+from tests.support.factory import step, submit, workflow
 from tests.support.fleet import is_done
 from tests.support.library import name_in
 from tests.support.own_server import own_server
@@ -152,6 +153,37 @@ async def test_a_magic_packet_arrives_the_agent_starts_and_the_job_runs(
     states = await conn.fetch("SELECT state FROM accs.node_history ORDER BY id")
     assert [row["state"] for row in states] == ["ready", "asleep", "booting", "ready"]
     await check(conn)
+
+
+@pytest.mark.usefixtures("reloaded")
+async def test_a_machine_is_woken_in_time_for_a_schedule(tmp_path: Path, site: Site, db_url: str, conn: Connection):
+    """WK1, WK3, WK4: called before the due time by as much as the machine usually needs; claimed when it is due."""
+    site.lan.isolate()
+    await it_went_to_sleep(conn, site)
+    await conn.execute("UPDATE accs.power SET latency = '5 s'")  # so it is called 11 s before it is needed
+    await workflow(conn, step("a"), name="nightly")
+    due = await conn.fetchval("SELECT date_trunc('second', now()) + interval '20 s'")
+    with control_host(site, tmp_path, db_url), sleeper(site, tmp_path, db_url):
+        await conn.execute(
+            "INSERT INTO schedules (name, schedule_kind, schedule_expr, workflow)"
+            " VALUES ('nightly', 'once', $1, 'nightly')",
+            due.isoformat(),
+        )
+        await eventually(lambda: _is_said(conn, "for schedule nightly"), within=10)
+        await eventually(lambda: conn.fetchval("SELECT count(*) FROM jobs WHERE status = 'done'"), within=40)
+    called = await conn.fetchrow("SELECT called_at, last_latency FROM accs.power")
+    claimed = await conn.fetchval("SELECT claimed_at FROM job_tasks")
+    assert called is not None
+    asleep = await conn.fetch("SELECT ts, data FROM accs.node_history WHERE state = 'booting'")
+    assert asleep[0]["ts"] <= due - timedelta(seconds=9)
+    assert asleep[0]["data"]["schedule"] == "nightly"
+    assert due <= claimed < due + timedelta(seconds=1)
+    await check(conn)
+
+
+async def _is_said(conn: Connection, words: str) -> bool:
+    said: str | None = await conn.fetchval("SELECT because FROM accs.power WHERE node = 'n1'")
+    return words in (said or "")
 
 
 @pytest.mark.usefixtures("reloaded")
