@@ -6216,7 +6216,7 @@ BEGIN
     PERFORM pg_notify(accs.channel_prefix() || 'builder', '');
   END IF;
 
-  PERFORM accs.end_runs(ARRAY(SELECT f.id FROM unnest(v_found || v_strays) f WHERE f.what = 'run_row'));
+  PERFORM accs.end_runs(ARRAY(SELECT f.id FROM unnest(v_found || v_strays) f WHERE f.what IN ('run_row')));
   v_keys := v_keys || accs.enqueue(v_waiting) || ARRAY(
     SELECT DISTINCT concurrency_key FROM public.job_tasks WHERE id = ANY (v_waiting || v_live) AND concurrency_key IS NOT NULL);
   PERFORM accs.recount(v_counts);

@@ -167,7 +167,7 @@ async def test_a_job_due_later_wakes_nobody_until_its_node_would_be_ready_just_i
     assert done.did is None
     assert done.next_due is not None
     assert timedelta(minutes=2) < done.next_due < timedelta(minutes=3), "it boots within two, and is due in five"
-    assert (await noted(conn, "n1"))[1] == "what it is needed for is not due yet"
+    assert "it wakes at " in ((await noted(conn, "n1"))[1] or "")
     await pass_time(conn, done.next_due.total_seconds() + 1)
     await builder.run_once()
     assert yard.woken() == ["n1"]
