@@ -29,4 +29,5 @@ BEGIN
 END $close$;
 
 SELECT accs.ensure_event_partitions();
+SELECT accs.keep_events();
 INSERT INTO accs.schema_versions (version) VALUES (1);

@@ -307,8 +307,9 @@ BEGIN
     DELETE FROM accs.agenda WHERE schedule_id = OLD.id AND what IN ('occurrence', 'probe');
     DELETE FROM accs.plan_of WHERE schedule_id = OLD.id;
     PERFORM accs.ask_for_plans(ARRAY[OLD.id]);
-  ELSIF v_old -> 'options' <> v_new -> 'options' THEN
-    PERFORM accs.ask_for_plans(ARRAY[OLD.id]);   -- they may be templated over the occurrence
+  ELSIF v_old -> 'options' <> v_new -> 'options'
+        OR (v_old -> 'filter', v_old -> 'gather') IS DISTINCT FROM (v_new -> 'filter', v_new -> 'gather') THEN
+    PERFORM accs.ask_for_plans(ARRAY[OLD.id]);   -- they may be templated over the occurrence; an expression is to be checked
   END IF;
   PERFORM accs.note_schedule(OLD.id, 'edited', NEW.changed_by, NEW.change_reason, accs.differences(v_new, v_old),
     accs.differences(v_old, v_new),
@@ -369,6 +370,9 @@ BEGIN
     IF p_if_revision > 0 THEN
       RETURN QUERY SELECT NULL::uuid, 'refused'::text, 'not_found'::text, NULL::int;
       RETURN;
+    END IF;
+    IF p_definition ->> 'schedule_kind' = 'event' THEN   -- each event has its run, unless somebody says otherwise
+      p_definition := '{"overlap": "allow"}' || p_definition;
     END IF;
     EXECUTE format('INSERT INTO public.schedules (%1$s, created_by, changed_by, change_reason)
                     SELECT %1$s, coalesce(created_by, $2), $2, $3 FROM jsonb_populate_record(NULL::public.schedules, $1)
@@ -503,6 +507,10 @@ BEGIN
     END IF;
     IF v_plan.p ? 'problem' THEN
       PERFORM accs.break_schedule(v_row, v_plan.p ->> 'problem', p_by);
+      RETURN QUERY SELECT v_plan.id, 'accepted'::text, NULL::text;
+      CONTINUE;
+    ELSIF v_row.schedule_kind IN ('event', 'condition') THEN   -- no time is due: it was only checked
+      DELETE FROM accs.agenda a WHERE a.schedule_id = v_row.id AND a.what = 'replan';
       RETURN QUERY SELECT v_plan.id, 'accepted'::text, NULL::text;
       CONTINUE;
     END IF;

@@ -125,8 +125,9 @@ SELECT 'nothing runs long past its lease', task_id::text, format('%s had it unti
 UNION ALL
 SELECT 'pending ⇔ a queued job', coalesce(j.id, p.job_id)::text,
        format('%s, due %s, pending until %s', coalesce(j.status, 'no job'), coalesce(j.scheduled_at, j.created_at), p.due_at)
-  FROM public.jobs j FULL JOIN accs.pending_jobs p ON p.job_id = j.id
- WHERE coalesce(j.status = 'queued', false) <> (p.job_id IS NOT NULL) OR p.due_at <> coalesce(j.scheduled_at, j.created_at)
+  FROM public.jobs j FULL JOIN accs.pending_jobs p ON p.job_id = j.id LEFT JOIN accs.open_runs o ON o.job_id = j.id AND o.waits
+ WHERE coalesce(j.status = 'queued', false) <> (p.job_id IS NOT NULL)
+    OR p.due_at <> CASE WHEN o.job_id IS NULL THEN coalesce(j.scheduled_at, j.created_at) ELSE 'infinity' END
 
 -- Counts
 UNION ALL
