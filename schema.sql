@@ -3635,13 +3635,13 @@ SELECT accs.is_verb('note_zones', may => '{scheduler}');
 -- first that writes wins.
 CREATE FUNCTION accs.schedules_to_plan(p_limit int DEFAULT 100, p_except_zones text[] DEFAULT '{}') RETURNS TABLE (
   id uuid, name text, revision int, schedule_kind text, schedule_expr text, timezone text, spread interval, exclude text[], only_on text[],
-  start_at timestamptz, end_at timestamptz, anchor timestamp, options jsonb, condition jsonb, created_at timestamptz,
-    settled_until timestamptz,
+  start_at timestamptz, end_at timestamptz, anchor timestamp, options jsonb, condition jsonb, filter text,
+    gather jsonb, created_at timestamptz, settled_until timestamptz,
   state text, least_interval_sec double precision, calendars jsonb, snoozed text[], planned timestamptz, now timestamptz
 ) LANGUAGE sql STABLE AS $$
   SELECT s.id, s.name, s.revision, s.schedule_kind, s.schedule_expr, s.timezone, s.spread, s.exclude, s.only_on, s.start_at, s.end_at,
          s.anchor,
-         s.options, s.condition, s.created_at, s.settled_until, s.state, (c.limits ->> 'least_interval_sec')::double precision,
+         s.options, s.condition, s.filter, s.gather, s.created_at, s.settled_until, s.state, (c.limits ->> 'least_interval_sec')::double precision,
          (SELECT jsonb_object_agg(k.name, k.entries) FROM public.calendars k WHERE k.name = ANY (s.exclude || s.only_on)),
          ARRAY(SELECT a.key FROM accs.agenda a WHERE a.schedule_id = s.id AND a.what = 'snoozed'),
          (SELECT p.dues[1] FROM accs.plan_of p WHERE p.schedule_id = s.id), accs.clock()
@@ -4786,6 +4786,8 @@ CREATE TABLE public.events (
 
 CREATE TABLE public.events_default PARTITION OF public.events DEFAULT;
 CREATE INDEX events_topic ON public.events (topic, id);   -- accsd events --topic
+
+CREATE INDEX firings_cause ON public.firings (cause_id) WHERE cause_id <> 0;   -- what an event caused
 
 CREATE FUNCTION accs.refuse_topic_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

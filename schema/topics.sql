@@ -21,6 +21,8 @@ CREATE TABLE public.events (
 CREATE TABLE public.events_default PARTITION OF public.events DEFAULT;
 CREATE INDEX events_topic ON public.events (topic, id);   -- accsd events --topic
 
+CREATE INDEX firings_cause ON public.firings (cause_id) WHERE cause_id <> 0;   -- what an event caused
+
 CREATE FUNCTION accs.refuse_topic_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   RAISE EXCEPTION 'events is the record of what was emitted: % is refused', TG_OP

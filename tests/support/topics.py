@@ -39,7 +39,9 @@ async def settle_plain(conn: Connection, limit: int = 200) -> list[Row]:
 async def evaluate(conn: Connection, judge: Judge, limit: int = 200) -> list[Row]:
     """What an evaluator does: the test's own `judge` says what it finds for each event."""
     rows = await conn.fetch("SELECT * FROM accs.events_to_settle($1)", limit)
-    return await conn.fetch("SELECT * FROM accs.settle_events($1, 'test')", [verdict(row, **judge(row)) for row in rows])
+    return await conn.fetch(
+        "SELECT * FROM accs.settle_events($1, 'test')", [verdict(row, **judge(row)) for row in rows]
+    )
 
 
 def verdict(row: Row, **found: Any) -> dict[str, Any]:
