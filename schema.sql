@@ -5239,7 +5239,7 @@ CREATE FUNCTION accs.settle_events(p_verdicts jsonb, p_by text DEFAULT NULL)
 RETURNS TABLE (schedule_id uuid, event_id bigint, answer text, outcome text, reason text, late interval, job_id uuid) LANGUAGE sql AS $$
   SELECT * FROM accs.decide_events(ARRAY(SELECT v FROM jsonb_populate_recordset(NULL::accs.event_verdict, p_verdicts) v), p_by)
 $$;
-SELECT accs.is_verb('settle_events', may => '{scheduler}');
+SELECT accs.is_verb('settle_events', pinned => true, may => '{scheduler}');
 
 -- Settles events of subscriptions in which nothing is an expression: SQL alone, so that psql can do it. A schedule that somebody is
 -- changing is left for the next call.

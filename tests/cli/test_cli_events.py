@@ -1,5 +1,7 @@
 """`accsd emit` and `accsd events`: what was emitted, what it caused, and giving it to a schedule again."""
 
+import asyncio
+import signal
 from pathlib import Path
 
 import pytest
@@ -68,3 +70,19 @@ async def test_an_event_is_given_to_a_schedule_again(cli: Cli, conn: Connection)
     (await cli("events")).ends(0, "packing: fired (event)", "packing: fired (backfill)")
     (await cli("events", "replay", "99999", "--to", "packing")).ends(1, "there is no such event")
     (await cli("events", "replay", number, "--to", "nobody")).ends(3, "there is no schedule")
+
+
+async def test_those_that_come_are_followed(cli: Cli):
+    """EV14."""
+    (await cli("emit", "shop.order", "--payload", '{"n": 1}')).ends(0)
+    following = cli.spawn("events", "--follow", "--topic", "shop.*", "-o", "jsonl")
+    try:
+        assert following.stdout is not None
+        assert '"n":1' in await asyncio.to_thread(following.stdout.readline)
+        (await cli("emit", "other")).ends(0)
+        (await cli("emit", "shop.order", "--payload", '{"n": 2}')).ends(0)
+        assert '"n":2' in await asyncio.to_thread(following.stdout.readline)
+    finally:
+        following.send_signal(signal.SIGINT)
+        following.communicate()
+    assert following.returncode == 130
