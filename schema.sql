@@ -3641,7 +3641,8 @@ CREATE FUNCTION accs.schedules_to_plan(p_limit int DEFAULT 100, p_except_zones t
 ) LANGUAGE sql STABLE AS $$
   SELECT s.id, s.name, s.revision, s.schedule_kind, s.schedule_expr, s.timezone, s.spread, s.exclude, s.only_on, s.start_at, s.end_at,
          s.anchor,
-         s.options, s.condition, s.filter, s.gather, s.created_at, s.settled_until, s.state, (c.limits ->> 'least_interval_sec')::double precision,
+         s.options, s.condition, s.filter, s.gather, s.created_at, s.settled_until, s.state,
+         (c.limits ->> 'least_interval_sec')::double precision,
          (SELECT jsonb_object_agg(k.name, k.entries) FROM public.calendars k WHERE k.name = ANY (s.exclude || s.only_on)),
          ARRAY(SELECT a.key FROM accs.agenda a WHERE a.schedule_id = s.id AND a.what = 'snoozed'),
          (SELECT p.dues[1] FROM accs.plan_of p WHERE p.schedule_id = s.id), accs.clock()
@@ -4300,6 +4301,9 @@ BEGIN
   SELECT * INTO v_row FROM public.schedules WHERE id = p_due.schedule_id;
   IF p_due.what <> 'occurrence' THEN
     DELETE FROM accs.agenda WHERE schedule_id = p_due.schedule_id AND what = p_due.what AND key = p_due.key;
+    IF p_due.what = 'gather' THEN   -- its events are looked at again
+      UPDATE accs.inbox SET gathering = NULL, options = NULL WHERE schedule_id = p_due.schedule_id AND gathering = p_due.key;
+    END IF;
     PERFORM accs.note_schedule(v_row.id, 'failed', coalesce(p_by, 'accsd'), p_due.what || ': ' || p_problem);
     RETURN;
   END IF;
@@ -5178,9 +5182,7 @@ BEGIN
     IF v_careful THEN
       v_one := ARRAY(SELECT r FROM accs.start_each(ARRAY[v_occ], p_by) r);
       PERFORM accs.note_event_runs(v_one, p_by);
-      PERFORM accs.record_firings(v_one, p_by);
-      RETURN QUERY SELECT d.schedule_id, d.cause_id, 'accepted'::text, d.outcome, d.reason, greatest(v_now - d.due_at, '0'), d.job_id
-        FROM unnest(v_one) d;
+      v_done := v_done || v_one;
     ELSE
       v_start := v_start || v_occ;
     END IF;
@@ -5193,7 +5195,10 @@ BEGIN
     PERFORM accs.note_event_runs(v_one, p_by);
     v_done := v_done || v_one;
   END IF;
-  PERFORM accs.record_firings(v_done, p_by);
+  -- one of a pause that may not start, because another waits already, stays skipped
+  PERFORM accs.record_firings(ARRAY(SELECT d FROM unnest(v_done) d WHERE d.outcome <> 'merged' OR NOT EXISTS (
+    SELECT FROM public.firings f WHERE f.schedule_id = d.schedule_id AND f.nominal = d.nominal AND f.fold = 0 AND f.cause_id = d.cause_id)),
+    p_by);
   INSERT INTO accs.event_tallies AS t (schedule_id, filtered, last_filtered)
   SELECT u.schedule_id, u.n, (SELECT accs.about_event(e) FROM public.events e WHERE e.id = u.last)
     FROM (SELECT u.schedule_id, count(*) AS n, max(u.event_id) AS last FROM unnest(v_filtered, v_left_out) AS u (schedule_id, event_id)

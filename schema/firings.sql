@@ -647,6 +647,9 @@ BEGIN
   SELECT * INTO v_row FROM public.schedules WHERE id = p_due.schedule_id;
   IF p_due.what <> 'occurrence' THEN
     DELETE FROM accs.agenda WHERE schedule_id = p_due.schedule_id AND what = p_due.what AND key = p_due.key;
+    IF p_due.what = 'gather' THEN   -- its events are looked at again
+      UPDATE accs.inbox SET gathering = NULL, options = NULL WHERE schedule_id = p_due.schedule_id AND gathering = p_due.key;
+    END IF;
     PERFORM accs.note_schedule(v_row.id, 'failed', coalesce(p_by, 'accsd'), p_due.what || ': ' || p_problem);
     RETURN;
   END IF;

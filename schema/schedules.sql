@@ -600,7 +600,8 @@ CREATE FUNCTION accs.schedules_to_plan(p_limit int DEFAULT 100, p_except_zones t
 ) LANGUAGE sql STABLE AS $$
   SELECT s.id, s.name, s.revision, s.schedule_kind, s.schedule_expr, s.timezone, s.spread, s.exclude, s.only_on, s.start_at, s.end_at,
          s.anchor,
-         s.options, s.condition, s.filter, s.gather, s.created_at, s.settled_until, s.state, (c.limits ->> 'least_interval_sec')::double precision,
+         s.options, s.condition, s.filter, s.gather, s.created_at, s.settled_until, s.state,
+         (c.limits ->> 'least_interval_sec')::double precision,
          (SELECT jsonb_object_agg(k.name, k.entries) FROM public.calendars k WHERE k.name = ANY (s.exclude || s.only_on)),
          ARRAY(SELECT a.key FROM accs.agenda a WHERE a.schedule_id = s.id AND a.what = 'snoozed'),
          (SELECT p.dues[1] FROM accs.plan_of p WHERE p.schedule_id = s.id), accs.clock()

@@ -412,9 +412,7 @@ BEGIN
     IF v_careful THEN
       v_one := ARRAY(SELECT r FROM accs.start_each(ARRAY[v_occ], p_by) r);
       PERFORM accs.note_event_runs(v_one, p_by);
-      PERFORM accs.record_firings(v_one, p_by);
-      RETURN QUERY SELECT d.schedule_id, d.cause_id, 'accepted'::text, d.outcome, d.reason, greatest(v_now - d.due_at, '0'), d.job_id
-        FROM unnest(v_one) d;
+      v_done := v_done || v_one;
     ELSE
       v_start := v_start || v_occ;
     END IF;
@@ -427,7 +425,10 @@ BEGIN
     PERFORM accs.note_event_runs(v_one, p_by);
     v_done := v_done || v_one;
   END IF;
-  PERFORM accs.record_firings(v_done, p_by);
+  -- one of a pause that may not start, because another waits already, stays skipped
+  PERFORM accs.record_firings(ARRAY(SELECT d FROM unnest(v_done) d WHERE d.outcome <> 'merged' OR NOT EXISTS (
+    SELECT FROM public.firings f WHERE f.schedule_id = d.schedule_id AND f.nominal = d.nominal AND f.fold = 0 AND f.cause_id = d.cause_id)),
+    p_by);
   INSERT INTO accs.event_tallies AS t (schedule_id, filtered, last_filtered)
   SELECT u.schedule_id, u.n, (SELECT accs.about_event(e) FROM public.events e WHERE e.id = u.last)
     FROM (SELECT u.schedule_id, count(*) AS n, max(u.event_id) AS last FROM unnest(v_filtered, v_left_out) AS u (schedule_id, event_id)

@@ -1,5 +1,6 @@
 """Events: emitted, evaluated and settled, replayed; and what each one caused."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -238,14 +239,14 @@ async def events(
 ) -> list[EventRow]:
     """Events with what each one caused: the newest first, or those after an id in their order. `pattern` is a topic,
     or one with * or ** as its last segment."""
+    order = "DESC" if after is None else "ASC"
     rows = await db.fetch(
         f"""SELECT e.id, e.topic, e.payload, e.key, e.source, e.occurred_at, e.at, e.job_id, e.depth, e.matched,
                    ({_CAUSED}) AS caused
-              FROM (SELECT * FROM events e
-                     WHERE ($1::bigint IS NULL OR e.id > $1) AND ($2::text IS NULL OR e.topic ~ $2)
-                     ORDER BY CASE WHEN $1::bigint IS NULL THEN -e.id ELSE e.id END LIMIT $3) e
-             ORDER BY CASE WHEN $1::bigint IS NULL THEN -e.id ELSE e.id END""",
-        after,
+              FROM (SELECT * FROM events e WHERE e.id > $1 AND ($2::text IS NULL OR e.topic ~ $2)
+                     ORDER BY e.id {order} LIMIT $3) e
+             ORDER BY e.id {order}""",
+        after or 0,
         None if pattern is None else _expression(pattern),
         limit,
         repeatable=True,
@@ -255,9 +256,9 @@ async def events(
 
 def _expression(pattern: str) -> str:
     """The regular expression of a topic pattern."""
-    *before, last = pattern.split(".")
+    *before, last = map(re.escape, pattern.split("."))
     segment = "[^.]+"
-    end = {"*": segment, "**": rf"{segment}(\.{segment})*"}.get(last, last)
+    end = {r"\*": segment, r"\*\*": rf"{segment}(\.{segment})*"}.get(last, last)
     return "^" + r"\.".join([*before, end]) + "$"
 
 

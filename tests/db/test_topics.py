@@ -467,6 +467,22 @@ async def test_a_resume_makes_up_for_nothing_unless_it_is_asked_to(conn: Connect
     assert (await told(conn, which))[3:] == [("skipped", "paused")]
 
 
+async def test_what_may_not_start_after_a_pause_stays_skipped(conn: Connection):
+    """EV13, PA2, OV3: one may wait, the others are not merged into it afterwards."""
+    which = await subscription(conn, "a", overlap="queue")
+    await call(conn, "pause_schedule", str(which))
+    await pass_time(conn, 1)
+    for _ in range(4):
+        await emit(conn, "a")
+    await settle_plain(conn)
+    assert await told(conn, which) == [("skipped", "paused")] * 4
+    await call(conn, "resume_schedule", str(which), "all")
+    await settle_plain(conn)
+    assert await told(conn, which) == [("caught_up", "resumed")] * 2 + [("skipped", "paused")] * 2
+    assert await inbox(conn, which) == []
+    await check(conn)
+
+
 async def test_held_events_wait_and_too_many_are_missed(conn: Connection):
     """EV13, PA4."""
     which = await subscription(conn, "a")
