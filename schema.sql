@@ -3402,6 +3402,9 @@ DECLARE
   v_row     public.schedules;
   v_new     public.schedules;
 BEGIN
+  IF jsonb_typeof(p_definition) IS DISTINCT FROM 'object' OR p_definition ->> 'name' IS NULL THEN
+    RAISE EXCEPTION 'a schedule is a JSON object with a name' USING ERRCODE = 'invalid_parameter_value';
+  END IF;
   SELECT k INTO v_unknown FROM jsonb_object_keys(p_definition) k WHERE k <> ALL (v_known) LIMIT 1;
   IF FOUND THEN
     RAISE EXCEPTION 'a schedule has no "%"', v_unknown USING ERRCODE = 'invalid_parameter_value', HINT = array_to_string(v_known, ', ');
