@@ -38,6 +38,8 @@ POINTS: Final = (
     "plan.written",
     "settle.sent",
     "settle.committed",
+    "events.evaluated",
+    "events.settled",
     "outbox.claimed",
     "outbox.sent",
     "archive.put",

@@ -255,7 +255,8 @@ BEGIN
                      ORDER BY d.n) AS keys,
            array_agg(jsonb_strip_nulls(coalesce(d.trigger, '{}') - 'key' - 'priority' || jsonb_build_object(
              'cause', coalesce(d.trigger ->> 'cause', 'schedule'), 'schedule', d.name, 'schedule_id', d.schedule_id, 'revision', d.revision,
-             'nominal', to_char(d.nominal, 'YYYY-MM-DD"T"HH24:MI:SS'), 'fold', nullif(d.fold, 0), 'timezone', d.timezone, 'due_at',
+             'nominal', to_char(d.nominal, 'YYYY-MM-DD"T"HH24:MI:SS'), 'fold', nullif(d.fold, 0), 'timezone',
+               CASE WHEN d.cause_id = 0 THEN d.timezone ELSE 'UTC' END, 'due_at',
                d.due_at,
              'fired_at', v_now, 'late_sec', round(extract(epoch FROM v_now - d.due_at), 3), 'outcome', d.outcome, 'reason', d.reason,
              'previous', CASE WHEN d.last_job_id IS NOT NULL THEN (
@@ -580,7 +581,9 @@ BEGIN
   PERFORM accs.note_schedule(p_row.id, 'resumed', p_by, p_reason, NULL, jsonb_build_object('recover', p_recover));
   UPDATE accs.agenda a SET due_at = p.dues[a.pos] FROM accs.plan_of p
    WHERE a.schedule_id = p_row.id AND a.what = 'occurrence' AND p.schedule_id = a.schedule_id AND a.due_at < 'infinity';
-  IF p_recover IN ('one', 'all') THEN
+  IF p_row.schedule_kind = 'event' THEN
+    v_done := ARRAY(SELECT r FROM accs.recover_events(p_row, p_recover) r);   -- they are evaluated again
+  ELSIF p_recover IN ('one', 'all') THEN
     v_made := ARRAY(
       SELECT ROW(f.schedule_id, f.nominal, f.fold, f.cause_id, f.due_at, 'caught_up', 'resumed', NULL, NULL, NULL, NULL, NULL, NULL,
              false, NULL,
@@ -664,6 +667,8 @@ BEGIN
       PERFORM accs.release_runs(ARRAY[left(p_due.key, -37)], true);
     WHEN 'backfill' THEN
       RETURN QUERY SELECT * FROM accs.settle_backfill(p_due.key::uuid, p_by);
+    WHEN 'gather' THEN
+      RETURN QUERY SELECT * FROM accs.settle_gathered(v_row, p_due.key, p_by);
     ELSE NULL;
   END CASE;
   IF p_due.what IN ('resume', 'review', 'release') THEN
@@ -680,6 +685,9 @@ BEGIN
   SELECT * INTO v_row FROM public.schedules WHERE id = p_due.schedule_id;
   IF p_due.what <> 'occurrence' THEN
     DELETE FROM accs.agenda WHERE schedule_id = p_due.schedule_id AND what = p_due.what AND key = p_due.key;
+    IF p_due.what = 'gather' THEN   -- its events are looked at again
+      UPDATE accs.inbox SET gathering = NULL, options = NULL WHERE schedule_id = p_due.schedule_id AND gathering = p_due.key;
+    END IF;
     PERFORM accs.note_schedule(v_row.id, 'failed', coalesce(p_by, 'accsd'), p_due.what || ': ' || p_problem);
     RETURN;
   END IF;

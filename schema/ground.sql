@@ -21,6 +21,7 @@
 --   pauses.sql       pauses, and the limits of concurrency keys
 --   schedules.sql    schedules, their plans, and everything that waits for a time
 --   firings.sql      the ledger of every due time, run keys, the verbs that settle what is due
+--   topics.sql       events of the outside and of accsd's own, and the schedules that they start
 --   quarantine.sql   a node on which a service fails, a step that fails everywhere
 --   wake.sql         what wants nodes, and the calls that wake them
 --   orders.sql       what a node is asked to do
@@ -33,7 +34,7 @@
 --
 -- THE MAP
 --   public.*                what people read and what any client may INSERT: workflows, jobs, job_tasks, task_events,
---                           task_artifacts, nodes, dead_letters, outbox_events, schedules, calendars; firings to read.
+--                           task_artifacts, nodes, dead_letters, outbox_events, schedules, calendars; firings and events to read.
 --   accs.transitions        the legal moves, as rows. Everything that enforces them is generated from these rows.
 --   accs.plans, accs.steps  a workflow and its steps, compiled and checked when the workflow is written.
 --   accs.lanes              the sets of nodes that may take a task: by service, labels and named node.
@@ -51,6 +52,9 @@
 --   accs.schedule_history   who did what to a schedule. accs.schedule_marks: occurrences to skip. accs.schedule_hold: a row while all
 --                           schedules stand still. accs.schedule_states (a view): the state of each in one word, and what is next.
 --   accs.backfills          runs for times that lie behind.
+--   accs.subscriptions      the topic that each schedule of kind event listens to.
+--   accs.inbox              one narrow row for each subscription and event that is not settled: who deletes it decides.
+--   accs.event_keys         the first event of each key. accs.event_tallies: how many events each filter left out.
 --   accs.zones, accs.actors the zone rules that plans were made with; who acts, and what they may.
 --   accs.slots              one row for each node and service: two claims of one node lock it in turn.
 --   accs.power              how each node is woken and sleeps: asleep → waking → booting → ready, or failed; the last call.

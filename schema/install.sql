@@ -30,4 +30,5 @@ END $close$;
 
 SELECT accs.ensure_event_partitions();
 SELECT accs.keep_firings();
+SELECT accs.keep_events();
 INSERT INTO accs.schema_versions (version) VALUES (1);

@@ -307,8 +307,9 @@ BEGIN
     DELETE FROM accs.agenda WHERE schedule_id = OLD.id AND what IN ('occurrence', 'probe');
     DELETE FROM accs.plan_of WHERE schedule_id = OLD.id;
     PERFORM accs.ask_for_plans(ARRAY[OLD.id]);
-  ELSIF v_old -> 'options' <> v_new -> 'options' THEN
-    PERFORM accs.ask_for_plans(ARRAY[OLD.id]);   -- they may be templated over the occurrence
+  ELSIF v_old -> 'options' <> v_new -> 'options'
+        OR (v_old -> 'filter', v_old -> 'gather') IS DISTINCT FROM (v_new -> 'filter', v_new -> 'gather') THEN
+    PERFORM accs.ask_for_plans(ARRAY[OLD.id]);   -- they may be templated over the occurrence; an expression is to be checked
   END IF;
   PERFORM accs.note_schedule(OLD.id, 'edited', NEW.changed_by, NEW.change_reason, accs.differences(v_new, v_old),
     accs.differences(v_old, v_new),
@@ -360,6 +361,9 @@ DECLARE
   v_row     public.schedules;
   v_new     public.schedules;
 BEGIN
+  IF jsonb_typeof(p_definition) IS DISTINCT FROM 'object' OR p_definition ->> 'name' IS NULL THEN
+    RAISE EXCEPTION 'a schedule is a JSON object with a name' USING ERRCODE = 'invalid_parameter_value';
+  END IF;
   SELECT k INTO v_unknown FROM jsonb_object_keys(p_definition) k WHERE k <> ALL (v_known) LIMIT 1;
   IF FOUND THEN
     RAISE EXCEPTION 'a schedule has no "%"', v_unknown USING ERRCODE = 'invalid_parameter_value', HINT = array_to_string(v_known, ', ');
@@ -369,6 +373,9 @@ BEGIN
     IF p_if_revision > 0 THEN
       RETURN QUERY SELECT NULL::uuid, 'refused'::text, 'not_found'::text, NULL::int;
       RETURN;
+    END IF;
+    IF p_definition ->> 'schedule_kind' = 'event' THEN   -- each event has its run, unless somebody says otherwise
+      p_definition := '{"overlap": "allow"}' || p_definition;
     END IF;
     EXECUTE format('INSERT INTO public.schedules (%1$s, created_by, changed_by, change_reason)
                     SELECT %1$s, coalesce(created_by, $2), $2, $3 FROM jsonb_populate_record(NULL::public.schedules, $1)
@@ -505,6 +512,10 @@ BEGIN
       PERFORM accs.break_schedule(v_row, v_plan.p ->> 'problem', p_by);
       RETURN QUERY SELECT v_plan.id, 'accepted'::text, NULL::text;
       CONTINUE;
+    ELSIF v_row.schedule_kind IN ('event', 'condition') THEN   -- no time is due: it was only checked
+      DELETE FROM accs.agenda a WHERE a.schedule_id = v_row.id AND a.what = 'replan';
+      RETURN QUERY SELECT v_plan.id, 'accepted'::text, NULL::text;
+      CONTINUE;
     END IF;
     v_dues := ARRAY(SELECT d::timestamptz FROM jsonb_array_elements_text(v_plan.p -> 'dues') WITH ORDINALITY u (d, n) ORDER BY n);
     INSERT INTO accs.plan_of AS o (schedule_id, revision, zone_version, zone_digest, nominals, folds, dues, notes, options, gap, exhausted)
@@ -589,13 +600,14 @@ SELECT accs.is_verb('note_zones', may => '{scheduler}');
 -- first that writes wins.
 CREATE FUNCTION accs.schedules_to_plan(p_limit int DEFAULT 100, p_except_zones text[] DEFAULT '{}') RETURNS TABLE (
   id uuid, name text, revision int, schedule_kind text, schedule_expr text, timezone text, spread interval, exclude text[], only_on text[],
-  start_at timestamptz, end_at timestamptz, anchor timestamp, options jsonb, condition jsonb, created_at timestamptz,
-    settled_until timestamptz,
+  start_at timestamptz, end_at timestamptz, anchor timestamp, options jsonb, condition jsonb, filter text,
+    gather jsonb, created_at timestamptz, settled_until timestamptz,
   state text, least_interval_sec double precision, calendars jsonb, snoozed text[], planned timestamptz, now timestamptz
 ) LANGUAGE sql STABLE AS $$
   SELECT s.id, s.name, s.revision, s.schedule_kind, s.schedule_expr, s.timezone, s.spread, s.exclude, s.only_on, s.start_at, s.end_at,
          s.anchor,
-         s.options, s.condition, s.created_at, s.settled_until, s.state, (c.limits ->> 'least_interval_sec')::double precision,
+         s.options, s.condition, s.filter, s.gather, s.created_at, s.settled_until, s.state,
+         (c.limits ->> 'least_interval_sec')::double precision,
          (SELECT jsonb_object_agg(k.name, k.entries) FROM public.calendars k WHERE k.name = ANY (s.exclude || s.only_on)),
          ARRAY(SELECT a.key FROM accs.agenda a WHERE a.schedule_id = s.id AND a.what = 'snoozed'),
          (SELECT p.dues[1] FROM accs.plan_of p WHERE p.schedule_id = s.id), accs.clock()

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from accsd import failpoints
+from accsd.builder.subscriptions import check_subscription
 from accsd.db import Database
 from accsd.db.firings import scheduler_outlook
 from accsd.db.schedules import ScheduleToPlan, note_zones, plan_schedules, schedules_to_plan
@@ -131,6 +132,11 @@ def plan_of(schedule: ScheduleToPlan, *, spread: timedelta = timedelta(0)) -> di
     """The plan of a schedule, as accs.plan_schedules takes it. What is wrong with the schedule is its problem."""
     known = {"id": str(schedule.id), "revision": schedule.revision, "after": schedule.after}
     try:
+        if schedule.kind == "event":
+            check_subscription(
+                schedule.expr, condition=schedule.filter, gather=schedule.gather, options=schedule.options
+            )
+            return known  # nothing is due at a time
         rule = rule_of(schedule, spread=spread)
         ahead = _Ahead.of(rule, schedule)
         return known | {

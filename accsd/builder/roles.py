@@ -7,6 +7,7 @@ from typing import Final
 
 from accsd.builder.archive import Archiver
 from accsd.builder.cleanup import Cleanup
+from accsd.builder.events import Evaluator
 from accsd.builder.instantiate import Builder
 from accsd.builder.judge import Judge
 from accsd.builder.outbox import Dispatcher
@@ -123,6 +124,13 @@ ROLES: Final[tuple[Role[ControlHost], ...]] = (
         hears=SCHEDULE_CHANNEL,
         polls=True,
         made_from="scheduler",
+    ),
+    Role(
+        "events",
+        "settles events: evaluates filters and templates, starts what they cause ([events](events.md))",
+        lambda host: Evaluator(host.db, node=host.settings.node.name, metrics=host.metrics),
+        hears=SCHEDULE_CHANNEL,
+        polls=True,
     ),
     Role(
         "calls",

@@ -34,6 +34,8 @@ _COMMANDS: Final = {
     "completion": ("accsd.cli.completion", "completion", "Print what makes a shell complete these commands."),
     "config": ("accsd.cli.config", "config", "Show the settings and where each comes from; check them."),
     "doctor": ("accsd.cli.doctor", "doctor", "Check everything that accsd needs on this machine, and say what to do."),
+    "emit": ("accsd.cli.emit", "emit", "Emit an event, for the schedules that listen to its topic."),
+    "events": ("accsd.cli.events", "events", "List events and what each one caused; follow them; replay them."),
     "history": (
         "accsd.cli.history",
         "history",

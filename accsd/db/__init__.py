@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         submit_job,
         submit_jobs,
     )
+    from accsd.db.topics import Emitted, emit_event, replay_events
     from accsd.db.upkeep import repair
     from accsd.db.workflows import apply_workflow, workflow_id
     from accsd.model import Fence
@@ -73,6 +74,7 @@ __all__ = [
     "ClaimedTask",
     "Database",
     "Done",
+    "Emitted",
     "Failed",
     "Fence",
     "Held",
@@ -99,6 +101,7 @@ __all__ = [
     "claim_tasks",
     "close_jobs",
     "dismiss",
+    "emit_event",
     "ensure_event_partitions",
     "finish_many_tasks",
     "finish_tasks",
@@ -121,6 +124,7 @@ __all__ = [
     "redrive",
     "release_tasks",
     "repair",
+    "replay_events",
     "report_progress",
     "require_schema",
     "rerun_job",
@@ -155,6 +159,7 @@ __getattr__ = lazily(
         "retry",
         "schema",
         "submit",
+        "topics",
         "upkeep",
         "workflows",
         "nodes",  # last: it imports structlog, which takes a third of the start of a command

@@ -96,6 +96,8 @@ class ScheduleToPlan:
     anchor: datetime | None
     options: Mapping[str, Any]
     condition: Mapping[str, Any] | None
+    filter: str | None
+    gather: Mapping[str, Any] | None
     created_at: datetime
     after: datetime
     least_interval: timedelta | None  # that the schedule's owner may have
@@ -128,6 +130,8 @@ def _to_plan(row: Record) -> ScheduleToPlan:
         anchor=row["anchor"],
         options=row["options"],
         condition=row["condition"],
+        filter=row["filter"],
+        gather=row["gather"],
         created_at=row["created_at"],
         after=row["settled_until"],
         least_interval=None if least is None else timedelta(seconds=least),

@@ -304,3 +304,24 @@ async def test_without_notifications_it_polls(db_url: str, conn: Connection, tmp
     async with serving(db_url, tmp_path, noop, fallback={"notify": False}, poll_sec=60, poll_deaf_sec=0.2):
         job = await submit(conn)
         await ended(conn, job)
+
+
+async def test_a_function_emits_events_of_its_job(db_url: str, conn: Connection, tmp_path: Path):
+    """EV1, EV11: from a thread or from the loop; the event knows its job."""
+
+    async def in_loop(given: Any) -> dict[str, Any]:
+        with pytest.raises(RuntimeError, match="await task"):
+            given.emit("shop.order")
+        return {"event": await given.emit_event("shop.order", {"n": 1}, key="k")}
+
+    def in_thread(given: Any) -> dict[str, Any]:
+        return {"event": given.emit("shop.order", {"n": 1}, key="k")}
+
+    jobs = list[UUID]()
+    for number, function in enumerate((in_loop, in_thread)):
+        async with serving(db_url, tmp_path / str(number), function):
+            jobs.append(await submit(conn, step("a")))
+            results = (await ended(conn, jobs[-1]))["results"]
+        [event] = await conn.fetch("SELECT id, job_id, source, payload FROM events")
+        assert results["event"] == event["id"]
+        assert (event["job_id"], event["source"], event["payload"]) == (jobs[0], f"service:{SERVICE}", {"n": 1})

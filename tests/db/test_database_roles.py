@@ -187,7 +187,7 @@ async def test_an_agent_calls_neither_the_verbs_of_others_nor_the_inner_function
         *("heartbeat", "report_progress", "finish_tasks", "release_tasks", "record_artifact"),
         *("append_events", "select_runnable", "append_task_events", "task_inputs", "node_leaves", "agent_outlook"),
         *("wake_demand", "wake_nodes", "note_awake", "take_orders", "answer_order"),
-        *("node_quarantines", "note_probe", "note_obstacle"),
+        *("node_quarantines", "note_probe", "note_obstacle", "emit_event"),
     }
     for call in (
         "cancel_jobs('{}')",

@@ -89,6 +89,8 @@ _FITTING: dict[str, tuple[str, ...]] = {
     "sources": ("api", "agent:render"),
     "events": ("job.done", "job.error", "notify"),
     "target": ("t1", "n1"),
+    "topic": ("shop.order", "shop"),
+    "which": ("nightly",),
     "awake_state": ("awake", "sleep", "unknown"),
     "state": ("awake", "sleep", "asleep", "ready"),
     "method": ("wol", "provider", "script"),
@@ -121,6 +123,7 @@ _PLAIN: dict[str, tuple[str, ...]] = {
     "boolean": ("true", "false"),
     "interval": ("1 s", "1 min", "0"),
     "timestamp with time zone": ("now", "tomorrow"),
+    "timestamp without time zone": ("now", "tomorrow"),
     "jsonb": ("{}", '{"render": 1}', '{"from": "done", "to": "error"}'),
     "text": ("x", "because"),
     "cidr": ("10.0.0.0/8",),
@@ -210,7 +213,7 @@ def _odd(random: Random, kind: str) -> str | None:
             return number(random)
         case "interval":
             return length(random)
-        case "timestamp with time zone":
+        case "timestamp with time zone" | "timestamp without time zone":
             return moment(random)
         case "jsonb":
             return json_text(random)
@@ -223,7 +226,7 @@ def _odd(random: Random, kind: str) -> str | None:
 
 
 def _is_row(kind: str) -> bool:
-    return "." in kind or kind in ("jobs", "job_tasks")
+    return "." in kind or kind in ("jobs", "job_tasks", "schedules", "events")
 
 
 def _array(values: Sequence[str | None]) -> str:

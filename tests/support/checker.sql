@@ -129,6 +129,20 @@ SELECT 'pending ⇔ a queued job', coalesce(j.id, p.job_id)::text,
  WHERE coalesce(j.status = 'queued', false) <> (p.job_id IS NOT NULL)
     OR p.due_at <> CASE WHEN EXISTS (SELECT FROM accs.open_runs o WHERE o.job_id = p.job_id AND o.waits) THEN 'infinity'
                         ELSE coalesce(j.scheduled_at, j.created_at) END
+UNION ALL
+SELECT 'an event waits in a window ⇔ the window closes some time', coalesce(i.schedule_id, a.schedule_id)::text,
+       format('window %s: %s events, closes %s', coalesce(i.gathering, a.key), coalesce(i.n, 0), a.due_at)
+  FROM (SELECT schedule_id, gathering, count(*) AS n FROM accs.inbox WHERE gathering IS NOT NULL GROUP BY 1, 2) i
+  FULL JOIN (SELECT * FROM accs.agenda WHERE what = 'gather') a ON a.schedule_id = i.schedule_id AND a.key = i.gathering
+ WHERE i.n IS NULL OR a.due_at IS NULL
+UNION ALL
+SELECT 'an event that waits is kept', i.schedule_id::text, format('event %s', i.event_id)
+  FROM accs.inbox i WHERE NOT EXISTS (SELECT FROM public.events e WHERE e.id = i.event_id)
+UNION ALL
+SELECT 'an active schedule of kind event listens', s.id::text, format('to %s, not to %s', k.topic, s.schedule_expr)
+  FROM (SELECT * FROM public.schedules WHERE schedule_kind = 'event' AND state <> 'ended' AND accs.is_topic_pattern(schedule_expr)) s
+  FULL JOIN accs.subscriptions k ON k.schedule_id = s.id
+ WHERE k.topic IS DISTINCT FROM s.schedule_expr OR k.plain IS DISTINCT FROM accs.is_plain(s)
 
 -- Counts
 UNION ALL

@@ -35,6 +35,8 @@ async def replan(conn: Connection) -> list[Row]:
 
 def _plan(row: Row) -> dict[str, Any]:
     schedule, now = row, row["now"]
+    if schedule["schedule_kind"] in ("event", "condition"):
+        return {"id": str(schedule["id"]), "revision": schedule["revision"], "after": schedule["settled_until"]}
     every = timedelta(seconds=float(schedule["schedule_expr"].removesuffix("s")))
     first, dues = schedule["settled_until"] + every, list[datetime]()
     end = schedule["end_at"]

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, cast
 
-from accsd.db import ClaimedTask, TaskEvent
+from accsd.db import ClaimedTask, TaskEvent, emit_event
 from accsd.log import known_level, redact
 from accsd.model.state import EventType, Level
 from accsd.runners.base import WORK_FOLDER
@@ -71,6 +71,18 @@ class PullTask(Task[Any]):
         """Reports progress without pacing: the reporter sends only the newest, and not too often."""
         super().progress(fraction, message)
         self.tell_progress()
+
+    def emit(self, topic: str, payload: dict[str, Any] | None = None, *, key: str | None = None) -> int:
+        """Emits an event of this task's job, and returns its id. With a key, a repeated attempt emits it once."""
+        if self._is_in_loop():
+            raise RuntimeError("an async function emits so: `await task.emit_event(…)`")
+        emitting = self.emit_event(topic, payload, key=key)
+        return asyncio.run_coroutine_threadsafe(emitting, self._loop).result()
+
+    async def emit_event(self, topic: str, payload: dict[str, Any] | None = None, *, key: str | None = None) -> int:
+        source = f"service:{self._claimed.service_name}"
+        job_id = self._claimed.job_id
+        return (await emit_event(self._context.db, topic, payload, key=key, source=source, job_id=job_id)).event_id
 
     def _fetch_inputs(self) -> None:
         if self._is_in_loop():

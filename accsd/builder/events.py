@@ -1,0 +1,148 @@
+"""Settles events: evaluates filters, gathering keys and templated options, and lets SQL decide (accs.settle_events).
+
+Several may run at once, and none leads: an event is decided by whoever takes it out of the inbox. What no expression
+has to be evaluated for is settled by SQL alone.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+from uuid import UUID
+
+from accsd import failpoints
+from accsd.builder.subscriptions import verdict_of
+from accsd.db import Database, Verdict
+from accsd.db.topics import (
+    EventSettled,
+    EventToSettle,
+    Subscription,
+    choose_outcomes,
+    events_outlook,
+    events_to_settle,
+    keep_events,
+    settle_events,
+    settle_plain_events,
+    subscriptions,
+    trim_inbox,
+)
+from accsd.errors import AccsdError, ConfigError, Unavailable
+from accsd.log import get_logger
+from accsd.metrics import Metrics
+from accsd.supervisor import Pass
+
+_BATCH: Final = 500
+_LOCKED_PAUSE: Final = timedelta(milliseconds=50)  # of what waits, somebody is changing the schedule
+_CHORES_EVERY: Final = timedelta(hours=1)
+_AGAIN: Final = timedelta(seconds=30)
+_KEEP: Final = timedelta(days=30)
+_log = get_logger(role="events")
+
+
+class Evaluator:
+    def __init__(self, db: Database, *, node: str, metrics: Metrics) -> None:
+        self._db = db
+        self._node = node
+        self._metrics = metrics
+        self._known: dict[UUID, Subscription] = {}
+        self._locked: list[UUID] = []  # schedules that somebody was changing in the last pass: others first
+        self._chores_due: float = time.monotonic()
+
+    async def run_once(self) -> Pass:
+        did = await self._do_chores()
+        ahead = await events_outlook(self._db)
+        if ahead.choose and (chosen := await self._choose()):
+            did.append(chosen)
+        if ahead.hold is not None:
+            missed = await trim_inbox(self._db, by=self._node)
+            return Pass(
+                did=f"{missed} events are more than may wait: missed" if missed else None,
+                obstacle=f"all schedules are held: {ahead.hold}",
+            )
+        try:
+            settled = await self._settle(plain=ahead.plain, work=ahead.work)
+        except ConfigError as error:  # the CEL library is missing
+            return Pass(obstacle=str(error))
+        for each in settled:
+            if each.late is not None and each.outcome is not None and each.reason is not None:
+                self._metrics.settled(each.outcome, each.reason, each.late, 1)
+        if done := _sentence(settled):
+            return Pass(did="; ".join([*did, done]), more=True)
+        waits = ahead.plain or ahead.work
+        return Pass(did="; ".join(did) or None, next_due=_LOCKED_PAUSE if waits else self._until_chores())
+
+    async def _settle(self, *, plain: bool, work: bool) -> list[EventSettled]:
+        settled: list[EventSettled] = []
+        if plain:
+            settled += await settle_plain_events(self._db, limit=_BATCH, by=self._node)
+        if work:
+            settled += await self._evaluate()
+        return settled
+
+    async def _evaluate(self) -> list[EventSettled]:
+        passed_over, self._locked = self._locked, []
+        asked = await events_to_settle(self._db, limit=_BATCH, skip=passed_over)
+        if not asked:
+            return []
+        known = await self._subscriptions(asked)
+        # In a thread: an expression may take milliseconds, and the loop has leases to keep.
+        verdicts = await asyncio.to_thread(
+            lambda: [verdict_of(known[each.schedule_id], each) for each in asked if each.schedule_id in known]
+        )
+        failpoints.hit("events.evaluated")
+        settled = await settle_events(self._db, verdicts, by=self._node)
+        failpoints.hit("events.settled")
+        self._locked = list({each.schedule_id for each in settled if each.reason == "locked" and each.outcome is None})
+        for each in settled:
+            if each.outcome == "skipped" and each.reason in ("filter_error", "refused"):
+                _log.warning("event_refused", schedule=known[each.schedule_id].name, event_id=each.event_id)
+        return settled
+
+    async def _subscriptions(self, asked: Sequence[EventToSettle]) -> dict[UUID, Subscription]:
+        """The definitions of these schedules, of the revision that is asked for or a newer one."""
+        wanted = {each.schedule_id: each.revision for each in asked}
+        known = {which: self._known[which] for which in wanted if which in self._known}
+        stale = [which for which, revision in wanted.items() if which not in known or known[which].revision != revision]
+        if stale:
+            known |= {each.id: each for each in await subscriptions(self._db, stale)}
+        self._known = known
+        return known
+
+    async def _choose(self) -> str | None:
+        try:
+            chosen = await choose_outcomes(self._db)
+        except Unavailable:
+            raise
+        except AccsdError as error:  # a long writer: it is tried again with the next pass
+            _log.warning("outcomes_not_chosen", error=str(error))
+            return None
+        return f"accsd's own events: {', '.join(chosen)}" if chosen else None
+
+    async def _do_chores(self) -> list[str]:
+        if time.monotonic() < self._chores_due:
+            return []
+        self._chores_due = time.monotonic() + _AGAIN.total_seconds()
+        try:
+            kept = await keep_events(self._db, keep=_KEEP)
+        except Unavailable:
+            raise
+        except AccsdError as error:
+            _log.error("chore_failed", chore="keeping events", error=str(error), hint=error.hint, exc_info=error)
+            return ["keeping events failed"]
+        self._chores_due = time.monotonic() + _CHORES_EVERY.total_seconds()
+        did = [f"partitions made: {', '.join(kept.made)}"] if kept.made else []
+        return [*did, f"old events dropped: {', '.join(kept.dropped)}"] if kept.dropped else did
+
+    def _until_chores(self) -> timedelta:
+        return timedelta(seconds=max(0.0, self._chores_due - time.monotonic()))
+
+
+def _sentence(settled: Sequence[EventSettled]) -> str | None:
+    counted = Counter(
+        each.outcome if each.reason is None else f"{each.outcome} ({each.reason})"
+        for each in settled
+        if each.verdict is Verdict.ACCEPTED
+    )
+    return ", ".join(f"{n} {word}" for word, n in sorted(counted.items())) or None
