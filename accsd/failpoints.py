@@ -34,6 +34,7 @@ POINTS: Final = (
     "cleanup",
     "instantiate.committed",
     "reclaim.committed",
+    "probe.ran",
     "outbox.claimed",
     "outbox.sent",
     "archive.put",

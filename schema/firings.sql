@@ -626,6 +626,8 @@ BEGIN
       PERFORM accs.release_runs(ARRAY[left(p_due.key, -37)], true);
     WHEN 'backfill' THEN
       RETURN QUERY SELECT * FROM accs.settle_backfill(p_due.key::uuid, p_by);
+    WHEN 'judge' THEN
+      RETURN QUERY SELECT * FROM accs.settle_condition(v_row, p_by);
     ELSE NULL;
   END CASE;
   IF p_due.what IN ('resume', 'review', 'release') THEN

@@ -21,6 +21,7 @@
 --   pauses.sql       pauses, and the limits of concurrency keys
 --   schedules.sql    schedules, their plans, and everything that waits for a time
 --   firings.sql      the ledger of every due time, run keys, the verbs that settle what is due
+--   conditions.sql   samples that are judged, and fire where a value crosses its threshold
 --   quarantine.sql   a node on which a service fails, a step that fails everywhere
 --   wake.sql         what wants nodes, and the calls that wake them
 --   orders.sql       what a node is asked to do
@@ -51,6 +52,7 @@
 --   accs.schedule_history   who did what to a schedule. accs.schedule_marks: occurrences to skip. accs.schedule_hold: a row while all
 --                           schedules stand still. accs.schedule_states (a view): the state of each in one word, and what is next.
 --   accs.backfills          runs for times that lie behind.
+--   accs.conditions         the state of each condition; accs.condition_samples: the last samples that it was judged by.
 --   accs.zones, accs.actors the zone rules that plans were made with; who acts, and what they may.
 --   accs.slots              one row for each node and service: two claims of one node lock it in turn.
 --   accs.power              how each node is woken and sleeps: asleep → waking → booting → ready, or failed; the last call.
