@@ -1,10 +1,12 @@
 """Conditions: samples are judged under the schedule's lock, and a value that crosses its threshold starts one job."""
 
+import asyncio
 from datetime import timedelta
 
 import asyncpg
 import pytest
 
+from tests.conftest import Connect
 from tests.support.checker import check
 from tests.support.cluster import Connection
 from tests.support.conditions import condition, planned, report, samples, standing
@@ -102,6 +104,17 @@ async def test_the_state_is_a_row_that_no_process_holds(conn: Connection, db_url
     finally:
         await other.close()
     assert len(await jobs_of(conn, which)) == 1
+
+
+async def test_many_reporters_at_once_cross_once(conn: Connection, connect: Connect):
+    """CO3: one verb, under the schedule's lock."""
+    which = await condition(conn, {"above": 100})
+    await report(conn, 1)
+    sessions = [await connect() for _ in range(6)]
+    said = await asyncio.gather(*(report(each, 101) for each in sessions))
+    assert sorted(str(each["outcome"]) for each in said) == ["None"] * 5 + ["fired"]
+    assert len(await jobs_of(conn, which)) == 1
+    await check(conn)
 
 
 async def test_an_unknown_sample_neither_feeds_nor_breaks_a_streak(conn: Connection):
