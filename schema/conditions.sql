@@ -117,6 +117,13 @@ CREATE FUNCTION accs.plan_probe(p_row public.schedules) RETURNS void LANGUAGE sq
   ON CONFLICT DO NOTHING
 $$;
 
+-- What the job that a sample starts is told of it.
+CREATE FUNCTION accs.sample_trigger(p_row public.schedules, p_cause bigint, p_at timestamptz, p_detail jsonb) RETURNS jsonb
+LANGUAGE sql STABLE AS $$
+  SELECT jsonb_build_object('cause', 'condition', 'condition', p_row.schedule_expr, 'sample',
+                            p_detail || jsonb_build_object('id', p_cause, 'at', p_at))
+$$;
+
 -- A crossing (or a repetition) on its way into the ledger. The caller has locked the schedule, and its agenda is in order: jobs come
 -- after it.
 CREATE FUNCTION accs.fire_condition(p_row public.schedules, p_cause bigint, p_at timestamptz, p_detail jsonb, p_by text)
@@ -133,8 +140,7 @@ BEGIN
                   THEN 'cooldown' END;
   v_occ := ROW(p_row.id, p_at AT TIME ZONE 'UTC', 0, p_cause, p_at, CASE WHEN v_why IS NULL THEN 'fired' ELSE 'skipped' END,
                coalesce(v_why, 'condition'), NULL, NULL, NULL, p_detail, NULL,
-               jsonb_build_object('cause', 'condition', 'condition', p_row.schedule_expr, 'sample',
-                                  p_detail || jsonb_build_object('id', p_cause, 'at', p_at)), false, NULL, NULL)::accs.occasion;
+               accs.sample_trigger(p_row, p_cause, p_at, p_detail), false, NULL, NULL)::accs.occasion;
   BEGIN
     IF v_why IS NULL THEN
       SELECT * INTO v_occ FROM accs.start_runs(ARRAY[v_occ], p_by);

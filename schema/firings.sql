@@ -544,8 +544,8 @@ BEGIN
    WHERE a.schedule_id = p_row.id AND a.what = 'occurrence' AND p.schedule_id = a.schedule_id AND a.due_at < 'infinity';
   IF p_recover IN ('one', 'all') THEN
     v_made := ARRAY(
-      SELECT ROW(f.schedule_id, f.nominal, f.fold, f.cause_id, f.due_at, 'caught_up', 'resumed', NULL, NULL, NULL, NULL, NULL, NULL,
-             false, NULL,
+      SELECT ROW(f.schedule_id, f.nominal, f.fold, f.cause_id, f.due_at, 'caught_up', 'resumed', NULL, NULL, NULL, NULL, NULL,
+             CASE WHEN p_row.schedule_kind = 'condition' THEN accs.sample_trigger(p_row, f.cause_id, f.due_at, f.detail) END, false, NULL,
                  NULL)::accs.occasion
         FROM (SELECT f.* FROM public.firings f
                WHERE f.schedule_id = p_row.id AND f.outcome = 'skipped' AND f.reason = 'paused' AND f.settled_at >= p_row.state_since

@@ -21,7 +21,7 @@ CONFIG = toml_service("render", EVERYTHING)
 LEASE = {"ACC_HEARTBEAT_TTL_SEC": "3"}
 # An agent meets all of them with one job; the builder's come before, and reclaim needs a lost lease.
 OF_AN_ATTEMPT = [
-    point for point in POINTS if not point.startswith(("instantiate", "reclaim", "sleep", "archive", "outbox"))
+    point for point in POINTS if not point.startswith(("instantiate", "reclaim", "sleep", "archive", "outbox", "probe"))
 ]
 # Where a machine may fall asleep in the most different states: nothing begun, begun, answered, told.
 WHERE_IT_SLEEPS = ["claim.committed", "runner.started", "line.first", "artifact.put", "finish.sent", "finish.committed"]

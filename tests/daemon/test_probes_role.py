@@ -12,16 +12,17 @@ from accsd import failpoints
 from accsd.builder.planner import Planner
 from accsd.builder.probes import Probes, target_of
 from accsd.db import Database
+from accsd.db.conditions import ask_database
 from accsd.db.schema import roles_sql
 from accsd.errors import InvalidValue
 from accsd.metrics import Metrics
 from accsd.settings import ProbeSettings
-from tests.support.cluster import Connection
+from tests.support.cluster import Connection, TestServer
 from tests.support.conditions import samples, standing
 from tests.support.eventually import eventually
 from tests.support.factory import pass_time
 from tests.support.http_servers import answering, http_answer
-from tests.support.library import opened, settings_of
+from tests.support.library import opened, settings_of, url_as
 from tests.support.schedules import outlook, row, schedule, told
 
 
@@ -113,6 +114,16 @@ async def test_a_statement_has_the_rights_of_its_own_role(db: Database, conn: Co
     for table in ("public.jobs", "accs.outbox_targets"):
         which = await condition(db, conn, {"sql": f"SELECT count(*) FROM {table}"}, above=1)
         assert "permission denied" in await measured(probes, conn, which)
+
+
+async def test_the_control_host_s_login_becomes_that_role(conn: Connection, server: TestServer, db_url: str):
+    """CO9: and leaves nothing behind, whatever the statement did."""
+    await conn.execute(roles_sql())
+    settings = settings_of(url_as(server, db_url, "accs_scheduler"))
+    assert await ask_database(settings, "SELECT current_user::text") == "accs_probe"
+    assert await ask_database(settings, "SELECT pg_try_advisory_lock(7)") is True
+    await eventually(lambda: conn.fetchval("SELECT pg_try_advisory_lock(7)"))
+    assert await conn.fetchval("SELECT rolcanlogin FROM pg_roles WHERE rolname = 'accs_probe'") is False
 
 
 async def test_an_expression_makes_a_value_of_an_answer(db: Database, conn: Connection, probes: Probes):

@@ -261,6 +261,8 @@ async def test_while_paused_samples_are_recorded_and_crossings_skipped(conn: Con
     assert len(await samples(conn, which)) == 4
     assert (await call(conn, "resume_schedule", name, "one"))["recovered"] == 1
     assert sorted(await told(conn, which)) == [("caught_up", "resumed"), ("skipped", "paused")]
+    (job,) = await jobs_of(conn, which)
+    assert (job["trigger"]["cause"], job["trigger"]["sample"]["value"]) == ("condition", 101)
     await check(conn)
 
 
