@@ -110,7 +110,12 @@ CREATE TRIGGER change_condition AFTER UPDATE OF schedule_kind, schedule_expr, co
   FOR EACH ROW WHEN (OLD.schedule_kind = 'condition' OR NEW.schedule_kind = 'condition') EXECUTE FUNCTION accs.begin_condition();
 
 -- The planner has found the condition to be sound: its probe has its place in the agenda from now on. The phase is the schedule's own.
+-- So has its staleness, which a schedule that was broken has lost.
 CREATE FUNCTION accs.plan_probe(p_row public.schedules) RETURNS void LANGUAGE sql AS $$
+  INSERT INTO accs.agenda (schedule_id, what, due_at)
+  SELECT p_row.id, 'judge', accs.clock() + j.stale FROM accs.judgement_of(p_row.condition) j
+   WHERE p_row.schedule_kind = 'condition' AND j.stale IS NOT NULL
+  ON CONFLICT DO NOTHING;
   INSERT INTO accs.agenda (schedule_id, what, due_at)
   SELECT p_row.id, 'probe', accs.clock() + j.every * ((hashtextextended(p_row.id::text, 0) & 65535) / 65536.0)
     FROM accs.judgement_of(p_row.condition) j WHERE p_row.schedule_kind = 'condition' AND j.is_probed AND j.every > '0'

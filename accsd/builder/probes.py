@@ -96,7 +96,7 @@ class Probes:
             return None, f"no answer within {within.total_seconds():g} s"
         except AccsdError as error:
             return None, error.message
-        except OSError as error:
+        except (OSError, ValueError, ArithmeticError) as error:  # the last two: a value that Python can't hold
             return None, str(error) or type(error).__name__
 
     async def _ask(self, probe: Probe, condition: Condition, within: timedelta) -> Any:

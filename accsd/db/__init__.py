@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         next_ordered_task,
         select_runnable,
     )
+    from accsd.db.conditions import SampleAnswer, report_sample
     from accsd.db.events import TaskEvent, append_events, append_task_event, append_task_events, ensure_event_partitions
     from accsd.db.finish import (
         Done,
@@ -82,6 +83,7 @@ __all__ = [
     "Pausable",
     "Progress",
     "Recorded",
+    "SampleAnswer",
     "Submission",
     "Submitted",
     "TaskEvent",
@@ -122,6 +124,7 @@ __all__ = [
     "release_tasks",
     "repair",
     "report_progress",
+    "report_sample",
     "require_schema",
     "rerun_job",
     "resume",
@@ -147,6 +150,7 @@ __getattr__ = lazily(
         "artifacts",
         "cancel",
         "claim",
+        "conditions",
         "events",
         "finish",
         "lease",

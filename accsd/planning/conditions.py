@@ -122,7 +122,12 @@ def _http(given: object) -> Source:
         raise InvalidValue('a source of http has a "url", and a "path" to the value in its answer')
     known = cast("Mapping[str, Any]", about)
     url = _text(known["url"], "url")
-    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address:
         raise InvalidValue(f'"{url}" is no address of http or https')
     path = tuple(_text(known["path"], "path").split(".")) if "path" in known else ()
     return Source("http", url, path)

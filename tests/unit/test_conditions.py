@@ -53,6 +53,8 @@ def test_a_path_leads_into_an_answer():
         ({"above": 1, "source": {}}, "one of sql"),
         ({"above": 1, "source": "inside"}, "one of sql"),
         ({"above": 1, "source": {"http": "ftp://h"}}, "no address"),
+        ({"above": 1, "source": {"http": "https://[::1"}}, "no address"),
+        ({"above": 1, "source": {"http": "https://h:99999"}}, "no address"),
         ({"above": 1, "source": {"http": {"path": "a"}}}, '"url"'),
         ({"above": 1, "source": {"builtin": "waiting"}}, "of a service"),
         ({"above": 1, "source": {"builtin": {"wating": "x"}}}, 'did you mean "waiting"'),
