@@ -40,6 +40,7 @@ POINTS: Final = (
     "settle.committed",
     "events.evaluated",
     "events.settled",
+    "probe.ran",
     "outbox.claimed",
     "outbox.sent",
     "archive.put",

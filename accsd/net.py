@@ -11,7 +11,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -19,7 +19,7 @@ from functools import lru_cache
 from importlib import import_module
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from accsd.errors import Unavailable
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
 
 Address = IPv4Address | IPv6Address
+Read = TypeVar("Read")
 
 _MOST_HEADERS: Final = 64
 _LONGEST_HEADER: Final = 8190
@@ -97,6 +98,29 @@ class StreamedResponse:
 async def send(request: Request, *, within: timedelta) -> Response:
     """Sends one request and reads the beginning of its answer. Raises CallFailed where the address is refused or the
     answer is not HTTP, OSError or TimeoutError where there is no answer."""
+
+    async def read(answer: StreamedResponse) -> Response:
+        return Response(answer.status, await _excerpt(answer))
+
+    return await _guarded(request, within, read)
+
+
+async def fetch_whole(request: Request, *, within: timedelta, most: int) -> tuple[int, bytes]:
+    """Sends one request and reads its whole answer: the status and the body. Raises as `send` does, and CallFailed
+    where the body is longer than `most`."""
+
+    async def read(answer: StreamedResponse) -> tuple[int, bytes]:
+        body = bytearray()
+        while piece := await answer.read(most + 1 - len(body)):
+            body += piece
+            if len(body) > most:
+                raise CallFailed(f"the answer is longer than {most} bytes")
+        return answer.status, bytes(body)
+
+    return await _guarded(request, within, read)
+
+
+async def _guarded(request: Request, within: timedelta, read: Callable[[StreamedResponse], Awaitable[Read]]) -> Read:
     parts = urlsplit(request.url)
     host = parts.hostname or ""
     tls = _verifying(request.ca_file) if parts.scheme == "https" else None
@@ -111,14 +135,19 @@ async def send(request: Request, *, within: timedelta) -> Response:
             for address in addresses:
                 if refusal := why_refused(address, allow_private=request.allow_private):
                     raise CallFailed(f"{host} is at {address}, {refusal}")
-            return await _ask_first(addresses, port, request, parts, tls)
+            return await _ask_first(addresses, port, request, parts, tls, read)
     except TimeoutError as error:
         raise TimeoutError(f"{host} did not answer within {within.total_seconds():g} s") from error
 
 
 async def _ask_first(
-    addresses: list[Address], port: int, request: Request, parts: SplitResult, tls: ssl.SSLContext | None
-) -> Response:
+    addresses: list[Address],
+    port: int,
+    request: Request,
+    parts: SplitResult,
+    tls: ssl.SSLContext | None,
+    read: Callable[[StreamedResponse], Awaitable[Read]],
+) -> Read:
     """Asks the first address that can be reached. The certificate must be the name's."""
     failure: NotReached | None = None
     headers = _headers(request, parts.netloc)
@@ -126,7 +155,7 @@ async def _ask_first(
         at = _at(address, port, parts)
         try:
             async with exchange(request.method, at, headers, request.body, tls=tls, name=parts.hostname) as answer:
-                return Response(answer.status, await _excerpt(answer))
+                return await read(answer)
         except NotReached as error:
             failure = error
     raise failure or CallFailed(f"{parts.hostname} has no address")

@@ -585,8 +585,8 @@ BEGIN
     v_done := ARRAY(SELECT r FROM accs.recover_events(p_row, p_recover) r);   -- they are evaluated again
   ELSIF p_recover IN ('one', 'all') THEN
     v_made := ARRAY(
-      SELECT ROW(f.schedule_id, f.nominal, f.fold, f.cause_id, f.due_at, 'caught_up', 'resumed', NULL, NULL, NULL, NULL, NULL, NULL,
-             false, NULL,
+      SELECT ROW(f.schedule_id, f.nominal, f.fold, f.cause_id, f.due_at, 'caught_up', 'resumed', NULL, NULL, NULL, NULL, NULL,
+             CASE WHEN p_row.schedule_kind = 'condition' THEN accs.sample_trigger(p_row, f.cause_id, f.due_at, f.detail) END, false, NULL,
                  NULL)::accs.occasion
         FROM (SELECT f.* FROM public.firings f
                WHERE f.schedule_id = p_row.id AND f.outcome = 'skipped' AND f.reason = 'paused' AND f.settled_at >= p_row.state_since
@@ -669,6 +669,8 @@ BEGIN
       RETURN QUERY SELECT * FROM accs.settle_backfill(p_due.key::uuid, p_by);
     WHEN 'gather' THEN
       RETURN QUERY SELECT * FROM accs.settle_gathered(v_row, p_due.key, p_by);
+    WHEN 'judge' THEN
+      RETURN QUERY SELECT * FROM accs.settle_condition(v_row, p_by);
     ELSE NULL;
   END CASE;
   IF p_due.what IN ('resume', 'review', 'release') THEN

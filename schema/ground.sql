@@ -22,6 +22,7 @@
 --   schedules.sql    schedules, their plans, and everything that waits for a time
 --   firings.sql      the ledger of every due time, run keys, the verbs that settle what is due
 --   topics.sql       events of the outside and of accsd's own, and the schedules that they start
+--   conditions.sql   samples that are judged, and fire where a value crosses its threshold
 --   quarantine.sql   a node on which a service fails, a step that fails everywhere
 --   wake.sql         what wants nodes, and the calls that wake them
 --   orders.sql       what a node is asked to do
@@ -55,6 +56,7 @@
 --   accs.subscriptions      the topic that each schedule of kind event listens to.
 --   accs.inbox              one narrow row for each subscription and event that is not settled: who deletes it decides.
 --   accs.event_keys         the first event of each key. accs.event_tallies: how many events each filter left out.
+--   accs.conditions         the state of each condition; accs.condition_samples: the last samples that it was judged by.
 --   accs.zones, accs.actors the zone rules that plans were made with; who acts, and what they may.
 --   accs.slots              one row for each node and service: two claims of one node lock it in turn.
 --   accs.power              how each node is woken and sleeps: asleep → waking → booting → ready, or failed; the last call.

@@ -108,10 +108,10 @@ CREATE TABLE accs.plan_of (
 --   resume      the end of a pause                                 review      a job failed: is the schedule to be paused?
 --   release     a run key became free while somebody held it       gather      a window of events that closes
 --   backfill    the next page of one                               replan      the planner has to look (Python)
---   probe       a condition is to be measured (Python)
+--   probe       a condition is to be measured (Python)             judge       a condition may be stale, or has samples from a hold
 CREATE TABLE accs.agenda (
   schedule_id  uuid NOT NULL,
-  what         text NOT NULL CHECK (what = ANY ('{occurrence,snoozed,resume,review,release,gather,backfill,replan,probe}')),
+  what         text NOT NULL CHECK (what = ANY ('{occurrence,snoozed,resume,review,release,gather,backfill,replan,probe,judge}')),
   key          text NOT NULL DEFAULT '',
   due_at       timestamptz NOT NULL,
   pos          int NOT NULL DEFAULT 1,
@@ -217,7 +217,8 @@ CREATE TRIGGER guard_delete BEFORE DELETE ON public.schedules FOR EACH ROW WHEN 
 -- The definition of a schedule, as its history shows it. (The first: what its plan is made from.)
 CREATE FUNCTION accs.timing_of(s public.schedules) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
   SELECT jsonb_build_object('schedule_kind', s.schedule_kind, 'schedule_expr', s.schedule_expr, 'timezone', s.timezone, 'spread', s.spread,
-                            'exclude', s.exclude, 'only_on', s.only_on, 'start_at', s.start_at, 'end_at', s.end_at, 'anchor', s.anchor)
+                            'exclude', s.exclude, 'only_on', s.only_on, 'start_at', s.start_at, 'end_at', s.end_at, 'anchor', s.anchor,
+                            'condition', s.condition)
 $$;
 CREATE FUNCTION accs.definition_of(s public.schedules) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
   SELECT accs.timing_of(s) || jsonb_build_object('name', s.name, 'title', s.title, 'description', s.description, 'workflow', s.workflow,
@@ -225,7 +226,7 @@ CREATE FUNCTION accs.definition_of(s public.schedules) RETURNS jsonb LANGUAGE sq
     'catch_up_max', s.catch_up_max, 'overlap', s.overlap, 'run_key', s.run_key, 'max_runs', s.max_runs, 'pause_after', s.pause_after,
     'pause_for', s.pause_for, 'filter', s.filter, 'gather', s.gather, 'cooldown', s.cooldown, 'cooldown_trailing', s.cooldown_trailing,
       'reenter', s.reenter,
-    'condition', s.condition, 'created_by', s.created_by)
+    'created_by', s.created_by)
 $$;
 
 -- The members of p_to that differ from p_from.
@@ -486,7 +487,7 @@ END $$;
 SELECT accs.is_verb('hold_schedules', may => '{scheduler,api}');
 
 -- Takes the plans that a planner has made: an array of {id, revision, zone, zone_version, zone_digest, anchor, nominals, folds,
--- dues, notes, options, gap, exhausted, problem, unnamed}. One that was made for another revision, or with older rules of its
+-- dues, notes, options, gap, exhausted, problem, unnamed, timeless}. One that was made for another revision, or with older rules of its
 -- zone, is refused. A problem leaves the schedule broken. unnamed: snoozed occurrences that the rule does not name any more.
 CREATE FUNCTION accs.plan_schedules(p_plans jsonb, p_by text DEFAULT NULL) RETURNS TABLE (id uuid, answer text,
   reason text) LANGUAGE plpgsql AS $$
@@ -512,8 +513,10 @@ BEGIN
       PERFORM accs.break_schedule(v_row, v_plan.p ->> 'problem', p_by);
       RETURN QUERY SELECT v_plan.id, 'accepted'::text, NULL::text;
       CONTINUE;
-    ELSIF v_row.schedule_kind IN ('event', 'condition') THEN   -- no time is due: it was only checked
-      DELETE FROM accs.agenda a WHERE a.schedule_id = v_row.id AND a.what = 'replan';
+    ELSIF v_plan.p ? 'timeless' THEN   -- it waits for no time of its own; a condition is probed from now on
+      DELETE FROM accs.agenda a WHERE a.schedule_id = v_row.id AND a.what IN ('occurrence', 'replan');
+      DELETE FROM accs.plan_of o WHERE o.schedule_id = v_row.id;
+      PERFORM accs.plan_probe(v_row);
       RETURN QUERY SELECT v_plan.id, 'accepted'::text, NULL::text;
       CONTINUE;
     END IF;

@@ -136,7 +136,10 @@ def plan_of(schedule: ScheduleToPlan, *, spread: timedelta = timedelta(0)) -> di
             check_subscription(
                 schedule.expr, condition=schedule.filter, gather=schedule.gather, options=schedule.options
             )
-            return known  # nothing is due at a time
+            return known | {"timeless": True}
+        if schedule.kind == "condition":
+            _check_condition(schedule)
+            return known | {"timeless": True}
         rule = rule_of(schedule, spread=spread)
         ahead = _Ahead.of(rule, schedule)
         return known | {
@@ -155,6 +158,26 @@ def plan_of(schedule: ScheduleToPlan, *, spread: timedelta = timedelta(0)) -> di
         }
     except UserError as error:
         return known | {"problem": str(error) + (f" ({error.hint})" if error.hint else "")}
+
+
+def _check_condition(schedule: ScheduleToPlan) -> None:
+    """UserError says what is wrong with a schedule of kind condition; SQL judges its samples by itself."""
+    from accsd.planning.conditions import EXPR_VALUES, parse_condition
+
+    condition = parse_condition(schedule.condition)
+    if schedule.exclude or schedule.only_on:
+        raise UserError("a condition has no calendar: exclude and only_on are for schedules by time")
+    if (
+        schedule.least_interval is not None
+        and condition.every is not None
+        and condition.every < schedule.least_interval
+    ):
+        raise UserError(f"it is measured more often than its owner may: every {schedule.least_interval} at most")
+    if condition.expr is not None:
+        from accsd.expressions import Names, check_expression
+
+        for problem in check_expression(condition.expr, Names(values=EXPR_VALUES), at=("expr",)).problems:
+            raise UserError(str(problem))
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from accsd.builder.instantiate import Builder
 from accsd.builder.judge import Judge
 from accsd.builder.outbox import Dispatcher
 from accsd.builder.planner import Planner
+from accsd.builder.probes import Probes
 from accsd.builder.prune import Pruner
 from accsd.builder.scheduler import Scheduler
 from accsd.builder.wake import ServiceNews, Waker
@@ -86,6 +87,17 @@ def _waker(host: ControlHost) -> Waker:
     )
 
 
+def _probes(host: ControlHost) -> Probes:
+    return Probes(
+        host.db,
+        host.settings.probes,
+        database=host.settings.database,
+        node=host.settings.node.name,
+        silent=host.settings.lease,
+        metrics=host.metrics,
+    )
+
+
 def _archiver(host: ControlHost) -> Archiver:
     assert host.store is not None, "the role is wanted only with a store"
     return Archiver(host.history_login, host.store, host.settings.retention, metrics=host.metrics, clocks=host.clocks)
@@ -131,6 +143,14 @@ ROLES: Final[tuple[Role[ControlHost], ...]] = (
         lambda host: Evaluator(host.db, node=host.settings.node.name, metrics=host.metrics),
         hears=SCHEDULE_CHANNEL,
         polls=True,
+    ),
+    Role(
+        "probes",
+        "measures the conditions that have a probe ([conditions](conditions.md))",
+        _probes,
+        hears=SCHEDULE_CHANNEL,
+        polls=True,
+        made_from="probes",
     ),
     Role(
         "calls",

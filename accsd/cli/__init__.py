@@ -32,6 +32,11 @@ _COMMANDS: Final = {
     "db": ("accsd.cli.db", "db", "Install, look at and upgrade the schema in PostgreSQL."),
     "artifacts": ("accsd.cli.artifacts", "artifacts", "List what a job has put out, and download it."),
     "completion": ("accsd.cli.completion", "completion", "Print what makes a shell complete these commands."),
+    "conditions": (
+        "accsd.cli.conditions",
+        "conditions",
+        "Values that start a job when they cross a threshold: list them, show one, report a sample.",
+    ),
     "config": ("accsd.cli.config", "config", "Show the settings and where each comes from; check them."),
     "doctor": ("accsd.cli.doctor", "doctor", "Check everything that accsd needs on this machine, and say what to do."),
     "emit": ("accsd.cli.emit", "emit", "Emit an event, for the schedules that listen to its topic."),

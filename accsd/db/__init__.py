@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         next_ordered_task,
         select_runnable,
     )
+    from accsd.db.conditions import SampleAnswer, report_sample
     from accsd.db.events import TaskEvent, append_events, append_task_event, append_task_events, ensure_event_partitions
     from accsd.db.finish import (
         Done,
@@ -84,6 +85,7 @@ __all__ = [
     "Pausable",
     "Progress",
     "Recorded",
+    "SampleAnswer",
     "Submission",
     "Submitted",
     "TaskEvent",
@@ -126,6 +128,7 @@ __all__ = [
     "repair",
     "replay_events",
     "report_progress",
+    "report_sample",
     "require_schema",
     "rerun_job",
     "resume",
@@ -151,6 +154,7 @@ __getattr__ = lazily(
         "artifacts",
         "cancel",
         "claim",
+        "conditions",
         "events",
         "finish",
         "lease",

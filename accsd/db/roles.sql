@@ -5,6 +5,8 @@
 --   accs_agent      a node: executes the verbs of an attempt and nothing else, for the nodes that its login registered
 --   accs_api        a gateway: submits and operates through verbs, reads
 --   accs_reader     reads
+--   accs_probe      what statements of conditions may read: nothing but what somebody grants it. Nobody logs in as it; accs_scheduler
+--                   becomes it for one statement. What was granted to it stays
 --
 -- A grant is what the role's own process calls, and no more: each verb says beside its function which roles may call it (schema/,
 -- accs.is_verb). Roles belong to the whole cluster, so this is a step of its own. They have no password yet: \password accs_agent.
@@ -40,6 +42,24 @@ BEGIN
   -- what a verb says of itself (accs.is_verb)
   FOR v_verb, v_role IN SELECT v.name, 'accs_' || r.name FROM accs.verbs v, unnest(v.may) AS r (name) ORDER BY 1, 2 LOOP
     EXECUTE format('GRANT EXECUTE ON FUNCTION accs.%I TO %I', v_verb, v_role);
+  END LOOP;
+
+  IF to_regrole('accs_probe') IS NULL THEN
+    BEGIN
+      CREATE ROLE accs_probe NOLOGIN;
+    EXCEPTION WHEN duplicate_object OR unique_violation THEN
+      NULL;
+    END;
+  END IF;
+  -- the owner runs probes where the builder logs in as the owner; whoever may not grant the role leaves it as it is
+  FOREACH v_role IN ARRAY ARRAY['accs_scheduler', current_user] LOOP
+    IF NOT pg_has_role(v_role, 'accs_probe', 'MEMBER') THEN
+      BEGIN
+        EXECUTE format('GRANT accs_probe TO %I', v_role);
+      EXCEPTION WHEN insufficient_privilege THEN
+        RAISE WARNING '% can''t run the statements of conditions: GRANT accs_probe TO %', v_role, v_role;
+      END;
+    END IF;
   END LOOP;
 
   -- by column: what belongs to the state machine has its defaults

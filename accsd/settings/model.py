@@ -382,6 +382,33 @@ class SchedulerSettings(_Section):
     keep: Duration = timedelta(days=400)
 
 
+class ProbeTarget(_Section):
+    """[probes.targets.NAME]: what probes may call by HTTP: this address, and what lies below it."""
+
+    url: str = Field(pattern=r"^https?://(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+)(:\d{1,5})?(/[!-~]*)?$")
+    ca_file: Path | None = None
+    allow_private: bool = False
+
+    @model_validator(mode="after")
+    def _in_no_clear(self) -> Self:
+        try:
+            _ = urlsplit(self.url).port
+        except ValueError as error:
+            raise InvalidValue(f"has a url that can't be called: {error}") from None
+        if urlsplit(self.url).query or urlsplit(self.url).fragment:
+            raise InvalidValue("has a url with a query: an address and a path say what may be called")
+        if self.url.startswith("http:") and not self.allow_private:
+            raise InvalidValue("has a url without TLS, which is for private networks only (allow_private = true)")
+        return self
+
+
+class ProbeSettings(_Section):
+    """[probes]: how conditions are measured. For the control host."""
+
+    at_once: int = Field(default=16, ge=1, le=1000)
+    targets: dict[TargetName, ProbeTarget] = Field(default_factory=dict)
+
+
 class FallbackSettings(_Section):
     """[fallback]: parts that can be switched off when they misbehave; accsd works without them, only slower."""
 
@@ -407,6 +434,7 @@ class Settings(_Section):
     fallback: FallbackSettings = Field(default_factory=FallbackSettings)
     quarantine: QuarantineSettings = Field(default_factory=QuarantineSettings)
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
+    probes: ProbeSettings = Field(default_factory=ProbeSettings)
     outbox: OutboxSettings = Field(default_factory=OutboxSettings)
     retention: RetentionSettings = Field(default_factory=RetentionSettings)
     services: dict[ServiceName, ServiceSettings] = Field(default_factory=dict)

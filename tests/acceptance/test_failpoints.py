@@ -23,7 +23,9 @@ LEASE = {"ACC_HEARTBEAT_TTL_SEC": "3"}
 OF_AN_ATTEMPT = [
     point
     for point in POINTS
-    if not point.startswith(("instantiate", "reclaim", "sleep", "archive", "outbox", "plan", "settle", "events"))
+    if not point.startswith(
+        ("instantiate", "reclaim", "sleep", "archive", "outbox", "plan", "settle", "events", "probe")
+    )
 ]
 # Where a machine may fall asleep in the most different states: nothing begun, begun, answered, told.
 WHERE_IT_SLEEPS = ["claim.committed", "runner.started", "line.first", "artifact.put", "finish.sent", "finish.committed"]
