@@ -22,6 +22,7 @@ SUFFIXES: Final = (".yaml", ".yml", ".json")
 STDIN: Final = "-"
 _UNKNOWN_FIELD: Final = re.compile(r'unknown field "(.*?)"')
 _DOUBLES_SHOWN: Final = 20
+_WHEN: Final = frozenset({"cron", "rrule", "every", "at"})  # says that a document is a schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +35,41 @@ class Document:
     text: bytes
     number: int = 0
 
+    @property
+    def is_schedule(self) -> bool:
+        """Whether the document is one schedule by itself (cli/schedule_files.py reads it)."""
+        return isinstance(self.value, dict) and "steps" not in self.value and bool(_WHEN & self.value.keys())
+
+    @property
+    def has_schedules(self) -> bool:
+        return self.is_schedule or (isinstance(self.value, dict) and "schedules" in self.value)
+
+    @property
+    def is_workflow(self) -> bool:
+        """Whether it is to be one; a document that has schedules only is none."""
+        return not self.has_schedules or "steps" in self.value
+
     def checked(self) -> WorkflowDef:
-        """Raises WorkflowInvalid, with file and line."""
-        self._refuse_doubles()
+        """The workflow, without the schedules that stand beside it. Raises WorkflowInvalid, with file and line."""
+        self.refuse_doubles()
         try:
             with _without_collecting():
-                return WorkflowDef.model_validate(self.value)
+                return WorkflowDef.model_validate(_without_schedules(self.value))
         except WorkflowInvalid as error:
             complaints = error.complaints or [(self._place_of(error.step), error.message)]
             raise self._located(complaints, hint=error.hint or self._suggestion(error.step)) from None
 
     def _located(self, complaints: Sequence[tuple[Place, str]], hint: str | None = None) -> WorkflowInvalid:
+        return WorkflowInvalid("\n".join(self.located(complaints)), hint=hint)
+
+    def located(self, complaints: Sequence[tuple[Place, str]]) -> list[str]:
+        """Each complaint with file and line."""
         places = [_meant(place, sentence) for place, sentence in complaints]
         lines = self._lines({place[:depth] for place in places for depth in range(len(place) + 1)})
-        said = [
+        return [
             f"{self.file}{_line(place, lines)}: {sentence}"
             for place, (_, sentence) in zip(places, complaints, strict=True)
         ]
-        return WorkflowInvalid("\n".join(said), hint=hint)
 
     def _lines(self, places: set[Place]) -> dict[Place, int]:
         """JSON is YAML but for a few corners, such as tabs; there the lines stay unknown."""
@@ -81,7 +99,7 @@ class Document:
         entries = cast("list[Any]", steps) if isinstance(steps, list) else []
         return [cast("dict[str, Any]", entry) if isinstance(entry, dict) else {} for entry in entries]
 
-    def _refuse_doubles(self) -> None:
+    def refuse_doubles(self) -> None:
         """YAML and JSON take the last of two equal keys; a person who wrote both meant something else."""
         if self.doubles:
             raise WorkflowInvalid(
@@ -90,6 +108,12 @@ class Document:
                     for double in self.doubles[:_DOUBLES_SHOWN]
                 )
             )
+
+
+def _without_schedules(value: Any) -> Any:
+    if not isinstance(value, dict) or "schedules" not in value:
+        return value  # pyright: ignore[reportUnknownVariableType]
+    return {key: part for key, part in cast("dict[str, Any]", value).items() if key != "schedules"}
 
 
 @contextmanager
