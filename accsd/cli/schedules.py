@@ -155,14 +155,14 @@ async def _looked_at(db: Database, name: str, spread: timedelta) -> words.Pictur
     row = await views.schedule_named(db, name)
     rule = _rule_or_none(row, spread)
     marks = words.marks_of(await views.skips_of(db, row.id), await views.snoozes_of(db, row.id))
-    last = await views.ledger_of(db, row.id, LedgerFilter(limit=_LOOKED_AT))
+    looked_at = await views.ledger_of(db, row.id, LedgerFilter(limit=_LOOKED_AT, by_time=True))
     usual = await views.usual_times_of(db, row.id)
     return words.Picture(
         row=row,
         rule=rule,
         ahead=_ahead(row, rule, _NEXT, marks),
-        last=last[:_LAST],
-        losing=words.losing(last, usual),
+        last=await views.ledger_of(db, row.id, LedgerFilter(limit=_LAST)),
+        losing=words.losing(looked_at, usual),
         history=await views.history_of(db, row.id, limit=_HISTORY),
         runs=await views.open_runs_of(db, row.id),
         warnings=() if rule is None or row.state == "ended" else lint(rule, row.now, usual_run=usual.run),

@@ -1,9 +1,10 @@
-"""Workflow files, YAML or JSON: read and checked without a database, with the line on which something is wrong."""
+"""Workflow files, YAML, JSON or TOML: read and checked without a database, with the line on which one is wrong."""
 
 import gc
 import os
 import re
 import sys
+import tomllib
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from accsd.errors import InvalidValue, NotFound, Place, WorkflowInvalid
 from accsd.model import WorkflowDef
 from accsd.values.validation import did_you_mean
 
-SUFFIXES: Final = (".yaml", ".yml", ".json")
+SUFFIXES: Final = (".yaml", ".yml", ".json", ".toml")
 STDIN: Final = "-"
 _UNKNOWN_FIELD: Final = re.compile(r'unknown field "(.*?)"')
 _DOUBLES_SHOWN: Final = 20
@@ -72,7 +73,9 @@ class Document:
         ]
 
     def _lines(self, places: set[Place]) -> dict[Place, int]:
-        """JSON is YAML but for a few corners, such as tabs; there the lines stay unknown."""
+        """JSON is YAML but for a few corners, such as tabs; there, and in TOML, the lines stay unknown."""
+        if self.file.endswith(".toml"):
+            return {}
         try:
             return next(
                 found.lines for number, found in enumerate(documents(self.text, places)) if number == self.number
@@ -141,7 +144,7 @@ def _line(place: Place, lines: dict[Place, int]) -> str:
 
 
 def read(names: Iterable[str]) -> list[Document]:
-    """The workflows of these files and folders; `-` is stdin. A folder gives its YAML and JSON files, by name."""
+    """The workflows of these files and folders; `-` is stdin. A folder gives its YAML, JSON and TOML files, by name."""
     return [document for file in _files(names) for document in _documents(file, _text(file))]
 
 
@@ -174,7 +177,7 @@ def _files(names: Iterable[str]) -> Iterator[str]:
             yield from found
         else:
             raise NotFound(
-                f"there is no file {name}", hint="name a YAML or JSON file, a folder of them, or - for stdin"
+                f"there is no file {name}", hint="name a YAML, JSON or TOML file, a folder of them, or - for stdin"
             )
 
 
@@ -187,6 +190,8 @@ def _text(file: str) -> bytes:
 
 def _documents(file: str, text: bytes) -> list[Document]:
     name = "stdin" if file == STDIN else file
+    if file.endswith(".toml"):
+        return [Document(name, _toml(name, text), (), text)]
     if file.endswith(".json") or text.lstrip().startswith(b"{"):
         try:
             return [Document(name, orjson.loads(text), _doubles_of(text), text)]
@@ -204,6 +209,14 @@ def _documents(file: str, text: bytes) -> list[Document]:
             f"{name}: the file is empty", hint="`accsd workflows apply --help` shows what a file says"
         )
     return found
+
+
+def _toml(name: str, text: bytes) -> Any:
+    """TOML refuses a key that is written twice by itself, and says the line of whatever it can't read."""
+    try:
+        return tomllib.loads(text.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise WorkflowInvalid(f"{name}: {error}") from None
 
 
 def _doubles_of(text: bytes) -> Sequence[Double]:

@@ -33,7 +33,7 @@ def workflows() -> None:
     """Apply, check, list, show, compare, pause and resume workflows.
 
     \b
-    A file is YAML or JSON:
+    A file is YAML, JSON or TOML:
       name: media
       steps:
         - key: fetch

@@ -19,7 +19,7 @@ from accsd.db.workflows import workflow_id
 from accsd.errors import InvalidValue, NotFound, ScheduleInvalid, UserError, VerbRefused
 from accsd.explain import schedules as words
 from accsd.model.schedule import KINDS, ScheduleDef, for_the_database
-from accsd.planning.recurrence import LintWarning, PreviewRow, Rule, lint
+from accsd.planning.recurrence import LintWarning, PreviewRow, Rule, lint, next_occurrences
 
 SHOWN: Final = 3  # of what is next
 _FIELD_OF: Final = {kind: field for field, kind in KINDS.items()}
@@ -63,6 +63,7 @@ async def drafted(db: Database, definition: ScheduleDef, *, spread: timedelta) -
     made = (_NEW, now, None) if row is None else (str(row.id), row.created_at, row.anchor)
     timing = definition.timing(id=made[0], created_at=made[1], anchor=made[2], calendars=calendars)
     rule = timing.rule(spread)
+    _check_reach(rule, now)
     marks = await _marks(db, row)
     return Draft(
         definition=definition,
@@ -75,6 +76,12 @@ async def drafted(db: Database, definition: ScheduleDef, *, spread: timedelta) -
         before=[] if row is None else _before(row, spread, marks),
         after=words.ahead(rule, now, SHOWN, marks=marks, runs_left=_runs_left(definition, row)),
     )
+
+
+def _check_reach(rule: Rule, now: datetime) -> None:
+    found, exhausted = next_occurrences(rule, now, 1)
+    if not found and not exhausted:
+        raise InvalidValue("its next time is more than a century ahead", hint="choose an earlier one")
 
 
 async def check_workflow(db: Database, definition: ScheduleDef) -> None:

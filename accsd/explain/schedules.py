@@ -337,8 +337,8 @@ class Losing:
 
 
 def losing(last: Sequence[FiringRow], usual: UsualTimes) -> Losing:
-    """`last` are rows of the ledger, newest first."""
-    by_time = [row for row in last if row.cause_id == 0 and row.outcome != "snoozed"]
+    """`last` are rows of the ledger that times have, newest first."""
+    by_time = [row for row in last if row.outcome != "snoozed"]
     lost = Counter[str]()
     for row in by_time:
         if row.outcome not in _RAN and (row.outcome, row.reason) not in _MEANT:

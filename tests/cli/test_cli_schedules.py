@@ -10,11 +10,12 @@ from uuid import UUID
 import pytest
 
 from accsd.builder.planner import Planner
+from accsd.db.install import install
 from accsd.db.pool import Database
 from tests.support.cli import Cli
-from tests.support.cluster import Connection
+from tests.support.cluster import Connection, TestServer
 from tests.support.factory import clock, pass_time, workflow
-from tests.support.library import opened
+from tests.support.library import opened, url_as
 from tests.support.schedules import settle
 
 BERLIN = ("--timezone", "Europe/Berlin")
@@ -143,6 +144,7 @@ async def test_a_schedule_is_created_and_answers_with_words_next_times_and_warni
         (("--workflow", "backup", "--every", "5m", "--overlap", "allow", "--run-key", "k"), 1, ["overlap allow"]),
         (("--workflow", "backup", "--every", "5m", "--run-key", "schedule:1"), 1, ['begins with "schedule:"']),
         (("--workflow", "backup", "--every", "5m", "--pause-for", "5m"), 1, ["no pause_after"]),
+        (("--workflow", "backup", "--at", "2200-01-01T00:00"), 2, ["more than a century ahead"]),
         (("--workflow", "backup", "--every", "5m", "--end", "2020-01-01", "--start", "2021-01-01"), 2, ["end_at"]),
     ],
 )
@@ -426,6 +428,23 @@ async def test_files_of_schedules_are_applied_compared_and_pruned(cli: Cli, conn
 
 
 @pytest.mark.usefixtures("backup")
+async def test_a_file_may_be_one_schedule_in_toml(cli: Cli, conn: Connection, tmp_path: Path):
+    file = tmp_path / "party.toml"
+    file.write_text(
+        'name = "party"\nworkflow = "backup"\nat = 2100-12-31T23:59:50\nspread = 90\n[options]\nloud = true\n'
+    )
+    (await cli("schedules", "apply", str(tmp_path))).ends(0, "party is created")
+    (await cli("schedules", "apply", str(file))).ends(0, "party is unchanged")
+    row = await conn.fetchrow("SELECT schedule_kind, schedule_expr, spread, options FROM schedules")
+    assert row is not None
+    assert tuple(row) == ("once", "2100-12-31T23:59:50", timedelta(seconds=90), {"loud": True})
+    file.write_text('name = "party\n')
+    (await cli("schedules", "apply", str(file))).ends(1, "party.toml: ", "line 1")
+    file.write_text('name = "party"\nworkflow = "backup"\nat = "2100-12-31T23:59:50"\nloud = true\n')
+    (await cli("schedules", "apply", str(file))).ends(1, 'party.toml: schedule "party": has an unknown field "loud"')
+
+
+@pytest.mark.usefixtures("backup")
 @pytest.mark.parametrize(
     ("text", "code", "words"),
     [
@@ -500,3 +519,41 @@ async def test_names_of_schedules_are_hostile_and_harmless(cli: Cli, conn: Conne
     said = (await cli("schedules", "list")).ends(0, "ugly")
     assert "\x1b" not in said.out
     assert json.loads((await cli("schedules", "list", "-o", "json")).out)[0]["name"] == "ugly\x1b[2J"
+
+
+async def test_people_work_with_schedules_under_the_login_of_the_control_host_and_readers_look(
+    server: TestServer, db_url: str, db: Database, conn: Connection
+):
+    as_scheduler, as_reader = (Cli(url_as(server, db_url, role)) for role in ("accs_scheduler", "accs_reader"))
+    await install(conn, with_roles=True)
+    await workflow(conn, name="backup")
+    await created(as_scheduler, "nightly", "--cron", "30 2 * * *")
+    await plan(db)
+    for command in (
+        ("edit", "nightly", "--priority", "3"),
+        ("pause", "nightly"),
+        ("resume", "nightly"),
+        ("snooze", "nightly", "--for", "5m"),
+        ("unsnooze", "nightly"),
+        ("skip", "nightly", "2100-06-01T02:30"),
+        ("unskip", "nightly", "2100-06-01T02:30"),
+        ("run", "nightly"),
+        ("backfill", "nightly", "--from", "2026-01-01", "--to", "2026-01-04", "--dry-run"),
+        ("hold",),
+        ("hold", "--lift"),
+        ("end", "nightly"),
+    ):
+        (await as_scheduler("schedules", *command)).ends(0)
+    for command in (
+        ("list", "--all"),
+        ("show", "nightly"),
+        ("preview", "nightly"),
+        ("ledger", "nightly"),
+        ("ledger", "nightly", "--at", "2100-06-01T02:30"),
+        ("load",),
+        ("backfills", "list"),
+        ("calendars", "list"),
+    ):
+        (await as_reader("schedules", *command)).ends(0)
+    refused = await as_reader("schedules", "pause", "nightly")
+    assert refused.code == 2, refused

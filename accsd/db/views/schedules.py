@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -11,6 +11,7 @@ from accsd.errors import NotFound
 from accsd.model.schedule import Timing
 from accsd.values.validation import did_you_mean
 
+_FURTHEST_SNOOZE: Final = timedelta(days=64)  # and the offset of a zone; a snooze may be repeated
 Entries = Sequence[Mapping[str, Any]]  # of a calendar
 
 
@@ -231,24 +232,31 @@ _FIRINGS: Final = """SELECT f.nominal, f.fold, f.cause_id, f.outcome, f.reason, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerFilter:
+    """`by_time`: only what the rule named, not what somebody or something asked for."""
+
     since: datetime | None = None
+    by_time: bool = False
     outcomes: Sequence[str] = ()
     limit: int = 20
 
 
 async def ledger_of(db: Database, schedule_id: UUID, asked: LedgerFilter) -> list[FiringRow]:
-    """The newest first."""
+    """The newest first. They are found along the nominal times, which the ledger's key has; a nominal time is never
+    more than a day from its instant, nor a snoozed one more than a month from its due time."""
     rows = await db.fetch(
-        f"""{_FIRINGS} WHERE f.schedule_id = $1 AND ($2::timestamptz IS NULL OR f.due_at >= $2)
-               AND ($3::text[] = '{{}}' OR f.outcome = ANY ($3))
-             ORDER BY f.due_at DESC, f.nominal DESC LIMIT $4""",
+        f"""{_FIRINGS} WHERE f.schedule_id = $1
+               AND ($2::timestamptz IS NULL OR f.due_at >= $2 AND f.nominal >= $3::timestamp)
+               AND ($4::text[] = '{{}}' OR f.outcome = ANY ($4)) AND (NOT $5 OR f.cause_id = 0)
+             ORDER BY f.nominal DESC, f.fold DESC, f.cause_id DESC LIMIT $6""",
         schedule_id,
         asked.since,
+        None if asked.since is None else asked.since.astimezone(UTC).replace(tzinfo=None) - _FURTHEST_SNOOZE,
         list(asked.outcomes),
+        asked.by_time,
         asked.limit,
         repeatable=True,
     )
-    return [FiringRow(**row) for row in rows]
+    return sorted((FiringRow(**row) for row in rows), key=lambda row: (row.due_at, row.nominal, row.fold), reverse=True)
 
 
 async def firings_at(db: Database, schedule_id: UUID, nominal: datetime) -> list[FiringRow]:
@@ -281,7 +289,7 @@ async def usual_times_of(db: Database, schedule_id: UUID) -> UsualTimes:
         f"""{_USUAL} FROM (SELECT j.created_at, j.started_at, j.finished_at
                              FROM public.firings f JOIN public.jobs j ON j.id = f.job_id
                             WHERE f.schedule_id = $1 AND j.finished_at IS NOT NULL
-                            ORDER BY f.due_at DESC LIMIT 20) l""",
+                            ORDER BY f.nominal DESC LIMIT 20) l""",
         schedule_id,
         repeatable=True,
     )
