@@ -22,12 +22,12 @@ from accsd.db.views import schedules as views
 from accsd.db.views.schedules import BackfillPlanRow, BackfillRow, ScheduleRow
 from accsd.errors import InvalidValue, NotFound
 from accsd.explain import schedule_changes as said
+from accsd.explain import schedules as words
 from accsd.explain.schedules import local_text
 from accsd.explain.words import short
-from accsd.planning.recurrence import Occurrence, Rule, next_occurrences
+from accsd.planning.recurrence import Occurrence, Rule
 
 MOST: Final = 100_000
-_PAGE: Final = 10_000
 _SHOWN: Final = 50  # lines of a dry run
 
 
@@ -109,15 +109,11 @@ def backfill_command(ctx: click.Context, name: str, begin: str, end: str | None,
 def _behind(rule: Rule, first: datetime, last: datetime, *, newest_first: bool) -> list[Occurrence]:
     """What the rule names from the first to before the last instant, but for what is merged or excluded."""
     found: list[Occurrence] = []
-    after, exhausted = first + rule.shift - timedelta(microseconds=1), False
-    while not exhausted and after < last + rule.shift:
-        page, exhausted = next_occurrences(rule, after, _PAGE)
-        found += [
-            each for each in page if each.fires and first <= each.instant < last and each.due_at < last + rule.shift
-        ]
+    for each in words.between(rule, first + rule.shift - timedelta(microseconds=1), last):
+        if each.fires:
+            found.append(each)
         if len(found) > MOST:
             raise InvalidValue(f"that is more than {MOST:,} times", hint="backfill a shorter span")
-        after = page[-1].due_at if page else last + rule.shift
     return found[::-1] if newest_first else found
 
 

@@ -34,7 +34,7 @@ from accsd.errors import InvalidValue, UserError
 from accsd.explain import schedules as words
 from accsd.explain.words import duration, short
 from accsd.model.schedule import ScheduleDef
-from accsd.planning.recurrence import LintWarning, PreviewRow, Rule, lint, next_occurrences, parse_time, zone_rules
+from accsd.planning.recurrence import LintWarning, PreviewRow, Rule, lint, parse_time, zone_rules
 
 _STATES: Final = ("active", "paused", "snoozed", "held", "ended", "broken")
 _OUTCOMES: Final = ("fired", "caught_up", "skipped", "missed", "merged", "snoozed")
@@ -42,7 +42,6 @@ _NEXT: Final = 3
 _LAST: Final = 10
 _LOOKED_AT: Final = 20  # for what is being lost
 _HISTORY: Final = 5
-_PAGE: Final = 5000
 _LEDGER: Final = {"nominal": "nominal", "outcome": "outcome", "late": "late", "job": "job", "what": "what"}
 
 
@@ -322,13 +321,9 @@ def load_command(ctx: click.Context, span: timedelta, limit: int, output: str) -
 
 
 def _count(minutes: dict[datetime, Counter[str]], name: str, rule: Rule, begin: datetime, end: datetime) -> None:
-    after, exhausted = begin, False
-    while not exhausted and after < end:
-        found, exhausted = next_occurrences(rule, after, _PAGE)
-        for each in found:
-            if each.fires and each.due_at < end:
-                minutes.setdefault(each.due_at.replace(second=0, microsecond=0), Counter())[name] += 1
-        after = found[-1].due_at if found else end
+    for each in words.between(rule, begin, end - rule.shift):
+        if each.fires:
+            minutes.setdefault(each.due_at.replace(second=0, microsecond=0), Counter())[name] += 1
 
 
 def _few(names: Counter[str]) -> str:

@@ -2,8 +2,8 @@
 each due time, and what it has lost."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, Final
@@ -34,6 +34,7 @@ from accsd.planning.recurrence import (
 Marks = Mapping[tuple[datetime, int], Mark]
 
 _MICROSECOND: Final = timedelta(microseconds=1)
+_PAGE: Final = 5000
 _LATE: Final = timedelta(minutes=1)  # a scheduler that runs is never so slow
 _PLANNER_IS_AWAY: Final = timedelta(seconds=30)
 _START_ONE: Final = "is an `accsd --role builder` running?"
@@ -84,13 +85,13 @@ _ENDS: Final[Mapping[str, str]] = {
 # What a schedule means
 
 
-def meaning(rule: Rule | None, schedule: ScheduleRow | ScheduleDef, now: datetime) -> str:
-    """The rule and the policies in sentences."""
+def meaning(rule: Rule | None, schedule: ScheduleRow | ScheduleDef, now: datetime | None) -> str:
+    """The rule and the policies in sentences; and what is next, if it is said when now is."""
     if rule is None:
         assert isinstance(schedule, ScheduleRow), "a definition that is written has times"
         return f"On the {schedule.schedule_kind} {schedule.schedule_expr}. {overlap_in_words(schedule.overlap)}"
-    parts = [explain(rule), *_policies(schedule), next_in_words(rule, now)]
-    return " ".join(parts)
+    ahead_of_now = [] if now is None else [next_in_words(rule, now)]
+    return " ".join([explain(rule), *_policies(schedule), *ahead_of_now])
 
 
 def _policies(schedule: ScheduleRow | ScheduleDef) -> Iterable[str]:
@@ -196,6 +197,18 @@ def ahead(
         if any(each.fold == fold for each in occurrence_at(rule, nominal).named)
     ]
     return sorted([*found, *late], key=lambda row: (row.due_at, row.nominal))[:n]
+
+
+def between(rule: Rule, after: datetime, end: datetime) -> Iterator[Occurrence]:
+    """What is due after an instant, of the occurrences whose own instant lies before the end; page by page, because
+    there may be one each second, and never further, because there may be one each year."""
+    bounded = replace(rule, end_at=end if rule.end_at is None else min(rule.end_at, end))
+    exhausted = False
+    while not exhausted:
+        found, exhausted = next_occurrences(bounded, after, _PAGE)
+        yield from found
+        exhausted = exhausted or not found
+        after = found[-1].due_at if found else after
 
 
 def preview_document(row: PreviewRow) -> dict[str, Any]:
@@ -427,10 +440,10 @@ def _stands_still(row: ScheduleRow) -> str:
 
 
 def schedule_document(row: ScheduleRow, rule: Rule | None) -> dict[str, Any]:
-    """A schedule for programs, in a list."""
+    """A schedule for programs, in a list. It has no words if its rule can't be read: then it is broken."""
     plain = asdict(row)
     del plain["calendars"], plain["now"]
-    return plain | {"words": meaning(rule, row, row.now) if rule is not None or not row.has_times else None}
+    return plain | {"words": meaning(rule, row, None) if rule is not None or not row.has_times else None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
