@@ -237,6 +237,9 @@ async def test_a_snooze_moves_the_next_time_only_and_says_why_it_can_not(cli: Cl
     assert [row["marks"] for row in shown["next"]] == [["snoozed"], [], []]
     (await cli("schedules", "unsnooze", "hourly")).ends(0, "its own time again")
     assert await conn.fetchval("SELECT count(*) FROM accs.agenda WHERE due_at = $1 AND what = 'snoozed'", due) == 1
+    (shown,) = (await cli("schedules", "show", "hourly", "-o", "json")).ends(0).json
+    assert (shown["state"], shown["next_due"]) == ("active", due.isoformat())
+    assert [row["marks"] for row in shown["next"]] == [[], [], []]
 
 
 @pytest.mark.usefixtures("backup")

@@ -96,6 +96,8 @@ _OWN: Final = """s.id, s.name, s.title, s.description, s.schedule_kind, s.schedu
     s.version, s.options, s.priority, s.missed, s.grace, s.catch_up, s.catch_up_max, s.overlap, s.run_key, s.spread,
     s.exclude, s.only_on, s.start_at, s.end_at, s.max_runs, s.pause_after, s.pause_for, s.anchor, s.created_by,
     s.created_at, s.updated_at, s.revision, s.runs, s.failures_in_row, s.last_nominal, s.last_job_id, s.settled_until"""
+# One that has its own due time back keeps its row in the agenda, and is snoozed no longer.
+_MOVED: Final = "a.due_at > (f.detail ->> 'was_due')::timestamptz"
 # The same as the view accs.schedule_states, which only its owner may read: it calls a function that is no verb.
 _ROWS: Final = f"""SELECT {_OWN}, v.state, v.reason, v.since, s.paused_until, n.nominal AS next_nominal,
         n.fold AS next_fold, n.due_at AS next_due, o.open_jobs, o.waiting_jobs,
@@ -109,9 +111,10 @@ _ROWS: Final = f"""SELECT {_OWN}, v.state, v.reason, v.since, s.paused_until, n.
                    WHERE k.name = ANY (s.exclude || s.only_on)), '{{}}') AS calendars, accs.clock() AS now
    FROM public.schedules s LEFT JOIN accs.schedule_hold h ON true
    LEFT JOIN LATERAL (
-     SELECT split_part(a.key, '/', 1)::timestamp AS nominal, split_part(a.key, '/', 2)::int AS fold, a.due_at,
-            true AS is_snoozed
-       FROM accs.agenda a WHERE a.schedule_id = s.id AND a.what = 'snoozed'
+     SELECT f.nominal, f.fold, a.due_at, {_MOVED} AS is_snoozed
+       FROM accs.agenda a JOIN public.firings f ON f.schedule_id = a.schedule_id AND f.cause_id = 0
+        AND f.nominal = split_part(a.key, '/', 1)::timestamp AND f.fold = split_part(a.key, '/', 2)::int
+      WHERE a.schedule_id = s.id AND a.what = 'snoozed'
       UNION ALL
      SELECT p.nominals[a.pos], p.folds[a.pos], p.dues[a.pos], false
        FROM accs.agenda a JOIN accs.plan_of p ON p.schedule_id = a.schedule_id
@@ -193,10 +196,10 @@ async def skips_of(db: Database, schedule_id: UUID) -> list[SkipRow]:
 
 async def snoozes_of(db: Database, schedule_id: UUID) -> list[SnoozeRow]:
     rows = await db.fetch(
-        """SELECT f.nominal, f.fold, a.due_at, f.detail ->> 'by' AS by, f.detail ->> 'reason' AS reason
+        f"""SELECT f.nominal, f.fold, a.due_at, f.detail ->> 'by' AS by, f.detail ->> 'reason' AS reason
              FROM accs.agenda a JOIN public.firings f ON f.schedule_id = a.schedule_id AND f.cause_id = 0
               AND f.nominal = split_part(a.key, '/', 1)::timestamp AND f.fold = split_part(a.key, '/', 2)::int
-            WHERE a.schedule_id = $1 AND a.what = 'snoozed' ORDER BY a.due_at""",
+            WHERE a.schedule_id = $1 AND a.what = 'snoozed' AND {_MOVED} ORDER BY a.due_at""",
         schedule_id,
         repeatable=True,
     )
