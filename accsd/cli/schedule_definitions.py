@@ -150,7 +150,8 @@ def _tell(told: dict[str, Any], output: str, *, dry_run: bool) -> None:
         return
     _say_change(draft, document["change"], document["revision"], dry_run=dry_run)
     say(document["words"])
-    say_preview(draft.after, draft.rule.zone, draft.now)
+    if draft.ahead:
+        say_preview(draft.ahead, draft.rule.zone, draft.now)
     _say_notes(draft)
 
 
@@ -158,8 +159,8 @@ def _say_change(draft: Draft, change: str, revision: int | None, *, dry_run: boo
     would = {"created": "would be created", "updated": "would be changed", "unchanged": "would stay as it is"}
     is_now = {"created": "is created", "updated": f"is changed, revision {revision}", "unchanged": "is unchanged"}
     say(f"schedule {draft.name} {would[change] if dry_run else is_now[change]}", err=err)
-    if draft.row is not None and draft.row.state == "ended" and not draft.changes:
-        say("  it has ended, and the same definition does not bring it back: change its times", err=True)
+    if draft.stays_ended:
+        say("  it has ended, and stays so: other times, or another --max-runs, bring it back", err=True)
 
 
 def _say_notes(draft: Draft) -> None:
@@ -293,7 +294,7 @@ def _say_difference(draft: Draft) -> None:
         say("next, as it is:")
         say_preview(draft.before, draft.rule.zone, draft.now)
     say("next, as it would be:" if draft.before else "next:")
-    say_preview(draft.after, draft.rule.zone, draft.now)
+    say_preview(draft.ahead, draft.rule.zone, draft.now)
 
 
 @click.command("end")

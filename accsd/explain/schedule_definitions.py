@@ -24,6 +24,10 @@ from accsd.planning.recurrence import LintWarning, PreviewRow, Rule, lint, next_
 SHOWN: Final = 3  # of what is next
 _FIELD_OF: Final = {kind: field for field, kind in KINDS.items()}
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+# Columns whose change lets a schedule that has ended go on
+_REVIVING: Final = frozenset(
+    {"schedule_kind", "schedule_expr", "timezone", "spread", "exclude", "only_on", "start_at", "end_at", "max_runs"}
+)
 _NEW: Final = "new"  # the id of a schedule that is not there yet
 
 
@@ -53,6 +57,20 @@ class Draft:
     @property
     def name(self) -> str:
         return self.definition.name
+
+    @property
+    def stays_ended(self) -> bool:
+        """It has ended, and what changes does not let it go on."""
+        return self.row is not None and self.row.state == "ended" and not _REVIVING & self.changes.keys()
+
+    @property
+    def words(self) -> str:
+        return words.meaning(self.rule, self.definition, None if self.stays_ended else self.now)
+
+    @property
+    def ahead(self) -> Sequence[PreviewRow]:
+        """What is next, once it is written."""
+        return [] if self.stays_ended else self.after
 
 
 async def drafted(db: Database, definition: ScheduleDef, *, spread: timedelta) -> Draft:
@@ -182,9 +200,9 @@ def document(draft: Draft, change: str, *, id: UUID | None = None, revision: int
         "id": id,
         "revision": revision,
         "changes": for_the_database(draft.changes),
-        "words": words.meaning(draft.rule, draft.definition, draft.now),
+        "words": draft.words,
         "before": [words.preview_document(row) for row in draft.before],
-        "next": [words.preview_document(row) for row in draft.after],
+        "next": [words.preview_document(row) for row in draft.ahead],
         "dropped": list(draft.dropped),
         "warnings": [asdict(warning) for warning in draft.warnings],
     }

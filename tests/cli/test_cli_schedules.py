@@ -219,6 +219,12 @@ async def test_a_schedule_is_paused_and_resumed(cli: Cli, db: Database):
     (await cli("schedules", "resume", "hourly")).ends(1, "it has ended")
     (await cli("schedules", "list")).ends(0, "no schedules yet")
     (await cli("schedules", "list", "--all", "-o", "name")).ends(0, "hourly")
+    still = (await cli("schedules", "edit", "hourly", "--title", "Once")).ends(
+        0, "is changed", "has ended, and stays so"
+    )
+    assert "Next:" not in still.out
+    (await cli("schedules", "edit", "hourly", "--cron", "1 * * * *")).ends(0, "Next:")
+    (await cli("schedules", "list")).ends(0, "active")
     (await cli("schedules", "pause", "hurly")).ends(3, 'did you mean "hourly"')
 
 
