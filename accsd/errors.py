@@ -6,6 +6,7 @@ decides by class and never by reading a message.
     │   ├── ConfigError             a setting
     │   │   └── NotPermitted        this login may not do that in the database
     │   ├── WorkflowInvalid         a workflow (knows the step, where there is one)
+    │   ├── ScheduleInvalid         a schedule as it is written (knows the places of its mistakes)
     │   ├── ExpressionInvalid       an expression, or a value that it meets (knows the expression and the place)
     │   │   └── ExpressionTooExpensive   it would hold up everything else for too long
     │   ├── InvalidValue            a name, key or argument (a ValueError too)
@@ -65,6 +66,14 @@ class WorkflowInvalid(UserError):
     ) -> None:
         super().__init__(message, hint=hint)
         self.step = step
+        self.complaints: tuple[tuple[Place, str], ...] = tuple(complaints)
+
+
+class ScheduleInvalid(UserError):
+    """A schedule is wrong as it is written. `complaints` are all mistakes, each with its place in the document."""
+
+    def __init__(self, message: str, *, hint: str | None = None, complaints: Sequence[tuple[Place, str]] = ()) -> None:
+        super().__init__(message, hint=hint)
         self.complaints: tuple[tuple[Place, str], ...] = tuple(complaints)
 
 

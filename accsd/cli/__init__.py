@@ -54,6 +54,11 @@ _COMMANDS: Final = {
     ),
     "outbox": ("accsd.cli.outbox", "outbox", "What others are told about jobs: list it, show it, send it again."),
     "run": ("accsd.cli.run", "run", "Run a command on this machine, now, as a job: history, log, exit code."),
+    "schedules": (
+        "accsd.cli.schedules",
+        "schedules",
+        "What starts jobs by itself: make, preview, pause and account for schedules.",
+    ),
     "sdk": ("accsd.cli.sdk", "sdk", "Copy what a service imports into the folder of an image without accsd."),
     "services": ("accsd.cli.services", "services", "List the services and what waits for them; pause and resume them."),
     "simulate": (

@@ -1,5 +1,5 @@
-"""`accsd completion`, and what a shell then offers for a name: workflows, jobs, steps, nodes and services, as the
-database has them.
+"""`accsd completion`, and what a shell then offers for a name: workflows, schedules, jobs, steps, nodes and
+services, as the database has them.
 
 A person waits for an offer with a key pressed: it has a second, and whatever goes wrong, nothing is offered and nothing
 said.
@@ -48,6 +48,14 @@ def workflow_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> O
 
 def node_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> Offered:
     return _plain(ctx, "SELECT name FROM public.nodes", incomplete)
+
+
+def schedule_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> Offered:
+    return _plain(ctx, "SELECT name FROM public.schedules", incomplete)
+
+
+def calendar_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> Offered:
+    return _plain(ctx, "SELECT name FROM public.calendars", incomplete)
 
 
 def service_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> Offered:

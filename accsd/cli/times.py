@@ -2,11 +2,14 @@
 
 import re
 from datetime import datetime, time, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from accsd.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from accsd.planning.recurrence import Zone
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _LENGTH: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])[a-z]*\s*")
@@ -57,6 +60,33 @@ def past(text: str, now: datetime) -> datetime:
     if _CLOCK.fullmatch(typed) and moment > now:
         return _moment(typed, now - timedelta(days=1))
     return moment
+
+
+def in_zone(text: str, zone: "Zone", now: datetime, *, ahead: bool) -> datetime:
+    """A moment of a schedule: what has no offset is local to its zone. A time of day is its next or last occurrence."""
+    from accsd.planning.recurrence import instant_of, parse_time
+
+    typed = text.strip()
+    if clock := _CLOCK.fullmatch(typed):
+        return _clock_in_zone(clock, zone, now, ahead=ahead)
+    if not typed[:4].isdecimal() or _LENGTH.match(typed):
+        return future(typed, now) if ahead else past(typed, now)
+    moment = parse_time(typed)
+    return instant_of(moment, zone) if moment.tzinfo is None else moment
+
+
+def _clock_in_zone(clock: re.Match[str], zone: "Zone", now: datetime, *, ahead: bool) -> datetime:
+    from accsd.planning.recurrence import instant_of
+
+    today = zone.local(now).date()
+    try:
+        hour, minute, second = (int(part or 0) for part in clock.groups())
+        at = time(hour, minute, second)
+    except ValueError:
+        raise InvalidValue(f'"{clock[0]}" is not a time of day') from None
+    days = [today, today + timedelta(days=1)] if ahead else [today, today - timedelta(days=1)]
+    moments = [instant_of(datetime.combine(day, at), zone) for day in days]
+    return next((moment for moment in moments if (moment > now) == ahead), moments[-1])
 
 
 def _moment(typed: str, now: datetime) -> datetime:

@@ -1,9 +1,10 @@
-"""Workflow files, YAML or JSON: read and checked without a database, with the line on which something is wrong."""
+"""Workflow files, YAML, JSON or TOML: read and checked without a database, with the line on which one is wrong."""
 
 import gc
 import os
 import re
 import sys
+import tomllib
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,10 +19,11 @@ from accsd.errors import InvalidValue, NotFound, Place, WorkflowInvalid
 from accsd.model import WorkflowDef
 from accsd.values.validation import did_you_mean
 
-SUFFIXES: Final = (".yaml", ".yml", ".json")
+SUFFIXES: Final = (".yaml", ".yml", ".json", ".toml")
 STDIN: Final = "-"
 _UNKNOWN_FIELD: Final = re.compile(r'unknown field "(.*?)"')
 _DOUBLES_SHOWN: Final = 20
+_WHEN: Final = frozenset({"cron", "rrule", "every", "at"})  # says that a document is a schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,27 +36,46 @@ class Document:
     text: bytes
     number: int = 0
 
+    @property
+    def is_schedule(self) -> bool:
+        """Whether the document is one schedule by itself (cli/schedule_files.py reads it)."""
+        return isinstance(self.value, dict) and "steps" not in self.value and bool(_WHEN & self.value.keys())
+
+    @property
+    def has_schedules(self) -> bool:
+        return self.is_schedule or (isinstance(self.value, dict) and "schedules" in self.value)
+
+    @property
+    def is_workflow(self) -> bool:
+        """Whether it is to be one; a document that has schedules only is none."""
+        return not self.has_schedules or "steps" in self.value
+
     def checked(self) -> WorkflowDef:
-        """Raises WorkflowInvalid, with file and line."""
-        self._refuse_doubles()
+        """The workflow, without the schedules that stand beside it. Raises WorkflowInvalid, with file and line."""
+        self.refuse_doubles()
         try:
             with _without_collecting():
-                return WorkflowDef.model_validate(self.value)
+                return WorkflowDef.model_validate(_without_schedules(self.value))
         except WorkflowInvalid as error:
             complaints = error.complaints or [(self._place_of(error.step), error.message)]
             raise self._located(complaints, hint=error.hint or self._suggestion(error.step)) from None
 
     def _located(self, complaints: Sequence[tuple[Place, str]], hint: str | None = None) -> WorkflowInvalid:
+        return WorkflowInvalid("\n".join(self.located(complaints)), hint=hint)
+
+    def located(self, complaints: Sequence[tuple[Place, str]]) -> list[str]:
+        """Each complaint with file and line."""
         places = [_meant(place, sentence) for place, sentence in complaints]
         lines = self._lines({place[:depth] for place in places for depth in range(len(place) + 1)})
-        said = [
+        return [
             f"{self.file}{_line(place, lines)}: {sentence}"
             for place, (_, sentence) in zip(places, complaints, strict=True)
         ]
-        return WorkflowInvalid("\n".join(said), hint=hint)
 
     def _lines(self, places: set[Place]) -> dict[Place, int]:
-        """JSON is YAML but for a few corners, such as tabs; there the lines stay unknown."""
+        """JSON is YAML but for a few corners, such as tabs; there, and in TOML, the lines stay unknown."""
+        if self.file.endswith(".toml"):
+            return {}
         try:
             return next(
                 found.lines for number, found in enumerate(documents(self.text, places)) if number == self.number
@@ -81,7 +102,7 @@ class Document:
         entries = cast("list[Any]", steps) if isinstance(steps, list) else []
         return [cast("dict[str, Any]", entry) if isinstance(entry, dict) else {} for entry in entries]
 
-    def _refuse_doubles(self) -> None:
+    def refuse_doubles(self) -> None:
         """YAML and JSON take the last of two equal keys; a person who wrote both meant something else."""
         if self.doubles:
             raise WorkflowInvalid(
@@ -90,6 +111,12 @@ class Document:
                     for double in self.doubles[:_DOUBLES_SHOWN]
                 )
             )
+
+
+def _without_schedules(value: Any) -> Any:
+    if not isinstance(value, dict) or "schedules" not in value:
+        return value  # pyright: ignore[reportUnknownVariableType]
+    return {key: part for key, part in cast("dict[str, Any]", value).items() if key != "schedules"}
 
 
 @contextmanager
@@ -117,7 +144,7 @@ def _line(place: Place, lines: dict[Place, int]) -> str:
 
 
 def read(names: Iterable[str]) -> list[Document]:
-    """The workflows of these files and folders; `-` is stdin. A folder gives its YAML and JSON files, by name."""
+    """The workflows of these files and folders; `-` is stdin. A folder gives its YAML, JSON and TOML files, by name."""
     return [document for file in _files(names) for document in _documents(file, _text(file))]
 
 
@@ -150,7 +177,7 @@ def _files(names: Iterable[str]) -> Iterator[str]:
             yield from found
         else:
             raise NotFound(
-                f"there is no file {name}", hint="name a YAML or JSON file, a folder of them, or - for stdin"
+                f"there is no file {name}", hint="name a YAML, JSON or TOML file, a folder of them, or - for stdin"
             )
 
 
@@ -163,6 +190,8 @@ def _text(file: str) -> bytes:
 
 def _documents(file: str, text: bytes) -> list[Document]:
     name = "stdin" if file == STDIN else file
+    if file.endswith(".toml"):
+        return [Document(name, _toml(name, text), (), text)]
     if file.endswith(".json") or text.lstrip().startswith(b"{"):
         try:
             return [Document(name, orjson.loads(text), _doubles_of(text), text)]
@@ -180,6 +209,14 @@ def _documents(file: str, text: bytes) -> list[Document]:
             f"{name}: the file is empty", hint="`accsd workflows apply --help` shows what a file says"
         )
     return found
+
+
+def _toml(name: str, text: bytes) -> Any:
+    """TOML refuses a key that is written twice by itself, and says the line of whatever it can't read."""
+    try:
+        return tomllib.loads(text.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise WorkflowInvalid(f"{name}: {error}") from None
 
 
 def _doubles_of(text: bytes) -> Sequence[Double]:

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
@@ -33,7 +33,7 @@ def workflows() -> None:
     """Apply, check, list, show, compare, pause and resume workflows.
 
     \b
-    A file is YAML or JSON:
+    A file is YAML, JSON or TOML:
       name: media
       steps:
         - key: fetch
@@ -46,7 +46,8 @@ def workflows() -> None:
           timeout: 10m
 
     A step may also have backoff, requires (labels of a node), node, concurrency_key and concurrency_limit. Beside the
-    steps, notify: [task.error] names what becomes an outgoing event (docs/outbox.md).
+    steps, notify: [task.error] names what becomes an outgoing event (docs/outbox.md), and schedules: lists what starts
+    the workflow by itself (`accsd schedules apply --help`).
     """
 
 
@@ -60,12 +61,17 @@ def apply_command(ctx: click.Context, files: Sequence[str], output: str) -> None
     A file that names a version is written under that version. One that names none makes a new version where its steps
     differ from the newest, and changes nothing where they don't: jobs keep the version that they were submitted under.
 
+    Schedules that stand beside the steps (schedules:), or in files of their own, are written too, after the workflows.
+
     \b
     Example: accsd workflows apply media.yaml nightly/
     """
-    wanted = _checked(workflow_files.read(files))
+    documents = workflow_files.read(files)
+    wanted = _checked(documents)
     if inactive := [workflow.name for workflow in wanted if not workflow.is_active]:
         raise WorkflowInvalid(f"{', '.join(inactive)}: is_active is false, and what is applied is active")
+
+    has_schedules = _check_schedules(documents)
 
     async def work(db: Database) -> list[Applied]:
         applied = await stored.apply_workflows(db, wanted, created_by=operator())
@@ -78,6 +84,11 @@ def apply_command(ctx: click.Context, files: Sequence[str], output: str) -> None
             say(_sentence(one))
     else:
         show([asdict(one) for one in applied], {}, output, name="name")
+    if has_schedules:
+        from accsd.cli.schedule_definitions import apply_documents, tell_applied
+
+        # stdout has one document, that of the workflows; `accsd schedules apply -o json` answers for schedules
+        tell_applied(apply_documents(ctx, documents), "table", dry_run=False, err=output != "table")
 
 
 def _sentence(applied: Applied) -> str:
@@ -103,7 +114,9 @@ def validate_command(ctx: click.Context, files: Sequence[str], services: bool | 
     \b
     Example: accsd workflows validate media.yaml
     """
-    wanted = _checked(workflow_files.read(files))
+    documents = workflow_files.read(files)
+    wanted = _checked(documents)
+    _check_schedules(documents)
     if services is not False:
         _warn(_asked_for_services(ctx, wanted, required=bool(services)))
     for workflow in wanted:
@@ -111,11 +124,26 @@ def validate_command(ctx: click.Context, files: Sequence[str], services: bool | 
         say(f"{workflow.name}: ok, {count} step{'s' if count != 1 else ''}")
 
 
+def _check_schedules(documents: Sequence[Document]) -> bool:
+    """Whether there are schedules in the files; UserError says what is wrong with one, but for its calendars."""
+    if not any(document.has_schedules for document in documents):
+        return False
+    from accsd.cli.schedule_files import schedules_of
+    from accsd.explain.schedule_definitions import check_options
+
+    for schedule in schedules_of(documents):
+        check_options(schedule)
+        schedule.timing(id=schedule.name, created_at=datetime.now(UTC), anchor=None, calendars={}).rule()
+    return True
+
+
 def _checked(documents: Iterable[Document]) -> list[WorkflowDef]:
     """Reads all workflows; all mistakes are in one message."""
     sound: list[WorkflowDef] = []
     refusals: list[WorkflowInvalid] = []
     for document in documents:
+        if not document.is_workflow:
+            continue
         try:
             sound.append(document.checked())
         except WorkflowInvalid as error:

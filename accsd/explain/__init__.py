@@ -8,5 +8,7 @@ events      one event of a timeline
 jobs        a job and its tasks: what each waits for, how it ended, why it is dead
 fleet       a node and a service: whether it takes work, and why it does not
 changes     what the state machine answered to a person who wanted to change something
+schedules   a schedule: what it means, why it stands still, what became of each due time, what it loses;
+            schedule_definitions checks, compares and writes one, schedule_changes tells the answers of its verbs
 words       lengths of time, moments, ids
 """

@@ -17,7 +17,7 @@ from accsd.values.validation import did_you_mean
 class ChangeOutcome:
     """The answer for one row, for people and programs."""
 
-    id: UUID | int
+    id: UUID | int | str
     answer: Verdict
     reason: str | None
     sentence: str

@@ -14,6 +14,7 @@ from accsd.explain.words import short
 from tests.support.cli import ACCSD, Cli
 from tests.support.cluster import Connection
 from tests.support.factory import chain, node, submit_to, workflow
+from tests.support.schedules import schedule
 
 Offer = Callable[..., Awaitable[list[str]]]
 
@@ -50,6 +51,8 @@ async def test_names_are_completed_as_the_database_has_them(offered: Offer, conn
     assert await offered("why", f"{short(first)}/") == [f"{short(first)}/fetch", f"{short(first)}/render"]
     assert await offered("retry", short(first), "--from", "r") == ["render"]
     assert await offered("logs", short(first), "--task", "") == ["fetch", "render"]
+    await schedule(conn, name="nightly", workflow="media")
+    assert await offered("schedules", "show", "ni") == ["nightly"]
 
 
 async def test_a_shell_gets_names_from_the_command_itself(db_url: str, conn: Connection):

@@ -5,13 +5,14 @@ and RRULE, and may move when the rules of the zone change; its identity (nominal
 """
 
 from accsd.planning.recurrence.calendars import Calendar, Entry, Exclusion, calendar_from_ics, calendar_from_list
-from accsd.planning.recurrence.instant import Touch
+from accsd.planning.recurrence.instant import Touch, instant_of
 from accsd.planning.recurrence.lint import LintWarning, lint
 from accsd.planning.recurrence.occurrences import Occurrence
 from accsd.planning.recurrence.parser import first_anchor, parse_rule
 from accsd.planning.recurrence.plan import Neighbourhood, Note, Plan, next_occurrences, occurrence_at, plan
 from accsd.planning.recurrence.preview import Mark, MarkKind, PreviewRow, preview
 from accsd.planning.recurrence.rule import Kind, Rule
+from accsd.planning.recurrence.text import parse_time
 from accsd.planning.recurrence.words import explain, missed_in_words, next_in_words, overlap_in_words
 from accsd.planning.recurrence.zones import Zone, ZoneRules, is_older, rules_in, zone_digest, zone_rules
 
@@ -36,6 +37,7 @@ __all__ = [
     "calendar_from_list",
     "explain",
     "first_anchor",
+    "instant_of",
     "is_older",
     "lint",
     "missed_in_words",
@@ -44,6 +46,7 @@ __all__ = [
     "occurrence_at",
     "overlap_in_words",
     "parse_rule",
+    "parse_time",
     "plan",
     "preview",
     "rules_in",

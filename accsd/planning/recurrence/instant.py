@@ -52,6 +52,11 @@ def place_of(instant: datetime, zone: Zone) -> Place:
     return Place(instant, local.replace(tzinfo=None, fold=0), local.fold, None)
 
 
+def instant_of(local: datetime, zone: Zone) -> datetime:
+    """The instant that a person means by a time on the wall clock of a zone, as a fixed time."""
+    return places(local.replace(tzinfo=None, fold=0), zone, is_elapsed=False)[0].instant
+
+
 def earliest_nominal(instant: datetime, zone: Zone) -> datetime:
     """No occurrence at this instant or later has an earlier nominal time. A change that sets the clock back soon makes
     that earlier than what the clock shows now."""
