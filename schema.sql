@@ -4859,12 +4859,14 @@ END $$;
 CREATE TRIGGER append_only BEFORE INSERT OR UPDATE OR DELETE ON public.events
   FOR EACH ROW WHEN (NOT accs.in_verb()) EXECUTE FUNCTION accs.refuse_topic_change();
 CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.events FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_topic_change();
+CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.events_default
+  FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_topic_change();
 
 -- The topic that each schedule of kind event listens to: literal, or with * (one more segment) or ** (one or more) as its last
 -- segment. Derived from schedules by their triggers. plain: nothing of it is an expression, so SQL alone can settle its events.
 CREATE TABLE accs.subscriptions (
   schedule_id  uuid PRIMARY KEY,
-  topic        text NOT NULL,
+  topic        text COLLATE "C" NOT NULL,   -- whatever collation a caller brings (session_user has one), its index is used
   plain        boolean NOT NULL
 );
 
@@ -4889,8 +4891,8 @@ CREATE INDEX inbox_gathered ON accs.inbox (schedule_id, gathering, event_id) WHE
 
 -- Which event was the first of a key, and until when the key means that one.
 CREATE TABLE accs.event_keys (
-  topic     text NOT NULL,
-  key       text NOT NULL,
+  topic     text COLLATE "C" NOT NULL,
+  key       text COLLATE "C" NOT NULL,
   event_id  bigint NOT NULL,
   until     timestamptz NOT NULL,
   PRIMARY KEY (topic, key)
@@ -4972,7 +4974,8 @@ BEGIN
     END IF;
   END IF;
   INSERT INTO accs.inbox (schedule_id, event_id, at, plain)
-  SELECT s.schedule_id, v_id, v_now, s.plain FROM accs.subscriptions s WHERE s.topic = ANY (accs.patterns_of(p_topic));
+  SELECT s.schedule_id, v_id, v_now, s.plain FROM unnest(accs.patterns_of(p_topic)) AS p (topic),
+         LATERAL (SELECT * FROM accs.subscriptions k WHERE k.topic = p.topic OFFSET 0) s;   -- fenced: one look-up for each
   GET DIAGNOSTICS v_met = ROW_COUNT;
   INSERT INTO public.events (id, topic, payload, key, source, occurred_at, at, job_id, depth, chain, matched)
   VALUES (v_id, p_topic, p_payload, p_key, p_source, p_occurred_at, v_now, p_job, p_depth, p_chain, v_met);
@@ -4998,6 +5001,7 @@ CREATE FUNCTION accs.emit_event(p_topic text, p_payload jsonb DEFAULT '{}', p_ke
 RETURNS TABLE (event_id bigint, answer text, matched int) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
+  v_source  text := left(coalesce(p_source, session_user), 200);
   v_trigger jsonb;
 BEGIN
   IF accs.is_topic(p_topic) IS NOT TRUE THEN
@@ -5018,10 +5022,10 @@ BEGIN
   IF p_job IS NOT NULL THEN
     SELECT j.trigger INTO v_trigger FROM public.jobs j WHERE j.id = p_job;
   END IF;
-  RETURN QUERY SELECT * FROM accs.emit(p_topic, p_payload, p_key, p_occurred_at, left(coalesce(p_source, session_user), 200), p_job,
-    p_window, accs.depth_of(v_trigger), accs.chain_of(v_trigger));
+  RETURN QUERY SELECT * FROM accs.emit(p_topic, p_payload, p_key, p_occurred_at, v_source, p_job, p_window,
+    accs.depth_of(v_trigger), accs.chain_of(v_trigger));
 END $$;
-SELECT accs.is_verb('emit_event', may => '{agent,scheduler,api}');
+SELECT accs.is_verb('emit_event', pinned => true, may => '{agent,scheduler,api}');
 
 -- What an evaluator has found for one event and one subscription: run (with its options, where they are templated, and the key
 -- under which it is gathered), filtered, filter_error or refused (with the message).
@@ -5520,6 +5524,8 @@ BEGIN
                       INSERT INTO public.%I SELECT * FROM moved', v_name) USING v_from, v_to;
     END IF;
     EXECUTE format('ALTER TABLE public.events ATTACH PARTITION public.%I FOR VALUES FROM (%L) TO (%L)', v_name, v_from, v_to);
+    EXECUTE format('CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.%I
+                    FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_topic_change()', v_name);
     v_made := v_made || v_name;
   END LOOP;
   FOR v_name IN SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
@@ -5540,7 +5546,8 @@ SELECT accs.is_verb('keep_events', may => '{scheduler}');
 -- accsd's own events. Whoever listens hears of them in the transaction in which they happen; nobody does, nothing is stored.
 CREATE FUNCTION accs.emit_own(p_topic text, p_payload jsonb, p_job uuid, p_trigger jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-  IF EXISTS (SELECT FROM accs.subscriptions s WHERE s.topic = ANY (accs.patterns_of(p_topic))) THEN
+  IF EXISTS (SELECT FROM unnest(accs.patterns_of(p_topic)) AS p (topic),
+                         LATERAL (SELECT FROM accs.subscriptions k WHERE k.topic = p.topic OFFSET 0) s) THEN
     PERFORM accs.emit(p_topic, jsonb_strip_nulls(p_payload), NULL, NULL, 'accsd', p_job, NULL, accs.depth_of(p_trigger),
       accs.chain_of(p_trigger));
   END IF;

@@ -87,6 +87,7 @@ async def test_events_are_written_by_their_verb_only(conn: Connection):
         "UPDATE events SET topic = 'b'",
         "DELETE FROM events",
         "TRUNCATE events",
+        "TRUNCATE events_default",
     ):
         with pytest.raises(asyncpg.PostgresError) as refused:
             await conn.execute(statement)
@@ -117,6 +118,20 @@ async def test_a_topic_is_looked_up_by_as_many_patterns_as_it_has_segments_and_t
     for depth in range(1, 11):
         topic = ".".join("x" * depth)
         assert len(await conn.fetchval("SELECT accs.patterns_of($1)", topic)) == depth + 2
+
+
+async def test_an_emission_looks_at_no_more_subscriptions_than_it_meets(conn: Connection):
+    """EV3: the cost does not depend on how many there are."""
+    await subscription(conn, "a.*")
+    await conn.execute(
+        "INSERT INTO accs.subscriptions SELECT gen_random_uuid(), 'b.' || n, true FROM generate_series(1, 5000) n"
+    )
+    await emit(conn, "a.b", {}, key="k")
+    async with conn.transaction():
+        assert (await emit(conn, "a.b", {}, key="l"))["matched"] == 1
+        for table in ("accs.subscriptions", "accs.event_keys"):
+            looked_at = "SELECT pg_stat_get_xact_tuples_returned($1::text::regclass)"
+            assert await conn.fetchval(looked_at, table) == 0, table
 
 
 @pytest.mark.parametrize("pattern", ["a.*.b", "*.a", "a.***", "a.", "a b", "a*"])
