@@ -3439,6 +3439,14 @@ BEGIN
   END IF;
   v_new := jsonb_populate_record(v_row, p_definition - 'created_by');
   IF accs.definition_of(v_new) = accs.definition_of(v_row) THEN
+    IF v_row.state = 'ended' AND v_row.state_reason = 'cancelled' THEN   -- somebody wants it again, from now on
+      UPDATE public.schedules s SET state = 'active', state_reason = NULL, state_since = accs.clock(), settled_until = accs.clock()
+       WHERE s.id = v_row.id;
+      PERFORM accs.note_schedule(v_row.id, 'revived', p_by, p_reason);
+      PERFORM accs.ask_for_plans(ARRAY[v_row.id]);
+      RETURN QUERY SELECT v_row.id, 'accepted'::text, NULL::text, v_row.revision;
+      RETURN;
+    END IF;
     RETURN QUERY SELECT v_row.id, 'repeated'::text, NULL::text, v_row.revision;
     RETURN;
   END IF;
@@ -3530,7 +3538,7 @@ END $$;
 SELECT accs.is_verb('hold_schedules', may => '{scheduler,api}');
 
 -- Takes the plans that a planner has made: an array of {id, revision, zone, zone_version, zone_digest, anchor, nominals, folds,
--- dues, notes, options, gap, exhausted, problem, unnamed, timeless}. One that was made for another revision, or with older rules of its
+-- dues, notes, options, gap, exhausted, problem, unnamed}. One that was made for another revision, or with older rules of its
 -- zone, is refused. A problem leaves the schedule broken. unnamed: snoozed occurrences that the rule does not name any more.
 CREATE FUNCTION accs.plan_schedules(p_plans jsonb, p_by text DEFAULT NULL) RETURNS TABLE (id uuid, answer text,
   reason text) LANGUAGE plpgsql AS $$
@@ -3556,12 +3564,7 @@ BEGIN
       PERFORM accs.break_schedule(v_row, v_plan.p ->> 'problem', p_by);
       RETURN QUERY SELECT v_plan.id, 'accepted'::text, NULL::text;
       CONTINUE;
-    ELSIF v_row.schedule_kind IN ('event', 'condition') THEN   -- no time is due: it was only checked
-      DELETE FROM accs.agenda a WHERE a.schedule_id = v_row.id AND a.what = 'replan';
-      RETURN QUERY SELECT v_plan.id, 'accepted'::text, NULL::text;
-      CONTINUE;
-    END IF;
-    IF v_plan.p ? 'timeless' THEN   -- it waits for no time of its own; a condition is probed from now on
+    ELSIF v_row.schedule_kind IN ('event', 'condition') THEN   -- it waits for no time of its own; a condition is probed from now on
       DELETE FROM accs.agenda a WHERE a.schedule_id = v_row.id AND a.what IN ('occurrence', 'replan');
       DELETE FROM accs.plan_of o WHERE o.schedule_id = v_row.id;
       PERFORM accs.plan_probe(v_row);
@@ -3583,9 +3586,11 @@ BEGIN
     UPDATE public.schedules s SET anchor = (v_plan.p ->> 'anchor')::timestamp
      WHERE s.id = v_row.id AND s.anchor IS NULL AND v_plan.p ->> 'anchor' IS NOT NULL;
     PERFORM accs.settle_snoozed_away(v_row.id, p_by, ARRAY(SELECT jsonb_array_elements_text(v_plan.p -> 'unnamed')));
-    DELETE FROM accs.schedule_marks m WHERE m.schedule_id = v_row.id AND m.nominal <= (SELECT max(n) FROM unnest(
-      ARRAY(SELECT d::timestamp FROM jsonb_array_elements_text(v_plan.p -> 'nominals') d)) n)
-      AND m.nominal <> ALL (ARRAY(SELECT d::timestamp FROM jsonb_array_elements_text(v_plan.p -> 'nominals') d));
+    DELETE FROM accs.schedule_marks m   -- skips of what the rule does not name any more
+     WHERE m.schedule_id = v_row.id AND m.nominal <= (SELECT max(n::timestamp) FROM jsonb_array_elements_text(v_plan.p -> 'nominals') n)
+       AND NOT EXISTS (SELECT FROM jsonb_array_elements_text(v_plan.p -> 'nominals') WITH ORDINALITY AS n (at, i)
+                         JOIN jsonb_array_elements_text(v_plan.p -> 'folds') WITH ORDINALITY AS f (fold, i) ON f.i = n.i
+                        WHERE n.at::timestamp = m.nominal AND f.fold::int = m.fold);
     DELETE FROM accs.agenda a WHERE a.schedule_id = v_row.id AND a.what = 'replan';
     DELETE FROM accs.agenda a WHERE a.schedule_id = v_row.id AND a.what = 'occurrence';
     IF v_dues = '{}' THEN
@@ -3990,6 +3995,10 @@ BEGIN
   RETURN QUERY
   WITH due AS (   -- places: how many of the plan's occurrences are due
     SELECT s.*, a.pos, p.notes, p.options AS planned_options, p.gap, p.nominals, p.folds, p.dues, ac.disabled_at IS NOT NULL AS is_disabled,
+           (ac.limits ->> 'runs_per_hour')::int - CASE WHEN ac.limits ? 'runs_per_hour' THEN (
+             SELECT count(*) FROM public.schedules o JOIN public.firings f ON f.schedule_id = o.id
+              WHERE o.created_by = ac.name AND f.outcome IN ('fired', 'caught_up')
+                AND f.settled_at > accs.clock() - interval '1 hour') END AS quota,
            (SELECT count(*) FROM unnest(p.dues[a.pos:]) d WHERE d <= accs.clock())::int AS n_due,
            p.exhausted IS NOT NULL OR p.dues[cardinality(p.dues)] > accs.clock() AS covered,
            w.id IS NOT NULL AS can_start
@@ -4043,13 +4052,16 @@ BEGIN
       FROM judged j
   ), counted AS (
     SELECT t.*, count(*) FILTER (WHERE t.says IN ('fired', 'caught_up')) OVER (PARTITION BY t.id ORDER BY t.i) AS starts,
+           count(*) FILTER (WHERE t.says IN ('fired', 'caught_up')) OVER (PARTITION BY t.created_by ORDER BY t.o_due, t.id, t.i) > t.quota
+             AND t.says IN ('fired', 'caught_up') AS is_too_much,
            count(*) FILTER (WHERE t.says = 'merged'
              AND t.because = 'catch_up') OVER (PARTITION BY t.id) + coalesce((t.gap ->> 'times')::int, 0) AS merged_ones
       FROM told t
   ), kept AS (   -- a pass's share, and no more than max_runs
     SELECT c.* FROM counted c WHERE c.starts <= 100 AND c.starts <= coalesce(c.max_runs - c.runs, 1000000)
   )
-  SELECT ROW(k.id, k.o_nominal, k.o_fold, 0, k.o_due, k.says, k.because,
+  SELECT ROW(k.id, k.o_nominal, k.o_fold, 0, k.o_due, CASE WHEN k.is_too_much THEN 'skipped' ELSE k.says END,
+             CASE WHEN k.is_too_much THEN 'quota' ELSE k.because END,
              CASE WHEN k.because = 'catch_up' THEN k.newest WHEN k.class = 'merged' THEN (k.note #>> '{merged,into}')::timestamp END,
                NULL, NULL,
              CASE WHEN k.class = 'excluded' THEN k.note -> 'excluded'
@@ -4474,6 +4486,7 @@ CREATE FUNCTION accs.next_occurrence(p_id uuid) RETURNS TABLE (nominal timestamp
    WHERE a.schedule_id = p_id AND a.what = 'occurrence' AND p.nominals[a.pos] IS NOT NULL
   ORDER BY 3, 1 LIMIT 1
 $$;
+SELECT accs.is_verb('next_occurrence', may => '{scheduler,api,archive,reader}');
 
 -- Moves the due time of the next occurrence, and of no other. Repeated, it counts from the due time that it has.
 CREATE FUNCTION accs.snooze(p_which text, p_for interval DEFAULT NULL, p_until timestamptz DEFAULT NULL, p_reason text DEFAULT NULL,
@@ -4674,6 +4687,7 @@ RETURNS TABLE (nominal timestamp, fold int, would text, outcome text, job_id uui
     LEFT JOIN public.firings f ON f.schedule_id = p_schedule AND f.nominal = u.nominal AND f.fold = u.fold AND f.cause_id = 0
     LEFT JOIN public.jobs j ON j.id = f.job_id ORDER BY u.n
 $$;
+SELECT accs.is_verb('preview_backfill', may => '{scheduler,api}');
 
 -- The token of a dry run: a backfill that was started with it is refused if it would do something else by now.
 CREATE FUNCTION accs.backfill_token(p_schedule uuid, p_revision int, p_nominals timestamp[], p_folds int[],

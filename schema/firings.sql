@@ -320,6 +320,10 @@ BEGIN
   RETURN QUERY
   WITH due AS (   -- places: how many of the plan's occurrences are due
     SELECT s.*, a.pos, p.notes, p.options AS planned_options, p.gap, p.nominals, p.folds, p.dues, ac.disabled_at IS NOT NULL AS is_disabled,
+           (ac.limits ->> 'runs_per_hour')::int - CASE WHEN ac.limits ? 'runs_per_hour' THEN (
+             SELECT count(*) FROM public.schedules o JOIN public.firings f ON f.schedule_id = o.id
+              WHERE o.created_by = ac.name AND f.outcome IN ('fired', 'caught_up')
+                AND f.settled_at > accs.clock() - interval '1 hour') END AS quota,
            (SELECT count(*) FROM unnest(p.dues[a.pos:]) d WHERE d <= accs.clock())::int AS n_due,
            p.exhausted IS NOT NULL OR p.dues[cardinality(p.dues)] > accs.clock() AS covered,
            w.id IS NOT NULL AS can_start
@@ -373,13 +377,16 @@ BEGIN
       FROM judged j
   ), counted AS (
     SELECT t.*, count(*) FILTER (WHERE t.says IN ('fired', 'caught_up')) OVER (PARTITION BY t.id ORDER BY t.i) AS starts,
+           count(*) FILTER (WHERE t.says IN ('fired', 'caught_up')) OVER (PARTITION BY t.created_by ORDER BY t.o_due, t.id, t.i) > t.quota
+             AND t.says IN ('fired', 'caught_up') AS is_too_much,
            count(*) FILTER (WHERE t.says = 'merged'
              AND t.because = 'catch_up') OVER (PARTITION BY t.id) + coalesce((t.gap ->> 'times')::int, 0) AS merged_ones
       FROM told t
   ), kept AS (   -- a pass's share, and no more than max_runs
     SELECT c.* FROM counted c WHERE c.starts <= 100 AND c.starts <= coalesce(c.max_runs - c.runs, 1000000)
   )
-  SELECT ROW(k.id, k.o_nominal, k.o_fold, 0, k.o_due, k.says, k.because,
+  SELECT ROW(k.id, k.o_nominal, k.o_fold, 0, k.o_due, CASE WHEN k.is_too_much THEN 'skipped' ELSE k.says END,
+             CASE WHEN k.is_too_much THEN 'quota' ELSE k.because END,
              CASE WHEN k.because = 'catch_up' THEN k.newest WHEN k.class = 'merged' THEN (k.note #>> '{merged,into}')::timestamp END,
                NULL, NULL,
              CASE WHEN k.class = 'excluded' THEN k.note -> 'excluded'
@@ -804,6 +811,7 @@ CREATE FUNCTION accs.next_occurrence(p_id uuid) RETURNS TABLE (nominal timestamp
    WHERE a.schedule_id = p_id AND a.what = 'occurrence' AND p.nominals[a.pos] IS NOT NULL
   ORDER BY 3, 1 LIMIT 1
 $$;
+SELECT accs.is_verb('next_occurrence', may => '{scheduler,api,archive,reader}');
 
 -- Moves the due time of the next occurrence, and of no other. Repeated, it counts from the due time that it has.
 CREATE FUNCTION accs.snooze(p_which text, p_for interval DEFAULT NULL, p_until timestamptz DEFAULT NULL, p_reason text DEFAULT NULL,
@@ -1004,6 +1012,7 @@ RETURNS TABLE (nominal timestamp, fold int, would text, outcome text, job_id uui
     LEFT JOIN public.firings f ON f.schedule_id = p_schedule AND f.nominal = u.nominal AND f.fold = u.fold AND f.cause_id = 0
     LEFT JOIN public.jobs j ON j.id = f.job_id ORDER BY u.n
 $$;
+SELECT accs.is_verb('preview_backfill', may => '{scheduler,api}');
 
 -- The token of a dry run: a backfill that was started with it is refused if it would do something else by now.
 CREATE FUNCTION accs.backfill_token(p_schedule uuid, p_revision int, p_nominals timestamp[], p_folds int[],

@@ -396,6 +396,14 @@ BEGIN
   END IF;
   v_new := jsonb_populate_record(v_row, p_definition - 'created_by');
   IF accs.definition_of(v_new) = accs.definition_of(v_row) THEN
+    IF v_row.state = 'ended' AND v_row.state_reason = 'cancelled' THEN   -- somebody wants it again, from now on
+      UPDATE public.schedules s SET state = 'active', state_reason = NULL, state_since = accs.clock(), settled_until = accs.clock()
+       WHERE s.id = v_row.id;
+      PERFORM accs.note_schedule(v_row.id, 'revived', p_by, p_reason);
+      PERFORM accs.ask_for_plans(ARRAY[v_row.id]);
+      RETURN QUERY SELECT v_row.id, 'accepted'::text, NULL::text, v_row.revision;
+      RETURN;
+    END IF;
     RETURN QUERY SELECT v_row.id, 'repeated'::text, NULL::text, v_row.revision;
     RETURN;
   END IF;
@@ -487,7 +495,7 @@ END $$;
 SELECT accs.is_verb('hold_schedules', may => '{scheduler,api}');
 
 -- Takes the plans that a planner has made: an array of {id, revision, zone, zone_version, zone_digest, anchor, nominals, folds,
--- dues, notes, options, gap, exhausted, problem, unnamed, timeless}. One that was made for another revision, or with older rules of its
+-- dues, notes, options, gap, exhausted, problem, unnamed}. One that was made for another revision, or with older rules of its
 -- zone, is refused. A problem leaves the schedule broken. unnamed: snoozed occurrences that the rule does not name any more.
 CREATE FUNCTION accs.plan_schedules(p_plans jsonb, p_by text DEFAULT NULL) RETURNS TABLE (id uuid, answer text,
   reason text) LANGUAGE plpgsql AS $$
@@ -513,7 +521,7 @@ BEGIN
       PERFORM accs.break_schedule(v_row, v_plan.p ->> 'problem', p_by);
       RETURN QUERY SELECT v_plan.id, 'accepted'::text, NULL::text;
       CONTINUE;
-    ELSIF v_plan.p ? 'timeless' THEN   -- it waits for no time of its own; a condition is probed from now on
+    ELSIF v_row.schedule_kind IN ('event', 'condition') THEN   -- it waits for no time of its own; a condition is probed from now on
       DELETE FROM accs.agenda a WHERE a.schedule_id = v_row.id AND a.what IN ('occurrence', 'replan');
       DELETE FROM accs.plan_of o WHERE o.schedule_id = v_row.id;
       PERFORM accs.plan_probe(v_row);
@@ -535,9 +543,11 @@ BEGIN
     UPDATE public.schedules s SET anchor = (v_plan.p ->> 'anchor')::timestamp
      WHERE s.id = v_row.id AND s.anchor IS NULL AND v_plan.p ->> 'anchor' IS NOT NULL;
     PERFORM accs.settle_snoozed_away(v_row.id, p_by, ARRAY(SELECT jsonb_array_elements_text(v_plan.p -> 'unnamed')));
-    DELETE FROM accs.schedule_marks m WHERE m.schedule_id = v_row.id AND m.nominal <= (SELECT max(n) FROM unnest(
-      ARRAY(SELECT d::timestamp FROM jsonb_array_elements_text(v_plan.p -> 'nominals') d)) n)
-      AND m.nominal <> ALL (ARRAY(SELECT d::timestamp FROM jsonb_array_elements_text(v_plan.p -> 'nominals') d));
+    DELETE FROM accs.schedule_marks m   -- skips of what the rule does not name any more
+     WHERE m.schedule_id = v_row.id AND m.nominal <= (SELECT max(n::timestamp) FROM jsonb_array_elements_text(v_plan.p -> 'nominals') n)
+       AND NOT EXISTS (SELECT FROM jsonb_array_elements_text(v_plan.p -> 'nominals') WITH ORDINALITY AS n (at, i)
+                         JOIN jsonb_array_elements_text(v_plan.p -> 'folds') WITH ORDINALITY AS f (fold, i) ON f.i = n.i
+                        WHERE n.at::timestamp = m.nominal AND f.fold::int = m.fold);
     DELETE FROM accs.agenda a WHERE a.schedule_id = v_row.id AND a.what = 'replan';
     DELETE FROM accs.agenda a WHERE a.schedule_id = v_row.id AND a.what = 'occurrence';
     IF v_dues = '{}' THEN

@@ -6,7 +6,7 @@ refused. What is planned fires whether a planner runs or not.
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -22,7 +22,7 @@ from accsd.log import get_logger
 from accsd.supervisor import Pass
 
 if TYPE_CHECKING:
-    from accsd.planning.recurrence import Calendar, Occurrence, Rule, ZoneRules
+    from accsd.planning.recurrence import Occurrence, Rule, ZoneRules
 
 _BATCH: Final = 100
 _AHEAD: Final = 32
@@ -104,28 +104,26 @@ def _digests(zones: set[str], now: datetime) -> dict[str, str]:
 
 def rule_of(schedule: ScheduleToPlan, *, spread: timedelta = timedelta(0)) -> "Rule":
     """The rule that a schedule's row means; UserError says what is wrong with it."""
-    from accsd.planning.recurrence import parse_rule
+    from accsd.model.schedule import Timing
 
-    calendars = {name: _calendar(name, entries) for name, entries in schedule.calendars.items()}
-    return parse_rule(
-        schedule.kind,
-        schedule.expr,
-        schedule.timezone,
-        schedule_id=str(schedule.id),
+    missing = [name for name in (*schedule.exclude, *schedule.only_on) if name not in schedule.calendars]
+    if missing:
+        raise UserError(f'there is no calendar "{missing[0]}"', hint="accsd schedules calendars import makes one")
+    timing = Timing(
+        id=str(schedule.id),
+        kind=schedule.kind,
+        expr=schedule.expr,
+        timezone=schedule.timezone,
         created_at=schedule.created_at,
         anchor=schedule.anchor,
         start_at=schedule.start_at,
         end_at=schedule.end_at,
-        spread=schedule.spread if schedule.spread is not None else spread,
-        exclude=[calendars[name] for name in schedule.exclude if name in calendars],
-        only_on=[calendars[name] for name in schedule.only_on if name in calendars],
+        spread=schedule.spread,
+        exclude=schedule.exclude,
+        only_on=schedule.only_on,
+        calendars=schedule.calendars,
     )
-
-
-def _calendar(name: str, entries: Sequence[Mapping[str, Any]]) -> "Calendar":
-    from accsd.planning.recurrence import calendar_from_list
-
-    return calendar_from_list(name, entries)
+    return timing.rule(spread)
 
 
 def plan_of(schedule: ScheduleToPlan, *, spread: timedelta = timedelta(0)) -> dict[str, Any]:
@@ -136,10 +134,10 @@ def plan_of(schedule: ScheduleToPlan, *, spread: timedelta = timedelta(0)) -> di
             check_subscription(
                 schedule.expr, condition=schedule.filter, gather=schedule.gather, options=schedule.options
             )
-            return known | {"timeless": True}
+            return known  # nothing is due at a time
         if schedule.kind == "condition":
             _check_condition(schedule)
-            return known | {"timeless": True}
+            return known  # nothing is due at a time
         rule = rule_of(schedule, spread=spread)
         ahead = _Ahead.of(rule, schedule)
         return known | {
@@ -193,6 +191,8 @@ class _Ahead:
         from accsd.planning.recurrence import next_occurrences
 
         found, exhausted = next_occurrences(rule, schedule.after, _AHEAD)
+        if not found and not exhausted:
+            raise UserError("its next time lies more than a century ahead", hint="nobody plans that far")
         often = len(found) > 1 and found[1].due_at - found[0].due_at <= _OFTEN
         wanted = _AHEAD_OFTEN if often else _AHEAD
         if not exhausted and (often or found[-1].due_at <= schedule.now):

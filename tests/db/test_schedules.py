@@ -423,3 +423,30 @@ async def test_a_changed_calendar_replans_its_schedules(conn: Connection):
     (asked,) = await conn.fetch("SELECT * FROM accs.schedules_to_plan()")
     assert asked["id"] == which
     assert asked["calendars"]["holidays"][0]["label"] == "Christmas"
+
+
+async def test_an_actor_runs_no_more_often_than_its_quota(conn: Connection):
+    """AG4: what is beyond it is skipped, and the ledger says why."""
+    await conn.fetchval("SELECT accs.put_actor('bot', 'assistant', $1)", {"runs_per_hour": 3})
+    first = await schedule(conn, 60, created_by="bot", overlap="allow")
+    second = await schedule(conn, 60, created_by="bot", overlap="allow")
+    for _ in range(3):
+        await pass_time(conn, 60)
+        await settle(conn)
+    outcomes = sorted(await told(conn, first) + await told(conn, second))
+    assert outcomes == [("fired", "on_time")] * 3 + [("skipped", "quota")] * 3
+    await pass_time(conn, 3600)
+    await settle_all(conn)
+    assert len(await jobs_of(conn, first)) + len(await jobs_of(conn, second)) > 3
+
+
+async def test_a_schedule_that_was_ended_is_revived_by_its_definition(conn: Connection):
+    await workflow(conn, name="w")
+    definition = {"name": "s", "schedule_kind": "interval", "schedule_expr": "60s", "workflow": "w"}
+    made = await call(conn, "put_schedule", definition)
+    await call(conn, "end_schedule", "s")
+    assert (await call(conn, "put_schedule", definition))["answer"] == "accepted"
+    assert (await row(conn, made["id"]))["state"] == "active"
+    await replan(conn)
+    await pass_time(conn, 61)
+    assert await settle(conn) == [("fired", "on_time")]

@@ -21,10 +21,7 @@ async def condition(conn: Connection, how: dict[str, Any], *, expr: str = OUTSID
 async def planned(conn: Connection) -> None:
     """What the planner does for conditions that are sound."""
     rows = await conn.fetch("SELECT * FROM accs.schedules_to_plan(1000)")
-    plans = [
-        {"id": str(row["id"]), "revision": row["revision"], "after": row["settled_until"], "timeless": True}
-        for row in rows
-    ]
+    plans = [{"id": str(row["id"]), "revision": row["revision"], "after": row["settled_until"]} for row in rows]
     await conn.fetch("SELECT * FROM accs.plan_schedules($1)", plans)
 
 
