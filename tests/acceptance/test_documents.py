@@ -11,6 +11,7 @@ import sys
 import uuid
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import asyncpg
@@ -18,9 +19,10 @@ import pytest
 
 from accsd import embedded
 from accsd.embedded.binaries import wheel_binaries
+from tests.support import daemon
 from tests.support.cluster import DEBIAN_15, Connection
 from tests.support.compose import PYTHON, why_not
-from tests.support.eventually import eventually_sync
+from tests.support.eventually import eventually, eventually_sync
 from tests.support.own_server import own_server
 
 ROOT = Path(__file__).parents[2]
@@ -164,12 +166,44 @@ async def test_the_readme_s_workflow_and_sql(tmp_path: Path, shell: dict[str, st
     (tmp_path / "media.yaml").write_text(workflow)
     environ = shell | {"ACC_DB_URL": db_url}
     assert "created" in await in_bash("accsd workflows apply media.yaml", tmp_path, environ)
-    (statements,) = blocks("README.md", "sql")
+    statements, schedule = blocks("README.md", "sql")
     await conn.execute(statements)
     await conn.fetch("SELECT * FROM accs.instantiate_due_jobs()")
     assert await conn.fetchval("SELECT count(*) FROM job_tasks") == 8
+    await conn.execute(schedule)
+    assert "nightly" in await in_bash("accsd schedules list", tmp_path, environ)
     (job, _) = (await in_bash("accsd jobs -o name", tmp_path, environ)).split()
     assert "ingest" in await in_bash(f"accsd why {job}", tmp_path, environ)
+
+
+async def test_the_page_on_schedules(tmp_path: Path, shell: dict[str, str], db_url: str, conn: Connection):
+    """Every command of it, in its order, with a builder that plans and fires; a schedule by SQL, too."""
+    environ = shell | {"ACC_DB_URL": db_url}
+    (tmp_path / "backup.yaml").write_text("name: backup\nsteps: [{ key: pack, service: pack }]\n")
+    await in_bash("accsd workflows apply backup.yaml", tmp_path, environ)
+    (by_sql,) = blocks("docs/schedules.md", "sql")
+    await conn.execute(replaced(by_sql, **{"'nightly'": "'by-sql'"}))
+    with daemon.running(tmp_path, db_url, role="builder"):
+        for commands in blocks("docs/schedules.md", "sh"):
+            for command in (_ahead(line.partition(" #")[0]) for line in commands.splitlines()):
+                if "hold" not in command:
+                    await eventually(lambda: _is_planned(conn), within=10)
+                said = await in_bash(command, tmp_path, environ)
+                if "hold" in command:
+                    await in_bash("accsd schedules hold --lift", tmp_path, environ)
+                assert said, command
+    states = await conn.fetch("SELECT name, state FROM schedules ORDER BY name")
+    assert [tuple(row) for row in states] == [("by-sql", "active"), ("nightly", "ended")]
+
+
+async def _is_planned(conn: Connection) -> bool:
+    return await conn.fetchval("SELECT NOT EXISTS (SELECT FROM accs.agenda WHERE what = 'replan')")
+
+
+def _ahead(command: str) -> str:
+    """With a time that is ahead, whenever this runs."""
+    tomorrow = (datetime.now(UTC) + timedelta(days=3)).strftime("%Y-%m-%dT02:30")
+    return command.replace("2026-12-24T02:30", tomorrow)
 
 
 def readme_s_compose_file() -> str:

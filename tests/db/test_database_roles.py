@@ -458,7 +458,13 @@ async def test_a_reader_reads_and_that_is_all(connect_as: As, conn: Connection):
     await require_schema(reader)
     await reader.fetch("SELECT * FROM accs.service_load")
     await refused_tables(reader, but_reading=True)
-    assert await callable_by("accs_reader", conn) == {"clock", "channel_prefix", "backoff_base", "why"}
+    assert await callable_by("accs_reader", conn) == {
+        "clock",
+        "channel_prefix",
+        "backoff_base",
+        "next_occurrence",
+        "why",
+    }
 
 
 # For everybody
