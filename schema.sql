@@ -3864,7 +3864,6 @@ DECLARE
   v_now    timestamptz := accs.clock();
   v_cancel text[];
   v_keys   text[];
-  v_row    record;
 BEGIN
   -- what an overlap of cancel overtakes ends first: jobs come before run keys in the lock order
   SELECT array_agg(DISTINCT coalesce(o.run_key, s.run_key, 'schedule:' || s.id)) INTO v_cancel FROM unnest(p_occasions) o
@@ -4097,7 +4096,6 @@ DECLARE
   v_start accs.occasion[];
   v_done  accs.occasion[];
   v_upto  jsonb;
-  v_more  uuid[];
 BEGIN
   SELECT array_agg(d.occasion ORDER BY (d.occasion).due_at, (d.occasion).nominal), jsonb_object_agg((d.occasion).schedule_id, d.upto)
     INTO v_due, v_upto
@@ -4250,7 +4248,6 @@ DECLARE
   v_now  timestamptz := accs.clock();
   v_made accs.occasion[];
   v_done accs.occasion[];
-  v_next timestamptz;
 BEGIN
   UPDATE accs.agenda SET due_at = least(due_at, v_now) WHERE schedule_id = p_row.id AND what = 'occurrence'
      AND (SELECT p.dues[pos] <= v_now FROM accs.plan_of p WHERE p.schedule_id = p_row.id);

@@ -50,7 +50,7 @@ class Planner:
         await self._note_zones(asked)
         mine = [each for each in asked if each.timezone not in self._older]
         # In a thread: a rule of many years takes milliseconds, and the loop has leases to keep.
-        plans = await asyncio.to_thread(lambda: [plan_of(each, spread=self._spread) for each in mine])
+        plans = await asyncio.to_thread(self._plans, mine)
         failpoints.hit("plan.computed")
         answers = await plan_schedules(self._db, plans, by=self._node) if plans else {}
         failpoints.hit("plan.written")
@@ -59,6 +59,9 @@ class Planner:
                 _log.warning("schedule_broken", schedule=each.name, problem=plan["problem"])
         taken = sum(answer == "accepted" for answer in answers.values())
         return Pass(did=f"planned {taken} schedules" if taken else None, more=len(asked) == _BATCH or taken < len(mine))
+
+    def _plans(self, asked: Sequence[ScheduleToPlan]) -> list[dict[str, Any]]:
+        return [plan_of(each, self._noted.get(each.timezone, ""), spread=self._spread) for each in asked]
 
     async def _rest(self) -> Pass:
         ahead = await scheduler_outlook(self._db)
@@ -104,12 +107,12 @@ def _digests(zones: set[str], now: datetime) -> dict[str, str]:
 
 def rule_of(schedule: ScheduleToPlan, *, spread: timedelta = timedelta(0)) -> "Rule":
     """The rule that a schedule's row means; UserError says what is wrong with it."""
-    from accsd.model.schedule import Timing
+    from accsd.model.schedule import ScheduleTiming
 
     missing = [name for name in (*schedule.exclude, *schedule.only_on) if name not in schedule.calendars]
     if missing:
         raise UserError(f'there is no calendar "{missing[0]}"', hint="accsd schedules calendars import makes one")
-    timing = Timing(
+    timing = ScheduleTiming(
         id=str(schedule.id),
         kind=schedule.kind,
         expr=schedule.expr,
@@ -126,7 +129,7 @@ def rule_of(schedule: ScheduleToPlan, *, spread: timedelta = timedelta(0)) -> "R
     return timing.rule(spread)
 
 
-def plan_of(schedule: ScheduleToPlan, *, spread: timedelta = timedelta(0)) -> dict[str, Any]:
+def plan_of(schedule: ScheduleToPlan, digest: str, *, spread: timedelta = timedelta(0)) -> dict[str, Any]:
     """The plan of a schedule, as accs.plan_schedules takes it. What is wrong with the schedule is its problem."""
     known = {"id": str(schedule.id), "revision": schedule.revision, "after": schedule.after}
     try:
@@ -143,7 +146,7 @@ def plan_of(schedule: ScheduleToPlan, *, spread: timedelta = timedelta(0)) -> di
         return known | {
             "zone": schedule.timezone,
             "zone_version": rule.zone.version,
-            "zone_digest": _digests({schedule.timezone}, schedule.now).get(schedule.timezone, ""),
+            "zone_digest": digest,
             "anchor": None if schedule.kind != "rrule" or rule.anchor is None else rule.anchor.isoformat(),
             "nominals": [each.nominal.isoformat() for each in ahead.found],
             "folds": [each.fold for each in ahead.found],

@@ -16,7 +16,7 @@ import orjson
 
 from accsd import failpoints
 from accsd.db import Database
-from accsd.db.conditions import Probe, SampleAnswer, ask_database, measure, record_probe, take_probes
+from accsd.db.conditions import DueProbe, SampleAnswer, ask_database, measure, record_probe, take_probes
 from accsd.db.firings import scheduler_outlook
 from accsd.errors import AccsdError, DatabaseUnavailable, InvalidValue
 from accsd.expressions import Context, Names, evaluate
@@ -71,7 +71,7 @@ class Probes:
         fired = sum(isinstance(answer, SampleAnswer) and answer.outcome == "fired" for answer in answers)
         return Pass(did=f"ran {len(taken)} probes" + (f", {fired} fired" if fired else ""), more=True)
 
-    async def _run(self, probe: Probe) -> SampleAnswer | DatabaseUnavailable:
+    async def _run(self, probe: DueProbe) -> SampleAnswer | DatabaseUnavailable:
         value, problem = await self._found(probe)
         failpoints.hit("probe.ran")
         try:
@@ -84,7 +84,7 @@ class Probes:
             self._metrics.settled(answer.outcome, answer.because or "", timedelta(0), 1)
         return answer
 
-    async def _found(self, probe: Probe) -> tuple[float | bool | None, str | None]:
+    async def _found(self, probe: DueProbe) -> tuple[float | bool | None, str | None]:
         """The value, or why there is none."""
         within = min(probe.every, _LONGEST_PROBE)
         try:
@@ -99,7 +99,7 @@ class Probes:
         except (OSError, ValueError, ArithmeticError) as error:  # the last two: a value that Python can't hold
             return None, str(error) or type(error).__name__
 
-    async def _ask(self, probe: Probe, condition: Condition, within: timedelta) -> Any:
+    async def _ask(self, probe: DueProbe, condition: Condition, within: timedelta) -> Any:
         source = condition.source
         match source.kind:
             case "sql":

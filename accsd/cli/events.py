@@ -13,7 +13,7 @@ from accsd.cli.session import operator, with_database
 from accsd.db import topics
 from accsd.db.answers import Verdict
 from accsd.db.pool import Database
-from accsd.db.topics import Caused, EventRow, ReplayAnswer
+from accsd.db.topics import Caused, ReplayAnswer, TopicEvent
 from accsd.explain.changes import ChangeOutcome
 from accsd.explain.words import short
 
@@ -64,7 +64,7 @@ def _follow(ctx: click.Context, topic: str | None, limit: int, output: str) -> N
         raise SystemExit(130) from None
 
 
-async def _coming(db: Database, topic: str | None, limit: int) -> AsyncIterator[EventRow]:
+async def _coming(db: Database, topic: str | None, limit: int) -> AsyncIterator[TopicEvent]:
     seen: set[int] = set()
     fresh = list(reversed(await topics.events(db, pattern=topic, limit=limit)))
     newest = max((row.id for row in fresh), default=0)
@@ -81,13 +81,13 @@ async def _coming(db: Database, topic: str | None, limit: int) -> AsyncIterator[
         fresh = [row for row in found if row.id not in seen]
 
 
-def _line(row: EventRow) -> str:
+def _line(row: TopicEvent) -> str:
     return (
         f"{row.at.astimezone():%Y-%m-%d %H:%M:%S}  {row.id}  {row.topic}  {_payload(row)}  {_all_caused(row)}".rstrip()
     )
 
 
-def _cells(row: EventRow) -> dict[str, Any]:
+def _cells(row: TopicEvent) -> dict[str, Any]:
     return {
         "id": row.id,
         "age": text(row.at),
@@ -98,12 +98,12 @@ def _cells(row: EventRow) -> dict[str, Any]:
     }
 
 
-def _payload(row: EventRow) -> str:
+def _payload(row: TopicEvent) -> str:
     written = to_json(row.payload)
     return written if len(written) <= _LONGEST_PAYLOAD else written[: _LONGEST_PAYLOAD - 1] + "…"
 
 
-def _all_caused(row: EventRow) -> str:
+def _all_caused(row: TopicEvent) -> str:
     return ", ".join(_caused(each) for each in row.caused)
 
 

@@ -50,7 +50,7 @@ async def report_sample(
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class DueProbe:
     """A probe that is to be run now. `taken_at` is the database's time, and that of the sample."""
 
     schedule_id: UUID
@@ -63,13 +63,13 @@ class Probe:
     taken_at: datetime
 
 
-async def take_probes(db: Database, *, limit: int) -> list[Probe]:
+async def take_probes(db: Database, *, limit: int) -> list[DueProbe]:
     """Probes that are due. Each is moved on before it is given out: a call whose answer is lost loses them for once."""
-    return [Probe(**dict(row)) for row in await db.fetch("SELECT * FROM accs.take_probes($1)", limit)]
+    return [DueProbe(**dict(row)) for row in await db.fetch("SELECT * FROM accs.take_probes($1)", limit)]
 
 
 async def record_probe(
-    db: Database, probe: Probe, value: float | bool | None, error: str | None, *, by: str | None = None
+    db: Database, probe: DueProbe, value: float | bool | None, error: str | None, *, by: str | None = None
 ) -> SampleAnswer:
     """What a probe has found: a value, or why there is none. The same call again is repeated."""
     row = await db.fetchrow(

@@ -208,7 +208,7 @@ class Caused:
 
 
 @dataclass(frozen=True, slots=True)
-class EventRow:
+class TopicEvent:
     id: int
     topic: str
     payload: Mapping[str, Any]
@@ -236,7 +236,7 @@ _CAUSED: Final = """
 
 async def events(
     db: Database, *, pattern: str | None = None, after: int | None = None, limit: int = 50
-) -> list[EventRow]:
+) -> list[TopicEvent]:
     """Events with what each one caused: the newest first, or those after an id in their order. `pattern` is a topic,
     or one with * or ** as its last segment."""
     order = "DESC" if after is None else "ASC"
@@ -262,14 +262,14 @@ def _expression(pattern: str) -> str:
     return "^" + r"\.".join([*before, end]) + "$"
 
 
-def _event(row: Record) -> EventRow:
+def _event(row: Record) -> TopicEvent:
     caused = [
         Caused(
             each["schedule"], each["outcome"], each["reason"], None if each["job_id"] is None else UUID(each["job_id"])
         )
         for each in row["caused"] or ()
     ]
-    return EventRow(
+    return TopicEvent(
         id=row["id"],
         topic=row["topic"],
         payload=row["payload"],

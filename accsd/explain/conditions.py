@@ -7,7 +7,7 @@ from typing import Any, Final
 from accsd.db.conditions import ConditionRow, SampleAnswer, SampleRow
 from accsd.errors import UserError
 from accsd.explain.words import duration, short
-from accsd.planning.conditions import Condition, Judgement, Source, parse_condition
+from accsd.planning.conditions import Condition, ConditionJudgement, SampleSource, parse_condition
 
 _REASONS: Final[Mapping[str, str]] = {
     "older": "there is a younger sample already: it was recorded, and ignored",
@@ -32,7 +32,7 @@ def meaning(document: Mapping[str, Any]) -> str:
     return f"{_judgement(condition.judgement)}; {_source(condition)}"
 
 
-def _judgement(how: Judgement) -> str:
+def _judgement(how: ConditionJudgement) -> str:
     if how.above is not None:
         raised, cleared = f"above {how.above:g}", f"below {how.clears:g}" if how.clears is not None else None
     elif how.below is not None:
@@ -61,7 +61,7 @@ def _source(condition: Condition) -> str:
     return f"{_asked(condition.source)}{every}"
 
 
-def _asked(source: Source) -> str:
+def _asked(source: SampleSource) -> str:
     match source.kind:
         case "sql":
             return "a statement is run"

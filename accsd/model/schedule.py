@@ -42,7 +42,7 @@ _LARGEST: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class ScheduleTiming:
     """What the times of a schedule are made from; `calendars` holds the entries of those that it names."""
 
     id: str
@@ -205,10 +205,10 @@ class ScheduleDef(BaseModel):
         created_at: datetime,
         anchor: datetime | None,
         calendars: Mapping[str, Sequence[Mapping[str, Any]]],
-    ) -> Timing:
+    ) -> ScheduleTiming:
         """For a schedule with this id, made then. An anchor that the definition names goes before the given one."""
         columns = self.columns()
-        return Timing(
+        return ScheduleTiming(
             id=id,
             kind=self.kind,
             expr=self.expr,

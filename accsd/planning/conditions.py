@@ -30,7 +30,7 @@ _MOST_SAMPLES: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SampleSource:
     """Where values come from. `outside`: somebody reports them. `about` is the statement, the address, the service,
     the node or the topic; `path` leads to the value in an answer of JSON."""
 
@@ -42,14 +42,14 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    source: Source
+    source: SampleSource
     every: timedelta | None
     expr: str | None
-    judgement: "Judgement"
+    judgement: "ConditionJudgement"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class ConditionJudgement:
     """Raised above, below or at a value; clear on the other side, or beyond `clears`."""
 
     above: float | None = None
@@ -98,16 +98,16 @@ def parse_condition(document: Mapping[str, Any] | None) -> Condition:
     return Condition(source=source, every=every, expr=expr, judgement=_judgement(given, every))
 
 
-def _source(given: object) -> Source:
+def _source(given: object) -> SampleSource:
     if given == "outside":
-        return Source()
+        return SampleSource()
     kinds = ("sql", "http", "builtin", "silence")
     if not isinstance(given, Mapping) or len(cast("Mapping[str, Any]", given)) != 1:
         raise InvalidValue(f'a source is "outside", or an object with one of {", ".join(kinds)}')
     ((kind, about),) = cast("Mapping[str, Any]", given).items()
     match kind:
         case "sql" | "silence":
-            return Source(kind, _text(about, kind))
+            return SampleSource(kind, _text(about, kind))
         case "http":
             return _http(about)
         case "builtin":
@@ -116,7 +116,7 @@ def _source(given: object) -> Source:
             raise InvalidValue(f'there is no source "{kind}"{did_you_mean(kind, kinds)}')
 
 
-def _http(given: object) -> Source:
+def _http(given: object) -> SampleSource:
     about = {"url": given} if isinstance(given, str) else given
     if not isinstance(about, Mapping) or not {"url"} <= set(cast("Mapping[str, Any]", about)) <= {"url", "path"}:
         raise InvalidValue('a source of http has a "url", and a "path" to the value in its answer')
@@ -130,10 +130,10 @@ def _http(given: object) -> Source:
     if not is_address:
         raise InvalidValue(f'"{url}" is no address of http or https')
     path = tuple(_text(known["path"], "path").split(".")) if "path" in known else ()
-    return Source("http", url, path)
+    return SampleSource("http", url, path)
 
 
-def _builtin(given: object) -> Source:
+def _builtin(given: object) -> SampleSource:
     about = {given: None} if isinstance(given, str) else given
     if not isinstance(about, Mapping) or len(cast("Mapping[str, Any]", about)) != 1:
         raise InvalidValue(f"a builtin source is one of {', '.join(BUILTINS)}, with what it is about")
@@ -146,17 +146,17 @@ def _builtin(given: object) -> Source:
         raise InvalidValue(f'accsd does not measure "{measure}"{did_you_mean(measure, BUILTINS)}')
     if of is None and measure != "dead_letters":
         raise InvalidValue(f"{measure} is of a {'node' if measure == 'node_away' else 'service'}: name it")
-    return Source("builtin", None if of is None else _text(of, measure), measure=measure)
+    return SampleSource("builtin", None if of is None else _text(of, measure), measure=measure)
 
 
-def _judgement(given: Mapping[str, Any], every: timedelta | None) -> Judgement:
+def _judgement(given: Mapping[str, Any], every: timedelta | None) -> ConditionJudgement:
     thresholds = [name for name in ("above", "below", "is") if name in given]
     if len(thresholds) != 1:
         raise InvalidValue("a condition says when it is raised: above, below or is, and one of them")
     clears = {"above": "clear_below", "below": "clear_above"}.get(thresholds[0])
     if wrong := [name for name in ("clear_above", "clear_below") if name in given and name != clears]:
         raise InvalidValue(f"{wrong[0]} does not go with {thresholds[0]}" + (f": {clears} does" if clears else ""))
-    judgement = Judgement(
+    judgement = ConditionJudgement(
         above=_number(given, "above"),
         below=_number(given, "below"),
         equals=_value(given.get("is")),
@@ -234,7 +234,7 @@ class Standing:
     crossed: bool = field(default=False)
 
 
-def judge(was: Standing, how: Judgement, value: Value, at: datetime) -> Standing:
+def judge(was: Standing, how: ConditionJudgement, value: Value, at: datetime) -> Standing:
     """One sample with a value."""
     late = was.last_at is not None and how.stale is not None and at - was.last_at > how.stale
     now = replace(was, streak=0 if late else was.streak, streak_since=None if late else was.streak_since)
@@ -258,7 +258,7 @@ def judge(was: Standing, how: Judgement, value: Value, at: datetime) -> Standing
     return replace(now, state="rising" if level == "clear" else "falling")
 
 
-def miss(was: Standing, how: Judgement, now: datetime) -> Standing:
+def miss(was: Standing, how: ConditionJudgement, now: datetime) -> Standing:
     """Time has passed. Without a value for too long the condition is unknown."""
     was = replace(was, crossed=False)
     if how.stale is None or now < (at := (was.last_at or was.began) + how.stale):

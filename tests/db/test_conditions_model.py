@@ -7,7 +7,7 @@ from uuid import UUID
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from accsd.planning.conditions import Judgement, Standing, judge, miss, parse_condition
+from accsd.planning.conditions import ConditionJudgement, Standing, judge, miss, parse_condition
 from tests.support.cluster import Connection
 from tests.support.conditions import condition, fresh, report, standing
 from tests.support.factory import clock, pass_time
@@ -91,7 +91,7 @@ async def test_sql_judges_as_the_model_does(conn: Connection, how: dict[str, Any
     await conn.execute("SELECT accs.end_schedule((SELECT name FROM schedules WHERE id = $1))", which)
 
 
-def _late(model: Standing, how: Judgement, now: datetime) -> bool:
+def _late(model: Standing, how: ConditionJudgement, now: datetime) -> bool:
     return how.stale is not None and now - (model.last_at or model.began) >= how.stale
 
 
@@ -102,7 +102,7 @@ def _at_rest(model: Standing) -> Standing:
 
 
 def test_the_model_itself_fires_once_for_a_crossing():
-    how = Judgement(above=5, samples=2)
+    how = ConditionJudgement(above=5, samples=2)
     at = datetime.fromisoformat("2026-11-18T00:00:00+00:00")
     now, crossings = Standing(at), 0
     for value in (1, 6, 7, 8, 1, 6, 1, 6, 6):

@@ -7,7 +7,7 @@ import pytest
 
 from accsd.errors import InvalidValue
 from accsd.explain.conditions import meaning
-from accsd.planning.conditions import Source, parse_condition
+from accsd.planning.conditions import SampleSource, parse_condition
 
 PROBE = {"source": {"sql": "SELECT 1"}, "every": "10s"}
 
@@ -15,7 +15,7 @@ PROBE = {"source": {"sql": "SELECT 1"}, "every": "10s"}
 def test_a_document_is_read_with_its_defaults():
     """CO1, CO2, CO5."""
     found = parse_condition({"above": 100, **PROBE, "for": "1h30m", "repeat": None})
-    assert found.source == Source("sql", "SELECT 1")
+    assert found.source == SampleSource("sql", "SELECT 1")
     how = found.judgement
     assert (how.samples, how.clear_samples, how.lasts) == (1, 1, timedelta(minutes=90))
     assert (how.stale, how.on_unknown, how.repeat, how.fire_initially) == (timedelta(seconds=30), "keep", None, False)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accsd.errors import InvalidValue
-from accsd.planning.recurrence import Kind, Rule, parse_rule, plan
+from accsd.planning.recurrence import Rule, RuleKind, parse_rule, plan
 from accsd.planning.recurrence.cron import MONTH_DAY, WEEK_DAY, parse_cron, values_of
 from tests.support.effort import refusal_within_50_ms
 
@@ -156,7 +156,7 @@ def test_h_is_spread_evenly_over_schedules():
 def test_every_in_a_cron_becomes_an_interval():
     """KI1."""
     one = cron("@every 90m")
-    assert (one.kind, one.expanded) == (Kind.INTERVAL, "90m")
+    assert (one.kind, one.expanded) == (RuleKind.INTERVAL, "90m")
 
 
 @pytest.mark.parametrize(

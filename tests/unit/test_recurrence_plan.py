@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from accsd.errors import InvalidValue
 from accsd.planning.recurrence import (
-    Kind,
     Neighbourhood,
     Note,
     Rule,
+    RuleKind,
     explain,
     lint,
     occurrence_at,
@@ -238,7 +238,7 @@ def test_kinds_without_times_are_not_of_this_room(kind: str):
 
 def test_the_same_arguments_make_the_same_rule():
     assert rule("rrule", "FREQ=DAILY", "Europe/Berlin") == rule("rrule", "FREQ=DAILY", "Europe/Berlin")
-    assert rule("cron", "0 9 * * *").kind is Kind.CRON
+    assert rule("cron", "0 9 * * *").kind is RuleKind.CRON
 
 
 # is this an occurrence?
@@ -294,10 +294,10 @@ def made(make: Callable[[], Made]) -> Made | str:
         return refusal.message
 
 
-@given(st.sampled_from(list(Kind)), TEXTS, st.sampled_from(["UTC", "Europe/Berlin"]))
-@example(Kind.RRULE, "FREQ=YEARLY;BYMONTH=12;INTERVAL=999999999", "UTC")
+@given(st.sampled_from(list(RuleKind)), TEXTS, st.sampled_from(["UTC", "Europe/Berlin"]))
+@example(RuleKind.RRULE, "FREQ=YEARLY;BYMONTH=12;INTERVAL=999999999", "UTC")
 @settings(max_examples=1_500, deadline=None)
-def test_any_text_is_a_rule_that_can_be_planned_or_is_refused_with_a_reason(kind: Kind, expr: str, zone: str):
+def test_any_text_is_a_rule_that_can_be_planned_or_is_refused_with_a_reason(kind: RuleKind, expr: str, zone: str):
     one = made(lambda: rule(kind, expr, zone))
     if isinstance(one, str):
         assert one.isprintable()

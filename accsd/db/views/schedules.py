@@ -8,7 +8,7 @@ from uuid import UUID
 
 from accsd.db.pool import Database
 from accsd.errors import NotFound
-from accsd.model.schedule import Timing
+from accsd.model.schedule import ScheduleTiming
 from accsd.values.validation import did_you_mean
 
 _FURTHEST_SNOOZE: Final = timedelta(days=64)  # and the offset of a zone; a snooze may be repeated
@@ -75,8 +75,8 @@ class ScheduleRow:
         """Events and conditions have none."""
         return self.schedule_kind not in ("event", "condition")
 
-    def timing(self) -> Timing:
-        return Timing(
+    def timing(self) -> ScheduleTiming:
+        return ScheduleTiming(
             id=str(self.id),
             kind=self.schedule_kind,
             expr=self.schedule_expr,

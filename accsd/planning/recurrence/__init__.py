@@ -9,9 +9,9 @@ from accsd.planning.recurrence.instant import Touch, instant_of
 from accsd.planning.recurrence.lint import LintWarning, lint
 from accsd.planning.recurrence.occurrences import Occurrence
 from accsd.planning.recurrence.parser import first_anchor, parse_rule
-from accsd.planning.recurrence.plan import Neighbourhood, Note, Plan, next_occurrences, occurrence_at, plan
+from accsd.planning.recurrence.plan import Neighbourhood, Note, OccurrencePlan, next_occurrences, occurrence_at, plan
 from accsd.planning.recurrence.preview import Mark, MarkKind, PreviewRow, preview
-from accsd.planning.recurrence.rule import Kind, Rule
+from accsd.planning.recurrence.rule import Rule, RuleKind
 from accsd.planning.recurrence.text import parse_time
 from accsd.planning.recurrence.words import explain, missed_in_words, next_in_words, overlap_in_words
 from accsd.planning.recurrence.zones import Zone, ZoneRules, is_older, rules_in, zone_digest, zone_rules
@@ -20,16 +20,16 @@ __all__ = [
     "Calendar",
     "Entry",
     "Exclusion",
-    "Kind",
     "LintWarning",
     "Mark",
     "MarkKind",
     "Neighbourhood",
     "Note",
     "Occurrence",
-    "Plan",
+    "OccurrencePlan",
     "PreviewRow",
     "Rule",
+    "RuleKind",
     "Touch",
     "Zone",
     "ZoneRules",

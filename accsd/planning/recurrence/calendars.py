@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final, cast
 
 from accsd.errors import InvalidValue
-from accsd.planning.recurrence.instant import Place
+from accsd.planning.recurrence.instant import PlacedTime
 from accsd.planning.recurrence.text import FIRST_YEAR, LAST_YEAR, quoted
 from accsd.planning.recurrence.zones import Zone
 
@@ -48,7 +48,7 @@ class Calendar:
                 raise InvalidValue(f"the calendar {quoted(self.name)} has more than {MOST_DAYS:,} days")
         object.__setattr__(self, "_labels", labels)
 
-    def label_at(self, place: Place, zone: Zone) -> str | None:
+    def label_at(self, place: PlacedTime, zone: Zone) -> str | None:
         """The label of the entry that an occurrence of a schedule in `zone` falls on, or None."""
         if self.zone is None or self.zone.name == zone.name:
             return self._labels.get(place.nominal.date())
@@ -64,7 +64,7 @@ class Exclusion:
 
 
 def exclusion_at(
-    place: Place, zone: Zone, exclude: tuple[Calendar, ...], only_on: tuple[Calendar, ...]
+    place: PlacedTime, zone: Zone, exclude: tuple[Calendar, ...], only_on: tuple[Calendar, ...]
 ) -> Exclusion | None:
     for calendar in exclude:
         if (label := calendar.label_at(place, zone)) is not None:

@@ -25,7 +25,7 @@ class Touch(StrEnum):
     DOUBLED = "doubled"  # the change repeated it
 
 
-class Place(NamedTuple):
+class PlacedTime(NamedTuple):
     """Where a nominal time lies on the time line. Places are ordered by instant, then by nominal time."""
 
     instant: datetime
@@ -34,22 +34,22 @@ class Place(NamedTuple):
     touch: Touch | None
 
 
-def places(nominal: datetime, zone: Zone, *, is_elapsed: bool) -> tuple[Place, ...]:
+def places(nominal: datetime, zone: Zone, *, is_elapsed: bool) -> tuple[PlacedTime, ...]:
     """The occurrences that a nominal time means: none, one or two."""
     before, after = _offsets(nominal, zone)
     if before == after:
-        return (Place((nominal - before).replace(tzinfo=UTC), nominal, 0, None),)
+        return (PlacedTime((nominal - before).replace(tzinfo=UTC), nominal, 0, None),)
     if before < after:
         return () if is_elapsed else (_after_gap(nominal, zone, before, after),)
-    first = Place((nominal - before).replace(tzinfo=UTC), nominal, 0, Touch.DOUBLED)
-    second = Place((nominal - after).replace(tzinfo=UTC), nominal, 1, Touch.DOUBLED)
+    first = PlacedTime((nominal - before).replace(tzinfo=UTC), nominal, 0, Touch.DOUBLED)
+    second = PlacedTime((nominal - after).replace(tzinfo=UTC), nominal, 1, Touch.DOUBLED)
     return (first, second) if is_elapsed else (first,)
 
 
-def place_of(instant: datetime, zone: Zone) -> Place:
+def place_of(instant: datetime, zone: Zone) -> PlacedTime:
     """The place of an instant that does not come from the wall clock."""
     local = zone.local(instant)
-    return Place(instant, local.replace(tzinfo=None, fold=0), local.fold, None)
+    return PlacedTime(instant, local.replace(tzinfo=None, fold=0), local.fold, None)
 
 
 def instant_of(local: datetime, zone: Zone) -> datetime:
@@ -64,9 +64,9 @@ def earliest_nominal(instant: datetime, zone: Zone) -> datetime:
     return (instant + offset).replace(tzinfo=None)
 
 
-def in_order(found_places: Iterable[tuple[Place, ...]]) -> Iterator[Place]:
+def in_order(found_places: Iterable[tuple[PlacedTime, ...]]) -> Iterator[PlacedTime]:
     """The places of ascending nominal times, ordered: second passes wait until the first pass is over."""
-    waiting: deque[Place] = deque()
+    waiting: deque[PlacedTime] = deque()
     for found in found_places:
         for place in found:
             if place.fold:
@@ -85,6 +85,6 @@ def _offsets(nominal: datetime, zone: Zone) -> tuple[timedelta, timedelta]:
     return local.utcoffset() or timedelta(0), local.replace(fold=1).utcoffset() or timedelta(0)
 
 
-def _after_gap(nominal: datetime, zone: Zone, before: timedelta, after: timedelta) -> Place:
+def _after_gap(nominal: datetime, zone: Zone, before: timedelta, after: timedelta) -> PlacedTime:
     low, high = (nominal - after).replace(tzinfo=UTC), (nominal - before).replace(tzinfo=UTC)
-    return Place(first_with(zone, after, low, high), nominal, 0, Touch.MOVED)
+    return PlacedTime(first_with(zone, after, low, high), nominal, 0, Touch.MOVED)

@@ -11,7 +11,7 @@ from accsd.planning.recurrence.cron import HOUR, MINUTE, MONTH, MONTH_DAY, SECON
 from accsd.planning.recurrence.pattern import Freq
 from accsd.planning.recurrence.plan import next_occurrences, shortest_gap
 from accsd.planning.recurrence.rrule import RecurrenceSet
-from accsd.planning.recurrence.rule import Kind, OnTheLine, Rule
+from accsd.planning.recurrence.rule import OnTheLine, Rule, RuleKind
 from accsd.planning.recurrence.text import check_aware, shown_span
 from accsd.planning.recurrence.zones import USUAL_ZONES, Transition, transitions
 
@@ -47,7 +47,7 @@ def _when(rule: Rule, now: datetime) -> Iterator[LintWarning]:
     found, exhausted = next_occurrences(rule, now, 1)
     if found and found[0].due_at <= now + _YEAR:
         return
-    if rule.kind is Kind.ONCE and not found:
+    if rule.kind is RuleKind.ONCE and not found:
         yield LintWarning("once_in_the_past", "this time has passed: the schedule never fires")
     elif found:
         yield LintWarning("not_within_a_year", f"the next time is {found[0].nominal}, more than a year ahead")

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Final
 
 from accsd.planning.recurrence.calendars import Exclusion, exclusion_at
-from accsd.planning.recurrence.instant import Place, Touch, earliest_nominal, in_order, place_of, places
+from accsd.planning.recurrence.instant import PlacedTime, Touch, earliest_nominal, in_order, place_of, places
 from accsd.planning.recurrence.pattern import SearchTooLong
 from accsd.planning.recurrence.rrule import RecurrenceSet
 from accsd.planning.recurrence.rule import OnTheClock, OnTheLine, Rule
@@ -55,7 +55,7 @@ class Walk:
         for _, group in groupby(self._bounded(), key=lambda place: place.instant):
             yield self._merged(list(group))
 
-    def _bounded(self) -> Iterator[Place]:
+    def _bounded(self) -> Iterator[PlacedTime]:
         horizon = self._from + HORIZON
         for place in self._places():
             if self._end is not None and place.instant >= self._end:
@@ -66,13 +66,13 @@ class Walk:
             if place.instant > self._from:
                 yield place
 
-    def _places(self) -> Iterator[Place]:
+    def _places(self) -> Iterator[PlacedTime]:
         source, zone = self._rule.source, self._rule.zone
         if isinstance(source, OnTheLine):
             return (place_of(instant, zone) for instant in source.instants(self._from))
         return in_order(self._found(source))
 
-    def _found(self, source: OnTheClock) -> Iterator[tuple[Place, ...]]:
+    def _found(self, source: OnTheClock) -> Iterator[tuple[PlacedTime, ...]]:
         zone, is_elapsed = self._rule.zone, source.is_elapsed
         # a time that was named by itself is not lost, also beside a rule by the hour
         dates = source.dates if isinstance(source, RecurrenceSet) else frozenset[datetime]()
@@ -90,7 +90,7 @@ class Walk:
                 raise
             self.met_horizon = True
 
-    def _merged(self, group: list[Place]) -> tuple[Occurrence, ...]:
+    def _merged(self, group: list[PlacedTime]) -> tuple[Occurrence, ...]:
         rule, fired = self._rule, None
         merged: list[Occurrence] = []
         for place in group:

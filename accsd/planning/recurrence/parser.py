@@ -11,7 +11,7 @@ from accsd.planning.recurrence.cron import Cron, parse_cron
 from accsd.planning.recurrence.plan import shortest_gap
 from accsd.planning.recurrence.points import EPOCH, EVERY, parse_interval, parse_once
 from accsd.planning.recurrence.rrule import RecurrenceSet, parse_rrule
-from accsd.planning.recurrence.rule import Kind, OnTheClock, OnTheLine, Rule
+from accsd.planning.recurrence.rule import OnTheClock, OnTheLine, Rule, RuleKind
 from accsd.planning.recurrence.text import check_aware, quoted, shown_span, within_years
 from accsd.planning.recurrence.zones import Zone, ZoneRules, zone_rules
 
@@ -67,16 +67,18 @@ def first_anchor(created_at: datetime, zone: Zone) -> datetime:
     return datetime.combine(zone.local(created_at).date(), time())
 
 
-def _kind(kind: str, expr: str) -> Kind:
-    if kind not in set(Kind):
-        raise InvalidValue(f"{quoted(kind)} is no kind of schedule with times", hint=f"there are {', '.join(Kind)}")
-    if kind == Kind.CRON and expr.strip().lower().startswith(EVERY):
-        return Kind.INTERVAL
-    return Kind(kind)
+def _kind(kind: str, expr: str) -> RuleKind:
+    if kind not in set(RuleKind):
+        raise InvalidValue(f"{quoted(kind)} is no kind of schedule with times", hint=f"there are {', '.join(RuleKind)}")
+    if kind == RuleKind.CRON and expr.strip().lower().startswith(EVERY):
+        return RuleKind.INTERVAL
+    return RuleKind(kind)
 
 
-def _anchor(kind: Kind, anchor: datetime | None, created: datetime, start_at: datetime | None, zone: Zone) -> datetime:
-    if kind is Kind.INTERVAL:
+def _anchor(
+    kind: RuleKind, anchor: datetime | None, created: datetime, start_at: datetime | None, zone: Zone
+) -> datetime:
+    if kind is RuleKind.INTERVAL:
         return start_at or EPOCH
     if anchor is None:
         return first_anchor(created, zone)
@@ -86,13 +88,13 @@ def _anchor(kind: Kind, anchor: datetime | None, created: datetime, start_at: da
 
 
 def _source(
-    kind: Kind, expr: str, schedule_id: str, anchor: datetime, zone: Zone, rules: ZoneRules
+    kind: RuleKind, expr: str, schedule_id: str, anchor: datetime, zone: Zone, rules: ZoneRules
 ) -> OnTheClock | OnTheLine:
-    if kind is Kind.CRON:
+    if kind is RuleKind.CRON:
         return parse_cron(expr, schedule_id)
-    if kind is Kind.RRULE:
+    if kind is RuleKind.RRULE:
         return parse_rrule(expr, anchor, zone, rules)
-    return parse_once(expr) if kind is Kind.ONCE else parse_interval(expr, anchor)
+    return parse_once(expr) if kind is RuleKind.ONCE else parse_interval(expr, anchor)
 
 
 def _expanded(expr: str, source: OnTheClock | OnTheLine) -> str:

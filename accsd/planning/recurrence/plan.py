@@ -37,7 +37,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class OccurrencePlan:
     """Columns of equal length, ordered by due time, then by nominal time. `exhausted`: nothing follows them."""
 
     nominals: tuple[datetime, ...]
@@ -59,11 +59,11 @@ class Neighbourhood:
     after: Occurrence | None
 
 
-def plan(rule: Rule, after: datetime, n: int = 32) -> Plan:
+def plan(rule: Rule, after: datetime, n: int = 32) -> OccurrencePlan:
     """The next n occurrences that are due after an instant; more, if the last of them are due at once, and fewer, if
     the others lie beyond the horizon of this room."""
     found, exhausted = next_occurrences(rule, after, n)
-    return Plan(
+    return OccurrencePlan(
         nominals=tuple(each.nominal for each in found),
         folds=tuple(each.fold for each in found),
         dues=tuple(each.due_at for each in found),

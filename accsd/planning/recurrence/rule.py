@@ -16,7 +16,7 @@ OnTheClock = Cron | RecurrenceSet | LocalMoment
 OnTheLine = Interval | Moment
 
 
-class Kind(StrEnum):
+class RuleKind(StrEnum):
     CRON = "cron"
     RRULE = "rrule"
     ONCE = "once"
@@ -28,7 +28,7 @@ class Rule:
     """`expr` is what was written, `expanded` the same without H. An `@every` of cron has become an interval. The
     anchor is where an rrule (local time) or an interval (UTC) counts from."""
 
-    kind: Kind
+    kind: RuleKind
     expr: str
     expanded: str
     zone: Zone
