@@ -17,6 +17,7 @@
 --   lease.sql        what an attempt writes while it holds its lease: start, heartbeat, progress
 --   finish.sql       the end of an attempt: finished, released, reclaimed
 --   cancel.sql       ends that no attempt brings about: skip, cancel, close
+--   resolve.sql      steps with expressions: run with what was worked out, skipped, or multiplied
 --   retry.sql        dead letters, redrive, retry
 --   pauses.sql       pauses, and the limits of concurrency keys
 --   schedules.sql    schedules, their plans, and everything that waits for a time
@@ -42,7 +43,7 @@
 --   accs.pending_jobs       one narrow row for each job that is not instantiated yet, by due time.
 --   accs.waiting            one narrow row for each queued task without unfinished dependencies. hold is null: claimable.
 --                           Otherwise hold says what keeps it: 'backoff' (until due_at), 'key' (its concurrency key is
---                           taken), 'paused' (its workflow is paused).
+--                           taken), 'paused' (its workflow is paused), 'resolve' (its condition and input are not worked out yet).
 --   accs.live               one narrow row for each task that is starting or running: capacity, keys and leases are
 --                           counted here, so that they are derived from what really runs.
 --   accs.concurrency_keys   how many tasks of a key may run at once.
@@ -81,7 +82,8 @@
 --   submit_jobs | instantiate_due_jobs → claim_tasks → start_tasks → report_progress, heartbeat →
 --   finish_tasks (done, or error with retry) → its dependants become claimable in the same statement → the last
 --   finish closes the job.
---   Beside the way: release_tasks, reclaim_tasks, adopt_tasks, skip_tasks, cancel_jobs, redrive, retry_jobs.
+--   Beside the way: release_tasks, reclaim_tasks, adopt_tasks, skip_tasks, cancel_jobs, redrive, retry_jobs; for steps with
+--   expressions resolve_tasks and fan_out, between their last dependency and their claim.
 --   The net: repair, which finds accs.damage empty or mends it; recheck_holds, close_jobs.
 --
 -- RULES
@@ -217,6 +219,8 @@ CREATE TABLE public.workflows (
   updated_at  timestamptz NOT NULL DEFAULT accs.clock(),
   created_by  text,
   notify      text[] NOT NULL DEFAULT '{}',     -- accs.outgoing_events that targets of the outbox are told beside their own
+  params      jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(params) = 'object'),   -- expressions: params, where options say nothing
+  options_schema  jsonb CHECK (jsonb_typeof(options_schema) = 'object'),            -- JSON Schema of jobs.options
   UNIQUE (name, version)
 );
 
@@ -255,10 +259,11 @@ CREATE TABLE accs.steps (
   concurrency_key  text,
   lane             int NOT NULL,
   notify           text[],
+  resolve          boolean,          -- true: its tasks wait for the resolver before they can be claimed
   PRIMARY KEY (workflow_id, step_no)
 );
 
-CREATE INDEX steps_roots ON accs.steps (workflow_id, lane, concurrency_key) WHERE depends_on = '{}';   -- wake_demand
+CREATE INDEX steps_roots ON accs.steps (workflow_id, lane, concurrency_key) WHERE depends_on = '{}' AND resolve IS NULL;   -- wake_demand
 
 CREATE FUNCTION accs.invalid(p_workflow text, p_problem text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -275,6 +280,40 @@ CREATE FUNCTION accs.backoff_is_valid(p jsonb) RETURNS boolean LANGUAGE sql IMMU
                        AND coalesce(jsonb_typeof(p -> 'base'), 'null') IN ('number', 'null')
                        AND coalesce(jsonb_typeof(p -> 'cap'), 'null') IN ('number', 'null')
     ELSE false END
+$$;
+
+CREATE FUNCTION accs.step_fields() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
+  SELECT '{key,service,depends_on,default_params,max_attempts,backoff,timeout,requires,node,concurrency_key,concurrency_limit,
+           uses,with,save_as,if,delay,for_each,if_item,max_parallel,max_items,tolerate}'::text[]
+$$;
+
+-- What is wrong with the shape of the fields by which data flows; null: nothing. What their expressions say is Python's to check: before a
+-- workflow is written, or else by the resolver.
+CREATE FUNCTION accs.flaw_of_flow(s jsonb) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE
+    WHEN coalesce(jsonb_typeof(s -> 'with'), 'object') <> 'object' THEN 'with must be a JSON object'
+    WHEN pg_column_size(s -> 'with') > 65536 AND octet_length((s -> 'with')::text) > 98304 THEN 'with is larger than 64 KiB'
+    WHEN jsonb_path_exists(s -> 'with', 'strict $.**{64} ? (@.type() == "object" || @.type() == "array")')
+      THEN 'with is nested deeper than 64 levels'
+    WHEN s ? 'save_as' AND (jsonb_typeof(s -> 'save_as') <> 'string' OR s ->> 'save_as' !~ '^[A-Za-z_][A-Za-z0-9_]{0,99}$')
+      THEN 'save_as must be a name: letters, digits and "_", not beginning with a digit, no longer than 100'
+    WHEN s ? 'if' AND jsonb_typeof(s -> 'if') NOT IN ('string', 'boolean') THEN 'if must be an expression'
+    WHEN s ? 'if_item' AND jsonb_typeof(s -> 'if_item') NOT IN ('string', 'boolean') THEN 'if_item must be an expression'
+    WHEN s ? 'delay' AND jsonb_typeof(s -> 'delay') NOT IN ('string', 'number')
+      THEN 'delay must be a number of seconds, a text such as 10m, or an expression'
+    WHEN s ? 'for_each' AND jsonb_typeof(s -> 'for_each') NOT IN ('string', 'number', 'array', 'object')
+      THEN 'for_each must be an expression, a list, an object or a whole number'
+    WHEN NOT s ? 'for_each' AND s ?| '{if_item,max_parallel,max_items,tolerate}'
+      THEN format('%s needs a for_each', (SELECT k FROM unnest('{if_item,max_parallel,max_items,tolerate}'::text[]) k WHERE s ? k LIMIT 1))
+    WHEN s ? 'max_parallel' AND (jsonb_typeof(s -> 'max_parallel') <> 'number' OR s ->> 'max_parallel' !~ '^([1-9][0-9]{0,5}|1000000)$')
+      THEN 'max_parallel must be a whole number from 1 to 1,000,000'
+    WHEN s ? 'max_parallel' AND s ->> 'concurrency_key' IS NOT NULL THEN 'max_parallel and concurrency_key exclude each other'
+    WHEN s ? 'max_items' AND (jsonb_typeof(s -> 'max_items') <> 'number' OR s ->> 'max_items' !~ '^([1-9][0-9]{0,3}|10000)$')
+      THEN 'max_items must be a whole number from 1 to 10,000'
+    WHEN s ? 'tolerate' AND s ->> 'tolerate' !~ CASE jsonb_typeof(s -> 'tolerate') WHEN 'number' THEN '^[0-9]{1,5}$'
+                                                     WHEN 'string' THEN '^([0-9]|[1-9][0-9]|100)%$' ELSE '^$' END
+      THEN 'tolerate must be a number of items, or a share of them such as 10%'
+  END
 $$;
 
 -- Each step is looked at once; the first problem in the order of the steps is reported. Speaks of step "key" where
@@ -302,11 +341,8 @@ BEGIN
         WHEN jsonb_typeof(s -> 'key') IS DISTINCT FROM 'string' OR s ->> 'key' = '' THEN 'key is missing or empty'
         WHEN key !~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$'
           THEN 'a key has letters, digits, ".", "_" and "-" only, begins with a letter or digit, and is no longer than 100'
-        WHEN s - '{key,service,depends_on,default_params,max_attempts,backoff,timeout,
-                   requires,node,concurrency_key,concurrency_limit}'::text[] <> '{}'
-          THEN format('unknown field "%s"', (SELECT k FROM jsonb_object_keys(
-                 s - '{key,service,depends_on,default_params,max_attempts,backoff,timeout,
-                       requires,node,concurrency_key,concurrency_limit}'::text[]) k LIMIT 1))
+        WHEN s - accs.step_fields() <> '{}'
+          THEN format('unknown field "%s"', (SELECT k FROM jsonb_object_keys(s - accs.step_fields()) k LIMIT 1))
         WHEN jsonb_typeof(s -> 'service') IS DISTINCT FROM 'string' OR s ->> 'service' = '' THEN 'service is missing or empty'
         WHEN s ->> 'service' !~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$'
           THEN format('"%s" is no service name: letters, digits, ".", "_" and "-" only, beginning with a letter or digit, '
@@ -339,9 +375,11 @@ BEGIN
              AND (jsonb_typeof(s -> 'concurrency_limit') <> 'number' OR s ->> 'concurrency_limit' !~ '^([1-9][0-9]{0,5}|1000000)$')
           THEN 'concurrency_limit must be a whole number from 1 to 1,000,000'
         WHEN s ->> 'concurrency_limit' IS NOT NULL AND s ->> 'concurrency_key' IS NULL THEN 'concurrency_limit needs a concurrency_key'
+        WHEN starts_with(s ->> 'concurrency_key', 'map/') THEN 'a concurrency_key that begins with "map/" is reserved'
         WHEN coalesce(jsonb_typeof(s -> 'backoff'), 'null') <> 'null' AND accs.backoff_is_valid(s -> 'backoff') IS NOT TRUE
           THEN 'backoff must be {"strategy": "exponential" | "linear" | "fixed", "base": seconds, "cap": seconds} '
                'or a list of seconds, none above 366 days'
+        WHEN s ?| '{with,save_as,if,delay,for_each,if_item,max_parallel,max_items,tolerate}' THEN accs.flaw_of_flow(s)
       END AS problem
       FROM step
   ), twice AS (
@@ -466,27 +504,33 @@ BEGIN
   ON CONFLICT DO NOTHING;
 
   INSERT INTO accs.steps (workflow_id, step_no, task_key, service, depends_on, dependants, params, max_attempts, timeout_sec,
-                          backoff, requires, node, concurrency_key, lane, notify)
+                          backoff, requires, node, concurrency_key, lane, notify, resolve)
   WITH step AS MATERIALIZED (
     SELECT n::int AS n, s, s ->> 'key' AS key, s ->> 'service' AS service, s ->> 'node' AS node,
            coalesce(s -> 'requires', '{}') AS requires,
-           ARRAY(SELECT jsonb_array_elements_text(coalesce(s -> 'depends_on', '[]'))) AS depends_on
+           ARRAY(SELECT jsonb_array_elements_text(coalesce(s -> 'depends_on', '[]'))) AS depends_on,
+           (s -> 'with')::text LIKE '%${%' AS templated
       FROM jsonb_array_elements(NEW.steps) WITH ORDINALITY e (s, n)
   ), edge AS (
-    SELECT p.n AS parent, array_agg(c.n ORDER BY c.n) AS children
-      FROM (SELECT n, unnest(depends_on) AS needs FROM step) c JOIN step p ON p.key = c.needs GROUP BY p.n
+    SELECT p.n AS parent, array_agg(c.n ORDER BY c.n) AS children, p.s ? 'for_each' AS fans
+      FROM (SELECT n, unnest(depends_on) AS needs FROM step) c JOIN step p ON p.key = c.needs GROUP BY p.n, p.s
+  ), joins AS (   -- what depends on a fan-out is given the list of its results by the resolver
+    SELECT DISTINCT unnest(children) AS n FROM edge WHERE fans
   )
   SELECT NEW.id, step.n, step.key, step.service, step.depends_on, edge.children,
-         coalesce(s -> 'default_params', '{}'), coalesce((s ->> 'max_attempts')::int, 3),
+         coalesce(s -> 'default_params', '{}') || CASE WHEN templated THEN '{}' ELSE coalesce(s -> 'with', '{}') END,
+         coalesce((s ->> 'max_attempts')::int, 3),
          (s ->> 'timeout')::double precision, nullif(s -> 'backoff', 'null'), step.requires, step.node, s ->> 'concurrency_key', l.id,
-         nullif(ARRAY(SELECT n FROM unnest(NEW.notify) n WHERE n LIKE 'task.%'), '{}')
-    FROM step LEFT JOIN edge ON edge.parent = step.n
+         nullif(ARRAY(SELECT n FROM unnest(NEW.notify) n WHERE n LIKE 'task.%'), '{}'),
+         nullif(s ?| '{if,delay,for_each}' OR templated IS TRUE OR joins.n IS NOT NULL
+                OR step.depends_on = '{}' AND NEW.options_schema IS NOT NULL, false)
+    FROM step LEFT JOIN edge ON edge.parent = step.n LEFT JOIN joins ON joins.n = step.n
     JOIN accs.lanes l ON l.service = step.service AND l.requires = step.requires AND l.node IS NOT DISTINCT FROM step.node;
 
   PERFORM accs.check_acyclic(NEW.name, NEW.id);
   RETURN NULL;
 END $$;
-CREATE TRIGGER compile_workflow AFTER INSERT OR UPDATE OF steps, notify ON public.workflows
+CREATE TRIGGER compile_workflow AFTER INSERT OR UPDATE OF steps, notify, options_schema ON public.workflows
   FOR EACH ROW EXECUTE FUNCTION accs.compile_workflow();
 
 CREATE FUNCTION accs.touch() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -596,12 +640,22 @@ CREATE TABLE public.job_tasks (
   timeout_sec         double precision,
   backoff             jsonb,
   notify              text[],                    -- what its workflow's notify says of tasks, if anything: announce_subscribed
+  -- null but for steps with expressions, which the resolver looks at: null costs a row nothing
+  resolve             boolean,                   -- true: it waits for the resolver; false: the resolver has given it what it needs
+  items               int,                       -- of a step that was multiplied: how many tasks it became
+  tolerate            int,                       -- and how many of them may fail for good
+  parent              uuid,                      -- of such a task: the step that became it, and
+  item_no             int,                       --   which item it is for, from 0
+  tolerated           boolean,                   -- it failed for good, and the steps below go on without it
   CONSTRAINT lease_while_live CHECK (
     (status = ANY ('{starting,running}')) = (lease_owner IS NOT NULL)
     AND (lease_owner IS NULL) = (lease_until IS NULL)),
   -- serves "the tasks of a job" and refuses a step twice
   UNIQUE (job_id, task_key)
 ) WITH (fillfactor = 38);   -- and here for two, longer ones: at 50 every seventh update left its page, and the table ended larger
+
+-- the tasks of a step that was multiplied
+CREATE UNIQUE INDEX job_tasks_parent ON public.job_tasks (parent, item_no) WHERE parent IS NOT NULL;
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- The legal transitions, and the guard: whoever writes a state does it through a verb, and only along one of them
@@ -682,7 +736,7 @@ BEGIN
       id, job_id, task_key, service_name, status, depends_on, attempt, next_attempt_at, priority, progress, results,
       assigned_node, claimed_by, claimed_at, started_at, finished_at, created_at, attempt_id, lease_owner, lease_until,
       lost, generation, step_no, lane, remaining, dependants, given, outcome, outcome_attempt_id, error_code,
-      error_message, requires, concurrency_key, notify ON public.job_tasks
+      error_message, requires, concurrency_key, notify, resolve, items, tolerate, parent, item_no, tolerated ON public.job_tasks
     FOR EACH ROW WHEN (current_setting('search_path') <> 'pg_catalog, accs, pg_temp'
                        OR (OLD.status <> NEW.status AND strpos(%L, left(OLD.status, 2) || left(NEW.status, 2)) = 0))
     EXECUTE FUNCTION accs.refuse_write()$$, v_legal);
@@ -905,7 +959,7 @@ CREATE TABLE accs.waiting (
   rank        int NOT NULL,          -- minus the job's priority, so that one ascending index is the global order
   order_seq   bigint NOT NULL,
   created_at  timestamptz NOT NULL,
-  hold        text CHECK (hold IN ('backoff', 'key', 'paused')),
+  hold        text CHECK (hold IN ('backoff', 'key', 'paused', 'resolve')),
   due_at      timestamptz,
   key         text,
   CHECK ((hold IS NOT DISTINCT FROM 'backoff') = (due_at IS NOT NULL))
@@ -916,6 +970,7 @@ CREATE INDEX waiting_due ON accs.waiting (lane, due_at) WHERE hold = 'backoff'; 
 CREATE INDEX waiting_key ON accs.waiting (key, lane, rank, order_seq, created_at, task_id)                   -- admit
   WHERE key IS NOT NULL AND (hold IS NULL OR hold = 'key');
 CREATE INDEX waiting_paused ON accs.waiting (task_id) WHERE hold = 'paused';                                 -- resume
+CREATE INDEX waiting_resolve ON accs.waiting (rank, order_seq, created_at, task_id) WHERE hold = 'resolve';  -- tasks_to_resolve
 
 -- What is starting or running. Leases, capacity and keys are counted here.
 CREATE TABLE accs.live (
@@ -935,18 +990,36 @@ CREATE TABLE accs.live (
 CREATE INDEX live_node ON accs.live (node, service);                     -- capacity; an owner's own leases
 CREATE INDEX live_key ON accs.live (key) WHERE key IS NOT NULL;          -- admit, claim_tasks
 
--- One NOTIFY for each service that got something claimable, once per statement.
+-- One NOTIFY for each service that got something claimable, and one for the resolver, once per statement.
 CREATE FUNCTION accs.notify_services() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  PERFORM pg_notify(accs.channel_prefix() || service, '')
-     FROM (SELECT DISTINCT l.service FROM (SELECT DISTINCT lane FROM fresh WHERE hold IS NULL) f
-             JOIN accs.lanes l ON l.id = f.lane) s;
+  PERFORM pg_notify(accs.channel_prefix() || coalesce(service, '_resolve'), '')
+     FROM (SELECT DISTINCT l.service
+             FROM (SELECT DISTINCT CASE WHEN hold IS NULL THEN lane END AS lane FROM fresh WHERE hold IS NULL OR hold = 'resolve') f
+             LEFT JOIN accs.lanes l ON l.id = f.lane) s;
   RETURN NULL;
 END $$;
 CREATE TRIGGER notify_services AFTER INSERT ON accs.waiting
   REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION accs.notify_services();
 CREATE TRIGGER notify_services_again AFTER UPDATE ON accs.waiting
   REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION accs.notify_services();
+
+-- Whether a task lets those run that depend on it.
+CREATE FUNCTION accs.satisfies(p_status text, p_code text, p_tolerated boolean) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+  SELECT p_status = 'done' OR p_status = 'skipped' AND p_code IS DISTINCT FROM 'upstream_failed' OR p_tolerated IS TRUE
+$$;
+
+-- What a task still waits for: of each step that it depends on the step itself, and where that was multiplied, each of its tasks. The task
+-- of an item waits for its step alone, which has waited for the others. Those in p_reopened are about to wait again. By one look-up for
+-- each key, as in claim_tasks.
+CREATE FUNCTION accs.unsatisfied(p_task public.job_tasks, p_reopened uuid[] DEFAULT '{}') RETURNS SETOF public.job_tasks
+LANGUAGE sql STABLE AS $$
+  SELECT d.* FROM unnest(p_task.depends_on) AS k (key), LATERAL (
+      SELECT * FROM public.job_tasks WHERE job_id = p_task.job_id AND task_key = k.key OFFSET 0) m, LATERAL (
+      SELECT m.* WHERE p_task.parent IS NULL OR p_task.parent = m.id UNION ALL
+      SELECT c.* FROM public.job_tasks c WHERE m.items > 0 AND c.parent = m.id AND p_task.parent IS NULL) d
+   WHERE NOT accs.satisfies(d.status, d.error_code, d.tolerated) OR d.id = ANY (p_reopened)
+$$;
 
 -- Locks the jobs of these tasks, in the order that everybody keeps. Nearly always all are live, and the narrow table knows their jobs.
 CREATE FUNCTION accs.lock_jobs_of(p_task_ids uuid[]) RETURNS void LANGUAGE plpgsql AS $$
@@ -1005,6 +1078,7 @@ BEGIN
     SELECT t.id, t.lane, -j.priority, j.order_seq, t.created_at,
            CASE WHEN t.next_attempt_at > accs.clock() THEN 'backoff'
                 WHEN j.workflow_id = ANY ((SELECT accs.paused_workflows())::uuid[]) THEN 'paused'
+                WHEN t.resolve THEN 'resolve'
                 WHEN t.concurrency_key IS NOT NULL THEN 'key' END,
            CASE WHEN t.next_attempt_at > accs.clock() THEN t.next_attempt_at END,
            t.concurrency_key
@@ -1400,18 +1474,20 @@ BEGIN
   WITH fresh AS MATERIALIZED (
     SELECT accs.task_id(j.id, s.step_no) AS id, j.id AS job_id, j.task_count, j.priority, j.order_seq, j.workflow_id, s.step_no, s.task_key,
            s.service, s.depends_on, s.max_attempts, s.params, s.node, s.lane, s.requires, s.concurrency_key, s.timeout_sec, s.backoff,
-           s.notify,
+           s.notify, s.resolve,
            CASE WHEN s.dependants IS NOT NULL THEN ARRAY(SELECT accs.task_id(j.id, d) FROM unnest(s.dependants) d) END AS dependants
       FROM unnest(p_job_ids) AS o (id) JOIN public.jobs j ON j.id = o.id JOIN accs.steps s ON s.workflow_id = j.workflow_id
   ), made AS (
     INSERT INTO public.job_tasks (id, job_id, task_key, service_name, depends_on, max_attempts, priority, params, assigned_node, created_at,
-                                  updated_at, step_no, lane, remaining, dependants, requires, concurrency_key, timeout_sec, backoff, notify)
+                                  updated_at, step_no, lane, remaining, dependants, requires, concurrency_key, timeout_sec, backoff, notify,
+                                  resolve)
     SELECT id, job_id, task_key, service, depends_on, max_attempts, priority, params, node, v_now, v_now, step_no, lane,
-           cardinality(depends_on), dependants, requires, concurrency_key, timeout_sec, backoff, notify FROM fresh
+           cardinality(depends_on), dependants, requires, concurrency_key, timeout_sec, backoff, notify, resolve FROM fresh
   ), queued AS (
     INSERT INTO accs.waiting (task_id, lane, rank, order_seq, created_at, hold, key)
     SELECT id, lane, -priority, order_seq, v_now,
            CASE WHEN workflow_id = ANY ((SELECT accs.paused_workflows())::uuid[]) THEN 'paused'
+                WHEN resolve THEN 'resolve'
                 WHEN concurrency_key IS NOT NULL THEN 'key' END,
            concurrency_key
       FROM fresh WHERE depends_on = '{}'
@@ -1916,12 +1992,15 @@ BEGIN
            -- The results of the steps that it depends on, by key. What is too large to hand over is left out with a note rather
            -- than stopping the lane. The fence (OFFSET 0) keeps it one index look-up for each key: PostgreSQL 15 read all tasks
            -- of the job instead.
+           -- What the resolver has given stays, among it the lists of results of steps that were multiplied.
            given = CASE WHEN t.depends_on <> '{}' THEN (
-             SELECT CASE WHEN sum(pg_column_size(d.results)) > 16777216
+             SELECT coalesce(t.given, '{}') || CASE WHEN sum(pg_column_size(d.results)) > 16777216
                          THEN '{"inputs": {}, "omitted": "the results of the earlier steps exceed 16 MiB"}'
-                         ELSE jsonb_build_object('inputs', jsonb_object_agg(d.task_key, coalesce(d.results, '{}'))) END
+                         ELSE jsonb_build_object('inputs', jsonb_object_agg(d.task_key, coalesce(
+                                CASE WHEN d.items IS NOT NULL THEN t.given #> ARRAY['inputs', d.task_key] END, d.results, '{}'))) END
                FROM unnest(t.depends_on) AS k (key), LATERAL (
-                 SELECT u.task_key, u.results FROM public.job_tasks u WHERE u.job_id = t.job_id AND u.task_key = k.key OFFSET 0) d) END
+                 SELECT u.task_key, u.results, u.items FROM public.job_tasks u
+                  WHERE u.job_id = t.job_id AND u.task_key = k.key OFFSET 0) d) ELSE t.given END
       FROM unnest(v_ids) WITH ORDINALITY AS c (id, n) WHERE t.id = c.id AND t.status = 'queued'
     RETURNING c.n, t.id, t.job_id, t.task_key, t.attempt_id, t.attempt, t.max_attempts, t.params, t.given, t.timeout_sec, t.concurrency_key
   ), leased AS (
@@ -1932,7 +2011,8 @@ BEGIN
     SELECT m.job_id, m.id, v_now, v_source, 'info', 'status', e.said, e.data, m.attempt_id
       FROM moved m, unnest(v_said, v_data) AS e (said, data)
   )
-  SELECT m.id, m.job_id, m.task_key, p_service, m.attempt_id, m.attempt, m.max_attempts, v_to, m.params, j.options, m.given,
+  SELECT m.id, m.job_id, m.task_key, p_service, m.attempt_id, m.attempt, m.max_attempts, v_to,
+         CASE WHEN m.given ? 'with' THEN m.params || (m.given -> 'with') ELSE m.params END, j.options, m.given,
          m.timeout_sec, v_until, j.trace_id, j.trigger
     FROM moved m JOIN public.jobs j ON j.id = m.job_id ORDER BY m.n;
 END $$;
@@ -1959,7 +2039,8 @@ BEGIN
   ), extended AS (
     UPDATE accs.live SET lease_until = v_until WHERE task_id = ANY (ARRAY(SELECT id FROM kept))
   )
-  SELECT k.id, k.job_id, k.task_key, k.service_name, k.attempt_id, k.attempt, k.max_attempts, k.status, k.params, j.options, k.given,
+  SELECT k.id, k.job_id, k.task_key, k.service_name, k.attempt_id, k.attempt, k.max_attempts, k.status,
+         CASE WHEN k.given ? 'with' THEN k.params || (k.given -> 'with') ELSE k.params END, j.options, k.given,
          k.timeout_sec, k.lease_until, j.trace_id, j.trigger
     FROM kept k JOIN public.jobs j ON j.id = k.job_id ORDER BY k.id;
 END $$;
@@ -2281,14 +2362,15 @@ DECLARE
   v_now    timestamptz := accs.clock();
   v_again  uuid[];
   v_dead   uuid[];
+  v_borne  uuid[];           -- of those that fail for good, the ones that their step tolerates
   v_keys   text[];
   v_freed  text[];
   v_jobs   uuid[];
   v_ended  int[];
   v_gain   numeric[];
 BEGIN
-  WITH said AS MATERIALIZED (
-    SELECT s.id, left(s.code, 200) AS code, left(s.message, 65536) AS message, t.status AS from_status,
+  WITH ended AS (
+    SELECT s.id, t.parent, left(s.code, 200) AS code, left(s.message, 65536) AS message, t.status AS from_status,
            t.attempt + (p_outcome = 'error')::int AS attempt, t.lost + (p_outcome = 'lost')::int AS lost,
            CASE p_outcome WHEN 'error' THEN coalesce(s.permanent, false) OR t.attempt + 1 >= t.max_attempts
                           -- nobody but the process that is gone could carry out a one-off (accsd run)
@@ -2297,17 +2379,22 @@ BEGIN
                           WHEN 'error' THEN CASE WHEN s.permanent THEN 'permanent_error' ELSE 'attempts_exhausted' END END AS why,
            CASE p_outcome WHEN 'error' THEN v_now + accs.retry_delay(t.backoff, t.attempt + 1, t.id, p_base) ELSE v_now + p_delay END AS due
       FROM unnest(p_task_ids, p_codes, p_messages, p_permanent) AS s (id, code, message, permanent) JOIN public.job_tasks t ON t.id = s.id
-     ORDER BY s.id
+  ), said AS MATERIALIZED (
+    SELECT e.*, e.final AND e.parent IS NOT NULL
+                AND row_number() OVER (PARTITION BY e.parent, e.final ORDER BY e.id) <= coalesce(
+                  (SELECT m.tolerate - (SELECT count(*) FROM public.job_tasks c WHERE c.parent = m.id AND c.tolerated)
+                     FROM public.job_tasks m WHERE m.id = e.parent), 0) AS borne
+      FROM ended e ORDER BY e.id
   ), moved AS (
     UPDATE public.job_tasks t SET status = CASE WHEN s.final THEN 'error' ELSE 'queued' END, attempt = s.attempt, lost = s.lost,
            next_attempt_at = CASE WHEN NOT s.final THEN s.due END, finished_at = CASE WHEN s.final THEN v_now END,
            progress = CASE WHEN s.final THEN t.progress ELSE 0 END, updated_at = v_now, lease_owner = NULL, lease_until = NULL,
            error_code = CASE WHEN p_outcome = 'released' THEN t.error_code ELSE s.code END,
            error_message = CASE WHEN p_outcome = 'released' THEN t.error_message ELSE s.message END,
-           outcome = p_outcome, outcome_attempt_id = t.attempt_id
+           outcome = p_outcome, outcome_attempt_id = t.attempt_id, tolerated = nullif(s.borne, false)
       FROM said s WHERE t.id = s.id
     RETURNING t.id, t.job_id, t.task_key, t.service_name, t.generation, t.attempt_id, t.attempt, t.lost, t.next_attempt_at,
-              t.error_code, t.error_message, s.final, s.why, s.from_status, s.code, s.message
+              t.error_code, t.error_message, s.final, s.borne, s.why, s.from_status, s.code, s.message
   ), freed AS (
     DELETE FROM accs.live WHERE task_id = ANY (ARRAY(SELECT id FROM moved)) RETURNING task_id, job_id, progress, key, node
   ), concluded AS (   -- an agent that went away says nothing about its services
@@ -2319,29 +2406,29 @@ BEGIN
   ), logged AS (
     INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
     SELECT job_id, id, v_now, coalesce(p_source, 'agent:' || service_name),
-           CASE WHEN final THEN 'error' WHEN p_outcome = 'released' THEN 'info' ELSE 'warn' END,
+           CASE WHEN borne THEN 'warn' WHEN final THEN 'error' WHEN p_outcome = 'released' THEN 'info' ELSE 'warn' END,
            CASE WHEN final OR p_outcome <> 'error' THEN 'status' ELSE 'retry' END,
            coalesce(message, from_status || ' → ' || CASE WHEN final THEN 'error' ELSE 'queued' END),
            jsonb_strip_nulls(jsonb_build_object('from', from_status, 'to', CASE WHEN final THEN 'error' ELSE 'queued' END,
-             'outcome', p_outcome, 'error_code', code, 'attempt', attempt, 'lost', nullif(lost, 0), 'next_attempt_at', next_attempt_at)),
-           attempt_id FROM moved
+             'outcome', p_outcome, 'error_code', code, 'attempt', attempt, 'lost', nullif(lost, 0), 'next_attempt_at', next_attempt_at,
+             'tolerated', nullif(borne, false))), attempt_id FROM moved
   ), buried AS (
     INSERT INTO public.dead_letters (job_id, job_task_id, generation, service_name, reason, error_code, error_message, created_at)
     SELECT job_id, id, generation, service_name, why, code, message, v_now FROM moved WHERE final
   ), blamed AS (   -- the job keeps its first failure
     UPDATE public.jobs j SET error_code = coalesce(f.code, 'error'), error_message = f.message
-      FROM (SELECT DISTINCT ON (job_id) job_id, code, message FROM moved WHERE final ORDER BY job_id, id) f
+      FROM (SELECT DISTINCT ON (job_id) job_id, code, message FROM moved WHERE final AND NOT borne ORDER BY job_id, id) f
      WHERE j.id = f.job_id AND j.error_code IS NULL
   )
-  SELECT array_agg(m.id) FILTER (WHERE NOT final), array_agg(m.id) FILTER (WHERE final),
+  SELECT array_agg(m.id) FILTER (WHERE NOT final), array_agg(m.id) FILTER (WHERE final), array_agg(m.id) FILTER (WHERE borne),
          (SELECT array_agg(DISTINCT key) FILTER (WHERE key IS NOT NULL) FROM freed),
          (SELECT array_agg(job_id ORDER BY task_id) FROM freed), (SELECT array_agg(-progress ORDER BY task_id) FROM freed)
-    INTO v_again, v_dead, v_freed, v_jobs, v_gain FROM moved m;
+    INTO v_again, v_dead, v_borne, v_freed, v_jobs, v_gain FROM moved m;
 
   IF p_outcome <> 'released' THEN
     PERFORM pg_notify(accs.channel_prefix() || '_health', '');
   END IF;
-  v_ended := array_fill(0, ARRAY[cardinality(v_jobs)]);
+  v_ended := array_fill(0, ARRAY[coalesce(cardinality(v_jobs), 0)]);   -- none was live where the resolver speaks
   IF v_again IS NOT NULL THEN
     v_keys := accs.enqueue(v_again);
   END IF;
@@ -2349,7 +2436,12 @@ BEGIN
     -- counted once for the task itself and once for what is skipped below it
     SELECT v_jobs || array_agg(c.job_id), v_ended || array_agg(c.n), v_gain || array_agg(c.n::numeric) INTO v_jobs, v_ended, v_gain
       FROM (SELECT t.job_id, 1 AS n FROM public.job_tasks t WHERE t.id = ANY (v_dead)
-            UNION ALL SELECT s.job_id, s.skipped FROM accs.skip_downstream(v_dead) s) c;
+            UNION ALL SELECT s.job_id, s.skipped
+              FROM accs.skip_downstream(ARRAY(SELECT unnest(v_dead) EXCEPT SELECT unnest(v_borne))) s) c;
+  END IF;
+  IF v_borne IS NOT NULL THEN
+    SELECT v_keys || max(u.keys) INTO v_keys
+      FROM accs.unblock(ARRAY(SELECT unnest(dependants) FROM public.job_tasks WHERE id = ANY (v_borne))) u;
   END IF;
   IF v_dead IS NOT NULL OR 0 <> ANY (v_gain) THEN
     PERFORM accs.count_down(v_jobs, v_ended, v_gain);
@@ -2405,12 +2497,13 @@ BEGIN
   ), unblocked AS (   -- as in unblock: two parents in one call touch their child once
     UPDATE public.job_tasks t SET remaining = t.remaining - d.n, updated_at = v_now
       FROM (SELECT u.id, count(*)::int AS n FROM moved m, unnest(m.dependants) AS u (id) GROUP BY u.id ORDER BY u.id) d WHERE t.id = d.id
-    RETURNING t.id, t.job_id, t.step_no, t.task_key, t.lane, t.created_at, t.concurrency_key,
+    RETURNING t.id, t.job_id, t.step_no, t.task_key, t.lane, t.created_at, t.concurrency_key, t.resolve,
               t.remaining = 0 AND t.status = 'queued' AS runnable
   ), queued AS (
     INSERT INTO accs.waiting (task_id, lane, rank, order_seq, created_at, hold, key)
     SELECT u.id, u.lane, -j.priority, j.order_seq, u.created_at,
            CASE WHEN j.workflow_id = ANY ((SELECT accs.paused_workflows())::uuid[]) THEN 'paused'
+                WHEN u.resolve THEN 'resolve'
                 WHEN u.concurrency_key IS NOT NULL THEN 'key' END,
            u.concurrency_key
       FROM unblocked u JOIN public.jobs j ON j.id = u.job_id WHERE u.runnable
@@ -2573,29 +2666,29 @@ SELECT accs.is_verb('reclaim_tasks', pinned => true, may => '{scheduler}');
 -- Skip, cancel, close
 -- ---------------------------------------------------------------------------------------------------------------
 
--- A step whose condition is false is skipped, which satisfies the steps that depend on it.
-CREATE FUNCTION accs.skip_tasks(p_task_ids uuid[], p_reason text DEFAULT 'condition_false', p_source text DEFAULT 'builder')
-RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
+-- Skips those of these tasks that are queued, which satisfies the steps that depend on them; the caller holds their jobs' locks and admits
+-- the keys. A message says more than the reason where there is more to say.
+CREATE FUNCTION accs.skip(p_task_ids uuid[], p_reasons text[], p_source text, p_messages text[] DEFAULT NULL,
+                          OUT ids uuid[], OUT keys text[]) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now   timestamptz := accs.clock();
   v_ids   uuid[];
-  v_keys  text[];
   v_current text[];
   v_moved record;
 BEGIN
-  PERFORM accs.lock_jobs_of(p_task_ids);
   v_ids := ARRAY(SELECT id FROM public.job_tasks WHERE id = ANY (p_task_ids) AND status = 'queued');
   PERFORM accs.unqueue(v_ids);   -- waits for a claim under way; what it took is not queued any more
   WITH moved AS (
-    UPDATE public.job_tasks t SET status = 'skipped', finished_at = v_now, updated_at = v_now, error_code = p_reason, error_message = NULL,
-           next_attempt_at = NULL
-      FROM (SELECT u.id FROM unnest(v_ids) AS u (id) ORDER BY u.id) s WHERE t.id = s.id AND t.status = 'queued'
-    RETURNING t.id, t.job_id, t.dependants, t.concurrency_key
+    UPDATE public.job_tasks t SET status = 'skipped', finished_at = v_now, updated_at = v_now, error_code = s.reason,
+           error_message = s.message, next_attempt_at = NULL
+      FROM (SELECT u.* FROM unnest(p_task_ids, p_reasons, p_messages) AS u (id, reason, message) WHERE u.id = ANY (v_ids) ORDER BY u.id) s
+     WHERE t.id = s.id AND t.status = 'queued'
+    RETURNING t.id, t.job_id, t.dependants, t.concurrency_key, s.reason, s.message
   ), logged AS (
     INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data)
-    SELECT job_id, id, v_now, p_source, 'info', 'status', 'queued → skipped',
-           jsonb_build_object('from', 'queued', 'to', 'skipped', 'reason', p_reason) FROM moved
+    SELECT job_id, id, v_now, p_source, 'info', 'status', coalesce(message, 'queued → skipped'),
+           jsonb_build_object('from', 'queued', 'to', 'skipped', 'reason', reason) FROM moved
   )
   SELECT coalesce(array_agg(id), '{}') AS ids, array_agg(job_id) AS jobs, array_agg(1) AS ended, array_agg(1::numeric) AS gain,
          (SELECT array_agg(d.id) FROM moved m, unnest(m.dependants) AS d (id)) AS dependants,
@@ -2605,12 +2698,24 @@ BEGIN
     SELECT v_moved.keys || max(u.keys), v_moved.jobs || array_agg(u.job_id), v_moved.ended || array_fill(0, ARRAY[count(*)::int]),
            v_moved.gain || array_fill(0::numeric, ARRAY[count(*)::int]),
            array_fill(NULL::text, ARRAY[cardinality(v_moved.ids)]) || array_agg(u.task_key)
-      INTO v_keys, v_moved.jobs, v_moved.ended, v_moved.gain, v_current FROM accs.unblock(v_moved.dependants) u;
+      INTO keys, v_moved.jobs, v_moved.ended, v_moved.gain, v_current FROM accs.unblock(v_moved.dependants) u;
     PERFORM accs.count_down(v_moved.jobs, v_moved.ended, v_moved.gain, v_current);
-    PERFORM accs.admit(v_keys);
   END IF;
+  ids := v_moved.ids;
+END $$;
+
+-- Skips steps by hand.
+CREATE FUNCTION accs.skip_tasks(p_task_ids uuid[], p_reason text DEFAULT 'condition_false', p_source text DEFAULT 'builder')
+RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_skipped record;
+BEGIN
+  PERFORM accs.lock_jobs_of(p_task_ids);
+  SELECT * INTO v_skipped FROM accs.skip(p_task_ids, array_fill(p_reason, ARRAY[coalesce(cardinality(p_task_ids), 0)]), p_source);
+  PERFORM accs.admit(v_skipped.keys);
   RETURN QUERY
-  SELECT u.id, CASE WHEN u.id = ANY (v_moved.ids) THEN 'accepted'
+  SELECT u.id, CASE WHEN u.id = ANY (v_skipped.ids) THEN 'accepted'
                     WHEN t.status = 'skipped' AND t.error_code = p_reason THEN 'repeated' ELSE 'refused' END,
          CASE WHEN t.id IS NULL THEN 'not_found' WHEN t.status = 'skipped' AND t.error_code = p_reason THEN NULL
               WHEN t.status IN ('done', 'error', 'skipped', 'cancelled') THEN 'already_finished' ELSE 'not_in_expected_state' END,
@@ -2713,6 +2818,303 @@ END $$;
 SELECT accs.is_verb('close_jobs', may => '{scheduler}');
 
 -- ---------------------------------------------------------------------------------------------------------------
+-- Resolve: steps with expressions, between their last dependency and their claim
+-- ---------------------------------------------------------------------------------------------------------------
+
+-- A step with a condition, a templated input, a delay or a list to go through waits with hold = 'resolve' when all that it depends on is
+-- there. A resolver reads what its expressions refer to, evaluates them outside of any transaction and says here what follows. Whoever is
+-- killed before has changed nothing; of two who say the same, one is first. Nothing is evaluated in SQL, in a claim or on a node, and what
+-- waits to be resolved wakes no node.
+
+-- What waits to be resolved, in the order of the claims. The workflow's steps are named by its id and the time of its last change, so that
+-- a resolver reads them once.
+CREATE FUNCTION accs.tasks_to_resolve(p_limit int DEFAULT 100) RETURNS TABLE (
+  task_id uuid, job_id uuid, task_key text, generation int, workflow_id uuid, workflow_changed_at timestamptz, options jsonb, trigger jsonb,
+  job_created_at timestamptz, now timestamptz
+) LANGUAGE sql STABLE AS $$
+  SELECT t.id, t.job_id, t.task_key, t.generation, j.workflow_id, f.updated_at, j.options, j.trigger, j.created_at, accs.clock()
+    FROM (SELECT * FROM accs.waiting WHERE hold = 'resolve' ORDER BY rank, order_seq, created_at, task_id LIMIT p_limit) w
+    JOIN public.job_tasks t ON t.id = w.task_id JOIN public.jobs j ON j.id = t.job_id JOIN public.workflows f ON f.id = j.workflow_id
+   ORDER BY w.rank, w.order_seq, w.created_at, w.task_id
+$$;
+SELECT accs.is_verb('tasks_to_resolve', pinned => true, may => '{scheduler}');
+
+CREATE FUNCTION accs.results_of_items(p_parent uuid) RETURNS jsonb LANGUAGE sql STABLE AS $$
+  SELECT coalesce(jsonb_agg(CASE WHEN c.status = 'done' THEN coalesce(c.results, '{}') END ORDER BY c.item_no), '[]')
+    FROM public.job_tasks c WHERE c.parent = p_parent AND c.error_code IS DISTINCT FROM 'not_in_list'
+$$;
+
+-- The results of earlier steps that expressions refer to; of a step that was multiplied the list of its tasks' results, null where one was
+-- skipped or failed. size is that of the JSON; what does not fit into p_bytes together with those before it is left out, and comes
+-- without results.
+CREATE FUNCTION accs.step_results(p_job_ids uuid[], p_task_keys text[], p_bytes bigint DEFAULT 33554432)
+RETURNS TABLE (job_id uuid, task_key text, status text, results jsonb, size bigint) LANGUAGE sql STABLE AS $$
+  SELECT r.job_id, r.task_key, r.status, CASE WHEN sum(r.size) OVER (ORDER BY r.n) <= p_bytes THEN r.results END, r.size
+    FROM (SELECT a.n, t.job_id, t.task_key, t.status, v.results, octet_length(v.results::text)::bigint AS size
+            FROM unnest(p_job_ids, p_task_keys) WITH ORDINALITY AS a (job_id, task_key, n), LATERAL (
+              SELECT * FROM public.job_tasks t WHERE t.job_id = a.job_id AND t.task_key = a.task_key OFFSET 0) t, LATERAL (
+              SELECT CASE WHEN t.items IS NULL THEN t.results ELSE accs.results_of_items(t.id) END AS results OFFSET 0) v
+           WHERE t.status IN ('done', 'skipped')) r
+$$;
+SELECT accs.is_verb('step_results', pinned => true, may => '{scheduler}');
+
+-- What a resolver has found of one task.
+CREATE TYPE accs.resolved AS (
+  task_id     uuid,
+  generation  int,
+  verdict     text,              -- run | skip | error | done
+  given       jsonb,             -- run: with, now
+  delay       double precision,  -- run: so many seconds later
+  reason      text,              -- skip: condition_false, input_skipped; error: its code
+  message     text,
+  results     jsonb              -- done: without a node
+);
+
+-- The tasks of these verdicts that still wait to be resolved, in the same generation; locked with their jobs.
+CREATE FUNCTION accs.lock_unresolved(p_task_ids uuid[], p_generations int[]) RETURNS uuid[] LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM accs.lock_jobs_of(p_task_ids);
+  RETURN ARRAY(
+    SELECT t.id FROM (SELECT w.task_id FROM accs.waiting w WHERE w.task_id = ANY (p_task_ids) AND w.hold = 'resolve'
+                       ORDER BY w.task_id FOR UPDATE) w
+      JOIN public.job_tasks t ON t.id = w.task_id
+      JOIN unnest(p_task_ids, p_generations) AS u (id, generation) ON u.id = t.id AND u.generation = t.generation
+     WHERE t.status = 'queued' AND t.resolve AND t.remaining = 0 ORDER BY t.id);
+END $$;
+
+-- So many seconds from now, at most a leap year; null: at once.
+CREATE FUNCTION accs.later(p_seconds double precision) RETURNS timestamptz LANGUAGE sql STABLE AS $$
+  SELECT CASE WHEN p_seconds > 0 THEN accs.clock() + make_interval(secs => least(p_seconds, 31622400)) END
+$$;
+
+-- Says what follows for tasks that wait to be resolved. Each is answered: accepted, repeated (somebody said it before), or refused because
+-- it does not wait any more, or waits in another generation.
+CREATE FUNCTION accs.resolve_tasks(p_verdicts jsonb) RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_now   timestamptz := accs.clock();
+  v_said  accs.resolved[];
+  v_ids   uuid[];
+  v_keys  text[];
+  v_some  record;
+BEGIN
+  v_said := ARRAY(SELECT v FROM jsonb_populate_recordset(NULL::accs.resolved, p_verdicts) v);
+  PERFORM accs.check_size(cardinality(v_said));
+  v_ids := accs.lock_unresolved(ARRAY(SELECT s.task_id FROM unnest(v_said) s), ARRAY(SELECT s.generation FROM unnest(v_said) s));
+
+  WITH said AS (
+    SELECT s.task_id, accs.inputs_of_items(t) || coalesce(s.given, '{}') AS given,
+           accs.later(s.delay) AS due
+      FROM unnest(v_said) s JOIN public.job_tasks t ON t.id = s.task_id
+     WHERE s.task_id = ANY (v_ids) AND s.verdict = 'run' ORDER BY s.task_id
+  ), told AS (
+    UPDATE public.job_tasks t SET resolve = false, given = s.given, next_attempt_at = s.due, updated_at = v_now
+      FROM said s WHERE t.id = s.task_id RETURNING t.id, t.job_id, t.next_attempt_at
+  ), freed AS (
+    UPDATE accs.waiting w SET due_at = t.next_attempt_at,
+           hold = CASE WHEN t.next_attempt_at IS NOT NULL THEN 'backoff'
+                       WHEN j.workflow_id = ANY ((SELECT accs.paused_workflows())::uuid[]) THEN 'paused'
+                       WHEN w.key IS NOT NULL THEN 'key' END
+      FROM told t JOIN public.jobs j ON j.id = t.job_id WHERE w.task_id = t.id
+    RETURNING w.key, w.hold)
+  SELECT array_agg(DISTINCT key) INTO v_keys FROM freed WHERE hold = 'key';
+
+  SELECT array_agg(s.task_id) AS ids, array_agg(s.reason) AS reasons, array_agg(left(s.message, 2000)) AS messages INTO v_some
+    FROM unnest(v_said) s WHERE s.task_id = ANY (v_ids) AND s.verdict = 'skip';
+  IF v_some.ids IS NOT NULL THEN
+    v_keys := v_keys || (SELECT k.keys FROM accs.skip(v_some.ids, v_some.reasons, 'resolver', v_some.messages) k);
+  END IF;
+
+  SELECT array_agg(s.task_id ORDER BY s.task_id) AS ids, array_agg(s.results ORDER BY s.task_id) AS results INTO v_some
+    FROM unnest(v_said) s WHERE s.task_id = ANY (v_ids) AND s.verdict = 'done';
+  IF v_some.ids IS NOT NULL THEN
+    v_keys := v_keys || accs.conclude(v_some.ids, v_some.results);
+  END IF;
+
+  SELECT array_agg(s.task_id ORDER BY s.task_id) AS ids, array_agg(s.reason ORDER BY s.task_id) AS codes,
+         array_agg(s.message ORDER BY s.task_id) AS messages INTO v_some
+    FROM unnest(v_said) s WHERE s.task_id = ANY (v_ids) AND s.verdict = 'error';
+  IF v_some.ids IS NOT NULL THEN
+    PERFORM accs.begin_without_node(v_some.ids, 'starting');
+    v_keys := v_keys || accs.end_attempts(v_some.ids, 'error', v_some.codes, v_some.messages,
+                                          array_fill(true, ARRAY[cardinality(v_some.ids)]), 'resolver');
+  END IF;
+
+  PERFORM accs.admit(v_keys);
+  RETURN QUERY SELECT * FROM accs.unresolved_answers(ARRAY(SELECT s.task_id FROM unnest(v_said) s),
+                                                     ARRAY(SELECT s.generation FROM unnest(v_said) s), v_ids);
+END $$;
+SELECT accs.is_verb('resolve_tasks', pinned => true, may => '{scheduler}');
+
+CREATE FUNCTION accs.unresolved_answers(p_task_ids uuid[], p_generations int[], p_moved uuid[]) RETURNS SETOF accs.answer
+LANGUAGE sql STABLE AS $$
+  SELECT u.id, CASE WHEN u.id = ANY (p_moved) THEN 'accepted' WHEN r.reason IS NULL THEN 'repeated' ELSE 'refused' END,
+         CASE WHEN u.id <> ALL (p_moved) THEN r.reason END, t.status, t.attempt_id, t.lease_owner, t.lease_until
+    FROM unnest(p_task_ids, p_generations) AS u (id, generation) LEFT JOIN public.job_tasks t ON t.id = u.id,
+         LATERAL (SELECT CASE WHEN t.id IS NULL THEN 'not_found' WHEN t.generation <> u.generation THEN 'stale_generation'
+                              WHEN t.resolve IS NULL OR t.status = 'cancelled' OR t.resolve AND t.status = 'queued'
+                                THEN 'not_in_expected_state' END AS reason) r
+$$;
+
+-- The lists of results of the steps that a task depends on and that were multiplied, by key, as a part of what it is given. What is too
+-- large to hand over is left out, as in claim_tasks.
+CREATE FUNCTION accs.inputs_of_items(p_task public.job_tasks) RETURNS jsonb LANGUAGE sql STABLE AS $$
+  SELECT CASE WHEN count(*) = 0 THEN '{}'
+              WHEN sum(pg_column_size(v.results)) > 16777216 THEN '{"omitted": "the results of the earlier steps exceed 16 MiB"}'
+              ELSE jsonb_build_object('inputs', jsonb_object_agg(m.task_key, v.results)) END
+    FROM unnest(p_task.depends_on) AS k (key), LATERAL (
+      SELECT t.id, t.task_key FROM public.job_tasks t
+       WHERE t.job_id = p_task.job_id AND t.task_key = k.key AND t.items IS NOT NULL OFFSET 0) m, LATERAL (
+      SELECT accs.results_of_items(m.id) AS results OFFSET 0) v
+$$;
+
+-- Takes tasks that no node takes out of waiting and moves them to where an attempt of theirs can end: its events are those of any attempt.
+-- They are live for nobody, because they end in the same transaction.
+CREATE FUNCTION accs.begin_without_node(p_task_ids uuid[], p_status text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  v_now timestamptz := accs.clock();
+BEGIN
+  PERFORM accs.unqueue(p_task_ids);
+  WITH moved AS (
+    UPDATE public.job_tasks t SET status = p_status, resolve = false, attempt_id = t.attempt_id + 1, claimed_by = NULL, claimed_at = v_now,
+           started_at = CASE p_status WHEN 'running' THEN v_now END, lease_owner = 'resolver', lease_until = v_now, updated_at = v_now
+      FROM (SELECT u.id FROM unnest(p_task_ids) AS u (id) ORDER BY u.id) s WHERE t.id = s.id
+    RETURNING t.id, t.job_id, t.attempt_id)
+  INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
+  SELECT m.job_id, m.id, v_now, 'resolver', 'info', 'status', e.f || ' → ' || e.t, jsonb_strip_nulls(jsonb_build_object(
+           'from', e.f, 'to', e.t, 'owner', CASE e.t WHEN 'starting' THEN 'resolver' END)), m.attempt_id
+    FROM moved m, (VALUES (1, 'queued', 'starting'), (2, 'starting', 'running')) AS e (n, f, t)
+   WHERE e.n = 1 OR p_status = 'running' ORDER BY m.id, e.n;
+END $$;
+
+-- Ends tasks as done that needed no node; the caller holds their jobs' locks and admits the keys.
+CREATE FUNCTION accs.conclude(p_task_ids uuid[], p_results jsonb[]) RETURNS text[] LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_now   timestamptz := accs.clock();
+  v_jobs  uuid[];
+  v_ended int[];
+  v_gain  numeric[];
+  v_current text[];
+  v_keys  text[];
+  v_dependants uuid[];
+BEGIN
+  PERFORM accs.begin_without_node(p_task_ids, 'running');
+  WITH moved AS (
+    UPDATE public.job_tasks t SET status = 'done', results = coalesce(s.results, '{}'), progress = 1, finished_at = v_now,
+           updated_at = v_now, lease_owner = NULL, lease_until = NULL, error_code = NULL, error_message = NULL, outcome = 'done',
+           outcome_attempt_id = t.attempt_id
+      FROM (SELECT u.* FROM unnest(p_task_ids, p_results) AS u (id, results) ORDER BY u.id) s WHERE t.id = s.id
+    RETURNING t.id, t.job_id, t.attempt_id, t.dependants, t.items, t.concurrency_key
+  ), logged AS (
+    INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
+    SELECT job_id, id, v_now, 'resolver', 'info', 'status', 'running → done',
+           jsonb_strip_nulls(jsonb_build_object('from', 'running', 'to', 'done', 'items', items)), attempt_id FROM moved
+  )
+  SELECT array_agg(job_id), array_agg(1), array_agg(1::numeric),
+         array_agg(DISTINCT concurrency_key) FILTER (WHERE concurrency_key IS NOT NULL),
+         (SELECT array_agg(d.id) FROM moved m, unnest(m.dependants) AS d (id))
+    INTO v_jobs, v_ended, v_gain, v_keys, v_dependants FROM moved;
+  SELECT v_keys || max(u.keys), v_jobs || array_agg(u.job_id), v_ended || array_fill(0, ARRAY[count(*)::int]),
+         v_gain || array_fill(0::numeric, ARRAY[count(*)::int]), array_fill(NULL::text, ARRAY[cardinality(v_jobs)]) || array_agg(u.task_key)
+    INTO v_keys, v_jobs, v_ended, v_gain, v_current FROM accs.unblock(v_dependants) u;
+  PERFORM accs.count_down(v_jobs, v_ended, v_gain, v_current);
+  RETURN v_keys;
+END $$;
+
+-- Multiplies a step that waits to be resolved: it becomes one task for each item and is done itself, with their number. p_given is
+-- what each task is given; null: the item is skipped. The tasks do what the step says, and wait for what it waited for and for the
+-- step itself; the steps below wait for each of them by their own countdown, which is the join. p_parallel: how many may run at once.
+-- p_tolerate: how many may fail for good without stopping what is below. p_delays: so many seconds later, task by task.
+-- A step that is multiplied once more (after a retry) keeps the tasks that it has: each item goes to the task of its number, what is
+-- too many is skipped, and what is missing is made.
+CREATE FUNCTION accs.fan_out(p_task uuid, p_generation int, p_given jsonb[], p_parallel int DEFAULT NULL, p_tolerate int DEFAULT 0,
+                             p_delays double precision[] DEFAULT NULL) RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_now   timestamptz := accs.clock();
+  v_n     int := coalesce(cardinality(p_given), 0);
+  v_step  public.job_tasks;
+  v_job   public.jobs;
+  v_had   int;
+  v_below uuid[];    -- the steps below
+  v_fresh uuid[];    -- tasks that are made
+  v_again uuid[];    -- tasks of an earlier generation that had ended
+  v_left  uuid[];    -- tasks without an item
+  v_idle  uuid[];    -- tasks whose item is skipped
+  v_keys  text[];
+BEGIN
+  IF v_n > 10000 THEN
+    RAISE EXCEPTION 'a step becomes at most 10,000 tasks, not %', v_n USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  IF accs.lock_unresolved(ARRAY[p_task], ARRAY[p_generation]) = '{}' THEN
+    RETURN QUERY SELECT * FROM accs.unresolved_answers(ARRAY[p_task], ARRAY[p_generation], '{}');
+    RETURN;
+  END IF;
+  SELECT * INTO v_step FROM public.job_tasks WHERE id = p_task;
+  SELECT * INTO v_job FROM public.jobs WHERE id = v_step.job_id;
+  v_had := (SELECT count(*) FROM public.job_tasks WHERE parent = p_task);
+  IF v_job.task_count + greatest(0, v_n - v_had) > 100000 THEN
+    RETURN QUERY SELECT p_task, 'refused'::text, 'too_many_tasks'::text, v_step.status, v_step.attempt_id, NULL::text, NULL::timestamptz;
+    RETURN;
+  END IF;
+  v_below := ARRAY(SELECT unnest(v_step.dependants) EXCEPT SELECT id FROM public.job_tasks WHERE parent = p_task);
+  IF p_parallel IS NOT NULL THEN
+    v_step.concurrency_key := 'map/' || p_task;
+    INSERT INTO accs.concurrency_keys AS k (key, max_running) VALUES (v_step.concurrency_key, p_parallel)
+    ON CONFLICT (key) DO UPDATE SET max_running = excluded.max_running;
+  END IF;
+
+  WITH made AS (
+    INSERT INTO public.job_tasks (id, job_id, task_key, service_name, depends_on, max_attempts, priority, params, assigned_node, created_at,
+                                  updated_at, step_no, lane, dependants, requires, concurrency_key, timeout_sec, backoff, notify, given,
+                                  next_attempt_at, parent, item_no)
+    SELECT accs.task_id(v_step.job_id, n), v_step.job_id, format('%s[%s]', v_step.task_key, i), v_step.service_name,
+           v_step.depends_on || v_step.task_key, v_step.max_attempts, v_step.priority, v_step.params, v_step.assigned_node, v_now, v_now, n,
+           v_step.lane, nullif(v_below, '{}'), v_step.requires, v_step.concurrency_key, v_step.timeout_sec, v_step.backoff, v_step.notify,
+           p_given[i + 1], accs.later(p_delays[i + 1]), p_task, i
+      FROM generate_series(v_had, v_n - 1) i, LATERAL (SELECT v_job.task_count + 1 + i - v_had AS n) s
+    RETURNING id)
+  SELECT coalesce(array_agg(id), '{}') INTO v_fresh FROM made;
+  WITH before AS MATERIALIZED (
+    SELECT id, item_no, status FROM public.job_tasks WHERE parent = p_task AND item_no < least(v_n, v_had) ORDER BY id FOR NO KEY UPDATE
+  ), moved AS (
+    UPDATE public.job_tasks t SET given = p_given[b.item_no + 1], concurrency_key = v_step.concurrency_key, updated_at = v_now,
+           next_attempt_at = accs.later(p_delays[b.item_no + 1]), status = 'queued', generation = t.generation + (b.status <> 'queued')::int,
+           remaining = CASE b.status WHEN 'queued' THEN t.remaining ELSE 1 END, finished_at = NULL, error_code = NULL, error_message = NULL
+      FROM before b WHERE t.id = b.id
+    RETURNING t.id, t.generation, b.status AS from_status
+  ), logged AS (
+    INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data)
+    SELECT v_step.job_id, id, v_now, 'resolver', 'info', 'retry', from_status || ' → queued: it has an item again',
+           jsonb_build_object('from', from_status, 'to', 'queued', 'generation', generation) FROM moved WHERE from_status <> 'queued'
+  )
+  SELECT coalesce(array_agg(id) FILTER (WHERE from_status <> 'queued'), '{}') INTO v_again FROM moved;
+  UPDATE public.job_tasks t SET remaining = t.remaining + cardinality(v_fresh || v_again), updated_at = v_now
+    FROM (SELECT u.id FROM unnest(v_below) AS u (id) ORDER BY u.id) b WHERE t.id = b.id;
+  UPDATE public.jobs SET task_count = task_count + cardinality(v_fresh), open_tasks = open_tasks + cardinality(v_fresh || v_again),
+         task_progress = task_progress - cardinality(v_again) WHERE id = v_step.job_id;
+
+  -- those that are skipped free what is below from them: not the last, since the step itself is still open
+  v_left := ARRAY(SELECT id FROM public.job_tasks WHERE parent = p_task AND item_no >= v_n AND status = 'queued');
+  v_idle := ARRAY(SELECT id FROM public.job_tasks WHERE parent = p_task AND item_no < v_n AND given IS NULL);
+  IF v_left || v_idle <> '{}' THEN
+    v_keys := (SELECT k.keys FROM accs.skip(v_left || v_idle, array_fill('not_in_list'::text, ARRAY[cardinality(v_left)])
+                                            || array_fill('condition_false'::text, ARRAY[cardinality(v_idle)]), 'resolver') k);
+  END IF;
+  UPDATE public.job_tasks SET items = v_n, tolerate = nullif(p_tolerate, 0), dependants = nullif(v_below || ARRAY(
+         SELECT id FROM public.job_tasks WHERE parent = p_task AND item_no < least(v_n, v_had) ORDER BY id), '{}') WHERE id = p_task;
+  v_keys := v_keys || accs.conclude(ARRAY[p_task], ARRAY[jsonb_build_object('count', v_n)]);
+  -- the new ones were made with nothing to wait for, so that each is written once; the step has counted down those that it had
+  UPDATE public.job_tasks SET dependants = nullif(v_below || ARRAY(SELECT id FROM public.job_tasks WHERE parent = p_task ORDER BY id), '{}')
+   WHERE id = p_task;
+  v_keys := v_keys || accs.enqueue(v_fresh);
+  PERFORM accs.admit(v_keys);
+  RETURN QUERY SELECT * FROM accs.accepted(ARRAY[p_task]);
+END $$;
+SELECT accs.is_verb('fan_out', may => '{scheduler}');
+
+-- ---------------------------------------------------------------------------------------------------------------
 -- Redrive and retry: terminal is final but for these, and each opens a new generation
 -- ---------------------------------------------------------------------------------------------------------------
 
@@ -2744,16 +3146,14 @@ DECLARE
 BEGIN
   PERFORM FROM public.job_tasks WHERE id = ANY (p_task_ids) ORDER BY id FOR NO KEY UPDATE;
   WITH before AS MATERIALIZED (
-    SELECT t.id, t.status,
-           (SELECT count(*) FROM unnest(t.depends_on) AS k (key), LATERAL (   -- one look-up for each key, as in claim_tasks
-              SELECT id, status FROM public.job_tasks WHERE job_id = p_job AND task_key = k.key OFFSET 0) d
-             WHERE d.status NOT IN ('done', 'skipped') OR d.id = ANY (p_task_ids))::int AS remaining,
+    SELECT t.id, t.status, (SELECT count(*) FROM accs.unsatisfied(t, p_task_ids))::int AS remaining,
            CASE t.status WHEN 'cancelled' THEN t.progress ELSE 1 END AS counted
       FROM public.job_tasks t WHERE t.id = ANY (p_task_ids)
   ), moved AS (
     UPDATE public.job_tasks t SET status = 'queued', generation = t.generation + 1, attempt = 0, lost = 0, remaining = b.remaining,
            progress = 0, next_attempt_at = NULL, started_at = NULL, finished_at = NULL, error_code = NULL, error_message = NULL,
-           results = NULL, updated_at = v_now
+           results = NULL, updated_at = v_now, tolerated = NULL, resolve = CASE WHEN t.resolve IS NOT NULL THEN true END,
+           given = CASE WHEN t.parent IS NOT NULL THEN t.given END   -- what its item gave it stays until its step is multiplied anew
       FROM before b WHERE t.id = b.id
     RETURNING t.id, t.task_key, t.step_no, t.generation, t.remaining, b.status AS from_status, b.counted
   ), logged AS (
@@ -2764,7 +3164,8 @@ BEGIN
     UPDATE public.dead_letters d SET redriven_at = v_now WHERE d.job_task_id = ANY (p_task_ids) AND d.redriven_at IS NULL
   ), failure AS (   -- what still stands in error, or cancelled, keeps the job from ending as done
     SELECT error_code, error_message FROM public.job_tasks
-     WHERE job_id = p_job AND status IN ('error', 'cancelled') AND id <> ALL (p_task_ids) ORDER BY finished_at, id LIMIT 1
+     WHERE job_id = p_job AND status IN ('error', 'cancelled') AND tolerated IS NULL AND id <> ALL (p_task_ids)
+     ORDER BY finished_at, id LIMIT 1
   ), job AS (
     SELECT id, status FROM public.jobs WHERE id = p_job
   ), reopened AS (
@@ -2802,11 +3203,11 @@ $$;
 -- a reason of its own satisfies what is below it.
 CREATE FUNCTION accs.blocked(p_job uuid, p_reopened uuid[]) RETURNS uuid[] LANGUAGE sql STABLE AS $$
   WITH RECURSIVE below AS (
-    SELECT c.id, c.dependants, c.status = 'done' OR c.status = 'skipped' AND c.error_code <> 'upstream_failed' AS satisfies
+    SELECT c.id, c.dependants, accs.satisfies(c.status, c.error_code, c.tolerated) AS satisfies
       FROM public.job_tasks t, unnest(t.dependants) AS d (id) JOIN public.job_tasks c ON c.id = d.id
-     WHERE t.job_id = p_job AND t.status IN ('error', 'cancelled') AND t.id <> ALL (p_reopened)
+     WHERE t.job_id = p_job AND t.status IN ('error', 'cancelled') AND t.tolerated IS NULL AND t.id <> ALL (p_reopened)
     UNION
-    SELECT c.id, c.dependants, c.status = 'done' OR c.status = 'skipped' AND c.error_code <> 'upstream_failed'
+    SELECT c.id, c.dependants, accs.satisfies(c.status, c.error_code, c.tolerated)
       FROM below b, unnest(b.dependants) AS d (id) JOIN public.job_tasks c ON c.id = d.id WHERE NOT b.satisfies
   ) SELECT coalesce(array_agg(id), '{}') FROM below
 $$;
@@ -2890,6 +3291,9 @@ BEGIN
     ELSIF v_row.step IS NULL THEN
       v_tasks := ARRAY(SELECT id FROM public.job_tasks WHERE job_id = v_row.id
                           AND (status IN ('error', 'cancelled') OR status = 'skipped' AND error_code = 'upstream_failed'));
+      -- what went on without a task that is retried now goes on again with it
+      v_tasks := ARRAY(SELECT unnest(v_tasks) UNION SELECT unnest(accs.downstream(ARRAY(
+        SELECT id FROM public.job_tasks WHERE id = ANY (v_tasks) AND tolerated))));
       IF v_tasks = '{}' THEN
         v_no := 'nothing_to_retry';
       END IF;
@@ -2897,9 +3301,7 @@ BEGIN
       SELECT id INTO v_step FROM public.job_tasks WHERE job_id = v_row.id AND task_key = v_row.step;
       IF NOT FOUND THEN
         v_no := 'step_not_found';
-      ELSIF EXISTS (SELECT FROM public.job_tasks d
-                      JOIN public.job_tasks t ON t.id = v_step AND d.job_id = t.job_id AND d.task_key = ANY (t.depends_on)
-                     WHERE d.status NOT IN ('done', 'skipped') OR d.error_code = 'upstream_failed') THEN
+      ELSIF EXISTS (SELECT FROM public.job_tasks t, accs.unsatisfied(t) WHERE t.id = v_step) THEN
         v_no := 'earlier_step_unfinished';
       ELSE
         v_tasks := v_step || accs.downstream(ARRAY[v_step]);
@@ -2962,7 +3364,7 @@ BEGIN
     -- A task that becomes claimable at this very moment may be missed: the claim that meets it holds it.
     WITH ours AS (
       SELECT w.task_id FROM accs.waiting w JOIN public.job_tasks t ON t.id = w.task_id JOIN public.jobs j ON j.id = t.job_id
-        JOIN public.workflows f ON f.id = j.workflow_id WHERE f.name = p_name AND (w.hold IS NULL OR w.hold = 'key')
+        JOIN public.workflows f ON f.id = j.workflow_id WHERE f.name = p_name AND (w.hold IS NULL OR w.hold IN ('key', 'resolve'))
          FOR UPDATE OF w SKIP LOCKED
     ), held AS (
       UPDATE accs.waiting w SET hold = 'paused' FROM ours WHERE w.task_id = ours.task_id RETURNING w.key
@@ -2985,10 +3387,11 @@ BEGIN
   END IF;
   IF p_kind = 'workflow' THEN
     WITH ours AS (
-      SELECT w.task_id FROM accs.waiting w JOIN public.job_tasks t ON t.id = w.task_id JOIN public.jobs j ON j.id = t.job_id
+      SELECT w.task_id, t.resolve FROM accs.waiting w JOIN public.job_tasks t ON t.id = w.task_id JOIN public.jobs j ON j.id = t.job_id
         JOIN public.workflows f ON f.id = j.workflow_id WHERE f.name = p_name AND w.hold = 'paused' FOR UPDATE OF w SKIP LOCKED
     ), freed AS (
-      UPDATE accs.waiting w SET hold = CASE WHEN w.key IS NOT NULL THEN 'key' END FROM ours WHERE w.task_id = ours.task_id RETURNING w.key
+      UPDATE accs.waiting w SET hold = CASE WHEN ours.resolve THEN 'resolve' WHEN w.key IS NOT NULL THEN 'key' END FROM ours
+       WHERE w.task_id = ours.task_id RETURNING w.key
     )
     SELECT array_agg(DISTINCT key) FILTER (WHERE key IS NOT NULL) INTO v_keys FROM freed;
     PERFORM accs.admit(v_keys);
@@ -3011,12 +3414,13 @@ DECLARE
   v_freed text[];
 BEGIN
   WITH ours AS (
-    SELECT w.task_id FROM accs.waiting w JOIN public.job_tasks t ON t.id = w.task_id JOIN public.jobs j ON j.id = t.job_id
+    SELECT w.task_id, t.resolve FROM accs.waiting w JOIN public.job_tasks t ON t.id = w.task_id JOIN public.jobs j ON j.id = t.job_id
       JOIN public.workflows f ON f.id = j.workflow_id
      WHERE w.hold = 'paused' AND NOT EXISTS (SELECT FROM accs.pauses p WHERE p.kind = 'workflow' AND p.name = f.name)
        FOR UPDATE OF w SKIP LOCKED
   ), freed AS (
-    UPDATE accs.waiting w SET hold = CASE WHEN w.key IS NOT NULL THEN 'key' END FROM ours WHERE w.task_id = ours.task_id RETURNING w.key
+    UPDATE accs.waiting w SET hold = CASE WHEN ours.resolve THEN 'resolve' WHEN w.key IS NOT NULL THEN 'key' END FROM ours
+       WHERE w.task_id = ours.task_id RETURNING w.key
   )
   SELECT array_agg(key) INTO v_freed FROM freed;
   SELECT array_agg(DISTINCT h.key) INTO v_keys
@@ -6450,7 +6854,8 @@ RETURNS TABLE (service text, requires jsonb, node text, tasks int, due_in interv
     SELECT s.lane, s.concurrency_key, accs.soon(d.due_at), d.jobs * s.steps, d.due_at, NULL, d.first, d.schedule
       FROM due d, LATERAL (
         SELECT r.lane, r.concurrency_key, count(*) AS steps
-          FROM (SELECT lane, concurrency_key FROM accs.steps WHERE workflow_id = d.workflow_id AND depends_on = '{}' LIMIT 1000) r
+          FROM (SELECT lane, concurrency_key FROM accs.steps
+                 WHERE workflow_id = d.workflow_id AND depends_on = '{}' AND resolve IS NULL LIMIT 1000) r
          GROUP BY 1, 2) s
   ), bounded AS (   -- of a key as many as may run at once, the earliest ones
     SELECT w.lane, w.soon, least(w.tasks, k.max_running - coalesce(sum(w.tasks) OVER earlier, 0)) AS tasks, w.due_at,
@@ -6747,7 +7152,7 @@ BEGIN
   IF session_user <> current_user THEN
     PERFORM accs.check_caller(p_owner);
   END IF;
-  SELECT t.job_id, t.task_key, t.depends_on INTO v_task FROM public.job_tasks t
+  SELECT t.job_id, t.task_key, t.depends_on, t.parent INTO v_task FROM public.job_tasks t
    WHERE t.id = p_task AND t.attempt_id = p_attempt_id AND t.lease_owner = p_owner AND t.lease_until > accs.clock()
      AND t.status IN ('starting', 'running');
   IF NOT FOUND THEN
@@ -6759,8 +7164,12 @@ BEGIN
   SELECT f.task_key, f.kind, f.bucket, f.key, f.size_bytes, f.content_type, f.checksum FROM (
     SELECT k.n, d.task_key, a.id, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
       FROM unnest(v_task.depends_on) WITH ORDINALITY AS k (key, n), LATERAL (   -- one look-up for each key, as in claim_tasks
+        SELECT t.id, t.items FROM public.job_tasks t
+         WHERE t.job_id = v_task.job_id AND t.task_key = k.key AND t.status = 'done' OFFSET 0) m, LATERAL (
+        SELECT t.id, t.task_key, t.outcome_attempt_id FROM public.job_tasks t WHERE t.id = m.id
+        UNION ALL   -- of a step that was multiplied, those of its tasks
         SELECT t.id, t.task_key, t.outcome_attempt_id FROM public.job_tasks t
-         WHERE t.job_id = v_task.job_id AND t.task_key = k.key AND t.status = 'done' OFFSET 0) d
+         WHERE m.items > 0 AND t.parent = m.id AND t.status = 'done' AND v_task.parent IS DISTINCT FROM m.id) d
       JOIN public.task_artifacts a ON a.job_task_id = d.id AND a.kind = 'output' AND a.attempt_id = d.outcome_attempt_id
     UNION ALL
     SELECT 0, NULL, a.id, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
@@ -7393,6 +7802,8 @@ BEGIN
      WHERE a.job_id = ANY (v_due) AND starts_with(a.key, a.kind || 's/' || a.job_id || '/') ON CONFLICT DO NOTHING;
     DELETE FROM public.dead_letters d USING public.job_tasks t WHERE t.job_id = ANY (v_due) AND d.job_task_id = t.id;
     DELETE FROM public.task_artifacts a WHERE a.job_id = ANY (v_due);
+    DELETE FROM accs.concurrency_keys k USING public.job_tasks t
+     WHERE t.job_id = ANY (v_due) AND t.items > 0 AND k.key = 'map/' || t.id;
     DELETE FROM public.job_tasks t WHERE t.job_id = ANY (v_due);
     DELETE FROM public.jobs j WHERE j.id = ANY (v_due);
   END IF;
@@ -7418,6 +7829,7 @@ CREATE VIEW accs.damage (what, job_id, id, found) AS
   SELECT 'waiting_row'::text, t.job_id, w.task_id, jsonb_build_object('waiting', to_jsonb(w), 'status', t.status, 'remaining', t.remaining)
     FROM accs.waiting w LEFT JOIN public.job_tasks t ON t.id = w.task_id LEFT JOIN public.jobs j ON j.id = t.job_id
    WHERE t.id IS NULL OR t.status <> 'queued' OR t.remaining > 0
+      OR CASE WHEN t.resolve THEN w.hold IS NULL OR w.hold NOT IN ('resolve', 'paused') ELSE w.hold = 'resolve' END
       OR (w.lane, w.rank, w.order_seq, w.created_at, w.key, w.due_at) IS DISTINCT FROM
          (t.lane, -j.priority, j.order_seq, t.created_at, t.concurrency_key, CASE w.hold WHEN 'backoff' THEN t.next_attempt_at END)
   UNION ALL
@@ -7437,9 +7849,7 @@ CREATE VIEW accs.damage (what, job_id, id, found) AS
   UNION ALL
   SELECT 'remaining', t.job_id, t.id, jsonb_build_object('kept', t.remaining, 'counted', r.n)
     FROM public.jobs j JOIN public.job_tasks t ON t.job_id = j.id,
-         LATERAL (SELECT (cardinality(t.depends_on) - count(*))::int AS n FROM unnest(t.depends_on) AS k (key), LATERAL (
-                    SELECT status, error_code FROM public.job_tasks WHERE job_id = t.job_id AND task_key = k.key OFFSET 0) d
-                   WHERE d.status = 'done' OR d.status = 'skipped' AND d.error_code IS DISTINCT FROM 'upstream_failed') r
+         LATERAL (SELECT count(*)::int AS n FROM accs.unsatisfied(t)) r
    WHERE j.status = 'running' AND t.status IN ('queued', 'starting', 'running') AND t.remaining <> r.n
   UNION ALL
   SELECT 'pending_row', j.id, p.job_id, jsonb_build_object('due_at', p.due_at, 'status', j.status, 'scheduled_at', j.scheduled_at)
@@ -7616,7 +8026,7 @@ BEGIN
                              WHEN t.status = 'queued' THEN 0 ELSE t.progress END), 0) AS gained,
            CASE WHEN count(t.id) = 0 THEN 'no_tasks'
                 ELSE (array_agg(coalesce(t.error_code, 'error') ORDER BY t.finished_at, t.id)
-                      FILTER (WHERE t.status IN ('error', 'cancelled')))[1] END AS code
+                      FILTER (WHERE t.status IN ('error', 'cancelled') AND t.tolerated IS NULL))[1] END AS code
       FROM unnest(p_job_ids) AS u (id) LEFT JOIN public.job_tasks t ON t.job_id = u.id GROUP BY u.id
   ), moved AS (
     UPDATE public.jobs j SET task_count = c.tasks, open_tasks = c.open, task_progress = c.gained,
@@ -7637,12 +8047,14 @@ END $$;
 -- What people ask by status, without an index on a status that changes all the time.
 CREATE VIEW accs.service_load AS
   SELECT service, coalesce(sum(claimable), 0)::bigint AS claimable, coalesce(sum(backoff), 0)::bigint AS in_backoff,
-         coalesce(sum(key), 0)::bigint AS held_by_key, coalesce(sum(paused), 0)::bigint AS paused, coalesce(sum(live), 0)::bigint AS live
+         coalesce(sum(key), 0)::bigint AS held_by_key, coalesce(sum(paused), 0)::bigint AS paused, coalesce(sum(live), 0)::bigint AS live,
+         coalesce(sum(resolving), 0)::bigint AS resolving
     FROM (SELECT l.service, count(*) FILTER (WHERE w.hold IS NULL) AS claimable, count(*) FILTER (WHERE w.hold = 'backoff') AS backoff,
-                 count(*) FILTER (WHERE w.hold = 'key') AS key, count(*) FILTER (WHERE w.hold = 'paused') AS paused, NULL::bigint AS live
+                 count(*) FILTER (WHERE w.hold = 'key') AS key, count(*) FILTER (WHERE w.hold = 'paused') AS paused, NULL::bigint AS live,
+                 count(*) FILTER (WHERE w.hold = 'resolve') AS resolving
             FROM accs.waiting w JOIN accs.lanes l ON l.id = w.lane GROUP BY l.service
           UNION ALL
-          SELECT service, NULL, NULL, NULL, NULL, count(*) FROM accs.live GROUP BY service) x
+          SELECT service, NULL, NULL, NULL, NULL, count(*), NULL FROM accs.live GROUP BY service) x
    GROUP BY service;
 
 -- ---------------------------------------------------------------------------------------------------------------
@@ -7762,10 +8174,10 @@ RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb)
           CASE d.status WHEN 'queued' THEN d.created_at WHEN 'starting' THEN d.claimed_at
                         WHEN 'running' THEN d.started_at ELSE d.finished_at END,
           NULL::timestamptz, jsonb_build_object('task_key', d.task_key, 'task_id', d.id, 'status', d.status)
-     FROM unnest(p_task.depends_on) WITH ORDINALITY AS k (key, n), LATERAL (
-       SELECT * FROM public.job_tasks WHERE job_id = p_task.job_id AND task_key = k.key OFFSET 0) d
-    WHERE d.status NOT IN ('done', 'skipped') OR d.status = 'skipped' AND d.error_code = 'upstream_failed'
-    ORDER BY k.n LIMIT 1000)
+     FROM accs.unsatisfied(p_task) d
+    ORDER BY array_position(p_task.depends_on, split_part(d.task_key, '[', 1)), d.item_no NULLS FIRST LIMIT 1000)
+  UNION ALL   -- what it depends on is there; its condition and its input are not worked out yet
+  SELECT 'resolve', p_since, NULL, '{}' WHERE p_place.hold = 'resolve'
   UNION ALL
   SELECT p.kind || '_paused', p.since, NULL, jsonb_strip_nulls(jsonb_build_object('name', p.name, 'reason', p.reason, 'by', p.by))
     FROM accs.pauses p
@@ -7776,7 +8188,10 @@ RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb)
   SELECT 'backoff', p_task.updated_at, p_place.due_at,
          jsonb_strip_nulls(jsonb_build_object('outcome', p_task.outcome, 'error_code', p_task.error_code,
            'error_message', p_task.error_message, 'attempt', p_task.attempt, 'max_attempts', p_task.max_attempts, 'lost', p_task.lost))
-   WHERE p_place.hold = 'backoff' AND p_place.due_at > accs.clock()
+   WHERE p_place.hold = 'backoff' AND p_place.due_at > accs.clock() AND NOT (p_task.resolve IS FALSE AND p_task.outcome IS NULL)
+  UNION ALL
+  SELECT 'delay', p_task.updated_at, p_place.due_at, '{}'
+   WHERE p_place.hold = 'backoff' AND p_place.due_at > accs.clock() AND p_task.resolve IS FALSE AND p_task.outcome IS NULL
   UNION ALL
   SELECT 'key', p_since, NULL, jsonb_build_object(
            'key', k.key, 'limit', k.max_running, 'taken', l.n, 'by', coalesce(l.tasks, '[]'), 'ahead', (

@@ -79,7 +79,8 @@ class ScheduleInvalid(UserError):
 
 class ExpressionInvalid(UserError):
     """An expression can't be read, or not be evaluated with the values that it meets. `position` counts its characters
-    from 1; `place` is where in its document it stands, empty where it stands alone."""
+    from 1; `place` is where in its document it stands, empty where it stands alone. `missing` is the path of the value
+    that is not there, where that is why."""
 
     def __init__(
         self,
@@ -89,16 +90,25 @@ class ExpressionInvalid(UserError):
         position: int | None = None,
         place: Place = (),
         hint: str | None = None,
+        missing: Place = (),
     ) -> None:
         self.what: str = what
         self.expression: str = expression
         self.position: int | None = position
         self.place: Place = place
+        self.missing: Place = missing
         super().__init__(self._sentence(), hint=hint)
 
     def at(self, place: Place) -> Self:
         """The same error, of an expression that stands there."""
-        return type(self)(self.what, expression=self.expression, position=self.position, place=place, hint=self.hint)
+        return type(self)(
+            self.what,
+            expression=self.expression,
+            position=self.position,
+            place=place,
+            hint=self.hint,
+            missing=self.missing,
+        )
 
     def _sentence(self) -> str:
         where = ".".join(str(part) for part in self.place)

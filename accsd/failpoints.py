@@ -34,6 +34,8 @@ POINTS: Final = (
     "cleanup",
     "instantiate.committed",
     "reclaim.committed",
+    "resolve.evaluated",
+    "resolve.committed",
     "plan.computed",
     "plan.written",
     "settle.sent",

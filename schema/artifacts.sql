@@ -100,7 +100,7 @@ BEGIN
   IF session_user <> current_user THEN
     PERFORM accs.check_caller(p_owner);
   END IF;
-  SELECT t.job_id, t.task_key, t.depends_on INTO v_task FROM public.job_tasks t
+  SELECT t.job_id, t.task_key, t.depends_on, t.parent INTO v_task FROM public.job_tasks t
    WHERE t.id = p_task AND t.attempt_id = p_attempt_id AND t.lease_owner = p_owner AND t.lease_until > accs.clock()
      AND t.status IN ('starting', 'running');
   IF NOT FOUND THEN
@@ -112,8 +112,12 @@ BEGIN
   SELECT f.task_key, f.kind, f.bucket, f.key, f.size_bytes, f.content_type, f.checksum FROM (
     SELECT k.n, d.task_key, a.id, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
       FROM unnest(v_task.depends_on) WITH ORDINALITY AS k (key, n), LATERAL (   -- one look-up for each key, as in claim_tasks
+        SELECT t.id, t.items FROM public.job_tasks t
+         WHERE t.job_id = v_task.job_id AND t.task_key = k.key AND t.status = 'done' OFFSET 0) m, LATERAL (
+        SELECT t.id, t.task_key, t.outcome_attempt_id FROM public.job_tasks t WHERE t.id = m.id
+        UNION ALL   -- of a step that was multiplied, those of its tasks
         SELECT t.id, t.task_key, t.outcome_attempt_id FROM public.job_tasks t
-         WHERE t.job_id = v_task.job_id AND t.task_key = k.key AND t.status = 'done' OFFSET 0) d
+         WHERE m.items > 0 AND t.parent = m.id AND t.status = 'done' AND v_task.parent IS DISTINCT FROM m.id) d
       JOIN public.task_artifacts a ON a.job_task_id = d.id AND a.kind = 'output' AND a.attempt_id = d.outcome_attempt_id
     UNION ALL
     SELECT 0, NULL, a.id, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum

@@ -2,29 +2,29 @@
 -- Skip, cancel, close
 -- ---------------------------------------------------------------------------------------------------------------
 
--- A step whose condition is false is skipped, which satisfies the steps that depend on it.
-CREATE FUNCTION accs.skip_tasks(p_task_ids uuid[], p_reason text DEFAULT 'condition_false', p_source text DEFAULT 'builder')
-RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
+-- Skips those of these tasks that are queued, which satisfies the steps that depend on them; the caller holds their jobs' locks and admits
+-- the keys. A message says more than the reason where there is more to say.
+CREATE FUNCTION accs.skip(p_task_ids uuid[], p_reasons text[], p_source text, p_messages text[] DEFAULT NULL,
+                          OUT ids uuid[], OUT keys text[]) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now   timestamptz := accs.clock();
   v_ids   uuid[];
-  v_keys  text[];
   v_current text[];
   v_moved record;
 BEGIN
-  PERFORM accs.lock_jobs_of(p_task_ids);
   v_ids := ARRAY(SELECT id FROM public.job_tasks WHERE id = ANY (p_task_ids) AND status = 'queued');
   PERFORM accs.unqueue(v_ids);   -- waits for a claim under way; what it took is not queued any more
   WITH moved AS (
-    UPDATE public.job_tasks t SET status = 'skipped', finished_at = v_now, updated_at = v_now, error_code = p_reason, error_message = NULL,
-           next_attempt_at = NULL
-      FROM (SELECT u.id FROM unnest(v_ids) AS u (id) ORDER BY u.id) s WHERE t.id = s.id AND t.status = 'queued'
-    RETURNING t.id, t.job_id, t.dependants, t.concurrency_key
+    UPDATE public.job_tasks t SET status = 'skipped', finished_at = v_now, updated_at = v_now, error_code = s.reason,
+           error_message = s.message, next_attempt_at = NULL
+      FROM (SELECT u.* FROM unnest(p_task_ids, p_reasons, p_messages) AS u (id, reason, message) WHERE u.id = ANY (v_ids) ORDER BY u.id) s
+     WHERE t.id = s.id AND t.status = 'queued'
+    RETURNING t.id, t.job_id, t.dependants, t.concurrency_key, s.reason, s.message
   ), logged AS (
     INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data)
-    SELECT job_id, id, v_now, p_source, 'info', 'status', 'queued → skipped',
-           jsonb_build_object('from', 'queued', 'to', 'skipped', 'reason', p_reason) FROM moved
+    SELECT job_id, id, v_now, p_source, 'info', 'status', coalesce(message, 'queued → skipped'),
+           jsonb_build_object('from', 'queued', 'to', 'skipped', 'reason', reason) FROM moved
   )
   SELECT coalesce(array_agg(id), '{}') AS ids, array_agg(job_id) AS jobs, array_agg(1) AS ended, array_agg(1::numeric) AS gain,
          (SELECT array_agg(d.id) FROM moved m, unnest(m.dependants) AS d (id)) AS dependants,
@@ -34,12 +34,24 @@ BEGIN
     SELECT v_moved.keys || max(u.keys), v_moved.jobs || array_agg(u.job_id), v_moved.ended || array_fill(0, ARRAY[count(*)::int]),
            v_moved.gain || array_fill(0::numeric, ARRAY[count(*)::int]),
            array_fill(NULL::text, ARRAY[cardinality(v_moved.ids)]) || array_agg(u.task_key)
-      INTO v_keys, v_moved.jobs, v_moved.ended, v_moved.gain, v_current FROM accs.unblock(v_moved.dependants) u;
+      INTO keys, v_moved.jobs, v_moved.ended, v_moved.gain, v_current FROM accs.unblock(v_moved.dependants) u;
     PERFORM accs.count_down(v_moved.jobs, v_moved.ended, v_moved.gain, v_current);
-    PERFORM accs.admit(v_keys);
   END IF;
+  ids := v_moved.ids;
+END $$;
+
+-- Skips steps by hand.
+CREATE FUNCTION accs.skip_tasks(p_task_ids uuid[], p_reason text DEFAULT 'condition_false', p_source text DEFAULT 'builder')
+RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_skipped record;
+BEGIN
+  PERFORM accs.lock_jobs_of(p_task_ids);
+  SELECT * INTO v_skipped FROM accs.skip(p_task_ids, array_fill(p_reason, ARRAY[coalesce(cardinality(p_task_ids), 0)]), p_source);
+  PERFORM accs.admit(v_skipped.keys);
   RETURN QUERY
-  SELECT u.id, CASE WHEN u.id = ANY (v_moved.ids) THEN 'accepted'
+  SELECT u.id, CASE WHEN u.id = ANY (v_skipped.ids) THEN 'accepted'
                     WHEN t.status = 'skipped' AND t.error_code = p_reason THEN 'repeated' ELSE 'refused' END,
          CASE WHEN t.id IS NULL THEN 'not_found' WHEN t.status = 'skipped' AND t.error_code = p_reason THEN NULL
               WHEN t.status IN ('done', 'error', 'skipped', 'cancelled') THEN 'already_finished' ELSE 'not_in_expected_state' END,

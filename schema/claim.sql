@@ -243,12 +243,15 @@ BEGIN
            -- The results of the steps that it depends on, by key. What is too large to hand over is left out with a note rather
            -- than stopping the lane. The fence (OFFSET 0) keeps it one index look-up for each key: PostgreSQL 15 read all tasks
            -- of the job instead.
+           -- What the resolver has given stays, among it the lists of results of steps that were multiplied.
            given = CASE WHEN t.depends_on <> '{}' THEN (
-             SELECT CASE WHEN sum(pg_column_size(d.results)) > 16777216
+             SELECT coalesce(t.given, '{}') || CASE WHEN sum(pg_column_size(d.results)) > 16777216
                          THEN '{"inputs": {}, "omitted": "the results of the earlier steps exceed 16 MiB"}'
-                         ELSE jsonb_build_object('inputs', jsonb_object_agg(d.task_key, coalesce(d.results, '{}'))) END
+                         ELSE jsonb_build_object('inputs', jsonb_object_agg(d.task_key, coalesce(
+                                CASE WHEN d.items IS NOT NULL THEN t.given #> ARRAY['inputs', d.task_key] END, d.results, '{}'))) END
                FROM unnest(t.depends_on) AS k (key), LATERAL (
-                 SELECT u.task_key, u.results FROM public.job_tasks u WHERE u.job_id = t.job_id AND u.task_key = k.key OFFSET 0) d) END
+                 SELECT u.task_key, u.results, u.items FROM public.job_tasks u
+                  WHERE u.job_id = t.job_id AND u.task_key = k.key OFFSET 0) d) ELSE t.given END
       FROM unnest(v_ids) WITH ORDINALITY AS c (id, n) WHERE t.id = c.id AND t.status = 'queued'
     RETURNING c.n, t.id, t.job_id, t.task_key, t.attempt_id, t.attempt, t.max_attempts, t.params, t.given, t.timeout_sec, t.concurrency_key
   ), leased AS (
@@ -259,7 +262,8 @@ BEGIN
     SELECT m.job_id, m.id, v_now, v_source, 'info', 'status', e.said, e.data, m.attempt_id
       FROM moved m, unnest(v_said, v_data) AS e (said, data)
   )
-  SELECT m.id, m.job_id, m.task_key, p_service, m.attempt_id, m.attempt, m.max_attempts, v_to, m.params, j.options, m.given,
+  SELECT m.id, m.job_id, m.task_key, p_service, m.attempt_id, m.attempt, m.max_attempts, v_to,
+         CASE WHEN m.given ? 'with' THEN m.params || (m.given -> 'with') ELSE m.params END, j.options, m.given,
          m.timeout_sec, v_until, j.trace_id, j.trigger
     FROM moved m JOIN public.jobs j ON j.id = m.job_id ORDER BY m.n;
 END $$;
@@ -286,7 +290,8 @@ BEGIN
   ), extended AS (
     UPDATE accs.live SET lease_until = v_until WHERE task_id = ANY (ARRAY(SELECT id FROM kept))
   )
-  SELECT k.id, k.job_id, k.task_key, k.service_name, k.attempt_id, k.attempt, k.max_attempts, k.status, k.params, j.options, k.given,
+  SELECT k.id, k.job_id, k.task_key, k.service_name, k.attempt_id, k.attempt, k.max_attempts, k.status,
+         CASE WHEN k.given ? 'with' THEN k.params || (k.given -> 'with') ELSE k.params END, j.options, k.given,
          k.timeout_sec, k.lease_until, j.trace_id, j.trigger
     FROM kept k JOIN public.jobs j ON j.id = k.job_id ORDER BY k.id;
 END $$;

@@ -115,14 +115,15 @@ DECLARE
   v_now    timestamptz := accs.clock();
   v_again  uuid[];
   v_dead   uuid[];
+  v_borne  uuid[];           -- of those that fail for good, the ones that their step tolerates
   v_keys   text[];
   v_freed  text[];
   v_jobs   uuid[];
   v_ended  int[];
   v_gain   numeric[];
 BEGIN
-  WITH said AS MATERIALIZED (
-    SELECT s.id, left(s.code, 200) AS code, left(s.message, 65536) AS message, t.status AS from_status,
+  WITH ended AS (
+    SELECT s.id, t.parent, left(s.code, 200) AS code, left(s.message, 65536) AS message, t.status AS from_status,
            t.attempt + (p_outcome = 'error')::int AS attempt, t.lost + (p_outcome = 'lost')::int AS lost,
            CASE p_outcome WHEN 'error' THEN coalesce(s.permanent, false) OR t.attempt + 1 >= t.max_attempts
                           -- nobody but the process that is gone could carry out a one-off (accsd run)
@@ -131,17 +132,22 @@ BEGIN
                           WHEN 'error' THEN CASE WHEN s.permanent THEN 'permanent_error' ELSE 'attempts_exhausted' END END AS why,
            CASE p_outcome WHEN 'error' THEN v_now + accs.retry_delay(t.backoff, t.attempt + 1, t.id, p_base) ELSE v_now + p_delay END AS due
       FROM unnest(p_task_ids, p_codes, p_messages, p_permanent) AS s (id, code, message, permanent) JOIN public.job_tasks t ON t.id = s.id
-     ORDER BY s.id
+  ), said AS MATERIALIZED (
+    SELECT e.*, e.final AND e.parent IS NOT NULL
+                AND row_number() OVER (PARTITION BY e.parent, e.final ORDER BY e.id) <= coalesce(
+                  (SELECT m.tolerate - (SELECT count(*) FROM public.job_tasks c WHERE c.parent = m.id AND c.tolerated)
+                     FROM public.job_tasks m WHERE m.id = e.parent), 0) AS borne
+      FROM ended e ORDER BY e.id
   ), moved AS (
     UPDATE public.job_tasks t SET status = CASE WHEN s.final THEN 'error' ELSE 'queued' END, attempt = s.attempt, lost = s.lost,
            next_attempt_at = CASE WHEN NOT s.final THEN s.due END, finished_at = CASE WHEN s.final THEN v_now END,
            progress = CASE WHEN s.final THEN t.progress ELSE 0 END, updated_at = v_now, lease_owner = NULL, lease_until = NULL,
            error_code = CASE WHEN p_outcome = 'released' THEN t.error_code ELSE s.code END,
            error_message = CASE WHEN p_outcome = 'released' THEN t.error_message ELSE s.message END,
-           outcome = p_outcome, outcome_attempt_id = t.attempt_id
+           outcome = p_outcome, outcome_attempt_id = t.attempt_id, tolerated = nullif(s.borne, false)
       FROM said s WHERE t.id = s.id
     RETURNING t.id, t.job_id, t.task_key, t.service_name, t.generation, t.attempt_id, t.attempt, t.lost, t.next_attempt_at,
-              t.error_code, t.error_message, s.final, s.why, s.from_status, s.code, s.message
+              t.error_code, t.error_message, s.final, s.borne, s.why, s.from_status, s.code, s.message
   ), freed AS (
     DELETE FROM accs.live WHERE task_id = ANY (ARRAY(SELECT id FROM moved)) RETURNING task_id, job_id, progress, key, node
   ), concluded AS (   -- an agent that went away says nothing about its services
@@ -153,29 +159,29 @@ BEGIN
   ), logged AS (
     INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
     SELECT job_id, id, v_now, coalesce(p_source, 'agent:' || service_name),
-           CASE WHEN final THEN 'error' WHEN p_outcome = 'released' THEN 'info' ELSE 'warn' END,
+           CASE WHEN borne THEN 'warn' WHEN final THEN 'error' WHEN p_outcome = 'released' THEN 'info' ELSE 'warn' END,
            CASE WHEN final OR p_outcome <> 'error' THEN 'status' ELSE 'retry' END,
            coalesce(message, from_status || ' → ' || CASE WHEN final THEN 'error' ELSE 'queued' END),
            jsonb_strip_nulls(jsonb_build_object('from', from_status, 'to', CASE WHEN final THEN 'error' ELSE 'queued' END,
-             'outcome', p_outcome, 'error_code', code, 'attempt', attempt, 'lost', nullif(lost, 0), 'next_attempt_at', next_attempt_at)),
-           attempt_id FROM moved
+             'outcome', p_outcome, 'error_code', code, 'attempt', attempt, 'lost', nullif(lost, 0), 'next_attempt_at', next_attempt_at,
+             'tolerated', nullif(borne, false))), attempt_id FROM moved
   ), buried AS (
     INSERT INTO public.dead_letters (job_id, job_task_id, generation, service_name, reason, error_code, error_message, created_at)
     SELECT job_id, id, generation, service_name, why, code, message, v_now FROM moved WHERE final
   ), blamed AS (   -- the job keeps its first failure
     UPDATE public.jobs j SET error_code = coalesce(f.code, 'error'), error_message = f.message
-      FROM (SELECT DISTINCT ON (job_id) job_id, code, message FROM moved WHERE final ORDER BY job_id, id) f
+      FROM (SELECT DISTINCT ON (job_id) job_id, code, message FROM moved WHERE final AND NOT borne ORDER BY job_id, id) f
      WHERE j.id = f.job_id AND j.error_code IS NULL
   )
-  SELECT array_agg(m.id) FILTER (WHERE NOT final), array_agg(m.id) FILTER (WHERE final),
+  SELECT array_agg(m.id) FILTER (WHERE NOT final), array_agg(m.id) FILTER (WHERE final), array_agg(m.id) FILTER (WHERE borne),
          (SELECT array_agg(DISTINCT key) FILTER (WHERE key IS NOT NULL) FROM freed),
          (SELECT array_agg(job_id ORDER BY task_id) FROM freed), (SELECT array_agg(-progress ORDER BY task_id) FROM freed)
-    INTO v_again, v_dead, v_freed, v_jobs, v_gain FROM moved m;
+    INTO v_again, v_dead, v_borne, v_freed, v_jobs, v_gain FROM moved m;
 
   IF p_outcome <> 'released' THEN
     PERFORM pg_notify(accs.channel_prefix() || '_health', '');
   END IF;
-  v_ended := array_fill(0, ARRAY[cardinality(v_jobs)]);
+  v_ended := array_fill(0, ARRAY[coalesce(cardinality(v_jobs), 0)]);   -- none was live where the resolver speaks
   IF v_again IS NOT NULL THEN
     v_keys := accs.enqueue(v_again);
   END IF;
@@ -183,7 +189,12 @@ BEGIN
     -- counted once for the task itself and once for what is skipped below it
     SELECT v_jobs || array_agg(c.job_id), v_ended || array_agg(c.n), v_gain || array_agg(c.n::numeric) INTO v_jobs, v_ended, v_gain
       FROM (SELECT t.job_id, 1 AS n FROM public.job_tasks t WHERE t.id = ANY (v_dead)
-            UNION ALL SELECT s.job_id, s.skipped FROM accs.skip_downstream(v_dead) s) c;
+            UNION ALL SELECT s.job_id, s.skipped
+              FROM accs.skip_downstream(ARRAY(SELECT unnest(v_dead) EXCEPT SELECT unnest(v_borne))) s) c;
+  END IF;
+  IF v_borne IS NOT NULL THEN
+    SELECT v_keys || max(u.keys) INTO v_keys
+      FROM accs.unblock(ARRAY(SELECT unnest(dependants) FROM public.job_tasks WHERE id = ANY (v_borne))) u;
   END IF;
   IF v_dead IS NOT NULL OR 0 <> ANY (v_gain) THEN
     PERFORM accs.count_down(v_jobs, v_ended, v_gain);
@@ -239,12 +250,13 @@ BEGIN
   ), unblocked AS (   -- as in unblock: two parents in one call touch their child once
     UPDATE public.job_tasks t SET remaining = t.remaining - d.n, updated_at = v_now
       FROM (SELECT u.id, count(*)::int AS n FROM moved m, unnest(m.dependants) AS u (id) GROUP BY u.id ORDER BY u.id) d WHERE t.id = d.id
-    RETURNING t.id, t.job_id, t.step_no, t.task_key, t.lane, t.created_at, t.concurrency_key,
+    RETURNING t.id, t.job_id, t.step_no, t.task_key, t.lane, t.created_at, t.concurrency_key, t.resolve,
               t.remaining = 0 AND t.status = 'queued' AS runnable
   ), queued AS (
     INSERT INTO accs.waiting (task_id, lane, rank, order_seq, created_at, hold, key)
     SELECT u.id, u.lane, -j.priority, j.order_seq, u.created_at,
            CASE WHEN j.workflow_id = ANY ((SELECT accs.paused_workflows())::uuid[]) THEN 'paused'
+                WHEN u.resolve THEN 'resolve'
                 WHEN u.concurrency_key IS NOT NULL THEN 'key' END,
            u.concurrency_key
       FROM unblocked u JOIN public.jobs j ON j.id = u.job_id WHERE u.runnable

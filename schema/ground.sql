@@ -17,6 +17,7 @@
 --   lease.sql        what an attempt writes while it holds its lease: start, heartbeat, progress
 --   finish.sql       the end of an attempt: finished, released, reclaimed
 --   cancel.sql       ends that no attempt brings about: skip, cancel, close
+--   resolve.sql      steps with expressions: run with what was worked out, skipped, or multiplied
 --   retry.sql        dead letters, redrive, retry
 --   pauses.sql       pauses, and the limits of concurrency keys
 --   schedules.sql    schedules, their plans, and everything that waits for a time
@@ -42,7 +43,7 @@
 --   accs.pending_jobs       one narrow row for each job that is not instantiated yet, by due time.
 --   accs.waiting            one narrow row for each queued task without unfinished dependencies. hold is null: claimable.
 --                           Otherwise hold says what keeps it: 'backoff' (until due_at), 'key' (its concurrency key is
---                           taken), 'paused' (its workflow is paused).
+--                           taken), 'paused' (its workflow is paused), 'resolve' (its condition and input are not worked out yet).
 --   accs.live               one narrow row for each task that is starting or running: capacity, keys and leases are
 --                           counted here, so that they are derived from what really runs.
 --   accs.concurrency_keys   how many tasks of a key may run at once.
@@ -81,7 +82,8 @@
 --   submit_jobs | instantiate_due_jobs → claim_tasks → start_tasks → report_progress, heartbeat →
 --   finish_tasks (done, or error with retry) → its dependants become claimable in the same statement → the last
 --   finish closes the job.
---   Beside the way: release_tasks, reclaim_tasks, adopt_tasks, skip_tasks, cancel_jobs, redrive, retry_jobs.
+--   Beside the way: release_tasks, reclaim_tasks, adopt_tasks, skip_tasks, cancel_jobs, redrive, retry_jobs; for steps with
+--   expressions resolve_tasks and fan_out, between their last dependency and their claim.
 --   The net: repair, which finds accs.damage empty or mends it; recheck_holds, close_jobs.
 --
 -- RULES

@@ -83,9 +83,19 @@ CREATE TABLE public.job_tasks (
   timeout_sec         double precision,
   backoff             jsonb,
   notify              text[],                    -- what its workflow's notify says of tasks, if anything: announce_subscribed
+  -- null but for steps with expressions, which the resolver looks at: null costs a row nothing
+  resolve             boolean,                   -- true: it waits for the resolver; false: the resolver has given it what it needs
+  items               int,                       -- of a step that was multiplied: how many tasks it became
+  tolerate            int,                       -- and how many of them may fail for good
+  parent              uuid,                      -- of such a task: the step that became it, and
+  item_no             int,                       --   which item it is for, from 0
+  tolerated           boolean,                   -- it failed for good, and the steps below go on without it
   CONSTRAINT lease_while_live CHECK (
     (status = ANY ('{starting,running}')) = (lease_owner IS NOT NULL)
     AND (lease_owner IS NULL) = (lease_until IS NULL)),
   -- serves "the tasks of a job" and refuses a step twice
   UNIQUE (job_id, task_key)
 ) WITH (fillfactor = 38);   -- and here for two, longer ones: at 50 every seventh update left its page, and the table ended larger
+
+-- the tasks of a step that was multiplied
+CREATE UNIQUE INDEX job_tasks_parent ON public.job_tasks (parent, item_no) WHERE parent IS NOT NULL;

@@ -41,7 +41,7 @@ BEGIN
     -- A task that becomes claimable at this very moment may be missed: the claim that meets it holds it.
     WITH ours AS (
       SELECT w.task_id FROM accs.waiting w JOIN public.job_tasks t ON t.id = w.task_id JOIN public.jobs j ON j.id = t.job_id
-        JOIN public.workflows f ON f.id = j.workflow_id WHERE f.name = p_name AND (w.hold IS NULL OR w.hold = 'key')
+        JOIN public.workflows f ON f.id = j.workflow_id WHERE f.name = p_name AND (w.hold IS NULL OR w.hold IN ('key', 'resolve'))
          FOR UPDATE OF w SKIP LOCKED
     ), held AS (
       UPDATE accs.waiting w SET hold = 'paused' FROM ours WHERE w.task_id = ours.task_id RETURNING w.key
@@ -64,10 +64,11 @@ BEGIN
   END IF;
   IF p_kind = 'workflow' THEN
     WITH ours AS (
-      SELECT w.task_id FROM accs.waiting w JOIN public.job_tasks t ON t.id = w.task_id JOIN public.jobs j ON j.id = t.job_id
+      SELECT w.task_id, t.resolve FROM accs.waiting w JOIN public.job_tasks t ON t.id = w.task_id JOIN public.jobs j ON j.id = t.job_id
         JOIN public.workflows f ON f.id = j.workflow_id WHERE f.name = p_name AND w.hold = 'paused' FOR UPDATE OF w SKIP LOCKED
     ), freed AS (
-      UPDATE accs.waiting w SET hold = CASE WHEN w.key IS NOT NULL THEN 'key' END FROM ours WHERE w.task_id = ours.task_id RETURNING w.key
+      UPDATE accs.waiting w SET hold = CASE WHEN ours.resolve THEN 'resolve' WHEN w.key IS NOT NULL THEN 'key' END FROM ours
+       WHERE w.task_id = ours.task_id RETURNING w.key
     )
     SELECT array_agg(DISTINCT key) FILTER (WHERE key IS NOT NULL) INTO v_keys FROM freed;
     PERFORM accs.admit(v_keys);
@@ -90,12 +91,13 @@ DECLARE
   v_freed text[];
 BEGIN
   WITH ours AS (
-    SELECT w.task_id FROM accs.waiting w JOIN public.job_tasks t ON t.id = w.task_id JOIN public.jobs j ON j.id = t.job_id
+    SELECT w.task_id, t.resolve FROM accs.waiting w JOIN public.job_tasks t ON t.id = w.task_id JOIN public.jobs j ON j.id = t.job_id
       JOIN public.workflows f ON f.id = j.workflow_id
      WHERE w.hold = 'paused' AND NOT EXISTS (SELECT FROM accs.pauses p WHERE p.kind = 'workflow' AND p.name = f.name)
        FOR UPDATE OF w SKIP LOCKED
   ), freed AS (
-    UPDATE accs.waiting w SET hold = CASE WHEN w.key IS NOT NULL THEN 'key' END FROM ours WHERE w.task_id = ours.task_id RETURNING w.key
+    UPDATE accs.waiting w SET hold = CASE WHEN ours.resolve THEN 'resolve' WHEN w.key IS NOT NULL THEN 'key' END FROM ours
+       WHERE w.task_id = ours.task_id RETURNING w.key
   )
   SELECT array_agg(key) INTO v_freed FROM freed;
   SELECT array_agg(DISTINCT h.key) INTO v_keys

@@ -15,7 +15,7 @@ CREATE TABLE accs.waiting (
   rank        int NOT NULL,          -- minus the job's priority, so that one ascending index is the global order
   order_seq   bigint NOT NULL,
   created_at  timestamptz NOT NULL,
-  hold        text CHECK (hold IN ('backoff', 'key', 'paused')),
+  hold        text CHECK (hold IN ('backoff', 'key', 'paused', 'resolve')),
   due_at      timestamptz,
   key         text,
   CHECK ((hold IS NOT DISTINCT FROM 'backoff') = (due_at IS NOT NULL))
@@ -26,6 +26,7 @@ CREATE INDEX waiting_due ON accs.waiting (lane, due_at) WHERE hold = 'backoff'; 
 CREATE INDEX waiting_key ON accs.waiting (key, lane, rank, order_seq, created_at, task_id)                   -- admit
   WHERE key IS NOT NULL AND (hold IS NULL OR hold = 'key');
 CREATE INDEX waiting_paused ON accs.waiting (task_id) WHERE hold = 'paused';                                 -- resume
+CREATE INDEX waiting_resolve ON accs.waiting (rank, order_seq, created_at, task_id) WHERE hold = 'resolve';  -- tasks_to_resolve
 
 -- What is starting or running. Leases, capacity and keys are counted here.
 CREATE TABLE accs.live (
@@ -45,18 +46,36 @@ CREATE TABLE accs.live (
 CREATE INDEX live_node ON accs.live (node, service);                     -- capacity; an owner's own leases
 CREATE INDEX live_key ON accs.live (key) WHERE key IS NOT NULL;          -- admit, claim_tasks
 
--- One NOTIFY for each service that got something claimable, once per statement.
+-- One NOTIFY for each service that got something claimable, and one for the resolver, once per statement.
 CREATE FUNCTION accs.notify_services() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  PERFORM pg_notify(accs.channel_prefix() || service, '')
-     FROM (SELECT DISTINCT l.service FROM (SELECT DISTINCT lane FROM fresh WHERE hold IS NULL) f
-             JOIN accs.lanes l ON l.id = f.lane) s;
+  PERFORM pg_notify(accs.channel_prefix() || coalesce(service, '_resolve'), '')
+     FROM (SELECT DISTINCT l.service
+             FROM (SELECT DISTINCT CASE WHEN hold IS NULL THEN lane END AS lane FROM fresh WHERE hold IS NULL OR hold = 'resolve') f
+             LEFT JOIN accs.lanes l ON l.id = f.lane) s;
   RETURN NULL;
 END $$;
 CREATE TRIGGER notify_services AFTER INSERT ON accs.waiting
   REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION accs.notify_services();
 CREATE TRIGGER notify_services_again AFTER UPDATE ON accs.waiting
   REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION accs.notify_services();
+
+-- Whether a task lets those run that depend on it.
+CREATE FUNCTION accs.satisfies(p_status text, p_code text, p_tolerated boolean) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+  SELECT p_status = 'done' OR p_status = 'skipped' AND p_code IS DISTINCT FROM 'upstream_failed' OR p_tolerated IS TRUE
+$$;
+
+-- What a task still waits for: of each step that it depends on the step itself, and where that was multiplied, each of its tasks. The task
+-- of an item waits for its step alone, which has waited for the others. Those in p_reopened are about to wait again. By one look-up for
+-- each key, as in claim_tasks.
+CREATE FUNCTION accs.unsatisfied(p_task public.job_tasks, p_reopened uuid[] DEFAULT '{}') RETURNS SETOF public.job_tasks
+LANGUAGE sql STABLE AS $$
+  SELECT d.* FROM unnest(p_task.depends_on) AS k (key), LATERAL (
+      SELECT * FROM public.job_tasks WHERE job_id = p_task.job_id AND task_key = k.key OFFSET 0) m, LATERAL (
+      SELECT m.* WHERE p_task.parent IS NULL OR p_task.parent = m.id UNION ALL
+      SELECT c.* FROM public.job_tasks c WHERE m.items > 0 AND c.parent = m.id AND p_task.parent IS NULL) d
+   WHERE NOT accs.satisfies(d.status, d.error_code, d.tolerated) OR d.id = ANY (p_reopened)
+$$;
 
 -- Locks the jobs of these tasks, in the order that everybody keeps. Nearly always all are live, and the narrow table knows their jobs.
 CREATE FUNCTION accs.lock_jobs_of(p_task_ids uuid[]) RETURNS void LANGUAGE plpgsql AS $$
@@ -115,6 +134,7 @@ BEGIN
     SELECT t.id, t.lane, -j.priority, j.order_seq, t.created_at,
            CASE WHEN t.next_attempt_at > accs.clock() THEN 'backoff'
                 WHEN j.workflow_id = ANY ((SELECT accs.paused_workflows())::uuid[]) THEN 'paused'
+                WHEN t.resolve THEN 'resolve'
                 WHEN t.concurrency_key IS NOT NULL THEN 'key' END,
            CASE WHEN t.next_attempt_at > accs.clock() THEN t.next_attempt_at END,
            t.concurrency_key

@@ -30,16 +30,14 @@ DECLARE
 BEGIN
   PERFORM FROM public.job_tasks WHERE id = ANY (p_task_ids) ORDER BY id FOR NO KEY UPDATE;
   WITH before AS MATERIALIZED (
-    SELECT t.id, t.status,
-           (SELECT count(*) FROM unnest(t.depends_on) AS k (key), LATERAL (   -- one look-up for each key, as in claim_tasks
-              SELECT id, status FROM public.job_tasks WHERE job_id = p_job AND task_key = k.key OFFSET 0) d
-             WHERE d.status NOT IN ('done', 'skipped') OR d.id = ANY (p_task_ids))::int AS remaining,
+    SELECT t.id, t.status, (SELECT count(*) FROM accs.unsatisfied(t, p_task_ids))::int AS remaining,
            CASE t.status WHEN 'cancelled' THEN t.progress ELSE 1 END AS counted
       FROM public.job_tasks t WHERE t.id = ANY (p_task_ids)
   ), moved AS (
     UPDATE public.job_tasks t SET status = 'queued', generation = t.generation + 1, attempt = 0, lost = 0, remaining = b.remaining,
            progress = 0, next_attempt_at = NULL, started_at = NULL, finished_at = NULL, error_code = NULL, error_message = NULL,
-           results = NULL, updated_at = v_now
+           results = NULL, updated_at = v_now, tolerated = NULL, resolve = CASE WHEN t.resolve IS NOT NULL THEN true END,
+           given = CASE WHEN t.parent IS NOT NULL THEN t.given END   -- what its item gave it stays until its step is multiplied anew
       FROM before b WHERE t.id = b.id
     RETURNING t.id, t.task_key, t.step_no, t.generation, t.remaining, b.status AS from_status, b.counted
   ), logged AS (
@@ -50,7 +48,8 @@ BEGIN
     UPDATE public.dead_letters d SET redriven_at = v_now WHERE d.job_task_id = ANY (p_task_ids) AND d.redriven_at IS NULL
   ), failure AS (   -- what still stands in error, or cancelled, keeps the job from ending as done
     SELECT error_code, error_message FROM public.job_tasks
-     WHERE job_id = p_job AND status IN ('error', 'cancelled') AND id <> ALL (p_task_ids) ORDER BY finished_at, id LIMIT 1
+     WHERE job_id = p_job AND status IN ('error', 'cancelled') AND tolerated IS NULL AND id <> ALL (p_task_ids)
+     ORDER BY finished_at, id LIMIT 1
   ), job AS (
     SELECT id, status FROM public.jobs WHERE id = p_job
   ), reopened AS (
@@ -88,11 +87,11 @@ $$;
 -- a reason of its own satisfies what is below it.
 CREATE FUNCTION accs.blocked(p_job uuid, p_reopened uuid[]) RETURNS uuid[] LANGUAGE sql STABLE AS $$
   WITH RECURSIVE below AS (
-    SELECT c.id, c.dependants, c.status = 'done' OR c.status = 'skipped' AND c.error_code <> 'upstream_failed' AS satisfies
+    SELECT c.id, c.dependants, accs.satisfies(c.status, c.error_code, c.tolerated) AS satisfies
       FROM public.job_tasks t, unnest(t.dependants) AS d (id) JOIN public.job_tasks c ON c.id = d.id
-     WHERE t.job_id = p_job AND t.status IN ('error', 'cancelled') AND t.id <> ALL (p_reopened)
+     WHERE t.job_id = p_job AND t.status IN ('error', 'cancelled') AND t.tolerated IS NULL AND t.id <> ALL (p_reopened)
     UNION
-    SELECT c.id, c.dependants, c.status = 'done' OR c.status = 'skipped' AND c.error_code <> 'upstream_failed'
+    SELECT c.id, c.dependants, accs.satisfies(c.status, c.error_code, c.tolerated)
       FROM below b, unnest(b.dependants) AS d (id) JOIN public.job_tasks c ON c.id = d.id WHERE NOT b.satisfies
   ) SELECT coalesce(array_agg(id), '{}') FROM below
 $$;
@@ -176,6 +175,9 @@ BEGIN
     ELSIF v_row.step IS NULL THEN
       v_tasks := ARRAY(SELECT id FROM public.job_tasks WHERE job_id = v_row.id
                           AND (status IN ('error', 'cancelled') OR status = 'skipped' AND error_code = 'upstream_failed'));
+      -- what went on without a task that is retried now goes on again with it
+      v_tasks := ARRAY(SELECT unnest(v_tasks) UNION SELECT unnest(accs.downstream(ARRAY(
+        SELECT id FROM public.job_tasks WHERE id = ANY (v_tasks) AND tolerated))));
       IF v_tasks = '{}' THEN
         v_no := 'nothing_to_retry';
       END IF;
@@ -183,9 +185,7 @@ BEGIN
       SELECT id INTO v_step FROM public.job_tasks WHERE job_id = v_row.id AND task_key = v_row.step;
       IF NOT FOUND THEN
         v_no := 'step_not_found';
-      ELSIF EXISTS (SELECT FROM public.job_tasks d
-                      JOIN public.job_tasks t ON t.id = v_step AND d.job_id = t.job_id AND d.task_key = ANY (t.depends_on)
-                     WHERE d.status NOT IN ('done', 'skipped') OR d.error_code = 'upstream_failed') THEN
+      ELSIF EXISTS (SELECT FROM public.job_tasks t, accs.unsatisfied(t) WHERE t.id = v_step) THEN
         v_no := 'earlier_step_unfinished';
       ELSE
         v_tasks := v_step || accs.downstream(ARRAY[v_step]);

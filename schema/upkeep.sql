@@ -10,6 +10,7 @@ CREATE VIEW accs.damage (what, job_id, id, found) AS
   SELECT 'waiting_row'::text, t.job_id, w.task_id, jsonb_build_object('waiting', to_jsonb(w), 'status', t.status, 'remaining', t.remaining)
     FROM accs.waiting w LEFT JOIN public.job_tasks t ON t.id = w.task_id LEFT JOIN public.jobs j ON j.id = t.job_id
    WHERE t.id IS NULL OR t.status <> 'queued' OR t.remaining > 0
+      OR CASE WHEN t.resolve THEN w.hold IS NULL OR w.hold NOT IN ('resolve', 'paused') ELSE w.hold = 'resolve' END
       OR (w.lane, w.rank, w.order_seq, w.created_at, w.key, w.due_at) IS DISTINCT FROM
          (t.lane, -j.priority, j.order_seq, t.created_at, t.concurrency_key, CASE w.hold WHEN 'backoff' THEN t.next_attempt_at END)
   UNION ALL
@@ -29,9 +30,7 @@ CREATE VIEW accs.damage (what, job_id, id, found) AS
   UNION ALL
   SELECT 'remaining', t.job_id, t.id, jsonb_build_object('kept', t.remaining, 'counted', r.n)
     FROM public.jobs j JOIN public.job_tasks t ON t.job_id = j.id,
-         LATERAL (SELECT (cardinality(t.depends_on) - count(*))::int AS n FROM unnest(t.depends_on) AS k (key), LATERAL (
-                    SELECT status, error_code FROM public.job_tasks WHERE job_id = t.job_id AND task_key = k.key OFFSET 0) d
-                   WHERE d.status = 'done' OR d.status = 'skipped' AND d.error_code IS DISTINCT FROM 'upstream_failed') r
+         LATERAL (SELECT count(*)::int AS n FROM accs.unsatisfied(t)) r
    WHERE j.status = 'running' AND t.status IN ('queued', 'starting', 'running') AND t.remaining <> r.n
   UNION ALL
   SELECT 'pending_row', j.id, p.job_id, jsonb_build_object('due_at', p.due_at, 'status', j.status, 'scheduled_at', j.scheduled_at)
@@ -208,7 +207,7 @@ BEGIN
                              WHEN t.status = 'queued' THEN 0 ELSE t.progress END), 0) AS gained,
            CASE WHEN count(t.id) = 0 THEN 'no_tasks'
                 ELSE (array_agg(coalesce(t.error_code, 'error') ORDER BY t.finished_at, t.id)
-                      FILTER (WHERE t.status IN ('error', 'cancelled')))[1] END AS code
+                      FILTER (WHERE t.status IN ('error', 'cancelled') AND t.tolerated IS NULL))[1] END AS code
       FROM unnest(p_job_ids) AS u (id) LEFT JOIN public.job_tasks t ON t.job_id = u.id GROUP BY u.id
   ), moved AS (
     UPDATE public.jobs j SET task_count = c.tasks, open_tasks = c.open, task_progress = c.gained,
@@ -229,10 +228,12 @@ END $$;
 -- What people ask by status, without an index on a status that changes all the time.
 CREATE VIEW accs.service_load AS
   SELECT service, coalesce(sum(claimable), 0)::bigint AS claimable, coalesce(sum(backoff), 0)::bigint AS in_backoff,
-         coalesce(sum(key), 0)::bigint AS held_by_key, coalesce(sum(paused), 0)::bigint AS paused, coalesce(sum(live), 0)::bigint AS live
+         coalesce(sum(key), 0)::bigint AS held_by_key, coalesce(sum(paused), 0)::bigint AS paused, coalesce(sum(live), 0)::bigint AS live,
+         coalesce(sum(resolving), 0)::bigint AS resolving
     FROM (SELECT l.service, count(*) FILTER (WHERE w.hold IS NULL) AS claimable, count(*) FILTER (WHERE w.hold = 'backoff') AS backoff,
-                 count(*) FILTER (WHERE w.hold = 'key') AS key, count(*) FILTER (WHERE w.hold = 'paused') AS paused, NULL::bigint AS live
+                 count(*) FILTER (WHERE w.hold = 'key') AS key, count(*) FILTER (WHERE w.hold = 'paused') AS paused, NULL::bigint AS live,
+                 count(*) FILTER (WHERE w.hold = 'resolve') AS resolving
             FROM accs.waiting w JOIN accs.lanes l ON l.id = w.lane GROUP BY l.service
           UNION ALL
-          SELECT service, NULL, NULL, NULL, NULL, count(*) FROM accs.live GROUP BY service) x
+          SELECT service, NULL, NULL, NULL, NULL, count(*), NULL FROM accs.live GROUP BY service) x
    GROUP BY service;

@@ -55,7 +55,8 @@ RETURNS TABLE (service text, requires jsonb, node text, tasks int, due_in interv
     SELECT s.lane, s.concurrency_key, accs.soon(d.due_at), d.jobs * s.steps, d.due_at, NULL, d.first, d.schedule
       FROM due d, LATERAL (
         SELECT r.lane, r.concurrency_key, count(*) AS steps
-          FROM (SELECT lane, concurrency_key FROM accs.steps WHERE workflow_id = d.workflow_id AND depends_on = '{}' LIMIT 1000) r
+          FROM (SELECT lane, concurrency_key FROM accs.steps
+                 WHERE workflow_id = d.workflow_id AND depends_on = '{}' AND resolve IS NULL LIMIT 1000) r
          GROUP BY 1, 2) s
   ), bounded AS (   -- of a key as many as may run at once, the earliest ones
     SELECT w.lane, w.soon, least(w.tasks, k.max_running - coalesce(sum(w.tasks) OVER earlier, 0)) AS tasks, w.due_at,

@@ -115,10 +115,10 @@ RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb)
           CASE d.status WHEN 'queued' THEN d.created_at WHEN 'starting' THEN d.claimed_at
                         WHEN 'running' THEN d.started_at ELSE d.finished_at END,
           NULL::timestamptz, jsonb_build_object('task_key', d.task_key, 'task_id', d.id, 'status', d.status)
-     FROM unnest(p_task.depends_on) WITH ORDINALITY AS k (key, n), LATERAL (
-       SELECT * FROM public.job_tasks WHERE job_id = p_task.job_id AND task_key = k.key OFFSET 0) d
-    WHERE d.status NOT IN ('done', 'skipped') OR d.status = 'skipped' AND d.error_code = 'upstream_failed'
-    ORDER BY k.n LIMIT 1000)
+     FROM accs.unsatisfied(p_task) d
+    ORDER BY array_position(p_task.depends_on, split_part(d.task_key, '[', 1)), d.item_no NULLS FIRST LIMIT 1000)
+  UNION ALL   -- what it depends on is there; its condition and its input are not worked out yet
+  SELECT 'resolve', p_since, NULL, '{}' WHERE p_place.hold = 'resolve'
   UNION ALL
   SELECT p.kind || '_paused', p.since, NULL, jsonb_strip_nulls(jsonb_build_object('name', p.name, 'reason', p.reason, 'by', p.by))
     FROM accs.pauses p
@@ -129,7 +129,10 @@ RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb)
   SELECT 'backoff', p_task.updated_at, p_place.due_at,
          jsonb_strip_nulls(jsonb_build_object('outcome', p_task.outcome, 'error_code', p_task.error_code,
            'error_message', p_task.error_message, 'attempt', p_task.attempt, 'max_attempts', p_task.max_attempts, 'lost', p_task.lost))
-   WHERE p_place.hold = 'backoff' AND p_place.due_at > accs.clock()
+   WHERE p_place.hold = 'backoff' AND p_place.due_at > accs.clock() AND NOT (p_task.resolve IS FALSE AND p_task.outcome IS NULL)
+  UNION ALL
+  SELECT 'delay', p_task.updated_at, p_place.due_at, '{}'
+   WHERE p_place.hold = 'backoff' AND p_place.due_at > accs.clock() AND p_task.resolve IS FALSE AND p_task.outcome IS NULL
   UNION ALL
   SELECT 'key', p_since, NULL, jsonb_build_object(
            'key', k.key, 'limit', k.max_running, 'taken', l.n, 'by', coalesce(l.tasks, '[]'), 'ahead', (

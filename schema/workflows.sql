@@ -12,6 +12,8 @@ CREATE TABLE public.workflows (
   updated_at  timestamptz NOT NULL DEFAULT accs.clock(),
   created_by  text,
   notify      text[] NOT NULL DEFAULT '{}',     -- accs.outgoing_events that targets of the outbox are told beside their own
+  params      jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(params) = 'object'),   -- expressions: params, where options say nothing
+  options_schema  jsonb CHECK (jsonb_typeof(options_schema) = 'object'),            -- JSON Schema of jobs.options
   UNIQUE (name, version)
 );
 
@@ -50,10 +52,11 @@ CREATE TABLE accs.steps (
   concurrency_key  text,
   lane             int NOT NULL,
   notify           text[],
+  resolve          boolean,          -- true: its tasks wait for the resolver before they can be claimed
   PRIMARY KEY (workflow_id, step_no)
 );
 
-CREATE INDEX steps_roots ON accs.steps (workflow_id, lane, concurrency_key) WHERE depends_on = '{}';   -- wake_demand
+CREATE INDEX steps_roots ON accs.steps (workflow_id, lane, concurrency_key) WHERE depends_on = '{}' AND resolve IS NULL;   -- wake_demand
 
 CREATE FUNCTION accs.invalid(p_workflow text, p_problem text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -70,6 +73,40 @@ CREATE FUNCTION accs.backoff_is_valid(p jsonb) RETURNS boolean LANGUAGE sql IMMU
                        AND coalesce(jsonb_typeof(p -> 'base'), 'null') IN ('number', 'null')
                        AND coalesce(jsonb_typeof(p -> 'cap'), 'null') IN ('number', 'null')
     ELSE false END
+$$;
+
+CREATE FUNCTION accs.step_fields() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
+  SELECT '{key,service,depends_on,default_params,max_attempts,backoff,timeout,requires,node,concurrency_key,concurrency_limit,
+           uses,with,save_as,if,delay,for_each,if_item,max_parallel,max_items,tolerate}'::text[]
+$$;
+
+-- What is wrong with the shape of the fields by which data flows; null: nothing. What their expressions say is Python's to check: before a
+-- workflow is written, or else by the resolver.
+CREATE FUNCTION accs.flaw_of_flow(s jsonb) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE
+    WHEN coalesce(jsonb_typeof(s -> 'with'), 'object') <> 'object' THEN 'with must be a JSON object'
+    WHEN pg_column_size(s -> 'with') > 65536 AND octet_length((s -> 'with')::text) > 98304 THEN 'with is larger than 64 KiB'
+    WHEN jsonb_path_exists(s -> 'with', 'strict $.**{64} ? (@.type() == "object" || @.type() == "array")')
+      THEN 'with is nested deeper than 64 levels'
+    WHEN s ? 'save_as' AND (jsonb_typeof(s -> 'save_as') <> 'string' OR s ->> 'save_as' !~ '^[A-Za-z_][A-Za-z0-9_]{0,99}$')
+      THEN 'save_as must be a name: letters, digits and "_", not beginning with a digit, no longer than 100'
+    WHEN s ? 'if' AND jsonb_typeof(s -> 'if') NOT IN ('string', 'boolean') THEN 'if must be an expression'
+    WHEN s ? 'if_item' AND jsonb_typeof(s -> 'if_item') NOT IN ('string', 'boolean') THEN 'if_item must be an expression'
+    WHEN s ? 'delay' AND jsonb_typeof(s -> 'delay') NOT IN ('string', 'number')
+      THEN 'delay must be a number of seconds, a text such as 10m, or an expression'
+    WHEN s ? 'for_each' AND jsonb_typeof(s -> 'for_each') NOT IN ('string', 'number', 'array', 'object')
+      THEN 'for_each must be an expression, a list, an object or a whole number'
+    WHEN NOT s ? 'for_each' AND s ?| '{if_item,max_parallel,max_items,tolerate}'
+      THEN format('%s needs a for_each', (SELECT k FROM unnest('{if_item,max_parallel,max_items,tolerate}'::text[]) k WHERE s ? k LIMIT 1))
+    WHEN s ? 'max_parallel' AND (jsonb_typeof(s -> 'max_parallel') <> 'number' OR s ->> 'max_parallel' !~ '^([1-9][0-9]{0,5}|1000000)$')
+      THEN 'max_parallel must be a whole number from 1 to 1,000,000'
+    WHEN s ? 'max_parallel' AND s ->> 'concurrency_key' IS NOT NULL THEN 'max_parallel and concurrency_key exclude each other'
+    WHEN s ? 'max_items' AND (jsonb_typeof(s -> 'max_items') <> 'number' OR s ->> 'max_items' !~ '^([1-9][0-9]{0,3}|10000)$')
+      THEN 'max_items must be a whole number from 1 to 10,000'
+    WHEN s ? 'tolerate' AND s ->> 'tolerate' !~ CASE jsonb_typeof(s -> 'tolerate') WHEN 'number' THEN '^[0-9]{1,5}$'
+                                                     WHEN 'string' THEN '^([0-9]|[1-9][0-9]|100)%$' ELSE '^$' END
+      THEN 'tolerate must be a number of items, or a share of them such as 10%'
+  END
 $$;
 
 -- Each step is looked at once; the first problem in the order of the steps is reported. Speaks of step "key" where
@@ -97,11 +134,8 @@ BEGIN
         WHEN jsonb_typeof(s -> 'key') IS DISTINCT FROM 'string' OR s ->> 'key' = '' THEN 'key is missing or empty'
         WHEN key !~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$'
           THEN 'a key has letters, digits, ".", "_" and "-" only, begins with a letter or digit, and is no longer than 100'
-        WHEN s - '{key,service,depends_on,default_params,max_attempts,backoff,timeout,
-                   requires,node,concurrency_key,concurrency_limit}'::text[] <> '{}'
-          THEN format('unknown field "%s"', (SELECT k FROM jsonb_object_keys(
-                 s - '{key,service,depends_on,default_params,max_attempts,backoff,timeout,
-                       requires,node,concurrency_key,concurrency_limit}'::text[]) k LIMIT 1))
+        WHEN s - accs.step_fields() <> '{}'
+          THEN format('unknown field "%s"', (SELECT k FROM jsonb_object_keys(s - accs.step_fields()) k LIMIT 1))
         WHEN jsonb_typeof(s -> 'service') IS DISTINCT FROM 'string' OR s ->> 'service' = '' THEN 'service is missing or empty'
         WHEN s ->> 'service' !~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$'
           THEN format('"%s" is no service name: letters, digits, ".", "_" and "-" only, beginning with a letter or digit, '
@@ -134,9 +168,11 @@ BEGIN
              AND (jsonb_typeof(s -> 'concurrency_limit') <> 'number' OR s ->> 'concurrency_limit' !~ '^([1-9][0-9]{0,5}|1000000)$')
           THEN 'concurrency_limit must be a whole number from 1 to 1,000,000'
         WHEN s ->> 'concurrency_limit' IS NOT NULL AND s ->> 'concurrency_key' IS NULL THEN 'concurrency_limit needs a concurrency_key'
+        WHEN starts_with(s ->> 'concurrency_key', 'map/') THEN 'a concurrency_key that begins with "map/" is reserved'
         WHEN coalesce(jsonb_typeof(s -> 'backoff'), 'null') <> 'null' AND accs.backoff_is_valid(s -> 'backoff') IS NOT TRUE
           THEN 'backoff must be {"strategy": "exponential" | "linear" | "fixed", "base": seconds, "cap": seconds} '
                'or a list of seconds, none above 366 days'
+        WHEN s ?| '{with,save_as,if,delay,for_each,if_item,max_parallel,max_items,tolerate}' THEN accs.flaw_of_flow(s)
       END AS problem
       FROM step
   ), twice AS (
@@ -261,27 +297,33 @@ BEGIN
   ON CONFLICT DO NOTHING;
 
   INSERT INTO accs.steps (workflow_id, step_no, task_key, service, depends_on, dependants, params, max_attempts, timeout_sec,
-                          backoff, requires, node, concurrency_key, lane, notify)
+                          backoff, requires, node, concurrency_key, lane, notify, resolve)
   WITH step AS MATERIALIZED (
     SELECT n::int AS n, s, s ->> 'key' AS key, s ->> 'service' AS service, s ->> 'node' AS node,
            coalesce(s -> 'requires', '{}') AS requires,
-           ARRAY(SELECT jsonb_array_elements_text(coalesce(s -> 'depends_on', '[]'))) AS depends_on
+           ARRAY(SELECT jsonb_array_elements_text(coalesce(s -> 'depends_on', '[]'))) AS depends_on,
+           (s -> 'with')::text LIKE '%${%' AS templated
       FROM jsonb_array_elements(NEW.steps) WITH ORDINALITY e (s, n)
   ), edge AS (
-    SELECT p.n AS parent, array_agg(c.n ORDER BY c.n) AS children
-      FROM (SELECT n, unnest(depends_on) AS needs FROM step) c JOIN step p ON p.key = c.needs GROUP BY p.n
+    SELECT p.n AS parent, array_agg(c.n ORDER BY c.n) AS children, p.s ? 'for_each' AS fans
+      FROM (SELECT n, unnest(depends_on) AS needs FROM step) c JOIN step p ON p.key = c.needs GROUP BY p.n, p.s
+  ), joins AS (   -- what depends on a fan-out is given the list of its results by the resolver
+    SELECT DISTINCT unnest(children) AS n FROM edge WHERE fans
   )
   SELECT NEW.id, step.n, step.key, step.service, step.depends_on, edge.children,
-         coalesce(s -> 'default_params', '{}'), coalesce((s ->> 'max_attempts')::int, 3),
+         coalesce(s -> 'default_params', '{}') || CASE WHEN templated THEN '{}' ELSE coalesce(s -> 'with', '{}') END,
+         coalesce((s ->> 'max_attempts')::int, 3),
          (s ->> 'timeout')::double precision, nullif(s -> 'backoff', 'null'), step.requires, step.node, s ->> 'concurrency_key', l.id,
-         nullif(ARRAY(SELECT n FROM unnest(NEW.notify) n WHERE n LIKE 'task.%'), '{}')
-    FROM step LEFT JOIN edge ON edge.parent = step.n
+         nullif(ARRAY(SELECT n FROM unnest(NEW.notify) n WHERE n LIKE 'task.%'), '{}'),
+         nullif(s ?| '{if,delay,for_each}' OR templated IS TRUE OR joins.n IS NOT NULL
+                OR step.depends_on = '{}' AND NEW.options_schema IS NOT NULL, false)
+    FROM step LEFT JOIN edge ON edge.parent = step.n LEFT JOIN joins ON joins.n = step.n
     JOIN accs.lanes l ON l.service = step.service AND l.requires = step.requires AND l.node IS NOT DISTINCT FROM step.node;
 
   PERFORM accs.check_acyclic(NEW.name, NEW.id);
   RETURN NULL;
 END $$;
-CREATE TRIGGER compile_workflow AFTER INSERT OR UPDATE OF steps, notify ON public.workflows
+CREATE TRIGGER compile_workflow AFTER INSERT OR UPDATE OF steps, notify, options_schema ON public.workflows
   FOR EACH ROW EXECUTE FUNCTION accs.compile_workflow();
 
 CREATE FUNCTION accs.touch() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -14,6 +14,7 @@ from accsd.builder.outbox import Dispatcher
 from accsd.builder.planner import Planner
 from accsd.builder.probes import Probes
 from accsd.builder.prune import Pruner
+from accsd.builder.resolver import Resolver
 from accsd.builder.scheduler import Scheduler
 from accsd.builder.wake import ServiceNews, Waker
 from accsd.builder.wake_calls import CallsUnderWay
@@ -21,6 +22,7 @@ from accsd.db import Database
 from accsd.db.listen import Listener
 from accsd.db.outbox import OUTBOX_CHANNEL
 from accsd.db.quarantine import NEWS as HEALTH_CHANNEL
+from accsd.db.resolve import CHANNEL as RESOLVE_CHANNEL
 from accsd.db.schedules import CHANNEL as SCHEDULE_CHANNEL
 from accsd.history.clocks import Clocks
 from accsd.metrics import Metrics
@@ -120,6 +122,13 @@ ROLES: Final[tuple[Role[ControlHost], ...]] = (
         "reclaims tasks whose lease has run out, makes event partitions, frees holds, recounts the narrow tables",
         _cleanup,
         hears=_BUILDER_CHANNEL,
+        polls=True,
+    ),
+    Role(
+        "resolver",
+        "works out the conditions, inputs and lists of steps with expressions ([pipelines](pipelines.md))",
+        lambda host: Resolver(host.db),
+        hears=RESOLVE_CHANNEL,
         polls=True,
     ),
     Role(

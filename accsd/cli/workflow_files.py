@@ -39,7 +39,7 @@ class Document:
     @property
     def is_schedule(self) -> bool:
         """Whether the document is one schedule by itself (cli/schedule_files.py reads it)."""
-        return isinstance(self.value, dict) and "steps" not in self.value and bool(_WHEN & self.value.keys())
+        return isinstance(self.value, dict) and not self._has_steps and bool(_WHEN & self.value.keys())
 
     @property
     def has_schedules(self) -> bool:
@@ -48,29 +48,56 @@ class Document:
     @property
     def is_workflow(self) -> bool:
         """Whether it is to be one; a document that has schedules only is none."""
-        return not self.has_schedules or "steps" in self.value
+        return not self.has_schedules or self._has_steps
+
+    @property
+    def _has_steps(self) -> bool:
+        return "steps" in self.value or "pipeline" in self.value
 
     def checked(self) -> WorkflowDef:
         """The workflow, without the schedules that stand beside it. Raises WorkflowInvalid, with file and line."""
+        from accsd.pipeline.document import as_workflow
+
         self.refuse_doubles()
         try:
             with _without_collecting():
-                return WorkflowDef.model_validate(_without_schedules(self.value))
+                workflow = WorkflowDef.model_validate(as_workflow(_without_schedules(self.value)))
+                self._flow_warnings(workflow)
+                return workflow
         except WorkflowInvalid as error:
             complaints = error.complaints or [(self._place_of(error.step), error.message)]
             raise self._located(complaints, hint=error.hint or self._suggestion(error.step)) from None
+
+    def warnings(self, workflow: WorkflowDef) -> list[str]:
+        """What may surprise the author of a workflow that was found to be sound, with file and line."""
+        return self.located(self._flow_warnings(workflow))
+
+    def _flow_warnings(self, workflow: WorkflowDef) -> list[tuple[Place, str]]:
+        from accsd.pipeline.flow import check_workflow
+
+        return check_workflow(workflow, steps_at=self._steps_at)
+
+    @property
+    def _steps_at(self) -> str:
+        return "pipeline" if isinstance(self.value, dict) and "pipeline" in self.value else "steps"
 
     def _located(self, complaints: Sequence[tuple[Place, str]], hint: str | None = None) -> WorkflowInvalid:
         return WorkflowInvalid("\n".join(self.located(complaints)), hint=hint)
 
     def located(self, complaints: Sequence[tuple[Place, str]]) -> list[str]:
         """Each complaint with file and line."""
-        places = [_meant(place, sentence) for place, sentence in complaints]
+        places = [_meant(self._written_at(place), sentence) for place, sentence in complaints]
         lines = self._lines({place[:depth] for place in places for depth in range(len(place) + 1)})
         return [
             f"{self.file}{_line(place, lines)}: {sentence}"
             for place, (_, sentence) in zip(places, complaints, strict=True)
         ]
+
+    def _written_at(self, place: Place) -> Place:
+        """Where the file has it: the steps of a pipeline stand under that name, and their keys are called id."""
+        if place[:1] != ("steps",) or self._steps_at == "steps":
+            return place
+        return (self._steps_at, *("id" if part == "key" else part for part in place[1:]))
 
     def _lines(self, places: set[Place]) -> dict[Place, int]:
         """JSON is YAML but for a few corners, such as tabs; there, and in TOML, the lines stay unknown."""
@@ -85,8 +112,8 @@ class Document:
 
     def _place_of(self, step: str | None) -> Place:
         """The last step of that key: of two that share one, the second is the mistake."""
-        keys = [entry.get("key") for entry in self._steps()]
-        return ("steps", len(keys) - 1 - keys[::-1].index(step)) if step in keys else ()
+        keys = [entry.get("key", entry.get("id")) for entry in self._steps()]
+        return (self._steps_at, len(keys) - 1 - keys[::-1].index(step)) if step in keys else ()
 
     def _suggestion(self, step: str | None) -> str | None:
         """The key that was probably meant by a dependency that does not exist."""
@@ -98,7 +125,7 @@ class Document:
         return f'depends_on: "{unknown}"{meant}' if meant else None
 
     def _steps(self) -> list[dict[str, Any]]:
-        steps: Any = cast("dict[str, Any]", self.value).get("steps") if isinstance(self.value, dict) else None
+        steps: Any = cast("dict[str, Any]", self.value).get(self._steps_at) if isinstance(self.value, dict) else None
         entries = cast("list[Any]", steps) if isinstance(steps, list) else []
         return [cast("dict[str, Any]", entry) if isinstance(entry, dict) else {} for entry in entries]
 
@@ -154,6 +181,8 @@ def canonical_yaml(workflow: WorkflowDef) -> str:
         "name": workflow.name,
         "version": workflow.version,
         **({"notify": sorted(set(workflow.notify))} if workflow.notify else {}),
+        **({"params": workflow.params} if workflow.params else {}),
+        **({"options_schema": workflow.options_schema} if workflow.options_schema is not None else {}),
         "steps": [_plain(step.model_dump(mode="json", exclude_defaults=True)) for step in workflow.steps],
     }
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)

@@ -23,6 +23,8 @@ class StoredWorkflow:
     updated_at: datetime
     created_by: str | None
     notify: list[str]
+    params: dict[str, Any]
+    options_schema: dict[str, Any] | None
 
     def definition(self) -> WorkflowDef:
         return WorkflowDef(
@@ -30,11 +32,15 @@ class StoredWorkflow:
             version=self.version,
             is_active=self.is_active,
             notify=self.notify,
+            params=self.params,
+            options_schema=self.options_schema,
             steps=self.steps,  # pyright: ignore[reportArgumentType]
         )
 
 
-_COLUMNS: Final = "id, name, version, is_active, steps, created_at, updated_at, created_by, notify"
+_COLUMNS: Final = (
+    "id, name, version, is_active, steps, created_at, updated_at, created_by, notify, params, options_schema"
+)
 
 
 async def find_workflow(db: Database, name: str, version: int | None = None) -> StoredWorkflow | None:
@@ -47,6 +53,11 @@ async def find_workflow(db: Database, name: str, version: int | None = None) -> 
         repeatable=True,
     )
     return None if row is None else StoredWorkflow(**row)
+
+
+async def workflows_by_id(db: Database, ids: Sequence[UUID]) -> list[StoredWorkflow]:
+    rows = await db.fetch(f"SELECT {_COLUMNS} FROM public.workflows WHERE id = ANY ($1)", list(ids), repeatable=True)
+    return [StoredWorkflow(**row) for row in rows]
 
 
 async def workflow_id(db: Database, name: str, version: int | None = None) -> UUID:
@@ -67,14 +78,18 @@ async def workflow_id(db: Database, name: str, version: int | None = None) -> UU
 async def apply_workflow(db: Database, workflow: WorkflowDef, *, created_by: str | None = None) -> UUID:
     """Writes a workflow under its name and version; the same one again is updated. The database checks it too."""
     return await db.fetchval(
-        """INSERT INTO public.workflows (name, version, steps, created_by, notify) VALUES ($1, $2, $3, $4, $5)
-           ON CONFLICT (name, version) DO UPDATE SET steps = excluded.steps, notify = excluded.notify, is_active = true
+        """INSERT INTO public.workflows (name, version, steps, created_by, notify, params, options_schema)
+           VALUES ($1, $2, $3, $4, $5, $6, $7)
+           ON CONFLICT (name, version) DO UPDATE SET steps = excluded.steps, notify = excluded.notify, is_active = true,
+             params = excluded.params, options_schema = excluded.options_schema
            RETURNING id""",
         workflow.name,
         workflow.version,
         workflow.steps_document(),
         created_by,
         workflow.notify,
+        workflow.params,
+        workflow.options_schema,
         repeatable=True,
     )
 
@@ -124,6 +139,8 @@ def _next_version(newest: StoredWorkflow | None, workflow: WorkflowDef) -> int:
     return newest.version if is_same else newest.version + 1  # the same but inactive is made active again
 
 
-def meaning(workflow: WorkflowDef) -> tuple[list[dict[str, Any]], set[str]]:
-    """The steps without defaults, fields in one order, and notify: equal when two workflows mean the same."""
-    return [step.model_dump(mode="json", exclude_defaults=True) for step in workflow.steps], set(workflow.notify)
+def meaning(workflow: WorkflowDef) -> tuple[Any, ...]:
+    """The steps without defaults, fields in one order, and what else a job meets: equal when two workflows mean the
+    same."""
+    steps = [step.model_dump(mode="json", exclude_defaults=True) for step in workflow.steps]
+    return steps, set(workflow.notify), workflow.params, workflow.options_schema

@@ -10,21 +10,26 @@ Which names there are is the caller's choice. The CEL library is imported with t
 missing, an expression raises a ConfigError; documents without expressions are rendered and checked all the same.
 """
 
-from accsd.expressions.checks import Findings, check_condition, check_document, check_expression
+from accsd.expressions.checks import Findings, Use, check_condition, check_document, check_expression, problem_of
 from accsd.expressions.context import Context
 from accsd.expressions.evaluation import evaluate, evaluate_condition
 from accsd.expressions.program import Names
+from accsd.expressions.scanner import Embedded, pieces
 from accsd.expressions.templates import has_templates, render
 
 __all__ = [
     "Context",
+    "Embedded",
     "Findings",
     "Names",
+    "Use",
     "check_condition",
     "check_document",
     "check_expression",
     "evaluate",
     "evaluate_condition",
     "has_templates",
+    "pieces",
+    "problem_of",
     "render",
 ]

@@ -14,14 +14,30 @@ from accsd.values.validation import Problem
 _MAY_BE_BOOL: Final = ("BOOL", "DYN")
 
 
+@dataclass(frozen=True, slots=True)
+class Use:
+    """An expression that stands at `place` refers to the value at `path`."""
+
+    place: Place
+    expression: str
+    path: Place
+
+
 @dataclass(frozen=True)
 class Findings:
     """What a check found. Without problems, what was checked may be written."""
 
     problems: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
-    references: tuple[Place, ...] = ()
-    """The paths of the values that are referred to, each once, in the order in which they are written."""
+    uses: tuple[Use, ...] = ()
+
+    @property
+    def references(self) -> tuple[Place, ...]:
+        """The paths of the values that are referred to, each once, in the order in which they are written."""
+        return tuple(dict.fromkeys(use.path for use in self.uses))
+
+    def __add__(self, other: "Findings") -> "Findings":
+        return Findings(self.problems + other.problems, self.warnings + other.warnings, self.uses + other.uses)
 
 
 def check_expression(expression: str, names: Names, *, at: Place = ()) -> Findings:
@@ -34,7 +50,7 @@ def check_condition(expression: str, names: Names, *, at: Place = ()) -> Finding
     if findings.problems or compile_expression(expression, names).result_type in _MAY_BE_BOOL:
         return findings
     error = ExpressionInvalid("a condition must give true or false", expression=expression)
-    return Findings((_problem(error, at),), findings.warnings, findings.references)
+    return Findings((problem_of(error, at),), findings.warnings, findings.uses)
 
 
 def check_document(document: Any, names: Names, *, at: Place = ()) -> Findings:
@@ -49,12 +65,12 @@ def check_document(document: Any, names: Names, *, at: Place = ()) -> Findings:
         try:
             found += [(place, piece.expression) for piece in pieces(text) if isinstance(piece, Embedded)]
         except ExpressionInvalid as error:
-            problems.append(_problem(error, place))
+            problems.append(problem_of(error, place))
     if len(found) > MAX_EXPRESSIONS:
         problems.append(Problem(at, f"has {len(found)} expressions; the limit is {MAX_EXPRESSIONS}"))
         found = []
     checked = _checked(found, names)
-    return Findings((*problems, *checked.problems), checked.warnings, checked.references)
+    return Findings(tuple(problems)) + checked
 
 
 def _checked(expressions: list[tuple[Place, str]], names: Names) -> Findings:
@@ -64,7 +80,7 @@ def _checked(expressions: list[tuple[Place, str]], names: Names) -> Findings:
         try:
             programs.append((place, compile_expression(expression, names)))
         except ExpressionInvalid as error:
-            problems.append(_problem(error, place))
+            problems.append(problem_of(error, place))
     return Findings(
         tuple(problems),
         tuple(
@@ -72,9 +88,13 @@ def _checked(expressions: list[tuple[Place, str]], names: Names) -> Findings:
             for place, program in programs
             for warning in program.warnings
         ),
-        tuple(dict.fromkeys(reference.path for _, program in programs for reference in program.references)),
+        tuple(
+            Use(place, program.expression, reference.path)
+            for place, program in programs
+            for reference in program.references
+        ),
     )
 
 
-def _problem(error: ExpressionInvalid, place: Place) -> Problem:
+def problem_of(error: ExpressionInvalid, place: Place) -> Problem:
     return Problem(place, error.message if error.hint is None else f"{error.message}; {error.hint}")

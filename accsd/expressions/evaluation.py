@@ -53,14 +53,22 @@ def _failed(program: Program, context: Context, message: str) -> ExpressionInval
         length, held = context.reach(reference.path)
         if length == len(reference.path):
             continue
+        missing: Place = ()
         if isinstance(held, dict) and missing_field(message) == reference.path[length]:
-            what = _missing(context, reference.path[: length + 1], list(cast("dict[str, Any]", held)))
+            missing = reference.path[: length + 1]
+            what = _missing(context, missing, list(cast("dict[str, Any]", held)))
         elif reads_no_object(message) and not isinstance(held, dict):
             what = f"{shown_path(reference.path[:length])} is {kind_of(held)}, which has no fields"
         else:
             continue
         hint = "where it may be missing, write .? before the field and .orValue(…) at the end"
-        return ExpressionInvalid(what, expression=program.expression, position=reference.positions[length], hint=hint)
+        return ExpressionInvalid(
+            what,
+            expression=program.expression,
+            position=reference.positions[length],
+            hint=hint,
+            missing=missing,
+        )
     return failure(program.expression, message)
 
 

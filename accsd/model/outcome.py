@@ -47,6 +47,13 @@ class DatabaseCode(StrEnum):
 
     UPSTREAM_FAILED = "upstream_failed"
     CONDITION_FALSE = "condition_false"
+    INPUT_SKIPPED = "input_skipped"
+    NOT_IN_LIST = "not_in_list"
+    CONDITION_ERROR = "condition_error"
+    TEMPLATE_ERROR = "template_error"
+    INPUT_INVALID = "input_invalid"
+    OPTIONS_INVALID = "options_invalid"
+    FAN_OUT_TOO_LARGE = "fan_out_too_large"
     CANCELLED = "cancelled"
     WORKFLOW_INACTIVE = "workflow_inactive"
     WORKFLOW_INVALID = "workflow_invalid"
@@ -72,6 +79,7 @@ class Meaning(NamedTuple):
 
 
 _LOG: Final = "read its log, put it right, then retry the job"
+_EXPRESSION: Final = "correct the expression, apply the workflow, then submit the job again"
 _SUBMIT: Final = "correct the workflow, then submit the job again"
 
 MEANINGS: Final[Mapping[str, Meaning]] = {
@@ -117,6 +125,23 @@ MEANINGS: Final[Mapping[str, Meaning]] = {
     DatabaseCode.UPSTREAM_FAILED: Meaning("a step that it depends on has failed", "see why that one did", Blame.NOBODY),
     DatabaseCode.CONDITION_FALSE: Meaning(
         "its condition did not hold", "nothing: what depends on it goes on", Blame.NOBODY
+    ),
+    DatabaseCode.INPUT_SKIPPED: Meaning(
+        "a step was skipped whose results it refers to",
+        "nothing; or give the value a default: .orValue(…)",
+        Blame.NOBODY,
+    ),
+    DatabaseCode.NOT_IN_LIST: Meaning("its item is not in the list any more", "nothing", Blame.NOBODY),
+    DatabaseCode.CONDITION_ERROR: Meaning("its condition could not be evaluated", _EXPRESSION, Blame.WORKFLOW),
+    DatabaseCode.TEMPLATE_ERROR: Meaning("an expression of it could not be evaluated", _EXPRESSION, Blame.WORKFLOW),
+    DatabaseCode.INPUT_INVALID: Meaning(
+        "its input is not what its tool takes", "correct the step's with, apply it, then submit again", Blame.WORKFLOW
+    ),
+    DatabaseCode.OPTIONS_INVALID: Meaning(
+        "the job's options are not what its workflow takes", "submit it again with other options", Blame.TASK
+    ),
+    DatabaseCode.FAN_OUT_TOO_LARGE: Meaning(
+        "its list has more items than it may", "make the list shorter, or raise max_items", Blame.WORKFLOW
     ),
     DatabaseCode.CANCELLED: Meaning("its job was cancelled", "retry the job if it is wanted after all", Blame.NOBODY),
     DatabaseCode.WORKFLOW_INACTIVE: Meaning(

@@ -97,6 +97,12 @@ class JobTask(Row):
     lane: int
     outcome_attempt_id: int | None = None
     outcome: str | None = None
+    resolve: bool | None = None
+    items: int | None = None
+    tolerate: int | None = None
+    parent: UUID | None = None
+    item_no: int | None = None
+    tolerated: bool | None = None
 
 
 class TaskEvent(Row):

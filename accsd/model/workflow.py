@@ -4,6 +4,7 @@ Whatever is wrong with one is said as WorkflowInvalid, in a sentence that names 
 and before any row of a job exists. SQL refuses the same things for those who write without this module.
 """
 
+import re
 from datetime import datetime
 from typing import Annotated, Any, Self, cast
 from uuid import UUID
@@ -31,6 +32,10 @@ from accsd.values.validation import Problem, problems
 
 MAX_STEPS = 100_000
 MAX_PARAMS_BYTES = 64 * 1024
+MAX_ITEMS = 10_000
+_ALIAS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SHARE = re.compile(r"([0-9]|[1-9][0-9]|100)%")
+_OF_ITEMS = frozenset({"if_item", "max_parallel", "max_items", "tolerate"})
 _PROBLEMS_SHOWN = 5
 _PROBLEMS_TOLD = 20  # a file may have 100,000 wrong steps, and to put each in words takes longer than anybody waits
 
@@ -61,6 +66,23 @@ def _in_seconds(written: Any) -> Any:
         raise InvalidValue("must be a number of seconds, or text such as 90s, 10m or 1h30m") from None
 
 
+def _delay(written: Any) -> Any:
+    """Seconds, or an expression that gives them: that is read when the step is resolved."""
+    return written if isinstance(written, str) and "${" in written else _in_seconds(written)
+
+
+def _share(written: Any) -> Any:
+    if isinstance(written, str) and not _SHARE.fullmatch(written):
+        raise InvalidValue("must be a number of items, or a share of them such as 10%")
+    return written
+
+
+def _alias(name: str) -> str:
+    if not _ALIAS.fullmatch(name):
+        raise InvalidValue('must have letters, digits and "_" only, and not begin with a digit')
+    return name
+
+
 StepKey = Annotated[str, AfterValidator(check_step_key)]
 ServiceName = Annotated[str, AfterValidator(check_service_name)]
 EventName = Annotated[str, AfterValidator(check_outgoing_event)]
@@ -70,7 +92,7 @@ Name = Annotated[str, Field(min_length=1, max_length=200)]
 class WorkflowStep(BaseModel):
     """One step: which service does it, after which other steps, with which parameters, and how stubbornly."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True)
 
     key: StepKey
     service: ServiceName
@@ -83,18 +105,41 @@ class WorkflowStep(BaseModel):
     node: Name | None = None
     concurrency_key: Name | None = None
     concurrency_limit: int | None = Field(default=None, ge=1, le=1_000_000)
+    # By these, data flows (docs/pipelines.md). Their expressions are checked by accsd/pipeline.
+    with_: Annotated[dict[str, Any], AfterValidator(_storable_params)] = Field(default_factory=dict, alias="with")
+    save_as: Annotated[str, Field(max_length=100), AfterValidator(_alias)] | None = None
+    if_: str | bool | None = Field(default=None, alias="if")
+    delay: Annotated[float | str | None, BeforeValidator(_delay)] = None
+    for_each: str | int | list[Any] | dict[str, Any] | None = None
+    if_item: str | bool | None = None
+    max_parallel: int | None = Field(default=None, ge=1, le=1_000_000)
+    max_items: int | None = Field(default=None, ge=1, le=MAX_ITEMS)
+    tolerate: Annotated[int | str | None, AfterValidator(_share)] = None
 
     @model_validator(mode="after")
-    def _limit_has_a_key(self) -> Self:
+    def _fields_fit_together(self) -> Self:
         if self.concurrency_limit is not None and self.concurrency_key is None:
             raise InvalidValue("has a concurrency_limit but no concurrency_key that it could limit")
+        if self.concurrency_key is not None and self.concurrency_key.startswith("map/"):
+            raise InvalidValue('has a concurrency_key that begins with "map/", which is reserved')
+        if self.max_parallel is not None and self.concurrency_key is not None:
+            raise InvalidValue("has a max_parallel and a concurrency_key, which exclude each other")
+        if self.for_each is None and (lone := sorted(_OF_ITEMS & self.model_fields_set)):
+            raise InvalidValue(f"has {', '.join(lone)} but no for_each")
         return self
+
+    @property
+    def alias(self) -> str:
+        """What expressions call its results: steps.<alias>."""
+        return self.save_as or self.key
 
 
 class WorkflowDef(BaseModel):
     """A named, versioned graph of steps. The database gives id and timestamps, so a new one has none.
 
     `notify` are the outgoing events of its jobs that others are told beside those that they want of all workflows.
+    `params` is what expressions find under that name where a job's options say nothing; `options_schema` is the JSON
+    Schema of a job's options.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -104,6 +149,8 @@ class WorkflowDef(BaseModel):
     version: int = Field(default=1, ge=1)
     is_active: bool = True
     notify: list[EventName] = Field(default_factory=list)
+    params: Annotated[dict[str, Any], AfterValidator(_storable_params)] = Field(default_factory=dict)
+    options_schema: dict[str, Any] | None = None
     steps: list[WorkflowStep] = Field(max_length=MAX_STEPS)
     created_at: datetime | None = None
     updated_at: datetime | None = None

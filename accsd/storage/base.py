@@ -15,7 +15,7 @@ from uuid import UUID
 
 from accsd.errors import InvalidValue, StorageUnavailable
 from accsd.model.state import ArtifactKind
-from accsd.values.names import check_step_key
+from accsd.values.names import check_task_key
 
 DEFAULT_CONTENT_TYPE: Final = "application/octet-stream"
 MOST_BYTES_AT_ONCE: Final = 64 * 1024 * 1024  # get_bytes holds at most so many in memory
@@ -154,7 +154,7 @@ def build_key(
     `name` may have folders (`frames/001.png`). A log is `.jsonl` unless another extension is given.
     """
     kind = _kind(kind)
-    parts = [f"{kind}s", _job(job_id), check_step_key(task_key)]
+    parts = [f"{kind}s", _job(job_id), check_task_key(task_key)]
     if attempt_id is not None:
         parts.append(_attempt(attempt_id))
     parts.append(_name(name or kind.value) + _suffix(ext, kind, name))

@@ -9,6 +9,7 @@ from typing import Final, Literal, get_args
 from accsd.errors import InvalidValue
 
 _STEP_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_ITEM = re.compile(r"(.*)\[(\d{1,5})\]")
 _SERVICE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 
 # `<prefix>builder` is the channel on which the builder hears of new jobs.
@@ -40,6 +41,17 @@ def check_step_key(key: str) -> str:
             f'"{_shown(key)}" is not a step key: 1 to 100 letters, digits, ".", "_" or "-", '
             "beginning with a letter or digit"
         )
+    return key
+
+
+def split_task_key(key: str) -> tuple[str, int | None]:
+    """The step of a task, and the number of its item where the step was multiplied: `encode[3]`."""
+    found = _ITEM.fullmatch(key)
+    return (check_step_key(found[1]), int(found[2])) if found else (check_step_key(key), None)
+
+
+def check_task_key(key: str) -> str:
+    split_task_key(key)
     return key
 
 

@@ -1,7 +1,8 @@
 """The files of a task: inputs, laid into its folder before it starts, and announced files, taken into the store.
 
-    inputs/{step}/{name}    what earlier steps made
-    inputs/_job/{name}      what came with the job
+    inputs/{step}/{name}           what earlier steps made
+    inputs/{step}/{item}/{name}    what the tasks of a step made that was multiplied
+    inputs/_job/{name}             what came with the job
 
 The folder is hostile: an announced file may be a link, a pipe or a device, and may be swapped while we look at it.
 """
@@ -29,7 +30,7 @@ from accsd.retry import Backoff, until_answered, while_away
 from accsd.runners.base import Workdir
 from accsd.storage import ChecksumMismatch, ObjectStore, StoredObject, TooLarge, build_key, local
 from accsd.storage.base import check_key
-from accsd.values.names import check_step_key
+from accsd.values.names import split_task_key
 from accsd.work.context import AttemptContext
 from accsd.work.protocol.wire import ArtifactAnnounced
 
@@ -137,15 +138,18 @@ def _places(artifacts: Sequence[Input]) -> Mapping[Parts, Input]:
     places: dict[Parts, Input] = {}
     for artifact in artifacts:
         with _input_at_fault(artifact):
-            place = (INPUTS_FOLDER, _folder_of(artifact.task_key), *_name(artifact))
+            place = (INPUTS_FOLDER, *_folder_of(artifact.task_key), *_name(artifact))
             if place in places:
                 raise InvalidValue(f"{places[place].key} has the same name")
         places[place] = artifact
     return places
 
 
-def _folder_of(task_key: str | None) -> str:
-    return JOB_FOLDER if task_key is None else check_step_key(task_key)
+def _folder_of(task_key: str | None) -> Parts:
+    if task_key is None:
+        return (JOB_FOLDER,)
+    step, item = split_task_key(task_key)
+    return (step,) if item is None else (step, str(item))
 
 
 def _name(artifact: Input) -> Parts:
@@ -171,7 +175,7 @@ def _in_envelope(artifact: Input, parts: Parts, stored: StoredObject) -> dict[st
     return {
         "task_key": artifact.task_key,
         "kind": artifact.kind.value,
-        "name": "/".join(parts[2:]),
+        "name": "/".join(parts[1 + len(_folder_of(artifact.task_key)) :]),
         "path": "/".join(parts),
         "content_type": artifact.content_type,
         "size_bytes": stored.size_bytes,

@@ -8,7 +8,7 @@ moves AS MATERIALIZED (   -- the transitions as the events tell them, each with 
   SELECT e.id, e.job_id, e.job_task_id, coalesce(e.job_task_id, e.job_id) AS subject,
          CASE WHEN e.job_task_id IS NULL THEN 'job' ELSE 'task' END AS entity, e.type,
          e.data ->> 'from' AS from_status, e.data ->> 'to' AS to_status, e.attempt_id,
-         e.data ->> 'owner' AS owner, e.data ->> 'reason' AS reason,
+         e.data ->> 'owner' AS owner, e.data ->> 'reason' AS reason, e.ts, (e.data -> 'tolerated') = 'true' AS tolerated,
          lag(e.data ->> 'to', 1, 'queued') OVER past AS state_before,
          lead(e.id) OVER past AS until,
          count(*) FILTER (WHERE e.data ->> 'from' IN ('done', 'error', 'skipped', 'cancelled')) OVER past AS generation,
@@ -24,16 +24,18 @@ moves AS MATERIALIZED (   -- the transitions as the events tell them, each with 
 ), task AS MATERIALIZED (
   SELECT t.*, t.status IN ('queued', 'starting', 'running') AS is_open, t.status IN ('starting', 'running') AS is_live
     FROM public.job_tasks t
-), need AS MATERIALIZED (   -- every dependency: satisfied by done, and by skipped unless that means that it can never run
-  SELECT t.id, t.status, t.remaining, d.id AS needs,
-         d.status = 'done' OR d.status = 'skipped' AND d.error_code IS DISTINCT FROM 'upstream_failed' AS satisfied
+), need AS MATERIALIZED (   -- every dependency: satisfied by done, by skipped unless that means that it can never run, and by what is tolerated
+  SELECT t.id, t.status, t.remaining, d.id AS needs, d.created_at, t.parent IS NULL OR t.parent = m.id AS counts,   -- an item waits for its step alone
+         d.status = 'done' OR d.status = 'skipped' AND d.error_code IS DISTINCT FROM 'upstream_failed' OR coalesce(d.tolerated, false) AS satisfied
     FROM task t CROSS JOIN LATERAL unnest(t.depends_on) AS k (task_key)
-    LEFT JOIN task d ON d.job_id = t.job_id AND d.task_key = k.task_key
+    LEFT JOIN task m ON m.job_id = t.job_id AND m.task_key = k.task_key
+    LEFT JOIN task d ON d.id = m.id OR d.parent = m.id AND t.parent IS NULL   -- of a step that was multiplied, each of its tasks
 ), counted AS MATERIALIZED (   -- what a job's tasks add up to
   SELECT job_id, count(*) AS tasks, count(*) FILTER (WHERE is_open) AS open,
          sum(CASE WHEN status IN ('done', 'skipped', 'error') THEN 1 WHEN status = 'queued' THEN 0 ELSE progress END) AS progress,
-         count(*) FILTER (WHERE status IN ('error', 'cancelled')) AS failed,
-         (array_agg(coalesce(error_code, 'error') ORDER BY finished_at, id) FILTER (WHERE status IN ('error', 'cancelled')))[1] AS first_code
+         count(*) FILTER (WHERE status IN ('error', 'cancelled') AND tolerated IS NULL) AS failed,
+         (array_agg(coalesce(error_code, 'error') ORDER BY finished_at, id)
+            FILTER (WHERE status IN ('error', 'cancelled') AND tolerated IS NULL))[1] AS first_code
     FROM task GROUP BY job_id
 ), room AS MATERIALIZED (
   SELECT k.key, k.max_running, k.max_running - (SELECT count(*) FROM accs.live l WHERE l.key = k.key) AS free
@@ -75,7 +77,8 @@ SELECT 'dependencies are satisfied before the claim', c.subject::text,
        format('event %s claims it while %s is %s', c.id, n.needs, coalesce(d.to_status, 'queued'))
   FROM moves c JOIN need n ON n.id = c.subject
   LEFT JOIN moves d ON d.subject = n.needs AND d.id < c.id AND (d.until > c.id OR d.until IS NULL)
- WHERE c.to_status = 'starting' AND (d.id IS NULL OR d.to_status NOT IN ('done', 'skipped') OR d.reason = 'upstream_failed')
+ WHERE c.to_status = 'starting' AND n.created_at <= c.ts   -- a step may be multiplied again later, and by more
+   AND (d.id IS NULL OR d.to_status NOT IN ('done', 'skipped') AND d.tolerated IS NOT TRUE OR d.reason = 'upstream_failed')
 UNION ALL
 SELECT 'a refusal has a reason of D5', coalesce(job_task_id, job_id)::text, format('event %s: %s', id, coalesce(data ->> 'reason', 'none'))
   FROM public.task_events
@@ -98,8 +101,10 @@ SELECT 'a hold has its reason', t.id::text, format('hold %s, due %s, next attemp
   FROM accs.waiting w JOIN task t ON t.id = w.task_id JOIN public.jobs j ON j.id = t.job_id JOIN public.workflows f ON f.id = j.workflow_id
  WHERE CASE w.hold WHEN 'backoff' THEN w.due_at IS DISTINCT FROM t.next_attempt_at
                    WHEN 'key' THEN w.key IS NULL
+                   WHEN 'resolve' THEN t.resolve IS NOT TRUE
                    WHEN 'paused' THEN NOT EXISTS (SELECT FROM accs.pauses p WHERE p.kind = 'workflow' AND p.name = f.name) END
     OR w.hold IS DISTINCT FROM 'backoff' AND t.next_attempt_at > accs.clock()
+    OR t.resolve AND (w.hold IS NULL OR w.hold NOT IN ('resolve', 'paused'))
 UNION ALL
 SELECT 'a key with room lets its first tasks stand', h.key, format('%s free, lane %s: %s of %s may be claimed', r.free, h.lane, h.claimable, h.all)
   FROM (SELECT key, lane, count(*) FILTER (WHERE hold IS NULL) AS claimable, count(*) AS all
@@ -144,12 +149,28 @@ SELECT 'an active schedule of kind event listens', s.id::text, format('to %s, no
   FULL JOIN accs.subscriptions k ON k.schedule_id = s.id
  WHERE k.topic IS DISTINCT FROM s.schedule_expr OR k.plain IS DISTINCT FROM accs.is_plain(s)
 
+-- Steps that were multiplied
+UNION ALL
+SELECT 'a step that was multiplied has all of its tasks', m.id::text, format('%s items, %s tasks with one', m.items, count(c.id) FILTER (WHERE c.item_no < m.items))
+  FROM task m LEFT JOIN task c ON c.parent = m.id WHERE m.items IS NOT NULL AND m.status = 'done' GROUP BY m.id, m.items
+HAVING count(c.id) FILTER (WHERE c.item_no < m.items) <> m.items OR bool_or(c.item_no >= m.items AND c.error_code IS DISTINCT FROM 'not_in_list')
+UNION ALL
+SELECT 'a task of an item has its step', c.id::text, format('parent %s, %s', c.parent, c.task_key)
+  FROM task c LEFT JOIN task m ON m.id = c.parent
+ WHERE c.parent IS NOT NULL AND (m.id IS NULL OR m.job_id <> c.job_id OR c.task_key <> format('%s[%s]', m.task_key, c.item_no) OR NOT c.id = ANY (m.dependants))
+UNION ALL
+SELECT 'no more failures are tolerated than may be', m.id::text, format('%s of %s', count(*), coalesce(m.tolerate, 0))
+  FROM task c JOIN task m ON m.id = c.parent WHERE c.tolerated GROUP BY m.id, m.tolerate HAVING count(*) > coalesce(m.tolerate, 0)
+UNION ALL
+SELECT 'what runs was resolved', id::text, status FROM task WHERE resolve AND status NOT IN ('queued', 'skipped', 'cancelled')
+
 -- Counts
 UNION ALL
-SELECT 'remaining dependencies', id::text, format('%s kept, %s counted, while it is %s', remaining, count(*) FILTER (WHERE satisfied IS NOT TRUE), status)
+SELECT 'remaining dependencies', id::text,
+       format('%s kept, %s counted, while it is %s', remaining, count(*) FILTER (WHERE counts AND satisfied IS NOT TRUE), status)
   FROM need GROUP BY id, status, remaining
 HAVING status IN ('starting', 'running') AND bool_or(satisfied IS NOT TRUE)
-    OR status IN ('queued', 'starting', 'running') AND remaining <> count(*) FILTER (WHERE satisfied IS NOT TRUE)
+    OR status IN ('queued', 'starting', 'running') AND remaining <> count(*) FILTER (WHERE counts AND satisfied IS NOT TRUE)
 UNION ALL
 SELECT 'the counts of a job', j.id::text, format('%s of %s tasks open, progress %s of %s; counted %s of %s, %s',
        j.open_tasks, j.task_count, j.task_progress, j.progress, c.open, c.tasks, c.progress)
