@@ -40,6 +40,18 @@ RECLAIM_DECISIONS: Final = ("claimed", "done_or_stale", "not_found", "lease_stil
 RESULTS: Final = ("done", "cancelled", "released", "lease_lost", *(code.value for code in ErrorCode))
 VERDICTS: Final = ("OK", "TLE", "MLE", "OLE", "RE", "SE")
 TRUNCATIONS: Final = ("stdout", "stderr", "line", "log", "result", "event")
+# What may become of a due time of a schedule, and why (docs/schedules.md, the ledger).
+FIRINGS: Final = {
+    "fired": ("on_time", "released", "run_now", "backfill", "event", "condition"),
+    "caught_up": ("late", "resumed", "backfill"),
+    "skipped": (
+        *("overlap", "paused", "excluded", "requested", "cooldown", "workflow_inactive"),
+        *("refused", "owner_disabled", "loop", "quota", "filter_error", "broken"),
+    ),
+    "missed": ("down", "too_old", "over_limit"),
+    "merged": ("dst_gap", "catch_up", "overlap_queue", "gathered"),
+    "snoozed": ("requested",),
+}
 OUTBOX_OUTCOMES: Final = ("delivered", "retried", "dead")
 PASS_OUTCOMES: Final = ("worked", "idle", "away", "crashed")
 LISTENER_STATES: Final = tuple(state.value for state in ListenerState)
@@ -108,6 +120,9 @@ class Metrics:
         self._repairs = self._counter("repairs", "What cleanup had to put right: each one is a bug.", kind=REPAIRS)
         self._wakes = self._counter("wake_tries", "Tries to wake a node.", "method", "outcome")
         self._firings = self._counter("firings", "Due times of schedules, by what became of them.", "outcome", "reason")
+        for outcome, reasons in FIRINGS.items():
+            for reason in reasons:
+                self._firings.labels(outcome, reason)
         self._lateness = self._histogram("firing_late_seconds", "From a due time to its firing.", _LATE)
         self._outbox = self._counter("outbox", "Outgoing events, by outcome.", outcome=OUTBOX_OUTCOMES)
         self._pending = self._gauge("outbox_pending", "Outgoing events that wait.")
@@ -215,7 +230,8 @@ class Metrics:
 
     def settled(self, outcome: str, reason: str, late: timedelta, times: int) -> None:
         """A due time of a schedule, or `times` of them, has its row in the ledger."""
-        self._firings.labels(outcome, reason).inc(times)
+        reasons = FIRINGS.get(outcome, ())
+        self._firings.labels(outcome if reasons else OTHER, _one_of(reasons, reason)).inc(times)
         if outcome in ("fired", "caught_up"):
             self._lateness.observe(late.total_seconds())
 

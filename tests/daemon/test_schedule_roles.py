@@ -1,5 +1,8 @@
 """The planner and the scheduler on a real database: rules become plans, plans become jobs."""
 
+import asyncio
+import re
+from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,7 +13,7 @@ from accsd.builder.planner import Planner
 from accsd.builder.scheduler import DatabaseClock, Scheduler
 from accsd.db import Database
 from accsd.db.firings import scheduler_outlook
-from accsd.metrics import Metrics
+from accsd.metrics import FIRINGS, Metrics
 from tests.support.cluster import Connection
 from tests.support.factory import clock, pass_time, workflow
 from tests.support.library import opened
@@ -197,3 +200,66 @@ async def test_while_all_are_held_the_scheduler_says_so(db: Database, conn: Conn
     await conn.fetchval("SELECT accs.hold_schedules('a fire', 'ops')")
     done = await Scheduler(db, node="n1", metrics=Metrics()).run_once()
     assert done.obstacle == "all schedules are held: a fire, by ops"
+
+
+def counted(metrics: Metrics) -> Counter[tuple[str, str]]:
+    """accsd_firings_total of one process, without what it did not count."""
+    found = re.findall(
+        r'^accsd_firings_total\{outcome="(\w+)",reason="(\w+)"\} (\S+)$', metrics.render().decode(), re.M
+    )
+    return Counter({(outcome, reason): int(float(times)) for outcome, reason, times in found if float(times)})
+
+
+async def test_the_counts_of_several_schedulers_add_up_to_the_ledger(db: Database, conn: Connection):
+    """LG7: each counts what it has settled itself, by outcome and reason, and how late it was."""
+    await set_clock(conn, "2026-11-18T08:00:00+00:00")
+    for number in range(40):
+        policy = {"missed": ("one", "all", "skip")[number % 3], "overlap": ("skip", "queue", "allow")[number % 3]}
+        await make(conn, "cron", "*/10 * * * *", "UTC", name=f"s{number}", **policy)
+    await both(db)
+    await set_clock(conn, "2026-11-18T08:10:00.4+00:00")
+    everyone = [Metrics() for _ in range(4)]
+    schedulers = [Scheduler(db, node=f"n{i}", metrics=each) for i, each in enumerate(everyone)]
+
+    async def work(scheduler: Scheduler) -> None:
+        while (await scheduler.run_once()).more:
+            pass
+
+    await asyncio.gather(*map(work, schedulers))
+    await set_clock(conn, "2026-11-18T09:03:00+00:00")
+    for scheduler in schedulers:
+        scheduler._clock = DatabaseClock()  # pyright: ignore[reportPrivateUsage] - it was the test that leapt
+    await asyncio.gather(*map(work, schedulers))
+
+    rows = await conn.fetch("SELECT outcome, reason, sum(coalesce(times, 1)) AS n FROM firings GROUP BY 1, 2")
+    settled = {(row["outcome"], row["reason"]): row["n"] for row in rows}
+    assert sum((counted(each) for each in everyone), Counter()) == settled
+    assert {"fired", "caught_up", "missed", "merged"} <= {outcome for outcome, _ in settled}
+    shown = [each.render().decode() for each in everyone]
+    late = sum(float(value) for said in shown for value in re.findall(r"accsd_firing_late_seconds_count (\S+)", said))
+    assert late == await conn.fetchval("SELECT count(*) FROM firings WHERE outcome IN ('fired', 'caught_up')")
+    within_a_second = sum(
+        float(value)
+        for said in shown
+        for value in re.findall(r'accsd_firing_late_seconds_bucket\{le="1.0"\} (\S+)', said)
+    )
+    assert within_a_second == await conn.fetchval("SELECT count(*) FROM firings WHERE outcome = 'fired'")
+    assert not any("s1" in line for said in shown for line in said.splitlines() if "firing" in line), "no name"
+
+
+async def test_every_outcome_that_the_ledger_allows_is_a_series_from_the_start_and_has_words(conn: Connection):
+    allowed = await conn.fetchval(
+        "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'known_outcome' LIMIT 1"
+    )
+    by_outcome = re.split(r"WHEN '(\w+)'::text THEN", allowed)[1:]
+    pairs = {
+        (outcome, reason)
+        for outcome, said in zip(by_outcome[::2], by_outcome[1::2], strict=True)
+        for listed in re.findall(r"'\{?([\w,]+)\}?'::text", said)
+        for reason in listed.split(",")
+    }
+    assert pairs == {(outcome, reason) for outcome, reasons in FIRINGS.items() for reason in reasons}
+    metrics = Metrics()
+    assert metrics.render().decode().count("accsd_firings_total{") == len(pairs)
+    metrics.settled("fired", "a name", timedelta(0), 1)
+    assert 'accsd_firings_total{outcome="fired",reason="other"} 1.0' in metrics.render().decode()
