@@ -69,6 +69,7 @@ REPAIRS: Final = (
 )
 WAKE_METHODS: Final = (*(method.value for method in WakeMethod), "relay")
 WAKE_OUTCOMES: Final = ("sent", "failed", "woke", "given_up")
+SCHEDULE_TROUBLES: Final = ("overdue", "unplanned", "broken")
 QUARANTINE_STATES: Final = ("shut", "trial")
 ARCHIVE_OUTCOMES: Final = ("done", "hindered", "clock")
 QUERY_OUTCOMES: Final = ("ok", "retried", "error")
@@ -124,6 +125,9 @@ class Metrics:
             for reason in reasons:
                 self._firings.labels(outcome, reason)
         self._lateness = self._histogram("firing_late_seconds", "From a due time to its firing.", _LATE)
+        self._schedules = self._gauge(
+            "schedules", "Schedules that are not as they should be, in the whole installation.", state=SCHEDULE_TROUBLES
+        )
         self._outbox = self._counter("outbox", "Outgoing events, by outcome.", outcome=OUTBOX_OUTCOMES)
         self._pending = self._gauge("outbox_pending", "Outgoing events that wait.")
         self._quarantines = self._gauge(
@@ -234,6 +238,11 @@ class Metrics:
         self._firings.labels(outcome if reasons else OTHER, _one_of(reasons, reason)).inc(times)
         if outcome in ("fired", "caught_up"):
             self._lateness.observe(late.total_seconds())
+
+    def schedules(self, count: Mapping[str, int]) -> None:
+        """How many schedules of the whole installation are overdue, unplanned or broken."""
+        for state in SCHEDULE_TROUBLES:
+            self._schedules.labels(state).set(count.get(state, 0))
 
     def wake_tried(self, method: str, outcome: str) -> None:
         self._wakes.labels(_one_of(WAKE_METHODS, method), _one_of(WAKE_OUTCOMES, outcome)).inc()
