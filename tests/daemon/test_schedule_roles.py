@@ -5,17 +5,26 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from accsd.builder.planner import Planner
 from accsd.builder.scheduler import DatabaseClock, Scheduler
 from accsd.db import Database
 from accsd.db.firings import scheduler_outlook
+from accsd.db.wake import wake_demand
+from accsd.errors import Bug
 from accsd.metrics import FIRINGS, Metrics
+from accsd.planning.cover import Demand
+from accsd.simulation.fleet import parse_fleet
+from accsd.simulation.policies import demand_of
+from accsd.simulation.trace import read_trace
+from accsd.simulation.world import World
 from tests.support.cluster import Connection
-from tests.support.factory import clock, pass_time, workflow
+from tests.support.factory import clock, pass_time, step, workflow
 from tests.support.library import opened
 from tests.support.schedules import ledger, outlook, row, told
 
@@ -263,3 +272,54 @@ async def test_every_outcome_that_the_ledger_allows_is_a_series_from_the_start_a
     assert metrics.render().decode().count("accsd_firings_total{") == len(pairs)
     metrics.settled("fired", "a name", timedelta(0), 1)
     assert 'accsd_firings_total{outcome="fired",reason="other"} 1.0' in metrics.render().decode()
+
+
+async def test_a_rehearsal_sees_of_a_schedule_what_the_waker_sees(db: Database, conn: Connection, tmp_path: Path):
+    """WK1: the same demand at the same distance from the due time, minute by minute, over two due times."""
+    steps = [step("a", "render"), step("b", "render"), step("c", "encode", after="a")]
+    await workflow(conn, *steps, name="nights")
+    begin = datetime.fromisoformat("2026-11-18T08:00:00+00:00")
+    await set_clock(conn, begin.isoformat())
+    places = "'nightly', 'cron', '*/7 * * * *', 'Europe/Berlin', 'nights', 'allow'"
+    await conn.execute(
+        f"INSERT INTO schedules (name, schedule_kind, schedule_expr, timezone, workflow, overlap) VALUES ({places})"
+    )
+    lines = [
+        {"key": each["key"], "service": each["service"], "duration": 1, "depends_on": each["depends_on"]}
+        for each in steps
+    ]
+    nightly = {"schedule": "nightly", "cron": "*/7 * * * *", "timezone": "Europe/Berlin", "overlap": "allow"}
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(orjson.dumps(nightly | {"steps": lines}))
+    fleet = parse_fleet({"machines": [{"name": "m", "services": {"render": 2}}], "policy": {"ahead": "5m"}}, "fleet")
+    minutes = range(1, 14)
+    rehearsed: dict[float, list[Demand]] = {}
+
+    class Looker:
+        name = "looker"
+
+        def begin(self, world: World) -> None:
+            for minute in minutes:
+                world.alarm(minute * 60.0 + 1)
+
+        def act(self, world: World) -> None:
+            world.waiting = {lane: [] for lane in world.waiting}  # all are claimed at once
+            rehearsed[world.now] = demand_of(world)
+
+    world = World(fleet, read_trace(path, begin, timedelta(minutes=20)), 1)
+    with pytest.raises(Bug, match="nothing would ever happen again"):
+        world.run(Looker())
+
+    await both(db)
+    for minute in minutes:
+        await set_clock(conn, (begin + timedelta(minutes=minute, seconds=1)).isoformat())
+        await both(db)
+        await conn.fetch("SELECT * FROM accs.cancel_jobs(ARRAY(SELECT id FROM jobs WHERE status = 'running'))")
+        real = await wake_demand(db, timedelta(minutes=5))
+        assert [_comparable(each) for each in real] == [_comparable(each) for each in rehearsed[minute * 60.0 + 1]]
+    assert any(rehearsed.values())
+
+
+def _comparable(each: Demand) -> tuple[object, ...]:
+    """A test's clock goes on while it looks."""
+    return each.service, each.tasks, each.job_id, dict(each.requires), each.schedule, round(each.due_in.total_seconds())
