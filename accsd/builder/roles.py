@@ -169,7 +169,6 @@ ROLES: Final[tuple[Role[ControlHost], ...]] = (
         "health",
         "says that this builder is there, and counts what waits, is stuck or overdue ([health](metrics.md#health))",
         _health,
-        polls=True,
     ),
     Role(
         "calls",

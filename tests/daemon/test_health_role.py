@@ -48,7 +48,7 @@ class Control:
 
     async def look(self) -> dict[str, Any]:
         """What /health shows after a pass of the role."""
-        assert await self._check.run_once() == Pass()
+        assert (await self._check.run_once()).next_due is not None
         return orjson.loads(self.health.report().to_json())
 
     def passed(self, role: str, done: Pass) -> None:
