@@ -32,6 +32,7 @@
 --   history.sql      archives of events, retention of finished jobs
 --   upkeep.sql       what the builder has before it, and the net that mends
 --   why.sql          why a task does not run
+--   health.sql       which builders are there, and what waits, runs, has failed, is stuck or overdue
 --   install.sql      the end of the installation: references, functions closed to the public
 --
 -- THE MAP
@@ -71,6 +72,7 @@
 --   accs.doomed_objects     objects of removed jobs that are still in the store.
 --   accs.damage             (a view) what disagrees with jobs and job_tasks; accs.repair_position: where the search stopped.
 --   accs.service_load       (a view) how many tasks of each service wait and are live.
+--   accs.builders           the control hosts that make passes, and what keeps their roles from their work.
 --   accs.verbs              what may be called, and by which roles: each is declared beside its function.
 --   accs.locks              what one transaction at a time may do.
 --   accs.schema_versions    which version of this schema is installed.
@@ -3877,9 +3879,9 @@ DECLARE
 BEGIN
   IF v_row.state <> 'ended' THEN
     PERFORM accs.settle_one(v_row.id, p_by);
+    PERFORM accs.settle_snoozed_away(v_row.id, p_by);   -- it finds them in the agenda
     DELETE FROM accs.agenda WHERE schedule_id = v_row.id;
     DELETE FROM accs.plan_of WHERE schedule_id = v_row.id;
-    PERFORM accs.settle_snoozed_away(v_row.id, p_by);
     PERFORM accs.move_schedule(v_row.id, 'ended', 'cancelled');
     PERFORM accs.note_schedule(v_row.id, 'ended', p_by, p_reason);
   END IF;
@@ -7182,13 +7184,18 @@ END $$;
 SELECT accs.is_verb('task_inputs', pinned => true, may => '{agent}');
 
 -- ---------------------------------------------------------------------------------------------------------------
--- The outbox: what happens to jobs goes out as events, made in the transaction in which it happens
+-- The outbox: what happens to jobs and schedules goes out as events, made in the transaction in which it happens
 -- ---------------------------------------------------------------------------------------------------------------
 
 -- What can be told to others (docs/outbox.md).
 CREATE FUNCTION accs.outgoing_events() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
   SELECT ARRAY['job.submitted', 'job.started', 'job.retried', 'job.done', 'job.error', 'job.cancelled', 'task.done', 'task.error',
                'task.skipped', 'task.cancelled']
+$$;
+
+-- And of schedules. A target names these itself: no workflow's notify does, or every firing would have to look for one.
+CREATE FUNCTION accs.schedule_events() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
+  SELECT ARRAY['schedule.missed', 'schedule.skipped', 'schedule.broken']
 $$;
 
 -- One row for each event and target. Claimed: claim_id is set, and next_attempt_at is when the claim has run out. One that was
@@ -7222,7 +7229,8 @@ CREATE INDEX outbox_events_dead ON public.outbox_events (dead_at) WHERE status =
 CREATE TABLE accs.outbox_targets (
   name           text PRIMARY KEY CHECK (name <> ''),
   address        text NOT NULL,             -- scheme, host and port, for eyes: a webhook's path may be a secret
-  events         text[] NOT NULL CHECK (events <@ (accs.outgoing_events() || 'notify'::text)),   -- notify: and what workflows.notify names
+  events         text[] NOT NULL               -- notify: and what workflows.notify names
+                 CHECK (events <@ (accs.outgoing_events() || accs.schedule_events() || 'notify'::text)),
   workflows      text[],                    -- null: all of them
   registered_at  timestamptz NOT NULL DEFAULT accs.clock(),
   seen_at        timestamptz NOT NULL DEFAULT accs.clock(),   -- a builder that has it in its settings looked for events, to the minute
@@ -7304,6 +7312,35 @@ BEGIN
   RETURN NULL;
 END $$;
 
+-- A schedule, and what is to be told of it, to each target that wants that. It belongs to no job, so it keeps no order.
+CREATE FUNCTION accs.announce_schedule(p_event text, s public.schedules, p_about jsonb) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  v_now timestamptz := accs.clock();
+BEGIN
+  INSERT INTO public.outbox_events (target, event, payload)
+  SELECT t.name, p_event, jsonb_build_object('id', accs.new_id(), 'version', 1, 'event', p_event, 'at', v_now,
+           'workflow', jsonb_build_object('name', s.workflow),
+           'schedule', jsonb_build_object('id', s.id, 'name', s.name, 'kind', s.schedule_kind, 'timezone', s.timezone) || p_about)
+    FROM accs.outbox_targets t WHERE p_event = ANY (t.events) AND (t.workflows IS NULL OR s.workflow = ANY (t.workflows));
+  IF FOUND AND EXISTS (SELECT FROM accs.outbox_targets t WHERE p_event = ANY (t.events) AND coalesce(t.open_until <= v_now, true)) THEN
+    PERFORM pg_notify(accs.channel_prefix() || '_outbox', '');
+  END IF;
+END $$;
+
+CREATE FUNCTION accs.announce_firing() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM accs.announce_schedule('schedule.' || NEW.outcome, s, jsonb_build_object('reason', NEW.reason, 'nominal', NEW.nominal,
+            'fold', NEW.fold, 'due_at', NEW.due_at, 'times', coalesce(NEW.times, 1)))
+     FROM public.schedules s WHERE s.id = NEW.schedule_id;
+  RETURN NULL;
+END $$;
+
+CREATE FUNCTION accs.announce_broken() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM accs.announce_schedule('schedule.broken', NEW, jsonb_build_object('problem', NEW.state_reason));
+  RETURN NULL;
+END $$;
+
 -- Disabled, so that they cost nothing, until a target wants what they tell: choose_announcements. By row, because the
 -- transition tables of a statement trigger are filled even while it is disabled. announce_subscribed stands in for announce_task while
 -- targets want of tasks only what workflows subscribe to: the others' tasks are passed over by its WHEN, which calls nothing.
@@ -7320,6 +7357,15 @@ CREATE TRIGGER announce_subscribed AFTER UPDATE OF status ON public.job_tasks
   FOR EACH ROW WHEN (NEW.notify IS NOT NULL AND OLD.status <> NEW.status AND 'task.' || NEW.status = ANY (NEW.notify))
   EXECUTE FUNCTION accs.announce_task();
 ALTER TABLE public.job_tasks DISABLE TRIGGER announce_subscribed;
+CREATE TRIGGER announce_firing AFTER INSERT ON public.firings FOR EACH ROW WHEN (NEW.outcome IN ('missed', 'skipped'))
+  EXECUTE FUNCTION accs.announce_firing();
+CREATE TRIGGER announce_unsnoozed AFTER UPDATE ON public.firings   -- one that was snoozed has had its row
+  FOR EACH ROW WHEN (OLD.outcome <> NEW.outcome AND NEW.outcome IN ('missed', 'skipped')) EXECUTE FUNCTION accs.announce_firing();
+CREATE TRIGGER announce_broken AFTER UPDATE OF state ON public.schedules
+  FOR EACH ROW WHEN (NEW.state = 'broken' AND OLD.state <> 'broken') EXECUTE FUNCTION accs.announce_broken();
+ALTER TABLE public.firings DISABLE TRIGGER announce_firing;
+ALTER TABLE public.firings DISABLE TRIGGER announce_unsnoozed;
+ALTER TABLE public.schedules DISABLE TRIGGER announce_broken;
 
 -- Enables the triggers that some target needs and disables the others. To change one waits for the writers of its table, so
 -- that is done only where it differs; whoever commits later has told.
@@ -7333,8 +7379,12 @@ BEGIN
                    ('announce_outcome', ARRAY['job.started', 'job.retried', 'job.done', 'job.error', 'job.cancelled', 'notify'], '{}'),
                    ('announce_task', ARRAY['task.done', 'task.error', 'task.skipped', 'task.cancelled'], '{}'),
                    ('announce_subscribed', ARRAY['notify'],
-                    ARRAY['task.done', 'task.error', 'task.skipped', 'task.cancelled'])) AS k (name, events, unless)
-      JOIN pg_trigger t ON t.tgname = k.name AND t.tgrelid IN ('public.jobs'::regclass, 'public.job_tasks'::regclass),
+                    ARRAY['task.done', 'task.error', 'task.skipped', 'task.cancelled']),
+                   ('announce_firing', ARRAY['schedule.missed', 'schedule.skipped'], '{}'),
+                   ('announce_unsnoozed', ARRAY['schedule.missed', 'schedule.skipped'], '{}'),
+                   ('announce_broken', ARRAY['schedule.broken'], '{}')) AS k (name, events, unless)
+      JOIN pg_trigger t ON t.tgname = k.name   -- of a partitioned table its own: the partitions follow
+       AND t.tgrelid = ANY (ARRAY['public.jobs', 'public.job_tasks', 'public.firings', 'public.schedules']::regclass[]),
            LATERAL (SELECT EXISTS (SELECT FROM accs.outbox_targets o WHERE o.events && k.events)
                            AND NOT EXISTS (SELECT FROM accs.outbox_targets o WHERE o.events && k.unless) AS wanted) w
      WHERE (t.tgenabled <> 'D') <> w.wanted
@@ -8276,6 +8326,74 @@ RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb)
                ELSE NOT EXISTS (SELECT FROM fitting WHERE state <> 'drained') END
     ORDER BY f.node LIMIT 100)
 $$;
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Health: which builders are there, and what waits, runs, has failed, is stuck or overdue
+-- ---------------------------------------------------------------------------------------------------------------
+
+-- Each builder that makes passes, and what keeps its roles from their work. Written seldom: see note_builder.
+CREATE TABLE accs.builders (
+  name       text PRIMARY KEY CHECK (length(name) BETWEEN 1 AND 200),
+  seen_at    timestamptz NOT NULL DEFAULT accs.clock(),
+  obstacles  jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(obstacles) = 'object')   -- a sentence by role
+) WITH (fillfactor = 50);
+
+CREATE INDEX schedules_broken ON public.schedules (id) WHERE state = 'broken';   -- scheduler_health
+
+-- A builder is there. At each of its passes, so it writes only every 20 s, or where something has changed. One that has gone is
+-- forgotten after a day.
+CREATE FUNCTION accs.note_builder(p_name text, p_obstacles jsonb DEFAULT '{}') RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+  v_now timestamptz := accs.clock();
+BEGIN
+  IF EXISTS (SELECT FROM accs.builders b WHERE b.name = p_name AND b.obstacles = p_obstacles
+                AND b.seen_at BETWEEN v_now - interval '20 s' AND v_now) THEN   -- a clock that was set back counts as a change
+    RETURN 'repeated';
+  END IF;
+  INSERT INTO accs.builders (name, seen_at, obstacles) VALUES (p_name, v_now, p_obstacles)
+  ON CONFLICT (name) DO UPDATE SET seen_at = excluded.seen_at, obstacles = excluded.obstacles;
+  DELETE FROM accs.builders b WHERE b.seen_at < v_now - interval '1 day';
+  RETURN 'accepted';
+END $$;
+SELECT accs.is_verb('note_builder', may => '{scheduler}');
+
+-- What waits (jobs, tasks that could be claimed or are held, rows of the agenda), what is live, what failed for good and nobody has
+-- dealt with, what is live without a lease or for more than 10 minutes, whether a builder was seen within a minute; and of
+-- schedules: what nobody has settled or planned for a minute, the broken ones, why all are held. Each is counted up to p_most, along
+-- the narrow tables and an index: it is asked all the time.
+CREATE FUNCTION accs.scheduler_health(p_most int DEFAULT 10000) RETURNS TABLE (
+  pending int, running int, failed int, stuck_running int, poller_running boolean, overdue int, overdue_for interval, unplanned int,
+  unplanned_for interval, broken int, hold text
+) LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+DECLARE
+  v_now timestamptz := accs.clock();
+BEGIN
+  RETURN QUERY
+  SELECT (SELECT count(*)::int FROM (
+            SELECT FROM accs.pending_jobs UNION ALL SELECT FROM accs.waiting
+            UNION ALL SELECT FROM accs.agenda a WHERE a.what <> ALL ('{replan,probe}') AND a.due_at <= v_now
+            UNION ALL SELECT FROM accs.agenda a WHERE a.what = ANY ('{replan,probe}') AND a.due_at <= v_now LIMIT p_most) w),
+         l.running, (SELECT count(*)::int FROM (
+                       SELECT FROM public.dead_letters d WHERE d.redriven_at IS NULL AND d.dismissed_at IS NULL LIMIT p_most) d),
+         l.stuck, EXISTS (SELECT FROM accs.builders b WHERE b.seen_at > v_now - interval '1 min'),
+         o.n, o.longest, u.n, u.longest,
+         (SELECT count(*)::int FROM (SELECT FROM public.schedules s WHERE s.state = 'broken' LIMIT p_most) b),
+         (SELECT concat_ws(', ', coalesce(h.reason, 'no reason given'), 'by ' || h.by) FROM accs.schedule_hold h)
+    FROM (SELECT count(*)::int AS running,
+                 (count(*) FILTER (WHERE t.lease_until < v_now OR t.since < v_now - interval '600 s'))::int AS stuck
+            FROM (SELECT v.lease_until, t.since FROM (SELECT * FROM accs.live LIMIT p_most) v
+                  LEFT JOIN LATERAL (   -- one look-up for each, as in claim_tasks
+                    SELECT coalesce(t.started_at, t.claimed_at) AS since FROM public.job_tasks t
+                     WHERE t.id = v.task_id OFFSET 0) t ON true) t) l,
+         (SELECT count(*)::int AS n, max(v_now - a.due_at) AS longest FROM (
+            SELECT a.due_at FROM accs.agenda a WHERE a.what <> ALL ('{replan,probe}') AND a.due_at < v_now - interval '1 min'
+             ORDER BY a.due_at LIMIT p_most) a) o,
+         (SELECT count(*)::int AS n, max(v_now - a.due_at) AS longest FROM (
+            SELECT a.due_at FROM accs.agenda a WHERE a.what = ANY ('{replan,probe}') AND a.what = 'replan'
+               AND a.due_at < v_now - interval '1 min' ORDER BY a.due_at LIMIT p_most) a) u;
+END $$;
+SELECT accs.is_verb('scheduler_health', may => '{scheduler,api,archive,reader}');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- The end of the installation: references, functions closed to the public, the first partitions

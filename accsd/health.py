@@ -6,7 +6,7 @@
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -63,6 +63,25 @@ class DatabaseHealth:
 
 
 @dataclass(frozen=True, slots=True)
+class SchedulerHealth:
+    """How the installation does, as accs.scheduler_health counts it; every count is bounded. `stuck_running` are live
+    without a lease, or for more than 10 minutes; `overdue` are due times that nobody has settled for a minute,
+    `unplanned` schedules that have waited for their plan as long; `hold` says why all schedules stand still."""
+
+    pending: int
+    running: int
+    failed: int
+    stuck_running: int
+    poller_running: bool  # a builder was seen within a minute
+    overdue: int
+    overdue_seconds: float | None
+    unplanned: int
+    unplanned_seconds: float | None
+    broken: int
+    hold: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class HealthReport:
     status: Status
     reasons: list[str]
@@ -76,6 +95,8 @@ class HealthReport:
     database: DatabaseHealth
     leases_held: int
     attempts_in_flight: int
+    scheduler: SchedulerHealth | None  # None: not asked yet, or this process is no builder
+    scheduler_at: datetime | None
 
     @property
     def http_status(self) -> int:
@@ -106,6 +127,9 @@ class Health:
     attempts_in_flight: int = 0
     _draining: bool = False
     _engine_problem: str | None = None
+    _scheduler: SchedulerHealth | None = None
+    _scheduler_at: datetime | None = None
+    _scheduler_troubles: Sequence[str] = ()
     _roles: dict[str, _Role] = field(default_factory=dict[str, _Role])
     _started_at: datetime = field(init=False)
     _listener: ListenerHealth = field(init=False)
@@ -174,6 +198,19 @@ class Health:
         """Why the container engine does not answer; None: it does, or no service needs it."""
         self._engine_problem = _sentence(problem) if problem else None
 
+    def scheduler(self, found: SchedulerHealth, troubles: Sequence[str]) -> None:
+        """What a builder counted a moment ago; `troubles` are what a person should see to."""
+        self._scheduler, self._scheduler_at = found, self.now()
+        self._scheduler_troubles = [_sentence(trouble) for trouble in troubles]
+
+    def obstacles(self, roles: Collection[str]) -> dict[str, str]:
+        """What keeps these roles from their work, by role."""
+        return {
+            name: sentence
+            for name, role in self._roles.items()
+            if name in roles and (sentence := self._about(name, role))
+        }
+
     def drain(self) -> None:
         """SIGTERM came; the status is `stopping` to the end."""
         self._draining = True
@@ -193,6 +230,8 @@ class Health:
             database=self._database,
             leases_held=self.leases_held,
             attempts_in_flight=self.attempts_in_flight,
+            scheduler=self._scheduler,
+            scheduler_at=self._scheduler_at,
         )
 
     def _complaints(self) -> list[str]:
@@ -207,6 +246,7 @@ class Health:
             found.append(self._engine_problem)
         if self._listener.state is ListenerState.DEAF:
             found.append(f"notifications do not arrive ({self._listener.reason or 'deaf'}); work is polled")
+        found.extend(self._scheduler_troubles)
         return found + [sentence for name, role in self._roles.items() if (sentence := self._about(name, role))]
 
     def _about(self, name: str, role: _Role) -> str | None:

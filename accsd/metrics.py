@@ -40,6 +40,18 @@ RECLAIM_DECISIONS: Final = ("claimed", "done_or_stale", "not_found", "lease_stil
 RESULTS: Final = ("done", "cancelled", "released", "lease_lost", *(code.value for code in ErrorCode))
 VERDICTS: Final = ("OK", "TLE", "MLE", "OLE", "RE", "SE")
 TRUNCATIONS: Final = ("stdout", "stderr", "line", "log", "result", "event")
+# What may become of a due time of a schedule, and why (docs/schedules.md, the ledger).
+FIRINGS: Final = {
+    "fired": ("on_time", "released", "run_now", "backfill", "event", "condition"),
+    "caught_up": ("late", "resumed", "backfill"),
+    "skipped": (
+        *("overlap", "paused", "excluded", "requested", "cooldown", "workflow_inactive"),
+        *("refused", "owner_disabled", "loop", "quota", "filter_error", "broken"),
+    ),
+    "missed": ("down", "too_old", "over_limit"),
+    "merged": ("dst_gap", "catch_up", "overlap_queue", "gathered"),
+    "snoozed": ("requested",),
+}
 OUTBOX_OUTCOMES: Final = ("delivered", "retried", "dead")
 PASS_OUTCOMES: Final = ("worked", "idle", "away", "crashed")
 LISTENER_STATES: Final = tuple(state.value for state in ListenerState)
@@ -57,6 +69,7 @@ REPAIRS: Final = (
 )
 WAKE_METHODS: Final = (*(method.value for method in WakeMethod), "relay")
 WAKE_OUTCOMES: Final = ("sent", "failed", "woke", "given_up")
+SCHEDULE_TROUBLES: Final = ("overdue", "unplanned", "broken")
 QUARANTINE_STATES: Final = ("shut", "trial")
 ARCHIVE_OUTCOMES: Final = ("done", "hindered", "clock")
 QUERY_OUTCOMES: Final = ("ok", "retried", "error")
@@ -108,7 +121,13 @@ class Metrics:
         self._repairs = self._counter("repairs", "What cleanup had to put right: each one is a bug.", kind=REPAIRS)
         self._wakes = self._counter("wake_tries", "Tries to wake a node.", "method", "outcome")
         self._firings = self._counter("firings", "Due times of schedules, by what became of them.", "outcome", "reason")
+        for outcome, reasons in FIRINGS.items():
+            for reason in reasons:
+                self._firings.labels(outcome, reason)
         self._lateness = self._histogram("firing_late_seconds", "From a due time to its firing.", _LATE)
+        self._schedules = self._gauge(
+            "schedules", "Schedules that are not as they should be, in the whole installation.", state=SCHEDULE_TROUBLES
+        )
         self._outbox = self._counter("outbox", "Outgoing events, by outcome.", outcome=OUTBOX_OUTCOMES)
         self._pending = self._gauge("outbox_pending", "Outgoing events that wait.")
         self._quarantines = self._gauge(
@@ -215,9 +234,15 @@ class Metrics:
 
     def settled(self, outcome: str, reason: str, late: timedelta, times: int) -> None:
         """A due time of a schedule, or `times` of them, has its row in the ledger."""
-        self._firings.labels(outcome, reason).inc(times)
+        reasons = FIRINGS.get(outcome, ())
+        self._firings.labels(outcome if reasons else OTHER, _one_of(reasons, reason)).inc(times)
         if outcome in ("fired", "caught_up"):
             self._lateness.observe(late.total_seconds())
+
+    def schedules(self, count: Mapping[str, int]) -> None:
+        """How many schedules of the whole installation are overdue, unplanned or broken."""
+        for state in SCHEDULE_TROUBLES:
+            self._schedules.labels(state).set(count.get(state, 0))
 
     def wake_tried(self, method: str, outcome: str) -> None:
         self._wakes.labels(_one_of(WAKE_METHODS, method), _one_of(WAKE_OUTCOMES, outcome)).inc()

@@ -32,6 +32,7 @@
 --   history.sql      archives of events, retention of finished jobs
 --   upkeep.sql       what the builder has before it, and the net that mends
 --   why.sql          why a task does not run
+--   health.sql       which builders are there, and what waits, runs, has failed, is stuck or overdue
 --   install.sql      the end of the installation: references, functions closed to the public
 --
 -- THE MAP
@@ -71,6 +72,7 @@
 --   accs.doomed_objects     objects of removed jobs that are still in the store.
 --   accs.damage             (a view) what disagrees with jobs and job_tasks; accs.repair_position: where the search stopped.
 --   accs.service_load       (a view) how many tasks of each service wait and are live.
+--   accs.builders           the control hosts that make passes, and what keeps their roles from their work.
 --   accs.verbs              what may be called, and by which roles: each is declared beside its function.
 --   accs.locks              what one transaction at a time may do.
 --   accs.schema_versions    which version of this schema is installed.

@@ -1,11 +1,16 @@
 -- ---------------------------------------------------------------------------------------------------------------
--- The outbox: what happens to jobs goes out as events, made in the transaction in which it happens
+-- The outbox: what happens to jobs and schedules goes out as events, made in the transaction in which it happens
 -- ---------------------------------------------------------------------------------------------------------------
 
 -- What can be told to others (docs/outbox.md).
 CREATE FUNCTION accs.outgoing_events() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
   SELECT ARRAY['job.submitted', 'job.started', 'job.retried', 'job.done', 'job.error', 'job.cancelled', 'task.done', 'task.error',
                'task.skipped', 'task.cancelled']
+$$;
+
+-- And of schedules. A target names these itself: no workflow's notify does, or every firing would have to look for one.
+CREATE FUNCTION accs.schedule_events() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
+  SELECT ARRAY['schedule.missed', 'schedule.skipped', 'schedule.broken']
 $$;
 
 -- One row for each event and target. Claimed: claim_id is set, and next_attempt_at is when the claim has run out. One that was
@@ -39,7 +44,8 @@ CREATE INDEX outbox_events_dead ON public.outbox_events (dead_at) WHERE status =
 CREATE TABLE accs.outbox_targets (
   name           text PRIMARY KEY CHECK (name <> ''),
   address        text NOT NULL,             -- scheme, host and port, for eyes: a webhook's path may be a secret
-  events         text[] NOT NULL CHECK (events <@ (accs.outgoing_events() || 'notify'::text)),   -- notify: and what workflows.notify names
+  events         text[] NOT NULL               -- notify: and what workflows.notify names
+                 CHECK (events <@ (accs.outgoing_events() || accs.schedule_events() || 'notify'::text)),
   workflows      text[],                    -- null: all of them
   registered_at  timestamptz NOT NULL DEFAULT accs.clock(),
   seen_at        timestamptz NOT NULL DEFAULT accs.clock(),   -- a builder that has it in its settings looked for events, to the minute
@@ -121,6 +127,35 @@ BEGIN
   RETURN NULL;
 END $$;
 
+-- A schedule, and what is to be told of it, to each target that wants that. It belongs to no job, so it keeps no order.
+CREATE FUNCTION accs.announce_schedule(p_event text, s public.schedules, p_about jsonb) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  v_now timestamptz := accs.clock();
+BEGIN
+  INSERT INTO public.outbox_events (target, event, payload)
+  SELECT t.name, p_event, jsonb_build_object('id', accs.new_id(), 'version', 1, 'event', p_event, 'at', v_now,
+           'workflow', jsonb_build_object('name', s.workflow),
+           'schedule', jsonb_build_object('id', s.id, 'name', s.name, 'kind', s.schedule_kind, 'timezone', s.timezone) || p_about)
+    FROM accs.outbox_targets t WHERE p_event = ANY (t.events) AND (t.workflows IS NULL OR s.workflow = ANY (t.workflows));
+  IF FOUND AND EXISTS (SELECT FROM accs.outbox_targets t WHERE p_event = ANY (t.events) AND coalesce(t.open_until <= v_now, true)) THEN
+    PERFORM pg_notify(accs.channel_prefix() || '_outbox', '');
+  END IF;
+END $$;
+
+CREATE FUNCTION accs.announce_firing() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM accs.announce_schedule('schedule.' || NEW.outcome, s, jsonb_build_object('reason', NEW.reason, 'nominal', NEW.nominal,
+            'fold', NEW.fold, 'due_at', NEW.due_at, 'times', coalesce(NEW.times, 1)))
+     FROM public.schedules s WHERE s.id = NEW.schedule_id;
+  RETURN NULL;
+END $$;
+
+CREATE FUNCTION accs.announce_broken() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM accs.announce_schedule('schedule.broken', NEW, jsonb_build_object('problem', NEW.state_reason));
+  RETURN NULL;
+END $$;
+
 -- Disabled, so that they cost nothing, until a target wants what they tell: choose_announcements. By row, because the
 -- transition tables of a statement trigger are filled even while it is disabled. announce_subscribed stands in for announce_task while
 -- targets want of tasks only what workflows subscribe to: the others' tasks are passed over by its WHEN, which calls nothing.
@@ -137,6 +172,15 @@ CREATE TRIGGER announce_subscribed AFTER UPDATE OF status ON public.job_tasks
   FOR EACH ROW WHEN (NEW.notify IS NOT NULL AND OLD.status <> NEW.status AND 'task.' || NEW.status = ANY (NEW.notify))
   EXECUTE FUNCTION accs.announce_task();
 ALTER TABLE public.job_tasks DISABLE TRIGGER announce_subscribed;
+CREATE TRIGGER announce_firing AFTER INSERT ON public.firings FOR EACH ROW WHEN (NEW.outcome IN ('missed', 'skipped'))
+  EXECUTE FUNCTION accs.announce_firing();
+CREATE TRIGGER announce_unsnoozed AFTER UPDATE ON public.firings   -- one that was snoozed has had its row
+  FOR EACH ROW WHEN (OLD.outcome <> NEW.outcome AND NEW.outcome IN ('missed', 'skipped')) EXECUTE FUNCTION accs.announce_firing();
+CREATE TRIGGER announce_broken AFTER UPDATE OF state ON public.schedules
+  FOR EACH ROW WHEN (NEW.state = 'broken' AND OLD.state <> 'broken') EXECUTE FUNCTION accs.announce_broken();
+ALTER TABLE public.firings DISABLE TRIGGER announce_firing;
+ALTER TABLE public.firings DISABLE TRIGGER announce_unsnoozed;
+ALTER TABLE public.schedules DISABLE TRIGGER announce_broken;
 
 -- Enables the triggers that some target needs and disables the others. To change one waits for the writers of its table, so
 -- that is done only where it differs; whoever commits later has told.
@@ -150,8 +194,12 @@ BEGIN
                    ('announce_outcome', ARRAY['job.started', 'job.retried', 'job.done', 'job.error', 'job.cancelled', 'notify'], '{}'),
                    ('announce_task', ARRAY['task.done', 'task.error', 'task.skipped', 'task.cancelled'], '{}'),
                    ('announce_subscribed', ARRAY['notify'],
-                    ARRAY['task.done', 'task.error', 'task.skipped', 'task.cancelled'])) AS k (name, events, unless)
-      JOIN pg_trigger t ON t.tgname = k.name AND t.tgrelid IN ('public.jobs'::regclass, 'public.job_tasks'::regclass),
+                    ARRAY['task.done', 'task.error', 'task.skipped', 'task.cancelled']),
+                   ('announce_firing', ARRAY['schedule.missed', 'schedule.skipped'], '{}'),
+                   ('announce_unsnoozed', ARRAY['schedule.missed', 'schedule.skipped'], '{}'),
+                   ('announce_broken', ARRAY['schedule.broken'], '{}')) AS k (name, events, unless)
+      JOIN pg_trigger t ON t.tgname = k.name   -- of a partitioned table its own: the partitions follow
+       AND t.tgrelid = ANY (ARRAY['public.jobs', 'public.job_tasks', 'public.firings', 'public.schedules']::regclass[]),
            LATERAL (SELECT EXISTS (SELECT FROM accs.outbox_targets o WHERE o.events && k.events)
                            AND NOT EXISTS (SELECT FROM accs.outbox_targets o WHERE o.events && k.unless) AS wanted) w
      WHERE (t.tgenabled <> 'D') <> w.wanted

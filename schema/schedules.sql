@@ -430,9 +430,9 @@ DECLARE
 BEGIN
   IF v_row.state <> 'ended' THEN
     PERFORM accs.settle_one(v_row.id, p_by);
+    PERFORM accs.settle_snoozed_away(v_row.id, p_by);   -- it finds them in the agenda
     DELETE FROM accs.agenda WHERE schedule_id = v_row.id;
     DELETE FROM accs.plan_of WHERE schedule_id = v_row.id;
-    PERFORM accs.settle_snoozed_away(v_row.id, p_by);
     PERFORM accs.move_schedule(v_row.id, 'ended', 'cancelled');
     PERFORM accs.note_schedule(v_row.id, 'ended', p_by, p_reason);
   END IF;

@@ -8,6 +8,7 @@ from typing import Final
 from accsd.builder.archive import Archiver
 from accsd.builder.cleanup import Cleanup
 from accsd.builder.events import Evaluator
+from accsd.builder.health import HealthCheck
 from accsd.builder.instantiate import Builder
 from accsd.builder.judge import Judge
 from accsd.builder.outbox import Dispatcher
@@ -24,6 +25,7 @@ from accsd.db.outbox import OUTBOX_CHANNEL
 from accsd.db.quarantine import NEWS as HEALTH_CHANNEL
 from accsd.db.resolve import CHANNEL as RESOLVE_CHANNEL
 from accsd.db.schedules import CHANNEL as SCHEDULE_CHANNEL
+from accsd.health import Health
 from accsd.history.clocks import Clocks
 from accsd.metrics import Metrics
 from accsd.roles import Leaves, Role, Roles
@@ -41,6 +43,7 @@ class ControlHost:
     db: Database
     listener: Listener
     metrics: Metrics
+    health: Health
     store: ObjectStore | None  # for history; None: retention removed nothing when the daemon began
     calls: CallsUnderWay = field(default_factory=CallsUnderWay)
     clocks: Clocks = field(default_factory=Clocks)
@@ -109,6 +112,16 @@ def _dispatcher(host: ControlHost, target: str) -> Dispatcher:
     return Dispatcher(host.db, target, host.settings.outbox, metrics=host.metrics)
 
 
+def _health(host: ControlHost) -> HealthCheck:
+    return HealthCheck(
+        host.db,
+        node=host.settings.node.name,
+        health=host.health,
+        metrics=host.metrics,
+        roles=lambda: [name for row in ROLES for name in row.members(host)],
+    )
+
+
 ROLES: Final[tuple[Role[ControlHost], ...]] = (
     Role(
         "builder",
@@ -160,6 +173,11 @@ ROLES: Final[tuple[Role[ControlHost], ...]] = (
         hears=SCHEDULE_CHANNEL,
         polls=True,
         made_from="probes",
+    ),
+    Role(
+        "health",
+        "says that this builder is there, and counts what waits, is stuck or overdue ([health](metrics.md#health))",
+        _health,
     ),
     Role(
         "calls",

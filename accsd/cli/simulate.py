@@ -4,8 +4,9 @@ import shutil
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -16,7 +17,7 @@ from accsd.simulation.plot import highest, plot
 from accsd.simulation.rehearse import POLICIES, rehearse, wanted_by_none
 from accsd.simulation.report import Report, mean
 from accsd.simulation.stress import stress
-from accsd.simulation.trace import TraceJob, read_trace, write_trace
+from accsd.simulation.trace import MONDAY, TraceJob, read_trace, write_trace
 from accsd.simulation.workload import make_jobs
 
 _LINE_AGAIN: Final = Shown("\r\x1b[K")
@@ -34,6 +35,7 @@ _MEASURES: Final[dict[str, str]] = {
     "wakes": "machines woken",
     "wake_failures": "calls in vain",
     "flaps": "woken again at once",
+    "skipped": "runs skipped",
     "unserved": "jobs not run",
 }
 Progress = Callable[[str], None]
@@ -57,6 +59,16 @@ Progress = Callable[[str], None]
     show_default=True,
     help="So many runs, with this seed and the next; without FLEET, of small random fleets that fail a lot.",
 )
+@click.option(
+    "--begin",
+    metavar="TIME",
+    help=f"When second 0 of TRACE is, for its schedules, such as 2026-03-28.  [default: {MONDAY:%Y-%m-%d}, a Monday]",
+)
+@click.option(
+    "--days",
+    type=click.FloatRange(min=0, min_open=True, max=3660),
+    help="How long the schedules of TRACE go on.  [default: until its last job is wanted; a week without jobs]",
+)
 @click.option("--write-trace", "copy", type=_PATH, help="Write the jobs that were made up, as JSON lines.")
 @click.option(
     "--plot/--no-plot", "drawn", default=None, help="Draw machines awake over time.  [default: on a terminal]"
@@ -68,18 +80,22 @@ def simulate(
     policies: tuple[str, ...],
     seed: int,
     seeds: int,
+    begin: str | None,
+    days: float | None,
     copy: Path | None,
     drawn: bool | None,
     output: str,
 ) -> None:
     """Rehearse a fleet on virtual time: the daemon's own planning, machines that are only numbers.
 
-    FLEET is a TOML file of machines; TRACE has a job on each line (.jsonl, or .csv). Without TRACE the jobs are made up
-    as [workload] in FLEET says. A week of 50 machines takes some seconds.
+    FLEET is a TOML file of machines; TRACE has a job on each line (.jsonl, or .csv), or in .jsonl a schedule, by the
+    same rules as `accsd schedules`. Without TRACE the jobs are made up as [workload] in FLEET says. A week of 50
+    machines takes some seconds.
 
     \b
     accsd simulate fleet.toml
     accsd simulate fleet.toml jobs.csv --policy accsd --policy slurm -o json
+    accsd simulate fleet.toml nightly.jsonl --begin 2026-03-28 --days 3
     accsd simulate fleet.toml --seeds 5          the mean of five weeks
     accsd simulate --seeds 1000                  search 1000 small failing fleets for what must never happen
     """
@@ -87,11 +103,12 @@ def simulate(
         _search(range(seed, seed + seeds), output)
         return
     machines = read_fleet(fleet)
+    when = _Period(_moment(begin), None if days is None else timedelta(days=days))
     chosen = policies or tuple(POLICIES)
     reports: list[Report] = []
     with _progress() as tell:
         for number in range(seed, seed + seeds):
-            jobs = _jobs(machines, fleet, trace, number, copy if number == seed else None)
+            jobs = _jobs(machines, fleet, trace, when, number, copy if number == seed else None)
             reports += rehearse(machines, jobs, chosen, number, tell)
     if output == "table":
         _table(reports, chosen, seeds)
@@ -101,9 +118,30 @@ def simulate(
         show([report.figures() for report in reports], {}, output, name="policy")
 
 
-def _jobs(fleet: Fleet, path: Path, trace: Path | None, seed: int, copy: Path | None) -> Sequence[TraceJob]:
+class _Period(NamedTuple):
+    """When the rehearsal begins, and how long schedules go on (None: as long as the other jobs)."""
+
+    begin: datetime
+    span: timedelta | None
+
+
+def _moment(written: str | None) -> datetime:
+    if written is None:
+        return MONDAY
+    try:
+        moment = datetime.fromisoformat(written)
+    except ValueError:
+        raise InvalidValue(f'"{written[:40]}" is no date', hint="write 2026-03-28, or 2026-03-28T12:00+01:00") from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _jobs(
+    fleet: Fleet, path: Path, trace: Path | None, when: _Period, seed: int, copy: Path | None
+) -> Sequence[TraceJob]:
     if trace is not None:
-        jobs = read_trace(trace)
+        jobs = read_trace(trace, when.begin, when.span)
+        if copy is not None and any(job.run is not None for job in jobs):
+            raise InvalidValue(f"{trace} has schedules, which --write-trace can't write as jobs", hint="copy the file")
     elif fleet.workload is not None:
         jobs = make_jobs(fleet.workload, seed)
     else:

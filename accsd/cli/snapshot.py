@@ -9,15 +9,20 @@ from typing import Any, Final
 from accsd.cli.output import cell, fitted, shown, styled
 from accsd.cli.screen import ScreenLine, Task
 from accsd.db.pool import Database
-from accsd.db.views import fleet
+from accsd.db.views import fleet, health
 from accsd.db.views.fleet import COUNTED, LatestFailure, LiveTask, NodeView, ServiceView, WorkflowLoad
+from accsd.db.views.health import BrokenSchedule, BuilderView
 from accsd.explain.fleet import node_because, service_state
+from accsd.explain.health import no_builder, troubles
 from accsd.explain.words import duration, one_line, short
+from accsd.health import SchedulerHealth
 from accsd.settings import Settings
 
 _TASKS: Final = 50
 _FAILURES: Final = 20
+_BROKEN: Final = 5
 _BAR: Final = 20
+_LONGEST: Final = 500  # of a sentence
 _WIDE: Final = 100  # columns, with which there is room for bars
 
 
@@ -29,6 +34,9 @@ class Snapshot:
     tasks: list[LiveTask]
     failures: list[LatestFailure]
     failed_today: int
+    scheduler: SchedulerHealth
+    builders: list[BuilderView]
+    broken: list[BrokenSchedule]
 
 
 async def look(db: Database) -> Snapshot:
@@ -40,6 +48,9 @@ async def look(db: Database) -> Snapshot:
         await fleet.live_tasks(db, limit=_TASKS),
         await fleet.latest_failures(db, limit=_FAILURES),
         await fleet.failed_since(db, midnight),
+        await health.scheduler_health(db),
+        await health.builders(db),
+        await health.broken_schedules(db, limit=_BROKEN),
     )
 
 
@@ -50,11 +61,12 @@ def heading(snapshot: Snapshot, settings: Settings, width: int | None) -> list[s
     return textwrap.wrap(said, width) if width else [said]
 
 
-def _counted(jobs: int) -> str:
-    return f"{jobs}+" if jobs >= COUNTED else str(jobs)
+def _counted(found: int) -> str:
+    return f"{found}+" if found >= COUNTED else str(found)
 
 
 def lines(snapshot: Snapshot, settings: Settings, width: int | None) -> Iterator[ScreenLine]:
+    yield from _scheduler(snapshot, width)
     yield from _workflows(snapshot.workflows, width)
     yield from _services(snapshot.services, width)
     yield from _nodes(snapshot.nodes, settings.lease, width)
@@ -70,6 +82,25 @@ def _section(
     cells = [[cell(value) for value in row] for row in rows]
     for number, line in fitted(headings, cells, None if width is None else width - 2) if rows else ():
         yield ScreenLine(shown("  ", line), tasks[number] if tasks and number is not None else None)
+
+
+def _scheduler(snapshot: Snapshot, width: int | None) -> Iterator[ScreenLine]:
+    """The counts, and below them whatever is not as it should be."""
+    counts = snapshot.scheduler
+    said = [f"{_counted(counts.pending)} pending", f"{_counted(counts.running)} running"]
+    said += [f"{_counted(counts.failed)} failed", f"{_counted(counts.stuck_running)} stuck"]
+    yield ScreenLine(shown(styled("scheduler", bold=True), f"  {', '.join(said)}"))
+    said = [*no_builder(counts, snapshot.builders), *troubles(counts, snapshot.builders), *_broken(snapshot)]
+    for line in said:
+        for part in textwrap.wrap(one_line(line, _LONGEST), width - 2) if width else [line]:
+            yield ScreenLine(shown("  ", part))
+
+
+def _broken(snapshot: Snapshot) -> Iterator[str]:
+    for each in snapshot.broken:
+        yield f"schedule {each.name} is broken: {each.problem or 'no reason is known'}"
+    if (more := snapshot.scheduler.broken - len(snapshot.broken)) > 0:
+        yield f"and {more} more are broken: accsd schedules list --state broken"
 
 
 def _workflows(workflows: Sequence[WorkflowLoad], width: int | None) -> Iterator[ScreenLine]:

@@ -256,7 +256,7 @@ class Daemon:
 
     def build_here(self, history_to: ObjectStore | None) -> None:
         """Makes this process a builder."""
-        self._host = ControlHost(self._settings, self._db, self._listener, self._metrics, history_to)
+        self._host = ControlHost(self._settings, self._db, self._listener, self._metrics, self._health, history_to)
         self._builder = Roles(BUILDER_ROLES, self._host, self._supervisor, self._listener, self._settings)
         self._host.know(self._builder)
 

@@ -23,7 +23,7 @@ from pydantic import (
 from accsd.errors import ConfigError, InvalidValue
 from accsd.settings import database_url
 from accsd.values.labels import check_labels, parse_labels
-from accsd.values.names import NODE_NAME, OutgoingEvent, check_service_name, variable_suffix
+from accsd.values.names import NODE_NAME, OutgoingEvent, ScheduleEvent, check_service_name, variable_suffix
 from accsd.values.units import parse_duration, parse_size
 
 
@@ -261,7 +261,7 @@ class SleepSettings(_Section):
 
 
 # "notify" stands for the events that a workflow's own `notify` names.
-WantedEvent = Literal[OutgoingEvent, "notify"]
+WantedEvent = Literal[OutgoingEvent, ScheduleEvent, "notify"]
 
 
 class OutboxTarget(_Section):
@@ -293,7 +293,7 @@ TargetName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
 
 
 class OutboxSettings(_Section):
-    """[outbox]: which targets are told what happens to jobs, and how persistently."""
+    """[outbox]: which targets are told what happens to jobs and schedules, and how persistently."""
 
     at_once: int = Field(default=8, ge=1, le=1000)
     retry: Duration = timedelta(seconds=5)

@@ -52,7 +52,7 @@ class Accsd:
 
     def act(self, world: World) -> None:
         self._claim(world)
-        demand = _demand(world)
+        demand = demand_of(world)
         # Before its time, and of nothing new, a plan would be the same again.
         if demand and (world.version != self._planned or world.now >= self._plans_at):
             self._wake(world, demand)
@@ -130,7 +130,7 @@ def claim(world: World, order: Callable[[SimulatedMachine], tuple[Any, ...]]) ->
             lanes.remove(lane)
 
 
-def _demand(world: World) -> list[Demand]:
+def demand_of(world: World) -> list[Demand]:
     """What waits, and what is due soon, by the kind of machine and the time."""
     found = [_wanted(jobs[0][1], len(jobs), 0.0) for jobs in world.waiting.values() if jobs]
     soon = world.now + world.fleet.policy.ahead.total_seconds()
@@ -143,7 +143,16 @@ def _demand(world: World) -> list[Demand]:
 
 
 def _wanted(job: TraceJob, tasks: int, due_in: float) -> Demand:
-    return Demand(job.service, tasks, UUID(int=job.number), job.requires, due_in=timedelta(seconds=due_in))
+    """What a schedule will start has no job yet."""
+    ahead = due_in > 0 and job.run is not None
+    return Demand(
+        job.service,
+        tasks,
+        None if ahead else UUID(int=job.number),
+        job.requires,
+        due_in=timedelta(seconds=due_in),
+        schedule=job.run.schedule if job.run is not None and ahead else None,
+    )
 
 
 def _restfulness(machine: SimulatedMachine, now: float) -> IdleTime:

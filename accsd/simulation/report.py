@@ -13,12 +13,14 @@ _PUNCTUAL_SEC: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Hours are node-hours awake, boots and suspends included; waits are seconds from when a job was wanted."""
+    """Hours are node-hours awake, boots and suspends included; waits are seconds from when a job was wanted.
+    `skipped` are runs of schedules whose last run was still open."""
 
     policy: str
     seed: int
     jobs: int
     unserved: int
+    skipped: int
     hours: float
     bound: float
     ratio: float
@@ -49,7 +51,8 @@ def report(policy: str, world: World, bound: Bound, jobs: int) -> Report:
         policy=policy,
         seed=world.seed,
         jobs=jobs,
-        unserved=jobs - len(world.runs),
+        unserved=jobs - len(world.runs) - world.tally.left_out,
+        skipped=world.tally.skipped,
         hours=hours,
         bound=bound.hours,
         ratio=hours / bound.hours if bound.hours else 0.0,

@@ -1,4 +1,5 @@
-"""The jobs of a rehearsal, and traces of them: JSON lines or CSV, one job a line.
+"""The jobs of a rehearsal, and traces of them: JSON lines or CSV, one job a line; in JSON lines also schedules, whose
+due times become jobs.
 
 Times are seconds from the beginning, or durations such as 1h30m. `due` is for a job that was submitted ahead.
 """
@@ -7,26 +8,46 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from accsd.errors import InvalidValue, NotFound
+from accsd.errors import InvalidValue, NotFound, UserError
+from accsd.model.schedule import ScheduleDef
+from accsd.planning.recurrence import next_occurrences
 from accsd.simulation.fleet import Label
 from accsd.values.units import parse_duration
 from accsd.values.validation import did_you_mean, problems
 
 _COLUMNS: Final = ("submitted", "due", "service", "requires", "duration")
 
+MONDAY: Final = datetime(2026, 1, 5, tzinfo=UTC)
+_WEEK: Final = timedelta(days=7)
+_PAGE: Final = 1000
+_MOST: Final = 1_000_000  # jobs of one schedule
+
 Lane = tuple[str, tuple[tuple[str, Label], ...]]
 
 
 @dataclass(frozen=True, slots=True)
+class ScheduledRun:
+    """One due time of a schedule, which all steps of its job share. Unless it overlaps, it is skipped while an earlier
+    run of the schedule is open."""
+
+    schedule: str
+    nth: int
+    overlaps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TraceJob:
-    """`number` is its place in the global order. Nobody but the machine knows `duration` before it is over."""
+    """`number` is its place in the global order. Nobody but the machine knows `duration` before it is over. `after` are
+    the numbers of the steps that must end first; such a step is submitted when they have ended."""
 
     number: int
     service: str
@@ -34,6 +55,8 @@ class TraceJob:
     duration: float
     due: float | None = None
     requires: dict[str, Label] = field(default_factory=dict[str, Label])
+    run: ScheduledRun | None = None
+    after: tuple[int, ...] = ()
 
     @property
     def wanted_at(self) -> float:
@@ -85,8 +108,61 @@ class _Line(BaseModel):
     requires: Annotated[dict[str, Label], BeforeValidator(_requires)] = Field(default_factory=dict)
 
 
-def read_trace(path: Path) -> list[TraceJob]:
-    """In the order of submission. A wrong line is refused with its number and what is wrong with it."""
+class _Step(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    key: str = Field(default="", max_length=100)
+    service: str = Field(min_length=1)
+    duration: _Seconds
+    requires: dict[str, Label] = Field(default_factory=dict)
+    depends_on: list[str] = Field(default_factory=list)
+
+
+class _Steps(BaseModel):
+    steps: list[_Step] = Field(min_length=1)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSchedule:
+    """A schedule, and the steps of the workflow that it starts, each after those that it depends on."""
+
+    definition: ScheduleDef
+    steps: tuple[_Step, ...]
+
+    def dues(self, begin: datetime, span: timedelta) -> list[float]:
+        """When it is due after `begin`, in seconds from there; by the planner's own rules."""
+        timing = self.definition.timing(id=self.definition.name, created_at=begin, anchor=None, calendars={})
+        rule, after, found = timing.rule(), begin, list[float]()
+        while True:
+            page, exhausted = next_occurrences(rule, after, _PAGE)
+            ahead = [each for each in page if each.due_at < begin + span]
+            found += [(each.due_at - begin).total_seconds() for each in ahead if each.fires]
+            if len(found) * len(self.steps) > _MOST:
+                raise InvalidValue(f"is due more than {_MOST // len(self.steps)} times", hint="rehearse fewer days")
+            if exhausted or len(ahead) < len(page) or not page:
+                return found[: self.definition.max_runs]
+            after = page[-1].due_at
+
+    def jobs(self, begin: datetime, span: timedelta, first: int) -> Iterator[TraceJob]:
+        """Numbered from `first`. Of a schedule the agenda has one row, its next due time: so each run is known from the
+        moment at which the one before it was due."""
+        known_at = 0.0
+        for nth, due in enumerate(self.dues(begin, span)):
+            run = ScheduledRun(self.definition.name, nth, self.definition.overlap != "skip")
+            number = {step.key: first + nth * len(self.steps) + i for i, step in enumerate(self.steps)}
+            for step in self.steps:
+                after = tuple(number[key] for key in step.depends_on)
+                submitted, due_at = (due, None) if after else (known_at, due)
+                yield TraceJob(
+                    number[step.key], step.service, submitted, step.duration, due_at, step.requires, run, after
+                )
+            known_at = due
+
+
+def read_trace(path: Path, begin: datetime = MONDAY, span: timedelta | None = None) -> list[TraceJob]:
+    """In the order of submission. Second 0 is `begin`; schedules go on for `span`, by default until the last job of the
+    trace is wanted, or for a week where it has schedules only. A wrong line is refused with its number and what is
+    wrong with it."""
     if not path.is_file():
         raise NotFound(
             f"there is no file {path}", hint="`accsd simulate FLEET --write-trace FILE` writes one to look at"
@@ -96,12 +172,35 @@ def read_trace(path: Path) -> list[TraceJob]:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidValue(f"{path} can't be read: {error}") from error
     rows = _csv(path, text) if path.suffix == ".csv" else _json_lines(path, text)
-    lines = sorted((_checked(path, number, row) for number, row in rows), key=lambda line: line.submitted)
-    if not lines:
-        raise InvalidValue(f"{path} has no jobs", hint="one job a line; docs/simulation.md says how")
-    return [
+    lines, schedules = list[_Line](), dict[int, TraceSchedule]()
+    for number, row in rows:
+        if isinstance(row, dict) and "schedule" in row:
+            schedules[number] = _checked_schedule(path, number, row)  # pyright: ignore[reportUnknownArgumentType]
+        else:
+            lines.append(_checked(path, number, row))
+    lines.sort(key=lambda line: line.submitted)
+    jobs = [
         TraceJob(number, line.service, line.submitted, line.duration, line.due, line.requires)
         for number, line in enumerate(lines)
+    ]
+    if span is None:
+        span = timedelta(seconds=max(job.wanted_at for job in jobs)) if jobs else _WEEK
+    for number, schedule in schedules.items():
+        try:
+            jobs += schedule.jobs(begin, span, len(jobs))
+        except UserError as error:
+            raise InvalidValue(f"{path}:{number}: {error}", hint=error.hint) from None
+    if not jobs:
+        raise InvalidValue(f"{path} has no jobs", hint="one job a line; docs/simulation.md says how")
+    return _in_order(jobs) if schedules else jobs
+
+
+def _in_order(jobs: list[TraceJob]) -> list[TraceJob]:
+    """The job of a schedule is made when it is due: that is its place in the global order."""
+    ordered = sorted(jobs, key=lambda job: job.submitted if job.run is None else job.wanted_at)
+    place = {job.number: number for number, job in enumerate(ordered)}
+    return [
+        replace(job, number=place[job.number], after=tuple(place[number] for number in job.after)) for job in ordered
     ]
 
 
@@ -147,3 +246,36 @@ def _checked(path: Path, number: int, row: Any) -> _Line:
     except ValidationError as error:
         found = "; ".join(str(problem) for problem in problems(error, _Line))
         raise InvalidValue(f"{path}:{number}: {found}") from None
+
+
+def _checked_schedule(path: Path, number: int, row: dict[str, Any]) -> TraceSchedule:
+    """The line has the fields of a schedule in a file, and `steps`, or service, duration and requires for one step."""
+    own = {name: row[name] for name in ("service", "duration", "requires") if name in row}
+    timed = {name: value for name, value in row.items() if name not in (*own, "schedule", "steps")}
+    if own and "steps" in row:
+        raise InvalidValue(f"{path}:{number}: a schedule has steps, or a service and a duration for its only one")
+    try:
+        steps = _Steps.model_validate({"steps": row.get("steps", [own])}).steps
+        definition = ScheduleDef.model_validate({"name": row["schedule"], "workflow": "rehearsed", **timed})
+        if calendars := [*definition.exclude, *definition.only_on]:
+            raise InvalidValue(f'names the calendar "{calendars[0]}", and a rehearsal has none')
+        return TraceSchedule(definition, tuple(_sorted_steps(steps)))
+    except ValidationError as error:
+        found = "; ".join(str(problem) for problem in problems(error, _Steps))
+        raise InvalidValue(f"{path}:{number}: {found}") from None
+    except UserError as error:
+        raise InvalidValue(f"{path}:{number}: {error}", hint=error.hint) from None
+
+
+def _sorted_steps(steps: list[_Step]) -> Iterator[_Step]:
+    """Each after those that it depends on."""
+    try:
+        ordered = list(TopologicalSorter({step.key: step.depends_on for step in steps}).static_order())
+    except CycleError as error:
+        raise InvalidValue(f"has steps that wait for each other: {', '.join(error.args[1])}") from None
+    by_key = {step.key: step for step in steps}
+    if len(by_key) < len(steps):
+        raise InvalidValue("has two steps with the same key")
+    if unknown := [key for key in ordered if key not in by_key]:
+        raise InvalidValue(f'has no step "{unknown[0]}"{did_you_mean(unknown[0], by_key)}')
+    return (by_key[key] for key in ordered)

@@ -6,8 +6,9 @@ through the verbs of this world.
 
 import heapq
 from bisect import insort
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from random import Random
 from typing import Final, Protocol
@@ -15,7 +16,7 @@ from typing import Final, Protocol
 from accsd.errors import Bug
 from accsd.simulation.fleet import Fleet
 from accsd.simulation.machine import Power, SimulatedMachine
-from accsd.simulation.trace import Lane, TraceJob
+from accsd.simulation.trace import Lane, ScheduledRun, TraceJob
 from accsd.values.labels import has_labels
 
 # Longer than any pause between calls: whoever has not begun by then never will.
@@ -47,6 +48,8 @@ class Tally:
     calls: int = 0
     wakes: int = 0
     flaps: int = 0
+    skipped: int = 0  # runs of schedules, because an earlier one was open
+    left_out: int = 0  # the jobs of those
     levels: list[tuple[float, int, int]] = field(default_factory=list[tuple[float, int, int]])  # time, awake, busy
 
 
@@ -73,6 +76,12 @@ class World:
         self._awake: int = 0
         self._always_awake: int = 0
         self._busy: int = 0
+        self._served: set[int] = set()  # jobs that some machine could run
+        self._behind: dict[int, list[TraceJob]] = {}  # steps that wait for this one
+        self._waits_for: Counter[int] = Counter()  # how many steps it still waits for
+        self._begins: dict[ScheduledRun, bool] = {}
+        self._of_run: Counter[ScheduledRun] = Counter()
+        self._open: Counter[str] = Counter()  # steps of a schedule's runs that have not ended
         self._expected: int = self._expect(jobs)
         self._unfinished: int = self._expected
 
@@ -153,17 +162,22 @@ class World:
 
     def _expect(self, jobs: Iterable[TraceJob]) -> int:
         """How many will be done: of those that nobody could run, nobody waits for the end."""
-        expected = 0
         for job in jobs:
             if job.lane not in self.could_run:
                 self.could_run[job.lane] = self.able(job)
                 self.waiting[job.lane] = []
             able = any(not machine.is_dead for machine in self.could_run[job.lane])
-            expected += able
-            self.at(job.submitted, lambda job=job: self._submit(job))
-            if able:
-                self.at(job.wanted_at + _STARVED_AFTER, lambda job=job: self._must_have_begun(job))
-        return expected
+            if able and all(number in self._served for number in job.after):
+                self._served.add(job.number)
+                if job.run is not None:
+                    self._of_run[job.run] += 1
+            if job.after:
+                self._waits_for[job.number] = len(job.after)
+                for number in job.after:
+                    self._behind.setdefault(number, []).append(job)
+            else:
+                self.at(job.submitted, lambda job=job: self._submit(job))
+        return len(self._served)
 
     def able(self, job: TraceJob) -> list[SimulatedMachine]:
         return [
@@ -174,12 +188,30 @@ class World:
 
     def _submit(self, job: TraceJob) -> None:
         self.version += 1
+        if job.number in self._served:
+            self.at(job.wanted_at + _STARVED_AFTER, lambda: self._must_have_begun(job))
         if job.wanted_at > self.now:
             insort(self.upcoming, (job.wanted_at, job.number, job))
             self.at(job.wanted_at, self._become_due)
             self.at(job.wanted_at - self.fleet.policy.ahead.total_seconds(), self._come_near)
         else:
+            self._wait(job)
+
+    def _wait(self, job: TraceJob) -> None:
+        if job.run is None or self._does_begin(job.run):
             heapq.heappush(self.waiting[job.lane], (job.number, job))
+
+    def _does_begin(self, run: ScheduledRun) -> bool:
+        """Decided once for all steps of the run, when it is due."""
+        if run not in self._begins:
+            self._begins[run] = run.overlaps or not self._open[run.schedule]
+            if self._begins[run]:
+                self._open[run.schedule] += self._of_run[run]
+            else:
+                self.tally.skipped += 1
+                self.tally.left_out += self._of_run[run]
+                self._unfinished -= self._of_run[run]
+        return self._begins[run]
 
     def _come_near(self) -> None:
         self.version += 1
@@ -187,8 +219,8 @@ class World:
     def _become_due(self) -> None:
         self.version += 1
         while self.upcoming and self.upcoming[0][0] <= self.now:
-            _, number, job = self.upcoming.pop(0)
-            heapq.heappush(self.waiting[job.lane], (number, job))
+            _, _, job = self.upcoming.pop(0)
+            self._wait(job)
 
     def _finish(self, job: TraceJob, machine: SimulatedMachine) -> None:
         self.version += 1
@@ -196,6 +228,12 @@ class World:
         machine.live[job.service] -= 1
         machine.tasks -= 1
         self._unfinished -= 1
+        if job.run is not None:
+            self._open[job.run.schedule] -= 1
+        for behind in self._behind.get(job.number, ()):
+            self._waits_for[behind.number] -= 1
+            if not self._waits_for[behind.number]:
+                self._submit(replace(behind, submitted=self.now))
         if not machine.tasks:
             self._busy -= 1
             machine.idle_since = self.now

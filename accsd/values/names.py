@@ -1,6 +1,7 @@
 """What may be called how. Step keys become parts of object keys, service names parts of channels, argument
 lists and environment variables, so both are checked once, here, by the models, the settings and the
-storage keys. Outgoing events are named by targets and by workflows.
+storage keys. Outgoing events are named by targets and by workflows,
+those of schedules by targets alone.
 """
 
 import re
@@ -33,6 +34,7 @@ OutgoingEvent = Literal[
     "task.cancelled",
 ]
 OUTGOING_EVENTS: Final[tuple[str, ...]] = get_args(OutgoingEvent)
+ScheduleEvent = Literal["schedule.missed", "schedule.skipped", "schedule.broken"]
 
 
 def check_step_key(key: str) -> str:

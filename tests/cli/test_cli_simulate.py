@@ -89,3 +89,20 @@ async def test_jobs_that_no_machine_could_run_are_named_and_counted(cli: Cli, fl
 
     said.ends(0, "could run 1 jobs that want render with gpu=True", "could run 1 jobs that want audio")
     assert said.out.splitlines()[-1].split() == ["jobs", "not", "run", "2"]
+
+
+async def test_a_trace_may_hold_schedules_and_the_calendar_counts_from_begin(cli: Cli, fleet: Path, tmp_path: Path):
+    trace = tmp_path / "nightly.jsonl"
+    trace.write_text(
+        '{"schedule": "nightly", "cron": "30 2 * * SAT", "timezone": "Europe/Berlin",'
+        ' "service": "render", "duration": "9m"}\n'
+    )
+    asked = ("simulate", str(fleet), str(trace), "--policy", "accsd", "-o", "json")
+
+    assert [(row["due"], row["late"]) for row in (await cli(*asked)).ends(0).json] == [(1, 0)]
+    assert (await cli(*asked, "--begin", "2026-03-27", "--days", "2")).ends(0).json[0]["due"] == 1
+    (await cli(*asked, "--begin", "2026-03-28T12:00+01:00", "--days", "2")).ends(2, "has no jobs")
+    (await cli(*asked, "--begin", "soon")).ends(2, '"soon" is no date')
+    (await cli(*asked, "--write-trace", str(tmp_path / "copy.jsonl"))).ends(2, "has schedules")
+    trace.write_text(trace.read_text().replace("30 2", "70 2"))
+    (await cli(*asked)).ends(2, "nightly.jsonl:1:", "minute")

@@ -12,6 +12,7 @@ import pytest
 
 from accsd.builder.outbox import Dispatcher
 from accsd.builder.prune import Pruner
+from accsd.builder.scheduler import Scheduler
 from accsd.db import Database
 from accsd.db.outbox import targets
 from accsd.log import redact
@@ -22,6 +23,7 @@ from tests.support.eventually import eventually
 from tests.support.factory import chain, done, node, pass_time, step, submit
 from tests.support.http_servers import Heard, Receiver, receiver
 from tests.support.library import opened
+from tests.support.schedules import schedule
 
 SECRET = "a-secret-of-the-studio"
 
@@ -241,3 +243,19 @@ async def test_two_builders_share_the_work_and_send_nothing_twice(db: Database, 
             passes = await asyncio.gather(*(role.run_once() for role in roles))
     assert len(studio.heard) == 40
     assert len({heard.event["id"] for heard in studio.heard}) == 40
+
+
+async def test_a_schedule_that_misses_its_time_is_told_to_a_receiver_signed(db: Database, conn: Connection):
+    """LG7, from the due time to the webhook."""
+    async with receiver() as studio:
+        role = dispatcher(db, studio, events=["schedule.missed", "schedule.skipped", "schedule.broken"])
+        await role.run_once()
+        await schedule(conn, 60, missed="skip", name="nightly")
+        await pass_time(conn, 130)
+        await Scheduler(db, node="n1", metrics=Metrics()).run_once()
+        assert (await role.run_once()).did == "events to studio: 1 delivered"
+    [heard] = studio.taken
+    assert (heard.event["event"], heard.event["schedule"]["name"]) == ("schedule.missed", "nightly")
+    assert heard.event["schedule"]["reason"] == "down"
+    assert heard.headers["webhook-id"] == heard.event["id"]
+    assert is_signed(heard, SECRET.encode())

@@ -1,18 +1,30 @@
 """The planner and the scheduler on a real database: rules become plans, plans become jobs."""
 
+import asyncio
+import re
+from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from accsd.builder.planner import Planner
 from accsd.builder.scheduler import DatabaseClock, Scheduler
 from accsd.db import Database
 from accsd.db.firings import scheduler_outlook
-from accsd.metrics import Metrics
+from accsd.db.wake import wake_demand
+from accsd.errors import Bug
+from accsd.metrics import FIRINGS, Metrics
+from accsd.planning.cover import Demand
+from accsd.simulation.fleet import parse_fleet
+from accsd.simulation.policies import demand_of
+from accsd.simulation.trace import read_trace
+from accsd.simulation.world import World
 from tests.support.cluster import Connection
-from tests.support.factory import clock, pass_time, workflow
+from tests.support.factory import clock, pass_time, step, workflow
 from tests.support.library import opened
 from tests.support.schedules import ledger, outlook, row, told
 
@@ -197,3 +209,117 @@ async def test_while_all_are_held_the_scheduler_says_so(db: Database, conn: Conn
     await conn.fetchval("SELECT accs.hold_schedules('a fire', 'ops')")
     done = await Scheduler(db, node="n1", metrics=Metrics()).run_once()
     assert done.obstacle == "all schedules are held: a fire, by ops"
+
+
+def counted(metrics: Metrics) -> Counter[tuple[str, str]]:
+    """accsd_firings_total of one process, without what it did not count."""
+    found = re.findall(
+        r'^accsd_firings_total\{outcome="(\w+)",reason="(\w+)"\} (\S+)$', metrics.render().decode(), re.M
+    )
+    return Counter({(outcome, reason): int(float(times)) for outcome, reason, times in found if float(times)})
+
+
+async def test_the_counts_of_several_schedulers_add_up_to_the_ledger(db: Database, conn: Connection):
+    """LG7: each counts what it has settled itself, by outcome and reason, and how late it was."""
+    await set_clock(conn, "2026-11-18T08:00:00+00:00")
+    for number in range(40):
+        policy = {"missed": ("one", "all", "skip")[number % 3], "overlap": ("skip", "queue", "allow")[number % 3]}
+        await make(conn, "cron", "*/10 * * * *", "UTC", name=f"s{number}", **policy)
+    await both(db)
+    await set_clock(conn, "2026-11-18T08:10:00.4+00:00")
+    everyone = [Metrics() for _ in range(4)]
+    schedulers = [Scheduler(db, node=f"n{i}", metrics=each) for i, each in enumerate(everyone)]
+
+    async def work(scheduler: Scheduler) -> None:
+        while (await scheduler.run_once()).more:
+            pass
+
+    await asyncio.gather(*map(work, schedulers))
+    await set_clock(conn, "2026-11-18T09:03:00+00:00")
+    for scheduler in schedulers:
+        scheduler._clock = DatabaseClock()  # pyright: ignore[reportPrivateUsage] - it was the test that leapt
+    await asyncio.gather(*map(work, schedulers))
+
+    rows = await conn.fetch("SELECT outcome, reason, sum(coalesce(times, 1)) AS n FROM firings GROUP BY 1, 2")
+    settled = {(row["outcome"], row["reason"]): row["n"] for row in rows}
+    assert sum((counted(each) for each in everyone), Counter()) == settled
+    assert {"fired", "caught_up", "missed", "merged"} <= {outcome for outcome, _ in settled}
+    shown = [each.render().decode() for each in everyone]
+    late = sum(float(value) for said in shown for value in re.findall(r"accsd_firing_late_seconds_count (\S+)", said))
+    assert late == await conn.fetchval("SELECT count(*) FROM firings WHERE outcome IN ('fired', 'caught_up')")
+    within_a_second = sum(
+        float(value)
+        for said in shown
+        for value in re.findall(r'accsd_firing_late_seconds_bucket\{le="1.0"\} (\S+)', said)
+    )
+    assert within_a_second == await conn.fetchval("SELECT count(*) FROM firings WHERE outcome = 'fired'")
+    assert not any("s1" in line for said in shown for line in said.splitlines() if "firing" in line), "no name"
+
+
+async def test_every_outcome_that_the_ledger_allows_is_a_series_from_the_start_and_has_words(conn: Connection):
+    allowed = await conn.fetchval(
+        "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'known_outcome' LIMIT 1"
+    )
+    by_outcome = re.split(r"WHEN '(\w+)'::text THEN", allowed)[1:]
+    pairs = {
+        (outcome, reason)
+        for outcome, said in zip(by_outcome[::2], by_outcome[1::2], strict=True)
+        for listed in re.findall(r"'\{?([\w,]+)\}?'::text", said)
+        for reason in listed.split(",")
+    }
+    assert pairs == {(outcome, reason) for outcome, reasons in FIRINGS.items() for reason in reasons}
+    metrics = Metrics()
+    assert metrics.render().decode().count("accsd_firings_total{") == len(pairs)
+    metrics.settled("fired", "a name", timedelta(0), 1)
+    assert 'accsd_firings_total{outcome="fired",reason="other"} 1.0' in metrics.render().decode()
+
+
+async def test_a_rehearsal_sees_of_a_schedule_what_the_waker_sees(db: Database, conn: Connection, tmp_path: Path):
+    """WK1: the same demand at the same distance from the due time, minute by minute, over two due times."""
+    steps = [step("a", "render"), step("b", "render"), step("c", "encode", after="a")]
+    await workflow(conn, *steps, name="nights")
+    begin = datetime.fromisoformat("2026-11-18T08:00:00+00:00")
+    await set_clock(conn, begin.isoformat())
+    places = "'nightly', 'cron', '*/7 * * * *', 'Europe/Berlin', 'nights', 'allow'"
+    await conn.execute(
+        f"INSERT INTO schedules (name, schedule_kind, schedule_expr, timezone, workflow, overlap) VALUES ({places})"
+    )
+    lines = [
+        {"key": each["key"], "service": each["service"], "duration": 1, "depends_on": each["depends_on"]}
+        for each in steps
+    ]
+    nightly = {"schedule": "nightly", "cron": "*/7 * * * *", "timezone": "Europe/Berlin", "overlap": "allow"}
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(orjson.dumps(nightly | {"steps": lines}))
+    fleet = parse_fleet({"machines": [{"name": "m", "services": {"render": 2}}], "policy": {"ahead": "5m"}}, "fleet")
+    minutes = range(1, 14)
+    rehearsed: dict[float, list[Demand]] = {}
+
+    class Looker:
+        name = "looker"
+
+        def begin(self, world: World) -> None:
+            for minute in minutes:
+                world.alarm(minute * 60.0 + 1)
+
+        def act(self, world: World) -> None:
+            world.waiting = {lane: [] for lane in world.waiting}  # all are claimed at once
+            rehearsed[world.now] = demand_of(world)
+
+    world = World(fleet, read_trace(path, begin, timedelta(minutes=20)), 1)
+    with pytest.raises(Bug, match="nothing would ever happen again"):
+        world.run(Looker())
+
+    await both(db)
+    for minute in minutes:
+        await set_clock(conn, (begin + timedelta(minutes=minute, seconds=1)).isoformat())
+        await both(db)
+        await conn.fetch("SELECT * FROM accs.cancel_jobs(ARRAY(SELECT id FROM jobs WHERE status = 'running'))")
+        real = await wake_demand(db, timedelta(minutes=5))
+        assert [_comparable(each) for each in real] == [_comparable(each) for each in rehearsed[minute * 60.0 + 1]]
+    assert any(rehearsed.values())
+
+
+def _comparable(each: Demand) -> tuple[object, ...]:
+    """A test's clock goes on while it looks."""
+    return each.service, each.tasks, each.job_id, dict(each.requires), each.schedule, round(each.due_in.total_seconds())

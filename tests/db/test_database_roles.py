@@ -457,12 +457,14 @@ async def test_a_reader_reads_and_that_is_all(connect_as: As, conn: Connection):
     reader = await connect_as("accs_reader")
     await require_schema(reader)
     await reader.fetch("SELECT * FROM accs.service_load")
+    await reader.fetch("SELECT * FROM accs.scheduler_health()")
     await refused_tables(reader, but_reading=True)
     assert await callable_by("accs_reader", conn) == {
         "clock",
         "channel_prefix",
         "backoff_base",
         "next_occurrence",
+        "scheduler_health",
         "why",
     }
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 from tests.support.checker import check
 from tests.support.cluster import Connection
 from tests.support.factory import finish, node, pass_time, started
-from tests.support.schedules import jobs_of, ledger, outlook, replan, row, schedule, settle, settle_all, told
+from tests.support.schedules import call, jobs_of, ledger, outlook, replan, row, schedule, settle, settle_all, told
 
 
 async def finish_all(conn: Connection) -> None:
@@ -237,3 +237,11 @@ async def test_what_raises_is_recorded_and_the_others_fire(conn: Connection):
     found = await row(conn, bad)
     assert (found["state"], found["state_reason"]) == ("broken", "not today")
     assert (await ledger(conn, bad))[0]["detail"] == {"problem": "not today"}
+
+
+async def test_a_snoozed_occurrence_of_a_schedule_that_is_ended_does_not_stay_snoozed(conn: Connection):
+    """LG2: snoozed is the only outcome that is not final."""
+    which = await schedule(conn, 60, name="s")
+    await call(conn, "snooze", "s", timedelta(days=1))
+    await call(conn, "end_schedule", "s")
+    assert await told(conn, which) == [("skipped", "requested")]

@@ -667,6 +667,66 @@ async def test_what_else_accsd_tells_of_itself(conn: Connection):
     assert {"accs.schedule.broken": "no"}.items() <= {e["topic"]: e["payload"].get("problem") for e in told_of}.items()
 
 
+async def own_events(conn: Connection, topic: str) -> list[dict[str, Any]]:
+    rows = await conn.fetch("SELECT payload FROM events WHERE topic = $1 ORDER BY id", topic)
+    return [each["payload"] for each in rows]
+
+
+async def test_a_node_that_does_not_wake_is_told_once_by_the_verb_of_the_waker(conn: Connection):
+    """EV12."""
+    await subscription(conn, "accs.node.failed")
+    assert await choose(conn) == ["+emit_failed"]
+    await node(conn)
+    await pass_time(conn, 600)
+    for because in ("silent", "still silent"):
+        query = "SELECT accs.note_not_woken('{n1}', '{NULL}', '{true}', ARRAY[$1], '1 min')"
+        assert await conn.fetchval(query, because) == 1
+    assert await own_events(conn, "accs.node.failed") == [{"node": "n1", "because": "silent"}]
+
+
+async def test_a_task_that_is_given_up_is_told_with_its_dead_letter(conn: Connection):
+    """EV12."""
+    await subscription(conn, "accs.task.dead")
+    assert await choose(conn) == ["+emit_dead"]
+    await node(conn)
+    job = await submit(conn, step("a", max_attempts=1), step("b", after="a"))
+    await fail(conn, *await started(conn))
+    [said] = await own_events(conn, "accs.task.dead")
+    letter = await conn.fetchval("SELECT id FROM dead_letters")
+    assert (said["job_id"], said["step"], said["dead_letter"]) == (str(job), "a", letter)
+    assert said["reason"] == "attempts_exhausted"
+
+
+async def test_what_was_missed_is_told_also_in_a_month_that_was_made_after_somebody_subscribed(conn: Connection):
+    """EV12."""
+    await subscription(conn, "accs.schedule.missed")
+    assert await choose(conn) == ["+emit_missed"]
+    await pass_time(conn, 300 * 86_400)
+    await conn.fetch("SELECT accs.keep_firings()")
+    await schedule(conn, 60, missed="skip", name="nightly")
+    await pass_time(conn, 185)
+    await settle_all(conn)
+    told_of = await own_events(conn, "accs.schedule.missed")
+    assert [(each["schedule"], each["reason"]) for each in told_of] == [("nightly", "down")] * 2
+
+
+async def test_a_schedule_whose_firings_fail_three_times_is_told_to_be_broken_once(conn: Connection):
+    """EV12, SQ3."""
+    await subscription(conn, "accs.schedule.broken")
+    assert await choose(conn) == ["+emit_broken"]
+    await conn.execute(
+        """CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not today'; END $$;
+           CREATE TRIGGER refuse BEFORE INSERT ON jobs FOR EACH ROW WHEN (NEW.options ? 'bad')
+             EXECUTE FUNCTION public.refuse()"""
+    )
+    await schedule(conn, 60, options={"bad": 1}, name="nightly")
+    for _ in range(5):
+        await pass_time(conn, 61)
+        await settle_all(conn)
+    [said] = await own_events(conn, "accs.schedule.broken")
+    assert (said["schedule"], said["problem"]) == ("nightly", "not today")
+
+
 async def test_what_nobody_subscribes_to_is_not_stored(conn: Connection):
     """EV12."""
     await subscription(conn, "accs.job.error")

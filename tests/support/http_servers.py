@@ -113,7 +113,8 @@ class Receiver:
             writer.close()
 
     def _answer(self, heard: Heard) -> bytes:
-        if self.mood == "broken" or UUID(heard.event["job"]["id"]) in self.refuses:
+        job = heard.event.get("job")  # events of schedules have none
+        if self.mood == "broken" or (job is not None and UUID(job["id"]) in self.refuses):
             return b"HTTP/1.1 500 Oops\r\nContent-Length: 9\r\n\r\nno memory"
         self.taken.append(heard)
         return b"HTTP/1.1 204 No Content\r\n\r\n"

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accsd.planning.recurrence import Rule, Touch, next_occurrences, parse_rule, plan, zone_rules
+from accsd.planning.recurrence.instant import place_of, places
 
 CREATED = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -108,6 +109,14 @@ def test_the_two_passes_of_a_repeated_hour_are_two_occurrences_of_an_elapsed_rul
         rule("cron", "0 * * * *", "Europe/Berlin"), datetime(2024, 10, 26, 23, 30, tzinfo=UTC), 3
     )
     assert [(f"{each.nominal:%H:%M}", each.fold) for each in found] == [("02:00", 0), ("02:00", 1), ("03:00", 0)]
+
+
+def test_an_hour_that_python_takes_for_repeated_is_not_where_the_clock_was_not_set_back():
+    """Found by `make calendar`: Nuuk kept its summer time as standard time in 2023; its new rule begins in October."""
+    zone = zone_rules().zone("America/Nuuk")
+    (place,) = places(datetime.fromisoformat("2023-10-28T23:30"), zone, is_elapsed=True)
+    assert (place.instant, place.fold, place.touch) == (datetime(2023, 10, 29, 1, 30, tzinfo=UTC), 0, None)
+    assert place_of(place.instant, zone).fold == 0
 
 
 def test_a_single_time_beside_a_rule_by_the_hour_is_not_lost_in_a_gap():

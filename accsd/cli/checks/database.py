@@ -9,6 +9,7 @@ from accsd.db.install import SchemaStatus, read_status
 from accsd.db.pool import connect
 from accsd.db.views.doctor import ServerFacts, count, hear_oneself, look_at_server
 from accsd.errors import DatabaseUnavailable, SchemaMismatch
+from accsd.explain.health import troubles
 from accsd.explain.words import duration
 from accsd.history.clocks import ahead_of
 from accsd.settings import Settings
@@ -139,6 +140,11 @@ async def fleet(settings: Settings) -> AsyncIterator[Finding]:
         do = "start one: `accsd --role builder`"
         said = f"{counts.overdue_jobs} jobs are overdue, {counts.daemons} daemons are connected: no builder takes them"
         yield fail("builder", said, do)
+    for said in troubles(counts.scheduler, counts.builders):
+        yield warn("schedules", said, "`accsd schedules list` says which; /health and the log of the builder say more")
+    if counts.scheduler.broken:
+        said = f"{counts.scheduler.broken} broken: nothing of them fires"
+        yield warn("schedules", said, "`accsd schedules list --state broken` says why; an edit mends one")
     if counts.dead_letters:
         yield warn(
             "dead letters", f"{counts.dead_letters} failed for good", "`accsd dead list`, then retry or dismiss them"

@@ -10,7 +10,9 @@ from typing import Final
 from accsd.db.failures import translating
 from accsd.db.nodes import Hindered, together
 from accsd.db.pool import Connection, Database, Session, connect
+from accsd.db.views.health import BuilderView, builders, scheduler_health
 from accsd.errors import DatabaseUnavailable
+from accsd.health import SchedulerHealth
 from accsd.settings import DatabaseSettings
 
 _ROUND_TRIPS: Final = 5
@@ -44,6 +46,8 @@ class Counts:
     daemons: int
     shared: dict[str, int]  # logins of several nodes, and how many nodes
     hindered: list[Hindered]
+    scheduler: SchedulerHealth
+    builders: list[BuilderView]
 
 
 async def look_at_server(settings: DatabaseSettings) -> ServerFacts:
@@ -155,8 +159,10 @@ async def count(settings: DatabaseSettings, silent: timedelta) -> Counts | None:
                     ORDER BY o.node, o.service""",
                 silent,
             )
+            db = Database.over(connection)
+            health, there = await scheduler_health(db), await builders(db)
         assert row is not None
-        return Counts(**dict(row), hindered=together(map(tuple, obstacles)))
+        return Counts(**dict(row), hindered=together(map(tuple, obstacles)), scheduler=health, builders=there)
     finally:
         await _leave(connection)
 

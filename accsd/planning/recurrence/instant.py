@@ -39,7 +39,10 @@ def places(nominal: datetime, zone: Zone, *, is_elapsed: bool) -> tuple[PlacedTi
     before, after = _offsets(nominal, zone)
     if before == after:
         return (PlacedTime((nominal - before).replace(tzinfo=UTC), nominal, 0, None),)
-    if before < after:
+    shown = [offset for offset in (before, after) if _shows(nominal, offset, zone)]
+    if len(shown) == 1:
+        return (PlacedTime((nominal - shown[0]).replace(tzinfo=UTC), nominal, 0, None),)
+    if not shown:
         return () if is_elapsed else (_after_gap(nominal, zone, before, after),)
     first = PlacedTime((nominal - before).replace(tzinfo=UTC), nominal, 0, Touch.DOUBLED)
     second = PlacedTime((nominal - after).replace(tzinfo=UTC), nominal, 1, Touch.DOUBLED)
@@ -49,7 +52,9 @@ def places(nominal: datetime, zone: Zone, *, is_elapsed: bool) -> tuple[PlacedTi
 def place_of(instant: datetime, zone: Zone) -> PlacedTime:
     """The place of an instant that does not come from the wall clock."""
     local = zone.local(instant)
-    return PlacedTime(instant, local.replace(tzinfo=None, fold=0), local.fold, None)
+    nominal = local.replace(tzinfo=None, fold=0)
+    is_second = bool(local.fold) and len(places(nominal, zone, is_elapsed=True)) == 2
+    return PlacedTime(instant, nominal, int(is_second), None)
 
 
 def instant_of(local: datetime, zone: Zone) -> datetime:
@@ -83,6 +88,13 @@ def _offsets(nominal: datetime, zone: Zone) -> tuple[timedelta, timedelta]:
     change in its second; of a time that exists twice they are those of its two passes."""
     local = nominal.replace(tzinfo=zone.info, fold=0)
     return local.utcoffset() or timedelta(0), local.replace(fold=1).utcoffset() or timedelta(0)
+
+
+def _shows(nominal: datetime, offset: timedelta, zone: Zone) -> bool:
+    """Whether the clock really shows this time with this offset. Beside the last change that a zone's file lists,
+    Python answers a wall-clock time by the rule for the years after it, as if that had been in force before: of Nuuk it
+    says that an hour of October 2023 came twice, when the clock was not set back."""
+    return zone.offset((nominal - offset).replace(tzinfo=UTC)) == offset
 
 
 def _after_gap(nominal: datetime, zone: Zone, before: timedelta, after: timedelta) -> PlacedTime:
