@@ -42,14 +42,13 @@ def expression_of(written: str) -> str:
             return written
 
 
-def has_expressions(step: WorkflowStep) -> bool:
+def flows(step: WorkflowStep) -> bool:
+    """Whether something of the step is worked out when it is resolved."""
     return (
         isinstance(step.if_, str)
-        or isinstance(step.for_each, str)
-        or isinstance(step.if_item, str)
+        or step.for_each is not None
         or isinstance(step.delay, str)
         or has_templates(step.with_)
-        or (isinstance(step.for_each, list | dict) and has_templates(step.for_each))
     )
 
 
@@ -148,7 +147,7 @@ class Flow:
 
     @cached_property
     def has_expressions(self) -> bool:
-        return any(map(has_expressions, self.workflow.steps))
+        return any(map(flows, self.workflow.steps))
 
     def step(self, key: str) -> StepFlow:
         """Raises WorkflowInvalid where there is no such step, which can be after the workflow was written anew."""
@@ -167,10 +166,7 @@ class Flow:
         if len(self._numbers) > MOST_STEPS:
             what = f"a workflow with expressions has at most {MOST_STEPS} steps, not {len(self._numbers)}"
             return Findings((Problem((self._steps_at,), what),))
-        return sum((self.step(each.key).check() for each in self.workflow.steps if self._flows_at(each)), Findings())
-
-    def _flows_at(self, step: WorkflowStep) -> bool:
-        return has_expressions(step) or step.for_each is not None
+        return sum((self.step(each.key).check() for each in self.workflow.steps if flows(each)), Findings())
 
     @cached_property
     def _above(self) -> list[int]:

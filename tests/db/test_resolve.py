@@ -499,8 +499,7 @@ async def test_a_cancelled_job_is_retried_where_it_stood(conn: Connection):
 
 async def test_one_item_alone_is_redriven(conn: Connection):
     made = await fanned(conn, "a", "b")
-    a, b = await started(conn, 2)
-    await fail(conn, a, permanent=True)
+    await fail(conn, (await started(conn, 2))[0], permanent=True)
     (letter,) = await dead_letters(conn, made)
     await conn.fetch("SELECT * FROM accs.redrive($1)", [letter["id"]])
     await check(conn)
