@@ -28,7 +28,7 @@ OWNER = "owner-1"
 LEASE = timedelta(seconds=60)
 
 
-def step(key: str, service: str = SERVICE, *, after: str | Iterable[str] = (), **fields: Any) -> dict[str, Any]:
+def step(key: str, service: str = SERVICE, /, *, after: str | Iterable[str] = (), **fields: Any) -> dict[str, Any]:
     """A step of a workflow; `after="a b"` are the keys that it depends on."""
     depends_on = after.split() if isinstance(after, str) else list(after)
     return {"key": key, "service": service, "depends_on": depends_on, **fields}
