@@ -3082,7 +3082,8 @@ BEGIN
     SELECT id, item_no, status FROM public.job_tasks WHERE parent = p_task AND item_no < least(v_n, v_had) ORDER BY id FOR NO KEY UPDATE
   ), moved AS (
     UPDATE public.job_tasks t SET given = p_given[b.item_no + 1], concurrency_key = v_step.concurrency_key, updated_at = v_now,
-           next_attempt_at = accs.later(p_delays[b.item_no + 1]), status = 'queued', generation = t.generation + (b.status <> 'queued')::int,
+           next_attempt_at = accs.later(p_delays[b.item_no + 1]), status = 'queued',
+           generation = t.generation + (b.status <> 'queued')::int,
            remaining = CASE b.status WHEN 'queued' THEN t.remaining ELSE 1 END, finished_at = NULL, error_code = NULL, error_message = NULL
       FROM before b WHERE t.id = b.id
     RETURNING t.id, t.generation, b.status AS from_status

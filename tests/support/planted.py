@@ -66,10 +66,7 @@ LOCKED_JOB = Bug(
 )
 SKIPPED_BLOCKS = Bug(
     "a skipped step is counted as unsatisfied",
-    (
-        Change("skip_tasks", "accs.unblock(v_moved.dependants)", "accs.unblock('{}')"),
-        Change("reopen", "d.status NOT IN ('done', 'skipped')", "d.status <> 'done'"),
-    ),
+    (Change("skip", "accs.unblock(v_moved.dependants)", "accs.unblock('{}')"),),
 )
 OLD_RANK = Bug(
     "a changed priority does not reach what waits",
