@@ -45,7 +45,7 @@ test-quick: install ## what to run all day: unit, db on PostgreSQL 18, cli
 	room=$$(tools/quick_tmp.sh); [ -z "$$room" ] || export TMPDIR=$$room; \
 	$(BIN)/pytest -q -n $(PYTEST_WORKERS) --dist loadgroup -m "not soak and not slow" -k "not pg15" $(PYTEST_ARGS) tests/unit tests/db tests/cli
 
-soak: install ## what takes minutes to hours: floods of a million lines in every mode, hostile input at length, chaos
+soak: install ## what takes minutes to hours: floods of a million lines, hostile input at length, herds of schedules, chaos
 	room=$$(tools/quick_tmp.sh); [ -z "$$room" ] || export TMPDIR=$$room; \
 	$(BIN)/pytest -m soak -rP $(PYTEST_ARGS)
 
