@@ -18,10 +18,10 @@ PYTEST_ARGS ?=
 PEERS_ARGS ?= --systems accsd_pull,accsd,pgqueuer,chancy,graphile_worker,pg_boss --reps 3 --backlog-jobs 60000
 GROWTH ?= 10000000
 
-.PHONY: help install test test-quick soak calendar lint check demo bench schema reference lock lock-check format clean chaos
+.PHONY: help install test test-quick soak calendar lint check demo bench bench-schedules schema reference lock lock-check format clean chaos
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | while IFS=$$'\t' read -r name text; do printf '%-12s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | while IFS=$$'\t' read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
 
 install: $(STAMP) ## make .venv with .venv/bin/accsd
 
@@ -45,7 +45,7 @@ test-quick: install ## what to run all day: unit, db on PostgreSQL 18, cli
 	room=$$(tools/quick_tmp.sh); [ -z "$$room" ] || export TMPDIR=$$room; \
 	$(BIN)/pytest -q -n $(PYTEST_WORKERS) --dist loadgroup -m "not soak and not slow" -k "not pg15" $(PYTEST_ARGS) tests/unit tests/db tests/cli
 
-soak: install ## what takes minutes to hours: floods of a million lines in every mode, hostile input at length, chaos
+soak: install ## what takes minutes to hours: floods of a million lines, hostile input at length, herds of schedules, chaos
 	room=$$(tools/quick_tmp.sh); [ -z "$$room" ] || export TMPDIR=$$room; \
 	$(BIN)/pytest -m soak -rP $(PYTEST_ARGS)
 
@@ -79,6 +79,11 @@ bench: install ## against the peers, in full tables, with many idle agents, in c
 	$(BIN)/python -m bench.long_drain
 	$(BIN)/python -m bench.idle_agents
 	$(BIN)/python -m bench.containers
+
+bench-schedules: install ## how late schedules and events are, what they cost, and beside peers whose processes are killed: 40 minutes
+	$(BIN)/python -m bench.on_time
+	$(BIN)/python -m bench.schedules
+	$(BIN)/python bench/peers/run_schedules.py
 
 schema: ## assemble schema.sql from the files in schema/
 	$(PYTHON) tools/make_schema.py

@@ -3625,7 +3625,10 @@ CREATE TABLE accs.zones (
   by       text
 );
 
-CREATE FUNCTION accs.tell_schedulers() RETURNS void LANGUAGE sql AS $$ SELECT pg_notify(accs.channel_prefix() || '_schedule', '') $$;
+-- p_what 'event': only whoever settles events has to look.
+CREATE FUNCTION accs.tell_schedulers(p_what text DEFAULT '') RETURNS void LANGUAGE sql AS $$
+  SELECT pg_notify(accs.channel_prefix() || '_schedule', p_what)
+$$;
 
 CREATE FUNCTION accs.note_schedule(p_schedule uuid, p_what text, p_by text, p_reason text, p_before jsonb DEFAULT NULL,
   p_after jsonb DEFAULT NULL,
@@ -5398,7 +5401,7 @@ BEGIN
   INSERT INTO public.events (id, topic, payload, key, source, occurred_at, at, job_id, depth, chain, matched)
   VALUES (v_id, p_topic, p_payload, p_key, p_source, p_occurred_at, v_now, p_job, p_depth, p_chain, v_met);
   IF v_met > 0 THEN
-    PERFORM accs.tell_schedulers();
+    PERFORM accs.tell_schedulers('event');
   END IF;
   RETURN QUERY SELECT v_id, 'accepted'::text, v_met;
 END $$;

@@ -1,23 +1,37 @@
-"""What do schedules cost? The idle pass and one firing, among few and among many; and a herd that is due at once.
+"""What do schedules cost? The idle pass, one firing and an idle builder, among few and among many; a herd that is due
+at once; a preview of a thousand times.
 
     python -m bench.schedules                      100 and 100,000 schedules, 10,000 due at once
-    python -m bench.schedules --many 10000 --herd 2000
+    python -m bench.schedules --many 10000 --herd 2000 --idle 20
 
-Synchronous commit. The plans are made here, so that the planner's own time is not counted.
+Synchronous commit. The plans are made here, so that the planner's own time is not counted. How late schedules and
+events are is measured by bench.on_time.
 """
 
 import argparse
 import asyncio
+import os
 import statistics
+import tempfile
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 
-from bench.throwaway import installed, postgres
+from accsd.planning.recurrence import parse_rule, preview
+from bench.throwaway import cpu_of, installed, postgres, process
 
 ROUNDS = 80
+SETTLING = 15  # seconds until a daemon that has started is idle
+PREVIEWED = (
+    ("cron", "*/5 * * * *"),
+    ("cron", "30 2 * * 1-5"),
+    ("rrule", "FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=17"),
+    ("rrule", "FREQ=DAILY;BYHOUR=9,17;BYMINUTE=0,30"),
+    ("interval", "90m"),
+)
 _DEFINE = """
 INSERT INTO schedules (name, schedule_kind, schedule_expr, workflow, overlap)
 SELECT 's' || i, 'interval', '3600s', 'noop', 'skip' FROM generate_series($1::int, $2::int) i
@@ -88,23 +102,54 @@ async def herd(url: str, connection: asyncpg.Connection, size: int, sessions: in
     return size / took
 
 
-async def measure(url: str, count: int, first: int, connection: asyncpg.Connection) -> None:
+async def idle(url: str, connection: asyncpg.Connection, seconds: float) -> tuple[float, float]:
+    """Which share of a core a real builder and its sessions in the server use while nothing is due."""
+    with (
+        tempfile.TemporaryDirectory(prefix="accsd-bench-") as folder,
+        process(Path(folder), url, ["-m", "accsd", "--role", "builder"], node="control") as builder,
+    ):
+        await asyncio.sleep(SETTLING)
+        rows = await connection.fetch("SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'accsd %'")
+        sessions = [row["pid"] for row in rows]
+        before, began = (cpu_of([builder.pid]), cpu_of(sessions)), time.perf_counter()
+        await asyncio.sleep(seconds)
+        took = (time.perf_counter() - began) * 1e6
+        return (cpu_of([builder.pid]) - before[0]) / took, (cpu_of(sessions) - before[1]) / took
+
+
+def previews() -> None:
+    for kind, expr in PREVIEWED:
+        now = datetime.now(UTC)
+        times: list[float] = []
+        for _ in range(5):
+            began = time.perf_counter()
+            rule = parse_rule(kind, expr, "Europe/Berlin", schedule_id="s", created_at=now)
+            assert len(preview(rule, now, 1000)) == 1000
+            times.append((time.perf_counter() - began) * 1000)
+        print(f"preview of 1,000, {kind} {expr}: {statistics.median(times):.0f} ms")
+
+
+async def measure(url: str, count: int, first: int, connection: asyncpg.Connection, seconds: float) -> None:
     await connection.execute(_DEFINE, first, count, timeout=600)
     await connection.execute("DELETE FROM accs.agenda WHERE what = 'replan'")
     await connection.execute(_PLAN, timeout=600)
     await connection.execute("ANALYZE", timeout=600)
+    builder, sessions = await idle(url, connection, seconds)
     outlook = await timed(connection, "SELECT * FROM accs.scheduler_outlook()")
-    idle = await timed(connection, "SELECT * FROM accs.settle_due()")
+    empty = await timed(connection, "SELECT * FROM accs.settle_due()")
     firing = await one_firing(connection)
-    print(f"{count:>7,} schedules: outlook {outlook:.2f} ms, idle pass {idle:.2f} ms, a firing {firing:.2f} ms")
+    print(f"{count:>7,} schedules: outlook {outlook:.2f} ms, idle pass {empty:.2f} ms, a firing {firing:.2f} ms")
+    print(f"{'':>7} an idle builder uses {builder:.2%} of a core, its sessions in the server {sessions:.2%}")
 
 
-async def main(few: int, many: int, due: int) -> None:
+async def main(few: int, many: int, due: int, seconds: float) -> None:
+    previews()
     with postgres() as server:
         connection = await installed(server.url)
-        print(f"{datetime.now(UTC):%Y-%m-%d}, PostgreSQL {(await connection.fetchval('SHOW server_version'))}")
-        await measure(server.url, few, 1, connection)
-        await measure(server.url, many, few + 1, connection)
+        version = await connection.fetchval("SHOW server_version")
+        print(f"{datetime.now(UTC):%Y-%m-%d}, PostgreSQL {version}, load {os.getloadavg()[0]:.1f}")
+        await measure(server.url, few, 1, connection, seconds)
+        await measure(server.url, many, few + 1, connection, seconds)
         for sessions in (1, 3):
             rate = await herd(server.url, connection, due, sessions)
             print(f"{due:,} due at once, {sessions} schedulers: {rate:,.0f} a second, {timedelta(seconds=due / rate)}")
@@ -115,5 +160,6 @@ if __name__ == "__main__":
     parser.add_argument("--few", type=int, default=100)
     parser.add_argument("--many", type=int, default=100_000)
     parser.add_argument("--herd", type=int, default=10_000)
+    parser.add_argument("--idle", type=float, default=60, help="seconds for which an idle builder is watched")
     given = parser.parse_args()
-    asyncio.run(main(given.few, given.many, given.herd))
+    asyncio.run(main(given.few, given.many, given.herd, given.idle))

@@ -175,7 +175,10 @@ CREATE TABLE accs.zones (
   by       text
 );
 
-CREATE FUNCTION accs.tell_schedulers() RETURNS void LANGUAGE sql AS $$ SELECT pg_notify(accs.channel_prefix() || '_schedule', '') $$;
+-- p_what 'event': only whoever settles events has to look.
+CREATE FUNCTION accs.tell_schedulers(p_what text DEFAULT '') RETURNS void LANGUAGE sql AS $$
+  SELECT pg_notify(accs.channel_prefix() || '_schedule', p_what)
+$$;
 
 CREATE FUNCTION accs.note_schedule(p_schedule uuid, p_what text, p_by text, p_reason text, p_before jsonb DEFAULT NULL,
   p_after jsonb DEFAULT NULL,

@@ -152,7 +152,7 @@ BEGIN
   INSERT INTO public.events (id, topic, payload, key, source, occurred_at, at, job_id, depth, chain, matched)
   VALUES (v_id, p_topic, p_payload, p_key, p_source, p_occurred_at, v_now, p_job, p_depth, p_chain, v_met);
   IF v_met > 0 THEN
-    PERFORM accs.tell_schedulers();
+    PERFORM accs.tell_schedulers('event');
   END IF;
   RETURN QUERY SELECT v_id, 'accepted'::text, v_met;
 END $$;

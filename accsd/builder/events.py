@@ -35,6 +35,7 @@ from accsd.supervisor import Pass
 
 _BATCH: Final = 500
 _LOCKED_PAUSE: Final = timedelta(milliseconds=50)  # of what waits, somebody is changing the schedule
+_REST: Final = timedelta(milliseconds=5)  # after events: what comes meanwhile is settled at once, for the price of one
 _CHORES_EVERY: Final = timedelta(hours=1)
 _AGAIN: Final = timedelta(seconds=30)
 _KEEP: Final = timedelta(days=30)
@@ -49,8 +50,10 @@ class Evaluator:
         self._known: dict[UUID, Subscription] = {}
         self._locked: list[UUID] = []  # schedules that somebody was changing in the last pass: others first
         self._chores_due: float = time.monotonic()
+        self._rests_until: float = time.monotonic()
 
     async def run_once(self) -> Pass:
+        await asyncio.sleep(max(0.0, self._rests_until - time.monotonic()))
         did = await self._do_chores()
         ahead = await events_outlook(self._db)
         if ahead.choose and (chosen := await self._choose()):
@@ -69,6 +72,8 @@ class Evaluator:
             if each.late is not None and each.outcome is not None and each.reason is not None:
                 self._metrics.settled(each.outcome, each.reason, each.late, 1)
         if done := _sentence(settled):
+            if len(settled) < _BATCH:
+                self._rests_until = time.monotonic() + _REST.total_seconds()
             return Pass(did="; ".join([*did, done]), more=True)
         waits = ahead.plain or ahead.work
         return Pass(did="; ".join(did) or None, next_due=_LOCKED_PAUSE if waits else self._until_chores())

@@ -25,6 +25,7 @@ from accsd.db.outbox import OUTBOX_CHANNEL
 from accsd.db.quarantine import NEWS as HEALTH_CHANNEL
 from accsd.db.resolve import CHANNEL as RESOLVE_CHANNEL
 from accsd.db.schedules import CHANNEL as SCHEDULE_CHANNEL
+from accsd.db.schedules import EVENT
 from accsd.health import Health
 from accsd.history.clocks import Clocks
 from accsd.metrics import Metrics
@@ -122,6 +123,11 @@ def _health(host: ControlHost) -> HealthCheck:
     )
 
 
+def _is_no_event(_: ControlHost, news: str) -> bool:
+    """Events come by the thousand: they wake the role that settles them, and no other."""
+    return news != EVENT
+
+
 ROLES: Final[tuple[Role[ControlHost], ...]] = (
     Role(
         "builder",
@@ -149,6 +155,7 @@ ROLES: Final[tuple[Role[ControlHost], ...]] = (
         "fires what is due: schedules, ends of pauses, backfills ([schedules](schedules.md))",
         lambda host: Scheduler(host.db, node=host.settings.node.name, metrics=host.metrics),
         hears=SCHEDULE_CHANNEL,
+        heeds=_is_no_event,
         polls=True,
     ),
     Role(
@@ -156,6 +163,7 @@ ROLES: Final[tuple[Role[ControlHost], ...]] = (
         "plans the next occurrences of schedules ahead of time",
         lambda host: Planner(host.db, node=host.settings.node.name, spread=host.settings.scheduler.spread),
         hears=SCHEDULE_CHANNEL,
+        heeds=_is_no_event,
         polls=True,
         made_from="scheduler",
     ),
@@ -171,6 +179,7 @@ ROLES: Final[tuple[Role[ControlHost], ...]] = (
         "measures the conditions that have a probe ([conditions](conditions.md))",
         _probes,
         hears=SCHEDULE_CHANNEL,
+        heeds=_is_no_event,
         polls=True,
         made_from="probes",
     ),

@@ -87,11 +87,17 @@ def _section(
 def _scheduler(snapshot: Snapshot, width: int | None) -> Iterator[ScreenLine]:
     """The counts, and below them whatever is not as it should be."""
     counts = snapshot.scheduler
-    said = [f"{_counted(counts.pending)} pending", f"{_counted(counts.running)} running"]
-    said += [f"{_counted(counts.failed)} failed", f"{_counted(counts.stuck_running)} stuck"]
-    yield ScreenLine(shown(styled("scheduler", bold=True), f"  {', '.join(said)}"))
-    said = [*no_builder(counts, snapshot.builders), *troubles(counts, snapshot.builders), *_broken(snapshot)]
-    for line in said:
+    counted = (
+        f"{_counted(counts.pending)} pending, {_counted(counts.running)} running, {_counted(counts.failed)} failed, "
+        f"{_counted(counts.stuck_running)} stuck"
+    )
+    yield ScreenLine(styled("scheduler", bold=True))
+    for line in (
+        counted,
+        *no_builder(counts, snapshot.builders),
+        *troubles(counts, snapshot.builders),
+        *_broken(snapshot),
+    ):
         for part in textwrap.wrap(one_line(line, _LONGEST), width - 2) if width else [line]:
             yield ScreenLine(shown("  ", part))
 

@@ -10,7 +10,8 @@ from accsd.db.answers import Verdict
 from accsd.db.pool import Database, Record
 from accsd.errors import NotFound, VerbRefused
 
-CHANNEL: Final = "_schedule"  # something earlier was put into the agenda
+CHANNEL: Final = "_schedule"  # something earlier was put into the agenda, or EVENT
+EVENT: Final = "event"  # the payload: an event was put into an inbox, and nothing else
 
 
 @dataclass(frozen=True, slots=True)

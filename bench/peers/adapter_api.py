@@ -23,6 +23,13 @@ Child side (each call is its own process; may block; killed with SIGKILL when me
                                         W5: n workflows a->b->c->d; only d's handler calls hooks.job()
                                         (run_worker gets cfg["dag"] = True)
 
+    declare_schedules(dsn, schedules, cfg)
+                                        run_schedules.py, once: where a schedule is a row. schedules: {name: seconds}
+    run_schedules(dsn, schedules, cfg, hooks)
+                                        scheduler and worker in one process, killed all the time. What a schedule runs
+                                        is `async with hooks.running(name, due)`: due in seconds of the epoch, or None
+                                        where the system does not tell its functions
+
 A Node system sets `node_script` (a .mjs file beside it) that speaks the same protocol, see
 `adapters/node/harness.mjs`; then only the orchestrator side is Python.
 """
@@ -68,4 +75,14 @@ class Adapter:
         raise NotImplementedError
 
     def enqueue_workflows(self, dsn, n, cfg, hooks) -> None:
+        raise NotImplementedError
+
+    finest = 1  # seconds between two due times of its finest schedule
+    own_python = False  # runs in the orchestrator's Python, and not in the venv of the peers
+    schedule_config: ClassVar[dict] = {}  # what makes it lose least and notice a dead process soonest
+
+    def declare_schedules(self, dsn, schedules, cfg) -> None:
+        pass
+
+    def run_schedules(self, dsn, schedules, cfg, hooks) -> None:
         raise NotImplementedError

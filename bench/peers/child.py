@@ -10,6 +10,8 @@ Everything the orchestrator needs goes through the pipe BENCH_FD as short atomic
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import importlib.util
 import json
 import os
@@ -63,6 +65,18 @@ class Hooks:
     def inserted(self, i: int, t0: int) -> None:
         os.write(self.fd, b"I %d %d %d\n" % (i, t0, now()))
 
+    # run_schedules.py: whatever is killed, a line that was written stays
+    @contextlib.asynccontextmanager
+    async def running(self, name: str, due: float | None):
+        self._note("began", name, due)
+        await asyncio.sleep(self.params["work"])
+        yield
+        self._note("ended", name, due)
+
+    def _note(self, what: str, name: str, due: float | None) -> None:
+        with open(self.params["notes"], "a") as file:
+            file.write(f"{what} {name} {'-' if due is None else due} {time.time()}\n")
+
 
 def load(path: str):
     # the adapters' folder is not on sys.path: its files bear the names of the libraries they measure
@@ -84,8 +98,6 @@ def main() -> None:
         cfg["dag"] = True
     dsn = os.environ["BENCH_DSN"]
     if cfg.get("uvloop"):
-        import asyncio
-
         import uvloop
 
         asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
@@ -99,6 +111,10 @@ def main() -> None:
         adapter.enqueue_paced(dsn, params["n"], params["gap"], cfg, hooks)
     elif role == "worker":
         adapter.run_worker(dsn, cfg, hooks)
+    elif role == "declare":
+        adapter.declare_schedules(dsn, params["schedules"], cfg)
+    elif role == "schedules":
+        adapter.run_schedules(dsn, params["schedules"], cfg, hooks)
     else:
         raise SystemExit(f"unknown role {role}")
 

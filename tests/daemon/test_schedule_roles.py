@@ -323,3 +323,16 @@ async def test_a_rehearsal_sees_of_a_schedule_what_the_waker_sees(db: Database, 
 def _comparable(each: Demand) -> tuple[object, ...]:
     """A test's clock goes on while it looks."""
     return each.service, each.tasks, each.job_id, dict(each.requires), each.schedule, round(each.due_in.total_seconds())
+
+
+async def test_what_is_due_in_a_moment_is_awaited_and_fired_in_the_same_pass(db: Database, conn: Connection):
+    """So that the look before it does not make it late."""
+    which = await make(conn, "interval", "1h")
+    await Planner(db, node="n1").run_once()
+    scheduler = Scheduler(db, node="n1", metrics=Metrics())
+    await conn.execute(
+        "WITH moved AS (UPDATE accs.agenda SET due_at = accs.clock() + interval '5 ms' WHERE what = 'occurrence'"
+        " RETURNING due_at) UPDATE accs.plan_of SET dues[1] = moved.due_at FROM moved"
+    )
+    assert (await scheduler.run_once()).did == "1 fired (on_time)"
+    assert await told(conn, which) == [("fired", "on_time")]

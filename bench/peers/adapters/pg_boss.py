@@ -44,5 +44,19 @@ class PgBoss(Adapter):
                 FROM generate_series(1, {future}) g""",
         ]
 
+    finest = 60
+    schedule_config: ClassVar = {
+        "boss": {
+            "useListenNotify": True,
+            "cronMonitorIntervalSeconds": 1,
+            "cronWorkerIntervalSeconds": 1,
+            "superviseIntervalSeconds": 1,
+            "monitorIntervalSeconds": 1,
+        },
+        "queue": {"notify": True, "retryLimit": 20, "retryDelay": 0, "heartbeatSeconds": 10, "expireInSeconds": 60},
+        "work": {"batchSize": 1, "localConcurrency": 20, "pollingIntervalSeconds": 0.5},
+        "schedule": {"missed": "once"},
+    }
+
 
 ADAPTER = PgBoss()

@@ -113,5 +113,27 @@ class PgQueuer(Adapter):
 
         asyncio.run(go())
 
+    schedule_config: ClassVar = {"uvloop": True}
+
+    def run_schedules(self, dsn, schedules, cfg, hooks):
+        import asyncpg
+        import pgqueuer
+
+        async def go():
+            pool = await asyncpg.create_pool(dsn, min_size=2, max_size=5)
+            pgq = pgqueuer.PgQueuer.from_asyncpg_pool(pool)
+
+            def declare(name, every):
+                @pgq.schedule(name, "* * * * *" if every == 60 else f"* * * * * */{every}")
+                async def run(schedule):  # its next_run is the one after this
+                    async with hooks.running(name, None):
+                        pass
+
+            for name, every in schedules.items():
+                declare(name, every)
+            await pgq.run()
+
+        asyncio.run(go())
+
 
 ADAPTER = PgQueuer()

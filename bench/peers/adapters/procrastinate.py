@@ -110,5 +110,40 @@ class Procrastinate(Adapter):
 
         asyncio.run(go())
 
+    # jobs of a dead worker are not taken back by themselves: its documentation has the periodic task for that
+    schedule_config: ClassVar = {"uvloop": True, "beat": 1, "dead_after": 5}
+
+    def run_schedules(self, dsn, schedules, cfg, hooks):
+        import procrastinate
+
+        app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=dsn, min_size=2, max_size=10))
+
+        def declare(name, every):
+            @app.periodic(cron="* * * * *" if every == 60 else f"* * * * * */{every}", periodic_id=name)
+            @app.task(name=name)
+            async def run(timestamp):
+                async with hooks.running(name, timestamp):
+                    pass
+
+        for name, every in schedules.items():
+            declare(name, every)
+
+        @app.periodic(cron="* * * * * */5")
+        @app.task(queueing_lock="retry_stalled_jobs")
+        async def retry_stalled_jobs(timestamp):
+            for job in await app.job_manager.get_stalled_jobs(seconds_since_heartbeat=cfg["dead_after"]):
+                await app.job_manager.retry_job(job)
+
+        async def go():
+            async with app.open_async():
+                await app.run_worker_async(
+                    concurrency=20,
+                    install_signal_handlers=False,
+                    update_heartbeat_interval=cfg["beat"],
+                    stalled_worker_timeout=cfg["dead_after"],
+                )
+
+        asyncio.run(go())
+
 
 ADAPTER = Procrastinate()
