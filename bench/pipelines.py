@@ -1,5 +1,5 @@
-"""What do steps with expressions cost? How many a resolver resolves in a second, what a fan-out of many items takes, and
-how long a step with an expression waits longer than one without.
+"""What do steps with expressions cost? How many a resolver resolves in a second, what a fan-out of many items takes,
+and how much longer a step with an expression waits than one without.
 
     python -m bench.pipelines                     10,000 steps, a fan-out of 10,000, 200 rounds of latency
     python -m bench.pipelines --steps 2000 --items 1000
@@ -70,8 +70,8 @@ async def work(connection: asyncpg.Connection, most: int, results: dict[str, Any
     return await connection.fetchval(
         """WITH taken AS MATERIALIZED (SELECT * FROM accs.claim_tasks($1, 'w', 'w', $2, $3, true))
            SELECT count(*) FROM accs.finish_tasks(
-             ARRAY(SELECT task_id FROM taken ORDER BY task_id), ARRAY(SELECT attempt_id FROM taken ORDER BY task_id), 'w',
-             NULL, ARRAY(SELECT $4::jsonb FROM taken))""",
+             ARRAY(SELECT task_id FROM taken ORDER BY task_id),
+             ARRAY(SELECT attempt_id FROM taken ORDER BY task_id), 'w', NULL, ARRAY(SELECT $4::jsonb FROM taken))""",
         service,
         most,
         _LEASE,
@@ -116,7 +116,8 @@ async def fan_out(connection: asyncpg.Connection, resolver: Resolver, items: int
     )
     began = time.perf_counter()
     answer = await connection.fetchval(
-        "SELECT answer FROM accs.fan_out($1, 0, ARRAY(SELECT jsonb_build_object('with', n) FROM generate_series(1, $2) n))",
+        """SELECT answer FROM accs.fan_out($1, 0, ARRAY(
+             SELECT jsonb_build_object('with', n) FROM generate_series(1, $2) n))""",
         task,
         items,
     )
