@@ -35,7 +35,6 @@ CREATE TABLE public.firings (
 ) PARTITION BY RANGE (nominal);
 
 CREATE TABLE public.firings_default PARTITION OF public.firings DEFAULT;
-ALTER TABLE public.firings_default REPLICA IDENTITY FULL;
 CREATE SEQUENCE accs.cause_seq;
 
 CREATE FUNCTION accs.refuse_firing_change() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -51,39 +50,14 @@ CREATE TRIGGER guard_outcome BEFORE UPDATE ON public.firings FOR EACH ROW
         AND NOT ((OLD.outcome = 'missed' OR OLD.outcome = 'skipped') AND NEW.outcome = 'caught_up'))
   EXECUTE FUNCTION accs.refuse_firing_change();
 CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.firings FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_firing_change();
+CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.firings_default
+  FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_firing_change();
 
--- Makes the months of the ledger from this one to p_ahead later, and drops those that ended longer ago than p_keep; returns what it
--- did. Rows of other months (a backfill of years ago) are in the default partition, and are deleted by age.
-CREATE FUNCTION accs.keep_firings(p_keep interval DEFAULT '400 days', p_ahead int DEFAULT 3) RETURNS SETOF text LANGUAGE plpgsql
-SET lock_timeout = '2s' AS $$
-DECLARE
-  v_now   timestamp := accs.clock() AT TIME ZONE 'UTC';
-  v_from  timestamp;
-  v_name  text;
-BEGIN
-  PERFORM accs.lock('event_partitions');
-  FOR v_from IN SELECT generate_series(date_trunc('month', v_now), v_now + make_interval(months => least(p_ahead, 120)), '1 month') LOOP
-    v_name := 'firings_' || to_char(v_from, 'YYYY_MM');
-    CONTINUE WHEN to_regclass('public.' || v_name) IS NOT NULL;
-    EXECUTE format('CREATE TABLE public.%I (LIKE public.firings INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', v_name);
-    LOCK TABLE public.firings IN SHARE ROW EXCLUSIVE MODE;   -- no firing is under way into the default partition
-    EXECUTE format('WITH moved AS (DELETE FROM public.firings_default WHERE nominal >= $1 AND nominal < $2 RETURNING *)
-                    INSERT INTO public.%I SELECT * FROM moved', v_name) USING v_from, v_from + interval '1 month';
-    EXECUTE format('ALTER TABLE public.firings ATTACH PARTITION public.%I FOR VALUES FROM (%L) TO (%L)', v_name, v_from,
-                   v_from + interval '1 month');
-    EXECUTE format('CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.%I
-                    FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_firing_change()', v_name);
-    RETURN NEXT v_name || ' made';
-  END LOOP;
-  FOR v_name IN SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-                 WHERE i.inhparent = 'public.firings'::regclass AND c.relname ~ '^firings_[0-9]{4}_[0-9]{2}$'
-                   AND to_date(right(c.relname, 7), 'YYYY_MM') + interval '1 month' < v_now - p_keep ORDER BY 1 LOOP
-    EXECUTE format('DROP TABLE public.%I', v_name);
-    RETURN NEXT v_name || ' dropped';
-  END LOOP;
-  DELETE FROM public.firings_default WHERE settled_at < accs.clock() - p_keep;
-END $$;
-SELECT accs.is_verb('keep_firings', may => '{scheduler}');
+-- A row changes when a resume or a backfill makes up for it: its mark covers all of it. Rows of years ago, by a backfill, are as new as
+-- their backfill. A snooze has not ended.
+CREATE FUNCTION accs.mark_of(e public.firings) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT hash_record_extended(e, 0) $$;
+INSERT INTO accs.monthly (name, at, refuse, aged_by, stays)
+VALUES ('firings', 'nominal', 'refuse_firing_change', 'settled_at', $$e.outcome = 'snoozed'$$);
 
 -- How many jobs of a key may be open at once, and those that are, or wait for it. A key is locked to start a run. The end of a job
 -- never waits for it: what it can't release at once, because a scheduler has the key, the scheduler releases next (agenda,

@@ -1,7 +1,7 @@
 -- Least privilege (run by the schema's owner, who needs CREATEROLE the first time; may be run again at any time).
 --
 --   accs_scheduler  the control host: submits by plain INSERT, instantiates, reclaims, cleans up; speaks for every node
---   accs_archive    the control host's history: only it removes months of events and finished jobs
+--   accs_archive    the control host's history: only it removes months and finished jobs
 --   accs_agent      a node: executes the verbs of an attempt and nothing else, for the nodes that its login registered
 --   accs_api        a gateway: submits and operates through verbs, reads
 --   accs_reader     reads
@@ -75,6 +75,8 @@ BEGIN
                 catch_up, catch_up_max, overlap, run_key, spread, exclude, only_on, start_at, end_at, max_runs, pause_after, pause_for,
                 anchor, filter, gather, cooldown, cooldown_trailing, reenter, condition, changed_by, change_reason)
     ON public.schedules TO accs_scheduler, accs_api;
+  -- the sum over what an archive holds
+  GRANT EXECUTE ON FUNCTION accs.mark_of(public.task_events), accs.mark_of(public.firings), accs.mark_of(public.events) TO accs_archive;
   GRANT INSERT, UPDATE, DELETE ON public.calendars TO accs_scheduler, accs_api;
   GRANT USAGE ON SEQUENCE accs.id_seq TO accs_api;
   GRANT EXECUTE ON FUNCTION accs.new_id(), accs.unix_ms(timestamptz), accs.in_verb() TO accs_api;
