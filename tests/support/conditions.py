@@ -62,8 +62,8 @@ ESCAPES = {
     "SELECT set_config('session_authorization', session_user, true)": "within security-definer function",
     "SELECT set_config('is_superuser', 'on', true)": "cannot be changed",
     "SELECT n FROM secrets, (SELECT set_config('role', 'none', true) OFFSET 0) r": "permission denied",
-    """WITH r AS MATERIALIZED (SELECT set_config('role', 'none', true))
-       SELECT query_to_xml('SELECT n FROM secrets', true, false, '')::text FROM r""": "within security-definer function",
+    """WITH r AS MATERIALIZED (SELECT set_config('role', 'none', true)) SELECT
+       query_to_xml('SELECT n FROM secrets', true, false, '')::text FROM r""": "within security-definer function",
     "SELECT (xpath('//n/text()', query_to_xml('SELECT n FROM secrets', true, false, '')))[1]::text::int": "permission",
     "SELECT query_to_xml('RESET ROLE', true, false, '')::text": ".",
     "SELECT accs.probe('SELECT n FROM secrets')": "permission denied",
