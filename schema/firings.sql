@@ -155,6 +155,37 @@ BEGIN
   END IF;
 END $$;
 
+-- For who starts runs of several schedules one after the other, in one transaction: the jobs that they may overtake are locked before any
+-- run key is, and then the keys of all. Otherwise it would have the key of one while it waits for a job of the next, and whoever
+-- has that job may wait for the key.
+CREATE FUNCTION accs.lock_runs(p_schedules uuid[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  v_cancel text[];
+  v_keys   text[];
+  v_jobs   uuid[];
+BEGIN
+  SELECT array_agg(DISTINCT k.key) FILTER (WHERE k.overlap = 'cancel'), array_agg(DISTINCT k.key) INTO v_cancel, v_keys
+    FROM (SELECT coalesce(s.run_key, 'schedule:' || s.id) AS key, s.overlap FROM public.schedules s
+           WHERE s.id = ANY (p_schedules) AND s.overlap <> 'allow') k;
+  IF v_cancel IS NULL OR cardinality(v_keys) < 2 THEN
+    RETURN;   -- nothing is overtaken, or there is no second key
+  END IF;
+  LOOP
+    v_jobs := ARRAY(SELECT j.id FROM public.jobs j WHERE j.id IN (SELECT o.job_id FROM accs.open_runs o WHERE o.key = ANY (v_cancel))
+                     ORDER BY j.id FOR NO KEY UPDATE);
+    BEGIN
+      INSERT INTO accs.run_keys (key) SELECT k FROM unnest(v_keys) k ORDER BY k ON CONFLICT DO NOTHING;
+      PERFORM FROM accs.run_keys WHERE key = ANY (v_keys) ORDER BY key FOR NO KEY UPDATE;
+      IF EXISTS (SELECT FROM accs.open_runs o WHERE o.key = ANY (v_cancel) AND o.job_id <> ALL (v_jobs)) THEN
+        RAISE EXCEPTION 'a run has started meanwhile' USING ERRCODE = 'AC005';
+      END IF;
+      RETURN;
+    EXCEPTION WHEN SQLSTATE 'AC005' THEN
+      NULL;   -- the keys are free again, and it looks again: from now on with that job, too
+    END;
+  END LOOP;
+END $$;
+
 -- Starts the runs of these occasions, in their order; the caller has locked their schedules. What may not start now, by the
 -- schedule's overlap, is skipped, merged or waits. Returns the occasions with what became of them.
 CREATE FUNCTION accs.start_runs(p_occasions accs.occasion[], p_by text) RETURNS SETOF accs.occasion LANGUAGE plpgsql AS $$
@@ -719,30 +750,24 @@ BEGIN
                    ORDER BY a.due_at LIMIT p_limit - cardinality(v_rows) FOR UPDATE OF a SKIP LOCKED FOR NO KEY UPDATE OF s SKIP LOCKED);
   END IF;
   v_ids := ARRAY(SELECT DISTINCT r.schedule_id FROM unnest(v_rows) r WHERE r.what = 'occurrence');
+  IF EXISTS (SELECT FROM unnest(v_rows) r WHERE r.what <> 'occurrence') THEN
+    PERFORM accs.lock_runs(ARRAY(SELECT DISTINCT r.schedule_id FROM unnest(v_rows) r));   -- the others start theirs one by one
+  END IF;
   IF v_ids <> '{}' THEN
     BEGIN
       v_done := ARRAY(SELECT d FROM accs.settle_many(v_ids, p_by) d);
+      v_rows := ARRAY(SELECT r FROM unnest(v_rows) r WHERE r.what <> 'occurrence');
     EXCEPTION WHEN OTHERS THEN
       IF SQLSTATE LIKE ANY ('{40%,53%,55%,57%,58%}') THEN
         RAISE;   -- nobody's fault: tried again as a whole
       END IF;
-      FOREACH v_row IN ARRAY v_rows LOOP
-        CONTINUE WHEN v_row.what <> 'occurrence';
-        BEGIN
-          v_done := v_done || ARRAY(SELECT d FROM accs.settle_many(ARRAY[v_row.schedule_id], p_by) d);
-        EXCEPTION WHEN OTHERS THEN
-          IF SQLSTATE LIKE ANY ('{40%,53%,55%,57%,58%}') THEN
-            RAISE;
-          END IF;
-          v_done := v_done || ARRAY(SELECT d FROM accs.record_broken(v_row, SQLERRM, p_by) d);
-        END;
-      END LOOP;
+      PERFORM accs.lock_runs(v_ids);   -- one by one
     END;
   END IF;
   FOREACH v_row IN ARRAY v_rows LOOP
-    CONTINUE WHEN v_row.what = 'occurrence';
     BEGIN
-      v_done := v_done || ARRAY(SELECT d FROM accs.settle_other(v_row, p_by) d);
+      v_done := v_done || CASE WHEN v_row.what = 'occurrence' THEN ARRAY(SELECT d FROM accs.settle_many(ARRAY[v_row.schedule_id], p_by) d)
+                               ELSE ARRAY(SELECT d FROM accs.settle_other(v_row, p_by) d) END;
     EXCEPTION WHEN OTHERS THEN
       IF SQLSTATE LIKE ANY ('{40%,53%,55%,57%,58%}') THEN
         RAISE;
