@@ -680,7 +680,7 @@ async def test_what_was_missed_is_told_also_in_a_month_that_was_made_after_someb
     await subscription(conn, "accs.schedule.missed")
     assert await choose(conn) == ["+emit_missed"]
     await pass_time(conn, 300 * 86_400)
-    await conn.fetch("SELECT accs.keep_firings()")
+    await conn.fetch("SELECT accs.make_months('firings')")
     await schedule(conn, 60, missed="skip", name="nightly")
     await pass_time(conn, 185)
     await settle_all(conn)
