@@ -391,6 +391,7 @@ DECLARE
                          ORDER BY s.id FOR NO KEY UPDATE);
   v_row public.schedules;
 BEGIN
+  PERFORM accs.lock_runs(v_ids);
   FOR v_row IN SELECT * FROM public.schedules s WHERE s.id = ANY (v_ids) ORDER BY s.id LOOP
     IF (accs.judgement_of(v_row.condition)).is_probed THEN
       RETURN QUERY SELECT v_row.name, 'refused'::text, 'has_a_probe'::text, NULL::bigint, c.state, NULL::text, NULL::text, NULL::uuid

@@ -57,6 +57,9 @@ class Planner:
         for each, plan in zip(mine, plans, strict=True):
             if "problem" in plan:
                 _log.warning("schedule_broken", schedule=each.name, problem=plan["problem"])
+        for each in mine:
+            if answers.get(each.id) == "other_rules":  # somebody has brought newer ones since: looked at again
+                self._noted.pop(each.timezone, None)
         taken = sum(answer == "accepted" for answer in answers.values())
         return Pass(did=f"planned {taken} schedules" if taken else None, more=len(asked) == _BATCH or taken < len(mine))
 

@@ -151,18 +151,9 @@ async def choose_outcomes(db: Database) -> list[str]:
     return chosen
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    made: Sequence[str]  # partitions
-    dropped: Sequence[str]
-    keys: int  # keys whose time is over
-
-
-async def keep_events(db: Database, *, keep: timedelta) -> Kept:
-    """Makes partitions ahead; drops the months that are older than `keep`."""
-    row = await db.fetchrow("SELECT * FROM accs.keep_events($1)", keep, repeatable=True)
-    assert row is not None, "keep_events always answers"
-    return Kept(**dict(row))
+async def forget_event_keys(db: Database) -> int:
+    """Forgets the keys whose time is over; returns how many."""
+    return await db.fetchval("SELECT accs.forget_event_keys()", repeatable=True)
 
 
 def _settled(row: Record) -> EventSettled:

@@ -76,7 +76,7 @@ class Draft:
 async def drafted(db: Database, definition: ScheduleDef, *, spread: timedelta) -> Draft:
     """Checks a definition; UserError says what is wrong with it. `spread` is for schedules that say nothing of it."""
     row, now = await views.find_schedule(db, definition.name), await job_views.clock(db)
-    calendars = await views.calendar_entries(db, [*definition.exclude, *definition.only_on])
+    calendars = await views.calendars_named(db, [*definition.exclude, *definition.only_on])
     check_options(definition)
     made = (_NEW, now, None) if row is None else (str(row.id), row.created_at, row.anchor)
     timing = definition.timing(id=made[0], created_at=made[1], anchor=made[2], calendars=calendars)

@@ -43,7 +43,8 @@ _LARGEST: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class ScheduleTiming:
-    """What the times of a schedule are made from; `calendars` holds the entries of those that it names."""
+    """What the times of a schedule are made from; `calendars` holds the entries and zones of
+    those that it names."""
 
     id: str
     kind: str
@@ -56,7 +57,7 @@ class ScheduleTiming:
     spread: timedelta | None = None
     exclude: Sequence[str] = ()
     only_on: Sequence[str] = ()
-    calendars: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
+    calendars: Mapping[str, Mapping[str, Any]] | None = None
 
     def rule(self, spread: timedelta = timedelta(0)) -> Rule:
         """`spread` is for schedules that say nothing of it. UserError says what is wrong."""
@@ -76,7 +77,13 @@ class ScheduleTiming:
 
     def _calendars(self, names: Sequence[str]) -> list[Calendar]:
         known = self.calendars or {}
-        return [calendar_from_list(name, known[name]) for name in names if name in known]
+        return [
+            calendar_from_list(
+                name, known[name]["entries"], zone_rules().zone(zone) if (zone := known[name]["timezone"]) else None
+            )
+            for name in names
+            if name in known
+        ]
 
 
 def _as_text(written: Any) -> Any:
@@ -204,7 +211,7 @@ class ScheduleDef(BaseModel):
         id: str,  # noqa: A002 - as everywhere
         created_at: datetime,
         anchor: datetime | None,
-        calendars: Mapping[str, Sequence[Mapping[str, Any]]],
+        calendars: Mapping[str, Mapping[str, Any]],
     ) -> ScheduleTiming:
         """For a schedule with this id, made then. An anchor that the definition names goes before the given one."""
         columns = self.columns()

@@ -205,12 +205,3 @@ async def test_the_list_says_what_each_event_caused(db: Database, conn: Connecti
     assert [(each.schedule, each.outcome, each.job_id) for each in found.caused] == [("s", "merged", job["id"])]
     assert [each.topic for each in await events(db, after=first.event_id)] == ["c"]
     assert await events(db, pattern="a") == []
-
-
-async def test_the_role_drops_what_is_old(db: Database, conn: Connection):
-    """EV14."""
-    await emit_event(db, "a")
-    await pass_time(conn, 70 * 86_400)
-    passed = await Evaluator(db, node="n1", metrics=Metrics()).run_once()
-    assert "old events dropped" in (passed.did or "")
-    assert await conn.fetchval("SELECT count(*) FROM events") == 0

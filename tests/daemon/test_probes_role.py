@@ -18,7 +18,7 @@ from accsd.errors import InvalidValue
 from accsd.metrics import Metrics
 from accsd.settings import ProbeSettings
 from tests.support.cluster import Connection, TestServer
-from tests.support.conditions import samples, standing
+from tests.support.conditions import refuse_escapes, samples, standing
 from tests.support.eventually import eventually
 from tests.support.factory import pass_time
 from tests.support.http_servers import answering, http_answer
@@ -119,7 +119,7 @@ async def test_a_statement_has_the_rights_of_its_own_role(db: Database, conn: Co
         assert "permission denied" in await measured(probes, conn, which)
 
 
-async def test_the_control_host_s_login_becomes_that_role(conn: Connection, server: TestServer, db_url: str):
+async def test_a_statement_of_the_control_host_runs_as_that_role(conn: Connection, server: TestServer, db_url: str):
     """CO9: and leaves nothing behind, whatever the statement did."""
     await conn.execute(roles_sql())
     settings = settings_of(url_as(server, db_url, "accs_scheduler"))
@@ -127,6 +127,18 @@ async def test_the_control_host_s_login_becomes_that_role(conn: Connection, serv
     assert await ask_database(settings, "SELECT pg_try_advisory_lock(7)") is True
     await eventually(lambda: conn.fetchval("SELECT pg_try_advisory_lock(7)"))
     assert await conn.fetchval("SELECT rolcanlogin FROM pg_roles WHERE rolname = 'accs_probe'") is False
+
+
+@pytest.mark.parametrize("login", ["accs_scheduler", "the owner"])
+async def test_no_statement_leaves_its_role(conn: Connection, server: TestServer, db_url: str, login: str):
+    """CO9: the function lets nobody change the role while it runs, however the statement tries."""
+    await conn.execute(roles_sql())
+    await conn.execute("CREATE TABLE secrets AS SELECT 7 AS n; GRANT SELECT ON secrets TO accs_scheduler")
+    url = db_url if login == "the owner" else url_as(server, db_url, login)
+    await refuse_escapes(url)
+    assert await ask_database(settings_of(url), "SELECT 2 + 2") == 4
+    assert await ask_database(settings_of(url), "SELECT json_build_object('a', 1)") == {"a": 1}
+    assert await ask_database(settings_of(url), "SHOW transaction_read_only") == "on"
 
 
 async def test_an_expression_makes_a_value_of_an_answer(db: Database, conn: Connection, probes: Probes):

@@ -584,33 +584,11 @@ async def test_an_event_is_replayed_to_one_subscription(conn: Connection):
     await check(conn)
 
 
-async def test_events_are_kept_for_thirty_days_in_months(conn: Connection):
-    """EV14: a month that an inbox still needs stays."""
-    await subscription(conn, "held")
-    old = await emit(conn, "a", key="k")
-    await pass_time(conn, 70 * 86_400)
-    kept = await conn.fetchrow("SELECT * FROM accs.keep_events()")
-    assert kept is not None
-    assert len(kept["dropped"]) == 1
-    assert kept["keys"] == 1
-    assert await conn.fetchval("SELECT count(*) FROM events WHERE id = $1", old["event_id"]) == 0
-    held = await emit(conn, "held")
-    await pass_time(conn, 70 * 86_400)
-    kept = await conn.fetchrow("SELECT * FROM accs.keep_events()")
-    assert kept is not None
-    assert await conn.fetchval("SELECT count(*) FROM events WHERE id = $1", held["event_id"]) == 1
-    await settle_plain(conn)
-    await conn.fetchrow("SELECT * FROM accs.keep_events()")
-    assert await conn.fetchval("SELECT count(*) FROM events WHERE id = $1", held["event_id"]) == 0
-
-
-async def test_what_fell_into_the_default_partition_is_moved(conn: Connection):
-    await pass_time(conn, 200 * 86_400)
-    said = await emit(conn, "a")
-    assert await conn.fetchval("SELECT count(*) FROM events_default") == 1
-    await conn.fetchrow("SELECT * FROM accs.keep_events()")
-    assert await conn.fetchval("SELECT count(*) FROM events_default") == 0
-    assert await conn.fetchval("SELECT id FROM events") == said["event_id"]
+async def test_keys_whose_time_is_over_are_forgotten(conn: Connection):
+    await emit(conn, "a", key="k")
+    assert await conn.fetchval("SELECT accs.forget_event_keys()") == 0
+    await pass_time(conn, 2 * 86_400)
+    assert await conn.fetchval("SELECT accs.forget_event_keys()") == 1
 
 
 async def test_one_workflow_follows_another(conn: Connection):
@@ -702,7 +680,7 @@ async def test_what_was_missed_is_told_also_in_a_month_that_was_made_after_someb
     await subscription(conn, "accs.schedule.missed")
     assert await choose(conn) == ["+emit_missed"]
     await pass_time(conn, 300 * 86_400)
-    await conn.fetch("SELECT accs.keep_firings()")
+    await conn.fetch("SELECT accs.make_months('firings')")
     await schedule(conn, 60, missed="skip", name="nightly")
     await pass_time(conn, 185)
     await settle_all(conn)

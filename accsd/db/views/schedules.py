@@ -67,7 +67,7 @@ class ScheduleRow:
     can_start: bool  # its workflow has an active version
     late_for: timedelta | None
     unplanned_for: timedelta | None
-    calendars: dict[str, list[dict[str, Any]]]
+    calendars: dict[str, dict[str, Any]]
     now: datetime
 
     @property
@@ -107,7 +107,8 @@ _ROWS: Final = f"""SELECT {_OWN}, v.state, v.reason, v.since, s.paused_until, n.
           WHERE a.schedule_id = s.id AND a.what = 'occurrence' AND a.due_at < accs.clock()) AS late_for,
         (SELECT accs.clock() - a.due_at FROM accs.agenda a
           WHERE a.schedule_id = s.id AND a.what = 'replan' AND a.due_at < accs.clock()) AS unplanned_for,
-        coalesce((SELECT jsonb_object_agg(k.name, k.entries) FROM public.calendars k
+        coalesce((SELECT jsonb_object_agg(k.name, jsonb_build_object('entries', k.entries, 'timezone', k.timezone))
+                    FROM public.calendars k
                    WHERE k.name = ANY (s.exclude || s.only_on)), '{{}}') AS calendars, accs.clock() AS now
    FROM public.schedules s LEFT JOIN accs.schedule_hold h ON true
    LEFT JOIN LATERAL (
@@ -482,11 +483,11 @@ async def calendars(db: Database) -> list[CalendarRow]:
     return [CalendarRow(**row) for row in rows]
 
 
-async def calendar_entries(db: Database, names: Sequence[str]) -> dict[str, Entries]:
-    """The entries of calendars by name, or NotFound with the name that was meant."""
+async def calendars_named(db: Database, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The entries and zones of calendars by name, or NotFound with the name that was meant."""
     if not names:
         return {}
-    known = {row.name: row.entries for row in await calendars(db)}
+    known = {row.name: {"entries": row.entries, "timezone": row.timezone} for row in await calendars(db)}
     for name in names:
         if name not in known:
             raise NotFound(
