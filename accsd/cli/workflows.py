@@ -85,7 +85,7 @@ def apply_command(ctx: click.Context, files: Sequence[str], output: str) -> None
     else:
         show([asdict(one) for one in applied], {}, output, name="name")
     if has_schedules:
-        from accsd.cli.schedule_definitions import apply_documents, tell_applied
+        from accsd.cli.schedules.files import apply_documents, tell_applied
 
         # stdout has one document, that of the workflows; `accsd schedules apply -o json` answers for schedules
         tell_applied(apply_documents(ctx, documents), "table", dry_run=False, err=output != "table")
@@ -128,12 +128,13 @@ def _check_schedules(documents: Sequence[Document]) -> bool:
     """Whether there are schedules in the files; UserError says what is wrong with one, but for its calendars."""
     if not any(document.has_schedules for document in documents):
         return False
-    from accsd.cli.schedule_files import schedules_of
-    from accsd.explain.schedule_definitions import check_options
+    from accsd.cli.schedules.files import schedules_of
+    from accsd.explain.schedule_definitions import check_expressions
 
     for schedule in schedules_of(documents):
-        check_options(schedule)
-        schedule.timing(id=schedule.name, created_at=datetime.now(UTC), anchor=None, calendars={}).rule()
+        check_expressions(schedule)
+        if schedule.has_times:
+            schedule.timing(id=schedule.name, created_at=datetime.now(UTC), anchor=None, calendars={}).rule()
     return True
 
 
@@ -301,25 +302,38 @@ _SUBJECT = Subject(Pausable.WORKFLOW, _look)
 def diff_command(ctx: click.Context, files: Sequence[str]) -> None:
     """Compare files with what is applied: with the version that they name, or else with the newest.
 
-    Exit code 0 when they are the same, 1 when they differ.
+    Schedules that the files have are compared, too, as `accsd schedules apply --dry-run` does. Exit code 0 when all
+    are the same, 1 when something differs.
 
     \b
     Example: accsd workflows diff media.yaml
     """
-    wanted = _checked(workflow_files.read(files))
+    documents = workflow_files.read(files)
+    wanted = _checked(documents)
+    has_schedules = _check_schedules(documents)
 
     async def work(db: Database) -> list[StoredWorkflow | None]:
         return [await stored.find_workflow(db, one.name, _named_version(one)) for one in wanted]
 
-    different = [
+    lines = [
         line
         for workflow, found in zip(wanted, with_database(ctx, work), strict=True)
         for line in _difference(workflow, found)
     ]
-    for line in different:
+    for line in lines:
         say(_coloured(line))
-    if different:
+    if (has_schedules and _schedules_differ(ctx, documents)) or lines:
         raise SystemExit(1)
+
+
+def _schedules_differ(ctx: click.Context, documents: Sequence[Document]) -> bool:
+    """Says how."""
+    from accsd.cli.schedules.files import different, tell_applied
+
+    spread = settings_of(ctx).scheduler.spread
+    found = with_database(ctx, lambda db: different(db, documents, spread))
+    tell_applied(found, "table", dry_run=True)
+    return bool(found)
 
 
 def _named_version(workflow: WorkflowDef) -> int | None:

@@ -1,10 +1,16 @@
-"""Calendars of days on which schedules do not fire, or on which alone they do: written and removed."""
+"""Calendars of days on which schedules do not fire, or on which alone they do: written, removed and listed."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from accsd.db.answers import Verdict
 from accsd.db.pool import Database
+from accsd.errors import NotFound
+from accsd.values.validation import did_you_mean
+
+Entries = Sequence[Mapping[str, Any]]  # of a calendar
 
 
 async def put_calendar(
@@ -27,3 +33,38 @@ async def put_calendar(
 
 async def remove_calendar(db: Database, name: str) -> None:
     await db.fetch("DELETE FROM public.calendars WHERE name = $1", name, repeatable=True)
+
+
+@dataclass(frozen=True, slots=True)
+class CalendarRow:
+    name: str
+    timezone: str
+    entries: list[dict[str, Any]]
+    created_by: str | None
+    updated_at: datetime
+    schedules: list[str]  # that name it, ended ones not
+
+
+async def calendars(db: Database) -> list[CalendarRow]:
+    rows = await db.fetch(
+        """SELECT k.name, k.timezone, k.entries, k.created_by, k.updated_at,
+                  ARRAY(SELECT s.name FROM public.schedules s WHERE k.name = ANY (s.exclude || s.only_on)
+                           AND s.state <> 'ended' ORDER BY 1) AS schedules
+             FROM public.calendars k ORDER BY k.name""",
+        repeatable=True,
+    )
+    return [CalendarRow(**row) for row in rows]
+
+
+async def calendar_entries(db: Database, names: Sequence[str]) -> dict[str, Entries]:
+    """The entries of calendars by name, or NotFound with the name that was meant."""
+    if not names:
+        return {}
+    known = {row.name: row.entries for row in await calendars(db)}
+    for name in names:
+        if name not in known:
+            raise NotFound(
+                f'there is no calendar "{name}"{did_you_mean(name, known)}',
+                hint="`accsd schedules calendars list` shows them, `import FILE` brings one in",
+            )
+    return {name: known[name] for name in names}

@@ -8,8 +8,7 @@ from accsd.db.answers import Verdict
 from accsd.db.firings import BackfillAnswer, OccurrenceAnswer, Ran
 from accsd.db.schedules import ScheduleAnswer
 from accsd.explain.changes import ChangeOutcome
-from accsd.explain.schedules import local_text
-from accsd.explain.words import short, since
+from accsd.explain.words import local_text, short, since
 
 _REVIVED: Final = "accsd schedules edit {name} with other times, or a later --end, makes it active again"
 

@@ -5,8 +5,6 @@ import shlex
 import tomllib
 from pathlib import Path
 
-import pytest
-
 from accsd.builder.planner import Planner
 from accsd.settings import ProbeSettings
 from tests.support.cli import Cli
@@ -17,11 +15,6 @@ from tests.support.library import opened
 from tests.support.schedules import call, told
 
 HOW = {"above": 100, "clear_below": 80, "samples": 2, "for": "5s", "stale": "1h"}
-
-
-@pytest.fixture
-def cli(db_url: str) -> Cli:
-    return Cli(db_url)
 
 
 async def test_a_sample_is_reported_and_says_what_it_led_to(cli: Cli, conn: Connection):

@@ -10,7 +10,7 @@ from accsd.cli import completion, times
 from accsd.cli.changes import tell
 from accsd.cli.options import merged
 from accsd.cli.output import output_option
-from accsd.cli.schedule_options import rule_of, why_option
+from accsd.cli.schedules.options import rule_of, why_option
 from accsd.cli.session import operator, with_database
 from accsd.db import firings
 from accsd.db import schedules as verbs
@@ -18,9 +18,10 @@ from accsd.db.pool import Database
 from accsd.db.views import schedules as views
 from accsd.db.views.schedules import ScheduleRow
 from accsd.errors import InvalidValue, NotFound
+from accsd.explain import occurrences
 from accsd.explain import schedule_changes as said
-from accsd.explain import schedules as words
 from accsd.explain.changes import ChangeOutcome
+from accsd.explain.words import local_text
 from accsd.planning.recurrence import Occurrence, Rule, parse_time, zone_rules
 
 _name = click.argument("name", shell_complete=completion.schedule_names)
@@ -100,7 +101,7 @@ def snooze_command(
         zone = zone_rules().zone(row.timezone)
         end = None if until is None else times.in_zone(until, zone, row.now, ahead=True)
         answer = await firings.snooze(db, row.name, length=length, until=end, by=operator(), reason=reason)
-        due = "" if answer.due_at is None else words.due_text(answer.due_at, row.timezone, row.now)
+        due = "" if answer.due_at is None else occurrences.due_text(answer.due_at, row.timezone, row.now)
         return said.snoozed(row.name, answer, due)
 
     tell([with_database(ctx, work)], output)
@@ -168,18 +169,18 @@ def _mark(ctx: click.Context, name: str, time: str, reason: str | None, output: 
 
 def _the_one(row: ScheduleRow, rule: Rule, moment: datetime) -> Occurrence:
     """The occurrence that is meant; InvalidValue if there are two, NotFound if there is none."""
-    around = words.named_at(rule, moment)
+    around = occurrences.named_at(rule, moment)
     match around.named:
         case (one,):
             return one
         case ():
             raise NotFound(
-                f"{row.name} does not name {words.local_text(moment)}",
-                hint=f"{words.neighbours(around)}; `accsd schedules preview {row.name}` lists them",
+                f"{row.name} does not name {local_text(moment)}",
+                hint=f"{occurrences.neighbours(around)}; `accsd schedules preview {row.name}` lists them",
             )
         case several:
             both = " or ".join(rule.zone.local(each.instant).isoformat() for each in several)
-            raise InvalidValue(f"the clock shows {words.local_text(moment)} twice", hint=f"write {both}")
+            raise InvalidValue(f"the clock shows {local_text(moment)} twice", hint=f"write {both}")
 
 
 # Now
