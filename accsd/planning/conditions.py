@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, cast
 from urllib.parse import urlsplit
 
 from accsd.errors import InvalidValue
+from accsd.planning.subscriptions import check_topic
 from accsd.values.units import parse_duration
 from accsd.values.validation import did_you_mean
 
@@ -105,8 +106,11 @@ def _source(given: object) -> SampleSource:
         raise InvalidValue(f'a source is "outside", or an object with one of {", ".join(kinds)}')
     ((kind, about),) = cast("Mapping[str, Any]", given).items()
     match kind:
-        case "sql" | "silence":
+        case "sql":
             return SampleSource(kind, _text(about, kind))
+        case "silence":
+            check_topic(_text(about, kind))
+            return SampleSource(kind, about)
         case "http":
             return _http(about)
         case "builtin":
