@@ -71,7 +71,7 @@ def apply_command(ctx: click.Context, files: Sequence[str], output: str) -> None
     if inactive := [workflow.name for workflow in wanted if not workflow.is_active]:
         raise WorkflowInvalid(f"{', '.join(inactive)}: is_active is false, and what is applied is active")
 
-    has_schedules = _check_schedules(documents)
+    has_schedules = bool(_check_schedules(documents))
 
     async def work(db: Database) -> list[Applied]:
         applied = await stored.apply_workflows(db, wanted, created_by=operator())
@@ -116,26 +116,29 @@ def validate_command(ctx: click.Context, files: Sequence[str], services: bool | 
     """
     documents = workflow_files.read(files)
     wanted = _checked(documents)
-    _check_schedules(documents)
+    names = _check_schedules(documents)
     if services is not False:
         _warn(_asked_for_services(ctx, wanted, required=bool(services)))
     for workflow in wanted:
         count = len(workflow.steps)
         say(f"{workflow.name}: ok, {count} step{'s' if count != 1 else ''}")
+    for name in names:
+        say(f"schedule {name}: ok")
 
 
-def _check_schedules(documents: Sequence[Document]) -> bool:
-    """Whether there are schedules in the files; UserError says what is wrong with one, but for its calendars."""
+def _check_schedules(documents: Sequence[Document]) -> list[str]:
+    """The names of the schedules in the files; UserError says what is wrong with one, but for its calendars."""
     if not any(document.has_schedules for document in documents):
-        return False
+        return []
     from accsd.cli.schedules.files import schedules_of
     from accsd.explain.schedule_definitions import check_expressions
 
-    for schedule in schedules_of(documents):
+    found = schedules_of(documents)
+    for schedule in found:
         check_expressions(schedule)
         if schedule.has_times:
             schedule.timing(id=schedule.name, created_at=datetime.now(UTC), anchor=None, calendars={}).rule()
-    return True
+    return [schedule.name for schedule in found]
 
 
 def _checked(documents: Iterable[Document]) -> list[WorkflowDef]:
@@ -310,7 +313,7 @@ def diff_command(ctx: click.Context, files: Sequence[str]) -> None:
     """
     documents = workflow_files.read(files)
     wanted = _checked(documents)
-    has_schedules = _check_schedules(documents)
+    has_schedules = bool(_check_schedules(documents))
 
     async def work(db: Database) -> list[StoredWorkflow | None]:
         return [await stored.find_workflow(db, one.name, _named_version(one)) for one in wanted]

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from accsd.db.views.firings import FiringRow, UsualTimes
+from accsd.explain.conditions import value
 from accsd.explain.occurrences import in_zone, who
 from accsd.explain.words import duration, local_text, short
 
@@ -52,6 +53,10 @@ def fate(firing: FiringRow, timezone: str) -> str:
     """What became of a due time, in a sentence."""
     said = _FATES.get((firing.outcome, firing.reason), f"{firing.outcome}: {firing.reason}")
     detail = firing.detail or {}
+    if firing.reason == "event":
+        said += f" ({firing.cause_id})"
+    if firing.reason == "condition" and detail.get("value") is not None:
+        said += f" (value {value(detail['value'])})"
     if firing.outcome == "snoozed":
         said += f" until {local_text(in_zone(firing.due_at, timezone))}"
     if firing.outcome == "snoozed" or firing.reason in ("requested", "run_now"):

@@ -27,7 +27,7 @@ def paused(name: str, answer: ScheduleAnswer, until: datetime | None) -> ChangeO
 def resumed(name: str, answer: ScheduleAnswer, recovered: int) -> ChangeOutcome:
     match answer.verdict:
         case Verdict.ACCEPTED:
-            what = f"; {recovered} of the skipped times run now" if recovered else ""
+            what = f"; {recovered} of the skipped times run{'s' if recovered == 1 else ''} now" if recovered else ""
             return _outcome(name, answer, f"schedule {name} goes on{what}")
         case Verdict.REPEATED:
             return _outcome(name, answer, f"schedule {name} was not paused")

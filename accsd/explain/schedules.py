@@ -29,6 +29,7 @@ from accsd.planning.recurrence import (
 
 _LATE: Final = timedelta(minutes=1)  # a scheduler that runs is never so slow
 _PLANNER_IS_AWAY: Final = timedelta(seconds=30)
+_USUAL_MOST: Final = 100  # are caught up, which nobody has to be told
 _START_ONE: Final = "is an `accsd --role builder` running?"
 _ENDS: Final[Mapping[str, str]] = {
     "once": "its time has passed",
@@ -46,7 +47,9 @@ def meaning(rule: Rule | None, schedule: ScheduleRow | ScheduleDef, now: datetim
     if rule is None:
         return " ".join([*_cause(schedule), *_bounds(schedule), *_policies(schedule)])
     ahead_of_now = [] if now is None else [next_in_words(rule, now)]
-    return " ".join([explain(rule), missed_in_words(schedule.missed), *_policies(schedule), *ahead_of_now])
+    most = None if schedule.catch_up_max == _USUAL_MOST else schedule.catch_up_max
+    missed = missed_in_words(schedule.missed, catch_up=schedule.catch_up, most=most)
+    return " ".join([explain(rule), missed, *_policies(schedule), *ahead_of_now])
 
 
 def when(row: ScheduleRow) -> str:

@@ -68,6 +68,8 @@ async def test_only_a_time_that_the_schedule_names_can_be_skipped(cli: Cli, db: 
     skip = ("schedules", "skip", "nightly")
     (await cli(*skip, "2100-06-01T02:31")).ends(3, "does not name", "Tue 2100-06-01 02:30", "schedules preview nightly")
     (await cli(*skip, "half past two")).ends(2, "ISO 8601")
+    (await cli(*skip, "02:30")).ends(0, "will be skipped")
+    (await cli("schedules", "unskip", "nightly", "02:30")).ends(0, "will run")
     (await cli(*skip, "2100-06-01T02:30", "--reason", "a holiday")).ends(0, "will be skipped")
     (await cli(*skip, "2100-06-01T00:30Z")).ends(0, "was marked already")
     assert await conn.fetchval("SELECT nominal::text FROM accs.schedule_marks") == "2100-06-01 02:30:00"

@@ -101,6 +101,10 @@ async def test_the_ledger_says_what_happened_at_a_time_or_why_nothing_did(cli: C
     (await cli(*ledger, "--at", "2100-01-01T05:00")).ends(0, "it lies ahead: due")
     (await cli(*ledger, "--at", "2020-01-01T05:00")).ends(0, "was not there yet")
     (await cli(*ledger, "--at", "noon")).ends(2, "ISO 8601")
+    (await cli(*ledger, "--at", "25:00")).ends(2, "is not a time of day")
+    local = datetime.fromisoformat(nominal)
+    (await cli(*ledger, "--at", f"{local:%A %H:%M}")).ends(0, "ran on time")
+    (await cli(*ledger, "--at", f"{local:%H:%M}")).ends(0, "ran on time")
     await pass_time(conn, 3600)
     third = second + timedelta(hours=1)
     (await cli(*ledger, "--at", third.isoformat())).ends(0, "nobody has settled it yet")
@@ -193,7 +197,7 @@ async def test_the_ledger_of_events_is_asked_for_a_minute(cli: Cli, db: Database
     await emit(conn, "shop.order.new")
     await all_roles(db)
     at = await clock(conn)
-    (await cli(*ledger, at.replace(second=0, microsecond=0).isoformat())).ends(0, "ran because of an event; job ")
+    (await cli(*ledger, at.replace(second=0, microsecond=0).isoformat())).ends(0, "ran because of an event (")
     (await cli(*ledger, (at - timedelta(minutes=5)).isoformat())).ends(0, "nothing came", "the first one after it:")
     assert (await cli(*ledger, "2100-01-01T00:00", "-o", "json")).ends(0).json["answer"] == "nothing"
 

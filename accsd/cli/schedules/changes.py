@@ -22,7 +22,7 @@ from accsd.explain import occurrences
 from accsd.explain import schedule_changes as said
 from accsd.explain.changes import ChangeOutcome
 from accsd.explain.words import local_text
-from accsd.planning.recurrence import Occurrence, Rule, parse_time, zone_rules
+from accsd.planning.recurrence import Occurrence, Rule, zone_rules
 
 _name = click.argument("name", shell_complete=completion.schedule_names)
 
@@ -132,7 +132,8 @@ def unsnooze_command(ctx: click.Context, name: str, reason: str | None, output: 
 @output_option()
 @click.pass_context
 def skip_command(ctx: click.Context, name: str, time: str, reason: str | None, output: str) -> None:
-    """Let one occurrence that is ahead not run. TIME is local to the schedule's zone, or has an offset.
+    """Let one occurrence that is ahead not run. TIME is local to the schedule's zone, or has an offset; `02:30` is the
+    next one.
 
     \b
     Example: accsd schedules skip nightly 2026-12-25T02:30 --reason Christmas
@@ -152,11 +153,10 @@ def unskip_command(ctx: click.Context, name: str, time: str, reason: str | None,
 
 
 def _mark(ctx: click.Context, name: str, time: str, reason: str | None, output: str, *, skip: bool) -> None:
-    moment = parse_time(time)
-
     async def work(db: Database) -> ChangeOutcome:
         row = await views.schedule_named(db, name)
-        which = _the_one(row, rule_of(ctx, row), moment)
+        rule = rule_of(ctx, row)
+        which = _the_one(row, rule, times.on_the_wall(time, rule.zone, row.now, ahead=True))
         if skip and row.state == "ended":
             raise InvalidValue(f"{row.name} has ended: nothing is ahead", hint=f"accsd schedules show {row.name}")
         answer = await firings.skip_occurrence(

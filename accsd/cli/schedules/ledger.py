@@ -19,7 +19,7 @@ from accsd.db.views.schedules import ScheduleRow
 from accsd.explain import occurrences
 from accsd.explain import schedules as words
 from accsd.explain.ledger import fate, firing_words
-from accsd.planning.recurrence import instant_of, parse_time, zone_rules
+from accsd.planning.recurrence import instant_of, zone_rules
 
 LEDGER: Final = {"nominal": "nominal", "outcome": "outcome", "late": "late", "job": "job", "what": "what"}
 _OUTCOMES: Final = ("fired", "caught_up", "skipped", "missed", "merged", "snoozed")
@@ -27,7 +27,9 @@ _OUTCOMES: Final = ("fired", "caught_up", "skipped", "missed", "merged", "snooze
 
 @click.command("ledger")
 @click.argument("name", shell_complete=completion.schedule_names)
-@click.option("--at", metavar="TIME", help="What happened at that time; without an offset it is local to its zone.")
+@click.option(
+    "--at", metavar="TIME", help="What happened then: 'sunday 02:30', 2026-10-25T02:30; without an offset it is local."
+)
 @click.option("--since", metavar="TIME", help="Only what was due since: 2h, today, 2027-01-31.")
 @click.option("--outcome", "outcomes", type=click.Choice(_OUTCOMES), multiple=True, help="Only these. Repeatable.")
 @click.option("-n", "limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="How many.")
@@ -49,7 +51,7 @@ def ledger_command(
     \b
     Examples:
       accsd schedules ledger nightly --outcome missed --outcome skipped --since 30d
-      accsd schedules ledger nightly --at 2026-10-25T02:30
+      accsd schedules ledger nightly --at 'sunday 02:30'
     """
     if at is not None:
         _tell_at(ctx, name, at, output)
@@ -70,10 +72,9 @@ def ledger_command(
 
 
 def _tell_at(ctx: click.Context, name: str, at: str, output: str) -> None:
-    moment = parse_time(at)
-
     async def work(db: Database) -> dict[str, Any]:
         row = await views.schedule_named(db, name)
+        moment = times.on_the_wall(at, zone_rules().zone(row.timezone), row.now, ahead=False)
         return await (_named_time(ctx, db, row, moment) if row.has_times else _minute(db, row, moment))
 
     told = with_database(ctx, work)
