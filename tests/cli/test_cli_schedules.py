@@ -176,6 +176,7 @@ async def test_schedules_of_events_and_conditions_are_told_in_words(cli: Cli, db
     await emit(conn, "shop.order.new", {"n": 3})
     (await cli("schedules", "show", "packing")).ends(0, "2 wait  →")
     await all_roles(db)
+    (await cli("events")).ends(0, "left out by 1 filter", "packing: fired (event)")
     (await cli("schedules", "show", "packing")).ends(0, "its filter left out 1", "ran because of an event")
     for value in ("50", "95", "96"):
         await cli("conditions", "report", "disk.used", value)
