@@ -69,32 +69,7 @@ def backfill_command(ctx: click.Context, name: str, begin: str, end: str | None,
       accsd schedules backfill nightly --from 2026-10-01 --to 2026-11-01 --token 3f9a…
     """
 
-    async def work(db: Database) -> tuple[ScheduleRow, BackfillAnswer, list[BackfillPlanRow]]:
-        row = await schedule_named(db, name)
-        rule = rule_of(ctx, row)
-        first = times.in_zone(begin, rule.zone, row.now, ahead=False)
-        last = row.now if end is None else min(times.in_zone(end, rule.zone, row.now, ahead=False), row.now)
-        found = _behind(rule, first, last, newest_first=asked["order"] == "newest")
-        if not found:
-            raise NotFound(
-                f"{row.name} names no time between {_text(first, rule)} and {_text(last, rule)} that lies behind",
-                hint=f"`accsd schedules preview {row.name} --from {begin}` lists what it names",
-            )
-        wanted = _wanted(row, found, asked)
-        answer = await firings.start_backfill(
-            db,
-            row.name,
-            wanted,
-            dry_run=asked["dry_run"],
-            token=asked["token"],
-            by=operator(),
-            reason=asked["reason"],
-        )
-        is_listed = asked["dry_run"] and answer.verdict is not Verdict.REFUSED
-        plan = await views.preview_backfill(db, row.id, wanted.nominals, wanted.folds, wanted.existing)
-        return row, answer, plan if is_listed else []
-
-    row, answer, plan = with_database(ctx, work)
+    row, answer, plan = with_database(ctx, lambda db: _begun(ctx, db, name, begin, end, asked))
     if answer.verdict is Verdict.REFUSED:
         tell([said.backfill_refused(row.name, answer)], output)
     elif output == "table":
@@ -104,6 +79,29 @@ def backfill_command(ctx: click.Context, name: str, begin: str, end: str | None,
         counts = {"would_run": answer.would_run, "would_leave": answer.would_leave}
         occurrences = {"occurrences": [asdict(each) for each in plan]} if asked["dry_run"] else {}
         show([document | counts | occurrences], {}, output)
+
+
+async def _begun(
+    ctx: click.Context, db: Database, name: str, begin: str, end: str | None, asked: dict[str, Any]
+) -> tuple[ScheduleRow, BackfillAnswer, list[BackfillPlanRow]]:
+    """Starts it, or with a dry run says what it would do to each time."""
+    row = await schedule_named(db, name)
+    rule = rule_of(ctx, row)
+    first = times.in_zone(begin, rule.zone, row.now, ahead=False)
+    last = row.now if end is None else min(times.in_zone(end, rule.zone, row.now, ahead=False), row.now)
+    found = _behind(rule, first, last, newest_first=asked["order"] == "newest")
+    if not found:
+        raise NotFound(
+            f"{row.name} names no time between {_text(first, rule)} and {_text(last, rule)} that lies behind",
+            hint=f"`accsd schedules preview {row.name} --from {begin}` lists what it names",
+        )
+    wanted = _wanted(row, found, asked)
+    how = {key: asked[key] for key in ("dry_run", "token", "reason")}
+    answer = await firings.start_backfill(db, row.name, wanted, by=operator(), **how)
+    if not asked["dry_run"] or answer.verdict is Verdict.REFUSED:
+        return row, answer, []
+    plan = await views.preview_backfill(db, row.id, wanted.nominals, wanted.folds, wanted.existing)
+    return row, answer, plan
 
 
 def _behind(rule: Rule, first: datetime, last: datetime, *, newest_first: bool) -> list[Occurrence]:
