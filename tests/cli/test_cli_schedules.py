@@ -248,6 +248,8 @@ async def test_people_work_with_schedules_under_the_login_of_the_control_host_an
     await install(conn, with_roles=True)
     await workflow(conn, name="backup")
     await created(as_scheduler, "nightly", "--cron", "30 2 * * *")
+    await created(as_scheduler, "packing", "--event", "shop.**")
+    await created(as_scheduler, "full", "--condition", "disk.used", "--above", "90")
     await plan_all(db)
     for command in (
         ("edit", "nightly", "--priority", "3"),
@@ -267,6 +269,8 @@ async def test_people_work_with_schedules_under_the_login_of_the_control_host_an
     for command in (
         ("list", "--all"),
         ("show", "nightly"),
+        ("show", "packing"),
+        ("show", "full"),
         ("preview", "nightly"),
         ("ledger", "nightly"),
         ("ledger", "nightly", "--at", "2100-06-01T02:30"),
@@ -275,5 +279,7 @@ async def test_people_work_with_schedules_under_the_login_of_the_control_host_an
         ("calendars", "list"),
     ):
         (await as_reader("schedules", *command)).ends(0)
+    (await as_reader("conditions", "list")).ends(0, "disk.used")
+    (await as_reader("events")).ends(0)
     refused = await as_reader("schedules", "pause", "nightly")
     assert refused.code == 2, refused
