@@ -5,6 +5,7 @@ has to be evaluated for is settled by SQL alone.
 """
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta

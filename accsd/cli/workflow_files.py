@@ -23,7 +23,7 @@ SUFFIXES: Final = (".yaml", ".yml", ".json", ".toml")
 STDIN: Final = "-"
 _UNKNOWN_FIELD: Final = re.compile(r'unknown field "(.*?)"')
 _DOUBLES_SHOWN: Final = 20
-_WHEN: Final = frozenset({"cron", "rrule", "every", "at"})  # says that a document is a schedule
+_WHEN: Final = frozenset({"cron", "rrule", "every", "at", "event", "condition"})  # says that a document is a schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Document:
 
     @property
     def is_schedule(self) -> bool:
-        """Whether the document is one schedule by itself (cli/schedule_files.py reads it)."""
+        """Whether the document is one schedule by itself (cli/schedules/files.py reads it)."""
         return isinstance(self.value, dict) and "steps" not in self.value and bool(_WHEN & self.value.keys())
 
     @property

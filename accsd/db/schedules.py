@@ -165,34 +165,6 @@ async def note_zones(
     return {row["name"]: row["recorded"] for row in rows if row["answer"] == "older"}
 
 
-async def put_calendar(
-    db: Database,
-    name: str,
-    entries: Sequence[Mapping[str, Any]],
-    *,
-    timezone: str | None,
-    created_by: str | None = None,
-) -> Verdict:
-    """Writes a calendar under its name; its schedules are planned anew. The same entries again are repeated.
-    `timezone`: whose dates they are; None: those of each schedule's own zone."""
-    row = await db.fetchrow(
-        """INSERT INTO public.calendars AS k (name, entries, timezone, created_by) VALUES ($1, $2, $3, $4)
-           ON CONFLICT (name) DO UPDATE SET entries = excluded.entries, timezone = excluded.timezone
-            WHERE (k.entries, k.timezone) IS DISTINCT FROM (excluded.entries, excluded.timezone)
-           RETURNING name""",
-        name,
-        [dict(entry) for entry in entries],
-        timezone,
-        created_by,
-        repeatable=True,
-    )
-    return Verdict.REPEATED if row is None else Verdict.ACCEPTED
-
-
-async def remove_calendar(db: Database, name: str) -> None:
-    await db.fetch("DELETE FROM public.calendars WHERE name = $1", name, repeatable=True)
-
-
 def _answer(row: Record) -> ScheduleAnswer:
     return ScheduleAnswer(Verdict(row["answer"]), row["reason"])
 

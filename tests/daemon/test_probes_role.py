@@ -24,6 +24,7 @@ from tests.support.factory import pass_time
 from tests.support.http_servers import answering, http_answer
 from tests.support.library import opened, settings_of, url_as
 from tests.support.schedules import outlook, row, schedule, told
+from tests.support.topics import emit
 
 
 @pytest.fixture
@@ -244,17 +245,24 @@ async def test_what_accsd_knows_needs_no_statement(db: Database, conn: Connectio
     assert 'no node "n7"' in await measured(probes, conn, gone)
 
 
-async def test_silence_is_unknown_where_there_are_no_events(db: Database, conn: Connection, probes: Probes):
+@pytest.mark.parametrize("topic", ["shop.order.new", "shop.order.*", "shop.**"])
+async def test_silence_counts_from_the_last_event_or_from_the_beginning(
+    db: Database, conn: Connection, probes: Probes, topic: str
+):
     """CO1: silence."""
-    await conn.execute("DROP TABLE IF EXISTS public.events CASCADE")
-    which = await condition(db, conn, {"silence": "shop.order"}, above=60)
-    assert "no events" in await measured(probes, conn, which)
-    await conn.execute("CREATE TABLE public.events (topic text, occurred_at timestamptz)")
-    assert 0 < await measured(probes, conn, which) < 60
-    await conn.execute("INSERT INTO events VALUES ('shop.order', accs.clock())")
+    await emit(conn, "shop.order.new")
+    await pass_time(conn, 1000)
+    which = await condition(db, conn, {"silence": topic}, above=60)
+    assert 0 <= await measured(probes, conn, which) < 60
     await pass_time(conn, 100)
     assert await measured(probes, conn, which) >= 100
     assert await told(conn, which) == [("fired", "condition")]
+    await emit(conn, "shop.order.new")
+    await emit(conn, "other.order.new")
+    assert 0 <= await measured(probes, conn, which) < 60
+    await pass_time(conn, 30)
+    await emit(conn, "shoporder.new")
+    assert 30 <= await measured(probes, conn, which) < 60
 
 
 @pytest.mark.parametrize(
@@ -262,6 +270,7 @@ async def test_silence_is_unknown_where_there_are_no_events(db: Database, conn: 
     [
         ({"source": {"sql": "SELECT 1"}, "above": 1}, "how often"),
         ({"source": {"sql": "SELECT 1"}, "above": 1, "every": "1s"}, "5 s"),
+        ({"source": {"silence": "shop.*.new"}, "above": 1, "every": "10s"}, "no topic"),
         ({"source": {"sq": "SELECT 1"}, "above": 1, "every": "10s"}, 'did you mean "sql"'),
         ({"above": 1, "clear_above": 0}, "clear_below does"),
         ({"above": 1, "clear_below": 2}, "at once"),

@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from accsd.builder.archive import Archiver
-from accsd.db import install, make_months
+from accsd.db import make_months
 from accsd.db.history import archives, delete_finished_jobs, lines_here
 from accsd.db.months import MONTHLY, TASK_EVENTS
 from accsd.errors import ConfigError
@@ -17,13 +17,9 @@ from accsd.settings import RetentionSettings
 from tests.support.cluster import Connection, TestServer
 from tests.support.library import opened, url_as
 from tests.support.months import eventful_job, month, next_month, partitions, store_in
+from tests.support.roles import roles as roles
 
-
-@pytest.fixture(autouse=True)
-async def roles(server: TestServer, conn: Connection) -> None:
-    if server.launched is None:
-        pytest.skip("roles belong to the whole cluster, and the one of ACC_TEST_DB_URL is not ours")
-    await install(conn, with_roles=True)
+pytestmark = pytest.mark.usefixtures("roles")
 
 
 async def test_the_control_host_archives_months_that_were_made_after_the_grants(

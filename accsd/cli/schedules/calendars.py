@@ -10,9 +10,8 @@ from accsd.cli import completion
 from accsd.cli.output import output_option, say, show
 from accsd.cli.session import operator, with_database
 from accsd.db.answers import Verdict
+from accsd.db.calendars import calendars, put_calendar, remove_calendar
 from accsd.db.pool import Database
-from accsd.db.schedules import put_calendar, remove_calendar
-from accsd.db.views import schedules as views
 from accsd.errors import InvalidValue, NotFound
 from accsd.planning.recurrence import Calendar, calendar_from_ics, calendar_from_list, zone_rules
 from accsd.values.validation import did_you_mean
@@ -28,7 +27,7 @@ def calendars_group() -> None:
 @click.pass_context
 def list_command(ctx: click.Context, output: str) -> None:
     """List the calendars, and which schedules name each."""
-    found = with_database(ctx, views.calendars)
+    found = with_database(ctx, calendars)
     rows = [asdict(row) for row in found]
     if output == "table":
         rows = [row | {"entries": len(row["entries"]), "schedules": ", ".join(row["schedules"])} for row in rows]
@@ -94,7 +93,7 @@ def remove_command(ctx: click.Context, name: str, output: str) -> None:
     """Remove a calendar that no schedule names any more."""
 
     async def work(db: Database) -> None:
-        known = {row.name: row for row in await views.calendars(db)}
+        known = {row.name: row for row in await calendars(db)}
         if name not in known:
             raise NotFound(
                 f'there is no calendar "{name}"{did_you_mean(name, known)}',
