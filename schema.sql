@@ -9,6 +9,7 @@
 --   workflows.sql    workflows, checked and compiled when they are written
 --   jobs.sql         jobs and their tasks
 --   transitions.sql  the legal transitions, and the guard that refuses every other write
+--   months.sql       what is partitioned by month, and how months are made
 --   events.sql       the history, append-only, in monthly partitions
 --   queue.sql        what waits for a claim, what is live, concurrency keys
 --   nodes.sql        nodes: registered, seen, awake, gone
@@ -29,7 +30,7 @@
 --   orders.sql       what a node is asked to do
 --   artifacts.sql    the objects that attempts leave and are given
 --   outbox.sql       events for others: webhooks
---   history.sql      archives of events, retention of finished jobs
+--   history.sql      archives of months, retention of finished jobs
 --   upkeep.sql       what the builder has before it, and the net that mends
 --   why.sql          why a task does not run
 --   health.sql       which builders are there, and what waits, runs, has failed, is stuck or overdue
@@ -68,7 +69,8 @@
 --   accs.conclusions        how attempts ended lately, of steps that fail; from it accs.quarantines (a node's service takes
 --                           nothing) and accs.step_health (a step that fails everywhere).
 --   accs.outbox_targets     who is told what happens to jobs; the events themselves stand in public.outbox_events.
---   accs.archives           the months of events that are in the object store, with the chain of their digests.
+--   accs.monthly            the tables that are partitioned by month: task_events, firings, events.
+--   accs.archives           the months that are in the object store, with the chain of their digests.
 --   accs.doomed_objects     objects of removed jobs that are still in the store.
 --   accs.damage             (a view) what disagrees with jobs and job_tasks; accs.repair_position: where the search stopped.
 --   accs.service_load       (a view) how many tasks of each service wait and are live.
@@ -89,8 +91,8 @@
 --   The net: repair, which finds accs.damage empty or mends it; recheck_holds, close_jobs.
 --
 -- RULES
---   Lock order: schedules by id → agenda → jobs by id (FOR NO KEY UPDATE) → waiting → job_tasks by id → live → run_keys
---     by key → concurrency_keys by key.
+--   Lock order: zones by name → schedules by id → agenda → jobs by id (FOR NO KEY UPDATE) → waiting → job_tasks by id → live →
+--     run_keys by key → concurrency_keys by key. Whoever starts runs of several schedules in turn calls lock_runs first.
 --     Waiting rows are claimed with SKIP LOCKED; a claim locks neither jobs nor anything else it could wait for
 --     while others wait for it.
 --   Fence: attempt_id grows by one at every claim and is never reused. A write from an attempt names task,
@@ -160,7 +162,7 @@ $$;
 -- What one transaction at a time may do: whoever locks a row here has to be able to write it. (An advisory lock is anybody's: a
 -- login that may only read could hold it for ever.)
 CREATE TABLE accs.locks (name text PRIMARY KEY);
-INSERT INTO accs.locks VALUES ('archives'), ('event_partitions'), ('node_leaves'), ('outbox_targets'), ('quarantines'), ('repair'),
+INSERT INTO accs.locks VALUES ('archives'), ('months'), ('node_leaves'), ('outbox_targets'), ('quarantines'), ('repair'),
                               ('workflows');
 
 CREATE FUNCTION accs.lock(p_name text) RETURNS void LANGUAGE sql AS $$ SELECT FROM accs.locks WHERE name = p_name FOR UPDATE $$;
@@ -796,6 +798,109 @@ CREATE TRIGGER guard_insert AFTER INSERT ON public.jobs
   REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT WHEN (NOT accs.in_verb()) EXECUTE FUNCTION accs.refuse_begun_jobs();
 
 -- ---------------------------------------------------------------------------------------------------------------
+-- Months: the tables that grow with time are partitioned by month; months are made ahead of time and leave through the archive
+-- ---------------------------------------------------------------------------------------------------------------
+
+-- Each has a default partition as the net, and a function accs.mark_of(row): the sum of the marks says, with the count, whether a month
+-- still holds the rows that were archived.
+CREATE TABLE accs.monthly (
+  name     text PRIMARY KEY,            -- in schema public; its months are NAME_YYYY_MM, in UTC
+  at       text NOT NULL,               -- the column by which it is partitioned
+  refuse   text NOT NULL,               -- the trigger function that refuses to empty it
+  aged_by  text NOT NULL,               -- the column by which a row is old: one that was written late stays as long as others
+  stays    text NOT NULL DEFAULT 'false'   -- a condition on a row e: somebody still needs it here, however old it is
+);
+
+-- The table of a month; null: no month has that name.
+CREATE FUNCTION accs.table_of(p_month text) RETURNS text LANGUAGE sql STABLE AS $$
+  SELECT m.name FROM accs.monthly m WHERE p_month ~ ('^' || m.name || '_[0-9]{4}_(0[1-9]|1[0-2])$')
+$$;
+
+-- Begin and end of a month, in UTC: what follows is read as timestamp or as timestamptz alike.
+CREATE FUNCTION accs.begin_of(p_month text) RETURNS timestamp LANGUAGE sql IMMUTABLE AS $$
+  SELECT make_timestamp(left(right(p_month, 7), 4)::int, right(p_month, 2)::int, 1, 0, 0, 0)
+$$;
+CREATE FUNCTION accs.bounds_of(p_month text) RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
+  SELECT ARRAY[to_char(accs.begin_of(p_month), 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
+               to_char(accs.begin_of(p_month) + interval '1 month', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')]
+$$;
+
+-- Makes the months of a table from this one to p_ahead later, and those of past months whose rows are in the default partition;
+-- returns the names of those it made. Rows that fell into the default partition are moved. ATTACH needs no lock that stops
+-- writers of other months; the lock timeout keeps it from queueing behind a long reader of the default partition, and the next
+-- pass tries again. One table at a time: a transaction that writes to two of them must not wait for us while we wait for it.
+CREATE FUNCTION accs.make_months(p_table text, p_ahead int DEFAULT 3) RETURNS SETOF text LANGUAGE plpgsql
+SET lock_timeout = '2s' SET timezone = 'UTC' AS $$
+DECLARE
+  v_now    timestamp := accs.clock() AT TIME ZONE 'UTC';
+  v_table  accs.monthly;
+  v_past   timestamp[];
+  v_from   timestamp;
+  v_month  text;
+  v_bounds text[];
+  v_moves  boolean;
+BEGIN
+  SELECT * INTO v_table FROM accs.monthly WHERE name = p_table;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION '"%" is no table that has months', left(p_table, 100) USING ERRCODE = 'invalid_parameter_value';
+  ELSIF p_ahead > 120 THEN
+    RAISE EXCEPTION 'partitions are made for at most 120 months ahead, not for %', p_ahead USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  PERFORM accs.lock('months');
+  EXECUTE format('SELECT array_agg(m) FROM (SELECT DISTINCT date_trunc(''month'', %1$I)::timestamp AS m FROM public.%2$I
+                   WHERE %1$I >= ''1970-01-01Z'' AND %1$I < $1 LIMIT 12) past', v_table.at, p_table || '_default')
+    INTO v_past USING v_now;
+  FOR v_from IN SELECT generate_series(date_trunc('month', v_now), date_trunc('month', v_now) + make_interval(months => p_ahead), '1 month')
+                UNION SELECT unnest(v_past) ORDER BY 1 LOOP
+    v_month := p_table || '_' || to_char(v_from, 'YYYY_MM');
+    CONTINUE WHEN to_regclass('public.' || v_month) IS NOT NULL;
+    v_bounds := accs.bounds_of(v_month);
+    IF v_from <= v_now THEN
+      -- too late to be ahead: an INSERT that has chosen the default partition already would fail there. Nobody may be under way.
+      EXECUTE format('LOCK TABLE ONLY public.%I IN SHARE ROW EXCLUSIVE MODE', p_table);
+    END IF;
+    EXECUTE format('CREATE TABLE public.%I (LIKE public.%I INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', v_month, p_table);
+    -- ATTACH takes this lock anyway; before the look at the rows, so that none can come in between
+    EXECUTE format('LOCK TABLE public.%I IN ACCESS EXCLUSIVE MODE', p_table || '_default');
+    EXECUTE format('SELECT EXISTS (SELECT FROM public.%1$I WHERE %2$I >= %3$L AND %2$I < %4$L)', p_table || '_default', v_table.at,
+                   v_bounds[1], v_bounds[2]) INTO v_moves;
+    IF v_moves THEN
+      EXECUTE format('WITH moved AS (DELETE FROM public.%1$I WHERE %2$I >= %3$L AND %2$I < %4$L RETURNING *)
+                      INSERT INTO public.%5$I SELECT * FROM moved', p_table || '_default', v_table.at, v_bounds[1], v_bounds[2], v_month);
+    END IF;
+    EXECUTE format('ALTER TABLE public.%I ATTACH PARTITION public.%I FOR VALUES FROM (%L) TO (%L)', p_table, v_month, v_bounds[1],
+                   v_bounds[2]);
+    EXECUTE format('CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.%I
+                    FOR EACH STATEMENT EXECUTE FUNCTION accs.%I()', v_month, v_table.refuse);
+    RETURN NEXT v_month;
+  END LOOP;
+END $$;
+SELECT accs.is_verb('make_months', may => '{scheduler,archive}');
+
+-- The months of a table that are in the database, oldest first; with p_age only those whose rows are all older, and no
+-- longer needed.
+CREATE FUNCTION accs.months_of(p_table text, p_age interval DEFAULT NULL) RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
+DECLARE
+  v_table accs.monthly;
+  v_month text;
+  v_young boolean;
+BEGIN
+  SELECT * INTO v_table FROM accs.monthly WHERE name = p_table;
+  FOR v_month IN SELECT c.relname::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+                  WHERE i.inhparent = to_regclass('public.' || p_table) AND accs.table_of(c.relname) = p_table ORDER BY 1 LOOP
+    v_young := (accs.begin_of(v_month) + interval '1 month') AT TIME ZONE 'UTC' > accs.clock() - p_age;
+    IF NOT v_young AND (v_table.aged_by, v_table.stays) <> (v_table.at, 'false') THEN
+      EXECUTE format('SELECT EXISTS (SELECT FROM public.%I e WHERE e.%I > $1 OR %s)', v_month, v_table.aged_by, v_table.stays) INTO v_young
+        USING accs.clock() - p_age;
+    END IF;
+    IF v_young IS NOT TRUE THEN
+      RETURN NEXT v_month;
+    END IF;
+  END LOOP;
+END $$;
+SELECT accs.is_verb('months_of', may => '{scheduler,archive,api,reader}');
+
+-- ---------------------------------------------------------------------------------------------------------------
 -- Events: append-only, monthly partitions made ahead of time, a default partition as the net
 -- ---------------------------------------------------------------------------------------------------------------
 
@@ -830,52 +935,12 @@ CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.task_events
   FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_event_change();
 
 CREATE TABLE public.task_events_default PARTITION OF public.task_events DEFAULT;
-ALTER TABLE public.task_events_default REPLICA IDENTITY FULL;   -- ensure_event_partitions moves its rows, also where they are published
+ALTER TABLE public.task_events_default REPLICA IDENTITY FULL;   -- make_months moves its rows, also where they are published
 CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.task_events_default
   FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_event_change();
 
--- Makes the partitions from this month to p_ahead months later, and those of past months whose rows are in the default partition;
--- returns the names of those it made. Rows that fell into the default partition are moved. ATTACH needs no lock that stops
--- writers of other months; the lock timeout keeps it from queueing behind a long reader of the default partition, and the next
--- pass tries again.
-CREATE FUNCTION accs.ensure_event_partitions(p_ahead int DEFAULT 3) RETURNS SETOF text LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
-DECLARE
-  v_from timestamptz;
-  v_to   timestamptz;
-  v_name text;
-BEGIN
-  IF p_ahead > 120 THEN
-    RAISE EXCEPTION 'partitions are made for at most 120 months ahead, not for %', p_ahead USING ERRCODE = 'invalid_parameter_value';
-  END IF;
-  PERFORM accs.lock('event_partitions');
-  FOR v_from IN SELECT generate_series(date_trunc('month', accs.clock() AT TIME ZONE 'UTC'),
-                                       date_trunc('month', accs.clock() AT TIME ZONE 'UTC') + make_interval(months => p_ahead),
-                                       '1 month') AT TIME ZONE 'UTC'
-                UNION
-                (SELECT DISTINCT date_trunc('month', ts AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' FROM public.task_events_default
-                  WHERE ts >= '1970-01-01Z' AND ts < accs.clock() LIMIT 12)
-                ORDER BY 1 LOOP
-    v_name := 'task_events_' || to_char(v_from AT TIME ZONE 'UTC', 'YYYY_MM');
-    CONTINUE WHEN to_regclass('public.' || v_name) IS NOT NULL;
-    v_to := (v_from AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC';
-    IF v_from <= accs.clock() THEN
-      -- too late to be ahead: an INSERT that has chosen the default partition already would fail there. Nobody may be under way.
-      LOCK TABLE ONLY public.task_events IN SHARE ROW EXCLUSIVE MODE;
-    END IF;
-    EXECUTE format('CREATE TABLE public.%I (LIKE public.task_events INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', v_name);
-    -- ATTACH takes this lock anyway; before the look at the rows, so that none can come in between
-    LOCK TABLE public.task_events_default IN ACCESS EXCLUSIVE MODE;
-    IF EXISTS (SELECT FROM public.task_events_default WHERE ts >= v_from AND ts < v_to) THEN
-      EXECUTE format('WITH moved AS (DELETE FROM public.task_events_default WHERE ts >= $1 AND ts < $2 RETURNING *)
-                      INSERT INTO public.%I SELECT * FROM moved', v_name) USING v_from, v_to;
-    END IF;
-    EXECUTE format('ALTER TABLE public.task_events ATTACH PARTITION public.%I FOR VALUES FROM (%L) TO (%L)', v_name, v_from, v_to);
-    EXECUTE format('CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.%I
-                    FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_event_change()', v_name);
-    RETURN NEXT v_name;
-  END LOOP;
-END $$;
-SELECT accs.is_verb('ensure_event_partitions', may => '{scheduler,archive}');
+CREATE FUNCTION accs.mark_of(e public.task_events) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT e.id $$;
+INSERT INTO accs.monthly (name, at, refuse, aged_by) VALUES ('task_events', 'ts', 'refuse_event_change', 'ts');
 
 -- What only a verb that changes something may write.
 CREATE FUNCTION accs.own_event_types() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$ SELECT '{status,retry,wake,repair,changed}'::text[] $$;
@@ -3541,7 +3606,6 @@ CREATE TABLE accs.plan_of (
   schedule_id   uuid PRIMARY KEY,
   revision      int NOT NULL,
   zone_version  text NOT NULL,
-  zone_digest   text NOT NULL,
   planned_at    timestamptz NOT NULL DEFAULT accs.clock(),
   nominals      timestamp[] NOT NULL,
   folds         int[] NOT NULL,
@@ -3609,7 +3673,7 @@ CREATE TABLE accs.schedule_hold (
 -- "label"}], local dates.
 CREATE TABLE public.calendars (
   name        text PRIMARY KEY CHECK (length(name) BETWEEN 1 AND 200),
-  timezone    text NOT NULL DEFAULT 'UTC',
+  timezone    text,               -- whose dates they are; null: those of each schedule's own zone
   entries     jsonb NOT NULL DEFAULT '[]' CHECK (jsonb_typeof(entries) = 'array' AND pg_column_size(entries) <= 1048576),
   created_by  text,
   created_at  timestamptz NOT NULL DEFAULT accs.clock(),
@@ -3947,6 +4011,23 @@ BEGIN
 END $$;
 SELECT accs.is_verb('hold_schedules', may => '{scheduler,api}');
 
+-- Newer rules of its zone have moved times of a schedule: its history says which is the first of them, in words.
+CREATE FUNCTION accs.note_moved(p_row public.schedules, p_old accs.plan_of, p_by text) RETURNS void LANGUAGE sql AS $$
+  WITH moved AS (
+    SELECT o.nominal, o.due AS was, n.due AS is_now, p.zone_version
+      FROM accs.plan_of p, unnest(p.nominals, p.folds, p.dues) AS n (nominal, fold, due)
+      JOIN unnest(p_old.nominals, p_old.folds, p_old.dues) AS o (nominal, fold, due) ON (o.nominal, o.fold) = (n.nominal, n.fold)
+     WHERE p.schedule_id = p_row.id AND o.due <> n.due AND n.due > accs.clock()
+  )
+  SELECT accs.note_schedule(p_row.id, 'moved', p_by,
+           format('%s in %s is %s UTC now, was %s (time zone rules %s, before %s)', to_char(m.nominal, 'YYYY-MM-DD HH24:MI'), p_row.timezone,
+                  to_char(m.is_now AT TIME ZONE 'UTC', 'HH24:MI'), to_char(m.was AT TIME ZONE 'UTC', 'HH24:MI'), m.zone_version,
+                  p_old.zone_version)
+           || CASE WHEN count(*) OVER () > 1 THEN format('; %s planned times have moved', count(*) OVER ()) ELSE '' END,
+           jsonb_build_object('due', m.was), jsonb_build_object('nominal', m.nominal, 'due', m.is_now))
+    FROM moved m ORDER BY m.nominal LIMIT 1
+$$;
+
 -- Takes the plans that a planner has made: an array of {id, revision, zone, zone_version, zone_digest, anchor, nominals, folds,
 -- dues, notes, options, gap, exhausted, problem, unnamed}. One that was made for another revision, or with older rules of its
 -- zone, is refused. A problem leaves the schedule broken. unnamed: snoozed occurrences that the rule does not name any more.
@@ -3957,9 +4038,13 @@ DECLARE
   v_now  timestamptz := accs.clock();
   v_plan record;
   v_row  public.schedules;
+  v_old  accs.plan_of;
   v_dues timestamptz[];
   v_next timestamptz;
+  v_gone jsonb;
 BEGIN
+  -- before anything else, and in the order of note_zones: nobody brings newer rules while these plans are written
+  PERFORM FROM accs.zones z WHERE z.name IN (SELECT p ->> 'zone' FROM jsonb_array_elements(p_plans) p) ORDER BY z.name FOR SHARE;
   FOR v_plan IN SELECT (p ->> 'id')::uuid AS id, p FROM jsonb_array_elements(p_plans) p ORDER BY 1 LOOP
     SELECT * INTO v_row FROM public.schedules s WHERE s.id = v_plan.id FOR NO KEY UPDATE;
     IF NOT FOUND OR v_row.state = 'ended' THEN
@@ -3968,6 +4053,9 @@ BEGIN
       CONTINUE;
     ELSIF v_row.revision <> (v_plan.p ->> 'revision')::int OR v_row.settled_until <> (v_plan.p ->> 'after')::timestamptz THEN
       RETURN QUERY SELECT v_plan.id, 'refused'::text, 'stale'::text;   -- the row that asks for a plan stays: it is made again
+      CONTINUE;
+    ELSIF EXISTS (SELECT FROM accs.zones z WHERE z.name = v_plan.p ->> 'zone' AND z.digest <> v_plan.p ->> 'zone_digest') THEN
+      RETURN QUERY SELECT v_plan.id, 'refused'::text, 'other_rules'::text;   -- of its zone; whoever has the newer ones plans it
       CONTINUE;
     END IF;
     IF v_plan.p ? 'problem' THEN
@@ -3982,25 +4070,35 @@ BEGIN
       CONTINUE;
     END IF;
     v_dues := ARRAY(SELECT d::timestamptz FROM jsonb_array_elements_text(v_plan.p -> 'dues') WITH ORDINALITY u (d, n) ORDER BY n);
-    INSERT INTO accs.plan_of AS o (schedule_id, revision, zone_version, zone_digest, nominals, folds, dues, notes, options, gap, exhausted)
-    SELECT v_row.id, v_row.revision, v_plan.p ->> 'zone_version', v_plan.p ->> 'zone_digest',
+    SELECT * INTO v_old FROM accs.plan_of o WHERE o.schedule_id = v_row.id;
+    INSERT INTO accs.plan_of AS o (schedule_id, revision, zone_version, nominals, folds, dues, notes, options, gap, exhausted)
+    SELECT v_row.id, v_row.revision, v_plan.p ->> 'zone_version',
            ARRAY(SELECT d::timestamp FROM jsonb_array_elements_text(v_plan.p -> 'nominals') WITH ORDINALITY u (d, n) ORDER BY n),
            ARRAY(SELECT d::int FROM jsonb_array_elements_text(v_plan.p -> 'folds') WITH ORDINALITY u (d, n) ORDER BY n),
            v_dues, nullif(v_plan.p -> 'notes', 'null'), nullif(v_plan.p -> 'options', 'null'), nullif(v_plan.p -> 'gap', 'null'),
              v_plan.p ->> 'exhausted'
     ON CONFLICT (schedule_id) DO UPDATE SET revision = excluded.revision, zone_version = excluded.zone_version,
-      zone_digest = excluded.zone_digest,
            planned_at = excluded.planned_at, nominals = excluded.nominals, folds = excluded.folds, dues = excluded.dues,
              notes = excluded.notes,
            options = excluded.options, gap = excluded.gap, exhausted = excluded.exhausted;
     UPDATE public.schedules s SET anchor = (v_plan.p ->> 'anchor')::timestamp
      WHERE s.id = v_row.id AND s.anchor IS NULL AND v_plan.p ->> 'anchor' IS NOT NULL;
+    IF v_old.revision = v_row.revision AND v_old.zone_version <> v_plan.p ->> 'zone_version' THEN
+      PERFORM accs.note_moved(v_row, v_old, p_by);
+    END IF;
     PERFORM accs.settle_snoozed_away(v_row.id, p_by, ARRAY(SELECT jsonb_array_elements_text(v_plan.p -> 'unnamed')));
+    WITH gone AS (
     DELETE FROM accs.schedule_marks m   -- skips of what the rule does not name any more
      WHERE m.schedule_id = v_row.id AND m.nominal <= (SELECT max(n::timestamp) FROM jsonb_array_elements_text(v_plan.p -> 'nominals') n)
        AND NOT EXISTS (SELECT FROM jsonb_array_elements_text(v_plan.p -> 'nominals') WITH ORDINALITY AS n (at, i)
                          JOIN jsonb_array_elements_text(v_plan.p -> 'folds') WITH ORDINALITY AS f (fold, i) ON f.i = n.i
-                        WHERE n.at::timestamp = m.nominal AND f.fold::int = m.fold);
+                        WHERE n.at::timestamp = m.nominal AND f.fold::int = m.fold)
+    RETURNING m.nominal)
+    SELECT nullif(jsonb_strip_nulls(jsonb_build_object('skips', (SELECT jsonb_agg(g.nominal ORDER BY 1) FROM gone g),
+                                                       'snoozes', nullif(v_plan.p -> 'unnamed', '[]'))), '{}') INTO v_gone;
+    IF v_gone IS NOT NULL THEN
+      PERFORM accs.note_schedule(v_row.id, 'dropped', p_by, 'its rule does not name these times any more', v_gone);
+    END IF;
     DELETE FROM accs.agenda a WHERE a.schedule_id = v_row.id AND a.what = 'replan';
     DELETE FROM accs.agenda a WHERE a.schedule_id = v_row.id AND a.what = 'occurrence';
     IF v_dues = '{}' THEN
@@ -4048,10 +4146,13 @@ BEGIN
       CONTINUE;
     END IF;
     SELECT * INTO v_old FROM accs.zones z WHERE z.name = v_zone.name FOR UPDATE;
-    IF v_old.digest = v_zone.digest THEN
+    IF v_old.version = p_version THEN   -- a digest begins with the present year: in the next one it is another, of the same rules
+      UPDATE accs.zones z SET digest = v_zone.digest, by = p_by WHERE z.name = v_zone.name AND z.digest <> v_zone.digest;
+      RETURN QUERY SELECT v_zone.name, 'repeated'::text, v_old.version;
+    ELSIF v_old.digest = v_zone.digest THEN
       UPDATE accs.zones z SET version = p_version, by = p_by WHERE z.name = v_zone.name AND z.version COLLATE "C" < p_version COLLATE "C";
       RETURN QUERY SELECT v_zone.name, 'repeated'::text, v_old.version;
-    ELSIF v_old.version COLLATE "C" >= p_version COLLATE "C" THEN
+    ELSIF v_old.version COLLATE "C" > p_version COLLATE "C" THEN
       RETURN QUERY SELECT v_zone.name, 'older'::text, v_old.version;
     ELSE
       UPDATE accs.zones z SET version = p_version, digest = v_zone.digest, since = accs.clock(), by = p_by WHERE z.name = v_zone.name;
@@ -4074,7 +4175,8 @@ CREATE FUNCTION accs.schedules_to_plan(p_limit int DEFAULT 100, p_except_zones t
          s.anchor,
          s.options, s.condition, s.filter, s.gather, s.created_at, s.settled_until, s.state,
          (c.limits ->> 'least_interval_sec')::double precision,
-         (SELECT jsonb_object_agg(k.name, k.entries) FROM public.calendars k WHERE k.name = ANY (s.exclude || s.only_on)),
+         (SELECT jsonb_object_agg(k.name, jsonb_build_object('entries', k.entries, 'timezone', k.timezone)) FROM public.calendars k
+           WHERE k.name = ANY (s.exclude || s.only_on)),
          ARRAY(SELECT a.key FROM accs.agenda a WHERE a.schedule_id = s.id AND a.what = 'snoozed'),
          (SELECT p.dues[1] FROM accs.plan_of p WHERE p.schedule_id = s.id), accs.clock()
     FROM accs.agenda a JOIN public.schedules s ON s.id = a.schedule_id LEFT JOIN accs.actors c ON c.name = s.created_by
@@ -4120,7 +4222,6 @@ CREATE TABLE public.firings (
 ) PARTITION BY RANGE (nominal);
 
 CREATE TABLE public.firings_default PARTITION OF public.firings DEFAULT;
-ALTER TABLE public.firings_default REPLICA IDENTITY FULL;
 CREATE SEQUENCE accs.cause_seq;
 
 CREATE FUNCTION accs.refuse_firing_change() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -4136,39 +4237,14 @@ CREATE TRIGGER guard_outcome BEFORE UPDATE ON public.firings FOR EACH ROW
         AND NOT ((OLD.outcome = 'missed' OR OLD.outcome = 'skipped') AND NEW.outcome = 'caught_up'))
   EXECUTE FUNCTION accs.refuse_firing_change();
 CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.firings FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_firing_change();
+CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.firings_default
+  FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_firing_change();
 
--- Makes the months of the ledger from this one to p_ahead later, and drops those that ended longer ago than p_keep; returns what it
--- did. Rows of other months (a backfill of years ago) are in the default partition, and are deleted by age.
-CREATE FUNCTION accs.keep_firings(p_keep interval DEFAULT '400 days', p_ahead int DEFAULT 3) RETURNS SETOF text LANGUAGE plpgsql
-SET lock_timeout = '2s' AS $$
-DECLARE
-  v_now   timestamp := accs.clock() AT TIME ZONE 'UTC';
-  v_from  timestamp;
-  v_name  text;
-BEGIN
-  PERFORM accs.lock('event_partitions');
-  FOR v_from IN SELECT generate_series(date_trunc('month', v_now), v_now + make_interval(months => least(p_ahead, 120)), '1 month') LOOP
-    v_name := 'firings_' || to_char(v_from, 'YYYY_MM');
-    CONTINUE WHEN to_regclass('public.' || v_name) IS NOT NULL;
-    EXECUTE format('CREATE TABLE public.%I (LIKE public.firings INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', v_name);
-    LOCK TABLE public.firings IN SHARE ROW EXCLUSIVE MODE;   -- no firing is under way into the default partition
-    EXECUTE format('WITH moved AS (DELETE FROM public.firings_default WHERE nominal >= $1 AND nominal < $2 RETURNING *)
-                    INSERT INTO public.%I SELECT * FROM moved', v_name) USING v_from, v_from + interval '1 month';
-    EXECUTE format('ALTER TABLE public.firings ATTACH PARTITION public.%I FOR VALUES FROM (%L) TO (%L)', v_name, v_from,
-                   v_from + interval '1 month');
-    EXECUTE format('CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.%I
-                    FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_firing_change()', v_name);
-    RETURN NEXT v_name || ' made';
-  END LOOP;
-  FOR v_name IN SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-                 WHERE i.inhparent = 'public.firings'::regclass AND c.relname ~ '^firings_[0-9]{4}_[0-9]{2}$'
-                   AND to_date(right(c.relname, 7), 'YYYY_MM') + interval '1 month' < v_now - p_keep ORDER BY 1 LOOP
-    EXECUTE format('DROP TABLE public.%I', v_name);
-    RETURN NEXT v_name || ' dropped';
-  END LOOP;
-  DELETE FROM public.firings_default WHERE settled_at < accs.clock() - p_keep;
-END $$;
-SELECT accs.is_verb('keep_firings', may => '{scheduler}');
+-- A row changes when a resume or a backfill makes up for it: its mark covers all of it. Rows of years ago, by a backfill, are as new as
+-- their backfill. A snooze has not ended.
+CREATE FUNCTION accs.mark_of(e public.firings) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT hash_record_extended(e, 0) $$;
+INSERT INTO accs.monthly (name, at, refuse, aged_by, stays)
+VALUES ('firings', 'nominal', 'refuse_firing_change', 'settled_at', $$e.outcome = 'snoozed'$$);
 
 -- How many jobs of a key may be open at once, and those that are, or wait for it. A key is locked to start a run. The end of a job
 -- never waits for it: what it can't release at once, because a scheduler has the key, the scheduler releases next (agenda,
@@ -4264,6 +4340,37 @@ BEGIN
   IF FOUND THEN
     PERFORM accs.tell_schedulers();
   END IF;
+END $$;
+
+-- For who starts runs of several schedules one after the other, in one transaction: the jobs that they may overtake are locked before any
+-- run key is, and then the keys of all. Otherwise it would have the key of one while it waits for a job of the next, and whoever
+-- has that job may wait for the key.
+CREATE FUNCTION accs.lock_runs(p_schedules uuid[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  v_cancel text[];
+  v_keys   text[];
+  v_jobs   uuid[];
+BEGIN
+  SELECT array_agg(DISTINCT k.key) FILTER (WHERE k.overlap = 'cancel'), array_agg(DISTINCT k.key) INTO v_cancel, v_keys
+    FROM (SELECT coalesce(s.run_key, 'schedule:' || s.id) AS key, s.overlap FROM public.schedules s
+           WHERE s.id = ANY (p_schedules) AND s.overlap <> 'allow') k;
+  IF v_cancel IS NULL OR cardinality(v_keys) < 2 THEN
+    RETURN;   -- nothing is overtaken, or there is no second key
+  END IF;
+  LOOP
+    v_jobs := ARRAY(SELECT j.id FROM public.jobs j WHERE j.id IN (SELECT o.job_id FROM accs.open_runs o WHERE o.key = ANY (v_cancel))
+                     ORDER BY j.id FOR NO KEY UPDATE);
+    BEGIN
+      INSERT INTO accs.run_keys (key) SELECT k FROM unnest(v_keys) k ORDER BY k ON CONFLICT DO NOTHING;
+      PERFORM FROM accs.run_keys WHERE key = ANY (v_keys) ORDER BY key FOR NO KEY UPDATE;
+      IF EXISTS (SELECT FROM accs.open_runs o WHERE o.key = ANY (v_cancel) AND o.job_id <> ALL (v_jobs)) THEN
+        RAISE EXCEPTION 'a run has started meanwhile' USING ERRCODE = 'AC005';
+      END IF;
+      RETURN;
+    EXCEPTION WHEN SQLSTATE 'AC005' THEN
+      NULL;   -- the keys are free again, and it looks again: from now on with that job, too
+    END;
+  END LOOP;
 END $$;
 
 -- Starts the runs of these occasions, in their order; the caller has locked their schedules. What may not start now, by the
@@ -4830,30 +4937,24 @@ BEGIN
                    ORDER BY a.due_at LIMIT p_limit - cardinality(v_rows) FOR UPDATE OF a SKIP LOCKED FOR NO KEY UPDATE OF s SKIP LOCKED);
   END IF;
   v_ids := ARRAY(SELECT DISTINCT r.schedule_id FROM unnest(v_rows) r WHERE r.what = 'occurrence');
+  IF EXISTS (SELECT FROM unnest(v_rows) r WHERE r.what <> 'occurrence') THEN
+    PERFORM accs.lock_runs(ARRAY(SELECT DISTINCT r.schedule_id FROM unnest(v_rows) r));   -- the others start theirs one by one
+  END IF;
   IF v_ids <> '{}' THEN
     BEGIN
       v_done := ARRAY(SELECT d FROM accs.settle_many(v_ids, p_by) d);
+      v_rows := ARRAY(SELECT r FROM unnest(v_rows) r WHERE r.what <> 'occurrence');
     EXCEPTION WHEN OTHERS THEN
       IF SQLSTATE LIKE ANY ('{40%,53%,55%,57%,58%}') THEN
         RAISE;   -- nobody's fault: tried again as a whole
       END IF;
-      FOREACH v_row IN ARRAY v_rows LOOP
-        CONTINUE WHEN v_row.what <> 'occurrence';
-        BEGIN
-          v_done := v_done || ARRAY(SELECT d FROM accs.settle_many(ARRAY[v_row.schedule_id], p_by) d);
-        EXCEPTION WHEN OTHERS THEN
-          IF SQLSTATE LIKE ANY ('{40%,53%,55%,57%,58%}') THEN
-            RAISE;
-          END IF;
-          v_done := v_done || ARRAY(SELECT d FROM accs.record_broken(v_row, SQLERRM, p_by) d);
-        END;
-      END LOOP;
+      PERFORM accs.lock_runs(v_ids);   -- one by one
     END;
   END IF;
   FOREACH v_row IN ARRAY v_rows LOOP
-    CONTINUE WHEN v_row.what = 'occurrence';
     BEGIN
-      v_done := v_done || ARRAY(SELECT d FROM accs.settle_other(v_row, p_by) d);
+      v_done := v_done || CASE WHEN v_row.what = 'occurrence' THEN ARRAY(SELECT d FROM accs.settle_many(ARRAY[v_row.schedule_id], p_by) d)
+                               ELSE ARRAY(SELECT d FROM accs.settle_other(v_row, p_by) d) END;
     EXCEPTION WHEN OTHERS THEN
       IF SQLSTATE LIKE ANY ('{40%,53%,55%,57%,58%}') THEN
         RAISE;
@@ -5254,7 +5355,7 @@ CREATE VIEW accs.schedule_states AS
 -- What happened, as somebody emitted it. An id is drawn from the sequence of all causes: no other cause of a firing has it.
 CREATE TABLE public.events (
   id           bigint NOT NULL DEFAULT nextval('accs.cause_seq'),
-  topic        text NOT NULL,
+  topic        text COLLATE "C" NOT NULL,             -- an archive is sorted by it
   payload      jsonb NOT NULL DEFAULT '{}',
   key          text,                                   -- the same (topic, key) again is the same event: accs.event_keys
   source       text,
@@ -5282,6 +5383,10 @@ CREATE TRIGGER append_only BEFORE INSERT OR UPDATE OR DELETE ON public.events
 CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.events FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_topic_change();
 CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.events_default
   FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_topic_change();
+
+CREATE FUNCTION accs.mark_of(e public.events) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT e.id $$;
+INSERT INTO accs.monthly (name, at, refuse, aged_by, stays)
+VALUES ('events', 'at', 'refuse_topic_change', 'at', 'EXISTS (SELECT FROM accs.inbox i WHERE i.event_id = e.id)');
 
 -- The topic that each schedule of kind event listens to: literal, or with * (one more segment) or ** (one or more) as its last
 -- segment. Derived from schedules by their triggers. plain: nothing of it is an expression, so SQL alone can settle its events.
@@ -5319,7 +5424,7 @@ CREATE TABLE accs.event_keys (
   PRIMARY KEY (topic, key)
 );
 
-CREATE INDEX event_keys_until ON accs.event_keys (until);   -- keep_events
+CREATE INDEX event_keys_until ON accs.event_keys (until);   -- forget_event_keys
 
 -- What is known of a subscription beside its ledger: how many events its filter left out, and when it ran last.
 CREATE TABLE accs.event_tallies (
@@ -5914,55 +6019,11 @@ BEGIN
 END $$;
 SELECT accs.is_verb('trim_inbox', may => '{scheduler}');
 
--- Makes the partitions of events from this month on, drops the months that are older than p_for, and forgets keys whose time is
--- over. What still waits in an inbox stays. As in ensure_event_partitions, a lock that is not to be had is asked for next time.
-CREATE FUNCTION accs.keep_events(p_for interval DEFAULT '30 days', p_ahead int DEFAULT 3)
-RETURNS TABLE (made text[], dropped text[], keys int) LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
-#variable_conflict use_column
-DECLARE
-  v_from timestamptz;
-  v_to   timestamptz;
-  v_name text;
-  v_used boolean;
-  v_made text[] := '{}';
-  v_gone text[] := '{}';
-  v_keys int;
-BEGIN
-  PERFORM accs.lock('event_partitions');
-  FOR v_from IN SELECT generate_series(date_trunc('month', accs.clock() AT TIME ZONE 'UTC'),
-                                       date_trunc('month', accs.clock() AT TIME ZONE 'UTC') + make_interval(months => least(p_ahead, 120)),
-                                       '1 month') AT TIME ZONE 'UTC' LOOP
-    v_name := 'events_' || to_char(v_from AT TIME ZONE 'UTC', 'YYYY_MM');
-    CONTINUE WHEN to_regclass('public.' || v_name) IS NOT NULL;
-    v_to := (v_from AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC';
-    IF v_from <= accs.clock() THEN
-      LOCK TABLE ONLY public.events IN SHARE ROW EXCLUSIVE MODE;
-    END IF;
-    EXECUTE format('CREATE TABLE public.%I (LIKE public.events INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING INDEXES)', v_name);
-    LOCK TABLE public.events_default IN ACCESS EXCLUSIVE MODE;
-    IF EXISTS (SELECT FROM public.events_default WHERE at >= v_from AND at < v_to) THEN
-      EXECUTE format('WITH moved AS (DELETE FROM public.events_default WHERE at >= $1 AND at < $2 RETURNING *)
-                      INSERT INTO public.%I SELECT * FROM moved', v_name) USING v_from, v_to;
-    END IF;
-    EXECUTE format('ALTER TABLE public.events ATTACH PARTITION public.%I FOR VALUES FROM (%L) TO (%L)', v_name, v_from, v_to);
-    EXECUTE format('CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.%I
-                    FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_topic_change()', v_name);
-    v_made := v_made || v_name;
-  END LOOP;
-  FOR v_name IN SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-                 WHERE i.inhparent = 'public.events'::regclass AND c.relname ~ '^events_\d{4}_\d{2}$'
-                   AND (to_date(right(c.relname, 7), 'YYYY_MM') + interval '1 month') AT TIME ZONE 'UTC' <= accs.clock() - p_for LOOP
-    EXECUTE format('SELECT EXISTS (SELECT FROM accs.inbox i JOIN public.%I e ON e.id = i.event_id)', v_name) INTO v_used;
-    CONTINUE WHEN v_used;
-    EXECUTE format('DROP TABLE public.%I', v_name);
-    v_gone := v_gone || v_name;
-  END LOOP;
-  DELETE FROM public.events_default e WHERE e.at < accs.clock() - p_for AND NOT EXISTS (SELECT FROM accs.inbox i WHERE i.event_id = e.id);
-  DELETE FROM accs.event_keys WHERE until <= accs.clock();
-  GET DIAGNOSTICS v_keys = ROW_COUNT;
-  RETURN QUERY SELECT v_made, v_gone, v_keys;
-END $$;
-SELECT accs.is_verb('keep_events', may => '{scheduler}');
+-- Keys whose time is over are forgotten.
+CREATE FUNCTION accs.forget_event_keys() RETURNS bigint LANGUAGE sql AS $$
+  WITH gone AS (DELETE FROM accs.event_keys WHERE until <= accs.clock() RETURNING 1) SELECT count(*) FROM gone
+$$;
+SELECT accs.is_verb('forget_event_keys', may => '{scheduler}');
 
 -- accsd's own events. Whoever listens hears of them in the transaction in which they happen; nobody does, nothing is stored.
 CREATE FUNCTION accs.emit_own(p_topic text, p_payload jsonb, p_job uuid, p_trigger jsonb) RETURNS void LANGUAGE plpgsql AS $$
@@ -6473,6 +6534,7 @@ DECLARE
                          ORDER BY s.id FOR NO KEY UPDATE);
   v_row public.schedules;
 BEGIN
+  PERFORM accs.lock_runs(v_ids);
   FOR v_row IN SELECT * FROM public.schedules s WHERE s.id = ANY (v_ids) ORDER BY s.id LOOP
     IF (accs.judgement_of(v_row.condition)).is_probed THEN
       RETURN QUERY SELECT v_row.name, 'refused'::text, 'has_a_probe'::text, NULL::bigint, c.state, NULL::text, NULL::text, NULL::uuid
@@ -6534,16 +6596,15 @@ BEGIN
 END $$;
 SELECT accs.is_verb('record_probe', may => '{scheduler}');
 
--- When the last event of a topic came; null: none did. Where events are not installed, nothing is known.
-CREATE FUNCTION accs.last_event_at(p_topic text) RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
+-- When the last event of a topic came since then; null: none did. A pattern has no index: it is looked for from the newest event back.
+CREATE FUNCTION accs.last_event_at(p_topic text, p_since timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
 DECLARE
-  v_at timestamptz;
+  v_since timestamptz := coalesce(p_since, '-infinity');
 BEGIN
-  IF to_regclass('public.events') IS NULL THEN
-    RAISE EXCEPTION 'there are no events in this database' USING ERRCODE = 'AC004';
+  IF accs.is_topic(p_topic) THEN
+    RETURN (SELECT e.at FROM public.events e WHERE e.topic = p_topic AND e.at >= v_since ORDER BY e.id DESC LIMIT 1);
   END IF;
-  EXECUTE 'SELECT max(e.occurred_at) FROM public.events e WHERE e.topic = $1' INTO v_at USING p_topic;
-  RETURN v_at;
+  RETURN (SELECT e.at FROM public.events e WHERE p_topic = ANY (accs.patterns_of(e.topic)) AND e.at >= v_since ORDER BY e.id DESC LIMIT 1);
 END $$;
 
 -- What accsd knows by itself, as a value: waiting (tasks of a service that could be claimed or are held), oldest_wait (in seconds),
@@ -6571,7 +6632,7 @@ BEGIN
         RAISE EXCEPTION 'there is no node "%"', left(p_of, 200) USING ERRCODE = 'AC004';
       END IF;
     WHEN 'silence' THEN
-      v_found := to_jsonb(round(extract(epoch FROM accs.clock() - coalesce(greatest(accs.last_event_at(p_of), p_since), accs.clock())), 3));
+      v_found := to_jsonb(round(extract(epoch FROM accs.clock() - coalesce(accs.last_event_at(p_of, p_since), p_since, accs.clock())), 3));
     ELSE
       RAISE EXCEPTION 'accsd does not measure "%"', p_what USING ERRCODE = 'invalid_parameter_value';
   END CASE;
@@ -7626,31 +7687,32 @@ $$;
 SELECT accs.is_verb('outbox_outlook', pinned => true, may => '{scheduler}');
 
 -- ---------------------------------------------------------------------------------------------------------------
--- History that outlives the database: archives of event partitions, retention of finished jobs (docs/history.md)
+-- History that outlives the database: archives of months, retention of finished jobs (docs/history.md)
 -- ---------------------------------------------------------------------------------------------------------------
 
--- One row for each month of events that was written to the object store, in the order of the chain; it stays for ever.
+-- One row for each month of a table that was written to the object store, in the order of the chain; it stays for ever. A month is
+-- sorted by its subjects: the jobs of task_events, the schedules of firings, the topics of events.
 CREATE TABLE accs.archives (
   id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   partition      text NOT NULL,
   from_ts        timestamptz NOT NULL,
   to_ts          timestamptz NOT NULL,
   rows           bigint NOT NULL CHECK (rows >= 0),
-  id_sum         numeric NOT NULL,           -- of the events' ids: with the count, whether the table still holds the same ones
+  mark_sum       numeric NOT NULL,           -- of accs.mark_of(row): with the count, whether the table still holds the same rows
   bytes          bigint NOT NULL,            -- of the JSONL, whose checksum follows
   sha256         text NOT NULL,
   bucket         text NOT NULL,
   key            text NOT NULL,
   size_bytes     bigint NOT NULL,            -- of the object
-  index_sha256   text NOT NULL,              -- of the object beside it that says where each job's events are
-  first_job      uuid,                       -- whoever asks for another job needs no look into it
-  last_job       uuid,
+  index_sha256   text NOT NULL,              -- of the object beside it that says where the rows of each subject are
+  first_subject  text COLLATE "C",           -- whoever asks for another one needs no look into it
+  last_subject   text COLLATE "C",
   previous       text NOT NULL,              -- the digest before this one; empty for the first
   digest         text NOT NULL UNIQUE,
   created_at     timestamptz NOT NULL DEFAULT accs.clock(),
   verified_at    timestamptz,                -- when it was last read back and was what it should be
   refused        text,                       -- what was wrong with it when it was looked at last
-  superseded_at  timestamptz,                -- events came after it was written: another archive holds them all
+  superseded_at  timestamptz,                -- rows came after it was written: another archive holds them all
   dropped_at     timestamptz                 -- since then the store has the only copy
 );
 
@@ -7670,20 +7732,25 @@ CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON accs.archives
 CREATE FUNCTION accs.archive_digest(p_previous text, p_partition text, p_rows bigint, p_sha256 text) RETURNS text LANGUAGE sql IMMUTABLE AS
 $$ SELECT encode(sha256(convert_to(concat_ws(E'\n', p_previous, p_partition, p_rows, p_sha256), 'UTF8')), 'hex') $$;
 
--- A month of events, and no other table. One that is gone is none any more; its name still is.
-CREATE FUNCTION accs.check_month(p_partition text) RETURNS void LANGUAGE plpgsql AS $$
+-- A month of a table in accs.monthly, and no other table; returns that table. One that is gone is none any more; its name still is.
+CREATE FUNCTION accs.check_month(p_partition text) RETURNS accs.monthly LANGUAGE plpgsql AS $$
+DECLARE
+  v_table accs.monthly;
 BEGIN
-  IF p_partition !~ '^task_events_[0-9]{4}_(0[1-9]|1[0-2])$' OR to_regclass('public.' || p_partition) IS NOT NULL AND NOT EXISTS (
-       SELECT FROM pg_inherits WHERE inhparent = 'public.task_events'::regclass AND inhrelid = to_regclass('public.' || p_partition)) THEN
-    RAISE EXCEPTION '"%" is no month of task_events', left(p_partition, 100) USING ERRCODE = 'invalid_parameter_value';
+  SELECT * INTO v_table FROM accs.monthly WHERE name = accs.table_of(p_partition);
+  IF NOT FOUND OR to_regclass('public.' || p_partition) IS NOT NULL AND NOT EXISTS (
+       SELECT FROM pg_inherits WHERE inhparent = to_regclass('public.' || v_table.name)
+                                 AND inhrelid = to_regclass('public.' || p_partition)) THEN
+    RAISE EXCEPTION '"%" is no month of a table that is archived', left(p_partition, 100) USING ERRCODE = 'invalid_parameter_value';
   END IF;
+  RETURN v_table;
 END $$;
 
 -- Puts an archive whose objects are in the store on record. The same one again (after a crash) is the same row; other
 -- content takes the place of what was not dropped yet. Who has not seen the end of the chain is refused and looks again.
 CREATE FUNCTION accs.record_archive(
-  p_partition text, p_rows bigint, p_id_sum numeric, p_bytes bigint, p_sha256 text, p_bucket text, p_key text, p_size_bytes bigint,
-  p_index_sha256 text, p_first_job uuid, p_last_job uuid, p_previous text
+  p_partition text, p_rows bigint, p_mark_sum numeric, p_bytes bigint, p_sha256 text, p_bucket text, p_key text, p_size_bytes bigint,
+  p_index_sha256 text, p_first_subject text, p_last_subject text, p_previous text
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
   v_from timestamptz;
@@ -7703,16 +7770,16 @@ BEGIN
   IF to_regclass('public.' || p_partition) IS NULL THEN
     RAISE EXCEPTION '% is gone: another builder has archived and dropped it', p_partition USING ERRCODE = 'AC004';
   END IF;
-  v_from := make_timestamptz(substr(p_partition, 13, 4)::int, substr(p_partition, 18, 2)::int, 1, 0, 0, 0, 'UTC');
+  v_from := accs.begin_of(p_partition) AT TIME ZONE 'UTC';
   SELECT a.digest INTO v_head FROM accs.archives a ORDER BY a.id DESC LIMIT 1;
   IF coalesce(v_head, '') <> p_previous THEN
     RAISE EXCEPTION '%: another archive was recorded meanwhile', p_partition USING ERRCODE = 'AC005', HINT = 'Try again.';
   END IF;
   UPDATE accs.archives SET superseded_at = accs.clock() WHERE id = v_open.id;
-  INSERT INTO accs.archives (partition, from_ts, to_ts, rows, id_sum, bytes, sha256, bucket, key, size_bytes, index_sha256, first_job,
-                             last_job, previous, digest)
-  VALUES (p_partition, v_from, (v_from AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC', p_rows, p_id_sum, p_bytes, p_sha256,
-          p_bucket, p_key, p_size_bytes, p_index_sha256, p_first_job, p_last_job, p_previous,
+  INSERT INTO accs.archives (partition, from_ts, to_ts, rows, mark_sum, bytes, sha256, bucket, key, size_bytes, index_sha256, first_subject,
+                             last_subject, previous, digest)
+  VALUES (p_partition, v_from, (v_from AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC', p_rows, p_mark_sum, p_bytes, p_sha256,
+          p_bucket, p_key, p_size_bytes, p_index_sha256, p_first_subject, p_last_subject, p_previous,
           accs.archive_digest(p_previous, p_partition, p_rows, p_sha256))
   RETURNING id INTO v_id;
   RETURN v_id;
@@ -7731,7 +7798,7 @@ BEGIN
     RAISE EXCEPTION 'there is no archive %', p_id USING ERRCODE = 'AC004';
   END IF;
   IF v_problem IS NULL AND p_rows IS DISTINCT FROM v_archive.rows THEN
-    v_problem := format('it holds %s events, and %s were archived', p_rows, v_archive.rows);
+    v_problem := format('it holds %s rows, and %s were archived', p_rows, v_archive.rows);
   ELSIF v_problem IS NULL AND (p_bytes, p_sha256) IS DISTINCT FROM (v_archive.bytes, v_archive.sha256) THEN
     v_problem := format('its checksum is %s, and %s was archived', p_sha256, v_archive.sha256);
   END IF;
@@ -7747,8 +7814,10 @@ SELECT accs.is_verb('check_archive', may => '{archive}');
 CREATE FUNCTION accs.drop_archived(p_id bigint) RETURNS text LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
   v_archive accs.archives;
+  v_table   accs.monthly;
   v_rows    bigint;
-  v_id_sum  numeric;
+  v_marks   numeric;
+  v_needed  boolean;
   v_reason  text;
 BEGIN
   SELECT * INTO v_archive FROM accs.archives WHERE id = p_id FOR UPDATE;
@@ -7765,22 +7834,32 @@ BEGIN
   IF v_reason IS NOT NULL THEN
     RETURN v_reason;
   END IF;
-  PERFORM accs.check_month(v_archive.partition);
+  v_table := accs.check_month(v_archive.partition);
   BEGIN
     IF to_regclass('public.' || v_archive.partition) IS NOT NULL THEN
       EXECUTE format('LOCK TABLE public.%I IN SHARE MODE', v_archive.partition);
-      EXECUTE format('SELECT count(*), coalesce(sum(id), 0) FROM public.%I', v_archive.partition) INTO v_rows, v_id_sum;
-      IF (v_rows, v_id_sum) <> (v_archive.rows, v_archive.id_sum) THEN
-        v_reason := CASE WHEN v_rows = v_archive.rows THEN 'the table has other events than were archived'
-                         ELSE format('the table has %s events, and %s were archived', v_rows, v_archive.rows) END;
+      -- of the parent, within the bounds of the month: marks are those of its rows
+      EXECUTE format('SELECT count(*), coalesce(sum(accs.mark_of(e)), 0) FROM public.%1$I e WHERE %2$I >= %3$L AND %2$I < %4$L',
+                     v_table.name, v_table.at, (accs.bounds_of(v_archive.partition))[1], (accs.bounds_of(v_archive.partition))[2])
+        INTO v_rows, v_marks;
+      IF (v_rows, v_marks) <> (v_archive.rows, v_archive.mark_sum) THEN
+        v_reason := CASE WHEN v_rows = v_archive.rows THEN 'the table has other rows than were archived'
+                         ELSE format('the table has %s rows, and %s were archived', v_rows, v_archive.rows) END;
         UPDATE accs.archives SET refused = v_reason WHERE id = p_id;
         RETURN v_reason;
       END IF;
       PERFORM set_config('lock_timeout', '200ms', true);
+      -- the parent first, as its readers do; then nobody is under way who has found a row here and is about to need it
+      EXECUTE format('LOCK TABLE ONLY public.%I IN ACCESS EXCLUSIVE MODE', v_table.name);
+      EXECUTE format('LOCK TABLE public.%I IN ACCESS EXCLUSIVE MODE', v_archive.partition);
+      EXECUTE format('SELECT EXISTS (SELECT FROM public.%I e WHERE %s)', v_archive.partition, v_table.stays) INTO v_needed;
+      IF v_needed THEN
+        RETURN 'some of its rows are still needed; the next pass tries again';
+      END IF;
       EXECUTE format('DROP TABLE public.%I', v_archive.partition);
     END IF;
   EXCEPTION WHEN lock_not_available THEN
-    RETURN 'somebody reads task_events all the time; the next pass tries again';
+    RETURN format('somebody reads %s all the time; the next pass tries again', v_table.name);
   END;
   UPDATE accs.archives SET dropped_at = accs.clock() WHERE id = p_id;
   RETURN NULL;
@@ -8429,7 +8508,5 @@ BEGIN
   END LOOP;
 END $close$;
 
-SELECT accs.ensure_event_partitions();
-SELECT accs.keep_firings();
-SELECT accs.keep_events();
+SELECT accs.make_months(name) FROM accs.monthly;
 INSERT INTO accs.schema_versions (version) VALUES (1);

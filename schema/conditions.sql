@@ -391,6 +391,7 @@ DECLARE
                          ORDER BY s.id FOR NO KEY UPDATE);
   v_row public.schedules;
 BEGIN
+  PERFORM accs.lock_runs(v_ids);
   FOR v_row IN SELECT * FROM public.schedules s WHERE s.id = ANY (v_ids) ORDER BY s.id LOOP
     IF (accs.judgement_of(v_row.condition)).is_probed THEN
       RETURN QUERY SELECT v_row.name, 'refused'::text, 'has_a_probe'::text, NULL::bigint, c.state, NULL::text, NULL::text, NULL::uuid
@@ -452,16 +453,15 @@ BEGIN
 END $$;
 SELECT accs.is_verb('record_probe', may => '{scheduler}');
 
--- When the last event of a topic came; null: none did. Where events are not installed, nothing is known.
-CREATE FUNCTION accs.last_event_at(p_topic text) RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
+-- When the last event of a topic came since then; null: none did. A pattern has no index: it is looked for from the newest event back.
+CREATE FUNCTION accs.last_event_at(p_topic text, p_since timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
 DECLARE
-  v_at timestamptz;
+  v_since timestamptz := coalesce(p_since, '-infinity');
 BEGIN
-  IF to_regclass('public.events') IS NULL THEN
-    RAISE EXCEPTION 'there are no events in this database' USING ERRCODE = 'AC004';
+  IF accs.is_topic(p_topic) THEN
+    RETURN (SELECT e.at FROM public.events e WHERE e.topic = p_topic AND e.at >= v_since ORDER BY e.id DESC LIMIT 1);
   END IF;
-  EXECUTE 'SELECT max(e.occurred_at) FROM public.events e WHERE e.topic = $1' INTO v_at USING p_topic;
-  RETURN v_at;
+  RETURN (SELECT e.at FROM public.events e WHERE p_topic = ANY (accs.patterns_of(e.topic)) AND e.at >= v_since ORDER BY e.id DESC LIMIT 1);
 END $$;
 
 -- What accsd knows by itself, as a value: waiting (tasks of a service that could be claimed or are held), oldest_wait (in seconds),
@@ -489,7 +489,7 @@ BEGIN
         RAISE EXCEPTION 'there is no node "%"', left(p_of, 200) USING ERRCODE = 'AC004';
       END IF;
     WHEN 'silence' THEN
-      v_found := to_jsonb(round(extract(epoch FROM accs.clock() - coalesce(greatest(accs.last_event_at(p_of), p_since), accs.clock())), 3));
+      v_found := to_jsonb(round(extract(epoch FROM accs.clock() - coalesce(accs.last_event_at(p_of, p_since), p_since, accs.clock())), 3));
     ELSE
       RAISE EXCEPTION 'accsd does not measure "%"', p_what USING ERRCODE = 'invalid_parameter_value';
   END CASE;

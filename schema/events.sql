@@ -33,52 +33,12 @@ CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.task_events
   FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_event_change();
 
 CREATE TABLE public.task_events_default PARTITION OF public.task_events DEFAULT;
-ALTER TABLE public.task_events_default REPLICA IDENTITY FULL;   -- ensure_event_partitions moves its rows, also where they are published
+ALTER TABLE public.task_events_default REPLICA IDENTITY FULL;   -- make_months moves its rows, also where they are published
 CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.task_events_default
   FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_event_change();
 
--- Makes the partitions from this month to p_ahead months later, and those of past months whose rows are in the default partition;
--- returns the names of those it made. Rows that fell into the default partition are moved. ATTACH needs no lock that stops
--- writers of other months; the lock timeout keeps it from queueing behind a long reader of the default partition, and the next
--- pass tries again.
-CREATE FUNCTION accs.ensure_event_partitions(p_ahead int DEFAULT 3) RETURNS SETOF text LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
-DECLARE
-  v_from timestamptz;
-  v_to   timestamptz;
-  v_name text;
-BEGIN
-  IF p_ahead > 120 THEN
-    RAISE EXCEPTION 'partitions are made for at most 120 months ahead, not for %', p_ahead USING ERRCODE = 'invalid_parameter_value';
-  END IF;
-  PERFORM accs.lock('event_partitions');
-  FOR v_from IN SELECT generate_series(date_trunc('month', accs.clock() AT TIME ZONE 'UTC'),
-                                       date_trunc('month', accs.clock() AT TIME ZONE 'UTC') + make_interval(months => p_ahead),
-                                       '1 month') AT TIME ZONE 'UTC'
-                UNION
-                (SELECT DISTINCT date_trunc('month', ts AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' FROM public.task_events_default
-                  WHERE ts >= '1970-01-01Z' AND ts < accs.clock() LIMIT 12)
-                ORDER BY 1 LOOP
-    v_name := 'task_events_' || to_char(v_from AT TIME ZONE 'UTC', 'YYYY_MM');
-    CONTINUE WHEN to_regclass('public.' || v_name) IS NOT NULL;
-    v_to := (v_from AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC';
-    IF v_from <= accs.clock() THEN
-      -- too late to be ahead: an INSERT that has chosen the default partition already would fail there. Nobody may be under way.
-      LOCK TABLE ONLY public.task_events IN SHARE ROW EXCLUSIVE MODE;
-    END IF;
-    EXECUTE format('CREATE TABLE public.%I (LIKE public.task_events INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', v_name);
-    -- ATTACH takes this lock anyway; before the look at the rows, so that none can come in between
-    LOCK TABLE public.task_events_default IN ACCESS EXCLUSIVE MODE;
-    IF EXISTS (SELECT FROM public.task_events_default WHERE ts >= v_from AND ts < v_to) THEN
-      EXECUTE format('WITH moved AS (DELETE FROM public.task_events_default WHERE ts >= $1 AND ts < $2 RETURNING *)
-                      INSERT INTO public.%I SELECT * FROM moved', v_name) USING v_from, v_to;
-    END IF;
-    EXECUTE format('ALTER TABLE public.task_events ATTACH PARTITION public.%I FOR VALUES FROM (%L) TO (%L)', v_name, v_from, v_to);
-    EXECUTE format('CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.%I
-                    FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_event_change()', v_name);
-    RETURN NEXT v_name;
-  END LOOP;
-END $$;
-SELECT accs.is_verb('ensure_event_partitions', may => '{scheduler,archive}');
+CREATE FUNCTION accs.mark_of(e public.task_events) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT e.id $$;
+INSERT INTO accs.monthly (name, at, refuse, aged_by) VALUES ('task_events', 'ts', 'refuse_event_change', 'ts');
 
 -- What only a verb that changes something may write.
 CREATE FUNCTION accs.own_event_types() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$ SELECT '{status,retry,wake,repair,changed}'::text[] $$;

@@ -35,7 +35,6 @@ CREATE TABLE public.firings (
 ) PARTITION BY RANGE (nominal);
 
 CREATE TABLE public.firings_default PARTITION OF public.firings DEFAULT;
-ALTER TABLE public.firings_default REPLICA IDENTITY FULL;
 CREATE SEQUENCE accs.cause_seq;
 
 CREATE FUNCTION accs.refuse_firing_change() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -51,39 +50,14 @@ CREATE TRIGGER guard_outcome BEFORE UPDATE ON public.firings FOR EACH ROW
         AND NOT ((OLD.outcome = 'missed' OR OLD.outcome = 'skipped') AND NEW.outcome = 'caught_up'))
   EXECUTE FUNCTION accs.refuse_firing_change();
 CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.firings FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_firing_change();
+CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.firings_default
+  FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_firing_change();
 
--- Makes the months of the ledger from this one to p_ahead later, and drops those that ended longer ago than p_keep; returns what it
--- did. Rows of other months (a backfill of years ago) are in the default partition, and are deleted by age.
-CREATE FUNCTION accs.keep_firings(p_keep interval DEFAULT '400 days', p_ahead int DEFAULT 3) RETURNS SETOF text LANGUAGE plpgsql
-SET lock_timeout = '2s' AS $$
-DECLARE
-  v_now   timestamp := accs.clock() AT TIME ZONE 'UTC';
-  v_from  timestamp;
-  v_name  text;
-BEGIN
-  PERFORM accs.lock('event_partitions');
-  FOR v_from IN SELECT generate_series(date_trunc('month', v_now), v_now + make_interval(months => least(p_ahead, 120)), '1 month') LOOP
-    v_name := 'firings_' || to_char(v_from, 'YYYY_MM');
-    CONTINUE WHEN to_regclass('public.' || v_name) IS NOT NULL;
-    EXECUTE format('CREATE TABLE public.%I (LIKE public.firings INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', v_name);
-    LOCK TABLE public.firings IN SHARE ROW EXCLUSIVE MODE;   -- no firing is under way into the default partition
-    EXECUTE format('WITH moved AS (DELETE FROM public.firings_default WHERE nominal >= $1 AND nominal < $2 RETURNING *)
-                    INSERT INTO public.%I SELECT * FROM moved', v_name) USING v_from, v_from + interval '1 month';
-    EXECUTE format('ALTER TABLE public.firings ATTACH PARTITION public.%I FOR VALUES FROM (%L) TO (%L)', v_name, v_from,
-                   v_from + interval '1 month');
-    EXECUTE format('CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.%I
-                    FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_firing_change()', v_name);
-    RETURN NEXT v_name || ' made';
-  END LOOP;
-  FOR v_name IN SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-                 WHERE i.inhparent = 'public.firings'::regclass AND c.relname ~ '^firings_[0-9]{4}_[0-9]{2}$'
-                   AND to_date(right(c.relname, 7), 'YYYY_MM') + interval '1 month' < v_now - p_keep ORDER BY 1 LOOP
-    EXECUTE format('DROP TABLE public.%I', v_name);
-    RETURN NEXT v_name || ' dropped';
-  END LOOP;
-  DELETE FROM public.firings_default WHERE settled_at < accs.clock() - p_keep;
-END $$;
-SELECT accs.is_verb('keep_firings', may => '{scheduler}');
+-- A row changes when a resume or a backfill makes up for it: its mark covers all of it. Rows of years ago, by a backfill, are as new as
+-- their backfill. A snooze has not ended.
+CREATE FUNCTION accs.mark_of(e public.firings) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT hash_record_extended(e, 0) $$;
+INSERT INTO accs.monthly (name, at, refuse, aged_by, stays)
+VALUES ('firings', 'nominal', 'refuse_firing_change', 'settled_at', $$e.outcome = 'snoozed'$$);
 
 -- How many jobs of a key may be open at once, and those that are, or wait for it. A key is locked to start a run. The end of a job
 -- never waits for it: what it can't release at once, because a scheduler has the key, the scheduler releases next (agenda,
@@ -179,6 +153,37 @@ BEGIN
   IF FOUND THEN
     PERFORM accs.tell_schedulers();
   END IF;
+END $$;
+
+-- For who starts runs of several schedules one after the other, in one transaction: the jobs that they may overtake are locked before any
+-- run key is, and then the keys of all. Otherwise it would have the key of one while it waits for a job of the next, and whoever
+-- has that job may wait for the key.
+CREATE FUNCTION accs.lock_runs(p_schedules uuid[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  v_cancel text[];
+  v_keys   text[];
+  v_jobs   uuid[];
+BEGIN
+  SELECT array_agg(DISTINCT k.key) FILTER (WHERE k.overlap = 'cancel'), array_agg(DISTINCT k.key) INTO v_cancel, v_keys
+    FROM (SELECT coalesce(s.run_key, 'schedule:' || s.id) AS key, s.overlap FROM public.schedules s
+           WHERE s.id = ANY (p_schedules) AND s.overlap <> 'allow') k;
+  IF v_cancel IS NULL OR cardinality(v_keys) < 2 THEN
+    RETURN;   -- nothing is overtaken, or there is no second key
+  END IF;
+  LOOP
+    v_jobs := ARRAY(SELECT j.id FROM public.jobs j WHERE j.id IN (SELECT o.job_id FROM accs.open_runs o WHERE o.key = ANY (v_cancel))
+                     ORDER BY j.id FOR NO KEY UPDATE);
+    BEGIN
+      INSERT INTO accs.run_keys (key) SELECT k FROM unnest(v_keys) k ORDER BY k ON CONFLICT DO NOTHING;
+      PERFORM FROM accs.run_keys WHERE key = ANY (v_keys) ORDER BY key FOR NO KEY UPDATE;
+      IF EXISTS (SELECT FROM accs.open_runs o WHERE o.key = ANY (v_cancel) AND o.job_id <> ALL (v_jobs)) THEN
+        RAISE EXCEPTION 'a run has started meanwhile' USING ERRCODE = 'AC005';
+      END IF;
+      RETURN;
+    EXCEPTION WHEN SQLSTATE 'AC005' THEN
+      NULL;   -- the keys are free again, and it looks again: from now on with that job, too
+    END;
+  END LOOP;
 END $$;
 
 -- Starts the runs of these occasions, in their order; the caller has locked their schedules. What may not start now, by the
@@ -745,30 +750,24 @@ BEGIN
                    ORDER BY a.due_at LIMIT p_limit - cardinality(v_rows) FOR UPDATE OF a SKIP LOCKED FOR NO KEY UPDATE OF s SKIP LOCKED);
   END IF;
   v_ids := ARRAY(SELECT DISTINCT r.schedule_id FROM unnest(v_rows) r WHERE r.what = 'occurrence');
+  IF EXISTS (SELECT FROM unnest(v_rows) r WHERE r.what <> 'occurrence') THEN
+    PERFORM accs.lock_runs(ARRAY(SELECT DISTINCT r.schedule_id FROM unnest(v_rows) r));   -- the others start theirs one by one
+  END IF;
   IF v_ids <> '{}' THEN
     BEGIN
       v_done := ARRAY(SELECT d FROM accs.settle_many(v_ids, p_by) d);
+      v_rows := ARRAY(SELECT r FROM unnest(v_rows) r WHERE r.what <> 'occurrence');
     EXCEPTION WHEN OTHERS THEN
       IF SQLSTATE LIKE ANY ('{40%,53%,55%,57%,58%}') THEN
         RAISE;   -- nobody's fault: tried again as a whole
       END IF;
-      FOREACH v_row IN ARRAY v_rows LOOP
-        CONTINUE WHEN v_row.what <> 'occurrence';
-        BEGIN
-          v_done := v_done || ARRAY(SELECT d FROM accs.settle_many(ARRAY[v_row.schedule_id], p_by) d);
-        EXCEPTION WHEN OTHERS THEN
-          IF SQLSTATE LIKE ANY ('{40%,53%,55%,57%,58%}') THEN
-            RAISE;
-          END IF;
-          v_done := v_done || ARRAY(SELECT d FROM accs.record_broken(v_row, SQLERRM, p_by) d);
-        END;
-      END LOOP;
+      PERFORM accs.lock_runs(v_ids);   -- one by one
     END;
   END IF;
   FOREACH v_row IN ARRAY v_rows LOOP
-    CONTINUE WHEN v_row.what = 'occurrence';
     BEGIN
-      v_done := v_done || ARRAY(SELECT d FROM accs.settle_other(v_row, p_by) d);
+      v_done := v_done || CASE WHEN v_row.what = 'occurrence' THEN ARRAY(SELECT d FROM accs.settle_many(ARRAY[v_row.schedule_id], p_by) d)
+                               ELSE ARRAY(SELECT d FROM accs.settle_other(v_row, p_by) d) END;
     EXCEPTION WHEN OTHERS THEN
       IF SQLSTATE LIKE ANY ('{40%,53%,55%,57%,58%}') THEN
         RAISE;

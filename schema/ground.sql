@@ -9,6 +9,7 @@
 --   workflows.sql    workflows, checked and compiled when they are written
 --   jobs.sql         jobs and their tasks
 --   transitions.sql  the legal transitions, and the guard that refuses every other write
+--   months.sql       what is partitioned by month, and how months are made
 --   events.sql       the history, append-only, in monthly partitions
 --   queue.sql        what waits for a claim, what is live, concurrency keys
 --   nodes.sql        nodes: registered, seen, awake, gone
@@ -29,7 +30,7 @@
 --   orders.sql       what a node is asked to do
 --   artifacts.sql    the objects that attempts leave and are given
 --   outbox.sql       events for others: webhooks
---   history.sql      archives of events, retention of finished jobs
+--   history.sql      archives of months, retention of finished jobs
 --   upkeep.sql       what the builder has before it, and the net that mends
 --   why.sql          why a task does not run
 --   health.sql       which builders are there, and what waits, runs, has failed, is stuck or overdue
@@ -68,7 +69,8 @@
 --   accs.conclusions        how attempts ended lately, of steps that fail; from it accs.quarantines (a node's service takes
 --                           nothing) and accs.step_health (a step that fails everywhere).
 --   accs.outbox_targets     who is told what happens to jobs; the events themselves stand in public.outbox_events.
---   accs.archives           the months of events that are in the object store, with the chain of their digests.
+--   accs.monthly            the tables that are partitioned by month: task_events, firings, events.
+--   accs.archives           the months that are in the object store, with the chain of their digests.
 --   accs.doomed_objects     objects of removed jobs that are still in the store.
 --   accs.damage             (a view) what disagrees with jobs and job_tasks; accs.repair_position: where the search stopped.
 --   accs.service_load       (a view) how many tasks of each service wait and are live.
@@ -89,8 +91,8 @@
 --   The net: repair, which finds accs.damage empty or mends it; recheck_holds, close_jobs.
 --
 -- RULES
---   Lock order: schedules by id → agenda → jobs by id (FOR NO KEY UPDATE) → waiting → job_tasks by id → live → run_keys
---     by key → concurrency_keys by key.
+--   Lock order: zones by name → schedules by id → agenda → jobs by id (FOR NO KEY UPDATE) → waiting → job_tasks by id → live →
+--     run_keys by key → concurrency_keys by key. Whoever starts runs of several schedules in turn calls lock_runs first.
 --     Waiting rows are claimed with SKIP LOCKED; a claim locks neither jobs nor anything else it could wait for
 --     while others wait for it.
 --   Fence: attempt_id grows by one at every claim and is never reused. A write from an attempt names task,
@@ -160,7 +162,7 @@ $$;
 -- What one transaction at a time may do: whoever locks a row here has to be able to write it. (An advisory lock is anybody's: a
 -- login that may only read could hold it for ever.)
 CREATE TABLE accs.locks (name text PRIMARY KEY);
-INSERT INTO accs.locks VALUES ('archives'), ('event_partitions'), ('node_leaves'), ('outbox_targets'), ('quarantines'), ('repair'),
+INSERT INTO accs.locks VALUES ('archives'), ('months'), ('node_leaves'), ('outbox_targets'), ('quarantines'), ('repair'),
                               ('workflows');
 
 CREATE FUNCTION accs.lock(p_name text) RETURNS void LANGUAGE sql AS $$ SELECT FROM accs.locks WHERE name = p_name FOR UPDATE $$;

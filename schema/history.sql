@@ -1,29 +1,30 @@
 -- ---------------------------------------------------------------------------------------------------------------
--- History that outlives the database: archives of event partitions, retention of finished jobs (docs/history.md)
+-- History that outlives the database: archives of months, retention of finished jobs (docs/history.md)
 -- ---------------------------------------------------------------------------------------------------------------
 
--- One row for each month of events that was written to the object store, in the order of the chain; it stays for ever.
+-- One row for each month of a table that was written to the object store, in the order of the chain; it stays for ever. A month is
+-- sorted by its subjects: the jobs of task_events, the schedules of firings, the topics of events.
 CREATE TABLE accs.archives (
   id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   partition      text NOT NULL,
   from_ts        timestamptz NOT NULL,
   to_ts          timestamptz NOT NULL,
   rows           bigint NOT NULL CHECK (rows >= 0),
-  id_sum         numeric NOT NULL,           -- of the events' ids: with the count, whether the table still holds the same ones
+  mark_sum       numeric NOT NULL,           -- of accs.mark_of(row): with the count, whether the table still holds the same rows
   bytes          bigint NOT NULL,            -- of the JSONL, whose checksum follows
   sha256         text NOT NULL,
   bucket         text NOT NULL,
   key            text NOT NULL,
   size_bytes     bigint NOT NULL,            -- of the object
-  index_sha256   text NOT NULL,              -- of the object beside it that says where each job's events are
-  first_job      uuid,                       -- whoever asks for another job needs no look into it
-  last_job       uuid,
+  index_sha256   text NOT NULL,              -- of the object beside it that says where the rows of each subject are
+  first_subject  text COLLATE "C",           -- whoever asks for another one needs no look into it
+  last_subject   text COLLATE "C",
   previous       text NOT NULL,              -- the digest before this one; empty for the first
   digest         text NOT NULL UNIQUE,
   created_at     timestamptz NOT NULL DEFAULT accs.clock(),
   verified_at    timestamptz,                -- when it was last read back and was what it should be
   refused        text,                       -- what was wrong with it when it was looked at last
-  superseded_at  timestamptz,                -- events came after it was written: another archive holds them all
+  superseded_at  timestamptz,                -- rows came after it was written: another archive holds them all
   dropped_at     timestamptz                 -- since then the store has the only copy
 );
 
@@ -43,20 +44,25 @@ CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON accs.archives
 CREATE FUNCTION accs.archive_digest(p_previous text, p_partition text, p_rows bigint, p_sha256 text) RETURNS text LANGUAGE sql IMMUTABLE AS
 $$ SELECT encode(sha256(convert_to(concat_ws(E'\n', p_previous, p_partition, p_rows, p_sha256), 'UTF8')), 'hex') $$;
 
--- A month of events, and no other table. One that is gone is none any more; its name still is.
-CREATE FUNCTION accs.check_month(p_partition text) RETURNS void LANGUAGE plpgsql AS $$
+-- A month of a table in accs.monthly, and no other table; returns that table. One that is gone is none any more; its name still is.
+CREATE FUNCTION accs.check_month(p_partition text) RETURNS accs.monthly LANGUAGE plpgsql AS $$
+DECLARE
+  v_table accs.monthly;
 BEGIN
-  IF p_partition !~ '^task_events_[0-9]{4}_(0[1-9]|1[0-2])$' OR to_regclass('public.' || p_partition) IS NOT NULL AND NOT EXISTS (
-       SELECT FROM pg_inherits WHERE inhparent = 'public.task_events'::regclass AND inhrelid = to_regclass('public.' || p_partition)) THEN
-    RAISE EXCEPTION '"%" is no month of task_events', left(p_partition, 100) USING ERRCODE = 'invalid_parameter_value';
+  SELECT * INTO v_table FROM accs.monthly WHERE name = accs.table_of(p_partition);
+  IF NOT FOUND OR to_regclass('public.' || p_partition) IS NOT NULL AND NOT EXISTS (
+       SELECT FROM pg_inherits WHERE inhparent = to_regclass('public.' || v_table.name)
+                                 AND inhrelid = to_regclass('public.' || p_partition)) THEN
+    RAISE EXCEPTION '"%" is no month of a table that is archived', left(p_partition, 100) USING ERRCODE = 'invalid_parameter_value';
   END IF;
+  RETURN v_table;
 END $$;
 
 -- Puts an archive whose objects are in the store on record. The same one again (after a crash) is the same row; other
 -- content takes the place of what was not dropped yet. Who has not seen the end of the chain is refused and looks again.
 CREATE FUNCTION accs.record_archive(
-  p_partition text, p_rows bigint, p_id_sum numeric, p_bytes bigint, p_sha256 text, p_bucket text, p_key text, p_size_bytes bigint,
-  p_index_sha256 text, p_first_job uuid, p_last_job uuid, p_previous text
+  p_partition text, p_rows bigint, p_mark_sum numeric, p_bytes bigint, p_sha256 text, p_bucket text, p_key text, p_size_bytes bigint,
+  p_index_sha256 text, p_first_subject text, p_last_subject text, p_previous text
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
   v_from timestamptz;
@@ -76,16 +82,16 @@ BEGIN
   IF to_regclass('public.' || p_partition) IS NULL THEN
     RAISE EXCEPTION '% is gone: another builder has archived and dropped it', p_partition USING ERRCODE = 'AC004';
   END IF;
-  v_from := make_timestamptz(substr(p_partition, 13, 4)::int, substr(p_partition, 18, 2)::int, 1, 0, 0, 0, 'UTC');
+  v_from := accs.begin_of(p_partition) AT TIME ZONE 'UTC';
   SELECT a.digest INTO v_head FROM accs.archives a ORDER BY a.id DESC LIMIT 1;
   IF coalesce(v_head, '') <> p_previous THEN
     RAISE EXCEPTION '%: another archive was recorded meanwhile', p_partition USING ERRCODE = 'AC005', HINT = 'Try again.';
   END IF;
   UPDATE accs.archives SET superseded_at = accs.clock() WHERE id = v_open.id;
-  INSERT INTO accs.archives (partition, from_ts, to_ts, rows, id_sum, bytes, sha256, bucket, key, size_bytes, index_sha256, first_job,
-                             last_job, previous, digest)
-  VALUES (p_partition, v_from, (v_from AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC', p_rows, p_id_sum, p_bytes, p_sha256,
-          p_bucket, p_key, p_size_bytes, p_index_sha256, p_first_job, p_last_job, p_previous,
+  INSERT INTO accs.archives (partition, from_ts, to_ts, rows, mark_sum, bytes, sha256, bucket, key, size_bytes, index_sha256, first_subject,
+                             last_subject, previous, digest)
+  VALUES (p_partition, v_from, (v_from AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC', p_rows, p_mark_sum, p_bytes, p_sha256,
+          p_bucket, p_key, p_size_bytes, p_index_sha256, p_first_subject, p_last_subject, p_previous,
           accs.archive_digest(p_previous, p_partition, p_rows, p_sha256))
   RETURNING id INTO v_id;
   RETURN v_id;
@@ -104,7 +110,7 @@ BEGIN
     RAISE EXCEPTION 'there is no archive %', p_id USING ERRCODE = 'AC004';
   END IF;
   IF v_problem IS NULL AND p_rows IS DISTINCT FROM v_archive.rows THEN
-    v_problem := format('it holds %s events, and %s were archived', p_rows, v_archive.rows);
+    v_problem := format('it holds %s rows, and %s were archived', p_rows, v_archive.rows);
   ELSIF v_problem IS NULL AND (p_bytes, p_sha256) IS DISTINCT FROM (v_archive.bytes, v_archive.sha256) THEN
     v_problem := format('its checksum is %s, and %s was archived', p_sha256, v_archive.sha256);
   END IF;
@@ -120,8 +126,10 @@ SELECT accs.is_verb('check_archive', may => '{archive}');
 CREATE FUNCTION accs.drop_archived(p_id bigint) RETURNS text LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
   v_archive accs.archives;
+  v_table   accs.monthly;
   v_rows    bigint;
-  v_id_sum  numeric;
+  v_marks   numeric;
+  v_needed  boolean;
   v_reason  text;
 BEGIN
   SELECT * INTO v_archive FROM accs.archives WHERE id = p_id FOR UPDATE;
@@ -138,22 +146,32 @@ BEGIN
   IF v_reason IS NOT NULL THEN
     RETURN v_reason;
   END IF;
-  PERFORM accs.check_month(v_archive.partition);
+  v_table := accs.check_month(v_archive.partition);
   BEGIN
     IF to_regclass('public.' || v_archive.partition) IS NOT NULL THEN
       EXECUTE format('LOCK TABLE public.%I IN SHARE MODE', v_archive.partition);
-      EXECUTE format('SELECT count(*), coalesce(sum(id), 0) FROM public.%I', v_archive.partition) INTO v_rows, v_id_sum;
-      IF (v_rows, v_id_sum) <> (v_archive.rows, v_archive.id_sum) THEN
-        v_reason := CASE WHEN v_rows = v_archive.rows THEN 'the table has other events than were archived'
-                         ELSE format('the table has %s events, and %s were archived', v_rows, v_archive.rows) END;
+      -- of the parent, within the bounds of the month: marks are those of its rows
+      EXECUTE format('SELECT count(*), coalesce(sum(accs.mark_of(e)), 0) FROM public.%1$I e WHERE %2$I >= %3$L AND %2$I < %4$L',
+                     v_table.name, v_table.at, (accs.bounds_of(v_archive.partition))[1], (accs.bounds_of(v_archive.partition))[2])
+        INTO v_rows, v_marks;
+      IF (v_rows, v_marks) <> (v_archive.rows, v_archive.mark_sum) THEN
+        v_reason := CASE WHEN v_rows = v_archive.rows THEN 'the table has other rows than were archived'
+                         ELSE format('the table has %s rows, and %s were archived', v_rows, v_archive.rows) END;
         UPDATE accs.archives SET refused = v_reason WHERE id = p_id;
         RETURN v_reason;
       END IF;
       PERFORM set_config('lock_timeout', '200ms', true);
+      -- the parent first, as its readers do; then nobody is under way who has found a row here and is about to need it
+      EXECUTE format('LOCK TABLE ONLY public.%I IN ACCESS EXCLUSIVE MODE', v_table.name);
+      EXECUTE format('LOCK TABLE public.%I IN ACCESS EXCLUSIVE MODE', v_archive.partition);
+      EXECUTE format('SELECT EXISTS (SELECT FROM public.%I e WHERE %s)', v_archive.partition, v_table.stays) INTO v_needed;
+      IF v_needed THEN
+        RETURN 'some of its rows are still needed; the next pass tries again';
+      END IF;
       EXECUTE format('DROP TABLE public.%I', v_archive.partition);
     END IF;
   EXCEPTION WHEN lock_not_available THEN
-    RETURN 'somebody reads task_events all the time; the next pass tries again';
+    RETURN format('somebody reads %s all the time; the next pass tries again', v_table.name);
   END;
   UPDATE accs.archives SET dropped_at = accs.clock() WHERE id = p_id;
   RETURN NULL;

@@ -28,7 +28,5 @@ BEGIN
   END LOOP;
 END $close$;
 
-SELECT accs.ensure_event_partitions();
-SELECT accs.keep_firings();
-SELECT accs.keep_events();
+SELECT accs.make_months(name) FROM accs.monthly;
 INSERT INTO accs.schema_versions (version) VALUES (1);

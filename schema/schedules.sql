@@ -91,7 +91,6 @@ CREATE TABLE accs.plan_of (
   schedule_id   uuid PRIMARY KEY,
   revision      int NOT NULL,
   zone_version  text NOT NULL,
-  zone_digest   text NOT NULL,
   planned_at    timestamptz NOT NULL DEFAULT accs.clock(),
   nominals      timestamp[] NOT NULL,
   folds         int[] NOT NULL,
@@ -159,7 +158,7 @@ CREATE TABLE accs.schedule_hold (
 -- "label"}], local dates.
 CREATE TABLE public.calendars (
   name        text PRIMARY KEY CHECK (length(name) BETWEEN 1 AND 200),
-  timezone    text NOT NULL DEFAULT 'UTC',
+  timezone    text,               -- whose dates they are; null: those of each schedule's own zone
   entries     jsonb NOT NULL DEFAULT '[]' CHECK (jsonb_typeof(entries) = 'array' AND pg_column_size(entries) <= 1048576),
   created_by  text,
   created_at  timestamptz NOT NULL DEFAULT accs.clock(),
@@ -497,6 +496,23 @@ BEGIN
 END $$;
 SELECT accs.is_verb('hold_schedules', may => '{scheduler,api}');
 
+-- Newer rules of its zone have moved times of a schedule: its history says which is the first of them, in words.
+CREATE FUNCTION accs.note_moved(p_row public.schedules, p_old accs.plan_of, p_by text) RETURNS void LANGUAGE sql AS $$
+  WITH moved AS (
+    SELECT o.nominal, o.due AS was, n.due AS is_now, p.zone_version
+      FROM accs.plan_of p, unnest(p.nominals, p.folds, p.dues) AS n (nominal, fold, due)
+      JOIN unnest(p_old.nominals, p_old.folds, p_old.dues) AS o (nominal, fold, due) ON (o.nominal, o.fold) = (n.nominal, n.fold)
+     WHERE p.schedule_id = p_row.id AND o.due <> n.due AND n.due > accs.clock()
+  )
+  SELECT accs.note_schedule(p_row.id, 'moved', p_by,
+           format('%s in %s is %s UTC now, was %s (time zone rules %s, before %s)', to_char(m.nominal, 'YYYY-MM-DD HH24:MI'), p_row.timezone,
+                  to_char(m.is_now AT TIME ZONE 'UTC', 'HH24:MI'), to_char(m.was AT TIME ZONE 'UTC', 'HH24:MI'), m.zone_version,
+                  p_old.zone_version)
+           || CASE WHEN count(*) OVER () > 1 THEN format('; %s planned times have moved', count(*) OVER ()) ELSE '' END,
+           jsonb_build_object('due', m.was), jsonb_build_object('nominal', m.nominal, 'due', m.is_now))
+    FROM moved m ORDER BY m.nominal LIMIT 1
+$$;
+
 -- Takes the plans that a planner has made: an array of {id, revision, zone, zone_version, zone_digest, anchor, nominals, folds,
 -- dues, notes, options, gap, exhausted, problem, unnamed}. One that was made for another revision, or with older rules of its
 -- zone, is refused. A problem leaves the schedule broken. unnamed: snoozed occurrences that the rule does not name any more.
@@ -507,9 +523,13 @@ DECLARE
   v_now  timestamptz := accs.clock();
   v_plan record;
   v_row  public.schedules;
+  v_old  accs.plan_of;
   v_dues timestamptz[];
   v_next timestamptz;
+  v_gone jsonb;
 BEGIN
+  -- before anything else, and in the order of note_zones: nobody brings newer rules while these plans are written
+  PERFORM FROM accs.zones z WHERE z.name IN (SELECT p ->> 'zone' FROM jsonb_array_elements(p_plans) p) ORDER BY z.name FOR SHARE;
   FOR v_plan IN SELECT (p ->> 'id')::uuid AS id, p FROM jsonb_array_elements(p_plans) p ORDER BY 1 LOOP
     SELECT * INTO v_row FROM public.schedules s WHERE s.id = v_plan.id FOR NO KEY UPDATE;
     IF NOT FOUND OR v_row.state = 'ended' THEN
@@ -518,6 +538,9 @@ BEGIN
       CONTINUE;
     ELSIF v_row.revision <> (v_plan.p ->> 'revision')::int OR v_row.settled_until <> (v_plan.p ->> 'after')::timestamptz THEN
       RETURN QUERY SELECT v_plan.id, 'refused'::text, 'stale'::text;   -- the row that asks for a plan stays: it is made again
+      CONTINUE;
+    ELSIF EXISTS (SELECT FROM accs.zones z WHERE z.name = v_plan.p ->> 'zone' AND z.digest <> v_plan.p ->> 'zone_digest') THEN
+      RETURN QUERY SELECT v_plan.id, 'refused'::text, 'other_rules'::text;   -- of its zone; whoever has the newer ones plans it
       CONTINUE;
     END IF;
     IF v_plan.p ? 'problem' THEN
@@ -532,25 +555,35 @@ BEGIN
       CONTINUE;
     END IF;
     v_dues := ARRAY(SELECT d::timestamptz FROM jsonb_array_elements_text(v_plan.p -> 'dues') WITH ORDINALITY u (d, n) ORDER BY n);
-    INSERT INTO accs.plan_of AS o (schedule_id, revision, zone_version, zone_digest, nominals, folds, dues, notes, options, gap, exhausted)
-    SELECT v_row.id, v_row.revision, v_plan.p ->> 'zone_version', v_plan.p ->> 'zone_digest',
+    SELECT * INTO v_old FROM accs.plan_of o WHERE o.schedule_id = v_row.id;
+    INSERT INTO accs.plan_of AS o (schedule_id, revision, zone_version, nominals, folds, dues, notes, options, gap, exhausted)
+    SELECT v_row.id, v_row.revision, v_plan.p ->> 'zone_version',
            ARRAY(SELECT d::timestamp FROM jsonb_array_elements_text(v_plan.p -> 'nominals') WITH ORDINALITY u (d, n) ORDER BY n),
            ARRAY(SELECT d::int FROM jsonb_array_elements_text(v_plan.p -> 'folds') WITH ORDINALITY u (d, n) ORDER BY n),
            v_dues, nullif(v_plan.p -> 'notes', 'null'), nullif(v_plan.p -> 'options', 'null'), nullif(v_plan.p -> 'gap', 'null'),
              v_plan.p ->> 'exhausted'
     ON CONFLICT (schedule_id) DO UPDATE SET revision = excluded.revision, zone_version = excluded.zone_version,
-      zone_digest = excluded.zone_digest,
            planned_at = excluded.planned_at, nominals = excluded.nominals, folds = excluded.folds, dues = excluded.dues,
              notes = excluded.notes,
            options = excluded.options, gap = excluded.gap, exhausted = excluded.exhausted;
     UPDATE public.schedules s SET anchor = (v_plan.p ->> 'anchor')::timestamp
      WHERE s.id = v_row.id AND s.anchor IS NULL AND v_plan.p ->> 'anchor' IS NOT NULL;
+    IF v_old.revision = v_row.revision AND v_old.zone_version <> v_plan.p ->> 'zone_version' THEN
+      PERFORM accs.note_moved(v_row, v_old, p_by);
+    END IF;
     PERFORM accs.settle_snoozed_away(v_row.id, p_by, ARRAY(SELECT jsonb_array_elements_text(v_plan.p -> 'unnamed')));
+    WITH gone AS (
     DELETE FROM accs.schedule_marks m   -- skips of what the rule does not name any more
      WHERE m.schedule_id = v_row.id AND m.nominal <= (SELECT max(n::timestamp) FROM jsonb_array_elements_text(v_plan.p -> 'nominals') n)
        AND NOT EXISTS (SELECT FROM jsonb_array_elements_text(v_plan.p -> 'nominals') WITH ORDINALITY AS n (at, i)
                          JOIN jsonb_array_elements_text(v_plan.p -> 'folds') WITH ORDINALITY AS f (fold, i) ON f.i = n.i
-                        WHERE n.at::timestamp = m.nominal AND f.fold::int = m.fold);
+                        WHERE n.at::timestamp = m.nominal AND f.fold::int = m.fold)
+    RETURNING m.nominal)
+    SELECT nullif(jsonb_strip_nulls(jsonb_build_object('skips', (SELECT jsonb_agg(g.nominal ORDER BY 1) FROM gone g),
+                                                       'snoozes', nullif(v_plan.p -> 'unnamed', '[]'))), '{}') INTO v_gone;
+    IF v_gone IS NOT NULL THEN
+      PERFORM accs.note_schedule(v_row.id, 'dropped', p_by, 'its rule does not name these times any more', v_gone);
+    END IF;
     DELETE FROM accs.agenda a WHERE a.schedule_id = v_row.id AND a.what = 'replan';
     DELETE FROM accs.agenda a WHERE a.schedule_id = v_row.id AND a.what = 'occurrence';
     IF v_dues = '{}' THEN
@@ -598,10 +631,13 @@ BEGIN
       CONTINUE;
     END IF;
     SELECT * INTO v_old FROM accs.zones z WHERE z.name = v_zone.name FOR UPDATE;
-    IF v_old.digest = v_zone.digest THEN
+    IF v_old.version = p_version THEN   -- a digest begins with the present year: in the next one it is another, of the same rules
+      UPDATE accs.zones z SET digest = v_zone.digest, by = p_by WHERE z.name = v_zone.name AND z.digest <> v_zone.digest;
+      RETURN QUERY SELECT v_zone.name, 'repeated'::text, v_old.version;
+    ELSIF v_old.digest = v_zone.digest THEN
       UPDATE accs.zones z SET version = p_version, by = p_by WHERE z.name = v_zone.name AND z.version COLLATE "C" < p_version COLLATE "C";
       RETURN QUERY SELECT v_zone.name, 'repeated'::text, v_old.version;
-    ELSIF v_old.version COLLATE "C" >= p_version COLLATE "C" THEN
+    ELSIF v_old.version COLLATE "C" > p_version COLLATE "C" THEN
       RETURN QUERY SELECT v_zone.name, 'older'::text, v_old.version;
     ELSE
       UPDATE accs.zones z SET version = p_version, digest = v_zone.digest, since = accs.clock(), by = p_by WHERE z.name = v_zone.name;
@@ -624,7 +660,8 @@ CREATE FUNCTION accs.schedules_to_plan(p_limit int DEFAULT 100, p_except_zones t
          s.anchor,
          s.options, s.condition, s.filter, s.gather, s.created_at, s.settled_until, s.state,
          (c.limits ->> 'least_interval_sec')::double precision,
-         (SELECT jsonb_object_agg(k.name, k.entries) FROM public.calendars k WHERE k.name = ANY (s.exclude || s.only_on)),
+         (SELECT jsonb_object_agg(k.name, jsonb_build_object('entries', k.entries, 'timezone', k.timezone)) FROM public.calendars k
+           WHERE k.name = ANY (s.exclude || s.only_on)),
          ARRAY(SELECT a.key FROM accs.agenda a WHERE a.schedule_id = s.id AND a.what = 'snoozed'),
          (SELECT p.dues[1] FROM accs.plan_of p WHERE p.schedule_id = s.id), accs.clock()
     FROM accs.agenda a JOIN public.schedules s ON s.id = a.schedule_id LEFT JOIN accs.actors c ON c.name = s.created_by

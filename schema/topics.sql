@@ -5,7 +5,7 @@
 -- What happened, as somebody emitted it. An id is drawn from the sequence of all causes: no other cause of a firing has it.
 CREATE TABLE public.events (
   id           bigint NOT NULL DEFAULT nextval('accs.cause_seq'),
-  topic        text NOT NULL,
+  topic        text COLLATE "C" NOT NULL,             -- an archive is sorted by it
   payload      jsonb NOT NULL DEFAULT '{}',
   key          text,                                   -- the same (topic, key) again is the same event: accs.event_keys
   source       text,
@@ -33,6 +33,10 @@ CREATE TRIGGER append_only BEFORE INSERT OR UPDATE OR DELETE ON public.events
 CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.events FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_topic_change();
 CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.events_default
   FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_topic_change();
+
+CREATE FUNCTION accs.mark_of(e public.events) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT e.id $$;
+INSERT INTO accs.monthly (name, at, refuse, aged_by, stays)
+VALUES ('events', 'at', 'refuse_topic_change', 'at', 'EXISTS (SELECT FROM accs.inbox i WHERE i.event_id = e.id)');
 
 -- The topic that each schedule of kind event listens to: literal, or with * (one more segment) or ** (one or more) as its last
 -- segment. Derived from schedules by their triggers. plain: nothing of it is an expression, so SQL alone can settle its events.
@@ -70,7 +74,7 @@ CREATE TABLE accs.event_keys (
   PRIMARY KEY (topic, key)
 );
 
-CREATE INDEX event_keys_until ON accs.event_keys (until);   -- keep_events
+CREATE INDEX event_keys_until ON accs.event_keys (until);   -- forget_event_keys
 
 -- What is known of a subscription beside its ledger: how many events its filter left out, and when it ran last.
 CREATE TABLE accs.event_tallies (
@@ -665,55 +669,11 @@ BEGIN
 END $$;
 SELECT accs.is_verb('trim_inbox', may => '{scheduler}');
 
--- Makes the partitions of events from this month on, drops the months that are older than p_for, and forgets keys whose time is
--- over. What still waits in an inbox stays. As in ensure_event_partitions, a lock that is not to be had is asked for next time.
-CREATE FUNCTION accs.keep_events(p_for interval DEFAULT '30 days', p_ahead int DEFAULT 3)
-RETURNS TABLE (made text[], dropped text[], keys int) LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
-#variable_conflict use_column
-DECLARE
-  v_from timestamptz;
-  v_to   timestamptz;
-  v_name text;
-  v_used boolean;
-  v_made text[] := '{}';
-  v_gone text[] := '{}';
-  v_keys int;
-BEGIN
-  PERFORM accs.lock('event_partitions');
-  FOR v_from IN SELECT generate_series(date_trunc('month', accs.clock() AT TIME ZONE 'UTC'),
-                                       date_trunc('month', accs.clock() AT TIME ZONE 'UTC') + make_interval(months => least(p_ahead, 120)),
-                                       '1 month') AT TIME ZONE 'UTC' LOOP
-    v_name := 'events_' || to_char(v_from AT TIME ZONE 'UTC', 'YYYY_MM');
-    CONTINUE WHEN to_regclass('public.' || v_name) IS NOT NULL;
-    v_to := (v_from AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC';
-    IF v_from <= accs.clock() THEN
-      LOCK TABLE ONLY public.events IN SHARE ROW EXCLUSIVE MODE;
-    END IF;
-    EXECUTE format('CREATE TABLE public.%I (LIKE public.events INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING INDEXES)', v_name);
-    LOCK TABLE public.events_default IN ACCESS EXCLUSIVE MODE;
-    IF EXISTS (SELECT FROM public.events_default WHERE at >= v_from AND at < v_to) THEN
-      EXECUTE format('WITH moved AS (DELETE FROM public.events_default WHERE at >= $1 AND at < $2 RETURNING *)
-                      INSERT INTO public.%I SELECT * FROM moved', v_name) USING v_from, v_to;
-    END IF;
-    EXECUTE format('ALTER TABLE public.events ATTACH PARTITION public.%I FOR VALUES FROM (%L) TO (%L)', v_name, v_from, v_to);
-    EXECUTE format('CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON public.%I
-                    FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_topic_change()', v_name);
-    v_made := v_made || v_name;
-  END LOOP;
-  FOR v_name IN SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-                 WHERE i.inhparent = 'public.events'::regclass AND c.relname ~ '^events_\d{4}_\d{2}$'
-                   AND (to_date(right(c.relname, 7), 'YYYY_MM') + interval '1 month') AT TIME ZONE 'UTC' <= accs.clock() - p_for LOOP
-    EXECUTE format('SELECT EXISTS (SELECT FROM accs.inbox i JOIN public.%I e ON e.id = i.event_id)', v_name) INTO v_used;
-    CONTINUE WHEN v_used;
-    EXECUTE format('DROP TABLE public.%I', v_name);
-    v_gone := v_gone || v_name;
-  END LOOP;
-  DELETE FROM public.events_default e WHERE e.at < accs.clock() - p_for AND NOT EXISTS (SELECT FROM accs.inbox i WHERE i.event_id = e.id);
-  DELETE FROM accs.event_keys WHERE until <= accs.clock();
-  GET DIAGNOSTICS v_keys = ROW_COUNT;
-  RETURN QUERY SELECT v_made, v_gone, v_keys;
-END $$;
-SELECT accs.is_verb('keep_events', may => '{scheduler}');
+-- Keys whose time is over are forgotten.
+CREATE FUNCTION accs.forget_event_keys() RETURNS bigint LANGUAGE sql AS $$
+  WITH gone AS (DELETE FROM accs.event_keys WHERE until <= accs.clock() RETURNING 1) SELECT count(*) FROM gone
+$$;
+SELECT accs.is_verb('forget_event_keys', may => '{scheduler}');
 
 -- accsd's own events. Whoever listens hears of them in the transaction in which they happen; nobody does, nothing is stored.
 CREATE FUNCTION accs.emit_own(p_topic text, p_payload jsonb, p_job uuid, p_trigger jsonb) RETURNS void LANGUAGE plpgsql AS $$

@@ -1,4 +1,4 @@
-"""Archive: months of events that have been kept long enough go to the object store, finished jobs leave.
+"""Archive: months that have been kept long enough go to the object store, finished jobs leave.
 
 It looks once an hour. A store that is away holds up the history and nothing else; an archive that is not as it was
 written keeps its month in the database until a person has looked at it. While the database's clock can't be trusted
@@ -11,9 +11,8 @@ from datetime import timedelta
 from typing import Final
 
 from accsd.db import Database
-from accsd.db.history import partitions
 from accsd.errors import AccsdError, Bug, ConfigError, DatabaseUnavailable, Unavailable
-from accsd.history.archive import archive
+from accsd.history.archive import archive, months_to_archive
 from accsd.history.clocks import HINT, Clocks
 from accsd.history.prune import prune_jobs, remove_doomed
 from accsd.log import get_logger
@@ -65,7 +64,7 @@ class Archiver:
         sentences: list[str] = []
         obstacles: list[str] = []
         try:
-            for partition in await self._due(db):
+            for partition in await months_to_archive(db, self._kept):
                 await self._archive(db, partition, sentences, obstacles)
             sentences += await self._prune(db)
         except (DatabaseUnavailable, Bug):
@@ -79,10 +78,6 @@ class Archiver:
             next_due=_AFTER_FAILURE if obstacles else _EVERY,
             obstacle="; ".join(obstacles) or None,
         )
-
-    async def _due(self, db: Database) -> list[str]:
-        age = self._kept.events_age
-        return [] if age is None else await partitions(db, older_than=age)
 
     async def _archive(self, db: Database, partition: str, sentences: list[str], obstacles: list[str]) -> None:
         """Archives one month. A month that can't leave must not keep the others."""

@@ -1,6 +1,6 @@
 """Cleanup: reclaims tasks whose lease has run out, and repairs rows that should never need it.
 
-Reclaim sleeps to the next end of a lease. The other chores have their own rhythm: event partitions are made ahead,
+Reclaim sleeps to the next end of a lease. The other chores have their own rhythm: partitions are made ahead,
 holds without a reason freed, the narrow tables recounted. A repair means a bug somewhere: it is logged as an error and
 counted.
 """
@@ -13,9 +13,9 @@ from datetime import timedelta
 
 from accsd import failpoints
 from accsd.db import Database, recheck_holds, reclaim_tasks
-from accsd.db.events import ensure_event_partitions
-from accsd.db.firings import keep_firings
+from accsd.db.months import make_months
 from accsd.db.submit import builder_outlook
+from accsd.db.topics import forget_event_keys
 from accsd.db.upkeep import repair
 from accsd.errors import AccsdError, Unavailable
 from accsd.log import get_logger
@@ -24,7 +24,6 @@ from accsd.supervisor import Pass
 
 _BATCH = 100
 _AFTER_FAILURE = timedelta(seconds=30)
-_KEEP_LEDGER = timedelta(days=400)
 _log = get_logger(role="cleanup")
 
 
@@ -46,17 +45,15 @@ class Cleanup:
         lease: timedelta,
         grace: timedelta,
         metrics: Metrics,
-        keep_ledger: timedelta = _KEEP_LEDGER,
     ) -> None:
         self._db = db
         self._lease = lease
         self._grace = grace
         self._metrics = metrics
-        self._keep_ledger = keep_ledger
         now = time.monotonic()
         self._chores: list[_Chore] = [
-            _Chore("making event partitions", timedelta(hours=1), self._make_partitions, now),
-            _Chore("months of the ledger", timedelta(hours=1), self._keep_firings, now),
+            _Chore("making partitions", timedelta(hours=1), self._make_partitions, now),
+            _Chore("forgetting keys of events", timedelta(hours=1), self._forget_keys, now),
             _Chore("freeing holds", timedelta(minutes=1), self._free_holds, now + 60),
             _Chore("repair", timedelta(minutes=10), self._repair, now + 600),
         ]
@@ -97,11 +94,12 @@ class Cleanup:
         )
 
     async def _make_partitions(self) -> str | None:
-        made = await ensure_event_partitions(self._db)
-        return f"event partitions made: {', '.join(made)}" if made else None
+        made = await make_months(self._db)
+        return f"partitions made: {', '.join(made)}" if made else None
 
-    async def _keep_firings(self) -> str | None:
-        return ", ".join(await keep_firings(self._db, keep=self._keep_ledger)) or None
+    async def _forget_keys(self) -> str | None:
+        forgotten = await forget_event_keys(self._db)
+        return f"{forgotten} keys of events forgotten" if forgotten else None
 
     async def _free_holds(self) -> str | None:
         freed = await recheck_holds(self._db)

@@ -22,7 +22,6 @@ from accsd.db.topics import (
     choose_outcomes,
     events_outlook,
     events_to_settle,
-    keep_events,
     settle_events,
     settle_plain_events,
     subscriptions,
@@ -36,9 +35,6 @@ from accsd.supervisor import Pass
 _BATCH: Final = 500
 _LOCKED_PAUSE: Final = timedelta(milliseconds=50)  # of what waits, somebody is changing the schedule
 _REST: Final = timedelta(milliseconds=5)  # after events: what comes meanwhile is settled at once, for the price of one
-_CHORES_EVERY: Final = timedelta(hours=1)
-_AGAIN: Final = timedelta(seconds=30)
-_KEEP: Final = timedelta(days=30)
 _log = get_logger(role="events")
 
 
@@ -49,15 +45,12 @@ class Evaluator:
         self._metrics = metrics
         self._known: dict[UUID, Subscription] = {}
         self._locked: list[UUID] = []  # schedules that somebody was changing in the last pass: others first
-        self._chores_due: float = time.monotonic()
         self._rests_until: float = time.monotonic()
 
     async def run_once(self) -> Pass:
         await asyncio.sleep(max(0.0, self._rests_until - time.monotonic()))
-        did = await self._do_chores()
         ahead = await events_outlook(self._db)
-        if ahead.choose and (chosen := await self._choose()):
-            did.append(chosen)
+        chosen = await self._choose() if ahead.choose else None
         if ahead.hold is not None:
             missed = await trim_inbox(self._db, by=self._node)
             return Pass(
@@ -74,9 +67,9 @@ class Evaluator:
         if done := _sentence(settled):
             if len(settled) < _BATCH:
                 self._rests_until = time.monotonic() + _REST.total_seconds()
-            return Pass(did="; ".join([*did, done]), more=True)
+            return Pass(did="; ".join(filter(None, (chosen, done))), more=True)
         waits = ahead.plain or ahead.work
-        return Pass(did="; ".join(did) or None, next_due=_LOCKED_PAUSE if waits else self._until_chores())
+        return Pass(did=chosen, next_due=_LOCKED_PAUSE if waits else None)
 
     async def _settle(self, *, plain: bool, work: bool) -> list[EventSettled]:
         settled: list[EventSettled] = []
@@ -124,24 +117,6 @@ class Evaluator:
             _log.warning("outcomes_not_chosen", error=str(error))
             return None
         return f"accsd's own events: {', '.join(chosen)}" if chosen else None
-
-    async def _do_chores(self) -> list[str]:
-        if time.monotonic() < self._chores_due:
-            return []
-        self._chores_due = time.monotonic() + _AGAIN.total_seconds()
-        try:
-            kept = await keep_events(self._db, keep=_KEEP)
-        except Unavailable:
-            raise
-        except AccsdError as error:
-            _log.error("chore_failed", chore="keeping events", error=str(error), hint=error.hint, exc_info=error)
-            return ["keeping events failed"]
-        self._chores_due = time.monotonic() + _CHORES_EVERY.total_seconds()
-        did = [f"partitions made: {', '.join(kept.made)}"] if kept.made else []
-        return [*did, f"old events dropped: {', '.join(kept.dropped)}"] if kept.dropped else did
-
-    def _until_chores(self) -> timedelta:
-        return timedelta(seconds=max(0.0, self._chores_due - time.monotonic()))
 
 
 def _sentence(settled: Sequence[EventSettled]) -> str | None:

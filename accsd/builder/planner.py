@@ -13,7 +13,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from accsd import failpoints
-from accsd.builder.subscriptions import check_subscription
 from accsd.db import Database
 from accsd.db.firings import scheduler_outlook
 from accsd.db.schedules import ScheduleToPlan, note_zones, plan_schedules, schedules_to_plan
@@ -57,6 +56,9 @@ class Planner:
         for each, plan in zip(mine, plans, strict=True):
             if "problem" in plan:
                 _log.warning("schedule_broken", schedule=each.name, problem=plan["problem"])
+        for each in mine:
+            if answers.get(each.id) == "other_rules":  # somebody has brought newer ones since: looked at again
+                self._noted.pop(each.timezone, None)
         taken = sum(answer == "accepted" for answer in answers.values())
         return Pass(did=f"planned {taken} schedules" if taken else None, more=len(asked) == _BATCH or taken < len(mine))
 
@@ -133,14 +135,9 @@ def plan_of(schedule: ScheduleToPlan, digest: str, *, spread: timedelta = timede
     """The plan of a schedule, as accs.plan_schedules takes it. What is wrong with the schedule is its problem."""
     known = {"id": str(schedule.id), "revision": schedule.revision, "after": schedule.after}
     try:
-        if schedule.kind == "event":
-            check_subscription(
-                schedule.expr, condition=schedule.filter, gather=schedule.gather, options=schedule.options
-            )
-            return known  # nothing is due at a time
-        if schedule.kind == "condition":
-            _check_condition(schedule)
-            return known  # nothing is due at a time
+        if schedule.kind in ("event", "condition"):  # nothing is due at a time
+            _check_what_it_says(schedule)
+            return known
         rule = rule_of(schedule, spread=spread)
         ahead = _Ahead.of(rule, schedule)
         return known | {
@@ -161,9 +158,31 @@ def plan_of(schedule: ScheduleToPlan, digest: str, *, spread: timedelta = timede
         return known | {"problem": str(error) + (f" ({error.hint})" if error.hint else "")}
 
 
+def _check_what_it_says(schedule: ScheduleToPlan) -> None:
+    """UserError says what is wrong with a schedule of kind event or condition."""
+    from accsd.expressions.schedules import schedule_problems
+
+    if schedule.kind == "event":
+        _check_event(schedule)
+        found = schedule_problems("event", options=schedule.options, filter=schedule.filter, gather=schedule.gather)
+    else:
+        _check_condition(schedule)
+        found = schedule_problems("condition", options=schedule.options, condition=schedule.condition)
+    for problem in found:
+        raise UserError(f"{problem.path}: {problem.what}")
+
+
+def _check_event(schedule: ScheduleToPlan) -> None:
+    from accsd.planning.subscriptions import check_gather, check_topic
+
+    check_topic(schedule.expr)
+    if schedule.gather is not None:
+        check_gather(schedule.gather)
+
+
 def _check_condition(schedule: ScheduleToPlan) -> None:
-    """UserError says what is wrong with a schedule of kind condition; SQL judges its samples by itself."""
-    from accsd.planning.conditions import EXPR_VALUES, parse_condition
+    """SQL judges its samples by itself."""
+    from accsd.planning.conditions import parse_condition
 
     condition = parse_condition(schedule.condition)
     if schedule.exclude or schedule.only_on:
@@ -174,11 +193,6 @@ def _check_condition(schedule: ScheduleToPlan) -> None:
         and condition.every < schedule.least_interval
     ):
         raise UserError(f"it is measured more often than its owner may: every {schedule.least_interval} at most")
-    if condition.expr is not None:
-        from accsd.expressions import Names, check_expression
-
-        for problem in check_expression(condition.expr, Names(values=EXPR_VALUES), at=("expr",)).problems:
-            raise UserError(str(problem))
 
 
 @dataclass(slots=True)
@@ -251,11 +265,11 @@ def _options(schedule: ScheduleToPlan, found: Sequence["Occurrence"]) -> dict[st
     """Options that are templated over the occurrence, by its place in the plan."""
     if not schedule.options or schedule.kind in ("event", "condition"):
         return None
-    from accsd.expressions import Context, Names, has_templates, render
+    from accsd.expressions import Context, has_templates, render
+    from accsd.expressions.schedules import OCCURRENCE
 
     if not has_templates(dict(schedule.options)):
         return None
-    names = Names(values=("schedule", "nominal", "timezone"), moments=("due_at",))
     return {
         str(i): render(
             dict(schedule.options),
@@ -266,7 +280,7 @@ def _options(schedule: ScheduleToPlan, found: Sequence["Occurrence"]) -> dict[st
                     "timezone": schedule.timezone,
                     "due_at": each.due_at,
                 },
-                names,
+                OCCURRENCE,
             ),
         )
         for i, each in enumerate(found, 1)

@@ -19,15 +19,15 @@ from accsd.db import Database
 from accsd.db.conditions import DueProbe, SampleAnswer, ask_database, measure, record_probe, take_probes
 from accsd.db.firings import scheduler_outlook
 from accsd.errors import AccsdError, DatabaseUnavailable, InvalidValue
-from accsd.expressions import Context, Names, evaluate
+from accsd.expressions import Context, evaluate
+from accsd.expressions.schedules import SAMPLE
 from accsd.log import get_logger
 from accsd.metrics import Metrics
 from accsd.net import CallFailed, Request, fetch_whole
-from accsd.planning.conditions import EXPR_VALUES, Condition, parse_condition
+from accsd.planning.conditions import Condition, parse_condition
 from accsd.settings import DatabaseSettings, ProbeSettings, ProbeTarget
 from accsd.supervisor import Pass
 
-_NAMES: Final = Names(values=EXPR_VALUES)
 _LONGEST_PROBE: Final = timedelta(seconds=10)
 _LARGEST_ANSWER: Final = 64 * 1024
 _LOCKED_PAUSE: Final = timedelta(milliseconds=50)
@@ -162,7 +162,7 @@ def _at(document: Any, path: tuple[str, ...]) -> Any:
 
 def _value_of(answer: Any, condition: Condition) -> float | bool:
     """What a probe's answer means: a number, true or false."""
-    value = answer if condition.expr is None else evaluate(condition.expr, Context({"value": answer}, _NAMES))
+    value = answer if condition.expr is None else evaluate(condition.expr, Context({"value": answer}, SAMPLE))
     if isinstance(value, bool):
         if condition.judgement.equals is None:
             raise InvalidValue(f"the answer is {str(value).lower()}, and the condition is of numbers")

@@ -77,7 +77,6 @@ def _cleanup(host: ControlHost) -> Cleanup:
         lease=host.settings.lease,
         grace=host.settings.grace,
         metrics=host.metrics,
-        keep_ledger=host.settings.scheduler.keep,
     )
 
 
@@ -138,7 +137,7 @@ ROLES: Final[tuple[Role[ControlHost], ...]] = (
     ),
     Role(
         "cleanup",
-        "reclaims tasks whose lease has run out, makes event partitions, frees holds, recounts the narrow tables",
+        "reclaims tasks whose lease has run out, makes partitions, frees holds, recounts the narrow tables",
         _cleanup,
         hears=_BUILDER_CHANNEL,
         polls=True,

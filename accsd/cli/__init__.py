@@ -55,7 +55,7 @@ _COMMANDS: Final = {
     "outbox": ("accsd.cli.outbox", "outbox", "What others are told about jobs: list it, show it, send it again."),
     "run": ("accsd.cli.run", "run", "Run a command on this machine, now, as a job: history, log, exit code."),
     "schedules": (
-        "accsd.cli.schedules",
+        "accsd.cli.schedules.group",
         "schedules",
         "What starts jobs by itself: make, preview, pause and account for schedules.",
     ),

@@ -1,5 +1,5 @@
-"""The part of a job's history that has left the database for the object store. Commands that tell the history read it
-by themselves."""
+"""The part of the history that has left the database for the object store. Commands that tell the history of a job
+read it by themselves."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +9,7 @@ from uuid import UUID
 from accsd.cli.objects import objects
 from accsd.cli.output import say
 from accsd.db.history import Archive, archives_with, task_of
+from accsd.db.months import TASK_EVENTS
 from accsd.db.pool import Database
 from accsd.errors import AccsdError
 from accsd.settings import Settings
@@ -31,10 +32,10 @@ class ArchivedLines:
     ) -> Answer:
         """Calls `ask` with the archived lines (of these tasks); again if a month has left the database meanwhile."""
         while True:
-            await self._read(await archives_with(self.db, self.job_id))
+            await self._read(await archives_with(self.db, TASK_EVENTS, str(self.job_id)))
             wanted = self._lines if tasks is None else [str(task) for task in tasks]
             answer = await ask([line for task in wanted for line in self._lines.get(task, ())])
-            if [one.id for one in await archives_with(self.db, self.job_id)] == self._known:
+            if [one.id for one in await archives_with(self.db, TASK_EVENTS, str(self.job_id))] == self._known:
                 return answer
 
     async def _read(self, known: Sequence[Archive]) -> None:
@@ -42,12 +43,12 @@ class ArchivedLines:
         if ids == self._known:
             return
         self._known, self._lines = ids, {}
-        for line in await archived_lines(self.settings, known, self.job_id):
+        for line in await archived_lines(self.settings, known, str(self.job_id)):
             self._lines.setdefault(task_of(line), []).append(line)
 
 
-async def archived_lines(settings: Settings, known: Sequence[Archive], job_id: UUID) -> list[str]:
-    """Reads the archives that may hold lines of the job. If one can't be read, it says so and returns the rest."""
+async def archived_lines(settings: Settings, known: Sequence[Archive], subject: str) -> list[str]:
+    """Reads the archives that may hold lines of the subject. If one can't be read, it says so and returns the rest."""
     if not known:
         return []
     from accsd.history.contents import lines_of
@@ -56,7 +57,7 @@ async def archived_lines(settings: Settings, known: Sequence[Archive], job_id: U
     try:
         async with objects(settings) as store:
             for archive in known:
-                found += await lines_of(store, archive, job_id)
+                found += await lines_of(store, archive, subject)
     except AccsdError as error:
         say(f"accsd: the history is not whole: {error}", err=True)
         if error.hint:

@@ -93,7 +93,7 @@ def report_command(ctx: click.Context, name: str, value: str, at: str | None, ke
       accsd conditions report door true --key door-2026-11-18T09:00
       accsd conditions report temperature -- -4
     """
-    given = _parsed(value)
+    given = value_of(value)
 
     async def work(db: Database) -> list[store.SampleAnswer]:
         then = None if at is None else times.past(at, await job_views.clock(db))
@@ -109,7 +109,8 @@ def report_command(ctx: click.Context, name: str, value: str, at: str | None, ke
         raise VerbRefused("report_sample", answers[0].reason or "unknown", subject=name)
 
 
-def _parsed(written: str) -> float | bool | None:
+def value_of(written: str) -> float | bool | None:
+    """A value as people type it; None where it could not be measured."""
     named: dict[str, bool | None] = {"true": True, "false": False, "null": None}
     if written.lower() in named:
         return named[written.lower()]

@@ -104,7 +104,10 @@ def _payload(row: TopicEvent) -> str:
 
 
 def _all_caused(row: TopicEvent) -> str:
-    return ", ".join(_caused(each) for each in row.caused)
+    """A schedule whose filter left the event out has no row."""
+    left_out = row.matched - len(row.caused)
+    told = [_caused(each) for each in row.caused]
+    return ", ".join(told + ([f"left out by {left_out} filter{'s' if left_out > 1 else ''}"] if left_out > 0 else []))
 
 
 def _caused(each: Caused) -> str:

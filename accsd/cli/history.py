@@ -1,4 +1,4 @@
-"""`accsd history`: what outlives the database. Months of events in the object store, and what leaves with time."""
+"""`accsd history`: what outlives the database. Months in the object store, and what leaves with time."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,21 +14,23 @@ from accsd.cli.objects import objects, require_store
 from accsd.cli.output import output_option, say, show
 from accsd.cli.retention import orphans_command, prune_command
 from accsd.cli.session import settings_of, with_database
-from accsd.db.history import Archive, archives, archives_with, lines_here, partitions
+from accsd.db.history import Archive, archives, archives_with, lines_here
+from accsd.db.months import EVENTS, FIRINGS, MONTHLY, TASK_EVENTS, Monthly, months_of
 from accsd.db.pool import Database
-from accsd.errors import AccsdError, ConfigError
-from accsd.history.archive import ArchiveOutcome, archive, verify
+from accsd.db.views.schedules import schedule_named
+from accsd.errors import AccsdError, ConfigError, NotFound
+from accsd.history.archive import ArchiveOutcome, archive, months_to_archive, verify
 from accsd.history.clocks import require_same_time
 from accsd.history.contents import broken_links
 from accsd.values.units import shown_size
 
-_COLUMNS: Final = ("month", "events", "size", "state", "verified", "digest", "key")
+_COLUMNS: Final = ("month", "rows", "size", "state", "verified", "digest", "key")
 _DIGEST_SHOWN: Final = 12
 
 
 @click.group()
 def history() -> None:
-    """What outlives the database: months of events in the object store, and the retention of finished jobs."""
+    """What outlives the database: months in the object store, and the retention of finished jobs."""
 
 
 history.add_command(prune_command)
@@ -39,14 +41,14 @@ history.add_command(orphans_command)
 @output_option()
 @click.pass_context
 def list_command(ctx: click.Context, output: str) -> None:
-    """List the months of events: where each is, and whether its archive was found well.
+    """List the months of task events, ledger and events: where each is, and whether its archive was found well.
 
     \b
     Example: accsd history list
     """
 
     async def work(db: Database) -> tuple[list[str], list[Archive]]:
-        return await partitions(db), await archives(db)
+        return await _months(db), await archives(db)
 
     here, archived = with_database(ctx, work)
     if output == "table":
@@ -58,10 +60,14 @@ def list_command(ctx: click.Context, output: str) -> None:
         show([asdict(one) for one in archived], {}, output, name="partition")
 
 
+async def _months(db: Database) -> list[str]:
+    return [month for table in MONTHLY for month in await months_of(db, table)]
+
+
 def _cells(one: Archive) -> dict[str, Any]:
     return {
         "month": one.partition,
-        "events": one.rows,
+        "rows": one.rows,
         "size": shown_size(one.size_bytes),
         "state": _state(one),
         "verified": one.verified_at,
@@ -83,10 +89,11 @@ def _state(one: Archive) -> str:
 @click.option("--keep", is_flag=True, help="Do not drop the months here.")
 @click.pass_context
 def archive_command(ctx: click.Context, months: Sequence[str], again: bool, keep: bool) -> None:
-    """Archive months of events now: write them, read them back, drop them here.
+    """Archive months now: write them, read them back, drop them here.
 
-    A MONTH is task_events_2026_05, or 2026_05. Without one, all that are older than retention.events. The builder does
-    the same once an hour.
+    A MONTH is task_events_2026_05, firings_2026_05 (the ledger) or events_2026_05; 2026_05 is all three. Without one,
+    all that are older than retention.events, retention.ledger and retention.topics. The builder does the same once an
+    hour.
 
     \b
     Example: accsd history archive 2026_05 --again
@@ -94,12 +101,13 @@ def archive_command(ctx: click.Context, months: Sequence[str], again: bool, keep
     settings = settings_of(ctx)
 
     async def work(db: Database) -> list[ArchiveOutcome]:
-        wanted = [f"task_events_{month.removeprefix('task_events_')}" for month in months]
-        if not wanted:
-            if (age := settings.retention.events_age) is None:
-                raise ConfigError("events are kept for ever", hint="set retention.events, or name the months")
+        if months:
+            wanted = _named(months, await _months(db))
+        else:
+            if not settings.retention.removes_months:
+                raise ConfigError("all months are kept for ever", hint="set retention.events, or name the months")
             await require_same_time(db)
-            wanted = await partitions(db, older_than=age)
+            wanted = await months_to_archive(db, settings.retention)
         require_store(settings)
         async with objects(settings) as store:
             return [await archive(db, store, month, again=again, keep=keep) for month in wanted]
@@ -115,6 +123,16 @@ def archive_command(ctx: click.Context, months: Sequence[str], again: bool, keep
             f"{len(refused)} of {len(outcomes)} months are not dropped",
             hint="--again writes an archive anew, where the one in the store is damaged",
         )
+
+
+def _named(wanted: Sequence[str], here: Sequence[str]) -> list[str]:
+    found: list[str] = []
+    for month in wanted:
+        meant = [name for name in here if name in {month, *(f"{table.name}_{month}" for table in MONTHLY)}]
+        if not meant:
+            raise NotFound(f"there is no month {month} in the database", hint="`accsd history list` lists the months")
+        found += meant
+    return found
 
 
 @history.command("verify")
@@ -153,23 +171,41 @@ def verify_command(ctx: click.Context, chain_only: bool) -> None:
 
 
 @history.command("show")
-@click.argument("job", shell_complete=completion.jobs)
+@click.argument("job", required=False, shell_complete=completion.jobs)
+@click.option("--schedule", metavar="SCHEDULE", help="The ledger of this schedule.")
+@click.option("--topic", metavar="TOPIC", help="The events of this topic, without wildcards.")
 @click.pass_context
-def show_command(ctx: click.Context, job: str) -> None:
-    """Print a job's events as JSON lines, as they are archived. Its whole id is understood after the job was removed.
+def show_command(ctx: click.Context, job: str | None, schedule: str | None, topic: str | None) -> None:
+    """Print a job's task events, a schedule's ledger or a topic's events as JSON lines, as they are archived.
+
+    What has left the database comes first. The whole id of a job is understood after the job was removed.
 
     \b
-    Example: accsd history show 0199c0de-0000-7000-8000-3f9a21c4aa10
+    Examples:
+      accsd history show 0199c0de-0000-7000-8000-3f9a21c4aa10
+      accsd history show --schedule nightly
+      accsd history show --topic orders.paid
     """
     settings = settings_of(ctx)
+    if sum(each is not None for each in (job, schedule, topic)) != 1:
+        raise click.UsageError("name one job, or one of --schedule and --topic")
 
     async def work(db: Database) -> list[str]:
-        job_id = _whole_id(job) or await job_named(db, job)
-        here = await lines_here(db, job_id)
-        return await archived_lines(settings, await archives_with(db, job_id), job_id) + here
+        table, subject = await _subject(db, job, schedule, topic)
+        here = await lines_here(db, table, subject)
+        return await archived_lines(settings, await archives_with(db, table, subject), subject) + here
 
     for line in with_database(ctx, work):
         say(line)
+
+
+async def _subject(db: Database, job: str | None, schedule: str | None, topic: str | None) -> tuple[Monthly, str]:
+    if job is not None:
+        return TASK_EVENTS, str(_whole_id(job) or await job_named(db, job))
+    if schedule is not None:
+        return FIRINGS, str((await schedule_named(db, schedule)).id)
+    assert topic is not None, "one of the three was given"
+    return EVENTS, topic
 
 
 def _whole_id(text: str) -> UUID | None:

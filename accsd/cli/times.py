@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _LENGTH: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])[a-z]*\s*")
 _LONGEST: Final = timedelta(days=100_000)
+_DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _CLOCK: Final = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
 
 
@@ -62,6 +63,31 @@ def past(text: str, now: datetime) -> datetime:
     return moment
 
 
+def on_the_wall(text: str, zone: "Zone", now: datetime, *, ahead: bool) -> datetime:
+    """A time that a schedule names, as its wall clock shows it: `2026-10-25T02:30`, `02:30`, `sunday 02:30`, `yesterday
+    02:30`. One with an offset is an instant. A day or a time of day without a date is the next one, or the last."""
+    from accsd.planning.recurrence import parse_time
+
+    typed = text.strip()
+    day, _, rest = typed.lower().rpartition(" ")
+    clock = _CLOCK.fullmatch(rest)
+    if clock is None or (day and day not in ("today", "yesterday", "tomorrow") and day[:3] not in _DAYS):
+        return parse_time(typed)
+    local = zone.local(now).replace(tzinfo=None)
+    at = datetime.combine(local.date(), _clock(clock))
+    match day:
+        case "today" | "yesterday" | "tomorrow":
+            return at + timedelta(days={"today": 0, "yesterday": -1, "tomorrow": 1}[day])
+        case "":
+            step = 1
+        case _:
+            at += timedelta(days=(_DAYS.index(day[:3]) - at.weekday()) % 7)
+            step = 7
+    if ahead:
+        return at if at > local else at + timedelta(days=step)
+    return at if at <= local else at - timedelta(days=step)
+
+
 def in_zone(text: str, zone: "Zone", now: datetime, *, ahead: bool) -> datetime:
     """A moment of a schedule: what has no offset is local to its zone. A time of day is its next or last occurrence."""
     from accsd.planning.recurrence import instant_of, parse_time
@@ -78,15 +104,18 @@ def in_zone(text: str, zone: "Zone", now: datetime, *, ahead: bool) -> datetime:
 def _clock_in_zone(clock: re.Match[str], zone: "Zone", now: datetime, *, ahead: bool) -> datetime:
     from accsd.planning.recurrence import instant_of
 
-    today = zone.local(now).date()
-    try:
-        hour, minute, second = (int(part or 0) for part in clock.groups())
-        at = time(hour, minute, second)
-    except ValueError:
-        raise InvalidValue(f'"{clock[0]}" is not a time of day') from None
+    today, at = zone.local(now).date(), _clock(clock)
     days = [today, today + timedelta(days=1)] if ahead else [today, today - timedelta(days=1)]
     moments = [instant_of(datetime.combine(day, at), zone) for day in days]
     return next((moment for moment in moments if (moment > now) == ahead), moments[-1])
+
+
+def _clock(clock: re.Match[str]) -> time:
+    try:
+        hour, minute, second = (int(part or 0) for part in clock.groups())
+        return time(hour, minute, second)
+    except ValueError:
+        raise InvalidValue(f'"{clock[0]}" is not a time of day') from None
 
 
 def _moment(typed: str, now: datetime) -> datetime:

@@ -23,7 +23,7 @@ SUFFIXES: Final = (".yaml", ".yml", ".json", ".toml")
 STDIN: Final = "-"
 _UNKNOWN_FIELD: Final = re.compile(r'unknown field "(.*?)"')
 _DOUBLES_SHOWN: Final = 20
-_WHEN: Final = frozenset({"cron", "rrule", "every", "at"})  # says that a document is a schedule
+_WHEN: Final = frozenset({"cron", "rrule", "every", "at", "event", "condition"})  # says that a document is a schedule
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ def apply_command(ctx: click.Context, files: Sequence[str], output: str) -> None
     if inactive := [workflow.name for workflow in wanted if not workflow.is_active]:
         raise WorkflowInvalid(f"{', '.join(inactive)}: is_active is false, and what is applied is active")
 
-    has_schedules = _check_schedules(documents)
+    has_schedules = bool(_check_schedules(documents))
 
     async def work(db: Database) -> list[Applied]:
         applied = await stored.apply_workflows(db, wanted, created_by=operator())
@@ -85,7 +85,7 @@ def apply_command(ctx: click.Context, files: Sequence[str], output: str) -> None
     else:
         show([asdict(one) for one in applied], {}, output, name="name")
     if has_schedules:
-        from accsd.cli.schedule_definitions import apply_documents, tell_applied
+        from accsd.cli.schedules.files import apply_documents, tell_applied
 
         # stdout has one document, that of the workflows; `accsd schedules apply -o json` answers for schedules
         tell_applied(apply_documents(ctx, documents), "table", dry_run=False, err=output != "table")
@@ -116,25 +116,29 @@ def validate_command(ctx: click.Context, files: Sequence[str], services: bool | 
     """
     documents = workflow_files.read(files)
     wanted = _checked(documents)
-    _check_schedules(documents)
+    names = _check_schedules(documents)
     if services is not False:
         _warn(_asked_for_services(ctx, wanted, required=bool(services)))
     for workflow in wanted:
         count = len(workflow.steps)
         say(f"{workflow.name}: ok, {count} step{'s' if count != 1 else ''}")
+    for name in names:
+        say(f"schedule {name}: ok")
 
 
-def _check_schedules(documents: Sequence[Document]) -> bool:
-    """Whether there are schedules in the files; UserError says what is wrong with one, but for its calendars."""
+def _check_schedules(documents: Sequence[Document]) -> list[str]:
+    """The names of the schedules in the files; UserError says what is wrong with one, but for its calendars."""
     if not any(document.has_schedules for document in documents):
-        return False
-    from accsd.cli.schedule_files import schedules_of
-    from accsd.explain.schedule_definitions import check_options
+        return []
+    from accsd.cli.schedules.files import schedules_of
+    from accsd.explain.schedule_definitions import check_expressions
 
-    for schedule in schedules_of(documents):
-        check_options(schedule)
-        schedule.timing(id=schedule.name, created_at=datetime.now(UTC), anchor=None, calendars={}).rule()
-    return True
+    found = schedules_of(documents)
+    for schedule in found:
+        check_expressions(schedule)
+        if schedule.has_times:
+            schedule.timing(id=schedule.name, created_at=datetime.now(UTC), anchor=None, calendars={}).rule()
+    return [schedule.name for schedule in found]
 
 
 def _checked(documents: Iterable[Document]) -> list[WorkflowDef]:
@@ -301,25 +305,38 @@ _SUBJECT = Subject(Pausable.WORKFLOW, _look)
 def diff_command(ctx: click.Context, files: Sequence[str]) -> None:
     """Compare files with what is applied: with the version that they name, or else with the newest.
 
-    Exit code 0 when they are the same, 1 when they differ.
+    Schedules that the files have are compared, too, as `accsd schedules apply --dry-run` does. Exit code 0 when all
+    are the same, 1 when something differs.
 
     \b
     Example: accsd workflows diff media.yaml
     """
-    wanted = _checked(workflow_files.read(files))
+    documents = workflow_files.read(files)
+    wanted = _checked(documents)
+    has_schedules = bool(_check_schedules(documents))
 
     async def work(db: Database) -> list[StoredWorkflow | None]:
         return [await stored.find_workflow(db, one.name, _named_version(one)) for one in wanted]
 
-    different = [
+    lines = [
         line
         for workflow, found in zip(wanted, with_database(ctx, work), strict=True)
         for line in _difference(workflow, found)
     ]
-    for line in different:
+    for line in lines:
         say(_coloured(line))
-    if different:
+    if (has_schedules and _schedules_differ(ctx, documents)) or lines:
         raise SystemExit(1)
+
+
+def _schedules_differ(ctx: click.Context, documents: Sequence[Document]) -> bool:
+    """Says how."""
+    from accsd.cli.schedules.files import different, tell_applied
+
+    spread = settings_of(ctx).scheduler.spread
+    found = with_database(ctx, lambda db: different(db, documents, spread))
+    tell_applied(found, "table", dry_run=True)
+    return bool(found)
 
 
 def _named_version(workflow: WorkflowDef) -> int | None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         select_runnable,
     )
     from accsd.db.conditions import SampleAnswer, report_sample
-    from accsd.db.events import TaskEvent, append_events, append_task_event, append_task_events, ensure_event_partitions
+    from accsd.db.events import TaskEvent, append_events, append_task_event, append_task_events
     from accsd.db.finish import (
         Done,
         Failed,
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         start_tasks,
         update_task_progress,
     )
+    from accsd.db.months import make_months
     from accsd.db.nodes import forget_node, node_leaves, upsert_heartbeat
     from accsd.db.pauses import Pausable, pause, recheck_holds, resume, set_concurrency_limit
     from accsd.db.pool import Database
@@ -104,7 +105,6 @@ __all__ = [
     "close_jobs",
     "dismiss",
     "emit_event",
-    "ensure_event_partitions",
     "finish_many_tasks",
     "finish_tasks",
     "forget_node",
@@ -112,6 +112,7 @@ __all__ = [
     "install",
     "instantiate_due_jobs",
     "instantiate_tasks",
+    "make_months",
     "mark_task_done",
     "mark_task_error",
     "mark_task_running",
@@ -158,6 +159,7 @@ __getattr__ = lazily(
         "events",
         "finish",
         "lease",
+        "months",
         "pauses",
         "pool",
         "retry",

@@ -14,7 +14,6 @@ from accsd.db.pool import Database, Record, Session, connect
 from accsd.errors import InvalidValue, NotFound
 from accsd.settings import DatabaseSettings
 
-PROBE_ROLE: Final = "accs_probe"
 _STATEMENT_TIMEOUT_MS: Final = 2000
 _LONGEST_ANSWER: Final = 64 * 1024
 
@@ -93,16 +92,17 @@ async def measure(db: Database, what: str, of: str | None, *, silent: timedelta,
 
 async def ask_database(settings: DatabaseSettings, statement: str) -> Any:
     """The one value of a statement that somebody else wrote: in a read-only transaction, with the rights of accs_probe
-    where that role exists, on a connection that is closed afterwards. (Of the pool's, a lock that the statement takes
-    would stay taken.) Raises InvalidValue with what PostgreSQL says."""
+    where the roles are installed, on a connection that is closed afterwards. (Of the pool's, a lock that the statement
+    takes would stay taken.) Raises InvalidValue with what PostgreSQL says."""
     connection = await connect(settings, application="accsd probe")
     try:
         async with connection.transaction(readonly=True):
             # the first query takes the snapshot: from then on nothing makes the transaction writable
-            if await connection.fetchval("SELECT to_regrole($1) IS NOT NULL", PROBE_ROLE):
-                await connection.execute(f"SET LOCAL ROLE {PROBE_ROLE}")
+            has_roles = await connection.fetchval("SELECT to_regprocedure('accs.probe(text)') IS NOT NULL")
             await connection.execute(f"SET LOCAL statement_timeout = {_STATEMENT_TIMEOUT_MS}")
-            return await _only_value(connection, statement)
+            if has_roles:
+                return _bounded(await connection.fetchval("SELECT accs.probe($1)", statement))
+            return _bounded(await _only_value(connection, statement))
     except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise InvalidValue(f"the statement failed: {error}") from error
     finally:
@@ -121,6 +121,10 @@ async def _only_value(connection: Session, statement: str) -> Any:
     value = rows[0][0]
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
+    return value
+
+
+def _bounded(value: Any) -> Any:
     if isinstance(value, str) and len(value) > _LONGEST_ANSWER:
         raise InvalidValue(f"the statement gives a text of {len(value)} characters; the limit is {_LONGEST_ANSWER}")
     return value

@@ -73,9 +73,3 @@ async def append_task_event(
 
     event = LoggedEvent(job_id, job_task_id, source, level, type, message, data)
     return (await append_events(db, [event]))[0]
-
-
-async def ensure_event_partitions(db: Database, *, months_ahead: int = 3) -> list[str]:
-    """Makes the partitions of the coming months; returns the names of those that were missing."""
-    rows = await db.fetch("SELECT accs.ensure_event_partitions($1)", months_ahead, repeatable=True)
-    return [row[0] for row in rows]

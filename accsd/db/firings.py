@@ -46,12 +46,6 @@ async def scheduler_outlook(db: Database) -> SchedulerOutlook:
     return SchedulerOutlook(**dict(row))
 
 
-async def keep_firings(db: Database, *, keep: timedelta) -> list[str]:
-    """Makes the months of the ledger ahead of time and drops old ones; returns what it did."""
-    rows = await db.fetch("SELECT accs.keep_firings($1) AS did", keep, repeatable=True)
-    return [row["did"] for row in rows]
-
-
 @dataclass(frozen=True, slots=True)
 class OccurrenceAnswer:
     verdict: Verdict

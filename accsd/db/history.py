@@ -1,4 +1,4 @@
-"""Moves months of events to the object store, keeps the record of archives, and removes finished jobs by retention."""
+"""Moves months to the object store, keeps the record of archives, and removes finished jobs by retention."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,14 +8,10 @@ from decimal import Decimal
 from typing import Final
 from uuid import UUID
 
+from accsd.db.months import Monthly, table_of
 from accsd.db.pool import Database
 
-_FIRST_JOB: Final = UUID(int=0)
-_DROP_WITHIN_SEC: Final = 300.0  # the events of a large month are counted
-# The columns of an archived line. The time is in UTC, whatever the session's time zone is.
-_ARCHIVED_AS: Final = """e.id, e.job_id, e.job_task_id,
-    to_char(e.ts AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') AS ts,
-    e.source, e.level, e.type, e.message, e.attempt_id, e.data"""
+_DROP_WITHIN_SEC: Final = 300.0  # the rows of a large month are counted
 
 _TASK: Final = re.compile(r'"job_task_id":(?:"([^"]*)"|null)')  # the data column may say it too, but comes later
 
@@ -29,15 +25,15 @@ class Archive:
     from_ts: datetime
     to_ts: datetime
     rows: int
-    id_sum: Decimal
+    mark_sum: Decimal
     bytes: int
     sha256: str
     bucket: str
     key: str
     size_bytes: int
     index_sha256: str
-    first_job: UUID | None
-    last_job: UUID | None
+    first_subject: str | None
+    last_subject: str | None
     previous: str
     digest: str
     created_at: datetime
@@ -45,6 +41,10 @@ class Archive:
     refused: str | None
     superseded_at: datetime | None
     dropped_at: datetime | None
+
+    @property
+    def table(self) -> Monthly:
+        return table_of(self.partition)
 
     @property
     def index_key(self) -> str:
@@ -58,62 +58,37 @@ def index_key(key: str, index_sha256: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ArchivePosition:
-    """The position of a reader in a partition, in the order in which an archive is written."""
-
-    job_id: UUID = _FIRST_JOB
-    ts: datetime | None = None
-    id: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class ArchivedLine:
-    """An event as it is archived: one JSON object, its data last and as PostgreSQL wrote it."""
+    """A row as it is archived: one JSON object, its data last and as PostgreSQL wrote it. `place`: the values by which
+    the lines of an archive are sorted, `mark`: what the database knows the row by."""
 
-    place: ArchivePosition
+    place: Sequence[object]
+    mark: int
     text: str
 
-
-async def partitions(db: Database, *, older_than: timedelta | None = None) -> list[str]:
-    """The months that are in the database, oldest first; with `older_than` only those that ended that long ago."""
-    rows = await db.fetch(
-        r"""SELECT name FROM (
-              SELECT c.relname::text AS name,
-                     make_timestamptz(substr(c.relname, 13, 4)::int, substr(c.relname, 18, 2)::int, 1, 0, 0, 0, 'UTC')
-                       AT TIME ZONE 'UTC' + interval '1 month' AS ends
-                FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-               WHERE i.inhparent = 'public.task_events'::regclass AND c.relname ~ '^task_events_\d{4}_\d{2}$') months
-             WHERE $1::interval IS NULL OR ends AT TIME ZONE 'UTC' <= accs.clock() - $1 ORDER BY name""",
-        older_than,
-        repeatable=True,
-    )
-    return [row[0] for row in rows]
+    @property
+    def subject(self) -> str:
+        return str(self.place[0])
 
 
-async def lines_after(db: Database, partition: str, place: ArchivePosition, limit: int) -> list[ArchivedLine]:
-    """The next events of a partition, by job and time. The statements are short: one long one would keep the dead rows
+async def lines_after(db: Database, month: str, last: ArchivedLine | None, limit: int) -> list[ArchivedLine]:
+    """The next lines of a month, in their order. The statements are short: one long one would keep the dead rows
     of every table in the database for as long as it takes. They read the parent: partitions come after the grants."""
+    table = table_of(month)
+    place: Sequence[object] = () if last is None else last.place
+    behind = f"AND {table.subject} >= $2 AND ({table.order}) > ({', '.join(f'${n + 2}' for n in range(len(place)))})"
     rows = await db.fetch(
-        f"""SELECT e.job_id, e.ts, e.id, row_to_json(l)::text AS line FROM (
-              SELECT * FROM public.task_events
-               WHERE {_within(partition)}
-                 AND job_id >= $1 AND (job_id, ts, id) > ($1, coalesce($2::timestamptz, '-infinity'), $3)
-               ORDER BY job_id, ts, id LIMIT $4) e, LATERAL (SELECT {_ARCHIVED_AS}) l
-             ORDER BY e.job_id, e.ts, e.id""",
-        place.job_id,
-        place.ts,
-        place.id,
+        f"""SELECT {table.order}, e.mark, row_to_json(l)::text AS line FROM (
+              SELECT *, accs.mark_of(e) AS mark FROM public.{table.name} e
+               WHERE {table.within(month)} {behind if place else ""}
+               ORDER BY {table.order} LIMIT $1) e, LATERAL (SELECT {table.line}) l
+             ORDER BY {table.order}""",
         limit,
+        *place,
         repeatable=True,
     )
-    return [ArchivedLine(ArchivePosition(row["job_id"], row["ts"], row["id"]), row["line"]) for row in rows]
-
-
-def _within(partition: str) -> str:
-    """The bounds of a partition, as constants: the planner then leaves the other months out."""
-    year, month = (int(part) for part in partition.removeprefix("task_events_").split("_"))
-    following = f"{year + month // 12:04}-{month % 12 + 1:02}"
-    return f"ts >= '{year:04}-{month:02}-01T00:00:00Z' AND ts < '{following}-01T00:00:00Z'"
+    width = 1 + len(table.then)
+    return [ArchivedLine(tuple(row[n] for n in range(width)), row["mark"], row["line"]) for row in rows]
 
 
 # Read archived lines again
@@ -151,12 +126,12 @@ def task_of(line: str) -> str | None:
     return None if found is None else found[1]
 
 
-async def lines_here(db: Database, job_id: UUID) -> list[str]:
-    """A job's events that are still in the database, as they will be archived."""
+async def lines_here(db: Database, table: Monthly, subject: str) -> list[str]:
+    """The lines of a subject that are still in the database, as they will be archived."""
     rows = await db.fetch(
-        f"""SELECT row_to_json(l)::text FROM public.task_events e, LATERAL (SELECT {_ARCHIVED_AS}) l
-             WHERE e.job_id = $1 ORDER BY e.ts, e.id""",
-        job_id,
+        f"""SELECT row_to_json(l)::text FROM public.{table.name} e, LATERAL (SELECT {table.line}) l
+             WHERE e.{table.subject} = $1 ORDER BY {table.order}""",
+        subject,
         repeatable=True,
     )
     return [row[0] for row in rows]
@@ -173,13 +148,15 @@ async def archives(db: Database, *, partition: str | None = None) -> list[Archiv
     return [Archive(**row) for row in rows]
 
 
-async def archives_with(db: Database, job_id: UUID) -> list[Archive]:
-    """The archives that may hold events of this job, if those events are nowhere else. Ids begin with their time, so
+async def archives_with(db: Database, table: Monthly, subject: str) -> list[Archive]:
+    """The archives that may hold lines of this subject, if those lines are nowhere else. Ids begin with their time, so
     the first and the last job of a month leave out most of the other months."""
     rows = await db.fetch(
-        """SELECT * FROM accs.archives
-            WHERE dropped_at IS NOT NULL AND $1 BETWEEN first_job AND last_job ORDER BY from_ts, id""",
-        job_id,
+        """SELECT * FROM accs.archives WHERE dropped_at IS NOT NULL AND starts_with(partition, $1 || '_')
+              AND length(partition) = length($1) + 8 AND $2 BETWEEN first_subject AND last_subject
+            ORDER BY from_ts, id""",
+        table.name,
+        subject,
         repeatable=True,
     )
     return [Archive(**row) for row in rows]
@@ -210,24 +187,24 @@ async def record_archive(
     partition: str,
     *,
     rows: int,
-    id_sum: int,
+    mark_sum: int,
     size: int,
     sha256: str,
     bucket: str,
     key: str,
     object_size: int,
     index_sha256: str,
-    jobs: tuple[UUID, UUID] | None,
+    subjects: tuple[str, str] | None,
     previous: str,
 ) -> int:
     """Records an archive; returns its id: a new one, or the one that it has. VerbRefused where another archive came
     first, NotFound where its partition has gone."""
-    first, last = jobs or (None, None)
+    first, last = subjects or (None, None)
     return await db.fetchval(
         "SELECT accs.record_archive($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
         partition,
         rows,
-        id_sum,
+        mark_sum,
         size,
         sha256,
         bucket,

@@ -1,12 +1,12 @@
 -- Least privilege (run by the schema's owner, who needs CREATEROLE the first time; may be run again at any time).
 --
 --   accs_scheduler  the control host: submits by plain INSERT, instantiates, reclaims, cleans up; speaks for every node
---   accs_archive    the control host's history: only it removes months of events and finished jobs
+--   accs_archive    the control host's history: only it removes months and finished jobs
 --   accs_agent      a node: executes the verbs of an attempt and nothing else, for the nodes that its login registered
 --   accs_api        a gateway: submits and operates through verbs, reads
 --   accs_reader     reads
---   accs_probe      what statements of conditions may read: nothing but what somebody grants it. Nobody logs in as it; accs_scheduler
---                   becomes it for one statement. What was granted to it stays
+--   accs_probe      what statements of conditions may read: nothing but what somebody grants it. Nobody logs in as it; it owns the
+--                   function accs.probe, which runs a statement with its rights. What was granted to it stays
 --
 -- A grant is what the role's own process calls, and no more: each verb says beside its function which roles may call it (schema/,
 -- accs.is_verb). Roles belong to the whole cluster, so this is a step of its own. They have no password yet: \password accs_agent.
@@ -51,16 +51,46 @@ BEGIN
       NULL;
     END;
   END IF;
-  -- the owner runs probes where the builder logs in as the owner; whoever may not grant the role leaves it as it is
-  FOREACH v_role IN ARRAY ARRAY['accs_scheduler', current_user] LOOP
-    IF NOT pg_has_role(v_role, 'accs_probe', 'MEMBER') THEN
-      BEGIN
-        EXECUTE format('GRANT accs_probe TO %I', v_role);
-      EXCEPTION WHEN insufficient_privilege THEN
-        RAISE WARNING '% can''t run the statements of conditions: GRANT accs_probe TO %', v_role, v_role;
-      END;
+  -- Not by SET ROLE, which a statement could take back: a function that runs with its owner's rights lets nobody change the role
+  -- while it runs. The owner of the schema has to be a member of accs_probe to give it the function; nobody else has to.
+  BEGIN
+    IF NOT pg_has_role(current_user, 'accs_probe', 'MEMBER') THEN
+      EXECUTE format('GRANT accs_probe TO %I', current_user);
     END IF;
-  END LOOP;
+    DROP FUNCTION IF EXISTS accs.probe(text);
+    -- The one value of one statement. A cursor takes one statement, and only one that gives rows.
+    CREATE FUNCTION accs.probe(p_statement text) RETURNS jsonb LANGUAGE plpgsql SECURITY DEFINER AS $probe$
+    DECLARE
+      v_cursor refcursor;
+      v_first  record;
+      v_next   record;
+      v_row    json;
+      v_names  text[];
+    BEGIN
+      OPEN v_cursor NO SCROLL FOR EXECUTE p_statement;
+      FETCH v_cursor INTO v_first;
+      IF NOT FOUND THEN
+        RAISE EXCEPTION 'it gives no row' USING ERRCODE = 'cardinality_violation';
+      END IF;
+      v_row := pg_catalog.row_to_json(v_first);
+      v_names := ARRAY(SELECT pg_catalog.json_object_keys(v_row));
+      IF pg_catalog.cardinality(v_names) OPERATOR(pg_catalog.<>) 1 THEN
+        RAISE EXCEPTION 'it gives % columns, not one', pg_catalog.cardinality(v_names) USING ERRCODE = 'cardinality_violation';
+      END IF;
+      FETCH v_cursor INTO v_next;
+      IF FOUND THEN
+        RAISE EXCEPTION 'it gives more than one row' USING ERRCODE = 'cardinality_violation';
+      END IF;
+      RETURN v_row::pg_catalog.jsonb OPERATOR(pg_catalog.->) v_names[1];
+    END $probe$;
+    REVOKE ALL ON FUNCTION accs.probe(text) FROM PUBLIC;
+    GRANT EXECUTE ON FUNCTION accs.probe(text) TO accs_scheduler;
+    GRANT CREATE ON SCHEMA accs TO accs_probe;   -- who is no superuser may not give it to a role without this
+    ALTER FUNCTION accs.probe(text) OWNER TO accs_probe;
+    REVOKE CREATE ON SCHEMA accs FROM accs_probe;
+  EXCEPTION WHEN insufficient_privilege THEN
+    RAISE WARNING 'statements of conditions have the rights of the builder: GRANT accs_probe TO %, and install the roles again', current_user;
+  END;
 
   -- by column: what belongs to the state machine has its defaults
   GRANT INSERT (id, name, version, is_active, steps, created_by, notify, params, options_schema),
@@ -76,6 +106,8 @@ BEGIN
                 catch_up, catch_up_max, overlap, run_key, spread, exclude, only_on, start_at, end_at, max_runs, pause_after, pause_for,
                 anchor, filter, gather, cooldown, cooldown_trailing, reenter, condition, changed_by, change_reason)
     ON public.schedules TO accs_scheduler, accs_api;
+  -- the sum over what an archive holds
+  GRANT EXECUTE ON FUNCTION accs.mark_of(public.task_events), accs.mark_of(public.firings), accs.mark_of(public.events) TO accs_archive;
   GRANT INSERT, UPDATE, DELETE ON public.calendars TO accs_scheduler, accs_api;
   GRANT USAGE ON SEQUENCE accs.id_seq TO accs_api;
   GRANT EXECUTE ON FUNCTION accs.new_id(), accs.unix_ms(timestamptz), accs.in_verb() TO accs_api;

@@ -102,7 +102,7 @@ class ScheduleToPlan:
     created_at: datetime
     after: datetime
     least_interval: timedelta | None  # that the schedule's owner may have
-    calendars: Mapping[str, Sequence[Mapping[str, Any]]]
+    calendars: Mapping[str, Mapping[str, Any]]
     snoozed: Sequence[str]  # nominal time and fold of each
     planned: datetime | None  # the first due time of the plan that is there
     now: datetime

@@ -151,18 +151,9 @@ async def choose_outcomes(db: Database) -> list[str]:
     return chosen
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    made: Sequence[str]  # partitions
-    dropped: Sequence[str]
-    keys: int  # keys whose time is over
-
-
-async def keep_events(db: Database, *, keep: timedelta) -> Kept:
-    """Makes partitions ahead; drops the months that are older than `keep`."""
-    row = await db.fetchrow("SELECT * FROM accs.keep_events($1)", keep, repeatable=True)
-    assert row is not None, "keep_events always answers"
-    return Kept(**dict(row))
+async def forget_event_keys(db: Database) -> int:
+    """Forgets the keys whose time is over; returns how many."""
+    return await db.fetchval("SELECT accs.forget_event_keys()", repeatable=True)
 
 
 def _settled(row: Record) -> EventSettled:
@@ -282,3 +273,27 @@ def _event(row: Record) -> TopicEvent:
         matched=row["matched"],
         caused=caused,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class EventTally:
+    """What is known of a schedule of kind event beside its ledger. `last_filtered` is a sample of what its filter left
+    out: id, topic, at, payload."""
+
+    waiting: int
+    gathering: int
+    filtered: int
+    last_filtered: Mapping[str, Any] | None
+
+
+async def tally_of(db: Database, schedule_id: UUID) -> EventTally:
+    row = await db.fetchrow(
+        """SELECT count(*) FILTER (WHERE i.gathering IS NULL)::int AS waiting, count(i.gathering)::int AS gathering,
+                  coalesce((SELECT t.filtered FROM accs.event_tallies t WHERE t.schedule_id = $1), 0) AS filtered,
+                  (SELECT t.last_filtered FROM accs.event_tallies t WHERE t.schedule_id = $1) AS last_filtered
+             FROM accs.inbox i WHERE i.schedule_id = $1""",
+        schedule_id,
+        repeatable=True,
+    )
+    assert row is not None, "an aggregate has one row"
+    return EventTally(**dict(row))

@@ -8,7 +8,10 @@ events      one event of a timeline
 jobs        a job and its tasks: what each waits for, how it ended, why it is dead
 fleet       a node and a service: whether it takes work, and why it does not
 changes     what the state machine answered to a person who wanted to change something
-schedules   a schedule: what it means, why it stands still, what became of each due time, what it loses;
+schedules   a schedule: what it means, why it stands still, what happened at a time;
             schedule_definitions checks, compares and writes one, schedule_changes tells the answers of its verbs
+occurrences the times of a schedule: what is ahead, what lies around one
+ledger      what became of each due time, and what a schedule loses
+conditions  a condition: what it means, how it stands, what a sample led to
 words       lengths of time, moments, ids
 """

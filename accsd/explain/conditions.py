@@ -32,14 +32,25 @@ def meaning(document: Mapping[str, Any]) -> str:
     return f"{_judgement(condition.judgement)}; {_source(condition)}"
 
 
-def _judgement(how: ConditionJudgement) -> str:
+def threshold(document: Mapping[str, Any]) -> str:
+    """`above 90`; nothing for a document that means nothing."""
+    try:
+        return _raised(parse_condition(document).judgement)
+    except UserError:
+        return ""
+
+
+def _raised(how: ConditionJudgement) -> str:
     if how.above is not None:
-        raised, cleared = f"above {how.above:g}", f"below {how.clears:g}" if how.clears is not None else None
-    elif how.below is not None:
-        raised, cleared = f"below {how.below:g}", f"above {how.clears:g}" if how.clears is not None else None
-    else:
-        raised, cleared = f"at {value(how.equals)}", None
-    parts = [f"raised {raised}"]
+        return f"above {value(how.above)}"
+    return f"at {value(how.equals)}" if how.below is None else f"below {value(how.below)}"
+
+
+def _judgement(how: ConditionJudgement) -> str:
+    cleared = None
+    if how.clears is not None:
+        cleared = f"{'below' if how.above is not None else 'above'} {value(how.clears)}"
+    parts = [f"raised {_raised(how)}"]
     if how.samples > 1:
         parts.append(f"for {how.samples} samples")
     if how.lasts > timedelta(0):

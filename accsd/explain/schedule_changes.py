@@ -8,8 +8,7 @@ from accsd.db.answers import Verdict
 from accsd.db.firings import BackfillAnswer, OccurrenceAnswer, Ran
 from accsd.db.schedules import ScheduleAnswer
 from accsd.explain.changes import ChangeOutcome
-from accsd.explain.schedules import local_text
-from accsd.explain.words import short, since
+from accsd.explain.words import local_text, short, since
 
 _REVIVED: Final = "accsd schedules edit {name} with other times, or a later --end, makes it active again"
 
@@ -28,7 +27,7 @@ def paused(name: str, answer: ScheduleAnswer, until: datetime | None) -> ChangeO
 def resumed(name: str, answer: ScheduleAnswer, recovered: int) -> ChangeOutcome:
     match answer.verdict:
         case Verdict.ACCEPTED:
-            what = f"; {recovered} of the skipped times run now" if recovered else ""
+            what = f"; {recovered} of the skipped times run{'s' if recovered == 1 else ''} now" if recovered else ""
             return _outcome(name, answer, f"schedule {name} goes on{what}")
         case Verdict.REPEATED:
             return _outcome(name, answer, f"schedule {name} was not paused")

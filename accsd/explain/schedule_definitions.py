@@ -9,16 +9,19 @@ from typing import Any, Final
 from uuid import UUID
 
 from accsd.db.answers import Verdict
+from accsd.db.calendars import calendars_named
 from accsd.db.pool import Database
 from accsd.db.schedules import ScheduleAnswer, put_schedule
 from accsd.db.views import jobs as job_views
 from accsd.db.views import schedules as views
+from accsd.db.views.firings import usual_times_of
 from accsd.db.views.schedules import ScheduleRow
 from accsd.db.views.workflows import no_such_workflow
 from accsd.db.workflows import workflow_id
 from accsd.errors import InvalidValue, NotFound, ScheduleInvalid, UserError, VerbRefused
+from accsd.explain import occurrences
 from accsd.explain import schedules as words
-from accsd.model.schedule import KINDS, ScheduleDef, for_the_database
+from accsd.model.schedule import KINDS, ScheduleDef, for_the_database, is_for
 from accsd.planning.recurrence import LintWarning, PreviewRow, Rule, lint, next_occurrences
 
 SHOWN: Final = 3  # of what is next
@@ -26,27 +29,34 @@ _FIELD_OF: Final = {kind: field for field, kind in KINDS.items()}
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 # Columns whose change lets a schedule that has ended go on
 _REVIVING: Final = frozenset(
-    {"schedule_kind", "schedule_expr", "timezone", "spread", "exclude", "only_on", "start_at", "end_at", "max_runs"}
+    {
+        *("schedule_kind", "schedule_expr", "timezone", "spread", "exclude", "only_on", "start_at", "end_at"),
+        *("max_runs", "condition"),
+    }
 )
 _NEW: Final = "new"  # the id of a schedule that is not there yet
 
 
 def definition_of(row: ScheduleRow) -> dict[str, Any]:
-    """A schedule that is there, as one would write it."""
-    if not row.has_times:
-        raise InvalidValue(f'the schedule "{row.name}" has no times: its kind is {row.schedule_kind}')
-    fields = set(ScheduleDef.model_fields) - {*KINDS, "anchor"}
-    return {field: getattr(row, field) for field in fields} | {_FIELD_OF[row.schedule_kind]: row.schedule_expr}
+    """A schedule that is there, as one would write it; what means nothing to its kind is left out."""
+    fields = {
+        field: getattr(row, field)
+        for field in ScheduleDef.model_fields
+        if field not in (*KINDS, "anchor") and is_for(field, row.schedule_kind)
+    }
+    expression = {"name": row.schedule_expr, **(row.condition or {})}
+    when = expression if row.schedule_kind == "condition" else row.schedule_expr
+    return fields | {_FIELD_OF[row.schedule_kind]: when}
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A definition that was found good. `changes` are the columns that differ from the schedule that is there;
-    `dropped` says which skips and snoozes the new times do not have."""
+    """A definition that was found good; without a rule where it has no times. `changes` are the columns that differ
+    from the schedule that is there; `dropped` says which skips and snoozes the new times do not have."""
 
     definition: ScheduleDef
     row: ScheduleRow | None
-    rule: Rule
+    rule: Rule | None
     now: datetime
     changes: Mapping[str, Any]
     dropped: Sequence[str]
@@ -76,24 +86,37 @@ class Draft:
 async def drafted(db: Database, definition: ScheduleDef, *, spread: timedelta) -> Draft:
     """Checks a definition; UserError says what is wrong with it. `spread` is for schedules that say nothing of it."""
     row, now = await views.find_schedule(db, definition.name), await job_views.clock(db)
-    calendars = await views.calendar_entries(db, [*definition.exclude, *definition.only_on])
-    check_options(definition)
-    made = (_NEW, now, None) if row is None else (str(row.id), row.created_at, row.anchor)
-    timing = definition.timing(id=made[0], created_at=made[1], anchor=made[2], calendars=calendars)
-    rule = timing.rule(spread)
-    _check_reach(rule, now)
+    calendars = await calendars_named(db, [*definition.exclude, *definition.only_on])
+    check_expressions(definition)
+    rule = _rule(definition, row, now, calendars, spread)
     marks = await _marks(db, row)
+    left = _runs_left(definition, row)
     return Draft(
         definition=definition,
         row=row,
         rule=rule,
         now=now,
         changes=_changes(definition, row),
-        dropped=words.no_longer_named(rule, marks),
-        warnings=await _warnings(db, rule, now, row),
+        dropped=occurrences.no_longer_named(rule, marks),
+        warnings=() if rule is None else await _warnings(db, rule, now, row),
         before=[] if row is None else _before(row, spread, marks),
-        after=words.ahead(rule, now, SHOWN, marks=marks, runs_left=_runs_left(definition, row)),
+        after=[] if rule is None else occurrences.ahead(rule, now, SHOWN, marks=marks, runs_left=left),
     )
+
+
+def _rule(
+    definition: ScheduleDef,
+    row: ScheduleRow | None,
+    now: datetime,
+    calendars: Mapping[str, Mapping[str, Any]],
+    spread: timedelta,
+) -> Rule | None:
+    if not definition.has_times:
+        return None
+    made = (_NEW, now, None) if row is None else (str(row.id), row.created_at, row.anchor)
+    rule = definition.timing(id=made[0], created_at=made[1], anchor=made[2], calendars=calendars).rule(spread)
+    _check_reach(rule, now)
+    return rule
 
 
 def _check_reach(rule: Rule, now: datetime) -> None:
@@ -110,19 +133,18 @@ async def check_workflow(db: Database, definition: ScheduleDef) -> None:
         raise await no_such_workflow(db, definition.workflow, definition.version) from None
 
 
-def check_options(definition: ScheduleDef) -> None:
-    """Options may be templated over the occurrence."""
-    from accsd.expressions import Names, check_document, has_templates
+def check_expressions(definition: ScheduleDef) -> None:
+    """ScheduleInvalid says what is wrong with filter, options, gathering and expr, each with its place."""
+    from accsd.expressions.schedules import schedule_problems
 
-    if not has_templates(definition.options):
-        return
-    names = Names(values=("schedule", "nominal", "timezone"), moments=("due_at",))
-    if found := check_document(definition.options, names).problems:
-        said = "; ".join(f"options.{problem}" for problem in found)
+    said = definition.columns()
+    found = schedule_problems(
+        definition.kind, **{key: said[key] for key in ("options", "filter", "gather", "condition")}
+    )
+    if found:
         raise ScheduleInvalid(
-            f'schedule "{definition.name}": {said}',
-            hint=f"there are {', '.join(names.roots)}",
-            complaints=[(("options", *problem.place), problem.what) for problem in found],
+            f'schedule "{definition.name}": {"; ".join(f"{problem.path}: {problem.what}" for problem in found)}',
+            complaints=[(problem.place, f"{problem.path}: {problem.what}") for problem in found],
         )
 
 
@@ -137,32 +159,32 @@ def _runs_left(definition: ScheduleDef, row: ScheduleRow | None) -> int | None:
     return None if definition.max_runs is None else definition.max_runs - (0 if row is None else row.runs)
 
 
-async def _marks(db: Database, row: ScheduleRow | None) -> words.Marks:
+async def _marks(db: Database, row: ScheduleRow | None) -> occurrences.Marks:
     if row is None:
         return {}
-    return words.marks_of(await views.skips_of(db, row.id), await views.snoozes_of(db, row.id))
+    return occurrences.marks_of(await views.skips_of(db, row.id), await views.snoozes_of(db, row.id))
 
 
-def _before(row: ScheduleRow, spread: timedelta, marks: words.Marks) -> list[PreviewRow]:
+def _before(row: ScheduleRow, spread: timedelta, marks: occurrences.Marks) -> list[PreviewRow]:
     """What was next until now; nothing for a schedule that has ended or whose rule can't be read."""
     try:
         if not row.has_times or row.state == "ended":
             return []
         left = None if row.max_runs is None else row.max_runs - row.runs
-        return words.ahead(row.timing().rule(spread), row.now, SHOWN, marks=marks, runs_left=left)
+        return occurrences.ahead(row.timing().rule(spread), row.now, SHOWN, marks=marks, runs_left=left)
     except UserError:
         return []
 
 
 async def _warnings(db: Database, rule: Rule, now: datetime, row: ScheduleRow | None) -> tuple[LintWarning, ...]:
-    found = words.ahead(rule, now, 1)
+    found = occurrences.ahead(rule, now, 1)
     sharing, usual = None, None
     if found:
         minute = found[0].due_at.replace(second=0, microsecond=0)
         but = None if row is None else row.id
         sharing = await views.due_within(db, minute, minute + timedelta(minutes=1), but=but)
     if row is not None:
-        usual = (await views.usual_times_of(db, row.id)).run
+        usual = (await usual_times_of(db, row.id)).run
     return lint(rule, now, sharing=sharing, usual_run=usual)
 
 
@@ -201,8 +223,8 @@ def document(draft: Draft, change: str, *, id: UUID | None = None, revision: int
         "revision": revision,
         "changes": for_the_database(draft.changes),
         "words": draft.words,
-        "before": [words.preview_document(row) for row in draft.before],
-        "next": [words.preview_document(row) for row in draft.ahead],
+        "before": [occurrences.preview_document(row) for row in draft.before],
+        "next": [occurrences.preview_document(row) for row in draft.ahead],
         "dropped": list(draft.dropped),
         "warnings": [asdict(warning) for warning in draft.warnings],
     }
@@ -235,10 +257,18 @@ def _plain(value: Any) -> Any:
 
 def difference(draft: Draft) -> list[str]:
     """Lines of what would change, as diff writes them."""
-    was = _lines(ScheduleDef.model_validate(definition_of(draft.row))) if draft.row is not None else []
+    was = [] if draft.row is None else _lines_of(draft.row)
     now = _lines(draft.definition)
     stands = "nothing" if draft.row is None else f"{draft.name} revision {draft.row.revision}"
     return list(difflib.unified_diff(was, now, f"applied: {stands}", f"file: {draft.name}", lineterm=""))
+
+
+def _lines_of(row: ScheduleRow) -> list[str]:
+    """None of a schedule that was written by hand, and wrongly."""
+    try:
+        return _lines(ScheduleDef.model_validate(definition_of(row)))
+    except ScheduleInvalid:
+        return []
 
 
 def _lines(definition: ScheduleDef) -> list[str]:

@@ -33,6 +33,19 @@ def since(moment: datetime) -> str:
     return f"{duration(away)} ago" if away >= timedelta(0) else f"in {duration(-away)}"
 
 
+def away(moment: datetime, now: datetime) -> str:
+    """How far from now, by the database's clock."""
+    span = moment - now
+    return f"in {duration(span)}" if span > timedelta(0) else f"{duration(-span)} ago"
+
+
+def local_text(moment: datetime) -> str:
+    """A time on the wall clock, with its day: Mon 2026-11-23 02:30."""
+    day = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")[moment.weekday()]
+    clock = f"{moment:%H:%M:%S}" if moment.second else f"{moment:%H:%M}"
+    return f"{day} {moment:%Y-%m-%d} {clock}"
+
+
 def short(full: UUID | str) -> str:
     """What people see of an id, and what commands take. Ids are time-ordered, so those of one minute begin alike; their
     ends differ (accs.new_id)."""

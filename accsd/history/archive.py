@@ -1,6 +1,6 @@
-"""Moves a month of events to the object store: written, recorded, read back, and only then dropped from the database.
+"""Moves a month of a table to the object store: written, recorded, read back, and only then dropped from the database.
 
-Each step may be the last one before a crash: the same events make the same object under the same key, its record is
+Each step may be the last one before a crash: the same rows make the same object under the same key, its record is
 found again, and the next archiver reads the object back before anything is dropped. Two archivers at once do the work
 twice, no more.
 """
@@ -15,11 +15,13 @@ import anyio.to_thread
 
 from accsd import failpoints
 from accsd.db import history
-from accsd.db.history import Archive, ArchivedLine, ArchivePosition, index_key
+from accsd.db.history import Archive, ArchivedLine, index_key
+from accsd.db.months import MONTHLY, months_of
 from accsd.db.pool import Database
 from accsd.errors import NotFound
 from accsd.history.blocks import Damaged, Index, Packer, chained
 from accsd.history.contents import contents
+from accsd.settings import RetentionSettings
 from accsd.storage import ObjectStore
 
 PREFIX: Final = "history/"
@@ -35,17 +37,28 @@ class ArchiveOutcome:
 
     @property
     def sentence(self) -> str:
-        what = f"{self.archive.partition} ({self.archive.rows} events)"
+        what = f"{self.archive.partition} ({self.archive.rows} rows)"
         if self.refused is not None:
             return f"{what} is not dropped: {self.refused}"
         return f"{what} is in {self.archive.key}" + (", and dropped here" if self.archive.dropped_at else "")
+
+
+async def months_to_archive(db: Database, kept: RetentionSettings) -> list[str]:
+    """The months that have been kept long enough."""
+    ages = kept.month_ages
+    return [
+        month
+        for table in MONTHLY
+        if (age := ages[table.name]) is not None
+        for month in await months_of(db, table, older_than=age)
+    ]
 
 
 async def archive(
     db: Database, store: ObjectStore, partition: str, *, again: bool = False, keep: bool = False
 ) -> ArchiveOutcome:
     """Archives a partition, or goes on where a crash has left it. `again` writes it anew, `keep` does not drop it."""
-    if partition not in await history.partitions(db):
+    if not any([partition in await months_of(db, table) for table in MONTHLY]):
         raise NotFound(f"there is no partition {partition}", hint="`accsd history list` lists the months")
     recorded = next((one for one in await history.archives(db, partition=partition) if _is_open(one)), None)
     if recorded is None or again or recorded.bucket != store.bucket:
@@ -55,7 +68,7 @@ async def archive(
     if refused is None and not keep:
         refused = await history.drop_archived(db, recorded.id)
         after = await history.archive_of(db, recorded.id)
-        if after.refused is not None:  # the object is fine, but events have come since: all are archived once more
+        if after.refused is not None:  # the object is fine, but rows have come since: all are archived once more
             recorded = await _write(db, store, partition)
             refused = await verify(db, store, recorded) or await history.drop_archived(db, recorded.id)
     return ArchiveOutcome(await history.archive_of(db, recorded.id), refused)
@@ -78,7 +91,7 @@ async def _write(db: Database, store: ObjectStore, partition: str) -> Archive:
     await store.check()  # before the work, not after it
     with tempfile.TemporaryFile(prefix="accsd-history-") as spool:
         packer = Packer(spool)
-        id_sum = await _pack(db, partition, packer)
+        marks = await _pack(db, partition, packer)
         await anyio.to_thread.run_sync(spool.flush)
         key = f"{PREFIX}{partition}/{packer.packed_sha256[:32]}.jsonl.gz"
         stored = await store.put_file(key, spool.fileno(), content_type="application/gzip")
@@ -100,14 +113,14 @@ async def _write(db: Database, store: ObjectStore, partition: str) -> Archive:
         db,
         partition,
         rows=packer.rows,
-        id_sum=id_sum,
+        mark_sum=marks,
         size=packer.size,
         sha256=packer.sha256,
         bucket=store.bucket,
         key=key,
         object_size=stored.size_bytes,
         index_sha256=index_sha256,
-        jobs=packer.jobs,
+        subjects=packer.subjects,
         previous=previous,
     )
     failpoints.hit("archive.recorded")
@@ -115,16 +128,16 @@ async def _write(db: Database, store: ObjectStore, partition: str) -> Archive:
 
 
 async def _pack(db: Database, partition: str, packer: Packer) -> int:
-    """Packs the events; returns the sum of their ids."""
-    place, id_sum = ArchivePosition(), 0
-    while batch := await history.lines_after(db, partition, place, _BATCH):
+    """Packs the rows; returns the sum of their marks."""
+    last, marks = None, 0
+    while batch := await history.lines_after(db, partition, last, _BATCH):
         await anyio.to_thread.run_sync(_add, packer, batch)
-        place = batch[-1].place
-        id_sum += sum(line.place.id for line in batch)
+        last = batch[-1]
+        marks += sum(line.mark for line in batch)
     await anyio.to_thread.run_sync(packer.end)
-    return id_sum
+    return marks
 
 
 def _add(packer: Packer, batch: Sequence[ArchivedLine]) -> None:
     for line in batch:
-        packer.add(line.place.job_id, line.text)
+        packer.add(line.subject, line.text)

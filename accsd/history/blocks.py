@@ -1,7 +1,7 @@
 """How an archive is packed: JSON lines in blocks, each a gzip member of its own, and an index of where they are.
 
-The object as a whole is an ordinary .gz file (`zcat` reads it). Lines are sorted by job, so the index finds those of
-one job with a few reads of a part; it knows the checksum of every block.
+The object as a whole is an ordinary .gz file (`zcat` reads it). Lines are sorted by subject (task events by their job),
+so the index finds those of one subject with a few reads of a part; it knows the checksum of every block.
 """
 
 import gzip
@@ -9,7 +9,6 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import IO, Final
-from uuid import UUID
 
 import orjson
 
@@ -25,8 +24,8 @@ class Damaged(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    first_job: str
-    last_job: str
+    first: str  # subject
+    last: str
     offset: int
     length: int
     rows: int
@@ -61,9 +60,8 @@ class Index:
             raise Damaged(f"the index has format {index.format}, and this accsd reads {FORMAT}", hint="upgrade accsd")
         return index
 
-    def blocks_of(self, job_id: UUID) -> list[Block]:
-        wanted = str(job_id)
-        return [block for block in self.blocks if block.first_job <= wanted <= block.last_job]
+    def blocks_of(self, subject: str) -> list[Block]:
+        return [block for block in self.blocks if block.first <= subject <= block.last]
 
 
 def chained(previous: str, partition: str, rows: int, sha256: str) -> str:
@@ -72,7 +70,7 @@ def chained(previous: str, partition: str, rows: int, sha256: str) -> str:
 
 
 class Packer:
-    """Takes lines in the order of their jobs; never holds more than one block of them."""
+    """Takes lines in the order of their subjects; never holds more than one block of them."""
 
     def __init__(self, target: IO[bytes]) -> None:
         self.blocks: list[Block] = []
@@ -84,20 +82,20 @@ class Packer:
         self._offset = 0
         self._lines: list[bytes] = []
         self._held = 0
-        self._first_job = ""
-        self._last_job = ""
+        self._first = ""
+        self._last = ""
 
-    def add(self, job_id: UUID, line: str) -> None:
+    def add(self, subject: str, line: str) -> None:
         if not self._lines:
-            self._first_job = str(job_id)
-        self._last_job = str(job_id)
+            self._first = subject
+        self._last = subject
         self._lines.append(line.encode() + b"\n")
         self._held += len(self._lines[-1])
         if self._held >= BLOCK:
             self._write()
 
     def end(self) -> None:
-        """Writes the last block. An archive without events has an empty one, so that it is a .gz file too."""
+        """Writes the last block. An archive without lines has an empty one, so that it is a .gz file too."""
         if self._lines or not self.blocks:
             self._write()
 
@@ -111,20 +109,20 @@ class Packer:
         return self._packed.hexdigest()
 
     @property
-    def jobs(self) -> tuple[UUID, UUID] | None:
-        return (UUID(self.blocks[0].first_job), UUID(self.blocks[-1].last_job)) if self.rows else None
+    def subjects(self) -> tuple[str, str] | None:
+        return (self.blocks[0].first, self.blocks[-1].last) if self.rows else None
 
     def _write(self) -> None:
         lines = b"".join(self._lines)
-        # without a time, so that the same events make the same object
+        # without a time, so that the same lines make the same object
         stored = gzip.compress(lines, compresslevel=6, mtime=0)
         self._target.write(stored)
         self._sha256.update(lines)
         self._packed.update(stored)
         self.blocks.append(
             Block(
-                self._first_job,
-                self._last_job,
+                self._first,
+                self._last,
                 self._offset,
                 len(stored),
                 len(self._lines),

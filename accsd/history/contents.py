@@ -1,10 +1,9 @@
-"""Reads archives: the lines of one job, or all lines to check whether they are as archived."""
+"""Reads archives: the lines of one subject, or all lines to check whether they are as archived."""
 
 import hashlib
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Final
-from uuid import UUID
 
 import anyio.to_thread
 
@@ -23,12 +22,12 @@ class Contents:
     sha256: str
 
 
-async def lines_of(store: ObjectStore, archive: Archive, job_id: UUID) -> list[str]:
-    """The archived events of one job, in their order. Damaged: they are not as archived, or are missing."""
+async def lines_of(store: ObjectStore, archive: Archive, subject: str) -> list[str]:
+    """The archived lines of one subject, in their order. Damaged: they are not as archived, or are missing."""
     _require_bucket(store, archive)
-    mark = f'"job_id":"{job_id}"'.encode()
+    mark = f'"{archive.table.subject}":"{subject}"'.encode()  # inside of JSON there is a space after the colon
     found: list[str] = []
-    async for lines in _unpacked(store, archive, (await read_index(store, archive)).blocks_of(job_id)):
+    async for lines in _unpacked(store, archive, (await read_index(store, archive)).blocks_of(subject)):
         found += [line.decode() for line in lines.splitlines() if mark in line]
     return found
 

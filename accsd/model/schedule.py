@@ -7,7 +7,7 @@ the workflow is there, that a calendar is) the caller checks.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, cast
 
 import orjson
 from pydantic import (
@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from accsd.errors import InvalidValue, Place, ScheduleInvalid
+from accsd.planning.conditions import parse_condition
 from accsd.planning.recurrence import (
     Calendar,
     Rule,
@@ -32,18 +33,34 @@ from accsd.planning.recurrence import (
     parse_time,
     zone_rules,
 )
+from accsd.planning.subscriptions import check_gather, check_topic
 from accsd.values.json import MAX_DEPTH, is_too_deep, sanitise
 from accsd.values.units import parse_duration
 from accsd.values.validation import problems
 
-KINDS: Final = {"cron": "cron", "rrule": "rrule", "at": "once", "every": "interval"}  # field → kind
+TIMES: Final = {"cron": "cron", "rrule": "rrule", "at": "once", "every": "interval"}
+KINDS: Final = {**TIMES, "event": "event", "condition": "condition"}  # field → kind
+# Fields that mean something to some kinds only
+ONLY_FOR: Final[Mapping[str, Sequence[str]]] = {
+    **dict.fromkeys(("missed", "grace", "spread", "exclude", "only_on", "anchor"), tuple(TIMES.values())),
+    **dict.fromkeys(("filter", "gather", "cooldown_trailing", "reenter"), ("event",)),
+    "cooldown": ("event", "condition"),
+}
 MAX_OPTIONS_BYTES: Final = 256 * 1024
 _LARGEST: Final = 2**31 - 1
+_LONGEST_NAME: Final = 200
+_SENTENCES: Final = ("event", "gather", "condition")  # their checks speak in whole sentences
+
+
+def is_for(field: str, kind: str) -> bool:
+    """Whether a field means something to schedules of a kind."""
+    return kind in ONLY_FOR.get(field, (kind,))
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleTiming:
-    """What the times of a schedule are made from; `calendars` holds the entries of those that it names."""
+    """What the times of a schedule are made from; `calendars` holds the entries and zones of
+    those that it names."""
 
     id: str
     kind: str
@@ -56,7 +73,7 @@ class ScheduleTiming:
     spread: timedelta | None = None
     exclude: Sequence[str] = ()
     only_on: Sequence[str] = ()
-    calendars: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
+    calendars: Mapping[str, Mapping[str, Any]] | None = None
 
     def rule(self, spread: timedelta = timedelta(0)) -> Rule:
         """`spread` is for schedules that say nothing of it. UserError says what is wrong."""
@@ -76,7 +93,13 @@ class ScheduleTiming:
 
     def _calendars(self, names: Sequence[str]) -> list[Calendar]:
         known = self.calendars or {}
-        return [calendar_from_list(name, known[name]) for name in names if name in known]
+        return [
+            calendar_from_list(
+                name, known[name]["entries"], zone_rules().zone(zone) if (zone := known[name]["timezone"]) else None
+            )
+            for name in names
+            if name in known
+        ]
 
 
 def _as_text(written: Any) -> Any:
@@ -111,13 +134,39 @@ def _storable(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
+def _topic(topic: str | None) -> str | None:
+    if topic is not None:
+        check_topic(topic)
+    return topic
+
+
+def _gather(gather: dict[str, Any] | None) -> dict[str, Any] | None:
+    if gather is not None:
+        check_gather(_storable(gather))
+    return gather
+
+
+def _condition(document: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Its `name` stands beside the members that the judgement has."""
+    if document is not None:
+        name = document.get("name")
+        if not isinstance(name, str) or not 1 <= len(name) <= _LONGEST_NAME:
+            raise InvalidValue(f"its name is a text of 1 to {_LONGEST_NAME} characters")
+        parse_condition(_judged(_storable(document)))
+    return document
+
+
+def _judged(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {member: value for member, value in document.items() if member != "name"}
+
+
 def _run_key(key: str | None) -> str | None:
     if key is not None and key.startswith("schedule:"):
         raise InvalidValue('begins with "schedule:", as the keys that schedules have by themselves')
     return key
 
 
-Name = Annotated[str, Field(min_length=1, max_length=200)]
+Name = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME)]
 Expression = Annotated[Annotated[str, Field(min_length=1, max_length=20_000)] | None, BeforeValidator(_as_text)]
 Duration = Annotated[timedelta | None, BeforeValidator(_duration)]
 Spread = Annotated[Annotated[timedelta, Field(le=timedelta(days=366))] | None, BeforeValidator(_duration)]
@@ -127,8 +176,9 @@ Calendars = Annotated[list[Name], BeforeValidator(_listed)]
 
 
 class ScheduleDef(BaseModel):
-    """One schedule: when (one of cron, rrule, every, at), which workflow, and what happens otherwise. Times without an
-    offset are local to its zone."""
+    """One schedule: when (one of cron, rrule, every, at, event, condition), which workflow, and what happens otherwise.
+    Times without an offset are local to its zone. `condition` is its document with a `name`, which is the schedule's
+    where none is given."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -141,6 +191,8 @@ class ScheduleDef(BaseModel):
     rrule: Expression = None
     at: Expression = None
     every: Annotated[Expression, BeforeValidator(_interval)] = None
+    event: Annotated[Expression, AfterValidator(_topic)] = None
+    condition: Annotated[dict[str, Any] | None, AfterValidator(_condition)] = None
     timezone: Annotated[str, Field(min_length=1, max_length=100)] = "UTC"
     options: Annotated[dict[str, Any], AfterValidator(_storable)] = Field(default_factory=dict)
     priority: int = Field(default=0, ge=-_LARGEST - 1, le=_LARGEST)
@@ -159,35 +211,57 @@ class ScheduleDef(BaseModel):
     pause_after: int | None = Field(default=None, ge=1, le=100)
     pause_for: Span = None
     anchor: Moment = None
+    filter: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    gather: Annotated[dict[str, Any] | None, AfterValidator(_gather)] = None
+    cooldown: Span = None
+    cooldown_trailing: bool = False
+    reenter: bool = False
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         given = [field for field in KINDS if getattr(self, field) is not None]
         if len(given) != 1:
             raise InvalidValue(f"says when by one of {', '.join(KINDS)}" + (f", not {len(given)}" if given else ""))
+        self._check_fields_of_kind()
         if self.overlap == "allow" and self.run_key is not None:
             raise InvalidValue("has a run_key, which limits how many run at once, and overlap allow, which does not")
         if self.pause_for is not None and self.pause_after is None:
             raise InvalidValue("has pause_for but no pause_after that would pause it")
         return self
 
+    def _check_fields_of_kind(self) -> None:
+        for field in self.model_dump(exclude_defaults=True):
+            if not is_for(field, self.kind):
+                kinds = ONLY_FOR[field]
+                of = "times" if "cron" in kinds else " and ".join(f"{kind}s" for kind in kinds)
+                raise InvalidValue(f"has {field}, which is for schedules of {of}; its kind is {self.kind}")
+        if self.cooldown_trailing and self.cooldown is None:
+            raise InvalidValue("has cooldown_trailing but no cooldown")
+
     @model_validator(mode="wrap")
     @classmethod
     def _sound_or_refused(cls, document: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         try:
-            return handler(document)
+            return handler(_with_defaults_of_kind(document))
         except ValidationError as error:
             found = problems(error, cls)
-            complaints = [(problem.place, _told(document, problem.what, problem.place)) for problem in found]
+            complaints = [(problem.place, _told(problem.what, problem.place)) for problem in found]
             said = "; ".join(sentence for _, sentence in complaints)
-            raise ScheduleInvalid(f"{_title(document)}: {said}", complaints=complaints) from None
+            raise ScheduleInvalid(f"{_title(document)}: {said}", hint=_hint(error), complaints=complaints) from None
 
     @property
     def kind(self) -> str:
         return next(kind for field, kind in KINDS.items() if getattr(self, field) is not None)
 
     @property
+    def has_times(self) -> bool:
+        """Events and conditions have none."""
+        return self.kind in TIMES.values()
+
+    @property
     def expr(self) -> str:
+        if self.condition is not None:
+            return self.condition["name"]
         return next(expr for field in KINDS if (expr := getattr(self, field)) is not None)
 
     def columns(self) -> dict[str, Any]:
@@ -196,7 +270,8 @@ class ScheduleDef(BaseModel):
         plain = self.model_dump(exclude={*KINDS, *(() if "anchor" in self.model_fields_set else ("anchor",))})
         zone = zone_rules().zone(self.timezone)
         times = {field: _instant(getattr(self, field), zone) for field in ("start_at", "end_at")}
-        return plain | times | {"schedule_kind": self.kind, "schedule_expr": self.expr}
+        condition = None if self.condition is None else _judged(self.condition)
+        return plain | times | {"schedule_kind": self.kind, "schedule_expr": self.expr, "condition": condition}
 
     def timing(
         self,
@@ -204,7 +279,7 @@ class ScheduleDef(BaseModel):
         id: str,  # noqa: A002 - as everywhere
         created_at: datetime,
         anchor: datetime | None,
-        calendars: Mapping[str, Sequence[Mapping[str, Any]]],
+        calendars: Mapping[str, Mapping[str, Any]],
     ) -> ScheduleTiming:
         """For a schedule with this id, made then. An anchor that the definition names goes before the given one."""
         columns = self.columns()
@@ -245,11 +320,31 @@ def _instant(written: datetime | None, zone: Zone) -> datetime | None:
     return instant_of(written, zone)
 
 
+def _with_defaults_of_kind(document: Any) -> Any:
+    """Each event has its run unless somebody says otherwise; a condition has the name of its schedule."""
+    if not isinstance(document, dict):
+        return document
+    given = cast("dict[str, Any]", document)
+    if given.get("event") is not None and given.get("overlap") is None:
+        given = given | {"overlap": "allow" if given.get("run_key") is None else "queue_all"}
+    if isinstance(condition := given.get("condition"), dict):
+        given = given | {"condition": {"name": given.get("name"), **cast("dict[str, Any]", condition)}}
+    return given
+
+
 def _title(document: Any) -> str:
     name: Any = document.get("name") if isinstance(document, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     return f'schedule "{name[:200]}"' if isinstance(name, str) and name else "schedule"
 
 
-def _told(document: Any, what: str, place: Place) -> str:
+def _told(what: str, place: Place) -> str:
     where = ".".join(str(part) for part in place)
-    return f"{where} {what}" if where else what
+    if not where or what.startswith(f"{where} "):
+        return what
+    return f"{where}: {what}" if place[0] in _SENTENCES else f"{where} {what}"
+
+
+def _hint(error: ValidationError) -> str | None:
+    """The first that one of our own checks gave."""
+    causes = (each.get("ctx", {}).get("error") for each in error.errors(include_url=False, include_input=False))
+    return next((cause.hint for cause in causes if isinstance(cause, InvalidValue) and cause.hint), None)

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, cast
 from urllib.parse import urlsplit
 
 from accsd.errors import InvalidValue
+from accsd.planning.subscriptions import check_topic
 from accsd.values.units import parse_duration
 from accsd.values.validation import did_you_mean
 
@@ -20,8 +21,7 @@ State = Literal["clear", "rising", "raised", "falling", "unknown"]
 
 LEAST_EVERY: Final = timedelta(seconds=5)
 BUILTINS: Final = ("waiting", "oldest_wait", "dead_letters", "node_away")
-EXPR_VALUES: Final = ("value",)  # what an expr may refer to: the probe's answer
-_MEMBERS: Final = (
+MEMBERS: Final = (
     *("source", "every", "expr", "above", "below", "is", "samples", "for", "clear_above", "clear_below"),
     *("clear_samples", "repeat", "stale", "on_unknown", "fire_initially"),
 )
@@ -83,8 +83,8 @@ def parse_condition(document: Mapping[str, Any] | None) -> Condition:
     """The condition that a document means; InvalidValue says what is wrong with it."""
     given = {name: value for name, value in (document or {}).items() if value is not None}
     for name in given:
-        if name not in _MEMBERS:
-            raise InvalidValue(f'a condition has no "{name}"{did_you_mean(name, _MEMBERS)}')
+        if name not in MEMBERS:
+            raise InvalidValue(f'a condition has no "{name}"{did_you_mean(name, MEMBERS)}')
     source = _source(given.get("source", "outside"))
     every = _duration(given, "every")
     if source.kind != "outside":
@@ -106,8 +106,11 @@ def _source(given: object) -> SampleSource:
         raise InvalidValue(f'a source is "outside", or an object with one of {", ".join(kinds)}')
     ((kind, about),) = cast("Mapping[str, Any]", given).items()
     match kind:
-        case "sql" | "silence":
+        case "sql":
             return SampleSource(kind, _text(about, kind))
+        case "silence":
+            check_topic(_text(about, kind))
+            return SampleSource(kind, about)
         case "http":
             return _http(about)
         case "builtin":

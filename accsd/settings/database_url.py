@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from typing import Final
-from urllib.parse import SplitResult, parse_qs, quote, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qs, quote, unquote, urlencode, urlsplit, urlunsplit
 
 from accsd.errors import InvalidValue
 
@@ -67,7 +67,9 @@ def with_login(url: str, user: str, password: str) -> str:
 
 
 def shown(url: str) -> str:
-    """The URL without password and options."""
+    """The URL without password and options, but with the socket's folder: psql takes it."""
     parts = urlsplit(url)
     user, _, host = parts.netloc.rpartition("@")
-    return urlunsplit(("postgresql", f"{user.partition(':')[0]}@{host}" if user else host, parts.path, "", ""))
+    where = {name: found for name, found in parse_qs(parts.query).items() if name in ("host", "port")}
+    query = urlencode(where, doseq=True, safe="/,")
+    return urlunsplit(("postgresql", f"{user.partition(':')[0]}@{host}" if user else host, parts.path, query, ""))

@@ -333,14 +333,21 @@ class RetentionSettings(_Section):
 
     database_url: DatabaseUrl | None = None
     events: Age = "forever"
+    ledger: Age = timedelta(days=400)
+    topics: Age = timedelta(days=30)
     jobs: Age = "forever"
     workflows: dict[Annotated[str, Field(min_length=1, max_length=200)], WorkflowRetention] = Field(
         default_factory=dict
     )
 
     @property
-    def events_age(self) -> timedelta | None:
-        return _or_none(self.events)
+    def month_ages(self) -> dict[str, timedelta | None]:
+        """How old a month of each table has to be to leave; None: it stays for ever."""
+        return {
+            "task_events": _or_none(self.events),
+            "firings": _or_none(self.ledger),
+            "events": _or_none(self.topics),
+        }
 
     @property
     def jobs_age(self) -> timedelta | None:
@@ -357,7 +364,15 @@ class RetentionSettings(_Section):
 
     @property
     def removes_anything(self) -> bool:
-        return self.removes_jobs or self.events_age is not None
+        """Whether somebody wants a retention. The ages that ledger and topics have by themselves are no such wish."""
+        return self.removes_jobs or self.removes_months
+
+    @property
+    def removes_months(self) -> bool:
+        return any(
+            name in self.model_fields_set and getattr(self, name) != "forever"
+            for name in ("events", "ledger", "topics")
+        )
 
 
 def _or_none(age: timedelta | Literal["forever"]) -> timedelta | None:
@@ -379,7 +394,6 @@ class SchedulerSettings(_Section):
     """[scheduler]: how schedules fire. For the control host."""
 
     spread: Duration = timedelta(0)
-    keep: Duration = timedelta(days=400)
 
 
 class ProbeTarget(_Section):

@@ -1,5 +1,6 @@
-"""Every command that the README, the quickstart, the media example and the fleet guide show is run, in order, as it
-stands there. What is put in another's place (a host, a folder, an image) is named in the test."""
+"""Every command that the README, the quickstart, the media example, the fleet guide and the pages on schedules, events
+and conditions show is run, in order, as it stands there. What is put in another's place (a host, a folder, an image) is
+named in the test."""
 
 import asyncio
 import os
@@ -8,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 import uuid
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,11 +21,14 @@ import pytest
 
 from accsd import embedded
 from accsd.embedded.binaries import wheel_binaries
+from accsd.settings import ProbeSettings
 from tests.support import daemon
 from tests.support.cluster import DEBIAN_15, Connection
 from tests.support.compose import PYTHON, why_not
 from tests.support.eventually import eventually, eventually_sync
+from tests.support.library import opened
 from tests.support.own_server import own_server
+from tests.support.schedules import jobs_of, plan_all, told
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "media-pipeline"
@@ -204,6 +209,43 @@ def _ahead(command: str) -> str:
     """With a time that is ahead, whenever this runs."""
     tomorrow = (datetime.now(UTC) + timedelta(days=3)).strftime("%Y-%m-%dT02:30")
     return command.replace("2026-12-24T02:30", tomorrow)
+
+
+async def test_the_page_on_events(tmp_path: Path, shell: dict[str, str], db_url: str, conn: Connection):
+    """From top to bottom, with a builder: the events that pass the filter start a job each."""
+    with daemon.running(tmp_path / "builder", db_url, role="builder"):
+        await from_top_to_bottom("docs/events.md", tmp_path, shell | {"ACC_DB_URL": db_url}, conn)
+        which = await conn.fetchval("SELECT id FROM schedules WHERE name = 'packing'")
+        await eventually(lambda: _have_run(conn, which, 3), within=20)
+    given = [job["options"] for job in await jobs_of(conn, which)]
+    assert given == [{"order": n, "note": f"order {n}"} for n in (4711, 4712, 4712)]
+    states = await conn.fetch("SELECT name, state, state_reason FROM schedules ORDER BY name")
+    assert [tuple(row) for row in states] == [("packing", "active", None), ("ship-packed", "active", None)]
+
+
+async def _have_run(conn: Connection, which: uuid.UUID, n: int) -> bool:
+    return len(await jobs_of(conn, which)) == n and await conn.fetchval("SELECT count(*) FROM accs.inbox") == 0
+
+
+async def test_the_page_on_conditions(tmp_path: Path, shell: dict[str, str], db_url: str, conn: Connection):
+    """From top to bottom; then a planner finds all of its schedules good."""
+    await from_top_to_bottom("docs/conditions.md", tmp_path, shell | {"ACC_DB_URL": db_url}, conn)
+    async with opened(db_url) as db:
+        await plan_all(db)
+    assert await conn.fetch("SELECT name, state_reason FROM schedules WHERE state <> 'active'") == []
+    which = await conn.fetchval("SELECT id FROM schedules WHERE name = 'tidy-when-full'")
+    assert await told(conn, which) == [("fired", "condition")]
+    (table,) = blocks("docs/conditions.md", "toml")
+    assert ProbeSettings.model_validate(tomllib.loads(table)["probes"]).targets.keys() == {"shop"}
+
+
+async def from_top_to_bottom(document: str, folder: Path, environ: Mapping[str, str], conn: Connection) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    for language, block in re.findall(r"^```(sh|sql)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        if language == "sql":
+            await conn.execute(block)
+        else:
+            await in_bash(block, folder, environ)
 
 
 def readme_s_compose_file() -> str:

@@ -1,10 +1,5 @@
 """Events with real daemons: an evaluator that is killed loses nothing and doubles nothing."""
 
-import asyncio
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,8 +10,6 @@ from tests.support.cluster import Connection
 from tests.support.eventually import eventually
 from tests.support.schedules import jobs_of, ledger
 from tests.support.topics import emit, subscription
-
-ROOT = Path(__file__).parents[2]
 
 
 async def are_settled(conn: Connection, which: object, n: int) -> bool:
@@ -47,25 +40,3 @@ async def test_an_evaluator_is_killed_and_the_next_one_goes_on(
     assert len({row["cause_id"] for row in await ledger(conn, which)}) == 20
     assert await conn.fetchval("SELECT filtered FROM accs.event_tallies") == 20
     await check(conn)
-
-
-async def test_the_commands_of_the_document_are_run(tmp_path: Path, db_url: str, conn: Connection):
-    """docs/events.md, from top to bottom."""
-    text = (ROOT / "docs" / "events.md").read_text(encoding="utf-8")
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    shell = {**os.environ, "ACC_DB_URL": db_url, "HOME": str(tmp_path), "PATH": path, "NO_COLOR": "1"}
-    with daemon.running(tmp_path / "builder", db_url, role="builder"):
-        for language, block in re.findall(r"^```(sh|sql)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
-            if language == "sql":
-                await conn.execute(block)
-                continue
-            done = await asyncio.to_thread(
-                subprocess.run, ["bash", "-euc", block], cwd=tmp_path, env=shell, capture_output=True, text=True
-            )
-            assert done.returncode == 0, done.stderr
-        which = await conn.fetchval("SELECT id FROM schedules WHERE name = 'packing'")
-        await eventually(lambda: are_settled(conn, which, 3), within=20)
-    notes = [job["options"] for job in await jobs_of(conn, which)]
-    assert notes == [{"order": n, "note": f"order {n}"} for n in (4711, 4712, 4712)]
-    states = await conn.fetch("SELECT name, state, state_reason FROM schedules ORDER BY name")
-    assert [tuple(row) for row in states] == [("packing", "active", None), ("ship-packed", "active", None)]

@@ -1,27 +1,12 @@
 """`accsd conditions`: how they stand, what they mean, and reporting a sample."""
 
-import re
-import shlex
-import tomllib
-from pathlib import Path
-
-import pytest
-
-from accsd.builder.planner import Planner
-from accsd.settings import ProbeSettings
 from tests.support.cli import Cli
 from tests.support.cluster import Connection
 from tests.support.conditions import condition, report
 from tests.support.factory import pass_time
-from tests.support.library import opened
 from tests.support.schedules import call, told
 
 HOW = {"above": 100, "clear_below": 80, "samples": 2, "for": "5s", "stale": "1h"}
-
-
-@pytest.fixture
-def cli(db_url: str) -> Cli:
-    return Cli(db_url)
 
 
 async def test_a_sample_is_reported_and_says_what_it_led_to(cli: Cli, conn: Connection):
@@ -82,23 +67,3 @@ async def test_the_meaning_of_a_probe(cli: Cli, conn: Connection):
     (await cli("conditions", "show", "queue")).ends(
         0, "raised above 5, again every 1h, unknown without a value for 1m30s; accsd looks at waiting of render every"
     )
-
-
-async def test_every_command_of_the_page_does_what_it_says(cli: Cli, conn: Connection, db_url: str):
-    page = (Path(__file__).parents[2] / "docs" / "conditions.md").read_text(encoding="utf-8")
-    first, *others = re.findall(r"^```(sql|sh)\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    await conn.execute(first[1])
-    for language, block in others:
-        if language == "sql":
-            await conn.execute(block)
-            continue
-        for line in block.splitlines():
-            (await cli(*shlex.split(line)[1:])).ends(0)
-    async with opened(db_url) as db:
-        await Planner(db, node="n1").run_once()
-    states = await conn.fetch("SELECT name, state, state_reason FROM schedules WHERE state <> 'active'")
-    assert states == []
-    which = await conn.fetchval("SELECT id FROM schedules WHERE name = 'tidy-when-full'")
-    assert await told(conn, which) == [("fired", "condition")]
-    tables = re.findall(r"^```toml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    assert ProbeSettings.model_validate(tomllib.loads(tables[0])["probes"]).targets.keys() == {"shop"}

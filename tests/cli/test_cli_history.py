@@ -7,7 +7,7 @@ from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
@@ -16,8 +16,10 @@ from accsd.history import clocks, contents
 from accsd.storage import ObjectStore
 from tests.support.cli import Cli, Said
 from tests.support.cluster import Connection
-from tests.support.factory import cancel, submit, submit_to, workflow
+from tests.support.factory import cancel, pass_time, submit, submit_to, workflow
 from tests.support.months import eventful_job, month, next_month, partitions, store_in
+from tests.support.schedules import schedule, settle_all
+from tests.support.topics import emit
 
 Asked = Callable[..., Awaitable[Said]]
 
@@ -60,12 +62,12 @@ async def test_a_timeline_is_the_same_to_the_byte_before_and_after_it_was_archiv
     assert name not in await partitions(conn)
     assert await conn.fetchval("SELECT count(*) FROM task_events") == 0
     assert await told() == before
-    reads: list[UUID] = []
+    reads: list[str] = []
     real = contents.lines_of
 
-    async def counted(store: ObjectStore, archive: Archive, job_id: UUID) -> list[str]:
-        reads.append(job_id)
-        return await real(store, archive, job_id)
+    async def counted(store: ObjectStore, archive: Archive, subject: str) -> list[str]:
+        reads.append(subject)
+        return await real(store, archive, subject)
 
     monkeypatch.setattr(contents, "lines_of", counted)
     monkeypatch.setattr(import_module("accsd.cli.logs"), "_AT_ONCE", 1)  # as if each had 200 others beside it
@@ -86,6 +88,30 @@ async def test_a_timeline_is_the_same_to_the_byte_before_and_after_it_was_archiv
     (await asked("job", job)).ends(0, "the history is not whole", "not those that were written")
 
 
+async def test_the_ledger_and_the_events_of_old_months_are_shown_from_the_store(asked: Asked, conn: Connection):
+    await schedule(conn, name="nightly")
+    await pass_time(conn, 90)
+    await settle_all(conn)
+    await emit(conn, "shop.paid", {"n": 1})
+    names = [await month(conn, table) for table in ("firings", "events")]
+
+    async def told() -> list[str]:
+        asks = (("--schedule", "nightly"), ("--topic", "shop.paid"))
+        return [(await asked("history", "show", *each)).ends(0).out for each in asks]
+
+    before = await told()
+    assert "nightly" not in before[0]
+    assert '"outcome":"fired"' in before[0]
+    assert '"payload":{"n": 1}' in before[1]
+    await next_month(conn, 4)
+    (await asked("history", "list")).ends(0, *names)
+    for name in names:
+        (await asked("history", "archive", name)).ends(0, name, "and dropped here")
+    assert await told() == before
+    (await asked("history", "verify")).ends(0, "2 archives are well")
+    (await asked("history", "show")).ends(2, "name one job, or one of --schedule and --topic")
+
+
 async def test_a_damaged_archive_is_not_dropped_until_it_is_written_again(
     asked: Asked, conn: Connection, tmp_path: Path
 ):
@@ -101,7 +127,7 @@ async def test_a_damaged_archive_is_not_dropped_until_it_is_written_again(
     (await asked("history", "list")).ends(0, "archived, still in the database; NOT WELL")
     (await asked("history", "archive", name.removeprefix("task_events_"), "--again")).ends(0, "and dropped here")
     assert name not in await partitions(conn)
-    (await asked("history", "archive", "2020_01")).ends(3, "there is no partition task_events_2020_01")
+    (await asked("history", "archive", "2020_01")).ends(3, "there is no month 2020_01 in the database")
 
 
 async def test_finished_jobs_are_counted_first_and_removed_when_one_agrees(
@@ -188,4 +214,4 @@ async def test_a_machine_that_knows_no_store_neither_archives_nor_removes(
 
 async def test_without_a_retention_nothing_is_removed(db_url: str):
     (await Cli(db_url)("history", "prune")).ends(2, "jobs are kept for ever")
-    (await Cli(db_url)("history", "archive")).ends(2, "events are kept for ever")
+    (await Cli(db_url)("history", "archive")).ends(2, "all months are kept for ever")

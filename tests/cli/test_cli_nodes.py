@@ -24,11 +24,6 @@ def server(clusters: Clusters) -> TestServer:
     return clusters.get(SERVER_NAMES[0])
 
 
-@pytest.fixture
-def cli(db_url: str) -> Cli:
-    return Cli(db_url)
-
-
 async def wakeable(conn: Connection, name: str, method: str, **fields: str) -> None:
     await conn.fetch(
         "SELECT * FROM accs.register_node($1, '{}', '{\"render\": 1}', $2, $3, $4, $5)",

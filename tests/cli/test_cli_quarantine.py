@@ -15,11 +15,6 @@ def server(clusters: Clusters) -> TestServer:
     return clusters.get(SERVER_NAMES[0])
 
 
-@pytest.fixture
-def cli(db_url: str) -> Cli:
-    return Cli(db_url)
-
-
 async def test_a_quarantine_is_seen_and_ended_by_hand(cli: Cli, conn: Connection):
     await node(conn, render=2)
     job_id = await submit_to(conn, await workflow(conn, step("a")))

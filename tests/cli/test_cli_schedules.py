@@ -1,55 +1,25 @@
-"""`accsd schedules`: made, changed, previewed, paused, run, and every due time accounted for."""
+"""`accsd schedules`: what only looks: previews, lists, one screen, the ledger, the load; and who may."""
 
 import json
-from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
-from uuid import UUID
+from datetime import datetime, timedelta
 
 import pytest
 
-from accsd.builder.planner import Planner
 from accsd.db.install import install
 from accsd.db.pool import Database
 from tests.support.cli import Cli
 from tests.support.cluster import Connection, TestServer
 from tests.support.factory import clock, pass_time, workflow
-from tests.support.library import opened, url_as
-from tests.support.schedules import settle
+from tests.support.library import url_as
+from tests.support.schedules import all_roles, created, plan_all, settle
+from tests.support.topics import emit
 
 BERLIN = ("--timezone", "Europe/Berlin")
 
 
 @pytest.fixture
-def cli(db_url: str) -> Cli:
-    return Cli(db_url)
-
-
-@pytest.fixture
 def offline() -> Cli:
     return Cli(None)
-
-
-@pytest.fixture
-async def backup(conn: Connection) -> UUID:
-    return await workflow(conn, name="backup")
-
-
-@pytest.fixture
-async def db(db_url: str) -> AsyncIterator[Database]:
-    async with opened(db_url) as opening:
-        yield opening
-
-
-async def plan(db: Database) -> None:
-    while (await Planner(db, node="test").run_once()).did:
-        pass
-
-
-async def created(cli: Cli, name: str, *options: str, workflow: str = "backup") -> dict[str, Any]:
-    (document,) = (await cli("schedules", "create", name, "--workflow", workflow, *options, "-o", "json")).ends(0).json
-    return document
 
 
 # Preview
@@ -94,7 +64,7 @@ async def test_every_kind_of_times_can_be_previewed(offline: Cli, options: tuple
         ((), ["a preview is of a schedule"]),
         (("--cron", "61 * * * *"), ["the minute field has 61", "0 to 59"]),
         (("--cron", "0 0 * * *", "--timezone", "Europe/Berln"), ["Europe/Berlin"]),
-        (("--cron", "0 0 * * *", "--every", "5m"), ["one of cron, rrule, at, every, not 2"]),
+        (("--cron", "0 0 * * *", "--every", "5m"), ["one of cron, rrule, at, every, event, condition, not 2"]),
         (("--cron", "* * * * *", "--spread", "1h"), ["a spread of 1 hour"]),
         (("--cron", "0 0 31 2 *"), ["31"]),
         (("--at", "tomorrow"), ["ISO 8601"]),
@@ -107,201 +77,13 @@ async def test_what_is_wrong_with_times_is_said_in_words(offline: Cli, options: 
     said.ends(said.code, *words)
 
 
-# Created and edited
-
-
-@pytest.mark.usefixtures("backup")
-async def test_a_schedule_is_created_and_answers_with_words_next_times_and_warnings(cli: Cli, conn: Connection):
-    said = await cli(
-        *("schedules", "create", "nightly", "--workflow", "backup", "--cron", "30 2 * * *", *BERLIN),
-        *("--missed", "all", "--catch-up", "2d", "--catch-up-max", "5", "--overlap", "queue", "--grace", "5m"),
-        *("--run-key", "disk", "--max-runs", "9", "--pause-after", "3", "--pause-for", "1h", "--priority", "4"),
-        *("-O", "a.b=1", "-O", "day=${nominal}", "--title", "Every night", "--start", "2026-01-01T00:00"),
-    )
-    said.ends(0, "schedule nightly is created", "At 02:30 every day, Europe/Berlin", "Not before 2025-12-31 23:00 UTC")
-    said.ends(0, "for each time, the oldest first", "3 failed jobs in a row pause it, for 1h", "CET")
-    row = await conn.fetchrow("SELECT * FROM schedules")
-    assert row is not None
-    assert (row["missed"], row["catch_up"], row["catch_up_max"]) == ("all", timedelta(days=2), 5)
-    assert (row["overlap"], row["run_key"], row["priority"], row["title"]) == ("queue", "disk", 4, "Every night")
-    assert (row["grace"], row["pause_after"], row["pause_for"]) == (timedelta(minutes=5), 3, timedelta(hours=1))
-    assert row["options"] == {"a": {"b": 1}, "day": "${nominal}"}
-    assert row["start_at"] == datetime(2025, 12, 31, 23, tzinfo=UTC)
-    assert "@" in row["created_by"]
-
-
-@pytest.mark.usefixtures("backup")
-@pytest.mark.parametrize(
-    ("options", "code", "words"),
-    [
-        (("--workflow", "backup"), 1, ["says when by one of cron, rrule, at, every"]),
-        (("--cron", "0 0 * * *"), 2, ["needs a workflow", "--workflow"]),
-        (("--workflow", "bakup", "--cron", "0 0 * * *"), 3, ['there is no workflow "bakup"', 'did you mean "backup"']),
-        (("--workflow", "backup", "--version", "9", "--cron", "0 0 * * *"), 3, ["with version 9"]),
-        (("--workflow", "backup", "--cron", "99 0 * * *"), 2, ["the minute field has 99"]),
-        (("--workflow", "backup", "--every", "5m", "--exclude", "x"), 3, ['there is no calendar "x"']),
-        (("--workflow", "backup", "--every", "5m", "-O", "d=${nominl}"), 1, ["nominl", "nominal"]),
-        (("--workflow", "backup", "--every", "5m", "--overlap", "allow", "--run-key", "k"), 1, ["overlap allow"]),
-        (("--workflow", "backup", "--every", "5m", "--run-key", "schedule:1"), 1, ['begins with "schedule:"']),
-        (("--workflow", "backup", "--every", "5m", "--pause-for", "5m"), 1, ["no pause_after"]),
-        (("--workflow", "backup", "--at", "2200-01-01T00:00"), 2, ["more than a century ahead"]),
-        (("--workflow", "backup", "--every", "5m", "--end", "2020-01-01", "--start", "2021-01-01"), 2, ["end_at"]),
-    ],
-)
-async def test_a_schedule_that_is_wrong_is_refused_before_anything_is_written(
-    cli: Cli, conn: Connection, options: tuple[str, ...], code: int, words: list[str]
-):
-    (await cli("schedules", "create", "nightly", *options)).ends(code, *words)
-    assert await conn.fetchval("SELECT count(*) FROM schedules") == 0
-
-
-@pytest.mark.usefixtures("backup")
-async def test_a_name_is_given_once_and_a_dry_run_writes_nothing(cli: Cli, conn: Connection):
-    asked = ("schedules", "create", "nightly", "--workflow", "backup", "--every", "90m")
-    (await cli(*asked, "--dry-run")).ends(0, "would be created", "Every 90 minutes")
-    assert await conn.fetchval("SELECT count(*) FROM schedules") == 0
-    (await cli(*asked)).ends(0, "is created")
-    (await cli(*asked)).ends(1, "there is one of this name already", "accsd schedules edit nightly")
-    assert await conn.fetchval("SELECT revision FROM schedules") == 1
-
-
-@pytest.mark.usefixtures("backup")
-async def test_an_edit_changes_what_is_given_and_the_same_again_nothing(cli: Cli, conn: Connection):
-    await created(cli, "nightly", "--cron", "30 2 * * *", *BERLIN, "--catch-up", "2d", "-O", "a=1")
-    edit = ("schedules", "edit", "nightly")
-    (await cli(*edit, "--cron", "0 3 * * *", "-O", "b=2", "--unset", "catch_up")).ends(0, "is changed, revision 2")
-    row = await conn.fetchrow("SELECT * FROM schedules")
-    assert row is not None
-    assert (row["schedule_expr"], row["timezone"], row["catch_up"]) == ("0 3 * * *", "Europe/Berlin", None)
-    assert row["options"] == {"a": 1, "b": 2}
-    (await cli(*edit, "--cron", "0 3 * * *")).ends(0, "is unchanged")
-    (await cli(*edit, "--every", "2h")).ends(0, "revision 3", "Every 2 hours")
-    (await cli(*edit, "--every", "3h", "--if-revision", "2")).ends(1, "it is revision 3 now, not 2")
-    (await cli(*edit, "--every", "3h", "--dry-run")).ends(0, "would be changed")
-    (await cli(*edit)).ends(2, "nothing was given to change")
-    (await cli("schedules", "edit", "nigtly", "--every", "3h")).ends(3, 'did you mean "nightly"')
-    assert await conn.fetchval("SELECT schedule_expr FROM schedules") == "2h"
-
-
-@pytest.mark.usefixtures("backup")
-async def test_an_edit_says_which_skips_and_snoozes_the_new_times_do_not_have(cli: Cli, conn: Connection, db: Database):
-    document = await created(cli, "hourly", "--cron", "0 * * * *")
-    await plan(db)
-    second = document["next"][1]["nominal"]
-    (await cli("schedules", "skip", "hourly", second, "--reason", "holiday")).ends(0, "will be skipped")
-    (await cli("schedules", "snooze", "hourly", "--for", "10m")).ends(0, "later ones stay")
-    marks = [row["marks"] for row in (await cli("schedules", "preview", "hourly", "-n", "3", "-o", "json")).json]
-    assert marks == [["snoozed"], ["skipped"], []]
-    said = await cli("schedules", "edit", "hourly", "--cron", "30 * * * *", "--dry-run")
-    said.ends(0, "the skip of", "the snooze of", "is dropped")
-    assert "snoozed" not in said.out
-    assert await conn.fetchval("SELECT count(*) FROM accs.schedule_marks") == 1
-
-
-# Paused, snoozed, skipped, run, held, ended
-
-
-@pytest.mark.usefixtures("backup")
-async def test_a_schedule_is_paused_and_resumed(cli: Cli, db: Database):
-    await created(cli, "hourly", "--cron", "0 * * * *")
-    await plan(db)
-    (await cli("schedules", "pause", "hourly", "--reason", "moving")).ends(0, "is paused, until somebody resumes it")
-    (await cli("schedules", "pause", "hourly")).ends(0, "was paused already")
-    (await cli("schedules", "list")).ends(0, "hourly", "paused", "moving")
-    (await cli("schedules", "show", "hourly")).ends(0, "moving", "accsd schedules resume hourly", "paused by")
-    (await cli("schedules", "pause", "hourly", "--until", "2020-01-01")).ends(2, "has passed")
-    (await cli("schedules", "pause", "hourly", "--until", "in 2h")).ends(0, "is paused, until 20")
-    (await cli("schedules", "resume", "hourly", "--recover", "one")).ends(0, "hourly goes on")
-    (await cli("schedules", "resume", "hourly")).ends(0, "was not paused")
-    (await cli("schedules", "end", "hourly", "--reason", "enough")).ends(0, "has ended; its ledger stays")
-    (await cli("schedules", "end", "hourly")).ends(0, "had ended already")
-    (await cli("schedules", "pause", "hourly")).ends(1, "it has ended", "schedules edit hourly")
-    (await cli("schedules", "resume", "hourly")).ends(1, "it has ended")
-    (await cli("schedules", "list")).ends(0, "no schedules yet")
-    (await cli("schedules", "list", "--all", "-o", "name")).ends(0, "hourly")
-    still = (await cli("schedules", "edit", "hourly", "--title", "Once")).ends(
-        0, "is changed", "has ended, and stays so"
-    )
-    assert "Next:" not in still.out
-    (await cli("schedules", "edit", "hourly", "--cron", "1 * * * *")).ends(0, "Next:")
-    (await cli("schedules", "list")).ends(0, "active")
-    (await cli("schedules", "pause", "hurly")).ends(3, 'did you mean "hourly"')
-
-
-@pytest.mark.usefixtures("backup")
-async def test_a_snooze_moves_the_next_time_only_and_says_why_it_can_not(cli: Cli, db: Database, conn: Connection):
-    document = await created(cli, "hourly", "--cron", "0 * * * *")
-    await plan(db)
-    due = datetime.fromisoformat(document["next"][0]["due_at"])
-    (await cli("schedules", "snooze", "hourly")).ends(2, "--for a time, or --until a time")
-    (await cli("schedules", "snooze", "hourly", "--for", "40d")).ends(1, "more than 31 days")
-    (await cli("schedules", "snooze", "hourly", "--until", "2020-01-01")).ends(1, "not later than")
-    (await cli("schedules", "snooze", "hourly", "--for", "10m", "--reason", "lunch")).ends(0, "is due")
-    (await cli("schedules", "snooze", "hourly", "--for", "10m")).ends(0, "is due")
-    (shown,) = (await cli("schedules", "show", "hourly", "-o", "json")).ends(0).json
-    assert (shown["state"], shown["next_due"]) == ("snoozed", (due + timedelta(minutes=20)).isoformat())
-    assert [row["marks"] for row in shown["next"]] == [["snoozed"], [], []]
-    (await cli("schedules", "unsnooze", "hourly")).ends(0, "its own time again")
-    assert await conn.fetchval("SELECT count(*) FROM accs.agenda WHERE due_at = $1 AND what = 'snoozed'", due) == 1
-    (shown,) = (await cli("schedules", "show", "hourly", "-o", "json")).ends(0).json
-    assert (shown["state"], shown["next_due"]) == ("active", due.isoformat())
-    assert [row["marks"] for row in shown["next"]] == [[], [], []]
-
-
-@pytest.mark.usefixtures("backup")
-async def test_only_a_time_that_the_schedule_names_can_be_skipped(cli: Cli, db: Database, conn: Connection):
-    await created(cli, "nightly", "--cron", "30 2 * * *", *BERLIN)
-    await created(cli, "often", "--cron", "*/30 * * * *", *BERLIN)
-    await plan(db)
-    skip = ("schedules", "skip", "nightly")
-    (await cli(*skip, "2100-06-01T02:31")).ends(3, "does not name", "Tue 2100-06-01 02:30", "schedules preview nightly")
-    (await cli(*skip, "half past two")).ends(2, "ISO 8601")
-    (await cli(*skip, "2100-06-01T02:30", "--reason", "a holiday")).ends(0, "will be skipped")
-    (await cli(*skip, "2100-06-01T00:30Z")).ends(0, "was marked already")
-    assert await conn.fetchval("SELECT nominal::text FROM accs.schedule_marks") == "2100-06-01 02:30:00"
-    (await cli("schedules", "ledger", "nightly", "--at", "2100-06-01T02:30")).ends(0, "lies ahead", "a holiday")
-    (await cli("schedules", "unskip", "nightly", "2100-06-01T02:30")).ends(0, "will run")
-    (await cli("schedules", "unskip", "nightly", "2100-06-01T02:30")).ends(0, "was not to be skipped")
-    year = next(year for year in range(2030, 2040) if datetime(year, 10, 27, tzinfo=UTC).weekday() == 6)
-    twice = await cli("schedules", "skip", "often", f"{year}-10-27T02:30")
-    twice.ends(2, "twice", f"{year}-10-27T02:30:00+02:00", f"{year}-10-27T02:30:00+01:00")
-    (await cli("schedules", "skip", "often", f"{year}-10-27T02:30:00+01:00")).ends(0, "will be skipped")
-    assert await conn.fetchval("SELECT fold FROM accs.schedule_marks") == 1
-
-
-@pytest.mark.usefixtures("backup")
-async def test_a_run_by_hand_obeys_the_overlap_unless_it_is_forced(cli: Cli, db: Database, conn: Connection):
-    await created(cli, "nightly", "--cron", "30 2 * * *", "-O", "a=1")
-    await plan(db)
-    (first,) = (await cli("schedules", "run", "nightly", "-O", "b=2", "--key", "k", "-o", "json")).ends(0).json
-    assert await conn.fetchval("SELECT options FROM jobs WHERE id = $1", UUID(first["id"])) == {"a": 1, "b": 2}
-    (await cli("schedules", "run", "nightly", "--key", "k")).ends(0, "this key was used before", first["id"][-8:])
-    (await cli("schedules", "run", "nightly")).ends(1, "has not ended", "--force", first["id"][-8:])
-    (await cli("schedules", "run", "nightly", "--force", "--reason", "again")).ends(0, "of nightly")
-    (await cli("schedules", "ledger", "nightly")).ends(0, "run by hand, by ", "again", "skipped: the run before")
-    (await cli("schedules", "show", "nightly")).ends(0, "jobs", first["id"][-8:])
-    (await cli("schedules", "end", "nightly", "--cancel")).ends(0, "2 jobs cancelled")
-
-
-@pytest.mark.usefixtures("backup")
-async def test_all_schedules_can_be_held(cli: Cli, db: Database):
-    await created(cli, "nightly", "--cron", "30 2 * * *")
-    await plan(db)
-    (await cli("schedules", "hold", "--reason", "restore")).ends(0, "all schedules are held by", "restore")
-    (await cli("schedules", "hold")).ends(0, "held already", "restore")
-    (await cli("schedules", "list", "--state", "held")).ends(0, "nightly", "restore")
-    (await cli("schedules", "show", "nightly")).ends(0, "held", "accsd schedules hold --lift")
-    (await cli("schedules", "hold", "--lift")).ends(0, "schedules go on")
-    (await cli("schedules", "hold", "--lift")).ends(0, "nothing was held")
-
-
 # What happened
 
 
 @pytest.mark.usefixtures("backup")
 async def test_the_ledger_says_what_happened_at_a_time_or_why_nothing_did(cli: Cli, db: Database, conn: Connection):
     document = await created(cli, "hourly", "--cron", "0 * * * *", *BERLIN)
-    await plan(db)
+    await plan_all(db)
     first, second = (datetime.fromisoformat(row["due_at"]) for row in document["next"][:2])
     now = await clock(conn)
     await pass_time(conn, (first - now).total_seconds() + 1)
@@ -319,6 +101,10 @@ async def test_the_ledger_says_what_happened_at_a_time_or_why_nothing_did(cli: C
     (await cli(*ledger, "--at", "2100-01-01T05:00")).ends(0, "it lies ahead: due")
     (await cli(*ledger, "--at", "2020-01-01T05:00")).ends(0, "was not there yet")
     (await cli(*ledger, "--at", "noon")).ends(2, "ISO 8601")
+    (await cli(*ledger, "--at", "25:00")).ends(2, "is not a time of day")
+    local = datetime.fromisoformat(nominal)
+    (await cli(*ledger, "--at", f"{local:%A %H:%M}")).ends(0, "ran on time")
+    (await cli(*ledger, "--at", f"{local:%H:%M}")).ends(0, "ran on time")
     await pass_time(conn, 3600)
     third = second + timedelta(hours=1)
     (await cli(*ledger, "--at", third.isoformat())).ends(0, "nobody has settled it yet")
@@ -330,7 +116,7 @@ async def test_the_ledger_says_what_happened_at_a_time_or_why_nothing_did(cli: C
 @pytest.mark.usefixtures("backup")
 async def test_a_schedule_in_one_screen(cli: Cli, db: Database, conn: Connection):
     document = await created(cli, "hourly", "--cron", "0 * * * *", "--title", "Each hour")
-    await plan(db)
+    await plan_all(db)
     now = await clock(conn)
     await pass_time(conn, (datetime.fromisoformat(document["next"][0]["due_at"]) - now).total_seconds() + 1)
     await settle(conn)
@@ -356,12 +142,11 @@ async def test_a_schedule_that_was_written_wrongly_is_shown_as_broken(cli: Cli, 
         "INSERT INTO schedules (name, schedule_kind, schedule_expr, timezone, workflow)"
         " VALUES ('bad', 'cron', '99 * * * *', 'Mars/Olympus', 'backup'), ('ev', 'event', 'shop.*', 'UTC', 'backup')"
     )
-    await plan(db)
+    await plan_all(db)
     (await cli("schedules", "list")).ends(0, "bad", "broken", "ev")
     (await cli("schedules", "show", "bad")).ends(0, "broken", "Mars/Olympus", "edit bad mends it")
     (await cli("schedules", "preview", "bad")).ends(2, "Mars/Olympus")
-    (await cli("schedules", "show", "ev")).ends(0, "On the event shop.*")
-    (await cli("schedules", "preview", "ev")).ends(2, "its kind is event")
+    (await cli("schedules", "show", "ev")).ends(0, "On each event shop.*")
     (await cli("schedules", "edit", "bad", "--cron", "9 * * * *", "--timezone", "UTC")).ends(0, "is changed")
 
 
@@ -377,145 +162,71 @@ async def test_the_load_shows_the_fullest_minutes_first(cli: Cli):
     (await cli("schedules", "load", "--for", "30d")).ends(2, "more than a week")
 
 
-# Backfills
+# Events and conditions
 
 
 @pytest.mark.usefixtures("backup")
-async def test_a_backfill_is_rehearsed_started_listed_and_cancelled(cli: Cli, db: Database, conn: Connection):
-    await created(cli, "nightly", "--cron", "30 2 * * *", *BERLIN)
-    await plan(db)
-    asked = ("schedules", "backfill", "nightly", "--from", "2026-01-01", "--to", "2026-01-04")
-    (rehearsed,) = (await cli(*asked, "--dry-run", "-o", "json")).ends(0).json
-    assert (rehearsed["would_run"], rehearsed["would_leave"], rehearsed["id"]) == (3, 0, None)
-    assert [row["nominal"] for row in rehearsed["occurrences"]] == [f"2026-01-0{day}T02:30:00" for day in (1, 2, 3)]
-    (await cli(*asked, "--dry-run", "--order", "newest")).ends(0, "it would be: 3 run", "token ", "Sat 2026-01-03")
-    (await cli(*asked, "--token", "other")).ends(1, "it would do something else by now")
-    (begun,) = (await cli(*asked, "--token", rehearsed["token"], "--parallel", "2", "-o", "json")).ends(0).json
-    assert await settle(conn) == [("fired", "backfill")] * 2
-    (listed,) = (await cli("schedules", "backfills", "list", "nightly", "-o", "json")).ends(0).json
-    assert (listed["id"], listed["state"], listed["done"], listed["total"]) == (begun["id"], "running", 2, 3)
-    (await cli("schedules", "backfills", "list")).ends(0, "2/3", "running")
-    (await cli("schedules", "backfills", "cancel", begun["id"][-8:], "--cancel-jobs")).ends(0, "is cancelled")
-    (await cli("schedules", "backfills", "cancel", begun["id"])).ends(0, "was cancelled before")
-    (await cli("schedules", "backfills", "cancel", "zzz")).ends(3, "there is no backfill")
-    (await cli(*asked[:3], "--from", "2100-01-01", "--to", "2100-01-04")).ends(3, "names no time between")
-    (await cli("schedules", "backfill", "nightly", "--from", "1950-01-01", "--dry-run")).ends(0, "… and ")
-
-
-# Files
-
-NIGHTLY = """\
-schedules:
-  - name: nightly
-    workflow: backup
-    cron: "30 2 * * *"
-    timezone: Europe/Berlin
-  - name: party
-    workflow: backup
-    at: 2100-12-31T23:59:50
-    timezone: Europe/Berlin
-"""
+async def test_schedules_of_events_and_conditions_are_told_in_words(cli: Cli, db: Database, conn: Connection):
+    await created(cli, "packing", "--event", "shop.order.*", "--filter", "event.payload.n > 2")
+    await created(cli, "full", "--condition", "disk.used", "--above", "90", "--clear-below", "80", "--samples", "2")
+    await plan_all(db)
+    (await cli("schedules", "list")).ends(0, "event shop.order.*", "condition disk.used above 90")
+    (await cli("schedules", "show", "full")).ends(0, "unknown", "accsd conditions report disk.used VALUE")
+    await emit(conn, "shop.order.new", {"n": 1})
+    await emit(conn, "shop.order.new", {"n": 3})
+    (await cli("schedules", "show", "packing")).ends(0, "2 wait  →")
+    await all_roles(db)
+    (await cli("events")).ends(0, "left out by 1 filter", "packing: fired (event)")
+    (await cli("schedules", "show", "packing")).ends(0, "its filter left out 1", "ran because of an event")
+    for value in ("50", "95", "96"):
+        await cli("conditions", "report", "disk.used", value)
+    shown = await cli("schedules", "show", "full")
+    shown.ends(0, "raised", "last value 96", "accsd conditions show full", "ran because of a condition")
+    (document,) = (await cli("schedules", "show", "full", "-o", "json")).json
+    assert (document["condition_state"]["state"], document["next"]) == ("raised", [])
+    (await cli("schedules", "preview", "packing")).ends(0, "On each event shop.order.*", "due at no time of its own")
+    assert (await cli("schedules", "preview", "full", "-o", "json")).ends(0).json == []
+    (await cli("schedules", "load")).ends(0, "nothing is due")
 
 
 @pytest.mark.usefixtures("backup")
-async def test_files_of_schedules_are_applied_compared_and_pruned(cli: Cli, conn: Connection, tmp_path: Path):
-    file = tmp_path / "schedules.yaml"
-    file.write_text(NIGHTLY)
-    (await cli("schedules", "apply", str(file), "--dry-run")).ends(0, "nightly would be created", "+cron: 30 2 * * *")
-    assert await conn.fetchval("SELECT count(*) FROM schedules") == 0
-    (await cli("schedules", "apply", str(file))).ends(0, "nightly is created", "party is created")
-    (await cli("schedules", "apply", str(file))).ends(0, "nightly is unchanged", "party is unchanged")
-    file.write_text(NIGHTLY.split("  - name: party")[0].replace("30 2", "0 3") + "    catch_up: 2d\n")
-    rehearsed = await cli("schedules", "apply", str(file), "--prune", "--dry-run")
-    rehearsed.ends(0, "-cron: 30 2 * * *", "+cron: 0 3 * * *", "+catch_up: 2d", "party would end")
-    rehearsed.ends(0, "next, as it is:", "02:30 CE", "next, as it would be:", "03:00 CE")
-    applied = (await cli("schedules", "apply", str(file), "--prune", "-o", "json")).ends(0).json
-    assert [(each["name"], each["change"]) for each in applied] == [("nightly", "updated"), ("party", "ended")]
-    file.write_text(NIGHTLY.split("  - name: party")[0].replace("30 2", "0 3"))
-    (await cli("schedules", "apply", str(file))).ends(0, "revision 3")
-    assert await conn.fetchval("SELECT catch_up FROM schedules WHERE name = 'nightly'") is None
+async def test_the_ledger_of_events_is_asked_for_a_minute(cli: Cli, db: Database, conn: Connection):
+    await created(cli, "packing", "--event", "shop.order.*", *BERLIN)
+    await plan_all(db)
+    ledger = ("schedules", "ledger", "packing", "--at")
+    (await cli(*ledger, "2026-10-25T02:30")).ends(0, "nothing came in that minute", "nothing came before it")
+    await emit(conn, "shop.order.new")
+    await all_roles(db)
+    at = await clock(conn)
+    (await cli(*ledger, at.replace(second=0, microsecond=0).isoformat())).ends(0, "ran because of an event (")
+    (await cli(*ledger, (at - timedelta(minutes=5)).isoformat())).ends(0, "nothing came", "the first one after it:")
+    assert (await cli(*ledger, "2100-01-01T00:00", "-o", "json")).ends(0).json["answer"] == "nothing"
 
 
-@pytest.mark.usefixtures("backup")
-async def test_a_file_may_be_one_schedule_in_toml(cli: Cli, conn: Connection, tmp_path: Path):
-    file = tmp_path / "party.toml"
-    file.write_text(
-        'name = "party"\nworkflow = "backup"\nat = 2100-12-31T23:59:50\nspread = 90\n[options]\nloud = true\n'
-    )
-    (await cli("schedules", "apply", str(tmp_path))).ends(0, "party is created")
-    (await cli("schedules", "apply", str(file))).ends(0, "party is unchanged")
-    row = await conn.fetchrow("SELECT schedule_kind, schedule_expr, spread, options FROM schedules")
-    assert row is not None
-    assert tuple(row) == ("once", "2100-12-31T23:59:50", timedelta(seconds=90), {"loud": True})
-    file.write_text('name = "party\n')
-    (await cli("schedules", "apply", str(file))).ends(1, "party.toml: ", "line 1")
-    file.write_text('name = "party"\nworkflow = "backup"\nat = "2100-12-31T23:59:50"\nloud = true\n')
-    (await cli("schedules", "apply", str(file))).ends(1, 'party.toml: schedule "party": has an unknown field "loud"')
-
-
-@pytest.mark.usefixtures("backup")
 @pytest.mark.parametrize(
-    ("text", "code", "words"),
+    ("options", "code", "words"),
     [
-        (NIGHTLY.replace("cron:", "corn:"), 1, [":4:", 'unknown field "corn"', 'did you mean "cron"']),
-        (NIGHTLY.replace("30 2 * * *", "77 2 * * *"), 2, ["the minute field has 77"]),
-        (NIGHTLY.replace("party", "nightly"), 1, ["written twice"]),
-        (NIGHTLY.replace("workflow: backup", "workflow: nothing"), 3, ['there is no workflow "nothing"']),
-        ("name: other\nsteps: []\n", 2, ["these files have no schedules"]),
-        ("schedules: {a: 1}\n", 1, ["schedules must be a list"]),
+        (
+            ("--event", "shop.order.*", "--filter", "event.payload.n > 2"),
+            0,
+            ["On each event shop.order.* where event."],
+        ),
+        (("--event", "shop.order.*", "--filter", "event.payload.n >"), 1, ["filter: "]),
+        (
+            ("--silence", "shop.**", "--every", "1m", "--above", "600"),
+            0,
+            ["the silence of shop.** is measured every 1m"],
+        ),
+        (("--condition", "disk"), 1, ["says when it is raised: above, below or is"]),
     ],
 )
-async def test_a_wrong_file_changes_nothing(
-    cli: Cli, conn: Connection, tmp_path: Path, text: str, code: int, words: list[str]
+async def test_what_has_no_times_is_checked_and_told_by_a_preview(
+    offline: Cli, options: tuple[str, ...], code: int, words: list[str]
 ):
-    file = tmp_path / "schedules.yaml"
-    file.write_text(text)
-    (await cli("schedules", "apply", str(file))).ends(code, *words)
-    assert await conn.fetchval("SELECT count(*) FROM schedules") == 0
+    (await offline("schedules", "preview", *options)).ends(code, *words)
 
 
-async def test_a_workflow_is_applied_together_with_its_schedules(cli: Cli, conn: Connection, tmp_path: Path):
-    file = tmp_path / "media.yaml"
-    file.write_text(
-        "name: media\nsteps:\n  - {key: fetch, service: fetcher}\nschedules:\n  - {name: hourly, cron: '0 * * * *'}\n"
-    )
-    (await cli("workflows", "validate", "--no-services", str(file))).ends(0, "media: ok, 1 step")
-    (await cli("workflows", "apply", str(file))).ends(0, "media version 1 created", "schedule hourly is created")
-    (await cli("workflows", "apply", str(file))).ends(0, "media version 1 unchanged", "schedule hourly is unchanged")
-    told = (await cli("workflows", "apply", str(file), "-o", "json")).ends(0)
-    assert (told.json[0]["change"], "schedule hourly is unchanged" in told.err) == ("unchanged", True)
-    assert await conn.fetchval("SELECT workflow FROM schedules") == "media"
-    file.write_text(file.read_text().replace("0 * * * *", "99 * * * *").replace("fetcher", "other"))
-    (await cli("workflows", "apply", str(file))).ends(2, "the minute field has 99")
-    (await cli("workflows", "validate", "--no-services", str(file))).ends(2, "the minute field has 99")
-    assert await conn.fetchval("SELECT max(version) FROM workflows") == 1
-
-
-# Calendars
-
-
-@pytest.mark.usefixtures("backup")
-async def test_calendars_are_imported_used_and_removed(cli: Cli, tmp_path: Path):
-    days = tmp_path / "holidays.txt"
-    days.write_text("# for all\n2100-12-25 Christmas\n2100-12-31/2101-01-01 New Year\n")
-    calendars = ("schedules", "calendars")
-    (await cli(*calendars, "import", str(days))).ends(0, "calendar holidays has 2 entries")
-    (await cli(*calendars, "import", str(days))).ends(0, "holidays is unchanged")
-    await created(cli, "nightly", "--cron", "30 2 * * *", "--exclude", "holidays")
-    ahead = await cli("schedules", "preview", "nightly", "--from", "2100-12-24T12:00", "-n", "2", "-o", "json")
-    assert [row["marks"] for row in ahead.json] == [["excluded"], []]
-    (await cli(*calendars, "list")).ends(0, "holidays", "nightly")
-    (await cli(*calendars, "remove", "holidays")).ends(2, "is in use: nightly")
-    (await cli("schedules", "edit", "nightly", "--unset", "exclude")).ends(0, "is changed")
-    (await cli(*calendars, "remove", "holidays")).ends(0, "is removed")
-    (await cli(*calendars, "remove", "holidays")).ends(3, "there is no calendar")
-    ics = tmp_path / "feast.ics"
-    ics.write_text(
-        "BEGIN:VCALENDAR\nBEGIN:VEVENT\nSUMMARY:Feast\nDTSTART;VALUE=DATE:21001225\nEND:VEVENT\nEND:VCALENDAR\n"
-    )
-    (await cli(*calendars, "import", str(ics), "--name", "feasts")).ends(0, "feasts has 1 entries")
-    days.write_text("25 December\n")
-    (await cli(*calendars, "import", str(days))).ends(2, "is no entry of a calendar")
+# Whoever looks
 
 
 async def test_names_of_schedules_are_hostile_and_harmless(cli: Cli, conn: Connection):
@@ -537,7 +248,9 @@ async def test_people_work_with_schedules_under_the_login_of_the_control_host_an
     await install(conn, with_roles=True)
     await workflow(conn, name="backup")
     await created(as_scheduler, "nightly", "--cron", "30 2 * * *")
-    await plan(db)
+    await created(as_scheduler, "packing", "--event", "shop.**")
+    await created(as_scheduler, "full", "--condition", "disk.used", "--above", "90")
+    await plan_all(db)
     for command in (
         ("edit", "nightly", "--priority", "3"),
         ("pause", "nightly"),
@@ -556,6 +269,8 @@ async def test_people_work_with_schedules_under_the_login_of_the_control_host_an
     for command in (
         ("list", "--all"),
         ("show", "nightly"),
+        ("show", "packing"),
+        ("show", "full"),
         ("preview", "nightly"),
         ("ledger", "nightly"),
         ("ledger", "nightly", "--at", "2100-06-01T02:30"),
@@ -564,5 +279,7 @@ async def test_people_work_with_schedules_under_the_login_of_the_control_host_an
         ("calendars", "list"),
     ):
         (await as_reader("schedules", *command)).ends(0)
+    (await as_reader("conditions", "list")).ends(0, "disk.used")
+    (await as_reader("events")).ends(0)
     refused = await as_reader("schedules", "pause", "nightly")
     assert refused.code == 2, refused

@@ -32,11 +32,6 @@ def server(clusters: Clusters) -> TestServer:
     return clusters.get(SERVER_NAMES[0])
 
 
-@pytest.fixture
-def cli(db_url: str) -> Cli:
-    return Cli(db_url)
-
-
 async def pause(conn: Connection, kind: str, name: str) -> None:
     await conn.fetch("SELECT accs.pause($1, $2, 'maintenance', 'ann')", kind, name)
 

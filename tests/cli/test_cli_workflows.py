@@ -22,11 +22,6 @@ steps:
 
 
 @pytest.fixture
-def cli(db_url: str) -> Cli:
-    return Cli(db_url)
-
-
-@pytest.fixture
 def offline() -> Cli:
     return Cli(None)
 

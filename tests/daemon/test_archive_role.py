@@ -33,7 +33,7 @@ from tests.support.library import opened
 from tests.support.months import eventful_job, month, next_month, partitions, store_in
 from tests.support.planted import past_the_guard
 
-TWO_MONTHS = RetentionSettings.model_validate({"events": "45d"})
+TWO_MONTHS = RetentionSettings.model_validate({"events": "45d", "topics": "forever"})
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ async def test_a_month_that_is_old_enough_is_in_the_store_and_no_longer_here(
     metrics = Metrics()
     before = await conn.fetch(f"SELECT * FROM {name} ORDER BY job_id, ts, id")
     did = await passed(db, tmp_path, metrics=metrics)
-    assert f"{name} ({len(before)} events) is in history/" in did.did
+    assert f"{name} ({len(before)} rows) is in history/" in did.did
     assert did.obstacle is None
     assert name not in await partitions(conn)
     assert (
@@ -150,7 +150,7 @@ async def test_a_damaged_object_keeps_its_month_here_and_says_why(db: Database, 
     good = kept.read_bytes()
     kept.write_bytes(good[:-9] + bytes([good[-9] ^ 1]) + good[-8:])
     did = await passed(db, tmp_path)
-    assert f"{name} ({outcome.archive.rows} events) is not dropped: history/{name}/" in did.obstacle
+    assert f"{name} ({outcome.archive.rows} rows) is not dropped: history/{name}/" in did.obstacle
     assert "are not those that were written" in did.obstacle
     assert name in await partitions(conn)
     (recorded,) = await archives(db, partition=name)

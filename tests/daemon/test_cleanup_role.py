@@ -55,7 +55,7 @@ async def test_it_sleeps_to_the_end_of_the_next_lease(db: Database, conn: Connec
 
 async def test_a_chore_that_fails_keeps_nothing_from_being_taken_back(db: Database, conn: Connection):
     """One that fails for good would make the role crash at each start, and reclaim would come once in a minute."""
-    await conn.execute("DROP FUNCTION accs.ensure_event_partitions")
+    await conn.execute("DROP FUNCTION accs.make_months")
     await lost(conn, 1)
     cleanup = cleanup_of(db)
     done = await cleanup.run_once()

@@ -8,15 +8,13 @@ from uuid import UUID
 import pytest
 
 from accsd.builder.events import Evaluator
-from accsd.builder.planner import Planner
-from accsd.builder.scheduler import Scheduler
 from accsd.db import Database, Verdict, emit_event
 from accsd.db.topics import events
 from accsd.metrics import Metrics
 from tests.support.cluster import Connection
 from tests.support.factory import done, node, pass_time, step, workflow
 from tests.support.library import opened
-from tests.support.schedules import call, jobs_of, ledger, row, told
+from tests.support.schedules import all_roles, call, jobs_of, ledger, row, told
 
 
 @pytest.fixture
@@ -33,19 +31,6 @@ async def listen(conn: Connection, topic: str, **columns: Any) -> UUID:
     return await conn.fetchval(
         f"INSERT INTO schedules ({', '.join(given)}) VALUES ({places}) RETURNING id", *given.values()
     )
-
-
-async def all_roles(db: Database) -> None:
-    """Planner, evaluator and scheduler in turn, until none has anything to do."""
-    roles = (
-        Planner(db, node="n1"),
-        Evaluator(db, node="n1", metrics=Metrics()),
-        Scheduler(db, node="n1", metrics=Metrics()),
-    )
-    for _ in range(20):
-        if not any([(await role.run_once()).did for role in roles]):
-            return
-    raise AssertionError("there is always more to do")
 
 
 async def test_a_filter_lets_through_and_options_are_filled_in(db: Database, conn: Connection):
@@ -205,12 +190,3 @@ async def test_the_list_says_what_each_event_caused(db: Database, conn: Connecti
     assert [(each.schedule, each.outcome, each.job_id) for each in found.caused] == [("s", "merged", job["id"])]
     assert [each.topic for each in await events(db, after=first.event_id)] == ["c"]
     assert await events(db, pattern="a") == []
-
-
-async def test_the_role_drops_what_is_old(db: Database, conn: Connection):
-    """EV14."""
-    await emit_event(db, "a")
-    await pass_time(conn, 70 * 86_400)
-    passed = await Evaluator(db, node="n1", metrics=Metrics()).run_once()
-    assert "old events dropped" in (passed.did or "")
-    assert await conn.fetchval("SELECT count(*) FROM events") == 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
@@ -19,6 +20,7 @@ from accsd.db.wake import wake_demand
 from accsd.errors import Bug
 from accsd.metrics import FIRINGS, Metrics
 from accsd.planning.cover import Demand
+from accsd.planning.recurrence.zones import RULES_VARIABLE
 from accsd.simulation.fleet import parse_fleet
 from accsd.simulation.policies import demand_of
 from accsd.simulation.trace import read_trace
@@ -27,6 +29,7 @@ from tests.support.cluster import Connection
 from tests.support.factory import clock, pass_time, step, workflow
 from tests.support.library import opened
 from tests.support.schedules import ledger, outlook, row, told
+from tests.support.zones import folder_of_rules
 
 
 @pytest.fixture
@@ -336,3 +339,111 @@ async def test_what_is_due_in_a_moment_is_awaited_and_fired_in_the_same_pass(db:
     )
     assert (await scheduler.run_once()).did == "1 fired (on_time)"
     assert await told(conn, which) == [("fired", "on_time")]
+
+
+PLAN_ONCE = """
+import asyncio, sys
+from accsd.builder.planner import Planner
+from accsd.db import Database
+from accsd.settings import DatabaseSettings
+
+async def main():
+    db = await Database.open(DatabaseSettings.model_validate({"url": sys.argv[1]}))
+    print((await Planner(db, node="n1").run_once()).did)
+    await db.close()
+
+asyncio.run(main())
+"""
+
+
+async def planned_by(rules: Path, url: str) -> str:
+    """One pass of a planner that has these time zone rules."""
+    said = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", PLAN_ONCE, url), env={RULES_VARIABLE: str(rules)}, stdout=asyncio.subprocess.PIPE
+    )
+    return (await said.communicate())[0].decode().splitlines()[-1]
+
+
+async def history(conn: Connection, what: str) -> list[Any]:
+    return await conn.fetch("SELECT * FROM accs.schedule_history WHERE what = $1 ORDER BY id", what)
+
+
+async def test_newer_zone_rules_move_what_is_planned_and_the_history_says_so(
+    conn: Connection, db_url: str, tmp_path: Path
+):
+    """TZ5, TZ6"""
+    older = folder_of_rules(tmp_path / "older", "2025b", **{"America/Vancouver": "Etc/GMT+8", "Europe/Berlin": "UTC"})
+    newer = folder_of_rules(tmp_path / "newer", "2026f", **{"America/Vancouver": "Etc/GMT+7", "Europe/Berlin": "UTC"})
+    await set_clock(conn, "2026-11-18T00:30:00+00:00")
+    which = await make(conn, "cron", "0 9 * * *", "America/Vancouver")
+    await make(conn, "cron", "0 9 * * *", "Europe/Berlin", name="same")
+    assert await planned_by(older, db_url) == "planned 2 schedules"
+    assert await history(conn, "moved") == []
+    await conn.execute("SELECT accs.ask_for_plans(ARRAY[$1]::uuid[])", which)
+    assert await planned_by(newer, db_url) == "planned 1 schedules"
+    (moved,) = await history(conn, "moved")
+    assert moved["schedule_id"] == which
+    assert moved["reason"] == (
+        "2026-11-18 09:00 in America/Vancouver is 16:00 UTC now, was 17:00 (time zone rules 2026f, before 2025b);"
+        " 32 planned times have moved"
+    )
+    await conn.execute("SELECT accs.ask_for_plans(ARRAY[$1]::uuid[])", which)
+    assert await planned_by(older, db_url) == "None", "older rules than those on record plan nothing there"
+    assert await planned_by(newer, db_url) == "planned 1 schedules"
+    assert len(await history(conn, "moved")) == 1
+
+
+async def test_a_planner_that_was_overtaken_by_newer_rules_looks_again(db: Database, conn: Connection):
+    """It has spoken of its zone before, and was accepted."""
+    await set_clock(conn, "2026-11-18T00:30:00+00:00")
+    which = await make(conn, "cron", "0 9 * * *")
+    planner = Planner(db, node="n1")
+    await planner.run_once()
+    before = await conn.fetchval("SELECT planned_at FROM accs.plan_of")
+    await conn.execute("SELECT * FROM accs.note_zones('{Europe/Berlin}', '2999z', '{newer}', 'other')")
+    await pass_time(conn, 60)
+    await planner.run_once()
+    while not (passed := await planner.run_once()).obstacle:
+        assert passed.did is None
+    assert "newer time zone rules than these are in use for Europe/Berlin (2999z)" in str(passed.obstacle)
+    assert await conn.fetchval("SELECT planned_at FROM accs.plan_of") == before
+    assert (await row(conn, which))["state"] == "active"
+
+
+async def test_an_edit_that_drops_a_skip_or_a_snooze_is_told_in_the_history(db: Database, conn: Connection):
+    """ED6"""
+    await set_clock(conn, "2026-11-18T00:30:00+00:00")
+    which = await make(conn, "cron", "0 9 * * *", "UTC")
+    await both(db)
+    await conn.execute("SELECT accs.snooze('s', '10 min')")
+    await conn.execute("SELECT accs.skip_occurrence('s', '2026-11-20T09:00')")
+    await conn.execute("UPDATE schedules SET title = 'the same times' WHERE id = $1", which)
+    await both(db)
+    assert await history(conn, "dropped") == []
+    await conn.execute("UPDATE schedules SET schedule_expr = '0 10 * * *' WHERE id = $1", which)
+    await both(db)
+    (dropped,) = await history(conn, "dropped")
+    assert dropped["before"] == {"skips": ["2026-11-20T09:00:00"], "snoozes": ["2026-11-18T09:00:00.000000/0"]}
+    assert dropped["reason"] == "its rule does not name these times any more"
+
+
+async def test_a_calendar_with_a_zone_has_the_dates_of_that_zone(db: Database, conn: Connection):
+    """CA1: 20:00 in New York on the 25th is the 26th in Berlin."""
+    await set_clock(conn, "2026-12-25T00:30:00+00:00")
+    days = [{"from": "2026-12-26", "to": "2026-12-26", "label": "Boxing Day"}]
+    for name, zone in (("own", None), ("berlin", "Europe/Berlin"), ("wrong", "Europe/Nowhere")):
+        await conn.execute("INSERT INTO calendars (name, timezone, entries) VALUES ($1, $2, $3)", name, zone, days)
+        await make(conn, "cron", "0 20 * * *", "America/New_York", name=name, exclude=[name])
+    await both(db)
+    await set_clock(conn, "2026-12-27T02:00:00+00:00")
+    await both(db)
+    found = {
+        name: [(each["nominal"].day, each["outcome"]) for each in await ledger(conn, which)]
+        for name, which in await conn.fetch("SELECT name, id FROM schedules WHERE name <> 'wrong'")
+    }
+    assert found["own"] == [(24, "merged"), (25, "caught_up"), (26, "skipped")]
+    assert found["berlin"][1] == (25, "skipped")
+    broken = await conn.fetchrow("SELECT state, state_reason FROM schedules WHERE name = 'wrong'")
+    assert broken is not None
+    assert broken["state"] == "broken"
+    assert "Europe/Nowhere" in broken["state_reason"]

@@ -7,8 +7,9 @@ import asyncpg
 import pytest
 
 from accsd.builder.archive import Archiver
-from accsd.db import ensure_event_partitions, install
+from accsd.db import make_months
 from accsd.db.history import archives, delete_finished_jobs, lines_here
+from accsd.db.months import MONTHLY, TASK_EVENTS
 from accsd.errors import ConfigError
 from accsd.history.clocks import Clocks
 from accsd.metrics import Metrics
@@ -16,13 +17,9 @@ from accsd.settings import RetentionSettings
 from tests.support.cluster import Connection, TestServer
 from tests.support.library import opened, url_as
 from tests.support.months import eventful_job, month, next_month, partitions, store_in
+from tests.support.roles import roles as roles
 
-
-@pytest.fixture(autouse=True)
-async def roles(server: TestServer, conn: Connection) -> None:
-    if server.launched is None:
-        pytest.skip("roles belong to the whole cluster, and the one of ACC_TEST_DB_URL is not ours")
-    await install(conn, with_roles=True)
+pytestmark = pytest.mark.usefixtures("roles")
 
 
 async def test_the_control_host_archives_months_that_were_made_after_the_grants(
@@ -34,11 +31,13 @@ async def test_the_control_host_archives_months_that_were_made_after_the_grants(
     name = await month(conn)
     await next_month(conn, 3)
     async with opened(url_as(server, db_url, "accs_archive")) as db:
-        await ensure_event_partitions(db)
-        assert len(await lines_here(db, job)) > 10
-        kept = RetentionSettings.model_validate({"events": "60d", "jobs": "30d"})
+        await make_months(db)
+        assert len(await lines_here(db, TASK_EVENTS, str(job))) > 10
+        ages = {"events": "60d", "ledger": "60d", "topics": "60d", "jobs": "30d"}
+        kept = RetentionSettings.model_validate(ages)
         archiver = Archiver(lambda: nullcontext(db), store_in(tmp_path), kept, metrics=Metrics(), clocks=Clocks())
         assert (await archiver.run_once()).obstacle is None
+        assert {one.table for one in await archives(db)} == set(MONTHLY)
         assert [one.rows > 10 for one in await archives(db, partition=name)] == [True]
     assert name not in await partitions(conn)
 
@@ -69,6 +68,13 @@ async def test_a_builder_without_the_right_says_which_setting_gives_it(
 async def test_only_a_month_of_events_is_dropped(server: TestServer, db_url: str, conn: Connection):
     """Whatever is recorded as its archive: a table whose name only looks like one is no partition."""
     await conn.execute("CREATE TABLE victim_tab_x2020_01 (id int); CREATE TABLE task_events_2020_01 (id int)")
-    for name in ("victim_tab_x2020_01", "task_events_2020_01", "task_events_default", "task_events_2020_13", "jobs"):
-        with pytest.raises(asyncpg.InvalidParameterValueError, match="no month of task_events"):
+    for name in (
+        "firings_default",
+        "victim_tab_x2020_01",
+        "task_events_2020_01",
+        "task_events_default",
+        "task_events_2020_13",
+        "jobs",
+    ):
+        with pytest.raises(asyncpg.InvalidParameterValueError, match="no month of a table that is archived"):
             await conn.execute("SELECT accs.record_archive($1, 0, 0, 0, 'x', 'b', 'k', 0, 'y', NULL, NULL, '')", name)

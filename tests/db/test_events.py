@@ -43,7 +43,7 @@ async def partitions(conn: Connection) -> list[str]:
 
 
 async def ensure(conn: Connection, ahead: int = 3) -> list[str]:
-    rows = await conn.fetch("SELECT * FROM accs.ensure_event_partitions($1)", ahead)
+    rows = await conn.fetch("SELECT * FROM accs.make_months('task_events', $1)", ahead)
     return [row[0] for row in rows]
 
 
@@ -184,7 +184,7 @@ async def test_a_month_turns_under_load_without_an_error_or_a_lost_event(conn: C
 
 
 async def test_a_long_reader_makes_it_give_up_in_time_and_the_next_pass_succeeds(conn: Connection, connect: Connect):
-    await conn.execute("ALTER FUNCTION accs.ensure_event_partitions SET lock_timeout = '100ms'")
+    await conn.execute("ALTER FUNCTION accs.make_months SET lock_timeout = '100ms'")
     await pass_time(conn, 200 * DAY)
     reader = await connect()
     async with reader.transaction():
@@ -296,4 +296,4 @@ async def test_the_words_of_an_attempt_without_its_lease_are_dropped(conn: Conne
 
 async def test_partitions_are_made_for_ten_years_and_no_more(conn: Connection):
     with pytest.raises(asyncpg.InvalidParameterValueError, match="120 months"):
-        await conn.execute("SELECT accs.ensure_event_partitions(1000000)")
+        await conn.execute("SELECT accs.make_months('task_events', 1000000)")

@@ -25,10 +25,10 @@ async def record(conn: Connection, partition: str, rows: int = 1, sha256: str = 
         "SELECT accs.record_archive($1, $2, $3, 10, $4, 'accs', $5, 5, 'i', $6, $6, $7)",
         partition,
         rows,
-        other.get("id_sum", 1),
+        other.get("mark_sum", 1),
         sha256,
         other.get("key", f"history/{sha256}"),
-        uuid4(),
+        str(uuid4()),
         other.get("previous", previous),
     )
 
@@ -101,8 +101,8 @@ async def test_a_month_is_dropped_only_when_its_archive_was_just_read_back_and_i
     name = await old_month(conn)
     archive = await record(conn, name)
     assert await drop(conn, archive) == "it was not read back within the last hour"
-    assert await check(conn, archive, rows=2) == "it holds 2 events, and 1 were archived"
-    assert "it holds 2 events" in str(await drop(conn, archive))
+    assert await check(conn, archive, rows=2) == "it holds 2 rows, and 1 were archived"
+    assert "it holds 2 rows" in str(await drop(conn, archive))
     assert "its checksum is t, and s was archived" in str(await check(conn, archive, sha256="t"))
     assert await check(conn, archive) is None
     await conn.execute("UPDATE accs.test_clock SET shift = shift + interval '61 min'")
@@ -119,10 +119,10 @@ async def test_a_month_that_has_other_events_than_its_archive_stays(conn: Connec
     name = await old_month(conn)
     archive = await record(conn, name, rows=3)
     await check(conn, archive, rows=3)
-    assert await drop(conn, archive) == "the table has 1 events, and 3 were archived"
-    archive = await record(conn, name, sha256="t", id_sum=77)
+    assert await drop(conn, archive) == "the table has 1 rows, and 3 were archived"
+    archive = await record(conn, name, sha256="t", mark_sum=77)
     await check(conn, archive, sha256="t")
-    assert await drop(conn, archive) == "the table has other events than were archived"
+    assert await drop(conn, archive) == "the table has other rows than were archived"
     assert name in await partitions(conn)
 
 
@@ -158,7 +158,7 @@ async def test_events_of_past_months_in_the_net_get_a_partition_of_their_own(con
             "INSERT INTO task_events (job_id, ts, source, type) VALUES ($1, $2, 'test', 'log')", uuid4(), ts
         )
     assert await conn.fetchval("SELECT count(*) FROM task_events_default") == 2
-    made = [row[0] for row in await conn.fetch("SELECT accs.ensure_event_partitions()")]
+    made = [row[0] for row in await conn.fetch("SELECT accs.make_months('task_events')")]
     past = now - timedelta(days=400)
     assert made == [f"task_events_{past.year}_{past.month:02}"]
     assert await conn.fetchval(f"SELECT count(*) FROM {made[0]}") == 1

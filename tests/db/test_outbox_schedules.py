@@ -129,7 +129,7 @@ async def test_the_triggers_are_off_until_a_target_wants_what_they_tell(conn: Co
 async def test_months_of_the_ledger_that_are_made_later_tell_too(conn: Connection):
     await target(conn, ["schedule.missed"])
     await pass_time(conn, 300 * 86_400)
-    await conn.fetch("SELECT accs.keep_firings()")
+    await conn.fetch("SELECT accs.make_months('firings')")
     await schedule(conn, 60, missed="skip")
     await pass_time(conn, 185)
     await settle_all(conn)

@@ -20,12 +20,14 @@ from accsd.db import (
     submit_job,
     upsert_heartbeat,
 )
+from accsd.db.conditions import ask_database
 from accsd.db.logins import login_of, make_node_login
 from accsd.errors import ConfigError, VerbRefused
 from accsd.model import WorkflowDef
 from tests.support.checker import check
 from tests.support.cluster import TestServer, open_connection
-from tests.support.library import opened, url_as
+from tests.support.conditions import refuse_escapes
+from tests.support.library import opened, settings_of, url_as
 
 ONE = WorkflowDef.model_validate({"name": "one", "steps": [{"key": "a", "service": "x"}]})
 LEASE = timedelta(seconds=60)
@@ -89,6 +91,27 @@ async def test_an_owner_who_may_make_roles_makes_them_and_they_work(server: Test
         await check(session)
         await session.close()
         await drop_grants(server, url, drop_roles=not existing)
+
+
+async def test_no_statement_leaves_its_role_where_the_owner_is_no_superuser(server: TestServer):
+    async with plain_owner(server, "CREATEROLE") as url:
+        session = await open_connection(url)
+        existing = await session.fetchval("SELECT to_regrole('accs_agent') IS NOT NULL")
+        if existing:  # made for another database: somebody has to let this owner give away a function
+            admin = await open_connection(server.url_of("postgres"))
+            await admin.execute(f"GRANT accs_probe TO {urlsplit(url).username}")
+            await admin.close()
+        try:
+            await install(session, with_roles=True)
+            await install(session, with_roles=True)
+            await session.execute("CREATE TABLE secrets AS SELECT 7 AS n; GRANT SELECT ON secrets TO accs_scheduler")
+            assert not await session.fetchval("SELECT has_schema_privilege('accs_probe', 'accs', 'CREATE')")
+            for each in (url, url_as(server, url, "accs_scheduler")):
+                assert await ask_database(settings_of(each), "SELECT current_user::text") == "accs_probe"
+                await refuse_escapes(each)
+        finally:
+            await session.close()
+            await drop_grants(server, url, drop_roles=not existing)
 
 
 async def test_an_owner_who_may_not_is_told_what_is_missing(server: TestServer):

@@ -412,6 +412,39 @@ async def test_a_planner_with_older_rules_of_a_zone_plans_nothing_there(conn: Co
     assert await note("2025b", "old", "same") == ["older", "repeated"]
 
 
+async def test_the_same_rules_in_another_year_are_no_older_ones(conn: Connection):
+    """A digest begins with the present year: a planner that starts in January has another one of the same version."""
+    berlin = await schedule(conn, 60, timezone="Europe/Berlin")
+    for digest in ("of 2026", "of 2027"):
+        (row,) = await conn.fetch("SELECT * FROM accs.note_zones('{Europe/Berlin}', '2026f', $1)", [digest])
+        assert row["answer"] in ("accepted", "repeated")
+    assert await conn.fetch("SELECT * FROM accs.schedules_to_plan()") == []
+    assert await conn.fetchval("SELECT digest FROM accs.zones") == "of 2027"
+    assert (await conn.fetchrow("SELECT * FROM schedules WHERE id = $1", berlin)) is not None
+
+
+async def test_a_plan_by_other_rules_than_those_on_record_is_refused(conn: Connection):
+    """TZ5: also where its planner has spoken of the zone before somebody brought newer ones."""
+    which = await schedule(conn, 60, timezone="Europe/Berlin")
+    await conn.execute("SELECT * FROM accs.note_zones('{Europe/Berlin}', '2026f', '{newer}')")
+    row = await conn.fetchrow("SELECT revision, settled_until FROM schedules WHERE id = $1", which)
+    assert row is not None
+    plan = {
+        "id": str(which),
+        "revision": row["revision"],
+        "after": row["settled_until"].isoformat(),
+        "zone": "Europe/Berlin",
+        "zone_version": "2025b",
+        "zone_digest": "older",
+        "nominals": [],
+        "folds": [],
+        "dues": [],
+    }
+    (answer,) = await conn.fetch("SELECT * FROM accs.plan_schedules($1)", [plan])
+    assert (answer["answer"], answer["reason"]) == ("refused", "other_rules")
+    assert await conn.fetchval("SELECT state FROM schedules WHERE id = $1", which) == "active"
+
+
 async def test_a_changed_calendar_replans_its_schedules(conn: Connection):
     """CA2."""
     await conn.execute("INSERT INTO calendars (name) VALUES ('holidays')")
@@ -422,7 +455,7 @@ async def test_a_changed_calendar_replans_its_schedules(conn: Connection):
     )
     (asked,) = await conn.fetch("SELECT * FROM accs.schedules_to_plan()")
     assert asked["id"] == which
-    assert asked["calendars"]["holidays"][0]["label"] == "Christmas"
+    assert asked["calendars"]["holidays"]["entries"][0]["label"] == "Christmas"
 
 
 async def test_an_actor_runs_no_more_often_than_its_quota(conn: Connection):

@@ -228,7 +228,7 @@ async def test_a_second_pass_of_reclaim_close_and_the_builder_finds_nothing_to_d
     assert await conn.fetch("SELECT * FROM accs.reclaim_tasks()") == []
     assert await conn.fetch("SELECT * FROM accs.instantiate_due_jobs()") == []
     assert await fetch(conn, "SELECT * FROM accs.close_jobs($1)", [made]) == ["refused"]
-    assert await conn.fetch("SELECT * FROM accs.ensure_event_partitions()") == []
+    assert await conn.fetch("SELECT accs.make_months(name) FROM accs.monthly") == []
     assert await dump(conn) == before
 
 

@@ -127,3 +127,21 @@ async def test_a_pause_waits_for_the_evaluator_and_decides_what_follows(race: Ra
     await settle_plain(first)
     assert await told(first, which) == [("fired", "event"), ("skipped", "paused")]
     assert await inbox(first, which) == []
+
+
+async def test_runs_are_in_the_order_of_the_ids_among_what_was_committed_in_time(race: Race):
+    """EV6: an event that is committed later than a younger one runs after it, for nobody could know of it."""
+    late, conn = await race.session(), await race.session()
+    which = await subscription(conn, "a")
+    transaction = late.transaction()
+    await transaction.start()
+    first = (await emit(late, "a"))["event_id"]
+    second, third = [(await emit(conn, "a"))["event_id"] for _ in range(2)]
+    await settle_plain(conn)
+    await transaction.commit()
+    fourth = (await emit(conn, "a"))["event_id"]
+    assert first < second < third < fourth
+    await settle_plain(conn)
+    jobs = sorted(await jobs_of(conn, which), key=lambda job: job["order_seq"])
+    assert [job["trigger"]["event"]["id"] for job in jobs] == [second, third, first, fourth]
+    await check(conn)

@@ -2,10 +2,14 @@
 
 import asyncio
 from datetime import timedelta
+from uuid import UUID
+
+import pytest
 
 from tests.conftest import Connect
 from tests.support.checker import check
 from tests.support.cluster import Connection
+from tests.support.conditions import condition
 from tests.support.factory import finish, node, pass_time, started
 from tests.support.race import Race
 from tests.support.schedules import call, jobs_of, ledger, replan, row, schedule, settle, settle_all, told
@@ -173,4 +177,63 @@ async def test_what_was_settled_is_not_fired_again_where_its_instant_has_moved(c
     await pass_time(conn, 100)
     assert await settle(conn) == [("fired", "on_time")]
     assert len(await ledger(conn, which)) == len(await jobs_of(conn, which)) == 2
+    await check(conn)
+
+
+async def overtaking(conn: Connection) -> UUID:
+    """Two conditions of one name and two schedules by time, by pairs of the same run keys. The key "l" has an open job,
+    which both its schedules would cancel; "k" has none. Returns that job."""
+    for key in ("k", "l"):
+        await condition(conn, {"above": 10, "fire_initially": True}, name=f"c-{key}", overlap="cancel", run_key=key)
+    for key, policy in (("k", "skip"), ("l", "cancel")):
+        await schedule(conn, 60, name=f"t-{key}", overlap=policy, run_key=key)
+    await call(conn, "run_now", "t-l")
+    await pass_time(conn, 60)
+    (job,) = await conn.fetch("SELECT * FROM accs.open_runs")
+    assert job["key"] == "l"
+    return job["job_id"]
+
+
+async def reported(conn: Connection) -> list[str]:
+    rows = await conn.fetch("SELECT * FROM accs.report_sample('load', '99')")
+    return [row["answer"] for row in rows]
+
+
+@pytest.mark.parametrize("sample_first", [False, True])
+async def test_a_sample_of_several_schedules_meets_a_batch_with_the_same_run_keys(
+    conn: Connection, race: Race, sample_first: bool
+):
+    """Both cancel the job of one key and need the other key: jobs come before run keys, for all schedules at once."""
+    job = await overtaking(conn)
+    holder, sampling, settling = await race.session(), await race.session(), await race.session()
+    async with holder.transaction():
+        await holder.execute("SELECT FROM jobs WHERE id = $1 FOR UPDATE", job)
+        works = [(settling, settle(settling)), (sampling, reported(sampling))]
+        (one, first), (other, second) = reversed(works) if sample_first else works
+        begun = await race.blocked(one, first, by=holder)
+        following = await race.blocked(other, second, by=one)
+    answers = {sample_first: await begun, not sample_first: await following}
+    assert answers[True] == ["accepted", "accepted"]
+    assert len(answers[False]) == 2
+    assert await conn.fetchval("SELECT status FROM jobs WHERE id = $1", job) == "cancelled"
+    await check(conn)
+
+
+async def test_what_a_batch_settles_one_by_one_meets_a_batch_with_the_same_run_keys(conn: Connection, race: Race):
+    """An occurrence takes the key "k"; then the end of a snooze cancels the job of "l"."""
+    await schedule(conn, 60, name="a-k", overlap="skip", run_key="k")
+    await schedule(conn, 60, name="b-l", overlap="cancel", run_key="l")
+    await conn.execute("SELECT accs.snooze('b-l', '30 s')")
+    await call(conn, "run_now", "b-l")
+    job = await conn.fetchval("SELECT job_id FROM accs.open_runs")
+    for key, policy in (("l", "cancel"), ("k", "skip")):
+        await condition(conn, {"above": 10, "fire_initially": True}, name=f"c-{key}", overlap=policy, run_key=key)
+    await pass_time(conn, 90)
+    holder, sampling, settling = await race.session(), await race.session(), await race.session()
+    async with holder.transaction():
+        await holder.execute("SELECT FROM jobs WHERE id = $1 FOR UPDATE", job)
+        sampled = await race.blocked(sampling, reported(sampling), by=holder)
+        settled = await race.blocked(settling, settle(settling), by=sampling)
+    assert await sampled == ["accepted", "accepted"]
+    assert len(await settled) >= 2
     await check(conn)

@@ -3,8 +3,13 @@
 from typing import Any
 from uuid import UUID, uuid4
 
+import pytest
+
+from accsd.db.conditions import ask_database
+from accsd.errors import InvalidValue
 from tests.support.cluster import Connection
 from tests.support.factory import Row
+from tests.support.library import settings_of
 from tests.support.schedules import schedule
 
 OUTSIDE = "load"
@@ -43,3 +48,30 @@ async def samples(conn: Connection, which: UUID) -> list[Row]:
 
 def fresh() -> str:
     return f"c-{uuid4().hex[:12]}"
+
+
+# what a statement could try to get out of its role, and what it is told; a secret that it got hold of would be a 7
+ESCAPES = {
+    "RESET ROLE": "cannot open",
+    "SET ROLE none": "cannot open",
+    "SET SESSION AUTHORIZATION DEFAULT": "cannot open",
+    "DO 'BEGIN RESET ROLE; END'": "cannot open",
+    "COMMIT": "cannot open",
+    "SELECT 1; RESET ROLE; SELECT n FROM secrets": "cannot open",
+    "SELECT set_config('role', 'none', true)": "within security-definer function",
+    "SELECT set_config('session_authorization', session_user, true)": "within security-definer function",
+    "SELECT set_config('is_superuser', 'on', true)": "cannot be changed",
+    "SELECT n FROM secrets, (SELECT set_config('role', 'none', true) OFFSET 0) r": "permission denied",
+    """WITH r AS MATERIALIZED (SELECT set_config('role', 'none', true)) SELECT
+       query_to_xml('SELECT n FROM secrets', true, false, '')::text FROM r""": "within security-definer function",
+    "SELECT (xpath('//n/text()', query_to_xml('SELECT n FROM secrets', true, false, '')))[1]::text::int": "permission",
+    "SELECT query_to_xml('RESET ROLE', true, false, '')::text": ".",
+    "SELECT accs.probe('SELECT n FROM secrets')": "permission denied",
+    "SELECT n FROM pg_temp.secrets": "does not exist",
+}
+
+
+async def refuse_escapes(url: str) -> None:
+    for statement, said in ESCAPES.items():
+        with pytest.raises(InvalidValue, match=said):
+            await ask_database(settings_of(url), statement)

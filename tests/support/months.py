@@ -12,17 +12,18 @@ def store_in(folder: Path) -> FileStore:
     return FileStore(folder / "objects", "accs")
 
 
-async def partitions(conn: Connection) -> list[str]:
+async def partitions(conn: Connection, table: str = "task_events") -> list[str]:
     rows = await conn.fetch(
-        "SELECT inhrelid::regclass::text AS name FROM pg_inherits WHERE inhparent = 'task_events'::regclass ORDER BY 1"
+        "SELECT inhrelid::regclass::text AS name FROM pg_inherits WHERE inhparent = $1::text::regclass ORDER BY 1",
+        table,
     )
     return [row["name"] for row in rows]
 
 
-async def month(conn: Connection) -> str:
+async def month(conn: Connection, table: str = "task_events") -> str:
     """The partition of the present."""
     now = await clock(conn)
-    return f"task_events_{now.year}_{now.month:02}"
+    return f"{table}_{now.year}_{now.month:02}"
 
 
 async def next_month(conn: Connection, count: int = 1) -> None:
@@ -33,7 +34,7 @@ async def next_month(conn: Connection, count: int = 1) -> None:
                  (date_trunc('month', accs.clock() AT TIME ZONE 'UTC') + interval '1 month 14 days') AT TIME ZONE 'UTC'
                  - accs.clock()"""
         )
-        await conn.execute("SELECT accs.ensure_event_partitions()")
+        await conn.execute("SELECT accs.make_months(name) FROM accs.monthly")
 
 
 async def eventful_job(conn: Connection) -> UUID:

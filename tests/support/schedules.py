@@ -7,6 +7,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+from accsd.builder.events import Evaluator
+from accsd.builder.planner import Planner
+from accsd.builder.scheduler import Scheduler
+from accsd.db.pool import Database
+from accsd.metrics import Metrics
+from tests.support.cli import Cli
 from tests.support.cluster import Connection
 from tests.support.factory import Row, clock, workflow
 
@@ -25,6 +31,31 @@ async def schedule(conn: Connection, every: float = 60, *, plan: bool = True, **
     if plan:
         await replan(conn)
     return made
+
+
+async def created(cli: Cli, name: str, *options: str, workflow: str = "backup") -> dict[str, Any]:
+    """One that was made by the command."""
+    (document,) = (await cli("schedules", "create", name, "--workflow", workflow, *options, "-o", "json")).ends(0).json
+    return document
+
+
+async def plan_all(db: Database) -> None:
+    """By the planner itself, until nothing is left to plan."""
+    while (await Planner(db, node="test").run_once()).did:
+        pass
+
+
+async def all_roles(db: Database) -> None:
+    """Planner, evaluator and scheduler in turn, until none has anything to do."""
+    roles = (
+        Planner(db, node="n1"),
+        Evaluator(db, node="n1", metrics=Metrics()),
+        Scheduler(db, node="n1", metrics=Metrics()),
+    )
+    for _ in range(20):
+        if not any([(await role.run_once()).did for role in roles]):
+            return
+    raise AssertionError("there is always more to do")
 
 
 async def replan(conn: Connection) -> list[Row]:

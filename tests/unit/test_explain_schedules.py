@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
-from accsd.db.views.schedules import FiringRow, SkipRow, SnoozeRow, UsualTimes
+from accsd.db.views.firings import FiringRow, UsualTimes
+from accsd.db.views.schedules import SkipRow, SnoozeRow
 from accsd.errors import ScheduleInvalid
-from accsd.explain.schedules import ahead, between, fate, losing, marks_of, named_at, no_longer_named
+from accsd.explain.ledger import fate, losing
+from accsd.explain.occurrences import ahead, between, marks_of, named_at, no_longer_named
 from accsd.model.schedule import ScheduleDef
 from accsd.planning.recurrence import Rule, parse_rule, parse_time
 
@@ -134,7 +136,7 @@ def test_times_without_an_offset_are_local_to_the_schedules_zone():
         ({"options": {"a": float("nan")}}, "options holds a value"),
         ({"pause_for": "0s", "pause_after": 1}, "pause_for must be greater"),
         ({"missed": "maybe"}, "missed must be"),
-        ({"at": "2024-01-01"}, "says when by one of cron, rrule, at, every, not 2"),
+        ({"at": "2024-01-01"}, "says when by one of cron, rrule, at, every, event, condition, not 2"),
     ],
 )
 def test_a_wrong_definition_is_refused_in_words(fields: dict[str, Any], words: str):

@@ -206,6 +206,8 @@ def test_bounds_spread_and_calendars_are_explained():
 def test_policies_are_explained():
     """PV2."""
     assert missed_in_words("one") == "If accsd was down: once, for the latest."
+    said = missed_in_words("all", catch_up=timedelta(hours=2), most=5)
+    assert said == "If accsd was down: for each time, the oldest first, at most 5, if it is not older than 2 hours."
     assert overlap_in_words("skip") == "If the last run still runs: skipped."
     for missed in ("skip", "one", "all"):
         assert missed_in_words(missed)

@@ -1,6 +1,5 @@
 """Which time zone rules a process uses, what a zone may be called, and when two sets of rules mean the same."""
 
-import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -12,18 +11,9 @@ import pytest
 from accsd.errors import ConfigError, InvalidValue
 from accsd.planning.recurrence import ZoneRules, is_older, parse_rule, plan, rules_in, zone_digest, zone_rules
 from accsd.planning.recurrence.zones import RULES_VARIABLE, newest_rules, transitions
+from tests.support.zones import folder_of_rules
 
 SINCE = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def folder_of_rules(folder: Path, version: str, **zones: str) -> Path:
-    """Compiled rules in which each zone is like another one of the package's."""
-    folder.mkdir(parents=True)
-    (folder / "+VERSION").write_text(f"{version}\n")
-    for name, like in {"UTC": "UTC", **zones}.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        shutil.copy(zone_rules().folder / like, folder / name)
-    return folder
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from accsd.errors import ConfigError
 from accsd.settings import Settings, load_settings
-from accsd.settings.database_url import normalise
+from accsd.settings.database_url import normalise, shown
 from accsd.settings.sources import VARIABLES
 
 EXAMPLE = Path(__file__).parents[2] / "config" / "accsd.example.toml"
@@ -323,8 +323,8 @@ def secret_settings() -> Settings:
 def test_secrets_appear_in_no_representation_of_the_settings():
     settings = secret_settings()
 
-    for shown in (repr(settings), str(settings), repr(settings.origins), repr(settings.model_dump())):
-        assert PASSWORD not in shown
+    for said in (repr(settings), str(settings), repr(settings.origins), repr(settings.model_dump())):
+        assert PASSWORD not in said
     assert PASSWORD not in settings.model_dump_json()
     assert settings.database.address == "postgresql://u@h/d"
 
@@ -378,3 +378,9 @@ def test_the_example_with_every_line_switched_on_is_loadable(tmp_path: Path):
     document["storage"].pop("secret_key")  # empty in the example, as it must be
 
     assert Settings.model_validate(document).services["renderer"].idle_stop == timedelta(minutes=10)
+
+
+def test_a_url_is_shown_without_its_password_and_psql_takes_it():
+    by_socket = "postgresql://accsd@/postgres?host=/run/accsd&port=5433"
+    assert shown(by_socket + "&password=secret&application_name=x") == by_socket
+    assert shown("postgresql://ana:secret@db.example:5432/work") == "postgresql://ana@db.example:5432/work"

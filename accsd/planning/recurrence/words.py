@@ -50,8 +50,14 @@ def explain(rule: Rule) -> str:
     return " ".join([f"{_told(rule)}, {rule.zone.name}.", *_conditions(rule)])
 
 
-def missed_in_words(missed: str) -> str:
-    return f"If accsd was down: {_policy(_MISSED, missed, 'missed')}."
+def missed_in_words(missed: str, *, catch_up: timedelta | None = None, most: int | None = None) -> str:
+    """`catch_up`: what is older does not run; `most`: nor more of them than so many, the newest."""
+    said = _policy(_MISSED, missed, "missed")
+    if missed == "all" and most is not None:
+        said += f", at most {most}"
+    if missed != "skip" and catch_up is not None:
+        said += f", if it is not older than {shown_span(catch_up)}"
+    return f"If accsd was down: {said}."
 
 
 def overlap_in_words(overlap: str) -> str:

@@ -10,7 +10,7 @@ from accsd.cli import completion, times
 from accsd.cli.changes import tell
 from accsd.cli.options import merged
 from accsd.cli.output import output_option
-from accsd.cli.schedule_options import rule_of, why_option
+from accsd.cli.schedules.options import rule_of, why_option
 from accsd.cli.session import operator, with_database
 from accsd.db import firings
 from accsd.db import schedules as verbs
@@ -18,10 +18,11 @@ from accsd.db.pool import Database
 from accsd.db.views import schedules as views
 from accsd.db.views.schedules import ScheduleRow
 from accsd.errors import InvalidValue, NotFound
+from accsd.explain import occurrences
 from accsd.explain import schedule_changes as said
-from accsd.explain import schedules as words
 from accsd.explain.changes import ChangeOutcome
-from accsd.planning.recurrence import Occurrence, Rule, parse_time, zone_rules
+from accsd.explain.words import local_text
+from accsd.planning.recurrence import Occurrence, Rule, zone_rules
 
 _name = click.argument("name", shell_complete=completion.schedule_names)
 
@@ -100,7 +101,7 @@ def snooze_command(
         zone = zone_rules().zone(row.timezone)
         end = None if until is None else times.in_zone(until, zone, row.now, ahead=True)
         answer = await firings.snooze(db, row.name, length=length, until=end, by=operator(), reason=reason)
-        due = "" if answer.due_at is None else words.due_text(answer.due_at, row.timezone, row.now)
+        due = "" if answer.due_at is None else occurrences.due_text(answer.due_at, row.timezone, row.now)
         return said.snoozed(row.name, answer, due)
 
     tell([with_database(ctx, work)], output)
@@ -131,7 +132,8 @@ def unsnooze_command(ctx: click.Context, name: str, reason: str | None, output: 
 @output_option()
 @click.pass_context
 def skip_command(ctx: click.Context, name: str, time: str, reason: str | None, output: str) -> None:
-    """Let one occurrence that is ahead not run. TIME is local to the schedule's zone, or has an offset.
+    """Let one occurrence that is ahead not run. TIME is local to the schedule's zone, or has an offset; `02:30` is the
+    next one.
 
     \b
     Example: accsd schedules skip nightly 2026-12-25T02:30 --reason Christmas
@@ -151,11 +153,10 @@ def unskip_command(ctx: click.Context, name: str, time: str, reason: str | None,
 
 
 def _mark(ctx: click.Context, name: str, time: str, reason: str | None, output: str, *, skip: bool) -> None:
-    moment = parse_time(time)
-
     async def work(db: Database) -> ChangeOutcome:
         row = await views.schedule_named(db, name)
-        which = _the_one(row, rule_of(ctx, row), moment)
+        rule = rule_of(ctx, row)
+        which = _the_one(row, rule, times.on_the_wall(time, rule.zone, row.now, ahead=True))
         if skip and row.state == "ended":
             raise InvalidValue(f"{row.name} has ended: nothing is ahead", hint=f"accsd schedules show {row.name}")
         answer = await firings.skip_occurrence(
@@ -168,18 +169,18 @@ def _mark(ctx: click.Context, name: str, time: str, reason: str | None, output: 
 
 def _the_one(row: ScheduleRow, rule: Rule, moment: datetime) -> Occurrence:
     """The occurrence that is meant; InvalidValue if there are two, NotFound if there is none."""
-    around = words.named_at(rule, moment)
+    around = occurrences.named_at(rule, moment)
     match around.named:
         case (one,):
             return one
         case ():
             raise NotFound(
-                f"{row.name} does not name {words.local_text(moment)}",
-                hint=f"{words.neighbours(around)}; `accsd schedules preview {row.name}` lists them",
+                f"{row.name} does not name {local_text(moment)}",
+                hint=f"{occurrences.neighbours(around)}; `accsd schedules preview {row.name}` lists them",
             )
         case several:
             both = " or ".join(rule.zone.local(each.instant).isoformat() for each in several)
-            raise InvalidValue(f"the clock shows {words.local_text(moment)} twice", hint=f"write {both}")
+            raise InvalidValue(f"the clock shows {local_text(moment)} twice", hint=f"write {both}")
 
 
 # Now

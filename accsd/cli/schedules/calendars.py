@@ -10,9 +10,8 @@ from accsd.cli import completion
 from accsd.cli.output import output_option, say, show
 from accsd.cli.session import operator, with_database
 from accsd.db.answers import Verdict
-from accsd.db.calendars import put_calendar, remove_calendar
+from accsd.db.calendars import calendars, put_calendar, remove_calendar
 from accsd.db.pool import Database
-from accsd.db.views import schedules as views
 from accsd.errors import InvalidValue, NotFound
 from accsd.planning.recurrence import Calendar, calendar_from_ics, calendar_from_list, zone_rules
 from accsd.values.validation import did_you_mean
@@ -28,7 +27,7 @@ def calendars_group() -> None:
 @click.pass_context
 def list_command(ctx: click.Context, output: str) -> None:
     """List the calendars, and which schedules name each."""
-    found = with_database(ctx, views.calendars)
+    found = with_database(ctx, calendars)
     rows = [asdict(row) for row in found]
     if output == "table":
         rows = [row | {"entries": len(row["entries"]), "schedules": ", ".join(row["schedules"])} for row in rows]
@@ -40,10 +39,10 @@ def list_command(ctx: click.Context, output: str) -> None:
 @calendars_group.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @click.option("--name", help="[default: the name of the file, without its ending]")
-@click.option("--timezone", default="UTC", show_default=True, help="Of times in UTC that an ICS file has.")
+@click.option("--timezone", metavar="ZONE", help="Whose days they are. [default: those of each schedule's own zone]")
 @output_option()
 @click.pass_context
-def import_command(ctx: click.Context, file: str, name: str | None, timezone: str, output: str) -> None:
+def import_command(ctx: click.Context, file: str, name: str | None, timezone: str | None, output: str) -> None:
     """Write the days of a file into a calendar, instead of those that it has; its schedules are planned anew.
 
     The file is iCalendar (.ics), or text with a day or a span of days on each line:
@@ -71,8 +70,8 @@ def import_command(ctx: click.Context, file: str, name: str | None, timezone: st
         show([{"name": called, "answer": verdict, "entries": entries}], {}, output, name="name")
 
 
-def _read(path: Path, name: str, timezone: str) -> Calendar:
-    zone = zone_rules().zone(timezone)
+def _read(path: Path, name: str, timezone: str | None) -> Calendar:
+    zone = None if timezone is None else zone_rules().zone(timezone)
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -94,7 +93,7 @@ def remove_command(ctx: click.Context, name: str, output: str) -> None:
     """Remove a calendar that no schedule names any more."""
 
     async def work(db: Database) -> None:
-        known = {row.name: row for row in await views.calendars(db)}
+        known = {row.name: row for row in await calendars(db)}
         if name not in known:
             raise NotFound(
                 f'there is no calendar "{name}"{did_you_mean(name, known)}',

@@ -1,4 +1,4 @@
-"""`accsd schedules create|edit|apply|end`: checked here, before the database is asked, and answered in words."""
+"""`accsd schedules create|edit|end`: checked here, before the database is asked, and answered in words."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -6,13 +6,11 @@ from typing import Any
 
 import click
 
-from accsd.cli import completion, workflow_files
+from accsd.cli import completion
 from accsd.cli.changes import tell
-from accsd.cli.output import output_option, say, show, styled
-from accsd.cli.schedule_files import schedules_of, workflows_of
-from accsd.cli.schedule_options import TIMES, definition_options, say_preview, why_option, written
+from accsd.cli.output import output_option, say, show
+from accsd.cli.schedules.options import definition_options, dry_run_option, say_preview, warn, why_option, written
 from accsd.cli.session import operator, settings_of, with_database
-from accsd.cli.workflow_files import Document
 from accsd.db import schedules as verbs
 from accsd.db.pool import Database
 from accsd.db.views import schedules as views
@@ -20,20 +18,19 @@ from accsd.db.views.schedules import ScheduleRow
 from accsd.errors import InvalidValue, VerbRefused
 from accsd.explain import schedule_changes as said
 from accsd.explain import schedule_definitions as definitions
-from accsd.explain import schedules as words
 from accsd.explain.changes import ChangeOutcome
 from accsd.explain.schedule_definitions import Draft
-from accsd.model.schedule import ScheduleDef
+from accsd.model.schedule import KINDS, ScheduleDef, is_for
+from accsd.planning.conditions import MEMBERS
 
-_dry_run = click.option("--dry-run", is_flag=True, help="Check it and say what would be; write nothing.")
-_UNSET = sorted(set(ScheduleDef.model_fields) - {"name", "workflow", "anchor", *TIMES})
+_UNSET = sorted({*ScheduleDef.model_fields, *MEMBERS} - {"name", "workflow", "anchor", *KINDS} | {"every"})
 
 
 @click.command("create")
 @click.argument("name")
 @definition_options
 @why_option
-@_dry_run
+@dry_run_option
 @output_option()
 @click.pass_context
 def create_command(ctx: click.Context, name: str, reason: str | None, dry_run: bool, output: str, **given: Any) -> None:
@@ -44,10 +41,12 @@ def create_command(ctx: click.Context, name: str, reason: str | None, dry_run: b
       accsd schedules create nightly --workflow backup --cron '30 2 * * *' --timezone Europe/Berlin
       accsd schedules create sync --workflow sync --every 90m --overlap queue -O 'day=${nominal}'
       accsd schedules create party --workflow lights --at 2026-12-31T23:59:50 --timezone Europe/Chisinau
+      accsd schedules create packing --workflow pack --event 'shop.order.*' -O 'order=${event.payload.number}'
+      accsd schedules create tidy --workflow tidy --condition disk.used --above 90 --clear-below 80 --samples 2
     """
     if given["workflow"] is None:
         raise InvalidValue("a schedule needs a workflow that it starts", hint="give --workflow NAME")
-    definition = _defined({"name": name, **written(given)})
+    definition = ScheduleDef.model_validate({"name": name, **written(given)})
     spread = settings_of(ctx).scheduler.spread
 
     async def work(db: Database) -> dict[str, Any]:
@@ -72,7 +71,7 @@ def create_command(ctx: click.Context, name: str, reason: str | None, dry_run: b
 @click.option("--unset", type=click.Choice(_UNSET), multiple=True, help="Back to the default. Repeatable.")
 @click.option("--if-revision", type=click.IntRange(min=1), help="Only if nobody has changed it since this revision.")
 @why_option
-@_dry_run
+@dry_run_option
 @output_option()
 @click.pass_context
 def edit_command(
@@ -114,18 +113,20 @@ def edit_command(
 
 
 def _edited(row: ScheduleRow, given: dict[str, Any], unset: Sequence[str]) -> ScheduleDef:
-    fields = written(given, earlier=row.options)
+    fields = written(given, row)
     if not fields and not unset:
         raise InvalidValue("nothing was given to change", hint="`accsd schedules edit --help` lists what can be")
-    before = definitions.definition_of(row)
-    if any(when in fields for when in TIMES):
-        before = {key: value for key, value in before.items() if key not in TIMES}
-    kept = {key: value for key, value in before.items() if key not in unset}
-    return _defined(kept | fields)
-
-
-def _defined(fields: dict[str, Any]) -> ScheduleDef:
-    return ScheduleDef.model_validate(fields)
+    kept = {key: value for key, value in definitions.definition_of(row).items() if key not in unset}
+    if new := [KINDS[field] for field in KINDS if field in fields]:
+        # what starts it replaces what did, with all that only the old kind knows
+        kept = {key: value for key, value in kept.items() if key not in KINDS and is_for(key, new[0])}
+    edited = kept | fields
+    if members := [name for name in unset if name in MEMBERS]:
+        if edited.get("condition") is None:
+            raise InvalidValue(f"--unset {members[0]} is for conditions, and {row.name} is of kind {row.schedule_kind}")
+        judged: dict[str, Any] = edited["condition"]
+        edited["condition"] = {key: value for key, value in judged.items() if key not in members}
+    return ScheduleDef.model_validate(edited)
 
 
 async def _written(
@@ -148,14 +149,14 @@ def _tell(told: dict[str, Any], output: str, *, dry_run: bool) -> None:
     if output != "table":
         show([document], {}, output, name="name")
         return
-    _say_change(draft, document["change"], document["revision"], dry_run=dry_run)
+    say_change(draft, document["change"], document["revision"], dry_run=dry_run)
     say(document["words"])
-    if draft.ahead:
+    if draft.ahead and draft.rule is not None:
         say_preview(draft.ahead, draft.rule.zone, draft.now)
-    _say_notes(draft)
+    say_notes(draft)
 
 
-def _say_change(draft: Draft, change: str, revision: int | None, *, dry_run: bool, err: bool = False) -> None:
+def say_change(draft: Draft, change: str, revision: int | None, *, dry_run: bool, err: bool = False) -> None:
     would = {"created": "would be created", "updated": "would be changed", "unchanged": "would stay as it is"}
     is_now = {"created": "is created", "updated": f"is changed, revision {revision}", "unchanged": "is unchanged"}
     say(f"schedule {draft.name} {would[change] if dry_run else is_now[change]}", err=err)
@@ -163,138 +164,10 @@ def _say_change(draft: Draft, change: str, revision: int | None, *, dry_run: boo
         say("  it has ended, and stays so: other times, or another --max-runs, bring it back", err=True)
 
 
-def _say_notes(draft: Draft) -> None:
+def say_notes(draft: Draft) -> None:
     for each in draft.dropped:
         say(f"note: {each}", err=True)
-    for warning in draft.warnings:
-        say(f"warning: {words.warning_words(warning)}", err=True)
-
-
-# From files
-
-
-@click.command("apply")
-@click.argument("files", nargs=-1, required=True, metavar="FILE…")
-@click.option("--prune", is_flag=True, help="End the schedules of the same workflows that no file has.")
-@why_option
-@_dry_run
-@output_option()
-@click.pass_context
-def apply_command(
-    ctx: click.Context, files: Sequence[str], prune: bool, reason: str | None, dry_run: bool, output: str
-) -> None:
-    """Write the schedules of files or folders (- is stdin) into the database, all of them or none.
-
-    A field that a file does not have is the default. A schedule may stand beside the steps of its workflow (which
-    `accsd workflows apply` writes together with it), or in a file without steps:
-
-    \b
-      schedules:
-        - name: nightly
-          workflow: backup
-          cron: "30 2 * * *"
-          timezone: Europe/Berlin
-          missed: one
-
-    \b
-    Example: accsd schedules apply schedules/ --prune --dry-run
-    """
-    documents = workflow_files.read(files)
-    results = apply_documents(ctx, documents, prune=prune, reason=reason, dry_run=dry_run)
-    tell_applied(results, output, dry_run=dry_run)
-
-
-Applied = tuple[Draft | None, dict[str, Any]]
-
-
-def apply_documents(
-    ctx: click.Context,
-    documents: Sequence[Document],
-    *,
-    prune: bool = False,
-    reason: str | None = None,
-    dry_run: bool = False,
-) -> list[Applied]:
-    for document in documents:
-        document.refuse_doubles()
-    wanted = schedules_of(documents)
-    if not wanted and not prune:
-        raise InvalidValue("these files have no schedules", hint="a file lists them under schedules:")
-    spread = settings_of(ctx).scheduler.spread
-
-    async def work(db: Database) -> list[Applied]:
-        return await write_all(db, documents, spread, prune=prune, reason=reason, dry_run=dry_run)
-
-    return with_database(ctx, work)
-
-
-async def write_all(
-    db: Database,
-    documents: Sequence[Document],
-    spread: timedelta,
-    *,
-    prune: bool = False,
-    reason: str | None = None,
-    dry_run: bool = False,
-) -> list[Applied]:
-    """Everything is checked before anything is written, and written in one transaction."""
-    wanted = schedules_of(documents)
-    for each in wanted:
-        await definitions.check_workflow(db, each)
-    drafts = [await definitions.drafted(db, each, spread=spread) for each in wanted]
-    surplus = await _surplus(db, documents, {each.name for each in wanted}) if prune else []
-    if dry_run:
-        return [*((each, _document(each, None)) for each in drafts), *((None, _ended(row)) for row in surplus)]
-    async with db.acquire() as connection, connection.transaction():
-        within = Database.over(connection)
-        done: list[Applied] = []
-        for draft in drafts:
-            answer = await definitions.write(within, draft, by=operator(), reason=reason)
-            done.append((draft, _document(draft, definitions.or_refused(draft, answer))))
-        for row in surplus:
-            await verbs.end_schedule(within, row.name, by=operator(), reason=reason or "no file has it any more")
-            done.append((None, _ended(row)))
-        return done
-
-
-async def _surplus(db: Database, documents: Sequence[Document], names: set[str]) -> list[ScheduleRow]:
-    about = workflows_of(documents)
-    return [row for row in await views.schedules(db) if row.workflow in about and row.name not in names]
-
-
-def _document(draft: Draft, answer: verbs.ScheduleAnswer | None) -> dict[str, Any]:
-    change = definitions.change_of(draft)
-    if answer is None:
-        return definitions.document(draft, change) | {"dry_run": True}
-    return definitions.document(draft, change, id=answer.id, revision=answer.revision)
-
-
-def _ended(row: ScheduleRow) -> dict[str, Any]:
-    return {"name": row.name, "change": "ended", "id": row.id, "revision": row.revision}
-
-
-def tell_applied(results: Sequence[Applied], output: str, *, dry_run: bool, err: bool = False) -> None:
-    if output != "table":
-        show([document for _, document in results], {}, output, name="name")
-        return
-    for draft, document in results:
-        if draft is None:
-            say(f"schedule {document['name']} {'would end' if dry_run else 'has ended'}: no file has it", err=err)
-            continue
-        _say_change(draft, document["change"], document["revision"], dry_run=dry_run, err=err)
-        if dry_run and document["change"] != "unchanged":
-            _say_difference(draft)
-        _say_notes(draft)
-
-
-def _say_difference(draft: Draft) -> None:
-    for line in definitions.difference(draft):
-        say(styled(line, {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])))
-    if draft.before:
-        say("next, as it is:")
-        say_preview(draft.before, draft.rule.zone, draft.now)
-    say("next, as it would be:" if draft.before else "next:")
-    say_preview(draft.ahead, draft.rule.zone, draft.now)
+    warn(draft.warnings)
 
 
 @click.command("end")

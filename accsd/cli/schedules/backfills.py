@@ -12,19 +12,19 @@ from accsd.cli import completion, times
 from accsd.cli.changes import tell
 from accsd.cli.options import merged
 from accsd.cli.output import output_option, say, show
-from accsd.cli.schedule_options import rule_of, why_option
+from accsd.cli.schedules.options import rule_of, why_option
 from accsd.cli.session import operator, with_database
 from accsd.db import firings
 from accsd.db.answers import Verdict
 from accsd.db.firings import Backfill, BackfillAnswer
 from accsd.db.pool import Database
-from accsd.db.views import schedules as views
-from accsd.db.views.schedules import BackfillPlanRow, BackfillRow, ScheduleRow
+from accsd.db.views import backfills as views
+from accsd.db.views.backfills import BackfillPlanRow, BackfillRow
+from accsd.db.views.schedules import ScheduleRow, schedule_named
 from accsd.errors import InvalidValue, NotFound
 from accsd.explain import schedule_changes as said
-from accsd.explain import schedules as words
-from accsd.explain.schedules import local_text
-from accsd.explain.words import short
+from accsd.explain.occurrences import between
+from accsd.explain.words import local_text, short
 from accsd.planning.recurrence import Occurrence, Rule
 
 MOST: Final = 100_000
@@ -69,32 +69,7 @@ def backfill_command(ctx: click.Context, name: str, begin: str, end: str | None,
       accsd schedules backfill nightly --from 2026-10-01 --to 2026-11-01 --token 3f9a…
     """
 
-    async def work(db: Database) -> tuple[ScheduleRow, BackfillAnswer, list[BackfillPlanRow]]:
-        row = await views.schedule_named(db, name)
-        rule = rule_of(ctx, row)
-        first = times.in_zone(begin, rule.zone, row.now, ahead=False)
-        last = row.now if end is None else min(times.in_zone(end, rule.zone, row.now, ahead=False), row.now)
-        found = _behind(rule, first, last, newest_first=asked["order"] == "newest")
-        if not found:
-            raise NotFound(
-                f"{row.name} names no time between {_text(first, rule)} and {_text(last, rule)} that lies behind",
-                hint=f"`accsd schedules preview {row.name} --from {begin}` lists what it names",
-            )
-        wanted = _wanted(row, found, asked)
-        answer = await firings.start_backfill(
-            db,
-            row.name,
-            wanted,
-            dry_run=asked["dry_run"],
-            token=asked["token"],
-            by=operator(),
-            reason=asked["reason"],
-        )
-        is_listed = asked["dry_run"] and answer.verdict is not Verdict.REFUSED
-        plan = await views.preview_backfill(db, row.id, wanted.nominals, wanted.folds, wanted.existing)
-        return row, answer, plan if is_listed else []
-
-    row, answer, plan = with_database(ctx, work)
+    row, answer, plan = with_database(ctx, lambda db: _begun(ctx, db, name, begin, end, asked))
     if answer.verdict is Verdict.REFUSED:
         tell([said.backfill_refused(row.name, answer)], output)
     elif output == "table":
@@ -106,10 +81,33 @@ def backfill_command(ctx: click.Context, name: str, begin: str, end: str | None,
         show([document | counts | occurrences], {}, output)
 
 
+async def _begun(
+    ctx: click.Context, db: Database, name: str, begin: str, end: str | None, asked: dict[str, Any]
+) -> tuple[ScheduleRow, BackfillAnswer, list[BackfillPlanRow]]:
+    """Starts it, or with a dry run says what it would do to each time."""
+    row = await schedule_named(db, name)
+    rule = rule_of(ctx, row)
+    first = times.in_zone(begin, rule.zone, row.now, ahead=False)
+    last = row.now if end is None else min(times.in_zone(end, rule.zone, row.now, ahead=False), row.now)
+    found = _behind(rule, first, last, newest_first=asked["order"] == "newest")
+    if not found:
+        raise NotFound(
+            f"{row.name} names no time between {_text(first, rule)} and {_text(last, rule)} that lies behind",
+            hint=f"`accsd schedules preview {row.name} --from {begin}` lists what it names",
+        )
+    wanted = _wanted(row, found, asked)
+    how = {key: asked[key] for key in ("dry_run", "token", "reason")}
+    answer = await firings.start_backfill(db, row.name, wanted, by=operator(), **how)
+    if not asked["dry_run"] or answer.verdict is Verdict.REFUSED:
+        return row, answer, []
+    plan = await views.preview_backfill(db, row.id, wanted.nominals, wanted.folds, wanted.existing)
+    return row, answer, plan
+
+
 def _behind(rule: Rule, first: datetime, last: datetime, *, newest_first: bool) -> list[Occurrence]:
     """What the rule names from the first to before the last instant, but for what is merged or excluded."""
     found: list[Occurrence] = []
-    for each in words.between(rule, first + rule.shift - timedelta(microseconds=1), last):
+    for each in between(rule, first + rule.shift - timedelta(microseconds=1), last):
         if each.fires:
             found.append(each)
         if len(found) > MOST:
@@ -173,7 +171,7 @@ def list_command(ctx: click.Context, name: str | None, limit: int, output: str) 
     """List backfills, newest first: of one schedule, or of all."""
 
     async def work(db: Database) -> list[BackfillRow]:
-        which = None if name is None else (await views.schedule_named(db, name)).id
+        which = None if name is None else (await schedule_named(db, name)).id
         return await views.backfills(db, schedule_id=which, limit=limit)
 
     found = with_database(ctx, work)

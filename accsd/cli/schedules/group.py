@@ -1,0 +1,215 @@
+"""`accsd schedules`: the group, a list of schedules, and one screen for one."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import click
+
+from accsd.cli import completion
+from accsd.cli.output import output_option, say, show, styled
+from accsd.cli.schedules.backfills import backfill_command, backfills_group
+from accsd.cli.schedules.calendars import calendars_group
+from accsd.cli.schedules.changes import (
+    hold_command,
+    pause_command,
+    resume_command,
+    run_command,
+    skip_command,
+    snooze_command,
+    unskip_command,
+    unsnooze_command,
+)
+from accsd.cli.schedules.definitions import create_command, edit_command, end_command
+from accsd.cli.schedules.files import apply_command
+from accsd.cli.schedules.ledger import LEDGER, ledger_command
+from accsd.cli.schedules.options import rule_or_none, say_preview, warn
+from accsd.cli.schedules.previews import load_command, preview_command
+from accsd.cli.session import settings_of, with_database
+from accsd.db.conditions import ConditionRow, conditions
+from accsd.db.pool import Database
+from accsd.db.topics import tally_of
+from accsd.db.views import firings
+from accsd.db.views import schedules as views
+from accsd.db.views.firings import LedgerFilter
+from accsd.db.views.schedules import ScheduleRow
+from accsd.explain import occurrences
+from accsd.explain import schedules as words
+from accsd.explain.ledger import firing_words, losing
+from accsd.explain.words import away, short
+from accsd.planning.recurrence import PreviewRow, Rule, lint
+
+_STATES: Final = ("active", "paused", "snoozed", "held", "ended", "broken")
+_NEXT: Final = 3
+_LAST: Final = 10
+_LOOKED_AT: Final = 20  # for what is being lost
+_HISTORY: Final = 5
+
+
+@click.group()
+def schedules() -> None:
+    """What starts jobs by itself: made, changed, previewed, paused, and every due time accounted for.
+
+    A schedule says when (--cron, --rrule, --every or --at, in a time zone; or --event, or --condition), which workflow,
+    and what happens if nobody was there (--missed) or the last run still runs (--overlap). Each due time, event and
+    crossing gets one row in its ledger, whatever became of it.
+
+    \b
+    Examples:
+      accsd schedules preview --cron '30 2 * * MON-FRI' --timezone Europe/Berlin
+      accsd schedules create nightly --workflow backup --cron '30 2 * * *' --timezone Europe/Berlin
+      accsd schedules show nightly
+      accsd schedules ledger nightly --at 2026-10-25T02:30
+    """
+
+
+for _command in (
+    create_command,
+    edit_command,
+    apply_command,
+    preview_command,
+    load_command,
+    ledger_command,
+    end_command,
+    pause_command,
+    resume_command,
+    snooze_command,
+    unsnooze_command,
+    skip_command,
+    unskip_command,
+    run_command,
+    hold_command,
+    backfill_command,
+    backfills_group,
+    calendars_group,
+):
+    schedules.add_command(_command)
+
+
+@schedules.command("list")
+@click.option("--state", "states", type=click.Choice(_STATES), multiple=True, help="Only in this state. Repeatable.")
+@click.option("--workflow", shell_complete=completion.workflow_names, help="Only those of this workflow.")
+@click.option("--all", "ended", is_flag=True, help="Also those that have ended.")
+@output_option()
+@click.pass_context
+def list_command(ctx: click.Context, states: Sequence[str], workflow: str | None, ended: bool, output: str) -> None:
+    """List the schedules, by name: when each is due next, and which stand still and why.
+
+    \b
+    Example: accsd schedules list --state paused --state broken
+    """
+    found = with_database(ctx, lambda db: views.schedules(db, states=states, workflow=workflow, ended=ended))
+    if output == "table":
+        columns = {"name": "name", "state": "state", "next": "next", "workflow": "workflow", "when": "when"}
+        columns |= {"jobs": "jobs", "why": "why"}
+        is_selective = bool(states or workflow)
+        empty = "no such schedules" if is_selective else "no schedules yet: `accsd schedules create` makes one"
+        show([_line(row) for row in found], columns, output, empty=empty)
+    else:
+        spread = settings_of(ctx).scheduler.spread
+        rows = [words.schedule_document(row, rule_or_none(row, spread)) for row in found]
+        show(rows, {}, output, name="name")
+
+
+def _line(row: ScheduleRow) -> dict[str, Any]:
+    said = words.state_words(row)
+    waiting = f" +{row.waiting_jobs} waiting" if row.waiting_jobs else ""
+    return {
+        "name": row.name,
+        "state": row.state,
+        "next": away(row.next_due, row.now) if row.next_due and row.state in ("active", "snoozed") else "",
+        "workflow": row.workflow,
+        "when": words.when(row),
+        "jobs": f"{row.open_jobs}{waiting}" if row.open_jobs or waiting else "",
+        "why": "" if said == row.state else said,
+    }
+
+
+# One screen
+
+
+@schedules.command("show")
+@click.argument("name", shell_complete=completion.schedule_names)
+@output_option()
+@click.pass_context
+def show_command(ctx: click.Context, name: str, output: str) -> None:
+    """Show one schedule: what it means, its state and why, what is next, what happened last, and what it is losing.
+
+    \b
+    Example: accsd schedules show nightly
+    """
+    spread = settings_of(ctx).scheduler.spread
+    found = with_database(ctx, lambda db: _looked_at(db, name, spread))
+    if output == "table":
+        _screen(found)
+    else:
+        show([found.document()], {}, output, name="name")
+
+
+async def _looked_at(db: Database, name: str, spread: timedelta) -> words.Picture:
+    row = await views.schedule_named(db, name)
+    rule = rule_or_none(row, spread)
+    marks = occurrences.marks_of(await views.skips_of(db, row.id), await views.snoozes_of(db, row.id))
+    looked_at = await firings.ledger_of(db, row.id, LedgerFilter(limit=_LOOKED_AT, by_time=True))
+    usual = await firings.usual_times_of(db, row.id)
+    return words.Picture(
+        row=row,
+        rule=rule,
+        tally=await tally_of(db, row.id) if row.schedule_kind == "event" else None,
+        condition=await _condition_of(db, row) if row.schedule_kind == "condition" else None,
+        ahead=_ahead(row, rule, _NEXT, marks),
+        last=await firings.ledger_of(db, row.id, LedgerFilter(limit=_LAST)),
+        losing=losing(looked_at, usual),
+        history=await views.history_of(db, row.id, limit=_HISTORY),
+        runs=await views.open_runs_of(db, row.id),
+        warnings=() if rule is None or row.state == "ended" else lint(rule, row.now, usual_run=usual.run),
+    )
+
+
+async def _condition_of(db: Database, row: ScheduleRow) -> ConditionRow | None:
+    """None until the planner has seen it."""
+    return next((each for each in await conditions(db) if each.schedule == row.name), None)
+
+
+def _ahead(row: ScheduleRow, rule: Rule | None, n: int, marks: occurrences.Marks) -> list[PreviewRow]:
+    if rule is None or row.state in ("ended", "broken"):
+        return []
+    runs_left = None if row.max_runs is None else row.max_runs - row.runs
+    return occurrences.ahead(rule, row.now, n, marks=marks, runs_left=runs_left)
+
+
+def _screen(found: words.Picture) -> None:
+    row, rule = found.row, found.rule
+    title = f"  {row.title}" if row.title else ""
+    say(styled(row.name, bold=True), f"{title}  workflow {row.workflow}, revision {row.revision}, by {row.created_by}")
+    if row.description:
+        say(row.description)
+    if rule is not None or not row.has_times:
+        say(words.meaning(rule, row, row.now))
+    then = words.what_next(row)
+    say("state   ", styled(row.state), words.state_words(row).removeprefix(row.state), f"  → {then}" if then else "")
+    if found.tally is not None:
+        say(f"events  {words.tally_words(row, found.tally)}")
+    elif found.condition is not None:
+        say(f"value   {words.condition_words(found.condition, row.now)}")
+    elif row.has_times:
+        say(f"losing  {found.losing}")
+    if found.ahead and rule is not None:
+        say("\nnext")
+        say_preview(found.ahead, rule.zone, row.now)
+    if found.last:
+        say("\nledger")
+        show([firing_words(each, row.timezone) for each in found.last], LEDGER, "table")
+    if found.runs:
+        say("\njobs")
+        lines = [_run(each, row.now) for each in found.runs]
+        show(lines, {"job": "job", "status": "status", "age": "submitted", "why": ""}, "table")
+    say("\nhistory")
+    for each in found.history:
+        say(f"  {words.history_words(each, row.now)}")
+    warn(found.warnings)
+
+
+def _run(run: views.RunRow, now: datetime) -> dict[str, str]:
+    why = f"waits for its run key {run.run_key}" if run.waits else ""
+    return {"job": short(run.job_id), "status": run.status, "age": away(run.created_at, now), "why": why}
