@@ -38,7 +38,7 @@ class Document:
 
     @property
     def is_schedule(self) -> bool:
-        """Whether the document is one schedule by itself (cli/schedule_files.py reads it)."""
+        """Whether the document is one schedule by itself (cli/schedules/files.py reads it)."""
         return isinstance(self.value, dict) and not self._has_steps and bool(_WHEN & self.value.keys())
 
     @property
