@@ -54,8 +54,13 @@ BEGIN
   -- Not by SET ROLE, which a statement could take back: a function that runs with its owner's rights lets nobody change the role
   -- while it runs. The owner of the schema has to be a member of accs_probe to give it the function; nobody else has to.
   BEGIN
-    IF NOT pg_has_role(current_user, 'accs_probe', 'MEMBER') THEN
-      EXECUTE format('GRANT accs_probe TO %I', current_user);
+    -- Who has made a role is a member that may not act as it (from PostgreSQL 16 on), until he grants it to himself.
+    IF NOT (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN
+      BEGIN
+        EXECUTE format('GRANT accs_probe TO %I', current_user);
+      EXCEPTION WHEN insufficient_privilege THEN
+        NULL;   -- somebody else has made the role, and may have granted it
+      END;
     END IF;
     DROP FUNCTION IF EXISTS accs.probe(text);
     -- The one value of one statement. A cursor takes one statement, and only one that gives rows.

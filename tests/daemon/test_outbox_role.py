@@ -36,7 +36,7 @@ async def db(db_url: str, conn: Connection) -> AsyncIterator[Database]:
 
 
 def dispatcher(db: Database, to: Receiver, metrics: Metrics | None = None, **target: Any) -> Dispatcher:
-    common = {"url": to.url, "secret": SECRET, "allow_private": True, "timeout": 0.3}
+    common = {"url": to.url, "secret": SECRET, "allow_private": True, "timeout": 20}
     settings = {"retry": 60, "failures": 3, "rest": 30, "targets": {"studio": common | target}}
     return Dispatcher(db, "studio", OutboxSettings.model_validate(settings), metrics=metrics)
 
@@ -108,7 +108,7 @@ async def test_one_that_fails_holds_back_only_its_own_job(db: Database, conn: Co
 
 async def test_whatever_goes_wrong_is_written_down_without_the_way_to_the_receiver(db: Database, conn: Connection):
     async with receiver("deaf") as studio:
-        role = dispatcher(db, studio)
+        role = dispatcher(db, studio, timeout=0.3)
         await role.run_once()
         await submit(conn, step("a"))
         await done(conn)

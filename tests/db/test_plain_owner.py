@@ -96,7 +96,7 @@ async def test_an_owner_who_may_make_roles_makes_them_and_they_work(server: Test
 async def test_no_statement_leaves_its_role_where_the_owner_is_no_superuser(server: TestServer):
     async with plain_owner(server, "CREATEROLE") as url:
         session = await open_connection(url)
-        existing = await session.fetchval("SELECT to_regrole('accs_agent') IS NOT NULL")
+        existing = await session.fetchval("SELECT to_regrole('accs_probe') IS NOT NULL")
         if existing:  # made for another database: somebody has to let this owner give away a function
             admin = await open_connection(server.url_of("postgres"))
             await admin.execute(f"GRANT accs_probe TO {urlsplit(url).username}")
@@ -159,7 +159,7 @@ async def drop_grants(server: TestServer, url: str, *, drop_roles: bool) -> None
     """What was granted in this database keeps its roles from being dropped with the cluster's."""
     admin = await open_connection(server.url_of(urlsplit(url).path.strip("/")))
     try:
-        roles = "accs_scheduler, accs_archive, accs_agent, accs_api, accs_reader"
+        roles = "accs_scheduler, accs_archive, accs_agent, accs_api, accs_reader, accs_probe"
         if await admin.fetchval("SELECT to_regrole('accs_agent') IS NOT NULL"):
             await admin.execute(f"DROP OWNED BY {roles}")
             if drop_roles:

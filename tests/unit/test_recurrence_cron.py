@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accsd.errors import InvalidValue
-from accsd.planning.recurrence import Rule, RuleKind, parse_rule, plan
+from accsd.planning.recurrence import Rule, RuleKind, parse_rule
 from accsd.planning.recurrence.cron import MONTH_DAY, WEEK_DAY, parse_cron, values_of
 from tests.support.effort import refusal_within_50_ms
+from tests.support.occurrences import plan
 
 CREATED = datetime(2025, 12, 1, tzinfo=UTC)
 

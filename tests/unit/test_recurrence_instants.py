@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accsd.planning.recurrence import Rule, Touch, next_occurrences, parse_rule, plan, zone_rules
+from accsd.planning.recurrence import Rule, Touch, next_occurrences, parse_rule, zone_rules
 from accsd.planning.recurrence.instant import place_of, places
+from tests.support.occurrences import plan
 
 CREATED = datetime(2024, 1, 1, tzinfo=UTC)
 

@@ -11,18 +11,17 @@ from hypothesis import strategies as st
 from accsd.errors import InvalidValue
 from accsd.planning.recurrence import (
     Neighbourhood,
-    Note,
     Rule,
     RuleKind,
     explain,
     lint,
     occurrence_at,
     parse_rule,
-    plan,
     zone_rules,
 )
 from accsd.planning.recurrence.spread import share, shift
 from tests.support.effort import refusal_within_50_ms
+from tests.support.occurrences import Note, plan
 
 CREATED = datetime(2025, 12, 1, tzinfo=UTC)
 
@@ -209,7 +208,6 @@ def test_a_plan_has_columns_of_equal_length_with_notes():
     found = plan(rule("cron", "15,45 2 * * *", "Europe/Berlin"), utc("2024-03-30T12:00"), 3)
     into = datetime.fromisoformat("2024-03-31T02:15")
     assert found.notes == (None, Note(merged_into=into), None)
-    assert Note(merged_into=into).document() == {"merged_into": "2024-03-31T02:15:00", "reason": "dst_gap"}
     assert len(found.nominals) == len(found.folds) == len(found.dues) == len(found) == 3
 
 

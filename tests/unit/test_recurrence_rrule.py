@@ -10,10 +10,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from accsd.errors import InvalidValue
-from accsd.planning.recurrence import Rule, parse_rule, plan
+from accsd.planning.recurrence import Rule, parse_rule
 from accsd.planning.recurrence.pattern import Freq, nth_nominal
 from accsd.planning.recurrence.rrule import RecurrenceSet
 from tests.support.effort import refusal_within_50_ms, seconds
+from tests.support.occurrences import plan
 
 CREATED = datetime(2025, 12, 1, 10, 30, tzinfo=UTC)
 ANCHOR = datetime.fromisoformat("2025-12-01T00:00:00")
@@ -319,6 +320,7 @@ def test_counting_to_an_occurrence_finds_the_same_time(expr: str, skipped: int, 
     anchor = anchor.replace(microsecond=0)
     found = first_times(expr, anchor)
     assume(skipped < len(found))
+    assume(found[skipped] < anchor + timedelta(days=100 * 365))  # it counts no further than two centuries
     source = rrule(expr, anchor=anchor).source
     assert isinstance(source, RecurrenceSet)
     assert source.pattern is not None

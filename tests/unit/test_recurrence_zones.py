@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from accsd.errors import ConfigError, InvalidValue
-from accsd.planning.recurrence import ZoneRules, is_older, parse_rule, plan, rules_in, zone_digest, zone_rules
+from accsd.planning.recurrence import ZoneRules, is_older, parse_rule, rules_in, zone_digest, zone_rules
 from accsd.planning.recurrence.zones import RULES_VARIABLE, newest_rules, transitions
+from tests.support.occurrences import plan
 from tests.support.zones import folder_of_rules
 
 SINCE = datetime(2026, 1, 1, tzinfo=UTC)

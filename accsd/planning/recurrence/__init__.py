@@ -9,7 +9,7 @@ from accsd.planning.recurrence.instant import Touch, instant_of
 from accsd.planning.recurrence.lint import LintWarning, lint
 from accsd.planning.recurrence.occurrences import Occurrence
 from accsd.planning.recurrence.parser import first_anchor, parse_rule
-from accsd.planning.recurrence.plan import Neighbourhood, Note, OccurrencePlan, next_occurrences, occurrence_at, plan
+from accsd.planning.recurrence.plan import Neighbourhood, next_occurrences, occurrence_at
 from accsd.planning.recurrence.preview import Mark, MarkKind, PreviewRow, preview
 from accsd.planning.recurrence.rule import Rule, RuleKind
 from accsd.planning.recurrence.text import parse_time
@@ -24,9 +24,7 @@ __all__ = [
     "Mark",
     "MarkKind",
     "Neighbourhood",
-    "Note",
     "Occurrence",
-    "OccurrencePlan",
     "PreviewRow",
     "Rule",
     "RuleKind",
@@ -47,7 +45,6 @@ __all__ = [
     "overlap_in_words",
     "parse_rule",
     "parse_time",
-    "plan",
     "preview",
     "rules_in",
     "zone_digest",

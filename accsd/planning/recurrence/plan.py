@@ -1,11 +1,11 @@
-"""The next occurrences of a rule as columns, as the database keeps them, and whether a time is an occurrence at all."""
+"""The next occurrences of a rule, and whether a time is an occurrence at all."""
 
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise, takewhile
-from typing import Any, Final
+from typing import Final
 
 from accsd.errors import InvalidValue
 from accsd.planning.recurrence.instant import places
@@ -21,36 +21,6 @@ _LOOKING_BACK: Final = (*(timedelta(minutes=16**n) for n in range(6)), timedelta
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """Why an occurrence does not fire: merged into another nominal time by a change of the zone's offset, or excluded
-    by a calendar."""
-
-    merged_into: datetime | None = None
-    calendar: str | None = None
-    label: str | None = None
-
-    def document(self) -> dict[str, Any]:
-        """As the ledger keeps it."""
-        if self.merged_into is not None:
-            return {"merged_into": self.merged_into.isoformat(), "reason": "dst_gap"}
-        return {"reason": "excluded", "calendar": self.calendar, "label": self.label}
-
-
-@dataclass(frozen=True, slots=True)
-class OccurrencePlan:
-    """Columns of equal length, ordered by due time, then by nominal time. `exhausted`: nothing follows them."""
-
-    nominals: tuple[datetime, ...]
-    folds: tuple[int, ...]
-    dues: tuple[datetime, ...]
-    notes: tuple[Note | None, ...]
-    exhausted: bool
-
-    def __len__(self) -> int:
-        return len(self.dues)
-
-
-@dataclass(frozen=True, slots=True)
 class Neighbourhood:
     """The occurrences that a local time names (two, if an hour is repeated), and those before and after it."""
 
@@ -59,21 +29,9 @@ class Neighbourhood:
     after: Occurrence | None
 
 
-def plan(rule: Rule, after: datetime, n: int = 32) -> OccurrencePlan:
-    """The next n occurrences that are due after an instant; more, if the last of them are due at once, and fewer, if
-    the others lie beyond the horizon of this room."""
-    found, exhausted = next_occurrences(rule, after, n)
-    return OccurrencePlan(
-        nominals=tuple(each.nominal for each in found),
-        folds=tuple(each.fold for each in found),
-        dues=tuple(each.due_at for each in found),
-        notes=tuple(_note(each) for each in found),
-        exhausted=exhausted,
-    )
-
-
 def next_occurrences(rule: Rule, after: datetime, n: int, *, beyond_end: bool = False) -> tuple[list[Occurrence], bool]:
-    """The same as `plan`, as rows."""
+    """The next n occurrences that are due after an instant; more, if the last of them are due at once, and fewer, if
+    the others lie beyond the horizon of this room. And whether nothing follows them."""
     if not 1 <= n <= MOST_PLANNED:
         raise InvalidValue(f"{n} is not a number of occurrences from 1 to {MOST_PLANNED:,}")
     walk = Walk(rule, check_aware(after, "the instant after which a plan begins"), beyond_end=beyond_end)
@@ -125,9 +83,3 @@ def _before(rule: Rule, limit: tuple[datetime, datetime]) -> Occurrence | None:
         if last:
             return last[0]
     return None
-
-
-def _note(occurrence: Occurrence) -> Note | None:
-    if occurrence.excluded is not None:
-        return Note(calendar=occurrence.excluded.calendar, label=occurrence.excluded.label)
-    return Note(merged_into=occurrence.merged_into) if occurrence.merged_into is not None else None
