@@ -136,7 +136,7 @@ BEGIN
     SELECT e.*, e.final AND e.parent IS NOT NULL
                 AND row_number() OVER (PARTITION BY e.parent, e.final ORDER BY e.id) <= coalesce(
                   (SELECT m.tolerate - (SELECT count(*) FROM public.job_tasks c WHERE c.parent = m.id AND c.tolerated)
-                     FROM public.job_tasks m WHERE m.id = e.parent), 0) AS borne
+                     FROM public.job_tasks m WHERE m.id = e.parent AND m.tolerate > 0), 0) AS borne
       FROM ended e ORDER BY e.id
   ), moved AS (
     UPDATE public.job_tasks t SET status = CASE WHEN s.final THEN 'error' ELSE 'queued' END, attempt = s.attempt, lost = s.lost,
