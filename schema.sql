@@ -2373,8 +2373,8 @@ BEGIN
   END IF;
 END $$;
 
--- The dependants of satisfied tasks have that many dependencies less; those that have none left wait for a claim. Two
--- parents in one call touch their child once. Returns, for each job, the first step that became runnable, and on every row
+-- The dependants of satisfied tasks have that many dependencies less; those that have none left wait for a claim. What has ended is
+-- left alone: its dependencies are counted when it is reopened. Two parents in one call touch their child once. Returns, for each job, the first step that became runnable, and on every row
 -- all the keys that the caller has to admit.
 CREATE FUNCTION accs.unblock(p_dependants uuid[]) RETURNS TABLE (job_id uuid, task_key text, keys text[]) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -2384,9 +2384,10 @@ DECLARE
 BEGIN
   WITH freed AS (
     UPDATE public.job_tasks t SET remaining = t.remaining - d.n, updated_at = accs.clock()
-      FROM (SELECT u.id, count(*)::int AS n FROM unnest(p_dependants) AS u (id) GROUP BY u.id ORDER BY u.id) d WHERE t.id = d.id
-    RETURNING t.id, t.remaining, t.status)
-  SELECT array_agg(id) INTO v_runnable FROM freed WHERE remaining = 0 AND status = 'queued';
+      FROM (SELECT u.id, count(*)::int AS n FROM unnest(p_dependants) AS u (id) GROUP BY u.id ORDER BY u.id) d
+     WHERE t.id = d.id AND t.status = 'queued'
+    RETURNING t.id, t.remaining)
+  SELECT array_agg(id) INTO v_runnable FROM freed WHERE remaining = 0;
   IF v_runnable IS NULL THEN
     RETURN;
   END IF;
@@ -2563,9 +2564,9 @@ BEGIN
      WHERE m.attempt_id > 1 AND a.job_task_id = m.id AND a.kind = 'output' AND a.attempt_id < m.attempt_id
   ), unblocked AS (   -- as in unblock: two parents in one call touch their child once
     UPDATE public.job_tasks t SET remaining = t.remaining - d.n, updated_at = v_now
-      FROM (SELECT u.id, count(*)::int AS n FROM moved m, unnest(m.dependants) AS u (id) GROUP BY u.id ORDER BY u.id) d WHERE t.id = d.id
-    RETURNING t.id, t.job_id, t.step_no, t.task_key, t.lane, t.created_at, t.concurrency_key, t.resolve,
-              t.remaining = 0 AND t.status = 'queued' AS runnable
+      FROM (SELECT u.id, count(*)::int AS n FROM moved m, unnest(m.dependants) AS u (id) GROUP BY u.id ORDER BY u.id) d
+     WHERE t.id = d.id AND t.status = 'queued'
+    RETURNING t.id, t.job_id, t.step_no, t.task_key, t.lane, t.created_at, t.concurrency_key, t.resolve, t.remaining = 0 AS runnable
   ), queued AS (
     INSERT INTO accs.waiting (task_id, lane, rank, order_seq, created_at, hold, key)
     SELECT u.id, u.lane, -j.priority, j.order_seq, u.created_at,
