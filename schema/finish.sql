@@ -59,9 +59,10 @@ BEGIN
   END IF;
 END $$;
 
--- The dependants of satisfied tasks have that many dependencies less; those that have none left wait for a claim. What has ended is
--- left alone: its dependencies are counted when it is reopened. Two parents in one call touch their child once. Returns, for each job, the first step that became runnable, and on every row
--- all the keys that the caller has to admit.
+-- The dependants of satisfied tasks have that many dependencies less; those that have none left wait for a claim. What has ended
+-- stays as it is: its dependencies are counted when it is reopened. (The condition is not in WHERE, where the planner would read
+-- all tasks to find the queued ones.) Two parents in one call touch their child once. Returns, for each job, the first step that
+-- became runnable, and on every row all the keys that the caller has to admit.
 CREATE FUNCTION accs.unblock(p_dependants uuid[]) RETURNS TABLE (job_id uuid, task_key text, keys text[]) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -69,11 +70,10 @@ DECLARE
   v_keys     text[];
 BEGIN
   WITH freed AS (
-    UPDATE public.job_tasks t SET remaining = t.remaining - d.n, updated_at = accs.clock()
-      FROM (SELECT u.id, count(*)::int AS n FROM unnest(p_dependants) AS u (id) GROUP BY u.id ORDER BY u.id) d
-     WHERE t.id = d.id AND t.status = 'queued'
-    RETURNING t.id, t.remaining)
-  SELECT array_agg(id) INTO v_runnable FROM freed WHERE remaining = 0;
+    UPDATE public.job_tasks t SET remaining = t.remaining - CASE t.status WHEN 'queued' THEN d.n ELSE 0 END, updated_at = accs.clock()
+      FROM (SELECT u.id, count(*)::int AS n FROM unnest(p_dependants) AS u (id) GROUP BY u.id ORDER BY u.id) d WHERE t.id = d.id
+    RETURNING t.id, t.remaining, t.status)
+  SELECT array_agg(id) INTO v_runnable FROM freed WHERE remaining = 0 AND status = 'queued';
   IF v_runnable IS NULL THEN
     RETURN;
   END IF;
@@ -249,10 +249,10 @@ BEGIN
     DELETE FROM public.task_artifacts a USING moved m
      WHERE m.attempt_id > 1 AND a.job_task_id = m.id AND a.kind = 'output' AND a.attempt_id < m.attempt_id
   ), unblocked AS (   -- as in unblock: two parents in one call touch their child once
-    UPDATE public.job_tasks t SET remaining = t.remaining - d.n, updated_at = v_now
-      FROM (SELECT u.id, count(*)::int AS n FROM moved m, unnest(m.dependants) AS u (id) GROUP BY u.id ORDER BY u.id) d
-     WHERE t.id = d.id AND t.status = 'queued'
-    RETURNING t.id, t.job_id, t.step_no, t.task_key, t.lane, t.created_at, t.concurrency_key, t.resolve, t.remaining = 0 AS runnable
+    UPDATE public.job_tasks t SET remaining = t.remaining - CASE t.status WHEN 'queued' THEN d.n ELSE 0 END, updated_at = v_now
+      FROM (SELECT u.id, count(*)::int AS n FROM moved m, unnest(m.dependants) AS u (id) GROUP BY u.id ORDER BY u.id) d WHERE t.id = d.id
+    RETURNING t.id, t.job_id, t.step_no, t.task_key, t.lane, t.created_at, t.concurrency_key, t.resolve,
+              t.remaining = 0 AND t.status = 'queued' AS runnable
   ), queued AS (
     INSERT INTO accs.waiting (task_id, lane, rank, order_seq, created_at, hold, key)
     SELECT u.id, u.lane, -j.priority, j.order_seq, u.created_at,

@@ -189,7 +189,8 @@ BEGIN
     ELSE
       -- a task of a step that was multiplied, but without an item, could do nothing
       SELECT id INTO v_step FROM public.job_tasks
-       WHERE job_id = v_row.id AND task_key = v_row.step AND (parent IS NULL OR given IS NOT NULL AND error_code IS DISTINCT FROM 'not_in_list');
+       WHERE job_id = v_row.id AND task_key = v_row.step
+         AND (parent IS NULL OR given IS NOT NULL AND error_code IS DISTINCT FROM 'not_in_list');
       IF NOT FOUND THEN
         v_no := 'step_not_found';
       ELSIF EXISTS (SELECT FROM public.job_tasks t, accs.unsatisfied(t) WHERE t.id = v_step) THEN
