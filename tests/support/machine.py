@@ -104,6 +104,12 @@ class StateMachine(RuleBasedStateMachine):
     def tasks(self) -> list[Task]:
         return list(self.model.tasks)
 
+    @property
+    def ready(self) -> list[Task]:
+        """What may be claimed, unless it is paused, not due yet, or its key is taken."""
+        queued = [task for task in self.tasks if task.status == "queued" and not task.resolve]
+        return [task for task in queued if all(parent.satisfies for parent in task.parents)]
+
     def draw_tickets(self, draw: Draw) -> list[Ticket]:
         """Up to three tickets of one owner: mostly good ones (but for the lease), or old ones, or stolen ones."""
         whose = draw(mostly("good", "old", "stolen"))
@@ -141,7 +147,7 @@ class StateMachine(RuleBasedStateMachine):
         statuses = {job.status for job in self.jobs}
         to_resolve = self.model.to_resolve
         weights = {
-            "claim_and_start": 8,
+            "claim_and_start": 8 if self.ready else 1,
             "finish_done": 10 if good else 1 if self.tickets else 0,
             "finish": 8 if good else 1 if self.tickets else 0,
             "reclaim": 4 if good else 1 if self.tickets else 0,
@@ -149,8 +155,8 @@ class StateMachine(RuleBasedStateMachine):
             "retry": 6 if statuses & TERMINAL else 0,
             "resolve": 8 if to_resolve else 1 if any(task.resolve is not None for task in self.tasks) else 0,
             "fan_out": 10 if any(task.step.fans for task in to_resolve) else 0,
-            "claim_beside_another_service": 4,
-            "claim": 2,
+            "claim_beside_another_service": 4 if self.ready else 0,
+            "claim": 2 if self.ready else 0,
             "skip": 2 if self.tasks else 0,
             "start": 2 if good else 0,
             "heartbeat": 2 if good else 0,
@@ -228,8 +234,7 @@ class StateMachine(RuleBasedStateMachine):
 
     def claim(self, draw: Draw, *, start: bool = False) -> list[Ticket]:
         self.at_next_second()
-        queued = [task for task in self.tasks if task.status == "queued" and not task.resolve]
-        wanted = {task.step.service for task in queued if all(p.satisfies for p in task.parents)} or {"mixer"}
+        wanted = {task.step.service for task in self.ready} or {"mixer"}
         service, agent, limit = draw(st.sampled_from(sorted(wanted))), draw(agents), draw(st.integers(1, 4))
         rows = self.run(self.call_claim(self.world.conn, service, agent, limit, start=start))
         expected = self.model.claim(service, agent, limit)
@@ -401,10 +406,10 @@ class StateMachine(RuleBasedStateMachine):
             return
         waiting = [task for task in self.model.to_resolve if task.step.fans]
         task = back(waiting if waiting and draw(mostly(True, False)) else fans, draw(recent))
-        items = draw(st.lists(mostly(True, False), max_size=3))
+        items = [draw(mostly(True, False)) for _ in range(draw(st.sampled_from([2, 3, 1, 0])))]
         delays = [draw(mostly(0, 30)) for _ in items]
         generation, tolerate = task.generation - draw(mostly(0, 1)), draw(st.integers(0, 2))
-        parallel = None if task.step.concurrency_key else draw(st.sampled_from([None, 1, 2]))
+        parallel = None if task.step.concurrency_key else draw(st.sampled_from([1, None, 2]))
         (row,) = self.fetch(
             "fan_out($1, $2, $3, $4, $5, $6)",
             self.task_id(task),

@@ -41,13 +41,12 @@ WORKFLOWS = {
         Step("v", "audio", ("s", "u")),
     ],
     "mapped": [
-        Step("split", "audio", max_attempts=1),
-        Step("each", "video", ("split",), max_attempts=1, fans=True),
+        Step("each", "video", max_attempts=1, fans=True),
         Step("join", "audio", ("each",), resolve=True),
     ],
     "gated": [
         Step("gate", "mixer", resolve=True, concurrency_key="disk", max_attempts=1),
-        Step("many", "mixer", fans=True, concurrency_key="net", max_attempts=1),
+        Step("many", "mixer", ("gate",), fans=True, concurrency_key="net", max_attempts=1),
         Step("both", "audio", ("gate", "many"), resolve=True),
         Step("last", "video", ("both",)),
     ],
