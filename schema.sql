@@ -1084,7 +1084,7 @@ LANGUAGE sql STABLE AS $$
   SELECT d.* FROM unnest(p_task.depends_on) AS k (key), LATERAL (
       SELECT * FROM public.job_tasks WHERE job_id = p_task.job_id AND task_key = k.key OFFSET 0) m, LATERAL (
       SELECT m.* WHERE p_task.parent IS NULL OR p_task.parent = m.id UNION ALL
-      SELECT c.* FROM public.job_tasks c WHERE m.items > 0 AND c.parent = m.id AND p_task.parent IS NULL) d
+      SELECT c.* FROM public.job_tasks c WHERE m.resolve IS NOT NULL AND c.parent = m.id AND p_task.parent IS NULL) d
    WHERE NOT accs.satisfies(d.status, d.error_code, d.tolerated) OR d.id = ANY (p_reopened)
 $$;
 
@@ -2373,9 +2373,10 @@ BEGIN
   END IF;
 END $$;
 
--- The dependants of satisfied tasks have that many dependencies less; those that have none left wait for a claim. Two
--- parents in one call touch their child once. Returns, for each job, the first step that became runnable, and on every row
--- all the keys that the caller has to admit.
+-- The dependants of satisfied tasks have that many dependencies less; those that have none left wait for a claim. What has ended
+-- stays as it is: its dependencies are counted when it is reopened. (The condition is not in WHERE, where the planner would read
+-- all tasks to find the queued ones.) Two parents in one call touch their child once. Returns, for each job, the first step that
+-- became runnable, and on every row all the keys that the caller has to admit.
 CREATE FUNCTION accs.unblock(p_dependants uuid[]) RETURNS TABLE (job_id uuid, task_key text, keys text[]) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -2383,7 +2384,7 @@ DECLARE
   v_keys     text[];
 BEGIN
   WITH freed AS (
-    UPDATE public.job_tasks t SET remaining = t.remaining - d.n, updated_at = accs.clock()
+    UPDATE public.job_tasks t SET remaining = t.remaining - CASE t.status WHEN 'queued' THEN d.n ELSE 0 END, updated_at = accs.clock()
       FROM (SELECT u.id, count(*)::int AS n FROM unnest(p_dependants) AS u (id) GROUP BY u.id ORDER BY u.id) d WHERE t.id = d.id
     RETURNING t.id, t.remaining, t.status)
   SELECT array_agg(id) INTO v_runnable FROM freed WHERE remaining = 0 AND status = 'queued';
@@ -2450,7 +2451,7 @@ BEGIN
     SELECT e.*, e.final AND e.parent IS NOT NULL
                 AND row_number() OVER (PARTITION BY e.parent, e.final ORDER BY e.id) <= coalesce(
                   (SELECT m.tolerate - (SELECT count(*) FROM public.job_tasks c WHERE c.parent = m.id AND c.tolerated)
-                     FROM public.job_tasks m WHERE m.id = e.parent), 0) AS borne
+                     FROM public.job_tasks m WHERE m.id = e.parent AND m.tolerate > 0), 0) AS borne
       FROM ended e ORDER BY e.id
   ), moved AS (
     UPDATE public.job_tasks t SET status = CASE WHEN s.final THEN 'error' ELSE 'queued' END, attempt = s.attempt, lost = s.lost,
@@ -2562,7 +2563,7 @@ BEGIN
     DELETE FROM public.task_artifacts a USING moved m
      WHERE m.attempt_id > 1 AND a.job_task_id = m.id AND a.kind = 'output' AND a.attempt_id < m.attempt_id
   ), unblocked AS (   -- as in unblock: two parents in one call touch their child once
-    UPDATE public.job_tasks t SET remaining = t.remaining - d.n, updated_at = v_now
+    UPDATE public.job_tasks t SET remaining = t.remaining - CASE t.status WHEN 'queued' THEN d.n ELSE 0 END, updated_at = v_now
       FROM (SELECT u.id, count(*)::int AS n FROM moved m, unnest(m.dependants) AS u (id) GROUP BY u.id ORDER BY u.id) d WHERE t.id = d.id
     RETURNING t.id, t.job_id, t.step_no, t.task_key, t.lane, t.created_at, t.concurrency_key, t.resolve,
               t.remaining = 0 AND t.status = 'queued' AS runnable
@@ -2741,9 +2742,11 @@ CREATE FUNCTION accs.skip(p_task_ids uuid[], p_reasons text[], p_source text, p_
 DECLARE
   v_now   timestamptz := accs.clock();
   v_ids   uuid[];
+  v_keys  text[];
   v_current text[];
   v_moved record;
 BEGIN
+  v_keys := accs.drop_items(p_task_ids, p_source);
   v_ids := ARRAY(SELECT id FROM public.job_tasks WHERE id = ANY (p_task_ids) AND status = 'queued');
   PERFORM accs.unqueue(v_ids);   -- waits for a claim under way; what it took is not queued any more
   WITH moved AS (
@@ -2769,6 +2772,32 @@ BEGIN
     PERFORM accs.count_down(v_moved.jobs, v_moved.ended, v_moved.gain, v_current);
   END IF;
   ids := v_moved.ids;
+  keys := v_keys || keys;
+END $$;
+
+-- Steps that were multiplied before a retry and are not multiplied this time: the tasks of their items, which wait for them, have no item
+-- any more. As in skip, the caller holds the locks and admits the keys.
+CREATE FUNCTION accs.drop_items(p_task_ids uuid[], p_source text) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+  v_steps uuid[] := ARRAY(SELECT id FROM public.job_tasks WHERE id = ANY (p_task_ids) AND status = 'queued' AND items IS NOT NULL);
+  v_left  uuid[];
+BEGIN
+  IF v_steps = '{}' THEN
+    RETURN NULL;
+  END IF;
+  v_left := ARRAY(SELECT id FROM public.job_tasks WHERE parent = ANY (v_steps) AND status = 'queued');
+  UPDATE public.job_tasks t SET items = NULL, tolerate = NULL
+    FROM (SELECT u.id FROM unnest(v_steps) AS u (id) ORDER BY u.id) s WHERE t.id = s.id;
+  RETURN (SELECT k.keys FROM accs.skip(v_left, array_fill('not_in_list'::text, ARRAY[cardinality(v_left)]), p_source) k);
+END $$;
+
+-- Some reasons to skip a task say more than that it is skipped; only the verbs that mean it give them.
+CREATE FUNCTION accs.check_reason(p_reason text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  IF p_reason IN ('upstream_failed', 'not_in_list') THEN
+    RAISE EXCEPTION '"%" is no reason that anybody can give: it follows from another step', p_reason
+      USING ERRCODE = 'invalid_parameter_value';
+  END IF;
 END $$;
 
 -- Skips steps by hand.
@@ -2778,6 +2807,7 @@ RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
 DECLARE
   v_skipped record;
 BEGIN
+  PERFORM accs.check_reason(p_reason);
   PERFORM accs.lock_jobs_of(p_task_ids);
   SELECT * INTO v_skipped FROM accs.skip(p_task_ids, array_fill(p_reason, ARRAY[coalesce(cardinality(p_task_ids), 0)]), p_source);
   PERFORM accs.admit(v_skipped.keys);
@@ -2906,21 +2936,26 @@ CREATE FUNCTION accs.tasks_to_resolve(p_limit int DEFAULT 100) RETURNS TABLE (
 $$;
 SELECT accs.is_verb('tasks_to_resolve', pinned => true, may => '{scheduler}');
 
-CREATE FUNCTION accs.results_of_items(p_parent uuid) RETURNS jsonb LANGUAGE sql STABLE AS $$
-  SELECT coalesce(jsonb_agg(CASE WHEN c.status = 'done' THEN coalesce(c.results, '{}') END ORDER BY c.item_no), '[]')
-    FROM public.job_tasks c WHERE c.parent = p_parent AND c.error_code IS DISTINCT FROM 'not_in_list'
+-- The results of the items of a step, in their order; null if they are larger than so many bytes. Reads no more of them than that: ten
+-- thousand results may be larger than one value can be.
+CREATE FUNCTION accs.results_of_items(p_parent uuid, p_bytes bigint) RETURNS jsonb LANGUAGE sql STABLE AS $$
+  SELECT CASE WHEN NOT EXISTS (
+      SELECT FROM (SELECT sum(octet_length(c.results::text)) OVER (ORDER BY c.item_no ROWS UNBOUNDED PRECEDING) AS so_far
+                     FROM public.job_tasks c WHERE c.parent = p_parent) r WHERE r.so_far > p_bytes) THEN (
+      SELECT coalesce(jsonb_agg(CASE WHEN c.status = 'done' THEN coalesce(c.results, '{}') END ORDER BY c.item_no), '[]')
+        FROM public.job_tasks c WHERE c.parent = p_parent AND c.error_code IS DISTINCT FROM 'not_in_list') END
 $$;
 
 -- The results of earlier steps that expressions refer to; of a step that was multiplied the list of its tasks' results, null where one was
 -- skipped or failed. size is that of the JSON; what does not fit into p_bytes together with those before it is left out, and comes
--- without results.
+-- without results. So does a list of more than 4 MiB, whose size nobody counts: no expression may use it.
 CREATE FUNCTION accs.step_results(p_job_ids uuid[], p_task_keys text[], p_bytes bigint DEFAULT 33554432)
 RETURNS TABLE (job_id uuid, task_key text, status text, results jsonb, size bigint) LANGUAGE sql STABLE AS $$
   SELECT r.job_id, r.task_key, r.status, CASE WHEN sum(r.size) OVER (ORDER BY r.n) <= p_bytes THEN r.results END, r.size
     FROM (SELECT a.n, t.job_id, t.task_key, t.status, v.results, octet_length(v.results::text)::bigint AS size
             FROM unnest(p_job_ids, p_task_keys) WITH ORDINALITY AS a (job_id, task_key, n), LATERAL (
               SELECT * FROM public.job_tasks t WHERE t.job_id = a.job_id AND t.task_key = a.task_key OFFSET 0) t, LATERAL (
-              SELECT CASE WHEN t.items IS NULL THEN t.results ELSE accs.results_of_items(t.id) END AS results OFFSET 0) v
+              SELECT CASE WHEN t.items IS NULL THEN t.results ELSE accs.results_of_items(t.id, 4194304) END AS results OFFSET 0) v
            WHERE t.status IN ('done', 'skipped')) r
 $$;
 SELECT accs.is_verb('step_results', pinned => true, may => '{scheduler}');
@@ -2949,31 +2984,57 @@ BEGIN
      WHERE t.status = 'queued' AND t.resolve AND t.remaining = 0 ORDER BY t.id);
 END $$;
 
+-- What a task can be given: an object, whose "with" is one.
+CREATE FUNCTION accs.check_given(p_given jsonb[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  IF EXISTS (SELECT FROM unnest(p_given) AS u (given)
+              WHERE jsonb_typeof(u.given) <> 'object' OR jsonb_typeof(u.given -> 'with') <> 'object') THEN
+    RAISE EXCEPTION 'what a task is given must be an object, and so must be its "with"' USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+END $$;
+
 -- So many seconds from now, at most a leap year; null: at once.
 CREATE FUNCTION accs.later(p_seconds double precision) RETURNS timestamptz LANGUAGE sql STABLE AS $$
   SELECT CASE WHEN p_seconds > 0 THEN accs.clock() + make_interval(secs => least(p_seconds, 31622400)) END
 $$;
 
 -- Says what follows for tasks that wait to be resolved. Each is answered: accepted, repeated (somebody said it before), or refused because
--- it does not wait any more, or waits in another generation.
+-- it does not wait any more, or waits in another generation. Of several verdicts on one task the first counts.
 CREATE FUNCTION accs.resolve_tasks(p_verdicts jsonb) RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now   timestamptz := accs.clock();
   v_said  accs.resolved[];
+  v_asked uuid[];
+  v_generations int[];
   v_ids   uuid[];
   v_keys  text[];
+  v_held  text[];
   v_some  record;
 BEGIN
   v_said := ARRAY(SELECT v FROM jsonb_populate_recordset(NULL::accs.resolved, p_verdicts) v);
-  PERFORM accs.check_size(cardinality(v_said));
-  v_ids := accs.lock_unresolved(ARRAY(SELECT s.task_id FROM unnest(v_said) s), ARRAY(SELECT s.generation FROM unnest(v_said) s));
+  PERFORM accs.check_size(cardinality(v_said)), accs.check_given(ARRAY(SELECT s.given FROM unnest(v_said) s));
+  FOR v_some IN SELECT s.* FROM unnest(v_said) s LOOP
+    IF (v_some.verdict IN ('run', 'skip', 'error', 'done')) IS NOT TRUE OR pg_column_size(v_some.results) > accs.max_result_bytes() THEN
+      RAISE EXCEPTION 'a verdict is run, skip, error or done, with results of at most % bytes', accs.max_result_bytes()
+        USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM accs.check_reason(v_some.reason);
+  END LOOP;
+  v_asked := ARRAY(SELECT s.task_id FROM unnest(v_said) s);
+  v_generations := ARRAY(SELECT s.generation FROM unnest(v_said) s);
+  v_ids := accs.lock_unresolved(v_asked, v_generations);
+  v_said := ARRAY(SELECT s.said FROM (SELECT DISTINCT ON (u.task_id) u.task_id, u.n, v_said[u.n::int] AS said
+                    FROM unnest(v_said) WITH ORDINALITY AS u (task_id, generation, verdict, given, delay, reason, message, results, n)
+                    JOIN public.job_tasks t ON t.id = u.task_id AND t.generation = u.generation
+                   WHERE u.task_id = ANY (v_ids) ORDER BY u.task_id, u.n) s);
+  v_keys := accs.drop_items(ARRAY(SELECT s.task_id FROM unnest(v_said) s WHERE s.verdict <> 'error'), 'resolver');
 
   WITH said AS (
     SELECT s.task_id, accs.inputs_of_items(t) || coalesce(s.given, '{}') AS given,
            accs.later(s.delay) AS due
       FROM unnest(v_said) s JOIN public.job_tasks t ON t.id = s.task_id
-     WHERE s.task_id = ANY (v_ids) AND s.verdict = 'run' ORDER BY s.task_id
+     WHERE s.verdict = 'run' ORDER BY s.task_id
   ), told AS (
     UPDATE public.job_tasks t SET resolve = false, given = s.given, next_attempt_at = s.due, updated_at = v_now
       FROM said s WHERE t.id = s.task_id RETURNING t.id, t.job_id, t.next_attempt_at
@@ -2984,23 +3045,24 @@ BEGIN
                        WHEN w.key IS NOT NULL THEN 'key' END
       FROM told t JOIN public.jobs j ON j.id = t.job_id WHERE w.task_id = t.id
     RETURNING w.key, w.hold)
-  SELECT array_agg(DISTINCT key) INTO v_keys FROM freed WHERE hold = 'key';
+  SELECT array_agg(DISTINCT key) INTO v_held FROM freed WHERE hold = 'key';
+  v_keys := v_keys || v_held;
 
   SELECT array_agg(s.task_id) AS ids, array_agg(s.reason) AS reasons, array_agg(left(s.message, 2000)) AS messages INTO v_some
-    FROM unnest(v_said) s WHERE s.task_id = ANY (v_ids) AND s.verdict = 'skip';
+    FROM unnest(v_said) s WHERE s.verdict = 'skip';
   IF v_some.ids IS NOT NULL THEN
     v_keys := v_keys || (SELECT k.keys FROM accs.skip(v_some.ids, v_some.reasons, 'resolver', v_some.messages) k);
   END IF;
 
   SELECT array_agg(s.task_id ORDER BY s.task_id) AS ids, array_agg(s.results ORDER BY s.task_id) AS results INTO v_some
-    FROM unnest(v_said) s WHERE s.task_id = ANY (v_ids) AND s.verdict = 'done';
+    FROM unnest(v_said) s WHERE s.verdict = 'done';
   IF v_some.ids IS NOT NULL THEN
     v_keys := v_keys || accs.conclude(v_some.ids, v_some.results);
   END IF;
 
   SELECT array_agg(s.task_id ORDER BY s.task_id) AS ids, array_agg(s.reason ORDER BY s.task_id) AS codes,
          array_agg(s.message ORDER BY s.task_id) AS messages INTO v_some
-    FROM unnest(v_said) s WHERE s.task_id = ANY (v_ids) AND s.verdict = 'error';
+    FROM unnest(v_said) s WHERE s.verdict = 'error';
   IF v_some.ids IS NOT NULL THEN
     PERFORM accs.begin_without_node(v_some.ids, 'starting');
     v_keys := v_keys || accs.end_attempts(v_some.ids, 'error', v_some.codes, v_some.messages,
@@ -3008,17 +3070,16 @@ BEGIN
   END IF;
 
   PERFORM accs.admit(v_keys);
-  RETURN QUERY SELECT * FROM accs.unresolved_answers(ARRAY(SELECT s.task_id FROM unnest(v_said) s),
-                                                     ARRAY(SELECT s.generation FROM unnest(v_said) s), v_ids);
+  RETURN QUERY SELECT * FROM accs.unresolved_answers(v_asked, v_generations, v_ids);
 END $$;
 SELECT accs.is_verb('resolve_tasks', pinned => true, may => '{scheduler}');
 
 CREATE FUNCTION accs.unresolved_answers(p_task_ids uuid[], p_generations int[], p_moved uuid[]) RETURNS SETOF accs.answer
 LANGUAGE sql STABLE AS $$
-  SELECT u.id, CASE WHEN u.id = ANY (p_moved) THEN 'accepted' WHEN r.reason IS NULL THEN 'repeated' ELSE 'refused' END,
-         CASE WHEN u.id <> ALL (p_moved) THEN r.reason END, t.status, t.attempt_id, t.lease_owner, t.lease_until
+  SELECT u.id, CASE WHEN r.reason IS NOT NULL THEN 'refused' WHEN u.id = ANY (p_moved) THEN 'accepted' ELSE 'repeated' END, r.reason,
+         t.status, t.attempt_id, t.lease_owner, t.lease_until
     FROM unnest(p_task_ids, p_generations) AS u (id, generation) LEFT JOIN public.job_tasks t ON t.id = u.id,
-         LATERAL (SELECT CASE WHEN t.id IS NULL THEN 'not_found' WHEN t.generation <> u.generation THEN 'stale_generation'
+         LATERAL (SELECT CASE WHEN t.id IS NULL THEN 'not_found' WHEN t.generation IS DISTINCT FROM u.generation THEN 'stale_generation'
                               WHEN t.resolve IS NULL OR t.status = 'cancelled' OR t.resolve AND t.status = 'queued'
                                 THEN 'not_in_expected_state' END AS reason) r
 $$;
@@ -3027,12 +3088,13 @@ $$;
 -- large to hand over is left out, as in claim_tasks.
 CREATE FUNCTION accs.inputs_of_items(p_task public.job_tasks) RETURNS jsonb LANGUAGE sql STABLE AS $$
   SELECT CASE WHEN count(*) = 0 THEN '{}'
-              WHEN sum(pg_column_size(v.results)) > 16777216 THEN '{"omitted": "the results of the earlier steps exceed 16 MiB"}'
+              WHEN sum(pg_column_size(v.results)) > 16777216 OR bool_or(v.results IS NULL)
+                THEN '{"omitted": "the results of the earlier steps exceed 16 MiB"}'
               ELSE jsonb_build_object('inputs', jsonb_object_agg(m.task_key, v.results)) END
     FROM unnest(p_task.depends_on) AS k (key), LATERAL (
       SELECT t.id, t.task_key FROM public.job_tasks t
        WHERE t.job_id = p_task.job_id AND t.task_key = k.key AND t.items IS NOT NULL OFFSET 0) m, LATERAL (
-      SELECT accs.results_of_items(m.id) AS results OFFSET 0) v
+      SELECT accs.results_of_items(m.id, 16777216) AS results OFFSET 0) v
 $$;
 
 -- Takes tasks that no node takes out of waiting and moves them to where an attempt of theirs can end: its events are those of any attempt.
@@ -3114,6 +3176,11 @@ BEGIN
   IF v_n > 10000 THEN
     RAISE EXCEPTION 'a step becomes at most 10,000 tasks, not %', v_n USING ERRCODE = 'invalid_parameter_value';
   END IF;
+  IF p_parallel < 1 OR p_tolerate < 0 THEN
+    RAISE EXCEPTION 'at least one task runs at once, and no fewer than none may fail' USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  PERFORM accs.check_given(p_given);
+  p_given := ARRAY(SELECT unnest(p_given));   -- from 1, and taken apart once: the items are looked up one by one
   IF accs.lock_unresolved(ARRAY[p_task], ARRAY[p_generation]) = '{}' THEN
     RETURN QUERY SELECT * FROM accs.unresolved_answers(ARRAY[p_task], ARRAY[p_generation], '{}');
     RETURN;
@@ -3294,7 +3361,10 @@ BEGIN
                 WHERE NOT EXISTS (SELECT FROM public.dead_letters d WHERE d.id = u.id);
   FOR v_row IN
     SELECT d.job_id, array_agg(d.id) AS letters,
-           array_agg(d.job_task_id) FILTER (WHERE t.status = 'error' AND t.generation = d.generation AND d.redriven_at IS NULL) AS tasks
+           array_agg(d.job_task_id) FILTER (WHERE t.status = 'error' AND t.generation = d.generation AND d.redriven_at IS NULL
+             -- the steps below go on without what is tolerated: it can be redriven when they have ended, and they with it
+             AND NOT (t.tolerated IS TRUE AND EXISTS (SELECT FROM public.job_tasks b
+                        WHERE b.id = ANY (accs.downstream(ARRAY[t.id])) AND b.status IN ('queued', 'starting', 'running')))) AS tasks
       FROM public.dead_letters d JOIN public.job_tasks t ON t.id = d.job_task_id
      WHERE d.id = ANY (p_dead_letter_ids) GROUP BY d.job_id ORDER BY d.job_id
   LOOP
@@ -3306,7 +3376,9 @@ BEGIN
     IF v_row.tasks IS NOT NULL THEN
       v_keys := v_keys || accs.reopen(v_row.job_id, v_row.tasks || ARRAY(
         SELECT t.id FROM public.job_tasks t
-         WHERE t.id = ANY (accs.downstream(v_row.tasks)) AND t.status = 'skipped' AND t.error_code = 'upstream_failed'
+         WHERE t.id = ANY (accs.downstream(v_row.tasks))
+           AND (t.status = 'skipped' AND t.error_code = 'upstream_failed' OR t.id = ANY (accs.downstream(ARRAY(
+                  SELECT b.id FROM public.job_tasks b WHERE b.id = ANY (v_row.tasks) AND b.tolerated))))
            AND t.id <> ALL (accs.blocked(v_row.job_id, v_row.tasks))),
         coalesce(p_by, 'operator'), 'redriven');
     END IF;
@@ -3366,7 +3438,10 @@ BEGIN
         v_no := 'nothing_to_retry';
       END IF;
     ELSE
-      SELECT id INTO v_step FROM public.job_tasks WHERE job_id = v_row.id AND task_key = v_row.step;
+      -- a task of a step that was multiplied, but without an item, could do nothing
+      SELECT id INTO v_step FROM public.job_tasks
+       WHERE job_id = v_row.id AND task_key = v_row.step
+         AND (parent IS NULL OR given IS NOT NULL AND error_code IS DISTINCT FROM 'not_in_list');
       IF NOT FOUND THEN
         v_no := 'step_not_found';
       ELSIF EXISTS (SELECT FROM public.job_tasks t, accs.unsatisfied(t) WHERE t.id = v_step) THEN
@@ -7936,7 +8011,7 @@ BEGIN
     DELETE FROM public.dead_letters d USING public.job_tasks t WHERE t.job_id = ANY (v_due) AND d.job_task_id = t.id;
     DELETE FROM public.task_artifacts a WHERE a.job_id = ANY (v_due);
     DELETE FROM accs.concurrency_keys k USING public.job_tasks t
-     WHERE t.job_id = ANY (v_due) AND t.items > 0 AND k.key = 'map/' || t.id;
+     WHERE t.job_id = ANY (v_due) AND t.resolve IS NOT NULL AND k.key = 'map/' || t.id;
     DELETE FROM public.job_tasks t WHERE t.job_id = ANY (v_due);
     DELETE FROM public.jobs j WHERE j.id = ANY (v_due);
   END IF;

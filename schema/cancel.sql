@@ -10,9 +10,11 @@ CREATE FUNCTION accs.skip(p_task_ids uuid[], p_reasons text[], p_source text, p_
 DECLARE
   v_now   timestamptz := accs.clock();
   v_ids   uuid[];
+  v_keys  text[];
   v_current text[];
   v_moved record;
 BEGIN
+  v_keys := accs.drop_items(p_task_ids, p_source);
   v_ids := ARRAY(SELECT id FROM public.job_tasks WHERE id = ANY (p_task_ids) AND status = 'queued');
   PERFORM accs.unqueue(v_ids);   -- waits for a claim under way; what it took is not queued any more
   WITH moved AS (
@@ -38,6 +40,32 @@ BEGIN
     PERFORM accs.count_down(v_moved.jobs, v_moved.ended, v_moved.gain, v_current);
   END IF;
   ids := v_moved.ids;
+  keys := v_keys || keys;
+END $$;
+
+-- Steps that were multiplied before a retry and are not multiplied this time: the tasks of their items, which wait for them, have no item
+-- any more. As in skip, the caller holds the locks and admits the keys.
+CREATE FUNCTION accs.drop_items(p_task_ids uuid[], p_source text) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+  v_steps uuid[] := ARRAY(SELECT id FROM public.job_tasks WHERE id = ANY (p_task_ids) AND status = 'queued' AND items IS NOT NULL);
+  v_left  uuid[];
+BEGIN
+  IF v_steps = '{}' THEN
+    RETURN NULL;
+  END IF;
+  v_left := ARRAY(SELECT id FROM public.job_tasks WHERE parent = ANY (v_steps) AND status = 'queued');
+  UPDATE public.job_tasks t SET items = NULL, tolerate = NULL
+    FROM (SELECT u.id FROM unnest(v_steps) AS u (id) ORDER BY u.id) s WHERE t.id = s.id;
+  RETURN (SELECT k.keys FROM accs.skip(v_left, array_fill('not_in_list'::text, ARRAY[cardinality(v_left)]), p_source) k);
+END $$;
+
+-- Some reasons to skip a task say more than that it is skipped; only the verbs that mean it give them.
+CREATE FUNCTION accs.check_reason(p_reason text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  IF p_reason IN ('upstream_failed', 'not_in_list') THEN
+    RAISE EXCEPTION '"%" is no reason that anybody can give: it follows from another step', p_reason
+      USING ERRCODE = 'invalid_parameter_value';
+  END IF;
 END $$;
 
 -- Skips steps by hand.
@@ -47,6 +75,7 @@ RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
 DECLARE
   v_skipped record;
 BEGIN
+  PERFORM accs.check_reason(p_reason);
   PERFORM accs.lock_jobs_of(p_task_ids);
   SELECT * INTO v_skipped FROM accs.skip(p_task_ids, array_fill(p_reason, ARRAY[coalesce(cardinality(p_task_ids), 0)]), p_source);
   PERFORM accs.admit(v_skipped.keys);

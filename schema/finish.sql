@@ -59,9 +59,10 @@ BEGIN
   END IF;
 END $$;
 
--- The dependants of satisfied tasks have that many dependencies less; those that have none left wait for a claim. Two
--- parents in one call touch their child once. Returns, for each job, the first step that became runnable, and on every row
--- all the keys that the caller has to admit.
+-- The dependants of satisfied tasks have that many dependencies less; those that have none left wait for a claim. What has ended
+-- stays as it is: its dependencies are counted when it is reopened. (The condition is not in WHERE, where the planner would read
+-- all tasks to find the queued ones.) Two parents in one call touch their child once. Returns, for each job, the first step that
+-- became runnable, and on every row all the keys that the caller has to admit.
 CREATE FUNCTION accs.unblock(p_dependants uuid[]) RETURNS TABLE (job_id uuid, task_key text, keys text[]) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -69,7 +70,7 @@ DECLARE
   v_keys     text[];
 BEGIN
   WITH freed AS (
-    UPDATE public.job_tasks t SET remaining = t.remaining - d.n, updated_at = accs.clock()
+    UPDATE public.job_tasks t SET remaining = t.remaining - CASE t.status WHEN 'queued' THEN d.n ELSE 0 END, updated_at = accs.clock()
       FROM (SELECT u.id, count(*)::int AS n FROM unnest(p_dependants) AS u (id) GROUP BY u.id ORDER BY u.id) d WHERE t.id = d.id
     RETURNING t.id, t.remaining, t.status)
   SELECT array_agg(id) INTO v_runnable FROM freed WHERE remaining = 0 AND status = 'queued';
@@ -136,7 +137,7 @@ BEGIN
     SELECT e.*, e.final AND e.parent IS NOT NULL
                 AND row_number() OVER (PARTITION BY e.parent, e.final ORDER BY e.id) <= coalesce(
                   (SELECT m.tolerate - (SELECT count(*) FROM public.job_tasks c WHERE c.parent = m.id AND c.tolerated)
-                     FROM public.job_tasks m WHERE m.id = e.parent), 0) AS borne
+                     FROM public.job_tasks m WHERE m.id = e.parent AND m.tolerate > 0), 0) AS borne
       FROM ended e ORDER BY e.id
   ), moved AS (
     UPDATE public.job_tasks t SET status = CASE WHEN s.final THEN 'error' ELSE 'queued' END, attempt = s.attempt, lost = s.lost,
@@ -248,7 +249,7 @@ BEGIN
     DELETE FROM public.task_artifacts a USING moved m
      WHERE m.attempt_id > 1 AND a.job_task_id = m.id AND a.kind = 'output' AND a.attempt_id < m.attempt_id
   ), unblocked AS (   -- as in unblock: two parents in one call touch their child once
-    UPDATE public.job_tasks t SET remaining = t.remaining - d.n, updated_at = v_now
+    UPDATE public.job_tasks t SET remaining = t.remaining - CASE t.status WHEN 'queued' THEN d.n ELSE 0 END, updated_at = v_now
       FROM (SELECT u.id, count(*)::int AS n FROM moved m, unnest(m.dependants) AS u (id) GROUP BY u.id ORDER BY u.id) d WHERE t.id = d.id
     RETURNING t.id, t.job_id, t.step_no, t.task_key, t.lane, t.created_at, t.concurrency_key, t.resolve,
               t.remaining = 0 AND t.status = 'queued' AS runnable

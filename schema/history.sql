@@ -248,7 +248,7 @@ BEGIN
     DELETE FROM public.dead_letters d USING public.job_tasks t WHERE t.job_id = ANY (v_due) AND d.job_task_id = t.id;
     DELETE FROM public.task_artifacts a WHERE a.job_id = ANY (v_due);
     DELETE FROM accs.concurrency_keys k USING public.job_tasks t
-     WHERE t.job_id = ANY (v_due) AND t.items > 0 AND k.key = 'map/' || t.id;
+     WHERE t.job_id = ANY (v_due) AND t.resolve IS NOT NULL AND k.key = 'map/' || t.id;
     DELETE FROM public.job_tasks t WHERE t.job_id = ANY (v_due);
     DELETE FROM public.jobs j WHERE j.id = ANY (v_due);
   END IF;

@@ -73,7 +73,7 @@ LANGUAGE sql STABLE AS $$
   SELECT d.* FROM unnest(p_task.depends_on) AS k (key), LATERAL (
       SELECT * FROM public.job_tasks WHERE job_id = p_task.job_id AND task_key = k.key OFFSET 0) m, LATERAL (
       SELECT m.* WHERE p_task.parent IS NULL OR p_task.parent = m.id UNION ALL
-      SELECT c.* FROM public.job_tasks c WHERE m.items > 0 AND c.parent = m.id AND p_task.parent IS NULL) d
+      SELECT c.* FROM public.job_tasks c WHERE m.resolve IS NOT NULL AND c.parent = m.id AND p_task.parent IS NULL) d
    WHERE NOT accs.satisfies(d.status, d.error_code, d.tolerated) OR d.id = ANY (p_reopened)
 $$;
 

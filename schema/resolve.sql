@@ -20,21 +20,26 @@ CREATE FUNCTION accs.tasks_to_resolve(p_limit int DEFAULT 100) RETURNS TABLE (
 $$;
 SELECT accs.is_verb('tasks_to_resolve', pinned => true, may => '{scheduler}');
 
-CREATE FUNCTION accs.results_of_items(p_parent uuid) RETURNS jsonb LANGUAGE sql STABLE AS $$
-  SELECT coalesce(jsonb_agg(CASE WHEN c.status = 'done' THEN coalesce(c.results, '{}') END ORDER BY c.item_no), '[]')
-    FROM public.job_tasks c WHERE c.parent = p_parent AND c.error_code IS DISTINCT FROM 'not_in_list'
+-- The results of the items of a step, in their order; null if they are larger than so many bytes. Reads no more of them than that: ten
+-- thousand results may be larger than one value can be.
+CREATE FUNCTION accs.results_of_items(p_parent uuid, p_bytes bigint) RETURNS jsonb LANGUAGE sql STABLE AS $$
+  SELECT CASE WHEN NOT EXISTS (
+      SELECT FROM (SELECT sum(octet_length(c.results::text)) OVER (ORDER BY c.item_no ROWS UNBOUNDED PRECEDING) AS so_far
+                     FROM public.job_tasks c WHERE c.parent = p_parent) r WHERE r.so_far > p_bytes) THEN (
+      SELECT coalesce(jsonb_agg(CASE WHEN c.status = 'done' THEN coalesce(c.results, '{}') END ORDER BY c.item_no), '[]')
+        FROM public.job_tasks c WHERE c.parent = p_parent AND c.error_code IS DISTINCT FROM 'not_in_list') END
 $$;
 
 -- The results of earlier steps that expressions refer to; of a step that was multiplied the list of its tasks' results, null where one was
 -- skipped or failed. size is that of the JSON; what does not fit into p_bytes together with those before it is left out, and comes
--- without results.
+-- without results. So does a list of more than 4 MiB, whose size nobody counts: no expression may use it.
 CREATE FUNCTION accs.step_results(p_job_ids uuid[], p_task_keys text[], p_bytes bigint DEFAULT 33554432)
 RETURNS TABLE (job_id uuid, task_key text, status text, results jsonb, size bigint) LANGUAGE sql STABLE AS $$
   SELECT r.job_id, r.task_key, r.status, CASE WHEN sum(r.size) OVER (ORDER BY r.n) <= p_bytes THEN r.results END, r.size
     FROM (SELECT a.n, t.job_id, t.task_key, t.status, v.results, octet_length(v.results::text)::bigint AS size
             FROM unnest(p_job_ids, p_task_keys) WITH ORDINALITY AS a (job_id, task_key, n), LATERAL (
               SELECT * FROM public.job_tasks t WHERE t.job_id = a.job_id AND t.task_key = a.task_key OFFSET 0) t, LATERAL (
-              SELECT CASE WHEN t.items IS NULL THEN t.results ELSE accs.results_of_items(t.id) END AS results OFFSET 0) v
+              SELECT CASE WHEN t.items IS NULL THEN t.results ELSE accs.results_of_items(t.id, 4194304) END AS results OFFSET 0) v
            WHERE t.status IN ('done', 'skipped')) r
 $$;
 SELECT accs.is_verb('step_results', pinned => true, may => '{scheduler}');
@@ -63,31 +68,57 @@ BEGIN
      WHERE t.status = 'queued' AND t.resolve AND t.remaining = 0 ORDER BY t.id);
 END $$;
 
+-- What a task can be given: an object, whose "with" is one.
+CREATE FUNCTION accs.check_given(p_given jsonb[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  IF EXISTS (SELECT FROM unnest(p_given) AS u (given)
+              WHERE jsonb_typeof(u.given) <> 'object' OR jsonb_typeof(u.given -> 'with') <> 'object') THEN
+    RAISE EXCEPTION 'what a task is given must be an object, and so must be its "with"' USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+END $$;
+
 -- So many seconds from now, at most a leap year; null: at once.
 CREATE FUNCTION accs.later(p_seconds double precision) RETURNS timestamptz LANGUAGE sql STABLE AS $$
   SELECT CASE WHEN p_seconds > 0 THEN accs.clock() + make_interval(secs => least(p_seconds, 31622400)) END
 $$;
 
 -- Says what follows for tasks that wait to be resolved. Each is answered: accepted, repeated (somebody said it before), or refused because
--- it does not wait any more, or waits in another generation.
+-- it does not wait any more, or waits in another generation. Of several verdicts on one task the first counts.
 CREATE FUNCTION accs.resolve_tasks(p_verdicts jsonb) RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now   timestamptz := accs.clock();
   v_said  accs.resolved[];
+  v_asked uuid[];
+  v_generations int[];
   v_ids   uuid[];
   v_keys  text[];
+  v_held  text[];
   v_some  record;
 BEGIN
   v_said := ARRAY(SELECT v FROM jsonb_populate_recordset(NULL::accs.resolved, p_verdicts) v);
-  PERFORM accs.check_size(cardinality(v_said));
-  v_ids := accs.lock_unresolved(ARRAY(SELECT s.task_id FROM unnest(v_said) s), ARRAY(SELECT s.generation FROM unnest(v_said) s));
+  PERFORM accs.check_size(cardinality(v_said)), accs.check_given(ARRAY(SELECT s.given FROM unnest(v_said) s));
+  FOR v_some IN SELECT s.* FROM unnest(v_said) s LOOP
+    IF (v_some.verdict IN ('run', 'skip', 'error', 'done')) IS NOT TRUE OR pg_column_size(v_some.results) > accs.max_result_bytes() THEN
+      RAISE EXCEPTION 'a verdict is run, skip, error or done, with results of at most % bytes', accs.max_result_bytes()
+        USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM accs.check_reason(v_some.reason);
+  END LOOP;
+  v_asked := ARRAY(SELECT s.task_id FROM unnest(v_said) s);
+  v_generations := ARRAY(SELECT s.generation FROM unnest(v_said) s);
+  v_ids := accs.lock_unresolved(v_asked, v_generations);
+  v_said := ARRAY(SELECT s.said FROM (SELECT DISTINCT ON (u.task_id) u.task_id, u.n, v_said[u.n::int] AS said
+                    FROM unnest(v_said) WITH ORDINALITY AS u (task_id, generation, verdict, given, delay, reason, message, results, n)
+                    JOIN public.job_tasks t ON t.id = u.task_id AND t.generation = u.generation
+                   WHERE u.task_id = ANY (v_ids) ORDER BY u.task_id, u.n) s);
+  v_keys := accs.drop_items(ARRAY(SELECT s.task_id FROM unnest(v_said) s WHERE s.verdict <> 'error'), 'resolver');
 
   WITH said AS (
     SELECT s.task_id, accs.inputs_of_items(t) || coalesce(s.given, '{}') AS given,
            accs.later(s.delay) AS due
       FROM unnest(v_said) s JOIN public.job_tasks t ON t.id = s.task_id
-     WHERE s.task_id = ANY (v_ids) AND s.verdict = 'run' ORDER BY s.task_id
+     WHERE s.verdict = 'run' ORDER BY s.task_id
   ), told AS (
     UPDATE public.job_tasks t SET resolve = false, given = s.given, next_attempt_at = s.due, updated_at = v_now
       FROM said s WHERE t.id = s.task_id RETURNING t.id, t.job_id, t.next_attempt_at
@@ -98,23 +129,24 @@ BEGIN
                        WHEN w.key IS NOT NULL THEN 'key' END
       FROM told t JOIN public.jobs j ON j.id = t.job_id WHERE w.task_id = t.id
     RETURNING w.key, w.hold)
-  SELECT array_agg(DISTINCT key) INTO v_keys FROM freed WHERE hold = 'key';
+  SELECT array_agg(DISTINCT key) INTO v_held FROM freed WHERE hold = 'key';
+  v_keys := v_keys || v_held;
 
   SELECT array_agg(s.task_id) AS ids, array_agg(s.reason) AS reasons, array_agg(left(s.message, 2000)) AS messages INTO v_some
-    FROM unnest(v_said) s WHERE s.task_id = ANY (v_ids) AND s.verdict = 'skip';
+    FROM unnest(v_said) s WHERE s.verdict = 'skip';
   IF v_some.ids IS NOT NULL THEN
     v_keys := v_keys || (SELECT k.keys FROM accs.skip(v_some.ids, v_some.reasons, 'resolver', v_some.messages) k);
   END IF;
 
   SELECT array_agg(s.task_id ORDER BY s.task_id) AS ids, array_agg(s.results ORDER BY s.task_id) AS results INTO v_some
-    FROM unnest(v_said) s WHERE s.task_id = ANY (v_ids) AND s.verdict = 'done';
+    FROM unnest(v_said) s WHERE s.verdict = 'done';
   IF v_some.ids IS NOT NULL THEN
     v_keys := v_keys || accs.conclude(v_some.ids, v_some.results);
   END IF;
 
   SELECT array_agg(s.task_id ORDER BY s.task_id) AS ids, array_agg(s.reason ORDER BY s.task_id) AS codes,
          array_agg(s.message ORDER BY s.task_id) AS messages INTO v_some
-    FROM unnest(v_said) s WHERE s.task_id = ANY (v_ids) AND s.verdict = 'error';
+    FROM unnest(v_said) s WHERE s.verdict = 'error';
   IF v_some.ids IS NOT NULL THEN
     PERFORM accs.begin_without_node(v_some.ids, 'starting');
     v_keys := v_keys || accs.end_attempts(v_some.ids, 'error', v_some.codes, v_some.messages,
@@ -122,17 +154,16 @@ BEGIN
   END IF;
 
   PERFORM accs.admit(v_keys);
-  RETURN QUERY SELECT * FROM accs.unresolved_answers(ARRAY(SELECT s.task_id FROM unnest(v_said) s),
-                                                     ARRAY(SELECT s.generation FROM unnest(v_said) s), v_ids);
+  RETURN QUERY SELECT * FROM accs.unresolved_answers(v_asked, v_generations, v_ids);
 END $$;
 SELECT accs.is_verb('resolve_tasks', pinned => true, may => '{scheduler}');
 
 CREATE FUNCTION accs.unresolved_answers(p_task_ids uuid[], p_generations int[], p_moved uuid[]) RETURNS SETOF accs.answer
 LANGUAGE sql STABLE AS $$
-  SELECT u.id, CASE WHEN u.id = ANY (p_moved) THEN 'accepted' WHEN r.reason IS NULL THEN 'repeated' ELSE 'refused' END,
-         CASE WHEN u.id <> ALL (p_moved) THEN r.reason END, t.status, t.attempt_id, t.lease_owner, t.lease_until
+  SELECT u.id, CASE WHEN r.reason IS NOT NULL THEN 'refused' WHEN u.id = ANY (p_moved) THEN 'accepted' ELSE 'repeated' END, r.reason,
+         t.status, t.attempt_id, t.lease_owner, t.lease_until
     FROM unnest(p_task_ids, p_generations) AS u (id, generation) LEFT JOIN public.job_tasks t ON t.id = u.id,
-         LATERAL (SELECT CASE WHEN t.id IS NULL THEN 'not_found' WHEN t.generation <> u.generation THEN 'stale_generation'
+         LATERAL (SELECT CASE WHEN t.id IS NULL THEN 'not_found' WHEN t.generation IS DISTINCT FROM u.generation THEN 'stale_generation'
                               WHEN t.resolve IS NULL OR t.status = 'cancelled' OR t.resolve AND t.status = 'queued'
                                 THEN 'not_in_expected_state' END AS reason) r
 $$;
@@ -141,12 +172,13 @@ $$;
 -- large to hand over is left out, as in claim_tasks.
 CREATE FUNCTION accs.inputs_of_items(p_task public.job_tasks) RETURNS jsonb LANGUAGE sql STABLE AS $$
   SELECT CASE WHEN count(*) = 0 THEN '{}'
-              WHEN sum(pg_column_size(v.results)) > 16777216 THEN '{"omitted": "the results of the earlier steps exceed 16 MiB"}'
+              WHEN sum(pg_column_size(v.results)) > 16777216 OR bool_or(v.results IS NULL)
+                THEN '{"omitted": "the results of the earlier steps exceed 16 MiB"}'
               ELSE jsonb_build_object('inputs', jsonb_object_agg(m.task_key, v.results)) END
     FROM unnest(p_task.depends_on) AS k (key), LATERAL (
       SELECT t.id, t.task_key FROM public.job_tasks t
        WHERE t.job_id = p_task.job_id AND t.task_key = k.key AND t.items IS NOT NULL OFFSET 0) m, LATERAL (
-      SELECT accs.results_of_items(m.id) AS results OFFSET 0) v
+      SELECT accs.results_of_items(m.id, 16777216) AS results OFFSET 0) v
 $$;
 
 -- Takes tasks that no node takes out of waiting and moves them to where an attempt of theirs can end: its events are those of any attempt.
@@ -228,6 +260,11 @@ BEGIN
   IF v_n > 10000 THEN
     RAISE EXCEPTION 'a step becomes at most 10,000 tasks, not %', v_n USING ERRCODE = 'invalid_parameter_value';
   END IF;
+  IF p_parallel < 1 OR p_tolerate < 0 THEN
+    RAISE EXCEPTION 'at least one task runs at once, and no fewer than none may fail' USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  PERFORM accs.check_given(p_given);
+  p_given := ARRAY(SELECT unnest(p_given));   -- from 1, and taken apart once: the items are looked up one by one
   IF accs.lock_unresolved(ARRAY[p_task], ARRAY[p_generation]) = '{}' THEN
     RETURN QUERY SELECT * FROM accs.unresolved_answers(ARRAY[p_task], ARRAY[p_generation], '{}');
     RETURN;

@@ -110,7 +110,10 @@ BEGIN
                 WHERE NOT EXISTS (SELECT FROM public.dead_letters d WHERE d.id = u.id);
   FOR v_row IN
     SELECT d.job_id, array_agg(d.id) AS letters,
-           array_agg(d.job_task_id) FILTER (WHERE t.status = 'error' AND t.generation = d.generation AND d.redriven_at IS NULL) AS tasks
+           array_agg(d.job_task_id) FILTER (WHERE t.status = 'error' AND t.generation = d.generation AND d.redriven_at IS NULL
+             -- the steps below go on without what is tolerated: it can be redriven when they have ended, and they with it
+             AND NOT (t.tolerated IS TRUE AND EXISTS (SELECT FROM public.job_tasks b
+                        WHERE b.id = ANY (accs.downstream(ARRAY[t.id])) AND b.status IN ('queued', 'starting', 'running')))) AS tasks
       FROM public.dead_letters d JOIN public.job_tasks t ON t.id = d.job_task_id
      WHERE d.id = ANY (p_dead_letter_ids) GROUP BY d.job_id ORDER BY d.job_id
   LOOP
@@ -122,7 +125,9 @@ BEGIN
     IF v_row.tasks IS NOT NULL THEN
       v_keys := v_keys || accs.reopen(v_row.job_id, v_row.tasks || ARRAY(
         SELECT t.id FROM public.job_tasks t
-         WHERE t.id = ANY (accs.downstream(v_row.tasks)) AND t.status = 'skipped' AND t.error_code = 'upstream_failed'
+         WHERE t.id = ANY (accs.downstream(v_row.tasks))
+           AND (t.status = 'skipped' AND t.error_code = 'upstream_failed' OR t.id = ANY (accs.downstream(ARRAY(
+                  SELECT b.id FROM public.job_tasks b WHERE b.id = ANY (v_row.tasks) AND b.tolerated))))
            AND t.id <> ALL (accs.blocked(v_row.job_id, v_row.tasks))),
         coalesce(p_by, 'operator'), 'redriven');
     END IF;
@@ -182,7 +187,10 @@ BEGIN
         v_no := 'nothing_to_retry';
       END IF;
     ELSE
-      SELECT id INTO v_step FROM public.job_tasks WHERE job_id = v_row.id AND task_key = v_row.step;
+      -- a task of a step that was multiplied, but without an item, could do nothing
+      SELECT id INTO v_step FROM public.job_tasks
+       WHERE job_id = v_row.id AND task_key = v_row.step
+         AND (parent IS NULL OR given IS NOT NULL AND error_code IS DISTINCT FROM 'not_in_list');
       IF NOT FOUND THEN
         v_no := 'step_not_found';
       ELSIF EXISTS (SELECT FROM public.job_tasks t, accs.unsatisfied(t) WHERE t.id = v_step) THEN

@@ -68,7 +68,7 @@ async def test_with_listen_cut_the_poll_does_the_work_and_it_listens_again_by_it
         assert health["status"] == "degraded"
         assert health["ready"]
         assert any("notifications do not arrive" in reason for reason in health["reasons"])
-        await is_done(conn, await submit(conn, step("a"), step("b", after="a")))
+        await is_done(conn, await submit(conn, step("a"), step("b", after="a"), step("c", after="b", for_each=2)))
 
         cable.target = there
         health = await hearing(accsd, "listening")

@@ -24,7 +24,7 @@ OF_AN_ATTEMPT = [
     point
     for point in POINTS
     if not point.startswith(
-        ("instantiate", "reclaim", "sleep", "archive", "outbox", "plan", "settle", "events", "probe")
+        ("instantiate", "reclaim", "sleep", "archive", "outbox", "plan", "settle", "events", "probe", "resolve")
     )
 ]
 # Where a machine may fall asleep in the most different states: nothing begun, begun, answered, told.

@@ -34,13 +34,18 @@ def _steps(fleet: Fleet) -> dict[str, list[dict[str, Any]]]:
             step("a", "work", default_params={"fate": "fails"}, max_attempts=2, backoff=_QUICKLY),
             step("b", "work", after="a"),
         ],
+        "mapped": [
+            step("a", "work", **{"if": "size(job.id) > 0"}),
+            step("each", "work", after="a", for_each=4, if_item="index != 1", max_parallel=2),
+            step("join", "work", after="each"),
+        ],
     }
     if fleet.composed:
         flows["contained"] = [step("run", "box"), step("exec", "standing"), step("last", "work", after="run exec")]
     return {name: [{"backoff": _QUICKLY, **each} for each in steps] for name, steps in flows.items()}
 
 
-_SHARES = {"single": 8, "chain": 3, "diamond": 2, "keyed": 2, "tied": 1, "doomed": 2, "contained": 2}
+_SHARES = {"single": 8, "chain": 3, "diamond": 2, "keyed": 2, "tied": 1, "doomed": 2, "mapped": 2, "contained": 2}
 
 
 @dataclass

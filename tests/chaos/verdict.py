@@ -63,7 +63,7 @@ class Story:
         for row in await fleet.desk.insist("SELECT * FROM chaos.leases"):
             story.leases[str(row["task_id"]), row["attempt_id"]] = row["lease_until"].timestamp()
         for row in await fleet.desk.insist(_TASKS):
-            if row["status"] == "done":
+            if row["status"] == "done" and not row["was_multiplied"]:
                 story.done[str(row["id"]), row["outcome_attempt_id"]] = row["nonce"]
             if row["fate"]:
                 story.doomed.add(str(row["id"]))
@@ -81,7 +81,8 @@ SELECT job_task_id, attempt_id, ts, data ->> 'owner' AS owner, data ->> 'to' AS 
    AND (data ->> 'to' = 'starting' OR data ->> 'from' IN ('starting', 'running') AND data ->> 'to' <> 'running')
  ORDER BY id"""
 _TASKS = """
-SELECT id, status, outcome_attempt_id, results ->> 'nonce' AS nonce, params ->> 'fate' AS fate FROM job_tasks"""
+SELECT id, status, outcome_attempt_id, results ->> 'nonce' AS nonce, params ->> 'fate' AS fate,
+       items IS NOT NULL AS was_multiplied FROM job_tasks"""
 
 
 # The rules. Each gives what offends it, in words.

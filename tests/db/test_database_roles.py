@@ -118,6 +118,21 @@ async def test_a_reader_can_hold_no_lock_that_work_waits_for(connect_as: As, con
     assert sources == [], "an advisory lock is anybody's"
 
 
+async def test_only_a_scheduler_resolves(connect_as: As):
+    for role in ROLES:
+        db = await connect_as(role)
+        for call in (
+            "tasks_to_resolve()",
+            "step_results('{}', '{}')",
+            "resolve_tasks('[]')",
+            "fan_out('01a1eb32-2289-71b2-8000-003000000000', 0, '{}')",
+        ):
+            if role == "accs_scheduler":
+                await db.fetch(f"SELECT * FROM accs.{call}")
+            else:
+                await refused(db, f"SELECT * FROM accs.{call}")
+
+
 async def test_a_scheduler_keeps_the_house(connect_as: As, conn: Connection):
     scheduler = await connect_as("accs_scheduler")
     workflow = await apply_workflow(scheduler, CLIP)

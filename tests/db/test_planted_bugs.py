@@ -1,4 +1,4 @@
-"""Six bugs planted in schema.sql are caught: by a directed story, and by the state machine within a few examples.
+"""Eleven bugs planted in schema.sql are caught: by a directed story, and by the state machine within a few examples.
 
 Each story passes on the schema as it is. docs/testing.md says how to plant another one.
 """
@@ -10,9 +10,24 @@ import pytest
 from tests.conftest import Connect
 from tests.support.checker import check
 from tests.support.cluster import SERVER_NAMES, Clusters, Connection
-from tests.support.factory import chain, claim, finish, node, pass_time, started, step, submit, task
+from tests.support.factory import chain, claim, done, finish, node, pass_time, started, step, submit, task
 from tests.support.machine import drive
-from tests.support.planted import BUGS, LOCKED_JOB, NO_EVENT, NO_FENCE, NO_LEASE, OLD_RANK, SKIPPED_BLOCKS, Bug
+from tests.support.planted import (
+    BUGS,
+    COUNTED_TWICE,
+    EARLY_JOIN,
+    LOCKED_JOB,
+    NO_EVENT,
+    NO_FENCE,
+    NO_LEASE,
+    NO_LIMIT_OF_ITEMS,
+    OLD_ITEMS_RUN,
+    OLD_RANK,
+    SKIPPED_BLOCKS,
+    STALE_RESOLVER,
+    Bug,
+)
+from tests.support.resolving import fanned, resolve, retry, to_resolve, verdict_on
 from tests.support.world import world_on
 
 Story = Callable[[Connection, Connection], Awaitable[None]]
@@ -79,6 +94,42 @@ async def a_waiting_job_becomes_urgent(conn: Connection, _other: Connection) -> 
     await check(conn)
 
 
+async def the_items_of_a_step_end_one_by_one(conn: Connection, _other: Connection) -> None:
+    await fanned(conn, "a", "b")
+    for before in range(2):
+        assert await to_resolve(conn) == [], f"the join waits no more after {before} of 2 tasks"
+        await done(conn)
+    assert await to_resolve(conn) == ["join"]
+    await check(conn)
+
+
+async def a_resolver_speaks_of_the_time_before_a_retry(conn: Connection, _other: Connection) -> None:
+    await node(conn)
+    job_id = await submit(conn, step("a", **{"if": "x"}, max_attempts=1))
+    found = await verdict_on(conn, job_id, "a", "skip", reason="condition_false")
+    await resolve(conn, job_id, "a", "error", reason="condition_error")
+    await retry(conn, job_id)
+    (answer,) = await conn.fetch("SELECT * FROM accs.resolve_tasks($1)", [found])
+    assert (answer["answer"], answer["reason"]) == ("refused", "stale_generation")
+    assert await to_resolve(conn) == ["a"]
+
+
+async def a_step_with_a_limit_has_many_items(conn: Connection, _other: Connection) -> None:
+    await fanned(conn, *"abcd", parallel=2)
+    assert len(await claim(conn, 10)) == 2
+
+
+async def a_step_is_multiplied_and_skipped_after_a_retry(conn: Connection, _other: Connection) -> None:
+    job_id = await fanned(conn, "a")
+    await done(conn)
+    await resolve(conn, job_id, "join", "done")
+    await retry(conn, job_id, "each")
+    await resolve(conn, job_id, "each", "skip", reason="condition_false")
+    assert await claim(conn, 10) == []
+    await retry(conn, job_id, "each")
+    await check(conn)
+
+
 STORIES: list[tuple[Bug, Story]] = [
     (NO_FENCE, a_zombie_says_done),
     (NO_LEASE, an_agent_finishes_after_its_lease),
@@ -86,6 +137,11 @@ STORIES: list[tuple[Bug, Story]] = [
     (LOCKED_JOB, a_service_claims_while_another_one_does),
     (SKIPPED_BLOCKS, a_step_is_skipped),
     (OLD_RANK, a_waiting_job_becomes_urgent),
+    (EARLY_JOIN, the_items_of_a_step_end_one_by_one),
+    (COUNTED_TWICE, the_items_of_a_step_end_one_by_one),
+    (STALE_RESOLVER, a_resolver_speaks_of_the_time_before_a_retry),
+    (NO_LIMIT_OF_ITEMS, a_step_with_a_limit_has_many_items),
+    (OLD_ITEMS_RUN, a_step_is_multiplied_and_skipped_after_a_retry),
 ]
 named = pytest.mark.parametrize(("bug", "story"), STORIES, ids=[bug.name for bug, _ in STORIES])
 
@@ -103,6 +159,7 @@ async def test_a_planted_bug_is_shown_by_its_story(bug: Bug, story: Story, conne
         await story(conn, await connect())
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
 def test_a_planted_bug_is_found_by_the_state_machine(bug: Bug, clusters: Clusters) -> None:
     """On one version: what is planted does not depend on it."""

@@ -4,11 +4,13 @@ resolver would have found."""
 from typing import Any
 from uuid import UUID
 
-from accsd.db import Verdict
+import asyncpg
+import pytest
+
 from tests.support.checker import check
 from tests.support.cluster import Connection
 from tests.support.factory import (
-    Row,
+    OWNER,
     cancel,
     claim,
     dead_letters,
@@ -25,58 +27,7 @@ from tests.support.factory import (
     task,
     tasks,
 )
-
-ACCEPTED = Verdict.ACCEPTED.value
-
-
-async def to_resolve(conn: Connection) -> list[str]:
-    return [row["task_key"] for row in await conn.fetch("SELECT * FROM accs.tasks_to_resolve()")]
-
-
-async def verdict_on(conn: Connection, job_id: UUID, key: str, verdict: str, **said: Any) -> dict[str, Any]:
-    row = await task(conn, job_id, key)
-    return {"task_id": str(row["id"]), "generation": row["generation"], "verdict": verdict, **said}
-
-
-async def resolve(conn: Connection, job_id: UUID, key: str, verdict: str = "run", **said: Any) -> Row:
-    (row,) = await conn.fetch(
-        "SELECT * FROM accs.resolve_tasks($1)", [await verdict_on(conn, job_id, key, verdict, **said)]
-    )
-    return row
-
-
-async def fan_out(conn: Connection, job_id: UUID, key: str, *given: Any, **options: Any) -> Row:
-    row = await task(conn, job_id, key)
-    (answer,) = await conn.fetch(
-        "SELECT * FROM accs.fan_out($1, $2, $3, $4, $5, $6)",
-        row["id"],
-        row["generation"],
-        [None if one is None else {"with": {"item": one}} for one in given],
-        options.get("parallel"),
-        options.get("tolerate", 0),
-        options.get("delays"),
-    )
-    return answer
-
-
-async def retry(conn: Connection, job_id: UUID, step: str | None = None) -> Row:
-    (row,) = await conn.fetch("SELECT * FROM accs.retry_jobs($1, $2)", [job_id], [step])
-    return row
-
-
-def fan(*, after_join: bool = False, **fields: Any) -> list[dict[str, Any]]:
-    """split → each × n → join"""
-    steps = [step("split"), step("each", after="split", for_each="${steps.split.parts}", **fields)]
-    return [*steps, step("join", after="each"), *([step("last", after="join")] if after_join else [])]
-
-
-async def fanned(conn: Connection, *items: Any, fields: dict[str, Any] | None = None, **options: Any) -> UUID:
-    await node(conn)
-    made = await submit(conn, *fan(**(fields or {})))
-    await done(conn)
-    assert (await fan_out(conn, made, "each", *items, **options))["answer"] == ACCEPTED
-    return made
-
+from tests.support.resolving import ACCEPTED, fan, fan_out, fanned, resolve, retry, to_resolve, verdict_on
 
 # A step with expressions waits until it is resolved
 
@@ -506,6 +457,183 @@ async def test_one_item_alone_is_redriven(conn: Connection):
     (again,) = await claim(conn, 10)
     assert (again["task_key"], again["params"]) == ("each[0]", {"item": "a"})
     await check(conn)
+
+
+# Multiplied before, and not this time
+
+
+async def test_a_condition_that_is_false_after_a_retry_skips_the_tasks_that_the_step_became_before(conn: Connection):
+    made = await ended(conn, "a", "b")
+    await retry(conn, made, "each")
+    await resolve(conn, made, "each", "skip", reason="condition_false")
+    await check(conn)
+    assert await tasks(conn, made) == {
+        "split": "done",
+        "each": "skipped",
+        "join": "queued",
+        "last": "queued",
+        "each[0]": "skipped",
+        "each[1]": "skipped",
+    }
+    assert (await task(conn, made, "each[0]"))["error_code"] == "not_in_list"
+    await resolve(conn, made, "join")
+    (joined,) = await started(conn, 10)
+    assert joined["given"]["inputs"] == {"each": {}}
+    await finish(conn, joined)
+    await done(conn)
+
+    # and multiplied again the time after
+    await retry(conn, made, "each")
+    await check(conn)
+    await fan_out(conn, made, "each", "c")
+    await check(conn)
+    await done(conn, 10)
+    assert await to_resolve(conn) == ["join"]
+    await check(conn)
+
+
+async def test_a_step_that_is_skipped_by_hand_takes_the_tasks_along_that_it_became_before(conn: Connection):
+    made = await ended(conn, "a", "b")
+    await retry(conn, made, "split")
+    await conn.fetch("SELECT * FROM accs.skip_tasks($1)", [(await task(conn, made, "each"))["id"]])
+    await check(conn)
+    await done(conn)
+    assert await claim(conn, 10) == []
+    assert await to_resolve(conn) == ["join"]
+    await check(conn)
+
+
+async def test_a_step_that_is_not_multiplied_any_more_runs_alone(conn: Connection):
+    """Its workflow was rewritten between the two."""
+    made = await ended(conn, "a", "b")
+    await retry(conn, made, "each")
+    await resolve(conn, made, "each", given={"with": {"n": 1}})
+    await check(conn)
+    (claimed,) = await started(conn, 10)
+    assert claimed["task_key"] == "each"
+    await finish(conn, claimed, results=[{"r": 1}])
+    await resolve(conn, made, "join")
+    (joined,) = await claim(conn)
+    assert joined["given"]["inputs"] == {"each": {"r": 1}}
+    await check(conn)
+
+
+async def test_a_task_without_an_item_is_no_step_to_retry_from(conn: Connection):
+    made = await ended(conn, "a", "b")
+    await retry(conn, made, "each")
+    await fan_out(conn, made, "each", None)
+    await resolve(conn, made, "join")
+    await done(conn)
+    await done(conn)
+    assert (await job(conn, made))["status"] == "done"
+    for without_item in ("each[0]", "each[1]"):
+        assert (await retry(conn, made, without_item))["reason"] == "step_not_found"
+    await check(conn)
+
+
+# Tolerated, and redriven
+
+
+async def test_a_tolerated_failure_is_redriven_when_what_is_below_has_ended_and_that_runs_again(conn: Connection):
+    made = await fanned(conn, "a", "b", tolerate=1)
+    a, b = await started(conn, 2)
+    await fail(conn, a, permanent=True)
+    (letter,) = await dead_letters(conn, made)
+    (answer,) = await conn.fetch("SELECT * FROM accs.redrive($1)", [letter["id"]])
+    assert (answer["answer"], answer["reason"]) == ("refused", "not_in_expected_state")
+    await check(conn)
+
+    await finish(conn, b)
+    await resolve(conn, made, "join")
+    await done(conn)
+    assert (await job(conn, made))["status"] == "done"
+    (answer,) = await conn.fetch("SELECT * FROM accs.redrive($1)", [letter["id"]])
+    assert answer["answer"] == ACCEPTED
+    await check(conn)
+    assert [one["task_key"] for one in await started(conn, 10)] == ["each[0]"]
+    assert (await task(conn, made, "join"))["status"] == "queued"
+    await check(conn)
+
+
+# Said wrongly
+
+
+async def test_of_several_verdicts_on_one_task_the_first_of_its_generation_counts(conn: Connection):
+    made = await submit(conn, step("a", **{"if": "x"}, max_attempts=1))
+    old = await verdict_on(conn, made, "a", "skip", reason="condition_false")
+    await resolve(conn, made, "a", "error", reason="template_error", message="no")
+    await retry(conn, made)
+    said = [old, await verdict_on(conn, made, "a", "run"), await verdict_on(conn, made, "a", "skip")]
+    rows = await conn.fetch("SELECT * FROM accs.resolve_tasks($1)", said)
+    assert [(row["answer"], row["reason"]) for row in rows] == [
+        ("refused", "stale_generation"),
+        (ACCEPTED, None),
+        (ACCEPTED, None),
+    ]
+    row = await task(conn, made)
+    assert (row["status"], row["resolve"]) == ("queued", False)
+    await check(conn)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"verdict": "jump"},
+        {"verdict": None},
+        {"verdict": "run", "given": 5},
+        {"verdict": "run", "given": [{"with": {}}]},
+        {"verdict": "run", "given": {"with": "text"}},
+        {"verdict": "skip", "reason": "upstream_failed"},
+        {"verdict": "done", "results": {"x": "y" * 300_000}},
+    ],
+)
+async def test_a_verdict_that_says_nothing_is_an_error_and_changes_nothing(conn: Connection, said: dict[str, Any]):
+    made = await submit(conn, step("a", **{"if": "x"}))
+    with pytest.raises(asyncpg.InvalidParameterValueError):
+        await resolve(conn, made, "a", **said)
+    assert await to_resolve(conn) == ["a"]
+
+
+@pytest.mark.parametrize("options", [{"parallel": 0}, {"parallel": -1}, {"tolerate": -1}])
+async def test_a_fan_out_with_impossible_bounds_is_an_error_and_changes_nothing(
+    conn: Connection, options: dict[str, Any]
+):
+    await node(conn)
+    made = await submit(conn, *fan())
+    await done(conn)
+    with pytest.raises(asyncpg.InvalidParameterValueError):
+        await fan_out(conn, made, "each", 1, **options)
+    assert await to_resolve(conn) == ["each"]
+    await check(conn)
+
+
+# Large
+
+
+async def test_results_that_are_too_large_together_are_left_out_and_the_join_goes_on(conn: Connection):
+    """Small where they are stored, since PostgreSQL compresses them; together more than one value can be."""
+    await node(conn)
+    made = await submit(conn, *fan())
+    await done(conn)
+    await fan_out(conn, made, "each", *range(1100))
+    async with conn.transaction():
+        await conn.execute("SET LOCAL session_replication_role = replica")
+        await conn.execute(
+            "UPDATE job_tasks SET results = jsonb_build_object('x', repeat('y', 260000)) WHERE parent IS NOT NULL"
+        )
+    claimed = await started(conn, 1100)
+    await conn.fetch(
+        "SELECT * FROM accs.finish_tasks($1, $2, $3)",
+        [one["task_id"] for one in claimed],
+        [one["attempt_id"] for one in claimed],
+        OWNER,
+    )
+    (found,) = await conn.fetch("SELECT * FROM accs.step_results($1, ARRAY['each'])", [made])
+    assert (found["status"], found["results"], found["size"]) == ("done", None, None)
+    await resolve(conn, made, "join")
+    (joined,) = await claim(conn)
+    assert joined["given"]["omitted"] == "the results of the earlier steps exceed 16 MiB"
+    assert joined["given"]["inputs"] == {"each": {"count": 1100}}
 
 
 # Damage

@@ -11,6 +11,7 @@ from tests.support.factory import (
     claim,
     clock,
     dead_letters,
+    diamond,
     done,
     fail,
     finish,
@@ -372,3 +373,18 @@ async def test_an_old_dead_letter_of_a_task_is_repeated_even_beside_its_new_one(
     answers = {row["dead_letter_id"]: (row["answer"], row["reason"]) for row in rows}
     assert answers == {old["id"]: ("repeated", None), new["id"]: ("accepted", None)}
     await check(conn)
+
+
+async def test_a_step_that_is_retried_again_and_again_below_which_nothing_can_run_ends_each_time(conn: Connection):
+    """What it would have freed stays skipped, because of another failure, and counts nothing."""
+    await node(conn)
+    job_id = await submit(conn, *diamond())
+    await done(conn)
+    left, right = await started(conn, 2)
+    await fail(conn, left, permanent=True)
+    await finish(conn, right)
+    for _ in range(3):
+        await conn.fetch("SELECT * FROM accs.retry_jobs($1, $2)", [job_id], ["right"])
+        await done(conn)
+        assert (await job(conn, job_id))["status"] == "error"
+        await check(conn)

@@ -26,6 +26,7 @@ from tests.support.factory import (
 )
 from tests.support.planted import past_the_guard
 from tests.support.race import blocked
+from tests.support.resolving import fan_out
 
 
 async def repair(conn: Connection, limit: int = 1000) -> dict[str, int]:
@@ -51,6 +52,8 @@ async def world(conn: Connection) -> UUID:
     await claim(conn)
     made = await submit(conn, *chain("a", "b"), step("c"))
     await started(conn)
+    steps = (step("if", "lists", **{"if": "params.x"}), step("each", "lists", for_each=2), step("join", after="each"))
+    await fan_out(conn, await submit(conn, *steps), "each", "x", "y", parallel=1)
     later = "INSERT INTO jobs (workflow_id, scheduled_at) VALUES ($1, now() + interval '1 day')"
     await conn.execute(later, await workflow(conn))
     await check(conn)
@@ -98,7 +101,7 @@ DAMAGES: list[tuple[str, dict[str, int], list[str]]] = [
         [f"INSERT INTO accs.waiting (task_id, lane, rank, order_seq, created_at) VALUES ({NOBODY}, 1, 0, 1, now())"],
     ),
     ("a queued task does not wait", {"waiting_missing": 1}, [f"DELETE FROM accs.waiting WHERE task_id = {of('c')}"]),
-    ("nothing waits at all", {"waiting_missing": 3}, ["DELETE FROM accs.waiting"]),
+    ("nothing waits at all", {"waiting_missing": 6}, ["DELETE FROM accs.waiting"]),
     ("a queued task is live", {"live_row": 1}, [is_live(of("c"), "'{job}'")]),
     (
         "a live row is another attempt's",
@@ -123,6 +126,41 @@ DAMAGES: list[tuple[str, dict[str, int], list[str]]] = [
         "a task that waits for too little is claimable",
         {"remaining": 1},
         [f"UPDATE job_tasks SET remaining = 0 WHERE id = {of('b')}", waits("b")],
+    ),
+    (
+        "a step that waits to be resolved can be claimed",
+        {"waiting_row": 1},
+        ["UPDATE accs.waiting SET hold = NULL WHERE hold = 'resolve'"],
+    ),
+    (
+        "a step that waits to be resolved does not wait",
+        {"waiting_missing": 1},
+        ["DELETE FROM accs.waiting WHERE hold = 'resolve'"],
+    ),
+    (
+        "a task that needs no resolver waits for one",
+        {"waiting_row": 1},
+        [f"UPDATE accs.waiting SET hold = 'resolve' WHERE task_id = {of('c')}"],
+    ),
+    (
+        "a task of an item waits without the limit of its step",
+        {"waiting_row": 1},
+        ["UPDATE accs.waiting SET key = NULL WHERE key LIKE 'map/%' AND hold IS NULL"],
+    ),
+    (
+        "a join waits for a task too few",
+        {"remaining": 1},
+        ["UPDATE job_tasks SET remaining = 1 WHERE task_key = 'join'"],
+    ),
+    (
+        "a join waits for none of the tasks",
+        {"remaining": 1, "waiting_missing": 1},
+        ["UPDATE job_tasks SET remaining = 0 WHERE task_key = 'join'"],
+    ),
+    (
+        "a job does not count the tasks of the items",
+        {"job_counts": 1},
+        ["UPDATE jobs SET task_count = 3, open_tasks = 2 WHERE task_count = 5"],
     ),
     ("a scheduled job is not pending", {"pending_missing": 1}, ["DELETE FROM accs.pending_jobs"]),
     (

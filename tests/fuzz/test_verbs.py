@@ -39,6 +39,11 @@ WORKFLOWS = {
         step("b", "mix", after="a", requires={"gpu": True}),
     ],
     "told": [step("a", max_attempts=1), step("b", after="a", node="n1")],
+    "mapped": [
+        step("a", **{"if": "params.x"}),
+        step("each", for_each="${params.x}", concurrency_key="disk"),
+        step("join", after=["a", "each"]),
+    ],
 }
 # A node is its login's.
 LOGIN_OF = {"n1": OWNER, "n2": "accs_agent", "n3": "accs_scheduler"}

@@ -3,7 +3,8 @@
 Every argument travels as text and is cast by PostgreSQL, so that no driver stands between a hostile value and the verb.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
@@ -60,6 +61,7 @@ _IDS = {
     "jobs": "(SELECT id::text FROM jobs ORDER BY id DESC LIMIT 8) UNION ALL"
     " (SELECT id::text FROM jobs WHERE finished_at IS NOT NULL ORDER BY id DESC LIMIT 12)",
     "tasks": "SELECT id::text FROM job_tasks ORDER BY id DESC LIMIT 30",
+    "unresolved": "SELECT task_id::text FROM accs.waiting WHERE hold = 'resolve' ORDER BY task_id DESC LIMIT 10",
     "workflows": "SELECT id::text FROM workflows",
     "letters": "SELECT id::text FROM dead_letters ORDER BY id DESC LIMIT 10",
     "outbox": "SELECT id::text FROM outbox_events ORDER BY id DESC LIMIT 10",
@@ -83,6 +85,7 @@ _FITTING: dict[str, tuple[str, ...]] = {
     "keys": ("disk", "a", "a/b"),
     "from_steps": ("a", "b", "top"),
     "outcome": ("done", "error"),
+    "task_keys": ("a", "each", "each[0]", "join"),
     "outcomes": ("done", "error", "delivered", "retry", "dead"),
     "levels": ("info", "warn", "error", "debug"),
     "types": ("log", "progress", "status"),
@@ -130,6 +133,33 @@ _PLAIN: dict[str, tuple[str, ...]] = {
 }
 
 
+def _given(random: Random, _known: Known) -> str | None:
+    return random.choice(('{"with": {"item": 1}}', '{"with": {}, "now": "x"}', "{}", None, json_text(random)))
+
+
+def _verdicts(random: Random, known: Known) -> str:
+    """Mostly of tasks that wait to be resolved, and with one field that is odd now and then."""
+    said: list[dict[str, Any]] = []
+    for _ in range(random.choice((1, 1, 2, 5))):
+        ids = known.ids["unresolved" if random.random() < 0.8 else "tasks"] or known.ids["tasks"]
+        one: dict[str, Any] = {
+            "task_id": random.choice(ids or ("x",)),
+            "generation": random.choice((0, 0, 0, 1)),
+            "verdict": random.choice(("run", "skip", "error", "done")),
+            "given": {"with": {"x": 1}},
+            "delay": random.choice((None, 0, 5)),
+            "reason": random.choice(("condition_false", "template_error", "upstream_failed", None)),
+        }
+        if random.random() < 0.3:
+            one[random.choice((*one, "message", "results"))] = random.choice((None, 5, "x", [], {}, 1e300, -1, True))
+        said.append(one)
+    return json.dumps(said)
+
+
+# Arguments that mean something only as a whole.
+_WRITTEN: dict[str, Callable[[Random, Known], str | None]] = {"given": _given, "verdicts": _verdicts}
+
+
 async def find_verbs(conn: Connection, roles: Sequence[str]) -> list[Verb]:
     found: list[Verb] = []
     for row in await conn.fetch(_VERBS, roles):
@@ -160,7 +190,13 @@ def made(random: Random, verbs: Sequence[Verb], known: Known, role: str) -> Call
         name: _odd_argument(random, kind) if name in odd else _argument(random, known, name, kind, attempt, count)
         for name, kind in arguments
     }
+    _with_a_task_to_resolve(random, verb, known, given)
     return Call(role, verb, given, is_kept=random.random() < 0.6)
+
+
+def _with_a_task_to_resolve(random: Random, verb: Verb, known: Known, given: dict[str, str | None]) -> None:
+    if verb.name == "fan_out" and known.ids.get("unresolved") and random.random() < 0.7:
+        given["p_task"], given["p_generation"] = random.choice(known.ids["unresolved"]), "0"
 
 
 def _argument(random: Random, known: Known, name: str, kind: str, attempt: Mapping[str, Any], count: int) -> str | None:
@@ -173,6 +209,8 @@ def _argument(random: Random, known: Known, name: str, kind: str, attempt: Mappi
 
 def _fitting(random: Random, known: Known, name: str, kind: str, attempt: Mapping[str, Any]) -> str | None:
     short = name.removeprefix("p_")
+    if short in _WRITTEN:
+        return _WRITTEN[short](random, known)
     if (column := _COLUMN_OF.get(short, short)) in attempt:
         return str(attempt[column])
     if kind in ("uuid", "bigint") and (ids := known.ids.get(_IDS_OF.get(short, ""))):

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 
 from tests.support.checker import check
 from tests.support.cluster import Connection
-from tests.support.model import LEASE, TERMINAL, Agent, Answer, Job, Letter, Model, Task, Ticket, Verdict
+from tests.support.model import LEASE, TERMINAL, Agent, Answer, Finding, Job, Letter, Model, Task, Ticket, Verdict
 from tests.support.world import LIMITS, NODES, PAUSABLE, WORKFLOWS, World
 
 T = TypeVar("T")
@@ -91,7 +91,7 @@ class StateMachine(RuleBasedStateMachine):
     # What the model calls by name, the database calls by id
 
     def task_id(self, task: Task) -> UUID:
-        return self.task_ids[task.job.id, task.step.key]
+        return self.task_ids[task.job.id, task.key]
 
     def letter_id(self, letter: Letter) -> int:
         return self.letter_ids[self.task_id(letter.task), letter.generation]
@@ -103,6 +103,12 @@ class StateMachine(RuleBasedStateMachine):
     @property
     def tasks(self) -> list[Task]:
         return list(self.model.tasks)
+
+    @property
+    def ready(self) -> list[Task]:
+        """What may be claimed, unless it is paused, not due yet, or its key is taken."""
+        queued = [task for task in self.tasks if task.status == "queued" and not task.resolve]
+        return [task for task in queued if all(parent.satisfies for parent in task.parents)]
 
     def draw_tickets(self, draw: Draw) -> list[Ticket]:
         """Up to three tickets of one owner: mostly good ones (but for the lease), or old ones, or stolen ones."""
@@ -139,15 +145,18 @@ class StateMachine(RuleBasedStateMachine):
         """Each as often as it should come in proportion: mostly what gets the work on."""
         good = any(ticket.is_current for ticket in self.tickets)
         statuses = {job.status for job in self.jobs}
+        to_resolve = self.model.to_resolve
         weights = {
-            "claim_and_start": 8,
+            "claim_and_start": 8 if self.ready else 1,
             "finish_done": 10 if good else 1 if self.tickets else 0,
             "finish": 8 if good else 1 if self.tickets else 0,
             "reclaim": 4 if good else 1 if self.tickets else 0,
             "redrive": 4 if self.model.letters else 0,
             "retry": 6 if statuses & TERMINAL else 0,
-            "claim_beside_another_service": 4,
-            "claim": 2,
+            "resolve": 8 if to_resolve else 1 if any(task.resolve is not None for task in self.tasks) else 0,
+            "fan_out": 10 if any(task.step.fans for task in to_resolve) else 0,
+            "claim_beside_another_service": 4 if self.ready else 0,
+            "claim": 2 if self.ready else 0,
             "skip": 2 if self.tasks else 0,
             "start": 2 if good else 0,
             "heartbeat": 2 if good else 0,
@@ -225,8 +234,7 @@ class StateMachine(RuleBasedStateMachine):
 
     def claim(self, draw: Draw, *, start: bool = False) -> list[Ticket]:
         self.at_next_second()
-        ready = [task for task in self.tasks if task.status == "queued" and all(p.satisfies for p in task.parents)]
-        wanted = {task.step.service for task in ready} or {"mixer"}
+        wanted = {task.step.service for task in self.ready} or {"mixer"}
         service, agent, limit = draw(st.sampled_from(sorted(wanted))), draw(agents), draw(st.integers(1, 4))
         rows = self.run(self.call_claim(self.world.conn, service, agent, limit, start=start))
         expected = self.model.claim(service, agent, limit)
@@ -304,7 +312,7 @@ class StateMachine(RuleBasedStateMachine):
     def record_output(self, draw: Draw) -> None:
         self.at_next_second()
         ticket = self.draw_tickets(draw)[0]
-        key = f"{ticket.task.job.id}/{ticket.task.step.key}/{ticket.attempt_id}"
+        key = f"{ticket.task.job.id}/{ticket.task.key}/{ticket.attempt_id}"
         (row,) = self.fetch(
             "record_artifact($1, $2, $3, 'output', 'bucket', $4)",
             self.task_id(ticket.task),
@@ -358,6 +366,64 @@ class StateMachine(RuleBasedStateMachine):
 
     def wait(self, draw: Draw) -> None:
         self.at_next_second(draw(st.sampled_from([8, 35, LEASE + 1])))
+
+    # What a resolver says
+
+    def resolve(self, draw: Draw) -> None:
+        self.at_next_second()
+        self.expect_to_resolve()
+        for_a_resolver = [task for task in self.tasks if task.resolve is not None]
+        if not for_a_resolver:
+            return
+        pool = self.model.to_resolve if draw(mostly(True, False)) else for_a_resolver
+        chosen = {back(pool or for_a_resolver, index): None for index in draw(some)}
+        findings = [
+            Finding(
+                task,
+                task.generation - draw(mostly(0, 1)),
+                draw(st.sampled_from(["run", "run", "skip", "error", "done"])),
+                draw(mostly(0, 30)),
+            )
+            for task in chosen
+        ]
+        said = [
+            {
+                "task_id": str(self.task_id(finding.task)),
+                "generation": finding.generation,
+                "verdict": finding.verdict,
+                "delay": finding.delay,
+                "reason": {"skip": "condition_false", "error": "template_error"}.get(finding.verdict),
+            }
+            for finding in findings
+        ]
+        self.expect(self.fetch("resolve_tasks($1)", said), self.model.resolve(findings))
+
+    def fan_out(self, draw: Draw) -> None:
+        self.at_next_second()
+        self.expect_to_resolve()
+        fans = [task for task in self.tasks if task.resolve is not None and task.step.fans]
+        if not fans:
+            return
+        waiting = [task for task in self.model.to_resolve if task.step.fans]
+        task = back(waiting if waiting and draw(mostly(True, False)) else fans, draw(recent))
+        items = [draw(mostly(True, False)) for _ in range(draw(st.sampled_from([2, 3, 1, 0])))]
+        delays = [draw(mostly(0, 30)) for _ in items]
+        generation, tolerate = task.generation - draw(mostly(0, 1)), draw(st.integers(0, 2))
+        parallel = None if task.step.concurrency_key else draw(st.sampled_from([1, None, 2]))
+        (row,) = self.fetch(
+            "fan_out($1, $2, $3, $4, $5, $6)",
+            self.task_id(task),
+            generation,
+            [{"with": {"item": index}} if runs else None for index, runs in enumerate(items)],
+            parallel,
+            tolerate,
+            delays,
+        )
+        same((row["answer"], row["reason"]), self.model.fan_out(task, generation, items, delays, parallel, tolerate))
+
+    def expect_to_resolve(self) -> None:
+        rows = self.fetch("tasks_to_resolve()")
+        same([row["task_id"] for row in rows], [self.task_id(task) for task in self.model.to_resolve])
 
     # Operators
 
@@ -415,8 +481,7 @@ class StateMachine(RuleBasedStateMachine):
         self.at_next_second()
         closed_first = sorted(self.jobs, key=lambda job: job.status in TERMINAL)
         job = back(closed_first, draw(recent))
-        step = draw(st.sampled_from([None, *WORKFLOWS[job.workflow]]))
-        key = step.key if step else None
+        key = draw(st.sampled_from([None, *(job.tasks or ["no such step"])]))
         (row,) = self.fetch("retry_jobs(ARRAY[$1::uuid], ARRAY[$2::text])", UUID(int=job.id), key)
         same((row["answer"], row["reason"]), self.model.retry(job, key))
 
@@ -465,16 +530,18 @@ class StateMachine(RuleBasedStateMachine):
                 (row["status"], row["attempt_id"], row["generation"], row["attempt"], row["lost"]),
                 (row["lease_owner"], self.second(row["lease_until"]), self.second(row["next_attempt_at"])),
                 (float(row["progress"]), row["error_code"]),
+                (row["resolve"], row["items"], row["tolerated"] is True),
             )
             for row in rows
             if row["id"]
         }
         expected = {
-            (task.job.id, task.step.key): (
+            (task.job.id, task.key): (
                 (task.job.status, task.job.code, task.job.generation),
                 (task.status, task.attempt_id, task.generation, task.attempt, task.lost),
                 (task.owner, task.lease_until, task.due),
                 (float(task.progress), task.code),
+                (task.resolve, task.fan.items if task.fan else None, task.tolerated),
             )
             for task in self.tasks
         }

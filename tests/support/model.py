@@ -33,6 +33,8 @@ class Step:
     gpu: bool = False  # only a node with that label may take it
     node: str | None = None
     concurrency_key: str | None = None
+    resolve: bool = False  # somebody says what becomes of it when everything that it depends on is there
+    fans: bool = False  # and that may be a task for each of some items
 
 
 @dataclass(frozen=True)
@@ -59,18 +61,37 @@ class Task:
     progress: float = 0
     code: str | None = None
     outcome: tuple[int, str] | None = None
+    resolve: bool | None = None  # True: it waits to be resolved; None: that is not for it
+    fan: "Fan | None" = None
+    made: "list[Task]" = field(default_factory=list)  # the tasks that it became, this time or before, by item
+    mother: "Task | None" = None  # the step that became this task
+    has_item: bool = True
+    tolerated: bool = False
+
+    @property
+    def key(self) -> str:
+        return f"{self.step.key}[{self.mother.made.index(self)}]" if self.mother else self.step.key
+
+    @property
+    def concurrency_key(self) -> str | None:
+        if self.mother and self.mother.fan and self.mother.fan.parallel:
+            return f"map/{self.job.id}/{self.mother.key}"
+        return self.step.concurrency_key
 
     @property
     def satisfies(self) -> bool:
-        return self.status == "done" or (self.status == "skipped" and self.code != "upstream_failed")
+        return self.status == "done" or (self.status == "skipped" and self.code != "upstream_failed") or self.tolerated
 
     @property
     def parents(self) -> list["Task"]:
-        return [self.job.tasks[key] for key in self.step.depends_on]
+        if self.mother:
+            return [self.mother]
+        steps = [self.job.tasks[key] for key in self.step.depends_on]
+        return [task for step in steps for task in (step, *step.made)]
 
     @property
     def children(self) -> list["Task"]:
-        return [task for task in self.job.tasks.values() if self.step.key in task.step.depends_on]
+        return [task for task in self.job.tasks.values() if self in task.parents]
 
     @property
     def order(self) -> tuple[int, int, int]:
@@ -85,6 +106,15 @@ class Task:
                 found.add(task)
                 todo += task.children
         return found
+
+
+@dataclass(frozen=True)
+class Fan:
+    """How a step was multiplied the last time."""
+
+    items: int
+    parallel: int | None
+    tolerate: int
 
 
 @dataclass(eq=False)
@@ -131,6 +161,16 @@ class Verdict:
     outcome: str  # done | error
     permanent: bool = False
     code: str | None = None
+
+
+@dataclass
+class Finding:
+    """What a resolver says about a task: run | skip | error | done. It may be long out of date."""
+
+    task: Task
+    generation: int
+    verdict: str
+    delay: float = 0
 
 
 class Model:
@@ -185,7 +225,7 @@ class Model:
     def _instantiate(self, job: Job) -> None:
         job.status = "running"
         for number, step in enumerate(self.workflows[job.workflow]):
-            job.tasks[step.key] = Task(job, step, number)
+            job.tasks[step.key] = Task(job, step, number, resolve=step.resolve or step.fans or None)
 
     # Claim and what an attempt says
 
@@ -194,7 +234,7 @@ class Model:
         return (task for job in self.jobs.values() for task in job.tasks.values())
 
     def running_with(self, key: str) -> int:
-        return sum(task.status in LIVE and task.step.concurrency_key == key for task in self.tasks)
+        return sum(task.status in LIVE and task.concurrency_key == key for task in self.tasks)
 
     def claim(self, service: str, agent: Agent, limit: int) -> list[Ticket]:
         owner, node = agent
@@ -215,17 +255,22 @@ class Model:
 
     def _may_claim(self, task: Task, service: str, node: Node) -> bool:
         step = task.step
-        key = step.concurrency_key
+        key = task.concurrency_key
         return (
             task.status == "queued"
+            and not task.resolve
             and step.service == service
             and (node.gpu or not step.gpu)
             and step.node in (None, node.name)
             and all(parent.satisfies for parent in task.parents)
             and (task.due is None or task.due <= self.now)
             and ("workflow", task.job.workflow) not in self.pauses
-            and (key is None or self.running_with(key) < self.limits[key])
+            and (key is None or self.running_with(key) < self._limit(task, key))
         )
+
+    def _limit(self, task: Task, key: str) -> int:
+        parallel = task.mother.fan.parallel if task.mother and task.mother.fan else None
+        return parallel or self.limits[key]
 
     def adopt(self, agent: Agent) -> list[Task]:
         mine = [task for task in self.tasks if (task.owner, task.node) == agent and self._leased(task)]
@@ -323,6 +368,89 @@ class Model:
             return refused("lease_lost_or_owner_mismatch")
         return refused("not_in_expected_state")
 
+    # What a resolver says
+
+    @property
+    def to_resolve(self) -> list[Task]:
+        return sorted((task for task in self.tasks if self._waits_for_resolver(task)), key=lambda task: task.order)
+
+    def _waits_for_resolver(self, task: Task) -> bool:
+        paused = ("workflow", task.job.workflow) in self.pauses
+        return (
+            task.status == "queued"
+            and bool(task.resolve)
+            and all(parent.satisfies for parent in task.parents)
+            and not paused
+        )
+
+    def resolve(self, findings: list[Finding]) -> dict[Task, Answer]:
+        """At most one finding for a task."""
+        good = [f for f in findings if self._waits_for_resolver(f.task) and f.generation == f.task.generation]
+        for finding in sorted(good, key=lambda finding: finding.task.order):
+            task = finding.task
+            if finding.verdict != "error":
+                self._drop_items(task)
+            if finding.verdict == "run":
+                task.resolve, task.due = False, self.now + finding.delay if finding.delay else None
+            elif finding.verdict == "skip":
+                task.status, task.code = "skipped", "condition_false"
+            elif finding.verdict == "done":
+                self._end_without_node(task)
+            else:
+                task.resolve, task.attempt_id = False, task.attempt_id + 1
+                self._fail(task, "template_error", permanent=True)
+        self._close_jobs()
+        said = {finding.task for finding in good}
+        return {
+            f.task: ACCEPTED if f.task in said else self._explain_unresolved(f.task, f.generation) for f in findings
+        }
+
+    def fan_out(
+        self, task: Task, generation: int, items: list[bool], delays: list[int], parallel: int | None, tolerate: int
+    ) -> Answer:
+        """`items`: for each whether it has a task that runs; the others are skipped."""
+        if not self._waits_for_resolver(task) or generation != task.generation:
+            return self._explain_unresolved(task, generation)
+        task.fan = Fan(len(items), parallel, tolerate)
+        for index, (runs, delay) in enumerate(zip(items, delays, strict=True)):
+            if index == len(task.made):
+                fresh = Task(task.job, task.step, len(task.job.tasks), mother=task)
+                task.made.append(fresh)
+                task.job.tasks[fresh.key] = fresh
+            made = task.made[index]
+            if made.status != "queued":
+                made.status, made.code, made.generation = "queued", None, made.generation + 1
+            made.has_item, made.due = runs, self.now + delay if delay and runs else None
+            if not runs:
+                made.status, made.code = "skipped", "condition_false"
+        self._without_item(task.made[len(items) :])
+        self._end_without_node(task)
+        self._close_jobs()
+        return ACCEPTED
+
+    def _end_without_node(self, task: Task) -> None:
+        task.attempt_id, task.resolve, task.progress = task.attempt_id + 1, False, 1
+        self._leave(task, "done", "done")
+
+    def _drop_items(self, task: Task) -> None:
+        if task.status == "queued" and task.fan:
+            task.fan = None
+            self._without_item(task.made)
+
+    def _without_item(self, tasks: list[Task]) -> None:
+        for task in tasks:
+            task.has_item = False
+            if task.status == "queued":
+                task.status, task.code, task.due = "skipped", "not_in_list", None
+
+    def _explain_unresolved(self, task: Task, generation: int) -> Answer:
+        if task.generation != generation:
+            return refused("stale_generation")
+        waits = task.resolve and task.status == "queued"
+        if task.resolve is None or task.status == "cancelled" or waits:
+            return refused("not_in_expected_state")
+        return REPEATED
+
     # How an attempt ends
 
     def _leave(self, task: Task, status: str, outcome: str | None) -> None:
@@ -354,6 +482,10 @@ class Model:
     def _bury(self, task: Task, outcome: str) -> None:
         self._leave(task, "error", outcome)
         self.letters.append(Letter(task, task.generation))
+        if task.mother and task.mother.fan:
+            task.tolerated = sum(other.tolerated for other in task.mother.made) < task.mother.fan.tolerate
+        if task.tolerated:
+            return
         task.job.failures.append(task)
         task.job.code = task.job.failures[0].code or "error"
         self._skip_below(task)
@@ -372,6 +504,8 @@ class Model:
     # Operators
 
     def skip(self, tasks: list[Task], reason: str) -> dict[Task, Answer]:
+        for task in tasks:
+            self._drop_items(task)
         fresh = [task for task in tasks if task.status == "queued"]
         for task in fresh:
             task.status, task.code, task.due = "skipped", reason, None
@@ -414,12 +548,24 @@ class Model:
         return refused("tasks_open" if job.status == "running" else "not_in_expected_state")
 
     def redrive(self, letters: list[Letter]) -> dict[Letter, Answer]:
-        answers: dict[Letter, Answer] = {letter: REPEATED if letter.redriven else ACCEPTED for letter in letters}
-        for job in {letter.task.job for letter in letters if not letter.redriven}:
-            chosen = {letter.task for letter in letters if letter.task.job is job and not letter.redriven}
-            freed = {below for task in chosen for below in task.below() if below.code == "upstream_failed"}
+        answers: dict[Letter, Answer] = {letter: self._may_redrive(letter) for letter in letters}
+        good = [letter for letter, answer in answers.items() if answer == ACCEPTED]
+        for job in {letter.task.job for letter in good}:
+            chosen = {letter.task for letter in good if letter.task.job is job}
+            freed = {
+                below
+                for task in chosen
+                for below in task.below()
+                if task.tolerated or (below.status == "skipped" and below.code == "upstream_failed")
+            }
             self._reopen(job, self._runnable(chosen | freed))
         return answers
+
+    def _may_redrive(self, letter: Letter) -> Answer:
+        if letter.redriven:
+            return REPEATED
+        goes_on = letter.task.tolerated and any(task.status not in TERMINAL for task in letter.task.below())
+        return refused("not_in_expected_state") if goes_on else ACCEPTED
 
     def dismiss(self, letter: Letter) -> Answer:
         if letter.dismissed:
@@ -436,10 +582,11 @@ class Model:
         if not job.tasks:
             return refused("never_instantiated")
         if step is None:
-            chosen = {task for task in job.tasks.values() if not task.satisfies}
+            bad = {task for task in job.tasks.values() if not task.satisfies or task.tolerated}
+            chosen = bad | {below for task in bad if task.tolerated for below in task.below()}
             if not chosen:
                 return refused("nothing_to_retry")
-        elif step not in job.tasks:
+        elif step not in job.tasks or not job.tasks[step].has_item:
             return refused("step_not_found")
         else:
             if not all(parent.satisfies for parent in job.tasks[step].parents):
@@ -465,6 +612,7 @@ class Model:
             task.status, task.generation = "queued", task.generation + 1
             task.attempt = task.lost = 0
             task.progress, task.code, task.due = 0, None, None
+            task.tolerated, task.resolve = False, None if task.resolve is None else True
         for letter in self.letters:
             if letter.task in chosen:
                 letter.redriven = True

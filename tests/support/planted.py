@@ -73,7 +73,51 @@ OLD_RANK = Bug(
     (Change("change_jobs", "PERFORM accs.unqueue(v_tasks);", "v_tasks := '{}';"),),
 )
 
-BUGS = [NO_FENCE, NO_LEASE, NO_EVENT, LOCKED_JOB, SKIPPED_BLOCKS, OLD_RANK]
+EARLY_JOIN = Bug(
+    "a join waits for one task too few",
+    (
+        Change(
+            "fan_out",
+            "t.remaining + cardinality(v_fresh || v_again)",
+            "t.remaining + cardinality(v_fresh || v_again) - 1",
+        ),
+    ),
+)
+COUNTED_TWICE = Bug(
+    "a task of an item counts twice for its join",
+    (Change("fan_out", "nullif(v_below, '{}'), v_step.requires", "nullif(v_below || v_below, '{}'), v_step.requires"),),
+)
+STALE_RESOLVER = Bug(
+    "what was found before a retry is taken after it",
+    (
+        Change("lock_unresolved", " AND u.generation = t.generation", ""),
+        Change("resolve_tasks", " AND t.generation = u.generation", ""),
+    ),
+)
+NO_LIMIT_OF_ITEMS = Bug(
+    "max_parallel is ignored", (Change("fan_out", "IF p_parallel IS NOT NULL THEN", "IF false THEN"),)
+)
+OLD_ITEMS_RUN = Bug(
+    "the tasks of an earlier list run although their step is skipped",
+    (
+        Change("skip", "v_keys := accs.drop_items(p_task_ids, p_source);", ""),
+        Change("resolve_tasks", "s.verdict <> 'error'", "false"),
+    ),
+)
+
+BUGS = [
+    NO_FENCE,
+    NO_LEASE,
+    NO_EVENT,
+    LOCKED_JOB,
+    SKIPPED_BLOCKS,
+    OLD_RANK,
+    EARLY_JOIN,
+    COUNTED_TWICE,
+    STALE_RESOLVER,
+    NO_LIMIT_OF_ITEMS,
+    OLD_ITEMS_RUN,
+]
 
 
 # What every verb pins, and what the guard looks for.

@@ -40,6 +40,16 @@ WORKFLOWS = {
         Step("u", "mixer", concurrency_key="net", gpu=True),
         Step("v", "audio", ("s", "u")),
     ],
+    "mapped": [
+        Step("each", "video", max_attempts=1, fans=True),
+        Step("join", "audio", ("each",), resolve=True),
+    ],
+    "gated": [
+        Step("gate", "mixer", resolve=True, concurrency_key="disk", max_attempts=1),
+        Step("many", "mixer", ("gate",), fans=True, concurrency_key="net", max_attempts=1),
+        Step("both", "audio", ("gate", "many"), resolve=True),
+        Step("last", "video", ("both",)),
+    ],
 }
 LIMITS = {"disk": 1, "net": 2}
 NODES = [Node("north", gpu=False, capacity={"audio": 2}), Node("south", gpu=True, capacity={})]
@@ -49,6 +59,8 @@ PAUSABLE = [
     ("workflow", "keyed"),
     ("workflow", "shared"),
     ("workflow", "diamond"),
+    ("workflow", "mapped"),
+    ("workflow", "gated"),
     ("node", "south"),
 ]
 
@@ -56,7 +68,7 @@ RESET = """
 SET session_replication_role = replica;
 DELETE FROM public.task_events; DELETE FROM public.task_artifacts; DELETE FROM public.dead_letters;
 DELETE FROM accs.waiting; DELETE FROM accs.live; DELETE FROM accs.pending_jobs; DELETE FROM accs.pauses;
-DELETE FROM public.job_tasks; DELETE FROM public.jobs;
+DELETE FROM public.job_tasks; DELETE FROM public.jobs; DELETE FROM accs.concurrency_keys WHERE key LIKE 'map/%';
 UPDATE accs.test_clock SET shift = '0';
 UPDATE public.workflows SET is_active = true WHERE NOT is_active;
 SET session_replication_role = origin;
@@ -137,6 +149,10 @@ def as_document(step: Step) -> dict[str, Any]:
         "max_attempts": step.max_attempts,
         "backoff": {"strategy": "fixed", "base": step.backoff},
     }
+    if step.fans:
+        document["for_each"] = "${params.items}"
+    elif step.resolve:
+        document["if"] = "params.wanted"
     if step.gpu:
         document["requires"] = {"gpu": True}
     if step.node:

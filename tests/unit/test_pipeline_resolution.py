@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
+from accsd.expressions import Context
+from accsd.expressions.program import compile_expression
 from accsd.model import WorkflowDef
 from accsd.model.outcome import DatabaseCode
+from accsd.pipeline import resolution
 from accsd.pipeline.flow import Flow
 from accsd.pipeline.resolution import Decision, Facts, Fail, Multiply, Result, Run, Skip, decide
 
@@ -143,24 +146,40 @@ def test_a_condition_decides_whether_the_step_runs(condition: Any, holds: bool):
     assert isinstance(decision, Run) if holds else decision == Skip(DatabaseCode.CONDITION_FALSE)
 
 
-@pytest.mark.parametrize(
-    "condition",
-    [
-        "steps.a.nothing > 1",
-        "steps.a.n",
-        "steps.a.n / 0 == 1",
-        "steps.a.n > 'x'",
-        "params.x",
-        "'true'",
-        "steps.a.list[9] == 1",
-    ],
-)
-def test_an_evaluation_error_is_never_true(condition: str):
-    """RS5; 9.2, trap 1"""
+FAILING = [
+    "steps.a.nothing > 1",
+    "steps.a.n",
+    "steps.a.n / 0 == 1",
+    "steps.a.n > 'x'",
+    "params.x",
+    "'true'",
+    "steps.a.list[9] == 1",
+]
+
+
+def fails(condition: str) -> None:
     code, message = failed(decided({"if": condition}, results={"a": {"n": 30, "list": []}}))
     assert code == "condition_error"
     assert message.startswith('step "b": ')
     assert condition in message
+
+
+@pytest.mark.parametrize("condition", FAILING)
+def test_an_evaluation_error_is_never_true(condition: str):
+    """RS5; 9.2, trap 1"""
+    fails(condition)
+
+
+@pytest.mark.parametrize("condition", FAILING)
+def test_a_planted_bug_that_takes_an_error_for_true_is_shown(condition: str, monkeypatch: pytest.MonkeyPatch):
+    """The library answers an error as a value, and every value of it is true."""
+
+    def naive(expression: str, context: Context) -> bool:
+        return bool(compile_expression(expression, context.names).compiled.eval(context.activation))
+
+    monkeypatch.setattr(resolution, "evaluate_condition", naive)
+    with pytest.raises(AssertionError, match="Run"):
+        fails(condition)
 
 
 # What is missing
