@@ -14,6 +14,7 @@ from accsd.cli.output import FORMATS, Shown, output_option, say, show, styled
 from accsd.cli.pause import Subject, pause_one, reason_option, resume_one
 from accsd.cli.session import operator, settings_of, with_database
 from accsd.cli.workflow_files import Document, canonical_yaml
+from accsd.cli.workflow_render import render_command
 from accsd.db import Pausable
 from accsd.db import workflows as stored
 from accsd.db.pool import Database
@@ -45,6 +46,15 @@ def workflows() -> None:
           max_attempts: 5
           timeout: 10m
 
+    Data flows by `if`, `with`, `for_each` and their like (docs/pipelines.md):
+
+    \b
+        - key: publish
+          service: publisher
+          depends_on: [render]
+          if: steps.render.frames > 0
+          with: {title: "${params.title}, ${steps.render.frames} frames"}
+
     A step may also have backoff, requires (labels of a node), node, concurrency_key and concurrency_limit. Beside the
     steps, notify: [task.error] names what becomes an outgoing event (docs/outbox.md), and schedules: lists what starts
     the workflow by itself (`accsd schedules apply --help`).
@@ -67,7 +77,7 @@ def apply_command(ctx: click.Context, files: Sequence[str], output: str) -> None
     Example: accsd workflows apply media.yaml nightly/
     """
     documents = workflow_files.read(files)
-    wanted = _checked(documents)
+    wanted = _checked(documents, warn=True)
     if inactive := [workflow.name for workflow in wanted if not workflow.is_active]:
         raise WorkflowInvalid(f"{', '.join(inactive)}: is_active is false, and what is applied is active")
 
@@ -100,7 +110,7 @@ def _sentence(applied: Applied) -> str:
             return f"{named} {change}"
 
 
-@workflows.command("validate")
+@workflows.command("check")
 @_files
 @click.option(
     "--services/--no-services",
@@ -108,14 +118,14 @@ def _sentence(applied: Applied) -> str:
     help="Ask the database whether a node offers each service. Without either: if one is configured and reachable.",
 )
 @click.pass_context
-def validate_command(ctx: click.Context, files: Sequence[str], services: bool | None) -> None:
-    """Check workflow files without writing anything. Exit code 1 when one is wrong.
+def check_command(ctx: click.Context, files: Sequence[str], services: bool | None) -> None:
+    """Check workflow files, with their expressions, without writing anything. Exit code 1 when one is wrong.
 
     \b
-    Example: accsd workflows validate media.yaml
+    Example: accsd workflows check media.yaml
     """
     documents = workflow_files.read(files)
-    wanted = _checked(documents)
+    wanted = _checked(documents, warn=True)
     names = _check_schedules(documents)
     if services is not False:
         _warn(_asked_for_services(ctx, wanted, required=bool(services)))
@@ -124,6 +134,13 @@ def validate_command(ctx: click.Context, files: Sequence[str], services: bool | 
         say(f"{workflow.name}: ok, {count} step{'s' if count != 1 else ''}")
     for name in names:
         say(f"schedule {name}: ok")
+
+
+# the name of `check` in earlier versions
+workflows.add_command(
+    click.Command("validate", params=check_command.params, callback=check_command.callback, hidden=True)
+)
+workflows.add_command(render_command)
 
 
 def _check_schedules(documents: Sequence[Document]) -> list[str]:
@@ -141,8 +158,8 @@ def _check_schedules(documents: Sequence[Document]) -> list[str]:
     return [schedule.name for schedule in found]
 
 
-def _checked(documents: Iterable[Document]) -> list[WorkflowDef]:
-    """Reads all workflows; all mistakes are in one message."""
+def _checked(documents: Iterable[Document], *, warn: bool = False) -> list[WorkflowDef]:
+    """Reads all workflows; all mistakes are in one message. `warn`: says what is sound and perhaps not meant."""
     sound: list[WorkflowDef] = []
     refusals: list[WorkflowInvalid] = []
     for document in documents:
@@ -150,11 +167,12 @@ def _checked(documents: Iterable[Document]) -> list[WorkflowDef]:
             continue
         try:
             sound.append(document.checked())
+            _warn(document.warnings(sound[-1]) if warn else ())
         except WorkflowInvalid as error:
             refusals.append(error)
     if refusals:
         hints = [refusal.hint for refusal in refusals if refusal.hint]
-        hint = "; ".join(hints) or "correct it, then `accsd workflows validate` again"
+        hint = "; ".join(hints) or "correct it, then `accsd workflows check` again"
         raise WorkflowInvalid("\n".join(refusal.message for refusal in refusals), hint=hint)
     _refuse_twins(sound)
     return sound
