@@ -4,13 +4,13 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from accsd.cli import completion, workflow_files
 from accsd.cli.graph import aligned, draw
-from accsd.cli.output import FORMATS, Shown, output_option, say, show, styled
+from accsd.cli.output import FORMATS, Shown, output_option, say, show, styled, to_json
 from accsd.cli.pause import Subject, pause_one, reason_option, resume_one
 from accsd.cli.session import operator, settings_of, with_database
 from accsd.cli.workflow_files import Document, canonical_yaml
@@ -22,9 +22,11 @@ from accsd.db.views import workflows as workflow_views
 from accsd.db.workflows import Applied, Change, StoredWorkflow
 from accsd.errors import Unavailable, UserError, WorkflowInvalid
 from accsd.explain.fleet import Paused
-from accsd.explain.words import duration, since
+from accsd.explain.words import cut, duration, since
 from accsd.model import WorkflowDef, WorkflowStep
 from accsd.values.validation import did_you_mean
+
+_LONGEST_EXPRESSION: Final = 50
 
 _files = click.argument("files", nargs=-1, required=True, metavar="FILE…")
 
@@ -265,8 +267,12 @@ def _draw(workflow: StoredWorkflow) -> None:
         say(f"others are told: {', '.join(workflow.notify)}")
     say()
     lines = draw([(step.key, step.depends_on) for step in definition.steps])
-    cells = {step.key: _cells(step) for step in definition.steps}
-    for line in aligned(lines, cells, ("step", "service", "attempts", "timeout", "needs"), styled):
+    flows = {step.key: _flow(step) for step in definition.steps}
+    cells = {
+        step.key: [*_cells(step), *([flows[step.key]] if any(flows.values()) else [])] for step in definition.steps
+    }
+    headings = ("step", "service", "attempts", "timeout", "needs", *(["data"] if any(flows.values()) else []))
+    for line in aligned(lines, cells, headings, styled):
         say(line)
 
 
@@ -281,6 +287,25 @@ def _needs(step: WorkflowStep) -> str:
     needs += [f"{label}={_plain(value)}" for label, value in step.requires.items()]
     needs += [f"key {step.concurrency_key}×{step.concurrency_limit or 1}"] if step.concurrency_key else []
     return ", ".join(needs)
+
+
+def _flow(step: WorkflowStep) -> str:
+    """Whether and how often it runs, when, and what its results are called."""
+    parts = [] if step.if_ is None else [f"if {_expression(step.if_)}"]
+    if step.for_each is not None:
+        parts.append(f"× for_each {_expression(step.for_each)}")
+        parts += [] if step.if_item is None else [f"if_item {_expression(step.if_item)}"]
+        parts += [] if step.max_parallel is None else [f"{step.max_parallel} at once"]
+        parts += [] if step.tolerate is None else [f"{step.tolerate} may fail"]
+    if step.delay is not None:
+        later = duration(timedelta(seconds=step.delay)) if isinstance(step.delay, float | int) else step.delay
+        parts.append(f"after {_expression(later)}")
+    return ", ".join([*parts, *([f"as {step.save_as}"] if step.save_as else [])])
+
+
+def _expression(written: Any) -> str:
+    text = written if isinstance(written, str) else to_json(written)
+    return cut(text.removeprefix("${").removesuffix("}") if text.startswith("${") else text, _LONGEST_EXPRESSION)
 
 
 def _plain(value: Any) -> str:

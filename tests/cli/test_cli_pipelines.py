@@ -2,10 +2,14 @@
 what each step becomes, and explained while they run."""
 
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
+from accsd.explain.words import short
 from tests.support.cli import Cli
+from tests.support.cluster import SERVER_NAMES, Clusters, Connection, TestServer
+from tests.support.factory import claim, done, fail, finish, node, pass_time, started, step, submit, task
 
 FILM = """\
 name: film
@@ -28,6 +32,12 @@ steps:
 PARTS = (
     '{"steps": {"split": {"parts": [{"name": "a", "size": 3}, {"name": "b", "size": 1}, {"name": "c", "size": 2}]}}}'
 )
+
+
+@pytest.fixture
+def server(clusters: Clusters) -> TestServer:
+    """One version: what differs between them is in tests/db."""
+    return clusters.get(SERVER_NAMES[0])
 
 
 @pytest.fixture
@@ -172,3 +182,148 @@ async def test_render_of_a_name_takes_what_was_applied(cli: Cli, film: str):
     (await cli("workflows", "apply", film)).ends(0, "film version 1 created")
     (await cli("workflows", "render", "film", "--step", "encode", "--with", PARTS)).ends(0, "encode: 3 tasks")
     (await cli("workflows", "render", "film", "--step", "encod")).ends(3, 'no step "encod" (did you mean "encode"?)')
+
+
+# Drawn
+
+
+async def test_a_drawn_workflow_shows_conditions_lists_delays_and_names(cli: Cli, film: str):
+    (await cli("workflows", "apply", film)).ends(0)
+    shown = (await cli("workflows", "show", "film")).ends(0).out
+    assert (
+        "if steps.split.parts.size() > 0, × for_each steps.split.parts, if_item item.size > 1, 2 at once, 1 may fail, "
+        "after index * 60" in shown
+    )
+
+
+async def fanned(conn: Connection, items: int = 4, *, tolerate: int = 0, delays: list[float] | None = None) -> UUID:
+    """split → encode × items → join, where encode was multiplied."""
+    await node(conn, render=3)
+    job_id = await submit(
+        conn,
+        step("split"),
+        step("encode", after="split", for_each="${steps.split.parts}", max_attempts=1),
+        step("join", after="encode"),
+    )
+    await done(conn)
+    await multiply(conn, job_id, items, tolerate, delays)
+    return job_id
+
+
+async def multiply(
+    conn: Connection, job_id: UUID, items: int, tolerate: int = 0, delays: list[float] | None = None
+) -> None:
+    row = await task(conn, job_id, "encode")
+    given = [{"with": {"n": n}} for n in range(items)]
+    arguments = (row["id"], row["generation"], given, None, tolerate, delays)
+    (answer,) = await conn.fetch("SELECT * FROM accs.fan_out($1, $2, $3, $4, $5, $6)", *arguments)
+    assert answer["answer"] == "accepted"
+
+
+async def resolve(conn: Connection, job_id: UUID, key: str, **said: str) -> None:
+    row = await task(conn, job_id, key)
+    verdict = {"task_id": str(row["id"]), "generation": row["generation"], **said}
+    await conn.fetch("SELECT * FROM accs.resolve_tasks($1)", [verdict])
+
+
+def steps_shown(said: str) -> list[str]:
+    """The lines of the drawing, without what stands beside a step."""
+    lines = said.partition("\nSTEP")[2].partition("\n\n")[0].splitlines()[1:]
+    return [line.rstrip() for line in lines]
+
+
+async def test_a_step_that_became_many_tasks_is_one_line(cli: Cli, conn: Connection):
+    job_id = await fanned(conn)
+    await done(conn, 2)
+    await started(conn, 1)
+    drawn = steps_shown((await cli("job", short(job_id))).ends(0).out)
+    assert [line.split()[:2] for line in drawn] == [["●", "split"], ["◐", "encode"], ["○", "join"]]
+    assert "encode × 4  running" in drawn[1]
+    assert drawn[1].endswith("2 done, 1 running, 1 queued")
+    every = steps_shown((await cli("job", short(job_id), "--items")).out)
+    assert [line.split()[1] for line in every] == ["split", "encode", *(f"encode[{n}]" for n in range(4)), "join"]
+    assert every[2].startswith("│   encode[0]")
+
+
+async def test_items_that_failed_are_always_named(cli: Cli, conn: Connection):
+    job_id = await fanned(conn)
+    first, second, _ = await started(conn, 3)
+    await finish(conn, second)
+    await fail(conn, first, message="no such codec")
+    shown = (await cli("job", short(job_id))).ends(0).out
+    drawn = steps_shown(shown)
+    assert [line.split()[1] for line in drawn] == ["split", "encode", "encode[0]", "join"]
+    assert "no such codec" in drawn[2]
+
+
+async def test_a_tolerated_failure_is_told_as_one(cli: Cli, conn: Connection):
+    job_id = await fanned(conn, 2, tolerate=1)
+    first, second = await started(conn, 2)
+    await finish(conn, second)
+    await fail(conn, first)
+    drawn = steps_shown((await cli("job", short(job_id))).ends(0).out)
+    assert drawn[1].split()[:5] == ["●", "encode", "×", "2", "done"]
+    assert drawn[1].endswith("1 done, 1 failed (tolerated)")
+    assert "tolerated: " in drawn[2]
+
+
+async def test_an_empty_list_and_a_false_condition_are_said_in_words(cli: Cli, conn: Connection):
+    empty = await fanned(conn, 0)
+    assert "its list was empty" in (await cli("job", short(empty))).out
+    job_id = await submit(conn, step("a", **{"if": "params.x"}))
+    await resolve(conn, job_id, "a", verdict="skip", reason="condition_false")
+    shown = (await cli("job", short(job_id))).ends(0, "queued → skipped: its condition did not hold").out
+    assert "its condition did not hold" in steps_shown(shown)[0]
+    (await cli("why", f"{short(job_id)}/a")).ends(0, "it was skipped: condition_false (its condition did not hold)")
+
+
+# why
+
+
+async def test_why_says_that_a_step_is_resolved_on_the_control_host(cli: Cli, conn: Connection):
+    job_id = await submit(conn, step("a", **{"if": "params.x"}))
+    asked = ("why", f"{short(job_id)}/a")
+    said = (await cli(*asked)).ends(0, "its condition and input are worked out on the control host, and no builder was")
+    assert "→ start one: `accsd --role builder`" in said.out
+    await conn.fetch("SELECT accs.note_builder('control')")
+    assert "no builder" not in (await cli(*asked)).ends(0, "worked out on the control host").out
+    await conn.fetch("SELECT accs.note_builder('control', '{\"resolver\": \"cel-expr-python is missing\"}')")
+    (await cli(*asked)).ends(0, "which can't: cel-expr-python is missing")
+
+
+async def test_why_tells_a_delay_from_a_backoff_also_of_an_item_and_after_a_retry(cli: Cli, conn: Connection):
+    job_id = await fanned(conn, 2, delays=[600, 0])
+    asked = ("why", f"{short(job_id)}/encode[0]")
+    said = (await cli(*asked)).ends(0, "its step says that it begins later: in ")
+    assert "failed" not in said.out
+    assert "delayed by its step for " in (await cli("job", short(job_id), "--items")).out
+    await fail(conn, *await started(conn, 1))
+    await pass_time(conn, 700)
+    await fail(conn, *await started(conn, 1))
+    await conn.fetch("SELECT * FROM accs.retry_jobs($1, $2)", [job_id], ["encode"])
+    await multiply(conn, job_id, 2, delays=[0, 600])
+    (await cli("why", f"{short(job_id)}/encode[1]")).ends(0, "its step says that it begins later: in ")
+
+
+async def test_a_join_lists_some_of_the_items_that_it_waits_for(cli: Cli, conn: Connection):
+    job_id = await fanned(conn, 30)
+    said = (await cli("why", f"{short(job_id)}/join")).ends(0).out
+    assert said.count("it waits for step") == 5
+    assert 'it waits for step "encode[4]", which is queued, and for 25 more items of "encode"' in said
+    assert f"→ `accsd why '{short(job_id)}/encode[0]'`" in said
+    assert len((await cli("why", f"{short(job_id)}/join", "-o", "json")).json) >= 30
+
+
+# One item again
+
+
+async def test_one_item_can_be_run_again_by_its_name(cli: Cli, conn: Connection):
+    """FO8"""
+    job_id = await fanned(conn, 3)
+    for attempt in await started(conn, 3):
+        await finish(conn, attempt)
+    await resolve(conn, job_id, "join", verdict="run")
+    await done(conn)
+    (await cli("retry", short(job_id), "--from", "encode[7]")).ends(1, 'it has no step "encode[7]"')
+    (await cli("retry", short(job_id), "--from", "encode[1]")).ends(0, "runs again from encode[1]")
+    assert [row["task_key"] for row in await claim(conn, 9)] == ["encode[1]"]
