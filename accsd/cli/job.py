@@ -13,7 +13,7 @@ from accsd.cli.graph import GraphLine, aligned, beneath, draw
 from accsd.cli.identifiers import job_named
 from accsd.cli.output import output_option, say, say_json, show_fitting, shown, styled, to_json
 from accsd.cli.session import settings_of, with_database
-from accsd.cli.timeline import tell_line
+from accsd.cli.timeline import once_more, tell_line
 from accsd.db.pool import Database
 from accsd.db.views import events as event_views
 from accsd.db.views import jobs as job_views
@@ -225,7 +225,7 @@ def _show_next(job: JobRow) -> None:
     """Says the commands that fit a job in this state."""
     match JobStatus(job.status):
         case JobStatus.ERROR | JobStatus.CANCELLED:
-            say(f"\n  → accsd retry {short(job.id)}", err=True)
+            say(f"\n  → {once_more(job)}", err=True)
         case JobStatus.RUNNING:
             say(f"\n  → accsd why {short(job.id)}, accsd logs -f {short(job.id)}", err=True)
         case _:
