@@ -315,17 +315,17 @@ def test_the_media_example_in_containers(tmp_path: Path, project: dict[str, str]
 # Pipelines
 
 
-def fan_out(folder: Path) -> Path:
+def example_named(name: str, folder: Path) -> Path:
     """As it is in a clone."""
     ignored = shutil.ignore_patterns("__pycache__", "accsd_wire.py", "accsd_serving")
-    return shutil.copytree(ROOT / "examples" / "fan-out", folder / "fan-out", ignore=ignored)
+    return shutil.copytree(ROOT / "examples" / name, folder / name, ignore=ignored)
 
 
 def test_the_page_on_pipelines(tmp_path: Path, shell: dict[str, str]):
     """Every command of it in its order; both of its workflows are sound."""
     before, up, run = blocks("docs/pipelines.md")
     workflow, document = blocks("docs/pipelines.md", "yaml")
-    example = fan_out(tmp_path)
+    example = example_named("fan-out", tmp_path)
     (example / "report.yaml").write_text(document)
     (example / "shown.yaml").write_text(workflow)
     offline = bash(f"{before}accsd workflows check report.yaml shown.yaml", example, shell)
@@ -340,10 +340,21 @@ def test_the_page_on_pipelines(tmp_path: Path, shell: dict[str, str]):
     assert '"title": "Tides"' in (example / "results" / "join" / "index.json").read_text()
 
 
+def test_the_home_automation_example(tmp_path: Path, shell: dict[str, str]):
+    before, up, run = blocks("examples/home-automation/README.md")
+    example = example_named("home-automation", tmp_path)
+    assert "cool: is skipped, because its condition did not hold" in bash(before, example, shell)
+    with terminal(up.partition("#")[0], example, shell, REGISTERED):
+        told = bash(run, example, shell)
+        assert "attic: 31.5 °C, the fan is on" in told
+        assert re.search(r"cool +skipped .*its condition did not hold", told)
+        assert "attic: 19 °C, the fan is off" in bash("accsd logs $(accsd jobs --limit 1 -o name)", example, shell)
+
+
 def test_the_fan_out_example(tmp_path: Path, shell: dict[str, str]):
     """Its files are right, an item that fails is named, and tolerated where the workflow says so."""
     before, up, run = blocks("examples/fan-out/README.md")
-    example = fan_out(tmp_path)
+    example = example_named("fan-out", tmp_path)
     bash(before, example, shell)
     with terminal(up.partition("#")[0], example, shell, REGISTERED):
         told = bash(run, example, shell)
