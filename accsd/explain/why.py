@@ -103,10 +103,17 @@ def _by_weight(tasks: Sequence[OpenTask]) -> list[OpenTask]:
 def _chains(tasks: Sequence[OpenTask]) -> dict[str, int]:
     """How many steps, one after the other, each task has behind it. Without recursion: a chain may be 100,000 long."""
     dependants: dict[str, list[str]] = {task.task_key: [] for task in tasks}
+    items: dict[str, list[str]] = {}
+    for key in dependants:
+        step, item, _ = key.partition("[")
+        if item:
+            items.setdefault(step, []).append(key)
     for task in tasks:
+        is_item = "[" in task.task_key  # which waits for its step alone
         for key in task.depends_on:
-            if key in dependants:
-                dependants[key].append(task.task_key)
+            for above in (key, *(() if is_item else items.get(key, ()))):
+                if above in dependants:
+                    dependants[above].append(task.task_key)
     behind: dict[str, int] = {}
     for root in dependants:
         todo = [root]

@@ -87,7 +87,7 @@ async def test_what_is_sound_and_perhaps_not_meant_is_a_warning(offline: Cli, tm
 
 
 async def test_the_old_name_of_check_is_understood_and_not_listed(offline: Cli, film: str):
-    (await offline("workflows", "check", "--no-services", film)).ends(0, "film: ok, 3 steps")
+    (await offline("workflows", "validate", "--no-services", film)).ends(0, "film: ok, 3 steps")
     assert "validate" not in (await offline("workflows", "--help")).out
 
 
@@ -312,6 +312,21 @@ async def test_a_join_lists_some_of_the_items_that_it_waits_for(cli: Cli, conn: 
     assert 'it waits for step "encode[4]", which is queued, and for 25 more items of "encode"' in said
     assert f"→ `accsd why '{short(job_id)}/encode[0]'`" in said
     assert len((await cli("why", f"{short(job_id)}/join", "-o", "json")).json) >= 30
+
+
+async def test_of_a_job_the_items_before_a_join_come_before_a_step_on_which_nothing_depends(cli: Cli, conn: Connection):
+    await node(conn, render=3)
+    steps = [
+        step("split"),
+        step("encode", after="split", for_each="${[1]}"),
+        step("join", after="encode"),
+        step("lone"),
+    ]
+    job_id = await submit(conn, *steps)
+    await done(conn)
+    await multiply(conn, job_id, 1)
+    rows = (await cli("why", short(job_id), "-o", "json")).ends(0).json
+    assert [(row["task_key"], row["is_critical"]) for row in rows[1:]] == [("encode[0]", True), ("lone", False)]
 
 
 # One item again
