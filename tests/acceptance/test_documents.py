@@ -337,6 +337,8 @@ def test_the_page_on_pipelines(tmp_path: Path, shell: dict[str, str]):
         told = bash(run, example, shell)
     assert "encode × 8" in told
     assert "7 done, 1 skipped" in told
+    assert "encode[2] | part-002.wav: 16000 bytes became" in told, "the log of a step is that of its items"
+    assert "\npart-003.wav: 16000 bytes became" in told, "and that of one item needs no name before it"
     assert '"title": "Tides"' in (example / "results" / "join" / "index.json").read_text()
 
 
