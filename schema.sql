@@ -32,8 +32,8 @@
 --   outbox.sql       events for others: webhooks
 --   history.sql      archives of months, retention of finished jobs
 --   upkeep.sql       what the builder has before it, and the net that mends
---   why.sql          why a task does not run
 --   health.sql       which builders are there, and what waits, runs, has failed, is stuck or overdue
+--   why.sql          why a task does not run
 --   install.sql      the end of the installation: references, functions closed to the public
 --
 -- THE MAP
@@ -8266,6 +8266,74 @@ CREATE VIEW accs.service_load AS
    GROUP BY service;
 
 -- ---------------------------------------------------------------------------------------------------------------
+-- Health: which builders are there, and what waits, runs, has failed, is stuck or overdue
+-- ---------------------------------------------------------------------------------------------------------------
+
+-- Each builder that makes passes, and what keeps its roles from their work. Written seldom: see note_builder.
+CREATE TABLE accs.builders (
+  name       text PRIMARY KEY CHECK (length(name) BETWEEN 1 AND 200),
+  seen_at    timestamptz NOT NULL DEFAULT accs.clock(),
+  obstacles  jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(obstacles) = 'object')   -- a sentence by role
+) WITH (fillfactor = 50);
+
+CREATE INDEX schedules_broken ON public.schedules (id) WHERE state = 'broken';   -- scheduler_health
+
+-- A builder is there. At each of its passes, so it writes only every 20 s, or where something has changed. One that has gone is
+-- forgotten after a day.
+CREATE FUNCTION accs.note_builder(p_name text, p_obstacles jsonb DEFAULT '{}') RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+  v_now timestamptz := accs.clock();
+BEGIN
+  IF EXISTS (SELECT FROM accs.builders b WHERE b.name = p_name AND b.obstacles = p_obstacles
+                AND b.seen_at BETWEEN v_now - interval '20 s' AND v_now) THEN   -- a clock that was set back counts as a change
+    RETURN 'repeated';
+  END IF;
+  INSERT INTO accs.builders (name, seen_at, obstacles) VALUES (p_name, v_now, p_obstacles)
+  ON CONFLICT (name) DO UPDATE SET seen_at = excluded.seen_at, obstacles = excluded.obstacles;
+  DELETE FROM accs.builders b WHERE b.seen_at < v_now - interval '1 day';
+  RETURN 'accepted';
+END $$;
+SELECT accs.is_verb('note_builder', may => '{scheduler}');
+
+-- What waits (jobs, tasks that could be claimed or are held, rows of the agenda), what is live, what failed for good and nobody has
+-- dealt with, what is live without a lease or for more than 10 minutes, whether a builder was seen within a minute; and of
+-- schedules: what nobody has settled or planned for a minute, the broken ones, why all are held. Each is counted up to p_most, along
+-- the narrow tables and an index: it is asked all the time.
+CREATE FUNCTION accs.scheduler_health(p_most int DEFAULT 10000) RETURNS TABLE (
+  pending int, running int, failed int, stuck_running int, poller_running boolean, overdue int, overdue_for interval, unplanned int,
+  unplanned_for interval, broken int, hold text
+) LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+DECLARE
+  v_now timestamptz := accs.clock();
+BEGIN
+  RETURN QUERY
+  SELECT (SELECT count(*)::int FROM (
+            SELECT FROM accs.pending_jobs UNION ALL SELECT FROM accs.waiting
+            UNION ALL SELECT FROM accs.agenda a WHERE a.what <> ALL ('{replan,probe}') AND a.due_at <= v_now
+            UNION ALL SELECT FROM accs.agenda a WHERE a.what = ANY ('{replan,probe}') AND a.due_at <= v_now LIMIT p_most) w),
+         l.running, (SELECT count(*)::int FROM (
+                       SELECT FROM public.dead_letters d WHERE d.redriven_at IS NULL AND d.dismissed_at IS NULL LIMIT p_most) d),
+         l.stuck, EXISTS (SELECT FROM accs.builders b WHERE b.seen_at > v_now - interval '1 min'),
+         o.n, o.longest, u.n, u.longest,
+         (SELECT count(*)::int FROM (SELECT FROM public.schedules s WHERE s.state = 'broken' LIMIT p_most) b),
+         (SELECT concat_ws(', ', coalesce(h.reason, 'no reason given'), 'by ' || h.by) FROM accs.schedule_hold h)
+    FROM (SELECT count(*)::int AS running,
+                 (count(*) FILTER (WHERE t.lease_until < v_now OR t.since < v_now - interval '600 s'))::int AS stuck
+            FROM (SELECT v.lease_until, t.since FROM (SELECT * FROM accs.live LIMIT p_most) v
+                  LEFT JOIN LATERAL (   -- one look-up for each, as in claim_tasks
+                    SELECT coalesce(t.started_at, t.claimed_at) AS since FROM public.job_tasks t
+                     WHERE t.id = v.task_id OFFSET 0) t ON true) t) l,
+         (SELECT count(*)::int AS n, max(v_now - a.due_at) AS longest FROM (
+            SELECT a.due_at FROM accs.agenda a WHERE a.what <> ALL ('{replan,probe}') AND a.due_at < v_now - interval '1 min'
+             ORDER BY a.due_at LIMIT p_most) a) o,
+         (SELECT count(*)::int AS n, max(v_now - a.due_at) AS longest FROM (
+            SELECT a.due_at FROM accs.agenda a WHERE a.what = ANY ('{replan,probe}') AND a.what = 'replan'
+               AND a.due_at < v_now - interval '1 min' ORDER BY a.due_at LIMIT p_most) a) u;
+END $$;
+SELECT accs.is_verb('scheduler_health', may => '{scheduler,api,archive,reader}');
+
+-- ---------------------------------------------------------------------------------------------------------------
 -- Why: what keeps a task from running
 -- ---------------------------------------------------------------------------------------------------------------
 
@@ -8375,6 +8443,11 @@ BEGIN
                  FROM accs.pauses p WHERE p.kind = 'workflow' AND p.name = v_job.workflow;
 END $$;
 
+-- Whether a task that waits for a time does so because its step says so: no attempt has ended since it was opened.
+CREATE FUNCTION accs.is_delayed(p_task public.job_tasks) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+  SELECT p_task.attempt = 0 AND p_task.lost = 0 AND p_task.outcome IS DISTINCT FROM 'released'
+$$;
+
 -- What keeps a queued task by itself: dependencies, pauses, its backoff, its concurrency key.
 CREATE FUNCTION accs.why_held(p_task public.job_tasks, p_place accs.waiting, p_since timestamptz)
 RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb) LANGUAGE sql STABLE AS $$
@@ -8385,7 +8458,8 @@ RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb)
      FROM accs.unsatisfied(p_task) d
     ORDER BY array_position(p_task.depends_on, split_part(d.task_key, '[', 1)), d.item_no NULLS FIRST LIMIT 1000)
   UNION ALL   -- what it depends on is there; its condition and its input are not worked out yet
-  SELECT 'resolve', p_since, NULL, '{}' WHERE p_place.hold = 'resolve'
+  SELECT 'resolve', p_since, NULL, jsonb_strip_nulls(jsonb_build_object('builders', count(*), 'obstacle', min(b.obstacles ->> 'resolver')))
+    FROM accs.builders b WHERE b.seen_at > accs.clock() - interval '1 min' HAVING p_place.hold = 'resolve'
   UNION ALL
   SELECT p.kind || '_paused', p.since, NULL, jsonb_strip_nulls(jsonb_build_object('name', p.name, 'reason', p.reason, 'by', p.by))
     FROM accs.pauses p
@@ -8396,10 +8470,10 @@ RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb)
   SELECT 'backoff', p_task.updated_at, p_place.due_at,
          jsonb_strip_nulls(jsonb_build_object('outcome', p_task.outcome, 'error_code', p_task.error_code,
            'error_message', p_task.error_message, 'attempt', p_task.attempt, 'max_attempts', p_task.max_attempts, 'lost', p_task.lost))
-   WHERE p_place.hold = 'backoff' AND p_place.due_at > accs.clock() AND NOT (p_task.resolve IS FALSE AND p_task.outcome IS NULL)
+   WHERE p_place.hold = 'backoff' AND p_place.due_at > accs.clock() AND NOT accs.is_delayed(p_task)
   UNION ALL
   SELECT 'delay', p_task.updated_at, p_place.due_at, '{}'
-   WHERE p_place.hold = 'backoff' AND p_place.due_at > accs.clock() AND p_task.resolve IS FALSE AND p_task.outcome IS NULL
+   WHERE p_place.hold = 'backoff' AND p_place.due_at > accs.clock() AND accs.is_delayed(p_task)
   UNION ALL
   SELECT 'key', p_since, NULL, jsonb_build_object(
            'key', k.key, 'limit', k.max_running, 'taken', l.n, 'by', coalesce(l.tasks, '[]'), 'ahead', (
@@ -8484,74 +8558,6 @@ RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb)
                ELSE NOT EXISTS (SELECT FROM fitting WHERE state <> 'drained') END
     ORDER BY f.node LIMIT 100)
 $$;
-
--- ---------------------------------------------------------------------------------------------------------------
--- Health: which builders are there, and what waits, runs, has failed, is stuck or overdue
--- ---------------------------------------------------------------------------------------------------------------
-
--- Each builder that makes passes, and what keeps its roles from their work. Written seldom: see note_builder.
-CREATE TABLE accs.builders (
-  name       text PRIMARY KEY CHECK (length(name) BETWEEN 1 AND 200),
-  seen_at    timestamptz NOT NULL DEFAULT accs.clock(),
-  obstacles  jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(obstacles) = 'object')   -- a sentence by role
-) WITH (fillfactor = 50);
-
-CREATE INDEX schedules_broken ON public.schedules (id) WHERE state = 'broken';   -- scheduler_health
-
--- A builder is there. At each of its passes, so it writes only every 20 s, or where something has changed. One that has gone is
--- forgotten after a day.
-CREATE FUNCTION accs.note_builder(p_name text, p_obstacles jsonb DEFAULT '{}') RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-  v_now timestamptz := accs.clock();
-BEGIN
-  IF EXISTS (SELECT FROM accs.builders b WHERE b.name = p_name AND b.obstacles = p_obstacles
-                AND b.seen_at BETWEEN v_now - interval '20 s' AND v_now) THEN   -- a clock that was set back counts as a change
-    RETURN 'repeated';
-  END IF;
-  INSERT INTO accs.builders (name, seen_at, obstacles) VALUES (p_name, v_now, p_obstacles)
-  ON CONFLICT (name) DO UPDATE SET seen_at = excluded.seen_at, obstacles = excluded.obstacles;
-  DELETE FROM accs.builders b WHERE b.seen_at < v_now - interval '1 day';
-  RETURN 'accepted';
-END $$;
-SELECT accs.is_verb('note_builder', may => '{scheduler}');
-
--- What waits (jobs, tasks that could be claimed or are held, rows of the agenda), what is live, what failed for good and nobody has
--- dealt with, what is live without a lease or for more than 10 minutes, whether a builder was seen within a minute; and of
--- schedules: what nobody has settled or planned for a minute, the broken ones, why all are held. Each is counted up to p_most, along
--- the narrow tables and an index: it is asked all the time.
-CREATE FUNCTION accs.scheduler_health(p_most int DEFAULT 10000) RETURNS TABLE (
-  pending int, running int, failed int, stuck_running int, poller_running boolean, overdue int, overdue_for interval, unplanned int,
-  unplanned_for interval, broken int, hold text
-) LANGUAGE plpgsql STABLE AS $$
-#variable_conflict use_column
-DECLARE
-  v_now timestamptz := accs.clock();
-BEGIN
-  RETURN QUERY
-  SELECT (SELECT count(*)::int FROM (
-            SELECT FROM accs.pending_jobs UNION ALL SELECT FROM accs.waiting
-            UNION ALL SELECT FROM accs.agenda a WHERE a.what <> ALL ('{replan,probe}') AND a.due_at <= v_now
-            UNION ALL SELECT FROM accs.agenda a WHERE a.what = ANY ('{replan,probe}') AND a.due_at <= v_now LIMIT p_most) w),
-         l.running, (SELECT count(*)::int FROM (
-                       SELECT FROM public.dead_letters d WHERE d.redriven_at IS NULL AND d.dismissed_at IS NULL LIMIT p_most) d),
-         l.stuck, EXISTS (SELECT FROM accs.builders b WHERE b.seen_at > v_now - interval '1 min'),
-         o.n, o.longest, u.n, u.longest,
-         (SELECT count(*)::int FROM (SELECT FROM public.schedules s WHERE s.state = 'broken' LIMIT p_most) b),
-         (SELECT concat_ws(', ', coalesce(h.reason, 'no reason given'), 'by ' || h.by) FROM accs.schedule_hold h)
-    FROM (SELECT count(*)::int AS running,
-                 (count(*) FILTER (WHERE t.lease_until < v_now OR t.since < v_now - interval '600 s'))::int AS stuck
-            FROM (SELECT v.lease_until, t.since FROM (SELECT * FROM accs.live LIMIT p_most) v
-                  LEFT JOIN LATERAL (   -- one look-up for each, as in claim_tasks
-                    SELECT coalesce(t.started_at, t.claimed_at) AS since FROM public.job_tasks t
-                     WHERE t.id = v.task_id OFFSET 0) t ON true) t) l,
-         (SELECT count(*)::int AS n, max(v_now - a.due_at) AS longest FROM (
-            SELECT a.due_at FROM accs.agenda a WHERE a.what <> ALL ('{replan,probe}') AND a.due_at < v_now - interval '1 min'
-             ORDER BY a.due_at LIMIT p_most) a) o,
-         (SELECT count(*)::int AS n, max(v_now - a.due_at) AS longest FROM (
-            SELECT a.due_at FROM accs.agenda a WHERE a.what = ANY ('{replan,probe}') AND a.what = 'replan'
-               AND a.due_at < v_now - interval '1 min' ORDER BY a.due_at LIMIT p_most) a) u;
-END $$;
-SELECT accs.is_verb('scheduler_health', may => '{scheduler,api,archive,reader}');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- The end of the installation: references, functions closed to the public, the first partitions

@@ -32,8 +32,8 @@
 --   outbox.sql       events for others: webhooks
 --   history.sql      archives of months, retention of finished jobs
 --   upkeep.sql       what the builder has before it, and the net that mends
---   why.sql          why a task does not run
 --   health.sql       which builders are there, and what waits, runs, has failed, is stuck or overdue
+--   why.sql          why a task does not run
 --   install.sql      the end of the installation: references, functions closed to the public
 --
 -- THE MAP

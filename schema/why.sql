@@ -108,6 +108,11 @@ BEGIN
                  FROM accs.pauses p WHERE p.kind = 'workflow' AND p.name = v_job.workflow;
 END $$;
 
+-- Whether a task that waits for a time does so because its step says so: no attempt has ended since it was opened.
+CREATE FUNCTION accs.is_delayed(p_task public.job_tasks) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+  SELECT p_task.attempt = 0 AND p_task.lost = 0 AND p_task.outcome IS DISTINCT FROM 'released'
+$$;
+
 -- What keeps a queued task by itself: dependencies, pauses, its backoff, its concurrency key.
 CREATE FUNCTION accs.why_held(p_task public.job_tasks, p_place accs.waiting, p_since timestamptz)
 RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb) LANGUAGE sql STABLE AS $$
@@ -118,7 +123,8 @@ RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb)
      FROM accs.unsatisfied(p_task) d
     ORDER BY array_position(p_task.depends_on, split_part(d.task_key, '[', 1)), d.item_no NULLS FIRST LIMIT 1000)
   UNION ALL   -- what it depends on is there; its condition and its input are not worked out yet
-  SELECT 'resolve', p_since, NULL, '{}' WHERE p_place.hold = 'resolve'
+  SELECT 'resolve', p_since, NULL, jsonb_strip_nulls(jsonb_build_object('builders', count(*), 'obstacle', min(b.obstacles ->> 'resolver')))
+    FROM accs.builders b WHERE b.seen_at > accs.clock() - interval '1 min' HAVING p_place.hold = 'resolve'
   UNION ALL
   SELECT p.kind || '_paused', p.since, NULL, jsonb_strip_nulls(jsonb_build_object('name', p.name, 'reason', p.reason, 'by', p.by))
     FROM accs.pauses p
@@ -129,10 +135,10 @@ RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb)
   SELECT 'backoff', p_task.updated_at, p_place.due_at,
          jsonb_strip_nulls(jsonb_build_object('outcome', p_task.outcome, 'error_code', p_task.error_code,
            'error_message', p_task.error_message, 'attempt', p_task.attempt, 'max_attempts', p_task.max_attempts, 'lost', p_task.lost))
-   WHERE p_place.hold = 'backoff' AND p_place.due_at > accs.clock() AND NOT (p_task.resolve IS FALSE AND p_task.outcome IS NULL)
+   WHERE p_place.hold = 'backoff' AND p_place.due_at > accs.clock() AND NOT accs.is_delayed(p_task)
   UNION ALL
   SELECT 'delay', p_task.updated_at, p_place.due_at, '{}'
-   WHERE p_place.hold = 'backoff' AND p_place.due_at > accs.clock() AND p_task.resolve IS FALSE AND p_task.outcome IS NULL
+   WHERE p_place.hold = 'backoff' AND p_place.due_at > accs.clock() AND accs.is_delayed(p_task)
   UNION ALL
   SELECT 'key', p_since, NULL, jsonb_build_object(
            'key', k.key, 'limit', k.max_running, 'taken', l.n, 'by', coalesce(l.tasks, '[]'), 'ahead', (

@@ -41,7 +41,7 @@ _COLUMNS = {
 @click.option(
     "--to", "folder", type=click.Path(file_okay=False, path_type=Path), default=".", help="With get: where to."
 )
-@click.option("--task", "step", shell_complete=completion.steps, help="Only those of this step.")
+@click.option("--task", "step", shell_complete=completion.steps, help="Only those of this step, or item of one.")
 @click.option("--kind", type=click.Choice(["input", "output", "log"]), help="Only those of this kind.")
 @click.option("--logs", "with_logs", is_flag=True, help="The parts of the tasks' logs too.")
 @click.option("--force", is_flag=True, help="With get: replace files that are there.")
@@ -97,7 +97,7 @@ class _Filter:
     def takes(self, artifact: StoredArtifact) -> bool:
         """Parts of logs are taken only where they were asked for."""
         return (
-            self.step in (None, artifact.task_key)
+            (self.step in (None, artifact.task_key) or (artifact.task_key or "").startswith(f"{self.step}["))
             and self.kind in (None, artifact.kind)
             and (self.with_logs or self.kind == "log" or not artifact.is_log_segment)
         )

@@ -16,8 +16,15 @@ from accsd.log import configure_logging
     type=click.Path(file_okay=False, path_type=Path),
     help="Where everything is kept.  [default: a new temporary folder]",
 )
+@click.option(
+    "--story",
+    type=click.Choice(["power-cut", "fan-out"]),
+    default="power-cut",
+    show_default=True,
+    help="fan-out: a step that becomes a task for each part of a recording.",
+)
 @click.option("--plain", is_flag=True, help="Lines instead of a live table; by itself where there is no terminal.")
-def demo(folder: Path | None, plain: bool) -> None:
+def demo(folder: Path | None, story: str, plain: bool) -> None:
     """Two jobs on three machines, a power cut, and a machine that is woken: real processes, real files, one minute.
 
     Needs no Docker, no database and no object store. Nothing is left running; the results stay in the folder.
@@ -25,4 +32,4 @@ def demo(folder: Path | None, plain: bool) -> None:
     configure_logging("error")
     place = folder or Path(tempfile.mkdtemp(prefix="accsd-demo-"))
     place.mkdir(parents=True, exist_ok=True)
-    asyncio.run(perform(place.absolute(), plain=plain))
+    asyncio.run(perform(place.absolute(), plain=plain, story=story))

@@ -158,6 +158,13 @@ def _through(target: str | None) -> str:
     return " " if target is None else "│"
 
 
+def beneath(line: GraphLine, title: str, *, goes_on: bool) -> GraphLine:
+    """A line for something that belongs to the step of `line`. `goes_on`: something depends on that step."""
+    before, after = line.lanes[: line.mark_at], line.lanes[line.mark_at + 1 :]
+    is_graph = not line.note and goes_on
+    return GraphLine(f"{before}{'│' if is_graph else ' '}{after}  ", title)
+
+
 def _as_list(steps: Mapping[str, Sequence[str]], order: Sequence[str], mark: Callable[[str], str]) -> list[GraphLine]:
     depth: dict[str, int] = {}
     lines: list[GraphLine] = []

@@ -9,17 +9,17 @@ import click
 
 from accsd.cli import completion
 from accsd.cli.archive import ArchivedLines
-from accsd.cli.graph import aligned, draw
+from accsd.cli.graph import GraphLine, aligned, beneath, draw
 from accsd.cli.identifiers import job_named
 from accsd.cli.output import output_option, say, say_json, show_fitting, shown, styled, to_json
 from accsd.cli.session import settings_of, with_database
-from accsd.cli.timeline import tell_line
+from accsd.cli.timeline import once_more, tell_line
 from accsd.db.pool import Database
 from accsd.db.views import events as event_views
 from accsd.db.views import jobs as job_views
 from accsd.db.views.events import AttemptRow, EventRow
 from accsd.db.views.jobs import JobRow, TaskRow
-from accsd.explain.jobs import failure, job_document, task_note
+from accsd.explain.jobs import FoldedStep, failure, folded, job_document, task_note
 from accsd.explain.words import cut, duration, short, since
 from accsd.model import JobStatus
 from accsd.model.state import EventType
@@ -37,6 +37,7 @@ _MARKS: Final = {
 _EVENTS_SHOWN: Final = 50
 _EVENTS_GIVEN: Final = 10_000
 _ATTEMPTS_SHOWN: Final = 30
+_ITEMS_SHOWN: Final = 10
 _ATTEMPTS_GIVEN: Final = 100_000
 _LONGEST_NOTE: Final = 70
 
@@ -58,9 +59,10 @@ class _Everything:
     type=click.IntRange(min=0),
     help=f"How many of the last events, not counting log lines and progress. [default: {_EVENTS_SHOWN}; all in JSON]",
 )
+@click.option("--items", "every_item", is_flag=True, help="Each item of a step with for_each, not only what failed.")
 @output_option()
 @click.pass_context
-def job(ctx: click.Context, job_id: str, count: int | None, output: str) -> None:
+def job(ctx: click.Context, job_id: str, count: int | None, every_item: bool, output: str) -> None:
     """Show one job: how it stands, its steps, attempts and timeline. JOB may be the beginning or the end of an id.
 
     TOOK counts from the claim: it is the time of the node, with what it fetches and starts before the task itself runs.
@@ -77,7 +79,7 @@ def job(ctx: click.Context, job_id: str, count: int | None, output: str) -> None
 
     everything = with_database(ctx, work)
     if for_eyes:
-        _show(everything)
+        _show(everything, every_item=every_item)
     elif output == "name":
         say(str(everything.job.id))
     else:
@@ -99,15 +101,17 @@ async def _read(db: Database, settings: Settings, job_id: UUID, count: int | Non
     return _Everything(await job_views.job(db, job_id), await job_views.tasks_of(db, job_id), *history)
 
 
-def _show(everything: _Everything) -> None:
+def _show(everything: _Everything, *, every_item: bool) -> None:
     _show_header(everything.job)
     if everything.tasks:
         say()
-        _show_steps(everything.tasks)
+        _show_steps(folded(everything.tasks), every_item=every_item)
     _show_failing(everything.tasks)
-    if _tell_more_than_the_steps(everything.attempts):
+    multiplied = {task.task_key for task in everything.tasks if task.items is not None}
+    attempts = [attempt for attempt in everything.attempts if attempt.task_key not in multiplied]
+    if _tell_more_than_the_steps(attempts):
         say("\nattempts")
-        _show_attempts(everything.attempts, everything.job)
+        _show_attempts(attempts, everything.job)
     if everything.events:
         say("\ntimeline")
         for event in everything.events:
@@ -149,18 +153,44 @@ def _show_header(job: JobRow) -> None:
             say(f"{name:<10} ", value)
 
 
-def _show_steps(tasks: Sequence[TaskRow]) -> None:
-    statuses = {task.task_key: task.status for task in tasks}
-    lines = draw([(task.task_key, task.depends_on) for task in tasks], lambda key: _MARKS[statuses[key]])
-    cells = {task.task_key: _cells(task) for task in tasks}
+def _show_steps(steps: Sequence[FoldedStep], *, every_item: bool) -> None:
+    """A step that became many tasks is one line, with those of them below it that failed."""
+    titles = {step.task.task_key: step.title for step in steps}
+    by_title = {step.title: step for step in steps}
+    below = {titles[key] for step in steps for key in step.task.depends_on}
+    drawn = draw(
+        [(step.title, [titles[key] for key in step.task.depends_on]) for step in steps],
+        lambda title: _MARKS[by_title[title].status],
+    )
+    lines: list[GraphLine] = []
+    cells: dict[str, list[str]] = {}
+    for line in drawn:
+        lines.append(line)
+        if line.key is None:
+            continue
+        step = by_title[line.key]
+        cells[line.key] = _cells_of_step(step)
+        shown_items = step.items if every_item else step.failures[:_ITEMS_SHOWN]
+        cells |= {task.task_key: _cells(task) for task in shown_items}
+        lines += [beneath(line, task.task_key, goes_on=line.key in below) for task in shown_items]
     for line in aligned(lines, cells, ("step", "status", "service", "node", "attempt", "took", "note"), styled):
         say(line)
+    if not every_item and any(len(step.failures) > _ITEMS_SHOWN for step in steps):
+        say(f"(the first {_ITEMS_SHOWN} items that failed; --items shows all)")
 
 
 def _show_failing(tasks: Sequence[TaskRow]) -> None:
     for task in tasks:
         if task.fails_everywhere and task.status not in ("done", "skipped", "cancelled"):
             say(f'\nstep "{task.task_key}" fails everywhere: {task.fails_everywhere}')
+
+
+def _cells_of_step(step: FoldedStep) -> list[str]:
+    if not step.items:
+        return [*_cells(step.task)[:-1], cut(step.note, _LONGEST_NOTE)]
+    nodes = sorted({task.node for task in step.items if task.node})
+    where = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes" if nodes else ""
+    return [step.status, step.task.service, where, "", "", step.note]
 
 
 def _cells(task: TaskRow) -> list[str]:
@@ -195,7 +225,7 @@ def _show_next(job: JobRow) -> None:
     """Says the commands that fit a job in this state."""
     match JobStatus(job.status):
         case JobStatus.ERROR | JobStatus.CANCELLED:
-            say(f"\n  → accsd retry {short(job.id)}", err=True)
+            say(f"\n  → {once_more(job)}", err=True)
         case JobStatus.RUNNING:
             say(f"\n  → accsd why {short(job.id)}, accsd logs -f {short(job.id)}", err=True)
         case _:

@@ -47,7 +47,8 @@ Who = tuple[UUID, int]  # an attempt
 
 @click.command()
 @click.argument("job", shell_complete=completion.jobs)
-@click.option("--task", "step", shell_complete=completion.steps, help="Only this step.")
+@click.argument("named", required=False, metavar="[STEP]", shell_complete=completion.steps)
+@click.option("--step", "--task", "step", shell_complete=completion.steps, help="The same as STEP.")
 @click.option("--attempt", type=click.IntRange(min=1), help="An earlier attempt; the last one unless named.")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job (or the step) has ended.")
 @click.option("-t", "--timestamps", is_flag=True, help="Begin each line with its time.")
@@ -61,15 +62,28 @@ Who = tuple[UUID, int]  # an attempt
 )
 @click.pass_context
 def logs(
-    ctx: click.Context, job: str, step: str | None, attempt: int | None, follow: bool, timestamps: bool, output: str
+    ctx: click.Context,
+    job: str,
+    named: str | None,
+    step: str | None,
+    attempt: int | None,
+    follow: bool,
+    timestamps: bool,
+    output: str,
 ) -> None:
     """Show what the tasks of a job have written, step by step; with -f also what they write from now on.
 
+    STEP is one step, with all its items where it has for_each, or one item of it.
+
     \b
     accsd logs 3f2a91bc
-    accsd logs -f 3f2a91bc --task render
-    accsd logs 3f2a91bc --task render --attempt 1 -o jsonl
+    accsd logs -f 3f2a91bc render
+    accsd logs 3f2a91bc 'encode[3]'
+    accsd logs 3f2a91bc render --attempt 1 -o jsonl
     """
+    if named is not None and step not in (None, named):
+        raise click.UsageError("STEP and --step name two steps: give one of them")
+    step = named or step
     settings = settings_of(ctx)
     out = sys.stdout  # click.echo flushes each line, which took most of the time of a long log
 
@@ -80,7 +94,11 @@ def logs(
         async with AsyncExitStack() as resources:
             log = _JobLog(db, settings, job_id, step, attempt, resources, when_up_to_date=out.flush)
             async for record in log.follow() if follow else log.so_far():
-                line = to_json(record) if output == "jsonl" else log_line(record, timestamps, prefix=step is None)
+                line = (
+                    to_json(record)
+                    if output == "jsonl"
+                    else log_line(record, timestamps, prefix=record["task"] != step)
+                )
                 out.write(f"{line}\n")
             out.flush()
             for gap in await log.gaps():

@@ -21,6 +21,7 @@ from accsd.db.views.events import EventRow
 from accsd.errors import AccsdError
 from accsd.explain.events import StateWord, is_for_people, what_happened
 from accsd.explain.words import duration, short
+from accsd.model.outcome import Blame, meaning_of
 from accsd.model.state import JobStatus
 
 _SHORTEST_SEC: Final = 0.3
@@ -105,7 +106,14 @@ def _say_end(job: job_views.JobRow, output: str) -> None:
     error = f": {job.error_code} {job.error_message or ''}".rstrip() if job.error_code else ""
     say(f"job {short(job.id)} is ", styled(job.status), f"{took}{error}", err=True)
     if job.status != JobStatus.DONE:
-        say(f"  → accsd job {short(job.id)}\n  → accsd retry {short(job.id)}", err=True)
+        say(f"  → accsd job {short(job.id)}\n  → {once_more(job)}", err=True)
+
+
+def once_more(job: job_views.JobRow) -> str:
+    """A job keeps the workflow that it was submitted under, so a retry can't help where that was wrong."""
+    if meaning_of(job.error_code).fault is Blame.WORKFLOW:
+        return f"correct the workflow, apply it, then accsd submit {job.workflow}"
+    return f"accsd retry {short(job.id)}"
 
 
 async def events(db: Database, job_id: UUID, since: datetime | None = None) -> AsyncGenerator[EventRow]:

@@ -60,7 +60,7 @@ async def _task_or_nothing(db: Database, subject: str) -> UUID:
 def _tell(each: Explanation) -> None:
     name = short(each.job_id) + (f"/{each.step}" if each.step else "")
     say(styled(f"{'job' if each.step is None else 'task'} {name}", bold=True))
-    for found, why in each.reasons():
+    for found, why in each.told():
         for_how_long = f"  [{duration(found.waited)}]" if found.waited is not None else ""
         say(f"  {why.text}{for_how_long}")
         if why.do:

@@ -4,16 +4,17 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from accsd.cli import completion, workflow_files
 from accsd.cli.graph import aligned, draw
-from accsd.cli.output import FORMATS, Shown, output_option, say, show, styled
+from accsd.cli.output import FORMATS, Shown, output_option, say, show, styled, to_json
 from accsd.cli.pause import Subject, pause_one, reason_option, resume_one
 from accsd.cli.session import operator, settings_of, with_database
 from accsd.cli.workflow_files import Document, canonical_yaml
+from accsd.cli.workflow_render import render_command
 from accsd.db import Pausable
 from accsd.db import workflows as stored
 from accsd.db.pool import Database
@@ -21,9 +22,11 @@ from accsd.db.views import workflows as workflow_views
 from accsd.db.workflows import Applied, Change, StoredWorkflow
 from accsd.errors import Unavailable, UserError, WorkflowInvalid
 from accsd.explain.fleet import Paused
-from accsd.explain.words import duration, since
+from accsd.explain.words import cut, duration, since
 from accsd.model import WorkflowDef, WorkflowStep
 from accsd.values.validation import did_you_mean
+
+_LONGEST_EXPRESSION: Final = 50
 
 _files = click.argument("files", nargs=-1, required=True, metavar="FILE…")
 
@@ -44,6 +47,15 @@ def workflows() -> None:
           depends_on: [fetch]
           max_attempts: 5
           timeout: 10m
+
+    Data flows by `if`, `with`, `for_each` and their like (docs/pipelines.md):
+
+    \b
+        - key: publish
+          service: publisher
+          depends_on: [render]
+          if: steps.render.frames > 0
+          with: {title: "${params.title}, ${steps.render.frames} frames"}
 
     A step may also have backoff, requires (labels of a node), node, concurrency_key and concurrency_limit. Beside the
     steps, notify: [task.error] names what becomes an outgoing event (docs/outbox.md), and schedules: lists what starts
@@ -67,7 +79,7 @@ def apply_command(ctx: click.Context, files: Sequence[str], output: str) -> None
     Example: accsd workflows apply media.yaml nightly/
     """
     documents = workflow_files.read(files)
-    wanted = _checked(documents)
+    wanted = _checked(documents, warn=True)
     if inactive := [workflow.name for workflow in wanted if not workflow.is_active]:
         raise WorkflowInvalid(f"{', '.join(inactive)}: is_active is false, and what is applied is active")
 
@@ -100,7 +112,7 @@ def _sentence(applied: Applied) -> str:
             return f"{named} {change}"
 
 
-@workflows.command("validate")
+@workflows.command("check")
 @_files
 @click.option(
     "--services/--no-services",
@@ -108,14 +120,14 @@ def _sentence(applied: Applied) -> str:
     help="Ask the database whether a node offers each service. Without either: if one is configured and reachable.",
 )
 @click.pass_context
-def validate_command(ctx: click.Context, files: Sequence[str], services: bool | None) -> None:
-    """Check workflow files without writing anything. Exit code 1 when one is wrong.
+def check_command(ctx: click.Context, files: Sequence[str], services: bool | None) -> None:
+    """Check workflow files, with their expressions, without writing anything. Exit code 1 when one is wrong.
 
     \b
-    Example: accsd workflows validate media.yaml
+    Example: accsd workflows check media.yaml
     """
     documents = workflow_files.read(files)
-    wanted = _checked(documents)
+    wanted = _checked(documents, warn=True)
     names = _check_schedules(documents)
     if services is not False:
         _warn(_asked_for_services(ctx, wanted, required=bool(services)))
@@ -124,6 +136,13 @@ def validate_command(ctx: click.Context, files: Sequence[str], services: bool | 
         say(f"{workflow.name}: ok, {count} step{'s' if count != 1 else ''}")
     for name in names:
         say(f"schedule {name}: ok")
+
+
+# the name of `check` in earlier versions
+workflows.add_command(
+    click.Command("validate", params=check_command.params, callback=check_command.callback, hidden=True)
+)
+workflows.add_command(render_command)
 
 
 def _check_schedules(documents: Sequence[Document]) -> list[str]:
@@ -141,8 +160,8 @@ def _check_schedules(documents: Sequence[Document]) -> list[str]:
     return [schedule.name for schedule in found]
 
 
-def _checked(documents: Iterable[Document]) -> list[WorkflowDef]:
-    """Reads all workflows; all mistakes are in one message."""
+def _checked(documents: Iterable[Document], *, warn: bool = False) -> list[WorkflowDef]:
+    """Reads all workflows; all mistakes are in one message. `warn`: says what is sound and perhaps not meant."""
     sound: list[WorkflowDef] = []
     refusals: list[WorkflowInvalid] = []
     for document in documents:
@@ -150,11 +169,12 @@ def _checked(documents: Iterable[Document]) -> list[WorkflowDef]:
             continue
         try:
             sound.append(document.checked())
+            _warn(document.warnings(sound[-1]) if warn else ())
         except WorkflowInvalid as error:
             refusals.append(error)
     if refusals:
         hints = [refusal.hint for refusal in refusals if refusal.hint]
-        hint = "; ".join(hints) or "correct it, then `accsd workflows validate` again"
+        hint = "; ".join(hints) or "correct it, then `accsd workflows check` again"
         raise WorkflowInvalid("\n".join(refusal.message for refusal in refusals), hint=hint)
     _refuse_twins(sound)
     return sound
@@ -247,8 +267,12 @@ def _draw(workflow: StoredWorkflow) -> None:
         say(f"others are told: {', '.join(workflow.notify)}")
     say()
     lines = draw([(step.key, step.depends_on) for step in definition.steps])
-    cells = {step.key: _cells(step) for step in definition.steps}
-    for line in aligned(lines, cells, ("step", "service", "attempts", "timeout", "needs"), styled):
+    flows = {step.key: _flow(step) for step in definition.steps}
+    cells = {
+        step.key: [*_cells(step), *([flows[step.key]] if any(flows.values()) else [])] for step in definition.steps
+    }
+    headings = ("step", "service", "attempts", "timeout", "needs", *(["data"] if any(flows.values()) else []))
+    for line in aligned(lines, cells, headings, styled):
         say(line)
 
 
@@ -263,6 +287,25 @@ def _needs(step: WorkflowStep) -> str:
     needs += [f"{label}={_plain(value)}" for label, value in step.requires.items()]
     needs += [f"key {step.concurrency_key}×{step.concurrency_limit or 1}"] if step.concurrency_key else []
     return ", ".join(needs)
+
+
+def _flow(step: WorkflowStep) -> str:
+    """Whether and how often it runs, when, and what its results are called."""
+    parts = [] if step.if_ is None else [f"if {_expression(step.if_)}"]
+    if step.for_each is not None:
+        parts.append(f"× for_each {_expression(step.for_each)}")
+        parts += [] if step.if_item is None else [f"if_item {_expression(step.if_item)}"]
+        parts += [] if step.max_parallel is None else [f"{step.max_parallel} at once"]
+        parts += [] if step.tolerate is None else [f"{step.tolerate} may fail"]
+    if step.delay is not None:
+        later = duration(timedelta(seconds=step.delay)) if isinstance(step.delay, float | int) else step.delay
+        parts.append(f"after {_expression(later)}")
+    return ", ".join([*parts, *([f"as {step.save_as}"] if step.save_as else [])])
+
+
+def _expression(written: Any) -> str:
+    text = written if isinstance(written, str) else to_json(written)
+    return cut(text.removeprefix("${").removesuffix("}") if text.startswith("${") else text, _LONGEST_EXPRESSION)
 
 
 def _plain(value: Any) -> str:

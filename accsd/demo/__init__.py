@@ -4,9 +4,9 @@ Everything on the stage is real: PostgreSQL (embedded), a builder, agents as pro
 files. Only the machines are played: one that is "asleep" is an agent that has not been started yet, and the script that
 wakes it rings a bell that the demo answers by starting it; a power cut is a SIGKILL to an agent and all its tasks.
 
-pipeline    the services and the workflow, a copy of examples/media-pipeline
+pipeline    the services and the workflow, a copy of examples/media-pipeline or examples/fan-out
 machines    the processes on the stage
 scenes      what is seen of the database: for the screen and for the story
 screen      live on a terminal, plain lines elsewhere
-story       what happens, in order
+story       what happens, in order: the power cut, or with --story fan-out a step that becomes many tasks
 """

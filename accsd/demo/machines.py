@@ -24,7 +24,7 @@ _BELL = "bell"
 @dataclass(frozen=True, slots=True)
 class DemoMachine:
     name: str
-    services: Sequence[str]
+    services: Sequence[str]  # one slot of each
     labels: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 

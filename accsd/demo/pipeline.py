@@ -1,4 +1,4 @@
-"""The workflow and the services that the demo plays: a copy of examples/media-pipeline in the demo's own folder."""
+"""The workflow and the services that the demo plays: a copy of one of the examples in the demo's own folder."""
 
 import shutil
 import sys
@@ -10,8 +10,6 @@ from typing import Any
 import accsd
 from accsd.errors import ConfigError
 from accsd.sdk.vendor import vendor
-
-_NAME = "media-pipeline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,21 +26,21 @@ class Pipeline:
         return self.folder / "accsd.toml"
 
 
-def copy_pipeline(place: Path) -> Pipeline:
+def copy_pipeline(place: Path, name: str) -> Pipeline:
     """A copy of the example, with what its services import of accsd: the package itself may be read-only."""
-    folder = place / _NAME
+    folder = place / name
     without = shutil.ignore_patterns("__pycache__", "work")
-    shutil.copytree(_example(), folder, dirs_exist_ok=True, ignore=without)
+    shutil.copytree(_example(name), folder, dirs_exist_ok=True, ignore=without)
     vendor(folder / "services", force=True)
     settings = tomllib.loads((folder / "accsd.toml").read_text(encoding="utf-8"))
     services: dict[str, dict[str, Any]] = settings["services"]
     return Pipeline(folder, {name: _absolute(folder, service) for name, service in services.items()})
 
 
-def _example() -> Path:
+def _example(name: str) -> Path:
     """In the package (a wheel has a copy), or beside it (a clone)."""
     package = Path(accsd.__file__).parent
-    for folder in (package / "demo" / _NAME, package.parent / "examples" / _NAME):
+    for folder in (package / "demo" / name, package.parent / "examples" / name):
         if (folder / "accsd.toml").is_file():
             return folder
     raise ConfigError("the demo's services are not here", hint="run it from a clone: make demo")

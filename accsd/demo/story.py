@@ -4,10 +4,10 @@ import asyncio
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
 import yaml
@@ -43,9 +43,10 @@ _LOOK_EVERY = 0.2
 T = TypeVar("T")
 
 
-async def perform(folder: Path, *, plain: bool) -> None:
+async def perform(folder: Path, *, plain: bool, story: str = "power-cut") -> None:
     """The whole demo. Raises Unavailable where it does not come to its end."""
-    pipeline = copy_pipeline(folder)
+    told = STORIES[story]
+    pipeline = copy_pipeline(folder, told.example)
     with open_screen(plain=plain) as screen:
         screen.say(f"starting PostgreSQL, a builder and two agents in {folder}")
         with embedded.running(folder / "postgres") as server:
@@ -53,10 +54,10 @@ async def perform(folder: Path, *, plain: bool) -> None:
             with Stage(folder, db_url, pipeline) as stage:
                 db = await _open(db_url)
                 try:
-                    story = Story(db, stage, screen)
-                    await story.begin()
-                    await story.play()
-                    ending = await story.ending()
+                    performance = told(db, stage, screen)
+                    await performance.begin()
+                    await performance.play()
+                    ending = await performance.ending()
                 finally:
                     await db.close()
     sys.stdout.write("\n".join(ending) + "\n")
@@ -74,6 +75,8 @@ async def _open(db_url: str) -> Database:
 
 @dataclass(eq=False, slots=True)
 class Story:
+    """Two jobs, a power cut, and a machine that is woken."""
+
     db: Database
     stage: Stage
     screen: Screen
@@ -81,19 +84,25 @@ class Story:
     tasks: Sequence[TaskSeen] = ()
     asleep: list[str] = field(default_factory=list[str])
     dead: list[str] = field(default_factory=list[str])
+    example: ClassVar[str] = "media-pipeline"
+    machines: ClassVar[Sequence[DemoMachine]] = (STUDIO_1, STUDIO_2)
 
     async def begin(self) -> None:
-        stage = self.stage
-        stage.start_builder()
-        stage.start(STUDIO_1)
-        stage.start(STUDIO_2)
+        self._start_machines()
         await self._put_to_bed(RENDER_BOX)
-        document = yaml.safe_load(stage.pipeline.workflow.read_text(encoding="utf-8"))
-        workflow = await apply_workflow(self.db, WorkflowDef.model_validate(document))
-        for title in ("first take", "second take"):
-            options = {"title": title, "pace": 1}
-            self.jobs.append(await submit_job(self.db, Submission(workflow, options), created_by="demo"))
+        await self._submit({"title": "first take", "pace": 1}, {"title": "second take", "pace": 1})
         self.screen.say("two jobs submitted: ingest → audio-norm → renderer → yt-upload")
+
+    def _start_machines(self) -> None:
+        self.stage.start_builder()
+        for machine in self.machines:
+            self.stage.start(machine)
+
+    async def _submit(self, *options: Mapping[str, Any]) -> None:
+        document = yaml.safe_load(self.stage.pipeline.workflow.read_text(encoding="utf-8"))
+        workflow = await apply_workflow(self.db, WorkflowDef.model_validate(document))
+        for each in options:
+            self.jobs.append(await submit_job(self.db, Submission(workflow, each), created_by="demo"))
 
     async def play(self) -> None:
         victim = await self._until("somebody normalises", self._halfway)
@@ -122,7 +131,7 @@ class Story:
             "Its results:",
             *made,
             "",
-            *_next_steps(self.stage.folder, job, self.stage.pipeline.config),
+            *_next_steps(self.stage.folder, job, self.stage.pipeline.config, self.example),
         ]
 
     async def _results(self, job: UUID) -> list[Path]:
@@ -131,8 +140,12 @@ class Story:
         place.mkdir(exist_ok=True)
         return [
             Path(shutil.copy(self.stage.objects / key, place / key.rpartition("/")[2]))
-            for _, key, _ in await outputs(self.db, job)
+            for step, key, _ in await outputs(self.db, job)
+            if self._is_result(step)
         ]
+
+    def _is_result(self, step: str) -> bool:
+        return True
 
     async def _put_to_bed(self, machine: DemoMachine) -> None:
         await upsert_heartbeat(
@@ -151,7 +164,7 @@ class Story:
         return next((task for task in running if task.progress >= 0.3), None)
 
     async def _cut_power(self, victim: TaskSeen) -> None:
-        machine = STUDIO_1 if victim.node == STUDIO_1.name else STUDIO_2
+        machine = next(machine for machine in self.machines if machine.name == victim.node)
         await asyncio.to_thread(self.stage.cut_power, machine)
         self.dead.append(machine.name)
         self.screen.say(f"power cut: {machine.name} is gone, in the middle of {victim.key} of job {victim.job_number}")
@@ -185,12 +198,47 @@ class Story:
             await asyncio.sleep(_LOOK_EVERY)
 
 
-def _next_steps(folder: Path, job: UUID, config: Path) -> list[str]:
+class FanOutStory(Story):
+    """One job whose step becomes a task for each part of a recording; a machine is lost among them."""
+
+    example: ClassVar[str] = "fan-out"
+    machines: ClassVar[Sequence[DemoMachine]] = (
+        DemoMachine("studio-1", ("split", "encode", "join")),
+        DemoMachine("studio-2", ("encode",)),
+        DemoMachine("studio-3", ("encode",)),
+    )
+
+    async def begin(self) -> None:
+        self._start_machines()
+        await self._submit({"parts": 8, "pace": 1.5})
+        self.screen.say("one job submitted: split → encode × as many as there are parts → join")
+
+    async def play(self) -> None:
+        victim = await self._until("another machine encodes", self._elsewhere)
+        self.screen.say("split has found 8 parts: encode became a task for each; silence is skipped by its condition")
+        await self._cut_power(victim)
+        await self._until("the item is taken over", lambda: self._taken_over(victim))
+        self.screen.say(f"{victim.key} is encoded by another machine; the others were not disturbed")
+        await self._until("the job is done", lambda: all(task.status in ("done", "skipped") for task in self.tasks))
+        self.screen.say("join waited for every item: the job is done")
+
+    def _elsewhere(self) -> TaskSeen | None:
+        encoding = [task for task in self.tasks if task.service == "encode" and task.status == "running"]
+        return next((task for task in encoding if task.node == "studio-2"), None)
+
+    def _is_result(self, step: str) -> bool:
+        return step == "join"
+
+
+STORIES: Mapping[str, type[Story]] = {"power-cut": Story, "fan-out": FanOutStory}
+
+
+def _next_steps(folder: Path, job: UUID, config: Path, workflow: str) -> list[str]:
     accsd = "accsd" if shutil.which("accsd") else str(Path(sys.argv[0]).resolve())
     return [
         "Try next:",
         f"  {accsd} --config {config} up --folder {folder}",
         "      a daemon that stays, with this database; it prints an `export` line for the other terminal:",
         f"  {accsd} job {job}",
-        f"  {accsd} submit media-pipeline --follow",
+        f"  {accsd} submit {workflow} --follow",
     ]

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import cast
 
 from accsd.db.views.events import EventRow
+from accsd.model.outcome import meaning_of
 
 Data = dict[str, object]
 
@@ -32,8 +33,12 @@ def what_happened(event: EventRow) -> list[str]:
 
 
 def is_for_people(event: EventRow) -> bool:
-    """False for events that only programs read, and for each part of a log on its way to the store."""
-    return event.level != "debug" and not (event.type == "artifact" and _data(event).get("kind") == "log")
+    """False for events that only programs read, for each part of a log on its way to the store, and for what a step
+    passes through that no node takes (RS6)."""
+    data = _data(event)
+    is_part = event.type == "artifact" and data.get("kind") == "log"
+    is_passed = event.source == "resolver" and data.get("to") in ("starting", "running")
+    return event.level != "debug" and not is_part and not is_passed
 
 
 def _data(event: EventRow) -> Data:
@@ -46,6 +51,10 @@ def _move(said: str, data: Data) -> list[str]:
         return [said]
     plain = f"{data.get('from')} → {data['to']}"
     more = said.removeprefix(plain) if said.startswith(plain) else f": {said}" if said else ""
+    if not more and (meaning := meaning_of(str(data.get("reason"))).sentence):
+        more = f": {meaning}"
+    elif isinstance(count := data.get("items"), int):
+        more = f": it became {count} task{'' if count == 1 else 's'}"
     return [f"{data.get('from')} → ", StateWord(data["to"]), more]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from shlex import quote
 from typing import Any, Final
 from uuid import UUID
 
@@ -81,7 +82,21 @@ def _run_key(it: _About) -> Reason:
 
 def _dependency(it: _About) -> Reason:
     key, status = it.detail["task_key"], it.detail["status"]
-    return Reason(f'it waits for step "{key}", which is {status}', f"`accsd why {it.job}/{key}`")
+    return Reason(f'it waits for step "{key}", which is {status}', _why(it, key))
+
+
+def _resolve(it: _About) -> Reason:
+    said = "its condition and input are worked out on the control host"
+    if obstacle := it.detail.get("obstacle"):
+        return Reason(f"{said}, which can't: {obstacle}", "`accsd doctor` on the control host")
+    if not it.detail["builders"]:
+        return Reason(f"{said}, and no builder was seen for a minute", "start one: `accsd --role builder`")
+    late = f"; nobody has, for {duration(it.waited)}" if it.waited >= _PATIENCE else ""
+    return Reason(said + late, "look at the log of the builder" if late else None)
+
+
+def _delay(it: _About) -> Reason:
+    return Reason(f"its step says that it begins later: {it.remains}")
 
 
 def _service_paused(it: _About) -> Reason:
@@ -236,7 +251,7 @@ def _skipped(it: _About) -> Reason:
     failed = it.detail.get("failed")
     if not failed:
         return Reason(f"it was skipped: {_what(it.detail)}")
-    return Reason(f'it was skipped, because step "{failed[0]}" failed', f"`accsd why {it.job}/{failed[0]}`")
+    return Reason(f'it was skipped, because step "{failed[0]}" failed', _why(it, failed[0]))
 
 
 def _cancelled(it: _About) -> Reason:
@@ -249,6 +264,8 @@ _WORDS: Final[Mapping[str, Callable[[_About], Reason]]] = {
     "not_instantiated": _not_instantiated,
     "run_key": _run_key,
     "dependency": _dependency,
+    "resolve": _resolve,
+    "delay": _delay,
     "service_paused": _service_paused,
     "workflow_paused": _workflow_paused,
     "backoff": _backoff,
@@ -361,5 +378,10 @@ def _what(detail: Detail) -> str:
     return f"{said}: {message}" if message else said
 
 
+def _why(it: _About, step: str) -> str:
+    """Quoted where a shell would take the brackets of an item for a pattern."""
+    return f"`accsd why {quote(f'{it.job}/{step}')}`"
+
+
 def _log_of(it: _About, option: str = "") -> str:
-    return f"`accsd logs {option}{it.job}" + (f" --task {it.step}`" if it.step else "`")
+    return f"`accsd logs {option}{it.job}" + (f" --step {quote(it.step)}`" if it.step else "`")

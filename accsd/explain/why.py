@@ -3,6 +3,7 @@
 `why_job` and `why_task` read it, `document` is what programs get; reasons.py has the words.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,6 +15,7 @@ from accsd.db.views import jobs as job_views
 from accsd.db.why import Blocker, OpenTask, failed_tasks, open_tasks, step_of, why_each
 from accsd.explain.reasons import Reason, reason
 
+_ITEMS_SHOWN: Final = 5
 _SHOWN: Final = 20  # tasks of one job: what keeps these keeps the others
 
 
@@ -29,6 +31,25 @@ class Explanation:
 
     def reasons(self) -> list[tuple[Blocker, Reason]]:
         return [(found, reason(found, job=self.job_id, step=self.step)) for found in self.blockers]
+
+    def told(self) -> list[tuple[Blocker, Reason]]:
+        """The same for people: of the items of a step that it waits for, the first ones and how many there are."""
+        numbered = Counter[str]()
+        kept: list[tuple[Blocker, Reason]] = []
+        last: dict[str, int] = {}
+        for found, why in self.reasons():
+            step, item, _ = str(found.detail.get("task_key", "")).partition("[")
+            if found.blocker == "dependency" and item:
+                numbered[step] += 1
+                if numbered[step] > _ITEMS_SHOWN:
+                    continue
+                last[step] = len(kept)
+            kept.append((found, why))
+        for step, place in last.items():
+            if (more := numbered[step] - _ITEMS_SHOWN) > 0:
+                found, why = kept[place]
+                kept[place] = found, Reason(f'{why.text}, and for {more} more items of "{step}"', why.do)
+        return kept
 
 
 async def why_task(db: Database, task_id: UUID, silent: timedelta) -> Explanation:
@@ -82,10 +103,17 @@ def _by_weight(tasks: Sequence[OpenTask]) -> list[OpenTask]:
 def _chains(tasks: Sequence[OpenTask]) -> dict[str, int]:
     """How many steps, one after the other, each task has behind it. Without recursion: a chain may be 100,000 long."""
     dependants: dict[str, list[str]] = {task.task_key: [] for task in tasks}
+    items: dict[str, list[str]] = {}
+    for key in dependants:
+        step, item, _ = key.partition("[")
+        if item:
+            items.setdefault(step, []).append(key)
     for task in tasks:
+        is_item = "[" in task.task_key  # which waits for its step alone
         for key in task.depends_on:
-            if key in dependants:
-                dependants[key].append(task.task_key)
+            for above in (key, *(() if is_item else items.get(key, ()))):
+                if above in dependants:
+                    dependants[above].append(task.task_key)
     behind: dict[str, int] = {}
     for root in dependants:
         todo = [root]

@@ -66,7 +66,7 @@ class Task(Generic[Params]):
     task_id: str | None = _given("job_task_id")
     attempt_id: int | None = _given("attempt_id")  # a fence: no other attempt ever has it
     options: dict[str, Any] = _given("options", dict)  # the job's options
-    upstream: dict[str, dict[str, Any]] = _given("inputs", dict)  # results of earlier steps, by key
+    upstream: dict[str, Any] = _given("inputs", dict)  # results of earlier steps, by key; of a fan-out, a list
     trigger: dict[str, Any] | None = _given("trigger")  # what started the job, where a schedule did
     folder: str | None = _given("workdir", lambda: os.environ.get("ACC_WORKDIR"))
 

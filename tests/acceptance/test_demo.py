@@ -27,6 +27,22 @@ def test_the_demo_plays_to_its_end(tmp_path: Path):
     eventually_sync(lambda: not still_running(str(folder)), within=20, what="everything ends with the demo")
 
 
+def test_the_second_story_loses_a_machine_among_the_items(tmp_path: Path):
+    folder = tmp_path / "demo"
+    played = subprocess.run(
+        [sys.executable, "-m", "accsd", "demo", "--story", "fan-out", "--folder", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert played.returncode == 0, played.stdout + played.stderr
+    for said in ("encode became a task for each", "power cut: studio-2", "join waited for every item", "Try next"):
+        assert said in played.stdout
+    assert sorted(path.name for path in (folder / "results").iterdir()) == ["index.json", "recording.bin"]
+    eventually_sync(lambda: not still_running(str(folder)), within=20, what="everything ends with the demo")
+
+
 def still_running(folder: str) -> list[str]:
     found: list[str] = []
     for process in Path("/proc").glob("[0-9]*/cmdline"):

@@ -3,6 +3,7 @@ and conditions show is run, in order, as it stands there. What is put in another
 named in the test."""
 
 import asyncio
+import json
 import os
 import re
 import shutil
@@ -11,9 +12,13 @@ import subprocess
 import sys
 import tomllib
 import uuid
+import wave
+import zlib
+from array import array
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 from pathlib import Path
 
 import asyncpg
@@ -167,14 +172,14 @@ def test_the_readme_shows_no_command_that_is_not_run(tmp_path: Path, shell: dict
 
 
 async def test_the_readme_s_workflow_and_sql(tmp_path: Path, shell: dict[str, str], db_url: str, conn: Connection):
-    workflow, _ = blocks("README.md", "yaml")
-    (tmp_path / "media.yaml").write_text(workflow)
+    workflow, more, _ = blocks("README.md", "yaml")
+    (tmp_path / "media.yaml").write_text(workflow + more)
     environ = shell | {"ACC_DB_URL": db_url}
     assert "created" in await in_bash("accsd workflows apply media.yaml", tmp_path, environ)
     statements, schedule = blocks("README.md", "sql")
     await conn.execute(statements)
     await conn.fetch("SELECT * FROM accs.instantiate_due_jobs()")
-    assert await conn.fetchval("SELECT count(*) FROM job_tasks") == 8
+    assert await conn.fetchval("SELECT count(*) FROM job_tasks") == 12
     await conn.execute(schedule)
     assert "nightly" in await in_bash("accsd schedules list", tmp_path, environ)
     (job, _) = (await in_bash("accsd jobs -o name", tmp_path, environ)).split()
@@ -250,7 +255,7 @@ async def from_top_to_bottom(document: str, folder: Path, environ: Mapping[str, 
 
 def readme_s_compose_file() -> str:
     """With an image that is here."""
-    _, compose = blocks("README.md", "yaml")
+    *_, compose = blocks("README.md", "yaml")
     return replaced(compose, **{"studio/renderer": PYTHON, '"python", "-m", "render"': '"python3", "-c", "print(7)"'})
 
 
@@ -305,6 +310,91 @@ def test_the_media_example_in_containers(tmp_path: Path, project: dict[str, str]
     with terminal(up, example, environ, REGISTERED):
         assert "<h1>First take</h1>" in published(example, run, environ)
     bash("docker compose down -t 1", example, environ)
+
+
+# Pipelines
+
+
+def example_named(name: str, folder: Path) -> Path:
+    """As it is in a clone."""
+    ignored = shutil.ignore_patterns("__pycache__", "accsd_wire.py", "accsd_serving")
+    return shutil.copytree(ROOT / "examples" / name, folder / name, ignore=ignored)
+
+
+def test_the_page_on_pipelines(tmp_path: Path, shell: dict[str, str]):
+    """Every command of it in its order; both of its workflows are sound."""
+    before, up, run = blocks("docs/pipelines.md")
+    workflow, document = blocks("docs/pipelines.md", "yaml")
+    example = example_named("fan-out", tmp_path)
+    (example / "report.yaml").write_text(document)
+    (example / "shown.yaml").write_text(workflow)
+    offline = bash(f"{before}accsd workflows check report.yaml shown.yaml", example, shell)
+    assert 'encode[0]: runs with {"name":"a.wav","level":6}' in offline
+    assert "report: ok, 2 steps" in offline
+    with terminal(up.partition("#")[0], example, shell, REGISTERED):
+        apply_both = "accsd workflows apply workflow.yaml > applied; accsd workflows apply shown.yaml"
+        assert "unchanged" in bash(apply_both, example, shell)
+        told = bash(run, example, shell)
+    assert "encode × 8" in told
+    assert "7 done, 1 skipped" in told
+    assert "encode[2] | part-002.wav: 16000 bytes became" in told, "the log of a step is that of its items"
+    assert "\npart-003.wav: 16000 bytes became" in told, "and that of one item needs no name before it"
+    assert '"title": "Tides"' in (example / "results" / "join" / "index.json").read_text()
+
+
+def test_the_home_automation_example(tmp_path: Path, shell: dict[str, str]):
+    before, up, run = blocks("examples/home-automation/README.md")
+    example = example_named("home-automation", tmp_path)
+    assert "cool: is skipped, because its condition did not hold" in bash(before, example, shell)
+    with terminal(up.partition("#")[0], example, shell, REGISTERED):
+        told = bash(run, example, shell)
+        assert "attic: 31.5 °C, the fan is on" in told
+        assert re.search(r"cool +skipped .*its condition did not hold", told)
+        assert "attic: 19 °C, the fan is off" in bash("accsd logs $(accsd jobs --limit 1 -o name)", example, shell)
+
+
+def test_the_fan_out_example(tmp_path: Path, shell: dict[str, str]):
+    """Its files are right, an item that fails is named, and tolerated where the workflow says so."""
+    before, up, run = blocks("examples/fan-out/README.md")
+    example = example_named("fan-out", tmp_path)
+    bash(before, example, shell)
+    with terminal(up.partition("#")[0], example, shell, REGISTERED):
+        told = bash(run, example, shell)
+        assert "encode × 12" in told
+        index = json.loads((example / "results/join/index.json").read_text())
+        recorded = (example / "results/join/recording.bin").read_bytes()
+        decoded = unpacked(recorded, [part and part["bytes"] for part in index["parts"]])
+        wanted = [part_of(example / f"results/split/part-{number:03}.wav") for number in range(12)]
+        assert decoded == [wanted[number] if number != 7 else None for number in range(12)]
+
+        failing = "accsd submit fan-out -o pace=0 -o broken=part-002.wav --wait || true\n"
+        failing += "accsd job $(accsd jobs --limit 1 -o name)"
+        assert re.search(r"encode\[2\] +error", told := bash(failing, example, shell)), told
+        assert "6 done, 1 failed, 1 skipped" in told
+        document = (example / "workflow.yaml").read_text()
+        (example / "workflow.yaml").write_text(replaced(document, **{"max_parallel: 4": "tolerate: 1"}))
+        told = bash(f"accsd workflows apply workflow.yaml\n{failing}", example, shell)
+        assert "6 done, 1 failed (tolerated), 1 skipped" in told
+        assert re.search(r"join +done", told)
+
+
+def unpacked(recorded: bytes, lengths: list[int | None]) -> list[bytes | None]:
+    """The samples of each part, from what changed from one to the next."""
+    parts: list[bytes | None] = []
+    for length in lengths:
+        if length is None:
+            parts.append(None)
+            continue
+        changes = array("h", zlib.decompress(recorded[:length]))
+        sums = accumulate(changes, lambda before, change: ((before + change + 32768) & 65535) - 32768)
+        parts.append(array("h", sums).tobytes())
+        recorded = recorded[length:]
+    return parts
+
+
+def part_of(path: Path) -> bytes:
+    with wave.open(str(path)) as file:
+        return file.readframes(file.getnframes())
 
 
 # The fleet guide

@@ -59,7 +59,7 @@ async def test_an_unknown_service_in_a_workflow(tmp_path: Path, db_url: str, con
 
 def test_a_cyclic_workflow(tmp_path: Path):
     (tmp_path / "loop.yaml").write_text(CYCLE)
-    told(accsd("workflows", "validate", "loop.yaml", folder=tmp_path), 1, "loop.yaml:4", "circle: a → b → a")
+    told(accsd("workflows", "check", "loop.yaml", folder=tmp_path), 1, "loop.yaml:4", "circle: a → b → a")
 
 
 @pytest.mark.parametrize("command", [("--role", "agent"), ("up", "--compose", "nowhere.yaml")])

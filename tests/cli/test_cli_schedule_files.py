@@ -88,7 +88,7 @@ async def test_a_workflow_is_applied_together_with_its_schedules(cli: Cli, conn:
     file.write_text(
         "name: media\nsteps:\n  - {key: fetch, service: fetcher}\nschedules:\n  - {name: hourly, cron: '0 * * * *'}\n"
     )
-    (await cli("workflows", "validate", "--no-services", str(file))).ends(0, "media: ok, 1 step")
+    (await cli("workflows", "check", "--no-services", str(file))).ends(0, "media: ok, 1 step")
     (await cli("workflows", "apply", str(file))).ends(0, "media version 1 created", "schedule hourly is created")
     (await cli("workflows", "apply", str(file))).ends(0, "media version 1 unchanged", "schedule hourly is unchanged")
     told = (await cli("workflows", "apply", str(file), "-o", "json")).ends(0)
@@ -96,7 +96,7 @@ async def test_a_workflow_is_applied_together_with_its_schedules(cli: Cli, conn:
     assert await conn.fetchval("SELECT workflow FROM schedules") == "media"
     file.write_text(file.read_text().replace("0 * * * *", "99 * * * *").replace("fetcher", "other"))
     (await cli("workflows", "apply", str(file))).ends(2, "the minute field has 99")
-    (await cli("workflows", "validate", "--no-services", str(file))).ends(2, "the minute field has 99")
+    (await cli("workflows", "check", "--no-services", str(file))).ends(2, "the minute field has 99")
     assert await conn.fetchval("SELECT max(version) FROM workflows") == 1
 
 
@@ -119,7 +119,7 @@ schedules:
 async def test_a_file_has_schedules_of_events_and_conditions(cli: Cli, conn: Connection, db: Database, tmp_path: Path):
     file = tmp_path / "pack.yaml"
     file.write_text(BESIDE)
-    (await cli("workflows", "validate", "--no-services", str(file))).ends(0)
+    (await cli("workflows", "check", "--no-services", str(file))).ends(0)
     (await cli("workflows", "apply", str(file))).ends(0, "schedule packing is created", "schedule full is created")
     (await cli("schedules", "apply", str(file))).ends(0, "packing is unchanged", "full is unchanged")
     await plan_all(db)

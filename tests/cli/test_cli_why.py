@@ -93,7 +93,7 @@ async def test_backoff_key_and_capacity_in_words(cli: Cli, conn: Connection):
     await fail(conn, *await started(conn))
     said = await cli("why", short(failed))
     said.ends(
-        0, "attempt 1 of 3 failed (boom: it broke); it may run again in 4m", f"accsd logs {short(failed)} --task a"
+        0, "attempt 1 of 3 failed (boom: it broke); it may run again in 4m", f"accsd logs {short(failed)} --step a"
     )
     shape = await workflow(conn, step("a", "audio", concurrency_key="licence"))
     holder = await submit_to(conn, shape)
@@ -161,7 +161,7 @@ async def test_live_and_ended_in_words(cli: Cli, conn: Connection):
     (await cli("why", f"{short(job_id)}/a")).ends(0, "node n1 is starting it, attempt 1 of 3; its lease ends in 5")
     held = await task(conn, job_id, "a")
     await conn.fetch("SELECT accs.start_tasks($1, $2, 'owner-1')", [held["id"]], [1])
-    (await cli("why", f"{short(job_id)}/a")).ends(0, "it runs on node n1", f"`accsd logs -f {short(job_id)} --task a`")
+    (await cli("why", f"{short(job_id)}/a")).ends(0, "it runs on node n1", f"`accsd logs -f {short(job_id)} --step a`")
     await conn.fetch("SELECT accs.finish_tasks($1, $2, 'owner-1')", [held["id"]], [1])
     (await cli("why", f"{short(job_id)}/a")).ends(0, "it is done")
     await fail(conn, *await started(conn), code="oom", message="it wanted 2 GiB")

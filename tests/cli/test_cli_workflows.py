@@ -56,7 +56,7 @@ async def test_a_changed_file_makes_a_new_version_and_an_unchanged_one_none(cli:
 async def test_what_a_workflow_subscribes_to_belongs_to_its_version(cli: Cli, media: Path, conn: Connection):
     (await cli("workflows", "apply", str(media))).ends(0, "media version 1 created")
     rewrite(media, MEDIA + "notify: [task.error, task.failed]\n")
-    refused = (await cli("workflows", "validate", str(media))).ends(1, "media.yaml:5: notify.1 ", '"task.failed" is no')
+    refused = (await cli("workflows", "check", str(media))).ends(1, "media.yaml:5: notify.1 ", '"task.failed" is no')
     assert "there are job.submitted, job.started" in refused.err
     rewrite(media, MEDIA + "notify: [task.error, task.done]\n")
     (await cli("workflows", "diff", str(media))).ends(1, "+- task.error")
@@ -140,44 +140,44 @@ async def test_a_mistake_is_named_with_its_line_without_a_database(
     offline: Cli, tmp_path: Path, text: str, words: list[str]
 ):
     path = written(tmp_path, "w.yaml", text)
-    said = (await offline("workflows", "validate", str(path))).ends(1, *words)
+    said = (await offline("workflows", "check", str(path))).ends(1, *words)
     assert str(path) in said.err
 
 
 async def test_all_mistakes_are_told_at_once(offline: Cli, tmp_path: Path):
     path = written(tmp_path, "w.yaml", MEDIA.replace("timeout: 600", "timeout: -1, max_attempts: 0"))
-    said = (await offline("workflows", "validate", str(path), str(path))).ends(1)
+    said = (await offline("workflows", "check", str(path), str(path))).ends(1)
     assert said.err.count("timeout must be greater than 0") == 2
     assert said.err.count("max_attempts must be greater than or equal to 1") == 2
 
 
 async def test_a_json_mistake_has_its_line_too(offline: Cli, tmp_path: Path):
     path = written(tmp_path, "w.json", '{"name": "x",\n "steps": [\n  {"key": "a", "servise": "s"}]}')
-    (await offline("workflows", "validate", str(path))).ends(1, 'w.json:3: step "a": has an unknown field "servise"')
+    (await offline("workflows", "check", str(path))).ends(1, 'w.json:3: step "a": has an unknown field "servise"')
     path.write_text('{"name": "x",\n')
-    (await offline("workflows", "validate", str(path))).ends(1, "w.json:")
+    (await offline("workflows", "check", str(path))).ends(1, "w.json:")
 
 
 async def test_a_sound_file_is_ok_and_the_services_are_checked_where_there_is_a_database(
     offline: Cli, cli: Cli, media: Path, conn: Connection
 ):
-    said = (await offline.process("workflows", "validate", str(media))).ends(0, "media: ok, 2 steps")
+    said = (await offline.process("workflows", "check", str(media))).ends(0, "media: ok, 2 steps")
     assert said.err == ""
     await node(conn, fetcher=1)
-    (await cli("workflows", "validate", str(media))).ends(0, "no node offers service renderer")
-    assert (await cli("workflows", "validate", "--no-services", str(media))).err == ""
+    (await cli("workflows", "check", str(media))).ends(0, "no node offers service renderer")
+    assert (await cli("workflows", "check", "--no-services", str(media))).err == ""
 
 
 async def test_a_database_that_is_away_is_only_fatal_where_it_was_asked_for(media: Path):
     nowhere = Cli("postgresql://ann@127.0.0.1:1/x")
-    (await nowhere("workflows", "validate", str(media))).ends(0, "media: ok", "services were not checked")
-    (await nowhere("workflows", "validate", "--services", str(media))).ends(4, "can't be reached")
+    (await nowhere("workflows", "check", str(media))).ends(0, "media: ok", "services were not checked")
+    (await nowhere("workflows", "check", "--services", str(media))).ends(4, "can't be reached")
 
 
 async def test_a_file_that_is_not_there_is_not_found(offline: Cli, tmp_path: Path):
-    (await offline("workflows", "validate", str(tmp_path / "none.yaml"))).ends(3, "there is no file")
-    (await offline("workflows", "validate", "x" * 5_000)).ends(3, "there is no file")
-    (await offline("workflows", "validate", str(tmp_path))).ends(3, "there is no workflow file in")
+    (await offline("workflows", "check", str(tmp_path / "none.yaml"))).ends(3, "there is no file")
+    (await offline("workflows", "check", "x" * 5_000)).ends(3, "there is no file")
+    (await offline("workflows", "check", str(tmp_path))).ends(3, "there is no workflow file in")
 
 
 # Listed, shown, compared
@@ -267,7 +267,7 @@ async def test_a_timeout_may_be_written_as_a_length_of_time(
 @pytest.mark.parametrize("written_as", ["10 minuets", "soon", "0s", "-5m", "999999999d", "[10m]", "yes"])
 async def test_a_timeout_that_is_no_length_of_time_is_refused(offline: Cli, tmp_path: Path, written_as: str):
     file = written(tmp_path, "w.yaml", MEDIA.replace("600", written_as))
-    (await offline("workflows", "validate", str(file))).ends(1, ':4: step "render": timeout must be')
+    (await offline("workflows", "check", str(file))).ends(1, ':4: step "render": timeout must be')
 
 
 # Files that mean no good, or went wrong
@@ -317,7 +317,7 @@ def nested_aliases(levels: int) -> str:
 )  # fmt: skip
 async def test_a_hostile_file_is_refused_at_once_in_words(offline: Cli, tmp_path: Path, text: str, words: str):
     file = written(tmp_path, "w.yaml", text)
-    said = (await offline("workflows", "validate", str(file))).ends(1, words)
+    said = (await offline("workflows", "check", str(file))).ends(1, words)
     assert len(said.err) < 3000
     assert not any(c < " " and c != "\n" for c in said.err)
 
@@ -347,7 +347,7 @@ steps:
 async def test_the_first_mistakes_of_a_hundred_thousand_are_told(offline: Cli, tmp_path: Path):
     steps = "".join(f"- {{key: s{n}, service: s, dependson: [a]}}\n" for n in range(100_000))
     file = written(tmp_path, "w.yaml", f"name: w\nsteps:\n{steps}")
-    said = (await offline("workflows", "validate", str(file))).ends(1, "and 99980 more")
+    said = (await offline("workflows", "check", str(file))).ends(1, "and 99980 more")
     first, *_ = said.err.splitlines()
     assert first.endswith(':3: step "s0": has an unknown field "dependson" (did you mean "depends_on"?)')
 
@@ -365,7 +365,7 @@ async def test_a_hundred_thousand_steps_are_a_moderate_file(tmp_path: Path):
     )
     ended = await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, "-c", measured, "workflows", "validate", "--no-services", str(tmp_path / "w.yaml")],
+        [sys.executable, "-c", measured, "workflows", "check", "--no-services", str(tmp_path / "w.yaml")],
         capture_output=True,
         text=True,
         timeout=100,

@@ -172,12 +172,15 @@ class LogEvent:
 
 
 async def begun_attempts(db: Database, job_id: UUID, *, step: str | None, attempt: int | None) -> list[AttemptLog]:
-    """The last attempt of each step that was ever begun, or the one with that number, in the order of the workflow."""
+    """The last attempt of each step that was ever begun, or the one with that number, in the order of the workflow. A
+    step that was multiplied stands for its items."""
     rows = await db.fetch(
         """SELECT id, task_key, coalesce($3, attempt_id) AS attempt_id,
                   lease_owner IS NOT NULL AND attempt_id = coalesce($3, attempt_id) AS is_live
              FROM public.job_tasks
-            WHERE job_id = $1 AND ($2::text IS NULL OR task_key = $2) AND attempt_id >= greatest(1, $3)
+            WHERE job_id = $1 AND attempt_id >= greatest(1, $3)
+              AND ($2::text IS NULL OR task_key = $2 OR parent = (
+                    SELECT id FROM public.job_tasks WHERE job_id = $1 AND task_key = $2))
             ORDER BY step_no""",
         job_id,
         step,

@@ -258,6 +258,16 @@ class TaskRow:
     params: dict[str, Any] | None
     results: dict[str, Any] | None
     fails_everywhere: str | None  # why its step counts as failing on every node
+    outcome: str | None  # of its last attempt
+    items: int | None  # of a step that was multiplied: how many tasks it became
+    parent: UUID | None  # of such a task: the step that became it
+    item_no: int | None
+    tolerated: bool  # it failed for good, and the steps below go on without it
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether its step says when it begins; else a failure does (accs.is_delayed)."""
+        return self.hold == "backoff" and self.attempt == 0 and self.lost == 0 and self.outcome != "released"
 
 
 async def tasks_of(db: Database, job_id: UUID) -> list[TaskRow]:
@@ -269,7 +279,8 @@ async def tasks_of(db: Database, job_id: UUID) -> list[TaskRow]:
                   coalesce(t.finished_at, CASE WHEN t.lease_owner IS NOT NULL THEN accs.clock() END)
                     - t.claimed_at AS took,
                   t.next_attempt_at, t.next_attempt_at - accs.clock() AS due_in, t.remaining, w.hold,
-                  t.error_code, t.error_message, t.params, t.results, h.reason AS fails_everywhere
+                  t.error_code, t.error_message, t.params, t.results, h.reason AS fails_everywhere, t.outcome, t.items,
+                  t.parent, t.item_no, coalesce(t.tolerated, false) AS tolerated
              FROM public.job_tasks t JOIN public.jobs j ON j.id = t.job_id LEFT JOIN accs.live l ON l.task_id = t.id
              LEFT JOIN accs.step_health h ON h.workflow_id = j.workflow_id AND h.task_key = t.task_key
              LEFT JOIN accs.waiting w ON w.task_id = t.id
@@ -321,12 +332,15 @@ async def dead_letters(
 
 
 async def is_open(db: Database, job_id: UUID, step: str | None) -> bool:
-    """Whether more may come: the job, or the named step, has not ended."""
+    """Whether more may come: the job, or the named step with its items, has not ended."""
     return await db.fetchval(
         """SELECT status IN ('queued', 'starting', 'running') FROM public.jobs WHERE id = $1 AND $2::text IS NULL
            UNION ALL
-           SELECT status IN ('queued', 'starting', 'running') FROM public.job_tasks
-            WHERE job_id = $1 AND task_key = $2""",
+           SELECT EXISTS (
+             SELECT FROM public.job_tasks
+              WHERE job_id = $1 AND status IN ('queued', 'starting', 'running') AND (task_key = $2 OR parent = (
+                    SELECT id FROM public.job_tasks WHERE job_id = $1 AND task_key = $2)))
+            WHERE $2 IS NOT NULL""",
         job_id,
         step,
         repeatable=True,

@@ -31,7 +31,7 @@ def _claimed(name: str) -> Any:
 
 class PullTask(Task[Any]):
     options: dict[str, Any] = _claimed("options")
-    upstream: dict[str, dict[str, Any]] = _claimed("inputs")
+    upstream: dict[str, Any] = _claimed("inputs")
     envelope: dict[str, Any] = cast("Any", cached_property(lambda task: _envelope(task._claimed, task._context)))
 
     def __init__(self, claimed: ClaimedTask, context: AttemptContext, loop: asyncio.AbstractEventLoop) -> None:
