@@ -115,7 +115,7 @@ async def test_of_two_resolvers_that_differ_the_first_one_counts(
     made = await ready_to_fan(conn)
     said, unheard = await race.second_waits(lambda a: first(a, made), lambda b: second(b, made))
     assert (answer(said), answer(unheard)) == (ACCEPTED, REPEATED)
-    expected = {run_it: "queued", skip_it: "skipped", fan_out_three: "done"}[first]
+    expected = "queued" if first is run_it else "skipped" if first is skip_it else "done"
     assert (await task(conn, made, "each"))["status"] == expected
     assert len(await items_of(conn, made)) == (3 if first is fan_out_three else 0)
     await check(conn)
@@ -276,9 +276,8 @@ async def test_a_resume_waits_for_what_is_resolved_under_its_pause(conn: Connect
 async def test_a_claim_and_a_fan_out_that_share_keys_wait_for_one_another_and_end(conn: Connection, race: Race):
     """The claim holds one key and the fan-out needs both: whoever is second waits, and nobody for ever."""
     await node(conn)
-    shared = {"concurrency_key": "b", "concurrency_limit": 3}
     others = [await submit(conn, step("x", concurrency_key=key, concurrency_limit=3)) for key in ("a", "b")]
-    lists = step("each", for_each="${params.x}", **shared)
+    lists = step("each", for_each="${params.x}", concurrency_key="b", concurrency_limit=3)
     made = await submit(conn, lists, step("other", after="each", concurrency_key="a"))
     holder, fanning, claiming = await race.session(), await race.session(), await race.session()
     async with holder.transaction():
