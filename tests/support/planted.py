@@ -97,6 +97,7 @@ STALE_RESOLVER = Bug(
 NO_LIMIT_OF_ITEMS = Bug(
     "max_parallel is ignored", (Change("fan_out", "IF p_parallel IS NOT NULL THEN", "IF false THEN"),)
 )
+# Shown by its story alone: the machine seldom retries a step that was multiplied and then skips it.
 OLD_ITEMS_RUN = Bug(
     "the tasks of an earlier list run although their step is skipped",
     (
@@ -116,7 +117,6 @@ BUGS = [
     COUNTED_TWICE,
     STALE_RESOLVER,
     NO_LIMIT_OF_ITEMS,
-    OLD_ITEMS_RUN,
 ]
 
 
