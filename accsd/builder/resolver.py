@@ -65,8 +65,9 @@ class Resolver:
             for found in await workflows_by_id(self._db, stale):
                 try:
                     flow = Flow(found.definition())
+                    flow.workflow.schema_of_options()
                 except UserError as error:
-                    flow = Fail(DatabaseCode.TEMPLATE_ERROR, str(error))
+                    flow = Fail(DatabaseCode.WORKFLOW_INVALID, str(error))
                 self._flows[found.id] = (found.updated_at, flow)
         while len(self._flows) > _FLOWS_KEPT:
             self._flows.pop(next(which for which in self._flows if which not in wanted))

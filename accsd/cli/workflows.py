@@ -1,7 +1,7 @@
 """`accsd workflows`: brought in from files, checked, listed, shown, compared, paused and resumed."""
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -265,6 +265,8 @@ def _draw(workflow: StoredWorkflow) -> None:
     say(f"{workflow.name}  {', '.join(facts)}")
     if workflow.notify:
         say(f"others are told: {', '.join(workflow.notify)}")
+    if workflow.options_schema is not None:
+        _say_options(workflow.options_schema)
     say()
     lines = draw([(step.key, step.depends_on) for step in definition.steps])
     flows = {step.key: _flow(step) for step in definition.steps}
@@ -274,6 +276,18 @@ def _draw(workflow: StoredWorkflow) -> None:
     headings = ("step", "service", "attempts", "timeout", "needs", *(["data"] if any(flows.values()) else []))
     for line in aligned(lines, cells, headings, styled):
         say(line)
+
+
+def _say_options(schema: Mapping[str, Any]) -> None:
+    """What a submission may say with -o. The whole schema is in -o yaml."""
+    from accsd.explain.options import options_of
+
+    say("options" + (" (others are refused)" if schema.get("additionalProperties") is False else ""))
+    known = options_of(schema)
+    widths = [max((len(row[column]) for row in known), default=0) for column in range(3)]
+    for row in known:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        say(f"  {'  '.join((*cells, row[3]))}".rstrip())
 
 
 def _cells(step: WorkflowStep) -> list[str]:

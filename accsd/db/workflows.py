@@ -76,7 +76,9 @@ async def workflow_id(db: Database, name: str, version: int | None = None) -> UU
 
 
 async def apply_workflow(db: Database, workflow: WorkflowDef, *, created_by: str | None = None) -> UUID:
-    """Writes a workflow under its name and version; the same one again is updated. The database checks it too."""
+    """Writes a workflow under its name and version; the same one again is updated. The database checks it too.
+    Raises WorkflowInvalid."""
+    workflow.schema_of_options()
     return await db.fetchval(
         """INSERT INTO public.workflows (name, version, steps, created_by, notify, params, options_schema)
            VALUES ($1, $2, $3, $4, $5, $6, $7)

@@ -21,12 +21,13 @@ from pydantic import (
     model_validator,
 )
 
-from accsd.errors import InvalidValue, WorkflowInvalid
+from accsd.errors import InvalidValue, SchemaInvalid, WorkflowInvalid
 from accsd.planning.backoff import parse_backoff
 from accsd.planning.dag import Plan, plan
 from accsd.values.json import sanitise
 from accsd.values.labels import check_labels
 from accsd.values.names import check_outgoing_event, check_service_name, check_step_key
+from accsd.values.schemas import Schema, schema_of
 from accsd.values.units import parse_duration
 from accsd.values.validation import Problem, problems
 
@@ -170,6 +171,17 @@ class WorkflowDef(BaseModel):
     def plan(self) -> Plan:
         """The order in which the steps can run, and who waits for whom."""
         return plan(((step.key, step.depends_on) for step in self.steps), workflow=self.name)
+
+    def schema_of_options(self) -> Schema | None:
+        """What the options of its jobs are checked against. WorkflowInvalid: options_schema is no schema."""
+        if self.options_schema is None:
+            return None
+        try:
+            return schema_of(self.options_schema)
+        except SchemaInvalid as error:
+            complaints = [(("options_schema", *place), f"options_schema.{said}") for place, said in error.complaints]
+            told = "; ".join(said for _, said in complaints[:_PROBLEMS_SHOWN]) or f"options_schema: {error}"
+            raise WorkflowInvalid(f'workflow "{self.name}": {told}', complaints=complaints) from None
 
     def steps_document(self) -> list[dict[str, Any]]:
         """What goes into the column `steps`: as it was written, without the defaults that nobody wrote."""

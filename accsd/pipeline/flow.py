@@ -227,8 +227,10 @@ def _expression(written: str, names: Names, at: Place) -> Findings:
 
 
 def check_workflow(workflow: WorkflowDef, *, steps_at: str = "steps") -> list[tuple[Place, str]]:
-    """Checks the expressions of a workflow before it is written; returns what may surprise its author, with its place.
-    `steps_at` is where its document has the steps. Raises WorkflowInvalid with all that is wrong."""
+    """Checks the options_schema and the expressions of a workflow before it is written; returns what may surprise its
+    author, with its place. `steps_at` is where its document has the steps. Raises WorkflowInvalid with all that is
+    wrong."""
+    workflow.schema_of_options()
     found = Flow(workflow, steps_at=steps_at).check()
     if found.problems:
         told = [(problem.place, _sentence(workflow, problem)) for problem in found.problems]

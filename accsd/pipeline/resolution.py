@@ -13,6 +13,7 @@ from accsd.expressions.results import written_moment
 from accsd.model import WorkflowStep
 from accsd.model.outcome import DatabaseCode
 from accsd.pipeline.flow import DEFAULT_MAX_ITEMS, STEP, StepFlow, expression_of
+from accsd.values.schemas import sentences
 from accsd.values.units import parse_duration
 
 LONGEST_DELAY: Final = 31_622_400.0  # seconds: a leap year
@@ -74,6 +75,8 @@ Decision = Run | Multiply | Skip | Fail
 
 def decide(flow: StepFlow, facts: Facts) -> Decision:
     """Raises ConfigError where the CEL library is missing; everything else that is wrong is a Fail."""
+    if not flow.step.depends_on and (wrong := _wrong_options(flow, facts)):
+        return Fail(DatabaseCode.OPTIONS_INVALID, wrong)
     values, left_out, skipped = _values(flow, facts)
     code = DatabaseCode.CONDITION_ERROR
     try:
@@ -94,6 +97,12 @@ def decide(flow: StepFlow, facts: Facts) -> Decision:
         return Fail(code, _told(flow.step, error))
     except UserError as error:
         return Fail(code, _told(flow.step, error))
+
+
+def _wrong_options(flow: StepFlow, facts: Facts) -> str:
+    """Said by the first steps of a job, so that wrong options end it before any node has work."""
+    schema = flow.flow.workflow.schema_of_options()
+    return "" if schema is None else sentences(schema.problems(dict(facts.params)), "options")
 
 
 class _TooLarge(Exception):

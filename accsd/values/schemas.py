@@ -67,7 +67,7 @@ class Schema:
         missing = tuple(unknown)
         found = (error for error in self._validator.iter_errors(value) if _counts(error, missing))
         told = list(islice(found, MAX_PROBLEMS + 1))
-        said = list(dict.fromkeys(problem for error in told[:MAX_PROBLEMS] for problem in _said(error)))
+        said = sorted({problem for error in told[:MAX_PROBLEMS] for problem in _said(error)}, key=_by_place)
         return said if len(told) <= MAX_PROBLEMS else [*said, Problem((), "has more problems than are told")]
 
 
@@ -307,6 +307,11 @@ def _counts(error: "ValidationError", unknown: Sequence[Place]) -> bool:
             if error.kind.name not in _OF_SHAPE or by_choice:
                 return False
     return True
+
+
+def _by_place(problem: Problem) -> tuple[tuple[int, int, str], ...]:
+    """Elements of a list in their order; members by name, because jsonb keeps no other order."""
+    return tuple((0, each, "") if isinstance(each, int) else (1, 0, each) for each in problem.place)
 
 
 def _said(error: "ValidationError") -> Iterator[Problem]:
