@@ -18,12 +18,14 @@ from accsd.cli.workflow_render import render_command
 from accsd.db import Pausable
 from accsd.db import workflows as stored
 from accsd.db.pool import Database
+from accsd.db.tools import bound_workflow
 from accsd.db.views import workflows as workflow_views
 from accsd.db.workflows import Applied, Change, StoredWorkflow
 from accsd.errors import Unavailable, UserError, WorkflowInvalid
 from accsd.explain.fleet import Paused
 from accsd.explain.words import cut, duration, since
 from accsd.model import WorkflowDef, WorkflowStep
+from accsd.values.names import TOOL_SERVICE
 from accsd.values.validation import did_you_mean
 
 _LONGEST_EXPRESSION: Final = 50
@@ -197,17 +199,21 @@ def _asked_for_services(ctx: click.Context, wanted: Sequence[WorkflowDef], *, re
             return []
         return with_database(ctx, lambda db: _missing_services(db, wanted))
     except (Unavailable, UserError) as error:
-        if required:
+        if required or isinstance(error, WorkflowInvalid):
             raise
         return [f"services were not checked: {error}"]
 
 
 async def _missing_services(db: Database, wanted: Iterable[WorkflowDef]) -> list[str]:
-    """Services that no node offers, as sentences: a node may register later."""
+    """Services that no node offers, as sentences: a node may register later. WorkflowInvalid where a step uses a tool
+    that is not there, or not as it is meant."""
+    wanted = [await bound_workflow(db, workflow) for workflow in wanted]
     offered = await workflow_views.offered_services(db)
     if offered is None:
         return ["no node has registered yet: the steps wait until `accsd --role agent` runs on one that offers them"]
-    asked = dict.fromkeys(step.service for workflow in wanted for step in workflow.steps)
+    asked = dict.fromkeys(
+        step.service for workflow in wanted for step in workflow.steps if step.service != TOOL_SERVICE
+    )
     return [f"no node offers service {name}{did_you_mean(name, offered)}" for name in asked if name not in offered]
 
 
@@ -292,7 +298,7 @@ def _say_options(schema: Mapping[str, Any]) -> None:
 
 def _cells(step: WorkflowStep) -> list[str]:
     timeout = "" if step.timeout is None else duration(timedelta(seconds=step.timeout))
-    return [step.service, str(step.max_attempts), timeout, _needs(step)]
+    return [step.uses or step.service, str(step.max_attempts), timeout, _needs(step)]
 
 
 def _needs(step: WorkflowStep) -> str:
@@ -372,14 +378,11 @@ def diff_command(ctx: click.Context, files: Sequence[str]) -> None:
     wanted = _checked(documents)
     has_schedules = bool(_check_schedules(documents))
 
-    async def work(db: Database) -> list[StoredWorkflow | None]:
-        return [await stored.find_workflow(db, one.name, _named_version(one)) for one in wanted]
+    async def work(db: Database) -> list[tuple[WorkflowDef, StoredWorkflow | None]]:
+        found = [await stored.find_workflow(db, one.name, _named_version(one)) for one in wanted]
+        return [(await bound_workflow(db, one), each) for one, each in zip(wanted, found, strict=True)]
 
-    lines = [
-        line
-        for workflow, found in zip(wanted, with_database(ctx, work), strict=True)
-        for line in _difference(workflow, found)
-    ]
+    lines = [line for workflow, found in with_database(ctx, work) for line in _difference(workflow, found)]
     for line in lines:
         say(_coloured(line))
     if (has_schedules and _schedules_differ(ctx, documents)) or lines:

@@ -18,6 +18,7 @@ NEEDS_RESTART: Final[Mapping[str, str]] = {
     "storage": "the object store",
     "http": "the open port",
     "fallback": "which ways are switched off",
+    "secrets": "which secrets steps are given here",
     "notify_channel_prefix": "the channels that are listened to",
     "heartbeat_ttl_sec": "the leases",
     "backoff_base_sec": "the pauses between attempts",
@@ -32,7 +33,7 @@ _LOCK: Final = (_NAME, "node.state_dir")
 def read_settings(config: Path | None) -> Settings:
     """Reads the settings; their secrets are struck out of logs from now on."""
     settings = load_settings(config)
-    for secret in settings.secrets():
+    for secret in settings.secret_texts():
         register_secret(secret)
     return settings
 

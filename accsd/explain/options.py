@@ -15,7 +15,7 @@ def options_of(schema: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
     found = cast("dict[str, Any]", properties) if isinstance(properties, dict) else {}
     return [
         (name, _type(each), "required" if name in must else _default(each), _text(each, "description"))
-        for name, each in found.items()
+        for name, each in sorted(found.items())
     ]
 
 

@@ -322,6 +322,8 @@ def _said(error: "ValidationError") -> Iterator[Problem]:
         case "additionalProperties" | "unevaluatedProperties":
             for name in about.get("unexpected", ()):
                 yield Problem(place, f'has an unknown field "{_short(name)}"')
+        case "falseSchema" if error.schema_path and error.schema_path[-1] in _MEMBERS:
+            yield Problem(place, "has a field, and takes none")
         case "anyOf" | "oneOf":
             yield Problem(place, _alternatives(place, about.get("context", ())))
         case kind:
