@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from functools import reduce
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from pydantic import BaseModel
 
@@ -80,4 +80,8 @@ def _with(settings: Settings, others: Settings, paths: Iterable[str]) -> Setting
 
 
 def _value(settings: Settings, path: str) -> object:
-    return reduce(getattr, path.split("."), settings)
+    return reduce(_part, path.split("."), cast("object", settings))
+
+
+def _part(whole: object, name: str) -> object:
+    return cast("dict[str, object]", whole).get(name) if isinstance(whole, dict) else getattr(whole, name, None)

@@ -99,7 +99,7 @@ StepKey = Annotated[str, AfterValidator(check_step_key)]
 ServiceName = Annotated[str, AfterValidator(_service)]
 EventName = Annotated[str, AfterValidator(check_outgoing_event)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
-Seconds = Annotated[float | None, BeforeValidator(_in_seconds), Field(gt=0, allow_inf_nan=False)]
+Seconds = Annotated[Annotated[float, Field(gt=0, allow_inf_nan=False)] | None, BeforeValidator(_in_seconds)]
 
 
 class WorkflowStep(BaseModel):

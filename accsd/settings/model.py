@@ -571,7 +571,7 @@ def _leaves(model: BaseModel, at: str = "") -> Iterator[str]:
         value: object = getattr(model, name)
         if isinstance(value, BaseModel):
             yield from _leaves(value, f"{at}{name}.")
-        elif name in ("services", "providers", "targets", "workflows") and isinstance(value, dict):
+        elif name in ("services", "providers", "targets", "workflows", "secrets") and isinstance(value, dict):
             for key, table in cast("dict[str, BaseModel]", value).items():
                 yield from _leaves(table, f"{at}{name}.{key}.")
         else:
