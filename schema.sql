@@ -7,6 +7,7 @@
 -- thing in accsd/db/ and tests/db/.
 --   ground.sql       version, clock, limits, ids, locks, answers; what makes a function a verb
 --   workflows.sql    workflows, checked and compiled when they are written
+--   tools.sql        tools that steps may use, with the types of what they take and give
 --   jobs.sql         jobs and their tasks
 --   transitions.sql  the legal transitions, and the guard that refuses every other write
 --   months.sql       what is partitioned by month, and how months are made
@@ -38,7 +39,7 @@
 --
 -- THE MAP
 --   public.*                what people read and what any client may INSERT: workflows, jobs, job_tasks, task_events,
---                           task_artifacts, nodes, dead_letters, outbox_events, schedules, calendars; firings and events to read.
+--                           task_artifacts, nodes, dead_letters, outbox_events, schedules, calendars; firings, events and tools to read.
 --   accs.transitions        the legal moves, as rows. Everything that enforces them is generated from these rows.
 --   accs.plans, accs.steps  a workflow and its steps, compiled and checked when the workflow is written.
 --   accs.lanes              the sets of nodes that may take a task: by service, labels and named node.
@@ -163,7 +164,7 @@ $$;
 -- login that may only read could hold it for ever.)
 CREATE TABLE accs.locks (name text PRIMARY KEY);
 INSERT INTO accs.locks VALUES ('archives'), ('months'), ('node_leaves'), ('outbox_targets'), ('quarantines'), ('repair'),
-                              ('workflows');
+                              ('tools'), ('workflows');
 
 CREATE FUNCTION accs.lock(p_name text) RETURNS void LANGUAGE sql AS $$ SELECT FROM accs.locks WHERE name = p_name FOR UPDATE $$;
 
@@ -352,6 +353,8 @@ BEGIN
           THEN format('"%s" is no service name: letters, digits, ".", "_" and "-" only, beginning with a letter or digit, '
                       'no longer than 40', s ->> 'service')
         WHEN s ->> 'service' = 'builder' THEN 'the service name "builder" is reserved'
+        WHEN s ->> 'service' = 'accs' AND NOT s ? 'uses' THEN 'the service "accs" is for tools: say which one (uses)'
+        WHEN s ? 'uses' AND accs.flaw_of_use(s) IS NOT NULL THEN accs.flaw_of_use(s)
         WHEN coalesce(jsonb_typeof(s -> 'depends_on'), 'array') <> 'array'
              OR jsonb_path_exists(s, 'strict $.depends_on[*] ? (@.type() != "string")', silent => true)
           THEN 'depends_on must be a list of step keys'
@@ -513,7 +516,9 @@ BEGIN
     SELECT n::int AS n, s, s ->> 'key' AS key, s ->> 'service' AS service, s ->> 'node' AS node,
            coalesce(s -> 'requires', '{}') AS requires,
            ARRAY(SELECT jsonb_array_elements_text(coalesce(s -> 'depends_on', '[]'))) AS depends_on,
-           (s -> 'with')::text LIKE '%${%' AS templated
+           (s -> 'with')::text LIKE '%${%' AS templated,
+           -- its result is checked, or the control host does it: the resolver notes the tool with the task
+           s ? 'uses' AND (SELECT t.output_schema IS NOT NULL OR t.kind <> 'service' FROM accs.tool_named(s ->> 'uses') t) AS typed
       FROM jsonb_array_elements(NEW.steps) WITH ORDINALITY e (s, n)
   ), edge AS (
     SELECT p.n AS parent, array_agg(c.n ORDER BY c.n) AS children, p.s ? 'for_each' AS fans
@@ -527,7 +532,7 @@ BEGIN
          (s ->> 'timeout')::double precision, nullif(s -> 'backoff', 'null'), step.requires, step.node, s ->> 'concurrency_key', l.id,
          nullif(ARRAY(SELECT n FROM unnest(NEW.notify) n WHERE n LIKE 'task.%'), '{}'),
          nullif(s ?| '{if,delay,for_each}' OR templated IS TRUE OR joins.n IS NOT NULL
-                OR step.depends_on = '{}' AND NEW.options_schema IS NOT NULL, false)
+                OR step.depends_on = '{}' AND NEW.options_schema IS NOT NULL OR typed, false)
     FROM step LEFT JOIN edge ON edge.parent = step.n LEFT JOIN joins ON joins.n = step.n
     JOIN accs.lanes l ON l.service = step.service AND l.requires = step.requires AND l.node IS NOT DISTINCT FROM step.node;
 
@@ -558,6 +563,128 @@ CREATE TRIGGER refuse_used_workflow BEFORE DELETE OR UPDATE OF id ON public.work
 -- Whoever writes new versions waits here for the others, until the end of the transaction: two must not make the same next version.
 CREATE FUNCTION accs.lock_workflows() RETURNS void LANGUAGE sql AS $$ SELECT accs.lock('workflows') $$;
 SELECT accs.is_verb('lock_workflows', may => '{scheduler}');
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Tools: what a step may use, with the types of its input and its result
+-- ---------------------------------------------------------------------------------------------------------------
+
+-- A version of a tool never changes: workflows name it, and their jobs must mean tomorrow what they mean today. What changes is
+-- written as the next version.
+CREATE TABLE public.tools (
+  id             uuid PRIMARY KEY DEFAULT accs.new_id(),
+  name           text NOT NULL CHECK (name ~ '^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+$' AND length(name) <= 100),
+  version        int NOT NULL CHECK (version >= 1),
+  kind           text NOT NULL CHECK (kind IN ('service', 'http', 'builtin')),
+  service        text NOT NULL CHECK (service ~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$' AND service <> 'builder'),
+  input_schema   jsonb NOT NULL CHECK (jsonb_typeof(input_schema) = 'object' AND pg_column_size(input_schema) <= 262144),
+  output_schema  jsonb CHECK (jsonb_typeof(output_schema) = 'object' AND pg_column_size(output_schema) <= 262144),
+  request        jsonb CHECK (jsonb_typeof(request) = 'object' AND pg_column_size(request) <= 65536),   -- kind http: url, method, headers
+  defaults       jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(defaults) = 'object'),   -- of steps that use it
+  description    text NOT NULL DEFAULT '' CHECK (octet_length(description) <= 16384),
+  examples       jsonb NOT NULL DEFAULT '[]' CHECK (jsonb_typeof(examples) = 'array' AND pg_column_size(examples) <= 65536),
+  scopes         text[] NOT NULL DEFAULT '{}',
+  is_active      boolean NOT NULL DEFAULT true,
+  created_at     timestamptz NOT NULL DEFAULT accs.clock(),
+  created_by     text,
+  UNIQUE (name, version),
+  CHECK ((kind = 'service') = (service <> 'accs')),   -- the control host does the others
+  CHECK ((kind = 'http') = (request IS NOT NULL)),
+  CHECK ((kind = 'builtin') = starts_with(name, 'accs.'))
+);
+
+CREATE FUNCTION accs.keep_tool() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF TG_OP = 'UPDATE' AND (to_jsonb(OLD) - 'is_active') IS DISTINCT FROM (to_jsonb(NEW) - 'is_active') THEN
+    RAISE EXCEPTION 'tool "%@%" can''t be changed', OLD.name, OLD.version
+      USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'accs.put_tool writes what has changed as its next version.';
+  ELSIF TG_OP = 'DELETE' AND EXISTS (
+    SELECT FROM public.workflows w
+     WHERE w.steps @> jsonb_build_array(jsonb_build_object('uses', format('%s@%s', OLD.name, OLD.version)))) THEN
+    RAISE EXCEPTION 'tool "%@%" is used by a workflow', OLD.name, OLD.version
+      USING ERRCODE = 'foreign_key_violation', HINT = 'accs.retire_tool keeps new workflows from using it.';
+  END IF;
+  RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
+END $$;
+CREATE TRIGGER keep_tool BEFORE UPDATE OR DELETE ON public.tools FOR EACH ROW EXECUTE FUNCTION accs.keep_tool();
+
+-- Writes a tool: as its next version where it differs from the newest one, which is in use again otherwise.
+CREATE FUNCTION accs.put_tool(p_tool jsonb, p_by text DEFAULT NULL) RETURNS TABLE (tool text, tool_version int, answer text)
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_was public.tools;
+  v_new public.tools;
+BEGIN
+  PERFORM accs.lock('tools');
+  SELECT * INTO v_was FROM public.tools t WHERE t.name = p_tool ->> 'name' ORDER BY t.version DESC LIMIT 1;
+  v_new := jsonb_populate_record(NULL::public.tools, jsonb_build_object('defaults', '{}'::jsonb, 'description', '', 'examples', '[]'::jsonb,
+             'scopes', '[]'::jsonb) || jsonb_strip_nulls(p_tool) || jsonb_build_object(
+             'id', accs.new_id(), 'version', coalesce(v_was.version, 0) + 1, 'is_active', true, 'created_at', accs.clock(),
+             'created_by', coalesce(p_by, session_user)));
+  IF v_new.kind = 'builtin' THEN
+    RAISE EXCEPTION 'a tool of kind builtin comes with accsd' USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  IF to_jsonb(v_was) - '{id,version,is_active,created_at,created_by}'::text[]
+     = to_jsonb(v_new) - '{id,version,is_active,created_at,created_by}'::text[] THEN
+    UPDATE public.tools t SET is_active = true WHERE t.id = v_was.id AND NOT t.is_active;
+    RETURN QUERY SELECT v_was.name, v_was.version, CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END;
+    RETURN;
+  END IF;
+  INSERT INTO public.tools SELECT v_new.*;
+  RETURN QUERY SELECT v_new.name, v_new.version, 'accepted'::text;
+END $$;
+SELECT accs.is_verb('put_tool', may => '{scheduler,api}');
+
+-- No new workflow can use it, in this version or in any (null). What uses it goes on.
+CREATE FUNCTION accs.retire_tool(p_name text, p_version int DEFAULT NULL) RETURNS TABLE (answer text, reason text) LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM accs.lock('tools');
+  IF NOT EXISTS (SELECT FROM public.tools t WHERE t.name = p_name AND t.version = coalesce(p_version, t.version)) THEN
+    RETURN QUERY SELECT 'refused'::text, 'not_found'::text;
+    RETURN;
+  ELSIF starts_with(p_name, 'accs.') THEN
+    RETURN QUERY SELECT 'refused'::text, 'builtin'::text;
+    RETURN;
+  END IF;
+  UPDATE public.tools t SET is_active = false WHERE t.name = p_name AND t.version = coalesce(p_version, t.version) AND t.is_active;
+  RETURN QUERY SELECT CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END, NULL::text;
+END $$;
+SELECT accs.is_verb('retire_tool', may => '{scheduler,api}');
+
+CREATE FUNCTION accs.tool_named(p_uses text) RETURNS public.tools LANGUAGE sql STABLE AS $$
+  SELECT t.* FROM public.tools t
+   WHERE t.name = split_part(p_uses, '@', 1)
+     AND t.version = CASE WHEN split_part(p_uses, '@', 2) ~ '^[1-9][0-9]{0,8}$' THEN split_part(p_uses, '@', 2)::int END
+$$;
+
+-- What is wrong with the tool of a step; null: nothing. Who writes a workflow chooses the version, so that it stays the same.
+CREATE FUNCTION accs.flaw_of_use(s jsonb) RETURNS text LANGUAGE sql STABLE AS $$
+  SELECT CASE
+    WHEN jsonb_typeof(s -> 'uses') <> 'string' OR s ->> 'uses' !~ '^[a-z][a-z0-9_.]{0,99}@[1-9][0-9]{0,8}$'
+      THEN 'uses must be a tool and its version, such as media.probe@1'
+    WHEN t.id IS NULL THEN format('there is no tool "%s"', s ->> 'uses')
+    WHEN s ->> 'service' IS DISTINCT FROM t.service THEN format('the tool "%s" needs the service "%s"', s ->> 'uses', t.service)
+  END
+    FROM (SELECT) one LEFT JOIN accs.tool_named(s ->> 'uses') t ON true
+$$;
+
+-- What every installation has. The control host does it; assert and transform need nobody but the resolver.
+INSERT INTO public.tools (name, version, kind, service, description, input_schema, output_schema) VALUES
+  ('accs.emit_event', 1, 'builtin', 'accs', 'Emits an event. A repeated attempt emits it once.',
+   '{"type": "object", "required": ["topic"], "additionalProperties": false, "properties": {
+       "topic": {"type": "string", "minLength": 1, "maxLength": 200}, "payload": {"type": "object"},
+       "key": {"type": "string", "minLength": 1, "maxLength": 200}}}',
+   '{"type": "object", "required": ["event_id"], "properties": {"event_id": {"type": "integer"}}}'),
+  ('accs.submit', 1, 'builtin', 'accs', 'Submits a job. With wait the step ends with that job, and fails if it fails.',
+   '{"type": "object", "required": ["workflow"], "additionalProperties": false, "properties": {
+       "workflow": {"type": "string", "minLength": 1, "maxLength": 200}, "version": {"type": "integer", "minimum": 1},
+       "options": {"type": "object"}, "priority": {"type": "integer", "minimum": -2147483648, "maximum": 2147483647},
+       "wait": {"type": "boolean"}}}',
+   '{"type": "object", "required": ["job_id"], "properties": {"job_id": {"type": "string"}, "status": {"type": "string"}}}'),
+  ('accs.assert', 1, 'builtin', 'accs', 'Fails, for good, where a condition does not hold.',
+   '{"type": "object", "required": ["that"], "additionalProperties": false, "properties": {
+       "that": {"type": "boolean"}, "message": {"type": "string", "maxLength": 1000}}}', NULL),
+  ('accs.transform', 1, 'builtin', 'accs', 'Its result is its input: with is worked out, and no node is needed.',
+   '{"type": "object", "additionalProperties": true}', NULL);
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Jobs and their tasks
@@ -990,7 +1117,7 @@ DECLARE
   v_now timestamptz := accs.clock();
 BEGIN
   IF session_user <> current_user OR cardinality(p_task_ids) > 10000 THEN
-    PERFORM accs.check_caller(p_owner, cardinality(p_task_ids));
+    PERFORM accs.check_attempt(p_owner, cardinality(p_task_ids));
   END IF;
   RETURN QUERY
   WITH said AS MATERIALIZED (
@@ -1007,7 +1134,7 @@ BEGIN
   )
   SELECT s.task_id, s.attempt_id, count(s.job_id)::int FROM said s GROUP BY s.task_id, s.attempt_id;
 END $$;
-SELECT accs.is_verb('append_task_events', pinned => true, may => '{agent}');
+SELECT accs.is_verb('append_task_events', pinned => true, may => '{agent,scheduler}');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- The queue: what waits for a claim, what is live, and the concurrency keys between them
@@ -1278,6 +1405,27 @@ BEGIN
     END IF;
   END IF;
 END $$;
+
+-- The same for the verbs of an attempt. What the control host does itself are tools, as nodes of its own; nobody else may do them: they
+-- have its secrets.
+CREATE FUNCTION accs.check_attempt(p_node text, p_rows int DEFAULT 0, p_lease interval DEFAULT '1 s', p_service text DEFAULT NULL)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  v_control boolean := accs.is_control(p_node);
+BEGIN
+  PERFORM accs.check_caller(p_node, p_rows, p_lease);
+  IF session_user = current_user OR pg_has_role(session_user, current_user, 'MEMBER') THEN
+    RETURN;
+  ELSIF p_service IS NOT NULL AND v_control <> (p_service = 'accs')
+        OR NOT coalesce(pg_has_role(session_user, to_regrole(CASE WHEN v_control THEN 'accs_scheduler' ELSE 'accs_agent' END), 'MEMBER'),
+                        true) THEN
+    RAISE EXCEPTION 'not_your_node: "%" is for %, and this is the login "%"', p_node,
+        CASE WHEN v_control THEN 'the tools of a control host' ELSE 'services of a node' END, session_user
+      USING ERRCODE = 'AC006', HINT = 'A control host does tools (the service accs), and agents do everything else.';
+  END IF;
+END $$;
+
+CREATE FUNCTION accs.is_control(p_node text) RETURNS boolean LANGUAGE sql STABLE AS $$ SELECT starts_with(p_node, 'control/') $$;
 
 -- A thing that happened to a node.
 CREATE FUNCTION accs.note_node(p_node text, p_state text, p_message text, p_data jsonb) RETURNS void LANGUAGE plpgsql AS $$
@@ -1939,7 +2087,8 @@ CREATE TYPE accs.claimed AS (
   timeout_sec   double precision,
   lease_until   timestamptz,
   trace_id      text,
-  trigger       jsonb
+  trigger       jsonb,
+  output_schema jsonb                -- of the tool that the step uses, where it has one
 );
 
 -- Claims up to p_limit tasks of a service for a node, in the global order: jobs.priority DESC, order_seq, created_at, id.
@@ -1972,9 +2121,9 @@ DECLARE
   v_data   jsonb[] := ARRAY[jsonb_build_object('from', 'queued', 'to', 'starting', 'owner', p_owner, 'node', p_node)];
 BEGIN
   IF session_user <> current_user OR (p_limit <= 10000 AND p_lease > '0' AND p_lease <= '1 day') IS NOT TRUE THEN
-    PERFORM accs.check_caller(p_node, p_limit, p_lease);
+    PERFORM accs.check_attempt(p_node, p_limit, p_lease, p_service);
     IF p_owner IS DISTINCT FROM p_node THEN
-      PERFORM accs.check_caller(p_owner);
+      PERFORM accs.check_attempt(p_owner);
     END IF;
   END IF;
   -- all at once, because a claim for a single task is mostly the starting of statements
@@ -2080,10 +2229,11 @@ BEGIN
   )
   SELECT m.id, m.job_id, m.task_key, p_service, m.attempt_id, m.attempt, m.max_attempts, v_to,
          CASE WHEN m.given ? 'with' THEN m.params || (m.given -> 'with') ELSE m.params END, j.options, m.given,
-         m.timeout_sec, v_until, j.trace_id, j.trigger
+         m.timeout_sec, v_until, j.trace_id, j.trigger,
+         CASE WHEN m.given ? 'tool' THEN (accs.tool_named(m.given ->> 'tool')).output_schema END
     FROM moved m JOIN public.jobs j ON j.id = m.job_id ORDER BY m.n;
 END $$;
-SELECT accs.is_verb('claim_tasks', pinned => true, may => '{agent}');
+SELECT accs.is_verb('claim_tasks', pinned => true, may => '{agent,scheduler}');
 
 -- What an owner holds, to settle a claim whose COMMIT was lost and to adopt its own work after a restart. Leases that are
 -- still good are extended; what has run out belongs to reclaim.
@@ -2094,7 +2244,7 @@ DECLARE
   v_until timestamptz := v_now + accs.waited() + p_lease;
 BEGIN
   IF session_user <> current_user OR (p_lease > '0' AND p_lease <= '1 day') IS NOT TRUE THEN
-    PERFORM accs.check_caller(p_node, 0, p_lease);
+    PERFORM accs.check_attempt(p_node, 0, p_lease);
   END IF;
   RETURN QUERY
   WITH mine AS (
@@ -2108,10 +2258,11 @@ BEGIN
   )
   SELECT k.id, k.job_id, k.task_key, k.service_name, k.attempt_id, k.attempt, k.max_attempts, k.status,
          CASE WHEN k.given ? 'with' THEN k.params || (k.given -> 'with') ELSE k.params END, j.options, k.given,
-         k.timeout_sec, k.lease_until, j.trace_id, j.trigger
+         k.timeout_sec, k.lease_until, j.trace_id, j.trigger,
+         CASE WHEN k.given ? 'tool' THEN (accs.tool_named(k.given ->> 'tool')).output_schema END
     FROM kept k JOIN public.jobs j ON j.id = k.job_id ORDER BY k.id;
 END $$;
-SELECT accs.is_verb('adopt_tasks', pinned => true, may => '{agent}');
+SELECT accs.is_verb('adopt_tasks', pinned => true, may => '{agent,scheduler}');
 
 -- What a claim would find now, in its order, without taking it: for people and for select_runnable of the library.
 CREATE FUNCTION accs.select_runnable(p_service text, p_limit int DEFAULT 100, p_node text DEFAULT NULL) RETURNS SETOF public.job_tasks
@@ -2160,7 +2311,7 @@ BEGIN
          AND NOT EXISTS (SELECT FROM accs.pauses p WHERE p.kind = 'service' AND p.name = s.name)) h ON true
    GROUP BY s.name;
 END $$;
-SELECT accs.is_verb('agent_outlook', pinned => true, may => '{agent}');
+SELECT accs.is_verb('agent_outlook', pinned => true, may => '{agent,scheduler}');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- While an attempt holds its lease: start, heartbeat, progress
@@ -2191,7 +2342,7 @@ DECLARE
   v_moved uuid[];
 BEGIN
   IF session_user <> current_user OR cardinality(p_task_ids) > 10000 THEN
-    PERFORM accs.check_caller(p_owner, cardinality(p_task_ids));
+    PERFORM accs.check_attempt(p_owner, cardinality(p_task_ids));
   END IF;
   WITH said AS (
     SELECT id, attempt_id FROM unnest(p_task_ids, p_attempt_ids) AS s (id, attempt_id) ORDER BY id
@@ -2217,7 +2368,7 @@ BEGIN
              WHERE s.id <> ALL (v_moved)) e;
   END IF;
 END $$;
-SELECT accs.is_verb('start_tasks', pinned => true, may => '{agent}');
+SELECT accs.is_verb('start_tasks', pinned => true, may => '{agent,scheduler}');
 
 -- Keeps the leases of an owner's tasks and says that its node is there: one round trip for all of them. A row that is
 -- refused is lost: stop the work and write nothing. p_instance is the process that registered the node: once another machine has
@@ -2232,9 +2383,9 @@ DECLARE
   v_kept  uuid[];
 BEGIN
   IF session_user <> current_user OR (cardinality(p_task_ids) <= 10000 AND p_lease > '0' AND p_lease <= '1 day') IS NOT TRUE THEN
-    PERFORM accs.check_caller(p_node, cardinality(p_task_ids), p_lease);
+    PERFORM accs.check_attempt(p_node, cardinality(p_task_ids), p_lease);
     IF p_owner IS DISTINCT FROM p_node THEN
-      PERFORM accs.check_caller(p_owner);
+      PERFORM accs.check_attempt(p_owner);
     END IF;
   END IF;
   UPDATE public.nodes SET last_seen = v_now, awake_state = 'awake' WHERE name = p_node AND coalesce(instance = p_instance, true);
@@ -2262,7 +2413,7 @@ BEGIN
      WHERE s.id <> ALL (v_kept);
   END IF;
 END $$;
-SELECT accs.is_verb('heartbeat', pinned => true, may => '{agent}');
+SELECT accs.is_verb('heartbeat', pinned => true, may => '{agent,scheduler}');
 
 -- Progress (0 to 1), a word about it, and results so far. The job's progress follows exactly: it is the sum over its tasks.
 CREATE FUNCTION accs.report_progress(p_task_ids uuid[], p_attempt_ids int[], p_owner text, p_progress numeric[],
@@ -2274,7 +2425,7 @@ DECLARE
   v_kept uuid[];
 BEGIN
   IF session_user <> current_user OR cardinality(p_task_ids) > 10000 THEN
-    PERFORM accs.check_caller(p_owner, cardinality(p_task_ids));
+    PERFORM accs.check_attempt(p_owner, cardinality(p_task_ids));
   END IF;
   PERFORM accs.lock_jobs_of(p_task_ids);
   WITH said AS MATERIALIZED (
@@ -2310,7 +2461,7 @@ BEGIN
      WHERE s.id <> ALL (v_kept);
   END IF;
 END $$;
-SELECT accs.is_verb('report_progress', pinned => true, may => '{agent}');
+SELECT accs.is_verb('report_progress', pinned => true, may => '{agent,scheduler}');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- The end of an attempt
@@ -2534,7 +2685,7 @@ DECLARE
   v_runs       uuid[];
 BEGIN
   IF session_user <> current_user OR cardinality(p_task_ids) > 10000 THEN
-    PERFORM accs.check_caller(p_owner, cardinality(p_task_ids));
+    PERFORM accs.check_attempt(p_owner, cardinality(p_task_ids));
   END IF;
   PERFORM accs.lock_jobs_of(p_task_ids);
   -- something has failed lately, or a node is on trial: it must be noted which nodes pass
@@ -2634,7 +2785,7 @@ BEGIN
     RETURN QUERY SELECT * FROM accs.refusals(p_task_ids, p_attempt_ids, p_owner, p_outcomes, 'done', v_moved, p_results);
   END IF;
 END $$;
-SELECT accs.is_verb('finish_tasks', pinned => true, may => '{agent}');
+SELECT accs.is_verb('finish_tasks', pinned => true, may => '{agent,scheduler}');
 
 -- Explains what a fenced write did not do, row by row, and leaves an event for each refusal.
 CREATE FUNCTION accs.refusals(p_task_ids uuid[], p_attempt_ids int[], p_owner text, p_outcomes text[], p_outcome text, p_except uuid[],
@@ -2676,7 +2827,7 @@ DECLARE
   v_keys text[];
 BEGIN
   IF session_user <> current_user OR cardinality(p_task_ids) > 10000 THEN
-    PERFORM accs.check_caller(p_owner, cardinality(p_task_ids));
+    PERFORM accs.check_attempt(p_owner, cardinality(p_task_ids));
   END IF;
   PERFORM accs.lock_jobs_of(p_task_ids);
   SELECT coalesce(array_agg(DISTINCT t.id), '{}') INTO v_ids FROM unnest(p_task_ids, p_attempt_ids) AS s (id, attempt_id)
@@ -2694,7 +2845,7 @@ BEGIN
     RETURN QUERY SELECT * FROM accs.refusals(p_task_ids, p_attempt_ids, p_owner, NULL, v_outcome, v_ids);
   END IF;
 END $$;
-SELECT accs.is_verb('release_tasks', pinned => true, may => '{agent}');
+SELECT accs.is_verb('release_tasks', pinned => true, may => '{agent,scheduler}');
 
 -- Takes back what its owner has not kept: leases that ran out more than p_grace ago, the oldest first. The rows are read
 -- without a lock and looked at again under their jobs' locks: a heartbeat or a finish in between wins.

@@ -6,7 +6,10 @@ decides by class and never by reading a message.
     │   ├── ConfigError             a setting
     │   │   └── NotPermitted        this login may not do that in the database
     │   ├── WorkflowInvalid         a workflow (knows the step, where there is one)
-    │   ├── ScheduleInvalid         a schedule as it is written (knows the places of its mistakes)
+    │   ├── DocumentInvalid         a document (knows the places of its mistakes)
+    │   │   ├── ScheduleInvalid     a schedule as it is written
+    │   │   ├── SchemaInvalid       a JSON Schema
+    │   │   └── OptionsInvalid      the options of a job, which are not what its workflow takes
     │   ├── ExpressionInvalid       an expression, or a value that it meets (knows the expression and the place)
     │   │   └── ExpressionTooExpensive   it would hold up everything else for too long
     │   ├── InvalidValue            a name, key or argument (a ValueError too)
@@ -69,12 +72,24 @@ class WorkflowInvalid(UserError):
         self.complaints: tuple[tuple[Place, str], ...] = tuple(complaints)
 
 
-class ScheduleInvalid(UserError):
-    """A schedule is wrong as it is written. `complaints` are all mistakes, each with its place in the document."""
+class DocumentInvalid(UserError):
+    """A document is wrong. `complaints` are all mistakes, each with its place in the document."""
 
     def __init__(self, message: str, *, hint: str | None = None, complaints: Sequence[tuple[Place, str]] = ()) -> None:
         super().__init__(message, hint=hint)
         self.complaints: tuple[tuple[Place, str], ...] = tuple(complaints)
+
+
+class ScheduleInvalid(DocumentInvalid):
+    """A schedule is wrong as it is written."""
+
+
+class SchemaInvalid(DocumentInvalid):
+    """A JSON Schema is wrong, or asks for more than it may."""
+
+
+class OptionsInvalid(DocumentInvalid):
+    """The options of a job are not what its workflow's options_schema says."""
 
 
 class ExpressionInvalid(UserError):

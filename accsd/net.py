@@ -55,6 +55,10 @@ class CallFailed(Unavailable):
     """The address is refused, or what answers there is no HTTP server that can be trusted."""
 
 
+class AddressRefused(CallFailed):
+    """The address must not be called, now or later."""
+
+
 class NotReached(OSError):
     """Nobody listens at the address: nothing was sent, and another address may do."""
 
@@ -134,7 +138,7 @@ async def _guarded(request: Request, within: timedelta, read: Callable[[Streamed
             addresses = await _resolve(host, port)
             for address in addresses:
                 if refusal := why_refused(address, allow_private=request.allow_private):
-                    raise CallFailed(f"{host} is at {address}, {refusal}")
+                    raise AddressRefused(f"{host} is at {address}, {refusal}")
             return await _ask_first(addresses, port, request, parts, tls, read)
     except TimeoutError as error:
         raise TimeoutError(f"{host} did not answer within {within.total_seconds():g} s") from error

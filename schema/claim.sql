@@ -123,7 +123,8 @@ CREATE TYPE accs.claimed AS (
   timeout_sec   double precision,
   lease_until   timestamptz,
   trace_id      text,
-  trigger       jsonb
+  trigger       jsonb,
+  output_schema jsonb                -- of the tool that the step uses, where it has one
 );
 
 -- Claims up to p_limit tasks of a service for a node, in the global order: jobs.priority DESC, order_seq, created_at, id.
@@ -156,9 +157,9 @@ DECLARE
   v_data   jsonb[] := ARRAY[jsonb_build_object('from', 'queued', 'to', 'starting', 'owner', p_owner, 'node', p_node)];
 BEGIN
   IF session_user <> current_user OR (p_limit <= 10000 AND p_lease > '0' AND p_lease <= '1 day') IS NOT TRUE THEN
-    PERFORM accs.check_caller(p_node, p_limit, p_lease);
+    PERFORM accs.check_attempt(p_node, p_limit, p_lease, p_service);
     IF p_owner IS DISTINCT FROM p_node THEN
-      PERFORM accs.check_caller(p_owner);
+      PERFORM accs.check_attempt(p_owner);
     END IF;
   END IF;
   -- all at once, because a claim for a single task is mostly the starting of statements
@@ -264,10 +265,11 @@ BEGIN
   )
   SELECT m.id, m.job_id, m.task_key, p_service, m.attempt_id, m.attempt, m.max_attempts, v_to,
          CASE WHEN m.given ? 'with' THEN m.params || (m.given -> 'with') ELSE m.params END, j.options, m.given,
-         m.timeout_sec, v_until, j.trace_id, j.trigger
+         m.timeout_sec, v_until, j.trace_id, j.trigger,
+         CASE WHEN m.given ? 'tool' THEN (accs.tool_named(m.given ->> 'tool')).output_schema END
     FROM moved m JOIN public.jobs j ON j.id = m.job_id ORDER BY m.n;
 END $$;
-SELECT accs.is_verb('claim_tasks', pinned => true, may => '{agent}');
+SELECT accs.is_verb('claim_tasks', pinned => true, may => '{agent,scheduler}');
 
 -- What an owner holds, to settle a claim whose COMMIT was lost and to adopt its own work after a restart. Leases that are
 -- still good are extended; what has run out belongs to reclaim.
@@ -278,7 +280,7 @@ DECLARE
   v_until timestamptz := v_now + accs.waited() + p_lease;
 BEGIN
   IF session_user <> current_user OR (p_lease > '0' AND p_lease <= '1 day') IS NOT TRUE THEN
-    PERFORM accs.check_caller(p_node, 0, p_lease);
+    PERFORM accs.check_attempt(p_node, 0, p_lease);
   END IF;
   RETURN QUERY
   WITH mine AS (
@@ -292,10 +294,11 @@ BEGIN
   )
   SELECT k.id, k.job_id, k.task_key, k.service_name, k.attempt_id, k.attempt, k.max_attempts, k.status,
          CASE WHEN k.given ? 'with' THEN k.params || (k.given -> 'with') ELSE k.params END, j.options, k.given,
-         k.timeout_sec, k.lease_until, j.trace_id, j.trigger
+         k.timeout_sec, k.lease_until, j.trace_id, j.trigger,
+         CASE WHEN k.given ? 'tool' THEN (accs.tool_named(k.given ->> 'tool')).output_schema END
     FROM kept k JOIN public.jobs j ON j.id = k.job_id ORDER BY k.id;
 END $$;
-SELECT accs.is_verb('adopt_tasks', pinned => true, may => '{agent}');
+SELECT accs.is_verb('adopt_tasks', pinned => true, may => '{agent,scheduler}');
 
 -- What a claim would find now, in its order, without taking it: for people and for select_runnable of the library.
 CREATE FUNCTION accs.select_runnable(p_service text, p_limit int DEFAULT 100, p_node text DEFAULT NULL) RETURNS SETOF public.job_tasks
@@ -344,4 +347,4 @@ BEGIN
          AND NOT EXISTS (SELECT FROM accs.pauses p WHERE p.kind = 'service' AND p.name = s.name)) h ON true
    GROUP BY s.name;
 END $$;
-SELECT accs.is_verb('agent_outlook', pinned => true, may => '{agent}');
+SELECT accs.is_verb('agent_outlook', pinned => true, may => '{agent,scheduler}');

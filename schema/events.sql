@@ -88,7 +88,7 @@ DECLARE
   v_now timestamptz := accs.clock();
 BEGIN
   IF session_user <> current_user OR cardinality(p_task_ids) > 10000 THEN
-    PERFORM accs.check_caller(p_owner, cardinality(p_task_ids));
+    PERFORM accs.check_attempt(p_owner, cardinality(p_task_ids));
   END IF;
   RETURN QUERY
   WITH said AS MATERIALIZED (
@@ -105,4 +105,4 @@ BEGIN
   )
   SELECT s.task_id, s.attempt_id, count(s.job_id)::int FROM said s GROUP BY s.task_id, s.attempt_id;
 END $$;
-SELECT accs.is_verb('append_task_events', pinned => true, may => '{agent}');
+SELECT accs.is_verb('append_task_events', pinned => true, may => '{agent,scheduler}');

@@ -220,7 +220,7 @@ DECLARE
   v_runs       uuid[];
 BEGIN
   IF session_user <> current_user OR cardinality(p_task_ids) > 10000 THEN
-    PERFORM accs.check_caller(p_owner, cardinality(p_task_ids));
+    PERFORM accs.check_attempt(p_owner, cardinality(p_task_ids));
   END IF;
   PERFORM accs.lock_jobs_of(p_task_ids);
   -- something has failed lately, or a node is on trial: it must be noted which nodes pass
@@ -320,7 +320,7 @@ BEGIN
     RETURN QUERY SELECT * FROM accs.refusals(p_task_ids, p_attempt_ids, p_owner, p_outcomes, 'done', v_moved, p_results);
   END IF;
 END $$;
-SELECT accs.is_verb('finish_tasks', pinned => true, may => '{agent}');
+SELECT accs.is_verb('finish_tasks', pinned => true, may => '{agent,scheduler}');
 
 -- Explains what a fenced write did not do, row by row, and leaves an event for each refusal.
 CREATE FUNCTION accs.refusals(p_task_ids uuid[], p_attempt_ids int[], p_owner text, p_outcomes text[], p_outcome text, p_except uuid[],
@@ -362,7 +362,7 @@ DECLARE
   v_keys text[];
 BEGIN
   IF session_user <> current_user OR cardinality(p_task_ids) > 10000 THEN
-    PERFORM accs.check_caller(p_owner, cardinality(p_task_ids));
+    PERFORM accs.check_attempt(p_owner, cardinality(p_task_ids));
   END IF;
   PERFORM accs.lock_jobs_of(p_task_ids);
   SELECT coalesce(array_agg(DISTINCT t.id), '{}') INTO v_ids FROM unnest(p_task_ids, p_attempt_ids) AS s (id, attempt_id)
@@ -380,7 +380,7 @@ BEGIN
     RETURN QUERY SELECT * FROM accs.refusals(p_task_ids, p_attempt_ids, p_owner, NULL, v_outcome, v_ids);
   END IF;
 END $$;
-SELECT accs.is_verb('release_tasks', pinned => true, may => '{agent}');
+SELECT accs.is_verb('release_tasks', pinned => true, may => '{agent,scheduler}');
 
 -- Takes back what its owner has not kept: leases that ran out more than p_grace ago, the oldest first. The rows are read
 -- without a lock and looked at again under their jobs' locks: a heartbeat or a finish in between wins.

@@ -7,6 +7,7 @@
 -- thing in accsd/db/ and tests/db/.
 --   ground.sql       version, clock, limits, ids, locks, answers; what makes a function a verb
 --   workflows.sql    workflows, checked and compiled when they are written
+--   tools.sql        tools that steps may use, with the types of what they take and give
 --   jobs.sql         jobs and their tasks
 --   transitions.sql  the legal transitions, and the guard that refuses every other write
 --   months.sql       what is partitioned by month, and how months are made
@@ -38,7 +39,7 @@
 --
 -- THE MAP
 --   public.*                what people read and what any client may INSERT: workflows, jobs, job_tasks, task_events,
---                           task_artifacts, nodes, dead_letters, outbox_events, schedules, calendars; firings and events to read.
+--                           task_artifacts, nodes, dead_letters, outbox_events, schedules, calendars; firings, events and tools to read.
 --   accs.transitions        the legal moves, as rows. Everything that enforces them is generated from these rows.
 --   accs.plans, accs.steps  a workflow and its steps, compiled and checked when the workflow is written.
 --   accs.lanes              the sets of nodes that may take a task: by service, labels and named node.
@@ -163,7 +164,7 @@ $$;
 -- login that may only read could hold it for ever.)
 CREATE TABLE accs.locks (name text PRIMARY KEY);
 INSERT INTO accs.locks VALUES ('archives'), ('months'), ('node_leaves'), ('outbox_targets'), ('quarantines'), ('repair'),
-                              ('workflows');
+                              ('tools'), ('workflows');
 
 CREATE FUNCTION accs.lock(p_name text) RETURNS void LANGUAGE sql AS $$ SELECT FROM accs.locks WHERE name = p_name FOR UPDATE $$;
 

@@ -27,7 +27,7 @@ DECLARE
   v_moved uuid[];
 BEGIN
   IF session_user <> current_user OR cardinality(p_task_ids) > 10000 THEN
-    PERFORM accs.check_caller(p_owner, cardinality(p_task_ids));
+    PERFORM accs.check_attempt(p_owner, cardinality(p_task_ids));
   END IF;
   WITH said AS (
     SELECT id, attempt_id FROM unnest(p_task_ids, p_attempt_ids) AS s (id, attempt_id) ORDER BY id
@@ -53,7 +53,7 @@ BEGIN
              WHERE s.id <> ALL (v_moved)) e;
   END IF;
 END $$;
-SELECT accs.is_verb('start_tasks', pinned => true, may => '{agent}');
+SELECT accs.is_verb('start_tasks', pinned => true, may => '{agent,scheduler}');
 
 -- Keeps the leases of an owner's tasks and says that its node is there: one round trip for all of them. A row that is
 -- refused is lost: stop the work and write nothing. p_instance is the process that registered the node: once another machine has
@@ -68,9 +68,9 @@ DECLARE
   v_kept  uuid[];
 BEGIN
   IF session_user <> current_user OR (cardinality(p_task_ids) <= 10000 AND p_lease > '0' AND p_lease <= '1 day') IS NOT TRUE THEN
-    PERFORM accs.check_caller(p_node, cardinality(p_task_ids), p_lease);
+    PERFORM accs.check_attempt(p_node, cardinality(p_task_ids), p_lease);
     IF p_owner IS DISTINCT FROM p_node THEN
-      PERFORM accs.check_caller(p_owner);
+      PERFORM accs.check_attempt(p_owner);
     END IF;
   END IF;
   UPDATE public.nodes SET last_seen = v_now, awake_state = 'awake' WHERE name = p_node AND coalesce(instance = p_instance, true);
@@ -98,7 +98,7 @@ BEGIN
      WHERE s.id <> ALL (v_kept);
   END IF;
 END $$;
-SELECT accs.is_verb('heartbeat', pinned => true, may => '{agent}');
+SELECT accs.is_verb('heartbeat', pinned => true, may => '{agent,scheduler}');
 
 -- Progress (0 to 1), a word about it, and results so far. The job's progress follows exactly: it is the sum over its tasks.
 CREATE FUNCTION accs.report_progress(p_task_ids uuid[], p_attempt_ids int[], p_owner text, p_progress numeric[],
@@ -110,7 +110,7 @@ DECLARE
   v_kept uuid[];
 BEGIN
   IF session_user <> current_user OR cardinality(p_task_ids) > 10000 THEN
-    PERFORM accs.check_caller(p_owner, cardinality(p_task_ids));
+    PERFORM accs.check_attempt(p_owner, cardinality(p_task_ids));
   END IF;
   PERFORM accs.lock_jobs_of(p_task_ids);
   WITH said AS MATERIALIZED (
@@ -146,4 +146,4 @@ BEGIN
      WHERE s.id <> ALL (v_kept);
   END IF;
 END $$;
-SELECT accs.is_verb('report_progress', pinned => true, may => '{agent}');
+SELECT accs.is_verb('report_progress', pinned => true, may => '{agent,scheduler}');

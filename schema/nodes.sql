@@ -111,6 +111,27 @@ BEGIN
   END IF;
 END $$;
 
+-- The same for the verbs of an attempt. What the control host does itself are tools, as nodes of its own; nobody else may do them: they
+-- have its secrets.
+CREATE FUNCTION accs.check_attempt(p_node text, p_rows int DEFAULT 0, p_lease interval DEFAULT '1 s', p_service text DEFAULT NULL)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  v_control boolean := accs.is_control(p_node);
+BEGIN
+  PERFORM accs.check_caller(p_node, p_rows, p_lease);
+  IF session_user = current_user OR pg_has_role(session_user, current_user, 'MEMBER') THEN
+    RETURN;
+  ELSIF p_service IS NOT NULL AND v_control <> (p_service = 'accs')
+        OR NOT coalesce(pg_has_role(session_user, to_regrole(CASE WHEN v_control THEN 'accs_scheduler' ELSE 'accs_agent' END), 'MEMBER'),
+                        true) THEN
+    RAISE EXCEPTION 'not_your_node: "%" is for %, and this is the login "%"', p_node,
+        CASE WHEN v_control THEN 'the tools of a control host' ELSE 'services of a node' END, session_user
+      USING ERRCODE = 'AC006', HINT = 'A control host does tools (the service accs), and agents do everything else.';
+  END IF;
+END $$;
+
+CREATE FUNCTION accs.is_control(p_node text) RETURNS boolean LANGUAGE sql STABLE AS $$ SELECT starts_with(p_node, 'control/') $$;
+
 -- A thing that happened to a node.
 CREATE FUNCTION accs.note_node(p_node text, p_state text, p_message text, p_data jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN

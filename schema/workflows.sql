@@ -141,6 +141,8 @@ BEGIN
           THEN format('"%s" is no service name: letters, digits, ".", "_" and "-" only, beginning with a letter or digit, '
                       'no longer than 40', s ->> 'service')
         WHEN s ->> 'service' = 'builder' THEN 'the service name "builder" is reserved'
+        WHEN s ->> 'service' = 'accs' AND NOT s ? 'uses' THEN 'the service "accs" is for tools: say which one (uses)'
+        WHEN s ? 'uses' AND accs.flaw_of_use(s) IS NOT NULL THEN accs.flaw_of_use(s)
         WHEN coalesce(jsonb_typeof(s -> 'depends_on'), 'array') <> 'array'
              OR jsonb_path_exists(s, 'strict $.depends_on[*] ? (@.type() != "string")', silent => true)
           THEN 'depends_on must be a list of step keys'
@@ -302,7 +304,9 @@ BEGIN
     SELECT n::int AS n, s, s ->> 'key' AS key, s ->> 'service' AS service, s ->> 'node' AS node,
            coalesce(s -> 'requires', '{}') AS requires,
            ARRAY(SELECT jsonb_array_elements_text(coalesce(s -> 'depends_on', '[]'))) AS depends_on,
-           (s -> 'with')::text LIKE '%${%' AS templated
+           (s -> 'with')::text LIKE '%${%' AS templated,
+           -- its result is checked, or the control host does it: the resolver notes the tool with the task
+           s ? 'uses' AND (SELECT t.output_schema IS NOT NULL OR t.kind <> 'service' FROM accs.tool_named(s ->> 'uses') t) AS typed
       FROM jsonb_array_elements(NEW.steps) WITH ORDINALITY e (s, n)
   ), edge AS (
     SELECT p.n AS parent, array_agg(c.n ORDER BY c.n) AS children, p.s ? 'for_each' AS fans
@@ -316,7 +320,7 @@ BEGIN
          (s ->> 'timeout')::double precision, nullif(s -> 'backoff', 'null'), step.requires, step.node, s ->> 'concurrency_key', l.id,
          nullif(ARRAY(SELECT n FROM unnest(NEW.notify) n WHERE n LIKE 'task.%'), '{}'),
          nullif(s ?| '{if,delay,for_each}' OR templated IS TRUE OR joins.n IS NOT NULL
-                OR step.depends_on = '{}' AND NEW.options_schema IS NOT NULL, false)
+                OR step.depends_on = '{}' AND NEW.options_schema IS NOT NULL OR typed, false)
     FROM step LEFT JOIN edge ON edge.parent = step.n LEFT JOIN joins ON joins.n = step.n
     JOIN accs.lanes l ON l.service = step.service AND l.requires = step.requires AND l.node IS NOT DISTINCT FROM step.node;
 

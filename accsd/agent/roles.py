@@ -138,6 +138,7 @@ def make_node(
         beats, node=name, lease=settings.lease, every=settings.heartbeat, metrics=metrics, identity=identity
     )
     node = Node(
+        secrets=settings.secrets,
         name=name,
         db=db,
         store=store,

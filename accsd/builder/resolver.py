@@ -15,12 +15,14 @@ from uuid import UUID
 from accsd import failpoints
 from accsd.db import Database, Verdict
 from accsd.db.resolve import StepResult, TaskToResolve, fan_out, resolve_tasks, step_results, tasks_to_resolve
+from accsd.db.tools import find_tools
 from accsd.db.workflows import workflows_by_id
 from accsd.errors import ConfigError, UserError
 from accsd.log import get_logger
 from accsd.model.outcome import DatabaseCode
+from accsd.model.tool import tool_names
 from accsd.pipeline.flow import Flow
-from accsd.pipeline.resolution import Decision, Facts, Fail, Multiply, Result, Run, Skip, decide
+from accsd.pipeline.resolution import Decision, Facts, Fail, Finish, Multiply, Result, Run, Skip, decide
 from accsd.supervisor import Pass
 
 _BATCH: Final = 100
@@ -64,9 +66,12 @@ class Resolver:
         if stale:
             for found in await workflows_by_id(self._db, stale):
                 try:
-                    flow = Flow(found.definition())
+                    definition = found.definition()
+                    definition.schema_of_options()
+                    names = tool_names(definition)
+                    flow = Flow(definition, tools=await find_tools(self._db, names) if names else ())
                 except UserError as error:
-                    flow = Fail(DatabaseCode.TEMPLATE_ERROR, str(error))
+                    flow = Fail(DatabaseCode.WORKFLOW_INVALID, str(error))
                 self._flows[found.id] = (found.updated_at, flow)
         while len(self._flows) > _FLOWS_KEPT:
             self._flows.pop(next(which for which in self._flows if which not in wanted))
@@ -168,6 +173,8 @@ def _verdict(each: TaskToResolve, decision: Decision) -> dict[str, Any]:
             return said | {"verdict": "skip", "reason": reason, "message": message}
         case Fail(code, message):
             return said | {"verdict": "error", "reason": code, "message": message}
+        case Finish(results):
+            return said | {"verdict": "done", "results": results}
         case Multiply():
             raise AssertionError("a fan-out is a verb of its own")
 
@@ -176,6 +183,8 @@ def _word(decision: Decision) -> str:
     match decision:
         case Run():
             return "resolved"
+        case Finish():
+            return "done"
         case Skip():
             return "skipped"
         case Fail():

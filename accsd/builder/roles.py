@@ -17,6 +17,7 @@ from accsd.builder.probes import Probes
 from accsd.builder.prune import Pruner
 from accsd.builder.resolver import Resolver
 from accsd.builder.scheduler import Scheduler
+from accsd.builder.tools import Tools
 from accsd.builder.wake import ServiceNews, Waker
 from accsd.builder.wake_calls import CallsUnderWay
 from accsd.db import Database
@@ -78,6 +79,10 @@ def _cleanup(host: ControlHost) -> Cleanup:
         grace=host.settings.grace,
         metrics=host.metrics,
     )
+
+
+def _tools(host: ControlHost) -> Tools:
+    return Tools(host.db, host.settings, host.listener, store=host.store, metrics=host.metrics)
 
 
 def _waker(host: ControlHost) -> Waker:
@@ -148,6 +153,11 @@ ROLES: Final[tuple[Role[ControlHost], ...]] = (
         lambda host: Resolver(host.db),
         hears=RESOLVE_CHANNEL,
         polls=True,
+    ),
+    Role(
+        "tools",
+        "does what steps ask of the control host: tools of kind http, and accsd's own ([tools](tools.md))",
+        _tools,
     ),
     Role(
         "scheduler",

@@ -23,6 +23,7 @@ _COMMANDS: Final = {
     ),
     "up": ("accsd.cli.up", "up", "Run everything here, PostgreSQL included: builder, agent and database in one."),
     "workflows": ("accsd.cli.workflows", "workflows", "Apply, check, list, show, compare and pause workflows."),
+    "tools": ("accsd.cli.tools", "tools", "What steps may use: list, show, apply and retire tools."),
     "submit": ("accsd.cli.submit", "submit", "Submit a job of a workflow; wait for it or follow it."),
     "jobs": ("accsd.cli.jobs", "jobs", "List jobs, newest first."),
     "job": ("accsd.cli.job", "job", "Show one job: its steps, attempts and timeline."),

@@ -101,7 +101,7 @@ class _OneOff:
 
     async def run(self) -> int:
         configure_logging("error")
-        for secret in self._settings.secrets():
+        for secret in self._settings.secret_texts():
             register_secret(secret)
         db = await Database.open(self._settings.database, application="accsd run")
         try:

@@ -1,7 +1,7 @@
 """`accsd workflows`: brought in from files, checked, listed, shown, compared, paused and resumed."""
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -18,12 +18,14 @@ from accsd.cli.workflow_render import render_command
 from accsd.db import Pausable
 from accsd.db import workflows as stored
 from accsd.db.pool import Database
+from accsd.db.tools import bound_workflow
 from accsd.db.views import workflows as workflow_views
 from accsd.db.workflows import Applied, Change, StoredWorkflow
 from accsd.errors import Unavailable, UserError, WorkflowInvalid
 from accsd.explain.fleet import Paused
 from accsd.explain.words import cut, duration, since
 from accsd.model import WorkflowDef, WorkflowStep
+from accsd.values.names import TOOL_SERVICE
 from accsd.values.validation import did_you_mean
 
 _LONGEST_EXPRESSION: Final = 50
@@ -197,17 +199,21 @@ def _asked_for_services(ctx: click.Context, wanted: Sequence[WorkflowDef], *, re
             return []
         return with_database(ctx, lambda db: _missing_services(db, wanted))
     except (Unavailable, UserError) as error:
-        if required:
+        if required or isinstance(error, WorkflowInvalid):
             raise
         return [f"services were not checked: {error}"]
 
 
 async def _missing_services(db: Database, wanted: Iterable[WorkflowDef]) -> list[str]:
-    """Services that no node offers, as sentences: a node may register later."""
+    """Services that no node offers, as sentences: a node may register later. WorkflowInvalid where a step uses a tool
+    that is not there, or not as it is meant."""
+    wanted = [await bound_workflow(db, workflow) for workflow in wanted]
     offered = await workflow_views.offered_services(db)
     if offered is None:
         return ["no node has registered yet: the steps wait until `accsd --role agent` runs on one that offers them"]
-    asked = dict.fromkeys(step.service for workflow in wanted for step in workflow.steps)
+    asked = dict.fromkeys(
+        step.service for workflow in wanted for step in workflow.steps if step.service != TOOL_SERVICE
+    )
     return [f"no node offers service {name}{did_you_mean(name, offered)}" for name in asked if name not in offered]
 
 
@@ -265,6 +271,8 @@ def _draw(workflow: StoredWorkflow) -> None:
     say(f"{workflow.name}  {', '.join(facts)}")
     if workflow.notify:
         say(f"others are told: {', '.join(workflow.notify)}")
+    if workflow.options_schema is not None:
+        _say_options(workflow.options_schema)
     say()
     lines = draw([(step.key, step.depends_on) for step in definition.steps])
     flows = {step.key: _flow(step) for step in definition.steps}
@@ -276,9 +284,21 @@ def _draw(workflow: StoredWorkflow) -> None:
         say(line)
 
 
+def _say_options(schema: Mapping[str, Any]) -> None:
+    """What a submission may say with -o. The whole schema is in -o yaml."""
+    from accsd.explain.options import options_of
+
+    say("options" + (" (others are refused)" if schema.get("additionalProperties") is False else ""))
+    known = options_of(schema)
+    widths = [max((len(row[column]) for row in known), default=0) for column in range(3)]
+    for row in known:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        say(f"  {'  '.join((*cells, row[3]))}".rstrip())
+
+
 def _cells(step: WorkflowStep) -> list[str]:
     timeout = "" if step.timeout is None else duration(timedelta(seconds=step.timeout))
-    return [step.service, str(step.max_attempts), timeout, _needs(step)]
+    return [step.uses or step.service, str(step.max_attempts), timeout, _needs(step)]
 
 
 def _needs(step: WorkflowStep) -> str:
@@ -358,14 +378,11 @@ def diff_command(ctx: click.Context, files: Sequence[str]) -> None:
     wanted = _checked(documents)
     has_schedules = bool(_check_schedules(documents))
 
-    async def work(db: Database) -> list[StoredWorkflow | None]:
-        return [await stored.find_workflow(db, one.name, _named_version(one)) for one in wanted]
+    async def work(db: Database) -> list[tuple[WorkflowDef, StoredWorkflow | None]]:
+        found = [await stored.find_workflow(db, one.name, _named_version(one)) for one in wanted]
+        return [(await bound_workflow(db, one), each) for one, each in zip(wanted, found, strict=True)]
 
-    lines = [
-        line
-        for workflow, found in zip(wanted, with_database(ctx, work), strict=True)
-        for line in _difference(workflow, found)
-    ]
+    lines = [line for workflow, found in with_database(ctx, work) for line in _difference(workflow, found)]
     for line in lines:
         say(_coloured(line))
     if (has_schedules and _schedules_differ(ctx, documents)) or lines:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from functools import reduce
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from pydantic import BaseModel
 
@@ -18,6 +18,7 @@ NEEDS_RESTART: Final[Mapping[str, str]] = {
     "storage": "the object store",
     "http": "the open port",
     "fallback": "which ways are switched off",
+    "secrets": "which secrets steps are given here",
     "notify_channel_prefix": "the channels that are listened to",
     "heartbeat_ttl_sec": "the leases",
     "backoff_base_sec": "the pauses between attempts",
@@ -32,7 +33,7 @@ _LOCK: Final = (_NAME, "node.state_dir")
 def read_settings(config: Path | None) -> Settings:
     """Reads the settings; their secrets are struck out of logs from now on."""
     settings = load_settings(config)
-    for secret in settings.secrets():
+    for secret in settings.secret_texts():
         register_secret(secret)
     return settings
 
@@ -79,4 +80,8 @@ def _with(settings: Settings, others: Settings, paths: Iterable[str]) -> Setting
 
 
 def _value(settings: Settings, path: str) -> object:
-    return reduce(getattr, path.split("."), settings)
+    return reduce(_part, path.split("."), cast("object", settings))
+
+
+def _part(whole: object, name: str) -> object:
+    return cast("dict[str, object]", whole).get(name) if isinstance(whole, dict) else getattr(whole, name, None)

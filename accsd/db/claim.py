@@ -1,6 +1,6 @@
 """Claims tasks in the global order, adopts them after a restart, and looks at them without taking them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
@@ -11,7 +11,7 @@ from accsd.model import Fence, JobTask
 
 _CLAIMED: Final = (
     "SELECT task_id, job_id, task_key, service_name, attempt_id, attempt, max_attempts, status, params, options,"
-    " given, timeout_sec, trace_id, trigger FROM"
+    " given, timeout_sec, trace_id, trigger, output_schema FROM"
 )
 _CLAIM: Final = f"{_CLAIMED} accs.claim_tasks($1, $2, $3, $4, $5, $6)"
 _ADOPT: Final = f"{_CLAIMED} accs.adopt_tasks($1, $2, $3)"
@@ -38,6 +38,10 @@ class ClaimedTask(NamedTuple):
     timeout: timedelta | None
     trace_id: str | None
     trigger: dict[str, Any] | None = None  # what started the job, where that was not a plain submission
+    tool: str | None = None  # that its step uses, with its version, where something of it is checked or done here
+    output_schema: dict[str, Any] | None = None  # of that tool
+    secrets: Sequence[Mapping[str, Any]] = ()  # what is missing in params: {at, name}
+    resolved_at: str | None = None
 
     @property
     def fence(self) -> Fence:
@@ -90,10 +94,26 @@ async def agent_outlook(db: Database, *, node: str, services: Sequence[str]) -> 
 
 
 def _claimed(row: Record) -> ClaimedTask:
-    task, job, key, service, attempt_id, attempt, most, status, params, options, given, timeout_sec, trace, cause = row
+    (
+        task,
+        job,
+        key,
+        service,
+        attempt_id,
+        attempt,
+        most,
+        status,
+        params,
+        options,
+        given,
+        timeout_sec,
+        trace,
+        cause,
+        out,
+    ) = row
     timeout = None if timeout_sec is None else timedelta(seconds=min(timeout_sec, _LONGEST_TIMEOUT_SEC))
     inputs: dict[str, Any] = (given.get("inputs") or {}) if given else {}
-    return ClaimedTask(
+    claimed = ClaimedTask(
         task,
         job,
         key,
@@ -109,3 +129,11 @@ def _claimed(row: Record) -> ClaimedTask:
         trace,
         cause,
     )
+    if given and ("tool" in given or "secrets" in given):
+        claimed = claimed._replace(
+            tool=given.get("tool"),
+            output_schema=out,
+            secrets=given.get("secrets") or (),
+            resolved_at=given.get("now"),
+        )
+    return claimed

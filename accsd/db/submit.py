@@ -5,13 +5,18 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from accsd.db.answers import Answer, Verdict, read_answers
 from accsd.db.pool import Database
-from accsd.errors import InvalidValue, NotFound, VerbRefused
+from accsd.errors import InvalidValue, NotFound, OptionsInvalid, SchemaInvalid, VerbRefused
 from accsd.values.json import MAX_DEPTH, is_too_deep
+from accsd.values.schemas import Schema, schema_of, sentences
+from accsd.values.validation import Problem
+
+_SCHEMAS_KEPT_SEC: Final = 5.0  # a workflow of which nobody submits more is asked about again; the resolver checks, too
+_MOST_SCHEMAS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +46,12 @@ async def submit_jobs(
     """Submits jobs in one round trip, in order; due jobs are instantiated at once.
 
     The ids are made here, so that the call can be sent again when its answer was lost. InvalidValue where options are
-    nested so deeply that they could not be handed to a task.
+    nested so deeply that they could not be handed to a task; OptionsInvalid where they are not what their workflow
+    takes.
     """
     for submission in submissions:
         _check_depth(submission.options)
+    await _check_options(db, submissions)
     rows = await db.fetch(
         "SELECT * FROM accs.submit_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9)",
         [submission.workflow_id for submission in submissions],
@@ -67,6 +74,45 @@ def _check_depth(options: Mapping[str, Any] | None) -> None:
             f"the options of a job are nested deeper than {MAX_DEPTH} levels",
             hint="pass what is nested so deeply as a text, or as a file that the job comes with",
         )
+
+
+_schemas: dict[UUID, tuple[float, Schema | None]] = {}
+
+
+async def _check_options(db: Database, submissions: Sequence[Submission]) -> None:
+    """Checks options before anything is written. A schema is asked for once in a while: it seldom changes, and jobs
+    that were checked against an older one are checked again by the resolver."""
+    now = time.monotonic()
+    wanted = {each.workflow_id for each in submissions}
+    if unknown := [each for each in wanted if _schemas.get(each, (0.0, None))[0] <= now]:
+        rows = await db.fetch(
+            "SELECT id, options_schema FROM public.workflows WHERE id = ANY ($1) AND options_schema IS NOT NULL",
+            unknown,
+            repeatable=True,
+        )
+        found = {row["id"]: _usable(row["options_schema"]) for row in rows}
+        if len(_schemas) > _MOST_SCHEMAS:
+            _schemas.clear()
+        _schemas.update({each: (now + _SCHEMAS_KEPT_SEC, found.get(each)) for each in unknown})
+    for submission in submissions:
+        schema = _schemas[submission.workflow_id][1]
+        if schema is not None and (problems := schema.problems(dict(submission.options or {}))):
+            raise _refusal(problems)
+
+
+def _usable(document: Any) -> Schema | None:
+    try:
+        return schema_of(document)
+    except SchemaInvalid:
+        return None  # written by plain SQL: the job's own error says what is wrong with it
+
+
+def _refusal(problems: Sequence[Problem]) -> OptionsInvalid:
+    return OptionsInvalid(
+        sentences(problems, "options"),
+        hint="`accsd workflows show NAME` lists the options that a workflow takes",
+        complaints=[(each.place, str(each)) for each in problems],
+    )
 
 
 async def submit_job(db: Database, submission: Submission, *, created_by: str | None = None) -> UUID:

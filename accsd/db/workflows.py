@@ -8,6 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from accsd.db.pool import Database
+from accsd.db.tools import bound_workflow
 from accsd.errors import NotFound
 from accsd.model import WorkflowDef
 
@@ -76,7 +77,10 @@ async def workflow_id(db: Database, name: str, version: int | None = None) -> UU
 
 
 async def apply_workflow(db: Database, workflow: WorkflowDef, *, created_by: str | None = None) -> UUID:
-    """Writes a workflow under its name and version; the same one again is updated. The database checks it too."""
+    """Writes a workflow under its name and version; the same one again is updated. The database checks it too.
+    Raises WorkflowInvalid."""
+    workflow.schema_of_options()
+    workflow = await bound_workflow(db, workflow)
     return await db.fetchval(
         """INSERT INTO public.workflows (name, version, steps, created_by, notify, params, options_schema)
            VALUES ($1, $2, $3, $4, $5, $6, $7)
@@ -120,6 +124,7 @@ async def apply_workflows(
 
 
 async def _apply(db: Database, workflow: WorkflowDef, created_by: str | None) -> Applied:
+    workflow = await bound_workflow(db, workflow)
     newest = await find_workflow(db, workflow.name)
     previous = None if newest is None else newest.version
     names_version = "version" in workflow.model_fields_set

@@ -23,6 +23,8 @@ class ErrorCode(StrEnum):
     SANDBOX_ERROR = "sandbox_error"
     ARTIFACT_MISSING = "artifact_missing"
     RESULT_TOO_LARGE = "result_too_large"
+    OUTPUT_INVALID = "output_invalid"
+    CALL_FAILED = "call_failed"
     START_FAILED = "start_failed"
     IMAGE_MISSING = "image_missing"
     ENGINE_UNAVAILABLE = "engine_unavailable"
@@ -30,6 +32,7 @@ class ErrorCode(StrEnum):
     AGENT_DISK = "agent_disk"
     NODE_UNFIT = "node_unfit"
     STORAGE_UNAVAILABLE = "storage_unavailable"
+    SECRET_MISSING = "secret_missing"
 
     @property
     def sentence(self) -> str:
@@ -52,6 +55,7 @@ class DatabaseCode(StrEnum):
     CONDITION_ERROR = "condition_error"
     TEMPLATE_ERROR = "template_error"
     INPUT_INVALID = "input_invalid"
+    ASSERTION_FAILED = "assertion_failed"
     OPTIONS_INVALID = "options_invalid"
     FAN_OUT_TOO_LARGE = "fan_out_too_large"
     CANCELLED = "cancelled"
@@ -101,6 +105,12 @@ MEANINGS: Final[Mapping[str, Meaning]] = {
     ErrorCode.SANDBOX_ERROR: Meaning("the judge's sandbox failed", "look at the judge on that node", Blame.TASK),
     ErrorCode.ARTIFACT_MISSING: Meaning("it announced a file that could not be taken", _LOG, Blame.TASK),
     ErrorCode.RESULT_TOO_LARGE: Meaning("its result exceeds 256 KiB", "put it into a file, as an artifact", Blame.TASK),
+    ErrorCode.OUTPUT_INVALID: Meaning(
+        "its result is not what its tool gives", "correct the tool, or what it says", Blame.TASK
+    ),
+    ErrorCode.CALL_FAILED: Meaning(
+        "what its tool calls did not do it", "see what was answered; correct the step's with, or the tool", Blame.TASK
+    ),
     ErrorCode.START_FAILED: Meaning("its command cannot be executed", "correct the service's command", Blame.TASK),
     ErrorCode.IMAGE_MISSING: Meaning(
         "the image is not on the node",
@@ -122,6 +132,9 @@ MEANINGS: Final[Mapping[str, Meaning]] = {
     ErrorCode.STORAGE_UNAVAILABLE: Meaning(
         "an artifact was not kept or fetched", "run `accsd doctor` on that node", Blame.MACHINE
     ),
+    ErrorCode.SECRET_MISSING: Meaning(
+        "the node lacks a secret that it names", "add it to [secrets] of that node's settings", Blame.MACHINE
+    ),
     DatabaseCode.UPSTREAM_FAILED: Meaning("a step that it depends on has failed", "see why that one did", Blame.NOBODY),
     DatabaseCode.CONDITION_FALSE: Meaning(
         "its condition did not hold", "nothing: what depends on it goes on", Blame.NOBODY
@@ -136,6 +149,9 @@ MEANINGS: Final[Mapping[str, Meaning]] = {
     DatabaseCode.TEMPLATE_ERROR: Meaning("an expression of it could not be evaluated", _EXPRESSION, Blame.WORKFLOW),
     DatabaseCode.INPUT_INVALID: Meaning(
         "its input is not what its tool takes", "correct the step's with, apply it, then submit again", Blame.WORKFLOW
+    ),
+    DatabaseCode.ASSERTION_FAILED: Meaning(
+        "what it asserts does not hold", "see its message; retry the job when it holds", Blame.TASK
     ),
     DatabaseCode.OPTIONS_INVALID: Meaning(
         "the job's options are not what its workflow takes", "submit it again with other options", Blame.TASK

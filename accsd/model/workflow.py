@@ -21,18 +21,20 @@ from pydantic import (
     model_validator,
 )
 
-from accsd.errors import InvalidValue, WorkflowInvalid
+from accsd.errors import InvalidValue, SchemaInvalid, WorkflowInvalid
 from accsd.planning.backoff import parse_backoff
 from accsd.planning.dag import Plan, plan
 from accsd.values.json import sanitise
 from accsd.values.labels import check_labels
-from accsd.values.names import check_outgoing_event, check_service_name, check_step_key
+from accsd.values.names import TOOL_SERVICE, check_outgoing_event, check_service_name, check_step_key
+from accsd.values.schemas import Schema, schema_of
 from accsd.values.units import parse_duration
 from accsd.values.validation import Problem, problems
 
 MAX_STEPS = 100_000
 MAX_PARAMS_BYTES = 64 * 1024
 MAX_ITEMS = 10_000
+_USES = re.compile(r"[a-z][a-z0-9_.]{0,99}(@[1-9][0-9]{0,8})?")
 _ALIAS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHARE = re.compile(r"([0-9]|[1-9][0-9]|100)%")
 _OF_ITEMS = frozenset({"if_item", "max_parallel", "max_items", "tolerate"})
@@ -51,7 +53,7 @@ def _storable_params(params: dict[str, Any]) -> dict[str, Any]:
     return params
 
 
-def _readable_backoff(spec: Any) -> Any:
+def readable_backoff(spec: Any) -> Any:
     parse_backoff(spec)
     return spec
 
@@ -83,10 +85,21 @@ def _alias(name: str) -> str:
     return name
 
 
+def _uses(name: str) -> str:
+    if not _USES.fullmatch(name):
+        raise InvalidValue("must be a tool, such as media.probe or media.probe@2")
+    return name
+
+
+def _service(name: str) -> str:
+    return name if name == TOOL_SERVICE else check_service_name(name)
+
+
 StepKey = Annotated[str, AfterValidator(check_step_key)]
-ServiceName = Annotated[str, AfterValidator(check_service_name)]
+ServiceName = Annotated[str, AfterValidator(_service)]
 EventName = Annotated[str, AfterValidator(check_outgoing_event)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
+Seconds = Annotated[Annotated[float, Field(gt=0, allow_inf_nan=False)] | None, BeforeValidator(_in_seconds)]
 
 
 class WorkflowStep(BaseModel):
@@ -95,16 +108,17 @@ class WorkflowStep(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True)
 
     key: StepKey
-    service: ServiceName
+    service: ServiceName = ""  # empty only where the tool says it, until the workflow is bound (model/tool.py)
     depends_on: list[str] = Field(default_factory=list)
     default_params: Annotated[dict[str, Any], AfterValidator(_storable_params)] = Field(default_factory=dict)
     max_attempts: int = Field(default=3, ge=1, le=1_000_000)
-    backoff: Annotated[dict[str, Any] | list[Any] | None, BeforeValidator(_readable_backoff)] = None
-    timeout: Annotated[float | None, BeforeValidator(_in_seconds)] = Field(default=None, gt=0, allow_inf_nan=False)
+    backoff: Annotated[dict[str, Any] | list[Any] | None, BeforeValidator(readable_backoff)] = None
+    timeout: Seconds = None
     requires: Annotated[dict[str, Any], AfterValidator(check_labels)] = Field(default_factory=dict)
     node: Name | None = None
     concurrency_key: Name | None = None
     concurrency_limit: int | None = Field(default=None, ge=1, le=1_000_000)
+    uses: Annotated[str, AfterValidator(_uses)] | None = None  # a tool, and its version from the day it is written
     # By these, data flows (docs/pipelines.md). Their expressions are checked by accsd/pipeline.
     with_: Annotated[dict[str, Any], AfterValidator(_storable_params)] = Field(default_factory=dict, alias="with")
     save_as: Annotated[str, Field(max_length=100), AfterValidator(_alias)] | None = None
@@ -118,6 +132,10 @@ class WorkflowStep(BaseModel):
 
     @model_validator(mode="after")
     def _fields_fit_together(self) -> Self:
+        if not self.service and self.uses is None:
+            raise InvalidValue("service is missing")
+        if self.service == TOOL_SERVICE and self.uses is None:
+            raise InvalidValue(f'"{TOOL_SERVICE}" is reserved for tools: say which one (uses)')
         if self.concurrency_limit is not None and self.concurrency_key is None:
             raise InvalidValue("has a concurrency_limit but no concurrency_key that it could limit")
         if self.concurrency_key is not None and self.concurrency_key.startswith("map/"):
@@ -170,6 +188,17 @@ class WorkflowDef(BaseModel):
     def plan(self) -> Plan:
         """The order in which the steps can run, and who waits for whom."""
         return plan(((step.key, step.depends_on) for step in self.steps), workflow=self.name)
+
+    def schema_of_options(self) -> Schema | None:
+        """What the options of its jobs are checked against. WorkflowInvalid: options_schema is no schema."""
+        if self.options_schema is None:
+            return None
+        try:
+            return schema_of(self.options_schema)
+        except SchemaInvalid as error:
+            complaints = [(("options_schema", *place), f"options_schema.{said}") for place, said in error.complaints]
+            told = "; ".join(said for _, said in complaints[:_PROBLEMS_SHOWN]) or f"options_schema: {error}"
+            raise WorkflowInvalid(f'workflow "{self.name}": {told}', complaints=complaints) from None
 
     def steps_document(self) -> list[dict[str, Any]]:
         """What goes into the column `steps`: as it was written, without the defaults that nobody wrote."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 from accsd.errors import ExpressionInvalid, Place, WorkflowInvalid
 from accsd.expressions import (
@@ -19,6 +19,8 @@ from accsd.expressions import (
     problem_of,
 )
 from accsd.model import WorkflowDef, WorkflowStep
+from accsd.model.tool import BUILTIN, ToolDef
+from accsd.pipeline.secrets import without_secrets
 from accsd.values.validation import Problem, did_you_mean
 
 # What the expressions of a step may refer to, and what those of an item may (PL5).
@@ -66,6 +68,23 @@ class StepFlow:
     def item_names(self) -> Names:
         return STEP if self.step.for_each is None else ITEM
 
+    @property
+    def tool(self) -> ToolDef | None:
+        return None if self.step.uses is None else self.flow.tools.get(self.step.uses)
+
+    @property
+    def input(self) -> dict[str, Any]:
+        """Its `with`, and null where a secret is."""
+        return self._split[0]
+
+    @property
+    def secrets(self) -> Mapping[Place, str]:
+        return self._split[1]
+
+    @cached_property
+    def _split(self) -> tuple[dict[str, Any], dict[Place, str]]:
+        return without_secrets(self.step.with_)
+
     @cached_property
     def of_step(self) -> Findings:
         """Of what is evaluated once, before the step is multiplied."""
@@ -84,8 +103,8 @@ class StepFlow:
         step, found = self.step, Findings()
         if isinstance(step.if_item, str):
             found += _condition(step.if_item, self.item_names, (*self.place, "if_item"))
-        if has_templates(step.with_):
-            found += check_document(step.with_, self.item_names, at=(*self.place, "with"))
+        if has_templates(self.input):
+            found += check_document(self.input, self.item_names, at=(*self.place, "with"))
         if isinstance(step.delay, str):
             found += check_document(step.delay, self.item_names, at=(*self.place, "delay"))
         return found
@@ -104,6 +123,11 @@ class StepFlow:
     def check(self) -> Findings:
         found = self.of_step + self.of_items
         problems = [problem for use in found.uses for problem in self._misused(use)]
+        if self.secrets and (self.step.uses or "").startswith(BUILTIN):
+            place = next(iter(self.secrets))
+            problems.append(
+                Problem((*self.place, "with", *place), "is a secret, and a tool of accsd itself takes none")
+            )
         return found + Findings(tuple(problems) + tuple(self._too_many()), tuple(self._surprises()))
 
     def _misused(self, use: Use) -> Iterator[Problem]:
@@ -139,8 +163,9 @@ class StepFlow:
 class Flow:
     """The flows of a workflow's steps, each read when it is asked for."""
 
-    def __init__(self, workflow: WorkflowDef, *, steps_at: str = "steps") -> None:
+    def __init__(self, workflow: WorkflowDef, *, steps_at: str = "steps", tools: Iterable[ToolDef] = ()) -> None:
         self.workflow: WorkflowDef = workflow
+        self.tools: dict[str, ToolDef] = {tool.reference: tool for tool in tools}
         self._steps_at = steps_at
         self._numbers: dict[str, int] = {step.key: n for n, step in enumerate(workflow.steps)}
         self._flows: dict[str, StepFlow] = {}
@@ -227,8 +252,10 @@ def _expression(written: str, names: Names, at: Place) -> Findings:
 
 
 def check_workflow(workflow: WorkflowDef, *, steps_at: str = "steps") -> list[tuple[Place, str]]:
-    """Checks the expressions of a workflow before it is written; returns what may surprise its author, with its place.
-    `steps_at` is where its document has the steps. Raises WorkflowInvalid with all that is wrong."""
+    """Checks the options_schema and the expressions of a workflow before it is written; returns what may surprise its
+    author, with its place. `steps_at` is where its document has the steps. Raises WorkflowInvalid with all that is
+    wrong."""
+    workflow.schema_of_options()
     found = Flow(workflow, steps_at=steps_at).check()
     if found.problems:
         told = [(problem.place, _sentence(workflow, problem)) for problem in found.problems]

@@ -13,6 +13,7 @@ from accsd.expressions.results import written_moment
 from accsd.model import WorkflowStep
 from accsd.model.outcome import DatabaseCode
 from accsd.pipeline.flow import DEFAULT_MAX_ITEMS, STEP, StepFlow, expression_of
+from accsd.values.schemas import sentences
 from accsd.values.units import parse_duration
 
 LONGEST_DELAY: Final = 31_622_400.0  # seconds: a leap year
@@ -69,11 +70,20 @@ class Fail:
     message: str
 
 
-Decision = Run | Multiply | Skip | Fail
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """It is done, and no node was needed."""
+
+    results: dict[str, Any]
+
+
+Decision = Run | Multiply | Skip | Fail | Finish
 
 
 def decide(flow: StepFlow, facts: Facts) -> Decision:
     """Raises ConfigError where the CEL library is missing; everything else that is wrong is a Fail."""
+    if not flow.step.depends_on and (wrong := _wrong_options(flow, facts)):
+        return Fail(DatabaseCode.OPTIONS_INVALID, wrong)
     values, left_out, skipped = _values(flow, facts)
     code = DatabaseCode.CONDITION_ERROR
     try:
@@ -82,7 +92,7 @@ def decide(flow: StepFlow, facts: Facts) -> Decision:
             return Skip(DatabaseCode.CONDITION_FALSE)
         code = DatabaseCode.TEMPLATE_ERROR
         if flow.step.for_each is None:
-            return Run(_given(flow.step, context, facts), _delay(flow.step, context))
+            return _begun(flow, _given(flow, context, facts), _delay(flow.step, context))
         return _multiply(flow, values, left_out, context, facts)
     except ConfigError:
         raise
@@ -92,8 +102,38 @@ def decide(flow: StepFlow, facts: Facts) -> Decision:
         if error.missing[:1] == ("steps",) and error.missing[1:2] and error.missing[1] in skipped:
             return Skip(DatabaseCode.INPUT_SKIPPED, f"it refers to steps.{error.missing[1]}, which was skipped")
         return Fail(code, _told(flow.step, error))
+    except _InputInvalid as error:
+        return Fail(DatabaseCode.INPUT_INVALID, f'step "{flow.step.key}": {error}')
     except UserError as error:
         return Fail(code, _told(flow.step, error))
+
+
+def _begun(flow: StepFlow, given: dict[str, Any], delay: float) -> Run | Finish | Fail:
+    """Tools that only compute need nobody else, unless the step is to wait."""
+    value = _input(flow, given)
+    match flow.tool.name if flow.tool is not None and delay == 0 else None:
+        case "accs.transform":
+            return Finish(value)
+        case "accs.assert":
+            said = value.get("message") or "what it asserts does not hold"
+            return Finish({}) if value["that"] else Fail(DatabaseCode.ASSERTION_FAILED, said)
+        case _:
+            return Run(given, delay)
+
+
+def _input(flow: StepFlow, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a task is given as its params."""
+    return {**flow.step.default_params, **given.get("with", flow.step.with_)}
+
+
+def _wrong_options(flow: StepFlow, facts: Facts) -> str:
+    """Said by the first steps of a job, so that wrong options end it before any node has work."""
+    schema = flow.flow.workflow.schema_of_options()
+    return "" if schema is None else sentences(schema.problems(dict(facts.params)), "options")
+
+
+class _InputInvalid(UserError):
+    """What was worked out is not what the tool takes."""
 
 
 class _TooLarge(Exception):
@@ -151,11 +191,20 @@ def _holds(written: str | bool | None, context: Context, field: str) -> bool:
         raise error.at((field,)) from None
 
 
-def _given(step: WorkflowStep, context: Context, facts: Facts) -> dict[str, Any]:
+def _given(flow: StepFlow, context: Context, facts: Facts) -> dict[str, Any]:
+    """Raises _InputInvalid with every path."""
     given: dict[str, Any] = {"now": written_moment(facts.now)}
-    if has_templates(step.with_):
-        given["with"] = render(step.with_, context, at=("with",))
-    return given
+    if has_templates(flow.step.with_):
+        given["with"] = render(flow.input, context, at=("with",))
+    if flow.secrets:
+        given["secrets"] = [{"at": list(place), "name": name} for place, name in flow.secrets.items()]
+    if flow.step.uses is None:
+        return given
+    if flow.tool is None:
+        raise _InputInvalid(f"the tool {flow.step.uses} is not there any more")
+    if wrong := flow.tool.input.problems(_input(flow, given), unknown=flow.secrets):
+        raise _InputInvalid(sentences(wrong, "with"))
+    return given | {"tool": flow.step.uses}
 
 
 def _delay(step: WorkflowStep, context: Context) -> float:
@@ -190,10 +239,17 @@ def _multiply(
                 expression=str(step.for_each),
                 hint="let for_each give the items what they need, and refer to item",
             )
-        one = _given(step, each, facts) if _holds(step.if_item, each, "if_item") else None
+        one = _given_item(flow, each, facts, index) if _holds(step.if_item, each, "if_item") else None
         given.append(one)
         delays.append(_delay(step, each) if one is not None else 0)
     return Multiply(given, delays, step.max_parallel, _tolerated(step.tolerate, len(items)))
+
+
+def _given_item(flow: StepFlow, context: Context, facts: Facts, index: int) -> dict[str, Any]:
+    try:
+        return _given(flow, context, facts)
+    except _InputInvalid as error:
+        raise _InputInvalid(f"item {index}: {error}") from None
 
 
 def _items(step: WorkflowStep, context: Context) -> list[Any]:

@@ -423,6 +423,38 @@ class ProbeSettings(_Section):
     targets: dict[TargetName, ProbeTarget] = Field(default_factory=dict)
 
 
+class SecretSettings(_Section):
+    """[secrets.NAME]: a value that steps name by ${secret('NAME')}, and that only this machine knows."""
+
+    file: Path | None = None
+    env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    services: list[Annotated[str, Field(min_length=1)]] | None = Field(default=None, min_length=1)  # that may have it
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.file is None) == (self.env is None):
+            raise InvalidValue("needs a file or an env, the name of a variable, and not both")
+        if self.file is not None and not self.file.is_absolute():
+            raise InvalidValue("has a file that is not an absolute path")
+        return self
+
+
+SecretName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+
+
+class ToolTarget(ProbeTarget):
+    """[tools.targets.NAME]: what tools of kind http may call: this address, and what lies below it."""
+
+    timeout: Duration = timedelta(seconds=30)
+
+
+class ToolSettings(_Section):
+    """[tools]: what the control host does itself for steps that use a tool."""
+
+    at_once: int = Field(default=16, ge=1, le=1000)
+    targets: dict[TargetName, ToolTarget] = Field(default_factory=dict)
+
+
 class FallbackSettings(_Section):
     """[fallback]: parts that can be switched off when they misbehave; accsd works without them, only slower."""
 
@@ -450,6 +482,8 @@ class Settings(_Section):
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
     probes: ProbeSettings = Field(default_factory=ProbeSettings)
     outbox: OutboxSettings = Field(default_factory=OutboxSettings)
+    tools: ToolSettings = Field(default_factory=ToolSettings)
+    secrets: dict[SecretName, SecretSettings] = Field(default_factory=dict)
     retention: RetentionSettings = Field(default_factory=RetentionSettings)
     services: dict[ServiceName, ServiceSettings] = Field(default_factory=dict)
     heartbeat_ttl_sec: Seconds = 120.0
@@ -516,7 +550,7 @@ class Settings(_Section):
         url = self.retention.database_url
         return self.database if url is None else self.database.model_copy(update={"url": url, "pool_size": 2})
 
-    def secrets(self) -> Iterator[str]:
+    def secret_texts(self) -> Iterator[str]:
         """Every text that must not appear in a log or an event."""
         for url in (self.database.url, self.database.listen_url, self.retention.database_url):
             if url is not None:
@@ -537,7 +571,7 @@ def _leaves(model: BaseModel, at: str = "") -> Iterator[str]:
         value: object = getattr(model, name)
         if isinstance(value, BaseModel):
             yield from _leaves(value, f"{at}{name}.")
-        elif name in ("services", "providers", "targets", "workflows") and isinstance(value, dict):
+        elif name in ("services", "providers", "targets", "workflows", "secrets") and isinstance(value, dict):
             for key, table in cast("dict[str, BaseModel]", value).items():
                 yield from _leaves(table, f"{at}{name}.{key}.")
         else:

@@ -13,8 +13,10 @@ _STEP_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _ITEM = re.compile(r"(.*)\[(\d{1,5})\]")
 _SERVICE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 
+# What the control host does itself: tools of kind http and builtin. A step gets there by `uses` only.
+TOOL_SERVICE: Final = "accs"
 # `<prefix>builder` is the channel on which the builder hears of new jobs.
-RESERVED_SERVICE_NAMES = frozenset({"builder"})
+RESERVED_SERVICE_NAMES = frozenset({"builder", TOOL_SERVICE})
 
 # The one step of an `accsd run`, whose command no row holds; the label of nodes that are no machines.
 NODE_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}"  # a pattern

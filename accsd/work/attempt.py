@@ -11,11 +11,13 @@ task belongs to another owner.
 import errno
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import cast
 
 import anyio
+import anyio.to_thread
 from structlog.contextvars import bound_contextvars
 
 from accsd import failpoints
@@ -40,6 +42,7 @@ from accsd.work.finish import AttemptFinish, GivenBack, tell_refused
 from accsd.work.lease import WatchedLease
 from accsd.work.protocol import Failure, Infrastructure, Success, Verdict
 from accsd.work.protocol.wire import trace_of
+from accsd.work.secrets import with_secrets
 from accsd.work.service import LocalService
 from accsd.work.workspace import clear_away, launch_of, prepare
 
@@ -220,6 +223,9 @@ class Attempt:
 
     async def _launch(self, lease: WatchedLease) -> Launch:
         if self._adopted:
+            if self._task.secrets:
+                with suppress(AttemptFailed):  # known again, so that what the task says is struck out as before
+                    await anyio.to_thread.run_sync(with_secrets, self._task, self._context.secrets)
             return launch_of(self._task, self._service, self._context, lease)
         return await prepare(self._task, self._service, self._context, lease)
 

@@ -2,8 +2,9 @@
 
 import json
 import os
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,7 @@ from accsd.db import Database
 from accsd.metrics import Metrics
 from accsd.model.fence import Fence
 from accsd.runners.base import TASK_FILE
+from accsd.settings.model import SecretSettings
 from accsd.storage.base import ObjectStore
 from accsd.work.lease import LeaseKeeper
 from accsd.work.reporter import Reporter
@@ -33,6 +35,7 @@ class AttemptContext:
     patience: timedelta  # how long to wait for a store that is away
     backoff_base: timedelta
     min_free_disk: int = 0  # below this no task is claimed
+    secrets: Mapping[str, SecretSettings] = field(default_factory=dict[str, SecretSettings])
 
     def folder(self, fence: Fence) -> Path:
         return self.attempts_folder / str(fence)

@@ -27,6 +27,7 @@ from accsd.runners.base import Ending, Execution, Launch, Output, Stream
 from accsd.storage.base import build_key
 from accsd.work.context import AttemptContext
 from accsd.work.files import keep_files, record_object
+from accsd.work.output import output_problem
 from accsd.work.protocol import (
     ArtifactAnnounced,
     Expected,
@@ -46,6 +47,7 @@ from accsd.work.protocol import (
     verdict_of,
 )
 from accsd.work.protocol.framing import LineSplitter, OutputLine
+from accsd.work.secrets import struck_out
 from accsd.work.service import LocalService
 from accsd.work.tasklog import LogPosition, Segment, TaskLog
 
@@ -81,13 +83,20 @@ class WatchedExecution:
         for message in self._output.close():
             self._act(message)
         answer = self._output.answer
-        verdict = verdict_of(ending, answer.result, answer.violation, stopped=self._stopped)
+        verdict = self._checked(verdict_of(ending, answer.result, answer.violation, stopped=self._stopped))
         self._tell_usage(ending)
         await self._keep_log()
         if isinstance(verdict, Success):
             await self._keep_files()
         await self._flush()
         return verdict
+
+    def _checked(self, verdict: Verdict) -> Verdict:
+        if not isinstance(verdict, Success):
+            return verdict
+        if (wrong := output_problem(self._task, verdict.results)) is not None:
+            return Failure(ErrorCode.OUTPUT_INVALID, wrong)
+        return Success(struck_out(self._task, verdict.results))
 
     async def ending(self) -> Ending:
         """Watches to the end. Errors are carried out by hand, because a task group would wrap them."""

@@ -34,6 +34,7 @@ class GivenBack:
     """The task is given back and no attempt is spent: the agent stops, or the service takes no task now."""
 
     reason: str
+    delay: timedelta | None = None  # before anybody may have it again
 
 
 End: TypeAlias = Done | Failed | Infrastructure | GivenBack
@@ -47,7 +48,7 @@ async def tell_ends(context: AttemptContext, fences: Sequence[Fence], ends: Sequ
     failpoints.hit("finish.sent")
     match first:
         case GivenBack():
-            answers = await release_tasks(db, fences, owner=owner, reason=_clean(first.reason))
+            answers = await release_tasks(db, fences, owner=owner, reason=_clean(first.reason), delay=first.delay)
         case Infrastructure():
             reason = _clean(first.message)
             answers = await release_tasks(db, fences, owner=owner, reason=reason, lost=True, code=first.code)

@@ -36,6 +36,7 @@ from accsd.work.files import failing_on_a_full_disk, lay_inputs
 from accsd.work.lease import Lease
 from accsd.work.protocol import envelope, environment
 from accsd.work.protocol.wire import trace_of
+from accsd.work.secrets import with_secrets
 from accsd.work.service import LocalService
 
 _log = get_logger(component="workspace")
@@ -51,7 +52,8 @@ async def prepare(task: ClaimedTask, service: LocalService, context: AttemptCont
         await make_workdir(launch.workdir.here)
         inputs = await until_answered(lambda: task_inputs(context.db, task.fence, owner=context.name))
         laid = await lay_inputs(context.store, launch.workdir, inputs, patience=context.patience)
-    await write_envelope(launch.folder, _envelope(task, launch, laid))
+    given = await anyio.to_thread.run_sync(with_secrets, task, context.secrets) if task.secrets else task
+    await write_envelope(launch.folder, _envelope(given, launch, laid))
     failpoints.hit("prepared")
     return launch
 

@@ -52,6 +52,60 @@ async def test_options_that_no_task_could_be_given_are_refused(cli: Cli, conn: C
     assert await conn.fetchval("SELECT count(*) FROM jobs") == 1
 
 
+async def test_options_that_the_workflow_does_not_take_are_refused_with_every_path(
+    cli: Cli, conn: Connection, tmp_path: Path
+):
+    file = tmp_path / "typed.yaml"
+    file.write_text(
+        """
+name: typed
+options_schema:
+  type: object
+  required: [url]
+  properties:
+    url: {type: string, description: where the source is}
+    frames: {type: integer, default: 25}
+    codec: {enum: [av1, h264]}
+  additionalProperties: false
+steps: [{key: a, service: render}]
+"""
+    )
+    (await cli("workflows", "apply", str(file))).ends(0)
+
+    said = (await cli("submit", "typed", "-o", "frames=many", "-o", "codec=vp9")).ends(1, "workflows show")
+    assert (
+        'options.codec must be one of "av1","h264"; options.frames must be a whole number; options.url is missing'
+        in said.err
+    )
+    assert await conn.fetchval("SELECT count(*) FROM jobs") == 0
+    (await cli("submit", "typed", "-o", "frames=3", "-o", "url=x")).ends(0)
+    shown = (await cli("workflows", "show", "typed")).ends(0).out.splitlines()
+    assert shown[1:5] == [
+        "options (others are refused)",
+        '  codec   "av1" | "h264"',
+        "  frames  integer         default 25",
+        "  url     string          required    where the source is",
+    ]
+
+
+async def test_a_schema_that_is_none_is_refused_with_its_line(cli: Cli, tmp_path: Path):
+    file = tmp_path / "typed.yaml"
+    file.write_text(
+        """name: typed
+options_schema:
+  properties:
+    url: {$ref: "https://example.org/url.json"}
+    size:
+      type: strang
+steps: [{key: a, service: render}]
+"""
+    )
+    said = (await cli("workflows", "validate", str(file))).ends(1)
+    assert f"{file}:4: options_schema.properties.url.$ref must be the place of a schema in this document" in said.err
+    file.write_text(file.read_text().replace('$ref: "https://example.org/url.json"', "type: string"))
+    assert f"{file}:6: options_schema.properties.size.type" in (await cli("workflows", "apply", str(file))).ends(1).err
+
+
 async def test_the_same_key_again_is_the_same_job(cli: Cli):
     first = (await cli("submit", "media", "--key", "order-1", "--output", "json")).ends(0).json
     again = (await cli("submit", "media", "--key", "order-1", "--output", "json")).ends(0, "submitted before")

@@ -257,6 +257,7 @@ async def test_a_claim_hands_over_what_the_attempt_needs_and_writes_down_who_has
         "lease_until": row["lease_until"],
         "trace_id": None,
         "trigger": None,
+        "output_schema": None,
     }
     kept = await task(conn, made, "a")
     assert timedelta(seconds=33) <= kept["lease_until"] - now < timedelta(seconds=40)

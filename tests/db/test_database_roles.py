@@ -11,6 +11,7 @@ import pytest
 
 from accsd.db import (
     Database,
+    Done,
     Failed,
     Fence,
     NextDue,
@@ -171,10 +172,35 @@ async def test_a_scheduler_moves_no_state_by_hand(connect_as: As):
         "INSERT INTO task_events (job_id, source, type) SELECT id, 'me', 'log' FROM jobs",
         "UPDATE task_events SET message = ''",
         "DELETE FROM task_events",
-        "SELECT * FROM accs.claim_tasks('x', 'me', 'n1', 1, '1 min')",
         "SELECT accs.reject_job(id, 'a', 'b') FROM jobs",
     ):
         await refused(scheduler, statement)
+
+
+async def test_a_scheduler_does_tools_and_nothing_else_and_an_agent_does_no_tools(connect_as: As):
+    """AGREED, "Database roles": the verbs of an attempt, for the service accs only."""
+    scheduler, agent = await connect_as("accs_scheduler"), await connect_as("accs_agent")
+    await upsert_heartbeat(scheduler, "control/here", max_concurrency={"accs": 1})
+    await upsert_heartbeat(agent, "n1")
+    await upsert_heartbeat(agent, "control/mine")
+
+    async def claims(db: Database, node: str, service: str) -> None:
+        await claim_tasks(db, service, owner=node, node=node, limit=1, lease=timedelta(minutes=1))
+
+    await claims(scheduler, "control/here", "accs")
+    await claims(agent, "n1", "render")
+    for db, node, service in (
+        (scheduler, "control/here", "render"),
+        (scheduler, "n1", "render"),
+        (scheduler, "n1", "accs"),
+        (agent, "n1", "accs"),
+        (agent, "control/mine", "accs"),
+        (agent, "control/here", "accs"),
+    ):
+        with pytest.raises(ConfigError, match="not_your_node"):
+            await claims(db, node, service)
+    with pytest.raises(ConfigError, match="not_your_node"):
+        await finish_tasks(scheduler, [Done(Fence(uuid4(), 1))], owner="n1")
 
 
 # The gateway, the reader

@@ -228,7 +228,7 @@ def take_settings(config: Path | None, environ: Mapping[str, str]) -> None:
     except ConfigError as error:
         in_words(error)
         return
-    assert all(settings.secrets()), "an empty text would be struck out everywhere"
+    assert all(settings.secret_texts()), "an empty text would be struck out everywhere"
     assert settings.origins.keys() >= set(settings.paths())
     assert settings.database.address
     assert settings.heartbeat <= settings.lease

@@ -49,6 +49,7 @@ def node_of(db: Database, *, name: str = NODE, root: Path = Path("/nowhere"), **
         "patience": timedelta(minutes=2),
         "backoff_base": timedelta(seconds=15),
         "settings": settings,
+        "secrets": settings.secrets,
         "listener": Listener(settings.database, settings.notify_channel_prefix, behind_pooler=False, db=db),
         "health": Health(name),
         "attempts": Attempts(),

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pydantic import BaseModel
 
 from accsd.db import ClaimedTask, Done, Failed
-from accsd.errors import AttemptFailed, ConfigError, StorageUnavailable
+from accsd.errors import AttemptFailed, ConfigError, ServiceBusy, StorageUnavailable
 from accsd.log import LoggedEvent, get_logger, redact
 from accsd.model.outcome import ErrorCode
 from accsd.model.state import Level
@@ -28,7 +28,9 @@ from accsd.values.json import sanitise
 from accsd.work.context import AttemptContext
 from accsd.work.finish import End, GivenBack
 from accsd.work.lease import NOT_KEPT, Lease
+from accsd.work.output import output_problem
 from accsd.work.protocol import MAX_RESULT_BYTES, Infrastructure
+from accsd.work.secrets import struck_out, with_secrets
 
 _log = get_logger(component="pull")
 _UNCUT: Final = 4 * MAX_RESULT_BYTES  # larger results were refused before
@@ -148,9 +150,13 @@ class PullAttempt(Lease):
     async def _outcome(self, task: PullTask) -> End:
         """An error that the author's code raises is this attempt's failure; any other error is the machine's."""
         try:
+            if self.claimed.secrets:
+                self.claimed = task.claimed = await asyncio.to_thread(with_secrets, self.claimed, self._context.secrets)
             task.params = self._read_params()
             results = await (self._handler.function(task) if self._handler.is_async else self._in_thread(task))
-            return Done(self.fence) if results is None and not task.answer else await self._done(task, results)
+            if results is None and not task.answer and self.claimed.output_schema is None:
+                return Done(self.fence)
+            return await self._done(task, results)
         except Permanent as error:
             return self._failed(task, *error.args, permanent=True)
         except Temporary as error:
@@ -160,6 +166,8 @@ class PullAttempt(Lease):
             if code.is_infrastructure:
                 return Infrastructure(code, failed.message)
             return Failed(self.fence, code, _clean(failed.message), failed.permanent)
+        except ServiceBusy as busy:
+            return GivenBack(busy.message, busy.again_in or None)
         except (StorageUnavailable, ConfigError) as error:
             return Infrastructure(ErrorCode.STORAGE_UNAVAILABLE, str(error))
         except (asyncio.CancelledError, Cancelled, KeyboardInterrupt, GeneratorExit):
@@ -185,8 +193,13 @@ class PullAttempt(Lease):
         return self._handler.function(task)
 
     async def _done(self, task: PullTask, results: object) -> Done:
-        given = results.model_dump(mode="json") if isinstance(results, BaseModel) else results
+        given = cast(
+            "dict[str, Any] | None", results.model_dump(mode="json") if isinstance(results, BaseModel) else results
+        )
         task.finish(given)
+        if (wrong := output_problem(self.claimed, given)) is not None:
+            raise AttemptFailed(ErrorCode.OUTPUT_INVALID, wrong)
+        given = struck_out(self.claimed, given)
         announced = [message for message in task.answer if message["type"] == "artifact"]
         if announced:
             await task.disk.keep(announced)

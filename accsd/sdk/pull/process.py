@@ -55,7 +55,7 @@ def run(
     try:
         known = settings if isinstance(settings, Settings) else load_settings(settings)
         configure_logging(known.log_level, stream="stdout", format=known.log_format)
-        for secret in known.secrets():
+        for secret in known.secret_texts():
             register_secret(secret)
         failpoints.arm(environment().get("ACC_FAILPOINTS"))
         # Imported objects stay, and tasks make no reference cycles: a quarter of the worker's time went to the
@@ -135,14 +135,19 @@ async def serve(
             worker = Worker(handler, context, listener, settings, resumed, concurrency=slots, asked=asked)
             _log.info("starting", node=instance.name, service=handler.service, concurrency=slots)
             with _logging_to_tasks():
-                await _run(worker, lambda: when_ready(instance.name))
+                await _run(worker, listener, lambda: when_ready(instance.name))
             _log.info("stopped", node=instance.name)
 
 
-async def _run(worker: Worker, when_ready: Callable[[], None]) -> None:
+async def _run(worker: Worker, listener: Listener, when_ready: Callable[[], None]) -> None:
     """Raises an error that a person can correct as itself, and not as a group of one."""
     try:
-        await worker.run(when_ready)
+        async with asyncio.TaskGroup() as group:
+            listening = group.create_task(listener.serve())
+            try:
+                await worker.run(when_ready)
+            finally:
+                listening.cancel()
     except BaseExceptionGroup as group:
         if (known := known_error(group)) is None:
             raise
@@ -199,6 +204,7 @@ async def _context(instance: Instance, settings: Settings) -> AsyncGenerator[tup
             patience=settings.storage.patience,
             metrics=metrics,
             backoff_base=settings.backoff_base,
+            secrets=settings.secrets,
         )
         prefix, pooled = settings.notify_channel_prefix, db.behind_pooler
         is_off = not settings.fallback.notify

@@ -26,19 +26,19 @@ CURRENT: Final[ContextVar["PullTask | None"]] = ContextVar("accsd_task", default
 
 
 def _claimed(name: str) -> Any:
-    return property(lambda task: getattr(task._claimed, name))
+    return property(lambda task: getattr(task.claimed, name))
 
 
 class PullTask(Task[Any]):
     options: dict[str, Any] = _claimed("options")
     upstream: dict[str, Any] = _claimed("inputs")
-    envelope: dict[str, Any] = cast("Any", cached_property(lambda task: _envelope(task._claimed, task._context)))
+    envelope: dict[str, Any] = cast("Any", cached_property(lambda task: _envelope(task.claimed, task._context)))
 
     def __init__(self, claimed: ClaimedTask, context: AttemptContext, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(None, _said)
         self._files: Files | None = None
         self.has_spoken: bool = False
-        self._claimed: Final = claimed
+        self.claimed: ClaimedTask = claimed
         self._context: Final = context
         self._loop: Final = loop
         self._thread: Final = threading.get_ident()
@@ -47,7 +47,7 @@ class PullTask(Task[Any]):
     @property
     def disk(self) -> Files:
         if self._files is None:
-            self._files = Files(self._claimed, self._context, Path(self.envelope["workdir"]))
+            self._files = Files(self.claimed, self._context, Path(self.envelope["workdir"]))
         return self._files
 
     @property
@@ -80,8 +80,8 @@ class PullTask(Task[Any]):
         return asyncio.run_coroutine_threadsafe(emitting, self._loop).result()
 
     async def emit_event(self, topic: str, payload: dict[str, Any] | None = None, *, key: str | None = None) -> int:
-        source = f"service:{self._claimed.service_name}"
-        job_id = self._claimed.job_id
+        source = f"service:{self.claimed.service_name}"
+        job_id = self.claimed.job_id
         return (await emit_event(self._context.db, topic, payload, key=key, source=source, job_id=job_id)).event_id
 
     def _fetch_inputs(self) -> None:
@@ -103,7 +103,7 @@ class PullTask(Task[Any]):
 
     def _tell(self, message: Message) -> None:
         if message["type"] == "progress":
-            self._context.reporter.progress(self._claimed.fence, message["progress"], message.get("message"))
+            self._context.reporter.progress(self.claimed.fence, message["progress"], message.get("message"))
             return
         self._events_left -= 1
         if self._events_left > 0:
@@ -112,7 +112,7 @@ class PullTask(Task[Any]):
             self._event(Level.WARN, f"more than {_EVENTS} lines: the rest is not kept")
 
     def _event(self, level: Level, message: str, data: object = None) -> None:
-        self._context.reporter.event(TaskEvent(self._claimed.fence, redact(message), level, EventType.LOG, data))
+        self._context.reporter.event(TaskEvent(self.claimed.fence, redact(message), level, EventType.LOG, data))
 
 
 def _said(_: Message) -> None:

@@ -76,10 +76,9 @@ class Worker:
         )
 
     async def run(self, when_ready: Callable[[], None]) -> None:
-        """Works until it is told to stop."""
+        """Works until it is told to stop. The caller serves the listener meanwhile."""
         self._listener.subscribe(self._handler.service, self._hear)
         async with asyncio.TaskGroup() as group:
-            listening = group.create_task(self._listener.serve())
             await until_answered(lambda: self._presence.begin(self._held.concurrency))
             await until_answered(self._warm_up)
             when_ready()
@@ -105,7 +104,7 @@ class Worker:
                 beats.cancel()
                 await asyncio.wait([beats])  # a later heartbeat would say that the node is back
                 await self._presence.end()
-                for task in (*serving, listening):
+                for task in serving:
                     task.cancel()
 
     async def _warm_up(self) -> None:

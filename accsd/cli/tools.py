@@ -1,0 +1,185 @@
+"""`accsd tools`: what steps may use, with the types of what they take and give."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import click
+import yaml
+from pydantic import ValidationError
+
+from accsd.cli import workflow_files
+from accsd.cli.output import FORMATS, output_option, say, show
+from accsd.cli.session import operator, with_database
+from accsd.cli.workflow_files import Document
+from accsd.db.answers import Verdict
+from accsd.db.pool import Database
+from accsd.db.tools import WrittenTool, find_tools, no_such_tool, put_tool, retire_tool
+from accsd.errors import InvalidValue, Place
+from accsd.model.tool import ToolDef
+from accsd.values.validation import problems
+
+_files = click.argument("files", nargs=-1, required=True, metavar="FILE…")
+
+
+@click.group()
+def tools() -> None:
+    """List, show, apply and retire tools: typed work that the steps of workflows use.
+
+    \b
+    A file is YAML, JSON or TOML:
+      name: media.probe
+      service: prober
+      input_schema:
+        required: [url]
+        properties: {url: {type: string, format: uri}}
+      output_schema:
+        required: [seconds]
+        properties: {seconds: {type: number}}
+      defaults: {timeout: 2m, max_attempts: 5}
+
+    A step then says `uses: media.probe` and `with: {url: …}` instead of a service.
+    """
+
+
+@tools.command("list")
+@click.option("--all", "every_version", is_flag=True, help="Every version, and retired tools.")
+@output_option()
+@click.pass_context
+def list_command(ctx: click.Context, every_version: bool, output: str) -> None:
+    """List the tools: the newest version of each.
+
+    \b
+    Example: accsd tools list
+    """
+    found = with_database(ctx, find_tools)
+    if not every_version:
+        newest: dict[str, ToolDef] = {}
+        for tool in found:
+            if tool.is_active:
+                newest.setdefault(tool.name, tool)
+        found = list(newest.values())
+    columns = {"name": "name", "version": "version", "kind": "kind", "service": "service", "description": "description"}
+    columns |= {"is_active": "active"} if every_version else {}
+    show([_row(tool) for tool in found], columns, output, name="name", empty="no tools")
+
+
+def _row(tool: ToolDef) -> dict[str, Any]:
+    return tool.model_dump(mode="json") | {"service": tool.runs_on}
+
+
+@tools.command("show")
+@click.argument("name")
+@click.option("-o", "--output", type=click.Choice((*FORMATS, "yaml")), default="table", show_default=True)
+@click.pass_context
+def show_command(ctx: click.Context, name: str, output: str) -> None:
+    """Show one tool, NAME or NAME@VERSION: what it takes and gives; with -o yaml a file that `apply` takes.
+
+    \b
+    Example: accsd tools show accs.submit
+    """
+    tool = with_database(ctx, lambda db: _named(db, name))
+    match output:
+        case "table":
+            _tell(tool)
+        case "yaml":
+            say(yaml.safe_dump(_written(tool), sort_keys=False, allow_unicode=True, width=100), end="")
+        case _:
+            show([_row(tool)], {}, output, name="name")
+
+
+async def _named(db: Database, name: str) -> ToolDef:
+    plain, _, version = name.partition("@")
+    found = [tool for tool in await find_tools(db, [plain]) if not version or str(tool.version) == version]
+    if not found:
+        raise await no_such_tool(db, name)
+    return next((tool for tool in found if tool.is_active), found[0])
+
+
+def _written(tool: ToolDef) -> dict[str, Any]:
+    document = tool.model_dump(mode="json", exclude_defaults=True, exclude={"version", "is_active"})
+    if defaults := tool.defaults.model_dump(mode="json", exclude_none=True):
+        document["defaults"] = defaults
+    return document
+
+
+def _tell(tool: ToolDef) -> None:
+    from accsd.explain.options import options_of
+
+    say(f"{tool.reference}  {tool.kind}, done by {tool.runs_on}{'' if tool.is_active else ', retired'}")
+    if tool.description:
+        say(tool.description)
+    for title, schema in (("takes", tool.input_schema), ("gives", tool.output_schema)):
+        if schema is None:
+            continue
+        say(f"\n{title}")
+        for cells in options_of(schema) or [("anything", "", "", "")]:
+            say(f"  {'  '.join(cell for cell in cells if cell)}")
+
+
+@tools.command("apply")
+@_files
+@output_option()
+@click.pass_context
+def apply_command(ctx: click.Context, files: Sequence[str], output: str) -> None:
+    """Write the tools of files or folders (- is stdin). What differs from the newest version becomes the next one.
+
+    Workflows keep the version that they were written with: apply them again to take the new one.
+
+    \b
+    Example: accsd tools apply tools/
+    """
+    wanted = [tool for document in workflow_files.read(files) for tool in _tools(document)]
+
+    async def work(db: Database) -> list[WrittenTool]:
+        async with db.acquire() as connection, connection.transaction():
+            within = Database.over(connection)
+            return [await put_tool(within, tool, by=operator()) for tool in wanted]
+
+    written = with_database(ctx, work)
+    if output != "table":
+        rows = [{"name": each.name, "version": each.version, "change": _change(each)} for each in written]
+        show(rows, {}, output, name="name")
+        return
+    for each in written:
+        say(f"{each.name} version {each.version} {_change(each)}")
+
+
+def _change(written: WrittenTool) -> str:
+    return "unchanged" if written.verdict is Verdict.REPEATED else "written"
+
+
+def _tools(document: Document) -> list[ToolDef]:
+    """One tool, or those that stand under `tools`. InvalidValue, with file and line."""
+    document.refuse_doubles()
+    value: Any = document.value
+    several = isinstance(value, dict) and "tools" in value
+    entries: Any = cast("dict[str, Any]", value)["tools"] if several else [value]
+    if not isinstance(entries, list):
+        raise InvalidValue(f"{document.file}: tools must be a list")
+    found: list[ToolDef] = []
+    complaints: list[tuple[Place, str]] = []
+    for number, entry in enumerate(cast("list[Any]", entries)):
+        at: Place = ("tools", number) if several else ()
+        try:
+            found.append(ToolDef.model_validate(entry))
+        except ValidationError as error:
+            complaints += [((*at, *each.place), str(each)) for each in problems(error, ToolDef, most=20)]
+    if complaints:
+        raise InvalidValue("\n".join(document.located(complaints)), hint="`accsd tools --help` shows what a file says")
+    return found
+
+
+@tools.command("retire")
+@click.argument("name")
+@click.pass_context
+def retire_command(ctx: click.Context, name: str) -> None:
+    """Let no new workflow use a tool, NAME or NAME@VERSION. What uses it goes on.
+
+    \b
+    Example: accsd tools retire media.probe@1
+    """
+    plain, _, version = name.partition("@")
+    if version and not version.isdecimal():
+        raise InvalidValue(f"{name}: a version is a whole number")
+    verdict = with_database(ctx, lambda db: retire_tool(db, plain, int(version) if version else None))
+    say(f"{name} {'was retired before' if verdict is Verdict.REPEATED else 'is retired'}")

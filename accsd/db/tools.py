@@ -1,0 +1,103 @@
+"""Tools are written, retired and found, and workflows are bound to their versions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from accsd.db.answers import Verdict
+from accsd.db.pool import Database, Record
+from accsd.errors import NotFound, VerbRefused
+from accsd.model.tool import ToolDef, bound, tool_names
+from accsd.model.workflow import WorkflowDef
+from accsd.values.names import KIND_LABEL, TOOL_SERVICE
+
+_COLUMNS: Final = (
+    "name, version, kind, service, description, input_schema, output_schema, request, defaults, examples, scopes,"
+    " is_active"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTool:
+    """`verdict` is repeated where the newest version says the same."""
+
+    name: str
+    version: int
+    verdict: Verdict
+
+
+async def put_tool(db: Database, tool: ToolDef, *, by: str | None = None) -> WrittenTool:
+    """Writes a tool as its next version, unless the newest one says the same."""
+    row = await db.fetchrow("SELECT * FROM accs.put_tool($1, $2)", tool.document(), by, repeatable=True)
+    assert row is not None, "put_tool always answers"
+    return WrittenTool(row["tool"], row["tool_version"], Verdict(row["answer"]))
+
+
+async def retire_tool(db: Database, name: str, version: int | None = None) -> Verdict:
+    """No new workflow can use it. Raises NotFound, VerbRefused."""
+    row = await db.fetchrow("SELECT * FROM accs.retire_tool($1, $2)", name, version, repeatable=True)
+    assert row is not None, "retire_tool always answers"
+    if row["reason"] == "not_found":
+        raise await no_such_tool(db, name, version)
+    if row["reason"] is not None:
+        raise VerbRefused("retire_tool", row["reason"], subject=name)
+    return Verdict(row["answer"])
+
+
+async def no_such_tool(db: Database, name: str, version: int | None = None) -> NotFound:
+    which = f'"{name}"' if version is None else f'"{name}" of version {version}'
+    return NotFound(f"there is no tool {which}", hint="`accsd tools list` shows those that there are")
+
+
+async def find_tools(db: Database, names: Sequence[str] | None = None) -> list[ToolDef]:
+    """All versions of tools of these names, or of all; the newest first."""
+    rows = await db.fetch(
+        f"""SELECT {_COLUMNS} FROM public.tools WHERE $1::text[] IS NULL OR name = ANY ($1)
+             ORDER BY name, version DESC""",
+        None if names is None else list(names),
+        repeatable=True,
+    )
+    return [_tool(row) for row in rows]
+
+
+async def bound_workflow(db: Database, workflow: WorkflowDef) -> WorkflowDef:
+    """The workflow with the versions of its tools. Raises WorkflowInvalid."""
+    names = tool_names(workflow)
+    return bound(workflow, await find_tools(db, names)) if names else workflow
+
+
+def _tool(row: Record) -> ToolDef:
+    fields: dict[str, Any] = dict(row)
+    if fields["kind"] != "service":
+        fields["service"] = ""
+    return ToolDef.model_validate(fields)
+
+
+# The control host
+
+
+async def has_tasks_for_control(db: Database) -> bool:
+    """Whether a workflow has, or had, a step that the control host does itself."""
+    return await db.fetchval("SELECT EXISTS (SELECT FROM accs.lanes WHERE service = $1)", TOOL_SERVICE, repeatable=True)
+
+
+async def silent_control_nodes(db: Database, *, silent: timedelta) -> list[str]:
+    """The nodes of control hosts that are gone: each process is a node of its own, and dies with its name."""
+    rows = await db.fetch(
+        """SELECT name FROM public.nodes WHERE labels ->> $1 = 'control' AND last_seen < accs.clock() - $2::interval
+            ORDER BY name LIMIT 100""",
+        KIND_LABEL,
+        silent,
+        repeatable=True,
+    )
+    return [row["name"] for row in rows]
+
+
+async def job_outcome(db: Database, job_id: UUID) -> tuple[str, timedelta]:
+    """The status of a job, and its age. One that was removed meanwhile had ended."""
+    row = await db.fetchrow(
+        "SELECT status, accs.clock() - created_at AS age FROM public.jobs WHERE id = $1", job_id, repeatable=True
+    )
+    return ("done", timedelta()) if row is None else (row["status"], row["age"])

@@ -1,0 +1,67 @@
+"""`accsd tools`: written from files, listed, shown, retired; and workflows that use them."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import Cli
+from tests.support.cluster import Connection
+
+TOOL = """name: media.probe
+service: prober
+description: How long a recording is.
+input_schema:
+  required: [url]
+  properties:
+    url: {type: string, description: where it is}
+output_schema:
+  required: [seconds]
+  properties: {seconds: {type: number}}
+defaults: {timeout: 2m}
+"""
+
+
+@pytest.fixture
+def cli(db_url: str, conn: Connection) -> Cli:
+    return Cli(db_url)
+
+
+async def test_a_tool_is_written_shown_used_and_retired(cli: Cli, tmp_path: Path):
+    tool, workflow = tmp_path / "probe.yaml", tmp_path / "media.yaml"
+    tool.write_text(TOOL)
+    workflow.write_text('name: media\nsteps: [{key: a, uses: media.probe, with: {url: "${params.url}"}}]\n')
+    assert (await cli("tools", "apply", str(tool))).ends(0).out == "media.probe version 1 written\n"
+    assert (await cli("tools", "apply", str(tool))).ends(0).out == "media.probe version 1 unchanged\n"
+    assert "media.probe" in (await cli("tools", "list", "-o", "name")).ends(0).out.split()
+    shown = (await cli("tools", "show", "media.probe")).ends(0).out
+    assert shown.splitlines() == [
+        "media.probe@1  service, done by prober",
+        "How long a recording is.",
+        "",
+        "takes",
+        "  url  string  required  where it is",
+        "",
+        "gives",
+        "  seconds  number  required",
+    ]
+
+    (await cli("workflows", "validate", str(workflow))).ends(0, "media: ok")
+    (await cli("workflows", "apply", str(workflow))).ends(0)
+    (await cli("workflows", "diff", str(workflow))).ends(0)
+    assert "media.probe@1" in (await cli("workflows", "show", "media")).ends(0).out
+    again = tmp_path / "again.yaml"
+    again.write_text((await cli("tools", "show", "media.probe", "-o", "yaml")).ends(0).out)
+    assert "unchanged" in (await cli("tools", "apply", str(again))).ends(0).out
+
+    assert (await cli("tools", "retire", "media.probe")).ends(0).out == "media.probe is retired\n"
+    (await cli("workflows", "validate", str(workflow))).ends(1, "which is retired")
+    assert "media.probe" not in (await cli("tools", "list", "-o", "name")).ends(0).out.split()
+    (await cli("tools", "show", "media.prob")).ends(3, "there is no tool")
+
+
+async def test_all_that_is_wrong_with_a_tool_is_said_with_its_line(cli: Cli, tmp_path: Path):
+    file = tmp_path / "probe.yaml"
+    file.write_text(TOOL.replace("type: number", "type: numbr").replace("service: prober", "servise: prober"))
+    said = (await cli("tools", "apply", str(file))).ends(2).err
+    assert f'{file}:2: has an unknown field "servise" (did you mean "service"?)' in said
+    assert f"{file}:9: output_schema is no schema: properties.seconds.type fits none of" in said
