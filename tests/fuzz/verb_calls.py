@@ -264,7 +264,7 @@ def _odd(random: Random, kind: str) -> str | None:
 
 
 def _is_row(kind: str) -> bool:
-    return "." in kind or kind in ("jobs", "job_tasks", "schedules", "events")
+    return "." in kind or kind in ("jobs", "job_tasks", "schedules", "events", "task_events", "firings")
 
 
 def _array(values: Sequence[str | None]) -> str:
