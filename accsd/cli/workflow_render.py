@@ -13,13 +13,16 @@ import orjson
 from accsd.cli import completion, workflow_files
 from accsd.cli.output import say, show, styled, to_json
 from accsd.cli.session import with_database
+from accsd.db.pool import Database
+from accsd.db.tools import find_tools
 from accsd.db.views import workflows as workflow_views
 from accsd.errors import InvalidValue, NotFound, WorkflowInvalid
 from accsd.explain.words import duration
 from accsd.model import WorkflowDef, WorkflowStep
 from accsd.model.outcome import meaning_of
+from accsd.model.tool import tool_names
 from accsd.pipeline.flow import Flow
-from accsd.pipeline.resolution import Decision, Fail, Multiply, Run, Skip, decide
+from accsd.pipeline.resolution import Decision, Fail, Finish, Multiply, Run, Skip, decide
 from accsd.pipeline.samples import sample_facts
 from accsd.values.validation import did_you_mean
 
@@ -58,9 +61,9 @@ def render_command(
       accsd workflows render media.yaml --step encode --with sample.json
       accsd workflows render media --step encode --with '{"steps": {"split": {"parts": ["a", "b"]}}}'
     """
-    definition = _from_file(workflow, step) if _is_file(workflow) else _stored(ctx, workflow, version)
-    _require_step(definition, step)
-    flow = Flow(definition).step(step)
+    whole = Flow(_from_file(workflow, step)) if _is_file(workflow) else _stored(ctx, workflow, version)
+    _require_step(whole.workflow, step)
+    flow = whole.step(step)
     decision = decide(flow, sample_facts(flow, _sample(sample)))
     if output == "json":
         show([_document(flow.step, decision)], {}, "jsonl")
@@ -90,8 +93,14 @@ def _from_file(named: str, step: str) -> WorkflowDef:
     return (with_step or found)[0]
 
 
-def _stored(ctx: click.Context, name: str, version: int | None) -> WorkflowDef:
-    return with_database(ctx, lambda db: workflow_views.workflow_named(db, name, version)).definition()
+def _stored(ctx: click.Context, name: str, version: int | None) -> Flow:
+    """With its tools: only the database has them, so the inputs of a file's tools are not checked."""
+
+    async def work(db: Database) -> Flow:
+        found = (await workflow_views.workflow_named(db, name, version)).definition()
+        return Flow(found, tools=await find_tools(db, tool_names(found)))
+
+    return with_database(ctx, work)
 
 
 def _require_step(workflow: WorkflowDef, key: str) -> None:
@@ -131,6 +140,8 @@ def _lines(step: WorkflowStep, decision: Decision) -> Iterator[str]:
     match decision:
         case Run(given, delay):
             yield f"{key}: runs{_later(delay)} with {to_json(_params(step, given))}"
+        case Finish(results):
+            yield f"{key}: is done without a node, with {to_json(results)}"
         case Skip(reason, message):
             yield f"{key}: is skipped, because {message or meaning_of(reason).sentence} ({reason})"
         case Fail(code, message):
@@ -159,6 +170,8 @@ def _document(step: WorkflowStep, decision: Decision) -> dict[str, Any]:
     match decision:
         case Run(given, delay):
             return {"step": step.key, "decision": "run", "params": _params(step, given), "delay": delay}
+        case Finish(results):
+            return {"step": step.key, "decision": "done", "results": results}
         case Skip(reason, message):
             said = message or meaning_of(reason).sentence
             return {"step": step.key, "decision": "skip", "reason": reason, "message": said}

@@ -70,7 +70,7 @@ class StepFlow:
 
     @property
     def tool(self) -> ToolDef | None:
-        return None if self.step.uses is None else self.flow.tools.get(self.step.uses)
+        return None if self.step.uses is None else (self.flow.tools or {}).get(self.step.uses)
 
     @property
     def input(self) -> dict[str, Any]:
@@ -163,9 +163,12 @@ class StepFlow:
 class Flow:
     """The flows of a workflow's steps, each read when it is asked for."""
 
-    def __init__(self, workflow: WorkflowDef, *, steps_at: str = "steps", tools: Iterable[ToolDef] = ()) -> None:
+    def __init__(
+        self, workflow: WorkflowDef, *, steps_at: str = "steps", tools: Iterable[ToolDef] | None = None
+    ) -> None:
         self.workflow: WorkflowDef = workflow
-        self.tools: dict[str, ToolDef] = {tool.reference: tool for tool in tools}
+        # None: nobody has asked the database for them, and inputs are not checked
+        self.tools: dict[str, ToolDef] | None = None if tools is None else {tool.reference: tool for tool in tools}
         self._steps_at = steps_at
         self._numbers: dict[str, int] = {step.key: n for n, step in enumerate(workflow.steps)}
         self._flows: dict[str, StepFlow] = {}

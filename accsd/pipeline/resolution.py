@@ -198,7 +198,7 @@ def _given(flow: StepFlow, context: Context, facts: Facts) -> dict[str, Any]:
         given["with"] = render(flow.input, context, at=("with",))
     if flow.secrets:
         given["secrets"] = [{"at": list(place), "name": name} for place, name in flow.secrets.items()]
-    if flow.step.uses is None:
+    if flow.step.uses is None or flow.flow.tools is None:
         return given
     if flow.tool is None:
         raise _InputInvalid(f"the tool {flow.step.uses} is not there any more")

@@ -49,6 +49,12 @@ async def test_a_tool_is_written_shown_used_and_retired(cli: Cli, tmp_path: Path
     (await cli("workflows", "apply", str(workflow))).ends(0)
     (await cli("workflows", "diff", str(workflow))).ends(0)
     assert "media.probe@1" in (await cli("workflows", "show", "media")).ends(0).out
+    (await cli("workflows", "render", str(workflow), "--step", "a", "--with", '{"params": {"url": "x"}}')).ends(
+        0, "runs"
+    )
+    (await cli("workflows", "render", "media", "--step", "a", "--with", '{"params": {"url": "x"}}')).ends(0, "runs")
+    wrong = await cli("workflows", "render", "media", "--step", "a", "--with", '{"params": {"url": 7}}')
+    assert "with.url must be a text" in wrong.ends(1).out
     again = tmp_path / "again.yaml"
     again.write_text((await cli("tools", "show", "media.probe", "-o", "yaml")).ends(0).out)
     assert "unchanged" in (await cli("tools", "apply", str(again))).ends(0).out
