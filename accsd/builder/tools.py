@@ -72,6 +72,7 @@ class Tools:
         self._listener.subscribe(TOOL_SERVICE, lambda _: self._heard.set())
         while not await has_tasks_for_control(self._db):
             await self._heard.wait(self._listener.poll(self._settings))
+            self._heard.clear()  # before the table is read: who writes meanwhile is heard
         for name in await silent_control_nodes(self._db, silent=2 * self._settings.lease):
             await forget_node(self._db, name)
         asked = StopRequest()

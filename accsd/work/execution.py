@@ -92,7 +92,7 @@ class WatchedExecution:
         return verdict
 
     def _checked(self, verdict: Verdict) -> Verdict:
-        if not isinstance(verdict, Success):
+        if not isinstance(verdict, Success) or (self._task.output_schema is None and not self._task.secrets):
             return verdict
         if (wrong := output_problem(self._task, verdict.results)) is not None:
             return Failure(ErrorCode.OUTPUT_INVALID, wrong)

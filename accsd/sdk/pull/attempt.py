@@ -197,9 +197,10 @@ class PullAttempt(Lease):
             "dict[str, Any] | None", results.model_dump(mode="json") if isinstance(results, BaseModel) else results
         )
         task.finish(given)
-        if (wrong := output_problem(self.claimed, given)) is not None:
-            raise AttemptFailed(ErrorCode.OUTPUT_INVALID, wrong)
-        given = struck_out(self.claimed, given)
+        if self.claimed.tool is not None or self.claimed.secrets:
+            if (wrong := output_problem(self.claimed, given)) is not None:
+                raise AttemptFailed(ErrorCode.OUTPUT_INVALID, wrong)
+            given = struck_out(self.claimed, given)
         announced = [message for message in task.answer if message["type"] == "artifact"]
         if announced:
             await task.disk.keep(announced)
