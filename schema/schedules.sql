@@ -505,7 +505,8 @@ CREATE FUNCTION accs.note_moved(p_row public.schedules, p_old accs.plan_of, p_by
      WHERE p.schedule_id = p_row.id AND o.due <> n.due AND n.due > accs.clock()
   )
   SELECT accs.note_schedule(p_row.id, 'moved', p_by,
-           format('%s in %s is %s UTC now, was %s (time zone rules %s, before %s)', to_char(m.nominal, 'YYYY-MM-DD HH24:MI'), p_row.timezone,
+           format('%s in %s is %s UTC now, was %s (time zone rules %s, before %s)',
+                  to_char(m.nominal, 'YYYY-MM-DD HH24:MI'), p_row.timezone,
                   to_char(m.is_now AT TIME ZONE 'UTC', 'HH24:MI'), to_char(m.was AT TIME ZONE 'UTC', 'HH24:MI'), m.zone_version,
                   p_old.zone_version)
            || CASE WHEN count(*) OVER () > 1 THEN format('; %s planned times have moved', count(*) OVER ()) ELSE '' END,

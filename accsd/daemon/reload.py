@@ -19,6 +19,7 @@ NEEDS_RESTART: Final[Mapping[str, str]] = {
     "http": "the open port",
     "fallback": "which ways are switched off",
     "secrets": "which secrets steps are given here",
+    "tools": "the addresses that tools call",
     "notify_channel_prefix": "the channels that are listened to",
     "heartbeat_ttl_sec": "the leases",
     "backoff_base_sec": "the pauses between attempts",

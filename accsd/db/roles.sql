@@ -94,7 +94,8 @@ BEGIN
     ALTER FUNCTION accs.probe(text) OWNER TO accs_probe;
     REVOKE CREATE ON SCHEMA accs FROM accs_probe;
   EXCEPTION WHEN insufficient_privilege THEN
-    RAISE WARNING 'statements of conditions have the rights of the builder: GRANT accs_probe TO %, and install the roles again', current_user;
+    RAISE WARNING 'statements of conditions have the rights of the builder: GRANT accs_probe TO %, and install the roles again',
+      current_user;
   END;
 
   -- by column: what belongs to the state machine has its defaults
