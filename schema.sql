@@ -1204,15 +1204,15 @@ CREATE FUNCTION accs.satisfies(p_status text, p_code text, p_tolerated boolean) 
 $$;
 
 -- What a task still waits for: of each step that it depends on the step itself, and where that was multiplied, each of its tasks. The task
--- of an item waits for its step alone, which has waited for the others. Those in p_reopened are about to wait again. By one look-up for
--- each key, as in claim_tasks.
-CREATE FUNCTION accs.unsatisfied(p_task public.job_tasks, p_reopened uuid[] DEFAULT '{}') RETURNS SETOF public.job_tasks
+-- of an item waits for its step alone, which has waited for the others. By one look-up for each key, as in
+-- claim_tasks.
+CREATE FUNCTION accs.unsatisfied(p_task public.job_tasks) RETURNS SETOF public.job_tasks
 LANGUAGE sql STABLE AS $$
   SELECT d.* FROM unnest(p_task.depends_on) AS k (key), LATERAL (
       SELECT * FROM public.job_tasks WHERE job_id = p_task.job_id AND task_key = k.key OFFSET 0) m, LATERAL (
       SELECT m.* WHERE p_task.parent IS NULL OR p_task.parent = m.id UNION ALL
       SELECT c.* FROM public.job_tasks c WHERE m.resolve IS NOT NULL AND c.parent = m.id AND p_task.parent IS NULL) d
-   WHERE NOT accs.satisfies(d.status, d.error_code, d.tolerated) OR d.id = ANY (p_reopened)
+   WHERE NOT accs.satisfies(d.status, d.error_code, d.tolerated)
 $$;
 
 -- Locks the jobs of these tasks, in the order that everybody keeps. Nearly always all are live, and the narrow table knows their jobs.
@@ -3429,10 +3429,20 @@ CREATE FUNCTION accs.reopen(p_job uuid, p_task_ids uuid[], p_source text, p_why 
 DECLARE
   v_now   timestamptz := accs.clock();
   v_ready uuid[];
+  v_fans  boolean := EXISTS (SELECT FROM public.job_tasks WHERE job_id = p_job AND items > 0);
 BEGIN
   PERFORM FROM public.job_tasks WHERE id = ANY (p_task_ids) ORDER BY id FOR NO KEY UPDATE;
   WITH before AS MATERIALIZED (
-    SELECT t.id, t.status, (SELECT count(*) FROM accs.unsatisfied(t, p_task_ids))::int AS remaining,
+    SELECT t.id, t.status, (   -- as accs.unsatisfied, which would compare each task with all that are reopened
+             (SELECT count(*) FROM unnest(t.depends_on) AS k (key), LATERAL (   -- one look-up for each key, as in claim_tasks
+                SELECT id, status, error_code, tolerated FROM public.job_tasks WHERE job_id = p_job AND task_key = k.key OFFSET 0) d
+               WHERE (t.parent IS NULL OR t.parent = d.id)
+                 AND (NOT accs.satisfies(d.status, d.error_code, d.tolerated) OR d.id = ANY (p_task_ids)))
+             + CASE WHEN v_fans AND t.parent IS NULL THEN (
+                 SELECT count(*) FROM unnest(t.depends_on) AS k (key), LATERAL (
+                   SELECT id FROM public.job_tasks WHERE job_id = p_job AND task_key = k.key AND items > 0 OFFSET 0) m
+                   JOIN public.job_tasks c ON c.parent = m.id
+                  WHERE NOT accs.satisfies(c.status, c.error_code, c.tolerated) OR c.id = ANY (p_task_ids)) ELSE 0 END)::int AS remaining,
            CASE t.status WHEN 'cancelled' THEN t.progress ELSE 1 END AS counted
       FROM public.job_tasks t WHERE t.id = ANY (p_task_ids)
   ), moved AS (

@@ -66,15 +66,15 @@ CREATE FUNCTION accs.satisfies(p_status text, p_code text, p_tolerated boolean) 
 $$;
 
 -- What a task still waits for: of each step that it depends on the step itself, and where that was multiplied, each of its tasks. The task
--- of an item waits for its step alone, which has waited for the others. Those in p_reopened are about to wait again. By one look-up for
--- each key, as in claim_tasks.
-CREATE FUNCTION accs.unsatisfied(p_task public.job_tasks, p_reopened uuid[] DEFAULT '{}') RETURNS SETOF public.job_tasks
+-- of an item waits for its step alone, which has waited for the others. By one look-up for each key, as in
+-- claim_tasks.
+CREATE FUNCTION accs.unsatisfied(p_task public.job_tasks) RETURNS SETOF public.job_tasks
 LANGUAGE sql STABLE AS $$
   SELECT d.* FROM unnest(p_task.depends_on) AS k (key), LATERAL (
       SELECT * FROM public.job_tasks WHERE job_id = p_task.job_id AND task_key = k.key OFFSET 0) m, LATERAL (
       SELECT m.* WHERE p_task.parent IS NULL OR p_task.parent = m.id UNION ALL
       SELECT c.* FROM public.job_tasks c WHERE m.resolve IS NOT NULL AND c.parent = m.id AND p_task.parent IS NULL) d
-   WHERE NOT accs.satisfies(d.status, d.error_code, d.tolerated) OR d.id = ANY (p_reopened)
+   WHERE NOT accs.satisfies(d.status, d.error_code, d.tolerated)
 $$;
 
 -- Locks the jobs of these tasks, in the order that everybody keeps. Nearly always all are live, and the narrow table knows their jobs.

@@ -81,7 +81,7 @@ async def test_an_idle_daemon_asks_seldom_and_burns_nothing(tmp_path: Path, serv
     cpu = (after.cpu - before.cpu) / seconds
     print(f"\n{calls:.2f} calls/s, {transactions:.2f} transactions/s, {cpu:.2%} of a core, {after.rss / 2**20:.0f} MiB")
     assert complaints == []
-    assert calls < 2
-    assert transactions < 2
+    assert calls < 2.5
+    assert transactions < 2.5
     assert cpu < 0.03
     assert after.rss < 120 * 2**20
