@@ -1204,8 +1204,7 @@ CREATE FUNCTION accs.satisfies(p_status text, p_code text, p_tolerated boolean) 
 $$;
 
 -- What a task still waits for: of each step that it depends on the step itself, and where that was multiplied, each of its tasks. The task
--- of an item waits for its step alone, which has waited for the others. By one look-up for each key, as in
--- claim_tasks.
+-- of an item waits for its step alone, which has waited for the others. By one look-up for each key, as in claim_tasks.
 CREATE FUNCTION accs.unsatisfied(p_task public.job_tasks) RETURNS SETOF public.job_tasks
 LANGUAGE sql STABLE AS $$
   SELECT d.* FROM unnest(p_task.depends_on) AS k (key), LATERAL (
@@ -3429,7 +3428,7 @@ CREATE FUNCTION accs.reopen(p_job uuid, p_task_ids uuid[], p_source text, p_why 
 DECLARE
   v_now   timestamptz := accs.clock();
   v_ready uuid[];
-  v_fans  boolean := EXISTS (SELECT FROM public.job_tasks WHERE job_id = p_job AND items > 0);
+  v_fans  boolean := EXISTS (SELECT FROM public.job_tasks WHERE job_id = p_job AND parent IS NOT NULL);
 BEGIN
   PERFORM FROM public.job_tasks WHERE id = ANY (p_task_ids) ORDER BY id FOR NO KEY UPDATE;
   WITH before AS MATERIALIZED (
@@ -3440,7 +3439,7 @@ BEGIN
                  AND (NOT accs.satisfies(d.status, d.error_code, d.tolerated) OR d.id = ANY (p_task_ids)))
              + CASE WHEN v_fans AND t.parent IS NULL THEN (
                  SELECT count(*) FROM unnest(t.depends_on) AS k (key), LATERAL (
-                   SELECT id FROM public.job_tasks WHERE job_id = p_job AND task_key = k.key AND items > 0 OFFSET 0) m
+                   SELECT id FROM public.job_tasks WHERE job_id = p_job AND task_key = k.key AND resolve IS NOT NULL OFFSET 0) m
                    JOIN public.job_tasks c ON c.parent = m.id
                   WHERE NOT accs.satisfies(c.status, c.error_code, c.tolerated) OR c.id = ANY (p_task_ids)) ELSE 0 END)::int AS remaining,
            CASE t.status WHEN 'cancelled' THEN t.progress ELSE 1 END AS counted

@@ -66,8 +66,7 @@ CREATE FUNCTION accs.satisfies(p_status text, p_code text, p_tolerated boolean) 
 $$;
 
 -- What a task still waits for: of each step that it depends on the step itself, and where that was multiplied, each of its tasks. The task
--- of an item waits for its step alone, which has waited for the others. By one look-up for each key, as in
--- claim_tasks.
+-- of an item waits for its step alone, which has waited for the others. By one look-up for each key, as in claim_tasks.
 CREATE FUNCTION accs.unsatisfied(p_task public.job_tasks) RETURNS SETOF public.job_tasks
 LANGUAGE sql STABLE AS $$
   SELECT d.* FROM unnest(p_task.depends_on) AS k (key), LATERAL (

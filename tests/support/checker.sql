@@ -24,12 +24,16 @@ moves AS MATERIALIZED (   -- the transitions as the events tell them, each with 
 ), task AS MATERIALIZED (
   SELECT t.*, t.status IN ('queued', 'starting', 'running') AS is_open, t.status IN ('starting', 'running') AS is_live
     FROM public.job_tasks t
+), edge AS MATERIALIZED (   -- every step that a task names
+  SELECT t.id, t.status, t.remaining, t.parent, m.id AS step
+    FROM task t CROSS JOIN LATERAL unnest(t.depends_on) AS k (task_key) LEFT JOIN task m ON m.job_id = t.job_id AND m.task_key = k.task_key
 ), need AS MATERIALIZED (   -- every dependency: satisfied by done, by skipped unless that means that it can never run, and by what is tolerated
-  SELECT t.id, t.status, t.remaining, d.id AS needs, d.created_at, t.parent IS NULL OR t.parent = m.id AS counts,   -- an item waits for its step alone
+  SELECT e.id, e.status, e.remaining, d.id AS needs, d.created_at, e.parent IS NULL OR e.parent = e.step AS counts,   -- an item waits for its step alone
          d.status = 'done' OR d.status = 'skipped' AND d.error_code IS DISTINCT FROM 'upstream_failed' OR coalesce(d.tolerated, false) AS satisfied
-    FROM task t CROSS JOIN LATERAL unnest(t.depends_on) AS k (task_key)
-    LEFT JOIN task m ON m.job_id = t.job_id AND m.task_key = k.task_key
-    LEFT JOIN task d ON d.id = m.id OR d.parent = m.id AND t.parent IS NULL   -- of a step that was multiplied, each of its tasks
+    FROM (SELECT e.*, e.step AS needs FROM edge e
+          UNION ALL   -- of a step that was multiplied, each of its tasks
+          SELECT e.*, c.id FROM edge e JOIN task c ON c.parent = e.step WHERE e.parent IS NULL) e
+    LEFT JOIN task d ON d.id = e.needs
 ), counted AS MATERIALIZED (   -- what a job's tasks add up to
   SELECT job_id, count(*) AS tasks, count(*) FILTER (WHERE is_open) AS open,
          sum(CASE WHEN status IN ('done', 'skipped', 'error') THEN 1 WHEN status = 'queued' THEN 0 ELSE progress END) AS progress,
