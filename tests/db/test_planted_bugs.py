@@ -160,7 +160,7 @@ async def test_a_planted_bug_is_shown_by_its_story(bug: Bug, story: Story, conne
         await story(conn, await connect())
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
 def test_a_planted_bug_is_found_by_the_state_machine(bug: Bug, clusters: Clusters) -> None:
     """On one version: what is planted does not depend on it. An example that goes another way when it is repeated has
