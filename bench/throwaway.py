@@ -53,10 +53,10 @@ def process(
         child.wait(60)
 
 
-async def installed(url: str) -> asyncpg.Connection:
-    """A connection to a database that has the schema, a workflow of one step and a node."""
+async def installed(url: str, schema: str | None = None) -> asyncpg.Connection:
+    """A connection to a database that has the schema (this version's), a workflow of one step and a node."""
     connection = await asyncpg.connect(url)
-    await connection.execute((ROOT / "schema.sql").read_text())
+    await connection.execute(schema or (ROOT / "schema.sql").read_text())
     await connection.execute(
         "INSERT INTO workflows (name, steps) VALUES ('noop', $1)", '[{"key": "a", "service": "noop"}]'
     )
