@@ -63,5 +63,5 @@ def _tell(each: Explanation) -> None:
     for found, why in each.told():
         for_how_long = f"  [{duration(found.waited)}]" if found.waited is not None else ""
         say(f"  {why.text}{for_how_long}")
-        if why.do:
-            say(f"    → {why.do}")
+        if why.advice:
+            say(f"    → {why.advice}")

@@ -5,7 +5,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -86,7 +86,8 @@ def document(explained: Sequence[Explanation]) -> list[dict[str, Any]]:
             "since": found.since,
             "until": found.until,
             "text": why.text,
-            "next": why.do,
+            "next": why.advice,
+            "remedies": [asdict(remedy) for remedy in why.remedies],
             "detail": found.detail,
         }
         for each in explained

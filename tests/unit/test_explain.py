@@ -12,6 +12,7 @@ import pytest
 from accsd.db.views.events import EventRow
 from accsd.db.why import Blocker
 from accsd.explain.events import StateWord, is_for_people, what_happened
+from accsd.explain.reasons import reason
 from accsd.explain.why import Explanation, document
 from accsd.explain.words import cut, duration, one_line, short
 from accsd.model.outcome import MEANINGS, Blame, DatabaseCode, ErrorCode, meaning_of
@@ -56,6 +57,27 @@ def test_a_document_has_a_row_for_each_blocker_with_its_words_and_the_next_comma
         ("service_paused", 'service "renderer" is paused by ann: licence', "`accsd services resume renderer`"),
     ]
     assert {(row["job_id"], row["task_key"], row["is_critical"]) for row in rows} == {(JOB, "render", True)}
+    assert [row["remedies"] for row in rows] == [
+        [_remedy("open_why", "deadbeef/ingest", "Why deadbeef/ingest waits", "accsd why deadbeef/ingest")],
+        [_remedy("resume_service", "renderer", "Resume service renderer", "accsd services resume renderer")],
+    ]
+
+
+def _remedy(kind: str, target: str, label: str, cli: str) -> dict[str, str]:
+    return {"kind": kind, "target": target, "label": label, "cli": cli}
+
+
+def test_what_to_do_is_a_sentence_whose_commands_are_remedies():
+    detail = {"node": "n1", "service": "renderer", "quarantine": {"reason": "it fails", "probe_in_sec": 5}}
+    obstacle = {"obstacle": "no disk {0}\n→ make room in {spool}"}
+    hindered = reason(Blocker("node_quarantined", None, None, None, None, detail | obstacle), job=JOB, step="render")
+    assert hindered.advice == "on n1: make room in {spool}; then `accsd nodes resume n1`"
+    assert [remedy.kind for remedy in hindered.remedies] == ["resume_node"]
+    ended = reason(Blocker("error", None, None, None, None, {"error_code": "oom"}), job=JOB, step="encode[3]")
+    assert ended.advice is not None
+    assert ended.advice.endswith(": `accsd logs deadbeef --step 'encode[3]'`, `accsd retry deadbeef`")
+    assert [remedy.target for remedy in ended.remedies] == ["deadbeef/encode[3]", "deadbeef"]
+    assert reason(Blocker("not_due", None, None, None, None, {}), job=JOB, step=None).advice is None
 
 
 # Events
