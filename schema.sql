@@ -7370,6 +7370,8 @@ CREATE TABLE public.task_artifacts (
   created_at    timestamptz NOT NULL DEFAULT accs.clock(),
   -- addition: which attempt made it
   attempt_id    int,
+  -- addition, of a part of a log: how many lines it has, of which levels, from when to when
+  facts         jsonb,
   UNIQUE (bucket, key)
 );
 
@@ -7399,7 +7401,7 @@ CREATE TRIGGER refuse_stray_again AFTER UPDATE ON public.task_artifacts REFERENC
 -- again is repeated.
 CREATE FUNCTION accs.record_artifact(
   p_task uuid, p_attempt_id int, p_owner text, p_kind text, p_bucket text, p_key text, p_size_bytes bigint DEFAULT NULL,
-  p_content_type text DEFAULT NULL, p_checksum text DEFAULT NULL
+  p_content_type text DEFAULT NULL, p_checksum text DEFAULT NULL, p_facts jsonb DEFAULT NULL
 ) RETURNS TABLE (artifact_id bigint, answer text, reason text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -7425,8 +7427,8 @@ BEGIN
     END IF;
     RETURN;
   END IF;
-  INSERT INTO public.task_artifacts (job_id, job_task_id, kind, bucket, key, size_bytes, content_type, checksum, attempt_id)
-  VALUES (v_job, p_task, p_kind, p_bucket, p_key, p_size_bytes, p_content_type, p_checksum, p_attempt_id)
+  INSERT INTO public.task_artifacts (job_id, job_task_id, kind, bucket, key, size_bytes, content_type, checksum, attempt_id, facts)
+  VALUES (v_job, p_task, p_kind, p_bucket, p_key, p_size_bytes, p_content_type, p_checksum, p_attempt_id, p_facts)
   ON CONFLICT (bucket, key) DO NOTHING RETURNING id INTO v_id;
   IF v_id IS NULL THEN
     RETURN QUERY SELECT a.id, CASE WHEN a.job_task_id = p_task AND a.attempt_id = p_attempt_id THEN 'repeated' ELSE 'refused' END,

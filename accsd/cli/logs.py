@@ -32,11 +32,11 @@ from accsd.model.state import EventType
 from accsd.settings import Settings
 from accsd.storage import ObjectStore
 from accsd.values.validation import did_you_mean
+from accsd.work.execution import is_rest_in_log
 
 _POLL_SEC: Final = 0.5
 # Two writers may commit in another order than that of their ids: so much is read again, and what was shown is left out.
 _OVERLAP: Final = timedelta(seconds=5)
-_REST_IN_THE_LOG: Final = "the rest is in the log only"  # how the agent ends the events of one who writes much
 
 _GIVEN_UP: Final = 1 << 30
 _AT_ONCE: Final = 200  # attempts whose events are asked for together
@@ -247,7 +247,7 @@ class _JobLog:
     def _shown(self, events: Iterable[LogEvent]) -> Iterable[Record]:
         for event in events:
             fence = (event.task_id, event.attempt_id)
-            if (event.message or "").endswith(_REST_IN_THE_LOG) and fence not in self._tails:
+            if is_rest_in_log(event.message) and fence not in self._tails:
                 self._tails[fence] = _Tail(skip=self.lines[fence])
                 continue
             self.lines[fence] += 1

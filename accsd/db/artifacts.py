@@ -1,6 +1,8 @@
 """Artifacts: a row is written only after its object exists, and only by the attempt that made it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from accsd.db.answers import Verdict
 from accsd.db.pool import Database
@@ -60,9 +62,11 @@ async def record_task_artifact(
     size_bytes: int | None = None,
     content_type: str | None = None,
     checksum: str | None = None,
+    facts: Mapping[str, Any] | None = None,
 ) -> Recorded:
+    """`facts`: of a part of a log, how many lines it has and of which levels."""
     row = await db.fetchrow(
-        "SELECT * FROM accs.record_artifact($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        "SELECT * FROM accs.record_artifact($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
         fence.task_id,
         fence.attempt_id,
         owner,
@@ -72,6 +76,7 @@ async def record_task_artifact(
         size_bytes,
         content_type,
         checksum,
+        facts,
         repeatable=True,
     )
     assert row is not None, "record_artifact always answers"

@@ -54,6 +54,7 @@ from accsd.work.tasklog import LogPosition, Segment, TaskLog
 _log = get_logger(component="attempt")
 _LOG_FOLDER: Final = "log"  # in the attempt's folder
 # How many log lines become events too, for people who follow the job; all lines are in the log.
+_REST_IN_LOG: Final = "the rest is in the log only"
 _EVENTS: Final = 1000
 _LOG_PATIENCE: Final = timedelta(seconds=20)  # with a store that accepts nothing
 _AGAIN: Final = (timedelta(seconds=0.5), timedelta(seconds=5))
@@ -166,7 +167,7 @@ class WatchedExecution:
             data = line.data if line.problem is None else {"problem": line.problem}
             self._event(line.level, EventType.LOG, line.message, data)
         elif self._events_left == 0:
-            self._event(Level.INFO, EventType.LOG, f"more than {_EVENTS} lines: the rest is in the log only")
+            self._event(Level.INFO, EventType.LOG, f"more than {_EVENTS} lines: {_REST_IN_LOG}")
 
     def _event(self, level: Level, kind: str, message: str, data: object = None) -> None:
         self._context.reporter.event(TaskEvent(self._task.fence, redact(message), level, kind, data))
@@ -259,7 +260,7 @@ class WatchedExecution:
         except TimeoutError as error:
             within = _LOG_PATIENCE.total_seconds()
             raise StorageUnavailable(f"the object store did not take a part of it within {within:g} s") from error
-        await record_object(self._context, self._task, stored, ArtifactKind.LOG)
+        await record_object(self._context, self._task, stored, ArtifactKind.LOG, await segment.facts())
 
     # Its files
 
@@ -276,6 +277,11 @@ class WatchedExecution:
     async def _flush(self) -> None:
         """Sends all events: they must be in the database before the lease is given up."""
         await until_answered(self._context.reporter.flush)
+
+
+def is_rest_in_log(message: str | None) -> bool:
+    """Whether an event is the last of an attempt that writes more lines than there are events for."""
+    return (message or "").endswith(_REST_IN_LOG)
 
 
 _BEGAN: Final = "began"  # in the attempt's folder

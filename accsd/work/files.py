@@ -246,7 +246,13 @@ async def _keep_file(context: AttemptContext, task: ClaimedTask, workdir: Workdi
     await record_object(context, task, stored, artifact.kind)
 
 
-async def record_object(context: AttemptContext, task: ClaimedTask, stored: StoredObject, kind: ArtifactKind) -> None:
+async def record_object(
+    context: AttemptContext,
+    task: ClaimedTask,
+    stored: StoredObject,
+    kind: ArtifactKind,
+    facts: Mapping[str, Any] | None = None,
+) -> None:
     """Writes an artifact's row, after its object exists, and only from the attempt that holds the lease."""
     recorded = await until_answered(
         lambda: record_task_artifact(
@@ -259,6 +265,7 @@ async def record_object(context: AttemptContext, task: ClaimedTask, stored: Stor
             size_bytes=stored.size_bytes,
             content_type=stored.content_type,
             checksum=stored.checksum,
+            facts=facts,
         )
     )
     failpoints.hit("artifact.row")

@@ -11,13 +11,15 @@ import errno
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+import anyio.to_thread
 import orjson
 from anyio import CancelScope, move_on_after
 
@@ -56,6 +58,34 @@ class Segment:
     @property
     def name(self) -> str:
         return self.path.name
+
+    async def facts(self) -> dict[str, Any]:
+        return (await anyio.to_thread.run_sync(lambda: LogFacts.of(self.path.read_bytes()))).document()
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """What a part of a log has, so that a reader finds a line or an error without reading all parts before it."""
+
+    lines: int
+    warnings: int
+    errors: int
+    first_ts: str | None
+    last_ts: str | None
+
+    @classmethod
+    def of(cls, content: bytes) -> "LogFacts":
+        records = [orjson.loads(line) for line in content.splitlines()]
+        levels = Counter(record["level"] for record in records)
+        first, last = (records[0]["ts"], records[-1]["ts"]) if records else (None, None)
+        return cls(len(records), levels[Level.WARN], levels[Level.ERROR], first, last)
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any]) -> "LogFacts":
+        return cls(*(document[each.name] for each in fields(cls)))
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from accsd.db.pool import Database
@@ -26,6 +26,7 @@ class StoredArtifact:
     content_type: str | None
     checksum: str | None
     created_at: datetime
+    facts: dict[str, Any] | None  # of a part of a log
 
     @property
     def name(self) -> str:
@@ -40,14 +41,27 @@ class StoredArtifact:
         return self.kind == "log" and _SEGMENT.fullmatch(self.name) is not None
 
 
+_ARTIFACTS: Final = """
+    SELECT a.id, a.job_id, a.job_task_id AS task_id, t.task_key, a.attempt_id, a.kind, a.bucket, a.key,
+           a.size_bytes, a.content_type, a.checksum, a.created_at, a.facts
+      FROM public.task_artifacts a LEFT JOIN public.job_tasks t ON t.id = a.job_task_id """
+
+
 async def artifacts_of(db: Database, job_id: UUID) -> list[StoredArtifact]:
     """A job's artifacts in the order of the workflow, the job's own first; log segments in their order."""
     rows = await db.fetch(
-        """SELECT a.id, a.job_id, a.job_task_id AS task_id, t.task_key, a.attempt_id, a.kind, a.bucket, a.key,
-                  a.size_bytes, a.content_type, a.checksum, a.created_at
-             FROM public.task_artifacts a LEFT JOIN public.job_tasks t ON t.id = a.job_task_id
-            WHERE a.job_id = $1 ORDER BY t.step_no NULLS FIRST, a.attempt_id, a.id""",
-        job_id,
-        repeatable=True,
+        f"{_ARTIFACTS} WHERE a.job_id = $1 ORDER BY t.step_no NULLS FIRST, a.attempt_id, a.id", job_id, repeatable=True
     )
     return [StoredArtifact(**dict(row)) for row in rows]
+
+
+async def log_parts(db: Database, task_id: UUID, attempt_id: int) -> list[StoredArtifact]:
+    """The sealed parts of an attempt's log, in order."""
+    rows = await db.fetch(
+        f"{_ARTIFACTS} WHERE a.job_task_id = $1 AND a.attempt_id = $2 AND a.kind = 'log'",
+        task_id,
+        attempt_id,
+        repeatable=True,
+    )
+    parts = [part for part in (StoredArtifact(**dict(row)) for row in rows) if part.is_log_segment]
+    return sorted(parts, key=lambda part: (len(part.name), part.name))

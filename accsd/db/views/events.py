@@ -8,6 +8,7 @@ from uuid import UUID
 
 from accsd.db.history import LineSource, events_source
 from accsd.db.pool import Database
+from accsd.errors import NotFound
 from accsd.model.state import EventType
 
 
@@ -188,6 +189,26 @@ async def begun_attempts(db: Database, job_id: UUID, *, step: str | None, attemp
         repeatable=True,
     )
     return [AttemptLog(row["id"], row["task_key"], row["attempt_id"], row["is_live"]) for row in rows]
+
+
+async def attempt_log(db: Database, task_id: UUID, attempt_id: int) -> AttemptLog:
+    """NotFound if the task was never claimed so often."""
+    row = await db.fetchrow(
+        """SELECT id, task_key, attempt_id, lease_owner IS NOT NULL AS is_live FROM public.job_tasks WHERE id = $1""",
+        task_id,
+        repeatable=True,
+    )
+    if row is None:
+        raise NotFound(f"there is no task {task_id}")
+    if not 1 <= attempt_id <= row["attempt_id"]:
+        raise NotFound(f"task {task_id} has no attempt {attempt_id}; it was claimed {row['attempt_id']} times")
+    return AttemptLog(row["id"], row["task_key"], attempt_id, row["is_live"] and attempt_id == row["attempt_id"])
+
+
+async def attempt_log_events(db: Database, task_id: UUID, attempt_id: int) -> list[LogEvent]:
+    """The log lines of one attempt that are events, in the order of writing."""
+    job_id = await db.fetchval("SELECT job_id FROM public.job_tasks WHERE id = $1", task_id, repeatable=True)
+    return [event for event in await log_events(db, job_id, tasks=[task_id]) if event.attempt_id == attempt_id]
 
 
 async def log_events(
