@@ -4,26 +4,20 @@ The signature follows the Standard Webhooks convention: HMAC-SHA256 over `id.tim
 secret can check who sent the event, that nothing was changed, and how old it is.
 """
 
-import base64
-import binascii
-import hashlib
-import hmac
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import orjson
 
+from accsd.errors import ConfigError
 from accsd.log import redact, register_secret
 from accsd.net import CallFailed, Request, Response, send
 from accsd.settings import OutboxTarget
+from accsd.values.signatures import secrets_in, standard_signature
 
 _SHOWN: Final = 300
-_LONGEST_SECRETS: Final = 4096
-_SHORTEST_SECRET: Final = 16
-_ENCODED: Final = "whsec_"
 
 
 def address_of(target: OutboxTarget) -> str:
@@ -43,43 +37,19 @@ async def deliver(target: OutboxTarget, secrets: Sequence[str], payload: dict[st
     return None if 200 <= response.status < 300 else _complaint(target, response)
 
 
-def signature(secrets: Sequence[str], event_id: str, timestamp: int, body: bytes) -> str:
-    """One signature for each secret, so that a receiver may change to a new secret while the old one still counts."""
-    signed = f"{event_id}.{timestamp}.".encode() + body
-    made = (hmac.new(_key(secret), signed, hashlib.sha256).digest() for secret in secrets)
-    return " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in made)
-
-
 def read_secrets(target: OutboxTarget) -> list[str]:
     """The secrets of a target. A file of secrets, one in each line, is read anew for each batch, and from then on they
     are struck out of every log line. Raises CallFailed."""
     if target.secret_file is None:
         assert target.secret is not None, "the settings have one or the other"
         return [target.secret.get_secret_value()]
-    secrets = [line.strip() for line in _text(target.secret_file).splitlines() if line.strip()]
-    if not secrets or min(map(len, secrets)) < _SHORTEST_SECRET:
-        raise CallFailed(f"the secret in {target.secret_file} is shorter than {_SHORTEST_SECRET} characters")
+    try:
+        secrets = secrets_in(target.secret_file)
+    except ConfigError as error:
+        raise CallFailed(error.message) from None
     for secret in secrets:
         register_secret(secret)
     return secrets
-
-
-def _text(path: Path) -> str:
-    try:
-        with path.open(encoding="ascii") as file:
-            return file.read(_LONGEST_SECRETS)
-    except (OSError, UnicodeDecodeError) as error:
-        said = getattr(error, "strerror", "not plain text")
-        raise CallFailed(f"the secret in {path} can't be read: {said}") from None
-
-
-def _key(secret: str) -> bytes:
-    if secret.startswith(_ENCODED):
-        try:
-            return base64.b64decode(secret.removeprefix(_ENCODED), validate=True)
-        except binascii.Error:
-            pass  # it only looks like base64
-    return secret.encode()
 
 
 def _request(target: OutboxTarget, secrets: Sequence[str], payload: dict[str, Any]) -> Request:
@@ -89,7 +59,7 @@ def _request(target: OutboxTarget, secrets: Sequence[str], payload: dict[str, An
         "Content-Type": "application/json",
         "Webhook-Id": event_id,
         "Webhook-Timestamp": str(timestamp),
-        "Webhook-Signature": signature(secrets, event_id, timestamp, body),
+        "Webhook-Signature": standard_signature(secrets, event_id, timestamp, body),
     }
     return Request("POST", target.url, headers, body, allow_private=target.allow_private, ca_file=target.ca_file)
 

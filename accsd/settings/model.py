@@ -15,6 +15,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    IPvAnyNetwork,
     PrivateAttr,
     SecretStr,
     model_validator,
@@ -290,6 +291,32 @@ class OutboxTarget(_Section):
 
 
 TargetName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
+
+
+class HookSettings(_Section):
+    """[gateway.hooks.NAME]: a webhook that others send, to /hooks/NAME. What it brings becomes an event."""
+
+    scheme: Literal["github", "standard", "stripe", "gitlab", "token", "none"]
+    topic: Annotated[str, Field(min_length=1, max_length=1000)]
+    secret_file: Path | None = None
+    header: str | None = Field(default=None, pattern=r"^[A-Za-z0-9-]{1,64}$")
+    headers: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")]] = Field(default=[], max_length=20)
+    dedup: Duration = timedelta(hours=24)
+    allow: list[IPvAnyNetwork] = []
+    per_minute: int = Field(default=600, ge=1, le=100_000)
+
+    @model_validator(mode="after")
+    def _trusts_somebody(self) -> Self:
+        if self.scheme == "none":
+            if not self.allow:
+                raise InvalidValue('has scheme "none" and therefore needs allow, the addresses that may call it')
+        elif self.secret_file is None:
+            raise InvalidValue(f'has scheme "{self.scheme}" and therefore needs a secret_file')
+        if (self.header is not None) != (self.scheme == "token"):
+            raise InvalidValue(
+                'needs header, the name of the one with the token, if its scheme is "token", and only then'
+            )
+        return self
 
 
 class OutboxSettings(_Section):

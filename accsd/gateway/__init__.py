@@ -1,0 +1,1 @@
+"""Everything that accsd knows and does, over HTTP."""
