@@ -136,6 +136,7 @@ class TaskArtifact(Row):
     created_at: datetime
 
     attempt_id: int | None = None
+    facts: dict[str, Any] | None = None  # of a part of a log: how many lines, warnings, errors; from when to when
 
 
 class Node(Row):
