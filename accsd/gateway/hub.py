@@ -287,7 +287,7 @@ class Hub:
             self._stir.clear()
             self._turn_at = self._clock()
             try:
-                pause = await self._turn()
+                pause = await self.turn()
                 pauses.reset()
             except DatabaseUnavailable as error:
                 self._lose(str(error))
@@ -308,7 +308,7 @@ class Hub:
             return
         await asyncio.sleep(max(0.0, self._turn_at + self._pace.together - self._clock()))
 
-    async def _turn(self) -> float:
+    async def turn(self) -> float:
         """Reads, tells, and says how long to wait."""
         now = self._clock()
         self._forget(now)
