@@ -12,6 +12,7 @@
 --   transitions.sql  the legal transitions, and the guard that refuses every other write
 --   months.sql       what is partitioned by month, and how months are made
 --   events.sql       the history, append-only, in monthly partitions
+--   feed.sql         events by id, for those who follow everything
 --   queue.sql        what waits for a claim, what is live, concurrency keys
 --   nodes.sql        nodes: registered, seen, awake, gone
 --   submit.sql       submission, instantiation, changes of what is asked
