@@ -23,6 +23,7 @@
 --   resolve.sql      steps with expressions: run with what was worked out, skipped, or multiplied
 --   retry.sql        dead letters, redrive, retry
 --   pauses.sql       pauses, and the limits of concurrency keys
+--   lists.sql        the key of cursors, views that people have saved
 --   schedules.sql    schedules, their plans, and everything that waits for a time
 --   firings.sql      the ledger of every due time, run keys, the verbs that settle what is due
 --   topics.sql       events of the outside and of accsd's own, and the schedules that they start
@@ -52,6 +53,7 @@
 --                           counted here, so that they are derived from what really runs.
 --   accs.concurrency_keys   how many tasks of a key may run at once.
 --   accs.pauses             the services, workflows and nodes that take nothing new.
+--   accs.cursor_keys        what cursors of lists are sealed with. accs.views: queries that people have saved.
 --   accs.plan_of            the next occurrences of each schedule, as data: SQL alone fires them.
 --   accs.agenda             everything that waits for a time: one index says what is due next.
 --   accs.run_keys           how many jobs of a key may be open at once; accs.open_runs: those that are, or wait for it.

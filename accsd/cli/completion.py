@@ -69,12 +69,12 @@ def service_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> Of
 
 def jobs(ctx: click.Context, _: click.Parameter, incomplete: str) -> Offered:
     """The newest jobs, by their short ids, or by their whole ids if one was begun."""
-    from accsd.db.views import jobs as job_views
+    from accsd.db.views.job_list import JobFilter, list_jobs
     from accsd.explain.words import short
 
     async def work(db: "Database") -> Offered:
         found: Offered = []
-        for job in await job_views.jobs(db, job_views.JobFilter(limit=50)):
+        for job in (await list_jobs(db, JobFilter(), limit=50)).rows:
             name = next((each for each in (short(job.id), str(job.id)) if each.startswith(incomplete)), None)
             if name is not None:
                 found.append(CompletionItem(name, help=f"{job.workflow}, {job.status}"))

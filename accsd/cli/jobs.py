@@ -2,9 +2,10 @@
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 import click
@@ -15,7 +16,8 @@ from accsd.cli.output import Shown, output_option, say, show
 from accsd.cli.session import with_database
 from accsd.db.pool import Database
 from accsd.db.views import jobs as job_views
-from accsd.db.views.jobs import JobFilter, JobRow
+from accsd.db.views.job_list import BUDGET, Budget, JobFilter, list_jobs
+from accsd.db.views.jobs import JobRow
 from accsd.explain.jobs import job_due, job_state
 from accsd.explain.words import cut, duration, short, since
 from accsd.model.state import JobStatus
@@ -59,7 +61,7 @@ _HOME_AND_CLEAR: Final = Shown("\x1b[H\x1b[2J")
 @click.option(
     "--scan",
     type=click.IntRange(min=1),
-    default=job_views.SCAN,
+    default=BUDGET.rows,
     show_default=True,
     help="How many of the newest jobs a filter looks through. Queued and running ones are found beyond it too.",
 )
@@ -77,6 +79,8 @@ def jobs(
     watch: bool,
     every: timedelta,
     output: str,
+    limit: int,
+    scan: int,
     **asked: Any,
 ) -> None:
     """List jobs, newest first. Of several filters a job must pass all.
@@ -96,7 +100,8 @@ def jobs(
         since_then = None if since is None else times.past(since, now)
         until_then = None if until is None else times.past(until, now)
         found = replace(wanted, since=since_then, until=until_then)
-        await (_watch(db, found, output, every) if watch else _list(db, found, output))
+        listed = partial(_list, db, found, output, limit=limit, scan=scan)
+        await (_watch(listed, output, every) if watch else listed())
 
     try:
         with_database(ctx, work)
@@ -105,22 +110,20 @@ def jobs(
             raise
 
 
-async def _watch(db: Database, wanted: JobFilter, output: str, every: timedelta) -> None:
+async def _watch(listed: Callable[[], Awaitable[None]], output: str, every: timedelta) -> None:
     while True:
         if output == "table" and sys.stdout.isatty():
             say(_HOME_AND_CLEAR, end="")
-        await _list(db, wanted, output)
+        await listed()
         await asyncio.sleep(max(every.total_seconds(), 0.1))
 
 
-async def _list(db: Database, asked: JobFilter, output: str) -> None:
-    found = await job_views.jobs(db, asked)
-    rows = [cells(row) if output == "table" else asdict(row) for row in found]
+async def _list(db: Database, asked: JobFilter, output: str, *, limit: int, scan: int) -> None:
+    found = await list_jobs(db, asked, limit=limit, budget=Budget(rows=scan, seconds=None))
+    rows = [cells(row) if output == "table" else asdict(row) for row in found.rows]
     show(rows, _COLUMNS, output, empty="no such jobs" if asked.is_selective else "no jobs yet: `accsd submit WORKFLOW`")
-    if asked.is_a_scan and len(found) < asked.limit and await job_views.has_more_than(db, asked.scan):
-        say(
-            f"only the newest {asked.scan} jobs were looked through: `--scan {10 * asked.scan}` looks further", err=True
-        )
+    if asked.is_selective and not found.scan.complete:
+        say(f"only the newest {scan} jobs were looked through: `--scan {10 * scan}` looks further", err=True)
 
 
 def cells(row: JobRow) -> dict[str, Any]:

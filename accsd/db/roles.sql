@@ -37,6 +37,7 @@ BEGIN
 
   FOREACH v_role IN ARRAY ARRAY['accs_scheduler', 'accs_archive', 'accs_api', 'accs_reader'] LOOP
     EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA public, accs TO %I', v_role);
+    EXECUTE format('REVOKE ALL ON accs.cursor_keys FROM %I', v_role);   -- secrets are for verbs alone
   END LOOP;
 
   -- what a verb says of itself (accs.is_verb)

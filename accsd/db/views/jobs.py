@@ -1,11 +1,11 @@
-"""Jobs, their tasks and dead letters, for people. These queries only read, never lock, and never read the whole of a
-large table unless asked to: no index covers a status, because that would cost every transition a HOT update.
+"""One job, its tasks, and dead letters, for people; job_list has the lists of jobs. These queries only read, never
+lock, and never read the whole of a large table unless asked to: no index covers a status, because that would cost every
+transition a HOT update.
 
 Ages and durations are counted by the database, whose clock stamped the times.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -13,9 +13,6 @@ from uuid import UUID
 from accsd.db.pool import Database
 from accsd.errors import NotFound
 
-# A filter that few jobs pass stops after this many: about 0.1 s. The oldest open jobs are found by the narrow tables.
-SCAN: Final = 100_000
-_OPEN_SCAN: Final = 10_000
 _SHORTEST_END: Final = 4  # digits; shorter ends match too many ids
 
 
@@ -85,39 +82,6 @@ def _range(beginning: str) -> tuple[UUID, UUID]:
 
 
 @dataclass(frozen=True, slots=True)
-class JobFilter:
-    """The conditions of a job, all of them. `node`: one of its tasks is or was last there; `options` are among its
-    own."""
-
-    statuses: Sequence[str] = ()
-    workflow: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    service: str | None = None
-    node: str | None = None
-    error_code: str | None = None
-    key: str | None = None
-    by: str | None = None
-    options: Mapping[str, Any] | None = None
-    limit: int = 20
-    scan: int = SCAN
-
-    @property
-    def is_open(self) -> bool:
-        """Whether every status asked for is one of jobs in motion."""
-        return bool(self.statuses) and set(self.statuses) <= {"queued", "running"}
-
-    @property
-    def is_selective(self) -> bool:
-        return replace(self, limit=0, scan=0) != JobFilter(limit=0, scan=0)
-
-    @property
-    def is_a_scan(self) -> bool:
-        """Whether a job may be left out because too many came after it. A key is found in an index."""
-        return self.is_selective and self.key is None
-
-
-@dataclass(frozen=True, slots=True)
 class JobRow:
     """One line of a list. `age` counts from the submission, None where that is a FarTime; `took` from the start until
     the end or now."""
@@ -149,7 +113,7 @@ class JobRow:
 
 
 # Any program may write jobs.created_at and scheduled_at. PostgreSQL before 17 subtracts no infinity.
-_JOB_COLUMNS: Final = """
+JOB_COLUMNS: Final = """
     j.id, w.name AS workflow, w.version, j.status, coalesce(j.progress, 0)::float8 AS progress, j.current_task_key,
     j.priority, j.created_at, j.scheduled_at, j.started_at, j.finished_at,
     CASE WHEN j.created_at >= '0001-01-01' AND j.created_at < '10000-01-01' THEN accs.clock() - j.created_at END AS age,
@@ -157,66 +121,10 @@ _JOB_COLUMNS: Final = """
     j.open_tasks, j.generation, j.idempotency_key, j.created_by, j.trace_id, coalesce(j.options, '{}') AS options,
     j.trigger, EXISTS (SELECT FROM accs.pauses p WHERE p.kind = 'workflow' AND p.name = w.name) AS is_paused"""
 
-# The newest jobs along jobs_order_seq. The inner LIMIT bounds how many jobs a filter may pass over; the outer one ends
-# the walk as soon as it has enough.
-_NEWEST: Final = "SELECT * FROM public.jobs ORDER BY order_seq DESC LIMIT $3"
-# A key is in an index of its own, however old its job is.
-_BY_KEY: Final = "SELECT * FROM public.jobs WHERE idempotency_key = $9 LIMIT $3"
-# Jobs in motion have a row in a narrow table: those that wait longest are found there, however many came after them.
-_IN_MOTION: Final = f"""
-    SELECT * FROM public.jobs WHERE status = ANY ($1) AND id IN (
-      (SELECT job_id FROM accs.pending_jobs ORDER BY job_id LIMIT {_OPEN_SCAN})
-      UNION ALL SELECT job_id FROM accs.live
-      UNION ALL SELECT t.job_id FROM (SELECT task_id FROM accs.waiting ORDER BY task_id LIMIT {_OPEN_SCAN}) o
-                  JOIN public.job_tasks t ON t.id = o.task_id)"""
-
-
-async def jobs(db: Database, asked: JobFilter) -> list[JobRow]:
-    """The jobs that pass the filter, newest first."""
-    found = _BY_KEY if asked.key is not None else _NEWEST
-    newest = f"SELECT * FROM ({found}) n WHERE cardinality($1::text[]) = 0 OR status = ANY ($1)"
-    source = f"({newest}) UNION ({_IN_MOTION})" if asked.is_open and asked.key is None else newest
-    rows = await db.fetch(
-        f"""SELECT {_JOB_COLUMNS} FROM ({source}) j JOIN public.workflows w ON w.id = j.workflow_id
-             WHERE ($4::text IS NULL OR w.name = $4)
-               AND ($5::timestamptz IS NULL OR j.created_at >= $5)
-               AND ($6::timestamptz IS NULL OR j.created_at <= $6)
-               AND ($7::jsonb IS NULL OR w.id IN (SELECT id FROM public.workflows WHERE steps @> $7))
-               AND ($8::text IS NULL OR j.error_code = $8)
-               AND ($9::text IS NULL OR j.idempotency_key = $9)
-               AND ($10::text IS NULL OR j.created_by = $10)
-               AND ($11::jsonb IS NULL OR j.options @> $11)
-               AND ($12::text IS NULL OR EXISTS (
-                     SELECT FROM public.job_tasks t LEFT JOIN accs.live l ON l.task_id = t.id
-                      WHERE t.job_id = j.id AND coalesce(l.node, t.claimed_by) = $12))
-             ORDER BY j.order_seq DESC LIMIT $2""",
-        list(asked.statuses),
-        asked.limit,
-        asked.scan,
-        asked.workflow,
-        asked.since,
-        asked.until,
-        None if asked.service is None else [{"service": asked.service}],
-        asked.error_code,
-        asked.key,
-        asked.by,
-        None if not asked.options else dict(asked.options),
-        asked.node,
-        repeatable=True,
-    )
-    return [JobRow(**row) for row in rows]
-
-
-async def has_more_than(db: Database, count: int) -> bool:
-    """Whether a scan of this many jobs has left some unread."""
-    return await db.fetchval(
-        "SELECT EXISTS (SELECT FROM public.jobs ORDER BY order_seq DESC OFFSET $1 LIMIT 1)", count, repeatable=True
-    )
-
 
 async def job(db: Database, job_id: UUID) -> JobRow:
     row = await db.fetchrow(
-        f"SELECT {_JOB_COLUMNS} FROM public.jobs j JOIN public.workflows w ON w.id = j.workflow_id WHERE j.id = $1",
+        f"SELECT {JOB_COLUMNS} FROM public.jobs j JOIN public.workflows w ON w.id = j.workflow_id WHERE j.id = $1",
         job_id,
         repeatable=True,
     )
