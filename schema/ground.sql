@@ -6,6 +6,8 @@
 -- THE FILES: schema.sql is assembled from schema/*.sql in this order by `make schema`. Change those. Each noun names the same
 -- thing in accsd/db/ and tests/db/.
 --   ground.sql       version, clock, limits, ids, locks, answers; what makes a function a verb
+--   audit.sql        who did what, when, by which way and why
+--   access.sql       who acts; tokens, sessions and one-time codes
 --   workflows.sql    workflows, checked and compiled when they are written
 --   tools.sql        tools that steps may use, with the types of what they take and give
 --   jobs.sql         jobs and their tasks
@@ -64,7 +66,9 @@
 --   accs.inbox              one narrow row for each subscription and event that is not settled: who deletes it decides.
 --   accs.event_keys         the first event of each key. accs.event_tallies: how many events each filter left out.
 --   accs.conditions         the state of each condition; accs.condition_samples: the last samples that it was judged by.
---   accs.zones, accs.actors the zone rules that plans were made with; who acts, and what they may.
+--   accs.zones              the zone rules that plans were made with.
+--   accs.actors             who acts. accs.tokens, accs.sessions, accs.login_codes: what lets them in, as digests; no role reads them.
+--   accs.audit              what people did, a row a call. accs.audit_trail (a view): with the history of schedules.
 --   accs.slots              one row for each node and service: two claims of one node lock it in turn.
 --   accs.power              how each node is woken and sleeps: asleep → waking → booting → ready, or failed; the last call.
 --   accs.node_history       what happened to each node.

@@ -247,25 +247,30 @@ END $$;
 SELECT accs.is_verb('register_node', may => '{agent,scheduler}');
 
 -- A machine that is no more: its name, its history and what was held against it go. What runs there, or was seen within p_silent, stays.
-CREATE FUNCTION accs.forget_node(p_name text, p_silent interval DEFAULT '2 min') RETURNS TABLE (answer text, reason text)
-LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.forget_node(p_name text, p_silent interval DEFAULT '2 min', p_by text DEFAULT NULL, p_reason text DEFAULT NULL)
+RETURNS TABLE (answer text, reason text) LANGUAGE plpgsql AS $$
 DECLARE
   v_node public.nodes;
+  v_no   text;
 BEGIN
   SELECT * INTO v_node FROM public.nodes WHERE name = p_name FOR UPDATE;
   IF NOT FOUND THEN
-    RETURN QUERY SELECT 'refused'::text, 'not_found'::text;
+    v_no := 'not_found';
   ELSIF EXISTS (SELECT FROM accs.live WHERE node = p_name) THEN
-    RETURN QUERY SELECT 'refused'::text, 'holds_tasks'::text;
+    v_no := 'holds_tasks';
   ELSIF v_node.awake_state = 'awake' AND v_node.last_seen > accs.clock() - p_silent THEN
-    RETURN QUERY SELECT 'refused'::text, 'is_here'::text;
+    v_no := 'is_here';
   ELSE
     DELETE FROM accs.slots WHERE node = p_name;
     DELETE FROM accs.conclusions WHERE node = p_name;
     DELETE FROM accs.pauses WHERE kind = 'node' AND name = p_name;
     DELETE FROM public.nodes WHERE name = p_name;
-    RETURN QUERY SELECT 'accepted'::text, NULL::text;
   END IF;
+  -- what is no machine comes and goes with its process, and nobody has removed it
+  IF NOT (coalesce(v_node.labels ? 'accs.kind', false) OR starts_with(p_name, 'control/')) THEN
+    PERFORM accs.audited('forget_node', 'node', p_name, CASE WHEN v_no IS NULL THEN 'accepted' ELSE 'refused' END, p_by, p_reason, v_no);
+  END IF;
+  RETURN QUERY SELECT CASE WHEN v_no IS NULL THEN 'accepted' ELSE 'refused' END, v_no;
 END $$;
 SELECT accs.is_verb('forget_node', may => '{scheduler,api}');
 

@@ -125,8 +125,9 @@ END $$;
 SELECT accs.is_verb('claim_wake', may => '{scheduler,api}');
 
 -- After a call: whether it got through, in the node's history and as an event of the job that wanted the node. A call that is
--- not the node's last one any more, or whose node was seen meanwhile, is recorded too.
-CREATE FUNCTION accs.record_wake(p_node text, p_try uuid, p_ok boolean, p_job uuid, p_message text, p_data jsonb) RETURNS text
+-- not the node's last one any more, or whose node was seen meanwhile, is recorded too. p_by: the person who wanted it.
+CREATE FUNCTION accs.record_wake(p_node text, p_try uuid, p_ok boolean, p_job uuid, p_message text, p_data jsonb, p_by text DEFAULT NULL,
+                                 p_reason text DEFAULT NULL) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
   v_state text;
@@ -148,6 +149,10 @@ BEGIN
   IF p_job IS NOT NULL THEN   -- a person may wake a node for no job at all
     INSERT INTO public.task_events (job_id, ts, source, level, type, message, data)
     VALUES (p_job, accs.clock(), 'builder', CASE WHEN p_ok THEN 'info' ELSE 'warn' END, 'wake', p_message, p_data);
+  END IF;
+  IF p_by IS NOT NULL THEN
+    PERFORM accs.audited('wake', 'node', p_node, 'accepted', p_by, p_reason, NULL,
+                         jsonb_build_object('ok', p_ok, 'message', left(p_message, 500)));
   END IF;
   RETURN 'accepted';
 END $$;
