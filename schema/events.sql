@@ -21,6 +21,7 @@ CREATE TABLE public.task_events (
 CREATE INDEX task_events_job ON public.task_events (job_id, ts DESC);   -- a job's timeline, and within it a task's
 -- what has happened lately; it costs nothing to write
 CREATE INDEX task_events_ts ON public.task_events USING brin (ts) WITH (autosummarize = on);
+CREATE INDEX task_events_id ON public.task_events USING brin (id) WITH (autosummarize = on);   -- what is new since an id
 
 CREATE FUNCTION accs.refuse_event_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
