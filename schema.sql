@@ -17,6 +17,7 @@
 --   feed.sql         events by id, for those who follow everything
 --   queue.sql        what waits for a claim, what is live, concurrency keys
 --   nodes.sql        nodes: registered, seen, awake, gone
+--   power.sql        when each node slept, was woken and was there
 --   submit.sql       submission, instantiation, changes of what is asked
 --   claim.sql        claims in the global order
 --   lease.sql        what an attempt writes while it holds its lease: start, heartbeat, progress
@@ -37,7 +38,8 @@
 --   outbox.sql       events for others: webhooks
 --   history.sql      archives of months, retention of finished jobs
 --   upkeep.sql       what the builder has before it, and the net that mends
---   health.sql       which builders are there, and what waits, runs, has failed, is stuck or overdue
+--   statistics.sql   how busy nodes were, how attempts ended, how long steps usually take
+--   health.sql       which daemons are there, and what waits, runs, has failed, is stuck or overdue
 --   why.sql          why a task does not run
 --   install.sql      the end of the installation: references, functions closed to the public
 --
@@ -82,7 +84,10 @@
 --   accs.doomed_objects     objects of removed jobs that are still in the store.
 --   accs.damage             (a view) what disagrees with jobs and job_tasks; accs.repair_position: where the search stopped.
 --   accs.service_load       (a view) how many tasks of each service wait and are live.
---   accs.builders           the control hosts that make passes, and what keeps their roles from their work.
+--   accs.power_log          each change of a node's power. accs.samples: how many tasks of a service were live on a node, by the minute.
+--   accs.outcomes           how many attempts of a service ended in each minute, and how. accs.step_stats: how long steps usually take.
+--   accs.statistics_position, accs.event_gaps   which events are counted in those.
+--   accs.daemons            the processes of accsd, and what keeps their roles from their work.
 --   accs.verbs              what may be called, and by which roles: each is declared beside its function.
 --   accs.locks              what one transaction at a time may do.
 --   accs.schema_versions    which version of this schema is installed.
@@ -1822,7 +1827,9 @@ CREATE TABLE accs.power (
   brought_by    text,                       -- the method that brought it when it came last
   latency       interval,                   -- usual: from the call until the node is seen
   last_latency  interval,
-  networks      cidr[] NOT NULL DEFAULT '{}'   -- the segments that it is in: who shares one can wake it
+  networks      cidr[] NOT NULL DEFAULT '{}',  -- the segments that it is in: who shares one can wake it
+  watts         jsonb CHECK (jsonb_typeof(watts) = 'object'   -- what it draws: asleep, booting, idle, busy; null: nobody has said
+                             AND NOT jsonb_path_exists(watts, '$.* ? (@.type() != "number" || @ < 0)'))
 ) WITH (fillfactor = 50);
 
 -- What happened to each node, the last 1,000 things.
@@ -1916,6 +1923,9 @@ END $$;
 CREATE FUNCTION accs.note_power(p_node text, p_state text, p_message text, p_data jsonb DEFAULT '{}') RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   UPDATE accs.power SET state = p_state, since = accs.clock() WHERE node = p_node AND state <> p_state;
+  IF FOUND THEN
+    PERFORM accs.log_power(p_node, p_state, p_message, p_data ->> 'method');
+  END IF;
   INSERT INTO accs.node_history (node, state, message, data) VALUES (p_node, p_state, p_message, jsonb_strip_nulls(p_data));
   DELETE FROM accs.node_history WHERE node = p_node
      AND id <= (SELECT id FROM accs.node_history WHERE node = p_node ORDER BY id DESC OFFSET 1000 LIMIT 1);
@@ -1975,14 +1985,15 @@ BEGIN
     USING ERRCODE = 'AC007', HINT = 'Give one of the two machines another name: node.name in its settings, or ACC_NODE_NAME.';
 END $$;
 
--- Registers a node or says anew what it offers. What is null stays as it is. The control host runs what `script` names, so an agent's login
--- must not choose it: it could name any program there.
+-- Registers a node or says anew what it offers. What is null stays as it is; watts of {} are forgotten. The control host runs what `script`
+-- names, so an agent's login must not choose it: it could name any program there.
 -- Two machines with one name would take each other's tasks for their own. Where the boot differs, another instance has to be silent for
 -- p_lease, or to have said goodbye, before the name changes hands (a replaced disk, a power cut); clones of a disk share the machine's id.
 CREATE FUNCTION accs.register_node(
   p_name text, p_labels jsonb DEFAULT '{}', p_max_concurrency jsonb DEFAULT '{}', p_wake_method text DEFAULT NULL, p_mac text DEFAULT NULL,
   p_provider_ref text DEFAULT NULL, p_script text DEFAULT NULL, p_networks cidr[] DEFAULT NULL,
-  p_machine_id text DEFAULT NULL, p_boot_id text DEFAULT NULL, p_instance text DEFAULT NULL, p_lease interval DEFAULT '2 min'
+  p_machine_id text DEFAULT NULL, p_boot_id text DEFAULT NULL, p_instance text DEFAULT NULL, p_lease interval DEFAULT '2 min',
+  p_watts jsonb DEFAULT NULL
 ) RETURNS SETOF public.nodes LANGUAGE plpgsql AS $$
 DECLARE
   v_now   timestamptz := accs.clock();
@@ -2014,6 +2025,11 @@ BEGIN
   INSERT INTO accs.slots (node, service) SELECT p_name, k FROM jsonb_object_keys(p_max_concurrency) k ORDER BY k ON CONFLICT DO NOTHING;
   INSERT INTO accs.power AS w (node, state, networks) VALUES (p_name, 'unknown', coalesce(p_networks, '{}'))
   ON CONFLICT (node) DO UPDATE SET networks = p_networks WHERE p_networks IS NOT NULL AND w.networks <> p_networks;
+  UPDATE accs.power SET watts = nullif(p_watts, '{}')
+   WHERE node = p_name AND p_watts IS NOT NULL AND watts IS DISTINCT FROM nullif(p_watts, '{}');
+  IF v_was.awake_state = 'awake' AND v_was.last_seen < v_now - p_lease THEN
+    PERFORM accs.log_silence(p_name, v_was.last_seen);
+  END IF;
   PERFORM accs.node_seen(p_name);
 END $$;
 SELECT accs.is_verb('register_node', may => '{agent,scheduler}');
@@ -2107,6 +2123,41 @@ BEGIN
   RETURN CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END;
 END $$;
 SELECT accs.is_verb('note_obstacle', may => '{agent}');
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Power: when each node slept, was woken, started and was there, for as long as people ask what that has cost
+-- ---------------------------------------------------------------------------------------------------------------
+
+-- Each change of accs.power.state, kept for 400 days (forget_statistics); node_history has only the last 1,000 things. ready: it is there,
+-- whether it works or not (accs.samples know that). unknown and failed: nobody knows what it draws.
+CREATE TABLE accs.power_log (
+  id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  node     text NOT NULL REFERENCES public.nodes (name) ON DELETE CASCADE,
+  ts       timestamptz NOT NULL,
+  state    text NOT NULL CHECK (state IN ('unknown', 'asleep', 'waking', 'booting', 'ready', 'failed')),
+  because  text,
+  method   text                             -- by which it was called, or by which it came
+);
+
+CREATE INDEX power_log_node ON accs.power_log (node, ts, id);   -- power_log of a time, and what it was before
+
+-- A node's power has taken a new state. The same state again is no change.
+CREATE FUNCTION accs.log_power(p_node text, p_state text, p_because text, p_method text) RETURNS void LANGUAGE sql AS $$
+  INSERT INTO accs.power_log (node, ts, state, because, method)
+  SELECT p_node, accs.clock(), p_state, left(p_because, 2000), p_method
+   WHERE (SELECT l.state FROM accs.power_log l WHERE l.node = p_node ORDER BY l.ts DESC, l.id DESC LIMIT 1) IS DISTINCT FROM p_state
+$$;
+
+-- A node that counted as ready was silent, and is there again: a power cut, a crash, a suspend that nobody announced. Nobody has noticed
+-- if nothing wanted the node meanwhile.
+CREATE FUNCTION accs.log_silence(p_node text, p_since timestamptz) RETURNS void LANGUAGE sql AS $$
+  INSERT INTO accs.power_log (node, ts, state, because)
+  SELECT p_node, s.ts, s.state, s.because
+    FROM (VALUES (1, p_since, 'unknown', 'it was not seen any more'), (2, accs.clock(), 'ready', 'it is there again'))
+           AS s (n, ts, state, because)
+   WHERE EXISTS (SELECT FROM accs.power w WHERE w.node = p_node AND w.state = 'ready' AND w.since < p_since)
+   ORDER BY s.n
+$$;
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Submission and instantiation
@@ -7754,7 +7805,7 @@ RETURNS TABLE (service text, requires jsonb, node text, tasks int, due_in interv
     FROM bounded b JOIN lane l ON l.id = b.lane WHERE (b.job_id IS NOT NULL OR b.schedule IS NOT NULL) AND b.tasks > 0
    GROUP BY l.id, l.service, l.requires, l.node, b.soon
 $$;
-SELECT accs.is_verb('wake_demand', pinned => true, may => '{agent,scheduler}');
+SELECT accs.is_verb('wake_demand', pinned => true, may => '{agent,scheduler,api}');
 
 -- What is left of a node's slots of services in quarantine: none, or one for a trial. A node that is not awake is worth waking
 -- for the probe that is due.
@@ -7804,6 +7855,7 @@ BEGIN
     RETURN CASE WHEN EXISTS (SELECT FROM accs.power WHERE node = p_node AND try_id = p_try) THEN 'repeated' ELSE 'refused' END;
   END IF;
   UPDATE accs.power SET state = 'waking', since = accs.clock() WHERE node = p_node AND state <> 'waking';
+  PERFORM accs.log_power(p_node, 'waking', NULL, p_method);
   RETURN 'accepted';
 END $$;
 SELECT accs.is_verb('claim_wake', may => '{scheduler,api}');
@@ -9025,34 +9077,308 @@ CREATE VIEW accs.service_load AS
    GROUP BY service;
 
 -- ---------------------------------------------------------------------------------------------------------------
--- Health: which builders are there, and what waits, runs, has failed, is stuck or overdue
+-- Statistics: how busy nodes were, how attempts ended by the minute, how long steps usually take. None of it is on the way of a task:
+-- a pass of the builder reads what has happened
 -- ---------------------------------------------------------------------------------------------------------------
 
--- Each builder that makes passes, and what keeps its roles from their work. Written seldom: see note_builder.
-CREATE TABLE accs.builders (
-  name       text PRIMARY KEY CHECK (length(name) BETWEEN 1 AND 200),
-  seen_at    timestamptz NOT NULL DEFAULT accs.clock(),
-  obstacles  jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(obstacles) = 'object')   -- a sentence by role
+-- How many tasks of a service were live on a node, of how many slots: once a minute, where one of the two has changed. A node that is not
+-- awake has no slots. After 14 days the last of each quarter of an hour is kept.
+CREATE TABLE accs.samples (
+  ts       timestamptz NOT NULL,
+  node     text NOT NULL REFERENCES public.nodes (name) ON DELETE CASCADE,
+  service  text NOT NULL,
+  live     int NOT NULL,
+  slots    int NOT NULL,
+  PRIMARY KEY (node, service, ts)
+);
+
+CREATE INDEX samples_ts ON accs.samples (ts);   -- forget_statistics
+
+-- How many attempts ended in each minute, and how. error: for good; retried: failed, and tried again; lost: the owner was gone (those that
+-- were lost for good count as error, too). What was released is not counted. wait_s: for how long these attempts had been ready before
+-- they were claimed; run_s: for how long those that were not lost had run, each in all.
+CREATE TABLE accs.outcomes (
+  minute   timestamptz NOT NULL,            -- when it begins
+  service  text NOT NULL,
+  seconds  int NOT NULL DEFAULT 60,         -- how long it is: after 14 days a quarter of an hour
+  done     int NOT NULL DEFAULT 0,
+  error    int NOT NULL DEFAULT 0,
+  retried  int NOT NULL DEFAULT 0,
+  lost     int NOT NULL DEFAULT 0,
+  wait_s   double precision NOT NULL DEFAULT 0,
+  run_s    double precision NOT NULL DEFAULT 0,
+  PRIMARY KEY (minute, service, seconds)
+) WITH (fillfactor = 70);
+
+CREATE FUNCTION accs.quantile(p_values real[], p_share double precision) RETURNS double precision LANGUAGE sql IMMUTABLE AS $$
+  SELECT percentile_cont(p_share) WITHIN GROUP (ORDER BY v) FROM unnest(p_values) AS u (v)
+$$;
+
+-- How long each step of a workflow (all versions) usually runs and waits, in seconds, by its last 200 attempts that were done: what has
+-- become faster is known as fast soon. The tasks of a step that was multiplied count as the step.
+CREATE TABLE accs.step_stats (
+  workflow    text NOT NULL,
+  task_key    text NOT NULL,
+  n           bigint NOT NULL,              -- all that were ever counted
+  runs        real[] NOT NULL,              -- the newest first
+  waits       real[] NOT NULL,
+  p50         double precision GENERATED ALWAYS AS (accs.quantile(runs, 0.5)) STORED,
+  p95         double precision GENERATED ALWAYS AS (accs.quantile(runs, 0.95)) STORED,
+  wait_p50    double precision GENERATED ALWAYS AS (accs.quantile(waits, 0.5)) STORED,
+  updated_at  timestamptz NOT NULL,
+  PRIMARY KEY (workflow, task_key)
+) WITH (fillfactor = 50);
+
+-- Where the pass stands. Its lock makes it one pass at a time, whichever builder makes it.
+CREATE TABLE accs.statistics_position (
+  only_row    boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+  counted_to  bigint NOT NULL DEFAULT 0,                  -- task events up to this id are counted, but for accs.event_gaps
+  sampled_at  timestamptz NOT NULL DEFAULT '-infinity',
+  kept_at     timestamptz NOT NULL DEFAULT '-infinity'    -- when what is old was last put together
+);
+INSERT INTO accs.statistics_position DEFAULT VALUES;
+
+-- Ids up to that position that no row had when the pass came by: their transaction was still under way, or has been rolled back. From the
+-- pass after on, `before` is above every transaction that could own them: once all below it have ended, who is still missing never comes.
+-- So an event is counted once, however late its transaction commits.
+CREATE TABLE accs.event_gaps (
+  ids     int8range NOT NULL,
+  since   timestamptz NOT NULL,
+  before  xid8
+);
+
+-- What ended attempts tell: how, for how long they had run, and how long they had been ready before they were claimed. A task's row knows
+-- its last attempt; of an earlier one the job's events do. A task is ready when it was made, when all that it depends on has ended, or when
+-- the last attempt or run of it said that it begins again. (Each is one look-up by index, as in claim_tasks.)
+CREATE FUNCTION accs.attempts_ended(p_events public.task_events[])
+RETURNS TABLE (ts timestamptz, workflow text, task_key text, service text, ended text, is_lost boolean, run double precision,
+               wait double precision) LANGUAGE sql STABLE AS $$
+  SELECT e.ts, f.name, coalesce(m.task_key, t.task_key), t.service_name,
+         CASE e.data ->> 'to' WHEN 'queued' THEN 'retried' ELSE e.data ->> 'to' END, coalesce(e.data ->> 'outcome' = 'lost', false),
+         extract(epoch FROM e.ts - a.started), extract(epoch FROM greatest(a.claimed - greatest(t.created_at, d.ended, b.due), '0'))
+    FROM unnest(p_events) e, LATERAL (
+         SELECT * FROM public.job_tasks t WHERE t.id = e.job_task_id OFFSET 0) t, LATERAL (
+         SELECT j.workflow_id FROM public.jobs j WHERE j.id = e.job_id OFFSET 0) j, LATERAL (
+         SELECT w.name FROM public.workflows w WHERE w.id = j.workflow_id OFFSET 0) f
+    LEFT JOIN LATERAL (SELECT p.task_key, p.finished_at FROM public.job_tasks p WHERE p.id = t.parent OFFSET 0) m ON true
+    CROSS JOIN LATERAL (
+         SELECT t.claimed_at AS claimed, t.started_at AS started WHERE t.attempt_id = e.attempt_id
+         UNION ALL
+         SELECT min(s.ts) FILTER (WHERE s.data ->> 'to' = 'starting'), min(s.ts) FILTER (WHERE s.data ->> 'to' = 'running')
+           FROM public.task_events s
+          WHERE t.attempt_id <> e.attempt_id AND s.job_id = e.job_id AND s.ts BETWEEN e.ts - interval '1 day' AND e.ts
+            AND s.job_task_id = e.job_task_id AND s.attempt_id = e.attempt_id AND s.type = 'status'
+         HAVING t.attempt_id <> e.attempt_id) a
+    LEFT JOIN LATERAL (
+         SELECT max(x.finished_at) FILTER (WHERE x.finished_at <= a.claimed) AS ended FROM (
+           SELECT m.finished_at WHERE t.parent IS NOT NULL
+           UNION ALL
+           SELECT greatest(u.finished_at, CASE WHEN u.items IS NOT NULL THEN (
+                    SELECT max(c.finished_at) FROM public.job_tasks c WHERE c.parent = u.id) END)
+             FROM unnest(t.depends_on) AS k (key), LATERAL (
+               SELECT u.id, u.finished_at, u.items FROM public.job_tasks u WHERE u.job_id = t.job_id AND u.task_key = k.key OFFSET 0) u
+            WHERE t.parent IS NULL) x) d ON true
+    LEFT JOIN LATERAL (
+         SELECT coalesce((p.data ->> 'next_attempt_at')::timestamptz, p.ts) AS due FROM public.task_events p
+          WHERE (e.attempt_id > 1 OR t.generation > 0) AND p.job_id = e.job_id AND p.ts <= a.claimed AND p.job_task_id = e.job_task_id
+            AND p.type IN ('status', 'retry') AND p.data ->> 'to' = 'queued'
+          ORDER BY p.ts DESC LIMIT 1) b ON true
+$$;
+
+-- One pass: counts the next p_limit events, and those that came late; once a minute it takes samples. Of several builders one makes it.
+-- `more`: there are further events. What ended without a node (the resolver's) is nobody's attempt.
+CREATE FUNCTION accs.count_events(p_limit int DEFAULT 5000) RETURNS TABLE (events int, samples int, more boolean) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_now   timestamptz := accs.clock();
+  v_at    accs.statistics_position;
+  v_last  bigint;
+  v_to    bigint;
+  v_snap  pg_snapshot;
+  v_seen  int8multirange;
+BEGIN
+  events := 0;
+  samples := 0;
+  more := false;
+  SELECT * INTO v_at FROM accs.statistics_position FOR UPDATE SKIP LOCKED;
+  IF NOT FOUND THEN   -- another builder is at it
+    RETURN NEXT;
+    RETURN;
+  END IF;
+  IF v_at.sampled_at NOT BETWEEN v_now - interval '55 s' AND v_now THEN   -- a clock that was set back counts as a change
+    samples := accs.take_samples();
+    UPDATE accs.statistics_position SET sampled_at = v_now;
+  END IF;
+
+  -- Before the events are read: a transaction that has ended by now is seen then, and an id that was given out by now is there or a gap.
+  v_snap := pg_current_snapshot();
+  SELECT CASE WHEN s.is_called THEN s.last_value ELSE s.last_value - 1 END INTO v_last FROM public.task_events_id_seq s;
+  v_at.counted_to := least(v_at.counted_to, v_last);   -- a restored database may have begun anew
+  v_to := least(v_last, v_at.counted_to + p_limit);
+  more := v_to < v_last;
+  IF v_to > v_at.counted_to OR EXISTS (SELECT FROM accs.event_gaps) THEN
+    WITH fresh AS MATERIALIZED (
+      SELECT e FROM public.task_events e WHERE e.id BETWEEN v_at.counted_to + 1 AND v_to
+      UNION ALL
+      SELECT l.e FROM accs.event_gaps g, LATERAL (
+        SELECT e FROM public.task_events e WHERE e.id >= lower(g.ids) AND e.id < upper(g.ids) OFFSET 0) l
+    ), measured AS MATERIALIZED (
+      SELECT m.* FROM accs.attempts_ended(ARRAY(
+        SELECT f.e FROM fresh f WHERE (f.e).type IN ('status', 'retry') AND (f.e).attempt_id IS NOT NULL AND (f.e).source <> 'resolver'
+           AND ((f.e).data ->> 'to' IN ('done', 'error') OR (f.e).data ->> 'outcome' IN ('error', 'lost')))) m
+    ), counted AS (
+      INSERT INTO accs.outcomes AS o (minute, service, done, error, retried, lost, wait_s, run_s)
+      SELECT date_trunc('minute', m.ts), m.service, count(*) FILTER (WHERE m.ended = 'done'), count(*) FILTER (WHERE m.ended = 'error'),
+             count(*) FILTER (WHERE m.ended = 'retried' AND NOT m.is_lost), count(*) FILTER (WHERE m.is_lost), coalesce(sum(m.wait), 0),
+             coalesce(sum(m.run) FILTER (WHERE NOT m.is_lost), 0)
+        FROM measured m GROUP BY 1, 2
+      ON CONFLICT (minute, service, seconds) DO UPDATE SET done = o.done + excluded.done, error = o.error + excluded.error,
+             retried = o.retried + excluded.retried, lost = o.lost + excluded.lost, wait_s = o.wait_s + excluded.wait_s,
+             run_s = o.run_s + excluded.run_s
+    ), learnt AS (
+      INSERT INTO accs.step_stats AS s (workflow, task_key, n, runs, waits, updated_at)
+      SELECT m.workflow, m.task_key, count(*), (array_agg(m.run ORDER BY m.ts DESC))[1:200],
+             (array_agg(coalesce(m.wait, 0) ORDER BY m.ts DESC))[1:200], v_now
+        FROM measured m WHERE m.ended = 'done' AND m.run IS NOT NULL GROUP BY 1, 2
+      ON CONFLICT (workflow, task_key) DO UPDATE SET n = s.n + excluded.n, runs = (excluded.runs || s.runs)[1:200],
+             waits = (excluded.waits || s.waits)[1:200], updated_at = v_now
+    )
+    SELECT coalesce(range_agg(int8range((f.e).id, (f.e).id, '[]')), '{}'), count(*) INTO v_seen, events FROM fresh f;
+
+    WITH known AS (
+      DELETE FROM accs.event_gaps RETURNING *)
+    INSERT INTO accs.event_gaps (ids, since, before)
+    SELECT r.ids, g.since, coalesce(g.before, pg_snapshot_xmax(v_snap)) FROM known g, unnest(int8multirange(g.ids) - v_seen) AS r (ids)
+     WHERE (g.before <= pg_snapshot_xmin(v_snap) AND g.since < v_now - interval '1 min' OR g.since < v_now - interval '1 day') IS NOT TRUE;
+    INSERT INTO accs.event_gaps (ids, since)
+    SELECT r.ids, v_now FROM unnest(int8multirange(int8range(v_at.counted_to + 1, v_to + 1)) - v_seen) AS r (ids);
+  END IF;
+  UPDATE accs.statistics_position SET counted_to = v_to WHERE counted_to <> v_to;
+  RETURN NEXT;
+END $$;
+SELECT accs.is_verb('count_events', may => '{scheduler}');
+-- Plans by index, as those of pinned verbs; but a range of ids is found by a bitmap.
+ALTER FUNCTION accs.count_events SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
+  SET enable_mergejoin = off SET jit = off;
+
+-- What has changed since each node's last sample of a service.
+CREATE FUNCTION accs.take_samples() RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+  v_now   timestamptz := accs.clock();
+  v_taken int;
+BEGIN
+  INSERT INTO accs.samples (ts, node, service, live, slots)
+  SELECT v_now, c.node, c.service, c.live, c.slots
+    FROM (SELECT s.node, s.service, (SELECT count(*)::int FROM accs.live l WHERE l.node = s.node AND l.service = s.service) AS live,
+                 CASE WHEN n.awake_state = 'awake' AND n.last_seen > v_now - interval '2 min'
+                      THEN coalesce((n.max_concurrency ->> s.service)::int, 0) ELSE 0 END AS slots
+            FROM accs.slots s JOIN public.nodes n ON n.name = s.node WHERE NOT n.labels ? 'accs.kind') c
+    LEFT JOIN LATERAL (SELECT p.live, p.slots FROM accs.samples p WHERE p.node = c.node AND p.service = c.service
+                        ORDER BY p.ts DESC LIMIT 1) p ON true
+   WHERE (c.live, c.slots) IS DISTINCT FROM (coalesce(p.live, 0), coalesce(p.slots, 0))
+  ON CONFLICT DO NOTHING;
+  GET DIAGNOSTICS v_taken = ROW_COUNT;
+  RETURN v_taken;
+END $$;
+
+-- Once an hour: what is older than 14 days is put together by the quarter of an hour, and what is older than 400 days is forgotten. What a
+-- node's power was at that time stays known. Returns how many rows there are less.
+CREATE FUNCTION accs.forget_statistics() RETURNS int LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_now   timestamptz := accs.clock();
+  v_fine  timestamptz := date_bin('15 min', accs.clock() - interval '14 days', '2000-01-01Z');
+  v_old   timestamptz := accs.clock() - interval '400 days';
+  v_at    accs.statistics_position;
+  v_n     int;
+  v_less  int := 0;
+BEGIN
+  SELECT * INTO v_at FROM accs.statistics_position FOR UPDATE SKIP LOCKED;
+  IF NOT FOUND OR v_at.kept_at BETWEEN v_now - interval '50 min' AND v_now THEN
+    RETURN 0;
+  END IF;
+  WITH fine AS (
+    DELETE FROM accs.outcomes WHERE seconds = 60 AND minute < v_fine RETURNING *
+  ), coarse AS (
+    INSERT INTO accs.outcomes AS o (minute, service, seconds, done, error, retried, lost, wait_s, run_s)
+    SELECT date_bin('15 min', minute, '2000-01-01Z'), service, 900, sum(done), sum(error), sum(retried), sum(lost), sum(wait_s), sum(run_s)
+      FROM fine GROUP BY 1, 2
+    ON CONFLICT (minute, service, seconds) DO UPDATE SET done = o.done + excluded.done, error = o.error + excluded.error,
+           retried = o.retried + excluded.retried, lost = o.lost + excluded.lost, wait_s = o.wait_s + excluded.wait_s,
+           run_s = o.run_s + excluded.run_s
+    RETURNING 1)
+  SELECT (SELECT count(*) FROM fine) - (SELECT count(*) FROM coarse) INTO v_less;
+  -- those that have become old since the last time, and an hour before it, if builders were away
+  DELETE FROM accs.samples s
+   WHERE s.ts < v_fine AND s.ts >= greatest(v_old, date_bin('15 min', v_at.kept_at, '2000-01-01Z') - interval '14 days 1 hour')
+     AND EXISTS (SELECT FROM accs.samples l WHERE l.node = s.node AND l.service = s.service AND l.ts > s.ts
+                    AND l.ts < date_bin('15 min', s.ts, '2000-01-01Z') + interval '15 min');
+  GET DIAGNOSTICS v_n = ROW_COUNT;
+  v_less := v_less + v_n;
+  DELETE FROM accs.outcomes WHERE minute < v_old;
+  GET DIAGNOSTICS v_n = ROW_COUNT;
+  v_less := v_less + v_n;
+  DELETE FROM accs.samples s WHERE s.ts < v_old
+     AND EXISTS (SELECT FROM accs.samples l WHERE l.node = s.node AND l.service = s.service AND l.ts > s.ts AND l.ts < v_old);
+  GET DIAGNOSTICS v_n = ROW_COUNT;
+  v_less := v_less + v_n;
+  DELETE FROM accs.power_log p WHERE p.ts < v_old
+     AND EXISTS (SELECT FROM accs.power_log l WHERE l.node = p.node AND l.ts > p.ts AND l.ts < v_old);
+  GET DIAGNOSTICS v_n = ROW_COUNT;
+  v_less := v_less + v_n;
+  DELETE FROM accs.step_stats WHERE updated_at < v_old;
+  GET DIAGNOSTICS v_n = ROW_COUNT;
+  UPDATE accs.statistics_position SET kept_at = v_now;
+  RETURN v_less + v_n;
+END $$;
+SELECT accs.is_verb('forget_statistics', may => '{scheduler}');
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Health: which daemons are there, and what waits, runs, has failed, is stuck or overdue
+-- ---------------------------------------------------------------------------------------------------------------
+
+-- Each process of accsd, and what keeps its roles from their work. A machine may have several, which do different things.
+CREATE TABLE accs.daemons (
+  name       text NOT NULL CHECK (length(name) BETWEEN 1 AND 200),           -- the node's
+  roles      text[] NOT NULL CHECK (roles <> '{}' AND roles <@ '{builder,agent,gateway}'),
+  version    text CHECK (length(version) <= 100),
+  since      timestamptz,                                                    -- when it began, by its own clock
+  last_seen  timestamptz NOT NULL DEFAULT accs.clock(),
+  hearing    text CHECK (length(hearing) <= 500),                            -- whether notifications arrive: listening, or why not
+  problems   jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(problems) = 'object' AND pg_column_size(problems) <= 65536),
+  PRIMARY KEY (name, roles)
 ) WITH (fillfactor = 50);
 
 CREATE INDEX schedules_broken ON public.schedules (id) WHERE state = 'broken';   -- scheduler_health
 
--- A builder is there. At each of its passes, so it writes only every 20 s, or where something has changed. One that has gone is
--- forgotten after a day.
-CREATE FUNCTION accs.note_builder(p_name text, p_obstacles jsonb DEFAULT '{}') RETURNS text LANGUAGE plpgsql AS $$
+-- A daemon is there: each says it every 20 or 30 s. Said again within 15 s it is written only where something has changed. One that has
+-- gone is forgotten after a day. p_problems are sentences by role.
+CREATE FUNCTION accs.note_daemon(p_name text, p_roles text[], p_version text DEFAULT NULL, p_since timestamptz DEFAULT NULL,
+                                 p_hearing text DEFAULT NULL, p_problems jsonb DEFAULT '{}') RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
-  v_now timestamptz := accs.clock();
+  v_now   timestamptz := accs.clock();
+  v_roles text[] := ARRAY(SELECT DISTINCT u.role FROM unnest(p_roles) AS u (role) ORDER BY 1);
 BEGIN
-  IF EXISTS (SELECT FROM accs.builders b WHERE b.name = p_name AND b.obstacles = p_obstacles
-                AND b.seen_at BETWEEN v_now - interval '20 s' AND v_now) THEN   -- a clock that was set back counts as a change
+  IF session_user <> current_user AND NOT accs.speaks_for_all() THEN   -- an agent's login is no builder, and says nothing of others' nodes
+    IF 'builder' = ANY (v_roles) OR EXISTS (SELECT FROM public.nodes n WHERE n.name = p_name AND n.login <> session_user)
+       OR 'gateway' = ANY (v_roles) AND NOT coalesce(pg_has_role(session_user, to_regrole('accs_api'), 'MEMBER'), false) THEN
+      RAISE EXCEPTION 'the login "%" does not speak for a daemon "%" that is %', session_user, p_name, array_to_string(v_roles, ', ')
+        USING ERRCODE = 'AC006', HINT = 'A builder logs in as accs_scheduler, and each node by a login of its own or one that they share.';
+    END IF;
+  END IF;
+  IF EXISTS (SELECT FROM accs.daemons d WHERE d.name = p_name AND d.roles = v_roles
+                AND (d.version, d.since, d.hearing, d.problems) IS NOT DISTINCT FROM (p_version, p_since, p_hearing, p_problems)
+                AND d.last_seen BETWEEN v_now - interval '15 s' AND v_now) THEN   -- a clock that was set back counts as a change
     RETURN 'repeated';
   END IF;
-  INSERT INTO accs.builders (name, seen_at, obstacles) VALUES (p_name, v_now, p_obstacles)
-  ON CONFLICT (name) DO UPDATE SET seen_at = excluded.seen_at, obstacles = excluded.obstacles;
-  DELETE FROM accs.builders b WHERE b.seen_at < v_now - interval '1 day';
+  INSERT INTO accs.daemons (name, roles, version, since, last_seen, hearing, problems)
+  VALUES (p_name, v_roles, p_version, p_since, v_now, left(p_hearing, 500), p_problems)
+  ON CONFLICT (name, roles) DO UPDATE SET version = excluded.version, since = excluded.since, last_seen = excluded.last_seen,
+         hearing = excluded.hearing, problems = excluded.problems;
+  DELETE FROM accs.daemons d WHERE d.last_seen < v_now - interval '1 day';
   RETURN 'accepted';
 END $$;
-SELECT accs.is_verb('note_builder', may => '{scheduler}');
+SELECT accs.is_verb('note_daemon', may => '{agent,scheduler,api}');
 
 -- What waits (jobs, tasks that could be claimed or are held, rows of the agenda), what is live, what failed for good and nobody has
 -- dealt with, what is live without a lease or for more than 10 minutes, whether a builder was seen within a minute; and of
@@ -9073,7 +9399,7 @@ BEGIN
             UNION ALL SELECT FROM accs.agenda a WHERE a.what = ANY ('{replan,probe}') AND a.due_at <= v_now LIMIT p_most) w),
          l.running, (SELECT count(*)::int FROM (
                        SELECT FROM public.dead_letters d WHERE d.redriven_at IS NULL AND d.dismissed_at IS NULL LIMIT p_most) d),
-         l.stuck, EXISTS (SELECT FROM accs.builders b WHERE b.seen_at > v_now - interval '1 min'),
+         l.stuck, EXISTS (SELECT FROM accs.daemons d WHERE 'builder' = ANY (d.roles) AND d.last_seen > v_now - interval '1 min'),
          o.n, o.longest, u.n, u.longest,
          (SELECT count(*)::int FROM (SELECT FROM public.schedules s WHERE s.state = 'broken' LIMIT p_most) b),
          (SELECT concat_ws(', ', coalesce(h.reason, 'no reason given'), 'by ' || h.by) FROM accs.schedule_hold h)
@@ -9217,8 +9543,8 @@ RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb)
      FROM accs.unsatisfied(p_task) d
     ORDER BY array_position(p_task.depends_on, split_part(d.task_key, '[', 1)), d.item_no NULLS FIRST LIMIT 1000)
   UNION ALL   -- what it depends on is there; its condition and its input are not worked out yet
-  SELECT 'resolve', p_since, NULL, jsonb_strip_nulls(jsonb_build_object('builders', count(*), 'obstacle', min(b.obstacles ->> 'resolver')))
-    FROM accs.builders b WHERE b.seen_at > accs.clock() - interval '1 min' HAVING p_place.hold = 'resolve'
+  SELECT 'resolve', p_since, NULL, jsonb_strip_nulls(jsonb_build_object('builders', count(*), 'obstacle', min(b.problems ->> 'resolver')))
+    FROM accs.daemons b WHERE 'builder' = ANY (b.roles) AND b.last_seen > accs.clock() - interval '1 min' HAVING p_place.hold = 'resolve'
   UNION ALL
   SELECT p.kind || '_paused', p.since, NULL, jsonb_strip_nulls(jsonb_build_object('name', p.name, 'reason', p.reason, 'by', p.by))
     FROM accs.pauses p

@@ -17,6 +17,7 @@
 --   feed.sql         events by id, for those who follow everything
 --   queue.sql        what waits for a claim, what is live, concurrency keys
 --   nodes.sql        nodes: registered, seen, awake, gone
+--   power.sql        when each node slept, was woken and was there
 --   submit.sql       submission, instantiation, changes of what is asked
 --   claim.sql        claims in the global order
 --   lease.sql        what an attempt writes while it holds its lease: start, heartbeat, progress
@@ -37,7 +38,8 @@
 --   outbox.sql       events for others: webhooks
 --   history.sql      archives of months, retention of finished jobs
 --   upkeep.sql       what the builder has before it, and the net that mends
---   health.sql       which builders are there, and what waits, runs, has failed, is stuck or overdue
+--   statistics.sql   how busy nodes were, how attempts ended, how long steps usually take
+--   health.sql       which daemons are there, and what waits, runs, has failed, is stuck or overdue
 --   why.sql          why a task does not run
 --   install.sql      the end of the installation: references, functions closed to the public
 --
@@ -82,7 +84,10 @@
 --   accs.doomed_objects     objects of removed jobs that are still in the store.
 --   accs.damage             (a view) what disagrees with jobs and job_tasks; accs.repair_position: where the search stopped.
 --   accs.service_load       (a view) how many tasks of each service wait and are live.
---   accs.builders           the control hosts that make passes, and what keeps their roles from their work.
+--   accs.power_log          each change of a node's power. accs.samples: how many tasks of a service were live on a node, by the minute.
+--   accs.outcomes           how many attempts of a service ended in each minute, and how. accs.step_stats: how long steps usually take.
+--   accs.statistics_position, accs.event_gaps   which events are counted in those.
+--   accs.daemons            the processes of accsd, and what keeps their roles from their work.
 --   accs.verbs              what may be called, and by which roles: each is declared beside its function.
 --   accs.locks              what one transaction at a time may do.
 --   accs.schema_versions    which version of this schema is installed.

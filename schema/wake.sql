@@ -70,7 +70,7 @@ RETURNS TABLE (service text, requires jsonb, node text, tasks int, due_in interv
     FROM bounded b JOIN lane l ON l.id = b.lane WHERE (b.job_id IS NOT NULL OR b.schedule IS NOT NULL) AND b.tasks > 0
    GROUP BY l.id, l.service, l.requires, l.node, b.soon
 $$;
-SELECT accs.is_verb('wake_demand', pinned => true, may => '{agent,scheduler}');
+SELECT accs.is_verb('wake_demand', pinned => true, may => '{agent,scheduler,api}');
 
 -- What is left of a node's slots of services in quarantine: none, or one for a trial. A node that is not awake is worth waking
 -- for the probe that is due.
@@ -120,6 +120,7 @@ BEGIN
     RETURN CASE WHEN EXISTS (SELECT FROM accs.power WHERE node = p_node AND try_id = p_try) THEN 'repeated' ELSE 'refused' END;
   END IF;
   UPDATE accs.power SET state = 'waking', since = accs.clock() WHERE node = p_node AND state <> 'waking';
+  PERFORM accs.log_power(p_node, 'waking', NULL, p_method);
   RETURN 'accepted';
 END $$;
 SELECT accs.is_verb('claim_wake', may => '{scheduler,api}');

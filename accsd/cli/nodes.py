@@ -227,6 +227,7 @@ def _known(node: NodeView, silent: timedelta) -> dict[str, Any]:
         **raw,
         "usual_latency": node.latency,
         "networks": ", ".join(node.networks),
+        "watts": ", ".join(f"{use} {watts:g}" for use, watts in (node.watts or {}).items()),
     }
     known = {"name": node.name, **node_words(node, silent), **words}
     return {key: value for key, value in known.items() if value not in (None, "")}

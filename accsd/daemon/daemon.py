@@ -23,6 +23,7 @@ from accsd.agent.services import check_services
 from accsd.builder.roles import ROLES as BUILDER_ROLES
 from accsd.builder.roles import ControlHost
 from accsd.daemon.endpoint import HttpFace
+from accsd.daemon.presence import Presence
 from accsd.daemon.reload import before_the_start, left_behind, read_settings, taken_over, tell_reloaded
 from accsd.daemon.state import locked_state, note_served
 from accsd.daemon.systemd import Notifier
@@ -56,6 +57,11 @@ class RoleChoice(StrEnum):
     @property
     def serves(self) -> bool:
         return self is not RoleChoice.BUILDER
+
+    @property
+    def parts(self) -> list[str]:
+        """What this process is, as accs.daemons says it."""
+        return [name for name, is_so in (("builder", self.builds), ("agent", self.serves)) if is_so]
 
 
 async def run_daemon(
@@ -236,6 +242,7 @@ class Daemon:
             group.start_soon(self._take_signals, signals)
             async with self._supervisor:
                 self._supervisor.keep(Post("listener", lambda: self._listener))
+                self._supervisor.keep(Post("presence", lambda: Presence(self._db, self._health, self._choice.parts)))
                 if self._settings.http.listen:
                     self._supervisor.keep(
                         Post("http", lambda: HttpFace(self._settings.http, self._metrics, self._health))

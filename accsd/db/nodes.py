@@ -27,11 +27,12 @@ async def upsert_heartbeat(
     boot_id: str | None = None,
     instance: str | None = None,
     lease: timedelta = timedelta(minutes=2),
+    watts: Mapping[str, float] | None = None,
 ) -> Node:
-    """Registers a node, or says again that it is there and what it offers. None leaves a value as it is. NameTaken
-    where another machine is registered under the name and was seen within `lease`."""
+    """Registers a node, or says again that it is there and what it offers. None leaves a value as it is; no watts at
+    all are forgotten. NameTaken where another machine is registered under the name and was seen within `lease`."""
     row = await db.fetchrow(
-        "SELECT * FROM accs.register_node($1, $2, $3, $4, $5, $6, $7, $8::text[]::cidr[], $9, $10, $11, $12)",
+        "SELECT * FROM accs.register_node($1, $2, $3, $4, $5, $6, $7, $8::text[]::cidr[], $9, $10, $11, $12, $13)",
         name,
         labels,
         max_concurrency,
@@ -44,6 +45,7 @@ async def upsert_heartbeat(
         boot_id,
         instance,
         lease,
+        watts,
         repeatable=True,
     )
     assert row is not None, "register_node returns the node"

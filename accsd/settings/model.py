@@ -120,6 +120,15 @@ def _from_text(written: Any) -> Any:
 Labels = Annotated[dict[str, Any], BeforeValidator(_from_text), AfterValidator(check_labels)]
 
 
+class WattsSettings(_Section):
+    """[node] watts: what this machine draws in each state. All four or none: nothing is guessed."""
+
+    asleep: float = Field(ge=0, le=100_000)
+    booting: float = Field(ge=0, le=100_000)
+    idle: float = Field(ge=0, le=100_000)
+    busy: float = Field(ge=0, le=100_000)
+
+
 class NodeSettings(_Section):
     """[node]"""
 
@@ -132,6 +141,7 @@ class NodeSettings(_Section):
     mac: str | None = Field(default=None, pattern=r"^[0-9A-Fa-f]{2}([:-][0-9A-Fa-f]{2}){5}$")
     provider_ref: str | None = Field(default=None, min_length=1, max_length=2000)
     script: str | None = Field(default=None, min_length=1, max_length=2000)
+    watts: WattsSettings | None = None
 
 
 class ComposeSettings(_Section):

@@ -17,7 +17,7 @@ _NODES: Final = """
            coalesce(w.state, 'unknown') AS power, w.since AS power_since, w.because, w.method, w.tried_at,
            w.ok AS tried_ok, w.error AS tried_error, coalesce(w.tries, 0) AS tries, w.brought_by, w.latency,
            w.last_latency,
-           coalesce(w.networks, '{}')::text[] AS networks,
+           coalesce(w.networks, '{}')::text[] AS networks, w.watts,
            coalesce((SELECT jsonb_object_agg(q.service, jsonb_strip_nulls(jsonb_build_object('state', q.state,
                               'since', q.since, 'reason', q.reason, 'probe_at', q.probe_at,
                               'probe_error', q.probe_error)))
@@ -110,6 +110,7 @@ class NodeView:
     latency: timedelta | None
     last_latency: timedelta | None
     networks: list[str]
+    watts: dict[str, float] | None  # asleep, booting, idle, busy; None: nobody has said
     quarantines: dict[str, dict[str, Any]]  # by service: state, since, reason, probe_at, probe_error
     obstacles: dict[str, str]  # by service: the obstacle
     last_said: str | None
