@@ -80,6 +80,10 @@ _LATE: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 30, 60, 600, 3600, 864
 _RUN: Final = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14400)
 
 
+HTTP_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+HTTP_STATUSES: Final = ("2xx", "3xx", "4xx", "5xx")
+
+
 class Metrics:
     """Counters of one process, in a registry of their own. Every method returns at once and none raises."""
 
@@ -92,6 +96,7 @@ class Metrics:
         self._of_attempts()
         self._of_roles()
         self._of_streams()
+        self._of_gateway()
         prometheus.ProcessCollector(registry=self._registry)
         self.know_roles(roles)
         self.know_services(services)
@@ -113,6 +118,11 @@ class Metrics:
         self._verdicts = self._counter("verdicts", "Verdicts of judges.", verdict=VERDICTS)
         self._violations = self._counter("protocol_errors", "Answers that protocol v1 excludes.", "service")
         self._truncated = self._counter("truncations", "Output that was cut at its limit.", what=TRUNCATIONS)
+
+    def _of_gateway(self) -> None:
+        self._requests = self._counter("http_requests", "Requests that the gateway answered.", "method", "status")
+        self._request_time = self._histogram("http_request_seconds", "From a request to the end of its answer.", _RUN)
+        self._hooks_refused = self._counter("hooks_refused", "Webhooks that proved nothing about their sender.", "hook")
 
     def _of_roles(self) -> None:
         self._passes = self._counter("role_passes", "Passes of a role, by outcome.", "role", "outcome")
@@ -311,6 +321,15 @@ class Metrics:
 
     def hub_mode(self, is_summary: bool) -> None:
         self._hub_summary.set(is_summary)
+
+    def http_answered(self, method: str, status: int, took: float) -> None:
+        """A request was answered; status 0: the client left before."""
+        self._requests.labels(_one_of(HTTP_METHODS, method), _one_of(HTTP_STATUSES, f"{status // 100}xx")).inc()
+        self._request_time.observe(took)
+
+    def hook_refused(self, name: str) -> None:
+        """`name` is one of the settings, so that nobody outside makes new series."""
+        self._hooks_refused.labels(name).inc()
 
     def render(self) -> bytes:
         """The metrics in the text format of CONTENT_TYPE."""

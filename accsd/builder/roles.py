@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from accsd.builder.archive import Archiver
+from accsd.builder.calls import CallsUnderWay
 from accsd.builder.cleanup import Cleanup
 from accsd.builder.events import Evaluator
 from accsd.builder.health import HealthCheck
@@ -20,7 +21,6 @@ from accsd.builder.scheduler import Scheduler
 from accsd.builder.statistics import Statistics
 from accsd.builder.tools import Tools
 from accsd.builder.wake import ServiceNews, Waker
-from accsd.builder.wake_calls import CallsUnderWay
 from accsd.db import Database
 from accsd.db.listen import Listener
 from accsd.db.outbox import OUTBOX_CHANNEL

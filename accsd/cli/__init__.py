@@ -184,10 +184,10 @@ log_format_option = click.option(
 @click.version_option(__version__, prog_name="accsd")
 @click.option(
     "--role",
-    type=click.Choice(["builder", "agent", "all"]),
+    type=click.Choice(["builder", "agent", "gateway", "all"]),
     default="all",
     show_default=True,
-    help="Without a command, run the daemon: builder on the control host, agent on a node, or both.",
+    help="Without a command, run the daemon: builder on the control host, agent on a node, gateway for HTTP, or all.",
 )
 @click.option(
     "--config", type=click.Path(exists=True, dir_okay=False), help="TOML file; the environment goes before it."

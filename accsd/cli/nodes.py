@@ -6,16 +6,17 @@ from typing import Any, Final
 
 import click
 
-from accsd.cli import completion, power, times
+from accsd.cli import completion, times
 from accsd.cli.output import output_option, say, show, show_fitting, show_one, text
 from accsd.cli.pause import Subject, pause_one, reason_option, resume_one
-from accsd.cli.session import settings_of, with_database
+from accsd.cli.session import operator, settings_of, with_database
 from accsd.db import Pausable, Verdict, forget_node
 from accsd.db.pool import Database
 from accsd.db.views import fleet
 from accsd.db.views import jobs as job_views
 from accsd.db.views.fleet import NodeEvent, NodeView
 from accsd.errors import AccsdError, Unavailable
+from accsd.explain import power
 from accsd.explain.fleet import Paused, node_document, node_drained, node_words
 from accsd.explain.words import duration, one_line, since
 from accsd.power import WakeResult
@@ -154,7 +155,7 @@ def wake_command(ctx: click.Context, name: str, wait: bool, timeout: timedelta |
         if before.is_here(3 * settings.heartbeat):
             say(f"node {name} is awake, seen {duration(before.unseen_for or timedelta(0))} ago")
             return
-        _tell_calls(name, await power.call(db, name, settings))
+        _tell_calls(name, await power.call(db, name, settings, by=operator()))
         if wait:
             node = await power.seen(db, before, within=timeout or power.patience(before, settings))
             took = "" if node.last_latency is None else f", {duration(node.last_latency)} after the call"
@@ -202,7 +203,7 @@ def sleep_command(ctx: click.Context, name: str, wait: bool, timeout: timedelta)
             return
         power.check_awake(before, settings)
         asked_at = await job_views.clock(db)
-        say(f"node {name}: {await power.ask_to_sleep(db, name)}")
+        say(f"node {name}: {await power.ask_to_sleep(db, name, by=operator())}")
         if wait:
             node = await power.asleep(db, name, since=asked_at, within=timeout)
             await power.stays_asleep(db, name, since=asked_at, settle=power.SETTLES_WITHIN)

@@ -8,7 +8,6 @@ import click
 
 from accsd.cli import completion
 from accsd.cli.changes import tell
-from accsd.cli.identifiers import job_named
 from accsd.cli.output import output_option, say, show, show_one
 from accsd.cli.session import settings_of, with_database
 from accsd.db import outbox as store
@@ -17,6 +16,7 @@ from accsd.db.outbox import OutboxAnswer, OutboxRow, TargetRow
 from accsd.db.pool import Database
 from accsd.errors import NotFound
 from accsd.explain.changes import ChangeOutcome
+from accsd.explain.identifiers import job_named
 from accsd.explain.words import duration, short
 from accsd.settings import Settings
 

@@ -9,7 +9,6 @@ import click
 
 from accsd.cli import completion
 from accsd.cli.changes import tell
-from accsd.cli.identifiers import job_named
 from accsd.cli.options import merged, output_by_name, pairs_option
 from accsd.cli.session import operator, with_database
 from accsd.cli.timeline import StayOptions, end_like, interruptible, stay_options, stay_with, stays
@@ -18,6 +17,7 @@ from accsd.db.retry import retry_jobs
 from accsd.db.submit import rerun_job
 from accsd.db.views import jobs as job_views
 from accsd.explain.changes import ChangeOutcome, one_off_ended, rerun, rerun_too_early, retried
+from accsd.explain.identifiers import job_named
 from accsd.model.state import JobStatus
 from accsd.values.names import ONE_OFF_SERVICE
 

@@ -212,13 +212,9 @@ async def sessions(db: Database) -> list[Session]:
     return [Session(**row) for row in await db.fetch("SELECT * FROM accs.list_sessions()", repeatable=True)]
 
 
-async def end_session(
-    db: Database, session_id: str, *, by: str | None = None, reason: str | None = None
-) -> Verdict:
+async def end_session(db: Database, session_id: str, *, by: str | None = None, reason: str | None = None) -> Verdict:
     """Ends a session. `by`: who ends it, where that is not the one whose it is."""
-    return Verdict(
-        await db.fetchval("SELECT accs.end_session($1, $2, $3)", session_id, by, reason, repeatable=True)
-    )
+    return Verdict(await db.fetchval("SELECT accs.end_session($1, $2, $3)", session_id, by, reason, repeatable=True))
 
 
 async def forget_access(db: Database) -> int:

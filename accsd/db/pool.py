@@ -67,9 +67,11 @@ class Database:
         self._observer: Callable[[bool, timedelta], None] | None = None
 
     @classmethod
-    async def open(cls, settings: DatabaseSettings, *, application: str = "accsd", any_time: bool = False) -> Self:
+    async def open(
+        cls, settings: DatabaseSettings, *, application: str = "accsd", any_time: bool = False, read_only: bool = False
+    ) -> Self:
         """Connects, or raises DatabaseUnavailable with the address and what to do. With `any_time` rows may hold times
-        that datetime can't (FarTime)."""
+        that datetime can't (FarTime); with `read_only` nothing can be written by mistake."""
         behind_pooler = await _is_behind_pooler(settings)
         with translating(settings.address):
             pool = await asyncpg.create_pool(
@@ -79,7 +81,8 @@ class Database:
                 timeout=settings.connect_timeout_sec,
                 command_timeout=settings.statement_timeout_sec,
                 statement_cache_size=0 if behind_pooler else 256,
-                server_settings={"application_name": application},
+                server_settings={"application_name": application}
+                | ({"default_transaction_read_only": "on"} if read_only and not behind_pooler else {}),
                 init=_prepare_for_any_time if any_time else _prepare,
                 reset=_nothing_to_reset,
             )

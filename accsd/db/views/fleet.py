@@ -177,6 +177,16 @@ class ServiceView:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyView:
+    """A concurrency key: how many of its tasks run, may run at once, and wait for it."""
+
+    key: str
+    max_running: int
+    running: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkflowLoad:
     """How many jobs of a workflow, all versions, have not ended."""
 
@@ -250,6 +260,20 @@ async def service_named(db: Database, name: str) -> ServiceView:
             f'nothing knows a service "{name}"{did_you_mean(name, known)}', hint="`accsd services` lists them"
         )
     return known[name]
+
+
+async def keys(db: Database, *, limit: int = 1000) -> list[KeyView]:
+    """Concurrency keys that people named, by name; of what waits at most COUNTED are counted."""
+    rows = await db.fetch(
+        """SELECT k.key, k.max_running, (SELECT count(*)::int FROM accs.live l WHERE l.key = k.key) AS running,
+                  (SELECT count(*)::int FROM (SELECT FROM accs.waiting w WHERE w.key = k.key
+                     AND (w.hold IS NULL OR w.hold = 'key') LIMIT $2) w) AS waiting
+             FROM accs.concurrency_keys k WHERE k.key NOT LIKE 'map/%' ORDER BY k.key LIMIT $1""",
+        limit,
+        COUNTED,
+        repeatable=True,
+    )
+    return [KeyView(**dict(row)) for row in rows]
 
 
 async def in_motion(db: Database) -> list[WorkflowLoad]:
