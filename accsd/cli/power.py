@@ -38,14 +38,14 @@ async def known_node(db: Database, name: str, settings: Settings) -> FleetNode:
     return next(each for each in found if each.node.name == name)
 
 
-def caller(db: Database, settings: Settings) -> WakeCaller:
-    return WakeCaller(db, settings.wake, by=operator())
+def caller(db: Database, settings: Settings, *, reason: str | None = None) -> WakeCaller:
+    return WakeCaller(db, settings.wake, by=operator(), reason=reason)
 
 
-async def call(db: Database, name: str, settings: Settings) -> list[WakeResult]:
+async def call(db: Database, name: str, settings: Settings, *, reason: str | None = None) -> list[WakeResult]:
     """Calls the node by one method after the other until a call gets through. Empty: another caller is at it now."""
     known = await known_node(db, name, settings)
-    calling = caller(db, settings)
+    calling = caller(db, settings, reason=reason)
     methods = calling.methods(known)
     if not methods:
         raise ConfigError(
@@ -83,10 +83,10 @@ def check_awake(node: NodeView, settings: Settings) -> None:
         )
 
 
-async def ask_to_sleep(db: Database, name: str) -> str:
+async def ask_to_sleep(db: Database, name: str, *, reason: str | None = None) -> str:
     """Returns what the node says before it sleeps. AccsdError says why it stays awake."""
     order_id = uuid4()
-    await ask_node(db, order_id, name, OrderKind.SLEEP, by=operator())
+    await ask_node(db, order_id, name, OrderKind.SLEEP, by=operator(), reason=reason)
     answer = await answer_within(db, order_id)
     if answer is None:
         said = f"node {name} did not answer within {duration(ANSWERED_WITHIN)}"

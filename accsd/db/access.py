@@ -153,7 +153,12 @@ async def create_share(
 async def tokens(db: Database) -> list[Token]:
     """All of them, the newest first, without what would let anybody in."""
     rows = await db.fetch("SELECT * FROM accs.list_tokens()", repeatable=True)
-    return [Token(**{**row, "scopes": tuple(Scope(scope) for scope in row["scopes"])}) for row in rows]
+    return [_token(dict(row)) for row in rows]
+
+
+def _token(fields: dict[str, Any]) -> Token:
+    fields["scopes"] = tuple(Scope(scope) for scope in fields["scopes"])
+    return Token(**fields)
 
 
 async def any_tokens(db: Database) -> bool:
@@ -212,13 +217,9 @@ async def sessions(db: Database) -> list[Session]:
     return [Session(**row) for row in await db.fetch("SELECT * FROM accs.list_sessions()", repeatable=True)]
 
 
-async def end_session(
-    db: Database, session_id: str, *, by: str | None = None, reason: str | None = None
-) -> Verdict:
+async def end_session(db: Database, session_id: str, *, by: str | None = None, reason: str | None = None) -> Verdict:
     """Ends a session. `by`: who ends it, where that is not the one whose it is."""
-    return Verdict(
-        await db.fetchval("SELECT accs.end_session($1, $2, $3)", session_id, by, reason, repeatable=True)
-    )
+    return Verdict(await db.fetchval("SELECT accs.end_session($1, $2, $3)", session_id, by, reason, repeatable=True))
 
 
 async def forget_access(db: Database) -> int:

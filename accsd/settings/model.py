@@ -494,6 +494,13 @@ class FallbackSettings(_Section):
 ServiceName = Annotated[str, AfterValidator(check_service_name)]
 
 
+class GatewaySettings(_Section):
+    """The HTTP gateway: off unless it listens."""
+
+    listen: str | None = Field(default=None, pattern=r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$")
+    base_path: str = Field(default="", pattern=r"^(/[A-Za-z0-9._~-]+)*$")
+
+
 class Settings(_Section):
     """All settings of a process of accsd."""
 
@@ -512,6 +519,7 @@ class Settings(_Section):
     tools: ToolSettings = Field(default_factory=ToolSettings)
     secrets: dict[SecretName, SecretSettings] = Field(default_factory=dict)
     retention: RetentionSettings = Field(default_factory=RetentionSettings)
+    gateway: GatewaySettings = Field(default_factory=GatewaySettings)
     services: dict[ServiceName, ServiceSettings] = Field(default_factory=dict)
     heartbeat_ttl_sec: Seconds = 120.0
     backoff_base_sec: Seconds = 15.0
