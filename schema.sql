@@ -69,7 +69,8 @@
 --   accs.event_keys         the first event of each key. accs.event_tallies: how many events each filter left out.
 --   accs.conditions         the state of each condition; accs.condition_samples: the last samples that it was judged by.
 --   accs.zones              the zone rules that plans were made with.
---   accs.actors             who acts. accs.tokens, accs.sessions, accs.login_codes: what lets them in, as digests; no role reads them.
+--   accs.actors             who acts. accs.tokens, accs.sessions, accs.login_codes: what lets them in, as digests;
+--                           accs.live_tokens, accs.live_sessions (views): those that still do. No role reads them but through verbs.
 --   accs.audit              what people did, a row a call. accs.audit_trail (a view): with the history of schedules.
 --   accs.slots              one row for each node and service: two claims of one node lock it in turn.
 --   accs.power              how each node is woken and sleeps: asleep → waking → booting → ready, or failed; the last call.
@@ -415,8 +416,8 @@ END $$;
 -- A token whose text the caller has made: only its digest comes here. p_lives null: it never expires. p_kind null: the kind that the
 -- actor has, or service.
 CREATE FUNCTION accs.create_token(p_id text, p_sha256 bytea, p_name text, p_scopes text[], p_actor text DEFAULT NULL,
-                                  p_kind text DEFAULT NULL, p_limits jsonb DEFAULT '{}', p_lives interval DEFAULT '90 days', p_by text DEFAULT NULL,
-                                  p_reason text DEFAULT NULL)
+                                  p_kind text DEFAULT NULL, p_limits jsonb DEFAULT '{}', p_lives interval DEFAULT '90 days',
+                                  p_by text DEFAULT NULL, p_reason text DEFAULT NULL)
 RETURNS TABLE (answer text, reason text, expires_at timestamptz) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -1019,7 +1020,7 @@ DECLARE
 BEGIN
   PERFORM set_config('accs.by', coalesce(p_by, ''), true), set_config('accs.reason', coalesce(p_reason, ''), true);
   INSERT INTO public.workflows (name, version, steps, created_by, notify, params, options_schema)
-  SELECT w.name, coalesce(w.version, 1), w.steps, p_by, coalesce(w.notify, '{}'), coalesce(w.params, '{}'), nullif(w.options_schema, 'null')
+  SELECT w.name, coalesce(w.version, 1), w.steps, p_by, coalesce(w.notify, '{}'), coalesce(w.params, '{}'), w.options_schema
     FROM jsonb_populate_record(NULL::public.workflows, p_workflow) w
   ON CONFLICT (name, version) DO UPDATE SET steps = excluded.steps, notify = excluded.notify, is_active = true, params = excluded.params,
          options_schema = excluded.options_schema

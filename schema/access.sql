@@ -91,8 +91,8 @@ END $$;
 -- A token whose text the caller has made: only its digest comes here. p_lives null: it never expires. p_kind null: the kind that the
 -- actor has, or service.
 CREATE FUNCTION accs.create_token(p_id text, p_sha256 bytea, p_name text, p_scopes text[], p_actor text DEFAULT NULL,
-                                  p_kind text DEFAULT NULL, p_limits jsonb DEFAULT '{}', p_lives interval DEFAULT '90 days', p_by text DEFAULT NULL,
-                                  p_reason text DEFAULT NULL)
+                                  p_kind text DEFAULT NULL, p_limits jsonb DEFAULT '{}', p_lives interval DEFAULT '90 days',
+                                  p_by text DEFAULT NULL, p_reason text DEFAULT NULL)
 RETURNS TABLE (answer text, reason text, expires_at timestamptz) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE

@@ -69,7 +69,8 @@
 --   accs.event_keys         the first event of each key. accs.event_tallies: how many events each filter left out.
 --   accs.conditions         the state of each condition; accs.condition_samples: the last samples that it was judged by.
 --   accs.zones              the zone rules that plans were made with.
---   accs.actors             who acts. accs.tokens, accs.sessions, accs.login_codes: what lets them in, as digests; no role reads them.
+--   accs.actors             who acts. accs.tokens, accs.sessions, accs.login_codes: what lets them in, as digests;
+--                           accs.live_tokens, accs.live_sessions (views): those that still do. No role reads them but through verbs.
 --   accs.audit              what people did, a row a call. accs.audit_trail (a view): with the history of schedules.
 --   accs.slots              one row for each node and service: two claims of one node lock it in turn.
 --   accs.power              how each node is woken and sleeps: asleep → waking → booting → ready, or failed; the last call.

@@ -153,7 +153,12 @@ async def create_share(
 async def tokens(db: Database) -> list[Token]:
     """All of them, the newest first, without what would let anybody in."""
     rows = await db.fetch("SELECT * FROM accs.list_tokens()", repeatable=True)
-    return [Token(**{**row, "scopes": tuple(Scope(scope) for scope in row["scopes"])}) for row in rows]
+    return [_token(dict(row)) for row in rows]
+
+
+def _token(fields: dict[str, Any]) -> Token:
+    fields["scopes"] = tuple(Scope(scope) for scope in fields["scopes"])
+    return Token(**fields)
 
 
 async def any_tokens(db: Database) -> bool:

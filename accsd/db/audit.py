@@ -1,4 +1,4 @@
-"""The audit: who did what, when, by which way and why. The verbs write it; here it is read, and old rows are removed."""
+"""The audit: who did what, when, by which way and why. The verbs write it; here it is read, and pruned."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -52,9 +52,13 @@ async def upsert_heartbeat(
     return Node.model_validate(dict(row))
 
 
-async def forget_node(db: Database, name: str) -> tuple[Verdict, str | None]:
+async def forget_node(
+    db: Database, name: str, *, by: str | None = None, reason: str | None = None
+) -> tuple[Verdict, str | None]:
     """Removes a machine that is no more. Refused, with the reason, while it is here or holds tasks."""
-    row = await db.fetchrow("SELECT answer, reason FROM accs.forget_node($1)", name)
+    row = await db.fetchrow(
+        "SELECT answer, reason FROM accs.forget_node($1, p_by => $2, p_reason => $3)", name, by, reason
+    )
     assert row is not None, "forget_node answers"
     return Verdict(row["answer"]), row["reason"]
 

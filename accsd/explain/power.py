@@ -36,14 +36,14 @@ async def known_node(db: Database, name: str, settings: Settings) -> FleetNode:
     return next(each for each in found if each.node.name == name)
 
 
-def caller(db: Database, settings: Settings, *, by: str) -> WakeCaller:
-    return WakeCaller(db, settings.wake, by=by)
+def caller(db: Database, settings: Settings, *, by: str, reason: str | None = None) -> WakeCaller:
+    return WakeCaller(db, settings.wake, by=by, reason=reason)
 
 
-async def call(db: Database, name: str, settings: Settings, *, by: str) -> list[WakeResult]:
+async def call(db: Database, name: str, settings: Settings, *, by: str, reason: str | None = None) -> list[WakeResult]:
     """Calls the node by one method after the other until a call gets through. Empty: another caller is at it now."""
     known = await known_node(db, name, settings)
-    calling = caller(db, settings, by=by)
+    calling = caller(db, settings, by=by, reason=reason)
     methods = calling.methods(known)
     if not methods:
         raise ConfigError(
@@ -81,10 +81,10 @@ def check_awake(node: NodeView, settings: Settings) -> None:
         )
 
 
-async def ask_to_sleep(db: Database, name: str, *, by: str) -> str:
+async def ask_to_sleep(db: Database, name: str, *, by: str, reason: str | None = None) -> str:
     """Returns what the node says before it sleeps. AccsdError says why it stays awake."""
     order_id = uuid4()
-    await ask_node(db, order_id, name, OrderKind.SLEEP, by=by)
+    await ask_node(db, order_id, name, OrderKind.SLEEP, by=by, reason=reason)
     answer = await answer_within(db, order_id)
     if answer is None:
         said = f"node {name} did not answer within {duration(ANSWERED_WITHIN)}"

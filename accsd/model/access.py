@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final, Literal, assert_never, get_args
+from typing import Any, Final, Literal, assert_never, cast, get_args
 
 from accsd.errors import InvalidValue
 
@@ -217,7 +217,7 @@ def check_limits(limits: Mapping[str, Any]) -> dict[str, Any]:
         elif what in NAMED:
             if not isinstance(value, list) or not value:
                 raise InvalidValue(f"{what} must be a list of names, each may end in *")
-            for name in value:  # pyright: ignore[reportUnknownVariableType]
+            for name in cast("list[Any]", value):
                 _check_name(what, name)
         else:
             raise InvalidValue(f'"{what}" can\'t be limited; there are {", ".join((*NAMED, *SINGLE))}')

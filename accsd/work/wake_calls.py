@@ -36,14 +36,22 @@ _log = get_logger(component="calling")
 
 
 class WakeCaller:
-    """`by` is the caller: this node, or a person. `when_called` hears how each wake call went."""
+    """`by` is the caller: this node, or a person, who may give a reason. `when_called` hears how each wake call
+    went."""
 
     def __init__(
-        self, db: Database, settings: WakeSettings, *, by: str, when_called: Callable[[WakeResult], None] | None = None
+        self,
+        db: Database,
+        settings: WakeSettings,
+        *,
+        by: str,
+        reason: str | None = None,
+        when_called: Callable[[WakeResult], None] | None = None,
     ) -> None:
         self._db = db
         self._settings = settings
         self._by = by
+        self._reason = reason
         self._when_called = when_called
 
     def methods(self, known: FleetNode) -> tuple[str, ...]:
@@ -125,6 +133,8 @@ class WakeCaller:
                 job_id=None if wanted is None else wanted.job_id,
                 message=sentence,
                 data=self._data(node, result, wanted),
+                by=self._by if wanted is None else None,
+                reason=self._reason if wanted is None else None,
             )
         if scope.cancelled_caught:
             raise DatabaseUnavailable(f"the database did not take down within {_LAST_WORDS_SEC:g} s: {sentence}")

@@ -19,6 +19,7 @@ from accsd.gateway.bodies import Body as RequestBody
 from accsd.gateway.bodies import Reason
 from accsd.gateway.context import caller_of, context_of
 from accsd.gateway.problems import HttpProblem
+from accsd.gateway.routes.verbs import verbs_of
 from accsd.gateway.schemas import ANYTHING, answers, listed, paged, row_schema
 from accsd.model.access import SHARE_LIVES, TOKEN_LIVES, Caller, Scope, Token
 from accsd.values.units import parse_duration
@@ -155,7 +156,7 @@ async def list_tokens(request: Request) -> Response:
 async def create_token(request: Request, asked: TokenAsked) -> Response:
     """Its text is in this answer, and nowhere else."""
     made = await access.create_token(
-        context_of(request).verbs,
+        verbs_of(request),
         asked.name,
         asked.scopes,
         actor=asked.actor,
@@ -179,7 +180,7 @@ async def revoke_token(
     request: Request, token_id: str = Path(max_length=100), asked: Reason = Body(default=Reason())
 ) -> Response:
     by = caller_of(request).actor
-    verdict = await access.revoke_token(context_of(request).verbs, token_id, by=by, reason=asked.reason)
+    verdict = await access.revoke_token(verbs_of(request), token_id, by=by, reason=asked.reason)
     return answer({"answer": verdict})
 
 
@@ -204,7 +205,7 @@ async def share(request: Request, job_id: str, asked: ShareAsked = Body(default=
         raise HttpProblem("scope_missing", "shares are switched off", hint="set gateway.shares = true")
     found = await job_named(context.reads, job_id)
     made = await access.create_share(
-        context.verbs,
+        verbs_of(request),
         found,
         lives=min(asked.expires_in, SHARE_LIVES),
         artifacts=asked.artifacts,

@@ -20,6 +20,7 @@ from accsd.gateway.access import GuardedRoute, require_own, scoped
 from accsd.gateway.answers import answer, document
 from accsd.gateway.bodies import Body as RequestBody
 from accsd.gateway.context import caller_of, context_of
+from accsd.gateway.routes.verbs import verbs_of
 from accsd.gateway.schemas import ANYTHING, answers, listed, row_schema
 from accsd.model.access import Scope
 
@@ -96,7 +97,7 @@ async def start(request: Request, asked: BackfillAsked, dry_run: bool = False) -
     )
     by = caller_of(request).actor
     made = await firings.start_backfill(
-        context.verbs, row.name, wanted, dry_run=dry_run, token=asked.token, by=by, reason=asked.reason
+        verbs_of(request), row.name, wanted, dry_run=dry_run, token=asked.token, by=by, reason=asked.reason
     )
     if made.verdict is Verdict.REFUSED:
         raise VerbRefused("start_backfill", made.reason or "unknown", subject=f"schedule {row.name}")
@@ -116,7 +117,7 @@ async def start(request: Request, asked: BackfillAsked, dry_run: bool = False) -
 async def cancel(request: Request, backfill_id: UUID, asked: BackfillEnded = Body(default=BackfillEnded())) -> Response:
     by = caller_of(request).actor
     made = await firings.cancel_backfill(
-        context_of(request).verbs, backfill_id, cancel=asked.cancel_jobs, by=by, reason=asked.reason
+        verbs_of(request), backfill_id, cancel=asked.cancel_jobs, by=by, reason=asked.reason
     )
     if made.verdict is Verdict.REFUSED:
         raise VerbRefused("cancel_backfill", made.reason or "unknown", subject=f"backfill {backfill_id}")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Body, Query
@@ -19,6 +19,7 @@ from accsd.db.views import events as event_views
 from accsd.db.views import jobs as job_views
 from accsd.db.views.artifacts import StoredArtifact, artifacts_of
 from accsd.db.views.events import AttemptRow, EventRow
+from accsd.db.views.job_list import Position, list_jobs
 from accsd.db.views.jobs import JobRow, TaskRow
 from accsd.db.views.workflows import no_such_workflow
 from accsd.db.workflows import StoredWorkflow, workflow_id, workflows_by_id
@@ -34,8 +35,11 @@ from accsd.gateway.bodies import Reason
 from accsd.gateway.conditional import require_version, told
 from accsd.gateway.context import GatewayContext, caller_of, context_of
 from accsd.gateway.messages import Topic
+from accsd.gateway.paging import DEFAULT_LIMIT, MAX_LIMIT, Page
 from accsd.gateway.problems import HttpProblem
-from accsd.gateway.schemas import ANYTHING, answers, listed, objects, row_schema
+from accsd.gateway.query import read_filter
+from accsd.gateway.routes.verbs import verbs_of
+from accsd.gateway.schemas import ANYTHING, answers, listed, objects, paged, row_schema
 from accsd.model.access import Scope
 from accsd.model.state import JobStatus
 
@@ -90,6 +94,55 @@ class RerunAsked(RequestBody):
 
 class WhyAsked(RequestBody):
     ids: list[str] = Field(min_length=1, max_length=_MOST_WHY)
+
+
+# The list
+
+
+@router.get(
+    "/jobs",
+    operation_id="jobs.list",
+    summary="Jobs, newest first",
+    responses=answers(paged(JOB)),
+    openapi_extra=scoped(Scope.READ),
+)
+async def list_page(
+    request: Request,
+    q: str | None = Query(None, max_length=2_000, description='status:error workflow:media option.shot:"010" took:>1h'),
+    status: str | None = Query(None, max_length=100),
+    workflow: str | None = Query(None, max_length=200),
+    service: str | None = Query(None, max_length=200),
+    node: str | None = Query(None, max_length=200),
+    since: str | None = Query(None, max_length=100, description="2d, today, 2026-11-18T06:00Z"),
+    until: str | None = Query(None, max_length=100),
+    took: str | None = Query(None, max_length=20),
+    created_by: str | None = Query(None, max_length=200),
+    error_code: str | None = Query(None, max_length=200),
+    key: str | None = Query(None, max_length=500),
+    order: Literal["newest", "oldest"] = "newest",
+    limit: int = Query(DEFAULT_LIMIT, ge=1, le=MAX_LIMIT),
+    cursor: str | None = Query(None, max_length=1_100),
+) -> Response:
+    """A page may be short, or empty, and not the last: `scan` says how far a filter has looked."""
+    context = context_of(request)
+    given = {
+        "q": q, "status": status, "workflow": workflow, "service": service, "node": node, "since": since,
+        "until": until, "took": took, "created_by": created_by, "error_code": error_code, "key": key,
+    }  # fmt: skip
+    said = {name: value for name, value in given.items() if value}
+    asked = said | {"order": order}
+    position = None if cursor is None else _position(context.cursors.open(cursor, asked))
+    wanted = read_filter(said, await job_views.clock(context.reads))
+    page = await list_jobs(context.reads, wanted, after=position, limit=limit, oldest_first=order == "oldest")
+    following = None if page.next is None else context.cursors.seal((page.next.order_seq, str(page.next.id)), asked)
+    rows = [document(row, context.redaction) for row in page.rows]
+    shown = Page(rows, following, page.scan, page.as_of).document()
+    return answer(shown | {"filter": wanted.document()})
+
+
+def _position(opened: Sequence[int | str]) -> Position:
+    order_seq, job_id = opened
+    return Position(int(order_seq), UUID(str(job_id)))
 
 
 # Submission
@@ -288,7 +341,7 @@ async def change(request: Request, job_id: str, wanted: JobChange) -> Response:
     require_own(request, before["created_by"])
     require_version(request, before)
     made = await change_jobs(
-        context.verbs,
+        verbs_of(request),
         [found],
         priority=wanted.priority,
         options=wanted.options,
@@ -318,7 +371,7 @@ async def cancel(
     verb = partial(cancel_jobs, job_ids=[found], reason=asked.reason, by=caller_of(request).actor)
     if dry_run:
         return answer(await cancel_preview(context.verbs, found, verb))
-    return await _answered(context, "cancel", (await verb(context.verbs))[found])
+    return await _answered(context, "cancel", (await verb(verbs_of(request)))[found])
 
 
 @router.post(
@@ -339,7 +392,7 @@ async def retry(
     verb = partial(retry_jobs, job_ids=[found], from_step=asked.from_step, by=caller_of(request).actor)
     if dry_run:
         return answer(await retry_preview(context.verbs, found, verb))
-    return await _answered(context, "retry", (await verb(context.verbs))[found])
+    return await _answered(context, "retry", (await verb(verbs_of(request)))[found])
 
 
 @router.post(

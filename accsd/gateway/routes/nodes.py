@@ -21,7 +21,7 @@ from accsd.gateway.context import GatewayContext, caller_of, context_of
 from accsd.gateway.messages import Topic
 from accsd.gateway.problems import HttpProblem
 from accsd.gateway.routes.pauses import pause_thing, resume_thing
-from accsd.gateway.routes.verbs import done
+from accsd.gateway.routes.verbs import done, verbs_of
 from accsd.gateway.schemas import ANYTHING, TEXT, answers, listed, objects, row_schema
 from accsd.model.access import Scope
 
@@ -115,7 +115,7 @@ async def wake(request: Request, name: str = _NAME, dry_run: bool = False) -> Re
         known = await power.known_node(context.reads, name, context.settings)
         methods = power.caller(context.verbs, context.settings, by=by).methods(known)
         return answer({"dry_run": True, "methods": list(methods), "usual_seconds": node.latency})
-    calls = [asdict(call) for call in await power.call(context.verbs, name, context.settings, by=by)]
+    calls = [asdict(call) for call in await power.call(verbs_of(request), name, context.settings, by=by)]
     if calls and not calls[-1]["ok"]:
         raise HttpProblem(
             "unavailable",
@@ -140,7 +140,7 @@ async def sleep(request: Request, name: str = _NAME) -> Response:
     if node.whereabouts(context.settings.lease) == "asleep":
         return answer({"answer": Verdict.REPEATED, "said": None})
     power.check_awake(node, context.settings)
-    said = await power.ask_to_sleep(context.verbs, name, by=caller_of(request).actor)
+    said = await power.ask_to_sleep(verbs_of(request), name, by=caller_of(request).actor)
     return answer({"answer": Verdict.ACCEPTED, "said": said})
 
 

@@ -12,6 +12,11 @@ from accsd.gateway.context import context_of
 Result = TypeVar("Result")
 
 
+def verbs_of(request: Request) -> Database:
+    """The connections for verbs; what people do through them is in the audit with this request."""
+    return context_of(request).verbs.acting("http", request.state.request_id)
+
+
 async def done(request: Request, work: Callable[[Database], Awaitable[Result]], *, dry_run: bool) -> Result:
-    db = context_of(request).verbs
+    db = verbs_of(request)
     return await (rehearsed(db, work) if dry_run else work(db))

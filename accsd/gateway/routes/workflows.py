@@ -20,6 +20,7 @@ from accsd.gateway.conditional import etag
 from accsd.gateway.context import GatewayContext, caller_of, context_of
 from accsd.gateway.problems import pointer
 from accsd.gateway.routes.pauses import pause_thing, resume_thing
+from accsd.gateway.routes.verbs import verbs_of
 from accsd.gateway.schemas import ANYTHING, answers, listed, objects, row_schema
 from accsd.model import WorkflowDef
 from accsd.model.access import Scope
@@ -127,7 +128,7 @@ async def apply(
         raise WorkflowInvalid(f'the path says "{name}" and the document "{wanted.name}"')
     if dry_run:
         return answer({"dry_run": True, **_told(wanted, warnings)})
-    [made] = await stored.apply_workflows(context.verbs, [wanted], created_by=caller.actor)
+    [made] = await stored.apply_workflows(verbs_of(request), [wanted], created_by=caller.actor)
     return answer(document(made), status=200 if made.change is Change.UNCHANGED else 201)
 
 
