@@ -48,7 +48,7 @@ def tokens() -> None:
 @click.option(
     "--scope",
     "scopes",
-    type=click.Choice(list(Scope)),
+    type=click.Choice([scope.value for scope in Scope]),
     multiple=True,
     required=True,
     help="What it may; may be repeated.",
