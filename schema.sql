@@ -96,8 +96,8 @@
 --   The net: repair, which finds accs.damage empty or mends it; recheck_holds, close_jobs.
 --
 -- RULES
---   Lock order: an operation → zones by name → schedules by id → agenda → jobs by id (FOR NO KEY UPDATE) → waiting → job_tasks by id → live →
---     run_keys by key → concurrency_keys by key. Whoever starts runs of several schedules in turn calls lock_runs first.
+--   Lock order: an operation → zones by name → schedules by id → agenda → jobs by id (FOR NO KEY UPDATE) → waiting → job_tasks by id →
+--     live → run_keys by key → concurrency_keys by key. Whoever starts runs of several schedules in turn calls lock_runs first.
 --     Waiting rows are claimed with SKIP LOCKED; a claim locks neither jobs nor anything else it could wait for
 --     while others wait for it.
 --   Fence: attempt_id grows by one at every claim and is never reused. A write from an attempt names task,
@@ -3841,10 +3841,10 @@ CREATE FUNCTION accs.take_operation(p_owner text, p_lease interval) RETURNS SETO
 $$;
 SELECT accs.is_verb('take_operation', may => '{api}');
 
--- Does the next chunk: the verb for these items, the answers and the position, all at once. Refused to whoever has lost the lease, and to a
--- chunk that is done already. p_last: nothing is left behind the position.
-CREATE FUNCTION accs.advance_operation(p_id uuid, p_owner text, p_chunk int, p_ids text[], p_position jsonb, p_looked bigint, p_last boolean,
-                                       p_lease interval)
+-- Does the next chunk: the verb for these items, the answers and the position, all at once. Refused to whoever has lost the lease;
+-- a chunk that is done already is repeated. p_last: nothing is left behind the position.
+CREATE FUNCTION accs.advance_operation(p_id uuid, p_owner text, p_chunk int, p_ids text[], p_position jsonb, p_looked bigint,
+                                       p_last boolean, p_lease interval)
 RETURNS TABLE (answer text, reason text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -3868,7 +3868,8 @@ BEGIN
         v_said := ARRAY(SELECT ROW(id::text, answer, reason)::accs.said FROM accs.cancel_jobs(p_ids::uuid[], v_op.reason, v_op."by"));
       WHEN 'retry' THEN
         v_said := ARRAY(SELECT ROW(id::text, answer, reason)::accs.said FROM accs.retry_jobs(p_ids::uuid[],
-          CASE WHEN v_op.arguments ? 'from_step' THEN array_fill(v_op.arguments ->> 'from_step', ARRAY[cardinality(p_ids)]) END, v_op."by"));
+          CASE WHEN v_op.arguments ? 'from_step' THEN array_fill(v_op.arguments ->> 'from_step', ARRAY[cardinality(p_ids)]) END,
+          v_op."by"));
       WHEN 'set_priority' THEN
         v_said := ARRAY(SELECT ROW(id::text, answer, reason)::accs.said FROM accs.change_jobs(p_ids::uuid[],
           p_priority => (v_op.arguments ->> 'priority')::int, p_by => v_op."by", p_reason => v_op.reason));
@@ -3889,7 +3890,8 @@ BEGIN
          lease_until = accs.clock() + accs.waited() + p_lease
     FROM (SELECT count(*) FILTER (WHERE u.answer = 'accepted') AS accepted, count(*) FILTER (WHERE u.answer = 'repeated') AS repeated,
                  count(*) FILTER (WHERE u.answer = 'refused') AS refused,
-                 coalesce(jsonb_agg(jsonb_build_object('id', u.id, 'reason', u.reason)) FILTER (WHERE u.answer = 'refused'), '[]') AS refusals,
+                 coalesce(jsonb_agg(jsonb_build_object('id', u.id, 'reason', u.reason)) FILTER (WHERE u.answer = 'refused'), '[]')
+                   AS refusals,
                  coalesce((SELECT jsonb_object_agg(r.reason, r.n + coalesce((v_op.reasons ->> r.reason)::bigint, 0)) FROM (
                    SELECT reason, count(*) AS n FROM unnest(v_said) WHERE answer = 'refused' GROUP BY reason) r), '{}') AS reasons
             FROM unnest(v_said) AS u) s

@@ -96,8 +96,8 @@
 --   The net: repair, which finds accs.damage empty or mends it; recheck_holds, close_jobs.
 --
 -- RULES
---   Lock order: an operation → zones by name → schedules by id → agenda → jobs by id (FOR NO KEY UPDATE) → waiting → job_tasks by id → live →
---     run_keys by key → concurrency_keys by key. Whoever starts runs of several schedules in turn calls lock_runs first.
+--   Lock order: an operation → zones by name → schedules by id → agenda → jobs by id (FOR NO KEY UPDATE) → waiting → job_tasks by id →
+--     live → run_keys by key → concurrency_keys by key. Whoever starts runs of several schedules in turn calls lock_runs first.
 --     Waiting rows are claimed with SKIP LOCKED; a claim locks neither jobs nor anything else it could wait for
 --     while others wait for it.
 --   Fence: attempt_id grows by one at every claim and is never reused. A write from an attempt names task,
