@@ -6,14 +6,18 @@
 -- THE FILES: schema.sql is assembled from schema/*.sql in this order by `make schema`. Change those. Each noun names the same
 -- thing in accsd/db/ and tests/db/.
 --   ground.sql       version, clock, limits, ids, locks, answers; what makes a function a verb
+--   audit.sql        who did what, when, by which way and why
+--   access.sql       who acts; tokens, sessions and one-time codes
 --   workflows.sql    workflows, checked and compiled when they are written
 --   tools.sql        tools that steps may use, with the types of what they take and give
 --   jobs.sql         jobs and their tasks
 --   transitions.sql  the legal transitions, and the guard that refuses every other write
 --   months.sql       what is partitioned by month, and how months are made
 --   events.sql       the history, append-only, in monthly partitions
+--   feed.sql         events by id, for those who follow everything
 --   queue.sql        what waits for a claim, what is live, concurrency keys
 --   nodes.sql        nodes: registered, seen, awake, gone
+--   power.sql        when each node slept, was woken and was there
 --   submit.sql       submission, instantiation, changes of what is asked
 --   claim.sql        claims in the global order
 --   lease.sql        what an attempt writes while it holds its lease: start, heartbeat, progress
@@ -35,7 +39,8 @@
 --   outbox.sql       events for others: webhooks
 --   history.sql      archives of months, retention of finished jobs
 --   upkeep.sql       what the builder has before it, and the net that mends
---   health.sql       which builders are there, and what waits, runs, has failed, is stuck or overdue
+--   statistics.sql   how busy nodes were, how attempts ended, how long steps usually take
+--   health.sql       which daemons are there, and what waits, runs, has failed, is stuck or overdue
 --   why.sql          why a task does not run
 --   install.sql      the end of the installation: references, functions closed to the public
 --
@@ -65,7 +70,10 @@
 --   accs.inbox              one narrow row for each subscription and event that is not settled: who deletes it decides.
 --   accs.event_keys         the first event of each key. accs.event_tallies: how many events each filter left out.
 --   accs.conditions         the state of each condition; accs.condition_samples: the last samples that it was judged by.
---   accs.zones, accs.actors the zone rules that plans were made with; who acts, and what they may.
+--   accs.zones              the zone rules that plans were made with.
+--   accs.actors             who acts. accs.tokens, accs.sessions, accs.login_codes: what lets them in, as digests;
+--                           accs.live_tokens, accs.live_sessions (views): those that still do. No role reads them but through verbs.
+--   accs.audit              what people did, a row a call. accs.audit_trail (a view): with the history of schedules.
 --   accs.slots              one row for each node and service: two claims of one node lock it in turn.
 --   accs.power              how each node is woken and sleeps: asleep → waking → booting → ready, or failed; the last call.
 --   accs.node_history       what happened to each node.
@@ -79,7 +87,10 @@
 --   accs.doomed_objects     objects of removed jobs that are still in the store.
 --   accs.damage             (a view) what disagrees with jobs and job_tasks; accs.repair_position: where the search stopped.
 --   accs.service_load       (a view) how many tasks of each service wait and are live.
---   accs.builders           the control hosts that make passes, and what keeps their roles from their work.
+--   accs.power_log          each change of a node's power. accs.samples: how many tasks of a service were live on a node, by the minute.
+--   accs.outcomes           how many attempts of a service ended in each minute, and how. accs.step_stats: how long steps usually take.
+--   accs.statistics_position, accs.event_gaps   which events are counted in those.
+--   accs.daemons            the processes of accsd, and what keeps their roles from their work.
 --   accs.verbs              what may be called, and by which roles: each is declared beside its function.
 --   accs.locks              what one transaction at a time may do.
 --   accs.schema_versions    which version of this schema is installed.
@@ -213,6 +224,423 @@ BEGIN
   END IF;
   INSERT INTO accs.verbs AS v (name, may) VALUES (verb, may) ON CONFLICT (name) DO UPDATE SET may = excluded.may;
 END $$;
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Audit: who did what, when, by which way, and why
+-- ---------------------------------------------------------------------------------------------------------------
+
+-- One count for the audit and for schedule_history: accs.audit_trail, which unites them, has an order.
+CREATE SEQUENCE accs.audit_seq;
+
+-- What people did, or asked for in vain: one row a call, written by the verb itself, so that psql leaves it too. Append-only.
+CREATE TABLE accs.audit (
+  id          bigint PRIMARY KEY DEFAULT nextval('accs.audit_seq'),
+  ts          timestamptz NOT NULL DEFAULT accs.clock(),
+  actor       text NOT NULL,                     -- who says to have done it (p_by), or the login
+  via         text NOT NULL CHECK (via IN ('cli', 'http', 'mcp', 'sql')),
+  action      text NOT NULL,                     -- the verb, as a rule
+  kind        text NOT NULL,                     -- of what target names: job, node, service, workflow …
+  target      text,                              -- null where a call named several, or none
+  reason      text,
+  answer      text NOT NULL CHECK (answer IN ('accepted', 'repeated', 'refused')),
+  detail      jsonb,                             -- of several: how many of each answer, and the first ids; why one was refused
+  request_id  text
+);
+
+CREATE FUNCTION accs.refuse_audit_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION 'the audit is append-only: % is refused', TG_OP
+    USING ERRCODE = 'AC005', HINT = 'The builder removes what is older than 400 days.';
+END $$;
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE ON accs.audit
+  FOR EACH ROW WHEN (NOT accs.in_verb()) EXECUTE FUNCTION accs.refuse_audit_change();
+CREATE TRIGGER append_only_truncate BEFORE TRUNCATE ON accs.audit FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_audit_change();
+
+-- By which way a call came: the gateway sets it for its transaction, the commands are known by the name of their connection. For the
+-- record only: any login can set both, and nothing is allowed or refused because of them.
+CREATE FUNCTION accs.via() RETURNS text LANGUAGE sql STABLE AS $$
+  SELECT CASE WHEN current_setting('accs.via', true) IN ('cli', 'http', 'mcp', 'sql') THEN current_setting('accs.via')
+              WHEN current_setting('application_name') IN ('accsd cli', 'accsd run', 'accsd demo') THEN 'cli' ELSE 'sql' END
+$$;
+
+-- Writes the row of a call and returns its answer, so that a verb can end with it. p_refusal says why it was refused.
+CREATE FUNCTION accs.audited(p_action text, p_kind text, p_target text, p_answer text, p_by text, p_reason text,
+                             p_refusal text DEFAULT NULL, p_detail jsonb DEFAULT NULL) RETURNS text LANGUAGE sql AS $$
+  INSERT INTO accs.audit (actor, via, action, kind, target, reason, answer, detail, request_id)
+  VALUES (left(coalesce(nullif(p_by, ''), session_user), 200), accs.via(), p_action, p_kind, left(p_target, 300),
+          left(p_reason, 2000), p_answer,
+          nullif(coalesce(p_detail, '{}') || jsonb_strip_nulls(jsonb_build_object('refused', p_refusal)), '{}'),
+          left(nullif(current_setting('accs.request_id', true), ''), 200))
+  RETURNING answer
+$$;
+
+-- The same for a call that named several: one row, with how many of each answer, why which were refused, and the first ids.
+CREATE FUNCTION accs.audit_each(p_action text, p_kind text, p_ids text[], p_answers text[], p_refusals text[], p_by text, p_reason text,
+                                p_detail jsonb DEFAULT NULL) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  v_n record;
+BEGIN
+  IF coalesce(cardinality(p_ids), 0) = 0 THEN   -- nothing was asked for
+    RETURN;
+  ELSIF cardinality(p_ids) = 1 THEN
+    PERFORM accs.audited(p_action, p_kind, p_ids[1], p_answers[1], p_by, p_reason, p_refusals[1], p_detail);
+    RETURN;
+  END IF;
+  SELECT count(*) FILTER (WHERE a = 'accepted') AS accepted, count(*) FILTER (WHERE a = 'repeated') AS repeated,
+         count(*) FILTER (WHERE a = 'refused') AS refused INTO v_n FROM unnest(p_answers) a;
+  PERFORM accs.audited(p_action, p_kind, NULL,
+    CASE WHEN v_n.accepted > 0 THEN 'accepted' WHEN v_n.repeated > 0 THEN 'repeated' ELSE 'refused' END, p_by, p_reason, NULL, coalesce(p_detail, '{}') || jsonb_strip_nulls(jsonb_build_object(
+      'count', cardinality(p_ids), 'accepted', v_n.accepted, 'repeated', nullif(v_n.repeated, 0),
+      'refused', (SELECT jsonb_object_agg(r.why, r.n) FROM (SELECT coalesce(why, 'unknown') AS why, count(*) AS n
+                    FROM unnest(p_answers, p_refusals) AS u (answer, why) WHERE u.answer = 'refused' GROUP BY 1) r),
+      'ids', to_jsonb(p_ids[1:20]))));
+END $$;
+
+-- The same for verbs that answer row by row: the answers go through it.
+CREATE FUNCTION accs.audit_answers(p_action text, p_kind text, p_answers accs.answer[], p_by text, p_reason text,
+                                   p_detail jsonb DEFAULT NULL)
+RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM accs.audit_each(p_action, p_kind, ARRAY(SELECT a.id::text FROM unnest(p_answers) a),
+    ARRAY(SELECT a.answer FROM unnest(p_answers) a), ARRAY(SELECT a.reason FROM unnest(p_answers) a), p_by, p_reason, p_detail);
+  RETURN QUERY SELECT * FROM unnest(p_answers);
+END $$;
+
+-- Somebody was shown what is masked for others.
+CREATE FUNCTION accs.note_reveal(p_kind text, p_target text, p_by text, p_reason text DEFAULT NULL, p_detail jsonb DEFAULT NULL)
+RETURNS void LANGUAGE sql AS $$ SELECT accs.audited('reveal', p_kind, p_target, 'accepted', p_by, p_reason, NULL, p_detail) $$;
+SELECT accs.is_verb('note_reveal', may => '{scheduler,api}');
+
+-- Removes the oldest rows that are older than p_keep, up to p_limit. Their ids tell their order: no index on ts is needed.
+CREATE FUNCTION accs.prune_audit(p_keep interval DEFAULT '400 days', p_limit int DEFAULT 10000) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+  v_gone int;
+BEGIN
+  IF p_keep < interval '30 days' THEN
+    RAISE EXCEPTION 'the audit is kept for 30 days at least' USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  DELETE FROM accs.audit WHERE ts < accs.clock() - p_keep AND id = ANY (ARRAY(SELECT id FROM accs.audit ORDER BY id LIMIT p_limit));
+  GET DIAGNOSTICS v_gone = ROW_COUNT;
+  RETURN v_gone;
+END $$;
+SELECT accs.is_verb('prune_audit', may => '{scheduler}');
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Access: who acts, tokens, browser sessions, one-time codes
+-- ---------------------------------------------------------------------------------------------------------------
+
+-- Who acts. A name is never given to another one. limits: schedules, max_priority, runs_per_hour, least_interval_sec; none where
+-- one is missing.
+CREATE TABLE accs.actors (
+  id           uuid PRIMARY KEY DEFAULT accs.new_id(),
+  name         text NOT NULL UNIQUE CHECK (length(name) BETWEEN 1 AND 200),
+  kind         text NOT NULL DEFAULT 'service' CHECK (kind IN ('person', 'service', 'assistant')),
+  limits       jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(limits) = 'object'
+                 AND NOT jsonb_path_exists(limits, '$.* ? (@.type() != "number")')),
+  created_at   timestamptz NOT NULL DEFAULT accs.clock(),
+  disabled_at  timestamptz
+);
+
+CREATE FUNCTION accs.put_actor(p_name text, p_kind text DEFAULT 'service', p_limits jsonb DEFAULT '{}', p_disabled boolean DEFAULT false,
+                               p_by text DEFAULT NULL, p_reason text DEFAULT NULL) RETURNS uuid LANGUAGE plpgsql AS $$
+DECLARE
+  v_id uuid;
+BEGIN
+  INSERT INTO accs.actors AS a (name, kind, limits, disabled_at) VALUES (p_name, p_kind, p_limits, CASE
+    WHEN p_disabled THEN accs.clock() END)
+  ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, limits = excluded.limits,
+         disabled_at = CASE WHEN p_disabled THEN coalesce(a.disabled_at, excluded.disabled_at) END
+  RETURNING id INTO v_id;
+  PERFORM accs.audited('put_actor', 'actor', p_name, 'accepted', p_by, p_reason, NULL,
+                       jsonb_build_object('kind', p_kind, 'limits', p_limits, 'disabled', p_disabled));
+  RETURN v_id;
+END $$;
+SELECT accs.is_verb('put_actor', may => '{scheduler,api}');
+
+-- What lets somebody in: 256 random bits that their owner alone has, here their SHA-256. id is the part of a token that is no
+-- secret. Rights belong to the token: one actor may have several. limits narrows it: {workflows, services, events, tools: names, each
+-- may end in *; door, project}. subject: a share, which shows one job.
+CREATE TABLE accs.tokens (
+  id            text PRIMARY KEY CHECK (id ~ '^[a-z0-9]{8}$'),
+  sha256        bytea NOT NULL UNIQUE CHECK (length(sha256) = 32),
+  name          text NOT NULL CHECK (length(name) BETWEEN 1 AND 200),
+  actor         text NOT NULL REFERENCES accs.actors (name),
+  scopes        text[] NOT NULL CHECK (scopes <> '{}' AND scopes <@ '{read,submit,operate,admin,agent}'),
+  limits        jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(limits) = 'object' AND pg_column_size(limits) <= 16384
+                  AND limits - '{workflows,services,events,tools,door,project,artifacts}'::text[] = '{}'),
+  subject       text CHECK (subject ~ '^job:[0-9a-f-]{36}$'),
+  created_at    timestamptz NOT NULL DEFAULT accs.clock(),
+  created_by    text NOT NULL,
+  expires_at    timestamptz,
+  last_used_at  timestamptz,                     -- to the minute
+  revoked_at    timestamptz,
+  revoked_by    text,
+  CHECK (subject IS NULL OR (scopes = '{read}' AND expires_at <= created_at + interval '30 days') IS TRUE)
+);
+
+CREATE INDEX tokens_actor ON accs.tokens (actor);
+
+-- The session of a browser. It ends after 12 h without a request, after 7 days, with its token, or when its actor is disabled.
+-- scopes: of one that began with a code; otherwise those of the token count, as they are now.
+CREATE TABLE accs.sessions (
+  id            text PRIMARY KEY CHECK (id ~ '^[a-z0-9]{8}$'),
+  sha256        bytea NOT NULL UNIQUE CHECK (length(sha256) = 32),
+  actor         text NOT NULL REFERENCES accs.actors (name),
+  token_id      text REFERENCES accs.tokens (id) ON DELETE CASCADE,
+  scopes        text[] CHECK (scopes <> '{}' AND scopes <@ '{read,submit,operate,admin,agent}'),
+  created_at    timestamptz NOT NULL DEFAULT accs.clock(),
+  last_seen_at  timestamptz NOT NULL DEFAULT accs.clock(),
+  expires_at    timestamptz NOT NULL,
+  user_agent    text CHECK (length(user_agent) <= 200),
+  CHECK ((token_id IS NULL) = (scopes IS NOT NULL))
+);
+
+CREATE INDEX sessions_token ON accs.sessions (token_id) WHERE token_id IS NOT NULL;   -- revoke_token
+
+-- A code that opens one session, within 60 s.
+CREATE TABLE accs.login_codes (
+  sha256      bytea PRIMARY KEY CHECK (length(sha256) = 32),
+  actor       text NOT NULL REFERENCES accs.actors (name),
+  scopes      text[] NOT NULL CHECK (scopes <> '{}' AND scopes <@ '{read,submit,operate,admin,agent}'),
+  expires_at  timestamptz NOT NULL
+);
+
+-- Makes the actor where there is none. Says why nobody may act in that name: it is disabled, or is of another kind.
+CREATE FUNCTION accs.flaw_of_actor(p_name text, p_kind text, p_default text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+  v_actor accs.actors;
+BEGIN
+  INSERT INTO accs.actors (name, kind) VALUES (p_name, coalesce(p_kind, p_default)) ON CONFLICT (name) DO NOTHING;
+  SELECT * INTO v_actor FROM accs.actors WHERE name = p_name;
+  RETURN CASE WHEN v_actor.disabled_at IS NOT NULL THEN 'actor_disabled' WHEN v_actor.kind <> p_kind THEN 'actor_of_another_kind' END;
+END $$;
+
+-- A token whose text the caller has made: only its digest comes here. p_lives null: it never expires. p_kind null: the kind that the
+-- actor has, or service.
+CREATE FUNCTION accs.create_token(p_id text, p_sha256 bytea, p_name text, p_scopes text[], p_actor text DEFAULT NULL,
+                                  p_kind text DEFAULT NULL, p_limits jsonb DEFAULT '{}', p_lives interval DEFAULT '90 days',
+                                  p_by text DEFAULT NULL, p_reason text DEFAULT NULL)
+RETURNS TABLE (answer text, reason text, expires_at timestamptz) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_actor text := coalesce(p_actor, p_name);
+  v_said  jsonb := jsonb_strip_nulls(jsonb_build_object('name', p_name, 'actor', v_actor, 'scopes', p_scopes,
+                                                        'limits', nullif(p_limits, '{}'), 'lives', p_lives));
+  v_no    text;
+  v_row   accs.tokens;
+BEGIN
+  SELECT * INTO v_row FROM accs.tokens t WHERE t.id = p_id;
+  IF FOUND THEN   -- the answer of the first call was lost; another token of this id is next to impossible, and its maker tries again
+    RETURN QUERY SELECT CASE WHEN v_row.sha256 = p_sha256 THEN 'repeated' ELSE 'refused' END,
+                        CASE WHEN v_row.sha256 <> p_sha256 THEN 'id_taken' END, v_row.expires_at;
+    RETURN;
+  END IF;
+  v_no := accs.flaw_of_actor(v_actor, p_kind, 'service');
+  IF v_no IS NOT NULL THEN
+    RETURN QUERY SELECT accs.audited('create_token', 'token', p_id, 'refused', p_by, p_reason, v_no, v_said), v_no, NULL::timestamptz;
+    RETURN;
+  END IF;
+  INSERT INTO accs.tokens (id, sha256, name, actor, scopes, limits, created_by, expires_at)
+  VALUES (p_id, p_sha256, p_name, v_actor, p_scopes, p_limits, coalesce(p_by, session_user), accs.clock() + p_lives) RETURNING * INTO v_row;
+  RETURN QUERY SELECT accs.audited('create_token', 'token', p_id, 'accepted', p_by, p_reason, NULL, v_said), NULL::text, v_row.expires_at;
+END $$;
+SELECT accs.is_verb('create_token', may => '{scheduler,api}');
+
+-- A token that shows one job to whoever has it, for 30 days at most. It belongs to the one who shares, and is dead when that one is
+-- disabled.
+CREATE FUNCTION accs.create_share(p_id text, p_sha256 bytea, p_job uuid, p_lives interval, p_artifacts boolean DEFAULT false,
+                                  p_by text DEFAULT NULL, p_reason text DEFAULT NULL)
+RETURNS TABLE (answer text, reason text, expires_at timestamptz) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_actor text := coalesce(p_by, session_user);
+  v_no    text;
+  v_row   accs.tokens;
+BEGIN
+  SELECT * INTO v_row FROM accs.tokens t WHERE t.id = p_id;
+  IF FOUND THEN
+    RETURN QUERY SELECT CASE WHEN v_row.sha256 = p_sha256 THEN 'repeated' ELSE 'refused' END,
+                        CASE WHEN v_row.sha256 <> p_sha256 THEN 'id_taken' END, v_row.expires_at;
+    RETURN;
+  END IF;
+  v_no := CASE WHEN NOT EXISTS (SELECT FROM public.jobs j WHERE j.id = p_job) THEN 'not_found'
+               WHEN (p_lives BETWEEN interval '0' AND interval '30 days') IS NOT TRUE THEN 'lives_too_long' END;
+  v_no := coalesce(v_no, accs.flaw_of_actor(v_actor, NULL, 'person'));
+  IF v_no IS NULL THEN
+    INSERT INTO accs.tokens (id, sha256, name, actor, scopes, limits, subject, created_by, expires_at)
+    VALUES (p_id, p_sha256, 'share of job ' || right(p_job::text, 8), v_actor, '{read}',
+            CASE WHEN p_artifacts THEN '{"artifacts": true}'::jsonb ELSE '{}' END, 'job:' || p_job, v_actor, accs.clock() + p_lives)
+    RETURNING * INTO v_row;
+  END IF;
+  RETURN QUERY SELECT accs.audited('create_share', 'job', p_job::text, CASE WHEN v_no IS NULL THEN 'accepted' ELSE 'refused' END, p_by,
+                                   p_reason, v_no, jsonb_build_object('token', p_id, 'lives', p_lives, 'artifacts', p_artifacts)),
+                      v_no, v_row.expires_at;
+END $$;
+SELECT accs.is_verb('create_share', may => '{scheduler,api}');
+
+-- Ends a token, and its sessions with it.
+CREATE FUNCTION accs.revoke_token(p_id text, p_by text DEFAULT NULL, p_reason text DEFAULT NULL) RETURNS TABLE (answer text, reason text)
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_ended int;
+BEGIN
+  UPDATE accs.tokens SET revoked_at = accs.clock(), revoked_by = coalesce(p_by, session_user) WHERE id = p_id AND revoked_at IS NULL;
+  IF FOUND THEN
+    DELETE FROM accs.sessions WHERE token_id = p_id;
+    GET DIAGNOSTICS v_ended = ROW_COUNT;
+    RETURN QUERY SELECT accs.audited('revoke_token', 'token', p_id, 'accepted', p_by, p_reason, NULL,
+                                     jsonb_strip_nulls(jsonb_build_object('sessions', nullif(v_ended, 0)))), NULL::text;
+  ELSIF EXISTS (SELECT FROM accs.tokens WHERE id = p_id) THEN
+    RETURN QUERY SELECT accs.audited('revoke_token', 'token', p_id, 'repeated', p_by, p_reason), NULL::text;
+  ELSE
+    RETURN QUERY SELECT accs.audited('revoke_token', 'token', p_id, 'refused', p_by, p_reason, 'not_found'), 'not_found'::text;
+  END IF;
+END $$;
+SELECT accs.is_verb('revoke_token', may => '{scheduler,api}');
+
+-- The one place that says which tokens let somebody in.
+CREATE VIEW accs.live_tokens AS
+  SELECT t.id, t.sha256, t.actor, a.kind, t.scopes, t.limits, t.subject, t.last_used_at, t.expires_at
+    FROM accs.tokens t JOIN accs.actors a ON a.name = t.actor
+   WHERE t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > accs.clock()) AND a.disabled_at IS NULL;
+
+-- Who comes with a token: a row, or none. It only reads; is_stale says that touch_token is due. The digest is found by equality: whoever
+-- could measure how far two digests agree would learn the beginning of a SHA-256, which tells nothing about the 256 random bits.
+CREATE FUNCTION accs.check_token(p_id text, p_sha256 bytea)
+RETURNS TABLE (actor text, kind text, scopes text[], limits jsonb, subject text, is_stale boolean) LANGUAGE sql STABLE AS $$
+  SELECT t.actor, t.kind, t.scopes, t.limits, t.subject, (t.last_used_at >= date_trunc('minute', accs.clock())) IS NOT TRUE
+    FROM accs.live_tokens t WHERE t.id = p_id AND t.sha256 = p_sha256
+$$;
+SELECT accs.is_verb('check_token', may => '{scheduler,api}');
+
+CREATE FUNCTION accs.touch_token(p_id text) RETURNS void LANGUAGE sql AS $$
+  UPDATE accs.tokens SET last_used_at = date_trunc('minute', accs.clock())
+   WHERE id = p_id AND (last_used_at >= date_trunc('minute', accs.clock())) IS NOT TRUE
+$$;
+SELECT accs.is_verb('touch_token', may => '{scheduler,api}');
+
+-- All tokens, without what would let anybody in.
+CREATE FUNCTION accs.list_tokens() RETURNS TABLE (
+  id text, name text, actor text, kind text, scopes text[], limits jsonb, subject text, created_at timestamptz, created_by text,
+  expires_at timestamptz, last_used_at timestamptz, revoked_at timestamptz, revoked_by text, state text
+) LANGUAGE sql STABLE AS $$
+  SELECT t.id, t.name, t.actor, a.kind, t.scopes, t.limits, t.subject, t.created_at, t.created_by, t.expires_at, t.last_used_at,
+         t.revoked_at, t.revoked_by, CASE WHEN t.revoked_at IS NOT NULL THEN 'revoked' WHEN t.expires_at <= accs.clock() THEN 'expired'
+                                          WHEN a.disabled_at IS NOT NULL THEN 'disabled' ELSE 'live' END
+    FROM accs.tokens t JOIN accs.actors a ON a.name = t.actor ORDER BY t.created_at DESC, t.id
+$$;
+SELECT accs.is_verb('list_tokens', may => '{scheduler,api}');
+
+-- Whether anybody could come from elsewhere: a share is no reason to be open to others.
+CREATE FUNCTION accs.any_tokens() RETURNS boolean LANGUAGE sql STABLE AS $$
+  SELECT EXISTS (SELECT FROM accs.live_tokens WHERE subject IS NULL)
+$$;
+SELECT accs.is_verb('any_tokens', may => '{scheduler,api}');
+
+-- A code for whoever can reach this database already. Only its digest comes here.
+CREATE FUNCTION accs.create_code(p_sha256 bytea, p_actor text, p_scopes text[], p_by text DEFAULT NULL)
+RETURNS TABLE (answer text, reason text) LANGUAGE plpgsql AS $$
+DECLARE
+  v_no text := accs.flaw_of_actor(p_actor, NULL, 'person');
+BEGIN
+  IF v_no IS NULL THEN
+    INSERT INTO accs.login_codes (sha256, actor, scopes, expires_at) VALUES (p_sha256, p_actor, p_scopes, accs.clock() + interval '60 s')
+    ON CONFLICT (sha256) DO NOTHING;
+  END IF;
+  RETURN QUERY SELECT accs.audited('create_code', 'actor', p_actor, CASE WHEN v_no IS NULL THEN 'accepted' ELSE 'refused' END,
+                                   coalesce(p_by, p_actor), NULL, v_no, jsonb_build_object('scopes', p_scopes)), v_no;
+END $$;
+SELECT accs.is_verb('create_code', may => '{scheduler,api}');
+
+-- Which sessions are alive, with what their callers may now.
+CREATE VIEW accs.live_sessions AS
+  SELECT s.id, s.sha256, s.actor, a.kind, coalesce(t.scopes, s.scopes) AS scopes, coalesce(t.limits, '{}') AS limits, s.token_id, t.subject,
+         s.created_at, s.last_seen_at, s.expires_at, s.user_agent
+    FROM accs.sessions s JOIN accs.actors a ON a.name = s.actor LEFT JOIN accs.live_tokens t ON t.id = s.token_id
+   WHERE s.expires_at > accs.clock() AND a.disabled_at IS NULL AND (s.token_id IS NULL OR t.id IS NOT NULL);
+
+-- Opens a session for a live token, or for a code, which is spent by it. No row: neither lets anybody in.
+CREATE FUNCTION accs.open_session(p_id text, p_sha256 bytea, p_token_id text, p_token_sha256 bytea, p_code_sha256 bytea,
+                                  p_user_agent text DEFAULT NULL)
+RETURNS TABLE (actor text, kind text, scopes text[], limits jsonb, token_id text, subject text, expires_at timestamptz)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_who record;
+BEGIN
+  IF p_code_sha256 IS NOT NULL THEN
+    DELETE FROM accs.login_codes WHERE sha256 = p_code_sha256 AND expires_at > accs.clock()
+    RETURNING actor, NULL::text AS token_id, scopes INTO v_who;
+  ELSE
+    SELECT t.actor, t.id AS token_id, NULL::text[] AS scopes INTO v_who FROM accs.live_tokens t
+     WHERE t.id = p_token_id AND t.sha256 = p_token_sha256;
+  END IF;
+  IF v_who.actor IS NULL THEN
+    RETURN;
+  END IF;
+  INSERT INTO accs.sessions (id, sha256, actor, token_id, scopes, expires_at, user_agent)
+  VALUES (p_id, p_sha256, v_who.actor, v_who.token_id, v_who.scopes, accs.clock() + interval '12 hours', left(p_user_agent, 200));
+  PERFORM accs.touch_token(v_who.token_id);
+  RETURN QUERY SELECT s.actor, s.kind, s.scopes, s.limits, s.token_id, s.subject, s.expires_at FROM accs.live_sessions s WHERE s.id = p_id;
+END $$;
+SELECT accs.is_verb('open_session', may => '{scheduler,api}');
+
+-- Who comes with a session's cookie: as check_token, it only reads.
+CREATE FUNCTION accs.check_session(p_id text, p_sha256 bytea)
+RETURNS TABLE (actor text, kind text, scopes text[], limits jsonb, token_id text, subject text, is_stale boolean) LANGUAGE sql STABLE AS $$
+  SELECT s.actor, s.kind, s.scopes, s.limits, s.token_id, s.subject, s.last_seen_at <= accs.clock() - interval '1 min'
+    FROM accs.live_sessions s WHERE s.id = p_id AND s.sha256 = p_sha256
+$$;
+SELECT accs.is_verb('check_session', may => '{scheduler,api}');
+
+-- The session was used: it lives 12 h from now, but not longer than 7 days.
+CREATE FUNCTION accs.touch_session(p_id text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  UPDATE accs.sessions SET last_seen_at = accs.clock(),
+         expires_at = least(accs.clock() + interval '12 hours', created_at + interval '7 days')
+   WHERE id = p_id AND last_seen_at <= accs.clock() - interval '1 min' AND expires_at > accs.clock();
+  IF FOUND THEN
+    PERFORM accs.touch_token(s.token_id) FROM accs.sessions s WHERE s.id = p_id;
+  END IF;
+END $$;
+SELECT accs.is_verb('touch_session', may => '{scheduler,api}');
+
+CREATE FUNCTION accs.list_sessions() RETURNS TABLE (id text, actor text, token_id text, created_at timestamptz, last_seen_at timestamptz,
+                                                    expires_at timestamptz, user_agent text) LANGUAGE sql STABLE AS $$
+  SELECT s.id, s.actor, s.token_id, s.created_at, s.last_seen_at, s.expires_at, s.user_agent FROM accs.live_sessions s
+   ORDER BY s.created_at DESC, s.id
+$$;
+SELECT accs.is_verb('list_sessions', may => '{scheduler,api}');
+
+-- Who ends a session that is another one's (p_by) is in the audit; to log out is not.
+CREATE FUNCTION accs.end_session(p_id text, p_by text DEFAULT NULL, p_reason text DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+  v_actor text;
+BEGIN
+  DELETE FROM accs.sessions WHERE id = p_id RETURNING actor INTO v_actor;
+  IF v_actor <> p_by THEN
+    PERFORM accs.audited('end_session', 'session', p_id, 'accepted', p_by, p_reason, NULL, jsonb_build_object('actor', v_actor));
+  END IF;
+  RETURN CASE WHEN v_actor IS NULL THEN 'repeated' ELSE 'accepted' END;
+END $$;
+SELECT accs.is_verb('end_session', may => '{scheduler,api}');
+
+-- Removes what lets nobody in any more: codes and sessions at once, tokens when the audit forgets them too. Returns how many.
+CREATE FUNCTION accs.forget_access(p_keep interval DEFAULT '400 days') RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+  v_codes    int;
+  v_sessions int;
+  v_tokens   int;
+BEGIN
+  DELETE FROM accs.login_codes WHERE expires_at <= accs.clock();
+  GET DIAGNOSTICS v_codes = ROW_COUNT;
+  DELETE FROM accs.sessions s WHERE NOT EXISTS (SELECT FROM accs.live_sessions l WHERE l.id = s.id);
+  GET DIAGNOSTICS v_sessions = ROW_COUNT;
+  DELETE FROM accs.tokens WHERE least(revoked_at, expires_at) < accs.clock() - p_keep;
+  GET DIAGNOSTICS v_tokens = ROW_COUNT;
+  RETURN v_codes + v_sessions + v_tokens;
+END $$;
+SELECT accs.is_verb('forget_access', may => '{scheduler}');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Workflows: checked and compiled when they are written
@@ -566,7 +994,43 @@ CREATE TRIGGER refuse_used_workflow BEFORE DELETE OR UPDATE OF id ON public.work
 
 -- Whoever writes new versions waits here for the others, until the end of the transaction: two must not make the same next version.
 CREATE FUNCTION accs.lock_workflows() RETURNS void LANGUAGE sql AS $$ SELECT accs.lock('workflows') $$;
-SELECT accs.is_verb('lock_workflows', may => '{scheduler}');
+SELECT accs.is_verb('lock_workflows', may => '{scheduler,api}');
+
+-- A workflow is in the audit however it was written. Who wrote it: as apply_workflow was told, the row says, or the login.
+CREATE FUNCTION accs.audit_workflow() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_row  public.workflows := CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
+  v_said text := nullif(current_setting('accs.by', true), '');
+BEGIN
+  PERFORM accs.audited(CASE TG_OP WHEN 'DELETE' THEN 'delete_workflow' ELSE 'apply_workflow' END, 'workflow', v_row.name, 'accepted',
+    CASE WHEN TG_OP = 'INSERT' THEN coalesce(v_said, v_row.created_by) ELSE v_said END,
+    nullif(current_setting('accs.reason', true), ''), NULL,
+    jsonb_build_object('version', v_row.version, 'is_active', v_row.is_active, 'steps', jsonb_array_length(v_row.steps),
+                       'made', TG_OP = 'INSERT'));
+  RETURN NULL;
+END $$;
+CREATE TRIGGER audit_new AFTER INSERT OR DELETE ON public.workflows FOR EACH ROW EXECUTE FUNCTION accs.audit_workflow();
+CREATE TRIGGER audit_change AFTER UPDATE ON public.workflows FOR EACH ROW
+  WHEN (to_jsonb(OLD) - 'updated_at' IS DISTINCT FROM to_jsonb(NEW) - 'updated_at') EXECUTE FUNCTION accs.audit_workflow();
+
+-- Writes a workflow under its name and version; what stands there already is replaced. p_workflow: name, version, steps, notify,
+-- params, options_schema.
+CREATE FUNCTION accs.apply_workflow(p_workflow jsonb, p_by text DEFAULT NULL, p_reason text DEFAULT NULL) RETURNS uuid
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_id uuid;
+BEGIN
+  PERFORM set_config('accs.by', coalesce(p_by, ''), true), set_config('accs.reason', coalesce(p_reason, ''), true);
+  INSERT INTO public.workflows (name, version, steps, created_by, notify, params, options_schema)
+  SELECT w.name, coalesce(w.version, 1), w.steps, p_by, coalesce(w.notify, '{}'), coalesce(w.params, '{}'), w.options_schema
+    FROM jsonb_populate_record(NULL::public.workflows, p_workflow) w
+  ON CONFLICT (name, version) DO UPDATE SET steps = excluded.steps, notify = excluded.notify, is_active = true, params = excluded.params,
+         options_schema = excluded.options_schema
+  RETURNING id INTO v_id;
+  PERFORM set_config('accs.by', '', true), set_config('accs.reason', '', true);   -- not for what else this transaction writes
+  RETURN v_id;
+END $$;
+SELECT accs.is_verb('apply_workflow', may => '{scheduler,api}');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Tools: what a step may use, with the types of its input and its result
@@ -612,8 +1076,8 @@ END $$;
 CREATE TRIGGER keep_tool BEFORE UPDATE OR DELETE ON public.tools FOR EACH ROW EXECUTE FUNCTION accs.keep_tool();
 
 -- Writes a tool: as its next version where it differs from the newest one, which is in use again otherwise.
-CREATE FUNCTION accs.put_tool(p_tool jsonb, p_by text DEFAULT NULL) RETURNS TABLE (tool text, tool_version int, answer text)
-LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.put_tool(p_tool jsonb, p_by text DEFAULT NULL, p_reason text DEFAULT NULL)
+RETURNS TABLE (tool text, tool_version int, answer text) LANGUAGE plpgsql AS $$
 DECLARE
   v_was public.tools;
   v_new public.tools;
@@ -630,27 +1094,33 @@ BEGIN
   IF to_jsonb(v_was) - '{id,version,is_active,created_at,created_by}'::text[]
      = to_jsonb(v_new) - '{id,version,is_active,created_at,created_by}'::text[] THEN
     UPDATE public.tools t SET is_active = true WHERE t.id = v_was.id AND NOT t.is_active;
-    RETURN QUERY SELECT v_was.name, v_was.version, CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END;
+    RETURN QUERY SELECT v_was.name, v_was.version, accs.audited('put_tool', 'tool', format('%s@%s', v_was.name, v_was.version),
+      CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END, p_by, p_reason);
     RETURN;
   END IF;
   INSERT INTO public.tools SELECT v_new.*;
-  RETURN QUERY SELECT v_new.name, v_new.version, 'accepted'::text;
+  RETURN QUERY SELECT v_new.name, v_new.version,
+    accs.audited('put_tool', 'tool', format('%s@%s', v_new.name, v_new.version), 'accepted', p_by, p_reason);
 END $$;
 SELECT accs.is_verb('put_tool', may => '{scheduler,api}');
 
 -- No new workflow can use it, in this version or in any (null). What uses it goes on.
-CREATE FUNCTION accs.retire_tool(p_name text, p_version int DEFAULT NULL) RETURNS TABLE (answer text, reason text) LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.retire_tool(p_name text, p_version int DEFAULT NULL, p_by text DEFAULT NULL, p_reason text DEFAULT NULL)
+RETURNS TABLE (answer text, reason text) LANGUAGE plpgsql AS $$
+DECLARE
+  v_which text := concat_ws('@', p_name, p_version);
 BEGIN
   PERFORM accs.lock('tools');
   IF NOT EXISTS (SELECT FROM public.tools t WHERE t.name = p_name AND t.version = coalesce(p_version, t.version)) THEN
-    RETURN QUERY SELECT 'refused'::text, 'not_found'::text;
+    RETURN QUERY SELECT accs.audited('retire_tool', 'tool', v_which, 'refused', p_by, p_reason, 'not_found'), 'not_found'::text;
     RETURN;
   ELSIF starts_with(p_name, 'accs.') THEN
-    RETURN QUERY SELECT 'refused'::text, 'builtin'::text;
+    RETURN QUERY SELECT accs.audited('retire_tool', 'tool', v_which, 'refused', p_by, p_reason, 'builtin'), 'builtin'::text;
     RETURN;
   END IF;
   UPDATE public.tools t SET is_active = false WHERE t.name = p_name AND t.version = coalesce(p_version, t.version) AND t.is_active;
-  RETURN QUERY SELECT CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END, NULL::text;
+  RETURN QUERY SELECT accs.audited('retire_tool', 'tool', v_which, CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END, p_by, p_reason),
+                      NULL::text;
 END $$;
 SELECT accs.is_verb('retire_tool', may => '{scheduler,api}');
 
@@ -1052,8 +1522,9 @@ CREATE TABLE public.task_events (
 -- No primary key: a sequence that nobody else writes makes the ids, nothing looks for one of them alone, and its index would be a
 -- tenth of all that the server does for a task (docs/decisions/0001).
 CREATE INDEX task_events_job ON public.task_events (job_id, ts DESC);   -- a job's timeline, and within it a task's
--- what has happened lately; it costs nothing to write
-CREATE INDEX task_events_ts ON public.task_events USING brin (ts) WITH (autosummarize = on);
+-- What has happened lately, and what came after an event that somebody has read (accsd/db/feed.py). One index for both: a second BRIN
+-- on id alone cost a job 2 to 6 % more instructions.
+CREATE INDEX task_events_ts ON public.task_events USING brin (ts, id) WITH (autosummarize = on);
 
 CREATE FUNCTION accs.refuse_event_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -1139,6 +1610,17 @@ BEGIN
   SELECT s.task_id, s.attempt_id, count(s.job_id)::int FROM said s GROUP BY s.task_id, s.attempt_id;
 END $$;
 SELECT accs.is_verb('append_task_events', pinned => true, may => '{agent,scheduler}');
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- The feed: events by id, for those who follow everything
+-- ---------------------------------------------------------------------------------------------------------------
+
+-- The highest id that an event was given, whether or not its transaction has come to an end yet; 0: none was. A reader begins here, and
+-- finds out here that the database is another one than a moment ago (restored, failed over), because its ids have gone back.
+CREATE FUNCTION accs.feed_head() RETURNS bigint LANGUAGE sql STABLE AS $$
+  SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END FROM public.task_events_id_seq s
+$$;
+SELECT accs.is_verb('feed_head', may => '{scheduler,api,reader}');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- The queue: what waits for a claim, what is live, and the concurrency keys between them
@@ -1348,7 +1830,9 @@ CREATE TABLE accs.power (
   brought_by    text,                       -- the method that brought it when it came last
   latency       interval,                   -- usual: from the call until the node is seen
   last_latency  interval,
-  networks      cidr[] NOT NULL DEFAULT '{}'   -- the segments that it is in: who shares one can wake it
+  networks      cidr[] NOT NULL DEFAULT '{}',  -- the segments that it is in: who shares one can wake it
+  watts         jsonb CHECK (jsonb_typeof(watts) = 'object'   -- what it draws: asleep, booting, idle, busy; null: nobody has said
+                             AND NOT jsonb_path_exists(watts, '$.* ? (@.type() != "number" || @ < 0)'))
 ) WITH (fillfactor = 50);
 
 -- What happened to each node, the last 1,000 things.
@@ -1442,6 +1926,9 @@ END $$;
 CREATE FUNCTION accs.note_power(p_node text, p_state text, p_message text, p_data jsonb DEFAULT '{}') RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   UPDATE accs.power SET state = p_state, since = accs.clock() WHERE node = p_node AND state <> p_state;
+  IF FOUND THEN
+    PERFORM accs.log_power(p_node, p_state, p_message, p_data ->> 'method');
+  END IF;
   INSERT INTO accs.node_history (node, state, message, data) VALUES (p_node, p_state, p_message, jsonb_strip_nulls(p_data));
   DELETE FROM accs.node_history WHERE node = p_node
      AND id <= (SELECT id FROM accs.node_history WHERE node = p_node ORDER BY id DESC OFFSET 1000 LIMIT 1);
@@ -1501,14 +1988,15 @@ BEGIN
     USING ERRCODE = 'AC007', HINT = 'Give one of the two machines another name: node.name in its settings, or ACC_NODE_NAME.';
 END $$;
 
--- Registers a node or says anew what it offers. What is null stays as it is. The control host runs what `script` names, so an agent's login
--- must not choose it: it could name any program there.
+-- Registers a node or says anew what it offers. What is null stays as it is; watts of {} are forgotten. The control host runs what `script`
+-- names, so an agent's login must not choose it: it could name any program there.
 -- Two machines with one name would take each other's tasks for their own. Where the boot differs, another instance has to be silent for
 -- p_lease, or to have said goodbye, before the name changes hands (a replaced disk, a power cut); clones of a disk share the machine's id.
 CREATE FUNCTION accs.register_node(
   p_name text, p_labels jsonb DEFAULT '{}', p_max_concurrency jsonb DEFAULT '{}', p_wake_method text DEFAULT NULL, p_mac text DEFAULT NULL,
   p_provider_ref text DEFAULT NULL, p_script text DEFAULT NULL, p_networks cidr[] DEFAULT NULL,
-  p_machine_id text DEFAULT NULL, p_boot_id text DEFAULT NULL, p_instance text DEFAULT NULL, p_lease interval DEFAULT '2 min'
+  p_machine_id text DEFAULT NULL, p_boot_id text DEFAULT NULL, p_instance text DEFAULT NULL, p_lease interval DEFAULT '2 min',
+  p_watts jsonb DEFAULT NULL
 ) RETURNS SETOF public.nodes LANGUAGE plpgsql AS $$
 DECLARE
   v_now   timestamptz := accs.clock();
@@ -1540,30 +2028,40 @@ BEGIN
   INSERT INTO accs.slots (node, service) SELECT p_name, k FROM jsonb_object_keys(p_max_concurrency) k ORDER BY k ON CONFLICT DO NOTHING;
   INSERT INTO accs.power AS w (node, state, networks) VALUES (p_name, 'unknown', coalesce(p_networks, '{}'))
   ON CONFLICT (node) DO UPDATE SET networks = p_networks WHERE p_networks IS NOT NULL AND w.networks <> p_networks;
+  UPDATE accs.power SET watts = nullif(p_watts, '{}')
+   WHERE node = p_name AND p_watts IS NOT NULL AND watts IS DISTINCT FROM nullif(p_watts, '{}');
+  IF v_was.awake_state = 'awake' AND v_was.last_seen < v_now - p_lease THEN
+    PERFORM accs.log_silence(p_name, v_was.last_seen);
+  END IF;
   PERFORM accs.node_seen(p_name);
 END $$;
 SELECT accs.is_verb('register_node', may => '{agent,scheduler}');
 
 -- A machine that is no more: its name, its history and what was held against it go. What runs there, or was seen within p_silent, stays.
-CREATE FUNCTION accs.forget_node(p_name text, p_silent interval DEFAULT '2 min') RETURNS TABLE (answer text, reason text)
-LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.forget_node(p_name text, p_silent interval DEFAULT '2 min', p_by text DEFAULT NULL, p_reason text DEFAULT NULL)
+RETURNS TABLE (answer text, reason text) LANGUAGE plpgsql AS $$
 DECLARE
   v_node public.nodes;
+  v_no   text;
 BEGIN
   SELECT * INTO v_node FROM public.nodes WHERE name = p_name FOR UPDATE;
   IF NOT FOUND THEN
-    RETURN QUERY SELECT 'refused'::text, 'not_found'::text;
+    v_no := 'not_found';
   ELSIF EXISTS (SELECT FROM accs.live WHERE node = p_name) THEN
-    RETURN QUERY SELECT 'refused'::text, 'holds_tasks'::text;
+    v_no := 'holds_tasks';
   ELSIF v_node.awake_state = 'awake' AND v_node.last_seen > accs.clock() - p_silent THEN
-    RETURN QUERY SELECT 'refused'::text, 'is_here'::text;
+    v_no := 'is_here';
   ELSE
     DELETE FROM accs.slots WHERE node = p_name;
     DELETE FROM accs.conclusions WHERE node = p_name;
     DELETE FROM accs.pauses WHERE kind = 'node' AND name = p_name;
     DELETE FROM public.nodes WHERE name = p_name;
-    RETURN QUERY SELECT 'accepted'::text, NULL::text;
   END IF;
+  -- what is no machine comes and goes with its process, and nobody has removed it
+  IF NOT (coalesce(v_node.labels ? 'accs.kind', false) OR starts_with(p_name, 'control/')) THEN
+    PERFORM accs.audited('forget_node', 'node', p_name, CASE WHEN v_no IS NULL THEN 'accepted' ELSE 'refused' END, p_by, p_reason, v_no);
+  END IF;
+  RETURN QUERY SELECT CASE WHEN v_no IS NULL THEN 'accepted' ELSE 'refused' END, v_no;
 END $$;
 SELECT accs.is_verb('forget_node', may => '{scheduler,api}');
 
@@ -1628,6 +2126,41 @@ BEGIN
   RETURN CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END;
 END $$;
 SELECT accs.is_verb('note_obstacle', may => '{agent}');
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Power: when each node slept, was woken, started and was there, for as long as people ask what that has cost
+-- ---------------------------------------------------------------------------------------------------------------
+
+-- Each change of accs.power.state, kept for 400 days (forget_statistics); node_history has only the last 1,000 things. ready: it is there,
+-- whether it works or not (accs.samples know that). unknown and failed: nobody knows what it draws.
+CREATE TABLE accs.power_log (
+  id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  node     text NOT NULL REFERENCES public.nodes (name) ON DELETE CASCADE,
+  ts       timestamptz NOT NULL,
+  state    text NOT NULL CHECK (state IN ('unknown', 'asleep', 'waking', 'booting', 'ready', 'failed')),
+  because  text,
+  method   text                             -- by which it was called, or by which it came
+);
+
+CREATE INDEX power_log_node ON accs.power_log (node, ts, id);   -- power_log of a time, and what it was before
+
+-- A node's power has taken a new state. The same state again is no change.
+CREATE FUNCTION accs.log_power(p_node text, p_state text, p_because text, p_method text) RETURNS void LANGUAGE sql AS $$
+  INSERT INTO accs.power_log (node, ts, state, because, method)
+  SELECT p_node, accs.clock(), p_state, left(p_because, 2000), p_method
+   WHERE (SELECT l.state FROM accs.power_log l WHERE l.node = p_node ORDER BY l.ts DESC, l.id DESC LIMIT 1) IS DISTINCT FROM p_state
+$$;
+
+-- A node that counted as ready was silent, and is there again: a power cut, a crash, a suspend that nobody announced. Nobody has noticed
+-- if nothing wanted the node meanwhile.
+CREATE FUNCTION accs.log_silence(p_node text, p_since timestamptz) RETURNS void LANGUAGE sql AS $$
+  INSERT INTO accs.power_log (node, ts, state, because)
+  SELECT p_node, s.ts, s.state, s.because
+    FROM (VALUES (1, p_since, 'unknown', 'it was not seen any more'), (2, accs.clock(), 'ready', 'it is there again'))
+           AS s (n, ts, state, because)
+   WHERE EXISTS (SELECT FROM accs.power w WHERE w.node = p_node AND w.state = 'ready' AND w.since < p_since)
+   ORDER BY s.n
+$$;
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Submission and instantiation
@@ -1939,12 +2472,16 @@ BEGIN
     PERFORM pg_notify(accs.channel_prefix() || 'builder', '');
   END IF;
   RETURN QUERY
-  SELECT u.id, CASE WHEN u.id = ANY (v_jobs) THEN 'accepted' WHEN r.reason IS NULL THEN 'repeated' ELSE 'refused' END,
-         CASE WHEN u.id <> ALL (v_jobs) THEN r.reason END, j.status, NULL::int, NULL::text, NULL::timestamptz
-    FROM unnest(p_job_ids) AS u (id) LEFT JOIN public.jobs j ON j.id = u.id,
-         LATERAL (SELECT CASE WHEN j.id IS NULL THEN 'not_found' WHEN j.id <> ALL (v_open) THEN 'already_finished'
-                              WHEN j.status = 'running' AND (p_options IS NOT NULL OR p_scheduled_at IS NOT NULL)
-                                THEN 'already_started' END AS reason) r;
+  SELECT * FROM accs.audit_answers('change_jobs', 'job', ARRAY(
+    SELECT ROW(u.id, CASE WHEN u.id = ANY (v_jobs) THEN 'accepted' WHEN r.reason IS NULL THEN 'repeated' ELSE 'refused' END,
+               CASE WHEN u.id <> ALL (v_jobs) THEN r.reason END, j.status, NULL::int, NULL::text, NULL::timestamptz)::accs.answer
+      FROM unnest(p_job_ids) AS u (id) LEFT JOIN public.jobs j ON j.id = u.id,
+           LATERAL (SELECT CASE WHEN j.id IS NULL THEN 'not_found' WHEN j.id <> ALL (v_open) THEN 'already_finished'
+                                WHEN j.status = 'running' AND (p_options IS NOT NULL OR p_scheduled_at IS NOT NULL)
+                                  THEN 'already_started' END AS reason) r), p_by, p_reason,
+    -- not the options themselves: they may be large, and may hold what is masked elsewhere
+    jsonb_strip_nulls(jsonb_build_object('priority', p_priority, 'scheduled_at', p_scheduled_at,
+      'options', CASE WHEN p_options IS NOT NULL THEN ARRAY(SELECT k FROM jsonb_object_keys(p_options) k ORDER BY k LIMIT 50) END)));
 END $$;
 SELECT accs.is_verb('change_jobs', may => '{scheduler,api}');
 
@@ -2955,7 +3492,8 @@ BEGIN
 END $$;
 
 -- Skips steps by hand.
-CREATE FUNCTION accs.skip_tasks(p_task_ids uuid[], p_reason text DEFAULT 'condition_false', p_source text DEFAULT 'builder')
+CREATE FUNCTION accs.skip_tasks(p_task_ids uuid[], p_reason text DEFAULT 'condition_false', p_source text DEFAULT 'builder',
+                                p_by text DEFAULT NULL)
 RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -2966,19 +3504,19 @@ BEGIN
   SELECT * INTO v_skipped FROM accs.skip(p_task_ids, array_fill(p_reason, ARRAY[coalesce(cardinality(p_task_ids), 0)]), p_source);
   PERFORM accs.admit(v_skipped.keys);
   RETURN QUERY
-  SELECT u.id, CASE WHEN u.id = ANY (v_skipped.ids) THEN 'accepted'
+  SELECT * FROM accs.audit_answers('skip_tasks', 'task', ARRAY(
+  SELECT ROW(u.id, CASE WHEN u.id = ANY (v_skipped.ids) THEN 'accepted'
                     WHEN t.status = 'skipped' AND t.error_code = p_reason THEN 'repeated' ELSE 'refused' END,
          CASE WHEN t.id IS NULL THEN 'not_found' WHEN t.status = 'skipped' AND t.error_code = p_reason THEN NULL
               WHEN t.status IN ('done', 'error', 'skipped', 'cancelled') THEN 'already_finished' ELSE 'not_in_expected_state' END,
-         t.status, t.attempt_id, t.lease_owner, t.lease_until
-    FROM unnest(p_task_ids) AS u (id) LEFT JOIN public.job_tasks t ON t.id = u.id;
+         t.status, t.attempt_id, t.lease_owner, t.lease_until)::accs.answer
+    FROM unnest(p_task_ids) AS u (id) LEFT JOIN public.job_tasks t ON t.id = u.id), p_by, p_reason);
 END $$;
 SELECT accs.is_verb('skip_tasks', may => '{scheduler}');
 
 -- Cancels jobs with all that is open in them. Running tasks lose their lease at once, and their services are told to look
--- at their leases now.
-CREATE FUNCTION accs.cancel_jobs(p_job_ids uuid[], p_reason text DEFAULT NULL, p_by text DEFAULT NULL) RETURNS SETOF accs.answer
-LANGUAGE plpgsql AS $$
+-- at their leases now. Called where a schedule cancels its own runs, too.
+CREATE FUNCTION accs.cancel(p_job_ids uuid[], p_reason text, p_by text) RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now   timestamptz := accs.clock();
@@ -3034,6 +3572,11 @@ BEGIN
          j.status, NULL::int, NULL::text, NULL::timestamptz
     FROM unnest(p_job_ids) AS u (id) LEFT JOIN public.jobs j ON j.id = u.id;
 END $$;
+
+CREATE FUNCTION accs.cancel_jobs(p_job_ids uuid[], p_reason text DEFAULT NULL, p_by text DEFAULT NULL) RETURNS SETOF accs.answer
+LANGUAGE sql AS $$
+  SELECT * FROM accs.audit_answers('cancel_jobs', 'job', ARRAY(SELECT c FROM accs.cancel(p_job_ids, p_reason, p_by) c), p_by, p_reason)
+$$;
 SELECT accs.is_verb('cancel_jobs', may => '{scheduler,api}');
 
 -- Closes jobs whose tasks are all terminal. The last finish does it by itself; this is the net (and maybe_finish_job).
@@ -3512,7 +4055,7 @@ CREATE FUNCTION accs.blocked(p_job uuid, p_reopened uuid[]) RETURNS uuid[] LANGU
 $$;
 
 -- Sends dead letters back to work, with what was skipped because of them, unless another failure still stands above it.
-CREATE FUNCTION accs.redrive(p_dead_letter_ids bigint[], p_by text DEFAULT NULL)
+CREATE FUNCTION accs.send_back(p_dead_letter_ids bigint[], p_by text)
 RETURNS TABLE (dead_letter_id bigint, answer text, reason text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -3549,23 +4092,40 @@ BEGIN
   END LOOP;
   PERFORM accs.admit(v_keys);
 END $$;
+
+CREATE FUNCTION accs.redrive(p_dead_letter_ids bigint[], p_by text DEFAULT NULL, p_reason text DEFAULT NULL)
+RETURNS TABLE (dead_letter_id bigint, answer text, reason text) LANGUAGE plpgsql AS $$
+DECLARE
+  v_sent record;
+BEGIN
+  SELECT array_agg(s.dead_letter_id) AS ids, array_agg(s.answer) AS answers, array_agg(s.reason) AS reasons INTO v_sent
+    FROM accs.send_back(p_dead_letter_ids, p_by) s;
+  PERFORM accs.audit_each('redrive', 'dead_letter', v_sent.ids::text[], v_sent.answers, v_sent.reasons, p_by, p_reason);
+  RETURN QUERY SELECT * FROM unnest(v_sent.ids, v_sent.answers, v_sent.reasons);
+END $$;
 SELECT accs.is_verb('redrive', may => '{scheduler,api}');
 
-CREATE FUNCTION accs.dismiss(p_dead_letter_ids bigint[]) RETURNS TABLE (dead_letter_id bigint, answer text, reason text) LANGUAGE sql AS $$
+CREATE FUNCTION accs.dismiss(p_dead_letter_ids bigint[], p_by text DEFAULT NULL, p_reason text DEFAULT NULL)
+RETURNS TABLE (dead_letter_id bigint, answer text, reason text) LANGUAGE plpgsql AS $$
+DECLARE
+  v_said record;
+BEGIN
   WITH done AS (
     UPDATE public.dead_letters SET dismissed_at = accs.clock()
      WHERE id = ANY (p_dead_letter_ids) AND dismissed_at IS NULL AND redriven_at IS NULL RETURNING id
   )
-  SELECT u.id, CASE WHEN done.id IS NOT NULL THEN 'accepted' WHEN d.dismissed_at IS NOT NULL THEN 'repeated' ELSE 'refused' END,
-         CASE WHEN d.id IS NULL THEN 'not_found' WHEN done.id IS NULL AND d.dismissed_at IS NULL THEN 'already_redriven' END
-    FROM unnest(p_dead_letter_ids) AS u (id) LEFT JOIN done ON done.id = u.id LEFT JOIN public.dead_letters d ON d.id = u.id
-$$;
+  SELECT array_agg(s.id) AS ids, array_agg(s.answer) AS answers, array_agg(s.reason) AS reasons INTO v_said FROM (
+    SELECT u.id, CASE WHEN done.id IS NOT NULL THEN 'accepted' WHEN d.dismissed_at IS NOT NULL THEN 'repeated' ELSE 'refused' END AS answer,
+           CASE WHEN d.id IS NULL THEN 'not_found' WHEN done.id IS NULL AND d.dismissed_at IS NULL THEN 'already_redriven' END AS reason
+      FROM unnest(p_dead_letter_ids) AS u (id) LEFT JOIN done ON done.id = u.id LEFT JOIN public.dead_letters d ON d.id = u.id) s;
+  PERFORM accs.audit_each('dismiss', 'dead_letter', v_said.ids::text[], v_said.answers, v_said.reasons, p_by, p_reason);
+  RETURN QUERY SELECT * FROM unnest(v_said.ids, v_said.answers, v_said.reasons);
+END $$;
 SELECT accs.is_verb('dismiss', may => '{scheduler,api}');
 
 -- Runs finished jobs again: what has not succeeded, or, with a step named, that step and everything below it. A job that is
 -- running again already because of the same call is repeated.
-CREATE FUNCTION accs.retry_jobs(p_job_ids uuid[], p_from_steps text[] DEFAULT NULL, p_by text DEFAULT NULL) RETURNS SETOF accs.answer
-LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.run_again(p_job_ids uuid[], p_from_steps text[], p_by text) RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_said  record;
@@ -3626,6 +4186,14 @@ BEGIN
   END LOOP;
   PERFORM accs.admit(v_keys);
 END $$;
+
+CREATE FUNCTION accs.retry_jobs(p_job_ids uuid[], p_from_steps text[] DEFAULT NULL, p_by text DEFAULT NULL, p_reason text DEFAULT NULL)
+RETURNS SETOF accs.answer LANGUAGE sql AS $$
+  SELECT * FROM accs.audit_answers('retry_jobs', 'job', ARRAY(SELECT r FROM accs.run_again(p_job_ids, p_from_steps, p_by) r),
+    p_by, p_reason,
+    jsonb_strip_nulls(jsonb_build_object('from_steps', nullif(ARRAY(SELECT DISTINCT s FROM unnest(p_from_steps[1:20]) s WHERE s IS NOT NULL
+                                                                     ORDER BY s), '{}'))))
+$$;
 SELECT accs.is_verb('retry_jobs', may => '{scheduler,api}');
 
 -- ---------------------------------------------------------------------------------------------------------------
@@ -3665,7 +4233,7 @@ BEGIN
   END IF;
   INSERT INTO accs.pauses (kind, name, reason, by) VALUES (p_kind, p_name, p_reason, p_by) ON CONFLICT DO NOTHING;
   IF NOT FOUND THEN
-    RETURN 'repeated';
+    RETURN accs.audited('pause', p_kind, p_name, 'repeated', p_by, p_reason);
   END IF;
   IF p_kind = 'workflow' THEN
     -- A task that becomes claimable at this very moment may be missed: the claim that meets it holds it.
@@ -3679,18 +4247,19 @@ BEGIN
     SELECT array_agg(DISTINCT key) FILTER (WHERE key IS NOT NULL) INTO v_keys FROM held;
     PERFORM accs.admit(v_keys);   -- their places are the next ones'
   END IF;
-  RETURN 'accepted';
+  RETURN accs.audited('pause', p_kind, p_name, 'accepted', p_by, p_reason);
 END $$;
 SELECT accs.is_verb('pause', may => '{scheduler,api}');
 
-CREATE FUNCTION accs.resume(p_kind text, p_name text) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.resume(p_kind text, p_name text, p_reason text DEFAULT NULL, p_by text DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_keys text[];
 BEGIN
   DELETE FROM accs.pauses WHERE kind = p_kind AND name = p_name;   -- waits for whoever holds a task because of it right now
   IF NOT FOUND THEN
-    RETURN 'repeated';
+    RETURN accs.audited('resume', p_kind, p_name, 'repeated', p_by, p_reason);
   END IF;
   IF p_kind = 'workflow' THEN
     WITH ours AS (
@@ -3708,7 +4277,7 @@ BEGIN
     PERFORM pg_notify(accs.channel_prefix() || s.service, '') FROM (
       SELECT DISTINCT jsonb_object_keys(max_concurrency) AS service FROM public.nodes WHERE name = p_name) s;
   END IF;
-  RETURN 'accepted';
+  RETURN accs.audited('resume', p_kind, p_name, 'accepted', p_by, p_reason);
 END $$;
 SELECT accs.is_verb('resume', may => '{scheduler,api}');
 
@@ -3740,15 +4309,18 @@ BEGIN
 END $$;
 SELECT accs.is_verb('recheck_holds', may => '{scheduler}');
 
-CREATE FUNCTION accs.set_concurrency_limit(p_key text, p_limit int) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.set_concurrency_limit(p_key text, p_limit int, p_by text DEFAULT NULL, p_reason text DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_said jsonb := jsonb_build_object('limit', p_limit);
 BEGIN
   INSERT INTO accs.concurrency_keys AS k (key, max_running) VALUES (p_key, p_limit)
   ON CONFLICT (key) DO UPDATE SET max_running = excluded.max_running WHERE k.max_running <> excluded.max_running;
   IF NOT FOUND THEN
-    RETURN 'repeated';
+    RETURN accs.audited('set_concurrency_limit', 'concurrency_key', p_key, 'repeated', p_by, p_reason, NULL, v_said);
   END IF;
   PERFORM accs.admit(ARRAY[p_key]);
-  RETURN 'accepted';
+  RETURN accs.audited('set_concurrency_limit', 'concurrency_key', p_key, 'accepted', p_by, p_reason, NULL, v_said);
 END $$;
 SELECT accs.is_verb('set_concurrency_limit', may => '{scheduler,api}');
 
@@ -3994,28 +4566,6 @@ SELECT accs.is_verb('drop_view', may => '{api}');
 -- Schedules: what starts jobs by itself, the plan of each, and everything that waits for a time
 -- ---------------------------------------------------------------------------------------------------------------
 
--- Who acts. A name is never given to another one. limits: schedules, max_priority, runs_per_hour, least_interval_sec; none where
--- one is missing.
-CREATE TABLE accs.actors (
-  id           uuid PRIMARY KEY DEFAULT accs.new_id(),
-  name         text NOT NULL UNIQUE CHECK (length(name) BETWEEN 1 AND 200),
-  kind         text NOT NULL DEFAULT 'service' CHECK (kind IN ('person', 'service', 'assistant')),
-  limits       jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(limits) = 'object'
-                 AND NOT jsonb_path_exists(limits, '$.* ? (@.type() != "number")')),
-  created_at   timestamptz NOT NULL DEFAULT accs.clock(),
-  disabled_at  timestamptz
-);
-
-CREATE FUNCTION accs.put_actor(p_name text, p_kind text DEFAULT 'service', p_limits jsonb DEFAULT '{}', p_disabled boolean DEFAULT false)
-RETURNS uuid LANGUAGE sql AS $$
-  INSERT INTO accs.actors AS a (name, kind, limits, disabled_at) VALUES (p_name, p_kind, p_limits, CASE
-    WHEN p_disabled THEN accs.clock() END)
-  ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, limits = excluded.limits,
-         disabled_at = CASE WHEN p_disabled THEN coalesce(a.disabled_at, excluded.disabled_at) END
-  RETURNING id
-$$;
-SELECT accs.is_verb('put_actor', may => '{scheduler,api}');
-
 -- Any client may INSERT one, and UPDATE its definition: triggers check it, count the revision and ask for a plan. What stands
 -- under "state" belongs to the verbs. Times are instants but for nominal ones, which are local to the zone: SQL never converts
 -- between zones.
@@ -4125,7 +4675,7 @@ CREATE TABLE accs.schedule_marks (
 
 -- Who did what to a schedule, when and why; before and after hold what has changed. Append-only.
 CREATE TABLE accs.schedule_history (
-  id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  id           bigint PRIMARY KEY DEFAULT nextval('accs.audit_seq'),
   schedule_id  uuid NOT NULL,
   ts           timestamptz NOT NULL DEFAULT accs.clock(),
   what         text NOT NULL,
@@ -4133,10 +4683,22 @@ CREATE TABLE accs.schedule_history (
   reason       text,
   revision     int,
   before       jsonb,
-  after        jsonb
+  after        jsonb,
+  via          text NOT NULL DEFAULT accs.via(),
+  request_id   text DEFAULT left(nullif(current_setting('accs.request_id', true), ''), 200)
 );
 
 CREATE INDEX schedule_history_of ON accs.schedule_history (schedule_id, id);
+
+-- The audit with what was done to schedules: one list, in the order of its ids. (What a schedule's history tells of the schedulers
+-- themselves is in it too: they have names.)
+CREATE VIEW accs.audit_trail AS
+  SELECT a.id, a.ts, a.actor, a.via, a.action, a.kind, a.target, a.reason, a.answer, a.detail, a.request_id FROM accs.audit a
+  UNION ALL
+  SELECT h.id, h.ts, h.by, h.via, h.what, 'schedule', coalesce((SELECT s.name FROM public.schedules s WHERE s.id = h.schedule_id),
+         h.schedule_id::text), h.reason, 'accepted', nullif(jsonb_strip_nulls(jsonb_build_object('revision', h.revision, 'before', h.before,
+         'after', h.after)), '{}'), h.request_id
+    FROM accs.schedule_history h;
 
 -- While there is a row, nothing is settled: it is as if all schedulers were down.
 CREATE TABLE accs.schedule_hold (
@@ -4432,7 +4994,7 @@ BEGIN
   END IF;
   IF p_cancel THEN
     v_jobs := ARRAY(SELECT r.job_id FROM accs.open_runs r WHERE r.schedule_id = v_row.id);
-    PERFORM accs.cancel_jobs(v_jobs, coalesce(p_reason, 'schedule ' || v_row.name || ' was ended'), p_by);
+    PERFORM accs.cancel(v_jobs, coalesce(p_reason, 'schedule ' || v_row.name || ' was ended'), p_by);
   END IF;
   RETURN QUERY SELECT CASE v_row.state WHEN 'ended' THEN 'repeated' ELSE 'accepted' END, NULL::text, coalesce(cardinality(v_jobs), 0);
 END $$;
@@ -4481,10 +5043,10 @@ BEGIN
     INSERT INTO accs.schedule_hold (by, reason) VALUES (coalesce(p_by, session_user), p_reason) ON CONFLICT DO NOTHING;
   END IF;
   IF NOT FOUND THEN
-    RETURN 'repeated';
+    RETURN accs.audited(CASE WHEN p_lift THEN 'lift_hold' ELSE 'hold_schedules' END, 'schedules', NULL, 'repeated', p_by, p_reason);
   END IF;
   PERFORM accs.tell_schedulers();
-  RETURN 'accepted';
+  RETURN accs.audited(CASE WHEN p_lift THEN 'lift_hold' ELSE 'hold_schedules' END, 'schedules', NULL, 'accepted', p_by, p_reason);
 END $$;
 SELECT accs.is_verb('hold_schedules', may => '{scheduler,api}');
 
@@ -4864,7 +5426,7 @@ BEGIN
   SELECT array_agg(DISTINCT coalesce(o.run_key, s.run_key, 'schedule:' || s.id)) INTO v_cancel FROM unnest(p_occasions) o
     JOIN public.schedules s ON s.id = o.schedule_id WHERE s.overlap = 'cancel' AND o.forced IS NOT TRUE;
   IF v_cancel IS NOT NULL THEN
-    PERFORM accs.cancel_jobs(ARRAY(SELECT job_id FROM accs.open_runs WHERE key = ANY (v_cancel)),
+    PERFORM accs.cancel(ARRAY(SELECT job_id FROM accs.open_runs WHERE key = ANY (v_cancel)),
                              'overtaken by the next run of its schedule', coalesce(p_by, 'scheduler'));
   END IF;
   SELECT array_agg(DISTINCT coalesce(o.run_key, s.run_key, 'schedule:' || s.id)) INTO v_keys FROM unnest(p_occasions) o
@@ -5623,15 +6185,18 @@ END $$;
 SELECT accs.is_verb('run_now', may => '{scheduler,api}');
 
 -- How many jobs of a run key may be open at once.
-CREATE FUNCTION accs.set_run_limit(p_key text, p_max_open int) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.set_run_limit(p_key text, p_max_open int, p_by text DEFAULT NULL, p_reason text DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_said jsonb := jsonb_build_object('max_open', p_max_open);
 BEGIN
   INSERT INTO accs.run_keys AS k (key, max_open) VALUES (p_key, p_max_open)
   ON CONFLICT (key) DO UPDATE SET max_open = excluded.max_open WHERE k.max_open <> excluded.max_open;
   IF NOT FOUND THEN
-    RETURN 'repeated';
+    RETURN accs.audited('set_run_limit', 'run_key', p_key, 'repeated', p_by, p_reason, NULL, v_said);
   END IF;
   PERFORM accs.release_runs(ARRAY[p_key], true);
-  RETURN 'accepted';
+  RETURN accs.audited('set_run_limit', 'run_key', p_key, 'accepted', p_by, p_reason, NULL, v_said);
 END $$;
 SELECT accs.is_verb('set_run_limit', may => '{scheduler,api}');
 
@@ -5806,7 +6371,7 @@ BEGIN
   UPDATE accs.backfills SET state = 'cancelled', ended_at = accs.clock() WHERE id = p_id;
   PERFORM accs.note_schedule(v_fill.schedule_id, 'backfill_cancelled', p_by, p_reason, NULL, jsonb_build_object('id', p_id));
   IF p_cancel THEN
-    PERFORM accs.cancel_jobs(ARRAY(SELECT o.job_id FROM accs.open_runs o WHERE o.key = 'backfill:' || p_id),
+    PERFORM accs.cancel(ARRAY(SELECT o.job_id FROM accs.open_runs o WHERE o.key = 'backfill:' || p_id),
       coalesce(p_reason, 'its backfill was cancelled'), p_by);
   END IF;
   RETURN QUERY SELECT 'accepted'::text, NULL::text;
@@ -7256,9 +7821,11 @@ CREATE FUNCTION accs.lift_quarantine(p_node text, p_service text, p_because text
                                      p_version text DEFAULT NULL, p_seen bigint DEFAULT NULL)
 RETURNS TABLE (node text, service text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
+DECLARE
+  v_nodes    text[];
+  v_services text[];
 BEGIN
   PERFORM accs.lock('quarantines');
-  RETURN QUERY
   WITH lifted AS (
     DELETE FROM accs.quarantines q WHERE (p_node IS NULL OR q.node = p_node) AND (p_service IS NULL OR q.service = p_service)
        AND (p_seen IS NULL OR accs.quarantine_version(q) = p_version AND NOT EXISTS (
@@ -7267,10 +7834,15 @@ BEGIN
   ), forgotten AS (
     DELETE FROM accs.conclusions c USING lifted l WHERE c.node = l.node AND c.service = l.service AND NOT c.passed
   )
-  SELECT l.node, l.service FROM lifted l,
+  SELECT array_agg(l.node), array_agg(l.service) INTO v_nodes, v_services FROM lifted l,
          LATERAL accs.note_node(l.node, 'resumed', format('%s is out of quarantine: %s', l.service, p_because),
                                 jsonb_build_object('by', p_by)),
          LATERAL pg_notify(accs.channel_prefix() || l.service, '');
+  IF p_seen IS NULL THEN   -- somebody wants it; it was not earned by a trial
+    PERFORM accs.audit_each('lift_quarantine', 'quarantine', ARRAY(SELECT u.node || '/' || u.service FROM unnest(v_nodes, v_services)
+      AS u (node, service)), array_fill('accepted'::text, ARRAY[coalesce(cardinality(v_nodes), 0)]), NULL, p_by, p_because);
+  END IF;
+  RETURN QUERY SELECT * FROM unnest(v_nodes, v_services);
 END $$;
 SELECT accs.is_verb('lift_quarantine', may => '{scheduler,api}');
 
@@ -7414,7 +7986,7 @@ RETURNS TABLE (service text, requires jsonb, node text, tasks int, due_in interv
     FROM bounded b JOIN lane l ON l.id = b.lane WHERE (b.job_id IS NOT NULL OR b.schedule IS NOT NULL) AND b.tasks > 0
    GROUP BY l.id, l.service, l.requires, l.node, b.soon
 $$;
-SELECT accs.is_verb('wake_demand', pinned => true, may => '{agent,scheduler}');
+SELECT accs.is_verb('wake_demand', pinned => true, may => '{agent,scheduler,api}');
 
 -- What is left of a node's slots of services in quarantine: none, or one for a trial. A node that is not awake is worth waking
 -- for the probe that is due.
@@ -7464,13 +8036,15 @@ BEGIN
     RETURN CASE WHEN EXISTS (SELECT FROM accs.power WHERE node = p_node AND try_id = p_try) THEN 'repeated' ELSE 'refused' END;
   END IF;
   UPDATE accs.power SET state = 'waking', since = accs.clock() WHERE node = p_node AND state <> 'waking';
+  PERFORM accs.log_power(p_node, 'waking', NULL, p_method);
   RETURN 'accepted';
 END $$;
 SELECT accs.is_verb('claim_wake', may => '{scheduler,api}');
 
 -- After a call: whether it got through, in the node's history and as an event of the job that wanted the node. A call that is
--- not the node's last one any more, or whose node was seen meanwhile, is recorded too.
-CREATE FUNCTION accs.record_wake(p_node text, p_try uuid, p_ok boolean, p_job uuid, p_message text, p_data jsonb) RETURNS text
+-- not the node's last one any more, or whose node was seen meanwhile, is recorded too. p_by: the person who wanted it.
+CREATE FUNCTION accs.record_wake(p_node text, p_try uuid, p_ok boolean, p_job uuid, p_message text, p_data jsonb, p_by text DEFAULT NULL,
+                                 p_reason text DEFAULT NULL) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
   v_state text;
@@ -7492,6 +8066,10 @@ BEGIN
   IF p_job IS NOT NULL THEN   -- a person may wake a node for no job at all
     INSERT INTO public.task_events (job_id, ts, source, level, type, message, data)
     VALUES (p_job, accs.clock(), 'builder', CASE WHEN p_ok THEN 'info' ELSE 'warn' END, 'wake', p_message, p_data);
+  END IF;
+  IF p_by IS NOT NULL THEN
+    PERFORM accs.audited('wake', 'node', p_node, 'accepted', p_by, p_reason, NULL,
+                         jsonb_build_object('ok', p_ok, 'message', left(p_message, 500)));
   END IF;
   RETURN 'accepted';
 END $$;
@@ -7550,8 +8128,8 @@ CREATE TABLE accs.node_orders (
 CREATE INDEX node_orders_open ON accs.node_orders (node) WHERE taken_at IS NULL;   -- take_orders
 
 -- Asks a node to do something soon: 'relay' sends a magic packet for p_target, 'sleep' goes to sleep. Orders of yesterday go.
-CREATE FUNCTION accs.ask_node(p_id uuid, p_node text, p_kind text, p_target text, p_by text, p_within interval) RETURNS text
-LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.ask_node(p_id uuid, p_node text, p_kind text, p_target text, p_by text, p_within interval, p_reason text DEFAULT NULL)
+RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
   DELETE FROM accs.node_orders WHERE asked_at < accs.clock() - interval '1 day';
   INSERT INTO accs.node_orders (id, node, kind, target, asked_by, good_until)
@@ -7561,6 +8139,9 @@ BEGIN
     RETURN 'repeated';
   END IF;
   PERFORM pg_notify(accs.channel_prefix() || 'orders', p_node);
+  IF p_kind = 'sleep' THEN   -- a person asks for it; a relay is part of a wake call
+    PERFORM accs.audited('sleep', 'node', p_node, 'accepted', p_by, p_reason);
+  END IF;
   RETURN 'accepted';
 END $$;
 SELECT accs.is_verb('ask_node', may => '{scheduler,api}');
@@ -7959,15 +8540,16 @@ END $$;
 SELECT accs.is_verb('register_outbox_target', may => '{scheduler}');
 
 -- Nothing more is told to it. What waits for it stays, and is sent if it is registered again before that is pruned.
-CREATE FUNCTION accs.forget_outbox_target(p_name text) RETURNS text LANGUAGE plpgsql SET lock_timeout = '500ms' AS $$
+CREATE FUNCTION accs.forget_outbox_target(p_name text, p_by text DEFAULT NULL, p_reason text DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql SET lock_timeout = '500ms' AS $$
 BEGIN
   PERFORM accs.lock('outbox_targets');
   DELETE FROM accs.outbox_targets WHERE name = p_name;
   IF NOT FOUND THEN
-    RETURN 'refused';
+    RETURN accs.audited('forget_outbox_target', 'outbox_target', p_name, 'refused', p_by, p_reason, 'not_found');
   END IF;
   PERFORM accs.choose_announcements();
-  RETURN 'accepted';
+  RETURN accs.audited('forget_outbox_target', 'outbox_target', p_name, 'accepted', p_by, p_reason);
 END $$;
 SELECT accs.is_verb('forget_outbox_target', may => '{scheduler,api}');
 
@@ -8105,12 +8687,14 @@ SELECT accs.is_verb('settle_outbox', pinned => true, may => '{scheduler}');
 
 -- Sends events again, whatever became of them; without ids those that were given up, of one target or of all. Who does that
 -- has seen to the receiver, so the breaker closes. An event that is under way stays so.
-CREATE FUNCTION accs.redrive_outbox(p_ids bigint[] DEFAULT NULL, p_target text DEFAULT NULL)
+CREATE FUNCTION accs.redrive_outbox(p_ids bigint[] DEFAULT NULL, p_target text DEFAULT NULL, p_by text DEFAULT NULL,
+                                    p_reason text DEFAULT NULL)
 RETURNS TABLE (id bigint, answer text, reason text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now   timestamptz := accs.clock();
   v_moved bigint[];
+  v_said  record;
 BEGIN
   IF p_ids IS NULL THEN
     p_ids := ARRAY(SELECT e.id FROM public.outbox_events e
@@ -8125,10 +8709,13 @@ BEGIN
     RETURNING e.id)
   SELECT coalesce(array_agg(m.id), '{}') INTO v_moved FROM moved m;
   PERFORM pg_notify(accs.channel_prefix() || '_outbox', '');
-  RETURN QUERY
-  SELECT u.id, CASE WHEN u.id = ANY (v_moved) THEN 'accepted' WHEN e.id IS NULL THEN 'refused' ELSE 'repeated' END,
-         CASE WHEN e.id IS NULL THEN 'not_found' END
-    FROM unnest(p_ids) AS u (id) LEFT JOIN public.outbox_events e ON e.id = u.id;
+  SELECT array_agg(s.id) AS ids, array_agg(s.answer) AS answers, array_agg(s.reason) AS reasons INTO v_said FROM (
+    SELECT u.id, CASE WHEN u.id = ANY (v_moved) THEN 'accepted' WHEN e.id IS NULL THEN 'refused' ELSE 'repeated' END AS answer,
+           CASE WHEN e.id IS NULL THEN 'not_found' END AS reason
+      FROM unnest(p_ids) AS u (id) LEFT JOIN public.outbox_events e ON e.id = u.id) s;
+  PERFORM accs.audit_each('redrive_outbox', 'outgoing_event', v_said.ids::text[], v_said.answers, v_said.reasons, p_by, p_reason,
+                          jsonb_strip_nulls(jsonb_build_object('target', p_target)));
+  RETURN QUERY SELECT * FROM unnest(v_said.ids, v_said.answers, v_said.reasons);
 END $$;
 SELECT accs.is_verb('redrive_outbox', may => '{scheduler,api}');
 
@@ -8671,34 +9258,308 @@ CREATE VIEW accs.service_load AS
    GROUP BY service;
 
 -- ---------------------------------------------------------------------------------------------------------------
--- Health: which builders are there, and what waits, runs, has failed, is stuck or overdue
+-- Statistics: how busy nodes were, how attempts ended by the minute, how long steps usually take. None of it is on the way of a task:
+-- a pass of the builder reads what has happened
 -- ---------------------------------------------------------------------------------------------------------------
 
--- Each builder that makes passes, and what keeps its roles from their work. Written seldom: see note_builder.
-CREATE TABLE accs.builders (
-  name       text PRIMARY KEY CHECK (length(name) BETWEEN 1 AND 200),
-  seen_at    timestamptz NOT NULL DEFAULT accs.clock(),
-  obstacles  jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(obstacles) = 'object')   -- a sentence by role
+-- How many tasks of a service were live on a node, of how many slots: once a minute, where one of the two has changed. A node that is not
+-- awake has no slots. After 14 days the last of each quarter of an hour is kept.
+CREATE TABLE accs.samples (
+  ts       timestamptz NOT NULL,
+  node     text NOT NULL REFERENCES public.nodes (name) ON DELETE CASCADE,
+  service  text NOT NULL,
+  live     int NOT NULL,
+  slots    int NOT NULL,
+  PRIMARY KEY (node, service, ts)
+);
+
+CREATE INDEX samples_ts ON accs.samples (ts);   -- forget_statistics
+
+-- How many attempts ended in each minute, and how. error: for good; retried: failed, and tried again; lost: the owner was gone (those that
+-- were lost for good count as error, too). What was released is not counted. wait_s: for how long these attempts had been ready before
+-- they were claimed; run_s: for how long those that were not lost had run, each in all.
+CREATE TABLE accs.outcomes (
+  minute   timestamptz NOT NULL,            -- when it begins
+  service  text NOT NULL,
+  seconds  int NOT NULL DEFAULT 60,         -- how long it is: after 14 days a quarter of an hour
+  done     int NOT NULL DEFAULT 0,
+  error    int NOT NULL DEFAULT 0,
+  retried  int NOT NULL DEFAULT 0,
+  lost     int NOT NULL DEFAULT 0,
+  wait_s   double precision NOT NULL DEFAULT 0,
+  run_s    double precision NOT NULL DEFAULT 0,
+  PRIMARY KEY (minute, service, seconds)
+) WITH (fillfactor = 70);
+
+CREATE FUNCTION accs.quantile(p_values real[], p_share double precision) RETURNS double precision LANGUAGE sql IMMUTABLE AS $$
+  SELECT percentile_cont(p_share) WITHIN GROUP (ORDER BY v) FROM unnest(p_values) AS u (v)
+$$;
+
+-- How long each step of a workflow (all versions) usually runs and waits, in seconds, by its last 200 attempts that were done: what has
+-- become faster is known as fast soon. The tasks of a step that was multiplied count as the step.
+CREATE TABLE accs.step_stats (
+  workflow    text NOT NULL,
+  task_key    text NOT NULL,
+  n           bigint NOT NULL,              -- all that were ever counted
+  runs        real[] NOT NULL,              -- the newest first
+  waits       real[] NOT NULL,
+  p50         double precision GENERATED ALWAYS AS (accs.quantile(runs, 0.5)) STORED,
+  p95         double precision GENERATED ALWAYS AS (accs.quantile(runs, 0.95)) STORED,
+  wait_p50    double precision GENERATED ALWAYS AS (accs.quantile(waits, 0.5)) STORED,
+  updated_at  timestamptz NOT NULL,
+  PRIMARY KEY (workflow, task_key)
+) WITH (fillfactor = 50);
+
+-- Where the pass stands. Its lock makes it one pass at a time, whichever builder makes it.
+CREATE TABLE accs.statistics_position (
+  only_row    boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+  counted_to  bigint NOT NULL DEFAULT 0,                  -- task events up to this id are counted, but for accs.event_gaps
+  sampled_at  timestamptz NOT NULL DEFAULT '-infinity',
+  kept_at     timestamptz NOT NULL DEFAULT '-infinity'    -- when what is old was last put together
+);
+INSERT INTO accs.statistics_position DEFAULT VALUES;
+
+-- Ids up to that position that no row had when the pass came by: their transaction was still under way, or has been rolled back. From the
+-- pass after on, `before` is above every transaction that could own them: once all below it have ended, who is still missing never comes.
+-- So an event is counted once, however late its transaction commits.
+CREATE TABLE accs.event_gaps (
+  ids     int8range NOT NULL,
+  since   timestamptz NOT NULL,
+  before  xid8
+);
+
+-- What ended attempts tell: how, for how long they had run, and how long they had been ready before they were claimed. A task's row knows
+-- its last attempt; of an earlier one the job's events do. A task is ready when it was made, when all that it depends on has ended, or when
+-- the last attempt or run of it said that it begins again. (Each is one look-up by index, as in claim_tasks.)
+CREATE FUNCTION accs.attempts_ended(p_events public.task_events[])
+RETURNS TABLE (ts timestamptz, workflow text, task_key text, service text, ended text, is_lost boolean, run double precision,
+               wait double precision) LANGUAGE sql STABLE AS $$
+  SELECT e.ts, f.name, coalesce(m.task_key, t.task_key), t.service_name,
+         CASE e.data ->> 'to' WHEN 'queued' THEN 'retried' ELSE e.data ->> 'to' END, coalesce(e.data ->> 'outcome' = 'lost', false),
+         extract(epoch FROM e.ts - a.started), extract(epoch FROM greatest(a.claimed - greatest(t.created_at, d.ended, b.due), '0'))
+    FROM unnest(p_events) e, LATERAL (
+         SELECT * FROM public.job_tasks t WHERE t.id = e.job_task_id OFFSET 0) t, LATERAL (
+         SELECT j.workflow_id FROM public.jobs j WHERE j.id = e.job_id OFFSET 0) j, LATERAL (
+         SELECT w.name FROM public.workflows w WHERE w.id = j.workflow_id OFFSET 0) f
+    LEFT JOIN LATERAL (SELECT p.task_key, p.finished_at FROM public.job_tasks p WHERE p.id = t.parent OFFSET 0) m ON true
+    CROSS JOIN LATERAL (
+         SELECT t.claimed_at AS claimed, t.started_at AS started WHERE t.attempt_id = e.attempt_id
+         UNION ALL
+         SELECT min(s.ts) FILTER (WHERE s.data ->> 'to' = 'starting'), min(s.ts) FILTER (WHERE s.data ->> 'to' = 'running')
+           FROM public.task_events s
+          WHERE t.attempt_id <> e.attempt_id AND s.job_id = e.job_id AND s.ts BETWEEN e.ts - interval '1 day' AND e.ts
+            AND s.job_task_id = e.job_task_id AND s.attempt_id = e.attempt_id AND s.type = 'status'
+         HAVING t.attempt_id <> e.attempt_id) a
+    LEFT JOIN LATERAL (
+         SELECT max(x.finished_at) FILTER (WHERE x.finished_at <= a.claimed) AS ended FROM (
+           SELECT m.finished_at WHERE t.parent IS NOT NULL
+           UNION ALL
+           SELECT greatest(u.finished_at, CASE WHEN u.items IS NOT NULL THEN (
+                    SELECT max(c.finished_at) FROM public.job_tasks c WHERE c.parent = u.id) END)
+             FROM unnest(t.depends_on) AS k (key), LATERAL (
+               SELECT u.id, u.finished_at, u.items FROM public.job_tasks u WHERE u.job_id = t.job_id AND u.task_key = k.key OFFSET 0) u
+            WHERE t.parent IS NULL) x) d ON true
+    LEFT JOIN LATERAL (
+         SELECT coalesce((p.data ->> 'next_attempt_at')::timestamptz, p.ts) AS due FROM public.task_events p
+          WHERE (e.attempt_id > 1 OR t.generation > 0) AND p.job_id = e.job_id AND p.ts <= a.claimed AND p.job_task_id = e.job_task_id
+            AND p.type IN ('status', 'retry') AND p.data ->> 'to' = 'queued'
+          ORDER BY p.ts DESC LIMIT 1) b ON true
+$$;
+
+-- One pass: counts the next p_limit events, and those that came late; once a minute it takes samples. Of several builders one makes it.
+-- `more`: there are further events. What ended without a node (the resolver's) is nobody's attempt.
+CREATE FUNCTION accs.count_events(p_limit int DEFAULT 5000) RETURNS TABLE (events int, samples int, more boolean) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_now   timestamptz := accs.clock();
+  v_at    accs.statistics_position;
+  v_last  bigint;
+  v_to    bigint;
+  v_snap  pg_snapshot;
+  v_seen  int8multirange;
+BEGIN
+  events := 0;
+  samples := 0;
+  more := false;
+  SELECT * INTO v_at FROM accs.statistics_position FOR UPDATE SKIP LOCKED;
+  IF NOT FOUND THEN   -- another builder is at it
+    RETURN NEXT;
+    RETURN;
+  END IF;
+  IF v_at.sampled_at NOT BETWEEN v_now - interval '55 s' AND v_now THEN   -- a clock that was set back counts as a change
+    samples := accs.take_samples();
+    UPDATE accs.statistics_position SET sampled_at = v_now;
+  END IF;
+
+  -- Before the events are read: a transaction that has ended by now is seen then, and an id that was given out by now is there or a gap.
+  v_snap := pg_current_snapshot();
+  SELECT CASE WHEN s.is_called THEN s.last_value ELSE s.last_value - 1 END INTO v_last FROM public.task_events_id_seq s;
+  v_at.counted_to := least(v_at.counted_to, v_last);   -- a restored database may have begun anew
+  v_to := least(v_last, v_at.counted_to + p_limit);
+  more := v_to < v_last;
+  IF v_to > v_at.counted_to OR EXISTS (SELECT FROM accs.event_gaps) THEN
+    WITH fresh AS MATERIALIZED (
+      SELECT e FROM public.task_events e WHERE e.id BETWEEN v_at.counted_to + 1 AND v_to
+      UNION ALL
+      SELECT l.e FROM accs.event_gaps g, LATERAL (
+        SELECT e FROM public.task_events e WHERE e.id >= lower(g.ids) AND e.id < upper(g.ids) OFFSET 0) l
+    ), measured AS MATERIALIZED (
+      SELECT m.* FROM accs.attempts_ended(ARRAY(
+        SELECT f.e FROM fresh f WHERE (f.e).type IN ('status', 'retry') AND (f.e).attempt_id IS NOT NULL AND (f.e).source <> 'resolver'
+           AND ((f.e).data ->> 'to' IN ('done', 'error') OR (f.e).data ->> 'outcome' IN ('error', 'lost')))) m
+    ), counted AS (
+      INSERT INTO accs.outcomes AS o (minute, service, done, error, retried, lost, wait_s, run_s)
+      SELECT date_trunc('minute', m.ts), m.service, count(*) FILTER (WHERE m.ended = 'done'), count(*) FILTER (WHERE m.ended = 'error'),
+             count(*) FILTER (WHERE m.ended = 'retried' AND NOT m.is_lost), count(*) FILTER (WHERE m.is_lost), coalesce(sum(m.wait), 0),
+             coalesce(sum(m.run) FILTER (WHERE NOT m.is_lost), 0)
+        FROM measured m GROUP BY 1, 2
+      ON CONFLICT (minute, service, seconds) DO UPDATE SET done = o.done + excluded.done, error = o.error + excluded.error,
+             retried = o.retried + excluded.retried, lost = o.lost + excluded.lost, wait_s = o.wait_s + excluded.wait_s,
+             run_s = o.run_s + excluded.run_s
+    ), learnt AS (
+      INSERT INTO accs.step_stats AS s (workflow, task_key, n, runs, waits, updated_at)
+      SELECT m.workflow, m.task_key, count(*), (array_agg(m.run ORDER BY m.ts DESC))[1:200],
+             (array_agg(coalesce(m.wait, 0) ORDER BY m.ts DESC))[1:200], v_now
+        FROM measured m WHERE m.ended = 'done' AND m.run IS NOT NULL GROUP BY 1, 2
+      ON CONFLICT (workflow, task_key) DO UPDATE SET n = s.n + excluded.n, runs = (excluded.runs || s.runs)[1:200],
+             waits = (excluded.waits || s.waits)[1:200], updated_at = v_now
+    )
+    SELECT coalesce(range_agg(int8range((f.e).id, (f.e).id, '[]')), '{}'), count(*) INTO v_seen, events FROM fresh f;
+
+    WITH known AS (
+      DELETE FROM accs.event_gaps RETURNING *)
+    INSERT INTO accs.event_gaps (ids, since, before)
+    SELECT r.ids, g.since, coalesce(g.before, pg_snapshot_xmax(v_snap)) FROM known g, unnest(int8multirange(g.ids) - v_seen) AS r (ids)
+     WHERE (g.before <= pg_snapshot_xmin(v_snap) AND g.since < v_now - interval '1 min' OR g.since < v_now - interval '1 day') IS NOT TRUE;
+    INSERT INTO accs.event_gaps (ids, since)
+    SELECT r.ids, v_now FROM unnest(int8multirange(int8range(v_at.counted_to + 1, v_to + 1)) - v_seen) AS r (ids);
+  END IF;
+  UPDATE accs.statistics_position SET counted_to = v_to WHERE counted_to <> v_to;
+  RETURN NEXT;
+END $$;
+SELECT accs.is_verb('count_events', may => '{scheduler}');
+-- Plans by index, as those of pinned verbs; but a range of ids is found by a bitmap.
+ALTER FUNCTION accs.count_events SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
+  SET enable_mergejoin = off SET jit = off;
+
+-- What has changed since each node's last sample of a service.
+CREATE FUNCTION accs.take_samples() RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+  v_now   timestamptz := accs.clock();
+  v_taken int;
+BEGIN
+  INSERT INTO accs.samples (ts, node, service, live, slots)
+  SELECT v_now, c.node, c.service, c.live, c.slots
+    FROM (SELECT s.node, s.service, (SELECT count(*)::int FROM accs.live l WHERE l.node = s.node AND l.service = s.service) AS live,
+                 CASE WHEN n.awake_state = 'awake' AND n.last_seen > v_now - interval '2 min'
+                      THEN coalesce((n.max_concurrency ->> s.service)::int, 0) ELSE 0 END AS slots
+            FROM accs.slots s JOIN public.nodes n ON n.name = s.node WHERE NOT n.labels ? 'accs.kind') c
+    LEFT JOIN LATERAL (SELECT p.live, p.slots FROM accs.samples p WHERE p.node = c.node AND p.service = c.service
+                        ORDER BY p.ts DESC LIMIT 1) p ON true
+   WHERE (c.live, c.slots) IS DISTINCT FROM (coalesce(p.live, 0), coalesce(p.slots, 0))
+  ON CONFLICT DO NOTHING;
+  GET DIAGNOSTICS v_taken = ROW_COUNT;
+  RETURN v_taken;
+END $$;
+
+-- Once an hour: what is older than 14 days is put together by the quarter of an hour, and what is older than 400 days is forgotten. What a
+-- node's power was at that time stays known. Returns how many rows there are less.
+CREATE FUNCTION accs.forget_statistics() RETURNS int LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_now   timestamptz := accs.clock();
+  v_fine  timestamptz := date_bin('15 min', accs.clock() - interval '14 days', '2000-01-01Z');
+  v_old   timestamptz := accs.clock() - interval '400 days';
+  v_at    accs.statistics_position;
+  v_n     int;
+  v_less  int := 0;
+BEGIN
+  SELECT * INTO v_at FROM accs.statistics_position FOR UPDATE SKIP LOCKED;
+  IF NOT FOUND OR v_at.kept_at BETWEEN v_now - interval '50 min' AND v_now THEN
+    RETURN 0;
+  END IF;
+  WITH fine AS (
+    DELETE FROM accs.outcomes WHERE seconds = 60 AND minute < v_fine RETURNING *
+  ), coarse AS (
+    INSERT INTO accs.outcomes AS o (minute, service, seconds, done, error, retried, lost, wait_s, run_s)
+    SELECT date_bin('15 min', minute, '2000-01-01Z'), service, 900, sum(done), sum(error), sum(retried), sum(lost), sum(wait_s), sum(run_s)
+      FROM fine GROUP BY 1, 2
+    ON CONFLICT (minute, service, seconds) DO UPDATE SET done = o.done + excluded.done, error = o.error + excluded.error,
+           retried = o.retried + excluded.retried, lost = o.lost + excluded.lost, wait_s = o.wait_s + excluded.wait_s,
+           run_s = o.run_s + excluded.run_s
+    RETURNING 1)
+  SELECT (SELECT count(*) FROM fine) - (SELECT count(*) FROM coarse) INTO v_less;
+  -- those that have become old since the last time, and an hour before it, if builders were away
+  DELETE FROM accs.samples s
+   WHERE s.ts < v_fine AND s.ts >= greatest(v_old, date_bin('15 min', v_at.kept_at, '2000-01-01Z') - interval '14 days 1 hour')
+     AND EXISTS (SELECT FROM accs.samples l WHERE l.node = s.node AND l.service = s.service AND l.ts > s.ts
+                    AND l.ts < date_bin('15 min', s.ts, '2000-01-01Z') + interval '15 min');
+  GET DIAGNOSTICS v_n = ROW_COUNT;
+  v_less := v_less + v_n;
+  DELETE FROM accs.outcomes WHERE minute < v_old;
+  GET DIAGNOSTICS v_n = ROW_COUNT;
+  v_less := v_less + v_n;
+  DELETE FROM accs.samples s WHERE s.ts < v_old
+     AND EXISTS (SELECT FROM accs.samples l WHERE l.node = s.node AND l.service = s.service AND l.ts > s.ts AND l.ts < v_old);
+  GET DIAGNOSTICS v_n = ROW_COUNT;
+  v_less := v_less + v_n;
+  DELETE FROM accs.power_log p WHERE p.ts < v_old
+     AND EXISTS (SELECT FROM accs.power_log l WHERE l.node = p.node AND l.ts > p.ts AND l.ts < v_old);
+  GET DIAGNOSTICS v_n = ROW_COUNT;
+  v_less := v_less + v_n;
+  DELETE FROM accs.step_stats WHERE updated_at < v_old;
+  GET DIAGNOSTICS v_n = ROW_COUNT;
+  UPDATE accs.statistics_position SET kept_at = v_now;
+  RETURN v_less + v_n;
+END $$;
+SELECT accs.is_verb('forget_statistics', may => '{scheduler}');
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Health: which daemons are there, and what waits, runs, has failed, is stuck or overdue
+-- ---------------------------------------------------------------------------------------------------------------
+
+-- Each process of accsd, and what keeps its roles from their work. A machine may have several, which do different things.
+CREATE TABLE accs.daemons (
+  name       text NOT NULL CHECK (length(name) BETWEEN 1 AND 200),           -- the node's
+  roles      text[] NOT NULL CHECK (roles <> '{}' AND roles <@ '{builder,agent,gateway}'),
+  version    text CHECK (length(version) <= 100),
+  since      timestamptz,                                                    -- when it began, by its own clock
+  last_seen  timestamptz NOT NULL DEFAULT accs.clock(),
+  hearing    text CHECK (length(hearing) <= 500),                            -- whether notifications arrive: listening, or why not
+  problems   jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(problems) = 'object' AND pg_column_size(problems) <= 65536),
+  PRIMARY KEY (name, roles)
 ) WITH (fillfactor = 50);
 
 CREATE INDEX schedules_broken ON public.schedules (id) WHERE state = 'broken';   -- scheduler_health
 
--- A builder is there. At each of its passes, so it writes only every 20 s, or where something has changed. One that has gone is
--- forgotten after a day.
-CREATE FUNCTION accs.note_builder(p_name text, p_obstacles jsonb DEFAULT '{}') RETURNS text LANGUAGE plpgsql AS $$
+-- A daemon is there: each says it every 20 or 30 s. Said again within 15 s it is written only where something has changed. One that has
+-- gone is forgotten after a day. p_problems are sentences by role.
+CREATE FUNCTION accs.note_daemon(p_name text, p_roles text[], p_version text DEFAULT NULL, p_since timestamptz DEFAULT NULL,
+                                 p_hearing text DEFAULT NULL, p_problems jsonb DEFAULT '{}') RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
-  v_now timestamptz := accs.clock();
+  v_now   timestamptz := accs.clock();
+  v_roles text[] := ARRAY(SELECT DISTINCT u.role FROM unnest(p_roles) AS u (role) ORDER BY 1);
 BEGIN
-  IF EXISTS (SELECT FROM accs.builders b WHERE b.name = p_name AND b.obstacles = p_obstacles
-                AND b.seen_at BETWEEN v_now - interval '20 s' AND v_now) THEN   -- a clock that was set back counts as a change
+  IF session_user <> current_user AND NOT accs.speaks_for_all() THEN   -- an agent's login is no builder, and says nothing of others' nodes
+    IF 'builder' = ANY (v_roles) OR EXISTS (SELECT FROM public.nodes n WHERE n.name = p_name AND n.login <> session_user)
+       OR 'gateway' = ANY (v_roles) AND NOT coalesce(pg_has_role(session_user, to_regrole('accs_api'), 'MEMBER'), false) THEN
+      RAISE EXCEPTION 'the login "%" does not speak for a daemon "%" that is %', session_user, p_name, array_to_string(v_roles, ', ')
+        USING ERRCODE = 'AC006', HINT = 'A builder logs in as accs_scheduler, and each node by a login of its own or one that they share.';
+    END IF;
+  END IF;
+  IF EXISTS (SELECT FROM accs.daemons d WHERE d.name = p_name AND d.roles = v_roles
+                AND (d.version, d.since, d.hearing, d.problems) IS NOT DISTINCT FROM (p_version, p_since, p_hearing, p_problems)
+                AND d.last_seen BETWEEN v_now - interval '15 s' AND v_now) THEN   -- a clock that was set back counts as a change
     RETURN 'repeated';
   END IF;
-  INSERT INTO accs.builders (name, seen_at, obstacles) VALUES (p_name, v_now, p_obstacles)
-  ON CONFLICT (name) DO UPDATE SET seen_at = excluded.seen_at, obstacles = excluded.obstacles;
-  DELETE FROM accs.builders b WHERE b.seen_at < v_now - interval '1 day';
+  INSERT INTO accs.daemons (name, roles, version, since, last_seen, hearing, problems)
+  VALUES (p_name, v_roles, p_version, p_since, v_now, left(p_hearing, 500), p_problems)
+  ON CONFLICT (name, roles) DO UPDATE SET version = excluded.version, since = excluded.since, last_seen = excluded.last_seen,
+         hearing = excluded.hearing, problems = excluded.problems;
+  DELETE FROM accs.daemons d WHERE d.last_seen < v_now - interval '1 day';
   RETURN 'accepted';
 END $$;
-SELECT accs.is_verb('note_builder', may => '{scheduler}');
+SELECT accs.is_verb('note_daemon', may => '{agent,scheduler,api}');
 
 -- What waits (jobs, tasks that could be claimed or are held, rows of the agenda), what is live, what failed for good and nobody has
 -- dealt with, what is live without a lease or for more than 10 minutes, whether a builder was seen within a minute; and of
@@ -8719,7 +9580,7 @@ BEGIN
             UNION ALL SELECT FROM accs.agenda a WHERE a.what = ANY ('{replan,probe}') AND a.due_at <= v_now LIMIT p_most) w),
          l.running, (SELECT count(*)::int FROM (
                        SELECT FROM public.dead_letters d WHERE d.redriven_at IS NULL AND d.dismissed_at IS NULL LIMIT p_most) d),
-         l.stuck, EXISTS (SELECT FROM accs.builders b WHERE b.seen_at > v_now - interval '1 min'),
+         l.stuck, EXISTS (SELECT FROM accs.daemons d WHERE 'builder' = ANY (d.roles) AND d.last_seen > v_now - interval '1 min'),
          o.n, o.longest, u.n, u.longest,
          (SELECT count(*)::int FROM (SELECT FROM public.schedules s WHERE s.state = 'broken' LIMIT p_most) b),
          (SELECT concat_ws(', ', coalesce(h.reason, 'no reason given'), 'by ' || h.by) FROM accs.schedule_hold h)
@@ -8863,8 +9724,8 @@ RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb)
      FROM accs.unsatisfied(p_task) d
     ORDER BY array_position(p_task.depends_on, split_part(d.task_key, '[', 1)), d.item_no NULLS FIRST LIMIT 1000)
   UNION ALL   -- what it depends on is there; its condition and its input are not worked out yet
-  SELECT 'resolve', p_since, NULL, jsonb_strip_nulls(jsonb_build_object('builders', count(*), 'obstacle', min(b.obstacles ->> 'resolver')))
-    FROM accs.builders b WHERE b.seen_at > accs.clock() - interval '1 min' HAVING p_place.hold = 'resolve'
+  SELECT 'resolve', p_since, NULL, jsonb_strip_nulls(jsonb_build_object('builders', count(*), 'obstacle', min(b.problems ->> 'resolver')))
+    FROM accs.daemons b WHERE 'builder' = ANY (b.roles) AND b.last_seen > accs.clock() - interval '1 min' HAVING p_place.hold = 'resolve'
   UNION ALL
   SELECT p.kind || '_paused', p.since, NULL, jsonb_strip_nulls(jsonb_build_object('name', p.name, 'reason', p.reason, 'by', p.by))
     FROM accs.pauses p

@@ -22,6 +22,7 @@ decides by class and never by reading a message.
     │   ├── StorageUnavailable
     │   ├── EngineUnavailable       the engine that carries out attempts
     │   │   └── DockerUnavailable
+    │   ├── TooManyWaiting          as many requests wait for a change as may
     │   ├── NameTaken               another machine is registered under this node's name
     │   └── ServiceBusy             a service that says "not now" (knows for how long)
     └── Bug                         an invariant is violated: crash the role visibly
@@ -227,6 +228,10 @@ class EngineUnavailable(Unavailable):
 
 class DockerUnavailable(EngineUnavailable):
     """The Docker engine or its compose plugin does not answer."""
+
+
+class TooManyWaiting(Unavailable):
+    """The gateway holds as many requests that wait for a change as it may."""
 
 
 class NameTaken(Unavailable):

@@ -6,7 +6,7 @@
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -203,13 +203,19 @@ class Health:
         self._scheduler, self._scheduler_at = found, self.now()
         self._scheduler_troubles = [_sentence(trouble) for trouble in troubles]
 
-    def obstacles(self, roles: Collection[str]) -> dict[str, str]:
-        """What keeps these roles from their work, by role."""
-        return {
-            name: sentence
-            for name, role in self._roles.items()
-            if name in roles and (sentence := self._about(name, role))
-        }
+    def obstacles(self) -> dict[str, str]:
+        """What keeps roles from their work, by role."""
+        return {name: sentence for name, role in self._roles.items() if (sentence := self._about(name, role))}
+
+    @property
+    def hearing(self) -> str:
+        """Whether notifications arrive; if not, why."""
+        reason = self._listener.reason
+        return f"{self._listener.state}: {reason}" if reason else str(self._listener.state)
+
+    @property
+    def started_at(self) -> datetime:
+        return self._started_at
 
     def drain(self) -> None:
         """SIGTERM came; the status is `stopping` to the end."""

@@ -72,11 +72,16 @@ WAKE_OUTCOMES: Final = ("sent", "failed", "woke", "given_up")
 SCHEDULE_TROUBLES: Final = ("overdue", "unplanned", "broken")
 QUARANTINE_STATES: Final = ("shut", "trial")
 ARCHIVE_OUTCOMES: Final = ("done", "hindered", "clock")
+STREAM_ENDS: Final = ("client", "stalled", "refused", "drained")
 QUERY_OUTCOMES: Final = ("ok", "retried", "error")
 
 _ROUND_TRIP: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 _LATE: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 30, 60, 600, 3600, 86400)
 _RUN: Final = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14400)
+
+
+HTTP_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+HTTP_STATUSES: Final = ("2xx", "3xx", "4xx", "5xx")
 
 
 class Metrics:
@@ -90,6 +95,8 @@ class Metrics:
         self._archived_at: float | None = None  # None: this process archives no history
         self._of_attempts()
         self._of_roles()
+        self._of_streams()
+        self._of_gateway()
         prometheus.ProcessCollector(registry=self._registry)
         self.know_roles(roles)
         self.know_services(services)
@@ -111,6 +118,11 @@ class Metrics:
         self._verdicts = self._counter("verdicts", "Verdicts of judges.", verdict=VERDICTS)
         self._violations = self._counter("protocol_errors", "Answers that protocol v1 excludes.", "service")
         self._truncated = self._counter("truncations", "Output that was cut at its limit.", what=TRUNCATIONS)
+
+    def _of_gateway(self) -> None:
+        self._requests = self._counter("http_requests", "Requests that the gateway answered.", "method", "status")
+        self._request_time = self._histogram("http_request_seconds", "From a request to the end of its answer.", _RUN)
+        self._hooks_refused = self._counter("hooks_refused", "Webhooks that proved nothing about their sender.", "hook")
 
     def _of_roles(self) -> None:
         self._passes = self._counter("role_passes", "Passes of a role, by outcome.", "role", "outcome")
@@ -146,6 +158,14 @@ class Metrics:
         self._query_time = self._histogram("query_seconds", "How long they took, with repetitions.", _ROUND_TRIP)
         build = self._gauge("build_info", "Always 1; the labels say what runs.", "version", "python")
         build.labels(__version__, platform.python_version()).set(1)
+
+    def _of_streams(self) -> None:
+        self._clients = self._gauge("stream_clients", "Clients that follow a stream of the gateway.")
+        self._messages = self._counter("stream_messages", "Messages handed to them.")
+        self._lagged = self._counter("stream_lagged", "Times that a client did not keep up and had to start over.")
+        self._closed = self._counter("stream_closed", "Streams that have ended, by who ended them.", why=STREAM_ENDS)
+        self._hub_lag = self._gauge("hub_lag_seconds", "From the writing of the oldest event just read until now.")
+        self._hub_summary = self._gauge("hub_summary", "1 while so much happens that only summaries are told.")
 
     def know_services(self, names: Iterable[str]) -> None:
         """Names the services of this node, again after a reload. Their series exist from now on, at zero."""
@@ -281,6 +301,35 @@ class Metrics:
     def queried(self, outcome: str, took: timedelta) -> None:
         self._queries.labels(_one_of(QUERY_OUTCOMES, outcome)).inc()
         self._query_time.observe(took.total_seconds())
+
+    # the gateway's streams
+
+    def stream_clients(self, count: int) -> None:
+        self._clients.set(count)
+
+    def stream_messages(self, count: int) -> None:
+        self._messages.inc(count)
+
+    def stream_lagged(self) -> None:
+        self._lagged.inc()
+
+    def stream_closed(self, why: str) -> None:
+        self._closed.labels(_one_of(STREAM_ENDS, why)).inc()
+
+    def hub_lag(self, seconds: float) -> None:
+        self._hub_lag.set(seconds)
+
+    def hub_mode(self, is_summary: bool) -> None:
+        self._hub_summary.set(is_summary)
+
+    def http_answered(self, method: str, status: int, took: float) -> None:
+        """A request was answered; status 0: the client left before."""
+        self._requests.labels(_one_of(HTTP_METHODS, method), _one_of(HTTP_STATUSES, f"{status // 100}xx")).inc()
+        self._request_time.observe(took)
+
+    def hook_refused(self, name: str) -> None:
+        """`name` is one of the settings, so that nobody outside makes new series."""
+        self._hooks_refused.labels(name).inc()
 
     def render(self) -> bytes:
         """The metrics in the text format of CONTENT_TYPE."""

@@ -69,7 +69,8 @@ BEGIN
 END $$;
 
 -- Skips steps by hand.
-CREATE FUNCTION accs.skip_tasks(p_task_ids uuid[], p_reason text DEFAULT 'condition_false', p_source text DEFAULT 'builder')
+CREATE FUNCTION accs.skip_tasks(p_task_ids uuid[], p_reason text DEFAULT 'condition_false', p_source text DEFAULT 'builder',
+                                p_by text DEFAULT NULL)
 RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -80,19 +81,19 @@ BEGIN
   SELECT * INTO v_skipped FROM accs.skip(p_task_ids, array_fill(p_reason, ARRAY[coalesce(cardinality(p_task_ids), 0)]), p_source);
   PERFORM accs.admit(v_skipped.keys);
   RETURN QUERY
-  SELECT u.id, CASE WHEN u.id = ANY (v_skipped.ids) THEN 'accepted'
+  SELECT * FROM accs.audit_answers('skip_tasks', 'task', ARRAY(
+  SELECT ROW(u.id, CASE WHEN u.id = ANY (v_skipped.ids) THEN 'accepted'
                     WHEN t.status = 'skipped' AND t.error_code = p_reason THEN 'repeated' ELSE 'refused' END,
          CASE WHEN t.id IS NULL THEN 'not_found' WHEN t.status = 'skipped' AND t.error_code = p_reason THEN NULL
               WHEN t.status IN ('done', 'error', 'skipped', 'cancelled') THEN 'already_finished' ELSE 'not_in_expected_state' END,
-         t.status, t.attempt_id, t.lease_owner, t.lease_until
-    FROM unnest(p_task_ids) AS u (id) LEFT JOIN public.job_tasks t ON t.id = u.id;
+         t.status, t.attempt_id, t.lease_owner, t.lease_until)::accs.answer
+    FROM unnest(p_task_ids) AS u (id) LEFT JOIN public.job_tasks t ON t.id = u.id), p_by, p_reason);
 END $$;
 SELECT accs.is_verb('skip_tasks', may => '{scheduler}');
 
 -- Cancels jobs with all that is open in them. Running tasks lose their lease at once, and their services are told to look
--- at their leases now.
-CREATE FUNCTION accs.cancel_jobs(p_job_ids uuid[], p_reason text DEFAULT NULL, p_by text DEFAULT NULL) RETURNS SETOF accs.answer
-LANGUAGE plpgsql AS $$
+-- at their leases now. Called where a schedule cancels its own runs, too.
+CREATE FUNCTION accs.cancel(p_job_ids uuid[], p_reason text, p_by text) RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now   timestamptz := accs.clock();
@@ -148,6 +149,11 @@ BEGIN
          j.status, NULL::int, NULL::text, NULL::timestamptz
     FROM unnest(p_job_ids) AS u (id) LEFT JOIN public.jobs j ON j.id = u.id;
 END $$;
+
+CREATE FUNCTION accs.cancel_jobs(p_job_ids uuid[], p_reason text DEFAULT NULL, p_by text DEFAULT NULL) RETURNS SETOF accs.answer
+LANGUAGE sql AS $$
+  SELECT * FROM accs.audit_answers('cancel_jobs', 'job', ARRAY(SELECT c FROM accs.cancel(p_job_ids, p_reason, p_by) c), p_by, p_reason)
+$$;
 SELECT accs.is_verb('cancel_jobs', may => '{scheduler,api}');
 
 -- Closes jobs whose tasks are all terminal. The last finish does it by itself; this is the net (and maybe_finish_job).

@@ -199,7 +199,7 @@ BEGIN
   SELECT array_agg(DISTINCT coalesce(o.run_key, s.run_key, 'schedule:' || s.id)) INTO v_cancel FROM unnest(p_occasions) o
     JOIN public.schedules s ON s.id = o.schedule_id WHERE s.overlap = 'cancel' AND o.forced IS NOT TRUE;
   IF v_cancel IS NOT NULL THEN
-    PERFORM accs.cancel_jobs(ARRAY(SELECT job_id FROM accs.open_runs WHERE key = ANY (v_cancel)),
+    PERFORM accs.cancel(ARRAY(SELECT job_id FROM accs.open_runs WHERE key = ANY (v_cancel)),
                              'overtaken by the next run of its schedule', coalesce(p_by, 'scheduler'));
   END IF;
   SELECT array_agg(DISTINCT coalesce(o.run_key, s.run_key, 'schedule:' || s.id)) INTO v_keys FROM unnest(p_occasions) o
@@ -958,15 +958,18 @@ END $$;
 SELECT accs.is_verb('run_now', may => '{scheduler,api}');
 
 -- How many jobs of a run key may be open at once.
-CREATE FUNCTION accs.set_run_limit(p_key text, p_max_open int) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.set_run_limit(p_key text, p_max_open int, p_by text DEFAULT NULL, p_reason text DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_said jsonb := jsonb_build_object('max_open', p_max_open);
 BEGIN
   INSERT INTO accs.run_keys AS k (key, max_open) VALUES (p_key, p_max_open)
   ON CONFLICT (key) DO UPDATE SET max_open = excluded.max_open WHERE k.max_open <> excluded.max_open;
   IF NOT FOUND THEN
-    RETURN 'repeated';
+    RETURN accs.audited('set_run_limit', 'run_key', p_key, 'repeated', p_by, p_reason, NULL, v_said);
   END IF;
   PERFORM accs.release_runs(ARRAY[p_key], true);
-  RETURN 'accepted';
+  RETURN accs.audited('set_run_limit', 'run_key', p_key, 'accepted', p_by, p_reason, NULL, v_said);
 END $$;
 SELECT accs.is_verb('set_run_limit', may => '{scheduler,api}');
 
@@ -1141,7 +1144,7 @@ BEGIN
   UPDATE accs.backfills SET state = 'cancelled', ended_at = accs.clock() WHERE id = p_id;
   PERFORM accs.note_schedule(v_fill.schedule_id, 'backfill_cancelled', p_by, p_reason, NULL, jsonb_build_object('id', p_id));
   IF p_cancel THEN
-    PERFORM accs.cancel_jobs(ARRAY(SELECT o.job_id FROM accs.open_runs o WHERE o.key = 'backfill:' || p_id),
+    PERFORM accs.cancel(ARRAY(SELECT o.job_id FROM accs.open_runs o WHERE o.key = 'backfill:' || p_id),
       coalesce(p_reason, 'its backfill was cancelled'), p_by);
   END IF;
   RETURN QUERY SELECT 'accepted'::text, NULL::text;

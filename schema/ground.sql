@@ -6,14 +6,18 @@
 -- THE FILES: schema.sql is assembled from schema/*.sql in this order by `make schema`. Change those. Each noun names the same
 -- thing in accsd/db/ and tests/db/.
 --   ground.sql       version, clock, limits, ids, locks, answers; what makes a function a verb
+--   audit.sql        who did what, when, by which way and why
+--   access.sql       who acts; tokens, sessions and one-time codes
 --   workflows.sql    workflows, checked and compiled when they are written
 --   tools.sql        tools that steps may use, with the types of what they take and give
 --   jobs.sql         jobs and their tasks
 --   transitions.sql  the legal transitions, and the guard that refuses every other write
 --   months.sql       what is partitioned by month, and how months are made
 --   events.sql       the history, append-only, in monthly partitions
+--   feed.sql         events by id, for those who follow everything
 --   queue.sql        what waits for a claim, what is live, concurrency keys
 --   nodes.sql        nodes: registered, seen, awake, gone
+--   power.sql        when each node slept, was woken and was there
 --   submit.sql       submission, instantiation, changes of what is asked
 --   claim.sql        claims in the global order
 --   lease.sql        what an attempt writes while it holds its lease: start, heartbeat, progress
@@ -35,7 +39,8 @@
 --   outbox.sql       events for others: webhooks
 --   history.sql      archives of months, retention of finished jobs
 --   upkeep.sql       what the builder has before it, and the net that mends
---   health.sql       which builders are there, and what waits, runs, has failed, is stuck or overdue
+--   statistics.sql   how busy nodes were, how attempts ended, how long steps usually take
+--   health.sql       which daemons are there, and what waits, runs, has failed, is stuck or overdue
 --   why.sql          why a task does not run
 --   install.sql      the end of the installation: references, functions closed to the public
 --
@@ -65,7 +70,10 @@
 --   accs.inbox              one narrow row for each subscription and event that is not settled: who deletes it decides.
 --   accs.event_keys         the first event of each key. accs.event_tallies: how many events each filter left out.
 --   accs.conditions         the state of each condition; accs.condition_samples: the last samples that it was judged by.
---   accs.zones, accs.actors the zone rules that plans were made with; who acts, and what they may.
+--   accs.zones              the zone rules that plans were made with.
+--   accs.actors             who acts. accs.tokens, accs.sessions, accs.login_codes: what lets them in, as digests;
+--                           accs.live_tokens, accs.live_sessions (views): those that still do. No role reads them but through verbs.
+--   accs.audit              what people did, a row a call. accs.audit_trail (a view): with the history of schedules.
 --   accs.slots              one row for each node and service: two claims of one node lock it in turn.
 --   accs.power              how each node is woken and sleeps: asleep → waking → booting → ready, or failed; the last call.
 --   accs.node_history       what happened to each node.
@@ -79,7 +87,10 @@
 --   accs.doomed_objects     objects of removed jobs that are still in the store.
 --   accs.damage             (a view) what disagrees with jobs and job_tasks; accs.repair_position: where the search stopped.
 --   accs.service_load       (a view) how many tasks of each service wait and are live.
---   accs.builders           the control hosts that make passes, and what keeps their roles from their work.
+--   accs.power_log          each change of a node's power. accs.samples: how many tasks of a service were live on a node, by the minute.
+--   accs.outcomes           how many attempts of a service ended in each minute, and how. accs.step_stats: how long steps usually take.
+--   accs.statistics_position, accs.event_gaps   which events are counted in those.
+--   accs.daemons            the processes of accsd, and what keeps their roles from their work.
 --   accs.verbs              what may be called, and by which roles: each is declared beside its function.
 --   accs.locks              what one transaction at a time may do.
 --   accs.schema_versions    which version of this schema is installed.

@@ -50,7 +50,9 @@ CREATE TABLE accs.power (
   brought_by    text,                       -- the method that brought it when it came last
   latency       interval,                   -- usual: from the call until the node is seen
   last_latency  interval,
-  networks      cidr[] NOT NULL DEFAULT '{}'   -- the segments that it is in: who shares one can wake it
+  networks      cidr[] NOT NULL DEFAULT '{}',  -- the segments that it is in: who shares one can wake it
+  watts         jsonb CHECK (jsonb_typeof(watts) = 'object'   -- what it draws: asleep, booting, idle, busy; null: nobody has said
+                             AND NOT jsonb_path_exists(watts, '$.* ? (@.type() != "number" || @ < 0)'))
 ) WITH (fillfactor = 50);
 
 -- What happened to each node, the last 1,000 things.
@@ -144,6 +146,9 @@ END $$;
 CREATE FUNCTION accs.note_power(p_node text, p_state text, p_message text, p_data jsonb DEFAULT '{}') RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   UPDATE accs.power SET state = p_state, since = accs.clock() WHERE node = p_node AND state <> p_state;
+  IF FOUND THEN
+    PERFORM accs.log_power(p_node, p_state, p_message, p_data ->> 'method');
+  END IF;
   INSERT INTO accs.node_history (node, state, message, data) VALUES (p_node, p_state, p_message, jsonb_strip_nulls(p_data));
   DELETE FROM accs.node_history WHERE node = p_node
      AND id <= (SELECT id FROM accs.node_history WHERE node = p_node ORDER BY id DESC OFFSET 1000 LIMIT 1);
@@ -203,14 +208,15 @@ BEGIN
     USING ERRCODE = 'AC007', HINT = 'Give one of the two machines another name: node.name in its settings, or ACC_NODE_NAME.';
 END $$;
 
--- Registers a node or says anew what it offers. What is null stays as it is. The control host runs what `script` names, so an agent's login
--- must not choose it: it could name any program there.
+-- Registers a node or says anew what it offers. What is null stays as it is; watts of {} are forgotten. The control host runs what `script`
+-- names, so an agent's login must not choose it: it could name any program there.
 -- Two machines with one name would take each other's tasks for their own. Where the boot differs, another instance has to be silent for
 -- p_lease, or to have said goodbye, before the name changes hands (a replaced disk, a power cut); clones of a disk share the machine's id.
 CREATE FUNCTION accs.register_node(
   p_name text, p_labels jsonb DEFAULT '{}', p_max_concurrency jsonb DEFAULT '{}', p_wake_method text DEFAULT NULL, p_mac text DEFAULT NULL,
   p_provider_ref text DEFAULT NULL, p_script text DEFAULT NULL, p_networks cidr[] DEFAULT NULL,
-  p_machine_id text DEFAULT NULL, p_boot_id text DEFAULT NULL, p_instance text DEFAULT NULL, p_lease interval DEFAULT '2 min'
+  p_machine_id text DEFAULT NULL, p_boot_id text DEFAULT NULL, p_instance text DEFAULT NULL, p_lease interval DEFAULT '2 min',
+  p_watts jsonb DEFAULT NULL
 ) RETURNS SETOF public.nodes LANGUAGE plpgsql AS $$
 DECLARE
   v_now   timestamptz := accs.clock();
@@ -242,30 +248,40 @@ BEGIN
   INSERT INTO accs.slots (node, service) SELECT p_name, k FROM jsonb_object_keys(p_max_concurrency) k ORDER BY k ON CONFLICT DO NOTHING;
   INSERT INTO accs.power AS w (node, state, networks) VALUES (p_name, 'unknown', coalesce(p_networks, '{}'))
   ON CONFLICT (node) DO UPDATE SET networks = p_networks WHERE p_networks IS NOT NULL AND w.networks <> p_networks;
+  UPDATE accs.power SET watts = nullif(p_watts, '{}')
+   WHERE node = p_name AND p_watts IS NOT NULL AND watts IS DISTINCT FROM nullif(p_watts, '{}');
+  IF v_was.awake_state = 'awake' AND v_was.last_seen < v_now - p_lease THEN
+    PERFORM accs.log_silence(p_name, v_was.last_seen);
+  END IF;
   PERFORM accs.node_seen(p_name);
 END $$;
 SELECT accs.is_verb('register_node', may => '{agent,scheduler}');
 
 -- A machine that is no more: its name, its history and what was held against it go. What runs there, or was seen within p_silent, stays.
-CREATE FUNCTION accs.forget_node(p_name text, p_silent interval DEFAULT '2 min') RETURNS TABLE (answer text, reason text)
-LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.forget_node(p_name text, p_silent interval DEFAULT '2 min', p_by text DEFAULT NULL, p_reason text DEFAULT NULL)
+RETURNS TABLE (answer text, reason text) LANGUAGE plpgsql AS $$
 DECLARE
   v_node public.nodes;
+  v_no   text;
 BEGIN
   SELECT * INTO v_node FROM public.nodes WHERE name = p_name FOR UPDATE;
   IF NOT FOUND THEN
-    RETURN QUERY SELECT 'refused'::text, 'not_found'::text;
+    v_no := 'not_found';
   ELSIF EXISTS (SELECT FROM accs.live WHERE node = p_name) THEN
-    RETURN QUERY SELECT 'refused'::text, 'holds_tasks'::text;
+    v_no := 'holds_tasks';
   ELSIF v_node.awake_state = 'awake' AND v_node.last_seen > accs.clock() - p_silent THEN
-    RETURN QUERY SELECT 'refused'::text, 'is_here'::text;
+    v_no := 'is_here';
   ELSE
     DELETE FROM accs.slots WHERE node = p_name;
     DELETE FROM accs.conclusions WHERE node = p_name;
     DELETE FROM accs.pauses WHERE kind = 'node' AND name = p_name;
     DELETE FROM public.nodes WHERE name = p_name;
-    RETURN QUERY SELECT 'accepted'::text, NULL::text;
   END IF;
+  -- what is no machine comes and goes with its process, and nobody has removed it
+  IF NOT (coalesce(v_node.labels ? 'accs.kind', false) OR starts_with(p_name, 'control/')) THEN
+    PERFORM accs.audited('forget_node', 'node', p_name, CASE WHEN v_no IS NULL THEN 'accepted' ELSE 'refused' END, p_by, p_reason, v_no);
+  END IF;
+  RETURN QUERY SELECT CASE WHEN v_no IS NULL THEN 'accepted' ELSE 'refused' END, v_no;
 END $$;
 SELECT accs.is_verb('forget_node', may => '{scheduler,api}');
 

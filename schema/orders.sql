@@ -21,8 +21,8 @@ CREATE TABLE accs.node_orders (
 CREATE INDEX node_orders_open ON accs.node_orders (node) WHERE taken_at IS NULL;   -- take_orders
 
 -- Asks a node to do something soon: 'relay' sends a magic packet for p_target, 'sleep' goes to sleep. Orders of yesterday go.
-CREATE FUNCTION accs.ask_node(p_id uuid, p_node text, p_kind text, p_target text, p_by text, p_within interval) RETURNS text
-LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.ask_node(p_id uuid, p_node text, p_kind text, p_target text, p_by text, p_within interval, p_reason text DEFAULT NULL)
+RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
   DELETE FROM accs.node_orders WHERE asked_at < accs.clock() - interval '1 day';
   INSERT INTO accs.node_orders (id, node, kind, target, asked_by, good_until)
@@ -32,6 +32,9 @@ BEGIN
     RETURN 'repeated';
   END IF;
   PERFORM pg_notify(accs.channel_prefix() || 'orders', p_node);
+  IF p_kind = 'sleep' THEN   -- a person asks for it; a relay is part of a wake call
+    PERFORM accs.audited('sleep', 'node', p_node, 'accepted', p_by, p_reason);
+  END IF;
   RETURN 'accepted';
 END $$;
 SELECT accs.is_verb('ask_node', may => '{scheduler,api}');

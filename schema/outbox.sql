@@ -229,15 +229,16 @@ END $$;
 SELECT accs.is_verb('register_outbox_target', may => '{scheduler}');
 
 -- Nothing more is told to it. What waits for it stays, and is sent if it is registered again before that is pruned.
-CREATE FUNCTION accs.forget_outbox_target(p_name text) RETURNS text LANGUAGE plpgsql SET lock_timeout = '500ms' AS $$
+CREATE FUNCTION accs.forget_outbox_target(p_name text, p_by text DEFAULT NULL, p_reason text DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql SET lock_timeout = '500ms' AS $$
 BEGIN
   PERFORM accs.lock('outbox_targets');
   DELETE FROM accs.outbox_targets WHERE name = p_name;
   IF NOT FOUND THEN
-    RETURN 'refused';
+    RETURN accs.audited('forget_outbox_target', 'outbox_target', p_name, 'refused', p_by, p_reason, 'not_found');
   END IF;
   PERFORM accs.choose_announcements();
-  RETURN 'accepted';
+  RETURN accs.audited('forget_outbox_target', 'outbox_target', p_name, 'accepted', p_by, p_reason);
 END $$;
 SELECT accs.is_verb('forget_outbox_target', may => '{scheduler,api}');
 
@@ -375,12 +376,14 @@ SELECT accs.is_verb('settle_outbox', pinned => true, may => '{scheduler}');
 
 -- Sends events again, whatever became of them; without ids those that were given up, of one target or of all. Who does that
 -- has seen to the receiver, so the breaker closes. An event that is under way stays so.
-CREATE FUNCTION accs.redrive_outbox(p_ids bigint[] DEFAULT NULL, p_target text DEFAULT NULL)
+CREATE FUNCTION accs.redrive_outbox(p_ids bigint[] DEFAULT NULL, p_target text DEFAULT NULL, p_by text DEFAULT NULL,
+                                    p_reason text DEFAULT NULL)
 RETURNS TABLE (id bigint, answer text, reason text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now   timestamptz := accs.clock();
   v_moved bigint[];
+  v_said  record;
 BEGIN
   IF p_ids IS NULL THEN
     p_ids := ARRAY(SELECT e.id FROM public.outbox_events e
@@ -395,10 +398,13 @@ BEGIN
     RETURNING e.id)
   SELECT coalesce(array_agg(m.id), '{}') INTO v_moved FROM moved m;
   PERFORM pg_notify(accs.channel_prefix() || '_outbox', '');
-  RETURN QUERY
-  SELECT u.id, CASE WHEN u.id = ANY (v_moved) THEN 'accepted' WHEN e.id IS NULL THEN 'refused' ELSE 'repeated' END,
-         CASE WHEN e.id IS NULL THEN 'not_found' END
-    FROM unnest(p_ids) AS u (id) LEFT JOIN public.outbox_events e ON e.id = u.id;
+  SELECT array_agg(s.id) AS ids, array_agg(s.answer) AS answers, array_agg(s.reason) AS reasons INTO v_said FROM (
+    SELECT u.id, CASE WHEN u.id = ANY (v_moved) THEN 'accepted' WHEN e.id IS NULL THEN 'refused' ELSE 'repeated' END AS answer,
+           CASE WHEN e.id IS NULL THEN 'not_found' END AS reason
+      FROM unnest(p_ids) AS u (id) LEFT JOIN public.outbox_events e ON e.id = u.id) s;
+  PERFORM accs.audit_each('redrive_outbox', 'outgoing_event', v_said.ids::text[], v_said.answers, v_said.reasons, p_by, p_reason,
+                          jsonb_strip_nulls(jsonb_build_object('target', p_target)));
+  RETURN QUERY SELECT * FROM unnest(v_said.ids, v_said.answers, v_said.reasons);
 END $$;
 SELECT accs.is_verb('redrive_outbox', may => '{scheduler,api}');
 

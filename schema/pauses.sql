@@ -35,7 +35,7 @@ BEGIN
   END IF;
   INSERT INTO accs.pauses (kind, name, reason, by) VALUES (p_kind, p_name, p_reason, p_by) ON CONFLICT DO NOTHING;
   IF NOT FOUND THEN
-    RETURN 'repeated';
+    RETURN accs.audited('pause', p_kind, p_name, 'repeated', p_by, p_reason);
   END IF;
   IF p_kind = 'workflow' THEN
     -- A task that becomes claimable at this very moment may be missed: the claim that meets it holds it.
@@ -49,18 +49,19 @@ BEGIN
     SELECT array_agg(DISTINCT key) FILTER (WHERE key IS NOT NULL) INTO v_keys FROM held;
     PERFORM accs.admit(v_keys);   -- their places are the next ones'
   END IF;
-  RETURN 'accepted';
+  RETURN accs.audited('pause', p_kind, p_name, 'accepted', p_by, p_reason);
 END $$;
 SELECT accs.is_verb('pause', may => '{scheduler,api}');
 
-CREATE FUNCTION accs.resume(p_kind text, p_name text) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.resume(p_kind text, p_name text, p_reason text DEFAULT NULL, p_by text DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_keys text[];
 BEGIN
   DELETE FROM accs.pauses WHERE kind = p_kind AND name = p_name;   -- waits for whoever holds a task because of it right now
   IF NOT FOUND THEN
-    RETURN 'repeated';
+    RETURN accs.audited('resume', p_kind, p_name, 'repeated', p_by, p_reason);
   END IF;
   IF p_kind = 'workflow' THEN
     WITH ours AS (
@@ -78,7 +79,7 @@ BEGIN
     PERFORM pg_notify(accs.channel_prefix() || s.service, '') FROM (
       SELECT DISTINCT jsonb_object_keys(max_concurrency) AS service FROM public.nodes WHERE name = p_name) s;
   END IF;
-  RETURN 'accepted';
+  RETURN accs.audited('resume', p_kind, p_name, 'accepted', p_by, p_reason);
 END $$;
 SELECT accs.is_verb('resume', may => '{scheduler,api}');
 
@@ -110,14 +111,17 @@ BEGIN
 END $$;
 SELECT accs.is_verb('recheck_holds', may => '{scheduler}');
 
-CREATE FUNCTION accs.set_concurrency_limit(p_key text, p_limit int) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.set_concurrency_limit(p_key text, p_limit int, p_by text DEFAULT NULL, p_reason text DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_said jsonb := jsonb_build_object('limit', p_limit);
 BEGIN
   INSERT INTO accs.concurrency_keys AS k (key, max_running) VALUES (p_key, p_limit)
   ON CONFLICT (key) DO UPDATE SET max_running = excluded.max_running WHERE k.max_running <> excluded.max_running;
   IF NOT FOUND THEN
-    RETURN 'repeated';
+    RETURN accs.audited('set_concurrency_limit', 'concurrency_key', p_key, 'repeated', p_by, p_reason, NULL, v_said);
   END IF;
   PERFORM accs.admit(ARRAY[p_key]);
-  RETURN 'accepted';
+  RETURN accs.audited('set_concurrency_limit', 'concurrency_key', p_key, 'accepted', p_by, p_reason, NULL, v_said);
 END $$;
 SELECT accs.is_verb('set_concurrency_limit', may => '{scheduler,api}');

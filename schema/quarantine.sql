@@ -136,9 +136,11 @@ CREATE FUNCTION accs.lift_quarantine(p_node text, p_service text, p_because text
                                      p_version text DEFAULT NULL, p_seen bigint DEFAULT NULL)
 RETURNS TABLE (node text, service text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
+DECLARE
+  v_nodes    text[];
+  v_services text[];
 BEGIN
   PERFORM accs.lock('quarantines');
-  RETURN QUERY
   WITH lifted AS (
     DELETE FROM accs.quarantines q WHERE (p_node IS NULL OR q.node = p_node) AND (p_service IS NULL OR q.service = p_service)
        AND (p_seen IS NULL OR accs.quarantine_version(q) = p_version AND NOT EXISTS (
@@ -147,10 +149,15 @@ BEGIN
   ), forgotten AS (
     DELETE FROM accs.conclusions c USING lifted l WHERE c.node = l.node AND c.service = l.service AND NOT c.passed
   )
-  SELECT l.node, l.service FROM lifted l,
+  SELECT array_agg(l.node), array_agg(l.service) INTO v_nodes, v_services FROM lifted l,
          LATERAL accs.note_node(l.node, 'resumed', format('%s is out of quarantine: %s', l.service, p_because),
                                 jsonb_build_object('by', p_by)),
          LATERAL pg_notify(accs.channel_prefix() || l.service, '');
+  IF p_seen IS NULL THEN   -- somebody wants it; it was not earned by a trial
+    PERFORM accs.audit_each('lift_quarantine', 'quarantine', ARRAY(SELECT u.node || '/' || u.service FROM unnest(v_nodes, v_services)
+      AS u (node, service)), array_fill('accepted'::text, ARRAY[coalesce(cardinality(v_nodes), 0)]), NULL, p_by, p_because);
+  END IF;
+  RETURN QUERY SELECT * FROM unnest(v_nodes, v_services);
 END $$;
 SELECT accs.is_verb('lift_quarantine', may => '{scheduler,api}');
 

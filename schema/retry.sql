@@ -107,7 +107,7 @@ CREATE FUNCTION accs.blocked(p_job uuid, p_reopened uuid[]) RETURNS uuid[] LANGU
 $$;
 
 -- Sends dead letters back to work, with what was skipped because of them, unless another failure still stands above it.
-CREATE FUNCTION accs.redrive(p_dead_letter_ids bigint[], p_by text DEFAULT NULL)
+CREATE FUNCTION accs.send_back(p_dead_letter_ids bigint[], p_by text)
 RETURNS TABLE (dead_letter_id bigint, answer text, reason text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -144,23 +144,40 @@ BEGIN
   END LOOP;
   PERFORM accs.admit(v_keys);
 END $$;
+
+CREATE FUNCTION accs.redrive(p_dead_letter_ids bigint[], p_by text DEFAULT NULL, p_reason text DEFAULT NULL)
+RETURNS TABLE (dead_letter_id bigint, answer text, reason text) LANGUAGE plpgsql AS $$
+DECLARE
+  v_sent record;
+BEGIN
+  SELECT array_agg(s.dead_letter_id) AS ids, array_agg(s.answer) AS answers, array_agg(s.reason) AS reasons INTO v_sent
+    FROM accs.send_back(p_dead_letter_ids, p_by) s;
+  PERFORM accs.audit_each('redrive', 'dead_letter', v_sent.ids::text[], v_sent.answers, v_sent.reasons, p_by, p_reason);
+  RETURN QUERY SELECT * FROM unnest(v_sent.ids, v_sent.answers, v_sent.reasons);
+END $$;
 SELECT accs.is_verb('redrive', may => '{scheduler,api}');
 
-CREATE FUNCTION accs.dismiss(p_dead_letter_ids bigint[]) RETURNS TABLE (dead_letter_id bigint, answer text, reason text) LANGUAGE sql AS $$
+CREATE FUNCTION accs.dismiss(p_dead_letter_ids bigint[], p_by text DEFAULT NULL, p_reason text DEFAULT NULL)
+RETURNS TABLE (dead_letter_id bigint, answer text, reason text) LANGUAGE plpgsql AS $$
+DECLARE
+  v_said record;
+BEGIN
   WITH done AS (
     UPDATE public.dead_letters SET dismissed_at = accs.clock()
      WHERE id = ANY (p_dead_letter_ids) AND dismissed_at IS NULL AND redriven_at IS NULL RETURNING id
   )
-  SELECT u.id, CASE WHEN done.id IS NOT NULL THEN 'accepted' WHEN d.dismissed_at IS NOT NULL THEN 'repeated' ELSE 'refused' END,
-         CASE WHEN d.id IS NULL THEN 'not_found' WHEN done.id IS NULL AND d.dismissed_at IS NULL THEN 'already_redriven' END
-    FROM unnest(p_dead_letter_ids) AS u (id) LEFT JOIN done ON done.id = u.id LEFT JOIN public.dead_letters d ON d.id = u.id
-$$;
+  SELECT array_agg(s.id) AS ids, array_agg(s.answer) AS answers, array_agg(s.reason) AS reasons INTO v_said FROM (
+    SELECT u.id, CASE WHEN done.id IS NOT NULL THEN 'accepted' WHEN d.dismissed_at IS NOT NULL THEN 'repeated' ELSE 'refused' END AS answer,
+           CASE WHEN d.id IS NULL THEN 'not_found' WHEN done.id IS NULL AND d.dismissed_at IS NULL THEN 'already_redriven' END AS reason
+      FROM unnest(p_dead_letter_ids) AS u (id) LEFT JOIN done ON done.id = u.id LEFT JOIN public.dead_letters d ON d.id = u.id) s;
+  PERFORM accs.audit_each('dismiss', 'dead_letter', v_said.ids::text[], v_said.answers, v_said.reasons, p_by, p_reason);
+  RETURN QUERY SELECT * FROM unnest(v_said.ids, v_said.answers, v_said.reasons);
+END $$;
 SELECT accs.is_verb('dismiss', may => '{scheduler,api}');
 
 -- Runs finished jobs again: what has not succeeded, or, with a step named, that step and everything below it. A job that is
 -- running again already because of the same call is repeated.
-CREATE FUNCTION accs.retry_jobs(p_job_ids uuid[], p_from_steps text[] DEFAULT NULL, p_by text DEFAULT NULL) RETURNS SETOF accs.answer
-LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.run_again(p_job_ids uuid[], p_from_steps text[], p_by text) RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_said  record;
@@ -221,4 +238,12 @@ BEGIN
   END LOOP;
   PERFORM accs.admit(v_keys);
 END $$;
+
+CREATE FUNCTION accs.retry_jobs(p_job_ids uuid[], p_from_steps text[] DEFAULT NULL, p_by text DEFAULT NULL, p_reason text DEFAULT NULL)
+RETURNS SETOF accs.answer LANGUAGE sql AS $$
+  SELECT * FROM accs.audit_answers('retry_jobs', 'job', ARRAY(SELECT r FROM accs.run_again(p_job_ids, p_from_steps, p_by) r),
+    p_by, p_reason,
+    jsonb_strip_nulls(jsonb_build_object('from_steps', nullif(ARRAY(SELECT DISTINCT s FROM unnest(p_from_steps[1:20]) s WHERE s IS NOT NULL
+                                                                     ORDER BY s), '{}'))))
+$$;
 SELECT accs.is_verb('retry_jobs', may => '{scheduler,api}');

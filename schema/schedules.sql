@@ -2,28 +2,6 @@
 -- Schedules: what starts jobs by itself, the plan of each, and everything that waits for a time
 -- ---------------------------------------------------------------------------------------------------------------
 
--- Who acts. A name is never given to another one. limits: schedules, max_priority, runs_per_hour, least_interval_sec; none where
--- one is missing.
-CREATE TABLE accs.actors (
-  id           uuid PRIMARY KEY DEFAULT accs.new_id(),
-  name         text NOT NULL UNIQUE CHECK (length(name) BETWEEN 1 AND 200),
-  kind         text NOT NULL DEFAULT 'service' CHECK (kind IN ('person', 'service', 'assistant')),
-  limits       jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(limits) = 'object'
-                 AND NOT jsonb_path_exists(limits, '$.* ? (@.type() != "number")')),
-  created_at   timestamptz NOT NULL DEFAULT accs.clock(),
-  disabled_at  timestamptz
-);
-
-CREATE FUNCTION accs.put_actor(p_name text, p_kind text DEFAULT 'service', p_limits jsonb DEFAULT '{}', p_disabled boolean DEFAULT false)
-RETURNS uuid LANGUAGE sql AS $$
-  INSERT INTO accs.actors AS a (name, kind, limits, disabled_at) VALUES (p_name, p_kind, p_limits, CASE
-    WHEN p_disabled THEN accs.clock() END)
-  ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, limits = excluded.limits,
-         disabled_at = CASE WHEN p_disabled THEN coalesce(a.disabled_at, excluded.disabled_at) END
-  RETURNING id
-$$;
-SELECT accs.is_verb('put_actor', may => '{scheduler,api}');
-
 -- Any client may INSERT one, and UPDATE its definition: triggers check it, count the revision and ask for a plan. What stands
 -- under "state" belongs to the verbs. Times are instants but for nominal ones, which are local to the zone: SQL never converts
 -- between zones.
@@ -133,7 +111,7 @@ CREATE TABLE accs.schedule_marks (
 
 -- Who did what to a schedule, when and why; before and after hold what has changed. Append-only.
 CREATE TABLE accs.schedule_history (
-  id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  id           bigint PRIMARY KEY DEFAULT nextval('accs.audit_seq'),
   schedule_id  uuid NOT NULL,
   ts           timestamptz NOT NULL DEFAULT accs.clock(),
   what         text NOT NULL,
@@ -141,10 +119,22 @@ CREATE TABLE accs.schedule_history (
   reason       text,
   revision     int,
   before       jsonb,
-  after        jsonb
+  after        jsonb,
+  via          text NOT NULL DEFAULT accs.via(),
+  request_id   text DEFAULT left(nullif(current_setting('accs.request_id', true), ''), 200)
 );
 
 CREATE INDEX schedule_history_of ON accs.schedule_history (schedule_id, id);
+
+-- The audit with what was done to schedules: one list, in the order of its ids. (What a schedule's history tells of the schedulers
+-- themselves is in it too: they have names.)
+CREATE VIEW accs.audit_trail AS
+  SELECT a.id, a.ts, a.actor, a.via, a.action, a.kind, a.target, a.reason, a.answer, a.detail, a.request_id FROM accs.audit a
+  UNION ALL
+  SELECT h.id, h.ts, h.by, h.via, h.what, 'schedule', coalesce((SELECT s.name FROM public.schedules s WHERE s.id = h.schedule_id),
+         h.schedule_id::text), h.reason, 'accepted', nullif(jsonb_strip_nulls(jsonb_build_object('revision', h.revision, 'before', h.before,
+         'after', h.after)), '{}'), h.request_id
+    FROM accs.schedule_history h;
 
 -- While there is a row, nothing is settled: it is as if all schedulers were down.
 CREATE TABLE accs.schedule_hold (
@@ -440,7 +430,7 @@ BEGIN
   END IF;
   IF p_cancel THEN
     v_jobs := ARRAY(SELECT r.job_id FROM accs.open_runs r WHERE r.schedule_id = v_row.id);
-    PERFORM accs.cancel_jobs(v_jobs, coalesce(p_reason, 'schedule ' || v_row.name || ' was ended'), p_by);
+    PERFORM accs.cancel(v_jobs, coalesce(p_reason, 'schedule ' || v_row.name || ' was ended'), p_by);
   END IF;
   RETURN QUERY SELECT CASE v_row.state WHEN 'ended' THEN 'repeated' ELSE 'accepted' END, NULL::text, coalesce(cardinality(v_jobs), 0);
 END $$;
@@ -489,10 +479,10 @@ BEGIN
     INSERT INTO accs.schedule_hold (by, reason) VALUES (coalesce(p_by, session_user), p_reason) ON CONFLICT DO NOTHING;
   END IF;
   IF NOT FOUND THEN
-    RETURN 'repeated';
+    RETURN accs.audited(CASE WHEN p_lift THEN 'lift_hold' ELSE 'hold_schedules' END, 'schedules', NULL, 'repeated', p_by, p_reason);
   END IF;
   PERFORM accs.tell_schedulers();
-  RETURN 'accepted';
+  RETURN accs.audited(CASE WHEN p_lift THEN 'lift_hold' ELSE 'hold_schedules' END, 'schedules', NULL, 'accepted', p_by, p_reason);
 END $$;
 SELECT accs.is_verb('hold_schedules', may => '{scheduler,api}');
 

@@ -308,12 +308,16 @@ BEGIN
     PERFORM pg_notify(accs.channel_prefix() || 'builder', '');
   END IF;
   RETURN QUERY
-  SELECT u.id, CASE WHEN u.id = ANY (v_jobs) THEN 'accepted' WHEN r.reason IS NULL THEN 'repeated' ELSE 'refused' END,
-         CASE WHEN u.id <> ALL (v_jobs) THEN r.reason END, j.status, NULL::int, NULL::text, NULL::timestamptz
-    FROM unnest(p_job_ids) AS u (id) LEFT JOIN public.jobs j ON j.id = u.id,
-         LATERAL (SELECT CASE WHEN j.id IS NULL THEN 'not_found' WHEN j.id <> ALL (v_open) THEN 'already_finished'
-                              WHEN j.status = 'running' AND (p_options IS NOT NULL OR p_scheduled_at IS NOT NULL)
-                                THEN 'already_started' END AS reason) r;
+  SELECT * FROM accs.audit_answers('change_jobs', 'job', ARRAY(
+    SELECT ROW(u.id, CASE WHEN u.id = ANY (v_jobs) THEN 'accepted' WHEN r.reason IS NULL THEN 'repeated' ELSE 'refused' END,
+               CASE WHEN u.id <> ALL (v_jobs) THEN r.reason END, j.status, NULL::int, NULL::text, NULL::timestamptz)::accs.answer
+      FROM unnest(p_job_ids) AS u (id) LEFT JOIN public.jobs j ON j.id = u.id,
+           LATERAL (SELECT CASE WHEN j.id IS NULL THEN 'not_found' WHEN j.id <> ALL (v_open) THEN 'already_finished'
+                                WHEN j.status = 'running' AND (p_options IS NOT NULL OR p_scheduled_at IS NOT NULL)
+                                  THEN 'already_started' END AS reason) r), p_by, p_reason,
+    -- not the options themselves: they may be large, and may hold what is masked elsewhere
+    jsonb_strip_nulls(jsonb_build_object('priority', p_priority, 'scheduled_at', p_scheduled_at,
+      'options', CASE WHEN p_options IS NOT NULL THEN ARRAY(SELECT k FROM jsonb_object_keys(p_options) k ORDER BY k LIMIT 50) END)));
 END $$;
 SELECT accs.is_verb('change_jobs', may => '{scheduler,api}');
 

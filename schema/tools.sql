@@ -42,8 +42,8 @@ END $$;
 CREATE TRIGGER keep_tool BEFORE UPDATE OR DELETE ON public.tools FOR EACH ROW EXECUTE FUNCTION accs.keep_tool();
 
 -- Writes a tool: as its next version where it differs from the newest one, which is in use again otherwise.
-CREATE FUNCTION accs.put_tool(p_tool jsonb, p_by text DEFAULT NULL) RETURNS TABLE (tool text, tool_version int, answer text)
-LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.put_tool(p_tool jsonb, p_by text DEFAULT NULL, p_reason text DEFAULT NULL)
+RETURNS TABLE (tool text, tool_version int, answer text) LANGUAGE plpgsql AS $$
 DECLARE
   v_was public.tools;
   v_new public.tools;
@@ -60,27 +60,33 @@ BEGIN
   IF to_jsonb(v_was) - '{id,version,is_active,created_at,created_by}'::text[]
      = to_jsonb(v_new) - '{id,version,is_active,created_at,created_by}'::text[] THEN
     UPDATE public.tools t SET is_active = true WHERE t.id = v_was.id AND NOT t.is_active;
-    RETURN QUERY SELECT v_was.name, v_was.version, CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END;
+    RETURN QUERY SELECT v_was.name, v_was.version, accs.audited('put_tool', 'tool', format('%s@%s', v_was.name, v_was.version),
+      CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END, p_by, p_reason);
     RETURN;
   END IF;
   INSERT INTO public.tools SELECT v_new.*;
-  RETURN QUERY SELECT v_new.name, v_new.version, 'accepted'::text;
+  RETURN QUERY SELECT v_new.name, v_new.version,
+    accs.audited('put_tool', 'tool', format('%s@%s', v_new.name, v_new.version), 'accepted', p_by, p_reason);
 END $$;
 SELECT accs.is_verb('put_tool', may => '{scheduler,api}');
 
 -- No new workflow can use it, in this version or in any (null). What uses it goes on.
-CREATE FUNCTION accs.retire_tool(p_name text, p_version int DEFAULT NULL) RETURNS TABLE (answer text, reason text) LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.retire_tool(p_name text, p_version int DEFAULT NULL, p_by text DEFAULT NULL, p_reason text DEFAULT NULL)
+RETURNS TABLE (answer text, reason text) LANGUAGE plpgsql AS $$
+DECLARE
+  v_which text := concat_ws('@', p_name, p_version);
 BEGIN
   PERFORM accs.lock('tools');
   IF NOT EXISTS (SELECT FROM public.tools t WHERE t.name = p_name AND t.version = coalesce(p_version, t.version)) THEN
-    RETURN QUERY SELECT 'refused'::text, 'not_found'::text;
+    RETURN QUERY SELECT accs.audited('retire_tool', 'tool', v_which, 'refused', p_by, p_reason, 'not_found'), 'not_found'::text;
     RETURN;
   ELSIF starts_with(p_name, 'accs.') THEN
-    RETURN QUERY SELECT 'refused'::text, 'builtin'::text;
+    RETURN QUERY SELECT accs.audited('retire_tool', 'tool', v_which, 'refused', p_by, p_reason, 'builtin'), 'builtin'::text;
     RETURN;
   END IF;
   UPDATE public.tools t SET is_active = false WHERE t.name = p_name AND t.version = coalesce(p_version, t.version) AND t.is_active;
-  RETURN QUERY SELECT CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END, NULL::text;
+  RETURN QUERY SELECT accs.audited('retire_tool', 'tool', v_which, CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END, p_by, p_reason),
+                      NULL::text;
 END $$;
 SELECT accs.is_verb('retire_tool', may => '{scheduler,api}');
 

@@ -70,7 +70,7 @@ RETURNS TABLE (service text, requires jsonb, node text, tasks int, due_in interv
     FROM bounded b JOIN lane l ON l.id = b.lane WHERE (b.job_id IS NOT NULL OR b.schedule IS NOT NULL) AND b.tasks > 0
    GROUP BY l.id, l.service, l.requires, l.node, b.soon
 $$;
-SELECT accs.is_verb('wake_demand', pinned => true, may => '{agent,scheduler}');
+SELECT accs.is_verb('wake_demand', pinned => true, may => '{agent,scheduler,api}');
 
 -- What is left of a node's slots of services in quarantine: none, or one for a trial. A node that is not awake is worth waking
 -- for the probe that is due.
@@ -120,13 +120,15 @@ BEGIN
     RETURN CASE WHEN EXISTS (SELECT FROM accs.power WHERE node = p_node AND try_id = p_try) THEN 'repeated' ELSE 'refused' END;
   END IF;
   UPDATE accs.power SET state = 'waking', since = accs.clock() WHERE node = p_node AND state <> 'waking';
+  PERFORM accs.log_power(p_node, 'waking', NULL, p_method);
   RETURN 'accepted';
 END $$;
 SELECT accs.is_verb('claim_wake', may => '{scheduler,api}');
 
 -- After a call: whether it got through, in the node's history and as an event of the job that wanted the node. A call that is
--- not the node's last one any more, or whose node was seen meanwhile, is recorded too.
-CREATE FUNCTION accs.record_wake(p_node text, p_try uuid, p_ok boolean, p_job uuid, p_message text, p_data jsonb) RETURNS text
+-- not the node's last one any more, or whose node was seen meanwhile, is recorded too. p_by: the person who wanted it.
+CREATE FUNCTION accs.record_wake(p_node text, p_try uuid, p_ok boolean, p_job uuid, p_message text, p_data jsonb, p_by text DEFAULT NULL,
+                                 p_reason text DEFAULT NULL) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
   v_state text;
@@ -148,6 +150,10 @@ BEGIN
   IF p_job IS NOT NULL THEN   -- a person may wake a node for no job at all
     INSERT INTO public.task_events (job_id, ts, source, level, type, message, data)
     VALUES (p_job, accs.clock(), 'builder', CASE WHEN p_ok THEN 'info' ELSE 'warn' END, 'wake', p_message, p_data);
+  END IF;
+  IF p_by IS NOT NULL THEN
+    PERFORM accs.audited('wake', 'node', p_node, 'accepted', p_by, p_reason, NULL,
+                         jsonb_build_object('ok', p_ok, 'message', left(p_message, 500)));
   END IF;
   RETURN 'accepted';
 END $$;

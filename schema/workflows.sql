@@ -350,4 +350,40 @@ CREATE TRIGGER refuse_used_workflow BEFORE DELETE OR UPDATE OF id ON public.work
 
 -- Whoever writes new versions waits here for the others, until the end of the transaction: two must not make the same next version.
 CREATE FUNCTION accs.lock_workflows() RETURNS void LANGUAGE sql AS $$ SELECT accs.lock('workflows') $$;
-SELECT accs.is_verb('lock_workflows', may => '{scheduler}');
+SELECT accs.is_verb('lock_workflows', may => '{scheduler,api}');
+
+-- A workflow is in the audit however it was written. Who wrote it: as apply_workflow was told, the row says, or the login.
+CREATE FUNCTION accs.audit_workflow() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_row  public.workflows := CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
+  v_said text := nullif(current_setting('accs.by', true), '');
+BEGIN
+  PERFORM accs.audited(CASE TG_OP WHEN 'DELETE' THEN 'delete_workflow' ELSE 'apply_workflow' END, 'workflow', v_row.name, 'accepted',
+    CASE WHEN TG_OP = 'INSERT' THEN coalesce(v_said, v_row.created_by) ELSE v_said END,
+    nullif(current_setting('accs.reason', true), ''), NULL,
+    jsonb_build_object('version', v_row.version, 'is_active', v_row.is_active, 'steps', jsonb_array_length(v_row.steps),
+                       'made', TG_OP = 'INSERT'));
+  RETURN NULL;
+END $$;
+CREATE TRIGGER audit_new AFTER INSERT OR DELETE ON public.workflows FOR EACH ROW EXECUTE FUNCTION accs.audit_workflow();
+CREATE TRIGGER audit_change AFTER UPDATE ON public.workflows FOR EACH ROW
+  WHEN (to_jsonb(OLD) - 'updated_at' IS DISTINCT FROM to_jsonb(NEW) - 'updated_at') EXECUTE FUNCTION accs.audit_workflow();
+
+-- Writes a workflow under its name and version; what stands there already is replaced. p_workflow: name, version, steps, notify,
+-- params, options_schema.
+CREATE FUNCTION accs.apply_workflow(p_workflow jsonb, p_by text DEFAULT NULL, p_reason text DEFAULT NULL) RETURNS uuid
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_id uuid;
+BEGIN
+  PERFORM set_config('accs.by', coalesce(p_by, ''), true), set_config('accs.reason', coalesce(p_reason, ''), true);
+  INSERT INTO public.workflows (name, version, steps, created_by, notify, params, options_schema)
+  SELECT w.name, coalesce(w.version, 1), w.steps, p_by, coalesce(w.notify, '{}'), coalesce(w.params, '{}'), w.options_schema
+    FROM jsonb_populate_record(NULL::public.workflows, p_workflow) w
+  ON CONFLICT (name, version) DO UPDATE SET steps = excluded.steps, notify = excluded.notify, is_active = true, params = excluded.params,
+         options_schema = excluded.options_schema
+  RETURNING id INTO v_id;
+  PERFORM set_config('accs.by', '', true), set_config('accs.reason', '', true);   -- not for what else this transaction writes
+  RETURN v_id;
+END $$;
+SELECT accs.is_verb('apply_workflow', may => '{scheduler,api}');

@@ -29,6 +29,7 @@ async def register(node: Node) -> None:
         boot_id=identity.boot_id,
         instance=identity.instance,
         lease=node.leases.length,
+        watts={} if offers.watts is None else offers.watts.model_dump(),
     )
     node.is_registered = True
     node.look()

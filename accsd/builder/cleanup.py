@@ -1,8 +1,8 @@
 """Cleanup: reclaims tasks whose lease has run out, and repairs rows that should never need it.
 
-Reclaim sleeps to the next end of a lease. The other chores have their own rhythm: partitions are made ahead,
-holds without a reason freed, the narrow tables recounted. A repair means a bug somewhere: it is logged as an error and
-counted.
+Reclaim sleeps to the next end of a lease. The other chores have their own rhythm: partitions are made ahead, sessions
+and the audit of long ago forgotten, holds without a reason freed, the narrow tables recounted. A repair means a bug
+somewhere: it is logged as an error and counted.
 """
 
 import time
@@ -13,6 +13,8 @@ from datetime import timedelta
 
 from accsd import failpoints
 from accsd.db import Database, recheck_holds, reclaim_tasks
+from accsd.db.access import forget_access
+from accsd.db.audit import prune_audit
 from accsd.db.months import make_months
 from accsd.db.submit import builder_outlook
 from accsd.db.topics import forget_event_keys
@@ -54,6 +56,7 @@ class Cleanup:
         self._chores: list[_Chore] = [
             _Chore("making partitions", timedelta(hours=1), self._make_partitions, now),
             _Chore("forgetting keys of events", timedelta(hours=1), self._forget_keys, now),
+            _Chore("forgetting sessions", timedelta(hours=1), self._forget_access, now),
             _Chore("freeing holds", timedelta(minutes=1), self._free_holds, now + 60),
             _Chore("repair", timedelta(minutes=10), self._repair, now + 600),
         ]
@@ -100,6 +103,15 @@ class Cleanup:
     async def _forget_keys(self) -> str | None:
         forgotten = await forget_event_keys(self._db)
         return f"{forgotten} keys of events forgotten" if forgotten else None
+
+    async def _forget_access(self) -> str | None:
+        """Codes, sessions and tokens that let nobody in any more, and rows of the audit after 400 days."""
+        forgotten, pruned = await forget_access(self._db), await prune_audit(self._db)
+        said = [
+            f"{forgotten} codes, sessions and tokens forgotten" if forgotten else None,
+            f"{pruned} old rows of the audit removed" if pruned else None,
+        ]
+        return "; ".join(filter(None, said)) or None
 
     async def _free_holds(self) -> str | None:
         freed = await recheck_holds(self._db)

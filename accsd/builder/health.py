@@ -1,15 +1,13 @@
-"""Says that this builder is there, and looks how the installation does: for /health, the metrics and `accsd top`.
+"""Looks how the installation does: for /health, the metrics and `accsd top`.
 
 The endpoint answers from memory and never waits for the database; this role asks it every 20 s: at each poll
 would add a sixth to what an idle daemon asks.
 """
 
-from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Final
 
 from accsd.db import Database
-from accsd.db.upkeep import note_builder
 from accsd.db.views.health import scheduler_health
 from accsd.explain.health import overdue
 from accsd.health import Health
@@ -20,19 +18,12 @@ _EVERY: Final = timedelta(seconds=20)
 
 
 class HealthCheck:
-    """`roles` are the names of this builder's roles."""
-
-    def __init__(
-        self, db: Database, *, node: str, health: Health, metrics: Metrics, roles: Callable[[], Collection[str]]
-    ) -> None:
+    def __init__(self, db: Database, *, health: Health, metrics: Metrics) -> None:
         self._db = db
-        self._node = node
         self._health = health
         self._metrics = metrics
-        self._roles = roles
 
     async def run_once(self) -> Pass:
-        await note_builder(self._db, self._node, self._health.obstacles(self._roles()))
         found = await scheduler_health(self._db)
         self._health.scheduler(found, list(overdue(found)))
         self._metrics.schedules({"overdue": found.overdue, "unplanned": found.unplanned, "broken": found.broken})

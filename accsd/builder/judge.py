@@ -67,7 +67,7 @@ class Judge:
         judge."""
         lifted: list[Place] = []
         if not self._is_clear:
-            lifted = await lift_quarantine(self._db, because="quarantine is switched off")
+            lifted = await lift_quarantine(self._db, because="quarantine is switched off", by="builder")
             await mark_steps(self._db, ())
             self._is_clear = True
             self._metrics.quarantines(await count_quarantines(self._db))

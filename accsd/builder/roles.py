@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from accsd.builder.archive import Archiver
+from accsd.builder.calls import CallsUnderWay
 from accsd.builder.cleanup import Cleanup
 from accsd.builder.events import Evaluator
 from accsd.builder.health import HealthCheck
@@ -17,9 +18,9 @@ from accsd.builder.probes import Probes
 from accsd.builder.prune import Pruner
 from accsd.builder.resolver import Resolver
 from accsd.builder.scheduler import Scheduler
+from accsd.builder.statistics import Statistics
 from accsd.builder.tools import Tools
 from accsd.builder.wake import ServiceNews, Waker
-from accsd.builder.wake_calls import CallsUnderWay
 from accsd.db import Database
 from accsd.db.listen import Listener
 from accsd.db.outbox import OUTBOX_CHANNEL
@@ -117,16 +118,6 @@ def _dispatcher(host: ControlHost, target: str) -> Dispatcher:
     return Dispatcher(host.db, target, host.settings.outbox, metrics=host.metrics)
 
 
-def _health(host: ControlHost) -> HealthCheck:
-    return HealthCheck(
-        host.db,
-        node=host.settings.node.name,
-        health=host.health,
-        metrics=host.metrics,
-        roles=lambda: [name for row in ROLES for name in row.members(host)],
-    )
-
-
 def _is_no_event(_: ControlHost, news: str) -> bool:
     """Events come by the thousand: they wake the role that settles them, and no other."""
     return news != EVENT
@@ -194,8 +185,13 @@ ROLES: Final[tuple[Role[ControlHost], ...]] = (
     ),
     Role(
         "health",
-        "says that this builder is there, and counts what waits, is stuck or overdue ([health](metrics.md#health))",
-        _health,
+        "counts what waits, is stuck or overdue ([health](metrics.md#health))",
+        lambda host: HealthCheck(host.db, health=host.health, metrics=host.metrics),
+    ),
+    Role(
+        "statistics",
+        "counts how attempts end, how long steps take and how busy nodes are ([statistics](metrics.md#statistics))",
+        lambda host: Statistics(host.db),
     ),
     Role(
         "calls",

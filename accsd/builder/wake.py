@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from accsd.builder.wake_calls import CallsUnderWay, WakeCaller
+from accsd.builder.calls import CallsUnderWay
 from accsd.db import Database
 from accsd.db.listen import CANCEL, Listener
 from accsd.db.wake import FleetNode, NotWoken, look, note_not_woken, wake_demand, wake_nodes
@@ -22,6 +22,7 @@ from accsd.planning.wake import Choice, WakePlan, WakePolicy, WhyNot, plan, turn
 from accsd.power import WakeResult
 from accsd.settings import WakeSettings
 from accsd.supervisor import Pass
+from accsd.work.wake_calls import WakeCaller
 
 # Longer than a poll: demand that comes into sight then is still seen in time.
 _MARGIN: Final = timedelta(minutes=1)

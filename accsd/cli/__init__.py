@@ -31,6 +31,7 @@ _COMMANDS: Final = {
     "retry": ("accsd.cli.retry", "retry", "Run a finished job again, or from one step on."),
     "dead": ("accsd.cli.dead", "dead", "Tasks that failed for good: list them, send them back to work, dismiss them."),
     "db": ("accsd.cli.db", "db", "Install, look at and upgrade the schema in PostgreSQL."),
+    "audit": ("accsd.cli.audit", "audit", "Who did what, when, by which way and why: the newest first."),
     "artifacts": ("accsd.cli.artifacts", "artifacts", "List what a job has put out, and download it."),
     "completion": ("accsd.cli.completion", "completion", "Print what makes a shell complete these commands."),
     "conditions": (
@@ -53,6 +54,7 @@ _COMMANDS: Final = {
         "nodes",
         "List the machines and why each is awake or not; wake, sleep, drain and resume them.",
     ),
+    "open": ("accsd.cli.open", "open_link", "Make a link that logs in to the web page, once, within a minute."),
     "outbox": ("accsd.cli.outbox", "outbox", "What others are told about jobs: list it, show it, send it again."),
     "run": ("accsd.cli.run", "run", "Run a command on this machine, now, as a job: history, log, exit code."),
     "schedules": (
@@ -66,6 +68,11 @@ _COMMANDS: Final = {
         "accsd.cli.simulate",
         "simulate",
         "Rehearse a fleet on virtual time: hours awake, energy, waits; compare policies.",
+    ),
+    "tokens": (
+        "accsd.cli.tokens",
+        "tokens",
+        "What lets programs and people in over HTTP: make, list and revoke tokens.",
     ),
     "top": ("accsd.cli.top", "top", "Watch the fleet: services, nodes, what runs, what failed."),
     "why": ("accsd.cli.why", "why", "Say why a job or task does not run: every blocker, and what to do."),
@@ -184,10 +191,10 @@ log_format_option = click.option(
 @click.version_option(__version__, prog_name="accsd")
 @click.option(
     "--role",
-    type=click.Choice(["builder", "agent", "all"]),
+    type=click.Choice(["builder", "agent", "gateway", "all"]),
     default="all",
     show_default=True,
-    help="Without a command, run the daemon: builder on the control host, agent on a node, or both.",
+    help="Without a command, run the daemon: builder on the control host, agent on a node, gateway for HTTP, or all.",
 )
 @click.option(
     "--config", type=click.Path(exists=True, dir_okay=False), help="TOML file; the environment goes before it."

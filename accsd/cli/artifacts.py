@@ -10,13 +10,13 @@ from uuid import UUID
 import click
 
 from accsd.cli import completion
-from accsd.cli.identifiers import job_named
 from accsd.cli.objects import elsewhere, objects, require_bucket
 from accsd.cli.output import output_option, say, show, show_one
 from accsd.cli.session import settings_of, with_database
 from accsd.db.pool import Database
 from accsd.db.views.artifacts import StoredArtifact, artifacts_of
 from accsd.errors import InvalidValue, NotFound
+from accsd.explain.identifiers import job_named
 from accsd.explain.words import short
 from accsd.settings import Settings
 from accsd.storage import ObjectStore

@@ -7,7 +7,6 @@ import click
 
 from accsd.cli import completion
 from accsd.cli.changes import tell
-from accsd.cli.identifiers import jobs_named
 from accsd.cli.output import output_option
 from accsd.cli.session import operator, with_database
 from accsd.db.answers import Answer
@@ -15,6 +14,7 @@ from accsd.db.cancel import cancel_jobs
 from accsd.db.pool import Database
 from accsd.errors import InvalidValue
 from accsd.explain.changes import cancelled
+from accsd.explain.identifiers import jobs_named
 
 
 @click.command()

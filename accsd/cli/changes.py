@@ -1,12 +1,16 @@
-"""How commands that change jobs, dead letters and outbox events say what came of it."""
+"""How commands that change something are told why, and say what came of it."""
 
 from collections.abc import Iterable
 from typing import Final
+
+import click
 
 from accsd.cli.output import say, show
 from accsd.explain.changes import ChangeOutcome
 
 _REFUSED: Final = 1
+
+reason_option: Final = click.option("--reason", help="Why, for those who wonder: it goes into the audit.")
 
 
 def tell(outcomes: Iterable[ChangeOutcome], output: str) -> None:

@@ -100,8 +100,8 @@ def steps(ctx: click.Context, _: click.Parameter, incomplete: str) -> Offered:
 
 
 def _steps_of(ctx: click.Context, job: str, incomplete: str) -> Offered:
-    from accsd.cli.identifiers import job_named
     from accsd.db.views import jobs as job_views
+    from accsd.explain.identifiers import job_named
 
     async def work(db: "Database") -> Offered:
         keys = await job_views.task_ids_of(db, await job_named(db, job))

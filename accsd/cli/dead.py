@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from accsd.cli import completion
-from accsd.cli.changes import tell
+from accsd.cli.changes import reason_option, tell
 from accsd.cli.output import output_option, say, show
 from accsd.cli.session import operator, with_database
 from accsd.db.pool import Database
@@ -70,9 +70,12 @@ def _cells(row: DeadLetterRow) -> dict[str, Any]:
 @click.argument("ids", nargs=-1, type=int, metavar="ID…")
 @click.option("--all", "everything", is_flag=True, help="All that are open.")
 @click.option("--service", shell_complete=completion.service_names, help="With --all: only of this service.")
+@reason_option
 @output_option()
 @click.pass_context
-def retry_command(ctx: click.Context, ids: Sequence[int], everything: bool, service: str | None, output: str) -> None:
+def retry_command(
+    ctx: click.Context, ids: Sequence[int], everything: bool, service: str | None, reason: str | None, output: str
+) -> None:
     """Send dead letters back to work, with the steps that were skipped because of them.
 
     The ids are those of `accsd dead list`.
@@ -84,7 +87,7 @@ def retry_command(ctx: click.Context, ids: Sequence[int], everything: bool, serv
     """
 
     async def verb(db: Database, wanted: Sequence[int]) -> list[DeadLetterAnswer]:
-        return await redrive(db, wanted, by=operator())
+        return await redrive(db, wanted, by=operator(), reason=reason)
 
     _change(ctx, verb, ids, everything=everything, service=service, output=output, done="goes back to work")
 
@@ -93,15 +96,22 @@ def retry_command(ctx: click.Context, ids: Sequence[int], everything: bool, serv
 @click.argument("ids", nargs=-1, type=int, metavar="ID…")
 @click.option("--all", "everything", is_flag=True, help="All that are open.")
 @click.option("--service", shell_complete=completion.service_names, help="With --all: only of this service.")
+@reason_option
 @output_option()
 @click.pass_context
-def dismiss_command(ctx: click.Context, ids: Sequence[int], everything: bool, service: str | None, output: str) -> None:
+def dismiss_command(
+    ctx: click.Context, ids: Sequence[int], everything: bool, service: str | None, reason: str | None, output: str
+) -> None:
     """Take dead letters off the list: nobody will do anything about them. Their jobs stay as they are.
 
     \b
-    Example: accsd dead dismiss 17
+    Example: accsd dead dismiss 17 --reason "the input was wrong"
     """
-    _change(ctx, dismiss, ids, everything=everything, service=service, output=output, done="is dismissed")
+
+    async def verb(db: Database, wanted: Sequence[int]) -> list[DeadLetterAnswer]:
+        return await dismiss(db, wanted, by=operator(), reason=reason)
+
+    _change(ctx, verb, ids, everything=everything, service=service, output=output, done="is dismissed")
 
 
 def _change(

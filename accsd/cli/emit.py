@@ -9,13 +9,13 @@ import click
 import orjson
 
 from accsd.cli import completion
-from accsd.cli.identifiers import job_named
 from accsd.cli.output import output_option, say, say_json
 from accsd.cli.session import operator, with_database
 from accsd.db.answers import Verdict
 from accsd.db.pool import Database
 from accsd.db.topics import KEY_WINDOW, Emitted, emit_event
 from accsd.errors import InvalidValue
+from accsd.explain.identifiers import job_named
 from accsd.values.units import parse_duration
 
 

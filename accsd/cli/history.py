@@ -9,7 +9,6 @@ import click
 
 from accsd.cli import completion
 from accsd.cli.archive import archived_lines
-from accsd.cli.identifiers import job_named
 from accsd.cli.objects import objects, require_store
 from accsd.cli.output import output_option, say, show
 from accsd.cli.retention import orphans_command, prune_command
@@ -19,6 +18,7 @@ from accsd.db.months import EVENTS, FIRINGS, MONTHLY, TASK_EVENTS, Monthly, mont
 from accsd.db.pool import Database
 from accsd.db.views.schedules import schedule_named
 from accsd.errors import AccsdError, ConfigError, NotFound
+from accsd.explain.identifiers import job_named
 from accsd.history.archive import ArchiveOutcome, archive, months_to_archive, verify
 from accsd.history.clocks import require_same_time
 from accsd.history.contents import broken_links

@@ -10,7 +10,6 @@ import click
 from accsd.cli import completion
 from accsd.cli.archive import ArchivedLines
 from accsd.cli.graph import GraphLine, aligned, beneath, draw
-from accsd.cli.identifiers import job_named
 from accsd.cli.output import output_option, say, say_json, show_fitting, shown, styled, to_json
 from accsd.cli.session import settings_of, with_database
 from accsd.cli.timeline import once_more, tell_line
@@ -19,6 +18,7 @@ from accsd.db.views import events as event_views
 from accsd.db.views import jobs as job_views
 from accsd.db.views.events import AttemptRow, EventRow
 from accsd.db.views.jobs import JobRow, TaskRow
+from accsd.explain.identifiers import job_named
 from accsd.explain.jobs import FoldedStep, failure, folded, job_document, task_note
 from accsd.explain.words import cut, duration, short, since
 from accsd.model import JobStatus

@@ -17,7 +17,6 @@ import orjson
 
 from accsd.cli import completion
 from accsd.cli.archive import ArchivedLines
-from accsd.cli.identifiers import job_named
 from accsd.cli.objects import elsewhere, objects, require_bucket
 from accsd.cli.output import log_line, say, to_json
 from accsd.cli.session import settings_of, with_database
@@ -27,6 +26,7 @@ from accsd.db.views.artifacts import StoredArtifact, artifacts_of
 from accsd.db.views.events import AttemptLog, LogEvent, begun_attempts, log_events
 from accsd.db.views.jobs import is_open
 from accsd.errors import AccsdError, NotFound
+from accsd.explain.identifiers import job_named
 from accsd.explain.words import short
 from accsd.model.state import EventType
 from accsd.settings import Settings

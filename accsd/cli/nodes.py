@@ -6,16 +6,18 @@ from typing import Any, Final
 
 import click
 
-from accsd.cli import completion, power, times
+from accsd.cli import completion, times
+from accsd.cli.changes import reason_option
 from accsd.cli.output import output_option, say, show, show_fitting, show_one, text
-from accsd.cli.pause import Subject, pause_one, reason_option, resume_one
-from accsd.cli.session import settings_of, with_database
+from accsd.cli.pause import Subject, pause_one, resume_one
+from accsd.cli.session import operator, settings_of, with_database
 from accsd.db import Pausable, Verdict, forget_node
 from accsd.db.pool import Database
 from accsd.db.views import fleet
 from accsd.db.views import jobs as job_views
 from accsd.db.views.fleet import NodeEvent, NodeView
 from accsd.errors import AccsdError, Unavailable
+from accsd.explain import power
 from accsd.explain.fleet import Paused, node_document, node_drained, node_words
 from accsd.explain.words import duration, one_line, since
 from accsd.power import WakeResult
@@ -90,10 +92,11 @@ def drain_command(ctx: click.Context, name: str, reason: str | None) -> None:
 
 @nodes.command("resume")
 @click.argument("name", shell_complete=completion.node_names)
+@reason_option
 @click.pass_context
-def resume_command(ctx: click.Context, name: str) -> None:
+def resume_command(ctx: click.Context, name: str, reason: str | None) -> None:
     """Let a machine work again that is drained, or whose services are in quarantine."""
-    resume_one(ctx, _SUBJECT, name)
+    resume_one(ctx, _SUBJECT, name, reason)
 
 
 async def _look(db: Database, name: str) -> Paused:
@@ -107,8 +110,9 @@ _SUBJECT: Final = Subject(
 
 @nodes.command("remove")
 @click.argument("name", shell_complete=completion.node_names)
+@reason_option
 @click.pass_context
-def remove_command(ctx: click.Context, name: str) -> None:
+def remove_command(ctx: click.Context, name: str, reason: str | None) -> None:
     """Forget a machine that is gone for good. What it did stays in the history of its jobs; should it come back, it
     registers anew.
 
@@ -118,9 +122,9 @@ def remove_command(ctx: click.Context, name: str) -> None:
 
     async def work(db: Database) -> None:
         await fleet.node_named(db, name)
-        answer, reason = await forget_node(db, name)
-        if answer is Verdict.REFUSED and reason != "not_found":  # somebody else was quicker
-            why, hint = _KEPT.get(reason or "", (reason, "`accsd nodes show {0}`"))
+        answer, refusal = await forget_node(db, name, by=operator(), reason=reason)
+        if answer is Verdict.REFUSED and refusal != "not_found":  # somebody else was quicker
+            why, hint = _KEPT.get(refusal or "", (refusal, "`accsd nodes show {0}`"))
             raise AccsdError(f"node {name} is not removed: {why}", hint=hint.format(name))
 
     with_database(ctx, work)
@@ -137,8 +141,9 @@ _KEPT: Final = {
 @click.argument("name", shell_complete=completion.node_names)
 @_wait_option
 @click.option("--timeout", type=times.LENGTH, metavar="TIME", help="With --wait; otherwise by its own usual time.")
+@reason_option
 @click.pass_context
-def wake_command(ctx: click.Context, name: str, wait: bool, timeout: timedelta | None) -> None:
+def wake_command(ctx: click.Context, name: str, wait: bool, timeout: timedelta | None, reason: str | None) -> None:
     """Wake a machine now, as the builder would: by its wake_method, and by the next one if a call does not get through.
 
     From here: the packets, requests and scripts are this machine's.
@@ -154,7 +159,7 @@ def wake_command(ctx: click.Context, name: str, wait: bool, timeout: timedelta |
         if before.is_here(3 * settings.heartbeat):
             say(f"node {name} is awake, seen {duration(before.unseen_for or timedelta(0))} ago")
             return
-        _tell_calls(name, await power.call(db, name, settings))
+        _tell_calls(name, await power.call(db, name, settings, by=operator(), reason=reason))
         if wait:
             node = await power.seen(db, before, within=timeout or power.patience(before, settings))
             took = "" if node.last_latency is None else f", {duration(node.last_latency)} after the call"
@@ -183,8 +188,9 @@ def _tell_calls(name: str, results: list[WakeResult]) -> None:
 @click.argument("name", shell_complete=completion.node_names)
 @_wait_option
 @click.option("--timeout", type=times.LENGTH, default=power.GOES_WITHIN, metavar="TIME", help="With --wait: 90 s.")
+@reason_option
 @click.pass_context
-def sleep_command(ctx: click.Context, name: str, wait: bool, timeout: timedelta) -> None:
+def sleep_command(ctx: click.Context, name: str, wait: bool, timeout: timedelta, reason: str | None) -> None:
     """Ask a machine to sleep now. It stays awake while it has work, is needed soon, or somebody objects, and says so.
 
     With --wait, one that says goodbye and comes back within 5 s has failed to sleep: exit code 1, and the reason.
@@ -202,7 +208,7 @@ def sleep_command(ctx: click.Context, name: str, wait: bool, timeout: timedelta)
             return
         power.check_awake(before, settings)
         asked_at = await job_views.clock(db)
-        say(f"node {name}: {await power.ask_to_sleep(db, name)}")
+        say(f"node {name}: {await power.ask_to_sleep(db, name, by=operator(), reason=reason)}")
         if wait:
             node = await power.asleep(db, name, since=asked_at, within=timeout)
             await power.stays_asleep(db, name, since=asked_at, settle=power.SETTLES_WITHIN)
@@ -227,6 +233,7 @@ def _known(node: NodeView, silent: timedelta) -> dict[str, Any]:
         **raw,
         "usual_latency": node.latency,
         "networks": ", ".join(node.networks),
+        "watts": ", ".join(f"{use} {watts:g}" for use, watts in (node.watts or {}).items()),
     }
     known = {"name": node.name, **node_words(node, silent), **words}
     return {key: value for key, value in known.items() if value not in (None, "")}

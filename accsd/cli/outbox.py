@@ -7,16 +7,16 @@ from typing import Any, Final
 import click
 
 from accsd.cli import completion
-from accsd.cli.changes import tell
-from accsd.cli.identifiers import job_named
+from accsd.cli.changes import reason_option, tell
 from accsd.cli.output import output_option, say, show, show_one
-from accsd.cli.session import settings_of, with_database
+from accsd.cli.session import operator, settings_of, with_database
 from accsd.db import outbox as store
 from accsd.db.answers import Verdict
 from accsd.db.outbox import OutboxAnswer, OutboxRow, TargetRow
 from accsd.db.pool import Database
 from accsd.errors import NotFound
 from accsd.explain.changes import ChangeOutcome
+from accsd.explain.identifiers import job_named
 from accsd.explain.words import duration, short
 from accsd.settings import Settings
 
@@ -104,9 +104,12 @@ def show_command(ctx: click.Context, event_id: int, output: str) -> None:
 @click.argument("ids", nargs=-1, type=int, metavar="ID…")
 @click.option("--all", "everything", is_flag=True, help="All that were given up.")
 @click.option("--target", help="With --all: only to this one.")
+@reason_option
 @output_option()
 @click.pass_context
-def redrive_command(ctx: click.Context, ids: Sequence[int], everything: bool, target: str | None, output: str) -> None:
+def redrive_command(
+    ctx: click.Context, ids: Sequence[int], everything: bool, target: str | None, reason: str | None, output: str
+) -> None:
     """Send events again, delivered ones too, from now on as if they had never failed. Their target is called at once.
 
     An event that comes so late comes after later ones of its job: receivers tell them apart by their ids.
@@ -121,7 +124,11 @@ def redrive_command(ctx: click.Context, ids: Sequence[int], everything: bool, ta
     if target is not None and not everything:
         raise click.UsageError("--target goes with --all")
     wanted = None if everything else list(dict.fromkeys(ids))
-    answers = with_database(ctx, lambda db: store.redrive_events(db, wanted, target=target))
+
+    async def work(db: Database) -> list[OutboxAnswer]:
+        return await store.redrive_events(db, wanted, target=target, by=operator(), reason=reason)
+
+    answers = with_database(ctx, work)
     if answers and all(answer.verdict is Verdict.REFUSED for answer in answers):
         missing = ", ".join(str(answer.id) for answer in answers)
         raise NotFound(f"there is no outgoing event {missing}", hint="try `accsd outbox list`")
@@ -179,12 +186,13 @@ def _state(row: TargetRow, settings: Settings) -> str:
 
 @outbox.command("forget")
 @click.argument("name")
+@reason_option
 @click.pass_context
-def forget_command(ctx: click.Context, name: str) -> None:
+def forget_command(ctx: click.Context, name: str, reason: str | None) -> None:
     """Tell a target nothing any more. Take it out of the builder's settings first, or its next start brings it back.
 
     \b
     Example: accsd outbox forget studio
     """
-    with_database(ctx, lambda db: store.forget_target(db, name))
+    with_database(ctx, lambda db: store.forget_target(db, name, by=operator(), reason=reason))
     say(f"target {name} is forgotten")

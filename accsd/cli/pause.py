@@ -41,10 +41,11 @@ def pause_one(ctx: click.Context, subject: Subject, name: str, reason: str | Non
     say(f"{subject.kind} {name} is {subject.paused}: {left}. {then}")
 
 
-def resume_one(ctx: click.Context, subject: Subject, name: str) -> None:
+def resume_one(ctx: click.Context, subject: Subject, name: str, reason: str | None) -> None:
     async def work(db: Database) -> tuple[Verdict, list[Place]]:
         await subject.look(db, name)
-        return await resume(db, subject.kind, name), await _lift(db, subject.kind, name)
+        verdict = await resume(db, subject.kind, name, reason=reason, by=operator())
+        return verdict, await _lift(db, subject.kind, name, reason or "somebody resumed it")
 
     verdict, lifted = with_database(ctx, work)
     for place in lifted:
@@ -54,15 +55,12 @@ def resume_one(ctx: click.Context, subject: Subject, name: str) -> None:
         say(f"{subject.kind} {name} {subject.again if ended else f'was not {subject.paused}'}")
 
 
-async def _lift(db: Database, kind: Pausable, name: str) -> list[Place]:
+async def _lift(db: Database, kind: Pausable, name: str, because: str) -> list[Place]:
     by = operator()
     match kind:
         case Pausable.NODE:
-            return await lift_quarantine(db, node=name, because="somebody resumed it", by=by)
+            return await lift_quarantine(db, node=name, because=because, by=by)
         case Pausable.SERVICE:
-            return await lift_quarantine(db, service=name, because="somebody resumed it", by=by)
+            return await lift_quarantine(db, service=name, because=because, by=by)
         case Pausable.WORKFLOW:
             return []
-
-
-reason_option = click.option("--reason", help="Why, for those who wonder.")

@@ -8,8 +8,7 @@ from uuid import UUID
 import click
 
 from accsd.cli import completion
-from accsd.cli.changes import tell
-from accsd.cli.identifiers import job_named
+from accsd.cli.changes import reason_option, tell
 from accsd.cli.options import merged, output_by_name, pairs_option
 from accsd.cli.session import operator, with_database
 from accsd.cli.timeline import StayOptions, end_like, interruptible, stay_options, stay_with, stays
@@ -18,6 +17,7 @@ from accsd.db.retry import retry_jobs
 from accsd.db.submit import rerun_job
 from accsd.db.views import jobs as job_views
 from accsd.explain.changes import ChangeOutcome, one_off_ended, rerun, rerun_too_early, retried
+from accsd.explain.identifiers import job_named
 from accsd.model.state import JobStatus
 from accsd.values.names import ONE_OFF_SERVICE
 
@@ -33,6 +33,7 @@ from accsd.values.names import ONE_OFF_SERVICE
 )
 @pairs_option
 @click.option("--options", metavar="JSON", help="More options as a JSON object, or @FILE; -o goes before them.")
+@reason_option
 @stay_options
 @output_by_name
 @click.pass_context
@@ -42,6 +43,7 @@ def retry(
     step: str | None,
     pairs: Sequence[str],
     options: str | None,
+    reason: str | None,
     output: str,
     **stay: Unpack[StayOptions],
 ) -> None:
@@ -56,6 +58,8 @@ def retry(
       accsd retry 3f9a21c4 --from render --follow
       accsd retry 3f9a21c4 -o quality.crf=18 --follow
     """
+    if (pairs or options is not None) and reason is not None:
+        raise click.UsageError("--reason goes with a retry; -o makes a new job, which says itself what it is for")
     if (pairs or options is not None) and step is not None:
         raise click.UsageError(
             "--from runs a step of the job as it was submitted, -o makes a new one: give one of them"
@@ -63,7 +67,7 @@ def retry(
 
     async def ask(db: Database) -> tuple[ChangeOutcome, datetime]:
         named, asked_at = await job_named(db, job_id), await job_views.clock(db)
-        return await _run(db, named, step, options, pairs), asked_at
+        return await _run(db, named, step, options, pairs, reason), asked_at
 
     outcome, asked_at = with_database(ctx, ask)
     tell([outcome], output)
@@ -74,17 +78,17 @@ def retry(
 
 
 async def _run(
-    db: Database, job_id: UUID, step: str | None, options: str | None, pairs: Sequence[str]
+    db: Database, job_id: UUID, step: str | None, options: str | None, pairs: Sequence[str], reason: str | None
 ) -> ChangeOutcome:
     if any(task.service == ONE_OFF_SERVICE for task in await job_views.tasks_of(db, job_id)):
         return one_off_ended(job_id)
     if pairs or options is not None:
         return await _run_anew(db, job_id, options, pairs)
-    return await _run_again(db, job_id, step)
+    return await _run_again(db, job_id, step, reason)
 
 
-async def _run_again(db: Database, job_id: UUID, step: str | None) -> ChangeOutcome:
-    answer = (await retry_jobs(db, [job_id], from_step=step, by=operator()))[job_id]
+async def _run_again(db: Database, job_id: UUID, step: str | None, reason: str | None) -> ChangeOutcome:
+    answer = (await retry_jobs(db, [job_id], from_step=step, by=operator(), reason=reason))[job_id]
     steps = list(await job_views.task_ids_of(db, job_id)) if answer.reason == "step_not_found" else []
     return retried(answer, step, steps)
 

@@ -137,7 +137,11 @@ class _OneOff:
         found = await find_workflow(db, node)
         step = {"key": _STEP, "service": ONE_OFF_SERVICE, "node": node, "max_attempts": 1}
         workflow = WorkflowDef(name=node, steps=[step])  # pyright: ignore[reportArgumentType]
-        known = found.id if found is not None and found.is_active else await apply_workflow(db, workflow)
+        known = (
+            found.id
+            if found is not None and found.is_active
+            else await apply_workflow(db, workflow, created_by=operator())
+        )
         self._job = await submit_job(db, Submission(known, self._options), created_by=operator())
         say(f"accsd: job {short(self._job)}", err=True)
         self._submitted.set()
@@ -184,7 +188,8 @@ class _OneOff:
     async def _settle(self, db: Database) -> None:
         """Dismisses the dead letter of a failed command: the person who typed it has seen how it ended."""
         letters = await job_views.dead_letters(db, service=ONE_OFF_SERVICE, limit=1000)
-        await dismiss(db, [letter.id for letter in letters if letter.job_id == self._job])
+        ours = [letter.id for letter in letters if letter.job_id == self._job]
+        await dismiss(db, ours, by=operator(), reason="the command was seen to fail")
 
     # Its command
 

@@ -5,8 +5,9 @@ from dataclasses import asdict
 import click
 
 from accsd.cli import completion
+from accsd.cli.changes import reason_option
 from accsd.cli.output import output_option, show
-from accsd.cli.pause import Subject, pause_one, reason_option, resume_one
+from accsd.cli.pause import Subject, pause_one, resume_one
 from accsd.cli.session import with_database
 from accsd.db import Pausable
 from accsd.db.pool import Database
@@ -57,10 +58,11 @@ def pause_command(ctx: click.Context, name: str, reason: str | None) -> None:
 
 @services.command("resume")
 @click.argument("name", shell_complete=completion.service_names)
+@reason_option
 @click.pass_context
-def resume_command(ctx: click.Context, name: str) -> None:
+def resume_command(ctx: click.Context, name: str, reason: str | None) -> None:
     """Let the tasks of a service begin again, also on machines where it is in quarantine."""
-    resume_one(ctx, _SUBJECT, name)
+    resume_one(ctx, _SUBJECT, name, reason)
 
 
 async def _look(db: Database, name: str) -> Paused:

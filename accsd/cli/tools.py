@@ -8,6 +8,7 @@ import yaml
 from pydantic import ValidationError
 
 from accsd.cli import workflow_files
+from accsd.cli.changes import reason_option
 from accsd.cli.output import FORMATS, output_option, say, show
 from accsd.cli.session import operator, with_database
 from accsd.cli.workflow_files import Document
@@ -118,9 +119,10 @@ def _tell(tool: ToolDef) -> None:
 
 @tools.command("apply")
 @_files
+@reason_option
 @output_option()
 @click.pass_context
-def apply_command(ctx: click.Context, files: Sequence[str], output: str) -> None:
+def apply_command(ctx: click.Context, files: Sequence[str], reason: str | None, output: str) -> None:
     """Write the tools of files or folders (- is stdin). What differs from the newest version becomes the next one.
 
     Workflows keep the version that they were written with: apply them again to take the new one.
@@ -132,8 +134,8 @@ def apply_command(ctx: click.Context, files: Sequence[str], output: str) -> None
 
     async def work(db: Database) -> list[WrittenTool]:
         async with db.acquire() as connection, connection.transaction():
-            within = Database.over(connection)
-            return [await put_tool(within, tool, by=operator()) for tool in wanted]
+            within = Database.over(connection, like=db)
+            return [await put_tool(within, tool, by=operator(), reason=reason) for tool in wanted]
 
     written = with_database(ctx, work)
     if output != "table":
@@ -171,8 +173,9 @@ def _tools(document: Document) -> list[ToolDef]:
 
 @tools.command("retire")
 @click.argument("name")
+@reason_option
 @click.pass_context
-def retire_command(ctx: click.Context, name: str) -> None:
+def retire_command(ctx: click.Context, name: str, reason: str | None) -> None:
     """Let no new workflow use a tool, NAME or NAME@VERSION. What uses it goes on.
 
     \b
@@ -181,5 +184,6 @@ def retire_command(ctx: click.Context, name: str) -> None:
     plain, _, version = name.partition("@")
     if version and not version.isdecimal():
         raise InvalidValue(f"{name}: a version is a whole number")
-    verdict = with_database(ctx, lambda db: retire_tool(db, plain, int(version) if version else None))
+    number = int(version) if version else None
+    verdict = with_database(ctx, lambda db: retire_tool(db, plain, number, by=operator(), reason=reason))
     say(f"{name} {'was retired before' if verdict is Verdict.REPEATED else 'is retired'}")

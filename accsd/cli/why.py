@@ -6,11 +6,11 @@ from uuid import UUID
 import click
 
 from accsd.cli import completion
-from accsd.cli.identifiers import job_named, task_named
 from accsd.cli.output import output_option, say, show, styled
 from accsd.cli.session import settings_of, with_database
 from accsd.db.pool import Database
 from accsd.errors import NotFound
+from accsd.explain.identifiers import job_named, task_named
 from accsd.explain.why import Explanation, document, why_job, why_task
 from accsd.explain.words import duration, short
 

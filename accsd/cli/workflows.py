@@ -9,9 +9,10 @@ from typing import Any, Final
 import click
 
 from accsd.cli import completion, workflow_files
+from accsd.cli.changes import reason_option
 from accsd.cli.graph import aligned, draw
 from accsd.cli.output import FORMATS, Shown, output_option, say, show, styled, to_json
-from accsd.cli.pause import Subject, pause_one, reason_option, resume_one
+from accsd.cli.pause import Subject, pause_one, resume_one
 from accsd.cli.session import operator, settings_of, with_database
 from accsd.cli.workflow_files import Document, canonical_yaml
 from accsd.cli.workflow_render import render_command
@@ -67,9 +68,10 @@ def workflows() -> None:
 
 @workflows.command("apply")
 @_files
+@reason_option
 @output_option()
 @click.pass_context
-def apply_command(ctx: click.Context, files: Sequence[str], output: str) -> None:
+def apply_command(ctx: click.Context, files: Sequence[str], reason: str | None, output: str) -> None:
     """Write the workflows of files or folders (- is stdin) into the database, all of them or none.
 
     A file that names a version is written under that version. One that names none makes a new version where its steps
@@ -88,7 +90,7 @@ def apply_command(ctx: click.Context, files: Sequence[str], output: str) -> None
     has_schedules = bool(_check_schedules(documents))
 
     async def work(db: Database) -> list[Applied]:
-        applied = await stored.apply_workflows(db, wanted, created_by=operator())
+        applied = await stored.apply_workflows(db, wanted, created_by=operator(), reason=reason)
         _warn(await _missing_services(db, wanted))
         return applied
 
@@ -347,10 +349,11 @@ def pause_command(ctx: click.Context, name: str, reason: str | None) -> None:
 
 @workflows.command("resume")
 @click.argument("name", shell_complete=completion.workflow_names)
+@reason_option
 @click.pass_context
-def resume_command(ctx: click.Context, name: str) -> None:
+def resume_command(ctx: click.Context, name: str, reason: str | None) -> None:
     """Let the tasks of a workflow begin again."""
-    resume_one(ctx, _SUBJECT, name)
+    resume_one(ctx, _SUBJECT, name, reason)
 
 
 async def _look(db: Database, name: str) -> Paused:

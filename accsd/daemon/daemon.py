@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
@@ -23,12 +23,13 @@ from accsd.agent.services import check_services
 from accsd.builder.roles import ROLES as BUILDER_ROLES
 from accsd.builder.roles import ControlHost
 from accsd.daemon.endpoint import HttpFace
+from accsd.daemon.presence import Presence
 from accsd.daemon.reload import before_the_start, left_behind, read_settings, taken_over, tell_reloaded
 from accsd.daemon.state import locked_state, note_served
 from accsd.daemon.systemd import Notifier
 from accsd.db import Database, require_schema
 from accsd.db.listen import Listener, ListenerStatus
-from accsd.errors import AccsdError, DatabaseUnavailable
+from accsd.errors import AccsdError, ConfigError, DatabaseUnavailable
 from accsd.health import Health
 from accsd.log import configure_logging, get_logger, log_loop_errors
 from accsd.metrics import Metrics
@@ -40,6 +41,9 @@ from accsd.settings import Settings, environment, state_folder
 from accsd.storage import ObjectStore, open_store
 from accsd.supervisor import Post, RoleObserver, Supervisor
 
+if TYPE_CHECKING:
+    from accsd.gateway.context import GatewayContext
+
 _log = get_logger(component="daemon")
 _CLOSING_SEC: Final = 1.0
 
@@ -47,15 +51,30 @@ _CLOSING_SEC: Final = 1.0
 class RoleChoice(StrEnum):
     BUILDER = "builder"  # the roles of builder/roles.py
     AGENT = "agent"  # the roles of agent/roles.py
-    ALL = "all"
+    GATEWAY = "gateway"  # the roles of gateway/roles.py
+    ALL = "all"  # a gateway only where gateway.listen is set
 
     @property
     def builds(self) -> bool:
-        return self is not RoleChoice.AGENT
+        return self in (RoleChoice.BUILDER, RoleChoice.ALL)
 
     @property
     def serves(self) -> bool:
-        return self is not RoleChoice.BUILDER
+        return self in (RoleChoice.AGENT, RoleChoice.ALL)
+
+    def answers(self, settings: Settings) -> bool:
+        """Whether this process is a gateway."""
+        if self is RoleChoice.GATEWAY and settings.gateway.listen is None:
+            raise ConfigError(
+                "a gateway needs an address to listen at",
+                hint='set gateway.listen = "127.0.0.1:8460" (ACC_GATEWAY_LISTEN)',
+            )
+        return self in (RoleChoice.GATEWAY, RoleChoice.ALL) and settings.gateway.listen is not None
+
+    @property
+    def parts(self) -> list[str]:
+        """What this process is, as accs.daemons says it."""
+        return [name for name, is_so in (("builder", self.builds), ("agent", self.serves)) if is_so]
 
 
 async def run_daemon(
@@ -93,12 +112,20 @@ async def run_daemon(
         settings = waiting.settings
         daemon = Daemon(choice, settings, config, databases.db, notifier, when_up)
         # The nodes of one machine share it where no store is configured; a builder alone can't know their folder.
-        store = open_store(settings.storage, default_folder=None if state is None else state.parent / "objects")
+        nodes_here = (
+            state if state is not None else state_folder(settings, environ) if choice.answers(settings) else None
+        )
+        store = open_store(
+            settings.storage, default_folder=None if nodes_here is None else nodes_here.parent / "objects"
+        )
         opened: ObjectStore | None = None
-        if state is not None or (choice.builds and settings.retention.removes_anything):
+        answers = choice.answers(settings)
+        if state is not None or answers or (choice.builds and settings.retention.removes_anything):
             opened = await resources.enter_async_context(store)
         if choice.builds:
             daemon.build_here(opened)
+        if answers:
+            await daemon.answer_here(opened, resources)
         if state is not None:
             assert opened is not None, "a node has a store"
             assert databases.beats is not None, "and a connection for its heartbeats"
@@ -226,6 +253,7 @@ class Daemon:
         self._host: ControlHost | None = None
         self._builder: Roles[ControlHost] | None = None
         self._agent: NodeAgent | None = None
+        self._gateway: Roles[GatewayContext] | None = None
         self._has_listened: bool = False
         self._stops: int = 0
         self._stop: anyio.Event = anyio.Event()
@@ -236,6 +264,7 @@ class Daemon:
             group.start_soon(self._take_signals, signals)
             async with self._supervisor:
                 self._supervisor.keep(Post("listener", lambda: self._listener))
+                self._supervisor.keep(Post("presence", lambda: Presence(self._db, self._health, self._choice.parts)))
                 if self._settings.http.listen:
                     self._supervisor.keep(
                         Post("http", lambda: HttpFace(self._settings.http, self._metrics, self._health))
@@ -244,6 +273,8 @@ class Daemon:
                     self._builder.start()
                 if self._agent is not None:
                     self._agent.start()
+                if self._gateway is not None:
+                    self._gateway.start()
                 group.start_soon(self._notifier.keep_alive)
                 self._health.ready = True
                 self._notifier.ready(f"{self._choice} as {self._settings.node.name}")
@@ -259,6 +290,25 @@ class Daemon:
         self._host = ControlHost(self._settings, self._db, self._listener, self._metrics, self._health, history_to)
         self._builder = Roles(BUILDER_ROLES, self._host, self._supervisor, self._listener, self._settings)
         self._host.know(self._builder)
+
+    async def answer_here(self, store: ObjectStore | None, resources: AsyncExitStack) -> None:
+        """Makes this process a gateway. What it serves with is an extra, and imported by nobody else."""
+        try:
+            from accsd.gateway.roles import open_gateway
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"the gateway needs {error.name}, which is not installed", hint="pip install 'accsd[web]'"
+            ) from None
+        self._gateway = await open_gateway(
+            self._settings,
+            listener=self._listener,
+            metrics=self._metrics,
+            health=self._health,
+            store=store,
+            supervisor=self._supervisor,
+            observe=self._observer.asked,
+            resources=resources,
+        )
 
     def serve_here(self, store: ObjectStore, beats: Database, attempts: Path) -> None:
         """Makes this process a node."""
@@ -331,8 +381,9 @@ class Daemon:
         grace = timedelta(seconds=self._settings.drain_sec)
         self._notifier.stopping("draining", within=grace + timedelta(seconds=60))
         _log.info("draining", grace_sec=grace.total_seconds())
-        if self._builder is not None:
-            self._builder.leave(Leaves.FIRST)
+        for roles in (self._gateway, self._builder):
+            if roles is not None:
+                roles.leave(Leaves.FIRST)
         if self._agent is not None:
             group.start_soon(self._hurry_up, self._agent)
             await self._agent.drain(grace)

@@ -17,6 +17,7 @@ NEEDS_RESTART: Final[Mapping[str, str]] = {
     "database": "the connections",
     "storage": "the object store",
     "http": "the open port",
+    "gateway": "the open port of the API",
     "fallback": "which ways are switched off",
     "secrets": "which secrets steps are given here",
     "tools": "the addresses that tools call",

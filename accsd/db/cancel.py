@@ -15,9 +15,13 @@ async def cancel_jobs(
     return read_answers(rows)
 
 
-async def skip_tasks(db: Database, task_ids: Sequence[UUID], *, reason: str = "condition_false") -> dict[UUID, Answer]:
+async def skip_tasks(
+    db: Database, task_ids: Sequence[UUID], *, reason: str = "condition_false", by: str | None = None
+) -> dict[UUID, Answer]:
     """Skips steps; a skipped step satisfies the steps that depend on it."""
-    rows = await db.fetch("SELECT * FROM accs.skip_tasks($1, $2)", list(task_ids), reason, repeatable=True)
+    rows = await db.fetch(
+        "SELECT * FROM accs.skip_tasks($1, $2, p_by => $3)", list(task_ids), reason, by, repeatable=True
+    )
     return read_answers(rows)
 
 

@@ -183,9 +183,12 @@ async def cancel_backfill(
     return OccurrenceAnswer(Verdict(row["answer"]), row["reason"])
 
 
-async def set_run_limit(db: Database, key: str, max_open: int) -> Verdict:
+async def set_run_limit(
+    db: Database, key: str, max_open: int, *, by: str | None = None, reason: str | None = None
+) -> Verdict:
     """Sets how many jobs of a run key may be open at once."""
-    return Verdict(await db.fetchval("SELECT accs.set_run_limit($1, $2)", key, max_open, repeatable=True))
+    answer = await db.fetchval("SELECT accs.set_run_limit($1, $2, $3, $4)", key, max_open, by, reason, repeatable=True)
+    return Verdict(answer)
 
 
 async def _one(db: Database, call: str, *args: object, repeatable: bool = True) -> Record:

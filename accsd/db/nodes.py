@@ -27,11 +27,12 @@ async def upsert_heartbeat(
     boot_id: str | None = None,
     instance: str | None = None,
     lease: timedelta = timedelta(minutes=2),
+    watts: Mapping[str, float] | None = None,
 ) -> Node:
-    """Registers a node, or says again that it is there and what it offers. None leaves a value as it is. NameTaken
-    where another machine is registered under the name and was seen within `lease`."""
+    """Registers a node, or says again that it is there and what it offers. None leaves a value as it is; no watts at
+    all are forgotten. NameTaken where another machine is registered under the name and was seen within `lease`."""
     row = await db.fetchrow(
-        "SELECT * FROM accs.register_node($1, $2, $3, $4, $5, $6, $7, $8::text[]::cidr[], $9, $10, $11, $12)",
+        "SELECT * FROM accs.register_node($1, $2, $3, $4, $5, $6, $7, $8::text[]::cidr[], $9, $10, $11, $12, $13)",
         name,
         labels,
         max_concurrency,
@@ -44,15 +45,20 @@ async def upsert_heartbeat(
         boot_id,
         instance,
         lease,
+        watts,
         repeatable=True,
     )
     assert row is not None, "register_node returns the node"
     return Node.model_validate(dict(row))
 
 
-async def forget_node(db: Database, name: str) -> tuple[Verdict, str | None]:
+async def forget_node(
+    db: Database, name: str, *, by: str | None = None, reason: str | None = None
+) -> tuple[Verdict, str | None]:
     """Removes a machine that is no more. Refused, with the reason, while it is here or holds tasks."""
-    row = await db.fetchrow("SELECT answer, reason FROM accs.forget_node($1)", name)
+    row = await db.fetchrow(
+        "SELECT answer, reason FROM accs.forget_node($1, p_by => $2, p_reason => $3)", name, by, reason
+    )
     assert row is not None, "forget_node answers"
     return Verdict(row["answer"]), row["reason"]
 

@@ -59,9 +59,18 @@ async def ask_node(
     target: str | None = None,
     by: str | None = None,
     within: timedelta = ANSWERED_WITHIN,
+    reason: str | None = None,
 ) -> Verdict:
     answer = await db.fetchval(
-        "SELECT accs.ask_node($1, $2, $3, $4, $5, $6)", order_id, node, kind, target, by, within, repeatable=True
+        "SELECT accs.ask_node($1, $2, $3, $4, $5, $6, $7)",
+        order_id,
+        node,
+        kind,
+        target,
+        by,
+        within,
+        reason,
+        repeatable=True,
     )
     return Verdict(answer)
 

@@ -78,8 +78,8 @@ async def register_target(
     return Verdict(answer) is Verdict.ACCEPTED
 
 
-async def forget_target(db: Database, name: str) -> None:
-    answer = await db.fetchval("SELECT accs.forget_outbox_target($1)", name)
+async def forget_target(db: Database, name: str, *, by: str | None = None, reason: str | None = None) -> None:
+    answer = await db.fetchval("SELECT accs.forget_outbox_target($1, $2, $3)", name, by, reason)
     if Verdict(answer) is Verdict.REFUSED:
         raise NotFound(f'there is no target "{name}"', hint="`accsd outbox targets` lists them")
 
@@ -112,9 +112,17 @@ async def settle_events(
     return [OutboxAnswer(row["id"], Verdict(row["answer"]), row["reason"]) for row in rows]
 
 
-async def redrive_events(db: Database, ids: Sequence[int] | None, *, target: str | None = None) -> list[OutboxAnswer]:
+async def redrive_events(
+    db: Database,
+    ids: Sequence[int] | None,
+    *,
+    target: str | None = None,
+    by: str | None = None,
+    reason: str | None = None,
+) -> list[OutboxAnswer]:
     """Sends events again, whatever became of them; without ids those that were given up."""
-    rows = await db.fetch("SELECT * FROM accs.redrive_outbox($1, $2)", ids if ids is None else list(ids), target)
+    wanted = ids if ids is None else list(ids)
+    rows = await db.fetch("SELECT * FROM accs.redrive_outbox($1, $2, $3, $4)", wanted, target, by, reason)
     return [OutboxAnswer(row["id"], Verdict(row["answer"]), row["reason"]) for row in rows]
 
 

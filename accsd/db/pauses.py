@@ -22,13 +22,20 @@ async def pause(
     return Verdict(await db.fetchval("SELECT accs.pause($1, $2, $3, $4)", what, name, reason, by, repeatable=True))
 
 
-async def resume(db: Database, what: Pausable, name: str) -> Verdict:
-    return Verdict(await db.fetchval("SELECT accs.resume($1, $2)", what, name, repeatable=True))
+async def resume(
+    db: Database, what: Pausable, name: str, *, reason: str | None = None, by: str | None = None
+) -> Verdict:
+    return Verdict(await db.fetchval("SELECT accs.resume($1, $2, $3, $4)", what, name, reason, by, repeatable=True))
 
 
-async def set_concurrency_limit(db: Database, key: str, limit: int) -> Verdict:
+async def set_concurrency_limit(
+    db: Database, key: str, limit: int, *, by: str | None = None, reason: str | None = None
+) -> Verdict:
     """Sets how many tasks with this concurrency key may run at once."""
-    return Verdict(await db.fetchval("SELECT accs.set_concurrency_limit($1, $2)", key, limit, repeatable=True))
+    answer = await db.fetchval(
+        "SELECT accs.set_concurrency_limit($1, $2, $3, $4)", key, limit, by, reason, repeatable=True
+    )
+    return Verdict(answer)
 
 
 async def recheck_holds(db: Database) -> int:

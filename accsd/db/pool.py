@@ -7,6 +7,7 @@ rolled back (a deadlock, a serialization failure) may always be sent again.
 
 import asyncio
 import contextlib
+import copy
 import json
 import socket
 import time
@@ -43,6 +44,7 @@ _PAUSES: Final = (timedelta(seconds=0.05), timedelta(seconds=1))
 # A call past its deadline is cancelled on the server; a server that does not answer to that either is given up.
 _CANCEL_SEC: Final = 2.0
 _OVERTAKEN_TRIES: Final = 3
+_ACTING: Final = "SELECT set_config('accs.via', $1, true), set_config('accs.request_id', $2, true)"
 _LARGEST_READ: Final = 256 * 1024 * 1024  # jsonb's own limit: no stored value is cut for its size
 _LONGEST_INTEGER: Final = 4000  # digits; Python itself refuses 4,300
 
@@ -65,11 +67,14 @@ class Database:
         # Behind a pooler LISTEN does not work: use settings.listen_url, or poll.
         self.behind_pooler = behind_pooler
         self._observer: Callable[[bool, timedelta], None] | None = None
+        self._acting: tuple[str, str] | None = None
 
     @classmethod
-    async def open(cls, settings: DatabaseSettings, *, application: str = "accsd", any_time: bool = False) -> Self:
+    async def open(
+        cls, settings: DatabaseSettings, *, application: str = "accsd", any_time: bool = False, read_only: bool = False
+    ) -> Self:
         """Connects, or raises DatabaseUnavailable with the address and what to do. With `any_time` rows may hold times
-        that datetime can't (FarTime)."""
+        that datetime can't (FarTime); with `read_only` nothing can be written by mistake."""
         behind_pooler = await _is_behind_pooler(settings)
         with translating(settings.address):
             pool = await asyncpg.create_pool(
@@ -79,7 +84,8 @@ class Database:
                 timeout=settings.connect_timeout_sec,
                 command_timeout=settings.statement_timeout_sec,
                 statement_cache_size=0 if behind_pooler else 256,
-                server_settings={"application_name": application},
+                server_settings={"application_name": application}
+                | ({"default_transaction_read_only": "on"} if read_only and not behind_pooler else {}),
                 init=_prepare_for_any_time if any_time else _prepare,
                 reset=_nothing_to_reset,
             )
@@ -88,9 +94,19 @@ class Database:
             return db
 
     @classmethod
-    def over(cls, connection: Connection) -> Self:
-        """Runs the verbs on the caller's own connection, inside the caller's transaction."""
-        return cls(DatabaseSettings(), connection=connection)
+    def over(cls, connection: Connection, *, like: "Database | None" = None) -> Self:
+        """Runs the verbs on the caller's own connection, inside the caller's transaction; `like`: in whose way."""
+        within = cls(DatabaseSettings(), connection=connection)
+        within._acting = None if like is None else like._acting
+        return within
+
+    def acting(self, via: str, request_id: str | None = None) -> Self:
+        """The same connections, for one request: what people do through them is in the audit with this way (http, mcp)
+        and this request. Each call is a transaction of its own with three short round trips more, so it is not for
+        reads. Who acts is another matter: each verb takes `by`."""
+        same = copy.copy(self)
+        same._acting = via, request_id or ""
+        return same
 
     async def close(self, *, within: float | None = None) -> None:
         """Waits for calls under way, `within` seconds or until their own deadline; then they are cut off."""
@@ -159,7 +175,11 @@ class Database:
         while True:
             try:
                 async with self.acquire(within=ends_at - loop.time()) as connection:
-                    return await connection.fetch(sql, *args, timeout=max(ends_at - loop.time(), 0.001))
+                    if self._acting is None:
+                        return await connection.fetch(sql, *args, timeout=max(ends_at - loop.time(), 0.001))
+                    async with connection.transaction():  # the settings end with it, also behind a pooler
+                        await connection.execute(_ACTING, *self._acting, timeout=max(ends_at - loop.time(), 0.001))
+                        return await connection.fetch(sql, *args, timeout=max(ends_at - loop.time(), 0.001))
             except AccsdError as error:
                 pause = pauses.next().total_seconds()
                 if not self._may_send_again(error, repeatable, pauses.failures) or loop.time() + pause >= ends_at:

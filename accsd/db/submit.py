@@ -51,7 +51,7 @@ async def submit_jobs(
     """
     for submission in submissions:
         _check_depth(submission.options)
-    await _check_options(db, submissions)
+    await check_options(db, submissions)
     rows = await db.fetch(
         "SELECT * FROM accs.submit_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9)",
         [submission.workflow_id for submission in submissions],
@@ -79,7 +79,7 @@ def _check_depth(options: Mapping[str, Any] | None) -> None:
 _schemas: dict[UUID, tuple[float, Schema | None]] = {}
 
 
-async def _check_options(db: Database, submissions: Sequence[Submission]) -> None:
+async def check_options(db: Database, submissions: Sequence[Submission]) -> None:
     """Checks options before anything is written. A schema is asked for once in a while: it seldom changes, and jobs
     that were checked against an older one are checked again by the resolver."""
     now = time.monotonic()

@@ -28,16 +28,20 @@ class WrittenTool:
     verdict: Verdict
 
 
-async def put_tool(db: Database, tool: ToolDef, *, by: str | None = None) -> WrittenTool:
+async def put_tool(db: Database, tool: ToolDef, *, by: str | None = None, reason: str | None = None) -> WrittenTool:
     """Writes a tool as its next version, unless the newest one says the same."""
-    row = await db.fetchrow("SELECT * FROM accs.put_tool($1, $2)", tool.document(), by, repeatable=True)
+    row = await db.fetchrow("SELECT * FROM accs.put_tool($1, $2, $3)", tool.document(), by, reason, repeatable=True)
     assert row is not None, "put_tool always answers"
     return WrittenTool(row["tool"], row["tool_version"], Verdict(row["answer"]))
 
 
-async def retire_tool(db: Database, name: str, version: int | None = None) -> Verdict:
+async def retire_tool(
+    db: Database, name: str, version: int | None = None, *, by: str | None = None, reason: str | None = None
+) -> Verdict:
     """No new workflow can use it. Raises NotFound, VerbRefused."""
-    row = await db.fetchrow("SELECT * FROM accs.retire_tool($1, $2)", name, version, repeatable=True)
+    row = await db.fetchrow(
+        "SELECT * FROM accs.retire_tool($1, $2, $3, $4)", name, version, by, reason, repeatable=True
+    )
     assert row is not None, "retire_tool always answers"
     if row["reason"] == "not_found":
         raise await no_such_tool(db, name, version)

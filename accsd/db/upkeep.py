@@ -1,6 +1,8 @@
-"""Verbs of the builder's own upkeep: what repairs the narrow tables, and what says that a builder is there."""
+"""Verbs of upkeep: what repairs the narrow tables, and what says that a daemon is there."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
 from accsd.db.pool import Database
 from accsd.log import redact
@@ -13,6 +15,28 @@ async def repair(db: Database, *, limit: int = 1000) -> dict[str, int]:
     return {row["what"]: row["repaired"] for row in rows}
 
 
-async def note_builder(db: Database, name: str, obstacles: Mapping[str, str]) -> None:
-    """Says that this builder makes passes, and what keeps its roles from their work."""
-    await db.fetch("SELECT accs.note_builder($1, $2)", name, sanitise(obstacles, scrub=redact), repeatable=True)
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """A process of accsd as it describes itself; `hearing` says whether notifications arrive, `problems` what keeps its
+    roles from their work, by role."""
+
+    name: str
+    roles: Sequence[str]  # builder, agent, gateway
+    version: str
+    since: datetime
+    hearing: str
+    problems: Mapping[str, str]
+
+
+async def note_daemon(db: Database, daemon: Daemon) -> None:
+    """Says that this process is there."""
+    await db.fetch(
+        "SELECT accs.note_daemon($1, $2, $3, $4, $5, $6)",
+        daemon.name,
+        list(daemon.roles),
+        daemon.version,
+        daemon.since,
+        sanitise(daemon.hearing, scrub=redact),
+        sanitise(daemon.problems, scrub=redact),
+        repeatable=True,
+    )

@@ -70,18 +70,29 @@ async def claim_wake(db: Database, known: FleetNode, try_id: UUID, *, method: st
 
 
 async def record_wake(
-    db: Database, node: str, try_id: UUID, *, ok: bool, job_id: UUID | None, message: str, data: Mapping[str, Any]
+    db: Database,
+    node: str,
+    try_id: UUID,
+    *,
+    ok: bool,
+    job_id: UUID | None,
+    message: str,
+    data: Mapping[str, Any],
+    by: str | None = None,
+    reason: str | None = None,
 ) -> None:
-    """Records a wake call in the node's history and as an event of the job that needed the node (None: a person did);
-    without secrets."""
+    """Records a wake call in the node's history and as an event of the job that needed the node (None: a person did,
+    and `by` says who); without secrets."""
     await db.fetch(
-        "SELECT accs.record_wake($1, $2, $3, $4, $5, $6)",
+        "SELECT accs.record_wake($1, $2, $3, $4, $5, $6, $7, $8)",
         node,
         try_id,
         ok,
         job_id,
         sanitise(message, scrub=redact),
         sanitise(data, scrub=redact),
+        by,
+        reason,
         repeatable=True,
     )
 

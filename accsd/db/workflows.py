@@ -76,26 +76,22 @@ async def workflow_id(db: Database, name: str, version: int | None = None) -> UU
     return found
 
 
-async def apply_workflow(db: Database, workflow: WorkflowDef, *, created_by: str | None = None) -> UUID:
+async def apply_workflow(
+    db: Database, workflow: WorkflowDef, *, created_by: str | None = None, reason: str | None = None
+) -> UUID:
     """Writes a workflow under its name and version; the same one again is updated. The database checks it too.
-    Raises WorkflowInvalid."""
+    `created_by` is who does it. Raises WorkflowInvalid."""
     workflow.schema_of_options()
     workflow = await bound_workflow(db, workflow)
-    return await db.fetchval(
-        """INSERT INTO public.workflows (name, version, steps, created_by, notify, params, options_schema)
-           VALUES ($1, $2, $3, $4, $5, $6, $7)
-           ON CONFLICT (name, version) DO UPDATE SET steps = excluded.steps, notify = excluded.notify, is_active = true,
-             params = excluded.params, options_schema = excluded.options_schema
-           RETURNING id""",
-        workflow.name,
-        workflow.version,
-        workflow.steps_document(),
-        created_by,
-        workflow.notify,
-        workflow.params,
-        workflow.options_schema,
-        repeatable=True,
-    )
+    document = {
+        "name": workflow.name,
+        "version": workflow.version,
+        "steps": workflow.steps_document(),
+        "notify": workflow.notify,
+        "params": workflow.params,
+        "options_schema": workflow.options_schema,
+    }
+    return await db.fetchval("SELECT accs.apply_workflow($1, $2, $3)", document, created_by, reason, repeatable=True)
 
 
 class Change(StrEnum):
@@ -113,17 +109,17 @@ class Applied:
 
 
 async def apply_workflows(
-    db: Database, wanted: Sequence[WorkflowDef], *, created_by: str | None = None
+    db: Database, wanted: Sequence[WorkflowDef], *, created_by: str | None = None, reason: str | None = None
 ) -> list[Applied]:
     """Applies workflows in one transaction. A definition that names a version is written under it. One that names none
     becomes a new version if it differs from the newest: jobs of the old version keep their meaning."""
     async with db.acquire() as connection, connection.transaction():
-        within = Database.over(connection)
+        within = Database.over(connection, like=db)
         await within.fetchval("SELECT accs.lock_workflows()")
-        return [await _apply(within, workflow, created_by) for workflow in wanted]
+        return [await _apply(within, workflow, created_by, reason) for workflow in wanted]
 
 
-async def _apply(db: Database, workflow: WorkflowDef, created_by: str | None) -> Applied:
+async def _apply(db: Database, workflow: WorkflowDef, created_by: str | None, reason: str | None) -> Applied:
     workflow = await bound_workflow(db, workflow)
     newest = await find_workflow(db, workflow.name)
     previous = None if newest is None else newest.version
@@ -132,7 +128,8 @@ async def _apply(db: Database, workflow: WorkflowDef, created_by: str | None) ->
     if stands is not None and stands.is_active and meaning(stands.definition()) == meaning(workflow):
         return Applied(workflow.name, stands.version, Change.UNCHANGED, previous)
     version = workflow.version if names_version else _next_version(stands, workflow)
-    await apply_workflow(db, workflow.model_copy(update={"version": version}), created_by=created_by)
+    numbered = workflow.model_copy(update={"version": version})
+    await apply_workflow(db, numbered, created_by=created_by, reason=reason)
     is_there = stands is not None and stands.version == version
     return Applied(workflow.name, version, Change.UPDATED if is_there else Change.CREATED, previous)
 

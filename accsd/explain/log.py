@@ -159,6 +159,16 @@ class AttemptLines:
             if _has(line, text, match_case, level):
                 yield line
 
+    async def all(self, *, text: str | None = None, level: Level | None = None) -> AsyncIterator[Line]:
+        """Yields every line, or those with this text or level, part by part."""
+        for part in self._parts:
+            for line in await self._lines_of(part):
+                if _has(line, text or "", False, level):
+                    yield line
+        for line in self._recent:
+            if _has(line, text or "", False, level):
+                yield line
+
     async def _errors(self) -> list[int]:
         found: list[int] = []
         for part in self._parts:

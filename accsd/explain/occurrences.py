@@ -5,8 +5,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from accsd.db.views.schedules import SkipRow, SnoozeRow
-from accsd.errors import UserError
+from accsd.db.views.schedules import ScheduleRow, SkipRow, SnoozeRow
+from accsd.errors import InvalidValue, NotFound, UserError
 from accsd.explain.words import away, local_text
 from accsd.planning.recurrence import (
     LintWarning,
@@ -27,6 +27,7 @@ Marks = Mapping[tuple[datetime, int], Mark]
 
 _MICROSECOND: Final = timedelta(microseconds=1)
 _PAGE: Final = 5000
+MOST_BEHIND: Final = 100_000  # times of one backfill
 
 
 def due_text(moment: datetime, timezone: str, now: datetime) -> str:
@@ -148,3 +149,40 @@ def neighbours(around: Neighbourhood) -> str:
         if each is not None
     ]
     return ", ".join(sides) or "it names no time near it"
+
+
+def rule_of(row: ScheduleRow, spread: timedelta) -> Rule:
+    """InvalidValue if it has no times, or such that can't be read."""
+    if not row.has_times:
+        raise InvalidValue(
+            f'the schedule "{row.name}" has no times: its kind is {row.schedule_kind}',
+            hint=f"`accsd schedules show {row.name}` says what it does",
+        )
+    return row.timing().rule(spread)
+
+
+def the_one(name: str, rule: Rule, moment: datetime) -> Occurrence:
+    """The occurrence that is meant; InvalidValue if there are two, NotFound if there is none."""
+    around = named_at(rule, moment)
+    match around.named:
+        case (one,):
+            return one
+        case ():
+            raise NotFound(
+                f"{name} does not name {local_text(moment)}",
+                hint=f"{neighbours(around)}; `accsd schedules preview {name}` lists them",
+            )
+        case several:
+            both = " or ".join(rule.zone.local(each.instant).isoformat() for each in several)
+            raise InvalidValue(f"the clock shows {local_text(moment)} twice", hint=f"write {both}")
+
+
+def behind(rule: Rule, first: datetime, last: datetime, *, newest_first: bool) -> list[Occurrence]:
+    """What the rule names from the first to before the last instant, but for what is merged or excluded."""
+    found: list[Occurrence] = []
+    for each in between(rule, first + rule.shift - _MICROSECOND, last):
+        if each.fires:
+            found.append(each)
+        if len(found) > MOST_BEHIND:
+            raise InvalidValue(f"that is more than {MOST_BEHIND:,} times", hint="backfill a shorter span")
+    return found[::-1] if newest_first else found

@@ -6,13 +6,18 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from accsd.db import conditions as condition_store
 from accsd.db.conditions import ConditionRow
-from accsd.db.topics import EventTally
-from accsd.db.views.firings import FiringRow, Surroundings
+from accsd.db.pool import Database
+from accsd.db.topics import EventTally, tally_of
+from accsd.db.views import firings
+from accsd.db.views import schedules as views
+from accsd.db.views.firings import FiringRow, LedgerFilter, Surroundings
 from accsd.db.views.schedules import HistoryRow, RunRow, ScheduleRow
+from accsd.errors import UserError
 from accsd.explain import conditions
-from accsd.explain.ledger import Losing, fate
-from accsd.explain.occurrences import Marks, due_text, in_zone, neighbours, preview_document
+from accsd.explain.ledger import Losing, fate, losing
+from accsd.explain.occurrences import Marks, ahead, due_text, in_zone, marks_of, neighbours, preview_document
 from accsd.explain.words import away, duration, local_text, short
 from accsd.model.schedule import ScheduleDef
 from accsd.planning.recurrence import (
@@ -22,11 +27,16 @@ from accsd.planning.recurrence import (
     PreviewRow,
     Rule,
     explain,
+    lint,
     missed_in_words,
     next_in_words,
     overlap_in_words,
 )
 
+_NEXT: Final = 3
+_LAST: Final = 10
+_LOOKED_AT: Final = 20  # for what is being lost
+_HISTORY: Final = 5
 _LATE: Final = timedelta(minutes=1)  # a scheduler that runs is never so slow
 _PLANNER_IS_AWAY: Final = timedelta(seconds=30)
 _USUAL_MOST: Final = 100  # are caught up, which nobody has to be told
@@ -296,3 +306,44 @@ class Picture:
             "jobs": [asdict(each) for each in self.runs],
             "warnings": [asdict(each) for each in self.warnings],
         }
+
+
+async def picture_of(db: Database, name: str, spread: timedelta) -> Picture:
+    """Reads all that is shown of one schedule. NotFound has the name that was meant."""
+    row = await views.schedule_named(db, name)
+    rule = rule_or_none(row, spread)
+    marks = marks_of(await views.skips_of(db, row.id), await views.snoozes_of(db, row.id))
+    looked_at = await firings.ledger_of(db, row.id, LedgerFilter(limit=_LOOKED_AT, by_time=True))
+    usual = await firings.usual_times_of(db, row.id)
+    return Picture(
+        row=row,
+        rule=rule,
+        tally=await tally_of(db, row.id) if row.schedule_kind == "event" else None,
+        condition=await _condition_of(db, row) if row.schedule_kind == "condition" else None,
+        ahead=_ahead(row, rule, marks),
+        last=await firings.ledger_of(db, row.id, LedgerFilter(limit=_LAST)),
+        losing=losing(looked_at, usual),
+        history=await views.history_of(db, row.id, limit=_HISTORY),
+        runs=await views.open_runs_of(db, row.id),
+        warnings=() if rule is None or row.state == "ended" else lint(rule, row.now, usual_run=usual.run),
+    )
+
+
+def rule_or_none(row: ScheduleRow, spread: timedelta) -> Rule | None:
+    """A schedule that was written by hand may have a rule that can't be read: then it is broken, and says why."""
+    try:
+        return row.timing().rule(spread) if row.has_times else None
+    except UserError:
+        return None
+
+
+async def _condition_of(db: Database, row: ScheduleRow) -> ConditionRow | None:
+    """None until the planner has seen it."""
+    return next((each for each in await condition_store.conditions(db) if each.schedule == row.name), None)
+
+
+def _ahead(row: ScheduleRow, rule: Rule | None, marks: Marks) -> list[PreviewRow]:
+    if rule is None or row.state in ("ended", "broken"):
+        return []
+    runs_left = None if row.max_runs is None else row.max_runs - row.runs
+    return ahead(rule, row.now, _NEXT, marks=marks, runs_left=runs_left)

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final
 
+import anyio
 import orjson
 
-from accsd.errors import AccsdError, InvalidValue
+from accsd.errors import AccsdError, InvalidValue, Unavailable
 from accsd.expressions import Context, Names, has_templates, render
 from accsd.settings.model import HookSettings
 from accsd.values.signatures import hex_signature, is_among, standard_signature
@@ -66,6 +67,20 @@ def receive(name: str, hook: HookSettings, secrets: Sequence[str], sent: Sent, n
     headers = {header: sent.headers[header] for header in wanted if header in sent.headers}
     payload = {"headers": headers, "body": _body(name, sent)}
     return Delivery(_topic(name, hook.topic, payload), f"hook/{name}/{key}", payload)
+
+
+async def secrets_of(hook: HookSettings) -> list[str]:
+    """The secrets, one a line: several while they are rotated. The file is read each time, so that a new one counts at
+    once."""
+    if hook.secret_file is None:
+        return []
+    try:
+        written = await anyio.Path(hook.secret_file).read_text()
+    except OSError as error:
+        raise Unavailable(
+            f"the secret of a hook can't be read: {error.strerror}", hint="see gateway.hooks.NAME.secret_file"
+        ) from None
+    return [line.strip() for line in written.splitlines() if line.strip()]
 
 
 def _github(_: HookSettings, secrets: Sequence[str], sent: Sent, __: float) -> str:

@@ -17,6 +17,9 @@ from accsd.settings.layers import DEFAULT, Layers
 from accsd.settings.model import (
     ComposeSettings,
     DatabaseSettings,
+    GatewayLimits,
+    GatewaySettings,
+    HookSettings,
     HttpSettings,
     Limits,
     NodeSettings,
@@ -47,6 +50,9 @@ from accsd.values.validation import Problem, problems
 __all__ = [
     "ComposeSettings",
     "DatabaseSettings",
+    "GatewayLimits",
+    "GatewaySettings",
+    "HookSettings",
     "HttpSettings",
     "Limits",
     "NodeSettings",

@@ -120,6 +120,15 @@ def _from_text(written: Any) -> Any:
 Labels = Annotated[dict[str, Any], BeforeValidator(_from_text), AfterValidator(check_labels)]
 
 
+class WattsSettings(_Section):
+    """[node] watts: what this machine draws in each state. All four or none: nothing is guessed."""
+
+    asleep: float = Field(ge=0, le=100_000)
+    booting: float = Field(ge=0, le=100_000)
+    idle: float = Field(ge=0, le=100_000)
+    busy: float = Field(ge=0, le=100_000)
+
+
 class NodeSettings(_Section):
     """[node]"""
 
@@ -132,6 +141,7 @@ class NodeSettings(_Section):
     mac: str | None = Field(default=None, pattern=r"^[0-9A-Fa-f]{2}([:-][0-9A-Fa-f]{2}){5}$")
     provider_ref: str | None = Field(default=None, min_length=1, max_length=2000)
     script: str | None = Field(default=None, min_length=1, max_length=2000)
+    watts: WattsSettings | None = None
 
 
 class ComposeSettings(_Section):
@@ -317,6 +327,64 @@ class HookSettings(_Section):
                 'needs header, the name of the one with the token, if its scheme is "token", and only then'
             )
         return self
+
+
+class GatewayLimits(_Section):
+    """[gateway.limits]: what one gateway takes at once; a client that asks for more is told when to come back."""
+
+    connections: int = Field(default=1_000, ge=1, le=100_000)
+    streams: int = Field(default=200, ge=0, le=100_000)
+    streams_each: int = Field(default=10, ge=1, le=10_000)  # of one token, session or address
+    waiters: int = Field(default=2_000, ge=0, le=1_000_000)
+    reads_per_second: float = Field(default=50, gt=0, le=1_000_000)
+    writes_per_second: float = Field(default=20, gt=0, le=1_000_000)
+    logins_per_minute: float = Field(default=5, gt=0, le=1_000_000)  # from one address
+    body: Size = 1024 * 1024
+
+
+HookName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
+
+
+class GatewaySettings(_Section):
+    """[gateway]: the HTTP API and the page. Off unless an address is given."""
+
+    listen: str | None = Field(default=None, pattern=r"^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):\d{1,5}$")
+    # The names by which browsers and programs call it; an address and localhost are always taken.
+    hosts: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]{1,253}$")]] = Field(default_factory=list)
+    base_path: str = Field(default="", pattern=r"^(/[A-Za-z0-9._-]+)*$")
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    trusted_proxies: list[IPvAnyNetwork] = Field(default_factory=list)
+    cors_origins: list[Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9.:\[\]-]+$")]] = Field(default_factory=list)
+    session: Duration = timedelta(hours=12)  # a browser that is not used for so long has to log in again
+    shares: bool = False  # whether one job can be shown to somebody without a token
+    backlog: int | None = Field(default=None, ge=1)  # more pending jobs than this: submissions are put off
+    own_jobs: bool = True  # whether the scope submit may cancel and retry what the same actor submitted
+    redact: list[Annotated[str, Field(min_length=1, max_length=100)]] = Field(
+        default_factory=lambda: ["*token*", "*secret*", "*password*", "*api_key*", "*apikey*", "*credential*"]
+    )
+    price_per_kwh: float | None = Field(default=None, ge=0)
+    currency: str = Field(default="", max_length=8)
+    limits: GatewayLimits = Field(default_factory=GatewayLimits)
+    hooks: dict[HookName, HookSettings] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise InvalidValue("needs tls_cert and tls_key together")
+        return self
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach it."""
+        return self.listen is not None and _is_loopback(self.listen.rpartition(":")[0])
+
+    @property
+    def url(self) -> str:
+        """Where this machine's own browser finds it."""
+        host, _, port = (self.listen or "127.0.0.1:0").rpartition(":")
+        host = "127.0.0.1" if host in ("0.0.0.0", "[::]") else host
+        return f"{'http' if self.tls_cert is None else 'https'}://{host}:{port}{self.base_path}/"
 
 
 class OutboxSettings(_Section):
@@ -509,6 +577,7 @@ class Settings(_Section):
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
     probes: ProbeSettings = Field(default_factory=ProbeSettings)
     outbox: OutboxSettings = Field(default_factory=OutboxSettings)
+    gateway: GatewaySettings = Field(default_factory=GatewaySettings)
     tools: ToolSettings = Field(default_factory=ToolSettings)
     secrets: dict[SecretName, SecretSettings] = Field(default_factory=dict)
     retention: RetentionSettings = Field(default_factory=RetentionSettings)
@@ -598,7 +667,7 @@ def _leaves(model: BaseModel, at: str = "") -> Iterator[str]:
         value: object = getattr(model, name)
         if isinstance(value, BaseModel):
             yield from _leaves(value, f"{at}{name}.")
-        elif name in ("services", "providers", "targets", "workflows", "secrets") and isinstance(value, dict):
+        elif name in ("services", "providers", "targets", "workflows", "secrets", "hooks") and isinstance(value, dict):
             for key, table in cast("dict[str, BaseModel]", value).items():
                 yield from _leaves(table, f"{at}{name}.{key}.")
         else:

@@ -4,6 +4,7 @@ from collections import Counter
 from enum import StrEnum
 from random import Random
 
+from accsd.planning.energy import Use, kilowatt_hours
 from accsd.simulation.fleet import Machines
 
 
@@ -12,15 +13,6 @@ class Power(StrEnum):
     BOOTING = "booting"
     READY = "ready"
     SUSPENDING = "suspending"
-
-
-class Use(StrEnum):
-    """What its time is counted as."""
-
-    ASLEEP = "asleep"
-    BOOTING = "booting"
-    IDLE = "idle"
-    BUSY = "busy"
 
 
 class SimulatedMachine:
@@ -76,9 +68,7 @@ class SimulatedMachine:
         self.latency = seconds if self.latency is None else self.latency + (seconds - self.latency) * 0.3
 
     def kilowatt_hours(self) -> float:
-        watts = self.kind.watts
-        drawn = {Use.ASLEEP: watts.asleep, Use.BOOTING: watts.booting, Use.IDLE: watts.idle, Use.BUSY: watts.busy}
-        return sum(drawn[use] * seconds for use, seconds in self.seconds.items()) / 3.6e6
+        return kilowatt_hours(self.kind.watts, self.seconds)
 
     def hours_awake(self) -> float:
         return sum(seconds for use, seconds in self.seconds.items() if use is not Use.ASLEEP) / 3600

@@ -285,9 +285,11 @@ async def test_why_says_that_a_step_is_resolved_on_the_control_host(cli: Cli, co
     asked = ("why", f"{short(job_id)}/a")
     said = (await cli(*asked)).ends(0, "its condition and input are worked out on the control host, and no builder was")
     assert "→ start one: `accsd --role builder`" in said.out
-    await conn.fetch("SELECT accs.note_builder('control')")
+    await conn.fetch("SELECT accs.note_daemon('control', '{builder}')")
     assert "no builder" not in (await cli(*asked)).ends(0, "worked out on the control host").out
-    await conn.fetch("SELECT accs.note_builder('control', '{\"resolver\": \"cel-expr-python is missing\"}')")
+    await conn.fetch(
+        "SELECT accs.note_daemon('control', '{builder}', p_problems => '{\"resolver\": \"cel-expr-python is missing\"}')"
+    )
     (await cli(*asked)).ends(0, "which can't: cel-expr-python is missing")
 
 

@@ -10,6 +10,7 @@ import pytest
 from accsd.builder.health import HealthCheck
 from accsd.builder.planner import Planner
 from accsd.builder.scheduler import Scheduler
+from accsd.daemon.presence import Presence
 from accsd.db import Database
 from accsd.db.views.health import builders, scheduler_health
 from accsd.health import Health, Status
@@ -20,8 +21,6 @@ from tests.support.cluster import Connection
 from tests.support.factory import pass_time
 from tests.support.library import opened
 from tests.support.schedules import schedule
-
-ROLES = ("scheduler", "planner", "health")
 
 
 @pytest.fixture
@@ -43,11 +42,13 @@ class Control:
         self.metrics = Metrics()
         self.scheduler = Scheduler(db, node="n1", metrics=self.metrics)
         self.planner = Planner(db, node="n1")
-        self._check = HealthCheck(db, node="n1", health=self.health, metrics=self.metrics, roles=lambda: ROLES)
+        self._check = HealthCheck(db, health=self.health, metrics=self.metrics)
+        self._presence = Presence(db, self.health, ["builder"])
         db.observe(RoleObserver(self.health, self.metrics).asked)
 
     async def look(self) -> dict[str, Any]:
-        """What /health shows after a pass of the role."""
+        """What /health shows after a pass of the role, in a daemon that has said that it is there."""
+        assert (await self._presence.run_once()).next_due is not None
         assert (await self._check.run_once()).next_due is not None
         return orjson.loads(self.health.report().to_json())
 

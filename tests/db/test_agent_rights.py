@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
+import asyncpg
 import pytest
 
 from accsd.db import (
@@ -104,7 +105,7 @@ async def test_an_agent_calls_neither_the_verbs_of_others_nor_the_inner_function
         *("heartbeat", "report_progress", "finish_tasks", "release_tasks", "record_artifact"),
         *("append_events", "select_runnable", "append_task_events", "task_inputs", "node_leaves", "agent_outlook"),
         *("wake_demand", "wake_nodes", "note_awake", "take_orders", "answer_order"),
-        *("node_quarantines", "note_probe", "note_obstacle", "emit_event"),
+        *("node_quarantines", "note_probe", "note_obstacle", "emit_event", "note_daemon"),
     }
     for call in (
         "cancel_jobs('{}')",
@@ -127,6 +128,18 @@ async def test_an_agent_calls_neither_the_verbs_of_others_nor_the_inner_function
         "lift_quarantine('n1', NULL, 'why')",
     ):
         await refused(agent, f"SELECT * FROM accs.{call}")
+
+
+async def test_an_agent_says_that_it_is_there_and_never_that_it_is_a_builder(connect_as: As, conn: Connection):
+    agent = await connect_as("accs_agent")
+    assert await agent.fetchval("SELECT accs.note_daemon('n1', '{agent}')") == "accepted"
+    for roles in ("{builder}", "{agent,builder}", "{gateway}"):
+        with pytest.raises(asyncpg.PostgresError, match="does not speak for a daemon"):
+            await agent.execute("SELECT accs.note_daemon('n1', $1::text::text[])", roles)
+    await conn.execute("SELECT accs.register_node('n2')")
+    await conn.execute("UPDATE nodes SET login = 'somebody' WHERE name = 'n2'")
+    with pytest.raises(asyncpg.PostgresError, match="does not speak for a daemon"):
+        await agent.execute("SELECT accs.note_daemon('n2', '{agent}')")
 
 
 async def test_an_agent_can_not_choose_what_the_control_host_runs(connect_as: As, conn: Connection):

@@ -74,28 +74,45 @@ async def test_a_lease_that_is_over_and_a_run_of_more_than_ten_minutes_are_stuck
 
 
 async def test_a_builder_is_there_for_a_minute_after_it_was_seen(conn: Connection):
-    assert await conn.fetchval("SELECT accs.note_builder('n1')") == "accepted"
-    assert await conn.fetchval("SELECT accs.note_builder('n1')") == "repeated"
+    assert await conn.fetchval("SELECT accs.note_daemon('n1', '{builder}')") == "accepted"
+    assert await conn.fetchval("SELECT accs.note_daemon('n1', '{builder}')") == "repeated"
     assert await differs(conn) == {"poller_running": True}
     await pass_time(conn, 59)
     assert await differs(conn) == {"poller_running": True}
     await pass_time(conn, 2)
     assert await differs(conn) == {}
-    assert await conn.fetchval("SELECT accs.note_builder('n1')") == "accepted"
+    assert await conn.fetchval("SELECT accs.note_daemon('n1', '{builder}')") == "accepted"
     assert await differs(conn) == {"poller_running": True}
 
 
+async def test_an_agent_is_no_builder_and_stands_beside_the_builder_of_its_machine(conn: Connection):
+    say = "SELECT accs.note_daemon('n1', $1, '1.0', accs.clock(), 'listening')"
+    assert await conn.fetchval(say, ["agent"]) == "accepted"
+    assert await differs(conn) == {}, "no builder was seen"
+    assert await conn.fetchval(say, ["agent", "builder"]) == "accepted"
+    assert await differs(conn) == {"poller_running": True}
+    found = await conn.fetch("SELECT name, roles, version, hearing FROM accs.daemons ORDER BY roles")
+    assert [tuple(row) for row in found] == [
+        ("n1", ["agent"], "1.0", "listening"),
+        ("n1", ["agent", "builder"], "1.0", "listening"),
+    ]
+
+
 async def test_obstacles_are_written_at_once_and_builders_that_have_gone_are_forgotten(conn: Connection):
-    await conn.execute("SELECT accs.note_builder('old')")
+    await conn.execute("SELECT accs.note_daemon('old', '{builder}')")
     await pass_time(conn, 86_401)
-    await conn.execute("SELECT accs.note_builder('n1')")
-    assert await conn.fetchval("SELECT accs.note_builder('n1', '{\"planner\": \"no rules\"}')") == "accepted"
-    [found] = await conn.fetch("SELECT name, obstacles FROM accs.builders")
-    assert (found["name"], found["obstacles"]) == ("n1", {"planner": "no rules"})
-    await pass_time(conn, -3600)
-    assert await conn.fetchval("SELECT accs.note_builder('n1', '{\"planner\": \"no rules\"}')") == "accepted", (
-        "set back"
+    await conn.execute("SELECT accs.note_daemon('n1', '{builder}')")
+    assert (
+        await conn.fetchval("SELECT accs.note_daemon('n1', '{builder}', p_problems => '{\"planner\": \"no rules\"}')")
+        == "accepted"
     )
+    [found] = await conn.fetch("SELECT name, problems FROM accs.daemons")
+    assert (found["name"], found["problems"]) == ("n1", {"planner": "no rules"})
+    await pass_time(conn, -3600)
+    assert (
+        await conn.fetchval("SELECT accs.note_daemon('n1', '{builder}', p_problems => '{\"planner\": \"no rules\"}')")
+        == "accepted"
+    ), "set back"
 
 
 async def test_what_nobody_settles_or_plans_is_overdue_after_a_minute(conn: Connection):
@@ -195,10 +212,12 @@ def nodes_of(plan: dict[str, Any]) -> list[dict[str, Any]]:
     return [plan, *(node for child in plan.get("Plans", []) for node in nodes_of(child))]
 
 
-async def test_who_reads_may_ask_and_only_a_scheduler_is_a_builder(conn: Connection):
+async def test_who_reads_may_ask_and_every_daemon_may_say_that_it_is_there(conn: Connection):
     """Least privilege, by the table of verbs that the roles are granted by."""
     may = {row["name"]: set(row["may"]) for row in await conn.fetch("SELECT name, may FROM accs.verbs")}
     assert may["scheduler_health"] == {"scheduler", "api", "archive", "reader"}
-    assert may["note_builder"] == {"scheduler"}
+    assert may["note_daemon"] == {"scheduler", "agent", "api"}
     with pytest.raises(asyncpg.CheckViolationError):
-        await conn.execute("SELECT accs.note_builder('n1', '[]')")
+        await conn.execute("SELECT accs.note_daemon('n1', '{king}')")
+    with pytest.raises(asyncpg.CheckViolationError):
+        await conn.execute("SELECT accs.note_daemon('n1', '{builder}', p_problems => '[]')")

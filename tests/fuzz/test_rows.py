@@ -19,7 +19,7 @@ from accsd.builder.cleanup import Cleanup
 from accsd.builder.instantiate import Builder
 from accsd.builder.judge import Judge
 from accsd.builder.wake import Waker
-from accsd.builder.wake_calls import CallsUnderWay
+from accsd.builder.calls import CallsUnderWay
 from accsd.db import Database, Done, claim_tasks, finish_tasks, start_tasks
 from accsd.db.install import install
 from accsd.metrics import Metrics

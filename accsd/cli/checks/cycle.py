@@ -5,12 +5,13 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import timedelta
 
-from accsd.cli import power
 from accsd.cli.checks.finding import Check, Finding, fail, ok, warn
+from accsd.cli.session import operator
 from accsd.db import Database
 from accsd.db.views import jobs as job_views
 from accsd.db.views.fleet import NodeView, node_named
 from accsd.errors import AccsdError
+from accsd.explain import power
 from accsd.explain.words import duration
 from accsd.power import WakeResult
 from accsd.settings import Settings
@@ -46,14 +47,16 @@ class _Cycle:
             return
         node = await node_named(self._db, self._name)
         power.check_awake(node, self._settings)
-        methods = power.caller(self._db, self._settings).methods(
+        methods = power.caller(self._db, self._settings, by=operator()).methods(
             await power.known_node(self._db, self._name, self._settings)
         )
         if not methods:
             yield fail("cycle", f"{self._name} has no wake_method: it would not come back", "set node.wake_method")
             return
         asked_at = await job_views.clock(self._db)
-        yield self._step(f"{self._name} is asked to sleep: {await power.ask_to_sleep(self._db, self._name)}")
+        yield self._step(
+            f"{self._name} is asked to sleep: {await power.ask_to_sleep(self._db, self._name, by=operator())}"
+        )
         asleep = await power.asleep(self._db, self._name, since=asked_at, within=power.GOES_WITHIN)
         yield self._step(f"it says that it sleeps; {duration(settle)} for it to be so")
         await asyncio.sleep(settle.total_seconds())
@@ -67,7 +70,7 @@ class _Cycle:
         """Tries one wake method after the other until the node is seen."""
         patience = power.patience(asleep, self._settings)
         for _ in methods:
-            for finding in self._told(await power.call(self._db, self._name, self._settings)):
+            for finding in self._told(await power.call(self._db, self._name, self._settings, by=operator())):
                 yield finding
             try:
                 node = await power.seen(self._db, asleep, within=patience)

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from accsd.cli.checks.database import not_for_agents
 from accsd.cli.checks.finding import Check, Finding, fail, ok, warn
-from accsd.cli.power import caller, known_node
+from accsd.cli.session import operator
 from accsd.db import Database
 from accsd.db.views.doctor import is_agents_login
 from accsd.db.views.fleet import NodeView, node_named
 from accsd.db.wake import FleetNode
+from accsd.explain.power import caller, known_node
 from accsd.explain.words import duration
 from accsd.model import WakeMethod
 from accsd.power import RELAY, WakeFailed, networks
@@ -27,7 +28,7 @@ def node_check(name: str) -> Check:
                 return
             node = await node_named(db, name)
             known = await known_node(db, name, settings)
-            methods = caller(db, settings).methods(known)
+            methods = caller(db, settings, by=operator()).methods(known)
         finally:
             await db.close()
         for finding in [_seen(node, settings), _offers(node), *_wakeable(known, methods, settings), *_last_wake(node)]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -23,11 +23,10 @@ from accsd.db.views.backfills import BackfillPlanRow, BackfillRow
 from accsd.db.views.schedules import ScheduleRow, schedule_named
 from accsd.errors import InvalidValue, NotFound
 from accsd.explain import schedule_changes as said
-from accsd.explain.occurrences import between
+from accsd.explain.occurrences import behind
 from accsd.explain.words import local_text, short
 from accsd.planning.recurrence import Occurrence, Rule
 
-MOST: Final = 100_000
 _SHOWN: Final = 50  # lines of a dry run
 
 
@@ -89,7 +88,7 @@ async def _begun(
     rule = rule_of(ctx, row)
     first = times.in_zone(begin, rule.zone, row.now, ahead=False)
     last = row.now if end is None else min(times.in_zone(end, rule.zone, row.now, ahead=False), row.now)
-    found = _behind(rule, first, last, newest_first=asked["order"] == "newest")
+    found = behind(rule, first, last, newest_first=asked["order"] == "newest")
     if not found:
         raise NotFound(
             f"{row.name} names no time between {_text(first, rule)} and {_text(last, rule)} that lies behind",
@@ -102,17 +101,6 @@ async def _begun(
         return row, answer, []
     plan = await views.preview_backfill(db, row.id, wanted.nominals, wanted.folds, wanted.existing)
     return row, answer, plan
-
-
-def _behind(rule: Rule, first: datetime, last: datetime, *, newest_first: bool) -> list[Occurrence]:
-    """What the rule names from the first to before the last instant, but for what is merged or excluded."""
-    found: list[Occurrence] = []
-    for each in between(rule, first + rule.shift - timedelta(microseconds=1), last):
-        if each.fires:
-            found.append(each)
-        if len(found) > MOST:
-            raise InvalidValue(f"that is more than {MOST:,} times", hint="backfill a shorter span")
-    return found[::-1] if newest_first else found
 
 
 def _wanted(row: ScheduleRow, found: Sequence[Occurrence], asked: dict[str, Any]) -> Backfill:

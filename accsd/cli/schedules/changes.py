@@ -1,7 +1,7 @@
 """`accsd schedules pause|resume|snooze|unsnooze|skip|unskip|run|hold`: what people do to a schedule that is there."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import click
@@ -16,13 +16,11 @@ from accsd.db import firings
 from accsd.db import schedules as verbs
 from accsd.db.pool import Database
 from accsd.db.views import schedules as views
-from accsd.db.views.schedules import ScheduleRow
-from accsd.errors import InvalidValue, NotFound
+from accsd.errors import InvalidValue
 from accsd.explain import occurrences
 from accsd.explain import schedule_changes as said
 from accsd.explain.changes import ChangeOutcome
-from accsd.explain.words import local_text
-from accsd.planning.recurrence import Occurrence, Rule, zone_rules
+from accsd.planning.recurrence import zone_rules
 
 _name = click.argument("name", shell_complete=completion.schedule_names)
 
@@ -156,7 +154,7 @@ def _mark(ctx: click.Context, name: str, time: str, reason: str | None, output: 
     async def work(db: Database) -> ChangeOutcome:
         row = await views.schedule_named(db, name)
         rule = rule_of(ctx, row)
-        which = _the_one(row, rule, times.on_the_wall(time, rule.zone, row.now, ahead=True))
+        which = occurrences.the_one(row.name, rule, times.on_the_wall(time, rule.zone, row.now, ahead=True))
         if skip and row.state == "ended":
             raise InvalidValue(f"{row.name} has ended: nothing is ahead", hint=f"accsd schedules show {row.name}")
         answer = await firings.skip_occurrence(
@@ -165,22 +163,6 @@ def _mark(ctx: click.Context, name: str, time: str, reason: str | None, output: 
         return said.skipped(row.name, which.nominal, answer, skip=skip)
 
     tell([with_database(ctx, work)], output)
-
-
-def _the_one(row: ScheduleRow, rule: Rule, moment: datetime) -> Occurrence:
-    """The occurrence that is meant; InvalidValue if there are two, NotFound if there is none."""
-    around = occurrences.named_at(rule, moment)
-    match around.named:
-        case (one,):
-            return one
-        case ():
-            raise NotFound(
-                f"{row.name} does not name {local_text(moment)}",
-                hint=f"{occurrences.neighbours(around)}; `accsd schedules preview {row.name}` lists them",
-            )
-        case several:
-            both = " or ".join(rule.zone.local(each.instant).isoformat() for each in several)
-            raise InvalidValue(f"the clock shows {local_text(moment)} twice", hint=f"write {both}")
 
 
 # Now

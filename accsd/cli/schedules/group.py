@@ -1,7 +1,7 @@
 """`accsd schedules`: the group, a list of schedules, and one screen for one."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 import click
@@ -23,27 +23,16 @@ from accsd.cli.schedules.changes import (
 from accsd.cli.schedules.definitions import create_command, edit_command, end_command
 from accsd.cli.schedules.files import apply_command
 from accsd.cli.schedules.ledger import LEDGER, ledger_command
-from accsd.cli.schedules.options import rule_or_none, say_preview, warn
+from accsd.cli.schedules.options import say_preview, warn
 from accsd.cli.schedules.previews import load_command, preview_command
 from accsd.cli.session import settings_of, with_database
-from accsd.db.conditions import ConditionRow, conditions
-from accsd.db.pool import Database
-from accsd.db.topics import tally_of
-from accsd.db.views import firings
 from accsd.db.views import schedules as views
-from accsd.db.views.firings import LedgerFilter
 from accsd.db.views.schedules import ScheduleRow
-from accsd.explain import occurrences
 from accsd.explain import schedules as words
-from accsd.explain.ledger import firing_words, losing
+from accsd.explain.ledger import firing_words
 from accsd.explain.words import away, short
-from accsd.planning.recurrence import PreviewRow, Rule, lint
 
 _STATES: Final = ("active", "paused", "snoozed", "held", "ended", "broken")
-_NEXT: Final = 3
-_LAST: Final = 10
-_LOOKED_AT: Final = 20  # for what is being lost
-_HISTORY: Final = 5
 
 
 @click.group()
@@ -107,7 +96,7 @@ def list_command(ctx: click.Context, states: Sequence[str], workflow: str | None
         show([_line(row) for row in found], columns, output, empty=empty)
     else:
         spread = settings_of(ctx).scheduler.spread
-        rows = [words.schedule_document(row, rule_or_none(row, spread)) for row in found]
+        rows = [words.schedule_document(row, words.rule_or_none(row, spread)) for row in found]
         show(rows, {}, output, name="name")
 
 
@@ -139,43 +128,11 @@ def show_command(ctx: click.Context, name: str, output: str) -> None:
     Example: accsd schedules show nightly
     """
     spread = settings_of(ctx).scheduler.spread
-    found = with_database(ctx, lambda db: _looked_at(db, name, spread))
+    found = with_database(ctx, lambda db: words.picture_of(db, name, spread))
     if output == "table":
         _screen(found)
     else:
         show([found.document()], {}, output, name="name")
-
-
-async def _looked_at(db: Database, name: str, spread: timedelta) -> words.Picture:
-    row = await views.schedule_named(db, name)
-    rule = rule_or_none(row, spread)
-    marks = occurrences.marks_of(await views.skips_of(db, row.id), await views.snoozes_of(db, row.id))
-    looked_at = await firings.ledger_of(db, row.id, LedgerFilter(limit=_LOOKED_AT, by_time=True))
-    usual = await firings.usual_times_of(db, row.id)
-    return words.Picture(
-        row=row,
-        rule=rule,
-        tally=await tally_of(db, row.id) if row.schedule_kind == "event" else None,
-        condition=await _condition_of(db, row) if row.schedule_kind == "condition" else None,
-        ahead=_ahead(row, rule, _NEXT, marks),
-        last=await firings.ledger_of(db, row.id, LedgerFilter(limit=_LAST)),
-        losing=losing(looked_at, usual),
-        history=await views.history_of(db, row.id, limit=_HISTORY),
-        runs=await views.open_runs_of(db, row.id),
-        warnings=() if rule is None or row.state == "ended" else lint(rule, row.now, usual_run=usual.run),
-    )
-
-
-async def _condition_of(db: Database, row: ScheduleRow) -> ConditionRow | None:
-    """None until the planner has seen it."""
-    return next((each for each in await conditions(db) if each.schedule == row.name), None)
-
-
-def _ahead(row: ScheduleRow, rule: Rule | None, n: int, marks: occurrences.Marks) -> list[PreviewRow]:
-    if rule is None or row.state in ("ended", "broken"):
-        return []
-    runs_left = None if row.max_runs is None else row.max_runs - row.runs
-    return occurrences.ahead(rule, row.now, n, marks=marks, runs_left=runs_left)
 
 
 def _screen(found: words.Picture) -> None:

@@ -2,7 +2,7 @@
 rule of a schedule, tables of times."""
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 import click
@@ -13,7 +13,8 @@ from accsd.cli.options import merged
 from accsd.cli.output import say, show
 from accsd.cli.session import settings_of
 from accsd.db.views.schedules import ScheduleRow
-from accsd.errors import InvalidValue, UserError
+from accsd.errors import InvalidValue
+from accsd.explain import occurrences
 from accsd.explain.occurrences import preview_words, warning_words
 from accsd.planning.recurrence import LintWarning, PreviewRow, Rule, Zone
 
@@ -195,20 +196,7 @@ def _source(typed: Mapping[str, Any]) -> dict[str, Any]:
 
 def rule_of(ctx: click.Context, row: ScheduleRow) -> Rule:
     """InvalidValue if it has no times, or such that can't be read."""
-    if not row.has_times:
-        raise InvalidValue(
-            f'the schedule "{row.name}" has no times: its kind is {row.schedule_kind}',
-            hint=f"`accsd schedules show {row.name}` says what it does",
-        )
-    return row.timing().rule(settings_of(ctx).scheduler.spread)
-
-
-def rule_or_none(row: ScheduleRow, spread: timedelta) -> Rule | None:
-    """A schedule that was written by hand may have a rule that can't be read: then it is broken, and says why."""
-    try:
-        return row.timing().rule(spread) if row.has_times else None
-    except UserError:
-        return None
+    return occurrences.rule_of(row, settings_of(ctx).scheduler.spread)
 
 
 def say_preview(rows: Sequence[PreviewRow], zone: Zone, now: datetime) -> None:

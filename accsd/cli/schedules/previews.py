@@ -9,7 +9,7 @@ import click
 
 from accsd.cli import completion, times
 from accsd.cli.output import output_option, say, show
-from accsd.cli.schedules.options import rule_of, rule_or_none, say_preview, timing_options, warn, written
+from accsd.cli.schedules.options import rule_of, say_preview, timing_options, warn, written
 from accsd.cli.session import settings_of, with_database
 from accsd.db.pool import Database
 from accsd.db.views import jobs as job_views
@@ -126,7 +126,7 @@ def load_command(ctx: click.Context, span: timedelta, limit: int, output: str) -
     now, found = with_database(ctx, work)
     minutes: dict[datetime, Counter[str]] = {}
     for row in found:
-        if (rule := rule_or_none(row, spread)) is not None:
+        if (rule := words.rule_or_none(row, spread)) is not None:
             _count(minutes, row.name, rule, now, now + span)
     fullest = sorted(minutes.items(), key=lambda each: (-each[1].total(), each[0]))[:limit]
     rows = [

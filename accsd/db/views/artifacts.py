@@ -7,6 +7,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from accsd.db.pool import Database
+from accsd.errors import NotFound
 
 # The names of work/tasklog.py. Any other log of a task is an artifact like others.
 _SEGMENT: Final = re.compile(r"\d{6,}\.jsonl")
@@ -53,6 +54,13 @@ async def artifacts_of(db: Database, job_id: UUID) -> list[StoredArtifact]:
         f"{_ARTIFACTS} WHERE a.job_id = $1 ORDER BY t.step_no NULLS FIRST, a.attempt_id, a.id", job_id, repeatable=True
     )
     return [StoredArtifact(**dict(row)) for row in rows]
+
+
+async def artifact(db: Database, artifact_id: int) -> StoredArtifact:
+    row = await db.fetchrow(f"{_ARTIFACTS} WHERE a.id = $1", artifact_id, repeatable=True)
+    if row is None:
+        raise NotFound(f"there is no artifact {artifact_id}", hint="`accsd artifacts JOB` lists those of a job")
+    return StoredArtifact(**dict(row))
 
 
 async def log_parts(db: Database, task_id: UUID, attempt_id: int) -> list[StoredArtifact]:

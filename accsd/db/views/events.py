@@ -91,6 +91,56 @@ async def events_from(db: Database, job_id: UUID, since: datetime, seen: Sequenc
 
 
 @dataclass(frozen=True, slots=True)
+class PlainEvent:
+    """A task event of any job."""
+
+    id: int
+    ts: datetime
+    job_id: UUID
+    job_task_id: UUID | None
+    attempt_id: int | None
+    source: str
+    level: str
+    type: str
+    message: str | None
+    data: Any
+
+
+async def events_after(db: Database, after: int, limit: int) -> list[PlainEvent]:
+    """Events of all jobs after an id, in the order of ids; along the index on ids."""
+    rows = await db.fetch(
+        """SELECT id, ts, job_id, job_task_id, attempt_id, source, level, type, message, data
+             FROM public.task_events WHERE id > $1 ORDER BY id LIMIT $2""",
+        after,
+        limit,
+        repeatable=True,
+    )
+    return [PlainEvent(**dict(row)) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionRow:
+    """One change of a task's state."""
+
+    ts: datetime
+    task_key: str
+    status: str
+
+
+async def transitions_of(db: Database, job_id: UUID, *, limit: int) -> list[TransitionRow]:
+    """Every change of state of a job's tasks, in order."""
+    rows = await db.fetch(
+        """SELECT e.ts, t.task_key, e.data ->> 'to' AS status
+             FROM public.task_events e JOIN public.job_tasks t ON t.id = e.job_task_id
+            WHERE e.job_id = $1 AND e.type IN ('status', 'retry') AND e.data ? 'to' ORDER BY e.ts, e.id LIMIT $2""",
+        job_id,
+        limit,
+        repeatable=True,
+    )
+    return [TransitionRow(**dict(row)) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptRow:
     """One attempt, as told by its events. `outcome`: done, error, released, lost, cancelled; None: it runs."""
 

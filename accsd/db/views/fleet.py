@@ -17,7 +17,7 @@ _NODES: Final = """
            coalesce(w.state, 'unknown') AS power, w.since AS power_since, w.because, w.method, w.tried_at,
            w.ok AS tried_ok, w.error AS tried_error, coalesce(w.tries, 0) AS tries, w.brought_by, w.latency,
            w.last_latency,
-           coalesce(w.networks, '{}')::text[] AS networks,
+           coalesce(w.networks, '{}')::text[] AS networks, w.watts,
            coalesce((SELECT jsonb_object_agg(q.service, jsonb_strip_nulls(jsonb_build_object('state', q.state,
                               'since', q.since, 'reason', q.reason, 'probe_at', q.probe_at,
                               'probe_error', q.probe_error)))
@@ -110,6 +110,7 @@ class NodeView:
     latency: timedelta | None
     last_latency: timedelta | None
     networks: list[str]
+    watts: dict[str, float] | None  # asleep, booting, idle, busy; None: nobody has said
     quarantines: dict[str, dict[str, Any]]  # by service: state, since, reason, probe_at, probe_error
     obstacles: dict[str, str]  # by service: the obstacle
     last_said: str | None
@@ -173,6 +174,16 @@ class ServiceView:
     paused_by: str | None
     quarantined_on: list[str]
     obstacles: dict[str, str]  # by node: the obstacle
+
+
+@dataclass(frozen=True, slots=True)
+class KeyView:
+    """A concurrency key: how many of its tasks run, may run at once, and wait for it."""
+
+    key: str
+    max_running: int
+    running: int
+    waiting: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +260,20 @@ async def service_named(db: Database, name: str) -> ServiceView:
             f'nothing knows a service "{name}"{did_you_mean(name, known)}', hint="`accsd services` lists them"
         )
     return known[name]
+
+
+async def keys(db: Database, *, limit: int = 1000) -> list[KeyView]:
+    """Concurrency keys that people named, by name; of what waits at most COUNTED are counted."""
+    rows = await db.fetch(
+        """SELECT k.key, k.max_running, (SELECT count(*)::int FROM accs.live l WHERE l.key = k.key) AS running,
+                  (SELECT count(*)::int FROM (SELECT FROM accs.waiting w WHERE w.key = k.key
+                     AND (w.hold IS NULL OR w.hold = 'key') LIMIT $2) w) AS waiting
+             FROM accs.concurrency_keys k WHERE k.key NOT LIKE 'map/%' ORDER BY k.key LIMIT $1""",
+        limit,
+        COUNTED,
+        repeatable=True,
+    )
+    return [KeyView(**dict(row)) for row in rows]
 
 
 async def in_motion(db: Database) -> list[WorkflowLoad]:

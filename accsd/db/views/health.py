@@ -1,7 +1,7 @@
 """The health of the installation: counts that anybody may see, and for people which builder and which schedule."""
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from accsd.db.pool import Database
 from accsd.health import SchedulerHealth
@@ -32,11 +32,44 @@ class BuilderView:
 async def builders(db: Database) -> list[BuilderView]:
     """The last seen first."""
     rows = await db.fetch(
-        """SELECT name, greatest(accs.clock() - seen_at, '0') AS unseen_for, obstacles FROM accs.builders
-            ORDER BY seen_at DESC, name LIMIT 100""",
+        """SELECT name, greatest(accs.clock() - last_seen, '0') AS unseen_for, problems AS obstacles FROM accs.daemons
+            WHERE 'builder' = ANY (roles) ORDER BY last_seen DESC, name LIMIT 100""",
         repeatable=True,
     )
-    return [BuilderView(**row) for row in rows]
+    return [
+        BuilderView(row["name"], row["unseen_for"], {k: v for k, v in row["obstacles"].items() if not _is_agents(k)})
+        for row in rows
+    ]
+
+
+def _is_agents(role: str) -> bool:
+    """What keeps a node from a service is told of the node."""
+    return role.startswith("agent:")
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonView:
+    """A process of accsd that was seen within the last day. `problems` are sentences by role."""
+
+    name: str
+    roles: list[str]
+    version: str | None
+    since: datetime | None
+    last_seen: datetime
+    unseen_for: timedelta
+    hearing: str | None
+    problems: dict[str, str]
+
+
+async def daemons(db: Database) -> list[DaemonView]:
+    """By name; of one machine the builder first."""
+    rows = await db.fetch(
+        """SELECT name, roles, version, since, last_seen, greatest(accs.clock() - last_seen, '0') AS unseen_for,
+                  hearing, problems
+             FROM accs.daemons ORDER BY name, NOT 'builder' = ANY (roles), roles LIMIT 1000""",
+        repeatable=True,
+    )
+    return [DaemonView(**row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,25 +179,49 @@ class TaskRow:
         return self.hold == "backoff" and self.attempt == 0 and self.lost == 0 and self.outcome != "released"
 
 
-async def tasks_of(db: Database, job_id: UUID) -> list[TaskRow]:
-    """A job's tasks in the order of the workflow."""
+_TASKS: Final = """
+    SELECT t.id, t.task_key, t.service_name AS service, t.status, t.depends_on,
+           coalesce(t.progress, 0)::float8 AS progress, t.attempt, t.max_attempts, t.attempt_id, t.lost,
+           t.generation, coalesce(l.node, t.claimed_by) AS node, t.claimed_at, t.started_at, t.finished_at,
+           coalesce(t.finished_at, CASE WHEN t.lease_owner IS NOT NULL THEN accs.clock() END)
+             - t.claimed_at AS took,
+           t.next_attempt_at, t.next_attempt_at - accs.clock() AS due_in, t.remaining, w.hold,
+           t.error_code, t.error_message, t.params, t.results, h.reason AS fails_everywhere, t.outcome, t.items,
+           t.parent, t.item_no, coalesce(t.tolerated, false) AS tolerated
+      FROM public.job_tasks t JOIN public.jobs j ON j.id = t.job_id LEFT JOIN accs.live l ON l.task_id = t.id
+      LEFT JOIN accs.step_health h ON h.workflow_id = j.workflow_id AND h.task_key = t.task_key
+      LEFT JOIN accs.waiting w ON w.task_id = t.id """
+
+
+async def tasks_of(db: Database, job_id: UUID, *, limit: int | None = None, offset: int = 0) -> list[TaskRow]:
+    """A job's tasks in the order of the workflow, all of them or a page."""
     rows = await db.fetch(
-        """SELECT t.id, t.task_key, t.service_name AS service, t.status, t.depends_on,
-                  coalesce(t.progress, 0)::float8 AS progress, t.attempt, t.max_attempts, t.attempt_id, t.lost,
-                  t.generation, coalesce(l.node, t.claimed_by) AS node, t.claimed_at, t.started_at, t.finished_at,
-                  coalesce(t.finished_at, CASE WHEN t.lease_owner IS NOT NULL THEN accs.clock() END)
-                    - t.claimed_at AS took,
-                  t.next_attempt_at, t.next_attempt_at - accs.clock() AS due_in, t.remaining, w.hold,
-                  t.error_code, t.error_message, t.params, t.results, h.reason AS fails_everywhere, t.outcome, t.items,
-                  t.parent, t.item_no, coalesce(t.tolerated, false) AS tolerated
-             FROM public.job_tasks t JOIN public.jobs j ON j.id = t.job_id LEFT JOIN accs.live l ON l.task_id = t.id
-             LEFT JOIN accs.step_health h ON h.workflow_id = j.workflow_id AND h.task_key = t.task_key
-             LEFT JOIN accs.waiting w ON w.task_id = t.id
-            WHERE t.job_id = $1 ORDER BY t.step_no""",
-        job_id,
-        repeatable=True,
+        f"{_TASKS} WHERE t.job_id = $1 ORDER BY t.step_no LIMIT $2 OFFSET $3", job_id, limit, offset, repeatable=True
     )
     return [TaskRow(**row) for row in rows]
+
+
+async def task(db: Database, task_id: UUID) -> TaskRow:
+    row = await db.fetchrow(f"{_TASKS} WHERE t.id = $1", task_id, repeatable=True)
+    if row is None:
+        raise NotFound(f"there is no task {task_id}", hint="`accsd job JOB -o json` lists the tasks of a job")
+    return TaskRow(**row)
+
+
+async def last_good(db: Database, job_id: UUID, *, scan: int = 100_000) -> UUID | None:
+    """The newest job of the same workflow, of any version, that was submitted before this one and is done."""
+    return await db.fetchval(
+        """SELECT n.id FROM (SELECT j.id, j.workflow_id, j.status FROM public.jobs j
+                              WHERE j.order_seq < (SELECT order_seq FROM public.jobs WHERE id = $1)
+                              ORDER BY j.order_seq DESC LIMIT $2) n
+             JOIN public.workflows w ON w.id = n.workflow_id
+            WHERE n.status = 'done' AND w.name = (SELECT o.name FROM public.jobs j JOIN public.workflows o
+                                                      ON o.id = j.workflow_id WHERE j.id = $1)
+            LIMIT 1""",
+        job_id,
+        scan,
+        repeatable=True,
+    )
 
 
 # Dead letters

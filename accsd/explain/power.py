@@ -1,4 +1,4 @@
-"""To wake a node and to send it to sleep by hand: `accsd nodes wake|sleep`, and the cycle of `accsd doctor`.
+"""To wake a node and to send it to sleep by hand: `accsd nodes wake|sleep`, the cycle of `accsd doctor`, the gateway.
 
 A call is made and recorded as the builder makes it, so that no builder makes the same one a moment later. To sleep the
 node is asked, through the database: it alone knows whether it may.
@@ -11,9 +11,6 @@ from datetime import datetime, timedelta
 from typing import Final, TypeVar
 from uuid import uuid4
 
-from accsd.builder.wake_calls import WakeCaller
-from accsd.cli.output import text
-from accsd.cli.session import operator
 from accsd.db.orders import ANSWERED_WITHIN, OrderKind, answer_within, ask_node
 from accsd.db.pool import Database
 from accsd.db.views import fleet
@@ -24,6 +21,7 @@ from accsd.explain.words import duration
 from accsd.planning.wake import WakePolicy
 from accsd.power import WakeResult
 from accsd.settings import Settings
+from accsd.work.wake_calls import WakeCaller
 
 GOES_WITHIN: Final = timedelta(seconds=90)
 SETTLES_WITHIN: Final = timedelta(seconds=5)
@@ -38,14 +36,14 @@ async def known_node(db: Database, name: str, settings: Settings) -> FleetNode:
     return next(each for each in found if each.node.name == name)
 
 
-def caller(db: Database, settings: Settings) -> WakeCaller:
-    return WakeCaller(db, settings.wake, by=operator())
+def caller(db: Database, settings: Settings, *, by: str, reason: str | None = None) -> WakeCaller:
+    return WakeCaller(db, settings.wake, by=by, reason=reason)
 
 
-async def call(db: Database, name: str, settings: Settings) -> list[WakeResult]:
+async def call(db: Database, name: str, settings: Settings, *, by: str, reason: str | None = None) -> list[WakeResult]:
     """Calls the node by one method after the other until a call gets through. Empty: another caller is at it now."""
     known = await known_node(db, name, settings)
-    calling = caller(db, settings)
+    calling = caller(db, settings, by=by, reason=reason)
     methods = calling.methods(known)
     if not methods:
         raise ConfigError(
@@ -83,18 +81,18 @@ def check_awake(node: NodeView, settings: Settings) -> None:
         )
 
 
-async def ask_to_sleep(db: Database, name: str) -> str:
+async def ask_to_sleep(db: Database, name: str, *, by: str, reason: str | None = None) -> str:
     """Returns what the node says before it sleeps. AccsdError says why it stays awake."""
     order_id = uuid4()
-    await ask_node(db, order_id, name, OrderKind.SLEEP, by=operator())
+    await ask_node(db, order_id, name, OrderKind.SLEEP, by=by, reason=reason)
     answer = await answer_within(db, order_id)
     if answer is None:
         said = f"node {name} did not answer within {duration(ANSWERED_WITHIN)}"
         raise AccsdError(said, hint=f"see whether its agent runs: `accsd doctor --node {name}`") from TimeoutError()
     if not answer.ok:
         hint = f"that passes, or stands in its settings, [sleep]; `accsd nodes show {name}` tells what happened"
-        raise AccsdError(f"node {name} stays awake: {text(answer.output)}", hint=hint)
-    return text(answer.output)
+        raise AccsdError(f"node {name} stays awake: {answer.output}", hint=hint)
+    return answer.output
 
 
 async def asleep(db: Database, name: str, *, since: datetime, within: timedelta) -> NodeView:
@@ -127,7 +125,7 @@ async def _went(db: Database, name: str, since: datetime) -> bool:
         return False
     if back := after[goodbyes[-1] + 1 :]:
         raise AccsdError(
-            f"node {name} is awake: {text(back[0].message)}", hint=f"`accsd nodes show {name}` has what happened"
+            f"node {name} is awake: {back[0].message}", hint=f"`accsd nodes show {name}` has what happened"
         )
     return True
 

@@ -4,14 +4,13 @@ Builders and people wake nodes through here; of several at once one makes each w
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Final
 from uuid import UUID, uuid4
 
 import anyio
-from anyio.abc import TaskGroup
 
 from accsd.db import Database
 from accsd.db.orders import ANSWERED_WITHIN, OrderKind, answer_within, ask_node
@@ -37,14 +36,22 @@ _log = get_logger(component="calling")
 
 
 class WakeCaller:
-    """`by` is the caller: this node, or a person. `when_called` hears how each wake call went."""
+    """`by` is the caller: this node, or a person, who may give a reason. `when_called` hears how each wake call
+    went."""
 
     def __init__(
-        self, db: Database, settings: WakeSettings, *, by: str, when_called: Callable[[WakeResult], None] | None = None
+        self,
+        db: Database,
+        settings: WakeSettings,
+        *,
+        by: str,
+        reason: str | None = None,
+        when_called: Callable[[WakeResult], None] | None = None,
     ) -> None:
         self._db = db
         self._settings = settings
         self._by = by
+        self._reason = reason
         self._when_called = when_called
 
     def methods(self, known: FleetNode) -> tuple[str, ...]:
@@ -126,6 +133,8 @@ class WakeCaller:
                 job_id=None if wanted is None else wanted.job_id,
                 message=sentence,
                 data=self._data(node, result, wanted),
+                by=self._by if wanted is None else None,
+                reason=self._reason if wanted is None else None,
             )
         if scope.cancelled_caught:
             raise DatabaseUnavailable(f"the database did not take down within {_LAST_WORDS_SEC:g} s: {sentence}")
@@ -154,63 +163,3 @@ def _sentence(node: Node, result: WakeResult, wanted: str) -> str:
     if result:
         return f"node {node.name} woken by {result.method} for {wanted}"
     return f"node {node.name} not woken by {result.method} for {wanted}: {result.error}"
-
-
-class CallsUnderWay:
-    """Wake calls outlive the pass that started them, but not `serve`. `when_ended` hears of each end."""
-
-    def __init__(self) -> None:
-        self.when_ended: Callable[[], None] | None = None
-        self._group: TaskGroup | None = None
-        self._nodes: set[str] = set()
-        self._said: list[str] = []
-        self._failure: Exception | None = None
-        self._ended: asyncio.Event = asyncio.Event()
-
-    @property
-    def nodes(self) -> Set[str]:
-        """The nodes that are being called."""
-        return self._nodes
-
-    @property
-    def is_open(self) -> bool:
-        return self._group is not None
-
-    async def serve(self) -> None:
-        async with anyio.create_task_group() as group:
-            self._group = group
-            try:
-                await anyio.sleep_forever()
-            finally:
-                self._group = None
-
-    def start(self, node: str, call: Callable[[], Awaitable[list[str]]]) -> None:
-        """Starts a wake call; `call` returns a sentence for each try."""
-        assert self._group is not None, "nobody is called before the calls are served"
-        assert node not in self._nodes, node
-        self._nodes.add(node)
-        self._group.start_soon(self._run, node, call, name=f"call {node}")
-
-    def take(self) -> list[str]:
-        """The newest sentences. Raises the error of a failed wake call: the supervisor knows what to do."""
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-        said, self._said = self._said, []
-        return said
-
-    async def all_ended(self) -> None:
-        while self._nodes:
-            self._ended.clear()
-            await self._ended.wait()
-
-    async def _run(self, node: str, call: Callable[[], Awaitable[list[str]]]) -> None:
-        try:
-            self._said += await call()
-        except Exception as failure:  # noqa: BLE001 - the other wake calls go on; `take` raises it for the supervisor
-            self._failure = failure
-        finally:
-            self._nodes.discard(node)
-            self._ended.set()
-            if self.when_ended is not None:
-                self.when_ended()

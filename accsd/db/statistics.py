@@ -1,0 +1,76 @@
+"""The verbs that count what has happened, and the figures that they have made."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from accsd.db.pool import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """One pass: how many events it read, how many samples it took, and whether further events are there."""
+
+    events: int
+    samples: int
+    more: bool
+
+
+async def count_events(db: Database, *, limit: int = 5000) -> Counted:
+    """Nothing is counted twice, also if the answer gets lost and this is asked again."""
+    row = await db.fetchrow("SELECT * FROM accs.count_events($1)", limit, repeatable=True)
+    assert row is not None, "count_events always answers"
+    return Counted(**dict(row))
+
+
+async def forget_statistics(db: Database) -> int:
+    """Puts old figures together and forgets the oldest; returns how many rows there are less."""
+    return await db.fetchval("SELECT accs.forget_statistics()", repeatable=True)
+
+
+@dataclass(frozen=True, slots=True)
+class StepStats:
+    """How long a step usually runs, in seconds, by its last 200 runs; `n` counts all that were ever done."""
+
+    n: int
+    p50: float
+    p95: float
+    wait_p50: float
+
+
+async def step_stats(db: Database, workflow: str) -> Mapping[str, StepStats]:
+    """By the key of the step; a step that never ended as done is missing."""
+    rows = await db.fetch(
+        "SELECT task_key, n, p50, p95, wait_p50 FROM accs.step_stats WHERE workflow = $1 LIMIT 10000",
+        workflow,
+        repeatable=True,
+    )
+    return {row["task_key"]: StepStats(row["n"], row["p50"], row["p95"], row["wait_p50"]) for row in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """How attempts of a service ended in the `seconds` from `minute` on. `wait_s` and `run_s` are sums over them."""
+
+    minute: datetime
+    service: str
+    seconds: int
+    done: int
+    error: int
+    retried: int
+    lost: int
+    wait_s: float
+    run_s: float
+
+
+async def outcomes(db: Database, since: datetime, until: datetime, *, limit: int = 50_000) -> list[Outcomes]:
+    """The oldest first."""
+    rows = await db.fetch(
+        """SELECT minute, service, seconds, done, error, retried, lost, wait_s, run_s FROM accs.outcomes
+            WHERE minute >= $1 AND minute < $2 ORDER BY minute, service, seconds LIMIT $3""",
+        since,
+        until,
+        limit,
+        repeatable=True,
+    )
+    return [Outcomes(**dict(row)) for row in rows]

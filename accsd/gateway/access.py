@@ -1,0 +1,176 @@
+"""Who gets in: one guard over every route, which denies by default.
+
+Each route says who may call it (`scoped(Scope.READ)`, `public()`, `shared()`), and the application does not start with
+one that does not. The guard finds the caller by a token or by a browser's session, counts the request, and compares
+scopes before the route reads anything of the request.
+"""
+
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Final
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from accsd.db.access import caller_of_session, caller_of_token
+from accsd.errors import Bug
+from accsd.gateway.context import GatewayContext, caller_of, context_of
+from accsd.gateway.problems import HttpProblem
+from accsd.model.access import Caller, Scope
+
+COOKIE: Final = "accsd_session"
+SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_SCOPE: Final = "x-scope"
+_SHARED: Final = "x-shared"
+_NOBODY: Final = "none"
+
+
+def scoped(scope: Scope) -> dict[str, Any]:
+    """For `openapi_extra`: the scope that a caller needs."""
+    return {_SCOPE: scope.value}
+
+
+def shared(scope: Scope = Scope.READ) -> dict[str, Any]:
+    """The same, and whoever has a share link of the job in the path may call it, too."""
+    return {_SCOPE: scope.value, _SHARED: True}
+
+
+def public() -> dict[str, Any]:
+    """Anybody may call it: what it answers is no secret, or it proves by itself who asks."""
+    return {_SCOPE: _NOBODY}
+
+
+class GuardedRoute(APIRoute):
+    """A route that lets in only whom it names."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+        extra = self.openapi_extra or {}
+        scope, is_shared = extra.get(_SCOPE), bool(extra.get(_SHARED))
+
+        async def guarded(request: Request) -> Response:
+            if scope != _NOBODY:
+                request.state.caller = await _admitted(request, Scope(scope), is_shared=is_shared)
+            return await handler(request)
+
+        return guarded
+
+
+def require_guards(app: FastAPI) -> None:
+    """An application with a route that says nothing of who may call it does not start."""
+    for route in all_routes(app):
+        extra = route.openapi_extra if isinstance(route, GuardedRoute) else None
+        if not extra or _SCOPE not in extra:
+            raise Bug(f"the route {getattr(route, 'path', route)} does not say who may call it")
+
+
+def all_routes(app: FastAPI) -> Iterator[BaseRoute]:
+    """Every route, those of included routers, too."""
+    todo: list[BaseRoute] = list(app.routes)
+    while todo:
+        route = todo.pop(0)
+        inner = getattr(route, "original_router", None)
+        if inner is None:
+            yield route
+        else:
+            todo += inner.routes
+
+
+async def _admitted(request: Request, scope: Scope, *, is_shared: bool) -> Caller:
+    context = context_of(request)
+    caller = await authenticated(context, request)
+    if caller is None:
+        context.buckets.take("login", address_of(request))
+        raise HttpProblem("unauthenticated", "the request has no token and no session that is valid")
+    who = caller.token_id or caller.session_id or caller.actor
+    context.buckets.take("read" if request.method in SAFE else "write", who)
+    if caller.subject is not None and not (is_shared and _is_about(request, caller.subject)):
+        raise HttpProblem("scope_missing", "a share link shows one job, and nothing else")
+    if not caller.may(scope):
+        raise HttpProblem(
+            "scope_missing",
+            f'this needs the scope "{scope}"; {_credential(caller)} has {_listed(caller)}',
+            hint=f"`accsd tokens create NAME --scope {scope}` makes a token that may",
+            scope=scope.value,
+        )
+    return caller
+
+
+async def authenticated(context: GatewayContext, request: Request) -> Caller | None:
+    """The caller of a token, or of a session; None: nobody that is known. A request by a cookie that would change
+    something must come from our own page."""
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    if given:
+        return (
+            await caller_of_token(context.reads, given.strip(), verbs=context.verbs)
+            if scheme.lower() == "bearer"
+            else None
+        )
+    cookie = request.cookies.get(COOKIE)
+    if cookie is None:
+        return None
+    if request.method not in SAFE:
+        require_same_origin(request)
+    return await caller_of_session(context.reads, cookie, verbs=context.verbs)
+
+
+def require_same_origin(request: Request) -> None:
+    """A page of another origin can make a browser send our cookie, but neither of these (Fetch Metadata)."""
+    site = request.headers.get("sec-fetch-site")
+    origin = request.headers.get("origin")
+    is_ours = site == "same-origin" if site is not None else origin is not None and _is_our_origin(request, origin)
+    if not is_ours or request.headers.get("x-accsd") != "1":
+        raise HttpProblem("not_same_origin", "a request with a session cookie has to come from this gateway's own page")
+
+
+def _is_our_origin(request: Request, origin: str) -> bool:
+    return urlsplit(origin).netloc == request.headers.get("host") and urlsplit(origin).scheme == request.url.scheme
+
+
+def address_of(request: Request) -> str:
+    """Where the request comes from, as far as it is known: proxies that are trusted have said so (app.py)."""
+    return request.client.host if request.client is not None else "unknown"
+
+
+def require_own(request: Request, owner: str | None) -> None:
+    """What belongs to somebody else needs the scope operate; so does what belongs to nobody."""
+    caller = caller_of(request)
+    if caller.may(Scope.OPERATE):
+        return
+    if not context_of(request).settings.gateway.own_jobs or owner is None or owner != caller.actor:
+        raise HttpProblem(
+            "not_yours",
+            f'it belongs to {owner or "nobody"}, and {_credential(caller)} has no scope "operate"',
+            hint="`accsd tokens create NAME --scope operate` makes a token that may",
+            scope=Scope.OPERATE.value,
+        )
+
+
+def require_limit(caller: Caller, kind: str, name: str) -> None:
+    """A token may be limited to certain names: {"workflows": ["media-*"]}."""
+    if not caller.reaches(kind, name):
+        allowed = ", ".join(caller.limits[kind])
+        raise HttpProblem(
+            "scope_missing", f'{_credential(caller)} is limited to {kind} {allowed}, and this is "{name}"'
+        )
+
+
+def _is_about(request: Request, subject: str) -> bool:
+    kind, _, ident = subject.partition(":")
+    given = request.path_params.get(f"{kind}_id")
+    try:
+        return given is not None and UUID(str(given)) == UUID(ident)
+    except ValueError:
+        return False
+
+
+def _credential(caller: Caller) -> str:
+    return f"token {caller.token_id}" if caller.token_id else f"the session of {caller.actor}"
+
+
+def _listed(caller: Caller) -> str:
+    return ", ".join(sorted(caller.scopes)) or "none"

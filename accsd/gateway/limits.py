@@ -1,0 +1,61 @@
+"""How often one caller may ask: a token bucket each, in this process alone."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from accsd.gateway.problems import HttpProblem
+from accsd.settings import GatewayLimits
+
+_MOST_CALLERS: Final = 10_000
+_BURST: Final = 2.0  # so many times the rate may be asked at once
+
+
+@dataclass(slots=True)
+class _Bucket:
+    left: float
+    filled_at: float
+
+
+class Buckets:
+    def __init__(self, limits: GatewayLimits, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rates: dict[str, float] = {
+            "read": limits.reads_per_second,
+            "write": limits.writes_per_second,
+            "login": limits.logins_per_minute / 60,
+        }
+        self._bursts: dict[str, float] = {
+            "read": max(1.0, _BURST * limits.reads_per_second),
+            "write": max(1.0, _BURST * limits.writes_per_second),
+            "login": max(1.0, limits.logins_per_minute),
+        }
+        self._clock = clock
+        self._buckets: OrderedDict[tuple[str, str], _Bucket] = OrderedDict()
+
+    def take_hook(self, name: str, per_minute: int) -> None:
+        """Counts a delivery of a webhook."""
+        self._take("hook", name, per_minute / 60, max(1.0, per_minute / 10))
+
+    def take(self, what: str, caller: str) -> None:
+        """Counts a request, or raises `rate_limited` with the time at which one is allowed again."""
+        self._take(what, caller, self._rates[what], self._bursts[what])
+
+    def _take(self, what: str, caller: str, rate: float, burst: float) -> None:
+        now = self._clock()
+        bucket = self._buckets.pop((what, caller), None) or _Bucket(burst, now)
+        bucket.left = min(burst, bucket.left + (now - bucket.filled_at) * rate)
+        bucket.filled_at = now
+        self._buckets[what, caller] = bucket
+        if len(self._buckets) > _MOST_CALLERS:
+            self._buckets.popitem(last=False)  # the one that has not asked for the longest time
+        if bucket.left < 1:
+            wait = (1 - bucket.left) / rate
+            raise HttpProblem(
+                "rate_limited",
+                "too many logins from this address" if what == "login" else f"more than {rate:.3g} a second",
+                hint="`gateway.limits` has the rates",
+                headers={"Retry-After": str(max(1, round(wait + 0.5)))},
+            )
+        bucket.left -= 1

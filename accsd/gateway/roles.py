@@ -1,0 +1,77 @@
+"""The gateway's table of roles, and how it is made."""
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import Final
+
+from accsd.db import Database
+from accsd.db.listen import Listener
+from accsd.gateway.context import GatewayContext
+from accsd.gateway.hub import Hub, Pace
+from accsd.gateway.paging import Cursors
+from accsd.gateway.server import GatewayServer
+from accsd.health import Health
+from accsd.metrics import Metrics
+from accsd.roles import Leaves, Role, Roles
+from accsd.settings import Settings
+from accsd.storage import ObjectStore
+from accsd.supervisor import Supervisor
+
+_READS: Final = 6  # connections
+_VERBS: Final = 4
+_READ_SEC: Final = 5.0
+
+ROLES: Final[tuple[Role[GatewayContext], ...]] = (
+    Role(
+        "hub",
+        "reads what happens once, and tells all who look",
+        lambda context: context.hub,
+        leaves=Leaves.LAST,
+    ),
+    Role(
+        "gateway",
+        "answers requests over HTTP ([the API](http-api.md))",
+        GatewayServer,
+    ),
+)
+
+
+async def open_gateway(
+    settings: Settings,
+    *,
+    listener: Listener,
+    metrics: Metrics,
+    health: Health,
+    store: ObjectStore | None,
+    supervisor: Supervisor,
+    observe: Callable[[bool, timedelta], None],
+    resources: AsyncExitStack,
+) -> Roles[GatewayContext]:
+    """Opens two pools of its own: one reads and is patient with nobody, the other carries out verbs."""
+    name = f"accsd {settings.node.name} gateway"
+    reading = settings.database.model_copy(update={"pool_size": _READS, "statement_timeout_sec": _READ_SEC})
+    reads = await Database.open(reading, application=name, any_time=True, read_only=True)
+    resources.push_async_callback(reads.close, within=1.0)
+    verbs = await Database.open(settings.database.model_copy(update={"pool_size": _VERBS}), application=name)
+    resources.push_async_callback(verbs.close, within=1.0)
+    for db in (reads, verbs):
+        db.observe(observe)
+    context = GatewayContext(
+        settings=settings,
+        reads=reads,
+        verbs=verbs,
+        listener=listener,
+        metrics=metrics,
+        health=health,
+        store=store,
+        hub=Hub(
+            reads,
+            listener,
+            metrics=metrics,
+            silent=settings.lease,
+            pace=Pace(waiters=settings.gateway.limits.waiters),
+        ),
+        cursors=await Cursors.of(verbs),
+    )
+    return Roles(ROLES, context, supervisor, listener, settings)

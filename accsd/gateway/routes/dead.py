@@ -1,0 +1,91 @@
+"""Dead letters: tasks that failed for good, one by one and in groups, until somebody settles them."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from accsd.db import Database, dismiss, redrive
+from accsd.db.retry import DeadLetterAnswer
+from accsd.db.views import jobs as job_views
+from accsd.db.views.jobs import DeadLetterRow
+from accsd.explain.jobs import dead_because
+from accsd.gateway.access import GuardedRoute, scoped
+from accsd.gateway.answers import answer, document
+from accsd.gateway.bodies import Body as RequestBody
+from accsd.gateway.context import caller_of, context_of
+from accsd.gateway.routes.verbs import done
+from accsd.gateway.schemas import ANYTHING, TEXT, answers, listed, objects, row_schema
+from accsd.model.access import Scope
+
+router = APIRouter(prefix="/api/v1", route_class=GuardedRoute, tags=["dead letters"])
+_MOST: Final = 500
+
+
+class Chosen(RequestBody):
+    ids: list[int] = Field(min_length=1, max_length=10_000)
+    reason: str | None = Field(default=None, max_length=1000)
+
+
+@router.get(
+    "/dead-letters",
+    operation_id="dead_letters.list",
+    summary="Tasks that failed for good",
+    responses=answers(listed({"allOf": [row_schema(DeadLetterRow), objects(because=TEXT)]})),
+    openapi_extra=scoped(Scope.READ),
+)
+async def list_dead(
+    request: Request,
+    service: str | None = Query(None, max_length=200),
+    settled: bool = False,
+    limit: int = Query(100, ge=1, le=_MOST),
+) -> Response:
+    """The newest first; with `settled`, those that were retried or dismissed too."""
+    rows = await job_views.dead_letters(context_of(request).reads, service=service, settled=settled, limit=limit)
+    return answer({"items": [document(row) | {"because": dead_because(row)} for row in rows]})
+
+
+@router.post(
+    "/dead-letters/redrive",
+    operation_id="dead_letters.redrive",
+    summary="Send dead letters back to work",
+    responses=answers(listed(ANYTHING)),
+    openapi_extra=scoped(Scope.OPERATE),
+)
+async def redrive_dead(request: Request, asked: Chosen, dry_run: bool = False) -> Response:
+    """With the steps that were skipped because of them."""
+    by = caller_of(request).actor
+
+    async def work(db: Database) -> list[DeadLetterAnswer]:
+        return await redrive(db, _once(asked.ids), by=by, reason=asked.reason)
+
+    return _told(await done(request, work, dry_run=dry_run), dry_run=dry_run)
+
+
+@router.post(
+    "/dead-letters/dismiss",
+    operation_id="dead_letters.dismiss",
+    summary="Take dead letters off the list",
+    responses=answers(listed(ANYTHING)),
+    openapi_extra=scoped(Scope.OPERATE),
+)
+async def dismiss_dead(request: Request, asked: Chosen, dry_run: bool = False) -> Response:
+    """Nobody will do anything about them; their jobs stay as they are."""
+    by = caller_of(request).actor
+
+    async def work(db: Database) -> list[DeadLetterAnswer]:
+        return await dismiss(db, _once(asked.ids), by=by, reason=asked.reason)
+
+    return _told(await done(request, work, dry_run=dry_run), dry_run=dry_run)
+
+
+def _once(ids: Sequence[int]) -> list[int]:
+    return [each for each in dict.fromkeys(ids) if 0 < each < 2**63]
+
+
+def _told(made: Sequence[DeadLetterAnswer], *, dry_run: bool) -> Response:
+    rows = [{"id": each.dead_letter_id, "answer": each.verdict, "reason": each.reason} for each in made]
+    return answer({"items": rows} | ({"dry_run": True} if dry_run else {}))

@@ -1,0 +1,116 @@
+"""What happens, as it happens: a stream for browsers and programs, and task events from a cursor on."""
+
+from collections import Counter
+from typing import Any, Final
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Send
+from starlette.types import Scope as ASGIScope
+
+from accsd.db.views import events as event_views
+from accsd.explain.identifiers import job_named
+from accsd.gateway.access import GuardedRoute, authenticated, scoped, shared
+from accsd.gateway.answers import answer, document
+from accsd.gateway.context import caller_of, context_of
+from accsd.gateway.messages import MOST_TOPICS, Topic
+from accsd.gateway.problems import HttpProblem
+from accsd.gateway.schemas import ANYTHING, answers, listed
+from accsd.gateway.stream import StreamAnswer, format_of
+from accsd.model.access import Scope
+
+router = APIRouter(prefix="/api/v1", route_class=GuardedRoute, tags=["live"])
+_MOST: Final = 1_000
+_open: Counter[str] = Counter()  # streams by caller, in this process
+
+
+@router.get(
+    "/stream",
+    operation_id="stream",
+    summary="What happens, live",
+    responses={
+        200: {
+            "description": "Server-sent events, or lines of JSON",
+            "content": {"text/event-stream": {}, "application/x-ndjson": {}},
+        }
+    },
+    openapi_extra=scoped(Scope.READ),
+)
+async def live(
+    request: Request,
+    topics: str = Query(
+        "overview,jobs",
+        max_length=4_000,
+        description="overview, jobs, job:ID, node:NAME, log:TASK:ATTEMPT, operation:ID",
+    ),
+    after: str | None = Query(None, max_length=100),
+) -> Response:
+    """Server-sent events; with `Accept: application/x-ndjson` lines of JSON. `Last-Event-ID` (or `after`) resumes."""
+    wanted = [Topic.parse(each.strip()) for each in topics.split(",") if each.strip()]
+    return _streamed(request, wanted, after)
+
+
+@router.get(
+    "/jobs/{job_id}/stream",
+    operation_id="jobs.stream",
+    summary="What happens in one job, live",
+    responses={200: {"description": "Server-sent events, or lines of JSON", "content": {"text/event-stream": {}}}},
+    openapi_extra=shared(),
+)
+async def live_job(request: Request, job_id: str, after: str | None = Query(None, max_length=100)) -> Response:
+    return _streamed(request, [Topic.job(await job_named(context_of(request).reads, job_id))], after)
+
+
+def _streamed(request: Request, topics: list[Topic], after: str | None) -> Response:
+    context, caller = context_of(request), caller_of(request)
+    if not 1 <= len(topics) <= MOST_TOPICS:
+        raise HttpProblem("invalid", f"a stream has 1 to {MOST_TOPICS} topics")
+    who = caller.token_id or caller.session_id or caller.actor
+    limits = context.settings.gateway.limits
+    if _open.total() >= limits.streams or _open[who] >= limits.streams_each:
+        raise HttpProblem("too_many_streams", "too many streams are open", headers={"Retry-After": "5"})
+
+    async def may() -> bool:
+        found = await authenticated(context, request)
+        return found is not None and found.may(Scope.READ)
+
+    since = request.headers.get("last-event-id") or after
+    form = format_of(request.headers.get("accept"))
+    return _Counted(who, context.hub, topics, after=since, may=may, metrics=context.metrics, form=form)
+
+
+class _Counted(StreamAnswer):
+    """A stream that counts for its caller while it is open."""
+
+    def __init__(self, who: str, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._who = who
+
+    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        _open[self._who] += 1
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            _open[self._who] -= 1
+            if not _open[self._who]:
+                del _open[self._who]
+
+
+@router.get(
+    "/task-events",
+    operation_id="task_events.list",
+    summary="Task events of all jobs, from an id on",
+    responses=answers(listed(ANYTHING)),
+    openapi_extra=scoped(Scope.READ),
+)
+async def task_events(
+    request: Request,
+    after: int = Query(0, ge=0, le=2**53, description="The id of the last event that is known"),
+    limit: int = Query(500, ge=1, le=_MOST),
+) -> Response:
+    """In the order of their ids. An event that is committed late may have a smaller id than one that was read before:
+    `/stream` does not miss it."""
+    context = context_of(request)
+    rows = await event_views.events_after(context.reads, after, limit)
+    return answer({"items": [document(row, context.redaction) for row in rows], "next": rows[-1].id if rows else after})

@@ -1,0 +1,22 @@
+"""How a route calls a verb: for real, or as a dry run, which is the same verb undone."""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from starlette.requests import Request
+
+from accsd.db import Database
+from accsd.db.rehearsal import rehearsed
+from accsd.gateway.context import context_of
+
+Result = TypeVar("Result")
+
+
+def verbs_of(request: Request) -> Database:
+    """The connections for verbs; what people do through them is in the audit with this request."""
+    return context_of(request).verbs.acting("http", request.state.request_id)
+
+
+async def done(request: Request, work: Callable[[Database], Awaitable[Result]], *, dry_run: bool) -> Result:
+    db = verbs_of(request)
+    return await (rehearsed(db, work) if dry_run else work(db))
