@@ -17,7 +17,7 @@ from accsd.errors import ConfigError
 
 ACTIONS: Final = ("kill", "pause", "raise", "cut")
 
-# In the order in which an attempt meets them; then the builder's, and those of a node that goes to sleep.
+# In the order in which an attempt meets them; then the builder's, a gateway's, and those of a node that goes to sleep.
 POINTS: Final = (
     "claim.sent",
     "claim.committed",
@@ -48,6 +48,8 @@ POINTS: Final = (
     "archive.put",
     "archive.recorded",
     "archive.verified",
+    "operation.read",
+    "operation.advanced",
     "sleep.gated",
     "sleep.said",
     "sleep.resumed",

@@ -26,6 +26,7 @@
 --   resolve.sql      steps with expressions: run with what was worked out, skipped, or multiplied
 --   retry.sql        dead letters, redrive, retry
 --   pauses.sql       pauses, and the limits of concurrency keys
+--   operations.sql   one action on many jobs or dead letters, in chunks
 --   lists.sql        the key of cursors, views that people have saved
 --   schedules.sql    schedules, their plans, and everything that waits for a time
 --   firings.sql      the ledger of every due time, run keys, the verbs that settle what is due
@@ -57,6 +58,7 @@
 --                           counted here, so that they are derived from what really runs.
 --   accs.concurrency_keys   how many tasks of a key may run at once.
 --   accs.pauses             the services, workflows and nodes that take nothing new.
+--   accs.operations         one action on many jobs or dead letters: how far it is, and what was answered.
 --   accs.cursor_keys        what cursors of lists are sealed with. accs.views: queries that people have saved.
 --   accs.plan_of            the next occurrences of each schedule, as data: SQL alone fires them.
 --   accs.agenda             everything that waits for a time: one index says what is due next.
@@ -105,8 +107,8 @@
 --   The net: repair, which finds accs.damage empty or mends it; recheck_holds, close_jobs.
 --
 -- RULES
---   Lock order: zones by name → schedules by id → agenda → jobs by id (FOR NO KEY UPDATE) → waiting → job_tasks by id → live →
---     run_keys by key → concurrency_keys by key. Whoever starts runs of several schedules in turn calls lock_runs first.
+--   Lock order: an operation → zones by name → schedules by id → agenda → jobs by id (FOR NO KEY UPDATE) → waiting → job_tasks by id →
+--     live → run_keys by key → concurrency_keys by key. Whoever starts runs of several schedules in turn calls lock_runs first.
 --     Waiting rows are claimed with SKIP LOCKED; a claim locks neither jobs nor anything else it could wait for
 --     while others wait for it.
 --   Fence: attempt_id grows by one at every claim and is never reused. A write from an attempt names task,

@@ -5,6 +5,7 @@ transition a HOT update.
 Ages and durations are counted by the database, whose clock stamped the times.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -277,3 +278,34 @@ async def is_open(db: Database, job_id: UUID, step: str | None) -> bool:
         step,
         repeatable=True,
     )
+
+
+# What a caller that is limited to some workflows may not see
+
+
+async def jobs_outside(db: Database, job_ids: Sequence[UUID], prefixes: Sequence[str]) -> list[UUID]:
+    """Of these jobs those whose workflow's name begins with none of the prefixes."""
+    rows = await db.fetch(
+        """SELECT j.id FROM public.jobs j JOIN public.workflows w ON w.id = j.workflow_id
+            WHERE j.id = ANY ($1)
+              AND NOT EXISTS (SELECT FROM unnest($2::text[]) AS p (prefix) WHERE starts_with(w.name, p.prefix))
+            ORDER BY j.id LIMIT 10""",
+        list(job_ids),
+        list(prefixes),
+        repeatable=True,
+    )
+    return [row[0] for row in rows]
+
+
+async def letters_outside(db: Database, letter_ids: Sequence[int], prefixes: Sequence[str]) -> list[int]:
+    rows = await db.fetch(
+        """SELECT d.id FROM public.dead_letters d JOIN public.jobs j ON j.id = d.job_id
+             JOIN public.workflows w ON w.id = j.workflow_id
+            WHERE d.id = ANY ($1)
+              AND NOT EXISTS (SELECT FROM unnest($2::text[]) AS p (prefix) WHERE starts_with(w.name, p.prefix))
+            ORDER BY d.id LIMIT 10""",
+        list(letter_ids),
+        list(prefixes),
+        repeatable=True,
+    )
+    return [row[0] for row in rows]
