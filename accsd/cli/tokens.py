@@ -110,7 +110,7 @@ def create_command(
     until = "never expires" if made.expires_at is None else f"expires on {made.expires_at.astimezone():%Y-%m-%d}"
     say(f"  → this is the only time that it is shown. It acts as {made.actor} and {until}", err=True)
     where = address(settings_of(ctx)) or _NOWHERE
-    say(f"  → ACC_TOKEN=…; curl -H \"Authorization: Bearer $ACC_TOKEN\" {where}/api/v1/jobs", err=True)
+    say(f'  → ACC_TOKEN=…; curl -H "Authorization: Bearer $ACC_TOKEN" {where}/api/v1/jobs', err=True)
     say(f"  → accsd tokens revoke {made.id} ends it", err=True)
 
 

@@ -44,7 +44,9 @@ _HEADERS: Final = {
 }
 _PREFLIGHT: Final = {
     "Access-Control-Allow-Methods": "GET, POST, PUT, PATCH, DELETE",
-    "Access-Control-Allow-Headers": "authorization, content-type, if-match, if-none-match, idempotency-key, prefer, last-event-id",
+    "Access-Control-Allow-Headers": (
+        "authorization, content-type, if-match, if-none-match, idempotency-key, prefer, last-event-id"
+    ),
     "Access-Control-Max-Age": "600",
 }
 
