@@ -17,8 +17,8 @@ sys.path.insert(0, str(ROOT))
 from accsd.agent.roles import ROLES as AGENT_ROLES  # noqa: E402 - the package lies beside this folder
 from accsd.builder.roles import ROLES as BUILDER_ROLES  # noqa: E402
 from accsd.cli import main  # noqa: E402
-from accsd.gateway.app import openapi
-from accsd.gateway.roles import ROLES as GATEWAY_ROLES
+from accsd.gateway.app import openapi  # noqa: E402
+from accsd.gateway.roles import ROLES as GATEWAY_ROLES  # noqa: E402
 from accsd.model.outcome import MEANINGS, DatabaseCode, ErrorCode  # noqa: E402
 from accsd.roles import Role  # noqa: E402
 
