@@ -22,7 +22,9 @@ COUNTED: Final = 10_000  # rows of each kind: more are "at least"
 _RANGES: Final = 16  # look-ups for missing ids, whatever their number
 # Partitions of months that ended longer ago are not looked at: a transaction may have begun as long before its commit.
 _LOOK_BACK: Final = timedelta(days=1)
-_WARM: Final = timedelta(seconds=60)
+# Where a reader begins: ids of transactions that are still under way were given a moment ago.
+_RECENT: Final = timedelta(minutes=2)
+_RECENT_IDS: Final = 1_000
 
 IdRange = tuple[int, int]  # first and last, both in it
 
@@ -45,7 +47,8 @@ class FeedEvent:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Where the ids are: the highest that was given, the one before the first of the last minute, the clock."""
+    """Where the ids are: the highest that was given; one before those of transactions that are still under way, as far
+    as can be told by time and number; the clock."""
 
     last: int
     recent: int
@@ -108,9 +111,9 @@ _MISSING: Final = f"""
        WHERE e.id BETWEEN r.first AND r.last AND e.ts >= $4 AND e.id <@ $3::text::int8multirange OFFSET 0) m
      ORDER BY m.id LIMIT $5"""
 _HEAD: Final = """
-    SELECT h.last, accs.clock() AS clock, least(h.last, coalesce((
-             SELECT min(e.id) - 1 FROM public.task_events e
-              WHERE e.id > h.last - $1 AND e.ts >= accs.clock() - $2::interval), h.last)) AS recent
+    SELECT h.last, accs.clock() AS clock, greatest(0, h.last - $1, coalesce((
+             SELECT min(e.id) FROM public.task_events e
+              WHERE e.id > h.last - $1 AND e.ts >= accs.clock() - $2::interval), h.last) - $3) AS recent
       FROM (SELECT accs.feed_head() AS last) h"""
 _HORIZON: Final = """
     SELECT pg_snapshot_xmin(s)::text::bigint AS ended, pg_snapshot_xmax(s)::text::bigint AS begun, accs.clock() AS clock
@@ -150,7 +153,7 @@ class Feed:
 
     async def head(self, *, most: int = BATCH) -> Head:
         """`recent` is at most `most` ids before the last one."""
-        row = await self._db.fetchrow(_HEAD, most, _WARM, repeatable=True)
+        row = await self._db.fetchrow(_HEAD, most, _RECENT, _RECENT_IDS, repeatable=True)
         assert row is not None
         return Head(row["last"], row["recent"], row["clock"])
 

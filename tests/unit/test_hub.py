@@ -76,8 +76,8 @@ class FakeFeed:
 
     async def head(self, *, most: int = BATCH) -> Head:
         self._asked()
-        recent = [i - 1 for i, e in self.visible.items() if i > self.last - most]
-        return Head(self.last, min(recent, default=self.last), BEGAN + timedelta(seconds=self.now))
+        under_way = [events[0].id - 1 for events in self.open.values()]
+        return Head(self.last, max(0, min([self.last - 3, *under_way])), BEGAN + timedelta(seconds=self.now))
 
     async def horizon(self) -> Horizon:
         self._asked()
