@@ -165,15 +165,20 @@ async def test_an_overview_is_told_counts_and_nodes_when_they_change(db_url: str
         assert [message.event for message in seen.messages[n:]] == []
 
 
-async def test_a_notification_is_heard_before_the_timer(db_url: str, conn: Connection) -> None:
+async def test_a_notification_and_what_this_process_does_are_seen_before_the_timer(
+    db_url: str, conn: Connection
+) -> None:
     job = await submit(conn, step("a"))
     slow = replace(QUICK, quick=60.0, idle=60.0, deaf=60.0)
     async with hub_on(db_url, slow, is_listening=True) as hub, hub.subscribe([Topic.job(job)]) as subscription:
         seen = Seen(subscription)
         await seen.until(lambda told: len(told) > 0)
         await say(conn, job, "heard")
-        await conn.execute("SELECT pg_notify('accs__watch', '')")
+        await conn.execute("SELECT pg_notify('accs_builder', '')")
         await seen.until(lambda told: "heard" in said(told))
+        await say(conn, job, "done here")
+        hub.stir()
+        await seen.until(lambda told: "done here" in said(told))
 
 
 async def test_doors_get_every_event_and_what_is_no_event(db_url: str, conn: Connection) -> None:

@@ -92,6 +92,16 @@ async def test_long_texts_are_cut_and_long_data_is_left_out(db: Database, conn: 
     assert event.data == {"omitted": "more than 8 KiB"}
 
 
+@pytest.mark.parametrize("ts", ["infinity", "-infinity", "200000-01-01Z"])
+async def test_an_event_of_an_impossible_time_does_not_hide_the_others(db: Database, conn: Connection, ts: str) -> None:
+    await conn.execute(
+        f"INSERT INTO task_events (job_id, source, type, ts) VALUES (gen_random_uuid(), 'x', 'x', '{ts}')"
+    )
+    await conn.execute(_FILL, 1)
+    last = await head(conn)
+    assert [event.id for event in await Feed(db).after(last - 2, LONG_AGO)][-1] == last
+
+
 async def test_jobs_tasks_and_counts_are_told_as_they_are_now(db: Database, conn: Connection) -> None:
     await node(conn)
     job = await submit(conn, step("a"), step("b", after="a"))
