@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 from uuid import UUID
 
 from accsd.db.pool import Database, Record
-from accsd.db.views.jobs import JOB_COLUMNS, JobRow
+from accsd.db.views.jobs import FITS, JOB_COLUMNS, JobRow
 from accsd.errors import InvalidValue
 
 _SLICE: Final = 20_000
@@ -68,8 +68,8 @@ class Scan:
 @dataclass(frozen=True, slots=True)
 class JobFilter:
     """The conditions of a job, all of them. `node`: one of its tasks is or was last there; `options` are among its own;
-    each of `words` occurs in its names or its error; `up_to` is the last order_seq; of `prefixes` one begins the name
-    of its workflow."""
+    each of `words` occurs in its names or its error; `up_to` is the last order_seq; `within` are
+    the names of workflows that may be shown, each may end in *."""
 
     statuses: Sequence[str] = ()
     workflow: str | None = None
@@ -85,7 +85,7 @@ class JobFilter:
     took_under: timedelta | None = None
     words: Sequence[str] = ()
     up_to: int | None = None
-    prefixes: Sequence[str] | None = None
+    within: Sequence[str] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -113,7 +113,7 @@ class JobFilter:
             "took_under_seconds": None if self.took_under is None else self.took_under.total_seconds(),
             "text": list(self.words) or None,
             "until_order_seq": self.up_to,
-            "within": None if self.prefixes is None else list(self.prefixes),
+            "within": None if self.within is None else list(self.within),
         }
         return {name: value for name, value in known.items() if value is not None}
 
@@ -137,7 +137,7 @@ class JobFilter:
                 took_under=_length(given.pop("took_under_seconds", None)),
                 words=_texts(given.pop("text", ())),
                 up_to=_number(given.pop("until_order_seq", None)),
-                prefixes=None if (within := given.pop("within", None)) is None else _texts(within),
+                within=None if (names := given.pop("within", None)) is None else _texts(names),
             )
         except (TypeError, ValueError, OverflowError) as error:
             raise InvalidValue(f"the filter can't be read: {error}") from None
@@ -279,13 +279,13 @@ _NUMBER: Final = f"""
 
 # Where a time lies in the order of submission, by the ids, which begin with the time: those of version 7 next to it.
 # Somebody may have made an id of another time; so the furthest of some of them counts, and created_at decides.
-_RANGE: Final = """
+_RANGE: Final = f"""
     SELECT accs.clock() AS as_of,
            CASE WHEN $1::text IS NOT NULL OR $2::text IS NOT NULL OR $3::text[] IS NOT NULL THEN ARRAY(
              SELECT w.id FROM public.workflows w
               WHERE ($1 IS NULL OR w.name = $1)
                 AND ($2 IS NULL OR EXISTS (SELECT FROM accs.steps s WHERE s.workflow_id = w.id AND s.service = $2))
-                AND ($3 IS NULL OR EXISTS (SELECT FROM unnest($3) AS p (prefix) WHERE starts_with(w.name, p.prefix))))
+                AND ($3 IS NULL OR EXISTS (SELECT FROM unnest($3) AS p (name) WHERE {FITS})))
            END AS workflows,
            CASE WHEN $4::uuid IS NOT NULL THEN (
              SELECT min(order_seq) FROM (
@@ -322,7 +322,7 @@ class _Walk:
             _RANGE,
             asked.workflow,
             asked.service,
-            None if asked.prefixes is None else list(asked.prefixes),
+            None if asked.within is None else list(asked.within),
             None if asked.since is None else id_at(asked.since - _SLACK),
             None if asked.until is None else id_at(asked.until + _SLACK),
             repeatable=True,
