@@ -18,7 +18,7 @@ _GOOD_FOR_SEC = 60
 @click.option(
     "--scope",
     "scopes",
-    type=click.Choice([scope for scope in Scope if scope is not Scope.AGENT]),
+    type=click.Choice([scope.value for scope in Scope if scope is not Scope.AGENT]),
     multiple=True,
     default=(Scope.ADMIN,),
     show_default=True,

@@ -3,7 +3,8 @@
 import asyncio
 import getpass
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -34,7 +35,27 @@ def read_settings(config: str | None) -> Settings:
     folder = embedded_folder(settings)
     if (server := embedded.find(folder)) is None:
         return settings
-    return settings.with_database(server.url, origin=f"the PostgreSQL of `accsd up` in {folder}")
+    found = settings.with_database(server.url, origin=f"the PostgreSQL of `accsd up` in {folder}")
+    with suppress(OSError):
+        if found.gateway.listen is None:
+            found = found.with_gateway(_gateway_file(settings).read_text().strip(), origin="`accsd up`")
+    return found
+
+
+@contextmanager
+def noted_gateway(settings: Settings) -> Generator[None]:
+    """Lets the commands of this machine know where the gateway of `accsd up` listens."""
+    note = _gateway_file(settings)
+    note.parent.mkdir(parents=True, exist_ok=True)
+    note.write_text(f"{settings.gateway.listen}\n")
+    try:
+        yield
+    finally:
+        note.unlink(missing_ok=True)
+
+
+def _gateway_file(settings: Settings) -> Path:
+    return embedded_folder(settings).parent / "gateway"
 
 
 def embedded_folder(settings: Settings) -> Path:

@@ -48,7 +48,7 @@ def tokens() -> None:
 @click.option(
     "--scope",
     "scopes",
-    type=click.Choice(list(Scope)),
+    type=click.Choice([scope.value for scope in Scope]),
     multiple=True,
     required=True,
     help="What it may; may be repeated.",
@@ -109,10 +109,8 @@ def create_command(
     say(made.token)
     until = "never expires" if made.expires_at is None else f"expires on {made.expires_at.astimezone():%Y-%m-%d}"
     say(f"  → this is the only time that it is shown. It acts as {made.actor} and {until}", err=True)
-    say(
-        f"  → curl -H 'Authorization: Bearer {made.token}' {address(settings_of(ctx)) or _NOWHERE}/api/v1/jobs",
-        err=True,
-    )
+    where = address(settings_of(ctx)) or _NOWHERE
+    say(f'  → ACC_TOKEN=…; curl -H "Authorization: Bearer $ACC_TOKEN" {where}/api/v1/jobs', err=True)
     say(f"  → accsd tokens revoke {made.id} ends it", err=True)
 
 

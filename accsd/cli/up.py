@@ -1,8 +1,11 @@
 """`accsd up`: everything in one process, for one machine. PostgreSQL included, where none is configured."""
 
 import asyncio
+import socket
 from contextlib import ExitStack, suppress
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -10,12 +13,16 @@ from accsd import embedded
 from accsd.cli import log_format_option
 from accsd.cli.daemon import run
 from accsd.cli.output import say
-from accsd.cli.session import embedded_folder
+from accsd.cli.session import embedded_folder, noted_gateway, operator
+from accsd.db.access import create_code
 from accsd.db.install import install
-from accsd.db.pool import connect
+from accsd.db.pool import Database, connect
 from accsd.errors import AccsdError
+from accsd.model.access import Scope
 from accsd.runners.compose import Docker, Mode, Project, compose_file, declared_services
 from accsd.settings import Settings, environment, load_settings
+
+_GATEWAY_PORT: Final = 8460
 
 
 @click.command()
@@ -29,10 +36,11 @@ from accsd.settings import Settings, environment, load_settings
     type=click.Path(file_okay=False, path_type=Path),
     help="Where database, objects and state are kept.  [default: the node's state folder]",
 )
+@click.option("--no-gateway", is_flag=True, help="Without the HTTP API.")
 @log_format_option
 @click.pass_context
-def up(ctx: click.Context, compose: Path | None, folder: Path | None, log_format: str | None) -> None:
-    """Run builder and agent here, with an embedded PostgreSQL unless ACC_DB_URL names another.
+def up(ctx: click.Context, compose: Path | None, folder: Path | None, no_gateway: bool, log_format: str | None) -> None:
+    """Run builder, agent and the HTTP API here, with an embedded PostgreSQL unless ACC_DB_URL names another.
 
     What is submitted stays: the next `accsd up` with the same folder goes on with it. Ctrl-C drains and stops.
     Containers of services in mode exec or http stay up, and it says which.
@@ -55,16 +63,52 @@ def up(ctx: click.Context, compose: Path | None, folder: Path | None, log_format
             environ["ACC_DB_URL"] = stack.enter_context(embedded.running(embedded_folder(settings))).url
             settings = load_settings(config)
         asyncio.run(_installed(settings))
+        if settings.gateway.listen is None and not no_gateway and (listen := _free_address()) is not None:
+            environ["ACC_GATEWAY_LISTEN"] = listen
+            settings = load_settings(config)
+        if settings.gateway.listen is not None:
+            stack.enter_context(noted_gateway(settings))
         exported = None if folder is None else settings.database.required_url  # otherwise the commands find it
-        run("all", config, log_format=log_format, is_strict=True, when_up=lambda: _tell(exported))
+        link = None if settings.gateway.listen is None else asyncio.run(_link(settings))
+        run("all", config, log_format=log_format, is_strict=True, when_up=lambda: _tell(exported, link))
         asyncio.run(_tell_what_stays(settings))
 
 
-def _tell(url: str | None) -> None:
+def _free_address() -> str | None:
+    """Where the gateway listens: at its usual port, or at any other if that is taken. None: it is not installed."""
+    if find_spec("fastapi") is None or find_spec("uvicorn") is None:
+        say("the HTTP API is off: pip install 'accsd[web]' brings it", err=True)
+        return None
+    for port in (_GATEWAY_PORT, 0):
+        with socket.socket() as tried, suppress(OSError):
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(("127.0.0.1", port))
+            return f"127.0.0.1:{tried.getsockname()[1]}"
+    return None
+
+
+async def _link(settings: Settings) -> str:
+    """A link that logs in once, within a minute."""
+    db = await Database.open(settings.database, application="accsd cli")
+    try:
+        code = await create_code(db, actor=operator(), scopes=[Scope.ADMIN], by=operator())
+    finally:
+        await db.close()
+    return f"{settings.gateway.url}#code={code}"
+
+
+def _tell(url: str | None, link: str | None) -> None:
     say("accsd is up; Ctrl-C stops it. In another terminal:", err=True)
     if url is not None:
         say(f"  export ACC_DB_URL='{url}'", err=True)
     say("  accsd workflows apply FILE && accsd submit NAME --follow", err=True)
+    if link is not None:
+        say(f"The HTTP API is at {link.partition('#')[0]}api/v1; for curl:", err=True)
+        say("  accsd tokens create curl --scope submit", err=True)
+        say(
+            f"A browser is logged in by this link, once and within a minute (`accsd open` makes another): {link}",
+            err=True,
+        )
 
 
 async def _tell_what_stays(settings: Settings) -> None:

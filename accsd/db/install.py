@@ -118,7 +118,7 @@ async def _store_setting(connection: Session, name: str, sql_type: str, value: s
     )
 
 
-async def read_status(connection: Session) -> SchemaStatus:
+async def read_status(connection: Connection) -> SchemaStatus:
     with translating(_HERE):
         found = await installed_version(connection)
         if found is None:

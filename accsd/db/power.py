@@ -28,7 +28,8 @@ async def power_changes(
         """SELECT p.node, p.ts, p.state, p.because, p.method
              FROM (SELECT name FROM public.nodes
                     WHERE ($4::text[] IS NULL OR name = ANY ($4)) AND NOT labels ? $5 ORDER BY name) n, LATERAL (
-               (SELECT * FROM accs.power_log l WHERE l.node = n.name AND l.ts < $1 ORDER BY l.ts DESC, l.id DESC LIMIT 1)
+               (SELECT * FROM accs.power_log l WHERE l.node = n.name AND l.ts < $1
+                 ORDER BY l.ts DESC, l.id DESC LIMIT 1)
                UNION ALL
                (SELECT * FROM accs.power_log l WHERE l.node = n.name AND l.ts >= $1 AND l.ts < $2)) p
             ORDER BY p.node, p.ts, p.id LIMIT $3""",

@@ -7,13 +7,14 @@ a problem document.
 
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from ipaddress import ip_address
 from typing import Any, Final, cast
 from uuid import uuid4
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -43,14 +44,18 @@ _HEADERS: Final = {
 }
 _PREFLIGHT: Final = {
     "Access-Control-Allow-Methods": "GET, POST, PUT, PATCH, DELETE",
-    "Access-Control-Allow-Headers": "authorization, content-type, if-match, if-none-match, idempotency-key, prefer, last-event-id",
+    "Access-Control-Allow-Headers": (
+        "authorization, content-type, if-match, if-none-match, idempotency-key, prefer, last-event-id"
+    ),
     "Access-Control-Max-Age": "600",
 }
 
 
 def make_app(context: GatewayContext) -> ASGIApp:
     """The application as the server runs it."""
-    return Entrance(make_routes(context), context.settings.gateway, context)
+    app = make_routes(context)
+    app.state.description = openapi(app)
+    return Entrance(app, context.settings.gateway, context)
 
 
 def make_routes(context: GatewayContext | None) -> FastAPI:
@@ -67,7 +72,7 @@ def make_routes(context: GatewayContext | None) -> FastAPI:
     app.state.context = context
     for router in ROUTERS:
         app.include_router(router)
-    for kind in (AccsdError, RequestValidationError, HTTPException):
+    for kind in (AccsdError, RequestValidationError, ValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _problem)
     require_guards(app)
     return app
@@ -244,9 +249,8 @@ def names_us(host: str, settings: GatewaySettings) -> bool:
     return True
 
 
-def openapi(make: Callable[[], FastAPI]) -> dict[str, Any]:
+def openapi(app: FastAPI) -> dict[str, Any]:
     """The description of the API, with the problems that every route may answer."""
-    app = make()
     found = app.openapi()
     schemas = found.setdefault("components", {}).setdefault("schemas", {})
     schemas.pop("HTTPValidationError", None)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pydantic import ValidationError
 from starlette.responses import Response
 
 from accsd.errors import (
@@ -224,7 +225,11 @@ class HttpProblem(AccsdError):
 def response_of(error: Exception, *, request_id: str, base_path: str = "") -> Response:
     code, members, headers = _described(error)
     kind = KINDS.get(code, KINDS["refused"])
-    detail = error.message if isinstance(error, AccsdError) else "an error that accsd does not know"
+    detail = (
+        error.message
+        if isinstance(error, AccsdError)
+        else "; ".join(f"{each['pointer']}: {each['detail']}" for each in members.get("errors", []))
+    )
     body: dict[str, Any] = {
         "type": f"{base_path}/problems/{code if code in KINDS else 'refused'}",
         "title": kind.title,
@@ -264,6 +269,9 @@ def _described(error: Exception) -> tuple[str, dict[str, Any], dict[str, str]]:
             return "invalid", {"errors": pointers(error.complaints)}, {}
         case ExpressionInvalid():
             return "invalid", {"errors": pointers([(error.place, error.message)])}, {}
+        case ValidationError():
+            found = [(tuple(each["loc"]), each["msg"]) for each in error.errors(include_input=False, include_url=False)]
+            return "invalid", {"errors": pointers(found)}, {}
         case NotFound():
             return "not_found", {}, {}
         case VerbRefused():

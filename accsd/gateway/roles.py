@@ -21,6 +21,7 @@ from accsd.supervisor import Supervisor
 _READS: Final = 6  # connections
 _VERBS: Final = 4
 _READ_SEC: Final = 5.0
+_CLOSES_SEC: Final = 1.0
 
 ROLES: Final[tuple[Role[GatewayContext], ...]] = (
     Role(
@@ -48,16 +49,32 @@ async def open_gateway(
     observe: Callable[[bool, timedelta], None],
     resources: AsyncExitStack,
 ) -> Roles[GatewayContext]:
+    context = await make_context(
+        settings, listener=listener, metrics=metrics, health=health, store=store, resources=resources
+    )
+    for db in (context.reads, context.verbs):
+        db.observe(observe)
+    return Roles(ROLES, context, supervisor, listener, settings)
+
+
+async def make_context(
+    settings: Settings,
+    *,
+    listener: Listener,
+    metrics: Metrics,
+    health: Health,
+    store: ObjectStore | None,
+    resources: AsyncExitStack,
+) -> GatewayContext:
     """Opens two pools of its own: one reads and is patient with nobody, the other carries out verbs."""
     name = f"accsd {settings.node.name} gateway"
     reading = settings.database.model_copy(update={"pool_size": _READS, "statement_timeout_sec": _READ_SEC})
     reads = await Database.open(reading, application=name, any_time=True, read_only=True)
-    resources.push_async_callback(reads.close, within=1.0)
+    resources.push_async_callback(reads.close, within=_CLOSES_SEC)
     verbs = await Database.open(settings.database.model_copy(update={"pool_size": _VERBS}), application=name)
-    resources.push_async_callback(verbs.close, within=1.0)
-    for db in (reads, verbs):
-        db.observe(observe)
-    context = GatewayContext(
+    resources.push_async_callback(verbs.close, within=_CLOSES_SEC)
+    pace = Pace(waiters=settings.gateway.limits.waiters)
+    return GatewayContext(
         settings=settings,
         reads=reads,
         verbs=verbs,
@@ -65,13 +82,6 @@ async def open_gateway(
         metrics=metrics,
         health=health,
         store=store,
-        hub=Hub(
-            reads,
-            listener,
-            metrics=metrics,
-            silent=settings.lease,
-            pace=Pace(waiters=settings.gateway.limits.waiters),
-        ),
+        hub=Hub(reads, listener, metrics=metrics, silent=settings.lease, pace=pace),
         cursors=await Cursors.of(verbs),
     )
-    return Roles(ROLES, context, supervisor, listener, settings)

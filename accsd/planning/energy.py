@@ -1,5 +1,5 @@
-"""What machines draw: kilowatt-hours from the time that each spent in each use. The rehearsal of a fleet and the figures
-of a real one are counted by the same rules."""
+"""What machines draw: kilowatt-hours from the time that each spent in each use. The rehearsal of a fleet and the
+figures of a real one are counted by the same rules."""
 
 from collections.abc import Mapping
 from enum import StrEnum

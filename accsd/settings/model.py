@@ -620,6 +620,12 @@ class Settings(_Section):
         found = self.model_copy(update={"database": database})
         return found.remember({"database.url": origin}, {})
 
+    def with_gateway(self, listen: str, *, origin: str) -> Self:
+        """The settings with the gateway that was found running, where none was configured."""
+        gateway = self.gateway.model_copy(update={"listen": listen})
+        found = self.model_copy(update={"gateway": gateway})
+        return found.remember({"gateway.listen": origin}, {})
+
     def remember(self, origins: Mapping[str, str], concurrency: Mapping[str, int]) -> Self:
         """Called by the loader: where the values came from, and ACC_MAX_CONCURRENCY_<SERVICE> by its last part."""
         self._origins.update(origins)

@@ -287,9 +287,8 @@ async def test_why_says_that_a_step_is_resolved_on_the_control_host(cli: Cli, co
     assert "→ start one: `accsd --role builder`" in said.out
     await conn.fetch("SELECT accs.note_daemon('control', '{builder}')")
     assert "no builder" not in (await cli(*asked)).ends(0, "worked out on the control host").out
-    await conn.fetch(
-        "SELECT accs.note_daemon('control', '{builder}', p_problems => '{\"resolver\": \"cel-expr-python is missing\"}')"
-    )
+    missing = {"resolver": "cel-expr-python is missing"}
+    await conn.fetch("SELECT accs.note_daemon('control', '{builder}', p_problems => $1)", missing)
     (await cli(*asked)).ends(0, "which can't: cel-expr-python is missing")
 
 

@@ -133,9 +133,9 @@ async def test_an_agent_calls_neither_the_verbs_of_others_nor_the_inner_function
 async def test_an_agent_says_that_it_is_there_and_never_that_it_is_a_builder(connect_as: As, conn: Connection):
     agent = await connect_as("accs_agent")
     assert await agent.fetchval("SELECT accs.note_daemon('n1', '{agent}')") == "accepted"
-    for roles in ("{builder}", "{agent,builder}", "{gateway}"):
+    for parts in ("{builder}", "{agent,builder}", "{gateway}"):
         with pytest.raises(asyncpg.PostgresError, match="does not speak for a daemon"):
-            await agent.execute("SELECT accs.note_daemon('n1', $1::text::text[])", roles)
+            await agent.execute("SELECT accs.note_daemon('n1', $1::text::text[])", parts)
     await conn.execute("SELECT accs.register_node('n2')")
     await conn.execute("UPDATE nodes SET login = 'somebody' WHERE name = 'n2'")
     with pytest.raises(asyncpg.PostgresError, match="does not speak for a daemon"):

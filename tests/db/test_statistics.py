@@ -315,7 +315,8 @@ async def test_of_old_samples_the_last_of_each_quarter_is_kept(conn: Connection)
     await node(conn)
     await conn.execute(
         """INSERT INTO accs.samples (ts, node, service, live, slots)
-           SELECT date_bin('15 min', accs.clock(), '2000-01-01Z') - s.age + m.n * interval '1 min', 'n1', 'render', m.n, 9
+           SELECT date_bin('15 min', accs.clock(), '2000-01-01Z') - s.age + m.n * interval '1 min', 'n1', 'render',
+                  m.n, 9
              FROM (VALUES (interval '20 days'), ('1 day'), ('401 days')) AS s (age), generate_series(0, 29) AS m (n)"""
     )
     await conn.execute("SELECT accs.forget_statistics()")

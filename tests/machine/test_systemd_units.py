@@ -13,7 +13,7 @@ from accsd.settings import Settings
 from accsd.values.units import parse_duration
 from tests.support.cluster import ROOT
 
-UNITS = {"accsd-builder.service": 1.2, "accsd-agent.service": 1.5}
+UNITS = {"accsd-builder.service": 1.2, "accsd-gateway.service": 1.2, "accsd-agent.service": 1.5}
 WITHIN = timedelta(seconds=30)
 
 

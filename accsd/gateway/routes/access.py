@@ -37,7 +37,7 @@ Lifetime = Annotated[timedelta, BeforeValidator(parse_duration)]
 )
 async def me(request: Request) -> Response:
     context, caller = context_of(request), caller_of(request)
-    listening = context.listener.status
+    listening = context.listener.state
     return answer(
         {
             **_who(caller),

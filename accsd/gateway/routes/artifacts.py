@@ -107,7 +107,7 @@ async def content(request: Request, artifact_id: int = _ID) -> Response:
 
 
 def _span(asked: str | None, size: int) -> tuple[int, int] | None:
-    """The first and the last byte that were asked for; None: all of them. Several ranges at once are answered with all."""
+    """The first and the last byte that were asked for; None: all. Several ranges at once are answered with all."""
     found = _RANGE.fullmatch(asked or "")
     if found is None or found.groups() == ("", ""):
         return None

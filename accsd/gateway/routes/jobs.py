@@ -25,6 +25,7 @@ from accsd.db.views.workflows import no_such_workflow
 from accsd.db.workflows import StoredWorkflow, workflow_id, workflows_by_id
 from accsd.errors import InvalidValue, NotFound, VerbRefused
 from accsd.explain import why as explained
+from accsd.explain.bar import explain_job
 from accsd.explain.blast import cancel_preview, retry_preview
 from accsd.explain.identifiers import job_named
 from accsd.explain.redaction import Redaction
@@ -188,8 +189,8 @@ async def submit(request: Request, wanted: JobSubmission, dry_run: bool = False)
     openapi_extra=scoped(Scope.SUBMIT),
 )
 async def submit_batch(request: Request, wanted: JobSubmissions) -> Response:
-    """Submits jobs in one transaction, and answers for each in their order. With an `Idempotency-Key` the whole of it can
-    be sent again."""
+    """Submits jobs in one transaction, and answers for each in their order. With an `Idempotency-Key` all of it can be
+    sent again."""
     context, caller = context_of(request), caller_of(request)
     key = idempotency_key(request)
     workflows = {
@@ -450,6 +451,20 @@ async def why_many(request: Request, asked: WhyAsked) -> Response:
 
 async def _why(context: GatewayContext, job_id: UUID) -> list[dict[str, Any]]:
     return explained.document(await explained.why_job(context.reads, job_id, context.settings.lease))
+
+
+@router.get(
+    "/jobs/{job_id}/explain",
+    operation_id="jobs.explain",
+    summary="Where a job's time went, and when it may end",
+    responses=answers(ANYTHING),
+    openapi_extra=shared(),
+)
+async def explain(request: Request, job_id: str) -> Response:
+    """The critical path in pieces: waiting, waking, starting, running, lost; the sum over all tasks; what is expected."""
+    context = context_of(request)
+    found = await job_named(context.reads, job_id)
+    return answer((await explain_job(context.reads, found)).document())
 
 
 @router.get(

@@ -94,12 +94,14 @@ async def overview(request: Request) -> Response:
 )
 async def system(request: Request) -> Response:
     context = context_of(request)
-    listening = context.listener.status
+    listening = context.listener.state
+    async with context.reads.acquire() as connection:
+        schema = await read_status(connection)
     builders = await health.builders(context.reads)
     return answer(
         {
             "version": __version__,
-            "schema": asdict(await read_status(context.reads)),
+            "schema": asdict(schema),
             "clock": await job_views.clock(context.reads),
             "hearing": {"state": listening.hearing, "reason": listening.reason},
             "hub": context.hub.facts,
