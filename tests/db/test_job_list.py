@@ -1,7 +1,7 @@
 """Lists of jobs: pages that neither skip nor repeat, searches that say how far they went, plans that read no table."""
 
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -14,6 +14,7 @@ from accsd.db import Database
 from accsd.db.lists import cursor_key
 from accsd.db.views import job_list
 from accsd.db.views.job_list import Budget, Count, JobFilter, JobPage, Position, count_jobs, list_jobs, matching_jobs
+from accsd.errors import QueryTooSlow
 from accsd.gateway.paging import Cursors
 from tests.support.cluster import Connection
 from tests.support.factory import OWNER, chain, done, node, started, step, submit_to, workflow
@@ -220,6 +221,18 @@ async def test_a_cursor_holds_the_position_of_the_next_page(db: Database, conn: 
     second = await list_jobs(db, JobFilter(), after=Position(int(order_seq), UUID(str(job))))
     assert [row.id for row in second.rows] == [jobs[0]]
     assert len(await cursor_key(db)) == 32
+
+
+async def test_a_list_that_takes_too_long_is_given_up(
+    db: Database, conn: Connection, connect: Callable[[], Awaitable[Connection]], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(job_list, "_STATEMENT_SEC", 0.2)
+    holder = await connect()
+    async with holder.transaction():
+        await holder.execute("LOCK TABLE jobs")
+        with pytest.raises(QueryTooSlow, match="the list took longer than"):
+            await list_jobs(db, JobFilter())
+    assert (await list_jobs(db, JobFilter())).rows == []
 
 
 async def test_a_list_reads_no_table_from_end_to_end(db: Database, conn: Connection):

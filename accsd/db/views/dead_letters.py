@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from uuid import UUID
 
 from accsd.db.pool import Database, Record
-from accsd.db.views.job_list import Count, Scan
+from accsd.db.views.job_list import Count, Scan, ask
 from accsd.db.views.jobs import FITS, DeadLetterRow
 from accsd.errors import InvalidValue
 
@@ -228,7 +228,8 @@ async def newest_letter(db: Database) -> int:
 async def _look(db: Database, statement: str, asked: LetterFilter, after: int | None, limit: int) -> Sequence[Record]:
     group = asked.group
     below = min(_LAST_ID if after is None else after, _LAST_ID if asked.up_to is None else asked.up_to + 1)
-    return await db.fetch(
+    return await ask(
+        db,
         statement % ("true" if asked.settled else _OPEN),
         below,
         asked.service,
@@ -239,7 +240,6 @@ async def _look(db: Database, statement: str, asked: LetterFilter, after: int | 
         None if group is None else [group.service, group.step, group.error_code, group.message],
         None if asked.within is None else list(asked.within),
         limit,
-        repeatable=True,
         within=_STATEMENT_SEC,
     )
 
