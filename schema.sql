@@ -289,7 +289,8 @@ BEGIN
   SELECT count(*) FILTER (WHERE a = 'accepted') AS accepted, count(*) FILTER (WHERE a = 'repeated') AS repeated,
          count(*) FILTER (WHERE a = 'refused') AS refused INTO v_n FROM unnest(p_answers) a;
   PERFORM accs.audited(p_action, p_kind, NULL,
-    CASE WHEN v_n.accepted > 0 THEN 'accepted' WHEN v_n.repeated > 0 THEN 'repeated' ELSE 'refused' END, p_by, p_reason, NULL, coalesce(p_detail, '{}') || jsonb_strip_nulls(jsonb_build_object(
+    CASE WHEN v_n.accepted > 0 THEN 'accepted' WHEN v_n.repeated > 0 THEN 'repeated' ELSE 'refused' END, p_by, p_reason, NULL,
+    coalesce(p_detail, '{}') || jsonb_strip_nulls(jsonb_build_object(
       'count', cardinality(p_ids), 'accepted', v_n.accepted, 'repeated', nullif(v_n.repeated, 0),
       'refused', (SELECT jsonb_object_agg(r.why, r.n) FROM (SELECT coalesce(why, 'unknown') AS why, count(*) AS n
                     FROM unnest(p_answers, p_refusals) AS u (answer, why) WHERE u.answer = 'refused' GROUP BY 1) r),
@@ -996,7 +997,8 @@ CREATE TRIGGER refuse_used_workflow BEFORE DELETE OR UPDATE OF id ON public.work
 CREATE FUNCTION accs.lock_workflows() RETURNS void LANGUAGE sql AS $$ SELECT accs.lock('workflows') $$;
 SELECT accs.is_verb('lock_workflows', may => '{scheduler,api}');
 
--- A workflow is in the audit however it was written. Who wrote it: as apply_workflow was told, the row says, or the login.
+-- A workflow is in the audit however it was written, after it was checked: triggers fire by name. Who wrote it: as apply_workflow was
+-- told, the row says, or the login.
 CREATE FUNCTION accs.audit_workflow() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   v_row  public.workflows := CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
@@ -1009,8 +1011,8 @@ BEGIN
                        'made', TG_OP = 'INSERT'));
   RETURN NULL;
 END $$;
-CREATE TRIGGER audit_new AFTER INSERT OR DELETE ON public.workflows FOR EACH ROW EXECUTE FUNCTION accs.audit_workflow();
-CREATE TRIGGER audit_change AFTER UPDATE ON public.workflows FOR EACH ROW
+CREATE TRIGGER record_new AFTER INSERT OR DELETE ON public.workflows FOR EACH ROW EXECUTE FUNCTION accs.audit_workflow();
+CREATE TRIGGER record_change AFTER UPDATE ON public.workflows FOR EACH ROW
   WHEN (to_jsonb(OLD) - 'updated_at' IS DISTINCT FROM to_jsonb(NEW) - 'updated_at') EXECUTE FUNCTION accs.audit_workflow();
 
 -- Writes a workflow under its name and version; what stands there already is replaced. p_workflow: name, version, steps, notify,

@@ -62,7 +62,8 @@ BEGIN
   SELECT count(*) FILTER (WHERE a = 'accepted') AS accepted, count(*) FILTER (WHERE a = 'repeated') AS repeated,
          count(*) FILTER (WHERE a = 'refused') AS refused INTO v_n FROM unnest(p_answers) a;
   PERFORM accs.audited(p_action, p_kind, NULL,
-    CASE WHEN v_n.accepted > 0 THEN 'accepted' WHEN v_n.repeated > 0 THEN 'repeated' ELSE 'refused' END, p_by, p_reason, NULL, coalesce(p_detail, '{}') || jsonb_strip_nulls(jsonb_build_object(
+    CASE WHEN v_n.accepted > 0 THEN 'accepted' WHEN v_n.repeated > 0 THEN 'repeated' ELSE 'refused' END, p_by, p_reason, NULL,
+    coalesce(p_detail, '{}') || jsonb_strip_nulls(jsonb_build_object(
       'count', cardinality(p_ids), 'accepted', v_n.accepted, 'repeated', nullif(v_n.repeated, 0),
       'refused', (SELECT jsonb_object_agg(r.why, r.n) FROM (SELECT coalesce(why, 'unknown') AS why, count(*) AS n
                     FROM unnest(p_answers, p_refusals) AS u (answer, why) WHERE u.answer = 'refused' GROUP BY 1) r),

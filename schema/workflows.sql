@@ -352,7 +352,8 @@ CREATE TRIGGER refuse_used_workflow BEFORE DELETE OR UPDATE OF id ON public.work
 CREATE FUNCTION accs.lock_workflows() RETURNS void LANGUAGE sql AS $$ SELECT accs.lock('workflows') $$;
 SELECT accs.is_verb('lock_workflows', may => '{scheduler,api}');
 
--- A workflow is in the audit however it was written. Who wrote it: as apply_workflow was told, the row says, or the login.
+-- A workflow is in the audit however it was written, after it was checked: triggers fire by name. Who wrote it: as apply_workflow was
+-- told, the row says, or the login.
 CREATE FUNCTION accs.audit_workflow() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   v_row  public.workflows := CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
@@ -365,8 +366,8 @@ BEGIN
                        'made', TG_OP = 'INSERT'));
   RETURN NULL;
 END $$;
-CREATE TRIGGER audit_new AFTER INSERT OR DELETE ON public.workflows FOR EACH ROW EXECUTE FUNCTION accs.audit_workflow();
-CREATE TRIGGER audit_change AFTER UPDATE ON public.workflows FOR EACH ROW
+CREATE TRIGGER record_new AFTER INSERT OR DELETE ON public.workflows FOR EACH ROW EXECUTE FUNCTION accs.audit_workflow();
+CREATE TRIGGER record_change AFTER UPDATE ON public.workflows FOR EACH ROW
   WHEN (to_jsonb(OLD) - 'updated_at' IS DISTINCT FROM to_jsonb(NEW) - 'updated_at') EXECUTE FUNCTION accs.audit_workflow();
 
 -- Writes a workflow under its name and version; what stands there already is replaced. p_workflow: name, version, steps, notify,

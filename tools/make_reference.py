@@ -2,6 +2,7 @@
 --help), and in other pages the tables between <!-- generated: NAME --> and <!-- end -->. `make reference` calls it, and
 a test holds the files equal to what it writes."""
 
+import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,8 @@ sys.path.insert(0, str(ROOT))
 from accsd.agent.roles import ROLES as AGENT_ROLES  # noqa: E402 - the package lies beside this folder
 from accsd.builder.roles import ROLES as BUILDER_ROLES  # noqa: E402
 from accsd.cli import main  # noqa: E402
+from accsd.gateway.app import openapi  # noqa: E402
+from accsd.gateway.roles import ROLES as GATEWAY_ROLES  # noqa: E402
 from accsd.model.outcome import MEANINGS, DatabaseCode, ErrorCode  # noqa: E402
 from accsd.roles import Role  # noqa: E402
 
@@ -82,10 +85,19 @@ def error_codes_table(codes: Iterable[ErrorCode | DatabaseCode]) -> str:
     return "\n".join(rows) + "\n"
 
 
-PAGES = {"reference/settings.md": settings_page, "reference/commands.md": commands_page}
+def openapi_page() -> str:
+    return json.dumps(openapi(), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+PAGES = {
+    "reference/settings.md": settings_page,
+    "reference/commands.md": commands_page,
+    "reference/openapi.json": openapi_page,
+}
 TABLES = {
     "roles of a builder": lambda: roles_table(BUILDER_ROLES),
     "roles of an agent": lambda: roles_table(AGENT_ROLES),
+    "roles of a gateway": lambda: roles_table(GATEWAY_ROLES),
     "error codes of attempts": lambda: error_codes_table(ErrorCode),
     "error codes of the database": lambda: error_codes_table(DatabaseCode),
 }

@@ -1,7 +1,8 @@
 """`accsd job`: one job. How it stands, its steps as a graph, its attempts, and what happened."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
@@ -9,6 +10,7 @@ import click
 
 from accsd.cli import completion
 from accsd.cli.archive import ArchivedLines
+from accsd.cli.bars import SPENT, bar, legend
 from accsd.cli.graph import GraphLine, aligned, beneath, draw
 from accsd.cli.output import output_option, say, say_json, show_fitting, shown, styled, to_json
 from accsd.cli.session import settings_of, with_database
@@ -18,6 +20,8 @@ from accsd.db.views import events as event_views
 from accsd.db.views import jobs as job_views
 from accsd.db.views.events import AttemptRow, EventRow
 from accsd.db.views.jobs import JobRow, TaskRow
+from accsd.explain.bar import Explanation, explain_job
+from accsd.explain.eta import eta_words
 from accsd.explain.identifiers import job_named
 from accsd.explain.jobs import FoldedStep, failure, folded, job_document, task_note
 from accsd.explain.words import cut, duration, short, since
@@ -40,6 +44,10 @@ _ATTEMPTS_SHOWN: Final = 30
 _ITEMS_SHOWN: Final = 10
 _ATTEMPTS_GIVEN: Final = 100_000
 _LONGEST_NOTE: Final = 70
+_BAR: Final = 60  # blocks
+_WORTH_A_BAR: Final = timedelta(seconds=1)
+_LONGEST_NAME: Final = 30
+_WORTH_A_WORD: Final = timedelta(milliseconds=100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,7 @@ class _Everything:
     attempts: list[AttemptRow]
     events: list[EventRow]
     said: Mapping[str, int]  # events by type, those that are not shown too
+    explanation: Explanation
 
 
 @click.command()
@@ -68,6 +77,8 @@ def job(ctx: click.Context, job_id: str, count: int | None, every_item: bool, ou
     TOOK counts from the claim: it is the time of the node, with what it fetches and starts before the task itself runs.
     What a task has written is shown by `accsd logs`.
 
+    TIME shows where the job's time went, along the chain of steps that decided its end.
+
     \b
     Example: accsd job 3f9a21c4 --events 100
     """
@@ -83,18 +94,20 @@ def job(ctx: click.Context, job_id: str, count: int | None, every_item: bool, ou
     elif output == "name":
         say(str(everything.job.id))
     else:
-        say_json(job_document(everything.job, everything.tasks, everything.attempts, everything.events))
+        document = job_document(everything.job, everything.tasks, everything.attempts, everything.events)
+        say_json(document | {"explain": everything.explanation.document()})
 
 
 async def _read(db: Database, settings: Settings, job_id: UUID, count: int | None, *, for_eyes: bool) -> _Everything:
     events = (_EVENTS_SHOWN if for_eyes else _EVENTS_GIVEN) if count is None else count
     attempts = _ATTEMPTS_SHOWN if for_eyes else _ATTEMPTS_GIVEN
 
-    async def told(archived: Sequence[str]) -> tuple[list[AttemptRow], list[EventRow], dict[str, int]]:
+    async def told(archived: Sequence[str]) -> tuple[list[AttemptRow], list[EventRow], dict[str, int], Explanation]:
         return (
             await event_views.attempts_of(db, job_id, attempts, archived),
             await event_views.newest_events(db, job_id, events, archived, chatter=not for_eyes),
             await event_views.count_events(db, job_id, archived) if for_eyes else {},
+            await explain_job(db, job_id, archived),
         )
 
     history = await ArchivedLines(db, settings, job_id).ask(told)
@@ -103,6 +116,7 @@ async def _read(db: Database, settings: Settings, job_id: UUID, count: int | Non
 
 def _show(everything: _Everything, *, every_item: bool) -> None:
     _show_header(everything.job)
+    _show_time(everything.explanation)
     if everything.tasks:
         say()
         _show_steps(folded(everything.tasks), every_item=every_item)
@@ -151,6 +165,28 @@ def _show_header(job: JobRow) -> None:
     for name, value in pairs.items():
         if value is not None:
             say(f"{name:<10} ", value)
+
+
+def _show_time(explained: Explanation) -> None:
+    """Where the time went, and when it will probably end."""
+    lengths = [(piece.kind.value, piece.length.total_seconds()) for piece in explained.bar]
+    whole = timedelta(seconds=sum(length for _, length in lengths))
+    if whole >= _WORTH_A_BAR:
+        say(f"{'time':<10} ", bar(lengths, SPENT, _BAR), f" {duration(whole)}")
+        say(" " * 11, legend(_meanings(explained), SPENT))
+    if explained.eta is not None and (words := eta_words(explained.eta, explained.now)):
+        say(f"{'expected':<10} {words}")
+
+
+def _meanings(explained: Explanation) -> Iterator[tuple[str, str]]:
+    """What each block stands for, in the order of the bar: how long in all, and on whom, if that was one."""
+    for kind in dict.fromkeys(piece.kind for piece in explained.bar):
+        mine = [piece for piece in explained.bar if piece.kind is kind]
+        length = sum((piece.length for piece in mine), timedelta(0))
+        names = {piece.subject.name for piece in mine if piece.subject is not None}
+        if length >= _WORTH_A_WORD:
+            on = f" ({cut(names.pop(), _LONGEST_NAME)})" if len(names) == 1 else ""
+            yield kind.value, f"{kind.replace('_', ' ')} {duration(length)}{on}"
 
 
 def _show_steps(steps: Sequence[FoldedStep], *, every_item: bool) -> None:

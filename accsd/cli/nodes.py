@@ -7,6 +7,7 @@ from typing import Any, Final
 import click
 
 from accsd.cli import completion, times
+from accsd.cli.bars import DID, bar, legend
 from accsd.cli.changes import reason_option
 from accsd.cli.output import output_option, say, show, show_fitting, show_one, text
 from accsd.cli.pause import Subject, pause_one, resume_one
@@ -19,7 +20,11 @@ from accsd.db.views.fleet import NodeEvent, NodeView
 from accsd.errors import AccsdError, Unavailable
 from accsd.explain import power
 from accsd.explain.fleet import Paused, node_document, node_drained, node_words
-from accsd.explain.words import duration, one_line, since
+from accsd.explain.fleet_time import Lane, Timeline, energy_document, read_forecast, read_timeline
+from accsd.explain.words import duration, one_line, short
+from accsd.explain.words import since as ago
+from accsd.planning.energy import Use
+from accsd.planning.wake import WakePolicy
 from accsd.power import WakeResult
 from accsd.values.labels import shown_label
 
@@ -31,6 +36,7 @@ _COLUMNS: Final = {
     "last_wake": "last wake",
     "because": "because",
 }
+_BLOCKS: Final = 72
 _wait_option = click.option("--wait", is_flag=True, help="Stay until it is so; exit code 5 if it takes too long.")
 
 
@@ -47,6 +53,7 @@ def nodes(ctx: click.Context, every: bool, output: str) -> None:
     accsd nodes wake render-3 --wait
     accsd nodes drain render-3 --reason "new graphics card"
     accsd nodes remove render-3
+    accsd nodes energy --since 7d
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -204,7 +211,7 @@ def sleep_command(ctx: click.Context, name: str, wait: bool, timeout: timedelta,
     async def work(db: Database) -> None:
         before = await fleet.node_named(db, name)
         if before.whereabouts(settings.lease) == "asleep":
-            say(f"node {name} is asleep already, {since(before.power_since) if before.power_since else ''}")
+            say(f"node {name} is asleep already, {ago(before.power_since) if before.power_since else ''}")
             return
         power.check_awake(before, settings)
         asked_at = await job_views.clock(db)
@@ -217,6 +224,106 @@ def sleep_command(ctx: click.Context, name: str, wait: bool, timeout: timedelta,
     with_database(ctx, work)
 
 
+_since_option = click.option(
+    "--since", type=times.LENGTH, default=timedelta(days=1), metavar="TIME", help="How far back. [default: 24h]"
+)
+
+
+async def _timeline(db: Database, back: timedelta, silent: timedelta) -> Timeline:
+    now = await job_views.clock(db)
+    return await read_timeline(db, now - back, now, silent=silent)
+
+
+@nodes.command("timeline")
+@_since_option
+@output_option()
+@click.pass_context
+def timeline_command(ctx: click.Context, since: timedelta, output: str) -> None:
+    """Show what each machine did: asleep, waking, booting, idle, busy, or away. -o json has each change and its reason.
+
+    \b
+    accsd nodes timeline --since 7d
+    """
+    silent = settings_of(ctx).lease
+    found = with_database(ctx, lambda db: _timeline(db, since, silent))
+    if output != "table":
+        show_one(found.document(), output, name="from")
+        return
+    width = max((len(lane.node) for lane in found.lanes), default=0)
+    for lane in found.lanes:
+        say(f"{lane.node:<{width}}  ", bar(_pieces(found, lane), DID, _BLOCKS))
+    if found.lanes:
+        block = duration((found.until - found.since) / _BLOCKS)
+        say(" " * (width + 2), legend(((state, state) for state in DID if state), DID), f"  (a block: {block})")
+    else:
+        say("no node has registered", err=True)
+
+
+def _pieces(timeline: Timeline, lane: Lane) -> list[tuple[str, float]]:
+    """With what is not known before a machine was first seen."""
+    pieces = [(piece.state, piece.seconds) for piece in lane.intervals]
+    begins = lane.intervals[0].since if lane.intervals else timeline.until
+    return [("", (begins - timeline.since).total_seconds()), *pieces]
+
+
+@nodes.command("energy")
+@_since_option
+@output_option()
+@click.pass_context
+def energy_command(ctx: click.Context, since: timedelta, output: str) -> None:
+    """Show what each machine has used, and what its sleep has saved: time asleep × (idle watts − asleep watts).
+
+    What a machine draws is a setting of it: [node] watts. Machines without it are named, not guessed.
+
+    \b
+    accsd nodes energy --since 7d
+    """
+    silent = settings_of(ctx).lease
+    found = energy_document(with_database(ctx, lambda db: _timeline(db, since, silent)))
+    if output != "table":
+        show_one(found, output, name="kwh")
+        return
+    rows = [
+        {
+            "node": node["node"],
+            "awake": node["awake_seconds"] / 3600,
+            "asleep": node["asleep_seconds"] / 3600,
+            "kwh": node["kwh"],
+            "saved": node["saved_kwh"],
+        }
+        for node in found["nodes"]
+    ]
+    headings = {"node": "node", "awake": "awake h", "asleep": "asleep h", "kwh": "kWh", "saved": "saved kWh"}
+    show(rows, headings, output, empty="no node has registered")
+    if rows:
+        say(f"in all {found['kwh']:.2f} kWh used, {found['saved_kwh']:.2f} kWh saved")
+    if found["without_watts"]:
+        say(f"nobody has said what these draw ([node] watts): {', '.join(found['without_watts'])}", err=True)
+
+
+@nodes.command("forecast")
+@click.option("--within", type=times.LENGTH, default=timedelta(days=1), metavar="TIME", help="[default: 24h]")
+@output_option()
+@click.pass_context
+def forecast_command(ctx: click.Context, within: timedelta, output: str) -> None:
+    """Show which machines will be woken, and for what: by jobs that are due and schedules that fire, as planned now."""
+    settings = settings_of(ctx)
+    wake = settings.wake
+    policy = WakePolicy(wake.boot, wake.rounds, wake.rest, wake.longest_rest)
+    found = with_database(
+        ctx, lambda db: read_forecast(db, within, lease=settings.lease, policy=policy, at_once=wake.at_once)
+    )
+    if output != "table":
+        show_one(found, output, name="to")
+        return
+    columns = {"at": "wakes", "node": "node", "due_at": "due", "service": "service", "because": "for"}
+    rows = [
+        wake | {"because": f"schedule {wake['schedule']}" if wake["job_id"] is None else f"job {short(wake['job_id'])}"}
+        for wake in found["wakes"]
+    ]
+    show(rows, columns, output, empty=f"no machine will be woken within {duration(within)}, as far as is known")
+
+
 def _line(node: NodeView, silent: timedelta) -> dict[str, Any]:
     """A row of the list; `nodes show` has every word."""
     cells = node_words(node, silent)
@@ -225,6 +332,7 @@ def _line(node: NodeView, silent: timedelta) -> dict[str, Any]:
 
 def _known(node: NodeView, silent: timedelta) -> dict[str, Any]:
     """Everything that is known of a node, in words where there are some."""
+    drawn = node.watts or {}
     raw = {"mac": node.mac, "provider_ref": node.provider_ref, "script": node.script}
     words = {
         "labels": ", ".join(f"{label}={shown_label(value)}" for label, value in node.labels.items()),
@@ -233,7 +341,7 @@ def _known(node: NodeView, silent: timedelta) -> dict[str, Any]:
         **raw,
         "usual_latency": node.latency,
         "networks": ", ".join(node.networks),
-        "watts": ", ".join(f"{use} {watts:g}" for use, watts in (node.watts or {}).items()),
+        "watts": ", ".join(f"{use} {drawn[use]:g}" for use in Use if use in drawn),
     }
     known = {"name": node.name, **node_words(node, silent), **words}
     return {key: value for key, value in known.items() if value not in (None, "")}

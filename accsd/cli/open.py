@@ -4,7 +4,7 @@ import webbrowser
 
 import click
 
-from accsd.cli.output import is_terminal, output_option, say, show_one
+from accsd.cli.output import is_terminal, output_option, say, say_json
 from accsd.cli.session import operator, settings_of, with_database
 from accsd.cli.tokens import address
 from accsd.db.access import create_code
@@ -20,7 +20,7 @@ _GOOD_FOR_SEC = 60
     "scopes",
     type=click.Choice([scope.value for scope in Scope if scope is not Scope.AGENT]),
     multiple=True,
-    default=(Scope.ADMIN,),
+    default=(Scope.ADMIN.value,),
     show_default=True,
     help="What the session may.",
 )
@@ -46,10 +46,12 @@ def open_link(ctx: click.Context, scopes: tuple[str, ...], browser: bool, output
     actor, wanted = operator(), [Scope(scope) for scope in scopes]
     code = with_database(ctx, lambda db: create_code(db, actor=actor, scopes=wanted, by=actor))
     link = f"{where}/#code={code}"  # in the fragment: browsers send it to nobody, so no log has it
-    if output == "table":
+    if output == "name":
+        say(link)
+    elif output == "table":
         say(link)
         say(f"  → it works once, within {_GOOD_FOR_SEC} s, and logs in as {actor} ({', '.join(scopes)})", err=True)
     else:
-        show_one({"url": link, "actor": actor, "scopes": list(scopes), "seconds": _GOOD_FOR_SEC}, output, name="url")
+        say_json({"url": link, "actor": actor, "scopes": list(scopes), "seconds": _GOOD_FOR_SEC})
     if browser and is_terminal():
         webbrowser.open(link)

@@ -9,7 +9,7 @@ import click
 
 from accsd.cli import times
 from accsd.cli.changes import reason_option
-from accsd.cli.output import output_option, say, show, show_one
+from accsd.cli.output import output_option, say, say_json, show
 from accsd.cli.session import operator, settings_of, with_database
 from accsd.db.access import create_token, revoke_token
 from accsd.db.access import tokens as all_tokens
@@ -71,7 +71,7 @@ def tokens() -> None:
 def create_command(
     ctx: click.Context,
     name: str,
-    scopes: Sequence[Scope],
+    scopes: Sequence[str],
     actor: str | None,
     kind: str | None,
     limits: Sequence[str],
@@ -103,10 +103,12 @@ def create_command(
         )
 
     made = with_database(ctx, work)
-    if output != "table":
-        show_one(asdict(made), output, name="token")
+    if output in ("json", "jsonl"):
+        say_json(asdict(made))
         return
     say(made.token)
+    if output == "name":
+        return
     until = "never expires" if made.expires_at is None else f"expires on {made.expires_at.astimezone():%Y-%m-%d}"
     say(f"  → this is the only time that it is shown. It acts as {made.actor} and {until}", err=True)
     where = address(settings_of(ctx)) or _NOWHERE

@@ -6,7 +6,9 @@ why         why a job or a task does not run: each blocker of it
 reasons     one blocker in words, and the next command to try
 events      one event of a timeline
 jobs        a job and its tasks: what each waits for, how it ended, why it is dead
+segments    where the time of a job went, piece by piece; eta: when it will end; bar reads the facts for both
 fleet       a node and a service: whether it takes work, and why it does not
+fleet_time  what machines did, what that has cost, and which will be woken
 changes     what the state machine answered to a person who wanted to change something
 schedules   a schedule: what it means, why it stands still, what happened at a time;
             schedule_definitions checks, compares and writes one, schedule_changes tells the answers of its verbs

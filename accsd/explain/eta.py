@@ -159,14 +159,16 @@ def _path(
 
 def _usually(tasks: Sequence[Story], known: Mapping[UUID, StepStats | None]) -> tuple[timedelta, timedelta]:
     """How long the longest chain of all steps takes, usually and when they are slow."""
-    found: list[timedelta] = []
-    for seconds in (lambda stats: stats.p50, lambda stats: stats.p95):
-        ends: dict[UUID, float] = {}
-        for task in tasks:
-            before = max((ends[each] for each in task.depends_on if each in ends), default=0.0)
-            ends[task.id] = before + seconds(_stats(known, task))
-        found.append(timedelta(seconds=max(ends.values(), default=0.0)))
-    return found[0], found[1]
+    usual = _longest(tasks, {task.id: _stats(known, task).p50 for task in tasks})
+    return usual, _longest(tasks, {task.id: _stats(known, task).p95 for task in tasks})
+
+
+def _longest(tasks: Sequence[Story], seconds: Mapping[UUID, float]) -> timedelta:
+    ends: dict[UUID, float] = {}
+    for task in tasks:
+        before = max((ends[each] for each in task.depends_on if each in ends), default=0.0)
+        ends[task.id] = before + seconds[task.id]
+    return timedelta(seconds=max(ends.values(), default=0.0))
 
 
 def eta_words(eta: Eta, now: datetime) -> str | None:

@@ -215,7 +215,8 @@ def _wait(task: Story, since: datetime, until: datetime, node: str | None, facts
     for kind, subject, spans in _causes(task, node, facts):
         taken, left = _divided(left, spans)
         yield from (Segment(kind, each.since, each.until, subject) for each in taken)
-    there = [span for name in sorted(task.fits | ({node} - {None})) for span in _in_state(facts, name, "ready")]
+    could = task.fits if node is None else task.fits | {node}
+    there = [span for name in sorted(could) for span in _in_state(facts, name, "ready")]
     taken, left = _divided(left, there)
     service = Subject(SubjectType.SERVICE, task.service)
     yield from (Segment(Kind.CAPACITY, each.since, each.until, service) for each in taken)

@@ -8,6 +8,7 @@ a problem document.
 import re
 import time
 from collections.abc import Iterable
+from functools import cache
 from ipaddress import ip_address
 from typing import Any, Final, cast
 from uuid import uuid4
@@ -24,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from accsd import __version__
 from accsd.errors import AccsdError
 from accsd.gateway.access import require_guards
-from accsd.gateway.context import GatewayContext
+from accsd.gateway.context import GatewayContext, context_of
 from accsd.gateway.problems import HttpProblem, pointer, response_of
 from accsd.gateway.routes import ROUTERS
 from accsd.log import get_logger
@@ -53,13 +54,12 @@ _PREFLIGHT: Final = {
 
 def make_app(context: GatewayContext) -> ASGIApp:
     """The application as the server runs it."""
-    app = make_routes(context)
-    app.state.description = openapi(app)
-    return Entrance(app, context.settings.gateway, context)
+    return Entrance(make_routes(), context.settings.gateway, context)
 
 
-def make_routes(context: GatewayContext | None) -> FastAPI:
-    """The routes alone. Without a context they can be looked at, and not called."""
+@cache
+def make_routes() -> FastAPI:
+    """The routes alone. The entrance gives each request its context."""
     app = FastAPI(
         title="accsd",
         version=__version__,
@@ -69,7 +69,6 @@ def make_routes(context: GatewayContext | None) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.context = context
     for router in ROUTERS:
         app.include_router(router)
     for kind in (AccsdError, RequestValidationError, ValidationError, HTTPException, Exception):
@@ -79,10 +78,8 @@ def make_routes(context: GatewayContext | None) -> FastAPI:
 
 
 async def _problem(request: Request, error: Exception) -> Response:
-    context = cast("GatewayContext", request.app.state.context)
-    return response_of(
-        _translated(error), request_id=request.state.request_id, base_path=context.settings.gateway.base_path
-    )
+    base_path = context_of(request).settings.gateway.base_path
+    return response_of(_translated(error), request_id=request.state.request_id, base_path=base_path)
 
 
 def _translated(error: Exception) -> Exception:
@@ -119,6 +116,7 @@ class Entrance:
         if scope["type"] != "http":
             return
         passage = _Passage(scope, receive, send, self._settings)
+        scope["state"]["context"] = self._context
         began = time.monotonic()
         try:
             passage.enter()
@@ -249,9 +247,11 @@ def names_us(host: str, settings: GatewaySettings) -> bool:
     return True
 
 
-def openapi(app: FastAPI) -> dict[str, Any]:
+def openapi() -> dict[str, Any]:
     """The description of the API, with the problems that every route may answer."""
-    found = app.openapi()
+    found = make_routes().openapi()
+    if "Problem" in found.get("components", {}).get("schemas", {}):
+        return found  # FastAPI keeps what it has made
     schemas = found.setdefault("components", {}).setdefault("schemas", {})
     schemas.pop("HTTPValidationError", None)
     schemas.pop("ValidationError", None)

@@ -38,7 +38,7 @@ class GatewayContext:
 
 
 def context_of(request: Request) -> GatewayContext:
-    return cast("GatewayContext", request.app.state.context)
+    return cast("GatewayContext", request.state.context)
 
 
 def caller_of(request: Request) -> Caller:

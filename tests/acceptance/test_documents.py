@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tomllib
@@ -264,6 +265,27 @@ RENDER = "name: media\nsteps: [{ key: render, service: renderer, requires: { gpu
 
 @pytest.mark.needs_docker
 @pytest.mark.xdist_group("compose")
+def test_the_page_on_the_http_api(tmp_path: Path, shell: dict[str, str]):
+    """Another port than the usual one, which may be taken here."""
+    (tmp_path / "hello.yaml").write_text("{name: hello, steps: [{key: greet, service: greeter}]}")
+    greet = "import json, sys; json.loads(sys.stdin.readline()); print('hello'); print(json.dumps({'type': 'result', 'result': {}}))"
+    (tmp_path / "accsd.toml").write_text(
+        f'[services.greeter]\nrunner = "process"\ncommand = ["python3", "-c", {json.dumps(greet)}]\n'
+    )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    script = "accsd workflows apply hello.yaml\n" + "\n".join(blocks("docs/http-api.md"))
+    script = replaced(script, **{"127.0.0.1:8460": address}).replace("timeout 3 curl", "timeout 1 curl")
+    environ = shell | {"ACC_GATEWAY_LISTEN": address}
+    with terminal("accsd --config accsd.toml up", tmp_path, environ, b"accsd is up"):
+        told = bash(script, tmp_path, environ)
+    assert '"status":"done"' in told
+    assert '"text":"hello"' in told
+    assert '"event":"hello"' in told
+    assert 'this needs the scope \\"submit\\"' in told
+
+
 def test_the_readme_s_compose_file(tmp_path: Path, project: dict[str, str]):
     (tmp_path / "compose.yaml").write_text(readme_s_compose_file())
     (tmp_path / "media.yaml").write_text(RENDER.replace("gpu: true", ""))

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from datetime import timedelta
 from uuid import UUID
 
 import pytest
@@ -17,6 +18,7 @@ from tests.support.factory import (
     diamond,
     done,
     fail,
+    finish,
     node,
     pass_time,
     start,
@@ -215,6 +217,26 @@ async def test_the_error_of_an_attempt_is_shown_whole_and_both_times_count_from_
     (drawn,) = [line for line in shown.splitlines() if line.startswith("✗ a ")]
     assert "  23s  " in drawn
     assert "  23s  " in attempt
+
+
+async def test_where_the_time_of_a_job_went_is_a_bar_of_blocks_with_what_they_mean(cli: Cli, conn: Connection):
+    await node(conn, render=1)
+    job = await submit(conn, step("a"))
+    await pass_time(conn, 30)
+    await conn.fetch("SELECT FROM accs.heartbeat('n1', 'n1', '{}', '{}', '1 min')")
+    (task,) = await started(conn, lease=timedelta(hours=1))
+    await pass_time(conn, 90)
+    await finish(conn, task)
+    shown = (await cli("job", short(job))).ends(0).out
+    [drawn] = [line for line in shown.splitlines() if line.startswith("time ")]
+    assert drawn == f"time       {'░' * 15}{'█' * 45} 2m"
+    assert "           ░ capacity 30s (render)  █ running 1m30s (n1)" in shown
+    told = (await cli("job", str(job), "-o", "json")).ends(0).json["explain"]
+    assert [piece["kind"] for piece in told["segments"] if piece["from"][:19] != piece["to"][:19]] == [
+        "capacity",
+        "running",
+    ]
+    assert (told["critical_path"], told["eta"], told["complete"]) == (["a"], None, True)
 
 
 async def test_a_job_as_json_has_everything(cli: Cli, conn: Connection):

@@ -9,6 +9,7 @@ import subprocess
 import termios
 import time
 from contextlib import suppress
+from datetime import timedelta
 from uuid import UUID, uuid4
 
 import pytest
@@ -16,7 +17,9 @@ import pytest
 from accsd.explain.words import short
 from tests.support.cli import ACCSD, Cli
 from tests.support.cluster import SERVER_NAMES, Clusters, Connection, TestServer
-from tests.support.factory import claim, fail, node, pass_time, started, step, submit, submit_to, workflow
+from tests.support.factory import claim, clock, fail, node, pass_time, started, step, submit, submit_to, workflow
+
+HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
@@ -316,3 +319,37 @@ def _read_until(screen: int, word: bytes, within: float = 30) -> None:
         assert time.monotonic() < deadline, seen
         if select.select([screen], [], [], 0.2)[0]:
             seen += os.read(screen, 65536)
+
+
+# What they did, what that has cost, what is ahead
+
+
+async def test_what_machines_did_what_they_used_and_what_is_ahead(cli: Cli, conn: Connection):
+    watts = {"asleep": 4, "booting": 120, "idle": 80, "busy": 300}
+    await conn.fetch(
+        "SELECT FROM accs.register_node('gpu-1', '{}', '{\"render\": 1}', 'wol', '52:54:00:00:00:01', p_watts => $1)",
+        watts,
+    )
+    await node(conn, "old-1", render=1)
+    await conn.fetch("SELECT accs.node_leaves('gpu-1', 'sleep', 'nothing to do')")
+    await pass_time(conn, 10 * 3600)
+    await submit_to(conn, await workflow(conn, step("a"), name="later"), scheduled_at=await clock(conn) + HOUR)
+    assert "asleep 4, booting 120, idle 80, busy 300" in (await cli("nodes", "show", "gpu-1")).ends(0).out
+
+    lanes = (await cli("nodes", "timeline", "--since", "10h")).ends(0).out.splitlines()
+    assert lanes[0] == "gpu-1  " + "z" * 72
+    assert "z asleep  w waking  b booting" in lanes[2]
+    found = (await cli("nodes", "timeline", "--since", "10h", "-o", "json")).ends(0).json[0]
+    assert [piece["state"] for piece in found["lanes"][0]["intervals"]] == ["asleep"]
+    assert found["lanes"][0]["intervals"][0]["because"] == "nothing to do"
+
+    said = (await cli("nodes", "energy", "--since", "10h")).ends(0)
+    assert re.search(r"gpu-1\s+0\.00\s+10\.00\s+0\.04\s+0\.76", said.out)
+    assert "in all 0.04 kWh used, 0.76 kWh saved" in said.out
+    assert "nobody has said what these draw ([node] watts): old-1" in said.err
+
+    assert "gpu-1" in (await cli("nodes", "forecast")).ends(0, "render", "job ").out
+    [ahead] = (await cli("nodes", "forecast", "-o", "json")).ends(0).json
+    assert [(wake["node"], wake["schedule"]) for wake in ahead["wakes"]] == [("gpu-1", None)]
+    assert ahead["as_of"] < ahead["wakes"][0]["at"] < ahead["wakes"][0]["due_at"]
+    assert "no machine will be woken within" in (await cli("nodes", "forecast", "--within", "10m")).ends(0).err

@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
-import asyncpg
 import pytest
 
 from accsd.db import (
@@ -134,12 +133,12 @@ async def test_an_agent_says_that_it_is_there_and_never_that_it_is_a_builder(con
     agent = await connect_as("accs_agent")
     assert await agent.fetchval("SELECT accs.note_daemon('n1', '{agent}')") == "accepted"
     for parts in ("{builder}", "{agent,builder}", "{gateway}"):
-        with pytest.raises(asyncpg.PostgresError, match="does not speak for a daemon"):
-            await agent.execute("SELECT accs.note_daemon('n1', $1::text::text[])", parts)
+        with pytest.raises(ConfigError, match="does not speak for a daemon"):
+            await agent.fetch("SELECT accs.note_daemon('n1', $1::text::text[])", parts)
     await conn.execute("SELECT accs.register_node('n2')")
     await conn.execute("UPDATE nodes SET login = 'somebody' WHERE name = 'n2'")
-    with pytest.raises(asyncpg.PostgresError, match="does not speak for a daemon"):
-        await agent.execute("SELECT accs.note_daemon('n2', '{agent}')")
+    with pytest.raises(ConfigError, match="does not speak for a daemon"):
+        await agent.fetch("SELECT accs.note_daemon('n2', '{agent}')")
 
 
 async def test_an_agent_can_not_choose_what_the_control_host_runs(connect_as: As, conn: Connection):

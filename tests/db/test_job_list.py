@@ -58,9 +58,9 @@ async def test_pages_follow_each_other_in_both_directions(db: Database, conn: Co
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 async def test_whatever_is_submitted_meanwhile_nothing_is_skipped_or_repeated(
-    data: st.DataObject, db: Database, conn: Connection
+    data: st.DataObject, db: Database, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ):
-    """Jobs of one number, numbers that commit in another order, a budget of a few rows: all at once."""
+    """Jobs of one number, numbers that commit in another order, budgets and slices of a few rows: all at once."""
     await conn.execute("SET session_replication_role = replica")
     await conn.execute("DELETE FROM jobs; DELETE FROM accs.pending_jobs; SET session_replication_role = origin")
     media = await conn.fetchval("SELECT id FROM workflows WHERE name = 'm'") or await workflow(conn, name="m")
@@ -89,7 +89,10 @@ async def test_whatever_is_submitted_meanwhile_nothing_is_skipped_or_repeated(
     )
     seen: list[UUID] = []
     after: Position | None = None
-    budget = Budget(rows=data.draw(st.integers(1, 4)), seconds=None)
+    budget = Budget(rows=data.draw(st.integers(1, 12)), seconds=None)
+    monkeypatch.setattr(job_list, "_SLICE", data.draw(st.integers(1, 5)))
+    assert await count_jobs(db, asked) == Count(len(there), is_exact=True)
+    assert set((await matching_jobs(db, asked, limit=99)).ids) == {row["id"] for row in there}
     while True:
         page = await list_jobs(
             db, asked, after=after, limit=data.draw(st.integers(1, 4)), oldest_first=oldest_first, budget=budget

@@ -200,17 +200,17 @@ async def test_the_second_call_answers_repeated_and_changes_nothing(
 ):
     await node(conn)
     call = await prepare(conn)
-    before = await dump(conn)
+    before = await dump(conn, "accs.audit")
     first = await call()
     assert first
     assert set(first) == {"accepted"}
-    between = await dump(conn)
+    between = await dump(conn, "accs.audit")
     assert between != before
     await pass_time(conn, 5)
     clock_moved = {"accs.test_clock"}
 
     assert await call() == ["repeated"] * len(first)
-    after = await dump(conn)
+    after = await dump(conn, "accs.audit")
     assert {t: rows for t, rows in after.items() if t not in clock_moved} == {
         t: rows for t, rows in between.items() if t not in clock_moved
     }

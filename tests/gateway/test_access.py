@@ -25,7 +25,7 @@ IMPLIED = {
 
 def routes() -> Iterator[tuple[str, str, str, bool]]:
     """Method, path, scope, and whether a share link may come there."""
-    for route in all_routes(make_routes(None)):
+    for route in all_routes(make_routes()):
         extra = route.openapi_extra  # type: ignore[attr-defined]
         for method in sorted(route.methods):  # type: ignore[attr-defined]
             yield method, route.path, extra["x-scope"], bool(extra.get("x-shared"))  # type: ignore[attr-defined]

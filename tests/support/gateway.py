@@ -19,7 +19,6 @@ import httpx
 from accsd.db import Database
 from accsd.db.access import create_share, create_token, revoke_token
 from accsd.db.listen import Listener
-from accsd.gateway.app import make_routes
 from accsd.gateway.context import GatewayContext
 from accsd.gateway.roles import make_context
 from accsd.gateway.server import GatewayServer
@@ -41,7 +40,6 @@ class Gateway:
         self.context = context
         self.url = url
         self.client = client
-        self.app = make_routes(None)
         self._tokens: dict[str, str] = {}
 
     async def token(self, scope: str, **named: Any) -> str:

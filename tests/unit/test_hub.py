@@ -76,8 +76,8 @@ class FakeFeed:
 
     async def head(self, *, most: int = BATCH) -> Head:
         self._asked()
-        recent = [i - 1 for i, e in self.visible.items() if i > self.last - most]
-        return Head(self.last, min(recent, default=self.last), BEGAN + timedelta(seconds=self.now))
+        under_way = [events[0].id - 1 for events in self.open.values()]
+        return Head(self.last, max(0, min([self.last - 3, *under_way])), BEGAN + timedelta(seconds=self.now))
 
     async def horizon(self) -> Horizon:
         self._asked()
@@ -238,7 +238,7 @@ def test_in_whatever_order_transactions_commit_each_event_is_told_once(actions: 
 
 async def hub_begun(hub: Hub) -> None:
     """As it is while somebody else watches."""
-    hub._register(Subscription([WATCHED]))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    hub._register(Subscription([WATCHED]))  # pyright: ignore[reportPrivateUsage]
     await hub.turn()
 
 
@@ -482,8 +482,7 @@ async def test_whoever_comes_back_after_a_flood_is_told_to_start_over() -> None:
 
 
 async def test_a_mark_of_another_database_is_a_reset() -> None:
-    feed = FakeFeed()
-    hub, client = await begun(feed)
+    _, client = await begun(FakeFeed())
     client.got.append(Message("job", {}, str(Mark(999, BEGAN))))
     await client.connect()
     await client.take()
@@ -499,7 +498,7 @@ async def test_ids_that_have_gone_back_are_those_of_another_database() -> None:
     feed.is_away = True
     with pytest.raises(DatabaseUnavailable):
         await hub.turn()
-    hub._lose("away")  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    hub._lose("away")  # pyright: ignore[reportPrivateUsage]
     feed.is_away, feed.last, feed.visible = False, 3, {}
     await hub.turn()
     feed.write("status")
@@ -507,6 +506,24 @@ async def test_ids_that_have_gone_back_are_those_of_another_database() -> None:
     await client.take()
     assert [reset["why"] for reset in client.told("reset")] == ["restarted"]
     assert client.events[-1] == 4
+
+
+async def two_turns(hub: Hub) -> None:
+    await hub.turn()
+    await hub.turn()
+
+
+async def test_a_topic_that_nobody_watched_is_read_from_the_database() -> None:
+    """What the ring has is complete only for topics that somebody watched."""
+    feed = FakeFeed()
+    hub, _ = await begun(feed, Topic.job(OTHER_JOB))
+    other = Client(hub)
+    other.got = [Message("hello", {}, hub.mark)]
+    feed.write("status", "status")
+    await hub.turn()
+    await other.connect()
+    await other.take()
+    assert other.events == [1, 2]
 
 
 async def test_a_database_that_goes_away_in_the_middle_of_a_turn_loses_nothing() -> None:
@@ -526,8 +543,7 @@ async def test_a_database_that_goes_away_in_the_middle_of_a_turn_loses_nothing()
         FakeFeed._asked = away
         try:
             with pytest.raises(DatabaseUnavailable):
-                for _ in range(2):
-                    await hub.turn()
+                await two_turns(hub)
         finally:
             FakeFeed._asked = asked
         await hub.turn()
@@ -571,6 +587,40 @@ async def test_whoever_waits_for_a_change_is_released_by_it_and_by_nothing_else(
     assert await hub.changed(WATCHED, within=0, after=hub.mark) is False
 
 
+async def test_what_happens_between_a_look_and_a_wait_is_not_missed_though_nobody_was_there() -> None:
+    feed = FakeFeed()
+    feed.write("status", job=OTHER_JOB)
+    hub = hub_over(feed, begin=5)
+    taken = asyncio.ensure_future(hub.now())
+    await asyncio.sleep(0)
+    await hub.turn()
+    mark = await taken
+    assert mark is not None
+    feed.write("status")
+    await hub.turn()
+    assert await hub.changed(WATCHED, within=0, after=mark) is True
+    assert await hub.changed(Topic.job(OTHER_JOB), within=0, after=mark) is False
+    feed.now += 1000
+    await hub.turn()
+    assert hub.mark is None
+
+
+async def test_what_was_there_before_the_hub_began_is_told_to_nobody_who_did_not_ask_for_it() -> None:
+    feed = FakeFeed()
+    feed.write("status", "status", "status")
+    whole: list[int] = []
+    hub = hub_over(feed)
+    with hub.subscribe_events(lambda batch: whole.extend(event.id for event in batch)):
+        client = Client(hub)
+        await client.connect()
+        await hub.turn()
+        feed.write("status")
+        await hub.turn()
+        await client.take()
+    assert client.events == [4]
+    assert whole == [4]
+
+
 async def test_only_so_many_may_wait() -> None:
     hub, _ = await begun(FakeFeed(), waiters=1)
     waiting = asyncio.ensure_future(hub.changed(WATCHED, within=5))
@@ -609,7 +659,7 @@ async def test_a_topic_that_nobody_watches_any_more_is_forgotten() -> None:
     assert feed.reads == reads + 1  # that the database answers, once; then nobody is there
     assert hub.mark is None
     assert (hub.facts["streams"], hub.facts["waiters"], hub.facts["holes"]) == (0, 0, 0)
-    kept = (hub._topics, hub._waiters, hub._lines, hub._delayed, hub._nodes, hub._counts)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    kept = (hub._topics, hub._waiters, hub._lines, hub._delayed, hub._nodes, hub._counts)  # pyright: ignore[reportPrivateUsage]
     assert not any(kept)
 
 
@@ -617,13 +667,13 @@ async def test_a_timer_is_quick_while_events_flow_and_slow_when_nobody_is_there(
     feed = FakeFeed()
     hub, client = await begun(feed)
     pace = Pace()
+    slow, _ = await begun(feed, idle=60)
+    assert max([await slow.turn() for _ in range(20)]) == pace.deaf  # the listener hears nothing
     feed.write("status")
     assert await hub.turn() == pace.quick
     pauses = [await hub.turn() for _ in range(8)]
     assert pauses == sorted(pauses)
-    assert pauses[-1] == pace.deaf  # the listener hears nothing
-    hub._listener._state = hub._listener.state.__class__(hub._listener.state.hearing.LISTENING, None, 0)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    assert await hub.turn() == pace.idle
+    assert pauses[-1] == pace.idle
     await client.leave()
     assert await hub.turn() == pace.alone
 

@@ -76,7 +76,8 @@ THERE = {"n1": power((0, "ready"))}
 
 
 def facts(now: float = 1000, **given: Any) -> Facts:
-    return Facts(at(now), "clip", **({"power": THERE} | given))
+    power: Any = given.pop("power", THERE)
+    return Facts(at(now), "clip", power, **given)
 
 
 Told = list[tuple[str, float, float, str | None]]

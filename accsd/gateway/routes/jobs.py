@@ -286,8 +286,8 @@ def _require_same(shown: Mapping[str, Any], asked: Submission, found: StoredWork
     openapi_extra=shared(),
 )
 async def get_job(request: Request, job_id: str) -> Response:
-    """`job_id` may be the beginning or the end of an id. With `Prefer: wait=30` the answer comes when the job has ended,
-    or, with `If-None-Match`, as soon as it differs."""
+    """`job_id` may be the beginning or the end of an id. With `Prefer: wait=30` the answer comes when the job has
+    ended, or, with `If-None-Match`, as soon as it differs."""
     context = context_of(request)
     found = await job_named(context.reads, job_id)
 
@@ -461,7 +461,7 @@ async def _why(context: GatewayContext, job_id: UUID) -> list[dict[str, Any]]:
     openapi_extra=shared(),
 )
 async def explain(request: Request, job_id: str) -> Response:
-    """The critical path in pieces: waiting, waking, starting, running, lost; the sum over all tasks; what is expected."""
+    """The critical path in pieces (waiting, waking, starting, running, lost), the sum over all tasks, what is expected."""
     context = context_of(request)
     found = await job_named(context.reads, job_id)
     return answer((await explain_job(context.reads, found)).document())

@@ -240,8 +240,8 @@ async def change(
     dry_run: bool = False,
     reason: str | None = Query(None, max_length=1000),
 ) -> Response:
-    """What is given changes, null goes back to its default, the rest stays. Needs `If-Match`. It never makes anything in
-    the past due."""
+    """What is given changes, null goes back to its default, the rest stays. Needs `If-Match`. It never makes anything
+    in the past due."""
     context = context_of(request)
     row = await views.schedule_named(context.reads, name)
     require_own(request, row.created_by)

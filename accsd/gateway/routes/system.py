@@ -66,7 +66,7 @@ async def _counts(request: Request) -> Response:
     openapi_extra=scoped(Scope.READ),
 )
 async def overview(request: Request) -> Response:
-    """What runs, waits and failed, which machines are awake, and what somebody should see to. From narrow tables only."""
+    """What runs, waits and failed, which machines are awake, what somebody should see to. From narrow tables only."""
     context = context_of(request)
     db = context.reads
     counts, builders = await health.scheduler_health(db), await health.builders(db)
@@ -118,8 +118,10 @@ async def system(request: Request) -> Response:
     responses=answers(ANYTHING),
     openapi_extra=public(),
 )
-async def description(request: Request) -> Response:
-    return answer(request.app.state.description)
+async def description() -> Response:
+    from accsd.gateway.app import openapi  # which has these routes
+
+    return answer(openapi())
 
 
 @router.get(

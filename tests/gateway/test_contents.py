@@ -1,0 +1,121 @@
+"""Logs by line and artifacts by range, and what of them a browser may show."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from accsd.db import Fence, record_task_artifact
+from accsd.model.state import ArtifactKind
+from accsd.storage.base import build_key
+from tests.support.cluster import Connection
+from tests.support.factory import Claimed, finish, node, started, submit
+from tests.support.gateway import Gateway
+
+
+@pytest.fixture
+async def task(conn: Connection) -> Claimed:
+    await node(conn)
+    await submit(conn)
+    (claimed,) = await started(conn)
+    return claimed
+
+
+async def stored(gateway: Gateway, task: Claimed, kind: ArtifactKind, name: str, content: bytes, type_: str) -> int:
+    assert gateway.context.store is not None
+    key = build_key(task["job_id"], "a", kind, attempt_id=task["attempt_id"], name=name)
+    made = await gateway.context.store.put_bytes(key, content, content_type=type_)
+    fence = Fence(task["task_id"], task["attempt_id"])
+    await record_task_artifact(
+        gateway.context.verbs, fence, owner="owner-1", kind=kind, bucket=made.bucket, key=made.key,
+        checksum=made.checksum, size_bytes=made.size_bytes, content_type=type_,
+    )  # fmt: skip
+    return await gateway.context.reads.fetchval("SELECT max(id) FROM task_artifacts")
+
+
+def log(*texts: str) -> bytes:
+    lines: list[dict[str, Any]] = [
+        {"ts": f"2026-11-18T12:00:{n:02d}+00:00", "level": "error" if "wrong" in text else "info", "message": text}
+        for n, text in enumerate(texts)
+    ]
+    return b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines)
+
+
+async def test_a_log_is_read_by_line_searched_to_its_end_and_kept_whole(
+    gateway: Gateway, conn: Connection, task: Claimed
+):
+    texts = [f"line {n}" if n != 17 else "this went wrong" for n in range(1, 41)]
+    await stored(gateway, task, ArtifactKind.LOG, "000001.jsonl", log(*texts), "application/jsonl")
+    await finish(conn, task)
+    path = f"/tasks/{task['task_id']}/attempts/1/log"
+
+    tail = (await gateway.get(f"{path}?tail=3", scope="read")).json()
+    assert [line["n"] for line in tail["lines"]] == [38, 39, 40]
+    assert (tail["total_lines"], tail["errors"], tail["complete"]) == (40, [17], True)
+    window = (await gateway.get(f"{path}?from_line=5&limit=2", scope="read")).json()
+    assert [line["text"] for line in window["lines"]] == ["line 5", "line 6"]
+    around = (await gateway.get(f"{path}?around=first_error&limit=5", scope="read")).json()
+    assert 17 in [line["n"] for line in around["lines"]]
+
+    found = (await gateway.get(f"{path}/search?q=LINE 3", scope="read")).text.splitlines()
+    hits = [orjson.loads(each) for each in found]
+    assert [hit["n"] for hit in hits[:-1]] == [3, *range(30, 40)]
+    assert hits[-1] == {"done": True, "hits": 11}
+
+    whole = await gateway.get(f"{path}/raw", scope="read")
+    assert whole.text.splitlines() == texts
+    assert whole.headers["content-disposition"].startswith("attachment")
+
+
+async def test_a_log_that_is_not_there_is_told_as_what_it_is(gateway: Gateway, task: Claimed):
+    assert (await gateway.get(f"/tasks/{task['task_id']}/attempts/9/log", scope="read")).status_code == 404
+    assert (await gateway.get(f"/tasks/{task['task_id']}/attempts/0/log", scope="read")).status_code == 422
+    both = await gateway.get(f"/tasks/{task['task_id']}/attempts/1/log?tail=1&from_line=1", scope="read")
+    assert both.status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "content", "described"),
+    [
+        (None, 200, b"0123456789", None),
+        ("bytes=2-4", 206, b"234", "bytes 2-4/10"),
+        ("bytes=7-", 206, b"789", "bytes 7-9/10"),
+        ("bytes=-2", 206, b"89", "bytes 8-9/10"),
+        ("bytes=0-99", 206, b"0123456789", "bytes 0-9/10"),
+        ("bytes=1-2,4-5", 200, b"0123456789", None),
+        ("bytes=10-", 416, None, "bytes */10"),
+        ("pages=1-2", 200, b"0123456789", None),
+    ],
+)
+async def test_a_part_of_an_artifact_is_sent(
+    gateway: Gateway, task: Claimed, asked: str | None, status: int, content: bytes | None, described: str | None
+):
+    artifact = await stored(gateway, task, ArtifactKind.OUTPUT, "a.wav", b"0123456789", "audio/wav")
+    headers = {} if asked is None else {"Range": asked}
+    answer = await gateway.get(f"/artifacts/{artifact}/content", scope="read", headers=headers)
+    assert answer.status_code == status
+    assert answer.headers.get("content-range") == described
+    if content is not None:
+        assert answer.content == content
+
+
+@pytest.mark.parametrize(
+    ("type_", "shown"),
+    [("image/png", "inline"), ("text/plain", "inline"), ("text/html", "attachment"), ("image/svg+xml", "attachment")],
+)
+async def test_only_harmless_types_are_shown_by_a_browser(gateway: Gateway, task: Claimed, type_: str, shown: str):
+    artifact = await stored(gateway, task, ArtifactKind.OUTPUT, 'x"y.html', b"<script>alert(1)</script>", type_)
+    answer = await gateway.get(f"/artifacts/{artifact}/content", scope="read")
+    assert answer.headers["content-disposition"].startswith(shown)
+    assert (answer.headers["content-type"] == "application/octet-stream") == (shown == "attachment")
+    assert answer.headers["content-security-policy"].startswith("sandbox")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_an_object_on_another_machine_is_told(gateway: Gateway, task: Claimed):
+    artifact = await stored(gateway, task, ArtifactKind.OUTPUT, "a.txt", b"x", "text/plain")
+    assert gateway.context.store is not None
+    key = await gateway.context.reads.fetchval("SELECT key FROM task_artifacts WHERE id = $1", artifact)
+    await gateway.context.store.delete(key)
+    answer = await gateway.get(f"/artifacts/{artifact}/content", scope="read")
+    assert (answer.status_code, answer.json()["code"]) == (409, "stored_elsewhere")
