@@ -4394,6 +4394,8 @@ BEGIN
   ON CONFLICT (key) DO NOTHING RETURNING id INTO v_id;
   IF v_id IS NOT NULL THEN
     PERFORM pg_notify(accs.channel_prefix() || '_operations', v_id::text);
+    PERFORM accs.audited('start_operation', 'operation', v_id::text, 'accepted', p_by, p_reason,
+                         p_detail => jsonb_build_object('action', p_action));
     RETURN QUERY SELECT v_id, 'accepted', NULL::text;
     RETURN;
   END IF;
@@ -4439,18 +4441,21 @@ BEGIN
   IF p_ids <> '{}' THEN
     CASE v_op.action
       WHEN 'cancel' THEN
-        v_said := ARRAY(SELECT ROW(id::text, answer, reason)::accs.said FROM accs.cancel_jobs(p_ids::uuid[], v_op.reason, v_op."by"));
+        v_said := ARRAY(SELECT ROW(id::text, answer, reason)::accs.said FROM accs.cancel_jobs(p_ids::uuid[],
+          p_by => v_op."by", p_reason => v_op.reason));
       WHEN 'retry' THEN
         v_said := ARRAY(SELECT ROW(id::text, answer, reason)::accs.said FROM accs.retry_jobs(p_ids::uuid[],
           CASE WHEN v_op.arguments ? 'from_step' THEN array_fill(v_op.arguments ->> 'from_step', ARRAY[cardinality(p_ids)]) END,
-          v_op."by"));
+          p_by => v_op."by", p_reason => v_op.reason));
       WHEN 'set_priority' THEN
         v_said := ARRAY(SELECT ROW(id::text, answer, reason)::accs.said FROM accs.change_jobs(p_ids::uuid[],
           p_priority => (v_op.arguments ->> 'priority')::int, p_by => v_op."by", p_reason => v_op.reason));
       WHEN 'redrive' THEN
-        v_said := ARRAY(SELECT ROW(dead_letter_id::text, answer, reason)::accs.said FROM accs.redrive(p_ids::bigint[], v_op."by"));
+        v_said := ARRAY(SELECT ROW(dead_letter_id::text, answer, reason)::accs.said FROM accs.redrive(p_ids::bigint[],
+          p_by => v_op."by", p_reason => v_op.reason));
       WHEN 'dismiss' THEN
-        v_said := ARRAY(SELECT ROW(dead_letter_id::text, answer, reason)::accs.said FROM accs.dismiss(p_ids::bigint[]));
+        v_said := ARRAY(SELECT ROW(dead_letter_id::text, answer, reason)::accs.said FROM accs.dismiss(p_ids::bigint[],
+          p_by => v_op."by", p_reason => v_op.reason));
     END CASE;
   END IF;
   UPDATE accs.operations o SET
@@ -4489,7 +4494,8 @@ END $$;
 SELECT accs.is_verb('leave_operation', may => '{api}');
 
 -- Ends an operation after the chunk that it is in; what is done stays done.
-CREATE FUNCTION accs.stop_operation(p_id uuid, p_by text) RETURNS TABLE (answer text, reason text) LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.stop_operation(p_id uuid, p_by text, p_reason text DEFAULT NULL)
+RETURNS TABLE (answer text, reason text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_state text;
@@ -4497,6 +4503,7 @@ BEGIN
   SELECT state INTO v_state FROM accs.operations WHERE id = p_id FOR UPDATE;
   IF v_state = 'running' THEN
     UPDATE accs.operations SET state = 'stopped', ended_at = accs.clock(), ended_by = p_by WHERE id = p_id;
+    PERFORM accs.audited('stop_operation', 'operation', p_id::text, 'accepted', p_by, p_reason);
     PERFORM pg_notify(accs.channel_prefix() || '_operations', p_id::text);
   END IF;
   RETURN QUERY SELECT CASE v_state WHEN 'running' THEN 'accepted' WHEN 'stopped' THEN 'repeated' ELSE 'refused' END,
@@ -4539,6 +4546,7 @@ BEGIN
   INSERT INTO accs.views (name, owner, query, saved_by) SELECT p_name, p_owner, p_query, p_by
    WHERE coalesce(p_if_revision, 0) = 0 ON CONFLICT DO NOTHING;
   IF FOUND THEN
+    PERFORM accs.audited('save_view', 'view', p_name, 'accepted', p_by, NULL);
     RETURN QUERY SELECT 'accepted', NULL::text, 1;
     RETURN;
   END IF;
@@ -4552,6 +4560,7 @@ BEGIN
   ELSE
     UPDATE accs.views SET query = p_query, revision = v_found.revision + 1, saved_by = p_by, saved_at = accs.clock()
      WHERE name = p_name AND owner IS NOT DISTINCT FROM p_owner;
+    PERFORM accs.audited('save_view', 'view', p_name, 'accepted', p_by, NULL);
     RETURN QUERY SELECT 'accepted', NULL::text, v_found.revision + 1;
   END IF;
 END $$;
@@ -4560,7 +4569,7 @@ SELECT accs.is_verb('save_view', may => '{api}');
 CREATE FUNCTION accs.drop_view(p_name text, p_owner text, p_by text DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
   DELETE FROM accs.views WHERE name = p_name AND owner IS NOT DISTINCT FROM p_owner;
-  RETURN CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END;
+  RETURN accs.audited('drop_view', 'view', p_name, CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END, p_by, NULL);
 END $$;
 SELECT accs.is_verb('drop_view', may => '{api}');
 

@@ -19,6 +19,7 @@ decides by class and never by reading a message.
     ├── AttemptFailed               the attempt failed: the retry policy decides, by code and permanence
     ├── Unavailable                 the world is away: back off, burn no attempt
     │   ├── DatabaseUnavailable
+    │   │   └── QueryTooSlow        it is there, but a question of a person's took too long
     │   ├── StorageUnavailable
     │   ├── EngineUnavailable       the engine that carries out attempts
     │   │   └── DockerUnavailable
@@ -216,6 +217,10 @@ class Unavailable(AccsdError):
 
 class DatabaseUnavailable(Unavailable):
     """PostgreSQL refuses connections, is starting or stopping, or did not answer in time."""
+
+
+class QueryTooSlow(DatabaseUnavailable):
+    """A list or a search was given up, so that it costs the work nothing."""
 
 
 class StorageUnavailable(Unavailable):

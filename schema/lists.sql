@@ -33,6 +33,7 @@ BEGIN
   INSERT INTO accs.views (name, owner, query, saved_by) SELECT p_name, p_owner, p_query, p_by
    WHERE coalesce(p_if_revision, 0) = 0 ON CONFLICT DO NOTHING;
   IF FOUND THEN
+    PERFORM accs.audited('save_view', 'view', p_name, 'accepted', p_by, NULL);
     RETURN QUERY SELECT 'accepted', NULL::text, 1;
     RETURN;
   END IF;
@@ -46,6 +47,7 @@ BEGIN
   ELSE
     UPDATE accs.views SET query = p_query, revision = v_found.revision + 1, saved_by = p_by, saved_at = accs.clock()
      WHERE name = p_name AND owner IS NOT DISTINCT FROM p_owner;
+    PERFORM accs.audited('save_view', 'view', p_name, 'accepted', p_by, NULL);
     RETURN QUERY SELECT 'accepted', NULL::text, v_found.revision + 1;
   END IF;
 END $$;
@@ -54,6 +56,6 @@ SELECT accs.is_verb('save_view', may => '{api}');
 CREATE FUNCTION accs.drop_view(p_name text, p_owner text, p_by text DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
   DELETE FROM accs.views WHERE name = p_name AND owner IS NOT DISTINCT FROM p_owner;
-  RETURN CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END;
+  RETURN accs.audited('drop_view', 'view', p_name, CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END, p_by, NULL);
 END $$;
 SELECT accs.is_verb('drop_view', may => '{api}');

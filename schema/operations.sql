@@ -66,6 +66,8 @@ BEGIN
   ON CONFLICT (key) DO NOTHING RETURNING id INTO v_id;
   IF v_id IS NOT NULL THEN
     PERFORM pg_notify(accs.channel_prefix() || '_operations', v_id::text);
+    PERFORM accs.audited('start_operation', 'operation', v_id::text, 'accepted', p_by, p_reason,
+                         p_detail => jsonb_build_object('action', p_action));
     RETURN QUERY SELECT v_id, 'accepted', NULL::text;
     RETURN;
   END IF;
@@ -111,18 +113,21 @@ BEGIN
   IF p_ids <> '{}' THEN
     CASE v_op.action
       WHEN 'cancel' THEN
-        v_said := ARRAY(SELECT ROW(id::text, answer, reason)::accs.said FROM accs.cancel_jobs(p_ids::uuid[], v_op.reason, v_op."by"));
+        v_said := ARRAY(SELECT ROW(id::text, answer, reason)::accs.said FROM accs.cancel_jobs(p_ids::uuid[],
+          p_by => v_op."by", p_reason => v_op.reason));
       WHEN 'retry' THEN
         v_said := ARRAY(SELECT ROW(id::text, answer, reason)::accs.said FROM accs.retry_jobs(p_ids::uuid[],
           CASE WHEN v_op.arguments ? 'from_step' THEN array_fill(v_op.arguments ->> 'from_step', ARRAY[cardinality(p_ids)]) END,
-          v_op."by"));
+          p_by => v_op."by", p_reason => v_op.reason));
       WHEN 'set_priority' THEN
         v_said := ARRAY(SELECT ROW(id::text, answer, reason)::accs.said FROM accs.change_jobs(p_ids::uuid[],
           p_priority => (v_op.arguments ->> 'priority')::int, p_by => v_op."by", p_reason => v_op.reason));
       WHEN 'redrive' THEN
-        v_said := ARRAY(SELECT ROW(dead_letter_id::text, answer, reason)::accs.said FROM accs.redrive(p_ids::bigint[], v_op."by"));
+        v_said := ARRAY(SELECT ROW(dead_letter_id::text, answer, reason)::accs.said FROM accs.redrive(p_ids::bigint[],
+          p_by => v_op."by", p_reason => v_op.reason));
       WHEN 'dismiss' THEN
-        v_said := ARRAY(SELECT ROW(dead_letter_id::text, answer, reason)::accs.said FROM accs.dismiss(p_ids::bigint[]));
+        v_said := ARRAY(SELECT ROW(dead_letter_id::text, answer, reason)::accs.said FROM accs.dismiss(p_ids::bigint[],
+          p_by => v_op."by", p_reason => v_op.reason));
     END CASE;
   END IF;
   UPDATE accs.operations o SET
@@ -161,7 +166,8 @@ END $$;
 SELECT accs.is_verb('leave_operation', may => '{api}');
 
 -- Ends an operation after the chunk that it is in; what is done stays done.
-CREATE FUNCTION accs.stop_operation(p_id uuid, p_by text) RETURNS TABLE (answer text, reason text) LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.stop_operation(p_id uuid, p_by text, p_reason text DEFAULT NULL)
+RETURNS TABLE (answer text, reason text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_state text;
@@ -169,6 +175,7 @@ BEGIN
   SELECT state INTO v_state FROM accs.operations WHERE id = p_id FOR UPDATE;
   IF v_state = 'running' THEN
     UPDATE accs.operations SET state = 'stopped', ended_at = accs.clock(), ended_by = p_by WHERE id = p_id;
+    PERFORM accs.audited('stop_operation', 'operation', p_id::text, 'accepted', p_by, p_reason);
     PERFORM pg_notify(accs.channel_prefix() || '_operations', p_id::text);
   END IF;
   RETURN QUERY SELECT CASE v_state WHEN 'running' THEN 'accepted' WHEN 'stopped' THEN 'repeated' ELSE 'refused' END,

@@ -169,8 +169,9 @@ async def leave_operation(db: Database, operation: UUID, *, owner: str, error: s
     return Verdict(said)
 
 
-async def stop_operation(db: Database, operation: UUID, *, by: str) -> OperationAnswer:
-    row = await db.fetchrow("SELECT * FROM accs.stop_operation($1, $2)", operation, by, repeatable=True)
+async def stop_operation(db: Database, operation: UUID, *, by: str, reason: str | None = None) -> OperationAnswer:
+    """Ends an operation after the chunk that it is in; what is done stays done."""
+    row = await db.fetchrow("SELECT * FROM accs.stop_operation($1, $2, $3)", operation, by, reason, repeatable=True)
     assert row is not None
     return OperationAnswer(Verdict(row["answer"]), row["reason"])
 
@@ -180,6 +181,12 @@ async def operation(db: Database, operation_id: UUID) -> Operation:
     if row is None:
         raise NotFound(f"there is no operation {operation_id}")
     return _read(row)
+
+
+async def operation_documents(db: Database, ids: Sequence[UUID]) -> dict[UUID, Mapping[str, Any]]:
+    """Those of these operations that are there, as documents: for whoever watches them."""
+    rows = await db.fetch(f"SELECT {_COLUMNS} FROM accs.operations WHERE id = ANY ($1)", list(ids), repeatable=True)
+    return {row["id"]: _read(row).document() for row in rows}
 
 
 async def operations(db: Database, *, after: UUID | None = None, limit: int = 50) -> list[Operation]:

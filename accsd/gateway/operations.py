@@ -85,7 +85,7 @@ class Preview:
         }
 
 
-async def read_wanted(db: Database, body: Mapping[str, Any], *, prefixes: Sequence[str] | None = None) -> Wanted:
+async def read_wanted(db: Database, body: Mapping[str, Any], *, within: Sequence[str] | None = None) -> Wanted:
     """An operation as a request says it: {action, target: {ids} | {filter, until_order_seq}, reason, …}. A filter may
     say `q`. Without a bound what is there now is the bound. Raises InvalidValue, and NotFound for what the caller may
     not see."""
@@ -100,10 +100,10 @@ async def read_wanted(db: Database, body: Mapping[str, Any], *, prefixes: Sequen
     arguments, reason = _arguments(action, body), _reason(body.get("reason"))
     if "ids" in given:
         ids = _ids(action, given["ids"])
-        await _only_within(db, action, ids, prefixes)
+        await _only_within(db, action, ids, within)
         return Wanted(action, None, ids, arguments, reason)
     asked = await _filter(db, action, given)
-    return Wanted(action, replace(asked, prefixes=prefixes), None, arguments, reason)
+    return Wanted(action, replace(asked, within=within), None, arguments, reason)
 
 
 async def preview(db: Database, wanted: Wanted) -> Preview:
@@ -191,7 +191,9 @@ class OperationsWorker:
         try:
             chunk = await read_chunk(self._reads, taken.action, filter_of(taken), taken.ids, taken.position)
             failpoints.hit("operation.read")
-            answered = await _advance(self._verbs, taken, self._owner, chunk)
+            # The audit has the chunk with the operation in the place of a request.
+            verbs = self._verbs.acting("http", f"operation/{taken.id}")
+            answered = await _advance(verbs, taken, self._owner, chunk)
         except Unavailable:
             raise  # the lease runs out, or this one takes it again
         except AccsdError as error:
@@ -303,13 +305,13 @@ def _both(one: JobFilter, other: JobFilter) -> JobFilter:
     return JobFilter.from_document(document | more)
 
 
-async def _only_within(db: Database, action: Action, ids: Sequence[str], prefixes: Sequence[str] | None) -> None:
+async def _only_within(db: Database, action: Action, ids: Sequence[str], within: Sequence[str] | None) -> None:
     """A token that is limited to some workflows sees nothing of the others."""
-    if prefixes is None:
+    if within is None:
         return
     if action.is_on_jobs:
-        outside: Sequence[object] = await jobs_outside(db, [UUID(one) for one in ids], prefixes)
+        outside: Sequence[object] = await jobs_outside(db, [UUID(one) for one in ids], within)
     else:
-        outside = await letters_outside(db, [int(one) for one in ids], prefixes)
+        outside = await letters_outside(db, [int(one) for one in ids], within)
     if outside:
         raise NotFound(f"there is no {'job' if action.is_on_jobs else 'dead letter'} {outside[0]}")

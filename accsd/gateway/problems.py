@@ -19,6 +19,7 @@ from accsd.errors import (
     NotFound,
     NotPermitted,
     Place,
+    QueryTooSlow,
     SchemaMismatch,
     StorageUnavailable,
     TooManyWaiting,
@@ -282,6 +283,8 @@ def _described(error: Exception) -> tuple[str, dict[str, Any], dict[str, str]]:
             return "not_permitted", {}, {}
         case UserError():
             return "invalid", {}, {}
+        case QueryTooSlow():
+            return "query_too_slow", {}, {"Retry-After": str(_RETRY_SEC)}
         case DatabaseUnavailable():
             return "database_unavailable", {}, {"Retry-After": str(_RETRY_SEC)}
         case StorageUnavailable():

@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 from accsd.db import Database
 from accsd.db.listen import Listener
+from accsd.db.operations import operation_documents
 from accsd.gateway.context import GatewayContext
 from accsd.gateway.hub import Hub, Pace
+from accsd.gateway.operations import OperationsWorker
 from accsd.gateway.paging import Cursors
 from accsd.gateway.server import GatewayServer
 from accsd.health import Health
@@ -34,6 +37,13 @@ ROLES: Final[tuple[Role[GatewayContext], ...]] = (
         "gateway",
         "answers requests over HTTP ([the API](http-api.md))",
         GatewayServer,
+    ),
+    Role(
+        "operations",
+        "does in chunks what people ask of more jobs or dead letters than fit into a request",
+        lambda context: OperationsWorker(context.reads, context.verbs),
+        hears="_operations",
+        polls=True,
     ),
 )
 
@@ -82,6 +92,13 @@ async def make_context(
         metrics=metrics,
         health=health,
         store=store,
-        hub=Hub(reads, listener, metrics=metrics, silent=settings.lease, pace=pace),
+        hub=Hub(
+            reads,
+            listener,
+            metrics=metrics,
+            silent=settings.lease,
+            operations=partial(operation_documents, reads),
+            pace=pace,
+        ),
         cursors=await Cursors.of(verbs),
     )

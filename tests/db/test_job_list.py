@@ -1,7 +1,7 @@
 """Lists of jobs: pages that neither skip nor repeat, searches that say how far they went, plans that read no table."""
 
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -14,11 +14,12 @@ from accsd.db import Database
 from accsd.db.lists import cursor_key
 from accsd.db.views import job_list
 from accsd.db.views.job_list import Budget, Count, JobFilter, JobPage, Position, count_jobs, list_jobs, matching_jobs
-from accsd.gateway.lists import job_page
-from accsd.gateway.paging import CursorMismatch, Cursors
+from accsd.errors import QueryTooSlow
+from accsd.gateway.paging import Cursors
 from tests.support.cluster import Connection
 from tests.support.factory import OWNER, chain, done, node, started, step, submit_to, workflow
 from tests.support.library import opened
+from tests.support.many import Explained, as_if_large, finished
 
 FREE = Budget(rows=10**9, seconds=None)
 
@@ -40,25 +41,6 @@ def ids(found: Sequence[JobPage]) -> list[UUID]:
     return [row.id for page in found for row in page.rows]
 
 
-async def finished(
-    conn: Connection, count: int, *, name: str = "old", every: str = "1 s", status: str = "done"
-) -> None:
-    """Jobs that ended long ago, with the ids that they would have had, past the verbs: the oldest first."""
-    await workflow(conn, step("a"), name=name)
-    await conn.execute(
-        f"""SET session_replication_role = replica;
-            INSERT INTO jobs (id, workflow_id, status, order_seq, task_count, task_progress, progress, started_at,
-                              finished_at, created_at)
-            SELECT encode(int8send((accs.unix_ms(at) << 16) | 28672) || int8send((-9223372036854775808) | i::bigint),
-                          'hex')::uuid,
-                   w.id, '{status}', nextval('accs.order_seq'), 1, 1, 1, at, at + interval '1 min', at
-              FROM workflows w, generate_series(1, {count}) i,
-                   LATERAL (SELECT accs.clock() - ({count} - i) * interval '{every}') AS t (at)
-             WHERE w.name = '{name}' ORDER BY i;
-            SET session_replication_role = origin"""
-    )
-
-
 async def test_pages_follow_each_other_in_both_directions(db: Database, conn: Connection):
     media = await workflow(conn, name="media")
     jobs = [await submit_to(conn, media) for _ in range(5)]
@@ -76,9 +58,9 @@ async def test_pages_follow_each_other_in_both_directions(db: Database, conn: Co
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 async def test_whatever_is_submitted_meanwhile_nothing_is_skipped_or_repeated(
-    data: st.DataObject, db: Database, conn: Connection
+    data: st.DataObject, db: Database, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ):
-    """Jobs of one number, numbers that commit in another order, a budget of a few rows: all at once."""
+    """Jobs of one number, numbers that commit in another order, budgets and slices of a few rows: all at once."""
     await conn.execute("SET session_replication_role = replica")
     await conn.execute("DELETE FROM jobs; DELETE FROM accs.pending_jobs; SET session_replication_role = origin")
     media = await conn.fetchval("SELECT id FROM workflows WHERE name = 'm'") or await workflow(conn, name="m")
@@ -107,7 +89,10 @@ async def test_whatever_is_submitted_meanwhile_nothing_is_skipped_or_repeated(
     )
     seen: list[UUID] = []
     after: Position | None = None
-    budget = Budget(rows=data.draw(st.integers(1, 4)), seconds=None)
+    budget = Budget(rows=data.draw(st.integers(1, 12)), seconds=None)
+    monkeypatch.setattr(job_list, "_SLICE", data.draw(st.integers(1, 5)))
+    assert await count_jobs(db, asked) == Count(len(there), is_exact=True)
+    assert set((await matching_jobs(db, asked, limit=99)).ids) == {row["id"] for row in there}
     while True:
         page = await list_jobs(
             db, asked, after=after, limit=data.draw(st.integers(1, 4)), oldest_first=oldest_first, budget=budget
@@ -206,7 +191,7 @@ async def test_a_filter_asks_for_what_a_job_has(db: Database, conn: Connection):
         JobFilter(options={"q": {"crf": 20}}),
         JobFilter(words=("MEDIA", "t-99")),
         JobFilter(words=("order-1",)),
-        JobFilter(prefixes=("media-",)),
+        JobFilter(within=("x", "media-*")),
         JobFilter(statuses=("done",), took_under=timedelta(hours=1)),
     ]
     for asked in hits:
@@ -219,7 +204,7 @@ async def test_a_filter_asks_for_what_a_job_has(db: Database, conn: Connection):
         JobFilter(key="order-2"),
         JobFilter(options={"q": {"crf": "20"}}),
         JobFilter(words=("media", "nowhere")),
-        JobFilter(prefixes=()),
+        JobFilter(within=()),
         JobFilter(took_over=timedelta(hours=1)),
         JobFilter(key="order-1", up_to=0),
     ]
@@ -228,22 +213,29 @@ async def test_a_filter_asks_for_what_a_job_has(db: Database, conn: Connection):
         assert (page.rows, page.next, page.scan.complete) == ([], None, True), asked
 
 
-async def test_a_cursor_leads_through_the_pages_of_one_filter(db: Database, conn: Connection):
+async def test_a_cursor_holds_the_position_of_the_next_page(db: Database, conn: Connection):
     media = await workflow(conn, name="media")
     jobs = [await submit_to(conn, media) for _ in range(3)]
-    cursors = await Cursors.of(db)
-    assert len(await cursor_key(db)) == 32
-    asked = {"q": "workflow:media since:2d", "limit": "2"}
-    first, understood = await job_page(db, cursors, asked)
-    assert [row.id for row in first.items] == [jobs[2], jobs[1]]
-    assert understood.document()["workflow"] == "media"
+    first = await list_jobs(db, JobFilter(), limit=2)
     assert first.next is not None
-    second, _ = await job_page(db, cursors, asked | {"cursor": first.next, "limit": "50"})
-    assert [row.id for row in second.items] == [jobs[0]]
-    assert second.document()["next"] is None
-    for other in ({"q": "workflow:media"}, asked | {"order": "oldest"}):
-        with pytest.raises(CursorMismatch):
-            await job_page(db, cursors, other | {"cursor": first.next})
+    cursor = (await Cursors.of(db)).seal([first.next.order_seq, str(first.next.id)], {"order": "newest"})
+    # another gateway of the same installation opens it
+    order_seq, job = (await Cursors.of(db)).open(cursor, {"order": "newest"})
+    second = await list_jobs(db, JobFilter(), after=Position(int(order_seq), UUID(str(job))))
+    assert [row.id for row in second.rows] == [jobs[0]]
+    assert len(await cursor_key(db)) == 32
+
+
+async def test_a_list_that_takes_too_long_is_given_up(
+    db: Database, conn: Connection, connect: Callable[[], Awaitable[Connection]], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(job_list, "_STATEMENT_SEC", 0.2)
+    holder = await connect()
+    async with holder.transaction():
+        await holder.execute("LOCK TABLE jobs")
+        with pytest.raises(QueryTooSlow, match="the list took longer than"):
+            await list_jobs(db, JobFilter())
+    assert (await list_jobs(db, JobFilter())).rows == []
 
 
 async def test_a_list_reads_no_table_from_end_to_end(db: Database, conn: Connection):
@@ -253,12 +245,7 @@ async def test_a_list_reads_no_table_from_end_to_end(db: Database, conn: Connect
     media = await conn.fetchval("SELECT id FROM workflows")
     for _ in range(20):
         await submit_to(conn, media)
-    await conn.execute("ANALYZE")
-    # As if the tables were large: the planner multiplies its statistics by the pages that it finds.
-    await conn.execute(
-        """SET allow_system_table_mods = on;
-           UPDATE pg_class SET reltuples = 2000000 WHERE oid IN ('jobs'::regclass, 'job_tasks'::regclass)"""
-    )
+    await as_if_large(conn)
     never = JobFilter(statuses=("error",), words=("x",), node="n1", workflow="old", since=datetime.now().astimezone())
     for asked in (JobFilter(), never, JobFilter(statuses=("running",)), JobFilter(key="k")):
         for oldest_first in (False, True):
@@ -271,17 +258,8 @@ async def test_a_list_reads_no_table_from_end_to_end(db: Database, conn: Connect
 async def planned(conn: Connection, asked: JobFilter, oldest_first: bool, mode: str) -> str:
     """The plans of every statement that a list sends."""
     await conn.execute(f"SET plan_cache_mode = {mode}")
-    plans: list[str] = []
-
-    class Explained(Database):
-        async def fetch(
-            self, sql: str, *args: object, repeatable: bool = False, within: float | None = None
-        ) -> Sequence[Any]:
-            plans.extend(row[0] for row in await conn.fetch(f"EXPLAIN (COSTS OFF) {sql}", *args))
-            return await conn.fetch(sql, *args)
-
     spy = Explained.over(conn)
     await list_jobs(spy, asked, limit=1, oldest_first=oldest_first)
     await count_jobs(spy, asked)
     await conn.execute("RESET plan_cache_mode")
-    return "\n".join(plans)
+    return "\n".join(spy.plans)

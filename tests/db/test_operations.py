@@ -291,8 +291,8 @@ async def test_who_is_limited_to_some_workflows_acts_on_no_others(db: Database, 
     (mine,) = await submitted(conn, 1, "shop-a")
     (other,) = await submitted(conn, 1, "media")
     with pytest.raises(NotFound, match=f"there is no job {other}"):
-        await read_wanted(db, {"action": "cancel", "target": {"ids": [str(mine), str(other)]}}, prefixes=["shop-"])
-    wanted = await read_wanted(db, {"action": "cancel", "target": {"filter": {}}}, prefixes=["shop-"])
+        await read_wanted(db, {"action": "cancel", "target": {"ids": [str(mine), str(other)]}}, within=["shop-*"])
+    wanted = await read_wanted(db, {"action": "cancel", "target": {"filter": {}}}, within=["shop-*"])
     assert (await begin(db, db, wanted, by=BY)).accepted == 1
     assert await conn.fetchval("SELECT status FROM jobs WHERE id = $1", other) == "running"
 
@@ -339,7 +339,7 @@ async def test_dead_letters_are_listed_by_pages_and_counted_by_what_they_have_in
     found = await list_letters(db, LetterFilter(group=broken))
     assert [row.error_message for row in found.rows] == messages[1::-1]
 
-    written = LetterFilter(group=broken, service="render", up_to=7, prefixes=("m",))
+    written = LetterFilter(group=broken, service="render", up_to=7, within=("m*",))
     assert LetterFilter.from_document(written.document()) == written
     ended = await begun(db, action="dismiss", target={"filter": {"group": broken.document()}})
     assert ended.accepted == 2
@@ -349,6 +349,6 @@ async def test_dead_letters_are_listed_by_pages_and_counted_by_what_they_have_in
         LetterFilter(service="x"),
         LetterFilter(workflow="x"),
         LetterFilter(step="x"),
-        LetterFilter(prefixes=()),
+        LetterFilter(within=()),
     ):
         assert (await list_letters(db, asked)).rows == []

@@ -131,7 +131,7 @@ def test_any_text_is_a_filter_or_refused(typed: str):
         took_over=st.none() | st.timedeltas(timedelta(0), timedelta(days=1000)),
         words=st.lists(st.text()).map(tuple),
         up_to=st.none() | st.integers(),
-        prefixes=st.none() | st.lists(st.text()).map(tuple),
+        within=st.none() | st.lists(st.text()).map(tuple),
     )
 )
 def test_a_filter_is_the_same_after_it_was_written_down(asked: JobFilter):

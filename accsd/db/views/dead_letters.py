@@ -11,8 +11,8 @@ from typing import Any, Final, cast
 from uuid import UUID
 
 from accsd.db.pool import Database, Record
-from accsd.db.views.job_list import Count, Scan
-from accsd.db.views.jobs import DeadLetterRow
+from accsd.db.views.job_list import Count, Scan, ask
+from accsd.db.views.jobs import FITS, DeadLetterRow
 from accsd.errors import InvalidValue
 
 LOOKED_AT: Final = 10_000  # dead letters a page or a table of groups looks at; about 0.1 s
@@ -62,7 +62,7 @@ class LetterFilter:
     group: Signature | None = None
     settled: bool = False  # also those that were redriven or dismissed
     up_to: int | None = None
-    prefixes: Sequence[str] | None = None
+    within: Sequence[str] | None = None  # as of jobs
 
     def document(self) -> dict[str, Any]:
         known: dict[str, Any] = {name: getattr(self, name) for name in _TEXTS}
@@ -70,7 +70,7 @@ class LetterFilter:
             "group": None if self.group is None else self.group.document(),
             "settled": self.settled or None,
             "until_id": self.up_to,
-            "within": None if self.prefixes is None else list(self.prefixes),
+            "within": None if self.within is None else list(self.within),
         }
         return {name: value for name, value in known.items() if value is not None}
 
@@ -80,7 +80,7 @@ class LetterFilter:
         given = dict(document)
         texts = {name: given.pop(name, None) for name in _TEXTS}
         group, settled, up_to = given.pop("group", None), given.pop("settled", False), given.pop("until_id", None)
-        within = given.pop("within", None)
+        names = given.pop("within", None)
         if given:
             raise InvalidValue(f'a filter of dead letters has no "{next(iter(given))}"')
         for name, value in texts.items():
@@ -93,7 +93,7 @@ class LetterFilter:
             group=None if group is None else Signature.from_document(group),
             settled=settled,
             up_to=up_to,
-            prefixes=None if within is None else tuple(str(prefix) for prefix in within),
+            within=None if names is None else tuple(str(name) for name in names),
         )
 
 
@@ -151,7 +151,7 @@ _PASSES: Final = f"""
     AND ($6::text IS NULL OR d.reason = $6)
     AND ($7::text[] IS NULL OR d.service_name = $7[1] AND t.task_key = $7[2] AND d.error_code IS NOT DISTINCT FROM $7[3]
          AND {_MESSAGE} = $7[4])
-    AND ($8::text[] IS NULL OR EXISTS (SELECT FROM unnest($8) AS p (prefix) WHERE starts_with(w.name, p.prefix)))"""
+    AND ($8::text[] IS NULL OR EXISTS (SELECT FROM unnest($8) AS p (name) WHERE {FITS}))"""
 # One look-up for each: by OFFSET 0, or the statistics may say that the whole table is cheaper.
 _LOOKED: Final = f"""
     SELECT d.*, t.task_key, w.name AS workflow, coalesce({_PASSES}, false) AS passes
@@ -228,7 +228,8 @@ async def newest_letter(db: Database) -> int:
 async def _look(db: Database, statement: str, asked: LetterFilter, after: int | None, limit: int) -> Sequence[Record]:
     group = asked.group
     below = min(_LAST_ID if after is None else after, _LAST_ID if asked.up_to is None else asked.up_to + 1)
-    return await db.fetch(
+    return await ask(
+        db,
         statement % ("true" if asked.settled else _OPEN),
         below,
         asked.service,
@@ -237,9 +238,8 @@ async def _look(db: Database, statement: str, asked: LetterFilter, after: int | 
         asked.error_code,
         asked.reason,
         None if group is None else [group.service, group.step, group.error_code, group.message],
-        None if asked.prefixes is None else list(asked.prefixes),
+        None if asked.within is None else list(asked.within),
         limit,
-        repeatable=True,
         within=_STATEMENT_SEC,
     )
 

@@ -16,8 +16,8 @@ from typing import Any, Final, cast
 from uuid import UUID
 
 from accsd.db.pool import Database, Record
-from accsd.db.views.jobs import JOB_COLUMNS, JobRow
-from accsd.errors import InvalidValue
+from accsd.db.views.jobs import FITS, JOB_COLUMNS, JobRow
+from accsd.errors import DatabaseUnavailable, InvalidValue, QueryTooSlow
 
 _SLICE: Final = 20_000
 _SLICE_OF_TASKS: Final = 2_000  # a filter that looks at a job's tasks costs ten times as much a job
@@ -68,8 +68,8 @@ class Scan:
 @dataclass(frozen=True, slots=True)
 class JobFilter:
     """The conditions of a job, all of them. `node`: one of its tasks is or was last there; `options` are among its own;
-    each of `words` occurs in its names or its error; `up_to` is the last order_seq; of `prefixes` one begins the name
-    of its workflow."""
+    each of `words` occurs in its names or its error; `up_to` is the last order_seq; `within` are
+    the names of workflows that may be shown, each may end in *."""
 
     statuses: Sequence[str] = ()
     workflow: str | None = None
@@ -85,7 +85,7 @@ class JobFilter:
     took_under: timedelta | None = None
     words: Sequence[str] = ()
     up_to: int | None = None
-    prefixes: Sequence[str] | None = None
+    within: Sequence[str] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -113,7 +113,7 @@ class JobFilter:
             "took_under_seconds": None if self.took_under is None else self.took_under.total_seconds(),
             "text": list(self.words) or None,
             "until_order_seq": self.up_to,
-            "within": None if self.prefixes is None else list(self.prefixes),
+            "within": None if self.within is None else list(self.within),
         }
         return {name: value for name, value in known.items() if value is not None}
 
@@ -137,7 +137,7 @@ class JobFilter:
                 took_under=_length(given.pop("took_under_seconds", None)),
                 words=_texts(given.pop("text", ())),
                 up_to=_number(given.pop("until_order_seq", None)),
-                prefixes=None if (within := given.pop("within", None)) is None else _texts(within),
+                within=None if (names := given.pop("within", None)) is None else _texts(names),
             )
         except (TypeError, ValueError, OverflowError) as error:
             raise InvalidValue(f"the filter can't be read: {error}") from None
@@ -215,6 +215,18 @@ async def newest_order_seq(db: Database) -> int:
     return await db.fetchval("SELECT coalesce(max(order_seq), 0) FROM public.jobs", repeatable=True)
 
 
+async def ask(db: Database, sql: str, *args: object, within: float) -> Sequence[Record]:
+    """What a list asks. Raises QueryTooSlow where the answer takes longer."""
+    try:
+        return await db.fetch(sql, *args, repeatable=True, within=within)
+    except DatabaseUnavailable as error:
+        if not isinstance(error.__cause__, TimeoutError):
+            raise
+        raise QueryTooSlow(
+            f"the list took longer than {within:g} s", hint="narrow it: a shorter time, a workflow, a state"
+        ) from error
+
+
 # The walk
 
 _JOB_FIELDS: Final = tuple(JobRow.__dataclass_fields__)
@@ -279,13 +291,13 @@ _NUMBER: Final = f"""
 
 # Where a time lies in the order of submission, by the ids, which begin with the time: those of version 7 next to it.
 # Somebody may have made an id of another time; so the furthest of some of them counts, and created_at decides.
-_RANGE: Final = """
+_RANGE: Final = f"""
     SELECT accs.clock() AS as_of,
            CASE WHEN $1::text IS NOT NULL OR $2::text IS NOT NULL OR $3::text[] IS NOT NULL THEN ARRAY(
              SELECT w.id FROM public.workflows w
               WHERE ($1 IS NULL OR w.name = $1)
                 AND ($2 IS NULL OR EXISTS (SELECT FROM accs.steps s WHERE s.workflow_id = w.id AND s.service = $2))
-                AND ($3 IS NULL OR EXISTS (SELECT FROM unnest($3) AS p (prefix) WHERE starts_with(w.name, p.prefix))))
+                AND ($3 IS NULL OR EXISTS (SELECT FROM unnest($3) AS p (name) WHERE {FITS})))
            END AS workflows,
            CASE WHEN $4::uuid IS NOT NULL THEN (
              SELECT min(order_seq) FROM (
@@ -318,16 +330,16 @@ class _Walk:
 
     @classmethod
     async def begin(cls, db: Database, asked: JobFilter, after: Position | None, oldest_first: bool) -> "_Walk":
-        row = await db.fetchrow(
+        (row,) = await ask(
+            db,
             _RANGE,
             asked.workflow,
             asked.service,
-            None if asked.prefixes is None else list(asked.prefixes),
+            None if asked.within is None else list(asked.within),
             None if asked.since is None else id_at(asked.since - _SLACK),
             None if asked.until is None else id_at(asked.until + _SLACK),
-            repeatable=True,
+            within=_STATEMENT_SEC,
         )
-        assert row is not None
         first = _FIRST_SEQ if row["first"] is None else row["first"]
         last = min(_LAST_SEQ if row["last"] is None else row["last"], _LAST_SEQ if asked.up_to is None else asked.up_to)
         start = Position(first, _FIRST_ID) if oldest_first else Position(last, _LAST_ID)
@@ -344,8 +356,10 @@ class _Walk:
     async def _source(db: Database, asked: JobFilter) -> str:
         if asked.key is not None:
             return _BY_KEY
-        is_rare = asked.is_open and await db.fetchval(_FEW_IN_MOTION, repeatable=True)
-        return _MOVING if is_rare else "public.jobs"
+        if not asked.is_open:
+            return "public.jobs"
+        ((are_few,),) = await ask(db, _FEW_IN_MOTION, within=_STATEMENT_SEC)
+        return _MOVING if are_few else "public.jobs"
 
     async def slices(self, statement: str, wanted: int, budget: Budget) -> AsyncGenerator[Sequence[Record]]:
         """What `statement` says of one slice after the other, until enough pass, the budget is spent or the end is
@@ -382,12 +396,13 @@ class _Walk:
         """Where the next page begins."""
         if self.is_over:
             return None
-        is_left = await self.db.fetchval(
+        is_left = await ask(
+            self.db,
             f"SELECT true FROM public.jobs WHERE {_LEFT[self.order]} ORDER BY {self.order} LIMIT 1",
             self.position.order_seq,
             self.position.id,
             self.end,
-            repeatable=True,
+            within=_STATEMENT_SEC,
         )
         if not is_left:
             self.is_over, self.scan = True, replace(self.scan, complete=True, back_to=None)
@@ -395,7 +410,8 @@ class _Walk:
 
     async def _look(self, statement: str, wanted: int, size: int) -> Sequence[Record]:
         asked = self.asked
-        return await self.db.fetch(
+        return await ask(
+            self.db,
             statement % {"source": self.source, "left": _LEFT[self.order], "order": self.order, "size": size},
             self.position.order_seq,
             self.position.id,
@@ -413,7 +429,6 @@ class _Walk:
             [word.lower() for word in asked.words],
             asked.key,
             asked.node,
-            repeatable=True,
             within=_STATEMENT_SEC,
         )
 

@@ -14,6 +14,8 @@ from uuid import UUID
 from accsd.db.pool import Database
 from accsd.errors import NotFound
 
+# Whether the workflow w has the name p.name, which may end in *.
+FITS: Final = "CASE WHEN right(p.name, 1) = '*' THEN starts_with(w.name, left(p.name, -1)) ELSE w.name = p.name END"
 _SHORTEST_END: Final = 4  # digits; shorter ends match too many ids
 
 
@@ -283,29 +285,29 @@ async def is_open(db: Database, job_id: UUID, step: str | None) -> bool:
 # What a caller that is limited to some workflows may not see
 
 
-async def jobs_outside(db: Database, job_ids: Sequence[UUID], prefixes: Sequence[str]) -> list[UUID]:
-    """Of these jobs those whose workflow's name begins with none of the prefixes."""
+async def jobs_outside(db: Database, job_ids: Sequence[UUID], within: Sequence[str]) -> list[UUID]:
+    """Of these jobs those whose workflow's name fits none of these."""
     rows = await db.fetch(
-        """SELECT j.id FROM public.jobs j JOIN public.workflows w ON w.id = j.workflow_id
+        f"""SELECT j.id FROM public.jobs j JOIN public.workflows w ON w.id = j.workflow_id
             WHERE j.id = ANY ($1)
-              AND NOT EXISTS (SELECT FROM unnest($2::text[]) AS p (prefix) WHERE starts_with(w.name, p.prefix))
+              AND NOT EXISTS (SELECT FROM unnest($2::text[]) AS p (name) WHERE {FITS})
             ORDER BY j.id LIMIT 10""",
         list(job_ids),
-        list(prefixes),
+        list(within),
         repeatable=True,
     )
     return [row[0] for row in rows]
 
 
-async def letters_outside(db: Database, letter_ids: Sequence[int], prefixes: Sequence[str]) -> list[int]:
+async def letters_outside(db: Database, letter_ids: Sequence[int], within: Sequence[str]) -> list[int]:
     rows = await db.fetch(
-        """SELECT d.id FROM public.dead_letters d JOIN public.jobs j ON j.id = d.job_id
+        f"""SELECT d.id FROM public.dead_letters d JOIN public.jobs j ON j.id = d.job_id
              JOIN public.workflows w ON w.id = j.workflow_id
             WHERE d.id = ANY ($1)
-              AND NOT EXISTS (SELECT FROM unnest($2::text[]) AS p (prefix) WHERE starts_with(w.name, p.prefix))
+              AND NOT EXISTS (SELECT FROM unnest($2::text[]) AS p (name) WHERE {FITS})
             ORDER BY d.id LIMIT 10""",
         list(letter_ids),
-        list(prefixes),
+        list(within),
         repeatable=True,
     )
     return [row[0] for row in rows]

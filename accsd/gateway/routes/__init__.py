@@ -13,12 +13,15 @@ from accsd.gateway.routes import (
     fleet,
     jobs,
     nodes,
+    operations,
     schedules,
+    search,
     services,
     stream,
     system,
     tasks,
     tools,
+    views,
     workflows,
 )
 
@@ -33,12 +36,15 @@ ROUTERS: Final[tuple[APIRouter, ...]] = tuple(
         fleet,
         jobs,
         nodes,
+        operations,
         schedules,
+        search,
         services,
         stream,
         system,
         tasks,
         tools,
+        views,
         workflows,
     )
 )

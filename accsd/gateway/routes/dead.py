@@ -10,19 +10,27 @@ from starlette.responses import Response
 
 from accsd.db import Database, dismiss, redrive
 from accsd.db.retry import DeadLetterAnswer
-from accsd.db.views import jobs as job_views
+from accsd.db.views.dead_letters import LetterFilter, letter_groups, list_letters
 from accsd.db.views.jobs import DeadLetterRow
 from accsd.explain.jobs import dead_because
 from accsd.gateway.access import GuardedRoute, scoped
 from accsd.gateway.answers import answer, document
 from accsd.gateway.bodies import Body as RequestBody
 from accsd.gateway.context import caller_of, context_of
+from accsd.gateway.paging import DEFAULT_LIMIT, MAX_LIMIT, Page
 from accsd.gateway.routes.verbs import done
-from accsd.gateway.schemas import ANYTHING, TEXT, answers, listed, objects, row_schema
+from accsd.gateway.schemas import ANYTHING, TEXT, answers, listed, objects, paged, row_schema
 from accsd.model.access import Scope
 
 router = APIRouter(prefix="/api/v1", route_class=GuardedRoute, tags=["dead letters"])
-_MOST: Final = 500
+_GROUP: Final = objects(
+    group=objects(service=TEXT, step=TEXT, error_code={"type": ["string", "null"]}, message=TEXT),
+    count={"type": "integer"},
+    first={"type": "string", "format": "date-time"},
+    last={"type": "string", "format": "date-time"},
+    letters={"type": "array", "items": {"type": "integer"}},
+    jobs={"type": "array", "items": {"type": "string", "format": "uuid"}},
+)
 
 
 class Chosen(RequestBody):
@@ -34,18 +42,51 @@ class Chosen(RequestBody):
     "/dead-letters",
     operation_id="dead_letters.list",
     summary="Tasks that failed for good",
-    responses=answers(listed({"allOf": [row_schema(DeadLetterRow), objects(because=TEXT)]})),
+    responses=answers(paged({"allOf": [row_schema(DeadLetterRow), objects(because=TEXT)]})),
     openapi_extra=scoped(Scope.READ),
 )
 async def list_dead(
     request: Request,
     service: str | None = Query(None, max_length=200),
+    workflow: str | None = Query(None, max_length=200),
+    step: str | None = Query(None, max_length=200),
+    error_code: str | None = Query(None, max_length=200),
     settled: bool = False,
-    limit: int = Query(100, ge=1, le=_MOST),
+    limit: int = Query(DEFAULT_LIMIT, ge=1, le=MAX_LIMIT),
+    cursor: str | None = Query(None, max_length=1_100),
 ) -> Response:
     """The newest first; with `settled`, those that were retried or dismissed too."""
-    rows = await job_views.dead_letters(context_of(request).reads, service=service, settled=settled, limit=limit)
-    return answer({"items": [document(row) | {"because": dead_because(row)} for row in rows]})
+    context = context_of(request)
+    wanted = LetterFilter(service=service, workflow=workflow, step=step, error_code=error_code, settled=settled)
+    asked = {"list": "dead_letters"} | wanted.document()
+    after = None if cursor is None else int(context.cursors.open(cursor, asked)[0])
+    page = await list_letters(context.reads, wanted, after=after, limit=limit)
+    following = None if page.next is None else context.cursors.seal([page.next], asked)
+    rows = [document(row) | {"because": dead_because(row)} for row in page.rows]
+    return answer(Page(rows, following, page.scan, page.as_of).document() | {"filter": wanted.document()})
+
+
+@router.get(
+    "/dead-letters/groups",
+    operation_id="dead_letters.groups",
+    summary="The same failures counted together",
+    responses=answers(listed(_GROUP)),
+    openapi_extra=scoped(Scope.READ),
+)
+async def list_groups(
+    request: Request,
+    service: str | None = Query(None, max_length=200),
+    workflow: str | None = Query(None, max_length=200),
+) -> Response:
+    """By service, step, error and the message without what differs; the largest group first. An operation takes `group`
+    as its filter. `complete: false`: only the newest were looked at."""
+    found = await letter_groups(context_of(request).reads, LetterFilter(service=service, workflow=workflow))
+    rows = [
+        {"group": each.signature.document()}
+        | {name: getattr(each, name) for name in ("count", "first", "last", "letters", "jobs")}
+        for each in found.groups
+    ]
+    return answer({"items": rows, "complete": found.complete, "looked_at": found.looked_at, "as_of": found.as_of})
 
 
 @router.post(
