@@ -29,6 +29,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "ACC_COMPOSE_PROJECT": "compose.project",
     "ACC_HTTP_LISTEN": "http.listen",
     "ACC_HTTP_TOKEN": "http.token",
+    "ACC_GATEWAY_LISTEN": "gateway.listen",
     "ACC_POLL_SEC": "poll_sec",
     "ACC_POLL_DEAF_SEC": "poll_deaf_sec",
     "ACC_DRAIN_SEC": "drain_sec",
