@@ -147,7 +147,7 @@ BEGIN
     ), measured AS MATERIALIZED (
       SELECT m.* FROM accs.attempts_ended(ARRAY(
         SELECT f.e FROM fresh f WHERE (f.e).type IN ('status', 'retry') AND (f.e).attempt_id IS NOT NULL AND (f.e).source <> 'resolver'
-           AND ((f.e).data ->> 'to' IN ('done', 'error') OR (f.e).data ->> 'outcome' IN ('error', 'lost')))) m
+           AND ((f.e).data ->> 'to' IN ('done', 'error') OR (f.e).data ->> 'outcome' IN ('lost', 'error')))) m
     ), counted AS (
       INSERT INTO accs.outcomes AS o (minute, service, done, error, retried, lost, wait_s, run_s)
       SELECT date_trunc('minute', m.ts), m.service, count(*) FILTER (WHERE m.ended = 'done'), count(*) FILTER (WHERE m.ended = 'error'),
