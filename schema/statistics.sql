@@ -136,7 +136,7 @@ BEGIN
   v_snap := pg_current_snapshot();
   SELECT CASE WHEN s.is_called THEN s.last_value ELSE s.last_value - 1 END INTO v_last FROM public.task_events_id_seq s;
   v_at.counted_to := least(v_at.counted_to, v_last);   -- a restored database may have begun anew
-  v_to := least(v_last, v_at.counted_to + p_limit);
+  v_to := least(v_last, v_at.counted_to + greatest(1, least(p_limit, 100000)));
   more := v_to < v_last;
   IF v_to > v_at.counted_to OR EXISTS (SELECT FROM accs.event_gaps) THEN
     WITH fresh AS MATERIALIZED (
