@@ -9,6 +9,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from time import monotonic
 from typing import Any, Final
 from uuid import UUID
 
@@ -27,6 +28,7 @@ from accsd.supervisor import Pass
 
 _BATCH: Final = 100
 _FLOWS_KEPT: Final = 200
+_LONGEST_THOUGHT: Final = 0.25  # seconds, before what was decided is said
 _SETTLED_BY_ANOTHER: Final = timedelta(milliseconds=50)
 _log = get_logger(role="resolver")
 
@@ -57,7 +59,7 @@ class Resolver:
         flows = await self._flows_of(asked)
         results = await self._results(asked, flows)
         # In a thread: expressions over long lists may take milliseconds, and the loop has other roles to serve.
-        return await asyncio.to_thread(lambda: [(each, _decided(each, flows, results)) for each in asked])
+        return await asyncio.to_thread(_decided_for_a_while, asked, flows, results)
 
     async def _flows_of(self, asked: Sequence[TaskToResolve]) -> dict[UUID, Flow | Fail]:
         """The flows of their workflows, read once for each version of a workflow."""
@@ -126,6 +128,21 @@ def _keys_read(each: TaskToResolve, flows: Mapping[UUID, Flow | Fail]) -> list[s
         raise
     except UserError:
         return []  # said again, and told, when the step is decided
+
+
+def _decided_for_a_while(
+    asked: Sequence[TaskToResolve],
+    flows: Mapping[UUID, Flow | Fail],
+    results: Mapping[tuple[UUID, str], StepResult],
+) -> list[Asked]:
+    """The first of them, at least one: what was decided is said before long, though somebody's steps take seconds."""
+    decided: list[Asked] = []
+    until = monotonic() + _LONGEST_THOUGHT
+    for each in asked:
+        decided.append((each, _decided(each, flows, results)))
+        if monotonic() > until:
+            break
+    return decided
 
 
 def _decided(

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self, cast
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from accsd.errors import InvalidValue, Place, SchemaInvalid, WorkflowInvalid
-from accsd.model.workflow import Name, Seconds, WorkflowDef, WorkflowStep, readable_backoff
+from accsd.model.workflow import Name, Seconds, WorkflowDef, WorkflowStep, readable_backoff, storable_params
 from accsd.values.labels import check_labels
 from accsd.values.names import TOOL_SERVICE, check_service_name
 from accsd.values.schemas import Schema, schema_of
@@ -96,7 +96,7 @@ class ToolDef(BaseModel):
     output_schema: JsonSchema | None = None
     request: HttpRequest | None = None
     defaults: ToolDefaults = Field(default_factory=ToolDefaults)
-    examples: list[dict[str, Any]] = Field(default_factory=list)
+    examples: list[Annotated[dict[str, Any], AfterValidator(storable_params)]] = Field(default_factory=list)
     scopes: list[str] = Field(default_factory=list)
     is_active: bool = True
 
