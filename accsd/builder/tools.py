@@ -17,6 +17,7 @@ from uuid import UUID
 import anyio
 import orjson
 
+from accsd import failpoints
 from accsd.db import Database, Submission, emit_event, forget_node, submit_job, workflow_id
 from accsd.db.listen import Listener
 from accsd.db.tools import find_tools, has_tasks_for_control, job_outcome, silent_control_nodes
@@ -122,6 +123,11 @@ class Tools:
     async def _perform(self, task: Task[Any]) -> dict[str, Any]:
         assert isinstance(task, PullTask)
         tool = await self._tool(task.claimed.tool or "")
+        result = await self._performed(tool, task)
+        failpoints.hit("tool.done")
+        return result
+
+    async def _performed(self, tool: ToolDef, task: PullTask) -> dict[str, Any]:
         if tool.request is not None:
             return await self._call(tool, tool.request, task)
         does: dict[str, Callable[[PullTask], Any]] = {
