@@ -65,7 +65,12 @@ async def find_tools(db: Database, names: Sequence[str] | None = None) -> list[T
 async def bound_workflow(db: Database, workflow: WorkflowDef) -> WorkflowDef:
     """The workflow with the versions of its tools. Raises WorkflowInvalid."""
     names = tool_names(workflow)
-    return bound(workflow, await find_tools(db, names)) if names else workflow
+    if not names:
+        return workflow
+    tools = await find_tools(db, names)
+    if {tool.name for tool in tools} != set(names):
+        tools = await find_tools(db)  # so that the one that was meant can be named
+    return bound(workflow, tools)
 
 
 def _tool(row: Record) -> ToolDef:
