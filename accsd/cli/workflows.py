@@ -184,7 +184,7 @@ async def _bound(db: Database, documents: Iterable[Document], wanted: Iterable[W
     refusals: list[WorkflowInvalid] = []
     for document, workflow in zip(_of_workflows(documents), wanted, strict=True):
         try:
-            bound.append(await bound_workflow(db, workflow))
+            bound.append(await bound_workflow(db, workflow, by=operator()))
         except WorkflowInvalid as error:
             refusals.append(document.refused(error))
     _refuse_all(refusals)

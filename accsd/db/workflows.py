@@ -80,7 +80,7 @@ async def apply_workflow(db: Database, workflow: WorkflowDef, *, created_by: str
     """Writes a workflow under its name and version; the same one again is updated. The database checks it too.
     Raises WorkflowInvalid."""
     workflow.schema_of_options()
-    workflow = await bound_workflow(db, workflow)
+    workflow = await bound_workflow(db, workflow, by=created_by)
     return await db.fetchval(
         """INSERT INTO public.workflows (name, version, steps, created_by, notify, params, options_schema)
            VALUES ($1, $2, $3, $4, $5, $6, $7)
@@ -124,7 +124,7 @@ async def apply_workflows(
 
 
 async def _apply(db: Database, workflow: WorkflowDef, created_by: str | None) -> Applied:
-    workflow = await bound_workflow(db, workflow)
+    workflow = await bound_workflow(db, workflow, by=created_by)
     newest = await find_workflow(db, workflow.name)
     previous = None if newest is None else newest.version
     names_version = "version" in workflow.model_fields_set

@@ -5,7 +5,7 @@ workflow is written, so that a newer tool changes nothing that runs already.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, Self, cast
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -155,6 +155,19 @@ def open_places(document: Any, at: Place = ()) -> Iterator[Place]:
 def tool_names(workflow: WorkflowDef) -> list[str]:
     """Without versions."""
     return list(dict.fromkeys(step.uses.partition("@")[0] for step in workflow.steps if step.uses))
+
+
+def refuse_use(workflow: WorkflowDef, forbidden: Collection[str], *, by: str | None) -> None:
+    """Raises WorkflowInvalid with each step that uses one of these tools."""
+    who = by or "this login"
+    complaints = [
+        (("steps", number, "uses"), f'step "{step.key}": {who} may not use the tool {step.uses}')
+        for number, step in enumerate(workflow.steps)
+        if step.uses and step.uses.partition("@")[0] in forbidden
+    ]
+    if complaints:
+        shown = "; ".join(sentence for _, sentence in complaints[:5])
+        raise WorkflowInvalid(f'workflow "{workflow.name}": {shown}', complaints=complaints)
 
 
 def bound(workflow: WorkflowDef, tools: Iterable[ToolDef]) -> WorkflowDef:
