@@ -149,6 +149,11 @@ INSERT INTO public.tools (name, version, kind, service, description, input_schem
        "options": {"type": "object"}, "priority": {"type": "integer", "minimum": -2147483648, "maximum": 2147483647},
        "wait": {"type": "boolean"}}}',
    '{"type": "object", "required": ["job_id"], "properties": {"job_id": {"type": "string"}, "status": {"type": "string"}}}'),
+  ('accs.wait_event', 1, 'builtin', 'accs', 'Ends when an event of a topic comes that matches, or when so much time has passed.',
+   '{"type": "object", "required": ["topic"], "additionalProperties": false, "properties": {
+       "topic": {"type": "string", "minLength": 1, "maxLength": 200}, "match": {"type": "string", "minLength": 1, "maxLength": 4096},
+       "values": {"type": "object"}, "timeout": {"type": ["string", "number"]}}}',
+   '{"type": "object", "required": ["timed_out"], "properties": {"timed_out": {"type": "boolean"}, "event": {"type": "object"}}}'),
   ('accs.assert', 1, 'builtin', 'accs', 'Fails, for good, where a condition does not hold.',
    '{"type": "object", "required": ["that"], "additionalProperties": false, "properties": {
        "that": {"type": "boolean"}, "message": {"type": "string", "maxLength": 1000}}}', NULL),

@@ -225,7 +225,7 @@ async def test_a_tool_is_for_those_whose_limits_allow_it_when_it_is_written_and_
         await conn.fetchval("SELECT accs.put_actor($1, 'person', $2)", actor, {"tools": list(tools)})
 
     await may("chat.*", "accs.")
-    with pytest.raises(WorkflowInvalid, match='step "a": eva may not use the tool media.probe') as refused:
+    with pytest.raises(WorkflowInvalid, match=r'step "a": eva may not use the tool media\.probe') as refused:
         await apply_workflow(db, workflow, created_by="eva")
     assert refused.value.complaints[0][0] == ("steps", 0, "uses")
     by_hand = "INSERT INTO workflows (name, steps, created_by) SELECT 'v', steps, 'eva' FROM workflows WHERE name = 'w'"
