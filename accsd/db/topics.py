@@ -53,7 +53,7 @@ async def emit_event(
 
 async def events_of_topic(
     db: Database, topic: str, since: datetime, *, after: int = 0, limit: int = 100
-) -> list[Record]:
+) -> Sequence[Record]:
     """The events of one topic that were emitted since then, by id."""
     return await db.fetch(
         """SELECT id, topic, payload, key, source, occurred_at, at, job_id, depth FROM public.events

@@ -143,6 +143,7 @@ def test_who_keeps_a_refusal_keeps_no_document():
 
     def refused() -> weakref.ref[Canary]:
         document = Canary(name="w", steps=[{"key": "a", "service": "s", "delay": "x"}])
+        kept: WorkflowInvalid | None = None
         try:
             WorkflowDef.model_validate(document)
         except WorkflowInvalid as error:
