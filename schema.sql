@@ -330,14 +330,16 @@ SELECT accs.is_verb('prune_audit', may => '{scheduler}');
 -- Access: who acts, tokens, browser sessions, one-time codes
 -- ---------------------------------------------------------------------------------------------------------------
 
--- Who acts. A name is never given to another one. limits: schedules, max_priority, runs_per_hour, least_interval_sec; none where
--- one is missing.
+-- Who acts. A name is never given to another one. limits: schedules, max_priority, runs_per_hour, least_interval_sec, and tools, the
+-- beginnings of the names that it may use; none where one is missing.
 CREATE TABLE accs.actors (
   id           uuid PRIMARY KEY DEFAULT accs.new_id(),
   name         text NOT NULL UNIQUE CHECK (length(name) BETWEEN 1 AND 200),
   kind         text NOT NULL DEFAULT 'service' CHECK (kind IN ('person', 'service', 'assistant')),
   limits       jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(limits) = 'object'
-                 AND NOT jsonb_path_exists(limits, '$.* ? (@.type() != "number")')),
+                 AND NOT jsonb_path_exists(limits - 'tools', 'strict $.* ? (@.type() != "number")')
+                 AND coalesce(jsonb_typeof(limits -> 'tools'), 'array') = 'array'
+                 AND NOT jsonb_path_exists(limits, '$.tools[*] ? (@.type() != "string")')),
   created_at   timestamptz NOT NULL DEFAULT accs.clock(),
   disabled_at  timestamptz
 );
@@ -1143,6 +1145,41 @@ CREATE FUNCTION accs.flaw_of_use(s jsonb) RETURNS text LANGUAGE sql STABLE AS $$
     FROM (SELECT) one LEFT JOIN accs.tool_named(s ->> 'uses') t ON true
 $$;
 
+-- Whether limits of an actor allow a tool: it begins with one of the names under "tools", where there are some.
+CREATE FUNCTION accs.may_use(p_limits jsonb, p_tool text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+  SELECT NOT p_limits ? 'tools'
+      OR EXISTS (SELECT FROM jsonb_array_elements_text(p_limits -> 'tools') AS u (name) WHERE starts_with(p_tool, rtrim(u.name, '*')))
+$$;
+
+-- Who writes a workflow may use its tools; for those who write without accsd.
+CREATE FUNCTION accs.check_use() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_by   text := coalesce(NEW.created_by, session_user);
+  v_step jsonb;
+BEGIN
+  SELECT s INTO v_step FROM accs.actors a, jsonb_array_elements(NEW.steps) s
+   WHERE a.name = v_by AND s ? 'uses' AND NOT accs.may_use(a.limits, split_part(s ->> 'uses', '@', 1)) LIMIT 1;
+  IF FOUND THEN
+    PERFORM accs.invalid(NEW.name, format('step "%s": %s may not use the tool "%s"', v_step ->> 'key', v_by, v_step ->> 'uses'));
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER use_of_tools AFTER INSERT OR UPDATE OF steps, created_by ON public.workflows
+  FOR EACH ROW WHEN (NEW.steps @? '$[*].uses') EXECUTE FUNCTION accs.check_use();
+
+-- Of these jobs and tools: those that the owner of the workflow, or who submitted the job, may not use any more.
+CREATE FUNCTION accs.refused_tools(p_jobs uuid[], p_tools text[]) RETURNS TABLE (job_id uuid, tool text, actor text)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN QUERY
+  SELECT u.job_id, u.tool, a.name
+    FROM unnest(p_jobs, p_tools) AS u (job_id, tool)
+    JOIN public.jobs j ON j.id = u.job_id JOIN public.workflows f ON f.id = j.workflow_id
+    JOIN accs.actors a ON a.name IN (f.created_by, j.created_by)
+   WHERE NOT accs.may_use(a.limits, u.tool) ORDER BY a.name;
+END $$;
+SELECT accs.is_verb('refused_tools', may => '{scheduler}');
+
 -- What every installation has. The control host does it; assert and transform need nobody but the resolver.
 INSERT INTO public.tools (name, version, kind, service, description, input_schema, output_schema) VALUES
   ('accs.emit_event', 1, 'builtin', 'accs', 'Emits an event. A repeated attempt emits it once.',
@@ -1156,6 +1193,11 @@ INSERT INTO public.tools (name, version, kind, service, description, input_schem
        "options": {"type": "object"}, "priority": {"type": "integer", "minimum": -2147483648, "maximum": 2147483647},
        "wait": {"type": "boolean"}}}',
    '{"type": "object", "required": ["job_id"], "properties": {"job_id": {"type": "string"}, "status": {"type": "string"}}}'),
+  ('accs.wait_event', 1, 'builtin', 'accs', 'Ends when an event of a topic comes that matches, or when so much time has passed.',
+   '{"type": "object", "required": ["topic"], "additionalProperties": false, "properties": {
+       "topic": {"type": "string", "minLength": 1, "maxLength": 200}, "match": {"type": "string", "minLength": 1, "maxLength": 4096},
+       "values": {"type": "object"}, "timeout": {"type": ["string", "number"]}}}',
+   '{"type": "object", "required": ["timed_out"], "properties": {"timed_out": {"type": "boolean"}, "event": {"type": "object"}}}'),
   ('accs.assert', 1, 'builtin', 'accs', 'Fails, for good, where a condition does not hold.',
    '{"type": "object", "required": ["that"], "additionalProperties": false, "properties": {
        "that": {"type": "boolean"}, "message": {"type": "string", "maxLength": 1000}}}', NULL),

@@ -36,6 +36,7 @@ POINTS: Final = (
     "reclaim.committed",
     "resolve.evaluated",
     "resolve.committed",
+    "tool.done",
     "plan.computed",
     "plan.written",
     "settle.sent",

@@ -2,14 +2,16 @@
 -- Access: who acts, tokens, browser sessions, one-time codes
 -- ---------------------------------------------------------------------------------------------------------------
 
--- Who acts. A name is never given to another one. limits: schedules, max_priority, runs_per_hour, least_interval_sec; none where
--- one is missing.
+-- Who acts. A name is never given to another one. limits: schedules, max_priority, runs_per_hour, least_interval_sec, and tools, the
+-- beginnings of the names that it may use; none where one is missing.
 CREATE TABLE accs.actors (
   id           uuid PRIMARY KEY DEFAULT accs.new_id(),
   name         text NOT NULL UNIQUE CHECK (length(name) BETWEEN 1 AND 200),
   kind         text NOT NULL DEFAULT 'service' CHECK (kind IN ('person', 'service', 'assistant')),
   limits       jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(limits) = 'object'
-                 AND NOT jsonb_path_exists(limits, '$.* ? (@.type() != "number")')),
+                 AND NOT jsonb_path_exists(limits - 'tools', 'strict $.* ? (@.type() != "number")')
+                 AND coalesce(jsonb_typeof(limits -> 'tools'), 'array') = 'array'
+                 AND NOT jsonb_path_exists(limits, '$.tools[*] ? (@.type() != "string")')),
   created_at   timestamptz NOT NULL DEFAULT accs.clock(),
   disabled_at  timestamptz
 );

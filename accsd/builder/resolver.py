@@ -9,13 +9,14 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from time import monotonic
 from typing import Any, Final
 from uuid import UUID
 
 from accsd import failpoints
 from accsd.db import Database, Verdict
 from accsd.db.resolve import StepResult, TaskToResolve, fan_out, resolve_tasks, step_results, tasks_to_resolve
-from accsd.db.tools import find_tools
+from accsd.db.tools import find_tools, refused_tools
 from accsd.db.workflows import workflows_by_id
 from accsd.errors import ConfigError, UserError
 from accsd.log import get_logger
@@ -27,6 +28,7 @@ from accsd.supervisor import Pass
 
 _BATCH: Final = 100
 _FLOWS_KEPT: Final = 200
+_LONGEST_THOUGHT: Final = 0.25  # seconds, before what was decided is said
 _SETTLED_BY_ANOTHER: Final = timedelta(milliseconds=50)
 _log = get_logger(role="resolver")
 
@@ -56,8 +58,9 @@ class Resolver:
     async def _decide(self, asked: Sequence[TaskToResolve]) -> list[Asked]:
         flows = await self._flows_of(asked)
         results = await self._results(asked, flows)
+        refused = await self._refused(asked, flows)
         # In a thread: expressions over long lists may take milliseconds, and the loop has other roles to serve.
-        return await asyncio.to_thread(lambda: [(each, _decided(each, flows, results)) for each in asked])
+        return await asyncio.to_thread(_decided_for_a_while, asked, flows, results, refused)
 
     async def _flows_of(self, asked: Sequence[TaskToResolve]) -> dict[UUID, Flow | Fail]:
         """The flows of their workflows, read once for each version of a workflow."""
@@ -84,6 +87,13 @@ class Resolver:
         if not wanted:
             return {}
         return {(found.job_id, found.task_key): found for found in await step_results(self._db, list(wanted))}
+
+    async def _refused(
+        self, asked: Iterable[TaskToResolve], flows: Mapping[UUID, Flow | Fail]
+    ) -> dict[tuple[UUID, str], str]:
+        """The tools that somebody may not use any more, by job: who wrote a workflow may have lost the right since."""
+        used = {(each.job_id, name) for each in asked if (name := _tool_of(each, flows))}
+        return await refused_tools(self._db, used) if used else {}
 
     async def _carry_out(self, decided: Sequence[Asked]) -> Counter[str]:
         """How many of each kind were accepted."""
@@ -126,6 +136,33 @@ def _keys_read(each: TaskToResolve, flows: Mapping[UUID, Flow | Fail]) -> list[s
         raise
     except UserError:
         return []  # said again, and told, when the step is decided
+
+
+def _tool_of(each: TaskToResolve, flows: Mapping[UUID, Flow | Fail]) -> str | None:
+    """The tool that the step uses, without its version."""
+    flow = flows.get(each.workflow_id)
+    return flow.tool_of(each.task_key) if isinstance(flow, Flow) else None
+
+
+def _decided_for_a_while(
+    asked: Sequence[TaskToResolve],
+    flows: Mapping[UUID, Flow | Fail],
+    results: Mapping[tuple[UUID, str], StepResult],
+    refused: Mapping[tuple[UUID, str], str],
+) -> list[Asked]:
+    """The first of them, at least one: what was decided is said before long, though somebody's steps take seconds."""
+    decided: list[Asked] = []
+    until = monotonic() + _LONGEST_THOUGHT
+    for each in asked:
+        tool = _tool_of(each, flows) or ""
+        if actor := refused.get((each.job_id, tool)):
+            said = f'step "{each.task_key}": {actor} may not use the tool {tool}'
+            decided.append((each, Fail(DatabaseCode.TOOL_REFUSED, said)))
+        else:
+            decided.append((each, _decided(each, flows, results)))
+        if monotonic() > until:
+            break
+    return decided
 
 
 def _decided(

@@ -7,8 +7,8 @@ its own, with lease and fence like everybody's. It begins when the first workflo
 import asyncio
 import re
 import secrets
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import quote, urlencode
@@ -17,14 +17,18 @@ from uuid import UUID
 import anyio
 import orjson
 
+from accsd import failpoints
 from accsd.db import Database, Submission, emit_event, forget_node, submit_job, workflow_id
 from accsd.db.listen import Listener
 from accsd.db.tools import find_tools, has_tasks_for_control, job_outcome, silent_control_nodes
-from accsd.errors import AttemptFailed, ServiceBusy, UserError
+from accsd.db.topics import events_of_topic, time_since
+from accsd.errors import AttemptFailed, InvalidValue, ServiceBusy, UserError
+from accsd.expressions import Budget, Context, Names, evaluate_condition
 from accsd.log import redact
 from accsd.metrics import Metrics
 from accsd.model.outcome import ErrorCode
 from accsd.model.tool import HttpRequest, ToolDef
+from accsd.model.workflow import LONGEST_DELAY
 from accsd.net import AddressRefused, CallFailed, Request, fetch_whole
 from accsd.sdk.pull.attempt import Handler
 from accsd.sdk.pull.stop import StopRequest
@@ -34,6 +38,7 @@ from accsd.sdk.wire import Task
 from accsd.settings import Settings
 from accsd.storage import ObjectStore
 from accsd.values.names import KIND_LABEL, TOOL_SERVICE
+from accsd.values.units import parse_duration
 from accsd.wakeup import Wakeup
 from accsd.work.context import AttemptContext
 from accsd.work.lease import LeaseKeeper
@@ -46,7 +51,10 @@ _FIELD: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SECRET: Final = re.compile(r"""\$\{\s*secret\(\s*['"]([^'"\\]+)['"]\s*\)\s*\}""")
 _TRY_AGAIN: Final = frozenset({408, 425, 429})
 _STOP_GRACE: Final = timedelta(seconds=5)
-_LOOKS: Final = (1.0, 30.0)  # seconds between two looks at a job that is waited for: a tenth of its age
+_LOOKS: Final = (1.0, 30.0)  # seconds between two looks at what is waited for: a tenth of its age
+_LONGEST_WAIT: Final = "1d"  # for an event, unless the step says otherwise
+_MATCHING: Final = 2_000_000_000  # nanoseconds that the condition may take for all events of one look
+_EVENT: Final = Names(values=("event", "values"), moments=("event.at",))
 _DEEPEST: Final = 10  # jobs that submit jobs
 
 
@@ -122,11 +130,17 @@ class Tools:
     async def _perform(self, task: Task[Any]) -> dict[str, Any]:
         assert isinstance(task, PullTask)
         tool = await self._tool(task.claimed.tool or "")
+        result = await self._performed(tool, task)
+        failpoints.hit("tool.done")
+        return result
+
+    async def _performed(self, tool: ToolDef, task: PullTask) -> dict[str, Any]:
         if tool.request is not None:
             return await self._call(tool, tool.request, task)
         does: dict[str, Callable[[PullTask], Any]] = {
             "accs.emit_event": self._emit,
             "accs.submit": self._submit,
+            "accs.wait_event": self._wait_event,
             "accs.assert": self._assert,
             "accs.transform": self._transform,
         }
@@ -190,8 +204,37 @@ class Tools:
         if status in ("error", "cancelled"):
             said = f"job {made} that it waited for has ended: {status}"
             raise AttemptFailed(ErrorCode.CALL_FAILED, said, permanent=True)
-        pause = min(max(age.total_seconds() / 10, _LOOKS[0]), _LOOKS[1])
-        raise ServiceBusy(f"it waits for job {made}", again_in=timedelta(seconds=pause))
+        raise ServiceBusy(f"it waits for job {made}", again_in=_next_look(age))
+
+    async def _wait_event(self, task: PullTask) -> dict[str, Any]:
+        """Looks from time to time whether the event is there; the task is given back meanwhile, and takes no slot. All
+        events since the step was resolved are looked at each time: one that was emitted in a long transaction has an
+        earlier id than those that were seen before."""
+        topic, since = task.params["topic"], datetime.fromisoformat(task.claimed.resolved_at or "")
+        try:
+            waits = _as_duration(task.params.get("timeout", _LONGEST_WAIT))
+            age = await time_since(self._db, since)  # before the look: what comes in time is found
+            found = await self._first_event(topic, since, task.params)
+        except UserError as error:
+            raise AttemptFailed(ErrorCode.CALL_FAILED, str(error), permanent=True) from error
+        if found is not None:
+            return {"timed_out": False, "event": found}
+        if age >= waits:
+            return {"timed_out": True}
+        raise ServiceBusy(f"it waits for an event of {topic}", again_in=min(_next_look(age), waits - age))
+
+    async def _first_event(self, topic: str, since: datetime, given: Mapping[str, Any]) -> dict[str, Any] | None:
+        budget, after, match = Budget(_MATCHING), 0, given.get("match")
+        while page := await events_of_topic(self._db, topic, since, after=after):
+            events = [{**row, "job_id": row["job_id"] and str(row["job_id"])} for row in page]
+            if match is None:
+                return _shown_event(events[0])
+            # in a thread: an expression may take a quarter of a second
+            found = await asyncio.to_thread(_matching, match, given.get("values", {}), events, budget)
+            if found is not None:
+                return _shown_event(found)
+            after = page[-1]["id"]
+        return None
 
     async def _assert(self, task: PullTask) -> dict[str, Any]:
         if task.params["that"]:
@@ -240,6 +283,33 @@ class Tools:
             if secret is not None:
                 headers[name] = secret_value(secret[1], self._settings.secrets, service=TOOL_SERVICE)
         return headers
+
+
+def _next_look(age: timedelta) -> timedelta:
+    return timedelta(seconds=min(max(age.total_seconds() / 10, _LOOKS[0]), _LOOKS[1]))
+
+
+def _as_duration(written: Any) -> timedelta:
+    seconds = parse_duration(written).total_seconds() if isinstance(written, str) else float(written)
+    if not 0 <= seconds <= LONGEST_DELAY:
+        raise InvalidValue("timeout must be between 0 and a year")
+    return timedelta(seconds=seconds)
+
+
+def _matching(
+    match: str, values: dict[str, Any], events: Sequence[dict[str, Any]], budget: Budget
+) -> dict[str, Any] | None:
+    """The first for which the condition holds. What the step knows is among the values, and never part of the text:
+    nobody's data is evaluated."""
+    for event in events:
+        if evaluate_condition(match, Context({"event": event, "values": values}, _EVENT, budget=budget)):
+            return event
+    return None
+
+
+def _shown_event(event: dict[str, Any]) -> dict[str, Any]:
+    shown = {name: event[name] for name in ("id", "topic", "payload", "key", "source")}
+    return shown | {"at": event["at"].isoformat()}
 
 
 def _once(task: PullTask) -> str:

@@ -65,8 +65,12 @@ class Document:
                 self._flow_warnings(workflow)
                 return workflow
         except WorkflowInvalid as error:
-            complaints = error.complaints or [(self._place_of(error.step), error.message)]
-            raise self._located(complaints, hint=error.hint or self._suggestion(error.step)) from None
+            raise self.refused(error) from None
+
+    def refused(self, error: WorkflowInvalid) -> WorkflowInvalid:
+        """The same error with file and line: also of what is found later, such as a tool that is not there."""
+        complaints = error.complaints or [(self._place_of(error.step), error.message)]
+        return self._located(complaints, hint=error.hint or self._suggestion(error.step))
 
     def warnings(self, workflow: WorkflowDef) -> list[str]:
         """What may surprise the author of a workflow that was found to be sound, with file and line."""

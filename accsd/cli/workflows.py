@@ -1,7 +1,7 @@
 """`accsd workflows`: brought in from files, checked, listed, shown, compared, paused and resumed."""
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -90,8 +90,9 @@ def apply_command(ctx: click.Context, files: Sequence[str], reason: str | None, 
     has_schedules = bool(_check_schedules(documents))
 
     async def work(db: Database) -> list[Applied]:
+        bound = await _bound(db, documents, wanted)
         applied = await stored.apply_workflows(db, wanted, created_by=operator(), reason=reason)
-        _warn(await _missing_services(db, wanted))
+        _warn(await _missing_services(db, bound))
         return applied
 
     applied = with_database(ctx, work)
@@ -134,7 +135,7 @@ def check_command(ctx: click.Context, files: Sequence[str], services: bool | Non
     wanted = _checked(documents, warn=True)
     names = _check_schedules(documents)
     if services is not False:
-        _warn(_asked_for_services(ctx, wanted, required=bool(services)))
+        _warn(_asked_for_services(ctx, documents, wanted, required=bool(services)))
     for workflow in wanted:
         count = len(workflow.steps)
         say(f"{workflow.name}: ok, {count} step{'s' if count != 1 else ''}")
@@ -168,20 +169,39 @@ def _checked(documents: Iterable[Document], *, warn: bool = False) -> list[Workf
     """Reads all workflows; all mistakes are in one message. `warn`: says what is sound and perhaps not meant."""
     sound: list[WorkflowDef] = []
     refusals: list[WorkflowInvalid] = []
-    for document in documents:
-        if not document.is_workflow:
-            continue
+    for document in _of_workflows(documents):
         try:
             sound.append(document.checked())
             _warn(document.warnings(sound[-1]) if warn else ())
         except WorkflowInvalid as error:
             refusals.append(error)
+    _refuse_all(refusals)
+    _refuse_twins(sound)
+    return sound
+
+
+async def _bound(db: Database, documents: Iterable[Document], wanted: Iterable[WorkflowDef]) -> list[WorkflowDef]:
+    """The workflows of these documents with the tools that there are; all mistakes are in one message."""
+    bound: list[WorkflowDef] = []
+    refusals: list[WorkflowInvalid] = []
+    for document, workflow in zip(_of_workflows(documents), wanted, strict=True):
+        try:
+            bound.append(await bound_workflow(db, workflow, by=operator()))
+        except WorkflowInvalid as error:
+            refusals.append(document.refused(error))
+    _refuse_all(refusals)
+    return bound
+
+
+def _of_workflows(documents: Iterable[Document]) -> Iterator[Document]:
+    return (document for document in documents if document.is_workflow)
+
+
+def _refuse_all(refusals: Sequence[WorkflowInvalid]) -> None:
     if refusals:
         hints = [refusal.hint for refusal in refusals if refusal.hint]
         hint = "; ".join(hints) or "correct it, then `accsd workflows check` again"
         raise WorkflowInvalid("\n".join(refusal.message for refusal in refusals), hint=hint)
-    _refuse_twins(sound)
-    return sound
 
 
 def _refuse_twins(wanted: Iterable[WorkflowDef]) -> None:
@@ -195,11 +215,16 @@ def _refuse_twins(wanted: Iterable[WorkflowDef]) -> None:
         seen.add(named)
 
 
-def _asked_for_services(ctx: click.Context, wanted: Sequence[WorkflowDef], *, required: bool) -> list[str]:
+def _asked_for_services(
+    ctx: click.Context, documents: Sequence[Document], wanted: Sequence[WorkflowDef], *, required: bool
+) -> list[str]:
+    async def work(db: Database) -> list[str]:
+        return await _missing_services(db, await _bound(db, documents, wanted))
+
     try:
         if not required and settings_of(ctx).database.url is None:
             return []
-        return with_database(ctx, lambda db: _missing_services(db, wanted))
+        return with_database(ctx, work)
     except (Unavailable, UserError) as error:
         if required or isinstance(error, WorkflowInvalid):
             raise
@@ -207,9 +232,7 @@ def _asked_for_services(ctx: click.Context, wanted: Sequence[WorkflowDef], *, re
 
 
 async def _missing_services(db: Database, wanted: Iterable[WorkflowDef]) -> list[str]:
-    """Services that no node offers, as sentences: a node may register later. WorkflowInvalid where a step uses a tool
-    that is not there, or not as it is meant."""
-    wanted = [await bound_workflow(db, workflow) for workflow in wanted]
+    """Services that no node offers, as sentences: a node may register later."""
     offered = await workflow_views.offered_services(db)
     if offered is None:
         return ["no node has registered yet: the steps wait until `accsd --role agent` runs on one that offers them"]

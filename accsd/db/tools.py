@@ -1,6 +1,6 @@
 """Tools are written, retired and found, and workflows are bound to their versions."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -9,7 +9,7 @@ from uuid import UUID
 from accsd.db.answers import Verdict
 from accsd.db.pool import Database, Record
 from accsd.errors import NotFound, VerbRefused
-from accsd.model.tool import ToolDef, bound, tool_names
+from accsd.model.tool import ToolDef, bound, refuse_use, tool_names
 from accsd.model.workflow import WorkflowDef
 from accsd.values.names import KIND_LABEL, TOOL_SERVICE
 
@@ -66,10 +66,37 @@ async def find_tools(db: Database, names: Sequence[str] | None = None) -> list[T
     return [_tool(row) for row in rows]
 
 
-async def bound_workflow(db: Database, workflow: WorkflowDef) -> WorkflowDef:
-    """The workflow with the versions of its tools. Raises WorkflowInvalid."""
+async def bound_workflow(db: Database, workflow: WorkflowDef, *, by: str | None = None) -> WorkflowDef:
+    """The workflow with the versions of its tools, which `by` may use. Raises WorkflowInvalid."""
     names = tool_names(workflow)
-    return bound(workflow, await find_tools(db, names)) if names else workflow
+    if not names:
+        return workflow
+    tools = await find_tools(db, names)
+    if {tool.name for tool in tools} != set(names):
+        tools = await find_tools(db)  # so that the one that was meant can be named
+    refuse_use(workflow, await forbidden_tools(db, names, by=by), by=by)
+    return bound(workflow, tools)
+
+
+async def forbidden_tools(db: Database, names: Sequence[str], *, by: str | None) -> set[str]:
+    """Those that the limits of an actor do not allow. Nobody in particular is the login."""
+    allowed: list[str] | None = await db.fetchval(
+        "SELECT limits -> 'tools' FROM accs.actors WHERE name = coalesce($1, session_user)", by, repeatable=True
+    )
+    if allowed is None:
+        return set()
+    return {name for name in names if not name.startswith(tuple(prefix.rstrip("*") for prefix in allowed))}
+
+
+async def refused_tools(db: Database, wanted: Collection[tuple[UUID, str]]) -> dict[tuple[UUID, str], str]:
+    """Of jobs and tools: those that the workflow's owner, or who submitted the job, may not use any more; and who."""
+    rows = await db.fetch(
+        "SELECT * FROM accs.refused_tools($1, $2)",
+        [job_id for job_id, _ in wanted],
+        [tool for _, tool in wanted],
+        repeatable=True,
+    )
+    return {(row["job_id"], row["tool"]): row["actor"] for row in rows}
 
 
 def _tool(row: Record) -> ToolDef:

@@ -51,6 +51,25 @@ async def emit_event(
     return Emitted(row["event_id"], Verdict(row["answer"]), row["matched"])
 
 
+async def events_of_topic(
+    db: Database, topic: str, since: datetime, *, after: int = 0, limit: int = 100
+) -> Sequence[Record]:
+    """The events of one topic that were emitted since then, by id."""
+    return await db.fetch(
+        """SELECT id, topic, payload, key, source, occurred_at, at, job_id, depth FROM public.events
+            WHERE topic = $1 AND at >= $2 AND id > $3 ORDER BY id LIMIT $4""",
+        topic,
+        since,
+        after,
+        limit,
+        repeatable=True,
+    )
+
+
+async def time_since(db: Database, moment: datetime) -> timedelta:
+    return await db.fetchval("SELECT accs.clock() - $1::timestamptz", moment, repeatable=True)
+
+
 # The evaluator
 
 

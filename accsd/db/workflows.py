@@ -82,7 +82,7 @@ async def apply_workflow(
     """Writes a workflow under its name and version; the same one again is updated. The database checks it too.
     `created_by` is who does it. Raises WorkflowInvalid."""
     workflow.schema_of_options()
-    workflow = await bound_workflow(db, workflow)
+    workflow = await bound_workflow(db, workflow, by=created_by)
     document = {
         "name": workflow.name,
         "version": workflow.version,
@@ -120,7 +120,7 @@ async def apply_workflows(
 
 
 async def _apply(db: Database, workflow: WorkflowDef, created_by: str | None, reason: str | None) -> Applied:
-    workflow = await bound_workflow(db, workflow)
+    workflow = await bound_workflow(db, workflow, by=created_by)
     newest = await find_workflow(db, workflow.name)
     previous = None if newest is None else newest.version
     names_version = "version" in workflow.model_fields_set

@@ -11,13 +11,14 @@ missing, an expression raises a ConfigError; documents without expressions are r
 """
 
 from accsd.expressions.checks import Findings, Use, check_condition, check_document, check_expression, problem_of
-from accsd.expressions.context import Context
+from accsd.expressions.context import Budget, Context
 from accsd.expressions.evaluation import evaluate, evaluate_condition
 from accsd.expressions.program import Names
 from accsd.expressions.scanner import Embedded, pieces
 from accsd.expressions.templates import has_templates, render
 
 __all__ = [
+    "Budget",
     "Context",
     "Embedded",
     "Findings",

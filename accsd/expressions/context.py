@@ -14,18 +14,38 @@ from accsd.expressions.results import written_moment
 MAX_CONTEXT_BYTES: Final = 4 * 1024 * 1024
 
 
+class Budget:
+    """What the expressions of several contexts may take together, in nanoseconds, beside those that are quick."""
+
+    def __init__(self, nanoseconds: int) -> None:
+        self.left: int = nanoseconds
+
+    def spend(self, nanoseconds: int) -> bool:
+        """Whether it is enough."""
+        self.left -= nanoseconds
+        return self.left >= 0
+
+
 class Context:
     """Values by the names that expressions call them.
 
     A value is JSON, and may hold datetimes anywhere. What `names.moments` names is a time for expressions, given as a
     datetime or as RFC 3339 text; every other datetime becomes RFC 3339 text. `left_out` are paths that were too large
-    to be given: an expression that refers to one is told so."""
+    to be given: an expression that refers to one is told so. `budget` is shared with other contexts."""
 
-    def __init__(self, values: Mapping[str, object], names: Names, *, left_out: Collection[Place] = ()) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, object],
+        names: Names,
+        *,
+        left_out: Collection[Place] = (),
+        budget: Budget | None = None,
+    ) -> None:
         if strangers := sorted(set(values) - set(names.roots)):
             raise Bug(f"no expression could refer to {', '.join(strangers)}")
         encoded = _encoded(values)
         self.names: Names = names
+        self.budget: Budget | None = budget
         self.size: int = len(encoded)
         self.document: dict[str, Any] = orjson.loads(encoded)
         self.left_out: tuple[Place, ...] = tuple(left_out)

@@ -118,7 +118,10 @@ def afford(program: Program, context: Context) -> int:
     estimate = _Estimate(program.expression, context)
     made = estimate.extent(program.tree.root, {})
     # What is given back as it was given is no larger than what may be given.
-    return estimate.spend(made.size * (_BYTE_MADE if isinstance(made, Known) else _BYTE_ANSWERED))
+    spent = estimate.spend(made.size * (_BYTE_MADE if isinstance(made, Known) else _BYTE_ANSWERED))
+    if context.budget is not None and not context.budget.spend(spent):
+        raise estimate.refusal("it could take seconds for all items together")
+    return spent
 
 
 class _Estimate:
@@ -130,7 +133,7 @@ class _Estimate:
     def spend(self, nanoseconds: int) -> int:
         self._spent += nanoseconds
         if self._spent > AFFORDABLE:
-            raise self._refusal("it could take longer than a quarter of a second with these values")
+            raise self.refusal("it could take longer than a quarter of a second with these values")
         return self._spent
 
     def extent(self, node: Node, scope: Scope) -> AnyExtent:
@@ -156,7 +159,7 @@ class _Estimate:
     def _looped(self, loop: Loop, scope: Scope) -> AnyExtent:
         through = self.extent(loop.range, scope)
         if through.count > MAX_ELEMENTS:
-            raise self._refusal(f"a macro goes through more than {MAX_ELEMENTS} elements")
+            raise self.refusal(f"a macro goes through more than {MAX_ELEMENTS} elements")
         start = self.extent(loop.start, scope)
         if through.count:
             start = self._repeated(loop, through, start, scope)
@@ -212,7 +215,7 @@ class _Estimate:
         self.spend(extent.size * _BYTE_MADE)
         return extent
 
-    def _refusal(self, what: str) -> ExpressionTooExpensive:
+    def refusal(self, what: str) -> ExpressionTooExpensive:
         return ExpressionTooExpensive(what, expression=self._expression, hint="do it in a step")
 
 

@@ -55,6 +55,7 @@ class DatabaseCode(StrEnum):
     CONDITION_ERROR = "condition_error"
     TEMPLATE_ERROR = "template_error"
     INPUT_INVALID = "input_invalid"
+    TOOL_REFUSED = "tool_refused"
     ASSERTION_FAILED = "assertion_failed"
     OPTIONS_INVALID = "options_invalid"
     FAN_OUT_TOO_LARGE = "fan_out_too_large"
@@ -149,6 +150,11 @@ MEANINGS: Final[Mapping[str, Meaning]] = {
     DatabaseCode.TEMPLATE_ERROR: Meaning("an expression of it could not be evaluated", _EXPRESSION, Blame.WORKFLOW),
     DatabaseCode.INPUT_INVALID: Meaning(
         "its input is not what its tool takes", "correct the step's with, apply it, then submit again", Blame.WORKFLOW
+    ),
+    DatabaseCode.TOOL_REFUSED: Meaning(
+        "who owns the workflow, or submitted the job, may not use its tool",
+        "let somebody who may apply or submit it, or allow the tool to its actor",
+        Blame.WORKFLOW,
     ),
     DatabaseCode.ASSERTION_FAILED: Meaning(
         "what it asserts does not hold", "see its message; retry the job when it holds", Blame.TASK

@@ -5,13 +5,13 @@ workflow is written, so that a newer tool changes nothing that runs already.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, Self, cast
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from accsd.errors import InvalidValue, Place, SchemaInvalid, WorkflowInvalid
-from accsd.model.workflow import Name, Seconds, WorkflowDef, WorkflowStep, readable_backoff
+from accsd.model.workflow import Name, Seconds, WorkflowDef, WorkflowStep, readable_backoff, storable_params
 from accsd.values.labels import check_labels
 from accsd.values.names import TOOL_SERVICE, check_service_name
 from accsd.values.schemas import Schema, schema_of
@@ -96,7 +96,7 @@ class ToolDef(BaseModel):
     output_schema: JsonSchema | None = None
     request: HttpRequest | None = None
     defaults: ToolDefaults = Field(default_factory=ToolDefaults)
-    examples: list[dict[str, Any]] = Field(default_factory=list)
+    examples: list[Annotated[dict[str, Any], AfterValidator(storable_params)]] = Field(default_factory=list)
     scopes: list[str] = Field(default_factory=list)
     is_active: bool = True
 
@@ -155,6 +155,19 @@ def open_places(document: Any, at: Place = ()) -> Iterator[Place]:
 def tool_names(workflow: WorkflowDef) -> list[str]:
     """Without versions."""
     return list(dict.fromkeys(step.uses.partition("@")[0] for step in workflow.steps if step.uses))
+
+
+def refuse_use(workflow: WorkflowDef, forbidden: Collection[str], *, by: str | None) -> None:
+    """Raises WorkflowInvalid with each step that uses one of these tools."""
+    who = by or "this login"
+    complaints = [
+        (("steps", number, "uses"), f'step "{step.key}": {who} may not use the tool {step.uses}')
+        for number, step in enumerate(workflow.steps)
+        if step.uses and step.uses.partition("@")[0] in forbidden
+    ]
+    if complaints:
+        shown = "; ".join(sentence for _, sentence in complaints[:5])
+        raise WorkflowInvalid(f'workflow "{workflow.name}": {shown}', complaints=complaints)
 
 
 def bound(workflow: WorkflowDef, tools: Iterable[ToolDef]) -> WorkflowDef:

@@ -34,6 +34,7 @@ from accsd.values.validation import Problem, problems
 MAX_STEPS = 100_000
 MAX_PARAMS_BYTES = 64 * 1024
 MAX_ITEMS = 10_000
+LONGEST_DELAY = 31_622_400.0  # seconds: a leap year
 _USES = re.compile(r"[a-z][a-z0-9_.]{0,99}(@[1-9][0-9]{0,8})?")
 _ALIAS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHARE = re.compile(r"([0-9]|[1-9][0-9]|100)%")
@@ -42,7 +43,7 @@ _PROBLEMS_SHOWN = 5
 _PROBLEMS_TOLD = 20  # a file may have 100,000 wrong steps, and to put each in words takes longer than anybody waits
 
 
-def _storable_params(params: dict[str, Any]) -> dict[str, Any]:
+def storable_params(params: dict[str, Any]) -> dict[str, Any]:
     if not params:
         return params
     # Tolerant of size, so that what it changed was changed for jsonb's sake.
@@ -70,7 +71,12 @@ def _in_seconds(written: Any) -> Any:
 
 def _delay(written: Any) -> Any:
     """Seconds, or an expression that gives them: that is read when the step is resolved."""
-    return written if isinstance(written, str) and "${" in written else _in_seconds(written)
+    if isinstance(written, str) and "${" in written:
+        return written
+    seconds = _in_seconds(written)
+    if seconds is not None and not 0 <= seconds <= LONGEST_DELAY:
+        raise InvalidValue("must be between 0 and a year")
+    return seconds
 
 
 def _share(written: Any) -> Any:
@@ -110,7 +116,7 @@ class WorkflowStep(BaseModel):
     key: StepKey
     service: ServiceName = ""  # empty only where the tool says it, until the workflow is bound (model/tool.py)
     depends_on: list[str] = Field(default_factory=list)
-    default_params: Annotated[dict[str, Any], AfterValidator(_storable_params)] = Field(default_factory=dict)
+    default_params: Annotated[dict[str, Any], AfterValidator(storable_params)] = Field(default_factory=dict)
     max_attempts: int = Field(default=3, ge=1, le=1_000_000)
     backoff: Annotated[dict[str, Any] | list[Any] | None, BeforeValidator(readable_backoff)] = None
     timeout: Seconds = None
@@ -120,7 +126,7 @@ class WorkflowStep(BaseModel):
     concurrency_limit: int | None = Field(default=None, ge=1, le=1_000_000)
     uses: Annotated[str, AfterValidator(_uses)] | None = None  # a tool, and its version from the day it is written
     # By these, data flows (docs/pipelines.md). Their expressions are checked by accsd/pipeline.
-    with_: Annotated[dict[str, Any], AfterValidator(_storable_params)] = Field(default_factory=dict, alias="with")
+    with_: Annotated[dict[str, Any], AfterValidator(storable_params)] = Field(default_factory=dict, alias="with")
     save_as: Annotated[str, Field(max_length=100), AfterValidator(_alias)] | None = None
     if_: str | bool | None = Field(default=None, alias="if")
     delay: Annotated[float | str | None, BeforeValidator(_delay)] = None
@@ -167,7 +173,7 @@ class WorkflowDef(BaseModel):
     version: int = Field(default=1, ge=1)
     is_active: bool = True
     notify: list[EventName] = Field(default_factory=list)
-    params: Annotated[dict[str, Any], AfterValidator(_storable_params)] = Field(default_factory=dict)
+    params: Annotated[dict[str, Any], AfterValidator(storable_params)] = Field(default_factory=dict)
     options_schema: dict[str, Any] | None = None
     steps: list[WorkflowStep] = Field(max_length=MAX_STEPS)
     created_at: datetime | None = None
@@ -180,10 +186,13 @@ class WorkflowDef(BaseModel):
         try:
             workflow = handler(document)
         except ValidationError as error:
-            found = problems(error, cls, most=_PROBLEMS_TOLD)
-            raise _refusal(document, found, error.error_count()) from None
-        workflow.plan()
-        return workflow
+            found, count = problems(error, cls, most=_PROBLEMS_TOLD), error.error_count()
+        else:
+            workflow.plan()
+            return workflow
+        # Not within the except: Pydantic's error would be the context of ours. The garbage collector can't look into
+        # it, and who keeps our error in a variable would keep its document and all frames on the way for ever.
+        raise _refusal(document, found, count)
 
     def plan(self) -> Plan:
         """The order in which the steps can run, and who waits for whom."""

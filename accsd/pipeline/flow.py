@@ -187,6 +187,12 @@ class Flow:
             self._flows[key] = StepFlow(self, self.workflow.steps[number], place, self._above[number])
         return self._flows[key]
 
+    def tool_of(self, key: str) -> str | None:
+        """The name of the tool that a step uses."""
+        number = self._numbers.get(key)
+        uses = None if number is None else self.workflow.steps[number].uses
+        return None if uses is None else uses.partition("@")[0]
+
     def check(self) -> Findings:
         """Everything that is wrong or surprising with the expressions of the workflow."""
         if not self.has_expressions:

@@ -8,17 +8,18 @@ from math import isfinite
 from typing import Any, Final, cast
 
 from accsd.errors import ConfigError, ExpressionInvalid, ExpressionTooExpensive, InvalidValue, Place, UserError
-from accsd.expressions import Context, evaluate, evaluate_condition, has_templates, render
+from accsd.expressions import Budget, Context, evaluate, evaluate_condition, has_templates, render
 from accsd.expressions.results import written_moment
 from accsd.model import WorkflowStep
 from accsd.model.outcome import DatabaseCode
+from accsd.model.workflow import LONGEST_DELAY
 from accsd.pipeline.flow import DEFAULT_MAX_ITEMS, STEP, StepFlow, expression_of
 from accsd.values.schemas import sentences
 from accsd.values.units import parse_duration
 
-LONGEST_DELAY: Final = 31_622_400.0  # seconds: a leap year
 _MOST_RESULTS: Final = 3 * 1024 * 1024  # of what expressions may use, the rest is for params, job and trigger
 _MOST_ITEM_BYTES: Final = 16 * 1024 * 1024  # what is laid before the expressions of all items together
+_MOST_ITEM_EFFORT: Final = 2_000_000_000  # nanoseconds that the expressions of all items may take together
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,8 +232,9 @@ def _multiply(
     narrow = _narrowed(values, flow.of_items.references)
     given: list[dict[str, Any] | None] = []
     delays: list[float] = []
+    budget = Budget(_MOST_ITEM_EFFORT)
     for index, item in enumerate(items):
-        each = Context(narrow | {"item": item, "index": index}, flow.item_names, left_out=left_out)
+        each = Context(narrow | {"item": item, "index": index}, flow.item_names, left_out=left_out, budget=budget)
         if each.size * len(items) > _MOST_ITEM_BYTES:
             raise ExpressionTooExpensive(
                 f"its expressions refer to {each.size} bytes for each of {len(items)} items",

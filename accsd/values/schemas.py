@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MAX_SCHEMA_BYTES: Final = 64 * 1024
 MAX_LOOKS: Final = 1000  # how many parts of a schema may apply to one value
+MAX_TOGETHER: Final = 20_000  # how many pairs of parts of a schema may meet at one value: each is looked at to count
 MAX_PATTERNS: Final = 100
 MAX_PATTERN_CHARS: Final = 1000
 MAX_PROBLEMS: Final = 50
@@ -100,6 +101,7 @@ class _Look:
         self._schemas: dict[Place, Any] = {}
         self._problems: list[Problem] = []
         self._same: dict[Place, Counter[Place]] = {}
+        self._met = 0
 
     def problems(self) -> list[Problem]:
         if is_too_deep(self._document):
@@ -155,10 +157,13 @@ class _Look:
         """Whether a value may be looked at too often: references that meet again and again double at each level."""
         try:
             looks = {place: sum(self._at(place).values()) for place in self._schemas}
+            below = {place: list(self._below(place)) for place in self._schemas}
         except _Circle as circle:
             yield Problem(circle.place, "refers to itself without going into the value")
             return
-        below = {place: list(self._below(place)) for place in self._schemas}
+        except _Entangled:
+            yield Problem((), "has too many parts that apply to the same value: merge them, or use fewer alternatives")
+            return
         for _ in range(MAX_DEPTH):
             if (most := max(looks.values(), default=0)) > MAX_LOOKS:
                 yield Problem((), f"would look at one value {most} times or more; {MAX_LOOKS} are allowed")
@@ -178,7 +183,9 @@ class _Look:
         if place not in self._same:
             found = Counter({place: 1})
             for each in _same(self._schemas[place], place, self._meant):
-                found.update(self._at(each, (*above, place)))
+                also = self._at(each, (*above, place))
+                self._meet(len(also))
+                found.update(also)
                 if sum(found.values()) > MAX_LOOKS:
                     break  # one that is too many is enough to know
             self._same[place] = found
@@ -188,6 +195,7 @@ class _Look:
         """For each member that a value may have, and for its elements: the schemas that apply to it."""
         named: dict[str, Counter[Place]] = {}
         members, elements = Counter[Place](), Counter[Place]()
+        self._meet(len(self._at(place)))
         for each, n in self._at(place).items():
             schema = self._schemas[each]
             if not isinstance(schema, dict):
@@ -199,9 +207,22 @@ class _Look:
             elements.update({(*each, key): n for key in _ELEMENTS if (*each, key) in self._schemas})
             first = _list(cast("dict[str, Any]", schema).get("prefixItems"))
             elements.update({(*each, "prefixItems", i): n for i in range(len(first))})
-        yield from (of_name + members for of_name in (*named.values(), Counter[Place]()) if of_name or members)
+        for of_name in (*named.values(), Counter[Place]()):
+            if of_name or members:
+                self._meet(len(of_name) + len(members))
+                yield of_name + members
         if elements:
+            self._meet(len(elements))
             yield elements
+
+    def _meet(self, parts: int) -> None:
+        self._met += parts
+        if self._met > MAX_TOGETHER:
+            raise _Entangled
+
+
+class _Entangled(Exception):
+    """To count how often a value is looked at would itself take long."""
 
 
 class _Circle(Exception):

@@ -84,7 +84,9 @@ class WatchedExecution:
         for message in self._output.close():
             self._act(message)
         answer = self._output.answer
-        verdict = self._checked(verdict_of(ending, answer.result, answer.violation, stopped=self._stopped))
+        verdict = self._checked(
+            verdict_of(ending, answer.result, answer.violation, stopped=self._stopped, reason=answer.reason)
+        )
         self._tell_usage(ending)
         await self._keep_log()
         if isinstance(verdict, Success):
@@ -359,6 +361,5 @@ class OutputReader:
             message = parse_line(line, stream, self._expected)
             if isinstance(message, LogLine):
                 self._log.add(stream, message, now)
-            else:
-                self.answer.note(message)
+            self.answer.note(message)
             yield message

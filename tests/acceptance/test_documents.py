@@ -374,14 +374,25 @@ def test_the_page_on_pipelines(tmp_path: Path, shell: dict[str, str]):
 
 
 def test_the_home_automation_example(tmp_path: Path, shell: dict[str, str]):
-    before, up, run = blocks("examples/home-automation/README.md")
+    before, hub, up, run = blocks("examples/home-automation/README.md")
     example = example_named("home-automation", tmp_path)
+    port = str(daemon.free_port())
+    config = example / "accsd.toml"
+    config.write_text(replaced(config.read_text(), **{"8123": port}))
+    shell = {**shell, "HUB_PORT": port}
     assert "cool: is skipped, because its condition did not hold" in bash(before, example, shell)
-    with terminal(up.partition("#")[0], example, shell, REGISTERED):
+    with (
+        terminal(hub.partition("#")[0], example, shell, b"the hub listens"),
+        terminal(up.partition("#")[0], example, shell, REGISTERED),
+    ):
         told = bash(run, example, shell)
         assert "attic: 31.5 °C, the fan is on" in told
         assert re.search(r"cool +skipped .*its condition did not hold", told)
         assert "attic: 19 °C, the fan is off" in bash("accsd logs $(accsd jobs --limit 1 -o name)", example, shell)
+        wrong = "sed -i 's/state: true/state: on!/' pipeline.yaml; accsd workflows check pipeline.yaml 2>&1 || true"
+        assert re.search(
+            r'pipeline.yaml:12: step "cool": with.state must be true or false', bash(wrong, example, shell)
+        )
 
 
 def test_the_fan_out_example(tmp_path: Path, shell: dict[str, str]):

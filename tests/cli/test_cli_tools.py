@@ -71,3 +71,43 @@ async def test_all_that_is_wrong_with_a_tool_is_said_with_its_line(cli: Cli, tmp
     said = (await cli("tools", "apply", str(file))).ends(2).err
     assert f'{file}:2: has an unknown field "servise" (did you mean "service"?)' in said
     assert f"{file}:9: output_schema is no schema: properties.seconds.type fits none of" in said
+
+
+@pytest.mark.parametrize("command", ["check", "apply"])
+async def test_a_step_that_uses_a_tool_wrongly_is_named_with_file_and_line(cli: Cli, tmp_path: Path, command: str):
+    tool, workflow, pipeline = (tmp_path / name for name in ("probe.yaml", "media.yaml", "pipe.yaml"))
+    tool.write_text(TOOL)
+    (await cli("tools", "apply", str(tool))).ends(0)
+    tool.write_text(TOOL.replace("2m", "3m"))
+    (await cli("tools", "apply", str(tool))).ends(0)
+    (await cli("tools", "retire", "media.probe@1")).ends(0)
+    workflow.write_text(
+        """name: media
+steps:
+  - key: a
+    uses: media.prob
+  - key: b
+    uses: media.probe@1
+  - key: c
+    uses: media.probe
+    with:
+      url: 7
+  - key: d
+    uses: media.probe@9
+"""
+    )
+    pipeline.write_text("name: pipe\npipeline:\n  - id: a\n    uses: media.probe\n    with:\n      colour: red\n")
+
+    told = (await cli("workflows", command, str(workflow), str(pipeline))).ends(1).err
+
+    for sentence in (
+        f'{workflow}:4: step "a": uses names the tool media.prob, which is not there (did you mean "media.probe"?)',
+        f'{workflow}:6: step "b": uses names media.probe@1, which is retired',
+        f'{workflow}:10: step "c": with.url must be a text',
+        f'{workflow}:12: step "d": uses names media.probe@9; of media.probe there are the versions 1, 2',
+        f'{pipeline}:6: step "a": with has an unknown field "colour"',
+    ):
+        assert sentence in told, told
+    assert "media" not in (await cli("workflows", "list", "-o", "name")).ends(0).out
+    workflow.write_text("name: media\nsteps: [{key: a, uses: media.prob}]\n")
+    (await cli("workflows", command, str(workflow))).ends(1, 'did you mean "media.probe"?')

@@ -338,3 +338,15 @@ async def test_the_group_of_attempts_does_not_end_in_silence():
             assert attempts._group is not None
             attempts._group.cancel_scope.cancel()
             await serving
+
+
+async def test_why_a_task_failed_is_told_in_its_own_words(db_url: str, conn: Connection, tmp_path: Path):
+    fails = "from accsd.sdk.wire import Permanent, main\ndef work(task): raise Permanent('no such page')\nmain(work)\n"
+    async with working(db_url, tmp_path, conn) as here:
+        await submit(conn, step("a"))
+        await here.begin(here.serving(fails))
+        await here.idle()
+    told = "SELECT error_code, error_message FROM {} WHERE error_message IS NOT NULL"
+    for table in ("job_tasks", "jobs"):
+        assert tuple((await conn.fetch(told.format(table)))[0])[1].endswith("no such page (exit code 65)")
+    assert await conn.fetchval("SELECT error_message FROM dead_letters") == "no such page (exit code 65)"

@@ -13,7 +13,7 @@ import pytest
 
 from accsd.builder.resolver import Resolver
 from accsd.builder.tools import Tools
-from accsd.db import Database, Submission, apply_workflow, submit_job
+from accsd.db import Database, Submission, apply_workflow, emit_event, submit_job
 from accsd.db.listen import Listener
 from accsd.db.tools import put_tool
 from accsd.metrics import Metrics
@@ -206,6 +206,43 @@ async def test_an_event_is_emitted_once_and_a_job_submitted_and_waited_for(db_ur
     below = await job(conn, UUID(result["job_id"]))
     assert (below["trigger"]["job_id"], below["trigger"]["depth"]) == (str(made), 1)
     assert await conn.fetchval("SELECT count(*) FROM jobs") == 2
+    await check(conn)
+
+
+async def test_a_step_waits_for_an_event_that_matches_and_takes_no_slot(
+    db_url: str, db: Database, conn: Connection, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("accsd.builder.tools._LOOKS", (0.05, 0.1))
+    waits = {
+        "topic": "shop.paid",
+        "match": "event.payload.order == values.order",
+        "values": {"order": "${params.order}"},
+    }
+    steps = [
+        a_step(waits, "accs.wait_event"),
+        {"key": "b", "uses": "accs.wait_event", "with": {"topic": "shop.lost", "timeout": 0}},
+        {"key": "c", "uses": "accs.wait_event", "with": {"topic": "shop.lost", "match": "event.payload +"}},
+    ]
+    await emit_event(db, "shop.paid", {"order": 7})  # before the step could begin
+    async with control_host(db_url, db, tools={"at_once": 1}):
+        made = await started(db, *steps, order=7)
+
+        async def row(key: str, status: str) -> bool:
+            return (await task(conn, made, key))["status"] == status
+
+        await eventually(lambda: row("b", "done"))  # though there is one slot, and the first step waits
+        await emit_event(db, "shop.lost")
+        await eventually(lambda: row("c", "error"))
+        await emit_event(db, "shop.paid", {"order": 8})
+        sold = await emit_event(db, "shop.paid", {"order": 7})
+        await eventually(lambda: row("a", "done"))
+
+    assert (await task(conn, made, "b"))["results"] == {"timed_out": True}
+    found = await task(conn, made, "a")
+    assert (found["results"]["event"]["id"], found["results"]["timed_out"]) == (sold.event_id, False)
+    assert (found["attempt"], found["lost"]) == (0, 0)
+    wrong = await task(conn, made, "c")
+    assert (wrong["error_code"], "event.payload +" in wrong["error_message"]) == ("call_failed", True)
     await check(conn)
 
 

@@ -6,7 +6,6 @@ Each story passes on the schema as it is. docs/testing.md says how to plant anot
 from collections.abc import Awaitable, Callable
 
 import pytest
-from hypothesis.errors import Flaky
 
 from tests.conftest import Connect
 from tests.support.checker import check
@@ -163,7 +162,7 @@ async def test_a_planted_bug_is_shown_by_its_story(bug: Bug, story: Story, conne
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
 def test_a_planted_bug_is_found_by_the_state_machine(bug: Bug, clusters: Clusters) -> None:
-    """On one version: what is planted does not depend on it. An example that goes another way when it is repeated has
-    met the bug, too: on the schema as it is, examples repeat exactly."""
-    with world_on(clusters.get(SERVER_NAMES[0]), bug.plant) as world, pytest.raises((AssertionError, Flaky)):
+    """On one version: what is planted does not depend on it. Hypothesis' Flaky is no finding: it is what the time limit
+    looks like, whose exception is taken for a failure and repeated on a connection that is in the middle of a call."""
+    with world_on(clusters.get(SERVER_NAMES[0]), bug.plant) as world, pytest.raises(AssertionError):
         drive(world, EXAMPLES, shrink=False)

@@ -212,3 +212,45 @@ def test_a_step_without_service_and_tool_is_refused():
         WorkflowDef.model_validate({"name": "w", "steps": [{"key": "a"}]})
     with pytest.raises(WorkflowInvalid, match="reserved for tools"):
         WorkflowDef.model_validate({"name": "w", "steps": [step("a", "accs")]})
+
+
+async def test_a_tool_is_for_those_whose_limits_allow_it_when_it_is_written_and_when_it_runs(
+    db: Database, conn: Connection
+):
+    """TL9"""
+    await put(db)
+    workflow = using("media.probe", {"url": "${params.url}"})
+
+    async def may(*tools: str, actor: str = "eva") -> None:
+        await conn.fetchval("SELECT accs.put_actor($1, 'person', $2)", actor, {"tools": list(tools)})
+
+    await may("chat.*", "accs.")
+    with pytest.raises(WorkflowInvalid, match=r'step "a": eva may not use the tool media\.probe') as refused:
+        await apply_workflow(db, workflow, created_by="eva")
+    assert refused.value.complaints[0][0] == ("steps", 0, "uses")
+    by_hand = "INSERT INTO workflows (name, steps, created_by) SELECT 'v', steps, 'eva' FROM workflows WHERE name = 'w'"
+    await apply_workflow(db, workflow, created_by="tom")
+    with pytest.raises(asyncpg.PostgresError, match=r'eva may not use the tool "media\.probe@1"'):
+        await conn.execute(by_hand)
+
+    await may("media.")
+    await conn.execute(by_hand)
+    (v,) = await conn.fetch("SELECT id FROM workflows WHERE name = 'v'")
+    runs = await submit_job(db, Submission(v["id"], {"url": "x"}))
+    assert await resolved(db) == "1 resolved"
+    late = await submit_job(db, Submission(v["id"], {"url": "x"}))
+    await may("chat.")
+    assert await resolved(db) == "1 in error"
+    found = await task(conn, late)
+    assert (found["status"], found["error_code"]) == ("error", "tool_refused")
+    assert found["error_message"] == 'step "a": eva may not use the tool media.probe'
+    assert (await task(conn, runs))["status"] == "queued", "what was resolved before goes on"
+
+    w = await conn.fetchval("SELECT id FROM workflows WHERE name = 'w'")
+    hers = await submit_job(db, Submission(w, {"url": "x"}), created_by="eva")
+    assert await resolved(db) == "1 in error", "who submits it may not, though the workflow is another's"
+    assert (await job(conn, hers))["status"] == "error"
+    for wrong in ({"tools": "media."}, {"tools": [7]}, {"schedules": []}):
+        with pytest.raises(asyncpg.CheckViolationError):
+            await conn.fetchval("SELECT accs.put_actor('x', 'person', $1)", wrong)
+    await check(conn)

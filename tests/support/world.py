@@ -68,9 +68,11 @@ RESET = """
 SET session_replication_role = replica;
 DELETE FROM public.task_events; DELETE FROM public.task_artifacts; DELETE FROM public.dead_letters;
 DELETE FROM accs.waiting; DELETE FROM accs.live; DELETE FROM accs.pending_jobs; DELETE FROM accs.pauses;
+DELETE FROM accs.conclusions;
 DELETE FROM public.job_tasks; DELETE FROM public.jobs; DELETE FROM accs.concurrency_keys WHERE key LIKE 'map/%';
 UPDATE accs.test_clock SET shift = '0';
 UPDATE public.workflows SET is_active = true WHERE NOT is_active;
+UPDATE public.nodes SET last_seen = accs.clock();
 SET session_replication_role = origin;
 """
 

@@ -1,11 +1,15 @@
 """A workflow is sound, or it is refused by a sentence that names it and its step."""
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from accsd.errors import WorkflowInvalid
 from accsd.model import WorkflowDef, WorkflowStep
+from accsd.model.tool import ToolDef
 
 MEDIA: dict[str, Any] = {
     "name": "media",
@@ -129,3 +133,39 @@ def test_a_workflow_of_a_hundred_thousand_steps_is_accepted_and_one_more_is_not(
 
     assert len(WorkflowDef.model_validate({"name": "w", "steps": steps[1:]}).steps) == 100_000
     assert "at most 100000" in str(refusal_of({"name": "w", "steps": steps}))
+
+
+def test_who_keeps_a_refusal_keeps_no_document():
+    """Pydantic's error is out of sight of the garbage collector: as the context of ours it would hold all frames."""
+
+    class Canary(dict[str, object]):
+        pass
+
+    def refused() -> weakref.ref[Canary]:
+        document = Canary(name="w", steps=[{"key": "a", "service": "s", "delay": "x"}])
+        kept: WorkflowInvalid | None = None
+        try:
+            WorkflowDef.model_validate(document)
+        except WorkflowInvalid as error:
+            kept = error
+        assert kept
+        return weakref.ref(document)
+
+    gone = refused()
+    gc.collect()
+
+    assert gone() is None
+
+
+@pytest.mark.parametrize("delay", [-1, 1e300, "400d"])
+def test_a_delay_that_no_step_can_have_is_refused_when_the_workflow_is_written(delay: object):
+    with pytest.raises(WorkflowInvalid, match="delay must be between 0 and a year"):
+        WorkflowDef.model_validate({"name": "w", "steps": [{"key": "a", "service": "s", "delay": delay}]})
+
+
+def test_an_example_of_a_tool_that_no_database_keeps_is_refused():
+    deep: object = 1
+    for _ in range(300):
+        deep = [deep]
+    with pytest.raises(ValidationError, match="PostgreSQL cannot keep"):
+        ToolDef.model_validate({"name": "a.b", "service": "s", "input_schema": {}, "examples": [{"x": deep}]})

@@ -320,6 +320,16 @@ def test_items_that_each_refer_to_much_are_refused_before_they_cost_much():
     assert "refer to item" in message
 
 
+def test_items_that_would_take_seconds_together_are_refused_though_each_is_affordable():
+    """Each evaluation compiles the pattern anew, which takes 128 ms."""
+    code, message = failed(
+        decided({"for_each": 10_000, "max_items": 10_000, "with": {"x": r"${'abc'.matches('^\\pL{1,100}$')}"}})
+    )
+
+    assert code == DatabaseCode.TEMPLATE_ERROR
+    assert "it could take seconds for all items together (do it in a step)" in message
+
+
 def test_ten_thousand_items_are_worked_out():
     decision = decided({"for_each": 10_000, "max_items": 10_000, "with": {"x": "${item}", "t": "part ${index}"}})
     assert isinstance(decision, Multiply)

@@ -5,16 +5,19 @@ from itertools import product
 import pytest
 
 from accsd.model.outcome import PERMANENT_EXIT_CODES, ErrorCode
+from accsd.model.state import Level
 from accsd.runners.base import Ending
 from accsd.work.protocol import (
     Failure,
     Infrastructure,
     JudgeLine,
     JudgeVerdict,
+    LogLine,
     ProtocolViolation,
     Result,
     ResultTooLarge,
     Success,
+    TaskAnswer,
     verdict_of,
 )
 
@@ -58,6 +61,23 @@ def test_exit_code_0_is_done_with_what_came() -> None:
 def test_the_exit_code_says_whether_another_attempt_is_useful(code: int, permanent: bool) -> None:
     verdict = verdict_of(Ending(code))
     assert verdict == Failure(ErrorCode.EXIT_NONZERO, f"it ended with exit code {code}", permanent)
+
+
+def test_what_the_task_gave_as_its_reason_is_what_people_are_told() -> None:
+    """By raise Permanent("…") of the SDK, or any log line of level error."""
+    said = TaskAnswer()
+    for message in (
+        LogLine(Level.ERROR, "the disk is slow"),
+        LogLine(Level.ERROR, "no such page"),
+        LogLine(Level.INFO, "bye"),
+    ):
+        said.note(message)
+    said = TaskAnswer.from_json(said.as_json())
+
+    verdict = verdict_of(Ending(65), reason=said.reason)
+
+    assert verdict == Failure(ErrorCode.EXIT_NONZERO, "no such page (exit code 65)", permanent=True)
+    assert verdict_of(Ending(0), reason=said.reason) == Success({})
 
 
 def test_a_nonzero_exit_fails_even_after_a_result() -> None:

@@ -200,6 +200,17 @@ _ANYWHERE = {
 }
 
 
+# To count what meets at one value would itself take seconds.
+_MANY_ALTERNATIVES = {
+    "$defs": {"a": {"anyOf": [{}] * 900}},
+    "properties": {f"p{n}": {"$ref": "#/$defs/a"} for n in range(1500)},
+}
+_MANY_MEMBERS = {
+    "anyOf": [{"additionalProperties": {}}] * 900,
+    "properties": {f"p{n}": {} for n in range(1500)},
+}
+
+
 @pytest.mark.parametrize(
     "schema",
     [
@@ -213,6 +224,8 @@ _ANYWHERE = {
         {"enum": list(range(100_000))},
         {"properties": {f"p{n}": {"pattern": rf"^\w{{1,{n}}}$"} for n in range(1, 200)}},
         _nested(100),
+        _MANY_ALTERNATIVES,
+        _MANY_MEMBERS,
     ],
     ids=lambda schema: str(schema)[:40],
 )

@@ -7,10 +7,11 @@ process that was killed for its time has an exit code too, and it means nothing.
 import signal
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from accsd.log import redact
 from accsd.model.outcome import PERMANENT_EXIT_CODES, ErrorCode
-from accsd.model.state import ArtifactKind
+from accsd.model.state import ArtifactKind, Level
 from accsd.runners.base import Ending
 from accsd.work.protocol.wire import (
     MAX_ARTIFACTS,
@@ -18,11 +19,14 @@ from accsd.work.protocol.wire import (
     ArtifactAnnounced,
     JudgeLine,
     JudgeVerdict,
+    LogLine,
     Message,
     ProtocolViolation,
     Result,
     ResultTooLarge,
 )
+
+_LONGEST_REASON: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ def verdict_of(
     violation: ProtocolViolation | None = None,
     *,
     stopped: Failure | Infrastructure | None = None,  # why accsd stopped it
+    reason: str | None = None,  # what the task gave as one, if it failed
 ) -> Verdict:
     if stopped is not None:
         return stopped
@@ -70,7 +75,7 @@ def verdict_of(
     judgement = result.judgement if result else None
     if judgement is not None and judgement.verdict is JudgeVerdict.SE:
         return Failure(ErrorCode.SANDBOX_ERROR, _sandbox(judgement), _is_permanent(ending.exit_code))
-    return _by_exit_code(ending.exit_code, ending, result)
+    return _by_exit_code(ending.exit_code, ending, result, reason)
 
 
 def _because(cause: ErrorCode, ending: Ending) -> Failure | Infrastructure:
@@ -78,12 +83,13 @@ def _because(cause: ErrorCode, ending: Ending) -> Failure | Infrastructure:
     return Infrastructure(cause, message) if cause.is_infrastructure else Failure(cause, message)
 
 
-def _by_exit_code(exit_code: int, ending: Ending, result: Result | None) -> Success | Failure:
+def _by_exit_code(exit_code: int, ending: Ending, result: Result | None, reason: str | None) -> Success | Failure:
     if exit_code == 0:
         return Success(result.results if result else {})
     if exit_code < 0:
         return Failure(ErrorCode.KILLED, _sentence(f"{_signal(-exit_code)} ended it", ending))
-    message = _sentence(f"it ended with exit code {exit_code}", ending)
+    message = f"{reason} (exit code {exit_code})" if reason else f"it ended with exit code {exit_code}"
+    message = _sentence(message, ending)
     return Failure(ErrorCode.EXIT_NONZERO, message, _is_permanent(exit_code))
 
 
@@ -113,11 +119,13 @@ def _signal(number: int) -> str:
 
 @dataclass(slots=True)
 class TaskAnswer:
-    """What an attempt has said: the last result counts, the last announcement of each path, and the first violation."""
+    """What an attempt has said: the last result counts, the last announcement of each path, the first violation, and
+    the last error in its log: an attempt that fails says there why (Permanent("…") of the SDK does)."""
 
     result: Result | ResultTooLarge | None = None
     artifacts: dict[str, ArtifactAnnounced] = field(default_factory=dict[str, ArtifactAnnounced])
     violation: ProtocolViolation | None = None
+    reason: str | None = None
 
     def note(self, message: Message) -> None:
         match message:
@@ -127,6 +135,8 @@ class TaskAnswer:
                 self._announce(message)
             case ProtocolViolation():
                 self.violation = self.violation or message
+            case LogLine(level=Level.ERROR, problem=None):
+                self.reason = redact(message.message.strip())[:_LONGEST_REASON] or self.reason
             case _:
                 pass
 
@@ -143,6 +153,7 @@ class TaskAnswer:
             "too_large": result.size if isinstance(result, ResultTooLarge) else None,
             "artifacts": [asdict(artifact) for artifact in self.artifacts.values()],
             "violation": self.violation and self.violation.reason,
+            "reason": self.reason,
         }
 
     @classmethod
@@ -152,6 +163,7 @@ class TaskAnswer:
             _result(saved),
             {artifact.path: artifact for artifact in announced},
             None if saved["violation"] is None else ProtocolViolation(saved["violation"]),
+            saved.get("reason"),
         )
 
 
