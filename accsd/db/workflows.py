@@ -26,6 +26,7 @@ class StoredWorkflow:
     notify: list[str]
     params: dict[str, Any]
     options_schema: dict[str, Any] | None
+    files: list[dict[str, Any]] | None
 
     def definition(self) -> WorkflowDef:
         return WorkflowDef(
@@ -35,12 +36,13 @@ class StoredWorkflow:
             notify=self.notify,
             params=self.params,
             options_schema=self.options_schema,
+            files=self.files or [],  # pyright: ignore[reportArgumentType]
             steps=self.steps,  # pyright: ignore[reportArgumentType]
         )
 
 
 _COLUMNS: Final = (
-    "id, name, version, is_active, steps, created_at, updated_at, created_by, notify, params, options_schema"
+    "id, name, version, is_active, steps, created_at, updated_at, created_by, notify, params, options_schema, files"
 )
 
 
@@ -82,10 +84,10 @@ async def apply_workflow(db: Database, workflow: WorkflowDef, *, created_by: str
     workflow.schema_of_options()
     workflow = await bound_workflow(db, workflow)
     return await db.fetchval(
-        """INSERT INTO public.workflows (name, version, steps, created_by, notify, params, options_schema)
-           VALUES ($1, $2, $3, $4, $5, $6, $7)
+        """INSERT INTO public.workflows (name, version, steps, created_by, notify, params, options_schema, files)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
            ON CONFLICT (name, version) DO UPDATE SET steps = excluded.steps, notify = excluded.notify, is_active = true,
-             params = excluded.params, options_schema = excluded.options_schema
+             params = excluded.params, options_schema = excluded.options_schema, files = excluded.files
            RETURNING id""",
         workflow.name,
         workflow.version,
@@ -94,6 +96,7 @@ async def apply_workflow(db: Database, workflow: WorkflowDef, *, created_by: str
         workflow.notify,
         workflow.params,
         workflow.options_schema,
+        workflow.files_document(),
         repeatable=True,
     )
 
@@ -148,4 +151,5 @@ def meaning(workflow: WorkflowDef) -> tuple[Any, ...]:
     """The steps without defaults, fields in one order, and what else a job meets: equal when two workflows mean the
     same."""
     steps = [step.model_dump(mode="json", exclude_defaults=True) for step in workflow.steps]
-    return steps, set(workflow.notify), workflow.params, workflow.options_schema
+    files = sorted((file.meaning for file in workflow.files), key=lambda file: file["name"])
+    return steps, set(workflow.notify), workflow.params, workflow.options_schema, files

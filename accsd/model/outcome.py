@@ -33,6 +33,7 @@ class ErrorCode(StrEnum):
     NODE_UNFIT = "node_unfit"
     STORAGE_UNAVAILABLE = "storage_unavailable"
     SECRET_MISSING = "secret_missing"
+    FILE_MISSING = "file_missing"
 
     @property
     def sentence(self) -> str:
@@ -134,6 +135,11 @@ MEANINGS: Final[Mapping[str, Meaning]] = {
     ),
     ErrorCode.SECRET_MISSING: Meaning(
         "the node lacks a secret that it names", "add it to [secrets] of that node's settings", Blame.MACHINE
+    ),
+    ErrorCode.FILE_MISSING: Meaning(
+        "a file of its workflow is not in the store, or damaged there",
+        "apply the workflow again, with --again if it is damaged; then retry the job",
+        Blame.WORKFLOW,
     ),
     DatabaseCode.UPSTREAM_FAILED: Meaning("a step that it depends on has failed", "see why that one did", Blame.NOBODY),
     DatabaseCode.CONDITION_FALSE: Meaning(

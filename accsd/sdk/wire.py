@@ -97,8 +97,20 @@ class Task(Generic[Params]):
         given: list[dict[str, Any]] = self.envelope.get("artifacts") or []
         return {each["name"]: self.workdir / each["path"] for each in given if each.get("task_key") == step}
 
+    def workflow_files(self) -> dict[str, Path]:
+        """The files that the workflow gives to its tasks, by name."""
+        given: list[dict[str, Any]] = self.envelope.get("files") or []
+        return {each["name"]: self.workdir / each["path"] for each in given}
+
+    def file(self, name: str) -> Path:
+        """One file of the workflow."""
+        files = self.workflow_files()
+        if name not in files:
+            raise Permanent(f"the workflow gives this step no file {name}; there are: {', '.join(files) or 'none'}")
+        return files[name]
+
     async def load_inputs(self) -> None:
-        """Fetches the files in pull mode; async functions await it before `files` and `input`. Else they are there."""
+        """Fetches all files in pull mode; async functions await it before they ask for one. Else they are there."""
 
     def input(self, step: str | None = None, name: str | None = None) -> Path:
         """One file of `files`. The name may be left out where there is only one."""
