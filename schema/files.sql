@@ -37,7 +37,8 @@ BEGIN
   IF jsonb_typeof(p_files) <> 'array' OR jsonb_array_length(p_files) > 1000 THEN
     PERFORM accs.invalid(p_name, 'files must be a list of up to 1,000 files');
   END IF;
-  SELECT coalesce(format('file "%s": ', left(f ->> 'name', 100)), format('file number %s: ', n)) || accs.flaw_of_file(f) INTO v_problem
+  SELECT CASE WHEN f ->> 'name' <> '' THEN format('file "%s": ', left(f ->> 'name', 100)) ELSE format('file number %s: ', n) END
+         || accs.flaw_of_file(f) INTO v_problem
     FROM jsonb_array_elements(p_files) WITH ORDINALITY e (f, n) WHERE accs.flaw_of_file(f) IS NOT NULL ORDER BY n LIMIT 1;
   IF v_problem IS NULL THEN
     WITH file AS MATERIALIZED (

@@ -62,7 +62,7 @@ async def stored(
     require_store(settings)
     async with objects(settings) as store:
         # What no version names may be about to be removed (`accsd history orphans`): put again, it is young.
-        kept = set() if again else await named_files(db, list(sources))
+        kept: set[str] = set() if again else await named_files(db, list(sources))
         for key, source in sources.items():
             if key not in kept or not await _is_there(store, key, source.stat().st_size):
                 await _put(store, key, source)

@@ -40,7 +40,7 @@ class WorkflowFile(BaseModel):
     source: Annotated[str, Field(min_length=1)] | None = None
     key: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     sha256: Annotated[str, AfterValidator(_check_sha256)] | None = None
-    size: int | None = Field(default=None, ge=0, le=LARGEST_FILES)
+    size: int | None = Field(default=None, ge=0, le=LARGEST_FILES, strict=True)
 
     @model_validator(mode="after")
     def _is_here_or_there(self) -> Self:
