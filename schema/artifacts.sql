@@ -90,8 +90,8 @@ END $$;
 SELECT accs.is_verb('record_artifact', may => '{agent}');
 
 -- The objects that an attempt may need: what the steps that it depends on have put out, each by the attempt that finished
--- it, the inputs of the job and of this task, and the files of its workflow (kind "file", with a name). Raises where the attempt does not hold its lease: no rows would mean
--- that there are no inputs.
+-- it, the inputs of the job and of this task, and the files of its workflow (kind "file", with a name). Raises where the
+-- attempt does not hold its lease: no rows would mean that there are no inputs.
 CREATE FUNCTION accs.task_inputs(p_task uuid, p_attempt_id int, p_owner text)
 RETURNS TABLE (task_key text, kind text, bucket text, key text, size_bytes bigint, content_type text, checksum text, name text)
 LANGUAGE plpgsql STABLE AS $$
@@ -130,7 +130,8 @@ BEGIN
    ORDER BY f.n, f.id;
   IF v_task.files IS NOT NULL THEN
     RETURN QUERY
-    SELECT NULL::text, 'file'::text, NULL::text, f ->> 'key', (f ->> 'size')::bigint, NULL::text, 'sha256:' || (f ->> 'sha256'), f ->> 'name'
+    SELECT NULL::text, 'file'::text, NULL::text, f ->> 'key', (f ->> 'size')::bigint, NULL::text, 'sha256:' || (f ->> 'sha256'),
+           f ->> 'name'
       FROM accs.file_sets s, jsonb_array_elements(s.files) WITH ORDINALITY e (f, n) WHERE s.id = v_task.files ORDER BY n;
   END IF;
 END $$;

@@ -26,6 +26,7 @@ class ErrorCode(StrEnum):
     OUTPUT_INVALID = "output_invalid"
     CALL_FAILED = "call_failed"
     START_FAILED = "start_failed"
+    FILE_MISSING = "file_missing"
     IMAGE_MISSING = "image_missing"
     ENGINE_UNAVAILABLE = "engine_unavailable"
     WORKER_LOST = "worker_lost"
@@ -33,7 +34,6 @@ class ErrorCode(StrEnum):
     NODE_UNFIT = "node_unfit"
     STORAGE_UNAVAILABLE = "storage_unavailable"
     SECRET_MISSING = "secret_missing"
-    FILE_MISSING = "file_missing"
 
     @property
     def sentence(self) -> str:
@@ -113,6 +113,11 @@ MEANINGS: Final[Mapping[str, Meaning]] = {
         "what its tool calls did not do it", "see what was answered; correct the step's with, or the tool", Blame.TASK
     ),
     ErrorCode.START_FAILED: Meaning("its command cannot be executed", "correct the service's command", Blame.TASK),
+    ErrorCode.FILE_MISSING: Meaning(
+        "a file of its workflow is not in the store, or damaged there",
+        "apply the workflow again, with --again if it is damaged; then retry the job",
+        Blame.WORKFLOW,
+    ),
     ErrorCode.IMAGE_MISSING: Meaning(
         "the image is not on the node",
         "`docker compose build` (or pull) its service there, then retry the job",
@@ -135,11 +140,6 @@ MEANINGS: Final[Mapping[str, Meaning]] = {
     ),
     ErrorCode.SECRET_MISSING: Meaning(
         "the node lacks a secret that it names", "add it to [secrets] of that node's settings", Blame.MACHINE
-    ),
-    ErrorCode.FILE_MISSING: Meaning(
-        "a file of its workflow is not in the store, or damaged there",
-        "apply the workflow again, with --again if it is damaged; then retry the job",
-        Blame.WORKFLOW,
     ),
     DatabaseCode.UPSTREAM_FAILED: Meaning("a step that it depends on has failed", "see why that one did", Blame.NOBODY),
     DatabaseCode.CONDITION_FALSE: Meaning(

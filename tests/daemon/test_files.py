@@ -147,7 +147,7 @@ async def test_a_node_whose_disk_is_short_gives_its_cache_up_before_it_stops_cla
 
 async def test_a_function_in_pull_mode_finds_them_too(db_url: str, conn: Connection, tmp_path: Path):
     def read(given: Task) -> dict[str, Any]:
-        return {"text": given.file("fonts/a.ttf").read_text(), "names": list(given.workflow_files())}
+        return {"text": given.file("fonts/a.ttf").read_text(), "names": list(given.files(among="files"))}
 
     made = await workflow_with(conn, {"fonts/a.ttf": "font", "b": "other"}, files=["fonts"])
     async with serving(db_url, tmp_path, read, storage={"url": f"file://{tmp_path}/store"}):

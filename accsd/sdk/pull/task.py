@@ -58,15 +58,10 @@ class PullTask(Task[Any]):
     def workdir(self) -> Path:
         return self.disk.make()
 
-    def files(self, step: str | None = None) -> dict[str, Path]:
+    def files(self, step: str | None = None, among: str = "artifacts") -> dict[str, Path]:
         if not self.disk.is_laid:
             self._fetch_inputs()
-        return super().files(step)
-
-    def workflow_files(self) -> dict[str, Path]:
-        if not self.disk.is_laid:
-            self._fetch_inputs()
-        return super().workflow_files()
+        return super().files(step, among)
 
     async def load_inputs(self) -> None:
         if not self.disk.is_laid:
