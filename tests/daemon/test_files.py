@@ -80,12 +80,12 @@ async def test_a_task_finds_the_files_of_its_workflow_and_can_not_spoil_those_of
             await here.idle()
             results = (await task(conn, job))["results"]
             assert results["texts"] == texts
-        assert results["files"][0] == {
-            "name": "fonts/a.ttf",
-            "path": "files/fonts/a.ttf",
-            "size_bytes": 4,
-            "sha256": sha256("font"),
-        }
+            assert results["files"][0] == {
+                "name": "fonts/a.ttf",
+                "path": "files/fonts/a.ttf",
+                "size_bytes": 4,
+                "sha256": sha256("font"),
+            }
     assert {file.name: file.read_text() for file in (tmp_path / "files").iterdir()} == {
         sha256("font"): "font",
         sha256(""): "",
