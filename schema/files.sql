@@ -67,33 +67,32 @@ $$;
 -- Gives each compiled step the set of its files. After compile_workflow, whose name comes before this one's.
 CREATE FUNCTION accs.file_workflow() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  v_files   jsonb := coalesce(NEW.files, '[]');
   v_problem text;
 BEGIN
-  IF v_files = '[]' AND NOT jsonb_path_exists(NEW.steps, '$[*].files') THEN
+  IF NEW.files = '[]' AND NOT jsonb_path_exists(NEW.steps, '$[*].files') THEN
     UPDATE accs.steps SET files = NULL WHERE workflow_id = NEW.id AND files IS NOT NULL;
     RETURN NULL;
   END IF;
-  PERFORM accs.check_files(NEW.name, v_files);
+  PERFORM accs.check_files(NEW.name, NEW.files);
   WITH wish AS MATERIALIZED (   -- 100,000 steps may wish for the same
     SELECT s -> 'files' AS wanted, min(n) AS n FROM jsonb_array_elements(NEW.steps) WITH ORDINALITY e (s, n) WHERE s ? 'files' GROUP BY 1)
   SELECT format('step "%s": files: there is neither a file nor a folder "%s" among the files of the workflow',
                 NEW.steps -> (wish.n - 1)::int ->> 'key', left(w, 200)) INTO v_problem
     FROM wish, jsonb_array_elements_text(wish.wanted) w
-   WHERE accs.chosen_files(v_files, jsonb_build_array(w)) = '[]' ORDER BY wish.n LIMIT 1;
+   WHERE accs.chosen_files(NEW.files, jsonb_build_array(w)) = '[]' ORDER BY wish.n LIMIT 1;
   IF v_problem IS NOT NULL THEN
     PERFORM accs.invalid(NEW.name, v_problem);
   END IF;
   INSERT INTO accs.file_sets (workflow_id, files)
   SELECT DISTINCT NEW.id, c.files
-    FROM (SELECT DISTINCT s -> 'files' AS wanted FROM jsonb_array_elements(NEW.steps) s) w, accs.chosen_files(v_files, w.wanted) c (files)
+    FROM (SELECT DISTINCT s -> 'files' AS wanted FROM jsonb_array_elements(NEW.steps) s) w, accs.chosen_files(NEW.files, w.wanted) c (files)
    WHERE c.files <> '[]'
   ON CONFLICT DO NOTHING;
   WITH step AS MATERIALIZED (
     SELECT n, s -> 'files' AS wanted FROM jsonb_array_elements(NEW.steps) WITH ORDINALITY e (s, n)
   ), choice AS MATERIALIZED (
     SELECT w.wanted, f.id FROM (SELECT DISTINCT wanted FROM step) w
-      LEFT JOIN accs.file_sets f ON f.workflow_id = NEW.id AND md5(f.files::text) = md5(accs.chosen_files(v_files, w.wanted)::text))
+      LEFT JOIN accs.file_sets f ON f.workflow_id = NEW.id AND md5(f.files::text) = md5(accs.chosen_files(NEW.files, w.wanted)::text))
   UPDATE accs.steps s SET files = choice.id FROM step JOIN choice ON coalesce(choice.wanted, 'null') = coalesce(step.wanted, 'null')
    WHERE s.workflow_id = NEW.id AND s.step_no = step.n AND s.files IS DISTINCT FROM choice.id;
   RETURN NULL;

@@ -14,7 +14,7 @@ CREATE TABLE public.workflows (
   notify      text[] NOT NULL DEFAULT '{}',     -- accs.outgoing_events that targets of the outbox are told beside their own
   params      jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(params) = 'object'),   -- expressions: params, where options say nothing
   options_schema  jsonb CHECK (jsonb_typeof(options_schema) = 'object'),            -- JSON Schema of jobs.options
-  files       jsonb,                            -- what its tasks are given: [{name, key, size, sha256}], objects in the store
+  files       jsonb NOT NULL DEFAULT '[]',      -- what its tasks are given: [{name, key, size, sha256}], objects in the store
   UNIQUE (name, version)
 );
 

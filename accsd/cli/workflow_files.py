@@ -113,7 +113,9 @@ class Document:
         return WorkflowInvalid("\n".join(self.located(complaints)), hint=hint)
 
     def located(self, complaints: Sequence[tuple[Place, str]]) -> list[str]:
-        """Each complaint with file and line."""
+        """Each complaint with file and line. Without one the file is not read again."""
+        if not complaints:
+            return []
         places = [_meant(self._written_at(place), sentence) for place, sentence in complaints]
         lines = self._lines({place[:depth] for place in places for depth in range(len(place) + 1)})
         return [

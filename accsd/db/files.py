@@ -10,7 +10,7 @@ async def named_files(db: Database, keys: Sequence[str]) -> set[str]:
     rows = await db.fetch(
         """SELECT DISTINCT f ->> 'key' AS key
              FROM (SELECT files FROM accs.file_sets UNION ALL
-                   SELECT files FROM public.workflows WHERE files IS NOT NULL) s, jsonb_array_elements(s.files) f
+                   SELECT files FROM public.workflows WHERE files <> '[]') s, jsonb_array_elements(s.files) f
             WHERE f ->> 'key' = ANY ($1)""",
         list(keys),
         repeatable=True,

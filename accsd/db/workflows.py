@@ -26,7 +26,7 @@ class StoredWorkflow:
     notify: list[str]
     params: dict[str, Any]
     options_schema: dict[str, Any] | None
-    files: list[dict[str, Any]] | None
+    files: list[dict[str, Any]]
 
     def definition(self) -> WorkflowDef:
         return WorkflowDef(
@@ -36,7 +36,7 @@ class StoredWorkflow:
             notify=self.notify,
             params=self.params,
             options_schema=self.options_schema,
-            files=self.files or [],  # pyright: ignore[reportArgumentType]
+            files=self.files,  # pyright: ignore[reportArgumentType]
             steps=self.steps,  # pyright: ignore[reportArgumentType]
         )
 

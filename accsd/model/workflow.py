@@ -216,7 +216,7 @@ class WorkflowDef(BaseModel):
                     place = ("steps", index, "files", number)
                     raise WorkflowInvalid(f'workflow "{self.name}": {said}', step=step.key, complaints=[(place, said)])
 
-    def files_document(self) -> list[dict[str, Any]] | None:
+    def files_document(self) -> list[dict[str, Any]]:
         """What goes into the column `files`. WorkflowInvalid: a file is not in the store yet."""
         for file in self.files:
             if file.source is not None or file.size is None:
@@ -224,7 +224,7 @@ class WorkflowDef(BaseModel):
                     f'workflow "{self.name}": file "{file.name}" has no key, sha256 and size of an object in the store',
                     hint="`accsd workflows apply` puts the files that a workflow names into the store",
                 )
-        return [file.model_dump(exclude={"source"}) for file in self.files] or None
+        return [file.model_dump(exclude={"source"}) for file in self.files]
 
     def steps_document(self) -> list[dict[str, Any]]:
         """What goes into the column `steps`: as it was written, without the defaults that nobody wrote."""

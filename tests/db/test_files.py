@@ -108,7 +108,7 @@ async def test_tasks_are_given_the_files_that_their_step_wants(conn: Connection)
 
 async def test_a_task_without_files_carries_nothing(conn: Connection):
     await node(conn)
-    await submit_to(conn, await write(conn, None))
+    await submit_to(conn, await write(conn, []))
     (row,) = await claim(conn)
     assert await given(conn, row) == []
     assert await conn.fetchval("SELECT files FROM job_tasks") is None
@@ -136,7 +136,7 @@ async def test_a_version_that_is_written_anew_leaves_its_jobs_the_files_that_the
     old, new = await claim(conn, 2)
     assert [await given(conn, old), await given(conn, new)] == [["old"], ["new"]]
     assert await named_files(db, [f"files/{A}", f"files/{B}", "files/other"]) == {f"files/{A}", f"files/{B}"}
-    await conn.execute("UPDATE workflows SET files = NULL")
+    await conn.execute("UPDATE workflows SET files = '[]'")
     assert await conn.fetchval("SELECT count(*) FROM accs.steps WHERE files IS NOT NULL") == 0
     assert await named_files(db, [f"files/{A}", f"files/{B}"]) == {f"files/{A}", f"files/{B}"}
 

@@ -69,7 +69,7 @@ def test_a_step_that_chooses_what_is_not_there_is_refused(wanted: str):
 
 def test_only_what_is_in_the_store_can_be_written():
     assert WorkflowDef.model_validate(document(stored("a"))).files_document() == [stored("a")]
-    assert WorkflowDef.model_validate(document()).files_document() is None
+    assert WorkflowDef.model_validate(document()).files_document() == []
     with pytest.raises(WorkflowInvalid, match='file "a" has no key') as refused:
         WorkflowDef.model_validate(document({"name": "a", "source": "a.txt"})).files_document()
     assert "accsd workflows apply" in (refused.value.hint or "")
