@@ -66,13 +66,13 @@ class Document:
             with _without_collecting():
                 workflow = WorkflowDef.model_validate(as_workflow(_without_schedules(self.value)))
                 self._flow_warnings(workflow)
-                return self._with_sources(workflow)
+                return workflow
         except WorkflowInvalid as error:
             complaints = error.complaints or [(self._place_of(error.step), error.message)]
             raise self._located(complaints, hint=error.hint or self._suggestion(error.step)) from None
 
-    def _with_sources(self, workflow: WorkflowDef) -> WorkflowDef:
-        """Finds the files that the workflow names beside its own file."""
+    def with_sources(self, workflow: WorkflowDef) -> WorkflowDef:
+        """The workflow with the places of the files that it names beside its own file. Raises WorkflowInvalid."""
         if not any(file.source for file in workflow.files):
             return workflow
         found: list[WorkflowFile] = []
@@ -93,7 +93,7 @@ class Document:
                 (("files",), f"files: they have {shown_size(total)}, more than {shown_size(LARGEST_FILES)}")
             )
         if complaints:
-            raise WorkflowInvalid("", complaints=complaints, hint="a source is a path relative to the workflow file")
+            raise self._located(complaints, hint="a source is a path relative to the workflow file")
         return workflow.model_copy(update={"files": found})
 
     def warnings(self, workflow: WorkflowDef) -> list[str]:

@@ -184,7 +184,7 @@ def _checked(documents: Iterable[Document], *, warn: bool = False) -> list[Workf
         if not document.is_workflow:
             continue
         try:
-            sound.append(document.checked())
+            sound.append(document.with_sources(document.checked()))
             _warn(document.warnings(sound[-1]) if warn else ())
         except WorkflowInvalid as error:
             refusals.append(error)

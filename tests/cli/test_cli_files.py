@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from accsd.storage import build_file_key
+from accsd.db import Database
+from accsd.history.prune import remove_doomed
+from accsd.settings import StorageSettings
+from accsd.storage import build_file_key, open_store
 from tests.support.cli import Cli
 from tests.support.cluster import Connection
 
@@ -117,6 +120,7 @@ async def test_mistakes_have_their_line_before_anything_is_stored(media: Path, t
         'media.yaml:4: file "model": source ./data/model.bin: it is no file',
         "relative to the workflow file",
     )
+    (await offline("workflows", "render", str(media), "--step", "render")).ends(0, "render: runs with {}")
     rewrite(media, MEDIA.replace("fonts/a.ttf", "../a.ttf").replace("files: [fonts]", "files: [font]"))
     (await offline("workflows", "check", str(media))).ends(1, "media.yaml:3: files.0.name must be a relative path")
     rewrite(media, MEDIA.replace("files: [fonts]", "files: [font]"))
@@ -139,3 +143,16 @@ async def test_files_that_a_version_names_are_no_orphans(stored: Cli, media: Pat
     (await stored("history", "orphans", "--remove")).ends(0, "removed 0 of 2")
     (await stored("history", "orphans", "--remove", "--foreign")).ends(0, "removed 2 of 2")
     assert objects(tmp_path) == {}
+
+
+async def test_an_output_that_a_version_names_outlives_its_job(
+    stored: Cli, media: Path, tmp_path: Path, conn: Connection, db: Database
+):
+    await stored("workflows", "apply", str(media))
+    key, other = build_file_key(FONT), build_file_key(hashlib.sha256(b"model").hexdigest())
+    await conn.execute('UPDATE workflows SET files = files - 1, steps = \'[{"key": "a", "service": "x"}]\'')
+    await conn.execute("DELETE FROM accs.file_sets WHERE files @> $1", [{"name": "model"}])
+    await conn.executemany("INSERT INTO accs.doomed_objects (bucket, key) VALUES ('accs', $1)", [(key,), (other,)])
+    async with open_store(StorageSettings(url=f"file://{tmp_path}/objects")) as store:
+        assert await remove_doomed(db, store) == 2
+    assert set(objects(tmp_path)) == {key}
