@@ -9,6 +9,7 @@
 --   audit.sql        who did what, when, by which way and why
 --   access.sql       who acts; tokens, sessions and one-time codes
 --   workflows.sql    workflows, checked and compiled when they are written
+--   files.sql        files of workflow versions, which their tasks are given
 --   tools.sql        tools that steps may use, with the types of what they take and give
 --   jobs.sql         jobs and their tasks
 --   transitions.sql  the legal transitions, and the guard that refuses every other write
@@ -49,6 +50,7 @@
 --                           task_artifacts, nodes, dead_letters, outbox_events, schedules, calendars; firings, events and tools to read.
 --   accs.transitions        the legal moves, as rows. Everything that enforces them is generated from these rows.
 --   accs.plans, accs.steps  a workflow and its steps, compiled and checked when the workflow is written.
+--   accs.file_sets          the files that tasks of a workflow version are given, by checksum.
 --   accs.lanes              the sets of nodes that may take a task: by service, labels and named node.
 --   accs.pending_jobs       one narrow row for each job that is not instantiated yet, by due time.
 --   accs.waiting            one narrow row for each queued task without unfinished dependencies. hold is null: claimable.
@@ -661,6 +663,7 @@ CREATE TABLE public.workflows (
   notify      text[] NOT NULL DEFAULT '{}',     -- accs.outgoing_events that targets of the outbox are told beside their own
   params      jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(params) = 'object'),   -- expressions: params, where options say nothing
   options_schema  jsonb CHECK (jsonb_typeof(options_schema) = 'object'),            -- JSON Schema of jobs.options
+  files       jsonb NOT NULL DEFAULT '[]',      -- what its tasks are given: [{name, key, size, sha256}], objects in the store
   UNIQUE (name, version)
 );
 
@@ -700,6 +703,7 @@ CREATE TABLE accs.steps (
   lane             int NOT NULL,
   notify           text[],
   resolve          boolean,          -- true: its tasks wait for the resolver before they can be claimed
+  files            int,              -- accs.file_sets, where its tasks are given files
   PRIMARY KEY (workflow_id, step_no)
 );
 
@@ -724,7 +728,7 @@ $$;
 
 CREATE FUNCTION accs.step_fields() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
   SELECT '{key,service,depends_on,default_params,max_attempts,backoff,timeout,requires,node,concurrency_key,concurrency_limit,
-           uses,with,save_as,if,delay,for_each,if_item,max_parallel,max_items,tolerate}'::text[]
+           uses,with,save_as,if,delay,for_each,if_item,max_parallel,max_items,tolerate,files}'::text[]
 $$;
 
 -- What is wrong with the shape of the fields by which data flows; null: nothing. What their expressions say is Python's to check: before a
@@ -821,6 +825,9 @@ BEGIN
         WHEN coalesce(jsonb_typeof(s -> 'backoff'), 'null') <> 'null' AND accs.backoff_is_valid(s -> 'backoff') IS NOT TRUE
           THEN 'backoff must be {"strategy": "exponential" | "linear" | "fixed", "base": seconds, "cap": seconds} '
                'or a list of seconds, none above 366 days'
+        WHEN s ? 'files' AND (jsonb_typeof(s -> 'files') <> 'array' OR jsonb_array_length(s -> 'files') > 1000
+                              OR jsonb_path_exists(s, 'strict $.files[*] ? (@.type() != "string")', silent => true))
+          THEN 'files must be a list of up to 1,000 names of files of the workflow, or of folders of them'
         WHEN s ?| '{with,save_as,if,delay,for_each,if_item,max_parallel,max_items,tolerate}' THEN accs.flaw_of_flow(s)
       END AS problem
       FROM step
@@ -1025,16 +1032,119 @@ DECLARE
   v_id uuid;
 BEGIN
   PERFORM set_config('accs.by', coalesce(p_by, ''), true), set_config('accs.reason', coalesce(p_reason, ''), true);
-  INSERT INTO public.workflows (name, version, steps, created_by, notify, params, options_schema)
-  SELECT w.name, coalesce(w.version, 1), w.steps, p_by, coalesce(w.notify, '{}'), coalesce(w.params, '{}'), w.options_schema
+  INSERT INTO public.workflows (name, version, steps, created_by, notify, params, options_schema, files)
+  SELECT w.name, coalesce(w.version, 1), w.steps, p_by, coalesce(w.notify, '{}'), coalesce(w.params, '{}'), w.options_schema,
+         coalesce(w.files, '[]')
     FROM jsonb_populate_record(NULL::public.workflows, p_workflow) w
   ON CONFLICT (name, version) DO UPDATE SET steps = excluded.steps, notify = excluded.notify, is_active = true, params = excluded.params,
-         options_schema = excluded.options_schema
+         options_schema = excluded.options_schema, files = excluded.files
   RETURNING id INTO v_id;
   PERFORM set_config('accs.by', '', true), set_config('accs.reason', '', true);   -- not for what else this transaction writes
   RETURN v_id;
 END $$;
 SELECT accs.is_verb('apply_workflow', may => '{scheduler,api}');
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Files of workflow versions: objects in the store that are laid into every task of a version
+-- ---------------------------------------------------------------------------------------------------------------
+
+-- The files that tasks of a workflow are given: [{name, key, size, sha256}], as they stand in workflows.files or as a step has chosen from
+-- them. A set never changes: a version that is written anew gets new sets, and its jobs keep those that they were submitted with. All of
+-- them stay until the workflow goes, so what is named here is never taken out of the store.
+CREATE TABLE accs.file_sets (
+  id           int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  workflow_id  uuid NOT NULL REFERENCES public.workflows (id) ON DELETE CASCADE,
+  files        jsonb NOT NULL
+);
+
+CREATE UNIQUE INDEX file_sets_workflow ON accs.file_sets (workflow_id, md5(files::text));   -- file_workflow; hashed, because lists are long
+
+-- What is wrong with one file; null: nothing. A name is a path beneath the task's folder `files`.
+CREATE FUNCTION accs.flaw_of_file(f jsonb) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE
+    WHEN jsonb_typeof(f) <> 'object' THEN 'must be a JSON object'
+    WHEN jsonb_typeof(f -> 'name') IS DISTINCT FROM 'string' THEN 'name is missing'
+    WHEN octet_length(f ->> 'name') > 500 OR f ->> 'name' ~ '(^|/)\.{0,2}(/|$)|[^/]{255}[^/]|[[:cntrl:]\\]'
+      THEN 'name must be a relative path without ".", ".." and "\", of up to 500 bytes'
+    WHEN f ? 'source' THEN 'source is a path on the machine of its author: `accsd workflows apply` puts that file into the store'
+    WHEN f - '{name,key,size,sha256}'::text[] <> '{}'
+      THEN format('unknown field "%s"', (SELECT k FROM jsonb_object_keys(f - '{name,key,size,sha256}'::text[]) k LIMIT 1))
+    WHEN jsonb_typeof(f -> 'key') IS DISTINCT FROM 'string' OR octet_length(f ->> 'key') NOT BETWEEN 1 AND 1024
+      THEN 'key must be that of an object in the store'
+    WHEN jsonb_typeof(f -> 'sha256') IS DISTINCT FROM 'string' OR f ->> 'sha256' !~ '^[0-9a-f]{64}$' THEN 'sha256 must be 64 hex digits'
+    WHEN jsonb_typeof(f -> 'size') IS DISTINCT FROM 'number' OR f ->> 'size' !~ '^[0-9]{1,15}$' THEN 'size must be a number of bytes'
+  END
+$$;
+
+CREATE FUNCTION accs.check_files(p_name text, p_files jsonb) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  v_problem text;
+BEGIN
+  IF jsonb_typeof(p_files) <> 'array' OR jsonb_array_length(p_files) > 1000 THEN
+    PERFORM accs.invalid(p_name, 'files must be a list of up to 1,000 files');
+  END IF;
+  SELECT CASE WHEN f ->> 'name' <> '' THEN format('file "%s": ', left(f ->> 'name', 100)) ELSE format('file number %s: ', n) END
+         || accs.flaw_of_file(f) INTO v_problem
+    FROM jsonb_array_elements(p_files) WITH ORDINALITY e (f, n) WHERE accs.flaw_of_file(f) IS NOT NULL ORDER BY n LIMIT 1;
+  IF v_problem IS NULL THEN
+    WITH file AS MATERIALIZED (
+      SELECT f ->> 'name' AS name, string_to_array(f ->> 'name', '/') AS parts FROM jsonb_array_elements(p_files) f)
+    SELECT format('file "%s": the name is used twice', name) INTO v_problem FROM file GROUP BY name HAVING count(*) > 1
+     UNION ALL
+    SELECT format('file "%s": there is a file "%s", which is no folder', a.name, b.name)
+      FROM file a, generate_series(1, cardinality(a.parts) - 1) i, file b WHERE b.name = array_to_string(a.parts[:i], '/') LIMIT 1;
+  END IF;
+  IF v_problem IS NULL AND (SELECT sum((f ->> 'size')::bigint) FROM jsonb_array_elements(p_files) f) > 107374182400 THEN
+    v_problem := 'its files have more than 100 GiB together';
+  END IF;
+  IF v_problem IS NOT NULL THEN
+    PERFORM accs.invalid(p_name, v_problem);
+  END IF;
+END $$;
+
+-- The files that a step has chosen by their names, or by the folders that they are in; all where it has not chosen.
+CREATE FUNCTION accs.chosen_files(p_files jsonb, p_wanted jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE WHEN p_wanted IS NULL THEN p_files ELSE (
+    SELECT coalesce(jsonb_agg(f ORDER BY n), '[]') FROM jsonb_array_elements(p_files) WITH ORDINALITY e (f, n)
+     WHERE EXISTS (SELECT FROM jsonb_array_elements_text(p_wanted) w
+                    WHERE f ->> 'name' = w OR starts_with(f ->> 'name', rtrim(w, '/') || '/'))) END
+$$;
+
+-- Gives each compiled step the set of its files. After compile_workflow, whose name comes before this one's.
+CREATE FUNCTION accs.file_workflow() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_problem text;
+BEGIN
+  IF NEW.files = '[]' AND NOT jsonb_path_exists(NEW.steps, '$[*].files') THEN
+    UPDATE accs.steps SET files = NULL WHERE workflow_id = NEW.id AND files IS NOT NULL;
+    RETURN NULL;
+  END IF;
+  PERFORM accs.check_files(NEW.name, NEW.files);
+  WITH wish AS MATERIALIZED (   -- 100,000 steps may wish for the same
+    SELECT s -> 'files' AS wanted, min(n) AS n FROM jsonb_array_elements(NEW.steps) WITH ORDINALITY e (s, n) WHERE s ? 'files' GROUP BY 1)
+  SELECT format('step "%s": files: there is neither a file nor a folder "%s" among the files of the workflow',
+                NEW.steps -> (wish.n - 1)::int ->> 'key', left(w, 200)) INTO v_problem
+    FROM wish, jsonb_array_elements_text(wish.wanted) w
+   WHERE accs.chosen_files(NEW.files, jsonb_build_array(w)) = '[]' ORDER BY wish.n LIMIT 1;
+  IF v_problem IS NOT NULL THEN
+    PERFORM accs.invalid(NEW.name, v_problem);
+  END IF;
+  INSERT INTO accs.file_sets (workflow_id, files)
+  SELECT DISTINCT NEW.id, c.files
+    FROM (SELECT DISTINCT s -> 'files' AS wanted FROM jsonb_array_elements(NEW.steps) s) w, accs.chosen_files(NEW.files, w.wanted) c (files)
+   WHERE c.files <> '[]'
+  ON CONFLICT DO NOTHING;
+  WITH step AS MATERIALIZED (
+    SELECT n, s -> 'files' AS wanted FROM jsonb_array_elements(NEW.steps) WITH ORDINALITY e (s, n)
+  ), choice AS MATERIALIZED (
+    SELECT w.wanted, f.id FROM (SELECT DISTINCT wanted FROM step) w
+      LEFT JOIN accs.file_sets f ON f.workflow_id = NEW.id AND md5(f.files::text) = md5(accs.chosen_files(NEW.files, w.wanted)::text))
+  UPDATE accs.steps s SET files = choice.id FROM step JOIN choice ON coalesce(choice.wanted, 'null') = coalesce(step.wanted, 'null')
+   WHERE s.workflow_id = NEW.id AND s.step_no = step.n AND s.files IS DISTINCT FROM choice.id;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER file_workflow AFTER INSERT OR UPDATE OF steps, notify, options_schema, files ON public.workflows
+  FOR EACH ROW EXECUTE FUNCTION accs.file_workflow();
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Tools: what a step may use, with the types of its input and its result
@@ -1296,6 +1406,7 @@ CREATE TABLE public.job_tasks (
   parent              uuid,                      -- of such a task: the step that became it, and
   item_no             int,                       --   which item it is for, from 0
   tolerated           boolean,                   -- it failed for good, and the steps below go on without it
+  files               int,                       -- accs.file_sets: the files of its workflow that it is given, if there are any
   CONSTRAINT lease_while_live CHECK (
     (status = ANY ('{starting,running}')) = (lease_owner IS NOT NULL)
     AND (lease_owner IS NULL) = (lease_until IS NULL)),
@@ -1385,7 +1496,7 @@ BEGIN
       id, job_id, task_key, service_name, status, depends_on, attempt, next_attempt_at, priority, progress, results,
       assigned_node, claimed_by, claimed_at, started_at, finished_at, created_at, attempt_id, lease_owner, lease_until,
       lost, generation, step_no, lane, remaining, dependants, given, outcome, outcome_attempt_id, error_code,
-      error_message, requires, concurrency_key, notify, resolve, items, tolerate, parent, item_no, tolerated ON public.job_tasks
+      error_message, requires, concurrency_key, notify, resolve, items, tolerate, parent, item_no, tolerated, files ON public.job_tasks
     FOR EACH ROW WHEN (current_setting('search_path') <> 'pg_catalog, accs, pg_temp'
                        OR (OLD.status <> NEW.status AND strpos(%L, left(OLD.status, 2) || left(NEW.status, 2)) = 0))
     EXECUTE FUNCTION accs.refuse_write()$$, v_legal);
@@ -2269,15 +2380,15 @@ BEGIN
   WITH fresh AS MATERIALIZED (
     SELECT accs.task_id(j.id, s.step_no) AS id, j.id AS job_id, j.task_count, j.priority, j.order_seq, j.workflow_id, s.step_no, s.task_key,
            s.service, s.depends_on, s.max_attempts, s.params, s.node, s.lane, s.requires, s.concurrency_key, s.timeout_sec, s.backoff,
-           s.notify, s.resolve,
+           s.notify, s.resolve, s.files,
            CASE WHEN s.dependants IS NOT NULL THEN ARRAY(SELECT accs.task_id(j.id, d) FROM unnest(s.dependants) d) END AS dependants
       FROM unnest(p_job_ids) AS o (id) JOIN public.jobs j ON j.id = o.id JOIN accs.steps s ON s.workflow_id = j.workflow_id
   ), made AS (
     INSERT INTO public.job_tasks (id, job_id, task_key, service_name, depends_on, max_attempts, priority, params, assigned_node, created_at,
                                   updated_at, step_no, lane, remaining, dependants, requires, concurrency_key, timeout_sec, backoff, notify,
-                                  resolve)
+                                  resolve, files)
     SELECT id, job_id, task_key, service, depends_on, max_attempts, priority, params, node, v_now, v_now, step_no, lane,
-           cardinality(depends_on), dependants, requires, concurrency_key, timeout_sec, backoff, notify, resolve FROM fresh
+           cardinality(depends_on), dependants, requires, concurrency_key, timeout_sec, backoff, notify, resolve, files FROM fresh
   ), queued AS (
     INSERT INTO accs.waiting (task_id, lane, rank, order_seq, created_at, hold, key)
     SELECT id, lane, -priority, order_seq, v_now,
@@ -3943,11 +4054,11 @@ BEGIN
   WITH made AS (
     INSERT INTO public.job_tasks (id, job_id, task_key, service_name, depends_on, max_attempts, priority, params, assigned_node, created_at,
                                   updated_at, step_no, lane, dependants, requires, concurrency_key, timeout_sec, backoff, notify, given,
-                                  next_attempt_at, parent, item_no)
+                                  next_attempt_at, parent, item_no, files)
     SELECT accs.task_id(v_step.job_id, n), v_step.job_id, format('%s[%s]', v_step.task_key, i), v_step.service_name,
            v_step.depends_on || v_step.task_key, v_step.max_attempts, v_step.priority, v_step.params, v_step.assigned_node, v_now, v_now, n,
            v_step.lane, nullif(v_below, '{}'), v_step.requires, v_step.concurrency_key, v_step.timeout_sec, v_step.backoff, v_step.notify,
-           p_given[i + 1], accs.later(p_delays[i + 1]), p_task, i
+           p_given[i + 1], accs.later(p_delays[i + 1]), p_task, i, v_step.files
       FROM generate_series(v_had, v_n - 1) i, LATERAL (SELECT v_job.task_count + 1 + i - v_had AS n) s
     RETURNING id)
   SELECT coalesce(array_agg(id), '{}') INTO v_fresh FROM made;
@@ -8321,10 +8432,10 @@ END $$;
 SELECT accs.is_verb('record_artifact', may => '{agent}');
 
 -- The objects that an attempt may need: what the steps that it depends on have put out, each by the attempt that finished
--- it, and the inputs of the job and of this task. Raises where the attempt does not hold its lease: no rows would mean
--- that there are no inputs.
+-- it, the inputs of the job and of this task, and the files of its workflow (kind "file", with a name). Raises where the
+-- attempt does not hold its lease: no rows would mean that there are no inputs.
 CREATE FUNCTION accs.task_inputs(p_task uuid, p_attempt_id int, p_owner text)
-RETURNS TABLE (task_key text, kind text, bucket text, key text, size_bytes bigint, content_type text, checksum text)
+RETURNS TABLE (task_key text, kind text, bucket text, key text, size_bytes bigint, content_type text, checksum text, name text)
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 DECLARE
@@ -8333,7 +8444,7 @@ BEGIN
   IF session_user <> current_user THEN
     PERFORM accs.check_caller(p_owner);
   END IF;
-  SELECT t.job_id, t.task_key, t.depends_on, t.parent INTO v_task FROM public.job_tasks t
+  SELECT t.job_id, t.task_key, t.depends_on, t.parent, t.files INTO v_task FROM public.job_tasks t
    WHERE t.id = p_task AND t.attempt_id = p_attempt_id AND t.lease_owner = p_owner AND t.lease_until > accs.clock()
      AND t.status IN ('starting', 'running');
   IF NOT FOUND THEN
@@ -8342,7 +8453,7 @@ BEGIN
       USING ERRCODE = 'AC002', HINT = 'Stop this attempt and write nothing: the task is not its own any more.';
   END IF;
   RETURN QUERY
-  SELECT f.task_key, f.kind, f.bucket, f.key, f.size_bytes, f.content_type, f.checksum FROM (
+  SELECT f.task_key, f.kind, f.bucket, f.key, f.size_bytes, f.content_type, f.checksum, NULL::text FROM (
     SELECT k.n, d.task_key, a.id, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
       FROM unnest(v_task.depends_on) WITH ORDINALITY AS k (key, n), LATERAL (   -- one look-up for each key, as in claim_tasks
         SELECT t.id, t.items FROM public.job_tasks t
@@ -8359,6 +8470,12 @@ BEGIN
     SELECT 0, v_task.task_key, a.id, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
       FROM public.task_artifacts a WHERE a.job_task_id = p_task AND a.kind = 'input') f
    ORDER BY f.n, f.id;
+  IF v_task.files IS NOT NULL THEN
+    RETURN QUERY
+    SELECT NULL::text, 'file'::text, NULL::text, f ->> 'key', (f ->> 'size')::bigint, NULL::text, 'sha256:' || (f ->> 'sha256'),
+           f ->> 'name'
+      FROM accs.file_sets s, jsonb_array_elements(s.files) WITH ORDINALITY e (f, n) WHERE s.id = v_task.files ORDER BY n;
+  END IF;
 END $$;
 SELECT accs.is_verb('task_inputs', pinned => true, may => '{agent}');
 

@@ -90,10 +90,10 @@ END $$;
 SELECT accs.is_verb('record_artifact', may => '{agent}');
 
 -- The objects that an attempt may need: what the steps that it depends on have put out, each by the attempt that finished
--- it, and the inputs of the job and of this task. Raises where the attempt does not hold its lease: no rows would mean
--- that there are no inputs.
+-- it, the inputs of the job and of this task, and the files of its workflow (kind "file", with a name). Raises where the
+-- attempt does not hold its lease: no rows would mean that there are no inputs.
 CREATE FUNCTION accs.task_inputs(p_task uuid, p_attempt_id int, p_owner text)
-RETURNS TABLE (task_key text, kind text, bucket text, key text, size_bytes bigint, content_type text, checksum text)
+RETURNS TABLE (task_key text, kind text, bucket text, key text, size_bytes bigint, content_type text, checksum text, name text)
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 DECLARE
@@ -102,7 +102,7 @@ BEGIN
   IF session_user <> current_user THEN
     PERFORM accs.check_caller(p_owner);
   END IF;
-  SELECT t.job_id, t.task_key, t.depends_on, t.parent INTO v_task FROM public.job_tasks t
+  SELECT t.job_id, t.task_key, t.depends_on, t.parent, t.files INTO v_task FROM public.job_tasks t
    WHERE t.id = p_task AND t.attempt_id = p_attempt_id AND t.lease_owner = p_owner AND t.lease_until > accs.clock()
      AND t.status IN ('starting', 'running');
   IF NOT FOUND THEN
@@ -111,7 +111,7 @@ BEGIN
       USING ERRCODE = 'AC002', HINT = 'Stop this attempt and write nothing: the task is not its own any more.';
   END IF;
   RETURN QUERY
-  SELECT f.task_key, f.kind, f.bucket, f.key, f.size_bytes, f.content_type, f.checksum FROM (
+  SELECT f.task_key, f.kind, f.bucket, f.key, f.size_bytes, f.content_type, f.checksum, NULL::text FROM (
     SELECT k.n, d.task_key, a.id, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
       FROM unnest(v_task.depends_on) WITH ORDINALITY AS k (key, n), LATERAL (   -- one look-up for each key, as in claim_tasks
         SELECT t.id, t.items FROM public.job_tasks t
@@ -128,5 +128,11 @@ BEGIN
     SELECT 0, v_task.task_key, a.id, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
       FROM public.task_artifacts a WHERE a.job_task_id = p_task AND a.kind = 'input') f
    ORDER BY f.n, f.id;
+  IF v_task.files IS NOT NULL THEN
+    RETURN QUERY
+    SELECT NULL::text, 'file'::text, NULL::text, f ->> 'key', (f ->> 'size')::bigint, NULL::text, 'sha256:' || (f ->> 'sha256'),
+           f ->> 'name'
+      FROM accs.file_sets s, jsonb_array_elements(s.files) WITH ORDINALITY e (f, n) WHERE s.id = v_task.files ORDER BY n;
+  END IF;
 END $$;
 SELECT accs.is_verb('task_inputs', pinned => true, may => '{agent}');

@@ -9,6 +9,7 @@
 --   audit.sql        who did what, when, by which way and why
 --   access.sql       who acts; tokens, sessions and one-time codes
 --   workflows.sql    workflows, checked and compiled when they are written
+--   files.sql        files of workflow versions, which their tasks are given
 --   tools.sql        tools that steps may use, with the types of what they take and give
 --   jobs.sql         jobs and their tasks
 --   transitions.sql  the legal transitions, and the guard that refuses every other write
@@ -49,6 +50,7 @@
 --                           task_artifacts, nodes, dead_letters, outbox_events, schedules, calendars; firings, events and tools to read.
 --   accs.transitions        the legal moves, as rows. Everything that enforces them is generated from these rows.
 --   accs.plans, accs.steps  a workflow and its steps, compiled and checked when the workflow is written.
+--   accs.file_sets          the files that tasks of a workflow version are given, by checksum.
 --   accs.lanes              the sets of nodes that may take a task: by service, labels and named node.
 --   accs.pending_jobs       one narrow row for each job that is not instantiated yet, by due time.
 --   accs.waiting            one narrow row for each queued task without unfinished dependencies. hold is null: claimable.

@@ -90,6 +90,7 @@ CREATE TABLE public.job_tasks (
   parent              uuid,                      -- of such a task: the step that became it, and
   item_no             int,                       --   which item it is for, from 0
   tolerated           boolean,                   -- it failed for good, and the steps below go on without it
+  files               int,                       -- accs.file_sets: the files of its workflow that it is given, if there are any
   CONSTRAINT lease_while_live CHECK (
     (status = ANY ('{starting,running}')) = (lease_owner IS NOT NULL)
     AND (lease_owner IS NULL) = (lease_until IS NULL)),

@@ -286,11 +286,11 @@ BEGIN
   WITH made AS (
     INSERT INTO public.job_tasks (id, job_id, task_key, service_name, depends_on, max_attempts, priority, params, assigned_node, created_at,
                                   updated_at, step_no, lane, dependants, requires, concurrency_key, timeout_sec, backoff, notify, given,
-                                  next_attempt_at, parent, item_no)
+                                  next_attempt_at, parent, item_no, files)
     SELECT accs.task_id(v_step.job_id, n), v_step.job_id, format('%s[%s]', v_step.task_key, i), v_step.service_name,
            v_step.depends_on || v_step.task_key, v_step.max_attempts, v_step.priority, v_step.params, v_step.assigned_node, v_now, v_now, n,
            v_step.lane, nullif(v_below, '{}'), v_step.requires, v_step.concurrency_key, v_step.timeout_sec, v_step.backoff, v_step.notify,
-           p_given[i + 1], accs.later(p_delays[i + 1]), p_task, i
+           p_given[i + 1], accs.later(p_delays[i + 1]), p_task, i, v_step.files
       FROM generate_series(v_had, v_n - 1) i, LATERAL (SELECT v_job.task_count + 1 + i - v_had AS n) s
     RETURNING id)
   SELECT coalesce(array_agg(id), '{}') INTO v_fresh FROM made;

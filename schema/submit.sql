@@ -61,15 +61,15 @@ BEGIN
   WITH fresh AS MATERIALIZED (
     SELECT accs.task_id(j.id, s.step_no) AS id, j.id AS job_id, j.task_count, j.priority, j.order_seq, j.workflow_id, s.step_no, s.task_key,
            s.service, s.depends_on, s.max_attempts, s.params, s.node, s.lane, s.requires, s.concurrency_key, s.timeout_sec, s.backoff,
-           s.notify, s.resolve,
+           s.notify, s.resolve, s.files,
            CASE WHEN s.dependants IS NOT NULL THEN ARRAY(SELECT accs.task_id(j.id, d) FROM unnest(s.dependants) d) END AS dependants
       FROM unnest(p_job_ids) AS o (id) JOIN public.jobs j ON j.id = o.id JOIN accs.steps s ON s.workflow_id = j.workflow_id
   ), made AS (
     INSERT INTO public.job_tasks (id, job_id, task_key, service_name, depends_on, max_attempts, priority, params, assigned_node, created_at,
                                   updated_at, step_no, lane, remaining, dependants, requires, concurrency_key, timeout_sec, backoff, notify,
-                                  resolve)
+                                  resolve, files)
     SELECT id, job_id, task_key, service, depends_on, max_attempts, priority, params, node, v_now, v_now, step_no, lane,
-           cardinality(depends_on), dependants, requires, concurrency_key, timeout_sec, backoff, notify, resolve FROM fresh
+           cardinality(depends_on), dependants, requires, concurrency_key, timeout_sec, backoff, notify, resolve, files FROM fresh
   ), queued AS (
     INSERT INTO accs.waiting (task_id, lane, rank, order_seq, created_at, hold, key)
     SELECT id, lane, -priority, order_seq, v_now,

@@ -77,7 +77,7 @@ BEGIN
       id, job_id, task_key, service_name, status, depends_on, attempt, next_attempt_at, priority, progress, results,
       assigned_node, claimed_by, claimed_at, started_at, finished_at, created_at, attempt_id, lease_owner, lease_until,
       lost, generation, step_no, lane, remaining, dependants, given, outcome, outcome_attempt_id, error_code,
-      error_message, requires, concurrency_key, notify, resolve, items, tolerate, parent, item_no, tolerated ON public.job_tasks
+      error_message, requires, concurrency_key, notify, resolve, items, tolerate, parent, item_no, tolerated, files ON public.job_tasks
     FOR EACH ROW WHEN (current_setting('search_path') <> 'pg_catalog, accs, pg_temp'
                        OR (OLD.status <> NEW.status AND strpos(%L, left(OLD.status, 2) || left(NEW.status, 2)) = 0))
     EXECUTE FUNCTION accs.refuse_write()$$, v_legal);

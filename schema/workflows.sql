@@ -14,6 +14,7 @@ CREATE TABLE public.workflows (
   notify      text[] NOT NULL DEFAULT '{}',     -- accs.outgoing_events that targets of the outbox are told beside their own
   params      jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(params) = 'object'),   -- expressions: params, where options say nothing
   options_schema  jsonb CHECK (jsonb_typeof(options_schema) = 'object'),            -- JSON Schema of jobs.options
+  files       jsonb NOT NULL DEFAULT '[]',      -- what its tasks are given: [{name, key, size, sha256}], objects in the store
   UNIQUE (name, version)
 );
 
@@ -53,6 +54,7 @@ CREATE TABLE accs.steps (
   lane             int NOT NULL,
   notify           text[],
   resolve          boolean,          -- true: its tasks wait for the resolver before they can be claimed
+  files            int,              -- accs.file_sets, where its tasks are given files
   PRIMARY KEY (workflow_id, step_no)
 );
 
@@ -77,7 +79,7 @@ $$;
 
 CREATE FUNCTION accs.step_fields() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
   SELECT '{key,service,depends_on,default_params,max_attempts,backoff,timeout,requires,node,concurrency_key,concurrency_limit,
-           uses,with,save_as,if,delay,for_each,if_item,max_parallel,max_items,tolerate}'::text[]
+           uses,with,save_as,if,delay,for_each,if_item,max_parallel,max_items,tolerate,files}'::text[]
 $$;
 
 -- What is wrong with the shape of the fields by which data flows; null: nothing. What their expressions say is Python's to check: before a
@@ -174,6 +176,9 @@ BEGIN
         WHEN coalesce(jsonb_typeof(s -> 'backoff'), 'null') <> 'null' AND accs.backoff_is_valid(s -> 'backoff') IS NOT TRUE
           THEN 'backoff must be {"strategy": "exponential" | "linear" | "fixed", "base": seconds, "cap": seconds} '
                'or a list of seconds, none above 366 days'
+        WHEN s ? 'files' AND (jsonb_typeof(s -> 'files') <> 'array' OR jsonb_array_length(s -> 'files') > 1000
+                              OR jsonb_path_exists(s, 'strict $.files[*] ? (@.type() != "string")', silent => true))
+          THEN 'files must be a list of up to 1,000 names of files of the workflow, or of folders of them'
         WHEN s ?| '{with,save_as,if,delay,for_each,if_item,max_parallel,max_items,tolerate}' THEN accs.flaw_of_flow(s)
       END AS problem
       FROM step
@@ -378,11 +383,12 @@ DECLARE
   v_id uuid;
 BEGIN
   PERFORM set_config('accs.by', coalesce(p_by, ''), true), set_config('accs.reason', coalesce(p_reason, ''), true);
-  INSERT INTO public.workflows (name, version, steps, created_by, notify, params, options_schema)
-  SELECT w.name, coalesce(w.version, 1), w.steps, p_by, coalesce(w.notify, '{}'), coalesce(w.params, '{}'), w.options_schema
+  INSERT INTO public.workflows (name, version, steps, created_by, notify, params, options_schema, files)
+  SELECT w.name, coalesce(w.version, 1), w.steps, p_by, coalesce(w.notify, '{}'), coalesce(w.params, '{}'), w.options_schema,
+         coalesce(w.files, '[]')
     FROM jsonb_populate_record(NULL::public.workflows, p_workflow) w
   ON CONFLICT (name, version) DO UPDATE SET steps = excluded.steps, notify = excluded.notify, is_active = true, params = excluded.params,
-         options_schema = excluded.options_schema
+         options_schema = excluded.options_schema, files = excluded.files
   RETURNING id INTO v_id;
   PERFORM set_config('accs.by', '', true), set_config('accs.reason', '', true);   -- not for what else this transaction writes
   RETURN v_id;

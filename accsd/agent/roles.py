@@ -31,6 +31,7 @@ from accsd.settings import Settings, environment
 from accsd.storage.base import ObjectStore
 from accsd.supervisor import Supervisor
 from accsd.work.attempts import Attempts
+from accsd.work.cache import FileCache, files_folder
 from accsd.work.identity import NodeIdentity
 from accsd.work.lease import LeaseKeeper
 from accsd.work.reporter import Reporter
@@ -149,6 +150,9 @@ def make_node(
         patience=settings.storage.patience,
         backoff_base=settings.backoff_base,
         min_free_disk=settings.node.min_free_disk,
+        files=FileCache(
+            files_folder(attempts_folder), limit=settings.node.files_cache, min_free=settings.node.min_free_disk
+        ),
         settings=settings,
         listener=listener,
         health=health,
@@ -183,6 +187,8 @@ class NodeAgent:
             )
         before, self.node.settings = self.node.settings, settings
         self.node.min_free_disk = settings.node.min_free_disk
+        if self.node.files is not None:
+            self.node.files.limit, self.node.files.min_free = settings.node.files_cache, settings.node.min_free_disk
         self.roles.reload(before, settings)
         self.node.wake_role("sleep")
         self.node.wake_role("discovery")

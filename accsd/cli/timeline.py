@@ -21,7 +21,7 @@ from accsd.db.views.events import EventRow
 from accsd.errors import AccsdError
 from accsd.explain.events import StateWord, is_for_people, what_happened
 from accsd.explain.words import duration, short
-from accsd.model.outcome import Blame, meaning_of
+from accsd.model.outcome import Blame, ErrorCode, meaning_of
 from accsd.model.state import JobStatus
 
 _SHORTEST_SEC: Final = 0.3
@@ -110,8 +110,9 @@ def _say_end(job: job_views.JobRow, output: str) -> None:
 
 
 def once_more(job: job_views.JobRow) -> str:
-    """A job keeps the workflow that it was submitted under, so a retry can't help where that was wrong."""
-    if meaning_of(job.error_code).fault is Blame.WORKFLOW:
+    """A job keeps the workflow that it was submitted under, so a retry can't help where that was wrong. (A file that it
+    lacked is the same one when it is back.)"""
+    if meaning_of(job.error_code).fault is Blame.WORKFLOW and job.error_code != ErrorCode.FILE_MISSING:
         return f"correct the workflow, apply it, then accsd submit {job.workflow}"
     return f"accsd retry {short(job.id)}"
 

@@ -3,6 +3,7 @@
 import gc
 import os
 import re
+import stat
 import sys
 import tomllib
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -17,6 +18,8 @@ import yaml
 from accsd.cli.yaml_values import Double, YamlRefused, documents
 from accsd.errors import InvalidValue, NotFound, Place, WorkflowInvalid
 from accsd.model import WorkflowDef
+from accsd.model.files import LARGEST_FILES, WorkflowFile
+from accsd.values.units import shown_size
 from accsd.values.validation import did_you_mean
 
 SUFFIXES: Final = (".yaml", ".yml", ".json", ".toml")
@@ -72,6 +75,31 @@ class Document:
         complaints = error.complaints or [(self._place_of(error.step), error.message)]
         return self._located(complaints, hint=error.hint or self._suggestion(error.step))
 
+    def with_sources(self, workflow: WorkflowDef) -> WorkflowDef:
+        """The workflow with the places of the files that it names beside its own file. Raises WorkflowInvalid."""
+        if not any(file.source for file in workflow.files):
+            return workflow
+        found: list[WorkflowFile] = []
+        complaints: list[tuple[Place, str]] = []
+        total = 0
+        for number, file in enumerate(workflow.files):
+            path = None if file.source is None else Path(self.file).parent.absolute() / file.source
+            try:
+                size = (file.size or 0) if path is None else _size(path)
+            except (OSError, ValueError) as error:
+                said = getattr(error, "strerror", None) or str(error)
+                complaints.append((("files", number, "source"), f'file "{file.name}": source {file.source}: {said}'))
+                continue
+            total += size
+            found.append(file if path is None else file.model_copy(update={"source": str(path)}))
+        if total > LARGEST_FILES:
+            complaints.append(
+                (("files",), f"files: they have {shown_size(total)}, more than {shown_size(LARGEST_FILES)}")
+            )
+        if complaints:
+            raise self._located(complaints, hint="a source is a path relative to the workflow file")
+        return workflow.model_copy(update={"files": found})
+
     def warnings(self, workflow: WorkflowDef) -> list[str]:
         """What may surprise the author of a workflow that was found to be sound, with file and line."""
         return self.located(self._flow_warnings(workflow))
@@ -89,7 +117,9 @@ class Document:
         return WorkflowInvalid("\n".join(self.located(complaints)), hint=hint)
 
     def located(self, complaints: Sequence[tuple[Place, str]]) -> list[str]:
-        """Each complaint with file and line."""
+        """Each complaint with file and line. Without one the file is not read again."""
+        if not complaints:
+            return []
         places = [_meant(self._written_at(place), sentence) for place, sentence in complaints]
         lines = self._lines({place[:depth] for place in places for depth in range(len(place) + 1)})
         return [
@@ -144,6 +174,15 @@ class Document:
             )
 
 
+def _size(path: Path) -> int:
+    facts = path.stat()
+    if not stat.S_ISREG(facts.st_mode):
+        raise InvalidValue("it is no file")
+    if not os.access(path, os.R_OK):
+        raise InvalidValue("you may not read it")
+    return facts.st_size
+
+
 def _without_schedules(value: Any) -> Any:
     if not isinstance(value, dict) or "schedules" not in value:
         return value  # pyright: ignore[reportUnknownVariableType]
@@ -187,6 +226,11 @@ def canonical_yaml(workflow: WorkflowDef) -> str:
         **({"notify": sorted(set(workflow.notify))} if workflow.notify else {}),
         **({"params": workflow.params} if workflow.params else {}),
         **({"options_schema": workflow.options_schema} if workflow.options_schema is not None else {}),
+        **(
+            {"files": [file.meaning for file in sorted(workflow.files, key=lambda each: each.name)]}
+            if workflow.files
+            else {}
+        ),
         "steps": [_plain(step.model_dump(mode="json", exclude_defaults=True)) for step in workflow.steps],
     }
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from accsd.cli import completion, workflow_files
+from accsd.cli import completion, workflow_files, workflow_objects
 from accsd.cli.changes import reason_option
 from accsd.cli.graph import aligned, draw
 from accsd.cli.output import FORMATS, Shown, output_option, say, show, styled, to_json
@@ -26,10 +26,13 @@ from accsd.errors import Unavailable, UserError, WorkflowInvalid
 from accsd.explain.fleet import Paused
 from accsd.explain.words import cut, duration, since
 from accsd.model import WorkflowDef, WorkflowStep
+from accsd.model.files import WorkflowFile
 from accsd.values.names import TOOL_SERVICE
+from accsd.values.units import shown_size
 from accsd.values.validation import did_you_mean
 
 _LONGEST_EXPRESSION: Final = 50
+_DIGEST_SHOWN: Final = 12
 
 _files = click.argument("files", nargs=-1, required=True, metavar="FILE…")
 
@@ -61,23 +64,26 @@ def workflows() -> None:
           with: {title: "${params.title}, ${steps.render.frames} frames"}
 
     A step may also have backoff, requires (labels of a node), node, concurrency_key and concurrency_limit. Beside the
-    steps, notify: [task.error] names what becomes an outgoing event (docs/outbox.md), and schedules: lists what starts
-    the workflow by itself (`accsd schedules apply --help`).
+    steps, notify: [task.error] names what becomes an outgoing event (docs/outbox.md), schedules: lists what starts the
+    workflow by itself (`accsd schedules apply --help`), and files: [{name: a.ttf, source: fonts/a.ttf}] what is laid
+    into each task (docs/pipelines.md).
     """
 
 
 @workflows.command("apply")
 @_files
+@click.option("--again", is_flag=True, help="Put files into the store that are there already: one of them is damaged.")
 @reason_option
 @output_option()
 @click.pass_context
-def apply_command(ctx: click.Context, files: Sequence[str], reason: str | None, output: str) -> None:
+def apply_command(ctx: click.Context, files: Sequence[str], again: bool, reason: str | None, output: str) -> None:
     """Write the workflows of files or folders (- is stdin) into the database, all of them or none.
 
     A file that names a version is written under that version. One that names none makes a new version where its steps
     differ from the newest, and changes nothing where they don't: jobs keep the version that they were submitted under.
 
-    Schedules that stand beside the steps (schedules:), or in files of their own, are written too, after the workflows.
+    Files that a workflow names (files:) are put into the object store first, each once. Schedules that stand beside the
+    steps (schedules:), or in files of their own, are written too, after the workflows.
 
     \b
     Example: accsd workflows apply media.yaml nightly/
@@ -88,10 +94,12 @@ def apply_command(ctx: click.Context, files: Sequence[str], reason: str | None, 
         raise WorkflowInvalid(f"{', '.join(inactive)}: is_active is false, and what is applied is active")
 
     has_schedules = bool(_check_schedules(documents))
+    wanted, sources = workflow_objects.hashed(wanted)
 
     async def work(db: Database) -> list[Applied]:
-        bound = await _bound(db, documents, wanted)
-        applied = await stored.apply_workflows(db, wanted, created_by=operator(), reason=reason)
+        bound = await _bound(db, documents, wanted)  # what can't be applied uploads nothing
+        written = await workflow_objects.stored(db, settings_of(ctx), wanted, sources, again=again)
+        applied = await stored.apply_workflows(db, written, created_by=operator(), reason=reason)
         _warn(await _missing_services(db, bound))
         return applied
 
@@ -138,9 +146,13 @@ def check_command(ctx: click.Context, files: Sequence[str], services: bool | Non
         _warn(_asked_for_services(ctx, documents, wanted, required=bool(services)))
     for workflow in wanted:
         count = len(workflow.steps)
-        say(f"{workflow.name}: ok, {count} step{'s' if count != 1 else ''}")
+        say(f"{workflow.name}: ok, {count} step{'s' if count != 1 else ''}{_counted(workflow.files)}")
     for name in names:
         say(f"schedule {name}: ok")
+
+
+def _counted(files: Sequence[WorkflowFile]) -> str:
+    return f", {len(files)} file{'s' if len(files) != 1 else ''}" if files else ""
 
 
 # the name of `check` in earlier versions
@@ -171,7 +183,7 @@ def _checked(documents: Iterable[Document], *, warn: bool = False) -> list[Workf
     refusals: list[WorkflowInvalid] = []
     for document in _of_workflows(documents):
         try:
-            sound.append(document.checked())
+            sound.append(document.with_sources(document.checked()))
             _warn(document.warnings(sound[-1]) if warn else ())
         except WorkflowInvalid as error:
             refusals.append(error)
@@ -298,6 +310,8 @@ def _draw(workflow: StoredWorkflow) -> None:
         say(f"others are told: {', '.join(workflow.notify)}")
     if workflow.options_schema is not None:
         _say_options(workflow.options_schema)
+    if definition.files:
+        _say_files(definition.files)
     say()
     lines = draw([(step.key, step.depends_on) for step in definition.steps])
     flows = {step.key: _flow(step) for step in definition.steps}
@@ -321,16 +335,28 @@ def _say_options(schema: Mapping[str, Any]) -> None:
         say(f"  {'  '.join((*cells, row[3]))}".rstrip())
 
 
+def _say_files(files: Sequence[WorkflowFile]) -> None:
+    """What lies in the folder `files` of each task."""
+    say("files")
+    cells = [
+        (file.name, shown_size(file.size or 0), f"sha256 {(file.sha256 or '')[:_DIGEST_SHOWN]}…") for file in files
+    ]
+    widths = [max(len(row[column]) for row in cells) for column in range(2)]
+    for name, size, digest in cells:
+        say(f"  {name.ljust(widths[0])}  {size.rjust(widths[1])}  {digest}")
+
+
 def _cells(step: WorkflowStep) -> list[str]:
     timeout = "" if step.timeout is None else duration(timedelta(seconds=step.timeout))
     return [step.uses or step.service, str(step.max_attempts), timeout, _needs(step)]
 
 
 def _needs(step: WorkflowStep) -> str:
-    """On which nodes the step may run, and beside what it may not."""
+    """On which nodes the step may run, beside what it may not, and with which files if not with all."""
     needs = [f"node {step.node}"] if step.node else []
     needs += [f"{label}={_plain(value)}" for label, value in step.requires.items()]
     needs += [f"key {step.concurrency_key}×{step.concurrency_limit or 1}"] if step.concurrency_key else []
+    needs += [] if step.files is None else [f"files {' '.join(step.files) or 'none'}"]
     return ", ".join(needs)
 
 
@@ -401,7 +427,7 @@ def diff_command(ctx: click.Context, files: Sequence[str]) -> None:
     Example: accsd workflows diff media.yaml
     """
     documents = workflow_files.read(files)
-    wanted = _checked(documents)
+    wanted, _ = workflow_objects.hashed(_checked(documents))
     has_schedules = bool(_check_schedules(documents))
 
     async def work(db: Database) -> list[tuple[WorkflowDef, StoredWorkflow | None]]:

@@ -15,7 +15,7 @@ from accsd.lazy import lazily
 
 if TYPE_CHECKING:
     from accsd.db.answers import Answer, Held, Verdict
-    from accsd.db.artifacts import Recorded, TaskInput, record_task_artifact, task_inputs
+    from accsd.db.artifacts import Recorded, TaskFile, TaskInput, record_task_artifact, task_inputs, task_objects
     from accsd.db.cancel import cancel_jobs, close_jobs, maybe_finish_job, skip_tasks
     from accsd.db.claim import (
         ClaimedTask,
@@ -90,6 +90,7 @@ __all__ = [
     "Submission",
     "Submitted",
     "TaskEvent",
+    "TaskFile",
     "TaskInput",
     "Verdict",
     "adopt_tasks",
@@ -141,6 +142,7 @@ __all__ = [
     "submit_job",
     "submit_jobs",
     "task_inputs",
+    "task_objects",
     "update_task_progress",
     "upgrade",
     "upsert_heartbeat",

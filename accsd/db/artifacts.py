@@ -29,15 +29,33 @@ class TaskInput:
     checksum: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class TaskFile:
+    """A file of the task's workflow, as an object in the store."""
+
+    name: str
+    key: str
+    size_bytes: int
+    checksum: str  # sha256:<hex>
+
+
 async def task_inputs(db: Database, fence: Fence, *, owner: str) -> list[TaskInput]:
     """The outputs of the steps that a task depends on, and the inputs of its job and its own.
 
     VerbRefused where the attempt does not hold its lease any more.
     """
+    return (await task_objects(db, fence, owner=owner))[0]
+
+
+async def task_objects(db: Database, fence: Fence, *, owner: str) -> tuple[list[TaskInput], list[TaskFile]]:
+    """The inputs of a task, and the files of its workflow, in one answer. VerbRefused as `task_inputs`."""
     rows = await db.fetch(
         "SELECT * FROM accs.task_inputs($1, $2, $3)", fence.task_id, fence.attempt_id, owner, repeatable=True
     )
-    return [
+    files = [
+        TaskFile(row["name"], row["key"], row["size_bytes"], row["checksum"]) for row in rows if row["kind"] == "file"
+    ]
+    inputs = [
         TaskInput(
             task_key=row["task_key"],
             kind=ArtifactKind(row["kind"]),
@@ -48,7 +66,9 @@ async def task_inputs(db: Database, fence: Fence, *, owner: str) -> list[TaskInp
             checksum=row["checksum"],
         )
         for row in rows
+        if row["kind"] != "file"
     ]
+    return inputs, files
 
 
 async def record_task_artifact(

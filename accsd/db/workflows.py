@@ -26,6 +26,7 @@ class StoredWorkflow:
     notify: list[str]
     params: dict[str, Any]
     options_schema: dict[str, Any] | None
+    files: list[dict[str, Any]]
 
     def definition(self) -> WorkflowDef:
         return WorkflowDef(
@@ -35,12 +36,13 @@ class StoredWorkflow:
             notify=self.notify,
             params=self.params,
             options_schema=self.options_schema,
+            files=self.files,  # pyright: ignore[reportArgumentType]
             steps=self.steps,  # pyright: ignore[reportArgumentType]
         )
 
 
 _COLUMNS: Final = (
-    "id, name, version, is_active, steps, created_at, updated_at, created_by, notify, params, options_schema"
+    "id, name, version, is_active, steps, created_at, updated_at, created_by, notify, params, options_schema, files"
 )
 
 
@@ -90,6 +92,7 @@ async def apply_workflow(
         "notify": workflow.notify,
         "params": workflow.params,
         "options_schema": workflow.options_schema,
+        "files": workflow.files_document(),
     }
     return await db.fetchval("SELECT accs.apply_workflow($1, $2, $3)", document, created_by, reason, repeatable=True)
 
@@ -145,4 +148,5 @@ def meaning(workflow: WorkflowDef) -> tuple[Any, ...]:
     """The steps without defaults, fields in one order, and what else a job meets: equal when two workflows mean the
     same."""
     steps = [step.model_dump(mode="json", exclude_defaults=True) for step in workflow.steps]
-    return steps, set(workflow.notify), workflow.params, workflow.options_schema
+    files = sorted((file.meaning for file in workflow.files), key=lambda file: file["name"])
+    return steps, set(workflow.notify), workflow.params, workflow.options_schema, files

@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Final
 
 from accsd.db import history
+from accsd.db.files import named_files
 from accsd.db.history import Removed
 from accsd.db.pool import Database
 from accsd.errors import InvalidValue
@@ -30,10 +31,14 @@ async def prune_jobs(db: Database, kept: RetentionSettings, *, dry_run: bool = F
 
 
 async def remove_doomed(db: Database, store: ObjectStore) -> int:
-    """Removes the objects of removed jobs from the store: the object first, then the note of it."""
+    """Removes the objects of removed jobs from the store: the object first, then the note of it. An output that a
+    workflow version has among its files stays."""
     removed = 0
     while keys := await history.doomed_objects(db, store.bucket, limit=_BATCH):
+        named = await named_files(db, keys)
         for key in keys:
+            if key in named:
+                continue
             with suppress(InvalidValue):  # no object can have such a key, and other keys wait behind it
                 await store.delete(key)
         removed += await history.forget_objects(db, store.bucket, keys)

@@ -26,6 +26,7 @@ class ErrorCode(StrEnum):
     OUTPUT_INVALID = "output_invalid"
     CALL_FAILED = "call_failed"
     START_FAILED = "start_failed"
+    FILE_MISSING = "file_missing"
     IMAGE_MISSING = "image_missing"
     ENGINE_UNAVAILABLE = "engine_unavailable"
     WORKER_LOST = "worker_lost"
@@ -113,6 +114,11 @@ MEANINGS: Final[Mapping[str, Meaning]] = {
         "what its tool calls did not do it", "see what was answered; correct the step's with, or the tool", Blame.TASK
     ),
     ErrorCode.START_FAILED: Meaning("its command cannot be executed", "correct the service's command", Blame.TASK),
+    ErrorCode.FILE_MISSING: Meaning(
+        "a file of its workflow is not in the store, or damaged there",
+        "apply the workflow again, with --again if it is damaged; then retry the job",
+        Blame.WORKFLOW,
+    ),
     ErrorCode.IMAGE_MISSING: Meaning(
         "the image is not on the node",
         "`docker compose build` (or pull) its service there, then retry the job",

@@ -103,6 +103,7 @@ class JobTask(Row):
     parent: UUID | None = None
     item_no: int | None = None
     tolerated: bool | None = None
+    files: int | None = None
 
 
 class TaskEvent(Row):

@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from accsd.errors import InvalidValue, SchemaInvalid, WorkflowInvalid
+from accsd.model.files import MOST_FILES, WorkflowFile, check_files, folders_of
 from accsd.planning.backoff import parse_backoff
 from accsd.planning.dag import Plan, plan
 from accsd.values.json import sanitise
@@ -135,6 +136,7 @@ class WorkflowStep(BaseModel):
     max_parallel: int | None = Field(default=None, ge=1, le=1_000_000)
     max_items: int | None = Field(default=None, ge=1, le=MAX_ITEMS)
     tolerate: Annotated[int | str | None, AfterValidator(_share)] = None
+    files: list[str] | None = Field(default=None, max_length=MOST_FILES)  # which of the workflow's; None: all of them
 
     @model_validator(mode="after")
     def _fields_fit_together(self) -> Self:
@@ -163,7 +165,7 @@ class WorkflowDef(BaseModel):
 
     `notify` are the outgoing events of its jobs that others are told beside those that they want of all workflows.
     `params` is what expressions find under that name where a job's options say nothing; `options_schema` is the JSON
-    Schema of a job's options.
+    Schema of a job's options; `files` are laid into its tasks.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -175,6 +177,9 @@ class WorkflowDef(BaseModel):
     notify: list[EventName] = Field(default_factory=list)
     params: Annotated[dict[str, Any], AfterValidator(storable_params)] = Field(default_factory=dict)
     options_schema: dict[str, Any] | None = None
+    files: Annotated[list[WorkflowFile], Field(max_length=MOST_FILES), AfterValidator(check_files)] = Field(
+        default_factory=list
+    )
     steps: list[WorkflowStep] = Field(max_length=MAX_STEPS)
     created_at: datetime | None = None
     updated_at: datetime | None = None
@@ -189,6 +194,7 @@ class WorkflowDef(BaseModel):
             found, count = problems(error, cls, most=_PROBLEMS_TOLD), error.error_count()
         else:
             workflow.plan()
+            workflow._check_chosen_files()
             return workflow
         # Not within the except: Pydantic's error would be the context of ours. The garbage collector can't look into
         # it, and who keeps our error in a variable would keep its document and all frames on the way for ever.
@@ -208,6 +214,26 @@ class WorkflowDef(BaseModel):
             complaints = [(("options_schema", *place), f"options_schema.{said}") for place, said in error.complaints]
             told = "; ".join(said for _, said in complaints[:_PROBLEMS_SHOWN]) or f"options_schema: {error}"
             raise WorkflowInvalid(f'workflow "{self.name}": {told}', complaints=complaints) from None
+
+    def _check_chosen_files(self) -> None:
+        names = {file.name for file in self.files}
+        folders = folders_of(names)
+        for index, step in enumerate(self.steps):
+            for number, wanted in enumerate(step.files or ()):
+                if wanted not in names and wanted.rstrip("/") not in folders:
+                    said = f'step "{step.key}": files: the workflow has neither a file nor a folder "{wanted[:200]}"'
+                    place = ("steps", index, "files", number)
+                    raise WorkflowInvalid(f'workflow "{self.name}": {said}', step=step.key, complaints=[(place, said)])
+
+    def files_document(self) -> list[dict[str, Any]]:
+        """What goes into the column `files`. WorkflowInvalid: a file is not in the store yet."""
+        for file in self.files:
+            if file.source is not None or file.size is None:
+                raise WorkflowInvalid(
+                    f'workflow "{self.name}": file "{file.name}" has no key, sha256 and size of an object in the store',
+                    hint="`accsd workflows apply` puts the files that a workflow names into the store",
+                )
+        return [file.model_dump(exclude={"source"}) for file in self.files]
 
     def steps_document(self) -> list[dict[str, Any]]:
         """What goes into the column `steps`: as it was written, without the defaults that nobody wrote."""

@@ -78,7 +78,7 @@ class Service:
             sys.stdout.write(json.dumps(self.schema, indent=2) + "\n")
             sys.exit(0)
         if options.document is not None:
-            sys.exit(try_out(self.perform, self.name, options.document, options.input, options.workdir))
+            sys.exit(try_out(self.perform, self.name, options.document, options.input, options.workdir, options.file))
         if options.serve is not None:
             sys.exit(serving.serve(self._take_one, options.serve, drain=options.drain))
         sys.exit(self._take_one())
@@ -188,6 +188,9 @@ def _arguments(service: str) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--input", action="append", default=[], metavar="STEP=FILE", help="with --try: a file to give it"
+    )
+    parser.add_argument(
+        "--file", action="append", default=[], metavar="NAME=FILE", help="with --try: a file of the workflow"
     )
     parser.add_argument("--workdir", metavar="DIR", help="with --try: where its files go (default: a temporary folder)")
     return parser

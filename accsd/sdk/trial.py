@@ -17,7 +17,12 @@ _ENDINGS: Final = {0: "done", 65: "failed for good", 75: "failed, to be tried ag
 
 
 def try_out(
-    perform: Callable[[Task[Any]], int], service: str, document: str, inputs: Sequence[str], workdir: str | None
+    perform: Callable[[Task[Any]], int],
+    service: str,
+    document: str,
+    inputs: Sequence[str],
+    workdir: str | None,
+    files: Sequence[str] = (),
 ) -> int:
     """Runs the task; returns its exit code. The folder stays, so that the author can look at the files."""
     try:
@@ -25,11 +30,13 @@ def try_out(
         folder = Path(workdir or tempfile.mkdtemp(prefix=f"{service}-")).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         artifacts = [_lay(folder, each) for each in inputs]
+        laid = [_lay_file(folder, each) for each in files]
     except (OSError, ValueError) as error:
         sys.stderr.write(f"--try: {error}\n")
         return _USAGE
     # No attempt_id: an author tries again and again in one folder, and each try must run.
-    envelope = {**given, "service": service, "task_key": service, "artifacts": artifacts, "workdir": str(folder)}
+    laid_out = {"artifacts": artifacts, "files": laid, "workdir": str(folder)}
+    envelope = {**given, "service": service, "task_key": service, **laid_out}
     code = perform(Task(envelope, lambda message: _show(message, folder)))
     _write(f"{_ENDINGS.get(code, 'failed')} (exit code {code}); its files are in {folder}")
     return code
@@ -59,6 +66,17 @@ def _lay(folder: Path, written: str) -> dict[str, Any]:
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(file, target)
     return {"task_key": step or None, "name": target.name, "path": str(target.relative_to(folder))}
+
+
+def _lay_file(folder: Path, written: str) -> dict[str, Any]:
+    """Copies a file of the workflow to where accsd would lay it: NAME=FILE."""
+    name, _, file = written.partition("=")
+    target = folder / "files" / name
+    if not name or not Path(file).is_file() or not target.resolve().is_relative_to((folder / "files").resolve()):
+        raise ValueError(f"--file {written} is not NAME=FILE with a file that exists")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(file, target)
+    return {"name": name, "path": str(target.relative_to(folder))}
 
 
 def _show(message: Mapping[str, Any], folder: Path) -> None:

@@ -92,20 +92,24 @@ class Task(Generic[Params]):
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
-    def files(self, step: str | None = None) -> dict[str, Path]:
+    def files(self, step: str | None = None, among: str = "artifacts") -> dict[str, Path]:
         """The files that an earlier step announced, by name; without a step, those that came with the job."""
-        given: list[dict[str, Any]] = self.envelope.get("artifacts") or []
+        given: list[dict[str, Any]] = self.envelope.get(among) or []
         return {each["name"]: self.workdir / each["path"] for each in given if each.get("task_key") == step}
 
     async def load_inputs(self) -> None:
-        """Fetches the files in pull mode; async functions await it before `files` and `input`. Else they are there."""
+        """Fetches all files in pull mode; async functions await it before they ask for one. Else they are there."""
 
-    def input(self, step: str | None = None, name: str | None = None) -> Path:
+    def file(self, name: str) -> Path:
+        """A file that the workflow gives to its tasks; `files(among="files")` are all of them."""
+        return self.input(None, name, "files")
+
+    def input(self, step: str | None = None, name: str | None = None, among: str = "artifacts") -> Path:
         """One file of `files`. The name may be left out where there is only one."""
-        files = self.files(step)
+        files, whose = self.files(step, among), step or ("the workflow" if among == "files" else "the job")
         name = next(iter(files)) if name is None and len(files) == 1 else name
         if name is None or name not in files:
-            raise Permanent(f"no input {name or ''} of {step or 'the job'}; there are: {', '.join(files) or 'none'}")
+            raise Permanent(f"no input {name or ''} of {whose}; there are: {', '.join(files) or 'none'}")
         return files[name]
 
     def artifact(self, path: str | os.PathLike[str], *, content_type: str | None = None, required: bool = True) -> None:

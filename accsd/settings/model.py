@@ -136,6 +136,7 @@ class NodeSettings(_Section):
     labels: Labels = Field(default_factory=dict)
     state_dir: Path | None = None
     min_free_disk: Size = 512 * 1024 * 1024
+    files_cache: Size = 10 * 1024**3
     # How this machine is woken; the node registers these values, and the control host uses them.
     wake_method: Literal["wol", "provider", "script"] | None = None
     mac: str | None = Field(default=None, pattern=r"^[0-9A-Fa-f]{2}([:-][0-9A-Fa-f]{2}){5}$")

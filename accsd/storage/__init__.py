@@ -7,7 +7,16 @@ from urllib.parse import unquote, urlsplit
 
 from accsd.errors import ConfigError
 from accsd.settings import StorageSettings
-from accsd.storage.base import ChecksumMismatch, Listed, ObjectStore, StoredObject, Timing, TooLarge, build_key
+from accsd.storage.base import (
+    ChecksumMismatch,
+    Listed,
+    ObjectStore,
+    StoredObject,
+    Timing,
+    TooLarge,
+    build_file_key,
+    build_key,
+)
 from accsd.storage.file import FileStore
 
 __all__ = [
@@ -17,6 +26,7 @@ __all__ = [
     "StoredObject",
     "Timing",
     "TooLarge",
+    "build_file_key",
     "build_key",
     "open_store",
 ]

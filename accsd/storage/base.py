@@ -134,6 +134,8 @@ def check_span(start: int, length: int | None) -> None:
 # Object keys. Only accsd builds them, and no value that a caller gives can leave `{kind}s/{job_id}/{task_key}/`. With
 # an attempt in it the key is fenced like every other write: two attempts at a task never touch each other's objects.
 
+FILES: Final = "files/"  # files of workflow versions, by their content: two that are the same are one object
+
 _EXTENSION = re.compile(r"[A-Za-z0-9]+(?:\.[A-Za-z0-9]+)*")
 _LONGEST_EXTENSION = 16
 _LONGEST_PART = 255  # bytes: the limit of file systems for a name
@@ -159,6 +161,11 @@ def build_key(
         parts.append(_attempt(attempt_id))
     parts.append(_name(name or kind.value) + _suffix(ext, kind, name))
     return _bounded("/".join(parts))
+
+
+def build_file_key(sha256: str) -> str:
+    """`files/sha256/{first two digits}/{sha256}`"""
+    return f"{FILES}sha256/{sha256[:2]}/{sha256}"
 
 
 def _kind(kind: ArtifactKind | str) -> ArtifactKind:

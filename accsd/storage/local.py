@@ -25,6 +25,8 @@ from accsd.storage.base import ChecksumMismatch, TooLarge
 CHUNK: Final = 1024 * 1024
 FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
+# From one file system to another, or by a kernel or a file system that does not know the call.
+_NO_COPY: Final = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
 _OPENAT2 = 437  # the same number on every architecture
 _RESOLVE_NO_SYMLINKS = 0x04
 _RESOLVE_BENEATH = 0x08
@@ -110,6 +112,18 @@ class Arrival:
         view = memoryview(chunk)
         while view:
             view = view[os.write(self._descriptor, view) :]
+
+    def copy(self, descriptor: int, most: int) -> int:
+        """Copies the next bytes of another file, at most so many, and returns how many: 0 at its end. The kernel does
+        it; a file system that can share blocks copies none."""
+        try:
+            return os.copy_file_range(descriptor, self._descriptor, most)
+        except OSError as error:
+            if error.errno not in _NO_COPY:
+                raise
+        data = os.read(descriptor, min(most, CHUNK))
+        self._write(data)
+        return len(data)
 
     def chmod(self, mode: int) -> None:
         os.fchmod(self._descriptor, mode)

@@ -15,6 +15,7 @@ from accsd.model.fence import Fence
 from accsd.runners.base import TASK_FILE
 from accsd.settings.model import SecretSettings
 from accsd.storage.base import ObjectStore
+from accsd.work.cache import FileCache
 from accsd.work.lease import LeaseKeeper
 from accsd.work.reporter import Reporter
 
@@ -35,6 +36,7 @@ class AttemptContext:
     patience: timedelta  # how long to wait for a store that is away
     backoff_base: timedelta
     min_free_disk: int = 0  # below this no task is claimed
+    files: FileCache | None = None  # of workflows; None where tasks have no folders
     secrets: Mapping[str, SecretSettings] = field(default_factory=dict[str, SecretSettings])
 
     def folder(self, fence: Fence) -> Path:
@@ -77,15 +79,22 @@ class AttemptContext:
         return disk.f_bavail * disk.f_frsize < _FULL
 
     def disk_problem(self) -> str | None:
-        """Says that free disk is below the watermark. Nothing is claimed then: a task would fail for want of disk."""
+        """Says that free disk is below the watermark. Nothing is claimed then: a task would fail for want of disk.
+        Files of workflows that no attempt needs now give way before."""
+        wanted = self.min_free_disk
         try:
-            disk = os.statvfs(self.attempts_folder)
+            free = self._free()
+            if free < wanted and self.files is not None and self.files.make_room():
+                free = self._free()
         except OSError as error:
             return f"the folder {self.attempts_folder} cannot be used: {error.strerror}"
-        free, wanted = disk.f_bavail * disk.f_frsize, self.min_free_disk
         if free >= wanted:
             return None
         return f"the disk of {self.attempts_folder} has less than {wanted // 2**20} MiB free; {free} bytes"
+
+    def _free(self) -> int:
+        disk = os.statvfs(self.attempts_folder)
+        return disk.f_bavail * disk.f_frsize
 
 
 def _service_of(folder: Path) -> str | None:

@@ -3,6 +3,7 @@
     inputs/{step}/{name}           what earlier steps made
     inputs/{step}/{item}/{name}    what the tasks of a step made that was multiplied
     inputs/_job/{name}             what came with the job
+    files/{name}                   what the workflow's version gives to its tasks
 
 The folder is hostile: an announced file may be a link, a pipe or a device, and may be swapped while we look at it.
 """
@@ -21,7 +22,7 @@ from uuid import UUID
 import anyio.to_thread
 
 from accsd import failpoints
-from accsd.db import ClaimedTask, TaskEvent, Verdict, record_task_artifact
+from accsd.db import ClaimedTask, TaskEvent, TaskFile, Verdict, record_task_artifact
 from accsd.errors import AttemptFailed, InvalidValue, NotFound, StorageUnavailable, VerbRefused
 from accsd.log import redact
 from accsd.model.outcome import ErrorCode
@@ -35,12 +36,15 @@ from accsd.work.context import AttemptContext
 from accsd.work.protocol.wire import ArtifactAnnounced
 
 INPUTS_FOLDER: Final = "inputs"
+FILES_FOLDER: Final = "files"
 JOB_FOLDER: Final = "_job"  # no step can have this name
 LARGEST_INPUTS: Final = 100 * 1024**3  # bytes of all inputs together
 MOST_INPUTS: Final = 10_000
 LARGEST_OUTPUT: Final = 100 * 1024**3
 PATIENCE: Final = timedelta(minutes=2)
 _UPLOADS: Final = 4
+_DOWNLOADS: Final = 4
+_COPIED_AT_ONCE: Final = 256 * 1024**2  # after so many bytes a copy can be cancelled
 _LONGEST_SHOWN: Final = 200
 _PAUSES: Final = (timedelta(seconds=0.5), timedelta(seconds=15))
 
@@ -202,26 +206,80 @@ def _refused(message: str) -> AttemptFailed:
     return AttemptFailed(ErrorCode.ARTIFACT_MISSING, message, permanent=True)
 
 
+async def lay_files(context: AttemptContext, workdir: Workdir, files: Sequence[TaskFile]) -> list[dict[str, Any]]:
+    """Copies the files of the task's workflow into its folder; returns the envelope's list of files."""
+    cache = context.files
+    if cache is None or not files:
+        return []
+
+    async def lay(file: TaskFile) -> None:
+        with _file_at_fault(file), failing_on_a_full_disk(f'file "{file.name}" of the workflow cannot be laid'):
+            opened = await while_store_is_away(
+                lambda: cache.opened(context.store, file.key, _digest(file), file.size_bytes), context.patience
+            )
+            try:
+                await _copy(opened, file, workdir.here, (FILES_FOLDER, *file.name.split("/")))
+            finally:
+                os.close(opened)
+
+    with cache.using(map(_digest, files)):
+        await _all_of(lay, files, at_once=_DOWNLOADS)
+    await anyio.to_thread.run_sync(cache.make_room)
+    return [
+        {
+            "name": file.name,
+            "path": f"{FILES_FOLDER}/{file.name}",
+            "size_bytes": file.size_bytes,
+            "sha256": _digest(file),
+        }
+        for file in files
+    ]
+
+
+def _digest(file: TaskFile) -> str:
+    return file.checksum.removeprefix("sha256:")
+
+
+async def _copy(opened: int, file: TaskFile, here: Path, parts: Parts) -> None:
+    folder = await anyio.to_thread.run_sync(_make_folder, here, parts[:-1])
+    try:
+        async with local.arriving(folder) as arrival:
+            left = file.size_bytes
+            while left:
+                copied = await anyio.to_thread.run_sync(arrival.copy, opened, min(left, _COPIED_AT_ONCE))
+                if not copied:
+                    raise AttemptFailed(ErrorCode.NODE_UNFIT, f'file "{file.name}" became shorter while it was copied')
+                left -= copied
+            arrival.chmod(0o644)
+            arrival.move(parts[-1], folder)
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def _file_at_fault(file: TaskFile) -> Generator[None]:
+    """A file that is not in the store is the fault of the workflow. Not for good: to apply it again mends it, and
+    another node may see what this one does not, where a share is not mounted."""
+    what = f'file "{file.name}" of the workflow'
+    try:
+        yield
+    except NotFound as error:
+        raise _no_file(f"{what} is not in the store: {error}") from error
+    except (ChecksumMismatch, TooLarge) as error:
+        raise _no_file(f"{what} is damaged in the store: {error}") from error
+    except InvalidValue as error:
+        raise _no_file(f"{what} can't be fetched: {error}") from error
+
+
+def _no_file(message: str) -> AttemptFailed:
+    return AttemptFailed(ErrorCode.FILE_MISSING, message)
+
+
 async def keep_files(
     context: AttemptContext, task: ClaimedTask, workdir: Workdir, announced: Iterable[ArtifactAnnounced]
 ) -> None:
     """Keeps the files that a task announced. Required files are part of done: the first that can't be kept decides."""
-    limiter = anyio.CapacityLimiter(_UPLOADS)
-    errors: list[Exception] = []
-
-    async def keep(artifact: ArtifactAnnounced) -> None:
-        async with limiter:
-            try:
-                await _keep_file(context, task, workdir, artifact)
-            except Exception as error:  # noqa: BLE001 - raised again below, outside of the group
-                errors.append(error)
-                group.cancel_scope.cancel()
-
-    async with anyio.create_task_group() as group:
-        for artifact in announced:
-            group.start_soon(keep, artifact)
-    if errors:
-        raise errors[0]
+    await _all_of(lambda artifact: _keep_file(context, task, workdir, artifact), announced, at_once=_UPLOADS)
 
 
 async def _keep_file(context: AttemptContext, task: ClaimedTask, workdir: Workdir, artifact: ArtifactAnnounced) -> None:
@@ -358,6 +416,26 @@ def _shown_path(path: str) -> str:
 
 
 T = TypeVar("T")
+
+
+async def _all_of(work: Callable[[T], Awaitable[None]], items: Iterable[T], *, at_once: int) -> None:
+    """Does it for all items, a few at once. The first error ends the others and is raised as it is."""
+    limiter = anyio.CapacityLimiter(at_once)
+    errors: list[Exception] = []
+
+    async def one(item: T) -> None:
+        async with limiter:
+            try:
+                await work(item)
+            except Exception as error:  # noqa: BLE001 - raised again below, outside of the group
+                errors.append(error)
+                group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        for item in items:
+            group.start_soon(one, item)
+    if errors:
+        raise errors[0]
 
 
 @contextmanager

@@ -4,6 +4,7 @@
         task.json                   0644: the envelope; the container's user reads it where it is mounted
         work/                       0777: the task's own; that user writes there, and the folder above keeps others out
             inputs/{step}/{name}    what earlier steps made
+            files/{name}            files of the workflow
 
 A full disk is AttemptFailed(agent_disk), wherever it shows. A task does what it likes in its folder (read-only
 folders, links to elsewhere, a depth without end), so the removal follows no link and enters no folder that another
@@ -21,7 +22,7 @@ from pathlib import Path
 import anyio.to_thread
 
 from accsd import failpoints
-from accsd.db import ClaimedTask, task_inputs
+from accsd.db import ClaimedTask, task_objects
 from accsd.errors import AttemptFailed
 from accsd.log import get_logger
 from accsd.model.fence import Fence
@@ -32,7 +33,7 @@ from accsd.storage import local
 from accsd.storage.local import opened
 from accsd.values.json import MAX_DEPTH, is_too_deep
 from accsd.work.context import AttemptContext
-from accsd.work.files import failing_on_a_full_disk, lay_inputs
+from accsd.work.files import failing_on_a_full_disk, lay_files, lay_inputs
 from accsd.work.lease import Lease
 from accsd.work.protocol import envelope, environment
 from accsd.work.protocol.wire import trace_of
@@ -48,12 +49,14 @@ async def prepare(task: ClaimedTask, service: LocalService, context: AttemptCont
     launch = launch_of(task, service, context, lease)
     await make_folder(context.attempts_folder, task.fence)
     laid: list[dict[str, object]] = []
+    files: list[dict[str, object]] = []
     if launch.workdir is not None:
         await make_workdir(launch.workdir.here)
-        inputs = await until_answered(lambda: task_inputs(context.db, task.fence, owner=context.name))
+        inputs, wanted = await until_answered(lambda: task_objects(context.db, task.fence, owner=context.name))
         laid = await lay_inputs(context.store, launch.workdir, inputs, patience=context.patience)
+        files = await lay_files(context, launch.workdir, wanted)
     given = await anyio.to_thread.run_sync(with_secrets, task, context.secrets) if task.secrets else task
-    await write_envelope(launch.folder, _envelope(given, launch, laid))
+    await write_envelope(launch.folder, _envelope(given, launch, laid, files))
     failpoints.hit("prepared")
     return launch
 
@@ -81,7 +84,9 @@ def launch_of(task: ClaimedTask, service: LocalService, context: AttemptContext,
     )
 
 
-def _envelope(task: ClaimedTask, launch: Launch, laid: Sequence[Mapping[str, object]]) -> bytes:
+def _envelope(
+    task: ClaimedTask, launch: Launch, laid: Sequence[Mapping[str, object]], files: Sequence[Mapping[str, object]]
+) -> bytes:
     """The envelope. Accsd has not checked everything in the database: a task whose values can't be encoded fails."""
     try:
         return envelope(
@@ -96,6 +101,7 @@ def _envelope(task: ClaimedTask, launch: Launch, laid: Sequence[Mapping[str, obj
             trace_id=trace_of(task.trace_id, task.job_id).trace_id,
             workdir=_seen(launch.workdir),
             artifacts=laid,
+            files=files,
             attempt=task.attempt,
             max_attempts=task.max_attempts,
             trigger=task.trigger,

@@ -13,13 +13,13 @@ from uuid import UUID, uuid4
 import pytest
 
 from accsd.settings import StorageSettings
-from accsd.storage import ObjectStore, open_store
+from accsd.storage import ObjectStore, build_file_key, open_store
 from tests.support import daemon, objectstore
 from tests.support.cable import Cable
 from tests.support.checker import check
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
-from tests.support.factory import step, submit
+from tests.support.factory import step, submit, submit_to, workflow
 from tests.support.objectstore import S3Server
 from tests.support.tasks import MOST_MEMORY, PREAMBLE, SHORT_LEASE, notes, outcome, peak_memory, toml_service
 
@@ -37,7 +37,8 @@ READ = (
     PREAMBLE
     + """
 found = {a['name']: open(a['path']).read() for a in task['artifacts']}
-say(type='result', results={'found': found, 'inputs': task['inputs'], 'artifacts': task['artifacts']})
+files = {f['name']: open(f['path']).read() for f in task['files']}
+say(type='result', results={'found': found, 'inputs': task['inputs'], 'artifacts': task['artifacts'], 'files': files})
 """
 )
 FILES = {"plain.txt": "hello", "a/b/c.txt": "nested\n" * 1000, "größe/日本 📦.txt": "unicode ✓", "empty": ""}
@@ -92,11 +93,14 @@ async def test_what_a_step_makes_lies_in_the_folder_of_the_next(
     config = toml_service("make", MAKE) + toml_service("read", READ)
     with daemon.running(tmp_path, db_url, config=config, environ=told(storage)) as accsd:
         steps = step("a", "make", default_params={"files": FILES}), step("b", "read", after="a")
-        job = await submit(conn, *steps)
+        made = await workflow(conn, *steps)
+        await conn.execute("UPDATE workflows SET files = $1 WHERE id = $2", [await with_file(storage, "font")], made)
+        job = await submit_to(conn, made)
         await outcome(conn, job)
         row = await eventually(lambda: _done(conn, job, "b"), within=30)
         assert accsd.stop() == 0
     assert row["results"]["found"] == FILES
+    assert row["results"]["files"] == {"fonts/a.ttf": "font"}
     assert row["results"]["inputs"] == {"a": {"made": len(FILES)}}
     rows = await conn.fetch("SELECT * FROM task_artifacts WHERE job_id = $1 AND kind = 'output'", job)
     kept = {each["key"]: (each["size_bytes"], each["checksum"], each["content_type"]) for each in rows}
@@ -104,6 +108,15 @@ async def test_what_a_step_makes_lies_in_the_folder_of_the_next(
     async with open_store(storage) as store:
         assert {key for key in await keys(store) if key.startswith("outputs/")} == set(kept)
     await check(conn)
+
+
+async def with_file(storage: StorageSettings, text: str) -> dict[str, Any]:
+    """A file of a workflow, in the store."""
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    async with open_store(storage) as store:
+        await store.check()
+        await store.put_bytes(build_file_key(digest), text.encode())
+    return {"name": "fonts/a.ttf", "key": build_file_key(digest), "size": len(text), "sha256": digest}
 
 
 def described(text: str) -> tuple[int, str, str]:

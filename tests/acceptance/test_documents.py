@@ -353,12 +353,13 @@ def example_named(name: str, folder: Path) -> Path:
 
 
 def test_the_page_on_pipelines(tmp_path: Path, shell: dict[str, str]):
-    """Every command of it in its order; both of its workflows are sound."""
-    before, up, run = blocks("docs/pipelines.md")
-    workflow, document = blocks("docs/pipelines.md", "yaml")
+    """Every command of it in its order; all of its workflows are sound."""
+    before, up, run, with_files = blocks("docs/pipelines.md")
+    workflow, letters, document = blocks("docs/pipelines.md", "yaml")
     example = example_named("fan-out", tmp_path)
     (example / "report.yaml").write_text(document)
     (example / "shown.yaml").write_text(workflow)
+    (example / "letters.yaml").write_text(letters)
     offline = bash(f"{before}accsd workflows check report.yaml shown.yaml", example, shell)
     assert 'encode[0]: runs with {"name":"a.wav","level":6}' in offline
     assert "report: ok, 2 steps" in offline
@@ -366,6 +367,9 @@ def test_the_page_on_pipelines(tmp_path: Path, shell: dict[str, str]):
         apply_both = "accsd workflows apply workflow.yaml > applied; accsd workflows apply shown.yaml"
         assert "unchanged" in bash(apply_both, example, shell)
         told = bash(run, example, shell)
+        files = bash(with_files, example, shell)
+    assert "letters: ok, 3 steps, 2 files" in files
+    assert "fonts/serif.ttf  7 B" in files
     assert "encode × 8" in told
     assert "7 done, 1 skipped" in told
     assert "encode[2] | part-002.wav: 16000 bytes became" in told, "the log of a step is that of its items"

@@ -110,6 +110,7 @@ FITTING: dict[str, tuple[Any, ...]] = {
     "http.token": ("a token of many characters", "short"),
     "node.labels": ({"gpu": True}, "gpu=true,zone=attic", {"gpu": [1]}),
     "node.min_free_disk": ("1g", "9" * 400, -1),
+    "node.files_cache": ("1g", "9" * 400, -1),
     "storage.url": ("s3://bucket", "file:///x", "s3://", "s3://[", "file://[x/"),
     "storage.endpoint": ("http://127.0.0.1:9000", "127.0.0.1"),
     "wake.broadcast": (["10.0.0.255"], ["::1"], ["10.0.0.256"]),

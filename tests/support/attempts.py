@@ -22,6 +22,7 @@ from accsd.settings import ServiceSettings, Settings, StorageSettings
 from accsd.storage import ObjectStore, open_store
 from accsd.work.attempt import Attempt
 from accsd.work.attempts import Attempts
+from accsd.work.cache import FileCache
 from accsd.work.lease import LeaseKeeper
 from accsd.work.reporter import Reporter
 from accsd.work.service import LocalService
@@ -46,6 +47,7 @@ def node_of(db: Database, *, name: str = NODE, root: Path = Path("/nowhere"), **
         "reporter": Reporter(db, owner=name),
         "metrics": metrics,
         "attempts_folder": root / "attempts",
+        "files": FileCache(root / "files", limit=2**30),
         "patience": timedelta(minutes=2),
         "backoff_base": timedelta(seconds=15),
         "settings": settings,

@@ -370,6 +370,21 @@ def test_a_trial_needs_nothing_of_accsd(tmp_path: Path, capsys: pytest.CaptureFi
     assert "failed for good (exit code 65)" in capsys.readouterr().out
 
 
+def test_a_task_finds_the_files_of_its_workflow_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    service = Service("letters")
+
+    @service.task
+    def read(task: Task) -> dict[str, Any]:
+        return {"font": task.file("fonts/a.ttf").read_text(), "all": [*task.files(among="files")], "job": task.files()}
+
+    (tmp_path / "font").write_text("glyphs")
+    given = ["--file", f"fonts/a.ttf={tmp_path}/font", "--workdir", f"{tmp_path}/w"]
+    assert asked(service, "--try", "{}", *given) == 0
+    assert 'result  {"font": "glyphs", "all": ["fonts/a.ttf"], "job": {}}' in capsys.readouterr().out
+    assert asked(service, "--try", "{}", "--workdir", f"{tmp_path}/w") == 65
+    assert "no input fonts/a.ttf of the workflow; there are: none" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -378,6 +393,8 @@ def test_a_trial_needs_nothing_of_accsd(tmp_path: Path, capsys: pytest.CaptureFi
         (['{"parms": {}}'], 'did you mean "params"?'),
         (['{"params": 1}'], '"params" must be a JSON object'),
         (["{}", "--input", "nowhere.wav"], "is not STEP=FILE"),
+        (["{}", "--file", "a=nowhere.wav"], "is not NAME=FILE"),
+        (["{}", "--file", f"../a={__file__}"], "is not NAME=FILE"),
     ],
 )
 def test_a_wrong_trial_is_explained(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]):

@@ -4,12 +4,12 @@ before the task is finished. Most tasks have none, and pay nothing."""
 from pathlib import Path
 from typing import Any
 
-from accsd.db import ClaimedTask, task_inputs
+from accsd.db import ClaimedTask, task_objects
 from accsd.retry import until_answered
 from accsd.runners.base import Workdir
 from accsd.sdk.wire import Message
 from accsd.work.context import AttemptContext
-from accsd.work.files import failing_on_a_full_disk, keep_files, lay_inputs
+from accsd.work.files import failing_on_a_full_disk, keep_files, lay_files, lay_inputs
 from accsd.work.protocol import ArtifactAnnounced
 from accsd.work.workspace import remove_folder
 
@@ -36,11 +36,14 @@ class Files:
             self._is_made = True
         return self._here
 
-    async def lay(self) -> list[dict[str, Any]]:
-        """Fetches the files of earlier steps; returns the envelope's list of artifacts."""
+    async def lay(self) -> dict[str, list[dict[str, Any]]]:
+        """Fetches the files of earlier steps and those of the workflow; returns what the envelope says of them."""
         workdir, context = self._workdir(), self._context
-        inputs = await until_answered(lambda: task_inputs(context.db, self._task.fence, owner=context.name))
-        laid = await lay_inputs(context.store, workdir, inputs, patience=context.patience)
+        inputs, files = await until_answered(lambda: task_objects(context.db, self._task.fence, owner=context.name))
+        laid = {
+            "artifacts": await lay_inputs(context.store, workdir, inputs, patience=context.patience),
+            "files": await lay_files(context, workdir, files),
+        }
         self._is_laid = True
         return laid
 

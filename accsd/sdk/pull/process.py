@@ -32,6 +32,7 @@ from accsd.sdk.pull.worker import Worker
 from accsd.settings import DatabaseSettings, Settings, environment, load_settings, state_folder
 from accsd.storage import open_store
 from accsd.wakeup import Wakeup
+from accsd.work.cache import FileCache, files_folder
 from accsd.work.context import AttemptContext
 from accsd.work.lease import LeaseKeeper
 from accsd.work.reporter import Reporter
@@ -201,6 +202,9 @@ async def _context(instance: Instance, settings: Settings) -> AsyncGenerator[tup
             reporter=Reporter(db, owner=instance.name),
             attempts_folder=instance.attempts,
             min_free_disk=settings.node.min_free_disk,
+            files=FileCache(
+                files_folder(instance.attempts), limit=settings.node.files_cache, min_free=settings.node.min_free_disk
+            ),
             patience=settings.storage.patience,
             metrics=metrics,
             backoff_base=settings.backoff_base,

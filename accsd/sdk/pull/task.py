@@ -58,14 +58,14 @@ class PullTask(Task[Any]):
     def workdir(self) -> Path:
         return self.disk.make()
 
-    def files(self, step: str | None = None) -> dict[str, Path]:
+    def files(self, step: str | None = None, among: str = "artifacts") -> dict[str, Path]:
         if not self.disk.is_laid:
             self._fetch_inputs()
-        return super().files(step)
+        return super().files(step, among)
 
     async def load_inputs(self) -> None:
         if not self.disk.is_laid:
-            self.envelope["artifacts"] = await self.disk.lay()
+            self.envelope.update(await self.disk.lay())
 
     def progress(self, fraction: float, message: str | None = None) -> None:
         """Reports progress without pacing: the reporter sends only the newest, and not too often."""
@@ -134,6 +134,7 @@ def _envelope(claimed: ClaimedTask, context: AttemptContext) -> dict[str, Any]:
         "options": claimed.options,
         "inputs": claimed.inputs,
         "artifacts": [],
+        "files": [],
         "workdir": f"{context.attempts_folder}/{task_id}.{claimed.attempt_id}/{WORK_FOLDER}",
         "trace_id": trace_of(claimed.trace_id, job_id).trace_id if claimed.trace_id else job_id.hex,
         "trigger": claimed.trigger,
