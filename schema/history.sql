@@ -249,6 +249,8 @@ BEGIN
     DELETE FROM public.task_artifacts a WHERE a.job_id = ANY (v_due);
     DELETE FROM accs.concurrency_keys k USING public.job_tasks t
      WHERE t.job_id = ANY (v_due) AND t.resolve IS NOT NULL AND k.key = 'map/' || t.id;
+    DELETE FROM accs.cached_results c USING public.job_tasks t
+     WHERE t.job_id = ANY (v_due) AND (t.resolve IS NOT NULL OR t.parent IS NOT NULL) AND c.task_id = t.id;
     DELETE FROM public.job_tasks t WHERE t.job_id = ANY (v_due);
     DELETE FROM public.jobs j WHERE j.id = ANY (v_due);
   END IF;

@@ -1,8 +1,8 @@
 """Cleanup: reclaims tasks whose lease has run out, and repairs rows that should never need it.
 
 Reclaim sleeps to the next end of a lease. The other chores have their own rhythm: partitions are made ahead,
-holds without a reason freed, the narrow tables recounted. A repair means a bug somewhere: it is logged as an error and
-counted.
+holds without a reason freed, old results of the cache forgotten, the narrow tables recounted. A repair means a bug
+somewhere: it is logged as an error and counted.
 """
 
 import time
@@ -13,6 +13,7 @@ from datetime import timedelta
 
 from accsd import failpoints
 from accsd.db import Database, recheck_holds, reclaim_tasks
+from accsd.db.cache import expire_results
 from accsd.db.months import make_months
 from accsd.db.submit import builder_outlook
 from accsd.db.topics import forget_event_keys
@@ -54,6 +55,7 @@ class Cleanup:
         self._chores: list[_Chore] = [
             _Chore("making partitions", timedelta(hours=1), self._make_partitions, now),
             _Chore("forgetting keys of events", timedelta(hours=1), self._forget_keys, now),
+            _Chore("forgetting old results", timedelta(hours=1), self._forget_results, now),
             _Chore("freeing holds", timedelta(minutes=1), self._free_holds, now + 60),
             _Chore("repair", timedelta(minutes=10), self._repair, now + 600),
         ]
@@ -100,6 +102,10 @@ class Cleanup:
     async def _forget_keys(self) -> str | None:
         forgotten = await forget_event_keys(self._db)
         return f"{forgotten} keys of events forgotten" if forgotten else None
+
+    async def _forget_results(self) -> str | None:
+        forgotten = await expire_results(self._db)
+        return f"{forgotten} cached results forgotten" if forgotten else None
 
     async def _free_holds(self) -> str | None:
         freed = await recheck_holds(self._db)
