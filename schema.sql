@@ -73,6 +73,7 @@
 --   accs.outbox_targets     who is told what happens to jobs; the events themselves stand in public.outbox_events.
 --   accs.monthly            the tables that are partitioned by month: task_events, firings, events.
 --   accs.archives           the months that are in the object store, with the chain of their digests.
+--   accs.borrowed_files     outputs that a task has because it is done with the result of another one.
 --   accs.cached_results     for steps with cache: which tasks have, or will have, the result of which input.
 --   accs.doomed_objects     objects of removed jobs that are still in the store.
 --   accs.damage             (a view) what disagrees with jobs and job_tasks; accs.repair_position: where the search stopped.
@@ -3475,6 +3476,7 @@ DECLARE
   v_fans  boolean := EXISTS (SELECT FROM public.job_tasks WHERE job_id = p_job AND parent IS NOT NULL);
 BEGIN
   PERFORM FROM public.job_tasks WHERE id = ANY (p_task_ids) ORDER BY id FOR NO KEY UPDATE;
+  PERFORM accs.return_files(p_task_ids);
   WITH before AS MATERIALIZED (
     SELECT t.id, t.status, (   -- as accs.unsatisfied, which would compare each task with all that are reopened
              (SELECT count(*) FROM unnest(t.depends_on) AS k (key), LATERAL (   -- one look-up for each key, as in claim_tasks
@@ -7488,12 +7490,38 @@ BEGIN
 END $$;
 SELECT accs.is_verb('record_artifact', may => '{agent}');
 
+-- Outputs that a task has because it is done with the result of another one (cache.sql). They stay in the folder of the job that made them, and
+-- an object stays in the store while a row here or of task_artifacts names it.
+CREATE TABLE accs.borrowed_files (
+  job_task_id   uuid NOT NULL,
+  bucket        text NOT NULL,
+  key           text NOT NULL,
+  job_id        uuid NOT NULL,
+  owner         uuid NOT NULL,           -- the job that made it
+  artifact_id   bigint NOT NULL,         -- its row in task_artifacts; that may be gone
+  name          text NOT NULL,           -- what its task called it
+  size_bytes    bigint,
+  content_type  text,
+  checksum      text,
+  created_at    timestamptz NOT NULL,
+  PRIMARY KEY (job_task_id, bucket, key)
+);
+
+CREATE INDEX borrowed_files_job ON accs.borrowed_files (job_id);                 -- retention, a job's list
+CREATE INDEX borrowed_files_object ON accs.borrowed_files (bucket, key);         -- who else has it
+
+-- What its task called it: a key without what is put before it (accsd/storage/base.py, build_key). As accsd/work/files.py lays it.
+CREATE FUNCTION accs.name_of_file(p_key text, p_of_task boolean) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+  SELECT regexp_replace(p_key, '^(in|out)puts/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/' || CASE WHEN p_of_task THEN '[^/]+/([0-9]+/)?' ELSE '' END,
+                        '')
+$$;
+
 -- The objects that a task may need: what the steps that it depends on have put out, each by the attempt that finished it, and the inputs
 -- of the job and of this task. n: in which order.
 CREATE FUNCTION accs.files_for(p_task public.job_tasks)
-RETURNS TABLE (n bigint, id bigint, task_key text, kind text, bucket text, key text, size_bytes bigint, content_type text, checksum text,
-               attempt_id int) LANGUAGE sql STABLE AS $$
-  SELECT k.n, a.id, d.task_key, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum, a.attempt_id
+RETURNS TABLE (n bigint, id bigint, task_key text, kind text, bucket text, key text, size_bytes bigint, content_type text, checksum text)
+LANGUAGE sql STABLE AS $$
+  SELECT k.n, a.id, d.task_key, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
     FROM unnest(p_task.depends_on) WITH ORDINALITY AS k (key, n), LATERAL (   -- one look-up for each key, as in claim_tasks
       SELECT t.id, t.items FROM public.job_tasks t
        WHERE t.job_id = p_task.job_id AND t.task_key = k.key AND t.status = 'done' OFFSET 0) m, LATERAL (
@@ -7501,12 +7529,17 @@ RETURNS TABLE (n bigint, id bigint, task_key text, kind text, bucket text, key t
       UNION ALL   -- of a step that was multiplied, those of its tasks
       SELECT t.id, t.task_key, t.outcome_attempt_id FROM public.job_tasks t
        WHERE m.items > 0 AND t.parent = m.id AND t.status = 'done' AND p_task.parent IS DISTINCT FROM m.id) d
-    JOIN public.task_artifacts a ON a.job_task_id = d.id AND a.kind = 'output' AND a.attempt_id = d.outcome_attempt_id
+    CROSS JOIN LATERAL (
+      SELECT a.id, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum FROM public.task_artifacts a
+       WHERE a.job_task_id = d.id AND a.kind = 'output' AND a.attempt_id = d.outcome_attempt_id
+      UNION ALL
+      SELECT b.artifact_id, 'output', b.bucket, b.key, b.size_bytes, b.content_type, b.checksum FROM accs.borrowed_files b
+       WHERE b.job_task_id = d.id) a
   UNION ALL
-  SELECT 0, a.id, NULL, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum, a.attempt_id
+  SELECT 0, a.id, NULL, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
     FROM public.task_artifacts a WHERE a.job_id = p_task.job_id AND a.job_task_id IS NULL AND a.kind = 'input'
   UNION ALL
-  SELECT 0, a.id, p_task.task_key, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum, a.attempt_id
+  SELECT 0, a.id, p_task.task_key, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
     FROM public.task_artifacts a WHERE a.job_task_id = p_task.id AND a.kind = 'input'
 $$;
 
@@ -7569,12 +7602,9 @@ CREATE FUNCTION accs.cache_base(p_task public.job_tasks, p_salt text) RETURNS by
                   SELECT * FROM public.job_tasks t WHERE t.job_id = p_task.job_id AND t.task_key = k.key OFFSET 0) m, LATERAL (
                   SELECT CASE WHEN m.items IS NULL THEN m.results ELSE accs.results_of_items(m.id, 16777216) END AS results OFFSET 0) v) d) i,
       LATERAL (
-      SELECT jsonb_agg(jsonb_build_array(a.task_key, a.kind, a.content_type, a.checksum,
-                         -- without the job and the attempt that made it
-                         CASE WHEN starts_with(a.key, p.made) THEN substr(a.key, length(p.made) + 1) ELSE a.key END)
-                       ORDER BY a.task_key, a.key) AS files,
+      SELECT jsonb_agg(jsonb_build_array(a.task_key, a.kind, a.content_type, a.checksum, m.name) ORDER BY a.task_key, m.name) AS files,
              coalesce(bool_and(a.checksum IS NOT NULL), true) AS known
-        FROM accs.files_for(p_task) a, LATERAL (SELECT concat_ws('/', a.kind || 's', j.id, a.task_key, a.attempt_id, '') AS made) p) f
+        FROM accs.files_for(p_task) a, LATERAL (SELECT accs.name_of_file(a.key, a.task_key IS NOT NULL) AS name) m) f
    WHERE j.id = p_task.job_id
 $$;
 
@@ -7597,51 +7627,71 @@ CREATE FUNCTION accs.why_not_cached(p_task public.job_tasks) RETURNS text LANGUA
   SELECT CASE WHEN p_task.attempt_id > 0 THEN 'retried' WHEN j.no_cache THEN 'no_cache' END FROM public.jobs j WHERE j.id = p_task.job_id
 $$;
 
+-- The newest result of a key that is not older than so many seconds. Bounded, because a step that fails again and again leaves many rows of
+-- one key.
+CREATE FUNCTION accs.result_of(p_key bytea, p_seconds double precision, OUT source public.job_tasks, OUT files bigint)
+RETURNS SETOF record LANGUAGE sql STABLE AS $$
+  SELECT s, (SELECT count(*) FROM public.task_artifacts a
+              WHERE a.job_task_id = s.id AND a.kind = 'output' AND a.attempt_id = s.outcome_attempt_id)
+    FROM (SELECT c.* FROM accs.cached_results c WHERE c.key = p_key ORDER BY c.made_at DESC LIMIT 100) c
+    JOIN public.job_tasks s ON s.id = c.task_id
+   WHERE s.status = 'done' AND s.generation = c.generation AND s.finished_at > accs.clock() - make_interval(secs => p_seconds)
+   ORDER BY s.finished_at DESC LIMIT 1
+$$;
+
 -- Ends those of these tasks as done of whose keys there is a result, and notes the others, which are about to run. The caller holds their
--- jobs' locks and admits the keys. p_reasons: why a task does not want one; null: it does. The source needs no lock: its result is read in
--- one statement, and what becomes of it afterwards changes nothing. A result that has files is not used: they go with their job.
--- Bounded, because a step that fails again and again leaves many rows of one key.
+-- jobs' locks and admits the keys. p_reasons: why a task does not want one; null: it does. A result alone is read in one statement, and what
+-- becomes of its task afterwards changes nothing. Files are borrowed while the job that has them is locked: neither is it removed meanwhile,
+-- nor is its step run again. Whoever finds it locked does not wait, because jobs are locked in another order, and runs.
 CREATE FUNCTION accs.use_cache(p_task_ids uuid[], p_keys bytea[], p_seconds double precision[], p_reasons text[],
                                OUT hits uuid[], OUT keys text[]) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now     timestamptz := accs.clock();
+  v_locked  uuid[];
   v_results jsonb[];
 BEGIN
+  v_locked := ARRAY(SELECT j.id FROM public.jobs j WHERE j.id = ANY (ARRAY(
+      SELECT (r.source).job_id FROM unnest(p_keys, p_seconds, p_reasons) AS u (key, seconds, reason), accs.result_of(u.key, u.seconds) r
+       WHERE u.reason IS NULL AND r.files > 0))
+     ORDER BY j.id FOR SHARE SKIP LOCKED);
   WITH looked AS MATERIALIZED (
-    SELECT u.id, t.job_id, u.key, u.seconds, make_interval(secs => u.seconds) AS keep, s.id AS source, s.job_id AS source_job, s.task_key AS source_key, s.results, s.finished_at,
-           CASE WHEN u.key IS NULL THEN 'unknown_input' WHEN u.reason IS NOT NULL THEN u.reason WHEN s.has_files THEN 'has_files'
-                WHEN s.id IS NULL THEN 'no_result' END AS reason
-      FROM unnest(p_task_ids, p_keys, p_seconds, p_reasons) AS u (id, key, seconds, reason) JOIN public.job_tasks t ON t.id = u.id LEFT JOIN LATERAL (
-        SELECT s.id, s.job_id, s.task_key, s.results, s.finished_at, EXISTS (
-                 SELECT FROM public.task_artifacts a
-                  WHERE a.job_task_id = s.id AND a.kind = 'output' AND a.attempt_id = s.outcome_attempt_id) AS has_files
-          FROM (SELECT c.* FROM accs.cached_results c WHERE c.key = u.key AND u.reason IS NULL ORDER BY c.made_at DESC LIMIT 100) c
-          JOIN public.job_tasks s ON s.id = c.task_id
-         WHERE s.status = 'done' AND s.generation = c.generation AND s.finished_at > v_now - make_interval(secs => u.seconds)
-         ORDER BY has_files, s.finished_at DESC LIMIT 1) s ON true
+    SELECT u.id, t.job_id, t.generation, u.key, u.seconds, make_interval(secs => u.seconds) AS keep, r.source, nullif(r.files, 0) AS files,
+           CASE WHEN u.key IS NULL THEN 'unknown_input' WHEN u.reason IS NOT NULL THEN u.reason
+                WHEN (r.source).id IS NULL THEN 'no_result' WHEN r.files > 0 AND (r.source).job_id <> ALL (v_locked) THEN 'busy' END AS reason
+      FROM unnest(p_task_ids, p_keys, p_seconds, p_reasons) AS u (id, key, seconds, reason) JOIN public.job_tasks t ON t.id = u.id
+      LEFT JOIN LATERAL accs.result_of(u.key, u.seconds) r ON u.reason IS NULL
   ), noted AS (
     INSERT INTO accs.cached_results AS c (task_id, generation, key, made_at, keep, look_at)
-    SELECT l.id, t.generation, l.key, v_now, l.keep, v_now + l.keep FROM looked l JOIN public.job_tasks t ON t.id = l.id
+    SELECT l.id, l.generation, l.key, v_now, l.keep, v_now + l.keep FROM looked l
      WHERE l.reason IS NOT NULL AND l.key IS NOT NULL ORDER BY l.id
     ON CONFLICT (task_id) DO UPDATE SET generation = excluded.generation, key = excluded.key, made_at = excluded.made_at,
            keep = excluded.keep, look_at = excluded.look_at
   ), told AS (
     INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data)
-    SELECT job_id, id, v_now, 'resolver', 'info', 'cache',
-           CASE reason WHEN 'retried' THEN 'runs: it is run again' WHEN 'no_cache' THEN 'runs: the job was submitted without cache'
-                       WHEN 'has_files' THEN format('runs: %s of job %s has a result, but with files', source_key, source_job)
-                       WHEN 'unknown_input' THEN 'runs: a file of its input has no checksum, or the results before it exceed 16 MiB'
-                       WHEN 'no_result' THEN 'runs: no result of the same input is known'
-                       ELSE format('done with the result of %s of job %s', source_key, source_job) END,
-           jsonb_strip_nulls(jsonb_build_object('hit', reason IS NULL, 'reason', reason, 'key', encode(key, 'hex'), 'seconds', seconds,
-             'job_id', source_job, 'task_id', source, 'finished_at', finished_at)) FROM looked ORDER BY id
+    SELECT l.job_id, l.id, v_now, 'resolver', 'info', 'cache',
+           CASE l.reason WHEN 'retried' THEN 'runs: it is run again' WHEN 'no_cache' THEN 'runs: the job was submitted without cache'
+                         WHEN 'unknown_input' THEN 'runs: a file of its input has no checksum, or the results before it exceed 16 MiB'
+                         WHEN 'no_result' THEN 'runs: no result of the same input is known'
+                         WHEN 'busy' THEN format('runs: something else happens to job %s, which has the result', (l.source).job_id)
+                         ELSE format('done with the result of %s of job %s', (l.source).task_key, (l.source).job_id) END,
+           jsonb_strip_nulls(jsonb_build_object('hit', l.reason IS NULL, 'reason', l.reason, 'key', encode(l.key, 'hex'),
+             'seconds', l.seconds, 'job_id', (l.source).job_id, 'task_id', (l.source).id, 'finished_at', (l.source).finished_at,
+             'files', l.files)) FROM looked l ORDER BY l.id
+  ), borrowed AS (
+    INSERT INTO accs.borrowed_files (job_task_id, bucket, key, job_id, owner, artifact_id, name, size_bytes, content_type, checksum, created_at)
+    SELECT l.id, a.bucket, a.key, l.job_id, a.job_id, a.id, accs.name_of_file(a.key, true), a.size_bytes, a.content_type, a.checksum,
+           a.created_at
+      FROM looked l JOIN public.task_artifacts a
+        ON a.job_task_id = (l.source).id AND a.kind = 'output' AND a.attempt_id = (l.source).outcome_attempt_id
+     WHERE l.reason IS NULL AND l.files > 0
   ), marked AS (
     UPDATE public.job_tasks t SET given = coalesce(t.given, '{}') || jsonb_build_object('cached', jsonb_build_object(
-             'job_id', l.source_job, 'task_id', l.source, 'finished_at', l.finished_at))
+             'job_id', (l.source).job_id, 'task_id', (l.source).id, 'finished_at', (l.source).finished_at))
       FROM (SELECT * FROM looked WHERE reason IS NULL ORDER BY id) l WHERE t.id = l.id
   )
-  SELECT coalesce(array_agg(id ORDER BY id), '{}'), array_agg(results ORDER BY id) INTO hits, v_results FROM looked WHERE reason IS NULL;
+  SELECT coalesce(array_agg(l.id ORDER BY l.id), '{}'), array_agg((l.source).results ORDER BY l.id) INTO hits, v_results
+    FROM looked l WHERE l.reason IS NULL;
   IF hits <> '{}' THEN
     keys := accs.conclude(hits, v_results);
   END IF;
@@ -8301,6 +8351,17 @@ CREATE TABLE accs.doomed_objects (
   PRIMARY KEY (bucket, key)
 );
 
+-- Gives back what these tasks have borrowed. An object that nobody has any more, the job that made it included, is taken out of the store.
+CREATE FUNCTION accs.return_files(p_task_ids uuid[]) RETURNS void LANGUAGE sql AS $$
+  WITH gone AS (DELETE FROM accs.borrowed_files WHERE job_task_id = ANY (p_task_ids) RETURNING *)
+  INSERT INTO accs.doomed_objects (bucket, key)
+  SELECT DISTINCT g.bucket, g.key FROM gone g
+   WHERE starts_with(g.key, 'outputs/' || g.owner || '/')
+     AND NOT EXISTS (SELECT FROM public.task_artifacts a WHERE a.bucket = g.bucket AND a.key = g.key)
+     AND NOT EXISTS (SELECT FROM accs.borrowed_files b WHERE b.bucket = g.bucket AND b.key = g.key AND b.job_task_id <> ALL (p_task_ids))
+  ON CONFLICT DO NOTHING
+$$;
+
 -- Removes jobs that ended longer ago than p_age, or than p_ages of their workflow says (null: never), with their tasks,
 -- dead letters and artifacts. Walks along the global order: p_scan jobs after p_after, fewer where they have many tasks (a
 -- million rows in one call would never end in time); next_after of the last row (its workflow
@@ -8359,9 +8420,12 @@ BEGIN
     -- only what lies where accsd puts a job's objects: an input may be somebody's own file elsewhere
     INSERT INTO accs.doomed_objects (bucket, key)
     SELECT a.bucket, a.key FROM public.task_artifacts a
-     WHERE a.job_id = ANY (v_due) AND starts_with(a.key, a.kind || 's/' || a.job_id || '/') ON CONFLICT DO NOTHING;
+     WHERE a.job_id = ANY (v_due) AND starts_with(a.key, a.kind || 's/' || a.job_id || '/')
+       AND NOT EXISTS (SELECT FROM accs.borrowed_files b WHERE b.bucket = a.bucket AND b.key = a.key AND b.job_id <> ALL (v_due))
+    ON CONFLICT DO NOTHING;
     DELETE FROM public.dead_letters d USING public.job_tasks t WHERE t.job_id = ANY (v_due) AND d.job_task_id = t.id;
     DELETE FROM public.task_artifacts a WHERE a.job_id = ANY (v_due);
+    PERFORM accs.return_files(ARRAY(SELECT b.job_task_id FROM accs.borrowed_files b WHERE b.job_id = ANY (v_due)));
     DELETE FROM accs.concurrency_keys k USING public.job_tasks t
      WHERE t.job_id = ANY (v_due) AND t.resolve IS NOT NULL AND k.key = 'map/' || t.id;
     DELETE FROM accs.cached_results c USING public.job_tasks t

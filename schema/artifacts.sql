@@ -89,12 +89,38 @@ BEGIN
 END $$;
 SELECT accs.is_verb('record_artifact', may => '{agent}');
 
+-- Outputs that a task has because it is done with the result of another one (cache.sql). They stay in the folder of the job that made them, and
+-- an object stays in the store while a row here or of task_artifacts names it.
+CREATE TABLE accs.borrowed_files (
+  job_task_id   uuid NOT NULL,
+  bucket        text NOT NULL,
+  key           text NOT NULL,
+  job_id        uuid NOT NULL,
+  owner         uuid NOT NULL,           -- the job that made it
+  artifact_id   bigint NOT NULL,         -- its row in task_artifacts; that may be gone
+  name          text NOT NULL,           -- what its task called it
+  size_bytes    bigint,
+  content_type  text,
+  checksum      text,
+  created_at    timestamptz NOT NULL,
+  PRIMARY KEY (job_task_id, bucket, key)
+);
+
+CREATE INDEX borrowed_files_job ON accs.borrowed_files (job_id);                 -- retention, a job's list
+CREATE INDEX borrowed_files_object ON accs.borrowed_files (bucket, key);         -- who else has it
+
+-- What its task called it: a key without what is put before it (accsd/storage/base.py, build_key). As accsd/work/files.py lays it.
+CREATE FUNCTION accs.name_of_file(p_key text, p_of_task boolean) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+  SELECT regexp_replace(p_key, '^(in|out)puts/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/' || CASE WHEN p_of_task THEN '[^/]+/([0-9]+/)?' ELSE '' END,
+                        '')
+$$;
+
 -- The objects that a task may need: what the steps that it depends on have put out, each by the attempt that finished it, and the inputs
 -- of the job and of this task. n: in which order.
 CREATE FUNCTION accs.files_for(p_task public.job_tasks)
-RETURNS TABLE (n bigint, id bigint, task_key text, kind text, bucket text, key text, size_bytes bigint, content_type text, checksum text,
-               attempt_id int) LANGUAGE sql STABLE AS $$
-  SELECT k.n, a.id, d.task_key, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum, a.attempt_id
+RETURNS TABLE (n bigint, id bigint, task_key text, kind text, bucket text, key text, size_bytes bigint, content_type text, checksum text)
+LANGUAGE sql STABLE AS $$
+  SELECT k.n, a.id, d.task_key, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
     FROM unnest(p_task.depends_on) WITH ORDINALITY AS k (key, n), LATERAL (   -- one look-up for each key, as in claim_tasks
       SELECT t.id, t.items FROM public.job_tasks t
        WHERE t.job_id = p_task.job_id AND t.task_key = k.key AND t.status = 'done' OFFSET 0) m, LATERAL (
@@ -102,12 +128,17 @@ RETURNS TABLE (n bigint, id bigint, task_key text, kind text, bucket text, key t
       UNION ALL   -- of a step that was multiplied, those of its tasks
       SELECT t.id, t.task_key, t.outcome_attempt_id FROM public.job_tasks t
        WHERE m.items > 0 AND t.parent = m.id AND t.status = 'done' AND p_task.parent IS DISTINCT FROM m.id) d
-    JOIN public.task_artifacts a ON a.job_task_id = d.id AND a.kind = 'output' AND a.attempt_id = d.outcome_attempt_id
+    CROSS JOIN LATERAL (
+      SELECT a.id, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum FROM public.task_artifacts a
+       WHERE a.job_task_id = d.id AND a.kind = 'output' AND a.attempt_id = d.outcome_attempt_id
+      UNION ALL
+      SELECT b.artifact_id, 'output', b.bucket, b.key, b.size_bytes, b.content_type, b.checksum FROM accs.borrowed_files b
+       WHERE b.job_task_id = d.id) a
   UNION ALL
-  SELECT 0, a.id, NULL, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum, a.attempt_id
+  SELECT 0, a.id, NULL, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
     FROM public.task_artifacts a WHERE a.job_id = p_task.job_id AND a.job_task_id IS NULL AND a.kind = 'input'
   UNION ALL
-  SELECT 0, a.id, p_task.task_key, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum, a.attempt_id
+  SELECT 0, a.id, p_task.task_key, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
     FROM public.task_artifacts a WHERE a.job_task_id = p_task.id AND a.kind = 'input'
 $$;
 

@@ -73,6 +73,7 @@
 --   accs.outbox_targets     who is told what happens to jobs; the events themselves stand in public.outbox_events.
 --   accs.monthly            the tables that are partitioned by month: task_events, firings, events.
 --   accs.archives           the months that are in the object store, with the chain of their digests.
+--   accs.borrowed_files     outputs that a task has because it is done with the result of another one.
 --   accs.cached_results     for steps with cache: which tasks have, or will have, the result of which input.
 --   accs.doomed_objects     objects of removed jobs that are still in the store.
 --   accs.damage             (a view) what disagrees with jobs and job_tasks; accs.repair_position: where the search stopped.

@@ -30,6 +30,7 @@ DECLARE
   v_fans  boolean := EXISTS (SELECT FROM public.job_tasks WHERE job_id = p_job AND parent IS NOT NULL);
 BEGIN
   PERFORM FROM public.job_tasks WHERE id = ANY (p_task_ids) ORDER BY id FOR NO KEY UPDATE;
+  PERFORM accs.return_files(p_task_ids);
   WITH before AS MATERIALIZED (
     SELECT t.id, t.status, (   -- as accs.unsatisfied, which would compare each task with all that are reopened
              (SELECT count(*) FROM unnest(t.depends_on) AS k (key), LATERAL (   -- one look-up for each key, as in claim_tasks

@@ -8,6 +8,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from tests.conftest import Connect
 from tests.support.checker import check
 from tests.support.cluster import Connection
 from tests.support.factory import (
@@ -212,18 +213,134 @@ async def test_the_files_of_earlier_steps_are_input_by_name_and_checksum(
     assert (status if status == "done" else await reason(conn, made)) == expected
 
 
-async def test_a_result_with_files_is_not_used_again(conn: Connection):
-    which = await flow(conn)
-    made = await fetched(conn, which)
-    await looked_up(conn, made)
+# Files of a result
+
+
+async def filed(conn: Connection, which: UUID) -> UUID:
+    """A job whose probe has left a file."""
+    made = await submit_to(conn, which)
+    assert await looked_up(conn, made) == "queued"
     (probing,) = await started(conn)
-    await output(conn, probing, "a.png", FILE)
-    await finish(conn, probing)
-    again = await fetched(conn, which)
-    assert await looked_up(conn, again) == "queued"
-    assert await reason(conn, again) == "has_files"
-    await done(conn)  # this time without
-    assert await looked_up(conn, await fetched(conn, which)) == "done"
+    await output(conn, probing, "frames/1.png", FILE)
+    await finish(conn, probing, results=[{"size": 7}])
+    return made
+
+
+async def with_files(conn: Connection) -> UUID:
+    """probe → last"""
+    await node(conn)
+    return await workflow(conn, step("probe", cache=HOUR), step("last", "other", after="probe", cache=HOUR))
+
+
+async def inputs_of_last(conn: Connection, job_id: UUID) -> list[tuple[str, str]]:
+    await resolve(conn, job_id, "last", given=ONE)
+    (last,) = await started(conn, 1, "other")
+    assert last["job_id"] == job_id
+    rows = await conn.fetch("SELECT * FROM accs.task_inputs($1, $2, $3)", last["task_id"], last["attempt_id"], OWNER)
+    await finish(conn, last)
+    return [(row["task_key"], row["key"]) for row in rows]
+
+
+async def doomed(conn: Connection) -> list[str]:
+    return [row["key"] for row in await conn.fetch("SELECT key FROM accs.doomed_objects ORDER BY key")]
+
+
+async def prune(conn: Connection) -> None:
+    """Removes the jobs that have ended."""
+    await pass_time(conn, 60)
+    await conn.fetch("SELECT * FROM accs.delete_finished_jobs('30 s')")
+
+
+async def test_a_step_that_is_done_with_a_result_has_its_files_too(conn: Connection):
+    which = await with_files(conn)
+    source = await filed(conn, which)
+    key = f"outputs/{source}/probe/1/frames/1.png"
+    assert await inputs_of_last(conn, source) == [("probe", key)]
+    again = await submit_to(conn, which)
+    assert await looked_up(conn, again) == "done"
+    assert (await said(conn, again))[0]["data"]["files"] == 1
+    assert await inputs_of_last(conn, again) == [("probe", key)]
+    assert (await conn.fetchval("SELECT name FROM accs.borrowed_files")) == "frames/1.png"
+    await check(conn)
+
+
+async def test_a_file_that_is_borrowed_is_the_same_input_as_the_file_itself(conn: Connection):
+    which = await with_files(conn)
+    source = await filed(conn, which)
+    assert (await resolve(conn, source, "last", given=ONE, cache_for=HOUR))["db_status"] == "queued"
+    await done(conn, 1, "other")
+    again = await submit_to(conn, which)
+    await looked_up(conn, again)
+    assert (await resolve(conn, again, "last", given=ONE, cache_for=HOUR))["db_status"] == "done"
+    await check(conn)
+
+
+async def test_an_object_stays_while_a_job_has_borrowed_it_and_goes_with_the_last_one(
+    conn: Connection, connect: Connect
+):
+    which = await with_files(conn)
+    source = await filed(conn, which)
+    await inputs_of_last(conn, source)
+    await pass_time(conn, 60)
+    first, second = await submit_to(conn, which), await submit_to(conn, which)
+    for made in (first, second):
+        assert await looked_up(conn, made) == "done"
+    await prune(conn)  # the borrowers still run
+    assert await conn.fetchval("SELECT count(*) FROM jobs") == 2
+    assert await doomed(conn) == []
+    for made in (first, second):
+        await inputs_of_last(conn, made)
+    held = await connect()
+    async with held.transaction():
+        await held.execute("SELECT FROM jobs WHERE id = $1 FOR UPDATE", second)
+        await prune(conn)
+    assert await conn.fetchval("SELECT count(*) FROM jobs") == 1
+    assert await doomed(conn) == []
+    await prune(conn)
+    assert await doomed(conn) == [f"outputs/{source}/probe/1/frames/1.png"]
+    assert await conn.fetchval("SELECT count(*) FROM accs.borrowed_files") == 0
+
+
+async def test_jobs_that_go_together_take_their_object_with_them(conn: Connection):
+    which = await with_files(conn)
+    source = await filed(conn, which)
+    await inputs_of_last(conn, source)
+    again = await submit_to(conn, which)
+    await looked_up(conn, again)
+    await inputs_of_last(conn, again)
+    await prune(conn)
+    assert await doomed(conn) == [f"outputs/{source}/probe/1/frames/1.png"]
+
+
+async def test_a_borrower_that_is_retried_gives_the_file_back_and_its_owner_keeps_it(conn: Connection):
+    which = await with_files(conn)
+    source = await filed(conn, which)
+    await inputs_of_last(conn, source)
+    again = await submit_to(conn, which)
+    await looked_up(conn, again)
+    await inputs_of_last(conn, again)
+    await retry(conn, again, "probe")
+    assert await conn.fetchval("SELECT count(*) FROM accs.borrowed_files") == 0
+    assert await doomed(conn) == []
+    await looked_up(conn, again)
+    await done(conn)
+    assert await inputs_of_last(conn, again) == []
+    await check(conn)
+
+
+async def test_a_borrower_keeps_the_file_when_its_owner_is_run_again(conn: Connection):
+    which = await with_files(conn)
+    source = await filed(conn, which)
+    await inputs_of_last(conn, source)
+    again = await submit_to(conn, which)
+    await looked_up(conn, again)
+    await retry(conn, source, "probe")
+    await looked_up(conn, source)
+    await done(conn)  # without the file
+    await resolve(conn, source, "last", "done")
+    assert await inputs_of_last(conn, again) == [("probe", f"outputs/{source}/probe/1/frames/1.png")]
+    await prune(conn)
+    assert await doomed(conn) == [f"outputs/{source}/probe/1/frames/1.png"]
 
 
 # What is no result, or none any more

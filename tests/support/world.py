@@ -67,7 +67,7 @@ PAUSABLE = [
 RESET = """
 SET session_replication_role = replica;
 DELETE FROM public.task_events; DELETE FROM public.task_artifacts; DELETE FROM public.dead_letters;
-DELETE FROM accs.cached_results;
+DELETE FROM accs.cached_results; DELETE FROM accs.borrowed_files;
 DELETE FROM accs.waiting; DELETE FROM accs.live; DELETE FROM accs.pending_jobs; DELETE FROM accs.pauses;
 DELETE FROM public.job_tasks; DELETE FROM public.jobs; DELETE FROM accs.concurrency_keys WHERE key LIKE 'map/%';
 UPDATE accs.test_clock SET shift = '0';
