@@ -7636,7 +7636,7 @@ RETURNS SETOF record LANGUAGE sql STABLE AS $$
     FROM (SELECT c.* FROM accs.cached_results c WHERE c.key = p_key ORDER BY c.made_at DESC LIMIT 100) c
     JOIN public.job_tasks s ON s.id = c.task_id
    WHERE s.status = 'done' AND s.generation = c.generation AND s.finished_at > accs.clock() - make_interval(secs => p_seconds)
-   ORDER BY s.finished_at DESC LIMIT 1
+   ORDER BY s.finished_at DESC, s.id LIMIT 1
 $$;
 
 -- Ends those of these tasks as done of whose keys there is a result, and notes the others, which are about to run. The caller holds their

@@ -182,6 +182,13 @@ SELECT 'a task is done with the result of its source', t.id::text, format('%s, i
   FROM task t JOIN task s ON s.id = (t.given #>> '{cached,task_id}')::uuid AND s.finished_at = (t.given #>> '{cached,finished_at}')::timestamptz
  WHERE t.status <> 'done' OR t.results IS DISTINCT FROM s.results OR t.claimed_by IS NOT NULL
 UNION ALL
+SELECT 'a borrowed file is of a task that is done with the result of another one', b.job_task_id::text, format('%s, while it is %s', b.key, t.status)
+  FROM accs.borrowed_files b LEFT JOIN task t ON t.id = b.job_task_id WHERE t.status IS DISTINCT FROM 'done' OR NOT t.given ? 'cached'
+UNION ALL
+SELECT 'no object is taken out of the store that a job has', d.key, 'its row is there' FROM accs.doomed_objects d
+ WHERE EXISTS (SELECT FROM public.task_artifacts a WHERE a.bucket = d.bucket AND a.key = d.key)
+    OR EXISTS (SELECT FROM accs.borrowed_files b WHERE b.bucket = d.bucket AND b.key = d.key)
+UNION ALL
 SELECT 'a row of the cache has its task', d.id::text, d.found::text FROM accs.damage d WHERE d.what = 'cache_row'
 
 -- Counts

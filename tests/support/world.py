@@ -50,6 +50,7 @@ WORKFLOWS = {
         Step("both", "audio", ("gate", "many"), resolve=True),
         Step("last", "video", ("both",)),
     ],
+    "memo": [Step("memo", "audio", max_attempts=1, resolve=True)],
 }
 LIMITS = {"disk": 1, "net": 2}
 NODES = [Node("north", gpu=False, capacity={"audio": 2}), Node("south", gpu=True, capacity={})]
