@@ -322,10 +322,11 @@ def example_named(name: str, folder: Path) -> Path:
 
 
 def test_the_page_on_pipelines(tmp_path: Path, shell: dict[str, str]):
-    """Every command of it in its order; both of its workflows are sound."""
-    before, up, run = blocks("docs/pipelines.md")
-    workflow, document = blocks("docs/pipelines.md", "yaml")
+    """Every command of it in its order; all of its workflows are sound."""
+    before, up, run, cached = blocks("docs/pipelines.md")
+    workflow, memo, document = blocks("docs/pipelines.md", "yaml")
     example = example_named("fan-out", tmp_path)
+    (example / "memo.yaml").write_text(memo)
     (example / "report.yaml").write_text(document)
     (example / "shown.yaml").write_text(workflow)
     offline = bash(f"{before}accsd workflows check report.yaml shown.yaml", example, shell)
@@ -335,6 +336,10 @@ def test_the_page_on_pipelines(tmp_path: Path, shell: dict[str, str]):
         apply_both = "accsd workflows apply workflow.yaml > applied; accsd workflows apply shown.yaml"
         assert "unchanged" in bash(apply_both, example, shell)
         told = bash(run, example, shell)
+        memoized = bash(cached, example, shell)
+    assert re.search(r"split +done .*cached: the result of job", memoized), memoized
+    assert re.search(r"encode × 2 .* 2 cached", memoized), memoized
+    assert "2 cached results forgotten" in memoized, "those of the first job and of the one without cache"
     assert "encode × 8" in told
     assert "7 done, 1 skipped" in told
     assert "encode[2] | part-002.wav: 16000 bytes became" in told, "the log of a step is that of its items"
