@@ -28,7 +28,7 @@ from tests.support.world import LIMITS, NODES, PAUSABLE, WORKFLOWS, World
 T = TypeVar("T")
 Draw = Callable[[st.SearchStrategy[T]], T]
 
-CACHE = 40  # for so many seconds results are used again: some are too old
+CACHE = 100  # for so many seconds results are used again: some are too old
 recent = st.integers(0, 7)  # how far back in a list; what came last is the likeliest
 some = st.lists(recent, min_size=1, max_size=3)
 agents: st.SearchStrategy[Agent] = st.sampled_from(
