@@ -37,6 +37,7 @@
 --   wake.sql         what wants nodes, and the calls that wake them
 --   orders.sql       what a node is asked to do
 --   artifacts.sql    the objects that attempts leave and are given
+--   cache.sql        the results of steps that say so are used again
 --   outbox.sql       events for others: webhooks
 --   history.sql      archives of months, retention of finished jobs
 --   upkeep.sql       what the builder has before it, and the net that mends
@@ -86,6 +87,8 @@
 --   accs.outbox_targets     who is told what happens to jobs; the events themselves stand in public.outbox_events.
 --   accs.monthly            the tables that are partitioned by month: task_events, firings, events.
 --   accs.archives           the months that are in the object store, with the chain of their digests.
+--   accs.borrowed_files     outputs that a task has because it is done with the result of another one.
+--   accs.cached_results     for steps with cache: which tasks have, or will have, the result of which input.
 --   accs.doomed_objects     objects of removed jobs that are still in the store.
 --   accs.damage             (a view) what disagrees with jobs and job_tasks; accs.repair_position: where the search stopped.
 --   accs.service_load       (a view) how many tasks of each service wait and are live.
@@ -728,7 +731,23 @@ $$;
 
 CREATE FUNCTION accs.step_fields() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
   SELECT '{key,service,depends_on,default_params,max_attempts,backoff,timeout,requires,node,concurrency_key,concurrency_limit,
-           uses,with,save_as,if,delay,for_each,if_item,max_parallel,max_items,tolerate,files}'::text[]
+           uses,with,save_as,if,delay,for_each,if_item,max_parallel,max_items,tolerate,cache,files}'::text[]
+$$;
+
+-- What is wrong with a step's cache; null: nothing. A text such as 7d is read in Python.
+CREATE FUNCTION accs.flaw_of_cache(s jsonb) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE
+    WHEN jsonb_typeof(s -> 'cache') NOT IN ('number', 'string', 'object') OR jsonb_typeof(c.lasts) IS NULL
+         OR jsonb_typeof(c.lasts) NOT IN ('number', 'string')
+         OR jsonb_typeof(s -> 'cache') = 'object' AND (s -> 'cache') - '{for,salt}'::text[] <> '{}'
+         OR s -> 'cache' ? 'salt' AND (jsonb_typeof(s -> 'cache' -> 'salt') <> 'string' OR length(s -> 'cache' ->> 'salt') > 200)
+      THEN 'cache must be a number of seconds, a text such as 7d, or {"for": seconds, "salt": text}'
+    WHEN jsonb_typeof(c.lasts) = 'number' AND (c.lasts #>> '{}')::numeric NOT BETWEEN 1 AND 31536000
+      THEN 'cache must be at least 1 second and at most 365 days'
+    WHEN s ? 'delay' THEN 'cache and delay exclude each other'
+    WHEN starts_with(s ->> 'uses', 'accs.') THEN 'the result of a tool of accsd itself is not cached'
+  END
+    FROM (SELECT CASE jsonb_typeof(s -> 'cache') WHEN 'object' THEN s -> 'cache' -> 'for' ELSE s -> 'cache' END AS lasts) c
 $$;
 
 -- What is wrong with the shape of the fields by which data flows; null: nothing. What their expressions say is Python's to check: before a
@@ -757,6 +776,7 @@ CREATE FUNCTION accs.flaw_of_flow(s jsonb) RETURNS text LANGUAGE sql IMMUTABLE A
     WHEN s ? 'tolerate' AND s ->> 'tolerate' !~ CASE jsonb_typeof(s -> 'tolerate') WHEN 'number' THEN '^[0-9]{1,5}$'
                                                      WHEN 'string' THEN '^([0-9]|[1-9][0-9]|100)%$' ELSE '^$' END
       THEN 'tolerate must be a number of items, or a share of them such as 10%'
+    WHEN s ? 'cache' THEN accs.flaw_of_cache(s)
   END
 $$;
 
@@ -828,7 +848,7 @@ BEGIN
         WHEN s ? 'files' AND (jsonb_typeof(s -> 'files') <> 'array' OR jsonb_array_length(s -> 'files') > 1000
                               OR jsonb_path_exists(s, 'strict $.files[*] ? (@.type() != "string")', silent => true))
           THEN 'files must be a list of up to 1,000 names of files of the workflow, or of folders of them'
-        WHEN s ?| '{with,save_as,if,delay,for_each,if_item,max_parallel,max_items,tolerate}' THEN accs.flaw_of_flow(s)
+        WHEN s ?| '{with,save_as,if,delay,for_each,if_item,max_parallel,max_items,tolerate,cache}' THEN accs.flaw_of_flow(s)
       END AS problem
       FROM step
   ), twice AS (
@@ -973,7 +993,7 @@ BEGIN
          coalesce((s ->> 'max_attempts')::int, 3),
          (s ->> 'timeout')::double precision, nullif(s -> 'backoff', 'null'), step.requires, step.node, s ->> 'concurrency_key', l.id,
          nullif(ARRAY(SELECT n FROM unnest(NEW.notify) n WHERE n LIKE 'task.%'), '{}'),
-         nullif(s ?| '{if,delay,for_each}' OR templated IS TRUE OR joins.n IS NOT NULL
+         nullif(s ?| '{if,delay,for_each,cache}' OR templated IS TRUE OR joins.n IS NOT NULL
                 OR step.depends_on = '{}' AND NEW.options_schema IS NOT NULL OR typed, false)
     FROM step LEFT JOIN edge ON edge.parent = step.n LEFT JOIN joins ON joins.n = step.n
     JOIN accs.lanes l ON l.service = step.service AND l.requires = step.requires AND l.node IS NOT DISTINCT FROM step.node;
@@ -1346,6 +1366,7 @@ CREATE TABLE public.jobs (
   task_progress     numeric NOT NULL DEFAULT 0, -- the sum of its tasks' progress; jobs.progress is this / task_count
   trigger           jsonb CHECK (jsonb_typeof(trigger) = 'object'),   -- what brought it about, where that was not a plain submission
   schedule_id       uuid,                       -- the schedule that started it
+  no_cache          boolean,                    -- true: its steps run, although a result of the same input is known
   run_key           text,                       -- of the jobs of a key only so many are open at once: accs.open_runs
   -- No larger and no deeper than what a task can be handed. 64 levels are at least 512 bytes: small ones are not looked at, because every
   -- UPDATE of a job checks this again.
@@ -1700,7 +1721,7 @@ CREATE FUNCTION accs.mark_of(e public.task_events) RETURNS bigint LANGUAGE sql I
 INSERT INTO accs.monthly (name, at, refuse, aged_by) VALUES ('task_events', 'ts', 'refuse_event_change', 'ts');
 
 -- What only a verb that changes something may write.
-CREATE FUNCTION accs.own_event_types() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$ SELECT '{status,retry,wake,repair,changed}'::text[] $$;
+CREATE FUNCTION accs.own_event_types() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$ SELECT '{status,retry,wake,repair,changed,cache}'::text[] $$;
 
 -- JSON that is no larger than 1 MiB, or a note that it was.
 CREATE FUNCTION accs.bounded(p jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
@@ -2419,7 +2440,7 @@ CREATE TYPE accs.run AS (schedule_id uuid, run_key text, waits boolean, created_
 CREATE FUNCTION accs.submit_jobs(
   p_workflow_ids uuid[], p_options jsonb[] DEFAULT NULL, p_priorities int[] DEFAULT NULL, p_scheduled_at timestamptz[] DEFAULT NULL,
   p_keys text[] DEFAULT NULL, p_job_ids uuid[] DEFAULT NULL, p_created_by text DEFAULT NULL, p_trace_ids text[] DEFAULT NULL,
-  p_triggers jsonb[] DEFAULT NULL, p_runs accs.run[] DEFAULT NULL
+  p_triggers jsonb[] DEFAULT NULL, p_runs accs.run[] DEFAULT NULL, p_no_cache boolean[] DEFAULT NULL
 ) RETURNS TABLE (job_id uuid, answer text, reason text, status text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -2433,16 +2454,17 @@ BEGIN
     FROM unnest(p_workflow_ids, p_job_ids) WITH ORDINALITY AS u (workflow_id, id, n);
   WITH made AS (
     INSERT INTO public.jobs (id, workflow_id, status, current_task_key, priority, options, scheduled_at, created_at, started_at, updated_at,
-                             created_by, trace_id, task_count, open_tasks, idempotency_key, order_seq, trigger, schedule_id, run_key)
+                             created_by, trace_id, task_count, open_tasks, idempotency_key, order_seq, trigger, schedule_id, run_key, no_cache)
     SELECT u.id, w.id, CASE WHEN due THEN 'running' ELSE 'queued' END, CASE WHEN due THEN p.first_key END, coalesce(u.priority, 0),
            coalesce(u.options, '{}'), u.scheduled_at, v_now, CASE WHEN due THEN v_now END, v_now, coalesce(u.created_by, p_created_by),
              u.trace_id,
            CASE WHEN due THEN p.step_count ELSE 0 END, CASE WHEN due THEN p.step_count ELSE 0 END, u.key, u.order_seq, u.trigger,
              u.schedule_id,
-           u.run_key
+           u.run_key, nullif(u.no_cache, false)
       FROM (SELECT u.*, nextval('accs.order_seq') AS order_seq   -- in the order given
-              FROM unnest(p_workflow_ids, v_ids, p_options, p_priorities, p_scheduled_at, p_keys, p_trace_ids, p_triggers, p_runs)
-                AS u (workflow_id, id, options, priority, scheduled_at, key, trace_id, trigger, schedule_id, run_key, waits, created_by)) u
+              FROM unnest(p_workflow_ids, v_ids, p_options, p_priorities, p_scheduled_at, p_keys, p_trace_ids, p_triggers, p_runs, p_no_cache)
+                AS u (workflow_id, id, options, priority, scheduled_at, key, trace_id, trigger, schedule_id, run_key, waits, created_by,
+                      no_cache)) u
       JOIN public.workflows w ON w.id = u.workflow_id AND w.is_active
       JOIN accs.plans p ON p.workflow_id = w.id,
            LATERAL (SELECT coalesce(u.scheduled_at <= v_now, true) AND u.waits IS NOT TRUE AS due) d
@@ -2485,7 +2507,7 @@ SELECT accs.is_verb('submit_jobs', pinned => true, may => '{scheduler,api}');
 -- One job, by the workflow's name: for people and scripts. Without a version, the newest active one.
 CREATE FUNCTION accs.submit(
   p_workflow text, p_options jsonb DEFAULT '{}', p_priority int DEFAULT 0, p_scheduled_at timestamptz DEFAULT NULL,
-  p_key text DEFAULT NULL, p_version int DEFAULT NULL, p_created_by text DEFAULT NULL
+  p_key text DEFAULT NULL, p_version int DEFAULT NULL, p_created_by text DEFAULT NULL, p_no_cache boolean DEFAULT false
 ) RETURNS uuid LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -2499,7 +2521,8 @@ BEGIN
       USING ERRCODE = 'AC004', HINT = 'SELECT name, version, is_active FROM workflows lists them.';
   END IF;
   SELECT s.job_id INTO v_job FROM accs.submit_jobs(ARRAY[v_workflow], ARRAY[p_options], ARRAY[p_priority], ARRAY[p_scheduled_at],
-                                    CASE WHEN p_key IS NOT NULL THEN ARRAY[p_key] END, NULL, p_created_by) s;
+                                    CASE WHEN p_key IS NOT NULL THEN ARRAY[p_key] END, NULL, p_created_by,
+                                    p_no_cache => CASE WHEN p_no_cache THEN ARRAY[true] END) s;
   RETURN v_job;
 END $$;
 SELECT accs.is_verb('submit', may => '{scheduler,api}');
@@ -3821,7 +3844,9 @@ CREATE TYPE accs.resolved AS (
   delay       double precision,  -- run: so many seconds later
   reason      text,              -- skip: condition_false, input_skipped; error: its code
   message     text,
-  results     jsonb              -- done: without a node
+  results     jsonb,             -- done: without a node
+  cache_for   double precision,  -- run: unless there is a result of the same input that is not older than so many seconds
+  salt        text               -- and of the same salt
 );
 
 -- The tasks of these verdicts that still wait to be resolved, in the same generation; locked with their jobs.
@@ -3862,6 +3887,7 @@ DECLARE
   v_ids   uuid[];
   v_keys  text[];
   v_held  text[];
+  v_hits  uuid[] := '{}';   -- done, with the result of an earlier task
   v_some  record;
 BEGIN
   v_said := ARRAY(SELECT v FROM jsonb_populate_recordset(NULL::accs.resolved, p_verdicts) v);
@@ -3871,22 +3897,30 @@ BEGIN
       RAISE EXCEPTION 'a verdict is run, skip, error or done, with results of at most % bytes', accs.max_result_bytes()
         USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    PERFORM accs.check_reason(v_some.reason);
+    PERFORM accs.check_reason(v_some.reason), accs.check_cache(v_some.cache_for, v_some.salt);
   END LOOP;
   v_asked := ARRAY(SELECT s.task_id FROM unnest(v_said) s);
   v_generations := ARRAY(SELECT s.generation FROM unnest(v_said) s);
   v_ids := accs.lock_unresolved(v_asked, v_generations);
   v_said := ARRAY(SELECT s.said FROM (SELECT DISTINCT ON (u.task_id) u.task_id, u.n, v_said[u.n::int] AS said
-                    FROM unnest(v_said) WITH ORDINALITY AS u (task_id, generation, verdict, given, delay, reason, message, results, n)
+                    FROM unnest(v_said) WITH ORDINALITY AS u (task_id, generation, verdict, given, delay, reason, message, results,
+                                                                    cache_for, salt, n)
                     JOIN public.job_tasks t ON t.id = u.task_id AND t.generation = u.generation
                    WHERE u.task_id = ANY (v_ids) ORDER BY u.task_id, u.n) s);
   v_keys := accs.drop_items(ARRAY(SELECT s.task_id FROM unnest(v_said) s WHERE s.verdict <> 'error'), 'resolver');
+
+  SELECT array_agg(s.task_id) AS ids, array_agg(accs.cache_key(accs.cache_base(t, s.salt), s.given)) AS keys,
+         array_agg(s.cache_for) AS seconds, array_agg(accs.why_not_cached(t)) AS reasons INTO v_some
+    FROM unnest(v_said) s JOIN public.job_tasks t ON t.id = s.task_id WHERE s.verdict = 'run' AND s.cache_for IS NOT NULL;
+  IF v_some.ids IS NOT NULL THEN
+    SELECT c.hits, v_keys || c.keys INTO v_hits, v_keys FROM accs.use_cache(v_some.ids, v_some.keys, v_some.seconds, v_some.reasons) c;
+  END IF;
 
   WITH said AS (
     SELECT s.task_id, accs.inputs_of_items(t) || coalesce(s.given, '{}') AS given,
            accs.later(s.delay) AS due
       FROM unnest(v_said) s JOIN public.job_tasks t ON t.id = s.task_id
-     WHERE s.verdict = 'run' ORDER BY s.task_id
+     WHERE s.verdict = 'run' AND s.task_id <> ALL (v_hits) ORDER BY s.task_id
   ), told AS (
     UPDATE public.job_tasks t SET resolve = false, given = s.given, next_attempt_at = s.due, updated_at = v_now
       FROM said s WHERE t.id = s.task_id RETURNING t.id, t.job_id, t.next_attempt_at
@@ -3957,7 +3991,8 @@ DECLARE
 BEGIN
   PERFORM accs.unqueue(p_task_ids);
   WITH moved AS (
-    UPDATE public.job_tasks t SET status = p_status, resolve = false, attempt_id = t.attempt_id + 1, claimed_by = NULL, claimed_at = v_now,
+    UPDATE public.job_tasks t SET status = p_status, resolve = CASE WHEN t.resolve IS NOT NULL THEN false END,   -- an item has been resolved
+           attempt_id = t.attempt_id + 1, claimed_by = NULL, claimed_at = v_now,
            started_at = CASE p_status WHEN 'running' THEN v_now END, lease_owner = 'resolver', lease_until = v_now, updated_at = v_now
       FROM (SELECT u.id FROM unnest(p_task_ids) AS u (id) ORDER BY u.id) s WHERE t.id = s.id
     RETURNING t.id, t.job_id, t.attempt_id)
@@ -4006,11 +4041,13 @@ END $$;
 -- Multiplies a step that waits to be resolved: it becomes one task for each item and is done itself, with their number. p_given is
 -- what each task is given; null: the item is skipped. The tasks do what the step says, and wait for what it waited for and for the
 -- step itself; the steps below wait for each of them by their own countdown, which is the join. p_parallel: how many may run at once.
--- p_tolerate: how many may fail for good without stopping what is below. p_delays: so many seconds later, task by task.
+-- p_tolerate: how many may fail for good without stopping what is below. p_delays: so many seconds later, task by task. p_cache_for:
+-- an item of whose input there is a result that is not older than so many seconds, with the same p_salt, is done with it.
 -- A step that is multiplied once more (after a retry) keeps the tasks that it has: each item goes to the task of its number, what is
 -- too many is skipped, and what is missing is made.
 CREATE FUNCTION accs.fan_out(p_task uuid, p_generation int, p_given jsonb[], p_parallel int DEFAULT NULL, p_tolerate int DEFAULT 0,
-                             p_delays double precision[] DEFAULT NULL) RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
+                             p_delays double precision[] DEFAULT NULL, p_cache_for double precision DEFAULT NULL, p_salt text DEFAULT NULL)
+RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now   timestamptz := accs.clock();
@@ -4031,7 +4068,7 @@ BEGIN
   IF p_parallel < 1 OR p_tolerate < 0 THEN
     RAISE EXCEPTION 'at least one task runs at once, and no fewer than none may fail' USING ERRCODE = 'invalid_parameter_value';
   END IF;
-  PERFORM accs.check_given(p_given);
+  PERFORM accs.check_given(p_given), accs.check_cache(p_cache_for, p_salt);
   p_given := ARRAY(SELECT unnest(p_given));   -- from 1, and taken apart once: the items are looked up one by one
   IF accs.lock_unresolved(ARRAY[p_task], ARRAY[p_generation]) = '{}' THEN
     RETURN QUERY SELECT * FROM accs.unresolved_answers(ARRAY[p_task], ARRAY[p_generation], '{}');
@@ -4095,6 +4132,14 @@ BEGIN
   -- the new ones were made with nothing to wait for, so that each is written once; the step has counted down those that it had
   UPDATE public.job_tasks SET dependants = nullif(v_below || ARRAY(SELECT id FROM public.job_tasks WHERE parent = p_task ORDER BY id), '{}')
    WHERE id = p_task;
+  IF p_cache_for IS NOT NULL THEN   -- v_step is as it was before: it tells whether this is a retry
+    SELECT v_keys || c.keys INTO v_keys
+      FROM (SELECT array_agg(t.id) AS ids, array_agg(accs.cache_key(b.base, t.given)) AS keys, array_agg(p_cache_for) AS seconds,
+                   array_agg(accs.why_not_cached(v_step)) AS reasons
+              FROM (SELECT accs.cache_base(v_step, p_salt) AS base OFFSET 0) b, public.job_tasks t
+             WHERE t.parent = p_task AND t.item_no < v_n AND t.status = 'queued') i,
+           LATERAL accs.use_cache(i.ids, i.keys, i.seconds, i.reasons) c;
+  END IF;
   v_keys := v_keys || accs.enqueue(v_fresh);
   PERFORM accs.admit(v_keys);
   RETURN QUERY SELECT * FROM accs.accepted(ARRAY[p_task]);
@@ -4133,6 +4178,7 @@ DECLARE
   v_fans  boolean := EXISTS (SELECT FROM public.job_tasks WHERE job_id = p_job AND parent IS NOT NULL);
 BEGIN
   PERFORM FROM public.job_tasks WHERE id = ANY (p_task_ids) ORDER BY id FOR NO KEY UPDATE;
+  PERFORM accs.return_files(p_task_ids);
   WITH before AS MATERIALIZED (
     SELECT t.id, t.status, (   -- as accs.unsatisfied, which would compare each task with all that are reopened
              (SELECT count(*) FROM unnest(t.depends_on) AS k (key), LATERAL (   -- one look-up for each key, as in claim_tasks
@@ -4150,7 +4196,7 @@ BEGIN
     UPDATE public.job_tasks t SET status = 'queued', generation = t.generation + 1, attempt = 0, lost = 0, remaining = b.remaining,
            progress = 0, next_attempt_at = NULL, started_at = NULL, finished_at = NULL, error_code = NULL, error_message = NULL,
            results = NULL, updated_at = v_now, tolerated = NULL, resolve = CASE WHEN t.resolve IS NOT NULL THEN true END,
-           given = CASE WHEN t.parent IS NOT NULL THEN t.given END   -- what its item gave it stays until its step is multiplied anew
+           given = CASE WHEN t.parent IS NOT NULL THEN t.given - 'cached' END   -- what its item gave it stays until its step is multiplied anew
       FROM before b WHERE t.id = b.id
     RETURNING t.id, t.task_key, t.step_no, t.generation, t.remaining, b.status AS from_status, b.counted
   ), logged AS (
@@ -8431,20 +8477,72 @@ BEGIN
 END $$;
 SELECT accs.is_verb('record_artifact', may => '{agent}');
 
--- The objects that an attempt may need: what the steps that it depends on have put out, each by the attempt that finished
--- it, the inputs of the job and of this task, and the files of its workflow (kind "file", with a name). Raises where the
--- attempt does not hold its lease: no rows would mean that there are no inputs.
+-- Outputs that a task has because it is done with the result of another one (cache.sql). They stay in the folder of the job that made them, and
+-- an object stays in the store while a row here or of task_artifacts names it.
+CREATE TABLE accs.borrowed_files (
+  job_task_id   uuid NOT NULL,
+  bucket        text NOT NULL,
+  key           text NOT NULL,
+  job_id        uuid NOT NULL,
+  owner         uuid NOT NULL,           -- the job that made it
+  artifact_id   bigint NOT NULL,         -- its row in task_artifacts; that may be gone
+  name          text NOT NULL,           -- what its task called it
+  size_bytes    bigint,
+  content_type  text,
+  checksum      text,
+  created_at    timestamptz NOT NULL,
+  PRIMARY KEY (job_task_id, bucket, key)
+);
+
+CREATE INDEX borrowed_files_job ON accs.borrowed_files (job_id);                 -- retention, a job's list
+CREATE INDEX borrowed_files_object ON accs.borrowed_files (bucket, key);         -- who else has it
+
+-- What its task called it: a key without what is put before it (accsd/storage/base.py, build_key). As accsd/work/files.py lays it.
+CREATE FUNCTION accs.name_of_file(p_key text, p_of_task boolean) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+  SELECT regexp_replace(p_key, '^(in|out)puts/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/' || CASE WHEN p_of_task THEN '[^/]+/([0-9]+/)?' ELSE '' END,
+                        '')
+$$;
+
+-- The objects that a task may need: what the steps that it depends on have put out, each by the attempt that finished it, and the inputs
+-- of the job and of this task. n: in which order.
+CREATE FUNCTION accs.files_for(p_task public.job_tasks)
+RETURNS TABLE (n bigint, id bigint, task_key text, kind text, bucket text, key text, size_bytes bigint, content_type text, checksum text)
+LANGUAGE sql STABLE AS $$
+  SELECT k.n, a.id, d.task_key, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
+    FROM unnest(p_task.depends_on) WITH ORDINALITY AS k (key, n), LATERAL (   -- one look-up for each key, as in claim_tasks
+      SELECT t.id, t.items FROM public.job_tasks t
+       WHERE t.job_id = p_task.job_id AND t.task_key = k.key AND t.status = 'done' OFFSET 0) m, LATERAL (
+      SELECT t.id, t.task_key, t.outcome_attempt_id FROM public.job_tasks t WHERE t.id = m.id
+      UNION ALL   -- of a step that was multiplied, those of its tasks
+      SELECT t.id, t.task_key, t.outcome_attempt_id FROM public.job_tasks t
+       WHERE m.items > 0 AND t.parent = m.id AND t.status = 'done' AND p_task.parent IS DISTINCT FROM m.id) d
+    CROSS JOIN LATERAL (
+      SELECT a.id, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum FROM public.task_artifacts a
+       WHERE a.job_task_id = d.id AND a.kind = 'output' AND a.attempt_id = d.outcome_attempt_id
+      UNION ALL
+      SELECT b.artifact_id, 'output', b.bucket, b.key, b.size_bytes, b.content_type, b.checksum FROM accs.borrowed_files b
+       WHERE b.job_task_id = d.id) a
+  UNION ALL
+  SELECT 0, a.id, NULL, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
+    FROM public.task_artifacts a WHERE a.job_id = p_task.job_id AND a.job_task_id IS NULL AND a.kind = 'input'
+  UNION ALL
+  SELECT 0, a.id, p_task.task_key, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
+    FROM public.task_artifacts a WHERE a.job_task_id = p_task.id AND a.kind = 'input'
+$$;
+
+-- The objects that an attempt may need, and the files of its workflow (kind "file", with a name). Raises where the attempt does not hold its
+-- lease: no rows would mean that there are no inputs.
 CREATE FUNCTION accs.task_inputs(p_task uuid, p_attempt_id int, p_owner text)
 RETURNS TABLE (task_key text, kind text, bucket text, key text, size_bytes bigint, content_type text, checksum text, name text)
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 DECLARE
-  v_task record;
+  v_task public.job_tasks;
 BEGIN
   IF session_user <> current_user THEN
     PERFORM accs.check_caller(p_owner);
   END IF;
-  SELECT t.job_id, t.task_key, t.depends_on, t.parent, t.files INTO v_task FROM public.job_tasks t
+  SELECT t.* INTO v_task FROM public.job_tasks t
    WHERE t.id = p_task AND t.attempt_id = p_attempt_id AND t.lease_owner = p_owner AND t.lease_until > accs.clock()
      AND t.status IN ('starting', 'running');
   IF NOT FOUND THEN
@@ -8453,22 +8551,7 @@ BEGIN
       USING ERRCODE = 'AC002', HINT = 'Stop this attempt and write nothing: the task is not its own any more.';
   END IF;
   RETURN QUERY
-  SELECT f.task_key, f.kind, f.bucket, f.key, f.size_bytes, f.content_type, f.checksum, NULL::text FROM (
-    SELECT k.n, d.task_key, a.id, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
-      FROM unnest(v_task.depends_on) WITH ORDINALITY AS k (key, n), LATERAL (   -- one look-up for each key, as in claim_tasks
-        SELECT t.id, t.items FROM public.job_tasks t
-         WHERE t.job_id = v_task.job_id AND t.task_key = k.key AND t.status = 'done' OFFSET 0) m, LATERAL (
-        SELECT t.id, t.task_key, t.outcome_attempt_id FROM public.job_tasks t WHERE t.id = m.id
-        UNION ALL   -- of a step that was multiplied, those of its tasks
-        SELECT t.id, t.task_key, t.outcome_attempt_id FROM public.job_tasks t
-         WHERE m.items > 0 AND t.parent = m.id AND t.status = 'done' AND v_task.parent IS DISTINCT FROM m.id) d
-      JOIN public.task_artifacts a ON a.job_task_id = d.id AND a.kind = 'output' AND a.attempt_id = d.outcome_attempt_id
-    UNION ALL
-    SELECT 0, NULL, a.id, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
-      FROM public.task_artifacts a WHERE a.job_id = v_task.job_id AND a.job_task_id IS NULL AND a.kind = 'input'
-    UNION ALL
-    SELECT 0, v_task.task_key, a.id, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
-      FROM public.task_artifacts a WHERE a.job_task_id = p_task AND a.kind = 'input') f
+  SELECT f.task_key, f.kind, f.bucket, f.key, f.size_bytes, f.content_type, f.checksum, NULL::text FROM accs.files_for(v_task) f
    ORDER BY f.n, f.id;
   IF v_task.files IS NOT NULL THEN
     RETURN QUERY
@@ -8478,6 +8561,167 @@ BEGIN
   END IF;
 END $$;
 SELECT accs.is_verb('task_inputs', pinned => true, may => '{agent}');
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Cache: the results of steps that say so are used again
+-- ---------------------------------------------------------------------------------------------------------------
+
+-- A step that says cache is resolved like one with expressions. If the same step has been done before, with the same input and not too
+-- long ago, it is done at once, with that result and the event that says where it is from; no node is asked. Steps that do not say it
+-- never come here (docs/decisions/0013).
+
+-- The tasks that ran, or run, for a step with cache; those that were answered from here are no source themselves, so that no result is
+-- older than it seems.
+CREATE TABLE accs.cached_results (
+  task_id     uuid PRIMARY KEY,
+  generation  int NOT NULL,            -- in which it was resolved: after a retry its result is that of another input
+  key         bytea NOT NULL,          -- sha256 of everything that decides the result
+  made_at     timestamptz NOT NULL,
+  keep        interval NOT NULL,       -- for so long after its end
+  look_at     timestamptz NOT NULL     -- when it may be too old, and is looked at
+);
+
+CREATE INDEX cached_results_key ON accs.cached_results (key, made_at);     -- use_cache
+CREATE INDEX cached_results_look_at ON accs.cached_results (look_at);      -- expire_results
+
+-- Of all that decides a result, what the tasks of a step share. By the workflow's name, so that a new version does not forget. Null: it can't
+-- be known, because a file has no checksum or the results of earlier steps are too large to be handed over.
+CREATE FUNCTION accs.cache_base(p_task public.job_tasks, p_salt text) RETURNS bytea LANGUAGE sql STABLE AS $$
+  SELECT CASE WHEN i.known AND f.known THEN sha256(convert_to(jsonb_build_array(
+           w.name, p_task.task_key, p_task.service_name, p_task.params, j.options, i.results, f.files, p_salt, o.files)::text, 'UTF8')) END
+    FROM public.jobs j JOIN public.workflows w ON w.id = j.workflow_id, LATERAL (
+      SELECT jsonb_object_agg(d.task_key, coalesce(d.results, '{}')) AS results,
+             coalesce(bool_and(d.is_read) AND sum(pg_column_size(d.results)) <= 16777216, true) AS known
+        FROM (SELECT m.task_key, v.results, m.items IS NULL OR v.results IS NOT NULL AS is_read
+                FROM unnest(p_task.depends_on) AS k (key), LATERAL (
+                  SELECT * FROM public.job_tasks t WHERE t.job_id = p_task.job_id AND t.task_key = k.key OFFSET 0) m, LATERAL (
+                  SELECT CASE WHEN m.items IS NULL THEN m.results ELSE accs.results_of_items(m.id, 16777216) END AS results OFFSET 0) v) d) i,
+      LATERAL (
+      SELECT jsonb_agg(jsonb_build_array(a.task_key, a.kind, a.content_type, a.checksum, m.name) ORDER BY a.task_key, m.name) AS files,
+             coalesce(bool_and(a.checksum IS NOT NULL), true) AS known
+        FROM accs.files_for(p_task) a, LATERAL (SELECT accs.name_of_file(a.key, a.task_key IS NOT NULL) AS name) m) f,
+      LATERAL (   -- of its workflow
+      SELECT jsonb_agg(jsonb_build_array(e ->> 'name', e ->> 'sha256') ORDER BY e ->> 'name') AS files
+        FROM accs.file_sets s, jsonb_array_elements(s.files) e WHERE s.id = p_task.files) o
+   WHERE j.id = p_task.job_id
+$$;
+
+-- The same with what one task is given. Of a secret that is its name; the moment is left out, or nothing would ever be the same.
+CREATE FUNCTION accs.cache_key(p_base bytea, p_given jsonb) RETURNS bytea LANGUAGE sql IMMUTABLE AS $$
+  SELECT sha256(p_base || convert_to(jsonb_build_array(p_given -> 'with', p_given -> 'secrets', p_given -> 'tool')::text, 'UTF8'))
+$$;
+
+CREATE FUNCTION accs.check_cache(p_seconds double precision, p_salt text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  IF p_seconds NOT BETWEEN 1 AND 31536000 OR length(p_salt) > 200 THEN
+    RAISE EXCEPTION 'a result is kept for 1 second to 365 days, with a salt of at most 200 characters'
+      USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+END $$;
+
+-- Why a step that says cache runs all the same, where its own job is the reason: it has run before, so that somebody wants it to run
+-- again; or who submitted the job did not want the cache.
+CREATE FUNCTION accs.why_not_cached(p_task public.job_tasks) RETURNS text LANGUAGE sql STABLE AS $$
+  SELECT CASE WHEN p_task.attempt_id > 0 THEN 'retried' WHEN j.no_cache THEN 'no_cache' END FROM public.jobs j WHERE j.id = p_task.job_id
+$$;
+
+-- The newest result of a key that is not older than so many seconds. Bounded, because a step that fails again and again leaves many rows of
+-- one key.
+CREATE FUNCTION accs.result_of(p_key bytea, p_seconds double precision, OUT source public.job_tasks, OUT files bigint)
+RETURNS SETOF record LANGUAGE sql STABLE AS $$
+  SELECT s, (SELECT count(*) FROM public.task_artifacts a
+              WHERE a.job_task_id = s.id AND a.kind = 'output' AND a.attempt_id = s.outcome_attempt_id)
+    FROM (SELECT c.* FROM accs.cached_results c WHERE c.key = p_key ORDER BY c.made_at DESC LIMIT 100) c
+    JOIN public.job_tasks s ON s.id = c.task_id
+   WHERE s.status = 'done' AND s.generation = c.generation AND s.finished_at > accs.clock() - make_interval(secs => p_seconds)
+   ORDER BY s.finished_at DESC, s.id LIMIT 1
+$$;
+
+-- Ends those of these tasks as done of whose keys there is a result, and notes the others, which are about to run. The caller holds their
+-- jobs' locks and admits the keys. p_reasons: why a task does not want one; null: it does. A result alone is read in one statement, and what
+-- becomes of its task afterwards changes nothing. Files are borrowed while the job that has them is locked: neither is it removed meanwhile,
+-- nor is its step run again. Whoever finds it locked does not wait, because jobs are locked in another order, and runs.
+CREATE FUNCTION accs.use_cache(p_task_ids uuid[], p_keys bytea[], p_seconds double precision[], p_reasons text[],
+                               OUT hits uuid[], OUT keys text[]) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_now     timestamptz := accs.clock();
+  v_locked  uuid[];
+  v_results jsonb[];
+BEGIN
+  v_locked := ARRAY(SELECT j.id FROM public.jobs j WHERE j.id = ANY (ARRAY(
+      SELECT (r.source).job_id FROM unnest(p_keys, p_seconds, p_reasons) AS u (key, seconds, reason), accs.result_of(u.key, u.seconds) r
+       WHERE u.reason IS NULL AND r.files > 0))
+     ORDER BY j.id FOR SHARE SKIP LOCKED);
+  WITH looked AS MATERIALIZED (
+    SELECT u.id, t.job_id, t.generation, u.key, u.seconds, make_interval(secs => u.seconds) AS keep, r.source, nullif(r.files, 0) AS files,
+           CASE WHEN u.key IS NULL THEN 'unknown_input' WHEN u.reason IS NOT NULL THEN u.reason
+                WHEN (r.source).id IS NULL THEN 'no_result' WHEN r.files > 0 AND (r.source).job_id <> ALL (v_locked) THEN 'busy' END AS reason
+      FROM unnest(p_task_ids, p_keys, p_seconds, p_reasons) AS u (id, key, seconds, reason) JOIN public.job_tasks t ON t.id = u.id
+      LEFT JOIN LATERAL accs.result_of(u.key, u.seconds) r ON u.reason IS NULL
+  ), noted AS (
+    INSERT INTO accs.cached_results AS c (task_id, generation, key, made_at, keep, look_at)
+    SELECT l.id, l.generation, l.key, v_now, l.keep, v_now + l.keep FROM looked l
+     WHERE l.reason IS NOT NULL AND l.key IS NOT NULL ORDER BY l.id
+    ON CONFLICT (task_id) DO UPDATE SET generation = excluded.generation, key = excluded.key, made_at = excluded.made_at,
+           keep = excluded.keep, look_at = excluded.look_at
+  ), told AS (
+    INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data)
+    SELECT l.job_id, l.id, v_now, 'resolver', 'info', 'cache',
+           CASE l.reason WHEN 'retried' THEN 'runs: it is run again' WHEN 'no_cache' THEN 'runs: the job was submitted without cache'
+                         WHEN 'unknown_input' THEN 'runs: a file of its input has no checksum, or the results before it exceed 16 MiB'
+                         WHEN 'no_result' THEN 'runs: no result of the same input is known'
+                         WHEN 'busy' THEN format('runs: something else happens to job %s, which has the result', (l.source).job_id)
+                         ELSE format('done with the result of %s of job %s', (l.source).task_key, (l.source).job_id) END,
+           jsonb_strip_nulls(jsonb_build_object('hit', l.reason IS NULL, 'reason', l.reason, 'key', encode(l.key, 'hex'),
+             'seconds', l.seconds, 'job_id', (l.source).job_id, 'task_id', (l.source).id, 'finished_at', (l.source).finished_at,
+             'files', l.files)) FROM looked l ORDER BY l.id
+  ), borrowed AS (
+    INSERT INTO accs.borrowed_files (job_task_id, bucket, key, job_id, owner, artifact_id, name, size_bytes, content_type, checksum, created_at)
+    SELECT l.id, a.bucket, a.key, l.job_id, a.job_id, a.id, accs.name_of_file(a.key, true), a.size_bytes, a.content_type, a.checksum,
+           a.created_at
+      FROM looked l JOIN public.task_artifacts a
+        ON a.job_task_id = (l.source).id AND a.kind = 'output' AND a.attempt_id = (l.source).outcome_attempt_id
+     WHERE l.reason IS NULL AND l.files > 0
+  ), marked AS (
+    UPDATE public.job_tasks t SET given = coalesce(t.given, '{}') || jsonb_build_object('cached', jsonb_build_object(
+             'job_id', (l.source).job_id, 'task_id', (l.source).id, 'finished_at', (l.source).finished_at))
+      FROM (SELECT * FROM looked WHERE reason IS NULL ORDER BY id) l WHERE t.id = l.id
+  )
+  SELECT coalesce(array_agg(l.id ORDER BY l.id), '{}'), array_agg((l.source).results ORDER BY l.id) INTO hits, v_results
+    FROM looked l WHERE l.reason IS NULL;
+  IF hits <> '{}' THEN
+    keys := accs.conclude(hits, v_results);
+  END IF;
+END $$;
+
+-- Forgets the results of a workflow, or of one step of it: also of what runs now. The next tasks run.
+CREATE FUNCTION accs.forget_results(p_workflow text, p_step text DEFAULT NULL) RETURNS bigint LANGUAGE sql AS $$
+  WITH gone AS (
+    DELETE FROM accs.cached_results c USING public.job_tasks t, public.jobs j, public.workflows w
+     WHERE t.id = c.task_id AND j.id = t.job_id AND w.id = j.workflow_id AND w.name = p_workflow
+       AND (p_step IS NULL OR split_part(t.task_key, '[', 1) = p_step)   -- an item's key is that of its step, and a number in brackets
+    RETURNING 1)
+  SELECT count(*) FROM gone
+$$;
+SELECT accs.is_verb('forget_results', may => '{scheduler,api}');
+
+-- Removes what is too old to be used, or never will have a result. How many were looked at: as many as p_limit means that there may be more.
+CREATE FUNCTION accs.expire_results(p_limit int DEFAULT 10000) RETURNS TABLE (looked_at bigint, removed bigint) LANGUAGE sql AS $$
+  WITH due AS MATERIALIZED (
+    SELECT c.* FROM accs.cached_results c WHERE c.look_at <= accs.clock() ORDER BY c.look_at LIMIT p_limit FOR UPDATE SKIP LOCKED
+  ), judged AS MATERIALIZED (
+    SELECT d.task_id, CASE WHEN t.status IN ('queued', 'starting', 'running') THEN accs.clock() + d.keep
+                           WHEN t.status = 'done' AND t.finished_at + d.keep > accs.clock() THEN t.finished_at + d.keep END AS until
+      FROM due d LEFT JOIN public.job_tasks t ON t.id = d.task_id AND t.generation = d.generation
+  ), gone AS (
+    DELETE FROM accs.cached_results c USING judged j WHERE c.task_id = j.task_id AND j.until IS NULL RETURNING 1
+  ), kept AS (
+    UPDATE accs.cached_results c SET look_at = j.until FROM judged j WHERE c.task_id = j.task_id AND j.until IS NOT NULL
+  )
+  SELECT (SELECT count(*) FROM judged), (SELECT count(*) FROM gone)
+$$;
+SELECT accs.is_verb('expire_results', may => '{scheduler}');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- The outbox: what happens to jobs and schedules goes out as events, made in the transaction in which it happens
@@ -9111,6 +9355,17 @@ CREATE TABLE accs.doomed_objects (
   PRIMARY KEY (bucket, key)
 );
 
+-- Gives back what these tasks have borrowed. An object that nobody has any more, the job that made it included, is taken out of the store.
+CREATE FUNCTION accs.return_files(p_task_ids uuid[]) RETURNS void LANGUAGE sql AS $$
+  WITH gone AS (DELETE FROM accs.borrowed_files WHERE job_task_id = ANY (p_task_ids) RETURNING *)
+  INSERT INTO accs.doomed_objects (bucket, key)
+  SELECT DISTINCT g.bucket, g.key FROM gone g
+   WHERE starts_with(g.key, 'outputs/' || g.owner || '/')
+     AND NOT EXISTS (SELECT FROM public.task_artifacts a WHERE a.bucket = g.bucket AND a.key = g.key)
+     AND NOT EXISTS (SELECT FROM accs.borrowed_files b WHERE b.bucket = g.bucket AND b.key = g.key AND b.job_task_id <> ALL (p_task_ids))
+  ON CONFLICT DO NOTHING
+$$;
+
 -- Removes jobs that ended longer ago than p_age, or than p_ages of their workflow says (null: never), with their tasks,
 -- dead letters and artifacts. Walks along the global order: p_scan jobs after p_after, fewer where they have many tasks (a
 -- million rows in one call would never end in time); next_after of the last row (its workflow
@@ -9169,11 +9424,16 @@ BEGIN
     -- only what lies where accsd puts a job's objects: an input may be somebody's own file elsewhere
     INSERT INTO accs.doomed_objects (bucket, key)
     SELECT a.bucket, a.key FROM public.task_artifacts a
-     WHERE a.job_id = ANY (v_due) AND starts_with(a.key, a.kind || 's/' || a.job_id || '/') ON CONFLICT DO NOTHING;
+     WHERE a.job_id = ANY (v_due) AND starts_with(a.key, a.kind || 's/' || a.job_id || '/')
+       AND NOT EXISTS (SELECT FROM accs.borrowed_files b WHERE b.bucket = a.bucket AND b.key = a.key AND b.job_id <> ALL (v_due))
+    ON CONFLICT DO NOTHING;
     DELETE FROM public.dead_letters d USING public.job_tasks t WHERE t.job_id = ANY (v_due) AND d.job_task_id = t.id;
     DELETE FROM public.task_artifacts a WHERE a.job_id = ANY (v_due);
+    PERFORM accs.return_files(ARRAY(SELECT b.job_task_id FROM accs.borrowed_files b WHERE b.job_id = ANY (v_due)));
     DELETE FROM accs.concurrency_keys k USING public.job_tasks t
      WHERE t.job_id = ANY (v_due) AND t.resolve IS NOT NULL AND k.key = 'map/' || t.id;
+    DELETE FROM accs.cached_results c USING public.job_tasks t
+     WHERE t.job_id = ANY (v_due) AND (t.resolve IS NOT NULL OR t.parent IS NOT NULL) AND c.task_id = t.id;
     DELETE FROM public.job_tasks t WHERE t.job_id = ANY (v_due);
     DELETE FROM public.jobs j WHERE j.id = ANY (v_due);
   END IF;
@@ -9232,6 +9492,9 @@ CREATE VIEW accs.damage (what, job_id, id, found) AS
   UNION ALL
   SELECT 'run_row', j.id, o.job_id, jsonb_build_object('key', o.key, 'status', j.status)
     FROM accs.open_runs o LEFT JOIN public.jobs j ON j.id = o.job_id WHERE j.id IS NULL OR j.status NOT IN ('queued', 'running')
+  UNION ALL   -- repair leaves it to expire_results
+  SELECT 'cache_row', NULL, c.task_id, jsonb_build_object('generation', c.generation, 'made_at', c.made_at)
+    FROM accs.cached_results c LEFT JOIN public.job_tasks t ON t.id = c.task_id WHERE t.id IS NULL OR t.generation < c.generation
   UNION ALL
   SELECT r.what, c.id, c.id, jsonb_build_object('task_count', c.task_count, 'open_tasks', c.open_tasks, 'task_progress', c.task_progress,
                                                 'progress', c.progress, 'counted', jsonb_build_array(c.tasks, c.open, c.gained))

@@ -89,20 +89,72 @@ BEGIN
 END $$;
 SELECT accs.is_verb('record_artifact', may => '{agent}');
 
--- The objects that an attempt may need: what the steps that it depends on have put out, each by the attempt that finished
--- it, the inputs of the job and of this task, and the files of its workflow (kind "file", with a name). Raises where the
--- attempt does not hold its lease: no rows would mean that there are no inputs.
+-- Outputs that a task has because it is done with the result of another one (cache.sql). They stay in the folder of the job that made them, and
+-- an object stays in the store while a row here or of task_artifacts names it.
+CREATE TABLE accs.borrowed_files (
+  job_task_id   uuid NOT NULL,
+  bucket        text NOT NULL,
+  key           text NOT NULL,
+  job_id        uuid NOT NULL,
+  owner         uuid NOT NULL,           -- the job that made it
+  artifact_id   bigint NOT NULL,         -- its row in task_artifacts; that may be gone
+  name          text NOT NULL,           -- what its task called it
+  size_bytes    bigint,
+  content_type  text,
+  checksum      text,
+  created_at    timestamptz NOT NULL,
+  PRIMARY KEY (job_task_id, bucket, key)
+);
+
+CREATE INDEX borrowed_files_job ON accs.borrowed_files (job_id);                 -- retention, a job's list
+CREATE INDEX borrowed_files_object ON accs.borrowed_files (bucket, key);         -- who else has it
+
+-- What its task called it: a key without what is put before it (accsd/storage/base.py, build_key). As accsd/work/files.py lays it.
+CREATE FUNCTION accs.name_of_file(p_key text, p_of_task boolean) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+  SELECT regexp_replace(p_key, '^(in|out)puts/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/' || CASE WHEN p_of_task THEN '[^/]+/([0-9]+/)?' ELSE '' END,
+                        '')
+$$;
+
+-- The objects that a task may need: what the steps that it depends on have put out, each by the attempt that finished it, and the inputs
+-- of the job and of this task. n: in which order.
+CREATE FUNCTION accs.files_for(p_task public.job_tasks)
+RETURNS TABLE (n bigint, id bigint, task_key text, kind text, bucket text, key text, size_bytes bigint, content_type text, checksum text)
+LANGUAGE sql STABLE AS $$
+  SELECT k.n, a.id, d.task_key, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
+    FROM unnest(p_task.depends_on) WITH ORDINALITY AS k (key, n), LATERAL (   -- one look-up for each key, as in claim_tasks
+      SELECT t.id, t.items FROM public.job_tasks t
+       WHERE t.job_id = p_task.job_id AND t.task_key = k.key AND t.status = 'done' OFFSET 0) m, LATERAL (
+      SELECT t.id, t.task_key, t.outcome_attempt_id FROM public.job_tasks t WHERE t.id = m.id
+      UNION ALL   -- of a step that was multiplied, those of its tasks
+      SELECT t.id, t.task_key, t.outcome_attempt_id FROM public.job_tasks t
+       WHERE m.items > 0 AND t.parent = m.id AND t.status = 'done' AND p_task.parent IS DISTINCT FROM m.id) d
+    CROSS JOIN LATERAL (
+      SELECT a.id, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum FROM public.task_artifacts a
+       WHERE a.job_task_id = d.id AND a.kind = 'output' AND a.attempt_id = d.outcome_attempt_id
+      UNION ALL
+      SELECT b.artifact_id, 'output', b.bucket, b.key, b.size_bytes, b.content_type, b.checksum FROM accs.borrowed_files b
+       WHERE b.job_task_id = d.id) a
+  UNION ALL
+  SELECT 0, a.id, NULL, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
+    FROM public.task_artifacts a WHERE a.job_id = p_task.job_id AND a.job_task_id IS NULL AND a.kind = 'input'
+  UNION ALL
+  SELECT 0, a.id, p_task.task_key, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
+    FROM public.task_artifacts a WHERE a.job_task_id = p_task.id AND a.kind = 'input'
+$$;
+
+-- The objects that an attempt may need, and the files of its workflow (kind "file", with a name). Raises where the attempt does not hold its
+-- lease: no rows would mean that there are no inputs.
 CREATE FUNCTION accs.task_inputs(p_task uuid, p_attempt_id int, p_owner text)
 RETURNS TABLE (task_key text, kind text, bucket text, key text, size_bytes bigint, content_type text, checksum text, name text)
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 DECLARE
-  v_task record;
+  v_task public.job_tasks;
 BEGIN
   IF session_user <> current_user THEN
     PERFORM accs.check_caller(p_owner);
   END IF;
-  SELECT t.job_id, t.task_key, t.depends_on, t.parent, t.files INTO v_task FROM public.job_tasks t
+  SELECT t.* INTO v_task FROM public.job_tasks t
    WHERE t.id = p_task AND t.attempt_id = p_attempt_id AND t.lease_owner = p_owner AND t.lease_until > accs.clock()
      AND t.status IN ('starting', 'running');
   IF NOT FOUND THEN
@@ -111,22 +163,7 @@ BEGIN
       USING ERRCODE = 'AC002', HINT = 'Stop this attempt and write nothing: the task is not its own any more.';
   END IF;
   RETURN QUERY
-  SELECT f.task_key, f.kind, f.bucket, f.key, f.size_bytes, f.content_type, f.checksum, NULL::text FROM (
-    SELECT k.n, d.task_key, a.id, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
-      FROM unnest(v_task.depends_on) WITH ORDINALITY AS k (key, n), LATERAL (   -- one look-up for each key, as in claim_tasks
-        SELECT t.id, t.items FROM public.job_tasks t
-         WHERE t.job_id = v_task.job_id AND t.task_key = k.key AND t.status = 'done' OFFSET 0) m, LATERAL (
-        SELECT t.id, t.task_key, t.outcome_attempt_id FROM public.job_tasks t WHERE t.id = m.id
-        UNION ALL   -- of a step that was multiplied, those of its tasks
-        SELECT t.id, t.task_key, t.outcome_attempt_id FROM public.job_tasks t
-         WHERE m.items > 0 AND t.parent = m.id AND t.status = 'done' AND v_task.parent IS DISTINCT FROM m.id) d
-      JOIN public.task_artifacts a ON a.job_task_id = d.id AND a.kind = 'output' AND a.attempt_id = d.outcome_attempt_id
-    UNION ALL
-    SELECT 0, NULL, a.id, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
-      FROM public.task_artifacts a WHERE a.job_id = v_task.job_id AND a.job_task_id IS NULL AND a.kind = 'input'
-    UNION ALL
-    SELECT 0, v_task.task_key, a.id, a.kind, a.bucket, a.key, a.size_bytes, a.content_type, a.checksum
-      FROM public.task_artifacts a WHERE a.job_task_id = p_task AND a.kind = 'input') f
+  SELECT f.task_key, f.kind, f.bucket, f.key, f.size_bytes, f.content_type, f.checksum, NULL::text FROM accs.files_for(v_task) f
    ORDER BY f.n, f.id;
   IF v_task.files IS NOT NULL THEN
     RETURN QUERY

@@ -37,6 +37,7 @@
 --   wake.sql         what wants nodes, and the calls that wake them
 --   orders.sql       what a node is asked to do
 --   artifacts.sql    the objects that attempts leave and are given
+--   cache.sql        the results of steps that say so are used again
 --   outbox.sql       events for others: webhooks
 --   history.sql      archives of months, retention of finished jobs
 --   upkeep.sql       what the builder has before it, and the net that mends
@@ -86,6 +87,8 @@
 --   accs.outbox_targets     who is told what happens to jobs; the events themselves stand in public.outbox_events.
 --   accs.monthly            the tables that are partitioned by month: task_events, firings, events.
 --   accs.archives           the months that are in the object store, with the chain of their digests.
+--   accs.borrowed_files     outputs that a task has because it is done with the result of another one.
+--   accs.cached_results     for steps with cache: which tasks have, or will have, the result of which input.
 --   accs.doomed_objects     objects of removed jobs that are still in the store.
 --   accs.damage             (a view) what disagrees with jobs and job_tasks; accs.repair_position: where the search stopped.
 --   accs.service_load       (a view) how many tasks of each service wait and are live.

@@ -186,6 +186,17 @@ CREATE TABLE accs.doomed_objects (
   PRIMARY KEY (bucket, key)
 );
 
+-- Gives back what these tasks have borrowed. An object that nobody has any more, the job that made it included, is taken out of the store.
+CREATE FUNCTION accs.return_files(p_task_ids uuid[]) RETURNS void LANGUAGE sql AS $$
+  WITH gone AS (DELETE FROM accs.borrowed_files WHERE job_task_id = ANY (p_task_ids) RETURNING *)
+  INSERT INTO accs.doomed_objects (bucket, key)
+  SELECT DISTINCT g.bucket, g.key FROM gone g
+   WHERE starts_with(g.key, 'outputs/' || g.owner || '/')
+     AND NOT EXISTS (SELECT FROM public.task_artifacts a WHERE a.bucket = g.bucket AND a.key = g.key)
+     AND NOT EXISTS (SELECT FROM accs.borrowed_files b WHERE b.bucket = g.bucket AND b.key = g.key AND b.job_task_id <> ALL (p_task_ids))
+  ON CONFLICT DO NOTHING
+$$;
+
 -- Removes jobs that ended longer ago than p_age, or than p_ages of their workflow says (null: never), with their tasks,
 -- dead letters and artifacts. Walks along the global order: p_scan jobs after p_after, fewer where they have many tasks (a
 -- million rows in one call would never end in time); next_after of the last row (its workflow
@@ -244,11 +255,16 @@ BEGIN
     -- only what lies where accsd puts a job's objects: an input may be somebody's own file elsewhere
     INSERT INTO accs.doomed_objects (bucket, key)
     SELECT a.bucket, a.key FROM public.task_artifacts a
-     WHERE a.job_id = ANY (v_due) AND starts_with(a.key, a.kind || 's/' || a.job_id || '/') ON CONFLICT DO NOTHING;
+     WHERE a.job_id = ANY (v_due) AND starts_with(a.key, a.kind || 's/' || a.job_id || '/')
+       AND NOT EXISTS (SELECT FROM accs.borrowed_files b WHERE b.bucket = a.bucket AND b.key = a.key AND b.job_id <> ALL (v_due))
+    ON CONFLICT DO NOTHING;
     DELETE FROM public.dead_letters d USING public.job_tasks t WHERE t.job_id = ANY (v_due) AND d.job_task_id = t.id;
     DELETE FROM public.task_artifacts a WHERE a.job_id = ANY (v_due);
+    PERFORM accs.return_files(ARRAY(SELECT b.job_task_id FROM accs.borrowed_files b WHERE b.job_id = ANY (v_due)));
     DELETE FROM accs.concurrency_keys k USING public.job_tasks t
      WHERE t.job_id = ANY (v_due) AND t.resolve IS NOT NULL AND k.key = 'map/' || t.id;
+    DELETE FROM accs.cached_results c USING public.job_tasks t
+     WHERE t.job_id = ANY (v_due) AND (t.resolve IS NOT NULL OR t.parent IS NOT NULL) AND c.task_id = t.id;
     DELETE FROM public.job_tasks t WHERE t.job_id = ANY (v_due);
     DELETE FROM public.jobs j WHERE j.id = ANY (v_due);
   END IF;

@@ -30,6 +30,7 @@ CREATE TABLE public.jobs (
   task_progress     numeric NOT NULL DEFAULT 0, -- the sum of its tasks' progress; jobs.progress is this / task_count
   trigger           jsonb CHECK (jsonb_typeof(trigger) = 'object'),   -- what brought it about, where that was not a plain submission
   schedule_id       uuid,                       -- the schedule that started it
+  no_cache          boolean,                    -- true: its steps run, although a result of the same input is known
   run_key           text,                       -- of the jobs of a key only so many are open at once: accs.open_runs
   -- No larger and no deeper than what a task can be handed. 64 levels are at least 512 bytes: small ones are not looked at, because every
   -- UPDATE of a job checks this again.

@@ -53,7 +53,9 @@ CREATE TYPE accs.resolved AS (
   delay       double precision,  -- run: so many seconds later
   reason      text,              -- skip: condition_false, input_skipped; error: its code
   message     text,
-  results     jsonb              -- done: without a node
+  results     jsonb,             -- done: without a node
+  cache_for   double precision,  -- run: unless there is a result of the same input that is not older than so many seconds
+  salt        text               -- and of the same salt
 );
 
 -- The tasks of these verdicts that still wait to be resolved, in the same generation; locked with their jobs.
@@ -94,6 +96,7 @@ DECLARE
   v_ids   uuid[];
   v_keys  text[];
   v_held  text[];
+  v_hits  uuid[] := '{}';   -- done, with the result of an earlier task
   v_some  record;
 BEGIN
   v_said := ARRAY(SELECT v FROM jsonb_populate_recordset(NULL::accs.resolved, p_verdicts) v);
@@ -103,22 +106,30 @@ BEGIN
       RAISE EXCEPTION 'a verdict is run, skip, error or done, with results of at most % bytes', accs.max_result_bytes()
         USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    PERFORM accs.check_reason(v_some.reason);
+    PERFORM accs.check_reason(v_some.reason), accs.check_cache(v_some.cache_for, v_some.salt);
   END LOOP;
   v_asked := ARRAY(SELECT s.task_id FROM unnest(v_said) s);
   v_generations := ARRAY(SELECT s.generation FROM unnest(v_said) s);
   v_ids := accs.lock_unresolved(v_asked, v_generations);
   v_said := ARRAY(SELECT s.said FROM (SELECT DISTINCT ON (u.task_id) u.task_id, u.n, v_said[u.n::int] AS said
-                    FROM unnest(v_said) WITH ORDINALITY AS u (task_id, generation, verdict, given, delay, reason, message, results, n)
+                    FROM unnest(v_said) WITH ORDINALITY AS u (task_id, generation, verdict, given, delay, reason, message, results,
+                                                                    cache_for, salt, n)
                     JOIN public.job_tasks t ON t.id = u.task_id AND t.generation = u.generation
                    WHERE u.task_id = ANY (v_ids) ORDER BY u.task_id, u.n) s);
   v_keys := accs.drop_items(ARRAY(SELECT s.task_id FROM unnest(v_said) s WHERE s.verdict <> 'error'), 'resolver');
+
+  SELECT array_agg(s.task_id) AS ids, array_agg(accs.cache_key(accs.cache_base(t, s.salt), s.given)) AS keys,
+         array_agg(s.cache_for) AS seconds, array_agg(accs.why_not_cached(t)) AS reasons INTO v_some
+    FROM unnest(v_said) s JOIN public.job_tasks t ON t.id = s.task_id WHERE s.verdict = 'run' AND s.cache_for IS NOT NULL;
+  IF v_some.ids IS NOT NULL THEN
+    SELECT c.hits, v_keys || c.keys INTO v_hits, v_keys FROM accs.use_cache(v_some.ids, v_some.keys, v_some.seconds, v_some.reasons) c;
+  END IF;
 
   WITH said AS (
     SELECT s.task_id, accs.inputs_of_items(t) || coalesce(s.given, '{}') AS given,
            accs.later(s.delay) AS due
       FROM unnest(v_said) s JOIN public.job_tasks t ON t.id = s.task_id
-     WHERE s.verdict = 'run' ORDER BY s.task_id
+     WHERE s.verdict = 'run' AND s.task_id <> ALL (v_hits) ORDER BY s.task_id
   ), told AS (
     UPDATE public.job_tasks t SET resolve = false, given = s.given, next_attempt_at = s.due, updated_at = v_now
       FROM said s WHERE t.id = s.task_id RETURNING t.id, t.job_id, t.next_attempt_at
@@ -189,7 +200,8 @@ DECLARE
 BEGIN
   PERFORM accs.unqueue(p_task_ids);
   WITH moved AS (
-    UPDATE public.job_tasks t SET status = p_status, resolve = false, attempt_id = t.attempt_id + 1, claimed_by = NULL, claimed_at = v_now,
+    UPDATE public.job_tasks t SET status = p_status, resolve = CASE WHEN t.resolve IS NOT NULL THEN false END,   -- an item has been resolved
+           attempt_id = t.attempt_id + 1, claimed_by = NULL, claimed_at = v_now,
            started_at = CASE p_status WHEN 'running' THEN v_now END, lease_owner = 'resolver', lease_until = v_now, updated_at = v_now
       FROM (SELECT u.id FROM unnest(p_task_ids) AS u (id) ORDER BY u.id) s WHERE t.id = s.id
     RETURNING t.id, t.job_id, t.attempt_id)
@@ -238,11 +250,13 @@ END $$;
 -- Multiplies a step that waits to be resolved: it becomes one task for each item and is done itself, with their number. p_given is
 -- what each task is given; null: the item is skipped. The tasks do what the step says, and wait for what it waited for and for the
 -- step itself; the steps below wait for each of them by their own countdown, which is the join. p_parallel: how many may run at once.
--- p_tolerate: how many may fail for good without stopping what is below. p_delays: so many seconds later, task by task.
+-- p_tolerate: how many may fail for good without stopping what is below. p_delays: so many seconds later, task by task. p_cache_for:
+-- an item of whose input there is a result that is not older than so many seconds, with the same p_salt, is done with it.
 -- A step that is multiplied once more (after a retry) keeps the tasks that it has: each item goes to the task of its number, what is
 -- too many is skipped, and what is missing is made.
 CREATE FUNCTION accs.fan_out(p_task uuid, p_generation int, p_given jsonb[], p_parallel int DEFAULT NULL, p_tolerate int DEFAULT 0,
-                             p_delays double precision[] DEFAULT NULL) RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
+                             p_delays double precision[] DEFAULT NULL, p_cache_for double precision DEFAULT NULL, p_salt text DEFAULT NULL)
+RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now   timestamptz := accs.clock();
@@ -263,7 +277,7 @@ BEGIN
   IF p_parallel < 1 OR p_tolerate < 0 THEN
     RAISE EXCEPTION 'at least one task runs at once, and no fewer than none may fail' USING ERRCODE = 'invalid_parameter_value';
   END IF;
-  PERFORM accs.check_given(p_given);
+  PERFORM accs.check_given(p_given), accs.check_cache(p_cache_for, p_salt);
   p_given := ARRAY(SELECT unnest(p_given));   -- from 1, and taken apart once: the items are looked up one by one
   IF accs.lock_unresolved(ARRAY[p_task], ARRAY[p_generation]) = '{}' THEN
     RETURN QUERY SELECT * FROM accs.unresolved_answers(ARRAY[p_task], ARRAY[p_generation], '{}');
@@ -327,6 +341,14 @@ BEGIN
   -- the new ones were made with nothing to wait for, so that each is written once; the step has counted down those that it had
   UPDATE public.job_tasks SET dependants = nullif(v_below || ARRAY(SELECT id FROM public.job_tasks WHERE parent = p_task ORDER BY id), '{}')
    WHERE id = p_task;
+  IF p_cache_for IS NOT NULL THEN   -- v_step is as it was before: it tells whether this is a retry
+    SELECT v_keys || c.keys INTO v_keys
+      FROM (SELECT array_agg(t.id) AS ids, array_agg(accs.cache_key(b.base, t.given)) AS keys, array_agg(p_cache_for) AS seconds,
+                   array_agg(accs.why_not_cached(v_step)) AS reasons
+              FROM (SELECT accs.cache_base(v_step, p_salt) AS base OFFSET 0) b, public.job_tasks t
+             WHERE t.parent = p_task AND t.item_no < v_n AND t.status = 'queued') i,
+           LATERAL accs.use_cache(i.ids, i.keys, i.seconds, i.reasons) c;
+  END IF;
   v_keys := v_keys || accs.enqueue(v_fresh);
   PERFORM accs.admit(v_keys);
   RETURN QUERY SELECT * FROM accs.accepted(ARRAY[p_task]);

@@ -30,6 +30,7 @@ DECLARE
   v_fans  boolean := EXISTS (SELECT FROM public.job_tasks WHERE job_id = p_job AND parent IS NOT NULL);
 BEGIN
   PERFORM FROM public.job_tasks WHERE id = ANY (p_task_ids) ORDER BY id FOR NO KEY UPDATE;
+  PERFORM accs.return_files(p_task_ids);
   WITH before AS MATERIALIZED (
     SELECT t.id, t.status, (   -- as accs.unsatisfied, which would compare each task with all that are reopened
              (SELECT count(*) FROM unnest(t.depends_on) AS k (key), LATERAL (   -- one look-up for each key, as in claim_tasks
@@ -47,7 +48,7 @@ BEGIN
     UPDATE public.job_tasks t SET status = 'queued', generation = t.generation + 1, attempt = 0, lost = 0, remaining = b.remaining,
            progress = 0, next_attempt_at = NULL, started_at = NULL, finished_at = NULL, error_code = NULL, error_message = NULL,
            results = NULL, updated_at = v_now, tolerated = NULL, resolve = CASE WHEN t.resolve IS NOT NULL THEN true END,
-           given = CASE WHEN t.parent IS NOT NULL THEN t.given END   -- what its item gave it stays until its step is multiplied anew
+           given = CASE WHEN t.parent IS NOT NULL THEN t.given - 'cached' END   -- what its item gave it stays until its step is multiplied anew
       FROM before b WHERE t.id = b.id
     RETURNING t.id, t.task_key, t.step_no, t.generation, t.remaining, b.status AS from_status, b.counted
   ), logged AS (

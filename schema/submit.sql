@@ -100,7 +100,7 @@ CREATE TYPE accs.run AS (schedule_id uuid, run_key text, waits boolean, created_
 CREATE FUNCTION accs.submit_jobs(
   p_workflow_ids uuid[], p_options jsonb[] DEFAULT NULL, p_priorities int[] DEFAULT NULL, p_scheduled_at timestamptz[] DEFAULT NULL,
   p_keys text[] DEFAULT NULL, p_job_ids uuid[] DEFAULT NULL, p_created_by text DEFAULT NULL, p_trace_ids text[] DEFAULT NULL,
-  p_triggers jsonb[] DEFAULT NULL, p_runs accs.run[] DEFAULT NULL
+  p_triggers jsonb[] DEFAULT NULL, p_runs accs.run[] DEFAULT NULL, p_no_cache boolean[] DEFAULT NULL
 ) RETURNS TABLE (job_id uuid, answer text, reason text, status text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -114,16 +114,17 @@ BEGIN
     FROM unnest(p_workflow_ids, p_job_ids) WITH ORDINALITY AS u (workflow_id, id, n);
   WITH made AS (
     INSERT INTO public.jobs (id, workflow_id, status, current_task_key, priority, options, scheduled_at, created_at, started_at, updated_at,
-                             created_by, trace_id, task_count, open_tasks, idempotency_key, order_seq, trigger, schedule_id, run_key)
+                             created_by, trace_id, task_count, open_tasks, idempotency_key, order_seq, trigger, schedule_id, run_key, no_cache)
     SELECT u.id, w.id, CASE WHEN due THEN 'running' ELSE 'queued' END, CASE WHEN due THEN p.first_key END, coalesce(u.priority, 0),
            coalesce(u.options, '{}'), u.scheduled_at, v_now, CASE WHEN due THEN v_now END, v_now, coalesce(u.created_by, p_created_by),
              u.trace_id,
            CASE WHEN due THEN p.step_count ELSE 0 END, CASE WHEN due THEN p.step_count ELSE 0 END, u.key, u.order_seq, u.trigger,
              u.schedule_id,
-           u.run_key
+           u.run_key, nullif(u.no_cache, false)
       FROM (SELECT u.*, nextval('accs.order_seq') AS order_seq   -- in the order given
-              FROM unnest(p_workflow_ids, v_ids, p_options, p_priorities, p_scheduled_at, p_keys, p_trace_ids, p_triggers, p_runs)
-                AS u (workflow_id, id, options, priority, scheduled_at, key, trace_id, trigger, schedule_id, run_key, waits, created_by)) u
+              FROM unnest(p_workflow_ids, v_ids, p_options, p_priorities, p_scheduled_at, p_keys, p_trace_ids, p_triggers, p_runs, p_no_cache)
+                AS u (workflow_id, id, options, priority, scheduled_at, key, trace_id, trigger, schedule_id, run_key, waits, created_by,
+                      no_cache)) u
       JOIN public.workflows w ON w.id = u.workflow_id AND w.is_active
       JOIN accs.plans p ON p.workflow_id = w.id,
            LATERAL (SELECT coalesce(u.scheduled_at <= v_now, true) AND u.waits IS NOT TRUE AS due) d
@@ -166,7 +167,7 @@ SELECT accs.is_verb('submit_jobs', pinned => true, may => '{scheduler,api}');
 -- One job, by the workflow's name: for people and scripts. Without a version, the newest active one.
 CREATE FUNCTION accs.submit(
   p_workflow text, p_options jsonb DEFAULT '{}', p_priority int DEFAULT 0, p_scheduled_at timestamptz DEFAULT NULL,
-  p_key text DEFAULT NULL, p_version int DEFAULT NULL, p_created_by text DEFAULT NULL
+  p_key text DEFAULT NULL, p_version int DEFAULT NULL, p_created_by text DEFAULT NULL, p_no_cache boolean DEFAULT false
 ) RETURNS uuid LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -180,7 +181,8 @@ BEGIN
       USING ERRCODE = 'AC004', HINT = 'SELECT name, version, is_active FROM workflows lists them.';
   END IF;
   SELECT s.job_id INTO v_job FROM accs.submit_jobs(ARRAY[v_workflow], ARRAY[p_options], ARRAY[p_priority], ARRAY[p_scheduled_at],
-                                    CASE WHEN p_key IS NOT NULL THEN ARRAY[p_key] END, NULL, p_created_by) s;
+                                    CASE WHEN p_key IS NOT NULL THEN ARRAY[p_key] END, NULL, p_created_by,
+                                    p_no_cache => CASE WHEN p_no_cache THEN ARRAY[true] END) s;
   RETURN v_job;
 END $$;
 SELECT accs.is_verb('submit', may => '{scheduler,api}');

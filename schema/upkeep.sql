@@ -43,6 +43,9 @@ CREATE VIEW accs.damage (what, job_id, id, found) AS
   UNION ALL
   SELECT 'run_row', j.id, o.job_id, jsonb_build_object('key', o.key, 'status', j.status)
     FROM accs.open_runs o LEFT JOIN public.jobs j ON j.id = o.job_id WHERE j.id IS NULL OR j.status NOT IN ('queued', 'running')
+  UNION ALL   -- repair leaves it to expire_results
+  SELECT 'cache_row', NULL, c.task_id, jsonb_build_object('generation', c.generation, 'made_at', c.made_at)
+    FROM accs.cached_results c LEFT JOIN public.job_tasks t ON t.id = c.task_id WHERE t.id IS NULL OR t.generation < c.generation
   UNION ALL
   SELECT r.what, c.id, c.id, jsonb_build_object('task_count', c.task_count, 'open_tasks', c.open_tasks, 'task_progress', c.task_progress,
                                                 'progress', c.progress, 'counted', jsonb_build_array(c.tasks, c.open, c.gained))

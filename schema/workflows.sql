@@ -79,7 +79,23 @@ $$;
 
 CREATE FUNCTION accs.step_fields() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
   SELECT '{key,service,depends_on,default_params,max_attempts,backoff,timeout,requires,node,concurrency_key,concurrency_limit,
-           uses,with,save_as,if,delay,for_each,if_item,max_parallel,max_items,tolerate,files}'::text[]
+           uses,with,save_as,if,delay,for_each,if_item,max_parallel,max_items,tolerate,cache,files}'::text[]
+$$;
+
+-- What is wrong with a step's cache; null: nothing. A text such as 7d is read in Python.
+CREATE FUNCTION accs.flaw_of_cache(s jsonb) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE
+    WHEN jsonb_typeof(s -> 'cache') NOT IN ('number', 'string', 'object') OR jsonb_typeof(c.lasts) IS NULL
+         OR jsonb_typeof(c.lasts) NOT IN ('number', 'string')
+         OR jsonb_typeof(s -> 'cache') = 'object' AND (s -> 'cache') - '{for,salt}'::text[] <> '{}'
+         OR s -> 'cache' ? 'salt' AND (jsonb_typeof(s -> 'cache' -> 'salt') <> 'string' OR length(s -> 'cache' ->> 'salt') > 200)
+      THEN 'cache must be a number of seconds, a text such as 7d, or {"for": seconds, "salt": text}'
+    WHEN jsonb_typeof(c.lasts) = 'number' AND (c.lasts #>> '{}')::numeric NOT BETWEEN 1 AND 31536000
+      THEN 'cache must be at least 1 second and at most 365 days'
+    WHEN s ? 'delay' THEN 'cache and delay exclude each other'
+    WHEN starts_with(s ->> 'uses', 'accs.') THEN 'the result of a tool of accsd itself is not cached'
+  END
+    FROM (SELECT CASE jsonb_typeof(s -> 'cache') WHEN 'object' THEN s -> 'cache' -> 'for' ELSE s -> 'cache' END AS lasts) c
 $$;
 
 -- What is wrong with the shape of the fields by which data flows; null: nothing. What their expressions say is Python's to check: before a
@@ -108,6 +124,7 @@ CREATE FUNCTION accs.flaw_of_flow(s jsonb) RETURNS text LANGUAGE sql IMMUTABLE A
     WHEN s ? 'tolerate' AND s ->> 'tolerate' !~ CASE jsonb_typeof(s -> 'tolerate') WHEN 'number' THEN '^[0-9]{1,5}$'
                                                      WHEN 'string' THEN '^([0-9]|[1-9][0-9]|100)%$' ELSE '^$' END
       THEN 'tolerate must be a number of items, or a share of them such as 10%'
+    WHEN s ? 'cache' THEN accs.flaw_of_cache(s)
   END
 $$;
 
@@ -179,7 +196,7 @@ BEGIN
         WHEN s ? 'files' AND (jsonb_typeof(s -> 'files') <> 'array' OR jsonb_array_length(s -> 'files') > 1000
                               OR jsonb_path_exists(s, 'strict $.files[*] ? (@.type() != "string")', silent => true))
           THEN 'files must be a list of up to 1,000 names of files of the workflow, or of folders of them'
-        WHEN s ?| '{with,save_as,if,delay,for_each,if_item,max_parallel,max_items,tolerate}' THEN accs.flaw_of_flow(s)
+        WHEN s ?| '{with,save_as,if,delay,for_each,if_item,max_parallel,max_items,tolerate,cache}' THEN accs.flaw_of_flow(s)
       END AS problem
       FROM step
   ), twice AS (
@@ -324,7 +341,7 @@ BEGIN
          coalesce((s ->> 'max_attempts')::int, 3),
          (s ->> 'timeout')::double precision, nullif(s -> 'backoff', 'null'), step.requires, step.node, s ->> 'concurrency_key', l.id,
          nullif(ARRAY(SELECT n FROM unnest(NEW.notify) n WHERE n LIKE 'task.%'), '{}'),
-         nullif(s ?| '{if,delay,for_each}' OR templated IS TRUE OR joins.n IS NOT NULL
+         nullif(s ?| '{if,delay,for_each,cache}' OR templated IS TRUE OR joins.n IS NOT NULL
                 OR step.depends_on = '{}' AND NEW.options_schema IS NOT NULL OR typed, false)
     FROM step LEFT JOIN edge ON edge.parent = step.n LEFT JOIN joins ON joins.n = step.n
     JOIN accs.lanes l ON l.service = step.service AND l.requires = step.requires AND l.node IS NOT DISTINCT FROM step.node;

@@ -1,8 +1,8 @@
 """Cleanup: reclaims tasks whose lease has run out, and repairs rows that should never need it.
 
-Reclaim sleeps to the next end of a lease. The other chores have their own rhythm: partitions are made ahead, sessions
-and the audit of long ago forgotten, holds without a reason freed, the narrow tables recounted. A repair means a bug
-somewhere: it is logged as an error and counted.
+Reclaim sleeps to the next end of a lease. The other chores have their own rhythm: partitions are made ahead; sessions,
+old results of the cache and the audit of long ago are forgotten; holds without a reason are freed; the narrow tables
+are recounted. A repair means a bug somewhere: it is logged as an error and counted.
 """
 
 import time
@@ -15,6 +15,7 @@ from accsd import failpoints
 from accsd.db import Database, recheck_holds, reclaim_tasks
 from accsd.db.access import forget_access
 from accsd.db.audit import prune_audit
+from accsd.db.cache import expire_results
 from accsd.db.months import make_months
 from accsd.db.submit import builder_outlook
 from accsd.db.topics import forget_event_keys
@@ -57,6 +58,7 @@ class Cleanup:
             _Chore("making partitions", timedelta(hours=1), self._make_partitions, now),
             _Chore("forgetting keys of events", timedelta(hours=1), self._forget_keys, now),
             _Chore("forgetting sessions", timedelta(hours=1), self._forget_access, now),
+            _Chore("forgetting old results", timedelta(hours=1), self._forget_results, now),
             _Chore("freeing holds", timedelta(minutes=1), self._free_holds, now + 60),
             _Chore("repair", timedelta(minutes=10), self._repair, now + 600),
         ]
@@ -112,6 +114,10 @@ class Cleanup:
             f"{pruned} old rows of the audit removed" if pruned else None,
         ]
         return "; ".join(filter(None, said)) or None
+
+    async def _forget_results(self) -> str | None:
+        forgotten = await expire_results(self._db)
+        return f"{forgotten} cached results forgotten" if forgotten else None
 
     async def _free_holds(self) -> str | None:
         freed = await recheck_holds(self._db)

@@ -103,7 +103,7 @@ class Resolver:
             answers = await resolve_tasks(self._db, [_verdict(each, decision) for each, decision in plain])
             for each, decision in plain:
                 if answers[each.task_id].verdict is Verdict.ACCEPTED:
-                    accepted[_word(decision)] += 1
+                    accepted[_word(decision, answers[each.task_id].held.status)] += 1
                     _tell(each, decision)
         for each, decision in decided:
             if isinstance(decision, Multiply):
@@ -119,6 +119,8 @@ class Resolver:
             delays=decision.delays,
             parallel=decision.parallel,
             tolerate=decision.tolerate,
+            cache_for=None if decision.cache is None else decision.cache.for_,
+            salt=None if decision.cache is None else decision.cache.salt,
         )
         if answer.reason == "too_many_tasks":
             what = f"{len(decision.given)} items would make the job larger than 100,000 tasks"
@@ -204,8 +206,9 @@ def _result(found: StepResult) -> Result:
 def _verdict(each: TaskToResolve, decision: Decision) -> dict[str, Any]:
     said: dict[str, Any] = {"task_id": str(each.task_id), "generation": each.generation}
     match decision:
-        case Run(given, delay):
-            return said | {"verdict": "run", "given": given, "delay": delay}
+        case Run(given, delay, cache):
+            said |= {"verdict": "run", "given": given, "delay": delay}
+            return said if cache is None else said | {"cache_for": cache.for_, "salt": cache.salt}
         case Skip(reason, message):
             return said | {"verdict": "skip", "reason": reason, "message": message}
         case Fail(code, message):
@@ -216,8 +219,10 @@ def _verdict(each: TaskToResolve, decision: Decision) -> dict[str, Any]:
             raise AssertionError("a fan-out is a verb of its own")
 
 
-def _word(decision: Decision) -> str:
+def _word(decision: Decision, status: str | None) -> str:
     match decision:
+        case Run() if status == "done":
+            return "done from the cache"
         case Run():
             return "resolved"
         case Finish():

@@ -159,6 +159,7 @@ def _show_header(job: JobRow) -> None:
         "key": job.idempotency_key,
         "trace": job.trace_id,
         "rerun of": str(job.trigger["rerun_of"]) if job.trigger and "rerun_of" in job.trigger else None,
+        "cache": "ignored" if job.no_cache else None,
         "options": to_json(job.options) if job.options else None,
         "error": error,
     }
@@ -230,8 +231,9 @@ def _cells_of_step(step: FoldedStep) -> list[str]:
 
 
 def _cells(task: TaskRow) -> list[str]:
-    tries = f"{task.attempt_id}" if task.attempt_id else ""
-    took = duration(task.took) if task.took is not None else ""
+    has_run = task.attempt_id > 0 and task.cached is None
+    tries = f"{task.attempt_id}" if has_run else ""
+    took = duration(task.took) if task.took is not None and has_run else ""
     return [task.status, task.service, task.node or "", tries, took, cut(task_note(task), _LONGEST_NOTE)]
 
 

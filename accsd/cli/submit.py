@@ -34,6 +34,7 @@ from accsd.explain.words import short
     "--priority", type=click.IntRange(-(2**31), 2**31 - 1), default=0, show_default=True, help="Higher goes first."
 )
 @click.option("--key", help="Idempotency: the same key again is the same job.")
+@click.option("--no-cache", is_flag=True, help="Run every step, although results of the same input are known.")
 @stay_options
 @output_by_name
 @click.pass_context
@@ -46,6 +47,7 @@ def submit(
     at: str | None,
     priority: int,
     key: str | None,
+    no_cache: bool,
     output: str,
     **stay: Unpack[StayOptions],
 ) -> None:
@@ -65,7 +67,7 @@ def submit(
 
     async def work(db: Database) -> job_views.JobRow | None:
         scheduled = None if at is None else times.future(at, await job_views.clock(db))
-        wanted = Submission(await _workflow(db, name, version), given, priority, scheduled, key)
+        wanted = Submission(await _workflow(db, name, version), given, priority, scheduled, key, no_cache=no_cache)
         submitted = _or_refused(name, (await submit_jobs(db, [wanted], created_by=operator()))[0])
         _say_submitted(submitted, output, stays=stays(stay))
         return await stay_with(db, _id_of(submitted), stay, output) if stays(stay) else None

@@ -21,6 +21,7 @@ from accsd.explain.words import duration
 from accsd.model import WorkflowDef, WorkflowStep
 from accsd.model.outcome import meaning_of
 from accsd.model.tool import tool_names
+from accsd.model.workflow import StepCache
 from accsd.pipeline.flow import Flow
 from accsd.pipeline.resolution import Decision, Fail, Finish, Multiply, Run, Skip, decide
 from accsd.pipeline.samples import sample_facts
@@ -139,7 +140,7 @@ def _lines(step: WorkflowStep, decision: Decision) -> Iterator[str]:
     key = step.key
     match decision:
         case Run(given, delay):
-            yield f"{key}: runs{_later(delay)} with {to_json(_params(step, given))}"
+            yield f"{key}: runs{_later(delay)} with {to_json(_params(step, given))}{_unless_cached(step)}"
         case Finish(results):
             yield f"{key}: is done without a node, with {to_json(results)}"
         case Skip(reason, message):
@@ -147,7 +148,7 @@ def _lines(step: WorkflowStep, decision: Decision) -> Iterator[str]:
         case Fail(code, message):
             yield f"{key}: {styled('error')}, {code}: {message}"
         case Multiply():
-            yield f"{key}: {len(decision.given)} tasks{_bounds(decision)}"
+            yield f"{key}: {len(decision.given)} tasks{_bounds(decision)}{_unless_cached(step, 'each')}"
             for number, task in enumerate(_tasks(step, decision)[:_ITEMS_SHOWN]):
                 what = "is skipped, because if_item does not hold"
                 if task["decision"] == "run":
@@ -155,6 +156,17 @@ def _lines(step: WorkflowStep, decision: Decision) -> Iterator[str]:
                 yield f"  {key}[{number}]: {what}"
             if len(decision.given) > _ITEMS_SHOWN:
                 yield f"  (and {len(decision.given) - _ITEMS_SHOWN} more; -o json has all)"
+
+
+def _unless_cached(step: WorkflowStep, which: str = "") -> str:
+    """The key is not said: it depends on files and results that a sample does not have."""
+    if step.cache is None:
+        return ""
+    return f",{which and ' ' + which} unless the same input had a result in the last {_cached_for(step.cache)}"
+
+
+def _cached_for(cache: StepCache) -> str:
+    return duration(timedelta(seconds=cache.for_))
 
 
 def _later(delay: float) -> str:
@@ -169,7 +181,8 @@ def _bounds(decision: Multiply) -> str:
 def _document(step: WorkflowStep, decision: Decision) -> dict[str, Any]:
     match decision:
         case Run(given, delay):
-            return {"step": step.key, "decision": "run", "params": _params(step, given), "delay": delay}
+            said = {"step": step.key, "decision": "run", "params": _params(step, given), "delay": delay}
+            return said | _cache_document(step)
         case Finish(results):
             return {"step": step.key, "decision": "done", "results": results}
         case Skip(reason, message):
@@ -185,7 +198,12 @@ def _document(step: WorkflowStep, decision: Decision) -> dict[str, Any]:
                 "max_parallel": decision.parallel,
                 "tolerate": decision.tolerate,
                 "tasks": _tasks(step, decision),
+                **_cache_document(step),
             }
+
+
+def _cache_document(step: WorkflowStep) -> dict[str, Any]:
+    return {} if step.cache is None else {"cache": step.cache.model_dump(mode="json")}
 
 
 def _tasks(step: WorkflowStep, decision: Multiply) -> Sequence[dict[str, Any]]:

@@ -1,4 +1,5 @@
-"""`accsd workflows`: brought in from files, checked, listed, shown, compared, paused and resumed."""
+"""`accsd workflows`: brought in from files, checked, listed, shown, compared, paused and resumed; their caches
+forgotten."""
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,11 +19,12 @@ from accsd.cli.workflow_files import Document, canonical_yaml
 from accsd.cli.workflow_render import render_command
 from accsd.db import Pausable
 from accsd.db import workflows as stored
+from accsd.db.cache import forget_results
 from accsd.db.pool import Database
 from accsd.db.tools import bound_workflow
 from accsd.db.views import workflows as workflow_views
 from accsd.db.workflows import Applied, Change, StoredWorkflow
-from accsd.errors import Unavailable, UserError, WorkflowInvalid
+from accsd.errors import NotFound, Unavailable, UserError, WorkflowInvalid
 from accsd.explain.fleet import Paused
 from accsd.explain.words import cut, duration, since
 from accsd.model import WorkflowDef, WorkflowStep
@@ -371,6 +373,8 @@ def _flow(step: WorkflowStep) -> str:
     if step.delay is not None:
         later = duration(timedelta(seconds=step.delay)) if isinstance(step.delay, float | int) else step.delay
         parts.append(f"after {_expression(later)}")
+    if step.cache is not None:
+        parts.append(f"cached for {duration(timedelta(seconds=step.cache.for_))}")
     return ", ".join([*parts, *([f"as {step.save_as}"] if step.save_as else [])])
 
 
@@ -412,6 +416,31 @@ async def _look(db: Database, name: str) -> Paused:
 
 
 _SUBJECT = Subject(Pausable.WORKFLOW, _look)
+
+
+@workflows.command("forget-cache")
+@click.argument("name", shell_complete=completion.workflow_names)
+@click.option("--step", metavar="STEP", help="Only the results of this step.")
+@click.pass_context
+def forget_cache_command(ctx: click.Context, name: str, step: str | None) -> None:
+    """Forget the results that steps with cache would use again, whichever the version. The next jobs run these steps.
+
+    What runs now is forgotten too. `accsd submit --no-cache` leaves the cache to others and runs one job without it.
+
+    \b
+    Example: accsd workflows forget-cache media --step probe
+    """
+
+    async def work(db: Database) -> int:
+        found = await workflow_views.workflow_named(db, name)
+        keys = [each.key for each in found.definition().steps]
+        forgotten = await forget_results(db, name, step)
+        if step is not None and step not in keys and not forgotten:
+            raise NotFound(f'workflow "{name}" has no step "{step}"{did_you_mean(step, keys)}')
+        return forgotten
+
+    forgotten = with_database(ctx, work)
+    say(f"{forgotten} cached result{'s' if forgotten != 1 else ''} forgotten")
 
 
 @workflows.command("diff")

@@ -308,6 +308,7 @@ async def unknown_keys(db: Database, bucket: str, keys: Sequence[str]) -> list[s
     rows = await db.fetch(
         """SELECT k.key FROM unnest($2::text[]) AS k (key)
             WHERE NOT EXISTS (SELECT FROM public.task_artifacts a WHERE a.bucket = $1 AND a.key = k.key)
+              AND NOT EXISTS (SELECT FROM accs.borrowed_files b WHERE b.bucket = $1 AND b.key = k.key)
               AND NOT EXISTS (SELECT FROM accs.doomed_objects d WHERE d.bucket = $1 AND d.key = k.key)""",
         bucket,
         list(keys),

@@ -53,7 +53,7 @@ async def step_results(db: Database, wanted: Sequence[tuple[UUID, str]]) -> list
 
 async def resolve_tasks(db: Database, verdicts: Sequence[Mapping[str, Any]]) -> dict[UUID, Answer]:
     """Says what follows for each task: {task_id, generation, verdict: run | skip | error | done, given, delay, reason,
-    message, results}."""
+    message, results, cache_for, salt}. One that is accepted and done, though it was to run, had a cached result."""
     rows = await db.fetch("SELECT * FROM accs.resolve_tasks($1)", list(verdicts), repeatable=True)
     return read_answers(rows)
 
@@ -67,16 +67,20 @@ async def fan_out(
     delays: Sequence[float],
     parallel: int | None = None,
     tolerate: int = 0,
+    cache_for: float | None = None,
+    salt: str | None = None,
 ) -> Answer:
     """Makes a task for each item of a step: each is given what stands here, or skipped where that is None."""
     row = await db.fetchrow(
-        "SELECT * FROM accs.fan_out($1, $2, $3, $4, $5, $6)",
+        "SELECT * FROM accs.fan_out($1, $2, $3, $4, $5, $6, $7, $8)",
         task_id,
         generation,
         list(given),
         parallel,
         tolerate,
         list(delays) if any(delays) else None,
+        cache_for,
+        salt,
         repeatable=True,
     )
     assert row is not None, "fan_out always answers"

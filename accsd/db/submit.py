@@ -30,6 +30,7 @@ class Submission:
     key: str | None = None
     trace_id: str | None = None
     trigger: Mapping[str, Any] | None = None  # what caused the job
+    no_cache: bool = False  # its steps run, although a result of the same input is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ async def submit_jobs(
         _check_depth(submission.options)
     await check_options(db, submissions)
     rows = await db.fetch(
-        "SELECT * FROM accs.submit_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        "SELECT * FROM accs.submit_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, p_no_cache => $10)",
         [submission.workflow_id for submission in submissions],
         [submission.options for submission in submissions],
         [submission.priority for submission in submissions],
@@ -63,6 +64,9 @@ async def submit_jobs(
         created_by,
         [submission.trace_id for submission in submissions],
         [submission.trigger for submission in submissions],
+        [True if each.no_cache else None for each in submissions]
+        if any(each.no_cache for each in submissions)
+        else None,
         repeatable=True,
     )
     return [Submitted(row["job_id"], Verdict(row["answer"]), row["reason"], row["status"]) for row in rows]

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from accsd.db.views.events import AttemptRow, EventRow
 from accsd.db.views.jobs import DeadLetterRow, JobRow, TaskRow
-from accsd.explain.words import duration, since
+from accsd.explain.words import duration, short, since
 from accsd.model.outcome import DatabaseCode, ErrorCode, meaning_of
 from accsd.model.state import JobStatus, TaskStatus
 from accsd.values.times import FarTime
@@ -72,7 +72,7 @@ def task_note(task: TaskRow) -> str:
         case TaskStatus.QUEUED:
             return _waits_for(task)
         case TaskStatus.DONE:
-            return ""
+            return "" if task.cached is None else f"cached: the result of job {short(task.cached['job_id'])}"
         case TaskStatus.SKIPPED if task.error_code in _SKIPPED_BY_ITSELF:
             return task.error_message or meaning_of(task.error_code).sentence
         case TaskStatus.ERROR if task.tolerated:
@@ -121,12 +121,22 @@ class FoldedStep:
         return [task for task in self.items if task.status == TaskStatus.ERROR]
 
 
-_KINDS: Final = ("done", "running", "starting", "queued", "failed", "failed (tolerated)", "skipped", "cancelled")
+_KINDS: Final = (
+    "done",
+    "cached",
+    "running",
+    "starting",
+    "queued",
+    "failed",
+    "failed (tolerated)",
+    "skipped",
+    "cancelled",
+)
 
 
 def _kind(task: TaskRow) -> str:
     if task.status != TaskStatus.ERROR:
-        return task.status
+        return task.status if task.cached is None else "cached"
     return "failed (tolerated)" if task.tolerated else "failed"
 
 

@@ -110,6 +110,7 @@ class EventType(StrEnum):
     RETRY = "retry"  # a failed attempt that will be repeated, and a redrive
     REFUSED = "refused"  # a write of an attempt that no longer holds the task, and what the database held
     CHANGED = "changed"  # a job's priority, options or due time, by whom
+    CACHE = "cache"  # a step with cache: whose result it is done with, or why it runs
     WAKE = "wake"  # a node was woken, or was not
     REPAIR = "repair"  # what disagreed with the rows of the tasks and was mended: a bug somewhere
 

@@ -36,6 +36,7 @@ MAX_STEPS = 100_000
 MAX_PARAMS_BYTES = 64 * 1024
 MAX_ITEMS = 10_000
 LONGEST_DELAY = 31_622_400.0  # seconds: a leap year
+LONGEST_CACHE = 31_536_000.0  # seconds: 365 days
 _USES = re.compile(r"[a-z][a-z0-9_.]{0,99}(@[1-9][0-9]{0,8})?")
 _ALIAS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHARE = re.compile(r"([0-9]|[1-9][0-9]|100)%")
@@ -80,6 +81,17 @@ def _delay(written: Any) -> Any:
     return seconds
 
 
+def _not_too_long(seconds: float) -> float:
+    if not 1 <= seconds <= LONGEST_CACHE:
+        raise InvalidValue("must be at least 1 second and at most 365 days")
+    return seconds
+
+
+def _lasting(written: Any) -> Any:
+    """`7d` is `{for: 7d}`."""
+    return {"for": written} if isinstance(written, str | int | float) else written
+
+
 def _share(written: Any) -> Any:
     if isinstance(written, str) and not _SHARE.fullmatch(written):
         raise InvalidValue("must be a number of items, or a share of them such as 10%")
@@ -107,6 +119,16 @@ ServiceName = Annotated[str, AfterValidator(_service)]
 EventName = Annotated[str, AfterValidator(check_outgoing_event)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Seconds = Annotated[Annotated[float, Field(gt=0, allow_inf_nan=False)] | None, BeforeValidator(_in_seconds)]
+
+
+class StepCache(BaseModel):
+    """For how long the result of a step is used again for the same input. Another `salt` is another input: it says what
+    accsd can't see, such as a new model behind a service."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True)
+
+    for_: Annotated[float, BeforeValidator(_in_seconds), AfterValidator(_not_too_long)] = Field(alias="for")
+    salt: Annotated[str, Field(max_length=200)] | None = None
 
 
 class WorkflowStep(BaseModel):
@@ -137,6 +159,7 @@ class WorkflowStep(BaseModel):
     max_items: int | None = Field(default=None, ge=1, le=MAX_ITEMS)
     tolerate: Annotated[int | str | None, AfterValidator(_share)] = None
     files: list[str] | None = Field(default=None, max_length=MOST_FILES)  # which of the workflow's; None: all of them
+    cache: Annotated[StepCache | None, BeforeValidator(_lasting)] = None
 
     @model_validator(mode="after")
     def _fields_fit_together(self) -> Self:
@@ -150,6 +173,10 @@ class WorkflowStep(BaseModel):
             raise InvalidValue('has a concurrency_key that begins with "map/", which is reserved')
         if self.max_parallel is not None and self.concurrency_key is not None:
             raise InvalidValue("has a max_parallel and a concurrency_key, which exclude each other")
+        if self.cache is not None and self.delay is not None:
+            raise InvalidValue("has a cache and a delay, which exclude each other")
+        if self.cache is not None and self.uses is not None and self.uses.startswith("accs."):
+            raise InvalidValue("has a cache, but the result of a tool of accsd itself is not cached")
         if self.for_each is None and (lone := sorted(_OF_ITEMS & self.model_fields_set)):
             raise InvalidValue(f"has {', '.join(lone)} but no for_each")
         return self

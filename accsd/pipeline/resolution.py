@@ -12,7 +12,7 @@ from accsd.expressions import Budget, Context, evaluate, evaluate_condition, has
 from accsd.expressions.results import written_moment
 from accsd.model import WorkflowStep
 from accsd.model.outcome import DatabaseCode
-from accsd.model.workflow import LONGEST_DELAY
+from accsd.model.workflow import LONGEST_DELAY, StepCache
 from accsd.pipeline.flow import DEFAULT_MAX_ITEMS, STEP, StepFlow, expression_of
 from accsd.values.schemas import sentences
 from accsd.values.units import parse_duration
@@ -45,8 +45,11 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Run:
+    """`cache`: unless there is a result of the same input, which SQL knows."""
+
     given: dict[str, Any]
     delay: float = 0
+    cache: StepCache | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ class Multiply:
     delays: list[float]
     parallel: int | None
     tolerate: int
+    cache: StepCache | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,7 @@ def _begun(flow: StepFlow, given: dict[str, Any], delay: float) -> Run | Finish 
             said = value.get("message") or "what it asserts does not hold"
             return Finish({}) if value["that"] else Fail(DatabaseCode.ASSERTION_FAILED, said)
         case _:
-            return Run(given, delay)
+            return Run(given, delay, flow.step.cache)
 
 
 def _input(flow: StepFlow, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -244,7 +248,7 @@ def _multiply(
         one = _given_item(flow, each, facts, index) if _holds(step.if_item, each, "if_item") else None
         given.append(one)
         delays.append(_delay(step, each) if one is not None else 0)
-    return Multiply(given, delays, step.max_parallel, _tolerated(step.tolerate, len(items)))
+    return Multiply(given, delays, step.max_parallel, _tolerated(step.tolerate, len(items)), step.cache)
 
 
 def _given_item(flow: StepFlow, context: Context, facts: Facts, index: int) -> dict[str, Any]:

@@ -157,14 +157,19 @@ def _folder_of(task_key: str | None) -> Parts:
 
 
 def _name(artifact: Input) -> Parts:
-    """The key behind `{kind}s/{job}/{step}/{attempt}/`. Of a key that accsd did not build, only the last part."""
+    """The key behind `{kind}s/{job}/{step}/{attempt}/`. Of a key that accsd did not build, only the last part. The job,
+    and the item of the step, may be others: of a cached result the file is where its task has put it."""
     parts = check_key(artifact.key)
     built = parts[0] in _FOLDERS and len(parts) > 1 and bool(_JOB.fullmatch(parts[1]))
     if artifact.task_key is None:
         return parts[2:] if built and len(parts) > 2 else parts[-1:]
-    if not built or len(parts) < 4 or parts[2] != artifact.task_key:
+    if not built or len(parts) < 4 or _step(parts[2]) != _step(artifact.task_key):
         return parts[-1:]
     return parts[4:] if len(parts) > 4 and _ATTEMPT.fullmatch(parts[3]) else parts[3:]
+
+
+def _step(task_key: str) -> str:
+    return task_key.partition("[")[0]
 
 
 def _check_caps(artifacts: Sequence[Input], largest: int, most: int) -> None:

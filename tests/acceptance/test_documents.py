@@ -277,7 +277,7 @@ RENDER = "name: media\nsteps: [{ key: render, service: renderer, requires: { gpu
 def test_the_page_on_the_http_api(tmp_path: Path, shell: dict[str, str]):
     """Another port than the usual one, which may be taken here."""
     (tmp_path / "hello.yaml").write_text("{name: hello, steps: [{key: greet, service: greeter}]}")
-    greet = "import json, sys; json.loads(sys.stdin.readline()); print('hello'); print(json.dumps({'type': 'result', 'result': {}}))"
+    greet = "import sys; sys.stdin.readline(); print('hello'); print('{\"type\": \"result\", \"result\": {}}')"
     (tmp_path / "accsd.toml").write_text(
         f'[services.greeter]\nrunner = "process"\ncommand = ["python3", "-c", {json.dumps(greet)}]\n'
     )
@@ -354,9 +354,10 @@ def example_named(name: str, folder: Path) -> Path:
 
 def test_the_page_on_pipelines(tmp_path: Path, shell: dict[str, str]):
     """Every command of it in its order; all of its workflows are sound."""
-    before, up, run, with_files = blocks("docs/pipelines.md")
-    workflow, letters, document = blocks("docs/pipelines.md", "yaml")
+    before, up, run, cached, with_files = blocks("docs/pipelines.md")
+    workflow, memo, letters, document = blocks("docs/pipelines.md", "yaml")
     example = example_named("fan-out", tmp_path)
+    (example / "memo.yaml").write_text(memo)
     (example / "report.yaml").write_text(document)
     (example / "shown.yaml").write_text(workflow)
     (example / "letters.yaml").write_text(letters)
@@ -367,9 +368,13 @@ def test_the_page_on_pipelines(tmp_path: Path, shell: dict[str, str]):
         apply_both = "accsd workflows apply workflow.yaml > applied; accsd workflows apply shown.yaml"
         assert "unchanged" in bash(apply_both, example, shell)
         told = bash(run, example, shell)
+        memoized = bash(cached, example, shell)
         files = bash(with_files, example, shell)
     assert "letters: ok, 3 steps, 2 files" in files
     assert "fonts/serif.ttf  7 B" in files
+    assert re.search(r"split +done .*cached: the result of job", memoized), memoized
+    assert re.search(r"encode × 2 .* 2 cached", memoized), memoized
+    assert "2 cached results forgotten" in memoized, "those of the first job and of the one without cache"
     assert "encode × 8" in told
     assert "7 done, 1 skipped" in told
     assert "encode[2] | part-002.wav: 16000 bytes became" in told, "the log of a step is that of its items"

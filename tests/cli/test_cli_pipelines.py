@@ -6,6 +6,8 @@ from uuid import UUID
 
 import pytest
 
+from accsd.builder.resolver import Resolver
+from accsd.db import Database
 from accsd.explain.words import short
 from tests.support.cli import Cli
 from tests.support.cluster import SERVER_NAMES, Clusters, Connection, TestServer
@@ -343,3 +345,75 @@ async def test_one_item_can_be_run_again_by_its_name(cli: Cli, conn: Connection)
     (await cli("retry", short(job_id), "--from", "encode[7]")).ends(1, 'it has no step "encode[7]"')
     (await cli("retry", short(job_id), "--from", "encode[1]")).ends(0, "runs again from encode[1]")
     assert [row["task_key"] for row in await claim(conn, 9)] == ["encode[1]"]
+
+
+# Cached results
+
+MEMO = """
+name: memo
+steps:
+  - { key: probe, service: render, cache: 7d, with: { n: "${params.n}" } }
+  - key: each
+    service: render
+    depends_on: [probe]
+    for_each: 2
+    cache: { for: 1h, salt: v2 }
+    with: { i: "${item}" }
+"""
+
+
+async def test_render_and_show_say_that_a_result_is_used_again(cli: Cli, offline: Cli, tmp_path: Path):
+    file = written(tmp_path, MEMO)
+    asked = ("workflows", "render", file, "--step")
+    said = (await offline(*asked, "probe", "--with", '{"params": {"n": 1}}')).ends(0).out
+    assert said == 'probe: runs with {"n":1}, unless the same input had a result in the last 7d\n'
+    assert (
+        "each: 2 tasks, each unless the same input had a result in the last 1h" in (await offline(*asked, "each")).out
+    )
+    assert (await offline(*asked, "each", "-o", "json")).ends(0).json["cache"] == {"for": 3600, "salt": "v2"}
+    (await cli("workflows", "apply", file)).ends(0)
+    assert "cached for 7d" in (await cli("workflows", "show", "memo")).ends(0).out
+    assert (await cli("workflows", "apply", file)).ends(0).out.endswith("unchanged\n")
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        ("cache: 400d", 'step "a": cache.for must be at least 1 second and at most 365 days'),
+        ("cache: soon", 'step "a": cache.for must be a number of seconds, or text such as 90s'),
+        ("cache: 1h, delay: 5", 'step "a": has a cache and a delay, which exclude each other'),
+        ("cache: 1h, service: accs, uses: accs.submit", "the result of a tool of accsd itself is not cached"),
+    ],
+)
+async def test_a_cache_that_makes_no_sense_is_refused_in_words(offline: Cli, tmp_path: Path, field: str, words: str):
+    field += "" if "service" in field else ", service: s"
+    file = written(tmp_path, f"name: w\nsteps:\n  - {{ key: a, {field} }}\n")
+    assert words in (await offline("workflows", "check", file)).ends(1).err
+
+
+async def test_a_cached_step_is_marked_and_the_cache_can_be_ignored_and_forgotten(
+    cli: Cli, conn: Connection, db: Database, tmp_path: Path
+):
+    async def submitted(*how: str) -> UUID:
+        made = UUID((await cli("submit", "memo", "-o", "n=1", *how)).ends(0).out.strip())
+        while (await Resolver(db).run_once()).did or await done(conn):
+            pass
+        return made
+
+    await node(conn)
+    (await cli("workflows", "apply", written(tmp_path, MEMO))).ends(0)
+    first = await submitted()
+    shown = (await cli("job", str(await submitted()))).ends(0).out
+    assert f"cached: the result of job {short(first)}" in shown
+    assert "2 cached" in steps_shown(shown)[1]
+    assert f"done with the result of each[1] of job {first}" in shown
+    found = (await cli("job", str(await submitted()), "-o", "json")).ends(0).json
+    assert [task["cached"]["job_id"] for task in found["tasks"] if task["items"] is None] == [str(first)] * 3
+    ignored = (await cli("job", str(await submitted("--no-cache")))).ends(0).out
+    assert "cache      ignored" in ignored
+    assert "cached:" not in ignored
+
+    forget = ("workflows", "forget-cache", "memo")
+    assert (await cli(*forget, "--step", "each")).ends(0).out == "4 cached results forgotten\n"
+    assert (await cli(*forget)).ends(0).out == "2 cached results forgotten\n"
+    (await cli(*forget, "--step", "probes")).ends(3, 'has no step "probes" (did you mean "probe"?)')

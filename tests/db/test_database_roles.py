@@ -127,6 +127,7 @@ async def test_only_a_scheduler_resolves(connect_as: As):
             "step_results('{}', '{}')",
             "resolve_tasks('[]')",
             "fan_out('01a1eb32-2289-71b2-8000-003000000000', 0, '{}')",
+            "expire_results()",
         ):
             if role == "accs_scheduler":
                 await db.fetch(f"SELECT * FROM accs.{call}")

@@ -15,11 +15,11 @@ import asyncpg
 import orjson
 import pytest
 
+from accsd.builder.calls import CallsUnderWay
 from accsd.builder.cleanup import Cleanup
 from accsd.builder.instantiate import Builder
 from accsd.builder.judge import Judge
 from accsd.builder.wake import Waker
-from accsd.builder.calls import CallsUnderWay
 from accsd.db import Database, Done, claim_tasks, finish_tasks, start_tasks
 from accsd.db.install import install
 from accsd.metrics import Metrics

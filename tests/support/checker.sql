@@ -168,6 +168,29 @@ SELECT 'no more failures are tolerated than may be', m.id::text, format('%s of %
 UNION ALL
 SELECT 'what runs was resolved', id::text, status FROM task WHERE resolve AND status NOT IN ('queued', 'skipped', 'cancelled')
 
+-- Steps with cache
+UNION ALL
+SELECT 'a cached result is of a task that was done with the same input, and not too long ago', e.job_task_id::text, format('event %s: %s', e.id, e.data)
+  FROM public.task_events e
+ WHERE e.type = 'cache' AND (e.data ->> 'hit')::boolean AND NOT EXISTS (
+   SELECT FROM moves m JOIN public.task_events c ON c.job_task_id = m.job_task_id AND c.type = 'cache'
+    WHERE m.job_task_id = (e.data ->> 'task_id')::uuid AND m.to_status = 'done' AND m.ts = (e.data ->> 'finished_at')::timestamptz
+      AND m.ts > e.ts - make_interval(secs => (e.data ->> 'seconds')::float8) AND c.id < m.id AND c.data ->> 'key' = e.data ->> 'key'
+      AND NOT (c.data ->> 'hit')::boolean)
+UNION ALL
+SELECT 'a task is done with the result of its source', t.id::text, format('%s, its source has %s', t.results, s.results)
+  FROM task t JOIN task s ON s.id = (t.given #>> '{cached,task_id}')::uuid AND s.finished_at = (t.given #>> '{cached,finished_at}')::timestamptz
+ WHERE t.status <> 'done' OR t.results IS DISTINCT FROM s.results OR t.claimed_by IS NOT NULL
+UNION ALL
+SELECT 'a borrowed file is of a task that is done with the result of another one', b.job_task_id::text, format('%s, while it is %s', b.key, t.status)
+  FROM accs.borrowed_files b LEFT JOIN task t ON t.id = b.job_task_id WHERE t.status IS DISTINCT FROM 'done' OR NOT t.given ? 'cached'
+UNION ALL
+SELECT 'no object is taken out of the store that a job has', d.key, 'its row is there' FROM accs.doomed_objects d
+ WHERE EXISTS (SELECT FROM public.task_artifacts a WHERE a.bucket = d.bucket AND a.key = d.key)
+    OR EXISTS (SELECT FROM accs.borrowed_files b WHERE b.bucket = d.bucket AND b.key = d.key)
+UNION ALL
+SELECT 'a row of the cache has its task', d.id::text, d.found::text FROM accs.damage d WHERE d.what = 'cache_row'
+
 -- Counts
 UNION ALL
 SELECT 'remaining dependencies', id::text,

@@ -59,7 +59,7 @@ async def workflow(conn: Connection, *steps: dict[str, Any], name: str | None = 
 
 
 async def submit_to(conn: Connection, workflow_id: UUID, **given: Any) -> UUID:
-    """One job of a workflow that exists. given: options, priority, scheduled_at, key, job_id."""
+    """One job of a workflow that exists. given: options, priority, scheduled_at, key, job_id, no_cache."""
     return (await submission(conn, workflow_id, **given))["job_id"]
 
 
@@ -72,16 +72,18 @@ async def submission(
     scheduled_at: datetime | None = None,
     key: str | None = None,
     job_id: UUID | None = None,
+    no_cache: bool | None = None,
 ) -> Row:
     """The whole answer of accs.submit_jobs for one job."""
     row = await conn.fetchrow(
-        "SELECT * FROM accs.submit_jobs($1, $2, $3, $4, $5, $6)",
+        "SELECT * FROM accs.submit_jobs($1, $2, $3, $4, $5, $6, p_no_cache => $7)",
         [workflow_id],
         [options],
         [priority],
         [scheduled_at],
         [key],
         [job_id],
+        [no_cache],
     )
     assert row is not None
     return row

@@ -28,6 +28,7 @@ from tests.support.world import LIMITS, NODES, PAUSABLE, WORKFLOWS, World
 T = TypeVar("T")
 Draw = Callable[[st.SearchStrategy[T]], T]
 
+CACHE = 100  # for so many seconds results are used again: some are too old
 recent = st.integers(0, 7)  # how far back in a list; what came last is the likeliest
 some = st.lists(recent, min_size=1, max_size=3)
 agents: st.SearchStrategy[Agent] = st.sampled_from(
@@ -154,6 +155,7 @@ class StateMachine(RuleBasedStateMachine):
             "redrive": 4 if self.model.letters else 0,
             "retry": 6 if statuses & TERMINAL else 0,
             "resolve": 8 if to_resolve else 1 if any(task.resolve is not None for task in self.tasks) else 0,
+            "submit_and_resolve": 4,
             "fan_out": 10 if any(task.step.fans for task in to_resolve) else 0,
             "claim_beside_another_service": 4 if self.ready else 0,
             "claim": 2 if self.ready else 0,
@@ -383,6 +385,7 @@ class StateMachine(RuleBasedStateMachine):
                 task.generation - draw(mostly(0, 1)),
                 draw(st.sampled_from(["run", "run", "skip", "error", "done"])),
                 draw(mostly(0, 30)),
+                draw(mostly(CACHE, None)),
             )
             for task in chosen
         ]
@@ -392,11 +395,24 @@ class StateMachine(RuleBasedStateMachine):
                 "generation": finding.generation,
                 "verdict": finding.verdict,
                 "delay": finding.delay,
+                "cache_for": finding.cache,
                 "reason": {"skip": "condition_false", "error": "template_error"}.get(finding.verdict),
             }
             for finding in findings
         ]
         self.expect(self.fetch("resolve_tasks($1)", said), self.model.resolve(findings))
+
+    def submit_and_resolve(self, _draw: Draw) -> None:
+        """A step with cache, several times: one by one, two jobs of it would seldom come so far in an example."""
+        job_id = self.next_job_id()
+        self.submit_job("memo", 5, None, None)
+        self.the_rows_are_the_models()
+        job = self.model.jobs.get(job_id)
+        if job is not None and job.tasks:
+            self.at_next_second()
+            finding = Finding(job.tasks["memo"], 0, "run", cache=CACHE)
+            said = {"task_id": str(self.task_id(finding.task)), "generation": 0, "verdict": "run", "cache_for": CACHE}
+            self.expect(self.fetch("resolve_tasks($1)", [said]), self.model.resolve([finding]))
 
     def fan_out(self, draw: Draw) -> None:
         self.at_next_second()
@@ -410,16 +426,19 @@ class StateMachine(RuleBasedStateMachine):
         delays = [draw(mostly(0, 30)) for _ in items]
         generation, tolerate = task.generation - draw(mostly(0, 1)), draw(st.integers(0, 2))
         parallel = None if task.step.concurrency_key else draw(st.sampled_from([1, None, 2]))
+        cache = draw(st.sampled_from([CACHE, None]))
         (row,) = self.fetch(
-            "fan_out($1, $2, $3, $4, $5, $6)",
+            "fan_out($1, $2, $3, $4, $5, $6, $7)",
             self.task_id(task),
             generation,
             [{"with": {"item": index}} if runs else None for index, runs in enumerate(items)],
             parallel,
             tolerate,
             delays,
+            cache,
         )
-        same((row["answer"], row["reason"]), self.model.fan_out(task, generation, items, delays, parallel, tolerate))
+        expected = self.model.fan_out(task, generation, items, delays, parallel, tolerate, cache)
+        same((row["answer"], row["reason"]), expected)
 
     def expect_to_resolve(self) -> None:
         rows = self.fetch("tasks_to_resolve()")

@@ -67,6 +67,8 @@ class Task:
     mother: "Task | None" = None  # the step that became this task
     has_item: bool = True
     tolerated: bool = False
+    finished: float = 0  # when it was done
+    borrowed: bool = False  # it is done with the result of another task, and has that one's files
 
     @property
     def key(self) -> str:
@@ -171,6 +173,10 @@ class Finding:
     generation: int
     verdict: str
     delay: float = 0
+    cache: float | None = None  # run: unless there is a result that is not older than so many seconds
+
+
+Input = tuple[object, ...]  # what decides the result of a task
 
 
 class Model:
@@ -185,6 +191,7 @@ class Model:
         self.pauses: set[tuple[str, str]] = set()
         self.inactive: set[str] = set()
         self.outputs: set[tuple[Task, int]] = set()
+        self.cached: dict[Task, tuple[Input, int]] = {}  # with the generation in which it was resolved
 
     # Submission
 
@@ -390,6 +397,8 @@ class Model:
             task = finding.task
             if finding.verdict != "error":
                 self._drop_items(task)
+            if finding.verdict == "run" and self._use_cache(task, finding.cache):
+                continue
             if finding.verdict == "run":
                 task.resolve, task.due = False, self.now + finding.delay if finding.delay else None
             elif finding.verdict == "skip":
@@ -406,7 +415,14 @@ class Model:
         }
 
     def fan_out(
-        self, task: Task, generation: int, items: list[bool], delays: list[int], parallel: int | None, tolerate: int
+        self,
+        task: Task,
+        generation: int,
+        items: list[bool],
+        delays: list[int],
+        parallel: int | None,
+        tolerate: int,
+        cache: float | None = None,
     ) -> Answer:
         """`items`: for each whether it has a task that runs; the others are skipped."""
         if not self._waits_for_resolver(task) or generation != task.generation:
@@ -424,12 +440,50 @@ class Model:
             if not runs:
                 made.status, made.code = "skipped", "condition_false"
         self._without_item(task.made[len(items) :])
+        may_be_cached = task.attempt_id == 0
         self._end_without_node(task)
+        for made in task.made[: len(items)]:
+            if made.status == "queued":
+                self._use_cache(made, cache, may=may_be_cached)
         self._close_jobs()
         return ACCEPTED
 
+    def _use_cache(self, task: Task, seconds: float | None, *, may: bool = True) -> bool:
+        """Whether it is done with the result of an earlier task; what is not is remembered, for when it has one."""
+        if seconds is None or (found := self._input(task)) is None:
+            return False
+        known = [
+            source
+            for source, (same, generation) in self.cached.items()
+            if (same, generation, source.status) == (found, source.generation, "done")
+            and source.finished > self.now - seconds
+        ]
+        if not known or not may or task.attempt_id > 0:
+            self.cached[task] = (found, task.generation)
+            return False
+        source = min(known, key=lambda source: (-source.finished, source.number, source.job.id))
+        task.borrowed = (source, source.attempt_id) in self.outputs
+        self._end_without_node(task)
+        return True
+
+    def _input(self, task: Task) -> Input | None:
+        """None: nobody can know it, because a file has no checksum, and here no file has."""
+        step = task.mother or task
+        above = [task.job.tasks[key] for key in step.step.depends_on]
+        makers = [maker for one in above if one.status == "done" for maker in (one, *(one.made if one.fan else ()))]
+        if any(
+            maker.status == "done" and (maker.borrowed or (maker, maker.attempt_id) in self.outputs) for maker in makers
+        ):
+            return None
+        lists = [
+            tuple(item.status == "done" for item in one.made if item.code != "not_in_list") if one.fan else None
+            for one in above
+        ]
+        return (task.job.workflow, step.key, step.made.index(task) if task.mother else None, *lists)
+
     def _end_without_node(self, task: Task) -> None:
-        task.attempt_id, task.resolve, task.progress = task.attempt_id + 1, False, 1
+        task.attempt_id, task.progress = task.attempt_id + 1, 1
+        task.resolve = None if task.resolve is None else False
         self._leave(task, "done", "done")
 
     def _drop_items(self, task: Task) -> None:
@@ -454,7 +508,7 @@ class Model:
     # How an attempt ends
 
     def _leave(self, task: Task, status: str, outcome: str | None) -> None:
-        task.status = status
+        task.status, task.finished = status, self.now
         task.owner = task.node = task.lease_until = None
         if outcome:
             task.outcome = (task.attempt_id, outcome)
@@ -612,6 +666,7 @@ class Model:
             task.status, task.generation = "queued", task.generation + 1
             task.attempt = task.lost = 0
             task.progress, task.code, task.due = 0, None, None
+            task.borrowed = False
             task.tolerated, task.resolve = False, None if task.resolve is None else True
         for letter in self.letters:
             if letter.task in chosen:

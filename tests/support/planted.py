@@ -97,7 +97,19 @@ STALE_RESOLVER = Bug(
 NO_LIMIT_OF_ITEMS = Bug(
     "max_parallel is ignored", (Change("fan_out", "IF p_parallel IS NOT NULL THEN", "IF false THEN"),)
 )
-# Shown by its story alone: the machine seldom retries a step that was multiplied and then skips it.
+FAILED_RESULT = Bug(
+    "a step takes the result of a task that failed", (Change("result_of", "s.status = 'done' AND ", ""),)
+)
+# Shown by their stories alone: the machine seldom looks for a result when the only one is too old, retries a step of
+# whose input there is one, or one that was multiplied, to skip it then.
+OLD_RESULT = Bug(
+    "a step takes a result that is too old",
+    (Change("result_of", " AND s.finished_at > accs.clock() - make_interval(secs => p_seconds)", ""),),
+)
+CACHED_RETRY = Bug(
+    "a step that is retried is done from the cache",
+    (Change("why_not_cached", "p_task.attempt_id > 0", "false"),),
+)
 OLD_ITEMS_RUN = Bug(
     "the tasks of an earlier list run although their step is skipped",
     (
@@ -117,6 +129,7 @@ BUGS = [
     COUNTED_TWICE,
     STALE_RESOLVER,
     NO_LIMIT_OF_ITEMS,
+    FAILED_RESULT,
 ]
 
 

@@ -29,13 +29,15 @@ async def resolve(conn: Connection, job_id: UUID, key: str, verdict: str = "run"
 async def fan_out(conn: Connection, job_id: UUID, key: str, *given: Any, **options: Any) -> Row:
     row = await task(conn, job_id, key)
     (answer,) = await conn.fetch(
-        "SELECT * FROM accs.fan_out($1, $2, $3, $4, $5, $6)",
+        "SELECT * FROM accs.fan_out($1, $2, $3, $4, $5, $6, $7, $8)",
         row["id"],
         row["generation"],
         [None if one is None else {"with": {"item": one}} for one in given],
         options.get("parallel"),
         options.get("tolerate", 0),
         options.get("delays"),
+        options.get("cache_for"),
+        options.get("salt"),
     )
     return answer
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import anyio
 
-from accsd.builder.wake import Waker
 from accsd.builder.calls import CallsUnderWay
+from accsd.builder.wake import Waker
 from accsd.db import Database
 from accsd.errors import AccsdError
 from accsd.settings import WakeSettings

@@ -50,6 +50,7 @@ WORKFLOWS = {
         Step("both", "audio", ("gate", "many"), resolve=True),
         Step("last", "video", ("both",)),
     ],
+    "memo": [Step("memo", "audio", max_attempts=1, resolve=True)],
 }
 LIMITS = {"disk": 1, "net": 2}
 NODES = [Node("north", gpu=False, capacity={"audio": 2}), Node("south", gpu=True, capacity={})]
@@ -67,6 +68,7 @@ PAUSABLE = [
 RESET = """
 SET session_replication_role = replica;
 DELETE FROM public.task_events; DELETE FROM public.task_artifacts; DELETE FROM public.dead_letters;
+DELETE FROM accs.cached_results; DELETE FROM accs.borrowed_files;
 DELETE FROM accs.waiting; DELETE FROM accs.live; DELETE FROM accs.pending_jobs; DELETE FROM accs.pauses;
 DELETE FROM accs.conclusions;
 DELETE FROM public.job_tasks; DELETE FROM public.jobs; DELETE FROM accs.concurrency_keys WHERE key LIKE 'map/%';

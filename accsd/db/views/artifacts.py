@@ -28,10 +28,13 @@ class StoredArtifact:
     checksum: str | None
     created_at: datetime
     facts: dict[str, Any] | None  # of a part of a log
+    borrowed_as: str | None = None  # of a cached result: what its task called it; the key is that of another job
 
     @property
     def name(self) -> str:
         """The name that the task gave it: the key without the part that build_key puts before it."""
+        if self.borrowed_as is not None:
+            return self.borrowed_as
         name = self.key
         for part in (f"{self.kind}s", self.job_id, self.task_key, self.attempt_id):
             name = name.removeprefix(f"{part}/")
@@ -44,14 +47,23 @@ class StoredArtifact:
 
 _ARTIFACTS: Final = """
     SELECT a.id, a.job_id, a.job_task_id AS task_id, t.task_key, a.attempt_id, a.kind, a.bucket, a.key,
-           a.size_bytes, a.content_type, a.checksum, a.created_at, a.facts
+           a.size_bytes, a.content_type, a.checksum, a.created_at, a.facts, NULL AS borrowed_as
       FROM public.task_artifacts a LEFT JOIN public.job_tasks t ON t.id = a.job_task_id """
 
 
 async def artifacts_of(db: Database, job_id: UUID) -> list[StoredArtifact]:
     """A job's artifacts in the order of the workflow, the job's own first; log segments in their order."""
     rows = await db.fetch(
-        f"{_ARTIFACTS} WHERE a.job_id = $1 ORDER BY t.step_no NULLS FIRST, a.attempt_id, a.id", job_id, repeatable=True
+        f"""SELECT f.* FROM (
+              {_ARTIFACTS} WHERE a.job_id = $1
+              UNION ALL
+              SELECT b.artifact_id, b.job_id, b.job_task_id, t.task_key, t.outcome_attempt_id, 'output', b.bucket,
+                     b.key, b.size_bytes, b.content_type, b.checksum, b.created_at, NULL, b.name
+                FROM accs.borrowed_files b JOIN public.job_tasks t ON t.id = b.job_task_id WHERE b.job_id = $1) f
+              LEFT JOIN public.job_tasks s ON s.id = f.task_id
+             ORDER BY s.step_no NULLS FIRST, f.attempt_id, f.id""",
+        job_id,
+        repeatable=True,
     )
     return [StoredArtifact(**dict(row)) for row in rows]
 

@@ -112,6 +112,7 @@ class JobRow:
     trace_id: str | None
     options: dict[str, Any]
     trigger: dict[str, Any] | None
+    no_cache: bool
     is_paused: bool  # whether its workflow is paused
 
 
@@ -122,7 +123,8 @@ JOB_COLUMNS: Final = """
     CASE WHEN j.created_at >= '0001-01-01' AND j.created_at < '10000-01-01' THEN accs.clock() - j.created_at END AS age,
     coalesce(j.finished_at, accs.clock()) - j.started_at AS took, j.error_code, j.error_message, j.task_count,
     j.open_tasks, j.generation, j.idempotency_key, j.created_by, j.trace_id, coalesce(j.options, '{}') AS options,
-    j.trigger, EXISTS (SELECT FROM accs.pauses p WHERE p.kind = 'workflow' AND p.name = w.name) AS is_paused"""
+    j.trigger, coalesce(j.no_cache, false) AS no_cache,
+    EXISTS (SELECT FROM accs.pauses p WHERE p.kind = 'workflow' AND p.name = w.name) AS is_paused"""
 
 
 async def job(db: Database, job_id: UUID) -> JobRow:
@@ -174,6 +176,7 @@ class TaskRow:
     parent: UUID | None  # of such a task: the step that became it
     item_no: int | None
     tolerated: bool  # it failed for good, and the steps below go on without it
+    cached: dict[str, Any] | None  # whose result it is done with: job_id, task_id, finished_at
 
     @property
     def is_delayed(self) -> bool:
@@ -189,7 +192,8 @@ _TASKS: Final = """
              - t.claimed_at AS took,
            t.next_attempt_at, t.next_attempt_at - accs.clock() AS due_in, t.remaining, w.hold,
            t.error_code, t.error_message, t.params, t.results, h.reason AS fails_everywhere, t.outcome, t.items,
-           t.parent, t.item_no, coalesce(t.tolerated, false) AS tolerated
+           t.parent, t.item_no, coalesce(t.tolerated, false) AS tolerated,
+           CASE WHEN t.status = 'done' AND t.claimed_by IS NULL THEN t.given -> 'cached' END AS cached
       FROM public.job_tasks t JOIN public.jobs j ON j.id = t.job_id LEFT JOIN accs.live l ON l.task_id = t.id
       LEFT JOIN accs.step_health h ON h.workflow_id = j.workflow_id AND h.task_key = t.task_key
       LEFT JOIN accs.waiting w ON w.task_id = t.id """
