@@ -136,6 +136,7 @@ async def test_a_check_only_reads_and_the_use_is_noted_once_a_minute(db: Databas
         assert await caller_of_token(reads, token.token, verbs=db) is not None
         row = "SELECT xmin, last_used_at = date_trunc('minute', accs.clock()) AS to_the_minute FROM accs.tokens"
         before = await conn.fetchrow(row)
+        assert before is not None
         await pass_time(conn, -(await conn.fetchval("SELECT date_part('second', accs.clock())")))
         assert await caller_of_token(reads, token.token) is not None, "nothing is due to be written"
         assert await conn.fetchval("SELECT xmin FROM accs.tokens") == before["xmin"]
