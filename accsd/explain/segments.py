@@ -13,6 +13,7 @@ The bar of a job is that of its critical path: the chain of steps each of which 
 up to the one that ended last. Of a job that is under way, the chain leads to the step with the most steps below it.
 """
 
+from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -152,6 +153,25 @@ class Facts:
     pauses: Sequence[PauseSpan] = ()
     holders: Mapping[str, Sequence[Span]] = field(default_factory=dict[str, Sequence[Span]])
     limits: Mapping[str, int] = field(default_factory=dict[str, int])
+    # A job may have thousands of tasks that wait for the same machines: those are looked at once.
+    _known: dict[tuple[frozenset[str], str, frozenset[str]], list[Span]] = field(
+        default_factory=dict[tuple[frozenset[str], str, frozenset[str]], list[Span]],
+        init=False,
+        repr=False,
+        compare=False,
+    )
+
+    waits: dict[tuple[object, ...], list[Segment]] = field(
+        default_factory=dict[tuple[object, ...], list[Segment]], init=False, repr=False, compare=False
+    )
+
+    def in_state(self, nodes: frozenset[str], state: str, unless: frozenset[str] = frozenset()) -> list[Span]:
+        """When at least one of these machines was in this state, while none of the others was ready."""
+        which = nodes, state, unless
+        if which not in self._known:
+            spans = _united(span for name in nodes for span in self.power.get(name, ()) if span.state == state)
+            self._known[which] = _divided(spans, self.in_state(unless, "ready"))[1] if unless else spans
+        return self._known[which]
 
 
 # The pieces of a task
@@ -159,7 +179,10 @@ class Facts:
 
 def segments(task: Story, stories: Mapping[UUID, Story], facts: Facts) -> list[Segment]:
     """The life of a task from when it was made until it ended, or until now."""
-    return list(_merged(replace(each, task_key=task.task_key) for each in _life(task, stories, facts)))
+    key = task.task_key
+    return list(
+        _merged(Segment(each.kind, each.since, each.until, each.subject, key) for each in _life(task, stories, facts))
+    )
 
 
 def _life(task: Story, stories: Mapping[UUID, Story], facts: Facts) -> Iterator[Segment]:
@@ -207,17 +230,27 @@ def _attempt(attempt: Attempt, facts: Facts) -> Iterator[Segment]:
     yield Segment(Kind.RUNNING, began, ends, where)
 
 
-def _wait(task: Story, since: datetime, until: datetime, node: str | None, facts: Facts) -> Iterator[Segment]:
-    """What was in the way of a task that was ready: each cause takes what is left of the time by the ones before it.
-    `node` took it in the end; None: nobody did yet, and the machines that could are asked where none of them is there.
-    """
-    left = [Span(since, until)] if since < until else []
+def _wait(task: Story, since: datetime, until: datetime, node: str | None, facts: Facts) -> Sequence[Segment]:
+    """What was in the way of a task that was ready. Tasks that are alike and wait side by side are asked about once."""
+    if since >= until:
+        return ()
+    which = task.service, task.key, task.fits, node, since, until
+    if which not in facts.waits:
+        facts.waits[which] = list(_waited(task, since, until, node, facts))
+    return facts.waits[which]
+
+
+def _waited(task: Story, since: datetime, until: datetime, node: str | None, facts: Facts) -> Iterator[Segment]:
+    """Each cause takes what is left of the time by the ones before it. `node` took the task in the end; None: nobody
+    did yet, and the machines that could are asked where none of them is there."""
+    left = [Span(since, until)]
     for kind, subject, spans in _causes(task, node, facts):
         taken, left = _divided(left, spans)
         yield from (Segment(kind, each.since, each.until, subject) for each in taken)
+        if not left:
+            return
     could = task.fits if node is None else task.fits | {node}
-    there = [span for name in sorted(could) for span in _in_state(facts, name, "ready")]
-    taken, left = _divided(left, there)
+    taken, left = _divided(left, facts.in_state(could, "ready"))
     service = Subject(SubjectType.SERVICE, task.service)
     yield from (Segment(Kind.CAPACITY, each.since, each.until, service) for each in taken)
     yield from (Segment(Kind.NO_NODE, each.since, each.until, service) for each in left)
@@ -237,11 +270,11 @@ def _causes(task: Story, node: str | None, facts: Facts) -> Iterator[tuple[Kind,
         full = _full(facts.holders.get(task.key, ()), facts.limits.get(task.key, 1))
         yield Kind.KEY, Subject(SubjectType.KEY, task.key), full
     candidates = [node] if node is not None else sorted(task.fits)
-    ready = [] if node is not None else [span for name in candidates for span in _in_state(facts, name, "ready")]
+    others = task.fits if node is None else frozenset[str]()
     for kind, state in ((Kind.WAKE, "waking"), (Kind.BOOT, "booting"), (Kind.ASLEEP, "asleep")):
         for name in candidates:
-            spans = [part for span in _in_state(facts, name, state) for part in _divided([span], ready)[1]]
-            yield kind, Subject(SubjectType.NODE, name), spans
+            if spans := facts.in_state(frozenset({name}), state, others):
+                yield kind, Subject(SubjectType.NODE, name), spans
 
 
 def _awaited(task: Story, node: str | None) -> Iterable[str]:
@@ -251,8 +284,14 @@ def _awaited(task: Story, node: str | None) -> Iterable[str]:
     return task.fits if len(task.fits) == 1 else ()
 
 
-def _in_state(facts: Facts, node: str, state: str) -> list[Span]:
-    return [span for span in facts.power.get(node, ()) if span.state == state]
+def _united(spans: Iterable[Span]) -> list[Span]:
+    found: list[Span] = []
+    for span in sorted(spans, key=lambda each: each.since):
+        if found and span.since <= found[-1].until:
+            found[-1] = Span(found[-1].since, max(found[-1].until, span.until))
+        else:
+            found.append(Span(span.since, span.until))
+    return found
 
 
 def _full(holders: Sequence[Span], limit: int) -> list[Span]:
@@ -272,38 +311,50 @@ def _full(holders: Sequence[Span], limit: int) -> list[Span]:
 
 
 def _divided(whole: Sequence[Span], spans: Sequence[Span]) -> tuple[list[Span], list[Span]]:
-    """What of the whole the spans cover, and what is left."""
+    """What of the whole the spans cover, and what is left. Both are in order, and none overlaps another of its own."""
     taken: list[Span] = []
-    left = list(whole)
-    for span in sorted(spans, key=lambda each: each.since):
-        rest: list[Span] = []
-        for part in left:
-            since, until = max(part.since, span.since), min(part.until, span.until)
-            if since >= until:
-                rest.append(part)
-                continue
-            taken.append(Span(since, until))
-            rest += [Span(a, b) for a, b in ((part.since, since), (until, part.until)) if a < b]
-        left = rest
+    left: list[Span] = []
+    for part in whole:
+        at = part.since
+        for number in range(bisect_right(spans, at, key=_until), len(spans)):
+            span = spans[number]
+            if span.since >= part.until:
+                break
+            begins, ends = max(at, span.since), min(part.until, span.until)
+            if at < begins:
+                left.append(Span(at, begins))
+            taken.append(Span(begins, ends))
+            at = ends
+        if at < part.until:
+            left.append(Span(at, part.until))
     return taken, left
+
+
+def _until(span: Span) -> datetime:
+    return span.until
 
 
 def _merged(pieces: Iterable[Segment]) -> Iterator[Segment]:
     """In the order of time, without empty ones; what goes on is one piece."""
     last: Segment | None = None
-    for piece in sorted((each for each in pieces if each.since < each.until), key=lambda each: each.since):
-        if (
-            last is not None
-            and last.until == piece.since
-            and replace(last, since=piece.since, until=piece.until) == piece
-        ):
+    for piece in sorted((each for each in pieces if each.since < each.until), key=_begin):
+        if last is None:
+            last = piece
+        elif last.until == piece.since and _is_like(last, piece):
             last = replace(last, until=piece.until)
-            continue
-        if last is not None:
+        else:
             yield last
-        last = piece
+            last = piece
     if last is not None:
         yield last
+
+
+def _begin(piece: Segment) -> datetime:
+    return piece.since
+
+
+def _is_like(one: Segment, other: Segment) -> bool:
+    return one.kind is other.kind and (one.subject, one.task_key) == (other.subject, other.task_key)
 
 
 def _end(task: Story, facts: Facts) -> datetime:

@@ -24,6 +24,7 @@ from tests.support.factory import (
     start,
     started,
     step,
+    stop_clock,
     submit,
     submit_to,
     tasks,
@@ -220,6 +221,7 @@ async def test_the_error_of_an_attempt_is_shown_whole_and_both_times_count_from_
 
 
 async def test_where_the_time_of_a_job_went_is_a_bar_of_blocks_with_what_they_mean(cli: Cli, conn: Connection):
+    await stop_clock(conn)
     await node(conn, render=1)
     job = await submit(conn, step("a"))
     await pass_time(conn, 30)

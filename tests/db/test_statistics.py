@@ -5,6 +5,8 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from tests.conftest import Connect
 from tests.support.cluster import Connection
 from tests.support.factory import (
@@ -18,12 +20,18 @@ from tests.support.factory import (
     start,
     started,
     step,
+    stop_clock,
     submit,
     submit_to,
     workflow,
 )
 
 LONG = timedelta(hours=1)
+
+
+@pytest.fixture(autouse=True)
+async def still(conn: Connection) -> None:
+    await stop_clock(conn)
 
 
 async def count(conn: Connection, limit: int = 5000) -> tuple[int, bool]:

@@ -22,6 +22,7 @@ from tests.support.factory import (
     start,
     started,
     step,
+    stop_clock,
     submit,
     submit_to,
     workflow,
@@ -33,7 +34,8 @@ LONG = timedelta(hours=2)
 
 
 @pytest.fixture
-async def db(db_url: str) -> AsyncIterator[Database]:
+async def db(db_url: str, conn: Connection) -> AsyncIterator[Database]:
+    await stop_clock(conn)
     async with opened(db_url) as opening:
         yield opening
 

@@ -233,6 +233,14 @@ async def pass_time(conn: Connection, seconds: float) -> None:
     await conn.execute("UPDATE accs.test_clock SET shift = shift + $1", timedelta(seconds=seconds))
 
 
+async def stop_clock(conn: Connection) -> None:
+    """From now on only `pass_time` moves the database's time, however slow the machine is."""
+    await conn.execute(
+        f"""CREATE OR REPLACE FUNCTION accs.clock() RETURNS timestamptz LANGUAGE sql STABLE AS
+            $$ SELECT '{await conn.fetchval("SELECT now()")}'::timestamptz + (SELECT shift FROM accs.test_clock) $$"""
+    )
+
+
 async def clock(conn: Connection) -> datetime:
     return await conn.fetchval("SELECT accs.clock()")
 
