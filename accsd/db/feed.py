@@ -22,7 +22,9 @@ COUNTED: Final = 10_000  # rows of each kind: more are "at least"
 _RANGES: Final = 16  # look-ups for missing ids, whatever their number
 # Partitions of months that ended longer ago are not looked at: a transaction may have begun as long before its commit.
 _LOOK_BACK: Final = timedelta(days=1)
-_WARM: Final = timedelta(seconds=60)
+# Where a reader begins: ids of transactions that are still under way were given a moment ago.
+_RECENT: Final = timedelta(minutes=2)
+_RECENT_IDS: Final = 1_000
 
 IdRange = tuple[int, int]  # first and last, both in it
 
@@ -45,7 +47,8 @@ class FeedEvent:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Where the ids are: the highest that was given, the one before the first of the last minute, the clock."""
+    """Where the ids are: the highest that was given; one before those of transactions that are still under way, as far
+    as can be told by time and number; the clock."""
 
     last: int
     recent: int
@@ -91,13 +94,16 @@ class TaskState:
     error_code: str | None
 
 
-_EVENT: Final = """e.id, e.ts, e.job_id, e.job_task_id AS task_id, e.attempt_id, e.source, e.level, e.type,
+# Anybody may write events with any time; one that datetime can't hold must not hide the others.
+_EVENT: Final = """e.id, greatest('0001-01-02Z', least(e.ts, '9999-12-30Z')) AS ts,
+           e.job_id, e.job_task_id AS task_id, e.attempt_id, e.source, e.level, e.type,
            left(e.message, 4096) AS message,
            CASE WHEN pg_column_size(e.data) <= 8192 THEN e.data
                 WHEN e.data IS NOT NULL THEN jsonb_build_object('omitted', 'more than 8 KiB') END AS data"""
+# Nothing is read while no id was given since: the sequence is asked first, and most reads end there.
 _AFTER: Final = f"""
     SELECT {_EVENT} FROM public.task_events e
-     WHERE e.id > $1 AND e.id <= $2 AND e.ts >= $3 ORDER BY e.id LIMIT $4"""
+     WHERE accs.feed_head() > $1 AND e.id > $1 AND e.id <= $2 AND e.ts >= $3 ORDER BY e.id LIMIT $4"""
 _AFTER_OF_JOBS: Final = f"""
     SELECT {_EVENT} FROM public.task_events e
      WHERE e.job_id = ANY ($5) AND e.id > $1 AND e.id <= $2 AND e.ts >= $3 ORDER BY e.id LIMIT $4"""
@@ -108,21 +114,23 @@ _MISSING: Final = f"""
        WHERE e.id BETWEEN r.first AND r.last AND e.ts >= $4 AND e.id <@ $3::text::int8multirange OFFSET 0) m
      ORDER BY m.id LIMIT $5"""
 _HEAD: Final = """
-    SELECT h.last, accs.clock() AS clock, least(h.last, coalesce((
-             SELECT min(e.id) - 1 FROM public.task_events e
-              WHERE e.id > h.last - $1 AND e.ts >= accs.clock() - $2::interval), h.last)) AS recent
+    SELECT h.last, accs.clock() AS clock, greatest(0, h.last - $1, coalesce((
+             SELECT min(e.id) FROM public.task_events e
+              WHERE e.id > h.last - $1 AND e.ts >= accs.clock() - $2::interval), h.last) - $3) AS recent
       FROM (SELECT accs.feed_head() AS last) h"""
 _HORIZON: Final = """
     SELECT pg_snapshot_xmin(s)::text::bigint AS ended, pg_snapshot_xmax(s)::text::bigint AS begun, accs.clock() AS clock
       FROM pg_current_snapshot() s"""
 _JOBS: Final = """
     SELECT j.id, w.name AS workflow, j.status, coalesce(j.progress, 0)::float8 AS progress, j.current_task_key,
-           j.open_tasks, j.task_count, j.error_code, j.updated_at
+           j.open_tasks, j.task_count, j.error_code,
+           greatest('0001-01-02Z', least(j.updated_at, '9999-12-30Z')) AS updated_at
       FROM unnest($1::uuid[]) AS u (id), LATERAL (SELECT * FROM public.jobs j WHERE j.id = u.id OFFSET 0) j
       JOIN public.workflows w ON w.id = j.workflow_id"""
 _TASKS: Final = """
     SELECT t.id, t.job_id, t.task_key, t.service_name AS service, t.status, t.attempt_id, t.claimed_by AS node,
-           coalesce(t.progress, 0)::float8 AS progress, w.hold, t.next_attempt_at, t.error_code
+           coalesce(t.progress, 0)::float8 AS progress, w.hold,
+           CASE WHEN isfinite(t.next_attempt_at) THEN t.next_attempt_at END AS next_attempt_at, t.error_code
       FROM unnest($1::uuid[]) AS u (id), LATERAL (SELECT * FROM public.job_tasks t WHERE t.id = u.id OFFSET 0) t
       LEFT JOIN LATERAL (SELECT w.hold FROM accs.waiting w WHERE w.task_id = t.id OFFSET 0) w ON true"""
 # Each is counted up to COUNTED: this is asked all the time, with a backlog of any length.
@@ -150,7 +158,7 @@ class Feed:
 
     async def head(self, *, most: int = BATCH) -> Head:
         """`recent` is at most `most` ids before the last one."""
-        row = await self._db.fetchrow(_HEAD, most, _WARM, repeatable=True)
+        row = await self._db.fetchrow(_HEAD, most, _RECENT, _RECENT_IDS, repeatable=True)
         assert row is not None
         return Head(row["last"], row["recent"], row["clock"])
 
@@ -169,7 +177,7 @@ class Feed:
         jobs: Sequence[UUID] | None = None,
         within: float | None = None,
     ) -> list[FeedEvent]:
-        """The next events by id, those of some jobs only. `since` is the time of an event that was seen."""
+        """The next events by id, those of some jobs only. `since`: when the one before was read, by the database."""
         bounds = (seen, upto if upto is not None else 2**63 - 1, since - _LOOK_BACK, limit)
         if jobs is None:
             rows = await self._db.fetch(_AFTER, *bounds, repeatable=True, within=within)

@@ -35,7 +35,7 @@ from accsd.db.feed import BATCH, Feed, FeedEvent, Head
 from accsd.db.listen import Listener
 from accsd.db.pool import Database
 from accsd.db.views.fleet import NodeView
-from accsd.errors import DatabaseUnavailable, InvalidValue, TooManyWaiting
+from accsd.errors import AccsdError, DatabaseUnavailable, InvalidValue, TooManyWaiting
 from accsd.gateway.messages import OVERVIEW, Facts, Message, Told, Topic, composed, facts_of, topics_of
 from accsd.gateway.position import Mark, Position
 from accsd.gateway.subscriptions import Ring, Subscription, Touches
@@ -45,9 +45,10 @@ from accsd.retry import Backoff
 
 _log = get_logger(component="hub")
 
-WATCH: Final = "_watch"  # channels: events were appended;
-DOORS: Final = "_doors"  # something that is no event has changed, for doors
-_OF_NODES: Final = ("builder", "orders", "_quarantines")
+DOORS: Final = "_doors"  # a channel: something that is no event has changed, for doors
+# Channels that are notified for others anyway: jobs were inserted; nodes came or went, were asked or quarantined.
+# Nobody notifies of events as such: it costs every job more than the timer costs a gateway (bench/NOTES.md).
+_HEARD: Final = ("builder", "orders", "_quarantines")
 _STATES: Final = frozenset({"status", "retry", "progress"})  # after these a task's state is told
 _OUTAGE_PAUSES: Final = (timedelta(seconds=0.1), timedelta(seconds=1))
 
@@ -62,10 +63,12 @@ class Pace:
     together: float = 0.1  # notifications within this time lead to one turn
     quick: float = 0.25  # the timer while events flow
     slower: float = 1.5
-    idle: float = 2.0
+    settles: float = 2.0  # how long a missing id is looked for as quickly as that
+    idle: float = 0.7
     deaf: float = 1.0
     alone: float = 10.0  # nobody is there
     begin: float = 2.0  # for the first who comes
+    compare: float = 60.0  # the database's clock may be set, and its ids may go back
     linger: float = 120.0  # a topic is kept up after the last one who watched it left
     progress: float = 0.25  # between two messages of a task's progress
     counts: float = 1.0
@@ -142,8 +145,8 @@ class Hub:
         self._clock = clock
 
         self._position: Position | None = None  # None: not begun, or nobody was there for a while
-        self._since: datetime | None = None  # the time of the newest event that was read
         self._ahead: float = 0.0  # the database's clock minus ours, which can't be set
+        self._compared_at: float = float("-inf")  # when both were compared, and the ids had not gone back
         self._ring: Ring = Ring(0, most=self._pace.ring, most_bytes=self._pace.ring_bytes)
         self._touches: Touches = Touches(0, most=self._pace.ring)
         self._topics: dict[str, _Watched] = {}
@@ -173,21 +176,21 @@ class Hub:
 
         self._nodes_every: float = self._pace.counts
         self._quiet_up_to: int = 0  # what was there before it began is kept for those who come back, and told to nobody
+        self._wanted_until: float = float("-inf")  # somebody is about to wait
         self._stir: asyncio.Event = asyncio.Event()
         self._ready: asyncio.Event = asyncio.Event()
         self._is_drained: bool = False
         self._timer: float = self._pace.quick
         self._turn_at: float = float("-inf")
-        listener.subscribe(WATCH, self._hear)
-        for channel in _OF_NODES:
-            listener.subscribe(channel, self._hear_of_nodes)
+        for channel in _HEARD:
+            listener.subscribe(channel, self._hear)
 
     # For the gateway
 
     @property
     def mark(self) -> str | None:
         """All that was seen is told up to here; None: the hub has not begun, or nobody was there for a while."""
-        return None if self._position is None else str(Mark(self._told_low(), self._since_known()))
+        return None if self._position is None else str(Mark(self._told_low(), self._database_time()))
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -211,6 +214,7 @@ class Hub:
             yield subscription
             return
         self._register(subscription)
+        self._stir.set()  # the timer may be slow
         try:
             await self._woken()
             subscription.begin_with([self._hello(), *self._states(subscription)])
@@ -220,9 +224,15 @@ class Hub:
         finally:
             self._leave(subscription)
 
+    async def now(self) -> str | None:
+        """A mark for `changed`: take it, look at the tables, then wait. None: the database is away."""
+        self._wanted_until = self._clock() + self._pace.linger
+        await self._woken()
+        return self.mark
+
     async def changed(self, topic: Topic, *, within: float, after: str | None = None) -> bool:
-        """Waits until something of a topic is seen; False: nothing was, within so many seconds. With `after` (a mark
-        that was taken before the caller looked at the tables) also what was seen since then counts."""
+        """Waits until something of a topic is seen; False: nothing was, within so many seconds. With `after` (what
+        `now` said before the caller looked at the tables) also what was seen since then counts."""
         if self._waiting >= self._pace.waiters:
             raise TooManyWaiting(
                 f"{self._waiting} requests wait already", hint="ask again in a moment, or follow a stream"
@@ -234,7 +244,7 @@ class Hub:
         news = asyncio.Event()
         self._waiters[topic].add(news)
         self._waiting += 1
-        if self._position is None:
+        if self._waiting == 1:
             self._stir.set()
         try:
             async with asyncio.timeout(within):
@@ -268,6 +278,11 @@ class Hub:
         """Tells something that is no event of a task, such as the progress of an operation in this process."""
         self._tell_state(event, (topic,), document)
 
+    def stir(self) -> None:
+        """Something was changed through this process: those who look see it at once."""
+        if self._is_watched():
+            self._stir.set()
+
     async def drain(self) -> None:
         """Ends all streams and waits, each with `reset: restarted`. Close the server after this."""
         self._is_drained = True
@@ -287,10 +302,12 @@ class Hub:
             self._stir.clear()
             self._turn_at = self._clock()
             try:
-                pause = await self._turn()
+                pause = await self.turn()
                 pauses.reset()
-            except DatabaseUnavailable as error:
+            except AccsdError as error:
                 self._lose(str(error))
+                if not isinstance(error, DatabaseUnavailable):
+                    raise
                 pause = None
                 await asyncio.sleep(pauses.next().total_seconds())
             if not is_told:
@@ -308,25 +325,24 @@ class Hub:
             return
         await asyncio.sleep(max(0.0, self._turn_at + self._pace.together - self._clock()))
 
-    async def _turn(self) -> float:
+    async def turn(self) -> float:
         """Reads, tells, and says how long to wait."""
         now = self._clock()
         self._forget(now)
         if not self._is_watched():
             return await self._doze()
-        if self._position is None or self._lost is not None:
+        if self._position is None or self._lost is not None or now - self._compared_at >= self._pace.compare:
             self._begin(await self._feed.head(), now)
         self._hear_again()
         position = self._position
         assert position is not None
-        assert self._since is not None
         # All is read before anything is told: a database that goes away in between loses nothing.
-        fresh = await self._feed.after(position.seen, self._since)
+        fresh = await self._feed.after(position.seen, self._database_time())
         late: list[FeedEvent] = []
         horizon = None
         if holes := position.holes:
             horizon = await self._feed.horizon()
-            late = await self._feed.missing(holes, self._since)
+            late = await self._feed.missing(holes, self._database_time())
         batch = sorted([*late, *fresh], key=lambda event: event.id)
         self._pressure.note(now, sum(event.id > self._quiet_up_to for event in batch))
         summary = self._pressure.is_summary
@@ -351,7 +367,7 @@ class Hub:
         if fresh >= BATCH:
             return 0.0
         missing = self._position.youngest_hole(now)
-        is_busy = fresh > 0 or self._delayed or (missing is not None and missing < self._pace.idle)
+        is_busy = fresh > 0 or self._delayed or (missing is not None and missing < self._pace.settles)
         self._timer = self._pace.quick if is_busy else min(self._timer * self._pace.slower, self._pace.idle)
         if not (self._all or self._waiting or self._events):  # only topics that linger
             return self._pace.alone
@@ -360,6 +376,7 @@ class Hub:
     def _begin(self, head: Head, now: float) -> None:
         """Begins a little before now, or goes on where it was. Ids that have gone back are another database's."""
         self._ahead = head.clock.timestamp() - now
+        self._compared_at = now
         position = self._position
         if position is not None and head.last < position.seen:
             _log.warning("feed_went_back", seen=position.seen, last=head.last)
@@ -370,7 +387,6 @@ class Hub:
         if position is None:
             self._position = Position(head.recent)
             self._quiet_up_to = head.last
-            self._since = head.clock
             self._ring = Ring(head.recent, most=self._pace.ring, most_bytes=self._pace.ring_bytes)
             self._touches = Touches(head.recent, most=self._pace.ring)
             self._delayed.clear()
@@ -431,18 +447,20 @@ class Hub:
 
     def _note(self, batch: Sequence[FeedEvent], before: int, now: float) -> None:
         """Tells doors and those who wait for a change."""
+        news = [event for event in batch if event.id > self._quiet_up_to]
         for event in batch:
             for topic in topics_of(event):
                 self._touches.note(topic, max(event.id, before + 1))
-                if topic in self._waiters:
-                    self._release(topic)
+        if self._waiters:
+            for topic in {topic for event in news for topic in topics_of(event)}:
+                self._release(topic)
         if batch:
-            self._since = max(self._since_known(), *(event.ts for event in batch))
             self._metrics.hub_lag(max(0.0, now + self._ahead - min(event.ts for event in batch).timestamp()))
-            for callback in self._events:
-                self._call(callback, batch)
         else:
             self._metrics.hub_lag(0.0)
+        if news:
+            for callback in self._events:
+                self._call(callback, news)
 
     def _miss_events(self) -> None:
         for callback in self._events:
@@ -461,7 +479,7 @@ class Hub:
         told = composed(due, facts, self._topics, self._lines, overdue=overdue, above=before, summary=summary)
         if summary:
             self._ring.forget(self._position.seen)
-        for message, each in marked(told, self._told_low(), self._since_known()):
+        for message, each in marked(told, self._told_low(), self._database_time()):
             if not summary:
                 self._ring.keep(each.key, each.topics, message)
             if each.key > self._quiet_up_to:
@@ -488,8 +506,7 @@ class Hub:
     def _tell_state(self, event: str, topics: Sequence[str], document: Mapping[str, Any]) -> None:
         """Something that is told as it is now: who comes later gets it first of all."""
         for topic in topics:
-            if topic in self._waiters:
-                self._release(topic)
+            self._release(topic)
         if any(topic in self._topics for topic in topics):
             self._offer(Message(event, document, self.mark), topics)
 
@@ -498,7 +515,7 @@ class Hub:
             self._offer_to(list(self._all), Message(event, document, self.mark))
 
     def _release(self, topic: str) -> None:
-        for news in self._waiters[topic]:
+        for news in self._waiters.get(topic, ()):
             news.set()
 
     def _change_mode(self, summary: bool) -> None:
@@ -601,7 +618,7 @@ class Hub:
     # Who is there
 
     def _is_watched(self) -> bool:
-        return bool(self._topics or self._waiting or self._events)
+        return bool(self._topics or self._waiting or self._events or self._clock() < self._wanted_until)
 
     def _register(self, subscription: Subscription) -> None:
         self._all.add(subscription)
@@ -635,7 +652,7 @@ class Hub:
 
     def _hello(self) -> Message:
         document = {
-            "clock": datetime.fromtimestamp(self._clock() + self._ahead, UTC) if self._ahead else None,
+            "clock": None if self._position is None else self._database_time(),
             "mode": self._mode,
             "hearing": self._hearing,
             "mark": self.mark,
@@ -708,7 +725,7 @@ class Hub:
         topics = frozenset(subscription.topics)
         facts = await facts_of(self._feed, events, topics, {})
         told = composed(events, facts, topics, {})
-        return [message for message, _ in marked(told, low, events[-1].ts if events else mark.ts)]
+        return [message for message, _ in marked(told, low, self._database_time())]
 
     # Small things
 
@@ -716,18 +733,13 @@ class Hub:
         assert self._position is not None
         return min(self._position.low, min((event.id - 1 for event in self._delayed.values()), default=2**63))
 
-    def _since_known(self) -> datetime:
-        assert self._since is not None
-        return self._since
+    def _database_time(self) -> datetime:
+        """What the database's clock shows, as far as is known."""
+        return datetime.fromtimestamp(self._clock() + self._ahead, UTC)
 
     def _hear(self, _payload: str) -> None:
-        if self._is_watched():
-            self._stir.set()
-
-    def _hear_of_nodes(self, _payload: str) -> None:
         self._nodes_stirred = True
-        if self._wants(OVERVIEW, "node:"):
-            self._stir.set()
+        self.stir()
 
 
 class _Paced(NamedTuple):
