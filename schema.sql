@@ -1796,7 +1796,7 @@ SELECT accs.is_verb('append_task_events', pinned => true, may => '{agent,schedul
 CREATE FUNCTION accs.feed_head() RETURNS bigint LANGUAGE sql STABLE AS $$
   SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END FROM public.task_events_id_seq s
 $$;
-SELECT accs.is_verb('feed_head', may => '{scheduler,api,reader}');
+SELECT accs.is_verb('feed_head', may => '{api}');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- The queue: what waits for a claim, what is live, and the concurrency keys between them

@@ -20,6 +20,7 @@ import anyio
 import asyncpg
 import orjson
 
+from accsd.db.feed import Feed
 from accsd.db.listen import Listener
 from accsd.db.pool import Database
 from accsd.gateway.hub import Hub
@@ -61,6 +62,7 @@ async def latencies(
 
 async def cost(hub: Hub, connection: asyncpg.Connection, job: UUID, streams: int, rate: float, seconds: float) -> float:
     """The share of a core that this process uses: the hub, the streams' readers, and the writer."""
+    share = 0.0
     async with anyio.create_task_group() as group:
 
         async def listen() -> None:
@@ -79,6 +81,17 @@ async def cost(hub: Hub, connection: asyncpg.Connection, job: UUID, streams: int
         share = (_cpu() - used) / (time.perf_counter() - began)
         group.cancel_scope.cancel()
     return share
+
+
+async def reading(feed: Feed) -> float:
+    """Seconds of one read of the hub that finds nothing new: the median of 200."""
+    head = await feed.head()
+    times: list[float] = []
+    for _ in range(200):
+        began = time.perf_counter()
+        assert not await feed.after(head.last, head.clock)
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
 
 
 def _cpu() -> float:
@@ -106,6 +119,9 @@ async def main(before: int) -> None:
             await group.start(hub.serve)
             job = uuid4()
             print(f"{before:,} events before; load of the machine {os.getloadavg()[0]:.1f}")
+            print(f"a read that finds nothing: {await reading(Feed(db)) * 1000:.2f} ms")
+            await connection.execute(_FILL, 50_000)
+            print(f"after 50,000 events more:  {await reading(Feed(db)) * 1000:.2f} ms")
             print("while others flow:", _shown(await latencies(hub, connection, job, 200, (0.02, 0.2))))
             print("after silence:    ", _shown(await latencies(hub, connection, job, 40, (1.5, 2.5))))
             print(f"one viewer, nothing happens: {await cost(hub, connection, job, 1, 0, 20):.2%} of a core")

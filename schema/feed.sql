@@ -7,4 +7,4 @@
 CREATE FUNCTION accs.feed_head() RETURNS bigint LANGUAGE sql STABLE AS $$
   SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END FROM public.task_events_id_seq s
 $$;
-SELECT accs.is_verb('feed_head', may => '{scheduler,api,reader}');
+SELECT accs.is_verb('feed_head', may => '{api}');

@@ -100,9 +100,10 @@ _EVENT: Final = """e.id, greatest('0001-01-02Z', least(e.ts, '9999-12-30Z')) AS 
            left(e.message, 4096) AS message,
            CASE WHEN pg_column_size(e.data) <= 8192 THEN e.data
                 WHEN e.data IS NOT NULL THEN jsonb_build_object('omitted', 'more than 8 KiB') END AS data"""
+# Nothing is read while no id was given since: the sequence is asked first, and most reads end there.
 _AFTER: Final = f"""
     SELECT {_EVENT} FROM public.task_events e
-     WHERE e.id > $1 AND e.id <= $2 AND e.ts >= $3 ORDER BY e.id LIMIT $4"""
+     WHERE accs.feed_head() > $1 AND e.id > $1 AND e.id <= $2 AND e.ts >= $3 ORDER BY e.id LIMIT $4"""
 _AFTER_OF_JOBS: Final = f"""
     SELECT {_EVENT} FROM public.task_events e
      WHERE e.job_id = ANY ($5) AND e.id > $1 AND e.id <= $2 AND e.ts >= $3 ORDER BY e.id LIMIT $4"""

@@ -214,6 +214,7 @@ class Hub:
             yield subscription
             return
         self._register(subscription)
+        self._stir.set()  # the timer may be slow
         try:
             await self._woken()
             subscription.begin_with([self._hello(), *self._states(subscription)])
@@ -243,7 +244,7 @@ class Hub:
         news = asyncio.Event()
         self._waiters[topic].add(news)
         self._waiting += 1
-        if self._position is None:
+        if self._waiting == 1:
             self._stir.set()
         try:
             async with asyncio.timeout(within):

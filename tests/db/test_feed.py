@@ -170,3 +170,6 @@ async def test_no_read_of_the_feed_looks_at_the_whole_history(conn: Connection) 
         scans = [kind for kind, table in await _explained(conn, sql, *arguments) if table == full]
         assert scans
         assert set(scans) <= {"Bitmap Heap Scan", "Index Scan"}, sql
+    # where no id was given since, nothing is scanned
+    plan = await conn.fetch(f"EXPLAIN (ANALYZE, TIMING off, SUMMARY off) {module._AFTER}", last, 2**63 - 1, since, 5000)
+    assert [row[0] for row in plan if "Scan" in row[0] and "never executed" not in row[0]] == []

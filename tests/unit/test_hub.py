@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
@@ -136,7 +136,7 @@ def hub_over(feed: FakeFeed, **pace: Any) -> Hub:
         cast("Database", None),
         Held(),
         metrics=Metrics(),
-        pace=Pace(**{"begin": 0.0, **pace}),
+        pace=replace(Pace(begin=0.0), **pace),
         clock=feed.clock,
         feed=cast("Feed", feed),
     )
@@ -676,6 +676,22 @@ async def test_a_timer_is_quick_while_events_flow_and_slow_when_nobody_is_there(
     assert pauses[-1] == pace.idle
     await client.leave()
     assert await hub.turn() == pace.alone
+
+
+async def test_whoever_comes_first_does_not_wait_for_a_slow_timer() -> None:
+    hub, client = await begun(FakeFeed())
+    stirred = hub._stir  # pyright: ignore[reportPrivateUsage]
+    await client.leave()
+    stirred.clear()
+    await client.connect()
+    assert stirred.is_set()
+    await client.leave()
+    stirred.clear()
+    waiting = asyncio.ensure_future(hub.changed(JOBS, within=5))
+    await asyncio.sleep(0)
+    assert stirred.is_set()
+    await hub.drain()
+    assert await waiting is False
 
 
 def test_a_message_has_both_forms() -> None:

@@ -38,7 +38,7 @@ async def always() -> bool:
 
 
 def answer(hub: OneStream, metrics: Metrics, form: Format = "sse", **options: Any) -> StreamAnswer:
-    given = {"after": "5.7", "may": always, **options}
+    given: dict[str, Any] = {"after": "5.7", "may": always, **options}
     return StreamAnswer(cast("Hub", hub), [JOBS], metrics=metrics, form=form, **given)
 
 
@@ -85,7 +85,7 @@ async def test_messages_are_sent_in_the_form_that_was_asked_for(form: Format, ki
 async def test_what_waits_is_one_piece_and_silence_is_a_ping() -> None:
     hub = OneStream()
     streamed = answer(hub, Metrics(), ping=0.01)
-    pieces = aiter(streamed.pieces())
+    pieces = streamed.pieces()
     assert await anext(pieces) == b"retry: 1000\n\n"
     assert await anext(pieces) == b": ping\n\n"
     for n in range(3):
