@@ -136,7 +136,7 @@ BEGIN
   v_snap := pg_current_snapshot();
   SELECT CASE WHEN s.is_called THEN s.last_value ELSE s.last_value - 1 END INTO v_last FROM public.task_events_id_seq s;
   v_at.counted_to := least(v_at.counted_to, v_last);   -- a restored database may have begun anew
-  v_to := least(v_last, v_at.counted_to + p_limit);
+  v_to := least(v_last, v_at.counted_to + greatest(1, least(p_limit, 100000)));
   more := v_to < v_last;
   IF v_to > v_at.counted_to OR EXISTS (SELECT FROM accs.event_gaps) THEN
     WITH fresh AS MATERIALIZED (
@@ -147,7 +147,7 @@ BEGIN
     ), measured AS MATERIALIZED (
       SELECT m.* FROM accs.attempts_ended(ARRAY(
         SELECT f.e FROM fresh f WHERE (f.e).type IN ('status', 'retry') AND (f.e).attempt_id IS NOT NULL AND (f.e).source <> 'resolver'
-           AND ((f.e).data ->> 'to' IN ('done', 'error') OR (f.e).data ->> 'outcome' IN ('error', 'lost')))) m
+           AND ((f.e).data ->> 'to' IN ('done', 'error') OR (f.e).data ->> 'outcome' IN ('lost', 'error')))) m
     ), counted AS (
       INSERT INTO accs.outcomes AS o (minute, service, done, error, retried, lost, wait_s, run_s)
       SELECT date_trunc('minute', m.ts), m.service, count(*) FILTER (WHERE m.ended = 'done'), count(*) FILTER (WHERE m.ended = 'error'),

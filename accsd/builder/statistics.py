@@ -16,9 +16,9 @@ _FORGETS_EVERY_SEC: Final = 3600.0
 class Statistics:
     """Several may run at once: the database lets one of them count at a time."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, *, forgets_in: timedelta = _EVERY) -> None:  # not while a daemon starts
         self._db = db
-        self._forgets_at: float = time.monotonic() + _EVERY.total_seconds()  # not while a daemon starts
+        self._forgets_at: float = time.monotonic() + forgets_in.total_seconds()
 
     async def run_once(self) -> Pass:
         counted = await count_events(self._db)

@@ -45,23 +45,24 @@ async def power_changes(
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """From `ts` on so many tasks of the service were live on the node."""
+    """From `ts` on so many tasks of the service were live on the node, of so many that it takes at once."""
 
     node: str
     service: str
     ts: datetime
     live: int
+    slots: int
 
 
 async def samples(db: Database, since: datetime, until: datetime, *, limit: int) -> list[Sample]:
     """Those between two times, and of each node and service the last one before them; by node and time."""
     rows = await db.fetch(
-        """SELECT s.node, s.service, p.ts, p.live
+        """SELECT s.node, s.service, p.ts, p.live, p.slots
              FROM accs.slots s, LATERAL (
-               (SELECT ts, live FROM accs.samples l WHERE l.node = s.node AND l.service = s.service AND l.ts < $1
-                 ORDER BY l.ts DESC LIMIT 1)
+               (SELECT ts, live, slots FROM accs.samples l
+                 WHERE l.node = s.node AND l.service = s.service AND l.ts < $1 ORDER BY l.ts DESC LIMIT 1)
                UNION ALL
-               (SELECT ts, live FROM accs.samples l
+               (SELECT ts, live, slots FROM accs.samples l
                  WHERE l.node = s.node AND l.service = s.service AND l.ts >= $1 AND l.ts < $2)) p
             ORDER BY s.node, p.ts, s.service LIMIT $3""",
         since,

@@ -245,6 +245,15 @@ async def test_the_page_on_conditions(tmp_path: Path, shell: dict[str, str], db_
     assert ProbeSettings.model_validate(tomllib.loads(table)["probes"]).targets.keys() == {"shop"}
 
 
+async def test_the_page_on_security(tmp_path: Path, shell: dict[str, str], db_url: str, conn: Connection):
+    environ = shell | {"ACC_DB_URL": db_url, "ACC_GATEWAY_LISTEN": "127.0.0.1:8700"}
+    await from_top_to_bottom("docs/security.md", tmp_path, environ, conn)
+    tokens = await conn.fetch("SELECT name, revoked_at IS NOT NULL FROM accs.tokens ORDER BY name")
+    assert [tuple(row) for row in tokens] == [("ci", True), ("laptop", True), ("studio", True)]
+    actions = {row["action"] for row in await conn.fetch("SELECT action FROM accs.audit")}
+    assert actions == {"create_token", "revoke_token", "put_actor", "create_code"}
+
+
 async def from_top_to_bottom(document: str, folder: Path, environ: Mapping[str, str], conn: Connection) -> None:
     text = (ROOT / document).read_text(encoding="utf-8")
     for language, block in re.findall(r"^```(sh|sql)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):

@@ -461,7 +461,7 @@ async def _why(context: GatewayContext, job_id: UUID) -> list[dict[str, Any]]:
     openapi_extra=shared(),
 )
 async def explain(request: Request, job_id: str) -> Response:
-    """The critical path in pieces (waiting, waking, starting, running, lost), the sum over all tasks, what is expected."""
+    """The critical path in pieces (waiting, waking, starting, running, lost), the sum of all tasks, the likely end."""
     context = context_of(request)
     found = await job_named(context.reads, job_id)
     return answer((await explain_job(context.reads, found)).document())
