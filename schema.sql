@@ -4606,12 +4606,13 @@ BEGIN
 END $$;
 SELECT accs.is_verb('start_operation', may => '{api}');
 
--- The oldest operation that nobody works on, or that this owner works on already.
+-- An operation that nobody works on, or that this owner works on already: the one that has waited longest, so that a large one does not
+-- keep the others waiting.
 CREATE FUNCTION accs.take_operation(p_owner text, p_lease interval) RETURNS SETOF accs.operations LANGUAGE sql AS $$
   UPDATE accs.operations o SET owner = p_owner, lease_until = accs.clock() + accs.waited() + p_lease
     FROM (SELECT id FROM accs.operations
            WHERE state = 'running' AND (owner IS NOT DISTINCT FROM p_owner OR coalesce(lease_until <= accs.clock(), true))
-           ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED) t
+           ORDER BY lease_until NULLS FIRST, id LIMIT 1 FOR UPDATE SKIP LOCKED) t
    WHERE o.id = t.id RETURNING o.*
 $$;
 SELECT accs.is_verb('take_operation', may => '{api}');

@@ -33,6 +33,7 @@ _COLUMNS: Final = {
     "error": "error",
 }
 _LONGEST_ERROR: Final = 80
+_PATIENCE_SEC: Final = 60.0
 _HOME_AND_CLEAR: Final = Shown("\x1b[H\x1b[2J")
 
 
@@ -119,7 +120,7 @@ async def _watch(listed: Callable[[], Awaitable[None]], output: str, every: time
 
 
 async def _list(db: Database, asked: JobFilter, output: str, *, limit: int, scan: int) -> None:
-    found = await list_jobs(db, asked, limit=limit, budget=Budget(rows=scan, seconds=None))
+    found = await list_jobs(db, asked, limit=limit, budget=Budget(rows=scan, seconds=None, statement=_PATIENCE_SEC))
     rows = [cells(row) if output == "table" else asdict(row) for row in found.rows]
     show(rows, _COLUMNS, output, empty="no such jobs" if asked.is_selective else "no jobs yet: `accsd submit WORKFLOW`")
     if asked.is_selective and not found.scan.complete:

@@ -128,7 +128,7 @@ async def start_operation(
 
 
 async def take_operation(db: Database, owner: str, lease: timedelta) -> Operation | None:
-    """The oldest operation that nobody works on, or that this owner works on already."""
+    """The operation that has waited longest, of those that nobody works on and that this owner works on already."""
     row = await db.fetchrow(f"SELECT {_COLUMNS} FROM accs.take_operation($1, $2)", owner, lease, repeatable=True)
     return None if row is None else _read(row)
 

@@ -36,7 +36,7 @@ from accsd.db.views.job_list import (
     newest_order_seq,
 )
 from accsd.db.views.jobs import clock, jobs_outside, letters_outside
-from accsd.errors import AccsdError, InvalidValue, NotFound, Unavailable, VerbRefused
+from accsd.errors import AccsdError, Bug, InvalidValue, NotFound, QueryTooSlow, Unavailable, VerbRefused
 from accsd.gateway.query import parse
 from accsd.log import get_logger
 from accsd.supervisor import Pass
@@ -110,15 +110,22 @@ async def preview(db: Database, wanted: Wanted) -> Preview:
     """What it would act on now."""
     match wanted.target:
         case JobFilter() as asked:
-            count = await count_jobs(db, asked)
             examples: Sequence[Any] = (await list_jobs(db, asked, limit=_EXAMPLES)).rows
         case LetterFilter() as asked:
-            count = await count_letters(db, asked)
             examples = (await list_letters(db, asked, limit=_EXAMPLES)).rows
         case None:
-            count = Count(len(wanted.ids or ()), is_exact=True)
             examples = list(wanted.ids or ())[:_EXAMPLES]
-    return Preview(wanted, count, examples)
+    return Preview(wanted, await _count(db, wanted), examples)
+
+
+async def _count(db: Database, wanted: Wanted) -> Count:
+    match wanted.target:
+        case JobFilter() as asked:
+            return await count_jobs(db, asked)
+        case LetterFilter() as asked:
+            return await count_letters(db, asked)
+        case None:
+            return Count(len(wanted.ids or ()), is_exact=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,20 +138,22 @@ class Chunk:
     is_last: bool
 
 
-async def read_chunk(db: Database, action: Action, target: object, ids: Sequence[str] | None, at: Any) -> Chunk:
+async def read_chunk(
+    db: Database, action: Action, target: object, ids: Sequence[str] | None, at: Any, size: int = CHUNK
+) -> Chunk:
     """What lies behind a position."""
     if ids is not None:
         start = 0 if at is None else int(at[0])
-        taken = list(ids[start : start + CHUNK])
+        taken = list(ids[start : start + size])
         return Chunk(taken, [start + len(taken)], len(taken), start + len(taken) >= len(ids))
     if action.is_on_jobs:
         assert isinstance(target, JobFilter)
         after = None if at is None else Position(int(at[0]), UUID(at[1]))
-        found = await matching_jobs(db, target, after=after, limit=CHUNK, budget=_READ)
+        found = await matching_jobs(db, target, after=after, limit=size, budget=_READ)
         place = [] if found.next is None else [found.next.order_seq, str(found.next.id)]
         return Chunk([str(job) for job in found.ids], place, found.scan.looked_at, found.next is None)
     assert isinstance(target, LetterFilter)
-    letters = await matching_letters(db, target, after=None if at is None else int(at[0]), limit=CHUNK)
+    letters = await matching_letters(db, target, after=None if at is None else int(at[0]), limit=size)
     place = [] if letters.next is None else [letters.next]
     return Chunk([str(letter) for letter in letters.ids], place, letters.scan.looked_at, letters.next is None)
 
@@ -154,6 +163,7 @@ async def begin(reads: Database, verbs: Database, wanted: Wanted, *, by: str, ke
     this process dies meanwhile it is left to them, too. Raises VerbRefused where the key belongs to another one."""
     first = await read_chunk(reads, wanted.action, wanted.target, wanted.ids, None)
     owner = f"request/{uuid4()}" if first.is_last else None
+    count = Count(len(first.ids), is_exact=True) if first.is_last else await _count(reads, wanted)
     started = await start_operation(
         verbs,
         wanted.action,
@@ -163,7 +173,7 @@ async def begin(reads: Database, verbs: Database, wanted: Wanted, *, by: str, ke
         arguments=wanted.arguments,
         reason=wanted.reason,
         key=key,
-        expected=len(first.ids) if first.is_last else None,
+        expected=count.number if count.is_exact else None,
         owner=owner,
         lease=_LEASE if owner else None,
     )
@@ -183,25 +193,30 @@ class OperationsWorker:
         self._reads = reads
         self._verbs = verbs
         self._owner = f"worker/{uuid4()}"
+        self._size: int = CHUNK  # smaller after a chunk that took too long: jobs may have thousands of tasks
 
     async def run_once(self) -> Pass:
         taken = await take_operation(self._verbs, self._owner, _LEASE)
         if taken is None:
             return Pass(next_due=_LOOK_AGAIN)
         try:
-            chunk = await read_chunk(self._reads, taken.action, filter_of(taken), taken.ids, taken.position)
+            chunk = await read_chunk(self._reads, taken.action, filter_of(taken), taken.ids, taken.position, self._size)
             failpoints.hit("operation.read")
             # The audit has the chunk with the operation in the place of a request.
             verbs = self._verbs.acting("http", f"operation/{taken.id}")
             answered = await _advance(verbs, taken, self._owner, chunk)
-        except Unavailable:
-            raise  # the lease runs out, or this one takes it again
         except AccsdError as error:
+            self._size = max(1, self._size // 4)
+            if isinstance(error, Unavailable) and not isinstance(error, QueryTooSlow):
+                raise  # the lease runs out, or this one takes it again
             # What one operation asks for must not stop the others.
             _log.warning("operation_failed", operation=str(taken.id), error=str(error))
             await leave_operation(self._verbs, taken.id, owner=self._owner, error=str(error), pause=_PAUSE)
+            if isinstance(error, Bug):
+                raise
             return Pass(did=f"operation {taken.id} failed: {error}", more=True)
         failpoints.hit("operation.advanced")
+        self._size = min(CHUNK, self._size * 2)
         ended = ", the last" if chunk.is_last and answered else ""
         return Pass(did=f"operation {taken.id}: {taken.action.value}, {len(chunk.ids)} items{ended}", more=True)
 

@@ -226,15 +226,12 @@ async def test_a_cursor_holds_the_position_of_the_next_page(db: Database, conn: 
     assert len(await cursor_key(db)) == 32
 
 
-async def test_a_list_that_takes_too_long_is_given_up(
-    db: Database, conn: Connection, connect: Callable[[], Awaitable[Connection]], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(job_list, "_STATEMENT_SEC", 0.2)
+async def test_a_list_that_takes_too_long_is_given_up(db: Database, connect: Callable[[], Awaitable[Connection]]):
     holder = await connect()
     async with holder.transaction():
         await holder.execute("LOCK TABLE jobs")
         with pytest.raises(QueryTooSlow, match="the list took longer than"):
-            await list_jobs(db, JobFilter())
+            await list_jobs(db, JobFilter(), budget=Budget(statement=0.2))
     assert (await list_jobs(db, JobFilter())).rows == []
 
 

@@ -248,6 +248,36 @@ async def test_an_operation_that_fails_each_time_is_given_up_and_stops_no_other(
     assert given_up.error == 'a filter of jobs has no "colour"'
 
 
+async def test_operations_take_turns_and_a_chunk_that_takes_too_long_is_tried_smaller(
+    db: Database, conn: Connection, monkeypatch: pytest.MonkeyPatch
+):
+    await submitted(conn, 700)
+    body: dict[str, Any] = {"action": "set_priority", "target": {"filter": {"workflow": "media"}}}
+    both = [await begun(db, **body, priority=number) for number in (1, 2)]
+    assert [one.expected for one in both] == [700, 700]
+    worker = OperationsWorker(db, db)
+    for _ in both:
+        await worker.run_once()
+    assert [(await operation(db, one.id)).chunks for one in both] == [1, 1]
+
+    really = gateway.advance_operation
+    sizes: list[int] = []
+
+    async def slow(*args: Any, ids: list[str], **given: Any) -> Any:
+        sizes.append(len(ids))
+        if len(ids) > 100:
+            raise DatabaseUnavailable("it took too long")
+        return await really(*args, ids=ids, **given)
+
+    monkeypatch.setattr(gateway, "advance_operation", slow)
+    for _ in range(2):
+        with pytest.raises(DatabaseUnavailable):
+            await worker.run_once()
+    await worker.run_once()
+    assert sizes == [200, 125, 31]
+    assert (await operation(db, both[0].id)).state == "running"
+
+
 async def test_the_same_key_is_the_same_operation(db: Database, conn: Connection):
     jobs = await submitted(conn, 2)
     one = await read_wanted(db, {"action": "cancel", "target": {"ids": [str(jobs[0])]}})

@@ -21,7 +21,6 @@ from accsd.errors import DatabaseUnavailable, InvalidValue, QueryTooSlow
 
 _SLICE: Final = 20_000
 _SLICE_OF_TASKS: Final = 2_000  # a filter that looks at a job's tasks costs ten times as much a job
-_STATEMENT_SEC: Final = 2.0
 # With more than this many rows in a narrow table jobs in motion are no longer rare, and the walk finds them.
 _IN_MOTION: Final = 10_000
 # An id is made after its transaction began, whose time is created_at: by less than this.
@@ -35,10 +34,12 @@ _LAST_SEQ: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What one page may cost: how many jobs it looks at, and for how long. The slice that it is in is ended."""
+    """What one page may cost: how many jobs it looks at, and for how long. The slice that it is in is ended, unless one
+    statement takes longer than `statement` seconds."""
 
     rows: int = 100_000
     seconds: float | None = 0.25
+    statement: float = 2.0
 
 
 BUDGET: Final = Budget()
@@ -183,9 +184,9 @@ async def list_jobs(
     budget: Budget = BUDGET,
 ) -> JobPage:
     """The jobs that pass the filter, in the order of submission, newest first unless asked otherwise."""
-    walk = await _Walk.begin(db, asked, after, oldest_first)
+    walk = await _Walk.begin(db, asked, after, budget, oldest_first=oldest_first)
     rows: list[JobRow] = []
-    async for found in walk.slices(_ROWS, limit, budget):
+    async for found in walk.slices(_ROWS, limit):
         rows += [JobRow(**{name: row[name] for name in _JOB_FIELDS}) for row in found if row["passes"]]
     return JobPage(rows, await walk.next(), walk.scan, walk.as_of)
 
@@ -194,18 +195,18 @@ async def matching_jobs(
     db: Database, asked: JobFilter, *, after: Position | None = None, limit: int, budget: Budget = BUDGET
 ) -> Matches:
     """The ids of the newest jobs that pass the filter."""
-    walk = await _Walk.begin(db, asked, after, False)
+    walk = await _Walk.begin(db, asked, after, budget)
     ids: list[UUID] = []
-    async for found in walk.slices(_IDS, limit, budget):
+    async for found in walk.slices(_IDS, limit):
         ids += [row["id"] for row in found if row["passes"]]
     return Matches(ids, await walk.next(), walk.scan)
 
 
 async def count_jobs(db: Database, asked: JobFilter, *, budget: Budget = BUDGET) -> Count:
     """How many jobs pass the filter, as far as the budget goes."""
-    walk = await _Walk.begin(db, asked, None, False)
+    walk = await _Walk.begin(db, asked, None, budget)
     number = 0
-    async for found in walk.slices(_NUMBER, _LAST_SEQ, budget):
+    async for found in walk.slices(_NUMBER, _LAST_SEQ):
         number += sum(row["found"] for row in found)
     return Count(number, walk.scan.complete)
 
@@ -319,6 +320,7 @@ class _Walk:
 
     db: Database
     asked: JobFilter
+    budget: Budget
     as_of: datetime
     workflows: list[UUID] | None
     position: Position
@@ -329,7 +331,9 @@ class _Walk:
     is_over: bool = False
 
     @classmethod
-    async def begin(cls, db: Database, asked: JobFilter, after: Position | None, oldest_first: bool) -> "_Walk":
+    async def begin(
+        cls, db: Database, asked: JobFilter, after: Position | None, budget: Budget, *, oldest_first: bool = False
+    ) -> "_Walk":
         (row,) = await ask(
             db,
             _RANGE,
@@ -338,7 +342,7 @@ class _Walk:
             None if asked.within is None else list(asked.within),
             None if asked.since is None else id_at(asked.since - _SLACK),
             None if asked.until is None else id_at(asked.until + _SLACK),
-            within=_STATEMENT_SEC,
+            within=budget.statement,
         )
         first = _FIRST_SEQ if row["first"] is None else row["first"]
         last = min(_LAST_SEQ if row["last"] is None else row["last"], _LAST_SEQ if asked.up_to is None else asked.up_to)
@@ -347,24 +351,24 @@ class _Walk:
             further = max if oldest_first else min
             start = further(start, after, key=lambda place: (place.order_seq, place.id))
         order, end = (_OLDEST, last) if oldest_first else (_NEWEST, first)
-        source = await cls._source(db, asked)
-        walk = cls(db, asked, row["as_of"], row["workflows"], start, end, order, source)
+        source = await cls._source(db, asked, budget)
+        walk = cls(db, asked, budget, row["as_of"], row["workflows"], start, end, order, source)
         walk.is_over = row["workflows"] == []
         return walk
 
     @staticmethod
-    async def _source(db: Database, asked: JobFilter) -> str:
+    async def _source(db: Database, asked: JobFilter, budget: Budget) -> str:
         if asked.key is not None:
             return _BY_KEY
         if not asked.is_open:
             return "public.jobs"
-        ((are_few,),) = await ask(db, _FEW_IN_MOTION, within=_STATEMENT_SEC)
+        ((are_few,),) = await ask(db, _FEW_IN_MOTION, within=budget.statement)
         return _MOVING if are_few else "public.jobs"
 
-    async def slices(self, statement: str, wanted: int, budget: Budget) -> AsyncGenerator[Sequence[Record]]:
+    async def slices(self, statement: str, wanted: int) -> AsyncGenerator[Sequence[Record]]:
         """What `statement` says of one slice after the other, until enough pass, the budget is spent or the end is
         reached. It leaves the position, and how far the search went."""
-        began = time.monotonic()
+        began, budget = time.monotonic(), self.budget
         usual = _SLICE if self.asked.node is None else _SLICE_OF_TASKS
         before = found = 0
         while not self.is_over:
@@ -402,7 +406,7 @@ class _Walk:
             self.position.order_seq,
             self.position.id,
             self.end,
-            within=_STATEMENT_SEC,
+            within=self.budget.statement,
         )
         if not is_left:
             self.is_over, self.scan = True, replace(self.scan, complete=True, back_to=None)
@@ -429,7 +433,7 @@ class _Walk:
             [word.lower() for word in asked.words],
             asked.key,
             asked.node,
-            within=_STATEMENT_SEC,
+            within=self.budget.statement,
         )
 
 
