@@ -38,7 +38,8 @@ BEGIN
   FOREACH v_role IN ARRAY ARRAY['accs_scheduler', 'accs_archive', 'accs_api', 'accs_reader'] LOOP
     EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA public, accs TO %I', v_role);
     -- what lets somebody in, or seals a cursor, is read by verbs only, even as a digest
-    EXECUTE format('REVOKE ALL ON accs.cursor_keys, accs.tokens, accs.live_tokens, accs.sessions, accs.live_sessions, accs.login_codes FROM %I', v_role);
+    EXECUTE format('REVOKE ALL ON accs.cursor_keys, accs.tokens, accs.live_tokens, accs.sessions, accs.live_sessions, accs.login_codes '
+                   'FROM %I', v_role);
   END LOOP;
 
   -- what a verb says of itself (accs.is_verb)

@@ -52,6 +52,7 @@ class Job(Row):
     trigger: dict[str, Any] | None = None
     schedule_id: UUID | None = None
     run_key: str | None = None
+    no_cache: bool | None = None  # true: its steps take no result of an earlier task
 
 
 class JobTask(Row):
