@@ -1,6 +1,6 @@
 """How much of the processor a call takes, told in seconds of an idle machine: what else runs makes the processor itself
-slower (it shares caches and its clock), so each call is compared with a loop that is measured beside it. The garbage of a
-whole test session is now and then collected within one of the calls, and takes longer than the call: so the best of
+slower (it shares caches and its clock), so each call is compared with a loop that is measured beside it. The garbage of
+a whole test session is now and then collected within one of the calls, and takes longer than the call: so the best of
 three counts."""
 
 import time
