@@ -39,6 +39,12 @@ FANS = [
     },
     {"key": "join", "service": "noop", "depends_on": ["item"]},
 ]
+# the same with its items written down, as a declared DAG of a peer has them
+DECLARED = [
+    {"key": "split", "service": "noop"},
+    *({"key": f"item{n}", "service": "noop", "depends_on": ["split"]} for n in range(FAN)),
+    {"key": "join", "service": "noop", "depends_on": [f"item{n}" for n in range(FAN)]},
+]
 PARTS = {"parts": list(range(FAN))}
 
 
@@ -63,9 +69,9 @@ class Accsd(Adapter):
     requirements = ("asyncpg==0.32.0", "uvloop==0.23.0")
     configs: ClassVar = {
         "best": {"batch": 1000, "uvloop": True, "submit": "insert"},
-        "default": {"batch": 1000, "uvloop": True, "submit": "verb"},
+        "default": {"batch": 1000, "uvloop": True, "submit": "verb", "declared": True},
     }
-    default_workloads = ("W1",)
+    default_workloads = ("W1", "W6")
     main_table = "public.job_tasks"
     dag = "declared DAG"
     fan = "for_each, a builder beside"
@@ -88,6 +94,9 @@ class Accsd(Adapter):
             )
             await connection.execute("INSERT INTO workflows (name, steps) VALUES ('chain', $1)", json.dumps(CHAIN))
             await connection.execute("INSERT INTO workflows (name, steps) VALUES ('fan', $1)", json.dumps(FANS))
+            await connection.execute(
+                "INSERT INTO workflows (name, steps) VALUES ('declared', $1)", json.dumps(DECLARED)
+            )
             await connection.close()
 
         asyncio.run(go())
@@ -115,7 +124,7 @@ class Accsd(Adapter):
         self.enqueue_many(dsn, n, cfg, hooks, "chain")
 
     def enqueue_fans(self, dsn, n, cfg, hooks):
-        self.enqueue_many(dsn, n, cfg, hooks, "fan")
+        self.enqueue_many(dsn, n, cfg, hooks, "declared" if cfg.get("declared") else "fan")
 
     def enqueue_paced(self, dsn, n, gap, cfg, hooks):
         import asyncpg
@@ -134,7 +143,7 @@ class Accsd(Adapter):
         asyncio.run(go())
 
     def run_worker(self, dsn, cfg, hooks):
-        if cfg.get("fan"):
+        if cfg.get("fan") and not cfg.get("declared"):
             builder_beside(dsn)
         asyncio.run(_Worker(cfg, hooks).run(dsn))
 

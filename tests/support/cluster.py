@@ -180,13 +180,12 @@ class _Acquainted(asyncpg.Connection):
 
     async def _introspect_types(self, typeoids: Iterable[int], timeout: float | None) -> tuple[Any, Any]:  # noqa: ASYNC109 - asyncpg's own
         asked = (self.get_server_version().major, *sorted(typeoids))
-        if max(asked) >= _FIRST_OWN_OID:
-            return await super()._introspect_types(typeoids, timeout)
-        if asked not in self._answers:
-            rows, _ = await super()._introspect_types(typeoids, timeout)
+        if asked in self._answers:
+            return self._answers[asked]
+        rows, statement = await super()._introspect_types(typeoids, timeout)  # pyright: ignore[reportAttributeAccessIssue]
+        if max(asked) < _FIRST_OWN_OID:
             self._answers[asked] = rows, SimpleNamespace(name="asked before")
-            return rows, _
-        return self._answers[asked]
+        return rows, statement
 
 
 async def open_connection(url: str, **options: Any) -> Connection:
