@@ -206,7 +206,7 @@ BEGIN
   EXECUTE format('ALTER FUNCTION accs.%I SECURITY DEFINER SET search_path = pg_catalog, accs, pg_temp', verb);
   IF pinned THEN
     EXECUTE format('ALTER FUNCTION accs.%I SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
-                    SET enable_hashjoin = off SET enable_mergejoin = off SET random_page_cost = 0.1 SET cpu_index_tuple_cost = 1
+                    SET enable_hashjoin = off SET enable_mergejoin = off SET random_page_cost = 0.1 SET cpu_index_tuple_cost = 0.1
                     SET jit = off', verb);
   END IF;
   INSERT INTO accs.verbs AS v (name, may) VALUES (verb, may) ON CONFLICT (name) DO UPDATE SET may = excluded.may;
