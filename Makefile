@@ -10,8 +10,8 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 UV := $(shell command -v uv 2>/dev/null)
 PYTHON ?= python3
-# more workers than cores: forced races spend their time waiting
-PYTEST_WORKERS ?= 3
+# more workers than cores: one or two of them watch daemons and containers wait (tests/conftest.py sees to that)
+PYTEST_WORKERS ?= 4
 PYTEST_ARGS ?=
 
 # PEERS_ARGS chooses what the peers' harness measures; GROWTH is how many finished tasks fill the tables.

@@ -219,13 +219,15 @@ CREATE TABLE accs.verbs (
 -- Makes a function a verb; a migration that replaces the function says it again. A verb runs as the owner with a fixed
 -- search_path, so that the roles need no right on the tables, and the guard is open while it runs. The plans of a pinned one do
 -- not change: generic plans by index and nested loop touch as many rows as the arrays name, whatever the statistics say; without
--- the pins a batch of 1,000 fell into a hash join over the whole table.
+-- the pins a batch of 1,000 fell into a hash join over the whole table. An entry of an index costs much, so that no plan goes through a whole
+-- one: a session that began on empty tables did, and kept that plan for a backlog of 10,000 (0.9 ms a task claimed, on PostgreSQL 18).
 CREATE FUNCTION accs.is_verb(verb text, may text[], pinned boolean DEFAULT false) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   EXECUTE format('ALTER FUNCTION accs.%I SECURITY DEFINER SET search_path = pg_catalog, accs, pg_temp', verb);
   IF pinned THEN
     EXECUTE format('ALTER FUNCTION accs.%I SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
-                    SET enable_hashjoin = off SET enable_mergejoin = off SET random_page_cost = 0.1 SET jit = off', verb);
+                    SET enable_hashjoin = off SET enable_mergejoin = off SET random_page_cost = 0.1 SET cpu_index_tuple_cost = 0.1
+                    SET jit = off', verb);
   END IF;
   INSERT INTO accs.verbs AS v (name, may) VALUES (verb, may) ON CONFLICT (name) DO UPDATE SET may = excluded.may;
 END $$;
@@ -1865,15 +1867,18 @@ CREATE FUNCTION accs.satisfies(p_status text, p_code text, p_tolerated boolean) 
   SELECT p_status = 'done' OR p_status = 'skipped' AND p_code IS DISTINCT FROM 'upstream_failed' OR p_tolerated IS TRUE
 $$;
 
--- What a task still waits for: of each step that it depends on the step itself, and where that was multiplied, each of its tasks. The task
--- of an item waits for its step alone, which has waited for the others. By one look-up for each key, as in claim_tasks.
-CREATE FUNCTION accs.unsatisfied(p_task public.job_tasks) RETURNS SETOF public.job_tasks
+-- What a task still waits for, given by its job, the steps that it depends on and the step that it is an item of, if any: each of those steps,
+-- and where one was multiplied, each of its tasks. The task of an item waits for its step alone, which has waited for the others. p_open are
+-- tasks that count as open whatever they are, because they are about to be. By one look-up for each key, as in claim_tasks, and of narrow rows:
+-- a step that was multiplied names all its tasks in dependants. p_open is read as rows, which are hashed once and not compared one by one.
+CREATE FUNCTION accs.unsatisfied(p_job uuid, p_depends_on text[], p_parent uuid, p_open uuid[] DEFAULT '{}') RETURNS SETOF uuid
 LANGUAGE sql STABLE AS $$
-  SELECT d.* FROM unnest(p_task.depends_on) AS k (key), LATERAL (
-      SELECT * FROM public.job_tasks WHERE job_id = p_task.job_id AND task_key = k.key OFFSET 0) m, LATERAL (
-      SELECT m.* WHERE p_task.parent IS NULL OR p_task.parent = m.id UNION ALL
-      SELECT c.* FROM public.job_tasks c WHERE m.resolve IS NOT NULL AND c.parent = m.id AND p_task.parent IS NULL) d
-   WHERE NOT accs.satisfies(d.status, d.error_code, d.tolerated)
+  SELECT d.id FROM unnest(p_depends_on) AS k (key), LATERAL (
+      SELECT id, status, error_code, tolerated, resolve FROM public.job_tasks WHERE job_id = p_job AND task_key = k.key OFFSET 0) m, LATERAL (
+      SELECT m.id, m.status, m.error_code, m.tolerated WHERE p_parent IS NULL OR p_parent = m.id UNION ALL
+      SELECT c.id, c.status, c.error_code, c.tolerated FROM public.job_tasks c
+       WHERE m.resolve IS NOT NULL AND c.parent = m.id AND p_parent IS NULL) d
+   WHERE NOT accs.satisfies(d.status, d.error_code, d.tolerated) OR d.id IN (SELECT unnest(p_open))
 $$;
 
 -- Locks the jobs of these tasks, in the order that everybody keeps. Nearly always all are live, and the narrow table knows their jobs.
@@ -3271,11 +3276,12 @@ CREATE FUNCTION accs.skip_downstream(p_task_ids uuid[]) RETURNS TABLE (job_id uu
   WITH RECURSIVE below AS (
     SELECT d.id FROM public.job_tasks t, unnest(t.dependants) AS d (id) WHERE t.id = ANY (p_task_ids)
     UNION
-    SELECT d.id FROM below b JOIN public.job_tasks t ON t.id = b.id AND t.status = 'queued', unnest(t.dependants) AS d (id)
+    SELECT d.id FROM below b, LATERAL (   -- one look-up for each, as in claim_tasks
+             SELECT dependants FROM public.job_tasks WHERE id = b.id AND status = 'queued' OFFSET 0) t, unnest(t.dependants) AS d (id)
   ), moved AS (
     UPDATE public.job_tasks t SET status = 'skipped', finished_at = accs.clock(), updated_at = accs.clock(),
            error_code = 'upstream_failed', error_message = 'a step that it depends on has failed'
-      FROM (SELECT id FROM below ORDER BY id) b WHERE t.id = b.id AND t.status = 'queued'
+     WHERE t.id = ANY (ARRAY(SELECT id FROM below ORDER BY id)) AND t.status = 'queued'
     RETURNING t.id, t.job_id
   ), logged AS (
     INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data)
@@ -4175,21 +4181,11 @@ CREATE FUNCTION accs.reopen(p_job uuid, p_task_ids uuid[], p_source text, p_why 
 DECLARE
   v_now   timestamptz := accs.clock();
   v_ready uuid[];
-  v_fans  boolean := EXISTS (SELECT FROM public.job_tasks WHERE job_id = p_job AND parent IS NOT NULL);
 BEGIN
   PERFORM FROM public.job_tasks WHERE id = ANY (p_task_ids) ORDER BY id FOR NO KEY UPDATE;
   PERFORM accs.return_files(p_task_ids);
   WITH before AS MATERIALIZED (
-    SELECT t.id, t.status, (   -- as accs.unsatisfied, which would compare each task with all that are reopened
-             (SELECT count(*) FROM unnest(t.depends_on) AS k (key), LATERAL (   -- one look-up for each key, as in claim_tasks
-                SELECT id, status, error_code, tolerated FROM public.job_tasks WHERE job_id = p_job AND task_key = k.key OFFSET 0) d
-               WHERE (t.parent IS NULL OR t.parent = d.id)
-                 AND (NOT accs.satisfies(d.status, d.error_code, d.tolerated) OR d.id = ANY (p_task_ids)))
-             + CASE WHEN v_fans AND t.parent IS NULL THEN (
-                 SELECT count(*) FROM unnest(t.depends_on) AS k (key), LATERAL (
-                   SELECT id FROM public.job_tasks WHERE job_id = p_job AND task_key = k.key AND resolve IS NOT NULL OFFSET 0) m
-                   JOIN public.job_tasks c ON c.parent = m.id
-                  WHERE NOT accs.satisfies(c.status, c.error_code, c.tolerated) OR c.id = ANY (p_task_ids)) ELSE 0 END)::int AS remaining,
+    SELECT t.id, t.status, (SELECT count(*)::int FROM accs.unsatisfied(p_job, t.depends_on, t.parent, p_task_ids)) AS remaining,
            CASE t.status WHEN 'cancelled' THEN t.progress ELSE 1 END AS counted
       FROM public.job_tasks t WHERE t.id = ANY (p_task_ids)
   ), moved AS (
@@ -4207,7 +4203,7 @@ BEGIN
     UPDATE public.dead_letters d SET redriven_at = v_now WHERE d.job_task_id = ANY (p_task_ids) AND d.redriven_at IS NULL
   ), failure AS (   -- what still stands in error, or cancelled, keeps the job from ending as done
     SELECT error_code, error_message FROM public.job_tasks
-     WHERE job_id = p_job AND status IN ('error', 'cancelled') AND tolerated IS NULL AND id <> ALL (p_task_ids)
+     WHERE job_id = p_job AND status IN ('error', 'cancelled') AND tolerated IS NULL AND id NOT IN (SELECT unnest(p_task_ids))
      ORDER BY finished_at, id LIMIT 1
   ), job AS (
     SELECT id, status FROM public.jobs WHERE id = p_job
@@ -4248,7 +4244,7 @@ CREATE FUNCTION accs.blocked(p_job uuid, p_reopened uuid[]) RETURNS uuid[] LANGU
   WITH RECURSIVE below AS (
     SELECT c.id, c.dependants, accs.satisfies(c.status, c.error_code, c.tolerated) AS satisfies
       FROM public.job_tasks t, unnest(t.dependants) AS d (id) JOIN public.job_tasks c ON c.id = d.id
-     WHERE t.job_id = p_job AND t.status IN ('error', 'cancelled') AND t.tolerated IS NULL AND t.id <> ALL (p_reopened)
+     WHERE t.job_id = p_job AND t.status IN ('error', 'cancelled') AND t.tolerated IS NULL AND t.id NOT IN (SELECT unnest(p_reopened))
     UNION
     SELECT c.id, c.dependants, accs.satisfies(c.status, c.error_code, c.tolerated)
       FROM below b, unnest(b.dependants) AS d (id) JOIN public.job_tasks c ON c.id = d.id WHERE NOT b.satisfies
@@ -4260,8 +4256,9 @@ CREATE FUNCTION accs.send_back(p_dead_letter_ids bigint[], p_by text)
 RETURNS TABLE (dead_letter_id bigint, answer text, reason text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-  v_row  record;
-  v_keys text[];
+  v_row   record;
+  v_below uuid[];
+  v_keys  text[];
 BEGIN
   PERFORM FROM public.jobs WHERE id = ANY (ARRAY(SELECT d.job_id FROM public.dead_letters d WHERE d.id = ANY (p_dead_letter_ids)))
     ORDER BY id FOR NO KEY UPDATE;
@@ -4282,12 +4279,13 @@ BEGIN
            CASE WHEN d.job_task_id = ANY (v_row.tasks) OR d.redriven_at IS NOT NULL THEN NULL ELSE 'not_in_expected_state' END
       FROM public.dead_letters d WHERE d.id = ANY (v_row.letters);
     IF v_row.tasks IS NOT NULL THEN
+      v_below := accs.downstream(v_row.tasks);   -- read once; what stands in a sub-select is hashed
       v_keys := v_keys || accs.reopen(v_row.job_id, v_row.tasks || ARRAY(
         SELECT t.id FROM public.job_tasks t
-         WHERE t.id = ANY (accs.downstream(v_row.tasks))
-           AND (t.status = 'skipped' AND t.error_code = 'upstream_failed' OR t.id = ANY (accs.downstream(ARRAY(
-                  SELECT b.id FROM public.job_tasks b WHERE b.id = ANY (v_row.tasks) AND b.tolerated))))
-           AND t.id <> ALL (accs.blocked(v_row.job_id, v_row.tasks))),
+         WHERE t.id = ANY (v_below)
+           AND (t.status = 'skipped' AND t.error_code = 'upstream_failed' OR t.id IN (SELECT unnest(accs.downstream(ARRAY(
+                  SELECT b.id FROM public.job_tasks b WHERE b.id = ANY (v_row.tasks) AND b.tolerated)))))
+           AND t.id NOT IN (SELECT unnest(accs.blocked(v_row.job_id, v_row.tasks)))),
         coalesce(p_by, 'operator'), 'redriven');
     END IF;
   END LOOP;
@@ -4369,7 +4367,7 @@ BEGIN
          AND (parent IS NULL OR given IS NOT NULL AND error_code IS DISTINCT FROM 'not_in_list');
       IF NOT FOUND THEN
         v_no := 'step_not_found';
-      ELSIF EXISTS (SELECT FROM public.job_tasks t, accs.unsatisfied(t) WHERE t.id = v_step) THEN
+      ELSIF EXISTS (SELECT FROM public.job_tasks t, accs.unsatisfied(t.job_id, t.depends_on, t.parent) WHERE t.id = v_step) THEN
         v_no := 'earlier_step_unfinished';
       ELSE
         v_tasks := v_step || accs.downstream(ARRAY[v_step]);
@@ -9480,7 +9478,7 @@ CREATE VIEW accs.damage (what, job_id, id, found) AS
   UNION ALL
   SELECT 'remaining', t.job_id, t.id, jsonb_build_object('kept', t.remaining, 'counted', r.n)
     FROM public.jobs j JOIN public.job_tasks t ON t.job_id = j.id,
-         LATERAL (SELECT count(*)::int AS n FROM accs.unsatisfied(t)) r
+         LATERAL (SELECT count(*)::int AS n FROM accs.unsatisfied(t.job_id, t.depends_on, t.parent)) r
    WHERE j.status = 'running' AND t.status IN ('queued', 'starting', 'running') AND t.remaining <> r.n
   UNION ALL
   SELECT 'pending_row', j.id, p.job_id, jsonb_build_object('due_at', p.due_at, 'status', j.status, 'scheduled_at', j.scheduled_at)
@@ -10155,7 +10153,7 @@ RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb)
           CASE d.status WHEN 'queued' THEN d.created_at WHEN 'starting' THEN d.claimed_at
                         WHEN 'running' THEN d.started_at ELSE d.finished_at END,
           NULL::timestamptz, jsonb_build_object('task_key', d.task_key, 'task_id', d.id, 'status', d.status)
-     FROM accs.unsatisfied(p_task) d
+     FROM accs.unsatisfied(p_task.job_id, p_task.depends_on, p_task.parent) AS u (id) JOIN public.job_tasks d ON d.id = u.id
     ORDER BY array_position(p_task.depends_on, split_part(d.task_key, '[', 1)), d.item_no NULLS FIRST LIMIT 1000)
   UNION ALL   -- what it depends on is there; its condition and its input are not worked out yet
   SELECT 'resolve', p_since, NULL, jsonb_strip_nulls(jsonb_build_object('builders', count(*), 'obstacle', min(b.problems ->> 'resolver')))

@@ -88,11 +88,12 @@ CREATE FUNCTION accs.skip_downstream(p_task_ids uuid[]) RETURNS TABLE (job_id uu
   WITH RECURSIVE below AS (
     SELECT d.id FROM public.job_tasks t, unnest(t.dependants) AS d (id) WHERE t.id = ANY (p_task_ids)
     UNION
-    SELECT d.id FROM below b JOIN public.job_tasks t ON t.id = b.id AND t.status = 'queued', unnest(t.dependants) AS d (id)
+    SELECT d.id FROM below b, LATERAL (   -- one look-up for each, as in claim_tasks
+             SELECT dependants FROM public.job_tasks WHERE id = b.id AND status = 'queued' OFFSET 0) t, unnest(t.dependants) AS d (id)
   ), moved AS (
     UPDATE public.job_tasks t SET status = 'skipped', finished_at = accs.clock(), updated_at = accs.clock(),
            error_code = 'upstream_failed', error_message = 'a step that it depends on has failed'
-      FROM (SELECT id FROM below ORDER BY id) b WHERE t.id = b.id AND t.status = 'queued'
+     WHERE t.id = ANY (ARRAY(SELECT id FROM below ORDER BY id)) AND t.status = 'queued'
     RETURNING t.id, t.job_id
   ), logged AS (
     INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data)

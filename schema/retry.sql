@@ -27,21 +27,11 @@ CREATE FUNCTION accs.reopen(p_job uuid, p_task_ids uuid[], p_source text, p_why 
 DECLARE
   v_now   timestamptz := accs.clock();
   v_ready uuid[];
-  v_fans  boolean := EXISTS (SELECT FROM public.job_tasks WHERE job_id = p_job AND parent IS NOT NULL);
 BEGIN
   PERFORM FROM public.job_tasks WHERE id = ANY (p_task_ids) ORDER BY id FOR NO KEY UPDATE;
   PERFORM accs.return_files(p_task_ids);
   WITH before AS MATERIALIZED (
-    SELECT t.id, t.status, (   -- as accs.unsatisfied, which would compare each task with all that are reopened
-             (SELECT count(*) FROM unnest(t.depends_on) AS k (key), LATERAL (   -- one look-up for each key, as in claim_tasks
-                SELECT id, status, error_code, tolerated FROM public.job_tasks WHERE job_id = p_job AND task_key = k.key OFFSET 0) d
-               WHERE (t.parent IS NULL OR t.parent = d.id)
-                 AND (NOT accs.satisfies(d.status, d.error_code, d.tolerated) OR d.id = ANY (p_task_ids)))
-             + CASE WHEN v_fans AND t.parent IS NULL THEN (
-                 SELECT count(*) FROM unnest(t.depends_on) AS k (key), LATERAL (
-                   SELECT id FROM public.job_tasks WHERE job_id = p_job AND task_key = k.key AND resolve IS NOT NULL OFFSET 0) m
-                   JOIN public.job_tasks c ON c.parent = m.id
-                  WHERE NOT accs.satisfies(c.status, c.error_code, c.tolerated) OR c.id = ANY (p_task_ids)) ELSE 0 END)::int AS remaining,
+    SELECT t.id, t.status, (SELECT count(*)::int FROM accs.unsatisfied(p_job, t.depends_on, t.parent, p_task_ids)) AS remaining,
            CASE t.status WHEN 'cancelled' THEN t.progress ELSE 1 END AS counted
       FROM public.job_tasks t WHERE t.id = ANY (p_task_ids)
   ), moved AS (
@@ -59,7 +49,7 @@ BEGIN
     UPDATE public.dead_letters d SET redriven_at = v_now WHERE d.job_task_id = ANY (p_task_ids) AND d.redriven_at IS NULL
   ), failure AS (   -- what still stands in error, or cancelled, keeps the job from ending as done
     SELECT error_code, error_message FROM public.job_tasks
-     WHERE job_id = p_job AND status IN ('error', 'cancelled') AND tolerated IS NULL AND id <> ALL (p_task_ids)
+     WHERE job_id = p_job AND status IN ('error', 'cancelled') AND tolerated IS NULL AND id NOT IN (SELECT unnest(p_task_ids))
      ORDER BY finished_at, id LIMIT 1
   ), job AS (
     SELECT id, status FROM public.jobs WHERE id = p_job
@@ -100,7 +90,7 @@ CREATE FUNCTION accs.blocked(p_job uuid, p_reopened uuid[]) RETURNS uuid[] LANGU
   WITH RECURSIVE below AS (
     SELECT c.id, c.dependants, accs.satisfies(c.status, c.error_code, c.tolerated) AS satisfies
       FROM public.job_tasks t, unnest(t.dependants) AS d (id) JOIN public.job_tasks c ON c.id = d.id
-     WHERE t.job_id = p_job AND t.status IN ('error', 'cancelled') AND t.tolerated IS NULL AND t.id <> ALL (p_reopened)
+     WHERE t.job_id = p_job AND t.status IN ('error', 'cancelled') AND t.tolerated IS NULL AND t.id NOT IN (SELECT unnest(p_reopened))
     UNION
     SELECT c.id, c.dependants, accs.satisfies(c.status, c.error_code, c.tolerated)
       FROM below b, unnest(b.dependants) AS d (id) JOIN public.job_tasks c ON c.id = d.id WHERE NOT b.satisfies
@@ -112,8 +102,9 @@ CREATE FUNCTION accs.send_back(p_dead_letter_ids bigint[], p_by text)
 RETURNS TABLE (dead_letter_id bigint, answer text, reason text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-  v_row  record;
-  v_keys text[];
+  v_row   record;
+  v_below uuid[];
+  v_keys  text[];
 BEGIN
   PERFORM FROM public.jobs WHERE id = ANY (ARRAY(SELECT d.job_id FROM public.dead_letters d WHERE d.id = ANY (p_dead_letter_ids)))
     ORDER BY id FOR NO KEY UPDATE;
@@ -134,12 +125,13 @@ BEGIN
            CASE WHEN d.job_task_id = ANY (v_row.tasks) OR d.redriven_at IS NOT NULL THEN NULL ELSE 'not_in_expected_state' END
       FROM public.dead_letters d WHERE d.id = ANY (v_row.letters);
     IF v_row.tasks IS NOT NULL THEN
+      v_below := accs.downstream(v_row.tasks);   -- read once; what stands in a sub-select is hashed
       v_keys := v_keys || accs.reopen(v_row.job_id, v_row.tasks || ARRAY(
         SELECT t.id FROM public.job_tasks t
-         WHERE t.id = ANY (accs.downstream(v_row.tasks))
-           AND (t.status = 'skipped' AND t.error_code = 'upstream_failed' OR t.id = ANY (accs.downstream(ARRAY(
-                  SELECT b.id FROM public.job_tasks b WHERE b.id = ANY (v_row.tasks) AND b.tolerated))))
-           AND t.id <> ALL (accs.blocked(v_row.job_id, v_row.tasks))),
+         WHERE t.id = ANY (v_below)
+           AND (t.status = 'skipped' AND t.error_code = 'upstream_failed' OR t.id IN (SELECT unnest(accs.downstream(ARRAY(
+                  SELECT b.id FROM public.job_tasks b WHERE b.id = ANY (v_row.tasks) AND b.tolerated)))))
+           AND t.id NOT IN (SELECT unnest(accs.blocked(v_row.job_id, v_row.tasks)))),
         coalesce(p_by, 'operator'), 'redriven');
     END IF;
   END LOOP;
@@ -221,7 +213,7 @@ BEGIN
          AND (parent IS NULL OR given IS NOT NULL AND error_code IS DISTINCT FROM 'not_in_list');
       IF NOT FOUND THEN
         v_no := 'step_not_found';
-      ELSIF EXISTS (SELECT FROM public.job_tasks t, accs.unsatisfied(t) WHERE t.id = v_step) THEN
+      ELSIF EXISTS (SELECT FROM public.job_tasks t, accs.unsatisfied(t.job_id, t.depends_on, t.parent) WHERE t.id = v_step) THEN
         v_no := 'earlier_step_unfinished';
       ELSE
         v_tasks := v_step || accs.downstream(ARRAY[v_step]);

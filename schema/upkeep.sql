@@ -30,7 +30,7 @@ CREATE VIEW accs.damage (what, job_id, id, found) AS
   UNION ALL
   SELECT 'remaining', t.job_id, t.id, jsonb_build_object('kept', t.remaining, 'counted', r.n)
     FROM public.jobs j JOIN public.job_tasks t ON t.job_id = j.id,
-         LATERAL (SELECT count(*)::int AS n FROM accs.unsatisfied(t)) r
+         LATERAL (SELECT count(*)::int AS n FROM accs.unsatisfied(t.job_id, t.depends_on, t.parent)) r
    WHERE j.status = 'running' AND t.status IN ('queued', 'starting', 'running') AND t.remaining <> r.n
   UNION ALL
   SELECT 'pending_row', j.id, p.job_id, jsonb_build_object('due_at', p.due_at, 'status', j.status, 'scheduled_at', j.scheduled_at)

@@ -120,7 +120,7 @@ RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb)
           CASE d.status WHEN 'queued' THEN d.created_at WHEN 'starting' THEN d.claimed_at
                         WHEN 'running' THEN d.started_at ELSE d.finished_at END,
           NULL::timestamptz, jsonb_build_object('task_key', d.task_key, 'task_id', d.id, 'status', d.status)
-     FROM accs.unsatisfied(p_task) d
+     FROM accs.unsatisfied(p_task.job_id, p_task.depends_on, p_task.parent) AS u (id) JOIN public.job_tasks d ON d.id = u.id
     ORDER BY array_position(p_task.depends_on, split_part(d.task_key, '[', 1)), d.item_no NULLS FIRST LIMIT 1000)
   UNION ALL   -- what it depends on is there; its condition and its input are not worked out yet
   SELECT 'resolve', p_since, NULL, jsonb_strip_nulls(jsonb_build_object('builders', count(*), 'obstacle', min(b.problems ->> 'resolver')))

@@ -12,7 +12,7 @@ own_folder    for a server of the test's own, which it may kill
 
 import os
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -29,6 +29,7 @@ from tests.support.own_server import PGBOUNCER, bouncing
 from tests.support.race import Race
 
 Connect = Callable[..., Awaitable[Connection]]
+T = TypeVar("T")
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 
@@ -37,6 +38,20 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("accsd", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("accsd")
     config.add_cleanup(live_apart())
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With several workers: what one of them runs as a whole comes first, then what is slow, so that nobody works alone
+    in the end; and daemons, which mostly wait, come between tests that compute, so that no core is idle."""
+    if not hasattr(config, "workerinput"):
+        return
+    grouped = [item for item in items if item.get_closest_marker("xdist_group")]
+    single = [item for item in items if not item.get_closest_marker("xdist_group")]
+    single.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    waiting = [item for item in single if item.path.parent.name in ("acceptance", "chaos")]
+    computing = [item for item in single if item.path.parent.name not in ("acceptance", "chaos")]
+    items[:] = grouped + evenly(waiting, computing)
 
 
 @pytest.fixture(scope="session")
@@ -119,6 +134,12 @@ def own_folder(server: TestServer) -> Iterator[Path]:
     yield parent / "own"
     embedded.destroy(parent / "own")
     parent.rmdir()
+
+
+def evenly(some: Sequence[T], others: Sequence[T]) -> list[T]:
+    """All of them, each list in its own order."""
+    placed = [(n / len(list_), of, thing) for of, list_ in enumerate((some, others)) for n, thing in enumerate(list_)]
+    return [thing for _, _, thing in sorted(placed, key=lambda place: place[:2])]
 
 
 STRICT = os.environ.get("ACC_TEST_STRICT") == "1"

@@ -10,12 +10,14 @@ import asyncio
 import contextlib
 import json
 import os
+import subprocess
 import sys
+import tempfile
 from datetime import timedelta
 from pathlib import Path
 from typing import ClassVar
 
-from adapter_api import Adapter
+from adapter_api import FAN, Adapter
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
@@ -26,6 +28,24 @@ LEASE = timedelta(seconds=120)
 CHAIN = [
     {"key": key, "service": "noop", "depends_on": list(after)} for key, after in zip("abcd", ("", *"abc"), strict=True)
 ]
+FANS = [
+    {"key": "split", "service": "noop"},
+    {
+        "key": "item",
+        "service": "noop",
+        "depends_on": ["split"],
+        "for_each": "steps.split.parts",
+        "with": {"n": "${item}"},
+    },
+    {"key": "join", "service": "noop", "depends_on": ["item"]},
+]
+# the same with its items written down, as a declared DAG of a peer has them
+DECLARED = [
+    {"key": "split", "service": "noop"},
+    *({"key": f"item{n}", "service": "noop", "depends_on": ["split"]} for n in range(FAN)),
+    {"key": "join", "service": "noop", "depends_on": [f"item{n}" for n in range(FAN)]},
+]
+PARTS = {"parts": list(range(FAN))}
 
 
 # The tasks in motion: a blocked step becomes a waiting one in the transaction that finishes its last dependency.
@@ -49,11 +69,12 @@ class Accsd(Adapter):
     requirements = ("asyncpg==0.32.0", "uvloop==0.23.0")
     configs: ClassVar = {
         "best": {"batch": 1000, "uvloop": True, "submit": "insert"},
-        "default": {"batch": 1000, "uvloop": True, "submit": "verb"},
+        "default": {"batch": 1000, "uvloop": True, "submit": "verb", "declared": True},
     }
-    default_workloads = ("W1",)
+    default_workloads = ("W1", "W6")
     main_table = "public.job_tasks"
     dag = "declared DAG"
+    fan = "for_each, a builder beside"
     event_rows = 5  # job started, claimed, started, done, job done
 
     def unfinished_sql(self):
@@ -72,6 +93,10 @@ class Accsd(Adapter):
                 "INSERT INTO workflows (name, steps) VALUES ('noop', $1)", '[{"key": "a", "service": "noop"}]'
             )
             await connection.execute("INSERT INTO workflows (name, steps) VALUES ('chain', $1)", json.dumps(CHAIN))
+            await connection.execute("INSERT INTO workflows (name, steps) VALUES ('fan', $1)", json.dumps(FANS))
+            await connection.execute(
+                "INSERT INTO workflows (name, steps) VALUES ('declared', $1)", json.dumps(DECLARED)
+            )
             await connection.close()
 
         asyncio.run(go())
@@ -98,6 +123,9 @@ class Accsd(Adapter):
     def enqueue_workflows(self, dsn, n, cfg, hooks):
         self.enqueue_many(dsn, n, cfg, hooks, "chain")
 
+    def enqueue_fans(self, dsn, n, cfg, hooks):
+        self.enqueue_many(dsn, n, cfg, hooks, "declared" if cfg.get("declared") else "fan")
+
     def enqueue_paced(self, dsn, n, gap, cfg, hooks):
         import asyncpg
 
@@ -115,13 +143,33 @@ class Accsd(Adapter):
         asyncio.run(go())
 
     def run_worker(self, dsn, cfg, hooks):
+        if cfg.get("fan") and not cfg.get("declared"):
+            builder_beside(dsn)
         asyncio.run(_Worker(cfg, hooks).run(dsn))
+
+
+def builder_beside(dsn):
+    """What evaluates expressions: a builder, as on any control host. It is killed with the group of this process."""
+    environ = {"ACC_DB_URL": dsn, "ACC_STATE_DIR": tempfile.mkdtemp(), "ACC_LOG_LEVEL": "warn", "PYTHONPATH": str(ROOT)}
+    command = [ROOT / ".venv/bin/python", "-m", "accsd", "--role", "builder"]
+    subprocess.Popen(command, env={**os.environ, **environ, "ACC_NODE_NAME": f"builder-{os.getpid()}"})
+    asyncio.run(_until_a_builder_is_there(dsn))
+
+
+async def _until_a_builder_is_there(dsn):
+    import asyncpg
+
+    connection = await asyncpg.connect(dsn)
+    while not await connection.fetchval("SELECT count(*) FROM accs.builders"):  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(0.05)
+    await connection.close()
 
 
 class _Worker:
     def __init__(self, cfg, hooks):
         self.batch = cfg["batch"]
         self.dag = cfg.get("dag", False)
+        self.fan = cfg.get("fan", False)
         self.hooks = hooks
         self.claimed = asyncio.Queue(maxsize=2)
         self.news = asyncio.Event()
@@ -138,10 +186,12 @@ class _Worker:
         claim = await claimer.prepare(
             "SELECT task_id, attempt_id, task_key, options FROM accs.claim_tasks('noop', $1, $1, $2, $3, true)"
         )
-        finish = await finisher.prepare("SELECT * FROM accs.finish_tasks($1, $2, $3) WHERE answer <> 'accepted'")
+        finish = await finisher.prepare(
+            "SELECT * FROM accs.finish_tasks($1, $2, $3, p_results => $4) WHERE answer <> 'accepted'"
+        )
         # of nothing, so that the server has its plans
         await claim.fetch(self.me, 0, LEASE)
-        await finish.fetch([], [], self.me)
+        await finish.fetch([], [], self.me, None)
         self.hooks.ready()
         await asyncio.gather(self.claim(claim), self.work(finish))
 
@@ -160,14 +210,18 @@ class _Worker:
         while True:
             rows = await self.claimed.get()
             fence = [row[0] for row in rows], [row[1] for row in rows], self.me
+            results = [json.dumps(PARTS) if row[2] == "split" else None for row in rows] if self.fan else None
             for row in rows:
                 self.handle(row)
-            refused = await finish.fetch(*fence)
+            refused = await finish.fetch(*fence, results)
             assert not refused, refused
             self.news.set()  # a finished step may have freed the next one
 
     def handle(self, row):
-        if not self.dag:
+        if self.fan:
+            if row[2] == "join":
+                self.hooks.job()
+        elif not self.dag:
             self.hooks.job(int(row[3][6:-1]) if len(row[3]) > 2 else None)
         elif row[2] == "d":
             self.hooks.job()

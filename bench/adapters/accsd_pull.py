@@ -44,13 +44,20 @@ class AccsdPull(_VERBS.Accsd):
 
         service = Service("noop")
         is_dag = cfg.get("dag", False)
+        if is_fan := cfg.get("fan", False):
+            _VERBS.builder_beside(dsn)
 
         @service.task
         async def noop(task: Task):
+            if is_fan:
+                if task.envelope["task_key"] == "join":
+                    hooks.job()
+                return _VERBS.PARTS if task.envelope["task_key"] == "split" else None
             if not is_dag:
                 hooks.job(task.options.get("i"))
             elif task.envelope["task_key"] == "d":
                 hooks.job()
+            return None
 
         service.run(concurrency=cfg["concurrency"], node=f"w{os.getpid()}", when_ready=hooks.ready)
 

@@ -22,6 +22,8 @@ Child side (each call is its own process; may block; killed with SIGKILL when me
     enqueue_workflows(dsn, n, cfg, hooks)
                                         W5: n workflows a->b->c->d; only d's handler calls hooks.job()
                                         (run_worker gets cfg["dag"] = True)
+    enqueue_fans(dsn, n, cfg, hooks)    W6: n workflows split -> FAN items -> join; only join's handler calls
+                                        hooks.job() (run_worker gets cfg["fan"] = True)
 
     declare_schedules(dsn, schedules, cfg)
                                         run_schedules.py, once: where a schedule is a row. schedules: {name: seconds}
@@ -38,6 +40,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+FAN = 100  # items of each workflow of W6
+
 
 class Adapter:
     name = "?"  # as shown in the tables
@@ -53,6 +57,7 @@ class Adapter:
     main_table = ""  # the table that holds the jobs
     default_workloads = ("W2", "W3")  # what is measured for the "default" config
     dag: str | None = None  # how W5 is done: "declared DAG", "steps", "chained enqueue"
+    fan: str | None = None  # how W6 is done
     event_rows = 0  # rows of a per-job event log written for a job's whole life
     skip: tuple[str, ...] = ()  # workloads that do not apply
 
@@ -75,6 +80,9 @@ class Adapter:
         raise NotImplementedError
 
     def enqueue_workflows(self, dsn, n, cfg, hooks) -> None:
+        raise NotImplementedError
+
+    def enqueue_fans(self, dsn, n, cfg, hooks) -> None:
         raise NotImplementedError
 
     finest = 1  # seconds between two due times of its finest schedule

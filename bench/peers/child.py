@@ -94,8 +94,9 @@ def main() -> None:
     adapter = load(path)
     hooks = Hooks(int(os.environ["BENCH_FD"]), params)
     cfg = dict(params.get("config") or {})
-    if params.get("dag"):
-        cfg["dag"] = True
+    for shape in ("dag", "fan"):
+        if params.get(shape):
+            cfg[shape] = True
     dsn = os.environ["BENCH_DSN"]
     if cfg.get("uvloop"):
         import uvloop
@@ -107,6 +108,8 @@ def main() -> None:
         adapter.enqueue_many(dsn, params["n"], cfg, hooks)
     elif role == "enqueue_workflows":
         adapter.enqueue_workflows(dsn, params["n"], cfg, hooks)
+    elif role == "enqueue_fans":
+        adapter.enqueue_fans(dsn, params["n"], cfg, hooks)
     elif role == "paced":
         adapter.enqueue_paced(dsn, params["n"], params["gap"], cfg, hooks)
     elif role == "worker":

@@ -19,6 +19,7 @@ METRICS = [
     ("W4.filled", "W4 drain with backlog", "jobs/s", True),
     ("W4.ratio", "W4 backlog / empty", "x", True),
     ("W5", "W5 workflows", "wf/s", True),
+    ("W6", "W6 fans of 100", "wf/s", True),
 ]
 
 
@@ -44,7 +45,7 @@ def summarise(r: dict) -> dict:
                 m[key] = {"median": round(med(xs), 4), "min": min(xs), "max": max(xs), "n": len(xs)}
 
         ok = [s for s in mine if "error" not in s]
-        for w in ("W1", "W2x1", "W2x2", "W5"):
+        for w in ("W1", "W2x1", "W2x2", "W5", "W6"):
             put(w, [s["rate"] for s in ok if s["workload"] == w])
         for w in ("W2x1", "W2x2"):
             put(w + ".first", [s["rate_from_first"] for s in ok if s["workload"] == w and s.get("rate_from_first")])
@@ -152,7 +153,7 @@ def markdown(r: dict) -> str:
             text = fmt(v, up, key)
             if best.get(key, {}).get("system") == x["name"]:
                 text = f"**{text}**"
-            if key.startswith(("W1", "W2", "W5", "W4.filled")):
+            if key.startswith(("W1", "W2", "W5", "W6", "W4.filled")):
                 text += spread(v)
             row.append(text)
         rows.append(row)

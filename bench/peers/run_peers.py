@@ -56,7 +56,7 @@ DEFAULT_SYSTEMS = [
     "accsd_pull",
     "accsd",
 ]
-WORKLOADS = ["W1", "W2", "W3", "W4", "W5"]
+WORKLOADS = ["W1", "W2", "W3", "W4", "W5", "W6"]
 _TOKEN = re.compile(rb"([WRLIE])((?: -?\d+)+)\n")
 
 
@@ -267,14 +267,12 @@ class Run:
             wait_backends_gone(self.pg, db)
         return db, made[kind]
 
-    def fill(self, a, db, cfg, n, cap, workflows=False):
-        c = self.call(
-            a, "enqueue_workflows" if workflows else "enqueue", db, {"n": n, "cap": cap}, cfg, timeout=cap + 60
-        )
+    def fill(self, a, db, cfg, n, cap, role="enqueue"):
+        c = self.call(a, role, db, {"n": n, "cap": cap}, cfg, timeout=cap + 60)
         _, done, t0, t1 = c.of("E")[-1]
         return done, (t1 - t0) / 1e9
 
-    def drain(self, a, db, cfg, n, cap, procs=1, dag=False, tail=0) -> dict:
+    def drain(self, a, db, cfg, n, cap, procs=1, shape=None, tail=0) -> dict:
         """Starts workers on a filled database; ends when all is durably finished, or at the cap."""
         pg = self.pg
         pg.psql("postgres", "CHECKPOINT")
@@ -286,7 +284,7 @@ class Run:
             "SELECT pg_current_wal_insert_lsn() - '0/0'",
         ).split()
         cpu0 = pg.server_cpu()
-        kids = [Child(self, a, "worker", db, {"dag": dag}, cfg) for _ in range(procs)]
+        kids = [Child(self, a, "worker", db, {shape: True} if shape else {}, cfg) for _ in range(procs)]
         t_first = None
         left = None
         try:
@@ -327,8 +325,8 @@ class Run:
             "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()",
             "SELECT pg_current_wal_insert_lsn() - '0/0'",
         ).split()
-        # of a cut-off DAG run, the workflows whose last step has begun
-        done = min(total, n) if dag and left else n - (left or 0)
+        # of a run of workflows that was cut off, those whose last step has begun
+        done = min(total, n) if shape and left else n - (left or 0)
         per = max(done, 1)
         return {
             "done": done,
@@ -468,20 +466,26 @@ class Run:
         self.add(a, config, "W4", rep, ratio=round(r["filled"]["rate"] / r["empty"]["rate"], 4), **r)
 
     def w5(self, a, config, rep):
+        self.workflows(a, config, rep, "W5", "dag", "enqueue_workflows", self.args.workflows)
+
+    def w6(self, a, config, rep):
+        self.workflows(a, config, rep, "W6", "fan", "enqueue_fans", self.args.fans)
+
+    def workflows(self, a, config, rep, workload, shape, role, many):
         cfg, args = a.configs[config], self.args
         rates = []
 
         def fill(db):
-            n, secs = self.fill(a, db, {**cfg, "dag": True}, args.workflows, args.cap * 2, workflows=True)
+            n, secs = self.fill(a, db, {**cfg, shape: True}, many, args.cap * 2, role)
             rates.append(n / secs)
             return n
 
-        base, n = self.prepared(a, "dag" if config == "best" else "dag_other", None, fill)
+        base, n = self.prepared(a, shape if config == "best" else f"{shape}_other", None, fill)
         db = self.fresh(a, base)
-        r = self.drain(a, db, cfg, n, args.cap * 4, dag=True)
+        r = self.drain(a, db, cfg, n, args.cap * 4, shape=shape)
         if rates:
             r["submit_rate"] = round(rates[0], 1)
-        self.add(a, config, "W5", rep, **r)
+        self.add(a, config, workload, rep, **r)
 
     def go(self):
         args = self.args
@@ -503,6 +507,8 @@ class Run:
                         steps.append((self.w4, "W4"))
                     if "W5" in wl and a.dag:
                         steps.append((self.w5, "W5"))
+                    if "W6" in wl and a.fan:
+                        steps.append((self.w6, "W6"))
                     for measure, label in steps:
                         try:
                             measure(a, config, rep)
@@ -561,6 +567,7 @@ def main() -> None:
     ap.add_argument("--cap", type=float, default=4.0, help="seconds after which a fill or a drain is cut off")
     ap.add_argument("--latency-jobs", type=int, default=70, help="per repetition; samples are pooled")
     ap.add_argument("--workflows", type=int, default=1000)
+    ap.add_argument("--fans", type=int, default=50, help="workflows of W6, each 1 -> 100 -> 1")
     ap.add_argument("--backlog-jobs", type=int, default=5000)
     ap.add_argument("--filler-done", type=int, default=1_000_000)
     ap.add_argument("--filler-future", type=int, default=200_000)
@@ -575,6 +582,7 @@ def main() -> None:
     args.workloads = args.workloads.split(",")
     if args.quick:
         args.reps, args.jobs, args.cap, args.workflows, args.latency_jobs = 1, 5000, 3.0, 300, 40
+        args.fans = 10
         args.filler_done, args.filler_future, args.backlog_jobs, args.ceiling_seconds = 100_000, 20_000, 2000, 2.0
 
     tmp = Path(os.environ.get("BENCH_TMP") or Path(tempfile.gettempdir()) / "accsd-bench")
@@ -620,6 +628,7 @@ def main() -> None:
                 "language": a.language,
                 "configs": a.configs,
                 "dag": a.dag,
+                "fan": a.fan,
                 "peer": a.peer,
                 "event_rows": a.event_rows,
             }

@@ -23,6 +23,8 @@ from tests.support.factory import step, submit, submit_to, workflow
 from tests.support.objectstore import S3Server
 from tests.support.tasks import MOST_MEMORY, PREAMBLE, SHORT_LEASE, notes, outcome, peak_memory, toml_service
 
+pytestmark = pytest.mark.xdist_group("s3")  # its object store is started once
+
 MAKE = (
     PREAMBLE
     + """

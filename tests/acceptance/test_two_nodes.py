@@ -24,6 +24,8 @@ from tests.support.own_server import own_server
 from tests.support.privileged import Host, hosts
 from tests.support.tasks import counted_service, executions, most_at_once, noted
 
+pytestmark = pytest.mark.xdist_group("hosts")  # its hosts and their PostgreSQL are made once
+
 LEASE = timedelta(seconds=4)
 SHORT_LEASE = {"ACC_HEARTBEAT_TTL_SEC": "4"}
 

@@ -25,6 +25,8 @@ from tests.support.own_server import own_server
 from tests.support.privileged import Lan, lan
 from tests.support.tasks import counted_service, noted
 
+pytestmark = pytest.mark.xdist_group("lan")  # its network and its PostgreSQL are made once
+
 CONTROL, SLEEPER, PEER = range(3)
 
 # What a network card does while its machine sleeps: it looks for its own address, sixteen times, in any frame. Then it

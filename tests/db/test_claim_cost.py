@@ -307,6 +307,34 @@ async def test_the_verbs_cost_what_they_return_however_full_the_tables_are(serve
                     await check(full, n)
 
 
+async def test_plans_that_were_made_on_empty_tables_are_good_for_a_backlog(conn: Connection):
+    """An agent warms its connection up when it starts; on a new fleet that is before anything was analyzed."""
+    await node(conn)
+    await submit_to(conn, await workflow(conn, step("a")))
+    shape = await workflow(conn, step("root"), *(step(f"leaf{i}", after="root") for i in range(3000)))
+    async with undone(conn):
+        await a_heartbeat_and_a_report_touch_as_many_rows_as_they_name(conn, 1)
+    await an_attempt_that_does_not_succeed_touches_few_rows_too(conn, 1)
+    await finish(conn, *await started(conn))
+    await submit_to(conn, shape)
+    await finish(conn, *await started(conn))
+    for n in (1, 10, 100):
+        async with undone(conn):
+            async with Meter(conn) as meter:
+                claimed = await claim(conn, n)
+            assert len(claimed) == n
+            meter.assert_cheap(n)
+            async with Meter(conn) as meter:
+                await start(conn, *claimed)
+            meter.assert_cheap(n)
+            async with Meter(conn) as meter:
+                await finish(conn, *claimed)
+            meter.assert_cheap(n)
+        async with undone(conn):
+            await a_heartbeat_and_a_report_touch_as_many_rows_as_they_name(conn, n)
+        await an_attempt_that_does_not_succeed_touches_few_rows_too(conn, n)
+
+
 async def test_every_update_of_a_task_and_its_job_stays_on_its_page(conn: Connection):
     """Or each of them writes into all indexes, too: it is what the fill factors of schema.sql are for."""
     name = "render-node-03"  # as long as names are: it stands in the row twice

@@ -172,7 +172,14 @@ def test_what_nobody_can_run_leaves_the_steps_behind_it_unserved(trace: Any):
             },
             "wait for each other",
         ),
-        (NIGHTLY | {"cron": None, "every": "1s"}, "rehearse fewer days"),
+        (
+            {
+                "schedule": "s",
+                "every": "1s",
+                "steps": [{"key": f"k{n}", "service": "a", "duration": 1} for n in range(20)],
+            },
+            "rehearse fewer days",
+        ),
     ],
 )
 def test_a_wrong_schedule_is_refused_with_its_line(trace: Any, line: Any, said: str):

@@ -2,7 +2,7 @@ import os
 import time
 from typing import ClassVar
 
-from adapter_api import Adapter
+from adapter_api import FAN, Adapter
 
 
 class Dbos(Adapter):
@@ -16,6 +16,7 @@ class Dbos(Adapter):
     }
     main_table = "dbos.workflow_status"
     dag = "steps in one workflow"
+    fan = "a workflow that enqueues others and awaits them"
 
     def unfinished_sql(self):
         return "SELECT count(*) FROM dbos.workflow_status WHERE status IN ('ENQUEUED', 'PENDING') AND {tail}"
@@ -49,6 +50,7 @@ class Dbos(Adapter):
         best = self.configs["best"]
         DBOS.register_queue("q", worker_concurrency=best["worker_concurrency"], polling_interval_sec=best["poll"])
         DBOS.register_queue("qd")
+        DBOS.register_queue("items", worker_concurrency=best["worker_concurrency"], polling_interval_sec=best["poll"])
         os._exit(0)
 
     def client(self, dsn):
@@ -78,6 +80,9 @@ class Dbos(Adapter):
 
     def enqueue_workflows(self, dsn, n, cfg, hooks):
         self.enqueue_many(dsn, n, cfg, hooks, "flow")
+
+    def enqueue_fans(self, dsn, n, cfg, hooks):
+        self.enqueue_many(dsn, n, cfg, hooks, "fan")
 
     def enqueue_paced(self, dsn, n, gap, cfg, hooks):
         c = self.client(dsn)
@@ -120,7 +125,18 @@ class Dbos(Adapter):
                 step()
             hooks.job()
 
-        DBOS.listen_queues([cfg["queue"]])
+        @DBOS.workflow(name="item")
+        def item():
+            return None
+
+        @DBOS.workflow(name="fan")
+        async def fan():  # async: one that waits holds no thread
+            handles = [await DBOS.enqueue_workflow_async("items", item) for _ in range(FAN)]
+            for handle in handles:
+                await handle.get_result(polling_interval_sec=cfg.get("poll", 1.0))
+            hooks.job()
+
+        DBOS.listen_queues([cfg["queue"], "items"])
         hooks.ready()
         DBOS.launch()
         while True:

@@ -25,6 +25,7 @@ class PgBoss(Adapter):
     }
     main_table = "pgboss.job_common"
     dag = "declared DAG"
+    fan = "declared DAG"
 
     def unfinished_sql(self):
         return (

@@ -1,7 +1,7 @@
 import asyncio
 from typing import ClassVar
 
-from adapter_api import Adapter
+from adapter_api import FAN, Adapter
 
 
 class PgQueuer(Adapter):
@@ -15,6 +15,7 @@ class PgQueuer(Adapter):
     }
     main_table = "pgqueuer"
     dag = "chained enqueue"
+    fan = "chained enqueue, a counter of one's own"
     event_rows = 3  # queued, picked, successful
 
     def unfinished_sql(self):
@@ -41,6 +42,7 @@ class PgQueuer(Adapter):
         async def go():
             c = await asyncpg.connect(dsn)
             await Queries.from_asyncpg_connection(c).install()
+            await c.execute("CREATE TABLE fans (id int PRIMARY KEY, open int NOT NULL)")
             await c.close()
 
         asyncio.run(go())
@@ -65,6 +67,19 @@ class PgQueuer(Adapter):
     def enqueue_workflows(self, dsn, n, cfg, hooks):
         self.enqueue_many(dsn, n, cfg, hooks, "step", b"0")
 
+    def enqueue_fans(self, dsn, n, cfg, hooks):
+        import asyncpg
+        from pgqueuer.queries import Queries
+
+        async def go():
+            c = await asyncpg.connect(dsn)
+            q = Queries.from_asyncpg_connection(c)
+            hooks.start()
+            await q.enqueue(["split"] * n, [b"%d" % i for i in range(n)], [0] * n)
+            hooks.stop(n)
+
+        asyncio.run(go())
+
     def enqueue_paced(self, dsn, n, gap, cfg, hooks):
         import asyncpg
         from pgqueuer.queries import Queries
@@ -88,11 +103,11 @@ class PgQueuer(Adapter):
 
         async def go():
             if cfg["pool"]:
-                pool = await asyncpg.create_pool(dsn, min_size=2, max_size=cfg["pool"])
-                pgq, _q = pgqueuer.PgQueuer.from_asyncpg_pool(pool), Queries.from_asyncpg_pool(pool)
+                db = await asyncpg.create_pool(dsn, min_size=2, max_size=cfg["pool"])
+                pgq, _q = pgqueuer.PgQueuer.from_asyncpg_pool(db), Queries.from_asyncpg_pool(db)
             else:
-                c = await asyncpg.connect(dsn)
-                pgq, _q = pgqueuer.PgQueuer.from_asyncpg_connection(c), Queries.from_asyncpg_connection(c)
+                db = await asyncpg.connect(dsn)
+                pgq, _q = pgqueuer.PgQueuer.from_asyncpg_connection(db), Queries.from_asyncpg_connection(db)
 
             @pgq.entrypoint("noop")
             async def noop(job):
@@ -107,6 +122,24 @@ class PgQueuer(Adapter):
                         hooks.job()
                     else:
                         await pgq.queries.enqueue("step", b"%d" % (k + 1))
+
+            if cfg.get("fan"):
+
+                @pgq.entrypoint("split")
+                async def split(job):
+                    await db.execute("INSERT INTO fans VALUES ($1, $2)", int(job.payload), FAN)
+                    await pgq.queries.enqueue(["item"] * FAN, [job.payload] * FAN, [0] * FAN)
+
+                @pgq.entrypoint("item")
+                async def item(job):
+                    # an item that runs twice is counted twice: its end and its count are two transactions
+                    count = "UPDATE fans SET open = open - 1 WHERE id = $1 RETURNING open"
+                    if await db.fetchval(count, int(job.payload)) == 0:
+                        await pgq.queries.enqueue("join", job.payload)
+
+                @pgq.entrypoint("join")
+                async def join(job):
+                    hooks.job()
 
             hooks.ready()
             await pgq.run(batch_size=cfg["batch"])
