@@ -219,8 +219,9 @@ CREATE TABLE accs.verbs (
 -- Makes a function a verb; a migration that replaces the function says it again. A verb runs as the owner with a fixed
 -- search_path, so that the roles need no right on the tables, and the guard is open while it runs. The plans of a pinned one do
 -- not change: generic plans by index and nested loop touch as many rows as the arrays name, whatever the statistics say; without
--- the pins a batch of 1,000 fell into a hash join over the whole table. An entry of an index costs much, so that no plan goes through a whole
--- one: a session that began on empty tables did, and kept that plan for a backlog of 10,000 (0.9 ms a task claimed, on PostgreSQL 18).
+-- the pins a batch of 1,000 fell into a hash join over the whole table. An entry of an index costs much, so that no plan goes through
+-- a whole one: a session that began on empty tables did, and kept that plan for a backlog of 10,000 (0.9 ms a task claimed, on
+-- PostgreSQL 18).
 CREATE FUNCTION accs.is_verb(verb text, may text[], pinned boolean DEFAULT false) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   EXECUTE format('ALTER FUNCTION accs.%I SECURITY DEFINER SET search_path = pg_catalog, accs, pg_temp', verb);

@@ -277,7 +277,7 @@ RENDER = "name: media\nsteps: [{ key: render, service: renderer, requires: { gpu
 def test_the_page_on_the_http_api(tmp_path: Path, shell: dict[str, str]):
     """Another port than the usual one, which may be taken here."""
     (tmp_path / "hello.yaml").write_text("{name: hello, steps: [{key: greet, service: greeter}]}")
-    greet = "import sys; sys.stdin.readline(); print('hello'); print('{\"type\": \"result\", \"result\": {}}')"
+    greet = 'import sys; sys.stdin.readline(); print(\'hello\'); print(\'{"type": "result", "result": {}}\')'
     (tmp_path / "accsd.toml").write_text(
         f'[services.greeter]\nrunner = "process"\ncommand = ["python3", "-c", {json.dumps(greet)}]\n'
     )

@@ -120,7 +120,7 @@ async def test_a_signed_delivery_is_an_event_once_it_is_answered(hooked: Gateway
     again = await hooked.client.post("/hooks/repo", content=body, headers=signed(body))
     assert (first.status_code, again.status_code) == (202, 200)
     assert first.json()["event_id"] == again.json()["event_id"]
-    row = await conn.fetchrow("SELECT topic, payload FROM events")
+    (row,) = await conn.fetch("SELECT topic, payload FROM events")
     assert (row["topic"], row["payload"]["body"]) == ("repo.push", {"ref": "main"})
 
 

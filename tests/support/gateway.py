@@ -47,7 +47,8 @@ class Gateway:
         if scope in self._tokens and not named:
             return self._tokens[scope]
         count = len(self._tokens)
-        made = await create_token(self.context.verbs, f"{scope}-{count}", [Scope(scope)], **({"actor": scope} | named))
+        given: dict[str, Any] = {"actor": scope, **named}
+        made = await create_token(self.context.verbs, f"{scope}-{count}", [Scope(scope)], **given)
         if not named:
             self._tokens[scope] = made.token
         return made.token
