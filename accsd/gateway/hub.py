@@ -3,7 +3,7 @@
 One per gateway. It reads events by id, woken by notifications and by a timer that is quick while something happens,
 and makes messages for the topics that somebody watches. No client causes a query of its own, but for catching up after
 it was away. What the hub tells is complete since the mark that each message carries (position.py). A client without a
-mark opens its stream first and loads what it shows afterwards.
+mark opens its stream, awaits `hello`, and then loads what it shows.
 """
 
 import asyncio
