@@ -3,7 +3,7 @@
 One per gateway. It reads events by id, woken by notifications and by a timer that is quick while something happens,
 and makes messages for the topics that somebody watches. No client causes a query of its own, but for catching up after
 it was away. What the hub tells is complete since the mark that each message carries (position.py). A client without a
-mark opens its stream first and loads what it shows afterwards.
+mark opens its stream, awaits `hello`, and then loads what it shows.
 """
 
 import asyncio
@@ -179,6 +179,7 @@ class Hub:
         self._wanted_until: float = float("-inf")  # somebody is about to wait
         self._stir: asyncio.Event = asyncio.Event()
         self._ready: asyncio.Event = asyncio.Event()
+        self._turning: asyncio.Lock = asyncio.Lock()
         self._is_drained: bool = False
         self._timer: float = self._pace.quick
         self._turn_at: float = float("-inf")
@@ -213,13 +214,14 @@ class Hub:
             subscription.end(self._resets(subscription, "restarted"))
             yield subscription
             return
-        self._register(subscription)
+        is_between = await self._register_between_turns(subscription)
         self._stir.set()  # the timer may be slow
         try:
             await self._woken()
             subscription.begin_with([self._hello(), *self._states(subscription)])
             if after is not None:
-                subscription.begin_with(await self._missed(subscription, after))
+                missed = await self._missed(subscription, after) if is_between else None
+                subscription.begin_with(self._resets(subscription, "too_old") if missed is None else missed)
             yield subscription
         finally:
             self._leave(subscription)
@@ -327,6 +329,10 @@ class Hub:
 
     async def turn(self) -> float:
         """Reads, tells, and says how long to wait."""
+        async with self._turning:
+            return await self._turn()
+
+    async def _turn(self) -> float:
         now = self._clock()
         self._forget(now)
         if not self._is_watched():
@@ -620,6 +626,21 @@ class Hub:
     def _is_watched(self) -> bool:
         return bool(self._topics or self._waiting or self._events or self._clock() < self._wanted_until)
 
+    async def _register_between_turns(self, subscription: Subscription) -> bool:
+        """What a turn reads for the topics that it knew must not count as told to a topic that came meanwhile. False: a
+        turn takes too long, and whoever comes back has to start over."""
+        try:
+            async with asyncio.timeout(self._pace.begin):
+                await self._turning.acquire()
+        except TimeoutError:
+            self._register(subscription)
+            return False
+        try:
+            self._register(subscription)
+        finally:
+            self._turning.release()
+        return True
+
     def _register(self, subscription: Subscription) -> None:
         self._all.add(subscription)
         seen = 0 if self._position is None else self._position.seen
@@ -686,11 +707,13 @@ class Hub:
 
     # For those who come back
 
-    async def _missed(self, subscription: Subscription, after: str) -> list[Message]:
-        """What was told since a mark: from the ring, else from the database, else `reset`."""
+    async def _missed(self, subscription: Subscription, after: str) -> list[Message] | None:
+        """What was told since a mark: from the ring, else from the database; None: that can't be said any more."""
         mark, position = _parsed(after), self._position
-        if mark is None or position is None:
-            return self._resets(subscription, "too_old" if mark is None else "restarted")
+        if mark is None:
+            return None
+        if position is None:
+            return self._resets(subscription, "restarted")
         has_all = all(self._topics[topic].since <= mark.low for topic in subscription.topics)
         if self._ring.floor <= mark.low <= position.seen and has_all:
             return self._ring.since(mark.low, subscription.topics)
@@ -700,10 +723,9 @@ class Hub:
                     is_known = mark.low <= (await self._feed.head()).last
                     return [] if is_known else self._resets(subscription, "restarted")
                 async with self._catching_up:
-                    told = await self._read_again(subscription, mark, position)
+                    return await self._read_again(subscription, mark, position)
         except (TimeoutError, DatabaseUnavailable):
-            told = None
-        return self._resets(subscription, "too_old") if told is None else told
+            return None
 
     async def _read_again(self, subscription: Subscription, mark: Mark, position: Position) -> list[Message] | None:
         """None: it is too much. What comes after `upto`, or commits after this, is in the queue."""

@@ -39,6 +39,7 @@ class FakeFeed:
     last: int = 0
     transactions: int = 0
     is_away: bool = False
+    gate: asyncio.Event | None = None  # a read of jobs waits for it
     reads: int = 0
 
     def clock(self) -> float:
@@ -104,6 +105,8 @@ class FakeFeed:
 
     async def jobs(self, ids: Iterable[UUID]) -> dict[UUID, JobState]:
         self._asked()
+        if self.gate is not None:
+            await self.gate.wait()
         return {i: JobState(i, "w", "running", self.latest(job_id=i), None, 1, 1, None, BEGAN) for i in ids}
 
     async def tasks(self, ids: Iterable[UUID]) -> dict[UUID, TaskState]:
@@ -136,7 +139,7 @@ def hub_over(feed: FakeFeed, **pace: Any) -> Hub:
         cast("Database", None),
         Held(),
         metrics=Metrics(),
-        pace=replace(Pace(begin=0.0), **pace),
+        pace=replace(Pace(begin=0.01), **pace),
         clock=feed.clock,
         feed=cast("Feed", feed),
     )
@@ -506,6 +509,41 @@ async def test_ids_that_have_gone_back_are_those_of_another_database() -> None:
     await client.take()
     assert [reset["why"] for reset in client.told("reset")] == ["restarted"]
     assert client.events[-1] == 4
+
+
+async def test_whoever_comes_back_in_the_middle_of_a_turn_misses_nothing_of_it() -> None:
+    feed = FakeFeed()
+    hub, _ = await begun(feed, JOBS, begin=5)
+    other = Client(hub)
+    other.got = [Message("hello", {}, hub.mark)]
+    feed.gate = asyncio.Event()
+    feed.write("status")
+    turn = asyncio.ensure_future(hub.turn())
+    await asyncio.sleep(0)  # it reads jobs, and knows nothing of the other topic
+    connecting = asyncio.ensure_future(other.connect())
+    await asyncio.sleep(0)
+    feed.gate.set()
+    await turn
+    await connecting
+    await other.take()
+    assert other.events == [1]
+    assert [task["event"] for task in other.told("task")] == [1]
+
+
+async def test_whoever_comes_back_while_the_database_hangs_has_to_start_over() -> None:
+    feed = FakeFeed()
+    hub, _ = await begun(feed, JOBS, begin=0.01)
+    other = Client(hub)
+    other.got = [Message("hello", {}, hub.mark)]
+    feed.gate = asyncio.Event()
+    feed.write("status")
+    turn = asyncio.ensure_future(hub.turn())
+    await asyncio.sleep(0)
+    await other.connect()
+    await other.take()
+    assert [reset["why"] for reset in other.told("reset")] == ["too_old"]
+    feed.gate.set()
+    await turn
 
 
 async def two_turns(hub: Hub) -> None:
