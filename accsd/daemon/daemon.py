@@ -250,6 +250,7 @@ class Daemon:
             db=db,
             on_change=self._heard,
         )
+        self._presence: Post = Post("presence", lambda: Presence(db, self._health, choice.parts))
         self._host: ControlHost | None = None
         self._builder: Roles[ControlHost] | None = None
         self._agent: NodeAgent | None = None
@@ -264,7 +265,7 @@ class Daemon:
             group.start_soon(self._take_signals, signals)
             async with self._supervisor:
                 self._supervisor.keep(Post("listener", lambda: self._listener))
-                self._supervisor.keep(Post("presence", lambda: Presence(self._db, self._health, self._choice.parts)))
+                self._supervisor.keep(self._presence)
                 if self._settings.http.listen:
                     self._supervisor.keep(
                         Post("http", lambda: HttpFace(self._settings.http, self._metrics, self._health))
@@ -339,6 +340,7 @@ class Daemon:
             if post.poll is not None:
                 self._health.role_paced(post.name, post.poll())
         self._supervisor.wake_pollers()
+        self._presence.wakeup.set()
 
     def _ask_to_stop(self) -> None:
         self._stops += 1

@@ -1,6 +1,7 @@
 """Says that this process is there, whatever its roles are: `accs.daemons` is how others know of it.
 
-Every half a minute: the question whether a builder runs is answered by who was seen within a minute.
+Every half a minute, and when notifications begin or cease to arrive. Whether a builder runs is answered by who was seen
+within a minute.
 """
 
 from collections.abc import Sequence

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.support import daemon
 from tests.support.cluster import Connection, TestServer
+from tests.support.eventually import eventually
 from tests.support.library import empty_database, tcp_url
 from tests.support.tasks import (
     NOTE,
@@ -47,8 +48,15 @@ async def test_a_second_agent_of_the_same_node_is_refused(tmp_path: Path, db_url
         assert after.stop() == 0
 
 
-async def test_a_builder_needs_no_node_of_its_own(tmp_path: Path, db_url: str):
+async def test_a_builder_needs_no_node_of_its_own_and_each_process_says_that_it_is_there(
+    tmp_path: Path, db_url: str, conn: Connection
+):
+    async def are_known() -> bool:
+        rows = await conn.fetch("SELECT roles, hearing, problems FROM accs.daemons WHERE name = 'n1' ORDER BY roles")
+        return [tuple(row) for row in rows] == [(["agent"], "listening", {}), (["builder"], "listening", {})]
+
     with daemon.running(tmp_path, db_url, role="agent"), daemon.running(tmp_path, db_url, role="builder") as builder:
+        await eventually(are_known, within=15)
         assert builder.stop() == 0
 
 
