@@ -201,8 +201,10 @@ class Client:
         headers |= {} if wait is None else {"Prefer": f"wait={wait}"}
         given = {name: _written(value) for name, value in (params or {}).items() if value is not None}
         timeout = self._http.timeout if wait is None else httpx.Timeout(wait + 30)
-        for attempt in range(_TRIES):
+        attempt = 0
+        while True:
             is_last = attempt == _TRIES - 1 or (method != "GET" and key is None)
+            attempt += 1
             try:
                 answer = await self._http.request(
                     method, path, json=body if method != "GET" else None, params=given, headers=headers, timeout=timeout
@@ -212,7 +214,7 @@ class Client:
                     raise Problem(
                         0, {"detail": f"the gateway does not answer: {error}", "code": "unreachable"}
                     ) from error
-                await asyncio.sleep(0.2 * 2**attempt)
+                await asyncio.sleep(0.1 * 2**attempt)
                 continue
             if answer.status_code not in _LATER or is_last:
                 break

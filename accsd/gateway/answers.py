@@ -28,7 +28,7 @@ def _encoded(value: Any) -> Any:
         case timedelta():
             return value.total_seconds()
         case set() | frozenset() | tuple():
-            return list(cast("set[Any]", value))
+            return list(cast("frozenset[Any]", value))
         case Mapping():
             return dict(cast("Mapping[Any, Any]", value))
         case _:
@@ -37,7 +37,7 @@ def _encoded(value: Any) -> Any:
 
 def document(row: Any, redaction: Redaction | None = None) -> dict[str, Any]:
     """A row for programs: durations are named `…_seconds`; with `redaction`, values that look secret are struck out."""
-    durations = _durations(type(row))
+    durations = _durations(row.__class__)
     found: dict[str, Any] = {}
     for field in dataclasses.fields(row):
         value = getattr(row, field.name)

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from accsd import __version__
 from accsd.errors import AccsdError
-from accsd.gateway.access import require_guards
+from accsd.gateway.access import SAFE, require_guards
 from accsd.gateway.context import GatewayContext, context_of
 from accsd.gateway.problems import HttpProblem, pointer, response_of
 from accsd.gateway.routes import ROUTERS
@@ -128,6 +128,8 @@ class Entrance:
             await self._tell(passage, error)
         finally:
             took = time.monotonic() - began
+            if scope["method"] not in SAFE:
+                self._context.hub.stir()  # what this request has changed is told at once
             self._context.metrics.http_answered(scope["method"], passage.status or 0, took)
             tell = _log.debug if scope["method"] in ("GET", "HEAD") else _log.info
             caller = scope["state"].get("caller")

@@ -66,7 +66,7 @@ async def told(
     hub = context_of(request).hub
     headers = {} if patience is None else {"Preference-Applied": f"wait={patience:g}"}
     while True:
-        mark = hub.mark  # before the look, so that no change falls between the two
+        mark = await hub.now()  # before the look, so that no change falls between the two
         document = await read()
         version = etag(document)
         is_news = version != known if known is not None else patience is None or is_final(document)

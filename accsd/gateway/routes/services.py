@@ -1,6 +1,6 @@
 """Services and concurrency keys."""
 
-from typing import Final
+from typing import Any, Final
 
 from fastapi import APIRouter, Body, Path
 from pydantic import Field
@@ -48,7 +48,7 @@ async def get_service(request: Request, name: str = _NAME) -> Response:
     return answer(_document(await fleet.service_named(context_of(request).reads, name)))
 
 
-def _document(row: ServiceView) -> dict[str, object]:
+def _document(row: ServiceView) -> dict[str, Any]:
     return document(row) | {"state": service_state(row)}
 
 
