@@ -9,7 +9,7 @@ from uuid import UUID
 import click
 
 from accsd.cli import completion
-from accsd.cli.archive import ArchivedLines
+from accsd.cli.archive import archived_of
 from accsd.cli.bars import SPENT, bar, legend
 from accsd.cli.graph import GraphLine, aligned, beneath, draw
 from accsd.cli.output import output_option, say, say_json, show_fitting, shown, styled, to_json
@@ -110,7 +110,7 @@ async def _read(db: Database, settings: Settings, job_id: UUID, count: int | Non
             await explain_job(db, job_id, archived),
         )
 
-    history = await ArchivedLines(db, settings, job_id).ask(told)
+    history = await archived_of(db, settings, job_id).ask(told)
     return _Everything(await job_views.job(db, job_id), await job_views.tasks_of(db, job_id), *history)
 
 

@@ -16,7 +16,7 @@ import click
 import orjson
 
 from accsd.cli import completion
-from accsd.cli.archive import ArchivedLines
+from accsd.cli.archive import archived_of
 from accsd.cli.objects import elsewhere, objects, require_bucket
 from accsd.cli.output import log_line, say, to_json
 from accsd.cli.session import settings_of, with_database
@@ -26,6 +26,7 @@ from accsd.db.views.artifacts import StoredArtifact, artifacts_of
 from accsd.db.views.events import AttemptLog, LogEvent, begun_attempts, log_events
 from accsd.db.views.jobs import is_open
 from accsd.errors import AccsdError, NotFound
+from accsd.explain.archive import ArchivedLines
 from accsd.explain.identifiers import job_named
 from accsd.explain.words import short
 from accsd.model.state import EventType
@@ -156,7 +157,7 @@ class _JobLog:
     _archived: ArchivedLines = field(init=False)
 
     def __post_init__(self) -> None:
-        self._archived = ArchivedLines(self.db, self.settings, self.job_id)
+        self._archived = archived_of(self.db, self.settings, self.job_id)
 
     async def so_far(self) -> AsyncIterator[Record]:
         async for record in self._in_turn(await self._attempts()):

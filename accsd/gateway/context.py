@@ -11,6 +11,7 @@ from accsd.explain.redaction import Redaction
 from accsd.gateway.hub import Hub
 from accsd.gateway.limits import Buckets
 from accsd.gateway.paging import Cursors
+from accsd.gateway.problems import HttpProblem
 from accsd.health import Health
 from accsd.metrics import Metrics
 from accsd.model.access import Caller
@@ -44,3 +45,9 @@ def context_of(request: Request) -> GatewayContext:
 def caller_of(request: Request) -> Caller:
     """Who asks. Every route but the public ones has one."""
     return cast("Caller", request.state.caller)
+
+
+def require_store(context: GatewayContext) -> ObjectStore:
+    if context.store is None:
+        raise HttpProblem("stored_elsewhere", "this gateway has no object store", hint="configure storage.url for it")
+    return context.store

@@ -13,10 +13,9 @@ from accsd.db.views.artifacts import StoredArtifact, artifact
 from accsd.errors import NotFound
 from accsd.gateway.access import GuardedRoute, scoped
 from accsd.gateway.answers import answer
-from accsd.gateway.context import context_of
+from accsd.gateway.context import context_of, require_store
 from accsd.gateway.problems import HttpProblem
 from accsd.gateway.routes.jobs import ARTIFACT, artifact_document
-from accsd.gateway.routes.tasks import require_store
 from accsd.gateway.schemas import answers
 from accsd.model.access import Scope
 from accsd.storage import ObjectStore

@@ -1,6 +1,7 @@
 """Jobs: listed, submitted, shown, waited for, changed, cancelled, run again, explained, compared."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal
@@ -25,6 +26,7 @@ from accsd.db.views.workflows import no_such_workflow
 from accsd.db.workflows import StoredWorkflow, workflow_id, workflows_by_id
 from accsd.errors import InvalidValue, NotFound, VerbRefused
 from accsd.explain import why as explained
+from accsd.explain.archive import ArchivedLines
 from accsd.explain.bar import explain_job
 from accsd.explain.blast import cancel_preview, retry_preview
 from accsd.explain.identifiers import job_named
@@ -34,7 +36,7 @@ from accsd.gateway.answers import answer, document
 from accsd.gateway.bodies import Body as RequestBody
 from accsd.gateway.bodies import Reason
 from accsd.gateway.conditional import require_version, told
-from accsd.gateway.context import GatewayContext, caller_of, context_of
+from accsd.gateway.context import GatewayContext, caller_of, context_of, require_store
 from accsd.gateway.messages import Topic
 from accsd.gateway.paging import DEFAULT_LIMIT, MAX_LIMIT, Page
 from accsd.gateway.problems import HttpProblem
@@ -43,6 +45,7 @@ from accsd.gateway.routes.verbs import verbs_of
 from accsd.gateway.schemas import ANYTHING, answers, listed, objects, paged, row_schema
 from accsd.model.access import Scope
 from accsd.model.state import JobStatus
+from accsd.storage import ObjectStore
 
 router = APIRouter(prefix="/api/v1", route_class=GuardedRoute, tags=["jobs"])
 _TASKS: Final = 1_000  # of a job's own document; more are at /tasks
@@ -464,7 +467,8 @@ async def explain(request: Request, job_id: str) -> Response:
     """The critical path in pieces (waiting, waking, starting, running, lost), the sum of all tasks, the likely end."""
     context = context_of(request)
     found = await job_named(context.reads, job_id)
-    return answer((await explain_job(context.reads, found)).document())
+    archived, _ = _archived(context, found)
+    return answer((await archived.ask(lambda lines: explain_job(context.reads, found, lines))).document())
 
 
 @router.get(
@@ -480,8 +484,11 @@ async def events(
     """The newest ones, in their order. With `chatter`, log lines and progress too."""
     context = context_of(request)
     found = await job_named(context.reads, job_id)
-    rows = await event_views.newest_events(context.reads, found, limit, chatter=chatter)
-    return answer({"items": [document(row, context.redaction) for row in rows]})
+    archived, missing = _archived(context, found)
+    rows = await archived.ask(
+        lambda lines: event_views.newest_events(context.reads, found, limit, lines, chatter=chatter)
+    )
+    return answer({"items": [document(row, context.redaction) for row in rows], "missing": missing})
 
 
 @router.get(
@@ -494,8 +501,20 @@ async def events(
 async def attempts(request: Request, job_id: str, limit: int = Query(500, ge=1, le=_MOST_ATTEMPTS)) -> Response:
     context = context_of(request)
     found = await job_named(context.reads, job_id)
-    rows = await event_views.attempts_of(context.reads, found, limit)
-    return answer({"items": [document(row) for row in rows]})
+    archived, missing = _archived(context, found)
+    rows = await archived.ask(lambda lines: event_views.attempts_of(context.reads, found, limit, lines))
+    return answer({"items": [document(row) for row in rows], "missing": missing})
+
+
+def _archived(context: GatewayContext, job_id: UUID) -> tuple[ArchivedLines, list[str]]:
+    """What of a job's history is in the store; the list hears why some of it could not be read."""
+    missing: list[str] = []
+
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[ObjectStore]:
+        yield require_store(context)
+
+    return ArchivedLines(context.reads, job_id, opened, lambda error: missing.append(str(error))), missing
 
 
 ARTIFACT: Final = row_schema(StoredArtifact)

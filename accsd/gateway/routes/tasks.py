@@ -17,14 +17,13 @@ from accsd.explain.log import MOST_LINES, AttemptLines, Line
 from accsd.gateway.access import GuardedRoute, scoped
 from accsd.gateway.answers import answer, document, encode
 from accsd.gateway.conditional import told
-from accsd.gateway.context import GatewayContext, context_of
+from accsd.gateway.context import GatewayContext, context_of, require_store
 from accsd.gateway.messages import Topic
 from accsd.gateway.problems import HttpProblem
 from accsd.gateway.routes.jobs import TASK
 from accsd.gateway.schemas import ANYTHING, answers, listed, objects
 from accsd.model.access import Scope
 from accsd.model.state import Level, TaskStatus
-from accsd.storage import ObjectStore
 
 router = APIRouter(prefix="/api/v1", route_class=GuardedRoute, tags=["tasks"])
 NDJSON: Final = "application/x-ndjson"
@@ -183,12 +182,6 @@ async def _opened(context: GatewayContext, task_id: str, attempt_id: int) -> Att
         return await AttemptLines.open(context.reads, require_store(context), found, attempt_id)
     except NotFound as error:
         raise _elsewhere(error) from None
-
-
-def require_store(context: GatewayContext) -> ObjectStore:
-    if context.store is None:
-        raise HttpProblem("stored_elsewhere", "this gateway has no object store", hint="configure storage.url for it")
-    return context.store
 
 
 def _elsewhere(error: NotFound) -> AccsdError:
