@@ -11,7 +11,6 @@ from accsd.db.history import Archive, archives_with, task_of
 from accsd.db.months import TASK_EVENTS
 from accsd.db.pool import Database
 from accsd.errors import AccsdError
-from accsd.history import contents
 from accsd.storage import ObjectStore
 
 Answer = TypeVar("Answer")
@@ -56,6 +55,8 @@ async def archived_lines(opened: Opened, known: Sequence[Archive], subject: str,
     found: list[str] = []
     if not known:
         return found
+    from accsd.history import contents  # few commands need it
+
     try:
         async with opened() as store:
             for archive in known:
