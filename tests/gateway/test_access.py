@@ -216,3 +216,16 @@ async def test_secrets_in_options_are_shown_to_nobody(gateway: Gateway, conn: Co
     for text in [made.text, *[(await gateway.get(path, scope="admin")).text for path in paths]]:
         assert "canary" not in text
     assert made.json()["options"]["nested"] == {"Password": "***", "plain": "seen"}
+
+
+async def test_the_page_is_for_anybody_and_runs_no_script_but_its_own(gateway: Gateway):
+    page = await gateway.client.get("/")
+    assert page.headers["content-type"].startswith("text/html")
+    policy = page.headers["content-security-policy"]
+    assert "script-src 'self'" in policy
+    assert "unsafe" not in policy
+    assert "require-trusted-types-for 'script'" in policy
+    for name in re.findall(r'(?:src|href)="(static/[^"]+)"', page.text):
+        assert (await gateway.client.get(f"/{name}")).status_code == 200, name
+    for name in ("../client.py", "%2e%2e/client.py", "index.html", "nothing.js"):
+        assert (await gateway.client.get(f"/static/{name}")).status_code == 404, name
