@@ -1724,7 +1724,9 @@ CREATE FUNCTION accs.mark_of(e public.task_events) RETURNS bigint LANGUAGE sql I
 INSERT INTO accs.monthly (name, at, refuse, aged_by) VALUES ('task_events', 'ts', 'refuse_event_change', 'ts');
 
 -- What only a verb that changes something may write.
-CREATE FUNCTION accs.own_event_types() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$ SELECT '{status,retry,wake,repair,changed,cache}'::text[] $$;
+CREATE FUNCTION accs.own_event_types() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
+  SELECT '{status,retry,wake,repair,changed,cache}'::text[]
+$$;
 
 -- JSON that is no larger than 1 MiB, or a note that it was.
 CREATE FUNCTION accs.bounded(p jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
@@ -1868,14 +1870,16 @@ CREATE FUNCTION accs.satisfies(p_status text, p_code text, p_tolerated boolean) 
   SELECT p_status = 'done' OR p_status = 'skipped' AND p_code IS DISTINCT FROM 'upstream_failed' OR p_tolerated IS TRUE
 $$;
 
--- What a task still waits for, given by its job, the steps that it depends on and the step that it is an item of, if any: each of those steps,
--- and where one was multiplied, each of its tasks. The task of an item waits for its step alone, which has waited for the others. p_open are
--- tasks that count as open whatever they are, because they are about to be. By one look-up for each key, as in claim_tasks, and of narrow rows:
--- a step that was multiplied names all its tasks in dependants. p_open is read as rows, which are hashed once and not compared one by one.
+-- What a task still waits for, given by its job, the steps that it depends on and the step that it is an item of, if any: each of
+-- those steps, and where one was multiplied, each of its tasks. The task of an item waits for its step alone, which has waited for the
+-- others. p_open are tasks that count as open whatever they are, because they are about to be. By one look-up for each key, as in
+-- claim_tasks, and of narrow rows: a step that was multiplied names all its tasks in dependants. p_open is read as rows, which are
+-- hashed once and not compared one by one.
 CREATE FUNCTION accs.unsatisfied(p_job uuid, p_depends_on text[], p_parent uuid, p_open uuid[] DEFAULT '{}') RETURNS SETOF uuid
 LANGUAGE sql STABLE AS $$
   SELECT d.id FROM unnest(p_depends_on) AS k (key), LATERAL (
-      SELECT id, status, error_code, tolerated, resolve FROM public.job_tasks WHERE job_id = p_job AND task_key = k.key OFFSET 0) m, LATERAL (
+      SELECT id, status, error_code, tolerated, resolve FROM public.job_tasks
+       WHERE job_id = p_job AND task_key = k.key OFFSET 0) m, LATERAL (
       SELECT m.id, m.status, m.error_code, m.tolerated WHERE p_parent IS NULL OR p_parent = m.id UNION ALL
       SELECT c.id, c.status, c.error_code, c.tolerated FROM public.job_tasks c
        WHERE m.resolve IS NOT NULL AND c.parent = m.id AND p_parent IS NULL) d
@@ -2460,7 +2464,8 @@ BEGIN
     FROM unnest(p_workflow_ids, p_job_ids) WITH ORDINALITY AS u (workflow_id, id, n);
   WITH made AS (
     INSERT INTO public.jobs (id, workflow_id, status, current_task_key, priority, options, scheduled_at, created_at, started_at, updated_at,
-                             created_by, trace_id, task_count, open_tasks, idempotency_key, order_seq, trigger, schedule_id, run_key, no_cache)
+                             created_by, trace_id, task_count, open_tasks, idempotency_key, order_seq, trigger, schedule_id, run_key,
+                             no_cache)
     SELECT u.id, w.id, CASE WHEN due THEN 'running' ELSE 'queued' END, CASE WHEN due THEN p.first_key END, coalesce(u.priority, 0),
            coalesce(u.options, '{}'), u.scheduled_at, v_now, CASE WHEN due THEN v_now END, v_now, coalesce(u.created_by, p_created_by),
              u.trace_id,
@@ -2468,7 +2473,8 @@ BEGIN
              u.schedule_id,
            u.run_key, nullif(u.no_cache, false)
       FROM (SELECT u.*, nextval('accs.order_seq') AS order_seq   -- in the order given
-              FROM unnest(p_workflow_ids, v_ids, p_options, p_priorities, p_scheduled_at, p_keys, p_trace_ids, p_triggers, p_runs, p_no_cache)
+              FROM unnest(p_workflow_ids, v_ids, p_options, p_priorities, p_scheduled_at, p_keys, p_trace_ids, p_triggers, p_runs,
+                          p_no_cache)
                 AS u (workflow_id, id, options, priority, scheduled_at, key, trace_id, trigger, schedule_id, run_key, waits, created_by,
                       no_cache)) u
       JOIN public.workflows w ON w.id = u.workflow_id AND w.is_active
@@ -3998,7 +4004,8 @@ DECLARE
 BEGIN
   PERFORM accs.unqueue(p_task_ids);
   WITH moved AS (
-    UPDATE public.job_tasks t SET status = p_status, resolve = CASE WHEN t.resolve IS NOT NULL THEN false END,   -- an item has been resolved
+    UPDATE public.job_tasks t SET status = p_status,
+           resolve = CASE WHEN t.resolve IS NOT NULL THEN false END,   -- an item has been resolved
            attempt_id = t.attempt_id + 1, claimed_by = NULL, claimed_at = v_now,
            started_at = CASE p_status WHEN 'running' THEN v_now END, lease_owner = 'resolver', lease_until = v_now, updated_at = v_now
       FROM (SELECT u.id FROM unnest(p_task_ids) AS u (id) ORDER BY u.id) s WHERE t.id = s.id
@@ -4193,7 +4200,8 @@ BEGIN
     UPDATE public.job_tasks t SET status = 'queued', generation = t.generation + 1, attempt = 0, lost = 0, remaining = b.remaining,
            progress = 0, next_attempt_at = NULL, started_at = NULL, finished_at = NULL, error_code = NULL, error_message = NULL,
            results = NULL, updated_at = v_now, tolerated = NULL, resolve = CASE WHEN t.resolve IS NOT NULL THEN true END,
-           given = CASE WHEN t.parent IS NOT NULL THEN t.given - 'cached' END   -- what its item gave it stays until its step is multiplied anew
+           -- what its item gave it stays until its step is multiplied anew
+           given = CASE WHEN t.parent IS NOT NULL THEN t.given - 'cached' END
       FROM before b WHERE t.id = b.id
     RETURNING t.id, t.task_key, t.step_no, t.generation, t.remaining, b.status AS from_status, b.counted
   ), logged AS (
@@ -8477,8 +8485,8 @@ BEGIN
 END $$;
 SELECT accs.is_verb('record_artifact', may => '{agent}');
 
--- Outputs that a task has because it is done with the result of another one (cache.sql). They stay in the folder of the job that made them, and
--- an object stays in the store while a row here or of task_artifacts names it.
+-- Outputs that a task has because it is done with the result of another one (cache.sql). They stay in the folder of the job that made
+-- them, and an object stays in the store while a row here or of task_artifacts names it.
 CREATE TABLE accs.borrowed_files (
   job_task_id   uuid NOT NULL,
   bucket        text NOT NULL,
@@ -8499,8 +8507,8 @@ CREATE INDEX borrowed_files_object ON accs.borrowed_files (bucket, key);        
 
 -- What its task called it: a key without what is put before it (accsd/storage/base.py, build_key). As accsd/work/files.py lays it.
 CREATE FUNCTION accs.name_of_file(p_key text, p_of_task boolean) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-  SELECT regexp_replace(p_key, '^(in|out)puts/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/' || CASE WHEN p_of_task THEN '[^/]+/([0-9]+/)?' ELSE '' END,
-                        '')
+  SELECT regexp_replace(p_key, '^(in|out)puts/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/'
+                               || CASE WHEN p_of_task THEN '[^/]+/([0-9]+/)?' ELSE '' END, '')
 $$;
 
 -- The objects that a task may need: what the steps that it depends on have put out, each by the attempt that finished it, and the inputs
@@ -8530,8 +8538,8 @@ LANGUAGE sql STABLE AS $$
     FROM public.task_artifacts a WHERE a.job_task_id = p_task.id AND a.kind = 'input'
 $$;
 
--- The objects that an attempt may need, and the files of its workflow (kind "file", with a name). Raises where the attempt does not hold its
--- lease: no rows would mean that there are no inputs.
+-- The objects that an attempt may need, and the files of its workflow (kind "file", with a name). Raises where the attempt does not
+-- hold its lease: no rows would mean that there are no inputs.
 CREATE FUNCTION accs.task_inputs(p_task uuid, p_attempt_id int, p_owner text)
 RETURNS TABLE (task_key text, kind text, bucket text, key text, size_bytes bigint, content_type text, checksum text, name text)
 LANGUAGE plpgsql STABLE AS $$
@@ -8584,8 +8592,8 @@ CREATE TABLE accs.cached_results (
 CREATE INDEX cached_results_key ON accs.cached_results (key, made_at);     -- use_cache
 CREATE INDEX cached_results_look_at ON accs.cached_results (look_at);      -- expire_results
 
--- Of all that decides a result, what the tasks of a step share. By the workflow's name, so that a new version does not forget. Null: it can't
--- be known, because a file has no checksum or the results of earlier steps are too large to be handed over.
+-- Of all that decides a result, what the tasks of a step share. By the workflow's name, so that a new version does not forget. Null:
+-- it can't be known, because a file has no checksum or the results of earlier steps are too large to be handed over.
 CREATE FUNCTION accs.cache_base(p_task public.job_tasks, p_salt text) RETURNS bytea LANGUAGE sql STABLE AS $$
   SELECT CASE WHEN i.known AND f.known THEN sha256(convert_to(jsonb_build_array(
            w.name, p_task.task_key, p_task.service_name, p_task.params, j.options, i.results, f.files, p_salt, o.files)::text, 'UTF8')) END
@@ -8595,7 +8603,8 @@ CREATE FUNCTION accs.cache_base(p_task public.job_tasks, p_salt text) RETURNS by
         FROM (SELECT m.task_key, v.results, m.items IS NULL OR v.results IS NOT NULL AS is_read
                 FROM unnest(p_task.depends_on) AS k (key), LATERAL (
                   SELECT * FROM public.job_tasks t WHERE t.job_id = p_task.job_id AND t.task_key = k.key OFFSET 0) m, LATERAL (
-                  SELECT CASE WHEN m.items IS NULL THEN m.results ELSE accs.results_of_items(m.id, 16777216) END AS results OFFSET 0) v) d) i,
+                  SELECT CASE WHEN m.items IS NULL THEN m.results ELSE accs.results_of_items(m.id, 16777216) END AS results
+                  OFFSET 0) v) d) i,
       LATERAL (
       SELECT jsonb_agg(jsonb_build_array(a.task_key, a.kind, a.content_type, a.checksum, m.name) ORDER BY a.task_key, m.name) AS files,
              coalesce(bool_and(a.checksum IS NOT NULL), true) AS known
@@ -8637,10 +8646,11 @@ RETURNS SETOF record LANGUAGE sql STABLE AS $$
    ORDER BY s.finished_at DESC, s.id LIMIT 1
 $$;
 
--- Ends those of these tasks as done of whose keys there is a result, and notes the others, which are about to run. The caller holds their
--- jobs' locks and admits the keys. p_reasons: why a task does not want one; null: it does. A result alone is read in one statement, and what
--- becomes of its task afterwards changes nothing. Files are borrowed while the job that has them is locked: neither is it removed meanwhile,
--- nor is its step run again. Whoever finds it locked does not wait, because jobs are locked in another order, and runs.
+-- Ends those of these tasks as done of whose keys there is a result, and notes the others, which are about to run. The caller holds
+-- their jobs' locks and admits the keys. p_reasons: why a task does not want one; null: it does. A result alone is read in one
+-- statement, and what becomes of its task afterwards changes nothing. Files are borrowed while the job that has them is locked:
+-- neither is it removed meanwhile, nor is its step run again. Whoever finds it locked does not wait, because jobs are locked in
+-- another order, and runs.
 CREATE FUNCTION accs.use_cache(p_task_ids uuid[], p_keys bytea[], p_seconds double precision[], p_reasons text[],
                                OUT hits uuid[], OUT keys text[]) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -8656,7 +8666,8 @@ BEGIN
   WITH looked AS MATERIALIZED (
     SELECT u.id, t.job_id, t.generation, u.key, u.seconds, make_interval(secs => u.seconds) AS keep, r.source, nullif(r.files, 0) AS files,
            CASE WHEN u.key IS NULL THEN 'unknown_input' WHEN u.reason IS NOT NULL THEN u.reason
-                WHEN (r.source).id IS NULL THEN 'no_result' WHEN r.files > 0 AND (r.source).job_id <> ALL (v_locked) THEN 'busy' END AS reason
+                WHEN (r.source).id IS NULL THEN 'no_result'
+                WHEN r.files > 0 AND (r.source).job_id <> ALL (v_locked) THEN 'busy' END AS reason
       FROM unnest(p_task_ids, p_keys, p_seconds, p_reasons) AS u (id, key, seconds, reason) JOIN public.job_tasks t ON t.id = u.id
       LEFT JOIN LATERAL accs.result_of(u.key, u.seconds) r ON u.reason IS NULL
   ), noted AS (
@@ -8677,7 +8688,8 @@ BEGIN
              'seconds', l.seconds, 'job_id', (l.source).job_id, 'task_id', (l.source).id, 'finished_at', (l.source).finished_at,
              'files', l.files)) FROM looked l ORDER BY l.id
   ), borrowed AS (
-    INSERT INTO accs.borrowed_files (job_task_id, bucket, key, job_id, owner, artifact_id, name, size_bytes, content_type, checksum, created_at)
+    INSERT INTO accs.borrowed_files (job_task_id, bucket, key, job_id, owner, artifact_id, name, size_bytes, content_type, checksum,
+                                     created_at)
     SELECT l.id, a.bucket, a.key, l.job_id, a.job_id, a.id, accs.name_of_file(a.key, true), a.size_bytes, a.content_type, a.checksum,
            a.created_at
       FROM looked l JOIN public.task_artifacts a
@@ -8706,7 +8718,8 @@ CREATE FUNCTION accs.forget_results(p_workflow text, p_step text DEFAULT NULL) R
 $$;
 SELECT accs.is_verb('forget_results', may => '{scheduler,api}');
 
--- Removes what is too old to be used, or never will have a result. How many were looked at: as many as p_limit means that there may be more.
+-- Removes what is too old to be used, or never will have a result. How many were looked at: as many as p_limit means that there may be
+-- more.
 CREATE FUNCTION accs.expire_results(p_limit int DEFAULT 10000) RETURNS TABLE (looked_at bigint, removed bigint) LANGUAGE sql AS $$
   WITH due AS MATERIALIZED (
     SELECT c.* FROM accs.cached_results c WHERE c.look_at <= accs.clock() ORDER BY c.look_at LIMIT p_limit FOR UPDATE SKIP LOCKED

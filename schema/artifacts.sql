@@ -89,8 +89,8 @@ BEGIN
 END $$;
 SELECT accs.is_verb('record_artifact', may => '{agent}');
 
--- Outputs that a task has because it is done with the result of another one (cache.sql). They stay in the folder of the job that made them, and
--- an object stays in the store while a row here or of task_artifacts names it.
+-- Outputs that a task has because it is done with the result of another one (cache.sql). They stay in the folder of the job that made
+-- them, and an object stays in the store while a row here or of task_artifacts names it.
 CREATE TABLE accs.borrowed_files (
   job_task_id   uuid NOT NULL,
   bucket        text NOT NULL,
@@ -111,8 +111,8 @@ CREATE INDEX borrowed_files_object ON accs.borrowed_files (bucket, key);        
 
 -- What its task called it: a key without what is put before it (accsd/storage/base.py, build_key). As accsd/work/files.py lays it.
 CREATE FUNCTION accs.name_of_file(p_key text, p_of_task boolean) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-  SELECT regexp_replace(p_key, '^(in|out)puts/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/' || CASE WHEN p_of_task THEN '[^/]+/([0-9]+/)?' ELSE '' END,
-                        '')
+  SELECT regexp_replace(p_key, '^(in|out)puts/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/'
+                               || CASE WHEN p_of_task THEN '[^/]+/([0-9]+/)?' ELSE '' END, '')
 $$;
 
 -- The objects that a task may need: what the steps that it depends on have put out, each by the attempt that finished it, and the inputs
@@ -142,8 +142,8 @@ LANGUAGE sql STABLE AS $$
     FROM public.task_artifacts a WHERE a.job_task_id = p_task.id AND a.kind = 'input'
 $$;
 
--- The objects that an attempt may need, and the files of its workflow (kind "file", with a name). Raises where the attempt does not hold its
--- lease: no rows would mean that there are no inputs.
+-- The objects that an attempt may need, and the files of its workflow (kind "file", with a name). Raises where the attempt does not
+-- hold its lease: no rows would mean that there are no inputs.
 CREATE FUNCTION accs.task_inputs(p_task uuid, p_attempt_id int, p_owner text)
 RETURNS TABLE (task_key text, kind text, bucket text, key text, size_bytes bigint, content_type text, checksum text, name text)
 LANGUAGE plpgsql STABLE AS $$

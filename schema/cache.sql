@@ -20,8 +20,8 @@ CREATE TABLE accs.cached_results (
 CREATE INDEX cached_results_key ON accs.cached_results (key, made_at);     -- use_cache
 CREATE INDEX cached_results_look_at ON accs.cached_results (look_at);      -- expire_results
 
--- Of all that decides a result, what the tasks of a step share. By the workflow's name, so that a new version does not forget. Null: it can't
--- be known, because a file has no checksum or the results of earlier steps are too large to be handed over.
+-- Of all that decides a result, what the tasks of a step share. By the workflow's name, so that a new version does not forget. Null:
+-- it can't be known, because a file has no checksum or the results of earlier steps are too large to be handed over.
 CREATE FUNCTION accs.cache_base(p_task public.job_tasks, p_salt text) RETURNS bytea LANGUAGE sql STABLE AS $$
   SELECT CASE WHEN i.known AND f.known THEN sha256(convert_to(jsonb_build_array(
            w.name, p_task.task_key, p_task.service_name, p_task.params, j.options, i.results, f.files, p_salt, o.files)::text, 'UTF8')) END
@@ -31,7 +31,8 @@ CREATE FUNCTION accs.cache_base(p_task public.job_tasks, p_salt text) RETURNS by
         FROM (SELECT m.task_key, v.results, m.items IS NULL OR v.results IS NOT NULL AS is_read
                 FROM unnest(p_task.depends_on) AS k (key), LATERAL (
                   SELECT * FROM public.job_tasks t WHERE t.job_id = p_task.job_id AND t.task_key = k.key OFFSET 0) m, LATERAL (
-                  SELECT CASE WHEN m.items IS NULL THEN m.results ELSE accs.results_of_items(m.id, 16777216) END AS results OFFSET 0) v) d) i,
+                  SELECT CASE WHEN m.items IS NULL THEN m.results ELSE accs.results_of_items(m.id, 16777216) END AS results
+                  OFFSET 0) v) d) i,
       LATERAL (
       SELECT jsonb_agg(jsonb_build_array(a.task_key, a.kind, a.content_type, a.checksum, m.name) ORDER BY a.task_key, m.name) AS files,
              coalesce(bool_and(a.checksum IS NOT NULL), true) AS known
@@ -73,10 +74,11 @@ RETURNS SETOF record LANGUAGE sql STABLE AS $$
    ORDER BY s.finished_at DESC, s.id LIMIT 1
 $$;
 
--- Ends those of these tasks as done of whose keys there is a result, and notes the others, which are about to run. The caller holds their
--- jobs' locks and admits the keys. p_reasons: why a task does not want one; null: it does. A result alone is read in one statement, and what
--- becomes of its task afterwards changes nothing. Files are borrowed while the job that has them is locked: neither is it removed meanwhile,
--- nor is its step run again. Whoever finds it locked does not wait, because jobs are locked in another order, and runs.
+-- Ends those of these tasks as done of whose keys there is a result, and notes the others, which are about to run. The caller holds
+-- their jobs' locks and admits the keys. p_reasons: why a task does not want one; null: it does. A result alone is read in one
+-- statement, and what becomes of its task afterwards changes nothing. Files are borrowed while the job that has them is locked:
+-- neither is it removed meanwhile, nor is its step run again. Whoever finds it locked does not wait, because jobs are locked in
+-- another order, and runs.
 CREATE FUNCTION accs.use_cache(p_task_ids uuid[], p_keys bytea[], p_seconds double precision[], p_reasons text[],
                                OUT hits uuid[], OUT keys text[]) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -92,7 +94,8 @@ BEGIN
   WITH looked AS MATERIALIZED (
     SELECT u.id, t.job_id, t.generation, u.key, u.seconds, make_interval(secs => u.seconds) AS keep, r.source, nullif(r.files, 0) AS files,
            CASE WHEN u.key IS NULL THEN 'unknown_input' WHEN u.reason IS NOT NULL THEN u.reason
-                WHEN (r.source).id IS NULL THEN 'no_result' WHEN r.files > 0 AND (r.source).job_id <> ALL (v_locked) THEN 'busy' END AS reason
+                WHEN (r.source).id IS NULL THEN 'no_result'
+                WHEN r.files > 0 AND (r.source).job_id <> ALL (v_locked) THEN 'busy' END AS reason
       FROM unnest(p_task_ids, p_keys, p_seconds, p_reasons) AS u (id, key, seconds, reason) JOIN public.job_tasks t ON t.id = u.id
       LEFT JOIN LATERAL accs.result_of(u.key, u.seconds) r ON u.reason IS NULL
   ), noted AS (
@@ -113,7 +116,8 @@ BEGIN
              'seconds', l.seconds, 'job_id', (l.source).job_id, 'task_id', (l.source).id, 'finished_at', (l.source).finished_at,
              'files', l.files)) FROM looked l ORDER BY l.id
   ), borrowed AS (
-    INSERT INTO accs.borrowed_files (job_task_id, bucket, key, job_id, owner, artifact_id, name, size_bytes, content_type, checksum, created_at)
+    INSERT INTO accs.borrowed_files (job_task_id, bucket, key, job_id, owner, artifact_id, name, size_bytes, content_type, checksum,
+                                     created_at)
     SELECT l.id, a.bucket, a.key, l.job_id, a.job_id, a.id, accs.name_of_file(a.key, true), a.size_bytes, a.content_type, a.checksum,
            a.created_at
       FROM looked l JOIN public.task_artifacts a
@@ -142,7 +146,8 @@ CREATE FUNCTION accs.forget_results(p_workflow text, p_step text DEFAULT NULL) R
 $$;
 SELECT accs.is_verb('forget_results', may => '{scheduler,api}');
 
--- Removes what is too old to be used, or never will have a result. How many were looked at: as many as p_limit means that there may be more.
+-- Removes what is too old to be used, or never will have a result. How many were looked at: as many as p_limit means that there may be
+-- more.
 CREATE FUNCTION accs.expire_results(p_limit int DEFAULT 10000) RETURNS TABLE (looked_at bigint, removed bigint) LANGUAGE sql AS $$
   WITH due AS MATERIALIZED (
     SELECT c.* FROM accs.cached_results c WHERE c.look_at <= accs.clock() ORDER BY c.look_at LIMIT p_limit FOR UPDATE SKIP LOCKED

@@ -42,7 +42,9 @@ CREATE FUNCTION accs.mark_of(e public.task_events) RETURNS bigint LANGUAGE sql I
 INSERT INTO accs.monthly (name, at, refuse, aged_by) VALUES ('task_events', 'ts', 'refuse_event_change', 'ts');
 
 -- What only a verb that changes something may write.
-CREATE FUNCTION accs.own_event_types() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$ SELECT '{status,retry,wake,repair,changed,cache}'::text[] $$;
+CREATE FUNCTION accs.own_event_types() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
+  SELECT '{status,retry,wake,repair,changed,cache}'::text[]
+$$;
 
 -- JSON that is no larger than 1 MiB, or a note that it was.
 CREATE FUNCTION accs.bounded(p jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$

@@ -65,14 +65,16 @@ CREATE FUNCTION accs.satisfies(p_status text, p_code text, p_tolerated boolean) 
   SELECT p_status = 'done' OR p_status = 'skipped' AND p_code IS DISTINCT FROM 'upstream_failed' OR p_tolerated IS TRUE
 $$;
 
--- What a task still waits for, given by its job, the steps that it depends on and the step that it is an item of, if any: each of those steps,
--- and where one was multiplied, each of its tasks. The task of an item waits for its step alone, which has waited for the others. p_open are
--- tasks that count as open whatever they are, because they are about to be. By one look-up for each key, as in claim_tasks, and of narrow rows:
--- a step that was multiplied names all its tasks in dependants. p_open is read as rows, which are hashed once and not compared one by one.
+-- What a task still waits for, given by its job, the steps that it depends on and the step that it is an item of, if any: each of
+-- those steps, and where one was multiplied, each of its tasks. The task of an item waits for its step alone, which has waited for the
+-- others. p_open are tasks that count as open whatever they are, because they are about to be. By one look-up for each key, as in
+-- claim_tasks, and of narrow rows: a step that was multiplied names all its tasks in dependants. p_open is read as rows, which are
+-- hashed once and not compared one by one.
 CREATE FUNCTION accs.unsatisfied(p_job uuid, p_depends_on text[], p_parent uuid, p_open uuid[] DEFAULT '{}') RETURNS SETOF uuid
 LANGUAGE sql STABLE AS $$
   SELECT d.id FROM unnest(p_depends_on) AS k (key), LATERAL (
-      SELECT id, status, error_code, tolerated, resolve FROM public.job_tasks WHERE job_id = p_job AND task_key = k.key OFFSET 0) m, LATERAL (
+      SELECT id, status, error_code, tolerated, resolve FROM public.job_tasks
+       WHERE job_id = p_job AND task_key = k.key OFFSET 0) m, LATERAL (
       SELECT m.id, m.status, m.error_code, m.tolerated WHERE p_parent IS NULL OR p_parent = m.id UNION ALL
       SELECT c.id, c.status, c.error_code, c.tolerated FROM public.job_tasks c
        WHERE m.resolve IS NOT NULL AND c.parent = m.id AND p_parent IS NULL) d

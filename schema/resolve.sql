@@ -200,7 +200,8 @@ DECLARE
 BEGIN
   PERFORM accs.unqueue(p_task_ids);
   WITH moved AS (
-    UPDATE public.job_tasks t SET status = p_status, resolve = CASE WHEN t.resolve IS NOT NULL THEN false END,   -- an item has been resolved
+    UPDATE public.job_tasks t SET status = p_status,
+           resolve = CASE WHEN t.resolve IS NOT NULL THEN false END,   -- an item has been resolved
            attempt_id = t.attempt_id + 1, claimed_by = NULL, claimed_at = v_now,
            started_at = CASE p_status WHEN 'running' THEN v_now END, lease_owner = 'resolver', lease_until = v_now, updated_at = v_now
       FROM (SELECT u.id FROM unnest(p_task_ids) AS u (id) ORDER BY u.id) s WHERE t.id = s.id

@@ -38,7 +38,8 @@ BEGIN
     UPDATE public.job_tasks t SET status = 'queued', generation = t.generation + 1, attempt = 0, lost = 0, remaining = b.remaining,
            progress = 0, next_attempt_at = NULL, started_at = NULL, finished_at = NULL, error_code = NULL, error_message = NULL,
            results = NULL, updated_at = v_now, tolerated = NULL, resolve = CASE WHEN t.resolve IS NOT NULL THEN true END,
-           given = CASE WHEN t.parent IS NOT NULL THEN t.given - 'cached' END   -- what its item gave it stays until its step is multiplied anew
+           -- what its item gave it stays until its step is multiplied anew
+           given = CASE WHEN t.parent IS NOT NULL THEN t.given - 'cached' END
       FROM before b WHERE t.id = b.id
     RETURNING t.id, t.task_key, t.step_no, t.generation, t.remaining, b.status AS from_status, b.counted
   ), logged AS (

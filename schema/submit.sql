@@ -114,7 +114,8 @@ BEGIN
     FROM unnest(p_workflow_ids, p_job_ids) WITH ORDINALITY AS u (workflow_id, id, n);
   WITH made AS (
     INSERT INTO public.jobs (id, workflow_id, status, current_task_key, priority, options, scheduled_at, created_at, started_at, updated_at,
-                             created_by, trace_id, task_count, open_tasks, idempotency_key, order_seq, trigger, schedule_id, run_key, no_cache)
+                             created_by, trace_id, task_count, open_tasks, idempotency_key, order_seq, trigger, schedule_id, run_key,
+                             no_cache)
     SELECT u.id, w.id, CASE WHEN due THEN 'running' ELSE 'queued' END, CASE WHEN due THEN p.first_key END, coalesce(u.priority, 0),
            coalesce(u.options, '{}'), u.scheduled_at, v_now, CASE WHEN due THEN v_now END, v_now, coalesce(u.created_by, p_created_by),
              u.trace_id,
@@ -122,7 +123,8 @@ BEGIN
              u.schedule_id,
            u.run_key, nullif(u.no_cache, false)
       FROM (SELECT u.*, nextval('accs.order_seq') AS order_seq   -- in the order given
-              FROM unnest(p_workflow_ids, v_ids, p_options, p_priorities, p_scheduled_at, p_keys, p_trace_ids, p_triggers, p_runs, p_no_cache)
+              FROM unnest(p_workflow_ids, v_ids, p_options, p_priorities, p_scheduled_at, p_keys, p_trace_ids, p_triggers, p_runs,
+                          p_no_cache)
                 AS u (workflow_id, id, options, priority, scheduled_at, key, trace_id, trigger, schedule_id, run_key, waits, created_by,
                       no_cache)) u
       JOIN public.workflows w ON w.id = u.workflow_id AND w.is_active

@@ -24,7 +24,10 @@ OF_AN_ATTEMPT = [
     point
     for point in POINTS
     if not point.startswith(
-        ("instantiate", "reclaim", "sleep", "archive", "outbox", "plan", "settle", "events", "probe", "resolve")
+        (
+            *("instantiate", "reclaim", "sleep", "archive", "outbox", "plan", "settle", "events", "probe", "resolve"),
+            *("tool", "operation"),
+        )
     )
 ]
 # Where a machine may fall asleep in the most different states: nothing begun, begun, answered, told.

@@ -159,7 +159,10 @@ async def test_no_column_of_the_state_machine_can_be_written_by_hand(conn: Conne
     free = {"max_attempts", "params", "timeout_sec", "backoff", "updated_at"}
     for table, changeable in {
         "job_tasks": free,
-        "jobs": {"updated_at", "priority", "options", "scheduled_at", "idempotency_key", "created_by", "trace_id"},
+        "jobs": {
+            *("updated_at", "priority", "options", "scheduled_at", "idempotency_key", "created_by", "trace_id"),
+            "no_cache",
+        },
     }.items():
         columns = await conn.fetch(
             "SELECT column_name FROM information_schema.columns WHERE table_schema = 'public' AND table_name = $1",

@@ -123,6 +123,7 @@ _PLAIN: dict[str, tuple[str, ...]] = {
     "bigint": ("0", "1", "2"),
     "numeric": ("0", "0.5", "1"),
     "double precision": ("0", "1", "15"),
+    "real": ("0", "1", "15"),
     "boolean": ("true", "false"),
     "interval": ("1 s", "1 min", "0"),
     "timestamp with time zone": ("now", "tomorrow"),
@@ -130,6 +131,7 @@ _PLAIN: dict[str, tuple[str, ...]] = {
     "jsonb": ("{}", '{"render": 1}', '{"from": "done", "to": "error"}'),
     "text": ("x", "because"),
     "cidr": ("10.0.0.0/8",),
+    "bytea": ("\\x" + "00" * 32,),
 }
 
 
@@ -247,7 +249,7 @@ def _odd(random: Random, kind: str) -> str | None:
             return random.choice(("00000000-0000-0000-0000-000000000000", f"{random.getrandbits(128):032x}", "x"))
         case "integer" | "bigint":
             return str(integer(random))
-        case "numeric" | "double precision":
+        case "numeric" | "double precision" | "real":
             return number(random)
         case "interval":
             return length(random)
@@ -257,6 +259,8 @@ def _odd(random: Random, kind: str) -> str | None:
             return json_text(random)
         case "text":
             return text(random) if random.random() < 0.97 else "a\x00b"
+        case "bytea":
+            return random.choice(("", "\\x00", "\\x" + "ff" * 32, "\\x" + "00" * 5_000, "\\xZZ"))
         case "cidr":
             return random.choice(("::/0", "0.0.0.0/0", "10.0.0.1/8", "x"))
         case _:

@@ -85,7 +85,8 @@ async def test_too_many_streams_of_one_caller_are_refused(db_url: str):
     async with serving(db_url, gateway={"limits": {"streams_each": 1}}) as gateway:
         headers = {"Authorization": f"Bearer {await gateway.token('read')}"}
         async with gateway.client.stream("GET", "/api/v1/stream", headers=headers) as first:
-            await anext(messages(first))
+            open_one = messages(first)
+            assert (await anext(open_one))["event"] == "hello"
             second = await gateway.get("/stream", scope="read")
             assert (second.status_code, second.json()["code"]) == (429, "too_many_streams")
 
