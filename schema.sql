@@ -2932,15 +2932,17 @@ BEGIN
            -- The results of the steps that it depends on, by key. What is too large to hand over is left out with a note rather
            -- than stopping the lane. The fence (OFFSET 0) keeps it one index look-up for each key: PostgreSQL 15 read all tasks
            -- of the job instead.
-           -- What the resolver has given stays, among it the lists of results of steps that were multiplied.
+           -- What the resolver has given stays, among it the lists of results of steps that were multiplied, and which steps' results
+           -- are too large for it.
            given = CASE WHEN t.depends_on <> '{}' THEN (
              SELECT coalesce(t.given, '{}') || CASE WHEN sum(pg_column_size(d.results)) > 16777216
-                         THEN '{"inputs": {}, "omitted": "the results of the earlier steps exceed 16 MiB"}'
-                         ELSE jsonb_build_object('inputs', jsonb_object_agg(d.task_key, coalesce(
-                                CASE WHEN d.items IS NOT NULL THEN t.given #> ARRAY['inputs', d.task_key] END, d.results, '{}'))) END
+                         THEN jsonb_build_object('inputs', '{}'::jsonb, 'omitted', to_jsonb(t.depends_on))
+                         ELSE jsonb_build_object('inputs', coalesce(jsonb_object_agg(d.task_key, coalesce(
+                                CASE WHEN d.items IS NOT NULL THEN t.given #> ARRAY['inputs', d.task_key] END, d.results, '{}')), '{}')) END
                FROM unnest(t.depends_on) AS k (key), LATERAL (
                  SELECT u.task_key, u.results, u.items FROM public.job_tasks u
-                  WHERE u.job_id = t.job_id AND u.task_key = k.key OFFSET 0) d) ELSE t.given END
+                  WHERE u.job_id = t.job_id AND u.task_key = k.key OFFSET 0) d
+              WHERE (t.given -> 'omitted' ? k.key) IS NOT TRUE) ELSE t.given END
       FROM unnest(v_ids) WITH ORDINALITY AS c (id, n) WHERE t.id = c.id AND t.status = 'queued'
     RETURNING c.n, t.id, t.job_id, t.task_key, t.attempt_id, t.attempt, t.max_attempts, t.params, t.given, t.timeout_sec, t.concurrency_key
   ), leased AS (
@@ -3982,7 +3984,7 @@ $$;
 CREATE FUNCTION accs.inputs_of_items(p_task public.job_tasks) RETURNS jsonb LANGUAGE sql STABLE AS $$
   SELECT CASE WHEN count(*) = 0 THEN '{}'
               WHEN sum(pg_column_size(v.results)) > 16777216 OR bool_or(v.results IS NULL)
-                THEN '{"omitted": "the results of the earlier steps exceed 16 MiB"}'
+                THEN jsonb_build_object('omitted', jsonb_agg(m.task_key))
               ELSE jsonb_build_object('inputs', jsonb_object_agg(m.task_key, v.results)) END
     FROM unnest(p_task.depends_on) AS k (key), LATERAL (
       SELECT t.id, t.task_key FROM public.job_tasks t
@@ -4062,6 +4064,7 @@ DECLARE
   v_step  public.job_tasks;
   v_job   public.jobs;
   v_had   int;
+  v_large jsonb;     -- the steps above whose results are too large for items
   v_below uuid[];    -- the steps below
   v_fresh uuid[];    -- tasks that are made
   v_again uuid[];    -- tasks of an earlier generation that had ended
@@ -4076,7 +4079,6 @@ BEGIN
     RAISE EXCEPTION 'at least one task runs at once, and no fewer than none may fail' USING ERRCODE = 'invalid_parameter_value';
   END IF;
   PERFORM accs.check_given(p_given), accs.check_cache(p_cache_for, p_salt);
-  p_given := ARRAY(SELECT unnest(p_given));   -- from 1, and taken apart once: the items are looked up one by one
   IF accs.lock_unresolved(ARRAY[p_task], ARRAY[p_generation]) = '{}' THEN
     RETURN QUERY SELECT * FROM accs.unresolved_answers(ARRAY[p_task], ARRAY[p_generation], '{}');
     RETURN;
@@ -4088,6 +4090,14 @@ BEGIN
     RETURN QUERY SELECT p_task, 'refused'::text, 'too_many_tasks'::text, v_step.status, v_step.attempt_id, NULL::text, NULL::timestamptz;
     RETURN;
   END IF;
+  -- Each item would be handed the list that it was made from, and the cost of a list would grow with its square: what is large is left
+  -- out for items. It is measured here, once, as JSON: PostgreSQL may have compressed it to a hundredth.
+  v_large := (SELECT jsonb_build_object('omitted', jsonb_agg(k.key)) FROM unnest(v_step.depends_on) AS k (key), LATERAL (
+                SELECT u.results FROM public.job_tasks u WHERE u.job_id = v_step.job_id AND u.task_key = k.key OFFSET 0) d
+               WHERE octet_length(d.results::text) > 4096 HAVING count(*) > 0);
+  -- from 1, and taken apart once: the items are looked up one by one
+  p_given := ARRAY(SELECT CASE WHEN v_large IS NULL THEN u.given ELSE u.given || v_large END
+                     FROM unnest(p_given) WITH ORDINALITY AS u (given, n) ORDER BY u.n);
   v_below := ARRAY(SELECT unnest(v_step.dependants) EXCEPT SELECT id FROM public.job_tasks WHERE parent = p_task);
   IF p_parallel IS NOT NULL THEN
     v_step.concurrency_key := 'map/' || p_task;
@@ -10153,9 +10163,15 @@ RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb)
   (SELECT 'dependency',
           CASE d.status WHEN 'queued' THEN d.created_at WHEN 'starting' THEN d.claimed_at
                         WHEN 'running' THEN d.started_at ELSE d.finished_at END,
-          NULL::timestamptz, jsonb_build_object('task_key', d.task_key, 'task_id', d.id, 'status', d.status)
-     FROM accs.unsatisfied(p_task.job_id, p_task.depends_on, p_task.parent) AS u (id) JOIN public.job_tasks d ON d.id = u.id
-    ORDER BY array_position(p_task.depends_on, split_part(d.task_key, '[', 1)), d.item_no NULLS FIRST LIMIT 1000)
+          NULL::timestamptz, jsonb_strip_nulls(jsonb_build_object('task_key', d.task_key, 'task_id', d.id, 'status', d.status,
+                                                                  'items_missing', CASE WHEN d.parent IS NOT NULL THEN d.missing END))
+     FROM (   -- of each step that was multiplied the first thousand items, and how many there are
+       SELECT d.id, d.task_key, d.status, d.created_at, d.claimed_at, d.started_at, d.finished_at, d.parent, d.item_no,
+              count(*) OVER (PARTITION BY d.parent) AS missing,
+              row_number() OVER (PARTITION BY d.parent ORDER BY d.item_no, array_position(p_task.depends_on, d.task_key)) AS nth
+         FROM accs.unsatisfied(p_task.job_id, p_task.depends_on, p_task.parent) AS u (id) JOIN public.job_tasks d ON d.id = u.id) d
+    WHERE d.nth <= 1000
+    ORDER BY array_position(p_task.depends_on, split_part(d.task_key, '[', 1)), d.item_no NULLS FIRST)
   UNION ALL   -- what it depends on is there; its condition and its input are not worked out yet
   SELECT 'resolve', p_since, NULL, jsonb_strip_nulls(jsonb_build_object('builders', count(*), 'obstacle', min(b.problems ->> 'resolver')))
     FROM accs.daemons b WHERE 'builder' = ANY (b.roles) AND b.last_seen > accs.clock() - interval '1 min' HAVING p_place.hold = 'resolve'
