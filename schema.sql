@@ -18,6 +18,7 @@
 --   feed.sql         events by id, for those who follow everything
 --   queue.sql        what waits for a claim, what is live, concurrency keys
 --   nodes.sql        nodes: registered, seen, awake, gone
+--   offers.sql       tools that the services of nodes declare, until an operator accepts them
 --   power.sql        when each node slept, was woken and was there
 --   submit.sql       submission, instantiation, changes of what is asked
 --   claim.sql        claims in the global order
@@ -81,6 +82,7 @@
 --   accs.power              how each node is woken and sleeps: asleep → waking → booting → ready, or failed; the last call.
 --   accs.node_history       what happened to each node.
 --   accs.obstacles          why a node that is awake takes no tasks of a service now.
+--   accs.tool_offers        tools that a node's services declare; they are none until an operator accepts them.
 --   accs.node_orders        what a node is asked to do: send a magic packet into its network for a neighbour, or go to sleep.
 --   accs.conclusions        how attempts ended lately, of steps that fail; from it accs.quarantines (a node's service takes
 --                           nothing) and accs.step_health (a step that fails everywhere).
@@ -2170,7 +2172,7 @@ BEGIN
     USING ERRCODE = 'AC007', HINT = 'Give one of the two machines another name: node.name in its settings, or ACC_NODE_NAME.';
 END $$;
 
--- Registers a node or says anew what it offers. What is null stays as it is; watts of {} are forgotten. The control host runs what `script`
+-- Registers a node or says anew what it offers. What is null stays as it is; watts of {} and tools of [] are forgotten. The control host runs what `script`
 -- names, so an agent's login must not choose it: it could name any program there.
 -- Two machines with one name would take each other's tasks for their own. Where the boot differs, another instance has to be silent for
 -- p_lease, or to have said goodbye, before the name changes hands (a replaced disk, a power cut); clones of a disk share the machine's id.
@@ -2178,7 +2180,7 @@ CREATE FUNCTION accs.register_node(
   p_name text, p_labels jsonb DEFAULT '{}', p_max_concurrency jsonb DEFAULT '{}', p_wake_method text DEFAULT NULL, p_mac text DEFAULT NULL,
   p_provider_ref text DEFAULT NULL, p_script text DEFAULT NULL, p_networks cidr[] DEFAULT NULL,
   p_machine_id text DEFAULT NULL, p_boot_id text DEFAULT NULL, p_instance text DEFAULT NULL, p_lease interval DEFAULT '2 min',
-  p_watts jsonb DEFAULT NULL
+  p_watts jsonb DEFAULT NULL, p_tools jsonb DEFAULT NULL
 ) RETURNS SETOF public.nodes LANGUAGE plpgsql AS $$
 DECLARE
   v_now   timestamptz := accs.clock();
@@ -2212,6 +2214,9 @@ BEGIN
   ON CONFLICT (node) DO UPDATE SET networks = p_networks WHERE p_networks IS NOT NULL AND w.networks <> p_networks;
   UPDATE accs.power SET watts = nullif(p_watts, '{}')
    WHERE node = p_name AND p_watts IS NOT NULL AND watts IS DISTINCT FROM nullif(p_watts, '{}');
+  IF p_tools IS NOT NULL THEN
+    PERFORM accs.note_offers(p_name, p_tools);
+  END IF;
   IF v_was.awake_state = 'awake' AND v_was.last_seen < v_now - p_lease THEN
     PERFORM accs.log_silence(p_name, v_was.last_seen);
   END IF;
@@ -2308,6 +2313,42 @@ BEGIN
   RETURN CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END;
 END $$;
 SELECT accs.is_verb('note_obstacle', may => '{agent}');
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Offers: tools that the services of a node declare, until an operator accepts them
+-- ---------------------------------------------------------------------------------------------------------------
+
+-- What a node says of itself, and no more: nothing here is a tool, and nobody has checked the document. Who accepts an offer checks it and
+-- calls put_tool.
+CREATE TABLE accs.tool_offers (
+  node      text NOT NULL REFERENCES public.nodes (name) ON DELETE CASCADE,
+  service   text NOT NULL CHECK (octet_length(service) <= 200),
+  tool      text NOT NULL CHECK (octet_length(tool) <= 200),
+  document  jsonb NOT NULL CHECK (jsonb_typeof(document) = 'object'),
+  since     timestamptz NOT NULL DEFAULT accs.clock(),   -- said so, in these words
+  PRIMARY KEY (node, service)
+);
+
+-- The tools that a node offers, in place of those that it offered before: [{name, service, input_schema, …}]. For register_node, which
+-- must not fail for the size of one: what is too large, or names no service, is left out.
+CREATE FUNCTION accs.note_offers(p_node text, p_tools jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  IF jsonb_typeof(p_tools) <> 'array' OR jsonb_array_length(p_tools) > 50 THEN
+    RAISE EXCEPTION 'a node offers a list of at most 50 tools' USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  p_tools := (SELECT coalesce(jsonb_agg(u.tool ORDER BY u.n), '[]') FROM jsonb_array_elements(p_tools) WITH ORDINALITY AS u (tool, n)
+               WHERE jsonb_typeof(u.tool) = 'object' AND octet_length(u.tool ->> 'service') <= 200 AND octet_length(u.tool ->> 'name') <= 200
+                 AND coalesce(octet_length((u.tool -> 'input_schema')::text), 0) <= 65536
+                 AND coalesce(octet_length((u.tool -> 'output_schema')::text), 0) <= 65536
+                 AND octet_length((u.tool - '{input_schema,output_schema}'::text[])::text) <= 65536);
+  DELETE FROM accs.tool_offers o WHERE o.node = p_node
+     AND NOT EXISTS (SELECT FROM jsonb_array_elements(p_tools) AS u (tool) WHERE u.tool ->> 'service' = o.service);
+  INSERT INTO accs.tool_offers AS o (node, service, tool, document)
+  SELECT DISTINCT ON (u.tool ->> 'service') p_node, u.tool ->> 'service', u.tool ->> 'name', u.tool
+    FROM jsonb_array_elements(p_tools) WITH ORDINALITY AS u (tool, n) ORDER BY u.tool ->> 'service', u.n
+  ON CONFLICT (node, service) DO UPDATE SET tool = excluded.tool, document = excluded.document, since = excluded.since
+   WHERE o.document <> excluded.document;
+END $$;
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Power: when each node slept, was woken, started and was there, for as long as people ask what that has cost
