@@ -18,6 +18,7 @@
 --   feed.sql         events by id, for those who follow everything
 --   queue.sql        what waits for a claim, what is live, concurrency keys
 --   nodes.sql        nodes: registered, seen, awake, gone
+--   offers.sql       tools that the services of nodes declare, until an operator accepts them
 --   power.sql        when each node slept, was woken and was there
 --   submit.sql       submission, instantiation, changes of what is asked
 --   claim.sql        claims in the global order
@@ -81,6 +82,7 @@
 --   accs.power              how each node is woken and sleeps: asleep → waking → booting → ready, or failed; the last call.
 --   accs.node_history       what happened to each node.
 --   accs.obstacles          why a node that is awake takes no tasks of a service now.
+--   accs.tool_offers        tools that a node's services declare; they are none until an operator accepts them.
 --   accs.node_orders        what a node is asked to do: send a magic packet into its network for a neighbour, or go to sleep.
 --   accs.conclusions        how attempts ended lately, of steps that fail; from it accs.quarantines (a node's service takes
 --                           nothing) and accs.step_health (a step that fails everywhere).
@@ -670,6 +672,7 @@ CREATE TABLE public.workflows (
   params      jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(params) = 'object'),   -- expressions: params, where options say nothing
   options_schema  jsonb CHECK (jsonb_typeof(options_schema) = 'object'),            -- JSON Schema of jobs.options
   files       jsonb NOT NULL DEFAULT '[]',      -- what its tasks are given: [{name, key, size, sha256}], objects in the store
+  title       text CHECK (length(title) BETWEEN 1 AND 200),   -- for people, who find it beside the name
   UNIQUE (name, version)
 );
 
@@ -1048,19 +1051,19 @@ CREATE TRIGGER record_change AFTER UPDATE ON public.workflows FOR EACH ROW
   WHEN (to_jsonb(OLD) - 'updated_at' IS DISTINCT FROM to_jsonb(NEW) - 'updated_at') EXECUTE FUNCTION accs.audit_workflow();
 
 -- Writes a workflow under its name and version; what stands there already is replaced. p_workflow: name, version, steps, notify,
--- params, options_schema.
+-- params, options_schema, files, title.
 CREATE FUNCTION accs.apply_workflow(p_workflow jsonb, p_by text DEFAULT NULL, p_reason text DEFAULT NULL) RETURNS uuid
 LANGUAGE plpgsql AS $$
 DECLARE
   v_id uuid;
 BEGIN
   PERFORM set_config('accs.by', coalesce(p_by, ''), true), set_config('accs.reason', coalesce(p_reason, ''), true);
-  INSERT INTO public.workflows (name, version, steps, created_by, notify, params, options_schema, files)
+  INSERT INTO public.workflows (name, version, steps, created_by, notify, params, options_schema, files, title)
   SELECT w.name, coalesce(w.version, 1), w.steps, p_by, coalesce(w.notify, '{}'), coalesce(w.params, '{}'), w.options_schema,
-         coalesce(w.files, '[]')
+         coalesce(w.files, '[]'), w.title
     FROM jsonb_populate_record(NULL::public.workflows, p_workflow) w
   ON CONFLICT (name, version) DO UPDATE SET steps = excluded.steps, notify = excluded.notify, is_active = true, params = excluded.params,
-         options_schema = excluded.options_schema, files = excluded.files
+         options_schema = excluded.options_schema, files = excluded.files, title = excluded.title
   RETURNING id INTO v_id;
   PERFORM set_config('accs.by', '', true), set_config('accs.reason', '', true);   -- not for what else this transaction writes
   RETURN v_id;
@@ -2174,7 +2177,7 @@ BEGIN
     USING ERRCODE = 'AC007', HINT = 'Give one of the two machines another name: node.name in its settings, or ACC_NODE_NAME.';
 END $$;
 
--- Registers a node or says anew what it offers. What is null stays as it is; watts of {} are forgotten. The control host runs what `script`
+-- Registers a node or says anew what it offers. What is null stays as it is; watts of {} and tools of [] are forgotten. The control host runs what `script`
 -- names, so an agent's login must not choose it: it could name any program there.
 -- Two machines with one name would take each other's tasks for their own. Where the boot differs, another instance has to be silent for
 -- p_lease, or to have said goodbye, before the name changes hands (a replaced disk, a power cut); clones of a disk share the machine's id.
@@ -2182,7 +2185,7 @@ CREATE FUNCTION accs.register_node(
   p_name text, p_labels jsonb DEFAULT '{}', p_max_concurrency jsonb DEFAULT '{}', p_wake_method text DEFAULT NULL, p_mac text DEFAULT NULL,
   p_provider_ref text DEFAULT NULL, p_script text DEFAULT NULL, p_networks cidr[] DEFAULT NULL,
   p_machine_id text DEFAULT NULL, p_boot_id text DEFAULT NULL, p_instance text DEFAULT NULL, p_lease interval DEFAULT '2 min',
-  p_watts jsonb DEFAULT NULL
+  p_watts jsonb DEFAULT NULL, p_tools jsonb DEFAULT NULL
 ) RETURNS SETOF public.nodes LANGUAGE plpgsql AS $$
 DECLARE
   v_now   timestamptz := accs.clock();
@@ -2216,6 +2219,9 @@ BEGIN
   ON CONFLICT (node) DO UPDATE SET networks = p_networks WHERE p_networks IS NOT NULL AND w.networks <> p_networks;
   UPDATE accs.power SET watts = nullif(p_watts, '{}')
    WHERE node = p_name AND p_watts IS NOT NULL AND watts IS DISTINCT FROM nullif(p_watts, '{}');
+  IF p_tools IS NOT NULL THEN
+    PERFORM accs.note_offers(p_name, p_tools);
+  END IF;
   IF v_was.awake_state = 'awake' AND v_was.last_seen < v_now - p_lease THEN
     PERFORM accs.log_silence(p_name, v_was.last_seen);
   END IF;
@@ -2312,6 +2318,42 @@ BEGIN
   RETURN CASE WHEN FOUND THEN 'accepted' ELSE 'repeated' END;
 END $$;
 SELECT accs.is_verb('note_obstacle', may => '{agent}');
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Offers: tools that the services of a node declare, until an operator accepts them
+-- ---------------------------------------------------------------------------------------------------------------
+
+-- What a node says of itself, and no more: nothing here is a tool, and nobody has checked the document. Who accepts an offer checks it and
+-- calls put_tool.
+CREATE TABLE accs.tool_offers (
+  node      text NOT NULL REFERENCES public.nodes (name) ON DELETE CASCADE,
+  service   text NOT NULL CHECK (octet_length(service) <= 200),
+  tool      text NOT NULL CHECK (octet_length(tool) <= 200),
+  document  jsonb NOT NULL CHECK (jsonb_typeof(document) = 'object'),
+  since     timestamptz NOT NULL DEFAULT accs.clock(),   -- said so, in these words
+  PRIMARY KEY (node, service)
+);
+
+-- The tools that a node offers, in place of those that it offered before: [{name, service, input_schema, …}]. For register_node, which
+-- must not fail for the size of one: what is too large, or names no service, is left out.
+CREATE FUNCTION accs.note_offers(p_node text, p_tools jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  IF jsonb_typeof(p_tools) <> 'array' OR jsonb_array_length(p_tools) > 50 THEN
+    RAISE EXCEPTION 'a node offers a list of at most 50 tools' USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  p_tools := (SELECT coalesce(jsonb_agg(u.tool ORDER BY u.n), '[]') FROM jsonb_array_elements(p_tools) WITH ORDINALITY AS u (tool, n)
+               WHERE jsonb_typeof(u.tool) = 'object' AND octet_length(u.tool ->> 'service') <= 200 AND octet_length(u.tool ->> 'name') <= 200
+                 AND coalesce(octet_length((u.tool -> 'input_schema')::text), 0) <= 65536
+                 AND coalesce(octet_length((u.tool -> 'output_schema')::text), 0) <= 65536
+                 AND octet_length((u.tool - '{input_schema,output_schema}'::text[])::text) <= 65536);
+  DELETE FROM accs.tool_offers o WHERE o.node = p_node
+     AND NOT EXISTS (SELECT FROM jsonb_array_elements(p_tools) AS u (tool) WHERE u.tool ->> 'service' = o.service);
+  INSERT INTO accs.tool_offers AS o (node, service, tool, document)
+  SELECT DISTINCT ON (u.tool ->> 'service') p_node, u.tool ->> 'service', u.tool ->> 'name', u.tool
+    FROM jsonb_array_elements(p_tools) WITH ORDINALITY AS u (tool, n) ORDER BY u.tool ->> 'service', u.n
+  ON CONFLICT (node, service) DO UPDATE SET tool = excluded.tool, document = excluded.document, since = excluded.since
+   WHERE o.document <> excluded.document;
+END $$;
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Power: when each node slept, was woken, started and was there, for as long as people ask what that has cost
@@ -2938,15 +2980,17 @@ BEGIN
            -- The results of the steps that it depends on, by key. What is too large to hand over is left out with a note rather
            -- than stopping the lane. The fence (OFFSET 0) keeps it one index look-up for each key: PostgreSQL 15 read all tasks
            -- of the job instead.
-           -- What the resolver has given stays, among it the lists of results of steps that were multiplied.
+           -- What the resolver has given stays, among it the lists of results of steps that were multiplied, and which steps' results
+           -- are too large for it.
            given = CASE WHEN t.depends_on <> '{}' THEN (
              SELECT coalesce(t.given, '{}') || CASE WHEN sum(pg_column_size(d.results)) > 16777216
-                         THEN '{"inputs": {}, "omitted": "the results of the earlier steps exceed 16 MiB"}'
-                         ELSE jsonb_build_object('inputs', jsonb_object_agg(d.task_key, coalesce(
-                                CASE WHEN d.items IS NOT NULL THEN t.given #> ARRAY['inputs', d.task_key] END, d.results, '{}'))) END
+                         THEN jsonb_build_object('inputs', '{}'::jsonb, 'omitted', to_jsonb(t.depends_on))
+                         ELSE jsonb_build_object('inputs', coalesce(jsonb_object_agg(d.task_key, coalesce(
+                                CASE WHEN d.items IS NOT NULL THEN t.given #> ARRAY['inputs', d.task_key] END, d.results, '{}')), '{}')) END
                FROM unnest(t.depends_on) AS k (key), LATERAL (
                  SELECT u.task_key, u.results, u.items FROM public.job_tasks u
-                  WHERE u.job_id = t.job_id AND u.task_key = k.key OFFSET 0) d) ELSE t.given END
+                  WHERE u.job_id = t.job_id AND u.task_key = k.key OFFSET 0) d
+              WHERE (t.given -> 'omitted' ? k.key) IS NOT TRUE) ELSE t.given END
       FROM unnest(v_ids) WITH ORDINALITY AS c (id, n) WHERE t.id = c.id AND t.status = 'queued'
     RETURNING c.n, t.id, t.job_id, t.task_key, t.attempt_id, t.attempt, t.max_attempts, t.params, t.given, t.timeout_sec, t.concurrency_key
   ), leased AS (
@@ -3988,7 +4032,7 @@ $$;
 CREATE FUNCTION accs.inputs_of_items(p_task public.job_tasks) RETURNS jsonb LANGUAGE sql STABLE AS $$
   SELECT CASE WHEN count(*) = 0 THEN '{}'
               WHEN sum(pg_column_size(v.results)) > 16777216 OR bool_or(v.results IS NULL)
-                THEN '{"omitted": "the results of the earlier steps exceed 16 MiB"}'
+                THEN jsonb_build_object('omitted', jsonb_agg(m.task_key))
               ELSE jsonb_build_object('inputs', jsonb_object_agg(m.task_key, v.results)) END
     FROM unnest(p_task.depends_on) AS k (key), LATERAL (
       SELECT t.id, t.task_key FROM public.job_tasks t
@@ -4069,6 +4113,7 @@ DECLARE
   v_step  public.job_tasks;
   v_job   public.jobs;
   v_had   int;
+  v_large jsonb;     -- the steps above whose results are too large for items
   v_below uuid[];    -- the steps below
   v_fresh uuid[];    -- tasks that are made
   v_again uuid[];    -- tasks of an earlier generation that had ended
@@ -4083,7 +4128,6 @@ BEGIN
     RAISE EXCEPTION 'at least one task runs at once, and no fewer than none may fail' USING ERRCODE = 'invalid_parameter_value';
   END IF;
   PERFORM accs.check_given(p_given), accs.check_cache(p_cache_for, p_salt);
-  p_given := ARRAY(SELECT unnest(p_given));   -- from 1, and taken apart once: the items are looked up one by one
   IF accs.lock_unresolved(ARRAY[p_task], ARRAY[p_generation]) = '{}' THEN
     RETURN QUERY SELECT * FROM accs.unresolved_answers(ARRAY[p_task], ARRAY[p_generation], '{}');
     RETURN;
@@ -4095,6 +4139,14 @@ BEGIN
     RETURN QUERY SELECT p_task, 'refused'::text, 'too_many_tasks'::text, v_step.status, v_step.attempt_id, NULL::text, NULL::timestamptz;
     RETURN;
   END IF;
+  -- Each item would be handed the list that it was made from, and the cost of a list would grow with its square: what is large is left
+  -- out for items. It is measured here, once, as JSON: PostgreSQL may have compressed it to a hundredth.
+  v_large := (SELECT jsonb_build_object('omitted', jsonb_agg(k.key)) FROM unnest(v_step.depends_on) AS k (key), LATERAL (
+                SELECT u.results FROM public.job_tasks u WHERE u.job_id = v_step.job_id AND u.task_key = k.key OFFSET 0) d
+               WHERE octet_length(d.results::text) > 4096 HAVING count(*) > 0);
+  -- from 1, and taken apart once: the items are looked up one by one
+  p_given := ARRAY(SELECT CASE WHEN v_large IS NULL THEN u.given ELSE u.given || v_large END
+                     FROM unnest(p_given) WITH ORDINALITY AS u (given, n) ORDER BY u.n);
   v_below := ARRAY(SELECT unnest(v_step.dependants) EXCEPT SELECT id FROM public.job_tasks WHERE parent = p_task);
   IF p_parallel IS NOT NULL THEN
     v_step.concurrency_key := 'map/' || p_task;
@@ -10166,9 +10218,15 @@ RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb)
   (SELECT 'dependency',
           CASE d.status WHEN 'queued' THEN d.created_at WHEN 'starting' THEN d.claimed_at
                         WHEN 'running' THEN d.started_at ELSE d.finished_at END,
-          NULL::timestamptz, jsonb_build_object('task_key', d.task_key, 'task_id', d.id, 'status', d.status)
-     FROM accs.unsatisfied(p_task.job_id, p_task.depends_on, p_task.parent) AS u (id) JOIN public.job_tasks d ON d.id = u.id
-    ORDER BY array_position(p_task.depends_on, split_part(d.task_key, '[', 1)), d.item_no NULLS FIRST LIMIT 1000)
+          NULL::timestamptz, jsonb_strip_nulls(jsonb_build_object('task_key', d.task_key, 'task_id', d.id, 'status', d.status,
+                                                                  'items_missing', CASE WHEN d.parent IS NOT NULL THEN d.missing END))
+     FROM (   -- of each step that was multiplied the first thousand items, and how many there are
+       SELECT d.id, d.task_key, d.status, d.created_at, d.claimed_at, d.started_at, d.finished_at, d.parent, d.item_no,
+              count(*) OVER (PARTITION BY d.parent) AS missing,
+              row_number() OVER (PARTITION BY d.parent ORDER BY d.item_no, array_position(p_task.depends_on, d.task_key)) AS nth
+         FROM accs.unsatisfied(p_task.job_id, p_task.depends_on, p_task.parent) AS u (id) JOIN public.job_tasks d ON d.id = u.id) d
+    WHERE d.nth <= 1000
+    ORDER BY array_position(p_task.depends_on, split_part(d.task_key, '[', 1)), d.item_no NULLS FIRST)
   UNION ALL   -- what it depends on is there; its condition and its input are not worked out yet
   SELECT 'resolve', p_since, NULL, jsonb_strip_nulls(jsonb_build_object('builders', count(*), 'obstacle', min(b.problems ->> 'resolver')))
     FROM accs.daemons b WHERE 'builder' = ANY (b.roles) AND b.last_seen > accs.clock() - interval '1 min' HAVING p_place.hold = 'resolve'

@@ -244,15 +244,17 @@ BEGIN
            -- The results of the steps that it depends on, by key. What is too large to hand over is left out with a note rather
            -- than stopping the lane. The fence (OFFSET 0) keeps it one index look-up for each key: PostgreSQL 15 read all tasks
            -- of the job instead.
-           -- What the resolver has given stays, among it the lists of results of steps that were multiplied.
+           -- What the resolver has given stays, among it the lists of results of steps that were multiplied, and which steps' results
+           -- are too large for it.
            given = CASE WHEN t.depends_on <> '{}' THEN (
              SELECT coalesce(t.given, '{}') || CASE WHEN sum(pg_column_size(d.results)) > 16777216
-                         THEN '{"inputs": {}, "omitted": "the results of the earlier steps exceed 16 MiB"}'
-                         ELSE jsonb_build_object('inputs', jsonb_object_agg(d.task_key, coalesce(
-                                CASE WHEN d.items IS NOT NULL THEN t.given #> ARRAY['inputs', d.task_key] END, d.results, '{}'))) END
+                         THEN jsonb_build_object('inputs', '{}'::jsonb, 'omitted', to_jsonb(t.depends_on))
+                         ELSE jsonb_build_object('inputs', coalesce(jsonb_object_agg(d.task_key, coalesce(
+                                CASE WHEN d.items IS NOT NULL THEN t.given #> ARRAY['inputs', d.task_key] END, d.results, '{}')), '{}')) END
                FROM unnest(t.depends_on) AS k (key), LATERAL (
                  SELECT u.task_key, u.results, u.items FROM public.job_tasks u
-                  WHERE u.job_id = t.job_id AND u.task_key = k.key OFFSET 0) d) ELSE t.given END
+                  WHERE u.job_id = t.job_id AND u.task_key = k.key OFFSET 0) d
+              WHERE (t.given -> 'omitted' ? k.key) IS NOT TRUE) ELSE t.given END
       FROM unnest(v_ids) WITH ORDINALITY AS c (id, n) WHERE t.id = c.id AND t.status = 'queued'
     RETURNING c.n, t.id, t.job_id, t.task_key, t.attempt_id, t.attempt, t.max_attempts, t.params, t.given, t.timeout_sec, t.concurrency_key
   ), leased AS (

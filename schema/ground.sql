@@ -18,6 +18,7 @@
 --   feed.sql         events by id, for those who follow everything
 --   queue.sql        what waits for a claim, what is live, concurrency keys
 --   nodes.sql        nodes: registered, seen, awake, gone
+--   offers.sql       tools that the services of nodes declare, until an operator accepts them
 --   power.sql        when each node slept, was woken and was there
 --   submit.sql       submission, instantiation, changes of what is asked
 --   claim.sql        claims in the global order
@@ -81,6 +82,7 @@
 --   accs.power              how each node is woken and sleeps: asleep → waking → booting → ready, or failed; the last call.
 --   accs.node_history       what happened to each node.
 --   accs.obstacles          why a node that is awake takes no tasks of a service now.
+--   accs.tool_offers        tools that a node's services declare; they are none until an operator accepts them.
 --   accs.node_orders        what a node is asked to do: send a magic packet into its network for a neighbour, or go to sleep.
 --   accs.conclusions        how attempts ended lately, of steps that fail; from it accs.quarantines (a node's service takes
 --                           nothing) and accs.step_health (a step that fails everywhere).

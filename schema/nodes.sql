@@ -208,7 +208,7 @@ BEGIN
     USING ERRCODE = 'AC007', HINT = 'Give one of the two machines another name: node.name in its settings, or ACC_NODE_NAME.';
 END $$;
 
--- Registers a node or says anew what it offers. What is null stays as it is; watts of {} are forgotten. The control host runs what `script`
+-- Registers a node or says anew what it offers. What is null stays as it is; watts of {} and tools of [] are forgotten. The control host runs what `script`
 -- names, so an agent's login must not choose it: it could name any program there.
 -- Two machines with one name would take each other's tasks for their own. Where the boot differs, another instance has to be silent for
 -- p_lease, or to have said goodbye, before the name changes hands (a replaced disk, a power cut); clones of a disk share the machine's id.
@@ -216,7 +216,7 @@ CREATE FUNCTION accs.register_node(
   p_name text, p_labels jsonb DEFAULT '{}', p_max_concurrency jsonb DEFAULT '{}', p_wake_method text DEFAULT NULL, p_mac text DEFAULT NULL,
   p_provider_ref text DEFAULT NULL, p_script text DEFAULT NULL, p_networks cidr[] DEFAULT NULL,
   p_machine_id text DEFAULT NULL, p_boot_id text DEFAULT NULL, p_instance text DEFAULT NULL, p_lease interval DEFAULT '2 min',
-  p_watts jsonb DEFAULT NULL
+  p_watts jsonb DEFAULT NULL, p_tools jsonb DEFAULT NULL
 ) RETURNS SETOF public.nodes LANGUAGE plpgsql AS $$
 DECLARE
   v_now   timestamptz := accs.clock();
@@ -250,6 +250,9 @@ BEGIN
   ON CONFLICT (node) DO UPDATE SET networks = p_networks WHERE p_networks IS NOT NULL AND w.networks <> p_networks;
   UPDATE accs.power SET watts = nullif(p_watts, '{}')
    WHERE node = p_name AND p_watts IS NOT NULL AND watts IS DISTINCT FROM nullif(p_watts, '{}');
+  IF p_tools IS NOT NULL THEN
+    PERFORM accs.note_offers(p_name, p_tools);
+  END IF;
   IF v_was.awake_state = 'awake' AND v_was.last_seen < v_now - p_lease THEN
     PERFORM accs.log_silence(p_name, v_was.last_seen);
   END IF;

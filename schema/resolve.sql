@@ -184,7 +184,7 @@ $$;
 CREATE FUNCTION accs.inputs_of_items(p_task public.job_tasks) RETURNS jsonb LANGUAGE sql STABLE AS $$
   SELECT CASE WHEN count(*) = 0 THEN '{}'
               WHEN sum(pg_column_size(v.results)) > 16777216 OR bool_or(v.results IS NULL)
-                THEN '{"omitted": "the results of the earlier steps exceed 16 MiB"}'
+                THEN jsonb_build_object('omitted', jsonb_agg(m.task_key))
               ELSE jsonb_build_object('inputs', jsonb_object_agg(m.task_key, v.results)) END
     FROM unnest(p_task.depends_on) AS k (key), LATERAL (
       SELECT t.id, t.task_key FROM public.job_tasks t
@@ -265,6 +265,7 @@ DECLARE
   v_step  public.job_tasks;
   v_job   public.jobs;
   v_had   int;
+  v_large jsonb;     -- the steps above whose results are too large for items
   v_below uuid[];    -- the steps below
   v_fresh uuid[];    -- tasks that are made
   v_again uuid[];    -- tasks of an earlier generation that had ended
@@ -279,7 +280,6 @@ BEGIN
     RAISE EXCEPTION 'at least one task runs at once, and no fewer than none may fail' USING ERRCODE = 'invalid_parameter_value';
   END IF;
   PERFORM accs.check_given(p_given), accs.check_cache(p_cache_for, p_salt);
-  p_given := ARRAY(SELECT unnest(p_given));   -- from 1, and taken apart once: the items are looked up one by one
   IF accs.lock_unresolved(ARRAY[p_task], ARRAY[p_generation]) = '{}' THEN
     RETURN QUERY SELECT * FROM accs.unresolved_answers(ARRAY[p_task], ARRAY[p_generation], '{}');
     RETURN;
@@ -291,6 +291,14 @@ BEGIN
     RETURN QUERY SELECT p_task, 'refused'::text, 'too_many_tasks'::text, v_step.status, v_step.attempt_id, NULL::text, NULL::timestamptz;
     RETURN;
   END IF;
+  -- Each item would be handed the list that it was made from, and the cost of a list would grow with its square: what is large is left
+  -- out for items. It is measured here, once, as JSON: PostgreSQL may have compressed it to a hundredth.
+  v_large := (SELECT jsonb_build_object('omitted', jsonb_agg(k.key)) FROM unnest(v_step.depends_on) AS k (key), LATERAL (
+                SELECT u.results FROM public.job_tasks u WHERE u.job_id = v_step.job_id AND u.task_key = k.key OFFSET 0) d
+               WHERE octet_length(d.results::text) > 4096 HAVING count(*) > 0);
+  -- from 1, and taken apart once: the items are looked up one by one
+  p_given := ARRAY(SELECT CASE WHEN v_large IS NULL THEN u.given ELSE u.given || v_large END
+                     FROM unnest(p_given) WITH ORDINALITY AS u (given, n) ORDER BY u.n);
   v_below := ARRAY(SELECT unnest(v_step.dependants) EXCEPT SELECT id FROM public.job_tasks WHERE parent = p_task);
   IF p_parallel IS NOT NULL THEN
     v_step.concurrency_key := 'map/' || p_task;

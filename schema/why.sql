@@ -119,9 +119,15 @@ RETURNS TABLE (blocker text, since timestamptz, until timestamptz, detail jsonb)
   (SELECT 'dependency',
           CASE d.status WHEN 'queued' THEN d.created_at WHEN 'starting' THEN d.claimed_at
                         WHEN 'running' THEN d.started_at ELSE d.finished_at END,
-          NULL::timestamptz, jsonb_build_object('task_key', d.task_key, 'task_id', d.id, 'status', d.status)
-     FROM accs.unsatisfied(p_task.job_id, p_task.depends_on, p_task.parent) AS u (id) JOIN public.job_tasks d ON d.id = u.id
-    ORDER BY array_position(p_task.depends_on, split_part(d.task_key, '[', 1)), d.item_no NULLS FIRST LIMIT 1000)
+          NULL::timestamptz, jsonb_strip_nulls(jsonb_build_object('task_key', d.task_key, 'task_id', d.id, 'status', d.status,
+                                                                  'items_missing', CASE WHEN d.parent IS NOT NULL THEN d.missing END))
+     FROM (   -- of each step that was multiplied the first thousand items, and how many there are
+       SELECT d.id, d.task_key, d.status, d.created_at, d.claimed_at, d.started_at, d.finished_at, d.parent, d.item_no,
+              count(*) OVER (PARTITION BY d.parent) AS missing,
+              row_number() OVER (PARTITION BY d.parent ORDER BY d.item_no, array_position(p_task.depends_on, d.task_key)) AS nth
+         FROM accs.unsatisfied(p_task.job_id, p_task.depends_on, p_task.parent) AS u (id) JOIN public.job_tasks d ON d.id = u.id) d
+    WHERE d.nth <= 1000
+    ORDER BY array_position(p_task.depends_on, split_part(d.task_key, '[', 1)), d.item_no NULLS FIRST)
   UNION ALL   -- what it depends on is there; its condition and its input are not worked out yet
   SELECT 'resolve', p_since, NULL, jsonb_strip_nulls(jsonb_build_object('builders', count(*), 'obstacle', min(b.problems ->> 'resolver')))
     FROM accs.daemons b WHERE 'builder' = ANY (b.roles) AND b.last_seen > accs.clock() - interval '1 min' HAVING p_place.hold = 'resolve'

@@ -1,6 +1,9 @@
 """Says that this node is there and what it offers, and keeps its leases."""
 
+import asyncio
+
 from accsd.agent.node import Node
+from accsd.agent.offers import offered_tools
 from accsd.db import upsert_heartbeat
 from accsd.errors import NotFound
 from accsd.log import get_logger
@@ -29,6 +32,7 @@ async def register(node: Node) -> None:
         boot_id=identity.boot_id,
         instance=identity.instance,
         lease=node.leases.length,
+        tools=await asyncio.to_thread(offered_tools, node.runs),
         watts={} if offers.watts is None else offers.watts.model_dump(),
     )
     node.is_registered = True

@@ -54,6 +54,8 @@ class SettingsSource:
                 idle_stop=None,
                 output_limit=service.limits.output,
                 probe=service.probe,
+                tool=service.tool,
+                tool_schema=None if service.tool_schema is None else self._base / service.tool_schema,
             )
             for name, service in settings.services.items()
             if service.runner == "process" and has_labels(settings.node.labels, service.requires)
@@ -77,7 +79,8 @@ class ComposeSource:
         docker = Docker(environment(), when_seen=self._tell_of_engine)
         declarations = await declared_services(docker, settings.compose, settings.services)
         _tell_of(declarations.problems)
-        project = Project(docker, compose_file(settings.compose), declarations.project)
+        file = compose_file(settings.compose)
+        project, folder = Project(docker, file, declarations.project), file.parent
         return {
             name: LocalService(
                 name=name,
@@ -88,6 +91,8 @@ class ComposeSource:
                 idle_stop=declared.idle_stop,
                 output_limit=declared.limits.output,
                 probe=settings.services[name].probe if name in settings.services else None,
+                tool=declared.tool,
+                tool_schema=None if declared.tool_schema is None else folder / declared.tool_schema,
             )
             for name, declared in declarations.services.items()
             if has_labels(settings.node.labels, declared.requires)

@@ -14,6 +14,7 @@ from accsd.cli.pause import Subject, pause_one, resume_one
 from accsd.cli.session import operator, settings_of, with_database
 from accsd.db import Pausable, Verdict, forget_node
 from accsd.db.pool import Database
+from accsd.db.tools import ToolOffer, tool_offers
 from accsd.db.views import fleet
 from accsd.db.views import jobs as job_views
 from accsd.db.views.fleet import NodeEvent, NodeView
@@ -75,14 +76,17 @@ def show_command(ctx: click.Context, name: str, count: int, output: str) -> None
     """Show one machine with all that is known of it, and the last N things that happened to it."""
     silent = settings_of(ctx).lease
 
-    async def work(db: Database) -> tuple[NodeView, list[NodeEvent]]:
-        return await fleet.node_named(db, name), await fleet.node_history(db, name, limit=count)
+    async def work(db: Database) -> tuple[NodeView, list[NodeEvent], list[ToolOffer]]:
+        node = await fleet.node_named(db, name)
+        return node, await fleet.node_history(db, name, limit=count), await tool_offers(db, node=name)
 
-    node, history = with_database(ctx, work)
+    node, history, offers = with_database(ctx, work)
     if output != "table":
-        show_one(node_document(node, silent) | {"history": [asdict(event) for event in history]}, output, name="name")
+        more = {"history": [asdict(event) for event in history], "offered_tools": [offer.name for offer in offers]}
+        show_one(node_document(node, silent) | more, output, name="name")
         return
-    show_one(_known(node, silent), output)
+    offered = ", ".join(f"{offer.name} ({offer.service})" for offer in offers)
+    show_one(_known(node, silent) | ({"offered_tools": offered} if offered else {}), output)
     if history:
         say()
         show_fitting([asdict(event) for event in history], {"ts": "when", "state": "state", "message": "what happened"})

@@ -1,6 +1,7 @@
 """`accsd tools`: what steps may use, with the types of what they take and give."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, cast
 
 import click
@@ -14,8 +15,8 @@ from accsd.cli.session import operator, with_database
 from accsd.cli.workflow_files import Document
 from accsd.db.answers import Verdict
 from accsd.db.pool import Database
-from accsd.db.tools import WrittenTool, find_tools, no_such_tool, put_tool, retire_tool
-from accsd.errors import InvalidValue, Place
+from accsd.db.tools import ToolOffer, WrittenTool, find_tools, no_such_tool, put_tool, retire_tool, tool_offers
+from accsd.errors import InvalidValue, NotFound, Place
 from accsd.model.tool import ToolDef
 from accsd.values.validation import problems
 
@@ -24,7 +25,7 @@ _files = click.argument("files", nargs=-1, required=True, metavar="FILE…")
 
 @click.group()
 def tools() -> None:
-    """List, show, apply and retire tools: typed work that the steps of workflows use.
+    """List, show, apply, accept and retire tools: typed work that the steps of workflows use.
 
     \b
     A file is YAML, JSON or TOML:
@@ -44,14 +45,21 @@ def tools() -> None:
 
 @tools.command("list")
 @click.option("--all", "every_version", is_flag=True, help="Every version, and retired tools.")
+@click.option("--offered", is_flag=True, help="What nodes offer instead, and what became of it.")
 @output_option()
 @click.pass_context
-def list_command(ctx: click.Context, every_version: bool, output: str) -> None:
+def list_command(ctx: click.Context, every_version: bool, offered: bool, output: str) -> None:
     """List the tools: the newest version of each.
 
     \b
-    Example: accsd tools list
+    accsd tools list
+    accsd tools list --offered
     """
+    if offered:
+        columns = {"name": "name", "node": "node", "service": "service", "state": "state"}
+        rows = with_database(ctx, _offered)
+        show(rows, columns, output, name="name", empty="no node offers a tool; docs/tools.md says how one does")
+        return
     found = with_database(ctx, find_tools)
     if not every_version:
         newest: dict[str, ToolDef] = {}
@@ -62,6 +70,25 @@ def list_command(ctx: click.Context, every_version: bool, output: str) -> None:
     columns = {"name": "name", "version": "version", "kind": "kind", "service": "service", "description": "description"}
     columns |= {"is_active": "active"} if every_version else {}
     show([_row(tool) for tool in found], columns, output, name="name", empty="no tools")
+
+
+async def _offered(db: Database) -> list[dict[str, Any]]:
+    offers, known = await tool_offers(db), await find_tools(db)
+    return [{**asdict(offer), "state": offer_state(offer, known)} for offer in offers]
+
+
+def offer_state(offer: ToolOffer, known: Sequence[ToolDef]) -> str:
+    """What became of an offer, in words. `known` are all versions of tools, the newest first."""
+    try:
+        wanted = offer.tool()
+    except InvalidValue as error:
+        return str(error)
+    newest = next((tool for tool in known if tool.name == wanted.name), None)
+    if newest is None:
+        return "not accepted"
+    if newest.document() != wanted.document():
+        return f"differs from version {newest.version}"
+    return f"accepted as version {newest.version}" + ("" if newest.is_active else ", which is retired")
 
 
 def _row(tool: ToolDef) -> dict[str, Any]:
@@ -169,6 +196,46 @@ def _tools(document: Document) -> list[ToolDef]:
     if complaints:
         raise InvalidValue("\n".join(document.located(complaints)), hint="`accsd tools --help` shows what a file says")
     return found
+
+
+@tools.command("accept")
+@click.argument("name")
+@click.option("--node", help="Of this node, where several offer it in different words.")
+@click.option("--service", help="Of this service, where several offer it.")
+@reason_option
+@click.pass_context
+def accept_command(ctx: click.Context, name: str, node: str | None, service: str | None, reason: str | None) -> None:
+    """Make a tool of what a node offers. It is checked as a file of `apply` is; what differs from the newest version
+    becomes the next one.
+
+    \b
+    accsd tools list --offered
+    accsd tools accept media.probe --node render-3
+    """
+
+    async def work(db: Database) -> WrittenTool:
+        return await put_tool(db, await _wanted(db, name, node, service), by=operator(), reason=reason)
+
+    written = with_database(ctx, work)
+    say(f"{written.name} version {written.version} {_change(written)}")
+
+
+async def _wanted(db: Database, name: str, node: str | None, service: str | None) -> ToolDef:
+    offers = [
+        offer for offer in await tool_offers(db, name=name, node=node) if service is None or offer.service == service
+    ]
+    if not offers:
+        whose = "no node offers" if node is None else f"{node} does not offer"
+        by = "" if service is None else f" of the service {service}"
+        raise NotFound(f'{whose} a tool "{name}"{by}', hint="`accsd tools list --offered` shows what is offered")
+    different = [offer for offer in offers if offer.document != offers[0].document]
+    if different:
+        raise InvalidValue(
+            f'the tool "{name}" is offered by {offers[0].node} ({offers[0].service}) and by {different[0].node}'
+            f" ({different[0].service}), and they differ",
+            hint=f"`accsd tools accept {name} --node {offers[0].node} --service {offers[0].service}` takes the first",
+        )
+    return offers[0].tool()
 
 
 @tools.command("retire")

@@ -223,6 +223,7 @@ def canonical_yaml(workflow: WorkflowDef) -> str:
     document = {
         "name": workflow.name,
         "version": workflow.version,
+        **({"title": workflow.title} if workflow.title is not None else {}),
         **({"notify": sorted(set(workflow.notify))} if workflow.notify else {}),
         **({"params": workflow.params} if workflow.params else {}),
         **({"options_schema": workflow.options_schema} if workflow.options_schema is not None else {}),

@@ -12,7 +12,7 @@ import click
 from accsd.cli import completion, workflow_files, workflow_objects
 from accsd.cli.changes import reason_option
 from accsd.cli.graph import aligned, draw
-from accsd.cli.output import FORMATS, Shown, output_option, say, show, styled, to_json
+from accsd.cli.output import FORMATS, Shown, output_option, say, show, styled, text, to_json
 from accsd.cli.pause import Subject, pause_one, resume_one
 from accsd.cli.session import operator, settings_of, with_database
 from accsd.cli.workflow_files import Document, canonical_yaml
@@ -273,6 +273,7 @@ def list_command(ctx: click.Context, every_version: bool, output: str) -> None:
     """
     rows = with_database(ctx, lambda db: workflow_views.workflows(db, every_version=every_version))
     columns = {"name": "name", "version": "version", "steps": "steps", "is_active": "active", "updated_at": "updated"}
+    columns |= {"title": "title"} if any(row.title for row in rows) else {}
     columns |= {"created_by": "by"} | ({"paused_at": "paused"} if any(row.paused_at for row in rows) else {})
     empty = "no workflows yet: `accsd workflows apply FILE` brings one in"
     show([asdict(row) for row in rows], columns, output, name="name", empty=empty)
@@ -308,6 +309,8 @@ def _draw(workflow: StoredWorkflow) -> None:
         f"updated {since(workflow.updated_at)}" + (f" by {workflow.created_by}" if workflow.created_by else ""),
     ]
     say(f"{workflow.name}  {', '.join(facts)}")
+    if workflow.title is not None:
+        say(text(workflow.title))
     if workflow.notify:
         say(f"others are told: {', '.join(workflow.notify)}")
     if workflow.options_schema is not None:

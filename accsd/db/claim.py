@@ -42,6 +42,7 @@ class ClaimedTask(NamedTuple):
     output_schema: dict[str, Any] | None = None  # of that tool
     secrets: Sequence[Mapping[str, Any]] = ()  # what is missing in params: {at, name}
     resolved_at: str | None = None
+    omitted: Sequence[str] = ()  # the steps whose results are not in `inputs`, because they are too large
 
     @property
     def fence(self) -> Fence:
@@ -129,11 +130,12 @@ def _claimed(row: Record) -> ClaimedTask:
         trace,
         cause,
     )
-    if given and ("tool" in given or "secrets" in given):
+    if given and ("tool" in given or "secrets" in given or "omitted" in given):
         claimed = claimed._replace(
             tool=given.get("tool"),
             output_schema=out,
             secrets=given.get("secrets") or (),
             resolved_at=given.get("now"),
+            omitted=given.get("omitted") or (),
         )
     return claimed

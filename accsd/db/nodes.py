@@ -28,11 +28,13 @@ async def upsert_heartbeat(
     instance: str | None = None,
     lease: timedelta = timedelta(minutes=2),
     watts: Mapping[str, float] | None = None,
+    tools: Sequence[Mapping[str, Any]] | None = None,
 ) -> Node:
-    """Registers a node, or says again that it is there and what it offers. None leaves a value as it is; no watts at
-    all are forgotten. NameTaken where another machine is registered under the name and was seen within `lease`."""
+    """Registers a node, or says again that it is there and what it offers. None leaves a value as it is; empty
+    watts and tools are forgotten. NameTaken where another machine is registered under the name and was seen within
+    `lease`."""
     row = await db.fetchrow(
-        "SELECT * FROM accs.register_node($1, $2, $3, $4, $5, $6, $7, $8::text[]::cidr[], $9, $10, $11, $12, $13)",
+        "SELECT * FROM accs.register_node($1, $2, $3, $4, $5, $6, $7, $8::text[]::cidr[], $9, $10, $11, $12, $13, $14)",
         name,
         labels,
         max_concurrency,
@@ -46,6 +48,7 @@ async def upsert_heartbeat(
         instance,
         lease,
         watts,
+        tools,
         repeatable=True,
     )
     assert row is not None, "register_node returns the node"

@@ -102,8 +102,8 @@ BEGIN
   END;
 
   -- by column: what belongs to the state machine has its defaults
-  GRANT INSERT (id, name, version, is_active, steps, created_by, notify, params, options_schema, files),
-        UPDATE (name, version, is_active, steps, notify, params, options_schema, files)
+  GRANT INSERT (id, name, version, is_active, steps, created_by, notify, params, options_schema, files, title),
+        UPDATE (name, version, is_active, steps, notify, params, options_schema, files, title)
     ON public.workflows TO accs_scheduler;
   GRANT INSERT (id, workflow_id, priority, options, scheduled_at, idempotency_key, created_by, trace_id, trigger)
     ON public.jobs TO accs_scheduler;

@@ -2,16 +2,19 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
+from pydantic import ValidationError
+
 from accsd.db.answers import Verdict
 from accsd.db.pool import Database, Record
-from accsd.errors import NotFound, VerbRefused
+from accsd.errors import InvalidValue, NotFound, VerbRefused
 from accsd.model.tool import ToolDef, bound, refuse_use, tool_names
 from accsd.model.workflow import WorkflowDef
 from accsd.values.names import KIND_LABEL, TOOL_SERVICE
+from accsd.values.validation import problems
 
 _COLUMNS: Final = (
     "name, version, kind, service, description, input_schema, output_schema, request, defaults, examples, scopes,"
@@ -64,6 +67,48 @@ async def find_tools(db: Database, names: Sequence[str] | None = None) -> list[T
         repeatable=True,
     )
     return [_tool(row) for row in rows]
+
+
+# Offers of nodes
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOffer:
+    """What a node says of a service of its own; `document` is unchecked."""
+
+    name: str
+    node: str
+    service: str
+    document: dict[str, Any]
+    since: datetime
+
+    def tool(self) -> ToolDef:
+        """The tool that it would become. Raises InvalidValue: a node may say anything."""
+        try:
+            tool = ToolDef.model_validate(self.document)
+        except ValidationError as error:
+            said = "; ".join(map(str, problems(error, ToolDef, most=5)))
+            raise InvalidValue(f'the tool "{self.name}" that {self.node} offers is wrong: {said}') from None
+        if (tool.kind, tool.name, tool.service) != ("service", self.name, self.service):
+            raise InvalidValue(
+                f'the tool "{self.name}" that {self.node} offers is not one of its service {self.service}'
+            )
+        return tool
+
+
+async def tool_offers(db: Database, *, name: str | None = None, node: str | None = None) -> list[ToolOffer]:
+    """What nodes offer, by the tool's name and the node."""
+    rows = await db.fetch(
+        """SELECT tool AS name, node, service, document, since FROM accs.tool_offers
+            WHERE ($1::text IS NULL OR tool = $1) AND ($2::text IS NULL OR node = $2) ORDER BY tool, node, service""",
+        name,
+        node,
+        repeatable=True,
+    )
+    return [ToolOffer(**dict(row)) for row in rows]
+
+
+# Workflows
 
 
 async def bound_workflow(db: Database, workflow: WorkflowDef, *, by: str | None = None) -> WorkflowDef:

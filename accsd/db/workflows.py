@@ -27,12 +27,14 @@ class StoredWorkflow:
     params: dict[str, Any]
     options_schema: dict[str, Any] | None
     files: list[dict[str, Any]]
+    title: str | None
 
     def definition(self) -> WorkflowDef:
         return WorkflowDef(
             name=self.name,
             version=self.version,
             is_active=self.is_active,
+            title=self.title,
             notify=self.notify,
             params=self.params,
             options_schema=self.options_schema,
@@ -42,7 +44,8 @@ class StoredWorkflow:
 
 
 _COLUMNS: Final = (
-    "id, name, version, is_active, steps, created_at, updated_at, created_by, notify, params, options_schema, files"
+    "id, name, version, is_active, steps, created_at, updated_at, created_by, notify, params, options_schema, files,"
+    " title"
 )
 
 
@@ -93,6 +96,7 @@ async def apply_workflow(
         "params": workflow.params,
         "options_schema": workflow.options_schema,
         "files": workflow.files_document(),
+        "title": workflow.title,
     }
     return await db.fetchval("SELECT accs.apply_workflow($1, $2, $3)", document, created_by, reason, repeatable=True)
 
@@ -149,4 +153,4 @@ def meaning(workflow: WorkflowDef) -> tuple[Any, ...]:
     same."""
     steps = [step.model_dump(mode="json", exclude_defaults=True) for step in workflow.steps]
     files = sorted((file.meaning for file in workflow.files), key=lambda file: file["name"])
-    return steps, set(workflow.notify), workflow.params, workflow.options_schema, files
+    return steps, set(workflow.notify), workflow.params, workflow.options_schema, files, workflow.title

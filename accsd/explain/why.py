@@ -46,9 +46,9 @@ class Explanation:
                 last[step] = len(kept)
             kept.append((found, why))
         for step, place in last.items():
-            if (more := numbered[step] - _ITEMS_SHOWN) > 0:
-                found, why = kept[place]
-                kept[place] = found, Reason(f'{why.text}, and for {more} more items of "{step}"', why.do)
+            found, why = kept[place]
+            if (more := found.detail.get("items_missing", numbered[step]) - _ITEMS_SHOWN) > 0:
+                kept[place] = found, Reason(f'{why.text}, and for {more:,} more items of "{step}"', why.do)
         return kept
 
 

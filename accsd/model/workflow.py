@@ -5,6 +5,7 @@ and before any row of a job exists. SQL refuses the same things for those who wr
 """
 
 import re
+import unicodedata
 from datetime import datetime
 from typing import Annotated, Any, Self, cast
 from uuid import UUID
@@ -114,6 +115,12 @@ def _service(name: str) -> str:
     return name if name == TOOL_SERVICE else check_service_name(name)
 
 
+def _one_line(title: str) -> str:
+    if any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in title):
+        raise InvalidValue("must be one line of text")
+    return title
+
+
 StepKey = Annotated[str, AfterValidator(check_step_key)]
 ServiceName = Annotated[str, AfterValidator(_service)]
 EventName = Annotated[str, AfterValidator(check_outgoing_event)]
@@ -192,7 +199,7 @@ class WorkflowDef(BaseModel):
 
     `notify` are the outgoing events of its jobs that others are told beside those that they want of all workflows.
     `params` is what expressions find under that name where a job's options say nothing; `options_schema` is the JSON
-    Schema of a job's options; `files` are laid into its tasks.
+    Schema of a job's options; `files` are laid into its tasks; `title` is for people.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -201,6 +208,7 @@ class WorkflowDef(BaseModel):
     name: Name
     version: int = Field(default=1, ge=1)
     is_active: bool = True
+    title: Annotated[Name, AfterValidator(_one_line)] | None = None
     notify: list[EventName] = Field(default_factory=list)
     params: Annotated[dict[str, Any], AfterValidator(storable_params)] = Field(default_factory=dict)
     options_schema: dict[str, Any] | None = None

@@ -67,6 +67,7 @@ class Task(Generic[Params]):
     attempt_id: int | None = _given("attempt_id")  # a fence: no other attempt ever has it
     options: dict[str, Any] = _given("options", dict)  # the job's options
     upstream: dict[str, Any] = _given("inputs", dict)  # results of earlier steps, by key; of a fan-out, a list
+    omitted: list[str] = _given("omitted", list)  # the steps whose results are not in upstream: they are too large
     trigger: dict[str, Any] | None = _given("trigger")  # what started the job, where a schedule did
     folder: str | None = _given("workdir", lambda: os.environ.get("ACC_WORKDIR"))
 

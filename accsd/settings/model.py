@@ -194,6 +194,9 @@ class ServiceSettings(_Section):
     requires: Labels = Field(default_factory=dict)
     # The command that says whether this machine can serve it: run after a failure, and before a quarantine ends.
     probe: list[Annotated[str, Field(min_length=1)]] | None = Field(default=None, min_length=1)
+    # The tool that it offers to do, and the file with its types; an operator accepts it (docs/tools.md).
+    tool: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+$", max_length=100)
+    tool_schema: Path | None = None
 
     @model_validator(mode="after")
     def _process_has_a_command(self) -> Self:

@@ -25,6 +25,8 @@ class LocalService:
     idle_stop: timedelta | None
     output_limit: int
     probe: Sequence[str] | None = None  # the command that says whether this machine can serve it now
+    tool: str | None = None  # that it offers to do
+    tool_schema: Path | None = None  # the file that has the types of what the tool takes and gives
 
     async def why_unfit(self, context: AttemptContext) -> str | None:
         """Why this node can't serve it, or None."""

@@ -98,6 +98,7 @@ def _envelope(
             params=task.params,
             options=task.options,
             inputs=task.inputs,
+            omitted=task.omitted,
             trace_id=trace_of(task.trace_id, task.job_id).trace_id,
             workdir=_seen(launch.workdir),
             artifacts=laid,

@@ -317,6 +317,13 @@ async def test_a_join_lists_some_of_the_items_that_it_waits_for(cli: Cli, conn: 
     assert len((await cli("why", f"{short(job_id)}/join", "-o", "json")).json) >= 30
 
 
+async def test_a_join_counts_also_the_items_that_it_does_not_list(cli: Cli, conn: Connection):
+    job_id = await fanned(conn, 1500)
+    said = (await cli("why", f"{short(job_id)}/join")).ends(0).out
+    assert 'which is queued, and for 1,495 more items of "encode"' in said
+    assert len((await cli("why", f"{short(job_id)}/join", "-o", "json")).json) < 1500
+
+
 async def test_of_a_job_the_items_before_a_join_come_before_a_step_on_which_nothing_depends(cli: Cli, conn: Connection):
     await node(conn, render=3)
     steps = [

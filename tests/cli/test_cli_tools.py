@@ -111,3 +111,46 @@ steps:
     assert "media" not in (await cli("workflows", "list", "-o", "name")).ends(0).out
     workflow.write_text("name: media\nsteps: [{key: a, uses: media.prob}]\n")
     (await cli("workflows", command, str(workflow))).ends(1, 'did you mean "media.probe"?')
+
+
+# What nodes offer
+
+
+async def _offered(conn: Connection, node: str, **tool: object) -> None:
+    await conn.fetch("SELECT * FROM accs.register_node($1, p_tools => $2)", node, [{"service": "prober", **tool}])
+
+
+async def test_an_offered_tool_is_one_when_it_is_accepted(cli: Cli, conn: Connection):
+    await _offered(conn, "desk", name="media.probe", input_schema={"required": ["url"]})
+    (await cli("nodes", "show", "desk")).ends(0, "media.probe (prober)")
+    (shown,) = (await cli("nodes", "show", "desk", "-o", "json")).json
+    assert shown["offered_tools"] == ["media.probe"]
+    (await cli("tools", "list", "--offered")).ends(0, "not accepted")
+    assert "media.probe" not in (await cli("tools", "list")).ends(0).out
+    (await cli("tools", "accept", "media.probe")).ends(0, "media.probe version 1 written")
+    (await cli("tools", "accept", "media.probe")).ends(0, "media.probe version 1 unchanged")
+    (await cli("tools", "list", "--offered")).ends(0, "accepted as version 1")
+    await _offered(conn, "desk", name="media.probe", description="better")
+    (await cli("tools", "list", "--offered")).ends(0, "differs from version 1")
+    (await cli("tools", "accept", "media.probe", "--node", "desk")).ends(0, "media.probe version 2 written")
+
+
+async def test_an_offer_is_checked_when_it_is_accepted(cli: Cli, conn: Connection):
+    await _offered(conn, "desk", name="media.probe", input_schema={"type": "nonsense"})
+    refused = (await cli("tools", "accept", "media.probe")).ends(2)
+    assert "desk offers is wrong" in refused.err
+    assert "input_schema" in refused.err
+    (await cli("tools", "list", "--offered")).ends(0, "desk offers is wrong")
+    request = {"target": "chat", "headers": {"Authorization": "${secret('chat')}"}}
+    await _offered(conn, "desk", name="media.probe", service="accs", kind="http", request=request)
+    assert "not one of its service" in (await cli("tools", "accept", "media.probe")).ends(2).err
+    assert "desk does not offer" in (await cli("tools", "accept", "a.b", "--node", "desk")).ends(3).err
+
+
+async def test_of_different_offers_one_has_to_be_chosen(cli: Cli, conn: Connection):
+    await _offered(conn, "desk", name="media.probe", description="one")
+    await _offered(conn, "lamp", name="media.probe", description="two")
+    refused = (await cli("tools", "accept", "media.probe")).ends(2)
+    assert "desk (prober) and by lamp (prober), and they differ" in refused.err
+    (await cli("tools", "accept", "media.probe", "--node", "lamp")).ends(0)
+    (await cli("tools", "show", "media.probe")).ends(0, "two")

@@ -69,6 +69,23 @@ async def test_what_a_workflow_subscribes_to_belongs_to_its_version(cli: Cli, me
     assert await conn.fetchval("SELECT notify FROM workflows WHERE version = 2") == ["task.error", "task.done"]
 
 
+async def test_a_title_is_for_people_and_belongs_to_its_version(cli: Cli, media: Path, tmp_path: Path):
+    (await cli("workflows", "apply", str(media))).ends(0)
+    assert "title" not in (await cli("workflows", "list")).ends(0).out
+    titled = tmp_path / "titled.yaml"
+    titled.write_text(f"title: Tides & Waves\n{MEDIA}")
+    assert "+title: Tides & Waves" in (await cli("workflows", "diff", str(titled))).ends(1).out
+    (await cli("workflows", "apply", str(titled))).ends(0, "version 2")
+    (await cli("workflows", "apply", str(titled))).ends(0, "unchanged")
+    (await cli("workflows", "list")).ends(0, "Tides & Waves")
+    (await cli("workflows", "show", "media")).ends(0, "\nTides & Waves\n")
+    assert "title: Tides & Waves" in (await cli("workflows", "show", "media", "-o", "yaml")).ends(0).out
+    titled.write_text(f"title: {'x' * 201}\n{MEDIA}")
+    assert f"{titled}:1: title" in (await cli("workflows", "check", str(titled))).ends(1).err
+    titled.write_text(f'title: "two\\nlines"\n{MEDIA}')
+    assert "title must be one line of text" in (await cli("workflows", "check", str(titled))).ends(1).err
+
+
 async def test_a_file_that_names_its_version_is_written_under_it(cli: Cli, media: Path, conn: Connection):
     rewrite(media, "version: 7\n" + MEDIA)
     (await cli("workflows", "apply", str(media))).ends(0, "media version 7 created")

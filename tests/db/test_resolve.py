@@ -632,8 +632,53 @@ async def test_results_that_are_too_large_together_are_left_out_and_the_join_goe
     assert (found["status"], found["results"], found["size"]) == ("done", None, None)
     await resolve(conn, made, "join")
     (joined,) = await claim(conn)
-    assert joined["given"]["omitted"] == "the results of the earlier steps exceed 16 MiB"
-    assert joined["given"]["inputs"] == {"each": {"count": 1100}}
+    assert joined["given"] == {"omitted": ["each"], "inputs": {}}
+
+
+async def test_an_item_is_handed_no_large_results_so_that_the_cost_of_a_list_is_not_its_square(conn: Connection):
+    """Repeated texts, which PostgreSQL keeps in less than 4 KiB."""
+    await node(conn)
+    each = step("each", after=["small", "split"], for_each="${steps.split.parts}", backoff=[1])
+    made = await submit(conn, step("small"), step("split"), each, step("join", after=["each", "split"]))
+    large = {"parts": ["part"] * 2000}
+    by_key = {one["task_key"]: one for one in await started(conn, 2)}
+    await finish(conn, by_key["small"], by_key["split"], results=[{"n": 1}, large])
+    assert await conn.fetchval("SELECT pg_column_size(results) FROM job_tasks WHERE task_key = 'split'") < 4096
+    await fan_out(conn, made, "each", *range(200))
+    items = await started(conn, 200)
+    assert {one["given"]["with"]["item"] for one in items} == set(range(200))
+    for one in items:
+        assert one["given"]["omitted"] == ["split"]
+        assert one["given"]["inputs"] == {"small": {"n": 1}, "each": {"count": 200}}
+    written = await conn.fetchval("SELECT sum(octet_length(given::text)) FROM job_tasks WHERE parent IS NOT NULL")
+    assert written < 200 * 200
+
+    await fail(conn, items[0])
+    await pass_time(conn, 2)
+    (again,) = await started(conn)
+    assert again["given"] == items[0]["given"]
+    await finish(conn, again, *items[1:])
+    await resolve(conn, made, "join")
+    (joined,) = await claim(conn)
+    assert joined["given"]["inputs"]["split"] == large, "who is one task is handed it"
+    assert "omitted" not in joined["given"]
+    await check(conn)
+
+
+async def test_an_item_of_a_list_that_has_become_short_is_handed_it(conn: Connection):
+    await node(conn)
+    made = await submit(conn, *fan())
+    for parts in (["x" * 100] * 50, ["x"] * 50):
+        (split,) = await started(conn)
+        await finish(conn, split, results=[{"parts": parts}])
+        await fan_out(conn, made, "each", "a")
+        (item,) = await started(conn)
+        assert item["given"].get("omitted") == (["split"] if len(parts[0]) > 1 else None)
+        assert item["given"]["inputs"].get("split") == (None if len(parts[0]) > 1 else {"parts": parts})
+        await finish(conn, item)
+        await resolve(conn, made, "join")
+        await done(conn)
+        await retry(conn, made, "split")
 
 
 # Damage

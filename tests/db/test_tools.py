@@ -254,3 +254,45 @@ async def test_a_tool_is_for_those_whose_limits_allow_it_when_it_is_written_and_
         with pytest.raises(asyncpg.CheckViolationError):
             await conn.fetchval("SELECT accs.put_actor('x', 'person', $1)", wrong)
     await check(conn)
+
+
+# What nodes offer
+
+
+async def _offer(conn: Connection, *tools: Any, node: str = "n1") -> None:
+    await conn.fetch("SELECT * FROM accs.register_node($1, p_tools => $2)", node, list(tools))
+
+
+async def _offers(conn: Connection) -> list[tuple[str, str, str]]:
+    rows = await conn.fetch("SELECT node, service, tool FROM accs.tool_offers ORDER BY node, service")
+    return [tuple(row) for row in rows]
+
+
+async def test_a_node_says_which_tools_its_services_offer_and_they_are_no_tools_yet(conn: Connection):
+    probe = {"name": "media.probe", "service": "prober", "input_schema": {"type": "nonsense"}}
+    await _offer(conn, probe, {"name": "media.cut", "service": "cutter"})
+    assert await _offers(conn) == [("n1", "cutter", "media.cut"), ("n1", "prober", "media.probe")]
+    assert await conn.fetchval("SELECT count(*) FROM tools WHERE name LIKE 'media.%'") == 0
+    await conn.fetch("SELECT * FROM accs.register_node('n1')")
+    assert len(await _offers(conn)) == 2, "who says nothing of tools changes nothing"
+    await _offer(conn, {"name": "media.trim", "service": "cutter"})
+    assert await _offers(conn) == [("n1", "cutter", "media.trim")]
+    await _offer(conn)
+    assert await _offers(conn) == []
+
+
+async def test_an_offer_that_is_too_large_is_left_out_and_the_node_is_registered(conn: Connection):
+    large = {"description": "x" * 70_000}
+    wrong = [{"name": "a.b", "service": "s1", "input_schema": large}, {"name": "a.b", "service": "s2", **large}, 5]
+    await _offer(conn, {"name": "a.b"}, {"service": "s3"}, *wrong, {"name": "a.c", "service": "s4"})
+    assert await _offers(conn) == [("n1", "s4", "a.c")]
+    with pytest.raises(asyncpg.InvalidParameterValueError, match="at most 50"):
+        await _offer(conn, *({"name": "a.b", "service": f"s{n}"} for n in range(51)))
+
+
+async def test_the_offers_of_a_node_go_with_it(conn: Connection):
+    await _offer(conn, {"name": "a.b", "service": "s"})
+    await _offer(conn, {"name": "a.b", "service": "s"}, node="n2")
+    await conn.execute("SELECT accs.node_leaves('n1')")
+    await conn.fetch("SELECT * FROM accs.forget_node('n1', '0')")
+    assert await _offers(conn) == [("n2", "s", "a.b")]

@@ -38,6 +38,8 @@ def test_all_labels_are_read() -> None:
         limits__memory="1g",
         limits__pids="64",
         limits__output="2m",
+        tool="media.render",
+        tool__schema="render.yaml",
     )
     assert read({"renderer": entry}).services["renderer"] == Declared(
         service="renderer",
@@ -50,6 +52,8 @@ def test_all_labels_are_read() -> None:
         stop_grace=timedelta(seconds=3),
         limits=Limits(memory=1024**3, pids=64, output=2 * 1024**2),
         requires={"gpu": True, "zone": "eu"},
+        tool="media.render",
+        tool_schema=Path("render.yaml"),
     )
 
 
@@ -72,6 +76,7 @@ def test_run_needs_no_command_and_a_built_image_has_the_projects_name() -> None:
         (labelled("http", port="70000"), "accs.port must be a number"),
         (labelled("http", port="9" * 5_000), "accs.port must be a number"),
         (labelled("http", port="80", command='["a"]'), "which nobody would run"),
+        (labelled("run", tool="Render"), "accs.tool"),
         (labelled("batch"), 'accs.mode "batch"'),
         (labelled(None, concurrency="2"), "has no accs.mode"),
         (labelled(concurency="2"), 'did you mean "accs.concurrency"'),

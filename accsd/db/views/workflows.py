@@ -22,6 +22,7 @@ class WorkflowRow:
     created_by: str | None
     id: UUID
     paused_at: datetime | None
+    title: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ async def workflows(db: Database, *, every_version: bool = False) -> list[Workfl
     rows = await db.fetch(
         f"""SELECT {"" if every_version else "DISTINCT ON (w.name)"} w.name, w.version,
                    jsonb_array_length(w.steps) AS steps, w.is_active, w.updated_at, w.created_by, w.id,
-                   p.since AS paused_at
+                   p.since AS paused_at, w.title
               FROM public.workflows w LEFT JOIN accs.pauses p ON p.kind = 'workflow' AND p.name = w.name
              ORDER BY w.name, w.version DESC""",
         repeatable=True,

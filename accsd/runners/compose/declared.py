@@ -35,6 +35,8 @@ _SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "accs.timeout": ("timeout",),
     "accs.stop-grace": ("stop_grace",),
     "accs.requires": ("requires",),
+    "accs.tool": ("tool",),
+    "accs.tool.schema": ("tool_schema",),
     "accs.limits.memory": ("limits", "memory"),
     "accs.limits.pids": ("limits", "pids"),
     "accs.limits.output": ("limits", "output"),
@@ -69,6 +71,8 @@ class Declared:
     workdir_source: Path | None = None  # where that lies on this machine, if it is mounted from there
     is_built: bool = False
     depends_on: Mapping[str, str] = field(default_factory=dict[str, str])  # service → condition
+    tool: str | None = None  # that it offers to do
+    tool_schema: Path | None = None  # the tool's types, a file beside the compose file
     port: int | None = None  # in the container, where a service of mode http is asked
 
 
@@ -159,7 +163,17 @@ def _declared(project: str, name: str, entry: Mapping[str, Any], settings: Servi
     return _checked(with_settings(declared, settings) if settings else declared)
 
 
-_FROM_SETTINGS: Final = ("command", "concurrency", "idle_stop", "timeout", "stop_grace", "limits", "requires")
+_FROM_SETTINGS: Final = (
+    "command",
+    "concurrency",
+    "idle_stop",
+    "timeout",
+    "stop_grace",
+    "limits",
+    "requires",
+    "tool",
+    "tool_schema",
+)
 
 
 def with_settings(declared: Declared, settings: ServiceSettings) -> Declared:

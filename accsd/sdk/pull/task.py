@@ -133,6 +133,7 @@ def _envelope(claimed: ClaimedTask, context: AttemptContext) -> dict[str, Any]:
         "params": claimed.params,
         "options": claimed.options,
         "inputs": claimed.inputs,
+        "omitted": list(claimed.omitted),
         "artifacts": [],
         "files": [],
         "workdir": f"{context.attempts_folder}/{task_id}.{claimed.attempt_id}/{WORK_FOLDER}",
