@@ -1,6 +1,7 @@
 """Jobs: listed, submitted, shown, waited for, changed, cancelled, run again, explained, compared."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal
@@ -39,6 +40,7 @@ from accsd.gateway.messages import Topic
 from accsd.gateway.paging import DEFAULT_LIMIT, MAX_LIMIT, Page
 from accsd.gateway.problems import HttpProblem
 from accsd.gateway.query import read_filter
+from accsd.gateway.reach import Reach, require_jobs, within
 from accsd.gateway.routes.verbs import verbs_of
 from accsd.gateway.schemas import ANYTHING, answers, listed, objects, paged, row_schema
 from accsd.model.access import Scope
@@ -105,7 +107,7 @@ class WhyAsked(RequestBody):
     operation_id="jobs.list",
     summary="Jobs, newest first",
     responses=answers(paged(JOB)),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.NARROWED),
 )
 async def list_page(
     request: Request,
@@ -133,12 +135,12 @@ async def list_page(
     said = {name: value for name, value in given.items() if value}
     asked = said | {"order": order}
     position = None if cursor is None else _position(context.cursors.open(cursor, asked))
-    wanted = read_filter(said, await job_views.clock(context.reads))
+    wanted = replace(read_filter(said, await job_views.clock(context.reads)), within=within(caller_of(request)))
     page = await list_jobs(context.reads, wanted, after=position, limit=limit, oldest_first=order == "oldest")
     following = None if page.next is None else context.cursors.seal((page.next.order_seq, str(page.next.id)), asked)
     rows = [document(row, context.redaction) for row in page.rows]
     shown = Page(rows, following, page.scan, page.as_of).document()
-    return answer(shown | {"filter": wanted.document()})
+    return answer(shown | {"filter": replace(wanted, within=None).document()})
 
 
 def _position(opened: Sequence[int | str]) -> Position:
@@ -155,7 +157,7 @@ def _position(opened: Sequence[int | str]) -> Position:
     summary="Submit a job",
     status_code=201,
     responses=answers(JOB, 201, "Submitted") | answers(JOB, 200, "Submitted before with this key, or a dry run"),
-    openapi_extra=scoped(Scope.SUBMIT),
+    openapi_extra=scoped(Scope.SUBMIT, Reach.NARROWED),
 )
 async def submit(request: Request, wanted: JobSubmission, dry_run: bool = False) -> Response:
     """Submits one job. The same `Idempotency-Key` again is the same job."""
@@ -186,7 +188,7 @@ async def submit(request: Request, wanted: JobSubmission, dry_run: bool = False)
             objects(status={"type": "integer"}, id={"type": ["string", "null"]}, reason={"type": ["string", "null"]})
         )
     ),
-    openapi_extra=scoped(Scope.SUBMIT),
+    openapi_extra=scoped(Scope.SUBMIT, Reach.NARROWED),
 )
 async def submit_batch(request: Request, wanted: JobSubmissions) -> Response:
     """Submits jobs in one transaction, and answers for each in their order. With an `Idempotency-Key` all of it can be
@@ -441,10 +443,11 @@ async def why(request: Request, job_id: str) -> Response:
     operation_id="jobs.why_many",
     summary="Why up to 50 jobs do not run",
     responses=answers(ANYTHING),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.NARROWED),
 )
 async def why_many(request: Request, asked: WhyAsked) -> Response:
     context = context_of(request)
+    await require_jobs(context, caller_of(request), asked.ids)
     found = {each: await job_named(context.reads, each) for each in asked.ids}
     return answer({"items": {each: await _why(context, job) for each, job in found.items()}})
 
@@ -506,7 +509,7 @@ ARTIFACT: Final = row_schema(StoredArtifact)
     operation_id="jobs.artifacts",
     summary="The artifacts of a job",
     responses=answers(listed({"allOf": [ARTIFACT, objects(name={"type": "string"})]})),
-    openapi_extra=shared(),
+    openapi_extra=shared(artifacts=True),
 )
 async def artifacts(request: Request, job_id: str, logs: bool = False) -> Response:
     """Parts of logs are left out unless `logs` is true."""
@@ -560,6 +563,7 @@ async def compare(
     context = context_of(request)
     found = await job_named(context.reads, job_id)
     beside = await _compared(context, found, other)
+    await require_jobs(context, caller_of(request), [beside])
     both = [await _trimmed(context, each) for each in (found, beside)]
     return answer({"job": both[0], "with": both[1]})
 

@@ -16,6 +16,7 @@ from accsd.gateway.access import GuardedRoute, public, scoped
 from accsd.gateway.answers import answer, document
 from accsd.gateway.context import context_of
 from accsd.gateway.problems import KINDS, HttpProblem
+from accsd.gateway.reach import Reach
 from accsd.gateway.routes.nodes import node_shown
 from accsd.gateway.schemas import ANYTHING, answers, objects
 from accsd.model.access import Scope
@@ -90,7 +91,7 @@ async def overview(request: Request) -> Response:
     operation_id="system",
     summary="Daemons, the database, what is heard",
     responses=answers(ANYTHING),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.FREE),
 )
 async def system(request: Request) -> Response:
     context = context_of(request)
