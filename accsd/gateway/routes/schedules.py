@@ -220,7 +220,7 @@ async def get_schedule(request: Request, name: str = _NAME) -> Response:
 
 async def _shown(context: GatewayContext, name: str) -> dict[str, Any]:
     found = (await words.picture_of(context.reads, name, _spread(context))).document()
-    return {key: context.redaction.of(key, value) for key, value in found.items()}
+    return context.redaction.inside(found)  # its history repeats the options
 
 
 def _versioned(shown: dict[str, Any]) -> dict[str, Any]:
@@ -269,14 +269,18 @@ async def _written(request: Request, draft: definitions.Draft, *, dry_run: bool,
 
     made = await done(request, work, dry_run=dry_run)
     if dry_run:
-        return answer(definitions.document(draft, kind) | _dry(dry_run))
+        return answer(_written_document(context, definitions.document(draft, kind)) | _dry(dry_run))
     now = (
         await definitions.drafted(context.reads, draft.definition, spread=_spread(context))
         if draft.row is None
         else draft
     )
     said = definitions.document(now, kind, id=made.id, revision=made.revision)
-    return answer(said, status=201 if kind == "created" else 200)
+    return answer(_written_document(context, said), status=201 if kind == "created" else 200)
+
+
+def _written_document(context: GatewayContext, said: dict[str, Any]) -> dict[str, Any]:
+    return context.redaction.inside(said)
 
 
 @router.delete(

@@ -1,6 +1,6 @@
 """Workflows: listed, shown, checked, written, paused and resumed."""
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from fastapi import APIRouter, Body, Path
 from starlette.requests import Request
@@ -86,7 +86,12 @@ async def get_version(request: Request, name: str = _NAME, version: int = _VERSI
 
 
 async def _shown(request: Request, name: str, version: int | None) -> Response:
-    found = document(await workflow_views.workflow_named(context_of(request).reads, name, version))
+    context = context_of(request)
+    found = document(await workflow_views.workflow_named(context.reads, name, version), context.redaction)
+    found["steps"] = [
+        {key: context.redaction.of(key, value) for key, value in step.items()}
+        for step in cast("list[dict[str, Any]]", found["steps"])
+    ]
     tag = etag(found)
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers={"ETag": tag})
