@@ -18,8 +18,11 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from accsd.db.access import caller_of_session, caller_of_token
+from accsd.db.audit import note_reveal
 from accsd.db.views.artifacts import is_artifact_of
 from accsd.errors import Bug
+from accsd.explain.redaction import Redaction
+from accsd.gateway.bodies import StrictRequest
 from accsd.gateway.context import GatewayContext, caller_of, context_of
 from accsd.gateway.problems import HttpProblem
 from accsd.gateway.reach import Reach, reach_of, require_reach
@@ -58,7 +61,15 @@ class GuardedRoute(APIRoute):
         scope, share = extra.get(_SCOPE), extra.get(_SHARED)
         reach = reach_of(self.path, None if _REACH not in extra else Reach(extra[_REACH]))
 
+        known = frozenset(each.alias for each in self.dependant.query_params)
+
         async def guarded(request: Request) -> Response:
+            if request.method not in SAFE and (unknown := set(request.query_params) - known):
+                raise HttpProblem(
+                    "invalid",
+                    f"there is no parameter {min(unknown)} here, and nothing was done",
+                    errors=[{"pointer": f"/query/{each}", "detail": "it is not known"} for each in sorted(unknown)],
+                )
             if scope == _NOBODY:
                 count_unknown(request)
             else:
@@ -68,7 +79,7 @@ class GuardedRoute(APIRoute):
                         "scope_missing", f"{_credential(caller)} has limits: it could get rid of them here"
                     )
                 await require_reach(context_of(request), caller, reach, request.path_params)
-            return await handler(request)
+            return await handler(StrictRequest(request.scope, request.receive))
 
         return guarded
 
@@ -163,6 +174,22 @@ def network_of(request: Request) -> str:
 def address_of(request: Request) -> str:
     """Where the request comes from, as far as it is known: proxies that are trusted have said so (app.py)."""
     return request.client.host if request.client is not None else "unknown"
+
+
+async def redaction_for(request: Request, kind: str, target: str, *, reveal: bool) -> Redaction | None:
+    """What strikes out secrets; None: this caller is to see them, which is in the audit before they are shown."""
+    context, caller = context_of(request), caller_of(request)
+    if not reveal:
+        return context.redaction
+    if not caller.may(Scope.ADMIN):
+        raise HttpProblem(
+            "scope_missing",
+            f'to see masked values needs the scope "admin"; {_credential(caller)} has {_listed(caller)}',
+            scope=Scope.ADMIN.value,
+        )
+    db = context.verbs.acting("http", request.state.request_id)
+    await note_reveal(db, kind, target, by=caller.actor)
+    return None
 
 
 def require_own(request: Request, owner: str | None) -> None:

@@ -241,4 +241,4 @@ async def list_audit(
     whose = actor if caller.may(Scope.ADMIN) else caller.actor
     rows = await audit.audit(context.reads, actor=whose, target=target, since=since, before=before, limit=limit)
     following = str(rows[-1].id) if len(rows) == limit else None
-    return answer({"items": [document(row) for row in rows], "next": following})
+    return answer({"items": [document(row, context.redaction) for row in rows], "next": following})

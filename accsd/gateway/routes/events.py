@@ -13,7 +13,7 @@ from accsd.db import conditions as condition_store
 from accsd.db import topics
 from accsd.db.conditions import ConditionRow, SampleAnswer, SampleRow
 from accsd.db.topics import Emitted, TopicEvent
-from accsd.errors import AccsdError, NotFound, VerbRefused
+from accsd.errors import AccsdError, InvalidValue, NotFound, VerbRefused
 from accsd.gateway.access import GuardedRoute, address_of, public, require_limit, scoped
 from accsd.gateway.answers import answer, document
 from accsd.gateway.bodies import Body as RequestBody
@@ -31,6 +31,7 @@ router = APIRouter(route_class=GuardedRoute, tags=["events"])
 _log = get_logger(component="hooks")
 _EVENT: Final = row_schema(TopicEvent)
 _MOST: Final = 500
+_OUR_KEYS: Final = frozenset({"hook", "http", "task", "accs"})
 
 
 class EventEmitted(RequestBody):
@@ -52,7 +53,7 @@ async def emit(request: Request, wanted: EventEmitted, dry_run: bool = False) ->
     """Schedules of kind event start for it. An `Idempotency-Key` is a key, too."""
     caller = caller_of(request)
     require_limit(caller, "events", wanted.topic)
-    key = wanted.key if wanted.key is not None else idempotency_key(request)
+    key = _own_key(request, wanted.key)
 
     async def work(db: topics.Database) -> Emitted:
         return await topics.emit_event(
@@ -64,6 +65,16 @@ async def emit(request: Request, wanted: EventEmitted, dry_run: bool = False) ->
     if dry_run:
         return answer({"dry_run": True, "answer": made.verdict, "matched": made.matched})
     return answer(said, status=202 if made.verdict == "accepted" else 200)
+
+
+def _own_key(request: Request, given: str | None) -> str | None:
+    """A key that was given, unless it is one of accsd's own: whoever may use those could make a webhook's delivery, or
+    somebody else's event, look as if it had come before."""
+    if given is None:
+        return idempotency_key(request)
+    if given.partition("/")[0] in _OUR_KEYS and "/" in given:
+        raise InvalidValue(f'a key does not begin with "{given.partition("/")[0]}/": those are accsd\'s own')
+    return given
 
 
 @router.get(
@@ -104,7 +115,8 @@ class Sample(RequestBody):
 async def list_conditions(request: Request) -> Response:
     caller, found = caller_of(request), await condition_store.conditions(context_of(request).reads)
     rows = [row for row in found if caller.reaches("workflows", row.workflow)]
-    return answer({"items": [document(row) for row in rows]})
+    redaction = context_of(request).redaction
+    return answer({"items": [document(row, redaction) for row in rows]})
 
 
 _CONDITION: Final = Path(min_length=1, max_length=200)
@@ -129,7 +141,8 @@ async def get_condition(request: Request, name: str = _CONDITION, limit: int = Q
     context = context_of(request)
     rows = await _condition(request, name)
     samples: list[SampleRow] = await condition_store.samples(context.reads, name, limit=limit)
-    return answer({"items": [document(row) for row in rows], "samples": [document(row) for row in samples]})
+    shown = [document(row, context.redaction) for row in rows]
+    return answer({"items": shown, "samples": [document(row) for row in samples]})
 
 
 @router.post(
@@ -143,7 +156,7 @@ async def report(request: Request, wanted: Sample, name: str = _CONDITION, dry_r
     """It goes to every schedule that has this condition."""
     if caller_of(request).limits:
         await _condition(request, name)
-    by, key = caller_of(request).actor, wanted.key if wanted.key is not None else idempotency_key(request)
+    by, key = caller_of(request).actor, _own_key(request, wanted.key)
 
     async def work(db: topics.Database) -> list[SampleAnswer]:
         return await condition_store.report_sample(db, name, wanted.value, at=wanted.at, key=key, by=by)
@@ -171,7 +184,6 @@ async def hook(request: Request, name: str = Path(max_length=100)) -> Response:
     body = await request.body()
     settings = context.settings.gateway.hooks.get(name)
     sent = Sent({key.lower(): value for key, value in request.headers.items()}, body, address_of(request))
-    context.buckets.take_hook(name if settings is not None else "", 600 if settings is None else settings.per_minute)
     try:
         if settings is None:
             raise Forged(f"there is no hook {name[:100]}")
@@ -183,6 +195,7 @@ async def hook(request: Request, name: str = Path(max_length=100)) -> Response:
     except AccsdError as error:
         _log.warning("hook_unusable", hook=name[:100], reason=str(error))
         raise
+    context.buckets.take_hook(name, settings.per_minute)  # after the proof: nobody else uses up what the sender may
     made = await topics.emit_event(
         context.verbs, received.topic, received.payload, key=received.key, source=f"hook/{name}", window=settings.dedup
     )
