@@ -91,6 +91,10 @@ async def step_of(db: Database, task_id: UUID) -> tuple[UUID, str]:
     return row["job_id"], row["task_key"]
 
 
+async def job_of_task(db: Database, task_id: UUID) -> UUID | None:
+    return await db.fetchval("SELECT job_id FROM public.job_tasks WHERE id = $1", task_id, repeatable=True)
+
+
 def _obstacle(row: Record) -> Blocker:
     """The obstacle that a live task's node reports for its service: whether the task gets on is not known."""
     detail = {"node": row["detail"]["node"], "service": row["service"], "obstacle": row["reason"]}

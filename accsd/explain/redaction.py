@@ -20,6 +20,9 @@ _OF_USERS: Final = frozenset(
         "default_params",
         "inputs",
         "detail",
+        "condition",
+        "changes",
+        "definition",
     }
 )
 

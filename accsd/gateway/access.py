@@ -6,6 +6,7 @@ scopes before the route reads anything of the request.
 """
 
 from collections.abc import Callable, Coroutine, Iterator
+from ipaddress import ip_address, ip_network
 from typing import Any, Final
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -17,26 +18,33 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from accsd.db.access import caller_of_session, caller_of_token
+from accsd.db.audit import note_reveal
+from accsd.db.views.artifacts import is_artifact_of
 from accsd.errors import Bug
+from accsd.explain.redaction import Redaction
+from accsd.gateway.bodies import StrictRequest
 from accsd.gateway.context import GatewayContext, caller_of, context_of
 from accsd.gateway.problems import HttpProblem
+from accsd.gateway.reach import Reach, reach_of, require_reach
 from accsd.model.access import Caller, Scope
 
 COOKIE: Final = "accsd_session"
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _SCOPE: Final = "x-scope"
 _SHARED: Final = "x-shared"
+_REACH: Final = "x-reach"
 _NOBODY: Final = "none"
 
 
-def scoped(scope: Scope) -> dict[str, Any]:
-    """For `openapi_extra`: the scope that a caller needs."""
-    return {_SCOPE: scope.value}
+def scoped(scope: Scope, reach: Reach | None = None) -> dict[str, Any]:
+    """For `openapi_extra`: the scope that a caller needs, and how the route minds a token's limits (reach.py)."""
+    return {_SCOPE: scope.value} | ({} if reach is None else {_REACH: reach.value})
 
 
-def shared(scope: Scope = Scope.READ) -> dict[str, Any]:
-    """The same, and whoever has a share link of the job in the path may call it, too."""
-    return {_SCOPE: scope.value, _SHARED: True}
+def shared(*, artifacts: bool = False) -> dict[str, Any]:
+    """Needs the scope read, and whoever has a share link of the job that the path names may call it, too; with
+    `artifacts` only if the link is to show them."""
+    return {_SCOPE: Scope.READ.value, _SHARED: "artifacts" if artifacts else True}
 
 
 def public() -> dict[str, Any]:
@@ -50,12 +58,28 @@ class GuardedRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
         extra = self.openapi_extra or {}
-        scope, is_shared = extra.get(_SCOPE), bool(extra.get(_SHARED))
+        scope, share = extra.get(_SCOPE), extra.get(_SHARED)
+        reach = reach_of(self.path, None if _REACH not in extra else Reach(extra[_REACH]))
+
+        known = frozenset(each.alias for each in self.dependant.query_params)
 
         async def guarded(request: Request) -> Response:
-            if scope != _NOBODY:
-                request.state.caller = await _admitted(request, Scope(scope), is_shared=is_shared)
-            return await handler(request)
+            if request.method not in SAFE and (unknown := set(request.query_params) - known):
+                raise HttpProblem(
+                    "invalid",
+                    f"there is no parameter {min(unknown)} here, and nothing was done",
+                    errors=[{"pointer": f"/query/{each}", "detail": "it is not known"} for each in sorted(unknown)],
+                )
+            if scope == _NOBODY:
+                count_unknown(request)
+            else:
+                caller = request.state.caller = await _admitted(request, Scope(scope), share=share)
+                if scope == Scope.ADMIN.value and caller.limits:
+                    raise HttpProblem(
+                        "scope_missing", f"{_credential(caller)} has limits: it could get rid of them here"
+                    )
+                await require_reach(context_of(request), caller, reach, request.path_params)
+            return await handler(StrictRequest(request.scope, request.receive))
 
         return guarded
 
@@ -80,16 +104,22 @@ def all_routes(app: FastAPI) -> Iterator[BaseRoute]:
             todo += inner.routes
 
 
-async def _admitted(request: Request, scope: Scope, *, is_shared: bool) -> Caller:
+def count_unknown(request: Request) -> None:
+    """Whoever shows no credential is counted by address."""
+    what = "read" if request.method in SAFE else "write"
+    context_of(request).buckets.take(what, f"from {network_of(request)}")
+
+
+async def _admitted(request: Request, scope: Scope, *, share: object) -> Caller:
     context = context_of(request)
     caller = await authenticated(context, request)
     if caller is None:
-        context.buckets.take("login", address_of(request))
+        context.buckets.take("login", network_of(request))
         raise HttpProblem("unauthenticated", "the request has no token and no session that is valid")
     who = caller.token_id or caller.session_id or caller.actor
     context.buckets.take("read" if request.method in SAFE else "write", who)
-    if caller.subject is not None and not (is_shared and _is_about(request, caller.subject)):
-        raise HttpProblem("scope_missing", "a share link shows one job, and nothing else")
+    if caller.subject is not None:
+        await _require_shared(request, caller, caller.subject, share)
     if not caller.may(scope):
         raise HttpProblem(
             "scope_missing",
@@ -131,9 +161,35 @@ def _is_our_origin(request: Request, origin: str) -> bool:
     return urlsplit(origin).netloc == request.headers.get("host") and urlsplit(origin).scheme == request.url.scheme
 
 
+def network_of(request: Request) -> str:
+    """The same for counting: whoever has one IPv6 address has the 2^64 of its network."""
+    address = address_of(request)
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    return address if found.version == 4 else str(ip_network((found, 64), strict=False))
+
+
 def address_of(request: Request) -> str:
     """Where the request comes from, as far as it is known: proxies that are trusted have said so (app.py)."""
     return request.client.host if request.client is not None else "unknown"
+
+
+async def redaction_for(request: Request, kind: str, target: str, *, reveal: bool) -> Redaction | None:
+    """What strikes out secrets; None: this caller is to see them, which is in the audit before they are shown."""
+    context, caller = context_of(request), caller_of(request)
+    if not reveal:
+        return context.redaction
+    if not caller.may(Scope.ADMIN):
+        raise HttpProblem(
+            "scope_missing",
+            f'to see masked values needs the scope "admin"; {_credential(caller)} has {_listed(caller)}',
+            scope=Scope.ADMIN.value,
+        )
+    db = context.verbs.acting("http", request.state.request_id)
+    await note_reveal(db, kind, target, by=caller.actor)
+    return None
 
 
 def require_own(request: Request, owner: str | None) -> None:
@@ -159,11 +215,20 @@ def require_limit(caller: Caller, kind: str, name: str) -> None:
         )
 
 
-def _is_about(request: Request, subject: str) -> bool:
-    kind, _, ident = subject.partition(":")
-    given = request.path_params.get(f"{kind}_id")
+async def _require_shared(request: Request, caller: Caller, subject: str, share: object) -> None:
+    if not share or not await _is_about(request, subject):
+        raise HttpProblem("scope_missing", "a share link shows one job, and nothing else")
+    if share == "artifacts" and not caller.limits.get("artifacts"):
+        raise HttpProblem("scope_missing", "this share link shows no artifacts")
+
+
+async def _is_about(request: Request, subject: str) -> bool:
+    given = request.path_params
+    job_id = UUID(subject.removeprefix("job:"))
+    if "artifact_id" in given:
+        return await is_artifact_of(context_of(request).reads, str(given["artifact_id"]), job_id)
     try:
-        return given is not None and UUID(str(given)) == UUID(ident)
+        return UUID(str(given.get("job_id"))) == job_id
     except ValueError:
         return False
 

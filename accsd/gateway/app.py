@@ -33,6 +33,7 @@ from accsd.settings import GatewaySettings
 
 _log = get_logger(component="gateway")
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_MOST_PARAMETERS: Final = 100
 _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -168,8 +169,10 @@ class _Passage:
         if not names_us(host, self._settings):
             raise HttpProblem("unknown_host", f'this gateway is not called "{host[:100]}"')
         length = self.headers.get("content-length", "0")
-        if not length.isascii() or not length.isdigit() or int(length) > self._settings.limits.body:
+        if not length.isascii() or not length.isdigit() or len(length) > 18 or int(length) > self._settings.limits.body:
             raise self._too_large()
+        if cast("bytes", self.scope["query_string"]).count(b"&") >= _MOST_PARAMETERS:
+            raise HttpProblem("invalid", f"a request has at most {_MOST_PARAMETERS} parameters")
 
     @property
     def is_preflight(self) -> bool:
@@ -188,6 +191,8 @@ class _Passage:
             return
         said = [part.strip() for part in self.headers.get("x-forwarded-for", "").split(",") if part.strip()]
         for address in reversed(said):  # the nearest one wrote the last
+            if not _is_address(address):
+                break  # whoever wrote that is no proxy of ours: what stands before it is his word alone
             self.scope["client"] = (address, 0)
             if not self._is_proxy(address):
                 break
@@ -233,6 +238,14 @@ class _Passage:
 
     def _too_large(self) -> HttpProblem:
         return HttpProblem("too_large", f"a body has at most {self._settings.limits.body} bytes")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def names_us(host: str, settings: GatewaySettings) -> bool:

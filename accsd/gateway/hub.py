@@ -36,6 +36,7 @@ from accsd.db.listen import Listener
 from accsd.db.pool import Database
 from accsd.db.views.fleet import NodeView
 from accsd.errors import AccsdError, DatabaseUnavailable, InvalidValue, TooManyWaiting
+from accsd.explain.redaction import Redaction
 from accsd.gateway.messages import OVERVIEW, Facts, Message, Told, Topic, composed, facts_of, topics_of
 from accsd.gateway.position import Mark, Position
 from accsd.gateway.subscriptions import Ring, Subscription, Touches
@@ -132,6 +133,7 @@ class Hub:
         silent: timedelta = timedelta(seconds=60),
         operations: Operations | None = None,
         pace: Pace | None = None,
+        redaction: Redaction | None = None,
         clock: Callable[[], float] = time.monotonic,
         feed: Feed | None = None,
     ) -> None:
@@ -142,6 +144,7 @@ class Hub:
         self._silent = silent
         self._operations = operations
         self._pace: Pace = pace or Pace()
+        self._redaction = redaction
         self._clock = clock
 
         self._position: Position | None = None  # None: not begun, or nobody was there for a while
@@ -482,7 +485,16 @@ class Hub:
         self, due: Sequence[FeedEvent], facts: Facts, overdue: Collection[int], *, before: int, summary: bool
     ) -> None:
         assert self._position is not None
-        told = composed(due, facts, self._topics, self._lines, overdue=overdue, above=before, summary=summary)
+        told = composed(
+            due,
+            facts,
+            self._topics,
+            self._lines,
+            overdue=overdue,
+            above=before,
+            summary=summary,
+            redaction=self._redaction,
+        )
         if summary:
             self._ring.forget(self._position.seen)
         for message, each in marked(told, self._told_low(), self._database_time()):
@@ -746,7 +758,7 @@ class Hub:
             return None
         topics = frozenset(subscription.topics)
         facts = await facts_of(self._feed, events, topics, {})
-        told = composed(events, facts, topics, {})
+        told = composed(events, facts, topics, {}, redaction=self._redaction)
         return [message for message, _ in marked(told, low, self._database_time())]
 
     # Small things

@@ -14,6 +14,7 @@ import orjson
 
 from accsd.db.feed import Feed, FeedEvent, JobState, TaskState
 from accsd.errors import InvalidValue
+from accsd.explain.redaction import Redaction
 from accsd.values.json import sanitise
 from accsd.work.execution import is_rest_in_log
 
@@ -213,6 +214,7 @@ def composed(
     overdue: Collection[int] = (),
     above: int = 0,
     summary: bool = False,
+    redaction: Redaction | None = None,
 ) -> list[Told]:
     """The messages of these events (by id) for these topics, in the order of their keys. `lines` are the tails, which
     go on. The `overdue` events had been given up; they are told as the first one `above` what was."""
@@ -232,7 +234,7 @@ def composed(
         if not summary and event.type not in _CHATTER and event.level != "debug":
             topic = f"job:{event.job_id}"
             if topic in topics:
-                told.append(Told(key_of[event.id], "event", (topic,), _entry(event)))
+                told.append(Told(key_of[event.id], "event", (topic,), _entry(event, redaction)))
         if (topic := log_topic_of(event)) and topic in topics:
             of_logs[topic].append(event)
     for job_id, event in last_of_job.items():
@@ -247,12 +249,16 @@ def composed(
             if to:
                 told.append(Told(key_of[event.id], "task", to, _state(task, _TASK_FIELDS, event)))
     for topic, said in of_logs.items():
-        told.append(Told(key_of[said[-1].id], "log", (topic,), _log(topic, said, facts, lines)))
+        told.append(Told(key_of[said[-1].id], "log", (topic,), _log(topic, said, facts, lines, redaction)))
     told.sort(key=lambda each: each.key)
     return told
 
 
-def _entry(event: FeedEvent) -> dict[str, Any]:
+def _data(event: FeedEvent, redaction: Redaction | None) -> Any:
+    return event.data if redaction is None else redaction.inside(event.data)
+
+
+def _entry(event: FeedEvent, redaction: Redaction | None) -> dict[str, Any]:
     return {
         "event": event.id,
         "ts": event.ts,
@@ -263,7 +269,7 @@ def _entry(event: FeedEvent) -> dict[str, Any]:
         "level": event.level,
         "type": event.type,
         "message": event.message,
-        "data": event.data,
+        "data": _data(event, redaction),
     }
 
 
@@ -271,14 +277,22 @@ def _state(row: JobState | TaskState, names: Iterable[str], event: FeedEvent) ->
     return {"event": event.id, **{name: getattr(row, name) for name in names}}
 
 
-def _log(topic: str, said: Sequence[FeedEvent], facts: Facts, lines: dict[str, int]) -> dict[str, Any]:
+def _log(
+    topic: str, said: Sequence[FeedEvent], facts: Facts, lines: dict[str, int], redaction: Redaction | None
+) -> dict[str, Any]:
     """The lines that were written, with their numbers. Lines that are only in the store are counted, not told."""
     before = n = lines.get(topic, facts.lines.get(topic, 0))
     written: list[dict[str, Any]] = []
     for event in said:
         if event.type == "log" and not is_rest_in_log(event.message):
             n += 1
-            line = {"n": n, "ts": event.ts, "level": event.level, "text": event.message, "data": event.data}
+            line = {
+                "n": n,
+                "ts": event.ts,
+                "level": event.level,
+                "text": event.message,
+                "data": _data(event, redaction),
+            }
             written.append({"event": event.id, **line})
     shown = written[-MOST_LINES:]
     last = max(n, facts.sealed.get(topic, 0))

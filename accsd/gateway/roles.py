@@ -9,6 +9,7 @@ from typing import Final
 from accsd.db import Database
 from accsd.db.listen import Listener
 from accsd.db.operations import operation_documents
+from accsd.explain.redaction import Redaction
 from accsd.gateway.context import GatewayContext
 from accsd.gateway.hub import Hub, Pace
 from accsd.gateway.operations import OperationsWorker
@@ -99,6 +100,7 @@ async def make_context(
             silent=settings.lease,
             operations=partial(operation_documents, reads),
             pace=pace,
+            redaction=Redaction(settings.gateway.redact),
         ),
         cursors=await Cursors.of(verbs),
     )

@@ -1,7 +1,8 @@
 """The server: uvicorn in the daemon's own event loop, made hard to hold up.
 
 A connection that is one too many is told so and closed; one that does not send a whole request head in time, or sends a
-large one, is closed. So ten thousand idle clients cost the other roles of the daemon nothing.
+large one, is closed; so is one that sends its body, or takes its answer, too slowly. So ten thousand idle clients cost
+the other roles of the daemon nothing.
 """
 
 import asyncio
@@ -26,6 +27,9 @@ from accsd.settings import GatewaySettings
 
 _log = get_logger(component="gateway")
 _HEAD_SEC: Final = 10.0  # for the head of a request
+_BODY_SEC: Final = 30.0  # for the body after it
+_READ_SEC: Final = 30.0  # for a reader to take what waits for it
+_LAST_WORDS_SEC: Final = 5.0  # for a refusal to be read
 _KEEP_ALIVE_SEC: Final = 30
 _MAX_HEAD: Final = 32 * 1024
 _STOPS_SEC: Final = 5
@@ -131,59 +135,96 @@ def _protocol(most: int) -> type[asyncio.Protocol]:
 
 
 class _BoundedProtocol(HttpToolsProtocol):
-    """A connection with a deadline for its request heads, and a limit of their size."""
+    """A connection with deadlines for what it sends and for what it is to take, and a limit of its request heads."""
 
     most_connections: int = 1_000
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
-        self._deadline: asyncio.TimerHandle | None = None
+        self._deadline: asyncio.TimerHandle | None = None  # for what it sends
+        self._taken_by: asyncio.TimerHandle | None = None  # for what it is to take
         self._head: int = 0
-        self._in_head: bool = True
+        self._in_head: bool = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
         if len(self.connections) > self.most_connections:
-            transport.write(_TOO_MANY)
-            transport.close()
+            self._refuse(_TOO_MANY)
             return
-        self._deadline = self.loop.call_later(_HEAD_SEC, self._too_slow)
+        self._within(_HEAD_SEC)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._awaits_nothing()
+        if self._taken_by is not None:
+            self._taken_by.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
+        super().data_received(data)
         if self._in_head:
             self._head += len(data)
-            if self._deadline is None:
-                self._deadline = self.loop.call_later(_HEAD_SEC, self._too_slow)
-        super().data_received(data)
-        if self._in_head and self._head > _MAX_HEAD and not self.transport.is_closing():
-            self._awaits_nothing()
-            self.transport.write(_HEAD_TOO_LARGE)
-            self.transport.close()
+            if self._head > _MAX_HEAD and not self.transport.is_closing():
+                self._refuse(_HEAD_TOO_LARGE)
+
+    def on_message_begin(self) -> None:
+        self._in_head, self._head = True, 0
+        self._within(_HEAD_SEC)
+        super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        self._in_head, self._head = False, 0
-        self._awaits_nothing()
+        self._in_head = False
+        if self.transport.is_closing():
+            return
+        # a head that came in one piece was not counted on its way
+        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > _MAX_HEAD:
+            self._refuse(_HEAD_TOO_LARGE)
+            return
+        self._within(_BODY_SEC)
         super().on_headers_complete()
 
-    def on_response_complete(self) -> None:
-        self._in_head = True
-        super().on_response_complete()
+    def on_body(self, body: bytes) -> None:
+        if not self.transport.is_closing():
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._awaits_nothing()
+        if not self.transport.is_closing():
+            super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        """The reader takes less than is written. One that stays behind is cut off, or its answer would stay in memory
+        and its connection taken for as long as it likes."""
+        super().pause_writing()
+        self._taken_by = self.loop.call_later(_READ_SEC, self._too_slow)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._taken_by is not None:
+            self._taken_by.cancel()
+            self._taken_by = None
+
+    def timeout_keep_alive_handler(self) -> None:
+        self.transport.abort()  # to close it would wait for a reader who may never take the end of the last answer
+
+    def _within(self, seconds: float) -> None:
+        """What is awaited comes in this time, or the connection is gone."""
+        self._awaits_nothing()
+        self._deadline = self.loop.call_later(seconds, self._too_slow)
 
     def _awaits_nothing(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
+    def _refuse(self, said: bytes) -> None:
+        self._within(_LAST_WORDS_SEC)
+        self.transport.write(said)
+        self.transport.close()
+
     def _too_slow(self) -> None:
-        self._deadline = None
-        if not self.transport.is_closing():
-            self.transport.close()
+        self.transport.abort()
 
 
 def _bare(status: str, code: str, title: str) -> bytes:

@@ -8,6 +8,7 @@ import pytest
 
 from accsd.gateway.access import all_routes
 from accsd.gateway.app import make_routes
+from accsd.gateway.reach import Reach, reach_of
 from tests.support.cluster import Connection
 from tests.support.factory import submit
 from tests.support.gateway import Gateway, serving
@@ -23,19 +24,30 @@ IMPLIED = {
 }
 
 
-def routes() -> Iterator[tuple[str, str, str, bool]]:
-    """Method, path, scope, and whether a share link may come there."""
+def routes() -> Iterator[tuple[str, str, str, bool | str]]:
+    """Method, path, scope, and whether a share link may come there ("artifacts": if it is to show them)."""
     for route in all_routes(make_routes()):
         extra = route.openapi_extra  # type: ignore[attr-defined]
         for method in sorted(route.methods):  # type: ignore[attr-defined]
-            yield method, route.path, extra["x-scope"], bool(extra.get("x-shared"))  # type: ignore[attr-defined]
+            yield method, route.path, extra["x-scope"], extra.get("x-shared", False)  # type: ignore[attr-defined]
+
+
+def reaches() -> Iterator[tuple[str, str, str, bool | str, str]]:
+    """The same, and what is left of it for a token that is limited to workflows."""
+    for route in all_routes(make_routes()):
+        extra = route.openapi_extra  # type: ignore[attr-defined]
+        reach = reach_of(route.path, Reach(extra["x-reach"]) if "x-reach" in extra else None)  # type: ignore[attr-defined]
+        for method in sorted(route.methods):  # type: ignore[attr-defined]
+            said = "-" if extra["x-scope"] == "none" else reach.value
+            yield method, route.path, extra["x-scope"], extra.get("x-shared", False), said  # type: ignore[attr-defined]
 
 
 def test_every_route_and_its_scope_are_those_of_the_golden_file():
-    """A new route changes the file, so that somebody has looked at who may call it."""
+    """A new route changes the file, so that somebody has looked at who may call it, and what limits leave of it."""
+    said: dict[bool | str, str] = {False: "", True: " shared", "artifacts": " shared-with-artifacts"}
     compare(
         "gateway_routes",
-        (f"{method} {path} {scope}{' shared' * is_shared}" for method, path, scope, is_shared in routes()),
+        (f"{method} {path} {scope}{said[is_shared]} {reach}" for method, path, scope, is_shared, reach in reaches()),
     )
 
 
@@ -78,12 +90,12 @@ async def check(
     url: str,
     scope: str,
     *,
-    is_shared: bool,
+    is_shared: bool | str,
 ) -> None:
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     answer = await gateway.client.request(method, url, headers=headers, json={})
     said = answer.json() if "json" in answer.headers.get("content-type", "") else {}
-    is_in = scope == "none" or (credential == "share" and is_shared) or scope in IMPLIED.get(credential, set())
+    is_in = scope == "none" or (credential == "share" and is_shared is True) or scope in IMPLIED.get(credential, set())
     where = f"{method} {path} as {credential}: {answer.status_code} {said}"
     if is_in:
         assert answer.status_code != 401 or path in ("/api/v1/session", "/hooks/{name}"), where

@@ -14,6 +14,7 @@ import pytest
 from accsd.client import Client, Problem
 from accsd.db.access import revoke_token
 from tests.support.cluster import Connection
+from tests.support.eventually import eventually
 from tests.support.factory import finish, node, started, submit
 from tests.support.gateway import Gateway, serving
 
@@ -85,8 +86,8 @@ async def test_too_many_streams_of_one_caller_are_refused(db_url: str):
     async with serving(db_url, gateway={"limits": {"streams_each": 1}}) as gateway:
         headers = {"Authorization": f"Bearer {await gateway.token('read')}"}
         async with gateway.client.stream("GET", "/api/v1/stream", headers=headers) as first:
-            open_one = messages(first)
-            assert (await anext(open_one))["event"] == "hello"
+            kept = messages(first)  # a generator that nobody keeps is closed, and the stream with it
+            await anext(kept)
             second = await gateway.get("/stream", scope="read")
             assert (second.status_code, second.json()["code"]) == (429, "too_many_streams")
 
@@ -182,3 +183,59 @@ async def test_one_connection_too_many_is_told_so(db_url: str):
         assert refused >= 15
         for _, writer in idle:
             writer.close()
+
+
+async def connected(gateway: Gateway) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, port = gateway.url.removeprefix("http://").split(":")
+    return await asyncio.open_connection(host, int(port))
+
+
+async def test_a_head_that_is_too_large_is_refused_also_if_it_comes_at_once(gateway: Gateway):
+    reader, writer = await connected(gateway)
+    writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-A: " + b"a" * 40_000 + b"\r\n\r\n")
+    assert (await asyncio.wait_for(reader.read(), 10)).startswith(b"HTTP/1.1 431")
+    writer.close()
+
+
+async def test_a_body_that_comes_byte_by_byte_is_not_awaited_for_ever(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("accsd.gateway.server._BODY_SEC", 0.3)
+    reader, writer = await connected(gateway)
+    writer.write(b"POST /api/v1/session HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n{")
+    ends = asyncio.create_task(reader.read())
+    with suppress(ConnectionError):
+        while not ends.done():
+            writer.write(b" ")
+            await asyncio.wait({ends}, timeout=0.05)
+    with suppress(ConnectionError):
+        assert await ends == b""
+    writer.close()
+
+
+async def test_a_reader_that_takes_nothing_of_its_answers_is_cut_off(gateway: Gateway, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("accsd.gateway.server._READ_SEC", 0.3)
+    _, writer = await connected(gateway)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    request = b"GET /api/v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    writer.write(request * 400)  # about 100 MB of answers
+    await eventually(lambda: is_closed(writer), within=20)
+    assert (await gateway.client.get("/health")).status_code == 200
+
+
+async def is_closed(writer: asyncio.StreamWriter) -> bool:
+    writer.write(b" ")
+    return writer.transport.is_closing()
+
+
+async def test_requests_on_one_connection_are_answered_one_after_the_other(gateway: Gateway):
+    """A body that follows its head at once, and a second request behind it, are neither refused nor cut off."""
+    reader, writer = await connected(gateway)
+    body = b'{"token": "' + b"a" * 40_000 + b'"}'
+    head = b"POST /api/v1/session HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    post = head + b"Content-Length: %d\r\n\r\n%b"
+    last = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    writer.write(post % (len(body), body) + post % (len(body), body) + last)
+    said = await asyncio.wait_for(reader.read(), 20)
+    assert [said.count(b"HTTP/1.1 %d" % status) for status in (422, 431, 200)] == [2, 0, 1]
+    writer.close()

@@ -75,6 +75,15 @@ async def artifact(db: Database, artifact_id: int) -> StoredArtifact:
     return StoredArtifact(**dict(row))
 
 
+async def is_artifact_of(db: Database, artifact_id: str, job_id: UUID) -> bool:
+    return await db.fetchval(
+        "SELECT EXISTS (SELECT FROM public.task_artifacts WHERE id::text = $1 AND job_id = $2)",
+        artifact_id,
+        job_id,
+        repeatable=True,
+    )
+
+
 async def log_parts(db: Database, task_id: UUID, attempt_id: int) -> list[StoredArtifact]:
     """The sealed parts of an attempt's log, in order."""
     rows = await db.fetch(

@@ -6,6 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 from accsd.db.pool import Database
+from accsd.errors import NotFound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,17 @@ class BackfillRow:
     reason: str | None
     created_at: datetime
     ended_at: datetime | None
+
+
+async def schedule_of_backfill(db: Database, backfill_id: UUID) -> str:
+    found = await db.fetchval(
+        "SELECT s.name FROM accs.backfills b JOIN public.schedules s ON s.id = b.schedule_id WHERE b.id = $1",
+        backfill_id,
+        repeatable=True,
+    )
+    if found is None:
+        raise NotFound(f"there is no backfill {backfill_id}", hint="`accsd backfills` lists them")
+    return found
 
 
 async def backfills(db: Database, *, schedule_id: UUID | None = None, limit: int = 20) -> list[BackfillRow]:

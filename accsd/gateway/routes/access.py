@@ -19,6 +19,7 @@ from accsd.gateway.bodies import Body as RequestBody
 from accsd.gateway.bodies import Reason
 from accsd.gateway.context import caller_of, context_of
 from accsd.gateway.problems import HttpProblem
+from accsd.gateway.reach import Reach
 from accsd.gateway.routes.verbs import verbs_of
 from accsd.gateway.schemas import ANYTHING, answers, listed, paged, row_schema
 from accsd.model.access import SHARE_LIVES, TOKEN_LIVES, Caller, Scope, Token
@@ -33,7 +34,7 @@ Lifetime = Annotated[timedelta, BeforeValidator(parse_duration)]
     operation_id="me",
     summary="Who asks, and how accsd does",
     responses=answers(ANYTHING),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.FREE),
 )
 async def me(request: Request) -> Response:
     context, caller = context_of(request), caller_of(request)
@@ -110,7 +111,7 @@ async def log_in(request: Request, given: Login) -> Response:
     summary="Log out",
     status_code=204,
     responses={204: {"description": "Logged out"}},
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.FREE),
 )
 async def log_out(request: Request) -> Response:
     context, caller = context_of(request), caller_of(request)
@@ -225,7 +226,7 @@ _MOST: Final = 500
     operation_id="audit.list",
     summary="Who did what",
     responses=answers(paged(row_schema(AuditRow))),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.FREE),
 )
 async def list_audit(
     request: Request,
@@ -240,4 +241,4 @@ async def list_audit(
     whose = actor if caller.may(Scope.ADMIN) else caller.actor
     rows = await audit.audit(context.reads, actor=whose, target=target, since=since, before=before, limit=limit)
     following = str(rows[-1].id) if len(rows) == limit else None
-    return answer({"items": [document(row) for row in rows], "next": following})
+    return answer({"items": [document(row, context.redaction) for row in rows], "next": following})

@@ -11,13 +11,12 @@ from starlette.responses import Response, StreamingResponse
 
 from accsd.db.views.artifacts import StoredArtifact, artifact
 from accsd.errors import NotFound
-from accsd.gateway.access import GuardedRoute, scoped
+from accsd.gateway.access import GuardedRoute, shared
 from accsd.gateway.answers import answer
 from accsd.gateway.context import context_of, require_store
 from accsd.gateway.problems import HttpProblem
 from accsd.gateway.routes.jobs import ARTIFACT, artifact_document
 from accsd.gateway.schemas import answers
-from accsd.model.access import Scope
 from accsd.storage import ObjectStore
 from accsd.storage.base import DEFAULT_CONTENT_TYPE
 
@@ -56,7 +55,7 @@ _ID: Final = Path(ge=1, le=2**53)
     operation_id="artifacts.get",
     summary="What is known of an artifact",
     responses=answers(ARTIFACT),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=shared(artifacts=True),
 )
 async def get_artifact(request: Request, artifact_id: int = _ID) -> Response:
     return answer(artifact_document(await artifact(context_of(request).reads, artifact_id)))
@@ -67,7 +66,7 @@ async def get_artifact(request: Request, artifact_id: int = _ID) -> Response:
     operation_id="artifacts.content",
     summary="The bytes of an artifact",
     responses={200: {"description": "All of it", "content": {"*/*": {}}}, 206: {"description": "A part of it"}},
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=shared(artifacts=True),
 )
 async def content(request: Request, artifact_id: int = _ID) -> Response:
     """`Range: bytes=0-1023` gives a part. Only images, sound, video and plain text are shown by a browser; everything

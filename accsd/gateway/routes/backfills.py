@@ -20,6 +20,7 @@ from accsd.gateway.access import GuardedRoute, require_own, scoped
 from accsd.gateway.answers import answer, document
 from accsd.gateway.bodies import Body as RequestBody
 from accsd.gateway.context import caller_of, context_of
+from accsd.gateway.reach import Reach, require_schedule, within
 from accsd.gateway.routes.verbs import verbs_of
 from accsd.gateway.schemas import ANYTHING, answers, listed, row_schema
 from accsd.model.access import Scope
@@ -53,12 +54,16 @@ class BackfillEnded(RequestBody):
     operation_id="backfills.list",
     summary="Backfills, the newest first",
     responses=answers(listed(row_schema(BackfillRow))),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.NARROWED),
 )
 async def list_backfills(
     request: Request, schedule: str | None = Query(None, max_length=200), limit: int = Query(50, ge=1, le=500)
 ) -> Response:
     context = context_of(request)
+    if schedule is not None:
+        await require_schedule(context, caller_of(request), schedule)
+    elif within(caller_of(request)) is not None:
+        raise InvalidValue("a token with limits names a schedule")
     which = None if schedule is None else (await schedule_views.schedule_named(context.reads, schedule)).id
     rows = await views.backfills(context.reads, schedule_id=which, limit=limit)
     return answer({"items": [document(row, context.redaction) for row in rows]})
@@ -70,11 +75,12 @@ async def list_backfills(
     summary="Run a schedule for times that lie behind",
     status_code=202,
     responses=answers(ANYTHING, 202, "Begun") | answers(ANYTHING, 200, "A dry run"),
-    openapi_extra=scoped(Scope.SUBMIT),
+    openapi_extra=scoped(Scope.SUBMIT, Reach.NARROWED),
 )
 async def start(request: Request, asked: BackfillAsked, dry_run: bool = False) -> Response:
     """A dry run lists what would happen to each time, and gives a token for the real call."""
     context = context_of(request)
+    await require_schedule(context, caller_of(request), asked.schedule)
     row = await schedule_views.schedule_named(context.reads, asked.schedule)
     require_own(request, row.created_by)
     if asked.begin.tzinfo is None or (asked.end is not None and asked.end.tzinfo is None):

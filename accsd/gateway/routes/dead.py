@@ -1,6 +1,7 @@
 """Dead letters: tasks that failed for good, one by one and in groups, until somebody settles them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from fastapi import APIRouter, Query
@@ -11,13 +12,15 @@ from starlette.responses import Response
 from accsd.db import Database, dismiss, redrive
 from accsd.db.retry import DeadLetterAnswer
 from accsd.db.views.dead_letters import LetterFilter, letter_groups, list_letters
-from accsd.db.views.jobs import DeadLetterRow
+from accsd.db.views.jobs import DeadLetterRow, letters_outside
+from accsd.errors import NotFound
 from accsd.explain.jobs import dead_because
 from accsd.gateway.access import GuardedRoute, scoped
 from accsd.gateway.answers import answer, document
 from accsd.gateway.bodies import Body as RequestBody
 from accsd.gateway.context import caller_of, context_of
 from accsd.gateway.paging import DEFAULT_LIMIT, MAX_LIMIT, Page
+from accsd.gateway.reach import Reach, within
 from accsd.gateway.routes.verbs import done
 from accsd.gateway.schemas import ANYTHING, TEXT, answers, listed, objects, paged, row_schema
 from accsd.model.access import Scope
@@ -43,7 +46,7 @@ class Chosen(RequestBody):
     operation_id="dead_letters.list",
     summary="Tasks that failed for good",
     responses=answers(paged({"allOf": [row_schema(DeadLetterRow), objects(because=TEXT)]})),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.NARROWED),
 )
 async def list_dead(
     request: Request,
@@ -57,13 +60,22 @@ async def list_dead(
 ) -> Response:
     """The newest first; with `settled`, those that were retried or dismissed too."""
     context = context_of(request)
-    wanted = LetterFilter(service=service, workflow=workflow, step=step, error_code=error_code, settled=settled)
+    wanted = LetterFilter(
+        service=service,
+        workflow=workflow,
+        step=step,
+        error_code=error_code,
+        settled=settled,
+        within=within(caller_of(request)),
+    )
     asked = {"list": "dead_letters"} | wanted.document()
     after = None if cursor is None else int(context.cursors.open(cursor, asked)[0])
     page = await list_letters(context.reads, wanted, after=after, limit=limit)
     following = None if page.next is None else context.cursors.seal([page.next], asked)
     rows = [document(row) | {"because": dead_because(row)} for row in page.rows]
-    return answer(Page(rows, following, page.scan, page.as_of).document() | {"filter": wanted.document()})
+    return answer(
+        Page(rows, following, page.scan, page.as_of).document() | {"filter": replace(wanted, within=None).document()}
+    )
 
 
 @router.get(
@@ -71,7 +83,7 @@ async def list_dead(
     operation_id="dead_letters.groups",
     summary="The same failures counted together",
     responses=answers(listed(_GROUP)),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.NARROWED),
 )
 async def list_groups(
     request: Request,
@@ -80,7 +92,9 @@ async def list_groups(
 ) -> Response:
     """By service, step, error and the message without what differs; the largest group first. An operation takes `group`
     as its filter. `complete: false`: only the newest were looked at."""
-    found = await letter_groups(context_of(request).reads, LetterFilter(service=service, workflow=workflow))
+    found = await letter_groups(
+        context_of(request).reads, LetterFilter(service=service, workflow=workflow, within=within(caller_of(request)))
+    )
     rows = [
         {"group": each.signature.document()}
         | {name: getattr(each, name) for name in ("count", "first", "last", "letters", "jobs")}
@@ -94,11 +108,12 @@ async def list_groups(
     operation_id="dead_letters.redrive",
     summary="Send dead letters back to work",
     responses=answers(listed(ANYTHING)),
-    openapi_extra=scoped(Scope.OPERATE),
+    openapi_extra=scoped(Scope.OPERATE, Reach.NARROWED),
 )
 async def redrive_dead(request: Request, asked: Chosen, dry_run: bool = False) -> Response:
     """With the steps that were skipped because of them."""
     by = caller_of(request).actor
+    await _require_letters(request, asked.ids)
 
     async def work(db: Database) -> list[DeadLetterAnswer]:
         return await redrive(db, _once(asked.ids), by=by, reason=asked.reason)
@@ -111,16 +126,24 @@ async def redrive_dead(request: Request, asked: Chosen, dry_run: bool = False) -
     operation_id="dead_letters.dismiss",
     summary="Take dead letters off the list",
     responses=answers(listed(ANYTHING)),
-    openapi_extra=scoped(Scope.OPERATE),
+    openapi_extra=scoped(Scope.OPERATE, Reach.NARROWED),
 )
 async def dismiss_dead(request: Request, asked: Chosen, dry_run: bool = False) -> Response:
     """Nobody will do anything about them; their jobs stay as they are."""
     by = caller_of(request).actor
+    await _require_letters(request, asked.ids)
 
     async def work(db: Database) -> list[DeadLetterAnswer]:
         return await dismiss(db, _once(asked.ids), by=by, reason=asked.reason)
 
     return _told(await done(request, work, dry_run=dry_run), dry_run=dry_run)
+
+
+async def _require_letters(request: Request, ids: Sequence[int]) -> None:
+    if (names := within(caller_of(request))) is None:
+        return
+    if outside := await letters_outside(context_of(request).reads, _once(ids), names):
+        raise NotFound(f"there is no dead letter {outside[0]}", hint=f"the token is limited to {', '.join(names)}")
 
 
 def _once(ids: Sequence[int]) -> list[int]:

@@ -13,6 +13,7 @@ from accsd.explain.fleet_time import Timeline, energy_document, read_forecast, r
 from accsd.gateway.access import GuardedRoute, scoped
 from accsd.gateway.answers import answer
 from accsd.gateway.context import context_of
+from accsd.gateway.reach import Reach
 from accsd.gateway.schemas import ANYTHING, answers
 from accsd.model.access import Scope
 from accsd.planning.wake import WakePolicy
@@ -40,7 +41,7 @@ async def timeline(request: Request, begin: datetime | None = _FROM, end: dateti
     operation_id="fleet.energy",
     summary="What each machine drew, and saved by sleeping",
     responses=answers(ANYTHING),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.FREE),
 )
 async def energy(request: Request, begin: datetime | None = _FROM, end: datetime | None = _TO) -> Response:
     """By the watts that its settings say; machines without them are named, and not guessed."""

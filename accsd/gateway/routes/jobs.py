@@ -1,7 +1,8 @@
 """Jobs: listed, submitted, shown, waited for, changed, cancelled, run again, explained, compared."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal
@@ -12,6 +13,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from accsd.db import Database
 from accsd.db.answers import Answer
 from accsd.db.cancel import cancel_jobs
 from accsd.db.retry import retry_jobs
@@ -31,7 +33,7 @@ from accsd.explain.bar import explain_job
 from accsd.explain.blast import cancel_preview, retry_preview
 from accsd.explain.identifiers import job_named
 from accsd.explain.redaction import Redaction
-from accsd.gateway.access import GuardedRoute, require_limit, require_own, scoped, shared
+from accsd.gateway.access import GuardedRoute, redaction_for, require_limit, require_own, scoped, shared
 from accsd.gateway.answers import answer, document
 from accsd.gateway.bodies import Body as RequestBody
 from accsd.gateway.bodies import Reason
@@ -41,7 +43,8 @@ from accsd.gateway.messages import Topic
 from accsd.gateway.paging import DEFAULT_LIMIT, MAX_LIMIT, Page
 from accsd.gateway.problems import HttpProblem
 from accsd.gateway.query import read_filter
-from accsd.gateway.routes.verbs import verbs_of
+from accsd.gateway.reach import Reach, require_jobs, within
+from accsd.gateway.routes.verbs import done, verbs_of
 from accsd.gateway.schemas import ANYTHING, answers, listed, objects, paged, row_schema
 from accsd.model.access import Scope
 from accsd.model.state import JobStatus
@@ -108,7 +111,7 @@ class WhyAsked(RequestBody):
     operation_id="jobs.list",
     summary="Jobs, newest first",
     responses=answers(paged(JOB)),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.NARROWED),
 )
 async def list_page(
     request: Request,
@@ -136,12 +139,12 @@ async def list_page(
     said = {name: value for name, value in given.items() if value}
     asked = said | {"order": order}
     position = None if cursor is None else _position(context.cursors.open(cursor, asked))
-    wanted = read_filter(said, await job_views.clock(context.reads))
+    wanted = replace(read_filter(said, await job_views.clock(context.reads)), within=within(caller_of(request)))
     page = await list_jobs(context.reads, wanted, after=position, limit=limit, oldest_first=order == "oldest")
     following = None if page.next is None else context.cursors.seal((page.next.order_seq, str(page.next.id)), asked)
     rows = [document(row, context.redaction) for row in page.rows]
     shown = Page(rows, following, page.scan, page.as_of).document()
-    return answer(shown | {"filter": wanted.document()})
+    return answer(shown | {"filter": replace(wanted, within=None).document()})
 
 
 def _position(opened: Sequence[int | str]) -> Position:
@@ -158,7 +161,7 @@ def _position(opened: Sequence[int | str]) -> Position:
     summary="Submit a job",
     status_code=201,
     responses=answers(JOB, 201, "Submitted") | answers(JOB, 200, "Submitted before with this key, or a dry run"),
-    openapi_extra=scoped(Scope.SUBMIT),
+    openapi_extra=scoped(Scope.SUBMIT, Reach.NARROWED),
 )
 async def submit(request: Request, wanted: JobSubmission, dry_run: bool = False) -> Response:
     """Submits one job. The same `Idempotency-Key` again is the same job."""
@@ -172,11 +175,11 @@ async def submit(request: Request, wanted: JobSubmission, dry_run: bool = False)
     await _refuse_a_backlog(context)
     [made] = await submit_jobs(context.verbs, [submission], created_by=caller_of(request).actor)
     job_id = _or_refused(made, found.name)
-    shown = await read_job(context, job_id)
+    shown = await read_job(context, job_id, context.redaction)
     if made.verdict != "repeated":
         where = f"{context.settings.gateway.base_path}/api/v1/jobs/{job_id}"
         return answer(shown, status=201, headers={"Location": where})
-    _require_same(shown, submission, found, context.redaction)
+    _require_same(await job_views.job(context.reads, job_id), submission, found)
     return answer(shown, headers={"Idempotency-Replayed": "true"})
 
 
@@ -189,9 +192,9 @@ async def submit(request: Request, wanted: JobSubmission, dry_run: bool = False)
             objects(status={"type": "integer"}, id={"type": ["string", "null"]}, reason={"type": ["string", "null"]})
         )
     ),
-    openapi_extra=scoped(Scope.SUBMIT),
+    openapi_extra=scoped(Scope.SUBMIT, Reach.NARROWED),
 )
-async def submit_batch(request: Request, wanted: JobSubmissions) -> Response:
+async def submit_batch(request: Request, wanted: JobSubmissions, dry_run: bool = False) -> Response:
     """Submits jobs in one transaction, and answers for each in their order. With an `Idempotency-Key` all of it can be
     sent again."""
     context, caller = context_of(request), caller_of(request)
@@ -206,10 +209,14 @@ async def submit_batch(request: Request, wanted: JobSubmissions) -> Response:
         _submission(each, workflows[each.workflow, each.version].id, None if key is None else f"{key}/{number}")
         for number, each in enumerate(wanted.jobs)
     ]
-    made = await submit_jobs(context.verbs, submissions, created_by=caller.actor)
+
+    async def work(db: Database) -> list[Submitted]:
+        return await submit_jobs(db, submissions, created_by=caller.actor)
+
+    made = await done(request, work, dry_run=dry_run)
     statuses = {"accepted": 201, "repeated": 200, "refused": 409}
     rows = [{"status": statuses[each.verdict], "id": each.job_id, "reason": each.reason} for each in made]
-    return answer({"items": rows})
+    return answer({"items": rows} | ({"dry_run": True} if dry_run else {}))
 
 
 def idempotency_key(request: Request) -> str | None:
@@ -267,14 +274,14 @@ def _or_refused(made: Submitted, workflow: str) -> UUID:
     return made.job_id
 
 
-def _require_same(shown: Mapping[str, Any], asked: Submission, found: StoredWorkflow, redaction: Redaction) -> None:
-    """A key that belongs to another request is a mistake of the client's."""
-    same = shown["workflow"] == found.name and shown["options"] == redaction.inside(dict(asked.options or {}))
-    if not same or shown["priority"] != asked.priority:
+def _require_same(made: JobRow, asked: Submission, found: StoredWorkflow) -> None:
+    """A key that belongs to another request is a mistake of the client's. What is compared is not redacted: two
+    secrets look alike."""
+    known = (made.workflow, made.options, made.priority, made.scheduled_at, made.trace_id)
+    given = (found.name, dict(asked.options or {}), asked.priority, asked.scheduled_at, asked.trace_id)
+    if known != given:
         raise HttpProblem(
-            "idempotency_mismatch",
-            f"this key was used for job {shown['id']}, which is another",
-            subject=str(shown["id"]),
+            "idempotency_mismatch", f"this key was used for job {made.id}, which is another", subject=str(made.id)
         )
 
 
@@ -288,24 +295,27 @@ def _require_same(shown: Mapping[str, Any], asked: Submission, found: StoredWork
     responses=answers({"allOf": [JOB, objects(tasks=listed(TASK))]}),
     openapi_extra=shared(),
 )
-async def get_job(request: Request, job_id: str) -> Response:
+async def get_job(request: Request, job_id: str, reveal: bool = False) -> Response:
     """`job_id` may be the beginning or the end of an id. With `Prefer: wait=30` the answer comes when the job has
-    ended, or, with `If-None-Match`, as soon as it differs."""
+    ended, or, with `If-None-Match`, as soon as it differs. `reveal` shows an admin what is masked, and is audited."""
     context = context_of(request)
     found = await job_named(context.reads, job_id)
+    redaction = await redaction_for(request, "job", str(found), reveal=reveal)
 
     async def read() -> dict[str, Any]:
-        return await read_job(context, found, with_tasks=True)
+        return await read_job(context, found, redaction, with_tasks=True)
 
     return await told(request, Topic.job(found), read, lambda shown: JobStatus(shown["status"]).is_terminal)
 
 
-async def read_job(context: GatewayContext, job_id: UUID, *, with_tasks: bool = False) -> dict[str, Any]:
-    shown = document(await job_views.job(context.reads, job_id), context.redaction)
+async def read_job(
+    context: GatewayContext, job_id: UUID, redaction: Redaction | None, *, with_tasks: bool = False
+) -> dict[str, Any]:
+    shown = document(await job_views.job(context.reads, job_id), redaction)
     if with_tasks:
         tasks = await job_views.tasks_of(context.reads, job_id, limit=_TASKS + 1)
         shown["tasks"] = {
-            "items": [document(task, context.redaction) for task in tasks[:_TASKS]],
+            "items": [document(task, redaction) for task in tasks[:_TASKS]],
             "next": _TASKS if len(tasks) > _TASKS else None,
         }
     return shown
@@ -338,23 +348,28 @@ async def get_tasks(
     responses=answers(JOB),
     openapi_extra=scoped(Scope.SUBMIT),
 )
-async def change(request: Request, job_id: str, wanted: JobChange) -> Response:
+async def change(request: Request, job_id: str, wanted: JobChange, dry_run: bool = False) -> Response:
     """Needs `If-Match` with the ETag that `GET /jobs/{job_id}` gave."""
     context, found = context_of(request), await job_named(context_of(request).reads, job_id)
-    before = await read_job(context, found, with_tasks=True)
+    before = await read_job(context, found, context.redaction, with_tasks=True)
     require_own(request, before["created_by"])
     require_version(request, before)
-    made = await change_jobs(
-        verbs_of(request),
-        [found],
-        priority=wanted.priority,
-        options=wanted.options,
-        scheduled_at=wanted.scheduled_at,
-        by=caller_of(request).actor,
-        reason=wanted.reason,
-    )
-    made[found].or_raise("change_jobs")
-    return answer(await read_job(context, found))
+
+    async def work(db: Database) -> JobRow:
+        made = await change_jobs(
+            db,
+            [found],
+            priority=wanted.priority,
+            options=wanted.options,
+            scheduled_at=wanted.scheduled_at,
+            by=caller_of(request).actor,
+            reason=wanted.reason,
+        )
+        made[found].or_raise("change_jobs")
+        return await job_views.job(db if dry_run else context.reads, found)
+
+    shown = document(await done(request, work, dry_run=dry_run), context.redaction)
+    return answer(shown | ({"dry_run": True} if dry_run else {}))
 
 
 @router.post(
@@ -404,22 +419,32 @@ async def retry(
     operation_id="jobs.rerun",
     summary="A new job with other options",
     status_code=201,
-    responses=answers(JOB, 201, "The new job"),
+    responses=answers(JOB, 201, "The new job") | answers(JOB, 200, "A dry run"),
     openapi_extra=scoped(Scope.SUBMIT),
 )
-async def rerun(request: Request, job_id: str, asked: RerunAsked) -> Response:
+async def rerun(request: Request, job_id: str, asked: RerunAsked, dry_run: bool = False) -> Response:
     """Submits a job of the same workflow version and priority; its trigger names the earlier one (`rerun_of`)."""
     context = context_of(request)
     found = await job_named(context.reads, job_id)
-    require_limit(caller_of(request), "workflows", (await job_views.job(context.reads, found)).workflow)
-    made = await rerun_job(context.verbs, found, asked.options, created_by=caller_of(request).actor)
-    where = f"{context.settings.gateway.base_path}/api/v1/jobs/{made}"
-    return answer(await read_job(context, made), status=201, headers={"Location": where})
+    await _refuse_a_backlog(context)
+
+    async def work(db: Database) -> JobRow:
+        made = await rerun_job(db, found, asked.options, created_by=caller_of(request).actor)
+        return await job_views.job(db if dry_run else context.reads, made)
+
+    made = await done(request, work, dry_run=dry_run)
+    shown = document(made, context.redaction)
+    if dry_run:
+        return answer(shown | {"dry_run": True})
+    where = f"{context.settings.gateway.base_path}/api/v1/jobs/{made.id}"
+    return answer(shown, status=201, headers={"Location": where})
 
 
 async def _answered(context: GatewayContext, verb: str, made: Answer) -> Response:
     made.or_raise(verb)
-    return answer({"answer": made.verdict, "reason": made.reason, "job": await read_job(context, made.id)})
+    return answer(
+        {"answer": made.verdict, "reason": made.reason, "job": await read_job(context, made.id, context.redaction)}
+    )
 
 
 # Why, and what happened
@@ -444,10 +469,11 @@ async def why(request: Request, job_id: str) -> Response:
     operation_id="jobs.why_many",
     summary="Why up to 50 jobs do not run",
     responses=answers(ANYTHING),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.NARROWED),
 )
 async def why_many(request: Request, asked: WhyAsked) -> Response:
     context = context_of(request)
+    await require_jobs(context, caller_of(request), asked.ids)
     found = {each: await job_named(context.reads, each) for each in asked.ids}
     return answer({"items": {each: await _why(context, job) for each, job in found.items()}})
 
@@ -525,7 +551,7 @@ ARTIFACT: Final = row_schema(StoredArtifact)
     operation_id="jobs.artifacts",
     summary="The artifacts of a job",
     responses=answers(listed({"allOf": [ARTIFACT, objects(name={"type": "string"})]})),
-    openapi_extra=shared(),
+    openapi_extra=shared(artifacts=True),
 )
 async def artifacts(request: Request, job_id: str, logs: bool = False) -> Response:
     """Parts of logs are left out unless `logs` is true."""
@@ -579,6 +605,7 @@ async def compare(
     context = context_of(request)
     found = await job_named(context.reads, job_id)
     beside = await _compared(context, found, other)
+    await require_jobs(context, caller_of(request), [beside])
     both = [await _trimmed(context, each) for each in (found, beside)]
     return answer({"job": both[0], "with": both[1]})
 
@@ -593,7 +620,7 @@ async def _compared(context: GatewayContext, job_id: UUID, other: str) -> UUID:
 
 
 async def _trimmed(context: GatewayContext, job_id: UUID) -> dict[str, Any]:
-    shown = await read_job(context, job_id)
+    shown = await read_job(context, job_id, context.redaction)
     tasks: Sequence[TaskRow] = await job_views.tasks_of(context.reads, job_id, limit=_TASKS)
     rows = await artifacts_of(context.reads, job_id)
     kept = ("task_key", "service", "status", "node", "attempt", "took", "error_code", "params", "results")

@@ -20,6 +20,7 @@ from accsd.gateway.conditional import told
 from accsd.gateway.context import GatewayContext, caller_of, context_of
 from accsd.gateway.messages import Topic
 from accsd.gateway.problems import HttpProblem
+from accsd.gateway.reach import Reach
 from accsd.gateway.routes.pauses import pause_thing, resume_thing
 from accsd.gateway.routes.verbs import done, verbs_of
 from accsd.gateway.schemas import ANYTHING, TEXT, answers, listed, objects, row_schema
@@ -42,7 +43,7 @@ def node_shown(context: GatewayContext, node: NodeView) -> dict[str, Any]:
     operation_id="nodes.list",
     summary="The machines of the fleet",
     responses=answers(listed(NODE)),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.FREE),
 )
 async def list_nodes(request: Request, all_kinds: bool = False) -> Response:
     """With `all_kinds` also what works under a node's name without being a machine."""
@@ -56,7 +57,7 @@ async def list_nodes(request: Request, all_kinds: bool = False) -> Response:
     operation_id="nodes.get",
     summary="A machine",
     responses=answers(NODE),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.FREE),
 )
 async def get_node(request: Request, name: str = _NAME) -> Response:
     """With `Prefer: wait=30` the answer comes when it is awake, or, with `If-None-Match`, as soon as it differs."""
@@ -73,7 +74,7 @@ async def get_node(request: Request, name: str = _NAME) -> Response:
     operation_id="nodes.history",
     summary="What happened to a machine",
     responses=answers(listed(row_schema(NodeEvent))),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.FREE),
 )
 async def history(request: Request, name: str = _NAME, limit: int = Query(100, ge=1, le=1000)) -> Response:
     context = context_of(request)

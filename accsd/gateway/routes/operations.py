@@ -21,6 +21,7 @@ from accsd.gateway.messages import Topic
 from accsd.gateway.operations import MAX_IDS, begin, preview, read_wanted
 from accsd.gateway.paging import DEFAULT_LIMIT, MAX_LIMIT
 from accsd.gateway.problems import HttpProblem
+from accsd.gateway.reach import Reach, within
 from accsd.gateway.routes.verbs import verbs_of
 from accsd.gateway.schemas import ANYTHING, TEXT, answers, listed, objects
 from accsd.model.access import Scope
@@ -75,14 +76,14 @@ class OperationAsked(RequestBody):
     summary="Do one thing to many jobs or dead letters",
     responses=answers(OPERATION, 200, "Done; or, with dry_run, what it would act on")
     | answers(OPERATION, 202, "Begun: more items than are done within a request"),
-    openapi_extra=scoped(Scope.OPERATE),
+    openapi_extra=scoped(Scope.OPERATE, Reach.NARROWED),
 )
 async def start(request: Request, asked: OperationAsked, dry_run: bool = False) -> Response:
     """A dry run counts and shows examples; its `target`, sent back, touches nothing newer. The same `Idempotency-Key`
     again is the same operation."""
     context, caller = context_of(request), caller_of(request)
     body = asked.model_dump(exclude_none=True)
-    wanted = await read_wanted(context.reads, body, within=caller.limits.get("workflows"))
+    wanted = await read_wanted(context.reads, body, within=within(caller))
     if dry_run or asked.dry_run:
         shown = await preview(context.reads, wanted)
         examples = [each if isinstance(each, str) else document(each, context.redaction) for each in shown.examples]
@@ -101,7 +102,7 @@ async def start(request: Request, asked: OperationAsked, dry_run: bool = False) 
     operation_id="operations.list",
     summary="Operations, newest first",
     responses=answers(listed(OPERATION)),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.NARROWED),
 )
 async def list_page(
     request: Request,
@@ -114,7 +115,9 @@ async def list_page(
     after = None if cursor is None else UUID(str(context.cursors.open(cursor, asked)[0]))
     rows = await operations(context.reads, after=after, limit=limit)
     following = context.cursors.seal([str(rows[-1].id)], asked) if len(rows) == limit else None
-    return answer({"items": [row.document() for row in rows], "next": following})
+    caller = caller_of(request)
+    shown = [row.document() for row in rows if within(caller) is None or row.by == caller.actor]
+    return answer({"items": shown, "next": following})
 
 
 @router.get(

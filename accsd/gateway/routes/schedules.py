@@ -26,6 +26,7 @@ from accsd.gateway.bodies import Body as RequestBody
 from accsd.gateway.bodies import Reason
 from accsd.gateway.conditional import etag, require_version
 from accsd.gateway.context import GatewayContext, caller_of, context_of
+from accsd.gateway.reach import Reach
 from accsd.gateway.routes.jobs import idempotency_key
 from accsd.gateway.routes.verbs import done
 from accsd.gateway.schemas import ANYTHING, answers, listed, row_schema
@@ -76,7 +77,7 @@ class Ended(Why):
     operation_id="schedules.list",
     summary="The schedules",
     responses=answers(listed(ANYTHING)),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.NARROWED),
 )
 async def list_schedules(
     request: Request,
@@ -86,7 +87,8 @@ async def list_schedules(
 ) -> Response:
     context = context_of(request)
     rows = await views.schedules(context.reads, states=state, workflow=workflow, ended=ended)
-    return answer({"items": [_document(context, row) for row in rows]})
+    caller = caller_of(request)
+    return answer({"items": [_document(context, row) for row in rows if caller.reaches("workflows", row.workflow)]})
 
 
 def _document(context: GatewayContext, row: ScheduleRow) -> dict[str, Any]:
@@ -106,7 +108,7 @@ def _spread(context: GatewayContext) -> timedelta:
     summary="Make a schedule",
     status_code=201,
     responses=answers(ANYTHING, 201, "Made") | answers(ANYTHING, 200, "A dry run"),
-    openapi_extra=scoped(Scope.SUBMIT),
+    openapi_extra=scoped(Scope.SUBMIT, Reach.NARROWED),
 )
 async def create(request: Request, written: dict[str, Any] = Body(), dry_run: bool = False) -> Response:
     """The body is the document of `accsd schedules apply`, as JSON. The answer says what it means and what is next; a
@@ -128,7 +130,7 @@ async def create(request: Request, written: dict[str, Any] = Body(), dry_run: bo
     operation_id="schedules.preview",
     summary="When something would be due",
     responses=answers(ANYTHING),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.FREE),
 )
 async def preview(
     request: Request,
@@ -158,7 +160,7 @@ async def preview(
     operation_id="schedules.get_hold",
     summary="Whether all schedules stand still",
     responses=answers(ANYTHING),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.FREE),
 )
 async def get_hold(request: Request) -> Response:
     found = await views.hold(context_of(request).reads)
@@ -205,7 +207,7 @@ async def _hold(request: Request, asked: Reason, *, lift: bool, dry_run: bool) -
     operation_id="schedules.get",
     summary="A schedule: what it means, what is next, what happened",
     responses=answers(ANYTHING),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.SCHEDULE),
 )
 async def get_schedule(request: Request, name: str = _NAME) -> Response:
     context = context_of(request)
@@ -218,7 +220,7 @@ async def get_schedule(request: Request, name: str = _NAME) -> Response:
 
 async def _shown(context: GatewayContext, name: str) -> dict[str, Any]:
     found = (await words.picture_of(context.reads, name, _spread(context))).document()
-    return {key: context.redaction.of(key, value) for key, value in found.items()}
+    return context.redaction.inside(found)  # its history repeats the options
 
 
 def _versioned(shown: dict[str, Any]) -> dict[str, Any]:
@@ -231,7 +233,7 @@ def _versioned(shown: dict[str, Any]) -> dict[str, Any]:
     operation_id="schedules.change",
     summary="Change a schedule",
     responses=answers(ANYTHING),
-    openapi_extra=scoped(Scope.SUBMIT),
+    openapi_extra=scoped(Scope.SUBMIT, Reach.SCHEDULE),
 )
 async def change(
     request: Request,
@@ -267,14 +269,18 @@ async def _written(request: Request, draft: definitions.Draft, *, dry_run: bool,
 
     made = await done(request, work, dry_run=dry_run)
     if dry_run:
-        return answer(definitions.document(draft, kind) | _dry(dry_run))
+        return answer(_written_document(context, definitions.document(draft, kind)) | _dry(dry_run))
     now = (
         await definitions.drafted(context.reads, draft.definition, spread=_spread(context))
         if draft.row is None
         else draft
     )
     said = definitions.document(now, kind, id=made.id, revision=made.revision)
-    return answer(said, status=201 if kind == "created" else 200)
+    return answer(_written_document(context, said), status=201 if kind == "created" else 200)
+
+
+def _written_document(context: GatewayContext, said: dict[str, Any]) -> dict[str, Any]:
+    return context.redaction.inside(said)
 
 
 @router.delete(
@@ -282,7 +288,7 @@ async def _written(request: Request, draft: definitions.Draft, *, dry_run: bool,
     operation_id="schedules.end",
     summary="End a schedule",
     responses=answers(ANYTHING),
-    openapi_extra=scoped(Scope.SUBMIT),
+    openapi_extra=scoped(Scope.SUBMIT, Reach.SCHEDULE),
 )
 async def end(
     request: Request, name: str = _NAME, asked: Ended = Body(default=Ended()), dry_run: bool = False
@@ -318,7 +324,7 @@ def _dry(dry_run: bool) -> dict[str, Any]:
     operation_id="schedules.firings",
     summary="What is due next",
     responses=answers(listed(ANYTHING)),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.SCHEDULE),
 )
 async def next_firings(
     request: Request, name: str = _NAME, n: int = Query(10, alias="next", ge=1, le=1000)
@@ -339,7 +345,7 @@ async def next_firings(
     operation_id="schedules.ledger",
     summary="What became of each due time",
     responses=answers(listed(row_schema(FiringRow))),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.SCHEDULE),
 )
 async def ledger(
     request: Request,
@@ -362,7 +368,7 @@ async def ledger(
     operation_id="schedules.pause",
     summary="Let a schedule start nothing",
     responses=answers(ANYTHING),
-    openapi_extra=scoped(Scope.SUBMIT),
+    openapi_extra=scoped(Scope.SUBMIT, Reach.SCHEDULE),
 )
 async def pause(
     request: Request, name: str = _NAME, asked: Paused = Body(default=Paused()), dry_run: bool = False
@@ -381,7 +387,7 @@ async def pause(
     operation_id="schedules.resume",
     summary="Let a paused schedule go on",
     responses=answers(ANYTHING),
-    openapi_extra=scoped(Scope.SUBMIT),
+    openapi_extra=scoped(Scope.SUBMIT, Reach.SCHEDULE),
 )
 async def resume(
     request: Request, name: str = _NAME, asked: Resumed = Body(default=Resumed()), dry_run: bool = False
@@ -402,7 +408,7 @@ async def resume(
     operation_id="schedules.snooze",
     summary="Put the next occurrence off",
     responses=answers(ANYTHING),
-    openapi_extra=scoped(Scope.SUBMIT),
+    openapi_extra=scoped(Scope.SUBMIT, Reach.SCHEDULE),
 )
 async def snooze(request: Request, asked: Snoozed, name: str = _NAME, dry_run: bool = False) -> Response:
     """`{"for": "2h"}` or `{"until": "…"}`; and no other occurrence."""
@@ -422,7 +428,7 @@ async def snooze(request: Request, asked: Snoozed, name: str = _NAME, dry_run: b
     operation_id="schedules.unsnooze",
     summary="Give what was snoozed its own time back",
     responses=answers(ANYTHING),
-    openapi_extra=scoped(Scope.SUBMIT),
+    openapi_extra=scoped(Scope.SUBMIT, Reach.SCHEDULE),
 )
 async def unsnooze(
     request: Request, name: str = _NAME, asked: Why = Body(default=Why()), dry_run: bool = False
@@ -440,7 +446,7 @@ async def unsnooze(
     operation_id="schedules.skip",
     summary="Let one occurrence not run",
     responses=answers(ANYTHING),
-    openapi_extra=scoped(Scope.SUBMIT),
+    openapi_extra=scoped(Scope.SUBMIT, Reach.SCHEDULE),
 )
 async def skip(request: Request, asked: Skipped, name: str = _NAME, dry_run: bool = False) -> Response:
     return await _marked(request, name, asked, skip=True, dry_run=dry_run)
@@ -451,7 +457,7 @@ async def skip(request: Request, asked: Skipped, name: str = _NAME, dry_run: boo
     operation_id="schedules.unskip",
     summary="Let an occurrence run that was to be skipped",
     responses=answers(ANYTHING),
-    openapi_extra=scoped(Scope.SUBMIT),
+    openapi_extra=scoped(Scope.SUBMIT, Reach.SCHEDULE),
 )
 async def unskip(request: Request, asked: Skipped, name: str = _NAME, dry_run: bool = False) -> Response:
     return await _marked(request, name, asked, skip=False, dry_run=dry_run)
@@ -481,7 +487,7 @@ def _occurrence(made: firings.OccurrenceAnswer, verb: str, name: str, dry_run: b
     operation_id="schedules.run_now",
     summary="Start a job of a schedule now",
     responses=answers(ANYTHING),
-    openapi_extra=scoped(Scope.SUBMIT),
+    openapi_extra=scoped(Scope.SUBMIT, Reach.SCHEDULE),
 )
 async def run_now(
     request: Request, name: str = _NAME, asked: RunAsked = Body(default=RunAsked()), dry_run: bool = False

@@ -10,6 +10,7 @@ from accsd.db.views.search import KINDS, search
 from accsd.gateway.access import GuardedRoute, scoped
 from accsd.gateway.answers import answer, document
 from accsd.gateway.context import caller_of, context_of
+from accsd.gateway.reach import Reach, within
 from accsd.gateway.schemas import TEXT, answers, objects
 from accsd.model.access import Scope
 
@@ -24,12 +25,12 @@ _HITS: Final = {"type": "array", "items": objects(kind=TEXT, id=TEXT, name=TEXT,
     responses=answers(
         objects(groups={"type": "array", "items": objects(kind=TEXT, items=_HITS)}, complete={"type": "boolean"})
     ),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.NARROWED),
 )
 async def find(request: Request, q: str = Query(min_length=1, max_length=200)) -> Response:
     """At most 20 hits, by kind. `complete: false`: there are more, or the time was too short."""
     caller = caller_of(request)
-    found = await search(context_of(request).reads, q, actor=caller.actor, within=caller.limits.get("workflows"))
+    found = await search(context_of(request).reads, q, actor=caller.actor, within=within(caller))
     groups = [
         {"kind": kind, "items": [document(hit) for hit in found.hits if hit.kind == kind]}
         for kind in KINDS

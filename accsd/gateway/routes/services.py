@@ -11,11 +11,12 @@ from accsd.db import Database, Pausable, Verdict, set_concurrency_limit
 from accsd.db.views import fleet
 from accsd.db.views.fleet import KeyView, ServiceView
 from accsd.explain.fleet import service_state
-from accsd.gateway.access import GuardedRoute, scoped
+from accsd.gateway.access import GuardedRoute, require_limit, scoped
 from accsd.gateway.answers import answer, document
 from accsd.gateway.bodies import Body as RequestBody
 from accsd.gateway.bodies import Reason
 from accsd.gateway.context import caller_of, context_of
+from accsd.gateway.reach import Reach
 from accsd.gateway.routes.pauses import pause_thing, resume_thing
 from accsd.gateway.routes.verbs import done
 from accsd.gateway.schemas import ANYTHING, TEXT, answers, listed, objects, row_schema
@@ -31,7 +32,7 @@ SERVICE: Final = {"allOf": [row_schema(ServiceView), objects(state=TEXT)]}
     operation_id="services.list",
     summary="What waits for each service, what runs, who offers it",
     responses=answers(listed(SERVICE)),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.FREE),
 )
 async def list_services(request: Request) -> Response:
     return answer({"items": [_document(row) for row in await fleet.services(context_of(request).reads)]})
@@ -42,7 +43,7 @@ async def list_services(request: Request) -> Response:
     operation_id="services.get",
     summary="A service",
     responses=answers(SERVICE),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.FREE),
 )
 async def get_service(request: Request, name: str = _NAME) -> Response:
     return answer(_document(await fleet.service_named(context_of(request).reads, name)))
@@ -63,6 +64,7 @@ async def pause(
     request: Request, name: str = _NAME, asked: Reason = Body(default=Reason()), dry_run: bool = False
 ) -> Response:
     """What runs goes on."""
+    require_limit(caller_of(request), "services", name)
     await fleet.service_named(context_of(request).reads, name)
     return await pause_thing(request, Pausable.SERVICE, name, asked, dry_run=dry_run)
 
@@ -78,6 +80,7 @@ async def resume(
     request: Request, name: str = _NAME, asked: Reason = Body(default=Reason()), dry_run: bool = False
 ) -> Response:
     """Also on machines where it is in quarantine."""
+    require_limit(caller_of(request), "services", name)
     await fleet.service_named(context_of(request).reads, name)
     return await resume_thing(request, Pausable.SERVICE, name, asked, dry_run=dry_run)
 

@@ -16,6 +16,7 @@ from accsd.gateway.answers import answer, document
 from accsd.gateway.context import caller_of, context_of
 from accsd.gateway.messages import MOST_TOPICS, Topic
 from accsd.gateway.problems import HttpProblem
+from accsd.gateway.reach import Reach, require_topics
 from accsd.gateway.schemas import ANYTHING, answers, listed
 from accsd.gateway.stream import StreamAnswer, format_of
 from accsd.model.access import Scope
@@ -35,7 +36,7 @@ _open: Counter[str] = Counter()  # streams by caller, in this process
             "content": {"text/event-stream": {}, "application/x-ndjson": {}},
         }
     },
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.NARROWED),
 )
 async def live(
     request: Request,
@@ -47,7 +48,8 @@ async def live(
     after: str | None = Query(None, max_length=100),
 ) -> Response:
     """Server-sent events; with `Accept: application/x-ndjson` lines of JSON. `Last-Event-ID` (or `after`) resumes."""
-    wanted = [Topic.parse(each.strip()) for each in topics.split(",") if each.strip()]
+    wanted = [Topic.parse(each.strip()) for each in topics.split(",") if each.strip()][: MOST_TOPICS + 1]
+    await require_topics(context_of(request), caller_of(request), wanted)
     return _streamed(request, wanted, after)
 
 

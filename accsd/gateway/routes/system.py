@@ -11,11 +11,13 @@ from accsd import __version__
 from accsd.db.install import read_status
 from accsd.db.views import fleet, health
 from accsd.db.views import jobs as job_views
+from accsd.errors import Unavailable
 from accsd.explain.health import no_builder, troubles
 from accsd.gateway.access import GuardedRoute, public, scoped
 from accsd.gateway.answers import answer, document
 from accsd.gateway.context import context_of
 from accsd.gateway.problems import KINDS, HttpProblem
+from accsd.gateway.reach import Reach
 from accsd.gateway.routes.nodes import node_shown
 from accsd.gateway.schemas import ANYTHING, answers, objects
 from accsd.model.access import Scope
@@ -53,7 +55,10 @@ async def scheduler_health(request: Request) -> Response:
 
 
 async def _counts(request: Request) -> Response:
-    found = await health.scheduler_health(context_of(request).reads)
+    try:
+        found = await health.scheduler_health(context_of(request).reads)
+    except Unavailable:
+        return answer({"status": "database_unavailable", "version": __version__, "poller_running": False})
     names = ("pending", "running", "failed", "stuck_running", "poller_running")
     return answer({"status": "ok", "version": __version__, **{name: getattr(found, name) for name in names}})
 
@@ -90,7 +95,7 @@ async def overview(request: Request) -> Response:
     operation_id="system",
     summary="Daemons, the database, what is heard",
     responses=answers(ANYTHING),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.FREE),
 )
 async def system(request: Request) -> Response:
     context = context_of(request)

@@ -14,7 +14,7 @@ from accsd.errors import AccsdError, InvalidValue, NotFound
 from accsd.explain import why as explained
 from accsd.explain.identifiers import task_named
 from accsd.explain.log import MOST_LINES, AttemptLines, Line
-from accsd.gateway.access import GuardedRoute, scoped
+from accsd.gateway.access import GuardedRoute, redaction_for, scoped
 from accsd.gateway.answers import answer, document, encode
 from accsd.gateway.conditional import told
 from accsd.gateway.context import GatewayContext, context_of, require_store
@@ -37,13 +37,15 @@ _SEARCHED_AT_ONCE: Final = 2
     responses=answers(TASK),
     openapi_extra=scoped(Scope.READ),
 )
-async def get_task(request: Request, task_id: str) -> Response:
-    """`task_id` may be the beginning of an id. With `Prefer: wait=30` the answer comes when the task has ended."""
+async def get_task(request: Request, task_id: str, reveal: bool = False) -> Response:
+    """`task_id` may be the beginning of an id. With `Prefer: wait=30` the answer comes when the task has ended.
+    `reveal` shows an admin what is masked, and is audited."""
     context = context_of(request)
     found = await task_named(context.reads, task_id)
+    redaction = await redaction_for(request, "task", str(found), reveal=reveal)
 
     async def read() -> dict[str, Any]:
-        return document(await job_views.task(context.reads, found), context.redaction)
+        return document(await job_views.task(context.reads, found), redaction)
 
     topic = Topic.job(await _job_of(context, found))
     return await told(request, topic, read, lambda shown: TaskStatus(shown["status"]).is_terminal)

@@ -15,6 +15,7 @@ from accsd.gateway.access import GuardedRoute, require_limit, scoped
 from accsd.gateway.answers import answer, document
 from accsd.gateway.bodies import Body as RequestBody
 from accsd.gateway.context import caller_of, context_of
+from accsd.gateway.reach import Reach
 from accsd.gateway.routes.verbs import done
 from accsd.gateway.schemas import ANYTHING, answers, listed, row_schema
 from accsd.model.access import Scope
@@ -29,7 +30,7 @@ _NAME: Final = Path(min_length=1, max_length=200)
     operation_id="tools.list",
     summary="The newest version of each tool",
     responses=answers(listed(ANYTHING)),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.FREE),
 )
 async def list_tools(request: Request, all_versions: bool = False) -> Response:
     found = await find_tools(context_of(request).reads)
@@ -47,7 +48,7 @@ async def list_tools(request: Request, all_versions: bool = False) -> Response:
     operation_id="tools.get",
     summary="A tool: what it takes and gives",
     responses=answers(ANYTHING),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.FREE),
 )
 async def get_tool(
     request: Request, name: str = _NAME, version: int | None = Query(None, ge=1, le=2**31 - 1)
@@ -68,7 +69,7 @@ def _document(tool: ToolDef) -> dict[str, Any]:
     operation_id="tools.apply",
     summary="Write a tool",
     responses=answers(row_schema(WrittenTool)) | answers(row_schema(WrittenTool), 201, "A new version"),
-    openapi_extra=scoped(Scope.OPERATE),
+    openapi_extra=scoped(Scope.OPERATE, Reach.NARROWED),
 )
 async def apply(
     request: Request, written: dict[str, Any] = Body(), name: str = _NAME, dry_run: bool = False
@@ -93,11 +94,13 @@ async def apply(
     operation_id="tools.retire",
     summary="Let no new workflow use a tool",
     responses=answers(ANYTHING),
-    openapi_extra=scoped(Scope.OPERATE),
+    openapi_extra=scoped(Scope.OPERATE, Reach.NARROWED),
 )
 async def retire(
     request: Request, name: str = _NAME, version: int | None = Query(None, ge=1, le=2**31 - 1), dry_run: bool = False
 ) -> Response:
+    require_limit(caller_of(request), "tools", name)
+
     async def work(db: Database) -> str:
         return await retire_tool(db, name, version)
 

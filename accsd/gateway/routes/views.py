@@ -15,6 +15,7 @@ from accsd.gateway.answers import answer, document
 from accsd.gateway.bodies import Body as RequestBody
 from accsd.gateway.context import caller_of, context_of
 from accsd.gateway.problems import HttpProblem
+from accsd.gateway.reach import Reach
 from accsd.gateway.routes.verbs import verbs_of
 from accsd.gateway.schemas import answers, listed, objects, row_schema
 from accsd.model.access import Scope
@@ -35,7 +36,7 @@ class ViewAsked(RequestBody):
     operation_id="views.list",
     summary="One's own views, and the shared ones",
     responses=answers(listed(VIEW)),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.FREE),
 )
 async def list_views(request: Request) -> Response:
     return answer(
@@ -48,7 +49,7 @@ async def list_views(request: Request) -> Response:
     operation_id="views.get",
     summary="A saved view",
     responses=answers(VIEW),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.FREE),
 )
 async def get_view(request: Request, name: str = _NAME, shared: bool = False) -> Response:
     """One's own before the shared one of the same name."""
@@ -63,7 +64,7 @@ async def get_view(request: Request, name: str = _NAME, shared: bool = False) ->
     operation_id="views.save",
     summary="Save a view",
     responses=answers(VIEW),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.FREE),
 )
 async def put_view(request: Request, wanted: ViewAsked, name: str = _NAME, shared: bool = False) -> Response:
     """Makes it, or with `If-Match` changes it. A shared one needs the scope operate."""
@@ -89,7 +90,7 @@ async def put_view(request: Request, wanted: ViewAsked, name: str = _NAME, share
     operation_id="views.drop",
     summary="Drop a view",
     responses=answers(objects(answer={"type": "string"})),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.FREE),
 )
 async def delete_view(request: Request, name: str = _NAME, shared: bool = False) -> Response:
     """A shared one needs the scope operate."""

@@ -1,6 +1,6 @@
 """Workflows: listed, shown, checked, written, paused and resumed."""
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from fastapi import APIRouter, Body, Path
 from starlette.requests import Request
@@ -19,6 +19,7 @@ from accsd.gateway.bodies import Reason
 from accsd.gateway.conditional import etag
 from accsd.gateway.context import GatewayContext, caller_of, context_of
 from accsd.gateway.problems import pointer
+from accsd.gateway.reach import Reach
 from accsd.gateway.routes.pauses import pause_thing, resume_thing
 from accsd.gateway.routes.verbs import verbs_of
 from accsd.gateway.schemas import ANYTHING, answers, listed, objects, row_schema
@@ -38,11 +39,12 @@ WORKFLOW: Final = row_schema(StoredWorkflow)
     operation_id="workflows.list",
     summary="The newest version of each workflow",
     responses=answers(listed(row_schema(WorkflowRow))),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.NARROWED),
 )
 async def list_workflows(request: Request, all_versions: bool = False) -> Response:
     rows = await workflow_views.workflows(context_of(request).reads, every_version=all_versions)
-    return answer({"items": [document(row) for row in rows]})
+    caller = caller_of(request)
+    return answer({"items": [document(row) for row in rows if caller.reaches("workflows", row.name)]})
 
 
 @router.get(
@@ -50,7 +52,7 @@ async def list_workflows(request: Request, all_versions: bool = False) -> Respon
     operation_id="workflows.get",
     summary="A workflow",
     responses=answers(WORKFLOW),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.WORKFLOW),
 )
 async def get_workflow(request: Request, name: str = _NAME) -> Response:
     """The newest version, active or not."""
@@ -62,7 +64,7 @@ async def get_workflow(request: Request, name: str = _NAME) -> Response:
     operation_id="workflows.versions",
     summary="All versions of a workflow",
     responses=answers(listed(row_schema(WorkflowRow))),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.WORKFLOW),
 )
 async def versions(request: Request, name: str = _NAME) -> Response:
     context = context_of(request)
@@ -77,14 +79,19 @@ async def versions(request: Request, name: str = _NAME) -> Response:
     operation_id="workflows.get_version",
     summary="One version of a workflow",
     responses=answers(WORKFLOW),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.WORKFLOW),
 )
 async def get_version(request: Request, name: str = _NAME, version: int = _VERSION) -> Response:
     return await _shown(request, name, version)
 
 
 async def _shown(request: Request, name: str, version: int | None) -> Response:
-    found = document(await workflow_views.workflow_named(context_of(request).reads, name, version))
+    context = context_of(request)
+    found = document(await workflow_views.workflow_named(context.reads, name, version), context.redaction)
+    found["steps"] = [
+        {key: context.redaction.of(key, value) for key, value in step.items()}
+        for step in cast("list[dict[str, Any]]", found["steps"])
+    ]
     tag = etag(found)
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers={"ETag": tag})
@@ -101,7 +108,7 @@ _CHECKED: Final = objects(
     operation_id="workflows.check",
     summary="Check a workflow with its expressions, and write nothing",
     responses=answers(_CHECKED),
-    openapi_extra=scoped(Scope.READ),
+    openapi_extra=scoped(Scope.READ, Reach.FREE),
 )
 async def check(request: Request, written: dict[str, Any] = Body()) -> Response:
     """422 with every mistake and its place, where something is wrong."""
@@ -114,7 +121,7 @@ async def check(request: Request, written: dict[str, Any] = Body()) -> Response:
     summary="Write a workflow",
     responses=answers(row_schema(Applied), 200, "It stood there already, or a dry run")
     | answers(row_schema(Applied), 201, "A new version"),
-    openapi_extra=scoped(Scope.OPERATE),
+    openapi_extra=scoped(Scope.OPERATE, Reach.NARROWED),
 )
 async def apply(
     request: Request, written: dict[str, Any] = Body(), name: str = _NAME, dry_run: bool = False
@@ -148,7 +155,7 @@ def _told(found: WorkflowDef, warnings: list[str]) -> dict[str, Any]:
     operation_id="workflows.pause",
     summary="Let nobody begin a task of a workflow",
     responses=answers(ANYTHING),
-    openapi_extra=scoped(Scope.OPERATE),
+    openapi_extra=scoped(Scope.OPERATE, Reach.WORKFLOW),
 )
 async def pause(
     request: Request, name: str = _NAME, asked: Reason = Body(default=Reason()), dry_run: bool = False
@@ -162,7 +169,7 @@ async def pause(
     operation_id="workflows.resume",
     summary="Let the tasks of a workflow begin again",
     responses=answers(ANYTHING),
-    openapi_extra=scoped(Scope.OPERATE),
+    openapi_extra=scoped(Scope.OPERATE, Reach.WORKFLOW),
 )
 async def resume(
     request: Request, name: str = _NAME, asked: Reason = Body(default=Reason()), dry_run: bool = False

@@ -1,0 +1,157 @@
+"""What a limited token reaches: `limits.workflows` narrows all that it reads and changes, not its submissions alone.
+
+What a path names is looked up before the route is entered, and is "not there" for a token that does not reach it; lists
+narrow themselves (`within`). A route that says nothing of this is closed to such a token: a new one leaks nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from accsd.db.operations import operation
+from accsd.db.views import jobs as job_views
+from accsd.db.views import schedules as schedule_views
+from accsd.db.views.artifacts import artifact
+from accsd.db.views.backfills import schedule_of_backfill
+from accsd.db.why import job_of_task
+from accsd.errors import NotFound
+from accsd.gateway.context import GatewayContext
+from accsd.gateway.messages import Topic
+from accsd.gateway.problems import HttpProblem
+from accsd.model.access import Caller
+
+
+class Reach(StrEnum):
+    """How a route minds `limits.workflows`."""
+
+    CLOSED = "closed"  # it shows all workflows together
+    FREE = "free"  # nothing of a workflow is in it
+    NARROWED = "narrowed"  # it looks itself, at its body or its rows
+    NAMED = "named"  # by its path: the guard looks
+    WORKFLOW = "workflow"  # the {name} of its path is a workflow's
+    SCHEDULE = "schedule"  # a schedule's
+
+
+_IDS = ("job_id", "task_id", "artifact_id", "operation_id", "backfill_id")
+
+
+def reach_of(path: str, said: Reach | None) -> Reach:
+    """What the route has said; without that its path tells, and otherwise it is closed."""
+    if said is not None:
+        return said
+    return Reach.NAMED if any(f"{{{each}}}" in path for each in _IDS) else Reach.CLOSED
+
+
+def within(caller: Caller) -> Sequence[str] | None:
+    """The names of workflows that the caller reaches, each may end in *; None: all."""
+    return caller.limits.get("workflows")
+
+
+async def require_reach(context: GatewayContext, caller: Caller, reach: Reach, path: Mapping[str, Any]) -> None:
+    """Raises NotFound for what the caller's limits leave out, and HttpProblem for a route that they close."""
+    if within(caller) is None:
+        return
+    match reach:
+        case Reach.FREE | Reach.NARROWED:
+            return
+        case Reach.CLOSED:
+            raise closed(caller)
+        case Reach.WORKFLOW:
+            if not caller.reaches("workflows", path["name"]):
+                raise NotFound(f"there is no workflow {path['name']}", hint=_hint(caller))
+        case Reach.SCHEDULE:
+            await require_schedule(context, caller, path["name"])
+        case Reach.NAMED:
+            await _require_named(context, caller, path)
+
+
+async def _require_named(context: GatewayContext, caller: Caller, path: Mapping[str, Any]) -> None:
+    db = context.reads
+    if "job_id" in path:
+        await require_jobs(context, caller, [path["job_id"]])
+    elif "task_id" in path:
+        await require_jobs(context, caller, [await _job_of(context, caller, path["task_id"])])
+    elif "artifact_id" in path:
+        await require_jobs(context, caller, [(await artifact(db, _number(path["artifact_id"]))).job_id])
+    elif "operation_id" in path:
+        await require_operation(context, caller, _uuid(path["operation_id"]))
+    else:
+        await require_schedule(context, caller, await schedule_of_backfill(db, _uuid(path["backfill_id"])))
+
+
+async def require_jobs(context: GatewayContext, caller: Caller, jobs: Sequence[object]) -> None:
+    """Jobs by their whole ids: what begins or ends like another one's would tell that there is one."""
+    if (names := within(caller)) is None:
+        return
+    ids = [_uuid(each) for each in jobs]
+    if outside := await job_views.jobs_outside(context.reads, ids, names):
+        raise NotFound(f"there is no job {outside[0]}", hint=_hint(caller))
+
+
+async def require_schedule(context: GatewayContext, caller: Caller, name: str) -> None:
+    if within(caller) is None:
+        return
+    row = await schedule_views.schedule_named(context.reads, name)
+    if not caller.reaches("workflows", row.workflow):
+        raise NotFound(f"there is no schedule {name}", hint=_hint(caller))
+
+
+async def require_operation(context: GatewayContext, caller: Caller, operation_id: UUID) -> None:
+    """An operation may be over jobs of every workflow: a limited token sees those of its own actor."""
+    if within(caller) is None:
+        return
+    if (await operation(context.reads, operation_id)).by != caller.actor:
+        raise NotFound(f"there is no operation {operation_id}", hint=_hint(caller))
+
+
+async def require_topics(context: GatewayContext, caller: Caller, topics: Sequence[Topic]) -> None:
+    """Each topic of a stream is allowed like the route that has the same."""
+    if within(caller) is None:
+        return
+    for topic in topics:
+        match topic.kind:
+            case "job":
+                await require_jobs(context, caller, [topic.name])
+            case "log":
+                await require_jobs(context, caller, [await _job_of(context, caller, topic.name.partition(":")[0])])
+            case "operation":
+                await require_operation(context, caller, UUID(topic.name))
+            case _:
+                raise closed(caller)
+
+
+def closed(caller: Caller) -> HttpProblem:
+    return HttpProblem(
+        "scope_missing",
+        f"this shows all workflows together, and token {caller.token_id} is limited to "
+        f"{', '.join(caller.limits['workflows'])}",
+        hint="ask for jobs, or use a token without that limit",
+    )
+
+
+async def _job_of(context: GatewayContext, caller: Caller, task_id: object) -> UUID:
+    found = await job_of_task(context.reads, _uuid(task_id))
+    if found is None:
+        raise NotFound(f"there is no task {task_id}", hint=_hint(caller))
+    return found
+
+
+def _uuid(given: object) -> UUID:
+    try:
+        return UUID(str(given))
+    except ValueError:
+        raise NotFound(
+            f'there is no "{given}"', hint="a token with limits names jobs and tasks by their whole id"
+        ) from None
+
+
+def _number(given: object) -> int:
+    text = str(given)
+    if not (text.isascii() and text.isdigit() and len(text) < 17):
+        raise NotFound(f'there is no artifact "{text[:50]}"')
+    return int(text)
+
+
+def _hint(caller: Caller) -> str:
+    return f"token {caller.token_id} is limited to workflows {', '.join(caller.limits['workflows'])}"
