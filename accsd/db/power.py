@@ -70,7 +70,7 @@ async def samples(db: Database, since: datetime, until: datetime, *, limit: int)
         limit,
         repeatable=True,
     )
-    return [Sample(**dict(row)) for row in rows]
+    return [Sample(*row) for row in rows]  # the columns are in the order of the fields
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,6 +164,12 @@ class Facts:
     waits: dict[tuple[object, ...], list[Segment]] = field(
         default_factory=dict[tuple[object, ...], list[Segment]], init=False, repr=False, compare=False
     )
+    causes: dict[tuple[object, ...], list[tuple[Kind, Subject, list[Span]]]] = field(
+        default_factory=dict[tuple[object, ...], "list[tuple[Kind, Subject, list[Span]]]"],
+        init=False,
+        repr=False,
+        compare=False,
+    )
 
     def in_state(self, nodes: frozenset[str], state: str, unless: frozenset[str] = frozenset()) -> list[Span]:
         """When at least one of these machines was in this state, while none of the others was ready."""
@@ -244,7 +250,10 @@ def _waited(task: Story, since: datetime, until: datetime, node: str | None, fac
     """Each cause takes what is left of the time by the ones before it. `node` took the task in the end; None: nobody
     did yet, and the machines that could are asked where none of them is there."""
     left = [Span(since, until)]
-    for kind, subject, spans in _causes(task, node, facts):
+    which = task.service, task.key, task.fits, node
+    if which not in facts.causes:
+        facts.causes[which] = list(_causes(task, node, facts))
+    for kind, subject, spans in facts.causes[which]:
         taken, left = _divided(left, spans)
         yield from (Segment(kind, each.since, each.until, subject) for each in taken)
         if not left:
@@ -368,13 +377,13 @@ def _last_to_end(tasks: Sequence[Story], facts: Facts) -> Story | None:
 # The bars of a job
 
 
-def job_bar(job: JobStory, tasks: Sequence[Story], facts: Facts) -> list[Segment]:
-    """The job's critical path, from its submission to its end, or until now."""
+def job_bar(job: JobStory, tasks: Sequence[Story], facts: Facts, path: Sequence[Story] | None = None) -> list[Segment]:
+    """The job's critical path, from its submission to its end, or until now. `path`: where the caller knows it."""
     ends = job.ended_at or facts.now
     at = min(job.began_at or ends, ends)
     stories = {task.id: task for task in tasks}
     found = list(_before(job, at))
-    for task in critical_path(job, tasks, facts):
+    for task in critical_path(job, tasks, facts) if path is None else path:
         until = min(_end(task, facts), ends)
         found += _clipped(segments(task, stories, facts), at, until)
         at = max(at, until)

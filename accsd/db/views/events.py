@@ -137,7 +137,7 @@ async def transitions_of(db: Database, job_id: UUID, *, limit: int) -> list[Tran
         limit,
         repeatable=True,
     )
-    return [TransitionRow(**dict(row)) for row in rows]
+    return [TransitionRow(*row) for row in rows]  # the columns are in the order of the fields
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ async def task_facts(db: Database, job_id: UUID) -> list[TaskFacts]:
         MOST_TASKS,
         repeatable=True,
     )
-    return [TaskFacts(**dict(row)) for row in rows]
+    return [TaskFacts(*row) for row in rows]  # the columns are in the order of the fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ async def moves(db: Database, job_id: UUID, archived: Sequence[str] = ()) -> lis
         *source.arguments,
         repeatable=True,
     )
-    return [Move(**dict(row)) for row in rows]
+    return [Move(*row) for row in rows]  # the columns are in the order of the fields
 
 
 @dataclass(frozen=True, slots=True)
