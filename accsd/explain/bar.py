@@ -145,7 +145,9 @@ def tasks_told(
     for node in nodes:
         fits[node.lane].add(node.name)
     dependencies = _dependencies(rows)
-    return [_told(job, row, by_task[row.id], frozenset(fits[row.lane]), dependencies[row.id]) for row in rows]
+    # one set for all tasks of a lane: they are compared by identity then
+    in_lane = {lane: frozenset(fits[lane]) for lane in {row.lane for row in rows}}
+    return [_told(job, row, by_task.get(row.id, ()), in_lane[row.lane], dependencies[row.id]) for row in rows]
 
 
 def _dependencies(rows: Sequence[TaskFacts]) -> dict[UUID, tuple[UUID, ...]]:
@@ -177,7 +179,7 @@ def _told(
             attempts[-1] = _started(attempts[-1], move.ts)
         elif attempts and move.attempt_id is not None and attempts[-1].ended_at is None:
             attempts[-1] = _ended(attempts[-1], move)
-    ended = None if TaskStatus(row.status) in _OPEN else row.finished_at
+    ended = None if row.status in _OPEN else row.finished_at
     if not attempts and row.claimed_at is not None and row.claimed_at >= opened:  # its events are not there any more
         attempts = [Attempt(row.node, row.claimed_at, row.started_at, ended, row.outcome)]
     return Story(
@@ -223,7 +225,7 @@ async def _facts(
     db: Database, job: JobFacts, story: JobStory, tasks: Sequence[Story], nodes: Sequence[FittingNode]
 ) -> tuple[Facts, bool]:
     since, until = story.opened_at, story.ended_at or job.now
-    names = {name for task in tasks for name in task.fits}
+    names = {name for fits in {task.fits for task in tasks} for name in fits}
     names |= {attempt.node for task in tasks for attempt in task.attempts if attempt.node is not None}
     changes = await power_changes(db, since, until, nodes=sorted(names), limit=_MOST_POWER)
     pauses = await reading.pause_intervals(db, since, until)
