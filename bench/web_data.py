@@ -40,7 +40,8 @@ CREATE TEMP TABLE past AS
             FROM generate_series({first}, {last}) g) t;
 INSERT INTO jobs (id, workflow_id, status, progress, current_task_key, options, order_seq, created_at, started_at,
                   finished_at, updated_at, task_count, task_progress, created_by, error_code, error_message)
-  SELECT job, workflow, CASE WHEN failed THEN 'error' ELSE 'done' END, 1, CASE WHEN failed THEN 'render' ELSE 'upload' END,
+  SELECT job, workflow, CASE WHEN failed THEN 'error' ELSE 'done' END, 1,
+         CASE WHEN failed THEN 'render' ELSE 'upload' END,
          jsonb_build_object('source', 's3://in/' || g || '.mov', 'shot', g % 500), g, at, at, at + interval '6 min',
          at + interval '6 min', 4, 4, 'user-' || g % 20, CASE WHEN failed THEN 'exit_' || g % 7 END,
          CASE WHEN failed THEN 'frame ' || g || ' could not be read' END FROM past;
@@ -48,7 +49,8 @@ CREATE TEMP TABLE past_tasks AS
   SELECT p.g, p.at + interval '90 s' * (s.step_no - 1) AS at, p.job, accs.task_id(p.job, s.step_no) AS task, s.step_no,
          s.task_key, s.service, s.depends_on, s.params, s.lane,
          'node-' || to_char((g + s.step_no) % {nodes}, 'FM00') AS node,
-         CASE WHEN NOT p.failed OR s.step_no < 3 THEN 'done' WHEN s.step_no = 3 THEN 'error' ELSE 'skipped' END AS status
+         CASE WHEN NOT p.failed OR s.step_no < 3 THEN 'done'
+              WHEN s.step_no = 3 THEN 'error' ELSE 'skipped' END AS status
     FROM past p JOIN accs.steps s ON s.workflow_id = p.workflow ORDER BY p.g, s.step_no;
 INSERT INTO job_tasks (id, job_id, task_key, service_name, status, depends_on, progress, params, results, claimed_by,
                        claimed_at, started_at, finished_at, created_at, updated_at, attempt_id, attempt, step_no, lane,
@@ -58,7 +60,8 @@ INSERT INTO job_tasks (id, job_id, task_key, service_name, status, depends_on, p
          CASE WHEN status <> 'skipped' THEN node END,
          CASE WHEN status <> 'skipped' THEN at + interval '1 s' END,
          CASE WHEN status <> 'skipped' THEN at + interval '2 s' END, at + interval '89 s',
-         at, at + interval '89 s', CASE WHEN status = 'skipped' THEN 0 ELSE 1 END, (status = 'error')::int, step_no, lane,
+         at, at + interval '89 s', CASE WHEN status = 'skipped' THEN 0 ELSE 1 END, (status = 'error')::int, step_no,
+         lane,
          CASE WHEN step_no < 4 THEN ARRAY[accs.task_id(job, step_no + 1)] END,
          CASE WHEN status <> 'skipped' THEN status END, CASE WHEN status <> 'skipped' THEN 1 END,
          CASE status WHEN 'error' THEN 'exit_' || g % 7 END,
@@ -99,10 +102,12 @@ INSERT INTO accs.power (node, state, since, watts)
 INSERT INTO accs.power_log (node, ts, state, because)
   SELECT name, h + s.after, s.state, 'bench' FROM nodes,
          generate_series(date_trunc('hour', now()) - interval '30 days', now() - interval '3 hours', '3 hours') h,
-         (VALUES ('waking', interval '0'), ('booting', '5 s'), ('ready', '40 s'), ('asleep', '2 hours')) s (state, after)
+         (VALUES ('waking', interval '0'), ('booting', '5 s'), ('ready', '40 s'),
+                 ('asleep', '2 hours')) s (state, after)
    ORDER BY 2;
 INSERT INTO accs.samples (node, service, ts, live, slots)
-  SELECT n.name, s, m, k.n % 2, 2 FROM nodes n, LATERAL (SELECT min(s) AS s FROM jsonb_object_keys(n.max_concurrency) s) o,
+  SELECT n.name, s, m, k.n % 2, 2
+    FROM nodes n, LATERAL (SELECT min(s) AS s FROM jsonb_object_keys(n.max_concurrency) s) o,
          generate_series(now() - interval '14 days', now(), '7 min') WITH ORDINALITY AS k (m, n);
 RESET session_replication_role
 """

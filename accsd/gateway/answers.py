@@ -7,17 +7,26 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, Final, cast, get_args, get_type_hints
 
+import anyio.to_thread
 import orjson
 from starlette.responses import Response
 
 from accsd.explain.redaction import OF_USERS, Redaction
 
 JSON: Final = "application/json"
+_FEW_ROWS: Final = 200
 _FORMAT: Final = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
 
 
 def answer(body: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(encode(body), status_code=status, headers=dict(headers or {}), media_type=JSON)
+
+
+async def large_answer(make: Callable[[], Any], rows: int) -> Response:
+    """An answer that many rows go into is made in a thread: meanwhile the loop has other things to do."""
+    if rows <= _FEW_ROWS:
+        return answer(make())
+    return await anyio.to_thread.run_sync(lambda: answer(make()))
 
 
 def encode(body: Any) -> bytes:
