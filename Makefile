@@ -18,7 +18,7 @@ PYTEST_ARGS ?=
 PEERS_ARGS ?= --systems accsd_pull,accsd,pgqueuer,chancy,graphile_worker,pg_boss --reps 3 --backlog-jobs 60000
 GROWTH ?= 10000000
 
-.PHONY: help install test test-quick soak calendar lint check demo bench bench-schedules schema reference lock lock-check format clean chaos
+.PHONY: help install test test-quick soak calendar lint check demo bench bench-schedules web-bench schema reference lock lock-check format clean chaos
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | while IFS=$$'\t' read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -84,6 +84,11 @@ bench-schedules: install ## how late schedules and events are, what they cost, a
 	$(BIN)/python -m bench.on_time
 	$(BIN)/python -m bench.schedules
 	$(BIN)/python bench/peers/run_schedules.py
+
+WEB_ARGS ?=
+
+web-bench: install ## the gateway's budgets beside 1,000,000 jobs, what it uses idle, and what ten streams cost a claim: 25 minutes, 20 GB
+	$(BIN)/python -m bench.web $(WEB_ARGS)
 
 schema: ## assemble schema.sql from the files in schema/
 	$(PYTHON) tools/make_schema.py

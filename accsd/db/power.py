@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from accsd.db.pool import Database
 from accsd.values.names import KIND_LABEL
@@ -43,9 +44,9 @@ async def power_changes(
     return [PowerChange(**dict(row)) for row in rows]
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """From `ts` on so many tasks of the service were live on the node, of so many that it takes at once."""
+class Sample(NamedTuple):
+    """From `ts` on so many tasks of the service were live on the node, of so many that it takes at once. (A tuple: a
+    day of 50 machines has 10,000 of them.)"""
 
     node: str
     service: str
@@ -70,7 +71,7 @@ async def samples(db: Database, since: datetime, until: datetime, *, limit: int)
         limit,
         repeatable=True,
     )
-    return [Sample(**dict(row)) for row in rows]
+    return [Sample._make(row) for row in rows]  # the columns are in the order of the fields
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,14 @@
 eta.py say what they mean."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 from uuid import UUID
+
+import anyio.to_thread
 
 from accsd.db.pool import Database
 from accsd.db.power import PowerChange, power_changes
@@ -36,8 +39,10 @@ from accsd.model.state import JobStatus, TaskStatus
 from accsd.values.times import FarTime
 from accsd.values.units import parse_duration
 
+_T = TypeVar("_T")
 _MOST_POWER: Final = 20_000
 _MOST_SHOWN: Final = 1000  # tasks with their own pieces, in the document
+_FEW_TASKS: Final = 200
 _SILENT: Final = timedelta(minutes=2)
 _SHORT: Final = timedelta(seconds=1)
 _OPEN: Final = frozenset({TaskStatus.QUEUED, TaskStatus.STARTING, TaskStatus.RUNNING})
@@ -75,20 +80,40 @@ async def explain_job(db: Database, job_id: UUID, archived: Sequence[str] = ()) 
     rows = await reading.task_facts(db, job_id)
     moves = await reading.moves(db, job_id, archived)
     nodes = await reading.fitting_nodes(db, {row.lane for row in rows})
-    told = tasks_told(job, rows, moves, nodes)
+    told = await _apart(len(rows), partial(tasks_told, job, rows, moves, nodes))
     story = job_told(job, rows, moves)
     facts, is_whole = await _facts(db, job, story, told, nodes)
-    by_id = {task.id: task for task in told}
-    pieces = {task.task_key: segments(task, by_id, facts) for task in told}
+    cut = await _apart(len(rows), partial(_cut, story, told, facts))
     return Explanation(
-        bar=job_bar(story, told, facts),
-        path=[task.task_key for task in critical_path(story, told, facts)],
-        total=sums(piece for its in pieces.values() for piece in its),
-        tasks=pieces,
+        bar=cut.bar,
+        path=cut.path,
+        total=cut.total,
+        tasks=cut.tasks,
         eta=await _eta(db, job, told, nodes) if job.status == JobStatus.RUNNING else None,
         now=job.now,
         complete=is_whole and len(rows) < reading.MOST_TASKS and len(moves) < reading.MOST_EVENTS,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    bar: Sequence[Segment]
+    path: Sequence[str]
+    total: Mapping[Kind, timedelta]
+    tasks: Mapping[str, Sequence[Segment]]
+
+
+def _cut(job: JobStory, tasks: Sequence[Story], facts: Facts) -> _Cut:
+    by_id = {task.id: task for task in tasks}
+    pieces = {task.task_key: segments(task, by_id, facts) for task in tasks}
+    path = critical_path(job, tasks, facts)
+    total = sums(piece for its in pieces.values() for piece in its)
+    return _Cut(job_bar(job, tasks, facts, path), [task.task_key for task in path], total, pieces)
+
+
+async def _apart(tasks: int, work: Callable[[], _T]) -> _T:
+    """In a thread where there are many tasks: 5,000 take a tenth of a second, and the loop has heartbeats to send."""
+    return work() if tasks <= _FEW_TASKS else await anyio.to_thread.run_sync(work)
 
 
 # Stories
@@ -120,7 +145,9 @@ def tasks_told(
     for node in nodes:
         fits[node.lane].add(node.name)
     dependencies = _dependencies(rows)
-    return [_told(job, row, by_task[row.id], frozenset(fits[row.lane]), dependencies[row.id]) for row in rows]
+    # one set for all tasks of a lane: they are compared by identity then
+    in_lane = {lane: frozenset(fits[lane]) for lane in {row.lane for row in rows}}
+    return [_told(job, row, by_task.get(row.id, ()), in_lane[row.lane], dependencies[row.id]) for row in rows]
 
 
 def _dependencies(rows: Sequence[TaskFacts]) -> dict[UUID, tuple[UUID, ...]]:
@@ -149,12 +176,10 @@ def _told(
         elif move.to == TaskStatus.STARTING:
             attempts.append(Attempt(move.node, move.ts))
         elif attempts and move.to == TaskStatus.RUNNING:
-            attempts[-1] = replace(attempts[-1], started_at=move.ts)
+            attempts[-1] = _started(attempts[-1], move.ts)
         elif attempts and move.attempt_id is not None and attempts[-1].ended_at is None:
-            attempts[-1] = replace(
-                attempts[-1], ended_at=move.ts, outcome=move.outcome or move.to, again_at=move.again_at
-            )
-    ended = None if TaskStatus(row.status) in _OPEN else row.finished_at
+            attempts[-1] = _ended(attempts[-1], move)
+    ended = None if row.status in _OPEN else row.finished_at
     if not attempts and row.claimed_at is not None and row.claimed_at >= opened:  # its events are not there any more
         attempts = [Attempt(row.node, row.claimed_at, row.started_at, ended, row.outcome)]
     return Story(
@@ -173,6 +198,18 @@ def _told(
     )
 
 
+# Not by dataclasses.replace, which takes several times as long: a job may have thousands of attempts.
+
+
+def _started(attempt: Attempt, at: datetime) -> Attempt:
+    return Attempt(attempt.node, attempt.claimed_at, at, attempt.ended_at, attempt.outcome, attempt.again_at)
+
+
+def _ended(attempt: Attempt, move: Move) -> Attempt:
+    outcome = move.outcome or move.to
+    return Attempt(attempt.node, attempt.claimed_at, attempt.started_at, move.ts, outcome, move.again_at)
+
+
 def _delay(written: Any) -> timedelta | None:
     """What a step's delay is, if that is written plainly; what an expression gave is known only while it lasts."""
     try:
@@ -188,7 +225,7 @@ async def _facts(
     db: Database, job: JobFacts, story: JobStory, tasks: Sequence[Story], nodes: Sequence[FittingNode]
 ) -> tuple[Facts, bool]:
     since, until = story.opened_at, story.ended_at or job.now
-    names = {name for task in tasks for name in task.fits}
+    names = {name for fits in {task.fits for task in tasks} for name in fits}
     names |= {attempt.node for task in tasks for attempt in task.attempts if attempt.node is not None}
     changes = await power_changes(db, since, until, nodes=sorted(names), limit=_MOST_POWER)
     pauses = await reading.pause_intervals(db, since, until)
@@ -256,7 +293,7 @@ def power_spans(
 async def _eta(db: Database, job: JobFacts, tasks: Sequence[Story], nodes: Sequence[FittingNode]) -> Eta:
     usual = await step_stats(db, job.workflow)
     waiting = await reading.places(db, job.id)
-    return job_eta(job.now, tasks, usual, queues(waiting, nodes, job.now))
+    return await _apart(len(tasks), lambda: job_eta(job.now, tasks, usual, queues(waiting, nodes, job.now)))
 
 
 def queues(waiting: Iterable[Place], nodes: Sequence[FittingNode], now: datetime) -> dict[UUID, Queue]:

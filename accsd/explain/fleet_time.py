@@ -5,6 +5,7 @@ one machine did, piece by piece: asleep, waking (called, not reached yet), booti
 its agent was not there).
 """
 
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -181,11 +182,14 @@ def _busy(taken: Sequence[Sample]) -> list[tuple[datetime, bool]]:
 
 def _by_use(piece: Interval, busy: Sequence[tuple[datetime, bool]]) -> Iterator[Interval]:
     """A time in which a machine was there, divided into idle and busy."""
-    inside = [(ts, is_busy) for ts, is_busy in busy if piece.since < ts < piece.until]
-    before = [is_busy for ts, is_busy in busy if ts <= piece.since]
-    marks = [(piece.since, before[-1] if before else False), *inside, (piece.until, False)]
+    begin, end = bisect_right(busy, piece.since, key=_moment), bisect_left(busy, piece.until, key=_moment)
+    marks = [(piece.since, busy[begin - 1][1] if begin else False), *busy[begin:end], (piece.until, False)]
     for (begins, is_busy), (ends, _) in pairwise(marks):
         yield Interval("busy" if is_busy else "idle", begins, ends, piece.because)
+
+
+def _moment(mark: tuple[datetime, bool]) -> datetime:
+    return mark[0]
 
 
 def _merged(pieces: Iterable[Interval]) -> Iterator[Interval]:

@@ -1,11 +1,11 @@
 """The log of one attempt by line: a window of it, its end, what is around an error, and a search that is complete.
 
 Lines are numbered from 1, and a number never changes its line. What the agent has sealed is in the object store, in
-parts whose facts say how many lines they have: a window costs one or two reads. What was written since then is told by
-events.
+parts whose facts say how many lines they have and where the errors are: a window costs one or two reads. What was
+written since then is told by events.
 """
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -21,10 +21,9 @@ from accsd.errors import InvalidValue
 from accsd.model.state import Level
 from accsd.storage import ObjectStore
 from accsd.work.execution import is_rest_in_log
-from accsd.work.tasklog import LogFacts
+from accsd.work.tasklog import MOST_ERROR_LINES, LogFacts
 
 MOST_LINES: Final = 5_000  # of one window
-_MOST_ERRORS: Final = 1_000  # whose numbers a window tells
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,9 @@ class AttemptLines:
         attempt = await attempt_log(db, task_id, attempt_id)
         parts: list[_Part] = []
         for stored in await log_parts(db, task_id, attempt_id):
-            facts = LogFacts.read(stored.facts) if stored.facts else LogFacts.of(await _bytes(store, stored))
+            facts = LogFacts.read(stored.facts) if stored.facts else None
+            if facts is None:
+                facts = await anyio.to_thread.run_sync(LogFacts.of, await _bytes(store, stored))
             parts.append(_Part(stored, facts, parts[-1].last if parts else 0))
         sealed = parts[-1].last if parts else 0
         recent: list[Line] = []
@@ -125,17 +126,17 @@ class AttemptLines:
         lines: list[Line] = []
         for part in self._parts:
             if part.before < last and part.last >= first:
-                lines += [line for line in await self._lines_of(part) if first <= line.n <= last]
+                lines += await self._lines_of(part, first, last)
         lines += [line for line in self._recent if first <= line.n <= last]
         source = "both" if self._parts and self._recent else "events" if self._recent else "store"
-        return Window(lines, self.total, await self._errors(), not self._is_live, source)
+        return Window(lines, self.total, self._errors(), not self._is_live, source)
 
     async def tail(self, limit: int) -> Window:
         return await self.window(self.total - limit + 1, limit)
 
     async def around_error(self, limit: int) -> Window:
         """The first error in the middle; the end of the log where there is none."""
-        errors = await self._errors()
+        errors = self._errors()
         return await self.window(errors[0] - limit // 2, limit) if errors else await self.tail(limit)
 
     async def around(self, moment: datetime, limit: int) -> Window:
@@ -169,24 +170,24 @@ class AttemptLines:
             if _has(line, text or "", False, level):
                 yield line
 
-    async def _errors(self) -> list[int]:
-        found: list[int] = []
-        for part in self._parts:
-            if part.facts.errors and len(found) < _MOST_ERRORS:
-                found += _errors_among(await self._lines_of(part))
-        return [*found, *_errors_among(self._recent)][:_MOST_ERRORS]
+    def _errors(self) -> list[int]:
+        found = [part.before + n for part in self._parts for n in part.facts.error_lines]
+        return [*found, *(line.n for line in self._recent if line.level == Level.ERROR)][:MOST_ERROR_LINES]
 
-    async def _lines_of(self, part: _Part) -> list[Line]:
+    async def _lines_of(self, part: _Part, first: int = 1, last: int | None = None) -> list[Line]:
+        """Those of the part whose numbers lie between these; no others are parsed."""
         content = await _bytes(self._store, part.stored)
-        return [Line.stored(n, orjson.loads(line)) for n, line in enumerate(content.splitlines(), part.before + 1)]
+        begin, end = max(0, first - 1 - part.before), None if last is None else last - part.before
+        return await anyio.to_thread.run_sync(_parsed, content, part.before, begin, end)
 
 
 async def _bytes(store: ObjectStore, stored: StoredArtifact) -> bytes:
     return await store.get_bytes(stored.key, checksum=stored.checksum)
 
 
-def _errors_among(lines: Iterable[Line]) -> list[int]:
-    return [line.n for line in lines if line.level == Level.ERROR]
+def _parsed(content: bytes, before: int, begin: int, end: int | None) -> list[Line]:
+    wanted = content.splitlines()[begin:end]
+    return [Line.stored(n, orjson.loads(line)) for n, line in enumerate(wanted, before + begin + 1)]
 
 
 def _hits(content: bytes, before: int, text: str, match_case: bool, level: Level | None) -> list[Line]:

@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 
 STRUCK_OUT: Final = "***"
 # Where users put what they like. The names of our own columns are ours, and never secret.
-_OF_USERS: Final = frozenset(
+OF_USERS: Final = frozenset(
     {
         "options",
         "params",
@@ -36,7 +36,7 @@ class Redaction:
 
     def of(self, column: str, value: Any) -> Any:
         """The value of a column as it may be shown."""
-        if self._secret is None or column not in _OF_USERS:
+        if self._secret is None or column not in OF_USERS:
             return value
         return self.inside(value)
 

@@ -12,7 +12,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
@@ -39,6 +39,7 @@ AGES_SEC: Final = (2.0, 5.0, 10.0, 30.0, 60.0)
 MUCH_BYTES: Final = 16 * 1024
 MUCH_AGE_SEC: Final = 5.0
 LOG_BYTES: Final = 100 * 1024 * 1024
+MOST_ERROR_LINES: Final = 1_000  # whose places the facts of a part tell
 
 _STATE: Final = "cursor.json"
 _STATE_BEING_WRITTEN: Final = "cursor.json.new"
@@ -72,17 +73,21 @@ class LogFacts:
     errors: int
     first_ts: str | None
     last_ts: str | None
+    error_lines: Sequence[int]  # the places of the first MOST_ERROR_LINES errors, from 1
 
     @classmethod
     def of(cls, content: bytes) -> "LogFacts":
         records = [orjson.loads(line) for line in content.splitlines()]
         levels = Counter(record["level"] for record in records)
         first, last = (records[0]["ts"], records[-1]["ts"]) if records else (None, None)
-        return cls(len(records), levels[Level.WARN], levels[Level.ERROR], first, last)
+        errors = [n for n, record in enumerate(records, 1) if record["level"] == Level.ERROR][:MOST_ERROR_LINES]
+        return cls(len(records), levels[Level.WARN], levels[Level.ERROR], first, last, errors)
 
     @classmethod
-    def read(cls, document: Mapping[str, Any]) -> "LogFacts":
-        return cls(*(document[each.name] for each in fields(cls)))
+    def read(cls, document: Mapping[str, Any]) -> "LogFacts | None":
+        """None: they were written by an agent that did not say all of it."""
+        names = [each.name for each in fields(cls)]
+        return cls(*(document[name] for name in names)) if document.keys() >= set(names) else None
 
     def document(self) -> dict[str, Any]:
         return asdict(self)

@@ -34,7 +34,7 @@ from accsd.explain.blast import cancel_preview, retry_preview
 from accsd.explain.identifiers import job_named
 from accsd.explain.redaction import Redaction
 from accsd.gateway.access import GuardedRoute, redaction_for, require_limit, require_own, scoped, shared
-from accsd.gateway.answers import answer, document
+from accsd.gateway.answers import answer, document, large_answer
 from accsd.gateway.bodies import Body as RequestBody
 from accsd.gateway.bodies import Reason
 from accsd.gateway.conditional import require_version, told
@@ -337,8 +337,12 @@ async def get_tasks(
     context = context_of(request)
     found = await job_named(context.reads, job_id)
     tasks = await job_views.tasks_of(context.reads, found, limit=limit + 1, offset=after)
-    rows = [document(task, context.redaction) for task in tasks[:limit]]
-    return answer({"items": rows, "next": after + limit if len(tasks) > limit else None})
+
+    def made() -> dict[str, Any]:
+        rows = [document(task, context.redaction) for task in tasks[:limit]]
+        return {"items": rows, "next": after + limit if len(tasks) > limit else None}
+
+    return await large_answer(made, len(tasks))
 
 
 @router.patch(
@@ -494,7 +498,8 @@ async def explain(request: Request, job_id: str) -> Response:
     context = context_of(request)
     found = await job_named(context.reads, job_id)
     archived, _ = _archived(context, found)
-    return answer((await archived.ask(lambda lines: explain_job(context.reads, found, lines))).document())
+    explained = await archived.ask(lambda lines: explain_job(context.reads, found, lines))
+    return await large_answer(explained.document, len(explained.tasks))
 
 
 @router.get(
@@ -577,18 +582,20 @@ async def history(request: Request, job_id: str) -> Response:
     context = context_of(request)
     found = await job_named(context.reads, job_id)
     rows = await event_views.transitions_of(context.reads, found, limit=400_000)
-    names = list(dict.fromkeys(row.task_key for row in rows))
-    places = {name: number for number, name in enumerate(names)}
-    first = rows[0].ts if rows else None
-    return answer(
-        {
+
+    def made() -> dict[str, Any]:
+        names = list(dict.fromkeys(row.task_key for row in rows))
+        places = {name: number for number, name in enumerate(names)}
+        first = rows[0].ts if rows else None
+        return {
             "tasks": names,
             "from": first,
             "task": [places[row.task_key] for row in rows],
             "after_seconds": [round((row.ts - first).total_seconds(), 6) for row in rows] if first else [],
             "status": [row.status for row in rows],
         }
-    )
+
+    return await large_answer(made, len(rows))
 
 
 @router.get(

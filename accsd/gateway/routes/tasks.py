@@ -1,5 +1,6 @@
 """Tasks, and the log of each attempt by line: windows, a search that is complete, the whole of it."""
 
+import time
 from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -27,7 +28,7 @@ from accsd.model.state import Level, TaskStatus
 
 router = APIRouter(prefix="/api/v1", route_class=GuardedRoute, tags=["tasks"])
 NDJSON: Final = "application/x-ndjson"
-_SEARCHED_AT_ONCE: Final = 2
+_GATHERS_SEC: Final = 0.2
 
 
 @router.get(
@@ -193,13 +194,15 @@ def _elsewhere(error: NotFound) -> AccsdError:
 
 
 async def _told_to_the_end(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Gathers small parts: a message for each line would cost more than the line."""
-    gathered = bytearray()
+    """Gathers small parts: a message for each line would cost more than the line. The first hit of a search, and one
+    that comes after a while, goes out at once."""
+    gathered, sent = bytearray(), 0.0
     async for part in parts:
         gathered += part
-        if len(gathered) >= 64 * 1024:
+        if len(gathered) >= 64 * 1024 or time.monotonic() - sent > _GATHERS_SEC:
             yield bytes(gathered)
             gathered.clear()
+            sent = time.monotonic()
     if gathered:
         yield bytes(gathered)
 
