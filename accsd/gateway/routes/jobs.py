@@ -498,8 +498,8 @@ async def explain(request: Request, job_id: str) -> Response:
     context = context_of(request)
     found = await job_named(context.reads, job_id)
     archived, _ = _archived(context, found)
-    explained = await archived.ask(lambda lines: explain_job(context.reads, found, lines))
-    return await large_answer(explained.document, len(explained.tasks))
+    explanation = await archived.ask(lambda lines: explain_job(context.reads, found, lines))
+    return await large_answer(explanation.document, len(explanation.tasks))
 
 
 @router.get(
