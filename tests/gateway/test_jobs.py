@@ -246,4 +246,4 @@ async def test_the_title_of_a_workflow_is_listed(gateway: Gateway):
     assert (await gateway.ask("PUT", "/workflows/tides", json=body, scope="operate")).status_code == 201
     (row,) = (await gateway.get("/workflows", scope="read")).json()["items"]
     assert (row["name"], row["title"]) == ("tides", "Tides")
-    assert (await gateway.get("/workflows/tides")).json()["title"] == "Tides"
+    assert (await gateway.get("/workflows/tides", scope="read")).json()["title"] == "Tides"
