@@ -244,6 +244,6 @@ async def test_why_over_http_has_the_words_of_the_command(gateway: Gateway, conn
 async def test_the_title_of_a_workflow_is_listed(gateway: Gateway):
     body = {"title": "Tides", "steps": [{"key": "a", "service": "s"}]}
     assert (await gateway.ask("PUT", "/workflows/tides", json=body, scope="operate")).status_code == 201
-    (row,) = (await gateway.get("/workflows")).json()["items"]
+    (row,) = (await gateway.get("/workflows", scope="read")).json()["items"]
     assert (row["name"], row["title"]) == ("tides", "Tides")
-    assert (await gateway.get("/workflows/tides")).json()["title"] == "Tides"
+    assert (await gateway.get("/workflows/tides", scope="read")).json()["title"] == "Tides"
