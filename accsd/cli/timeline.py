@@ -104,7 +104,8 @@ def _say_end(job: job_views.JobRow, output: str) -> None:
         return
     took = "" if job.took is None else f" after {duration(job.took)}"
     error = f": {job.error_code} {job.error_message or ''}".rstrip() if job.error_code else ""
-    say(f"job {short(job.id)} is ", styled(job.status), f"{took}{error}", err=True)
+    ended = "ended in" if job.status == JobStatus.ERROR else "is"
+    say(f"job {short(job.id)} {ended} ", styled(job.status), f"{took}{error}", err=True)
     if job.status != JobStatus.DONE:
         say(f"  → accsd job {short(job.id)}\n  → {once_more(job)}", err=True)
 

@@ -28,6 +28,7 @@ from accsd.pipeline.samples import sample_facts
 from accsd.values.validation import did_you_mean
 
 _ITEMS_SHOWN: Final = 10
+_STEPS_NAMED: Final = 20
 
 
 @click.command("render")
@@ -107,7 +108,10 @@ def _stored(ctx: click.Context, name: str, version: int | None) -> Flow:
 def _require_step(workflow: WorkflowDef, key: str) -> None:
     keys = [step.key for step in workflow.steps]
     if key not in keys:
-        raise NotFound(f'workflow "{workflow.name}" has no step "{key}"{did_you_mean(key, keys)}')
+        known = ", ".join(keys[:_STEPS_NAMED]) + (", …" if len(keys) > _STEPS_NAMED else "")
+        raise NotFound(
+            f'workflow "{workflow.name}" has no step "{key}"{did_you_mean(key, keys)}', hint=f"its steps are {known}"
+        )
 
 
 def _sample(written: str | None) -> dict[str, Any]:

@@ -424,3 +424,10 @@ async def test_a_cached_step_is_marked_and_the_cache_can_be_ignored_and_forgotte
     assert (await cli(*forget, "--step", "each")).ends(0).out == "4 cached results forgotten\n"
     assert (await cli(*forget)).ends(0).out == "2 cached results forgotten\n"
     (await cli(*forget, "--step", "probes")).ends(3, 'has no step "probes" (did you mean "probe"?)')
+
+
+async def test_render_names_the_steps_where_the_one_that_is_asked_for_is_not_there(offline: Cli, tmp_path: Path):
+    file = tmp_path / "w.yaml"
+    file.write_text("name: w\nsteps:\n  - {key: cut, service: s}\n  - {key: glue, service: s}\n")
+    said = (await offline("workflows", "render", str(file), "--step", "nope")).ends(3)
+    assert "its steps are cut, glue" in said.err

@@ -167,7 +167,7 @@ async def test_a_job_that_fails_is_exit_code_1_and_says_what_to_do(cli: Cli, con
     async with a_worker(connect, "error"):
         said = (await cli("submit", "media", "--wait")).ends(1)
     short = said.out.strip()[-8:]
-    assert f"job {short} is error" in said.err
+    assert f"job {short} ended in error" in said.err
     assert "boom it broke" in said.err
     assert f"→ accsd retry {short}" in said.err
 
