@@ -19,7 +19,8 @@ decides by class and never by reading a message.
     ├── AttemptFailed               the attempt failed: the retry policy decides, by code and permanence
     ├── Unavailable                 the world is away: back off, burn no attempt
     │   ├── DatabaseUnavailable
-    │   │   └── QueryTooSlow        it is there, but a question of a person's took too long
+    │   │   ├── QueryTooSlow        it is there, but a question of a person's took too long
+    │   │   └── DatabaseBusy        all connections of this process are in use
     │   ├── StorageUnavailable
     │   ├── EngineUnavailable       the engine that carries out attempts
     │   │   └── DockerUnavailable
@@ -221,6 +222,10 @@ class DatabaseUnavailable(Unavailable):
 
 class QueryTooSlow(DatabaseUnavailable):
     """A list or a search was given up, so that it costs the work nothing."""
+
+
+class DatabaseBusy(DatabaseUnavailable):
+    """All connections of this process are in use, and none came free in time: it is not sent again at once."""
 
 
 class StorageUnavailable(Unavailable):

@@ -21,7 +21,7 @@ import orjson
 from asyncpg.pool import PoolConnectionProxy
 
 from accsd.db.failures import FAILURES, OVERTAKEN, ROLLED_BACK, translating
-from accsd.errors import AccsdError, DatabaseUnavailable
+from accsd.errors import AccsdError, DatabaseBusy, DatabaseUnavailable
 from accsd.retry import Backoff
 from accsd.settings import DatabaseSettings
 from accsd.values.json import sanitise
@@ -68,6 +68,7 @@ class Database:
         self.behind_pooler = behind_pooler
         self._observer: Callable[[bool, timedelta], None] | None = None
         self._acting: tuple[str, str] | None = None
+        self._patience: float | None = None
 
     @classmethod
     async def open(
@@ -108,6 +109,13 @@ class Database:
         same._acting = via, request_id or ""
         return same
 
+    def impatient(self, seconds: float) -> Self:
+        """The same connections, for callers that would rather be refused (DatabaseBusy) than wait longer than this for
+        one that is free."""
+        same = copy.copy(self)
+        same._patience = seconds
+        return same
+
     async def close(self, *, within: float | None = None) -> None:
         """Waits for calls under way, `within` seconds or until their own deadline; then they are cut off."""
         if self._pool is not None:
@@ -128,8 +136,7 @@ class Database:
                 assert self._connection is not None
                 yield self._connection
                 return
-            patience = self._settings.connect_timeout_sec
-            connection = await self._pool.acquire(timeout=patience if within is None else min(within, patience))
+            connection = await self._acquired(self._pool, within)
             try:
                 yield connection
             except asyncpg.InternalClientError:
@@ -138,6 +145,20 @@ class Database:
             finally:
                 # A cancelled caller does not wait for this task, which ends by itself and logs nothing.
                 await asyncio.shield(_release(self._pool, connection))
+
+    async def _acquired(self, pool: asyncpg.Pool, within: float | None) -> PoolConnectionProxy:
+        patience = (
+            self._settings.connect_timeout_sec if within is None else min(within, self._settings.connect_timeout_sec)
+        )
+        is_full = pool.get_idle_size() == 0 and pool.get_size() >= pool.get_max_size()
+        if self._patience is None or not is_full:
+            return await pool.acquire(timeout=patience)
+        try:
+            return await pool.acquire(timeout=min(patience, self._patience))
+        except TimeoutError:
+            raise DatabaseBusy(
+                f"all {pool.get_max_size()} connections to {self._address} are in use", hint="ask again in a moment"
+            ) from None
 
     def cut(self) -> None:
         """Cuts all connections, as if the network had gone: for failpoints."""
@@ -187,7 +208,7 @@ class Database:
             await asyncio.sleep(pause)
 
     def _may_send_again(self, error: AccsdError, repeatable: bool, tries: int) -> bool:
-        if self._pool is None or self._pool.is_closing():
+        if self._pool is None or self._pool.is_closing() or isinstance(error, DatabaseBusy):
             return False
         if isinstance(error.__cause__, OVERTAKEN):
             return tries < _OVERTAKEN_TRIES  # if it stays wrong it is a bug, and should show

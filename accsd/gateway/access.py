@@ -64,12 +64,6 @@ class GuardedRoute(APIRoute):
         known = frozenset(each.alias for each in self.dependant.query_params)
 
         async def guarded(request: Request) -> Response:
-            if request.method not in SAFE and (unknown := set(request.query_params) - known):
-                raise HttpProblem(
-                    "invalid",
-                    f"there is no parameter {min(unknown)} here, and nothing was done",
-                    errors=[{"pointer": f"/query/{each}", "detail": "it is not known"} for each in sorted(unknown)],
-                )
             if scope == _NOBODY:
                 count_unknown(request)
             else:
@@ -79,6 +73,13 @@ class GuardedRoute(APIRoute):
                         "scope_missing", f"{_credential(caller)} has limits: it could get rid of them here"
                     )
                 await require_reach(context_of(request), caller, reach, request.path_params)
+            # a sender of webhooks may add what it likes to the address
+            if scope != _NOBODY and request.method not in SAFE and (unknown := set(request.query_params) - known):
+                raise HttpProblem(
+                    "invalid",
+                    f"there is no parameter {min(unknown)} here, and nothing was done",
+                    errors=[{"pointer": f"/query/{each}", "detail": "it is not known"} for each in sorted(unknown)],
+                )
             return await handler(StrictRequest(request.scope, request.receive))
 
         return guarded

@@ -25,6 +25,7 @@ from accsd.supervisor import Supervisor
 _READS: Final = 6  # connections
 _VERBS: Final = 4
 _READ_SEC: Final = 5.0
+_PATIENCE_SEC: Final = 1.0  # for a free connection: whoever asks is told to come back, and does not queue up
 _CLOSES_SEC: Final = 1.0
 
 ROLES: Final[tuple[Role[GatewayContext], ...]] = (
@@ -61,10 +62,14 @@ async def open_gateway(
     resources: AsyncExitStack,
 ) -> Roles[GatewayContext]:
     context = await make_context(
-        settings, listener=listener, metrics=metrics, health=health, store=store, resources=resources
+        settings,
+        listener=listener,
+        metrics=metrics,
+        health=health,
+        store=store,
+        resources=resources,
+        observe=observe,
     )
-    for db in (context.reads, context.verbs):
-        db.observe(observe)
     return Roles(ROLES, context, supervisor, listener, settings)
 
 
@@ -76,6 +81,7 @@ async def make_context(
     health: Health,
     store: ObjectStore | None,
     resources: AsyncExitStack,
+    observe: Callable[[bool, timedelta], None] | None = None,
 ) -> GatewayContext:
     """Opens two pools of its own: one reads and is patient with nobody, the other carries out verbs."""
     name = f"accsd {settings.node.name} gateway"
@@ -84,10 +90,13 @@ async def make_context(
     resources.push_async_callback(reads.close, within=_CLOSES_SEC)
     verbs = await Database.open(settings.database.model_copy(update={"pool_size": _VERBS}), application=name)
     resources.push_async_callback(verbs.close, within=_CLOSES_SEC)
+    if observe is not None:
+        for db in (reads, verbs):
+            db.observe(observe)
     pace = Pace(waiters=settings.gateway.limits.waiters)
     return GatewayContext(
         settings=settings,
-        reads=reads,
+        reads=reads.impatient(_PATIENCE_SEC),
         verbs=verbs,
         listener=listener,
         metrics=metrics,

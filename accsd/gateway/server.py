@@ -8,8 +8,10 @@ the other roles of the daemon nothing.
 import asyncio
 import errno
 import logging
+import resource
 import socket
 import ssl
+from contextlib import suppress
 from typing import Any, Final
 
 import anyio
@@ -33,7 +35,8 @@ _LAST_WORDS_SEC: Final = 5.0  # for a refusal to be read
 _KEEP_ALIVE_SEC: Final = 30
 _MAX_HEAD: Final = 32 * 1024
 _STOPS_SEC: Final = 5
-_BACKLOG: Final = 1024
+_BACKLOG: Final = 128  # so many are accepted in one turn of the loop, before the first of them can be refused
+_FILES_KEPT: Final = 512  # open files that connections leave to the rest of the daemon
 
 
 class GatewayServer:
@@ -92,7 +95,7 @@ def _config(app: ASGIApp, settings: GatewaySettings) -> uvicorn.Config:
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what a client did wrong is no news of ours
     config = uvicorn.Config(
         app,
-        http=_protocol(settings.limits.connections),
+        http=_protocol(room_for(settings.limits.connections)),
         ws="none",
         loop="none",
         lifespan="off",
@@ -113,6 +116,23 @@ def _config(app: ASGIApp, settings: GatewaySettings) -> uvicorn.Config:
             f"the certificate of the gateway can't be used: {error}", hint="correct gateway.tls_cert and tls_key"
         ) from None
     return config
+
+
+def room_for(connections: int) -> int:
+    """How many connections there may be. Each is an open file: the process's limit is raised for them as far as it may
+    be, and what is left is not taken from the other roles of the daemon."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _FILES_KEPT
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return connections
+    room = max(1, soft - _FILES_KEPT)
+    _log.warning("fewer_connections", connections=room, wanted=connections, hint="raise the limit of open files")
+    return room
 
 
 class _Server(uvicorn.Server):

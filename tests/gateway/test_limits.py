@@ -154,6 +154,7 @@ async def test_a_share_opens_nothing_of_another_job_in_any_spelling(two: Two):
         f"{two.own}%2F..%2F{other}",
         "%2e%2e",
     ):
+        assert (await two.gateway.get(f"/jobs/{two.own}/why", token=share)).status_code == 403, "it names other jobs"
         for route in ("", "/events", "/tasks", "/stream", "/artifacts"):
             answer = await two.gateway.get(f"/jobs/{given}{route}", token=share)
             assert answer.status_code in (403, 404), f"{given}{route}"

@@ -1,6 +1,7 @@
 """What a request may not say, and what does not happen by mistake."""
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -127,3 +128,16 @@ async def test_a_request_that_waits_is_answered_at_once_when_the_gateway_stops(g
         Database.fetch = true_fetch  # type: ignore[method-assign]
     assert (answer.status_code, answer.json()["status"]) == (200, "running")
     assert reads < 20, "it looks once more, and does not spin"
+
+
+async def test_a_request_that_finds_no_free_connection_is_told_to_come_back(gateway: Gateway):
+    token = await gateway.token("read")
+    assert (await gateway.get("/me", token=token)).status_code == 200
+    async with AsyncExitStack() as held:
+        for _ in range(6):
+            await held.enter_async_context(gateway.context.reads.acquire())
+        refused = await asyncio.wait_for(gateway.get("/jobs", token=token), 4)
+        assert (refused.status_code, refused.json()["code"]) == (503, "database_unavailable")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert (await gateway.client.get("/health")).json()["status"] == "database_unavailable"
+    assert (await gateway.get("/jobs", token=token)).status_code == 200

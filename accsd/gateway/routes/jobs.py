@@ -459,10 +459,11 @@ async def _answered(context: GatewayContext, verb: str, made: Answer) -> Respons
     operation_id="jobs.why",
     summary="Why a job does not run",
     responses=answers(listed(ANYTHING)),
-    openapi_extra=shared(),
+    openapi_extra=scoped(Scope.READ),
 )
 async def why(request: Request, job_id: str) -> Response:
-    """Every blocker in the words of `accsd why`, with what to do about it."""
+    """Every blocker in the words of `accsd why`, with what to do about it. Not for share links: it names what the job
+    waits for, other jobs among them."""
     context = context_of(request)
     found = await job_named(context.reads, job_id)
     return answer({"items": await _why(context, found)})
