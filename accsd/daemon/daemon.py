@@ -6,6 +6,7 @@ heeded from the beginning: a daemon may wait for its database for hours.
 """
 
 import asyncio
+import gc
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -310,6 +311,10 @@ class Daemon:
             observe=self._observer.asked,
             resources=resources,
         )
+        # What is there now stays. A page of 5,000 tasks makes so many objects that all others were looked at with them
+        # for garbage, which took a third of the time of the page.
+        gc.collect()
+        gc.freeze()
 
     def serve_here(self, store: ObjectStore, beats: Database, attempts: Path) -> None:
         """Makes this process a node."""

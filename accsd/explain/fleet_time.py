@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from accsd.db.pool import Database
 from accsd.db.power import KnownNode, PowerChange, Sample, known_nodes, next_firings, power_changes, samples
@@ -41,9 +41,8 @@ _USES: Final[Mapping[str, Use]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """What a machine did from one moment to another, and why."""
+class Interval(NamedTuple):
+    """What a machine did from one moment to another, and why. (A tuple: a day of 50 machines has 10,000 of them.)"""
 
     state: str
     since: datetime
@@ -143,7 +142,7 @@ def _lane(
         pieces = list(_away_since(pieces, node.last_seen))
     cut = [part for piece in pieces for part in (_by_use(piece, busy) if piece.state == "idle" else [piece])]
     if cut and silent is not None and cut[-1].state == "idle" and node.busy:
-        cut[-1] = replace(cut[-1], state="busy")  # the last sample is up to a minute old
+        cut[-1] = cut[-1]._replace(state="busy")  # the last sample is up to a minute old
     return list(_merged(cut))
 
 
@@ -164,7 +163,7 @@ def _away_since(pieces: Sequence[Interval], seen: datetime) -> Iterator[Interval
             yield piece
             continue
         if piece.since < seen:
-            yield replace(piece, until=seen)
+            yield piece._replace(until=seen)
         yield Interval("away", max(piece.since, seen), piece.until, "it was not seen any more")
 
 
@@ -196,7 +195,7 @@ def _merged(pieces: Iterable[Interval]) -> Iterator[Interval]:
     last: Interval | None = None
     for piece in pieces:
         if last is not None and (last.state, last.until) == (piece.state, piece.since):
-            last = replace(last, until=piece.until, because=last.because or piece.because)
+            last = last._replace(until=piece.until, because=last.because or piece.because)
             continue
         if last is not None:
             yield last

@@ -92,8 +92,7 @@ class Segment(NamedTuple):
 # Facts
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(NamedTuple):
     """One attempt, as its events tell it. `again_at`: before this moment the task was not to be claimed again."""
 
     node: str | None

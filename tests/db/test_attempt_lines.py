@@ -95,6 +95,24 @@ async def test_a_window_crosses_the_parts_of_a_log(conn: Connection, db: Databas
     assert window.document()["first_line"] == 4
 
 
+async def test_a_window_reads_no_other_part_than_those_it_shows(conn: Connection, db: Database, store: FileStore):
+    task = await running(conn)
+    await seal(db, store, task, 1, [line(1), line(2, "it broke", "error")])
+    await seal(db, store, task, 2, [line(3), line(4), line(5)])
+    await finish(conn, task)
+    first = build_key(task["job_id"], "a", ArtifactKind.LOG, attempt_id=task["attempt_id"], name="000001.jsonl")
+    await store.delete(first)
+    window = await (await lines_of(db, store, task)).tail(2)
+    assert ([each.n for each in window.lines], window.errors, window.total_lines) == ([4, 5], [2], 5)
+
+
+def test_facts_of_an_agent_that_does_not_say_where_errors_are_count_as_none():
+    facts = LogFacts.of(orjson.dumps(line(1, level="error"))).document()
+    assert LogFacts.read(facts) == LogFacts(1, 0, 1, facts["first_ts"], facts["last_ts"], [1])
+    del facts["error_lines"]
+    assert LogFacts.read(facts) is None
+
+
 async def test_what_runs_is_told_by_events_from_where_its_parts_end(conn: Connection, db: Database, store: FileStore):
     task = await running(conn)
     await say(db, task, "line 1", "line 2", "line 3")

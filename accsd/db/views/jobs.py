@@ -204,7 +204,7 @@ async def tasks_of(db: Database, job_id: UUID, *, limit: int | None = None, offs
     rows = await db.fetch(
         f"{_TASKS} WHERE t.job_id = $1 ORDER BY t.step_no LIMIT $2 OFFSET $3", job_id, limit, offset, repeatable=True
     )
-    return [TaskRow(**row) for row in rows]
+    return [TaskRow(*row) for row in rows]  # the columns are in the order of the fields
 
 
 async def task(db: Database, task_id: UUID) -> TaskRow:

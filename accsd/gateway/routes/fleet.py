@@ -11,7 +11,7 @@ from accsd.db.views.jobs import clock
 from accsd.errors import InvalidValue
 from accsd.explain.fleet_time import Timeline, energy_document, read_forecast, read_timeline
 from accsd.gateway.access import GuardedRoute, scoped
-from accsd.gateway.answers import answer
+from accsd.gateway.answers import answer, large_answer
 from accsd.gateway.context import context_of
 from accsd.gateway.reach import Reach
 from accsd.gateway.schemas import ANYTHING, answers
@@ -33,7 +33,8 @@ _TO: Final = Query(None, alias="to")
     openapi_extra=scoped(Scope.READ),
 )
 async def timeline(request: Request, begin: datetime | None = _FROM, end: datetime | None = _TO) -> Response:
-    return answer((await _timeline(request, begin, end)).document())
+    found = await _timeline(request, begin, end)
+    return await large_answer(found.document, sum(len(lane.intervals) for lane in found.lanes))
 
 
 @router.get(
