@@ -2177,10 +2177,11 @@ BEGIN
     USING ERRCODE = 'AC007', HINT = 'Give one of the two machines another name: node.name in its settings, or ACC_NODE_NAME.';
 END $$;
 
--- Registers a node or says anew what it offers. What is null stays as it is; watts of {} and tools of [] are forgotten. The control host runs what `script`
--- names, so an agent's login must not choose it: it could name any program there.
--- Two machines with one name would take each other's tasks for their own. Where the boot differs, another instance has to be silent for
--- p_lease, or to have said goodbye, before the name changes hands (a replaced disk, a power cut); clones of a disk share the machine's id.
+-- Registers a node or says anew what it offers. What is null stays as it is; watts of {} and tools of [] are forgotten. The
+-- control host runs what `script` names, so an agent's login must not choose it: it could name any program there. Two machines
+-- with one name would take each other's tasks for their own. Where the boot differs, another instance has to be silent for
+-- p_lease, or to have said goodbye, before the name changes hands (a replaced disk, a power cut); clones of a disk share the
+-- machine's id.
 CREATE FUNCTION accs.register_node(
   p_name text, p_labels jsonb DEFAULT '{}', p_max_concurrency jsonb DEFAULT '{}', p_wake_method text DEFAULT NULL, p_mac text DEFAULT NULL,
   p_provider_ref text DEFAULT NULL, p_script text DEFAULT NULL, p_networks cidr[] DEFAULT NULL,
@@ -2342,7 +2343,8 @@ BEGIN
     RAISE EXCEPTION 'a node offers a list of at most 50 tools' USING ERRCODE = 'invalid_parameter_value';
   END IF;
   p_tools := (SELECT coalesce(jsonb_agg(u.tool ORDER BY u.n), '[]') FROM jsonb_array_elements(p_tools) WITH ORDINALITY AS u (tool, n)
-               WHERE jsonb_typeof(u.tool) = 'object' AND octet_length(u.tool ->> 'service') <= 200 AND octet_length(u.tool ->> 'name') <= 200
+               WHERE jsonb_typeof(u.tool) = 'object' AND octet_length(u.tool ->> 'service') <= 200
+                 AND octet_length(u.tool ->> 'name') <= 200
                  AND coalesce(octet_length((u.tool -> 'input_schema')::text), 0) <= 65536
                  AND coalesce(octet_length((u.tool -> 'output_schema')::text), 0) <= 65536
                  AND octet_length((u.tool - '{input_schema,output_schema}'::text[])::text) <= 65536);

@@ -208,10 +208,11 @@ BEGIN
     USING ERRCODE = 'AC007', HINT = 'Give one of the two machines another name: node.name in its settings, or ACC_NODE_NAME.';
 END $$;
 
--- Registers a node or says anew what it offers. What is null stays as it is; watts of {} and tools of [] are forgotten. The control host runs what `script`
--- names, so an agent's login must not choose it: it could name any program there.
--- Two machines with one name would take each other's tasks for their own. Where the boot differs, another instance has to be silent for
--- p_lease, or to have said goodbye, before the name changes hands (a replaced disk, a power cut); clones of a disk share the machine's id.
+-- Registers a node or says anew what it offers. What is null stays as it is; watts of {} and tools of [] are forgotten. The
+-- control host runs what `script` names, so an agent's login must not choose it: it could name any program there. Two machines
+-- with one name would take each other's tasks for their own. Where the boot differs, another instance has to be silent for
+-- p_lease, or to have said goodbye, before the name changes hands (a replaced disk, a power cut); clones of a disk share the
+-- machine's id.
 CREATE FUNCTION accs.register_node(
   p_name text, p_labels jsonb DEFAULT '{}', p_max_concurrency jsonb DEFAULT '{}', p_wake_method text DEFAULT NULL, p_mac text DEFAULT NULL,
   p_provider_ref text DEFAULT NULL, p_script text DEFAULT NULL, p_networks cidr[] DEFAULT NULL,

@@ -21,7 +21,8 @@ BEGIN
     RAISE EXCEPTION 'a node offers a list of at most 50 tools' USING ERRCODE = 'invalid_parameter_value';
   END IF;
   p_tools := (SELECT coalesce(jsonb_agg(u.tool ORDER BY u.n), '[]') FROM jsonb_array_elements(p_tools) WITH ORDINALITY AS u (tool, n)
-               WHERE jsonb_typeof(u.tool) = 'object' AND octet_length(u.tool ->> 'service') <= 200 AND octet_length(u.tool ->> 'name') <= 200
+               WHERE jsonb_typeof(u.tool) = 'object' AND octet_length(u.tool ->> 'service') <= 200
+                 AND octet_length(u.tool ->> 'name') <= 200
                  AND coalesce(octet_length((u.tool -> 'input_schema')::text), 0) <= 65536
                  AND coalesce(octet_length((u.tool -> 'output_schema')::text), 0) <= 65536
                  AND octet_length((u.tool - '{input_schema,output_schema}'::text[])::text) <= 65536);

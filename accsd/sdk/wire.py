@@ -2,7 +2,6 @@
 
     def thumbnail(task):
         source = task.input("ingest", "take.png")
-        task.progress(0.5, "halfway")
         task.artifact(shrink(source, task.path("thumb.png")))
         return {"width": 320}
 
