@@ -24,7 +24,7 @@ _LOCKED_PAUSE: Final = timedelta(milliseconds=50)  # what is due and was not tak
 # So long before the due time it looks, and then waits for the moment itself: neither the look nor the way back to the
 # supervisor makes the firing late.
 _NEAR: Final = timedelta(milliseconds=6)
-_TIMER: Final = timedelta(milliseconds=2)  # uvloop counts whole milliseconds, so the last ones are not left to a timer
+_TIMER: Final = timedelta(milliseconds=1)  # uvloop counts whole milliseconds, and may be early by one
 _LEAP: Final = timedelta(minutes=10)
 _CONFIRMED_AFTER: Final = timedelta(minutes=1)
 _log = get_logger(role="scheduler")
@@ -47,7 +47,8 @@ class Scheduler:
             return Pass()
         if ahead.next_due > _NEAR:
             return Pass(next_due=ahead.next_due - _NEAR)
-        await _moment(ahead.next_due)
+        if ahead.next_due > timedelta(0):
+            await asyncio.sleep((ahead.next_due + _TIMER).total_seconds())
         return await self._settle(ahead)
 
     async def _settle(self, ahead: SchedulerOutlook) -> Pass:
@@ -59,15 +60,6 @@ class Scheduler:
         for each in settled:
             self._metrics.settled(each.outcome, each.reason, each.late, each.times)
         return Pass(did=_sentence(settled), more=True)
-
-
-async def _moment(due_in: timedelta) -> None:
-    """Awaits a moment that is near to a fraction of a millisecond; the other roles go on meanwhile."""
-    loop = asyncio.get_running_loop()
-    due = loop.time() + due_in.total_seconds()
-    await asyncio.sleep(max(0.0, (due_in - _TIMER).total_seconds()))
-    while loop.time() < due:  # noqa: ASYNC110 - a timer is too coarse for it
-        await asyncio.sleep(0)
 
 
 def _sentence(settled: Sequence[Settled]) -> str:
