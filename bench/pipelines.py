@@ -117,7 +117,7 @@ async def fan_out(connection: asyncpg.Connection, resolver: Resolver, items: int
     began = time.perf_counter()
     answer = await connection.fetchval(
         """SELECT answer FROM accs.fan_out($1, 0, ARRAY(
-             SELECT jsonb_build_object('with', n) FROM generate_series(1, $2) n))""",
+             SELECT jsonb_build_object('with', jsonb_build_object('n', n)) FROM generate_series(1, $2) n))""",
         task,
         items,
     )
