@@ -107,7 +107,7 @@ async def test_a_machine_that_slept_past_its_lease_gives_up_what_another_has_don
             await is_done(conn, job)
         for pid in reversed(asleep):
             os.kill(pid, signal.SIGCONT)
-        await eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in asleep[1:]), within=20)
+        await eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in asleep[1:]), within=60)
         await eventually(lambda: not list((tmp_path / "n1" / "state" / "n1" / "attempts").iterdir()), within=20)
         refusals = await eventually(
             lambda: conn.fetch("SELECT message, data FROM task_events WHERE type = 'refused'"), within=20
