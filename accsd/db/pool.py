@@ -193,6 +193,7 @@ class Database:
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + (within or self._settings.statement_timeout_sec)
         pauses = Backoff(*_PAUSES, spread=(0.5, 1))
+        reason: AccsdError | None = None
         while True:
             try:
                 async with self.acquire(within=ends_at - loop.time()) as connection:
@@ -202,9 +203,12 @@ class Database:
                         await connection.execute(_ACTING, *self._acting, timeout=max(ends_at - loop.time(), 0.001))
                         return await connection.fetch(sql, *args, timeout=max(ends_at - loop.time(), 0.001))
             except AccsdError as error:
+                if reason is not None and isinstance(error.__cause__, TimeoutError):
+                    raise reason from error  # the time ended in a later try: what went wrong before it tells more
                 pause = pauses.next().total_seconds()
                 if not self._may_send_again(error, repeatable, pauses.failures) or loop.time() + pause >= ends_at:
                     raise
+                reason = error
             await asyncio.sleep(pause)
 
     def _may_send_again(self, error: AccsdError, repeatable: bool, tries: int) -> bool:
