@@ -215,7 +215,7 @@ $$ SELECT current_setting('search_path') = 'pg_catalog, accs, pg_temp' AND has_s
 -- What may be called, and by whom: the roles are accs_scheduler and so on (accsd/db/roles.sql grants what stands here).
 CREATE TABLE accs.verbs (
   name  text PRIMARY KEY,
-  may   text[] NOT NULL CHECK (may <@ '{agent,scheduler,api,archive,reader}')
+  may   text[] NOT NULL CHECK (may <@ '{agent,scheduler,api,gateway,archive,reader}')
 );
 
 -- Makes a function a verb; a migration that replaces the function says it again. A verb runs as the owner with a fixed
@@ -673,6 +673,7 @@ CREATE TABLE public.workflows (
   options_schema  jsonb CHECK (jsonb_typeof(options_schema) = 'object'),            -- JSON Schema of jobs.options
   files       jsonb NOT NULL DEFAULT '[]',      -- what its tasks are given: [{name, key, size, sha256}], objects in the store
   title       text CHECK (length(title) BETWEEN 1 AND 200),   -- for people, who find it beside the name
+  meta        jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(meta) = 'object'),   -- what doors keep with it: {"joblib": {"schema": …}}
   UNIQUE (name, version)
 );
 
@@ -1051,19 +1052,20 @@ CREATE TRIGGER record_change AFTER UPDATE ON public.workflows FOR EACH ROW
   WHEN (to_jsonb(OLD) - 'updated_at' IS DISTINCT FROM to_jsonb(NEW) - 'updated_at') EXECUTE FUNCTION accs.audit_workflow();
 
 -- Writes a workflow under its name and version; what stands there already is replaced. p_workflow: name, version, steps, notify,
--- params, options_schema, files, title.
+-- params, options_schema, files, title, meta. Without meta, what stands there stays: a file knows nothing of doors.
 CREATE FUNCTION accs.apply_workflow(p_workflow jsonb, p_by text DEFAULT NULL, p_reason text DEFAULT NULL) RETURNS uuid
 LANGUAGE plpgsql AS $$
 DECLARE
   v_id uuid;
 BEGIN
   PERFORM set_config('accs.by', coalesce(p_by, ''), true), set_config('accs.reason', coalesce(p_reason, ''), true);
-  INSERT INTO public.workflows (name, version, steps, created_by, notify, params, options_schema, files, title)
+  INSERT INTO public.workflows (name, version, steps, created_by, notify, params, options_schema, files, title, meta)
   SELECT w.name, coalesce(w.version, 1), w.steps, p_by, coalesce(w.notify, '{}'), coalesce(w.params, '{}'), w.options_schema,
-         coalesce(w.files, '[]'), w.title
+         coalesce(w.files, '[]'), w.title, coalesce(w.meta, '{}')
     FROM jsonb_populate_record(NULL::public.workflows, p_workflow) w
   ON CONFLICT (name, version) DO UPDATE SET steps = excluded.steps, notify = excluded.notify, is_active = true, params = excluded.params,
-         options_schema = excluded.options_schema, files = excluded.files, title = excluded.title
+         options_schema = excluded.options_schema, files = excluded.files, title = excluded.title,
+         meta = CASE WHEN p_workflow ? 'meta' THEN excluded.meta ELSE workflows.meta END
   RETURNING id INTO v_id;
   PERFORM set_config('accs.by', '', true), set_config('accs.reason', '', true);   -- not for what else this transaction writes
   RETURN v_id;
@@ -2229,6 +2231,18 @@ BEGIN
   PERFORM accs.node_seen(p_name);
 END $$;
 SELECT accs.is_verb('register_node', may => '{agent,scheduler}');
+
+-- Some labels of a node, the others stay: two who label it at once lose nothing of each other. Null: the node is not there.
+CREATE FUNCTION accs.label_node(p_node text, p_add jsonb DEFAULT '{}', p_remove text[] DEFAULT '{}') RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+  v_labels jsonb;
+BEGIN
+  PERFORM FROM public.nodes WHERE name = p_node FOR NO KEY UPDATE;
+  PERFORM accs.check_caller(p_node);
+  UPDATE public.nodes SET labels = labels - p_remove || p_add WHERE name = p_node RETURNING labels INTO v_labels;
+  RETURN v_labels;
+END $$;
+SELECT accs.is_verb('label_node', may => '{gateway,scheduler}');
 
 -- A machine that is no more: its name, its history and what was held against it go. What runs there, or was seen within p_silent, stays.
 CREATE FUNCTION accs.forget_node(p_name text, p_silent interval DEFAULT '2 min', p_by text DEFAULT NULL, p_reason text DEFAULT NULL)

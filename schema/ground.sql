@@ -215,7 +215,7 @@ $$ SELECT current_setting('search_path') = 'pg_catalog, accs, pg_temp' AND has_s
 -- What may be called, and by whom: the roles are accs_scheduler and so on (accsd/db/roles.sql grants what stands here).
 CREATE TABLE accs.verbs (
   name  text PRIMARY KEY,
-  may   text[] NOT NULL CHECK (may <@ '{agent,scheduler,api,archive,reader}')
+  may   text[] NOT NULL CHECK (may <@ '{agent,scheduler,api,gateway,archive,reader}')
 );
 
 -- Makes a function a verb; a migration that replaces the function says it again. A verb runs as the owner with a fixed

@@ -261,6 +261,18 @@ BEGIN
 END $$;
 SELECT accs.is_verb('register_node', may => '{agent,scheduler}');
 
+-- Some labels of a node, the others stay: two who label it at once lose nothing of each other. Null: the node is not there.
+CREATE FUNCTION accs.label_node(p_node text, p_add jsonb DEFAULT '{}', p_remove text[] DEFAULT '{}') RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+  v_labels jsonb;
+BEGIN
+  PERFORM FROM public.nodes WHERE name = p_node FOR NO KEY UPDATE;
+  PERFORM accs.check_caller(p_node);
+  UPDATE public.nodes SET labels = labels - p_remove || p_add WHERE name = p_node RETURNING labels INTO v_labels;
+  RETURN v_labels;
+END $$;
+SELECT accs.is_verb('label_node', may => '{gateway,scheduler}');
+
 -- A machine that is no more: its name, its history and what was held against it go. What runs there, or was seen within p_silent, stays.
 CREATE FUNCTION accs.forget_node(p_name text, p_silent interval DEFAULT '2 min', p_by text DEFAULT NULL, p_reason text DEFAULT NULL)
 RETURNS TABLE (answer text, reason text) LANGUAGE plpgsql AS $$

@@ -16,6 +16,7 @@ CREATE TABLE public.workflows (
   options_schema  jsonb CHECK (jsonb_typeof(options_schema) = 'object'),            -- JSON Schema of jobs.options
   files       jsonb NOT NULL DEFAULT '[]',      -- what its tasks are given: [{name, key, size, sha256}], objects in the store
   title       text CHECK (length(title) BETWEEN 1 AND 200),   -- for people, who find it beside the name
+  meta        jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(meta) = 'object'),   -- what doors keep with it: {"joblib": {"schema": …}}
   UNIQUE (name, version)
 );
 
@@ -394,19 +395,20 @@ CREATE TRIGGER record_change AFTER UPDATE ON public.workflows FOR EACH ROW
   WHEN (to_jsonb(OLD) - 'updated_at' IS DISTINCT FROM to_jsonb(NEW) - 'updated_at') EXECUTE FUNCTION accs.audit_workflow();
 
 -- Writes a workflow under its name and version; what stands there already is replaced. p_workflow: name, version, steps, notify,
--- params, options_schema, files, title.
+-- params, options_schema, files, title, meta. Without meta, what stands there stays: a file knows nothing of doors.
 CREATE FUNCTION accs.apply_workflow(p_workflow jsonb, p_by text DEFAULT NULL, p_reason text DEFAULT NULL) RETURNS uuid
 LANGUAGE plpgsql AS $$
 DECLARE
   v_id uuid;
 BEGIN
   PERFORM set_config('accs.by', coalesce(p_by, ''), true), set_config('accs.reason', coalesce(p_reason, ''), true);
-  INSERT INTO public.workflows (name, version, steps, created_by, notify, params, options_schema, files, title)
+  INSERT INTO public.workflows (name, version, steps, created_by, notify, params, options_schema, files, title, meta)
   SELECT w.name, coalesce(w.version, 1), w.steps, p_by, coalesce(w.notify, '{}'), coalesce(w.params, '{}'), w.options_schema,
-         coalesce(w.files, '[]'), w.title
+         coalesce(w.files, '[]'), w.title, coalesce(w.meta, '{}')
     FROM jsonb_populate_record(NULL::public.workflows, p_workflow) w
   ON CONFLICT (name, version) DO UPDATE SET steps = excluded.steps, notify = excluded.notify, is_active = true, params = excluded.params,
-         options_schema = excluded.options_schema, files = excluded.files, title = excluded.title
+         options_schema = excluded.options_schema, files = excluded.files, title = excluded.title,
+         meta = CASE WHEN p_workflow ? 'meta' THEN excluded.meta ELSE workflows.meta END
   RETURNING id INTO v_id;
   PERFORM set_config('accs.by', '', true), set_config('accs.reason', '', true);   -- not for what else this transaction writes
   RETURN v_id;

@@ -4,6 +4,7 @@
 --   accs_archive    the control host's history: only it removes months and finished jobs
 --   accs_agent      a node: executes the verbs of an attempt and nothing else, for the nodes that its login registered
 --   accs_api        a gateway: submits and operates through verbs, reads
+--   accs_gateway    a gateway with a door for the workers of other systems: accs_api and accs_agent in one, and names nodes by labels
 --   accs_reader     reads
 --   accs_probe      what statements of conditions may read: nothing but what somebody grants it. Nobody logs in as it; it owns the
 --                   function accs.probe, which runs a statement with its rights. What was granted to it stays
@@ -16,7 +17,7 @@ DECLARE
   v_role text;
   v_verb text;
 BEGIN
-  FOREACH v_role IN ARRAY ARRAY['accs_scheduler', 'accs_archive', 'accs_agent', 'accs_api', 'accs_reader'] LOOP
+  FOREACH v_role IN ARRAY ARRAY['accs_scheduler', 'accs_archive', 'accs_agent', 'accs_api', 'accs_gateway', 'accs_reader'] LOOP
     IF to_regrole(v_role) IS NULL THEN   -- whoever may not make roles can still grant to those that are there
       BEGIN
         EXECUTE format('CREATE ROLE %I LOGIN', v_role);
@@ -46,6 +47,14 @@ BEGIN
   FOR v_verb, v_role IN SELECT v.name, 'accs_' || r.name FROM accs.verbs v, unnest(v.may) AS r (name) ORDER BY 1, 2 LOOP
     EXECUTE format('GRANT EXECUTE ON FUNCTION accs.%I TO %I', v_verb, v_role);
   END LOOP;
+
+  IF NOT (pg_has_role('accs_gateway', 'accs_api', 'MEMBER') AND pg_has_role('accs_gateway', 'accs_agent', 'MEMBER')) THEN
+    BEGIN
+      GRANT accs_api, accs_agent TO accs_gateway;
+    EXCEPTION WHEN insufficient_privilege THEN   -- somebody else has made the roles
+      RAISE WARNING 'a gateway with a door needs it: GRANT accs_api, accs_agent TO accs_gateway, as whoever has made these roles';
+    END;
+  END IF;
 
   IF to_regrole('accs_probe') IS NULL THEN
     BEGIN

@@ -8,6 +8,7 @@ a problem document.
 import re
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from ipaddress import ip_address
 from typing import Any, Final, cast
@@ -114,17 +115,35 @@ class Entrance:
         self._context = context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
+        if scope["type"] == "websocket":
+            await self._connect(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._answer(scope, receive, send)
+
+    async def _connect(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A WebSocket is a door's, or nobody's."""
+        passage = _Passage(scope, receive, send, self._settings)
+        scope["state"]["context"] = self._context
+        with suppress(HttpProblem):
+            passage.approach()
+            for door in self._context.doors:
+                if door.speaks_websocket and door.serves(scope["path"]):
+                    await door.app(scope, receive, send)
+                    return
+        await send({"type": "websocket.close", "code": 1008})
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         passage = _Passage(scope, receive, send, self._settings)
         scope["state"]["context"] = self._context
         began = time.monotonic()
         try:
-            passage.enter()
+            passage.approach()
+            door = next((door for door in self._context.doors if door.serves(scope["path"])), None)
+            passage.enter(None if door is None else door.largest(scope["method"], scope["path"]))
             if passage.is_preflight:
                 await Response(status_code=204, headers=_PREFLIGHT)(scope, receive, passage.send)
             else:
-                await self._app(scope, passage.receive, passage.send)
+                await (self._app if door is None else door.app)(scope, passage.receive, passage.send)
         except Exception as error:  # noqa: BLE001 - one request must not be able to stop the daemon
             await self._tell(passage, error)
         finally:
@@ -156,20 +175,25 @@ class _Passage:
         self._receive = receive
         self._send = send
         self._settings = settings
-        self._left: int = settings.limits.body
+        self._largest = self._left = settings.limits.body
         self.headers: Headers = Headers(scope=scope)
         given = self.headers.get("x-request-id", "")
         self.request_id: str = given if _REQUEST_ID.fullmatch(given) else uuid4().hex
         scope.setdefault("state", {})["request_id"] = self.request_id
 
-    def enter(self) -> None:
+    def approach(self) -> None:
         self._believe_proxies()
         self._below_the_base_path()
         host = self.headers.get("host", "")
         if not names_us(host, self._settings):
             raise HttpProblem("unknown_host", f'this gateway is not called "{host[:100]}"')
+
+    def enter(self, largest: int | None) -> None:
+        """`largest`: how many bytes a body may have here, if not as many as everywhere."""
+        if largest is not None:
+            self._largest = self._left = largest
         length = self.headers.get("content-length", "0")
-        if not length.isascii() or not length.isdigit() or len(length) > 18 or int(length) > self._settings.limits.body:
+        if not length.isascii() or not length.isdigit() or len(length) > 18 or int(length) > self._largest:
             raise self._too_large()
         if cast("bytes", self.scope["query_string"]).count(b"&") >= _MOST_PARAMETERS:
             raise HttpProblem("invalid", f"a request has at most {_MOST_PARAMETERS} parameters")
@@ -237,7 +261,7 @@ class _Passage:
         await self._send(message)
 
     def _too_large(self) -> HttpProblem:
-        return HttpProblem("too_large", f"a body has at most {self._settings.limits.body} bytes")
+        return HttpProblem("too_large", f"a body has at most {self._largest} bytes")
 
 
 def _is_address(text: str) -> bool:

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from accsd.db import Database
 from accsd.db.listen import Listener
 from accsd.explain.redaction import Redaction
+from accsd.gateway.doors import Door, open_doors
 from accsd.gateway.hub import Hub
 from accsd.gateway.limits import Buckets
 from accsd.gateway.paging import Cursors
@@ -32,10 +33,12 @@ class GatewayContext:
     cursors: Cursors
     buckets: Buckets = field(init=False)
     redaction: Redaction = field(init=False)
+    doors: tuple[Door, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         self.buckets = Buckets(self.settings.gateway.limits)
         self.redaction = Redaction(self.settings.gateway.redact)
+        self.doors = open_doors(self)
 
 
 def context_of(request: Request) -> GatewayContext:

@@ -70,7 +70,8 @@ async def open_gateway(
         resources=resources,
         observe=observe,
     )
-    return Roles(ROLES, context, supervisor, listener, settings)
+    rows = (*ROLES, *(role for door in context.doors for role in door.roles))
+    return Roles(rows, context, supervisor, listener, settings)
 
 
 async def make_context(

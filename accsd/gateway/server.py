@@ -12,7 +12,7 @@ import resource
 import socket
 import ssl
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import anyio
 import uvicorn
@@ -48,7 +48,10 @@ class GatewayServer:
     async def serve(self) -> None:
         settings = self._context.settings.gateway
         await require_tokens_beyond_loopback(self._context.reads, settings)
-        server = _Server(_config(make_app(self._context), settings))
+        speaks_websocket = any(door.speaks_websocket for door in self._context.doors)
+        server = _Server(
+            _config(make_app(self._context), settings, "websockets-sansio" if speaks_websocket else "none")
+        )
         listener = bind(settings)
         try:
             await server.startup(sockets=[listener])
@@ -91,12 +94,13 @@ def bind(settings: GatewaySettings) -> socket.socket:
     return listener
 
 
-def _config(app: ASGIApp, settings: GatewaySettings) -> uvicorn.Config:
+def _config(app: ASGIApp, settings: GatewaySettings, websocket: Literal["none", "websockets-sansio"]) -> uvicorn.Config:
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what a client did wrong is no news of ours
     config = uvicorn.Config(
         app,
         http=_protocol(room_for(settings.limits.connections)),
-        ws="none",
+        ws=websocket,
+        ws_max_size=settings.limits.body,
         loop="none",
         lifespan="off",
         log_config=None,

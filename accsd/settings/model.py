@@ -13,7 +13,6 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     IPvAnyNetwork,
     PrivateAttr,
@@ -23,16 +22,11 @@ from pydantic import (
 
 from accsd.errors import ConfigError, InvalidValue
 from accsd.settings import database_url
+from accsd.settings.doors import JoblibSettings, JudgeSettings, McpSettings, OrdinautSettings, SeqpulseSettings
+from accsd.settings.section import Duration, Seconds, Section, Size
 from accsd.values.labels import check_labels, parse_labels
 from accsd.values.names import NODE_NAME, OutgoingEvent, ScheduleEvent, check_service_name, variable_suffix
-from accsd.values.units import parse_duration, parse_size
-
-
-class _Section(BaseModel):
-    """A section. Pydantic's own messages hide the input: it may be a password in the wrong place."""
-
-    # Built as a part of Settings, not once more by itself: a command reads settings before all else.
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
+from accsd.values.units import parse_duration
 
 
 def _database_url(url: SecretStr) -> SecretStr:
@@ -40,15 +34,12 @@ def _database_url(url: SecretStr) -> SecretStr:
 
 
 DatabaseUrl = Annotated[SecretStr, AfterValidator(_database_url)]
-Seconds = Annotated[float, Field(gt=0, le=10 * 366 * 86400, allow_inf_nan=False)]
-Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 DurationOrAuto = Annotated[
     timedelta | Literal["auto"], BeforeValidator(lambda given: given if given == "auto" else parse_duration(given))
 ]
-Size = Annotated[int, BeforeValidator(parse_size)]
 
 
-class DatabaseSettings(_Section):
+class DatabaseSettings(Section):
     """[database]"""
 
     url: DatabaseUrl | None = None
@@ -81,7 +72,7 @@ class DatabaseSettings(_Section):
         return database_url.shown(self.url.get_secret_value())
 
 
-class StorageSettings(_Section):
+class StorageSettings(Section):
     """[storage]"""
 
     url: str | None = None
@@ -120,7 +111,7 @@ def _from_text(written: Any) -> Any:
 Labels = Annotated[dict[str, Any], BeforeValidator(_from_text), AfterValidator(check_labels)]
 
 
-class WattsSettings(_Section):
+class WattsSettings(Section):
     """[node] watts: what this machine draws in each state. All four or none: nothing is guessed."""
 
     asleep: float = Field(ge=0, le=100_000)
@@ -129,7 +120,7 @@ class WattsSettings(_Section):
     busy: float = Field(ge=0, le=100_000)
 
 
-class NodeSettings(_Section):
+class NodeSettings(Section):
     """[node]"""
 
     name: str = Field(default_factory=socket.gethostname, pattern=f"^{NODE_NAME}$")
@@ -145,14 +136,14 @@ class NodeSettings(_Section):
     watts: WattsSettings | None = None
 
 
-class ComposeSettings(_Section):
+class ComposeSettings(Section):
     """[compose]: this node's own compose file, whose labelled services it serves."""
 
     file: Path | None = None
     project: str | None = Field(default=None, pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
 
 
-class HttpSettings(_Section):
+class HttpSettings(Section):
     """[http]: metrics and health, off unless an address is given."""
 
     listen: str | None = Field(default=None, pattern=r"^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):\d{1,5}$")
@@ -172,7 +163,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-class Limits(_Section):
+class Limits(Section):
     """[services.NAME.limits]"""
 
     memory: Size | None = None
@@ -180,7 +171,7 @@ class Limits(_Section):
     output: Size = 100 * 1024 * 1024
 
 
-class ServiceSettings(_Section):
+class ServiceSettings(Section):
     """[services.NAME]: how this node runs a service."""
 
     runner: Literal["process", "compose"] = "compose"
@@ -205,7 +196,7 @@ class ServiceSettings(_Section):
         return self
 
 
-class ProviderSettings(_Section):
+class ProviderSettings(Section):
     """[wake.providers.NAME]: an HTTP service that starts machines; only those named here are called."""
 
     # {ref} stands in the path or the query only: a node's provider_ref never chooses the host.
@@ -231,7 +222,7 @@ class ProviderSettings(_Section):
 ProviderName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
 
 
-class WakeSettings(_Section):
+class WakeSettings(Section):
     """[wake]: how the control host wakes nodes."""
 
     ahead: Duration = timedelta(minutes=5)
@@ -248,7 +239,7 @@ class WakeSettings(_Section):
     providers: dict[ProviderName, ProviderSettings] = Field(default_factory=dict)
 
 
-class SleepSettings(_Section):
+class SleepSettings(Section):
     """[sleep]: when this node goes to sleep by itself, and how."""
 
     method: Literal["none", "suspend", "script", "provider"] = "none"
@@ -279,7 +270,7 @@ class SleepSettings(_Section):
 WantedEvent = Literal[OutgoingEvent, ScheduleEvent, "notify"]
 
 
-class OutboxTarget(_Section):
+class OutboxTarget(Section):
     """[outbox.targets.NAME]: a webhook; only targets named here are called."""
 
     url: str = Field(pattern=r"^https?://(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+)(:\d{1,5})?(/[!-~]*)?$")
@@ -307,7 +298,7 @@ class OutboxTarget(_Section):
 TargetName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
 
 
-class HookSettings(_Section):
+class HookSettings(Section):
     """[gateway.hooks.NAME]: a webhook that others send, to /hooks/NAME. What it brings becomes an event."""
 
     scheme: Literal["github", "standard", "stripe", "gitlab", "token", "none"]
@@ -316,7 +307,7 @@ class HookSettings(_Section):
     header: str | None = Field(default=None, pattern=r"^[A-Za-z0-9-]{1,64}$")
     headers: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")]] = Field(default=[], max_length=20)
     dedup: Duration = timedelta(hours=24)
-    allow: list[IPvAnyNetwork] = []
+    allow: list[IPvAnyNetwork] = Field(default_factory=list)
     per_minute: int = Field(default=600, ge=1, le=100_000)
 
     @model_validator(mode="after")
@@ -333,7 +324,7 @@ class HookSettings(_Section):
         return self
 
 
-class GatewayLimits(_Section):
+class GatewayLimits(Section):
     """[gateway.limits]: what one gateway takes at once; a client that asks for more is told when to come back."""
 
     connections: int = Field(default=1_000, ge=1, le=100_000)
@@ -349,7 +340,7 @@ class GatewayLimits(_Section):
 HookName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
 
 
-class GatewaySettings(_Section):
+class GatewaySettings(Section):
     """[gateway]: the HTTP API and the page. Off unless an address is given."""
 
     listen: str | None = Field(default=None, pattern=r"^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):\d{1,5}$")
@@ -371,6 +362,12 @@ class GatewaySettings(_Section):
     currency: str = Field(default="", max_length=8)
     limits: GatewayLimits = Field(default_factory=GatewayLimits)
     hooks: dict[HookName, HookSettings] = Field(default_factory=dict)
+    # Doors for the clients of other systems: each is open if its section is there.
+    joblib: JoblibSettings | None = None
+    seqpulse: SeqpulseSettings | None = None
+    judge: JudgeSettings | None = None
+    ordinaut: OrdinautSettings | None = None
+    mcp: McpSettings | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -391,7 +388,7 @@ class GatewaySettings(_Section):
         return f"{'http' if self.tls_cert is None else 'https'}://{host}:{port}{self.base_path}/"
 
 
-class OutboxSettings(_Section):
+class OutboxSettings(Section):
     """[outbox]: which targets are told what happens to jobs and schedules, and how persistently."""
 
     at_once: int = Field(default=8, ge=1, le=1000)
@@ -421,13 +418,13 @@ def _age(written: Any) -> Any:
 Age = Annotated[timedelta | Literal["forever"], BeforeValidator(_age)]
 
 
-class WorkflowRetention(_Section):
+class WorkflowRetention(Section):
     """[retention.workflows.NAME]"""
 
     jobs: Age
 
 
-class RetentionSettings(_Section):
+class RetentionSettings(Section):
     """[retention]: how long history and finished jobs stay in the database, and which login may remove them."""
 
     database_url: DatabaseUrl | None = None
@@ -478,7 +475,7 @@ def _or_none(age: timedelta | Literal["forever"]) -> timedelta | None:
     return None if age == "forever" else age
 
 
-class QuarantineSettings(_Section):
+class QuarantineSettings(Section):
     """[quarantine]: when a service on a node counts as failing, and how soon it is tried again."""
 
     is_on: bool = True
@@ -489,13 +486,13 @@ class QuarantineSettings(_Section):
     longest_probe: Duration = timedelta(minutes=30)
 
 
-class SchedulerSettings(_Section):
+class SchedulerSettings(Section):
     """[scheduler]: how schedules fire. For the control host."""
 
     spread: Duration = timedelta(0)
 
 
-class ProbeTarget(_Section):
+class ProbeTarget(Section):
     """[probes.targets.NAME]: what probes may call by HTTP: this address, and what lies below it."""
 
     url: str = Field(pattern=r"^https?://(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+)(:\d{1,5})?(/[!-~]*)?$")
@@ -515,14 +512,14 @@ class ProbeTarget(_Section):
         return self
 
 
-class ProbeSettings(_Section):
+class ProbeSettings(Section):
     """[probes]: how conditions are measured. For the control host."""
 
     at_once: int = Field(default=16, ge=1, le=1000)
     targets: dict[TargetName, ProbeTarget] = Field(default_factory=dict)
 
 
-class SecretSettings(_Section):
+class SecretSettings(Section):
     """[secrets.NAME]: a value that steps name by ${secret('NAME')}, and that only this machine knows."""
 
     file: Path | None = None
@@ -547,14 +544,14 @@ class ToolTarget(ProbeTarget):
     timeout: Duration = timedelta(seconds=30)
 
 
-class ToolSettings(_Section):
+class ToolSettings(Section):
     """[tools]: what the control host does itself for steps that use a tool."""
 
     at_once: int = Field(default=16, ge=1, le=1000)
     targets: dict[TargetName, ToolTarget] = Field(default_factory=dict)
 
 
-class FallbackSettings(_Section):
+class FallbackSettings(Section):
     """[fallback]: parts that can be switched off when they misbehave; accsd works without them, only slower."""
 
     notify: bool = True
@@ -566,7 +563,7 @@ class FallbackSettings(_Section):
 ServiceName = Annotated[str, AfterValidator(check_service_name)]
 
 
-class Settings(_Section):
+class Settings(Section):
     """All settings of a process of accsd."""
 
     database: DatabaseSettings = Field(default_factory=DatabaseSettings)

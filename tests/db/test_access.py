@@ -261,7 +261,7 @@ async def test_no_role_reads_what_lets_somebody_in(connect_as: As, conn: Connect
     assert {row["name"] for row in closed} == {
         "accs.tokens", "accs.live_tokens", "accs.sessions", "accs.live_sessions", "accs.login_codes",
     }  # fmt: skip
-    for role in ("accs_scheduler", "accs_archive", "accs_agent", "accs_api", "accs_reader"):
+    for role in ("accs_scheduler", "accs_archive", "accs_agent", "accs_api", "accs_gateway", "accs_reader"):
         login = await connect_as(role)
         for row in closed:
             await refused(login, f"SELECT FROM {row['name']}")

@@ -42,7 +42,7 @@ async def test_the_control_host_archives_months_that_were_made_after_the_grants(
     assert name not in await partitions(conn)
 
 
-@pytest.mark.parametrize("role", ["accs_scheduler", "accs_agent", "accs_api", "accs_reader"])
+@pytest.mark.parametrize("role", ["accs_scheduler", "accs_agent", "accs_api", "accs_gateway", "accs_reader"])
 async def test_nobody_else_removes_history(server: TestServer, db_url: str, role: str):
     async with opened(url_as(server, db_url, role)) as db:
         for call in ("drop_archived(1)", "check_archive(1, 1, 1, '')", "forget_objects('accs', '{}')"):

@@ -58,7 +58,7 @@ from tests.support.roles import roles as roles
 pytestmark = pytest.mark.usefixtures("roles")
 
 LEASE = timedelta(seconds=60)
-ROLES = ("accs_scheduler", "accs_archive", "accs_agent", "accs_api", "accs_reader")
+ROLES = ("accs_scheduler", "accs_archive", "accs_agent", "accs_api", "accs_gateway", "accs_reader")
 CLIP = WorkflowDef.model_validate(
     {"name": "clip", "steps": [{"key": "a", "service": "x"}, {"key": "b", "service": "x", "depends_on": ["a"]}]}
 )

@@ -159,7 +159,7 @@ async def drop_grants(server: TestServer, url: str, *, drop_roles: bool) -> None
     """What was granted in this database keeps its roles from being dropped with the cluster's."""
     admin = await open_connection(server.url_of(urlsplit(url).path.strip("/")))
     try:
-        roles = "accs_scheduler, accs_archive, accs_agent, accs_api, accs_reader, accs_probe"
+        roles = "accs_scheduler, accs_archive, accs_agent, accs_api, accs_gateway, accs_reader, accs_probe"
         if await admin.fetchval("SELECT to_regrole('accs_agent') IS NOT NULL"):
             await admin.execute(f"DROP OWNED BY {roles}")
             if drop_roles:

@@ -202,6 +202,8 @@ async def test_verbs_side_by_side_neither_lock_each_other_out_nor_damage(run: Ru
             async def call_on(role: str, cases: Sequence[Case]) -> None:
                 for case in cases:
                     call = made(case.random, world.verbs, world.known, role)
+                    if call.verb.name == "delete_finished_jobs":  # as above: another may just name the deleted job's id
+                        call = call._replace(is_kept=False)
                     with findings.about(case, call):
                         await carry_out(world, call)
 
