@@ -1,8 +1,8 @@
 """The second step of a write (MC3): a preview gives a confirmation, and with it happens what the preview said.
 
-A confirmation is sealed with the key of the installation, so that any gateway can take it, after a restart, too: nothing
-is kept. It names its caller, the tool, the arguments, what the preview found, and its end. The number in it is the key
-under which the write is known: the same confirmation a second time is the same write, and no second one.
+A confirmation is sealed with the key of the installation, so that any gateway can take it, after a restart, too:
+nothing is kept. It names its caller, the tool, the arguments, what the preview found, and its end. The number in it is
+the key under which the write is known: the same confirmation a second time is the same write, and no second one.
 """
 
 import base64

@@ -11,6 +11,8 @@ from accsd.db import Database
 from accsd.db.lists import cursor_key
 from accsd.db.views import schedules as schedule_views
 from accsd.db.views.schedules import ScheduleRow
+from accsd.db.why import job_of_task
+from accsd.errors import NotFound
 from accsd.explain.identifiers import job_named, task_named
 from accsd.explain.redaction import Redaction
 from accsd.gateway.access import require_limit, require_owner
@@ -19,7 +21,8 @@ from accsd.gateway.mcp.untrusted import MOST_BYTES, untrusted
 from accsd.gateway.problems import HttpProblem
 from accsd.gateway.reach import require_jobs, require_schedule, within
 from accsd.model.access import Caller, Scope
-from accsd.settings import McpSettings, Settings
+from accsd.settings import Settings
+from accsd.settings.doors import McpSettings
 from accsd.storage import ObjectStore
 
 
@@ -100,11 +103,18 @@ class Desk:
         return await job_named(self.reads, name)
 
     async def task(self, name: str) -> UUID:
-        """By id, or JOB/STEP."""
+        """By id, or JOB/STEP. A part of an id is not for a token with limits: it would tell of others."""
+        job, slash, _ = name.partition("/")
         if self.within is None:
             return await task_named(self.reads, name)
-        from accsd.db.why import job_of_task
+        await require_jobs(self, self.caller, [job if slash else await self._job_of(name)])
+        return await task_named(self.reads, name)
 
-        found = await task_named(self.reads, name) if "/" in name else UUID(name)
-        await require_jobs(self, self.caller, [await job_of_task(self.reads, found)])
+    async def _job_of(self, task: str) -> UUID:
+        try:
+            found = await job_of_task(self.reads, UUID(task))
+        except ValueError:
+            found = None
+        if found is None:
+            raise NotFound("there is no such task", hint="a token with limits names tasks by their whole id")
         return found
