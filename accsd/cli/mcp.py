@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
@@ -58,7 +59,7 @@ def _token(file: Path | None) -> str | None:
 
 def _require_library() -> None:
     try:
-        import accsd.gateway.mcp  # noqa: F401 - takes 0.8 s, and comes with an extra
+        import_module("accsd.gateway.mcp")  # takes 0.8 s, and its library comes with an extra
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"accsd mcp needs the package {error.name}, which is not installed", hint="pip install 'accsd[doors]'"

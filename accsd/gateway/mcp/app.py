@@ -40,7 +40,7 @@ class McpApp:
             return desk
 
         largest = context.settings.gateway.limits.body
-        await serve_http(make_server(desks), scope, _replayed(body, receive), send, largest=largest)
+        await serve_http(make_server(desks), scope, _replayed(body, receive), _plain(send), largest=largest)
 
     def _require_origin(self, request: Request) -> None:
         """A browser says which page asks: it must be one that is allowed. A program says nothing."""
@@ -87,3 +87,14 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
         return first.pop() if first else await receive()
 
     return replay
+
+
+def _plain(send: Send) -> Send:
+    """The library names statuses; whoever reads them here wants numbers."""
+
+    async def sent(message: Message) -> None:
+        if "status" in message:
+            message["status"] = int(message["status"])
+        await send(message)
+
+    return sent

@@ -14,7 +14,7 @@ from accsd.db.rehearsal import as_rehearsed, rehearsed
 from accsd.db.views.jobs import clock
 from accsd.errors import AccsdError
 from accsd.gateway.answers import encode
-from accsd.gateway.mcp.confirmation import Confirmation, begin, digest
+from accsd.gateway.mcp.confirmation import Confirmation, begin, changed, digest
 from accsd.gateway.mcp.desk import Desk
 from accsd.gateway.mcp.jobs import JOB_TOOLS
 from accsd.gateway.mcp.readings import READINGS
@@ -152,12 +152,8 @@ async def _carried_out(desk: Desk, change: Change, holds: str | None) -> Said:
         desk.verbs, change.work, lambda effect: holds is None or digest(effect.holds) == holds
     )
     if not is_done:
-        raise HttpProblem(
-            "stale",
-            "what this is about has changed since the preview, and it would do something else now; nothing was done",
-            hint="call the tool without confirm for a new preview",
-        )
-    return _said(effect.did, {"status": "done", "effect": effect.data})
+        raise changed()
+    return _said(effect.did, {"status": "done", "effect": {**effect.made, **effect.data}})
 
 
 def cancelled() -> Said:

@@ -96,3 +96,7 @@ def _apart(text: str) -> tuple[bytes, bytes]:
 
 def refused(code: str, detail: str) -> HttpProblem:
     return HttpProblem(code, f"{detail}; nothing was done", hint="call the tool without confirm for a new preview")
+
+
+def changed() -> HttpProblem:
+    return refused("stale", "what this is about has changed since the preview, and it would do something else now")

@@ -9,9 +9,9 @@ from accsd.db import Database
 from accsd.db.views.jobs import clock
 from accsd.db.wake import wake_nodes
 from accsd.db.workflows import StoredWorkflow
-from accsd.errors import InvalidValue
 from accsd.explain.fleet_time import forecast_of
 from accsd.gateway.mcp.desk import Desk
+from accsd.gateway.problems import HttpProblem
 from accsd.planning.cover import Demand
 from accsd.planning.recurrence import Rule, next_occurrences
 from accsd.planning.wake import WakePolicy
@@ -63,11 +63,12 @@ def runs_per_day(rule: Rule, now: datetime) -> float:
 
 
 def require_interval(rule: Rule, now: datetime, least: timedelta) -> None:
-    """InvalidValue if two runs are nearer to each other than an assistant may have them."""
+    """HttpProblem if two runs are nearer to each other than an assistant may have them."""
     found, _ = next_occurrences(rule, now, _LOOKED_AT)
     for early, late in pairwise(each for each in found if each.fires):
         if timedelta(0) < late.due_at - early.due_at < least:
-            raise InvalidValue(
+            raise HttpProblem(
+                "quota",
                 f"it would run more often than every {least.total_seconds():g} s, which is the least for an assistant",
                 hint="a person can make it, or change gateway.mcp.least_interval",
             )

@@ -68,8 +68,9 @@ async def submit(desk: Desk, given: Submit, key: str) -> Change:
         return Effect(
             f"A job of the workflow {given.workflow} would be submitted.",
             f"Job {made.job_id} is submitted.",
-            {"job_id": made.job_id, "status": made.status, "repeated": made.verdict is Verdict.REPEATED},
+            {"version": workflow.version, "steps": len(workflow.steps)},
             [str(now)],
+            {"job_id": made.job_id, "status": made.status, "repeated": made.verdict is Verdict.REPEATED},
         )
 
     async def cost(db: Database) -> dict[str, Any]:
@@ -103,8 +104,9 @@ async def emit_event(desk: Desk, given: EmitEvent, key: str) -> Change:
         return Effect(
             f"An event {given.topic} would be emitted; {meets}.",
             f"Event {made.event_id} is emitted; {meets}.",
-            {"event_id": made.event_id, "matched": made.matched, "repeated": made.verdict is Verdict.REPEATED},
+            {"matched": made.matched},
             [made.matched],
+            {"event_id": made.event_id, "repeated": made.verdict is Verdict.REPEATED},
         )
 
     return Change(work, is_own=True)
@@ -241,7 +243,7 @@ async def redrive_letters(desk: Desk, given: Redrive, key: str) -> Change:
             raise VerbRefused("redrive", made[0].reason or "unknown", subject=f"dead letter {ids[0]}")
         return Effect(
             f"{count(len(taken), 'dead letter')} would be sent back to work.",
-            f"{count(len(taken), 'dead letter')} sent back to work.",
+            f"Sent back to work: {count(len(taken), 'dead letter')}.",
             {
                 "items": [{"id": each.dead_letter_id, "answer": each.verdict, "reason": each.reason} for each in made],
             },
@@ -320,7 +322,7 @@ async def pause_made(desk: Desk, given: PauseMade, key: str) -> Change:
         kinds = await kinds_of(desk, {actor})
         return Effect(
             f"{count(len(rows), 'schedule')} that {actor} has made would be paused.",
-            f"{count(len(rows), 'schedule')} that {actor} has made paused.",
+            f"Paused: {count(len(rows), 'schedule')} that {actor} has made.",
             {"made_by": kinds.get(actor), "schedules": [schedule_row(desk, row, kinds) for row in rows]},
             [[str(row.id), row.revision] for row in rows],
         )
@@ -348,7 +350,7 @@ async def undo_made(desk: Desk, given: UndoMade, key: str) -> Change:
         stopped = count(len(jobs) + with_them, "open job")
         return Effect(
             f"{count(len(rows), 'schedule')} that {actor} has made would be ended, and {stopped} cancelled.",
-            f"{count(len(rows), 'schedule')} that {actor} has made ended, and {stopped} cancelled.",
+            f"Ended: {count(len(rows), 'schedule')} that {actor} has made; cancelled: {stopped}.",
             {
                 "made_by": kinds.get(actor),
                 "schedules": [schedule_row(desk, row, kinds) for row in rows],

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, cast
 
 from pydantic import BeforeValidator, Field
 
@@ -15,10 +15,12 @@ from accsd.db.workflows import StoredWorkflow, workflow_id, workflows_by_id
 from accsd.errors import InvalidValue, NotFound, ScheduleInvalid, VerbRefused
 from accsd.explain import occurrences
 from accsd.explain import schedule_definitions as definitions
+from accsd.gateway.mcp.confirmation import changed
 from accsd.gateway.mcp.cost import cost_of_run, require_interval, runs_per_day
 from accsd.gateway.mcp.desk import Desk
 from accsd.gateway.mcp.readings import Document, Name, count, occurrence
 from accsd.gateway.mcp.tool import ROWS, Change, Effect, Kind, Tool, WriteArguments
+from accsd.gateway.problems import HttpProblem
 from accsd.model.access import Scope
 from accsd.model.schedule import ScheduleDef, for_the_database
 from accsd.values.units import parse_duration
@@ -106,18 +108,23 @@ async def edit_schedule(desk: Desk, given: EditSchedule, key: str) -> Change:
     return await _written(desk, draft, given.reason, is_own=desk.is_own(row.created_by))
 
 
+_TIMES: Final = frozenset({"schedule_kind", "schedule_expr", "timezone", "exclude", "only_on", "spread"})
+
+
 async def _drafted(desk: Desk, wanted: ScheduleDef) -> definitions.Draft:
-    """Checked as every schedule is, and for what an assistant may not write."""
-    source = (wanted.condition or {}).get("source", "outside")
-    if isinstance(source, dict) and {"sql", "http"} & source.keys():
-        raise InvalidValue(
-            "a condition that an assistant writes has no probe by SQL or HTTP",
-            hint="a person can: accsd schedules create",
-        )
-    if wanted.event == _FOR_ALL:
-        desk.require(Scope.ADMIN, "to listen to all topics")
+    """Checked as every schedule is, and for what an assistant may not write. What a person wrote before stays."""
     draft = await definitions.drafted(desk.reads, wanted, spread=desk.spread)
-    if draft.rule is not None:
+    written = draft.changes.keys()
+    source: Any = (wanted.condition or {}).get("source", "outside")
+    if "condition" in written and isinstance(source, dict) and {"sql", "http"} & cast("dict[str, Any]", source).keys():
+        raise HttpProblem(
+            "invalid",
+            "a condition that an assistant writes has no probe by SQL or HTTP",
+            hint="a person can write it: accsd schedules create",
+        )
+    if "schedule_expr" in written and wanted.event == _FOR_ALL:
+        desk.require(Scope.ADMIN, "to listen to all topics")
+    if draft.rule is not None and _TIMES & written:
         require_interval(draft.rule, draft.now, await _least_interval(desk))
     return draft
 
@@ -139,11 +146,13 @@ async def _written(desk: Desk, draft: definitions.Draft, reason: str | None, *, 
 
     async def work(db: Database) -> Effect:
         runs = await _workflow(db, wanted)
-        answer = definitions.or_refused(draft, await definitions.write(db, draft, by=desk.caller.actor, reason=reason))
+        answer = await definitions.write(db, draft, by=desk.caller.actor, reason=reason)
+        if answer.reason == "conflict":
+            raise changed()
+        definitions.or_refused(draft, answer)
         said = definitions.document(draft, change, id=answer.id, revision=answer.revision)
         ahead = [occurrence(each) for each in said["next"]]
         effect = {
-            "id": answer.id if draft.row is None else draft.row.id,
             "change": change,
             "next": ahead,
             "warnings": said["warnings"],
@@ -158,8 +167,12 @@ async def _written(desk: Desk, draft: definitions.Draft, reason: str | None, *, 
             f"The schedule would be {change}.{when}",
             f"The schedule is {change}.{when}",
             effect,
-            # `write` refuses by itself if the schedule is another one by now
-            [for_the_database(draft.changes), None if runs is None else str(runs.id), change],
+            # the revision before it: `write` refuses to write to another one than was read
+            [
+                None if draft.row is None else [str(draft.row.id), draft.row.revision],
+                [for_the_database(draft.changes), None if runs is None else str(runs.id), change],
+            ],
+            {"id": answer.id if draft.row is None else draft.row.id},
         )
 
     async def cost(db: Database) -> dict[str, Any]:
@@ -340,8 +353,9 @@ async def run_now(desk: Desk, given: RunNow, key: str) -> Change:
         return Effect(
             f"The schedule {given.schedule} would start a job now.",
             f"The schedule {given.schedule} has started job {made.job_id}.",
-            {"id": row.id, "job_id": made.job_id, "state": row.state, "repeated": made.verdict is Verdict.REPEATED},
+            {"id": row.id, "state": row.state},
             [str(row.id), row.revision, None if runs is None else str(runs.id)],
+            {"job_id": made.job_id, "repeated": made.verdict is Verdict.REPEATED},
         )
 
     async def cost(db: Database) -> dict[str, Any]:
@@ -391,7 +405,6 @@ async def backfill(desk: Desk, given: BackfillAsked, key: str) -> Change:
             f"A backfill would run {count(runs, 'time')} of the schedule {given.schedule}, {given.parallel} at once.",
             f"A backfill of the schedule {given.schedule} has begun; it has {count(runs, 'time')} to run.",
             {
-                "id": made.id,
                 "would_run": made.would_run,
                 "would_leave": made.would_leave,
                 "first": min(wanted.dues),
@@ -403,6 +416,7 @@ async def backfill(desk: Desk, given: BackfillAsked, key: str) -> Change:
                 [str(each) for each in wanted.nominals],
                 [str(each.id) for each in earlier],
             ],
+            {"id": made.id},
         )
 
     async def cost(db: Database) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What a tool is: its name, what it takes, which scope it needs, and what it does. It knows nothing of MCP."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Generic, TypeVar, cast
@@ -46,12 +46,13 @@ class Told:
 @dataclass(frozen=True, slots=True)
 class Effect:
     """What a write has done, or would do: the same, since a preview carries it out and undoes it. `holds` is what must
-    not differ between a preview and its confirmation."""
+    not differ between a preview and its confirmation; `made` are ids that nothing has before it is done."""
 
     would: str
     did: str
     data: Mapping[str, Any]
     holds: Any
+    made: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
