@@ -55,9 +55,11 @@ async def over_http(
     gateway: Gateway, token: str, *, mode: str = "auto", answer: Callable[[], Action] | None = None
 ) -> AsyncGenerator[Assistant]:
     """`mode`: legacy is the handshake of before 2026-07-28. `answer`: its person can be asked, and says this."""
-    async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=30) as http:
-        async with _connected(streamable_http_client(f"{gateway.url}/mcp", http_client=http), mode, answer) as found:
-            yield found
+    async with (
+        httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=30) as http,
+        _connected(streamable_http_client(f"{gateway.url}/mcp", http_client=http), mode, answer) as found,
+    ):
+        yield found
 
 
 @asynccontextmanager

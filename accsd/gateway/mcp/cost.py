@@ -55,11 +55,12 @@ def demand_of(steps: Sequence[Mapping[str, Any]]) -> list[Demand]:
 def runs_per_day(rule: Rule, now: datetime) -> float:
     """On average, over the next four weeks or the next thousand runs."""
     found, _ = next_occurrences(rule, now, _LOOKED_AT)
-    ends = now + timedelta(days=_DAYS)
+    runs = [each.due_at for each in found if each.fires]
+    begins, ends = now, now + timedelta(days=_DAYS)
     if len(found) == _LOOKED_AT and found[-1].due_at < ends:
-        ends = found[-1].due_at
-    count = sum(each.fires and each.due_at <= ends for each in found)
-    return round(count / max((ends - now) / timedelta(days=1), 1 / 86400), 3)
+        begins, ends = found[0].due_at, found[-1].due_at
+    count = sum(begins < each <= ends for each in runs)
+    return round(count / max((ends - begins) / timedelta(days=1), 1 / 86400), 3)
 
 
 def require_interval(rule: Rule, now: datetime, least: timedelta) -> None:

@@ -12,6 +12,7 @@ from accsd.db.retry import retry_jobs
 from accsd.db.submit import Submission, submit_jobs
 from accsd.db.views import jobs as job_views
 from accsd.db.views import schedules as schedule_views
+from accsd.db.views.dead_letters import settled_letters
 from accsd.db.views.job_list import JobFilter, list_jobs
 from accsd.db.views.jobs import JobRow, TaskRow
 from accsd.db.views.schedules import ScheduleRow
@@ -237,6 +238,7 @@ async def redrive_letters(desk: Desk, given: Redrive, key: str) -> Change:
         raise NotFound(f"there is no dead letter {outside[0]}")
 
     async def work(db: Database) -> Effect:
+        settled = await settled_letters(db, ids)
         made = await redrive(db, ids, by=desk.caller.actor, reason=given.reason)
         taken = [each.dead_letter_id for each in made if each.verdict is not Verdict.REFUSED]
         if not taken:
@@ -247,7 +249,7 @@ async def redrive_letters(desk: Desk, given: Redrive, key: str) -> Change:
             {
                 "items": [{"id": each.dead_letter_id, "answer": each.verdict, "reason": each.reason} for each in made],
             },
-            [[each.dead_letter_id, each.verdict, each.reason] for each in made],
+            [[[each.dead_letter_id, each.verdict, each.reason] for each in made], settled],
         )
 
     return Change(work)

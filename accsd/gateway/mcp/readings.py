@@ -1,5 +1,6 @@
 """The tools that only look."""
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal
@@ -8,6 +9,7 @@ from uuid import UUID
 from pydantic import Field
 
 from accsd.db import topics
+from accsd.db.access import actors_named
 from accsd.db.tools import bound_workflow, find_tools
 from accsd.db.views import firings as firing_views
 from accsd.db.views import jobs as job_views
@@ -78,12 +80,10 @@ async def list_schedules(desk: Desk, given: ListSchedules) -> Told:
     return Told(f"{count(len(found), 'schedule')}.", {"items": items, "more": len(found) > len(shown)})
 
 
-async def kinds_of(desk: Desk, actors: set[str | None]) -> dict[str, str]:
+async def kinds_of(desk: Desk, actors: Iterable[str | None]) -> dict[str, str]:
     """What kind of actor each of these is (MC8); who has never had a token is not known."""
-    rows = await desk.reads.fetch(
-        "SELECT name, kind FROM accs.actors WHERE name = ANY ($1)", [each for each in actors if each], repeatable=True
-    )
-    return {row["name"]: row["kind"] for row in rows}
+    found = await actors_named(desk.reads, [each for each in actors if each])
+    return {name: actor.kind for name, actor in found.items()}
 
 
 def schedule_row(desk: Desk, row: ScheduleRow, kinds: dict[str, str]) -> dict[str, Any]:

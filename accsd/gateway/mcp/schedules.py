@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from accsd.db import Database, Verdict, firings
 from accsd.db import schedules as verbs
+from accsd.db.access import actors_named
 from accsd.db.views import backfills as backfill_views
 from accsd.db.views import schedules as views
 from accsd.db.views.schedules import ScheduleRow
@@ -131,11 +132,8 @@ async def _drafted(desk: Desk, wanted: ScheduleDef) -> definitions.Draft:
 
 async def _least_interval(desk: Desk) -> timedelta:
     """What the actor's own limits say, or the setting."""
-    said = await desk.reads.fetchval(
-        "SELECT (limits ->> 'least_interval_sec')::float8 FROM accs.actors WHERE name = $1",
-        desk.caller.actor,
-        repeatable=True,
-    )
+    actor = (await actors_named(desk.reads, [desk.caller.actor])).get(desk.caller.actor)
+    said = None if actor is None else actor.limits.get("least_interval_sec")
     return desk.limits.least_interval if said is None else timedelta(seconds=said)
 
 
