@@ -1,5 +1,5 @@
-"""How many instructions does one backend of PostgreSQL carry out for a job? Two versions side by side, to a thousandth,
-on a machine as busy as it likes: callgrind counts, it does not time.
+"""How many instructions does one backend of PostgreSQL carry out for a job, and how much WAL does it write? Two
+versions side by side, to a thousandth, on a machine as busy as it likes: callgrind counts, it does not time.
 
     python -m bench.instructions 40f29e3 HEAD     what the revisions of schema.sql cost
     python -m bench.instructions HEAD .           what is not committed yet, against what is
@@ -25,6 +25,8 @@ from accsd.embedded import binaries
 from bench.throwaway import ROOT, installed
 
 _BATCH: Final = 500
+# Batches that the tables have seen before: in the first MiB of a table its BRIN is looked at with every row.
+_USED: Final = 10
 _CHAIN: Final = """[{"key": "a", "service": "noop"}, {"key": "b", "service": "noop", "depends_on": ["a"]},
     {"key": "c", "service": "noop", "depends_on": ["b"]}, {"key": "d", "service": "noop", "depends_on": ["c"]}]"""
 _OF_WORKFLOW: Final = f"SELECT id FROM workflows, generate_series(1, {_BATCH}) WHERE name = '{{workflow}}'"
@@ -58,23 +60,31 @@ def schema_of(revision: str) -> str:
 
 
 @contextmanager
-def data_with(schema: str) -> Generator[Path]:
-    """The files of a stopped server that has the schema and two workflows."""
+def data_with(schema: str) -> Generator[tuple[Path, float]]:
+    """The files of a stopped server that has the schema, two workflows and some history; and the bytes of WAL that a
+    job of one step wrote there."""
     folder = Path(tempfile.mkdtemp(prefix="accsd-bench-"))
     try:
-        with embedded.running(folder) as server:
-            asyncio.run(_fill(server.url, schema))
+        with embedded.running(folder, settings={"full_page_writes": "off", "autovacuum": "off"}) as server:
+            wal = asyncio.run(_fill(server.url, schema))
         embedded.wait_until_stopped(folder)
-        yield (folder / "pgdata").resolve()
+        yield (folder / "pgdata").resolve(), wal
     finally:
         embedded.destroy(folder)
 
 
-async def _fill(url: str, schema: str) -> None:
+async def _fill(url: str, schema: str) -> float:
     connection = await installed(url, schema)
     await connection.execute("INSERT INTO workflows (name, steps) VALUES ('chain', $1)", _CHAIN)
+    began = None
+    for _ in range(2):
+        began = await connection.fetchval("SELECT pg_current_wal_insert_lsn()")
+        for statement in (*_SUBMIT, *_WORK) * _USED:
+            await connection.execute(statement.format(workflow="noop"))
+    wal = await connection.fetchval("SELECT (pg_current_wal_insert_lsn() - $1::pg_lsn)::float8", began)
     await connection.execute("ANALYZE")
     await connection.close()
+    return wal / (_USED * _BATCH)
 
 
 def instructions(data: Path, statements: tuple[str, ...]) -> int:
@@ -120,9 +130,10 @@ def of_a_job(data: Path, workflow: str, before: tuple[str, ...], batch: tuple[st
 
 
 def main(revisions: list[str]) -> None:
-    counts: dict[str, list[float]] = {what: [] for what in _MEASURED}
+    counts: dict[str, list[float]] = {what: [] for what in (*_MEASURED, "bytes of WAL, submitted and done")}
     for revision in revisions:
-        with data_with(schema_of(revision)) as data:
+        with data_with(schema_of(revision)) as (data, wal):
+            counts["bytes of WAL, submitted and done"].append(wal)
             for what, (workflow, before, batch) in _MEASURED.items():
                 counts[what].append(of_a_job(data, workflow, before, batch))
     print("| instructions a job |", " | ".join(revisions), "|")

@@ -443,8 +443,9 @@ BEGIN
   END IF;
   IF v_done <> '{}' THEN
     PERFORM accs.record_firings(v_done, p_by);
-    DELETE FROM accs.schedule_marks m USING unnest(v_done) d WHERE m.schedule_id = d.schedule_id AND m.nominal = d.nominal
-      AND m.fold = d.fold;
+    DELETE FROM accs.schedule_marks WHERE ctid = ANY (ARRAY(
+      SELECT m.ctid FROM unnest(v_done) d, LATERAL (SELECT m.ctid FROM accs.schedule_marks m
+        WHERE m.schedule_id = d.schedule_id AND m.nominal = d.nominal AND m.fold = d.fold OFFSET 0) m));
   END IF;
 
   RETURN QUERY

@@ -315,8 +315,7 @@ DECLARE
   v_start    accs.occasion[] := '{}';
   v_done     accs.occasion[] := '{}';
   v_one      accs.occasion[];
-  v_took     uuid[] := '{}';
-  v_ids      bigint[] := '{}';
+  v_took     tid[] := '{}';    -- by place: where the inbox was empty when it was last looked over, a join would read all of it for each
   v_filtered uuid[] := '{}';
   v_left_out bigint[] := '{}';
   v_gathered accs.event_verdict[] := '{}';
@@ -334,18 +333,18 @@ BEGIN
     FROM unnest(p_verdicts) v WHERE v.schedule_id <> ALL (v_locked);
   -- nobody else takes from the inbox of a schedule that is locked here, so that what is read now is ours
   FOR v_row IN
-    SELECT v.*, i.at, i.why, i.schedule_id IS NOT NULL AS is_there, e.event, s.schedule, a.disabled_at
+    SELECT v.*, i.at, i.why, i.place, e.event, s.schedule, a.disabled_at
       FROM unnest(p_verdicts) v
       JOIN LATERAL (SELECT s AS schedule, s.created_by FROM public.schedules s WHERE s.id = v.schedule_id OFFSET 0) s ON true
-      LEFT JOIN LATERAL (SELECT * FROM accs.inbox i WHERE i.schedule_id = v.schedule_id AND i.event_id = v.event_id
-                           AND i.gathering IS NULL OFFSET 0) i ON true
+      LEFT JOIN LATERAL (SELECT i.at, i.why, i.ctid AS place FROM accs.inbox i WHERE i.schedule_id = v.schedule_id
+                           AND i.event_id = v.event_id AND i.gathering IS NULL OFFSET 0) i ON true
       LEFT JOIN LATERAL (SELECT e AS event FROM public.events e WHERE e.id = v.event_id LIMIT 1) e ON true
       LEFT JOIN LATERAL (SELECT * FROM accs.actors WHERE name = s.created_by OFFSET 0) a ON true
      WHERE v.schedule_id = ANY (v_locked) ORDER BY v.event_id, v.schedule_id LOOP
     v_s := v_row.schedule;
     v_e := v_row.event;
     v_ran := NULL;
-    IF NOT v_row.is_there THEN
+    IF v_row.place IS NULL THEN
       RETURN QUERY SELECT v_row.schedule_id, v_row.event_id, 'repeated'::text, NULL::text, NULL::text, NULL::interval, NULL::uuid;
       CONTINUE;
     ELSIF v_row.revision <> v_s.revision THEN
@@ -353,8 +352,7 @@ BEGIN
       CONTINUE;
     END IF;
     IF v_row.verdict = 'filtered' THEN
-      v_took := v_took || v_row.schedule_id;
-      v_ids := v_ids || v_row.event_id;
+      v_took := v_took || v_row.place;
       v_filtered := v_filtered || v_row.schedule_id;
       v_left_out := v_left_out || v_row.event_id;
       RETURN QUERY SELECT v_row.schedule_id, v_row.event_id, 'accepted'::text, 'filtered'::text, NULL::text, NULL::interval, NULL::uuid;
@@ -405,12 +403,12 @@ BEGIN
       END IF;
     END IF;
     IF v_window IS NOT NULL THEN   -- it stays, and waits for others
-      v_gathered := v_gathered || ROW(v_row.schedule_id, NULL, v_row.event_id, NULL, v_row.options, v_window, NULL)::accs.event_verdict;
+      UPDATE accs.inbox SET gathering = v_window, options = v_row.options WHERE ctid = v_row.place;
+      v_gathered := v_gathered || ROW(v_row.schedule_id, NULL, v_row.event_id, NULL, NULL, v_window, NULL)::accs.event_verdict;
       RETURN QUERY SELECT v_row.schedule_id, v_row.event_id, 'accepted'::text, 'gathered'::text, NULL::text, NULL::interval, NULL::uuid;
       CONTINUE;
     END IF;
-    v_took := v_took || v_row.schedule_id;
-    v_ids := v_ids || v_row.event_id;
+    v_took := v_took || v_row.place;
     IF v_occ.outcome = 'skipped' THEN
       v_done := v_done || v_occ;
       CONTINUE;
@@ -426,8 +424,7 @@ BEGIN
     END IF;
   END LOOP;
 
-  DELETE FROM accs.inbox i USING unnest(v_took, v_ids) AS u (schedule_id, event_id)
-   WHERE i.schedule_id = u.schedule_id AND i.event_id = u.event_id;
+  DELETE FROM accs.inbox WHERE ctid = ANY (v_took);
   IF v_start <> '{}' THEN
     v_one := ARRAY(SELECT r FROM accs.start_each(v_start, p_by) r);
     PERFORM accs.note_event_runs(v_one, p_by);
@@ -443,8 +440,6 @@ BEGIN
            GROUP BY 1 ORDER BY 1) u
   ON CONFLICT (schedule_id) DO UPDATE SET filtered = t.filtered + excluded.filtered, last_filtered = excluded.last_filtered;
   IF v_gathered <> '{}' THEN
-    UPDATE accs.inbox i SET gathering = g.gathering, options = g.options FROM unnest(v_gathered) g
-     WHERE i.schedule_id = g.schedule_id AND i.event_id = g.event_id;
     INSERT INTO accs.agenda AS a (schedule_id, what, key, due_at)
     SELECT s.id, 'gather', w.gathering, accs.window_ends(s, w.gathering, i.first, i.last, i.n)
       FROM (SELECT DISTINCT g.schedule_id, g.gathering FROM unnest(v_gathered) g ORDER BY 1, 2) w
@@ -499,11 +494,13 @@ BEGIN
   SELECT array_agg(ROW(w.schedule_id, w.revision, w.event_id, 'run', NULL, NULL, NULL)::accs.event_verdict) FILTER (WHERE w.plain),
          array_agg(DISTINCT w.schedule_id) FILTER (WHERE NOT w.plain)
     INTO v_verdicts, v_changed
-    FROM (SELECT i.schedule_id, s.revision, i.event_id, accs.is_plain(s) AS plain FROM accs.inbox i JOIN public.schedules s
-              ON s.id = i.schedule_id
-           WHERE i.plain AND i.gathering IS NULL ORDER BY i.event_id LIMIT p_limit FOR NO KEY UPDATE OF s SKIP LOCKED) w;
-  -- since they came, the schedule was given a filter or the like: an evaluator has to look
-  UPDATE accs.inbox i SET plain = false WHERE i.schedule_id = ANY (v_changed) AND i.plain AND i.gathering IS NULL;
+    FROM (SELECT i.schedule_id, s.revision, i.event_id, accs.is_plain(s) AS plain
+            FROM (SELECT * FROM accs.inbox i WHERE i.plain AND i.gathering IS NULL ORDER BY i.event_id OFFSET 0) i,
+                 LATERAL (SELECT * FROM public.schedules s WHERE s.id = i.schedule_id FOR NO KEY UPDATE SKIP LOCKED) s
+           ORDER BY i.event_id LIMIT p_limit) w;
+  IF v_changed IS NOT NULL THEN   -- since they came, the schedule was given a filter or the like: an evaluator has to look
+    UPDATE accs.inbox i SET plain = false WHERE i.schedule_id = ANY (v_changed) AND i.plain AND i.gathering IS NULL;
+  END IF;
   RETURN QUERY SELECT * FROM accs.decide_events(v_verdicts, p_by);
 END $$;
 SELECT accs.is_verb('settle_plain_events', pinned => true, may => '{scheduler}');

@@ -175,6 +175,21 @@ async def test_every_event_of_one_moment_has_its_run_in_the_order_of_the_ids(con
     await check(conn)
 
 
+async def test_a_burst_is_settled_in_steps_that_cost_what_they_settle(conn: Connection):
+    """Also after the inbox was looked over while it was empty: a plan of that moment must not read all of it."""
+    await subscription(conn, "upload")
+    burst = "SELECT accs.emit_event('upload', '{}') FROM generate_series(1, $1)"
+    await conn.execute(burst, 200)
+    await settle_plain(conn, 200)
+    await conn.execute("ANALYZE accs.inbox")
+    await conn.execute(burst, 1000)
+    read = "SELECT idx_tup_fetch FROM pg_stat_xact_all_tables WHERE relid = 'accs.inbox'::regclass"
+    async with conn.transaction():
+        before = await conn.fetchval(read)
+        assert len(await settle_plain(conn, 50)) == 50
+        assert await conn.fetchval(read) - before <= 3 * 50
+
+
 async def test_what_nobody_listens_to_is_kept_all_the_same(conn: Connection):
     said = await emit(conn, "a", {"n": 1})
     assert said["matched"] == 0
