@@ -80,7 +80,8 @@ async def over_stdio(
 async def _connected(server: Any, mode: str, answer: Callable[[], Action] | None) -> AsyncGenerator[Assistant]:
     asked: list[str] = []
 
-    async def answered(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+    async def answered(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        del context
         assert answer is not None
         asked.append(params.message)
         action = answer()

@@ -1,9 +1,12 @@
 """`accsd mcp`: the same tools over standard input and output, by the real client and a process of its own."""
 
+import os
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from accsd.cli.session import operator
@@ -12,7 +15,7 @@ from accsd.db.access import create_token, revoke_token
 from accsd.model.access import CreatedToken, Scope
 from tests.support.assistants import Action, over_stdio
 from tests.support.cli import Cli
-from tests.support.cluster import Connection
+from tests.support.cluster import ROOT, Connection
 from tests.support.library import opened
 
 NIGHTLY: dict[str, Any] = {"name": "nightly", "workflow": "backup", "cron": "30 2 * * *"}
@@ -82,3 +85,18 @@ async def test_a_token_that_lets_nobody_in_is_found_out_at_once(db_url: str):
     cli = Cli(db_url, ACC_TOKEN="accs_aaaaaaaa_" + "A" * 43)
     (await cli("mcp")).ends(2, "the token lets nobody in", "--kind assistant")
     (await cli("mcp", "--scope", "operate")).ends(2, "a token has its scopes")
+
+
+async def test_the_example_of_the_docs_works_as_it_is_written(
+    environment: dict[str, str], db: Database, conn: Connection, workflow: str
+):
+    """docs/doors/mcp.md: makes a schedule, says what it will do, undoes it."""
+    token = await a_token(db)
+    tried = await anyio.run_process(
+        [sys.executable, str(ROOT / "examples" / "assistant" / "try.py"), workflow],
+        env=os.environ | environment | {"ACC_TOKEN": token.token},
+    )
+    said = tried.stdout.decode()
+    assert "it means: At 02:30 on Monday" in said
+    assert "undo_made: Ended: 1 schedule that helper has made; cancelled: 0 open jobs." in said
+    assert await conn.fetchval("SELECT state FROM schedules") == "ended"
