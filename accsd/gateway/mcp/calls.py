@@ -23,6 +23,7 @@ from accsd.gateway.mcp.tool import Change, Effect, Kind, Told, Tool, WriteArgume
 from accsd.gateway.mcp.untrusted import NOTICE, visible
 from accsd.gateway.problems import KINDS, HttpProblem, described
 from accsd.log import get_logger
+from accsd.values.json import MAX_DEPTH, is_too_deep, sanitise
 
 _log = get_logger(component="mcp")
 _MOST_ARGUMENTS: Final = 512 * 1024  # bytes
@@ -96,6 +97,12 @@ async def call(
 
 
 def _given(tool: Tool[Any], arguments: dict[str, Any]) -> Any:
+    if is_too_deep(arguments) or sanitise(arguments, max_bytes=8 * _MOST_ARGUMENTS) != arguments:
+        raise HttpProblem(
+            "invalid",
+            "the arguments hold what can't be kept as JSON: NaN, \\u0000, half a character, an integer of more than 64"
+            f" bits, or more than {MAX_DEPTH} levels",
+        )
     if len(encode(arguments)) > _MOST_ARGUMENTS:
         raise HttpProblem("too_large", f"the arguments of a call have at most {_MOST_ARGUMENTS // 1024} KiB")
     try:

@@ -290,7 +290,7 @@ async def list_made(desk: Desk, given: Made) -> Told:
 
 
 async def _schedules_of(desk: Desk, db: Database, actor: str) -> list[ScheduleRow]:
-    """In the order in which they are locked."""
+    """By id, which is the order in which they are locked."""
     rows = [
         row
         for row in await schedule_views.schedules(db)
@@ -317,7 +317,7 @@ async def pause_made(desk: Desk, given: PauseMade, key: str) -> Change:
     actor = _actor(desk, given)
 
     async def work(db: Database) -> Effect:
-        rows = [row for row in await _schedules_of(desk, db, actor) if row.state not in ("paused", "broken")]
+        rows = [row for row in await _locked_schedules_of(desk, db, actor) if row.state not in ("paused", "broken")]
         for row in rows:
             made = await schedule_verbs.pause_schedule(db, row.name, by=desk.caller.actor, reason=given.reason)
             made.or_raise("pause_schedule", row.name)
@@ -337,32 +337,35 @@ async def undo_made(desk: Desk, given: UndoMade, key: str) -> Change:
     actor = _actor(desk, given)
 
     async def work(db: Database) -> Effect:
-        rows = await _schedules_of(desk, db, actor)
-        with_them = 0
+        rows = await _locked_schedules_of(desk, db, actor)
         for row in rows:
-            made, cancelled = await schedule_verbs.end_schedule(
-                db, row.name, by=desk.caller.actor, reason=given.reason, cancel=True
-            )
+            made, _ = await schedule_verbs.end_schedule(db, row.name, by=desk.caller.actor, reason=given.reason)
             made.or_raise("end_schedule", row.name)
-            with_them += cancelled
-        jobs = await _open_jobs_of(desk, db, actor)
+        runs = [run.job_id for row in rows for run in await schedule_views.open_runs_of(db, row.id)]
+        jobs = sorted({*runs, *(job.id for job in await _open_jobs_of(desk, db, actor))})
         if jobs:
-            await cancel_jobs(db, [job.id for job in jobs], reason=given.reason, by=desk.caller.actor)
+            await cancel_jobs(db, jobs, reason=given.reason, by=desk.caller.actor)
         kinds = await kinds_of(desk, {actor})
-        stopped = count(len(jobs) + with_them, "open job")
+        stopped = count(len(jobs), "open job")
         return Effect(
             f"{count(len(rows), 'schedule')} that {actor} has made would be ended, and {stopped} cancelled.",
             f"Ended: {count(len(rows), 'schedule')} that {actor} has made; cancelled: {stopped}.",
             {
                 "made_by": kinds.get(actor),
                 "schedules": [schedule_row(desk, row, kinds) for row in rows],
-                "jobs": [{"id": job.id, "status": job.status} for job in jobs],
-                "jobs_of_schedules": with_them,
+                "jobs": [{"id": each} for each in jobs],
             },
-            [[[str(row.id), row.revision] for row in rows], [str(job.id) for job in jobs]],
+            [[[str(row.id), row.revision] for row in rows], [str(each) for each in jobs]],
         )
 
     return Change(work, is_own=actor == desk.caller.actor)
+
+
+async def _locked_schedules_of(desk: Desk, db: Database, actor: str) -> list[ScheduleRow]:
+    """As they are once nobody else can change them."""
+    known = await _schedules_of(desk, db, actor)
+    await schedule_verbs.lock_schedules(db, [row.id for row in known])
+    return await _schedules_of(desk, db, actor)
 
 
 def _actor(desk: Desk, given: Made) -> str:

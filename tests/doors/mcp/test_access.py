@@ -214,3 +214,20 @@ async def test_arguments_that_are_not_known_or_too_large_are_refused_with_their_
         large = await assistant.error("emit_event", topic="a.b", payload={"x": "y" * 600_000})
         assert large["code"] == "too_large"
         assert (await assistant.error("no_such_tool"))["code"] == "unknown_tool"
+
+
+async def test_values_that_json_does_not_have_are_refused_and_the_door_stays_well(gateway: Gateway):
+    token = await gateway.token("submit")
+    deep = "[" * 2000 + "]" * 2000
+    for value in ("NaN", "-Infinity", "1" * 400, deep, '"\\u0000"', '"\\ud800"'):
+        body = (
+            '{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "emit_event", "arguments":'
+            f' {{"topic": "a.b", "payload": {{"x": {value}}}}}}}}}'
+        )
+        headers = HEADERS | {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        answer = await gateway.client.post("/mcp", content=body, headers=headers)
+        assert answer.status_code in (200, 400), value[:20]
+        said = answer.json()
+        assert "error" in said or said["result"]["isError"], value[:20]
+        assert "bug" not in answer.text, value[:20]
+    assert (await ask(gateway, token)).status_code == 200

@@ -188,14 +188,20 @@ async def test_a_client_that_can_not_be_asked_over_this_way_gets_a_preview(gatew
 
 
 async def test_a_token_may_be_let_off_the_preview_of_what_can_be_repeated(db_url: str, conn: Connection, workflow: str):
-    """MC3: the waiver is for idempotent writes on the caller's own, and for no others."""
-    async with serving(db_url) as first:
+    """MC3: the waiver is for idempotent writes on the caller's own, and for no others. What one gateway has previewed
+    another one does."""
+    async with serving(db_url, gateway={"mcp": {}}) as first:
         token = await a_token(first)
         other = await a_token(first, scope="operate", actor="boss")
+        async with over_http(first, token) as assistant:
+            confirm = (await assistant.call("create_schedule", **NIGHTLY))["confirm"]
     ids = [text.split("_")[1] for text in (token, other)]
     async with serving(db_url, gateway={"mcp": {"unconfirmed": ids}}) as gateway:
         async with over_http(gateway, token) as assistant:
-            await assistant.do("create_schedule", **NIGHTLY)  # could not be repeated
+            done = await assistant.call("create_schedule", **NIGHTLY, confirm=confirm)
+            assert done["status"] == "done"
+            submitted = await assistant.call("submit", workflow="backup")
+            assert submitted["status"] == "preview"  # could not be repeated
             assert (await assistant.call("pause", schedule="nightly"))["status"] == "done"
             assert (await assistant.call("end_schedule", schedule="nightly"))["status"] == "preview"  # destructive
         async with over_http(gateway, other) as assistant:

@@ -9,9 +9,11 @@ from mcp import MCPError
 
 from accsd.gateway.mcp.calls import TOOLS
 from tests.support.assistants import Assistant, over_http
-from tests.support.cluster import Connection
+from tests.support.cluster import Connection, TestServer
 from tests.support.factory import node, pass_time
-from tests.support.gateway import Gateway
+from tests.support.gateway import Gateway, serving
+from tests.support.library import url_as
+from tests.support.roles import roles as roles
 from tests.support.schedules import all_roles, plan_all
 
 CALLED: set[str] = set()
@@ -187,6 +189,28 @@ async def test_all_that_an_assistant_has_made_is_listed_paused_and_undone_togeth
 
 async def states(conn: Connection) -> dict[str, str]:
     return {row["name"]: row["state"] for row in await conn.fetch("SELECT name, state FROM schedules ORDER BY name")}
+
+
+async def test_the_door_needs_no_more_than_the_database_role_of_a_gateway(
+    server: TestServer, db_url: str, conn: Connection, workflow: str, roles: None
+):
+    """SECURITY: a role's grants are what its own process calls."""
+    async with serving(db_url) as owner:  # whoever makes tokens
+        token = await owner.token("operate", actor="helper", kind="assistant")
+    async with (
+        serving(url_as(server, db_url, "accs_api"), gateway={"mcp": {}}) as gateway,
+        over_http(gateway, token) as assistant,
+    ):
+        document = {"name": "thumbs", "steps": [{"key": "cut", "service": "cutter"}]}
+        await assistant.do("save_pipeline", document=document)
+        await assistant.do("create_schedule", name="hourly", workflow="thumbs", every="1h")
+        await assistant.do("run_now", schedule="hourly")
+        await assistant.do("submit", workflow="backup")
+        await assistant.do("emit_event", topic="a.b")
+        await assistant.do("pause_made")
+        for tool in ("list_schedules", "list_workflows", "list_tools", "list_events", "list_dead_letters"):
+            await assistant.call(tool)
+        assert "2 open jobs" in (await assistant.do("undo_made"))["said"]
 
 
 async def test_resources_show_what_the_tools_show(gateway: Gateway, conn: Connection, workflow: str):
