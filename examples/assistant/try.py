@@ -10,6 +10,7 @@ Needs `pip install 'accsd[doors]'` and a workflow of that name.
 import asyncio
 import os
 import sys
+import time
 from typing import Any
 
 import httpx2
@@ -28,14 +29,19 @@ async def main(workflow: str, url: str | None = None) -> None:
 
         async def call(tool: str, **arguments: Any) -> dict[str, Any]:
             made = await client.call_tool(tool, arguments)
-            said = made.structured_content
             print(f"{tool}: {made.content[0].text}")
-            if made.is_error:
-                sys.exit(1)
-            return said
+            return made.structured_content
 
-        wanted = {"name": "try", "workflow": workflow, "cron": "30 2 * * 1-5", "timezone": "Europe/Berlin"}
+        wanted = {
+            "name": f"try-{time.time():.0f}",
+            "workflow": workflow,
+            "cron": "30 2 * * 1-5",
+            "timezone": "Europe/Berlin",
+        }
         preview = await call("create_schedule", **wanted)
+        if "error" in preview:
+            print(preview["error"])
+            return
         print("  it means:", preview["effect"]["words"])
         print("  it costs:", preview["cost"]["runs_per_day"], "runs a day")
         await call("create_schedule", **wanted, confirm=preview["confirm"])

@@ -89,8 +89,10 @@ async def create_schedule(desk: Desk, given: CreateSchedule, key: str) -> Change
     wanted = ScheduleDef.model_validate(given.model_dump(exclude={"confirm", "reason"}, exclude_none=True))
     draft = await _drafted(desk, wanted)
     if draft.row is not None:
-        raise VerbRefused(
-            "create_schedule", "already_there", subject=f"schedule {wanted.name}", hint="edit_schedule changes it"
+        raise HttpProblem(
+            "already_there",
+            f"there is a schedule called {wanted.name} already, and it is {draft.row.state}",
+            hint="choose another name, or let edit_schedule change it",
         )
     desk.require_limit("workflows", wanted.workflow)
     return await _written(desk, draft, given.reason, is_own=True)

@@ -50,6 +50,9 @@ async def test_an_assistant_makes_a_schedule_is_told_what_it_does_and_undoes_it(
         row = await conn.fetchrow("SELECT id::text, schedule_expr, created_by, state FROM schedules")
         assert tuple(row or ()) == (done["effect"]["id"], "30 2 * * *", "helper", "active")
 
+        again = await assistant.error("create_schedule", **NIGHTLY)
+        assert (again["code"], "it is active" in again["detail"]) == ("already_there", True)
+
         ended = await assistant.do("end_schedule", schedule="nightly", reason="it was a try")
         assert ended["effect"]["was"] == "active"
         assert await conn.fetchval("SELECT state FROM schedules") == "ended"
