@@ -86,14 +86,13 @@ async def call(
     if tool is None:
         raise HttpProblem("unknown_tool", f"there is no tool {visible(name[:100])}", hint="tools/list has them")
     desk.require(tool.scope, f"the tool {name}")
-    plain = dict(arguments or {})
-    given = _given(tool, plain)
+    given = _given(tool, dict(arguments or {}))
     if tool.kind is Kind.READ:
         assert tool.read is not None
         return _told(await tool.read(desk, given))
     assert isinstance(given, WriteArguments)
-    plain.pop("confirm", None)
-    return await _written(desk, tool, given, plain, confirm or given.confirm)
+    asked = given.model_dump(mode="json", exclude={"confirm"})  # however it was written: a default may be left out
+    return await _written(desk, tool, given, asked, confirm or given.confirm)
 
 
 def _given(tool: Tool[Any], arguments: dict[str, Any]) -> Any:

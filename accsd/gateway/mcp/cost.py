@@ -8,7 +8,6 @@ from typing import Any, Final, cast
 from accsd.db import Database
 from accsd.db.views.jobs import clock
 from accsd.db.wake import wake_nodes
-from accsd.db.workflows import StoredWorkflow
 from accsd.explain.fleet_time import forecast_of
 from accsd.gateway.mcp.desk import Desk
 from accsd.gateway.problems import HttpProblem
@@ -21,17 +20,17 @@ _LOOKED_AT: Final = 1000  # occurrences
 _DAYS: Final = 28
 
 
-async def cost_of_run(desk: Desk, db: Database, workflow: StoredWorkflow) -> dict[str, Any]:
-    """As the planner would see the workflow's steps now, if they were all that there is to do."""
+async def cost_of_run(desk: Desk, db: Database, steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """As the planner would see these steps of a workflow now, if they were all that there is to do."""
     wake = desk.settings.wake
     policy = WakePolicy(boot=wake.boot, rounds=wake.rounds, rest=wake.rest, longest_rest=wake.longest_rest)
     fleet = await wake_nodes(db, silent=desk.settings.lease)
-    demand = demand_of(workflow.steps)
+    demand = demand_of(steps)
     ahead = forecast_of(demand, fleet, await clock(db), lease=desk.settings.lease, policy=policy, at_once=wake.at_once)
     waking = sorted({each["node"] for each in ahead["wakes"]})
     unserved = sorted({each["service"] for each in ahead["unmet"]})
     return {
-        "steps": len(workflow.steps),
+        "steps": len(steps),
         "machines_to_wake": len(waking),
         "services_without_a_machine": len(unserved),
         **desk.marked(

@@ -75,7 +75,7 @@ async def submit(desk: Desk, given: Submit, key: str) -> Change:
         )
 
     async def cost(db: Database) -> dict[str, Any]:
-        return await cost_of_run(desk, db, workflow)
+        return await cost_of_run(desk, db, workflow.steps)
 
     return Change(work, cost, is_own=True)
 
@@ -145,7 +145,10 @@ async def save_pipeline(desk: Desk, given: SavePipeline, key: str) -> Change:
             [made.version, made.previous, made.change],
         )
 
-    return Change(work, is_own=known is None or desk.is_own(known.created_by))
+    async def cost(db: Database) -> dict[str, Any]:
+        return await cost_of_run(desk, db, wanted.steps_document())
+
+    return Change(work, cost, is_own=known is None or desk.is_own(known.created_by))
 
 
 # Stopped, and run again

@@ -177,7 +177,7 @@ async def _written(desk: Desk, draft: definitions.Draft, reason: str | None, *, 
 
     async def cost(db: Database) -> dict[str, Any]:
         found = await _workflow(db, wanted)
-        runs = {} if found is None else await cost_of_run(desk, db, found)
+        runs = {} if found is None else await cost_of_run(desk, db, found.steps)
         often = {} if draft.rule is None else {"runs_per_day": runs_per_day(draft.rule, draft.now)}
         return often | runs
 
@@ -360,7 +360,7 @@ async def run_now(desk: Desk, given: RunNow, key: str) -> Change:
 
     async def cost(db: Database) -> dict[str, Any]:
         runs = await _workflow(db, known)
-        return {} if runs is None else await cost_of_run(desk, db, runs)
+        return {} if runs is None else await cost_of_run(desk, db, runs.steps)
 
     return Change(work, cost, is_own=desk.is_own(known.created_by))
 
@@ -421,7 +421,7 @@ async def backfill(desk: Desk, given: BackfillAsked, key: str) -> Change:
 
     async def cost(db: Database) -> dict[str, Any]:
         runs = await _workflow(db, known)
-        return {} if runs is None else await cost_of_run(desk, db, runs)
+        return {} if runs is None else await cost_of_run(desk, db, runs.steps)
 
     return Change(work, cost, is_own=desk.is_own(known.created_by))
 

@@ -108,7 +108,7 @@ async def test_a_confirmation_twice_is_one_write(gateway: Gateway, conn: Connect
         for tool, given in (("submit", {"workflow": "backup"}), ("emit_event", {"topic": "a.b"})):
             confirm = (await assistant.call(tool, **given))["confirm"]
             first = await assistant.call(tool, **given, confirm=confirm)
-            again = await assistant.call(tool, **given, confirm=confirm)
+            again = await assistant.call(tool, **given, reason=None, confirm=confirm)
             assert (first["effect"]["repeated"], again["effect"]["repeated"]) == (False, True)
     assert await conn.fetchval("SELECT count(*) FROM jobs") == 1
     assert await conn.fetchval("SELECT count(*) FROM events") == 1

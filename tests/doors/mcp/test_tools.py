@@ -86,6 +86,8 @@ async def test_the_life_of_a_job(gateway: Gateway, conn: Connection):
         assert (await assistant.call("check_pipeline", document=document))["steps"] == 1
         wrong = await assistant.error("check_pipeline", document={"name": "w", "steps": [{"key": "a", "service": 1}]})
         assert wrong["untrusted"]["errors"][0]["pointer"] == "/steps/0/service"
+        cost = (await assistant.call("save_pipeline", document=document))["cost"]
+        assert cost["untrusted"]["services_without_a_machine"] == ["cutter"]
         saved = await assistant.do("save_pipeline", document=document)
         assert (saved["effect"]["version"], saved["effect"]["change"]) == (1, "created")
         assert (await assistant.do("save_pipeline", document=document))["effect"]["change"] == "unchanged"
