@@ -13,6 +13,7 @@ from accsd.db import Database
 from accsd.db.rehearsal import as_rehearsed, rehearsed
 from accsd.db.views.jobs import clock
 from accsd.errors import AccsdError
+from accsd.explain.redaction import Redaction
 from accsd.gateway.answers import encode
 from accsd.gateway.mcp.confirmation import Confirmation, begin, changed, digest
 from accsd.gateway.mcp.desk import Desk
@@ -20,7 +21,7 @@ from accsd.gateway.mcp.jobs import JOB_TOOLS
 from accsd.gateway.mcp.readings import READINGS
 from accsd.gateway.mcp.schedules import SCHEDULE_TOOLS
 from accsd.gateway.mcp.tool import Change, Effect, Kind, Told, Tool, WriteArguments
-from accsd.gateway.mcp.untrusted import NOTICE, visible
+from accsd.gateway.mcp.untrusted import NOTICE, untrusted, visible
 from accsd.gateway.problems import KINDS, HttpProblem, described
 from accsd.log import get_logger
 from accsd.values.json import MAX_DEPTH, is_too_deep, sanitise
@@ -205,9 +206,7 @@ def refusal(error: Exception) -> Said:
         words: dict[str, Any] = {"detail": visible(detail), **({"hint": hint} if hint else {})}
         sentence = f"{title}: {detail}." + (f" {hint}." if hint else "")
     else:
-        more = {"hint": hint, "errors": members.get("errors")}
-        told = {name: value for name, value in {"detail": detail, **more}.items() if value}
-        words = {"untrusted": orjson.loads(encode(told))}
+        words = untrusted(Redaction(()), detail=detail, hint=hint, errors=members.get("errors"))
         sentence = f"{title} ({code})."
     extra = {name: members[name] for name in ("scope",) if name in members}
     return Said(_sentence(sentence), {"notice": NOTICE, "error": {"code": code, **words, **extra}}, is_error=True)

@@ -76,7 +76,16 @@ class Desk:
         require_limit(self.caller, kind, name)
 
     def require_own(self, owner: str | None) -> None:
-        require_owner(self.caller, owner, own_jobs=self.settings.gateway.own_jobs)
+        try:
+            require_owner(self.caller, owner, own_jobs=self.settings.gateway.own_jobs)
+        except HttpProblem as refused:  # it names the owner, and a name is what somebody chose
+            whose = "somebody else" if owner else "nobody"
+            raise HttpProblem(
+                refused.code,
+                f'it belongs to {whose}, and {self._credential} has no scope "operate"',
+                hint=refused.hint,
+                scope=Scope.OPERATE.value,
+            ) from None
 
     def is_own(self, owner: str | None) -> bool:
         return owner is not None and owner == self.caller.actor
