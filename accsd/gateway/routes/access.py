@@ -13,11 +13,11 @@ from accsd.db import access, audit
 from accsd.db.audit import AuditRow
 from accsd.db.views import jobs as job_views
 from accsd.explain.identifiers import job_named
-from accsd.gateway.access import COOKIE, GuardedRoute, address_of, public, require_same_origin, scoped
+from accsd.gateway.access import COOKIE, GuardedRoute, address_of, authenticated, public, require_same_origin, scoped
 from accsd.gateway.answers import answer, document
 from accsd.gateway.bodies import Body as RequestBody
 from accsd.gateway.bodies import Reason
-from accsd.gateway.context import caller_of, context_of
+from accsd.gateway.context import GatewayContext, caller_of, context_of
 from accsd.gateway.problems import HttpProblem
 from accsd.gateway.reach import Reach
 from accsd.gateway.routes.verbs import verbs_of
@@ -37,18 +37,19 @@ Lifetime = Annotated[timedelta, BeforeValidator(parse_duration)]
     openapi_extra=scoped(Scope.READ, Reach.FREE),
 )
 async def me(request: Request) -> Response:
-    context, caller = context_of(request), caller_of(request)
+    return answer(await _me(context_of(request), caller_of(request)))
+
+
+async def _me(context: GatewayContext, caller: Caller) -> dict[str, Any]:
     listening = context.listener.state
-    return answer(
-        {
-            **_who(caller),
-            "version": __version__,
-            "clock": await job_views.clock(context.reads),
-            "hearing": {"state": listening.hearing, "reason": listening.reason},
-            "features": {"shares": context.settings.gateway.shares},
-            "limits": context.settings.gateway.limits.model_dump(mode="json"),
-        }
-    )
+    return {
+        **_who(caller),
+        "version": __version__,
+        "clock": await job_views.clock(context.reads),
+        "hearing": {"state": listening.hearing, "reason": listening.reason},
+        "features": {"shares": context.settings.gateway.shares},
+        "limits": context.settings.gateway.limits.model_dump(mode="json"),
+    }
 
 
 def _who(caller: Caller) -> dict[str, Any]:
@@ -63,6 +64,20 @@ def _who(caller: Caller) -> dict[str, Any]:
 
 
 # Sessions
+
+
+@router.get(
+    "/session",
+    operation_id="session.get",
+    summary="Whether somebody is logged in",
+    responses=answers(ANYTHING),
+    openapi_extra=public(),
+)
+async def session(request: Request) -> Response:
+    """As /me, or `actor: null`: a page that asks whether it has to show a login must not be refused for it."""
+    context = context_of(request)
+    caller = await authenticated(context, request)
+    return answer({"actor": None} if caller is None or not caller.may(Scope.READ) else await _me(context, caller))
 
 
 class Login(RequestBody):

@@ -1,59 +1,131 @@
-"""The page, from the package itself: it works offline, and its scripts may come from nowhere else."""
+"""The page, from the package itself: it works offline, and its scripts may come from nowhere else.
 
+Every address of a page answers the same document: what it shows is decided in the browser, by the address. The files
+have the version in their address and are kept by browsers; a new version has new addresses.
+"""
+
+import gzip
+import hashlib
 from functools import cache
 from importlib.resources import files
-from typing import Final
+from importlib.resources.abc import Traversable
+from typing import Final, NamedTuple
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
+from accsd import __version__
 from accsd.gateway.access import GuardedRoute, public
+from accsd.gateway.context import context_of
 from accsd.gateway.problems import HttpProblem
 
 router = APIRouter(route_class=GuardedRoute, tags=["page"])
+PAGES: Final = (
+    "/",
+    "/jobs",
+    "/jobs/{subject}",
+    "/fleet",
+    "/fleet/{subject}",
+    "/services",
+    "/dead",
+    "/workflows",
+    "/workflows/{subject}",
+    "/schedules",
+    "/schedules/{subject}",
+    "/system",
+)
 _TYPES: Final = {
-    "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
 }
-_FILES: Final = ("page.js", "style.css")
 _POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src 'self'; font-src 'self'; "
+    "connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 
 
-@router.get(
-    "/",
-    operation_id="page",
-    summary="The page",
-    responses={200: {"description": "The page", "content": {"text/html": {}}}},
-    openapi_extra=public(),
-)
-async def page() -> Response:
+class _File(NamedTuple):
+    content: bytes
+    packed: bytes
+    type: str
+
+
+async def page(request: Request) -> Response:
     """What it shows comes from the API, and only to whom is logged in."""
-    return _served("index.html")
+    headers = {"Content-Security-Policy": _POLICY, "Cache-Control": "no-cache"}
+    document = _document(context_of(request).settings.gateway.base_path)
+    return Response(document, headers=headers, media_type="text/html; charset=utf-8")
+
+
+for _path in PAGES:
+    router.add_api_route(
+        _path,
+        page,
+        methods=["GET"],
+        operation_id=f"page{_path.replace('{subject}', 'one').replace('/', '.').rstrip('.')}",
+        summary="The page",
+        responses={200: {"description": "The page", "content": {"text/html": {}}}},
+        openapi_extra=public(),
+        include_in_schema=_path == "/",
+    )
 
 
 @router.get(
-    "/static/{name}",
+    "/static/{version}/{name:path}",
     operation_id="page.file",
     summary="A file of the page",
     responses={200: {"description": "The file", "content": {"text/css": {}, "text/javascript": {}}}},
     openapi_extra=public(),
 )
-async def file(name: str = Path(max_length=100)) -> Response:
-    if name not in _FILES:
+async def file(request: Request, version: str = Path(max_length=100), name: str = Path(max_length=100)) -> Response:
+    found = _files().get(name)
+    if found is None:
         raise HttpProblem("not_found", "the page has no such file")
-    return _served(name)
+    headers = {"Vary": "Accept-Encoding", "Cache-Control": _kept(version)}
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(found.packed, headers={**headers, "Content-Encoding": "gzip"}, media_type=found.type)
+    return Response(found.content, headers=headers, media_type=found.type)
 
 
-def _served(name: str) -> Response:
-    headers = {"Content-Security-Policy": _POLICY, "Cache-Control": "no-cache"}
-    return Response(_content(name), headers=headers, media_type=_TYPES[name.rpartition(".")[2]])
+def _kept(version: str) -> str:
+    """A page that an older gateway has served asks for the files of its version, and gets what there is now."""
+    return "public, max-age=31536000, immutable" if version == _version() else "no-store"
 
 
 @cache
-def _content(name: str) -> bytes:
-    return (files("accsd") / "web" / name).read_bytes()
+def _files() -> dict[str, _File]:
+    return {
+        name: _File(content, gzip.compress(content, mtime=0), _TYPES[name.rpartition(".")[2]])
+        for name, content in _found(files("accsd") / "web")
+        if name.rpartition(".")[2] in _TYPES
+    }
+
+
+def _found(folder: Traversable, prefix: str = "") -> list[tuple[str, bytes]]:
+    found: list[tuple[str, bytes]] = []
+    for each in sorted(folder.iterdir(), key=lambda each: each.name):
+        if each.is_dir():
+            found += _found(each, f"{prefix}{each.name}/")
+        else:
+            found.append((f"{prefix}{each.name}", each.read_bytes()))
+    return found
+
+
+@cache
+def _version() -> str:
+    """Of the files: in a checkout the same release has other files tomorrow, and a browser keeps what it has."""
+    digest = hashlib.sha256()
+    for name, each in _files().items():
+        digest.update(name.encode() + b"\0" + each.content)
+    return f"{__version__}-{digest.hexdigest()[:8]}"
+
+
+@cache
+def _document(base_path: str) -> bytes:
+    static = f"{base_path}/static/{_version()}"
+    scripts = [name for name in _files() if name.startswith(("app/", "vendor/")) and name.endswith(".js")]
+    preloads = "\n".join(f'<link rel="modulepreload" href="{static}/{name}">' for name in scripts)
+    written = (files("accsd") / "web" / "index.html").read_text(encoding="utf-8")
+    return written.replace("{static}", static).replace("{preloads}", preloads).encode()

@@ -1,0 +1,39 @@
+// Calls of the gateway's API. What it refuses is a Problem with the sentence that it said.
+const ROOT = new URL(import.meta.url).pathname.replace(/static\/.*$/, "");
+
+export const place = (path) => ROOT.replace(/\/$/, "") + path;
+
+export class Problem extends Error {
+  constructor(document, status) {
+    super(document.detail ?? document.title ?? `the gateway answered ${status}`);
+    this.status = status;
+    this.code = document.code;
+    this.hint = document.hint;
+    this.requestId = document.request_id;
+    this.errors = document.errors ?? [];
+  }
+}
+
+export async function call(path, { method = "GET", body, headers = {}, signal } = {}) {
+  let answer;
+  try {
+    answer = await fetch(place(`/api/v1${path}`), {
+      method,
+      signal,
+      credentials: "same-origin",
+      headers: { "X-Accsd": "1", ...(body === undefined ? {} : { "Content-Type": "application/json" }), ...headers },
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Problem({ detail: "the gateway does not answer", code: "unreachable" }, 0);
+  }
+  const document = answer.status === 204 ? null : await answer.json().catch(() => ({}));
+  if (!answer.ok) throw new Problem(document, answer.status);
+  return document;
+}
+
+export const query = (values) => {
+  const given = Object.entries(values).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  return given.length ? `?${new URLSearchParams(given)}` : "";
+};

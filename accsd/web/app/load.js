@@ -1,0 +1,48 @@
+// What a component shows: loaded by REST, loaded again when the stream says that it may have changed.
+import { call } from "./api.js";
+import { useEffect, useRef, useState } from "./html.js";
+import { subscribe } from "./live.js";
+
+const GATHER_MS = 250;
+const POLL_MS = 10_000; // under everything, should a message ever not come
+
+/**
+ * {data, problem, again}. `path` null: nothing to load. `topics` and `concerns(kind, said)` say which messages of the
+ * stream make it load again.
+ */
+export function useLoaded(path, { topics = [], concerns = () => true } = {}) {
+  const [state, set] = useState({ path: null, data: null, problem: null });
+  const loader = useRef(null);
+  useEffect(() => {
+    if (path === null) return undefined;
+    const abort = new AbortController();
+    let planned = null, busy = false, late = false;
+    const load = async () => {
+      if (busy) { late = true; return; }
+      busy = true;
+      clearTimeout(planned);
+      planned = null;
+      try {
+        const data = await call(path, { signal: abort.signal });
+        set({ path, data, problem: null });
+      } catch (problem) {
+        if (problem.name === "AbortError") return;
+        set((before) => ({ path, data: before.path === path ? before.data : null, problem }));
+      } finally {
+        busy = false;
+        if (late) { late = false; soon(); }
+      }
+    };
+    const soon = () => { planned ??= setTimeout(() => { planned = null; load(); }, GATHER_MS); };
+    loader.current = load;
+    const leave = topics.length ? subscribe(topics, (kind, said) => {
+      if (kind === "hello" || kind === "reset" || kind === "mode") soon();
+      else if (kind !== "hearing" && concerns(kind, said)) soon();
+    }) : () => {};
+    load();
+    const poll = setInterval(() => { if (!document.hidden) soon(); }, POLL_MS);
+    return () => { abort.abort(); leave(); clearTimeout(planned); clearInterval(poll); };
+  }, [path, topics.join(",")]);
+  const fresh = state.path === path ? state : { data: null, problem: null };
+  return { data: fresh.data, problem: fresh.problem, again: () => loader.current?.() };
+}

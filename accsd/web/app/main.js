@@ -1,0 +1,57 @@
+// Where the page begins: who is there, and which page the address names.
+import { html, render } from "./html.js";
+import { path } from "./router.js";
+import { begin, me } from "./session.js";
+import { Shell } from "./shell.js";
+import { Trouble } from "./ui/parts.js";
+import { place } from "./api.js";
+import { Dead } from "./pages/dead.js";
+import { Fleet } from "./pages/fleet.js";
+import { Job } from "./pages/job.js";
+import { Jobs } from "./pages/jobs.js";
+import { Login } from "./pages/login.js";
+import { Node } from "./pages/node.js";
+import { Overview } from "./pages/overview.js";
+import { Schedule, Schedules } from "./pages/schedules.js";
+import { Services } from "./pages/services.js";
+import { System } from "./pages/system.js";
+import { Workflow, Workflows } from "./pages/workflows.js";
+
+// A page: the pattern of its path, what it is called, and what shows it.
+const PAGES = [
+  [/^\/$/, () => "Overview", Overview],
+  [/^\/jobs$/, () => "Jobs", Jobs],
+  [/^\/jobs\/([0-9a-f-]{36})$/, (id) => [["Jobs", "/jobs"], id.slice(-8)], Job],
+  [/^\/fleet$/, () => "Fleet", Fleet],
+  [/^\/fleet\/([^/]+)$/, (name) => [["Fleet", "/fleet"], name], Node],
+  [/^\/services$/, () => "Services", Services],
+  [/^\/dead$/, () => "Dead letters", Dead],
+  [/^\/schedules$/, () => "Schedules", Schedules],
+  [/^\/schedules\/([^/]+)$/, (name) => [["Schedules", "/schedules"], name], Schedule],
+  [/^\/workflows$/, () => "Workflows", Workflows],
+  [/^\/workflows\/([^/]+)$/, (name) => [["Workflows", "/workflows"], name], Workflow],
+  [/^\/system$/, () => "System", System],
+];
+
+const Crumbs = ({ of }) => (Array.isArray(of) ? html`<a href=${place(of[0][1])}>${of[0][0]}</a> / ${of[1]}` : of);
+const Missing = () => html`<p class="nothing">There is no such page. <a href=${place("/")}>Overview</a></p>`;
+
+function App() {
+  if (me.value === undefined) return null;
+  if (me.value === null) return html`<${Login} />`;
+  for (const [pattern, title, Page] of PAGES) {
+    const found = pattern.exec(path.value);
+    if (!found) continue;
+    const subject = found[1] === undefined ? undefined : decodeURIComponent(found[1]);
+    const crumbs = title(subject);
+    document.title = `${Array.isArray(crumbs) ? crumbs[1] : crumbs} · accsd`;
+    return html`<${Shell} crumbs=${html`<${Crumbs} of=${crumbs} />`}><${Page} key=${path.value} subject=${subject} /><//>`;
+  }
+  return html`<${Shell} crumbs="Not found"><${Missing} /><//>`;
+}
+
+const root = document.getElementById("app");
+begin().then(
+  () => render(html`<${App} />`, root),
+  (problem) => render(html`<div class="login"><${Trouble} problem=${problem} again=${() => location.reload()} /></div>`, root),
+);

@@ -1,0 +1,40 @@
+// Instants and durations in words, counted by the database's clock.
+import { signal } from "./html.js";
+import { zone } from "./prefs.js";
+
+const offset = signal(0); // how far the database's clock is ahead of this one, in ms
+export const tick = signal(Date.now());
+setInterval(() => { if (!document.hidden) tick.value = Date.now(); }, 1000);
+
+export const setClock = (iso) => { offset.value = Date.parse(iso) - Date.now(); };
+export const now = () => tick.value + offset.value;
+
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined) return "";
+  const s = Math.max(0, seconds);
+  if (s < 10) return `${s.toFixed(1)} s`;
+  if (s < 60) return `${Math.round(s)} s`;
+  if (s < 3600) return `${Math.floor(s / 60)}m ${String(Math.floor(s % 60)).padStart(2, "0")}s`;
+  if (s < 86400) return `${Math.floor(s / 3600)}h ${String(Math.floor((s % 3600) / 60)).padStart(2, "0")}m`;
+  return `${Math.floor(s / 86400)}d ${Math.floor((s % 86400) / 3600)}h`;
+}
+
+export function ago(iso) {
+  if (!iso) return "";
+  const seconds = (now() - Date.parse(iso)) / 1000;
+  const about = (s) => (s < 60 ? `${Math.round(s)} s` : s < 3600 ? `${Math.round(s / 60)} min` : s < 86400 ? `${Math.round(s / 3600)} h` : `${Math.round(s / 86400)} d`);
+  if (seconds < -1) return `in ${about(-seconds)}`;
+  return seconds < 2 ? "now" : `${about(seconds)} ago`;
+}
+
+const zoneName = () => (zone.value === "local" ? undefined : zone.value);
+const formats = new Map();
+function format(options) {
+  const key = JSON.stringify([zoneName(), options]);
+  if (!formats.has(key)) formats.set(key, new Intl.DateTimeFormat("en-GB", { timeZone: zoneName(), ...options }));
+  return formats.get(key);
+}
+export const clock = (iso) => (iso ? format({ hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" }).format(new Date(iso)) : "");
+export const exact = (iso) =>
+  iso ? format({ year: "numeric", month: "short", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23", timeZoneName: "short" }).format(new Date(iso)) : "";
+export const hover = (iso) => (iso ? `${exact(iso)}\n${new Date(iso).toISOString()}` : "");

@@ -1,0 +1,81 @@
+"""A real browser before a real gateway: Debian's Chromium, which may reach this machine and no other.
+
+async with browsing(gateway) as tab:
+    await tab.log_in("operate")
+    await tab.open("/jobs")
+
+What a page must never do fails the test when the block ends: an error in the console, a refused request that it did not
+ask for, a report of the content policy, a request to another host.
+"""
+
+import shutil
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from playwright.async_api import ConsoleMessage, Page, Request, async_playwright
+
+from tests.support.gateway import Gateway
+
+_FLAGS = (
+    "--no-sandbox",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-default-apps",
+    "--no-first-run",
+    "--disable-extensions",
+    "--disable-gpu",
+    "--force-color-profile=srgb",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+)
+
+
+class Tab:
+    """A page of the browser, and what it did wrong."""
+
+    def __init__(self, page: Page, gateway: Gateway) -> None:
+        self.page = page
+        self.gateway = gateway
+        self.faults: list[str] = []
+        page.on("console", self._hear)
+        page.on("pageerror", lambda error: self.faults.append(f"error of a script: {error}"))
+        page.on("request", self._see)
+
+    async def log_in(self, scope: str) -> None:
+        await self.page.goto(self.gateway.url)
+        await self.page.get_by_label("Token").fill(await self.gateway.token(scope))
+        await self.page.get_by_role("button", name="Log in").click()
+        await self.page.get_by_text("● live").wait_for()
+
+    async def open(self, path: str) -> None:
+        await self.page.goto(f"{self.gateway.url}{path}")
+        await self.page.locator("main h1").wait_for()
+
+    def _hear(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.faults.append(f"{message.type} in the console: {message.text}")
+
+    def _see(self, request: Request) -> None:
+        if not request.url.startswith((self.gateway.url, "data:", "blob:")):
+            self.faults.append(f"a request to another host: {request.url}")
+
+
+@asynccontextmanager
+async def browsing(gateway: Gateway, **context: Any) -> AsyncGenerator[Tab]:
+    """`context`: of the browser (viewport, color_scheme, timezone_id …)."""
+    program = shutil.which("chromium")
+    if program is None:
+        pytest.skip("no chromium (apt-get install chromium)")
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=program, args=list(_FLAGS))
+        try:
+            given: dict[str, Any] = {"viewport": {"width": 1440, "height": 900}, **context}
+            within = await browser.new_context(**given)
+            tab = Tab(await within.new_page(), gateway)
+            yield tab
+            assert tab.faults == []
+        finally:
+            await browser.close()
