@@ -49,6 +49,7 @@ _COMMANDS: Final = {
         "What outlives the database: archive months of events, verify archives, remove finished jobs.",
     ),
     "logs": ("accsd.cli.logs", "logs", "Show what the tasks of a job have written; follow it with -f."),
+    "mcp": ("accsd.cli.mcp", "mcp", "Serve an assistant over standard input and output (Model Context Protocol)."),
     "nodes": (
         "accsd.cli.nodes",
         "nodes",

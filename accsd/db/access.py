@@ -7,6 +7,7 @@ could measure it would learn how a SHA-256 begins, and nothing about the 256 ran
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -78,6 +79,23 @@ async def _touch(verbs: Database, sql: str, which: str) -> None:
 def _caller(row: Record, *, token_id: str | None, session_id: str | None) -> Caller:
     scopes = implied(Scope(scope) for scope in row["scopes"])
     return Caller(row["actor"], row["kind"], scopes, row["limits"], token_id, session_id, row["subject"])
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who acts. `limits`: schedules, max_priority, runs_per_hour, least_interval_sec, tools."""
+
+    name: str
+    kind: str
+    limits: Mapping[str, Any]
+
+
+async def actors_named(db: Database, names: Iterable[str]) -> dict[str, Actor]:
+    """By name. Who has never had a token, and was not put on record, is missing."""
+    rows = await db.fetch(
+        "SELECT name, kind, limits FROM accs.actors WHERE name = ANY ($1)", sorted(set(names)), repeatable=True
+    )
+    return {row["name"]: Actor(**row) for row in rows}
 
 
 # Tokens

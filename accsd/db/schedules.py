@@ -55,6 +55,11 @@ async def end_schedule(
     return _answer(row), row["cancelled"]
 
 
+async def lock_schedules(db: Database, ids: Sequence[UUID]) -> None:
+    """For a transaction that will change several: all of them first, in the one order, before it touches their jobs."""
+    await db.fetch("SELECT FROM public.schedules WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE", list(ids))
+
+
 async def pause_schedule(
     db: Database, name: str, *, until: datetime | None = None, by: str | None = None, reason: str | None = None
 ) -> ScheduleAnswer:

@@ -17,6 +17,7 @@ from accsd.db.pool import Database
 from accsd.db.power import KnownNode, PowerChange, Sample, known_nodes, next_firings, power_changes, samples
 from accsd.db.views.jobs import clock
 from accsd.db.wake import FleetNode, look
+from accsd.planning.cover import Demand
 from accsd.planning.energy import Use, kilowatt_hours, saved_kilowatt_hours
 from accsd.planning.wake import WakePlan, WakePolicy, plan
 
@@ -275,13 +276,31 @@ async def read_forecast(
     """Which machines will be woken, when and for what, as the planner sees it now; and what schedules will start."""
     now = await clock(db)
     demand, fleet = await look(db, within, silent=lease)
-    known = {each.node.name: each for each in fleet}
-    states = [replace(each.state, methods=_methods(each)) for each in fleet]
-    made = plan(demand, states, lease=lease, policy=policy, at_once=at_once)
+    ahead = forecast_of(demand, fleet, now, lease=lease, policy=policy, at_once=at_once)
     firings = await next_firings(db, within, limit=_MOST_FIRINGS)
     return {
         "as_of": now,
         "to": now + within,
+        **ahead,
+        "firings": [{"schedule": each.schedule, "workflow": each.workflow, "due_at": each.due_at} for each in firings],
+        "complete": len(firings) < _MOST_FIRINGS,
+    }
+
+
+def forecast_of(
+    demand: Sequence[Demand],
+    fleet: Sequence[FleetNode],
+    now: datetime,
+    *,
+    lease: timedelta,
+    policy: WakePolicy,
+    at_once: int | None = None,
+) -> dict[str, list[dict[str, Any]]]:
+    """Which machines this demand would wake, and what of it no machine can do."""
+    known = {each.node.name: each for each in fleet}
+    states = [replace(each.state, methods=_methods(each)) for each in fleet]
+    made = plan(demand, states, lease=lease, policy=policy, at_once=at_once)
+    return {
         "wakes": forecast_wakes(made, known, now),
         "unmet": [
             {
@@ -295,8 +314,6 @@ async def read_forecast(
             }
             for wanted, tasks in made.unmet
         ],
-        "firings": [{"schedule": each.schedule, "workflow": each.workflow, "due_at": each.due_at} for each in firings],
-        "complete": len(firings) < _MOST_FIRINGS,
     }
 
 

@@ -195,10 +195,14 @@ async def redaction_for(request: Request, kind: str, target: str, *, reveal: boo
 
 def require_own(request: Request, owner: str | None) -> None:
     """What belongs to somebody else needs the scope operate; so does what belongs to nobody."""
-    caller = caller_of(request)
+    require_owner(caller_of(request), owner, own_jobs=context_of(request).settings.gateway.own_jobs)
+
+
+def require_owner(caller: Caller, owner: str | None, *, own_jobs: bool) -> None:
+    """The same for callers that come by another way."""
     if caller.may(Scope.OPERATE):
         return
-    if not context_of(request).settings.gateway.own_jobs or owner is None or owner != caller.actor:
+    if not own_jobs or owner is None or owner != caller.actor:
         raise HttpProblem(
             "not_yours",
             f'it belongs to {owner or "nobody"}, and {_credential(caller)} has no scope "operate"',

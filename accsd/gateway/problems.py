@@ -224,7 +224,7 @@ class HttpProblem(AccsdError):
 
 
 def response_of(error: Exception, *, request_id: str, base_path: str = "") -> Response:
-    code, members, headers = _described(error)
+    code, members, headers = described(error)
     kind = KINDS.get(code, KINDS["refused"])
     detail = (
         error.message
@@ -248,7 +248,7 @@ def response_of(error: Exception, *, request_id: str, base_path: str = "") -> Re
     return Response(encode(body), status_code=kind.status, headers=headers, media_type=PROBLEM_JSON)
 
 
-def _described(error: Exception) -> tuple[str, dict[str, Any], dict[str, str]]:
+def described(error: Exception) -> tuple[str, dict[str, Any], dict[str, str]]:
     """The code, further members and headers."""
     match error:
         case HttpProblem():

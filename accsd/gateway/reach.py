@@ -6,9 +6,10 @@ narrow themselves (`within`). A route that says nothing of this is closed to suc
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
+from accsd.db import Database
 from accsd.db.operations import operation
 from accsd.db.views import jobs as job_views
 from accsd.db.views import schedules as schedule_views
@@ -41,6 +42,13 @@ def reach_of(path: str, said: Reach | None) -> Reach:
     if said is not None:
         return said
     return Reach.NAMED if any(f"{{{each}}}" in path for each in _IDS) else Reach.CLOSED
+
+
+class Reads(Protocol):
+    """Where names are looked up: the context of a gateway, or the desk of `accsd mcp`."""
+
+    @property
+    def reads(self) -> Database: ...
 
 
 def within(caller: Caller) -> Sequence[str] | None:
@@ -80,7 +88,7 @@ async def _require_named(context: GatewayContext, caller: Caller, path: Mapping[
         await require_schedule(context, caller, await schedule_of_backfill(db, _uuid(path["backfill_id"])))
 
 
-async def require_jobs(context: GatewayContext, caller: Caller, jobs: Sequence[object]) -> None:
+async def require_jobs(context: Reads, caller: Caller, jobs: Sequence[object]) -> None:
     """Jobs by their whole ids: what begins or ends like another one's would tell that there is one."""
     if (names := within(caller)) is None:
         return
@@ -89,7 +97,7 @@ async def require_jobs(context: GatewayContext, caller: Caller, jobs: Sequence[o
         raise NotFound(f"there is no job {outside[0]}", hint=_hint(caller))
 
 
-async def require_schedule(context: GatewayContext, caller: Caller, name: str) -> None:
+async def require_schedule(context: Reads, caller: Caller, name: str) -> None:
     if within(caller) is None:
         return
     row = await schedule_views.schedule_named(context.reads, name)

@@ -3,7 +3,12 @@
 A door whose section is there, even an empty one, is open.
 """
 
-from accsd.settings.section import Section
+from datetime import timedelta
+from typing import Annotated
+
+from pydantic import Field
+
+from accsd.settings.section import Duration, Section
 
 
 class JoblibSettings(Section):
@@ -23,4 +28,10 @@ class OrdinautSettings(Section):
 
 
 class McpSettings(Section):
-    """[gateway.mcp]: what assistants call by the Model Context Protocol."""
+    """[gateway.mcp]: what assistants call by the Model Context Protocol; `accsd mcp` heeds it, too."""
+
+    preview: Duration = timedelta(minutes=10)  # a preview that is not confirmed within this time is no more
+    least_interval: Duration = timedelta(minutes=1)  # between two runs of a schedule that an assistant makes
+    rows: int = Field(default=100, ge=1, le=500)  # of one answer, at most
+    # Tokens, by id, whose writes happen without a preview where they can be repeated and touch what their actor made.
+    unconfirmed: list[Annotated[str, Field(pattern=r"^[a-z0-9]{8}$")]] = Field(default_factory=list)

@@ -53,6 +53,7 @@ SECRETS: Final = (
 # command show the traceback of a bug.
 _NOT_SETTINGS: Final = frozenset(
     {
+        "ACC_TOKEN",  # of a caller: `accsd mcp`, curl, accsd.client
         "ACC_JOB_ID",
         "ACC_JOB_TASK_ID",
         "ACC_ATTEMPT_ID",

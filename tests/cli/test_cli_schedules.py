@@ -77,6 +77,18 @@ async def test_what_is_wrong_with_times_is_said_in_words(offline: Cli, options: 
     said.ends(said.code, *words)
 
 
+async def test_a_list_may_be_of_what_one_actor_has_made(cli: Cli, conn: Connection):
+    for name, actor in (("mine", "ada"), ("of a helper", "helper")):
+        await conn.execute(
+            "INSERT INTO schedules (name, schedule_kind, schedule_expr, workflow, created_by)"
+            " VALUES ($1, 'cron', '0 5 * * *', 'w', $2)",
+            name,
+            actor,
+        )
+    assert (await cli("schedules", "list", "--by", "helper", "-o", "name")).ends(0).out == "of a helper\n"
+    (await cli("schedules", "list", "--by", "nobody")).ends(0, "no such schedules")
+
+
 # What happened
 
 

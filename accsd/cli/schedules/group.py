@@ -78,20 +78,26 @@ for _command in (
 @schedules.command("list")
 @click.option("--state", "states", type=click.Choice(_STATES), multiple=True, help="Only in this state. Repeatable.")
 @click.option("--workflow", shell_complete=completion.workflow_names, help="Only those of this workflow.")
+@click.option("--by", metavar="ACTOR", help="Only those that this person, program or assistant has made.")
 @click.option("--all", "ended", is_flag=True, help="Also those that have ended.")
 @output_option()
 @click.pass_context
-def list_command(ctx: click.Context, states: Sequence[str], workflow: str | None, ended: bool, output: str) -> None:
+def list_command(
+    ctx: click.Context, states: Sequence[str], workflow: str | None, by: str | None, ended: bool, output: str
+) -> None:
     """List the schedules, by name: when each is due next, and which stand still and why.
 
     \b
-    Example: accsd schedules list --state paused --state broken
+    Examples:
+      accsd schedules list --state paused --state broken
+      accsd schedules list --by helper -o name | xargs -d '\\n' -n 1 accsd schedules end --cancel
     """
-    found = with_database(ctx, lambda db: views.schedules(db, states=states, workflow=workflow, ended=ended))
+    rows = with_database(ctx, lambda db: views.schedules(db, states=states, workflow=workflow, ended=ended))
+    found = [row for row in rows if by in (None, row.created_by)]
     if output == "table":
         columns = {"name": "name", "state": "state", "next": "next", "workflow": "workflow", "when": "when"}
         columns |= {"jobs": "jobs", "why": "why"}
-        is_selective = bool(states or workflow)
+        is_selective = bool(states or workflow or by)
         empty = "no such schedules" if is_selective else "no schedules yet: `accsd schedules create` makes one"
         show([_line(row) for row in found], columns, output, empty=empty)
     else:

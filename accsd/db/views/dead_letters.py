@@ -177,6 +177,17 @@ _GROUPS: Final = f"""
      ORDER BY g.count DESC, g.last DESC, g.service, g.step LIMIT $9"""
 
 
+async def settled_letters(db: Database, letter_ids: Sequence[int]) -> list[int]:
+    """Of these dead letters those that were redriven or dismissed."""
+    rows = await db.fetch(
+        """SELECT id FROM public.dead_letters
+            WHERE id = ANY ($1) AND (redriven_at IS NOT NULL OR dismissed_at IS NOT NULL) ORDER BY id""",
+        list(letter_ids),
+        repeatable=True,
+    )
+    return [row[0] for row in rows]
+
+
 async def list_letters(db: Database, asked: LetterFilter, *, after: int | None = None, limit: int = 50) -> LetterPage:
     """The dead letters that pass the filter, newest first; open ones, unless the filter says otherwise."""
     as_of = await db.fetchval("SELECT accs.clock()", repeatable=True)
