@@ -13,7 +13,7 @@ from uuid import UUID
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
@@ -162,7 +162,7 @@ def _is_our_origin(request: Request, origin: str) -> bool:
     return urlsplit(origin).netloc == request.headers.get("host") and urlsplit(origin).scheme == request.url.scheme
 
 
-def network_of(request: Request) -> str:
+def network_of(request: HTTPConnection) -> str:
     """The same for counting: whoever has one IPv6 address has the 2^64 of its network."""
     address = address_of(request)
     try:
@@ -172,7 +172,7 @@ def network_of(request: Request) -> str:
     return address if found.version == 4 else str(ip_network((found, 64), strict=False))
 
 
-def address_of(request: Request) -> str:
+def address_of(request: HTTPConnection) -> str:
     """Where the request comes from, as far as it is known: proxies that are trusted have said so (app.py)."""
     return request.client.host if request.client is not None else "unknown"
 
