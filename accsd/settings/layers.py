@@ -44,6 +44,13 @@ class Layers:
                 table["concurrency"] = overrides[suffix]
                 self.origins[f"services.{name}.concurrency"] = f"environment {CONCURRENCY_PREFIX}{suffix}"
 
+    def has_table(self, *path: str) -> bool:
+        """Whether this section stands there, empty or not."""
+        table: Any = self.document
+        for name in path:
+            table = table.get(name) if isinstance(table, dict) else None
+        return isinstance(table, dict)
+
     def origin_of(self, path: str) -> str:
         return self.origins.get(path, DEFAULT)
 
