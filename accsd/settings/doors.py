@@ -12,8 +12,8 @@ from accsd.settings.section import Duration, Seconds, Section, Size
 
 
 class JoblibSettings(Section):
-    """[gateway.joblib]: what ZnDraw's clients of zndraw-joblib call. The variables of the original, ZNDRAW_JOBLIB_<NAME>,
-    go before it where it is there."""
+    """[gateway.joblib]: what clients of zndraw-joblib call. The variables of the original, ZNDRAW_JOBLIB_<NAME>, go
+    before it where it is there."""
 
     allowed_categories: list[Annotated[str, Field(pattern=r"^[^:]{1,100}$")]] = Field(
         default_factory=lambda: ["modifiers", "selections", "analysis"]

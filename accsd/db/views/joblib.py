@@ -349,17 +349,19 @@ async def provider_named(db: Database, room: str, category: str, name: str) -> J
     return None if row is None else JoblibProvider(**dict(row))
 
 
-async def providers_seen(db: Database, room: str, *, limit: int, offset: int) -> Listed:
+_LISTED_PROVIDERS: Final = f"""
+    WITH found AS (
+      SELECT {_PROVIDER} FROM accs.joblib_providers p,
+             LATERAL (SELECT concat_ws(':', p.room, p.category, p.name) AS name) w
+       WHERE p.room = ANY ($2) AND {_REACHED}),
+    page AS (SELECT * FROM found ORDER BY created_at DESC, id DESC LIMIT $3 OFFSET $4)
+    SELECT t.total, p.* FROM (SELECT count(*) AS total FROM found) t LEFT JOIN page p ON true
+     ORDER BY p.created_at DESC, p.id DESC"""
+
+
+async def providers_seen(db: Database, room: str, *, limit: int, offset: int, within: Within = None) -> Listed:
     """The room's, and those that are everywhere."""
-    rows = await db.fetch(
-        f"""WITH found AS (SELECT {_PROVIDER} FROM accs.joblib_providers p WHERE p.room = ANY ($1)),
-            page AS (SELECT * FROM found ORDER BY created_at DESC, id DESC LIMIT $2 OFFSET $3)
-            SELECT t.total, p.* FROM (SELECT count(*) AS total FROM found) t LEFT JOIN page p ON true
-             ORDER BY p.created_at DESC, p.id DESC""",
-        ["@global"] if room == "@global" else ["@global", room],
-        limit,
-        offset,
-        repeatable=True,
-    )
+    rooms = ["@global"] if room == "@global" else ["@global", room]
+    rows = await db.fetch(_LISTED_PROVIDERS, within, rooms, limit, offset, repeatable=True)
     found = [JoblibProvider(**{k: v for k, v in row.items() if k != "total"}) for row in rows if row["id"] is not None]
     return Listed(found, rows[0]["total"])

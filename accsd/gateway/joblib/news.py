@@ -5,10 +5,9 @@ gateway did is told like everything else (G-8).
 """
 
 import asyncio
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import anyio
@@ -94,6 +93,5 @@ class News:
     async def _check_tokens(self) -> None:
         while True:
             await asyncio.sleep(_CHECK_SEC)
-            began: Any = time.monotonic()
             with suppress(Unavailable):
-                await self._sockets.check(began)
+                await self._sockets.check()

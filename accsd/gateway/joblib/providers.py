@@ -12,7 +12,7 @@ from accsd.db.joblib import PutProvider, drop_provider, put_provider
 from accsd.db.views.joblib import JoblibProvider, provider_named, provider_of, providers_seen, worker_of
 from accsd.gateway.answers import answer
 from accsd.gateway.context import caller_of
-from accsd.gateway.joblib.access import READ, WORK, JoblibRoute, is_superuser, needs, require_superuser
+from accsd.gateway.joblib.access import READ, WORK, JoblibRoute, is_superuser, needs, reach, reaches, require_superuser
 from accsd.gateway.joblib.board import canonical, hash_of
 from accsd.gateway.joblib.bodies import DEFAULT_LIMIT, Limit, Offset, ProviderRegistration, page, provider_document
 from accsd.gateway.joblib.desk import desk_of
@@ -41,7 +41,9 @@ async def register(request: Request, room_id: str, wanted: ProviderRegistration)
     allowed = at.settings.allowed_provider_categories
     if allowed is not None and wanted.category not in allowed:
         raise JoblibProblem("invalid-category", f"Provider category '{wanted.category}' not in allowed list: {allowed}")
-    full_name(room_id, wanted.category, wanted.name)
+    name = full_name(room_id, wanted.category, wanted.name)
+    if not reaches(caller, name):
+        raise JoblibProblem("forbidden", f"token {caller.token_id} is limited to others than {name}")
     made = await put_provider(
         at.verbs(request.state.request_id),
         (room_id, wanted.category, wanted.name),
@@ -74,7 +76,9 @@ def _put(room: str, wanted: ProviderRegistration, made: PutProvider, owner: str)
     openapi_extra=needs(READ),
 )
 async def list_page(request: Request, room_id: str, limit: Limit = DEFAULT_LIMIT, offset: Offset = 0) -> Response:
-    found = await providers_seen(desk_of(request).context.reads, room_id, limit=limit, offset=offset)
+    found = await providers_seen(
+        desk_of(request).context.reads, room_id, limit=limit, offset=offset, within=reach(request)
+    )
     return answer(page(map(_shown, found.rows), found, limit, offset))
 
 
@@ -157,9 +161,9 @@ async def remove(request: Request, provider_id: UUID) -> Response:
 
 async def _own(request: Request, provider_id: UUID) -> JoblibProvider:
     found = await provider_of(desk_of(request).context.reads, provider_id)
-    if found is None:
-        raise JoblibProblem("provider-not-found", f"Provider '{provider_id}' not found")
     caller = caller_of(request)
+    if found is None or not reaches(caller, found.full_name):
+        raise JoblibProblem("provider-not-found", f"Provider '{provider_id}' not found")
     if found.owner != caller.actor and not is_superuser(caller):
         raise JoblibProblem("forbidden", "Provider belongs to different user")
     return found
@@ -169,7 +173,7 @@ async def _visible(request: Request, room: str, name: str) -> JoblibProvider:
     parts = parts_of(name)
     if parts is None:
         raise JoblibProblem("provider-not-found", f"Invalid provider name format: {name[:300]}")
-    is_seen = room == GLOBAL or parts[0] in (GLOBAL, room)
+    is_seen = (room == GLOBAL or parts[0] in (GLOBAL, room)) and reaches(caller_of(request), name)
     found = await provider_named(desk_of(request).context.reads, *parts) if is_seen else None
     if found is None:
         raise JoblibProblem("provider-not-found", f"Provider '{name[:300]}' not found from room '{room}'")

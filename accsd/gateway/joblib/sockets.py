@@ -93,7 +93,7 @@ class Sockets:
     async def request(self, event: str, payload: dict[str, Any], room: str) -> None:
         await self._server.emit(event, payload, room=room)
 
-    async def check(self, _now: float) -> None:
+    async def check(self) -> None:
         """Those whose token is no more are disconnected."""
         for sid, session in list(self._sessions.items()):
             if await caller_of_token(self._context.reads, session.token) is None:
@@ -170,7 +170,7 @@ class Sockets:
             return
         if session is None or worker is None or worker.user != session.caller.actor or not name:
             return
-        if kind == "jobs" and not reaches(session.caller, name):
+        if not reaches(session.caller, name):
             return
         session.workers.add(worker.id)
         await self._server.enter_room(sid, f"{kind}:{name}")
