@@ -175,6 +175,21 @@ async def test_a_worker_may_come_back_within_the_grace(db_url: str):
         await eventually(is_gone, within=10)
 
 
+async def test_a_worker_that_vanishes_is_lost_like_one_that_says_goodbye(ada: User):
+    """1.10: its connection is cut."""
+    worker = await ada.register("Rotate")
+    task = await ada.submit(JOB)
+    await ada.claim(worker)
+    async with connected(ada) as listening:
+        await listening.emit("join_job_room", job_name=JOB, worker_id=worker)
+        listening.client.eio.ws._conn.transport.abort()
+
+        async def has_failed() -> bool:
+            return (await ada.task(task))["error"] == "Worker disconnected"
+
+        await eventually(has_failed, within=10)
+
+
 async def test_a_gateway_that_stops_loses_no_worker(db_url: str, conn: Connection):
     """1.10: its sockets are gone, the workers are not."""
     async with serving(db_url, hears=True, gateway={"joblib": {}}) as gateway:
