@@ -11,8 +11,9 @@ from accsd.db.listen import Listener
 from accsd.db.operations import operation_documents
 from accsd.explain.redaction import Redaction
 from accsd.gateway.context import GatewayContext
-from accsd.gateway.hub import Hub, Pace
+from accsd.gateway.hub import Hub
 from accsd.gateway.operations import OperationsWorker
+from accsd.gateway.pace import Pace
 from accsd.gateway.paging import Cursors
 from accsd.gateway.server import GatewayServer
 from accsd.health import Health

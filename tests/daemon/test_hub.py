@@ -11,7 +11,8 @@ import anyio
 import orjson
 
 from accsd.db.listen import Listener
-from accsd.gateway.hub import Hub, Pace
+from accsd.gateway.hub import Hub
+from accsd.gateway.pace import Pace
 from accsd.gateway.messages import JOBS, OVERVIEW, Message, Topic
 from accsd.gateway.position import Mark
 from accsd.gateway.subscriptions import Subscription
