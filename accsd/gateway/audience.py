@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from accsd.errors import TooManyWaiting
 from accsd.gateway.messages import Message, Topic
-from accsd.gateway.pace import Pace
+from accsd.gateway.pace import HubPace
 from accsd.gateway.subscriptions import Subscription
 from accsd.metrics import Metrics
 
@@ -22,7 +22,7 @@ class _Watched:
 
 
 class Audience:
-    def __init__(self, pace: Pace, metrics: Metrics) -> None:
+    def __init__(self, pace: HubPace, metrics: Metrics) -> None:
         self._pace = pace
         self._metrics = metrics
         self._streams: set[Subscription] = set()

@@ -26,7 +26,7 @@ from accsd.errors import AccsdError, DatabaseUnavailable, InvalidValue
 from accsd.explain.redaction import Redaction
 from accsd.gateway.audience import Audience
 from accsd.gateway.messages import OVERVIEW, Facts, Message, Told, Topic, composed, facts_of, topics_of
-from accsd.gateway.pace import Pace, Pressure, Progress
+from accsd.gateway.pace import HubPace, Pressure, ProgressPace
 from accsd.gateway.position import Mark, Position
 from accsd.gateway.present import Operations, Present
 from accsd.gateway.subscriptions import Ring, Subscription, Touches
@@ -57,7 +57,7 @@ class Hub:
         metrics: Metrics,
         silent: timedelta = timedelta(seconds=60),
         operations: Operations | None = None,
-        pace: Pace | None = None,
+        pace: HubPace | None = None,
         redaction: Redaction | None = None,
         clock: Callable[[], float] = time.monotonic,
         feed: Feed | None = None,
@@ -66,7 +66,7 @@ class Hub:
         self._feed: Feed = feed or Feed(db)
         self._listener = listener
         self._metrics = metrics
-        self._pace: Pace = pace or Pace()
+        self._pace: HubPace = pace or HubPace()
         self._redaction = redaction
         self._clock = clock
 
@@ -79,7 +79,7 @@ class Hub:
         self._audience: Audience = Audience(self._pace, metrics)
         self._events: list[EventsCallback] = []
         self._pressure: Pressure = Pressure(self._pace)
-        self._progress: Progress = Progress(self._pace)
+        self._progress: ProgressPace = ProgressPace(self._pace)
         self._present: Present = Present(self._feed, self._pace, silent=silent, operations=operations, clock=clock)
         self._lines: dict[str, int] = {}  # by log topic: how many lines there were
         self._catching_up: asyncio.Semaphore = asyncio.Semaphore(2)

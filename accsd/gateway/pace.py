@@ -12,7 +12,7 @@ _STATES: Final = frozenset({"status", "retry", "progress"})  # after these a tas
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class HubPace:
     """Times in seconds, and limits. Tests make them small."""
 
     together: float = 0.1  # notifications within this time lead to one turn
@@ -45,7 +45,7 @@ class Pace:
 class Pressure:
     """Whether more happens than can be told one by one."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: HubPace) -> None:
         self._pace = pace
         self._read: deque[tuple[float, int]] = deque()
         self._busy_at: float | None = None  # when it was last too much for everything to be told again
@@ -73,10 +73,10 @@ class Paced(NamedTuple):
     told: frozenset[UUID]  # tasks whose progress is told now
 
 
-class Progress:
+class ProgressPace:
     """Of a task's progress the latest is told, a few times a second; the others never."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: HubPace) -> None:
         self._pace = pace
         self._delayed: dict[UUID, FeedEvent] = {}  # by task: told a little later, the latest wins
         self._told_at: dict[UUID, float] = {}  # by task

@@ -12,12 +12,12 @@ from uuid import UUID
 from accsd.db.feed import Feed
 from accsd.db.views.fleet import NodeView
 from accsd.gateway.messages import OVERVIEW, Topic
-from accsd.gateway.pace import Pace
+from accsd.gateway.pace import HubPace
 
 Operations = Callable[[Sequence[UUID]], Awaitable[Mapping[UUID, Mapping[str, Any]]]]
 
 
-class State(NamedTuple):
+class PresentState(NamedTuple):
     event: str
     topics: tuple[str, ...]
     document: Mapping[str, Any]
@@ -25,7 +25,7 @@ class State(NamedTuple):
 
 class Present:
     def __init__(
-        self, feed: Feed, pace: Pace, *, silent: timedelta, operations: Operations | None, clock: Callable[[], float]
+        self, feed: Feed, pace: HubPace, *, silent: timedelta, operations: Operations | None, clock: Callable[[], float]
     ) -> None:
         """`silent`: a node that was not seen for so long is away. `operations` reads how far bulk operations are."""
         self._feed = feed
@@ -48,7 +48,7 @@ class Present:
         """There is a reason to look at the machines."""
         self._is_stirred = True
 
-    async def changes(self, wanted: Collection[str], now: float, *, is_busy: bool) -> AsyncIterator[State]:
+    async def changes(self, wanted: Collection[str], now: float, *, is_busy: bool) -> AsyncIterator[PresentState]:
         """What is another one than before, of these topics. `is_busy`: something happens."""
         pace = self._pace
         counts_every = max(self._counts_every, pace.counts if is_busy else pace.counts_idle)
@@ -63,19 +63,19 @@ class Present:
             for state in await self._new_operations(self._read_operations, wanted, now):
                 yield state
 
-    def known(self, topics: Collection[str]) -> Iterator[State]:
+    def known(self, topics: Collection[str]) -> Iterator[PresentState]:
         """The last answers, for who comes now."""
         if OVERVIEW in topics:
             if self._counts is not None:
-                yield State("counts", (OVERVIEW,), self._counts)
+                yield PresentState("counts", (OVERVIEW,), self._counts)
             if self._dead is not None:
-                yield State("dead", (OVERVIEW,), self._dead)
+                yield PresentState("dead", (OVERVIEW,), self._dead)
         for node in self._nodes.values():
             if any(topic in topics for topic in _topics_of(node)):
-                yield State("node", _topics_of(node), node)
+                yield PresentState("node", _topics_of(node), node)
         for operation, document in self._operations.items():
             if (topic := Topic.operation(operation)) in topics:
-                yield State("operation", (topic,), document)
+                yield PresentState("operation", (topic,), document)
 
     def forget(self, wanted: Collection[str]) -> None:
         """Keeps what somebody wants."""
@@ -89,17 +89,17 @@ class Present:
             if Topic.operation(operation) in wanted
         }
 
-    async def _new_counts(self, now: float) -> list[State]:
+    async def _new_counts(self, now: float) -> list[PresentState]:
         self._counts_at = now
         counts = await self._feed.counts()
         self._counts_every = self._next_look(now)
         dead = counts.pop("dead")
-        found = [State("counts", (OVERVIEW,), counts)] if counts != self._counts else []
-        found += [State("dead", (OVERVIEW,), dead)] if dead != self._dead else []
+        found = [PresentState("counts", (OVERVIEW,), counts)] if counts != self._counts else []
+        found += [PresentState("dead", (OVERVIEW,), dead)] if dead != self._dead else []
         self._counts, self._dead = counts, dead
         return found
 
-    async def _new_nodes(self, now: float) -> list[State]:
+    async def _new_nodes(self, now: float) -> list[PresentState]:
         self._nodes_at = now
         self._is_stirred = False
         found = {node.name: self._node(node) for node in await self._feed.nodes()}
@@ -107,12 +107,12 @@ class Present:
         gone = {name: {"name": name, "state": "removed"} for name in self._nodes.keys() - found.keys()}
         known, self._nodes = self._nodes, found
         return [
-            State("node", _topics_of(document), document)
+            PresentState("node", _topics_of(document), document)
             for name, document in (found | gone).items()
             if document != known.get(name)
         ]
 
-    async def _new_operations(self, read: Operations, wanted: Collection[str], now: float) -> list[State]:
+    async def _new_operations(self, read: Operations, wanted: Collection[str], now: float) -> list[PresentState]:
         watched = [UUID(topic.partition(":")[2]) for topic in wanted if topic.startswith("operation:")]
         if not watched:
             return []
@@ -120,7 +120,7 @@ class Present:
         found = await read(watched)
         new = {each: document for each, document in found.items() if document != self._operations.get(each)}
         self._operations |= new
-        return [State("operation", (Topic.operation(each),), document) for each, document in new.items()]
+        return [PresentState("operation", (Topic.operation(each),), document) for each, document in new.items()]
 
     def _next_look(self, began: float) -> float:
         """How long an answer of this kind is good: one that took long is asked for less often."""

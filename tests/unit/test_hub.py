@@ -18,7 +18,7 @@ from accsd.db.pool import Database
 from accsd.errors import DatabaseUnavailable, InvalidValue, TooManyWaiting
 from accsd.gateway.hub import Hub
 from accsd.gateway.messages import JOBS, OVERVIEW, Message, Topic
-from accsd.gateway.pace import Pace
+from accsd.gateway.pace import HubPace
 from accsd.gateway.position import Mark, Position
 from accsd.gateway.subscriptions import MOST_QUEUED, Subscription
 from accsd.metrics import Metrics
@@ -140,7 +140,7 @@ def hub_over(feed: FakeFeed, **pace: Any) -> Hub:
         cast("Database", None),
         Held(),
         metrics=Metrics(),
-        pace=replace(Pace(begin=0.01), **pace),
+        pace=replace(HubPace(begin=0.01), **pace),
         clock=feed.clock,
         feed=cast("Feed", feed),
     )
@@ -690,7 +690,7 @@ async def test_a_topic_that_nobody_watches_any_more_is_forgotten() -> None:
     feed.write("status", "log", "log", "log")
     await hub.turn()
     await client.leave()
-    assert await hub.turn() == Pace().alone
+    assert await hub.turn() == HubPace().alone
     reads = feed.reads
     feed.now += 10_000
     await hub.turn()
@@ -707,7 +707,7 @@ async def test_a_topic_that_nobody_watches_any_more_is_forgotten() -> None:
 async def test_a_timer_is_quick_while_events_flow_and_slow_when_nobody_is_there() -> None:
     feed = FakeFeed()
     hub, client = await begun(feed)
-    pace = Pace()
+    pace = HubPace()
     slow, _ = await begun(feed, idle=60)
     assert max([await slow.turn() for _ in range(20)]) == pace.deaf  # the listener hears nothing
     feed.write("status")
