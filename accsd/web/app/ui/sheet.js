@@ -11,7 +11,8 @@ const open = signal(null);
  * act({title, path, body, method, scope, cli, sql, effect(preview), verb, done(answer), danger, previews, takesReason, fields})
  * effect: what the dry run answered, as lines. done: a sentence, or {text, link}. cli: a line, or what makes one of the
  * body. fields: what is asked for first, [{name, label, type, choices: [[value, word]], value, hint, needed}]; they
- * become members of the body, and each change is rehearsed again.
+ * become members of the body, and each change is rehearsed again. form({value, change}) asks for more than fields can,
+ * from `begin` on: bodyOf(value) is the body then, and cli and effect get the value, too.
  */
 export const act = (action) => { open.value = action; };
 
@@ -49,12 +50,13 @@ function useRehearsal(action, method, body) {
 function Opened({ action }) {
   const dialog = useRef(null);
   const [given, give] = useState(Object.fromEntries((action.fields ?? []).map((each) => [each.name, each.value ?? ""])));
+  const [value, change] = useState(action.begin);
   const [reason, setReason] = useState("");
   const [refused, setRefused] = useState(null);
   const [busy, setBusy] = useState(false);
   const method = action.method ?? "POST";
   const filled = Object.fromEntries(Object.entries(given).filter(([, value]) => value !== ""));
-  const asked = { ...(action.body ?? {}), ...filled };
+  const asked = { ...(action.bodyOf?.(value) ?? action.body ?? {}), ...filled };
   const body = { ...asked, ...(reason && action.takesReason !== false ? { reason } : {}) };
   const { preview, problem } = useRehearsal(action, method, asked);
   useEffect(() => { dialog.current.showModal(); }, []);
@@ -72,15 +74,16 @@ function Opened({ action }) {
       setBusy(false);
     }
   };
-  const cli = typeof action.cli === "function" ? action.cli(body) : action.cli;
+  const cli = typeof action.cli === "function" ? action.cli(action.form ? value : body) : action.cli;
   const ways = [cli, asCurl(method, action.path, body), action.sql].filter(Boolean);
   const why = hindrance(action.scope); // the connection may be lost meanwhile
   return html`<dialog ref=${dialog} onClose=${() => { open.value = null; }} aria-labelledby="sheet-title"><form onSubmit=${confirm}>
     <header id="sheet-title">${action.title}</header>
     <div class="body">
+      ${action.form && html`<${action.form} value=${value} change=${(next) => { setRefused(null); change(next); }} />`}
       <${Trouble} problem=${refused ?? problem} />
       ${(action.fields ?? []).map((field) => html`<${Field} key=${field.name} field=${field} value=${given[field.name]} put=${(value) => { setRefused(null); give({ ...given, [field.name]: value }); }} />`)}
-      ${!problem && html`<ul class="effect" aria-live="polite">${(preview ? action.effect?.(preview) ?? [] : ["Working out what it would do …"]).map((line) => html`<li key=${line}>${line}</li>`)}</ul>`}
+      ${!problem && html`<ul class="effect" aria-live="polite">${(preview ? action.effect?.(preview, value) ?? [] : ["Working out what it would do …"]).map((line) => html`<li key=${line}>${line}</li>`)}</ul>`}
       ${action.takesReason !== false && html`<label>Reason, for the history
         <input class="wide" value=${reason} maxlength="500" onInput=${(event) => setReason(event.target.value)} /></label>`}
       <div class="also small"><span class="muted">Also as</span>
