@@ -10418,8 +10418,8 @@ BEGIN
   RETURN EXISTS (SELECT FROM public.nodes WHERE name = p_worker AND labels ->> 'accs.kind' = 'joblib' AND labels ->> 'joblib.user' = p_by);
 END $$;
 
--- Registers a job, and that this worker serves it. p_policy are the opt-in fields of its step, with on_worker_loss and validate; null: as they
--- stand. A refused call leaves nothing behind. Registrations and the orphan rule lock the workflow, and after it the node.
+-- Registers a job, and that this worker serves it. p_policy are the opt-in fields of its step, with on_worker_loss and validate; null: as
+-- they stand. A refused call leaves nothing behind. Registrations and the orphan rule lock the workflow, and after it the node.
 CREATE FUNCTION accs.joblib_register(p_name text, p_schema jsonb, p_policy jsonb, p_worker text, p_is_new boolean, p_by text,
                                      p_at_once int DEFAULT NULL)
 RETURNS TABLE (answer text, reason text, job_id uuid, workers text[]) LANGUAGE plpgsql AS $$
@@ -10460,7 +10460,8 @@ BEGIN
 END $$;
 SELECT accs.is_verb('joblib_register', may => '{gateway}');
 
--- Submits a task. The lock lets either the orphan rule see it, or it that the job is gone: submit_jobs alone reads is_active before it locks.
+-- Submits a task. The lock lets either the orphan rule see it, or it that the job is gone: submit_jobs alone reads is_active before it
+-- locks.
 CREATE FUNCTION accs.joblib_submit(p_name text, p_options jsonb, p_job uuid, p_key text, p_by text, p_needs_worker boolean DEFAULT false)
 RETURNS TABLE (job_id uuid, answer text, reason text) LANGUAGE plpgsql AS $$
 DECLARE
@@ -10526,8 +10527,8 @@ CREATE FUNCTION accs.joblib_dismiss(p_task_ids uuid[], p_keep boolean) RETURNS v
    WHERE job_task_id = ANY (p_task_ids) AND NOT p_keep AND dismissed_at IS NULL AND redriven_at IS NULL
 $$;
 
--- Ends a task as its worker, or an admin in its name, says: completed, failed or cancelled; then the orphan rule. p_attempt null: the present
--- attempt. What its job allows more attempts for is queued again after a failure.
+-- Ends a task as its worker, or an admin in its name, says: completed, failed or cancelled; then the orphan rule. p_attempt null: the
+-- present attempt. What its job allows more attempts for is queued again after a failure.
 CREATE FUNCTION accs.joblib_end(p_job uuid, p_attempt int, p_to text, p_error text, p_results jsonb, p_keep boolean, p_by text)
 RETURNS TABLE (answer text, reason text) LANGUAGE plpgsql AS $$
 DECLARE
@@ -10656,17 +10657,18 @@ BEGIN
     SELECT l.task_id FROM accs.live l JOIN public.job_tasks t ON t.id = l.task_id JOIN public.jobs j ON j.id = l.job_id
       JOIN public.workflows w ON w.id = j.workflow_id
      WHERE starts_with(w.name, '@internal:') AND coalesce(t.started_at, t.claimed_at) <= v_now - p_internal),
-    'error', 'internal_timeout', 'Internal worker timeout', p_keep);
+    p_outcome => 'error', p_code => 'internal_timeout', p_message => 'Internal worker timeout', p_keep => p_keep);
   RETURN QUERY SELECT 'timeout'::text, accs.joblib_take_away(ARRAY(
     SELECT l.task_id FROM accs.live l JOIN public.job_tasks t ON t.id = l.task_id
      WHERE l.service = 'joblib' AND t.status = 'running' AND t.started_at <= v_now - make_interval(secs => least(t.timeout_sec, 1e9))),
-    'error', 'timeout', 'Task timeout', p_keep);
+    p_outcome => 'error', p_code => 'timeout', p_message => 'Task timeout', p_keep => p_keep);
   RETURN QUERY SELECT 'claimed_timeout'::text, accs.joblib_take_away(ARRAY(
     SELECT l.task_id FROM accs.live l JOIN public.job_tasks t ON t.id = l.task_id
      WHERE l.service = 'joblib' AND t.status = 'starting' AND t.claimed_at <= v_now - p_claimed),
-    'released', NULL, 'it was claimed and never begun', p_keep);
+    p_outcome => 'released', p_code => NULL, p_message => 'it was claimed and never begun', p_keep => p_keep);
   FOR v_name IN SELECT DISTINCT w.name FROM public.workflows w
-                 WHERE w.is_active AND w.name LIKE '%:%:%' AND accs.joblib_is_served(w.id) AND accs.joblib_workers(w.name) = '{}' ORDER BY 1 LOOP
+                 WHERE w.is_active AND w.name LIKE '%:%:%' AND accs.joblib_is_served(w.id) AND accs.joblib_workers(w.name) = '{}'
+                 ORDER BY 1 LOOP
     PERFORM accs.joblib_lock(ARRAY[v_name]);
     IF accs.joblib_bury(v_name) THEN
       PERFORM accs.joblib_tell(ARRAY[accs.joblib_room(v_name)]);

@@ -101,7 +101,7 @@ def _person(scope: Scope) -> Caller:
 
 
 async def _caller(reads: Database, token: str, verbs: Database) -> Caller:
-    from accsd.gateway.door_access import require_door
+    from accsd.gateway.access import require_door
 
     found = await caller_of_token(reads, token, verbs=verbs)
     if found is None:

@@ -9,6 +9,7 @@ from accsd.gateway.context import GatewayContext
 from accsd.gateway.doors import Door
 from accsd.gateway.joblib.app import JoblibApp, largest_body, serves
 from accsd.gateway.joblib.desk import Desk
+from accsd.gateway.joblib.problems import response_of
 from accsd.gateway.joblib.sweeper import Sweeper
 from accsd.roles import Role
 
@@ -21,6 +22,7 @@ def make_door(context: GatewayContext) -> Door:
         app=JoblibApp(desk),
         largest=lambda method, path: largest_body(desk.settings, method, path),
         speaks_websocket=True,
+        tell=response_of,
         roles=(
             Role("joblib-news", "tells sockets and workers of the joblib door what happens", lambda _: desk.news),
             Role("joblib-claims", "wakes the workers of the joblib door that wait for a task", lambda _: desk.claims),

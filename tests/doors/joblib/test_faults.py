@@ -74,7 +74,7 @@ class Client:
 
 @pytest.fixture
 async def token(db_url: str) -> str:
-    db = await Database.open(DatabaseSettings(url=db_url, pool_size=1))
+    db = await Database.open(DatabaseSettings.model_validate({"url": db_url, "pool_size": 1}))
     try:
         return (await create_token(db, "ada", [Scope.SUBMIT], lives=timedelta(days=1))).token
     finally:
