@@ -46,9 +46,11 @@ class Layers:
 
     def has_table(self, *path: str) -> bool:
         """Whether this section stands there, empty or not."""
-        table: Any = self.document
+        table: object = self.document
         for name in path:
-            table = table.get(name) if isinstance(table, dict) else None
+            if not isinstance(table, dict):
+                return False
+            table = cast("dict[str, object]", table).get(name)
         return isinstance(table, dict)
 
     def origin_of(self, path: str) -> str:

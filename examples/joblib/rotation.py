@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import httpx
 from zndraw_joblib.client import Category, Extension
 
-GATEWAY = os.environ.get("ACC_GATEWAY", "http://127.0.0.1:8460")
+GATEWAY = os.environ.get("GATEWAY", "http://127.0.0.1:8460")
 ROOM = "lab"
 
 

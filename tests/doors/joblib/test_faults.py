@@ -1,4 +1,4 @@
-"""Real gateways and workers that are killed, stopped and lost, and the history that they leave (JB-13, JB-21, JB-30)."""
+"""Gateways and workers that are killed, stopped and lost, and the history that they leave (JB-13, JB-21, JB-30)."""
 
 import asyncio
 import os
@@ -122,7 +122,7 @@ async def test_the_example_works_and_its_worker_goes_when_it_is_told_to(
     """examples/joblib; 1.6: SIGTERM is a goodbye."""
     with gateway(tmp_path, db_url) as (_, url):
         client = Client(url, token)
-        environ = {"ACC_GATEWAY": url, "ACC_TOKEN": token}
+        environ = {"GATEWAY": url, "ACC_TOKEN": token}
         with process(str(EXAMPLE / "worker.py"), folder=tmp_path, **environ) as (worker, said):
             eventually_sync(lambda: has_said(said, f"serves {JOB}"), within=30)
             with process(str(EXAMPLE / "submit.py"), "45", folder=tmp_path, **environ) as (submit, shown):
