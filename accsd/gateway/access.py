@@ -115,19 +115,13 @@ async def _admitted(request: Request, scope: Scope, *, share: object) -> Caller:
     context = context_of(request)
     caller = await authenticated(context, request)
     if caller is None:
-        context.buckets.take("login", network_of(request))
+        count_unknown(request)  # as a request and not as a login: others behind this address may want to log in
         raise HttpProblem("unauthenticated", "the request has no token and no session that is valid")
     who = caller.token_id or caller.session_id or caller.actor
     context.buckets.take("read" if request.method in SAFE else "write", who)
     if caller.subject is not None:
         await _require_shared(request, caller, caller.subject, share)
-    if not caller.may(scope):
-        raise HttpProblem(
-            "scope_missing",
-            f'this needs the scope "{scope}"; {_credential(caller)} has {_listed(caller)}',
-            hint=f"`accsd tokens create NAME --scope {scope}` makes a token that may",
-            scope=scope.value,
-        )
+    require_scope(caller, scope, "this")
     return caller
 
 
@@ -182,12 +176,7 @@ async def redaction_for(request: Request, kind: str, target: str, *, reveal: boo
     context, caller = context_of(request), caller_of(request)
     if not reveal:
         return context.redaction
-    if not caller.may(Scope.ADMIN):
-        raise HttpProblem(
-            "scope_missing",
-            f'to see masked values needs the scope "admin"; {_credential(caller)} has {_listed(caller)}',
-            scope=Scope.ADMIN.value,
-        )
+    require_scope(caller, Scope.ADMIN, "to see masked values")
     db = context.verbs.acting("http", request.state.request_id)
     await note_reveal(db, kind, target, by=caller.actor)
     return None
@@ -208,6 +197,17 @@ def require_owner(caller: Caller, owner: str | None, *, own_jobs: bool) -> None:
             f'it belongs to {owner or "nobody"}, and {_credential(caller)} has no scope "operate"',
             hint="`accsd tokens create NAME --scope operate` makes a token that may",
             scope=Scope.OPERATE.value,
+        )
+
+
+def require_scope(caller: Caller, scope: Scope, what: str) -> None:
+    """For what a route allows to few of those whom it lets in."""
+    if not caller.may(scope):
+        raise HttpProblem(
+            "scope_missing",
+            f'{what} needs the scope "{scope}"; {_credential(caller)} has {_listed(caller)}',
+            hint=f"`accsd tokens create NAME --scope {scope}` makes a token that may",
+            scope=scope.value,
         )
 
 
