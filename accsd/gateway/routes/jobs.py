@@ -530,7 +530,7 @@ async def explain(request: Request, job_id: str) -> Response:
     found = await job_named(context.reads, job_id)
     archived, _ = _archived(context, found)
     explanation = await archived.ask(lambda lines: explain_job(context.reads, found, lines))
-    return await large_answer(explanation.document, len(explanation.tasks))
+    return await large_answer(explanation.document, explanation.task_count)
 
 
 @router.get(
