@@ -105,6 +105,11 @@ def all_routes(app: FastAPI) -> Iterator[BaseRoute]:
             todo += inner.routes
 
 
+def counted_as(caller: Caller) -> str:
+    """For whom a request counts."""
+    return caller.token_id or caller.session_id or caller.actor
+
+
 def count_unknown(request: Request) -> None:
     """Whoever shows no credential is counted by address."""
     what = "read" if request.method in SAFE else "write"
@@ -117,8 +122,7 @@ async def _admitted(request: Request, scope: Scope, *, share: object) -> Caller:
     if caller is None:
         count_unknown(request)  # as a request and not as a login: others behind this address may want to log in
         raise HttpProblem("unauthenticated", "the request has no token and no session that is valid")
-    who = caller.token_id or caller.session_id or caller.actor
-    context.buckets.take("read" if request.method in SAFE else "write", who)
+    context.buckets.take("read" if request.method in SAFE else "write", counted_as(caller))
     if caller.subject is not None:
         await _require_shared(request, caller, caller.subject, share)
     require_scope(caller, scope, "this")
