@@ -78,7 +78,7 @@ MODELS: dict[str, Any] = {
     "nodes": Node,
 }
 
-# Columns that are the database's own book-keeping, or a door's.
+# Columns that are the database's own book-keeping, and what doors keep with a workflow: a file knows nothing of it.
 INTERNAL = {"jobs": {"task_progress"}, "workflows": {"meta"}}
 
 
