@@ -3,8 +3,7 @@
 import json
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import cast
-from uuid import UUID
+from typing import Any, cast
 
 from starlette.requests import Request
 
@@ -45,33 +44,32 @@ class Desk:
             self.changed(jobs=removed.jobs, providers=removed.providers)
         return removed
 
-    def changed(self, *, jobs: Iterable[str] = (), providers: Iterable[str] = (), worker: UUID | None = None) -> None:
-        """Jobs or providers of these rooms are not what they were. The verbs notify all gateways of it; a gateway that
-        hears no notifications tells at least what it has done itself."""
+    def changed(self, *, jobs: Iterable[str] = (), providers: Iterable[str] = (), node: str | None = None) -> None:
+        """Jobs or providers of these rooms, or what this worker serves, are not what they were. The verbs notify all
+        gateways of it; a gateway that hears no notifications tells at least what it has done itself."""
         if not self.context.listener.is_listening:
-            self._apply(jobs, providers, worker)
+            self._apply(jobs, providers, node)
         self.context.hub.stir()
 
     async def _lost(self, node: str, user: str) -> None:
         await self.remove_worker(self.context.verbs, node, by=user)
 
     def _heard(self, payload: str) -> None:
-        """From the database: of this door, of another one, or that something may have been missed."""
+        """From the database: of this door, of another one, or empty: something may have been missed."""
         try:
-            said = json.loads(payload) if payload else {"door": "joblib", "jobs": None, "providers": None}
+            said: Any = json.loads(payload) if payload else {"door": "joblib"}
         except ValueError:
             return
-        if isinstance(said, dict) and said.get("door") == "joblib":  # pyright: ignore[reportUnknownMemberType]
-            worker = said.get("worker")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-            self._apply(said.get("jobs"), said.get("providers"), worker)  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+        told = cast("dict[str, Any]", said) if isinstance(said, dict) else {}
+        if told.get("door") == "joblib":
+            self._apply(told.get("jobs"), told.get("providers"), told.get("worker"))
 
-    def _apply(
-        self, jobs: Iterable[str] | None, providers: Iterable[str] | None, worker: "UUID | str | None" = None
-    ) -> None:
+    def _apply(self, jobs: Iterable[str] | None, providers: Iterable[str] | None, node: str | None) -> None:
+        """None: of every room."""
         self.news.invalidate("jobs_invalidate", jobs)
         self.news.invalidate("providers_invalidate", providers)
-        if worker is not None:
-            self.claims.reconsider(str(worker))
+        if node is not None:
+            self.claims.reconsider(node)
 
 
 def desk_of(request: Request) -> Desk:

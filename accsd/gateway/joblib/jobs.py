@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from accsd.db.joblib import Registered, register_job
-from accsd.db.views.joblib import JoblibJob, job_named, jobs_seen
+from accsd.db.views.joblib import JoblibJob, job_named, jobs_seen, node_of
 from accsd.gateway.answers import answer
 from accsd.gateway.context import caller_of
 from accsd.gateway.joblib.access import READ, WORK, JoblibRoute, needs, reach, reaches, require_superuser
@@ -66,7 +66,7 @@ async def register(request: Request, room_id: str, wanted: JobRegistration) -> R
         user=caller.actor,
     )
     _require_done(registered, name, wanted)
-    desk_of(request).changed(jobs=[room_id], worker=registered.worker)
+    desk_of(request).changed(jobs=[room_id], node=node_of(registered.worker))
     job = await job_or_404(request, name)
     document = job_document(job, workers=registered.workers, worker=registered.worker)
     return answer(document, status=200 if registered.verdict == "repeated" else 201)

@@ -104,13 +104,10 @@ async def _submitted(request: Request, made: SubmittedTask, job: JoblibJob, opti
     if made.job_id is None:
         kind, said = _REFUSALS.get(made.reason or "", ("job-not-found", "Job '{}' can't be submitted"))
         raise JoblibProblem(kind, said.format(job.full_name))
-    task = await _task_or_404(request, made.job_id)
-    if made.verdict == "repeated" and (task.job_name, task.room_id, task.payload) != (
-        job.full_name,
-        options["room_id"],
-        options["payload"],
-    ):
-        raise HttpProblem("idempotency_mismatch", f"this key was used for task {task.id}, which is another")
+    asked = job.full_name, options["room_id"], options["payload"]
+    task = await task_of(desk_of(request).context.reads, made.job_id)
+    if task is None or (made.verdict == "repeated" and (task.job_name, task.room_id, task.payload) != asked):
+        raise HttpProblem("idempotency_mismatch", f"this key was used for job {made.job_id}, which is another")
     return task
 
 
