@@ -88,8 +88,8 @@ class Finding:
 
     @property
     def excess(self) -> float:
-        """How far beyond the tolerance, in tolerances."""
-        return (self.share - self.tolerance) / self.tolerance if self.tolerance else float("inf")
+        """How far beyond the tolerance, in tolerances; rounded, because 0.3 - 0.2 is less than 0.1."""
+        return round((self.share - self.tolerance) / self.tolerance, 9) if self.tolerance else float("inf")
 
     @property
     def is_critical(self) -> bool:
@@ -193,7 +193,7 @@ def _beyond(
     post: Sequence[MetricSample],
     rules: AnalysisSettings,
 ) -> Finding:
-    secured = threshold * rules.secured
+    secured = round(threshold * rules.secured, 12)
     return Finding(
         metric=metric,
         threshold=threshold,
@@ -212,7 +212,7 @@ def _requests(pre: Sequence[MetricSample], post: Sequence[MetricSample], rules: 
     before = _mean("requests_per_sec", pre)
     if before is None or before < rules.requests_least:
         return None
-    least = before * (1 - rules.requests_drop)
+    least = round(before * (1 - rules.requests_drop), 12)
     warm = [each for each in post if not each.is_warm_up]
     return Finding(
         metric="requests_per_sec",

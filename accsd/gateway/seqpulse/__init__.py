@@ -8,7 +8,7 @@ services that do the scheduled work in this process. Rules are numbered as in th
 from accsd.errors import Bug
 from accsd.gateway.context import GatewayContext
 from accsd.gateway.doors import Door
-from accsd.gateway.seqpulse.app import SeqpulseApp
+from accsd.gateway.seqpulse.app import SeqpulseApp, told
 from accsd.gateway.seqpulse.desk import Desk
 from accsd.gateway.seqpulse.services import roles_of
 
@@ -18,7 +18,7 @@ def make_door(context: GatewayContext) -> Door:
     if settings is None:
         raise Bug("a door without its settings stays shut")
     desk = Desk(context, settings)
-    return Door("seqpulse", serves=_serves, app=SeqpulseApp(desk), roles=roles_of(desk))
+    return Door("seqpulse", serves=_serves, app=SeqpulseApp(desk), tell=told, roles=roles_of(desk))
 
 
 def _serves(path: str) -> bool:

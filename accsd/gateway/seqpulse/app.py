@@ -111,6 +111,11 @@ class KeyedRoute(APIRoute):
 
 
 async def _told(_: Request, error: Exception) -> Response:
+    return told(error)
+
+
+def told(error: Exception) -> Response:
+    """An error as SeqPulse's clients read it."""
     if isinstance(error, RequestValidationError):
         detail = [{"loc": each["loc"], "msg": each["msg"], "type": each["type"]} for each in error.errors()]
         return answer({"detail": detail, "code": "invalid"}, status=422)

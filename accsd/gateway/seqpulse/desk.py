@@ -9,10 +9,9 @@ from typing import Final
 import anyio
 from starlette.requests import Request
 
-from accsd.db.access import caller_of_token
 from accsd.db.workflows import apply_workflows
-from accsd.gateway.access import network_of
 from accsd.gateway.context import GatewayContext
+from accsd.gateway.door_access import caller_at_door
 from accsd.gateway.problems import HttpProblem
 from accsd.gateway.seqpulse.collector import Preflight
 from accsd.gateway.seqpulse.projects import Project
@@ -85,16 +84,8 @@ class Desk:
 
     async def admitted(self, request: Request, scope: Scope) -> tuple[Caller, Project]:
         """The caller of the header X-API-Key and its project, or HttpProblem."""
-        context = self.context
         given = request.headers.get("x-api-key", "").strip()
-        caller = await caller_of_token(context.reads, given, verbs=context.verbs) if given else None
-        if caller is None:
-            context.buckets.take("login", network_of(request))
-            raise HttpProblem(
-                "unauthenticated",
-                "the header X-API-Key has no token that is valid",
-                hint=_HOW,
-            )
+        caller = await caller_at_door(self.context, request, "seqpulse", token=given, hint=_HOW)
         _require_rights(caller, scope)
         return caller, self._project_of(caller)
 
@@ -117,10 +108,6 @@ class Desk:
 
 
 def _require_rights(caller: Caller, scope: Scope) -> None:
-    if caller.subject is not None:
-        raise HttpProblem("scope_missing", "a share link shows one job to people, and nothing here")
-    if caller.limits.get("door") not in (None, "seqpulse"):
-        raise HttpProblem("scope_missing", f"token {caller.token_id} is limited to the door {caller.limits['door']}")
     if not caller.may(scope):
         raise HttpProblem("scope_missing", f'this needs the scope "{scope}", which token {caller.token_id} has not')
     if outside := [each.name for each in WORKFLOWS if not caller.reaches("workflows", each.name)]:
