@@ -117,7 +117,7 @@ def _app(made: Application) -> FastAPI:
             return await call_next(request)
         made.asked.append(dict(request.headers))
         answer = await (call_next(request) if made.instead is None else made.instead())
-        if made.metrics is not None and answer.status_code == 200:
+        if made.instead is None and made.metrics is not None and answer.status_code == 200:
             answer = JSONResponse({"metrics": made.metrics})
         made.said.append(answer.status_code)
         return answer

@@ -133,7 +133,7 @@ def analyse_service(desk: Desk) -> Service:
     @service.task
     async def analyse(task: Task[dict[str, Any]]) -> dict[str, Any]:  # pyright: ignore[reportUnusedFunction]
         wanted = _wanted(task)
-        pre, post, about, now = await _or_later(_samples(desk, wanted, task.upstream))
+        pre, post, about, now = await _or_later(_samples(desk, wanted, task.upstream, task.attempt_id or 1))
         judgement = judge(pre, post, desk.settings.analysis, now)
         failpoints.hit("verdict.made")
         return {
@@ -151,14 +151,15 @@ def analyse_service(desk: Desk) -> Service:
 
 
 async def _samples(
-    desk: Desk, wanted: Wanted, upstream: Mapping[str, Any]
+    desk: Desk, wanted: Wanted, upstream: Mapping[str, Any], claims: int
 ) -> tuple[list[MetricSample], list[MetricSample], dict[str, Any], datetime]:
-    """Before and after, what the verdict is about, and what the database's clock shows."""
+    """Before and after, what the verdict is about, and what the database's clock shows. `claims`: so often the
+    analysis was begun."""
     if wanted.deployment_id is None:
         return (*_by_phase(_listed(upstream)), {}, await clock(desk.context.reads))
     known, now = await _deployment(desk, wanted.deployment_id, wanted.project)
     stored = await stored_samples(desk.context.reads, known.id)
-    _wait_for(desk, known, stored, now)
+    _wait_for(desk, stored, now, claims)
     about = {
         "deployment_id": str(known.id),
         "number": known.number,
@@ -193,15 +194,18 @@ def _read(values: Mapping[str, Any]) -> MetricSample:
     )
 
 
-def _wait_for(desk: Desk, known: Deployment, stored: Sequence[StoredSample], now: datetime) -> None:
+def _wait_for(desk: Desk, stored: Sequence[StoredSample], now: datetime, claims: int) -> None:
     """After an outage everything is overdue at once. A verdict is given once, so it waits for samples that nobody has
-    tried to take yet; not for those whose first try has failed."""
-    due = (known.finished_at or now) + timedelta(minutes=known.delay_minutes)
+    tried to take yet; not for those whose first try has failed. How long it has waited is counted in claims: the time
+    since it was due says how long the outage was."""
     overdue = sum(each.is_untried and each.scheduled_at <= now for each in stored)
-    if overdue and now < due + desk.settings.patience:
-        raise ServiceBusy(
-            f"{overdue} samples are still to be taken", again_in=min(_LATEST, max(_SOONEST, (now - due) / 4))
-        )
+    if overdue and sum((_pause(claim) for claim in range(1, claims)), timedelta()) < desk.settings.patience:
+        raise ServiceBusy(f"{overdue} samples are still to be taken", again_in=_pause(claims))
+
+
+def _pause(claim: int) -> timedelta:
+    """After the first claim a second, then half as long again each time, up to half a minute."""
+    return min(_LATEST, _SOONEST * 1.5 ** min(claim - 1, 20))
 
 
 # What both need

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from accsd.db.workflows import apply_workflows
+from accsd.gateway.seqpulse.workflows import WORKFLOWS
 from tests.support.applications import WELL, Application, application
 from tests.support.cluster import server as server
 from tests.support.deployments import SECRET, Shop, settings_of
@@ -32,6 +34,7 @@ def app(_shared_application: Application) -> Application:
 async def shop(db_url: str, tmp_path: Path, app: Application) -> AsyncIterator[Shop]:
     """The gateway alone: nobody does what it schedules."""
     async with serving(db_url, gateway={"seqpulse": settings_of(app)}, node={"state_dir": tmp_path}) as gateway:
+        await apply_workflows(gateway.context.verbs, WORKFLOWS)  # as the services do when they begin
         yield Shop(gateway, app)
 
 
