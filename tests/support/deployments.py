@@ -7,7 +7,6 @@ from uuid import UUID
 import anyio
 from seqpulse import SeqPulseCIClient, create_ci_client
 
-from accsd.db import instantiate_due_jobs
 from tests.support.applications import Application
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
@@ -68,9 +67,9 @@ class Shop:
         }
         return Ci(create_ci_client(**known | given))
 
-    async def build(self) -> None:
+    async def build(self, conn: Connection) -> None:
         """One pass of the builder: what is due becomes work."""
-        await instantiate_due_jobs(self.gateway.context.verbs)
+        await conn.execute("SELECT FROM accs.instantiate_due_jobs()")
 
     async def deployed(self, conn: Connection, minutes: int = 5) -> UUID:
         """A whole deployment: announced, ended, sampled once a minute, judged."""
@@ -85,7 +84,7 @@ class Shop:
         for taken in range(1, minutes + 1):
             await eventually(lambda taken=taken: samples(conn, deployment, "post", taken), within=15)
             await pass_time(conn, 60)
-            await self.build()
+            await self.build(conn)
 
 
 class Ci:

@@ -248,7 +248,7 @@ async def test_a_failed_sample_is_tried_again_and_the_verdict_does_without_it(bu
     await eventually(lambda: samples(conn, made, "post", 1), within=15)
     shop.app.is_down()
     await pass_time(conn, 60)
-    await shop.build()
+    await shop.build(conn)
     await eventually(lambda: failed_once(conn, made), within=15)
     assert (await jobs_of(conn, made))[2]["last_error"] == "the application answered 503: down for maintenance"
     shop.app.is_well()
@@ -272,7 +272,7 @@ async def test_a_refused_signature_ends_the_sample_and_the_analysis_still_runs(b
     await shop.finished(made)
     await eventually(lambda: failed(conn, made, 1), within=15)
     await pass_time(conn, 300)
-    await shop.build()
+    await shop.build(conn)
     assert await judged(conn, made) == "warning"
     posts = (await jobs_of(conn, made))[1:6]
     assert [(job["job_type"], job["status"]) for job in posts] == [("post_collect", "failed")] * 5
@@ -295,7 +295,7 @@ async def test_after_an_outage_the_verdict_waits_for_what_is_overdue(
     made = await shop.triggered()
     await shop.finished(made)
     await pass_time(conn, 3600)
-    await shop.build()
+    await shop.build(conn)
     shop.app.hangs(1.0)
     settings = settings_of(shop.app) | {"concurrency": 3}
     async with serving(db_url, works=True, gateway={"seqpulse": settings}, node={"state_dir": tmp_path / "again"}):
@@ -319,7 +319,7 @@ async def test_the_verdict_does_not_wait_for_ever(shop: Shop, db_url: str, tmp_p
     await shop.finished(made)
     await conn.execute("SELECT accs.pause('service', 'seqpulse-collect')")
     await pass_time(conn, 300)
-    await shop.build()
+    await shop.build(conn)
     settings = settings_of(shop.app) | {"patience": "1s"}
     async with serving(db_url, works=True, gateway={"seqpulse": settings}, node={"state_dir": tmp_path / "again"}):
         assert await judged(conn, made) == "warning"

@@ -2,13 +2,18 @@
 
 import asyncio
 from datetime import datetime
+from pathlib import Path
 from uuid import UUID, uuid4
 
-from tests.support.applications import WELL
-from tests.support.cluster import Connection
-from tests.support.deployments import SECRET, Shop, judged, samples
+from tests.support.applications import WELL, Application
+from tests.support.checker import check
+from tests.support.cluster import Connection, TestServer
+from tests.support.deployments import SECRET, Shop, judged, samples, settings_of
 from tests.support.eventually import eventually
 from tests.support.factory import dump, node, pass_time
+from tests.support.gateway import serving
+from tests.support.library import url_as
+from tests.support.roles import roles as roles
 
 HEALTH = {"poller_running": bool, "pending": int, "running": int, "failed": int, "stuck_running": int}
 
@@ -167,6 +172,19 @@ async def test_a_verdict_is_given_once(busy_shop: Shop, conn: Connection):
     body = {"deployment_id": str(made), "result": "failed"}
     assert (await busy_shop.ask("POST", "/deployments/finish", body))[1]["status"] == "ignored"
     await pass_time(conn, 3600)
-    await busy_shop.build()
+    await busy_shop.build(conn)
     assert await judged(conn, made) == "ok"
     assert await conn.fetchrow("SELECT * FROM deployment_verdicts") == before
+
+
+async def test_the_login_of_a_gateway_with_doors_is_enough(
+    roles: None, server: TestServer, db_url: str, tmp_path: Path, app: Application, conn: Connection
+):
+    """G-11: accs_gateway announces, claims, samples and judges; it needs nothing more."""
+    url = url_as(server, db_url, "accs_gateway")
+    settings = {"seqpulse": settings_of(app)}
+    async with serving(url, works=True, gateway=settings, node={"state_dir": tmp_path / "state"}) as gateway:
+        made = await Shop(gateway, app).deployed(conn)
+        assert (await Shop(gateway, app).ask("GET", f"/deployments/{made}"))[1]["verdict"]["verdict"] == "ok"
+    assert await conn.fetchval("SELECT array_agg(DISTINCT login) FROM nodes") == ["accs_gateway"]
+    await check(conn)
