@@ -192,6 +192,20 @@ async def test_a_finish_is_all_or_nothing(conn: Connection):
     assert (await end(conn, deployment))["answer"] == "accepted"
 
 
+async def test_an_operator_s_own_version_of_a_workflow_goes_before_ours(db_url: str, conn: Connection):
+    """It may tell somebody, or have other retries; a gateway that starts anew leaves it alone."""
+    await conn.execute(
+        "INSERT INTO workflows (name, version, steps, notify) SELECT name, 2, steps, '{job.done}' FROM workflows"
+        " WHERE name = 'seqpulse.pre_collect'"
+    )
+    async with opened(db_url) as db:
+        await apply_workflows(db, WORKFLOWS)
+    await begin(conn)
+    version = "SELECT version FROM workflows w JOIN jobs j ON j.workflow_id = w.id"
+    assert await conn.fetchval(version) == 2
+    assert await conn.fetchval("SELECT count(*) FROM workflows") == 4
+
+
 async def test_without_an_address_only_the_analysis_is_scheduled(conn: Connection):
     """SP-11: the deployment is made all the same. The address may come with its end."""
     trigger = "SELECT deployment_id FROM accs.trigger_deployment('shop', $1)"
