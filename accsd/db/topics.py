@@ -51,6 +51,31 @@ async def emit_event(
     return Emitted(row["event_id"], Verdict(row["answer"]), row["matched"])
 
 
+async def listeners_of(db: Database, event_id: int, *, within: Sequence[str] | None = None) -> list[UUID]:
+    """The active schedules that have this event before them, or have had it. `within`: names of workflows, each may end
+    in *."""
+    rows = await db.fetch(
+        """SELECT s.id FROM public.schedules s
+            WHERE s.state = 'active' AND s.schedule_kind = 'event'
+              AND s.id IN (SELECT i.schedule_id FROM accs.inbox i
+                            WHERE i.event_id = $1 AND i.plain AND i.gathering IS NULL
+                           UNION ALL
+                           SELECT i.schedule_id FROM accs.inbox i
+                            WHERE i.event_id = $1 AND NOT i.plain AND i.gathering IS NULL
+                           UNION ALL
+                           SELECT f.schedule_id FROM public.firings f WHERE f.cause_id = $1 AND f.cause_id <> 0)
+              AND ($2::text[] IS NULL OR EXISTS (
+                    SELECT FROM unnest($2) AS p (name)
+                     WHERE CASE WHEN right(p.name, 1) = '*' THEN starts_with(s.workflow, left(p.name, -1))
+                                ELSE s.workflow = p.name END))
+            ORDER BY s.created_at, s.id""",
+        event_id,
+        None if within is None else list(within),
+        repeatable=True,
+    )
+    return [row["id"] for row in rows]
+
+
 async def events_of_topic(
     db: Database, topic: str, since: datetime, *, after: int = 0, limit: int = 100
 ) -> Sequence[Record]:
