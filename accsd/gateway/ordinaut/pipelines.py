@@ -40,7 +40,8 @@ class TaskWork:
     backoff_strategy: str
     dedupe_key: str | None = None
     dedupe_window_seconds: int = 0
-    key: str | None = None  # the Idempotency-Key of the request that made it
+    key: str | None = None  # the Idempotency-Key of the request that made it, and
+    request: str | None = None  #   the digest of its body
 
     def document(self) -> dict[str, Any]:
         """As it is kept with the workflow."""
@@ -51,6 +52,7 @@ class TaskWork:
             "dedupe_key": self.dedupe_key,
             "dedupe_window_seconds": self.dedupe_window_seconds,
             "key": self.key,
+            "request": self.request,
         }
 
 

@@ -1,5 +1,6 @@
 """/tasks: a task is a schedule and the workflow of the same name that its pipeline is compiled to."""
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -179,10 +180,11 @@ async def _new_task(request: Request, wanted: TaskIn, key: str | None) -> _Task:
         wanted.dedupe_key,
         wanted.dedupe_window_seconds,
         key,
+        None if key is None else hashlib.sha256(wanted.model_dump_json().encode()).hexdigest(),
     )
     workflow = await _workflow(request, name, wanted.title, work)
     draft = await _drafted(request, new_definition(name, wanted, timezone=settings.timezone))
-    if draft.row is not None:
+    if draft.row is not None and key is None:
         raise _taken(name)
     check_window(draft.rule, draft, work.dedupe_window_seconds)
     return _Task(name, draft, work, workflow)
@@ -248,9 +250,7 @@ async def _made_before(db: Database, key: str | None) -> tuple[ScheduleRow, Task
 
 def _same(known: tuple[ScheduleRow, TaskWork], task: _Task) -> ScheduleRow:
     row, work = known
-    stands, wanted = definitions.definition_of(row), definitions.written_form(task.draft.definition)
-    is_same = all(stands.get(field) == value for field, value in wanted.items() if field in ("title", "cron", "rrule"))
-    if work != task.work or not is_same:
+    if work.request != task.work.request:
         raise HttpProblem("idempotency_mismatch", f"this key was used for task {row.id}, which is another")
     return row
 
