@@ -1,6 +1,7 @@
 """Payloads of tasks as workflows: `{params, pipeline: [{id, uses, with, save_as, if, timeout_seconds, max_retries}]}`.
 
-All that is wrong is said at once, each with its place in the body of the request.
+All that can't be translated is said at once, then all that is wrong with the workflow, each with its place in the body
+of the request.
 """
 
 from collections.abc import Callable, Mapping
