@@ -228,15 +228,23 @@ async def _changed(desk: Desk, given: OfOneSchedule, act: Act, would: str, did: 
     known = await desk.own_schedule(given.schedule)
 
     async def work(db: Database) -> Effect:
-        before = await views.schedule_named(db, str(known.id))
+        before = await _still(db, known)
         effect, holds, more = await act(db, before)
-        after = await views.schedule_named(db, str(known.id))
+        after = await _still(db, known)
         shown = {"id": after.id, "was": before.state, "state": after.state, "next_due": after.next_due, **effect}
         stands = [str(after.id), after.revision, before.state, after.state, *holds]
         which = given.schedule
         return Effect(f"The schedule {which} {would}{more}.", f"The schedule {which} {did}{more}.", shown, stands)
 
     return Change(work, is_own=desk.is_own(known.created_by))
+
+
+async def _still(db: Database, known: ScheduleRow) -> ScheduleRow:
+    """The same schedule as it is now. By its name: another one may be called like its id."""
+    row = await views.schedule_named(db, known.name)
+    if row.id != known.id:
+        raise changed()
+    return row
 
 
 def _aware(moment: datetime | None, name: str) -> datetime | None:
@@ -329,7 +337,7 @@ async def run_now(desk: Desk, given: RunNow, key: str) -> Change:
     known = await desk.own_schedule(given.schedule)
 
     async def work(db: Database) -> Effect:
-        row = await views.schedule_named(db, str(known.id))
+        row = await _still(db, known)
         runs = await _workflow(db, row)
         made = await firings.run_now(
             db,

@@ -11,7 +11,6 @@ from starlette.responses import Response
 from accsd.db import Database, topics
 from accsd.db.access import actor_ids
 from accsd.db.views.jobs import clock
-from accsd.db.views.schedules import ScheduleFilter, schedule_page
 from accsd.gateway.access import require_limit, require_own, scoped
 from accsd.gateway.answers import answer
 from accsd.gateway.context import caller_of, context_of
@@ -25,7 +24,6 @@ from accsd.gateway.schemas import ANYTHING, answers, objects
 from accsd.model.access import Scope
 
 router = APIRouter(prefix="/events", route_class=OrdinautRoute, tags=["events"])
-_MOST_LISTENERS: Final = 10_000
 _PUBLISHED: Final = {"allOf": [OPERATION, objects(event_id={"type": "string"}, triggered_tasks=ANYTHING)]}
 
 
@@ -83,12 +81,9 @@ async def _source(request: Request, agent_id: UUID | None) -> str:
     openapi_extra=scoped(Scope.READ, Reach.NARROWED),
 )
 async def list_topics(request: Request) -> Response:
-    wanted = ScheduleFilter(states=["active"], kind="event", within=within(caller_of(request)))
-    rows, _ = await schedule_page(context_of(request).reads, wanted, limit=_MOST_LISTENERS)
-    found: dict[str, list[UUID]] = {}
-    for row in rows:
-        found.setdefault(row.schedule_expr, []).append(row.id)
-    listed = [{"topic": topic, "active_tasks": len(ids), "task_ids": ids} for topic, ids in sorted(found.items())]
+    context, caller = context_of(request), caller_of(request)
+    found = await topics.listened_topics(context.reads, within=within(caller))
+    listed = [{"topic": topic, "active_tasks": len(ids), "task_ids": ids} for topic, ids in found.items()]
     return answer({"total_topics": len(listed), "topics": listed})
 
 
