@@ -11,9 +11,10 @@ from accsd.db.answers import Verdict
 from accsd.db.pool import Database, Record
 
 KEY_WINDOW: Final = timedelta(hours=24)
-# Whether the workflow of the schedule s has one of the names $1, each of which may end in *.
+# Whether the workflow of the schedule s has one of the names $1, each may end in *
 _REACHED: Final = """EXISTS (SELECT FROM unnest($1::text[]) AS p (name)
-    WHERE CASE WHEN right(p.name, 1) = '*' THEN starts_with(s.workflow, left(p.name, -1)) ELSE s.workflow = p.name END)"""
+    WHERE CASE WHEN right(p.name, 1) = '*' THEN starts_with(s.workflow, left(p.name, -1))
+               ELSE s.workflow = p.name END)"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,8 @@ from accsd.gateway.schemas import ANYTHING, answers, objects
 from accsd.model.access import Scope
 
 router = APIRouter(prefix="/events", route_class=OrdinautRoute, tags=["events"])
-_PUBLISHED: Final = {"allOf": [OPERATION, objects(event_id={"type": "string"}, triggered_tasks=ANYTHING)]}
+_IDS: Final = {"type": "array", "items": {"type": "string", "format": "uuid"}}
+_PUBLISHED: Final = {"allOf": [OPERATION, objects(event_id={"type": ["string", "null"]}, triggered_tasks=_IDS)]}
 
 
 @router.post(
