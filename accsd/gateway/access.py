@@ -13,7 +13,7 @@ from uuid import UUID
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
@@ -148,18 +148,24 @@ async def authenticated(context: GatewayContext, request: Request) -> Caller | N
     return await caller_of_session(context.reads, cookie, verbs=context.verbs)
 
 
-async def by_token(context: GatewayContext, request: Request) -> Caller | None:
+async def by_token(context: GatewayContext, request: HTTPConnection) -> Caller | None:
     """The caller of a bearer token, and of nothing else."""
+    given = bearer_of(request)
+    return await caller_of_token(context.reads, given, verbs=context.verbs) if given else None
+
+
+def bearer_of(request: HTTPConnection) -> str:
+    """The token that a request shows; empty: none."""
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer":
-        return None
-    return await caller_of_token(context.reads, given.strip(), verbs=context.verbs)
+    return given.strip() if scheme.lower() == "bearer" else ""
 
 
 def require_door(caller: Caller, door: str | None) -> None:
-    """A token that is made for one door opens no other, nor the native API, which is none."""
-    made_for = caller.limits.get("door")
-    if made_for not in (None, door):
+    """A token that is made for one door opens no other, nor the native API, which is none. A share link opens no
+    door."""
+    if door is not None and caller.subject is not None:
+        raise HttpProblem("scope_missing", "a share link shows one job to people, and nothing else")
+    if (made_for := caller.limits.get("door")) not in (None, door):
         raise HttpProblem("scope_missing", f"{_credential(caller)} is limited to the door {made_for}")
 
 
@@ -176,7 +182,7 @@ def _is_our_origin(request: Request, origin: str) -> bool:
     return urlsplit(origin).netloc == request.headers.get("host") and urlsplit(origin).scheme == request.url.scheme
 
 
-def network_of(request: Request) -> str:
+def network_of(request: HTTPConnection) -> str:
     """The same for counting: whoever has one IPv6 address has the 2^64 of its network."""
     address = address_of(request)
     try:
@@ -186,7 +192,7 @@ def network_of(request: Request) -> str:
     return address if found.version == 4 else str(ip_network((found, 64), strict=False))
 
 
-def address_of(request: Request) -> str:
+def address_of(request: HTTPConnection) -> str:
     """Where the request comes from, as far as it is known: proxies that are trusted have said so (app.py)."""
     return request.client.host if request.client is not None else "unknown"
 
