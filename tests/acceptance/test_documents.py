@@ -406,8 +406,9 @@ def test_the_home_automation_example(tmp_path: Path, shell: dict[str, str]):
 
 def test_the_ordinaut_example(tmp_path: Path, shell: dict[str, str]):
     """A task of Ordinaut's, made and read by its routes, that a real daemon runs."""
-    up, agent, task, known, refused, ended = blocks("examples/ordinaut/README.md")
+    before, up, agent, task, known, refused, ended = blocks("examples/ordinaut/README.md")
     example = example_named("ordinaut", tmp_path)
+    bash(before, example, shell)
     port = str(daemon.free_port())
     config = example / "accsd.toml"
     config.write_text(replaced(config.read_text(), **{"8460": port}))

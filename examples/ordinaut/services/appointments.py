@@ -1,9 +1,20 @@
-"""What is in the calendar from `start` to `end`."""
+"""appointments: what is in the calendar from `start` to `end`."""
 
-import json
-import sys
+from dataclasses import dataclass
 
-given = json.loads(sys.stdin.readline())["params"]
-events = [{"title": "Stand-up", "at": "09:30"}, {"title": "Dentist", "at": "15:00"}]
-print(f"asked for {given['start']} to {given['end']}")
-print(json.dumps({"type": "result", "results": {"events": events}}))
+from accsd_wire import main
+
+
+@dataclass
+class Params:
+    start: str
+    end: str
+
+
+def events(task):
+    task.log(f"asked for {task.params.start} to {task.params.end}")
+    return {"events": [{"title": "Stand-up", "at": "09:30"}, {"title": "Dentist", "at": "15:00"}]}
+
+
+if __name__ == "__main__":
+    main(events, Params)

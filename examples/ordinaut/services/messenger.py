@@ -1,8 +1,19 @@
-"""Sends `text`: here into its log."""
+"""messenger: sends `text`, here into the log; a chat or a mail would be the same."""
 
-import json
-import sys
+from dataclasses import dataclass
 
-text = json.loads(sys.stdin.readline())["params"]["text"]
-print(text)
-print(json.dumps({"type": "result", "results": {"sent": True, "text": text}}))
+from accsd_wire import main
+
+
+@dataclass
+class Params:
+    text: str
+
+
+def send(task):
+    task.log(task.params.text)
+    return {"sent": True, "text": task.params.text}
+
+
+if __name__ == "__main__":
+    main(send, Params)

@@ -1,7 +1,18 @@
-"""How warm it is in `city`."""
+"""weather: how warm it is in `city`."""
 
-import json
-import sys
+from dataclasses import dataclass
 
-city = json.loads(sys.stdin.readline())["params"]["city"]
-print(json.dumps({"type": "result", "results": {"city": city, "temperature": 31, "sky": "clear"}}))
+from accsd_wire import main
+
+
+@dataclass
+class Params:
+    city: str
+
+
+def forecast(task):
+    return {"city": task.params.city, "temperature": 31, "sky": "clear"}
+
+
+if __name__ == "__main__":
+    main(forecast, Params)
