@@ -17,7 +17,7 @@ from accsd.gateway.context import caller_of, context_of
 from accsd.gateway.ordinaut.agents import agent_named
 from accsd.gateway.ordinaut.shapes import OPERATION, EventIn, OrdinautRoute, done
 from accsd.gateway.problems import HttpProblem
-from accsd.gateway.reach import Reach, within
+from accsd.gateway.reach import Reach, events_within, within
 from accsd.gateway.routes.jobs import idempotency_key
 from accsd.gateway.routes.verbs import done_together
 from accsd.gateway.schemas import ANYTHING, answers, objects
@@ -93,12 +93,12 @@ async def list_topics(request: Request) -> Response:
     operation_id="events.recent",
     summary="Events, the newest first",
     responses=answers(objects(total_events={"type": "integer"}, events={"type": "array", "items": ANYTHING})),
-    openapi_extra=scoped(Scope.READ, Reach.FREE),
+    openapi_extra=scoped(Scope.READ, Reach.NARROWED),
 )
 async def recent(request: Request, count: int = Query(50, ge=1, le=500)) -> Response:
     """Those of topics that begin with `accs.` are accsd's own."""
     context, caller = context_of(request), caller_of(request)
-    rows = [row for row in await topics.events(context.reads, limit=count) if caller.reaches("events", row.topic)]
+    rows = await events_within(context, caller, await topics.events(context.reads, limit=count))
     ids = await actor_ids(context.reads, [row.source for row in rows if row.source is not None])
     shown: list[dict[str, Any]] = [
         {

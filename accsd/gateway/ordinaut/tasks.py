@@ -49,7 +49,7 @@ from accsd.gateway.ordinaut.shapes import (
 )
 from accsd.gateway.problems import HttpProblem, pointers
 from accsd.gateway.quota import least_interval, require_interval
-from accsd.gateway.reach import Reach, within
+from accsd.gateway.reach import Reach, require_topic, within
 from accsd.gateway.routes.jobs import idempotency_key
 from accsd.gateway.routes.verbs import done_together
 from accsd.gateway.schemas import answers
@@ -216,6 +216,8 @@ def _fits(uses: str, patterns: list[str]) -> bool:
 async def _drafted(request: Request, wanted: ScheduleDef) -> definitions.Draft:
     context, caller = context_of(request), caller_of(request)
     draft = await definitions.drafted(context.reads, wanted, spread=context.settings.scheduler.spread)
+    if wanted.event is not None and "schedule_expr" in draft.changes:
+        require_topic(caller, wanted.event)
     if caller.kind == "assistant" and draft.rule is not None and _TIMES & draft.changes.keys():
         least = await least_interval(context.reads, caller, _settings(request).least_interval)
         require_interval(draft.rule, draft.now, least, setting="gateway.ordinaut.least_interval")

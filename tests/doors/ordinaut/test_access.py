@@ -160,6 +160,9 @@ async def test_the_limits_of_a_token_hold(gateway: Gateway, client: Client):
     assert (await shop.create(403, name="payroll-2", payload=ECHO))["code"] == "scope_missing"
     assert "services echo" in (await shop.create(403, name="shop-1"))["detail"]
     await shop.create(name="shop-1", payload=ECHO)
+    for topic in ("pay.day", "accs.job.done"):  # a task tells its run what it has heard
+        heard = await shop.create(403, name="shop-2", payload=ECHO, schedule_kind="event", schedule_expr=topic)
+        assert heard["code"] == "scope_missing", topic
     assert (await shop.post("/events", {"topic": "pay.day", "payload": {}}, 403))["code"] == "scope_missing"
     await shop.post("/events", {"topic": "shop.open", "payload": {}}, 202)
     await client.post("/events", {"topic": "pay.day", "payload": {}}, 202)
