@@ -113,6 +113,15 @@ class JudgeSettings(Section):
 class OrdinautSettings(Section):
     """[gateway.ordinaut]: what Ordinaut's clients call."""
 
+    timezone: str = Field(default="Europe/Chisinau", min_length=1, max_length=100)  # of a task that names none
+    step_timeout: Duration = timedelta(seconds=30)  # of a step where neither it nor its tool says one
+    access_lives: Duration = timedelta(hours=1)  # how long an access token lets in that an agent gets for its secret
+    least_interval: Duration = timedelta(minutes=1)  # between two runs of a task that an assistant makes
+    # What tokens of the scope submit may use in pipelines: tools, service:NAME; each may end in *. Others need operate.
+    tools: list[Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^*]*\*?$")]] = Field(
+        default_factory=list
+    )
+
 
 class McpSettings(Section):
     """[gateway.mcp]: what assistants call by the Model Context Protocol; `accsd mcp` heeds it, too."""

@@ -430,6 +430,25 @@ def test_the_seqpulse_example(tmp_path: Path, shell: dict[str, str]):
         assert "the pipeline of the CI fails" in told
 
 
+def test_the_ordinaut_example(tmp_path: Path, shell: dict[str, str]):
+    """A task of Ordinaut's, made and read by its routes, that a real daemon runs."""
+    before, up, agent, task, known, refused, ended = blocks("examples/ordinaut/README.md")
+    example = example_named("ordinaut", tmp_path)
+    bash(before, example, shell)
+    port = str(daemon.free_port())
+    config = example / "accsd.toml"
+    config.write_text(replaced(config.read_text(), **{"8460": port}))
+    script = "\n".join((replaced(agent, **{"8460": port}), task, known, refused, ended))
+    with terminal(up.partition("#")[0], example, shell, REGISTERED):
+        told = bash(script, example, shell)
+    assert "2 events, first: Stand-up. 31°C in Chisinau" in told
+    assert '"text": "Drink something: clear sky"' in told
+    assert '"successful_runs":1' in told
+    assert "flattening by [] has no counterpart here" in told
+    assert "/payload/pipeline/1/if" in told
+    assert '"new_status":"canceled"' in told
+
+
 def test_the_fan_out_example(tmp_path: Path, shell: dict[str, str]):
     """Its files are right, an item that fails is named, and tolerated where the workflow says so."""
     before, up, run = blocks("examples/fan-out/README.md")
