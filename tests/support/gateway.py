@@ -25,6 +25,7 @@ from accsd.gateway.server import GatewayServer
 from accsd.health import Health
 from accsd.metrics import Metrics
 from accsd.model.access import Scope
+from accsd.roles import Role
 from accsd.settings import Settings
 from accsd.storage import ObjectStore, open_store
 from accsd.supervisor import Post, RoleObserver, ServingRole, Supervisor
@@ -85,9 +86,16 @@ class Gateway:
 
 @asynccontextmanager
 async def serving(
-    db_url: str, *, folder: Path | None = None, hears: bool = False, gateway: dict[str, Any] | None = None, **more: Any
+    db_url: str,
+    *,
+    folder: Path | None = None,
+    hears: bool = False,
+    works: bool = False,
+    gateway: dict[str, Any] | None = None,
+    **more: Any,
 ) -> AsyncGenerator[Gateway]:
-    """`folder`: of an object store. `hears`: with a listener; without one the hub polls."""
+    """`folder`: of an object store. `hears`: with a listener; without one the hub polls. `works`: with the roles of its
+    doors."""
     listen = f"127.0.0.1:{_free_port()}"
     given = {"listen": listen, "limits": PLENTY} | (gateway or {})
     settings = Settings.model_validate({"database": {"url": db_url}, "gateway": given, **more})
@@ -104,7 +112,8 @@ async def serving(
         client = await stack.enter_async_context(httpx.AsyncClient(base_url=f"http://{listen}", timeout=30))
         stop = anyio.Event()
         # in a task of its own: pytest ends a fixture in another task than the one that it began in
-        roles = asyncio.create_task(_serve([listener, context.hub, GatewayServer(context)], context, stop))
+        beside = [role for door in context.doors for role in door.roles] if works else []
+        roles = asyncio.create_task(_serve([listener, context.hub, GatewayServer(context)], beside, context, stop))
         try:
             await eventually(lambda: _answers(client), within=20)
             yield Gateway(context, f"http://{listen}", client)
@@ -113,12 +122,14 @@ async def serving(
             await roles
 
 
-async def _serve(roles: Sequence[ServingRole], context: GatewayContext, stop: anyio.Event) -> None:
+async def _serve(
+    roles: Sequence[ServingRole], beside: Sequence[Role[Any]], context: GatewayContext, stop: anyio.Event
+) -> None:
     observer = RoleObserver(context.health, context.metrics)
     async with Supervisor(observer) as supervisor, anyio.create_task_group() as group:
         for role in roles:
             group.start_soon(role.serve)
-        for row in (row for door in context.doors for row in door.roles):
+        for row in beside:
             for name, make in row.members(context).items():
                 supervisor.keep(Post(name, make))
         await stop.wait()

@@ -11,7 +11,7 @@ from tests.support.joblib import User, Users
 
 @pytest.fixture
 async def users(db_url: str) -> AsyncIterator[Users]:
-    async with serving(db_url, hears=True, gateway={"joblib": {}}) as gateway:
+    async with serving(db_url, works=True, hears=True, gateway={"joblib": {}}) as gateway:
         yield Users(gateway)
 
 

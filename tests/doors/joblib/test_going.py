@@ -21,7 +21,7 @@ JOB = "lab:modifiers:Rotate"
 async def impatient(db_url: str) -> AsyncIterator[Users]:
     """A gateway that loses its workers soon."""
     settings = {"worker_timeout_seconds": 1, "sweeper_interval_seconds": 0.5}
-    async with serving(db_url, hears=True, gateway={"joblib": settings}) as gateway:
+    async with serving(db_url, works=True, hears=True, gateway={"joblib": settings}) as gateway:
         yield Users(gateway)
 
 
@@ -215,7 +215,7 @@ async def test_the_sweeper_finds_a_job_that_was_cancelled_past_the_door(ada: Use
 async def test_a_task_that_was_claimed_and_never_begun_goes_back(db_url: str, conn: Connection):
     """1.13 no. 9: claimed_timeout_seconds."""
     async with serving(
-        db_url, gateway={"joblib": {"claimed_timeout_seconds": 0.2, "sweeper_interval_seconds": 0.2}}
+        db_url, gateway={"joblib": {"claimed_timeout_seconds": 3, "sweeper_interval_seconds": 0.2}}
     ) as g:
         ada = await Users(g).user("ada")
         worker = await ada.register("Rotate")
@@ -230,7 +230,7 @@ async def test_a_task_that_was_claimed_and_never_begun_goes_back(db_url: str, co
 
 async def test_a_task_that_runs_longer_than_its_job_allows_fails(db_url: str):
     """1.14: timeout; nobody but the sweeper watches it."""
-    async with serving(db_url, gateway={"joblib": {"sweeper_interval_seconds": 0.2}}) as gateway:
+    async with serving(db_url, works=True, gateway={"joblib": {"sweeper_interval_seconds": 0.2}}) as gateway:
         ada = await Users(gateway).user("ada")
         worker = await ada.register("Rotate", timeout=0.3)
         task = await ada.submit(JOB)
@@ -242,7 +242,7 @@ async def test_a_task_that_runs_longer_than_its_job_allows_fails(db_url: str):
 
 async def test_failures_are_kept_for_whoever_wants_to_redrive_them(db_url: str, conn: Connection):
     """1.13 no. 2: dead_letters = "keep"."""
-    async with serving(db_url, gateway={"joblib": {"dead_letters": "keep"}}) as gateway:
+    async with serving(db_url, works=True, gateway={"joblib": {"dead_letters": "keep"}}) as gateway:
         ada = await Users(gateway).user("ada")
         worker = await ada.register("Rotate")
         task = await ada.submit(JOB)
@@ -255,7 +255,7 @@ async def test_failures_are_kept_for_whoever_wants_to_redrive_them(db_url: str, 
 
 async def test_a_task_for_a_job_without_workers_may_be_refused(db_url: str):
     """1.11: submit_without_workers."""
-    async with serving(db_url, gateway={"joblib": {"submit_without_workers": "refuse"}}) as gateway:
+    async with serving(db_url, works=True, gateway={"joblib": {"submit_without_workers": "refuse"}}) as gateway:
         ada = await Users(gateway).user("ada")
         worker = await ada.register("Rotate")
         await ada.submit(JOB)

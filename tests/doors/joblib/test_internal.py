@@ -104,7 +104,7 @@ async def test_a_fleets_job_is_registered_only_with_the_same_schema(ada: User, r
 async def test_an_internal_task_that_takes_too_long_fails(db_url: str, conn: Connection):
     """JB-33: from when it was begun; its machine is told at its next heartbeat."""
     settings = {"internal_task_timeout_seconds": 0.3, "sweeper_interval_seconds": 0.2}
-    async with serving(db_url, hears=True, gateway={"joblib": settings}) as gateway:
+    async with serving(db_url, works=True, hears=True, gateway={"joblib": settings}) as gateway:
         ada = await Users(gateway).user("ada")
         await applied(gateway.context.verbs, JOB, "render", "encode")
         task = await ada.submit(JOB)

@@ -62,7 +62,7 @@ async def test_providers_of_everybody_are_an_admins(ada: User, root: User):
 
 async def test_categories_of_providers_may_be_limited(db_url: str):
     """JB-40."""
-    async with serving(db_url, gateway={"joblib": {"allowed_provider_categories": ["files"]}}) as gateway:
+    async with serving(db_url, works=True, gateway={"joblib": {"allowed_provider_categories": ["files"]}}) as gateway:
         ada = await Users(gateway).user("ada")
         problem(await ada.put("/rooms/lab/providers", LOCAL | {"category": "frames"}), "invalid-category", 400)
         assert (await ada.put("/rooms/lab/providers", LOCAL)).status_code == 201
@@ -166,7 +166,7 @@ async def test_a_result_may_be_bytes_of_any_kind_and_larger_than_other_bodies(ad
 async def test_a_provider_survives_a_restart_of_the_gateway(db_url: str, conn: Connection):
     """1.9: its row; what it has answered is in memory only."""
     for status in (201, 200):
-        async with serving(db_url, gateway={"joblib": {}}) as gateway:
+        async with serving(db_url, works=True, gateway={"joblib": {}}) as gateway:
             ada = await Users(gateway).user("ada")
             assert (await ada.put("/rooms/lab/providers", LOCAL)).status_code == status
     assert await conn.fetchval("SELECT count(*) FROM accs.joblib_providers") == 1

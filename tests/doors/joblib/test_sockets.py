@@ -159,7 +159,9 @@ async def test_nobody_can_have_a_strangers_worker_removed(ada: User, bob: User):
 
 async def test_a_worker_may_come_back_within_the_grace(db_url: str):
     """1.10: disconnect_grace_seconds."""
-    async with serving(db_url, hears=True, gateway={"joblib": {"disconnect_grace_seconds": 1.0}}) as gateway:
+    async with serving(
+        db_url, works=True, hears=True, gateway={"joblib": {"disconnect_grace_seconds": 1.0}}
+    ) as gateway:
         ada = await Users(gateway).user("ada")
         worker = await ada.register("Rotate")
         async with connected(ada) as first:
@@ -193,7 +195,7 @@ async def test_a_worker_that_vanishes_is_lost_like_one_that_says_goodbye(ada: Us
 
 async def test_a_gateway_that_stops_loses_no_worker(db_url: str, conn: Connection):
     """1.10: its sockets are gone, the workers are not."""
-    async with serving(db_url, hears=True, gateway={"joblib": {}}) as gateway:
+    async with serving(db_url, works=True, hears=True, gateway={"joblib": {}}) as gateway:
         ada = await Users(gateway).user("ada")
         worker = await ada.register("Rotate")
         client = socketio.AsyncClient(reconnection=False)

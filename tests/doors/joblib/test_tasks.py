@@ -304,7 +304,7 @@ async def test_the_same_idempotency_key_is_the_same_task(ada: User, bob: User, w
         problem(other, "idempotency-mismatch", 422)
     assert await bob.submit(JOB, payload={"a": 1}, headers=key) != first, "a key is its actor's"
     native = {"Idempotency-Key": "native"}
-    await ada.post("/api/v1/jobs", {"workflow": JOB, "options": {"a": 1}}, headers=native)
+    await ada.post("/api/v1/jobs", {"workflow": JOB, "options": {"payload": {"a": 1}}}, headers=native)
     problem(await ada.post(f"/rooms/lab/tasks/{JOB}", {}, headers=native), "idempotency-mismatch", 422)
 
 
