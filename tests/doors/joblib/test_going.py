@@ -215,7 +215,7 @@ async def test_the_sweeper_finds_a_job_that_was_cancelled_past_the_door(ada: Use
 async def test_a_task_that_was_claimed_and_never_begun_goes_back(db_url: str, conn: Connection):
     """1.13 no. 9: claimed_timeout_seconds."""
     async with serving(
-        db_url, gateway={"joblib": {"claimed_timeout_seconds": 3, "sweeper_interval_seconds": 0.2}}
+        db_url, works=True, gateway={"joblib": {"claimed_timeout_seconds": 3, "sweeper_interval_seconds": 0.2}}
     ) as g:
         ada = await Users(g).user("ada")
         worker = await ada.register("Rotate")
