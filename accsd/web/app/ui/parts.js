@@ -60,9 +60,9 @@ export function Scrolls({ label, kind = "scrolls", children }) {
   const place_ = useRef(null);
   const [overflows, set] = useState(false);
   useEffect(() => {
-    const watch = new ResizeObserver(() => set(place_.current.scrollWidth > place_.current.clientWidth + 1));
-    watch.observe(place_.current);
-    if (place_.current.firstElementChild) watch.observe(place_.current.firstElementChild);
+    const shown = place_.current;
+    const watch = new ResizeObserver(() => set(shown.scrollWidth > shown.clientWidth + 1));
+    for (const each of [shown, ...shown.children]) watch.observe(each);
     return () => watch.disconnect();
   }, []);
   const reached = overflows ? { tabIndex: 0, role: "region", "aria-label": label } : {};
