@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from playwright.async_api import ConsoleMessage, Page, Request, async_playwright
 
+from tests.support.eventually import eventually
 from tests.support.gateway import Gateway
 
 _FLAGS = (
@@ -43,6 +44,9 @@ class Tab:
         page.on("console", self._hear)
         page.on("pageerror", lambda error: self.faults.append(f"error of a script: {error}"))
         page.on("request", self._see)
+        self._under_way: set[Request] = set()
+        page.on("requestfinished", self._under_way.discard)
+        page.on("requestfailed", self._under_way.discard)
 
     async def log_in(self, scope: str) -> None:
         await self.page.goto(self.gateway.url)
@@ -54,11 +58,19 @@ class Tab:
         await self.page.goto(f"{self.gateway.url}{path}")
         await self.page.locator("main h1").wait_for()
 
+    async def settle(self) -> None:
+        """Waits until the page has shown all that it asked for."""
+        await eventually(lambda: not self._under_way, within=20)
+        await self.page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        await eventually(lambda: not self._under_way, within=20)
+
     def _hear(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
             self.faults.append(f"{message.type} in the console: {message.text}")
 
     def _see(self, request: Request) -> None:
+        if "/api/v1/stream" not in request.url:  # which never ends
+            self._under_way.add(request)
         if not request.url.startswith((self.gateway.url, "data:", "blob:")):
             self.faults.append(f"a request to another host: {request.url}")
 
