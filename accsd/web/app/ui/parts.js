@@ -6,7 +6,7 @@ import { place } from "../api.js";
 const GLYPHS = {
   queued: "○", starting: "◔", running: "▶", done: "✓", error: "✕", backoff: "↻", cancelled: "⊘", skipped: "⇢",
   asleep: "☾", waking: "☼", booting: "◐", awake: "●", ready: "●", idle: "●", busy: "◆", failed: "!", away: "!", unknown: "?",
-  drained: "⏸", paused: "⏸", quarantined: "⚠",
+  drained: "‖", paused: "‖", quarantined: "⚠",
 };
 
 /** A state is a glyph, a word and a colour, always all three. */
