@@ -45,8 +45,8 @@ class Tab:
         page.on("pageerror", lambda error: self.faults.append(f"error of a script: {error}"))
         page.on("request", self._see)
         self._under_way: set[Request] = set()
-        page.on("requestfinished", self._under_way.discard)
-        page.on("requestfailed", self._under_way.discard)
+        page.on("requestfinished", self._has_ended)
+        page.on("requestfailed", self._has_ended)
 
     async def log_in(self, scope: str) -> None:
         await self.page.goto(self.gateway.url)
@@ -73,6 +73,9 @@ class Tab:
             self._under_way.add(request)
         if not request.url.startswith((self.gateway.url, "data:", "blob:")):
             self.faults.append(f"a request to another host: {request.url}")
+
+    def _has_ended(self, request: Request) -> None:
+        self._under_way.discard(request)
 
 
 @asynccontextmanager

@@ -27,30 +27,32 @@ from tests.support.studio.catalogue import ZONE as ZONE
 from tests.support.studio.day import play
 from tests.support.studio.stage import Stage
 
-# What an address of a page names, where it names something.
+# What addresses of a page name, where they name something.
 _SUBJECTS = {
-    "/fleet": "gpu-1",
-    "/workflows": "episode",
-    "/schedules": "nightly-backup",
-    "/services": "render",
-    "/tools": "chat.send",
-    "/triggers": "card-arrived",
+    "/fleet": ("gpu-1", "gpu-3"),
+    "/workflows": ("episode",),
+    "/schedules": ("nightly-backup", "card-arrived", "archive-full"),
+    "/services": ("render", "upload"),
+    "/tools": ("chat.send",),
+    "/triggers": ("card-arrived", "archive-full"),
+    "/system": ("audit", "tokens"),
 }
+_JOBS = ("failed", "running", "waiting", "fanned", "done")
 
 
 @dataclass(frozen=True, slots=True)
 class Studio:
     jobs: dict[str, UUID]  # by what they are called: see day.py
 
-    def address(self, page: str) -> str:
-        """The address of a page as the gateway knows it, such as "/fleet/{subject}", with something to look at."""
+    def addresses(self, page: str) -> list[str]:
+        """Addresses of a page as the gateway knows it, such as "/fleet/{subject}", with something to look at."""
         if page == "/compare":
-            return f"/compare?a={self.jobs['failed']}&b={self.jobs['done']}"
+            return [f"/compare?a={self.jobs['failed']}&b={self.jobs['done']}"]
         if "{" not in page:
-            return page
+            return [page]
         head, _, rest = page.partition("/{")
-        subject = str(self.jobs["failed"]) if head == "/jobs" else _SUBJECTS[head]
-        return f"{head}/{subject}{rest.partition('}')[2]}"
+        subjects = [str(self.jobs[each]) for each in _JOBS] if head == "/jobs" else _SUBJECTS[head]
+        return [f"{head}/{subject}{rest.partition('}')[2]}" for subject in subjects]
 
 
 async def furnish(url: str, folder: Path) -> Studio:

@@ -78,7 +78,7 @@ class Day:
             self.stage.enter(_once(deed), before_now(minutes))
         self.stage.enter(self.crew.in_vain("gpu-3"), before_now(208))
         await self.stage.play()
-        await self._count()
+        await self.crew.stay()
         await self.stage.conn.fetch(
             "SELECT accs.note_daemon('control', '{builder,gateway}', '0.9.0', $1, 'listening', '{}')", BEGIN
         )
@@ -117,15 +117,11 @@ class Day:
 
     async def _control(self) -> Script:
         while True:
-            await self._count()
+            await self.crew.stay()
             if self.stage.now.minute in (0, 30):  # when something may be due
                 await all_roles(self.stage.db)
                 self.crew.look_soon()
             yield _TICK
-
-    async def _count(self) -> None:
-        await self.crew.stay()
-        await self.stage.conn.fetch("SELECT * FROM accs.count_events(20000)")
 
     # People
 

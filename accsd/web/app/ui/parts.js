@@ -55,13 +55,13 @@ export const Facts = ({ of }) => html`<dl class="facts">${of.filter(([, value]) 
 export const Tabs = ({ of, now, href }) => html`<nav class="tabs" aria-label="Parts of this page">${of.map(
   ([key, word]) => html`<a key=${key} href=${href(key)} aria-current=${key === now ? "true" : undefined}>${word}</a>`)}</nav>`;
 
-/** What may be wider than the page scrolls by itself; then the keyboard reaches it, too. */
+/** What may be larger than its place scrolls by itself; then the keyboard reaches it, too. */
 export function Scrolls({ label, kind = "scrolls", children }) {
   const place_ = useRef(null);
   const [overflows, set] = useState(false);
   useEffect(() => {
     const shown = place_.current;
-    const watch = new ResizeObserver(() => set(shown.scrollWidth > shown.clientWidth + 1));
+    const watch = new ResizeObserver(() => set(shown.scrollWidth > shown.clientWidth + 1 || shown.scrollHeight > shown.clientHeight + 1));
     for (const each of [shown, ...shown.children]) watch.observe(each);
     return () => watch.disconnect();
   }, []);
@@ -70,8 +70,8 @@ export function Scrolls({ label, kind = "scrolls", children }) {
 }
 
 /** Rows that a click or Enter opens. `columns`: [heading, cell(row), class]. */
-export function Table({ label, rows, columns, keyOf, opens, selected }) {
-  return html`<${Scrolls} label=${label}><table aria-label=${label}>
+export function Table({ label, rows, columns, keyOf, opens, selected, kind = "scrolls" }) {
+  return html`<${Scrolls} label=${label} kind=${kind}><table aria-label=${label}>
     <thead><tr>${columns.map(([heading, , kind]) => html`<th key=${heading} class=${kind}>${heading}</th>`)}</tr></thead>
     <tbody>${rows.map((row) => html`<tr key=${keyOf(row)} class=${opens ? "opens" : ""} data-key=${keyOf(row)}
         aria-selected=${selected === undefined ? undefined : selected === keyOf(row)}
