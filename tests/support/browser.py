@@ -58,12 +58,6 @@ class Tab:
         await self.page.goto(f"{self.gateway.url}{path}")
         await self.page.locator("main h1").wait_for()
 
-    async def settle(self) -> None:
-        """Waits until the page has shown all that it asked for."""
-        await eventually(lambda: not self._under_way, within=20)
-        await self.page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-        await eventually(lambda: not self._under_way, within=20)
-
     def _hear(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
             self.faults.append(f"{message.type} in the console: {message.text}")
@@ -76,6 +70,12 @@ class Tab:
 
     def _has_ended(self, request: Request) -> None:
         self._under_way.discard(request)
+
+    async def settle(self) -> None:
+        """Waits until the page has shown all that it asked for."""
+        await eventually(lambda: not self._under_way, within=20)
+        await self.page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        await eventually(lambda: not self._under_way, within=20)
 
 
 @asynccontextmanager

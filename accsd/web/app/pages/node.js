@@ -108,6 +108,6 @@ function History({ of }) {
   const rows = (of ?? []).filter((each) => !happened || each.state === happened).reverse();
   return html`<h2>What happened to it <span class="grow"></span><label><span class="visually-hidden">Only</span><select class="quiet small" value=${happened} onChange=${(event) => ask({ happened: event.target.value })}>
       <option value="">everything</option>${states.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}</select></label></h2>
-    ${of && (rows.length ? html`<${Table} label="History" kind="scrolls tall" rows=${rows} keyOf=${(each) => each.ts + each.message} columns=${[
-      ["At", (each) => html`<${At} at=${each.ts} />`, "nowrap"], ["State", (each) => each.state], ["What happened", (each) => html`<span title=${each.message}>${each.message}</span>`, "cut"]]} />` : html`<${Nothing}>Nothing yet.<//>`)}`;
+    ${of && (rows.length ? html`<div class="tall"><${Table} label="History" rows=${rows} keyOf=${(each) => each.ts + each.message} columns=${[
+      ["At", (each) => html`<${At} at=${each.ts} />`, "nowrap"], ["State", (each) => each.state], ["What happened", (each) => html`<span title=${each.message}>${each.message}</span>`, "cut"]]} /></div>` : html`<${Nothing}>Nothing yet.<//>`)}`;
 }

@@ -70,8 +70,8 @@ export function Scrolls({ label, kind = "scrolls", children }) {
 }
 
 /** Rows that a click or Enter opens. `columns`: [heading, cell(row), class]. */
-export function Table({ label, rows, columns, keyOf, opens, selected, kind = "scrolls" }) {
-  return html`<${Scrolls} label=${label} kind=${kind}><table aria-label=${label}>
+export function Table({ label, rows, columns, keyOf, opens, selected }) {
+  return html`<${Scrolls} label=${label}><table aria-label=${label}>
     <thead><tr>${columns.map(([heading, , kind]) => html`<th key=${heading} class=${kind}>${heading}</th>`)}</tr></thead>
     <tbody>${rows.map((row) => html`<tr key=${keyOf(row)} class=${opens ? "opens" : ""} data-key=${keyOf(row)}
         aria-selected=${selected === undefined ? undefined : selected === keyOf(row)}
