@@ -14,6 +14,7 @@ work        what one attempt does: progress, log, files, its end
 day         the bookings of the day, and what people did
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -35,7 +36,7 @@ _SUBJECTS = {
     "/services": ("render", "upload"),
     "/tools": ("chat.send",),
     "/triggers": ("card-arrived", "archive-full"),
-    "/system": ("audit", "tokens"),
+    "/system": ("audit", "tokens", "outbox"),
 }
 _JOBS = ("failed", "running", "waiting", "fanned", "done")
 
@@ -43,6 +44,7 @@ _JOBS = ("failed", "running", "waiting", "fanned", "done")
 @dataclass(frozen=True, slots=True)
 class Studio:
     jobs: dict[str, UUID]  # by what they are called: see day.py
+    operation: UUID
 
     def addresses(self, page: str) -> list[str]:
         """Addresses of a page as the gateway knows it, such as "/fleet/{subject}", with something to look at."""
@@ -51,8 +53,16 @@ class Studio:
         if "{" not in page:
             return [page]
         head, _, rest = page.partition("/{")
-        subjects = [str(self.jobs[each]) for each in _JOBS] if head == "/jobs" else _SUBJECTS[head]
-        return [f"{head}/{subject}{rest.partition('}')[2]}" for subject in subjects]
+        return [f"{head}/{subject}{rest.partition('}')[2]}" for subject in self._subjects(head)]
+
+    def _subjects(self, head: str) -> Sequence[str]:
+        match head:
+            case "/jobs":
+                return [str(self.jobs[each]) for each in _JOBS]
+            case "/operations":
+                return [str(self.operation)]
+            case _:
+                return _SUBJECTS[head]
 
 
 async def furnish(url: str, folder: Path) -> Studio:
@@ -60,6 +70,6 @@ async def furnish(url: str, folder: Path) -> Studio:
     conn = await open_connection(url)
     try:
         async with opened(url) as db, open_store(StorageSettings(), default_folder=folder) as store:
-            return Studio(await play(Stage(conn, db, store)))
+            return Studio(*await play(Stage(conn, db, store)))
     finally:
         await conn.close()
