@@ -139,6 +139,7 @@ async def _not_reached(tab: Tab) -> list[str]:
     """What the tab key does not reach, or reaches without showing it."""
     wanted: list[str] = await ask(tab, "stops")
     seen: set[int] = set()
+    shown: set[str] = set()  # a field for a date has several stops, some of them within it
     hidden: list[str] = []
     for _ in range(len(wanted) + 20):
         await tab.page.keyboard.press("Tab")
@@ -149,7 +150,9 @@ async def _not_reached(tab: Tab) -> list[str]:
             continue
         if at["stop"] is not None:
             seen.add(int(at["stop"]))
-        if not at["shows"]:
+        if at["shows"]:
+            shown.add(at["name"])
+        elif at["name"] not in shown:
             hidden.append(f"shows no focus: {at['name']}")
     return hidden[:5] + [f"is not reached: {name}" for n, name in enumerate(wanted) if n not in seen][:5]
 
