@@ -60,7 +60,7 @@ function Machines({ nodes, timeline, forecast, hours, ahead }) {
     ["State", (node) => html`<${NodeState} node=${node} />`],
     ["For", (node) => node.state_since && html`<span class="muted">${duration((now() - Date.parse(node.state_since)) / 1000)}</span>`, "nowrap"],
     ["Because", (node) => html`<span title=${node.why}>${node.why}</span>`, "cut because"],
-    ["Slots", (node) => slotsWords(node), "wide-only nowrap"],
+    ["Slots", (node) => html`<span title=${slotsWords(node)}>${slotsWords(node)}</span>`, "wide-only cut slots"],
     ["Last wake", (node) => html`<${LastWake} node=${node} />`, "wide-only nowrap"],
   ]} /><${Due} of=${forecast} shown=${shown} /><${PowerLegend} /></section>`;
 }
