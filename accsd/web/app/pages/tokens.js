@@ -54,7 +54,7 @@ function Once({ made, leave }) {
   const dialog = useRef(null);
   useEffect(() => { dialog.current.showModal(); }, []);
   const api = `${location.origin}${place("/api/v1")}`;
-  const lines = [["The token", made.token], ["For accsd", `export ACC_TOKEN=${made.token} ACC_API=${api}`], ["With curl", `curl -H "Authorization: Bearer ${made.token}" ${api}/me`], ["In Python", `accsd.client.Client("${api}", token="${made.token}")`]];
+  const lines = [["The token", made.token], ["In a shell", `export ACC_TOKEN=${made.token}`], ["With curl", `curl -H "Authorization: Bearer $ACC_TOKEN" ${api}/me`], ["In Python", `accsd.client.Client("${location.origin}${place("")}", token=os.environ["ACC_TOKEN"])`], ["For an assistant", "accsd mcp"]];
   return html`<dialog ref=${dialog} aria-labelledby="token-title" onClose=${leave}><header id="token-title">${made.name} is made</header>
     <div class="body"><p class="hint waits"><strong>This is shown once.</strong> Only a digest of it is kept: whoever loses it makes another.</p>
       ${lines.map(([word, line]) => html`<div key=${word}><div class="muted small">${word}</div><div class="also"><div><code>${line}</code><${Copy} text=${line} label="Copy" /></div></div></div>`)}</div>
