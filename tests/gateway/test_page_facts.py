@@ -54,3 +54,16 @@ async def test_what_nodes_offer_as_tools_is_listed_with_what_became_of_it(gatewa
     )
     [offer] = (await gateway.get("/tools?offered=true", scope="read")).json()["items"]
     assert (offer["name"], offer["node"], offer["state"]) == ("media.probe", "n1", "not accepted")
+
+
+async def test_the_timeline_ends_with_what_a_machine_does_now(gateway: Gateway, conn: Connection):
+    """No sample has been taken yet of the task that has just begun."""
+    await node(conn, "n1", render=1)
+    await submit(conn)
+    await started(conn)
+    await pass_time(conn, 5)
+    [lane] = (await gateway.get("/fleet/timeline", scope="read")).json()["lanes"]
+    assert lane["intervals"][-1]["state"] == "busy"
+    await pass_time(conn, 3600)
+    [lane] = (await gateway.get("/fleet/timeline", scope="read")).json()["lanes"]
+    assert lane["intervals"][-1]["state"] == "away"
