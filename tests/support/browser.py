@@ -87,6 +87,6 @@ async def browsing(gateway: Gateway, **context: Any) -> AsyncGenerator[Tab]:
             within = await browser.new_context(**given)
             tab = Tab(await within.new_page(), gateway)
             yield tab
-            assert tab.faults == []
+            assert not tab.faults, "\n".join(tab.faults)
         finally:
             await browser.close()

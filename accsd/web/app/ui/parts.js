@@ -55,14 +55,14 @@ export const Facts = ({ of }) => html`<dl class="facts">${of.filter(([, value]) 
 export const Tabs = ({ of, now, href }) => html`<nav class="tabs" aria-label="Parts of this page">${of.map(
   ([key, word]) => html`<a key=${key} href=${href(key)} aria-current=${key === now ? "true" : undefined}>${word}</a>`)}</nav>`;
 
-/** What may be wider than the page scrolls by itself; then the keyboard reaches it, too. */
+/** What may be larger than its place scrolls by itself; then the keyboard reaches it, too. */
 export function Scrolls({ label, kind = "scrolls", children }) {
   const place_ = useRef(null);
   const [overflows, set] = useState(false);
   useEffect(() => {
-    const watch = new ResizeObserver(() => set(place_.current.scrollWidth > place_.current.clientWidth + 1));
-    watch.observe(place_.current);
-    if (place_.current.firstElementChild) watch.observe(place_.current.firstElementChild);
+    const shown = place_.current;
+    const watch = new ResizeObserver(() => set(shown.scrollWidth > shown.clientWidth + 1 || shown.scrollHeight > shown.clientHeight + 1));
+    for (const each of [shown, ...shown.children]) watch.observe(each);
     return () => watch.disconnect();
   }, []);
   const reached = overflows ? { tabIndex: 0, role: "region", "aria-label": label } : {};
