@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from accsd.db.pool import Database
 
@@ -71,6 +71,22 @@ async def outcomes(db: Database, since: datetime, until: datetime, *, limit: int
         since,
         until,
         limit,
+        repeatable=True,
+    )
+    return [Outcomes(**dict(row)) for row in rows]
+
+
+async def outcomes_of(db: Database, service: str, since: datetime, *, bucket: timedelta) -> list[Outcomes]:
+    """Those of one service, put together to buckets; the oldest first."""
+    rows = await db.fetch(
+        """SELECT date_bin($3, minute, $2) AS minute, service, extract(epoch FROM $3::interval)::int AS seconds,
+                  sum(done)::int AS done, sum(error)::int AS error, sum(retried)::int AS retried,
+                  sum(lost)::int AS lost,
+                  sum(wait_s) AS wait_s, sum(run_s) AS run_s
+             FROM accs.outcomes WHERE minute >= $2 AND service = $1 GROUP BY 1, 2 ORDER BY 1""",
+        service,
+        since,
+        bucket,
         repeatable=True,
     )
     return [Outcomes(**dict(row)) for row in rows]

@@ -58,6 +58,17 @@ class Tab:
         await self.page.goto(f"{self.gateway.url}{path}")
         await self.page.locator("main h1").wait_for()
 
+    async def another(self) -> "Tab":
+        """One more page of the same browser, with the same session. What it does wrong is told here."""
+        tab = Tab(await self.page.context.new_page(), self.gateway)
+        tab.faults = self.faults
+        return tab
+
+    def forgive(self, text: str) -> None:
+        """What the test has brought about itself: a browser complains of every answer that is no 2xx."""
+        assert any(text in fault for fault in self.faults), f"nothing says {text}: {self.faults}"
+        self.faults[:] = [fault for fault in self.faults if text not in fault]
+
     def _hear(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
             self.faults.append(f"{message.type} in the console: {message.text}")

@@ -13,6 +13,7 @@ from accsd.db.views import fleet, health
 from accsd.db.views import jobs as job_views
 from accsd.errors import Unavailable
 from accsd.explain.health import no_builder, troubles
+from accsd.explain.months import months, retention_words
 from accsd.gateway.access import GuardedRoute, public, scoped
 from accsd.gateway.answers import answer, document
 from accsd.gateway.context import context_of
@@ -111,6 +112,9 @@ async def system(request: Request) -> Response:
             "hearing": {"state": listening.hearing, "reason": listening.reason},
             "hub": context.hub.facts,
             "builders": [document(row) for row in builders],
+            "daemons": [document(row) for row in await health.daemons(context.reads)],
+            "months": [document(row) for row in await months(context.reads)],
+            "retention": retention_words(context.settings.retention),
             "scheduler": document(await health.scheduler_health(context.reads)),
         }
     )

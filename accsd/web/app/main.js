@@ -14,9 +14,15 @@ import { Missing } from "./pages/missing.js";
 import { Preferences } from "./pages/preferences.js";
 import { Node } from "./pages/node.js";
 import { Overview } from "./pages/overview.js";
-import { Schedule, Schedules } from "./pages/schedules.js";
-import { Services } from "./pages/services.js";
-import { System } from "./pages/system.js";
+import { Schedule } from "./pages/schedule.js";
+import { Schedules } from "./pages/schedules.js";
+import { Service, Services } from "./pages/services.js";
+import { Outbox, System } from "./pages/system.js";
+import { Audit } from "./pages/audit.js";
+import { Tokens } from "./pages/tokens.js";
+import { Tool, Tools } from "./pages/tools.js";
+import { Trigger } from "./pages/condition.js";
+import { Triggers } from "./pages/triggers.js";
 import { Workflow, Workflows } from "./pages/workflows.js";
 
 // A page: the pattern of its path, what it is called, and what shows it.
@@ -27,12 +33,20 @@ const PAGES = [
   [/^\/fleet$/, () => "Fleet", Fleet],
   [/^\/fleet\/([^/]+)$/, (name) => [["Fleet", "/fleet"], name], Node],
   [/^\/services$/, () => "Services", Services],
+  [/^\/services\/([^/]+)$/, (name) => [["Services", "/services"], name], Service],
   [/^\/dead$/, () => "Dead letters", Dead],
   [/^\/schedules$/, () => "Schedules", Schedules],
   [/^\/schedules\/([^/]+)$/, (name) => [["Schedules", "/schedules"], name], Schedule],
+  [/^\/triggers$/, () => "Triggers", Triggers],
+  [/^\/triggers\/([^/]+)$/, (name) => [["Triggers", "/triggers"], name], Trigger],
+  [/^\/tools$/, () => "Tools", Tools],
+  [/^\/tools\/([^/]+)$/, (name) => [["Tools", "/tools"], name], Tool],
   [/^\/workflows$/, () => "Workflows", Workflows],
   [/^\/workflows\/([^/]+)$/, (name) => [["Workflows", "/workflows"], name], Workflow],
   [/^\/system$/, () => "System", System],
+  [/^\/system\/outbox$/, () => [["System", "/system"], "Outbox"], Outbox],
+  [/^\/system\/audit$/, () => [["System", "/system"], "Audit"], Audit],
+  [/^\/system\/tokens$/, () => [["System", "/system"], "Tokens"], Tokens],
   [/^\/preferences$/, () => "Preferences", Preferences],
 ];
 

@@ -72,10 +72,10 @@ export function Scrolls({ label, kind = "scrolls", children }) {
 /** Rows that a click or Enter opens. `columns`: [heading, cell(row), class]. */
 export function Table({ label, rows, columns, keyOf, opens, selected }) {
   return html`<${Scrolls} label=${label}><table aria-label=${label}>
-    <thead><tr>${columns.map(([heading, , kind]) => html`<th key=${heading} class=${kind}>${heading}</th>`)}</tr></thead>
+    <thead><tr>${columns.map(([heading, , kind]) => html`<th key=${heading} scope="col" class=${kind}>${heading}</th>`)}</tr></thead>
     <tbody>${rows.map((row) => html`<tr key=${keyOf(row)} class=${opens ? "opens" : ""} data-key=${keyOf(row)}
         aria-selected=${selected === undefined ? undefined : selected === keyOf(row)}
         onClick=${opens && ((event) => { if (!event.target.closest("a, button, input")) opens(row); })}>
-      ${columns.map(([heading, cell, kind]) => html`<td key=${heading} class=${kind}>${cell(row)}</td>`)}</tr>`)}</tbody>
+      ${columns.map(([heading, cell, kind]) => html`<td key=${heading} class=${kind} data-label=${typeof heading === "string" ? heading : undefined}>${cell(row)}</td>`)}</tr>`)}</tbody>
   </table><//>`;
 }
