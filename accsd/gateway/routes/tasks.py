@@ -132,15 +132,20 @@ async def search_log(
     q: str = Query(min_length=1, max_length=1_000),
     case: bool = False,
     level: Level | None = None,
+    progress: bool = False,
 ) -> Response:
-    """The search is complete: hits come as they are found."""
+    """The search is complete: hits come as they are found. With `progress` lines `{looked_at, of}` between them tell
+    how many lines were looked at."""
     lines = await _opened(context_of(request), task_id, attempt_id)
 
     async def hits() -> AsyncIterator[bytes]:
         count = 0
-        async for line in lines.search(q, match_case=case, level=level):
-            count += 1
-            yield encode(line.document()) + b"\n"
+        async for found in lines.search(q, match_case=case, level=level):
+            if isinstance(found, Line):
+                count += 1
+                yield encode(found.document()) + b"\n"
+            elif progress:
+                yield encode({"looked_at": found.lines, "of": lines.total}) + b"\n"
         yield encode({"done": True, "hits": count}) + b"\n"
 
     return StreamingResponse(_told_to_the_end(hits()), media_type=NDJSON)

@@ -8,9 +8,9 @@ const POLL_MS = 10_000; // under everything, should a message ever not come
 
 /**
  * {data, problem, again}. `path` null: nothing to load. `topics` and `concerns(kind, said)` say which messages of the
- * stream make it load again.
+ * stream make it load again, `gather` how long it waits for more of them, `polls` whether it looks without any.
  */
-export function useLoaded(path, { topics = [], concerns = () => true } = {}) {
+export function useLoaded(path, { topics = [], concerns = () => true, gather = GATHER_MS, polls = true } = {}) {
   const [state, set] = useState({ path: null, data: null, problem: null });
   const loader = useRef(null);
   useEffect(() => {
@@ -33,16 +33,16 @@ export function useLoaded(path, { topics = [], concerns = () => true } = {}) {
         if (late) { late = false; soon(); }
       }
     };
-    const soon = () => { planned ??= setTimeout(() => { planned = null; load(); }, GATHER_MS); };
+    const soon = () => { planned ??= setTimeout(() => { planned = null; load(); }, gather); };
     loader.current = load;
     const leave = topics.length ? subscribe(topics, (kind, said) => {
       if (kind === "hello" || kind === "reset" || kind === "mode") soon();
       else if (kind !== "hearing" && concerns(kind, said)) soon();
     }) : () => {};
     load();
-    const poll = setInterval(() => { if (!document.hidden) soon(); }, POLL_MS);
+    const poll = polls && setInterval(() => { if (!document.hidden) soon(); }, POLL_MS);
     return () => { abort.abort(); leave(); clearTimeout(planned); clearInterval(poll); };
-  }, [path, topics.join(",")]);
+  }, [path, topics.join(","), polls]);
   const fresh = state.path === path ? state : { data: null, problem: null };
   return { data: fresh.data, problem: fresh.problem, again: () => loader.current?.() };
 }

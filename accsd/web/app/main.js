@@ -9,6 +9,7 @@ import { Dead } from "./pages/dead.js";
 import { Fleet } from "./pages/fleet.js";
 import { Job } from "./pages/job.js";
 import { Jobs } from "./pages/jobs.js";
+import { Log } from "./pages/log.js";
 import { Login } from "./pages/login.js";
 import { Node } from "./pages/node.js";
 import { Overview } from "./pages/overview.js";
@@ -22,6 +23,7 @@ const PAGES = [
   [/^\/$/, () => "Overview", Overview],
   [/^\/jobs$/, () => "Jobs", Jobs],
   [/^\/jobs\/([0-9a-f-]{36})$/, (id) => [["Jobs", "/jobs"], id.slice(-8)], Job],
+  [/^\/jobs\/([0-9a-f-]{36})\/log$/, (id) => [["Jobs", "/jobs"], [id.slice(-8), `/jobs/${id}`], "log"], Log],
   [/^\/fleet$/, () => "Fleet", Fleet],
   [/^\/fleet\/([^/]+)$/, (name) => [["Fleet", "/fleet"], name], Node],
   [/^\/services$/, () => "Services", Services],
@@ -33,7 +35,7 @@ const PAGES = [
   [/^\/system$/, () => "System", System],
 ];
 
-const Crumbs = ({ of }) => (Array.isArray(of) ? html`<a href=${place(of[0][1])}>${of[0][0]}</a> / ${of[1]}` : of);
+const Crumbs = ({ of }) => (Array.isArray(of) ? [...of.slice(0, -1).map(([word, to]) => html`<a key=${to} href=${place(to)}>${word}</a> / `), of.at(-1)] : of);
 const Missing = () => html`<p class="nothing">There is no such page. <a href=${place("/")}>Overview</a></p>`;
 
 function App() {
@@ -44,7 +46,7 @@ function App() {
     if (!found) continue;
     const subject = found[1] === undefined ? undefined : decodeURIComponent(found[1]);
     const crumbs = title(subject);
-    document.title = `${Array.isArray(crumbs) ? crumbs[1] : crumbs} · accsd`;
+    document.title = `${Array.isArray(crumbs) ? crumbs.at(-1) : crumbs} · accsd`;
     return html`<${Shell} crumbs=${html`<${Crumbs} of=${crumbs} />`}><${Page} key=${path.value} subject=${subject} /><//>`;
   }
   return html`<${Shell} crumbs="Not found"><${Missing} /><//>`;

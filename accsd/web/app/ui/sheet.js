@@ -10,6 +10,7 @@ const open = signal(null);
 /**
  * act({title, path, body, scope, cli, effect(preview), verb, done(answer), danger})
  * effect: what the dry run answered, as lines. done: a sentence, or {text, link}.
+ * form({value, change}) asks for more, from `begin` on; bodyOf(value) is the body then, and the preview follows it.
  */
 export const act = (action) => { open.value = action; };
 
@@ -28,13 +29,18 @@ function Opened({ action }) {
   const [problem, setProblem] = useState(null);
   const [reason, setReason] = useState("");
   const [busy, setBusy] = useState(false);
-  const body = (why) => ({ ...(action.body ?? {}), ...(why && action.takesReason !== false ? { reason: why } : {}) });
+  const [value, change] = useState(action.begin);
+  const body = (why) => ({ ...(action.bodyOf?.(value) ?? action.body ?? {}), ...(why && action.takesReason !== false ? { reason: why } : {}) });
   const separator = action.path.includes("?") ? "&" : "?";
+  useEffect(() => dialog.current.showModal(), []);
   useEffect(() => {
-    dialog.current.showModal();
-    if (action.previews === false) { setPreview({}); return; }
-    call(`${action.path}${separator}dry_run=true`, { method: action.method ?? "POST", body: body("") }).then(setPreview, setProblem);
-  }, []);
+    if (action.previews === false) { setPreview({}); return undefined; }
+    let isOld = false;
+    const ask = setTimeout(() => call(`${action.path}${separator}dry_run=true`, { method: action.method ?? "POST", body: body("") }).then(
+      (found) => { if (!isOld) { setPreview(found); setProblem(null); } },
+      (refusal) => { if (!isOld) { setPreview(null); setProblem(refusal); } }), preview || problem ? 300 : 0);
+    return () => { isOld = true; clearTimeout(ask); };
+  }, [value]);
   const close = () => { open.value = null; };
   const confirm = async (event) => {
     event.preventDefault();
@@ -49,17 +55,19 @@ function Opened({ action }) {
       setBusy(false);
     }
   };
-  const lines = preview ? action.effect?.(preview) ?? [] : ["Working out what it would do …"];
+  const lines = preview ? action.effect?.(preview, value) ?? [] : ["Working out what it would do …"];
+  const cli = typeof action.cli === "function" ? action.cli(value) : action.cli;
   const curl = `curl -X ${action.method ?? "POST"} -H "Authorization: Bearer $ACC_TOKEN" -H "Content-Type: application/json" -d '${JSON.stringify(body(reason)).replaceAll("'", "'\\''")}' ${location.origin}${place(`/api/v1${action.path}`)}`;
   return html`<dialog ref=${dialog} onClose=${close} aria-labelledby="sheet-title"><form onSubmit=${confirm}>
     <header id="sheet-title">${action.title}</header>
     <div class="body">
+      ${action.form && html`<${action.form} value=${value} change=${change} />`}
       <${Trouble} problem=${problem} />
       ${!problem && html`<ul>${lines.map((line) => html`<li key=${line}>${line}</li>`)}</ul>`}
       ${action.takesReason !== false && html`<label>Reason, for the history
         <input class="wide" value=${reason} maxlength="500" onInput=${(event) => setReason(event.target.value)} /></label>`}
       <div class="also small"><span class="muted">Also as</span>
-        ${action.cli && html`<div><code>${action.cli}</code><${Copy} text=${action.cli} /></div>`}
+        ${cli && html`<div><code>${cli}</code><${Copy} text=${cli} /></div>`}
         <div><code>${curl}</code><${Copy} text=${curl} /></div></div>
     </div>
     <footer><button type="button" onClick=${close}>Leave it</button>
