@@ -12,6 +12,7 @@ import { Jobs } from "./pages/jobs.js";
 import { Log } from "./pages/log.js";
 import { Login } from "./pages/login.js";
 import { Node } from "./pages/node.js";
+import { Operation, Operations } from "./pages/operations.js";
 import { Overview } from "./pages/overview.js";
 import { Schedule, Schedules } from "./pages/schedules.js";
 import { Services } from "./pages/services.js";
@@ -32,6 +33,8 @@ const PAGES = [
   [/^\/schedules\/([^/]+)$/, (name) => [["Schedules", "/schedules"], name], Schedule],
   [/^\/workflows$/, () => "Workflows", Workflows],
   [/^\/workflows\/([^/]+)$/, (name) => [["Workflows", "/workflows"], name], Workflow],
+  [/^\/operations$/, () => "Operations", Operations],
+  [/^\/operations\/([0-9a-f-]{36})$/, (id) => [["Operations", "/operations"], id.slice(-8)], Operation],
   [/^\/system$/, () => "System", System],
 ];
 
