@@ -61,6 +61,8 @@ async def test_a_log_is_read_by_line_searched_to_its_end_and_kept_whole(
     hits = [orjson.loads(each) for each in found]
     assert [hit["n"] for hit in hits[:-1]] == [3, *range(30, 40)]
     assert hits[-1] == {"done": True, "hits": 11}
+    told = (await gateway.get(f"{path}/search?q=LINE 3&progress=true", scope="read")).text.splitlines()
+    assert {"looked_at": 40, "of": 40} in [orjson.loads(each) for each in told]
 
     whole = await gateway.get(f"{path}/raw", scope="read")
     assert whole.text.splitlines() == texts

@@ -5,6 +5,7 @@ import { begin, me } from "./session.js";
 import { Shell } from "./shell.js";
 import { Trouble } from "./ui/parts.js";
 import { place } from "./api.js";
+import { Compare } from "./pages/compare.js";
 import { Dead } from "./pages/dead.js";
 import { Fleet } from "./pages/fleet.js";
 import { Job } from "./pages/job.js";
@@ -17,7 +18,8 @@ import { Overview } from "./pages/overview.js";
 import { Schedule, Schedules } from "./pages/schedules.js";
 import { Services } from "./pages/services.js";
 import { System } from "./pages/system.js";
-import { Workflow, Workflows } from "./pages/workflows.js";
+import { Workflow } from "./pages/workflow.js";
+import { Workflows } from "./pages/workflows.js";
 
 // A page: the pattern of its path, what it is called, and what shows it.
 const PAGES = [
@@ -33,6 +35,7 @@ const PAGES = [
   [/^\/schedules\/([^/]+)$/, (name) => [["Schedules", "/schedules"], name], Schedule],
   [/^\/workflows$/, () => "Workflows", Workflows],
   [/^\/workflows\/([^/]+)$/, (name) => [["Workflows", "/workflows"], name], Workflow],
+  [/^\/compare$/, () => "Compare", Compare],
   [/^\/operations$/, () => "Operations", Operations],
   [/^\/operations\/([0-9a-f-]{36})$/, (id) => [["Operations", "/operations"], id.slice(-8)], Operation],
   [/^\/system$/, () => "System", System],
