@@ -86,7 +86,7 @@ function paint(canvas, frame, cells, { at, scale, taskOf, stateOf, selected, cur
   view.bottom = view.top + height / scale;
   pen.setTransform(dots * scale, 0, 0, dots * scale, -view.left * dots * scale, -view.top * dots * scale);
   pen.clearRect(view.left, view.top, view.right - view.left, view.bottom - view.top);
-  pen.strokeStyle = resolved(frame, "--line-strong");
+  pen.strokeStyle = resolved(frame, "--edge");
   pen.lineWidth = 1;
   pen.beginPath();
   for (const { points } of at.edges) {

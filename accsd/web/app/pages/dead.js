@@ -4,7 +4,7 @@ import { html, useEffect, useState } from "../html.js";
 import { useLoaded } from "../load.js";
 import { subscribe } from "../live.js";
 import { ask, params } from "../router.js";
-import { may } from "../session.js";
+import { hindrance } from "../session.js";
 import { JobLink, Nothing, State, Table, Tabs, Trouble, When } from "../ui/parts.js";
 import { Action } from "../ui/sheet.js";
 import { OperationSheet } from "./jobs_many.js";
@@ -34,8 +34,7 @@ function Open() {
 function Group({ of, tried, trying, isOpen, want }) {
   const { service, step, error_code: code, message } = of.group;
   const many = (action) => ({ action, target: { filter: { group: of.group } } });
-  const allowed = may("operate");
-  const denied = allowed ? undefined : "needs the scope operate";
+  const why = hindrance("operate");
   const [letter] = of.letters, [job] = of.jobs;
   const first = {
     title: `Redrive one of ${of.count}, and see`, path: "/dead-letters/redrive", body: { ids: [letter] }, scope: "operate", verb: "Redrive one", cli: `accsd dead-letters redrive ${letter}`,
@@ -46,8 +45,8 @@ function Group({ of, tried, trying, isOpen, want }) {
     <header class="head"><h2 class="name"><span class="count">${of.count.toLocaleString()}</span> ${service} <span class="muted">step</span> ${step}</h2><span class="mono error-ink">${code}</span>
       <span class="grow"></span>${of.count > 0 && html`<div class="actions">
         ${of.count > 1 && !tried && html`<${Action} label="One first" kind="primary" action=${first} />`}
-        <button disabled=${!allowed} title=${denied} onClick=${() => want(many("redrive"))}>${tried ? `Redrive the other ${of.count.toLocaleString()}` : of.count > 1 ? "Redrive all" : "Redrive"}</button>
-        <button class="danger" disabled=${!allowed} title=${denied} onClick=${() => want(many("dismiss"))}>Dismiss</button></div>`}</header>
+        <button disabled=${Boolean(why)} title=${why} onClick=${() => want(many("redrive"))}>${tried ? `Redrive the other ${of.count.toLocaleString()}` : of.count > 1 ? "Redrive all" : "Redrive"}</button>
+        <button class="danger" disabled=${Boolean(why)} title=${why} onClick=${() => want(many("dismiss"))}>Dismiss</button></div>`}</header>
     <p class="said">${message || "Nothing was said."}</p>
     ${tried && html`<${Tried} one=${tried} left=${of.count} />`}
     <div class="muted small">first <${When} at=${of.first} />, last <${When} at=${of.last} /> · newest jobs ${of.jobs.map((id) => html`<${JobLink} key=${id} id=${id} /> `)}

@@ -2,7 +2,7 @@
 import { call, place } from "../api.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import { useLoaded } from "../load.js";
-import { may } from "../session.js";
+import { hindrance } from "../session.js";
 import { Trouble } from "../ui/parts.js";
 import { OperationFacts } from "./operations.js";
 
@@ -12,9 +12,9 @@ const VERBS = { cancel: "Cancel", retry: "Retry", set_priority: "Set the priorit
 export function Many({ chosen, filter, clear }) {
   const [wanted, want] = useState(null);
   const [isAll, setAll] = useState(false);
-  const allowed = may("operate");
+  const why = hindrance("operate");
   const target = isAll ? { filter: { q: filter } } : { ids: [...chosen] };
-  const button = (action, word) => html`<button disabled=${!allowed} title=${allowed ? undefined : "needs the scope operate"} onClick=${() => want({ action, target, ...(action === "set_priority" ? { priority: 10 } : {}) })}>${word}</button>`;
+  const button = (action, word) => html`<button disabled=${Boolean(why)} title=${why} onClick=${() => want({ action, target, ...(action === "set_priority" ? { priority: 10 } : {}) })}>${word}</button>`;
   return html`<div class="many" role="region" aria-label="What is selected"><strong>${isAll ? "All that match" : `${chosen.size} selected`}</strong>
     ${button("cancel", "Cancel")}${button("retry", "Retry")}${button("set_priority", "Priority")}
     ${!isAll ? html`<button class="link" onClick=${() => setAll(true)}>Select everything that matches${filter ? ` ${filter}` : ""}</button>` : html`<button class="link" onClick=${() => setAll(false)}>Only the ${chosen.size} selected</button>`}

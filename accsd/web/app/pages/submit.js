@@ -2,7 +2,7 @@
 import { call } from "../api.js";
 import { html, useState } from "../html.js";
 import { go } from "../router.js";
-import { may } from "../session.js";
+import { hindrance } from "../session.js";
 import { Trouble } from "../ui/parts.js";
 import { defaults, OptionsForm } from "../ui/options.js";
 
@@ -14,6 +14,7 @@ export function Submit({ workflow, last }) {
   const [problem, setProblem] = useState(null);
   const [more, setMore] = useState({ priority: "", at: "" });
   const [busy, setBusy] = useState(false);
+  const why = hindrance("submit");
   const submit = async (event) => {
     event.preventDefault();
     setBusy(true);
@@ -33,5 +34,5 @@ export function Submit({ workflow, last }) {
     <${OptionsForm} key=${round} schema=${workflow.options_schema} value=${options} change=${(next, wrong) => { setFault(wrong); if (!wrong) set(next); }} />
     <details><summary>Priority and time</summary><label>Priority<input type="number" step="1" placeholder="0" value=${more.priority} onInput=${(event) => setMore({ ...more, priority: event.target.value })} /></label>
       <label>Not before (local time)<input type="datetime-local" value=${more.at} onInput=${(event) => setMore({ ...more, at: event.target.value })} /></label></details>
-    <p><button class="primary" disabled=${!may("submit") || busy || !!fault} title=${may("submit") ? undefined : "needs the scope submit"}>Submit</button></p></form>`;
+    <p><button class="primary" disabled=${Boolean(why) || busy || !!fault} title=${why}>Submit</button></p></form>`;
 }
