@@ -51,11 +51,13 @@ async def test_a_hostile_name_is_text_on_every_page(conn: Connection, gateway: G
         CANARY,
     )
     subjects = {"/jobs": str(job), "/fleet": NODE, "/workflows": quote(CANARY, safe=""), "/schedules": "s"}
+    asked = {"action": "set_priority", "priority": 1, "target": {"ids": [str(job)]}, "reason": CANARY}
+    subjects["/operations"] = (await gateway.post("/operations", asked, scope="operate")).json()["id"]
     subjects |= {"/services": "render", "/triggers": "s", "/tools": "s", "/system": "audit"}
     async with browsing(gateway) as tab:
         await tab.log_in("admin")
         for path in PAGES:
-            await tab.open(path.replace("{subject}", subjects.get(path.removesuffix("/{subject}"), "")))
+            await tab.open(path.replace("{subject}", subjects.get(path.partition("/{subject}")[0], "")))
             assert await tab.page.title() != "owned"
             assert await tab.page.locator("main img").count() == 0
 

@@ -54,6 +54,16 @@ class Tab:
         await self.page.goto(f"{self.gateway.url}{path}")
         await self.page.locator("main h1").wait_for()
 
+    async def read(self, script: str) -> Any:
+        """What a script finds; modules of the page are at `/static/test/app/`."""
+        return await self.page.evaluate(script)
+
+    def excuse(self, status: int) -> None:
+        """A refusal that a test brings about on purpose: browsers complain of each in the console."""
+        words = f"the server responded with a status of {status} "
+        assert any(words in fault for fault in self.faults), f"nothing was answered with {status}: {self.faults}"
+        self.faults = [fault for fault in self.faults if words not in fault]
+
     def _hear(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
             self.faults.append(f"{message.type} in the console: {message.text}")
@@ -76,6 +86,6 @@ async def browsing(gateway: Gateway, **context: Any) -> AsyncGenerator[Tab]:
             within = await browser.new_context(**given)
             tab = Tab(await within.new_page(), gateway)
             yield tab
-            assert tab.faults == []
+            assert tab.faults == [], tab.faults
         finally:
             await browser.close()

@@ -10,9 +10,9 @@ export function Cells({ tasks, stateOf = shownState, selected, open, close, name
   const [columns, setColumns] = useState(60);
   const rows = Math.ceil(tasks.length / columns);
   useEffect(() => {
-    const fit = () => setColumns(Math.max(8, Math.floor(canvas.current.parentElement.clientWidth / CELL)));
-    const seen = new ResizeObserver(fit);
-    seen.observe(canvas.current.parentElement);
+    const room = canvas.current.parentElement;
+    const seen = new ResizeObserver(() => setColumns(Math.max(8, Math.floor(room.clientWidth / CELL))));
+    seen.observe(room);
     return () => seen.disconnect();
   }, []);
   useEffect(() => {

@@ -134,7 +134,7 @@ export function LogViewer({ job, task, attempt, isFull = false }) {
       ${search.text && html`<a class="button" href=${place(`/api/v1${path}/raw?q=${encodeURIComponent(search.text)}`)} download>Download hits</a>`}</div>
     <${Trouble} problem=${log.current.problem ?? search.problem} again=${log.current.problem && (() => log.current.refresh())} />
     <div class="log-room"><div class="log-frame" ref=${frame} onScroll=${scrolled} tabindex="0" role="log" aria-live="off" aria-label=${`Lines ${first} to ${last} of ${total}`}>
-        <div class="log-height" style=${{ height: `${sizes.height}px` }}><div class="log-lines" style=${{ transform: `translateY(${sizes.offset(top, first)}px)` }}>
+        <div class="log-height" data-empty=${total ? undefined : ""} style=${{ height: `${sizes.height}px` }}><div class="log-lines" style=${{ transform: `translateY(${sizes.offset(top, first)}px)` }}>
           ${total > 0 && rows.map((n) => html`<${Line} key=${n} n=${n} line=${log.current.line(n)} times=${times} began=${began} isHit=${hits.has(n)} isSelected=${selected && n >= selected[0] && n <= selected[1]} href=${(at) => linkOf([at, at])} pick=${pick} />`)}</div></div></div>
       ${total > 0 && html`<${Strip} total=${total} errors=${errors} hits=${search.hits} goTo=${goTo} />`}
       ${unseen > 0 && html`<button class="unseen primary" onClick=${toEnd}>${unseen.toLocaleString()} new lines ↓</button>`}</div>

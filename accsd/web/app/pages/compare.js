@@ -56,12 +56,15 @@ function stepsOf(before, after) {
   const old = new Map(before.map((task) => [task.task_key, task])), young = new Map(after.map((task) => [task.task_key, task]));
   const of = (key) => {
     const one = old.get(key), two = young.get(key);
-    const changes = one && two ? OF_STEP.flatMap((name) => differences(one[name] ?? undefined, two[name] ?? undefined, name.replace("_", " "))) : [];
+    const changes = one && two ? OF_STEP.flatMap((name) => differences(some(one[name]), some(two[name]), name.replace("_", " "))) : [];
     const slower = one && two ? ratio(one.took_seconds, two.took_seconds) : null;
     return { key, before: one, after: two, changes, slower, differs: !one || !two || changes.length > 0 || slower !== null };
   };
   return [...new Set([...young.keys(), ...old.keys()])].map(of);
 }
+
+/** What says nothing is not there. */
+const some = (value) => (value === null || (typeof value === "object" && !Object.keys(value).length) ? undefined : value);
 
 /** How many times as long; null: about as long, or too short to say. */
 function ratio(before, after) {

@@ -42,7 +42,7 @@ function Group({ of, tried, trying, isOpen, want }) {
     done: () => { trying({ letter, job, step }); return { text: "One of them runs again", link: `/jobs/${job}` }; },
   };
   return html`<section class="panel dead" aria-label=${`${service} ${step} ${code ?? ""}`}>
-    <header class="head"><h2 class="name"><span class="count">${of.count.toLocaleString()}</span> ${service} <span class="muted">step</span> ${step}</h2><span class="mono error-ink">${code}</span>
+    <header class="step-head"><h2 class="name"><span class="count">${of.count.toLocaleString()}</span> ${service} <span class="muted">step</span> ${step}</h2><span class="mono error-ink">${code}</span>
       <span class="grow"></span>${of.count > 0 && html`<div class="actions">
         ${of.count > 1 && !tried && html`<${Action} label="One first" kind="primary" action=${first} />`}
         <button disabled=${Boolean(why)} title=${why} onClick=${() => want(many("redrive"))}>${tried ? `Redrive the other ${of.count.toLocaleString()}` : of.count > 1 ? "Redrive all" : "Redrive"}</button>

@@ -47,11 +47,15 @@ function Preview({ artifact, close }) {
   useEffect(() => {
     const abort = new AbortController();
     fetch(contentOf(artifact), { headers: { Range: "bytes=0-0", "X-Accsd": "1" }, signal: abort.signal, credentials: "same-origin" })
-      .then(async (answer) => { refuse(answer.ok || answer.status === 416 ? null : await answer.json()); await answer.body?.cancel(); }, () => {});
+      .then(async (answer) => {
+        const isThere = answer.ok || answer.status === 416; // of an empty file there is no first byte
+        refuse(isThere ? null : await answer.json());
+        if (isThere) await answer.body?.cancel();
+      }).catch(() => {});
     return () => abort.abort();
   }, []);
   const kind = kindOf(artifact.content_type);
-  return html`<section class="panel preview" aria-label=${`Preview of ${artifact.name}`}><header class="head"><h2 class="name">${artifact.name}</h2><span class="grow"></span>
+  return html`<section class="panel preview" aria-label=${`Preview of ${artifact.name}`}><header class="step-head"><h2 class="name">${artifact.name}</h2><span class="grow"></span>
       <a class="button" href=${contentOf(artifact)} download=${artifact.name.split("/").at(-1)}>Download</a><button class="plain" onClick=${close} aria-label="Close the preview">✕</button></header>
     ${refusal ? html`<${Trouble} problem=${{ message: refusal.detail, hint: refusal.hint }} />` : refusal === null && html`<${Shown} artifact=${artifact} kind=${kind} />`}
     <${Facts} of=${[["type", artifact.content_type], ["size", bytes(artifact.size_bytes)], ["where", html`<code>${artifact.bucket}/${artifact.key}</code>`], ["checksum", artifact.checksum && html`<code>${artifact.checksum.slice(0, 23)}…</code>`]]} />

@@ -25,7 +25,7 @@ export function Step({ job, task, close }) {
   const shown = PARTS.filter(([key]) => key !== "why" || waits);
   const query = new URLSearchParams({ step: task.task_key, ...(attempt ? { attempt } : {}) });
   return html`<aside class="panel step" aria-label=${`Step ${task.task_key}`}>
-    <header class="head"><h2 class="name">${task.task_key}</h2><${State} of=${state} /><span class="muted">${task.service}${task.node ? ` on ${task.node}` : ""}</span><span class="grow"></span>
+    <header class="step-head"><h2 class="name">${task.task_key}</h2><${State} of=${state} /><span class="muted">${task.service}${task.node ? ` on ${task.node}` : ""}</span><span class="grow"></span>
       ${ENDED.includes(job.status) && html`<${Action} label="Retry from here" action=${retryOf(job, task.task_key.replace(/\[.*$/, ""))} />`}
       <button class="plain" onClick=${close} aria-label="Close the step">✕</button></header>
     ${task.error_message && html`<div class="hint failed"><strong>${task.error_message}</strong> <span class="mono muted">${task.error_code}</span></div>`}

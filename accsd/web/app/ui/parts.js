@@ -60,7 +60,7 @@ export function Scrolls({ label, kind = "scrolls", children }) {
   const place_ = useRef(null);
   const [overflows, set] = useState(false);
   useEffect(() => {
-    const watch = new ResizeObserver(() => set(place_.current.scrollWidth > place_.current.clientWidth + 1));
+    const watch = new ResizeObserver(() => place_.current && set(place_.current.scrollWidth > place_.current.clientWidth + 1));
     watch.observe(place_.current);
     if (place_.current.firstElementChild) watch.observe(place_.current.firstElementChild);
     return () => watch.disconnect();
