@@ -33,7 +33,8 @@ async def test_what_differs_from_the_last_good_run_is_all_that_is_said(conn: Con
         await tab.page.get_by_role("link", name="Compare with the last good run").click()
         await tab.page.get_by_text("The first step that differs: ingest, results.files").wait_for()
         found = await tab.page.locator("table.changes").evaluate_all(
-            "tables => tables.map(t => [t.getAttribute('aria-label'), [...t.querySelectorAll('tbody td:first-child')].map(cell => cell.innerText)])"
+            "tables => tables.map(t => [t.getAttribute('aria-label'),"
+            " [...t.querySelectorAll('tbody td:first-child')].map(cell => cell.innerText)])"
         )
         assert found == [
             ["Differences of the jobs", ["status", "error code", "error message"]],

@@ -5,6 +5,8 @@ await stored_log(gateway, task, log("begins", "goes wrong", "ends"))
 """
 
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 import orjson
 
@@ -14,6 +16,8 @@ from accsd.storage.base import build_key
 from accsd.work.tasklog import SEGMENT_BYTES, LogFacts
 from tests.support.factory import OWNER, Claimed
 from tests.support.gateway import Gateway
+
+_BEGAN: Final = datetime(2026, 11, 18, 12, tzinfo=UTC)
 
 
 async def stored(
@@ -40,18 +44,15 @@ async def stored(
 
 
 def log(*texts: str) -> bytes:
-    """Lines of a log, a hundredth of a second apart; those that tell of something wrong are errors."""
+    """Lines of a log, ten milliseconds apart; those that tell of something wrong are errors."""
     return b"".join(
-        orjson.dumps(
-            {
-                "ts": f"2026-11-18T{12 + n // 360_000:02d}:{n // 6000 % 60:02d}:{n // 100 % 60:02d}.{n % 100:02d}0000+00:00",
-                "level": "error" if "wrong" in text else "info",
-                "message": text,
-            },
-            option=orjson.OPT_APPEND_NEWLINE,
-        )
+        orjson.dumps(_line(_BEGAN + n * timedelta(milliseconds=10), text), option=orjson.OPT_APPEND_NEWLINE)
         for n, text in enumerate(texts)
     )
+
+
+def _line(ts: datetime, text: str) -> dict[str, str]:
+    return {"ts": ts.isoformat(), "level": "error" if "wrong" in text else "info", "message": text}
 
 
 async def stored_log(gateway: Gateway, task: Claimed, content: bytes, *, step: str = "a") -> None:
