@@ -267,4 +267,6 @@ async def test_how_long_steps_usually_take_is_told_with_those_that_fail_everywhe
     assert (cut["key"], cut["n"], cut["fails_everywhere"]) == ("cut", 1, None)
     assert cut["p50_seconds"] >= 0
     assert (encode["n"], encode["p50_seconds"], encode["fails_everywhere"]) == (0, None, "fails")
+    (hour,) = (await gateway.get("/overview/outcomes?hours=1", scope="read")).json()["items"]
+    assert (hour["done"], hour["error"]) == (1, 0)
     assert (await gateway.get(f"/workflows/{media}/steps?version=7", scope="read")).status_code == 404

@@ -5,6 +5,7 @@ import { useLoaded } from "../load.js";
 import { clock, duration, now } from "../time.js";
 import { JobLink, Meter, Nothing, State, Table, Trouble, When } from "../ui/parts.js";
 import { Lanes } from "../ui/lanes.js";
+import { LastDay } from "./overview_day.js";
 
 const concerns = (kind) => kind === "job" || kind === "node" || kind === "dead" || kind === "counts";
 
@@ -21,6 +22,7 @@ export function Overview() {
     <section class="panel"><h2>Running now <span class="note">${data.running.length}</span></h2><${Running} of=${data.running} /></section>
     <section class="panel half"><h2>Waiting</h2><${Waiting} of=${open.data?.items.filter((job) => !data.running.some((task) => task.job_id === job.id))} /></section>
     <section class="panel half"><h2>Next hour</h2><${Next} of=${forecast.data} /></section>
+    <section class="panel"><h2>Last 24 hours</h2><${LastDay} /></section>
   </div>`;
 }
 
