@@ -78,7 +78,7 @@ async def test_a_long_log_is_reached_by_line_searched_whole_and_harmless(conn: C
 async def test_a_log_of_a_million_lines_is_like_a_short_one(conn: Connection, gateway: Gateway):
     """Flow 8, at length."""
     async with browsing(gateway) as tab:
-        tab.page.set_default_timeout(120_000)
+        tab.page.set_default_timeout(300_000)
         await _is_one_to_the_end(tab, conn, gateway, 1_000_000)
 
 

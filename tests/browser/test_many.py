@@ -74,7 +74,7 @@ async def test_all_that_match_are_retried_with_progress_and_refusals_by_job(conn
 async def test_five_thousand_that_match_are_retried(conn: Connection, gateway: Gateway):
     """Flow 6, at length."""
     async with browsing(gateway) as tab:
-        tab.page.set_default_timeout(120_000)
+        tab.page.set_default_timeout(300_000)
         await _is_done_to_all_that_match(tab, conn, gateway, 5_000)
 
 
