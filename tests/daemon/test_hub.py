@@ -12,8 +12,8 @@ import orjson
 
 from accsd.db.listen import Listener
 from accsd.gateway.hub import Hub
-from accsd.gateway.pace import HubPace
 from accsd.gateway.messages import JOBS, OVERVIEW, Message, Topic
+from accsd.gateway.pace import HubPace
 from accsd.gateway.position import Mark
 from accsd.gateway.subscriptions import Subscription
 from accsd.metrics import Metrics
