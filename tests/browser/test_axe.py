@@ -24,7 +24,6 @@ AXE = (HERE / "vendor" / "axe.js").read_text(encoding="utf-8")
 LOOKS = (HERE / "looks.js").read_text(encoding="utf-8")
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 _PARTS = ".tabs a[href]"  # parts of a page that have addresses of their own
-_BEING_BUILT = ("?tab=graph", "?tab=log")
 
 
 class Full(NamedTuple):
@@ -82,7 +81,7 @@ async def barriers(tab: Tab, addresses: list[str]) -> dict[str, list[str]]:
         if found := await ask(tab, "barriers", RULES):
             trouble[address] = found
         parts = await tab.page.eval_on_selector_all(_PARTS, "links => links.map(link => link.pathname + link.search)")
-        known += [part for part in parts if part not in known and not part.endswith(_BEING_BUILT)]
+        known += [part for part in parts if part not in known]
     return trouble
 
 

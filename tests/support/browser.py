@@ -69,6 +69,16 @@ class Tab:
         assert any(text in fault for fault in self.faults), f"nothing says {text}: {self.faults}"
         self.faults[:] = [fault for fault in self.faults if text not in fault]
 
+    async def read(self, script: str) -> Any:
+        """What a script finds; modules of the page are at `/static/test/app/`."""
+        return await self.page.evaluate(script)
+
+    def excuse(self, status: int) -> None:
+        """A refusal that a test brings about on purpose: browsers complain of each in the console."""
+        words = f"the server responded with a status of {status} "
+        assert any(words in fault for fault in self.faults), f"nothing was answered with {status}: {self.faults}"
+        self.faults[:] = [fault for fault in self.faults if words not in fault]
+
     def _hear(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
             self.faults.append(f"{message.type} in the console: {message.text}")
