@@ -17,7 +17,7 @@ FLOW = {"name": "hello", "steps": [{"key": "greet", "service": "note"}]}
 async def test_the_first_run_checks_itself_off_and_a_link_logs_in_once(db_url: str, gateway: Gateway, tmp_path: Path):
     """Flow 1."""
     cli = Cli(db_url, ACC_GATEWAY_LISTEN=gateway.url.removeprefix("http://"))
-    link = (await cli("open", "-o", "name")).ends(0).out.strip()
+    link = (await cli.process("open", "-o", "name")).ends(0).out.strip()
     flow = tmp_path / "hello.json"
     flow.write_text(json.dumps(FLOW))
     async with browsing(gateway) as tab:

@@ -40,9 +40,13 @@ async def test_why_is_told_as_by_the_command_and_waking_is_seen_step_by_step(
     await _asleep(conn, script)
     flow = await workflow(conn, step("frame", requires={"gpu": True}), name="media")
     job = await submit_to(conn, flow)
-    told = [each["text"] for each in (await Cli(db_url)("why", str(job), "-o", "json")).ends(0).json if each["task_id"]]
+    told = [
+        each["text"]
+        for each in (await Cli(db_url).process("why", str(job), "-o", "json")).ends(0).json
+        if each["task_id"]
+    ]
     assert told
-    assert told[0] in (await Cli(db_url)("why", str(job))).ends(0).out
+    assert told[0] in (await Cli(db_url).process("why", str(job))).ends(0).out
     async with browsing(gateway) as tab:
         await tab.log_in("operate")
         shown = tab.page.get_by_role("table", name="Waiting").locator("td.cut span")

@@ -5,11 +5,14 @@ import { Copy } from "../ui/parts.js";
 
 const LOOKS_EACH_MS = 2000; // a workflow that is applied leaves no event
 
-/** Whether there is anything to show instead: null while that is not known. */
-export function useFirstRun(overview) {
-  const jobs = useLoaded("/jobs?limit=1", { topics: ["overview"], concerns: (kind) => kind === "job" });
-  const workflows = useLoaded("/workflows");
-  const done = useLoaded("/jobs?status=done&limit=1", { topics: ["overview"], concerns: (kind) => kind === "job" });
+/** What is done and what is not; null while that is not known. Once it `is` decided that this is no first run, nothing is asked. */
+export function useFirstRun(overview, is) {
+  const works = overview && (overview.running.length > 0 || overview.workflows.length > 0 || overview.failures.length > 0);
+  const asks = is !== false && overview && !works;
+  const jobs = useLoaded(asks || is ? "/jobs?limit=1" : null, { topics: ["overview"], concerns: (kind) => kind === "job" });
+  const workflows = useLoaded(asks || is ? "/workflows" : null);
+  const done = useLoaded(asks || is ? "/jobs?status=done&limit=1" : null, { topics: ["overview"], concerns: (kind) => kind === "job" });
+  if (works && !is) return { isFirst: false };
   if (!overview || !jobs.data || !workflows.data || !done.data) return null;
   const known = overview.nodes.filter((node) => node.last_seen);
   return {

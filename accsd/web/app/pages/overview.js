@@ -14,8 +14,8 @@ const concerns = (kind) => kind === "job" || kind === "node" || kind === "dead" 
 export function Overview() {
   const { data, problem, again } = useLoaded("/overview", { topics: ["overview"], concerns });
   const open = useLoaded("/jobs?status=queued,running&limit=50", { topics: ["overview"], concerns });
-  const first = useFirstRun(data);
   const [isFirst, setFirst] = useState(null); // as it was at the first look: the list stays until somebody has seen it whole
+  const first = useFirstRun(data, isFirst);
   useEffect(() => { if (isFirst === null && first) setFirst(first.isFirst); }, [first]);
   if (!data || isFirst === null) return html`<h1 class="visually-hidden">Overview</h1><${Trouble} problem=${problem} again=${again} />`;
   if (isFirst && first) return html`<${Checklist} of=${first} again=${again} leave=${() => setFirst(false)} />`;
