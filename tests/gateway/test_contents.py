@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from accsd.explain.log import AttemptLines, Line
+from accsd.explain.log import AttemptLines, Line, LookedAt
 from accsd.model.state import ArtifactKind
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
@@ -61,7 +61,7 @@ async def test_one_caller_searches_few_logs_at_once(
     path = f"/tasks/{task['task_id']}/attempts/1/log/search?q=o"
     searching, may_end, under_way = AttemptLines.search, asyncio.Event(), 0
 
-    async def held(lines: AttemptLines, *given: Any, **named: Any) -> AsyncIterator[Line]:
+    async def held(lines: AttemptLines, *given: Any, **named: Any) -> AsyncIterator[Line | LookedAt]:
         nonlocal under_way
         under_way += 1
         await may_end.wait()

@@ -43,7 +43,7 @@ export function LogViewer({ job, task, attempt, isFull = false }) {
       else toEnd();
     });
     const leave = subscribe([`log:${task.id}:${attempt}`], (kind, said) => {
-      if (kind === "hello" || kind === "reset") log.current.refresh();
+      if (["hello", "reset", "back"].includes(kind)) log.current.refresh();
       else if (kind === "log" && said.task === task.id && said.attempt_id === attempt) log.current.hear(said);
     });
     const seen = new ResizeObserver(() => frame.current && setView(frame.current.clientHeight));

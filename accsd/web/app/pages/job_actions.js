@@ -3,7 +3,9 @@ import { call, place } from "../api.js";
 import { html, useEffect, useState } from "../html.js";
 import { ENDED } from "../job_words.js";
 import { OptionsForm } from "../ui/options.js";
-import { Action } from "../ui/sheet.js";
+import { useKeys } from "../keys.js";
+import { hindrance } from "../session.js";
+import { act, Action } from "../ui/sheet.js";
 
 const MOST_NAMED = 12;
 const named = (keys) => (keys?.length ? `${keys.slice(0, MOST_NAMED).join(", ")}${keys.length > MOST_NAMED ? ` and ${keys.length - MOST_NAMED} more` : ""}` : "nothing");
@@ -60,6 +62,11 @@ function changes(before, after) {
 export function Actions({ job, tasks }) {
   const failed = tasks.find((task) => task.status === "error" && !task.tolerated);
   const hasEnded = ENDED.includes(job.status);
+  const may = !hindrance("submit");
+  useKeys({
+    ...(may && hasEnded ? { r: ["retry the job", () => act(retryOf(job, ""))] } : {}),
+    ...(may && !hasEnded ? { c: ["cancel the job", () => act(cancelOf(job))] } : {}),
+  });
   return html`<div class="actions">
     ${hasEnded && html`<${Action} label=${failed ? `Retry from ${failed.task_key.replace(/\[.*$/, "")}` : "Retry"} kind="primary" action=${retryOf(job, "")} />`}
     <${Action} label="Rerun with edits" action=${rerunOf(job)} />

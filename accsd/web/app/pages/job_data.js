@@ -40,7 +40,7 @@ export function useJob(id) {
     };
     loader.current = load;
     const leave = subscribe([`job:${id}`], (kind, said) => {
-      if (kind === "hello" || kind === "reset" || kind === "mode") return soon();
+      if (["hello", "reset", "mode", "back"].includes(kind)) return soon();
       if (kind === "job" && said.id === id) told.job = said;
       else if (kind === "task" && said.job_id === id) told.tasks.set(said.id, said);
       else return undefined;

@@ -28,7 +28,7 @@ export function useJobs(asked) {
     const soon = () => { planned ??= setTimeout(() => { planned = null; set((before) => patched(before, told)); const isNew = [...told.keys()].some((id) => !is.current.rows?.some((row) => row.id === id)); told.clear(); if (isNew || [...is.current.rows ?? []].some((row) => row.isStale)) look(); }, GATHER_MS); };
     const leave = subscribe(["jobs"], (kind, said) => {
       if (kind === "job") { told.set(said.id, said); soon(); }
-      else if (kind === "reset" || kind === "mode" || kind === "hello") look();
+      else if (["hello", "reset", "mode", "back"].includes(kind)) look();
     });
     first.current = load;
     load();
