@@ -96,8 +96,8 @@ async def serving(
 ) -> AsyncGenerator[Gateway]:
     """`folder`: of an object store. `hears`: with a listener; without one the hub polls. `works`: with the roles of its
     doors."""
-    listen = f"127.0.0.1:{_free_port()}"
-    given = {"listen": listen, "limits": PLENTY} | (gateway or {})
+    given = {"listen": f"127.0.0.1:{_free_port()}", "limits": PLENTY} | (gateway or {})
+    listen = str(given["listen"])
     settings = Settings.model_validate({"database": {"url": db_url}, "gateway": given, **more})
     async with AsyncExitStack() as stack:
         db = await Database.open(settings.database.model_copy(update={"pool_size": 1}))
