@@ -90,3 +90,29 @@ async def outcomes_of(db: Database, service: str, since: datetime, *, bucket: ti
         repeatable=True,
     )
     return [Outcomes(**dict(row)) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class HourOfOutcomes:
+    """How attempts of all services ended in the hour from `at` on. `wait_s` is the sum of their waits."""
+
+    at: datetime
+    done: int
+    error: int
+    retried: int
+    lost: int
+    wait_s: float
+
+
+async def hourly_outcomes(db: Database, until: datetime, hours: int) -> list[HourOfOutcomes]:
+    """The hours up to a moment in which something ended, the oldest first."""
+    rows = await db.fetch(
+        """SELECT date_bin('1 hour', minute, $1) AS at, sum(done)::bigint AS done, sum(error)::bigint AS error,
+                  sum(retried)::bigint AS retried, sum(lost)::bigint AS lost, sum(wait_s)::float8 AS wait_s
+             FROM accs.outcomes WHERE minute >= $1::timestamptz - make_interval(hours => $2) AND minute < $1
+            GROUP BY 1 ORDER BY 1""",
+        until,
+        hours,
+        repeatable=True,
+    )
+    return [HourOfOutcomes(**dict(row)) for row in rows]

@@ -70,6 +70,14 @@ async def pause_of(db: Database, name: str) -> WorkflowPause:
     return WorkflowPause(**dict(row))
 
 
+async def failing_steps(db: Database, workflow: UUID) -> dict[str, str]:
+    """Why each step that fails on every node counts as failing."""
+    rows = await db.fetch(
+        "SELECT task_key, reason FROM accs.step_health WHERE workflow_id = $1", workflow, repeatable=True
+    )
+    return {row["task_key"]: row["reason"] for row in rows}
+
+
 async def no_such_workflow(db: Database, name: str, version: int | None = None) -> NotFound:
     rows = await db.fetch("SELECT DISTINCT name FROM public.workflows ORDER BY name", repeatable=True)
     names = [row[0] for row in rows]

@@ -6,7 +6,9 @@ import { duration, now } from "../time.js";
 import { JobLink, Meter, Nothing, State, Table, Trouble, When } from "../ui/parts.js";
 import { Checklist, useFirstRun } from "./checklist.js";
 import { FleetPart, NextPart } from "./overview_fleet.js";
+import { LastDay } from "./overview_day.js";
 
+const MOST_RUNNING = 12; // tasks that are shown one by one
 const concerns = (kind) => kind === "job" || kind === "node" || kind === "dead" || kind === "counts";
 
 export function Overview() {
@@ -23,6 +25,7 @@ export function Overview() {
     <section class="panel"><h2>Running now <span class="note">${data.running.length}</span></h2><${Running} of=${data.running} /></section>
     <section class="panel half"><h2>Waiting</h2><${Waiting} of=${open.data?.items.filter((job) => !data.running.some((task) => task.job_id === job.id))} /></section>
     <section class="panel half"><h2>Next hour</h2><${NextPart} /></section>
+    <section class="panel"><h2>Last 24 hours</h2><${LastDay} /></section>
   </div>`;
 }
 
@@ -39,7 +42,7 @@ function Attention({ of }) {
   return lines.map(([glyph, text, to]) => html`<div class="attention" key=${text}><span aria-hidden="true">${glyph}</span><a href=${place(to)}>${text}</a></div>`);
 }
 
-const Running = ({ of }) => (of.length ? html`<${Table} label="Running now" rows=${of} keyOf=${(task) => task.task_id ?? task.job_id} columns=${[
+const Running = ({ of }) => (of.length ? html`<${Table} label="Running now" rows=${of.slice(0, MOST_RUNNING)} keyOf=${(task) => task.task_id ?? task.job_id} columns=${[
   ["Job", (task) => html`<${JobLink} id=${task.job_id} />`],
   ["Step", (task) => task.task_key],
   ["Service", (task) => task.service],
@@ -47,7 +50,7 @@ const Running = ({ of }) => (of.length ? html`<${Table} label="Running now" rows
   ["Machine", (task) => html`<a href=${place(`/fleet/${encodeURIComponent(task.node)}`)}>${task.node}</a>`],
   ["Progress", (task) => html`<${Meter} part=${task.progress ?? 0} label=${`progress of ${task.task_key}`} />`],
   ["For", (task) => duration((now() - Date.parse(task.since)) / 1000), "right"],
-]} />` : html`<${Nothing}>Nothing runs. <code>accsd submit WORKFLOW</code> gives it something to do.<//>`);
+]} />${of.length > MOST_RUNNING && html`<p class="small"><a href=${place("/jobs?q=status:running")}>and ${of.length - MOST_RUNNING} more</a></p>`}` : html`<${Nothing}>Nothing runs. <code>accsd submit WORKFLOW</code> gives it something to do.<//>`);
 
 /** The first thing that keeps each of them from running, in the words of `accsd why`. */
 function Waiting({ of }) {

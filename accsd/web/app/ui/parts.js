@@ -44,7 +44,7 @@ export async function copy(text) {
 export function Copy({ text, label = "Copy" }) {
   const [done, set] = useState(false);
   const press = () => copy(text).then(() => { set(true); setTimeout(() => set(false), 1500); });
-  return html`<button class="plain small" onClick=${press} aria-label=${`${label}: ${text}`}>${done ? "Copied" : label}</button>`;
+  return html`<button class="plain small" onClick=${press} aria-label=${text.length > 120 ? label : `${label}: ${text}`}>${done ? "Copied" : label}</button>`;
 }
 
 export const Json = ({ value }) => html`<pre class="mono">${JSON.stringify(value, null, 2)}</pre>`;
