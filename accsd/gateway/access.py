@@ -119,6 +119,7 @@ async def _admitted(request: Request, scope: Scope, *, share: object) -> Caller:
         raise HttpProblem("unauthenticated", "the request has no token and no session that is valid")
     who = caller.token_id or caller.session_id or caller.actor
     context.buckets.take("read" if request.method in SAFE else "write", who)
+    require_door(caller, None)
     if caller.subject is not None:
         await _require_shared(request, caller, caller.subject, share)
     if not caller.may(scope):
@@ -129,6 +130,12 @@ async def _admitted(request: Request, scope: Scope, *, share: object) -> Caller:
             scope=scope.value,
         )
     return caller
+
+
+def require_door(caller: Caller, door: str | None) -> None:
+    """A token that is made for one door opens no other, and not the API; `door` None is the API."""
+    if (only := caller.limits.get("door")) not in (None, door):
+        raise HttpProblem("scope_missing", f"{_credential(caller)} is limited to the door {only}")
 
 
 async def authenticated(context: GatewayContext, request: Request) -> Caller | None:

@@ -27,6 +27,7 @@ from accsd import __version__
 from accsd.errors import AccsdError
 from accsd.gateway.access import SAFE, require_guards
 from accsd.gateway.context import GatewayContext, context_of
+from accsd.gateway.doors import Door
 from accsd.gateway.problems import HttpProblem, pointer, response_of
 from accsd.gateway.routes import ROUTERS
 from accsd.log import get_logger
@@ -136,6 +137,7 @@ class Entrance:
         passage = _Passage(scope, receive, send, self._settings)
         scope["state"]["context"] = self._context
         began = time.monotonic()
+        door: Door | None = None
         try:
             passage.approach()
             door = next((door for door in self._context.doors if door.serves(scope["path"])), None)
@@ -145,7 +147,7 @@ class Entrance:
             else:
                 await (self._app if door is None else door.app)(scope, passage.receive, passage.send)
         except Exception as error:  # noqa: BLE001 - one request must not be able to stop the daemon
-            await self._tell(passage, error)
+            await self._tell(passage, error, door)
         finally:
             took = time.monotonic() - began
             if scope["method"] not in SAFE:
@@ -157,12 +159,15 @@ class Entrance:
                  took_ms=round(took * 1000, 1), request_id=passage.request_id,
                  actor=None if caller is None else caller.actor)  # fmt: skip
 
-    async def _tell(self, passage: "_Passage", error: Exception) -> None:
+    async def _tell(self, passage: "_Passage", error: Exception, door: Door | None) -> None:
         if not isinstance(error, AccsdError):
             _log.error("request_failed", path=passage.scope["path"], request_id=passage.request_id, exc_info=error)
         if passage.status is not None:
             return  # a part of the answer is on its way: the connection is closed, and the client sees that
-        answer = response_of(error, request_id=passage.request_id, base_path=self._settings.base_path)
+        if door is not None and door.tell is not None:
+            answer = door.tell(error)
+        else:
+            answer = response_of(error, request_id=passage.request_id, base_path=self._settings.base_path)
         await answer(passage.scope, passage.receive, passage.send)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from accsd.errors import ConfigError
@@ -27,6 +28,7 @@ class Door:
     app: ASGIApp
     largest: Callable[[str, str], int | None] = lambda _, __: None  # bytes of a body, by method and path; None: as all
     speaks_websocket: bool = False
+    tell: Callable[[Exception], Response] | None = None  # an error of the entrance, as its clients read it
     roles: tuple[Role[Any], ...] = ()  # of the gateway's table: what has to run beside it
 
 

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from accsd.db.access import caller_of_token
+from accsd.gateway import access
 from accsd.gateway.access import network_of
 from accsd.gateway.context import GatewayContext
 from accsd.gateway.mcp.desk import Desk
@@ -76,8 +77,7 @@ def require_door(caller: Caller) -> None:
     """A share link, or a token that is made for another door, is not for assistants."""
     if caller.subject is not None:
         raise HttpProblem("scope_missing", "a share link shows one job to people, and nothing to assistants")
-    if caller.limits.get("door") not in (None, "mcp"):
-        raise HttpProblem("scope_missing", f"token {caller.token_id} is limited to the door {caller.limits['door']}")
+    access.require_door(caller, "mcp")
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
