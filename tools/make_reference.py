@@ -5,7 +5,7 @@ a test holds the files equal to what it writes."""
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from accsd.agent.roles import ROLES as AGENT_ROLES  # noqa: E402 - the package l
 from accsd.builder.roles import ROLES as BUILDER_ROLES  # noqa: E402
 from accsd.cli import main  # noqa: E402
 from accsd.gateway.app import openapi  # noqa: E402
+from accsd.gateway.judge import app as judge_door  # noqa: E402
 from accsd.gateway.roles import ROLES as GATEWAY_ROLES  # noqa: E402
 from accsd.model.outcome import MEANINGS, DatabaseCode, ErrorCode  # noqa: E402
 from accsd.roles import Role  # noqa: E402
@@ -85,14 +86,15 @@ def error_codes_table(codes: Iterable[ErrorCode | DatabaseCode]) -> str:
     return "\n".join(rows) + "\n"
 
 
-def openapi_page() -> str:
-    return json.dumps(openapi(), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+def openapi_page(described: Callable[[], Any]) -> Callable[[], str]:
+    return lambda: json.dumps(described(), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
 PAGES = {
     "reference/settings.md": settings_page,
     "reference/commands.md": commands_page,
-    "reference/openapi.json": openapi_page,
+    "reference/openapi.json": openapi_page(openapi),
+    "reference/openapi-judge.json": openapi_page(judge_door.openapi),
 }
 TABLES = {
     "roles of a builder": lambda: roles_table(BUILDER_ROLES),
