@@ -58,7 +58,9 @@ class Door:
             headers["Authorization"] = f"Bearer {credential}"
         return await self.client.request(method, path, headers=headers, **given)
 
-    async def submit(self, problem: int, code: str = "int main() {}", language: Any = 1, **given: Any) -> httpx.Response:
+    async def submit(
+        self, problem: int, code: str = "int main() {}", language: Any = 1, **given: Any
+    ) -> httpx.Response:
         """`given`: further members of the body, or of the request (by, token, headers)."""
         request = {name: given.pop(name) for name in ("by", "token", "headers") if name in given}
         body = {"code": code, "language": language, "problem_id": problem, **given}

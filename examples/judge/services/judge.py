@@ -150,8 +150,9 @@ def verdict_of(ran: Ran, limits: Limits) -> str:
         return "OK"
     if ran.status is None:
         raise SandboxFailed(f"the program was ended: {ran.reason}")
-    # SIGKILL came from the kernel: a group that this judge lives in has no memory left
-    return "MLE" if number == signal.SIGKILL or any(word in ran.stderr for word in NO_MEMORY) else "RE"
+    # a SIGKILL of the kernel's, where the group that this judge lives in has no memory left, or the program's own
+    was_starved = number == signal.SIGKILL and 2 * ran.mem_kb > limits.memory_kb
+    return "MLE" if was_starved or any(word in ran.stderr for word in NO_MEMORY) else "RE"
 
 
 def _line(verdict: str, status: str = "", *, ran=None, time_ms: int = 0, mem_kb: int = 0, **more) -> dict:

@@ -38,7 +38,15 @@ def test_every_route_says_whom_it_lets_in_and_belongs_to_the_door():
     assert {f"{method} {path}" for method, path in known_routes()} == set(EXPECTED)
     for _, path in known_routes():
         assert is_ours(path), path
-    for path in ("/", "/api/v1/jobs", "/api/v1/problem", "/problems/not_found", "/api/v1", "/submitted", "/api/v2/submit"):
+    for path in (
+        "/",
+        "/api/v1/jobs",
+        "/api/v1/problem",
+        "/problems/not_found",
+        "/api/v1",
+        "/submitted",
+        "/api/v2/submit",
+    ):
         assert not is_ours(path), path
 
 

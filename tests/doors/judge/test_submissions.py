@@ -24,7 +24,12 @@ async def test_a_submission_waits_is_judged_and_tells_its_verdict(door: Door, co
     job = answer.json()["job_id"]
     assert (answer.status_code, answer.json()) == (200, {"job_id": job, "status": "Queuing"})
     waiting = await door.status(job)
-    assert (waiting["job_id"], waiting["status"], waiting["state"], waiting["data"]) == (job, "pending", "pending", None)
+    assert (waiting["job_id"], waiting["status"], waiting["state"], waiting["data"]) == (
+        job,
+        "pending",
+        "pending",
+        None,
+    )
     await node(conn, judge=1)
     (claimed,) = await claim(conn, 1, "judge")
     for _ in ("starting", "running"):
@@ -57,7 +62,9 @@ async def test_both_paths_take_submissions_and_tell_of_them(door: Door, path: st
 async def test_every_verdict_of_a_judge_has_its_text_and_a_failed_judge_is_a_system_error(door: Door, conn: Connection):
     """3.3 and OJ-26: five verdicts of the sandbox, two of the judge above it; a line without any is no judgement."""
     problem = await door.problem()
-    said: list[tuple[dict[str, Any], str]] = [({"verdict": verdict, "status": text}, text) for verdict, text in TEXTS.items()]
+    said: list[tuple[dict[str, Any], str]] = [
+        ({"verdict": verdict, "status": text}, text) for verdict, text in TEXTS.items()
+    ]
     said += [({"verdict": "OK", "status": text}, text) for text in ("Wrong Answer", "Compile Error")]
     said += [({"verdict": "TLE", "time_ms": 7, "mem_kb": 9}, "Time Limit Exceeded"), ({}, "System Error")]
     said += [({"verdict": "OK"}, "System Error")]  # whether the answer was right has nobody said
@@ -318,7 +325,9 @@ async def test_scripts_read_the_table_of_submissions(door: Door, conn: Connectio
     first, second = await claim(conn, 2, "judge")
     await start(conn, first, second)
     await finish(conn, first, results=[{**ACCEPTED, "status": "Wrong Answer"}])
-    await conn.execute("INSERT INTO workflows (name, steps) VALUES ('judgement', '[{\"key\": \"judge\", \"service\": \"s\"}]')")
+    await conn.execute(
+        'INSERT INTO workflows (name, steps) VALUES (\'judgement\', \'[{"key": "judge", "service": "s"}]\')'
+    )
     await conn.execute("SELECT accs.submit('judgement')")
     rows = await conn.fetch("SELECT * FROM submissions ORDER BY created_at")
     assert [row["job_id"] for row in rows] == [UUID(job) for job in jobs]
