@@ -1,6 +1,6 @@
 """What a client of the judge does: logs in, makes a problem of a folder of cases, submits, waits for the verdict.
 
-    python3 try.py problems/sum sum.cpp
+python3 try.py problems/sum sum.cpp
 """
 
 import io
@@ -28,9 +28,13 @@ def form(title: str, folder: Path) -> bytes:
         for file in sorted(folder.iterdir()):
             archive.write(file, file.name)
     return (
-        f'--cut\r\nContent-Disposition: form-data; name="title"\r\n\r\n{title}\r\n'
-        '--cut\r\nContent-Disposition: form-data; name="file"; filename="tests.zip"\r\n\r\n'
-    ).encode() + packed.getvalue() + b"\r\n--cut--\r\n"
+        (
+            f'--cut\r\nContent-Disposition: form-data; name="title"\r\n\r\n{title}\r\n'
+            '--cut\r\nContent-Disposition: form-data; name="file"; filename="tests.zip"\r\n\r\n'
+        ).encode()
+        + packed.getvalue()
+        + b"\r\n--cut--\r\n"
+    )
 
 
 def main(folder: Path, code: Path) -> None:

@@ -1,16 +1,51 @@
-"""Programs for a judge: one of each verdict, and hostile ones; small ones, that are ended early even if a limit fails.
-
-Each is (code, language, wanted verdict of the sandbox, wanted status). The problem is to add two numbers.
+"""Programs for a judge: one of each verdict, and hostile ones, which are small and end by themselves even if a limit
+fails; and what is left of them on this machine. The problem is to add two numbers.
 """
 
+import shutil
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Final, NamedTuple
+
+EXAMPLE: Final = Path(__file__).parents[2] / "examples/judge"
+PYTHON: Final = "/usr/bin/python3"  # the users of boxes have to come to it
+
+
+def why_no_judge(way: Sequence[str] = ()) -> str | None:
+    """Why the judge can't work here, started by this command; None: it can."""
+    if missing := [each for each in ("g++", "setpriv", "unshare", PYTHON) if shutil.which(each) is None]:
+        return f"{missing[0]} is not installed"
+    probe = [*way, PYTHON, "-B", str(EXAMPLE / "services/ground.py")]
+    tried = subprocess.run(probe, capture_output=True, text=True, timeout=60, check=False)
+    return None if tried.returncode == 0 else tried.stderr.strip() or "it can keep no program in"
+
+
+def processes_of(task: str) -> list[str]:
+    """The command lines of a judge with this id of a task, and of the programs that it judges."""
+    found: list[str] = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f"ACC_JOB_TASK_ID={task}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return found
+
+
+def is_running(task: str) -> bool:
+    """Whether a program of this task runs, and not only its judge or compiler."""
+    return any(
+        line.endswith("/main ") or (line.startswith("python3 -I ") and line.endswith("/main.py "))
+        for line in processes_of(task)
+    )
 
 
 class Submitted(NamedTuple):
     code: str
     language: str
-    verdict: str
+    verdict: str  # of the sandbox
     status: str
+    ms: int = 1500  # of time: plenty on a busy machine, too
 
 
 _HEAD: Final = "#include <cstdlib>\n#include <cstring>\n#include <iostream>\n#include <unistd.h>\n"
@@ -26,8 +61,8 @@ VERDICTS: Final = {
     "wrong": Submitted(SUM_PY.replace("+", "-"), "python", "OK", "Wrong Answer"),
     "does_not_compile": Submitted("int main() { return x; }", "cpp", "OK", "Compile Error"),
     "does_not_parse": Submitted("print(", "python", "OK", "Compile Error"),
-    "computes_for_ever": Submitted("int main() { for (;;); }", "cpp", "TLE", "Time Limit Exceeded"),
-    "sleeps": Submitted("import time\ntime.sleep(60)", "python", "TLE", "Time Limit Exceeded"),
+    "computes_for_ever": Submitted("int main() { for (;;); }", "cpp", "TLE", "Time Limit Exceeded", 300),
+    "sleeps": Submitted("import time\ntime.sleep(60)", "python", "TLE", "Time Limit Exceeded", 300),
     "eats_memory": Submitted(
         _HEAD + "int main() { for (int i = 0; i < 512; i++) memset(malloc(1 << 20), 1, 1 << 20); }",
         "cpp", "MLE", "Memory Limit Exceeded",
@@ -51,38 +86,56 @@ def tried(what):
     sys.exit()
 """
 
+_LEAVES: Final = """
+import os, time
+for _ in range(5):
+    if os.fork() == 0:
+        os.setsid()
+        time.sleep(30)
+"""
+_MANY: Final = """
+import os, time
+for _ in range(8):
+    if os.fork() == 0:
+        x = bytearray(b'x') * (40 << 20)
+        time.sleep(30)
+time.sleep(30)
+"""
+_KILLS: Final = """
+import os
+for pid in [-1, *range(1, 200)]:
+    try:
+        os.kill(pid, 9)
+    except OSError:
+        pass
+raise SystemExit(1)
+"""
+_WRITES: Final = """
+for folder in ('/box', '/usr', '/etc', '/', '/root', '/dev', '.'):
+    tried(lambda: open(folder + '/written', 'w'))
+"""
+_LOOKS: Final = """
+tried(lambda: zipfile.ZipFile('TESTS').read('1.out'))
+for found in glob.glob('/proc/[0-9]*/fd/*') + glob.glob('/proc/[0-9]*/cwd/files/tests.zip'):
+    tried(lambda: zipfile.ZipFile(found).read('1.out'))
+"""
+
 HOSTILE: Final = {
-    "fork_bomb": Submitted(_HEAD + "int main() { for (;;) fork(); }", "cpp", "TLE", "Time Limit Exceeded"),
-    "leaves_processes": Submitted(
-        SUM_PY + "\nimport os, time\nfor _ in range(5):\n    if os.fork() == 0:\n        os.setsid()\n        time.sleep(60)",
-        "python", "OK", "Accepted",
-    ),
+    "fork_bomb": Submitted(_HEAD + "int main() { for (;;) fork(); }", "cpp", "TLE", "Time Limit Exceeded", 300),
+    "leaves_processes": Submitted(SUM_PY + _LEAVES, "python", "OK", "Accepted"),
     "floods_stderr": Submitted(
         "import sys\nfor _ in range(400): sys.stderr.write('x' * 65_536)\n" + SUM_PY, "python", "OK", "Accepted"
     ),
-    "memory_in_many": Submitted(
-        "import os, time\nfor _ in range(8):\n    if os.fork() == 0:\n        x = bytearray(b'x') * (40 << 20)\n"
-        "        time.sleep(60)\ntime.sleep(60)",
-        "python", "MLE", "Memory Limit Exceeded",
+    "memory_in_many": Submitted(_MANY, "python", "MLE", "Memory Limit Exceeded"),
+    "kills_everybody": Submitted(_KILLS, "python", "RE", "Runtime Error"),
+    "reads_others_files": Submitted(
+        _TRIES + "tried(lambda: open('/etc/shadow').read(1))", "python", "OK", "Wrong Answer"
     ),
-    "kills_everybody": Submitted(
-        "import os\nfor pid in [-1, *range(1, 200)]:\n    try: os.kill(pid, 9)\n    except OSError: pass\nraise SystemExit(1)",
-        "python", "RE", "Runtime Error",
-    ),
-    "reads_the_shadow": Submitted(_TRIES + "tried(lambda: open('/etc/shadow').read(1))", "python", "OK", "Wrong Answer"),
-    "writes_outside": Submitted(
-        _TRIES + "for folder in ('/box', '/usr', '/etc', '/', '/root', '/dev', '.'):\n"
-        "    tried(lambda: open(folder + '/written', 'w'))",
-        "python", "OK", "Wrong Answer",
-    ),
-    "looks_for_the_test_data": Submitted(
-        _TRIES + "tried(lambda: zipfile.ZipFile('TESTS').read('1.out'))\n"
-        "for found in glob.glob('/proc/[0-9]*/fd/*') + glob.glob('/proc/[0-9]*/cwd/files/tests.zip'):\n"
-        "    tried(lambda: zipfile.ZipFile(found).read('1.out'))",
-        "python", "OK", "Wrong Answer",
-    ),
+    "writes_outside": Submitted(_TRIES + _WRITES, "python", "OK", "Wrong Answer"),
+    "looks_for_the_test_data": Submitted(_TRIES + _LOOKS, "python", "OK", "Wrong Answer"),
     "calls_home": Submitted(
-        _TRIES + "tried(lambda: socket.create_connection(('127.0.0.1', PORT), timeout=2))", "python", "OK", "Wrong Answer"
+        _TRIES + "tried(lambda: socket.create_connection(('127.0.0.1', PORT), timeout=2))",
+        "python", "OK", "Wrong Answer",
     ),
     "calls_the_world": Submitted(
         _TRIES + "tried(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('192.0.2.1', 53)))",

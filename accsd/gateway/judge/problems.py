@@ -93,12 +93,13 @@ def _document(
         "cases": len(cases),
         **({} if form.difficulty is None else {"difficulty": form.difficulty}),
     }
-    # a case may sleep for twice its time of computing, and a second more
-    timeout = min(_LONGEST_SEC, _COMPILES_SEC + len(cases) * (2 * time_ms / 1000 + 2))
+    # a case may sleep for twice its time of computing, and some seconds more
+    timeout = min(_LONGEST_SEC, _COMPILES_SEC + len(cases) * (2 * time_ms / 1000 + 3))
     step = {
         "key": STEP,
         "service": settings.service,
         "max_attempts": 3,
+        "backoff": [2, 10],  # a judge that failed is soon asked again, and then perhaps another one
         "timeout": timeout,
         "default_params": params,
     }

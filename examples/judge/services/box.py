@@ -6,6 +6,7 @@ import secrets
 import selectors
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +48,9 @@ class Box:
         path.write_bytes(content)
         path.chmod(0o644)
 
-    def run(self, argv, limits: Limits, *, path: str, given: bytes = b"", most_output: int = 0, writable: bool = False) -> Ran:
+    def run(
+        self, argv, limits: Limits, *, path: str, given: bytes = b"", most_output: int = 0, writable: bool = False
+    ) -> Ran:
         """OSError: the box itself failed. Of what a program writes, `most_output` bytes are taken and one more: then it
         is ended."""
         uid = _UIDS[0] + secrets.randbelow(_UIDS[1]) if self._ground.own_user else _JUDGED
@@ -107,10 +110,8 @@ class _Line:
         self._stop()
         for number in (self._out, self._err, self._report):
             os.close(number)
-        try:
+        with suppress(ProcessLookupError):
             os.kill(self._keeper, signal.SIGKILL)  # it has reported, or it never will
-        except ProcessLookupError:
-            pass
         os.waitpid(self._keeper, 0)
 
     def _stop(self) -> None:

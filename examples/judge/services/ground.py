@@ -71,5 +71,5 @@ def described(ground: Ground) -> str:
 if __name__ == "__main__":  # the probe of the service: whether this machine can judge
     here = ground_of_this_machine()
     problem = why_unsafe(here) or (why_it_fails(here) if not here.namespaces else None)
-    print(problem or described(here), file=sys.stderr if problem else sys.stdout)
+    (sys.stderr if problem else sys.stdout).write(f"{problem or described(here)}\n")
     sys.exit(1 if problem else 0)

@@ -50,7 +50,7 @@ def main() -> None:
         judgement = _line("SE", error=str(error) or type(error).__name__)
         judgement["sandbox_error"] = judgement["error"]
     ids = {"schema_version": 1, "job_id": task["job_id"], "attempt_id": task["attempt_id"]}
-    print(json.dumps({**ids, **judgement}), flush=True)
+    _say({**ids, **judgement})
 
 
 def _task() -> dict:
@@ -91,7 +91,7 @@ def _limits(options: dict, params: dict) -> Limits:
     memory_kb = _least(options.get("memory_limit"), params.get("memory_limit_kb"), MOST_KB)
     return Limits(
         cpu_ms=cpu_ms,
-        wall_ms=2 * cpu_ms + 1000,
+        wall_ms=2 * cpu_ms + 2000,
         memory_kb=memory_kb,
         file_bytes=MIB,
         processes=PROCESSES,
@@ -173,7 +173,12 @@ def _line(verdict: str, status: str = "", *, ran=None, time_ms: int = 0, mem_kb:
 
 
 def _progress(done: int, of: int) -> None:
-    print(json.dumps({"type": "progress", "progress": done / of, "message": f"case {done} of {of}"}), flush=True)
+    _say({"type": "progress", "progress": done / of, "message": f"case {done} of {of}"})
+
+
+def _say(message: dict) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

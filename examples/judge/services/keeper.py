@@ -11,6 +11,7 @@ import resource
 import select
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,9 @@ _LOOKS_EVERY_SEC = 0.005
 _MOST_FILES = 64
 # Until it became the program it was a copy of this process, and so large: below this its own size is what was seen.
 _COPIED_KB = 4096
-_ENVIRON = {"LANG": "C.UTF-8", "HOME": "/tmp"}
+# The ids are no secrets: by them accsd knows what belongs to an attempt, and ends it if all else has failed.
+_MARKS = ("ACC_JOB_TASK_ID", "ACC_ATTEMPT_ID")
+_ENVIRON = {"LANG": "C.UTF-8", "HOME": "/tmp"} | {name: os.environ[name] for name in _MARKS if name in os.environ}
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ def keep(program: Program, control: int, report: int) -> None:
         if program.ground.namespaces:
             _enter_namespaces(program)
         _watch(program, control, report)
-    except BaseException as error:  # whatever it is, the judge has to know
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the judge has to know
         _say(report, {"failed": f"{type(error).__name__}: {error}"})
         code = 1
     os._exit(code)
@@ -145,7 +148,7 @@ def _start(program: Program) -> int:
     if (pid := os.fork()) == 0:
         try:
             _become(program)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - this copy of the keeper must end here
             os.write(tells, f"{type(error).__name__}: {error}".encode())
         os._exit(127)
     os.close(tells)
@@ -160,10 +163,8 @@ def _become(program: Program) -> None:
     for number in range(1, signal.NSIG):
         if number not in (signal.SIGKILL, signal.SIGSTOP, 32, 33):
             signal.signal(number, signal.SIG_DFL)
-    try:
+    with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")  # the kernel is to choose it, and not the judge
-    except OSError:
-        pass
     for target, source in enumerate((program.stdin, program.stdout, program.stderr)):
         os.dup2(source, target)
     os.umask(0o022)
@@ -314,10 +315,8 @@ def _end_all(program: Program) -> None:
         _kill_user(program.uid)
     while pids := _members(program.ground):
         for pid in pids:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         _reap()
     _reap()
 

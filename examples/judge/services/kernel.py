@@ -38,7 +38,8 @@ def unshare(flags: int) -> None:
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
-    found = _libc.mount(source.encode(), target.encode(), kind.encode() or None, ctypes.c_ulong(flags), options.encode() or None)
+    of, data = kind.encode() or None, options.encode() or None
+    found = _libc.mount(source.encode(), target.encode(), of, ctypes.c_ulong(flags), data)
     _checked(found, f"mount {source} on {target}")
 
 

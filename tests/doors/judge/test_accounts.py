@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -35,7 +36,7 @@ async def test_an_admin_of_the_judge_makes_problems_and_is_none_of_accsd(door: D
     """OJ-3: admins are names in a list."""
     told = (await login(door, "root")).json()
     assert told["user_id"] == 2
-    form = {"data": {"title": "t"}, "files": {"file": ("t.zip", zipped({"1.in": "", "1.out": ""}))}}
+    form: dict[str, Any] = {"data": {"title": "t"}, "files": {"file": ("t.zip", zipped({"1.in": "", "1.out": ""}))}}
     assert (await door.ask("POST", "/api/v1/problems", token=told["token"], **form)).status_code == 200
     assert (await door.gateway.get("/tokens", token=told["token"])).status_code == 403
 

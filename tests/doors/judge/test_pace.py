@@ -10,6 +10,7 @@ from accsd.db.submissions import Load, load_of
 from accsd.gateway.judge.pace import Windows, retry_after
 from accsd.gateway.judge.refusals import Refusal
 from tests.support.cluster import Connection
+from tests.support.eventually import eventually
 from tests.support.factory import claim, finish, node, start
 from tests.support.judging import ACCEPTED, PASSWORD, Door, judged, judging
 
@@ -84,13 +85,11 @@ async def test_when_the_judges_have_enough_before_them_submissions_are_put_off(
         await start(conn, *running)
         is_told_to_come_back(await door.submit(problem, "5"), "inflight_cap", "INFLIGHT_CAP_REACHED")
         await finish(conn, *running, results=[ACCEPTED] * 2)
-        await _room(door, problem)
+        await eventually(lambda: _is_taken(door, problem))
 
 
-async def _room(door: Door, problem: int) -> None:
-    async with asyncio.timeout(10):
-        while (await door.submit(problem, "room")).status_code != 200:
-            await asyncio.sleep(0.05)
+async def _is_taken(door: Door, problem: int) -> bool:
+    return (await door.submit(problem, "room")).status_code == 200
 
 
 async def test_a_burst_does_not_slip_past_the_limit_and_nothing_that_was_taken_is_lost(
@@ -133,13 +132,12 @@ async def test_the_pace_of_the_judges_is_that_of_the_last_minutes(db_url: str, t
             " VALUES (date_trunc('minute', accs.clock()), 'judge', 10, 30)"
         )
 
-        async def told() -> int:
+        async def is_told() -> bool:
             refused = await door.submit(problem, "one more")
-            return is_told_to_come_back(refused, "inflight_cap", "INFLIGHT_CAP_REACHED")
+            # 10 wait, 3 s each, 2 at once
+            return is_told_to_come_back(refused, "inflight_cap", "INFLIGHT_CAP_REACHED") == 15
 
-        async with asyncio.timeout(10):
-            while await told() != 15:  # 10 wait, 3 s each, 2 at once
-                await asyncio.sleep(0.05)
+        await eventually(is_told)
 
 
 async def test_what_other_services_have_before_them_is_not_counted(door: Door, conn: Connection):

@@ -1,6 +1,5 @@
 """The judge of examples/judge by itself, in each way to keep a program in that this machine has."""
 
-import contextlib
 import json
 import os
 import shutil
@@ -11,15 +10,25 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
-from tests.support.judge_programs import HOSTILE, SUM_CPP, SUM_PY, TESTS, VERDICTS, Submitted
+from tests.support.eventually import eventually_sync
+from tests.support.judge_programs import (
+    EXAMPLE,
+    HOSTILE,
+    PYTHON,
+    SUM_CPP,
+    SUM_PY,
+    TESTS,
+    VERDICTS,
+    is_running,
+    processes_of,
+    why_no_judge,
+)
 
-SERVICES = Path(__file__).parents[3] / "examples/judge/services"
-PYTHON = "/usr/bin/python3"
 SOMEBODY = "1234"  # a user of no account
-BOX_USERS = 1_000_000_000  # from here on users are those of boxes
 # Root that may not make namespaces, where there is no network: what a container gives.
 CONTAINED = ["unshare", "-n", "setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
 WAYS = {
@@ -34,8 +43,9 @@ class Judge:
 
     def __init__(self, way: Sequence[str], folder: Path) -> None:
         self._way = way
-        self._folder = folder
-        shutil.copytree(SERVICES, folder / "services", ignore=shutil.ignore_patterns("__pycache__"))
+        self.task = str(uuid4())
+        self.folder = folder
+        shutil.copytree(EXAMPLE / "services", folder / "services", ignore=shutil.ignore_patterns("__pycache__"))
         self.tmp = folder / "tmp"
         for made in (self.tmp, folder):
             made.mkdir(exist_ok=True)
@@ -63,7 +73,7 @@ class Judge:
         self, code: str, language: str, tests: Mapping[str, str] = TESTS, *, ms: int = 1000, kb: int = 131_072,
         params: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[str]:  # fmt: skip
-        workdir = Path(tempfile.mkdtemp(dir=self._folder))
+        workdir = Path(tempfile.mkdtemp(dir=self.folder))
         data = workdir / "files" / "tests.zip"
         data.parent.mkdir()
         with zipfile.ZipFile(data, "w") as archive:
@@ -81,10 +91,11 @@ class Judge:
             "options": options,
             "params": dict(params or {}),
         }
+        ours = {"PATH": os.environ["PATH"], "TMPDIR": str(self.tmp), "ACC_JOB_TASK_ID": self.task}
         judge = subprocess.Popen(
-            [*self._way, PYTHON, str(self._folder / "services" / "judge.py")],
+            [*self._way, PYTHON, str(self.folder / "services" / "judge.py")],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-            env={"PATH": os.environ["PATH"], "TMPDIR": str(self.tmp), "PYTHONDONTWRITEBYTECODE": "1", **(environ or {})},
+            env={**ours, **(environ or {})},
         )  # fmt: skip
         assert judge.stdin is not None
         judge.stdin.write(json.dumps(task) + "\n")
@@ -93,21 +104,9 @@ class Judge:
 
     def leaves_nothing(self) -> None:
         """No process of a box, no folder, no mount."""
-        assert processes_of(str(self._folder)) == []
+        assert processes_of(self.task) == []
         assert list(self.tmp.iterdir()) == []
-        assert str(self._folder) not in Path("/proc/mounts").read_text()
-
-
-def processes_of(folder: str) -> list[str]:
-    """Those of boxes' users, and those that know this folder."""
-    found: list[str] = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            of_a_box = entry.stat().st_uid >= BOX_USERS
-            if (of_a_box or folder in line or "/box/" in line) and int(entry.name) != os.getpid():
-                found.append(f"{entry.name} {line}")
-    return found
+        assert str(self.folder) not in Path("/proc/mounts").read_text()
 
 
 @pytest.fixture(params=WAYS)
@@ -123,29 +122,21 @@ def here() -> Iterator[Judge]:
 
 def _judge(name: str) -> Iterator[Judge]:
     way = WAYS[name]
-    if missing := [each for each in ("g++", "setpriv", "unshare", PYTHON) if shutil.which(each) is None]:
-        pytest.skip(f"{missing[0]} is not installed")
     if way and os.geteuid() != 0:
         pytest.skip("only root can take rights away from itself")
+    if reason := why_no_judge(way):
+        pytest.skip(reason)
     folder = Path(tempfile.mkdtemp(prefix="accsd-judge-", dir="/tmp"))
     try:
-        probe = [*way, PYTHON, "-B", str(SERVICES / "ground.py")]
-        tried = subprocess.run(probe, capture_output=True, text=True, timeout=60, check=False)
-        if tried.returncode != 0:
-            pytest.skip(tried.stderr.strip() or "this machine can keep no program in")
         yield Judge(way, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def is_as_wanted(line: dict[str, Any], wanted: Submitted) -> None:
-    assert (line["verdict"], line["status"]) == (wanted.verdict, wanted.status), line
-
-
 def test_each_program_gets_its_verdict(judge: Judge):
     """The eight verdicts but for System Error, each by a real program (OJ-26, D10), and nothing is left of them."""
     for name, program in VERDICTS.items():
-        line = judge.judge(program.code, program.language)
+        line = judge.judge(program.code, program.language, ms=program.ms)
         assert (name, line["verdict"], line["status"]) == (name, program.verdict, program.status), line
     assert {each.status for each in VERDICTS.values()} == {
         "Accepted", "Wrong Answer", "Compile Error", "Time Limit Exceeded", "Memory Limit Exceeded",
@@ -155,14 +146,14 @@ def test_each_program_gets_its_verdict(judge: Judge):
 
 
 def test_hostile_programs_are_kept_in(judge: Judge):
-    """Fork bombs, floods, memory, reads and writes outside, the network: the right verdict, and a machine that is well."""
+    """Fork bombs, floods, memory, reads and writes outside, the network: the right verdict, and the machine is well."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(0.2)
         port = str(listener.getsockname()[1])
         for name, program in HOSTILE.items():
-            line = judge.judge(program.code.replace("PORT", port), program.language)
+            line = judge.judge(program.code.replace("PORT", port), program.language, ms=program.ms)
             assert (name, line["verdict"], line["status"]) == (name, program.verdict, program.status), line
-            assert processes_of("no folder") == [], name
+            assert processes_of(judge.task) == [], name
         with pytest.raises(TimeoutError):
             listener.accept()
     judge.leaves_nothing()
@@ -252,7 +243,7 @@ def test_where_the_network_can_not_be_denied_nothing_is_judged_unless_the_code_i
     """The judge says what is missing; JUDGE_TRUSTS_CODE is for those who trust all code."""
     if os.geteuid() != 0:
         pytest.skip("only root can take rights away from itself")
-    open_to_all = Judge(CONTAINED[2:], here._folder / "open")  # noqa: SLF001 - a second one beside it
+    open_to_all = Judge(CONTAINED[2:], here.folder / "open")
     line = open_to_all.judge(SUM_PY, "python")
     assert line["verdict"] == "SE"
     assert "network can't be denied" in line["sandbox_error"]
@@ -264,16 +255,10 @@ def test_a_judge_that_is_killed_takes_its_programs_with_it(judge: Judge):
     """Also where they have left its session."""
     code = "import os, time\nfor _ in range(3):\n    if os.fork() == 0:\n        os.setsid()\ntime.sleep(60)"
     running = judge.start(code, "python", ms=10_000)
-    _until(lambda: any("/main.py" in each for each in processes_of("no folder")))
+    eventually_sync(lambda: is_running(judge.task), within=20)
     os.killpg(running.pid, 9)
     running.wait(timeout=10)
     for pipe in (running.stdin, running.stdout, running.stderr):
         assert pipe is not None
         pipe.close()
-    _until(lambda: processes_of("no folder") == [])
-
-
-def _until(there: Any) -> None:
-    from tests.support.eventually import eventually_sync
-
-    eventually_sync(there, within=20)
+    eventually_sync(lambda: processes_of(judge.task) == [], within=20)

@@ -175,7 +175,7 @@ async def test_limits_are_clamped_and_those_of_the_problem_are_default_and_upper
     narrow = await door.problem(time_limit=2000, memory_limit=64)
     wide = await door.problem(time_limit=99_999, memory_limit=99_999)
     bare = await door.problem(time_limit=0, memory_limit=-1)
-    cases: list[tuple[int, dict[str, int], tuple[int, int]]] = [
+    cases: list[tuple[int, dict[str, Any], tuple[int, int]]] = [
         (narrow, {}, (2000, 65_536)),
         (narrow, {"time_limit": 500, "memory_limit": 1000}, (500, 1000)),
         (narrow, {"time_limit": 9000, "memory_limit": 10**9}, (2000, 65_536)),
@@ -191,8 +191,8 @@ async def test_limits_are_clamped_and_those_of_the_problem_are_default_and_upper
 
 
 async def test_the_checks_come_in_their_order(db_url: str, tmp_path: Any, conn: Connection):
-    """OJ-12: token, rate, body, code and language, problem, backpressure, dedup: a request with everything wrong is told
-    the first, and each next one when that is mended."""
+    """OJ-12: token, rate, body, code and language, problem, backpressure, dedup: a request with everything wrong is
+    told the first, and each next one when that is mended."""
     async with judging(db_url, tmp_path / "objects", per_user=100, inflight=1) as door:
         problem = await door.problem()
         first = await door.submitted(problem, "first")
@@ -205,7 +205,8 @@ async def test_the_checks_come_in_their_order(db_url: str, tmp_path: Any, conn: 
         full = await door.submit(problem, "first")  # the same again: but the queue is full before that is asked
         assert full.json()["code"] == "INFLIGHT_CAP_REACHED"
         for _ in range(100):
-            limited = await door.ask("POST", "/submit", content=large)
+            await door.ask("POST", "/submit", content=large)
+        limited = await door.ask("POST", "/submit", content=large)
         assert limited.json()["code"] == "RATE_LIMITED", "before the body is looked at"
         await judged(conn)
         assert (await door.status(first))["state"] == "done"
@@ -223,7 +224,8 @@ async def test_the_same_submission_again_is_the_same_job_for_the_same_user(door:
     other = await door.submitted(problem, by="operate")
     assert other != first
     for different in ({"language": 3}, {"time_limit": 77}, {"memory_limit": 77}, {"code": "other"}):
-        assert await door.submitted(problem, **{"code": "int main() {}", **different}) != first, different
+        given: dict[str, Any] = {"code": "int main() {}", **different}
+        assert await door.submitted(problem, **given) != first, different
     assert await door.submitted(await door.problem()) != first, "another problem"
     await judged(conn, 2)
     told = (await door.submit(problem)).json()
