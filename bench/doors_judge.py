@@ -62,6 +62,7 @@ class Told:
     codes: Counter[str] = field(default_factory=Counter)
     seconds: dict[int, list[float]] = field(default_factory=dict)  # by status: how long the answer took
     retry_after: list[int] = field(default_factory=list)
+    cut: int = 0  # connections that were lost before an answer came
 
     def note(self, answer: httpx.Response, took: float) -> None:
         body = answer.json()
@@ -82,7 +83,11 @@ async def burst(client: httpx.AsyncClient, problem: int, rate: float, seconds: f
         await asyncio.sleep(max(0.0, began + number / rate - time.monotonic()))
         body = {"code": f"int main() {{ return {number}; }}", "language": 1, "problem_id": problem}
         sent = time.monotonic()
-        told.note(await client.post("/submit", json=body), time.monotonic() - sent)
+        try:
+            told.note(await client.post("/submit", json=body), time.monotonic() - sent)
+        except httpx.TransportError as error:  # a starved machine: what was sent may have arrived or not
+            told.codes[f"cut off: {type(error).__name__}"] += 1
+            told.cut += 1
 
     async with asyncio.TaskGroup() as group:
         for number in range(min(MOST, round(rate * seconds))):
@@ -110,7 +115,7 @@ async def highest(connection: asyncpg.Connection, ends: asyncio.Event) -> int:
     return found
 
 
-async def judged(connection: asyncpg.Connection, taken: Sequence[str]) -> None:
+async def judged(connection: asyncpg.Connection, taken: Sequence[str], cut: int) -> None:
     """Waits until all that was taken has ended, and compares."""
     ends = time.monotonic() + LONGEST
     while await connection.fetchval("SELECT count(*) FROM jobs WHERE status IN ('queued', 'running')"):
@@ -119,7 +124,8 @@ async def judged(connection: asyncpg.Connection, taken: Sequence[str]) -> None:
         await asyncio.sleep(0.5)
     rows = await connection.fetch("SELECT job_id::text AS id, status FROM submissions")
     assert len(set(taken)) == len(taken), "one id was given twice"
-    assert {row["id"] for row in rows} == set(taken), "something was lost, or made twice"
+    assert {row["id"] for row in rows} >= set(taken), "something was lost"
+    assert len(rows) <= len(taken) + cut, "something was made twice"
     assert {row["status"] for row in rows} <= {"Accepted"}
     print(f"all {len(taken)} that were taken are judged; nothing is lost, nothing is there twice")
 
@@ -143,7 +149,7 @@ async def measure(url: str, folder: Path, asked: argparse.Namespace) -> None:
     token = (await create_token(db, "bench", [Scope.ADMIN])).token
     await db.close()
     gateway = ["-m", "accsd", "--role", "gateway", "--config", str(folder / "gateway.toml")]
-    limits = httpx.Limits(max_connections=200, max_keepalive_connections=200)
+    limits = httpx.Limits(max_connections=100, max_keepalive_connections=100)
     async with httpx.AsyncClient(
         base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {token}"}, timeout=60, limits=limits
     ) as client:
@@ -161,7 +167,7 @@ async def measure(url: str, folder: Path, asked: argparse.Namespace) -> None:
             spent = cpu_of([served.pid]) - before
             ends.set()
             show(told, await looking, asked.inflight, spent)
-            await judged(connection, told.taken)
+            await judged(connection, told.taken, told.cut)
 
 
 def _free_port() -> int:

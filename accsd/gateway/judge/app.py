@@ -49,6 +49,7 @@ class JudgeApp:
         self.settings: JudgeSettings = context.settings.gateway.judge
         self.windows: Windows = Windows()
         self.room: Room = Room(context.reads, self.settings)
+        self.problems: problems.Problems = problems.Problems(context.reads)
         self.routes: FastAPI = make_routes()
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
@@ -163,7 +164,14 @@ async def submit(request: Request) -> Response:
     wanted = submissions.read_submission(await json_of(request, context.settings.gateway.limits.body))
     afresh = "no-cache" in request.headers.get("cache-control", "").lower()
     made = await submissions.submit(
-        context, door.settings, door.room, wanted, caller, request_id=request.state.request_id, afresh=afresh
+        context,
+        door.settings,
+        door.room,
+        door.problems,
+        wanted,
+        caller,
+        request_id=request.state.request_id,
+        afresh=afresh,
     )
     return answer(made)
 
@@ -244,6 +252,7 @@ async def delete_problem(request: Request, problem_id: str) -> Response:
     await problems.delete_problem(
         context_of(request), number, by=caller_of(request).actor, request_id=request.state.request_id
     )
+    _door(request).problems.forget(number)
     return answer({"status": "deleted"})
 
 

@@ -2,11 +2,14 @@
 
 import hashlib
 import tempfile
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Any, Final
 
 import anyio.to_thread
 
+from accsd.db import Database
 from accsd.db.retry import retry_jobs
 from accsd.db.submissions import ended_submissions, next_problem_id
 from accsd.db.workflows import StoredWorkflow, apply_workflows, find_workflow, retire_workflow
@@ -31,6 +34,8 @@ _MOST_REJUDGED: Final = 10_000  # by one request
 _LONGEST_TITLE: Final = 200
 _COMPILES_SEC: Final = 60
 _LONGEST_SEC: Final = 3_600
+_KNOWN_SEC: Final = 1.0
+_MOST_KNOWN: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +55,34 @@ def workflow_name(problem: int) -> str:
     return f"judge.{problem}"
 
 
-async def active_problem(context: GatewayContext, problem: int) -> StoredWorkflow | None:
-    found = await find_workflow(context.reads, workflow_name(problem))
+async def active_problem(db: Database, problem: int) -> StoredWorkflow | None:
+    found = await find_workflow(db, workflow_name(problem))
     return found if found is not None and found.is_active else None
+
+
+class Problems:
+    """Problems that are submitted to just now. One that is known is asked for again after a second: what was taken away
+    meanwhile the database refuses by itself."""
+
+    def __init__(self, db: Database, clock: Callable[[], float] = time.monotonic) -> None:
+        self._db = db
+        self._clock = clock
+        self._known: dict[int, tuple[float, StoredWorkflow]] = {}
+
+    async def active(self, problem: int) -> StoredWorkflow | None:
+        now = self._clock()
+        until, known = self._known.get(problem, (0.0, None))
+        if now < until:
+            return known
+        found = await active_problem(self._db, problem)
+        if found is not None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[problem] = now + _KNOWN_SEC, found
+        return found
+
+    def forget(self, problem: int) -> None:
+        self._known.pop(problem, None)
 
 
 async def create_problem(
@@ -123,7 +153,7 @@ def _digest(packed: IO[bytes]) -> tuple[str, int]:
 
 async def delete_problem(context: GatewayContext, problem: int, *, by: str, request_id: str) -> None:
     """Nobody can submit to it any more; what was submitted is judged (OJ-4)."""
-    if await active_problem(context, problem) is None:
+    if await active_problem(context.reads, problem) is None:
         raise NotFound(f"there is no problem {problem}")
     await retire_workflow(context.verbs.acting("http", request_id), workflow_name(problem), by=by)
 

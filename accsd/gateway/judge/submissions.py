@@ -1,6 +1,7 @@
 """Submissions: taken in the order of checks OJ-12, found again when they are the same, shown, judged again."""
 
 import hashlib
+import time
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
@@ -18,7 +19,7 @@ from accsd.errors import NotFound
 from accsd.gateway.context import GatewayContext
 from accsd.gateway.judge.gate import may_see
 from accsd.gateway.judge.pace import Room
-from accsd.gateway.judge.problems import DEFAULT_KB, DEFAULT_MS, MOST_KB, MOST_MS, STEP, active_problem, clamped
+from accsd.gateway.judge.problems import DEFAULT_KB, DEFAULT_MS, MOST_KB, MOST_MS, STEP, Problems, clamped
 from accsd.gateway.judge.refusals import Refusal
 from accsd.model.access import Caller
 from accsd.settings.doors import JudgeSettings
@@ -69,6 +70,7 @@ async def submit(
     context: GatewayContext,
     settings: JudgeSettings,
     room: Room,
+    problems: Problems,
     wanted: SubmissionBody,
     caller: Caller,
     *,
@@ -78,7 +80,7 @@ async def submit(
     """The checks that need more than the body, in their order. `afresh`: whatever was submitted before."""
     require_fitting(wanted, settings)
     language = language_of(wanted, settings)
-    problem = None if wanted.problem_id is None else await _problem(context, wanted.problem_id, caller)
+    problem = await _problem(problems, wanted.problem_id, caller)
     if problem is None:
         raise Refusal("PROBLEM_NOT_FOUND", f"there is no problem {wanted.problem_id}")
     options = {"code": wanted.code, "language": language, **_limits(wanted, problem)}
@@ -95,10 +97,10 @@ async def submit(
     return {"job_id": str(made.job_id), "status": "Queuing"}
 
 
-async def _problem(context: GatewayContext, number: int, caller: Caller) -> StoredWorkflow | None:
-    if not 0 < number <= _MOST_INT:
+async def _problem(problems: Problems, number: int | None, caller: Caller) -> StoredWorkflow | None:
+    if number is None or not 0 < number <= _MOST_INT:
         return None
-    found = await active_problem(context, number)
+    found = await problems.active(number)
     return found if found is not None and caller.reaches("workflows", found.name) else None
 
 
@@ -130,7 +132,7 @@ async def _known(db: Database, wanted: str) -> tuple[str | None, SubmissionRow |
     that was cancelled is not the answer to another one, which try of them it is. At the change of the ten minutes two
     at once may both be judged: that costs time and nothing else.
     """
-    now = await db.fetchval("SELECT (extract(epoch FROM accs.clock()) / $1)::int8", float(DEDUP_SEC), repeatable=True)
+    now = int(time.time()) // DEDUP_SEC
     keys = [f"judge/{wanted}/{period}/{n}" for period in (now, now - 1) for n in range(_GENERATIONS)]
     found = await submissions_with_keys(db, keys, timedelta(seconds=DEDUP_SEC))
     for known in found.values():

@@ -19,8 +19,9 @@ import kernel
 
 _PAGE_KB = os.sysconf("SC_PAGE_SIZE") // 1024
 _TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
-_FIRST_LOOK_SEC = 0.001  # a program of two milliseconds has been seen once
 _LOOKS_EVERY_SEC = 0.005
+_AT_FIRST_SEC = 0.001  # so many times: what a short program used has been seen, too
+_FIRST_LOOKS = 20
 _MOST_FILES = 64
 # Until it became the program it was a copy of this process, and so large: below this its own size is what was seen.
 _COPIED_KB = 4096
@@ -212,11 +213,12 @@ def _watch(program: Program, control: int, report: int) -> None:
     kernel.be_private()
     used = _Used(program.limits, own_kb)
     reason, status = used.look(_members(program.ground), 0), None
-    pause = _FIRST_LOOK_SEC
+    looks = 0
     with os.fdopen(os.pidfd_open(pid), "rb", buffering=0) as ends:
         while status is None and reason is None:
+            looks += 1
+            pause = _AT_FIRST_SEC if looks <= _FIRST_LOOKS else _LOOKS_EVERY_SEC
             readable, _, _ = select.select([control, ends], [], [], pause)
-            pause = _LOOKS_EVERY_SEC
             if control in readable:
                 reason = "stopped"
             status = used.ended(pid)

@@ -74,13 +74,12 @@ async def test_every_verdict_of_a_judge_has_its_text_and_a_failed_judge_is_a_sys
         assert (await door.status(job))["data"]["status"] == text, results
     job = await door.submitted(problem, "// nobody can judge it")
     await node(conn, judge=1)
-    for _ in range(3):
-        (claimed,) = await started(conn, 1, "judge")
-        await fail(conn, claimed, code="sandbox_error", message="the sandbox failed: no room", base=0)
+    (claimed,) = await started(conn, 1, "judge")
+    await fail(conn, claimed, code="sandbox_error", message="the sandbox failed: no room", permanent=True)
     told = await door.status(job)
     assert (told["status"], told["data"]["status"]) == ("Finished", "System Error")
     assert told["data"]["error_message"] == "the sandbox failed: no room"
-    assert told["data"]["attempt_id"] == 3
+    assert (told["data"]["error_code"], told["data"]["attempt_id"]) == ("sandbox_error", 1)
 
 
 async def test_a_cancelled_submission_is_finished(door: Door, conn: Connection):
