@@ -5,7 +5,15 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from accsd.errors import AccsdError, NotFound, StorageUnavailable, Unavailable, UserError
+from accsd.errors import (
+    AccsdError,
+    DatabaseBusy,
+    NotFound,
+    StorageUnavailable,
+    TooManyWaiting,
+    Unavailable,
+    UserError,
+)
 from accsd.gateway.answers import answer
 from accsd.gateway.problems import HttpProblem
 
@@ -89,6 +97,8 @@ def _translated(error: Exception) -> Refusal:
             return Refusal("NOT_FOUND", error.message)
         case UserError():
             return Refusal("BAD_REQUEST", error.message)
+        case DatabaseBusy() | TooManyWaiting():  # more is asked than this gateway can pass on
+            return Refusal("BACKPRESSURE", error.message, retry_after=_RETRY_SEC)
         case StorageUnavailable():
             return Refusal("UNAVAILABLE", error.message, retry_after=_RETRY_SEC)
         case Unavailable():

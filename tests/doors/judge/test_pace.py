@@ -5,10 +5,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from starlette.responses import Response
 
 from accsd.db.submissions import Load, load_of
+from accsd.errors import DatabaseBusy, DatabaseUnavailable, TooManyWaiting
 from accsd.gateway.judge.pace import Windows, retry_after
-from accsd.gateway.judge.refusals import Refusal
+from accsd.gateway.judge.refusals import Refusal, told
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
 from tests.support.factory import claim, finish, node, start
@@ -148,3 +150,15 @@ async def test_what_other_services_have_before_them_is_not_counted(door: Door, c
     await door.submitted(await door.problem())
     load = await load_of(door.gateway.context.reads, "judge", most=10)
     assert (load.waiting, load.live, load.in_flight) == (1, 0, 1)
+
+
+def test_a_gateway_that_can_not_pass_on_what_is_asked_says_so_with_429():
+    """OJ-14, OJ-15: BACKPRESSURE, where no connection to the database comes free; a database that is away is 500."""
+    for error in (DatabaseBusy("all connections are in use"), TooManyWaiting("2000 requests wait")):
+        is_told_to_come_back(_read(told(error)), "backlog", "BACKPRESSURE")
+    away = _read(told(DatabaseUnavailable("it is away")))
+    assert (away.status_code, away.json()["code"]) == (500, "DB_ERROR")
+
+
+def _read(answer: Response) -> httpx.Response:
+    return httpx.Response(answer.status_code, headers=dict(answer.headers), content=answer.body)
