@@ -101,7 +101,7 @@ def _person(scope: Scope) -> Caller:
 
 
 async def _caller(reads: Database, token: str, verbs: Database) -> Caller:
-    from accsd.gateway.mcp.app import require_door
+    from accsd.gateway.access import require_door
 
     found = await caller_of_token(reads, token, verbs=verbs)
     if found is None:
@@ -109,5 +109,5 @@ async def _caller(reads: Database, token: str, verbs: Database) -> Caller:
             "the token lets nobody in: it is unknown, expired or revoked, or its actor is disabled",
             hint="accsd tokens create NAME --kind assistant --scope submit makes another",
         )
-    require_door(found)
+    require_door(found, "mcp")
     return found

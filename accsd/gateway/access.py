@@ -7,13 +7,13 @@ scopes before the route reads anything of the request.
 
 from collections.abc import Callable, Coroutine, Iterator
 from ipaddress import ip_address, ip_network
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 from uuid import UUID
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
@@ -55,6 +55,8 @@ def public() -> dict[str, Any]:
 class GuardedRoute(APIRoute):
     """A route that lets in only whom it names."""
 
+    door: ClassVar[str | None] = None  # a route of a door: its name, and there a browser's session is no credential
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
         extra = self.openapi_extra or {}
@@ -67,7 +69,7 @@ class GuardedRoute(APIRoute):
             if scope == _NOBODY:
                 count_unknown(request)
             else:
-                caller = request.state.caller = await _admitted(request, Scope(scope), share=share)
+                caller = request.state.caller = await _admitted(request, Scope(scope), share=share, door=self.door)
                 if scope == Scope.ADMIN.value and caller.limits:
                     raise HttpProblem(
                         "scope_missing", f"{_credential(caller)} has limits: it could get rid of them here"
@@ -111,15 +113,16 @@ def count_unknown(request: Request) -> None:
     context_of(request).buckets.take(what, f"from {network_of(request)}")
 
 
-async def _admitted(request: Request, scope: Scope, *, share: object) -> Caller:
+async def _admitted(request: Request, scope: Scope, *, share: object, door: str | None) -> Caller:
     context = context_of(request)
-    caller = await authenticated(context, request)
+    caller = await (authenticated(context, request) if door is None else by_token(context, request))
     if caller is None:
         context.buckets.take("login", network_of(request))
-        raise HttpProblem("unauthenticated", "the request has no token and no session that is valid")
+        what = "no token and no session that is" if door is None else "no token that is"
+        raise HttpProblem("unauthenticated", f"the request has {what} valid")
+    require_door(caller, door)
     who = caller.token_id or caller.session_id or caller.actor
     context.buckets.take("read" if request.method in SAFE else "write", who)
-    require_door(caller, None)
     if caller.subject is not None:
         await _require_shared(request, caller, caller.subject, share)
     if not caller.may(scope):
@@ -132,28 +135,38 @@ async def _admitted(request: Request, scope: Scope, *, share: object) -> Caller:
     return caller
 
 
-def require_door(caller: Caller, door: str | None) -> None:
-    """A token that is made for one door opens no other, and not the API; `door` None is the API."""
-    if (only := caller.limits.get("door")) not in (None, door):
-        raise HttpProblem("scope_missing", f"{_credential(caller)} is limited to the door {only}")
-
-
 async def authenticated(context: GatewayContext, request: Request) -> Caller | None:
     """The caller of a token, or of a session; None: nobody that is known. A request by a cookie that would change
     something must come from our own page."""
-    scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    if given:
-        return (
-            await caller_of_token(context.reads, given.strip(), verbs=context.verbs)
-            if scheme.lower() == "bearer"
-            else None
-        )
+    if request.headers.get("authorization", "").partition(" ")[2]:
+        return await by_token(context, request)
     cookie = request.cookies.get(COOKIE)
     if cookie is None:
         return None
     if request.method not in SAFE:
         require_same_origin(request)
     return await caller_of_session(context.reads, cookie, verbs=context.verbs)
+
+
+async def by_token(context: GatewayContext, request: HTTPConnection) -> Caller | None:
+    """The caller of a bearer token, and of nothing else."""
+    given = bearer_of(request)
+    return await caller_of_token(context.reads, given, verbs=context.verbs) if given else None
+
+
+def bearer_of(request: HTTPConnection) -> str:
+    """The token that a request shows; empty: none."""
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    return given.strip() if scheme.lower() == "bearer" else ""
+
+
+def require_door(caller: Caller, door: str | None) -> None:
+    """A token that is made for one door opens no other, nor the native API, which is none. A share link opens no
+    door."""
+    if door is not None and caller.subject is not None:
+        raise HttpProblem("scope_missing", "a share link shows one job to people, and nothing else")
+    if (made_for := caller.limits.get("door")) not in (None, door):
+        raise HttpProblem("scope_missing", f"{_credential(caller)} is limited to the door {made_for}")
 
 
 def require_same_origin(request: Request) -> None:
@@ -169,7 +182,7 @@ def _is_our_origin(request: Request, origin: str) -> bool:
     return urlsplit(origin).netloc == request.headers.get("host") and urlsplit(origin).scheme == request.url.scheme
 
 
-def network_of(request: Request) -> str:
+def network_of(request: HTTPConnection) -> str:
     """The same for counting: whoever has one IPv6 address has the 2^64 of its network."""
     address = address_of(request)
     try:
@@ -179,7 +192,7 @@ def network_of(request: Request) -> str:
     return address if found.version == 4 else str(ip_network((found, 64), strict=False))
 
 
-def address_of(request: Request) -> str:
+def address_of(request: HTTPConnection) -> str:
     """Where the request comes from, as far as it is known: proxies that are trusted have said so (app.py)."""
     return request.client.host if request.client is not None else "unknown"
 

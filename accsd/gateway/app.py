@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from typing import Any, Final, cast
 from uuid import uuid4
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.datastructures import Headers, MutableHeaders
@@ -63,16 +63,25 @@ def make_app(context: GatewayContext) -> ASGIApp:
 @cache
 def make_routes() -> FastAPI:
     """The routes alone. The entrance gives each request its context."""
-    app = FastAPI(
+    return assembled(
+        ROUTERS,
         title="accsd",
-        version=__version__,
         description="Multi-step workflows on machines that may be asleep. Errors are problem documents (RFC 9457).",
+    )
+
+
+def assembled(routers: Iterable[APIRouter], *, title: str, description: str) -> FastAPI:
+    """An application of guarded routes whose errors are problem documents: the native API, or a door that is alike."""
+    app = FastAPI(
+        title=title,
+        version=__version__,
+        description=description,
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
     )
-    for router in ROUTERS:
+    for router in routers:
         app.include_router(router)
     for kind in (AccsdError, RequestValidationError, ValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _problem)
@@ -293,13 +302,19 @@ def names_us(host: str, settings: GatewaySettings) -> bool:
 
 def openapi() -> dict[str, Any]:
     """The description of the API, with the problems that every route may answer."""
-    found = make_routes().openapi()
+    return described_by(make_routes())
+
+
+def described_by(app: FastAPI, *, with_sessions: bool = True) -> dict[str, Any]:
+    """The same of an application that was `assembled`. `with_sessions`: a browser's cookie is a credential, too."""
+    found = app.openapi()
     if "Problem" in found.get("components", {}).get("schemas", {}):
         return found  # FastAPI keeps what it has made
     schemas = found.setdefault("components", {}).setdefault("schemas", {})
     schemas.pop("HTTPValidationError", None)
     schemas.pop("ValidationError", None)
     schemas["Problem"] = _PROBLEM_SCHEMA
+    credentials = _BEARER | (_SESSION if with_sessions else {})
     problem = {
         "description": "A problem (RFC 9457)",
         "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
@@ -311,12 +326,15 @@ def openapi() -> dict[str, Any]:
             responses["4XX"] = problem
             responses["5XX"] = problem
             if operation.get("x-scope") != "none":
-                operation["security"] = [{"bearer": []}, {"session": []}]
-    found["components"]["securitySchemes"] = {
-        "bearer": {"type": "http", "scheme": "bearer", "description": "accsd tokens create NAME --scope read"},
-        "session": {"type": "apiKey", "in": "cookie", "name": "accsd_session"},
-    }
+                operation["security"] = [{name: []} for name in credentials]
+    found["components"]["securitySchemes"] = credentials
     return found
+
+
+_BEARER: Final = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "accsd tokens create NAME --scope read"}
+}
+_SESSION: Final = {"session": {"type": "apiKey", "in": "cookie", "name": "accsd_session"}}
 
 
 _PROBLEM_SCHEMA: Final = {

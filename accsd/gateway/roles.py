@@ -11,8 +11,9 @@ from accsd.db.listen import Listener
 from accsd.db.operations import operation_documents
 from accsd.explain.redaction import Redaction
 from accsd.gateway.context import GatewayContext
-from accsd.gateway.hub import Hub, Pace
+from accsd.gateway.hub import Hub
 from accsd.gateway.operations import OperationsWorker
+from accsd.gateway.pace import HubPace
 from accsd.gateway.paging import Cursors
 from accsd.gateway.server import GatewayServer
 from accsd.health import Health
@@ -94,7 +95,7 @@ async def make_context(
     if observe is not None:
         for db in (reads, verbs):
             db.observe(observe)
-    pace = Pace(waiters=settings.gateway.limits.waiters)
+    pace = HubPace(waiters=settings.gateway.limits.waiters)
     return GatewayContext(
         settings=settings,
         reads=reads.impatient(_PATIENCE_SEC),

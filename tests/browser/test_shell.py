@@ -51,6 +51,7 @@ async def test_a_hostile_name_is_text_on_every_page(conn: Connection, gateway: G
         CANARY,
     )
     subjects = {"/jobs": str(job), "/fleet": NODE, "/workflows": quote(CANARY, safe=""), "/schedules": "s"}
+    subjects |= {"/services": "render", "/triggers": "s", "/tools": "s", "/system": "audit"}
     async with browsing(gateway) as tab:
         await tab.log_in("admin")
         for path in PAGES:

@@ -11,8 +11,9 @@ import anyio
 import orjson
 
 from accsd.db.listen import Listener
-from accsd.gateway.hub import Hub, Pace
+from accsd.gateway.hub import Hub
 from accsd.gateway.messages import JOBS, OVERVIEW, Message, Topic
+from accsd.gateway.pace import HubPace
 from accsd.gateway.position import Mark
 from accsd.gateway.subscriptions import Subscription
 from accsd.metrics import Metrics
@@ -22,11 +23,11 @@ from tests.support.factory import finish, node, started, step, submit
 from tests.support.library import opened, settings_of
 from tests.support.own_server import own_server
 
-QUICK = Pace(together=0.0, quick=0.01, idle=0.02, deaf=0.02, counts=0.05, counts_idle=0.05, nodes=0.1)
+QUICK = HubPace(together=0.0, quick=0.01, idle=0.02, deaf=0.02, counts=0.05, counts_idle=0.05, nodes=0.1)
 
 
 @asynccontextmanager
-async def hub_on(url: str, pace: Pace = QUICK, *, is_listening: bool = False) -> AsyncGenerator[Hub]:
+async def hub_on(url: str, pace: HubPace = QUICK, *, is_listening: bool = False) -> AsyncGenerator[Hub]:
     """With a listener that is deaf: what arrives came by the timer."""
     async with opened(url, pool_size=4, statement_timeout_sec=5) as db:
         listener = Listener(settings_of(url), "accs_", behind_pooler=False)

@@ -147,6 +147,13 @@ async def test_a_limited_token_submits_only_the_workflows_that_it_names(gateway:
     assert "media-*" in refused.json()["detail"]
 
 
+async def test_a_token_that_is_made_for_a_door_is_none_for_the_native_api(gateway: Gateway):
+    token = await gateway.token("operate", actor="studio", limits={"door": "joblib"})
+    refused = await gateway.get("/jobs", token=token)
+    assert (refused.status_code, refused.json()["code"]) == (403, "scope_missing")
+    assert "limited to the door joblib" in refused.json()["detail"]
+
+
 # Browsers
 
 

@@ -31,9 +31,8 @@ Draw = Callable[[st.SearchStrategy[T]], T]
 CACHE = 100  # for so many seconds results are used again: some are too old
 recent = st.integers(0, 7)  # how far back in a list; what came last is the likeliest
 some = st.lists(recent, min_size=1, max_size=3)
-agents: st.SearchStrategy[Agent] = st.sampled_from(
-    [("sam", "south"), ("sam", "south"), ("sue", "south"), ("ann", "north")]
-)
+NODE_OF = {"sam": "south", "sue": "south", "ann": "north"}
+agents: st.SearchStrategy[Agent] = st.sampled_from(["sam", "sam", "sue", "ann"]).map(lambda who: (who, NODE_OF[who]))
 
 
 def same(got: Any, expected: Any) -> None:
@@ -152,12 +151,14 @@ class StateMachine(RuleBasedStateMachine):
             "finish_done": 10 if good else 1 if self.tickets else 0,
             "finish": 8 if good else 1 if self.tickets else 0,
             "reclaim": 4 if good else 1 if self.tickets else 0,
+            "outlive": 2 if good else 0,
             "redrive": 4 if self.model.letters else 0,
             "retry": 6 if statuses & TERMINAL else 0,
             "resolve": 8 if to_resolve else 1 if any(task.resolve is not None for task in self.tasks) else 0,
             "submit_and_resolve": 4,
+            "submit_and_fan_out": 2,
             "fan_out": 10 if any(task.step.fans for task in to_resolve) else 0,
-            "claim_beside_another_service": 4 if self.ready else 0,
+            "claim_beside_another_service": 6 if self.ready else 0,
             "claim": 2 if self.ready else 0,
             "skip": 2 if self.tasks else 0,
             "start": 2 if good else 0,
@@ -238,6 +239,9 @@ class StateMachine(RuleBasedStateMachine):
         self.at_next_second()
         wanted = {task.step.service for task in self.ready} or {"mixer"}
         service, agent, limit = draw(st.sampled_from(sorted(wanted))), draw(agents), draw(st.integers(1, 4))
+        return self.claim_of(service, agent, limit, start=start)
+
+    def claim_of(self, service: str, agent: Agent, limit: int, *, start: bool) -> list[Ticket]:
         rows = self.run(self.call_claim(self.world.conn, service, agent, limit, start=start))
         expected = self.model.claim(service, agent, limit)
         if start:
@@ -363,8 +367,20 @@ class StateMachine(RuleBasedStateMachine):
         self.expect(rows, self.model.release(tickets, lost=lost, delay=delay))
 
     def reclaim(self, draw: Draw) -> None:
-        self.at_next_second(draw(mostly(LEASE + 5, 1)))
+        self.reclaim_after(draw(mostly(LEASE + 5, 1)))
+
+    def reclaim_after(self, seconds: float) -> None:
+        self.at_next_second(seconds)
         self.expect(self.fetch("reclaim_tasks(100, '1 s')"), self.model.reclaim(1))
+
+    def outlive(self, draw: Draw) -> None:
+        """An attempt speaks when its lease is over and its owner has the task again, or somebody else has: one by one,
+        these would seldom follow each other."""
+        ticket = back([each for each in self.tickets if each.is_current], draw(recent))
+        self.reclaim_after(LEASE + 5)
+        self.at_next_second()
+        self.claim_of(ticket.task.step.service, (ticket.owner, NODE_OF[ticket.owner]), 4, start=True)
+        self.finish_with([Verdict(ticket, "done")])
 
     def wait(self, draw: Draw) -> None:
         self.at_next_second(draw(st.sampled_from([8, 35, LEASE + 1])))
@@ -426,7 +442,28 @@ class StateMachine(RuleBasedStateMachine):
         delays = [draw(mostly(0, 30)) for _ in items]
         generation, tolerate = task.generation - draw(mostly(0, 1)), draw(st.integers(0, 2))
         parallel = None if task.step.concurrency_key else draw(st.sampled_from([1, None, 2]))
-        cache = draw(st.sampled_from([CACHE, None]))
+        self.fan_out_of(task, generation, items, delays, parallel, tolerate, draw(st.sampled_from([CACHE, None])))
+
+    def submit_and_fan_out(self, _draw: Draw) -> None:
+        """A step whose items run one at a time: one by one, its job, its limit and a claim of two would seldom meet."""
+        job_id = self.next_job_id()
+        self.submit_job("mapped", 5, None, None)
+        self.the_rows_are_the_models()
+        job = self.model.jobs.get(job_id)
+        if job is not None and job.tasks:
+            self.at_next_second()
+            self.fan_out_of(job.tasks["each"], 0, [True, True], [0, 0], 1, 0, None)
+
+    def fan_out_of(
+        self,
+        task: Task,
+        generation: int,
+        items: list[bool],
+        delays: list[int],
+        parallel: int | None,
+        tolerate: int,
+        cache: int | None,
+    ) -> None:
         (row,) = self.fetch(
             "fan_out($1, $2, $3, $4, $5, $6, $7)",
             self.task_id(task),

@@ -16,8 +16,9 @@ from accsd.db.feed import BATCH, Feed, FeedEvent, Head, Horizon, JobState, TaskS
 from accsd.db.listen import Listener
 from accsd.db.pool import Database
 from accsd.errors import DatabaseUnavailable, InvalidValue, TooManyWaiting
-from accsd.gateway.hub import Hub, Pace
+from accsd.gateway.hub import Hub
 from accsd.gateway.messages import JOBS, OVERVIEW, Message, Topic
+from accsd.gateway.pace import HubPace
 from accsd.gateway.position import Mark, Position
 from accsd.gateway.subscriptions import MOST_QUEUED, Subscription
 from accsd.metrics import Metrics
@@ -139,7 +140,7 @@ def hub_over(feed: FakeFeed, **pace: Any) -> Hub:
         cast("Database", None),
         Held(),
         metrics=Metrics(),
-        pace=replace(Pace(begin=0.01), **pace),
+        pace=replace(HubPace(begin=0.01), **pace),
         clock=feed.clock,
         feed=cast("Feed", feed),
     )
@@ -689,7 +690,7 @@ async def test_a_topic_that_nobody_watches_any_more_is_forgotten() -> None:
     feed.write("status", "log", "log", "log")
     await hub.turn()
     await client.leave()
-    assert await hub.turn() == Pace().alone
+    assert await hub.turn() == HubPace().alone
     reads = feed.reads
     feed.now += 10_000
     await hub.turn()
@@ -697,14 +698,16 @@ async def test_a_topic_that_nobody_watches_any_more_is_forgotten() -> None:
     assert feed.reads == reads + 1  # that the database answers, once; then nobody is there
     assert hub.mark is None
     assert (hub.facts["streams"], hub.facts["waiters"], hub.facts["holes"]) == (0, 0, 0)
-    kept = (hub._topics, hub._waiters, hub._lines, hub._delayed, hub._nodes, hub._counts)  # pyright: ignore[reportPrivateUsage]
-    assert not any(kept)
+    assert not hub._audience.wanted  # pyright: ignore[reportPrivateUsage]
+    assert not hub._lines  # pyright: ignore[reportPrivateUsage]
+    assert hub._progress.first_delayed is None  # pyright: ignore[reportPrivateUsage]
+    assert not list(hub._present.known({OVERVIEW, Topic.node("n")}))  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_a_timer_is_quick_while_events_flow_and_slow_when_nobody_is_there() -> None:
     feed = FakeFeed()
     hub, client = await begun(feed)
-    pace = Pace()
+    pace = HubPace()
     slow, _ = await begun(feed, idle=60)
     assert max([await slow.turn() for _ in range(20)]) == pace.deaf  # the listener hears nothing
     feed.write("status")

@@ -2,8 +2,7 @@
 
 from starlette.requests import Request
 
-from accsd.db.access import caller_of_token
-from accsd.gateway.access import network_of, require_door
+from accsd.gateway.access import by_token, network_of, require_door
 from accsd.gateway.context import context_of
 from accsd.gateway.judge.accounts import DOOR
 from accsd.gateway.judge.pace import Windows
@@ -15,17 +14,12 @@ from accsd.settings.doors import JudgeSettings
 async def admitted(request: Request, scope: Scope, windows: Windows, settings: JudgeSettings) -> Caller:
     """The caller, by a bearer's token and nothing else. Whoever shows none that is valid is counted by address."""
     context = context_of(request)
-    scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    caller = None
-    if given and scheme.lower() == "bearer":
-        caller = await caller_of_token(context.reads, given.strip(), verbs=context.verbs)
+    caller = await by_token(context, request)
     if caller is None:
         windows.take("unknown", network_of(request), settings.per_address)
         raise Refusal("UNAUTHORIZED", "the request has no token that is valid")
     request.state.caller = caller
     require_door(caller, DOOR)
-    if caller.subject is not None:
-        raise Refusal("FORBIDDEN", "a share link shows one job to people, and nothing here")
     if not caller.may(scope):
         raise Refusal("FORBIDDEN", f'this needs the scope "{scope}"')
     return caller

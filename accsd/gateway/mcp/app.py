@@ -5,10 +5,8 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from accsd.db.access import caller_of_token
-from accsd.gateway import access
-from accsd.gateway.access import network_of
 from accsd.gateway.context import GatewayContext
+from accsd.gateway.door_access import caller_at_door
 from accsd.gateway.mcp.desk import Desk
 from accsd.gateway.mcp.server import make_server, serve_http
 from accsd.gateway.problems import HttpProblem
@@ -56,28 +54,8 @@ class McpApp:
             )
 
     async def _caller(self, request: Request) -> Caller:
-        """A token, and nothing else: a browser's cookie is no credential here."""
-        context = self._context
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        caller = None
-        if given and scheme.lower() == "bearer":
-            caller = await caller_of_token(context.reads, given.strip(), verbs=context.verbs)
-        if caller is None:
-            context.buckets.take("login", network_of(request))
-            raise HttpProblem(
-                "unauthenticated",
-                "the request has no token that is valid",
-                hint="accsd tokens create NAME --kind assistant --scope submit",
-            )
-        require_door(caller)
-        return caller
-
-
-def require_door(caller: Caller) -> None:
-    """A share link, or a token that is made for another door, is not for assistants."""
-    if caller.subject is not None:
-        raise HttpProblem("scope_missing", "a share link shows one job to people, and nothing to assistants")
-    access.require_door(caller, "mcp")
+        hint = "accsd tokens create NAME --kind assistant --scope submit"
+        return await caller_at_door(self._context, request, "mcp", hint=hint)
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -33,6 +33,14 @@ PAGES: Final = (
     "/schedules",
     "/schedules/{subject}",
     "/system",
+    "/system/{subject}",
+    "/preferences",
+    "/login",
+    "/services/{subject}",
+    "/triggers",
+    "/triggers/{subject}",
+    "/tools",
+    "/tools/{subject}",
 )
 _TYPES: Final = {
     "css": "text/css; charset=utf-8",

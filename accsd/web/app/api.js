@@ -14,6 +14,10 @@ export class Problem extends Error {
   }
 }
 
+let tell = () => {};
+/** `does` is called when the gateway no longer knows who asks. */
+export const whenUnknown = (does) => { tell = does; };
+
 export async function call(path, { method = "GET", body, headers = {}, signal } = {}) {
   let answer;
   try {
@@ -29,6 +33,7 @@ export async function call(path, { method = "GET", body, headers = {}, signal } 
     throw new Problem({ detail: "the gateway does not answer", code: "unreachable" }, 0);
   }
   const document = answer.status === 204 ? null : await answer.json().catch(() => ({}));
+  if (answer.status === 401 && path !== "/session") tell();
   if (!answer.ok) throw new Problem(document, answer.status);
   return document;
 }

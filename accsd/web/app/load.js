@@ -1,16 +1,16 @@
 // What a component shows: loaded by REST, loaded again when the stream says that it may have changed.
 import { call } from "./api.js";
 import { useEffect, useRef, useState } from "./html.js";
-import { subscribe } from "./live.js";
+import { light, subscribe } from "./live.js";
 
 const GATHER_MS = 250;
 const POLL_MS = 10_000; // under everything, should a message ever not come
 
 /**
  * {data, problem, again}. `path` null: nothing to load. `topics` and `concerns(kind, said)` say which messages of the
- * stream make it load again.
+ * stream make it load again, `gather` how long it waits for more of them, `polls` whether it looks without any.
  */
-export function useLoaded(path, { topics = [], concerns = () => true } = {}) {
+export function useLoaded(path, { topics = [], concerns = () => true, gather = GATHER_MS, polls = true } = {}) {
   const [state, set] = useState({ path: null, data: null, problem: null });
   const loader = useRef(null);
   useEffect(() => {
@@ -33,16 +33,18 @@ export function useLoaded(path, { topics = [], concerns = () => true } = {}) {
         if (late) { late = false; soon(); }
       }
     };
-    const soon = () => { planned ??= setTimeout(() => { planned = null; load(); }, GATHER_MS); };
+    const soon = () => { planned ??= setTimeout(() => { planned = null; load(); }, gather); };
     loader.current = load;
-    const leave = topics.length ? subscribe(topics, (kind, said) => {
-      if (kind === "hello" || kind === "reset" || kind === "mode") soon();
+    const leave = subscribe(topics, (kind, said) => {
+      if (kind === "back") soon();
+      else if (kind === "hello" || kind === "reset" || kind === "mode") { if (topics.length) soon(); }
       else if (kind !== "hearing" && concerns(kind, said)) soon();
-    }) : () => {};
+    });
     load();
-    const poll = setInterval(() => { if (!document.hidden) soon(); }, POLL_MS);
+    const poll = polls && setInterval(() => { if (!document.hidden && light.value.state !== "lost") soon(); }, POLL_MS);
     return () => { abort.abort(); leave(); clearTimeout(planned); clearInterval(poll); };
-  }, [path, topics.join(",")]);
+  }, [path, topics.join(","), polls]);
   const fresh = state.path === path ? state : { data: null, problem: null };
-  return { data: fresh.data, problem: fresh.problem, again: () => loader.current?.() };
+  const isTold = fresh.data && light.value.state === "lost"; // the banner says it, and what was there stays
+  return { data: fresh.data, problem: isTold ? null : fresh.problem, again: () => loader.current?.() };
 }

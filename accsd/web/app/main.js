@@ -1,6 +1,6 @@
 // Where the page begins: who is there, and which page the address names.
 import { html, render } from "./html.js";
-import { path } from "./router.js";
+import { go, path } from "./router.js";
 import { begin, me } from "./session.js";
 import { Shell } from "./shell.js";
 import { Trouble } from "./ui/parts.js";
@@ -10,6 +10,8 @@ import { Fleet } from "./pages/fleet.js";
 import { Job } from "./pages/job.js";
 import { Jobs } from "./pages/jobs.js";
 import { Login } from "./pages/login.js";
+import { Missing } from "./pages/missing.js";
+import { Preferences } from "./pages/preferences.js";
 import { Node } from "./pages/node.js";
 import { Overview } from "./pages/overview.js";
 import { Schedule, Schedules } from "./pages/schedules.js";
@@ -31,14 +33,15 @@ const PAGES = [
   [/^\/workflows$/, () => "Workflows", Workflows],
   [/^\/workflows\/([^/]+)$/, (name) => [["Workflows", "/workflows"], name], Workflow],
   [/^\/system$/, () => "System", System],
+  [/^\/preferences$/, () => "Preferences", Preferences],
 ];
 
 const Crumbs = ({ of }) => (Array.isArray(of) ? html`<a href=${place(of[0][1])}>${of[0][0]}</a> / ${of[1]}` : of);
-const Missing = () => html`<p class="nothing">There is no such page. <a href=${place("/")}>Overview</a></p>`;
 
 function App() {
   if (me.value === undefined) return null;
-  if (me.value === null) return html`<${Login} />`;
+  if (me.value === null) { document.title = "Log in · accsd"; return html`<${Login} />`; }
+  if (path.value === "/login") { go("/", { replace: true }); return null; }
   for (const [pattern, title, Page] of PAGES) {
     const found = pattern.exec(path.value);
     if (!found) continue;

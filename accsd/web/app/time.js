@@ -1,6 +1,6 @@
 // Instants and durations in words, counted by the database's clock.
 import { signal } from "./html.js";
-import { zone } from "./prefs.js";
+import { hours, zone } from "./prefs.js";
 
 const offset = signal(0); // how far the database's clock is ahead of this one, in ms
 export const tick = signal(Date.now());
@@ -30,11 +30,25 @@ export function ago(iso) {
 const zoneName = () => (zone.value === "local" ? undefined : zone.value);
 const formats = new Map();
 function format(options) {
-  const key = JSON.stringify([zoneName(), options]);
-  if (!formats.has(key)) formats.set(key, new Intl.DateTimeFormat("en-GB", { timeZone: zoneName(), ...options }));
+  const key = JSON.stringify([zoneName(), hours.value, options]);
+  if (!formats.has(key)) formats.set(key, new Intl.DateTimeFormat("en-GB", { timeZone: zoneName(), hourCycle: hours.value === "12" ? "h12" : "h23", ...options }));
   return formats.get(key);
 }
-export const clock = (iso) => (iso ? format({ hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" }).format(new Date(iso)) : "");
-export const exact = (iso) =>
-  iso ? format({ year: "numeric", month: "short", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23", timeZoneName: "short" }).format(new Date(iso)) : "";
+const shown = (options) => (iso) => (iso ? format(options).format(new Date(iso)) : "");
+const TIME = { hour: "2-digit", minute: "2-digit" };
+const DAY = { year: "numeric", month: "short", day: "2-digit" };
+export const clock = shown({ ...TIME, second: "2-digit" });
+export const brief = shown(TIME);
+export const day = shown({ weekday: "short", month: "short", day: "2-digit" });
+export const exact = shown({ ...DAY, ...TIME, second: "2-digit", timeZoneName: "short" });
 export const hover = (iso) => (iso ? `${exact(iso)}\n${new Date(iso).toISOString()}` : "");
+
+/** The zone that everything is shown in, in a word. */
+export const zoneWord = () => (zone.value === "local" ? Intl.DateTimeFormat().resolvedOptions().timeZone : zone.value);
+
+/** How far the chosen zone's clock is ahead of UTC at a moment, in ms; axes begin their days and hours by it. */
+export function ahead(ms) {
+  const parts = Object.fromEntries(format({ year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" })
+    .formatToParts(new Date(ms)).map(({ type, value }) => [type, Number(value)]));
+  return Date.UTC(parts.year, parts.month - 1, parts.day, parts.hour, parts.minute, parts.second) - Math.floor(ms / 1000) * 1000;
+}

@@ -1,30 +1,88 @@
 // Every machine: what it did, what it does, and when it will be woken.
-import { place } from "../api.js";
-import { html } from "../html.js";
+import { place, query } from "../api.js";
+import { html, useMemo } from "../html.js";
+import { useKeys } from "../keys.js";
 import { useLoaded } from "../load.js";
-import { go } from "../router.js";
-import { exact } from "../time.js";
-import { Lanes } from "../ui/lanes.js";
-import { Facts, Nothing, State, Table, Trouble, When } from "../ui/parts.js";
+import { go, params } from "../router.js";
+import { hindrance } from "../session.js";
+import { duration, now } from "../time.js";
+import { Axis } from "../ui/axis.js";
+import { Lane, PowerLegend, wakeWords, window_ } from "../ui/lanes.js";
+import { LastWake, NodeState, slotsWords, VERBS } from "../ui/machine.js";
+import { Nothing, Table, Trouble, When } from "../ui/parts.js";
+import { act } from "../ui/sheet.js";
 
+const RANGES = { "24h": [24, 6], "7d": [168, 24], "30d": [720, 48] }; // hours, and hours ahead
 const concerns = (kind) => kind === "node";
+const to = (node) => `/fleet/${encodeURIComponent(node.name ?? node.node)}`;
 
 export function Fleet() {
-  const { data, problem, again } = useLoaded("/nodes", { topics: ["overview"], concerns });
-  const timeline = useLoaded("/fleet/timeline", { topics: ["overview"], concerns });
-  const forecast = useLoaded("/fleet/forecast?hours=24");
-  const energy = useLoaded("/fleet/energy");
-  return html`<div class="head"><h1>Fleet</h1></div><${Trouble} problem=${problem} again=${again} /><div class="grid">
-    <section class="panel"><h2>The last 24 hours</h2>${timeline.data && html`<${Lanes} timeline=${timeline.data} forecast=${forecast.data} hours=${24} />`}</section>
-    <section class="panel"><h2>Machines</h2>${data && (data.items.length ? html`<${Table} label="Machines" rows=${data.items} keyOf=${(node) => node.name} opens=${(node) => go(`/fleet/${encodeURIComponent(node.name)}`)} columns=${[
-      ["Machine", (node) => html`<a href=${place(`/fleet/${encodeURIComponent(node.name)}`)}>${node.name}</a>`],
-      ["State", (node) => html`<${State} of=${node.drained_at ? "drained" : node.state} word=${node.state} />`],
-      ["Since", (node) => html`<${When} at=${node.state_since} />`],
-      ["Works on", (node) => Object.entries(node.live).map(([service, n]) => `${service} ${n}`).join(", ")],
-      ["Slots", (node) => Object.entries(node.slots).map(([service, n]) => `${service} ${n}`).join(", "), "cut"],
-      ["Because", (node) => node.why],
-    ]} />` : html`<${Nothing}>No machine is registered. <code>accsd up</code> on a machine makes it one.<//>`)}</section>
-    <section class="panel half"><h2>Will be woken</h2>${forecast.data && (forecast.data.wakes.length ? html`<ul>${forecast.data.wakes.map((wake) => html`<li key=${wake.node + (wake.at ?? wake.due_at)}>${exact(wake.at ?? wake.due_at)} ${wake.node}${wake.because ? `: ${wake.because}` : ""}</li>`)}</ul>` : html`<${Nothing}>No machine will be woken in the next 24 hours.<//>`)}</section>
-    <section class="panel half"><h2>Energy, 24 hours</h2>${energy.data && html`<${Facts} of=${[["used", `${energy.data.kwh.toFixed(2)} kWh`], ["saved", `${energy.data.saved_kwh.toFixed(2)} kWh`]]} />
-      <p class="muted small">${energy.data.rule}${energy.data.without_watts.length ? `. Not counted, because its watts are not known: ${energy.data.without_watts.join(", ")}` : ""}</p>`}</section></div>`;
+  const range = RANGES[params.value.range] ? params.value.range : "24h";
+  const [hours, ahead] = RANGES[range];
+  const from = useMemo(() => new Date(now() - hours * 3_600_000).toISOString(), [range]);
+  const live = { topics: ["overview"], concerns };
+  const { data, problem, again } = useLoaded("/nodes", live);
+  const timeline = useLoaded(`/fleet/timeline${query({ from })}`, live);
+  const energy = useLoaded(`/fleet/energy${query({ from })}`);
+  const forecast = useLoaded(`/fleet/forecast?hours=${ahead}`, live);
+  const focused = () => data?.items.find((node) => document.activeElement?.closest("tr")?.dataset.key === node.name);
+  const key = (verb) => () => { const node = focused(); if (node && !hindrance("operate")) act(VERBS[verb](node)); };
+  useKeys({ W: ["wake the machine of the row", key("wake")], S: ["put it to sleep", key("sleep")], D: ["drain it", key("drain")] });
+  return html`<div class="head"><h1>Fleet</h1><span class="muted">${energy.data && shares(energy.data)}</span><span class="grow"></span>
+      <nav class="choice" aria-label="How far back">${Object.keys(RANGES).map((each) => html`<a key=${each} class="button" href=${place(`/fleet?range=${each}`)} aria-current=${each === range ? "true" : undefined}>${each}</a>`)}</nav></div>
+    <${Trouble} problem=${problem ?? timeline.problem} again=${again} />
+    ${data && !data.items.length && html`<${Nothing}>No machine is registered. <code>accsd up</code> on a machine makes it one.<//>`}
+    ${data?.items.length > 0 && html`<${Machines} nodes=${data.items} timeline=${timeline.data} forecast=${forecast.data} hours=${hours} ahead=${ahead} />`}
+    <div class="grid"><section class="panel half"><h2>Will be woken <span class="note">in the next ${ahead} h</span></h2><${Wakes} of=${forecast.data} /></section>
+      <section class="panel half"><h2>Energy <span class="note">${range}</span></h2><${Energy} of=${energy.data} /></section></div>`;
+}
+
+function shares(energy) {
+  const sum = (key) => energy.nodes.reduce((all, node) => all + node[key], 0);
+  const parts = { asleep: sum("asleep_seconds"), busy: sum("busy_seconds"), idle: sum("idle_seconds"), booting: sum("booting_seconds"), away: sum("away_seconds") };
+  const whole = Object.values(parts).reduce((a, b) => a + b, 0) || 1;
+  return [...Object.entries(parts).filter(([, s]) => s / whole >= 0.005).map(([word, s]) => `${word} ${Math.round((s / whole) * 100)} %`), kwhWords(energy)].filter(Boolean).join(" · ");
+}
+
+function kwhWords(energy) {
+  if (energy.without_watts.length === energy.nodes.length) return "";
+  const money = energy.price_per_kwh === undefined ? "" : ` (≈ ${energy.saved_cost.toFixed(2)} ${energy.currency})`;
+  return `used ${energy.kwh.toFixed(1)} kWh, saved ${energy.saved_kwh.toFixed(1)} kWh${money}`;
+}
+
+function Machines({ nodes, timeline, forecast, hours, ahead }) {
+  const shown = timeline && window_(timeline, hours, ahead);
+  const lanes = Object.fromEntries((timeline?.lanes ?? []).map((lane) => [lane.node, lane]));
+  const lane = (node) => shown && lanes[node.name] && html`<${Lane} lane=${lanes[node.name]} shown=${shown} wakes=${(forecast?.wakes ?? []).filter((wake) => wake.node === node.name)} />`;
+  return html`<section class="panel fleet"><${Table} label="Machines" rows=${nodes} keyOf=${(node) => node.name} opens=${(node) => go(to(node))} columns=${[
+    ["Machine", (node) => html`<a href=${place(to(node))}>${node.name}</a>`],
+    [shown ? html`<span class="visually-hidden">Its time</span><${Axis} ...${shown} />` : "Time", lane, "lane-cell"],
+    ["State", (node) => html`<${NodeState} node=${node} />`],
+    ["For", (node) => node.state_since && html`<span class="muted">${duration((now() - Date.parse(node.state_since)) / 1000)}</span>`, "nowrap"],
+    ["Because", (node) => html`<span title=${node.why}>${node.why}</span>`, "cut because"],
+    ["Slots", (node) => slotsWords(node), "wide-only nowrap"],
+    ["Last wake", (node) => html`<${LastWake} node=${node} />`, "wide-only nowrap"],
+  ]} /><${Due} of=${forecast} shown=${shown} /><${PowerLegend} /></section>`;
+}
+
+/** The times at which schedules start something, below the lanes that they wake. */
+function Due({ of, shown }) {
+  if (!of?.firings.length || !shown) return null;
+  return html`<p class="muted small">Due in this time: ${of.firings.slice(0, 8).map((each) => html`<span class="due" key=${each.schedule + each.due_at}><a href=${place(`/schedules/${encodeURIComponent(each.schedule)}`)}>${each.schedule}</a> <${When} at=${each.due_at} /></span>`)}${of.firings.length > 8 && `and ${of.firings.length - 8} more`}</p>`;
+}
+
+function Wakes({ of }) {
+  if (!of) return null;
+  return html`${of.wakes.length ? html`<ul class="plain-list">${of.wakes.map((wake) => html`<li key=${wake.node + wake.at}><span aria-hidden="true">☼</span> ${wakeWords(wake)}</li>`)}</ul>` : html`<${Nothing}>No machine will be woken.<//>`}
+    ${of.unmet.length > 0 && html`<p class="muted small">No machine that could be woken would help with: ${of.unmet.slice(0, 5).map((each) => `${each.tasks} × ${each.service}${each.schedule ? ` (${each.schedule})` : ""}`).join(", ")}.</p>`}`;
+}
+
+function Energy({ of }) {
+  if (!of) return null;
+  const hours = (key) => (node) => (node[key] ? duration(node[key]) : "");
+  const kwh = (value) => (value === null ? html`<span class="muted" title="Nobody has said what it draws: node.watts in its settings">not known</span>` : value.toFixed(2));
+  return html`<${Table} label="Energy" rows=${of.nodes} keyOf=${(node) => node.node} columns=${[
+    ["Machine", (node) => html`<a href=${place(to(node))}>${node.node}</a>`], ["Asleep", hours("asleep_seconds"), "right"], ["Booting", hours("booting_seconds"), "right"], ["Idle", hours("idle_seconds"), "right"], ["Busy", hours("busy_seconds"), "right"],
+    ["Away", hours("away_seconds"), "right wide-only"], ["kWh", (node) => kwh(node.kwh), "right"], ["Saved", (node) => kwh(node.saved_kwh), "right"],
+  ]} /><p class="muted small">${of.rule}.${of.without_watts.length ? ` Not counted, because its watts are not known: ${of.without_watts.join(", ")}.` : ""}</p>`;
 }

@@ -33,10 +33,10 @@ function Attention({ of }) {
   const lines = [
     ...of.attention.map((text) => ["!", text, "/system"]),
     ...(of.counts.failed ? [["✕", `${of.counts.failed} dead letter${of.counts.failed === 1 ? "" : "s"}: ${of.failures.slice(0, 3).map((each) => `${each.service} ${each.error_code}`).join(", ")}`, "/dead"]] : []),
-    ...of.services.filter((each) => each.paused_at).map((each) => ["⏸", `service ${each.service} is paused${each.paused_by ? ` by ${each.paused_by}` : ""}`, "/services"]),
+    ...of.services.filter((each) => each.paused_at).map((each) => ["‖", `service ${each.service} is paused${each.paused_by ? ` by ${each.paused_by}` : ""}`, "/services"]),
     ...of.services.filter((each) => each.claimable && !each.nodes.length).map((each) => ["!", `no machine offers the service ${each.service}, and ${each.claimable} task${each.claimable === 1 ? " waits" : "s wait"} for it`, "/services"]),
     ...of.nodes.filter((node) => node.state === "failed" || node.state === "away").map((node) => ["!", `${node.name}: ${node.why || node.state}`, `/fleet/${node.name}`]),
-    ...(of.counts.hold ? [["⏸", `all schedules are held: ${of.counts.hold}`, "/schedules"]] : []),
+    ...(of.counts.hold ? [["‖", `all schedules are held: ${of.counts.hold}`, "/schedules"]] : []),
   ];
   if (!lines.length) return html`<${Nothing}>Nothing needs you.<//>`;
   return lines.map(([glyph, text, to]) => html`<div class="attention" key=${text}><span aria-hidden="true">${glyph}</span><a href=${place(to)}>${text}</a></div>`);

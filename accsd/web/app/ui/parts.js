@@ -1,12 +1,12 @@
 // Small parts that every page uses.
-import { html, useState } from "../html.js";
+import { html, useEffect, useRef, useState } from "../html.js";
 import { ago, exact, hover } from "../time.js";
 import { place } from "../api.js";
 
 const GLYPHS = {
   queued: "○", starting: "◔", running: "▶", done: "✓", error: "✕", backoff: "↻", cancelled: "⊘", skipped: "⇢",
   asleep: "☾", waking: "☼", booting: "◐", awake: "●", ready: "●", idle: "●", busy: "◆", failed: "!", away: "!", unknown: "?",
-  drained: "⏸", paused: "⏸", quarantined: "⚠",
+  drained: "‖", paused: "‖", quarantined: "⚠",
 };
 
 /** A state is a glyph, a word and a colour, always all three. */
@@ -55,13 +55,27 @@ export const Facts = ({ of }) => html`<dl class="facts">${of.filter(([, value]) 
 export const Tabs = ({ of, now, href }) => html`<nav class="tabs" aria-label="Parts of this page">${of.map(
   ([key, word]) => html`<a key=${key} href=${href(key)} aria-current=${key === now ? "true" : undefined}>${word}</a>`)}</nav>`;
 
+/** What may be wider than the page scrolls by itself; then the keyboard reaches it, too. */
+export function Scrolls({ label, kind = "scrolls", children }) {
+  const place_ = useRef(null);
+  const [overflows, set] = useState(false);
+  useEffect(() => {
+    const watch = new ResizeObserver(() => set(place_.current.scrollWidth > place_.current.clientWidth + 1));
+    watch.observe(place_.current);
+    if (place_.current.firstElementChild) watch.observe(place_.current.firstElementChild);
+    return () => watch.disconnect();
+  }, []);
+  const reached = overflows ? { tabIndex: 0, role: "region", "aria-label": label } : {};
+  return html`<div class=${kind} ref=${place_} ...${reached}>${children}</div>`;
+}
+
 /** Rows that a click or Enter opens. `columns`: [heading, cell(row), class]. */
 export function Table({ label, rows, columns, keyOf, opens, selected }) {
-  return html`<div class="scrolls"><table aria-label=${label}>
+  return html`<${Scrolls} label=${label}><table aria-label=${label}>
     <thead><tr>${columns.map(([heading, , kind]) => html`<th key=${heading} class=${kind}>${heading}</th>`)}</tr></thead>
     <tbody>${rows.map((row) => html`<tr key=${keyOf(row)} class=${opens ? "opens" : ""} data-key=${keyOf(row)}
         aria-selected=${selected === undefined ? undefined : selected === keyOf(row)}
         onClick=${opens && ((event) => { if (!event.target.closest("a, button, input")) opens(row); })}>
       ${columns.map(([heading, cell, kind]) => html`<td key=${heading} class=${kind}>${cell(row)}</td>`)}</tr>`)}</tbody>
-  </table></div>`;
+  </table><//>`;
 }
