@@ -17,7 +17,7 @@ from accsd.cli.session import embedded_folder, noted_gateway, operator
 from accsd.db.access import create_code
 from accsd.db.install import install
 from accsd.db.pool import Database, connect
-from accsd.errors import AccsdError
+from accsd.errors import AccsdError, DatabaseUnavailable
 from accsd.model.access import Scope
 from accsd.runners.compose import Docker, Mode, Project, compose_file, declared_services
 from accsd.settings import Settings, environment, load_settings
@@ -127,7 +127,12 @@ async def _tell_what_stays(settings: Settings) -> None:
 
 
 async def _installed(settings: Settings) -> None:
-    connection = await connect(settings.database)
+    try:
+        connection = await connect(settings.database)
+    except DatabaseUnavailable as error:
+        raise DatabaseUnavailable(
+            error.message, hint=f"{error.hint}; or unset ACC_DB_URL: `accsd up` then starts a PostgreSQL of its own"
+        ) from error
     try:
         await install(
             connection, channel_prefix=settings.notify_channel_prefix, backoff_base_sec=settings.backoff_base_sec

@@ -9,8 +9,7 @@ from accsd.db.pool import Database
 from accsd.values.names import KIND_LABEL
 
 
-@dataclass(frozen=True, slots=True)
-class PowerChange:
+class PowerChange(NamedTuple):
     """From `ts` on the node's power was in this state."""
 
     node: str
@@ -41,37 +40,45 @@ async def power_changes(
         KIND_LABEL,
         repeatable=True,
     )
-    return [PowerChange(**dict(row)) for row in rows]
+    return [PowerChange._make(row) for row in rows]  # the columns are in the order of the fields
 
 
 class Sample(NamedTuple):
-    """From `ts` on so many tasks of the service were live on the node, of so many that it takes at once. (A tuple: a
-    day of 50 machines has 10,000 of them.)"""
+    """From `ts` on so many tasks of the service were live on the node. (A tuple: a day of 50 machines has 10,000 of
+    them.)"""
 
     node: str
     service: str
     ts: datetime
     live: int
-    slots: int
 
 
 async def samples(db: Database, since: datetime, until: datetime, *, limit: int) -> list[Sample]:
-    """Those between two times, and of each node and service the last one before them; by node and time."""
+    """Those between two times, and of each node and service the last one before them; by node and time. A row for each
+    node: to read one for each sample would cost three times as much."""
     rows = await db.fetch(
-        """SELECT s.node, s.service, p.ts, p.live, p.slots
-             FROM accs.slots s, LATERAL (
-               (SELECT ts, live, slots FROM accs.samples l
-                 WHERE l.node = s.node AND l.service = s.service AND l.ts < $1 ORDER BY l.ts DESC LIMIT 1)
-               UNION ALL
-               (SELECT ts, live, slots FROM accs.samples l
-                 WHERE l.node = s.node AND l.service = s.service AND l.ts >= $1 AND l.ts < $2)) p
-            ORDER BY s.node, p.ts, s.service LIMIT $3""",
+        """SELECT t.node, array_agg(t.service ORDER BY t.ts, t.service) AS services,
+                  array_agg(t.ts ORDER BY t.ts, t.service) AS moments,
+                  array_agg(t.live ORDER BY t.ts, t.service) AS live
+             FROM (SELECT s.node, s.service, p.ts, p.live
+                     FROM accs.slots s, LATERAL (
+                       (SELECT ts, live FROM accs.samples l
+                         WHERE l.node = s.node AND l.service = s.service AND l.ts < $1 ORDER BY l.ts DESC LIMIT 1)
+                       UNION ALL
+                       (SELECT ts, live FROM accs.samples l
+                         WHERE l.node = s.node AND l.service = s.service AND l.ts >= $1 AND l.ts < $2)) p
+                    ORDER BY s.node, p.ts, s.service LIMIT $3) t
+            GROUP BY t.node ORDER BY t.node""",
         since,
         until,
         limit,
         repeatable=True,
     )
-    return [Sample._make(row) for row in rows]  # the columns are in the order of the fields
+    return [
+        Sample(node, service, ts, live)
+        for node, services, moments, its_live in rows
+        for service, ts, live in zip(services, moments, its_live, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from uuid import UUID
 
 from accsd.db.answers import Verdict
 from accsd.db.pool import Database, Record
+from accsd.errors import InvalidValue
+from accsd.values.json import MAX_DEPTH, is_too_deep
 
 KEY_WINDOW: Final = timedelta(hours=24)
 
@@ -36,6 +38,8 @@ async def emit_event(
     """Emits an event. With `Database.over(connection)` it is part of the transaction of that connection: a rollback
     takes it back. The same topic and key again, within the window, is the same event. `job_id`: the job in which it
     happens, so that a run that it causes knows how deep in a chain it is."""
+    if is_too_deep(payload):
+        raise InvalidValue(f"the payload of an event is nested deeper than {MAX_DEPTH} levels")
     row = await db.fetchrow(
         "SELECT * FROM accs.emit_event($1, $2, $3, $4, $5, $6, $7)",
         topic,

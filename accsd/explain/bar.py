@@ -41,36 +41,37 @@ from accsd.values.units import parse_duration
 
 _T = TypeVar("_T")
 _MOST_POWER: Final = 20_000
-_MOST_SHOWN: Final = 1000  # tasks with their own pieces, in the document
+_MOST_SHOWN: Final = 1000  # tasks with their own pieces
 _FEW_TASKS: Final = 200
 _SILENT: Final = timedelta(minutes=2)
 _SHORT: Final = timedelta(seconds=1)
+_STARTING, _RUNNING = TaskStatus.STARTING.value, TaskStatus.RUNNING.value  # as plain texts are quicker compared
 _OPEN: Final = frozenset({TaskStatus.QUEUED, TaskStatus.STARTING, TaskStatus.RUNNING})
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """`bar` is the critical path, `total` the sum over all tasks, `tasks` the pieces of each by its key. `complete`: no
-    fact was left out because there were too many."""
+    """`bar` is the critical path, `total` the sum over all `task_count` tasks, `tasks` the pieces of each of the first
+    1,000 by its key. `complete`: no fact was left out because there were too many."""
 
     bar: Sequence[Segment]
     path: Sequence[str]
     total: Mapping[Kind, timedelta]
     tasks: Mapping[str, Sequence[Segment]]
+    task_count: int
     eta: Eta | None
     now: datetime
     complete: bool
 
     def document(self) -> dict[str, Any]:
-        shown = dict(list(self.tasks.items())[:_MOST_SHOWN])
         return {
             "segments": [each.document() for each in self.bar],
             "critical_path": list(self.path),
             "sum": [{"kind": kind, "seconds": length.total_seconds()} for kind, length in self.total.items()],
-            "tasks": {key: [each.document() for each in pieces] for key, pieces in shown.items()},
+            "tasks": {key: [each.document() for each in pieces] for key, pieces in self.tasks.items()},
             "eta": None if self.eta is None else self.eta.document(),
             "as_of": self.now,
-            "complete": self.complete and len(shown) == len(self.tasks),
+            "complete": self.complete and len(self.tasks) == self.task_count,
         }
 
 
@@ -89,6 +90,7 @@ async def explain_job(db: Database, job_id: UUID, archived: Sequence[str] = ()) 
         path=cut.path,
         total=cut.total,
         tasks=cut.tasks,
+        task_count=len(told),
         eta=await _eta(db, job, told, nodes) if job.status == JobStatus.RUNNING else None,
         now=job.now,
         complete=is_whole and len(rows) < reading.MOST_TASKS and len(moves) < reading.MOST_EVENTS,
@@ -105,10 +107,9 @@ class _Cut:
 
 def _cut(job: JobStory, tasks: Sequence[Story], facts: Facts) -> _Cut:
     by_id = {task.id: task for task in tasks}
-    pieces = {task.task_key: segments(task, by_id, facts) for task in tasks}
+    pieces = {task.task_key: segments(task, by_id, facts) for task in tasks[:_MOST_SHOWN]}
     path = critical_path(job, tasks, facts)
-    total = sums(piece for its in pieces.values() for piece in its)
-    return _Cut(job_bar(job, tasks, facts, path), [task.task_key for task in path], total, pieces)
+    return _Cut(job_bar(job, tasks, facts, path), [task.task_key for task in path], sums(tasks, by_id, facts), pieces)
 
 
 async def _apart(tasks: int, work: Callable[[], _T]) -> _T:
@@ -159,26 +160,18 @@ def _dependencies(rows: Sequence[TaskFacts]) -> dict[UUID, tuple[UUID, ...]]:
             items[row.parent].append(row.id)
     found: dict[UUID, tuple[UUID, ...]] = {}
     for row in rows:
+        if row.parent is not None:
+            found[row.id] = (row.parent,)
+            continue
         steps = [by_key[key] for key in row.depends_on if key in by_key]
-        found[row.id] = (
-            (row.parent,) if row.parent is not None else tuple(one for step in steps for one in (step, *items[step]))
-        )
+        found[row.id] = tuple(one for step in steps for one in (step, *items.get(step, ()))) if items else tuple(steps)
     return found
 
 
 def _told(
     job: JobFacts, row: TaskFacts, moves: Sequence[Move], fits: frozenset[str], depends_on: tuple[UUID, ...]
 ) -> Story:
-    opened, attempts = row.created_at, list[Attempt]()
-    for move in moves:
-        if move.generation is not None and move.attempt_id is None:
-            opened, attempts = move.ts, []
-        elif move.to == TaskStatus.STARTING:
-            attempts.append(Attempt(move.node, move.ts))
-        elif attempts and move.to == TaskStatus.RUNNING:
-            attempts[-1] = _started(attempts[-1], move.ts)
-        elif attempts and move.attempt_id is not None and attempts[-1].ended_at is None:
-            attempts[-1] = _ended(attempts[-1], move)
+    opened, attempts = _attempts(row.created_at, moves)
     ended = None if row.status in _OPEN else row.finished_at
     if not attempts and row.claimed_at is not None and row.claimed_at >= opened:  # its events are not there any more
         attempts = [Attempt(row.node, row.claimed_at, row.started_at, ended, row.outcome)]
@@ -198,16 +191,34 @@ def _told(
     )
 
 
-# Not by dataclasses.replace, which takes several times as long: a job may have thousands of attempts.
+def _attempts(opened: datetime, moves: Sequence[Move]) -> tuple[datetime, list[Attempt]]:
+    """When the task was opened last, and its attempts since then. Each is made once, when all of it is known: a job may
+    have thousands."""
+    found: list[Attempt] = []
+    claim: Move | None = None
+    end: Move | None = None
+    started: datetime | None = None
+    for move in moves:
+        _, attempt_id, at, to, _, _, _, generation = move
+        if generation is not None and attempt_id is None:
+            opened, found, claim = at, [], None
+        elif to == _STARTING:
+            if claim is not None:
+                found.append(_attempt(claim, started, end))
+            claim, started, end = move, None, None
+        elif claim is not None and to == _RUNNING:
+            started = at
+        elif claim is not None and attempt_id is not None and end is None:
+            end = move
+    if claim is not None:
+        found.append(_attempt(claim, started, end))
+    return opened, found
 
 
-def _started(attempt: Attempt, at: datetime) -> Attempt:
-    return Attempt(attempt.node, attempt.claimed_at, at, attempt.ended_at, attempt.outcome, attempt.again_at)
-
-
-def _ended(attempt: Attempt, move: Move) -> Attempt:
-    outcome = move.outcome or move.to
-    return Attempt(attempt.node, attempt.claimed_at, attempt.started_at, move.ts, outcome, move.again_at)
+def _attempt(claim: Move, started: datetime | None, end: Move | None) -> Attempt:
+    if end is None:
+        return Attempt(claim.node, claim.ts, started)
+    return Attempt(claim.node, claim.ts, started, end.ts, end.outcome or end.to, end.again_at)
 
 
 def _delay(written: Any) -> timedelta | None:

@@ -6,10 +6,11 @@ its agent was not there).
 """
 
 from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -55,7 +56,12 @@ class Interval(NamedTuple):
         return (self.until - self.since).total_seconds()
 
     def document(self) -> dict[str, Any]:
-        return {"state": self.state, "from": self.since, "to": self.until, "because": self.because}
+        state, since, until, because = self
+        return {"state": state, "from": since, "to": until, "because": because}
+
+
+# Interval._make counts the members of each.
+_interval: Final[Callable[[tuple[str, datetime, datetime, str | None]], Interval]] = partial(tuple.__new__, Interval)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +176,14 @@ def _away_since(pieces: Sequence[Interval], seen: datetime) -> Iterator[Interval
 
 def _busy(taken: Sequence[Sample]) -> list[tuple[datetime, bool]]:
     """From when on a node had something to do, or nothing."""
-    live: Counter[str] = Counter()
+    at_work: set[str] = set()
     found: list[tuple[datetime, bool]] = []
-    for sample in taken:
-        live[sample.service] = sample.live
-        is_busy = any(live.values())
-        if not found or found[-1][1] != is_busy:
-            found.append((sample.ts, is_busy))
+    was_busy: bool | None = None
+    for _, service, ts, live in taken:
+        (at_work.add if live else at_work.discard)(service)
+        if (is_busy := bool(at_work)) is not was_busy:
+            found.append((ts, is_busy))
+            was_busy = is_busy
     return found
 
 
@@ -184,8 +191,9 @@ def _by_use(piece: Interval, busy: Sequence[tuple[datetime, bool]]) -> Iterator[
     """A time in which a machine was there, divided into idle and busy."""
     begin, end = bisect_right(busy, piece.since, key=_moment), bisect_left(busy, piece.until, key=_moment)
     marks = [(piece.since, busy[begin - 1][1] if begin else False), *busy[begin:end], (piece.until, False)]
+    because = piece.because
     for (begins, is_busy), (ends, _) in pairwise(marks):
-        yield Interval("busy" if is_busy else "idle", begins, ends, piece.because)
+        yield _interval(("busy" if is_busy else "idle", begins, ends, because))
 
 
 def _moment(mark: tuple[datetime, bool]) -> datetime:
@@ -195,7 +203,7 @@ def _moment(mark: tuple[datetime, bool]) -> datetime:
 def _merged(pieces: Iterable[Interval]) -> Iterator[Interval]:
     last: Interval | None = None
     for piece in pieces:
-        if last is not None and (last.state, last.until) == (piece.state, piece.since):
+        if last is not None and last[0] == piece[0] and last[2] == piece[1]:  # the same state, without a gap
             last = last._replace(until=piece.until, because=last.because or piece.because)
             continue
         if last is not None:

@@ -14,11 +14,13 @@ up to the one that ended last. Of a job that is under way, the chain leads to th
 """
 
 from bisect import bisect_right
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import partial
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -51,8 +53,7 @@ class SubjectType(StrEnum):
     WORKFLOW = "workflow"
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(NamedTuple):
     """What was in the way, or did the work."""
 
     type: SubjectType
@@ -88,6 +89,9 @@ class Segment(NamedTuple):
             "task_key": self.task_key,
         }
 
+
+# A piece of a task that is not named yet: plain tuples, because each is made twice.
+_Piece = tuple[Kind, datetime, datetime, Subject | None]
 
 # Facts
 
@@ -161,8 +165,8 @@ class Facts:
         compare=False,
     )
 
-    waits: dict[tuple[object, ...], list[Segment]] = field(
-        default_factory=dict[tuple[object, ...], list[Segment]], init=False, repr=False, compare=False
+    waits: dict[tuple[object, ...], list[_Piece]] = field(
+        default_factory=dict[tuple[object, ...], list[_Piece]], init=False, repr=False, compare=False
     )
     causes: dict[tuple[object, ...], list[tuple[Kind, Subject, list[Span]]]] = field(
         default_factory=dict[tuple[object, ...], "list[tuple[Kind, Subject, list[Span]]]"],
@@ -182,24 +186,33 @@ class Facts:
 
 # The pieces of a task
 
+_SINCE: Final = 1
+_UNTIL: Final = 2
+_begin: Final[Callable[[Segment], datetime]] = itemgetter(_SINCE)
+# Segment._make counts the members of each; a job has tens of thousands.
+_segment: Final[Callable[[tuple[Kind, datetime, datetime, Subject | None, str]], Segment]] = partial(
+    tuple.__new__, Segment
+)
+
 
 def segments(task: Story, stories: Mapping[UUID, Story], facts: Facts) -> list[Segment]:
     """The life of a task from when it was made until it ended, or until now."""
     key = task.task_key
-    return list(
-        _merged(Segment(each.kind, each.since, each.until, each.subject, key) for each in _life(task, stories, facts))
+    life = _life(task, stories, facts)
+    return _merged(
+        [_segment((kind, since, until, subject, key)) for kind, since, until, subject in life if since < until]
     )
 
 
-def _life(task: Story, stories: Mapping[UUID, Story], facts: Facts) -> Iterator[Segment]:
+def _life(task: Story, stories: Mapping[UUID, Story], facts: Facts) -> Iterator[_Piece]:
     ends = task.ended_at or facts.now
     last = _last_to_end([stories[each] for each in task.depends_on if each in stories], facts)
     at = task.opened_at
     if last is not None and (freed := min(_end(last, facts), _next_claim(task, at) or ends, ends)) > at:
-        yield Segment(Kind.DEPENDENCY, at, freed, Subject(SubjectType.TASK, last.task_key))
+        yield Kind.DEPENDENCY, at, freed, Subject(SubjectType.TASK, last.task_key)
         at = freed
     if task.delay is not None and (begins := min(at + task.delay, _next_claim(task, at) or ends)) > at:
-        yield Segment(Kind.DELAY, at, begins)
+        yield Kind.DELAY, at, begins, None
         at = begins
     for attempt in task.attempts:
         yield from _wait(task, at, attempt.claimed_at, attempt.node, facts)
@@ -208,35 +221,34 @@ def _life(task: Story, stories: Mapping[UUID, Story], facts: Facts) -> Iterator[
         if attempt.again_at is not None:
             until = min(attempt.again_at, _next_claim(task, at) or ends)
             if until > at:
-                yield Segment(Kind.BACKOFF, at, until)
+                yield Kind.BACKOFF, at, until, None
                 at = until
     if at >= ends:
         return
     match task.hold:
         case "resolve":
-            yield Segment(Kind.RESOLVE, at, ends)
+            yield Kind.RESOLVE, at, ends, None
         case "backoff":
-            yield Segment(Kind.BACKOFF if task.attempts else Kind.DELAY, at, ends)
+            yield Kind.BACKOFF if task.attempts else Kind.DELAY, at, ends, None
         case _:
             yield from _wait(task, at, ends, None, facts)
 
 
 def _next_claim(task: Story, after: datetime) -> datetime | None:
-    return min((each.claimed_at for each in task.attempts if each.claimed_at >= after), default=None)
+    claims = [each.claimed_at for each in task.attempts if each.claimed_at >= after]
+    return min(claims) if claims else None
 
 
-def _attempt(attempt: Attempt, facts: Facts) -> Iterator[Segment]:
+def _attempt(attempt: Attempt, facts: Facts) -> Sequence[_Piece]:
     ends = attempt.ended_at or facts.now
     where = None if attempt.node is None else Subject(SubjectType.NODE, attempt.node)
     if attempt.outcome == "lost":
-        yield Segment(Kind.LOST, attempt.claimed_at, ends, where)
-        return
+        return ((Kind.LOST, attempt.claimed_at, ends, where),)
     began = min(attempt.started_at or ends, ends)
-    yield Segment(Kind.STARTING, attempt.claimed_at, began, where)
-    yield Segment(Kind.RUNNING, began, ends, where)
+    return (Kind.STARTING, attempt.claimed_at, began, where), (Kind.RUNNING, began, ends, where)
 
 
-def _wait(task: Story, since: datetime, until: datetime, node: str | None, facts: Facts) -> Sequence[Segment]:
+def _wait(task: Story, since: datetime, until: datetime, node: str | None, facts: Facts) -> Sequence[_Piece]:
     """What was in the way of a task that was ready. Tasks that are alike and wait side by side are asked about once."""
     if since >= until:
         return ()
@@ -246,7 +258,7 @@ def _wait(task: Story, since: datetime, until: datetime, node: str | None, facts
     return facts.waits[which]
 
 
-def _waited(task: Story, since: datetime, until: datetime, node: str | None, facts: Facts) -> Iterator[Segment]:
+def _waited(task: Story, since: datetime, until: datetime, node: str | None, facts: Facts) -> Iterator[_Piece]:
     """Each cause takes what is left of the time by the ones before it. `node` took the task in the end; None: nobody
     did yet, and the machines that could are asked where none of them is there."""
     left = [Span(since, until)]
@@ -255,14 +267,14 @@ def _waited(task: Story, since: datetime, until: datetime, node: str | None, fac
         facts.causes[which] = list(_causes(task, node, facts))
     for kind, subject, spans in facts.causes[which]:
         taken, left = _divided(left, spans)
-        yield from (Segment(kind, each.since, each.until, subject) for each in taken)
+        yield from ((kind, each.since, each.until, subject) for each in taken)
         if not left:
             return
     could = task.fits if node is None else task.fits | {node}
     taken, left = _divided(left, facts.in_state(could, "ready"))
     service = Subject(SubjectType.SERVICE, task.service)
-    yield from (Segment(Kind.CAPACITY, each.since, each.until, service) for each in taken)
-    yield from (Segment(Kind.NO_NODE, each.since, each.until, service) for each in left)
+    yield from ((Kind.CAPACITY, each.since, each.until, service) for each in taken)
+    yield from ((Kind.NO_NODE, each.since, each.until, service) for each in left)
 
 
 def _causes(task: Story, node: str | None, facts: Facts) -> Iterator[tuple[Kind, Subject, list[Span]]]:
@@ -343,27 +355,20 @@ def _until(span: Span) -> datetime:
     return span.until
 
 
-def _merged(pieces: Iterable[Segment]) -> Iterator[Segment]:
-    """In the order of time, without empty ones; what goes on is one piece."""
-    last: Segment | None = None
-    for piece in sorted((each for each in pieces if each.since < each.until), key=_begin):
-        if last is None:
-            last = piece
-        elif last.until == piece.since and _is_like(last, piece):
-            last = last._replace(until=piece.until)
+def _merged(pieces: list[Segment]) -> list[Segment]:
+    """In the order of time; what goes on is one piece. None of them is empty."""
+    pieces.sort(key=_begin)
+    found: list[Segment] = []
+    for piece in pieces:
+        if found and found[-1][_UNTIL] == piece[_SINCE] and _is_like(found[-1], piece):
+            found[-1] = found[-1]._replace(until=piece.until)
         else:
-            yield last
-            last = piece
-    if last is not None:
-        yield last
-
-
-def _begin(piece: Segment) -> datetime:
-    return piece.since
+            found.append(piece)
+    return found
 
 
 def _is_like(one: Segment, other: Segment) -> bool:
-    return one.kind is other.kind and (one.subject, one.task_key) == (other.subject, other.task_key)
+    return one[0] is other[0] and (one.subject, one.task_key) == (other.subject, other.task_key)
 
 
 def _end(task: Story, facts: Facts) -> datetime:
@@ -371,7 +376,9 @@ def _end(task: Story, facts: Facts) -> datetime:
 
 
 def _last_to_end(tasks: Sequence[Story], facts: Facts) -> Story | None:
-    return max(tasks, key=lambda task: (_end(task, facts), task.task_key), default=None)
+    if len(tasks) < 2:
+        return tasks[0] if tasks else None
+    return max(tasks, key=lambda task: (_end(task, facts), task.task_key))
 
 
 # The bars of a job
@@ -387,7 +394,7 @@ def job_bar(job: JobStory, tasks: Sequence[Story], facts: Facts, path: Sequence[
         until = min(_end(task, facts), ends)
         found += _clipped(segments(task, stories, facts), at, until)
         at = max(at, until)
-    return list(_merged(found))
+    return _merged([piece for piece in found if piece.since < piece.until])
 
 
 def _before(job: JobStory, began: datetime) -> Iterator[Segment]:
@@ -463,11 +470,12 @@ def in_order(tasks: Sequence[Story]) -> list[Story]:
 _NOT_SPENT: Final = frozenset({Kind.DEPENDENCY})
 
 
-def sums(pieces: Iterable[Segment]) -> dict[Kind, timedelta]:
-    """How long each kind took in all, in the order of their names here. That a task waited for another is no time of
-    its own: the other's is counted."""
-    found: dict[Kind, timedelta] = {}
-    for piece in pieces:
-        if piece.kind not in _NOT_SPENT:
-            found[piece.kind] = found.get(piece.kind, timedelta(0)) + piece.length
-    return {kind: found[kind] for kind in Kind if kind in found}
+def sums(tasks: Iterable[Story], stories: Mapping[UUID, Story], facts: Facts) -> dict[Kind, timedelta]:
+    """How long each kind took in all tasks, in the order of their names here. That a task waited for another is no time
+    of its own: the other's is counted."""
+    found: defaultdict[Kind, timedelta] = defaultdict(timedelta)
+    for task in tasks:
+        for kind, since, until, _ in _life(task, stories, facts):
+            if since < until:
+                found[kind] += until - since
+    return {kind: found[kind] for kind in Kind if kind in found and kind not in _NOT_SPENT}

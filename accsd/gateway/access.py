@@ -107,6 +107,11 @@ def all_routes(app: FastAPI) -> Iterator[BaseRoute]:
             todo += inner.routes
 
 
+def counted_as(caller: Caller) -> str:
+    """For whom a request counts."""
+    return caller.token_id or caller.session_id or caller.actor
+
+
 def count_unknown(request: Request) -> None:
     """Whoever shows no credential is counted by address."""
     what = "read" if request.method in SAFE else "write"
@@ -117,21 +122,14 @@ async def _admitted(request: Request, scope: Scope, *, share: object, door: str 
     context = context_of(request)
     caller = await (authenticated(context, request) if door is None else by_token(context, request))
     if caller is None:
-        context.buckets.take("login", network_of(request))
+        count_unknown(request)  # as a request and not as a login: others behind this address may want to log in
         what = "no token and no session that is" if door is None else "no token that is"
         raise HttpProblem("unauthenticated", f"the request has {what} valid")
     require_door(caller, door)
-    who = caller.token_id or caller.session_id or caller.actor
-    context.buckets.take("read" if request.method in SAFE else "write", who)
+    context.buckets.take("read" if request.method in SAFE else "write", counted_as(caller))
     if caller.subject is not None:
         await _require_shared(request, caller, caller.subject, share)
-    if not caller.may(scope):
-        raise HttpProblem(
-            "scope_missing",
-            f'this needs the scope "{scope}"; {_credential(caller)} has {_listed(caller)}',
-            hint=f"`accsd tokens create NAME --scope {scope}` makes a token that may",
-            scope=scope.value,
-        )
+    require_scope(caller, scope, "this")
     return caller
 
 
@@ -202,12 +200,7 @@ async def redaction_for(request: Request, kind: str, target: str, *, reveal: boo
     context, caller = context_of(request), caller_of(request)
     if not reveal:
         return context.redaction
-    if not caller.may(Scope.ADMIN):
-        raise HttpProblem(
-            "scope_missing",
-            f'to see masked values needs the scope "admin"; {_credential(caller)} has {_listed(caller)}',
-            scope=Scope.ADMIN.value,
-        )
+    require_scope(caller, Scope.ADMIN, "to see masked values")
     db = context.verbs.acting("http", request.state.request_id)
     await note_reveal(db, kind, target, by=caller.actor)
     return None
@@ -228,6 +221,17 @@ def require_owner(caller: Caller, owner: str | None, *, own_jobs: bool) -> None:
             f'it belongs to {owner or "nobody"}, and {_credential(caller)} has no scope "operate"',
             hint="`accsd tokens create NAME --scope operate` makes a token that may",
             scope=Scope.OPERATE.value,
+        )
+
+
+def require_scope(caller: Caller, scope: Scope, what: str) -> None:
+    """For what a route allows to few of those whom it lets in."""
+    if not caller.may(scope):
+        raise HttpProblem(
+            "scope_missing",
+            f'{what} needs the scope "{scope}"; {_credential(caller)} has {_listed(caller)}',
+            hint=f"`accsd tokens create NAME --scope {scope}` makes a token that may",
+            scope=scope.value,
         )
 
 

@@ -198,7 +198,10 @@ class _Passage:
     def approach(self) -> None:
         self._believe_proxies()
         self._below_the_base_path()
-        host = self.headers.get("host", "")
+        hosts = self.headers.getlist("host")
+        if len(hosts) > 1:
+            raise HttpProblem("unknown_host", "the request names several hosts")
+        host = hosts[0] if hosts else ""
         if not names_us(host, self._settings):
             raise HttpProblem("unknown_host", f'this gateway is not called "{host[:100]}"')
 

@@ -38,7 +38,16 @@ def read_json(body: bytes) -> Any:
     found = orjson.loads(body)  # makes a float of a large integer, without a word
     if _LONG_NUMBER.search(body):
         json.loads(body, parse_int=_integer)
+    require_shallow(found)
     return found
+
+
+def require_shallow(found: Any) -> None:
+    """What is nested deeper than it could ever be written again is refused here, before it meets the database."""
+    try:
+        orjson.dumps(found)
+    except orjson.JSONEncodeError:
+        raise HTTPException(400, "the body is nested too deep") from None
 
 
 def _integer(digits: str) -> None:

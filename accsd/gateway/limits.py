@@ -1,10 +1,13 @@
-"""How often one caller may ask: a token bucket each, in this process alone."""
+"""How often one caller may ask, and how much it may have under way at once; in this process alone."""
 
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from accsd.gateway.problems import HttpProblem
 from accsd.settings import GatewayLimits
@@ -17,6 +20,25 @@ _BURST: Final = 2.0  # so many times the rate may be asked at once
 class _Bucket:
     left: float
     filled_at: float
+
+
+class Counted(Response):
+    """An answer that counts for its caller for as long as it is being sent."""
+
+    def __init__(self, inner: Response, under_way: Counter[str], caller: str) -> None:
+        super().__init__()
+        self._inner = inner
+        self._under_way = under_way
+        self._caller = caller
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._under_way[self._caller] += 1
+        try:
+            await self._inner(scope, receive, send)
+        finally:
+            self._under_way[self._caller] -= 1
+            if not self._under_way[self._caller]:
+                del self._under_way[self._caller]
 
 
 class Buckets:

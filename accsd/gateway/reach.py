@@ -5,12 +5,14 @@ narrow themselves (`within`). A route that says nothing of this is closed to suc
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from accsd.db import Database
 from accsd.db.operations import operation
+from accsd.db.topics import TopicEvent
 from accsd.db.views import jobs as job_views
 from accsd.db.views import schedules as schedule_views
 from accsd.db.views.artifacts import artifact
@@ -127,6 +129,49 @@ async def require_topics(context: GatewayContext, caller: Caller, topics: Sequen
                 await require_operation(context, caller, UUID(topic.name))
             case _:
                 raise closed(caller)
+
+
+_OUR_TOPICS: Final = "accs"
+
+
+def require_topic(caller: Caller, pattern: str) -> None:
+    """A schedule tells its job what it has heard: it listens to no topic that the caller may not read. accsd's own tell
+    of the jobs of all workflows."""
+    if within(caller) is not None and pattern.partition(".")[0] in (_OUR_TOPICS, "**", "*"):
+        raise closed(caller)
+    if not caller.reaches("events", pattern):
+        reached = ", ".join(caller.limits["events"])
+        raise HttpProblem(
+            "scope_missing", f'token {caller.token_id} is limited to events {reached}, and this is "{pattern}"'
+        )
+
+
+async def events_within(context: Reads, caller: Caller, rows: Sequence[TopicEvent]) -> Sequence[TopicEvent]:
+    """Of these events what the caller reaches: of accsd's own those about its workflows, and of what each has caused
+    what it has caused there."""
+    kept = [row for row in rows if caller.reaches("events", row.topic)]
+    if (names := within(caller)) is None:
+        return kept
+    kept = [row for row in kept if _is_about_a_reached_one(caller, row)]
+    known = await schedule_views.schedules(context.reads, ended=True)
+    reached = {row.name for row in known if caller.reaches("workflows", row.workflow)}
+    jobs = [row.job_id for row in kept if row.job_id is not None]
+    outside = set(await job_views.jobs_outside(context.reads, jobs, names))
+    return [
+        replace(
+            row,
+            caused=[each for each in row.caused if each.schedule in reached],
+            job_id=None if row.job_id in outside else row.job_id,
+        )
+        for row in kept
+    ]
+
+
+def _is_about_a_reached_one(caller: Caller, row: TopicEvent) -> bool:
+    if row.topic.partition(".")[0] != _OUR_TOPICS:
+        return True
+    about = row.payload.get("workflow")
+    return isinstance(about, str) and caller.reaches("workflows", about)
 
 
 def closed(caller: Caller) -> HttpProblem:

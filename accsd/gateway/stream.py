@@ -13,12 +13,14 @@ from starlette.responses import StreamingResponse
 from starlette.types import Message as Sent
 from starlette.types import Send
 
+from accsd.errors import Unavailable
 from accsd.gateway.hub import Hub
 from accsd.gateway.messages import Topic
 from accsd.metrics import Metrics
 
 PING_SEC: Final = 15.0
 CHECK_SEC: Final = 60.0
+ASK_AGAIN_SEC: Final = 5.0
 WRITE_SEC: Final = 20.0
 RETRY: Final = b"retry: 1000\n\n"
 
@@ -76,10 +78,15 @@ class StreamAnswer(StreamingResponse):
                     left = max(0.0, checked_at + self._check - time.monotonic())
                     messages = await subscription.batch(within=min(self._ping, left))
                     if time.monotonic() - checked_at >= self._check:
-                        if not await self._may():
+                        checked_at = time.monotonic()
+                        try:
+                            is_allowed = await self._may()
+                        except Unavailable:  # nothing new is told meanwhile but that the database is away
+                            is_allowed = True
+                            checked_at -= max(0.0, self._check - ASK_AGAIN_SEC)
+                        if not is_allowed:
                             self._why = "refused"
                             return
-                        checked_at = time.monotonic()
                     if messages:
                         yield b"".join([m.sse if self._form == "sse" else m.ndjson for m in messages])
                     elif subscription.is_ended:

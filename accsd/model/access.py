@@ -227,3 +227,9 @@ def check_limits(limits: Mapping[str, Any]) -> dict[str, Any]:
 def _check_name(what: str, name: object) -> None:
     if not isinstance(name, str) or not 1 <= len(name) <= 200 or "*" in name[:-1]:
         raise InvalidValue(f"{what}: {name!r} is no name: 1 to 200 characters, and a * only at its end")
+
+
+def own_key(actor: str, key: str) -> str:
+    """An idempotency key over HTTP, as it is stored: an actor's own. It must be plain where the name ends, or the key
+    `c` of `a/b` would be the key `b/c` of `a`."""
+    return f"http/{actor.replace('%', '%25').replace('/', '%2F')}/{key}"

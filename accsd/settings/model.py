@@ -330,6 +330,7 @@ class GatewayLimits(Section):
     connections: int = Field(default=1_000, ge=1, le=100_000)
     streams: int = Field(default=200, ge=0, le=100_000)
     streams_each: int = Field(default=10, ge=1, le=10_000)  # of one token, session or address
+    searches_each: int = Field(default=2, ge=1, le=10_000)
     waiters: int = Field(default=2_000, ge=0, le=1_000_000)
     reads_per_second: float = Field(default=50, gt=0, le=1_000_000)
     writes_per_second: float = Field(default=20, gt=0, le=1_000_000)

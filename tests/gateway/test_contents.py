@@ -1,14 +1,18 @@
 """Logs by line and artifacts by range, and what of them a browser may show."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import orjson
 import pytest
 
 from accsd.db import Fence, record_task_artifact
+from accsd.explain.log import AttemptLines, Line
 from accsd.model.state import ArtifactKind
 from accsd.storage.base import build_key
 from tests.support.cluster import Connection
+from tests.support.eventually import eventually
 from tests.support.factory import Claimed, finish, node, started, submit
 from tests.support.gateway import Gateway
 
@@ -65,6 +69,39 @@ async def test_a_log_is_read_by_line_searched_to_its_end_and_kept_whole(
     whole = await gateway.get(f"{path}/raw", scope="read")
     assert whole.text.splitlines() == texts
     assert whole.headers["content-disposition"].startswith("attachment")
+
+
+async def test_one_caller_searches_few_logs_at_once(
+    gateway: Gateway, conn: Connection, task: Claimed, monkeypatch: pytest.MonkeyPatch
+):
+    """A search of 100 MiB takes a third of a second of the processor that the other roles of the daemon share."""
+    await stored(gateway, task, ArtifactKind.LOG, "000001.jsonl", log("one", "two"), "application/jsonl")
+    await finish(conn, task)
+    path = f"/tasks/{task['task_id']}/attempts/1/log/search?q=o"
+    searching, may_end, under_way = AttemptLines.search, asyncio.Event(), 0
+
+    async def held(lines: AttemptLines, *given: Any, **named: Any) -> AsyncIterator[Line]:
+        nonlocal under_way
+        under_way += 1
+        await may_end.wait()
+        async for line in searching(lines, *given, **named):
+            yield line
+
+    monkeypatch.setattr(AttemptLines, "search", held)
+    await gateway.token("read")
+    searches = [asyncio.create_task(gateway.get(path, scope="read")) for _ in range(2)]
+
+    async def both_are_under_way() -> bool:
+        return under_way == 2
+
+    await eventually(both_are_under_way, within=20)
+    refused = await gateway.get(path, scope="read")
+    assert (refused.status_code, refused.json()["code"]) == (429, "rate_limited")
+    other = asyncio.create_task(gateway.get(path, scope="submit"))
+    may_end.set()
+    done = await asyncio.gather(*searches, other)
+    assert [each.text.count('"n":') for each in done] == [2, 2, 2]
+    assert (await gateway.get(path, scope="read")).status_code == 200
 
 
 async def test_a_log_that_is_not_there_is_told_as_what_it_is(gateway: Gateway, task: Claimed):

@@ -40,7 +40,7 @@ def changes(*states: tuple[float, str], node: str = "n1") -> list[PowerChange]:
 
 
 def samples(*live: tuple[float, int], service: str = "render") -> list[Sample]:
-    return [Sample("n1", service, at(ts), n, 4) for ts, n in live]
+    return [Sample("n1", service, at(ts), n) for ts, n in live]
 
 
 def lane(

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from starlette.types import Message as Sent
 
+from accsd.errors import DatabaseUnavailable
 from accsd.gateway.hub import Hub
 from accsd.gateway.messages import JOBS, Message, Topic
 from accsd.gateway.stream import Format, StreamAnswer, format_of
@@ -105,6 +106,22 @@ async def test_a_reader_who_may_not_look_any_more_is_cut_off() -> None:
     await sent_by(answer(hub, metrics, may=may, check=0.01))
     assert answers == []
     assert not hub.is_open
+    assert closed(metrics, "refused")
+
+
+async def test_an_outage_of_the_database_ends_no_stream_and_it_is_asked_again() -> None:
+    """Streams tell of the outage; a token that was revoked in it ends them after it."""
+    hub, metrics, asked = OneStream(), Metrics(), 0
+
+    async def may() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked < 3:
+            raise DatabaseUnavailable("it restarts")
+        return False
+
+    await sent_by(answer(hub, metrics, may=may, check=0.01))
+    assert asked == 3
     assert closed(metrics, "refused")
 
 

@@ -9,6 +9,7 @@ from uuid import UUID
 from accsd.db.pool import Database
 from accsd.db.views.jobs import FITS
 from accsd.errors import DatabaseUnavailable
+from accsd.model.access import own_key
 
 MOST: Final = 20
 _MOST_OF_A_KIND: Final = 6
@@ -87,7 +88,7 @@ async def search(db: Database, text: str, *, actor: str | None = None, within: S
 
 async def _jobs(db: Database, typed: str, actor: str | None, within: list[str] | None) -> tuple[list[Hit], bool]:
     first, last = _range(typed) if _ID.fullmatch(typed) else (None, None)
-    keys = [typed] if actor is None else [typed, f"http/{actor}/{typed}"]
+    keys = [typed] if actor is None else [typed, own_key(actor, typed)]
     rows = await db.fetch(_BY_START, within, first, last, keys, repeatable=True)
     is_whole = True
     if first is not None and len(typed) < len(str(first)):

@@ -101,21 +101,28 @@ class Move(NamedTuple):
 
 
 async def moves(db: Database, job_id: UUID, archived: Sequence[str] = ()) -> list[Move]:
-    """In the order in which they happened, the newest MOST_EVENTS."""
+    """In the order in which they happened, the newest MOST_EVENTS. They come as columns, because to read a row for each
+    costs twice as much."""
     source = events_source(archived, 3)
-    rows = await db.fetch(
+    columns = await db.fetchrow(
         f"""{source.before}
-            SELECT e.job_task_id AS task_id, e.attempt_id, e.ts, e.data ->> 'to' AS to, e.data ->> 'node' AS node,
-                   e.data ->> 'outcome' AS outcome, (e.data ->> 'next_attempt_at')::timestamptz AS again_at,
-                   (e.data ->> 'generation')::int AS generation
-              FROM (SELECT * FROM {source.table} WHERE job_id = $1 AND type IN ('status', 'retry') AND data ? 'to'
-                     ORDER BY ts DESC, id DESC LIMIT $2) e ORDER BY e.ts, e.id""",
+            SELECT array_agg(m.task_id), array_agg(m.attempt_id), array_agg(m.ts), array_agg(m.to), array_agg(m.node),
+                   array_agg(m.outcome), array_agg(m.again_at), array_agg(m.generation)
+              FROM (SELECT e.job_task_id AS task_id, e.attempt_id, e.ts, e.data ->> 'to' AS to,
+                           e.data ->> 'node' AS node, e.data ->> 'outcome' AS outcome,
+                           (e.data ->> 'next_attempt_at')::timestamptz AS again_at,
+                           (e.data ->> 'generation')::int AS generation
+                      FROM (SELECT * FROM {source.table}
+                             WHERE job_id = $1 AND type IN ('status', 'retry') AND data ? 'to'
+                             ORDER BY ts DESC, id DESC LIMIT $2) e ORDER BY e.ts, e.id) m""",
         job_id,
         MOST_EVENTS,
         *source.arguments,
         repeatable=True,
     )
-    return [Move._make(row) for row in rows]  # the columns are in the order of the fields
+    if columns is None or columns[0] is None:
+        return []
+    return list(map(Move._make, zip(*columns, strict=True)))  # the columns are in the order of the fields
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from accsd.gateway.mcp.desk import Desk
 from accsd.gateway.mcp.tool import MORE, ROW, ROWS, Arguments, Kind, Told, Tool
 from accsd.gateway.mcp.untrusted import ROW_BYTES
 from accsd.gateway.problems import HttpProblem, pointer
+from accsd.gateway.reach import events_within
 from accsd.model import WorkflowDef
 from accsd.model.access import Scope
 from accsd.model.schedule import ScheduleDef
@@ -464,7 +465,7 @@ class ListEvents(Arguments):
 async def list_events(desk: Desk, given: ListEvents) -> Told:
     most = min(given.limit, desk.limits.rows)
     rows = await topics.events(desk.reads, pattern=given.topic, limit=most + 1)
-    found = [row for row in rows if desk.caller.reaches("events", row.topic)]
+    found = await events_within(desk, desk.caller, rows)
     items = [
         {
             "id": row.id,

@@ -13,7 +13,7 @@ from accsd.db import access, audit
 from accsd.db.audit import AuditRow
 from accsd.db.views import jobs as job_views
 from accsd.explain.identifiers import job_named
-from accsd.gateway.access import COOKIE, GuardedRoute, address_of, authenticated, public, require_same_origin, scoped
+from accsd.gateway.access import COOKIE, GuardedRoute, authenticated, network_of, public, require_same_origin, scoped
 from accsd.gateway.answers import answer, document
 from accsd.gateway.bodies import Body as RequestBody
 from accsd.gateway.bodies import Reason
@@ -98,7 +98,7 @@ class Login(RequestBody):
 async def log_in(request: Request, given: Login) -> Response:
     """Exchanges a token or a one-time code for a cookie that scripts can't read."""
     context = context_of(request)
-    context.buckets.take("login", address_of(request))
+    context.buckets.take("login", network_of(request))
     if "origin" in request.headers or "sec-fetch-site" in request.headers:
         require_same_origin(request)  # nobody else's page logs a person in as somebody
     agent = request.headers.get("user-agent", "")[:200]
@@ -251,9 +251,10 @@ async def list_audit(
     before: int | None = Query(None, ge=1, le=2**53, description="Only entries older than this id"),
     limit: int = Query(100, ge=1, le=_MOST),
 ) -> Response:
-    """Every operator verb, whoever called it: by a command, over HTTP or in SQL. Without the scope admin: one's own."""
+    """Every operator verb, whoever called it: by a command, over HTTP or in SQL. Without the scope admin, or with
+    limits: one's own."""
     context, caller = context_of(request), caller_of(request)
-    whose = actor if caller.may(Scope.ADMIN) else caller.actor
+    whose = actor if caller.may(Scope.ADMIN) and not caller.limits else caller.actor
     rows = await audit.audit(context.reads, actor=whose, target=target, since=since, before=before, limit=limit)
     following = str(rows[-1].id) if len(rows) == limit else None
     return answer({"items": [document(row, context.redaction) for row in rows], "next": following})

@@ -20,7 +20,7 @@ from accsd.gateway.bodies import Body as RequestBody
 from accsd.gateway.context import caller_of, context_of
 from accsd.gateway.hooks import Forged, Sent, receive, secrets_of
 from accsd.gateway.problems import HttpProblem
-from accsd.gateway.reach import Reach
+from accsd.gateway.reach import Reach, events_within
 from accsd.gateway.routes.jobs import idempotency_key
 from accsd.gateway.routes.verbs import done
 from accsd.gateway.schemas import ANYTHING, answers, listed, row_schema
@@ -82,7 +82,7 @@ def _own_key(request: Request, given: str | None) -> str | None:
     operation_id="events.list",
     summary="Events, and what each one caused",
     responses=answers(listed(_EVENT)),
-    openapi_extra=scoped(Scope.READ, Reach.FREE),
+    openapi_extra=scoped(Scope.READ, Reach.NARROWED),
 )
 async def list_events(
     request: Request,
@@ -92,8 +92,8 @@ async def list_events(
 ) -> Response:
     context = context_of(request)
     rows = await topics.events(context.reads, pattern=topic, after=after, limit=limit)
-    caller = caller_of(request)
-    return answer({"items": [document(row, context.redaction) for row in rows if caller.reaches("events", row.topic)]})
+    shown = await events_within(context, caller_of(request), rows)
+    return answer({"items": [document(row, context.redaction) for row in shown]})
 
 
 # Conditions

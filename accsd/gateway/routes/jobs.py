@@ -1,6 +1,6 @@
 """Jobs: listed, submitted, shown, waited for, changed, cancelled, run again, explained, compared."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -16,6 +16,7 @@ from starlette.responses import Response
 from accsd.db import Database
 from accsd.db.answers import Answer
 from accsd.db.cancel import cancel_jobs
+from accsd.db.rehearsal import as_rehearsed
 from accsd.db.retry import retry_jobs
 from accsd.db.submit import Submission, Submitted, change_jobs, check_options, rerun_job, submit_jobs
 from accsd.db.views import events as event_views
@@ -46,7 +47,7 @@ from accsd.gateway.query import read_filter
 from accsd.gateway.reach import Reach, require_jobs, within
 from accsd.gateway.routes.verbs import done, verbs_of
 from accsd.gateway.schemas import ANYTHING, answers, listed, objects, paged, row_schema
-from accsd.model.access import Scope
+from accsd.model.access import Scope, own_key
 from accsd.model.state import JobStatus
 from accsd.storage import ObjectStore
 
@@ -205,18 +206,47 @@ async def submit_batch(request: Request, wanted: JobSubmissions, dry_run: bool =
     for found in workflows.values():
         require_limit(caller, "workflows", found.name)
     await _refuse_a_backlog(context)
+    found_for = [workflows[each.workflow, each.version] for each in wanted.jobs]
     submissions = [
-        _submission(each, workflows[each.workflow, each.version].id, None if key is None else f"{key}/{number}")
+        _submission(each, found_for[number].id, None if key is None else f"{key}/{number}")
         for number, each in enumerate(wanted.jobs)
     ]
 
     async def work(db: Database) -> list[Submitted]:
         return await submit_jobs(db, submissions, created_by=caller.actor)
 
-    made = await done(request, work, dry_run=dry_run)
+    if key is None or dry_run:
+        made = await done(request, work, dry_run=dry_run)
+    else:
+        made = await _submitted_once(request, work, list(zip(submissions, found_for, strict=True)))
     statuses = {"accepted": 201, "repeated": 200, "refused": 409}
     rows = [{"status": statuses[each.verdict], "id": each.job_id, "reason": each.reason} for each in made]
     return answer({"items": rows} | ({"dry_run": True} if dry_run else {}))
+
+
+async def _submitted_once(
+    request: Request,
+    work: Callable[[Database], Awaitable[list[Submitted]]],
+    asked: Sequence[tuple[Submission, StoredWorkflow]],
+) -> list[Submitted]:
+    """Undone as a whole if the key belongs to another batch."""
+    mismatch: HttpProblem | None = None
+
+    async def compared(db: Database) -> list[Submitted]:
+        nonlocal mismatch
+        made = await work(db)
+        try:
+            for each, (submission, found) in zip(made, asked, strict=True):
+                if each.verdict == "repeated" and each.job_id is not None:
+                    _require_same(await job_views.job(db, each.job_id), submission, found)
+        except HttpProblem as problem:
+            mismatch = problem
+        return made
+
+    made, _ = await as_rehearsed(verbs_of(request), compared, lambda _: mismatch is None)
+    if mismatch is not None:
+        raise mismatch
+    return made
 
 
 def idempotency_key(request: Request) -> str | None:
@@ -226,7 +256,7 @@ def idempotency_key(request: Request) -> str | None:
         return None
     if not 1 <= len(given) <= _LONGEST_KEY or not given.isprintable():
         raise InvalidValue(f"an Idempotency-Key has 1 to {_LONGEST_KEY} printable characters")
-    return f"http/{caller_of(request).actor}/{given}"
+    return own_key(caller_of(request).actor, given)
 
 
 async def _workflow(context: GatewayContext, name: str, version: int | None) -> StoredWorkflow:
@@ -500,7 +530,7 @@ async def explain(request: Request, job_id: str) -> Response:
     found = await job_named(context.reads, job_id)
     archived, _ = _archived(context, found)
     explanation = await archived.ask(lambda lines: explain_job(context.reads, found, lines))
-    return await large_answer(explanation.document, len(explanation.tasks))
+    return await large_answer(explanation.document, explanation.task_count)
 
 
 @router.get(
@@ -612,6 +642,8 @@ async def compare(
     """`with=last_good`: the last job of the same workflow before this one that was done; or the id of another one."""
     context = context_of(request)
     found = await job_named(context.reads, job_id)
+    if other != "last_good":
+        await require_jobs(context, caller_of(request), [other])  # before a part of an id is looked up
     beside = await _compared(context, found, other)
     await require_jobs(context, caller_of(request), [beside])
     both = [await _trimmed(context, each) for each in (found, beside)]

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from accsd.db.answers import Verdict
 from accsd.db.operations import Action, operation, operations, stop_operation
-from accsd.errors import InvalidValue, VerbRefused
+from accsd.errors import VerbRefused
 from accsd.gateway.access import GuardedRoute, scoped
 from accsd.gateway.answers import answer, document
 from accsd.gateway.bodies import Body as RequestBody
@@ -22,12 +22,12 @@ from accsd.gateway.operations import MAX_IDS, begin, preview, read_wanted
 from accsd.gateway.paging import DEFAULT_LIMIT, MAX_LIMIT
 from accsd.gateway.problems import HttpProblem
 from accsd.gateway.reach import Reach, within
+from accsd.gateway.routes.jobs import idempotency_key
 from accsd.gateway.routes.verbs import verbs_of
 from accsd.gateway.schemas import ANYTHING, TEXT, answers, listed, objects
 from accsd.model.access import Scope
 
 router = APIRouter(prefix="/api/v1", route_class=GuardedRoute, tags=["operations"])
-_LONGEST_KEY: Final = 200
 _NUMBER: Final = {"type": "integer"}
 OPERATION: Final = objects(
     id={"type": "string", "format": "uuid"},
@@ -88,11 +88,7 @@ async def start(request: Request, asked: OperationAsked, dry_run: bool = False) 
         shown = await preview(context.reads, wanted)
         examples = [each if isinstance(each, str) else document(each, context.redaction) for each in shown.examples]
         return answer(shown.document() | {"examples": examples, "dry_run": True})
-    given = request.headers.get("idempotency-key")
-    if given is not None and not 0 < len(given) <= _LONGEST_KEY:
-        raise InvalidValue(f"an Idempotency-Key has 1 to {_LONGEST_KEY} characters")
-    key = None if given is None else f"http/{caller.actor}/{given}"
-    begun = await begin(context.reads, verbs_of(request), wanted, by=caller.actor, key=key)
+    begun = await begin(context.reads, verbs_of(request), wanted, by=caller.actor, key=idempotency_key(request))
     where = f"{context.settings.gateway.base_path}/api/v1/operations/{begun.id}"
     return answer(begun.document(), status=202 if begun.state == "running" else 200, headers={"Location": where})
 

@@ -20,17 +20,17 @@ from accsd.explain import occurrences
 from accsd.explain import schedule_definitions as definitions
 from accsd.explain import schedules as words
 from accsd.explain.ledger import fate
-from accsd.gateway.access import GuardedRoute, require_limit, require_own, scoped
+from accsd.gateway.access import GuardedRoute, require_limit, require_own, require_scope, scoped
 from accsd.gateway.answers import answer, document
 from accsd.gateway.bodies import Body as RequestBody
 from accsd.gateway.bodies import Reason
 from accsd.gateway.conditional import etag, require_version
 from accsd.gateway.context import GatewayContext, caller_of, context_of
-from accsd.gateway.reach import Reach
+from accsd.gateway.reach import Reach, require_topic
 from accsd.gateway.routes.jobs import idempotency_key
 from accsd.gateway.routes.verbs import done
 from accsd.gateway.schemas import ANYTHING, answers, listed, row_schema
-from accsd.model.access import Scope
+from accsd.model.access import Caller, Scope
 from accsd.model.schedule import ScheduleDef
 from accsd.planning.recurrence import explain, lint
 from accsd.values.units import parse_duration
@@ -112,17 +112,40 @@ def _spread(context: GatewayContext) -> timedelta:
 )
 async def create(request: Request, written: dict[str, Any] = Body(), dry_run: bool = False) -> Response:
     """The body is the document of `accsd schedules apply`, as JSON. The answer says what it means and what is next; a
-    dry run says the same, and writes nothing."""
+    dry run says the same, and writes nothing. The same again with an `Idempotency-Key` is the same schedule."""
     context = context_of(request)
     wanted = ScheduleDef.model_validate(written)
     require_limit(caller_of(request), "workflows", wanted.workflow)
     draft = await definitions.drafted(context.reads, wanted, spread=_spread(context))
+    _require_rights(caller_of(request), draft)
+    if draft.row is not None and _was_made_so(request, draft):
+        said = definitions.document(draft, "unchanged", id=draft.row.id, revision=draft.row.revision)
+        return answer(_written_document(context, said) | _dry(dry_run), headers={"Idempotency-Replayed": "true"})
     if draft.row is not None:
         raise VerbRefused(
             "create", "already_there", subject=f"schedule {wanted.name}", hint=f"PATCH /api/v1/schedules/{wanted.name}"
         )
     await definitions.check_workflow(context.reads, wanted)
     return await _written(request, draft, dry_run=dry_run, reason=None)
+
+
+def _was_made_so(request: Request, draft: definitions.Draft) -> bool:
+    """Whether this caller has made the very same before, and asks again because it may not have heard the answer."""
+    row = draft.row
+    is_own = row is not None and row.created_by == caller_of(request).actor
+    return is_own and idempotency_key(request) is not None and not draft.changes
+
+
+def _require_rights(caller: Caller, draft: definitions.Draft) -> None:
+    """What of a definition needs more than the right to make a schedule, as far as it is new (CO9, EV3)."""
+    wanted, written = draft.definition, draft.changes.keys()
+    source: object = (wanted.condition or {}).get("source")
+    if "condition" in written and isinstance(source, dict) and "sql" in source:
+        require_scope(caller, Scope.ADMIN, "a probe by SQL")
+    if wanted.event is not None and "schedule_expr" in written:
+        if wanted.event == "**":
+            require_scope(caller, Scope.ADMIN, "to listen to all topics")
+        require_topic(caller, wanted.event)
 
 
 @router.post(
@@ -254,6 +277,7 @@ async def change(
     if edited.get("name", row.name) != row.name:
         raise ScheduleInvalid("a schedule keeps its name", complaints=[(("name",), "it can't be changed")])
     draft = await definitions.drafted(context.reads, ScheduleDef.model_validate(edited), spread=_spread(context))
+    _require_rights(caller_of(request), draft)
     if {"workflow", "version"} & draft.changes.keys():
         require_limit(caller_of(request), "workflows", draft.definition.workflow)
         await definitions.check_workflow(context.reads, draft.definition)

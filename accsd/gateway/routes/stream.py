@@ -1,19 +1,18 @@
 """What happens, as it happens: a stream for browsers and programs, and task events from a cursor on."""
 
 from collections import Counter
-from typing import Any, Final
+from typing import Final
 
 from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Send
-from starlette.types import Scope as ASGIScope
 
 from accsd.db.views import events as event_views
 from accsd.explain.identifiers import job_named
-from accsd.gateway.access import GuardedRoute, authenticated, scoped, shared
+from accsd.gateway.access import GuardedRoute, authenticated, counted_as, scoped, shared
 from accsd.gateway.answers import answer, document
 from accsd.gateway.context import caller_of, context_of
+from accsd.gateway.limits import Counted
 from accsd.gateway.messages import MOST_TOPICS, Topic
 from accsd.gateway.problems import HttpProblem
 from accsd.gateway.reach import Reach, require_topics
@@ -68,7 +67,7 @@ def _streamed(request: Request, topics: list[Topic], after: str | None) -> Respo
     context, caller = context_of(request), caller_of(request)
     if not 1 <= len(topics) <= MOST_TOPICS:
         raise HttpProblem("invalid", f"a stream has 1 to {MOST_TOPICS} topics")
-    who = caller.token_id or caller.session_id or caller.actor
+    who = counted_as(caller)
     limits = context.settings.gateway.limits
     if _open.total() >= limits.streams or _open[who] >= limits.streams_each:
         raise HttpProblem("too_many_streams", "too many streams are open", headers={"Retry-After": "5"})
@@ -79,24 +78,8 @@ def _streamed(request: Request, topics: list[Topic], after: str | None) -> Respo
 
     since = request.headers.get("last-event-id") or after
     form = format_of(request.headers.get("accept"))
-    return _Counted(who, context.hub, topics, after=since, may=may, metrics=context.metrics, form=form)
-
-
-class _Counted(StreamAnswer):
-    """A stream that counts for its caller while it is open."""
-
-    def __init__(self, who: str, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self._who = who
-
-    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
-        _open[self._who] += 1
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            _open[self._who] -= 1
-            if not _open[self._who]:
-                del _open[self._who]
+    stream = StreamAnswer(context.hub, topics, after=since, may=may, metrics=context.metrics, form=form)
+    return Counted(stream, _open, who)
 
 
 @router.get(

@@ -1,6 +1,7 @@
 """Tasks, and the log of each attempt by line: windows, a search that is complete, the whole of it."""
 
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -15,10 +16,11 @@ from accsd.errors import AccsdError, InvalidValue, NotFound
 from accsd.explain import why as explained
 from accsd.explain.identifiers import task_named
 from accsd.explain.log import MOST_LINES, AttemptLines, Line
-from accsd.gateway.access import GuardedRoute, redaction_for, scoped
+from accsd.gateway.access import GuardedRoute, counted_as, redaction_for, scoped
 from accsd.gateway.answers import answer, document, encode
 from accsd.gateway.conditional import told
-from accsd.gateway.context import GatewayContext, context_of, require_store
+from accsd.gateway.context import GatewayContext, caller_of, context_of, require_store
+from accsd.gateway.limits import Counted
 from accsd.gateway.messages import Topic
 from accsd.gateway.problems import HttpProblem
 from accsd.gateway.routes.jobs import TASK
@@ -29,6 +31,7 @@ from accsd.model.state import Level, TaskStatus
 router = APIRouter(prefix="/api/v1", route_class=GuardedRoute, tags=["tasks"])
 NDJSON: Final = "application/x-ndjson"
 _GATHERS_SEC: Final = 0.2
+_searches: Counter[str] = Counter()  # by caller, in this process
 
 
 @router.get(
@@ -134,6 +137,9 @@ async def search_log(
     level: Level | None = None,
 ) -> Response:
     """The search is complete: hits come as they are found."""
+    who, most = counted_as(caller_of(request)), context_of(request).settings.gateway.limits.searches_each
+    if _searches[who] >= most:
+        raise HttpProblem("rate_limited", f"{most} searches of logs are under way", headers={"Retry-After": "1"})
     lines = await _opened(context_of(request), task_id, attempt_id)
 
     async def hits() -> AsyncIterator[bytes]:
@@ -143,7 +149,7 @@ async def search_log(
             yield encode(line.document()) + b"\n"
         yield encode({"done": True, "hits": count}) + b"\n"
 
-    return StreamingResponse(_told_to_the_end(hits()), media_type=NDJSON)
+    return Counted(StreamingResponse(_told_to_the_end(hits()), media_type=NDJSON), _searches, who)
 
 
 @router.get(

@@ -6,7 +6,8 @@ from typing import Any
 from accsd.gateway.mcp.calls import TOOLS
 from tests.support.assistants import over_http
 from tests.support.cluster import Connection
-from tests.support.factory import submit
+from tests.support.factory import fail, node, started, step, submit, submit_to
+from tests.support.factory import workflow as workflow_of
 from tests.support.gateway import Gateway
 from tests.support.goldens import compare
 
@@ -214,6 +215,23 @@ async def test_arguments_that_are_not_known_or_too_large_are_refused_with_their_
         large = await assistant.error("emit_event", topic="a.b", payload={"x": "y" * 600_000})
         assert large["code"] == "too_large"
         assert (await assistant.error("no_such_tool"))["code"] == "unknown_tool"
+
+
+async def test_what_became_of_work_that_a_token_does_not_reach_is_in_no_list_of_events(
+    gateway: Gateway, conn: Connection
+):
+    await node(conn, svc=5)
+    flows = [await workflow_of(conn, step("a"), name=name) for name in ("media-cut", "payroll")]
+    ear = {"name": "ear", "workflow": "media-cut", "event": "accs.job.error"}
+    assert (await gateway.post("/schedules", ear, scope="operate")).status_code == 201
+    await conn.execute("SELECT accs.choose_outcomes()")
+    for flow in flows:
+        await submit_to(conn, flow)
+        await fail(conn, *await started(conn), permanent=True)
+    token = await gateway.token("operate", actor="studio", limits={"workflows": ["media-*"]})
+    async with over_http(gateway, token) as assistant:
+        (row,) = (await assistant.call("list_events", topic="accs.**"))["items"]
+        assert row["untrusted"]["payload"]["workflow"] == "media-cut"
 
 
 async def test_values_that_json_does_not_have_are_refused_and_the_door_stays_well(gateway: Gateway):
