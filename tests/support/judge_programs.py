@@ -32,12 +32,13 @@ def processes_of(task: str) -> list[str]:
     return found
 
 
-def is_running(task: str) -> bool:
-    """Whether a program of this task runs, and not only its judge or compiler."""
-    return any(
-        line.endswith("/main ") or (line.startswith("python3 -I ") and line.endswith("/main.py "))
+def programs_of(task: str) -> list[str]:
+    """The same without the judge and its compiler: what is judged."""
+    return [
+        line
         for line in processes_of(task)
-    )
+        if line.endswith("/main ") or (line.startswith("python3 -I ") and line.endswith("/main.py "))
+    ]
 
 
 class Submitted(NamedTuple):

@@ -67,9 +67,10 @@ def keep(program: Program, control: int, report: int) -> None:
     """Never returns. `control`: its end means stop; `report` gets one line of JSON."""
     code = 0
     try:
-        kernel.die_with_parent(signal.SIGKILL)
         if program.ground.namespaces:
             _enter_namespaces(program)
+        else:
+            os.setsid()  # who kills the judge with its group must leave somebody to end the program
         _watch(program, control, report)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the judge has to know
         _say(report, {"failed": f"{type(error).__name__}: {error}"})
@@ -85,6 +86,7 @@ def _say(report: int, said: dict) -> None:
 
 
 def _enter_namespaces(program: Program) -> None:
+    kernel.die_with_parent(signal.SIGKILL)
     uid, gid = os.getuid(), os.getgid()
     flags = kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
     if program.ground.user_namespace:

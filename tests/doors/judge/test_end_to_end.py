@@ -27,8 +27,8 @@ from tests.support.judge_programs import (
     TESTS,
     VERDICTS,
     Submitted,
-    is_running,
     processes_of,
+    programs_of,
     why_no_judge,
 )
 from tests.support.judging import Door, judging
@@ -128,7 +128,7 @@ async def _is_judged(door: Door, conn: Connection, job: str) -> UUID:
     """Once its program runs: the task."""
 
     async def runs() -> bool:
-        return (await door.status(job))["state"] == "processing" and is_running(str(task))
+        return (await door.status(job))["state"] == "processing" and bool(programs_of(str(task)))
 
     task: UUID = await conn.fetchval("SELECT id FROM job_tasks WHERE job_id = $1::uuid", job)
     await eventually(runs, within=30)

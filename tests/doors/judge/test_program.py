@@ -23,8 +23,8 @@ from tests.support.judge_programs import (
     SUM_PY,
     TESTS,
     VERDICTS,
-    is_running,
     processes_of,
+    programs_of,
     why_no_judge,
 )
 
@@ -255,7 +255,7 @@ def test_a_judge_that_is_killed_takes_its_programs_with_it(judge: Judge):
     """Also where they have left its session."""
     code = "import os, time\nfor _ in range(3):\n    if os.fork() == 0:\n        os.setsid()\ntime.sleep(60)"
     running = judge.start(code, "python", ms=10_000)
-    eventually_sync(lambda: is_running(judge.task), within=20)
+    eventually_sync(lambda: len(programs_of(judge.task)) == 8, within=20)
     os.killpg(running.pid, 9)
     running.wait(timeout=10)
     for pipe in (running.stdin, running.stdout, running.stderr):
