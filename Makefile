@@ -18,7 +18,7 @@ PYTEST_ARGS ?=
 PEERS_ARGS ?= --systems accsd_pull,accsd,pgqueuer,chancy,graphile_worker,pg_boss --reps 3 --backlog-jobs 60000
 GROWTH ?= 10000000
 
-.PHONY: help install test test-quick soak calendar lint check demo bench bench-schedules web-bench schema reference lock lock-check format clean chaos
+.PHONY: help install test test-quick soak calendar lint check demo bench bench-schedules web-bench screenshots vendor-web schema reference lock lock-check format clean chaos
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | while IFS=$$'\t' read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -85,10 +85,20 @@ bench-schedules: install ## how late schedules and events are, what they cost, a
 	$(BIN)/python -m bench.schedules
 	$(BIN)/python bench/peers/run_schedules.py
 
+# Both with --keep FOLDER use one database.
 WEB_ARGS ?=
+BROWSER_ARGS ?=
 
-web-bench: install ## the gateway's budgets beside 1,000,000 jobs, what it uses idle, and what ten streams cost a claim: 25 minutes, 20 GB
+web-bench: install ## the gateway's budgets beside 1,000,000 jobs, what it uses idle, what ten streams cost a claim, and the page in a slow browser for an hour: 2 hours, 20 GB
 	$(BIN)/python -m bench.web $(WEB_ARGS)
+	$(BIN)/python -m bench.web_browser $(BROWSER_ARGS)
+
+screenshots: install ## docs/pictures: the page, light and dark, as the tests' studio fills it
+	room=$$(tools/quick_tmp.sh); [ -z "$$room" ] || export TMPDIR=$$room; \
+	$(BIN)/python tools/make_screenshots.py $(PICTURES)
+
+vendor-web: install ## bring the page's libraries again (npm), and compare
+	$(BIN)/python tools/vendor_web.py && $(BIN)/python tools/vendor_web.py --compare
 
 schema: ## assemble schema.sql from the files in schema/
 	$(PYTHON) tools/make_schema.py

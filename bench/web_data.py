@@ -145,7 +145,7 @@ def _steps(count: int, first: int = 0) -> list[dict[str, Any]]:
     ]
 
 
-async def _workflows(connection: asyncpg.Connection) -> None:
+async def _workflows(connection: asyncpg.Connection, large: int) -> None:
     for number in range(WORKFLOWS):
         names = [f"service-{(number * 3 + step) % SERVICES:02}" for step in range(4)]
         keys = ("ingest", "audio", "render", "upload")
@@ -156,19 +156,21 @@ async def _workflows(connection: asyncpg.Connection) -> None:
         ]
         await _workflow(connection, f"media-{number}", steps)
     await _workflow(connection, "middle", _steps(MIDDLE))
-    await _workflow(connection, "large", _steps(LARGE))
+    await _workflow(connection, "large", _steps(large))
 
 
 async def _workflow(connection: asyncpg.Connection, name: str, steps: list[dict[str, Any]]) -> None:
     await connection.execute("INSERT INTO workflows (name, steps) VALUES ($1, $2)", name, orjson.dumps(steps).decode())
 
 
-async def fill(url: str, folder: Path, jobs: int, at_once: int = 2) -> Known:
+async def fill(
+    url: str, folder: Path, jobs: int, at_once: int = 2, *, large: int = LARGE, log_lines: int = LOG_LINES
+) -> Known:
     """The whole of it; `folder` is that of the object store."""
     connection = await asyncpg.connect(url)
     await connection.execute((ROOT / "schema.sql").read_text())
     await connection.execute(_MONTHS.format(days=DAYS))
-    await _workflows(connection)
+    await _workflows(connection, large)
     await connection.execute(_FLEET.format(nodes=NODES, services=SERVICES))
     began = time.monotonic()
     await _past(url, jobs, at_once)
@@ -178,7 +180,7 @@ async def fill(url: str, folder: Path, jobs: int, at_once: int = 2) -> Known:
     await connection.execute("VACUUM (ANALYZE, PARALLEL 2)", timeout=3600)
     print(f"  and vacuumed ({time.monotonic() - began:.0f} s)", flush=True)
     middle = await _run(connection, "middle", MIDDLE)
-    large, half = await _run(connection, "large", LARGE), await _run(connection, "large", LARGE * 3 // 5)
+    whole, half = await _run(connection, "large", large), await _run(connection, "large", large * 3 // 5)
     await _moving(connection)
     past, failed = [
         await connection.fetchval(
@@ -187,11 +189,11 @@ async def fill(url: str, folder: Path, jobs: int, at_once: int = 2) -> Known:
         for status in ("done", "error")
     ]
     task = await connection.fetchval("SELECT id FROM job_tasks WHERE job_id = $1 AND task_key = 'render'", past)
-    await _log(connection, folder, past, task)
+    await _log(connection, folder, past, task, log_lines)
     await connection.execute("VACUUM (ANALYZE) jobs, job_tasks, accs.waiting, accs.live, task_artifacts", timeout=3600)
     print(f"  and what is in motion ({time.monotonic() - began:.0f} s)", flush=True)
     await connection.close()
-    return Known(past, failed, middle, large, half, task)
+    return Known(past, failed, middle, whole, half, task)
 
 
 async def _past(url: str, jobs: int, at_once: int) -> None:
@@ -268,16 +270,16 @@ async def _moving(connection: asyncpg.Connection) -> None:
         )
 
 
-async def _log(connection: asyncpg.Connection, folder: Path, job: UUID, task: UUID) -> None:
-    """A log of a million lines and 100 MiB, with an error in every 20,000 lines, in parts as tasklog.py seals them."""
+async def _log(connection: asyncpg.Connection, folder: Path, job: UUID, task: UUID, lines: int) -> None:
+    """A log of 100 bytes a line, with an error in every 20,000 lines, in parts as tasklog.py seals them."""
     at = datetime.now(UTC) - timedelta(days=30)
     part, number = bytearray(), 0
     async with open_store(StorageSettings(), default_folder=folder) as store:
-        for n in range(1, LOG_LINES + 1):
+        for n in range(1, lines + 1):
             level = "error" if n % 20_000 == 0 else "info"
             record = {"ts": at + timedelta(milliseconds=n), "stream": "stdout", "level": level, "message": f"frame {n}"}
             part += orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
-            if len(part) < SEGMENT_BYTES and n < LOG_LINES:
+            if len(part) < SEGMENT_BYTES and n < lines:
                 continue
             number += 1
             key = build_key(job, "render", "log", attempt_id=1, name=f"{number:06d}.jsonl")

@@ -50,6 +50,7 @@ CREATE TABLE accs.tokens (
   last_used_at  timestamptz,                     -- to the minute
   revoked_at    timestamptz,
   revoked_by    text,
+  of_token      text,                            -- the one that it was made with (exchange_token): it dies with that one
   CHECK (subject IS NULL OR (scopes = '{read}' AND expires_at <= created_at + interval '30 days') IS TRUE)
 );
 
@@ -177,7 +178,8 @@ SELECT accs.is_verb('revoke_token', may => '{scheduler,api}');
 CREATE VIEW accs.live_tokens AS
   SELECT t.id, t.sha256, t.actor, a.kind, t.scopes, t.limits, t.subject, t.last_used_at, t.expires_at
     FROM accs.tokens t JOIN accs.actors a ON a.name = t.actor
-   WHERE t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > accs.clock()) AND a.disabled_at IS NULL;
+   WHERE t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > accs.clock()) AND a.disabled_at IS NULL
+     AND (t.of_token IS NULL OR EXISTS (SELECT FROM accs.tokens o WHERE o.id = t.of_token AND o.revoked_at IS NULL));
 
 -- Who comes with a token: a row, or none. It only reads; is_stale says that touch_token is due. The digest is found by equality: whoever
 -- could measure how far two digests agree would learn the beginning of a SHA-256, which tells nothing about the 256 random bits.
@@ -187,6 +189,22 @@ RETURNS TABLE (actor text, kind text, scopes text[], limits jsonb, subject text,
     FROM accs.live_tokens t WHERE t.id = p_id AND t.sha256 = p_sha256
 $$;
 SELECT accs.is_verb('check_token', may => '{scheduler,api}');
+
+-- A token for whoever comes with another one, such as the secret of an agent: of the same actor, with the same scopes and limits. It ends
+-- after p_lives, and never later than that one. No row: that one lets nobody in, is a share, or is not of this actor.
+CREATE FUNCTION accs.exchange_token(p_id text, p_sha256 bytea, p_with text, p_with_sha256 bytea, p_lives interval, p_actor uuid DEFAULT NULL)
+RETURNS TABLE (actor text, scopes text[], expires_in interval) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+  INSERT INTO accs.tokens (id, sha256, name, actor, scopes, limits, created_by, expires_at, of_token)
+  SELECT p_id, p_sha256, left('access by ' || t.name, 200), t.actor, t.scopes, t.limits, t.actor,
+         least(accs.clock() + p_lives, t.expires_at), coalesce(t.of_token, t.id)
+    FROM accs.live_tokens l JOIN accs.tokens t ON t.id = l.id JOIN accs.actors a ON a.name = t.actor
+   WHERE l.id = p_with AND l.sha256 = p_with_sha256 AND l.subject IS NULL AND (p_actor IS NULL OR a.id = p_actor)
+  ON CONFLICT (id) DO NOTHING;   -- the answer of the first call was lost
+  RETURN QUERY SELECT t.actor, t.scopes, t.expires_at - accs.clock() FROM accs.tokens t WHERE t.id = p_id AND t.sha256 = p_sha256;
+END $$;
+SELECT accs.is_verb('exchange_token', may => '{scheduler,api}');
 
 CREATE FUNCTION accs.touch_token(p_id text) RETURNS void LANGUAGE sql AS $$
   UPDATE accs.tokens SET last_used_at = date_trunc('minute', accs.clock())
@@ -200,9 +218,10 @@ CREATE FUNCTION accs.list_tokens() RETURNS TABLE (
   expires_at timestamptz, last_used_at timestamptz, revoked_at timestamptz, revoked_by text, state text
 ) LANGUAGE sql STABLE AS $$
   SELECT t.id, t.name, t.actor, a.kind, t.scopes, t.limits, t.subject, t.created_at, t.created_by, t.expires_at, t.last_used_at,
-         t.revoked_at, t.revoked_by, CASE WHEN t.revoked_at IS NOT NULL THEN 'revoked' WHEN t.expires_at <= accs.clock() THEN 'expired'
-                                          WHEN a.disabled_at IS NOT NULL THEN 'disabled' ELSE 'live' END
-    FROM accs.tokens t JOIN accs.actors a ON a.name = t.actor ORDER BY t.created_at DESC, t.id
+         coalesce(t.revoked_at, o.revoked_at), coalesce(t.revoked_by, o.revoked_by),
+         CASE WHEN t.revoked_at IS NOT NULL OR o.revoked_at IS NOT NULL THEN 'revoked' WHEN t.expires_at <= accs.clock() THEN 'expired'
+              WHEN a.disabled_at IS NOT NULL THEN 'disabled' ELSE 'live' END
+    FROM accs.tokens t JOIN accs.actors a ON a.name = t.actor LEFT JOIN accs.tokens o ON o.id = t.of_token ORDER BY t.created_at DESC, t.id
 $$;
 SELECT accs.is_verb('list_tokens', may => '{scheduler,api}');
 
@@ -300,7 +319,7 @@ BEGIN
 END $$;
 SELECT accs.is_verb('end_session', may => '{scheduler,api}');
 
--- Removes what lets nobody in any more: codes and sessions at once, tokens when the audit forgets them too. Returns how many.
+-- Removes what lets nobody in any more: codes, sessions and exchanged tokens at once, others when the audit forgets them too. Returns how many.
 CREATE FUNCTION accs.forget_access(p_keep interval DEFAULT '400 days') RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
   v_codes    int;
@@ -311,7 +330,7 @@ BEGIN
   GET DIAGNOSTICS v_codes = ROW_COUNT;
   DELETE FROM accs.sessions s WHERE NOT EXISTS (SELECT FROM accs.live_sessions l WHERE l.id = s.id);
   GET DIAGNOSTICS v_sessions = ROW_COUNT;
-  DELETE FROM accs.tokens WHERE least(revoked_at, expires_at) < accs.clock() - p_keep;
+  DELETE FROM accs.tokens t WHERE least(t.revoked_at, t.expires_at) < accs.clock() - CASE WHEN t.of_token IS NULL THEN p_keep ELSE '0' END;
   GET DIAGNOSTICS v_tokens = ROW_COUNT;
   RETURN v_codes + v_sessions + v_tokens;
 END $$;

@@ -41,6 +41,7 @@
 --   cache.sql        the results of steps that say so are used again
 --   submissions.sql  what clients of an online judge call a job
 --   outbox.sql       events for others: webhooks
+--   deployments.sql  deployments that SeqPulse's clients announce, and what became of them
 --   history.sql      archives of months, retention of finished jobs
 --   upkeep.sql       what the builder has before it, and the net that mends
 --   statistics.sql   how busy nodes were, how attempts ended, how long steps usually take
@@ -88,6 +89,8 @@
 --   accs.conclusions        how attempts ended lately, of steps that fail; from it accs.quarantines (a node's service takes
 --                           nothing) and accs.step_health (a step that fails everywhere).
 --   accs.outbox_targets     who is told what happens to jobs; the events themselves stand in public.outbox_events.
+--   accs.seqpulse_deployments   deployments of a gateway's door; accs.deployment_jobs (a view): their jobs. public.scheduled_jobs,
+--                           metric_samples, deployment_verdicts, sdh_hints (views): the same as SeqPulse has it.
 --   accs.monthly            the tables that are partitioned by month: task_events, firings, events.
 --   accs.archives           the months that are in the object store, with the chain of their digests.
 --   accs.borrowed_files     outputs that a task has because it is done with the result of another one.

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from accsd.agent.roles import ROLES as AGENT_ROLES  # noqa: E402 - the package l
 from accsd.builder.roles import ROLES as BUILDER_ROLES  # noqa: E402
 from accsd.cli import main  # noqa: E402
 from accsd.gateway.app import openapi  # noqa: E402
-from accsd.gateway.judge import app as judge_door  # noqa: E402
+from accsd.gateway.judge.app import openapi as openapi_of_judge  # noqa: E402
+from accsd.gateway.ordinaut.app import openapi as openapi_of_ordinaut  # noqa: E402
 from accsd.gateway.roles import ROLES as GATEWAY_ROLES  # noqa: E402
+from accsd.gateway.seqpulse.app import openapi as openapi_of_seqpulse  # noqa: E402
 from accsd.model.outcome import MEANINGS, DatabaseCode, ErrorCode  # noqa: E402
 from accsd.roles import Role  # noqa: E402
 
@@ -86,15 +89,16 @@ def error_codes_table(codes: Iterable[ErrorCode | DatabaseCode]) -> str:
     return "\n".join(rows) + "\n"
 
 
-def openapi_page(described: Callable[[], Any]) -> Callable[[], str]:
-    return lambda: json.dumps(described(), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+def openapi_page(described: Callable[[], dict[str, Any]]) -> str:
+    return json.dumps(described(), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
+DOORS = {"judge": openapi_of_judge, "ordinaut": openapi_of_ordinaut, "seqpulse": openapi_of_seqpulse}
 PAGES = {
     "reference/settings.md": settings_page,
     "reference/commands.md": commands_page,
-    "reference/openapi.json": openapi_page(openapi),
-    "reference/openapi-judge.json": openapi_page(judge_door.openapi),
+    "reference/openapi.json": partial(openapi_page, openapi),
+    **{f"reference/openapi-{door}.json": partial(openapi_page, described) for door, described in DOORS.items()},
 }
 TABLES = {
     "roles of a builder": lambda: roles_table(BUILDER_ROLES),

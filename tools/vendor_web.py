@@ -1,11 +1,15 @@
 """Brings the page's libraries into accsd/web/vendor: exact versions, their hashes checked, their imports made relative.
 
-    python tools/vendor_web.py            needs npm, and replaces what stands there
+    python tools/vendor_web.py             needs npm, and replaces what stands there
+    python tools/vendor_web.py --check     is everything as its manifest says? Needs no network
+    python tools/vendor_web.py --compare   and as the packages have it? Needs npm
 
 Each package is fetched by `npm pack`, so whatever registry npm is told to use. What is committed is what is served:
-there is no build step. accsd/web/vendor/MANIFEST says what each file is, and a test compares.
+there is no build step. What only the tests need goes to tests/browser/vendor. A new version: its number and the
+`dist.integrity` that `npm view NAME@VERSION` shows, below.
 """
 
+import argparse
 import base64
 import hashlib
 import re
@@ -13,10 +17,14 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-VENDOR: Final = Path(__file__).resolve().parents[1] / "accsd" / "web" / "vendor"
+_ROOT: Final = Path(__file__).resolve().parents[1]
+VENDOR: Final = _ROOT / "accsd" / "web" / "vendor"
+TESTS: Final = _ROOT / "tests" / "browser" / "vendor"
+FOLDERS: Final = (VENDOR, TESTS)
 # Bare names that a browser can't look up, and the file of each.
 _IMPORTS: Final = {
     "preact": "./preact.js",
@@ -32,6 +40,7 @@ class Package(NamedTuple):
     integrity: str  # of the archive
     licence: str
     files: dict[str, str]  # of the archive: as what it is stored
+    folder: Path = VENDOR
 
 
 PACKAGES: Final = (
@@ -63,20 +72,75 @@ PACKAGES: Final = (
         "Apache-2.0",
         {"dist/htm.mjs": "htm.js", "LICENSE": "LICENSE.htm"},
     ),
+    Package(
+        "axe-core",
+        "4.14.0",
+        "sha512-9WTZxEjsZ7b13TH8JPmbV2z8CHbl80/2hm3XPEG4JgNdQLK81IBRXmSxHfMAOkSqQeRxT/0dwNDz2GOm3zzpcQ==",
+        "MPL-2.0",
+        {"axe.min.js": "axe.js", "LICENSE": "LICENSE.axe"},
+        TESTS,
+    ),
 )
 
 
 def main() -> None:
-    VENDOR.mkdir(parents=True, exist_ok=True)
-    for old in VENDOR.iterdir():
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--check", action="store_true", help="only compare what is here with its manifest, offline")
+    asked.add_argument("--compare", action="store_true", help="only compare what is here with the packages")
+    chosen = asked.parse_args()
+    if chosen.check or chosen.compare:
+        found = problems() + (differences() if chosen.compare else [])
+        sys.exit("\n".join(found) or None)
+    for folder in FOLDERS:
+        _bring(folder)
+
+
+def problems() -> list[str]:
+    """What is not as its manifest says, or not as this file says. Needs no network."""
+    return [problem for folder in FOLDERS for problem in _problems(folder)]
+
+
+def _problems(folder: Path) -> Iterator[str]:
+    listed = [line.split() for line in (folder / "MANIFEST").read_text(encoding="utf-8").splitlines()]
+    expected = {
+        (stored, package.name, package.version, package.licence)
+        for package in PACKAGES
+        if package.folder == folder
+        for stored in package.files.values()
+    }
+    if {tuple(rest) for _, *rest in listed} != expected:
+        yield f"{folder}/MANIFEST lists other files, versions or licences than tools/vendor_web.py: run it"
+    if strangers := {file.name for file in folder.iterdir()} - {name for _, name, *_ in listed} - {"MANIFEST"}:
+        yield f"{folder} has files that its MANIFEST does not list: {', '.join(sorted(strangers))}"
+    for digest, name, *_ in listed:
+        if not (folder / name).is_file() or _digest((folder / name).read_bytes()) != digest:
+            yield f"{folder / name} is not what its MANIFEST says"
+
+
+def differences() -> list[str]:
+    """What is not as the packages have it."""
+    return [
+        f"{package.folder / stored} is not what {package.name} {package.version} has"
+        for package in PACKAGES
+        for stored, content in _files_of(package)
+        if (package.folder / stored).read_bytes() != content
+    ]
+
+
+def _bring(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.iterdir():
         old.unlink()
     lines: list[str] = []
-    for package in PACKAGES:
+    for package in (package for package in PACKAGES if package.folder == folder):
         for stored, content in _files_of(package):
-            (VENDOR / stored).write_bytes(content)
-            digest = hashlib.sha256(content).hexdigest()
-            lines.append(f"{digest}  {stored}  {package.name} {package.version}  {package.licence}\n")
-    (VENDOR / "MANIFEST").write_text("".join(sorted(lines, key=lambda line: line.split()[1])), encoding="utf-8")
+            (folder / stored).write_bytes(content)
+            lines.append(f"{_digest(content)}  {stored}  {package.name} {package.version}  {package.licence}\n")
+    (folder / "MANIFEST").write_text("".join(sorted(lines, key=lambda line: line.split()[1])), encoding="utf-8")
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _files_of(package: Package) -> list[tuple[str, bytes]]:

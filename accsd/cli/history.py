@@ -14,11 +14,12 @@ from accsd.cli.output import output_option, say, show
 from accsd.cli.retention import orphans_command, prune_command
 from accsd.cli.session import settings_of, with_database
 from accsd.db.history import Archive, archives, archives_with, lines_here
-from accsd.db.months import EVENTS, FIRINGS, MONTHLY, TASK_EVENTS, Monthly, months_of
+from accsd.db.months import EVENTS, FIRINGS, MONTHLY, TASK_EVENTS, Monthly
 from accsd.db.pool import Database
 from accsd.db.views.schedules import schedule_named
 from accsd.errors import AccsdError, ConfigError, NotFound
 from accsd.explain.identifiers import job_named
+from accsd.explain.months import months_here, state
 from accsd.history.archive import ArchiveOutcome, archive, months_to_archive, verify
 from accsd.history.clocks import require_same_time
 from accsd.history.contents import broken_links
@@ -48,7 +49,7 @@ def list_command(ctx: click.Context, output: str) -> None:
     """
 
     async def work(db: Database) -> tuple[list[str], list[Archive]]:
-        return await _months(db), await archives(db)
+        return await months_here(db), await archives(db)
 
     here, archived = with_database(ctx, work)
     if output == "table":
@@ -60,27 +61,16 @@ def list_command(ctx: click.Context, output: str) -> None:
         show([asdict(one) for one in archived], {}, output, name="partition")
 
 
-async def _months(db: Database) -> list[str]:
-    return [month for table in MONTHLY for month in await months_of(db, table)]
-
-
 def _cells(one: Archive) -> dict[str, Any]:
     return {
         "month": one.partition,
         "rows": one.rows,
         "size": shown_size(one.size_bytes),
-        "state": _state(one),
+        "state": state(one),
         "verified": one.verified_at,
         "digest": one.digest[:_DIGEST_SHOWN],
         "key": one.key,
     }
-
-
-def _state(one: Archive) -> str:
-    if one.superseded_at is not None:
-        return "replaced"
-    where = "archived" if one.dropped_at is not None else "archived, still in the database"
-    return where if one.refused is None else f"{where}; NOT WELL: {one.refused}"
 
 
 @history.command("archive")
@@ -102,7 +92,7 @@ def archive_command(ctx: click.Context, months: Sequence[str], again: bool, keep
 
     async def work(db: Database) -> list[ArchiveOutcome]:
         if months:
-            wanted = _named(months, await _months(db))
+            wanted = _named(months, await months_here(db))
         else:
             if not settings.retention.removes_months:
                 raise ConfigError("all months are kept for ever", hint="set retention.events, or name the months")

@@ -235,7 +235,7 @@ _since_option = click.option(
 
 async def _timeline(db: Database, back: timedelta, silent: timedelta) -> Timeline:
     now = await job_views.clock(db)
-    return await read_timeline(db, now - back, now, silent=silent)
+    return await read_timeline(db, now - back, None, silent=silent)
 
 
 @nodes.command("timeline")

@@ -15,8 +15,9 @@ from accsd.cli.session import operator, with_database
 from accsd.cli.workflow_files import Document
 from accsd.db.answers import Verdict
 from accsd.db.pool import Database
-from accsd.db.tools import ToolOffer, WrittenTool, find_tools, no_such_tool, put_tool, retire_tool, tool_offers
+from accsd.db.tools import WrittenTool, find_tools, no_such_tool, put_tool, retire_tool, tool_offers
 from accsd.errors import InvalidValue, NotFound, Place
+from accsd.explain.tools import offer_state
 from accsd.model.tool import ToolDef
 from accsd.values.validation import problems
 
@@ -75,20 +76,6 @@ def list_command(ctx: click.Context, every_version: bool, offered: bool, output:
 async def _offered(db: Database) -> list[dict[str, Any]]:
     offers, known = await tool_offers(db), await find_tools(db)
     return [{**asdict(offer), "state": offer_state(offer, known)} for offer in offers]
-
-
-def offer_state(offer: ToolOffer, known: Sequence[ToolDef]) -> str:
-    """What became of an offer, in words. `known` are all versions of tools, the newest first."""
-    try:
-        wanted = offer.tool()
-    except InvalidValue as error:
-        return str(error)
-    newest = next((tool for tool in known if tool.name == wanted.name), None)
-    if newest is None:
-        return "not accepted"
-    if newest.document() != wanted.document():
-        return f"differs from version {newest.version}"
-    return f"accepted as version {newest.version}" + ("" if newest.is_active else ", which is retired")
 
 
 def _row(tool: ToolDef) -> dict[str, Any]:

@@ -1,11 +1,8 @@
 """`accsd up`: everything in one process, for one machine. PostgreSQL included, where none is configured."""
 
 import asyncio
-import socket
 from contextlib import ExitStack, suppress
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
 
 import click
 
@@ -18,11 +15,10 @@ from accsd.db.access import create_code
 from accsd.db.install import install
 from accsd.db.pool import Database, connect
 from accsd.errors import AccsdError, DatabaseUnavailable
+from accsd.gateway.place import free_address, is_installed
 from accsd.model.access import Scope
 from accsd.runners.compose import Docker, Mode, Project, compose_file, declared_services
 from accsd.settings import Settings, environment, load_settings
-
-_GATEWAY_PORT: Final = 8460
 
 
 @click.command()
@@ -63,7 +59,7 @@ def up(ctx: click.Context, compose: Path | None, folder: Path | None, no_gateway
             environ["ACC_DB_URL"] = stack.enter_context(embedded.running(embedded_folder(settings))).url
             settings = load_settings(config)
         asyncio.run(_installed(settings))
-        if settings.gateway.listen is None and not no_gateway and (listen := _free_address()) is not None:
+        if settings.gateway.listen is None and not no_gateway and (listen := _gateway_address()) is not None:
             environ["ACC_GATEWAY_LISTEN"] = listen
             settings = load_settings(config)
         if settings.gateway.listen is not None:
@@ -74,17 +70,12 @@ def up(ctx: click.Context, compose: Path | None, folder: Path | None, no_gateway
         asyncio.run(_tell_what_stays(settings))
 
 
-def _free_address() -> str | None:
-    """Where the gateway listens: at its usual port, or at any other if that is taken. None: it is not installed."""
-    if find_spec("fastapi") is None or find_spec("uvicorn") is None:
+def _gateway_address() -> str | None:
+    """None: it is not installed, or this machine has no free port."""
+    if not is_installed():
         say("the HTTP API is off: pip install 'accsd[web]' brings it", err=True)
         return None
-    for port in (_GATEWAY_PORT, 0):
-        with socket.socket() as tried, suppress(OSError):
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            tried.bind(("127.0.0.1", port))
-            return f"127.0.0.1:{tried.getsockname()[1]}"
-    return None
+    return free_address()
 
 
 async def _link(settings: Settings) -> str:

@@ -7,8 +7,8 @@ could measure it would learn how a SHA-256 begins, and nothing about the 256 ran
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -98,6 +98,58 @@ async def actors_named(db: Database, names: Iterable[str]) -> dict[str, Actor]:
     return {row["name"]: Actor(**row) for row in rows}
 
 
+@dataclass(frozen=True, slots=True)
+class ActorRow:
+    """An actor as lists show it."""
+
+    id: UUID
+    name: str
+    kind: str
+    limits: Mapping[str, Any]
+    created_at: datetime
+    disabled_at: datetime | None
+
+
+async def actors(db: Database, *, ids: Iterable[UUID] | None = None) -> list[ActorRow]:
+    """The newest first; all of them, or these."""
+    rows = await db.fetch(
+        """SELECT id, name, kind, limits, created_at, disabled_at FROM accs.actors
+            WHERE $1::uuid[] IS NULL OR id = ANY ($1) ORDER BY created_at DESC, name""",
+        None if ids is None else list(ids),
+        repeatable=True,
+    )
+    return [ActorRow(**row) for row in rows]
+
+
+async def actor_ids(db: Database, names: Iterable[str]) -> dict[str, UUID]:
+    """The ids of actors by their names; who was never put on record is missing."""
+    rows = await db.fetch("SELECT name, id FROM accs.actors WHERE name = ANY ($1)", sorted(set(names)), repeatable=True)
+    return {row["name"]: row["id"] for row in rows}
+
+
+async def put_actor(
+    db: Database,
+    name: str,
+    *,
+    kind: str = "service",
+    limits: Mapping[str, Any] | None = None,
+    disabled: bool = False,
+    by: str | None = None,
+    reason: str | None = None,
+) -> UUID:
+    """Puts an actor on record, or writes anew what is there of it. A disabled one's tokens let nobody in."""
+    return await db.fetchval(
+        "SELECT accs.put_actor($1, $2, $3, $4, $5, $6)",
+        name,
+        kind,
+        dict(limits or {}),
+        disabled,
+        by,
+        reason,
+        repeatable=True,
+    )
+
+
 # Tokens
 
 
@@ -138,6 +190,37 @@ async def create_token(
     )
     _refused("create_token", row, subject=actor or name)
     return CreatedToken(made.id, made.text, name, actor or name, wanted, narrowed, _of(row)["expires_at"])
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """`token` is shown once. `expires_in` None: it never does."""
+
+    token: str = field(repr=False)
+    actor: str
+    scopes: tuple[Scope, ...]
+    expires_in: timedelta | None
+
+
+async def exchange_token(db: Database, token: str, *, lives: timedelta, actor: UUID | None = None) -> Exchanged | None:
+    """Another token for whoever comes with this one: of the same actor and scopes, for a while, and no longer than this
+    one lasts. None: this one lets nobody in, or it is of another actor than the one that is named."""
+    if (given := read_token(token)) is None:
+        return None
+    made = new_token()
+    row = await db.fetchrow(
+        "SELECT * FROM accs.exchange_token($1, $2, $3, $4, $5, $6)",
+        made.id,
+        made.digest,
+        given.id,
+        given.digest,
+        lives,
+        actor,
+        repeatable=True,
+    )
+    if row is None:
+        return None
+    return Exchanged(made.text, row["actor"], tuple(Scope(scope) for scope in row["scopes"]), row["expires_in"])
 
 
 async def create_share(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from accsd.db.answers import Verdict
@@ -67,6 +67,33 @@ async def lift_quarantine(
     """Lifts the quarantines that fit, of any node or service where none is named; returns the lifted ones."""
     rows = await db.fetch("SELECT * FROM accs.lift_quarantine($1, $2, $3, $4)", node, service, because, by)
     return [Place(row["node"], row["service"]) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvidence:
+    """How attempts of a service ended on a node lately, of the steps that fail."""
+
+    node: str
+    passed: int
+    failed: int
+    lost: int
+    last_failed_at: datetime | None
+    last_message: str | None
+
+
+async def evidence_by_node(db: Database, service: str) -> list[NodeEvidence]:
+    """Where a service fails, the worst first: what a quarantine is decided by."""
+    rows = await db.fetch(
+        """SELECT node, count(*) FILTER (WHERE passed) AS passed,
+                  count(*) FILTER (WHERE NOT passed AND NOT lost) AS failed, count(*) FILTER (WHERE lost) AS lost,
+                  max(ts) FILTER (WHERE NOT passed) AS last_failed_at,
+                  (array_agg(message ORDER BY id DESC) FILTER (WHERE NOT passed))[1] AS last_message
+             FROM accs.conclusions WHERE service = $1 GROUP BY node
+            ORDER BY count(*) FILTER (WHERE NOT passed) DESC, node LIMIT 100""",
+        service,
+        repeatable=True,
+    )
+    return [NodeEvidence(**dict(row)) for row in rows]
 
 
 async def count_quarantines(db: Database) -> dict[str, int]:

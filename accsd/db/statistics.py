@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from accsd.db.pool import Database
 
@@ -74,3 +74,45 @@ async def outcomes(db: Database, since: datetime, until: datetime, *, limit: int
         repeatable=True,
     )
     return [Outcomes(**dict(row)) for row in rows]
+
+
+async def outcomes_of(db: Database, service: str, since: datetime, *, bucket: timedelta) -> list[Outcomes]:
+    """Those of one service, put together to buckets; the oldest first."""
+    rows = await db.fetch(
+        """SELECT date_bin($3, minute, $2) AS minute, service, extract(epoch FROM $3::interval)::int AS seconds,
+                  sum(done)::int AS done, sum(error)::int AS error, sum(retried)::int AS retried,
+                  sum(lost)::int AS lost,
+                  sum(wait_s) AS wait_s, sum(run_s) AS run_s
+             FROM accs.outcomes WHERE minute >= $2 AND service = $1 GROUP BY 1, 2 ORDER BY 1""",
+        service,
+        since,
+        bucket,
+        repeatable=True,
+    )
+    return [Outcomes(**dict(row)) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class HourOfOutcomes:
+    """How attempts of all services ended in the hour from `at` on. `wait_s` is the sum of their waits."""
+
+    at: datetime
+    done: int
+    error: int
+    retried: int
+    lost: int
+    wait_s: float
+
+
+async def hourly_outcomes(db: Database, until: datetime, hours: int) -> list[HourOfOutcomes]:
+    """The hours up to a moment in which something ended, the oldest first."""
+    rows = await db.fetch(
+        """SELECT date_bin('1 hour', minute, $1) AS at, sum(done)::bigint AS done, sum(error)::bigint AS error,
+                  sum(retried)::bigint AS retried, sum(lost)::bigint AS lost, sum(wait_s)::float8 AS wait_s
+             FROM accs.outcomes WHERE minute >= $1::timestamptz - make_interval(hours => $2) AND minute < $1
+            GROUP BY 1 ORDER BY 1""",
+        until,
+        hours,
+        repeatable=True,
+    )
+    return [HourOfOutcomes(**dict(row)) for row in rows]

@@ -13,6 +13,10 @@ from accsd.errors import InvalidValue
 from accsd.values.json import MAX_DEPTH, is_too_deep
 
 KEY_WINDOW: Final = timedelta(hours=24)
+# Whether the workflow of the schedule s has one of the names $1, each may end in *
+_REACHED: Final = """EXISTS (SELECT FROM unnest($1::text[]) AS p (name)
+    WHERE CASE WHEN right(p.name, 1) = '*' THEN starts_with(s.workflow, left(p.name, -1))
+               ELSE s.workflow = p.name END)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,39 @@ async def emit_event(
     )
     assert row is not None, "emit_event always answers"
     return Emitted(row["event_id"], Verdict(row["answer"]), row["matched"])
+
+
+async def listened_topics(db: Database, *, within: Sequence[str] | None = None) -> dict[str, list[UUID]]:
+    """What active schedules listen to, and which. `within`: names of workflows, each may end in *."""
+    rows = await db.fetch(
+        f"""SELECT s.schedule_expr AS topic, array_agg(s.id ORDER BY s.created_at, s.id) AS ids FROM public.schedules s
+             WHERE s.state = 'active' AND s.schedule_kind = 'event' AND ($1::text[] IS NULL OR {_REACHED})
+             GROUP BY 1 ORDER BY 1""",
+        None if within is None else list(within),
+        repeatable=True,
+    )
+    return {row["topic"]: row["ids"] for row in rows}
+
+
+async def listeners_of(db: Database, event_id: int, *, within: Sequence[str] | None = None) -> list[UUID]:
+    """The active schedules that have this event before them, or have had it. `within`: names of workflows, each may end
+    in *."""
+    rows = await db.fetch(
+        f"""SELECT s.id FROM public.schedules s
+            WHERE ($1::text[] IS NULL OR {_REACHED}) AND s.state = 'active' AND s.schedule_kind = 'event'
+              AND s.id IN (SELECT i.schedule_id FROM accs.inbox i
+                            WHERE i.event_id = $2 AND i.plain AND i.gathering IS NULL
+                           UNION ALL
+                           SELECT i.schedule_id FROM accs.inbox i
+                            WHERE i.event_id = $2 AND NOT i.plain AND i.gathering IS NULL
+                           UNION ALL
+                           SELECT f.schedule_id FROM public.firings f WHERE f.cause_id = $2 AND f.cause_id <> 0)
+            ORDER BY s.created_at, s.id""",
+        None if within is None else list(within),
+        event_id,
+        repeatable=True,
+    )
+    return [row["id"] for row in rows]
 
 
 async def events_of_topic(

@@ -1,6 +1,6 @@
 """Workflows are applied, one by one or all of a set at once, and found by their names."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -83,10 +83,15 @@ async def workflow_id(db: Database, name: str, version: int | None = None) -> UU
 
 
 async def apply_workflow(
-    db: Database, workflow: WorkflowDef, *, created_by: str | None = None, reason: str | None = None
+    db: Database,
+    workflow: WorkflowDef,
+    *,
+    created_by: str | None = None,
+    reason: str | None = None,
+    meta: Mapping[str, Any] | None = None,
 ) -> UUID:
     """Writes a workflow under its name and version; the same one again is updated. The database checks it too.
-    `created_by` is who does it. Raises WorkflowInvalid."""
+    `created_by` is who does it; `meta` what a door keeps with it, None: what is there stays. Raises WorkflowInvalid."""
     workflow.schema_of_options()
     workflow = await bound_workflow(db, workflow, by=created_by)
     document = {
@@ -98,7 +103,7 @@ async def apply_workflow(
         "options_schema": workflow.options_schema,
         "files": workflow.files_document(),
         "title": workflow.title,
-    }
+    } | ({} if meta is None else {"meta": dict(meta)})
     return await db.fetchval("SELECT accs.apply_workflow($1, $2, $3)", document, created_by, reason, repeatable=True)
 
 

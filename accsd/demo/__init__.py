@@ -6,6 +6,7 @@ wakes it rings a bell that the demo answers by starting it; a power cut is a SIG
 
 pipeline    the services and the workflow, a copy of examples/media-pipeline or examples/fan-out
 machines    the processes on the stage
+page        the page in a browser, while the story plays and for a look afterwards
 scenes      what is seen of the database: for the screen and for the story
 screen      live on a terminal, plain lines elsewhere
 story       what happens, in order: the power cut, or with --story fan-out a step that becomes many tasks

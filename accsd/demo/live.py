@@ -35,6 +35,9 @@ class LiveScreen:
         self._said.append(text)
         self._draw()
 
+    def keep(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True, highlight=False, markup=False)
+
     def show(self, tasks: Sequence[TaskSeen], asleep: Sequence[str], dead: Sequence[str]) -> None:
         self._tasks, self._asleep, self._dead = tasks, asleep, dead
         self._draw()

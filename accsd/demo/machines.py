@@ -55,6 +55,9 @@ class Stage:
     def start_builder(self) -> None:
         self._start("control", "builder", "")
 
+    def start_gateway(self, listen: str) -> None:
+        self._start("gateway", "gateway", f'[gateway]\nlisten = "{listen}"\n')
+
     def start(self, machine: DemoMachine) -> None:
         tables = [_table(name, self.pipeline.services[name]) for name in machine.services]
         labels = ", ".join(f"{name} = {orjson.dumps(value).decode()}" for name, value in machine.labels.items())

@@ -16,6 +16,10 @@ class Screen(Protocol):
         """A sentence of the narrator's."""
         ...
 
+    def keep(self, text: str) -> None:
+        """A line that stays and is not broken: it has a link."""
+        ...
+
     def show(self, tasks: Sequence[TaskSeen], asleep: Sequence[str], dead: Sequence[str]) -> None:
         """The state of things now."""
         ...
@@ -43,6 +47,9 @@ class PlainScreen:
 
     def say(self, text: str) -> None:
         _print(f"── {text}")
+
+    def keep(self, text: str) -> None:
+        self.say(text)
 
     def show(self, tasks: Sequence[TaskSeen], asleep: Sequence[str], dead: Sequence[str]) -> None:
         for task in tasks:

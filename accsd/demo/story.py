@@ -5,6 +5,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -27,6 +28,7 @@ from accsd.db import (
 )
 from accsd.db.pool import connect
 from accsd.demo.machines import LEASE_SEC, DemoMachine, Stage
+from accsd.demo.page import Page, accsd_command
 from accsd.demo.pipeline import copy_pipeline
 from accsd.demo.scenes import TaskSeen, job_states, look, outputs, timeline
 from accsd.demo.screen import Screen, open_screen, shown_timeline
@@ -43,24 +45,46 @@ _LOOK_EVERY = 0.2
 T = TypeVar("T")
 
 
-async def perform(folder: Path, *, plain: bool, story: str = "power-cut") -> None:
-    """The whole demo. Raises Unavailable where it does not come to its end."""
+async def perform(folder: Path, *, plain: bool, story: str = "power-cut", stay: bool = False) -> None:
+    """The whole demo; with `stay` the stage is left as it is until Ctrl-C. Raises Unavailable where the story does not
+    come to its end."""
     told = STORIES[story]
     pipeline = copy_pipeline(folder, told.example)
-    with open_screen(plain=plain) as screen:
+    with ExitStack() as stack:
+        curtain = stack.enter_context(ExitStack())  # falls before the rest is cleared away
+        screen = curtain.enter_context(open_screen(plain=plain))
         screen.say(f"starting PostgreSQL, a builder and two agents in {folder}")
-        with embedded.running(folder / "postgres") as server:
-            db_url = server.url
-            with Stage(folder, db_url, pipeline) as stage:
-                db = await _open(db_url)
-                try:
-                    performance = told(db, stage, screen)
-                    await performance.begin()
-                    await performance.play()
-                    ending = await performance.ending()
-                finally:
-                    await db.close()
-    sys.stdout.write("\n".join(ending) + "\n")
+        server = stack.enter_context(embedded.running(folder / "postgres"))
+        stage = stack.enter_context(Stage(folder, server.url, pipeline))
+        db = await _open(server.url)
+        try:
+            page = Page.open(db, stage)
+            ending = await _play(told(db, stage, screen), page)
+            curtain.close()
+            sys.stdout.write("\n".join(ending) + "\n")
+            if stay:
+                await _stay(page)
+        finally:
+            await db.close()
+
+
+async def _play(performance: "Story", page: Page | None) -> list[str]:
+    """What is said at the end."""
+    await performance.begin()
+    introduced = None if page is None else asyncio.create_task(page.introduce(performance.screen))
+    try:
+        await performance.play()
+    finally:
+        if introduced is not None:
+            introduced.cancel()
+            await asyncio.gather(introduced, return_exceptions=True)
+    return await performance.ending()
+
+
+async def _stay(page: Page | None) -> None:
+    if page is None:
+        raise Unavailable("there is no page to look at: it is not installed", hint="pip install 'accsd[web]'")
+    await page.stay()
 
 
 async def _open(db_url: str) -> Database:
@@ -234,7 +258,7 @@ STORIES: Mapping[str, type[Story]] = {"power-cut": Story, "fan-out": FanOutStory
 
 
 def _next_steps(folder: Path, job: UUID, config: Path, workflow: str) -> list[str]:
-    accsd = "accsd" if shutil.which("accsd") else str(Path(sys.argv[0]).resolve())
+    accsd = accsd_command()
     return [
         "Try next:",
         f"  {accsd} --config {config} up --folder {folder}",

@@ -93,9 +93,11 @@ class Timeline:
         }
 
 
-async def read_timeline(db: Database, since: datetime, until: datetime, *, silent: timedelta) -> Timeline:
-    """`silent`: a node that has not been seen for so long is away. What lies ahead of now is no part of it."""
+async def read_timeline(db: Database, since: datetime, until: datetime | None, *, silent: timedelta) -> Timeline:
+    """`until` None: until now. `silent`: a node that has not been seen for so long is away. What lies ahead of now is
+    no part of it."""
     now = await clock(db)
+    until = until or now
     ends = min(until, now)
     known = await known_nodes(db)
     if since >= ends:

@@ -45,6 +45,13 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class LookedAt:
+    """How far a search is: so many lines of the log."""
+
+    lines: int
+
+
+@dataclass(frozen=True, slots=True)
 class Window:
     """Lines that follow each other. `errors` are the numbers of the first lines of level error in the whole log."""
 
@@ -148,14 +155,18 @@ class AttemptLines:
                 break
         return await self.window(n - limit // 2, limit)
 
-    async def search(self, text: str, *, match_case: bool = False, level: Level | None = None) -> AsyncIterator[Line]:
-        """Yields every line that has the text, in order, part by part. No patterns: a search must end."""
+    async def search(
+        self, text: str, *, match_case: bool = False, level: Level | None = None
+    ) -> AsyncIterator[Line | LookedAt]:
+        """Yields every line that has the text, in order, and after each part how far it is. No patterns: a search must
+        end."""
         if not text:
             raise InvalidValue("a search needs a text to look for")
         for part in self._parts:
             content = await _bytes(self._store, part.stored)
             for line in await anyio.to_thread.run_sync(_hits, content, part.before, text, match_case, level):
                 yield line
+            yield LookedAt(part.last)
         for line in self._recent:
             if _has(line, text, match_case, level):
                 yield line

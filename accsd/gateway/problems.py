@@ -136,6 +136,27 @@ KINDS: Final[Mapping[str, Kind]] = {
         "The key was used for something else",
         "An `Idempotency-Key` belongs to one request. Choose another for another request.",
     ),
+    "not_active": Kind(
+        400,
+        "The task is not active",
+        "At the door for Ordinaut only an active task runs and is snoozed; one that is paused is resumed "
+        "first. Canceled is final: make a new task.",
+    ),
+    "unknown_agent": Kind(
+        400,
+        "There is no such agent",
+        "`created_by` and `source_agent_id` are ids of agents. Left out, they mean whoever asks.",
+    ),
+    "agent_exists": Kind(
+        400,
+        "There is an agent of that name",
+        "A name is never given twice, also when its agent is gone. Choose another.",
+    ),
+    "not_yourself": Kind(
+        400,
+        "That would lock you out",
+        "Another admin can do it.",
+    ),
     "cursor_mismatch": Kind(
         400,
         "The cursor is of another list",

@@ -13,6 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from accsd.errors import ConfigError
+from accsd.settings.doors import AnalysisSettings, SeqpulseProject, SeqpulseSettings
 from accsd.settings.layers import DEFAULT, Layers
 from accsd.settings.model import (
     ComposeSettings,
@@ -48,6 +49,7 @@ from accsd.settings.sources import (
 from accsd.values.validation import Problem, problems
 
 __all__ = [
+    "AnalysisSettings",
     "ComposeSettings",
     "DatabaseSettings",
     "GatewayLimits",
@@ -63,6 +65,8 @@ __all__ = [
     "ProviderSettings",
     "QuarantineSettings",
     "RetentionSettings",
+    "SeqpulseProject",
+    "SeqpulseSettings",
     "ServiceSettings",
     "Settings",
     "SleepSettings",

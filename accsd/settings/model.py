@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from ipaddress import IPv4Address, ip_address
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Final, Literal, Self, cast
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -661,6 +661,8 @@ class Settings(Section):
                 yield from database_url.secrets_of(url.get_secret_value())
         tokens = [provider.token for provider in self.wake.providers.values()]
         tokens += [target.secret for target in self.outbox.targets.values()]
+        if self.gateway.seqpulse is not None:
+            tokens += [project.hmac_secret for project in self.gateway.seqpulse.projects.values()]
         for key in (self.storage.access_key, self.storage.secret_key, self.http.token, *tokens):
             if key is not None:
                 yield key.get_secret_value()
@@ -670,12 +672,15 @@ class Settings(Section):
         yield from _leaves(self)
 
 
+_TABLES: Final = ("services", "providers", "targets", "workflows", "secrets", "hooks", "projects")  # by name
+
+
 def _leaves(model: BaseModel, at: str = "") -> Iterator[str]:
     for name in type(model).model_fields:
         value: object = getattr(model, name)
         if isinstance(value, BaseModel):
             yield from _leaves(value, f"{at}{name}.")
-        elif name in ("services", "providers", "targets", "workflows", "secrets", "hooks") and isinstance(value, dict):
+        elif name in _TABLES and isinstance(value, dict):
             for key, table in cast("dict[str, BaseModel]", value).items():
                 yield from _leaves(table, f"{at}{name}.{key}.")
         else:

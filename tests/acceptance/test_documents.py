@@ -405,6 +405,51 @@ def test_the_home_automation_example(tmp_path: Path, shell: dict[str, str]):
         )
 
 
+def test_the_seqpulse_example(tmp_path: Path, shell: dict[str, str]):
+    """A deployment by SeqPulse's client, and one as a pipeline (FO10), which takes a bad release back."""
+    before, shop, up, announced, job, bad = blocks("examples/seqpulse/README.md")
+    example = example_named("seqpulse", tmp_path)
+    ports = {"8000": str(daemon.free_port()), "8460": str(daemon.free_port())}
+    config = example / "accsd.toml"
+    config.write_text(replaced(config.read_text(), **ports))
+    gateway = f"http://127.0.0.1:{ports['8460']}"
+    shell = {**shell, "SHOP_PORT": ports["8000"], "SEQPULSE_BASE_URL": gateway}
+    assert "deploy-shop: ok, 5 steps" in bash(before, example, shell)
+    with (
+        terminal(shop.partition("#")[0], example, shell, b"the shop is open"),
+        terminal(up.partition("#")[0], example, shell, REGISTERED),
+    ):
+        key = announced.partition("\n")[0]
+        assert "ok: Nothing became worse" in bash(announced, example, shell)
+        told = bash(job, example, shell)
+        assert "post_collect × 3" in told
+        assert re.search(r"rollback +done", told), told
+        said = "".join(each.read_text() for each in example.glob("terminal-*.log"))
+        assert "at release 3-broken\nthe shop is at release 2\n" in said
+        told = bash(f"{key}\n{bad}", example, shell)
+        assert "rollback_recommended: A rollback is recommended: error_rate failed." in told
+        assert "the pipeline of the CI fails" in told
+
+
+def test_the_ordinaut_example(tmp_path: Path, shell: dict[str, str]):
+    """A task of Ordinaut's, made and read by its routes, that a real daemon runs."""
+    before, up, agent, task, known, refused, ended = blocks("examples/ordinaut/README.md")
+    example = example_named("ordinaut", tmp_path)
+    bash(before, example, shell)
+    port = str(daemon.free_port())
+    config = example / "accsd.toml"
+    config.write_text(replaced(config.read_text(), **{"8460": port}))
+    script = "\n".join((replaced(agent, **{"8460": port}), task, known, refused, ended))
+    with terminal(up.partition("#")[0], example, shell, REGISTERED):
+        told = bash(script, example, shell)
+    assert "2 events, first: Stand-up. 31°C in Chisinau" in told
+    assert '"text": "Drink something: clear sky"' in told
+    assert '"successful_runs":1' in told
+    assert "flattening by [] has no counterpart here" in told
+    assert "/payload/pipeline/1/if" in told
+    assert '"new_status":"canceled"' in told
+
+
 def test_the_fan_out_example(tmp_path: Path, shell: dict[str, str]):
     """Its files are right, an item that fails is named, and tolerated where the workflow says so."""
     before, up, run = blocks("examples/fan-out/README.md")

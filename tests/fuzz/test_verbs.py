@@ -45,6 +45,11 @@ WORKFLOWS = {
         step("join", after=["a", "each"]),
     ],
 }
+DEPLOYMENTS = {
+    "seqpulse.pre_collect": [step("collect", "sampler")],
+    "seqpulse.post_collect": [step("collect", "sampler")],
+    "seqpulse.analysis": [step("analyse", "analyst")],
+}
 # A node is its login's.
 LOGIN_OF = {"n1": OWNER, "n2": "accs_agent", "n3": "accs_scheduler"}
 
@@ -64,6 +69,7 @@ class World:
         for name, login in LOGIN_OF.items():
             register = "SELECT FROM accs.register_node($1, '{\"gpu\": true}', '{\"render\": 50}')"
             await self.sessions[login].execute(register, name)
+        await self.beside.execute("SELECT FROM accs.trigger_deployment('shop', 'prod', 'https://shop.example/')")
         for workflow in WORKFLOWS:
             await self.beside.execute("SELECT accs.submit($1) FROM generate_series(1, 3)", workflow)
         for node in ("n1", "n2"):
@@ -129,7 +135,7 @@ async def a_world(server: TestServer, db_url: str) -> AsyncGenerator[World]:
 
 
 async def _populate(owner: Connection) -> None:
-    for name, steps in WORKFLOWS.items():
+    for name, steps in (WORKFLOWS | DEPLOYMENTS).items():
         notify = ["job.done", "job.error", "job.submitted"] if name == "told" else []
         await owner.execute("INSERT INTO workflows (name, steps, notify) VALUES ($1, $2, $3)", name, steps, notify)
     await owner.execute("SELECT accs.register_outbox_target('t1', 'https://x', '{job.done,job.error}')")

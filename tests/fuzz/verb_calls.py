@@ -68,6 +68,7 @@ _IDS = {
     "claims": "SELECT claim_id::text FROM outbox_events WHERE claim_id IS NOT NULL LIMIT 5",
     "archives": "SELECT id::text FROM accs.archives LIMIT 5",
     "orders": "SELECT id::text FROM accs.node_orders ORDER BY id LIMIT 5",
+    "deployments": "SELECT id::text FROM accs.seqpulse_deployments ORDER BY id DESC LIMIT 5",
 }
 # By the name of the parameter without its p_: what it may well be given.
 _FITTING: dict[str, tuple[str, ...]] = {
@@ -99,6 +100,9 @@ _FITTING: dict[str, tuple[str, ...]] = {
     "method": ("wol", "provider", "script"),
     "wake_method": ("wol", "provider", "script"),
     "mac": ("00:11:22:33:44:55",),
+    "project": ("shop",),
+    "env": ("prod", "staging"),
+    "result": ("success", "failed"),
     "partition": ("task_events_2020_01", "task_events_default", "jobs"),
 }
 _IDS_OF = {
@@ -109,6 +113,7 @@ _IDS_OF = {
     "dead_letter_ids": "letters",
     "ids": "outbox",
     "claim": "claims",
+    "deployment": "deployments",
 }
 _COLUMN_OF = {
     "task": "task_id",

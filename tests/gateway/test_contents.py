@@ -7,14 +7,13 @@ from typing import Any
 import orjson
 import pytest
 
-from accsd.db import Fence, record_task_artifact
-from accsd.explain.log import AttemptLines, Line
+from accsd.explain.log import AttemptLines, Line, LookedAt
 from accsd.model.state import ArtifactKind
-from accsd.storage.base import build_key
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
 from tests.support.factory import Claimed, finish, node, started, submit
 from tests.support.gateway import Gateway
+from tests.support.stored import log, stored
 
 
 @pytest.fixture
@@ -23,26 +22,6 @@ async def task(conn: Connection) -> Claimed:
     await submit(conn)
     (claimed,) = await started(conn)
     return claimed
-
-
-async def stored(gateway: Gateway, task: Claimed, kind: ArtifactKind, name: str, content: bytes, type_: str) -> int:
-    assert gateway.context.store is not None
-    key = build_key(task["job_id"], "a", kind, attempt_id=task["attempt_id"], name=name)
-    made = await gateway.context.store.put_bytes(key, content, content_type=type_)
-    fence = Fence(task["task_id"], task["attempt_id"])
-    await record_task_artifact(
-        gateway.context.verbs, fence, owner="owner-1", kind=kind, bucket=made.bucket, key=made.key,
-        checksum=made.checksum, size_bytes=made.size_bytes, content_type=type_,
-    )  # fmt: skip
-    return await gateway.context.reads.fetchval("SELECT max(id) FROM task_artifacts")
-
-
-def log(*texts: str) -> bytes:
-    lines: list[dict[str, Any]] = [
-        {"ts": f"2026-11-18T12:00:{n:02d}+00:00", "level": "error" if "wrong" in text else "info", "message": text}
-        for n, text in enumerate(texts)
-    ]
-    return b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines)
 
 
 async def test_a_log_is_read_by_line_searched_to_its_end_and_kept_whole(
@@ -65,6 +44,8 @@ async def test_a_log_is_read_by_line_searched_to_its_end_and_kept_whole(
     hits = [orjson.loads(each) for each in found]
     assert [hit["n"] for hit in hits[:-1]] == [3, *range(30, 40)]
     assert hits[-1] == {"done": True, "hits": 11}
+    told = (await gateway.get(f"{path}/search?q=LINE 3&progress=true", scope="read")).text.splitlines()
+    assert {"looked_at": 40, "of": 40} in [orjson.loads(each) for each in told]
 
     whole = await gateway.get(f"{path}/raw", scope="read")
     assert whole.text.splitlines() == texts
@@ -80,7 +61,7 @@ async def test_one_caller_searches_few_logs_at_once(
     path = f"/tasks/{task['task_id']}/attempts/1/log/search?q=o"
     searching, may_end, under_way = AttemptLines.search, asyncio.Event(), 0
 
-    async def held(lines: AttemptLines, *given: Any, **named: Any) -> AsyncIterator[Line]:
+    async def held(lines: AttemptLines, *given: Any, **named: Any) -> AsyncIterator[Line | LookedAt]:
         nonlocal under_way
         under_way += 1
         await may_end.wait()

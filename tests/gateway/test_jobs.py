@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from accsd.db.statistics import count_events
 from tests.support.cluster import Connection
 from tests.support.factory import chain, claim, finish, node, started, step, submit
 from tests.support.gateway import Gateway, serving
@@ -193,6 +194,9 @@ async def test_who_did_it_over_http_is_in_the_audit(gateway: Gateway, conn: Conn
     (row,) = (await gateway.get(f"/audit?target={job}", scope="admin")).json()["items"]
     assert (row["actor"], row["via"], row["target"], row["reason"]) == ("operate", "http", str(job), "wrong input")
     assert row["request_id"] == made.headers["x-request-id"]
+    await gateway.post(f"/jobs/{job}/retry", {"reason": "it is right now"}, scope="operate")
+    verbs = (await gateway.get(f"/audit?target={job}", scope="admin")).json()["items"]
+    assert "it is right now" in [each["reason"] for each in verbs]
 
 
 async def test_a_rerun_is_a_new_job_that_names_the_old_one(gateway: Gateway, media: str):
@@ -247,3 +251,22 @@ async def test_the_title_of_a_workflow_is_listed(gateway: Gateway):
     (row,) = (await gateway.get("/workflows", scope="read")).json()["items"]
     assert (row["name"], row["title"]) == ("tides", "Tides")
     assert (await gateway.get("/workflows/tides", scope="read")).json()["title"] == "Tides"
+
+
+async def test_how_long_steps_usually_take_is_told_with_those_that_fail_everywhere(
+    gateway: Gateway, conn: Connection, media: str
+):
+    await node(conn)
+    await submitted(gateway)
+    await finish(conn, *await started(conn))
+    await count_events(gateway.context.verbs)
+    await conn.execute(
+        "INSERT INTO accs.step_health (workflow_id, task_key, reason) SELECT id, 'encode', 'fails' FROM workflows"
+    )
+    cut, encode = (await gateway.get(f"/workflows/{media}/steps", scope="read")).json()["items"]
+    assert (cut["key"], cut["n"], cut["fails_everywhere"]) == ("cut", 1, None)
+    assert cut["p50_seconds"] >= 0
+    assert (encode["n"], encode["p50_seconds"], encode["fails_everywhere"]) == (0, None, "fails")
+    (hour,) = (await gateway.get("/overview/outcomes?hours=1", scope="read")).json()["items"]
+    assert (hour["done"], hour["error"]) == (1, 0)
+    assert (await gateway.get(f"/workflows/{media}/steps?version=7", scope="read")).status_code == 404

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from playwright.async_api import ConsoleMessage, Page, Request, async_playwright
 
+from tests.support.eventually import eventually
 from tests.support.gateway import Gateway
 
 _FLAGS = (
@@ -43,6 +44,9 @@ class Tab:
         page.on("console", self._hear)
         page.on("pageerror", lambda error: self.faults.append(f"error of a script: {error}"))
         page.on("request", self._see)
+        self._under_way: set[Request] = set()
+        page.on("requestfinished", self._has_ended)
+        page.on("requestfailed", self._has_ended)
 
     async def log_in(self, scope: str) -> None:
         await self.page.goto(self.gateway.url)
@@ -54,13 +58,45 @@ class Tab:
         await self.page.goto(f"{self.gateway.url}{path}")
         await self.page.locator("main h1").wait_for()
 
+    async def another(self) -> "Tab":
+        """One more page of the same browser, with the same session. What it does wrong is told here."""
+        tab = Tab(await self.page.context.new_page(), self.gateway)
+        tab.faults = self.faults
+        return tab
+
+    def forgive(self, text: str) -> None:
+        """What the test has brought about itself: a browser complains of every answer that is no 2xx."""
+        assert any(text in fault for fault in self.faults), f"nothing says {text}: {self.faults}"
+        self.faults[:] = [fault for fault in self.faults if text not in fault]
+
+    async def read(self, script: str) -> Any:
+        """What a script finds; modules of the page are at `/static/test/app/`."""
+        return await self.page.evaluate(script)
+
+    def excuse(self, status: int) -> None:
+        """A refusal that a test brings about on purpose: browsers complain of each in the console."""
+        words = f"the server responded with a status of {status} "
+        assert any(words in fault for fault in self.faults), f"nothing was answered with {status}: {self.faults}"
+        self.faults[:] = [fault for fault in self.faults if words not in fault]
+
     def _hear(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
             self.faults.append(f"{message.type} in the console: {message.text}")
 
     def _see(self, request: Request) -> None:
+        if "/api/v1/stream" not in request.url:  # which never ends
+            self._under_way.add(request)
         if not request.url.startswith((self.gateway.url, "data:", "blob:")):
             self.faults.append(f"a request to another host: {request.url}")
+
+    def _has_ended(self, request: Request) -> None:
+        self._under_way.discard(request)
+
+    async def settle(self) -> None:
+        """Waits until the page has shown all that it asked for."""
+        await eventually(lambda: not self._under_way, within=20)
+        await self.page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        await eventually(lambda: not self._under_way, within=20)
 
 
 @asynccontextmanager
@@ -76,6 +112,6 @@ async def browsing(gateway: Gateway, **context: Any) -> AsyncGenerator[Tab]:
             within = await browser.new_context(**given)
             tab = Tab(await within.new_page(), gateway)
             yield tab
-            assert tab.faults == []
+            assert not tab.faults, "\n".join(tab.faults)
         finally:
             await browser.close()

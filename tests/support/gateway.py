@@ -85,11 +85,18 @@ class Gateway:
 
 @asynccontextmanager
 async def serving(
-    db_url: str, *, folder: Path | None = None, hears: bool = False, gateway: dict[str, Any] | None = None, **more: Any
+    db_url: str,
+    *,
+    folder: Path | None = None,
+    hears: bool = False,
+    works: bool = False,
+    gateway: dict[str, Any] | None = None,
+    **more: Any,
 ) -> AsyncGenerator[Gateway]:
-    """`folder`: of an object store. `hears`: with a listener; without one the hub polls."""
-    listen = f"127.0.0.1:{_free_port()}"
-    given = {"listen": listen, "limits": PLENTY} | (gateway or {})
+    """`folder`: of an object store. `hears`: with a listener; without one the hub polls. `works`: with the roles of its
+    doors."""
+    given = {"listen": f"127.0.0.1:{_free_port()}", "limits": PLENTY} | (gateway or {})
+    listen = str(given["listen"])
     settings = Settings.model_validate({"database": {"url": db_url}, "gateway": given, **more})
     async with AsyncExitStack() as stack:
         db = await Database.open(settings.database.model_copy(update={"pool_size": 1}))
@@ -104,7 +111,9 @@ async def serving(
         client = await stack.enter_async_context(httpx.AsyncClient(base_url=f"http://{listen}", timeout=30))
         stop = anyio.Event()
         # in a task of its own: pytest ends a fixture in another task than the one that it began in
-        roles = asyncio.create_task(_serve([listener, context.hub, GatewayServer(context)], stop))
+        beside = [role.make(context) for door in context.doors for role in door.roles if works and role.make]
+        serving = [each for each in beside if isinstance(each, ServingRole)]
+        roles = asyncio.create_task(_serve([listener, context.hub, GatewayServer(context), *serving], stop))
         try:
             await eventually(lambda: _answers(client), within=20)
             yield Gateway(context, f"http://{listen}", client)

@@ -67,6 +67,36 @@ async def ledger_of(db: Database, schedule_id: UUID, asked: LedgerFilter) -> lis
     return sorted((FiringRow(**row) for row in rows), key=lambda row: (row.due_at, row.nominal, row.fold), reverse=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A row of the ledger in short."""
+
+    due_at: datetime
+    outcome: str
+    reason: str
+    late: timedelta
+    job_id: UUID | None
+    times: int | None
+
+
+async def last_outcomes(db: Database, schedules: Sequence[UUID], *, each: int) -> dict[UUID, list[Outcome]]:
+    """Of each schedule the last rows of its ledger, the oldest of them first."""
+    rows = await db.fetch(
+        """SELECT s.id, f.due_at, f.outcome, f.reason, f.late, f.job_id, f.times
+             FROM unnest($1::uuid[]) AS s (id), LATERAL (
+               SELECT * FROM public.firings f WHERE f.schedule_id = s.id
+                ORDER BY f.nominal DESC, f.fold DESC, f.cause_id DESC LIMIT $2) f""",
+        list(schedules),
+        each,
+        repeatable=True,
+    )
+    found: dict[UUID, list[Outcome]] = {id_: [] for id_ in schedules}
+    for row in sorted(rows, key=lambda row: row["due_at"]):
+        given = dict(row)
+        found[given.pop("id")].append(Outcome(**given))
+    return found
+
+
 async def firings_at(db: Database, schedule_id: UUID, nominal: datetime) -> list[FiringRow]:
     """The rows of a nominal time, or the one that stands for it and others."""
     rows = await db.fetch(

@@ -150,6 +150,50 @@ async def schedules(
     return [ScheduleRow(**row) for row in rows]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleFilter:
+    """`states` as they are kept: active, paused, ended, broken. `within`: names of workflows, each may end in *."""
+
+    states: Sequence[str] | None = None
+    kind: str | None = None
+    created_by: str | None = None
+    ids: Sequence[UUID] | None = None
+    within: Sequence[str] | None = None
+
+
+async def schedule_page(
+    db: Database, wanted: ScheduleFilter, *, limit: int, offset: int = 0
+) -> tuple[list[ScheduleRow], int]:
+    """The newest first, those that have ended, too; and how many there are in all."""
+    found = await db.fetchrow(
+        """WITH found AS MATERIALIZED (
+             SELECT s.id, s.created_at FROM public.schedules s
+              WHERE ($1::text[] IS NULL OR s.state = ANY ($1)) AND ($2::text IS NULL OR s.schedule_kind = $2)
+                AND ($3::text IS NULL OR s.created_by = $3) AND ($4::uuid[] IS NULL OR s.id = ANY ($4))
+                AND ($5::text[] IS NULL OR EXISTS (
+                      SELECT FROM unnest($5) AS p (name)
+                       WHERE CASE WHEN right(p.name, 1) = '*' THEN starts_with(s.workflow, left(p.name, -1))
+                                  ELSE s.workflow = p.name END)))
+           SELECT (SELECT count(*)::int FROM found) AS total,
+                  ARRAY(SELECT id FROM found ORDER BY created_at DESC, id DESC LIMIT $6 OFFSET $7) AS ids""",
+        None if wanted.states is None else list(wanted.states),
+        wanted.kind,
+        wanted.created_by,
+        None if wanted.ids is None else list(wanted.ids),
+        None if wanted.within is None else list(wanted.within),
+        limit,
+        offset,
+        repeatable=True,
+    )
+    assert found is not None, "an aggregate has one row"
+    if not found["ids"]:
+        return [], found["total"]
+    rows = await db.fetch(
+        f"{_ROWS} WHERE s.id = ANY ($1) ORDER BY s.created_at DESC, s.id DESC", found["ids"], repeatable=True
+    )
+    return [ScheduleRow(**row) for row in rows], found["total"]
+
+
 async def find_schedule(db: Database, name: str) -> ScheduleRow | None:
     """By its name or its id."""
     row = await db.fetchrow(

@@ -1,7 +1,9 @@
 """Workflows for people: lists, pauses, and the name that was meant."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from accsd.db.pool import Database
@@ -68,6 +70,14 @@ async def pause_of(db: Database, name: str) -> WorkflowPause:
     return WorkflowPause(**dict(row))
 
 
+async def failing_steps(db: Database, workflow: UUID) -> dict[str, str]:
+    """Why each step that fails on every node counts as failing."""
+    rows = await db.fetch(
+        "SELECT task_key, reason FROM accs.step_health WHERE workflow_id = $1", workflow, repeatable=True
+    )
+    return {row["task_key"]: row["reason"] for row in rows}
+
+
 async def no_such_workflow(db: Database, name: str, version: int | None = None) -> NotFound:
     rows = await db.fetch("SELECT DISTINCT name FROM public.workflows ORDER BY name", repeatable=True)
     names = [row[0] for row in rows]
@@ -85,3 +95,41 @@ async def offered_services(db: Database) -> set[str] | None:
     """Services that a registered node offers; None where no node has ever registered."""
     rows = await db.fetch("SELECT max_concurrency FROM public.nodes", repeatable=True)
     return {service for row in rows for service in row[0]} if rows else None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowContent:
+    """What a version of a workflow holds. `omitted`: it is larger than was asked for, by PostgreSQL's count, and left
+    out."""
+
+    name: str
+    version: int
+    params: dict[str, Any]
+    steps: list[dict[str, Any]]
+    meta: dict[str, Any]
+    omitted: int | None
+
+
+async def contents_of(
+    db: Database, wanted: Sequence[tuple[str, int | None]], *, most: int | None = None
+) -> list[WorkflowContent | None]:
+    """Of workflows by name and version, without one the newest that is active; None where there is none."""
+    rows = await db.fetch(
+        """SELECT w.name, w.version, CASE WHEN s.fits THEN w.params ELSE '{}' END AS params,
+                  CASE WHEN s.fits THEN w.steps ELSE '[]' END AS steps,
+                  CASE WHEN s.fits THEN w.meta ELSE '{}' END AS meta,
+                  CASE WHEN NOT s.fits THEN s.size END AS omitted
+             FROM unnest($1::text[], $2::int[]) WITH ORDINALITY AS n (name, version, i)
+             LEFT JOIN LATERAL (
+               SELECT * FROM public.workflows w WHERE w.name = n.name AND (n.version IS NULL OR w.version = n.version)
+                ORDER BY w.is_active DESC, w.version DESC LIMIT 1) w ON true
+            CROSS JOIN LATERAL (
+              SELECT z.size, coalesce(z.size <= $3, true) AS fits
+                FROM (SELECT pg_column_size(w.steps) + pg_column_size(w.meta) + pg_column_size(w.params) AS size) z) s
+            ORDER BY n.i""",
+        [name for name, _ in wanted],
+        [version for _, version in wanted],
+        most,
+        repeatable=True,
+    )
+    return [None if row["name"] is None else WorkflowContent(**row) for row in rows]

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import pairwise
 from typing import Any, Final, cast
 
 from accsd.db import Database
@@ -10,7 +9,6 @@ from accsd.db.views.jobs import clock
 from accsd.db.wake import wake_nodes
 from accsd.explain.fleet_time import forecast_of
 from accsd.gateway.mcp.desk import Desk
-from accsd.gateway.problems import HttpProblem
 from accsd.planning.cover import Demand
 from accsd.planning.recurrence import Rule, next_occurrences
 from accsd.planning.wake import WakePolicy
@@ -60,15 +58,3 @@ def runs_per_day(rule: Rule, now: datetime) -> float:
         begins, ends = found[0].due_at, found[-1].due_at
     count = sum(begins < each <= ends for each in runs)
     return round(count / max((ends - begins) / timedelta(days=1), 1 / 86400), 3)
-
-
-def require_interval(rule: Rule, now: datetime, least: timedelta) -> None:
-    """HttpProblem if two runs are nearer to each other than an assistant may have them."""
-    found, _ = next_occurrences(rule, now, _LOOKED_AT)
-    for early, late in pairwise(each for each in found if each.fires):
-        if timedelta(0) < late.due_at - early.due_at < least:
-            raise HttpProblem(
-                "quota",
-                f"it would run more often than every {least.total_seconds():g} s, which is the least for an assistant",
-                hint="a person can make it, or change gateway.mcp.least_interval",
-            )

@@ -8,7 +8,6 @@ from pydantic import BeforeValidator, Field
 
 from accsd.db import Database, Verdict, firings
 from accsd.db import schedules as verbs
-from accsd.db.access import actors_named
 from accsd.db.views import backfills as backfill_views
 from accsd.db.views import schedules as views
 from accsd.db.views.schedules import ScheduleRow
@@ -17,11 +16,12 @@ from accsd.errors import InvalidValue, NotFound, ScheduleInvalid, VerbRefused
 from accsd.explain import occurrences
 from accsd.explain import schedule_definitions as definitions
 from accsd.gateway.mcp.confirmation import changed
-from accsd.gateway.mcp.cost import cost_of_run, require_interval, runs_per_day
+from accsd.gateway.mcp.cost import cost_of_run, runs_per_day
 from accsd.gateway.mcp.desk import Desk
 from accsd.gateway.mcp.readings import Document, Name, count, occurrence
 from accsd.gateway.mcp.tool import ROWS, Change, Effect, Kind, Tool, WriteArguments
 from accsd.gateway.problems import HttpProblem
+from accsd.gateway.quota import least_interval, require_interval
 from accsd.model.access import Scope
 from accsd.model.schedule import ScheduleDef, for_the_database
 from accsd.values.units import parse_duration
@@ -128,15 +128,9 @@ async def _drafted(desk: Desk, wanted: ScheduleDef) -> definitions.Draft:
     if "schedule_expr" in written and wanted.event == _FOR_ALL:
         desk.require(Scope.ADMIN, "to listen to all topics")
     if draft.rule is not None and _TIMES & written:
-        require_interval(draft.rule, draft.now, await _least_interval(desk))
+        least = await least_interval(desk.reads, desk.caller, desk.limits.least_interval)
+        require_interval(draft.rule, draft.now, least, setting="gateway.mcp.least_interval")
     return draft
-
-
-async def _least_interval(desk: Desk) -> timedelta:
-    """What the actor's own limits say, or the setting."""
-    actor = (await actors_named(desk.reads, [desk.caller.actor])).get(desk.caller.actor)
-    said = None if actor is None else actor.limits.get("least_interval_sec")
-    return desk.limits.least_interval if said is None else timedelta(seconds=said)
 
 
 async def _written(desk: Desk, draft: definitions.Draft, reason: str | None, *, is_own: bool) -> Change:
@@ -234,15 +228,23 @@ async def _changed(desk: Desk, given: OfOneSchedule, act: Act, would: str, did: 
     known = await desk.own_schedule(given.schedule)
 
     async def work(db: Database) -> Effect:
-        before = await views.schedule_named(db, str(known.id))
+        before = await _still(db, known)
         effect, holds, more = await act(db, before)
-        after = await views.schedule_named(db, str(known.id))
+        after = await _still(db, known)
         shown = {"id": after.id, "was": before.state, "state": after.state, "next_due": after.next_due, **effect}
         stands = [str(after.id), after.revision, before.state, after.state, *holds]
         which = given.schedule
         return Effect(f"The schedule {which} {would}{more}.", f"The schedule {which} {did}{more}.", shown, stands)
 
     return Change(work, is_own=desk.is_own(known.created_by))
+
+
+async def _still(db: Database, known: ScheduleRow) -> ScheduleRow:
+    """The same schedule as it is now. By its name: another one may be called like its id."""
+    row = await views.schedule_named(db, known.name)
+    if row.id != known.id:
+        raise changed()
+    return row
 
 
 def _aware(moment: datetime | None, name: str) -> datetime | None:
@@ -335,7 +337,7 @@ async def run_now(desk: Desk, given: RunNow, key: str) -> Change:
     known = await desk.own_schedule(given.schedule)
 
     async def work(db: Database) -> Effect:
-        row = await views.schedule_named(db, str(known.id))
+        row = await _still(db, known)
         runs = await _workflow(db, row)
         made = await firings.run_now(
             db,

@@ -5,6 +5,7 @@ apart: accsd's own, and those of others, which stand below a member called `untr
 ours name things by their id, or as the caller itself has named them.
 """
 
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
@@ -23,6 +24,12 @@ NOTICE: Final = (
 # Control and format characters, private ones and halves of pairs: people do not see them, a model reads them.
 _UNSEEN: Final = frozenset({"Cc", "Cf", "Co", "Cs", "Cn", "Zl", "Zp"})
 _KEPT: Final = frozenset("\n\t")
+# Of other categories and seen by nobody, too: variation selectors, which carry whole texts behind one letter, fillers
+# and joiners. Two of the selectors say how a sign is drawn; one of them behind a sign stays.
+_ALSO_UNSEEN: Final = re.compile(
+    r"[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0d\uffa0\U000e0100-\U000e01ef]"
+    r"|(?:(?<=[\ufe00-\ufe0f])|^)[\ufe0e\ufe0f]"
+)
 
 
 def untrusted(redaction: Redaction, *, most: int = MOST_BYTES, **fields: Any) -> dict[str, Any]:
@@ -62,10 +69,14 @@ def visible(text: str) -> str:
     """The text with unseen characters written as \\u{…}."""
     if text.isascii() and text.isprintable():
         return text
+    told = _ALSO_UNSEEN.sub(lambda found: _named(found[0]), text)
     return "".join(
-        f"\\u{{{ord(each):x}}}" if each not in _KEPT and unicodedata.category(each) in _UNSEEN else each
-        for each in text
+        _named(each) if each not in _KEPT and unicodedata.category(each) in _UNSEEN else each for each in told
     )
+
+
+def _named(character: str) -> str:
+    return f"\\u{{{ord(character):x}}}"
 
 
 def _beginning(value: Any, most: int) -> str:

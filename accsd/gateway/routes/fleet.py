@@ -68,7 +68,7 @@ async def _timeline(request: Request, begin: datetime | None, end: datetime | No
         raise InvalidValue("from and to need an offset: 2026-11-18T12:00:00Z")
     if not timedelta(0) < until - since <= _LONGEST:
         raise InvalidValue(f"from lies before to, by at most {_LONGEST.days} days")
-    return await read_timeline(context.reads, since, until, silent=context.settings.lease)
+    return await read_timeline(context.reads, since, end, silent=context.settings.lease)
 
 
 @router.get(

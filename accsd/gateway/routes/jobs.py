@@ -442,7 +442,9 @@ async def retry(
     found = await job_named(context.reads, job_id)
     job = await job_views.job(context.reads, found)
     require_own(request, job.created_by)
-    verb = partial(retry_jobs, job_ids=[found], from_step=asked.from_step, by=caller_of(request).actor)
+    verb = partial(
+        retry_jobs, job_ids=[found], from_step=asked.from_step, reason=asked.reason, by=caller_of(request).actor
+    )
     if dry_run:
         return answer(await retry_preview(context.verbs, found, verb))
     return await _answered(context, "retry", (await verb(verbs_of(request)))[found])

@@ -84,11 +84,17 @@ async def list_schedules(
     state: list[str] = Query(default=[], max_length=6),
     workflow: str | None = Query(None, max_length=200),
     ended: bool = False,
+    recent: int = Query(0, ge=0, le=50, description="With so many of the last outcomes of each"),
 ) -> Response:
-    context = context_of(request)
-    rows = await views.schedules(context.reads, states=state, workflow=workflow, ended=ended)
-    caller = caller_of(request)
-    return answer({"items": [_document(context, row) for row in rows if caller.reaches("workflows", row.workflow)]})
+    context, caller = context_of(request), caller_of(request)
+    known = await views.schedules(context.reads, states=state, workflow=workflow, ended=ended)
+    rows = [row for row in known if caller.reaches("workflows", row.workflow)]
+    items = [_document(context, row) for row in rows]
+    if recent:
+        outcomes = await ledger_views.last_outcomes(context.reads, [row.id for row in rows], each=recent)
+        for row, item in zip(rows, items, strict=True):
+            item["recent"] = [document(each) for each in outcomes[row.id]]
+    return answer({"items": items})
 
 
 def _document(context: GatewayContext, row: ScheduleRow) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Services and concurrency keys."""
 
+from datetime import timedelta
 from typing import Any, Final
 
 from fastapi import APIRouter, Body, Path
@@ -8,8 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from accsd.db import Database, Pausable, Verdict, set_concurrency_limit
+from accsd.db.quarantine import NodeEvidence, evidence_by_node
+from accsd.db.statistics import Outcomes, outcomes_of
 from accsd.db.views import fleet
 from accsd.db.views.fleet import KeyView, ServiceView
+from accsd.db.views.jobs import clock
 from accsd.explain.fleet import service_state
 from accsd.gateway.access import GuardedRoute, require_limit, scoped
 from accsd.gateway.answers import answer, document
@@ -25,6 +29,12 @@ from accsd.model.access import Scope
 router = APIRouter(prefix="/api/v1", route_class=GuardedRoute, tags=["services"])
 _NAME: Final = Path(min_length=1, max_length=200)
 SERVICE: Final = {"allOf": [row_schema(ServiceView), objects(state=TEXT)]}
+_ONE: Final = objects(
+    outcomes={"type": "array", "items": row_schema(Outcomes)},
+    evidence={"type": "array", "items": row_schema(NodeEvidence)},
+)
+_DAY: Final = timedelta(days=1)
+_BUCKET: Final = timedelta(minutes=30)
 
 
 @router.get(
@@ -42,11 +52,17 @@ async def list_services(request: Request) -> Response:
     "/services/{name}",
     operation_id="services.get",
     summary="A service",
-    responses=answers(SERVICE),
+    responses=answers({"allOf": [SERVICE, _ONE]}),
     openapi_extra=scoped(Scope.READ, Reach.FREE),
 )
 async def get_service(request: Request, name: str = _NAME) -> Response:
-    return answer(_document(await fleet.service_named(context_of(request).reads, name)))
+    """With how its attempts ended in the last 24 hours, and on which machines it fails."""
+    db = context_of(request).reads
+    found = _document(await fleet.service_named(db, name))
+    ended = await outcomes_of(db, name, await clock(db) - _DAY, bucket=_BUCKET)
+    evidence = await evidence_by_node(db, name)
+    more = {"outcomes": [document(row) for row in ended], "evidence": [document(row) for row in evidence]}
+    return answer(found | more)
 
 
 def _document(row: ServiceView) -> dict[str, Any]:

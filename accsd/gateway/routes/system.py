@@ -3,23 +3,25 @@
 from dataclasses import asdict
 from typing import Any, Final
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
 from accsd import __version__
 from accsd.db.install import read_status
+from accsd.db.statistics import HourOfOutcomes, hourly_outcomes
 from accsd.db.views import fleet, health
 from accsd.db.views import jobs as job_views
 from accsd.errors import Unavailable
 from accsd.explain.health import no_builder, troubles
+from accsd.explain.months import months, retention_words
 from accsd.gateway.access import GuardedRoute, public, scoped
 from accsd.gateway.answers import answer, document
 from accsd.gateway.context import context_of
 from accsd.gateway.problems import KINDS, HttpProblem
 from accsd.gateway.reach import Reach
 from accsd.gateway.routes.nodes import node_shown
-from accsd.gateway.schemas import ANYTHING, answers, objects
+from accsd.gateway.schemas import ANYTHING, answers, listed, objects, row_schema
 from accsd.model.access import Scope
 
 router = APIRouter(route_class=GuardedRoute, tags=["system"])
@@ -91,6 +93,20 @@ async def overview(request: Request) -> Response:
 
 
 @router.get(
+    "/api/v1/overview/outcomes",
+    operation_id="overview.outcomes",
+    summary="How attempts ended, hour by hour",
+    responses=answers(listed(row_schema(HourOfOutcomes))),
+    openapi_extra=scoped(Scope.READ),
+)
+async def outcomes(request: Request, hours: int = Query(24, ge=1, le=24 * 31)) -> Response:
+    """The hours before now in which something ended, the oldest first."""
+    db = context_of(request).reads
+    now = await job_views.clock(db)
+    return answer({"items": [document(row) for row in await hourly_outcomes(db, now, hours)], "as_of": now})
+
+
+@router.get(
     "/api/v1/system",
     operation_id="system",
     summary="Daemons, the database, what is heard",
@@ -111,6 +127,9 @@ async def system(request: Request) -> Response:
             "hearing": {"state": listening.hearing, "reason": listening.reason},
             "hub": context.hub.facts,
             "builders": [document(row) for row in builders],
+            "daemons": [document(row) for row in await health.daemons(context.reads)],
+            "months": [document(row) for row in await months(context.reads)],
+            "retention": retention_words(context.settings.retention),
             "scheduler": document(await health.scheduler_health(context.reads)),
         }
     )

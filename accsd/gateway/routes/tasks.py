@@ -135,8 +135,10 @@ async def search_log(
     q: str = Query(min_length=1, max_length=1_000),
     case: bool = False,
     level: Level | None = None,
+    progress: bool = False,
 ) -> Response:
-    """The search is complete: hits come as they are found."""
+    """The search is complete: hits come as they are found. With `progress` lines `{looked_at, of}` between them tell
+    how many lines were looked at."""
     who, most = counted_as(caller_of(request)), context_of(request).settings.gateway.limits.searches_each
     if _searches[who] >= most:
         raise HttpProblem("rate_limited", f"{most} searches of logs are under way", headers={"Retry-After": "1"})
@@ -144,9 +146,12 @@ async def search_log(
 
     async def hits() -> AsyncIterator[bytes]:
         count = 0
-        async for line in lines.search(q, match_case=case, level=level):
-            count += 1
-            yield encode(line.document()) + b"\n"
+        async for found in lines.search(q, match_case=case, level=level):
+            if isinstance(found, Line):
+                count += 1
+                yield encode(found.document()) + b"\n"
+            elif progress:
+                yield encode({"looked_at": found.lines, "of": lines.total}) + b"\n"
         yield encode({"done": True, "hits": count}) + b"\n"
 
     return Counted(StreamingResponse(_told_to_the_end(hits()), media_type=NDJSON), _searches, who)

@@ -9,8 +9,9 @@ from starlette.responses import Response
 
 from accsd.db import Database, outbox
 from accsd.db.outbox import OutboxAnswer, OutboxRow, TargetRow
-from accsd.db.tools import WrittenTool, find_tools, no_such_tool, put_tool, retire_tool
+from accsd.db.tools import WrittenTool, find_tools, no_such_tool, put_tool, retire_tool, tool_offers
 from accsd.errors import InvalidValue
+from accsd.explain.tools import offer_state
 from accsd.gateway.access import GuardedRoute, require_limit, scoped
 from accsd.gateway.answers import answer, document
 from accsd.gateway.bodies import Body as RequestBody
@@ -32,8 +33,13 @@ _NAME: Final = Path(min_length=1, max_length=200)
     responses=answers(listed(ANYTHING)),
     openapi_extra=scoped(Scope.READ, Reach.FREE),
 )
-async def list_tools(request: Request, all_versions: bool = False) -> Response:
-    found = await find_tools(context_of(request).reads)
+async def list_tools(request: Request, all_versions: bool = False, offered: bool = False) -> Response:
+    """With `offered` what nodes offer instead, and what became of it."""
+    db = context_of(request).reads
+    found = await find_tools(db)
+    if offered:
+        offers = await tool_offers(db)
+        return answer({"items": [document(offer) | {"state": offer_state(offer, found)} for offer in offers]})
     if not all_versions:
         newest: dict[str, ToolDef] = {}
         for tool in found:

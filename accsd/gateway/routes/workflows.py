@@ -2,12 +2,13 @@
 
 from typing import Any, Final, cast
 
-from fastapi import APIRouter, Body, Path
+from fastapi import APIRouter, Body, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
 from accsd.db import Pausable
 from accsd.db import workflows as stored
+from accsd.db.statistics import step_stats
 from accsd.db.tools import bound_workflow
 from accsd.db.views import workflows as workflow_views
 from accsd.db.views.workflows import WorkflowRow
@@ -83,6 +84,48 @@ async def versions(request: Request, name: str = _NAME) -> Response:
 )
 async def get_version(request: Request, name: str = _NAME, version: int = _VERSION) -> Response:
     return await _shown(request, name, version)
+
+
+_SECONDS: Final = {"type": ["number", "null"]}
+
+
+@router.get(
+    "/workflows/{name}/steps",
+    operation_id="workflows.steps",
+    summary="How long the steps of a workflow usually take, and which fail everywhere",
+    responses=answers(
+        listed(
+            objects(
+                key={"type": "string"},
+                n={"type": "integer"},
+                p50_seconds=_SECONDS,
+                p95_seconds=_SECONDS,
+                wait_p50_seconds=_SECONDS,
+                fails_everywhere={"type": ["string", "null"]},
+            )
+        )
+    ),
+    openapi_extra=scoped(Scope.READ, Reach.WORKFLOW),
+)
+async def steps(request: Request, name: str = _NAME, version: int | None = Query(None, ge=1, le=2**31 - 1)) -> Response:
+    """By the last 200 runs of each step, of any version; `n` counts all that were ever done."""
+    db = context_of(request).reads
+    found = await workflow_views.workflow_named(db, name, version)
+    usual, failing = await step_stats(db, name), await workflow_views.failing_steps(db, found.id)
+    rows: list[dict[str, Any]] = []
+    for key in (str(step["key"]) for step in found.steps):
+        figures = usual.get(key)
+        rows.append(
+            {
+                "key": key,
+                "n": 0 if figures is None else figures.n,
+                "p50_seconds": None if figures is None else figures.p50,
+                "p95_seconds": None if figures is None else figures.p95,
+                "wait_p50_seconds": None if figures is None else figures.wait_p50,
+                "fails_everywhere": failing.get(key),
+            }
+        )
+    return answer({"items": rows})
 
 
 async def _shown(request: Request, name: str, version: int | None) -> Response:

@@ -18,7 +18,8 @@ let tell = () => {};
 /** `does` is called when the gateway no longer knows who asks. */
 export const whenUnknown = (does) => { tell = does; };
 
-export async function call(path, { method = "GET", body, headers = {}, signal } = {}) {
+/** `whole`: {document, etag} instead of the document alone, for what is changed only if it is still the same. */
+export async function call(path, { method = "GET", body, headers = {}, signal, whole = false } = {}) {
   let answer;
   try {
     answer = await fetch(place(`/api/v1${path}`), {
@@ -35,7 +36,7 @@ export async function call(path, { method = "GET", body, headers = {}, signal } 
   const document = answer.status === 204 ? null : await answer.json().catch(() => ({}));
   if (answer.status === 401 && path !== "/session") tell();
   if (!answer.ok) throw new Problem(document, answer.status);
-  return document;
+  return whole ? { document, etag: answer.headers.get("etag") } : document;
 }
 
 export const query = (values) => {

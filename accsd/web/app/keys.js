@@ -9,7 +9,7 @@ const THEMES = { system: "light", light: "dark", dark: "system" };
 const AFTER_G_MS = 1500;
 const helps = signal(false);
 const ofPages = new Set(); // maps of key → [what it does, function]
-let gAt = 0;
+let gAt = -Infinity; // when g was pressed
 
 export const showHelp = () => { helps.value = true; };
 export const nextTheme = () => { theme.value = THEMES[theme.value]; };
@@ -47,7 +47,7 @@ const isTyping = (element) => element?.closest?.("input, textarea, select, [cont
 addEventListener("keydown", (event) => {
   if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || !keys.value || isTyping(event.target) || document.querySelector("dialog[open]")) return;
   const isGoing = performance.now() - gAt < AFTER_G_MS;
-  gAt = 0;
+  gAt = -Infinity;
   if (isGoing && GOES[event.key]) {
     event.preventDefault();
     go(GOES[event.key][1]);

@@ -36,7 +36,7 @@ export function useLoaded(path, { topics = [], concerns = () => true, gather = G
     const soon = () => { planned ??= setTimeout(() => { planned = null; load(); }, gather); };
     loader.current = load;
     const leave = subscribe(topics, (kind, said) => {
-      if (kind === "back") soon();
+      if (kind === "back") { set((before) => ({ ...before, problem: null })); soon(); }
       else if (kind === "hello" || kind === "reset" || kind === "mode") { if (topics.length) soon(); }
       else if (kind !== "hearing" && concerns(kind, said)) soon();
     });

@@ -86,7 +86,7 @@ export function Shell({ children, crumbs }) {
     <header class="top">
       <div class="crumbs">${crumbs}</div>
       ${version.value && version.value !== me.value.version && html`<button class="plain" onClick=${() => location.reload()}>New version: reload</button>`}
-      <button class="finds" onClick=${openPalette} aria-label="Search, or do something (Ctrl K)"><${Icon} of="search" /><span class="wide-only">Search or do <kbd>Ctrl K</kbd></span></button>
+      <button class="finds" onClick=${openPalette} aria-label="Search or do Ctrl K"><${Icon} of="search" /><span class="wide-only">Search or do <kbd>Ctrl K</kbd></span></button>
       <${Light} /><${Zone} />
       <button class="plain wide-only" onClick=${nextTheme} aria-label=${`Theme: ${theme.value}`} title=${`Theme: ${theme.value}`}>◑</button>
       <${Me} />

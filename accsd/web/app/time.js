@@ -39,7 +39,7 @@ const TIME = { hour: "2-digit", minute: "2-digit" };
 const DAY = { year: "numeric", month: "short", day: "2-digit" };
 export const clock = shown({ ...TIME, second: "2-digit" });
 export const brief = shown(TIME);
-export const day = shown({ weekday: "short", month: "short", day: "2-digit" });
+export const dayShort = shown({ weekday: "short", day: "numeric" });
 export const exact = shown({ ...DAY, ...TIME, second: "2-digit", timeZoneName: "short" });
 export const hover = (iso) => (iso ? `${exact(iso)}\n${new Date(iso).toISOString()}` : "");
 

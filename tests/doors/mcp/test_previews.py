@@ -146,6 +146,29 @@ async def test_what_has_changed_since_the_preview_is_not_written(gateway: Gatewa
         assert await conn.fetchval("SELECT count(*) FROM jobs") == 0
 
 
+async def test_a_schedule_that_is_called_like_the_id_of_another_is_not_taken_for_it(
+    gateway: Gateway, conn: Connection, workflow: str
+):
+    """Whoever may make schedules could let an operator's deeds run into one of his own."""
+    meant = await conn.fetchval(
+        "INSERT INTO schedules (name, schedule_kind, schedule_expr, workflow)"
+        " VALUES ('nightly', 'cron', '0 5 * * *', $1) RETURNING id::text",
+        workflow,
+    )
+    await conn.execute(
+        "INSERT INTO schedules (name, schedule_kind, schedule_expr, workflow) VALUES ($1, 'cron', '0 5 * * *', $2)",
+        meant,
+        workflow,
+    )
+    async with over_http(gateway, await gateway.token("operate")) as assistant:
+        for tool, more in (("run_now", {}), ("pause", {}), ("resume", {}), ("end_schedule", {})):
+            done = await assistant.do(tool, schedule="nightly", **more)
+            assert done["effect"].get("id", meant) == meant, tool
+    states = {row["name"]: row["state"] for row in await conn.fetch("SELECT name, state FROM schedules")}
+    assert states == {"nightly": "ended", meant: "active"}
+    assert await conn.fetchval("SELECT trigger ->> 'schedule' FROM jobs") == "nightly"
+
+
 async def test_nobody_comes_between_the_look_and_the_deed(gateway: Gateway, conn: Connection, workflow: str):
     """An edit that is under way when the confirmation comes: the pause waits for it, sees it, and is taken back."""
     async with over_http(gateway, await a_token(gateway)) as assistant:

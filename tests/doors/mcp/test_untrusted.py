@@ -175,6 +175,10 @@ async def test_values_that_look_secret_are_struck_out(gateway: Gateway, conn: Co
         ("\U000e0041", "\\u{e0041}"),
         ("\x1b[31m", "\\u{1b}[31m"),
         ("\ud800", "\\u{d800}"),
+        ("a\U000e0100\U000e0101b", "a\\u{e0100}\\u{e0101}b"),  # bytes behind a letter, as variation selectors
+        ("x\ufe00\ufe01", "x\\u{fe00}\\u{fe01}"),
+        ("\u2764\ufe0f", "\u2764\ufe0f"),  # one of them belongs to an emoji
+        ("\u3164\u115f\uffa0\u034f\u2800", "\\u{3164}\\u{115f}\\u{ffa0}\\u{34f}\\u{2800}"),
     ],
 )
 def test_what_can_not_be_seen_is_written_out(text: str, shown: str):

@@ -14,6 +14,7 @@ work        what one attempt does: progress, log, files, its end
 day         the bookings of the day, and what people did
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -27,30 +28,41 @@ from tests.support.studio.catalogue import ZONE as ZONE
 from tests.support.studio.day import play
 from tests.support.studio.stage import Stage
 
-# What an address of a page names, where it names something.
+# What addresses of a page name, where they name something.
 _SUBJECTS = {
-    "/fleet": "gpu-1",
-    "/workflows": "episode",
-    "/schedules": "nightly-backup",
-    "/services": "render",
-    "/tools": "chat.send",
-    "/triggers": "card-arrived",
+    "/fleet": ("gpu-1", "gpu-3"),
+    "/workflows": ("episode",),
+    "/schedules": ("nightly-backup", "card-arrived", "archive-full"),
+    "/services": ("render", "upload"),
+    "/tools": ("chat.send",),
+    "/triggers": ("card-arrived", "archive-full"),
+    "/system": ("audit", "tokens", "outbox"),
 }
+_JOBS = ("failed", "running", "waiting", "fanned", "done")
 
 
 @dataclass(frozen=True, slots=True)
 class Studio:
     jobs: dict[str, UUID]  # by what they are called: see day.py
+    operation: UUID
 
-    def address(self, page: str) -> str:
-        """The address of a page as the gateway knows it, such as "/fleet/{subject}", with something to look at."""
+    def addresses(self, page: str) -> list[str]:
+        """Addresses of a page as the gateway knows it, such as "/fleet/{subject}", with something to look at."""
         if page == "/compare":
-            return f"/compare?a={self.jobs['failed']}&b={self.jobs['done']}"
+            return [f"/compare?a={self.jobs['failed']}&b={self.jobs['done']}"]
         if "{" not in page:
-            return page
+            return [page]
         head, _, rest = page.partition("/{")
-        subject = str(self.jobs["failed"]) if head == "/jobs" else _SUBJECTS[head]
-        return f"{head}/{subject}{rest.partition('}')[2]}"
+        return [f"{head}/{subject}{rest.partition('}')[2]}" for subject in self._subjects(head)]
+
+    def _subjects(self, head: str) -> Sequence[str]:
+        match head:
+            case "/jobs":
+                return [str(self.jobs[each]) for each in _JOBS]
+            case "/operations":
+                return [str(self.operation)]
+            case _:
+                return _SUBJECTS[head]
 
 
 async def furnish(url: str, folder: Path) -> Studio:
@@ -58,6 +70,6 @@ async def furnish(url: str, folder: Path) -> Studio:
     conn = await open_connection(url)
     try:
         async with opened(url) as db, open_store(StorageSettings(), default_folder=folder) as store:
-            return Studio(await play(Stage(conn, db, store)))
+            return Studio(*await play(Stage(conn, db, store)))
     finally:
         await conn.close()

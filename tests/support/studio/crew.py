@@ -38,7 +38,14 @@ class Crew:
     async def stay(self) -> None:
         """A sign of life of each that is there."""
         for name in sorted(self._awake):
-            await self._stage.conn.fetch("SELECT FROM accs.heartbeat($1, $1, '{}', '{}', $2)", name, LEASE)
+            await self._seen(name)
+        await self._count()
+
+    async def _seen(self, name: str) -> None:
+        await self._stage.conn.fetch("SELECT FROM accs.heartbeat($1, $1, '{}', '{}', $2)", name, LEASE)
+
+    async def _count(self) -> None:
+        await self._stage.conn.fetch("SELECT FROM accs.count_events(20000)")
 
     def drain(self, name: str) -> None:
         self._drained.add(name)
@@ -72,7 +79,7 @@ class Crew:
         free = machine.slots[service] - self._busy[machine.name].count(service)
         if machine.name not in self._awake or machine.name in self._drained or free <= 0:
             return
-        await self._stage.conn.fetch("SELECT FROM accs.heartbeat($1, $1, '{}', '{}', $2)", machine.name, LEASE)
+        await self._seen(machine.name)
         claimed = await self._stage.conn.fetch(
             "SELECT * FROM accs.claim_tasks($1, $2, $2, $3, $4)", service, machine.name, free, LEASE
         )
@@ -81,11 +88,13 @@ class Crew:
 
     async def _work(self, machine: Machine, claimed: Row) -> Script:
         self._busy[machine.name].append(claimed["service_name"])
+        await self._count()
         seconds, fails = self._fate(claimed)
         async for pause in attempt(self._stage, machine.name, claimed, seconds=seconds, fails=fails):
             yield pause
         self._busy[machine.name].remove(claimed["service_name"])
         self._last_busy[machine.name] = self._stage.now
+        await self._count()
         self.look_soon()
         if fails is not None and not fails.permanent:
             yield 61  # a failure is tried again by then
@@ -166,5 +175,6 @@ class Crew:
         yield
 
     async def _sleep(self, machine: Machine, because: str) -> None:
+        await self._seen(machine.name)
         await self._stage.conn.fetchval("SELECT accs.node_leaves($1, 'sleep', $2)", machine.name, because)
         self._awake.discard(machine.name)

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from accsd.db import apply_workflow
 from accsd.db.access import create_token
+from accsd.db.operations import Action, start_operation
 from accsd.db.tools import put_tool
 from accsd.model import WorkflowDef
 from accsd.model.access import Scope
@@ -66,6 +67,7 @@ class Day:
         self.jobs: dict[str, UUID] = {}
         self.names: dict[UUID, str] = {}
         self.workflows: dict[str, UUID] = {}
+        self.operation: UUID | None = None
 
     async def play(self) -> None:
         await self.stage.begin()
@@ -78,7 +80,7 @@ class Day:
             self.stage.enter(_once(deed), before_now(minutes))
         self.stage.enter(self.crew.in_vain("gpu-3"), before_now(208))
         await self.stage.play()
-        await self._count()
+        await self.crew.stay()
         await self.stage.conn.fetch(
             "SELECT accs.note_daemon('control', '{builder,gateway}', '0.9.0', $1, 'listening', '{}')", BEGIN
         )
@@ -117,15 +119,11 @@ class Day:
 
     async def _control(self) -> Script:
         while True:
-            await self._count()
+            await self.crew.stay()
             if self.stage.now.minute in (0, 30):  # when something may be due
                 await all_roles(self.stage.db)
                 self.crew.look_soon()
             yield _TICK
-
-    async def _count(self) -> None:
-        await self.crew.stay()
-        await self.stage.conn.fetch("SELECT * FROM accs.count_events(20000)")
 
     # People
 
@@ -153,11 +151,20 @@ class Day:
             ),
             (30, lambda: call("SELECT accs.pause_schedule('archive-index', 'the archive is being moved', 'cleo')")),
             (5, self._tomorrow),
+            (1, self._hurry),
         ]
 
     async def _tokens(self) -> None:
         await create_token(self.stage.db, "chat-bot", [Scope.READ], actor="chat-bot", by="anna")
         await create_token(self.stage.db, "cut-room", [Scope.SUBMIT], actor="cut-room", by="anna")
+
+    async def _hurry(self) -> None:
+        """The gateway carries it out, as soon as there is one."""
+        jobs = [str(self.jobs[name]) for name in ("S02E12", "S02E10")]
+        started = await start_operation(
+            self.stage.db, Action.SET_PRIORITY, by="ben", ids=jobs, arguments={"priority": 5}, reason="for the premiere"
+        )
+        self.operation = started.id
 
     async def _drain(self) -> None:
         await self.stage.conn.fetch("SELECT accs.pause('node', 'edit-2', 'new disks', 'anna')")
@@ -174,9 +181,12 @@ async def _once(deed: Callable[[], Awaitable[Any]]) -> Script:
     yield
 
 
-async def play(stage: Stage) -> dict[str, UUID]:
-    """The jobs by name, and those that pages are about: failed, running, waiting, fanned, done, cancelled."""
+async def play(stage: Stage) -> tuple[dict[str, UUID], UUID]:
+    """The jobs by name, and those that pages are about: failed, running, waiting, fanned, done, cancelled. And an
+    operation."""
     day = Day(stage)
     await day.play()
+    assert day.operation is not None
     known = {"failed": "S02E07", "running": "S02E11", "waiting": "S02E10", "fanned": "harbour-050", "done": "S02E09"}
-    return day.jobs | {word: day.jobs[name] for word, name in (known | {"cancelled": "S02E06"}).items()}
+    by_word = {word: day.jobs[name] for word, name in (known | {"cancelled": "S02E06"}).items()}
+    return day.jobs | by_word, day.operation

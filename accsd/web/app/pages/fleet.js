@@ -60,7 +60,7 @@ function Machines({ nodes, timeline, forecast, hours, ahead }) {
     ["State", (node) => html`<${NodeState} node=${node} />`],
     ["For", (node) => node.state_since && html`<span class="muted">${duration((now() - Date.parse(node.state_since)) / 1000)}</span>`, "nowrap"],
     ["Because", (node) => html`<span title=${node.why}>${node.why}</span>`, "cut because"],
-    ["Slots", (node) => slotsWords(node), "wide-only nowrap"],
+    ["Slots", (node) => html`<span title=${slotsWords(node)}>${slotsWords(node)}</span>`, "wide-only cut slots"],
     ["Last wake", (node) => html`<${LastWake} node=${node} />`, "wide-only nowrap"],
   ]} /><${Due} of=${forecast} shown=${shown} /><${PowerLegend} /></section>`;
 }
@@ -80,7 +80,7 @@ function Wakes({ of }) {
 function Energy({ of }) {
   if (!of) return null;
   const hours = (key) => (node) => (node[key] ? duration(node[key]) : "");
-  const kwh = (value) => (value === null ? html`<span class="muted" title="Nobody has said what it draws: node.watts in its settings">not known</span>` : value.toFixed(2));
+  const kwh = (value) => (value === null ? html`<span class="muted" title="Nobody has said what it draws: node.watts in its settings">–</span>` : value.toFixed(2));
   return html`<${Table} label="Energy" rows=${of.nodes} keyOf=${(node) => node.node} columns=${[
     ["Machine", (node) => html`<a href=${place(to(node))}>${node.node}</a>`], ["Asleep", hours("asleep_seconds"), "right"], ["Booting", hours("booting_seconds"), "right"], ["Idle", hours("idle_seconds"), "right"], ["Busy", hours("busy_seconds"), "right"],
     ["Away", hours("away_seconds"), "right wide-only"], ["kWh", (node) => kwh(node.kwh), "right"], ["Saved", (node) => kwh(node.saved_kwh), "right"],

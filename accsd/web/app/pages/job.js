@@ -1,114 +1,115 @@
-// One job: how it stands and why, where its time went, its steps, attempts, events, logs and artifacts.
-import { place } from "../api.js";
-import { html } from "../html.js";
+// One job: how it stands and why, where its time went, its steps as a graph, over time and as a table; one step beside them.
+import { call, place } from "../api.js";
+import { html, useEffect, useMemo, useState } from "../html.js";
+import { ENDED } from "../job_words.js";
 import { useLoaded } from "../load.js";
-import { params } from "../router.js";
+import { ask, params } from "../router.js";
 import { duration } from "../time.js";
 import { ExplainBar, Legend } from "../ui/explain.js";
-import { Action } from "../ui/sheet.js";
-import { At, Copy, Facts, Json, Meter, Nothing, State, Table, Tabs, Trouble, When } from "../ui/parts.js";
+import { Copy, Facts, Json, Meter, State, Tabs, Trouble, When } from "../ui/parts.js";
+import { Blockers } from "../ui/remedies.js";
+import { Actions } from "./job_actions.js";
+import { Artifacts } from "./job_artifacts.js";
+import { Attempts } from "./job_attempts.js";
+import { useJob } from "./job_data.js";
+import { Events } from "./job_events.js";
 import { Gantt } from "./job_gantt.js";
 import { Graph } from "./job_graph.js";
-import { JobLog } from "./job_log.js";
+import { Step } from "./job_step.js";
+import { StepsTable } from "./job_table.js";
+import { TimeMachine, useTimeMachine } from "./job_time.js";
 
-const ENDED = ["done", "error", "cancelled"];
-const TABS = [["steps", "Steps"], ["graph", "Graph"], ["attempts", "Attempts"], ["events", "Events"], ["log", "Log"], ["artifacts", "Artifacts"], ["details", "Details"]];
+const TABS = [["steps", "Steps"], ["graph", "Graph"], ["table", "Table"], ["attempts", "Attempts"], ["events", "Events"], ["artifacts", "Artifacts"], ["details", "Details"]];
+const WITH_STEP = new Set(["steps", "graph", "table"]); // of which one step is shown beside them
+const FEW = 300; // tasks of a job that is explained anew at every change
 
 export function Job({ subject: id }) {
-  const { tab = "steps", step } = params.value;
-  const concerns = (kind, said) => (kind === "job" && said.id === id) || kind === "task" || kind === "event";
-  const live = { topics: [`job:${id}`], concerns };
-  const { data: job, problem, again } = useLoaded(`/jobs/${id}`, live);
-  const explain = useLoaded(`/jobs/${id}/explain`, live);
+  const { job, tasks, structure, problem, again } = useJob(id);
+  const concerns = (kind) => kind === "task" || kind === "job";
+  const live = { topics: [`job:${id}`], concerns, gather: tasks.length > FEW ? 5_000 : 400, polls: !!job && !ENDED.includes(job.status) };
+  const explain = useLoaded(job ? `/jobs/${id}/explain` : null, live);
   const isOpen = job && !ENDED.includes(job.status);
   const why = useLoaded(isOpen ? `/jobs/${id}/why` : null, live);
-  if (!job) return html`<${Trouble} problem=${problem} again=${again} />`;
-  const tasks = job.tasks.items;
-  const href = (to) => place(`/jobs/${id}?tab=${to}${step ? `&step=${encodeURIComponent(step)}` : ""}`);
-  return html`<div class="head"><h1>${job.workflow}</h1><span class="mono" title=${job.id}>${id.slice(-8)}</span><${Copy} text=${id} label="Copy id" />
-      <${State} of=${job.status} /><span class="grow"></span><${Actions} job=${job} /></div>
+  const begins = useBeginning(job, tasks);
+  const machine = useTimeMachine(job, tasks);
+  if (!job) return html`<h1 class="visually-hidden">Job</h1><${Trouble} problem=${problem} again=${again} />`;
+  const tab = params.value.tab === "log" ? "steps" : params.value.tab ?? begins?.tab ?? "steps";
+  const step = params.value.step ?? (params.value.tab ? undefined : begins?.step);
+  const select = (key) => ask({ tab, step: key === step ? null : key, attempt: null, part: null });
+  const href = (to) => place(`/jobs/${id}?${new URLSearchParams({ tab: to, ...(step && WITH_STEP.has(to) ? { step } : {}), ...(params.value.t ? { t: params.value.t } : {}) })}`);
+  const task = step === undefined ? null : tasks.find((each) => each.task_key === step);
+  const parts = { job, tasks, structure, explain: explain.data, step, select, machine, why: why.data };
+  return html`<${Head} job=${job} id=${id} tasks=${tasks} />
     <${Trouble} problem=${problem} again=${again} />
     <${Headline} job=${job} tasks=${tasks} why=${why.data} />
     <${Facts} of=${[
       ["submitted", html`<${When} at=${job.created_at} />`], ["by", job.created_by], ["took", duration(job.took_seconds)],
-      ["steps", `${job.task_count - job.open_tasks} of ${job.task_count} ended`], ["usually ends", explain.data?.eta?.text], ["version", job.version], ["priority", job.priority || null],
+      ["steps", `${(job.task_count - job.open_tasks).toLocaleString()} of ${job.task_count.toLocaleString()} ended`], ["usually ends", usually(explain.data?.eta)],
+      ["priority", job.priority || null], ["again of", job.trigger?.rerun_of && html`<a class="mono" href=${place(`/jobs/${job.trigger.rerun_of}`)}>${job.trigger.rerun_of.slice(-8)}</a>`],
     ]} />
     ${isOpen && html`<${Meter} part=${job.progress} label="progress of the job" />`}
-    ${explain.data?.segments.length ? html`<section class="went" aria-label="Where the time went"><${ExplainBar} segments=${explain.data.segments} /><${Legend} segments=${explain.data.segments} /></section>` : null}
-    <${Tabs} of=${TABS} now=${tab} href=${href} />
-    <${Tab} tab=${tab} job=${job} tasks=${tasks} step=${step} explain=${explain.data} />`;
+    ${explain.data?.segments.length ? html`<section class="went" aria-label="Where the time went"><${ExplainBar} segments=${explain.data.segments} /><${Legend} segments=${explain.data.segments} />
+      <div class="small muted">critical path: ${path(explain.data.critical_path)}</div></section>` : null}
+    <div class="tabs-row"><${Tabs} of=${TABS} now=${tab} href=${href} />${WITH_STEP.has(tab) && html`<${TimeMachine} machine=${machine} job=${job} />`}</div>
+    <div class=${task && WITH_STEP.has(tab) ? "beside" : ""}>
+      <div class="main-part"><${Tab} tab=${tab} ...${parts} /></div>
+      ${task && WITH_STEP.has(tab) && html`<${Step} key=${task.id} job=${job} task=${task} why=${why.data} close=${() => ask({ tab, step: null, attempt: null, part: null })} />`}
+    </div>`;
+}
+
+const Head = ({ job, id, tasks }) => html`<div class="head"><h1>${job.workflow}</h1><a class="muted" href=${place(`/workflows/${encodeURIComponent(job.workflow)}?version=${job.version}`)}>v${job.version}</a>
+  <span class="mono" title=${job.id}>${id.slice(-8)}</span><${Copy} text=${id} label="Copy id" /><${State} of=${job.status} /><span class="grow"></span><${Actions} job=${job} tasks=${tasks} /></div>`;
+
+/** Where a person begins, once: at the failure, at what runs, at the files of what is done. */
+function useBeginning(job, tasks) {
+  const [found, set] = useState(null);
+  const isKnown = !!job;
+  useEffect(() => {
+    if (!isKnown) return;
+    const first = (status) => tasks.find((task) => task.status === status)?.task_key;
+    if (job.status === "error") set({ tab: "steps", step: first("error") });
+    else if (job.status === "running") set({ tab: "steps", step: first("running") });
+    else if (job.status === "done") call(`/jobs/${job.id}/artifacts`).then(({ items }) => items.length && set({ tab: "artifacts" }), () => {});
+  }, [isKnown, job?.id]);
+  return found;
 }
 
 function Headline({ job, tasks, why }) {
   if (job.status === "error") {
-    const failed = tasks.find((task) => task.status === "error");
-    return html`<div class="hint failed"><strong>${failed ? `${failed.task_key}: ` : ""}${job.error_message ?? job.error_code}</strong> <span class="muted mono">${job.error_code}</span>
-      ${failed && html` <a href=${place(`/jobs/${job.id}?tab=log&step=${encodeURIComponent(failed.task_key)}`)}>Open its log</a>`}</div>`;
+    const failed = tasks.filter((task) => task.status === "error" && !task.tolerated);
+    return html`<div class="hint failed"><strong>${failed[0] ? `${failed[0].task_key}: ` : ""}${job.error_message ?? job.error_code}</strong> <span class="muted mono">${job.error_code}</span>
+      ${failed.length > 1 && html`<div class="muted">${failed.length} steps have failed: ${failed.slice(0, 8).map((task) => task.task_key).join(", ")}${failed.length > 8 ? " …" : ""}</div>`}
+      ${failed[0] && html`<div class="remedies"><a class="button" href=${place(`/jobs/${job.id}?tab=steps&step=${encodeURIComponent(failed[0].task_key)}`)}>Open its log</a></div>`}</div>`;
   }
-  const blockers = (why?.items ?? []).filter((each) => each.blocker !== "running" || !each.task_id);
-  const waits = blockers.filter((each) => each.task_id && each.blocker !== "running");
-  if (!waits.length) return null;
-  return html`<div class="hint waits" id="why">${waits.slice(0, 5).map((each) => html`<div key=${each.task_id + each.blocker}>
-    <strong>${each.task_key}: ${each.text}</strong>${each.next && html`<div class="muted">${each.next}</div>`}</div>`)}
-    ${waits.length > 5 && html`<div class="muted">and ${waits.length - 5} more</div>`}</div>`;
+  const waits = (why?.items ?? []).filter((each) => each.blocker !== "running");
+  if (!waits.length || !why) return null;
+  return html`<div class="hint waits" id="why"><${Blockers} of=${waits} /></div>`;
 }
 
-function Actions({ job }) {
-  const name = `${job.workflow} ${job.id.slice(-8)}`;
-  if (ENDED.includes(job.status)) {
-    return html`<${Action} label="Retry" kind="primary" action=${{
-      title: `Retry ${name}`, path: `/jobs/${job.id}/retry`, scope: "submit", verb: "Retry", cli: `accsd retry ${job.id}`,
-      effect: (preview) => [`Runs again: ${preview.runs_again?.join(", ") || "nothing"}`, `Keeps its result: ${preview.kept?.join(", ") || "nothing"}`],
-      done: () => `${name} runs again`,
-    }} />`;
-  }
-  return html`<${Action} label="Cancel" kind="danger" action=${{
-    title: `Cancel ${name}`, path: `/jobs/${job.id}/cancel`, scope: "submit", verb: "Cancel the job", danger: true, cli: `accsd cancel ${job.id}`,
-    effect: (preview) => [`Stops: ${preview.stops?.join(", ") || "nothing that runs"}`, `Never begins: ${preview.never_begins?.join(", ") || "nothing"}`, `Stays as it is: ${preview.stays?.join(", ") || "nothing"}`],
-    done: () => `${name} is cancelled`,
-  }} />`;
+function usually(eta) {
+  if (!eta) return null;
+  if (eta.expected_end) return html`≈ <${When} at=${eta.expected_end} />${eta.usual_seconds ? `, usually takes ${duration(eta.usual_seconds)}` : ""}`;
+  return eta.usual_seconds ? `after ${duration(eta.usual_seconds)} to ${duration(eta.slow_seconds)}` : null;
 }
 
-function Tab({ tab, job, tasks, step, explain }) {
+const path = (keys) => (keys.length > 12 ? `${keys.slice(0, 6).join(" → ")} → … ${keys.length - 9} more … → ${keys.slice(-3).join(" → ")}` : keys.join(" → "));
+
+function Tab({ tab, job, tasks, structure, explain, step, select, machine }) {
+  const shown = useMemo(() => machine.shown(tasks), [tasks, machine.at]);
   switch (tab) {
-    case "graph": return html`<${Graph} job=${job} tasks=${tasks} />`;
+    case "graph": return html`<${Graph} tasks=${shown} structure=${structure} selected=${step} select=${select} />`;
+    case "table": return html`<${StepsTable} tasks=${shown} step=${step} select=${select} />`;
     case "attempts": return html`<${Attempts} job=${job} />`;
     case "events": return html`<${Events} job=${job} />`;
-    case "log": return html`<${JobLog} job=${job} tasks=${tasks} step=${step} />`;
     case "artifacts": return html`<${Artifacts} job=${job} />`;
-    case "details": return html`<div class="grid"><section class="panel half"><h2>Options</h2><${Json} value=${job.options} /></section>
-      <section class="panel half"><h2>What brought it about</h2><${Json} value=${job.trigger ?? "a plain submission"} /></section>
-      <section class="panel"><h2>Results</h2><${Json} value=${Object.fromEntries(tasks.filter((task) => task.results).map((task) => [task.task_key, task.results]))} /></section></div>`;
-    default: return html`<${Gantt} job=${job} tasks=${tasks} explain=${explain} />`;
+    case "details": return html`<${Details} job=${job} tasks=${tasks} />`;
+    default: return html`<${Gantt} job=${job} tasks=${shown} explain=${explain} step=${step} select=${select} at=${machine.at} />`;
   }
 }
 
-function Attempts({ job }) {
-  const { data, problem, again } = useLoaded(`/jobs/${job.id}/attempts`, { topics: [`job:${job.id}`] });
-  if (!data) return html`<${Trouble} problem=${problem} again=${again} />`;
-  return html`<${Table} label="Attempts" rows=${data.items} keyOf=${(each) => `${each.task_key} ${each.attempt_id}`} columns=${[
-    ["Step", (each) => each.task_key], ["Attempt", (each) => each.attempt_id], ["Machine", (each) => each.node],
-    ["Outcome", (each) => html`<${State} of=${each.outcome === "done" ? "done" : each.outcome ? "error" : "running"} word=${each.outcome ?? "running"} />`],
-    ["What was said", (each) => each.message, "cut"], ["Claimed", (each) => html`<${At} at=${each.claimed_at} />`], ["Took", (each) => duration(each.took_seconds), "right"],
-  ]} />`;
-}
-
-function Events({ job }) {
-  const { data, problem, again } = useLoaded(`/jobs/${job.id}/events?limit=500`, { topics: [`job:${job.id}`] });
-  if (!data) return html`<${Trouble} problem=${problem} again=${again} />`;
-  return html`<${Table} label="Events" rows=${data.items} keyOf=${(each) => each.id} columns=${[
-    ["After", (each) => duration(each.since_seconds), "right"], ["Step", (each) => each.task_key ?? ""], ["From", (each) => each.source], ["Type", (each) => each.type],
-    ["What happened", (each) => html`<span class="state" data-state=${each.level === "error" ? "error" : each.level === "warn" ? "backoff" : ""}>${each.message}</span>`, "cut"],
-    ["At", (each) => html`<${At} at=${each.ts} />`],
-  ]} />`;
-}
-
-function Artifacts({ job }) {
-  const { data, problem, again } = useLoaded(`/jobs/${job.id}/artifacts`);
-  if (!data) return html`<${Trouble} problem=${problem} again=${again} />`;
-  if (!data.items.length) return html`<${Nothing}>This job has left no artifacts.<//>`;
-  return html`<${Table} label="Artifacts" rows=${data.items} keyOf=${(each) => each.id} columns=${[
-    ["Name", (each) => html`<a href=${place(`/api/v1/artifacts/${each.id}/content`)} target="_blank" rel="noopener">${each.name}</a>`],
-    ["Step", (each) => each.task_key], ["Type", (each) => each.content_type], ["Size", (each) => each.size?.toLocaleString(), "right"],
-  ]} />`;
+function Details({ job, tasks }) {
+  const results = Object.fromEntries(tasks.filter((task) => task.results).slice(0, 200).map((task) => [task.task_key, task.results]));
+  return html`<div class="grid"><section class="panel half"><h2>Options</h2><${Json} value=${job.options} /></section>
+    <section class="panel half"><h2>What brought it about</h2><${Json} value=${job.trigger ?? "a plain submission"} /></section>
+    <section class="panel"><h2>Results</h2><${Json} value=${results} /></section></div>`;
 }

@@ -1,75 +1,109 @@
-// The steps as a graph. Steps that are alike (the same service, before and after the same steps) are one node, unless
-// they failed; the layout depends on the structure alone, so that nothing moves when a state changes.
-import { place } from "../api.js";
-import { html, useMemo } from "../html.js";
-import { shownState } from "./job_gantt.js";
+// The steps as a graph: folded to what differs, moved through by the arrow keys, the same at every state of its tasks.
+import { html, useEffect, useMemo, useRef, useState } from "../html.js";
+import { Canvas, centre } from "../graph/canvas.js";
+import { Cells } from "../graph/cells.js";
+import { Drawn } from "../graph/draw.js";
+import { fold } from "../graph/fold.js";
+import { layOut } from "../graph/layout.js";
+import { shownState } from "../graph/states.js";
 
-const WIDTH = 180, HEIGHT = 40, ACROSS = 70, DOWN = 16;
-const ORDER = ["error", "running", "starting", "backoff", "queued", "cancelled", "skipped", "done"];
+const MOST_DRAWN = 400; // nodes of SVG; more are drawn on a canvas
+const MOST_APART = 12; // failures that stand outside of what is folded
+const MANY = 60;
+const SCALES = [0.15, 0.25, 0.35, 0.5, 0.7, 0.85, 1, 1.25, 1.5];
 
-/** Nodes of {key, tasks, parents}, each with the tasks that it stands for. */
-export function fold(tasks) {
-  const children = new Map(tasks.map((task) => [task.task_key, []]));
-  for (const task of tasks) for (const parent of task.depends_on) children.get(parent)?.push(task.task_key);
-  const groups = new Map();
-  for (const task of tasks) {
-    const alike = task.status === "error" ? `!${task.task_key}` : JSON.stringify([task.service, [...task.depends_on].sort(), [...children.get(task.task_key)].sort()]);
-    if (!groups.has(alike)) groups.set(alike, []);
-    groups.get(alike).push(task);
-  }
-  const nodeOf = new Map();
-  const nodes = [...groups.values()].map((members) => {
-    const node = { key: members[0].task_key, tasks: members, parents: new Set() };
-    for (const task of members) nodeOf.set(task.task_key, node);
-    return node;
-  });
-  for (const node of nodes) for (const task of node.tasks) for (const parent of task.depends_on) if (nodeOf.has(parent)) node.parents.add(nodeOf.get(parent));
-  return nodes;
-}
-
-/** Gives each node its rank (the longest way to it) and its place within the rank (the mean of its parents' places). */
-export function layOut(nodes) {
-  const rank = new Map();
-  const of = (node) => {
-    if (!rank.has(node)) {
-      rank.set(node, 0);
-      rank.set(node, node.parents.size ? Math.max(...[...node.parents].map(of)) + 1 : 0);
-    }
-    return rank.get(node);
-  };
-  const columns = [];
-  for (const node of nodes) (columns[of(node)] ??= []).push(node);
-  const place_ = new Map();
-  for (const column of columns) {
-    const mean = (node) => (node.parents.size ? [...node.parents].reduce((sum, parent) => sum + place_.get(parent), 0) / node.parents.size : 0);
-    column.sort((a, b) => mean(a) - mean(b));
-    column.forEach((node, n) => place_.set(node, n));
-  }
-  return { rank, place: place_, width: columns.length, height: Math.max(1, ...columns.map((column) => column.length)) };
-}
-
-const worst = (members) => ORDER.find((state) => members.some((task) => shownState(task) === state)) ?? "queued";
-
-export function Graph({ job, tasks }) {
-  const shape = JSON.stringify(tasks.map((task) => [task.task_key, task.service, task.depends_on, task.status === "error"]));
-  const { nodes, at } = useMemo(() => { const folded = fold(tasks); return { nodes: folded, at: layOut(folded) }; }, [shape]);
+/** `structure` changes when the steps are others; `select(key)` is called for the step that a person opens. */
+export function Graph({ tasks, structure, selected, select, stateOf = shownState, label = "The steps and what they wait for; the tab Steps has them as a table" }) {
+  const [isFolded, setFolded] = useState(true);
+  const [unfolded, unfold] = useState(null); // the key of a node whose tasks are shown as cells
+  const [zoom, setZoom] = useState(null);
+  const [current, setCurrent] = useState(null);
+  const room = useRef(null);
+  const isDown = useMemo(() => matchMedia("(max-width: 720px)").matches, []);
+  const failed = tasks.filter((task) => stateOf(task) === "error").slice(0, MOST_APART).map((task) => task.task_key);
+  const apart = [...new Set(selected ? [selected, ...failed] : failed)].join("\n");
+  const { nodes, at } = useMemo(() => {
+    const folded = fold(tasks, { isFolded, apart: new Set(apart.split("\n")) });
+    return { nodes: folded, at: layOut(folded, { isDown }) };
+  }, [structure, isFolded, apart, isDown]);
   const byKey = new Map(tasks.map((task) => [task.task_key, task]));
-  const x = (node) => 12 + at.rank.get(node) * (WIDTH + ACROSS), y = (node) => 12 + at.place.get(node) * (HEIGHT + DOWN);
-  return html`<div class="graph"><svg width=${24 + at.width * (WIDTH + ACROSS) - ACROSS} height=${24 + at.height * (HEIGHT + DOWN) - DOWN} role="group" aria-label="The steps and what they wait for; the tab Steps has them as a table">
-    ${nodes.flatMap((node) => [...node.parents].map((parent) => {
-      const x1 = x(parent) + WIDTH, y1 = y(parent) + HEIGHT / 2, x2 = x(node), y2 = y(node) + HEIGHT / 2, middle = (x1 + x2) / 2;
-      return html`<path key=${`${parent.key} ${node.key}`} d=${`M${x1} ${y1} C${middle} ${y1} ${middle} ${y2} ${x2} ${y2}`} />`;
-    }))}
-    ${nodes.map((node) => {
-      const members = node.tasks.map((task) => byKey.get(task.task_key) ?? task), state = worst(members);
-      const counted = ORDER.map((each) => [each, members.filter((task) => shownState(task) === each).length]).filter(([, n]) => n);
-      const name = members.length > 1 ? `${members[0].service} ×${members.length}` : members[0].task_key;
-      const words = members.length > 1 ? counted.map(([each, n]) => `${n} ${each}`).join(", ") : `${state}${members[0].node ? ` on ${members[0].node}` : ""}`;
-      return html`<a key=${node.key} href=${place(`/jobs/${job.id}?tab=log&step=${encodeURIComponent(members[0].task_key)}`)} data-state=${state} aria-label=${`${name}: ${words}`}>
-        <title>${members.length > 1 ? members.slice(0, 30).map((task) => task.task_key).join(", ") : members[0].service}</title>
-        <rect x=${x(node)} y=${y(node)} width=${WIDTH} height=${HEIGHT} rx="6" />
-        <text x=${x(node) + 10} y=${y(node) + 17}>${cut(name)}</text><text x=${x(node) + 10} y=${y(node) + 32} class="small">${cut(words)}</text></a>`;
-    })}</svg></div>`;
+  const taskOf = (task) => byKey.get(task.task_key) ?? task;
+  const isLarge = nodes.length > MOST_DRAWN;
+  const key = nodes.some((node) => node.key === current) ? current : (nodes.find((node) => node.key === selected) ?? nodes[0])?.key;
+  const fitting = () => Math.max(SCALES[0], Math.min(1, (room.current?.clientWidth ?? 1000) / (at.width + 24), 2 * (room.current?.clientHeight ?? 600) / (at.height + 24)));
+  const scale = zoom ?? (isLarge ? 0.5 : Math.max(0.5, fitting()));
+  useEffect(() => { setZoom(null); }, [structure, isFolded]);
+  useEffect(() => follow(room.current, nodes, at, scale, taskOf, stateOf), [structure, isFolded]);
+  const nearest = (step) => setZoom(SCALES.reduce((best, each) => (Math.sign(each - scale) === step && Math.abs(each - scale) < Math.abs(best - scale) ? each : best), step > 0 ? SCALES.at(-1) : SCALES[0]));
+  const move = (way) => {
+    const to = beside(nodes, at, nodes.find((node) => node.key === key), way, isDown);
+    setCurrent(to.key);
+    return to.key;
+  };
+  const open = (node) => {
+    setCurrent(node.key);
+    if (node.isFolded) unfold(node.key);
+    else select(node.tasks[0].task_key);
+  };
+  const shared = { nodes, at, scale, isDown, taskOf, stateOf, selected, current: key, move, open, label };
+  const cells = unfolded && nodes.find((node) => node.key === unfolded && node.isFolded);
+  const hidden = tasks.length - nodes.length;
+  return html`<div class="graph-tools"><button onClick=${() => nearest(-1)} aria-label="Smaller">−</button><button onClick=${() => nearest(1)} aria-label="Larger">+</button>
+      <button onClick=${() => setZoom(fitting())}>Fit</button>
+      ${(hidden > 0 || !isFolded) && html`<label class="check"><input type="checkbox" checked=${isFolded} onChange=${(event) => { setFolded(event.target.checked); unfold(null); }} />Fold what is alike</label>`}
+      <span class="muted small">${tasks.length.toLocaleString()} steps${hidden > 0 ? ` as ${nodes.length.toLocaleString()} nodes` : ""}</span></div>
+    <div class="graph" ref=${room} data-large=${isLarge ? "" : undefined}>${isLarge ? html`<${Canvas} ...${shared} />` : html`<${Drawn} ...${shared} />`}</div>
+    ${nodes.length > MANY && html`<${Minimap} nodes=${nodes} at=${at} scale=${scale} room=${room} isLarge=${isLarge} />`}
+    ${cells && html`<${Cells} key=${cells.key} tasks=${cells.tasks.map(taskOf)} stateOf=${stateOf} selected=${selected} name=${`${cells.tasks[0].service} ×${cells.tasks.length.toLocaleString()}`}
+      open=${(task) => select(task.task_key)} close=${() => unfold(null)} />`}`;
 }
 
-const cut = (text) => (text.length > 26 ? `${text.slice(0, 25)}…` : text);
+/** What runs, or else what failed, is brought into view once. */
+function follow(room, nodes, at, scale, taskOf, stateOf) {
+  if (!room) return;
+  const has = (state) => nodes.find((node) => node.tasks.some((task) => stateOf(taskOf(task)) === state));
+  const node = has("error") ?? has("running") ?? (nodes.length > MOST_DRAWN ? nodes[0] : null);
+  const frame = room.querySelector(".graph-canvas") ?? room;
+  if (node) centre(frame, at.places.get(node), scale);
+}
+
+function beside(nodes, at, node, way, isDown) {
+  const towards = isDown ? { up: "before", down: "after", left: "less", right: "more" } : { left: "before", right: "after", up: "less", down: "more" };
+  const here = at.places.get(node), main = isDown ? "y" : "x", cross = isDown ? "x" : "y";
+  const near = (found) => found.reduce((best, each) => (!best || Math.abs(at.places.get(each)[cross] - here[cross]) < Math.abs(at.places.get(best)[cross] - here[cross]) ? each : best), null);
+  switch (towards[way]) {
+    case "before": return near([...node.parents]) ?? node;
+    case "after": return near(nodes.filter((each) => each.parents.has(node))) ?? node;
+    default: {
+      const isMore = towards[way] === "more";
+      const column = nodes.filter((each) => at.places.get(each)[main] === here[main] && (isMore ? at.places.get(each)[cross] > here[cross] : at.places.get(each)[cross] < here[cross]));
+      return near(column) ?? node;
+    }
+  }
+}
+
+const MAP = { width: 160, height: 90 };
+
+/** The whole in a corner, and what of it is in view; a click goes there. */
+function Minimap({ nodes, at, scale, room, isLarge }) {
+  const canvas = useRef(null);
+  const fits = Math.min(MAP.width / at.width, MAP.height / at.height);
+  const frame = () => (isLarge ? room.current?.querySelector(".graph-canvas") : room.current);
+  useEffect(() => {
+    const scrolls = frame();
+    const draw = () => {
+      const pen = canvas.current.getContext("2d");
+      pen.clearRect(0, 0, MAP.width, MAP.height);
+      pen.fillStyle = "rgb(130 140 155)";
+      for (const { x, y } of at.places.values()) pen.fillRect(x * fits, y * fits, Math.max(1, 184 * fits), Math.max(1, 44 * fits));
+      pen.strokeStyle = getComputedStyle(canvas.current).color;
+      pen.lineWidth = 1.5;
+      pen.strokeRect((scrolls.scrollLeft / scale) * fits, (scrolls.scrollTop / scale) * fits, (scrolls.clientWidth / scale) * fits, (scrolls.clientHeight / scale) * fits);
+    };
+    scrolls.addEventListener("scroll", draw);
+    draw();
+    return () => scrolls.removeEventListener("scroll", draw);
+  }, [at, scale, isLarge]);
+  const go = (event) => frame().scrollTo({ left: (event.offsetX / fits) * scale - frame().clientWidth / 2, top: (event.offsetY / fits) * scale - frame().clientHeight / 2 });
+  return html`<canvas class="minimap wide-only" ref=${canvas} width=${MAP.width} height=${MAP.height} aria-hidden="true" onClick=${go} data-nodes=${nodes.length}></canvas>`;
+}

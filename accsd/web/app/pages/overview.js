@@ -2,31 +2,31 @@
 import { call, place } from "../api.js";
 import { html, useEffect, useState } from "../html.js";
 import { useLoaded } from "../load.js";
-import { clock, duration, now } from "../time.js";
+import { duration, now } from "../time.js";
 import { JobLink, Meter, Nothing, State, Table, Trouble, When } from "../ui/parts.js";
-import { Lanes } from "../ui/lanes.js";
+import { Checklist, useFirstRun } from "./checklist.js";
+import { FleetPart, NextPart } from "./overview_fleet.js";
+import { LastDay } from "./overview_day.js";
 
+const MOST_RUNNING = 12; // tasks that are shown one by one
 const concerns = (kind) => kind === "job" || kind === "node" || kind === "dead" || kind === "counts";
 
 export function Overview() {
   const { data, problem, again } = useLoaded("/overview", { topics: ["overview"], concerns });
   const open = useLoaded("/jobs?status=queued,running&limit=50", { topics: ["overview"], concerns });
-  const timeline = useLoaded("/fleet/timeline");
-  const forecast = useLoaded("/fleet/forecast?hours=1");
-  if (!data) return html`<${Trouble} problem=${problem} again=${again} />`;
+  const [isFirst, setFirst] = useState(null); // as it was at the first look: the list stays until somebody has seen it whole
+  const first = useFirstRun(data, isFirst);
+  useEffect(() => { if (isFirst === null && first) setFirst(first.isFirst); }, [first]);
+  if (!data || isFirst === null) return html`<h1 class="visually-hidden">Overview</h1><${Trouble} problem=${problem} again=${again} />`;
+  if (isFirst && first) return html`<${Checklist} of=${first} again=${again} leave=${() => setFirst(false)} />`;
   return html`<h1 class="visually-hidden">Overview</h1><${Trouble} problem=${problem} again=${again} /><div class="grid">
     <section class="panel half"><h2>Needs you</h2><${Attention} of=${data} /></section>
-    <section class="panel half"><h2>Fleet <span class="note">${fleetWords(data.nodes)}</span></h2>
-      ${timeline.data ? html`<${Lanes} timeline=${timeline.data} forecast=${forecast.data} hours=${6} />` : null}</section>
+    <section class="panel half"><${FleetPart} nodes=${data.nodes} /></section>
     <section class="panel"><h2>Running now <span class="note">${data.running.length}</span></h2><${Running} of=${data.running} /></section>
     <section class="panel half"><h2>Waiting</h2><${Waiting} of=${open.data?.items.filter((job) => !data.running.some((task) => task.job_id === job.id))} /></section>
-    <section class="panel half"><h2>Next hour</h2><${Next} of=${forecast.data} /></section>
+    <section class="panel half"><h2>Next hour</h2><${NextPart} /></section>
+    <section class="panel"><h2>Last 24 hours</h2><${LastDay} /></section>
   </div>`;
-}
-
-function fleetWords(nodes) {
-  const counted = Object.entries(nodes.reduce((all, node) => ({ ...all, [node.state]: (all[node.state] ?? 0) + 1 }), {}));
-  return `${nodes.length} machine${nodes.length === 1 ? "" : "s"}${counted.length ? ": " : ""}${counted.map(([state, n]) => `${n} ${state}`).join(", ")}`;
 }
 
 function Attention({ of }) {
@@ -42,7 +42,7 @@ function Attention({ of }) {
   return lines.map(([glyph, text, to]) => html`<div class="attention" key=${text}><span aria-hidden="true">${glyph}</span><a href=${place(to)}>${text}</a></div>`);
 }
 
-const Running = ({ of }) => (of.length ? html`<${Table} label="Running now" rows=${of} keyOf=${(task) => task.task_id ?? task.job_id} columns=${[
+const Running = ({ of }) => (of.length ? html`<${Table} label="Running now" rows=${of.slice(0, MOST_RUNNING)} keyOf=${(task) => task.task_id ?? task.job_id} columns=${[
   ["Job", (task) => html`<${JobLink} id=${task.job_id} />`],
   ["Step", (task) => task.task_key],
   ["Service", (task) => task.service],
@@ -50,7 +50,7 @@ const Running = ({ of }) => (of.length ? html`<${Table} label="Running now" rows
   ["Machine", (task) => html`<a href=${place(`/fleet/${encodeURIComponent(task.node)}`)}>${task.node}</a>`],
   ["Progress", (task) => html`<${Meter} part=${task.progress ?? 0} label=${`progress of ${task.task_key}`} />`],
   ["For", (task) => duration((now() - Date.parse(task.since)) / 1000), "right"],
-]} />` : html`<${Nothing}>Nothing runs. <code>accsd submit WORKFLOW</code> gives it something to do.<//>`);
+]} />${of.length > MOST_RUNNING && html`<p class="small"><a href=${place("/jobs?q=status:running")}>and ${of.length - MOST_RUNNING} more</a></p>`}` : html`<${Nothing}>Nothing runs. <code>accsd submit WORKFLOW</code> gives it something to do.<//>`);
 
 /** The first thing that keeps each of them from running, in the words of `accsd why`. */
 function Waiting({ of }) {
@@ -69,14 +69,4 @@ function Waiting({ of }) {
     ["Job", (job) => html`<${JobLink} id=${job.id} />`], ["Workflow", (job) => job.workflow], ["Step", (job) => job.current_task_key],
     ["Because", (job) => html`<span title=${why[job.id]}>${why[job.id]}</span>`, "cut"], ["Since", (job) => html`<${When} at=${job.created_at} />`, "right"],
   ]} />`;
-}
-
-function Next({ of }) {
-  if (!of) return null;
-  const lines = [
-    ...of.wakes.map((each) => [each.at ?? each.due_at, `☼ ${each.node} will be woken${each.because ? `: ${each.because}` : ""}`]),
-    ...of.firings.map((each) => [each.due_at, `${each.schedule} starts ${each.workflow}`]),
-  ].sort();
-  if (!lines.length) return html`<${Nothing}>Nothing is due, and no machine will be woken.<//>`;
-  return html`<ul>${lines.map(([at, text]) => html`<li key=${at + text}>${clock(at)} ${text}</li>`)}</ul>`;
 }

@@ -1,55 +1,40 @@
-// Workflows, and the form that submits one.
-import { call, place } from "../api.js";
-import { html, useState } from "../html.js";
+// The workflows, and how the last runs of each went.
+import { place } from "../api.js";
+import { html } from "../html.js";
 import { useLoaded } from "../load.js";
 import { go } from "../router.js";
-import { may } from "../session.js";
-import { Json, Nothing, Table, Trouble, When } from "../ui/parts.js";
+import { duration } from "../time.js";
+import { Nothing, State, Trouble, When } from "../ui/parts.js";
+import { Rows } from "../ui/rows.js";
+
+const LOOKED_AT = 300; // of the newest jobs
+const SHOWN = 30;
 
 export function Workflows() {
   const { data, problem, again } = useLoaded("/workflows");
+  const jobs = useLoaded(`/jobs?limit=${LOOKED_AT}`, { topics: ["jobs"], concerns: (kind) => kind === "job", gather: 2_000 });
+  const runs = Map.groupBy ? Map.groupBy(jobs.data?.items ?? [], (job) => job.workflow) : new Map();
+  const href = (each) => `/workflows/${encodeURIComponent(each.name)}`;
   return html`<div class="head"><h1>Workflows</h1></div><${Trouble} problem=${problem} again=${again} />
-    ${data && (data.items.length ? html`<${Table} label="Workflows" rows=${data.items} keyOf=${(each) => each.id} opens=${(each) => go(`/workflows/${encodeURIComponent(each.name)}`)} columns=${[
-      ["Workflow", (each) => html`<a href=${place(`/workflows/${encodeURIComponent(each.name)}`)}>${each.name}</a>`], ["Title", (each) => each.title ?? "", "cut"], ["Version", (each) => each.version, "right"], ["Steps", (each) => each.steps, "right"],
-      ["Changed", (each) => html`<${When} at=${each.updated_at} />`], ["By", (each) => each.created_by],
-    ]} />` : html`<${Nothing}>There is no workflow yet. <code>accsd workflows apply FILE</code> writes one.<//>`)}`;
+    ${data && (data.items.length ? html`<${Rows} label="Workflows" rows=${data.items} keyOf=${(each) => each.id} opens=${(each) => go(href(each))} columns=${[
+      ["Workflow", (each) => html`<a href=${place(href(each))}>${each.name}</a>${each.paused_at ? html` <${State} of="paused" />` : ""}${each.is_active ? "" : html` <span class="muted">not active</span>`}`],
+      ["Title", (each) => each.title ?? "", "cut wide-only"],
+      ["Last runs", (each) => html`<${Runs} of=${runs.get(each.name) ?? []} />`],
+      ["Done", (each) => rate(runs.get(each.name) ?? []), "right"],
+      ["Usually", (each) => duration(middle((runs.get(each.name) ?? []).filter((job) => job.status === "done").map((job) => job.took_seconds))), "right wide-only"],
+      ["Version", (each) => each.version, "right"], ["Steps", (each) => each.steps.toLocaleString(), "right wide-only"],
+      ["Changed", (each) => html`<${When} at=${each.updated_at} />`, "right wide-only"], ["By", (each) => each.created_by ?? "", "wide-only"],
+    ]} /><p class="muted small">Runs are those among the newest ${LOOKED_AT} jobs.</p>` : html`<${Nothing}>There is no workflow yet. <code>accsd workflows apply FILE</code> writes one.<//>`)}`;
 }
 
-export function Workflow({ subject: name }) {
-  const { data, problem, again } = useLoaded(`/workflows/${encodeURIComponent(name)}`);
-  if (!data) return html`<${Trouble} problem=${problem} again=${again} />`;
-  return html`<div class="head"><h1>${data.title ?? data.name}</h1><span class="muted">version ${data.version}</span></div><div class="grid">
-    <section class="panel half"><h2>Steps</h2><${Table} label="Steps" rows=${data.steps} keyOf=${(step) => step.key} columns=${[
-      ["Step", (step) => step.key], ["Service", (step) => step.service ?? step.tool], ["After", (step) => (step.depends_on ?? []).join(", "), "cut"]]} /></section>
-    <section class="panel half"><h2>Submit</h2><${Submit} workflow=${data} /></section>
-    ${data.options_schema && html`<section class="panel"><h2>Options</h2><${Json} value=${data.options_schema} /></section>`}</div>`;
-}
+const rate = (jobs) => { const ended = jobs.filter((job) => job.finished_at); return ended.length ? `${Math.round((ended.filter((job) => job.status === "done").length / ended.length) * 100)} %` : ""; };
+function middle(values) { const sorted = values.filter((each) => each !== null).sort((a, b) => a - b); return sorted.length ? sorted[Math.floor(sorted.length / 2)] : null; }
 
-const TYPES = { integer: "number", number: "number", boolean: "checkbox" };
-
-/** A field for each option of the schema; without one, the options as JSON. */
-function Submit({ workflow }) {
-  const fields = Object.entries(workflow.options_schema?.properties ?? {});
-  const [values, set] = useState({});
-  const [text, setText] = useState("{}");
-  const [problem, setProblem] = useState(null);
-  const submit = async (event) => {
-    event.preventDefault();
-    try {
-      const options = fields.length ? values : JSON.parse(text);
-      const job = await call("/jobs", { method: "POST", body: { workflow: workflow.name, options } });
-      go(`/jobs/${job.id ?? job.job_id}`);
-    } catch (refusal) { setProblem(refusal); }
-  };
-  const put = (key, schema) => (event) => {
-    const given = schema.type === "boolean" ? event.target.checked : TYPES[schema.type] === "number" ? Number(event.target.value) : event.target.value;
-    set({ ...values, [key]: given });
-  };
-  return html`<form onSubmit=${submit}><${Trouble} problem=${problem} />
-    ${fields.length ? fields.map(([key, schema]) => html`<label key=${key}>${schema.title ?? key}${workflow.options_schema.required?.includes(key) ? " (needed)" : ""}
-      ${schema.enum ? html`<select onChange=${put(key, schema)}><option value=""></option>${schema.enum.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}</select>`
-        : html`<input type=${TYPES[schema.type] ?? "text"} required=${workflow.options_schema.required?.includes(key) && schema.type !== "boolean"} onInput=${put(key, schema)} />`}
-      ${schema.description && html`<span class="muted small">${schema.description}</span>`}</label>`)
-      : html`<label>Options, as JSON<textarea class="mono wide" rows="6" value=${text} onInput=${(event) => setText(event.target.value)}></textarea></label>`}
-    <p><button class="primary" disabled=${!may("submit")} title=${may("submit") ? undefined : "needs the scope submit"}>Submit</button></p></form>`;
+/** A bar for each run, the newest on the right: as high as it took, in the colour of how it ended. */
+export function Runs({ of }) {
+  const shown = of.slice(0, SHOWN).reverse();
+  if (!shown.length) return html`<span class="muted small">none of late</span>`;
+  const longest = Math.max(...shown.map((job) => job.took_seconds ?? 0), 0.001);
+  const words = Object.entries(shown.reduce((all, job) => ({ ...all, [job.status]: (all[job.status] ?? 0) + 1 }), {})).map(([state, n]) => `${n} ${state}`).join(", ");
+  return html`<span class="runs" role="img" aria-label=${`The last ${shown.length} runs: ${words}`}>${shown.map((job) => html`<i key=${job.id} data-run=${job.status} title=${`${job.id.slice(-8)} ${job.status}, ${duration(job.took_seconds)}`} style=${{ height: `${4 + 14 * ((job.took_seconds ?? 0) / longest)}px` }}></i>`)}</span>`;
 }

@@ -1,6 +1,6 @@
 // Marks of an axis of time: at full hours and days of the clock that the page shows, whatever its zone.
 import { html } from "../html.js";
-import { ahead, brief, day, zoneWord } from "../time.js";
+import { ahead, brief, dayShort, zoneWord } from "../time.js";
 
 const MINUTE = 60_000, HOUR = 60 * MINUTE, DAY = 24 * HOUR;
 const STEPS = [5 * MINUTE, 10 * MINUTE, 15 * MINUTE, 30 * MINUTE, HOUR, 2 * HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY];
@@ -16,7 +16,7 @@ export function ticks(from, to) {
     at = wall - ahead(at); // the offset that holds there
     if (ahead(at) + at !== wall) continue; // the clock jumps over this time
     if (at >= to) break;
-    if (at >= from) found.push([at, step >= DAY || wall % DAY === 0 ? day(at) : brief(at)]);
+    if (at >= from) found.push([at, step >= DAY || wall % DAY === 0 ? dayShort(at) : brief(at)]);
   }
   return found;
 }

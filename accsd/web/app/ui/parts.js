@@ -44,7 +44,7 @@ export async function copy(text) {
 export function Copy({ text, label = "Copy" }) {
   const [done, set] = useState(false);
   const press = () => copy(text).then(() => { set(true); setTimeout(() => set(false), 1500); });
-  return html`<button class="plain small" onClick=${press} aria-label=${`${label}: ${text}`}>${done ? "Copied" : label}</button>`;
+  return html`<button class="plain small" onClick=${press} aria-label=${text.length > 120 ? label : `${label}: ${text}`}>${done ? "Copied" : label}</button>`;
 }
 
 export const Json = ({ value }) => html`<pre class="mono">${JSON.stringify(value, null, 2)}</pre>`;
@@ -55,14 +55,14 @@ export const Facts = ({ of }) => html`<dl class="facts">${of.filter(([, value]) 
 export const Tabs = ({ of, now, href }) => html`<nav class="tabs" aria-label="Parts of this page">${of.map(
   ([key, word]) => html`<a key=${key} href=${href(key)} aria-current=${key === now ? "true" : undefined}>${word}</a>`)}</nav>`;
 
-/** What may be wider than the page scrolls by itself; then the keyboard reaches it, too. */
+/** What may be larger than its place scrolls by itself; then the keyboard reaches it, too. */
 export function Scrolls({ label, kind = "scrolls", children }) {
   const place_ = useRef(null);
   const [overflows, set] = useState(false);
   useEffect(() => {
-    const watch = new ResizeObserver(() => set(place_.current.scrollWidth > place_.current.clientWidth + 1));
-    watch.observe(place_.current);
-    if (place_.current.firstElementChild) watch.observe(place_.current.firstElementChild);
+    const shown = place_.current;
+    const watch = new ResizeObserver(() => set(shown.scrollWidth > shown.clientWidth + 1 || shown.scrollHeight > shown.clientHeight + 1));
+    for (const each of [shown, ...shown.children]) watch.observe(each);
     return () => watch.disconnect();
   }, []);
   const reached = overflows ? { tabIndex: 0, role: "region", "aria-label": label } : {};
@@ -72,10 +72,10 @@ export function Scrolls({ label, kind = "scrolls", children }) {
 /** Rows that a click or Enter opens. `columns`: [heading, cell(row), class]. */
 export function Table({ label, rows, columns, keyOf, opens, selected }) {
   return html`<${Scrolls} label=${label}><table aria-label=${label}>
-    <thead><tr>${columns.map(([heading, , kind]) => html`<th key=${heading} class=${kind}>${heading}</th>`)}</tr></thead>
+    <thead><tr>${columns.map(([heading, , kind]) => html`<th key=${heading} scope="col" class=${kind}>${heading}</th>`)}</tr></thead>
     <tbody>${rows.map((row) => html`<tr key=${keyOf(row)} class=${opens ? "opens" : ""} data-key=${keyOf(row)}
         aria-selected=${selected === undefined ? undefined : selected === keyOf(row)}
         onClick=${opens && ((event) => { if (!event.target.closest("a, button, input")) opens(row); })}>
-      ${columns.map(([heading, cell, kind]) => html`<td key=${heading} class=${kind}>${cell(row)}</td>`)}</tr>`)}</tbody>
+      ${columns.map(([heading, cell, kind]) => html`<td key=${heading} class=${kind} data-label=${typeof heading === "string" ? heading : undefined}>${cell(row)}</td>`)}</tr>`)}</tbody>
   </table><//>`;
 }

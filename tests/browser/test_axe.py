@@ -1,0 +1,185 @@
+"""Every page, full of a studio's day: nothing that axe calls a barrier, and what axe can't see: the keyboard, small
+screens, large letters, colours that the system chooses, and eyes that motion makes ill.
+
+A page that is new in the gateway's list is looked at by itself. What its address names stands in tests/support/studio.
+"""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import pytest_asyncio
+
+from accsd.gateway.routes.page import PAGES
+from tests.support.browser import Tab, browsing
+from tests.support.cluster import TestServer
+from tests.support.gateway import serving
+from tests.support.studio import ZONE, Studio, furnish
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("studio"), pytest.mark.timeout(600)]
+
+HERE = Path(__file__).parent
+AXE = (HERE / "vendor" / "axe.js").read_text(encoding="utf-8")
+LOOKS = (HERE / "looks.js").read_text(encoding="utf-8")
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+_PARTS = ".tabs a[href]"  # parts of a page that have addresses of their own
+
+
+class Full(NamedTuple):
+    """A browser, logged in, before a gateway whose database has everything."""
+
+    tab: Tab
+    studio: Studio
+
+    @property
+    def addresses(self) -> list[str]:
+        return [address for page in PAGES for address in self.studio.addresses(page)]
+
+    @property
+    def one_of_each(self) -> list[str]:
+        return [self.studio.addresses(page)[0] for page in PAGES]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def full(server: TestServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Full]:
+    folder = tmp_path_factory.mktemp("objects")
+    async with server.cloned() as url:
+        studio = await furnish(url, folder)
+        async with serving(url, folder=folder, hears=True) as gateway, browsing(gateway, timezone_id=ZONE) as tab:
+            await tab.page.add_init_script(LOOKS)
+            await tab.log_in("admin")
+            yield Full(tab, studio)
+
+
+async def look(tab: Tab, address: str) -> None:
+    await tab.open(address)
+    await tab.settle()
+
+
+async def ask(tab: Tab, what: str, *given: object) -> Any:
+    return await tab.page.evaluate(f"given => looks.{what}(...given)", list(given))
+
+
+async def everywhere(full: Full, what: str) -> dict[str, list[str]]:
+    """What a look at one address of each page finds wrong."""
+    trouble: dict[str, list[str]] = {}
+    for address in full.one_of_each:
+        await look(full.tab, address)
+        if found := await ask(full.tab, what):
+            trouble[address] = found
+    return trouble
+
+
+async def barriers(tab: Tab, addresses: list[str]) -> dict[str, list[str]]:
+    """What axe finds at the addresses, and in the parts of each page that have addresses of their own."""
+    trouble: dict[str, list[str]] = {}
+    known = list(addresses)
+    for address in known:  # which grows
+        await look(tab, address)
+        await tab.page.evaluate(AXE)
+        if found := await ask(tab, "barriers", RULES):
+            trouble[address] = found
+        parts = await tab.page.eval_on_selector_all(_PARTS, "links => links.map(link => link.pathname + link.search)")
+        known += [part for part in parts if part not in known]
+    return trouble
+
+
+def expect_none(trouble: dict[str, list[str]]) -> None:
+    where: dict[str, list[str]] = {}
+    for address, found in trouble.items():
+        for each in found:
+            where.setdefault(each, []).append(address)
+    told = [f"{each}\n    at {', '.join(addresses[:4])} ({len(addresses)})" for each, addresses in where.items()]
+    assert not told, "\n".join(told)
+
+
+async def prefer(tab: Tab, **chosen: str) -> None:
+    """What a person has chosen, as this browser keeps it."""
+    await tab.page.evaluate(
+        "chosen => localStorage.setItem('accsd.prefs',"
+        " JSON.stringify({...JSON.parse(localStorage.getItem('accsd.prefs') ?? '{}'), ...chosen}))",
+        chosen,
+    )
+
+
+async def test_axe_finds_no_barrier_on_any_page(full: Full):
+    expect_none(await barriers(full.tab, full.one_of_each))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("density", ["compact", "comfortable"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_axe_finds_no_barrier_in_any_theme_and_density(full: Full, theme: str, density: str):
+    await prefer(full.tab, theme=theme, density=density)
+    expect_none(await barriers(full.tab, full.addresses))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_axe_finds_no_barrier_where_nothing_is_yet(server: TestServer, theme: str):
+    async with server.cloned() as url, serving(url, hears=True) as gateway, browsing(gateway) as tab:
+        await tab.page.add_init_script(LOOKS)
+        await tab.log_in("admin")
+        await prefer(tab, theme=theme)
+        expect_none(await barriers(tab, [page for page in PAGES if "{" not in page]))
+
+
+async def test_the_keyboard_reaches_everything_and_shows_where_it_is(full: Full):
+    trouble: dict[str, list[str]] = {}
+    for address in full.one_of_each:
+        await look(full.tab, address)
+        if found := await _not_reached(full.tab):
+            trouble[address] = found
+    expect_none(trouble)
+
+
+async def _not_reached(tab: Tab) -> list[str]:
+    """What the tab key does not reach, or reaches without showing it."""
+    wanted: list[str] = await ask(tab, "stops")
+    seen: set[int] = set()
+    shown: set[str] = set()  # a field for a date has several stops, some of them within it
+    hidden: list[str] = []
+    for _ in range(len(wanted) + 20):
+        await tab.page.keyboard.press("Tab")
+        at = await ask(tab, "focus")
+        if at is None:
+            if seen:
+                break  # it has been round the page
+            continue
+        if at["stop"] is not None:
+            seen.add(int(at["stop"]))
+        if at["shows"]:
+            shown.add(at["name"])
+        elif at["name"] not in shown:
+            hidden.append(f"shows no focus: {at['name']}")
+    return hidden[:5] + [f"is not reached: {name}" for n, name in enumerate(wanted) if n not in seen][:5]
+
+
+@pytest.mark.parametrize(("width", "height"), [(360, 740), (320, 256)], ids=["a phone", "1280 by 1024 at 400 %"])
+async def test_no_page_is_wider_than_a_small_screen(full: Full, width: int, height: int):
+    """WCAG 1.4.10."""
+    await full.tab.page.set_viewport_size({"width": width, "height": height})
+    try:
+        expect_none(await everywhere(full, "wide"))
+    finally:
+        await full.tab.page.set_viewport_size({"width": 1440, "height": 900})
+
+
+async def test_bars_keep_their_colours_where_the_system_chooses_all_others(full: Full):
+    await full.tab.page.emulate_media(forced_colors="active")
+    try:
+        await look(full.tab, f"/jobs/{full.studio.jobs['failed']}")
+        fills = await ask(full.tab, "fills")
+        assert {"running", "boot", "capacity", "backoff"} <= fills.keys()
+        assert len(set(fills.values())) == len(fills)
+    finally:
+        await full.tab.page.emulate_media(forced_colors="none")
+
+
+async def test_nothing_moves_for_who_does_not_want_motion(full: Full):
+    await full.tab.page.emulate_media(reduced_motion="reduce")
+    try:
+        expect_none(await everywhere(full, "moving"))
+    finally:
+        await full.tab.page.emulate_media(reduced_motion="no-preference")
