@@ -1104,7 +1104,8 @@ BEGIN
     RETURN;
   END IF;
   PERFORM set_config('accs.by', coalesce(p_by, ''), true), set_config('accs.reason', coalesce(p_reason, ''), true);
-  UPDATE public.workflows w SET is_active = false WHERE w.name = p_name AND w.is_active;   -- each version leaves its row in the audit
+  -- each version leaves its row in the audit
+  UPDATE public.workflows w SET is_active = false WHERE w.name = p_name AND w.is_active;
   RETURN QUERY SELECT CASE WHEN FOUND THEN 'accepted'
                            ELSE accs.audited('retire_workflow', 'workflow', p_name, 'repeated', p_by, p_reason) END, NULL::text;
   PERFORM set_config('accs.by', '', true), set_config('accs.reason', '', true);
