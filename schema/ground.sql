@@ -39,6 +39,7 @@
 --   orders.sql       what a node is asked to do
 --   artifacts.sql    the objects that attempts leave and are given
 --   cache.sql        the results of steps that say so are used again
+--   submissions.sql  what clients of an online judge call a job
 --   outbox.sql       events for others: webhooks
 --   deployments.sql  deployments that SeqPulse's clients announce, and what became of them
 --   history.sql      archives of months, retention of finished jobs

@@ -414,3 +414,20 @@ BEGIN
   RETURN v_id;
 END $$;
 SELECT accs.is_verb('apply_workflow', may => '{scheduler,api}');
+
+-- Nobody can submit it any more, in any version; its jobs go on. Written anew, it is there again.
+CREATE FUNCTION accs.retire_workflow(p_name text, p_by text DEFAULT NULL, p_reason text DEFAULT NULL)
+RETURNS TABLE (answer text, reason text) LANGUAGE plpgsql AS $$
+BEGIN
+  IF NOT EXISTS (SELECT FROM public.workflows w WHERE w.name = p_name) THEN
+    RETURN QUERY SELECT accs.audited('retire_workflow', 'workflow', p_name, 'refused', p_by, p_reason, 'not_found'), 'not_found'::text;
+    RETURN;
+  END IF;
+  PERFORM set_config('accs.by', coalesce(p_by, ''), true), set_config('accs.reason', coalesce(p_reason, ''), true);
+  -- each version leaves its row in the audit
+  UPDATE public.workflows w SET is_active = false WHERE w.name = p_name AND w.is_active;
+  RETURN QUERY SELECT CASE WHEN FOUND THEN 'accepted'
+                           ELSE accs.audited('retire_workflow', 'workflow', p_name, 'repeated', p_by, p_reason) END, NULL::text;
+  PERFORM set_config('accs.by', '', true), set_config('accs.reason', '', true);
+END $$;
+SELECT accs.is_verb('retire_workflow', may => '{scheduler,api}');

@@ -20,6 +20,7 @@ from accsd.builder.roles import ROLES as BUILDER_ROLES  # noqa: E402
 from accsd.cli import main  # noqa: E402
 from accsd.gateway.app import openapi  # noqa: E402
 from accsd.gateway.joblib.app import openapi as openapi_of_joblib  # noqa: E402
+from accsd.gateway.judge.app import openapi as openapi_of_judge  # noqa: E402
 from accsd.gateway.ordinaut.app import openapi as openapi_of_ordinaut  # noqa: E402
 from accsd.gateway.roles import ROLES as GATEWAY_ROLES  # noqa: E402
 from accsd.gateway.seqpulse.app import openapi as openapi_of_seqpulse  # noqa: E402
@@ -93,7 +94,12 @@ def openapi_page(described: Callable[[], dict[str, Any]]) -> str:
     return json.dumps(described(), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
-DOORS = {"joblib": openapi_of_joblib, "ordinaut": openapi_of_ordinaut, "seqpulse": openapi_of_seqpulse}
+DOORS = {
+    "joblib": openapi_of_joblib,
+    "judge": openapi_of_judge,
+    "ordinaut": openapi_of_ordinaut,
+    "seqpulse": openapi_of_seqpulse,
+}
 PAGES = {
     "reference/settings.md": settings_page,
     "reference/commands.md": commands_page,

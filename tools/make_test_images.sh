@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the images accsd-test-busybox and accsd-test-python out of what this machine has: a static busybox, and Debian's
-# Python 3.11 with its libraries. For the tests of the compose runner, where no registry can be reached.
+# Makes the images accsd-test-busybox, accsd-test-python and accsd-test-judge out of what this machine has: a static busybox,
+# Debian's Python 3.11 with its libraries, and g++ beside it. For the tests of the compose runner, where no registry can be reached.
 # Does nothing where the images are there already; `--again` makes them anew.
 set -euo pipefail
 
@@ -31,6 +31,19 @@ with_python() {
     done
 }
 
+with_compiler() {
+    # what the packages of the compiler have, and the libraries that it is linked with
+    dpkg-query -W -f '${Package}\n' 'g++' 'g++-1*' 'gcc-1*' 'cpp-1*' 'libgcc-*-dev' 'libstdc++-*-dev' libc6-dev linux-libc-dev 'binutils*' \
+        libbinutils 2>/dev/null | grep -v -e -base | while read -r package; do dpkg -L "$package" 2>/dev/null || true; done |
+        grep -v -e /share/ -e /lto1$ -e /lto-wrapper$ -e /gdb/ -e '/libasan' -e '/liblsan' -e '/libtsan' -e '/libubsan' -e '/libgprof' -e '/gold$' |
+        while read -r path; do [ -d "$path" ] && [ ! -L "$path" ] || echo "$path"; done | sort -u |
+        tar -C / --no-recursion -c -T - 2>/dev/null | tar -C "$1" -x --keep-directory-symlink
+    for binary in /usr/bin/x86_64-linux-gnu-{ld.bfd,as} "$(g++ -print-prog-name=cc1plus)" "$(g++ -print-prog-name=collect2)"; do ldd "$binary" 2>/dev/null || true; done |
+        grep -oE '/[^ ]+\.so[^ ]*' | xargs -r realpath -s | sort -u | while read -r library; do
+        mkdir -p "$1$(dirname "$library")" && cp -L "$library" "$1$library"
+    done
+}
+
 if wanted accsd-test-busybox; then
     with_busybox "$root/busybox"
     tar -C "$root/busybox" -c . | docker import --change 'CMD ["sh"]' - accsd-test-busybox
@@ -39,4 +52,10 @@ if wanted accsd-test-python; then
     with_busybox "$root/python"
     with_python "$root/python"
     tar -C "$root/python" -c . | docker import --change 'ENV PYTHONUNBUFFERED=1' --change 'CMD ["python3"]' - accsd-test-python
+fi
+if command -v g++ >/dev/null && wanted accsd-test-judge; then
+    with_busybox "$root/judge"
+    with_python "$root/judge"
+    with_compiler "$root/judge"
+    tar -C "$root/judge" -c . | docker import --change 'CMD ["sh"]' - accsd-test-judge
 fi

@@ -127,7 +127,7 @@ BEGIN
   -- the sum over what an archive holds
   GRANT EXECUTE ON FUNCTION accs.mark_of(public.task_events), accs.mark_of(public.firings), accs.mark_of(public.events) TO accs_archive;
   GRANT INSERT, UPDATE, DELETE ON public.calendars TO accs_scheduler, accs_api;
-  GRANT USAGE ON SEQUENCE accs.id_seq TO accs_api;
+  GRANT USAGE ON SEQUENCE accs.id_seq, accs.judge_problems TO accs_api;
   GRANT EXECUTE ON FUNCTION accs.new_id(), accs.unix_ms(timestamptz), accs.in_verb() TO accs_api;
   -- what the defaults and triggers of those tables call in the name of the writer
   GRANT USAGE ON SEQUENCE accs.order_seq, accs.id_seq TO accs_scheduler;

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
 
+from accsd.db.answers import Verdict
 from accsd.db.pool import Database
 from accsd.db.tools import bound_workflow
 from accsd.errors import NotFound
@@ -104,6 +105,15 @@ async def apply_workflow(
         "title": workflow.title,
     } | ({} if meta is None else {"meta": dict(meta)})
     return await db.fetchval("SELECT accs.apply_workflow($1, $2, $3)", document, created_by, reason, repeatable=True)
+
+
+async def retire_workflow(db: Database, name: str, *, by: str | None = None, reason: str | None = None) -> Verdict:
+    """Nobody can submit it any more; its jobs go on. Raises NotFound."""
+    row = await db.fetchrow("SELECT * FROM accs.retire_workflow($1, $2, $3)", name, by, reason, repeatable=True)
+    assert row is not None, "retire_workflow always answers"
+    if row["reason"] is not None:
+        raise NotFound(f'there is no workflow "{name}"')
+    return Verdict(row["answer"])
 
 
 class Change(StrEnum):

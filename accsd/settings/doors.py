@@ -135,8 +135,30 @@ class SeqpulseSettings(Section):
     projects: dict[ProjectName, SeqpulseProject] = Field(default_factory=dict)
 
 
+_USERNAME = r"^[A-Za-z0-9_.-]{3,32}$"
+_HASH = r"^scrypt\$\d{1,8}\$\d{1,3}\$\d{1,3}\$[A-Za-z0-9_-]{16,100}\$[A-Za-z0-9_-]{32,100}$"
+
+
 class JudgeSettings(Section):
     """[gateway.judge]: what clients of an online judge call."""
+
+    # Who may log in, with what `python -m accsd.gateway.judge.accounts` makes of a password. A user's number is the
+    # place in this table.
+    accounts: dict[Annotated[str, Field(pattern=_USERNAME)], Annotated[str, Field(pattern=_HASH)]] = Field(
+        default_factory=dict
+    )
+    admins: list[Annotated[str, Field(pattern=_USERNAME)]] = Field(default_factory=list)
+    login: Duration = timedelta(hours=12)  # so long a login lasts
+    service: str = Field(default="judge", min_length=1, max_length=100)
+    languages: dict[
+        Annotated[str, Field(pattern=r"^[a-z][a-z0-9+#-]{0,31}$")], Annotated[int, Field(ge=1, le=1000)]
+    ] = Field(default_factory=lambda: {"cpp": 1, "python": 3}, min_length=1)
+    inflight: int = Field(default=500, ge=1, le=1_000_000)  # submissions that wait or run; more are put off
+    per_address: int = Field(default=60, ge=1, le=10_000_000)  # submissions, and logins, in a minute
+    per_user: int = Field(default=120, ge=1, le=10_000_000)
+    dedup: bool = True  # the same submission of the same user within ten minutes is the same job
+    code: Size = 64 * 1024
+    zip: Size = 50 * 1024 * 1024
 
 
 class OrdinautSettings(Section):

@@ -32,6 +32,7 @@ from tests.support import daemon
 from tests.support.cluster import DEBIAN_15, Connection
 from tests.support.compose import PYTHON, why_not
 from tests.support.eventually import eventually, eventually_sync
+from tests.support.judge_programs import why_no_judge
 from tests.support.library import opened
 from tests.support.own_server import own_server
 from tests.support.schedules import jobs_of, plan_all, told
@@ -561,3 +562,21 @@ def test_the_fleet_guide(tmp_path: Path, project: dict[str, str], bindir: Path |
 
 async def in_bash(script: str, folder: Path, environ: Mapping[str, str]) -> str:
     return await asyncio.to_thread(bash, script, folder, environ)
+
+
+def test_the_judge_example_and_the_page_of_its_door(tmp_path: Path, shell: dict[str, str]):
+    if reason := why_no_judge():
+        pytest.skip(reason)
+    up, tried, _ = blocks("examples/judge/README.md")
+    again, by_hand = blocks("docs/doors/judge.md")
+    example = example_named("judge", tmp_path)
+    address = f"127.0.0.1:{daemon.free_port()}"
+    shell = {**shell, "ACC_GATEWAY_LISTEN": address, "JUDGE_API": f"http://{address}/api/v1"}
+    assert again.strip() in tried
+    with terminal(up.partition("#")[0], example, shell, REGISTERED):
+        told = bash(tried, example, shell)
+        assert '"status": "Accepted"' in told
+        assert "namespaces" in told or "no network" in told
+        told = bash(replaced(by_hand, **{"127.0.0.1:8460": address}), example, shell)
+    assert '"status":"Accepted"' in told
+    assert "workflow   judge.2 version 1" in told

@@ -90,6 +90,8 @@ CALLS: Final = {
     "create_share('abcdefgh', sha256('x'), JOB, '1 day')": ("create_share", "job", "JOB", "accepted"),
     "create_code(sha256('x'), 'ada', '{read}')": ("create_code", "actor", "ada", "accepted"),
     "note_reveal('job', 'x', 'ada')": ("reveal", "job", "x", "accepted"),
+    "retire_workflow('media')": ("apply_workflow", "workflow", "media", "accepted"),  # the version that it changes
+    "retire_workflow('nothing')": ("retire_workflow", "workflow", "nothing", "refused"),
     f"apply_workflow({FLOW})": ("apply_workflow", "workflow", "new", "accepted"),
 }
 

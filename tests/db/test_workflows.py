@@ -257,3 +257,26 @@ async def test_two_workflows_with_the_same_keys_and_services_are_written_at_once
             workflow(sessions[1], *steps(reversed(numbers))),
         )
     assert await conn.fetchval("SELECT count(*) FROM workflows") == 20
+
+
+async def test_a_workflow_that_is_retired_takes_no_job_until_it_is_written_again(conn: Connection):
+    await workflow(conn, step("a"), name="w", version=1)
+    latest = await workflow(conn, step("a"), name="w", version=2)
+    waiting = await submit_to(conn, latest)
+    first = await conn.fetchrow("SELECT * FROM accs.retire_workflow('w', 'ada', 'no more')")
+    again = await conn.fetchrow("SELECT * FROM accs.retire_workflow('w')")
+    unknown = await conn.fetchrow("SELECT * FROM accs.retire_workflow('nothing')")
+    assert [tuple(row) for row in (first, again, unknown) if row] == [
+        ("accepted", None), ("repeated", None), ("refused", "not_found")
+    ]  # fmt: skip
+    with pytest.raises(asyncpg.PostgresError, match="no active workflow"):
+        await conn.execute("SELECT accs.submit('w')")
+    assert (await job(conn, waiting))["status"] == "running", "what was submitted goes on"
+    audited = await conn.fetch(
+        "SELECT actor, detail ->> 'is_active' AS active FROM accs.audit WHERE reason = 'no more'"
+    )
+    assert {tuple(row) for row in audited} == {("ada", "false")}
+    await conn.execute(
+        'SELECT accs.apply_workflow(\'{"name": "w", "version": 2, "steps": [{"key": "a", "service": "s"}]}\')'
+    )
+    await conn.execute("SELECT accs.submit('w')")
