@@ -49,6 +49,7 @@ POINTS: Final = (
     "archive.put",
     "archive.recorded",
     "archive.verified",
+    "joblib.claimed",
     "operation.read",
     "operation.advanced",
     "deployment.asked",

@@ -210,11 +210,11 @@ async def gateway(url: str, folder: Path, store: Path) -> AsyncGenerator[tuple[i
     headers = {"Authorization": f"Bearer {token}"}
     with process(folder, url, argv, node="gateway") as child:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=120) as client:
-            await _until_it_answers(client)
+            await until_it_answers(client)
             yield child.pid, client
 
 
-async def _until_it_answers(client: httpx.AsyncClient) -> None:
+async def until_it_answers(client: httpx.AsyncClient) -> None:
     async with asyncio.timeout(60):
         while True:
             try:

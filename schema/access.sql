@@ -192,7 +192,8 @@ SELECT accs.is_verb('check_token', may => '{scheduler,api}');
 
 -- A token for whoever comes with another one, such as the secret of an agent: of the same actor, with the same scopes and limits. It ends
 -- after p_lives, and never later than that one. No row: that one lets nobody in, is a share, or is not of this actor.
-CREATE FUNCTION accs.exchange_token(p_id text, p_sha256 bytea, p_with text, p_with_sha256 bytea, p_lives interval, p_actor uuid DEFAULT NULL)
+CREATE FUNCTION accs.exchange_token(p_id text, p_sha256 bytea, p_with text, p_with_sha256 bytea, p_lives interval,
+  p_actor uuid DEFAULT NULL)
 RETURNS TABLE (actor text, scopes text[], expires_in interval) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN

@@ -46,6 +46,7 @@
 --   statistics.sql   how busy nodes were, how attempts ended, how long steps usually take
 --   health.sql       which daemons are there, and what waits, runs, has failed, is stuck or overdue
 --   why.sql          why a task does not run
+--   joblib.sql       jobs, workers and providers of the joblib door
 --   install.sql      the end of the installation: references, functions closed to the public
 --
 -- THE MAP
@@ -101,6 +102,7 @@
 --   accs.outcomes           how many attempts of a service ended in each minute, and how. accs.step_stats: how long steps usually take.
 --   accs.statistics_position, accs.event_gaps   which events are counted in those.
 --   accs.daemons            the processes of accsd, and what keeps their roles from their work.
+--   accs.joblib_providers   what workers of the joblib door let others read. Its jobs are workflows, its workers nodes.
 --   accs.verbs              what may be called, and by which roles: each is declared beside its function.
 --   accs.locks              what one transaction at a time may do.
 --   accs.schema_versions    which version of this schema is installed.

@@ -19,6 +19,7 @@ from accsd.agent.roles import ROLES as AGENT_ROLES  # noqa: E402 - the package l
 from accsd.builder.roles import ROLES as BUILDER_ROLES  # noqa: E402
 from accsd.cli import main  # noqa: E402
 from accsd.gateway.app import openapi  # noqa: E402
+from accsd.gateway.joblib.app import openapi as openapi_of_joblib  # noqa: E402
 from accsd.gateway.ordinaut.app import openapi as openapi_of_ordinaut  # noqa: E402
 from accsd.gateway.roles import ROLES as GATEWAY_ROLES  # noqa: E402
 from accsd.gateway.seqpulse.app import openapi as openapi_of_seqpulse  # noqa: E402
@@ -92,7 +93,7 @@ def openapi_page(described: Callable[[], dict[str, Any]]) -> str:
     return json.dumps(described(), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
-DOORS = {"ordinaut": openapi_of_ordinaut, "seqpulse": openapi_of_seqpulse}
+DOORS = {"joblib": openapi_of_joblib, "ordinaut": openapi_of_ordinaut, "seqpulse": openapi_of_seqpulse}
 PAGES = {
     "reference/settings.md": settings_page,
     "reference/commands.md": commands_page,

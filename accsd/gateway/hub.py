@@ -105,6 +105,11 @@ class Hub:
         return None if self._position is None else str(Mark(self._told_low(), self._database_time()))
 
     @property
+    def is_drained(self) -> bool:
+        """Whether the gateway stops: who is cut off now has not gone away."""
+        return self._is_drained
+
+    @property
     def facts(self) -> dict[str, Any]:
         """For the page of the system."""
         return {

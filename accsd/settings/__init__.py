@@ -40,6 +40,7 @@ from accsd.settings.model import (
 from accsd.settings.sources import (
     VARIABLES,
     concurrency_variables,
+    joblib_variables,
     read_secret,
     read_toml,
     refuse_unknown_variables,
@@ -91,6 +92,9 @@ def load_settings(config: Path | str | None = None, *, environ: Mapping[str, str
     for variable, path in VARIABLES.items():
         if value := environ.get(variable):
             layers.put(path, value, origin=f"environment {variable}")
+    if layers.has_table("gateway", "joblib"):  # a variable that stands there for another program opens no door
+        for variable, setting, value in joblib_variables(environ):
+            layers.put(f"gateway.joblib.{setting}", value, origin=f"environment {variable}")
     overrides = concurrency_variables(environ)
     layers.override_concurrency(overrides)
     return _validated(layers, overrides)

@@ -5,20 +5,49 @@ A door whose section is there, even an empty one, is open.
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, model_validator
 
 from accsd.errors import InvalidValue
-from accsd.settings.section import Duration, Section
+from accsd.settings.section import Duration, Seconds, Section, Size
 
 FROM_TRIGGER: Final = "from_trigger"
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class JoblibSettings(Section):
-    """[gateway.joblib]: what ZnDraw's clients of zndraw-joblib call."""
+    """[gateway.joblib]: what clients of zndraw-joblib call. The variables of the original, ZNDRAW_JOBLIB_<NAME>, go
+    before it where it is there."""
+
+    allowed_categories: list[Annotated[str, Field(pattern=r"^[^:]{1,100}$")]] = Field(
+        default_factory=lambda: ["modifiers", "selections", "analysis"]
+    )
+    allowed_provider_categories: list[str] | None = None  # None: any
+    worker_timeout_seconds: Seconds = 60  # a worker that is not heard for so long is gone
+    sweeper_interval_seconds: Seconds = 30  # at least so often it is looked for
+    internal_task_timeout_seconds: Seconds = 3600
+    claimed_timeout_seconds: Seconds | None = None  # tasks that were claimed and not begun go back
+    long_poll_max_wait_seconds: int = Field(default=120, ge=0, le=3600)
+    provider_long_poll_default_seconds: int = Field(default=5, ge=0, le=3600)
+    provider_long_poll_max_seconds: int = Field(default=30, ge=0, le=3600)
+    provider_result_ttl_seconds: Seconds = 300
+    provider_inflight_ttl_seconds: Seconds = 30
+    provider_result_bytes: Size = 32 * 1024 * 1024  # of one result, and
+    provider_memory: Size = 64 * 1024 * 1024  # of all that are kept
+    disconnect_grace_seconds: float = Field(default=0, ge=0, le=3600)  # a worker may come back with another socket
+    submit_without_workers: Literal["wait", "refuse"] = "wait"
+    dead_letters: Literal["dismiss", "keep"] = "dismiss"  # of tasks that failed
+    validate_payloads: bool = Field(default=False, alias="validate")
+    # Of the original's way to claim; the lock is another one here.
+    claim_max_attempts: int = 10
+    claim_base_delay_seconds: float = 0.01
+
+    @property
+    def lease(self) -> timedelta:
+        """A lost worker's tasks are failed by the sweeper before their leases end."""
+        return timedelta(seconds=self.worker_timeout_seconds + self.sweeper_interval_seconds + 30)
 
 
 class AnalysisSettings(Section):

@@ -44,6 +44,15 @@ class Layers:
                 table["concurrency"] = overrides[suffix]
                 self.origins[f"services.{name}.concurrency"] = f"environment {CONCURRENCY_PREFIX}{suffix}"
 
+    def has_table(self, *path: str) -> bool:
+        """Whether this section stands there, empty or not."""
+        table: object = self.document
+        for name in path:
+            if not isinstance(table, dict):
+                return False
+            table = cast("dict[str, object]", table).get(name)
+        return isinstance(table, dict)
+
     def origin_of(self, path: str) -> str:
         return self.origins.get(path, DEFAULT)
 

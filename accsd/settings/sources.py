@@ -1,5 +1,6 @@
 """The sources of settings: the variables, the files that are read, and what is refused in them."""
 
+import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -66,6 +67,23 @@ _NOT_SETTINGS: Final = frozenset(
     }
 )
 _TEST_PREFIX: Final = "ACC_TEST_"
+JOBLIB_PREFIX: Final = "ZNDRAW_JOBLIB_"
+_JOBLIB_LISTS: Final = ("allowed_categories", "allowed_provider_categories")
+_JOBLIB: Final = frozenset(
+    {
+        *_JOBLIB_LISTS,
+        "worker_timeout_seconds",
+        "sweeper_interval_seconds",
+        "internal_task_timeout_seconds",
+        "long_poll_max_wait_seconds",
+        "provider_long_poll_default_seconds",
+        "provider_long_poll_max_seconds",
+        "provider_result_ttl_seconds",
+        "provider_inflight_ttl_seconds",
+        "claim_max_attempts",
+        "claim_base_delay_seconds",
+    }
+)
 _COUNT: Final = re.compile(r"[0-9]{1,6}")  # int() itself refuses numbers of thousands of digits
 
 
@@ -146,3 +164,20 @@ def concurrency_variables(environ: Mapping[str, str]) -> dict[str, int]:
                 raise ConfigError(f"the environment variable {name} must be a whole number from 0 to 100000")
             overrides[name.removeprefix(CONCURRENCY_PREFIX)] = int(written)
     return overrides
+
+
+def joblib_variables(environ: Mapping[str, str]) -> Iterator[tuple[str, str, object]]:
+    """The variables of zndraw-joblib, each with its setting and value; lists are JSON. Others of its prefix may belong
+    to the program beside us."""
+    for name in sorted(environ):
+        setting = name.removeprefix(JOBLIB_PREFIX).lower()
+        if not name.startswith(JOBLIB_PREFIX) or setting not in _JOBLIB or not environ[name]:
+            continue
+        yield name, setting, _json(name, environ[name]) if setting in _JOBLIB_LISTS else environ[name]
+
+
+def _json(name: str, text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise ConfigError(f"the environment variable {name} must be a list in JSON") from None

@@ -10,7 +10,7 @@ _SMALL = """() => [...document.querySelectorAll("button, summary, select, .rail 
   .filter(each => each.checkVisibility({visibilityProperty: true}) && !each.closest(".visually-hidden"))
   .map(each => [each, each.getBoundingClientRect()])
   .filter(([, box]) => box.width && (box.height < 23.5 || box.width < 23.5))
-  .filter(([each]) => each.type !== "checkbox" && each.type !== "radio")
+  .filter(([each]) => each.type !== "checkbox" && each.type !== "radio" && !each.matches(".link"))
   .map(([each]) => each.outerHTML.slice(0, 80))"""
 
 

@@ -25,9 +25,10 @@ from accsd.gateway.server import GatewayServer
 from accsd.health import Health
 from accsd.metrics import Metrics
 from accsd.model.access import Scope
+from accsd.roles import Role
 from accsd.settings import Settings
 from accsd.storage import ObjectStore, open_store
-from accsd.supervisor import ServingRole
+from accsd.supervisor import Post, RoleObserver, ServingRole, Supervisor
 from tests.support.eventually import eventually
 
 PLENTY = {"reads_per_second": 100_000, "writes_per_second": 100_000, "logins_per_minute": 100_000}
@@ -111,9 +112,8 @@ async def serving(
         client = await stack.enter_async_context(httpx.AsyncClient(base_url=f"http://{listen}", timeout=30))
         stop = anyio.Event()
         # in a task of its own: pytest ends a fixture in another task than the one that it began in
-        beside = [role.make(context) for door in context.doors for role in door.roles if works and role.make]
-        serving = [each for each in beside if isinstance(each, ServingRole)]
-        roles = asyncio.create_task(_serve([listener, context.hub, GatewayServer(context), *serving], stop))
+        beside = [role for door in context.doors for role in door.roles] if works else []
+        roles = asyncio.create_task(_serve([listener, context.hub, GatewayServer(context)], beside, context, stop))
         try:
             await eventually(lambda: _answers(client), within=20)
             yield Gateway(context, f"http://{listen}", client)
@@ -122,10 +122,16 @@ async def serving(
             await roles
 
 
-async def _serve(roles: Sequence[ServingRole], stop: anyio.Event) -> None:
-    async with anyio.create_task_group() as group:
+async def _serve(
+    roles: Sequence[ServingRole], beside: Sequence[Role[Any]], context: GatewayContext, stop: anyio.Event
+) -> None:
+    observer = RoleObserver(context.health, context.metrics)
+    async with Supervisor(observer) as supervisor, anyio.create_task_group() as group:
         for role in roles:
             group.start_soon(role.serve)
+        for row in beside:
+            for name, make in row.members(context).items():
+                supervisor.keep(Post(name, make))
         await stop.wait()
         group.cancel_scope.cancel()
 

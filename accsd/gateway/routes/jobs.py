@@ -173,7 +173,7 @@ async def submit(request: Request, wanted: JobSubmission, dry_run: bool = False)
     submission = _submission(wanted, found.id, key)
     if dry_run:
         return answer(await _dry_submission(context, submission, found))
-    await _refuse_a_backlog(context)
+    await refuse_a_backlog(context)
     [made] = await submit_jobs(context.verbs, [submission], created_by=caller_of(request).actor)
     job_id = _or_refused(made, found.name)
     shown = await read_job(context, job_id, context.redaction)
@@ -205,7 +205,7 @@ async def submit_batch(request: Request, wanted: JobSubmissions, dry_run: bool =
     }
     for found in workflows.values():
         require_limit(caller, "workflows", found.name)
-    await _refuse_a_backlog(context)
+    await refuse_a_backlog(context)
     found_for = [workflows[each.workflow, each.version] for each in wanted.jobs]
     submissions = [
         _submission(each, found_for[number].id, None if key is None else f"{key}/{number}")
@@ -285,7 +285,7 @@ async def _dry_submission(context: GatewayContext, submission: Submission, found
     }
 
 
-async def _refuse_a_backlog(context: GatewayContext) -> None:
+async def refuse_a_backlog(context: GatewayContext) -> None:
     most = context.settings.gateway.backlog
     if most is None:
         return
@@ -462,7 +462,7 @@ async def rerun(request: Request, job_id: str, asked: RerunAsked, dry_run: bool 
     """Submits a job of the same workflow version and priority; its trigger names the earlier one (`rerun_of`)."""
     context = context_of(request)
     found = await job_named(context.reads, job_id)
-    await _refuse_a_backlog(context)
+    await refuse_a_backlog(context)
 
     async def work(db: Database) -> JobRow:
         made = await rerun_job(db, found, asked.options, created_by=caller_of(request).actor)
