@@ -14,17 +14,29 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from accsd.explain import words  # noqa: E402
 from tests.support.browser import Tab, browsing  # noqa: E402
 from tests.support.cluster import Clusters, TestServer  # noqa: E402
 from tests.support.gateway import serving  # noqa: E402
 from tests.support.studio import NOW, ZONE, Studio, furnish  # noqa: E402
 
+
+class _Still(datetime):
+    """Words such as "3h ago" are counted by the gateway's clock, not by the database's."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> datetime:
+        return NOW.astimezone(tz)
+
+
+words.datetime = _Still
 PICTURES: Final = ROOT / "docs" / "pictures"
 _UNCHANGED: Final = 0.001  # of the pixels
 _FONT: Final = """addEventListener("DOMContentLoaded", () =>
@@ -56,7 +68,7 @@ def shown(studio: Studio) -> dict[str, str]:
         "job": f"/jobs/{failed}",
         "fleet": "/fleet",
         "why": f"/jobs/{waiting}",
-        "log": f"/jobs/{failed}?tab=log&step=render",
+        "log": f"/jobs/{failed}/log?step=render",
         "schedules": "/schedules",
     }
 
@@ -96,7 +108,7 @@ def _before(file: Path) -> bytes | None:
 
 
 def _write(file: Path, picture: bytes) -> None:
-    reduce = ["pngquant", "--speed", "1", "--strip", "256", "-"]
+    reduce = ["pngquant", "--speed", "1", "--strip", "48", "-"]
     reduced = subprocess.run(reduce, input=picture, capture_output=True, check=True).stdout
     file.write_bytes(reduced)
     sys.stdout.write(f"{file.relative_to(ROOT)}  {len(reduced) / 1000:.0f} kB\n")

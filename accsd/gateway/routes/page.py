@@ -6,6 +6,8 @@ have the version in their address and are kept by browsers; a new version has ne
 
 import gzip
 import hashlib
+import posixpath
+import re
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -56,6 +58,9 @@ _POLICY: Final = (
     "connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
+
+
+_IMPORTS: Final = re.compile(r'(?:from|import)\s*"(\.[^"]+)"')
 
 
 class _File(NamedTuple):
@@ -134,10 +139,22 @@ def _version() -> str:
     return f"{__version__}-{digest.hexdigest()[:8]}"
 
 
+def modules_of(name: str) -> set[str]:
+    """A script and all that it imports at once: what a browser needs before it runs it. The pages come later."""
+    known, found = set[str](), [name]
+    while found:
+        here = found.pop()
+        if here not in known:
+            known.add(here)
+            wanted = _IMPORTS.findall(_files()[here].content.decode())
+            found += [posixpath.normpath(posixpath.join(posixpath.dirname(here), each)) for each in wanted]
+    return known
+
+
 @cache
 def _document(base_path: str) -> bytes:
     static = f"{base_path}/static/{_version()}"
-    scripts = [name for name in _files() if name.startswith(("app/", "vendor/")) and name.endswith(".js")]
+    scripts = sorted(modules_of("app/main.js"))
     preloads = "\n".join(f'<link rel="modulepreload" href="{static}/{name}">' for name in scripts)
     written = (files("accsd") / "web" / "index.html").read_text(encoding="utf-8")
     return written.replace("{static}", static).replace("{preloads}", preloads).encode()

@@ -1,62 +1,54 @@
 // Where the page begins: who is there, and which page the address names.
-import { html, render } from "./html.js";
+import { html, render, signal } from "./html.js";
 import { go, path } from "./router.js";
 import { begin, me } from "./session.js";
 import { Shell } from "./shell.js";
 import { Trouble } from "./ui/parts.js";
-import { place } from "./api.js";
-import { Compare } from "./pages/compare.js";
-import { Dead } from "./pages/dead.js";
-import { Fleet } from "./pages/fleet.js";
-import { Job } from "./pages/job.js";
-import { Jobs } from "./pages/jobs.js";
-import { Log } from "./pages/log.js";
+import { place, Problem } from "./api.js";
 import { Login } from "./pages/login.js";
 import { Missing } from "./pages/missing.js";
-import { Preferences } from "./pages/preferences.js";
-import { Node } from "./pages/node.js";
-import { Operation, Operations } from "./pages/operations.js";
-import { Overview } from "./pages/overview.js";
-import { Schedule } from "./pages/schedule.js";
-import { Schedules } from "./pages/schedules.js";
-import { Service, Services } from "./pages/services.js";
-import { Outbox, System } from "./pages/system.js";
-import { Audit } from "./pages/audit.js";
-import { Tokens } from "./pages/tokens.js";
-import { Tool, Tools } from "./pages/tools.js";
-import { Trigger } from "./pages/condition.js";
-import { Triggers } from "./pages/triggers.js";
-import { Workflow } from "./pages/workflow.js";
-import { Workflows } from "./pages/workflows.js";
 
-// A page: the pattern of its path, what it is called, and what shows it.
+// A page: the pattern of its path, what it is called, and what shows it, which is fetched when it is first wanted.
 const PAGES = [
-  [/^\/$/, () => "Overview", Overview],
-  [/^\/jobs$/, () => "Jobs", Jobs],
-  [/^\/jobs\/([0-9a-f-]{36})$/, (id) => [["Jobs", "/jobs"], id.slice(-8)], Job],
-  [/^\/jobs\/([0-9a-f-]{36})\/log$/, (id) => [["Jobs", "/jobs"], [id.slice(-8), `/jobs/${id}`], "log"], Log],
-  [/^\/fleet$/, () => "Fleet", Fleet],
-  [/^\/fleet\/([^/]+)$/, (name) => [["Fleet", "/fleet"], name], Node],
-  [/^\/services$/, () => "Services", Services],
-  [/^\/services\/([^/]+)$/, (name) => [["Services", "/services"], name], Service],
-  [/^\/dead$/, () => "Dead letters", Dead],
-  [/^\/schedules$/, () => "Schedules", Schedules],
-  [/^\/schedules\/([^/]+)$/, (name) => [["Schedules", "/schedules"], name], Schedule],
-  [/^\/triggers$/, () => "Triggers", Triggers],
-  [/^\/triggers\/([^/]+)$/, (name) => [["Triggers", "/triggers"], name], Trigger],
-  [/^\/tools$/, () => "Tools", Tools],
-  [/^\/tools\/([^/]+)$/, (name) => [["Tools", "/tools"], name], Tool],
-  [/^\/workflows$/, () => "Workflows", Workflows],
-  [/^\/workflows\/([^/]+)$/, (name) => [["Workflows", "/workflows"], name], Workflow],
-  [/^\/compare$/, () => "Compare", Compare],
-  [/^\/operations$/, () => "Operations", Operations],
-  [/^\/operations\/([0-9a-f-]{36})$/, (id) => [["Operations", "/operations"], id.slice(-8)], Operation],
-  [/^\/system$/, () => "System", System],
-  [/^\/system\/outbox$/, () => [["System", "/system"], "Outbox"], Outbox],
-  [/^\/system\/audit$/, () => [["System", "/system"], "Audit"], Audit],
-  [/^\/system\/tokens$/, () => [["System", "/system"], "Tokens"], Tokens],
-  [/^\/preferences$/, () => "Preferences", Preferences],
+  [/^\/$/, () => "Overview", () => import("./pages/overview.js"), "Overview"],
+  [/^\/jobs$/, () => "Jobs", () => import("./pages/jobs.js"), "Jobs"],
+  [/^\/jobs\/([0-9a-f-]{36})$/, (id) => [["Jobs", "/jobs"], id.slice(-8)], () => import("./pages/job.js"), "Job"],
+  [/^\/jobs\/([0-9a-f-]{36})\/log$/, (id) => [["Jobs", "/jobs"], [id.slice(-8), `/jobs/${id}`], "log"], () => import("./pages/log.js"), "Log"],
+  [/^\/fleet$/, () => "Fleet", () => import("./pages/fleet.js"), "Fleet"],
+  [/^\/fleet\/([^/]+)$/, (name) => [["Fleet", "/fleet"], name], () => import("./pages/node.js"), "Node"],
+  [/^\/services$/, () => "Services", () => import("./pages/services.js"), "Services"],
+  [/^\/services\/([^/]+)$/, (name) => [["Services", "/services"], name], () => import("./pages/services.js"), "Service"],
+  [/^\/dead$/, () => "Dead letters", () => import("./pages/dead.js"), "Dead"],
+  [/^\/schedules$/, () => "Schedules", () => import("./pages/schedules.js"), "Schedules"],
+  [/^\/schedules\/([^/]+)$/, (name) => [["Schedules", "/schedules"], name], () => import("./pages/schedule.js"), "Schedule"],
+  [/^\/triggers$/, () => "Triggers", () => import("./pages/triggers.js"), "Triggers"],
+  [/^\/triggers\/([^/]+)$/, (name) => [["Triggers", "/triggers"], name], () => import("./pages/condition.js"), "Trigger"],
+  [/^\/tools$/, () => "Tools", () => import("./pages/tools.js"), "Tools"],
+  [/^\/tools\/([^/]+)$/, (name) => [["Tools", "/tools"], name], () => import("./pages/tools.js"), "Tool"],
+  [/^\/workflows$/, () => "Workflows", () => import("./pages/workflows.js"), "Workflows"],
+  [/^\/workflows\/([^/]+)$/, (name) => [["Workflows", "/workflows"], name], () => import("./pages/workflow.js"), "Workflow"],
+  [/^\/compare$/, () => "Compare", () => import("./pages/compare.js"), "Compare"],
+  [/^\/operations$/, () => "Operations", () => import("./pages/operations.js"), "Operations"],
+  [/^\/operations\/([0-9a-f-]{36})$/, (id) => [["Operations", "/operations"], id.slice(-8)], () => import("./pages/operations.js"), "Operation"],
+  [/^\/system$/, () => "System", () => import("./pages/system.js"), "System"],
+  [/^\/system\/outbox$/, () => [["System", "/system"], "Outbox"], () => import("./pages/system.js"), "Outbox"],
+  [/^\/system\/audit$/, () => [["System", "/system"], "Audit"], () => import("./pages/audit.js"), "Audit"],
+  [/^\/system\/tokens$/, () => [["System", "/system"], "Tokens"], () => import("./pages/tokens.js"), "Tokens"],
+  [/^\/preferences$/, () => "Preferences", () => import("./pages/preferences.js"), "Preferences"],
 ];
+
+const fetched = new Map(); // by the function that fetches: a module, or null while it is under way
+const arrived = signal(0);
+
+function shown(fetches, name) {
+  if (!fetched.has(fetches)) {
+    fetched.set(fetches, null);
+    fetches().catch(() => ({ [name]: Unfetched })).then((module) => { fetched.set(fetches, module); arrived.value += 1; });
+  }
+  return arrived.value >= 0 && fetched.get(fetches)?.[name];
+}
+
+const Unfetched = () => html`<${Trouble} problem=${new Problem({ detail: "this part of the page could not be fetched" }, 0)} again=${() => location.reload()} />`;
 
 const Crumbs = ({ of }) => (Array.isArray(of) ? [...of.slice(0, -1).map(([word, to]) => html`<a key=${to} href=${place(to)}>${word}</a> / `), of.at(-1)] : of);
 
@@ -64,13 +56,14 @@ function App() {
   if (me.value === undefined) return null;
   if (me.value === null) { document.title = "Log in · accsd"; return html`<${Login} />`; }
   if (path.value === "/login") { go("/", { replace: true }); return null; }
-  for (const [pattern, title, Page] of PAGES) {
+  for (const [pattern, title, fetches, name] of PAGES) {
     const found = pattern.exec(path.value);
     if (!found) continue;
     const subject = found[1] === undefined ? undefined : decodeURIComponent(found[1]);
     const crumbs = title(subject);
     document.title = `${Array.isArray(crumbs) ? crumbs.at(-1) : crumbs} · accsd`;
-    return html`<${Shell} crumbs=${html`<${Crumbs} of=${crumbs} />`}><${Page} key=${path.value} subject=${subject} /><//>`;
+    const Page = shown(fetches, name);
+    return html`<${Shell} crumbs=${html`<${Crumbs} of=${crumbs} />`}>${Page && html`<${Page} key=${path.value} subject=${subject} />`}<//>`;
   }
   return html`<${Shell} crumbs="Not found"><${Missing} /><//>`;
 }
