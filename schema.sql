@@ -664,7 +664,8 @@ BEGIN
 END $$;
 SELECT accs.is_verb('end_session', may => '{scheduler,api}');
 
--- Removes what lets nobody in any more: codes, sessions and exchanged tokens at once, others when the audit forgets them too. Returns how many.
+-- Removes what lets nobody in any more: codes, sessions and exchanged tokens at once, others when the audit forgets them too. Returns how
+-- many.
 CREATE FUNCTION accs.forget_access(p_keep interval DEFAULT '400 days') RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
   v_codes    int;

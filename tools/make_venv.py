@@ -22,10 +22,12 @@ PIP_SHA256 = "931c303696af6fa3417112103b1cad26890e5a07eccb5b99783700e33f2b8aad"
 def main(target: Path) -> None:
     if sys.version_info < (3, 11):  # noqa: UP036 - run by whatever python3 there is
         sys.exit("accsd needs Python 3.11 or newer: make install PYTHON=python3.x")
+    if (target / "bin/pip").exists():
+        return  # what is new in the lock is installed into it
     if has_ensurepip():
-        venv.create(target, with_pip=True)
+        venv.create(target, with_pip=True, clear=True)  # one without pip was made by uv
         return
-    venv.create(target, with_pip=False)
+    venv.create(target, with_pip=False, clear=True)
     with tempfile.TemporaryDirectory() as folder:
         wheel = download_pip(Path(folder))
         # A wheel is a zip file that Python can run from: pip installs itself.

@@ -116,5 +116,5 @@ async def test_rows_are_walked_the_palette_does_things_and_single_keys_are_switc
         await press("g")
         await press("j")
         await press("Control+k")  # this one always does something
-        await tab.page.get_by_role("combobox").wait_for()
+        await tab.page.get_by_role("combobox", name="Search").wait_for()
         assert tab.page.url.endswith("/fleet")
