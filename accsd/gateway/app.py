@@ -16,7 +16,6 @@ from uuid import uuid4
 
 from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -26,6 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from accsd import __version__
 from accsd.errors import AccsdError
 from accsd.gateway.access import SAFE, require_guards
+from accsd.gateway.bare import bare_app
 from accsd.gateway.context import GatewayContext, context_of
 from accsd.gateway.doors import Door
 from accsd.gateway.problems import HttpProblem, pointer, response_of
@@ -72,19 +72,7 @@ def make_routes() -> FastAPI:
 
 def assembled(routers: Iterable[APIRouter], *, title: str, description: str) -> FastAPI:
     """An application of guarded routes whose errors are problem documents: the native API, or a door that is alike."""
-    app = FastAPI(
-        title=title,
-        version=__version__,
-        description=description,
-        openapi_url=None,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-    )
-    for router in routers:
-        app.include_router(router)
-    for kind in (AccsdError, RequestValidationError, ValidationError, HTTPException, Exception):
-        app.add_exception_handler(kind, _problem)
+    app = bare_app(routers, title=title, description=description, told=_problem)
     require_guards(app)
     return app
 

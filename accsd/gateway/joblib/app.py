@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from accsd import __version__
 from accsd.errors import AccsdError
+from accsd.gateway.bare import bare_app
 from accsd.gateway.joblib import jobs, me, providers, tasks, workers
 from accsd.gateway.joblib.access import require_guards
 from accsd.gateway.joblib.desk import Desk
@@ -50,20 +50,13 @@ class JoblibApp:
 
 @cache
 def make_routes() -> FastAPI:
-    app = FastAPI(
-        title="accsd: the joblib door",
-        version=__version__,
-        description="Typed jobs and remote workers, for clients of zndraw-joblib.",
-        openapi_url=None,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-    )
     # The bare paths of names take the rest of an address: those with an end come first (JB-6).
-    for router in (me.router, workers.router, tasks.router, jobs.router, providers.router):
-        app.include_router(router)
-    for kind in (AccsdError, RequestValidationError, ValidationError, HTTPException, Exception):
-        app.add_exception_handler(kind, _refused)
+    app = bare_app(
+        (me.router, workers.router, tasks.router, jobs.router, providers.router),
+        title="accsd: the joblib door",
+        description="Typed jobs and remote workers, for clients of zndraw-joblib.",
+        told=_refused,
+    )
     require_guards(app)
     return app
 

@@ -5,7 +5,6 @@ from functools import cache
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI
-from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
@@ -14,10 +13,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from accsd import __version__
-from accsd.errors import AccsdError, Bug
+from accsd.errors import Bug
 from accsd.gateway.access import all_routes, network_of
 from accsd.gateway.answers import answer
+from accsd.gateway.bare import bare_app
 from accsd.gateway.conditional import told as told_when
 from accsd.gateway.context import GatewayContext, caller_of, context_of
 from accsd.gateway.judge import accounts, problems, submissions
@@ -347,18 +346,12 @@ async def health(request: Request) -> Response:
 
 @cache
 def make_routes() -> FastAPI:
-    app = FastAPI(
+    app = bare_app(
+        [router],
         title="accsd: the judge's door",
-        version=__version__,
         description="The API of Deep-OJ's clients on accsd. Errors are {error, code}.",
-        openapi_url=None,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
+        told=_told,
     )
-    app.include_router(router)
-    for kind in (AccsdError, RequestValidationError, HTTPException, Exception):
-        app.add_exception_handler(kind, _told)
     for route in all_routes(app):
         if not isinstance(route, JudgeRoute) or _SCOPE not in (route.openapi_extra or {}):
             raise Bug(f"the route {getattr(route, 'path', route)} does not say who may call it")

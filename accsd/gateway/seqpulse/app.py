@@ -14,10 +14,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from accsd import __version__
 from accsd.errors import AccsdError, Bug, DatabaseBusy
 from accsd.gateway.access import SAFE
 from accsd.gateway.answers import answer
+from accsd.gateway.bare import bare_app
 from accsd.gateway.bodies import StrictRequest
 from accsd.gateway.problems import KINDS, described
 from accsd.gateway.seqpulse.desk import Desk
@@ -58,19 +58,12 @@ def make_routes() -> FastAPI:
     """The routes alone. The door gives each request its desk."""
     from accsd.gateway.seqpulse.routes import router  # whose routes are of the class below
 
-    app = FastAPI(
+    return bare_app(
+        [router],
         title="accsd for SeqPulse",
-        version=__version__,
         description="What SeqPulse's clients call: deployments, their samples, verdicts and hints.",
-        openapi_url=None,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
+        told=_told,
     )
-    app.include_router(router)
-    for kind in (AccsdError, RequestValidationError, HTTPException, Exception):
-        app.add_exception_handler(kind, _told)
-    return app
 
 
 def guarded(scope: TokenScope) -> dict[str, Any]:
