@@ -131,3 +131,22 @@ async def test_long_gaps_fold_and_what_differs_is_named_by_its_path(tab: Tab):
         const away = Math.abs(huge.first(huge.top(3_000_000)) - 3_000_000);
         return [small.first(small.top(500)), huge.height < 16_000_000, away < 2]""",
     ) == [500, True, True]
+
+
+async def test_pieces_of_a_lane_that_nobody_could_see_become_one(tab: Tab):
+    pieces = await computed(
+        tab,
+        "ui/lanes.js",
+        """
+        const piece = (state, begins, ends) => ({state, begins, ends, from: begins, to: ends});
+        const flicker = range(6, (n) => piece(n % 3 ? "busy" : "idle", 100 + n, 101 + n));
+        return m.seen([piece("asleep", 0, 100), ...flicker, piece("asleep", 106, 200), piece("idle", 200, 202)], 5)
+            .map((each) => [each.state, each.begins, each.ends, each.because ?? null])""",
+    )
+    assert pieces == [
+        ["asleep", 0, 100, None],
+        ["busy", 100, 105, "5 changes"],
+        ["busy", 105, 106, None],
+        ["asleep", 106, 200, None],
+        ["idle", 200, 202, None],
+    ]

@@ -18,10 +18,34 @@ export function window_(timeline, hours, ahead = 0) {
 const because = (wake) => (wake.schedule ? `for schedule ${wake.schedule}` : wake.job_id ? `for job ${wake.job_id.slice(-8)}` : wake.because ?? "");
 export const wakeWords = (wake) => `${wake.node} is called at ${brief(wake.at)}${wake.expected_at ? `, is there at about ${brief(wake.expected_at)}` : ""}${wake.due_at ? `, ready for ${brief(wake.due_at)}` : ""} ${because(wake)}`.trim();
 
+/** What can be seen of the pieces of a lane: those that are narrower than `least` become one of them with their neighbours,
+ * of the state that most of its time has. A fleet of 50 machines may have 10,000 pieces in a day. */
+export function seen(pieces, least) {
+  const found = [];
+  let narrow = [];
+  const join = () => { if (narrow.length) found.push(narrow.length === 1 ? narrow[0] : together(narrow)); narrow = []; };
+  for (const piece of pieces) {
+    if (piece.ends - piece.begins >= least) join();
+    narrow.push(piece);
+    if (piece.ends - narrow[0].begins >= least) join();
+  }
+  join();
+  return found;
+}
+
+function together(pieces) {
+  const times = {};
+  for (const each of pieces) times[each.state] = (times[each.state] ?? 0) + each.ends - each.begins;
+  const [state] = Object.entries(times).sort((a, b) => b[1] - a[1])[0];
+  const [first, last] = [pieces[0], pieces.at(-1)];
+  return { ...first, to: last.to, ends: last.ends, state, because: `${pieces.length} changes` };
+}
+
 export function Lane({ lane, shown, wakes = [] }) {
   const { from, at, to, part } = shown;
   const last = lane.intervals.at(-1);
-  const pieces = lane.intervals.map((each) => ({ ...each, begins: Math.max(from, Date.parse(each.from)), ends: each === last ? Math.max(at, Date.parse(each.to)) : Date.parse(each.to) })).filter((each) => each.ends > from);
+  const all = lane.intervals.map((each) => ({ ...each, begins: Math.max(from, Date.parse(each.from)), ends: each === last ? Math.max(at, Date.parse(each.to)) : Date.parse(each.to) })).filter((each) => each.ends > from);
+  const pieces = seen(all, (to - from) / 800); // a lane has hardly more pixels
   const open = (piece) => piece.state === "busy" && go(`/jobs${query({ q: `node:"${lane.node}" since:${new Date(piece.begins - 6 * HOUR).toISOString().slice(0, 19)}Z` })}`);
   return html`<div class="lane-bar" role="img" aria-label=${`${lane.node}: ${laneWords(lane, from)}${wakes.length ? `. ${wakes.map(wakeWords).join("; ")}` : ""}`}>
     ${pieces.map((piece) => html`<div key=${piece.from} class=${piece.state === "busy" ? "leads" : ""} data-kind=${piece.state} onClick=${() => open(piece)} style=${{ left: part(piece.begins), width: `calc(${part(piece.ends)} - ${part(piece.begins)})` }}
