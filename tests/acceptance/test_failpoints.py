@@ -26,7 +26,7 @@ OF_AN_ATTEMPT = [
     if not point.startswith(
         (
             *("instantiate", "reclaim", "sleep", "archive", "outbox", "plan", "settle", "events", "probe", "resolve"),
-            *("tool", "operation", "deployment", "sample", "verdict"),
+            *("tool", "operation", "joblib", "deployment", "sample", "verdict"),
         )
     )
 ]

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
 EXAMPLE: Final = Path(__file__).parents[2] / "examples/judge"
@@ -17,8 +18,11 @@ def why_no_judge(way: Sequence[str] = ()) -> str | None:
     """Why the judge can't work here, started by this command; None: it can."""
     if missing := [each for each in ("g++", "setpriv", "unshare", PYTHON) if shutil.which(each) is None]:
         return f"{missing[0]} is not installed"
-    probe = [*way, PYTHON, "-B", str(EXAMPLE / "services/ground.py")]
-    tried = subprocess.run(probe, capture_output=True, text=True, timeout=60, check=False)
+    with TemporaryDirectory(prefix="accsd-judge-") as folder:  # a checkout may lie where another user can't read
+        Path(folder).chmod(0o755)
+        services = shutil.copytree(EXAMPLE / "services", Path(folder, "services"))
+        probe = [*way, PYTHON, "-B", str(services / "ground.py")]
+        tried = subprocess.run(probe, capture_output=True, text=True, timeout=60, check=False)
     return None if tried.returncode == 0 else tried.stderr.strip() or "it can keep no program in"
 
 
