@@ -6,6 +6,7 @@ import { brief, clock, duration, now } from "../time.js";
 import { Axis } from "./axis.js";
 
 const HOUR = 3_600_000;
+const LATEST = 20; // pieces of a lane
 export const POWER_WORDS = { asleep: "asleep", waking: "being woken", booting: "booting", idle: "awake, idle", busy: "awake, busy", away: "away", drained: "drained" };
 
 /** The stretch of time that lanes show: `hours` until now, and `ahead` of what is planned. */
@@ -45,7 +46,8 @@ export function Lane({ lane, shown, wakes = [] }) {
   const { from, at, to, part } = shown;
   const last = lane.intervals.at(-1);
   const all = lane.intervals.map((each) => ({ ...each, begins: Math.max(from, Date.parse(each.from)), ends: each === last ? Math.max(at, Date.parse(each.to)) : Date.parse(each.to) })).filter((each) => each.ends > from);
-  const pieces = seen(all, (to - from) / 800); // a lane has hardly more pixels
+  // A lane has hardly more pixels than 800. What happened last is drawn as it is: somebody may be watching it.
+  const pieces = [...seen(all.slice(0, -LATEST), (to - from) / 800), ...all.slice(-LATEST)];
   const open = (piece) => piece.state === "busy" && go(`/jobs${query({ q: `node:"${lane.node}" since:${new Date(piece.begins - 6 * HOUR).toISOString().slice(0, 19)}Z` })}`);
   return html`<div class="lane-bar" role="img" aria-label=${`${lane.node}: ${laneWords(lane, from)}${wakes.length ? `. ${wakes.map(wakeWords).join("; ")}` : ""}`}>
     ${pieces.map((piece) => html`<div key=${piece.from} class=${piece.state === "busy" ? "leads" : ""} data-kind=${piece.state} onClick=${() => open(piece)} style=${{ left: part(piece.begins), width: `calc(${part(piece.ends)} - ${part(piece.begins)})` }}
