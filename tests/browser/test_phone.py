@@ -40,7 +40,7 @@ async def test_overview_job_log_and_a_machine_are_used_on_a_phone(conn: Connecti
         for path in ("/", f"/jobs/{job}", f"/jobs/{job}?tab=log&step=cut", "/fleet", "/schedules", "/preferences"):
             await _fits(tab, path)
         await tab.page.get_by_role("navigation", name="Pages").get_by_role("link", name="Fleet").tap()
-        await tab.page.get_by_role("link", name="gpu-2").tap()
+        await tab.page.get_by_role("table", name="Machines").get_by_role("link", name="gpu-2").tap()
         await tab.page.get_by_role("button", name="Wake", exact=True).tap()
         sheet = tab.page.get_by_role("dialog")
         await sheet.get_by_text("It is called by wol, now.").wait_for()
