@@ -150,3 +150,16 @@ async def test_pieces_of_a_lane_that_nobody_could_see_become_one(tab: Tab):
         ["asleep", 106, 200, None],
         ["idle", 200, 202, None],
     ]
+
+
+async def test_an_answer_that_is_cut_off_is_no_empty_answer(tab: Tab):
+    said = await computed(
+        tab,
+        "api.js",
+        """
+        const fetched = globalThis.fetch;
+        globalThis.fetch = async () => new Response('{"items": [');
+        try { return await m.call("/jobs").then(() => "taken", (problem) => problem.message); }
+        finally { globalThis.fetch = fetched; }""",
+    )
+    assert said == "the answer of the gateway was cut off"

@@ -33,7 +33,11 @@ export async function call(path, { method = "GET", body, headers = {}, signal, w
     if (error.name === "AbortError") throw error;
     throw new Problem({ detail: "the gateway does not answer", code: "unreachable" }, 0);
   }
-  const document = answer.status === 204 ? null : await answer.json().catch(() => ({}));
+  const document = answer.status === 204 ? null : await answer.json().catch((error) => {
+    if (error.name === "AbortError") throw error;
+    if (answer.ok) throw new Problem({ detail: "the answer of the gateway was cut off", code: "unreachable" }, 0);
+    return {}; // a refusal without words
+  });
   if (answer.status === 401 && path !== "/session") tell();
   if (!answer.ok) throw new Problem(document, answer.status);
   return whole ? { document, etag: answer.headers.get("etag") } : document;
