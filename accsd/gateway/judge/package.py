@@ -3,6 +3,7 @@
 What the judge is given has its cases at the top and nothing else, and the same data makes the same bytes.
 """
 
+import errno
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import IO, Final
 
+from accsd.errors import StorageUnavailable
 from accsd.gateway.judge.refusals import Refusal
 
 MOST_FILES: Final = 2_000
@@ -17,6 +19,7 @@ MOST_BYTES: Final = 256 * 1024 * 1024
 LARGEST_FILE: Final = 64 * 1024 * 1024
 _ANSWERS: Final = (".out", ".ans")
 _CHUNK: Final = 1024 * 1024
+_DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,8 @@ def repack(source: IO[bytes], target: IO[bytes]) -> list[str]:
             cases = _cases(_files(archive))
             _write(archive, cases, target)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in _DISK_FULL:
+            raise StorageUnavailable("the gateway has no room to unpack the zip", hint="free its disk") from error
         raise _bad(f"the file can't be read as a zip: {error}") from None
     return [case.name for case in cases]
 

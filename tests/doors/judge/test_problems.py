@@ -1,5 +1,6 @@
 """Problems: made of a zip, whose content is checked before anything is kept; taken away."""
 
+import errno
 import io
 import struct
 import zipfile
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from accsd.errors import StorageUnavailable
 from accsd.gateway.judge import package
 from accsd.gateway.judge.package import repack
 from accsd.gateway.judge.refusals import Refusal
@@ -21,6 +23,16 @@ def repacked(data: bytes) -> dict[str, bytes]:
     with zipfile.ZipFile(packed) as archive:
         assert [name[:-3] for name in archive.namelist() if name.endswith(".in")] == names
         return {name: archive.read(name) for name in archive.namelist()}
+
+
+class FullDisk(io.BytesIO):
+    def write(self, _: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_of_the_gateway_is_not_the_fault_of_the_zip():
+    with pytest.raises(StorageUnavailable, match="no room"):
+        repack(io.BytesIO(zipped(SUM)), FullDisk())
 
 
 async def test_a_problem_is_a_workflow_whose_version_holds_its_test_data(door: Door, conn: Connection):
