@@ -704,6 +704,31 @@ async def test_a_topic_that_nobody_watches_any_more_is_forgotten() -> None:
     assert not list(hub._present.known({OVERVIEW, Topic.node("n")}))  # pyright: ignore[reportPrivateUsage]
 
 
+async def test_who_waits_for_an_operation_hears_of_what_another_gateway_has_done_to_it() -> None:
+    """Nobody streams it, and nothing of it passes through this process."""
+    feed, operation = FakeFeed(), UUID(int=7)
+    done = iter((1, 2))
+
+    async def read(asked: Sequence[UUID]) -> dict[UUID, dict[str, int]]:
+        return dict.fromkeys(asked, {"done": next(done)})
+
+    hub = Hub(
+        cast("Database", None),
+        Held(),
+        metrics=Metrics(),
+        operations=read,
+        pace=HubPace(begin=0.01),
+        clock=feed.clock,
+        feed=cast("Feed", feed),
+    )
+    for _ in range(2):
+        waiting = asyncio.ensure_future(hub.changed(Topic.operation(operation), within=5))
+        await asyncio.sleep(0)
+        await hub.turn()
+        assert await asyncio.wait_for(waiting, 1)
+        feed.now += 5
+
+
 async def test_a_timer_is_quick_while_events_flow_and_slow_when_nobody_is_there() -> None:
     feed = FakeFeed()
     hub, client = await begun(feed)
