@@ -710,7 +710,7 @@ async def test_who_waits_for_an_operation_hears_of_what_another_gateway_has_done
     done = iter((1, 2))
 
     async def read(asked: Sequence[UUID]) -> dict[UUID, dict[str, int]]:
-        return dict.fromkeys(asked, {"done": next(done)})
+        return {each: {"done": next(done)} for each in asked}
 
     hub = Hub(
         cast("Database", None),
