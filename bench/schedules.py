@@ -41,8 +41,8 @@ _PLAN = """
 WITH due AS (
   SELECT id, now() + interval '1 day' + random() * interval '1 hour' AS first FROM schedules
 ), planned AS (
-  INSERT INTO accs.plan_of (schedule_id, revision, zone_version, zone_digest, nominals, folds, dues)
-  SELECT d.id, 1, '2026a', 'd',
+  INSERT INTO accs.plan_of (schedule_id, revision, zone_version, nominals, folds, dues)
+  SELECT d.id, 1, '2026a',
          ARRAY(SELECT (d.first + n * interval '1 hour') AT TIME ZONE 'UTC' FROM generate_series(0, 31) n),
          array_fill(0, ARRAY[32]), ARRAY(SELECT d.first + n * interval '1 hour' FROM generate_series(0, 31) n)
     FROM due d ON CONFLICT DO NOTHING)
