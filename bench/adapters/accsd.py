@@ -160,7 +160,7 @@ async def _until_a_builder_is_there(dsn):
     import asyncpg
 
     connection = await asyncpg.connect(dsn)
-    while not await connection.fetchval("SELECT count(*) FROM accs.builders"):  # noqa: ASYNC110 - nobody tells
+    while not await connection.fetchval("SELECT count(*) FROM accs.daemons WHERE 'builder' = ANY (roles)"):  # noqa: ASYNC110 - nobody tells
         await asyncio.sleep(0.05)
     await connection.close()
 
