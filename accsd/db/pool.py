@@ -11,8 +11,8 @@ import copy
 import json
 import socket
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any, Final, Self, cast
 
@@ -44,6 +44,7 @@ _PAUSES: Final = (timedelta(seconds=0.05), timedelta(seconds=1))
 # A call past its deadline is cancelled on the server; a server that does not answer to that either is given up.
 _CANCEL_SEC: Final = 2.0
 _OVERTAKEN_TRIES: Final = 3
+_MOST_AT_HAND: Final = 2  # a claim and a finish at once; what more calls need comes from the pool
 _ACTING: Final = "SELECT set_config('accs.via', $1, true), set_config('accs.request_id', $2, true)"
 _LARGEST_READ: Final = 256 * 1024 * 1024  # jsonb's own limit: no stored value is cut for its size
 _LONGEST_INTEGER: Final = 4000  # digits; Python itself refuses 4,300
@@ -63,6 +64,7 @@ class Database:
         self._settings = settings
         self._address: str = "the database" if settings.url is None else settings.address
         self._pool = pool
+        self._at_hand: _AtHand | None = None if pool is None else _AtHand(pool)
         self._connection = connection
         # Behind a pooler LISTEN does not work: use settings.listen_url, or poll.
         self.behind_pooler = behind_pooler
@@ -118,33 +120,42 @@ class Database:
 
     async def close(self, *, within: float | None = None) -> None:
         """Waits for calls under way, `within` seconds or until their own deadline; then they are cut off."""
-        if self._pool is not None:
-            with contextlib.suppress(*FAILURES):
-                await asyncio.wait_for(self._pool.close(), within or self._settings.statement_timeout_sec)
-            self._pool.terminate()
+        if self._pool is None or self._at_hand is None:
+            return
+        with contextlib.suppress(*FAILURES):
+            async with asyncio.timeout(within or self._settings.statement_timeout_sec):
+                await self._at_hand.close()
+                await self._pool.close()
+        self._pool.terminate()
 
     @property
     def pool_free(self) -> int:
         """The number of unused connections, for health and tests."""
-        return 0 if self._pool is None else self._pool.get_idle_size()
+        return 0 if self._pool is None or self._at_hand is None else self._pool.get_idle_size() + len(self._at_hand)
 
     @asynccontextmanager
     async def acquire(self, *, within: float | None = None) -> AsyncGenerator[Connection]:
         """A connection for several statements of one caller. Their errors are translated."""
         with translating(self._address):
-            if self._pool is None:
+            if self._pool is None or self._at_hand is None:
                 assert self._connection is not None
                 yield self._connection
                 return
-            connection = await self._acquired(self._pool, within)
+            connection = await self._at_hand.take()
+            if connection is None:
+                with self._at_hand.left_to_the_pool():
+                    connection = await self._acquired(self._pool, within)
+            is_at_hand = False
             try:
                 yield connection
+                is_at_hand = self._at_hand.keep(connection)
             except asyncpg.InternalClientError:
                 connection.terminate()  # the pool must not hand it out again
                 raise
             finally:
-                # A cancelled caller does not wait for this task, which ends by itself and logs nothing.
-                await asyncio.shield(_release(self._pool, connection))
+                if not is_at_hand:
+                    # A cancelled caller does not wait for this task, which ends by itself and logs nothing.
+                    await asyncio.shield(_release(self._pool, connection))
 
     async def _acquired(self, pool: asyncpg.Pool, within: float | None) -> PoolConnectionProxy:
         patience = (
@@ -225,6 +236,59 @@ class Database:
     async def fetchval(self, sql: str, *args: object, repeatable: bool = False) -> Any:
         row = await self.fetchrow(sql, *args, repeatable=repeatable)
         return None if row is None else row[0]
+
+
+class _AtHand:
+    """Connections that the pool has lent and no call is using: the next call takes one as it is. To lend one and to
+    take it back the pool starts three tasks, which a call that is answered at once would wait for. Whoever waits for
+    the pool goes first: then a call gives its connection back."""
+
+    def __init__(self, pool: asyncpg.Pool) -> None:
+        self._pool = pool
+        self._free: list[PoolConnectionProxy] = []
+        self._waiting: int = 0
+        self._is_closed: bool = False
+
+    def __len__(self) -> int:
+        return len(self._free)
+
+    async def take(self) -> PoolConnectionProxy | None:
+        while self._free:
+            connection = self._free.pop()
+            if _is_open(connection):
+                return connection
+            await asyncio.shield(_release(self._pool, connection))  # so that the pool has room for another
+        return None
+
+    @contextmanager
+    def left_to_the_pool(self) -> Generator[None]:
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+
+    def keep(self, connection: PoolConnectionProxy) -> bool:
+        """Keeps it for the next call. False: it has to go back to the pool, which rolls back what was left open."""
+        if self._is_closed or self._waiting or len(self._free) >= _MOST_AT_HAND:
+            return False
+        if not _is_open(connection) or connection.is_in_transaction():
+            return False
+        self._free.append(connection)
+        return True
+
+    async def close(self) -> None:
+        """Gives back what is at hand. What calls under way have goes back when they end."""
+        self._is_closed = True
+        while self._free:
+            await _release(self._pool, self._free.pop())
+
+
+def _is_open(connection: PoolConnectionProxy) -> bool:
+    try:
+        return not connection.is_closed()
+    except asyncpg.InterfaceError:  # it was closed while it was lent, and the pool knows
+        return False
 
 
 async def _release(pool: asyncpg.Pool, connection: PoolConnectionProxy) -> None:

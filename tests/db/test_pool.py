@@ -99,6 +99,62 @@ async def test_a_transaction_left_open_is_rolled_back_when_its_connection_comes_
         assert await db.fetchval("SELECT to_regclass('accs.unfinished')") is None
 
 
+# From one call to the next
+
+
+async def test_a_call_takes_the_connection_of_the_last_one_and_starts_no_task(db_url: str):
+    async with opened(db_url) as db:
+        session = await db.fetchval("SELECT pg_backend_pid()")
+        started: list[object] = []
+
+        def start(loop: asyncio.AbstractEventLoop, work: Any, **named: Any) -> asyncio.Task[Any]:
+            started.append(work)
+            return asyncio.Task(work, loop=loop, **named)
+
+        asyncio.get_running_loop().set_task_factory(start)
+        try:
+            assert await db.fetchval("SELECT pg_backend_pid()") == session
+        finally:
+            asyncio.get_running_loop().set_task_factory(None)
+    assert started == []
+
+
+async def test_whoever_waits_for_the_pool_is_served_though_calls_go_on_and_on(db_url: str):
+    async with opened(db_url, pool_size=1) as db:
+        is_served = asyncio.Event()
+
+        async def calls() -> None:
+            while not is_served.is_set():
+                await db.fetch("SELECT 1")
+
+        busy = asyncio.ensure_future(calls())
+        await db.fetch("SELECT pg_sleep(0.01)")
+        for _ in range(5):
+            await asyncio.wait_for(db.fetch("SELECT pg_sleep(0.01)"), 5)
+        is_served.set()
+        await busy
+        assert db.pool_free == 1
+
+
+async def test_a_connection_that_ended_while_no_call_used_it_is_replaced(db_url: str, conn: Connection):
+    async with opened(db_url, pool_size=1) as db:
+        session = await db.fetchval("SELECT pg_backend_pid()")
+        await conn.execute("SELECT pg_terminate_backend($1)", session)
+        await eventually(
+            lambda: conn.fetchval("SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)", session)
+        )
+        await asyncio.sleep(0.05)  # the driver reads the end of the connection in its next turn
+        assert await db.fetchval("SELECT pg_backend_pid()") != session
+        assert db.pool_free == 1
+
+
+async def test_two_connections_stay_at_hand_and_the_others_go_back_to_the_pool(db_url: str):
+    async with opened(db_url, pool_size=5) as db:
+        await asyncio.gather(*(db.fetch("SELECT pg_sleep(0.1)") for _ in range(5)))
+        assert db.pool_free == 5
+        assert len(set(await asyncio.gather(*(db.fetchval("SELECT pg_backend_pid()") for _ in range(5))))) == 5
+
+
 # Silence: the peer is there and says nothing any more
 
 
