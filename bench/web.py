@@ -378,6 +378,8 @@ def main() -> None:
     parser.add_argument("--no-pages", action="store_true", help="only the pickups")
     parser.add_argument("--keep", type=Path, help="a folder that keeps the filled database")
     asked = parser.parse_args()
+    if asked.requests < 2:
+        parser.error("--requests: of fewer than two requests no p95 can be told")
     if not asked.no_pages:
         with _server(asked.keep) as (server, folder):
             asyncio.run(show(server, folder, asked))

@@ -72,10 +72,10 @@ class RoleChoice(StrEnum):
             )
         return self in (RoleChoice.GATEWAY, RoleChoice.ALL) and settings.gateway.listen is not None
 
-    @property
-    def parts(self) -> list[str]:
+    def parts(self, settings: Settings) -> list[str]:
         """What this process is, as accs.daemons says it."""
-        return [name for name, is_so in (("builder", self.builds), ("agent", self.serves)) if is_so]
+        whole = {"builder": self.builds, "agent": self.serves, "gateway": self.answers(settings)}
+        return [part for part, is_there in whole.items() if is_there]
 
 
 async def run_daemon(
@@ -251,7 +251,7 @@ class Daemon:
             db=db,
             on_change=self._heard,
         )
-        self._presence: Post = Post("presence", lambda: Presence(db, self._health, choice.parts))
+        self._presence: Post = Post("presence", lambda: Presence(db, self._health, choice.parts(settings)))
         self._host: ControlHost | None = None
         self._builder: Roles[ControlHost] | None = None
         self._agent: NodeAgent | None = None

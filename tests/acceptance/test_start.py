@@ -53,11 +53,25 @@ async def test_a_builder_needs_no_node_of_its_own_and_each_process_says_that_it_
 ):
     async def are_known() -> bool:
         rows = await conn.fetch("SELECT roles, hearing, problems FROM accs.daemons WHERE name = 'n1' ORDER BY roles")
-        return [tuple(row) for row in rows] == [(["agent"], "listening", {}), (["builder"], "listening", {})]
+        return [tuple(row) for row in rows] == [([role], "listening", {}) for role in ("agent", "builder", "gateway")]
 
-    with daemon.running(tmp_path, db_url, role="agent"), daemon.running(tmp_path, db_url, role="builder") as builder:
+    gateway = {"ACC_GATEWAY_LISTEN": f"127.0.0.1:{daemon.free_port()}"}
+    with (
+        daemon.running(tmp_path, db_url, role="agent"),
+        daemon.running(tmp_path, db_url, role="gateway", environ=gateway),
+        daemon.running(tmp_path, db_url, role="builder") as builder,
+    ):
         await eventually(are_known, within=15)
         assert builder.stop() == 0
+
+
+async def test_a_process_that_is_all_says_so(tmp_path: Path, db_url: str, conn: Connection):
+    gateway = {"ACC_GATEWAY_LISTEN": f"127.0.0.1:{daemon.free_port()}"}
+    with daemon.running(tmp_path, db_url, role="all", environ=gateway):
+        await eventually(
+            lambda: conn.fetchval("SELECT roles = '{agent,builder,gateway}' FROM accs.daemons WHERE name = 'n1'"),
+            within=15,
+        )
 
 
 async def test_no_database_url_is_said_at_once(tmp_path: Path):
