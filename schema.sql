@@ -224,19 +224,30 @@ CREATE TABLE accs.verbs (
   may   text[] NOT NULL CHECK (may <@ '{agent,scheduler,api,gateway,archive,reader}')
 );
 
+-- Pins the plans of a function. Generic plans by index touch as many rows as the arrays name, whatever the statistics say; without the
+-- pins a batch of 1,000 fell into a hash join over the whole table. An entry of an index costs much, so that no plan goes through a
+-- whole one: a session that began on empty tables did, and kept that plan for a backlog of 10,000 (0.9 ms a task claimed, on
+-- PostgreSQL 18). Joins are nested loops, a look-up for each row; or hashes (p_hashes), which cost a large batch less where each table
+-- that is joined has an "= ANY (array)" of its own. No hash is split: what is locked in the order of its rows would lose that order.
+-- What a function with hashes calls inherits its pins, so that has such arrays too, or pins of its own.
+CREATE FUNCTION accs.pin(p_function text, p_hashes boolean DEFAULT false) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  EXECUTE format('ALTER FUNCTION accs.%I SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+                  SET enable_hashjoin = %s SET enable_nestloop = %s SET enable_mergejoin = off SET random_page_cost = 0.1
+                  SET cpu_index_tuple_cost = 0.1 SET jit = off', p_function, p_hashes, NOT p_hashes);
+  IF p_hashes THEN
+    EXECUTE format('ALTER FUNCTION accs.%I SET work_mem = %L', p_function, '1GB');
+  END IF;
+END $$;
+
 -- Makes a function a verb; a migration that replaces the function says it again. A verb runs as the owner with a fixed
--- search_path, so that the roles need no right on the tables, and the guard is open while it runs. The plans of a pinned one do
--- not change: generic plans by index and nested loop touch as many rows as the arrays name, whatever the statistics say; without
--- the pins a batch of 1,000 fell into a hash join over the whole table. An entry of an index costs much, so that no plan goes through
--- a whole one: a session that began on empty tables did, and kept that plan for a backlog of 10,000 (0.9 ms a task claimed, on
--- PostgreSQL 18).
-CREATE FUNCTION accs.is_verb(verb text, may text[], pinned boolean DEFAULT false) RETURNS void LANGUAGE plpgsql AS $$
+-- search_path, so that the roles need no right on the tables, and the guard is open while it runs.
+CREATE FUNCTION accs.is_verb(verb text, may text[], pinned boolean DEFAULT false, hashes boolean DEFAULT false) RETURNS void
+LANGUAGE plpgsql AS $$
 BEGIN
   EXECUTE format('ALTER FUNCTION accs.%I SECURITY DEFINER SET search_path = pg_catalog, accs, pg_temp', verb);
-  IF pinned THEN
-    EXECUTE format('ALTER FUNCTION accs.%I SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
-                    SET enable_hashjoin = off SET enable_mergejoin = off SET random_page_cost = 0.1 SET cpu_index_tuple_cost = 0.1
-                    SET jit = off', verb);
+  IF pinned OR hashes THEN
+    PERFORM accs.pin(verb, hashes);
   END IF;
   INSERT INTO accs.verbs AS v (name, may) VALUES (verb, may) ON CONFLICT (name) DO UPDATE SET may = excluded.may;
 END $$;
@@ -1401,10 +1412,10 @@ CREATE TABLE public.jobs (
   priority          int NOT NULL DEFAULT 0,
   order_seq         bigint NOT NULL DEFAULT nextval('accs.order_seq'),
   options           jsonb DEFAULT '{}',
-  scheduled_at      timestamptz CHECK (scheduled_at BETWEEN '0001-01-02Z' AND '9999-12-30Z' OR NOT isfinite(scheduled_at)),
+  scheduled_at      timestamptz,
   error_code        text,
   error_message     text,
-  created_at        timestamptz NOT NULL DEFAULT accs.clock() CHECK (created_at BETWEEN '0001-01-02Z' AND '9999-12-30Z'),
+  created_at        timestamptz NOT NULL DEFAULT accs.clock(),
   started_at        timestamptz,
   finished_at       timestamptz,
   updated_at        timestamptz NOT NULL DEFAULT accs.clock(),
@@ -1416,15 +1427,10 @@ CREATE TABLE public.jobs (
   task_count        int NOT NULL DEFAULT 0,
   open_tasks        int NOT NULL DEFAULT 0 CHECK (open_tasks BETWEEN 0 AND task_count),
   task_progress     numeric NOT NULL DEFAULT 0, -- the sum of its tasks' progress; jobs.progress is this / task_count
-  trigger           jsonb CHECK (jsonb_typeof(trigger) = 'object'),   -- what brought it about, where that was not a plain submission
+  trigger           jsonb,                      -- what brought it about, where that was not a plain submission
   schedule_id       uuid,                       -- the schedule that started it
   no_cache          boolean,                    -- true: its steps run, although a result of the same input is known
-  run_key           text,                       -- of the jobs of a key only so many are open at once: accs.open_runs
-  -- No larger and no deeper than what a task can be handed. 64 levels are at least 512 bytes: small ones are not looked at, because every
-  -- UPDATE of a job checks this again.
-  CONSTRAINT jobs_options_check CHECK (jsonb_typeof(options) = 'object'
-    AND (pg_column_size(options) < 512 OR pg_column_size(options) <= 1048576
-         AND NOT jsonb_path_exists(options, 'strict $.**{64} ? (@.type() == "object" || @.type() == "array")')))
+  run_key           text                        -- of the jobs of a key only so many are open at once: accs.open_runs
 ) WITH (fillfactor = 40);   -- room for what its jobs become, twice: at 48 every tenth update of a job that was inserted left its page
 
 CREATE INDEX jobs_order_seq ON public.jobs (order_seq);                  -- lists in the global order
@@ -1439,7 +1445,7 @@ CREATE TABLE public.job_tasks (
                       CHECK (status = ANY ('{queued,starting,running,done,error,skipped,cancelled}')),
   depends_on          text[] NOT NULL DEFAULT '{}',
   attempt             int NOT NULL DEFAULT 0,    -- failures that spent the budget
-  max_attempts        int NOT NULL DEFAULT 3 CHECK (max_attempts >= 1),
+  max_attempts        int NOT NULL DEFAULT 3,
   next_attempt_at     timestamptz,
   priority            int NOT NULL DEFAULT 0,    -- the job's, copied at instantiation
   progress            numeric DEFAULT 0,
@@ -1460,7 +1466,7 @@ CREATE TABLE public.job_tasks (
   generation          int NOT NULL DEFAULT 0,    -- +1 at every redrive or retry
   step_no             int NOT NULL,
   lane                int NOT NULL,              -- accs.lanes: the nodes that may take it
-  remaining           int NOT NULL DEFAULT 0 CHECK (remaining >= 0),   -- dependencies not satisfied yet
+  remaining           int NOT NULL DEFAULT 0,    -- dependencies not satisfied yet
   dependants          uuid[],                    -- the tasks that wait for this one
   given               jsonb,                     -- what the attempt received beside params and job options
   outcome             text,                      -- how the attempt outcome_attempt_id ended, to answer "repeated"
@@ -1489,6 +1495,29 @@ CREATE TABLE public.job_tasks (
 
 -- the tasks of a step that was multiplied
 CREATE UNIQUE INDEX job_tasks_parent ON public.job_tasks (parent, item_no) WHERE parent IS NOT NULL;
+
+-- What is asked of columns that hardly change is asked by triggers when they are written. Every UPDATE of any column reads the text of
+-- every CHECK of its table anew, which was an eighth of a single claim and finish.
+CREATE FUNCTION accs.refuse_value() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION '% %: %', CASE TG_TABLE_NAME WHEN 'jobs' THEN 'job' ELSE 'task' END, NEW.id, TG_ARGV[0]
+    USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, CONSTRAINT = TG_NAME;
+END $$;
+-- no larger and no deeper than what a task can be handed; 64 levels are at least 512 bytes, so small ones are not searched
+CREATE TRIGGER jobs_options_check AFTER INSERT OR UPDATE OF options ON public.jobs FOR EACH ROW
+  WHEN (NOT (jsonb_typeof(NEW.options) = 'object'
+             AND (pg_column_size(NEW.options) < 512 OR pg_column_size(NEW.options) <= 1048576
+                  AND NOT jsonb_path_exists(NEW.options, 'strict $.**{64} ? (@.type() == "object" || @.type() == "array")'))))
+  EXECUTE FUNCTION accs.refuse_value('options must be a JSON object of at most 1 MiB and 64 levels');
+CREATE TRIGGER jobs_trigger_check AFTER INSERT OR UPDATE OF trigger ON public.jobs FOR EACH ROW
+  WHEN (jsonb_typeof(NEW.trigger) <> 'object') EXECUTE FUNCTION accs.refuse_value('trigger must be a JSON object');
+CREATE TRIGGER jobs_times_check AFTER INSERT OR UPDATE OF scheduled_at, created_at ON public.jobs FOR EACH ROW
+  WHEN (NOT (NEW.created_at BETWEEN '0001-01-02Z' AND '9999-12-30Z')
+        OR NOT (NEW.scheduled_at BETWEEN '0001-01-02Z' AND '9999-12-30Z' OR NOT isfinite(NEW.scheduled_at)))
+  EXECUTE FUNCTION accs.refuse_value('scheduled_at and created_at must be in the years 1 to 9999');
+CREATE TRIGGER job_tasks_counts_check AFTER INSERT OR UPDATE OF max_attempts, remaining ON public.job_tasks FOR EACH ROW
+  WHEN (NEW.max_attempts < 1 OR NEW.remaining < 0)
+  EXECUTE FUNCTION accs.refuse_value('max_attempts must be at least 1 and remaining at least 0');
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- The legal transitions, and the guard: whoever writes a state does it through a verb, and only along one of them
@@ -1594,17 +1623,19 @@ CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON public.job_tasks
 CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON public.jobs
   FOR EACH STATEMENT EXECUTE FUNCTION accs.refuse_write();
 
--- Who has set the path of the verbs and is not their owner: asked once for each statement, because it costs more than the path.
+-- Who has set the path of the verbs and is not their owner: asked once for each statement, because it costs more than the path, and
+-- here, because the text of a WHEN is read anew for each statement.
 CREATE FUNCTION accs.refuse_forgery() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
+  IF current_setting('search_path') <> 'pg_catalog, accs, pg_temp' OR has_schema_privilege('accs', 'CREATE') THEN
+    RETURN NULL;
+  END IF;
   RAISE EXCEPTION '%: rows of the state machine are written by its verbs, and "%" does not own them', TG_TABLE_NAME, current_user
     USING ERRCODE = 'AC002', HINT = 'Call a verb in schema accs.';
 END $$;
 CREATE TRIGGER guard_owner BEFORE INSERT OR UPDATE OR DELETE ON public.job_tasks FOR EACH STATEMENT
-  WHEN (current_setting('search_path') = 'pg_catalog, accs, pg_temp' AND NOT has_schema_privilege('accs', 'CREATE'))
   EXECUTE FUNCTION accs.refuse_forgery();
 CREATE TRIGGER guard_owner BEFORE UPDATE OR DELETE ON public.jobs FOR EACH STATEMENT
-  WHEN (current_setting('search_path') = 'pg_catalog, accs, pg_temp' AND NOT has_schema_privilege('accs', 'CREATE'))
   EXECUTE FUNCTION accs.refuse_forgery();
 
 CREATE FUNCTION accs.refuse_begun_jobs() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -1935,14 +1966,16 @@ LANGUAGE sql STABLE AS $$
    WHERE NOT accs.satisfies(d.status, d.error_code, d.tolerated) OR d.id IN (SELECT unnest(p_open))
 $$;
 
--- Locks the jobs of these tasks, in the order that everybody keeps. Nearly always all are live, and the narrow table knows their jobs.
-CREATE FUNCTION accs.lock_jobs_of(p_task_ids uuid[]) RETURNS void LANGUAGE plpgsql AS $$
+-- Locks the jobs of these tasks, in the order that everybody keeps, and says where their rows stand while they are locked. Nearly
+-- always all are live, and the narrow table knows their jobs.
+CREATE FUNCTION accs.lock_jobs_of(p_task_ids uuid[]) RETURNS tid[] LANGUAGE plpgsql AS $$
 BEGIN
-  PERFORM FROM public.jobs WHERE id = ANY (ARRAY(
-    WITH known AS MATERIALIZED (SELECT job_id FROM accs.live WHERE task_id = ANY (p_task_ids))
-    SELECT job_id FROM known
-    UNION SELECT job_id FROM public.job_tasks WHERE id = ANY (p_task_ids) AND (SELECT count(*) FROM known) < cardinality(p_task_ids)))
-   ORDER BY id FOR NO KEY UPDATE;
+  RETURN ARRAY(
+    SELECT ctid FROM public.jobs WHERE id = ANY (ARRAY(
+      WITH known AS MATERIALIZED (SELECT job_id FROM accs.live WHERE task_id = ANY (p_task_ids))
+      SELECT job_id FROM known
+      UNION SELECT job_id FROM public.job_tasks WHERE id = ANY (p_task_ids) AND (SELECT count(*) FROM known) < cardinality(p_task_ids)))
+     ORDER BY id FOR NO KEY UPDATE);
 END $$;
 
 -- Lets the first waiting tasks of each key and lane stand as claimable, as many as the key has room for, and holds the
@@ -1981,6 +2014,7 @@ BEGIN
   )
   UPDATE accs.waiting w SET hold = f.hold FROM free f WHERE w.task_id = f.task_id AND (w.hold IS NULL OR w.hold = 'key');
 END $$;
+SELECT accs.pin('admit');
 
 -- Makes tasks wait that have just become runnable: at once, or until a due time. The caller admits the keys it returns.
 CREATE FUNCTION accs.enqueue(p_task_ids uuid[]) RETURNS text[] LANGUAGE plpgsql AS $$
@@ -2002,6 +2036,7 @@ BEGIN
   SELECT array_agg(DISTINCT key) INTO v_keys FROM fresh WHERE hold = 'key';
   RETURN v_keys;
 END $$;
+SELECT accs.pin('enqueue');
 
 -- Takes tasks out of waiting; the caller holds their jobs' locks, so that nobody else makes them wait again. Waits for a
 -- claim under way, which may put a row back that must not run yet: as a new row, which the first DELETE can't see.
@@ -2819,6 +2854,7 @@ BEGIN
   PERFORM accs.admit(v_keys);
   RETURN true;
 END $$;
+SELECT accs.pin('promote');
 
 -- Takes the first p_limit claimable rows of several lanes out of waiting, in the global order, and returns their task ids in
 -- that order. Rows that another claim has locked are passed over. (Of one lane the index gives the order; here the heads of the
@@ -2902,6 +2938,7 @@ BEGIN
     FROM unnest(p_task_ids, p_keys) WITH ORDINALITY AS u (id, key, n) WHERE u.id <> ALL (v_paused || v_full || v_busy);
   busy := v_busy <> '{}';
 END $$;
+SELECT accs.pin('hold_back');
 
 -- What a claim hands to the agent.
 CREATE TYPE accs.claimed AS (
@@ -2944,13 +2981,13 @@ DECLARE
   v_ids    uuid[] := '{}';
   v_batch  uuid[];
   v_keys   text[];
+  v_held   boolean;          -- a workflow is paused
   v_taken  text[];           -- the keys of v_ids
   v_locked boolean := false; -- this claim holds a key's lock
   v_busy   boolean := false;
   v_source text := 'agent:' || p_service;
   v_to     text := CASE WHEN p_start THEN 'running' ELSE 'starting' END;
-  v_said   text[] := '{queued → starting}';
-  v_data   jsonb[] := ARRAY[jsonb_build_object('from', 'queued', 'to', 'starting', 'owner', p_owner, 'node', p_node)];
+  v_data   jsonb := jsonb_build_object('from', 'queued', 'to', 'starting', 'owner', p_owner, 'node', p_node);
 BEGIN
   IF session_user <> current_user OR (p_limit <= 10000 AND p_lease > '0' AND p_lease <= '1 day') IS NOT TRUE THEN
     PERFORM accs.check_attempt(p_node, p_limit, p_lease, p_service);
@@ -3008,13 +3045,14 @@ BEGIN
           SELECT w.ctid FROM accs.waiting w WHERE w.lane = v_lanes[1] AND w.hold IS NULL
            ORDER BY w.rank, w.order_seq, w.created_at, w.task_id LIMIT v_asked FOR UPDATE SKIP LOCKED))
         RETURNING *)
-      SELECT array_agg(t.task_id), array_agg(t.key) INTO v_batch, v_keys
+      SELECT array_agg(t.task_id), array_agg(t.key), EXISTS (SELECT FROM accs.pauses WHERE kind = 'workflow') INTO v_batch, v_keys, v_held
         FROM (SELECT * FROM taken ORDER BY rank, order_seq, created_at, task_id) t;
     ELSE
-      SELECT array_agg(t.task_id), array_agg(t.key) INTO v_batch, v_keys FROM accs.take(v_lanes, v_asked) t;
+      SELECT array_agg(t.task_id), array_agg(t.key), EXISTS (SELECT FROM accs.pauses WHERE kind = 'workflow') INTO v_batch, v_keys, v_held
+        FROM accs.take(v_lanes, v_asked) t;
     END IF;
     EXIT WHEN v_batch IS NULL;
-    IF cardinality(array_remove(v_keys, NULL)) > 0 OR EXISTS (SELECT FROM accs.pauses WHERE kind = 'workflow') THEN
+    IF cardinality(array_remove(v_keys, NULL)) > 0 OR v_held THEN
       SELECT v_ids || h.ids, v_taken || h.keys, h.busy, v_locked OR cardinality(array_remove(v_keys, NULL)) > 0
         INTO v_ids, v_taken, v_busy, v_locked FROM accs.hold_back(v_batch, v_keys, v_taken, NOT v_locked) h;
     ELSE
@@ -3026,10 +3064,6 @@ BEGIN
     RETURN;
   END IF;
 
-  IF p_start THEN
-    v_said := v_said || 'starting → running'::text;
-    v_data := v_data || '{"from": "starting", "to": "running"}'::jsonb;
-  END IF;
   v_until := v_now + accs.waited() + p_lease;   -- what it has waited for locks is not taken off the lease
 
   RETURN QUERY
@@ -3051,23 +3085,27 @@ BEGIN
                  SELECT u.task_key, u.results, u.items FROM public.job_tasks u
                   WHERE u.job_id = t.job_id AND u.task_key = k.key OFFSET 0) d
               WHERE (t.given -> 'omitted' ? k.key) IS NOT TRUE) ELSE t.given END
-      FROM unnest(v_ids) WITH ORDINALITY AS c (id, n) WHERE t.id = c.id AND t.status = 'queued'
-    RETURNING c.n, t.id, t.job_id, t.task_key, t.attempt_id, t.attempt, t.max_attempts, t.params, t.given, t.timeout_sec, t.concurrency_key
+     WHERE t.id = ANY (v_ids) AND t.status = 'queued'
+    RETURNING t.id, t.job_id, t.task_key, t.attempt_id, t.attempt, t.max_attempts, t.params, t.given, t.timeout_sec, t.concurrency_key,
+              t.created_at
   ), leased AS (
     INSERT INTO accs.live (task_id, job_id, service, node, owner, attempt_id, key, lease_until)
     SELECT id, job_id, p_service, p_node, p_owner, attempt_id, concurrency_key, v_until FROM moved
   ), logged AS (
     INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
-    SELECT m.job_id, m.id, v_now, v_source, 'info', 'status', e.said, e.data, m.attempt_id
-      FROM moved m, unnest(v_said, v_data) AS e (said, data)
+    SELECT job_id, id, v_now, v_source, 'info', 'status', 'queued → starting', v_data, attempt_id FROM moved
+    UNION ALL
+    SELECT job_id, id, v_now, v_source, 'info', 'status', 'starting → running', '{"from": "starting", "to": "running"}', attempt_id
+      FROM moved WHERE p_start
   )
   SELECT m.id, m.job_id, m.task_key, p_service, m.attempt_id, m.attempt, m.max_attempts, v_to,
          CASE WHEN m.given ? 'with' THEN m.params || (m.given -> 'with') ELSE m.params END, j.options, m.given,
          m.timeout_sec, v_until, j.trace_id, j.trigger,
          CASE WHEN m.given ? 'tool' THEN (accs.tool_named(m.given ->> 'tool')).output_schema END
-    FROM moved m JOIN public.jobs j ON j.id = m.job_id ORDER BY m.n;
+    FROM moved m JOIN public.jobs j ON j.id = m.job_id WHERE j.id = ANY (ARRAY(SELECT job_id FROM moved))
+   ORDER BY j.priority DESC, j.order_seq, m.created_at, m.id;
 END $$;
-SELECT accs.is_verb('claim_tasks', pinned => true, may => '{agent,scheduler}');
+SELECT accs.is_verb('claim_tasks', hashes => true, may => '{agent,scheduler}');
 
 -- What an owner holds, to settle a claim whose COMMIT was lost and to adopt its own work after a restart. Leases that are
 -- still good are extended; what has run out belongs to reclaim.
@@ -3364,21 +3402,27 @@ END $$;
 -- became runnable, and on every row all the keys that the caller has to admit.
 CREATE FUNCTION accs.unblock(p_dependants uuid[]) RETURNS TABLE (job_id uuid, task_key text, keys text[]) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
-DECLARE
-  v_runnable uuid[];
-  v_keys     text[];
 BEGIN
+  RETURN QUERY
   WITH freed AS (
     UPDATE public.job_tasks t SET remaining = t.remaining - CASE t.status WHEN 'queued' THEN d.n ELSE 0 END, updated_at = accs.clock()
-      FROM (SELECT u.id, count(*)::int AS n FROM unnest(p_dependants) AS u (id) GROUP BY u.id ORDER BY u.id) d WHERE t.id = d.id
-    RETURNING t.id, t.remaining, t.status)
-  SELECT array_agg(id) INTO v_runnable FROM freed WHERE remaining = 0 AND status = 'queued';
-  IF v_runnable IS NULL THEN
-    RETURN;
-  END IF;
-  v_keys := accs.enqueue(v_runnable);
-  RETURN QUERY SELECT DISTINCT ON (t.job_id) t.job_id, t.task_key, v_keys FROM public.job_tasks t WHERE t.id = ANY (v_runnable)
-    ORDER BY t.job_id, t.step_no;
+      FROM (SELECT u.id, count(*)::int AS n FROM unnest(p_dependants) AS u (id) GROUP BY u.id ORDER BY u.id) d
+     WHERE t.id = ANY (p_dependants) AND t.id = d.id
+    RETURNING t.id, t.job_id, t.step_no, t.task_key, t.lane, t.created_at, t.concurrency_key, t.resolve,
+              t.remaining = 0 AND t.status = 'queued' AS runnable
+  ), queued AS (   -- as in enqueue; none of these has failed, so none waits for a time
+    INSERT INTO accs.waiting (task_id, lane, rank, order_seq, created_at, hold, key)
+    SELECT f.id, f.lane, -j.priority, j.order_seq, f.created_at,
+           CASE WHEN j.workflow_id = ANY ((SELECT accs.paused_workflows())::uuid[]) THEN 'paused'
+                WHEN f.resolve THEN 'resolve'
+                WHEN f.concurrency_key IS NOT NULL THEN 'key' END,
+           f.concurrency_key
+      FROM freed f JOIN public.jobs j ON j.id = f.job_id
+     WHERE f.runnable AND j.id = ANY (ARRAY(SELECT job_id FROM freed WHERE runnable))
+    RETURNING key, hold
+  )
+  SELECT DISTINCT ON (f.job_id) f.job_id, f.task_key, (SELECT array_agg(DISTINCT key) FROM queued WHERE hold = 'key')
+    FROM freed f WHERE f.runnable ORDER BY f.job_id, f.step_no;
 END $$;
 
 -- Everything below these tasks that is still queued is skipped: it can't run any more. Not through a step that was skipped
@@ -3502,31 +3546,31 @@ BEGIN
   END IF;
   RETURN v_keys || v_freed;
 END $$;
+SELECT accs.pin('end_attempts');
 
 -- Ends attempts, done or error, fenced. Outcomes default to done. A row that is refused says why and what the
--- database holds, and leaves an event; a row said before is repeated and changes nothing.
+-- database holds, and leaves an event; a row said before is repeated and changes nothing. With p_quiet only what was not accepted
+-- is answered.
 CREATE FUNCTION accs.finish_tasks(
   p_task_ids uuid[], p_attempt_ids int[], p_owner text, p_outcomes text[] DEFAULT NULL, p_results jsonb[] DEFAULT NULL,
   p_error_codes text[] DEFAULT NULL, p_error_messages text[] DEFAULT NULL, p_permanent boolean[] DEFAULT NULL,
-  p_backoff_base double precision DEFAULT NULL
+  p_backoff_base double precision DEFAULT NULL, p_quiet boolean DEFAULT false
 ) RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now        timestamptz := accs.clock();
+  v_jobs       tid[];
   v_moved      uuid[];
+  v_dependants uuid[];
   v_failed     record;
   v_keys       text[];
-  v_was        accs.live[];
+  v_passed     accs.live[];
   v_runs       uuid[];
 BEGIN
   IF session_user <> current_user OR cardinality(p_task_ids) > 10000 THEN
     PERFORM accs.check_attempt(p_owner, cardinality(p_task_ids));
   END IF;
-  PERFORM accs.lock_jobs_of(p_task_ids);
-  -- something has failed lately, or a node is on trial: it must be noted which nodes pass
-  IF EXISTS (SELECT FROM accs.conclusions WHERE NOT passed) OR EXISTS (SELECT FROM accs.quarantines) THEN
-    v_was := ARRAY(SELECT l FROM accs.live l WHERE l.task_id = ANY (p_task_ids));
-  END IF;
+  v_jobs := accs.lock_jobs_of(p_task_ids);
   IF p_outcomes IS NOT NULL AND 'error' = ANY (p_outcomes) THEN
     -- what is done and what failed are written one after the other: their rows are locked by id first, as a heartbeat does
     PERFORM FROM public.job_tasks WHERE id = ANY (p_task_ids) AND lease_owner = p_owner ORDER BY id FOR NO KEY UPDATE;
@@ -3541,39 +3585,25 @@ BEGIN
            updated_at = v_now, lease_owner = NULL, lease_until = NULL, error_code = NULL, error_message = NULL,
            outcome = 'done', outcome_attempt_id = t.attempt_id
       FROM said s
-     WHERE t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > v_now AND t.status = 'running'
+     WHERE t.id = ANY (p_task_ids)
+       AND t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > v_now AND t.status = 'running'
     RETURNING t.id, t.job_id, t.attempt_id, t.service_name, t.dependants
   ), freed AS (
-    DELETE FROM accs.live WHERE task_id = ANY (ARRAY(SELECT id FROM moved)) RETURNING job_id, 1 - progress AS gain, key
-  ), stale AS (   -- the outputs of an earlier attempt are not results
-    DELETE FROM public.task_artifacts a USING moved m
-     WHERE m.attempt_id > 1 AND a.job_task_id = m.id AND a.kind = 'output' AND a.attempt_id < m.attempt_id
-  ), unblocked AS (   -- as in unblock: two parents in one call touch their child once
-    UPDATE public.job_tasks t SET remaining = t.remaining - CASE t.status WHEN 'queued' THEN d.n ELSE 0 END, updated_at = v_now
-      FROM (SELECT u.id, count(*)::int AS n FROM moved m, unnest(m.dependants) AS u (id) GROUP BY u.id ORDER BY u.id) d WHERE t.id = d.id
-    RETURNING t.id, t.job_id, t.step_no, t.task_key, t.lane, t.created_at, t.concurrency_key, t.resolve,
-              t.remaining = 0 AND t.status = 'queued' AS runnable
-  ), queued AS (
-    INSERT INTO accs.waiting (task_id, lane, rank, order_seq, created_at, hold, key)
-    SELECT u.id, u.lane, -j.priority, j.order_seq, u.created_at,
-           CASE WHEN j.workflow_id = ANY ((SELECT accs.paused_workflows())::uuid[]) THEN 'paused'
-                WHEN u.resolve THEN 'resolve'
-                WHEN u.concurrency_key IS NOT NULL THEN 'key' END,
-           u.concurrency_key
-      FROM unblocked u JOIN public.jobs j ON j.id = u.job_id WHERE u.runnable
-    RETURNING key, hold
-  ), change AS (   -- gathered and not joined: joins are nested loops here
-    SELECT c.job_id, sum(c.ended)::int AS ended, sum(c.gain) AS gain,
-           (array_agg(c.task_key ORDER BY c.step_no) FILTER (WHERE c.ended = 0))[1] AS current
-      FROM (SELECT job_id, 1 AS ended, gain, NULL::int AS step_no, NULL::text AS task_key FROM freed
-            UNION ALL SELECT job_id, 0, 0, step_no, task_key FROM unblocked WHERE runnable) c GROUP BY c.job_id ORDER BY c.job_id
+    DELETE FROM accs.live l WHERE l.task_id = ANY (ARRAY(SELECT id FROM moved)) RETURNING l
+  ), waiting AS (
+    SELECT u.id, count(*)::int AS n FROM (SELECT unnest(dependants) AS id FROM moved WHERE dependants IS NOT NULL) u GROUP BY u.id
+  ), next AS (   -- the first step of each job that unblock will find runnable
+    SELECT DISTINCT ON (t.job_id) t.job_id, t.task_key FROM public.job_tasks t JOIN waiting w ON w.id = t.id
+     WHERE t.id = ANY (ARRAY(SELECT id FROM waiting)) AND t.remaining = w.n AND t.status = 'queued' ORDER BY t.job_id, t.step_no
   ), counted AS (   -- as in count_down
     UPDATE public.jobs j SET open_tasks = j.open_tasks - c.ended, task_progress = j.task_progress + c.gain,
            progress = (j.task_progress + c.gain) / j.task_count, updated_at = v_now,
-           current_task_key = coalesce(c.current, j.current_task_key),
+           current_task_key = coalesce(n.task_key, j.current_task_key),
            status = CASE WHEN j.open_tasks > c.ended THEN j.status WHEN j.error_code IS NULL THEN 'done' ELSE 'error' END,
            finished_at = CASE WHEN j.open_tasks = c.ended THEN v_now END
-      FROM change c WHERE j.id = c.job_id
+      FROM (SELECT (f.l).job_id, count(*)::int AS ended, sum(1 - (f.l).progress) AS gain FROM freed f GROUP BY (f.l).job_id) c
+      LEFT JOIN next n ON n.job_id = c.job_id
+     WHERE j.ctid = ANY (v_jobs) AND j.id = c.job_id
     RETURNING j.id, j.status, j.error_code, j.schedule_id, j.run_key
   ), logged AS (
     INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
@@ -3585,16 +3615,25 @@ BEGIN
                        ELSE jsonb_build_object('from', 'running', 'to', status, 'error_code', error_code) END, NULL
       FROM counted WHERE status <> 'running'
   )
-  SELECT (SELECT coalesce(array_agg(id), '{}') FROM moved),
-         (SELECT array_agg(DISTINCT k.key)
-            FROM (SELECT key FROM freed WHERE key IS NOT NULL UNION ALL SELECT key FROM queued WHERE hold = 'key') k),
+  SELECT (SELECT coalesce(array_agg(id), '{}') FROM moved), (SELECT array_agg(u.id) FROM (SELECT unnest(dependants) AS id FROM moved WHERE dependants IS NOT NULL) u),
+         (SELECT array_agg(DISTINCT (f.l).key) FROM freed f WHERE (f.l).key IS NOT NULL),
+         -- something has failed lately, or a node is on trial: it must be noted which nodes pass
+         CASE WHEN EXISTS (SELECT FROM accs.conclusions WHERE NOT passed) OR EXISTS (SELECT FROM accs.quarantines)
+              THEN (SELECT array_agg(f.l) FROM freed f) END,
          (SELECT array_agg(id) FROM counted WHERE status <> 'running' AND (schedule_id IS NOT NULL OR run_key IS NOT NULL))
-    INTO v_moved, v_keys, v_runs;
+    INTO v_moved, v_dependants, v_keys, v_passed, v_runs;
+  IF 1 < ANY (p_attempt_ids) THEN   -- the outputs of an earlier attempt are not results
+    DELETE FROM public.task_artifacts a USING unnest(p_task_ids, p_attempt_ids) AS s (id, attempt_id)
+     WHERE a.job_task_id = ANY (v_moved) AND a.job_task_id = s.id AND a.kind = 'output' AND a.attempt_id < s.attempt_id;
+  END IF;
+  IF v_dependants IS NOT NULL OR p_task_ids = '{}' THEN   -- a call for nothing has it planned
+    SELECT v_keys || max(u.keys) INTO v_keys FROM accs.unblock(v_dependants) u;
+  END IF;
   IF v_runs IS NOT NULL THEN
     PERFORM accs.end_runs(v_runs);
   END IF;
-  IF v_was IS NOT NULL THEN
-    PERFORM accs.note_passes(v_was, v_moved);
+  IF v_passed IS NOT NULL THEN
+    PERFORM accs.note_passes(v_passed, v_moved);
   END IF;
 
   IF p_outcomes IS NOT NULL AND 'error' = ANY (p_outcomes) THEN
@@ -3603,7 +3642,7 @@ BEGIN
       FROM (SELECT DISTINCT ON (s.id) s.* FROM unnest(p_task_ids, p_attempt_ids, p_outcomes, p_error_codes, p_error_messages, p_permanent)
               AS s (id, attempt_id, outcome, code, message, permanent) WHERE s.outcome = 'error' ORDER BY s.id) s
       JOIN public.job_tasks t   -- locked above: start_tasks takes no job lock
-        ON t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner
+        ON t.id = ANY (p_task_ids) AND t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner
            AND t.lease_until > v_now AND t.status IN ('starting', 'running');
     IF v_failed.ids IS NOT NULL THEN
       v_keys := v_keys || accs.end_attempts(v_failed.ids, 'error', v_failed.codes, v_failed.messages, v_failed.permanent, NULL, NULL,
@@ -3615,12 +3654,14 @@ BEGIN
     PERFORM accs.admit(v_keys);
   END IF;
 
-  RETURN QUERY SELECT * FROM accs.accepted(v_moved);
+  IF NOT p_quiet THEN
+    RETURN QUERY SELECT * FROM accs.accepted(v_moved);
+  END IF;
   IF cardinality(v_moved) < cardinality(p_task_ids) THEN
     RETURN QUERY SELECT * FROM accs.refusals(p_task_ids, p_attempt_ids, p_owner, p_outcomes, 'done', v_moved, p_results);
   END IF;
 END $$;
-SELECT accs.is_verb('finish_tasks', pinned => true, may => '{agent,scheduler}');
+SELECT accs.is_verb('finish_tasks', hashes => true, may => '{agent,scheduler}');
 
 -- Explains what a fenced write did not do, row by row, and leaves an event for each refusal.
 CREATE FUNCTION accs.refusals(p_task_ids uuid[], p_attempt_ids int[], p_owner text, p_outcomes text[], p_outcome text, p_except uuid[],
@@ -3649,6 +3690,7 @@ BEGIN
   )
   SELECT o.id, o.answer, o.reason, o.db_status, o.db_attempt_id, o.db_lease_owner, o.db_lease_until FROM told o;
 END $$;
+SELECT accs.pin('refusals');
 
 -- Gives tasks back without spending an attempt (the agent drains, or its machine can't do the work now). p_lost counts it
 -- among the owners lost, which are bounded; p_code and p_reason say what was lost, and stay with the task.
@@ -5711,6 +5753,7 @@ BEGIN
     PERFORM accs.tell_schedulers();
   END IF;
 END $$;
+SELECT accs.pin('end_runs');
 
 -- For who starts runs of several schedules one after the other, in one transaction: the jobs that they may overtake are locked before any
 -- run key is, and then the keys of all. Otherwise it would have the key of one while it waits for a job of the next, and whoever
@@ -8088,6 +8131,7 @@ BEGIN
     PERFORM pg_notify(accs.channel_prefix() || '_health', '');
   END IF;
 END $$;
+SELECT accs.pin('note_passes');
 
 -- Another one after each decision about the place; null where it is not in quarantine.
 CREATE FUNCTION accs.quarantine_version(p accs.quarantines) RETURNS text LANGUAGE sql STABLE AS $$

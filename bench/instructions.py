@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from accsd import embedded
 from accsd.embedded import binaries
@@ -41,12 +41,27 @@ _WORK: Final = (
     "ARRAY(SELECT task_id FROM taken), ARRAY(SELECT attempt_id FROM taken), 'w')",
     "DROP TABLE taken",
 )
-# What is measured: the workflow, the statements before, the statements of one batch.
+# As a worker calls: a claim and the ends of what it took. One statement here: a backend alone keeps no answer.
+_CALLS: Final = """PREPARE pair AS WITH taken AS MATERIALIZED (
+    SELECT * FROM accs.claim_tasks('noop', 'w', 'w', {n}, interval '1 hour', true))
+    SELECT count(*) FROM accs.finish_tasks(
+    ARRAY(SELECT task_id FROM taken), ARRAY(SELECT attempt_id FROM taken), 'w')"""
+
+
+class Measured(NamedTuple):
+    workflow: str
+    before: tuple[str, ...]
+    batch: tuple[str, ...]
+    jobs: int = _BATCH  # of one batch
+
+
 _MEASURED: Final = {
-    "plain INSERT and its tasks": ("noop", (), _INSERT),
-    "submit_jobs": ("noop", (), _SUBMIT),
-    "claim, start and finish": ("noop", _SUBMIT * 3, _WORK),
-    "four steps in a row": ("chain", _SUBMIT * 3, _WORK * 4),
+    "plain INSERT and its tasks": Measured("noop", (), _INSERT),
+    "submit_jobs": Measured("noop", (), _SUBMIT),
+    "claim, start and finish": Measured("noop", _SUBMIT * 3, _WORK),
+    "the same, 100 at once": Measured("noop", (*_SUBMIT * 3, _CALLS.format(n=100)), ("EXECUTE pair",) * 5),
+    "the same, one by one": Measured("noop", (*_SUBMIT, _CALLS.format(n=1)), ("EXECUTE pair",) * 50, 50),
+    "four steps in a row": Measured("chain", _SUBMIT * 3, _WORK * 4),
 }
 _ALONE: Final = ("--single", "-j", "-c", "shared_buffers=256MB", "-c", "max_stack_depth=1MB", "-c", "jit=off")
 
@@ -121,12 +136,12 @@ def instructions(data: Path, statements: tuple[str, ...]) -> int:
     return int(counted[1])
 
 
-def of_a_job(data: Path, workflow: str, before: tuple[str, ...], batch: tuple[str, ...]) -> float:
+def of_a_job(data: Path, what: Measured) -> float:
     once, thrice = (
-        instructions(data, tuple(text.format(workflow=workflow) for text in (*before, *batch * times)))
+        instructions(data, tuple(text.format(workflow=what.workflow) for text in (*what.before, *what.batch * times)))
         for times in (1, 3)
     )
-    return (thrice - once) / 2 / _BATCH
+    return (thrice - once) / 2 / what.jobs
 
 
 def main(revisions: list[str]) -> None:
@@ -134,8 +149,8 @@ def main(revisions: list[str]) -> None:
     for revision in revisions:
         with data_with(schema_of(revision)) as (data, wal):
             counts["bytes of WAL, submitted and done"].append(wal)
-            for what, (workflow, before, batch) in _MEASURED.items():
-                counts[what].append(of_a_job(data, workflow, before, batch))
+            for what, measured in _MEASURED.items():
+                counts[what].append(of_a_job(data, measured))
     print("| instructions a job |", " | ".join(revisions), "|")
     for what, (first, *others) in counts.items():
         print(f"| {what} | {first:,.0f} |", " | ".join(f"{other:,.0f} ({other / first:.3f})" for other in others), "|")

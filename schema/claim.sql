@@ -23,6 +23,7 @@ BEGIN
   PERFORM accs.admit(v_keys);
   RETURN true;
 END $$;
+SELECT accs.pin('promote');
 
 -- Takes the first p_limit claimable rows of several lanes out of waiting, in the global order, and returns their task ids in
 -- that order. Rows that another claim has locked are passed over. (Of one lane the index gives the order; here the heads of the
@@ -106,6 +107,7 @@ BEGIN
     FROM unnest(p_task_ids, p_keys) WITH ORDINALITY AS u (id, key, n) WHERE u.id <> ALL (v_paused || v_full || v_busy);
   busy := v_busy <> '{}';
 END $$;
+SELECT accs.pin('hold_back');
 
 -- What a claim hands to the agent.
 CREATE TYPE accs.claimed AS (
@@ -148,13 +150,13 @@ DECLARE
   v_ids    uuid[] := '{}';
   v_batch  uuid[];
   v_keys   text[];
+  v_held   boolean;          -- a workflow is paused
   v_taken  text[];           -- the keys of v_ids
   v_locked boolean := false; -- this claim holds a key's lock
   v_busy   boolean := false;
   v_source text := 'agent:' || p_service;
   v_to     text := CASE WHEN p_start THEN 'running' ELSE 'starting' END;
-  v_said   text[] := '{queued → starting}';
-  v_data   jsonb[] := ARRAY[jsonb_build_object('from', 'queued', 'to', 'starting', 'owner', p_owner, 'node', p_node)];
+  v_data   jsonb := jsonb_build_object('from', 'queued', 'to', 'starting', 'owner', p_owner, 'node', p_node);
 BEGIN
   IF session_user <> current_user OR (p_limit <= 10000 AND p_lease > '0' AND p_lease <= '1 day') IS NOT TRUE THEN
     PERFORM accs.check_attempt(p_node, p_limit, p_lease, p_service);
@@ -212,13 +214,14 @@ BEGIN
           SELECT w.ctid FROM accs.waiting w WHERE w.lane = v_lanes[1] AND w.hold IS NULL
            ORDER BY w.rank, w.order_seq, w.created_at, w.task_id LIMIT v_asked FOR UPDATE SKIP LOCKED))
         RETURNING *)
-      SELECT array_agg(t.task_id), array_agg(t.key) INTO v_batch, v_keys
+      SELECT array_agg(t.task_id), array_agg(t.key), EXISTS (SELECT FROM accs.pauses WHERE kind = 'workflow') INTO v_batch, v_keys, v_held
         FROM (SELECT * FROM taken ORDER BY rank, order_seq, created_at, task_id) t;
     ELSE
-      SELECT array_agg(t.task_id), array_agg(t.key) INTO v_batch, v_keys FROM accs.take(v_lanes, v_asked) t;
+      SELECT array_agg(t.task_id), array_agg(t.key), EXISTS (SELECT FROM accs.pauses WHERE kind = 'workflow') INTO v_batch, v_keys, v_held
+        FROM accs.take(v_lanes, v_asked) t;
     END IF;
     EXIT WHEN v_batch IS NULL;
-    IF cardinality(array_remove(v_keys, NULL)) > 0 OR EXISTS (SELECT FROM accs.pauses WHERE kind = 'workflow') THEN
+    IF cardinality(array_remove(v_keys, NULL)) > 0 OR v_held THEN
       SELECT v_ids || h.ids, v_taken || h.keys, h.busy, v_locked OR cardinality(array_remove(v_keys, NULL)) > 0
         INTO v_ids, v_taken, v_busy, v_locked FROM accs.hold_back(v_batch, v_keys, v_taken, NOT v_locked) h;
     ELSE
@@ -230,10 +233,6 @@ BEGIN
     RETURN;
   END IF;
 
-  IF p_start THEN
-    v_said := v_said || 'starting → running'::text;
-    v_data := v_data || '{"from": "starting", "to": "running"}'::jsonb;
-  END IF;
   v_until := v_now + accs.waited() + p_lease;   -- what it has waited for locks is not taken off the lease
 
   RETURN QUERY
@@ -255,23 +254,27 @@ BEGIN
                  SELECT u.task_key, u.results, u.items FROM public.job_tasks u
                   WHERE u.job_id = t.job_id AND u.task_key = k.key OFFSET 0) d
               WHERE (t.given -> 'omitted' ? k.key) IS NOT TRUE) ELSE t.given END
-      FROM unnest(v_ids) WITH ORDINALITY AS c (id, n) WHERE t.id = c.id AND t.status = 'queued'
-    RETURNING c.n, t.id, t.job_id, t.task_key, t.attempt_id, t.attempt, t.max_attempts, t.params, t.given, t.timeout_sec, t.concurrency_key
+     WHERE t.id = ANY (v_ids) AND t.status = 'queued'
+    RETURNING t.id, t.job_id, t.task_key, t.attempt_id, t.attempt, t.max_attempts, t.params, t.given, t.timeout_sec, t.concurrency_key,
+              t.created_at
   ), leased AS (
     INSERT INTO accs.live (task_id, job_id, service, node, owner, attempt_id, key, lease_until)
     SELECT id, job_id, p_service, p_node, p_owner, attempt_id, concurrency_key, v_until FROM moved
   ), logged AS (
     INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
-    SELECT m.job_id, m.id, v_now, v_source, 'info', 'status', e.said, e.data, m.attempt_id
-      FROM moved m, unnest(v_said, v_data) AS e (said, data)
+    SELECT job_id, id, v_now, v_source, 'info', 'status', 'queued → starting', v_data, attempt_id FROM moved
+    UNION ALL
+    SELECT job_id, id, v_now, v_source, 'info', 'status', 'starting → running', '{"from": "starting", "to": "running"}', attempt_id
+      FROM moved WHERE p_start
   )
   SELECT m.id, m.job_id, m.task_key, p_service, m.attempt_id, m.attempt, m.max_attempts, v_to,
          CASE WHEN m.given ? 'with' THEN m.params || (m.given -> 'with') ELSE m.params END, j.options, m.given,
          m.timeout_sec, v_until, j.trace_id, j.trigger,
          CASE WHEN m.given ? 'tool' THEN (accs.tool_named(m.given ->> 'tool')).output_schema END
-    FROM moved m JOIN public.jobs j ON j.id = m.job_id ORDER BY m.n;
+    FROM moved m JOIN public.jobs j ON j.id = m.job_id WHERE j.id = ANY (ARRAY(SELECT job_id FROM moved))
+   ORDER BY j.priority DESC, j.order_seq, m.created_at, m.id;
 END $$;
-SELECT accs.is_verb('claim_tasks', pinned => true, may => '{agent,scheduler}');
+SELECT accs.is_verb('claim_tasks', hashes => true, may => '{agent,scheduler}');
 
 -- What an owner holds, to settle a claim whose COMMIT was lost and to adopt its own work after a restart. Leases that are
 -- still good are extended; what has run out belongs to reclaim.

@@ -65,21 +65,27 @@ END $$;
 -- became runnable, and on every row all the keys that the caller has to admit.
 CREATE FUNCTION accs.unblock(p_dependants uuid[]) RETURNS TABLE (job_id uuid, task_key text, keys text[]) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
-DECLARE
-  v_runnable uuid[];
-  v_keys     text[];
 BEGIN
+  RETURN QUERY
   WITH freed AS (
     UPDATE public.job_tasks t SET remaining = t.remaining - CASE t.status WHEN 'queued' THEN d.n ELSE 0 END, updated_at = accs.clock()
-      FROM (SELECT u.id, count(*)::int AS n FROM unnest(p_dependants) AS u (id) GROUP BY u.id ORDER BY u.id) d WHERE t.id = d.id
-    RETURNING t.id, t.remaining, t.status)
-  SELECT array_agg(id) INTO v_runnable FROM freed WHERE remaining = 0 AND status = 'queued';
-  IF v_runnable IS NULL THEN
-    RETURN;
-  END IF;
-  v_keys := accs.enqueue(v_runnable);
-  RETURN QUERY SELECT DISTINCT ON (t.job_id) t.job_id, t.task_key, v_keys FROM public.job_tasks t WHERE t.id = ANY (v_runnable)
-    ORDER BY t.job_id, t.step_no;
+      FROM (SELECT u.id, count(*)::int AS n FROM unnest(p_dependants) AS u (id) GROUP BY u.id ORDER BY u.id) d
+     WHERE t.id = ANY (p_dependants) AND t.id = d.id
+    RETURNING t.id, t.job_id, t.step_no, t.task_key, t.lane, t.created_at, t.concurrency_key, t.resolve,
+              t.remaining = 0 AND t.status = 'queued' AS runnable
+  ), queued AS (   -- as in enqueue; none of these has failed, so none waits for a time
+    INSERT INTO accs.waiting (task_id, lane, rank, order_seq, created_at, hold, key)
+    SELECT f.id, f.lane, -j.priority, j.order_seq, f.created_at,
+           CASE WHEN j.workflow_id = ANY ((SELECT accs.paused_workflows())::uuid[]) THEN 'paused'
+                WHEN f.resolve THEN 'resolve'
+                WHEN f.concurrency_key IS NOT NULL THEN 'key' END,
+           f.concurrency_key
+      FROM freed f JOIN public.jobs j ON j.id = f.job_id
+     WHERE f.runnable AND j.id = ANY (ARRAY(SELECT job_id FROM freed WHERE runnable))
+    RETURNING key, hold
+  )
+  SELECT DISTINCT ON (f.job_id) f.job_id, f.task_key, (SELECT array_agg(DISTINCT key) FROM queued WHERE hold = 'key')
+    FROM freed f WHERE f.runnable ORDER BY f.job_id, f.step_no;
 END $$;
 
 -- Everything below these tasks that is still queued is skipped: it can't run any more. Not through a step that was skipped
@@ -203,31 +209,31 @@ BEGIN
   END IF;
   RETURN v_keys || v_freed;
 END $$;
+SELECT accs.pin('end_attempts');
 
 -- Ends attempts, done or error, fenced. Outcomes default to done. A row that is refused says why and what the
--- database holds, and leaves an event; a row said before is repeated and changes nothing.
+-- database holds, and leaves an event; a row said before is repeated and changes nothing. With p_quiet only what was not accepted
+-- is answered.
 CREATE FUNCTION accs.finish_tasks(
   p_task_ids uuid[], p_attempt_ids int[], p_owner text, p_outcomes text[] DEFAULT NULL, p_results jsonb[] DEFAULT NULL,
   p_error_codes text[] DEFAULT NULL, p_error_messages text[] DEFAULT NULL, p_permanent boolean[] DEFAULT NULL,
-  p_backoff_base double precision DEFAULT NULL
+  p_backoff_base double precision DEFAULT NULL, p_quiet boolean DEFAULT false
 ) RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now        timestamptz := accs.clock();
+  v_jobs       tid[];
   v_moved      uuid[];
+  v_dependants uuid[];
   v_failed     record;
   v_keys       text[];
-  v_was        accs.live[];
+  v_passed     accs.live[];
   v_runs       uuid[];
 BEGIN
   IF session_user <> current_user OR cardinality(p_task_ids) > 10000 THEN
     PERFORM accs.check_attempt(p_owner, cardinality(p_task_ids));
   END IF;
-  PERFORM accs.lock_jobs_of(p_task_ids);
-  -- something has failed lately, or a node is on trial: it must be noted which nodes pass
-  IF EXISTS (SELECT FROM accs.conclusions WHERE NOT passed) OR EXISTS (SELECT FROM accs.quarantines) THEN
-    v_was := ARRAY(SELECT l FROM accs.live l WHERE l.task_id = ANY (p_task_ids));
-  END IF;
+  v_jobs := accs.lock_jobs_of(p_task_ids);
   IF p_outcomes IS NOT NULL AND 'error' = ANY (p_outcomes) THEN
     -- what is done and what failed are written one after the other: their rows are locked by id first, as a heartbeat does
     PERFORM FROM public.job_tasks WHERE id = ANY (p_task_ids) AND lease_owner = p_owner ORDER BY id FOR NO KEY UPDATE;
@@ -242,39 +248,25 @@ BEGIN
            updated_at = v_now, lease_owner = NULL, lease_until = NULL, error_code = NULL, error_message = NULL,
            outcome = 'done', outcome_attempt_id = t.attempt_id
       FROM said s
-     WHERE t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > v_now AND t.status = 'running'
+     WHERE t.id = ANY (p_task_ids)
+       AND t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner AND t.lease_until > v_now AND t.status = 'running'
     RETURNING t.id, t.job_id, t.attempt_id, t.service_name, t.dependants
   ), freed AS (
-    DELETE FROM accs.live WHERE task_id = ANY (ARRAY(SELECT id FROM moved)) RETURNING job_id, 1 - progress AS gain, key
-  ), stale AS (   -- the outputs of an earlier attempt are not results
-    DELETE FROM public.task_artifacts a USING moved m
-     WHERE m.attempt_id > 1 AND a.job_task_id = m.id AND a.kind = 'output' AND a.attempt_id < m.attempt_id
-  ), unblocked AS (   -- as in unblock: two parents in one call touch their child once
-    UPDATE public.job_tasks t SET remaining = t.remaining - CASE t.status WHEN 'queued' THEN d.n ELSE 0 END, updated_at = v_now
-      FROM (SELECT u.id, count(*)::int AS n FROM moved m, unnest(m.dependants) AS u (id) GROUP BY u.id ORDER BY u.id) d WHERE t.id = d.id
-    RETURNING t.id, t.job_id, t.step_no, t.task_key, t.lane, t.created_at, t.concurrency_key, t.resolve,
-              t.remaining = 0 AND t.status = 'queued' AS runnable
-  ), queued AS (
-    INSERT INTO accs.waiting (task_id, lane, rank, order_seq, created_at, hold, key)
-    SELECT u.id, u.lane, -j.priority, j.order_seq, u.created_at,
-           CASE WHEN j.workflow_id = ANY ((SELECT accs.paused_workflows())::uuid[]) THEN 'paused'
-                WHEN u.resolve THEN 'resolve'
-                WHEN u.concurrency_key IS NOT NULL THEN 'key' END,
-           u.concurrency_key
-      FROM unblocked u JOIN public.jobs j ON j.id = u.job_id WHERE u.runnable
-    RETURNING key, hold
-  ), change AS (   -- gathered and not joined: joins are nested loops here
-    SELECT c.job_id, sum(c.ended)::int AS ended, sum(c.gain) AS gain,
-           (array_agg(c.task_key ORDER BY c.step_no) FILTER (WHERE c.ended = 0))[1] AS current
-      FROM (SELECT job_id, 1 AS ended, gain, NULL::int AS step_no, NULL::text AS task_key FROM freed
-            UNION ALL SELECT job_id, 0, 0, step_no, task_key FROM unblocked WHERE runnable) c GROUP BY c.job_id ORDER BY c.job_id
+    DELETE FROM accs.live l WHERE l.task_id = ANY (ARRAY(SELECT id FROM moved)) RETURNING l
+  ), waiting AS (
+    SELECT u.id, count(*)::int AS n FROM (SELECT unnest(dependants) AS id FROM moved WHERE dependants IS NOT NULL) u GROUP BY u.id
+  ), next AS (   -- the first step of each job that unblock will find runnable
+    SELECT DISTINCT ON (t.job_id) t.job_id, t.task_key FROM public.job_tasks t JOIN waiting w ON w.id = t.id
+     WHERE t.id = ANY (ARRAY(SELECT id FROM waiting)) AND t.remaining = w.n AND t.status = 'queued' ORDER BY t.job_id, t.step_no
   ), counted AS (   -- as in count_down
     UPDATE public.jobs j SET open_tasks = j.open_tasks - c.ended, task_progress = j.task_progress + c.gain,
            progress = (j.task_progress + c.gain) / j.task_count, updated_at = v_now,
-           current_task_key = coalesce(c.current, j.current_task_key),
+           current_task_key = coalesce(n.task_key, j.current_task_key),
            status = CASE WHEN j.open_tasks > c.ended THEN j.status WHEN j.error_code IS NULL THEN 'done' ELSE 'error' END,
            finished_at = CASE WHEN j.open_tasks = c.ended THEN v_now END
-      FROM change c WHERE j.id = c.job_id
+      FROM (SELECT (f.l).job_id, count(*)::int AS ended, sum(1 - (f.l).progress) AS gain FROM freed f GROUP BY (f.l).job_id) c
+      LEFT JOIN next n ON n.job_id = c.job_id
+     WHERE j.ctid = ANY (v_jobs) AND j.id = c.job_id
     RETURNING j.id, j.status, j.error_code, j.schedule_id, j.run_key
   ), logged AS (
     INSERT INTO public.task_events (job_id, job_task_id, ts, source, level, type, message, data, attempt_id)
@@ -286,16 +278,25 @@ BEGIN
                        ELSE jsonb_build_object('from', 'running', 'to', status, 'error_code', error_code) END, NULL
       FROM counted WHERE status <> 'running'
   )
-  SELECT (SELECT coalesce(array_agg(id), '{}') FROM moved),
-         (SELECT array_agg(DISTINCT k.key)
-            FROM (SELECT key FROM freed WHERE key IS NOT NULL UNION ALL SELECT key FROM queued WHERE hold = 'key') k),
+  SELECT (SELECT coalesce(array_agg(id), '{}') FROM moved), (SELECT array_agg(u.id) FROM (SELECT unnest(dependants) AS id FROM moved WHERE dependants IS NOT NULL) u),
+         (SELECT array_agg(DISTINCT (f.l).key) FROM freed f WHERE (f.l).key IS NOT NULL),
+         -- something has failed lately, or a node is on trial: it must be noted which nodes pass
+         CASE WHEN EXISTS (SELECT FROM accs.conclusions WHERE NOT passed) OR EXISTS (SELECT FROM accs.quarantines)
+              THEN (SELECT array_agg(f.l) FROM freed f) END,
          (SELECT array_agg(id) FROM counted WHERE status <> 'running' AND (schedule_id IS NOT NULL OR run_key IS NOT NULL))
-    INTO v_moved, v_keys, v_runs;
+    INTO v_moved, v_dependants, v_keys, v_passed, v_runs;
+  IF 1 < ANY (p_attempt_ids) THEN   -- the outputs of an earlier attempt are not results
+    DELETE FROM public.task_artifacts a USING unnest(p_task_ids, p_attempt_ids) AS s (id, attempt_id)
+     WHERE a.job_task_id = ANY (v_moved) AND a.job_task_id = s.id AND a.kind = 'output' AND a.attempt_id < s.attempt_id;
+  END IF;
+  IF v_dependants IS NOT NULL OR p_task_ids = '{}' THEN   -- a call for nothing has it planned
+    SELECT v_keys || max(u.keys) INTO v_keys FROM accs.unblock(v_dependants) u;
+  END IF;
   IF v_runs IS NOT NULL THEN
     PERFORM accs.end_runs(v_runs);
   END IF;
-  IF v_was IS NOT NULL THEN
-    PERFORM accs.note_passes(v_was, v_moved);
+  IF v_passed IS NOT NULL THEN
+    PERFORM accs.note_passes(v_passed, v_moved);
   END IF;
 
   IF p_outcomes IS NOT NULL AND 'error' = ANY (p_outcomes) THEN
@@ -304,7 +305,7 @@ BEGIN
       FROM (SELECT DISTINCT ON (s.id) s.* FROM unnest(p_task_ids, p_attempt_ids, p_outcomes, p_error_codes, p_error_messages, p_permanent)
               AS s (id, attempt_id, outcome, code, message, permanent) WHERE s.outcome = 'error' ORDER BY s.id) s
       JOIN public.job_tasks t   -- locked above: start_tasks takes no job lock
-        ON t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner
+        ON t.id = ANY (p_task_ids) AND t.id = s.id AND t.attempt_id = s.attempt_id AND t.lease_owner = p_owner
            AND t.lease_until > v_now AND t.status IN ('starting', 'running');
     IF v_failed.ids IS NOT NULL THEN
       v_keys := v_keys || accs.end_attempts(v_failed.ids, 'error', v_failed.codes, v_failed.messages, v_failed.permanent, NULL, NULL,
@@ -316,12 +317,14 @@ BEGIN
     PERFORM accs.admit(v_keys);
   END IF;
 
-  RETURN QUERY SELECT * FROM accs.accepted(v_moved);
+  IF NOT p_quiet THEN
+    RETURN QUERY SELECT * FROM accs.accepted(v_moved);
+  END IF;
   IF cardinality(v_moved) < cardinality(p_task_ids) THEN
     RETURN QUERY SELECT * FROM accs.refusals(p_task_ids, p_attempt_ids, p_owner, p_outcomes, 'done', v_moved, p_results);
   END IF;
 END $$;
-SELECT accs.is_verb('finish_tasks', pinned => true, may => '{agent,scheduler}');
+SELECT accs.is_verb('finish_tasks', hashes => true, may => '{agent,scheduler}');
 
 -- Explains what a fenced write did not do, row by row, and leaves an event for each refusal.
 CREATE FUNCTION accs.refusals(p_task_ids uuid[], p_attempt_ids int[], p_owner text, p_outcomes text[], p_outcome text, p_except uuid[],
@@ -350,6 +353,7 @@ BEGIN
   )
   SELECT o.id, o.answer, o.reason, o.db_status, o.db_attempt_id, o.db_lease_owner, o.db_lease_until FROM told o;
 END $$;
+SELECT accs.pin('refusals');
 
 -- Gives tasks back without spending an attempt (the agent drains, or its machine can't do the work now). p_lost counts it
 -- among the owners lost, which are bounded; p_code and p_reason say what was lost, and stay with the task.

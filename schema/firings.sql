@@ -154,6 +154,7 @@ BEGIN
     PERFORM accs.tell_schedulers();
   END IF;
 END $$;
+SELECT accs.pin('end_runs');
 
 -- For who starts runs of several schedules one after the other, in one transaction: the jobs that they may overtake are locked before any
 -- run key is, and then the keys of all. Otherwise it would have the key of one while it waits for a job of the next, and whoever

@@ -224,19 +224,30 @@ CREATE TABLE accs.verbs (
   may   text[] NOT NULL CHECK (may <@ '{agent,scheduler,api,gateway,archive,reader}')
 );
 
+-- Pins the plans of a function. Generic plans by index touch as many rows as the arrays name, whatever the statistics say; without the
+-- pins a batch of 1,000 fell into a hash join over the whole table. An entry of an index costs much, so that no plan goes through a
+-- whole one: a session that began on empty tables did, and kept that plan for a backlog of 10,000 (0.9 ms a task claimed, on
+-- PostgreSQL 18). Joins are nested loops, a look-up for each row; or hashes (p_hashes), which cost a large batch less where each table
+-- that is joined has an "= ANY (array)" of its own. No hash is split: what is locked in the order of its rows would lose that order.
+-- What a function with hashes calls inherits its pins, so that has such arrays too, or pins of its own.
+CREATE FUNCTION accs.pin(p_function text, p_hashes boolean DEFAULT false) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  EXECUTE format('ALTER FUNCTION accs.%I SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+                  SET enable_hashjoin = %s SET enable_nestloop = %s SET enable_mergejoin = off SET random_page_cost = 0.1
+                  SET cpu_index_tuple_cost = 0.1 SET jit = off', p_function, p_hashes, NOT p_hashes);
+  IF p_hashes THEN
+    EXECUTE format('ALTER FUNCTION accs.%I SET work_mem = %L', p_function, '1GB');
+  END IF;
+END $$;
+
 -- Makes a function a verb; a migration that replaces the function says it again. A verb runs as the owner with a fixed
--- search_path, so that the roles need no right on the tables, and the guard is open while it runs. The plans of a pinned one do
--- not change: generic plans by index and nested loop touch as many rows as the arrays name, whatever the statistics say; without
--- the pins a batch of 1,000 fell into a hash join over the whole table. An entry of an index costs much, so that no plan goes through
--- a whole one: a session that began on empty tables did, and kept that plan for a backlog of 10,000 (0.9 ms a task claimed, on
--- PostgreSQL 18).
-CREATE FUNCTION accs.is_verb(verb text, may text[], pinned boolean DEFAULT false) RETURNS void LANGUAGE plpgsql AS $$
+-- search_path, so that the roles need no right on the tables, and the guard is open while it runs.
+CREATE FUNCTION accs.is_verb(verb text, may text[], pinned boolean DEFAULT false, hashes boolean DEFAULT false) RETURNS void
+LANGUAGE plpgsql AS $$
 BEGIN
   EXECUTE format('ALTER FUNCTION accs.%I SECURITY DEFINER SET search_path = pg_catalog, accs, pg_temp', verb);
-  IF pinned THEN
-    EXECUTE format('ALTER FUNCTION accs.%I SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
-                    SET enable_hashjoin = off SET enable_mergejoin = off SET random_page_cost = 0.1 SET cpu_index_tuple_cost = 0.1
-                    SET jit = off', verb);
+  IF pinned OR hashes THEN
+    PERFORM accs.pin(verb, hashes);
   END IF;
   INSERT INTO accs.verbs AS v (name, may) VALUES (verb, may) ON CONFLICT (name) DO UPDATE SET may = excluded.may;
 END $$;

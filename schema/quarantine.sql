@@ -75,6 +75,7 @@ BEGIN
     PERFORM pg_notify(accs.channel_prefix() || '_health', '');
   END IF;
 END $$;
+SELECT accs.pin('note_passes');
 
 -- Another one after each decision about the place; null where it is not in quarantine.
 CREATE FUNCTION accs.quarantine_version(p accs.quarantines) RETURNS text LANGUAGE sql STABLE AS $$

@@ -81,14 +81,16 @@ LANGUAGE sql STABLE AS $$
    WHERE NOT accs.satisfies(d.status, d.error_code, d.tolerated) OR d.id IN (SELECT unnest(p_open))
 $$;
 
--- Locks the jobs of these tasks, in the order that everybody keeps. Nearly always all are live, and the narrow table knows their jobs.
-CREATE FUNCTION accs.lock_jobs_of(p_task_ids uuid[]) RETURNS void LANGUAGE plpgsql AS $$
+-- Locks the jobs of these tasks, in the order that everybody keeps, and says where their rows stand while they are locked. Nearly
+-- always all are live, and the narrow table knows their jobs.
+CREATE FUNCTION accs.lock_jobs_of(p_task_ids uuid[]) RETURNS tid[] LANGUAGE plpgsql AS $$
 BEGIN
-  PERFORM FROM public.jobs WHERE id = ANY (ARRAY(
-    WITH known AS MATERIALIZED (SELECT job_id FROM accs.live WHERE task_id = ANY (p_task_ids))
-    SELECT job_id FROM known
-    UNION SELECT job_id FROM public.job_tasks WHERE id = ANY (p_task_ids) AND (SELECT count(*) FROM known) < cardinality(p_task_ids)))
-   ORDER BY id FOR NO KEY UPDATE;
+  RETURN ARRAY(
+    SELECT ctid FROM public.jobs WHERE id = ANY (ARRAY(
+      WITH known AS MATERIALIZED (SELECT job_id FROM accs.live WHERE task_id = ANY (p_task_ids))
+      SELECT job_id FROM known
+      UNION SELECT job_id FROM public.job_tasks WHERE id = ANY (p_task_ids) AND (SELECT count(*) FROM known) < cardinality(p_task_ids)))
+     ORDER BY id FOR NO KEY UPDATE);
 END $$;
 
 -- Lets the first waiting tasks of each key and lane stand as claimable, as many as the key has room for, and holds the
@@ -127,6 +129,7 @@ BEGIN
   )
   UPDATE accs.waiting w SET hold = f.hold FROM free f WHERE w.task_id = f.task_id AND (w.hold IS NULL OR w.hold = 'key');
 END $$;
+SELECT accs.pin('admit');
 
 -- Makes tasks wait that have just become runnable: at once, or until a due time. The caller admits the keys it returns.
 CREATE FUNCTION accs.enqueue(p_task_ids uuid[]) RETURNS text[] LANGUAGE plpgsql AS $$
@@ -148,6 +151,7 @@ BEGIN
   SELECT array_agg(DISTINCT key) INTO v_keys FROM fresh WHERE hold = 'key';
   RETURN v_keys;
 END $$;
+SELECT accs.pin('enqueue');
 
 -- Takes tasks out of waiting; the caller holds their jobs' locks, so that nobody else makes them wait again. Waits for a
 -- claim under way, which may put a row back that must not run yet: as a new row, which the first DELETE can't see.

@@ -11,8 +11,7 @@ from accsd.db.lease import fence_arrays
 from accsd.db.pool import Database
 from accsd.model import Fence
 
-_FINISH: Final = "SELECT * FROM accs.finish_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9)"
-_FINISH_MANY: Final = f"{_FINISH} WHERE answer <> 'accepted'"
+_FINISH: Final = "SELECT * FROM accs.finish_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
 
 
 class Done(NamedTuple):
@@ -40,7 +39,7 @@ async def finish_tasks(
     backoff_base: timedelta | None = None,
 ) -> dict[UUID, Answer]:
     """Ends attempts, fenced. Dependants become claimable and jobs close in the same transaction."""
-    rows = await db.fetch(_FINISH, *_ends(outcomes, owner, backoff_base), repeatable=True)
+    rows = await db.fetch(_FINISH, *_ends(outcomes, owner, backoff_base), False, repeatable=True)
     return read_answers(rows)
 
 
@@ -52,7 +51,7 @@ async def finish_many_tasks(
     backoff_base: timedelta | None = None,
 ) -> dict[UUID, Answer]:
     """`finish_tasks` for thousands: returns only the answers that are not "accepted"."""
-    rows = await db.fetch(_FINISH_MANY, *_ends(outcomes, owner, backoff_base), repeatable=True)
+    rows = await db.fetch(_FINISH, *_ends(outcomes, owner, backoff_base), True, repeatable=True)
     return read_answers(rows)
 
 

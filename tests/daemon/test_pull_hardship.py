@@ -296,10 +296,11 @@ async def test_a_batch_for_which_a_statement_has_not_enough_time_is_told_in_part
     await conn.execute("ALTER FUNCTION accs.finish_tasks RENAME TO finish_quickly")
     await conn.execute("""
         CREATE FUNCTION accs.finish_tasks(
-          p1 uuid[], p2 int[], p3 text, p4 text[], p5 jsonb[], p6 text[], p7 text[], p8 boolean[], p9 float8)
+          p1 uuid[], p2 int[], p3 text, p4 text[], p5 jsonb[], p6 text[], p7 text[], p8 boolean[], p9 float8,
+          p10 boolean)
         RETURNS SETOF accs.answer LANGUAGE plpgsql AS $$ BEGIN
           PERFORM pg_sleep(0.01 * cardinality(p1));
-          RETURN QUERY SELECT * FROM accs.finish_quickly(p1, p2, p3, p4, p5, p6, p7, p8, p9);
+          RETURN QUERY SELECT * FROM accs.finish_quickly(p1, p2, p3, p4, p5, p6, p7, p8, p9, p10);
         END $$""")
     together = asyncio.Barrier(120)
 

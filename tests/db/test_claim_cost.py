@@ -277,7 +277,7 @@ async def hot_statement(conn: Connection) -> str:
     source = await conn.fetchval("SELECT prosrc FROM pg_proc WHERE oid = 'accs.claim_tasks'::regproc")
     found = re.search(r"= 1 THEN\s+(WITH taken AS .*?);", source, re.DOTALL)
     assert found
-    return found[1].replace("INTO v_batch, v_keys", "").replace("v_lanes", "$1").replace("v_asked", "$2")
+    return found[1].replace("INTO v_batch, v_keys, v_held", "").replace("v_lanes", "$1").replace("v_asked", "$2")
 
 
 def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
