@@ -47,6 +47,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not hasattr(config, "workerinput"):
         return
     grouped = [item for item in items if item.get_closest_marker("xdist_group")]
+    if config.getvalue("loadgroup") and not all("@" in item.nodeid for item in grouped):
+        raise pytest.UsageError("pytest-xdist does not know its groups: it wants another version of pytest")
     single = [item for item in items if not item.get_closest_marker("xdist_group")]
     single.sort(key=lambda item: item.get_closest_marker("slow") is None)
     waiting = [item for item in single if item.path.parent.name in ("acceptance", "chaos")]
