@@ -4,13 +4,15 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# What looks for a database or a state folder, what starts daemons, and what needs the programs that are absent.
+# What looks for a database or a state folder, what starts daemons in each way there is, and what needs the programs that
+# are absent. All others find their surroundings as these do (tests/support/apart.py).
 tests=(
     tests/unit/test_apart.py
-    tests/cli/test_cli_{config,doctor,submit}.py
+    tests/cli/test_cli_{config,doctor}.py
     tests/db/test_{cli_db,pgbouncer}.py
     tests/machine/test_container_postgres.py
-    tests/acceptance/test_{adoption,compose_config,documents,drain,leases_kept,newcomers_mistakes,reload,start}.py
+    tests/acceptance/test_{compose_config,newcomers_mistakes,start}.py
+    tests/acceptance/test_documents.py::test_the_quickstart{,_with_compose}
 )
 
 user=$(mktemp -d)
