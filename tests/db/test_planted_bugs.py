@@ -6,7 +6,6 @@ Each story passes on the schema as it is. docs/testing.md says how to plant anot
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
-import asyncpg
 import pytest
 
 from tests.conftest import Connect
@@ -51,7 +50,7 @@ from tests.support.world import world_on
 
 Story = Callable[[Connection, Connection], Awaitable[None]]
 
-EXAMPLES = 1500  # most of them are found within a few dozen; this leaves room for another order of the draws
+EXAMPLES = 500  # each is found within a dozen; this leaves room for another order of the draws
 
 
 async def a_zombie_says_done(conn: Connection, _other: Connection) -> None:
@@ -222,9 +221,9 @@ async def test_a_planted_bug_is_shown_by_its_story(bug: Bug, story: Story, conne
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
 def test_a_planted_bug_is_found_by_the_state_machine(bug: Bug, clusters: Clusters) -> None:
-    """On one version: what is planted does not depend on it. Hypothesis' Flaky is no finding: it is what the time limit
-    looks like, whose exception is taken for a failure and repeated on a connection that is in the middle of a call. A
-    count that falls below zero is one: the table refuses it."""
-    found = pytest.raises((AssertionError, asyncpg.CheckViolationError))
+    """On one version: what is planted does not depend on it. A difference from the model or a finding of the history
+    checker counts. Hypothesis' Flaky does not: it is what the time limit looks like, whose exception is taken for a
+    failure and repeated on a connection that is in the middle of a call."""
+    found = pytest.raises(AssertionError, match=r"the model |the history checker found ")
     with world_on(clusters.get(SERVER_NAMES[0]), bug.plant) as world, found:
         drive(world, EXAMPLES, shrink=False)

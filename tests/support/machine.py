@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
+import asyncpg
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -70,7 +71,10 @@ class StateMachine(RuleBasedStateMachine):
 
     def run(self, work: Awaitable[T]) -> T:
         async def awaited() -> T:
-            return await work
+            try:
+                return await work
+            except asyncpg.IntegrityConstraintViolationError as refusal:
+                raise AssertionError(f"a table refuses what the model does: {refusal}") from refusal
 
         return self.world.runner.run(awaited())
 
