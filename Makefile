@@ -37,7 +37,7 @@ $(STAMP): pyproject.toml requirements.lock tools/make_venv.py
 	@touch $@
 endif
 
-test: install ## every test, on every PostgreSQL that is there
+test: install ## every test but those of `make soak`; on a second PostgreSQL, if it is there, what may differ
 	room=$$(tools/quick_tmp.sh); [ -z "$$room" ] || export TMPDIR=$$room; \
 	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
@@ -45,7 +45,7 @@ test-quick: install ## what to run all day: unit, db on PostgreSQL 18, cli
 	room=$$(tools/quick_tmp.sh); [ -z "$$room" ] || export TMPDIR=$$room; \
 	$(BIN)/pytest -q -n $(PYTEST_WORKERS) --dist loadgroup -m "not soak and not slow" -k "not pg15" $(PYTEST_ARGS) tests/unit tests/db tests/cli
 
-soak: install ## what takes minutes to hours: floods of a million lines, hostile input at length, herds of schedules, chaos
+soak: install ## what takes minutes to hours: floods of a million lines, hostile input at length, herds of schedules, chaos, all SQL on both versions
 	room=$$(tools/quick_tmp.sh); [ -z "$$room" ] || export TMPDIR=$$room; \
 	$(BIN)/pytest -m soak -rP $(PYTEST_ARGS)
 

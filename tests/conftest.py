@@ -1,6 +1,7 @@
 """Fixtures for every test: a server of each PostgreSQL version, a database of its own, connections to it.
 
-server    a PostgreSQL with the schema's template; a test that uses it (or what follows) runs once per version
+server    a PostgreSQL with the schema's template; a test that uses it (or what follows) runs once per version: on the
+          second one in each run if it is marked `every_postgresql`, else in `make soak`
 db_url    a database of the test's own, dropped afterwards; a connection left open to it fails the test
 conn      one connection, with jsonb as Python values
 connect   a factory for more of them: `other = await connect()`
@@ -38,6 +39,15 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("accsd", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("accsd")
     config.add_cleanup(live_apart())
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """What is the same SQL on each version runs on the second one in `make soak` only."""
+    callspec: Any = getattr(item, "callspec", None)
+    if callspec is None or callspec.params.get("server") not in SERVER_NAMES[1:]:
+        return
+    if item.get_closest_marker("every_postgresql") is None:
+        item.add_marker(pytest.mark.soak)
 
 
 @pytest.hookimpl(trylast=True)

@@ -33,6 +33,8 @@ from tests.support.roles import As, refused
 from tests.support.roles import connect_as as connect_as
 from tests.support.roles import roles as roles
 
+pytestmark = pytest.mark.every_postgresql
+
 HOUR, DAY = 3600, 86400
 
 

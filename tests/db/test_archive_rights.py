@@ -19,7 +19,7 @@ from tests.support.library import opened, url_as
 from tests.support.months import eventful_job, month, next_month, partitions, store_in
 from tests.support.roles import roles as roles
 
-pytestmark = pytest.mark.usefixtures("roles")
+pytestmark = [pytest.mark.usefixtures("roles"), pytest.mark.every_postgresql]
 
 
 async def test_the_control_host_archives_months_that_were_made_after_the_grants(

@@ -16,6 +16,8 @@ import pytest
 from tests.support.cluster import Connection, TestServer, open_connection
 from tests.support.factory import claim, finish, node, start, started, step, submit_to, workflow
 
+pytestmark = pytest.mark.every_postgresql
+
 FILL = """
 SET session_replication_role = replica;
 SELECT setval('accs.order_seq', 10000000);

@@ -13,6 +13,8 @@ import pytest
 from tests.support.cluster import SERVER_NAMES, Clusters, TestServer, open_connection
 from tests.support.library import empty_database, url_as
 
+pytestmark = pytest.mark.every_postgresql
+
 ACCSD = Path(sys.executable).with_name("accsd")
 
 

@@ -6,6 +6,8 @@ import pytest
 from tests.conftest import Connect
 from tests.support.cluster import Connection, TestServer
 
+pytestmark = pytest.mark.every_postgresql
+
 
 async def test_every_test_gets_a_database_of_its_own(server: TestServer) -> None:
     async with server.cloned() as one, server.cloned() as two:

@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +13,8 @@ from tests.support.cluster import Connection
 from tests.support.conditions import condition, fresh, report, standing
 from tests.support.factory import clock, pass_time
 from tests.support.schedules import settle, told
+
+pytestmark = pytest.mark.every_postgresql
 
 DURATION = st.sampled_from([0, 5, "10s", "25s", "1m"])
 

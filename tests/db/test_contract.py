@@ -33,6 +33,8 @@ from accsd.values.json import sanitise
 from tests.support.cluster import Connection
 from tests.support.factory import claim, done, fail, node, step, submit, workflow
 
+pytestmark = pytest.mark.every_postgresql
+
 # A2–A7 to the letter: name, type, NOT NULL (A5: "ts NOT NULL" and so on; keys are not null by nature).
 LITERAL: dict[str, dict[str, str]] = {
     "workflows": {

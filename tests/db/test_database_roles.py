@@ -55,7 +55,7 @@ from tests.support.roles import As, callable_by, refused, refused_tables
 from tests.support.roles import connect_as as connect_as
 from tests.support.roles import roles as roles
 
-pytestmark = pytest.mark.usefixtures("roles")
+pytestmark = [pytest.mark.usefixtures("roles"), pytest.mark.every_postgresql]
 
 LEASE = timedelta(seconds=60)
 ROLES = ("accs_scheduler", "accs_archive", "accs_agent", "accs_api", "accs_gateway", "accs_reader")

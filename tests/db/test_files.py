@@ -16,6 +16,8 @@ from tests.support.factory import claim, done, node, step, submit_to
 from tests.support.library import opened
 from tests.support.resolving import fan_out
 
+pytestmark = pytest.mark.every_postgresql
+
 A, B = "aa" * 32, "bb" * 32
 
 

@@ -15,6 +15,8 @@ from tests.support.factory import clock, submit
 from tests.support.library import opened
 from tests.support.months import month, next_month, partitions
 
+pytestmark = pytest.mark.every_postgresql
+
 MANY = 4000
 ROWS = "SELECT * FROM accs.archives ORDER BY id"
 

@@ -9,6 +9,8 @@ from tests.support.checker import check, violations
 from tests.support.cluster import Connection
 from tests.support.factory import chain, claim, clock, done, fail, node, pass_time, started, step, submit
 
+pytestmark = pytest.mark.every_postgresql
+
 # What each change leaves wrong. The rows are those of `some_history`; events are named by their job and move.
 EVENT = "INSERT INTO task_events (job_id, job_task_id, source, attempt_id, type, data) SELECT job_id, id, 'x'"
 FIRST = "FROM job_tasks WHERE task_key = 'first'"

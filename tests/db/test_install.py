@@ -35,6 +35,8 @@ from tests.support.eventually import eventually
 from tests.support.goldens import catalog
 from tests.support.library import empty_database, opened, url_as
 
+pytestmark = pytest.mark.every_postgresql
+
 LEASE = timedelta(seconds=60)
 NEXT = SCHEMA_VERSION + 1
 # The package exports the function of the same name, so the module has to be asked for.

@@ -11,6 +11,8 @@ from tests.support.cluster import Connection
 from tests.support.factory import claim, node, step, submit, workflow
 from tests.support.race import blocked
 
+pytestmark = pytest.mark.every_postgresql
+
 INSERT = "INSERT INTO jobs (workflow_id) SELECT unnest($1::uuid[])"
 ARTIFACT = "INSERT INTO task_artifacts (job_id, job_task_id, kind, bucket, key) VALUES ($1, $2, 'input', 'b', 'k')"
 

@@ -21,6 +21,8 @@ from tests.support.factory import OWNER, chain, done, node, started, step, submi
 from tests.support.library import opened
 from tests.support.many import Explained, as_if_large, finished
 
+pytestmark = pytest.mark.every_postgresql
+
 FREE = Budget(rows=10**9, seconds=None)
 
 

@@ -32,6 +32,8 @@ from tests.support.race import blocked
 from tests.support.schedules import ledger, schedule, settle_all
 from tests.support.topics import emit, settle_plain, subscription
 
+pytestmark = pytest.mark.every_postgresql
+
 DAY = 86_400
 KEPT = RetentionSettings.model_validate({"ledger": "45d", "topics": "45d"})
 

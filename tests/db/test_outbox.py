@@ -26,6 +26,8 @@ from tests.support.factory import (
     workflow,
 )
 
+pytestmark = pytest.mark.every_postgresql
+
 OUTCOMES = ["job.done", "job.error", "job.cancelled"]
 EVERYTHING = [
     *("job.submitted", "job.started", "job.retried", *OUTCOMES),

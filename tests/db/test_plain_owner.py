@@ -29,6 +29,8 @@ from tests.support.cluster import TestServer, open_connection
 from tests.support.conditions import refuse_escapes
 from tests.support.library import opened, settings_of, url_as
 
+pytestmark = pytest.mark.every_postgresql
+
 ONE = WorkflowDef.model_validate({"name": "one", "steps": [{"key": "a", "service": "x"}]})
 LEASE = timedelta(seconds=60)
 

@@ -29,6 +29,8 @@ from tests.support.factory import (
 )
 from tests.support.resolving import ACCEPTED, fan, fan_out, fanned, resolve, retry, to_resolve, verdict_on
 
+pytestmark = pytest.mark.every_postgresql
+
 # A step with expressions waits until it is resolved
 
 

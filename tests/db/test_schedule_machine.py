@@ -21,6 +21,8 @@ from tests.support.factory import cancel, fail, finish, node, pass_time, started
 from tests.support.schedules import call, ledger, replan, row, schedule, settle
 from tests.support.world import World, world_on
 
+pytestmark = pytest.mark.every_postgresql
+
 EVERY = 60
 LONGER = os.environ.get("ACC_TEST_EXAMPLES")
 

@@ -23,6 +23,8 @@ from tests.support.schedules import (
     utc,
 )
 
+pytestmark = pytest.mark.every_postgresql
+
 
 async def history(conn: Connection, which: object) -> list[str]:
     rows = await conn.fetch("SELECT what FROM accs.schedule_history WHERE schedule_id = $1 ORDER BY id", which)

@@ -1,6 +1,10 @@
 """A22: two jobs of two tasks each, from plain SQL alone."""
 
+import pytest
+
 from tests.support.cluster import Connection
+
+pytestmark = pytest.mark.every_postgresql
 
 
 async def test_two_jobs_of_two_tasks_run_in_the_global_order_from_plain_sql(conn: Connection):

@@ -30,6 +30,8 @@ from tests.support.factory import (
 from tests.support.library import opened
 from tests.support.schedules import schedule
 
+pytestmark = pytest.mark.every_postgresql
+
 LONG = timedelta(hours=2)
 
 

@@ -13,6 +13,8 @@ from tests.support.factory import done, node, pass_time
 from tests.support.schedules import call, jobs_of
 from tests.support.topics import emit, evaluate, inbox, settle_plain, subscription
 
+pytestmark = pytest.mark.every_postgresql
+
 SHAPES: tuple[dict[str, Any], ...] = (
     {},
     {"overlap": "skip"},

@@ -28,6 +28,8 @@ from tests.support.factory import (
     workflow,
 )
 
+pytestmark = pytest.mark.every_postgresql
+
 Call = Callable[[], Awaitable[Any]]
 
 

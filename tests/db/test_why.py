@@ -27,6 +27,8 @@ from tests.support.factory import (
     workflow,
 )
 
+pytestmark = pytest.mark.every_postgresql
+
 
 async def why(conn: Connection, job_id: UUID, key: str | None = None) -> dict[str, Row]:
     """By blocker; of several of one kind the last."""

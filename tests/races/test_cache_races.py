@@ -4,6 +4,8 @@ the whole result with its files, or it runs; nobody deadlocks."""
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from tests.support.checker import check
 from tests.support.cluster import Connection
 from tests.support.factory import (
@@ -23,6 +25,8 @@ from tests.support.factory import (
 )
 from tests.support.race import Race
 from tests.support.resolving import resolve, retry, verdict_on
+
+pytestmark = pytest.mark.every_postgresql
 
 HOUR = 3600.0
 

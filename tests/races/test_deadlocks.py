@@ -29,6 +29,8 @@ from tests.support.factory import (
 )
 from tests.support.race import Race
 
+pytestmark = pytest.mark.every_postgresql
+
 
 async def lock_task(conn: Connection, claimed: Row) -> None:
     await conn.execute("SELECT FROM job_tasks WHERE id = $1 FOR NO KEY UPDATE", claimed["task_id"])

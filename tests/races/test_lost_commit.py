@@ -46,6 +46,8 @@ from tests.support.factory import (
 )
 from tests.support.library import tcp_url
 
+pytestmark = pytest.mark.every_postgresql
+
 CUT = (asyncpg.ConnectionDoesNotExistError, asyncpg.InterfaceError, OSError)
 
 Ask = Callable[[Connection], Awaitable[Any]]

@@ -34,6 +34,8 @@ from tests.support.race import (
     skip,
 )
 
+pytestmark = pytest.mark.every_postgresql
+
 # Claim and what ends a queued task
 
 
