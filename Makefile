@@ -12,6 +12,8 @@ UV := $(shell command -v uv 2>/dev/null)
 PYTHON ?= python3
 # more workers than cores: one or two of them watch daemons and containers wait (tests/conftest.py sees to that)
 PYTEST_WORKERS ?= 4
+# in the order of tests/conftest.py, not the largest groups first
+SPREAD := -n $(PYTEST_WORKERS) --dist loadgroup --no-loadscope-reorder
 PYTEST_ARGS ?=
 
 # PEERS_ARGS chooses what the peers' harness measures; GROWTH is how many finished tasks fill the tables.
@@ -39,11 +41,11 @@ endif
 
 test: install ## every test but those of `make soak`; on a second PostgreSQL, if it is there, what may differ
 	room=$$(tools/quick_tmp.sh); [ -z "$$room" ] || export TMPDIR=$$room; \
-	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/pytest $(SPREAD) $(PYTEST_ARGS)
 
 test-quick: install ## what to run all day: unit, db on PostgreSQL 18, cli
 	room=$$(tools/quick_tmp.sh); [ -z "$$room" ] || export TMPDIR=$$room; \
-	$(BIN)/pytest -q -n $(PYTEST_WORKERS) --dist loadgroup -m "not soak and not slow" -k "not pg15" $(PYTEST_ARGS) tests/unit tests/db tests/cli
+	$(BIN)/pytest -q $(SPREAD) -m "not soak and not slow" -k "not pg15" $(PYTEST_ARGS) tests/unit tests/db tests/cli
 
 soak: install ## what takes minutes to hours: floods of a million lines, hostile input at length, herds of schedules, chaos, all SQL on both versions
 	room=$$(tools/quick_tmp.sh); [ -z "$$room" ] || export TMPDIR=$$room; \

@@ -13,6 +13,7 @@ own_folder    for a server of the test's own, which it may kill
 
 import os
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -52,18 +53,26 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With several workers: what one of them runs as a whole comes first, then what is slow, so that nobody works alone
-    in the end; and daemons, which mostly wait, come between tests that compute, so that no core is idle."""
+    """With several workers: the longest group that one of them runs as a whole comes first, then the other groups and
+    what is slow, so that nobody works alone in the end; and daemons, which mostly wait, come between tests that
+    compute, so that no core is idle."""
     if not hasattr(config, "workerinput"):
         return
-    grouped = [item for item in items if item.get_closest_marker("xdist_group")]
-    if config.getvalue("loadgroup") and not all("@" in item.nodeid for item in grouped):
+    groups = Counter(name for item in items if (name := group_of(item)))
+    if config.getvalue("loadgroup") and not all("@" in item.nodeid for item in items if group_of(item)):
         raise pytest.UsageError("pytest-xdist does not know its groups: it wants another version of pytest")
-    single = [item for item in items if not item.get_closest_marker("xdist_group")]
-    single.sort(key=lambda item: item.get_closest_marker("slow") is None)
-    waiting = [item for item in single if item.path.parent.name in ("acceptance", "chaos")]
-    computing = [item for item in single if item.path.parent.name not in ("acceptance", "chaos")]
-    items[:] = grouped + evenly(waiting, computing)
+    longest = [name for name, _ in groups.most_common(1)]
+    first = [item for item in items if group_of(item) in longest]
+    rest = [item for item in items if group_of(item) not in longest]
+    rest.sort(key=lambda item: (group_of(item) is None, item.get_closest_marker("slow") is None))
+    waiting = [item for item in rest if item.path.parent.name in ("acceptance", "chaos")]
+    computing = [item for item in rest if item.path.parent.name not in ("acceptance", "chaos")]
+    items[:] = first + evenly(waiting, computing)
+
+
+def group_of(item: pytest.Item) -> str | None:
+    marker = item.get_closest_marker("xdist_group")
+    return marker.args[0] if marker else None
 
 
 @pytest.fixture(scope="session")

@@ -27,13 +27,9 @@ trap cleanup EXIT
 mkdir "$user/bin"
 IFS=: read -ra folders <<<"$PATH"
 for folder in "${folders[@]}" /usr/sbin /sbin; do
-    for program in "$folder"/*; do
-        case ${program##*/} in
-            docker* | podman* | pgbouncer | *chrom* | firefox* | '*') ;;
-            *) [ -e "$user/bin/${program##*/}" ] || ln -s "$program" "$user/bin/" ;;
-        esac
-    done
+    ln -s "$folder"/* "$user/bin/" 2>/dev/null || true  # a name that is there already stays
 done
+rm -f "$user"/bin/{docker*,podman*,pgbouncer,*chrom*,firefox*,\*}
 unset "${!ACC_@}" "${!PG@}"
 export PATH=$user/bin DOCKER_HOST=unix://$user/no-engine.sock
 export HOME=$user XDG_STATE_HOME=$user/state STATE_DIRECTORY=$user/state/accsd  # the second is obeyed, as root the third
