@@ -1,11 +1,16 @@
 """What of the page only computes: graphs are folded and laid out, colours of terminals read, values compared."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from tests.support.browser import Tab, browsing
-from tests.support.gateway import Gateway
+from tests.support.cluster import TestServer
+from tests.support.gateway import serving
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("modules")]
 
 APP = "/static/test/app"
 STEPS = """
@@ -20,9 +25,10 @@ async def computed(tab: Tab, module: str, script: str) -> Any:
     return await tab.read(f"async () => {{ const m = await import('{APP}/{module}'); {STEPS} {script} }}")
 
 
-@pytest.fixture
-async def tab(gateway: Gateway):
-    async with browsing(gateway) as opened:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def tab(server: TestServer) -> AsyncIterator[Tab]:
+    """One for all: nothing that is only computed leaves a trace."""
+    async with server.cloned() as url, serving(url) as gateway, browsing(gateway) as opened:
         await opened.page.goto(gateway.url)
         yield opened
 

@@ -16,8 +16,6 @@ import pytest
 from tests.support.cluster import Connection, TestServer, open_connection
 from tests.support.factory import claim, finish, node, start, started, step, submit_to, workflow
 
-pytestmark = pytest.mark.every_postgresql
-
 FILL = """
 SET session_replication_role = replica;
 SELECT setval('accs.order_seq', 10000000);
@@ -309,6 +307,7 @@ async def test_the_verbs_cost_what_they_return_however_full_the_tables_are(serve
                     await check(full, n)
 
 
+@pytest.mark.every_postgresql
 async def test_plans_that_were_made_on_empty_tables_are_good_for_a_backlog(conn: Connection):
     """An agent warms its connection up when it starts; on a new fleet that is before anything was analyzed."""
     await node(conn)
@@ -337,6 +336,7 @@ async def test_plans_that_were_made_on_empty_tables_are_good_for_a_backlog(conn:
         await an_attempt_that_does_not_succeed_touches_few_rows_too(conn, n)
 
 
+@pytest.mark.every_postgresql
 async def test_every_update_of_a_task_and_its_job_stays_on_its_page(conn: Connection):
     """Or each of them writes into all indexes, too: it is what the fill factors of schema.sql are for."""
     name = "render-node-03"  # as long as names are: it stands in the row twice

@@ -27,7 +27,7 @@ from tests.support.race import Race
 FULL_SIZE = 100_000
 T = TypeVar("T")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.every_postgresql]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 def fan_and_chain(size: int) -> list[dict[str, Any]]:
