@@ -10,8 +10,8 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 UV := $(shell command -v uv 2>/dev/null)
 PYTHON ?= python3
-# more workers than cores: one or two of them watch daemons and containers wait (tests/conftest.py sees to that)
-PYTEST_WORKERS ?= 4
+# for two cores: with four, a third of them was idle, because two or three workers watch daemons and containers wait
+PYTEST_WORKERS ?= 5
 # in the order of tests/conftest.py, not the largest groups first
 SPREAD := -n $(PYTEST_WORKERS) --dist loadgroup --no-loadscope-reorder
 PYTEST_ARGS ?=
