@@ -78,6 +78,7 @@ class Hub:
         self._touches: Touches = Touches(0, most=self._pace.ring)
         self._audience: Audience = Audience(self._pace, metrics)
         self._events: list[EventsCallback] = []
+        self._drains: list[Callable[[], None]] = []
         self._pressure: Pressure = Pressure(self._pace)
         self._progress: ProgressPace = ProgressPace(self._pace)
         self._present: Present = Present(self._feed, self._pace, silent=silent, operations=operations, clock=clock)
@@ -176,6 +177,10 @@ class Hub:
         """For doors: what changed without leaving an event, as the payload of its notification; "" may be anything."""
         self._listener.subscribe(DOORS, callback)
 
+    def subscribe_drain(self, callback: Callable[[], None]) -> None:
+        """For doors with requests that wait for something else than the hub: the gateway stops, answer them now."""
+        self._drains.append(callback)
+
     def publish(self, topic: Topic, event: str, document: Mapping[str, Any]) -> None:
         """Tells something that is no event of a task, such as the progress of an operation in this process."""
         self._tell_state(event, (topic,), document)
@@ -191,6 +196,8 @@ class Hub:
         for subscription in self._audience.streams:
             subscription.end(self._resets(subscription, "restarted"))
         self._audience.release_all()
+        for callback in self._drains:
+            callback()
 
     # The loop
 

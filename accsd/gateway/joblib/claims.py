@@ -41,6 +41,7 @@ class Claims:
         self._stirred: asyncio.Event = asyncio.Event()
         self._is_over: bool = False
         context.listener.subscribe(SERVICE, self._hear)
+        context.hub.subscribe_drain(self._release)
 
     @property
     def waiting(self) -> int:
@@ -89,7 +90,7 @@ class Claims:
             self._stirred.set()
 
     async def serve(self) -> None:
-        self._is_over = False
+        self._is_over = self._context.hub.is_drained
         pause = _IDLE_SEC
         try:
             while True:
@@ -99,9 +100,12 @@ class Claims:
                 self._stirred.clear()
                 pause = await self._wake() if self._waiters else _IDLE_SEC
         finally:
-            self._is_over = True
-            for waiter in self._waiters:
-                waiter.news.set()
+            self._release()
+
+    def _release(self) -> None:
+        self._is_over = True
+        for waiter in self._waiters:
+            waiter.news.set()
 
     async def _wake(self) -> float:
         """Wakes as many as there are tasks for, and says when to look again."""

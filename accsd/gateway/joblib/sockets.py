@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 from uuid import UUID
 
 import socketio
+from engineio.packet import NOOP, Packet
 from socketio.exceptions import ConnectionRefusedError as Refused
 from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
@@ -62,6 +63,10 @@ class Sockets:
             max_http_buffer_size=context.settings.gateway.limits.body,
         )
         self._app: Any = socketio.ASGIApp(self._server, socketio_path=PATH)
+        self._engine: Any = self._server.eio
+        self._told_end: Any = self._engine.handlers["disconnect"]
+        self._engine.on("disconnect", self._ended)
+        context.hub.subscribe_drain(self._end_polls)
         for event in ("connect", "disconnect"):
             self._server.on(event, getattr(self, f"_{event}"))
         for event, handler in {
@@ -111,6 +116,23 @@ class Sockets:
         scheme = {"ws": "http", "wss": "https"}.get(scope["scheme"], scope["scheme"])
         ours = f"{scheme}://{environ.get('HTTP_HOST', '')}"
         return origin == ours or origin in self._context.settings.gateway.cors_origins
+
+    # A client without WebSocket always has a request under way, which the library answers only with the next packet.
+
+    async def _ended(self, engine_sid: str, reason: str) -> None:
+        if reason == self._engine.reason.CLIENT_DISCONNECT:
+            self._end_poll(engine_sid)
+        await self._told_end(engine_sid, reason)
+
+    def _end_polls(self) -> None:
+        """Nothing but the end of a wait: who is told that the connection is closed does not come back."""
+        for engine_sid in list(self._engine.sockets):
+            self._end_poll(engine_sid)
+
+    def _end_poll(self, engine_sid: str) -> None:
+        engine_socket = self._engine.sockets.get(engine_sid)
+        if engine_socket is not None and not engine_socket.upgraded:
+            engine_socket.queue.put_nowait(Packet(NOOP))
 
     # Coming and going
 

@@ -30,10 +30,10 @@ async def worker(user: User, **named: Any) -> AsyncGenerator[JobManager]:
 
 
 @asynccontextmanager
-async def with_sockets(user: User, **named: Any) -> AsyncGenerator[JobManager]:
+async def with_sockets(user: User, *transports: str, **named: Any) -> AsyncGenerator[JobManager]:
     client = socketio.Client()
     async with worker(user, tsio=SyncClientWrapper(client), **named) as made:
-        await aside(client.connect, user.gateway.url, auth={"token": user.token})
+        await aside(lambda: client.connect(user.gateway.url, auth={"token": user.token}, transports=list(transports)))
         try:
             yield made
             await aside(made.disconnect)
@@ -148,7 +148,7 @@ async def test_everybodys_jobs_are_registered_by_an_admin(ada: User, root: User)
 async def test_news_by_socket_wake_a_worker_that_polls_seldom(ada: User):
     """1.6, 1.10: task_available."""
     execute: Any = lambda task: task.extension.run(None)  # noqa: E731
-    async with with_sockets(ada, execute=execute, polling_interval=600) as ours:
+    async with with_sockets(ada, "websocket", execute=execute, polling_interval=600) as ours:
         await aside(ours.register, Rotate, room="lab")
         manager_ = ada.gateway.context.doors[0].app._desk.sockets._server.manager  # type: ignore[attr-defined]
         await eventually(lambda: f"jobs:{JOB}" in manager_.rooms.get("/", {}), within=10)
@@ -160,7 +160,7 @@ async def test_news_by_socket_wake_a_worker_that_polls_seldom(ada: User):
 
 async def test_a_provider_of_the_client_answers_reads(ada: User):
     """1.9 with the client's own provider: asked by socket, answered over HTTP; what fails times out."""
-    async with with_sockets(ada) as ours:
+    async with with_sockets(ada, "polling") as ours:
         handler = {"/data": ["a.xyz", "b.xyz"]}
         await aside(lambda: ours.register_provider(Files, name="local", handler=handler, room="lab"))
         rooms = ada.gateway.context.doors[0].app._desk.sockets._server.manager.rooms  # type: ignore[attr-defined]

@@ -1,6 +1,7 @@
 """Socket.IO, with python-socketio's own client (1.10)."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from datetime import datetime
 
@@ -28,7 +29,7 @@ async def viewer(bob: User) -> AsyncIterator[Listening]:
 
 
 async def test_only_a_valid_token_connects(users: Users, ada: User):
-    """1.10, G-5."""
+    """1.10, G-5. Whoever says goodbye, by whatever transport, is let go at once."""
     for auth in (None, {}, {"token": "x"}, {"token": await users.gateway.expired()}, {"token": 7}, "text"):
         client = socketio.AsyncClient(reconnection=False)
         with pytest.raises(Refused):
@@ -41,6 +42,8 @@ async def test_only_a_valid_token_connects(users: Users, ada: User):
     for transports in (("websocket",), ("polling",), ("polling", "websocket")):
         async with connected(ada, transports=transports) as listening:
             assert listening.client.connected
+            goodbye = time.monotonic()
+        assert time.monotonic() - goodbye < 5, transports
 
 
 async def test_a_page_of_another_origin_does_not_get_in(ada: User):
@@ -194,15 +197,27 @@ async def test_a_worker_that_vanishes_is_lost_like_one_that_says_goodbye(ada: Us
 
 
 async def test_a_gateway_that_stops_loses_no_worker(db_url: str, conn: Connection):
-    """1.10: its sockets are gone, the workers are not."""
+    """1.10: its sockets are gone, the workers are not. It waits for none of those who wait, and they come back."""
+    clients = [socketio.AsyncClient(reconnection_delay=60) for _ in range(2)]
     async with serving(db_url, works=True, hears=True, gateway={"joblib": {}}) as gateway:
         ada = await Users(gateway).user("ada")
         worker = await ada.register("Rotate")
-        client = socketio.AsyncClient(reconnection=False)
-        await client.connect(gateway.url, auth={"token": ada.token}, transports=["websocket"])
-        await client.call("join_job_room", {"job_name": JOB, "worker_id": worker}, timeout=10)
-    await eventually(lambda: not client.connected, within=10)
-    await client.shutdown()
+        task = await ada.submit(JOB)
+        await ada.claim(worker)
+        for client, transport in zip(clients, ("websocket", "polling"), strict=True):
+            await client.connect(gateway.url, auth={"token": ada.token}, transports=[transport])
+            await client.call("join_job_room", {"job_name": JOB, "worker_id": worker}, timeout=10)
+        claim = asyncio.create_task(ada.claim(worker, headers={"Prefer": "wait=60"}))
+        look = asyncio.create_task(ada.get(f"/tasks/{task}", headers={"Prefer": "wait=60"}))
+        desk = gateway.context.doors[0].app._desk  # type: ignore[attr-defined]
+        await eventually(lambda: desk.claims.waiting == 1 and gateway.context.hub.facts["waiters"] == 1, within=10)
+        stopped_at = time.monotonic()
+    assert time.monotonic() - stopped_at < 2
+    assert (await claim, (await look).json()["status"]) == (None, "claimed")
+    for client in clients:
+        await eventually(lambda client=client: not client.connected, within=10)
+        assert client._reconnect_task is not None, "the end of a gateway is no goodbye"
+        await client.shutdown()
     assert await conn.fetchval("SELECT count(*) FROM nodes WHERE name = $1", f"joblib/{worker}") == 1
 
 
