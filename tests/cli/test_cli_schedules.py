@@ -1,4 +1,4 @@
-"""`accsd schedules`: what only looks: previews, lists, one screen, the ledger, the load; and who may."""
+"""`accsd schedules`: what only looks: previews, lists, one screen, the ledger, the load; and who may (HT3)."""
 
 import json
 from datetime import datetime, timedelta

@@ -184,6 +184,7 @@ async def test_a_notification_and_what_this_process_does_are_seen_before_the_tim
 
 
 async def test_doors_get_every_event_and_what_is_no_event(db_url: str, conn: Connection) -> None:
+    """G-8."""
     job = await submit(conn, step("a"))
     got: list[str | None] = []
     async with hub_on(db_url, is_listening=True) as hub:

@@ -180,7 +180,7 @@ async def test_two_who_finish_at_once_schedule_once(conn: Connection, race: Race
 
 
 async def test_a_finish_is_all_or_nothing(conn: Connection):
-    """SP-12: if the analysis can't be scheduled, the deployment has not ended, and no sample is asked for."""
+    """SP-12, G-3: if the analysis can't be scheduled, the deployment has not ended, and no sample is asked for."""
     deployment = (await begin(conn))["deployment_id"]
     await conn.execute("UPDATE workflows SET is_active = false WHERE name = 'seqpulse.analysis'")
     with pytest.raises(asyncpg.PostgresError, match=r'no active workflow "seqpulse\.analysis"') as caught:

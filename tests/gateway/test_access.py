@@ -6,13 +6,19 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from accsd.db.access import create_token
+from accsd.errors import ConfigError
 from accsd.gateway.access import all_routes
 from accsd.gateway.app import make_routes
 from accsd.gateway.reach import Reach, reach_of
+from accsd.gateway.server import require_tokens_beyond_loopback
+from accsd.model.access import Scope
+from accsd.settings import GatewaySettings
 from tests.support.cluster import Connection
 from tests.support.factory import submit
 from tests.support.gateway import Gateway, serving
 from tests.support.goldens import compare
+from tests.support.library import opened
 
 SCOPES = ("read", "submit", "operate", "admin", "agent")
 IMPLIED = {
@@ -160,10 +166,31 @@ async def test_a_limited_token_submits_only_the_workflows_that_it_names(gateway:
 
 
 async def test_a_token_that_is_made_for_a_door_is_none_for_the_native_api(gateway: Gateway):
+    """G-4."""
     token = await gateway.token("operate", actor="studio", limits={"door": "joblib"})
     refused = await gateway.get("/jobs", token=token)
     assert (refused.status_code, refused.json()["code"]) == (403, "scope_missing")
     assert "limited to the door joblib" in refused.json()["detail"]
+
+
+async def test_a_door_is_open_only_where_its_section_is_there(gateway: Gateway):
+    """G-1."""
+    token = await gateway.token("admin")
+    for path in ("/v1/joblib/workers", "/v1/me", "/deployments", "/sdh", "/status/x", "/tasks", "/runs", "/mcp"):
+        answer = await gateway.client.get(path, headers={"Authorization": f"Bearer {token}", "X-API-Key": token})
+        assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), path
+
+
+async def test_a_gateway_is_open_beyond_this_machine_only_if_there_are_tokens(db_url: str):
+    """G-1: it listens only where the settings say an address."""
+    assert GatewaySettings().listen is None
+    async with opened(db_url) as db:
+        await require_tokens_beyond_loopback(db, GatewaySettings(listen="127.0.0.1:8460"))
+        beyond = GatewaySettings(listen="0.0.0.0:8460")
+        with pytest.raises(ConfigError, match="there is no token"):
+            await require_tokens_beyond_loopback(db, beyond)
+        await create_token(db, "laptop", [Scope.READ])
+        await require_tokens_beyond_loopback(db, beyond)
 
 
 # Browsers

@@ -1,6 +1,7 @@
 """Jobs over HTTP: submitted once, found, waited for, changed, and what would happen told before it does."""
 
 import asyncio
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -25,10 +26,13 @@ async def submitted(gateway: Gateway, **body: Any) -> dict[str, Any]:
 
 
 async def test_a_submission_answers_with_the_job_and_where_it_is(gateway: Gateway, media: str):
+    """G-9: times have an offset and keep their microseconds."""
     answer = await gateway.post("/jobs", {"workflow": media, "options": {"a": 1}, "priority": 3}, scope="submit")
     assert answer.status_code == 201
     job = answer.json()
     assert (job["workflow"], job["options"], job["priority"], job["created_by"]) == ("media", {"a": 1}, 3, "submit")
+    created = datetime.fromisoformat(job["created_at"])
+    assert (created.utcoffset(), created.isoformat()) == (timedelta(0), job["created_at"].replace("Z", "+00:00"))
     found = await gateway.client.get(
         answer.headers["location"], headers={"Authorization": f"Bearer {await gateway.token('read')}"}
     )

@@ -28,6 +28,7 @@ from tests.support.gateway import PLENTY, Gateway, serving
 async def test_a_value_that_could_not_be_given_back_as_it_was_is_refused(
     gateway: Gateway, conn: Connection, written: bytes
 ):
+    """G-10."""
     await conn.execute("INSERT INTO workflows (name, steps) VALUES ('w', $1)", [{"key": "a", "service": "s"}])
     body = b'{"workflow": "w", "options": {"a": %b}}' % written
     headers = {"Content-Type": "application/json"}
@@ -104,6 +105,7 @@ async def test_what_stands_before_a_word_that_is_no_address_is_not_believed(db_u
 
 
 async def test_a_request_that_waits_is_answered_at_once_when_the_gateway_stops(gateway: Gateway, conn: Connection):
+    """G-7."""
     job = await submit(conn)
     reads = 0
     true_fetch = Database.fetch

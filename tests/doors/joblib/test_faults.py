@@ -191,7 +191,7 @@ async def test_a_gateway_that_is_killed_between_claim_and_answer_loses_no_task(
 async def test_two_gateways_serve_one_database(
     server: TestServer, db_url: str, tmp_path: Path, token: str, conn: Connection
 ):
-    """G-8, JB-21: as the role accs_gateway; what was submitted to one is done at the other; claims at both share."""
+    """G-8, G-11, JB-21: as accs_gateway; what was submitted to one is done at the other; claims at both share."""
     if server.launched is None:
         pytest.skip("roles belong to the whole cluster, and the one of ACC_TEST_DB_URL is not ours")
     await install(conn, with_roles=True)

@@ -30,7 +30,7 @@ async def jobs(user: User, room: str = "lab") -> list[str]:
 
 
 async def test_the_tasks_of_a_worker_that_is_removed_fail(ada: User, conn: Connection):
-    """JB-13, JB-30: claimed and running ones; pending ones stay."""
+    """JB-13, JB-30, G-3: claimed and running ones; pending ones stay."""
     worker = await ada.register("Rotate")
     tasks = [await ada.submit(JOB) for _ in range(3)]
     for _ in range(2):

@@ -197,7 +197,7 @@ async def test_a_worker_that_vanishes_is_lost_like_one_that_says_goodbye(ada: Us
 
 
 async def test_a_gateway_that_stops_loses_no_worker(db_url: str, conn: Connection):
-    """1.10: its sockets are gone, the workers are not. It waits for none of those who wait, and they come back."""
+    """1.10, G-7: its sockets are gone, the workers are not. It waits for none of those who wait, and they come back."""
     clients = [socketio.AsyncClient(reconnection_delay=60) for _ in range(2)]
     async with serving(db_url, works=True, hears=True, gateway={"joblib": {}}) as gateway:
         ada = await Users(gateway).user("ada")

@@ -8,9 +8,11 @@ import orjson
 
 from accsd.gateway.access import all_routes
 from accsd.gateway.judge.app import is_ours, make_routes, openapi
-from tests.support.cluster import Connection
+from tests.support.cluster import Connection, TestServer
 from tests.support.factory import submit
-from tests.support.judging import Door
+from tests.support.judging import PASSWORD, Door, judged, judging
+from tests.support.library import url_as
+from tests.support.roles import roles as roles
 
 COMMITTED = Path(__file__).parents[3] / "docs/reference/openapi-judge.json"
 SCOPES = ("read", "submit", "operate", "admin", "agent")
@@ -65,6 +67,7 @@ async def credentials(door: Door, conn: Connection) -> dict[str, str | None]:
 
 
 async def test_each_credential_reaches_what_it_may_and_nothing_else(door: Door, conn: Connection):
+    """G-5."""
     for name, token in (await credentials(door, conn)).items():
         for method, path in known_routes():
             url = path.replace("{job_id}", str(uuid4())).replace("{problem_id}", "999")
@@ -91,6 +94,7 @@ async def test_a_browsers_session_is_no_credential_here(door: Door):
 
 
 async def test_a_token_of_this_door_opens_neither_the_api_nor_another(door: Door):
+    """G-4."""
     token = await door.gateway.token("admin", actor="ada", limits={"door": "judge"})
     refused = await door.gateway.get("/jobs", token=token)
     assert (refused.status_code, refused.json()["code"]) == (403, "scope_missing")
@@ -109,8 +113,23 @@ async def test_the_limits_of_a_token_hold_here_too(door: Door):
     assert (await door.ask("POST", "/api/v1/problems", token=token)).json()["code"] == "FORBIDDEN"
 
 
+async def test_the_door_needs_no_more_than_the_database_role_of_a_gateway(
+    server: TestServer, db_url: str, tmp_path: Path, conn: Connection, roles: None
+):
+    """G-11: what clients and admins do; the judge itself is a node."""
+    async with judging(url_as(server, db_url, "accs_api"), tmp_path) as door:
+        problem = await door.problem()
+        token = (await door.client.post("/api/v1/auth/login", json={"username": "ada", "password": PASSWORD})).json()
+        job = await door.submitted(problem, token=token["token"])
+        await judged(conn)
+        assert (await door.status(job, token=token["token"]))["data"]["status"] == "Accepted"
+        again = await door.ask("POST", f"/api/v1/problems/{problem}/rejudge", by="admin")
+        assert again.json()["rejudged"] == 1
+        assert (await door.ask("DELETE", f"/api/v1/problems/{problem}", by="admin")).status_code == 200
+
+
 async def test_what_is_refused_anywhere_has_the_door_s_own_form(door: Door):
-    """{error, code}, whether a route refuses it, no route is there, or the entrance does not let it in."""
+    """G-2: {error, code}, whether a route refuses it, no route is there, or the entrance does not let it in."""
     cases: list[tuple[str, str, dict[str, Any], int, str]] = [
         ("GET", "/submit", {}, 405, "METHOD_NOT_ALLOWED"),
         ("POST", "/submit/", {}, 404, "NOT_FOUND"),

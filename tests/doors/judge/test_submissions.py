@@ -121,7 +121,7 @@ async def test_who_waits_is_told_as_soon_as_it_is_judged(door: Door, conn: Conne
 
 
 async def test_a_body_that_is_no_submission_is_refused_with_its_mistakes(door: Door):
-    """OJ-10, OJ-11: 400 BAD_REQUEST with details."""
+    """OJ-10, OJ-11, G-10: 400 BAD_REQUEST with details."""
     problem = await door.problem()
     good = {"code": "x", "language": 1, "problem_id": problem}
     bodies: list[Any] = [
@@ -235,7 +235,7 @@ async def test_the_same_submission_again_is_the_same_job_for_the_same_user(door:
 
 
 async def test_many_at_once_of_the_same_are_one_job(door: Door):
-    """OJ-16."""
+    """OJ-16, G-3."""
     problem = await door.problem()
     assert len(set(await asyncio.gather(*(door.submitted(problem) for _ in range(20))))) == 1
 

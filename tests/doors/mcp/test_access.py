@@ -21,7 +21,7 @@ async def ask(gateway: Gateway, token: str | None, *, method: str = "POST", body
 
 
 async def test_only_a_live_token_gets_in(gateway: Gateway, conn: Connection):
-    """MC1: the verifier is accs.tokens, on loopback, too."""
+    """MC1, G-5: the verifier is accs.tokens, on loopback, too."""
     assert (await ask(gateway, await gateway.token("read"))).status_code == 200
     cookie = (await gateway.post("/session", {"token": await gateway.token("admin")})).headers["set-cookie"]
     gateway.client.cookies.clear()
@@ -36,6 +36,7 @@ async def test_only_a_live_token_gets_in(gateway: Gateway, conn: Connection):
 
 
 async def test_a_token_of_another_door_stays_outside(gateway: Gateway):
+    """MC1, G-4."""
     elsewhere = await ask(gateway, await gateway.token("submit", actor="a", limits={"door": "joblib"}))
     assert elsewhere.status_code == 403
     assert "joblib" in elsewhere.json()["detail"]
@@ -53,11 +54,13 @@ async def test_hosts_and_origins_are_those_that_are_named(gateway: Gateway):
 
 
 async def test_what_is_no_call_is_refused(gateway: Gateway):
-    """There is no session and no stream to open or to end; a body has its limit."""
+    """G-2, G-10: there is no session and no stream to open or to end; nothing is redirected; a body has its limit."""
     token = await gateway.token("read")
     for method in ("GET", "DELETE", "PUT"):
         refused = await ask(gateway, token, method=method)
         assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
+    slash = await gateway.client.post("/mcp/", json=LIST, headers=HEADERS | {"Authorization": f"Bearer {token}"})
+    assert slash.status_code == 200
     assert (await ask(gateway, token, body={"x": "y" * 2**20})).status_code == 413
     for body in ({"jsonrpc": "1.0"}, [], "text", {"jsonrpc": "2.0", "id": 1, "method": "no/such"}):
         answer = await ask(gateway, token, body=body)
@@ -208,6 +211,7 @@ async def test_a_schedule_of_an_assistant_does_not_run_every_second(gateway: Gat
 
 
 async def test_arguments_that_are_not_known_or_too_large_are_refused_with_their_place(gateway: Gateway):
+    """Against G-6: what an assistant misspells does nothing."""
     async with over_http(gateway, await gateway.token("submit")) as assistant:
         unknown = await assistant.error("list_schedules", stat="active")
         assert (unknown["code"], unknown["detail"]) == ("invalid", "stat: Extra inputs are not permitted")
@@ -235,6 +239,7 @@ async def test_what_became_of_work_that_a_token_does_not_reach_is_in_no_list_of_
 
 
 async def test_values_that_json_does_not_have_are_refused_and_the_door_stays_well(gateway: Gateway):
+    """G-10."""
     token = await gateway.token("submit")
     deep = "[" * 2000 + "]" * 2000
     for value in ("NaN", "-Infinity", "1" * 400, deep, '"\\u0000"', '"\\ud800"'):

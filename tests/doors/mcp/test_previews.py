@@ -170,7 +170,7 @@ async def test_a_schedule_that_is_called_like_the_id_of_another_is_not_taken_for
 
 
 async def test_nobody_comes_between_the_look_and_the_deed(gateway: Gateway, conn: Connection, workflow: str):
-    """An edit that is under way when the confirmation comes: the pause waits for it, sees it, and is taken back."""
+    """G-3: an edit is under way when the confirmation comes: the pause waits for it, sees it, and is taken back."""
     async with over_http(gateway, await a_token(gateway)) as assistant:
         await assistant.do("create_schedule", **NIGHTLY)
         preview = await assistant.call("pause", schedule="nightly")

@@ -179,7 +179,7 @@ async def states(conn: Connection) -> dict[str, str]:
 async def test_the_door_needs_no_more_than_the_database_role_of_a_gateway(
     server: TestServer, db_url: str, conn: Connection, workflow: str, roles: None
 ):
-    """SECURITY: a role's grants are what its own process calls."""
+    """G-11: a role's grants are what its own process calls."""
     async with serving(db_url) as owner:  # whoever makes tokens
         token = await owner.token("operate", actor="helper", kind="assistant")
     async with (

@@ -185,7 +185,7 @@ async def test_the_scope_submit_uses_what_the_settings_let_it_use(db_url: str):
 async def test_the_door_needs_no_more_than_the_database_role_of_a_gateway(
     server: TestServer, db_url: str, conn: Connection, roles: None
 ):
-    """SECURITY: a role's grants are what its own process calls."""
+    """G-11: a role's grants are what its own process calls."""
     async with serving(db_url) as owner:  # whoever makes tokens
         token = await owner.token("admin")
     async with serving(url_as(server, db_url, "accs_api"), gateway={"ordinaut": {}}) as gateway:
