@@ -159,6 +159,9 @@ _WORKER: Final = """n.name, n.labels ->> 'joblib.user' AS user, n.last_seen,
     ARRAY(SELECT substr(k, 8) FROM jsonb_object_keys(n.labels) k WHERE k LIKE 'joblib:%%') AS jobs"""
 _IS_WORKER: Final = "n.labels ->> 'accs.kind' = 'joblib' AND starts_with(n.name, 'joblib/')"
 _ONE_WORKER: Final = f"SELECT {_WORKER} FROM public.nodes n WHERE n.name = $1 AND {_IS_WORKER}".replace("%%", "%")
+_WORKERS_OF_USER: Final = f"""
+    SELECT {_WORKER} FROM public.nodes n WHERE {_IS_WORKER} AND n.labels ->> 'joblib.user' = $1
+     ORDER BY n.name DESC LIMIT 100""".replace("%%", "%")
 # Of the jobs that the caller reaches, or the caller's own.
 _LISTED_WORKERS: Final = f"""
     WITH found AS MATERIALIZED (
@@ -175,6 +178,11 @@ _SERVES: Final = f"""EXISTS (SELECT FROM public.workflows w WHERE w.is_active AN
 async def worker_named(db: Database, worker: UUID) -> JoblibWorker | None:
     row = await db.fetchrow(_ONE_WORKER, node_of(worker), repeatable=True)
     return None if row is None else _worker(row)
+
+
+async def workers_of_user(db: Database, user: str) -> list[JoblibWorker]:
+    """The newest first."""
+    return [_worker(row) for row in await db.fetch(_WORKERS_OF_USER, user, repeatable=True)]
 
 
 async def workers_seen(

@@ -40,7 +40,7 @@ from accsd.gateway.joblib.desk import desk_of
 from accsd.gateway.joblib.jobs import job_or_404
 from accsd.gateway.joblib.problems import JoblibProblem
 from accsd.gateway.joblib.schemas import CLAIM, PAGE_OF_TASKS, TASK
-from accsd.gateway.joblib.workers import worker_or_404
+from accsd.gateway.joblib.workers import workers_meant
 from accsd.gateway.messages import Topic
 from accsd.gateway.problems import HttpProblem
 from accsd.gateway.routes.jobs import idempotency_key, refuse_a_backlog
@@ -167,17 +167,22 @@ async def _listed(
     responses=answers(CLAIM),
     openapi_extra=needs(WORK),
 )
-async def claim(request: Request, wanted: TaskClaim) -> Response:
-    """`{"task": null}` if there is none; with `Prefer: wait=N` only after so many seconds. The ETag is the attempt."""
+async def claim(request: Request, wanted: TaskClaim | None = None) -> Response:
+    """`{"task": null}` if there is none; with `Prefer: wait=N` only after so many seconds. The ETag is the attempt.
+    Without a body: for any worker of the caller; the newest of them waits."""
     at = desk_of(request)
-    worker = await worker_or_404(request, wanted.worker_id)
-    require_own(caller_of(request), worker)
+    newest, *others = await workers_meant(request, None if wanted is None else wanted.worker_id)
     patience = wait_of(request, at.settings.long_poll_max_wait_seconds)
     headers = {"Preference-Applied": f"wait={patience}"} if patience else {}
-    try:
-        task = await at.claims.claim(worker, patience or 0, request)
-    except NotFound:
-        raise JoblibProblem("worker-not-found", f"Worker '{wanted.worker_id}' not found") from None
+    task: JoblibTask | None = None
+    for worker, waits in [*((other, 0) for other in others), (newest, patience or 0)]:
+        require_own(caller_of(request), worker)
+        try:
+            task = await at.claims.claim(worker, waits, request)
+        except NotFound:
+            raise JoblibProblem("worker-not-found", f"Worker '{worker.id}' not found") from None
+        if task is not None:
+            break
     if task is None:
         return answer({"task": None}, headers=headers)
     return answer({"task": task_document(task, None)}, headers=headers | {"ETag": f'"{task.attempt_id}"'})

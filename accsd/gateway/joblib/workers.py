@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from accsd.db.joblib import hear_worker, make_worker
-from accsd.db.views.joblib import JoblibWorker, worker_named, workers_seen
+from accsd.db.views.joblib import JoblibWorker, actor_id, worker_named, workers_of_user, workers_seen
 from accsd.gateway.answers import answer
 from accsd.gateway.context import caller_of
 from accsd.gateway.joblib.access import READ, WORK, JoblibRoute, needs, reach, require_own
@@ -20,11 +20,17 @@ from accsd.gateway.schemas import answers
 router = APIRouter(prefix="/v1/joblib", route_class=JoblibRoute, tags=["workers"])
 
 
-async def worker_or_404(request: Request, worker_id: UUID) -> JoblibWorker:
-    found = await worker_named(desk_of(request).context.reads, worker_id)
-    if found is None:
-        raise JoblibProblem("worker-not-found", f"Worker '{worker_id}' not found")
-    return found
+async def workers_meant(request: Request, worker_id: UUID | None) -> list[JoblibWorker]:
+    """The worker of this id. For the first clients a worker was its user: the id that /v1/me tells, or none, means all
+    workers of the caller, the newest first."""
+    reads, user = desk_of(request).context.reads, caller_of(request).actor
+    if worker_id is not None and (found := await worker_named(reads, worker_id)) is not None:
+        return [found]
+    if worker_id is None or worker_id == await actor_id(reads, user):
+        if own := await workers_of_user(reads, user):
+            return own
+        raise JoblibProblem("worker-not-found", "You have no worker: register a job, or POST /v1/joblib/workers")
+    raise JoblibProblem("worker-not-found", f"Worker '{worker_id}' not found")
 
 
 @router.post(
@@ -78,9 +84,10 @@ async def _listed(request: Request, room: str | None, limit: int, offset: int) -
 )
 async def heartbeat(request: Request, worker_id: UUID) -> Response:
     """Keeps all tasks that the worker holds. Its owner only, an admin neither."""
-    worker = await worker_or_404(request, worker_id)
-    require_own(caller_of(request), worker)
-    heard = await hear_worker(desk_of(request).context.verbs, worker_id, desk_of(request).settings.lease)
+    heard = None
+    for worker in await workers_meant(request, worker_id):
+        require_own(caller_of(request), worker)
+        heard = await hear_worker(desk_of(request).context.verbs, worker.id, desk_of(request).settings.lease) or heard
     if heard is None:
         raise JoblibProblem("worker-not-found", f"Worker '{worker_id}' not found")
     return answer({"id": worker_id, "last_heartbeat": heard})
@@ -95,9 +102,9 @@ async def heartbeat(request: Request, worker_id: UUID) -> Response:
 )
 async def remove(request: Request, worker_id: UUID) -> Response:
     """Its tasks fail, its providers go, and so do jobs that nobody serves and nobody waits for."""
-    worker = await worker_or_404(request, worker_id)
-    require_own(caller_of(request), worker, or_superuser=True)
-    await desk_of(request).remove_worker(
-        desk_of(request).verbs(request.state.request_id), worker.node, by=caller_of(request).actor
-    )
+    for worker in await workers_meant(request, worker_id):
+        require_own(caller_of(request), worker, or_superuser=True)
+        await desk_of(request).remove_worker(
+            desk_of(request).verbs(request.state.request_id), worker.node, by=caller_of(request).actor
+        )
     return Response(status_code=204)

@@ -115,6 +115,26 @@ async def test_a_claim_is_for_ones_own_worker(ada: User, bob: User, root: User, 
         problem(await other.post("/tasks/claim", {"worker_id": worker}), "forbidden", 403)
 
 
+async def test_a_user_may_stand_for_all_its_workers(ada: User, bob: User):
+    """1.11: the client of the first description has no id of a worker. It claims without a body, and heartbeats with
+    the id of /v1/me; each of its registrations made a worker here."""
+    me = (await ada.get("/v1/me")).json()["id"]
+    problem(await ada.post("/tasks/claim"), "worker-not-found", 404)
+    problem(await ada.patch(f"/workers/{me}"), "worker-not-found", 404)
+    workers = [await ada.register(name) for name in ("Rotate", "Other")]
+    tasks = [await ada.submit(f"lab:modifiers:{name}") for name in ("Rotate", "Other")]
+    problem(await bob.post("/tasks/claim"), "worker-not-found", 404)
+    problem(await bob.patch(f"/workers/{me}"), "worker-not-found", 404)
+    got = [(await ada.post("/tasks/claim")).json()["task"] for _ in range(3)]
+    assert {each["id"]: each["worker_id"] for each in got[:2]} == dict(zip(tasks, workers, strict=True))
+    assert got[2] is None
+    heard = await ada.patch(f"/workers/{me}")
+    assert (heard.status_code, heard.json()["id"]) == (200, me)
+    assert (await ada.say(tasks[0], "running")).status_code == 200
+    assert (await ada.delete(f"/workers/{me}")).status_code == 204
+    assert (await ada.get("/workers")).json()["total"] == 0
+
+
 async def test_claims_at_once_share_the_tasks_and_miss_none(ada: User, worker: str):
     """JB-21: also claims of one and the same worker."""
     second = await ada.register("Rotate")
