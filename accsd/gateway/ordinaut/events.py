@@ -68,7 +68,11 @@ async def _source(request: Request, agent_id: UUID | None) -> str:
         return caller_of(request).actor
     name = await agent_named(context_of(request).reads, agent_id)
     if name is None:
-        raise HttpProblem("unknown_agent", f"source_agent_id: there is no agent {agent_id}")
+        raise HttpProblem(
+            "unknown_agent",
+            f"source_agent_id: there is no agent {agent_id}",
+            hint="leave it out: then it is whoever asks; GET /agents has the ids",
+        )
     if name != caller_of(request).actor:
         require_own(request, name)
     return name

@@ -230,7 +230,11 @@ async def _owner(request: Request, created_by: UUID | None) -> str | None:
         return None
     name = await agent_named(context_of(request).reads, created_by)
     if name is None:
-        raise HttpProblem("unknown_agent", f"created_by: there is no agent {created_by}")
+        raise HttpProblem(
+            "unknown_agent",
+            f"created_by: there is no agent {created_by}",
+            hint="leave it out: then it is whoever asks; GET /agents has the ids",
+        )
     if name != caller_of(request).actor:
         require_own(request, name)
     return name

@@ -98,5 +98,21 @@ DEPARTED: Final = {
         "test_an_agent_that_is_deleted_is_locked_out_with_its_tasks_and_nothing_is_lost",
     ),
     "scopes are those of accsd": (_AGENTS, "test_a_scope_that_accsd_does_not_have_is_refused"),
+    "the built-in admin is nobody: leave its `created_by` and `source_agent_id` out": (
+        _TASKS,
+        "test_an_agent_that_is_not_there_is_answered_400_as_by_ordinaut",
+    ),
+    "`GET /agents` is a page like the other lists": (
+        _AGENTS,
+        "test_agents_are_listed_with_the_scopes_of_their_tokens",
+    ),
+    "60 requests a minute stand in its description only; here callers have `gateway.limits`": (
+        _ACCESS,
+        "test_whoever_asks_too_often_is_told_when_to_come_back",
+    ),
+    "`/health/ready`, `/health/live` and `/docs` are not there: `/health`, and the committed description": (
+        _ACCESS,
+        "test_what_is_about_the_server_itself_is_asked_of_accsd",
+    ),
     "new scopes are a new secret": (_AGENTS, "test_a_new_secret_replaces_what_the_agent_had"),
 }

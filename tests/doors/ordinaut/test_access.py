@@ -15,7 +15,7 @@ from accsd.settings import Settings
 from tests.doors.ordinaut.client import ECHO, Client, task
 from tests.support.cluster import Connection, TestServer
 from tests.support.factory import submit
-from tests.support.gateway import Gateway, serving
+from tests.support.gateway import PLENTY, Gateway, serving
 from tests.support.goldens import compare
 from tests.support.library import url_as
 from tests.support.roles import roles as roles
@@ -107,6 +107,23 @@ async def test_nothing_is_redirected_and_a_slash_at_the_end_changes_nothing(clie
     refused = await client.get("/tasks/none/such", 404)
     assert refused["code"] == "not_found"
     assert (await client.ask("DELETE", "/tasks")).status_code == 405
+
+
+async def test_whoever_asks_too_often_is_told_when_to_come_back(db_url: str):
+    """429 with Retry-After, as Ordinaut's description says; counted by caller, not by address."""
+    async with serving(db_url, gateway={"ordinaut": {}, "limits": PLENTY | {"reads_per_second": 1}}) as gateway:
+        often, other = [Client(gateway, await gateway.token("read", actor=name)) for name in ("often", "other")]
+        answers = [await often.ask("GET", "/tasks") for _ in range(4)]
+        assert [answer.status_code for answer in answers[:2]] == [200, 200]
+        assert (answers[-1].status_code, int(answers[-1].headers["retry-after"]) >= 1) == (429, True)
+        await other.get("/tasks")
+
+
+async def test_what_is_about_the_server_itself_is_asked_of_accsd(client: Client):
+    """Its pages on health and its Swagger pages are not here."""
+    for path in ("/health/ready", "/health/live", "/docs", "/redoc"):
+        assert (await client.ask("GET", path)).status_code == 404, path
+    assert (await Client(client.gateway, None).ask("GET", "/health")).json()["status"] == "ok"
 
 
 def test_the_door_is_shut_without_its_section_and_serves_its_own_paths_alone():

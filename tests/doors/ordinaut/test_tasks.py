@@ -410,7 +410,8 @@ async def test_all_that_is_wrong_with_a_pipeline_is_said_at_once(client: Client)
 
 async def test_an_agent_that_is_not_there_is_answered_400_as_by_ordinaut(client: Client):
     nobody = "00000000-0000-0000-0000-000000000001"  # there the built-in admin, here nobody
-    assert (await client.create(400, created_by=nobody))["code"] == "unknown_agent"
+    refused = await client.create(400, created_by=nobody)
+    assert (refused["code"], "leave it out" in refused["hint"]) == ("unknown_agent", True)
     event = {"topic": "a.b", "payload": {}, "source_agent_id": nobody}
     assert (await client.post("/events", event, 400))["code"] == "unknown_agent"
 
