@@ -5178,11 +5178,21 @@ BEGIN
   END IF;
 END $$;
 
+-- Verbs and addresses take a name or an id: no name may be taken for the id of another schedule.
+CREATE FUNCTION accs.check_name(p_name text) RETURNS void LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  IF p_name ~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' THEN
+    RAISE EXCEPTION 'a schedule can''t be called "%", which looks like the id of one', p_name
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give it a name that is no UUID.';
+  END IF;
+END $$;
+
 CREATE FUNCTION accs.begin_schedule() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, accs, pg_temp AS $$
 BEGIN
   NEW.created_by := coalesce(NEW.created_by, session_user);
   NEW.settled_until := accs.clock();
   PERFORM accs.check_owner(NEW, true);
+  PERFORM accs.check_name(NEW.name);
   RETURN NEW;
 END $$;
 CREATE TRIGGER begin_schedule BEFORE INSERT ON public.schedules FOR EACH ROW EXECUTE FUNCTION accs.begin_schedule();
@@ -5215,6 +5225,7 @@ BEGIN
     RETURN NEW;   -- or the planner has set the anchor
   END IF;
   PERFORM accs.check_owner(NEW, false);
+  PERFORM accs.check_name(NEW.name);
   FOR v_done IN SELECT * FROM accs.settle(ARRAY[OLD.id], NEW.changed_by) LOOP
     NEW.runs := v_done.runs;
     NEW.last_nominal := v_done.last_nominal;

@@ -4,6 +4,7 @@ Whatever is wrong with one is said as ScheduleInvalid, before anything is writte
 the workflow is there, that a calendar is) the caller checks.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -49,6 +50,7 @@ ONLY_FOR: Final[Mapping[str, Sequence[str]]] = {
 MAX_OPTIONS_BYTES: Final = 256 * 1024
 _LARGEST: Final = 2**31 - 1
 _LONGEST_NAME: Final = 200
+_ID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _SENTENCES: Final = ("event", "gather", "condition")  # their checks speak in whole sentences
 
 
@@ -166,6 +168,12 @@ def _run_key(key: str | None) -> str | None:
     return key
 
 
+def _no_id(name: str) -> str:
+    if _ID.fullmatch(name):
+        raise InvalidValue("looks like the id of a schedule: give it a name that is no UUID")
+    return name
+
+
 Name = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME)]
 Expression = Annotated[Annotated[str, Field(min_length=1, max_length=20_000)] | None, BeforeValidator(_as_text)]
 Duration = Annotated[timedelta | None, BeforeValidator(_duration)]
@@ -182,7 +190,7 @@ class ScheduleDef(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: Name
+    name: Annotated[Name, AfterValidator(_no_id)]
     title: str | None = None
     description: str | None = None
     workflow: Name

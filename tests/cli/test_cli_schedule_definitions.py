@@ -58,6 +58,12 @@ async def test_a_schedule_that_is_wrong_is_refused_before_anything_is_written(
     assert await conn.fetchval("SELECT count(*) FROM schedules") == 0
 
 
+async def test_a_schedule_is_not_called_like_an_id(cli: Cli):
+    name = "019a0000-0000-7000-8000-000000000000"
+    wanted = ("schedules", "create", name, "--workflow", "backup", "--every", "5m")
+    (await cli(*wanted)).ends(1, "name looks like the id of a schedule", "a name that is no UUID")
+
+
 @pytest.mark.usefixtures("backup")
 async def test_a_name_is_given_once_and_a_dry_run_writes_nothing(cli: Cli, conn: Connection):
     asked = ("schedules", "create", "nightly", "--workflow", "backup", "--every", "90m")

@@ -88,6 +88,24 @@ async def test_a_definition_that_means_nothing_is_refused(conn: Connection, wron
         await schedule(conn, plan=False, **wrong)
 
 
+async def test_a_name_that_looks_like_an_id_is_refused_whatever_writes_it(conn: Connection):
+    """Verbs and addresses take either: whoever may make schedules could let deeds run into one of his own."""
+    meant = await schedule(conn, name="nightly")
+    name = str(meant).upper()
+    written = {"name": str(meant), "schedule_kind": "cron", "schedule_expr": "0 5 * * *", "workflow": "w"}
+    for sql, given in (
+        (
+            "INSERT INTO schedules (name, schedule_kind, schedule_expr, workflow) VALUES ($1, 'cron', '@daily', 'w')",
+            name,
+        ),
+        ("UPDATE schedules SET name = $1", name),
+        ("SELECT accs.put_schedule($1)", written),
+    ):
+        with pytest.raises(asyncpg.InvalidParameterValueError, match="looks like the id of one") as refused:
+            await conn.execute(sql, given)
+        assert refused.value.hint == "Give it a name that is no UUID."
+
+
 async def test_a_verb_writes_a_schedule_and_the_same_again_changes_nothing(conn: Connection):
     """ED3, ED5."""
     await workflow(conn, name="w")

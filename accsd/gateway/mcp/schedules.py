@@ -240,7 +240,7 @@ async def _changed(desk: Desk, given: OfOneSchedule, act: Act, would: str, did: 
 
 
 async def _still(db: Database, known: ScheduleRow) -> ScheduleRow:
-    """The same schedule as it is now. By its name: another one may be called like its id."""
+    """The same schedule as it is now."""
     row = await views.schedule_named(db, known.name)
     if row.id != known.id:
         raise changed()

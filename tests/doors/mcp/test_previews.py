@@ -146,27 +146,15 @@ async def test_what_has_changed_since_the_preview_is_not_written(gateway: Gatewa
         assert await conn.fetchval("SELECT count(*) FROM jobs") == 0
 
 
-async def test_a_schedule_that_is_called_like_the_id_of_another_is_not_taken_for_it(
-    gateway: Gateway, conn: Connection, workflow: str
-):
-    """Whoever may make schedules could let an operator's deeds run into one of his own."""
-    meant = await conn.fetchval(
-        "INSERT INTO schedules (name, schedule_kind, schedule_expr, workflow)"
-        " VALUES ('nightly', 'cron', '0 5 * * *', $1) RETURNING id::text",
-        workflow,
-    )
-    await conn.execute(
-        "INSERT INTO schedules (name, schedule_kind, schedule_expr, workflow) VALUES ($1, 'cron', '0 5 * * *', $2)",
-        meant,
-        workflow,
-    )
+async def test_a_schedule_is_not_called_like_an_id(gateway: Gateway, conn: Connection, workflow: str):
+    """Neither here nor over HTTP: a deed that is confirmed for one would run into the other."""
+    name = "019a0000-0000-7000-8000-000000000000"
     async with over_http(gateway, await gateway.token("operate")) as assistant:
-        for tool, more in (("run_now", {}), ("pause", {}), ("resume", {}), ("end_schedule", {})):
-            done = await assistant.do(tool, schedule="nightly", **more)
-            assert done["effect"].get("id", meant) == meant, tool
-    states = {row["name"]: row["state"] for row in await conn.fetch("SELECT name, state FROM schedules")}
-    assert states == {"nightly": "ended", meant: "active"}
-    assert await conn.fetchval("SELECT trigger ->> 'schedule' FROM jobs") == "nightly"
+        refused = await assistant.error("create_schedule", **{**NIGHTLY, "name": name})
+    answer = await gateway.post("/schedules", {"name": name, "workflow": workflow, "every": "1h"}, scope="submit")
+    for said in (refused["untrusted"], answer.json()):
+        assert "name looks like the id of a schedule: give it a name that is no UUID" in said["detail"]
+    assert (answer.status_code, await conn.fetchval("SELECT count(*) FROM schedules")) == (422, 0)
 
 
 async def test_nobody_comes_between_the_look_and_the_deed(gateway: Gateway, conn: Connection, workflow: str):

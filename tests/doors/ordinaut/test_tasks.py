@@ -352,6 +352,7 @@ async def test_a_task_and_its_workflow_are_written_together_or_not_at_all(client
     ("fields", "pointer", "said"),
     [
         ({"title": ""}, "/body/title", "at least 1"),
+        ({"name": "019A0000-0000-7000-8000-000000000000"}, "/name", "looks like the id of a schedule"),
         ({"priority": 10}, "/body/priority", "9"),
         ({"max_retries": 11}, "/body/max_retries", "10"),
         ({"schedule_kind": "never"}, "/body/schedule_kind", "cron"),
