@@ -232,4 +232,11 @@ def run_in_thread(work: Coroutine[Any, Any, T]) -> T:
 
 @pytest.fixture(scope="session", params=["other"] if OTHER_SERVER else ["pg18"])
 def server(request: pytest.FixtureRequest, clusters: Clusters) -> TestServer:
-    return clusters.get(request.param)
+    try:
+        return clusters.get(request.param)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+# for a test with SQL of its own kind, in a folder whose `server` is the one above
+on_every_server = pytest.mark.parametrize("server", SERVER_NAMES, indirect=True, scope="session")

@@ -9,7 +9,7 @@ import pytest
 from accsd.db.cancel import cancel_jobs
 from accsd.gateway.joblib.sweeper import Sweeper
 from tests.support.checker import check
-from tests.support.cluster import Connection
+from tests.support.cluster import Connection, on_every_server
 from tests.support.eventually import eventually
 from tests.support.gateway import serving
 from tests.support.joblib import User, Users, problem
@@ -29,6 +29,7 @@ async def jobs(user: User, room: str = "lab") -> list[str]:
     return [each["full_name"] for each in (await user.get(f"/rooms/{room}/jobs")).json()["items"]]
 
 
+@on_every_server
 async def test_the_tasks_of_a_worker_that_is_removed_fail(ada: User, conn: Connection):
     """JB-13, JB-30, G-3: claimed and running ones; pending ones stay."""
     worker = await ada.register("Rotate")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from accsd.db.cancel import cancel_jobs
-from tests.support.cluster import Connection
+from tests.support.cluster import Connection, on_every_server
 from tests.support.eventually import eventually
 from tests.support.joblib import User, problem, refused_input
 
@@ -60,6 +60,7 @@ async def test_a_job_of_any_room_may_be_submitted_into_any_room(ada: User, bob: 
     problem(await ada.get("/rooms/lab/jobs/lab:modifiers:none/tasks"), "job-not-found", 404)
 
 
+@on_every_server
 async def test_lists_filter_by_status_newest_first(ada: User, worker: str):
     """JB-5, JB-19."""
     tasks = [await ada.submit(JOB) for _ in range(5)]
@@ -77,6 +78,7 @@ async def test_lists_filter_by_status_newest_first(ada: User, worker: str):
     assert (await ada.get("/rooms/lab/tasks", params={"limit": 2, "offset": 4})).json()["total"] == 5
 
 
+@on_every_server
 async def test_the_queue_position_counts_the_pending_tasks_of_a_job_over_all_rooms(ada: User, worker: str):
     """1.4: from 1, the oldest first; null unless pending."""
     await ada.register("Other", worker=worker)

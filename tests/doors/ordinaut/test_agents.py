@@ -7,7 +7,7 @@ import pytest
 from accsd.gateway.ordinaut.agents import read_scopes, written_scopes
 from accsd.model.access import Scope
 from tests.doors.ordinaut.client import ECHO, Client
-from tests.support.cluster import Connection
+from tests.support.cluster import Connection, on_every_server
 from tests.support.factory import pass_time
 from tests.support.gateway import Gateway, serving
 
@@ -91,6 +91,7 @@ async def test_an_access_token_ends_with_its_time_its_secret_and_its_agent(admin
     )
 
 
+@on_every_server
 async def test_agents_are_listed_with_the_scopes_of_their_tokens(admin: Client):
     made = await an_agent(admin, "submit", "events:github", "workflows:shop-")
     assert made["scopes"] == ["submit", "workflows:shop-*", "events:github", "events:github.*"]

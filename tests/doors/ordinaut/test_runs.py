@@ -11,7 +11,7 @@ import pytest
 from accsd.db import Database
 from tests.doors.ordinaut.client import WEATHER, Client, finish, resolve
 from tests.support import daemon
-from tests.support.cluster import Connection
+from tests.support.cluster import Connection, on_every_server
 from tests.support.eventually import eventually
 from tests.support.factory import node, pass_time
 from tests.support.gateway import Gateway
@@ -91,6 +91,7 @@ async def test_a_failure_is_tried_again_and_then_told(client: Client, db: Databa
     assert stats["last_success"] is None
 
 
+@on_every_server
 async def test_lists_of_runs_are_pages_that_filters_narrow(client: Client, conn: Connection):
     one, two = await client.create(title="One"), await client.create(title="Two")
     for _ in range(3):

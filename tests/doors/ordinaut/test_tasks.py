@@ -8,7 +8,7 @@ import pytest
 
 from accsd.db import Database
 from tests.doors.ordinaut.client import ECHO, WEATHER, Client, task
-from tests.support.cluster import Connection
+from tests.support.cluster import Connection, on_every_server
 from tests.support.factory import clock, pass_time
 from tests.support.gateway import Gateway
 from tests.support.schedules import all_roles, plan_all
@@ -127,6 +127,7 @@ async def test_a_time_that_lies_behind_is_ended_at_once_and_says_so(client: Clie
     assert shown["state_reason"]
 
 
+@on_every_server
 async def test_lists_are_pages_that_filters_narrow(client: Client, gateway: Gateway, conn: Connection):
     other = Client(gateway, await gateway.token("admin"))
     first = await client.create(title="One")
