@@ -110,6 +110,15 @@ BEGIN
 END $$;
 SELECT accs.is_verb('finish_deployment', may => '{gateway}');
 
+-- Deployments leave with their analyses, which retention has removed just now. The newest of a project stays until it is not the newest
+-- any more, and is taken with the next: numbers are given once.
+CREATE FUNCTION accs.forget_deployments(p_job_ids uuid[]) RETURNS void LANGUAGE sql AS $$
+  DELETE FROM accs.seqpulse_deployments d
+   WHERE d.project IN (SELECT project FROM accs.seqpulse_deployments WHERE id = ANY (p_job_ids)) AND d.state = 'finished'
+     AND NOT EXISTS (SELECT FROM public.jobs j WHERE j.id = d.id)
+     AND EXISTS (SELECT FROM accs.seqpulse_deployments n WHERE n.project = d.project AND n.number > d.number)
+$$;
+
 -- The jobs of deployments by the keys that they were given, with the one task of each.
 CREATE VIEW accs.deployment_jobs AS
 SELECT d.id AS deployment_id, d.project, d.number, k.job_type, k.phase, k.sequence_index, j.id AS job_id,

@@ -267,6 +267,7 @@ BEGIN
      WHERE t.job_id = ANY (v_due) AND (t.resolve IS NOT NULL OR t.parent IS NOT NULL) AND c.task_id = t.id;
     DELETE FROM public.job_tasks t WHERE t.job_id = ANY (v_due);
     DELETE FROM public.jobs j WHERE j.id = ANY (v_due);
+    PERFORM accs.forget_deployments(v_due);
   END IF;
   RETURN QUERY SELECT NULL::text, 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, v_next;
 END $$;

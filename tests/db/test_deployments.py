@@ -155,6 +155,29 @@ async def test_finishing_schedules_everything_at_once(conn: Connection):
     await check(conn)
 
 
+async def test_deployments_leave_with_their_analyses_and_no_number_is_given_twice(conn: Connection):
+    """Retention of jobs: the newest of a project stays, and goes when there is another; one that runs stays, too."""
+    lasting = (await begin(conn, "staging"))["deployment_id"]
+    for _ in range(2):
+        await end(conn, (await begin(conn))["deployment_id"])
+    await end(conn, (await begin(conn, project="other"))["deployment_id"])
+    await conn.execute("SELECT accs.cancel_jobs(ARRAY(SELECT id FROM jobs))")
+
+    async def kept() -> list[tuple[str, int]]:
+        await pass_time(conn, 3600)
+        await conn.fetch("SELECT * FROM accs.delete_finished_jobs('30 min')")
+        rows = await conn.fetch("SELECT project, number FROM accs.seqpulse_deployments ORDER BY project, number")
+        return [tuple(row) for row in rows]
+
+    assert await kept() == [("other", 1), ("shop", 1), ("shop", 3)]
+    again = (await begin(conn))["deployment_id"]
+    assert await conn.fetchval("SELECT number FROM accs.seqpulse_deployments WHERE id = $1", again) == 4
+    await end(conn, lasting)
+    await conn.execute("SELECT accs.cancel_jobs(ARRAY(SELECT id FROM jobs))")
+    assert await kept() == [("other", 1), ("shop", 4)]
+    await check(conn)
+
+
 async def test_finishing_again_changes_nothing(conn: Connection):
     """SP-12: ignored; another project's, or one that nobody knows: not found."""
     deployment = (await begin(conn))["deployment_id"]
