@@ -18,7 +18,7 @@ from accsd.db import Database, Verdict
 from accsd.db.topics import (
     EventSettled,
     EventToSettle,
-    Subscription,
+    TopicSubscription,
     choose_outcomes,
     events_outlook,
     events_to_settle,
@@ -43,7 +43,7 @@ class Evaluator:
         self._db = db
         self._node = node
         self._metrics = metrics
-        self._known: dict[UUID, Subscription] = {}
+        self._known: dict[UUID, TopicSubscription] = {}
         self._locked: list[UUID] = []  # schedules that somebody was changing in the last pass: others first
         self._rests_until: float = time.monotonic()
 
@@ -98,7 +98,7 @@ class Evaluator:
                 _log.warning("event_refused", schedule=known[each.schedule_id].name, event_id=each.event_id)
         return settled
 
-    async def _subscriptions(self, asked: Sequence[EventToSettle]) -> dict[UUID, Subscription]:
+    async def _subscriptions(self, asked: Sequence[EventToSettle]) -> dict[UUID, TopicSubscription]:
         """The definitions of these schedules, of the revision that is asked for or a newer one."""
         wanted = {each.schedule_id: each.revision for each in asked}
         known = {which: self._known[which] for which in wanted if which in self._known}

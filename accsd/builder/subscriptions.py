@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from accsd.db.topics import EventToSettle, Subscription
+from accsd.db.topics import EventToSettle, TopicSubscription
 from accsd.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _LONGEST_KEY: Final = 200
 
 
-def verdict_of(subscription: Subscription, each: EventToSettle) -> dict[str, Any]:
+def verdict_of(subscription: TopicSubscription, each: EventToSettle) -> dict[str, Any]:
     """What was found, as accs.settle_events takes it. What is wrong with an expression is said, and no run."""
     found: dict[str, Any] = {
         "schedule_id": str(each.schedule_id),
@@ -42,7 +42,7 @@ def verdict_of(subscription: Subscription, each: EventToSettle) -> dict[str, Any
         return found | {"verdict": step, "message": _told(error)}
 
 
-def _context(subscription: Subscription, each: EventToSettle) -> "Context":
+def _context(subscription: TopicSubscription, each: EventToSettle) -> "Context":
     from accsd.expressions import Context
     from accsd.expressions.schedules import EVENT
 

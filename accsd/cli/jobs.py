@@ -16,7 +16,7 @@ from accsd.cli.output import Shown, output_option, say, show
 from accsd.cli.session import with_database
 from accsd.db.pool import Database
 from accsd.db.views import jobs as job_views
-from accsd.db.views.job_list import BUDGET, Budget, JobFilter, list_jobs
+from accsd.db.views.job_list import BUDGET, JobFilter, PageBudget, list_jobs
 from accsd.db.views.jobs import JobRow
 from accsd.explain.jobs import job_due, job_state
 from accsd.explain.words import cut, duration, short, since
@@ -120,7 +120,7 @@ async def _watch(listed: Callable[[], Awaitable[None]], output: str, every: time
 
 
 async def _list(db: Database, asked: JobFilter, output: str, *, limit: int, scan: int) -> None:
-    found = await list_jobs(db, asked, limit=limit, budget=Budget(rows=scan, seconds=None, statement=_PATIENCE_SEC))
+    found = await list_jobs(db, asked, limit=limit, budget=PageBudget(rows=scan, seconds=None, statement=_PATIENCE_SEC))
     rows = [cells(row) if output == "table" else asdict(row) for row in found.rows]
     show(rows, _COLUMNS, output, empty="no such jobs" if asked.is_selective else "no jobs yet: `accsd submit WORKFLOW`")
     if asked.is_selective and not found.scan.complete:

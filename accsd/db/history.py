@@ -253,7 +253,7 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class RemovedPage:
     removed: list[Removed]
     next_after: int | None  # where to go on; None at the end
 
@@ -266,7 +266,7 @@ async def delete_finished_jobs(
     after: int = 0,
     scan: int = _SCAN,
     dry_run: bool = False,
-) -> Page:
+) -> RemovedPage:
     """Looks at `scan` jobs in the global order; an age of None is for ever. Repeatable: removed jobs stay removed, and
     only the counts of a lost answer are lost."""
     rows = await db.fetch(
@@ -283,7 +283,7 @@ async def delete_finished_jobs(
         Removed(row["workflow"], row["jobs"], row["tasks"], row["artifacts"], row["bytes"], row["kept"])
         for row in rows[:-1]
     ]
-    return Page(removed, rows[-1]["next_after"])
+    return RemovedPage(removed, rows[-1]["next_after"])
 
 
 async def database_time(db: Database) -> datetime:

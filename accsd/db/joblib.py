@@ -42,7 +42,7 @@ async def hear_worker(db: Database, worker: UUID, lease: timedelta) -> datetime 
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
+class RemovedWorker:
     """The rooms whose jobs, and whose providers, are not what they were."""
 
     jobs: list[str]
@@ -51,12 +51,12 @@ class Removed:
 
 async def remove_worker(
     db: Database, node: str, *, silent: timedelta | None = None, keep: bool = False, by: str | None = None
-) -> Removed | None:
+) -> RemovedWorker | None:
     """A worker with all that it holds. With `silent` only if it was not heard for that long. None: it is not there."""
     row = await db.fetchrow(
         "SELECT * FROM accs.joblib_remove_worker($1, $2, $3, $4)", node, silent, keep, by, repeatable=True
     )
-    return None if row is None else Removed(row["jobs"], row["providers"])
+    return None if row is None else RemovedWorker(row["jobs"], row["providers"])
 
 
 async def register_job(

@@ -15,7 +15,7 @@ async def cursor_key(db: Database) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class SavedView:
     """A query under a name. Without an owner it is shared by all."""
 
     name: str
@@ -35,7 +35,7 @@ class ViewAnswer:
     revision: int
 
 
-async def views(db: Database, owner: str) -> list[View]:
+async def views(db: Database, owner: str) -> list[SavedView]:
     """The views of one actor, and the shared ones, by name."""
     rows = await db.fetch(
         """SELECT name, owner, query, revision, saved_by, saved_at FROM accs.views
@@ -43,7 +43,7 @@ async def views(db: Database, owner: str) -> list[View]:
         owner,
         repeatable=True,
     )
-    return [View(**row) for row in rows]
+    return [SavedView(**row) for row in rows]
 
 
 async def save_view(

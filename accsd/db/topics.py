@@ -151,7 +151,7 @@ async def events_to_settle(db: Database, *, limit: int, skip: Sequence[UUID] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class TopicSubscription:
     """What an evaluator has to know of a schedule of kind event."""
 
     id: UUID
@@ -162,13 +162,13 @@ class Subscription:
     options: Mapping[str, Any]
 
 
-async def subscriptions(db: Database, schedules: Sequence[UUID]) -> list[Subscription]:
+async def subscriptions(db: Database, schedules: Sequence[UUID]) -> list[TopicSubscription]:
     rows = await db.fetch(
         "SELECT id, name, revision, filter, gather, options FROM schedules WHERE id = ANY ($1)",
         list(schedules),
         repeatable=True,
     )
-    return [Subscription(**dict(row)) for row in rows]
+    return [TopicSubscription(**dict(row)) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)

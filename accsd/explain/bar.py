@@ -15,7 +15,7 @@ from accsd.db.pool import Database
 from accsd.db.power import PowerChange, power_changes
 from accsd.db.statistics import step_stats
 from accsd.db.views import stories as reading
-from accsd.db.views.stories import FittingNode, JobFacts, Move, PauseRow, Place, TaskFacts
+from accsd.db.views.stories import FittingNode, JobFacts, Move, PauseRow, QueuePlace, TaskFacts
 from accsd.errors import AccsdError
 from accsd.explain.eta import Eta, Queue, job_eta
 from accsd.explain.segments import (
@@ -307,7 +307,7 @@ async def _eta(db: Database, job: JobFacts, tasks: Sequence[Story], nodes: Seque
     return await _apart(len(tasks), lambda: job_eta(job.now, tasks, usual, queues(waiting, nodes, job.now)))
 
 
-def queues(waiting: Iterable[Place], nodes: Sequence[FittingNode], now: datetime) -> dict[UUID, Queue]:
+def queues(waiting: Iterable[QueuePlace], nodes: Sequence[FittingNode], now: datetime) -> dict[UUID, Queue]:
     """What stands before each task that could be claimed or waits for its time. What is held otherwise is not in it."""
     found: dict[UUID, Queue] = {}
     for place in waiting:

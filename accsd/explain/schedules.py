@@ -13,7 +13,7 @@ from accsd.db.topics import EventTally, tally_of
 from accsd.db.views import firings
 from accsd.db.views import schedules as views
 from accsd.db.views.firings import FiringRow, LedgerFilter, Surroundings
-from accsd.db.views.schedules import HistoryRow, RunRow, ScheduleRow
+from accsd.db.views.schedules import HistoryRow, OpenRun, ScheduleRow
 from accsd.errors import UserError
 from accsd.explain import conditions
 from accsd.explain.ledger import Losing, fate, losing
@@ -291,7 +291,7 @@ class Picture:
     last: Sequence[FiringRow]
     losing: Losing
     history: Sequence[HistoryRow]
-    runs: Sequence[RunRow]
+    runs: Sequence[OpenRun]
     warnings: Sequence[LintWarning]
 
     def document(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from accsd.db.pool import Database
 from accsd.errors import AccsdError, DatabaseUnavailable, InvalidValue
 from accsd.explain.redaction import Redaction
 from accsd.gateway.audience import Audience
-from accsd.gateway.messages import OVERVIEW, Facts, Message, Told, Topic, composed, facts_of, topics_of
+from accsd.gateway.messages import OVERVIEW, Message, MessageFacts, Told, Topic, composed, facts_of, topics_of
 from accsd.gateway.pace import HubPace, Pressure, ProgressPace
 from accsd.gateway.position import Mark, Position
 from accsd.gateway.present import Operations, Present
@@ -358,7 +358,7 @@ class Hub:
             _log.exception("hub_callback_failed")
 
     def _tell(
-        self, due: Sequence[FeedEvent], facts: Facts, overdue: Collection[int], *, before: int, summary: bool
+        self, due: Sequence[FeedEvent], facts: MessageFacts, overdue: Collection[int], *, before: int, summary: bool
     ) -> None:
         assert self._position is not None
         told = composed(

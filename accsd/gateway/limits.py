@@ -22,7 +22,7 @@ class _Bucket:
     filled_at: float
 
 
-class Counted(Response):
+class CountedAnswer(Response):
     """An answer that counts for its caller for as long as it is being sent."""
 
     def __init__(self, inner: Response, under_way: Counter[str], caller: str) -> None:

@@ -135,7 +135,7 @@ class Told(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class MessageFacts:
     """What the messages of some events need to know beside the events."""
 
     jobs: Mapping[UUID, JobState] = field(default_factory=dict[UUID, JobState])
@@ -146,7 +146,7 @@ class Facts:
 
 async def facts_of(
     feed: Feed, events: Sequence[FeedEvent], topics: Collection[str], lines: Mapping[str, int], *, summary: bool = False
-) -> Facts:
+) -> MessageFacts:
     """Reads what the messages for these topics need. `lines` are the tails that are known already."""
     jobs: set[UUID] = set()
     tasks: set[UUID] = set()
@@ -164,7 +164,7 @@ async def facts_of(
                 tasks.add(event.task_id)
         elif of_logs and (topic := log_topic_of(event)) in topics:
             (first_line if event.type == "log" else parts).setdefault(topic, event)
-    return Facts(
+    return MessageFacts(
         await feed.jobs(jobs) if jobs else {},
         await feed.tasks(tasks) if tasks else {},
         {topic: await _lines_before(feed, event) for topic, event in first_line.items() if topic not in lines},
@@ -207,7 +207,7 @@ def topics_of(event: FeedEvent) -> Iterable[str]:
 
 def composed(
     events: Sequence[FeedEvent],
-    facts: Facts,
+    facts: MessageFacts,
     topics: Collection[str],
     lines: dict[str, int],
     *,
@@ -278,7 +278,7 @@ def _state(row: JobState | TaskState, names: Iterable[str], event: FeedEvent) ->
 
 
 def _log(
-    topic: str, said: Sequence[FeedEvent], facts: Facts, lines: dict[str, int], redaction: Redaction | None
+    topic: str, said: Sequence[FeedEvent], facts: MessageFacts, lines: dict[str, int], redaction: Redaction | None
 ) -> dict[str, Any]:
     """The lines that were written, with their numbers. Lines that are only in the store are counted, not told."""
     before = n = lines.get(topic, facts.lines.get(topic, 0))

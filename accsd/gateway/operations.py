@@ -26,10 +26,10 @@ from accsd.db.operations import (
 from accsd.db.pool import Database
 from accsd.db.views.dead_letters import LetterFilter, count_letters, list_letters, matching_letters, newest_letter
 from accsd.db.views.job_list import (
-    Budget,
     Count,
     JobFilter,
-    Position,
+    ListPosition,
+    PageBudget,
     count_jobs,
     list_jobs,
     matching_jobs,
@@ -49,12 +49,12 @@ _LEASE: Final = timedelta(seconds=60)  # longer than any statement of a gateway
 _PAUSE: Final = timedelta(seconds=5)
 _EXAMPLES: Final = 20
 _LONGEST_REASON: Final = 2000
-_READ: Final = Budget(rows=100_000, seconds=1.0)  # to find the items of one chunk
+_READ: Final = PageBudget(rows=100_000, seconds=1.0)  # to find the items of one chunk
 _LOOK_AGAIN: Final = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedOperation:
     """An operation as somebody asks for it: a filter with its bound, or ids."""
 
     action: Action
@@ -68,10 +68,10 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Preview:
+class OperationPreview:
     """What an operation would act on. `wanted` has the bound: asked for again, it acts on nothing newer."""
 
-    wanted: Wanted
+    wanted: WantedOperation
     count: Count
     examples: Sequence[Any]
 
@@ -85,7 +85,7 @@ class Preview:
         }
 
 
-async def read_wanted(db: Database, body: Mapping[str, Any], *, within: Sequence[str] | None = None) -> Wanted:
+async def read_wanted(db: Database, body: Mapping[str, Any], *, within: Sequence[str] | None = None) -> WantedOperation:
     """An operation as a request says it: {action, target: {ids} | {filter, until_order_seq}, reason, …}. A filter may
     say `q`. Without a bound what is there now is the bound. Raises InvalidValue, and NotFound for what the caller may
     not see."""
@@ -101,12 +101,12 @@ async def read_wanted(db: Database, body: Mapping[str, Any], *, within: Sequence
     if "ids" in given:
         ids = _ids(action, given["ids"])
         await _only_within(db, action, ids, within)
-        return Wanted(action, None, ids, arguments, reason)
+        return WantedOperation(action, None, ids, arguments, reason)
     asked = await _filter(db, action, given)
-    return Wanted(action, replace(asked, within=within), None, arguments, reason)
+    return WantedOperation(action, replace(asked, within=within), None, arguments, reason)
 
 
-async def preview(db: Database, wanted: Wanted) -> Preview:
+async def preview(db: Database, wanted: WantedOperation) -> OperationPreview:
     """What it would act on now."""
     match wanted.target:
         case JobFilter() as asked:
@@ -115,10 +115,10 @@ async def preview(db: Database, wanted: Wanted) -> Preview:
             examples = (await list_letters(db, asked, limit=_EXAMPLES)).rows
         case None:
             examples = list(wanted.ids or ())[:_EXAMPLES]
-    return Preview(wanted, await _count(db, wanted), examples)
+    return OperationPreview(wanted, await _count(db, wanted), examples)
 
 
-async def _count(db: Database, wanted: Wanted) -> Count:
+async def _count(db: Database, wanted: WantedOperation) -> Count:
     match wanted.target:
         case JobFilter() as asked:
             return await count_jobs(db, asked)
@@ -148,7 +148,7 @@ async def read_chunk(
         return Chunk(taken, [start + len(taken)], len(taken), start + len(taken) >= len(ids))
     if action.is_on_jobs:
         assert isinstance(target, JobFilter)
-        after = None if at is None else Position(int(at[0]), UUID(at[1]))
+        after = None if at is None else ListPosition(int(at[0]), UUID(at[1]))
         found = await matching_jobs(db, target, after=after, limit=size, budget=_READ)
         place = [] if found.next is None else [found.next.order_seq, str(found.next.id)]
         return Chunk([str(job) for job in found.ids], place, found.scan.looked_at, found.next is None)
@@ -158,7 +158,9 @@ async def read_chunk(
     return Chunk([str(letter) for letter in letters.ids], place, letters.scan.looked_at, letters.next is None)
 
 
-async def begin(reads: Database, verbs: Database, wanted: Wanted, *, by: str, key: str | None = None) -> Operation:
+async def begin(
+    reads: Database, verbs: Database, wanted: WantedOperation, *, by: str, key: str | None = None
+) -> Operation:
     """Starts an operation. If its items are few they are done when this returns; else it is left to the workers. If
     this process dies meanwhile it is left to them, too. Raises VerbRefused where the key belongs to another one."""
     first = await read_chunk(reads, wanted.action, wanted.target, wanted.ids, None)

@@ -36,7 +36,7 @@ PROBLEM_JSON: Final = "application/problem+json"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ProblemKind:
     """A kind of problem: its status, its title, and what its page says."""
 
     status: int
@@ -44,180 +44,180 @@ class Kind:
     page: str
 
 
-KINDS: Final[Mapping[str, Kind]] = {
-    "unauthenticated": Kind(
+KINDS: Final[Mapping[str, ProblemKind]] = {
+    "unauthenticated": ProblemKind(
         401,
         "Who asks is not known",
         "Send `Authorization: Bearer TOKEN`, or log in. `accsd tokens create NAME --scope read` makes a "
         "token; an expired or revoked one, or one of a disabled actor, is refused too.",
     ),
-    "scope_missing": Kind(
+    "scope_missing": ProblemKind(
         403,
         "The token may not do that",
         "The detail names the scope that is missing. `accsd tokens create NAME --scope …` makes a token "
         "that has it; operate includes submit, and submit includes read.",
     ),
-    "not_yours": Kind(
+    "not_yours": ProblemKind(
         403,
         "That belongs to somebody else",
         "The scope submit may change what the same actor has made. For everybody's work the scope operate is needed.",
     ),
-    "not_same_origin": Kind(
+    "not_same_origin": ProblemKind(
         403,
         "The request does not come from this page",
         "With a session cookie, a request that changes something needs `Sec-Fetch-Site: same-origin` (or "
         "our own `Origin`) and the header `X-Accsd: 1`. A program sends a token instead, which needs "
         "neither.",
     ),
-    "unknown_host": Kind(
+    "unknown_host": ProblemKind(
         421,
         "This gateway is not called by that name",
         "Call it by its address, or add the name to `gateway.hosts`.",
     ),
-    "not_found": Kind(
+    "not_found": ProblemKind(
         404,
         "There is no such thing",
         "The id or name is not known here. The hint may have the one that was meant.",
     ),
-    "method_not_allowed": Kind(
+    "method_not_allowed": ProblemKind(
         405,
         "That can't be done to it",
         "The header Allow says what can.",
     ),
-    "refused": Kind(
+    "refused": ProblemKind(
         409,
         "The state machine refused",
         "The code is the reason, and `held` what the database holds.",
     ),
-    "ambiguous": Kind(
+    "ambiguous": ProblemKind(
         409,
         "Several have that id",
         "A part of an id was given, and more than one has it. `candidates` lists them.",
     ),
-    "stored_elsewhere": Kind(
+    "stored_elsewhere": ProblemKind(
         409,
         "The object lies on another machine",
         "This gateway has no store that holds it. With `[storage] url` on a shared folder or in S3 every "
         "gateway can read it.",
     ),
-    "stale": Kind(
+    "stale": ProblemKind(
         412,
         "It has changed meanwhile",
         "`If-Match` named another version than the one that is there; `current` has its ETag. Read it "
         "again, and decide anew.",
     ),
-    "too_large": Kind(
+    "too_large": ProblemKind(
         413,
         "The body is too large",
         "`gateway.limits.body` says how large one may be.",
     ),
-    "not_json": Kind(
+    "not_json": ProblemKind(
         415,
         "The body is not JSON",
         "Send `Content-Type: application/json`.",
     ),
-    "range_not_satisfiable": Kind(
+    "range_not_satisfiable": ProblemKind(
         416,
         "The object has no such bytes",
         "`Content-Range` says how long it is.",
     ),
-    "invalid": Kind(
+    "invalid": ProblemKind(
         422,
         "Something in the request is wrong",
         "`errors` names each place and what is wrong there.",
     ),
-    "workflow_invalid": Kind(
+    "workflow_invalid": ProblemKind(
         422,
         "The workflow is wrong",
         "`errors` names each place and what is wrong there.",
     ),
-    "idempotency_mismatch": Kind(
+    "idempotency_mismatch": ProblemKind(
         422,
         "The key was used for something else",
         "An `Idempotency-Key` belongs to one request. Choose another for another request.",
     ),
-    "not_active": Kind(
+    "not_active": ProblemKind(
         400,
         "The task is not active",
         "At the door for Ordinaut only an active task runs and is snoozed; one that is paused is resumed "
         "first. Canceled is final: make a new task.",
     ),
-    "unknown_agent": Kind(
+    "unknown_agent": ProblemKind(
         400,
         "There is no such agent",
         "`created_by` and `source_agent_id` are ids of agents. Left out, they mean whoever asks.",
     ),
-    "agent_exists": Kind(
+    "agent_exists": ProblemKind(
         400,
         "There is an agent of that name",
         "A name is never given twice, also when its agent is gone. Choose another.",
     ),
-    "not_yourself": Kind(
+    "not_yourself": ProblemKind(
         400,
         "That would lock you out",
         "Another admin can do it.",
     ),
-    "cursor_mismatch": Kind(
+    "cursor_mismatch": ProblemKind(
         400,
         "The cursor is of another list",
         "A cursor goes with the filters that it was made with. Begin without one.",
     ),
-    "precondition_required": Kind(
+    "precondition_required": ProblemKind(
         428,
         "Say which version you mean",
         "Send `If-Match` with the ETag of what you have read, so that nobody's change is lost.",
     ),
-    "rate_limited": Kind(
+    "rate_limited": ProblemKind(
         429,
         "Too many requests",
         "`Retry-After` says when to come back.",
     ),
-    "backlog_full": Kind(
+    "backlog_full": ProblemKind(
         429,
         "Too much work is pending",
         "More jobs are pending than `gateway.backlog` allows. `Retry-After` says when to come back.",
     ),
-    "too_many_streams": Kind(
+    "too_many_streams": ProblemKind(
         429,
         "Too many streams are open",
         "Close one, or poll. `gateway.limits.streams` says how many there may be.",
     ),
-    "bug": Kind(
+    "bug": ProblemKind(
         500,
         "accsd has a bug",
         "Nothing that you sent should lead here. The log of the gateway has the request id.",
     ),
-    "database_unavailable": Kind(
+    "database_unavailable": ProblemKind(
         503,
         "The database does not answer",
         "It may come back by itself; `Retry-After` says when to ask again.",
     ),
-    "query_too_slow": Kind(
+    "query_too_slow": ProblemKind(
         503,
         "The question took too long",
         "Narrow it: a shorter time, a workflow, a status.",
     ),
-    "storage_unavailable": Kind(
+    "storage_unavailable": ProblemKind(
         503,
         "The object store does not answer",
         "It may come back by itself.",
     ),
-    "unavailable": Kind(
+    "unavailable": ProblemKind(
         503,
         "Something outside does not answer",
         "It may come back by itself.",
     ),
-    "schema_mismatch": Kind(
+    "schema_mismatch": ProblemKind(
         503,
         "This accsd and the database are of different versions",
         "`accsd db status` says which; `accsd db upgrade` mends an older database.",
     ),
-    "not_permitted": Kind(
+    "not_permitted": ProblemKind(
         503,
         "The gateway's login may not do that in the database",
         "`accsd db install --roles` gives accs_api what a gateway needs.",
     ),
-    "too_many_connections": Kind(
+    "too_many_connections": ProblemKind(
         503,
         "Too many connections",
         "`gateway.limits.connections` says how many there may be.",

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from accsd.db import Database
 from accsd.db.lists import cursor_key
 from accsd.db.views import job_list
-from accsd.db.views.job_list import Budget, Count, JobFilter, JobPage, Position, count_jobs, list_jobs, matching_jobs
+from accsd.db.views.job_list import (
+    Count,
+    JobFilter,
+    JobPage,
+    ListPosition,
+    PageBudget,
+    count_jobs,
+    list_jobs,
+    matching_jobs,
+)
 from accsd.errors import QueryTooSlow
 from accsd.gateway.paging import Cursors
 from tests.support.cluster import Connection
@@ -23,7 +32,7 @@ from tests.support.many import Explained, as_if_large, finished
 
 pytestmark = pytest.mark.every_postgresql
 
-FREE = Budget(rows=10**9, seconds=None)
+FREE = PageBudget(rows=10**9, seconds=None)
 
 
 @pytest.fixture
@@ -90,8 +99,8 @@ async def test_whatever_is_submitted_meanwhile_nothing_is_skipped_or_repeated(
         asked.by,
     )
     seen: list[UUID] = []
-    after: Position | None = None
-    budget = Budget(rows=data.draw(st.integers(1, 12)), seconds=None)
+    after: ListPosition | None = None
+    budget = PageBudget(rows=data.draw(st.integers(1, 12)), seconds=None)
     monkeypatch.setattr(job_list, "_SLICE", data.draw(st.integers(1, 5)))
     assert await count_jobs(db, asked) == Count(len(there), is_exact=True)
     assert set((await matching_jobs(db, asked, limit=99)).ids) == {row["id"] for row in there}
@@ -114,15 +123,15 @@ async def test_a_search_ends_with_its_budget_and_says_how_far_it_went(db: Databa
     await finished(conn, 30)
     (row,) = await conn.fetch("SELECT created_at FROM jobs ORDER BY order_seq DESC OFFSET 9 LIMIT 1")
     broken = JobFilter(statuses=("error",))
-    page = await list_jobs(db, broken, budget=Budget(rows=10, seconds=None))
+    page = await list_jobs(db, broken, budget=PageBudget(rows=10, seconds=None))
     assert (page.rows, page.scan.complete, page.scan.looked_at) == ([], False, 10)
     assert page.scan.back_to == row["created_at"], "every job since then was looked at"
-    found = await pages(db, broken, budget=Budget(rows=10, seconds=None))
+    found = await pages(db, broken, budget=PageBudget(rows=10, seconds=None))
     assert [len(page.rows) for page in found] == [0, 0, 0, 1], "and the search goes on from there"
     assert found[-1].scan.complete
-    hurried = await list_jobs(db, broken, budget=Budget(rows=10**6, seconds=0.0))
+    hurried = await list_jobs(db, broken, budget=PageBudget(rows=10**6, seconds=0.0))
     assert hurried.scan.complete, "one slice is all of them"
-    assert await count_jobs(db, JobFilter(), budget=Budget(rows=10, seconds=None)) == Count(10, is_exact=False)
+    assert await count_jobs(db, JobFilter(), budget=PageBudget(rows=10, seconds=None)) == Count(10, is_exact=False)
     assert await count_jobs(db, JobFilter(statuses=("done",))) == Count(30, is_exact=True)
     matches = await matching_jobs(db, broken, limit=5)
     assert (len(matches.ids), matches.next, matches.scan.looked_at) == (1, None, 31)
@@ -139,7 +148,7 @@ async def test_jobs_in_motion_are_found_whatever_their_age(
     )
     await started(conn)
     await finished(conn, 20)
-    few = Budget(rows=1, seconds=None)
+    few = PageBudget(rows=1, seconds=None)
     running = await list_jobs(db, JobFilter(statuses=("running",)), budget=few)
     assert [row.id for row in running.rows] == [waiting, live]
     assert (running.scan.complete, running.next) == (True, None)
@@ -223,7 +232,7 @@ async def test_a_cursor_holds_the_position_of_the_next_page(db: Database, conn: 
     cursor = (await Cursors.of(db)).seal([first.next.order_seq, str(first.next.id)], {"order": "newest"})
     # another gateway of the same installation opens it
     order_seq, job = (await Cursors.of(db)).open(cursor, {"order": "newest"})
-    second = await list_jobs(db, JobFilter(), after=Position(int(order_seq), UUID(str(job))))
+    second = await list_jobs(db, JobFilter(), after=ListPosition(int(order_seq), UUID(str(job))))
     assert [row.id for row in second.rows] == [jobs[0]]
     assert len(await cursor_key(db)) == 32
 
@@ -233,7 +242,7 @@ async def test_a_list_that_takes_too_long_is_given_up(db: Database, connect: Cal
     async with holder.transaction():
         await holder.execute("LOCK TABLE jobs")
         with pytest.raises(QueryTooSlow, match="the list took longer than"):
-            await list_jobs(db, JobFilter(), budget=Budget(statement=0.2))
+            await list_jobs(db, JobFilter(), budget=PageBudget(statement=0.2))
     assert (await list_jobs(db, JobFilter())).rows == []
 
 

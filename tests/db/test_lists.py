@@ -9,7 +9,7 @@ from accsd.db import Database, Pausable, pause
 from accsd.db.answers import Verdict
 from accsd.db.lists import ViewAnswer, cursor_key, drop_view, save_view, views
 from accsd.db.views import counts
-from accsd.db.views.counts import Bounded, motion
+from accsd.db.views.counts import BoundedCount, motion
 from accsd.db.views.dead_letters import LetterFilter, letter_groups, list_letters
 from accsd.db.views.search import MOST, Hit, search
 from accsd.errors import ConfigError, InvalidValue
@@ -96,7 +96,7 @@ async def test_what_is_in_motion_is_counted_by_what_holds_it(
     found = await motion(db)
     assert (str(found.queued), str(found.running), str(found.dead_letters)) == ("1", "7", "0")
     by_service = {each.service: each for each in found.services}
-    none, one, two = Bounded(0, False), Bounded(1, False), Bounded(2, False)
+    none, one, two = BoundedCount(0, False), BoundedCount(1, False), BoundedCount(2, False)
     render, audio = by_service["render"], by_service["audio"]
     assert (render.claimable, render.in_backoff, render.live, render.paused) == (one, one, one, none)
     assert (audio.claimable, audio.held_by_key, audio.paused, audio.live) == (one, two, one, none)

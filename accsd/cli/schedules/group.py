@@ -173,6 +173,6 @@ def _screen(found: words.Picture) -> None:
     warn(found.warnings)
 
 
-def _run(run: views.RunRow, now: datetime) -> dict[str, str]:
+def _run(run: views.OpenRun, now: datetime) -> dict[str, str]:
     why = f"waits for its run key {run.run_key}" if run.waits else ""
     return {"job": short(run.job_id), "status": run.status, "age": away(run.created_at, now), "why": why}

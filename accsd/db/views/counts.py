@@ -12,7 +12,7 @@ _ONE_MORE: Final = COUNTED + 1
 
 
 @dataclass(frozen=True, slots=True)
-class Bounded:
+class BoundedCount:
     """A count that was not carried on for ever: so many, or more."""
 
     count: int
@@ -30,21 +30,21 @@ class ServiceCounts:
     """The tasks of a service, by what holds them; `live` are starting or running."""
 
     service: str
-    claimable: Bounded
-    in_backoff: Bounded
-    held_by_key: Bounded
-    paused: Bounded
-    resolving: Bounded
-    live: Bounded
+    claimable: BoundedCount
+    in_backoff: BoundedCount
+    held_by_key: BoundedCount
+    paused: BoundedCount
+    resolving: BoundedCount
+    live: BoundedCount
 
 
 @dataclass(frozen=True, slots=True)
 class Motion:
     """Jobs that have not ended, what their tasks wait for by service, and failures that nobody has settled."""
 
-    queued: Bounded
-    running: Bounded
-    dead_letters: Bounded
+    queued: BoundedCount
+    running: BoundedCount
+    dead_letters: BoundedCount
     services: list[ServiceCounts]
     as_of: datetime
 
@@ -94,7 +94,7 @@ _HOLDS: Final = ("claimable", "in_backoff", "held_by_key", "paused", "resolving"
 async def motion(db: Database) -> Motion:
     jobs = await db.fetchrow(_JOBS, repeatable=True)
     assert jobs is not None
-    found: dict[str, dict[str, Bounded]] = {}
+    found: dict[str, dict[str, BoundedCount]] = {}
     for row in await db.fetch(_TASKS, repeatable=True):
         of_service = found.setdefault(row["service"], {})
         of_service[row["hold"]] = _sum(of_service.get(row["hold"], _NONE), row["n"], row["more"])
@@ -107,16 +107,16 @@ async def motion(db: Database) -> Motion:
     )
 
 
-_NONE: Final = Bounded(0, more=False)
+_NONE: Final = BoundedCount(0, more=False)
 
 
-def _service(name: str, holds: Mapping[str, Bounded]) -> ServiceCounts:
+def _service(name: str, holds: Mapping[str, BoundedCount]) -> ServiceCounts:
     return ServiceCounts(name, **{hold: holds.get(hold, _NONE) for hold in _HOLDS})
 
 
-def _bounded(count: int) -> Bounded:
-    return Bounded(min(count, COUNTED), count > COUNTED)
+def _bounded(count: int) -> BoundedCount:
+    return BoundedCount(min(count, COUNTED), count > COUNTED)
 
 
-def _sum(before: Bounded, count: int, more: bool) -> Bounded:
-    return Bounded(before.count + min(count, COUNTED), before.more or more)
+def _sum(before: BoundedCount, count: int, more: bool) -> BoundedCount:
+    return BoundedCount(before.count + min(count, COUNTED), before.more or more)

@@ -68,7 +68,7 @@ async def ledger_of(db: Database, schedule_id: UUID, asked: LedgerFilter) -> lis
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LedgerOutcome:
     """A row of the ledger in short."""
 
     due_at: datetime
@@ -79,7 +79,7 @@ class Outcome:
     times: int | None
 
 
-async def last_outcomes(db: Database, schedules: Sequence[UUID], *, each: int) -> dict[UUID, list[Outcome]]:
+async def last_outcomes(db: Database, schedules: Sequence[UUID], *, each: int) -> dict[UUID, list[LedgerOutcome]]:
     """Of each schedule the last rows of its ledger, the oldest of them first."""
     rows = await db.fetch(
         """SELECT s.id, f.due_at, f.outcome, f.reason, f.late, f.job_id, f.times
@@ -90,10 +90,10 @@ async def last_outcomes(db: Database, schedules: Sequence[UUID], *, each: int) -
         each,
         repeatable=True,
     )
-    found: dict[UUID, list[Outcome]] = {id_: [] for id_ in schedules}
+    found: dict[UUID, list[LedgerOutcome]] = {id_: [] for id_ in schedules}
     for row in sorted(rows, key=lambda row: row["due_at"]):
         given = dict(row)
-        found[given.pop("id")].append(Outcome(**given))
+        found[given.pop("id")].append(LedgerOutcome(**given))
     return found
 
 

@@ -33,7 +33,7 @@ _LAST_SEQ: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class PageBudget:
     """What one page may cost: how many jobs it looks at, and for how long. The slice that it is in is ended, unless one
     statement takes longer than `statement` seconds."""
 
@@ -42,11 +42,11 @@ class Budget:
     statement: float = 2.0
 
 
-BUDGET: Final = Budget()
+BUDGET: Final = PageBudget()
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class ListPosition:
     """A place between two jobs: behind this one."""
 
     order_seq: int
@@ -152,7 +152,7 @@ class JobPage:
     """`next` is where the following page begins; None: nothing is left."""
 
     rows: list[JobRow]
-    next: Position | None
+    next: ListPosition | None
     scan: Scan
     as_of: datetime
 
@@ -162,7 +162,7 @@ class Matches:
     """As a page, of ids alone."""
 
     ids: list[UUID]
-    next: Position | None
+    next: ListPosition | None
     scan: Scan
 
 
@@ -178,10 +178,10 @@ async def list_jobs(
     db: Database,
     asked: JobFilter,
     *,
-    after: Position | None = None,
+    after: ListPosition | None = None,
     limit: int = 50,
     oldest_first: bool = False,
-    budget: Budget = BUDGET,
+    budget: PageBudget = BUDGET,
 ) -> JobPage:
     """The jobs that pass the filter, in the order of submission, newest first unless asked otherwise."""
     walk = await _Walk.begin(db, asked, after, budget, oldest_first=oldest_first)
@@ -192,7 +192,7 @@ async def list_jobs(
 
 
 async def matching_jobs(
-    db: Database, asked: JobFilter, *, after: Position | None = None, limit: int, budget: Budget = BUDGET
+    db: Database, asked: JobFilter, *, after: ListPosition | None = None, limit: int, budget: PageBudget = BUDGET
 ) -> Matches:
     """The ids of the newest jobs that pass the filter."""
     walk = await _Walk.begin(db, asked, after, budget)
@@ -202,7 +202,7 @@ async def matching_jobs(
     return Matches(ids, await walk.next(), walk.scan)
 
 
-async def count_jobs(db: Database, asked: JobFilter, *, budget: Budget = BUDGET) -> Count:
+async def count_jobs(db: Database, asked: JobFilter, *, budget: PageBudget = BUDGET) -> Count:
     """How many jobs pass the filter, as far as the budget goes."""
     walk = await _Walk.begin(db, asked, None, budget)
     number = 0
@@ -320,10 +320,10 @@ class _Walk:
 
     db: Database
     asked: JobFilter
-    budget: Budget
+    budget: PageBudget
     as_of: datetime
     workflows: list[UUID] | None
-    position: Position
+    position: ListPosition
     end: int
     order: str
     source: str
@@ -332,7 +332,13 @@ class _Walk:
 
     @classmethod
     async def begin(
-        cls, db: Database, asked: JobFilter, after: Position | None, budget: Budget, *, oldest_first: bool = False
+        cls,
+        db: Database,
+        asked: JobFilter,
+        after: ListPosition | None,
+        budget: PageBudget,
+        *,
+        oldest_first: bool = False,
     ) -> "_Walk":
         (row,) = await ask(
             db,
@@ -346,7 +352,7 @@ class _Walk:
         )
         first = _FIRST_SEQ if row["first"] is None else row["first"]
         last = min(_LAST_SEQ if row["last"] is None else row["last"], _LAST_SEQ if asked.up_to is None else asked.up_to)
-        start = Position(first, _FIRST_ID) if oldest_first else Position(last, _LAST_ID)
+        start = ListPosition(first, _FIRST_ID) if oldest_first else ListPosition(last, _LAST_ID)
         if after is not None:
             further = max if oldest_first else min
             start = further(start, after, key=lambda place: (place.order_seq, place.id))
@@ -357,7 +363,7 @@ class _Walk:
         return walk
 
     @staticmethod
-    async def _source(db: Database, asked: JobFilter, budget: Budget) -> str:
+    async def _source(db: Database, asked: JobFilter, budget: PageBudget) -> str:
         if asked.key is not None:
             return _BY_KEY
         if not asked.is_open:
@@ -391,12 +397,12 @@ class _Walk:
             self.scan = replace(self.scan, back_to=None)
             return 0
         last = rows[-1]
-        self.position = Position(last["order_seq"], last["id"])
+        self.position = ListPosition(last["order_seq"], last["id"])
         self.is_over = last["is_last"] and last["n"] < size
         self.scan = Scan(True, before + last["n"], None if self.is_over else last["created_at"])
         return last["n"]
 
-    async def next(self) -> Position | None:
+    async def next(self) -> ListPosition | None:
         """Where the next page begins."""
         if self.is_over:
             return None

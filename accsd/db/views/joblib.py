@@ -19,7 +19,7 @@ _REACHED: Final = f"($1::text[] IS NULL OR EXISTS (SELECT FROM unnest($1::text[]
 Within = Sequence[str] | None  # the names of workflows that a caller reaches; None: all
 
 
-class Listed(NamedTuple):
+class JoblibPage(NamedTuple):
     rows: list[Any]
     total: int
 
@@ -140,9 +140,9 @@ async def job_named(db: Database, name: str, *, within: Within = None) -> Joblib
     return None if row is None else _job(row)
 
 
-async def jobs_seen(db: Database, room: str, *, limit: int, offset: int, within: Within = None) -> Listed:
+async def jobs_seen(db: Database, room: str, *, limit: int, offset: int, within: Within = None) -> JoblibPage:
     rows = await db.fetch(_LISTED_JOBS, within, visible_rooms(room), limit, offset, repeatable=True)
-    return Listed([_job(row) for row in rows if row["id"] is not None], rows[0]["total"])
+    return JoblibPage([_job(row) for row in rows if row["id"] is not None], rows[0]["total"])
 
 
 def _job(row: Record) -> JoblibJob:
@@ -187,14 +187,14 @@ async def workers_of_user(db: Database, user: str) -> list[JoblibWorker]:
 
 async def workers_seen(
     db: Database, *, limit: int, offset: int, user: str, room: str | None = None, within: Within = None
-) -> Listed:
+) -> JoblibPage:
     """All of them; those that serve a job that is seen from a room."""
     given: list[Any] = [within, limit, offset, user]
     if room is None:
         rows = await db.fetch(_LISTED_WORKERS % "true", *given, repeatable=True)
     else:
         rows = await db.fetch(_LISTED_WORKERS % _SERVES, *given, visible_rooms(room), repeatable=True)
-    return Listed([_worker(row) for row in rows if row["name"] is not None], rows[0]["total"])
+    return JoblibPage([_worker(row) for row in rows if row["name"] is not None], rows[0]["total"])
 
 
 def _worker(row: Record) -> JoblibWorker:
@@ -302,11 +302,11 @@ async def tasks_seen(
     job: str | None = None,
     status: str | None = None,
     within: Within = None,
-) -> Listed:
+) -> JoblibPage:
     """The tasks that were submitted into a room, those of one job, those with one status."""
     row = await db.fetchrow(_LISTED_TASKS, within, room, limit, offset, job, status, repeatable=True)
     assert row is not None
-    return Listed(await tasks_of(db, row["ids"]), row["total"])
+    return JoblibPage(await tasks_of(db, row["ids"]), row["total"])
 
 
 class Claimable(NamedTuple):
@@ -367,9 +367,9 @@ _LISTED_PROVIDERS: Final = f"""
      ORDER BY p.created_at DESC, p.id DESC"""
 
 
-async def providers_seen(db: Database, room: str, *, limit: int, offset: int, within: Within = None) -> Listed:
+async def providers_seen(db: Database, room: str, *, limit: int, offset: int, within: Within = None) -> JoblibPage:
     """The room's, and those that are everywhere."""
     rooms = ["@global"] if room == "@global" else ["@global", room]
     rows = await db.fetch(_LISTED_PROVIDERS, within, rooms, limit, offset, repeatable=True)
     found = [JoblibProvider(**{k: v for k, v in row.items() if k != "total"}) for row in rows if row["id"] is not None]
-    return Listed(found, rows[0]["total"])
+    return JoblibPage(found, rows[0]["total"])

@@ -279,7 +279,7 @@ async def history_of(db: Database, schedule_id: UUID, *, limit: int) -> list[His
 
 
 @dataclass(frozen=True, slots=True)
-class RunRow:
+class OpenRun:
     """A job of a schedule that has not ended; `waits`: for its run key."""
 
     job_id: UUID
@@ -290,7 +290,7 @@ class RunRow:
     created_at: datetime
 
 
-async def open_runs_of(db: Database, schedule_id: UUID, *, limit: int = 20) -> list[RunRow]:
+async def open_runs_of(db: Database, schedule_id: UUID, *, limit: int = 20) -> list[OpenRun]:
     """In the order in which they run."""
     rows = await db.fetch(
         """SELECT o.job_id, j.status, o.key AS run_key, o.nominal, o.waits, j.created_at
@@ -300,7 +300,7 @@ async def open_runs_of(db: Database, schedule_id: UUID, *, limit: int = 20) -> l
         limit,
         repeatable=True,
     )
-    return [RunRow(**row) for row in rows]
+    return [OpenRun(**row) for row in rows]
 
 
 async def due_within(db: Database, begin: datetime, end: datetime, *, but: UUID | None = None) -> int:

@@ -234,7 +234,7 @@ async def key_holders(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class QueuePlace:
     """A task of the job that waits: how many of its lane are claimed before it; None: it is held."""
 
     task_id: UUID
@@ -244,7 +244,7 @@ class Place:
     ahead: int
 
 
-async def places(db: Database, job_id: UUID) -> list[Place]:
+async def places(db: Database, job_id: UUID) -> list[QueuePlace]:
     """The first tasks of the job that wait; each counts at most 1,000 before it."""
     rows = await db.fetch(
         """SELECT w.task_id, w.lane, w.hold, w.due_at, (
@@ -260,4 +260,4 @@ async def places(db: Database, job_id: UUID) -> list[Place]:
         _MOST_WAITING,
         repeatable=True,
     )
-    return [Place(**dict(row)) for row in rows]
+    return [QueuePlace(**dict(row)) for row in rows]

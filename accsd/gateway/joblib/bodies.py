@@ -7,7 +7,7 @@ from uuid import UUID
 from fastapi import Query
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
-from accsd.db.views.joblib import JoblibJob, JoblibProvider, JoblibTask, JoblibWorker, Listed
+from accsd.db.views.joblib import JoblibJob, JoblibPage, JoblibProvider, JoblibTask, JoblibWorker
 from accsd.explain.redaction import Redaction
 
 Status = Literal["pending", "claimed", "running", "completed", "failed", "cancelled"]
@@ -18,11 +18,11 @@ _SCHEMA: Final = AliasChoices("schema", "schema_")
 _POLICY: Final = ("max_attempts", "backoff", "timeout", "concurrency_key", "on_worker_loss", "validate")
 
 
-class Body(BaseModel):
+class LenientBody(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class JobRegistration(Body):
+class JobRegistration(LenientBody):
     """What is below `worker_id` only this server knows; what is left out stays as it was registered."""
 
     category: str = Field(max_length=100)
@@ -43,22 +43,22 @@ class JobRegistration(Body):
         return {name: value for name, value in said.items() if value is not None}
 
 
-class TaskSubmission(Body):
+class TaskSubmission(LenientBody):
     payload: dict[str, Any] = Field(default_factory=dict)
 
 
-class TaskClaim(Body):
+class TaskClaim(LenientBody):
     worker_id: UUID
 
 
-class TaskUpdate(Body):
+class TaskUpdate(LenientBody):
     status: Status
     error: str | None = None
     result: dict[str, Any] | None = None
     attempt_id: int | None = Field(default=None, ge=1, le=2**31 - 1)
 
 
-class ProviderRegistration(Body):
+class ProviderRegistration(LenientBody):
     category: str = Field(min_length=1, max_length=100)
     name: str = Field(min_length=1, max_length=200)
     schema_: dict[str, Any] = Field(default_factory=dict, validation_alias=_SCHEMA)
@@ -69,7 +69,7 @@ class ProviderRegistration(Body):
 # What is answered
 
 
-def page(items: Iterable[dict[str, Any]], found: Listed, limit: int, offset: int) -> dict[str, Any]:
+def page(items: Iterable[dict[str, Any]], found: JoblibPage, limit: int, offset: int) -> dict[str, Any]:
     return {"items": list(items), "total": found.total, "limit": limit, "offset": offset}
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 from starlette.requests import Request
 
 from accsd.db import Database
-from accsd.db.joblib import Removed, remove_worker
+from accsd.db.joblib import RemovedWorker, remove_worker
 from accsd.gateway.context import GatewayContext
 from accsd.gateway.joblib.board import Board
 from accsd.gateway.joblib.claims import Claims
@@ -38,7 +38,7 @@ class Desk:
 
     async def remove_worker(
         self, db: Database, node: str, *, silent: timedelta | None = None, by: str | None = None
-    ) -> Removed | None:
+    ) -> RemovedWorker | None:
         removed = await remove_worker(db, node, silent=silent, keep=self.keeps_dead_letters, by=by)
         if removed is not None:
             self.changed(jobs=removed.jobs, providers=removed.providers)

@@ -12,29 +12,39 @@ from accsd.gateway.problems import KINDS, PROBLEM_JSON, described
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class JoblibProblemKind:
     status: int
     title: str
     page: str
 
 
-PROBLEMS: Final[Mapping[str, Problem]] = {
-    "job-not-found": Problem(404, "Not Found", "The requested job does not exist."),
-    "worker-not-found": Problem(404, "Not Found", "The requested worker does not exist, or is not yours."),
-    "task-not-found": Problem(404, "Not Found", "The requested task does not exist."),
-    "provider-not-found": Problem(404, "Not Found", "The provider does not exist, or is not visible from that room."),
-    "schema-conflict": Problem(409, "Conflict", "An active job of that name has another schema."),
-    "invalid-task-transition": Problem(409, "Conflict", "A task does not go from its status to that one."),
-    "stale-attempt": Problem(409, "Conflict", "If-Match names an attempt that is over: the task was given to another."),
-    "no-workers-available": Problem(
+PROBLEMS: Final[Mapping[str, JoblibProblemKind]] = {
+    "job-not-found": JoblibProblemKind(404, "Not Found", "The requested job does not exist."),
+    "worker-not-found": JoblibProblemKind(404, "Not Found", "The requested worker does not exist, or is not yours."),
+    "task-not-found": JoblibProblemKind(404, "Not Found", "The requested task does not exist."),
+    "provider-not-found": JoblibProblemKind(
+        404, "Not Found", "The provider does not exist, or is not visible from that room."
+    ),
+    "schema-conflict": JoblibProblemKind(409, "Conflict", "An active job of that name has another schema."),
+    "invalid-task-transition": JoblibProblemKind(409, "Conflict", "A task does not go from its status to that one."),
+    "stale-attempt": JoblibProblemKind(
+        409, "Conflict", "If-Match names an attempt that is over: the task was given to another."
+    ),
+    "no-workers-available": JoblibProblemKind(
         409, "Conflict", "Nobody serves the job, and this gateway lets no task wait for that."
     ),
-    "invalid-category": Problem(400, "Bad Request", "The category is not in the allowed list."),
-    "invalid-room-id": Problem(400, "Bad Request", "A room's id has no @ and no :, and is not empty."),
-    "unauthenticated": Problem(401, "Unauthorized", "Send Authorization: Bearer TOKEN, with a token of accsd."),
-    "forbidden": Problem(403, "Forbidden", "That needs another scope of the token, or belongs to somebody else."),
-    "internal-job-not-configured": Problem(503, "Service Unavailable", "The @internal job has no executor."),
-    "provider-timeout": Problem(504, "Gateway Timeout", "The provider did not respond within the time to wait."),
+    "invalid-category": JoblibProblemKind(400, "Bad Request", "The category is not in the allowed list."),
+    "invalid-room-id": JoblibProblemKind(400, "Bad Request", "A room's id has no @ and no :, and is not empty."),
+    "unauthenticated": JoblibProblemKind(
+        401, "Unauthorized", "Send Authorization: Bearer TOKEN, with a token of accsd."
+    ),
+    "forbidden": JoblibProblemKind(
+        403, "Forbidden", "That needs another scope of the token, or belongs to somebody else."
+    ),
+    "internal-job-not-configured": JoblibProblemKind(503, "Service Unavailable", "The @internal job has no executor."),
+    "provider-timeout": JoblibProblemKind(
+        504, "Gateway Timeout", "The provider did not respond within the time to wait."
+    ),
 }
 _SAME: Final = {"scope_missing": "forbidden", "not_yours": "forbidden"}
 
@@ -55,13 +65,13 @@ def response_of(error: Exception) -> Response:
         return refused_input(_complaints(error))
     kind = _SAME.get(code, code.replace("_", "-"))
     general = KINDS.get(code, KINDS["refused"])
-    problem = PROBLEMS.get(kind) or Problem(general.status, general.title, general.page)
+    problem = PROBLEMS.get(kind) or JoblibProblemKind(general.status, general.title, general.page)
     detail = error.message if isinstance(error, AccsdError) and code != "bug" else general.page
     return _response(kind, problem, detail, headers, {})
 
 
 def _response(
-    kind: str, problem: Problem, detail: str, headers: Mapping[str, str], members: Mapping[str, Any]
+    kind: str, problem: JoblibProblemKind, detail: str, headers: Mapping[str, str], members: Mapping[str, Any]
 ) -> Response:
     body = {"type": f"/v1/problems/{kind}", "title": problem.title, "status": problem.status, "detail": detail}
     answer = Response(encode(body | dict(members)), status_code=problem.status, headers=dict(headers))

@@ -89,7 +89,7 @@ def _body(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-class Credentials(BaseModel):
+class AccountLogin(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
     username: str = Field(min_length=3, max_length=32)
@@ -288,7 +288,7 @@ def _number(request: Request, given: str) -> int:
     operation_id="judge.register",
     summary="Ask for an account",
     responses=answers(objects(id={"type": "integer"}, username={"type": "string"}), 201),
-    openapi_extra=_needs(None) | _body(Credentials),
+    openapi_extra=_needs(None) | _body(AccountLogin),
 )
 async def register(request: Request) -> Response:
     """Accounts are made in the settings: a name that is taken is 409, every other 403."""
@@ -308,7 +308,7 @@ async def register(request: Request) -> Response:
             expires_at={"type": "string", "format": "date-time"},
         )
     ),
-    openapi_extra=_needs(None) | _body(Credentials),
+    openapi_extra=_needs(None) | _body(AccountLogin),
 )
 async def login(request: Request) -> Response:
     given = await _credentials(request)
@@ -318,12 +318,12 @@ async def login(request: Request) -> Response:
     return answer(await accounts.login(db, door.settings, given.username, given.password))
 
 
-async def _credentials(request: Request) -> Credentials:
+async def _credentials(request: Request) -> AccountLogin:
     door = _door(request)
     door.windows.take("auth from", network_of(request), door.settings.per_address)
     document = await json_of(request, context_of(request).settings.gateway.limits.body)
     try:
-        return Credentials.model_validate(document)
+        return AccountLogin.model_validate(document)
     except ValidationError as error:
         found = error.errors(include_input=False, include_url=False, include_context=False)
         details = "; ".join(f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in found[:5])

@@ -20,7 +20,7 @@ from accsd.gateway.mcp.desk import Desk
 from accsd.gateway.mcp.jobs import JOB_TOOLS
 from accsd.gateway.mcp.readings import READINGS
 from accsd.gateway.mcp.schedules import SCHEDULE_TOOLS
-from accsd.gateway.mcp.tool import Change, Effect, Kind, Told, Tool, WriteArguments
+from accsd.gateway.mcp.tool import Deed, Effect, Tool, ToolAnswer, ToolKind, WriteArguments
 from accsd.gateway.mcp.untrusted import NOTICE, untrusted, visible
 from accsd.gateway.problems import KINDS, HttpProblem, described
 from accsd.log import get_logger
@@ -88,7 +88,7 @@ async def call(
         raise HttpProblem("unknown_tool", f"there is no tool {visible(name[:100])}", hint="tools/list has them")
     desk.require(tool.scope, f"the tool {name}")
     given = _given(tool, dict(arguments or {}))
-    if tool.kind is Kind.READ:
+    if tool.kind is ToolKind.READ:
         assert tool.read is not None
         return _told(await tool.read(desk, given))
     assert isinstance(given, WriteArguments)
@@ -122,7 +122,7 @@ async def _written(
     confirmations = await desk.confirmations()
     if confirm is not None:
         known = confirmations.open(confirm, desk.caller, tool.name, arguments, now=now)
-        change: Change = await tool.prepare(desk, given, _key(desk, known.number))
+        change: Deed = await tool.prepare(desk, given, _key(desk, known.number))
         return await _carried_out(desk, change, known.holds)
     number, expires_at = begin(now, desk.limits.preview)
     change = await tool.prepare(desk, given, _key(desk, number))
@@ -139,13 +139,13 @@ def _key(desk: Desk, number: str) -> str:
     return f"http/{desk.caller.actor}/mcp/{number}"
 
 
-def _is_waived(desk: Desk, tool: Tool[Any], change: Change) -> bool:
+def _is_waived(desk: Desk, tool: Tool[Any], change: Deed) -> bool:
     """Writes that can be repeated and touch the caller's own, by a token for which a person has said so."""
-    is_mild = tool.kind is Kind.WRITE and tool.is_idempotent and change.is_own
+    is_mild = tool.kind is ToolKind.WRITE and tool.is_idempotent and change.is_own
     return is_mild and desk.caller.token_id in desk.limits.unconfirmed
 
 
-async def _previewed(desk: Desk, change: Change) -> tuple[Effect, Mapping[str, Any]]:
+async def _previewed(desk: Desk, change: Deed) -> tuple[Effect, Mapping[str, Any]]:
     async def work(db: Database) -> tuple[Effect, Mapping[str, Any]]:
         effect = await change.work(db)
         return effect, {} if change.cost is None else await change.cost(db)
@@ -153,7 +153,7 @@ async def _previewed(desk: Desk, change: Change) -> tuple[Effect, Mapping[str, A
     return await rehearsed(desk.verbs, work)
 
 
-async def _carried_out(desk: Desk, change: Change, holds: str | None) -> Said:
+async def _carried_out(desk: Desk, change: Deed, holds: str | None) -> Said:
     """`holds`: what the preview found; None: there was none."""
     effect, is_done = await as_rehearsed(
         desk.verbs, change.work, lambda effect: holds is None or digest(effect.holds) == holds
@@ -171,7 +171,7 @@ def cancelled() -> Said:
 # What is told
 
 
-def _told(told: Told) -> Said:
+def _told(told: ToolAnswer) -> Said:
     return _said(told.said, told.data)
 
 

@@ -30,7 +30,7 @@ from accsd.gateway.mcp.readings import (
     read_pipeline,
     schedule_row,
 )
-from accsd.gateway.mcp.tool import ROWS, Arguments, Change, Effect, Kind, Told, Tool, WriteArguments
+from accsd.gateway.mcp.tool import ROWS, Arguments, Deed, Effect, Tool, ToolAnswer, ToolKind, WriteArguments
 from accsd.gateway.mcp.untrusted import ROW_BYTES
 from accsd.gateway.problems import HttpProblem
 from accsd.model.access import Scope
@@ -51,7 +51,7 @@ class Submit(WriteArguments):
     priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] = 0
 
 
-async def submit(desk: Desk, given: Submit, key: str) -> Change:
+async def submit(desk: Desk, given: Submit, key: str) -> Deed:
     desk.require_limit("workflows", given.workflow)
     try:
         known = await workflow_id(desk.reads, given.workflow, given.version)
@@ -77,7 +77,7 @@ async def submit(desk: Desk, given: Submit, key: str) -> Change:
     async def cost(db: Database) -> dict[str, Any]:
         return await cost_of_run(desk, db, workflow.steps)
 
-    return Change(work, cost, is_own=True)
+    return Deed(work, cost, is_own=True)
 
 
 async def _refuse_a_backlog(desk: Desk) -> None:
@@ -96,7 +96,7 @@ class EmitEvent(WriteArguments):
     payload: dict[str, Any] = Field(default_factory=dict)
 
 
-async def emit_event(desk: Desk, given: EmitEvent, key: str) -> Change:
+async def emit_event(desk: Desk, given: EmitEvent, key: str) -> Deed:
     desk.require_limit("events", given.topic)
 
     async def work(db: Database) -> Effect:
@@ -110,7 +110,7 @@ async def emit_event(desk: Desk, given: EmitEvent, key: str) -> Change:
             {"event_id": made.event_id, "repeated": made.verdict is Verdict.REPEATED},
         )
 
-    return Change(work, is_own=True)
+    return Deed(work, is_own=True)
 
 
 class SavePipeline(WriteArguments):
@@ -120,7 +120,7 @@ class SavePipeline(WriteArguments):
     )
 
 
-async def save_pipeline(desk: Desk, given: SavePipeline, key: str) -> Change:
+async def save_pipeline(desk: Desk, given: SavePipeline, key: str) -> Deed:
     del key  # the same document again changes nothing
     wanted, warnings = await read_pipeline(desk, given.document)
     desk.require_limit("workflows", wanted.name)
@@ -148,7 +148,7 @@ async def save_pipeline(desk: Desk, given: SavePipeline, key: str) -> Change:
     async def cost(db: Database) -> dict[str, Any]:
         return await cost_of_run(desk, db, wanted.steps_document())
 
-    return Change(work, cost, is_own=known is None or desk.is_own(known.created_by))
+    return Deed(work, cost, is_own=known is None or desk.is_own(known.created_by))
 
 
 # Stopped, and run again
@@ -158,7 +158,7 @@ class CancelJob(WriteArguments, OneJob):
     pass
 
 
-async def cancel_job(desk: Desk, given: CancelJob, key: str) -> Change:
+async def cancel_job(desk: Desk, given: CancelJob, key: str) -> Deed:
     del key
     known = await _own_job(desk, given.job)
 
@@ -184,14 +184,14 @@ async def cancel_job(desk: Desk, given: CancelJob, key: str) -> Change:
             [str(known.id), made.verdict, job.generation],
         )
 
-    return Change(work, is_own=desk.is_own(known.created_by))
+    return Deed(work, is_own=desk.is_own(known.created_by))
 
 
 class Retry(WriteArguments, OneJob):
     from_step: Name | None = Field(default=None, description="This step and all below it; without it what failed.")
 
 
-async def retry(desk: Desk, given: Retry, key: str) -> Change:
+async def retry(desk: Desk, given: Retry, key: str) -> Deed:
     del key
     known = await _own_job(desk, given.job)
 
@@ -215,7 +215,7 @@ async def retry(desk: Desk, given: Retry, key: str) -> Change:
             [made.verdict, sorted([str(task.id), task.generation] for task in again)],
         )
 
-    return Change(work, is_own=desk.is_own(known.created_by))
+    return Deed(work, is_own=desk.is_own(known.created_by))
 
 
 async def _own_job(desk: Desk, name: str) -> JobRow:
@@ -234,7 +234,7 @@ class Redrive(WriteArguments):
     )
 
 
-async def redrive_letters(desk: Desk, given: Redrive, key: str) -> Change:
+async def redrive_letters(desk: Desk, given: Redrive, key: str) -> Deed:
     del key
     ids = list(dict.fromkeys(given.ids))
     if desk.within is not None and (outside := await job_views.letters_outside(desk.reads, ids, desk.within)):
@@ -255,7 +255,7 @@ async def redrive_letters(desk: Desk, given: Redrive, key: str) -> Change:
             [[[each.dead_letter_id, each.verdict, each.reason] for each in made], settled],
         )
 
-    return Change(work)
+    return Deed(work)
 
 
 # All that one actor has made (MC8)
@@ -273,12 +273,12 @@ class UndoMade(WriteArguments, Made):
     pass
 
 
-async def list_made(desk: Desk, given: Made) -> Told:
+async def list_made(desk: Desk, given: Made) -> ToolAnswer:
     actor = given.created_by or desk.caller.actor
     kinds = await kinds_of(desk, {actor})
     schedules = await _schedules_of(desk, desk.reads, actor)
     jobs = await _open_jobs_of(desk, desk.reads, actor)
-    return Told(
+    return ToolAnswer(
         f"{actor} has made {count(len(schedules), 'schedule')} that {'has' if len(schedules) == 1 else 'have'} not"
         f" ended, and has {count(len(jobs), 'open job')}.",
         {
@@ -315,7 +315,7 @@ async def _open_jobs_of(desk: Desk, db: Database, actor: str) -> list[JobRow]:
     return sorted(page.rows, key=lambda row: row.id)
 
 
-async def pause_made(desk: Desk, given: PauseMade, key: str) -> Change:
+async def pause_made(desk: Desk, given: PauseMade, key: str) -> Deed:
     del key
     actor = _actor(desk, given)
 
@@ -332,10 +332,10 @@ async def pause_made(desk: Desk, given: PauseMade, key: str) -> Change:
             [[str(row.id), row.revision] for row in rows],
         )
 
-    return Change(work, is_own=actor == desk.caller.actor)
+    return Deed(work, is_own=actor == desk.caller.actor)
 
 
-async def undo_made(desk: Desk, given: UndoMade, key: str) -> Change:
+async def undo_made(desk: Desk, given: UndoMade, key: str) -> Deed:
     del key
     actor = _actor(desk, given)
 
@@ -361,7 +361,7 @@ async def undo_made(desk: Desk, given: UndoMade, key: str) -> Change:
             [[[str(row.id), row.revision] for row in rows], [str(each) for each in jobs]],
         )
 
-    return Change(work, is_own=actor == desk.caller.actor)
+    return Deed(work, is_own=actor == desk.caller.actor)
 
 
 async def _locked_schedules_of(desk: Desk, db: Database, actor: str) -> list[ScheduleRow]:
@@ -388,7 +388,7 @@ def _tool(
     prepare: Any,
     *,
     scope: Scope = Scope.SUBMIT,
-    kind: Kind = Kind.WRITE,
+    kind: ToolKind = ToolKind.WRITE,
     is_idempotent: bool = False,
     gives: dict[str, Any] | None = None,
 ) -> Tool[Any]:
@@ -402,15 +402,15 @@ JOB_TOOLS: Final[tuple[Tool[Any], ...]] = (
     _tool("save_pipeline", "Save a pipeline", "Write a workflow or pipeline. Jobs of earlier versions keep theirs.",
           SavePipeline, save_pipeline, scope=Scope.OPERATE, is_idempotent=True),
     _tool("cancel_job", "Cancel a job", "Stop a job: running tasks are stopped, finished ones stay.", CancelJob,
-          cancel_job, kind=Kind.DESTRUCTIVE, is_idempotent=True),
+          cancel_job, kind=ToolKind.DESTRUCTIVE, is_idempotent=True),
     _tool("retry", "Retry a job", "Run a finished job again: what failed, or one step and all below it.", Retry, retry,
-          kind=Kind.DESTRUCTIVE),
+          kind=ToolKind.DESTRUCTIVE),
     _tool("redrive", "Redrive dead letters", "Send tasks that failed for good back to work.", Redrive, redrive_letters,
-          scope=Scope.OPERATE, kind=Kind.DESTRUCTIVE),
+          scope=Scope.OPERATE, kind=ToolKind.DESTRUCTIVE),
     Tool("list_made", "List what was made", "The schedules and open jobs that one actor has made.", Scope.READ,
-         Kind.READ, Made, _MADE, read=list_made, is_idempotent=True),
+         ToolKind.READ, Made, _MADE, read=list_made, is_idempotent=True),
     _tool("pause_made", "Pause what was made", "Pause all schedules that one actor has made.", PauseMade, pause_made,
           is_idempotent=True, gives=_MADE),
     _tool("undo_made", "Undo what was made", "End all schedules that one actor has made, and cancel its open jobs.",
-          UndoMade, undo_made, kind=Kind.DESTRUCTIVE, is_idempotent=True, gives=_MADE),
+          UndoMade, undo_made, kind=ToolKind.DESTRUCTIVE, is_idempotent=True, gives=_MADE),
 )  # fmt: skip

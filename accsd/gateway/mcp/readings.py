@@ -26,7 +26,7 @@ from accsd.explain.bar import explain_job
 from accsd.explain.jobs import dead_because
 from accsd.explain.log import AttemptLines
 from accsd.gateway.mcp.desk import Desk
-from accsd.gateway.mcp.tool import MORE, ROW, ROWS, Arguments, Kind, Told, Tool
+from accsd.gateway.mcp.tool import MORE, ROW, ROWS, Arguments, Tool, ToolAnswer, ToolKind
 from accsd.gateway.mcp.untrusted import ROW_BYTES
 from accsd.gateway.problems import HttpProblem, pointer
 from accsd.gateway.reach import events_within
@@ -65,7 +65,7 @@ class ListSchedules(Arguments):
     limit: Limit = _LISTED
 
 
-async def list_schedules(desk: Desk, given: ListSchedules) -> Told:
+async def list_schedules(desk: Desk, given: ListSchedules) -> ToolAnswer:
     states = [given.state] if given.state else []
     rows = await schedule_views.schedules(desk.reads, states=states, workflow=given.workflow)
     kinds = await kinds_of(desk, {row.created_by for row in rows})
@@ -78,7 +78,7 @@ async def list_schedules(desk: Desk, given: ListSchedules) -> Told:
     ]
     shown = found[: min(given.limit, desk.limits.rows)]
     items = [schedule_row(desk, row, kinds) for row in shown]
-    return Told(f"{count(len(found), 'schedule')}.", {"items": items, "more": len(found) > len(shown)})
+    return ToolAnswer(f"{count(len(found), 'schedule')}.", {"items": items, "more": len(found) > len(shown)})
 
 
 async def kinds_of(desk: Desk, actors: Iterable[str | None]) -> dict[str, str]:
@@ -113,7 +113,7 @@ class OneSchedule(Arguments):
     schedule: Name = Field(description="Its name or id.")
 
 
-async def show_schedule(desk: Desk, given: OneSchedule) -> Told:
+async def show_schedule(desk: Desk, given: OneSchedule) -> ToolAnswer:
     row = await desk.schedule(given.schedule)
     picture = (await words.picture_of(desk.reads, row.name, desk.spread)).document()
     kinds = await kinds_of(desk, {row.created_by})
@@ -152,7 +152,7 @@ async def show_schedule(desk: Desk, given: OneSchedule) -> Told:
         ),
     }
     due = f"; the next time is {ahead[0]['due_at'].isoformat()}" if ahead else ""
-    return Told(f"The schedule {given.schedule} is {row.state}{due}.", {"schedule": shown})
+    return ToolAnswer(f"The schedule {given.schedule} is {row.state}{due}.", {"schedule": shown})
 
 
 def occurrence(each: dict[str, Any]) -> dict[str, Any]:
@@ -169,7 +169,7 @@ class PreviewSchedule(Arguments):
     n: Annotated[int, Field(ge=1, le=100)] = 10
 
 
-async def preview_schedule(desk: Desk, given: PreviewSchedule) -> Told:
+async def preview_schedule(desk: Desk, given: PreviewSchedule) -> ToolAnswer:
     wanted = ScheduleDef.model_validate({"name": "preview", "workflow": "preview", **given.when})
     draft = await definitions.drafted(desk.reads, wanted, spread=desk.spread)
     after = given.after or draft.now
@@ -177,7 +177,7 @@ async def preview_schedule(desk: Desk, given: PreviewSchedule) -> Told:
         raise InvalidValue("after needs an offset: 2026-11-18T12:00:00Z")
     ahead = [] if draft.rule is None else occurrences.ahead(draft.rule, after, given.n)
     meaning = draft.words if draft.rule is None else explain(draft.rule)
-    return Told(
+    return ToolAnswer(
         f"{count(len(ahead), 'time')} after {after.isoformat()}.",
         {
             "words": meaning,
@@ -195,7 +195,7 @@ class Explain(Arguments):
     job: Annotated[str, Field(max_length=40)] | None = Field(default=None, description="Where a job's time went.")
 
 
-async def explain_one(desk: Desk, given: Explain) -> Told:
+async def explain_one(desk: Desk, given: Explain) -> ToolAnswer:
     if given.job is not None and given.schedule is None and given.at is None:
         return await _explain_job(desk, given.job)
     if given.schedule is None or given.at is None or given.job is not None:
@@ -205,7 +205,9 @@ async def explain_one(desk: Desk, given: Explain) -> Told:
     found = await (_named_time(desk, row, moment) if row.has_times else _minute(desk, row, moment))
     rows = [{key: each[key] for key in ("nominal", "due_at", "outcome", "job_id")} for each in found.get("rows", ())]
     shown = {"answer": found["answer"], "rows": rows, **desk.marked(sentences=found["sentences"])}
-    return Told(f"At {given.at} the answer for the schedule {given.schedule} is: {found['answer']}.", {"found": shown})
+    return ToolAnswer(
+        f"At {given.at} the answer for the schedule {given.schedule} is: {found['answer']}.", {"found": shown}
+    )
 
 
 async def _named_time(desk: Desk, row: ScheduleRow, moment: datetime) -> dict[str, Any]:
@@ -225,7 +227,7 @@ async def _minute(desk: Desk, row: ScheduleRow, moment: datetime) -> dict[str, A
     return words.what_happened_around(row, begin, around)
 
 
-async def _explain_job(desk: Desk, name: str) -> Told:
+async def _explain_job(desk: Desk, name: str) -> ToolAnswer:
     job_id = await desk.job(name)
     found = (await explain_job(desk.reads, job_id)).document()
     shown = {
@@ -234,7 +236,7 @@ async def _explain_job(desk: Desk, name: str) -> Told:
         "complete": found["complete"],
         **desk.marked(critical_path=found["critical_path"], segments=found["segments"], eta=found["eta"]),
     }
-    return Told(f"Where the time of job {job_id} went.", {"found": shown})
+    return ToolAnswer(f"Where the time of job {job_id} went.", {"found": shown})
 
 
 # Workflows and tools
@@ -245,9 +247,9 @@ class ListWorkflows(Arguments):
     limit: Limit = _LISTED
 
 
-async def list_workflows(desk: Desk, given: ListWorkflows) -> Told:
+async def list_workflows(desk: Desk, given: ListWorkflows) -> ToolAnswer:
     if given.workflow is not None:
-        return Told(f"The workflow {given.workflow}.", {"items": [await workflow_shown(desk, given.workflow)],
+        return ToolAnswer(f"The workflow {given.workflow}.", {"items": [await workflow_shown(desk, given.workflow)],
                                                         "more": False})  # fmt: skip
     found = [row for row in await workflow_views.workflows(desk.reads) if desk.caller.reaches("workflows", row.name)]
     shown = found[: min(given.limit, desk.limits.rows)]
@@ -262,7 +264,7 @@ async def list_workflows(desk: Desk, given: ListWorkflows) -> Told:
         }
         for row in shown
     ]
-    return Told(f"{count(len(found), 'workflow')}.", {"items": items, "more": len(found) > len(shown)})
+    return ToolAnswer(f"{count(len(found), 'workflow')}.", {"items": items, "more": len(found) > len(shown)})
 
 
 async def workflow_shown(desk: Desk, name: str) -> dict[str, Any]:
@@ -289,7 +291,7 @@ class ListTools(Arguments):
     limit: Limit = _LISTED
 
 
-async def list_tools(desk: Desk, given: ListTools) -> Told:
+async def list_tools(desk: Desk, given: ListTools) -> ToolAnswer:
     newest: dict[str, ToolDef] = {}
     for tool in await find_tools(desk.reads):
         if tool.is_active and tool.name.startswith(given.beginning or ""):
@@ -309,16 +311,16 @@ async def list_tools(desk: Desk, given: ListTools) -> Told:
         }
         for tool in shown
     ]
-    return Told(f"{count(len(found), 'tool')}.", {"items": items, "more": len(found) > len(shown)})
+    return ToolAnswer(f"{count(len(found), 'tool')}.", {"items": items, "more": len(found) > len(shown)})
 
 
 class CheckPipeline(Arguments):
     document: Document = Field(description="A workflow or pipeline, as `accsd workflows apply` takes it, as JSON.")
 
 
-async def check_pipeline(desk: Desk, given: CheckPipeline) -> Told:
+async def check_pipeline(desk: Desk, given: CheckPipeline) -> ToolAnswer:
     found, warnings = await read_pipeline(desk, given.document)
-    return Told(
+    return ToolAnswer(
         f"The pipeline is well formed and has {count(len(found.steps), 'step')}; nothing was written.",
         {"name": found.name, "steps": len(found.steps), "warnings": warnings},
     )
@@ -340,10 +342,10 @@ class OneJob(Arguments):
     )
 
 
-async def show_job(desk: Desk, given: OneJob) -> Told:
+async def show_job(desk: Desk, given: OneJob) -> ToolAnswer:
     job_id = await desk.job(given.job)
     shown = await job_shown(desk, job_id)
-    return Told(f"Job {job_id} is {shown['status']}.", {"job": shown})
+    return ToolAnswer(f"Job {job_id} is {shown['status']}.", {"job": shown})
 
 
 async def job_shown(desk: Desk, job_id: UUID) -> dict[str, Any]:
@@ -389,12 +391,12 @@ async def job_shown(desk: Desk, job_id: UUID) -> dict[str, Any]:
     } | ({"more_tasks": True} if len(tasks) > _TASKS else {})
 
 
-class WhyAsked(Arguments):
+class WhyJob(Arguments):
     job: Annotated[str, Field(max_length=40)] | None = None
     task: Annotated[str, Field(max_length=300)] | None = Field(default=None, description="Its id, or JOB/STEP.")
 
 
-async def why(desk: Desk, given: WhyAsked) -> Told:
+async def why(desk: Desk, given: WhyJob) -> ToolAnswer:
     if (given.job is None) == (given.task is None):
         raise InvalidValue("give a job or a task")
     if given.job is not None:
@@ -417,7 +419,7 @@ async def why(desk: Desk, given: WhyAsked) -> Told:
         }
         for each in shown
     ]
-    return Told(f"{count(len(rows), 'reason')}.", {"items": items, "more": len(rows) > len(shown)})
+    return ToolAnswer(f"{count(len(rows), 'reason')}.", {"items": items, "more": len(rows) > len(shown)})
 
 
 class LogsAsked(Arguments):
@@ -429,7 +431,7 @@ class LogsAsked(Arguments):
     around_first_error: bool = False
 
 
-async def logs(desk: Desk, given: LogsAsked) -> Told:
+async def logs(desk: Desk, given: LogsAsked) -> ToolAnswer:
     task_id = await desk.task(given.task)
     attempt = given.attempt or (await job_views.task(desk.reads, task_id)).attempt_id
     if attempt < 1:
@@ -449,7 +451,7 @@ async def logs(desk: Desk, given: LogsAsked) -> Told:
         **desk.marked(text="\n".join(line.text for line in window.lines)),
     }
     said = f"{count(len(numbers), 'line')} of {window.total_lines:,} of attempt {attempt} at task {task_id}."
-    return Told(said, {"log": shown})
+    return ToolAnswer(said, {"log": shown})
 
 
 # Events and dead letters
@@ -462,7 +464,7 @@ class ListEvents(Arguments):
     limit: Limit = _LISTED
 
 
-async def list_events(desk: Desk, given: ListEvents) -> Told:
+async def list_events(desk: Desk, given: ListEvents) -> ToolAnswer:
     most = min(given.limit, desk.limits.rows)
     rows = await topics.events(desk.reads, pattern=given.topic, limit=most + 1)
     found = await events_within(desk, desk.caller, rows)
@@ -482,7 +484,7 @@ async def list_events(desk: Desk, given: ListEvents) -> Told:
         }
         for row in found[:most]
     ]
-    return Told(f"The newest {count(len(items), 'event')}.", {"items": items, "more": len(rows) > most})
+    return ToolAnswer(f"The newest {count(len(items), 'event')}.", {"items": items, "more": len(rows) > most})
 
 
 class ListDeadLetters(Arguments):
@@ -491,7 +493,7 @@ class ListDeadLetters(Arguments):
     limit: Limit = _LISTED
 
 
-async def list_dead_letters(desk: Desk, given: ListDeadLetters) -> Told:
+async def list_dead_letters(desk: Desk, given: ListDeadLetters) -> ToolAnswer:
     wanted = LetterFilter(service=given.service, workflow=given.workflow, within=desk.within)
     page = await list_letters(desk.reads, wanted, after=None, limit=min(given.limit, desk.limits.rows))
     items = [
@@ -511,11 +513,11 @@ async def list_dead_letters(desk: Desk, given: ListDeadLetters) -> Told:
         }
         for row in page.rows
     ]
-    return Told(f"{count(len(items), 'dead letter')}.", {"items": items, "more": page.next is not None})
+    return ToolAnswer(f"{count(len(items), 'dead letter')}.", {"items": items, "more": page.next is not None})
 
 
 def _tool(name: str, title: str, about: str, takes: type[Any], read: Any, gives: dict[str, Any]) -> Tool[Any]:
-    return Tool(name, title, about, Scope.READ, Kind.READ, takes, gives, read=read, is_idempotent=True)
+    return Tool(name, title, about, Scope.READ, ToolKind.READ, takes, gives, read=read, is_idempotent=True)
 
 
 _LIST: Final = {"items": ROWS, "more": MORE}
@@ -537,7 +539,7 @@ READINGS: Final[tuple[Tool[Any], ...]] = (
           " Writes nothing.", CheckPipeline, check_pipeline, {"name": {"type": "string"}, "steps": {"type": "integer"},
           "warnings": {"type": "array", "items": {"type": "string"}}}),
     _tool("show_job", "Show a job", "One job with its tasks, options and results.", OneJob, show_job, {"job": ROW}),
-    _tool("why", "Why it waits", "Why a job or task does not run: every reason, and what to do.", WhyAsked, why,
+    _tool("why", "Why it waits", "Why a job or task does not run: every reason, and what to do.", WhyJob, why,
           _LIST),
     _tool("logs", "Read a log", "The end of a task's log, or what is around its first error.", LogsAsked, logs,
           {"log": ROW}),

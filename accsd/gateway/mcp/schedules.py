@@ -19,7 +19,7 @@ from accsd.gateway.mcp.confirmation import changed
 from accsd.gateway.mcp.cost import cost_of_run, runs_per_day
 from accsd.gateway.mcp.desk import Desk
 from accsd.gateway.mcp.readings import Document, Name, count, occurrence
-from accsd.gateway.mcp.tool import ROWS, Change, Effect, Kind, Tool, WriteArguments
+from accsd.gateway.mcp.tool import ROWS, Deed, Effect, Tool, ToolKind, WriteArguments
 from accsd.gateway.problems import HttpProblem
 from accsd.gateway.quota import least_interval, require_interval
 from accsd.model.access import Scope
@@ -84,7 +84,7 @@ _EFFECT: Final = {
 }
 
 
-async def create_schedule(desk: Desk, given: CreateSchedule, key: str) -> Change:
+async def create_schedule(desk: Desk, given: CreateSchedule, key: str) -> Deed:
     del key  # a name can be given once
     wanted = ScheduleDef.model_validate(given.model_dump(exclude={"confirm", "reason"}, exclude_none=True))
     draft = await _drafted(desk, wanted)
@@ -98,7 +98,7 @@ async def create_schedule(desk: Desk, given: CreateSchedule, key: str) -> Change
     return await _written(desk, draft, given.reason, is_own=True)
 
 
-async def edit_schedule(desk: Desk, given: EditSchedule, key: str) -> Change:
+async def edit_schedule(desk: Desk, given: EditSchedule, key: str) -> Deed:
     del key  # the revision
     row = await desk.own_schedule(given.schedule)
     kept, written = definitions.definition_of(row), given.changes
@@ -133,7 +133,7 @@ async def _drafted(desk: Desk, wanted: ScheduleDef) -> definitions.Draft:
     return draft
 
 
-async def _written(desk: Desk, draft: definitions.Draft, reason: str | None, *, is_own: bool) -> Change:
+async def _written(desk: Desk, draft: definitions.Draft, reason: str | None, *, is_own: bool) -> Deed:
     wanted, change = draft.definition, definitions.change_of(draft)
     if draft.row is None or {"workflow", "version"} & draft.changes.keys():
         await definitions.check_workflow(desk.reads, wanted)
@@ -175,7 +175,7 @@ async def _written(desk: Desk, draft: definitions.Draft, reason: str | None, *, 
         often = {} if draft.rule is None else {"runs_per_day": runs_per_day(draft.rule, draft.now)}
         return often | runs
 
-    return Change(work, cost, is_own)
+    return Deed(work, cost, is_own)
 
 
 async def _workflow(db: Database, wanted: ScheduleDef | ScheduleRow) -> StoredWorkflow | None:
@@ -207,7 +207,7 @@ class Snooze(OfOneSchedule):
     until: datetime | None = Field(default=None, description="With an offset.")
 
 
-class Skip(OfOneSchedule):
+class SkipOccurrence(OfOneSchedule):
     nominal: datetime = Field(description="The time, local to the schedule's zone, or with an offset.")
 
 
@@ -223,7 +223,7 @@ class EndSchedule(OfOneSchedule):
 Act = Callable[[Database, ScheduleRow], Awaitable[tuple[dict[str, Any], list[Any], str]]]
 
 
-async def _changed(desk: Desk, given: OfOneSchedule, act: Act, would: str, did: str) -> Change:
+async def _changed(desk: Desk, given: OfOneSchedule, act: Act, would: str, did: str) -> Deed:
     """A change of one schedule. What holds: that it is the same revision in the same state, and comes to the same."""
     known = await desk.own_schedule(given.schedule)
 
@@ -236,7 +236,7 @@ async def _changed(desk: Desk, given: OfOneSchedule, act: Act, would: str, did: 
         which = given.schedule
         return Effect(f"The schedule {which} {would}{more}.", f"The schedule {which} {did}{more}.", shown, stands)
 
-    return Change(work, is_own=desk.is_own(known.created_by))
+    return Deed(work, is_own=desk.is_own(known.created_by))
 
 
 async def _still(db: Database, known: ScheduleRow) -> ScheduleRow:
@@ -253,7 +253,7 @@ def _aware(moment: datetime | None, name: str) -> datetime | None:
     return moment
 
 
-async def pause(desk: Desk, given: Pause, key: str) -> Change:
+async def pause(desk: Desk, given: Pause, key: str) -> Deed:
     del key
     until = _aware(given.until, "until")
 
@@ -265,7 +265,7 @@ async def pause(desk: Desk, given: Pause, key: str) -> Change:
     return await _changed(desk, given, act, "would be paused", "is paused")
 
 
-async def resume(desk: Desk, given: Resume, key: str) -> Change:
+async def resume(desk: Desk, given: Resume, key: str) -> Deed:
     del key
 
     async def act(db: Database, row: ScheduleRow) -> tuple[dict[str, Any], list[Any], str]:
@@ -279,7 +279,7 @@ async def resume(desk: Desk, given: Resume, key: str) -> Change:
     return await _changed(desk, given, act, "would be resumed", "is resumed")
 
 
-async def snooze(desk: Desk, given: Snooze, key: str) -> Change:
+async def snooze(desk: Desk, given: Snooze, key: str) -> Deed:
     del key
     if (given.length is None) == (given.until is None):
         raise InvalidValue('a snooze is "for" a time, or "until" a time')
@@ -296,7 +296,7 @@ async def snooze(desk: Desk, given: Snooze, key: str) -> Change:
     return await _changed(desk, given, act, "would be snoozed", "is snoozed")
 
 
-async def skip(desk: Desk, given: Skip, key: str) -> Change:
+async def skip(desk: Desk, given: SkipOccurrence, key: str) -> Deed:
     del key
 
     async def act(db: Database, row: ScheduleRow) -> tuple[dict[str, Any], list[Any], str]:
@@ -319,7 +319,7 @@ def _or_refused(made: firings.OccurrenceAnswer, verb: str, name: str) -> None:
         raise VerbRefused(verb, made.reason or "unknown", subject=f"schedule {name}")
 
 
-async def end_schedule(desk: Desk, given: EndSchedule, key: str) -> Change:
+async def end_schedule(desk: Desk, given: EndSchedule, key: str) -> Deed:
     del key
 
     async def act(db: Database, row: ScheduleRow) -> tuple[dict[str, Any], list[Any], str]:
@@ -333,7 +333,7 @@ async def end_schedule(desk: Desk, given: EndSchedule, key: str) -> Change:
     return await _changed(desk, given, act, "would be ended", "is ended")
 
 
-async def run_now(desk: Desk, given: RunNow, key: str) -> Change:
+async def run_now(desk: Desk, given: RunNow, key: str) -> Deed:
     known = await desk.own_schedule(given.schedule)
 
     async def work(db: Database) -> Effect:
@@ -364,10 +364,10 @@ async def run_now(desk: Desk, given: RunNow, key: str) -> Change:
         runs = await _workflow(db, known)
         return {} if runs is None else await cost_of_run(desk, db, runs.steps)
 
-    return Change(work, cost, is_own=desk.is_own(known.created_by))
+    return Deed(work, cost, is_own=desk.is_own(known.created_by))
 
 
-class BackfillAsked(OfOneSchedule):
+class BackfillSchedule(OfOneSchedule):
     begin: datetime = Field(alias="from", description="With an offset.")
     end: datetime | None = Field(default=None, alias="to", description="Before this time; now, if it is left out.")
     order: Literal["oldest", "newest"] = "oldest"
@@ -376,7 +376,7 @@ class BackfillAsked(OfOneSchedule):
     options: dict[str, Any] | None = None
 
 
-async def backfill(desk: Desk, given: BackfillAsked, key: str) -> Change:
+async def backfill(desk: Desk, given: BackfillSchedule, key: str) -> Deed:
     del key  # the plan that it had in the preview
     known = await desk.own_schedule(given.schedule)
     begin, end = _aware(given.begin, "from"), _aware(given.end, "to")
@@ -425,7 +425,7 @@ async def backfill(desk: Desk, given: BackfillAsked, key: str) -> Change:
         runs = await _workflow(db, known)
         return {} if runs is None else await cost_of_run(desk, db, runs.steps)
 
-    return Change(work, cost, is_own=desk.is_own(known.created_by))
+    return Deed(work, cost, is_own=desk.is_own(known.created_by))
 
 
 def _tool(
@@ -435,7 +435,7 @@ def _tool(
     takes: type[Any],
     prepare: Any,
     *,
-    kind: Kind = Kind.WRITE,
+    kind: ToolKind = ToolKind.WRITE,
     is_idempotent: bool = False,
 ) -> Tool[Any]:
     return Tool(name, title, about, Scope.SUBMIT, kind, takes, _EFFECT, prepare=prepare, is_idempotent=is_idempotent)
@@ -450,10 +450,10 @@ SCHEDULE_TOOLS: Final[tuple[Tool[Any], ...]] = (
           is_idempotent=True),
     _tool("resume", "Resume a schedule", "Let a paused schedule go on.", Resume, resume, is_idempotent=True),
     _tool("snooze", "Snooze", "Put the next occurrence of a schedule off, and no other.", Snooze, snooze),
-    _tool("skip", "Skip a run", "Let one occurrence of a schedule not run.", Skip, skip, is_idempotent=True),
+    _tool("skip", "Skip a run", "Let one occurrence of a schedule not run.", SkipOccurrence, skip, is_idempotent=True),
     _tool("run_now", "Run now", "Start a job of a schedule now; its own times stay.", RunNow, run_now),
     _tool("end_schedule", "End a schedule", "End a schedule for good; its history stays. Undoes create_schedule.",
-          EndSchedule, end_schedule, kind=Kind.DESTRUCTIVE, is_idempotent=True),
-    _tool("backfill", "Backfill", "Run a schedule for times that lie behind.", BackfillAsked, backfill,
-          kind=Kind.DESTRUCTIVE),
+          EndSchedule, end_schedule, kind=ToolKind.DESTRUCTIVE, is_idempotent=True),
+    _tool("backfill", "Backfill", "Run a schedule for times that lie behind.", BackfillSchedule, backfill,
+          kind=ToolKind.DESTRUCTIVE),
 )  # fmt: skip

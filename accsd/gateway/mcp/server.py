@@ -24,7 +24,7 @@ from accsd.gateway.mcp import resources
 from accsd.gateway.mcp.calls import Preview, Said, call, cancelled, refusal, tools_of
 from accsd.gateway.mcp.confirmation import refused
 from accsd.gateway.mcp.desk import Desk
-from accsd.gateway.mcp.tool import Kind, Tool
+from accsd.gateway.mcp.tool import Tool, ToolKind
 from accsd.gateway.mcp.untrusted import NOTICE
 
 logging.getLogger("mcp").setLevel(logging.CRITICAL)  # what a client did wrong is no news of ours
@@ -184,8 +184,8 @@ def _described(tool: Tool[Any]) -> types.Tool:
         output_schema=tool.output_schema,
         annotations=types.ToolAnnotations(
             title=tool.title,
-            read_only_hint=tool.kind is Kind.READ,
-            destructive_hint=tool.kind is Kind.DESTRUCTIVE,
+            read_only_hint=tool.kind is ToolKind.READ,
+            destructive_hint=tool.kind is ToolKind.DESTRUCTIVE,
             idempotent_hint=tool.is_idempotent,
             open_world_hint=False,
         ),

@@ -35,7 +35,7 @@ Given = TypeVar("Given", bound=Arguments)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ToolAnswer:
     """An answer. `said` is one sentence: accsd's own words, ids, and what the caller itself gave. `data` has all of it;
     what others wrote is below `untrusted` in it."""
 
@@ -56,7 +56,7 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Deed:
     """A write whose arguments were found good. `cost` is asked in a preview only, after the work and in the same
     transaction. `is_own`: all that it touches belongs to the caller."""
 
@@ -65,7 +65,7 @@ class Change:
     is_own: bool = False
 
 
-class Kind(StrEnum):
+class ToolKind(StrEnum):
     READ = "read"
     WRITE = "write"
     DESTRUCTIVE = "destructive"
@@ -77,11 +77,11 @@ class Tool(Generic[Given]):
     title: str
     about: str
     scope: Scope
-    kind: Kind
+    kind: ToolKind
     takes: type[Given]
     gives: Mapping[str, Any]  # properties of the schema of its data
-    read: Callable[[Desk, Given], Awaitable[Told]] | None = None
-    prepare: Callable[[Desk, Given, str], Awaitable[Change]] | None = None  # the text is the key of this write
+    read: Callable[[Desk, Given], Awaitable[ToolAnswer]] | None = None
+    prepare: Callable[[Desk, Given, str], Awaitable[Deed]] | None = None  # the text is the key of this write
     is_idempotent: bool = False
 
     @cached_property
@@ -90,7 +90,7 @@ class Tool(Generic[Given]):
 
     @cached_property
     def output_schema(self) -> dict[str, Any]:
-        if self.kind is Kind.READ:
+        if self.kind is ToolKind.READ:
             properties = {"said": _TEXT, "notice": _NOTICE, **self.gives}
             return _object(properties, required=["said", "notice", *self.gives])
         return _object(

@@ -23,8 +23,8 @@ from accsd.gateway.ordinaut.shapes import (
     OPERATION,
     TOKEN,
     AgentChange,
+    AgentCredentials,
     AgentIn,
-    Credentials,
     OrdinautRoute,
     Refresh,
     done,
@@ -266,7 +266,7 @@ def written_scopes(scopes: Iterable[Scope], limits: Mapping[str, Any]) -> list[s
     responses=answers(TOKEN),
     openapi_extra=public(),
 )
-async def token(request: Request, given: Credentials) -> Response:
+async def token(request: Request, given: AgentCredentials) -> Response:
     """`agent_secret` is a token of that agent. The access token has its scopes and limits, and dies with it."""
     return await _exchanged(request, given.agent_secret, given.agent_id)
 

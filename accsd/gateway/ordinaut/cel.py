@@ -25,7 +25,7 @@ from accsd.gateway.ordinaut.jmespath import (
     Pair,
     Parser,
     Path,
-    Span,
+    TimeSpan,
 )
 
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -83,7 +83,7 @@ class _Words:
         match node:
             case Constant(value=value):
                 return _constant(value)
-            case Span(text=text):
+            case TimeSpan(text=text):
                 return f'duration("{_hours(text)}")'
             case Path():
                 return self._path(node)

@@ -70,7 +70,7 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimeSpan:
     """A length of time: 24h."""
 
     text: str
@@ -111,7 +111,7 @@ class Call:
     arguments: tuple["Node", ...]
 
 
-Node = Constant | Span | Path | Filter | Not | Pair | Call
+Node = Constant | TimeSpan | Path | Filter | Not | Pair | Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +230,7 @@ class Parser:
             case "raw":
                 return Constant(token.text[1:-1].replace("\\'", "'"))
             case "span":
-                return Span(token.text)
+                return TimeSpan(token.text)
             case _:
                 return Constant(orjson.loads(token.text))
 

@@ -102,7 +102,7 @@ class AgentChange(_Body):
     name: Key | None = None
 
 
-class Credentials(_Body):
+class AgentCredentials(_Body):
     agent_id: UUID
     agent_secret: str = Field(max_length=200)
 

@@ -23,7 +23,7 @@ from accsd.db.views import events as event_views
 from accsd.db.views import jobs as job_views
 from accsd.db.views.artifacts import StoredArtifact, artifacts_of
 from accsd.db.views.events import AttemptRow, EventRow
-from accsd.db.views.job_list import Position, list_jobs
+from accsd.db.views.job_list import ListPosition, list_jobs
 from accsd.db.views.jobs import JobRow, TaskRow
 from accsd.db.views.workflows import no_such_workflow
 from accsd.db.workflows import StoredWorkflow, workflow_id, workflows_by_id
@@ -148,9 +148,9 @@ async def list_page(
     return answer(shown | {"filter": replace(wanted, within=None).document()})
 
 
-def _position(opened: Sequence[int | str]) -> Position:
+def _position(opened: Sequence[int | str]) -> ListPosition:
     order_seq, job_id = opened
-    return Position(int(order_seq), UUID(str(job_id)))
+    return ListPosition(int(order_seq), UUID(str(job_id)))
 
 
 # Submission

@@ -12,7 +12,7 @@ from accsd.explain.identifiers import job_named
 from accsd.gateway.access import GuardedRoute, authenticated, counted_as, scoped, shared
 from accsd.gateway.answers import answer, document
 from accsd.gateway.context import caller_of, context_of
-from accsd.gateway.limits import Counted
+from accsd.gateway.limits import CountedAnswer
 from accsd.gateway.messages import MOST_TOPICS, Topic
 from accsd.gateway.problems import HttpProblem
 from accsd.gateway.reach import Reach, require_topics
@@ -79,7 +79,7 @@ def _streamed(request: Request, topics: list[Topic], after: str | None) -> Respo
     since = request.headers.get("last-event-id") or after
     form = format_of(request.headers.get("accept"))
     stream = StreamAnswer(context.hub, topics, after=since, may=may, metrics=context.metrics, form=form)
-    return Counted(stream, _open, who)
+    return CountedAnswer(stream, _open, who)
 
 
 @router.get(

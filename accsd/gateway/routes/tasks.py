@@ -20,7 +20,7 @@ from accsd.gateway.access import GuardedRoute, counted_as, redaction_for, scoped
 from accsd.gateway.answers import answer, document, encode
 from accsd.gateway.conditional import told
 from accsd.gateway.context import GatewayContext, caller_of, context_of, require_store
-from accsd.gateway.limits import Counted
+from accsd.gateway.limits import CountedAnswer
 from accsd.gateway.messages import Topic
 from accsd.gateway.problems import HttpProblem
 from accsd.gateway.routes.jobs import TASK
@@ -154,7 +154,7 @@ async def search_log(
                 yield encode({"looked_at": found.lines, "of": lines.total}) + b"\n"
         yield encode({"done": True, "hits": count}) + b"\n"
 
-    return Counted(StreamingResponse(_told_to_the_end(hits()), media_type=NDJSON), _searches, who)
+    return CountedAnswer(StreamingResponse(_told_to_the_end(hits()), media_type=NDJSON), _searches, who)
 
 
 @router.get(

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from accsd.db.answers import Verdict
-from accsd.db.lists import View, drop_view, save_view, views
+from accsd.db.lists import SavedView, drop_view, save_view, views
 from accsd.errors import InvalidValue, NotFound
 from accsd.gateway.access import GuardedRoute, scoped
 from accsd.gateway.answers import answer, document
@@ -22,7 +22,7 @@ from accsd.model.access import Scope
 
 router = APIRouter(prefix="/api/v1", route_class=GuardedRoute, tags=["views"])
 _NAME: Final = Path(min_length=1, max_length=100)
-VIEW: Final = {"allOf": [row_schema(View), objects(is_shared={"type": "boolean"})]}
+VIEW: Final = {"allOf": [row_schema(SavedView), objects(is_shared={"type": "boolean"})]}
 
 
 class ViewAsked(RequestBody):
@@ -105,7 +105,9 @@ def _require_operate(request: Request, *, shared: bool) -> None:
         raise HttpProblem("scope_missing", 'what all see needs the scope "operate"', scope=Scope.OPERATE.value)
 
 
-async def _named(request: Request, name: str, *, shared: bool, only: bool = False, verbs: bool = False) -> View | None:
+async def _named(
+    request: Request, name: str, *, shared: bool, only: bool = False, verbs: bool = False
+) -> SavedView | None:
     """One's own view of a name, or else, unless `only` that is meant, the shared one; `shared` means only that one."""
     context = context_of(request)
     known = await views(context.verbs if verbs else context.reads, caller_of(request).actor)
@@ -115,7 +117,7 @@ async def _named(request: Request, name: str, *, shared: bool, only: bool = Fals
     return found[0] if found else None
 
 
-def _revision(request: Request, current: View | None) -> int:
+def _revision(request: Request, current: SavedView | None) -> int:
     """The revision that `If-Match` names; 0 where there is no view yet."""
     given = request.headers.get("if-match")
     if current is None:
@@ -132,9 +134,9 @@ def _revision(request: Request, current: View | None) -> int:
     return int(number)
 
 
-def _etag(view: View) -> str:
+def _etag(view: SavedView) -> str:
     return f'"{view.revision}"'
 
 
-def _shown(view: View) -> dict[str, Any]:
+def _shown(view: SavedView) -> dict[str, Any]:
     return document(view) | {"is_shared": view.owner is None}

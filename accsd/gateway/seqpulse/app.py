@@ -21,7 +21,7 @@ from accsd.gateway.bare import bare_app
 from accsd.gateway.bodies import StrictRequest
 from accsd.gateway.problems import KINDS, described
 from accsd.gateway.seqpulse.desk import Desk
-from accsd.gateway.seqpulse.projects import Project
+from accsd.gateway.seqpulse.projects import WatchedProject
 from accsd.model.access import Scope as TokenScope
 
 # Beside the kinds of problems that every route may answer.
@@ -49,8 +49,8 @@ def desk_of(request: Request) -> Desk:
     return cast("Desk", getattr(request.state, _DESK))
 
 
-def project_of(request: Request) -> Project:
-    return cast("Project", request.state.project)
+def project_of(request: Request) -> WatchedProject:
+    return cast("WatchedProject", request.state.project)
 
 
 @cache

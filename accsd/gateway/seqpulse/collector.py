@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 import orjson
 
 from accsd.errors import ConfigError, Unavailable
-from accsd.gateway.seqpulse.projects import Project, canonical_path
+from accsd.gateway.seqpulse.projects import WatchedProject, canonical_path
 from accsd.log import redact, register_secret
 from accsd.net import Request, fetch_whole
 from accsd.planning.verdict import METRICS
@@ -33,7 +33,7 @@ class SampleFailed(Exception):
         self.permanent = permanent
 
 
-async def sample(project: Project, url: str, *, within: timedelta) -> dict[str, float]:
+async def sample(project: WatchedProject, url: str, *, within: timedelta) -> dict[str, float]:
     """The five values that an application says of itself (SP-20). Raises SampleFailed."""
     try:
         headers = signed_headers(project, url)
@@ -76,7 +76,7 @@ def _value(metrics: Mapping[str, Any], name: str) -> float:
 # The signature (HMAC v2)
 
 
-def signed_headers(project: Project, url: str, *, now: datetime | None = None) -> dict[str, str]:
+def signed_headers(project: WatchedProject, url: str, *, now: datetime | None = None) -> dict[str, str]:
     """The headers of one request: each has a nonce and a time of its own, a repeated one too (SP-23)."""
     secret = project.secret()
     if secret is None:
@@ -109,7 +109,7 @@ class Preflight:
         self._lasts = lasts.total_seconds()
         self._well_at: OrderedDict[tuple[str, str], float] = OrderedDict()
 
-    async def failure(self, project: Project, url: str | None) -> str | None:
+    async def failure(self, project: WatchedProject, url: str | None) -> str | None:
         """Why the application gives no sample; None: it does, or there is nothing to be signed."""
         if url is None or not project.is_signed:
             return None

@@ -14,7 +14,7 @@ from accsd.gateway.context import GatewayContext
 from accsd.gateway.door_access import caller_at_door
 from accsd.gateway.problems import HttpProblem
 from accsd.gateway.seqpulse.collector import Preflight
-from accsd.gateway.seqpulse.projects import Project
+from accsd.gateway.seqpulse.projects import WatchedProject
 from accsd.gateway.seqpulse.workflows import WORKFLOWS
 from accsd.model.access import Caller, Scope
 from accsd.settings import SeqpulseSettings
@@ -69,9 +69,9 @@ class Desk:
         self._are_written: bool = False
         self._writing: anyio.Lock = anyio.Lock()
 
-    def project(self, name: str) -> Project | None:
+    def project(self, name: str) -> WatchedProject | None:
         settings = self.settings.projects.get(name)
-        return None if settings is None else Project(name, settings)
+        return None if settings is None else WatchedProject(name, settings)
 
     async def ready(self) -> None:
         """Writes the workflows of deployments, once for each process. Version 1 is ours; a newer one is left alone."""
@@ -82,14 +82,14 @@ class Desk:
 
     # Who gets in
 
-    async def admitted(self, request: Request, scope: Scope) -> tuple[Caller, Project]:
+    async def admitted(self, request: Request, scope: Scope) -> tuple[Caller, WatchedProject]:
         """The caller of the header X-API-Key and its project, or HttpProblem."""
         given = request.headers.get("x-api-key", "").strip()
         caller = await caller_at_door(self.context, request, "seqpulse", token=given, hint=_HOW)
         _require_rights(caller, scope)
         return caller, self._project_of(caller)
 
-    def _project_of(self, caller: Caller) -> Project:
+    def _project_of(self, caller: Caller) -> WatchedProject:
         name = caller.limits.get("project")
         if name is None:
             raise HttpProblem(

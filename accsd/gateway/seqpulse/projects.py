@@ -15,7 +15,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
-class Project:
+class WatchedProject:
     name: str
     settings: SeqpulseProject
 

@@ -19,7 +19,7 @@ from accsd.errors import ServiceBusy, Unavailable
 from accsd.gateway.context import GatewayContext
 from accsd.gateway.seqpulse.collector import SampleFailed, sample
 from accsd.gateway.seqpulse.desk import Desk
-from accsd.gateway.seqpulse.projects import Project
+from accsd.gateway.seqpulse.projects import WatchedProject
 from accsd.gateway.seqpulse.workflows import ANALYSE, COLLECT
 from accsd.planning.hints import hints_of
 from accsd.planning.verdict import METRICS, MetricSample, judge
@@ -33,7 +33,7 @@ _AWAY: Final = timedelta(seconds=5)  # the database; after this a task that was 
 _SOONEST, _LATEST = timedelta(seconds=1), timedelta(seconds=30)
 
 
-class Wanted(BaseModel):
+class DeploymentOptions(BaseModel):
     """What a task is about: options of a job of a deployment, or parameters of a step in somebody's own pipeline."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -101,7 +101,7 @@ def collect_service(desk: Desk) -> Service:
     return service
 
 
-async def _target(desk: Desk, wanted: Wanted) -> tuple[Project, str, Deployment | None, datetime]:
+async def _target(desk: Desk, wanted: DeploymentOptions) -> tuple[WatchedProject, str, Deployment | None, datetime]:
     """Whom to ask, and what the database's clock shows."""
     project = desk.project(wanted.project)
     if project is None:
@@ -117,7 +117,7 @@ async def _target(desk: Desk, wanted: Wanted) -> tuple[Project, str, Deployment 
     return project, url, known, now or await clock(desk.context.reads)
 
 
-def _warms_up(desk: Desk, wanted: Wanted, known: Deployment | None, at: datetime) -> bool:
+def _warms_up(desk: Desk, wanted: DeploymentOptions, known: Deployment | None, at: datetime) -> bool:
     """SP-25: the application counts requests over its last minute, and was started anew a moment ago."""
     if known is None or known.finished_at is None:
         return wanted.sequence_index == 0
@@ -151,7 +151,7 @@ def analyse_service(desk: Desk) -> Service:
 
 
 async def _samples(
-    desk: Desk, wanted: Wanted, upstream: Mapping[str, Any], claims: int
+    desk: Desk, wanted: DeploymentOptions, upstream: Mapping[str, Any], claims: int
 ) -> tuple[list[MetricSample], list[MetricSample], dict[str, Any], datetime]:
     """Before and after, what the verdict is about, and what the database's clock shows. `claims`: so often the
     analysis was begun."""
@@ -211,9 +211,9 @@ def _pause(claim: int) -> timedelta:
 # What both need
 
 
-def _wanted(task: Task[dict[str, Any]]) -> Wanted:
+def _wanted(task: Task[dict[str, Any]]) -> DeploymentOptions:
     try:
-        return Wanted.model_validate({**task.options, **task.params})
+        return DeploymentOptions.model_validate({**task.options, **task.params})
     except ValidationError as error:
         said = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
         raise Permanent(f"this is about no deployment and no project: {said}") from None

@@ -12,7 +12,7 @@ import pytest
 
 from accsd.errors import ConfigError
 from accsd.gateway.seqpulse.collector import SampleFailed, sample, signature, signed_headers, values_in
-from accsd.gateway.seqpulse.projects import Project
+from accsd.gateway.seqpulse.projects import WatchedProject
 from accsd.settings import SeqpulseProject
 from tests.support.applications import WELL, Application, application
 from tests.support.checker import check
@@ -25,9 +25,9 @@ from tests.support.gateway import serving
 SOON = timedelta(seconds=5)
 
 
-def project(url: str, **given: Any) -> Project:
+def project(url: str, **given: Any) -> WatchedProject:
     known = {"endpoint": url, "hmac_secret": SECRET, "allow_private": True}
-    return Project("shop", SeqpulseProject.model_validate(known | given))
+    return WatchedProject("shop", SeqpulseProject.model_validate(known | given))
 
 
 async def sampled(app: Application, url: str | None = None, **given: Any) -> dict[str, float]:
@@ -188,7 +188,7 @@ async def test_an_application_that_hangs_is_given_up(app: Application):
 
 async def test_private_addresses_need_the_project_s_word(app: Application):
     """SP-14: the rules of outgoing calls."""
-    own = Project("shop", SeqpulseProject.model_validate({"endpoint": "from_trigger"}))
+    own = WatchedProject("shop", SeqpulseProject.model_validate({"endpoint": "from_trigger"}))
     with pytest.raises(SampleFailed, match=r"127\.0\.0\.1"):
         await sample(own, app.metrics_url, within=SOON)
     assert app.asked == []
