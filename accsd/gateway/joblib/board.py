@@ -85,6 +85,12 @@ class Board:
                 del self._waiting[key]
         return self.result(key)
 
+    def release(self) -> None:
+        """Nobody waits any longer."""
+        for waiting in self._waiting.values():
+            for news in waiting:
+                news.set()
+
     def _drop(self, key: Key) -> None:
         kept = self._results.pop(key, None)
         if kept is not None:

@@ -28,6 +28,7 @@ class Desk:
         self.sockets: Sockets = Sockets(context, settings, self._lost)
         self.news: News = News(context, self.sockets)
         context.hub.subscribe_doors(self._heard)
+        context.hub.subscribe_drain(self.board.release)
 
     def verbs(self, request_id: str) -> Database:
         return self.context.verbs.acting("http", request_id)

@@ -209,11 +209,14 @@ async def test_a_gateway_that_stops_loses_no_worker(db_url: str, conn: Connectio
             await client.call("join_job_room", {"job_name": JOB, "worker_id": worker}, timeout=10)
         claim = asyncio.create_task(ada.claim(worker, headers={"Prefer": "wait=60"}))
         look = asyncio.create_task(ada.get(f"/tasks/{task}", headers={"Prefer": "wait=60"}))
+        await ada.put("/rooms/lab/providers", {"category": "files", "name": "local", "worker_id": worker})
+        read = asyncio.create_task(ada.get("/rooms/lab/providers/lab:files:local", headers={"Prefer": "wait=30"}))
         desk = gateway.context.doors[0].app._desk  # type: ignore[attr-defined]
         await eventually(lambda: desk.claims.waiting == 1 and gateway.context.hub.facts["waiters"] == 1, within=10)
+        await eventually(lambda: bool(desk.board._waiting), within=10)
         stopped_at = time.monotonic()
     assert time.monotonic() - stopped_at < 2
-    assert (await claim, (await look).json()["status"]) == (None, "claimed")
+    assert (await claim, (await look).json()["status"], (await read).status_code) == (None, "claimed", 504)
     for client in clients:
         await eventually(lambda client=client: not client.connected, within=10)
         assert client._reconnect_task is not None, "the end of a gateway is no goodbye"
