@@ -40,8 +40,8 @@ async def shop(db_url: str, tmp_path: Path, app: Application) -> AsyncIterator[S
 
 @pytest.fixture
 async def busy_shop(db_url: str, tmp_path: Path, app: Application) -> AsyncIterator[Shop]:
-    """With the two services that work."""
+    """With the two services that work. They look often: nobody notifies them of a clock that a test sets."""
     async with serving(
-        db_url, works=True, gateway={"seqpulse": settings_of(app)}, node={"state_dir": tmp_path}
+        db_url, works=True, gateway={"seqpulse": settings_of(app)}, node={"state_dir": tmp_path}, poll_sec=0.5
     ) as gateway:
         yield Shop(gateway, app)

@@ -2,6 +2,7 @@
 becomes of samples that fail (SP-24, SP-31, SP-32)."""
 
 import base64
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from tests.support.cluster import Connection
 from tests.support.deployments import SECRET, Shop, jobs_of, judged, samples, settings_of
 from tests.support.eventually import eventually
 from tests.support.factory import pass_time
-from tests.support.gateway import serving
+from tests.support.gateway import Gateway, serving
 
 SOON = timedelta(seconds=5)
 
@@ -288,6 +289,12 @@ async def failed(conn: Connection, deployment: UUID, least: int) -> bool:
     return sum(job["status"] == "failed" for job in await jobs_of(conn, deployment)) >= least
 
 
+def working_again(db_url: str, settings: dict[str, Any], folder: Path) -> AbstractAsyncContextManager[Gateway]:
+    """Another gateway, which looks often."""
+    node = {"state_dir": folder / "again"}
+    return serving(db_url, works=True, gateway={"seqpulse": settings}, node=node, poll_sec=0.5)
+
+
 async def test_after_an_outage_the_verdict_waits_for_what_is_overdue(
     shop: Shop, db_url: str, tmp_path: Path, conn: Connection
 ):
@@ -298,7 +305,7 @@ async def test_after_an_outage_the_verdict_waits_for_what_is_overdue(
     await shop.build(conn)
     shop.app.hangs(1.0)
     settings = settings_of(shop.app) | {"concurrency": 3}
-    async with serving(db_url, works=True, gateway={"seqpulse": settings}, node={"state_dir": tmp_path / "again"}):
+    async with working_again(db_url, settings, tmp_path):
         await judged(conn, made)
     assert len([job for job in await jobs_of(conn, made) if job["status"] == "completed"]) == 7
     found = await conn.fetchrow(
@@ -321,6 +328,6 @@ async def test_the_verdict_does_not_wait_for_ever(shop: Shop, db_url: str, tmp_p
     await pass_time(conn, 300)
     await shop.build(conn)
     settings = settings_of(shop.app) | {"patience": "1s"}
-    async with serving(db_url, works=True, gateway={"seqpulse": settings}, node={"state_dir": tmp_path / "again"}):
+    async with working_again(db_url, settings, tmp_path):
         assert await judged(conn, made) == "warning"
     assert await conn.fetchval("SELECT attempt_id FROM job_tasks WHERE job_id = $1", made) == 2
