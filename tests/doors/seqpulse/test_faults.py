@@ -20,7 +20,7 @@ from tests.support.eventually import eventually
 from tests.support.factory import pass_time
 from tests.support.library import opened
 
-LEASE = {"ACC_HEARTBEAT_TTL_SEC": "3"}
+LEASE = {"ACC_HEARTBEAT_TTL_SEC": "3", "ACC_POLL_SEC": "0.5"}  # the second: nobody notifies of the end of a lease
 
 
 class Installation:
