@@ -142,6 +142,23 @@ class Client:
         body = {"options": None if options is None else dict(options)}
         return await self.call("POST", f"/schedules/{schedule}/run_now", body, key=key or f"client-{uuid4()}")
 
+    async def start_backfill(
+        self,
+        schedule: str,
+        begin: datetime,
+        end: datetime | None = None,
+        *,
+        key: str | None = None,
+        dry_run: bool = False,
+        **how: Any,
+    ) -> Document:
+        """Runs a schedule for times that lie behind. `how`: order, parallel, existing, options, priority, force, token,
+        reason."""
+        body = {"schedule": schedule, "from": _written(begin), "to": _written(end), **how}
+        return await self.call(
+            "POST", "/backfills", body, params={"dry_run": dry_run}, key=None if dry_run else key or f"client-{uuid4()}"
+        )
+
     async def emit_event(
         self, topic: str, payload: Mapping[str, Any] | None = None, *, key: str | None = None
     ) -> Document:

@@ -994,6 +994,8 @@ CREATE TABLE accs.backfills (
   created_at   timestamptz NOT NULL DEFAULT accs.clock(),
   ended_at     timestamptz,
   state        text NOT NULL DEFAULT 'running' CHECK (state IN ('running', 'done', 'cancelled')),
+  key          text UNIQUE,               -- the same key again, with the same that was asked, is the same backfill
+  asked        jsonb,
   started      int NOT NULL DEFAULT 0,
   left_alone   int NOT NULL DEFAULT 0,    -- they had run already
   refused      int NOT NULL DEFAULT 0
@@ -1023,21 +1025,31 @@ CREATE FUNCTION accs.backfill_token(p_schedule uuid, p_revision int, p_nominals 
              p_nominals, p_folds, p_existing) p)), 'UTF8')), 'hex')
 $$;
 
+-- With a key the same again (p_asked, in the caller's own words) is the same backfill, whatever has become of its times since.
 CREATE FUNCTION accs.start_backfill(p_which text, p_revision int, p_nominals timestamp[], p_folds int[], p_dues timestamptz[],
-  p_parallel int DEFAULT 1,
-                                    p_existing text DEFAULT 'none', p_options jsonb DEFAULT NULL, p_priority int DEFAULT NULL,
-                                      p_force boolean DEFAULT false,
-                                    p_dry_run boolean DEFAULT false, p_token text DEFAULT NULL, p_reason text DEFAULT NULL,
-                                      p_by text DEFAULT NULL)
+                                    p_parallel int DEFAULT 1, p_existing text DEFAULT 'none', p_options jsonb DEFAULT NULL,
+                                    p_priority int DEFAULT NULL, p_force boolean DEFAULT false, p_dry_run boolean DEFAULT false,
+                                    p_token text DEFAULT NULL, p_reason text DEFAULT NULL, p_by text DEFAULT NULL,
+                                    p_key text DEFAULT NULL, p_asked jsonb DEFAULT NULL)
 RETURNS TABLE (answer text, reason text, id uuid, token text, would_run int, would_leave int) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_row   public.schedules := accs.lock_schedule(p_which);
+  v_known accs.backfills;
   v_token text;
   v_n     record;
   v_id    uuid;
 BEGIN
-  IF v_row.revision <> p_revision THEN
+  SELECT * INTO v_known FROM accs.backfills b WHERE b.key = p_key;
+  IF FOUND THEN
+    RETURN QUERY SELECT CASE WHEN same THEN 'repeated' ELSE 'refused' END, CASE WHEN NOT same THEN 'idempotency_mismatch' END, v_known.id,
+                        NULL::text, NULL::int, NULL::int
+      FROM (SELECT v_known.schedule_id = v_row.id AND v_known.asked IS NOT DISTINCT FROM p_asked AS same) c;
+    RETURN;
+  ELSIF cardinality(p_nominals) = 0 THEN
+    RETURN QUERY SELECT 'refused'::text, 'not_an_occurrence'::text, NULL::uuid, NULL::text, NULL::int, NULL::int;
+    RETURN;
+  ELSIF v_row.revision <> p_revision THEN
     RETURN QUERY SELECT 'refused'::text, 'conflict'::text, NULL::uuid, NULL::text, NULL::int, NULL::int;
     RETURN;
   ELSIF cardinality(p_nominals) > 100000 THEN
@@ -1053,10 +1065,16 @@ BEGIN
     RETURN QUERY SELECT 'accepted'::text, 'dry_run'::text, NULL::uuid, v_token, v_n.run, v_n.leave;
     RETURN;
   END IF;
-  INSERT INTO accs.backfills (schedule_id, revision, nominals, folds, dues, parallel, existing, forced, options, priority, by, reason)
+  INSERT INTO accs.backfills (schedule_id, revision, nominals, folds, dues, parallel, existing, forced, options, priority, by, reason, key,
+                              asked)
   VALUES (v_row.id, v_row.revision, p_nominals, p_folds, p_dues, p_parallel, p_existing, p_force, p_options,
     coalesce(p_priority, v_row.priority - 1),
-          coalesce(p_by, session_user), p_reason) RETURNING backfills.id INTO v_id;
+          coalesce(p_by, session_user), p_reason, p_key, p_asked) ON CONFLICT (key) DO NOTHING RETURNING backfills.id INTO v_id;
+  IF v_id IS NULL THEN   -- of another schedule: calls for one come one after the other
+    RETURN QUERY SELECT 'refused'::text, 'idempotency_mismatch'::text, (SELECT b.id FROM accs.backfills b WHERE b.key = p_key), NULL::text,
+                        NULL::int, NULL::int;
+    RETURN;
+  END IF;
   INSERT INTO accs.run_keys (key, max_open) VALUES ('backfill:' || v_id, p_parallel);
   INSERT INTO accs.agenda (schedule_id, what, key, due_at) VALUES (v_row.id, 'backfill', v_id::text, accs.clock());
   PERFORM accs.note_schedule(v_row.id, 'backfill', p_by, p_reason, NULL, jsonb_build_object('id', v_id, 'run', v_n.run, 'leave',

@@ -150,10 +150,13 @@ async def start_backfill(
     token: str | None = None,
     by: str | None = None,
     reason: str | None = None,
+    key: str | None = None,
+    request: Mapping[str, Any] | None = None,
 ) -> BackfillAnswer:
+    """With a key the same request again is the same backfill; another one is refused."""
     row = await _one(
         db,
-        "start_backfill($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
+        "start_backfill($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
         name,
         asked.revision,
         list(asked.nominals),
@@ -168,7 +171,9 @@ async def start_backfill(
         token,
         reason,
         by,
-        repeatable=dry_run,
+        key,
+        None if request is None else dict(request),
+        repeatable=dry_run or key is not None,
     )
     return BackfillAnswer(
         Verdict(row["answer"]), row["reason"], row["id"], row["token"], row["would_run"], row["would_leave"]

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import hmac
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,30 @@ async def test_a_schedule_that_is_made_again_with_its_key_is_the_same(gateway: G
     for other, scope in ((body | {"every": "2h"}, "submit"), (body, "operate")):
         refused = await gateway.post("/schedules", other, scope=scope, headers=key)
         assert (refused.status_code, refused.json()["code"]) == (409, "already_there")
+
+
+async def test_a_backfill_that_is_asked_for_again_with_its_key_is_the_same(gateway: Gateway, conn: Connection):
+    await workflow(conn, step("a"), name="w")
+    for name in ("s", "t"):
+        assert (
+            await gateway.post("/schedules", {"name": name, "workflow": "w", "every": "1h"}, scope="submit")
+        ).is_success
+    begin = datetime.now(UTC) - timedelta(hours=3)
+    asked: dict[str, Any] = {"schedule": "s", "from": begin.isoformat(), "parallel": 2}
+    key = {"Idempotency-Key": "k"}
+    first, again = [await gateway.post("/backfills", asked, scope="submit", headers=key) for _ in range(2)]
+    assert (first.status_code, again.status_code, first.json()["id"]) == (202, 200, again.json()["id"])
+    assert (again.headers["idempotency-replayed"], again.json()["verdict"]) == ("true", "repeated")
+    await gateway.ask("PATCH", "/schedules/s", json={"every": "30m"}, scope="submit", headers={"If-Match": "*"})
+    changed = await gateway.post("/backfills?dry_run=true", asked, scope="submit", headers=key)
+    assert changed.json()["id"] == first.json()["id"], "whatever has become of the schedule since"
+    for other in (asked | {"parallel": 3}, asked | {"schedule": "t"}):
+        refused = await gateway.post("/backfills", other, scope="submit", headers=key)
+        assert (refused.status_code, refused.json()["code"]) == (422, "idempotency_mismatch")
+    ahead = {"schedule": "s", "from": (begin + timedelta(hours=9)).isoformat()}
+    nothing = await gateway.post("/backfills", ahead, scope="submit", headers={"Idempotency-Key": "l"})
+    assert (nothing.status_code, nothing.json()["code"]) == (404, "not_found")
+    assert await conn.fetchval("SELECT count(*) FROM accs.backfills") == 1
 
 
 # Who is counted, and how

@@ -21,6 +21,7 @@ from accsd.gateway.answers import answer, document
 from accsd.gateway.bodies import Body as RequestBody
 from accsd.gateway.context import caller_of, context_of
 from accsd.gateway.reach import Reach, require_schedule, within
+from accsd.gateway.routes.jobs import idempotency_key
 from accsd.gateway.routes.verbs import verbs_of
 from accsd.gateway.schemas import ANYTHING, answers, listed, row_schema
 from accsd.model.access import Scope
@@ -74,11 +75,12 @@ async def list_backfills(
     operation_id="backfills.start",
     summary="Run a schedule for times that lie behind",
     status_code=202,
-    responses=answers(ANYTHING, 202, "Begun") | answers(ANYTHING, 200, "A dry run"),
+    responses=answers(ANYTHING, 202, "Begun") | answers(ANYTHING, 200, "A dry run, or the key was known"),
     openapi_extra=scoped(Scope.SUBMIT, Reach.NARROWED),
 )
 async def start(request: Request, asked: BackfillAsked, dry_run: bool = False) -> Response:
-    """A dry run lists what would happen to each time, and gives a token for the real call."""
+    """A dry run lists what would happen to each time, and gives a token for the real call. The same `Idempotency-Key`
+    again is the same backfill."""
     context = context_of(request)
     await require_schedule(context, caller_of(request), asked.schedule)
     row = await schedule_views.schedule_named(context.reads, asked.schedule)
@@ -88,8 +90,6 @@ async def start(request: Request, asked: BackfillAsked, dry_run: bool = False) -
     rule = occurrences.rule_of(row, context.settings.scheduler.spread)
     last = row.now if asked.end is None else min(asked.end, row.now)
     found = occurrences.behind(rule, asked.begin, last, newest_first=asked.order == "newest")
-    if not found:
-        raise NotFound(f"{row.name} names no time between these that lies behind")
     wanted = Backfill(
         revision=row.revision,
         nominals=[each.nominal for each in found],
@@ -101,12 +101,23 @@ async def start(request: Request, asked: BackfillAsked, dry_run: bool = False) -
         priority=asked.priority,
         force=asked.force,
     )
-    by = caller_of(request).actor
     made = await firings.start_backfill(
-        verbs_of(request), row.name, wanted, dry_run=dry_run, token=asked.token, by=by, reason=asked.reason
+        verbs_of(request),
+        row.name,
+        wanted,
+        dry_run=dry_run,
+        token=asked.token,
+        by=caller_of(request).actor,
+        reason=asked.reason,
+        key=idempotency_key(request),
+        request=asked.model_dump(mode="json", by_alias=True, exclude={"schedule", "token", "reason"}),
     )
+    if made.reason == "not_an_occurrence":
+        raise NotFound(f"{row.name} names no time between these that lies behind")
     if made.verdict is Verdict.REFUSED:
         raise VerbRefused("start_backfill", made.reason or "unknown", subject=f"schedule {row.name}")
+    if made.verdict is Verdict.REPEATED:
+        return answer(document(made), headers={"Idempotency-Replayed": "true"})
     if not dry_run:
         return answer(document(made), status=202)
     plan = await views.preview_backfill(context.reads, row.id, wanted.nominals, wanted.folds, wanted.existing)

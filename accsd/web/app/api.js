@@ -47,3 +47,6 @@ export const query = (values) => {
   const given = Object.entries(values).filter(([, value]) => value !== undefined && value !== null && value !== "");
   return given.length ? `?${new URLSearchParams(given)}` : "";
 };
+
+/** For what must not be done twice because its answer got lost. */
+export const newKey = () => Array.from(crypto.getRandomValues(new Uint8Array(12)), (each) => each.toString(16)).join("");

@@ -1,5 +1,5 @@
 // One action on many: what is selected, or everything that matches. What the preview froze is what is done.
-import { call, place } from "../api.js";
+import { call, newKey, place } from "../api.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import { useLoaded } from "../load.js";
 import { hindrance } from "../session.js";
@@ -38,7 +38,7 @@ export function OperationSheet({ asked, close, done = () => {}, thing = "job" })
   const confirm = async (event) => {
     event.preventDefault();
     setBusy(true);
-    key.current ??= Array.from(crypto.getRandomValues(new Uint8Array(12)), (each) => each.toString(16)).join("");
+    key.current ??= newKey();
     const real = { ...body, target: asked.target.ids ? asked.target : preview.target, ...(reason ? { reason } : {}) };
     try {
       begin(await call("/operations", { method: "POST", body: real, headers: { "Idempotency-Key": key.current } }));

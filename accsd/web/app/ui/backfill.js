@@ -1,5 +1,5 @@
 // Runs of a schedule for times that lie behind: what would happen to each is shown first, and exactly that is begun.
-import { call, query } from "../api.js";
+import { call, newKey, query } from "../api.js";
 import { html, signal, useEffect, useRef, useState } from "../html.js";
 import { useLoaded } from "../load.js";
 import { hindrance } from "../session.js";
@@ -22,14 +22,15 @@ const instant = (date) => (date ? `${date}T00:00:00Z` : undefined);
 
 function Opened({ schedule }) {
   const dialog = useRef(null);
+  const key = useRef(null);
   const [given, give] = useState({ from: dayOf(now() - 7 * DAY), to: "", existing: "none", order: "oldest", parallel: "1", reason: "" });
   const [plan, setPlan] = useState(null);
   const [problem, setProblem] = useState(null);
   useEffect(() => { dialog.current.showModal(); }, []);
   const body = { schedule: schedule.name, from: instant(given.from), ...(given.to ? { to: instant(given.to) } : {}), existing: given.existing, order: given.order, parallel: Number(given.parallel) || 1, ...(given.reason ? { reason: given.reason } : {}) };
-  const put = (name) => (event) => { give({ ...given, [name]: event.target.value }); setPlan(null); };
+  const put = (name) => (event) => { give({ ...given, [name]: event.target.value }); setPlan(null); key.current = null; };
   const rehearse = (event) => { event.preventDefault(); setProblem(null); call("/backfills?dry_run=true", { method: "POST", body }).then(setPlan, setProblem); };
-  const begin = () => call("/backfills", { method: "POST", body: { ...body, token: plan.token } }).then(() => { begun.value++; notice(`A backfill of ${schedule.name} has begun.`); dialog.current.close(); }, (refusal) => { setPlan(null); setProblem(refusal); });
+  const begin = () => call("/backfills", { method: "POST", body: { ...body, token: plan.token }, headers: { "Idempotency-Key": key.current ??= newKey() } }).then(() => { begun.value++; notice(`A backfill of ${schedule.name} has begun.`); dialog.current.close(); }, (refusal) => { setPlan(null); setProblem(refusal); });
   const cli = `accsd schedules backfill ${schedule.name} --from ${given.from}${given.to ? ` --to ${given.to}` : ""} --existing ${given.existing} --order ${given.order} --parallel ${body.parallel}${plan ? ` --token ${plan.token.slice(0, 8)}…` : " --dry-run"}`;
   const field = (name, label, type, rest) => html`<label>${label}<input type=${type} value=${given[name]} onInput=${put(name)} ...${rest} /></label>`;
   const choice = (name, label, choices) => html`<label>${label}<select value=${given[name]} onChange=${put(name)}>${choices.map(([key, word]) => html`<option key=${key} value=${key}>${word}</option>`)}</select></label>`;
