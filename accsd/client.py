@@ -171,6 +171,11 @@ class Client:
         made = await self.call("POST", f"/conditions/{condition}", {"value": value}, key=key or f"client-{uuid4()}")
         return made["items"]
 
+    async def rehearse(self, workflow: str, count: int = 1, *, due_at: datetime | None = None, **how: Any) -> Document:
+        """What so many more jobs would do to the fleet; nothing is submitted. `how`: version, priority, durations."""
+        body = {"workflow": workflow, "count": count, "due_at": _written(due_at), **how}
+        return await self.call("POST", "/fleet/rehearsal", body)
+
     # Live
 
     async def stream(self, *topics: str, after: str | None = None) -> AsyncGenerator[Document]:

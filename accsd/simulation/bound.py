@@ -59,7 +59,7 @@ def _levels(runs: Sequence[Run], world: World) -> list[tuple[float, float, int]]
     running: Counter[Lane] = Counter()
     levels: list[tuple[float, float, int]] = []
     for number, (time, by, job) in enumerate(changes):
-        for lane in {job.lane, (job.service, ())}:
+        for lane in {job.lane, (job.service, (), None)}:
             running[lane] += by
         until = changes[number + 1][0] if number + 1 < len(changes) else time
         if until > time:

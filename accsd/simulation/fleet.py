@@ -48,6 +48,7 @@ class Machines(_Table):
     slow: Chance = 0.0
     slow_factor: float = Field(default=3.0, ge=1, le=100)
     dead: Chance = 0.0
+    sleeps: bool = True
     watts: Watts = Field(default_factory=Watts)
 
     def names(self) -> Iterator[str]:

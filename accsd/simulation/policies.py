@@ -77,7 +77,7 @@ class Accsd:
 
     def _sleep(self, world: World, demand: list[Demand]) -> None:
         for machine in world.machines.values():
-            if machine.power is Power.READY and not machine.tasks:
+            if machine.power is Power.READY and not machine.tasks and machine.kind.sleeps:
                 if self._looks_at.get(machine.name, 0.0) <= world.now:
                     self._think_of_sleep(world, machine, demand)
             else:
@@ -121,7 +121,7 @@ def claim(world: World, order: Callable[[SimulatedMachine], tuple[Any, ...]]) ->
     while lanes:
         lane = min(lanes, key=lambda lane: world.waiting[lane][0][0])
         free = [m for m in world.could_run[lane] if m.power is Power.READY and m.has_room(lane[0])]
-        if not free:
+        if not free or not world.room_of(lane[2]):
             lanes.remove(lane)
             continue
         _, job = heapq.heappop(world.waiting[lane])
@@ -132,7 +132,11 @@ def claim(world: World, order: Callable[[SimulatedMachine], tuple[Any, ...]]) ->
 
 def demand_of(world: World) -> list[Demand]:
     """What waits, and what is due soon, by the kind of machine and the time."""
-    found = [_wanted(jobs[0][1], len(jobs), 0.0) for jobs in world.waiting.values() if jobs]
+    found = [
+        _wanted(jobs[0][1], tasks, 0.0)
+        for lane, jobs in world.waiting.items()
+        if (tasks := min(len(jobs), world.room_of(lane[2])))
+    ]
     soon = world.now + world.fleet.policy.ahead.total_seconds()
     near: dict[tuple[object, float], list[TraceJob]] = {}
     for due, _, job in world.upcoming:

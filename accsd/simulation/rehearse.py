@@ -49,7 +49,7 @@ def _fits(kind: Machines, lane: Lane) -> bool:
 
 
 def _words(lane: Lane) -> str:
-    service, labels = lane
+    service, labels, _ = lane
     named = ", ".join(f"{name}={value}" for name, value in labels)
     return f"{service} with {named}" if named else service
 

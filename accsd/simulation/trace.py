@@ -31,7 +31,7 @@ _WEEK: Final = timedelta(days=7)
 _PAGE: Final = 1000
 _MOST: Final = 1_000_000  # jobs of one schedule
 
-Lane = tuple[str, tuple[tuple[str, Label], ...]]
+Lane = tuple[str, tuple[tuple[str, Label], ...], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ class ScheduledRun:
 @dataclass(frozen=True, slots=True)
 class TraceJob:
     """`number` is its place in the global order. Nobody but the machine knows `duration` before it is over. `after` are
-    the numbers of the steps that must end first; such a step is submitted when they have ended."""
+    the numbers of the steps that must end first; such a step is submitted when they have ended. Of a `key` only so many
+    run at once as the world says. `on` is the machine that it runs on already when the rehearsal begins."""
 
     number: int
     service: str
@@ -57,6 +58,9 @@ class TraceJob:
     requires: dict[str, Label] = field(default_factory=dict[str, Label])
     run: ScheduledRun | None = None
     after: tuple[int, ...] = ()
+    key: str | None = None
+    on: str | None = None
+    delay: float = 0.0  # of such a step, when those before it have ended
 
     @property
     def wanted_at(self) -> float:
@@ -64,8 +68,8 @@ class TraceJob:
 
     @property
     def lane(self) -> Lane:
-        """Jobs of one lane want the same kind of machine."""
-        return self.service, tuple(sorted(self.requires.items()))
+        """Jobs of one lane want the same kind of machine, and wait for the same key."""
+        return self.service, tuple(sorted(self.requires.items())), self.key
 
 
 def _seconds(written: object) -> float:

@@ -7,7 +7,7 @@ through the verbs of this world.
 import heapq
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from random import Random
@@ -22,6 +22,7 @@ from accsd.values.labels import has_labels
 # Longer than any pause between calls: whoever has not begun by then never will.
 _STARVED_AFTER: Final = 60 * 86400.0
 _TOLD_EVERY: Final = 500
+_PLENTY: Final = 1_000_000
 
 
 class Policy(Protocol):
@@ -50,12 +51,18 @@ class Tally:
     flaps: int = 0
     skipped: int = 0  # runs of schedules, because an earlier one was open
     left_out: int = 0  # the jobs of those
+    boots: list[tuple[str, float, float]] = field(default_factory=list[tuple[str, float, float]])  # who, called, ready
     levels: list[tuple[float, int, int]] = field(default_factory=list[tuple[float, int, int]])  # time, awake, busy
 
 
 class World:
-    def __init__(self, fleet: Fleet, jobs: Sequence[TraceJob], seed: int) -> None:
+    def __init__(
+        self, fleet: Fleet, jobs: Sequence[TraceJob], seed: int, keys: Mapping[str, int] | None = None
+    ) -> None:
+        """`keys`: how many jobs of each may run at once; of any other, one."""
         self.fleet = fleet
+        self.keys: Mapping[str, int] = keys or {}
+        self.live_by_key: Counter[str] = Counter()
         self.seed = seed
         self.now: float = 0.0
         self.version: int = 0  # of all that a plan could depend on, but the time
@@ -107,7 +114,12 @@ class World:
         self.version += 1
         if machine.power is not Power.READY or not machine.has_room(job.service):
             raise self.broken(f"{machine.name} is {machine.power} or full, and was to begin job {job.number}")
+        self._begin(job, machine)
+
+    def _begin(self, job: TraceJob, machine: SimulatedMachine) -> None:
         machine.count(self.now)
+        if job.key is not None:
+            self.live_by_key[job.key] += 1
         self._busy += machine.tasks == 0
         machine.live[job.service] += 1
         machine.tasks += 1
@@ -155,6 +167,27 @@ class World:
             machine.power = Power.READY
         self._always_awake = len(self.machines)
 
+    def is_up(self, machine: SimulatedMachine, *, awake_for: float, idle_for: float) -> None:
+        """From the beginning, and for so long already."""
+        machine.power = Power.READY
+        machine.ready_since, machine.idle_since = -awake_for, -idle_for
+        if machine.kind.sleeps:
+            self._awake += 1
+        else:
+            self._always_awake += 1
+
+    def is_booting(self, machine: SimulatedMachine, *, called: float, left: float) -> None:
+        """From the beginning: it was called so long ago, and takes so much longer."""
+        machine.power = Power.BOOTING
+        machine.called_at = -called
+        self._awake += 1
+        self.tally.boots.append((machine.name, -called, left))
+        self.at(left, lambda: self._booted(machine))
+
+    def room_of(self, key: str | None) -> int:
+        """How many more jobs of a key may begin."""
+        return _PLENTY if key is None else self.keys.get(key, 1) - self.live_by_key[key]
+
     def broken(self, what: str) -> Bug:
         return Bug(f"seed {self.seed}, at {self.now:.1f} s: {what}")
 
@@ -166,7 +199,7 @@ class World:
             if job.lane not in self.could_run:
                 self.could_run[job.lane] = self.able(job)
                 self.waiting[job.lane] = []
-            able = any(not machine.is_dead for machine in self.could_run[job.lane])
+            able = job.on is not None or any(not machine.is_dead for machine in self.could_run[job.lane])
             if able and all(number in self._served for number in job.after):
                 self._served.add(job.number)
                 if job.run is not None:
@@ -188,6 +221,9 @@ class World:
 
     def _submit(self, job: TraceJob) -> None:
         self.version += 1
+        if job.on is not None:
+            self._begin(job, self.machines[job.on])
+            return
         if job.number in self._served:
             self.at(job.wanted_at + _STARVED_AFTER, lambda: self._must_have_begun(job))
         if job.wanted_at > self.now:
@@ -228,12 +264,15 @@ class World:
         machine.live[job.service] -= 1
         machine.tasks -= 1
         self._unfinished -= 1
+        if job.key is not None:
+            self.live_by_key[job.key] -= 1
         if job.run is not None:
             self._open[job.run.schedule] -= 1
         for behind in self._behind.get(job.number, ()):
             self._waits_for[behind.number] -= 1
             if not self._waits_for[behind.number]:
-                self._submit(replace(behind, submitted=self.now))
+                due = self.now + behind.delay if behind.delay else behind.due
+                self._submit(replace(behind, submitted=self.now, due=due))
         if not machine.tasks:
             self._busy -= 1
             machine.idle_since = self.now
@@ -247,6 +286,7 @@ class World:
         machine.count(self.now)
         machine.power = Power.BOOTING
         self._awake += 1
+        self.tally.boots.append((machine.name, self.now, self.now + seconds))
         self.at(self.now + seconds, lambda: self._booted(machine))
 
     def _booted(self, machine: SimulatedMachine) -> None:
@@ -257,6 +297,9 @@ class World:
         machine.measured(self.now - machine.called_at)
         machine.calls = 0
         self.tally.wakes += 1
+        if not machine.kind.sleeps:
+            self._awake -= 1
+            self._always_awake += 1
 
     def _asleep(self, machine: SimulatedMachine) -> None:
         self.version += 1

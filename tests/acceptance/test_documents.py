@@ -293,6 +293,7 @@ def test_the_page_on_the_http_api(tmp_path: Path, shell: dict[str, str]):
     assert '"status":"done"' in told
     assert '"text":"hello"' in told
     assert '"event":"hello"' in told
+    assert '"workflow":"hello","version":1,"count":40' in told
     assert 'this needs the scope \\"submit\\"' in told
 
 

@@ -95,3 +95,22 @@ async def test_a_machine_that_stays_awake_says_why_in_its_own_words(conn: Connec
         await sheet.get_by_role("button", name="Drain", exact=True).click()
         await tab.page.locator(".head .state").get_by_text("drained").wait_for()
         await tab.page.get_by_text("a new fan").first.wait_for()
+
+
+async def test_a_rehearsal_tells_who_would_be_woken_and_when_jobs_would_end(
+    conn: Connection, gateway: Gateway, script: Path
+):
+    await _asleep(conn, script)
+    await conn.execute("UPDATE accs.power SET latency = '40 s' WHERE node = $1", NAME)
+    await workflow(conn, step("frame", requires={"gpu": True}), name="media")
+    async with browsing(gateway) as tab:
+        await tab.log_in("read")
+        await tab.open("/workflows/media?tab=rehearsal&count=3")
+        await tab.page.get_by_label("frame").fill("60")
+        await tab.page.get_by_role("button", name="Rehearse").click()
+        told = tab.page.locator(".rehearsed")
+        await told.get_by_text("The 3 jobs would begin at").wait_for()
+        assert "in 3m 40s." in await told.inner_text(), "it is woken, and has one slot"
+        assert f"1 machine would be woken for them: {NAME}." in await told.inner_text()
+        assert (await told.get_by_role("row").all_inner_texts())[1].split("\t")[:3] == [NAME, "3", "1"]
+    assert await conn.fetchval("SELECT count(*) FROM jobs") == 0

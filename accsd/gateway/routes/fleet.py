@@ -1,26 +1,36 @@
-"""The fleet in time: what each machine did, what it drew, and what is ahead."""
+"""The fleet in time: what each machine did, what it drew, what is ahead, and what more jobs would do."""
 
+import time
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import anyio
+import anyio.to_thread
 from fastapi import APIRouter, Query
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from accsd.db.views.jobs import clock
-from accsd.errors import InvalidValue
+from accsd.db.views.workflows import workflow_named
+from accsd.errors import InvalidValue, QueryTooSlow
 from accsd.explain.fleet_time import Timeline, energy_document, read_forecast, read_timeline
 from accsd.gateway.access import GuardedRoute, scoped
 from accsd.gateway.answers import answer, large_answer
-from accsd.gateway.context import context_of
+from accsd.gateway.bodies import Body
+from accsd.gateway.context import GatewayContext, context_of
+from accsd.gateway.problems import HttpProblem
 from accsd.gateway.reach import Reach
-from accsd.gateway.schemas import ANYTHING, answers
+from accsd.gateway.schemas import ANYTHING, TEXT, answers, objects
 from accsd.model.access import Scope
 from accsd.planning.wake import WakePolicy
+from accsd.simulation.present import Asked, Planner, Present, read_present, rehearse_present, unknown_steps
 
 router = APIRouter(prefix="/api/v1", route_class=GuardedRoute, tags=["fleet"])
 _DAY: Final = timedelta(days=1)
 _LONGEST: Final = timedelta(days=400)
+_LONGEST_REHEARSAL: Final = timedelta(seconds=10)
+_one_rehearsal: Final = anyio.Semaphore(1)  # each takes a core for as long as it lasts
 _FROM: Final = Query(None, alias="from", description="A day ago, if it is left out.")
 _TO: Final = Query(None, alias="to")
 
@@ -81,9 +91,91 @@ async def _timeline(request: Request, begin: datetime | None, end: datetime | No
 async def forecast(request: Request, hours: float = Query(24, gt=0, le=24 * 31)) -> Response:
     """As the planner sees it now: jobs that are due, and what schedules will start."""
     context = context_of(request)
-    wake = context.settings.wake
-    policy = WakePolicy(boot=wake.boot, rounds=wake.rounds, rest=wake.rest, longest_rest=wake.longest_rest)
     found = await read_forecast(
-        context.reads, timedelta(hours=hours), lease=context.settings.lease, policy=policy, at_once=wake.at_once
+        context.reads,
+        timedelta(hours=hours),
+        lease=context.settings.lease,
+        policy=_policy(context),
+        at_once=context.settings.wake.at_once,
     )
     return answer(found)
+
+
+def _policy(context: GatewayContext) -> WakePolicy:
+    wake = context.settings.wake
+    return WakePolicy(boot=wake.boot, rounds=wake.rounds, rest=wake.rest, longest_rest=wake.longest_rest)
+
+
+class RehearsalAsked(Body):
+    workflow: str = Field(min_length=1, max_length=200)
+    version: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    count: int = Field(default=1, ge=1, le=1000, description="How many jobs of it.")
+    due_at: datetime | None = Field(default=None, description="When they are to begin; now, if it is left out.")
+    priority: int = Field(default=0, ge=-(2**31), le=2**31 - 1)
+    durations: dict[str, Annotated[float, Field(gt=0, le=31_622_400)]] = Field(
+        default_factory=dict, description="Seconds by step, instead of the usual ones; for a step that never ran."
+    )
+
+
+_MOMENT: Final = {"type": ["string", "null"], "format": "date-time"}
+_WHEN: Final = {"starts_at": _MOMENT, "ends_at": _MOMENT, "slow_ends_at": _MOMENT}
+_REHEARSAL: Final = objects(
+    **_WHEN,
+    jobs={"type": "array", "items": objects(**_WHEN)},
+    wakes={"type": "array", "items": ANYTHING},
+    nodes={"type": "array", "items": ANYTHING},
+    kwh={"type": "number"},
+    unmet={"type": "array", "items": ANYTHING},
+    delayed=ANYTHING,
+    assumed={"type": "array", "items": TEXT},
+)
+
+
+@router.post(
+    "/fleet/rehearsal",
+    operation_id="fleet.rehearse",
+    summary="What some more jobs would do to the fleet: who wakes, when they end, what it costs",
+    responses=answers(_REHEARSAL),
+    openapi_extra=scoped(Scope.READ),
+)
+async def rehearse(request: Request, asked: RehearsalAsked) -> Response:
+    """Nothing is written. The planner's own code runs on virtual time, with the machines and all that is in motion as
+    they are now: once with these jobs and once without. Steps take as long as they usually do (`ends_at`), and as their
+    slow runs (`slow_ends_at`)."""
+    context = context_of(request)
+    workflow = await workflow_named(context.reads, asked.workflow, asked.version)
+    present = await read_present(context.reads, workflow, silent=context.settings.lease)
+    if asked.due_at is not None and asked.due_at.tzinfo is None:
+        raise InvalidValue("due_at needs an offset: 2026-11-18T12:00:00Z")
+    due_in = 0.0 if asked.due_at is None else max(0.0, (asked.due_at - present.now).total_seconds())
+    wanted = Asked(workflow, asked.count, due_in, asked.priority, asked.durations)
+    _require_durations(present, wanted)
+    wake = context.settings.wake
+    planner = Planner(context.settings.lease, _policy(context), wake.ahead, wake.at_once)
+    until = time.monotonic() + _LONGEST_REHEARSAL.total_seconds()
+
+    def tell(_: float) -> None:
+        if time.monotonic() > until:
+            raise QueryTooSlow("the rehearsal took too long", hint="ask for fewer jobs")
+
+    async with _one_rehearsal:
+        found = await anyio.to_thread.run_sync(lambda: rehearse_present(present, wanted, planner, tell))
+    settings = context.settings.gateway
+    price: dict[str, Any] = {}
+    if settings.price_per_kwh is not None:
+        price = {"cost": found["kwh"] * settings.price_per_kwh, "currency": settings.currency}
+    return answer(found | price)
+
+
+def _require_durations(present: Present, wanted: Asked) -> None:
+    keys = {str(step["key"]) for step in wanted.workflow.steps}
+    wrong = {
+        f"/body/durations/{key}": "the workflow has no such step" for key in sorted(wanted.durations.keys() - keys)
+    }
+    wrong |= {
+        f"/body/durations/{key}": "the step never ran to its end: say how many seconds it takes"
+        for key in unknown_steps(present, wanted)
+    }
+    if wrong:
+        told = "; ".join(f"{place}: {said}" for place, said in list(wrong.items())[:5])
+        raise HttpProblem("invalid", told, errors=[{"pointer": place, "detail": said} for place, said in wrong.items()])

@@ -29,6 +29,7 @@ export function Fleet() {
   const key = (verb) => () => { const node = focused(); if (node && !hindrance("operate")) act(VERBS[verb](node)); };
   useKeys({ W: ["wake the machine of the row", key("wake")], S: ["put it to sleep", key("sleep")], D: ["drain it", key("drain")] });
   return html`<div class="head"><h1>Fleet</h1><span class="muted">${energy.data && shares(energy.data)}</span><span class="grow"></span>
+      <a href=${place("/workflows")} title="The tab Rehearsal of a workflow: who would wake, when they would end, what it would cost">What would more jobs do?</a>
       <nav class="choice" aria-label="How far back">${Object.keys(RANGES).map((each) => html`<a key=${each} class="button" href=${place(`/fleet?range=${each}`)} aria-current=${each === range ? "true" : undefined}>${each}</a>`)}</nav></div>
     <${Trouble} problem=${problem ?? timeline.problem} again=${again} />
     ${data && !data.items.length && html`<${Nothing}>No machine is registered. <code>accsd up</code> on a machine makes it one.<//>`}

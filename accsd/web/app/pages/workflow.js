@@ -11,9 +11,10 @@ import { Rows } from "../ui/rows.js";
 import { Action } from "../ui/sheet.js";
 import { Graph } from "./job_graph.js";
 import { Submit } from "./submit.js";
+import { Rehearsal } from "./workflow_rehearsal.js";
 import { Runs } from "./workflows.js";
 
-const TABS = [["graph", "Graph"], ["steps", "Steps"], ["versions", "Versions"], ["runs", "Runs"], ["definition", "Definition"]];
+const TABS = [["graph", "Graph"], ["steps", "Steps"], ["versions", "Versions"], ["runs", "Runs"], ["rehearsal", "Rehearsal"], ["definition", "Definition"]];
 const defined = () => "defined";
 
 export function Workflow({ subject: name }) {
@@ -41,6 +42,7 @@ function Part({ tab, workflow, versions, runs, step }) {
     case "steps": return html`<${Steps} workflow=${workflow} step=${step} select=${select} />`;
     case "versions": return html`<${Versions} workflow=${workflow} versions=${versions} />`;
     case "runs": return html`<${LastRuns} runs=${runs} name=${workflow.name} />`;
+    case "rehearsal": return html`<${Rehearsal} key=${workflow.id} workflow=${workflow} />`;
     case "definition": return html`<${Json} value=${definitionOf(workflow)} />`;
     default: return html`<${Graph} tasks=${workflow.steps.map(asTask)} structure=${workflow.id} selected=${step} select=${select} stateOf=${defined} label="The steps and what they wait for; the tab Steps has them as a table" />
       <${OneStep} of=${workflow.steps.find((each) => each.key === step)} />`;

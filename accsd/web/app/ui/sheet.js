@@ -25,7 +25,7 @@ export const Action = ({ label, action, kind = "" }) => {
 export const Sheet = () => open.value && html`<${Opened} key=${open.value.path} action=${open.value} />`;
 
 const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
-const asCurl = (method, path, body) =>
+export const asCurl = (method, path, body) =>
   `curl -X ${method} -H "Authorization: Bearer $ACC_TOKEN" -H "Content-Type: application/json" -d ${quoted(JSON.stringify(body))} ${location.origin}${place(`/api/v1${path}`)}`;
 
 /** What the dry run says, once nobody has typed for a moment. */

@@ -1,0 +1,97 @@
+"""What more jobs would do to the fleet: the present queue, machines as they are, keys, and what nobody can know."""
+
+from datetime import datetime
+from typing import Any
+
+from tests.support.cluster import Connection
+from tests.support.factory import node, started, step, submit_to, workflow
+from tests.support.gateway import Gateway
+
+WATTS = {"asleep": 5, "booting": 100, "idle": 50, "busy": 200}
+
+
+async def fleet(conn: Connection) -> None:
+    """A machine that is awake and never asleep, and one that sleeps and takes 40 s to come. Each has one slot."""
+    await node(conn, "desk", render=1)
+    await node(conn, "farm", render=1)
+    await conn.execute("UPDATE nodes SET awake_state = 'sleep', wake_method = 'wol' WHERE name = 'farm'")
+    await conn.execute(
+        "UPDATE accs.power SET state = 'asleep', latency = '40 s', watts = $1 WHERE node = 'farm'", WATTS
+    )
+
+
+async def usual(conn: Connection, name: str, key: str, *seconds: float) -> None:
+    await conn.execute(
+        "INSERT INTO accs.step_stats (workflow, task_key, n, runs, waits, updated_at)"
+        " VALUES ($1, $2, cardinality($3::real[]), $3, $3, accs.clock())",
+        name,
+        key,
+        seconds,
+    )
+
+
+async def rehearse(gateway: Gateway, expected: int = 200, **asked: Any) -> dict[str, Any]:
+    answered = await gateway.post("/fleet/rehearsal", {"workflow": "w", **asked}, scope="read")
+    assert answered.status_code == expected, answered.text
+    return answered.json()
+
+
+def seconds(shown: dict[str, Any], moment: str | None) -> float:
+    assert moment is not None
+    return (datetime.fromisoformat(moment) - datetime.fromisoformat(shown["as_of"])).total_seconds()
+
+
+async def test_jobs_that_are_not_submitted_wake_a_machine_end_and_cost_something(gateway: Gateway, conn: Connection):
+    await fleet(conn)
+    await workflow(conn, step("a", "render"), step("b", "render", after="a"), name="w")
+    await usual(conn, "w", "a", 100, 100, 100, 300)
+    await usual(conn, "w", "b", 50)
+    shown = await rehearse(gateway, count=2)
+    assert [seconds(shown, each["ends_at"]) for each in shown["jobs"]] == [150, 190], "one on each machine"
+    assert [(each["node"], seconds(shown, each["ready_at"]), each["also_without"]) for each in shown["wakes"]] == [
+        ("farm", 40, False)
+    ]
+    assert seconds(shown, shown["ends_at"]) == 190 < seconds(shown, shown["slow_ends_at"])
+    farm = next(each for each in shown["nodes"] if each["node"] == "farm")
+    assert (farm["tasks"], farm["wakes"], shown["without_watts"]) == (2, 1, ["desk"])
+    assert shown["kwh"] == farm["kwh"] > 150 * 195 / 3.6e6, "what it draws while it is at work, and more"
+    assert await conn.fetchval("SELECT count(*) FROM jobs") == 0
+
+
+async def test_what_is_in_motion_goes_first_keeps_its_keys_and_is_told_by_how_much_it_is_later(
+    gateway: Gateway, conn: Connection
+):
+    await node(conn, "desk", render=2)
+    await workflow(conn, step("a", "render", concurrency_key="channel"), name="w")
+    await usual(conn, "w", "a", 100)
+    running, waiting = [await submit_to(conn, (await conn.fetchval("SELECT id FROM workflows"))) for _ in range(2)]
+    await started(conn, 1, "render", on="desk")
+    shown = await rehearse(gateway, count=1)
+    assert shown["in_motion"] == 2
+    assert 298 < seconds(shown, shown["ends_at"]) <= 300, "one after the other: the key lets one run at a time"
+    assert shown["delayed"] == {"count": 0, "jobs": []}
+    urgent = await rehearse(gateway, count=1, priority=5)
+    assert 198 < seconds(urgent, urgent["ends_at"]) <= 200
+    assert [each["job_id"] for each in urgent["delayed"]["jobs"]] == [str(waiting)] != [str(running)]
+    assert urgent["delayed"]["jobs"][0]["by_seconds"] == 100
+
+
+async def test_what_nobody_can_know_is_asked_for_or_said(gateway: Gateway, conn: Connection):
+    await fleet(conn)
+    await workflow(conn, step("a", "render"), step("b", "elsewhere", after="a"), name="w")
+    refused = await rehearse(gateway, 422)
+    assert [each["pointer"] for each in refused["errors"]] == ["/body/durations/a", "/body/durations/b"]
+    await rehearse(gateway, 422, durations={"a": 5, "b": 5, "c": 5})
+    await conn.execute("SELECT accs.pause('node', 'desk', 'dusty', 'anna')")
+    await conn.execute("SELECT accs.pause('service', 'render', 'updates', 'anna')")
+    shown = await rehearse(gateway, durations={"a": 5, "b": 5})
+    assert shown["unmet"] == [{"service": "elsewhere", "requires": {}, "node": None, "tasks": 1}]
+    assert (shown["ends_at"], seconds(shown, shown["starts_at"])) == (None, 40)
+    assert shown["left_out"] == [{"node": "desk", "because": "it is drained"}]
+    assert shown["paused"] == [{"kind": "service", "name": "render"}]
+    other = await workflow(conn, step("x", "render"), name="new")
+    await submit_to(conn, other)
+    assert (await rehearse(gateway, durations={"a": 5, "b": 5}))["assumed"] == [
+        "step x of new takes 600 s: it never ran to its end"
+    ]
+    assert (await rehearse(gateway, 404, workflow="nobody"))["code"] == "not_found"
