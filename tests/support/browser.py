@@ -84,7 +84,7 @@ class Tab:
             self.faults.append(f"{message.type} in the console: {message.text}")
 
     def _see(self, request: Request) -> None:
-        if "/api/v1/stream" not in request.url:  # which never ends
+        if "/stream?" not in request.url:  # which never ends
             self._under_way.add(request)
         if not request.url.startswith((self.gateway.url, "data:", "blob:")):
             self.faults.append(f"a request to another host: {request.url}")

@@ -12,6 +12,7 @@ from accsd import __version__
 from accsd.db import access, audit
 from accsd.db.audit import AuditRow
 from accsd.db.views import jobs as job_views
+from accsd.errors import NotFound
 from accsd.explain.identifiers import job_named
 from accsd.gateway.access import COOKIE, GuardedRoute, authenticated, network_of, public, require_same_origin, scoped
 from accsd.gateway.answers import answer, document
@@ -229,6 +230,38 @@ async def share(request: Request, job_id: str, asked: ShareAsked = Body(default=
         reason=asked.reason,
     )
     return answer(document(made), status=201)
+
+
+@router.get(
+    "/jobs/{job_id}/shares",
+    operation_id="jobs.shares",
+    summary="The links that show a job, without what lets anybody in",
+    responses=answers(listed(row_schema(Token))),
+    openapi_extra=scoped(Scope.OPERATE),
+)
+async def list_shares(request: Request, job_id: str) -> Response:
+    return answer({"items": [document(row) for row in await _shares(context_of(request), job_id)]})
+
+
+@router.delete(
+    "/jobs/{job_id}/shares/{token_id}",
+    operation_id="jobs.unshare",
+    summary="Revoke a link that shows a job, with its sessions",
+    responses=answers(ANYTHING),
+    openapi_extra=scoped(Scope.OPERATE),
+)
+async def revoke_share(
+    request: Request, job_id: str, token_id: str = Path(max_length=100), asked: Reason = Body(default=Reason())
+) -> Response:
+    if token_id not in {row.id for row in await _shares(context_of(request), job_id)}:
+        raise NotFound(f"no link {token_id} shows this job")
+    by = caller_of(request).actor
+    return answer({"answer": await access.revoke_token(verbs_of(request), token_id, by=by, reason=asked.reason)})
+
+
+async def _shares(context: GatewayContext, job_id: str) -> list[Token]:
+    subject = f"job:{await job_named(context.reads, job_id)}"
+    return [row for row in await access.tokens(context.verbs) if row.subject == subject]
 
 
 # The audit

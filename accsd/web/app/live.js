@@ -11,6 +11,7 @@ let opened = "";
 let mark = null;
 let planned = null;
 let retry = 1000;
+let only = null; // the one job whose stream a share may open
 
 /** {state: live | polling | lost | off, reason, since}; since: when it was lost, so how old what is shown is */
 export const light = signal({ state: "off" });
@@ -47,6 +48,8 @@ export function subscribe(topics, hear) {
   };
 }
 
+export const watchOnly = (job) => { only = job; };
+
 /** Closes the stream for good, for example because nobody is logged in. */
 export function hangUp() {
   stream?.close();
@@ -79,8 +82,9 @@ function connect() {
   stream = null;
   opened = topics;
   if (!topics) return;
-  const resume = mark ? `&after=${encodeURIComponent(mark)}` : "";
-  const mine = (stream = new EventSource(place(`/api/v1/stream?topics=${encodeURIComponent(topics)}${resume}`)));
+  const from = only ? `/api/v1/jobs/${only}/stream` : "/api/v1/stream";
+  const asked = new URLSearchParams({ ...(only ? {} : { topics }), ...(mark ? { after: mark } : {}) });
+  const mine = (stream = new EventSource(place(`${from}?${asked}`)));
   for (const kind of KINDS) mine.addEventListener(kind, (message) => stream === mine && receive(kind, message));
   mine.onerror = () => {
     if (stream !== mine) return;

@@ -1,8 +1,8 @@
 // Where the page begins: who is there, and which page the address names.
 import { html, render, signal } from "./html.js";
 import { go, path } from "./router.js";
-import { begin, me } from "./session.js";
-import { Shell } from "./shell.js";
+import { begin, me, sharedJob } from "./session.js";
+import { SharedShell, Shell } from "./shell.js";
 import { Trouble } from "./ui/parts.js";
 import { place, Problem } from "./api.js";
 import { Login } from "./pages/login.js";
@@ -52,9 +52,21 @@ const Unfetched = () => html`<${Trouble} problem=${new Problem({ detail: "this p
 
 const Crumbs = ({ of }) => (Array.isArray(of) ? [...of.slice(0, -1).map(([word, to]) => html`<a key=${to} href=${place(to)}>${word}</a> / `), of.at(-1)] : of);
 
+const ofJob = () => import("./pages/job.js");
+
+/** What somebody sees who has a link to one job and no account. */
+function Shared({ job }) {
+  if (path.value === "/login") return html`<${Login} />`;
+  const Page = shown(ofJob, "Job");
+  document.title = `${job.slice(-8)} · accsd`;
+  return html`<${SharedShell} job=${job}>${path.value === `/jobs/${job}` ? Page && html`<${Page} key=${job} subject=${job} />`
+    : html`<section class="missing"><h1>This link shows one job</h1><p><a class="button" href=${place(`/jobs/${job}`)}>To the job</a> <a class="button" href=${place("/login")}>Log in</a></p></section>`}<//>`;
+}
+
 function App() {
   if (me.value === undefined) return null;
   if (me.value === null) { document.title = "Log in · accsd"; return html`<${Login} />`; }
+  if (sharedJob()) return html`<${Shared} job=${sharedJob()} />`;
   if (path.value === "/login") { go("/", { replace: true }); return null; }
   for (const [pattern, title, fetches, name] of PAGES) {
     const found = pattern.exec(path.value);

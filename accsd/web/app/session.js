@@ -1,7 +1,7 @@
 // Who is logged in, and what they may.
 import { call, whenUnknown } from "./api.js";
 import { signal } from "./html.js";
-import { hangUp, light } from "./live.js";
+import { hangUp, light, watchOnly } from "./live.js";
 import { brief, setClock } from "./time.js";
 
 export const me = signal(undefined); // undefined: not known yet; null: nobody
@@ -14,19 +14,34 @@ whenUnknown(() => {
   me.value = null;
 });
 
-export async function begin() {
-  const code = new URLSearchParams(location.hash.slice(1)).get("code");
-  if (code) {
-    history.replaceState(null, "", location.pathname + location.search); // it works once: nobody needs it in the address
-    try {
-      await call("/session", { method: "POST", body: { code } });
-    } catch (refusal) {
-      if (refusal.status !== 401) throw refusal;
-      ended.value = { message: "This link does not log in any more.", hint: "Each works once: `accsd open` on the control host prints another." };
-    }
+const PASSED = { message: "This link does not log in any more.", hint: "Each works once: `accsd open` on the control host prints another." };
+const NOT_SHARED = { message: "This link shows nothing any more.", hint: "It has ended or was revoked: whoever sent it can make another." };
+
+/** What a link carries lets somebody in once, so nobody needs it in the address. A share is for whoever is not logged in. */
+async function enter() {
+  const { code, share } = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+  if (!code && !share) return;
+  history.replaceState(null, "", location.pathname + location.search);
+  if (share) {
+    const known = await call("/session");
+    if (known.actor && !known.subject) return;
   }
+  try {
+    await call("/session", { method: "POST", body: code ? { code } : { token: share } });
+  } catch (refusal) {
+    if (refusal.status !== 401) throw refusal;
+    ended.value = code ? PASSED : NOT_SHARED;
+  }
+}
+
+// such a link may be opened where its page is shown already
+addEventListener("hashchange", () => { if (/[#&](code|share)=/.test(location.hash)) location.reload(); });
+
+export async function begin() {
+  await enter();
   const found = await call("/session");
   if (found.actor) setClock(found.clock);
+  watchOnly(found.subject?.replace("job:", "") ?? null);
   me.value = found.actor ? found : null;
 }
 
@@ -48,5 +63,11 @@ export function hindrance(scope) {
   if (!may(scope)) return `needs the scope ${scope}`;
   return light.value.state === "lost" ? `no connection since ${brief(light.value.since)}: nothing can be changed` : undefined;
 }
+
+/** The job that a link shows, and nothing else; null: somebody is logged in. */
+export const sharedJob = () => me.value?.subject?.replace("job:", "") ?? null;
+
+/** A link may be without the job's files. */
+export const showsFiles = () => !sharedJob() || Boolean(me.value.limited_to.artifacts);
 
 export const may = (scope) => me.value?.scopes.includes(scope) ?? false;

@@ -79,6 +79,12 @@ const Rail = () => html`<nav class="rail" aria-label="Pages">
   <button class="fold wide-only" aria-label=${rail.value === "wide" ? "Make the list of pages narrow" : "Make the list of pages wide"} onClick=${() => { rail.value = rail.value === "wide" ? "narrow" : "wide"; }}><${Icon} of=${rail.value === "wide" ? "narrow" : "wide"} /></button>
 </nav>`;
 
+/** The frame of a job that is shared: nowhere to go, and nothing to do. */
+export const SharedShell = ({ job, children }) => html`<div class="shell shared">
+  <header class="top"><img src=${new URL("../icon.svg", import.meta.url).href} alt="" /><div class="crumbs">accsd / <a href=${place(`/jobs/${job}`)}>${job.slice(-8)}</a> <span class="muted">shared by ${me.value.actor}, to look at only</span></div>
+    <${Light} /><${Zone} /><button class="plain" onClick=${nextTheme} aria-label=${`Theme: ${theme.value}`} title=${`Theme: ${theme.value}`}>◑</button></header>
+  <main id="main" tabindex="-1" class=${light.value.state === "lost" ? "stale" : ""}>${children}</main><${Outage} /><${Notices} /></div>`;
+
 export function Shell({ children, crumbs }) {
   useEffect(() => subscribe(["overview"], (kind, said) => { if (kind === "dead") dead.value = said.open ?? 0; }), []);
   return html`<div class="shell">

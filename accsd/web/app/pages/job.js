@@ -4,6 +4,7 @@ import { html, useEffect, useMemo, useState } from "../html.js";
 import { ENDED } from "../job_words.js";
 import { useLoaded } from "../load.js";
 import { ask, params } from "../router.js";
+import { sharedJob, showsFiles } from "../session.js";
 import { duration } from "../time.js";
 import { ExplainBar, Legend } from "../ui/explain.js";
 import { Copy, Facts, Json, Meter, State, Tabs, Trouble, When } from "../ui/parts.js";
@@ -29,7 +30,8 @@ export function Job({ subject: id }) {
   const live = { topics: [`job:${id}`], concerns, gather: tasks.length > FEW ? 5_000 : 400, polls: !!job && !ENDED.includes(job.status) };
   const explain = useLoaded(job ? `/jobs/${id}/explain` : null, live);
   const isOpen = job && !ENDED.includes(job.status);
-  const why = useLoaded(isOpen ? `/jobs/${id}/why` : null, live);
+  const isShared = sharedJob() !== null;
+  const why = useLoaded(isOpen && !isShared ? `/jobs/${id}/why` : null, live);
   const begins = useBeginning(job, tasks);
   const machine = useTimeMachine(job, tasks);
   if (!job) return html`<h1 class="visually-hidden">Job</h1><${Trouble} problem=${problem} again=${again} />`;
@@ -45,20 +47,20 @@ export function Job({ subject: id }) {
     <${Facts} of=${[
       ["submitted", html`<${When} at=${job.created_at} />`], ["by", job.created_by], ["took", duration(job.took_seconds)],
       ["steps", `${(job.task_count - job.open_tasks).toLocaleString()} of ${job.task_count.toLocaleString()} ended`], ["usually ends", usually(explain.data?.eta)],
-      ["priority", job.priority || null], ["again of", job.trigger?.rerun_of && html`<a class="mono" href=${place(`/jobs/${job.trigger.rerun_of}`)}>${job.trigger.rerun_of.slice(-8)}</a>`],
+      ["priority", job.priority || null], ["again of", job.trigger?.rerun_of && !isShared && html`<a class="mono" href=${place(`/jobs/${job.trigger.rerun_of}`)}>${job.trigger.rerun_of.slice(-8)}</a>`],
     ]} />
     ${isOpen && html`<${Meter} part=${job.progress} label="progress of the job" />`}
     ${explain.data?.segments.length ? html`<section class="went" aria-label="Where the time went"><${ExplainBar} segments=${explain.data.segments} /><${Legend} segments=${explain.data.segments} />
       <div class="small muted">critical path: ${path(explain.data.critical_path)}</div></section>` : null}
-    <div class="tabs-row"><${Tabs} of=${TABS} now=${tab} href=${href} />${WITH_STEP.has(tab) && html`<${TimeMachine} machine=${machine} job=${job} />`}</div>
+    <div class="tabs-row"><${Tabs} of=${TABS.filter(([key]) => key !== "artifacts" || showsFiles())} now=${tab} href=${href} />${WITH_STEP.has(tab) && html`<${TimeMachine} machine=${machine} job=${job} />`}</div>
     <div class=${task && WITH_STEP.has(tab) ? "beside" : ""}>
       <div class="main-part"><${Tab} tab=${tab} ...${parts} /></div>
       ${task && WITH_STEP.has(tab) && html`<${Step} key=${task.id} job=${job} task=${task} why=${why.data} close=${() => ask({ tab, step: null, attempt: null, part: null })} />`}
     </div>`;
 }
 
-const Head = ({ job, id, tasks }) => html`<div class="head"><h1>${job.workflow}</h1><a class="muted" href=${place(`/workflows/${encodeURIComponent(job.workflow)}?version=${job.version}`)}>v${job.version}</a>
-  <span class="mono" title=${job.id}>${id.slice(-8)}</span><${Copy} text=${id} label="Copy id" /><${State} of=${job.status} /><span class="grow"></span><${Actions} job=${job} tasks=${tasks} /></div>`;
+const Head = ({ job, id, tasks }) => html`<div class="head"><h1>${job.workflow}</h1>${sharedJob() ? html`<span class="muted">v${job.version}</span>` : html`<a class="muted" href=${place(`/workflows/${encodeURIComponent(job.workflow)}?version=${job.version}`)}>v${job.version}</a>`}
+  <span class="mono" title=${job.id}>${id.slice(-8)}</span><${Copy} text=${id} label="Copy id" /><${State} of=${job.status} /><span class="grow"></span>${!sharedJob() && html`<${Actions} job=${job} tasks=${tasks} />`}</div>`;
 
 /** Where a person begins, once: at the failure, at what runs, at the files of what is done. */
 function useBeginning(job, tasks) {
@@ -69,7 +71,7 @@ function useBeginning(job, tasks) {
     const first = (status) => tasks.find((task) => task.status === status)?.task_key;
     if (job.status === "error") set({ tab: "steps", step: first("error") });
     else if (job.status === "running") set({ tab: "steps", step: first("running") });
-    else if (job.status === "done") call(`/jobs/${job.id}/artifacts`).then(({ items }) => items.length && set({ tab: "artifacts" }), () => {});
+    else if (job.status === "done" && showsFiles()) call(`/jobs/${job.id}/artifacts`).then(({ items }) => items.length && set({ tab: "artifacts" }), () => {});
   }, [isKnown, job?.id]);
   return found;
 }
@@ -79,7 +81,7 @@ function Headline({ job, tasks, why }) {
     const failed = tasks.filter((task) => task.status === "error" && !task.tolerated);
     return html`<div class="hint failed"><strong>${failed[0] ? `${failed[0].task_key}: ` : ""}${job.error_message ?? job.error_code}</strong> <span class="muted mono">${job.error_code}</span>
       ${failed.length > 1 && html`<div class="muted">${failed.length} steps have failed: ${failed.slice(0, 8).map((task) => task.task_key).join(", ")}${failed.length > 8 ? " …" : ""}</div>`}
-      ${failed[0] && html`<div class="remedies"><a class="button" href=${place(`/jobs/${job.id}?tab=steps&step=${encodeURIComponent(failed[0].task_key)}`)}>Open its log</a></div>`}</div>`;
+      ${failed[0] && !sharedJob() && html`<div class="remedies"><a class="button" href=${place(`/jobs/${job.id}?tab=steps&step=${encodeURIComponent(failed[0].task_key)}`)}>Open its log</a></div>`}</div>`;
   }
   const waits = (why?.items ?? []).filter((each) => each.blocker !== "running");
   if (!waits.length || !why) return null;

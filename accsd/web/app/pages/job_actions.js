@@ -6,6 +6,7 @@ import { OptionsForm } from "../ui/options.js";
 import { useKeys } from "../keys.js";
 import { hindrance } from "../session.js";
 import { act, Action } from "../ui/sheet.js";
+import { Share } from "./job_share.js";
 
 const MOST_NAMED = 12;
 const named = (keys) => (keys?.length ? `${keys.slice(0, MOST_NAMED).join(", ")}${keys.length > MOST_NAMED ? ` and ${keys.length - MOST_NAMED} more` : ""}` : "nothing");
@@ -69,7 +70,7 @@ export function Actions({ job, tasks }) {
   });
   return html`<div class="actions">
     ${hasEnded && html`<${Action} label=${failed ? `Retry from ${failed.task_key.replace(/\[.*$/, "")}` : "Retry"} kind="primary" action=${retryOf(job, "")} />`}
-    <${Action} label="Rerun with edits" action=${rerunOf(job)} />
+    <${Share} job=${job} /><${Action} label="Rerun with edits" action=${rerunOf(job)} />
     ${hasEnded && html`<a class="button" href=${place(`/compare?a=${job.id}&b=last_good`)}>Compare with the last good run</a>`}
     ${!hasEnded && html`<${Action} label="Cancel" kind="danger" action=${cancelOf(job)} />`}</div>`;
 }
