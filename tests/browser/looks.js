@@ -36,6 +36,17 @@ globalThis.looks = {
     return ["the page", ...beyond.slice(0, 4).map((each) => each.outerHTML.slice(0, 160))];
   },
 
+  /** How far what was shown has moved since the page was opened, by itself: the sum that browsers call layout shift. */
+  shift: () => new Promise((told) => {
+    let sum = 0;
+    new PerformanceObserver((list) => { for (const each of list.getEntries()) if (!each.hadRecentInput) sum += each.value; })
+      .observe({ type: "layout-shift", buffered: true });
+    setTimeout(() => told(sum), 200);
+  }),
+
+  /** Of what matches, what has no room for all that is in it. */
+  cut: (what) => [...document.querySelectorAll(what)].filter((each) => each.scrollWidth > each.clientWidth + 1).map((each) => each.outerHTML.slice(0, 160)),
+
   moving: () => [...document.querySelectorAll("*")].filter((each) => {
     const { transitionDuration, animationName, animationDuration } = getComputedStyle(each);
     const lasts = (times) => times.split(",").some((time) => parseFloat(time) > 0.01);

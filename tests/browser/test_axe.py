@@ -4,12 +4,14 @@ screens, large letters, colours that the system chooses, and eyes that motion ma
 A page that is new in the gateway's list is looked at by itself. What its address names stands in tests/support/studio.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import pytest_asyncio
+from playwright.async_api import Route
 
 from accsd.gateway.routes.page import PAGES
 from tests.support.browser import Tab, browsing
@@ -23,6 +25,7 @@ HERE = Path(__file__).parent
 AXE = (HERE / "vendor" / "axe.js").read_text(encoding="utf-8")
 LOOKS = (HERE / "looks.js").read_text(encoding="utf-8")
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+MOST_SHIFT = 0.01  # of the 0.1 that counts as good
 _PARTS = ".tabs a[href]"  # parts of a page that have addresses of their own
 
 
@@ -123,6 +126,36 @@ async def prefer(tab: Tab, **chosen: str) -> None:
 
 async def test_axe_finds_no_barrier_on_any_page(seen: dict[str, Trouble]):
     expect_none(seen["barriers"])
+
+
+@pytest.mark.parametrize("width", [1440, 360])
+async def test_nothing_moves_while_the_first_pages_arrive_piece_by_piece(full: Full, width: int):
+    page = full.tab.page
+
+    async def late(route: Route) -> None:
+        await asyncio.sleep(0.3)
+        await route.continue_()
+
+    await page.set_viewport_size({"width": width, "height": 900})
+    await page.route("**/api/v1/fleet/{timeline,energy}*", late)
+    await page.route("**/api/v1/overview/*", late)
+    try:
+        for address in ("/", "/fleet"):
+            await look(full.tab, address)
+            assert await ask(full.tab, "shift") < MOST_SHIFT, address
+    finally:
+        await page.unroute_all(behavior="wait")
+        await page.set_viewport_size({"width": 1440, "height": 900})
+
+
+async def test_narrow_things_have_room_for_what_is_in_them(full: Full):
+    await look(full.tab, "/schedules")
+    widths = "marks => marks.map(mark => mark.getBoundingClientRect().width)"
+    assert set(await full.tab.page.eval_on_selector_all("td .strip i", widths)) == {10}
+    await look(full.tab, "/fleet")
+    names = full.tab.page.get_by_role("table", name="Energy").locator("tbody a")
+    await names.first.evaluate("link => { link.textContent = 'workstation-in-the-attic'; }")
+    assert await ask(full.tab, "cut", "main .grid .scrolls") == []
 
 
 @pytest.mark.soak

@@ -48,3 +48,10 @@ export function useLoaded(path, { topics = [], concerns = () => true, gather = G
   const isTold = fresh.data && light.value.state === "lost"; // the banner says it, and what was there stays
   return { data: fresh.data, problem: isTold ? null : fresh.problem, again: () => loader.current?.() };
 }
+
+/** Whether each of these was there once, or could not be had: shown one after the other they would push each other down. */
+export function useSettled(...loads) {
+  const was = useRef(false);
+  was.current ||= loads.every(({ data, problem }) => data || problem);
+  return was.current;
+}

@@ -54,5 +54,5 @@ export function Strip({ total, errors, hits, goTo }) {
     mark(errors, "#d33327", 0);
   });
   const click = (event) => goTo(Math.max(1, Math.round((event.offsetY / canvas.current.clientHeight) * total)));
-  return html`<canvas class="strip" ref=${canvas} aria-hidden="true" onClick=${click} title="errors red, hits amber"></canvas>`;
+  return html`<canvas class="log-strip" ref=${canvas} aria-hidden="true" onClick=${click} title="errors red, hits amber"></canvas>`;
 }

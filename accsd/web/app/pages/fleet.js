@@ -2,7 +2,7 @@
 import { place, query } from "../api.js";
 import { html, useMemo } from "../html.js";
 import { useKeys } from "../keys.js";
-import { useLoaded } from "../load.js";
+import { useLoaded, useSettled } from "../load.js";
 import { go, params } from "../router.js";
 import { hindrance } from "../session.js";
 import { duration, now } from "../time.js";
@@ -28,14 +28,15 @@ export function Fleet() {
   const focused = () => data?.items.find((node) => document.activeElement?.closest("tr")?.dataset.key === node.name);
   const key = (verb) => () => { const node = focused(); if (node && !hindrance("operate")) act(VERBS[verb](node)); };
   useKeys({ W: ["wake the machine of the row", key("wake")], S: ["put it to sleep", key("sleep")], D: ["drain it", key("drain")] });
+  if (!useSettled({ data, problem }, timeline, energy, forecast)) return html`<h1 class="visually-hidden">Fleet</h1>`;
   return html`<div class="head"><h1>Fleet</h1><span class="muted">${energy.data && shares(energy.data)}</span><span class="grow"></span>
       <a href=${place("/workflows")} title="The tab Rehearsal of a workflow: who would wake, when they would end, what it would cost">What would more jobs do?</a>
       <nav class="choice" aria-label="How far back">${Object.keys(RANGES).map((each) => html`<a key=${each} class="button" href=${place(`/fleet?range=${each}`)} aria-current=${each === range ? "true" : undefined}>${each}</a>`)}</nav></div>
     <${Trouble} problem=${problem ?? timeline.problem} again=${again} />
     ${data && !data.items.length && html`<${Nothing}>No machine is registered. <code>accsd up</code> on a machine makes it one.<//>`}
     ${data?.items.length > 0 && html`<${Machines} nodes=${data.items} timeline=${timeline.data} forecast=${forecast.data} hours=${hours} ahead=${ahead} />`}
-    <div class="grid"><section class="panel half"><h2>Will be woken <span class="note">in the next ${ahead} h</span></h2><${Wakes} of=${forecast.data} /></section>
-      <section class="panel half"><h2>Energy <span class="note">${range}</span></h2><${Energy} of=${energy.data} /></section></div>`;
+    <div class="grid"><section class="panel third"><h2>Will be woken <span class="note">in the next ${ahead} h</span></h2><${Wakes} of=${forecast.data} /></section>
+      <section class="panel rest"><h2>Energy <span class="note">${range}</span></h2><${Energy} of=${energy.data} /></section></div>`;
 }
 
 function shares(energy) {

@@ -1,11 +1,11 @@
 // What needs a person, what runs, what waits and why, who is awake.
 import { call, place } from "../api.js";
 import { html, useEffect, useState } from "../html.js";
-import { useLoaded } from "../load.js";
+import { useLoaded, useSettled } from "../load.js";
 import { duration, now } from "../time.js";
 import { JobLink, Meter, Nothing, State, Table, Trouble, When } from "../ui/parts.js";
 import { Checklist, useFirstRun } from "./checklist.js";
-import { FleetPart, NextPart } from "./overview_fleet.js";
+import { AHEAD, FleetPart, NextPart } from "./overview_fleet.js";
 import { LastDay } from "./overview_day.js";
 
 const MOST_RUNNING = 12; // tasks that are shown one by one
@@ -14,18 +14,20 @@ const concerns = (kind) => kind === "job" || kind === "node" || kind === "dead" 
 export function Overview() {
   const { data, problem, again } = useLoaded("/overview", { topics: ["overview"], concerns });
   const open = useLoaded("/jobs?status=queued,running&limit=50", { topics: ["overview"], concerns });
+  const forecast = useLoaded(`/fleet/forecast?hours=${AHEAD}`, { topics: ["overview"], concerns: (kind) => kind === "node" || kind === "job", gather: 1_000 });
+  const isSettled = useSettled(open, forecast);
   const [isFirst, setFirst] = useState(null); // as it was at the first look: the list stays until somebody has seen it whole
   const first = useFirstRun(data, isFirst);
   useEffect(() => { if (isFirst === null && first) setFirst(first.isFirst); }, [first]);
-  if (!data || isFirst === null) return html`<h1 class="visually-hidden">Overview</h1><${Trouble} problem=${problem} again=${again} />`;
+  if (!data || isFirst === null || !isSettled) return html`<h1 class="visually-hidden">Overview</h1><${Trouble} problem=${problem} again=${again} />`;
   if (isFirst && first) return html`<${Checklist} of=${first} again=${again} leave=${() => setFirst(false)} />`;
   return html`<h1 class="visually-hidden">Overview</h1><${Trouble} problem=${problem} again=${again} /><div class="grid">
     <section class="panel half"><h2>Needs you</h2><${Attention} of=${data} /></section>
-    <section class="panel half"><${FleetPart} nodes=${data.nodes} /></section>
+    <section class="panel half"><${FleetPart} nodes=${data.nodes} forecast=${forecast.data} /></section>
     <section class="panel"><h2>Running now <span class="note">${data.running.length}</span></h2><${Running} of=${data.running} /></section>
     <section class="panel half"><h2>Waiting</h2><${Waiting} of=${open.data?.items.filter((job) => !data.running.some((task) => task.job_id === job.id))} /></section>
-    <section class="panel half"><h2>Next hour</h2><${NextPart} /></section>
-    <section class="panel"><h2>Last 24 hours</h2><${LastDay} /></section>
+    <section class="panel half"><h2>Next hour</h2><${NextPart} forecast=${forecast.data} /></section>
+    <section class="panel"><h2>Last 24 hours</h2><div class="room-day"><${LastDay} /></div></section>
   </div>`;
 }
 

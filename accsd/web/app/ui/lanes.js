@@ -59,11 +59,12 @@ export function Lane({ lane, shown, wakes = [] }) {
     <i class="now" style=${{ left: part(at) }}></i></div>`;
 }
 
-/** Lanes alone, with their names: for the overview. */
-export function Lanes({ timeline, forecast, hours, ahead = hours / 6 }) {
-  if (!timeline.lanes.length) return html`<p class="nothing">No machine is registered. <code>accsd up</code> on a machine makes it one.</p>`;
-  const shown = window_(timeline, hours, ahead);
-  return html`<div class="lanes" aria-label=${`The last ${hours} hours of each machine`} role="group">${timeline.lanes.map((lane) => html`<div class="lane" key=${lane.node}>
+/** Lanes alone, with their names: for the overview. Until the timeline is there, `names` have empty ones: nothing below moves then. */
+export function Lanes({ timeline, names, forecast, hours, ahead = hours / 6 }) {
+  const lanes = timeline?.lanes ?? names.map((node) => ({ node, intervals: [] }));
+  if (!lanes.length) return html`<p class="nothing">No machine is registered. <code>accsd up</code> on a machine makes it one.</p>`;
+  const shown = window_(timeline ?? { as_of: new Date(now()).toISOString() }, hours, ahead);
+  return html`<div class="lanes" aria-label=${`The last ${hours} hours of each machine`} role="group">${lanes.map((lane) => html`<div class="lane" key=${lane.node}>
     <a href=${place(`/fleet/${encodeURIComponent(lane.node)}`)}>${lane.node}</a>
     <${Lane} lane=${lane} shown=${shown} wakes=${(forecast?.wakes ?? []).filter((wake) => wake.node === lane.node)} /></div>`)}
     <div class="lane"><span></span><${Axis} from=${shown.from} to=${shown.to} part=${shown.part} /></div></div>`;
