@@ -14,29 +14,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from accsd.explain import words  # noqa: E402
 from tests.support.browser import Tab, browsing  # noqa: E402
 from tests.support.cluster import Clusters, TestServer  # noqa: E402
 from tests.support.gateway import serving  # noqa: E402
 from tests.support.studio import NOW, ZONE, Studio, furnish  # noqa: E402
 
-
-class _Still(datetime):
-    """Words such as "3h ago" are counted by the gateway's clock, not by the database's."""
-
-    @classmethod
-    def now(cls, tz: tzinfo | None = None) -> datetime:
-        return NOW.astimezone(tz)
-
-
-words.datetime = _Still
 PICTURES: Final = ROOT / "docs" / "pictures"
 _UNCHANGED: Final = 0.001  # of the pixels
 _FONT: Final = """addEventListener("DOMContentLoaded", () =>

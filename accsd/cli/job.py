@@ -12,7 +12,7 @@ from accsd.cli import completion
 from accsd.cli.archive import archived_of
 from accsd.cli.bars import SPENT, bar, legend
 from accsd.cli.graph import GraphLine, aligned, beneath, draw
-from accsd.cli.output import output_option, say, say_json, show_fitting, shown, styled, to_json
+from accsd.cli.output import output_option, say, say_json, show_fitting, shown, since, styled, to_json
 from accsd.cli.session import settings_of, with_database
 from accsd.cli.timeline import once_more, tell_line
 from accsd.db.pool import Database
@@ -24,7 +24,7 @@ from accsd.explain.bar import Explanation, explain_job
 from accsd.explain.eta import eta_words
 from accsd.explain.identifiers import job_named
 from accsd.explain.jobs import FoldedStep, failure, folded, job_document, task_note
-from accsd.explain.words import cut, duration, short, since
+from accsd.explain.words import cut, duration, short
 from accsd.model import JobStatus
 from accsd.model.state import EventType
 from accsd.settings import Settings

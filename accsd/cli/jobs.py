@@ -12,14 +12,14 @@ import click
 
 from accsd.cli import completion, times
 from accsd.cli.options import merged
-from accsd.cli.output import Shown, output_option, say, show
+from accsd.cli.output import Shown, output_option, say, show, since
 from accsd.cli.session import with_database
 from accsd.db.pool import Database
 from accsd.db.views import jobs as job_views
 from accsd.db.views.job_list import BUDGET, JobFilter, PageBudget, list_jobs
 from accsd.db.views.jobs import JobRow
 from accsd.explain.jobs import job_due, job_state
-from accsd.explain.words import cut, duration, short, since
+from accsd.explain.words import cut, duration, short
 from accsd.model.state import JobStatus
 
 _COLUMNS: Final = {

@@ -9,7 +9,7 @@ import click
 from accsd.cli import completion, times
 from accsd.cli.bars import DID, bar, legend
 from accsd.cli.changes import reason_option
-from accsd.cli.output import output_option, say, show, show_fitting, show_one, text
+from accsd.cli.output import output_option, say, show, show_fitting, show_one, since, text
 from accsd.cli.pause import Subject, pause_one, resume_one
 from accsd.cli.session import operator, settings_of, with_database
 from accsd.db import Pausable, Verdict, forget_node
@@ -23,7 +23,6 @@ from accsd.explain import power
 from accsd.explain.fleet import Paused, node_document, node_drained, node_words
 from accsd.explain.fleet_time import Lane, Timeline, energy_document, read_forecast, read_timeline
 from accsd.explain.words import duration, one_line, short
-from accsd.explain.words import since as ago
 from accsd.planning.energy import Use
 from accsd.planning.wake import WakePolicy
 from accsd.power import WakeResult
@@ -215,7 +214,7 @@ def sleep_command(ctx: click.Context, name: str, wait: bool, timeout: timedelta,
     async def work(db: Database) -> None:
         before = await fleet.node_named(db, name)
         if before.whereabouts(settings.lease) == "asleep":
-            say(f"node {name} is asleep already, {ago(before.power_since) if before.power_since else ''}")
+            say(f"node {name} is asleep already, {since(before.power_since) if before.power_since else ''}")
             return
         power.check_awake(before, settings)
         asked_at = await job_views.clock(db)

@@ -13,13 +13,14 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import click
 import orjson
 
-from accsd.explain.words import duration, since
+from accsd.explain.words import away, duration
+from accsd.values.times import FarTime
 
 Row = Mapping[str, Any]
 
@@ -163,6 +164,12 @@ def _encoded(value: Any) -> Any:
     if isinstance(value, timedelta):
         return value.total_seconds()
     return str(value)
+
+
+def since(moment: datetime) -> str:
+    """How long ago, or in how long, by this machine's clock. A moment that is too far off for that is given as it
+    is."""
+    return str(moment) if isinstance(moment, FarTime) else away(moment, datetime.now(UTC))
 
 
 def text(value: Any) -> str:

@@ -9,13 +9,12 @@ import click
 
 from accsd.cli import times
 from accsd.cli.changes import reason_option
-from accsd.cli.output import output_option, say, say_json, show
+from accsd.cli.output import output_option, say, say_json, show, since
 from accsd.cli.session import operator, settings_of, with_database
 from accsd.db.access import create_token, revoke_token
 from accsd.db.access import tokens as all_tokens
 from accsd.db.answers import Verdict
 from accsd.db.pool import Database
-from accsd.explain.words import since
 from accsd.model.access import ACTOR_KINDS, ActorKind, CreatedToken, Scope, Token, read_limits
 from accsd.settings import Settings
 

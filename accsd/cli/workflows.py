@@ -12,7 +12,7 @@ import click
 from accsd.cli import completion, workflow_files, workflow_objects
 from accsd.cli.changes import reason_option
 from accsd.cli.graph import aligned, draw
-from accsd.cli.output import FORMATS, Shown, output_option, say, show, styled, text, to_json
+from accsd.cli.output import FORMATS, Shown, output_option, say, show, since, styled, text, to_json
 from accsd.cli.pause import Subject, pause_one, resume_one
 from accsd.cli.session import operator, settings_of, with_database
 from accsd.cli.workflow_files import Document, canonical_yaml
@@ -26,7 +26,7 @@ from accsd.db.views import workflows as workflow_views
 from accsd.db.workflows import Applied, Change, StoredWorkflow
 from accsd.errors import NotFound, Unavailable, UserError, WorkflowInvalid
 from accsd.explain.fleet import Paused
-from accsd.explain.words import cut, duration, since
+from accsd.explain.words import cut, duration
 from accsd.model import WorkflowDef, WorkflowStep
 from accsd.model.files import WorkflowFile
 from accsd.values.names import TOOL_SERVICE
@@ -415,7 +415,7 @@ def resume_command(ctx: click.Context, name: str, reason: str | None) -> None:
 async def _look(db: Database, name: str) -> Paused:
     await workflow_views.workflow_named(db, name)
     found = await workflow_views.pause_of(db, name)
-    return Paused(found.live, found.since, found.by, found.reason)
+    return Paused(found.live, found.paused_for, found.by, found.reason)
 
 
 _SUBJECT = Subject(Pausable.WORKFLOW, _look)

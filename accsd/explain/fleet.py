@@ -2,36 +2,37 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from accsd.db.nodes import Obstacle, together
 from accsd.db.views.fleet import NodeView, ServiceView
-from accsd.explain.words import duration, one_line, since
+from accsd.explain.words import duration, one_line
 
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """Since when, by whom and why something is paused; `busy` counts the tasks that go on."""
+    """For how long, by whom and why something is paused; `busy` counts the tasks that go on."""
 
     busy: int
-    at: datetime | None
+    for_: timedelta | None
     by: str | None
     because: str | None
 
     def __str__(self) -> str:
         """Empty while it is not paused."""
-        if self.at is None:
+        if self.for_ is None:
             return ""
-        return since(self.at) + (f" by {self.by}" if self.by else "") + (f": {self.because}" if self.because else "")
+        who = f" by {self.by}" if self.by else ""
+        return f"{duration(self.for_)} ago{who}" + (f": {self.because}" if self.because else "")
 
 
 def node_drained(node: NodeView) -> Paused:
-    return Paused(sum(node.live.values()), node.drained_at, node.drained_by, node.drained_because)
+    return Paused(sum(node.live.values()), node.drained_for, node.drained_by, node.drained_because)
 
 
 def service_paused(service: ServiceView) -> Paused:
-    return Paused(service.live, service.paused_at, service.paused_by, service.paused_because)
+    return Paused(service.live, service.paused_for, service.paused_by, service.paused_because)
 
 
 def node_document(node: NodeView, silent: timedelta) -> dict[str, Any]:
@@ -61,9 +62,9 @@ def _used(node: NodeView, service: str, slots: int, silent: timedelta) -> str:
 
 
 def _last_wake(node: NodeView) -> str:
-    if node.tried_at is None:
+    if node.tried_ago is None:
         return f"never ({node.wake_method})" if node.wake_method else ""
-    when = since(node.tried_at)
+    when = f"{duration(node.tried_ago)} ago"
     if node.tries:
         how = {True: "sent", False: "failed", None: "under way"}[node.tried_ok]
         return f"{node.method} {when}, {how}" + (f", call {node.tries}" if node.tries > 1 else "")

@@ -8,7 +8,7 @@ from uuid import UUID
 from accsd.db.pool import Database
 from accsd.db.views import jobs as job_views
 from accsd.errors import InvalidValue, NotFound
-from accsd.explain.words import short, since
+from accsd.explain.words import duration, short
 from accsd.values.validation import did_you_mean
 
 _HEX: Final = re.compile(r"[0-9a-f-]{1,36}")
@@ -23,7 +23,7 @@ async def job_named(db: Database, text: str) -> UUID:
         return found[0].id
     if not found:
         raise NotFound(f'no job has an id that begins or ends with "{text}"', hint=_listing("job"))
-    shown = [f"{each.id}  {each.workflow}, submitted {since(each.created_at)}" for each in found]
+    shown = [f"{each.id}  {each.workflow}, submitted {duration(each.age)} ago" for each in found]
     raise _ambiguous("job", text, _which_part([str(each.id) for each in found], typed), shown)
 
 

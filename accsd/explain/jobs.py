@@ -9,7 +9,7 @@ from uuid import UUID
 
 from accsd.db.views.events import AttemptRow, EventRow
 from accsd.db.views.jobs import DeadLetterRow, JobRow, TaskRow
-from accsd.explain.words import duration, short, since
+from accsd.explain.words import duration, short
 from accsd.model.outcome import DatabaseCode, ErrorCode, meaning_of
 from accsd.model.state import JobStatus, TaskStatus
 from accsd.values.times import FarTime
@@ -59,7 +59,7 @@ def job_due(job: JobRow) -> str:
     if job.status != JobStatus.QUEUED or job.scheduled_at is None:
         return ""
     if isinstance(job.scheduled_at, FarTime) or job.age is None:
-        return since(job.scheduled_at)
+        return str(job.scheduled_at)
     left = job.scheduled_at - job.created_at - job.age
     return f"in {duration(left)}" if left > timedelta(0) else "due"
 

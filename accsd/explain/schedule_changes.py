@@ -1,14 +1,14 @@
 """What the state machine answered to a person who wanted to change a schedule, or one of its times."""
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from accsd.db.answers import Verdict
 from accsd.db.firings import BackfillAnswer, OccurrenceAnswer, Ran
 from accsd.db.schedules import ScheduleAnswer
 from accsd.explain.changes import ChangeOutcome
-from accsd.explain.words import local_text, short, since
+from accsd.explain.words import duration, local_text, short
 
 _REVIVED: Final = "accsd schedules edit {name} with other times, or a later --end, makes it active again"
 
@@ -60,13 +60,15 @@ def _jobs(count: int) -> str:
     return f"{count} job{'s' if count != 1 else ''}"
 
 
-def held(verdict: Verdict, *, lift: bool, by: str | None, because: str | None, at: datetime | None) -> ChangeOutcome:
-    """`by`, `because` and `at` are those of the hold that is there."""
+def held(
+    verdict: Verdict, *, lift: bool, by: str | None, because: str | None, held_for: timedelta | None
+) -> ChangeOutcome:
+    """`by`, `because` and `held_for` are those of the hold that is there."""
     if lift:
         said = "schedules go on: what was due meanwhile is late" if verdict is Verdict.ACCEPTED else "nothing was held"
         return ChangeOutcome("hold", verdict, None, said)
     who = (f" by {by}" if by else "") + (f": {because}" if because else "")
-    when = "" if at is None or verdict is Verdict.ACCEPTED else f" {since(at)}"
+    when = "" if held_for is None or verdict is Verdict.ACCEPTED else f" {duration(held_for)} ago"
     before = "all schedules are held" if verdict is Verdict.ACCEPTED else "all schedules were held already"
     return ChangeOutcome("hold", verdict, None, f"{before}{when}{who}", "accsd schedules hold --lift")
 

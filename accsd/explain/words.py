@@ -1,10 +1,8 @@
 """Lengths of time, moments and ids as people read them."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
-
-from accsd.values.times import FarTime
 
 _SHORT_ID: Final = 8
 _LONGEST_LINE: Final = 160
@@ -23,14 +21,6 @@ def duration(length: timedelta) -> str:
     parts = [(days, "d"), (hours, "h"), (minutes, "m"), (rest, "s")]
     named = [f"{count}{unit}" for count, unit in parts if count]
     return "".join(named[:2])
-
-
-def since(moment: datetime) -> str:
-    """How long ago, or in how long. A moment that is too far off for that is given as it is."""
-    if isinstance(moment, FarTime):
-        return str(moment)
-    away = datetime.now(UTC) - moment
-    return f"{duration(away)} ago" if away >= timedelta(0) else f"in {duration(-away)}"
 
 
 def away(moment: datetime, now: datetime) -> str:

@@ -15,7 +15,17 @@ from accsd.gateway.messages import Topic
 from accsd.gateway.problems import HttpProblem
 
 LONGEST_WAIT_SEC: Final = 120
-_RELATIVE: Final = ("age_seconds", "took_seconds", "since_seconds", "due_in_seconds", "as_of", "unseen_for_seconds")
+_RELATIVE: Final = (
+    "age_seconds",
+    "took_seconds",
+    "since_seconds",
+    "due_in_seconds",
+    "as_of",
+    "unseen_for_seconds",
+    "drained_for_seconds",
+    "tried_ago_seconds",
+    "paused_for_seconds",
+)
 
 
 def etag(document: dict[str, Any]) -> str:

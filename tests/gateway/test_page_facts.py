@@ -1,7 +1,7 @@
 """What pages show beside the things themselves: last outcomes, where a service fails, months, offers of tools."""
 
 from tests.support.cluster import Connection
-from tests.support.factory import fail, node, pass_time, started, step, submit
+from tests.support.factory import fail, node, pass_time, started, step, submit, submit_to, workflow
 from tests.support.gateway import Gateway
 from tests.support.schedules import schedule, settle_all
 
@@ -67,3 +67,25 @@ async def test_the_timeline_ends_with_what_a_machine_does_now(gateway: Gateway, 
     await pass_time(conn, 3600)
     [lane] = (await gateway.get("/fleet/timeline", scope="read")).json()["lanes"]
     assert lane["intervals"][-1]["state"] == "away"
+
+
+async def test_how_long_ago_is_told_by_the_clock_of_the_database_and_not_by_the_gateway_s(
+    gateway: Gateway, conn: Connection
+):
+    """Here the one is five hours ahead of the other."""
+    await pass_time(conn, 5 * 3600)
+    await node(conn, "gpu-1", render=1)
+    flow = await workflow(conn, step("frame"), name="media")
+    for _ in range(2):
+        await submit_to(conn, flow)
+    await conn.execute(
+        "SELECT accs.pause('node', 'gpu-1', 'dusty', 'anna'), accs.pause('service', 'render', 'x', 'anna')"
+    )
+    await pass_time(conn, 90)
+    shown = (await gateway.get("/nodes/gpu-1", scope="read")).json()
+    assert shown["why"] == "drained 1m30s ago by anna: dusty"
+    assert 90 <= shown["drained_for_seconds"] < 100
+    service = (await gateway.get("/services", scope="read")).json()["items"]
+    assert [each["state"] for each in service if each["service"] == "render"] == ["paused 1m30s ago by anna: x"]
+    several = (await gateway.get("/jobs/0", scope="read")).json()
+    assert "media, submitted 1m30s ago" in str(several)

@@ -16,6 +16,7 @@ from accsd.db import firings
 from accsd.db import schedules as verbs
 from accsd.db.pool import Database
 from accsd.db.views import schedules as views
+from accsd.db.views.jobs import clock
 from accsd.errors import InvalidValue
 from accsd.explain import occurrences
 from accsd.explain import schedule_changes as said
@@ -220,7 +221,7 @@ def hold_command(ctx: click.Context, lift: bool, reason: str | None, output: str
     async def work(db: Database) -> ChangeOutcome:
         verdict = await verbs.hold_schedules(db, lift=lift, by=operator(), reason=reason)
         now = await views.hold(db)
-        by, because, at = (None, None, None) if now is None else (now.by, now.reason, now.since)
-        return said.held(verdict, lift=lift, by=by, because=because, at=at)
+        by, because, age = (None, None, None) if now is None else (now.by, now.reason, await clock(db) - now.since)
+        return said.held(verdict, lift=lift, by=by, because=because, held_for=age)
 
     tell([with_database(ctx, work)], output)

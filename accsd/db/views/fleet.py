@@ -13,8 +13,10 @@ from accsd.values.validation import did_you_mean
 _NODES: Final = """
     SELECT n.name, n.labels, n.last_seen, n.awake_state, n.wake_method, n.mac, n.provider_ref, n.script,
            n.max_concurrency AS slots, accs.clock() - n.last_seen AS unseen_for, coalesce(l.live, '{}') AS live,
-           p.since AS drained_at, p.reason AS drained_because, p.by AS drained_by,
+           p.since AS drained_at, accs.clock() - p.since AS drained_for,
+           p.reason AS drained_because, p.by AS drained_by,
            coalesce(w.state, 'unknown') AS power, w.since AS power_since, w.because, w.method, w.tried_at,
+           accs.clock() - w.tried_at AS tried_ago,
            w.ok AS tried_ok, w.error AS tried_error, coalesce(w.tries, 0) AS tries, w.brought_by, w.latency,
            w.last_latency,
            coalesce(w.networks, '{}')::text[] AS networks, w.watts,
@@ -44,7 +46,7 @@ _SERVICES: Final = """
     SELECT k.service, coalesce(l.claimable, 0) AS claimable, coalesce(l.in_backoff, 0) AS in_backoff,
            coalesce(l.held_by_key, 0) AS held_by_key, coalesce(l.paused, 0) AS paused, coalesce(l.live, 0) AS live,
            coalesce(o.nodes, '{}') AS nodes, coalesce(o.slots, 0) AS slots,
-           p.since AS paused_at, p.reason AS paused_because, p.by AS paused_by,
+           p.since AS paused_at, accs.clock() - p.since AS paused_for, p.reason AS paused_because, p.by AS paused_by,
            ARRAY(SELECT q.node FROM accs.quarantines q WHERE q.service = k.service ORDER BY q.node) AS quarantined_on,
            coalesce((SELECT jsonb_object_agg(h.node, h.reason ORDER BY h.node)
                        FROM accs.obstacles h JOIN public.nodes n ON n.name = h.node AND n.awake_state = 'awake'
@@ -96,6 +98,7 @@ class NodeView:
     unseen_for: timedelta | None
     live: dict[str, int]
     drained_at: datetime | None
+    drained_for: timedelta | None
     drained_because: str | None
     drained_by: str | None
     power: str
@@ -103,6 +106,7 @@ class NodeView:
     because: str | None
     method: str | None
     tried_at: datetime | None
+    tried_ago: timedelta | None
     tried_ok: bool | None
     tried_error: str | None
     tries: int
@@ -170,6 +174,7 @@ class ServiceView:
     nodes: list[str]
     slots: int
     paused_at: datetime | None
+    paused_for: timedelta | None
     paused_because: str | None
     paused_by: str | None
     quarantined_on: list[str]

@@ -34,6 +34,7 @@ class Candidate:
     id: UUID
     workflow: str
     created_at: datetime
+    age: timedelta
 
 
 async def job_ids_like(db: Database, part: str, *, limit: int) -> list[Candidate]:
@@ -41,7 +42,7 @@ async def job_ids_like(db: Database, part: str, *, limit: int) -> list[Candidate
     index-only scan: 0.3 s for a million) unless the id is whole."""
     is_end = _SHORTEST_END <= len(part) < len(str(UUID(int=0)))
     rows = await db.fetch(
-        """SELECT j.id, w.name AS workflow, j.created_at
+        """SELECT j.id, w.name AS workflow, j.created_at, accs.clock() - j.created_at AS age
              FROM ((SELECT id FROM public.jobs WHERE id BETWEEN $1 AND $2 ORDER BY id DESC LIMIT $4)
                    UNION
                    (SELECT id FROM public.jobs WHERE $3::text IS NOT NULL AND right(id::text, length($3)) = $3

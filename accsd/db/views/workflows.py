@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -29,10 +29,10 @@ class WorkflowRow:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowPause:
-    """`since` is None while the workflow is not paused; `live` counts its running tasks, of all versions."""
+    """`paused_for` is None while the workflow is not paused; `live` counts its running tasks, of all versions."""
 
     live: int
-    since: datetime | None
+    paused_for: timedelta | None
     reason: str | None
     by: str | None
 
@@ -61,7 +61,8 @@ async def workflow_named(db: Database, name: str, version: int | None = None) ->
 async def pause_of(db: Database, name: str) -> WorkflowPause:
     row = await db.fetchrow(
         """SELECT (SELECT count(*) FROM accs.live l JOIN public.jobs j ON j.id = l.job_id
-                     JOIN public.workflows w ON w.id = j.workflow_id WHERE w.name = $1) AS live, p.since, p.reason, p.by
+                     JOIN public.workflows w ON w.id = j.workflow_id WHERE w.name = $1) AS live,
+                  accs.clock() - p.since AS paused_for, p.reason, p.by
              FROM (SELECT) one LEFT JOIN accs.pauses p ON p.kind = 'workflow' AND p.name = $1""",
         name,
         repeatable=True,
