@@ -7,6 +7,7 @@ import { Trouble } from "./ui/parts.js";
 import { place, Problem } from "./api.js";
 import { Login } from "./pages/login.js";
 import { Missing } from "./pages/missing.js";
+import { badge } from "./watch.js";
 
 // A page: the pattern of its path, what it is called, and what shows it, which is fetched when it is first wanted.
 const PAGES = [
@@ -73,7 +74,7 @@ function App() {
     if (!found) continue;
     const subject = found[1] === undefined ? undefined : decodeURIComponent(found[1]);
     const crumbs = title(subject);
-    document.title = `${Array.isArray(crumbs) ? crumbs.at(-1) : crumbs} · accsd`;
+    document.title = `${badge.value}${Array.isArray(crumbs) ? crumbs.at(-1) : crumbs} · accsd`;
     const Page = shown(fetches, name);
     return html`<${Shell} crumbs=${html`<${Crumbs} of=${crumbs} />`}>${Page && html`<${Page} key=${path.value} subject=${subject} />`}<//>`;
   }

@@ -11,6 +11,7 @@ import { clock, duration, now, zoneWord } from "./time.js";
 import { Icon } from "./ui/icons.js";
 import { Notices } from "./ui/notices.js";
 import { Sheet } from "./ui/sheet.js";
+import { keepWatch } from "./watch.js";
 
 export const PAGES = [
   ["/", "Overview", "overview"], ["/jobs", "Jobs", "jobs"], ["/fleet", "Fleet", "fleet"], ["/services", "Services", "services"], ["/dead", "Dead letters", "dead"],
@@ -86,6 +87,7 @@ export const SharedShell = ({ job, children }) => html`<div class="shell shared"
   <main id="main" tabindex="-1" class=${light.value.state === "lost" ? "stale" : ""}>${children}</main><${Outage} /><${Notices} /></div>`;
 
 export function Shell({ children, crumbs }) {
+  useEffect(keepWatch, []);
   useEffect(() => subscribe(["overview"], (kind, said) => { if (kind === "dead") dead.value = said.open ?? 0; }), []);
   return html`<div class="shell">
     <a class="brand" href=${place("/")}><img src=${new URL("../icon.svg", import.meta.url).href} alt="" /><span class="word">accsd</span></a>

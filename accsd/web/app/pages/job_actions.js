@@ -6,6 +6,7 @@ import { OptionsForm } from "../ui/options.js";
 import { useKeys } from "../keys.js";
 import { hindrance } from "../session.js";
 import { act, Action } from "../ui/sheet.js";
+import { leave, permission, watch, watched } from "../watch.js";
 import { Share } from "./job_share.js";
 
 const MOST_NAMED = 12;
@@ -60,6 +61,13 @@ function changes(before, after) {
   return [...new Set([...Object.keys(before), ...Object.keys(after)])].filter((key) => JSON.stringify(before[key]) !== JSON.stringify(after[key])).map((key) => [key, said(before[key]), said(after[key])]);
 }
 
+/** Whether the end of this job is told, by the browser where it may. */
+function Tell({ job }) {
+  const isWatched = watched.value.includes(job.id);
+  const how = { granted: "The browser tells you", default: "The browser tells you, if you allow it" }[permission()] ?? "It is told in every tab of this page and in its title (notifications of the browser are off, or need HTTPS)";
+  return html`<button aria-pressed=${isWatched} title=${`${how}, as long as a tab of this page is open.`} onClick=${() => (isWatched ? leave(job.id) : watch(job.id))}>${isWatched ? "You are told when it ends" : "Tell me when it ends"}</button>`;
+}
+
 export function Actions({ job, tasks }) {
   const failed = tasks.find((task) => task.status === "error" && !task.tolerated);
   const hasEnded = ENDED.includes(job.status);
@@ -70,7 +78,7 @@ export function Actions({ job, tasks }) {
   });
   return html`<div class="actions">
     ${hasEnded && html`<${Action} label=${failed ? `Retry from ${failed.task_key.replace(/\[.*$/, "")}` : "Retry"} kind="primary" action=${retryOf(job, "")} />`}
-    <${Share} job=${job} /><${Action} label="Rerun with edits" action=${rerunOf(job)} />
+    ${!hasEnded && html`<${Tell} job=${job} />`}<${Share} job=${job} /><${Action} label="Rerun with edits" action=${rerunOf(job)} />
     ${hasEnded && html`<a class="button" href=${place(`/compare?a=${job.id}&b=last_good`)}>Compare with the last good run</a>`}
     ${!hasEnded && html`<${Action} label="Cancel" kind="danger" action=${cancelOf(job)} />`}</div>`;
 }
