@@ -1,6 +1,7 @@
 """The page of a job: where a failure opens, what a retry will do, graphs of thousands of steps, the past."""
 
-from datetime import datetime
+from collections import Counter
+from datetime import datetime, timedelta
 from random import Random
 
 from tests.support.browser import Tab, browsing
@@ -8,6 +9,7 @@ from tests.support.cluster import Connection
 from tests.support.eventually import eventually
 from tests.support.factory import chain, clock, done, fail, node, started, step, submit, task, tasks
 from tests.support.gateway import Gateway
+from tests.support.resolving import ACCEPTED, fan, fan_out, resolve, retry
 from tests.support.stored import log, stored_log
 
 
@@ -137,24 +139,60 @@ async def test_the_past_of_a_job_is_that_of_its_events(conn: Connection, gateway
             await _has_states(tab, conn, job, instant)
 
 
-async def _has_states(tab: Tab, conn: Connection, job: object, instant: datetime) -> None:
+async def test_an_item_is_not_there_before_its_step_was_multiplied(conn: Connection, gateway: Gateway):
+    """Flow 16 with `for_each`, multiplied once more by a retry; who made an item is told by the step's event."""
+    await node(conn)
+    job = await submit(conn, *fan())
+    await done(conn)
+    instants = [await clock(conn)]
+    await fan_out(conn, job, "each", "a", "b")
+    instants.append(await clock(conn))
+    await done(conn, 2)
+    await resolve(conn, job, "join")
+    await done(conn)
+    instants.append(await clock(conn))
+    await retry(conn, job, "each")
+    assert (await fan_out(conn, job, "each", "a", "b", "c"))["answer"] == ACCEPTED
+    instants.append(await clock(conn))
+    async with browsing(gateway) as tab:
+        await tab.log_in("read")
+        for instant, there in zip(instants, (3, 5, 5, 6), strict=True):
+            shown = await _has_states(tab, conn, job, instant)
+            assert len(shown) == there
+        await tab.open(f"/jobs/{job}?tab=graph&t={_iso(instants[0])}")
+        await tab.page.get_by_text("3 steps").wait_for()
+        await tab.open(f"/jobs/{job}?tab=graph&t={_iso(instants[0] - timedelta(days=1))}")
+        await tab.page.get_by_text("No step had been made by then.").wait_for()
+
+
+def _iso(instant: datetime) -> str:
+    return instant.isoformat().replace("+00:00", "Z")
+
+
+async def _has_states(tab: Tab, conn: Connection, job: object, instant: datetime) -> dict[str, str]:
     rows = await conn.fetch(
         """SELECT t.task_key, coalesce((SELECT e.data ->> 'to' FROM task_events e
                     WHERE e.job_task_id = t.id AND e.data ? 'to' AND e.ts <= $2 ORDER BY e.ts DESC, e.id DESC
                     LIMIT 1), 'queued')
-             FROM job_tasks t WHERE t.job_id = $1""",
+             FROM job_tasks t
+            WHERE t.job_id = $1 AND (t.parent IS NULL OR EXISTS (
+                  SELECT FROM task_events m WHERE m.job_task_id = t.parent AND m.ts <= $2
+                     AND (m.data ->> 'items')::int > t.item_no))""",
         job,
         instant,
     )
-    expected = {row[0]: row[1] for row in rows}
-    await tab.open(f"/jobs/{job}?tab=table&t={instant.isoformat().replace('+00:00', 'Z')}")
+    expected: dict[str, str] = {row[0]: row[1] for row in rows}
+    await tab.open(f"/jobs/{job}?tab=table&t={_iso(instant)}")
     table = tab.page.get_by_label("Steps", exact=True)
-    await tab.page.get_by_role("group", name="Time machine").get_by_role("status").get_by_text("queued").wait_for()
+    counts = tab.page.get_by_role("group", name="Time machine").get_by_role("status")
 
     async def shown() -> bool:
         found = await table.locator("tbody tr").evaluate_all(
             "rows => rows.map(row => [row.dataset.key, row.querySelector('.state').dataset.state])"
         )
-        return dict(found) == expected
+        counted = await counts.locator(".state").all_inner_texts()
+        wanted = Counter(expected.values())
+        return dict(found) == expected and {text[1:] for text in counted} == {f"{n} {of}" for of, n in wanted.items()}
 
     await eventually(shown)
+    return expected

@@ -8,7 +8,7 @@ import asyncpg
 import orjson
 import pytest
 
-from accsd.db.views.events import attempts_of
+from accsd.db.views.events import attempts_of, transitions_of
 from tests.conftest import Connect
 from tests.support.cluster import Connection
 from tests.support.factory import clock, submit
@@ -194,5 +194,7 @@ async def test_archived_attempts_are_not_looked_for_line_by_line(conn: Connectio
     ]
     async with opened(db_url, statement_timeout_sec=8) as db:
         found = await attempts_of(db, job, MANY - 1, lines)
+        told = await transitions_of(db, job, lines, limit=4)
     assert [one.attempt_id for one in found] == list(range(2, MANY + 1))
     assert {(one.node, one.outcome, one.took) for one in found} == {("n1", "lost", timedelta(seconds=3))}
+    assert [row.status for row in told] == ["starting", "running", "queued", "starting"]

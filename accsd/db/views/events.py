@@ -126,17 +126,32 @@ class TransitionRow(NamedTuple):
     status: str
 
 
-async def transitions_of(db: Database, job_id: UUID, *, limit: int) -> list[TransitionRow]:
-    """Every change of state of a job's tasks, in order."""
+async def transitions_of(
+    db: Database, job_id: UUID, archived: Sequence[str] = (), *, limit: int
+) -> list[TransitionRow]:
+    """Every change of state of a job's tasks, in order. A task is queued from its making on, which is no event:
+    tasks_made has that."""
+    source = events_source(archived, 3)
     rows = await db.fetch(
-        """SELECT e.ts, t.task_key, e.data ->> 'to' AS status
-             FROM public.task_events e JOIN public.job_tasks t ON t.id = e.job_task_id
-            WHERE e.job_id = $1 AND e.type IN ('status', 'retry') AND e.data ? 'to' ORDER BY e.ts, e.id LIMIT $2""",
+        f"""{source.before}
+            SELECT e.ts, t.task_key, e.data ->> 'to' AS status
+              FROM {source.table} e JOIN public.job_tasks t ON t.id = e.job_task_id
+             WHERE e.job_id = $1 AND e.type IN ('status', 'retry') AND e.data ? 'to' ORDER BY e.ts, e.id LIMIT $2""",
         job_id,
         limit,
+        *source.arguments,
         repeatable=True,
     )
     return [TransitionRow._make(row) for row in rows]  # the columns are in the order of the fields
+
+
+async def tasks_made(db: Database, job_id: UUID) -> dict[str, datetime]:
+    """When each task of a job was made, by its key, in the order of the workflow: items of a step are made when it is
+    resolved."""
+    rows = await db.fetch(
+        "SELECT task_key, created_at FROM public.job_tasks WHERE job_id = $1 ORDER BY step_no", job_id, repeatable=True
+    )
+    return {row[0]: row[1] for row in rows}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Jobs: listed, submitted, shown, waited for, changed, cancelled, run again, explained, compared."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -56,6 +56,7 @@ _TASKS: Final = 1_000  # of a job's own document; more are at /tasks
 _MOST_TASKS: Final = 5_000  # of one page
 _MOST_EVENTS: Final = 5_000
 _MOST_ATTEMPTS: Final = 5_000
+_MOST_TRANSITIONS: Final = 400_000
 _MOST_WHY: Final = 50
 _MOST_SUBMITTED: Final = 1_000
 _LONGEST_KEY: Final = 200
@@ -611,24 +612,34 @@ def artifact_document(row: StoredArtifact) -> dict[str, Any]:
     openapi_extra=shared(),
 )
 async def history(request: Request, job_id: str) -> Response:
-    """For a replay: `tasks` names the tasks, and each transition is a place in that list, a time and a status."""
+    """For a replay: `tasks` names the tasks in the order of the workflow, `made_after_seconds` says when each was made,
+    and each transition is a place in `tasks`, a time and a status."""
     context = context_of(request)
     found = await job_named(context.reads, job_id)
-    rows = await event_views.transitions_of(context.reads, found, limit=400_000)
+    archived, missing = _archived(context, found)
+    rows = await archived.ask(
+        lambda lines: event_views.transitions_of(context.reads, found, lines, limit=_MOST_TRANSITIONS)
+    )
+    tasks = await event_views.tasks_made(context.reads, found)  # after them: no transition is of an unknown task
 
     def made() -> dict[str, Any]:
-        names = list(dict.fromkeys(row.task_key for row in rows))
-        places = {name: number for number, name in enumerate(names)}
-        first = rows[0].ts if rows else None
+        places = {name: number for number, name in enumerate(tasks)}
+        first = min((*(row.ts for row in rows[:1]), *tasks.values()), default=None)
         return {
-            "tasks": names,
+            "tasks": list(tasks),
+            "made_after_seconds": _since(first, tasks.values()),
             "from": first,
             "task": [places[row.task_key] for row in rows],
-            "after_seconds": [round((row.ts - first).total_seconds(), 6) for row in rows] if first else [],
+            "after_seconds": _since(first, (row.ts for row in rows)),
             "status": [row.status for row in rows],
+            "missing": missing,
         }
 
     return await large_answer(made, len(rows))
+
+
+def _since(first: datetime | None, moments: Iterable[datetime]) -> list[float]:
+    return [] if first is None else [round((each - first).total_seconds(), 6) for each in moments]
 
 
 @router.get(

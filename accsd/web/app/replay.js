@@ -7,15 +7,16 @@ export function micros(iso) {
   return Math.floor(Date.parse(iso) / 1000) * 1_000_000 + Number(digits.padEnd(6, "0") || 0);
 }
 
-/** {times, task, status, tasks}: of a history's columns, in order. */
+/** {times, task, status, tasks, made}: of a history's columns, in order. */
 export function transitions(history) {
   const from = history.from ? micros(history.from) : 0;
-  return { tasks: history.tasks, times: history.after_seconds.map((seconds) => from + Math.round(seconds * 1_000_000)), task: history.task, status: history.status };
+  const moments = (column) => column.map((seconds) => from + Math.round(seconds * 1_000_000));
+  return { tasks: history.tasks, made: moments(history.made_after_seconds), times: moments(history.after_seconds), task: history.task, status: history.status };
 }
 
-/** The status of each step at a moment, by its key; one without a transition until then was queued. */
-export function statesAt({ tasks, times, task, status }, moment) {
-  const found = new Map(tasks.map((key) => [key, "queued"]));
+/** The status of each step that there was at a moment, by its key: queued from its making on. */
+export function statesAt({ tasks, made, times, task, status }, moment) {
+  const found = new Map(tasks.flatMap((key, n) => (made[n] <= moment ? [[key, "queued"]] : [])));
   for (let n = 0; n < times.length && times[n] <= moment; n++) found.set(tasks[task[n]], status[n]);
   return found;
 }

@@ -7,7 +7,7 @@ import { ask, params } from "../router.js";
 import { sharedJob, showsFiles } from "../session.js";
 import { duration } from "../time.js";
 import { ExplainBar, Legend } from "../ui/explain.js";
-import { Copy, Facts, Json, Meter, State, Tabs, Trouble, When } from "../ui/parts.js";
+import { Copy, Facts, Json, Meter, Nothing, State, Tabs, Trouble, When } from "../ui/parts.js";
 import { Blockers } from "../ui/remedies.js";
 import { Actions } from "./job_actions.js";
 import { Artifacts } from "./job_artifacts.js";
@@ -97,9 +97,10 @@ function usually(eta) {
 const path = (keys) => (keys.length > 12 ? `${keys.slice(0, 6).join(" → ")} → … ${keys.length - 9} more … → ${keys.slice(-3).join(" → ")}` : keys.join(" → "));
 
 function Tab({ tab, job, tasks, structure, explain, step, select, machine }) {
-  const shown = useMemo(() => machine.shown(tasks), [tasks, machine.at]);
+  const shown = useMemo(() => machine.shown(tasks), [tasks, machine.states]);
+  if (WITH_STEP.has(tab) && machine.isOn && !shown.length) return html`<${Nothing}>No step had been made by then.<//>`;
   switch (tab) {
-    case "graph": return html`<${Graph} tasks=${shown} structure=${structure} selected=${step} select=${select} />`;
+    case "graph": return html`<${Graph} tasks=${shown} structure=${`${structure} ${shown.length}`} selected=${step} select=${select} />`;
     case "table": return html`<${StepsTable} tasks=${shown} step=${step} select=${select} />`;
     case "attempts": return html`<${Attempts} job=${job} />`;
     case "events": return html`<${Events} job=${job} />`;

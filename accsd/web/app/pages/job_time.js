@@ -12,25 +12,29 @@ const SPEEDS = [1, 10, 60, 300, 1000];
 const FRAME_MS = 50;
 const iso = (moment) => `${new Date(Math.floor(moment / 1_000_000) * 1000).toISOString().slice(0, 19)}.${String(moment % 1_000_000).padStart(6, "0")}Z`;
 
-/** `at`: the moment in ms, or null for now; `shown(tasks)`: the tasks as they were then. */
+/** `at`: the moment in ms, or null for now; `shown(tasks)`: the tasks that there were, as they were then. */
 export function useTimeMachine(job, tasks) {
   const [history, set] = useState(null);
   const { t } = params.value;
   const isOn = t !== undefined && !Number.isNaN(Date.parse(t));
-  useEffect(() => {
-    if (!isOn || !job) return undefined;
-    let isOld = false;
-    call(`/jobs/${job.id}/history`).then((found) => { if (!isOld) set(transitions(found)); }, () => {});
-    return () => { isOld = true; };
-  }, [isOn, job?.id, job?.generation, job?.status]);
   const moment = isOn ? micros(t) : null;
+  const of = job && `${job.id} ${job.generation} ${job.status} ${tasks.length}`;
+  const isBehind = history !== null && moment > history.until; // of a job that goes on
+  useEffect(() => {
+    if (!isOn || !of || (history?.of === of && !isBehind)) return undefined;
+    let isOld = false;
+    const until = Math.round(now() * 1000);
+    call(`/jobs/${job.id}/history`).then((found) => { if (!isOld) set({ ...transitions(found), of, until }); }, () => {});
+    return () => { isOld = true; };
+  }, [isOn, of, isBehind]);
   const states = useMemo(() => (moment !== null && history ? statesAt(history, moment) : null), [moment, history]);
   const then = (task) => {
-    const status = states.get(task.task_key) ?? "queued";
+    const status = states.get(task.task_key);
     const isNow = status === task.status;
     return { ...task, status, hold: null, node: status === "queued" ? null : task.node, progress: isNow ? task.progress : 0, error_message: isNow ? task.error_message : null, error_code: isNow ? task.error_code : null };
   };
-  return { isOn, at: states ? moment / 1000 : null, moment, history, states, shown: (all) => (states ? all.map(then) : all), tasks };
+  const shown = (all) => (states ? all.filter((task) => states.has(task.task_key)).map(then) : all);
+  return { isOn, at: states ? moment / 1000 : null, moment, history, states, shown };
 }
 
 export function TimeMachine({ machine, job }) {
@@ -51,7 +55,7 @@ export function TimeMachine({ machine, job }) {
     return () => clearInterval(timer);
   }, [plays]);
   if (!machine.isOn) return html`<button onClick=${() => goTo(ENDED.includes(job.status) ? began : ended)}>Time machine</button>`;
-  const shown = machine.states && histogram(machine.tasks, (task) => machine.states.get(task.task_key) ?? "queued");
+  const shown = machine.states && histogram([...machine.states.values()], (status) => status);
   const past = (machine.moment - began) / 1_000_000;
   return html`<div class="machine" role="group" aria-label="Time machine">
     <button aria-label="The transition before" disabled=${!machine.history} onClick=${() => goTo(beside(machine.history, machine.moment, -1))}>◀</button>
