@@ -5,7 +5,7 @@ parts whose facts say how many lines they have and where the errors are: a windo
 written since then is told by events.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -19,6 +19,7 @@ from accsd.db.views.artifacts import StoredArtifact, log_parts
 from accsd.db.views.events import attempt_log, attempt_log_events
 from accsd.errors import InvalidValue
 from accsd.model.state import Level
+from accsd.runners.base import Stream
 from accsd.storage import ObjectStore
 from accsd.work.execution import is_rest_in_log
 from accsd.work.tasklog import MOST_ERROR_LINES, LogFacts
@@ -42,6 +43,43 @@ class Line:
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which lines are wanted: those that have the text, are of one of the levels (all, if there are none) and of the
+    stream. Which stream a line came by is known once it is in the store."""
+
+    text: str = ""
+    match_case: bool = False
+    levels: Collection[Level] = ()
+    stream: Stream | None = None
+
+    def has(self, line: Line) -> bool:
+        if self.levels and line.level not in self.levels:
+            return False
+        if self.stream is not None and line.stream != self.stream:
+            return False
+        return self.text in line.text if self.match_case else self.text.casefold() in line.text.casefold()
+
+    def may_be_in(self, facts: LogFacts) -> bool:
+        known = {Level.WARN: facts.warnings, Level.ERROR: facts.errors}
+        return not self.levels or any(known.get(level, 1) for level in self.levels)
+
+    def hits(self, content: bytes, before: int) -> list[Line]:
+        """Those of a part. Lines are parsed only where their bytes have what is wanted, as JSON writes it."""
+        needle = orjson.dumps(self.text)[1:-1].decode()
+        needle = needle if self.match_case else needle.casefold()
+        levels = [f'"{level}"' for level in self.levels]
+        hits: list[Line] = []
+        for n, line in enumerate(content.decode().split("\n"), before + 1):
+            if not line or (levels and not any(level in line for level in levels)):
+                continue
+            if needle in (line if self.match_case else line.casefold()):
+                found = Line.stored(n, orjson.loads(line))
+                if self.has(found):
+                    hits.append(found)
+        return hits
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,30 +193,17 @@ class AttemptLines:
                 break
         return await self.window(n - limit // 2, limit)
 
-    async def search(
-        self, text: str, *, match_case: bool = False, level: Level | None = None
-    ) -> AsyncIterator[Line | LookedAt]:
-        """Yields every line that has the text, in order, and after each part how far it is. No patterns: a search must
+    async def search(self, wanted: Wanted) -> AsyncIterator[Line | LookedAt]:
+        """Yields every line that is wanted, in order, and after each part how far it is. No patterns: a search must
         end."""
-        if not text:
-            raise InvalidValue("a search needs a text to look for")
         for part in self._parts:
-            content = await _bytes(self._store, part.stored)
-            for line in await anyio.to_thread.run_sync(_hits, content, part.before, text, match_case, level):
-                yield line
+            if wanted.may_be_in(part.facts):
+                content = await _bytes(self._store, part.stored)
+                for line in await anyio.to_thread.run_sync(wanted.hits, content, part.before):
+                    yield line
             yield LookedAt(part.last)
         for line in self._recent:
-            if _has(line, text, match_case, level):
-                yield line
-
-    async def all(self, *, text: str | None = None, level: Level | None = None) -> AsyncIterator[Line]:
-        """Yields every line, or those with this text or level, part by part."""
-        for part in self._parts:
-            for line in await self._lines_of(part):
-                if _has(line, text or "", False, level):
-                    yield line
-        for line in self._recent:
-            if _has(line, text or "", False, level):
+            if wanted.has(line):
                 yield line
 
     def _errors(self) -> list[int]:
@@ -199,21 +224,3 @@ async def _bytes(store: ObjectStore, stored: StoredArtifact) -> bytes:
 def _parsed(content: bytes, before: int, begin: int, end: int | None) -> list[Line]:
     wanted = content.splitlines()[begin:end]
     return [Line.stored(n, orjson.loads(line)) for n, line in enumerate(wanted, before + begin + 1)]
-
-
-def _hits(content: bytes, before: int, text: str, match_case: bool, level: Level | None) -> list[Line]:
-    """Lines are parsed only where their bytes have the text, as JSON writes it."""
-    needle = orjson.dumps(text)[1:-1].decode()
-    hits: list[Line] = []
-    for n, line in enumerate(content.decode().split("\n"), before + 1):
-        if needle in line if match_case else needle.casefold() in line.casefold():
-            found = Line.stored(n, orjson.loads(line))
-            if _has(found, text, match_case, level):
-                hits.append(found)
-    return hits
-
-
-def _has(line: Line, text: str, match_case: bool, level: Level | None) -> bool:
-    if level is not None and line.level != level:
-        return False
-    return text in line.text if match_case else text.casefold() in line.text.casefold()

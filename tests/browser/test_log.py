@@ -1,12 +1,15 @@
 """The log viewer: any length, complete search, an end that is followed, and content that stays text."""
 
+from functools import partial
+from itertools import pairwise
+
 import pytest
 
 from accsd.db import Fence, TaskEvent, append_task_events
 from tests.support.browser import Tab, browsing
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
-from tests.support.factory import OWNER, Claimed, finish, node, started, step, submit
+from tests.support.factory import OWNER, Claimed, finish, node, started, step, submit, submit_to, workflow
 from tests.support.gateway import Gateway
 from tests.support.stored import log, stored_log
 
@@ -107,6 +110,118 @@ async def test_the_end_is_followed_until_somebody_scrolls_up(conn: Connection, g
             return await frame.evaluate("f => f.scrollTop + f.clientHeight >= f.scrollHeight - 4")
 
         await eventually(at_the_end)
+
+
+async def test_lines_are_chosen_by_level_and_output_with_what_is_around_them(conn: Connection, gateway: Gateway):
+    await node(conn)
+    job = await submit(conn, step("a"))
+    [task] = await started(conn)
+    special = {100: "it is odd", 5000: "it goes wrong", 20_000: "it is odd again"}
+    await stored_log(gateway, task, log(*(special.get(n, f"line {n}") for n in range(1, 30_001))))
+    await finish(conn, task)
+    async with browsing(gateway) as tab:
+        await tab.log_in("read")
+        await tab.open(f"/jobs/{job}/log?step=a")
+        await tab.page.get_by_label("Line 30000", exact=True).wait_for()
+        await tab.page.get_by_label("Levels of lines").select_option("warn")
+        await tab.page.get_by_text("3 of 30,000 lines").wait_for()
+        await tab.page.get_by_text("it goes wrong").wait_for()
+        await tab.page.get_by_text("line 20002").wait_for()
+        assert await _numbers(tab) == [*range(98, 103), *range(4998, 5003), *range(19_998, 20_003)]
+        await tab.page.get_by_label("Lines around each").select_option("0")
+        await tab.page.locator('.line[data-n="98"]').wait_for(state="detached")
+        assert await _numbers(tab) == [100, 5000, 20_000]
+        link = await tab.page.get_by_role("link", name="Download these").get_attribute("href")
+        assert link is not None
+        assert link.endswith("/raw?level=warn&level=error")
+        await tab.page.get_by_label("Levels of lines").select_option("all")
+        await tab.page.get_by_label("Output").select_option("stderr")
+        await tab.page.get_by_text("3 of 30,000 lines").wait_for()
+        await tab.page.get_by_label("Output").select_option("all")
+        await tab.page.get_by_text("line 101", exact=True).wait_for()
+
+
+async def _numbers(tab: Tab) -> list[int]:
+    return await tab.page.locator(".line").evaluate_all("lines => lines.map(line => Number(line.dataset.n))")
+
+
+async def test_long_lines_are_broken_and_each_can_be_read_to_its_end(conn: Connection, gateway: Gateway):
+    await node(conn)
+    job = await submit(conn, step("a"))
+    [task] = await started(conn)
+    texts = [f"line {n} " + "word " * (n % 7) * 60 for n in range(1, 3001)]
+    await stored_log(gateway, task, log(*texts))
+    await finish(conn, task)
+    async with browsing(gateway) as tab:
+        await tab.log_in("read")
+        await tab.open(f"/jobs/{job}/log?step=a")
+        await tab.page.get_by_label("Line 3000", exact=True).wait_for()
+        frame, wrap = tab.page.locator(".log-frame"), tab.page.get_by_role("button", name="Wrap")
+        assert await frame.evaluate("frame => frame.scrollWidth > frame.clientWidth")
+        await wrap.click()
+        await eventually(lambda: frame.evaluate("frame => frame.scrollWidth <= frame.clientWidth"))
+
+        async def last_is_seen() -> bool:
+            return await tab.read(
+                """() => { const last = document.querySelector('.line[data-n="3000"]')?.getBoundingClientRect();
+                     const { top, bottom } = document.querySelector('.log-frame').getBoundingClientRect();
+                     return Boolean(last) && last.height > 18 && last.bottom <= bottom && last.top >= top; }"""
+            )
+
+        await eventually(last_is_seen)
+        await tab.page.get_by_label("Go to line").fill("1500")
+        await tab.page.keyboard.press("Enter")
+        await tab.page.locator('.line[data-n="1500"][data-selected]').wait_for()
+        heights = "lines => lines.map(line => line.getBoundingClientRect()).map(box => [box.top, box.bottom])"
+        for _ in range(
+            4
+        ):  # upwards through lines that were never measured: none overlaps another, and none is left out
+            before = await _numbers(tab)
+            await frame.evaluate("frame => frame.scrollBy(0, -300)")
+            await eventually(partial(_has_moved, tab, before))
+            boxes = await tab.page.locator(".line").evaluate_all(heights)
+            assert all(abs(one[1] - next_[0]) < 1 for one, next_ in pairwise(boxes))
+            seen = await _numbers(tab)
+            assert seen == list(range(seen[0], seen[0] + len(seen)))
+        await tab.open(f"/jobs/{job}/log?step=a")
+        await tab.page.get_by_role("button", name="Wrap", pressed=True).wait_for()
+
+
+async def _has_moved(tab: Tab, before: list[int]) -> bool:
+    return (await _numbers(tab))[0] < before[0]
+
+
+async def test_two_logs_stand_beside_each_other_and_scroll_by_their_time(conn: Connection, gateway: Gateway):
+    await node(conn)
+    flow = await workflow(conn, step("a"), step("b", after="a"))
+    jobs = [await submit_to(conn, flow) for _ in range(2)]
+    for job, sort in zip(jobs, ("good", "later"), strict=True):
+        for key in ("a", "b"):
+            [task] = await started(conn)
+            texts = (f"{sort} {key} {n}" for n in range(1, 1001))
+            await stored_log(gateway, {**task, "job_id": job}, log(*texts), step=key)
+            await finish(conn, task)
+    async with browsing(gateway) as tab:
+        await tab.log_in("read")
+        await tab.open(f"/jobs/{jobs[1]}/log?step=a")
+        await tab.page.get_by_label("Beside it").select_option("the last good run")
+        left, right = (tab.page.locator(".log-pair > div").nth(n) for n in range(2))
+        left_lines, right_lines = (each.get_by_role("log") for each in (left, right))
+        await left_lines.get_by_text("later a 1000").wait_for()
+        await right_lines.get_by_text("good a 1000").wait_for()
+        await left.get_by_label("Go to line").fill("300")
+        await tab.page.keyboard.press("Enter")
+        await right_lines.get_by_text("good a 300").wait_for()
+        await tab.page.get_by_label("Scroll together").uncheck()
+        await right.get_by_label("Go to line").fill("700")
+        await tab.page.keyboard.press("Enter")
+        await right_lines.get_by_text("good a 700").wait_for()
+        assert await left_lines.get_by_text("later a 300", exact=True).count() == 1
+        await tab.page.get_by_label("Beside it").select_option("b")
+        await right_lines.get_by_text("later b 1000").wait_for()
+        await tab.open(f"/jobs/{jobs[0]}/log?step=a&beside=good")
+        await tab.page.get_by_text("no earlier job of this workflow was done").wait_for()
+        tab.excuse(404)
 
 
 async def _say(gateway: Gateway, task: Claimed, first: int, last: int) -> None:

@@ -131,12 +131,30 @@ async def test_long_gaps_fold_and_what_differs_is_named_by_its_path(tab: Tab):
     ) == [0, 1, 0, 1, -1]
     assert await computed(
         tab,
-        "log/lines.js",
+        "log/heights.js",
         """
-        const small = m.measures(1000, 400), huge = m.measures(5_000_000, 400);
+        const small = m.measures(m.even(1000), 400), huge = m.measures(m.even(5_000_000), 400);
         const away = Math.abs(huge.first(huge.top(3_000_000)) - 3_000_000);
         return [small.first(small.top(500)), huge.height < 16_000_000, away < 2]""",
     ) == [500, True, True]
+
+
+async def test_rows_of_different_heights_are_found_among_a_million(tab: Tab):
+    found = await computed(
+        tab,
+        "log/heights.js",
+        """
+        const rows = new m.Heights(3);
+        const told = [rows.set(1, 54), rows.set(1, 54.2), rows.before(2), rows.total];
+        rows.grow(1_000_000);
+        rows.set(999_999, 36);
+        const at = m.measures(rows, 400), back = at.back(500_000, 5);
+        return [...told, rows.before(2), rows.total, rows.rowAt(71), rows.rowAt(72), rows.rowAt(rows.total - 1),
+                at.first(back), Math.abs(at.within(back, 500_000) - 5) < 1]""",
+    )
+    assert found == [True, False, 72, 90, 72, 1_000_000 * 18 + 54, 1, 2, 999_999, 500_000, True]
+    around = "return [m.withAround([3, 5, 90], 2, 91), m.withAround([1], 0, 9)]"
+    assert await computed(tab, "log/filter.js", around) == [[1, 2, 3, 4, 5, 6, 7, 88, 89, 90, 91], [1]]
 
 
 async def test_pieces_of_a_lane_that_nobody_could_see_become_one(tab: Tab):

@@ -47,6 +47,12 @@ async def test_a_log_is_read_by_line_searched_to_its_end_and_kept_whole(
     told = (await gateway.get(f"{path}/search?q=LINE 3&progress=true", scope="read")).text.splitlines()
     assert {"looked_at": 40, "of": 40} in [orjson.loads(each) for each in told]
 
+    odd = (await gateway.get(f"{path}/search?level=warn&level=error&numbers=true", scope="read")).text.splitlines()
+    assert [orjson.loads(each) for each in odd] == [{"n": 17}, {"done": True, "hits": 1}]
+    assert (await gateway.get(f"{path}/raw?stream=stderr", scope="read")).text.splitlines() == [texts[16]]
+    nothing = await gateway.get(f"{path}/search", scope="read")
+    assert (nothing.status_code, nothing.json()["code"]) == (422, "invalid")
+
     whole = await gateway.get(f"{path}/raw", scope="read")
     assert whole.text.splitlines() == texts
     assert whole.headers["content-disposition"].startswith("attachment")

@@ -44,7 +44,8 @@ async def stored(
 
 
 def log(*texts: str) -> bytes:
-    """Lines of a log, ten milliseconds apart; those that tell of something wrong are errors."""
+    """Lines of a log, ten milliseconds apart; those that tell of something wrong are errors, of something odd warnings,
+    and both come by stderr."""
     return b"".join(
         orjson.dumps(_line(_BEGAN + n * timedelta(milliseconds=10), text), option=orjson.OPT_APPEND_NEWLINE)
         for n, text in enumerate(texts)
@@ -52,7 +53,9 @@ def log(*texts: str) -> bytes:
 
 
 def _line(ts: datetime, text: str) -> dict[str, str]:
-    return {"ts": ts.isoformat(), "level": "error" if "wrong" in text else "info", "message": text}
+    level = "error" if "wrong" in text else "warn" if "odd" in text else "info"
+    stream = "stdout" if level == "info" else "stderr"
+    return {"ts": ts.isoformat(), "stream": stream, "level": level, "message": text}
 
 
 async def stored_log(gateway: Gateway, task: Claimed, content: bytes, *, step: str = "a") -> None:

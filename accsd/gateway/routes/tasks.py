@@ -15,7 +15,7 @@ from accsd.db.views import jobs as job_views
 from accsd.errors import AccsdError, InvalidValue, NotFound
 from accsd.explain import why as explained
 from accsd.explain.identifiers import task_named
-from accsd.explain.log import MOST_LINES, AttemptLines, Line
+from accsd.explain.log import MOST_LINES, AttemptLines, Line, Wanted
 from accsd.gateway.access import GuardedRoute, counted_as, redaction_for, scoped
 from accsd.gateway.answers import answer, document, encode
 from accsd.gateway.conditional import told
@@ -27,6 +27,7 @@ from accsd.gateway.routes.jobs import TASK
 from accsd.gateway.schemas import ANYTHING, answers, listed, objects
 from accsd.model.access import Scope
 from accsd.model.state import Level, TaskStatus
+from accsd.runners.base import Stream
 
 router = APIRouter(prefix="/api/v1", route_class=GuardedRoute, tags=["tasks"])
 NDJSON: Final = "application/x-ndjson"
@@ -132,13 +133,19 @@ async def search_log(
     request: Request,
     task_id: str,
     attempt_id: int,
-    q: str = Query(min_length=1, max_length=1_000),
+    q: str | None = Query(None, min_length=1, max_length=1_000),
     case: bool = False,
-    level: Level | None = None,
+    level: list[Level] = Query([], description="Of one of these; all, if there are none."),
+    stream: Stream | None = None,
+    numbers: bool = False,
     progress: bool = False,
 ) -> Response:
-    """The search is complete: hits come as they are found. With `progress` lines `{looked_at, of}` between them tell
-    how many lines were looked at."""
+    """The search is complete: hits come as they are found; `numbers` leaves them their `n` alone. At least one of `q`,
+    `level` and `stream` is needed. With `progress` lines `{looked_at, of}` between them tell how many lines were
+    looked at."""
+    if q is None and not level and stream is None:
+        raise InvalidValue("a search needs a text, a level or a stream to look for")
+    wanted = Wanted(q or "", case, level, stream)
     who, most = counted_as(caller_of(request)), context_of(request).settings.gateway.limits.searches_each
     if _searches[who] >= most:
         raise HttpProblem("rate_limited", f"{most} searches of logs are under way", headers={"Retry-After": "1"})
@@ -146,10 +153,10 @@ async def search_log(
 
     async def hits() -> AsyncIterator[bytes]:
         count = 0
-        async for found in lines.search(q, match_case=case, level=level):
+        async for found in lines.search(wanted):
             if isinstance(found, Line):
                 count += 1
-                yield encode(found.document()) + b"\n"
+                yield encode({"n": found.n} if numbers else found.document()) + b"\n"
             elif progress:
                 yield encode({"looked_at": found.lines, "of": lines.total}) + b"\n"
         yield encode({"done": True, "hits": count}) + b"\n"
@@ -170,15 +177,18 @@ async def raw_log(
     attempt_id: int,
     format: Literal["text", "jsonl"] = "text",  # noqa: A002 - so the parameter is called
     q: str | None = Query(None, min_length=1, max_length=1_000),
-    level: Level | None = None,
+    level: list[Level] = Query([], description="Of one of these; all, if there are none."),
+    stream: Stream | None = None,
 ) -> Response:
-    """As text or as JSON lines; with `q` or `level`, only what they leave."""
+    """As text or as JSON lines; with `q`, `level` or `stream`, only what they leave."""
+    wanted = Wanted(q or "", levels=level, stream=stream)
     lines = await _opened(context_of(request), task_id, attempt_id)
     is_text = format == "text"
 
     async def content() -> AsyncIterator[bytes]:
-        async for line in lines.all(text=q, level=level):
-            yield f"{line.text}\n".encode("utf-8", "replace") if is_text else encode(line.document()) + b"\n"
+        async for line in lines.search(wanted):
+            if isinstance(line, Line):
+                yield f"{line.text}\n".encode("utf-8", "replace") if is_text else encode(line.document()) + b"\n"
 
     name = f"{task_id[:8]}-{attempt_id}.{'log' if is_text else 'jsonl'}"
     return StreamingResponse(

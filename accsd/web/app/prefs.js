@@ -3,7 +3,7 @@ import { effect, signal } from "./html.js";
 
 const KEPT = "accsd.prefs";
 const read = () => { try { return JSON.parse(localStorage.getItem(KEPT)) ?? {}; } catch { return {}; } };
-const chosen = { theme: "system", density: "compact", zone: "local", zones: [], hours: "24", keys: true, rail: "wide", ...read() };
+const chosen = { theme: "system", density: "compact", zone: "local", zones: [], hours: "24", keys: true, rail: "wide", wraps: false, ...read() };
 
 /** Whether the browser knows a zone of this name. */
 export function isZone(name) {
@@ -17,6 +17,7 @@ export const zones = signal(chosen.zones.filter(isZone)); // those that were cho
 export const hours = signal(chosen.hours); // 24 | 12: how a clock counts
 export const keys = signal(chosen.keys); // whether single keys do something
 export const rail = signal(chosen.rail); // wide | narrow
+export const wraps = signal(chosen.wraps === true); // whether long lines of logs are broken
 
 export function chooseZone(name) {
   if (name !== "local" && !isZone(name)) return false;
@@ -32,6 +33,6 @@ effect(() => {
   root.dataset.density = density.value;
   root.dataset.rail = rail.value;
   localStorage.setItem(KEPT, JSON.stringify({
-    theme: theme.value, density: density.value, zone: zone.value, zones: zones.value, hours: hours.value, keys: keys.value, rail: rail.value,
+    theme: theme.value, density: density.value, zone: zone.value, zones: zones.value, hours: hours.value, keys: keys.value, rail: rail.value, wraps: wraps.value,
   }));
 });

@@ -3,35 +3,19 @@ import { html, useEffect, useMemo, useRef } from "../html.js";
 import { clock, duration } from "../time.js";
 import { dressed, read } from "./ansi.js";
 
-export const ROW = 18;
-const MOST_PX = 15_000_000; // of an element, that every browser can do
-
-/** Heights and places: exact, or in proportion where a browser could not make an element that high. */
-export function measures(total, view) {
-  const whole = total * ROW;
-  const isExact = whole <= MOST_PX;
-  const height = isExact ? whole : MOST_PX;
-  const most = Math.max(1, height - view), left = Math.max(1, whole - view);
-  return {
-    height,
-    first: (top) => Math.floor((isExact ? top : (top / most) * left) / ROW) + 1,
-    top: (line) => { const wanted = (line - 1) * ROW; return isExact ? wanted : (wanted / left) * most; },
-    offset: (top, first) => (isExact ? (first - 1) * ROW : top),
-  };
-}
-
 const TIMES = {
   none: () => "",
   since: (line, began) => duration((Date.parse(line.ts) - began) / 1000),
   clock: (line) => clock(line.ts),
 };
 
-export function Line({ n, line, times, began, isHit, isSelected, href, pick }) {
+/** `leftOut`: how many lines above it a filter hides. */
+export function Line({ n, line, times, began, isHit, isSelected, leftOut, href, pick }) {
   const said = useMemo(() => line && read(line.text ?? ""), [line]);
   const click = (event) => {
     if (event.target.closest("a")) { if (event.shiftKey) { event.preventDefault(); pick(n, true); } else if (!event.metaKey && !event.ctrlKey) { event.preventDefault(); event.stopPropagation(); pick(n, false); } }
   };
-  return html`<div class="line" data-level=${line?.level} data-n=${n} data-hit=${isHit ? "" : undefined} data-selected=${isSelected ? "" : undefined} onClick=${click}>
+  return html`<div class="line" data-level=${line?.level} data-n=${n} data-hit=${isHit ? "" : undefined} data-selected=${isSelected ? "" : undefined} data-gap=${leftOut ? "" : undefined} title=${leftOut ? `${leftOut.toLocaleString()} lines above are left out` : undefined} onClick=${click}>
     <a class="n" href=${href(n)} tabindex="-1" aria-hidden="true" aria-label=${`Line ${n}`}>${n}</a>${times !== "none" && html`<span class="ts">${line ? TIMES[times](line, began) : ""}</span>`}
     <span class="text" dir="ltr">${!said ? "…" : html`${said.repeats > 0 && html`<span class="again" title=${`${said.repeats + 1} states of one line`}>×${said.repeats + 1} </span>`}${said.pieces.map(
       (piece, at) => html`<span key=${at} ...${dressed(piece.look)}>${piece.text}</span>`)}${said.isCut && html` <button class="link" onClick=${() => pick(n, false)}>… ${said.length.toLocaleString()} characters: show</button>`}`}</span></div>`;

@@ -2,7 +2,8 @@
 import { call, query } from "../api.js";
 
 const PAGE = 500;
-const MOST_PAGES = 40;
+const MOST_PAGES = 120;
+const NEAR = 100; // lines that are asked for together
 
 export class LogWindow {
   /** `path` of the log in the API; `changed()` is called whenever there is something else to show. */
@@ -36,6 +37,18 @@ export class LogWindow {
       if (this.#isWhole(page) || this.asked.has(page)) continue;
       this.asked.add(page);
       this.#load({ from_line: page * PAGE + 1, limit: PAGE }).finally(() => this.asked.delete(page));
+    }
+  }
+
+  /** What is missing of these numbers, few and far between, is asked for. */
+  needEach(numbers) {
+    const missing = numbers.filter((n) => this.line(n) === undefined && !this.asked.has(`line ${n}`));
+    for (let at = 0; at < missing.length;) {
+      const from = at;
+      while (at < missing.length && missing[at] - missing[from] < NEAR) at++;
+      const group = missing.slice(from, at);
+      for (const n of group) this.asked.add(`line ${n}`);
+      this.#load({ from_line: group[0], limit: group.at(-1) - group[0] + 1 }).finally(() => group.forEach((n) => this.asked.delete(`line ${n}`)));
     }
   }
 

@@ -53,7 +53,8 @@ export function useJob(id) {
   return { ...state, again: () => loader.current?.() };
 }
 
-async function read(id, signal) {
+/** {job, tasks, structure}: all tasks of a job, or as many as are shown. */
+export async function read(id, signal) {
   const job = await call(`/jobs/${id}`, { signal });
   const tasks = job.tasks.items;
   for (let next = job.tasks.next; next !== null && tasks.length < MOST;) {
