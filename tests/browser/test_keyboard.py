@@ -11,8 +11,9 @@ from tests.support.gateway import Gateway
 
 _FOCUS = """() => {
   const at = document.activeElement, style = getComputedStyle(at);
+  const isShown = at.matches(":focus-visible, [type=date]"); // of a date one of its parts has the focus
   return {text: (at.innerText || at.getAttribute("aria-label") || at.value || "").trim(), tag: at.tagName,
-    isVisible: at.matches(":focus-visible") && style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2};
+    isVisible: isShown && style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2};
 }"""
 _MOST_TABS = 80
 

@@ -14,7 +14,7 @@ let gAt = -Infinity; // when g was pressed
 export const showHelp = () => { helps.value = true; };
 export const nextTheme = () => { theme.value = THEMES[theme.value]; };
 
-/** Keys of a page: {w: ["wake it", () => …]}. */
+/** Keys of a page: {w: ["wake it", () => …]}. What answers false has done nothing. */
 export function useKeys(map) {
   const latest = useRef(map);
   latest.current = map;
@@ -55,11 +55,11 @@ addEventListener("keydown", (event) => {
     return;
   }
   if (event.key === "g") { gAt = performance.now(); return; }
-  const own = [...ofPages].reverse().map((entry) => entry()[event.key]).find(Boolean);
-  const found = own ?? EVERYWHERE[event.key];
-  if (!found) return;
-  event.preventDefault();
-  found[1]();
+  const key = event.key === " " ? "Space" : event.key;
+  if (key === "Space" && event.target.closest?.("button, summary, [role=button], [role=application]")) return; // which it presses
+  const own = [...ofPages].reverse().map((entry) => entry()[key]).find(Boolean);
+  const found = own ?? EVERYWHERE[key];
+  if (found && found[1]() !== false) event.preventDefault();
 });
 
 export const KeysHelp = () => helps.value && html`<${Opened} />`;

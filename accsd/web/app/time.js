@@ -52,3 +52,12 @@ export function ahead(ms) {
     .formatToParts(new Date(ms)).map(({ type, value }) => [type, Number(value)]));
   return Date.UTC(parts.year, parts.month - 1, parts.day, parts.hour, parts.minute, parts.second) - Math.floor(ms / 1000) * 1000;
 }
+
+const DAY_MS = 86_400_000;
+
+/** The day, as 2026-11-18, that a moment in ms is of; and the instant at which such a day begins, or one so many days later. */
+export const dayOf = (ms) => new Date(ms + ahead(ms)).toISOString().slice(0, 10);
+export function dayBegins(day, later = 0) {
+  const midnight = Date.parse(`${day}T00:00:00Z`) + later * DAY_MS;
+  return new Date(midnight - ahead(midnight - ahead(midnight))).toISOString().replace(".000Z", "Z");
+}

@@ -9,16 +9,21 @@ const TIMES = {
   clock: (line) => clock(line.ts),
 };
 
+/** What a line says; `show`: where there is more of it than fits. */
+export function Said({ line, show }) {
+  const said = useMemo(() => read(line.text ?? ""), [line]);
+  return html`${said.repeats > 0 && html`<span class="again" title=${`${said.repeats + 1} states of one line`}>×${said.repeats + 1} </span>`}${said.pieces.map((piece, at) => html`<span key=${at} ...${dressed(piece.look)}>${piece.text}</span>`)}${
+    said.isCut && (show ? html` <button class="link" onClick=${show}>… ${said.length.toLocaleString()} characters: show</button>` : "…")}`;
+}
+
 /** `leftOut`: how many lines above it a filter hides. */
 export function Line({ n, line, times, began, isHit, isSelected, leftOut, href, pick }) {
-  const said = useMemo(() => line && read(line.text ?? ""), [line]);
   const click = (event) => {
     if (event.target.closest("a")) { if (event.shiftKey) { event.preventDefault(); pick(n, true); } else if (!event.metaKey && !event.ctrlKey) { event.preventDefault(); event.stopPropagation(); pick(n, false); } }
   };
   return html`<div class="line" data-level=${line?.level} data-n=${n} data-hit=${isHit ? "" : undefined} data-selected=${isSelected ? "" : undefined} data-gap=${leftOut ? "" : undefined} title=${leftOut ? `${leftOut.toLocaleString()} lines above are left out` : undefined} onClick=${click}>
     <a class="n" href=${href(n)} tabindex="-1" aria-hidden="true" aria-label=${`Line ${n}`}>${n}</a>${times !== "none" && html`<span class="ts">${line ? TIMES[times](line, began) : ""}</span>`}
-    <span class="text" dir="ltr">${!said ? "…" : html`${said.repeats > 0 && html`<span class="again" title=${`${said.repeats + 1} states of one line`}>×${said.repeats + 1} </span>`}${said.pieces.map(
-      (piece, at) => html`<span key=${at} ...${dressed(piece.look)}>${piece.text}</span>`)}${said.isCut && html` <button class="link" onClick=${() => pick(n, false)}>… ${said.length.toLocaleString()} characters: show</button>`}`}</span></div>`;
+    <span class="text" dir="ltr">${line ? html`<${Said} line=${line} show=${() => pick(n, false)} />` : "…"}</span></div>`;
 }
 
 export function Strip({ total, errors, hits, goTo }) {
