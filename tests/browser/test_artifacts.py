@@ -1,30 +1,16 @@
 """What a job has left, looked at in the page: only what can not run a script, and honestly where it is not here."""
 
 import io
-import struct
 import wave
-import zlib
 
 from accsd.model.state import ArtifactKind
 from tests.support.browser import Tab, browsing
 from tests.support.cluster import Connection
 from tests.support.factory import finish, node, started, step, submit
 from tests.support.gateway import Gateway
-from tests.support.stored import stored
+from tests.support.stored import png, stored
 
 CANARY = "<b onclick=\"document.title='owned'\">bold</b>"
-
-
-def png(width: int, height: int) -> bytes:
-    rows = b"".join(b"\0" + bytes([200, y % 256, 90]) * width for y in range(height))
-    parts = [
-        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),
-        (b"IDAT", zlib.compress(rows)),
-        (b"IEND", b""),
-    ]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
-    )
 
 
 def sound(seconds: int) -> bytes:

@@ -4,6 +4,8 @@ artifact = await stored(gateway, task, ArtifactKind.OUTPUT, "a.png", png, "image
 await stored_log(gateway, task, log("begins", "goes wrong", "ends"))
 """
 
+import struct
+import zlib
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -41,6 +43,19 @@ async def stored(
         size_bytes=made.size_bytes, content_type=type_, facts=None if facts is None else facts.document(),
     )  # fmt: skip
     return await gateway.context.reads.fetchval("SELECT max(id) FROM task_artifacts")
+
+
+def png(width: int, height: int, colour: bytes = b"\xc8\x40\x5a") -> bytes:
+    """An image of one colour."""
+    rows = (b"\0" + colour * width) * height
+    parts = [
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),
+        (b"IDAT", zlib.compress(rows)),
+        (b"IEND", b""),
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
+    )
 
 
 def log(*texts: str) -> bytes:

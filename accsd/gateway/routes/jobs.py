@@ -672,6 +672,9 @@ async def _compared(context: GatewayContext, job_id: UUID, other: str) -> UUID:
     return found
 
 
+_OF_FILE: Final = ("id", "content_type", "size_bytes", "checksum")
+
+
 async def _trimmed(context: GatewayContext, job_id: UUID) -> dict[str, Any]:
     shown = await read_job(context, job_id, context.redaction)
     tasks: Sequence[TaskRow] = await job_views.tasks_of(context.reads, job_id, limit=_TASKS)
@@ -682,7 +685,7 @@ async def _trimmed(context: GatewayContext, job_id: UUID) -> dict[str, Any]:
         for task in tasks
     ]
     shown["artifacts"] = [
-        {"task_key": row.task_key, "name": row.name, "size_bytes": row.size_bytes, "checksum": row.checksum}
+        {"task_key": row.task_key, "name": row.name} | {name: getattr(row, name) for name in _OF_FILE}
         for row in rows
         if not row.is_log_segment
     ]

@@ -7,9 +7,12 @@ import { ask, go, params } from "../router.js";
 import { duration } from "../time.js";
 import { Changes } from "../ui/changes.js";
 import { At, JobLink, Nothing, State, Trouble } from "../ui/parts.js";
+import { Slider } from "../ui/slider.js";
+import { contentOf, kindOf } from "./job_artifacts.js";
 
 const SAME_TIME = 1.25; // a step that took no more than so many times as long took as long
 const FACTS = ["workflow", "version", "status", "priority", "created_by", "error_code", "error_message"];
+const MOST_IMAGES = 24;
 const OF_STEP = ["service", "status", "node", "attempt", "error_code", "params", "results"];
 
 export function Compare() {
@@ -47,7 +50,8 @@ function Both({ job, beside }) {
     ${facts.length > 0 && html`<section class="panel"><h2>The job</h2><${Changes} of=${facts} label="Differences of the jobs" /></section>`}
     ${options.length > 0 && html`<section class="panel"><h2>Options</h2><${Changes} of=${options} label="Differences of the options" /></section>`}
     ${differs.length > 0 && html`<section class="panel"><h2>Steps <span class="note">${differs.length} of ${steps.length} differ</span></h2>${differs.map((each) => html`<${StepPair} key=${each.key} of=${each} longest=${longest} job=${job} beside=${beside} />`)}</section>`}
-    ${other.length > 0 && html`<section class="panel"><h2>Artifacts</h2><${Changes} label="Differences of the artifacts" of=${other.map((each) => ({ path: each.key, before: fileInWords(each.before), after: fileInWords(each.after) }))} /></section>`}
+    ${other.length > 0 && html`<section class="panel"><h2>Artifacts</h2><${Changes} label="Differences of the artifacts" of=${other.map((each) => ({ path: each.key, before: fileInWords(each.before), after: fileInWords(each.after) }))} />
+      ${other.filter(isImagePair).slice(0, MOST_IMAGES).map((each, n) => html`<${ImagePair} key=${each.key} of=${each} isOpen=${n === 0} />`)}</section>`}
     ${same.length > 0 && html`<p class="muted">The same: ${same.join(", ")}.</p>`}
     ${!facts.length && !options.length && !differs.length && !other.length && html`<${Nothing}>Nothing differs.<//>`}`;
 }
@@ -88,3 +92,10 @@ function filesOf(before, after) {
   return [...new Set([...young.keys(), ...old.keys()])].map((key) => ({ key, before: old.get(key), after: young.get(key), differs: old.get(key)?.checksum !== young.get(key)?.checksum || old.get(key)?.size_bytes !== young.get(key)?.size_bytes }));
 }
 const fileInWords = (file) => file && `${bytes(file.size_bytes)}${file.checksum ? `, ${file.checksum.slice(0, 19)}…` : ""}`;
+const isImagePair = ({ before, after }) => [before, after].every((file) => file && kindOf(file.content_type) === "image");
+
+function ImagePair({ of: { key, before, after }, isOpen }) {
+  const [isShown, show] = useState(isOpen);
+  const side = (file) => ({ src: contentOf(file), word: bytes(file.size_bytes) });
+  return html`<details class="image-pair" open=${isShown} onToggle=${(event) => show(event.target.open)}><summary>${key}</summary>${isShown && html`<${Slider} name=${key} before=${side(before)} after=${side(after)} />`}</details>`;
+}

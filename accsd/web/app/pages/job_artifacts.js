@@ -19,7 +19,7 @@ export function kindOf(type) {
   if (TEXTS.has(plain)) return "text";
   return /^(audio|video)\//.exec(plain)?.[1] ?? null;
 }
-const contentOf = (artifact) => place(`/api/v1/artifacts/${artifact.id}/content`);
+export const contentOf = (artifact) => place(`/api/v1/artifacts/${artifact.id}/content`);
 
 export function Artifacts({ job, step }) {
   const { data, problem, again } = useLoaded(`/jobs/${job.id}/artifacts`, { topics: [`job:${job.id}`], concerns: (kind, said) => kind === "event" && said.type === "artifact", gather: 1000 });
