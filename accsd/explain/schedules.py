@@ -125,8 +125,9 @@ def state_words(row: ScheduleRow) -> str:
     if row.state == "active":
         return _hindered(row) or "active"
     said = f"{row.state} {away(row.since, row.now)}"
-    if row.state == "snoozed" and row.next_due is not None:
-        said = f"snoozed until {due_text(row.next_due, row.timezone, row.now)}"
+    if row.state == "snoozed" and row.next_nominal is not None and row.next_due is not None:
+        due = due_text(row.next_due, row.timezone, row.now)
+        said = f"snoozed: the occurrence {local_text(row.next_nominal)} waits until {due}"
     if row.paused_until is not None:
         said += f", until {due_text(row.paused_until, row.timezone, row.now)}"
     return said + (f": {_ENDS.get(row.reason, row.reason)}" if row.reason else "")

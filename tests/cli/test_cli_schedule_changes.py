@@ -6,6 +6,7 @@ from uuid import UUID
 import pytest
 
 from accsd.db.pool import Database
+from accsd.explain.words import local_text
 from tests.support.cli import Cli
 from tests.support.cluster import Connection
 from tests.support.schedules import created, plan_all, settle
@@ -53,6 +54,9 @@ async def test_a_snooze_moves_the_next_time_only_and_says_why_it_can_not(cli: Cl
     (shown,) = (await cli("schedules", "show", "hourly", "-o", "json")).ends(0).json
     assert (shown["state"], shown["next_due"]) == ("snoozed", (due + timedelta(minutes=20)).isoformat())
     assert [row["marks"] for row in shown["next"]] == [["snoozed"], [], []]
+    said = f"snoozed: the occurrence {local_text(due)} waits until {local_text(due + timedelta(minutes=20))} UTC (in "
+    assert shown["state_words"].startswith(said)
+    (await cli("schedules", "show", "hourly")).ends(0, said)
     (await cli("schedules", "unsnooze", "hourly")).ends(0, "its own time again")
     assert await conn.fetchval("SELECT count(*) FROM accs.agenda WHERE due_at = $1 AND what = 'snoozed'", due) == 1
     (shown,) = (await cli("schedules", "show", "hourly", "-o", "json")).ends(0).json
