@@ -7,7 +7,7 @@ from tests.support.browser import Tab, browsing
 from tests.support.cable import Cable
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
-from tests.support.factory import node, step, submit_to, workflow
+from tests.support.factory import done, node, step, submit, submit_to, workflow
 from tests.support.gateway import Gateway, serving
 
 TABS = 8
@@ -108,6 +108,33 @@ async def test_tabs_that_nobody_looks_at_hold_no_stream_and_come_back_without_a_
         await eventually(lambda: _counts(others[0], 1), within=20)
         await _streams(gateway, 2)
         assert await others[0].page.evaluate("window.same")
+
+
+async def test_an_eighth_tab_looks_again_and_again_and_takes_the_place_of_one_that_is_closed(
+    conn: Connection, gateway: Gateway
+):
+    """Flow 19. A browser has six connections to a host: a stream in each tab would leave none for anything else."""
+    await node(conn)
+    job = await submit(conn, step("a"))
+    async with browsing(gateway) as tab:
+        await tab.log_in("read")
+        others = [await tab.another() for _ in range(7)]
+        for other in others:
+            await other.open(f"/jobs/{job}?tab=table")
+        await _streams(gateway, 4)
+        last = others[-1].page
+        await last.get_by_text("◐ polling").wait_for()
+        await done(conn)
+        await last.locator("main tbody .state[data-state=done]").wait_for(timeout=8_000)
+        for other in others[:2]:
+            await other.page.close()
+
+        async def two_have_a_stream_now() -> bool:
+            lights = [await other.page.locator(".light").inner_text() for other in others[3:]]
+            return lights.count("● live") == 2
+
+        await eventually(two_have_a_stream_now, within=20)
+        await _streams(gateway, 4)
 
 
 async def _streams(gateway: Gateway, n: int) -> None:

@@ -22,11 +22,11 @@ const isAt = (to) => (to === "/" ? path.value === "/" : path.value === to || pat
 const dead = signal(0); // dead letters that are open
 
 function Light() {
-  const { state, reason, since } = light.value;
+  const { state, reason, since, words: told } = light.value;
   const words = { live: ["●", "live"], polling: ["◐", "polling"], lost: ["○", `lost since ${clock(since)}`], off: ["○", "connecting"] };
   const [glyph, word] = words[state];
   const said = { live: "What happens is shown as it happens.", polling: `The gateway is not notified${reason ? ` (${reason})` : ""}, so it looks every second.`, off: "The stream is being opened." };
-  return html`<span class="light" data-state=${state} role="status" title=${said[state] ?? reason}>${glyph} ${word}</span>`;
+  return html`<span class="light" data-state=${state} role="status" title=${told ?? said[state] ?? reason}>${glyph} ${word}</span>`;
 }
 
 /** Over the page instead of in it: nothing moves because the connection was lost. */
