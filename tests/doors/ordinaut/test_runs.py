@@ -51,6 +51,27 @@ async def test_a_task_fires_at_its_time_and_its_run_has_the_output_of_each_step(
     assert run["started_at"] < run["finished_at"]
 
 
+async def test_the_quick_start_of_its_documentation_runs_without_any_machine(client: Client, db: Database):
+    """debug.echo and debug.log; what a step has saved is in the text of the next one."""
+    echo = {"message": "Hello, ${params.user_name}!", "details": {"timestamp": "${now}"}}
+    log = {"message": "Step 1 said: '${steps.greeting.message}' at ${steps.greeting.details.timestamp}"}
+    payload = {
+        "params": {"user_name": "Ordinaut User"},
+        "pipeline": [
+            {"id": "get_data", "uses": "debug.echo", "with": echo, "save_as": "greeting"},
+            {"id": "process_data", "uses": "debug.log", "with": log},
+        ],
+    }
+    made = await client.create(schedule_expr="* * * * *", payload=payload)
+    await client.post(f"/tasks/{made['id']}/run_now")
+    await resolve(db)
+    (run,) = (await client.get(f"/runs?task_id={made['id']}&limit=5"))["items"]
+    steps = run["output"]["steps"]
+    assert (run["success"], steps["greeting"]["message"]) == (True, "Hello, Ordinaut User!")
+    moment = steps["greeting"]["details"]["timestamp"]
+    assert steps["process_data"]["message"] == f"Step 1 said: 'Hello, Ordinaut User!' at {moment}"
+
+
 async def test_a_false_condition_leaves_no_output(client: Client, db: Database, conn: Connection):
     """2.3, kept: and the run succeeds."""
     made = await client.create()
