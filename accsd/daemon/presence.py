@@ -10,7 +10,7 @@ from typing import Final
 
 from accsd import __version__
 from accsd.db import Database
-from accsd.db.upkeep import Daemon, note_daemon
+from accsd.db.upkeep import DaemonRow, note_daemon
 from accsd.health import Health
 from accsd.supervisor import Pass
 
@@ -29,6 +29,6 @@ class Presence:
         health = self._health
         await note_daemon(
             self._db,
-            Daemon(health.node, self._roles, __version__, health.started_at, health.hearing, health.obstacles()),
+            DaemonRow(health.node, self._roles, __version__, health.started_at, health.hearing, health.obstacles()),
         )
         return Pass(next_due=_EVERY)

@@ -43,7 +43,7 @@ async def power_changes(
     return [PowerChange._make(row) for row in rows]  # the columns are in the order of the fields
 
 
-class Sample(NamedTuple):
+class NodeSample(NamedTuple):
     """From `ts` on so many tasks of the service were live on the node. (A tuple: a day of 50 machines has 10,000 of
     them.)"""
 
@@ -53,7 +53,7 @@ class Sample(NamedTuple):
     live: int
 
 
-async def samples(db: Database, since: datetime, until: datetime, *, limit: int) -> list[Sample]:
+async def samples(db: Database, since: datetime, until: datetime, *, limit: int) -> list[NodeSample]:
     """Those between two times, and of each node and service the last one before them; by node and time. A row for each
     node: to read one for each sample would cost three times as much."""
     rows = await db.fetch(
@@ -75,7 +75,7 @@ async def samples(db: Database, since: datetime, until: datetime, *, limit: int)
         repeatable=True,
     )
     return [
-        Sample(node, service, ts, live)
+        NodeSample(node, service, ts, live)
         for node, services, moments, its_live in rows
         for service, ts, live in zip(services, moments, its_live, strict=True)
     ]

@@ -16,7 +16,7 @@ async def repair(db: Database, *, limit: int = 1000) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Daemon:
+class DaemonRow:
     """A process of accsd as it describes itself; `hearing` says whether notifications arrive, `problems` what keeps its
     roles from their work, by role."""
 
@@ -28,7 +28,7 @@ class Daemon:
     problems: Mapping[str, str]
 
 
-async def note_daemon(db: Database, daemon: Daemon) -> None:
+async def note_daemon(db: Database, daemon: DaemonRow) -> None:
     """Says that this process is there."""
     await db.fetch(
         "SELECT accs.note_daemon($1, $2, $3, $4, $5, $6)",

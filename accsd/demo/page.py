@@ -21,7 +21,7 @@ _STARTS_WITHIN_SEC: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class DemoPage:
     """`listen`: where the gateway is; it may not answer yet."""
 
     db: Database
@@ -29,7 +29,7 @@ class Page:
     listen: str
 
     @classmethod
-    def open(cls, db: Database, stage: Stage) -> "Page | None":
+    def open(cls, db: Database, stage: Stage) -> "DemoPage | None":
         """None: the gateway is not installed, or this machine has no address."""
         listen = free_address(usual=False) if is_installed() else None
         if listen is None:

@@ -28,7 +28,7 @@ from accsd.db import (
 )
 from accsd.db.pool import connect
 from accsd.demo.machines import LEASE_SEC, DemoMachine, Stage
-from accsd.demo.page import Page, accsd_command
+from accsd.demo.page import DemoPage, accsd_command
 from accsd.demo.pipeline import copy_pipeline
 from accsd.demo.scenes import TaskSeen, job_states, look, outputs, timeline
 from accsd.demo.screen import Screen, open_screen, shown_timeline
@@ -58,7 +58,7 @@ async def perform(folder: Path, *, plain: bool, story: str = "power-cut", stay: 
         stage = stack.enter_context(Stage(folder, server.url, pipeline))
         db = await _open(server.url)
         try:
-            page = Page.open(db, stage)
+            page = DemoPage.open(db, stage)
             ending = await _play(told(db, stage, screen), page)
             curtain.close()
             sys.stdout.write("\n".join(ending) + "\n")
@@ -68,7 +68,7 @@ async def perform(folder: Path, *, plain: bool, story: str = "power-cut", stay: 
             await db.close()
 
 
-async def _play(performance: "Story", page: Page | None) -> list[str]:
+async def _play(performance: "Story", page: DemoPage | None) -> list[str]:
     """What is said at the end."""
     await performance.begin()
     introduced = None if page is None else asyncio.create_task(page.introduce(performance.screen))
@@ -81,7 +81,7 @@ async def _play(performance: "Story", page: Page | None) -> list[str]:
     return await performance.ending()
 
 
-async def _stay(page: Page | None) -> None:
+async def _stay(page: DemoPage | None) -> None:
     if page is None:
         raise Unavailable("there is no page to look at: it is not installed", hint="pip install 'accsd[web]'")
     await page.stay()

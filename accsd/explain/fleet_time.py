@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from accsd.db.pool import Database
-from accsd.db.power import KnownNode, PowerChange, Sample, known_nodes, next_firings, power_changes, samples
+from accsd.db.power import KnownNode, NodeSample, PowerChange, known_nodes, next_firings, power_changes, samples
 from accsd.db.views.jobs import clock
 from accsd.db.wake import FleetNode, look
 from accsd.planning.cover import Demand
@@ -111,7 +111,7 @@ async def read_timeline(db: Database, since: datetime, until: datetime | None, *
 def lanes_of(
     known: Iterable[KnownNode],
     changes: Iterable[PowerChange],
-    taken: Iterable[Sample],
+    taken: Iterable[NodeSample],
     since: datetime,
     until: datetime,
     *,
@@ -176,7 +176,7 @@ def _away_since(pieces: Sequence[Interval], seen: datetime) -> Iterator[Interval
         yield Interval("away", max(piece.since, seen), piece.until, "it was not seen any more")
 
 
-def _busy(taken: Sequence[Sample]) -> list[tuple[datetime, bool]]:
+def _busy(taken: Sequence[NodeSample]) -> list[tuple[datetime, bool]]:
     """From when on a node had something to do, or nothing."""
     at_work: set[str] = set()
     found: list[tuple[datetime, bool]] = []

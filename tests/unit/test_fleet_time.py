@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from accsd.db.power import KnownNode, PowerChange, Sample
+from accsd.db.power import KnownNode, NodeSample, PowerChange
 from accsd.explain.fleet_time import Interval, Lane, Timeline, energy_document, energy_of, lanes_of
 from accsd.planning.energy import Use
 from accsd.simulation.fleet import Fleet, Machines
@@ -39,12 +39,12 @@ def changes(*states: tuple[float, str], node: str = "n1") -> list[PowerChange]:
     return [PowerChange(node, at(ts), state, f"because {state}", None) for ts, state in states]
 
 
-def samples(*live: tuple[float, int], service: str = "render") -> list[Sample]:
-    return [Sample("n1", service, at(ts), n) for ts, n in live]
+def samples(*live: tuple[float, int], service: str = "render") -> list[NodeSample]:
+    return [NodeSample("n1", service, at(ts), n) for ts, n in live]
 
 
 def lane(
-    states: list[PowerChange], taken: list[Sample] | None = None, *, silent: float | None = None, **given: Any
+    states: list[PowerChange], taken: list[NodeSample] | None = None, *, silent: float | None = None, **given: Any
 ) -> list[tuple[str, float, float]]:
     node = known(**given)
     [found] = lanes_of(

@@ -50,7 +50,7 @@ class SearchTooLong(InvalidValue):
 
 
 @dataclass(slots=True)
-class Budget:
+class SearchBudget:
     """How many candidates, and how much time, a search for one occurrence may take."""
 
     left: int = MOST_CANDIDATES
@@ -94,7 +94,7 @@ class Pattern:
     def nominals(self, start: datetime) -> Iterator[datetime]:
         """The times of the rule from `start` on, ascending."""
         first = max(start, self.anchor)
-        budget = Budget()
+        budget = SearchBudget()
         budget.renew()
         found = self._within_days(first, budget) if self.freq.seconds else self._by_days(first, budget)
         for nominal in found:
@@ -104,7 +104,7 @@ class Pattern:
 
     # Periods of a day and longer
 
-    def _by_days(self, first: datetime, budget: Budget) -> Iterator[datetime]:
+    def _by_days(self, first: datetime, budget: SearchBudget) -> Iterator[datetime]:
         times = [hour * 3_600 + minute * 60 + second for hour, minute, second in self._times()]
         for period in count(self._aligned(self._period(first)), self.interval):
             days = self._days(period)
@@ -177,7 +177,7 @@ class Pattern:
 
     # Periods within a day
 
-    def _within_days(self, first: datetime, budget: Budget) -> Iterator[datetime]:
+    def _within_days(self, first: datetime, budget: SearchBudget) -> Iterator[datetime]:
         length = self.freq.seconds
         offsets = self._offsets()
         period = self._aligned(self._period(first))

@@ -57,7 +57,7 @@ class HttpAnswer:
         return f"{self.status} {self.document.get('error', '')}".strip()[:500]
 
 
-class Body:
+class AnswerBody:
     """What follows the head of an answer."""
 
     def __init__(self, answer: net.StreamedResponse) -> None:
@@ -76,7 +76,7 @@ class Body:
 @asynccontextmanager
 async def asking(
     address: ServiceAddress, method: str, path: str, *, headers: Mapping[str, str], body: bytes = b""
-) -> AsyncGenerator[Body]:
+) -> AsyncGenerator[AnswerBody]:
     """Sends a request and yields its answer when the head has come."""
     token = {"Authorization": f"Bearer {address.token}"} if address.token else {}
     await net.ready()
@@ -85,7 +85,7 @@ async def asking(
             async with asyncio.timeout(_WITHIN.total_seconds()):
                 exchange = net.exchange(method, f"{address}{path}", {**headers, **token}, body)
                 answer = await stack.enter_async_context(exchange)
-        yield Body(answer)
+        yield AnswerBody(answer)
 
 
 @contextmanager
@@ -216,7 +216,7 @@ class TasksApi:
         await self._ask("DELETE", f"{_path(fence)}?grace=0&forget=1")
 
     @asynccontextmanager
-    async def output(self, fence: Fence, stream: Stream, start: int) -> AsyncGenerator[Body]:
+    async def output(self, fence: Fence, stream: Stream, start: int) -> AsyncGenerator[AnswerBody]:
         rest = "/stderr" if stream is Stream.STDERR else ""
         async with asking(self.address, "GET", f"{_path(fence)}{rest}?from={start}", headers=self._headers) as body:
             yield body
