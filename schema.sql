@@ -3615,7 +3615,8 @@ BEGIN
                        ELSE jsonb_build_object('from', 'running', 'to', status, 'error_code', error_code) END, NULL
       FROM counted WHERE status <> 'running'
   )
-  SELECT (SELECT coalesce(array_agg(id), '{}') FROM moved), (SELECT array_agg(u.id) FROM (SELECT unnest(dependants) AS id FROM moved WHERE dependants IS NOT NULL) u),
+  SELECT (SELECT coalesce(array_agg(id), '{}') FROM moved),
+         (SELECT array_agg(u.id) FROM (SELECT unnest(dependants) AS id FROM moved WHERE dependants IS NOT NULL) u),
          (SELECT array_agg(DISTINCT (f.l).key) FROM freed f WHERE (f.l).key IS NOT NULL),
          -- something has failed lately, or a node is on trial: it must be noted which nodes pass
          CASE WHEN EXISTS (SELECT FROM accs.conclusions WHERE NOT passed) OR EXISTS (SELECT FROM accs.quarantines)
