@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from accsd.proc import Process, look
 from tests.support import daemon
 from tests.support.checker import check
 from tests.support.cluster import Connection
@@ -72,6 +73,13 @@ def with_children(pid: int) -> Sequence[int]:
     return [pid, *(each for child in children for each in with_children(child))]
 
 
+def are_gone(processes: Sequence[Process]) -> bool:
+    """These, and not others that were given their ids."""
+    left = [now for each in processes if (now := look(each.pid)) and now.started == each.started]
+    assert left == []
+    return True
+
+
 async def falls_asleep(conn: Connection, accsd: Daemon, name: str = "n1") -> None:
     await eventually(lambda: accsd.process.poll() is None and state_of(accsd.pid) == "T", within=20)
     row = await conn.fetchrow(
@@ -99,6 +107,7 @@ async def test_a_machine_that_slept_past_its_lease_gives_up_what_another_has_don
         await eventually(lambda: len(notes(note)) == 1, within=30)
         asleep = with_children(zombie.pid)
         assert len(asleep) > 1, "the task sleeps with its machine"
+        work = [process for pid in asleep[1:] if (process := look(pid))]
         for pid in asleep:
             os.kill(pid, signal.SIGSTOP)
         with daemon.running(tmp_path / "n2", db_url, node="n2", config=config, environ=LEASE):
@@ -107,7 +116,7 @@ async def test_a_machine_that_slept_past_its_lease_gives_up_what_another_has_don
             await is_done(conn, job)
         for pid in reversed(asleep):
             os.kill(pid, signal.SIGCONT)
-        await eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in asleep[1:]), within=60)
+        await eventually(lambda: are_gone(work), within=60)
         await eventually(lambda: not list((tmp_path / "n1" / "state" / "n1" / "attempts").iterdir()), within=20)
         refusals = await eventually(
             lambda: conn.fetch("SELECT message, data FROM task_events WHERE type = 'refused'"), within=20
