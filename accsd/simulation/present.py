@@ -202,7 +202,7 @@ class _Works:
     def _seconds(self, workflow: str, step: str) -> tuple[float, float]:
         if (known := self._present.usual.get((workflow, step))) is not None:
             return known.p50, max(known.p50, known.p95)
-        self.assumed[f"step {step} of {workflow} takes {_ASSUMED:.0f} s: it never ran to its end"] = None
+        self.assumed[f"step {step} of {workflow} takes {_ASSUMED:.0f} s: how long it takes is not known yet"] = None
         return _ASSUMED, _ASSUMED
 
     def _asked_seconds(self, step: str) -> tuple[float, float]:

@@ -92,6 +92,6 @@ async def test_what_nobody_can_know_is_asked_for_or_said(gateway: Gateway, conn:
     other = await workflow(conn, step("x", "render"), name="new")
     await submit_to(conn, other)
     assert (await rehearse(gateway, durations={"a": 5, "b": 5}))["assumed"] == [
-        "step x of new takes 600 s: it never ran to its end"
+        "step x of new takes 600 s: how long it takes is not known yet"
     ]
     assert (await rehearse(gateway, 404, workflow="nobody"))["code"] == "not_found"

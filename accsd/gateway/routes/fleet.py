@@ -173,7 +173,7 @@ def _require_durations(present: Present, wanted: Asked) -> None:
         f"/body/durations/{key}": "the workflow has no such step" for key in sorted(wanted.durations.keys() - keys)
     }
     wrong |= {
-        f"/body/durations/{key}": "the step never ran to its end: say how many seconds it takes"
+        f"/body/durations/{key}": "it is not known yet how long the step takes: say how many seconds"
         for key in unknown_steps(present, wanted)
     }
     if wrong:
