@@ -129,7 +129,7 @@ async def test_axe_finds_no_barrier_on_any_page(seen: dict[str, Trouble]):
 
 
 @pytest.mark.parametrize("width", [1440, 360])
-async def test_nothing_moves_while_the_first_pages_arrive_piece_by_piece(full: Full, width: int):
+async def test_nothing_moves_while_a_page_arrives_piece_by_piece(full: Full, width: int):
     page = full.tab.page
 
     async def late(route: Route) -> None:
@@ -140,7 +140,7 @@ async def test_nothing_moves_while_the_first_pages_arrive_piece_by_piece(full: F
     await page.route("**/api/v1/fleet/{timeline,energy}*", late)
     await page.route("**/api/v1/overview/*", late)
     try:
-        for address in ("/", "/fleet"):
+        for address in ("/", "/fleet", "/fleet/gpu-1", "/schedules/nightly-backup"):
             await look(full.tab, address)
             assert await ask(full.tab, "shift") < MOST_SHIFT, address
     finally:

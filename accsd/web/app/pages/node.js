@@ -2,7 +2,7 @@
 import { place, query } from "../api.js";
 import { html, useMemo, useState } from "../html.js";
 import { useKeys } from "../keys.js";
-import { useLoaded } from "../load.js";
+import { useLoaded, useSettled } from "../load.js";
 import { ask, params } from "../router.js";
 import { duration, now } from "../time.js";
 import { Axis } from "../ui/axis.js";
@@ -24,7 +24,8 @@ export function Node({ subject: name }) {
   const forecast = useLoaded("/fleet/forecast?hours=24", live);
   const wakes = (forecast.data?.wakes ?? []).filter((wake) => wake.node === name);
   useKeys(node ? { W: ["wake it", () => act(VERBS.wake(node))], S: ["put it to sleep", () => act(VERBS.sleep(node))], D: ["drain it", () => act(VERBS.drain(node))] } : {});
-  if (!node) return html`<${Absent} problem=${problem} again=${again} name=${`The machine ${name}`} list=${["/fleet", "All machines"]} />`;
+  const isSettled = useSettled({ data: node, problem }, tasks, jobs, forecast);
+  if (!node || !isSettled) return html`<${Absent} problem=${problem} again=${again} name=${`The machine ${name}`} list=${["/fleet", "All machines"]} />`;
   return html`<div class="head"><h1>${name}</h1><${NodeState} node=${node} /><span class="grow"></span><${Verbs} node=${node} /></div>
     <${Trouble} problem=${problem} again=${again} />
     <p class="sentence">${sentence(node)}</p>
@@ -59,12 +60,12 @@ function Power({ node, wakes, live }) {
   const from = useMemo(() => new Date(now() - hours * 3_600_000).toISOString(), [range]);
   const { data } = useLoaded(`/fleet/timeline${query({ from })}`, live);
   const [isTable, setTable] = useState(false);
-  const lane = data?.lanes.find((each) => each.node === node.name);
-  const shown = data && window_(data, hours, ahead);
-  return html`<section class="panel"><h2>Its time <span class="note">${lane && laneWords(lane, shown.from)}</span><span class="grow"></span>
+  const lane = data ? data.lanes.find((each) => each.node === node.name) : { node: node.name, intervals: [] };
+  const shown = window_(data ?? { as_of: new Date(now()).toISOString() }, hours, ahead);
+  return html`<section class="panel"><h2>Its time <span class="grow"></span>
       <nav class="choice" aria-label="How far back">${Object.keys(RANGES).map((each) => html`<button key=${each} class="plain small" aria-pressed=${each === range} onClick=${() => ask({ range: each })}>${each}</button>`)}
         <button class="plain small" aria-pressed=${isTable} onClick=${() => setTable(!isTable)}>As a table</button></nav></h2>
-    ${lane && html`<${Lane} lane=${lane} shown=${shown} wakes=${wakes} /><${Axis} ...${shown} /><${PowerLegend} />`}
+    ${lane && html`<${Lane} lane=${lane} shown=${shown} wakes=${wakes} /><${Axis} ...${shown} /><${PowerLegend} /><div class="small muted room-2">${data && laneWords(lane, shown.from)}</div>`}
     ${lane && isTable && html`<${Table} label="What it did" rows=${lane.intervals.slice(-100).reverse()} keyOf=${(each) => each.from} columns=${[
       ["From", (each) => html`<${At} at=${each.from} />`], ["To", (each) => html`<${At} at=${each.to} />`], ["State", (each) => html`<${State} of=${each.state} word=${POWER_WORDS[each.state]} />`],
       ["For", (each) => duration((Date.parse(each.to) - Date.parse(each.from)) / 1000), "right"], ["Because", (each) => each.because ?? "", "cut"]]} />`}</section>`;

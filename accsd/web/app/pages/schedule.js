@@ -1,7 +1,7 @@
 // One schedule: what it means, what is next and which machines that wakes, and what became of each due time.
 import { place, query } from "../api.js";
 import { html } from "../html.js";
-import { useLoaded } from "../load.js";
+import { useLoaded, useSettled } from "../load.js";
 import { ask, params } from "../router.js";
 import { duration } from "../time.js";
 import { BackfillButton, Backfills } from "../ui/backfill.js";
@@ -17,10 +17,12 @@ export function Schedule({ subject: name }) {
   const at = `/schedules/${encodeURIComponent(name)}`;
   const live = { topics: ["overview"], concerns: (kind) => kind === "job" };
   const { data, problem, again } = useLoaded(at, live);
-  const firings = useLoaded(data && hasTimes(data) && !["ended", "broken"].includes(data.state) ? `${at}/firings?next=10` : null, live);
+  const isDue = data && hasTimes(data) && !["ended", "broken"].includes(data.state);
+  const firings = useLoaded(isDue ? `${at}/firings?next=10` : null, live);
   const forecast = useLoaded("/fleet/forecast?hours=168");
   const reload = () => { again(); firings.again(); };
-  if (!data) return html`<${Absent} problem=${problem} again=${again} name=${`The schedule ${name}`} list=${["/schedules", "All schedules"]} />`;
+  const isSettled = useSettled({ data, problem }, isDue ? firings : { data }, forecast);
+  if (!data || !isSettled) return html`<${Absent} problem=${problem} again=${again} name=${`The schedule ${name}`} list=${["/schedules", "All schedules"]} />`;
   if (params.value.edit) return html`<${ScheduleForm} row=${data} done=${() => { ask({ edit: null }); reload(); }} leave=${() => ask({ edit: null })} />`;
   const wakes = (forecast.data?.wakes ?? []).filter((wake) => wake.schedule === name);
   return html`<div class="head"><h1>${data.name}</h1><${ScheduleState} of=${data} /><span class="grow"></span><${Verbs} of=${data} reload=${reload} /></div>
