@@ -1,10 +1,11 @@
 // Where the page begins: who is there, and which page the address names.
-import { html, render, signal } from "./html.js";
+import { shown } from "./fetched.js";
+import { html, render } from "./html.js";
 import { go, path } from "./router.js";
 import { begin, me, sharedJob } from "./session.js";
 import { SharedShell, Shell } from "./shell.js";
 import { Trouble } from "./ui/parts.js";
-import { place, Problem } from "./api.js";
+import { place } from "./api.js";
 import { Login } from "./pages/login.js";
 import { Missing } from "./pages/missing.js";
 import { badge } from "./watch.js";
@@ -37,19 +38,6 @@ const PAGES = [
   [/^\/system\/tokens$/, () => [["System", "/system"], "Tokens"], () => import("./pages/tokens.js"), "Tokens"],
   [/^\/preferences$/, () => "Preferences", () => import("./pages/preferences.js"), "Preferences"],
 ];
-
-const fetched = new Map(); // by the function that fetches: a module, or null while it is under way
-const arrived = signal(0);
-
-function shown(fetches, name) {
-  if (!fetched.has(fetches)) {
-    fetched.set(fetches, null);
-    fetches().catch(() => ({ [name]: Unfetched })).then((module) => { fetched.set(fetches, module); arrived.value += 1; });
-  }
-  return arrived.value >= 0 && fetched.get(fetches)?.[name];
-}
-
-const Unfetched = () => html`<${Trouble} problem=${new Problem({ detail: "this part of the page could not be fetched" }, 0)} again=${() => location.reload()} />`;
 
 const Crumbs = ({ of }) => (Array.isArray(of) ? [...of.slice(0, -1).map(([word, to]) => html`<a key=${to} href=${place(to)}>${word}</a> / `), of.at(-1)] : of);
 

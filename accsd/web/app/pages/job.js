@@ -1,5 +1,6 @@
 // One job: how it stands and why, where its time went, its steps as a graph, over time and as a table; one step beside them.
 import { call, place } from "../api.js";
+import { shown as fetched } from "../fetched.js";
 import { html, useEffect, useMemo, useState } from "../html.js";
 import { ENDED } from "../job_words.js";
 import { useLoaded } from "../load.js";
@@ -15,12 +16,12 @@ import { Attempts } from "./job_attempts.js";
 import { useJob } from "./job_data.js";
 import { Events } from "./job_events.js";
 import { Gantt } from "./job_gantt.js";
-import { Graph } from "./job_graph.js";
 import { Step } from "./job_step.js";
 import { StepsTable } from "./job_table.js";
 import { TimeMachine, useTimeMachine } from "./job_time.js";
 
 const TABS = [["steps", "Steps"], ["graph", "Graph"], ["table", "Table"], ["attempts", "Attempts"], ["events", "Events"], ["artifacts", "Artifacts"], ["details", "Details"]];
+const ofGraph = () => import("./job_graph.js");
 const WITH_STEP = new Set(["steps", "graph", "table"]); // of which one step is shown beside them
 const FEW = 300; // tasks of a job that is explained anew at every change
 
@@ -100,7 +101,7 @@ function Tab({ tab, job, tasks, structure, explain, step, select, machine }) {
   const shown = useMemo(() => machine.shown(tasks), [tasks, machine.states]);
   if (WITH_STEP.has(tab) && machine.isOn && !shown.length) return html`<${Nothing}>No step had been made by then.<//>`;
   switch (tab) {
-    case "graph": return html`<${Graph} tasks=${shown} structure=${`${structure} ${shown.length}`} selected=${step} select=${select} />`;
+    case "graph": { const Graph = fetched(ofGraph, "Graph"); return Graph && html`<${Graph} tasks=${shown} structure=${`${structure} ${shown.length}`} selected=${step} select=${select} />`; }
     case "table": return html`<${StepsTable} tasks=${shown} step=${step} select=${select} />`;
     case "attempts": return html`<${Attempts} job=${job} />`;
     case "events": return html`<${Events} job=${job} />`;
