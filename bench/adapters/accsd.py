@@ -186,9 +186,7 @@ class _Worker:
         claim = await claimer.prepare(
             "SELECT task_id, attempt_id, task_key, options FROM accs.claim_tasks('noop', $1, $1, $2, $3, true)"
         )
-        finish = await finisher.prepare(
-            "SELECT * FROM accs.finish_tasks($1, $2, $3, p_results => $4, p_quiet => true)"
-        )
+        finish = await finisher.prepare("SELECT * FROM accs.finish_tasks($1, $2, $3, p_results => $4, p_quiet => true)")
         # of nothing, so that the server has its plans
         await claim.fetch(self.me, 0, LEASE)
         await finish.fetch([], [], self.me, None)
