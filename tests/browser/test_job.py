@@ -121,6 +121,53 @@ async def test_five_thousand_different_steps_are_moved_through_on_a_canvas(conn:
         await tab.page.get_by_role("complementary", name=f"Step {key}").wait_for()
 
 
+async def test_twenty_five_thousand_tasks_are_folded_by_the_gateway(conn: Connection, gateway: Gateway):
+    await node(conn)
+    job = await submit(conn, *chain("split", "encode", "render", "join"))
+    await conn.execute("SET session_replication_role = replica")  # fan_out would take its time
+    for number, (key, parts) in enumerate((("encode", 12_500), ("render", 12_496)), 1):
+        await conn.execute(
+            """INSERT INTO job_tasks (id, job_id, task_key, service_name, depends_on, step_no, lane, status, parent,
+                                      item_no, error_code, finished_at)
+               SELECT accs.task_id($1, $3 * 20000 + i), $1, format('%s[%s]', $2::text, i), service_name,
+                      depends_on || $2::text, $3 * 20000 + i, lane, CASE i WHEN 12000 THEN 'error' ELSE 'done' END,
+                      id, i, CASE i WHEN 12000 THEN 'oom' END, accs.clock()
+                 FROM job_tasks, generate_series(0, $4 - 1) i WHERE job_id = $1 AND task_key = $2::text""",
+            job,
+            key,
+            number,
+            parts,
+        )
+    await conn.execute("UPDATE jobs SET task_count = 25000, open_tasks = 4 WHERE id = $1", job)
+    await conn.execute("RESET session_replication_role")
+    told = await gateway.get(f"/jobs/{job}/fold", scope="read")
+    assert len(told.content) < 60_000
+    assert [node["units"] for node in told.json()["nodes"]] == [
+        [["split", 0]],
+        [["encode", 12_500]],
+        [["render", 12_496]],
+        [["join", 0]],
+    ]
+    asked: list[str] = []
+    async with browsing(gateway) as tab:
+        await tab.log_in("read")
+        tab.page.on("request", lambda request: asked.append(request.url))
+        await tab.open(f"/jobs/{job}?tab=graph")
+        await tab.page.get_by_text("25,000 steps as 6 nodes").wait_for()
+        assert not [url for url in asked if "/tasks" in url], "the tasks were not read one by one"
+        graph = tab.page.locator(".graph")
+        assert await graph.get_by_role("button", name="encode[12000]: error").count() == 1
+        await graph.get_by_role("button", name="render ×12,496: 1 queued · 12,495 done").focus()
+        await tab.page.keyboard.press("Enter")
+        await tab.page.get_by_label("The tasks of render ×12,496").get_by_role("application").focus()
+        await tab.page.keyboard.press("End")
+        await tab.page.keyboard.press("Enter")
+        shown = tab.page.get_by_role("complementary", name="Step render[12495]")
+        await shown.get_by_text("after render").or_(shown.get_by_text("encode, render")).first.wait_for()
+        await tab.page.get_by_role("link", name="Table").click()
+        assert await tab.page.get_by_label("Steps", exact=True).get_attribute("aria-rowcount") == "25001"
+
+
 async def test_the_past_of_a_job_is_that_of_its_events(conn: Connection, gateway: Gateway):
     """Flow 16: three instants, by SQL over task_events."""
     await node(conn)

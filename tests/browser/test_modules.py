@@ -1,11 +1,16 @@
 """What of the page only computes: graphs are folded and laid out, colours of terminals read, values compared."""
 
+import json
 from collections.abc import AsyncIterator
+from random import Random
 from typing import Any
+from uuid import NAMESPACE_OID, uuid4, uuid5
 
 import pytest
 import pytest_asyncio
 
+from accsd.db.views.jobs import TaskSketch
+from accsd.explain.fold import folded
 from tests.support.browser import Tab, browsing
 from tests.support.cluster import TestServer
 from tests.support.gateway import serving
@@ -68,6 +73,40 @@ async def test_what_is_alike_is_one_node_and_what_failed_stands_apart(tab: Tab):
         return shown(m.fold([T("cut", "c"), ...items, T("z", "z", ["cut"])]))""",
     )
     assert items == [["cut", 7, []], ["z", 1, ["cut"]]]
+
+
+async def test_the_gateway_folds_as_the_page_does(tab: Tab):
+    random = Random(5)
+    keys = [f"k{n}" for n in range(120)]
+    graphs: list[dict[str, tuple[str, list[str], int]]] = []  # by key: service, what it comes after, items
+    for alike in (2, 6, 12):
+        steps = {key: (f"s{random.randrange(2)}", random.sample(keys[: n // alike], min(2, n // alike)), 0)
+                 for n, key in enumerate(keys)}  # fmt: skip
+        graphs.append(steps | {"fan": ("w", keys[:3], 5), "end": ("s0", ["fan"], 0)})
+    for steps in graphs:
+        sketches = [
+            TaskSketch(uuid5(NAMESPACE_OID, key), key, service, "queued", after, None)
+            for key, (service, after, _) in steps.items()
+        ]
+        items = [
+            TaskSketch(uuid4(), f"{each.key}[{n}]", each.service, "done", (), each.id)
+            for each in sketches
+            for n in range(steps[each.key][2])
+        ]
+        told = folded([*sketches, *items])
+        plain = [{"id": str(e.id), "task_key": e.key, "service": e.service, "depends_on": list(e.depends_on),
+                  "parent": e.parent and str(e.parent), "status": e.state} for e in (*sketches, *items)]  # fmt: skip
+        script = f"""
+            const told = {json.dumps(told)}, tasks = {json.dumps(plain)};
+            const all = (nodes) => nodes.map((node) =>
+                [node.key, node.tasks.map((task) => `${{task.task_key}} ${{task.status}}`).sort(), node.isFolded,
+                 [...node.parents].map((parent) => parent.key).sort()]);
+            const apart = new Set(["k7", "fan[2]"]), from = m.split(m.nodesOf(told), apart, () => true);
+            const {{fold}} = await import("{APP}/graph/fold.js");
+            return [all(m.nodesOf(told)), all(fold(tasks)), from.length - told.nodes.length]"""
+        theirs, own, more = await computed(tab, "graph/folded.js", script)
+        assert theirs == own
+        assert more >= 1
 
 
 async def test_a_layout_depends_on_the_structure_alone_and_nothing_overlaps(tab: Tab):

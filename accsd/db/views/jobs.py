@@ -8,7 +8,7 @@ Ages and durations are counted by the database, whose clock stamped the times.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from accsd.db.pool import Database
@@ -200,12 +200,44 @@ _TASKS: Final = """
       LEFT JOIN accs.waiting w ON w.task_id = t.id """
 
 
-async def tasks_of(db: Database, job_id: UUID, *, limit: int | None = None, offset: int = 0) -> list[TaskRow]:
-    """A job's tasks in the order of the workflow, all of them or a page."""
+async def tasks_of(
+    db: Database, job_id: UUID, *, limit: int | None = None, offset: int = 0, key: str | None = None
+) -> list[TaskRow]:
+    """A job's tasks in the order of the workflow, all of them or a page; or the one with this key."""
     rows = await db.fetch(
-        f"{_TASKS} WHERE t.job_id = $1 ORDER BY t.step_no LIMIT $2 OFFSET $3", job_id, limit, offset, repeatable=True
+        f"""{_TASKS} WHERE t.job_id = $1 {"" if key is None else "AND t.task_key = $4"}
+            ORDER BY t.step_no LIMIT $2 OFFSET $3""",
+        job_id,
+        limit,
+        offset,
+        *(() if key is None else (key,)),
+        repeatable=True,
     )
     return [TaskRow(*row) for row in rows]  # the columns are in the order of the fields
+
+
+class TaskSketch(NamedTuple):
+    """As much of a task as a graph shows. (A tuple: a job may have 100,000 of them.)"""
+
+    id: UUID
+    key: str
+    service: str
+    state: str  # its status, or backoff
+    depends_on: Sequence[str]  # none, for an item
+    parent: UUID | None
+
+
+async def sketches_of(db: Database, job_id: UUID) -> list[TaskSketch]:
+    """All tasks of a job in the order of the workflow."""
+    rows = await db.fetch(
+        """SELECT t.id, t.task_key, t.service_name, CASE WHEN w.hold = 'backoff' THEN 'backoff' ELSE t.status END,
+                  CASE WHEN t.parent IS NULL THEN t.depends_on ELSE '{}' END, t.parent
+             FROM public.job_tasks t LEFT JOIN accs.waiting w ON w.task_id = t.id
+            WHERE t.job_id = $1 ORDER BY t.step_no""",
+        job_id,
+        repeatable=True,
+    )
+    return [TaskSketch._make(row) for row in rows]
 
 
 async def task(db: Database, task_id: UUID) -> TaskRow:

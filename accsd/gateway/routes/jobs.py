@@ -32,6 +32,7 @@ from accsd.explain import why as explained
 from accsd.explain.archive import ArchivedLines
 from accsd.explain.bar import explain_job
 from accsd.explain.blast import cancel_preview, retry_preview
+from accsd.explain.fold import folded
 from accsd.explain.identifiers import job_named
 from accsd.explain.redaction import Redaction
 from accsd.gateway.access import GuardedRoute, redaction_for, require_limit, require_own, scoped, shared
@@ -364,16 +365,34 @@ async def get_tasks(
     job_id: str,
     after: int = Query(0, ge=0, le=1_000_000),
     limit: int = Query(1_000, ge=1, le=_MOST_TASKS),
+    key: str | None = Query(None, max_length=300, description="Only the task with this key."),
 ) -> Response:
     context = context_of(request)
     found = await job_named(context.reads, job_id)
-    tasks = await job_views.tasks_of(context.reads, found, limit=limit + 1, offset=after)
+    tasks = await job_views.tasks_of(context.reads, found, limit=limit + 1, offset=after, key=key)
 
     def made() -> dict[str, Any]:
         rows = [document(task, context.redaction) for task in tasks[:limit]]
         return {"items": rows, "next": after + limit if len(tasks) > limit else None}
 
     return await large_answer(made, len(tasks))
+
+
+@router.get(
+    "/jobs/{job_id}/fold",
+    operation_id="jobs.fold",
+    summary="The steps of a job as a graph of what differs",
+    responses=answers(ANYTHING),
+    openapi_extra=shared(),
+)
+async def fold(request: Request, job_id: str) -> Response:
+    """For jobs with more tasks than a client wants to read. Steps that are alike are one of the `nodes`: its `units`
+    name each step and how many items it became, `states` has a letter for each of their tasks (the step, then its
+    items), `parents` are the places of the nodes before it."""
+    context = context_of(request)
+    found = await job_named(context.reads, job_id)
+    sketches = await job_views.sketches_of(context.reads, found)
+    return await large_answer(lambda: folded(sketches), len(sketches))
 
 
 @router.patch(

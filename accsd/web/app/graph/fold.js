@@ -4,7 +4,7 @@
 // chains are alike, too. The tasks of a step that was multiplied belong to it. What stands apart (a failure, what is
 // selected) is a node of its own. The structure alone decides, so that nothing moves when a state changes.
 
-const LEAST = 4; // fewer are shown one by one
+export const LEAST = 4; // fewer are shown one by one
 const ROUNDS = 6;
 
 /** Nodes of {key, tasks, parents, isFolded}: `tasks` are those that it stands for, `parents` the nodes before it. */

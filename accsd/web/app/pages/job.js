@@ -13,7 +13,7 @@ import { Blockers } from "../ui/remedies.js";
 import { Actions } from "./job_actions.js";
 import { Artifacts } from "./job_artifacts.js";
 import { Attempts } from "./job_attempts.js";
-import { useJob } from "./job_data.js";
+import { useJob, useTask } from "./job_data.js";
 import { Events } from "./job_events.js";
 import { Gantt } from "./job_gantt.js";
 import { Step } from "./job_step.js";
@@ -26,7 +26,7 @@ const WITH_STEP = new Set(["steps", "graph", "table"]); // of which one step is 
 const FEW = 300; // tasks of a job that is explained anew at every change
 
 export function Job({ subject: id }) {
-  const { job, tasks, structure, problem, again } = useJob(id);
+  const { job, tasks, structure, folded, problem, again } = useJob(id);
   const concerns = (kind) => kind === "task" || kind === "job";
   const live = { topics: [`job:${id}`], concerns, gather: tasks.length > FEW ? 5_000 : 400, polls: !!job && !ENDED.includes(job.status) };
   const explain = useLoaded(job ? `/jobs/${id}/explain` : null, live);
@@ -35,13 +35,13 @@ export function Job({ subject: id }) {
   const why = useLoaded(isOpen && !isShared ? `/jobs/${id}/why` : null, live);
   const begins = useBeginning(job, tasks);
   const machine = useTimeMachine(job, tasks);
+  const step = params.value.step ?? (params.value.tab ? undefined : begins?.step);
+  const task = useTask(id, step === undefined ? null : tasks.find((each) => each.task_key === step));
   if (!job) return html`<h1 class="visually-hidden">Job</h1><${Trouble} problem=${problem} again=${again} />`;
   const tab = params.value.tab === "log" ? "steps" : params.value.tab ?? begins?.tab ?? "steps";
-  const step = params.value.step ?? (params.value.tab ? undefined : begins?.step);
   const select = (key) => ask({ tab, step: key === step ? null : key, attempt: null, part: null });
   const href = (to) => place(`/jobs/${id}?${new URLSearchParams({ tab: to, ...(step && WITH_STEP.has(to) ? { step } : {}), ...(params.value.t ? { t: params.value.t } : {}) })}`);
-  const task = step === undefined ? null : tasks.find((each) => each.task_key === step);
-  const parts = { job, tasks, structure, explain: explain.data, step, select, machine, why: why.data };
+  const parts = { job, tasks, structure, folded, explain: explain.data, step, select, machine, why: why.data };
   return html`<${Head} job=${job} id=${id} tasks=${tasks} />
     <${Trouble} problem=${problem} again=${again} />
     <${Headline} job=${job} tasks=${tasks} why=${why.data} />
@@ -97,11 +97,11 @@ function usually(eta) {
 
 const path = (keys) => (keys.length > 12 ? `${keys.slice(0, 6).join(" → ")} → … ${keys.length - 9} more … → ${keys.slice(-3).join(" → ")}` : keys.join(" → "));
 
-function Tab({ tab, job, tasks, structure, explain, step, select, machine }) {
+function Tab({ tab, job, tasks, structure, folded, explain, step, select, machine }) {
   const shown = useMemo(() => machine.shown(tasks), [tasks, machine.states]);
   if (WITH_STEP.has(tab) && machine.isOn && !shown.length) return html`<${Nothing}>No step had been made by then.<//>`;
   switch (tab) {
-    case "graph": { const Graph = fetched(ofGraph, "Graph"); return Graph && html`<${Graph} tasks=${shown} structure=${`${structure} ${shown.length}`} selected=${step} select=${select} />`; }
+    case "graph": { const Graph = fetched(ofGraph, "Graph"); return Graph && html`<${Graph} tasks=${shown} structure=${`${structure} ${shown.length}`} given=${folded} selected=${step} select=${select} />`; }
     case "table": return html`<${StepsTable} tasks=${shown} step=${step} select=${select} />`;
     case "attempts": return html`<${Attempts} job=${job} />`;
     case "events": return html`<${Events} job=${job} />`;

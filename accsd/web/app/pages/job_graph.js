@@ -12,8 +12,8 @@ const MOST_APART = 12; // failures that stand outside of what is folded
 const MANY = 60;
 const SCALES = [0.15, 0.25, 0.35, 0.5, 0.7, 0.85, 1, 1.25, 1.5];
 
-/** `structure` changes when the steps are others; `select(key)` is called for the step that a person opens. */
-export function Graph({ tasks, structure, selected, select, stateOf = shownState, label = "The steps and what they wait for; the tab Steps has them as a table" }) {
+/** `structure` changes when the steps are others; `given`: {nodes, split} where the gateway has folded them; `select(key)` is called for the step that a person opens. */
+export function Graph({ tasks, structure, given, selected, select, stateOf = shownState, label = "The steps and what they wait for; the tab Steps has them as a table" }) {
   const [isFolded, setFolded] = useState(true);
   const [unfolded, unfold] = useState(null); // the key of a node whose tasks are shown as cells
   const [zoom, setZoom] = useState(null);
@@ -23,7 +23,8 @@ export function Graph({ tasks, structure, selected, select, stateOf = shownState
   const failed = tasks.filter((task) => stateOf(task) === "error").slice(0, MOST_APART).map((task) => task.task_key);
   const apart = [...new Set(selected ? [selected, ...failed] : failed)].join("\n");
   const { nodes, at } = useMemo(() => {
-    const folded = fold(tasks, { isFolded, apart: new Set(apart.split("\n")) });
+    const known = given && new Set(tasks.map((task) => task.task_key)), alone = new Set(apart.split("\n"));
+    const folded = given ? given.split(given.nodes, alone, (task) => known.has(task.task_key)) : fold(tasks, { isFolded, apart: alone });
     return { nodes: folded, at: layOut(folded, { isDown }) };
   }, [structure, isFolded, apart, isDown]);
   const byKey = new Map(tasks.map((task) => [task.task_key, task]));
@@ -50,7 +51,7 @@ export function Graph({ tasks, structure, selected, select, stateOf = shownState
   const hidden = tasks.length - nodes.length;
   return html`<div class="graph-tools"><button onClick=${() => nearest(-1)} aria-label="Smaller">−</button><button onClick=${() => nearest(1)} aria-label="Larger">+</button>
       <button onClick=${() => setZoom(fitting())}>Fit</button>
-      ${(hidden > 0 || !isFolded) && html`<label class="check"><input type="checkbox" checked=${isFolded} onChange=${(event) => { setFolded(event.target.checked); unfold(null); }} />Fold what is alike</label>`}
+      ${!given && (hidden > 0 || !isFolded) && html`<label class="check"><input type="checkbox" checked=${isFolded} onChange=${(event) => { setFolded(event.target.checked); unfold(null); }} />Fold what is alike</label>`}
       <span class="muted small">${tasks.length.toLocaleString()} steps${hidden > 0 ? ` as ${nodes.length.toLocaleString()} nodes` : ""}</span></div>
     <div class="graph" ref=${room} data-large=${isLarge ? "" : undefined}>${isLarge ? html`<${Canvas} ...${shared} />` : html`<${Drawn} ...${shared} />`}</div>
     ${nodes.length > MANY && html`<${Minimap} nodes=${nodes} at=${at} scale=${scale} room=${room} isLarge=${isLarge} />`}

@@ -7,16 +7,23 @@ import { useTogether } from "../log/together.js";
 import { LogViewer } from "../log/viewer.js";
 import { ask, params } from "../router.js";
 import { JobLink, Nothing, State, Trouble, When } from "../ui/parts.js";
-import { read, useJob } from "./job_data.js";
+import { read, useJob, useTask } from "./job_data.js";
 
 const MOST_LISTED = 1_000;
 const attemptsOf = (task) => Array.from({ length: task.attempt_id }, (_, n) => task.attempt_id - n).slice(0, 100);
 
+/** The step that is named, or else the one whose log tells most. */
+function wanted(tasks, step) {
+  if (step) return tasks.find((each) => each.task_key === step);
+  return tasks.find((each) => each.status === "error") ?? tasks.find((each) => each.status === "running") ?? tasks.find((each) => each.attempt_id) ?? tasks[0];
+}
+
 export function Log({ subject: id }) {
   const { job, tasks, problem, again } = useJob(id);
-  if (!job) return html`<h1 class="visually-hidden">Log</h1><${Trouble} problem=${problem} again=${again} />`;
   const { step, beside } = params.value;
-  const task = (step && tasks.find((each) => each.task_key === step)) || (!step && (tasks.find((each) => each.status === "error") ?? tasks.find((each) => each.status === "running") ?? tasks.find((each) => each.attempt_id) ?? tasks[0]));
+  const task = useTask(id, wanted(tasks, step));
+  if (!job) return html`<h1 class="visually-hidden">Log</h1><${Trouble} problem=${problem} again=${again} />`;
+  if (!task && wanted(tasks, step)) return null; // it is being read
   if (!task) return html`<div class="head"><h1>Log</h1></div><${Nothing}>${step ? `This job has no step ${step}.` : "This job has no steps yet."} <a href=${place(`/jobs/${id}`)}>The job</a><//>`;
   const attempt = Math.min(Number(params.value.attempt) || task.attempt_id, task.attempt_id);
   const begun = tasks.filter((each) => each.attempt_id || each === task).slice(0, MOST_LISTED);
