@@ -228,15 +228,15 @@ CREATE TABLE accs.verbs (
 -- pins a batch of 1,000 fell into a hash join over the whole table. An entry of an index costs much, so that no plan goes through a
 -- whole one: a session that began on empty tables did, and kept that plan for a backlog of 10,000 (0.9 ms a task claimed, on
 -- PostgreSQL 18). Joins are nested loops, a look-up for each row; or hashes (p_hashes), which cost a large batch less where each table
--- that is joined has an "= ANY (array)" of its own. No hash is split: what is locked in the order of its rows would lose that order.
--- What a function with hashes calls inherits its pins, so that has such arrays too, or pins of its own.
+-- that is joined has an "= ANY (array)" of its own; they have the same room whatever the server's work_mem is. What a function with
+-- hashes calls inherits its pins, so that has such arrays too, or pins of its own.
 CREATE FUNCTION accs.pin(p_function text, p_hashes boolean DEFAULT false) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   EXECUTE format('ALTER FUNCTION accs.%I SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
                   SET enable_hashjoin = %s SET enable_nestloop = %s SET enable_mergejoin = off SET random_page_cost = 0.1
                   SET cpu_index_tuple_cost = 0.1 SET jit = off', p_function, p_hashes, NOT p_hashes);
   IF p_hashes THEN
-    EXECUTE format('ALTER FUNCTION accs.%I SET work_mem = %L', p_function, '1GB');
+    EXECUTE format('ALTER FUNCTION accs.%I SET work_mem = %L', p_function, '64MB');
   END IF;
 END $$;
 
@@ -2858,7 +2858,8 @@ SELECT accs.pin('promote');
 
 -- Takes the first p_limit claimable rows of several lanes out of waiting, in the global order, and returns their task ids in
 -- that order. Rows that another claim has locked are passed over. (Of one lane the index gives the order; here the heads of the
--- lanes are merged first and then locked, so that no row is locked that is not taken.)
+-- lanes are merged first and then locked, so that no row is locked that is not taken. The coalesce keeps the planner from an index of all
+-- that is claimable.)
 CREATE FUNCTION accs.take(p_lanes int[], p_limit int) RETURNS TABLE (task_id uuid, key text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -2884,7 +2885,7 @@ BEGIN
     RETURN QUERY
     WITH taken AS (
       DELETE FROM accs.waiting WHERE ctid = ANY (ARRAY(
-        SELECT w.ctid FROM accs.waiting w WHERE w.task_id = ANY (ARRAY(SELECT h.task_id FROM unnest(v_head) h)) AND w.hold IS NULL
+        SELECT w.ctid FROM accs.waiting w WHERE w.task_id = ANY (ARRAY(SELECT h.task_id FROM unnest(v_head) h)) AND coalesce(w.hold, '') = ''
            FOR UPDATE SKIP LOCKED))
       RETURNING *)
     SELECT t.task_id, t.key FROM taken t ORDER BY t.rank, t.order_seq, t.created_at, t.task_id;
@@ -3408,14 +3409,16 @@ BEGIN
     UPDATE public.job_tasks t SET remaining = t.remaining - CASE t.status WHEN 'queued' THEN d.n ELSE 0 END, updated_at = accs.clock()
       FROM (SELECT u.id, count(*)::int AS n FROM unnest(p_dependants) AS u (id) GROUP BY u.id ORDER BY u.id) d
      WHERE t.id = ANY (p_dependants) AND t.id = d.id
-    RETURNING t.id, t.job_id, t.step_no, t.task_key, t.lane, t.created_at, t.concurrency_key, t.resolve,
+    RETURNING t.id, t.job_id, t.step_no, t.task_key, t.lane, t.created_at, t.next_attempt_at, t.concurrency_key, t.resolve,
               t.remaining = 0 AND t.status = 'queued' AS runnable
-  ), queued AS (   -- as in enqueue; none of these has failed, so none waits for a time
-    INSERT INTO accs.waiting (task_id, lane, rank, order_seq, created_at, hold, key)
+  ), queued AS (   -- as in enqueue
+    INSERT INTO accs.waiting (task_id, lane, rank, order_seq, created_at, hold, due_at, key)
     SELECT f.id, f.lane, -j.priority, j.order_seq, f.created_at,
-           CASE WHEN j.workflow_id = ANY ((SELECT accs.paused_workflows())::uuid[]) THEN 'paused'
+           CASE WHEN f.next_attempt_at > accs.clock() THEN 'backoff'
+                WHEN j.workflow_id = ANY ((SELECT accs.paused_workflows())::uuid[]) THEN 'paused'
                 WHEN f.resolve THEN 'resolve'
                 WHEN f.concurrency_key IS NOT NULL THEN 'key' END,
+           CASE WHEN f.next_attempt_at > accs.clock() THEN f.next_attempt_at END,
            f.concurrency_key
       FROM freed f JOIN public.jobs j ON j.id = f.job_id
      WHERE f.runnable AND j.id = ANY (ARRAY(SELECT job_id FROM freed WHERE runnable))
@@ -3424,6 +3427,7 @@ BEGIN
   SELECT DISTINCT ON (f.job_id) f.job_id, f.task_key, (SELECT array_agg(DISTINCT key) FROM queued WHERE hold = 'key')
     FROM freed f WHERE f.runnable ORDER BY f.job_id, f.step_no;
 END $$;
+SELECT accs.pin('unblock', p_hashes => true);   -- its conditions are quadratic in nested loops
 
 -- Everything below these tasks that is still queued is skipped: it can't run any more. Not through a step that was skipped
 -- before: what depends on that one has been satisfied, and may be waiting for a claim or live.
@@ -3571,15 +3575,16 @@ BEGIN
     PERFORM accs.check_attempt(p_owner, cardinality(p_task_ids));
   END IF;
   v_jobs := accs.lock_jobs_of(p_task_ids);
-  IF p_outcomes IS NOT NULL AND 'error' = ANY (p_outcomes) THEN
-    -- what is done and what failed are written one after the other: their rows are locked by id first, as a heartbeat does
+  IF p_outcomes IS NOT NULL AND 'error' = ANY (p_outcomes) OR pg_column_size(p_results) > 16777216 THEN
+    -- what is done and what failed are written one after the other, and a hash that is split has another order: the rows are locked
+    -- by id first, as a heartbeat does
     PERFORM FROM public.job_tasks WHERE id = ANY (p_task_ids) AND lease_owner = p_owner ORDER BY id FOR NO KEY UPDATE;
   END IF;
 
   WITH said AS (
     SELECT s.id, s.attempt_id, s.results
       FROM unnest(p_task_ids, p_attempt_ids, p_outcomes, p_results) AS s (id, attempt_id, outcome, results)
-     WHERE coalesce(s.outcome, 'done') = 'done' AND coalesce(pg_column_size(s.results), 0) <= accs.max_result_bytes() ORDER BY s.id
+     WHERE coalesce(s.outcome, 'done') = 'done' AND coalesce(pg_column_size(s.results), 0) <= accs.max_result_bytes()
   ), moved AS (
     UPDATE public.job_tasks t SET status = 'done', results = coalesce(s.results, t.results, '{}'), progress = 1, finished_at = v_now,
            updated_at = v_now, lease_owner = NULL, lease_until = NULL, error_code = NULL, error_message = NULL,
@@ -3624,8 +3629,9 @@ BEGIN
          (SELECT array_agg(id) FROM counted WHERE status <> 'running' AND (schedule_id IS NOT NULL OR run_key IS NOT NULL))
     INTO v_moved, v_dependants, v_keys, v_passed, v_runs;
   IF 1 < ANY (p_attempt_ids) THEN   -- the outputs of an earlier attempt are not results
-    DELETE FROM public.task_artifacts a USING unnest(p_task_ids, p_attempt_ids) AS s (id, attempt_id)
-     WHERE a.job_task_id = ANY (v_moved) AND a.job_task_id = s.id AND a.kind = 'output' AND a.attempt_id < s.attempt_id;
+    DELETE FROM public.task_artifacts a USING public.job_tasks t
+     WHERE t.id = ANY (v_moved) AND a.job_task_id = ANY (v_moved) AND a.job_task_id = t.id AND a.kind = 'output'
+       AND a.attempt_id < t.outcome_attempt_id;
   END IF;
   IF v_dependants IS NOT NULL OR p_task_ids = '{}' THEN   -- a call for nothing has it planned
     SELECT v_keys || max(u.keys) INTO v_keys FROM accs.unblock(v_dependants) u;
@@ -3634,7 +3640,7 @@ BEGIN
     PERFORM accs.end_runs(v_runs);
   END IF;
   IF v_passed IS NOT NULL THEN
-    PERFORM accs.note_passes(v_passed, v_moved);
+    PERFORM accs.note_passes(v_passed);
   END IF;
 
   IF p_outcomes IS NOT NULL AND 'error' = ANY (p_outcomes) THEN
@@ -3655,7 +3661,7 @@ BEGIN
     PERFORM accs.admit(v_keys);
   END IF;
 
-  IF NOT p_quiet THEN
+  IF p_quiet IS NOT TRUE THEN
     RETURN QUERY SELECT * FROM accs.accepted(v_moved);
   END IF;
   IF cardinality(v_moved) < cardinality(p_task_ids) THEN
@@ -3850,7 +3856,7 @@ BEGIN
          t.status, t.attempt_id, t.lease_owner, t.lease_until)::accs.answer
     FROM unnest(p_task_ids) AS u (id) LEFT JOIN public.job_tasks t ON t.id = u.id), p_by, p_reason);
 END $$;
-SELECT accs.is_verb('skip_tasks', may => '{scheduler}');
+SELECT accs.is_verb('skip_tasks', pinned => true, may => '{scheduler}');
 
 -- Cancels jobs with all that is open in them. Running tasks lose their lease at once, and their services are told to look
 -- at their leases now. Called where a schedule cancels its own runs, too.
@@ -8136,14 +8142,14 @@ CREATE TABLE accs.step_health (
 
 -- Of what has just passed (p_was: while it was live) that which tells something: its step has failed lately, or this service
 -- is on trial here. Of each node no more than 20 since the step's last failure, or the trial began: they would tell nothing new.
-CREATE FUNCTION accs.note_passes(p_was accs.live[], p_done uuid[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.note_passes(p_was accs.live[]) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
   INSERT INTO accs.conclusions (ts, node, service, workflow_id, task_key, task_id, passed)
   WITH done AS MATERIALIZED (
     SELECT l.node, l.service, j.workflow_id, t.task_key, l.task_id,
            row_number() OVER (PARTITION BY l.node, j.workflow_id, t.task_key) AS nth
-      FROM unnest(p_was) l JOIN public.job_tasks t ON t.id = l.task_id JOIN public.jobs j ON j.id = l.job_id WHERE l.task_id = ANY (p_done)
+      FROM unnest(p_was) l JOIN public.job_tasks t ON t.id = l.task_id JOIN public.jobs j ON j.id = l.job_id
   ), room AS MATERIALIZED (   -- once for each node and step
     SELECT d.node, d.workflow_id, d.task_key, (SELECT count(*) FROM (
              SELECT FROM accs.conclusions c WHERE c.workflow_id = d.workflow_id AND c.task_key = d.task_key AND c.node = d.node

@@ -89,7 +89,7 @@ BEGIN
          t.status, t.attempt_id, t.lease_owner, t.lease_until)::accs.answer
     FROM unnest(p_task_ids) AS u (id) LEFT JOIN public.job_tasks t ON t.id = u.id), p_by, p_reason);
 END $$;
-SELECT accs.is_verb('skip_tasks', may => '{scheduler}');
+SELECT accs.is_verb('skip_tasks', pinned => true, may => '{scheduler}');
 
 -- Cancels jobs with all that is open in them. Running tasks lose their lease at once, and their services are told to look
 -- at their leases now. Called where a schedule cancels its own runs, too.

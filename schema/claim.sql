@@ -27,7 +27,8 @@ SELECT accs.pin('promote');
 
 -- Takes the first p_limit claimable rows of several lanes out of waiting, in the global order, and returns their task ids in
 -- that order. Rows that another claim has locked are passed over. (Of one lane the index gives the order; here the heads of the
--- lanes are merged first and then locked, so that no row is locked that is not taken.)
+-- lanes are merged first and then locked, so that no row is locked that is not taken. The coalesce keeps the planner from an index of all
+-- that is claimable.)
 CREATE FUNCTION accs.take(p_lanes int[], p_limit int) RETURNS TABLE (task_id uuid, key text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -53,7 +54,7 @@ BEGIN
     RETURN QUERY
     WITH taken AS (
       DELETE FROM accs.waiting WHERE ctid = ANY (ARRAY(
-        SELECT w.ctid FROM accs.waiting w WHERE w.task_id = ANY (ARRAY(SELECT h.task_id FROM unnest(v_head) h)) AND w.hold IS NULL
+        SELECT w.ctid FROM accs.waiting w WHERE w.task_id = ANY (ARRAY(SELECT h.task_id FROM unnest(v_head) h)) AND coalesce(w.hold, '') = ''
            FOR UPDATE SKIP LOCKED))
       RETURNING *)
     SELECT t.task_id, t.key FROM taken t ORDER BY t.rank, t.order_seq, t.created_at, t.task_id;

@@ -71,14 +71,16 @@ BEGIN
     UPDATE public.job_tasks t SET remaining = t.remaining - CASE t.status WHEN 'queued' THEN d.n ELSE 0 END, updated_at = accs.clock()
       FROM (SELECT u.id, count(*)::int AS n FROM unnest(p_dependants) AS u (id) GROUP BY u.id ORDER BY u.id) d
      WHERE t.id = ANY (p_dependants) AND t.id = d.id
-    RETURNING t.id, t.job_id, t.step_no, t.task_key, t.lane, t.created_at, t.concurrency_key, t.resolve,
+    RETURNING t.id, t.job_id, t.step_no, t.task_key, t.lane, t.created_at, t.next_attempt_at, t.concurrency_key, t.resolve,
               t.remaining = 0 AND t.status = 'queued' AS runnable
-  ), queued AS (   -- as in enqueue; none of these has failed, so none waits for a time
-    INSERT INTO accs.waiting (task_id, lane, rank, order_seq, created_at, hold, key)
+  ), queued AS (   -- as in enqueue
+    INSERT INTO accs.waiting (task_id, lane, rank, order_seq, created_at, hold, due_at, key)
     SELECT f.id, f.lane, -j.priority, j.order_seq, f.created_at,
-           CASE WHEN j.workflow_id = ANY ((SELECT accs.paused_workflows())::uuid[]) THEN 'paused'
+           CASE WHEN f.next_attempt_at > accs.clock() THEN 'backoff'
+                WHEN j.workflow_id = ANY ((SELECT accs.paused_workflows())::uuid[]) THEN 'paused'
                 WHEN f.resolve THEN 'resolve'
                 WHEN f.concurrency_key IS NOT NULL THEN 'key' END,
+           CASE WHEN f.next_attempt_at > accs.clock() THEN f.next_attempt_at END,
            f.concurrency_key
       FROM freed f JOIN public.jobs j ON j.id = f.job_id
      WHERE f.runnable AND j.id = ANY (ARRAY(SELECT job_id FROM freed WHERE runnable))
@@ -87,6 +89,7 @@ BEGIN
   SELECT DISTINCT ON (f.job_id) f.job_id, f.task_key, (SELECT array_agg(DISTINCT key) FROM queued WHERE hold = 'key')
     FROM freed f WHERE f.runnable ORDER BY f.job_id, f.step_no;
 END $$;
+SELECT accs.pin('unblock', p_hashes => true);   -- its conditions are quadratic in nested loops
 
 -- Everything below these tasks that is still queued is skipped: it can't run any more. Not through a step that was skipped
 -- before: what depends on that one has been satisfied, and may be waiting for a claim or live.
@@ -234,15 +237,16 @@ BEGIN
     PERFORM accs.check_attempt(p_owner, cardinality(p_task_ids));
   END IF;
   v_jobs := accs.lock_jobs_of(p_task_ids);
-  IF p_outcomes IS NOT NULL AND 'error' = ANY (p_outcomes) THEN
-    -- what is done and what failed are written one after the other: their rows are locked by id first, as a heartbeat does
+  IF p_outcomes IS NOT NULL AND 'error' = ANY (p_outcomes) OR pg_column_size(p_results) > 16777216 THEN
+    -- what is done and what failed are written one after the other, and a hash that is split has another order: the rows are locked
+    -- by id first, as a heartbeat does
     PERFORM FROM public.job_tasks WHERE id = ANY (p_task_ids) AND lease_owner = p_owner ORDER BY id FOR NO KEY UPDATE;
   END IF;
 
   WITH said AS (
     SELECT s.id, s.attempt_id, s.results
       FROM unnest(p_task_ids, p_attempt_ids, p_outcomes, p_results) AS s (id, attempt_id, outcome, results)
-     WHERE coalesce(s.outcome, 'done') = 'done' AND coalesce(pg_column_size(s.results), 0) <= accs.max_result_bytes() ORDER BY s.id
+     WHERE coalesce(s.outcome, 'done') = 'done' AND coalesce(pg_column_size(s.results), 0) <= accs.max_result_bytes()
   ), moved AS (
     UPDATE public.job_tasks t SET status = 'done', results = coalesce(s.results, t.results, '{}'), progress = 1, finished_at = v_now,
            updated_at = v_now, lease_owner = NULL, lease_until = NULL, error_code = NULL, error_message = NULL,
@@ -287,8 +291,9 @@ BEGIN
          (SELECT array_agg(id) FROM counted WHERE status <> 'running' AND (schedule_id IS NOT NULL OR run_key IS NOT NULL))
     INTO v_moved, v_dependants, v_keys, v_passed, v_runs;
   IF 1 < ANY (p_attempt_ids) THEN   -- the outputs of an earlier attempt are not results
-    DELETE FROM public.task_artifacts a USING unnest(p_task_ids, p_attempt_ids) AS s (id, attempt_id)
-     WHERE a.job_task_id = ANY (v_moved) AND a.job_task_id = s.id AND a.kind = 'output' AND a.attempt_id < s.attempt_id;
+    DELETE FROM public.task_artifacts a USING public.job_tasks t
+     WHERE t.id = ANY (v_moved) AND a.job_task_id = ANY (v_moved) AND a.job_task_id = t.id AND a.kind = 'output'
+       AND a.attempt_id < t.outcome_attempt_id;
   END IF;
   IF v_dependants IS NOT NULL OR p_task_ids = '{}' THEN   -- a call for nothing has it planned
     SELECT v_keys || max(u.keys) INTO v_keys FROM accs.unblock(v_dependants) u;
@@ -297,7 +302,7 @@ BEGIN
     PERFORM accs.end_runs(v_runs);
   END IF;
   IF v_passed IS NOT NULL THEN
-    PERFORM accs.note_passes(v_passed, v_moved);
+    PERFORM accs.note_passes(v_passed);
   END IF;
 
   IF p_outcomes IS NOT NULL AND 'error' = ANY (p_outcomes) THEN
@@ -318,7 +323,7 @@ BEGIN
     PERFORM accs.admit(v_keys);
   END IF;
 
-  IF NOT p_quiet THEN
+  IF p_quiet IS NOT TRUE THEN
     RETURN QUERY SELECT * FROM accs.accepted(v_moved);
   END IF;
   IF cardinality(v_moved) < cardinality(p_task_ids) THEN

@@ -228,15 +228,15 @@ CREATE TABLE accs.verbs (
 -- pins a batch of 1,000 fell into a hash join over the whole table. An entry of an index costs much, so that no plan goes through a
 -- whole one: a session that began on empty tables did, and kept that plan for a backlog of 10,000 (0.9 ms a task claimed, on
 -- PostgreSQL 18). Joins are nested loops, a look-up for each row; or hashes (p_hashes), which cost a large batch less where each table
--- that is joined has an "= ANY (array)" of its own. No hash is split: what is locked in the order of its rows would lose that order.
--- What a function with hashes calls inherits its pins, so that has such arrays too, or pins of its own.
+-- that is joined has an "= ANY (array)" of its own; they have the same room whatever the server's work_mem is. What a function with
+-- hashes calls inherits its pins, so that has such arrays too, or pins of its own.
 CREATE FUNCTION accs.pin(p_function text, p_hashes boolean DEFAULT false) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   EXECUTE format('ALTER FUNCTION accs.%I SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
                   SET enable_hashjoin = %s SET enable_nestloop = %s SET enable_mergejoin = off SET random_page_cost = 0.1
                   SET cpu_index_tuple_cost = 0.1 SET jit = off', p_function, p_hashes, NOT p_hashes);
   IF p_hashes THEN
-    EXECUTE format('ALTER FUNCTION accs.%I SET work_mem = %L', p_function, '1GB');
+    EXECUTE format('ALTER FUNCTION accs.%I SET work_mem = %L', p_function, '64MB');
   END IF;
 END $$;
 

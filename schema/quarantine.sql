@@ -50,14 +50,14 @@ CREATE TABLE accs.step_health (
 
 -- Of what has just passed (p_was: while it was live) that which tells something: its step has failed lately, or this service
 -- is on trial here. Of each node no more than 20 since the step's last failure, or the trial began: they would tell nothing new.
-CREATE FUNCTION accs.note_passes(p_was accs.live[], p_done uuid[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION accs.note_passes(p_was accs.live[]) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
   INSERT INTO accs.conclusions (ts, node, service, workflow_id, task_key, task_id, passed)
   WITH done AS MATERIALIZED (
     SELECT l.node, l.service, j.workflow_id, t.task_key, l.task_id,
            row_number() OVER (PARTITION BY l.node, j.workflow_id, t.task_key) AS nth
-      FROM unnest(p_was) l JOIN public.job_tasks t ON t.id = l.task_id JOIN public.jobs j ON j.id = l.job_id WHERE l.task_id = ANY (p_done)
+      FROM unnest(p_was) l JOIN public.job_tasks t ON t.id = l.task_id JOIN public.jobs j ON j.id = l.job_id
   ), room AS MATERIALIZED (   -- once for each node and step
     SELECT d.node, d.workflow_id, d.task_key, (SELECT count(*) FROM (
              SELECT FROM accs.conclusions c WHERE c.workflow_id = d.workflow_id AND c.task_key = d.task_key AND c.node = d.node

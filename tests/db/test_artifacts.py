@@ -68,6 +68,19 @@ async def test_an_artifact_is_fenced_like_every_write_of_an_attempt(conn: Connec
     assert (await record(conn, late, "z.wav"))["reason"] == "lease_lost_or_owner_mismatch"
 
 
+async def test_outputs_leave_with_earlier_attempts_only_whatever_else_is_said_of_the_task(conn: Connection):
+    await node(conn)
+    await submit(conn, step("a"))
+    (old,) = await started(conn)
+    await record(conn, old, "first.wav")
+    await release(conn, old)
+    (new,) = await started(conn)
+    await record(conn, new, "second.wav")
+    rows = await conn.fetch("SELECT * FROM accs.finish_tasks($1, '{2,9}', 'owner-1')", [new["task_id"]] * 2)
+    assert rows[0]["answer"] == "accepted"
+    assert await conn.fetchval("SELECT array_agg(key) FROM task_artifacts") == ["second.wav"]
+
+
 async def test_a_key_that_another_task_or_attempt_has_taken_is_refused(conn: Connection):
     await node(conn)
     await submit(conn, step("a"), step("b"))

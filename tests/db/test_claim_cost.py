@@ -353,3 +353,18 @@ async def test_every_update_of_a_task_and_its_job_stays_on_its_page(conn: Connec
         assert row is not None
         assert row["n_tup_upd"] == updates
         assert row["n_tup_hot_upd"] >= 0.99 * updates
+
+
+@pytest.mark.every_postgresql
+async def test_a_session_that_began_on_empty_tables_claims_by_several_lanes_as_cheaply(conn: Connection):
+    await node(conn, labels={"zone": "eu"})
+    flow = await workflow(conn, step("a"))
+    await workflow(conn, step("a", requires={"zone": "eu"}), name="bound")
+    await submit_to(conn, flow)
+    assert len(await claim(conn, 5)) == 1  # planned here
+    await conn.execute("SELECT accs.submit_jobs(array_fill($1::uuid, ARRAY[5000]))", flow)
+    async with undone(conn), Meter(conn) as meter:
+        assert len(await claim(conn, 2)) == 2
+    indexes = [meter["accs.waiting_claim"], meter["accs.waiting_pkey"]]
+    assert sum(index.rows for index in indexes) < 20
+    assert sum(index.blocks for index in indexes) < 40

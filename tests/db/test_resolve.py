@@ -417,6 +417,17 @@ async def test_a_retry_with_a_shorter_list_skips_what_has_no_item_any_more(conn:
     assert [one["task_key"] for one in await claim(conn, 10)] == ["each[0]", "each[1]"]
 
 
+async def test_items_of_a_step_that_is_multiplied_again_wait_for_their_delays(conn: Connection):
+    made = await ended(conn, "a", "b")
+    await retry(conn, made, "each")
+    await fan_out(conn, made, "each", "c", "d", "e", delays=[0, 60, 120])
+    assert [one["task_key"] for one in await claim(conn, 10)] == ["each[0]"]
+    await check(conn)
+    await pass_time(conn, 61)
+    assert [one["task_key"] for one in await claim(conn, 10)] == ["each[1]"]
+    await check(conn)
+
+
 async def test_an_error_while_it_is_multiplied_again_skips_what_it_was_and_a_retry_goes_on(conn: Connection):
     made = await ended(conn, "a", "b", "c")
     await retry(conn, made, "each")
