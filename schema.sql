@@ -2885,7 +2885,8 @@ BEGIN
     RETURN QUERY
     WITH taken AS (
       DELETE FROM accs.waiting WHERE ctid = ANY (ARRAY(
-        SELECT w.ctid FROM accs.waiting w WHERE w.task_id = ANY (ARRAY(SELECT h.task_id FROM unnest(v_head) h)) AND coalesce(w.hold, '') = ''
+        SELECT w.ctid FROM accs.waiting w
+         WHERE w.task_id = ANY (ARRAY(SELECT h.task_id FROM unnest(v_head) h)) AND coalesce(w.hold, '') = ''
            FOR UPDATE SKIP LOCKED))
       RETURNING *)
     SELECT t.task_id, t.key FROM taken t ORDER BY t.rank, t.order_seq, t.created_at, t.task_id;

@@ -186,7 +186,7 @@ async def test_what_ran_too_long_is_told_as_that_although_it_could_not_be_stoppe
 ):
     async with working(db_url, tmp_path, conn) as here:
         await submit(conn, step("a", max_attempts=1), options=options)
-        await faulty(here, WAIT, settings={"timeout": "1s"}, stops_that_fail=1)
+        await faulty(here, WAIT, settings={"timeout": "3s"}, stops_that_fail=1)
         process = await began(tmp_path)
         await here.idle()
         assert not process.exists()

@@ -182,11 +182,11 @@ async def test_a_large_workflow_ahead_is_read_by_the_index_of_its_first_steps(co
     assert await wanted(conn) == [("render", {}, None, 1)]
 
 
-async def test_its_plan_is_pinned_like_a_claims(conn: Connection):
+async def test_its_plan_is_pinned_like_an_outlooks(conn: Connection):
     """With 50,000 tasks waiting, after an ANALYZE: 15 ms; without the pins up to 5 s on PostgreSQL 15."""
     query = "SELECT proconfig FROM pg_proc WHERE oid = $1::text::regproc"
 
-    assert await conn.fetchval(query, "accs.wake_demand") == await conn.fetchval(query, "accs.claim_tasks")
+    assert await conn.fetchval(query, "accs.wake_demand") == await conn.fetchval(query, "accs.agent_outlook")
 
 
 # The nodes

@@ -40,7 +40,7 @@ def with_its_job(old: str) -> str:
 
 
 ONE_LANE = "SELECT w.ctid FROM accs.waiting w WHERE w.lane"
-SOME_LANES = "SELECT w.ctid FROM accs.waiting w WHERE w.task_id"
+SOME_LANES = "SELECT w.ctid FROM accs.waiting w\n         WHERE w.task_id"
 
 NO_FENCE = Bug("the fence is dropped", (Change("finish_tasks", "t.attempt_id = s.attempt_id AND ", ""),))
 NO_LEASE = Bug("the lease is not checked", (Change("finish_tasks", "t.lease_until > v_now AND ", ""),))
