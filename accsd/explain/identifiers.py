@@ -23,7 +23,10 @@ async def job_named(db: Database, text: str) -> UUID:
         return found[0].id
     if not found:
         raise NotFound(f'no job has an id that begins or ends with "{text}"', hint=_listing("job"))
-    shown = [f"{each.id}  {each.workflow}, submitted {duration(each.age)} ago" for each in found]
+    shown = [
+        f"{each.id}  {each.workflow}, submitted {'far off' if each.age is None else f'{duration(each.age)} ago'}"
+        for each in found
+    ]
     raise _ambiguous("job", text, _which_part([str(each.id) for each in found], typed), shown)
 
 

@@ -27,14 +27,19 @@ async def clock(db: Database) -> datetime:
 # Ids
 
 
+# Any program may write jobs.created_at and scheduled_at. PostgreSQL before 17 subtracts no infinity.
+_AGE: Final = (
+    "CASE WHEN j.created_at >= '0001-01-01' AND j.created_at < '10000-01-01' THEN accs.clock() - j.created_at END"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A job whose id may be the one that was meant."""
 
     id: UUID
     workflow: str
-    created_at: datetime
-    age: timedelta
+    age: timedelta | None  # since its submission; None where that is too far off for a program to count
 
 
 async def job_ids_like(db: Database, part: str, *, limit: int) -> list[Candidate]:
@@ -42,7 +47,7 @@ async def job_ids_like(db: Database, part: str, *, limit: int) -> list[Candidate
     index-only scan: 0.3 s for a million) unless the id is whole."""
     is_end = _SHORTEST_END <= len(part) < len(str(UUID(int=0)))
     rows = await db.fetch(
-        """SELECT j.id, w.name AS workflow, j.created_at, accs.clock() - j.created_at AS age
+        f"""SELECT j.id, w.name AS workflow, {_AGE} AS age
              FROM ((SELECT id FROM public.jobs WHERE id BETWEEN $1 AND $2 ORDER BY id DESC LIMIT $4)
                    UNION
                    (SELECT id FROM public.jobs WHERE $3::text IS NOT NULL AND right(id::text, length($3)) = $3
@@ -117,13 +122,12 @@ class JobRow:
     is_paused: bool  # whether its workflow is paused
 
 
-# Any program may write jobs.created_at and scheduled_at. PostgreSQL before 17 subtracts no infinity.
-JOB_COLUMNS: Final = """
+JOB_COLUMNS: Final = f"""
     j.id, w.name AS workflow, w.version, j.status, coalesce(j.progress, 0)::float8 AS progress, j.current_task_key,
     j.priority, j.created_at, j.scheduled_at, j.started_at, j.finished_at,
-    CASE WHEN j.created_at >= '0001-01-01' AND j.created_at < '10000-01-01' THEN accs.clock() - j.created_at END AS age,
+    {_AGE} AS age,
     coalesce(j.finished_at, accs.clock()) - j.started_at AS took, j.error_code, j.error_message, j.task_count,
-    j.open_tasks, j.generation, j.idempotency_key, j.created_by, j.trace_id, coalesce(j.options, '{}') AS options,
+    j.open_tasks, j.generation, j.idempotency_key, j.created_by, j.trace_id, coalesce(j.options, '{{}}') AS options,
     j.trigger, coalesce(j.no_cache, false) AS no_cache,
     EXISTS (SELECT FROM accs.pauses p WHERE p.kind = 'workflow' AND p.name = w.name) AS is_paused"""
 
