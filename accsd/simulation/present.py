@@ -119,20 +119,28 @@ class _Work:
 class _Works:
     """Puts together all work, and what had to be assumed on the way."""
 
-    def __init__(self, present: Present, asked: Asked) -> None:
+    def __init__(self, present: Present, asked: Asked, tell: Callable[[float], None]) -> None:
         self._present = present
         self._asked = asked
         self.assumed: dict[str, None] = {}  # sentences, each once
         self.held: int = 0
         self.found: dict[Ref, _Work] = {}
+        self._require_few()  # before any is made: a thousand jobs of thousands of steps would be gigabytes
         self._of_tasks()
         for job in present.pending:
+            tell(0.0)
             order = (-job.priority, job.order_seq)
             self._of_workflow(present.workflows[job.workflow_id], job.id, order, job.due_in.total_seconds())
         for nth in range(asked.count):
+            tell(0.0)
             order = (-asked.priority, float("inf"), nth)
             self._of_workflow(asked.workflow, nth, order, asked.due_in, is_asked=True)
-        if len(self.found) > MOST_TASKS:
+
+    def _require_few(self) -> None:
+        present, asked = self._present, self._asked
+        in_motion = sum(task.hold != "paused" for task in present.tasks)
+        in_motion += sum(len(present.workflows[job.workflow_id].steps) for job in present.pending)
+        if in_motion + asked.count * len(asked.workflow.steps) > MOST_TASKS:
             raise InvalidValue(
                 f"more than {MOST_TASKS} tasks are too many to rehearse", hint="ask for fewer jobs, or later"
             )
@@ -337,7 +345,7 @@ def rehearse_present(
     present: Present, asked: Asked, planner: Planner, tell: Callable[[float], None] = lambda _: None
 ) -> dict[str, Any]:
     """Takes a while: it belongs into a thread. `tell` is called now and then, and may raise."""
-    works = _Works(present, asked)
+    works = _Works(present, asked, tell)
     machines, left_out = _machines(present, planner.policy, planner.lease)
     if not machines:
         raise InvalidValue("no machine is there or could be woken", hint="`accsd nodes` tells why")

@@ -1,8 +1,16 @@
 """What more jobs would do to the fleet: the present queue, machines as they are, keys, and what nobody can know."""
 
-from datetime import datetime
+import threading
+import tracemalloc
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Any
 
+import anyio
+import pytest
+
+from accsd.errors import QueryTooSlow
+from accsd.gateway.routes.fleet import in_time
 from tests.support.cluster import Connection
 from tests.support.factory import node, started, step, submit_to, workflow
 from tests.support.gateway import Gateway
@@ -95,3 +103,43 @@ async def test_what_nobody_can_know_is_asked_for_or_said(gateway: Gateway, conn:
         "step x of new takes 600 s: how long it takes is not known yet"
     ]
     assert (await rehearse(gateway, 404, workflow="nobody"))["code"] == "not_found"
+
+
+async def test_too_many_tasks_are_refused_before_any_is_made(gateway: Gateway, conn: Connection):
+    await fleet(conn)
+    await workflow(conn, *(step(f"s{n}", "render") for n in range(200)), name="w")
+    tracemalloc.start()
+    try:
+        refused = await rehearse(gateway, 422, count=1000, durations={f"s{n}": 1 for n in range(200)})
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert refused["detail"] == "more than 5000 tasks are too many to rehearse"
+    assert most < 20_000_000, "200,000 tasks are 100 MB"
+
+
+async def test_a_rehearsal_ends_when_its_time_is_over_or_the_gateway_stops():
+    ended = threading.Event()
+
+    def endless(tell: Callable[[float], None]) -> dict[str, Any]:
+        try:
+            while True:
+                tell(0.0)
+        finally:
+            ended.set()
+
+    with pytest.raises(QueryTooSlow):
+        await in_time(endless, timedelta(milliseconds=10))
+    ended.clear()
+    with anyio.move_on_after(0.05):
+        await in_time(endless)
+    assert await anyio.to_thread.run_sync(ended.wait, 5), "its thread would hold up the process"
+
+
+async def test_the_time_of_a_rehearsal_is_also_looked_at_while_its_tasks_are_made(
+    gateway: Gateway, conn: Connection, monkeypatch: pytest.MonkeyPatch
+):
+    await fleet(conn)
+    await workflow(conn, step("a", "render"), name="w")
+    monkeypatch.setattr(in_time, "__defaults__", (timedelta(seconds=-1),))
+    assert (await rehearse(gateway, 503, durations={"a": 1}))["code"] == "query_too_slow"

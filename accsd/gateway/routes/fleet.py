@@ -1,6 +1,8 @@
 """The fleet in time: what each machine did, what it drew, what is ahead, and what more jobs would do."""
 
+import threading
 import time
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
@@ -152,19 +154,30 @@ async def rehearse(request: Request, asked: RehearsalAsked) -> Response:
     _require_durations(present, wanted)
     wake = context.settings.wake
     planner = Planner(context.settings.lease, _policy(context), wake.ahead, wake.at_once)
-    until = time.monotonic() + _LONGEST_REHEARSAL.total_seconds()
-
-    def tell(_: float) -> None:
-        if time.monotonic() > until:
-            raise QueryTooSlow("the rehearsal took too long", hint="ask for fewer jobs")
-
     async with _one_rehearsal:
-        found = await anyio.to_thread.run_sync(lambda: rehearse_present(present, wanted, planner, tell))
+        found = await in_time(lambda tell: rehearse_present(present, wanted, planner, tell))
     settings = context.settings.gateway
     price: dict[str, Any] = {}
     if settings.price_per_kwh is not None:
         price = {"cost": found["kwh"] * settings.price_per_kwh, "currency": settings.currency}
     return answer(found | price)
+
+
+async def in_time(
+    work: Callable[[Callable[[float], None]], dict[str, Any]], most: timedelta = _LONGEST_REHEARSAL
+) -> dict[str, Any]:
+    """Does the work in a thread. It is given up when it has taken too long, or the gateway stops: a process does not
+    end before its threads have."""
+    until, is_left = time.monotonic() + most.total_seconds(), threading.Event()
+
+    def tell(_: float) -> None:
+        if is_left.is_set() or time.monotonic() > until:
+            raise QueryTooSlow("the rehearsal took too long", hint="ask for fewer jobs")
+
+    try:
+        return await anyio.to_thread.run_sync(work, tell, abandon_on_cancel=True)
+    finally:
+        is_left.set()
 
 
 def _require_durations(present: Present, wanted: Asked) -> None:
