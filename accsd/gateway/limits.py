@@ -2,12 +2,13 @@
 
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from accsd.gateway.problems import HttpProblem
 from accsd.settings import GatewayLimits
@@ -22,23 +23,31 @@ class _Bucket:
     filled_at: float
 
 
-class CountedAnswer(Response):
-    """An answer that counts for its caller for as long as it is being sent."""
+@contextmanager
+def counting(under_way: Counter[str], caller: str) -> Generator[None]:
+    """Counts for the caller for as long as it lasts."""
+    under_way[caller] += 1
+    try:
+        yield
+    finally:
+        under_way[caller] -= 1
+        if not under_way[caller]:
+            del under_way[caller]
 
-    def __init__(self, inner: Response, under_way: Counter[str], caller: str) -> None:
+
+class CountedAnswer(Response):
+    """An answer that counts for its caller for as long as it is being made and sent. Who asks first whether there is
+    room awaits nothing between."""
+
+    def __init__(self, inner: ASGIApp, under_way: Counter[str], caller: str) -> None:
         super().__init__()
         self._inner = inner
         self._under_way = under_way
         self._caller = caller
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._under_way[self._caller] += 1
-        try:
+        with counting(self._under_way, self._caller):
             await self._inner(scope, receive, send)
-        finally:
-            self._under_way[self._caller] -= 1
-            if not self._under_way[self._caller]:
-                del self._under_way[self._caller]
 
 
 class Buckets:

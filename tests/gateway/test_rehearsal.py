@@ -1,5 +1,6 @@
 """What more jobs would do to the fleet: the present queue, machines as they are, keys, and what nobody can know."""
 
+import asyncio
 import threading
 import tracemalloc
 from collections.abc import Callable
@@ -10,7 +11,9 @@ import anyio
 import pytest
 
 from accsd.errors import QueryTooSlow
+from accsd.gateway.routes import fleet as routes
 from accsd.gateway.routes.fleet import in_time
+from accsd.simulation.present import rehearse_present
 from tests.support.cluster import Connection
 from tests.support.factory import node, started, step, submit_to, workflow
 from tests.support.gateway import Gateway
@@ -143,3 +146,33 @@ async def test_the_time_of_a_rehearsal_is_also_looked_at_while_its_tasks_are_mad
     await workflow(conn, step("a", "render"), name="w")
     monkeypatch.setattr(in_time, "__defaults__", (timedelta(seconds=-1),))
     assert (await rehearse(gateway, 503, durations={"a": 1}))["code"] == "query_too_slow"
+
+
+async def test_one_caller_has_one_rehearsal_under_way_and_others_wait_for_their_turn(
+    gateway: Gateway, conn: Connection, monkeypatch: pytest.MonkeyPatch
+):
+    begun, may_end = threading.Semaphore(0), threading.Event()
+
+    def held(*given: Any) -> dict[str, Any]:
+        begun.release()
+        assert may_end.wait(20)
+        return rehearse_present(*given)
+
+    await fleet(conn)
+    await workflow(conn, step("a", "render"), name="w")
+    monkeypatch.setattr(routes, "rehearse_present", held)
+    body = {"workflow": "w", "durations": {"a": 1}}
+    await gateway.token("read")
+    first = asyncio.create_task(gateway.post("/fleet/rehearsal", body, scope="read"))
+    assert await anyio.to_thread.run_sync(lambda: begun.acquire(timeout=20))
+    refused = await gateway.post("/fleet/rehearsal", body, scope="read")
+    assert (refused.status_code, refused.json()["code"]) == (429, "rate_limited")
+    assert refused.headers["retry-after"] == "1"
+    other = asyncio.create_task(gateway.post("/fleet/rehearsal", body, scope="submit"))
+    assert not await anyio.to_thread.run_sync(lambda: begun.acquire(timeout=0.2)), "one after the other"
+    monkeypatch.setattr(routes, "_LONGEST_REHEARSAL", timedelta(seconds=0.1))
+    tired = await gateway.post("/fleet/rehearsal", body, scope="operate")
+    assert (tired.status_code, tired.json()["code"]) == (503, "query_too_slow")
+    may_end.set()
+    assert [each.status_code for each in await asyncio.gather(first, other)] == [200, 200]
+    assert (await gateway.post("/fleet/rehearsal", body, scope="read")).status_code == 200

@@ -2,7 +2,9 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
@@ -17,10 +19,11 @@ from accsd.db.views.jobs import clock
 from accsd.db.views.workflows import workflow_named
 from accsd.errors import InvalidValue, QueryTooSlow
 from accsd.explain.fleet_time import Timeline, energy_document, read_forecast, read_timeline
-from accsd.gateway.access import GuardedRoute, scoped
+from accsd.gateway.access import GuardedRoute, counted_as, scoped
 from accsd.gateway.answers import answer, large_answer
 from accsd.gateway.bodies import Body
-from accsd.gateway.context import GatewayContext, context_of
+from accsd.gateway.context import GatewayContext, caller_of, context_of
+from accsd.gateway.limits import counting
 from accsd.gateway.problems import HttpProblem
 from accsd.gateway.reach import Reach
 from accsd.gateway.schemas import ANYTHING, TEXT, answers, objects
@@ -33,6 +36,7 @@ _DAY: Final = timedelta(days=1)
 _LONGEST: Final = timedelta(days=400)
 _LONGEST_REHEARSAL: Final = timedelta(seconds=10)
 _one_rehearsal: Final = anyio.Semaphore(1)  # each takes a core for as long as it lasts
+_rehearsals: Final = Counter[str]()  # by caller, in this process; those that wait, too
 _FROM: Final = Query(None, alias="from", description="A day ago, if it is left out.")
 _TO: Final = Query(None, alias="to")
 
@@ -145,22 +149,43 @@ async def rehearse(request: Request, asked: RehearsalAsked) -> Response:
     they are now: once with these jobs and once without. Steps take as long as they usually do (`ends_at`), and as their
     slow runs (`slow_ends_at`)."""
     context = context_of(request)
-    workflow = await workflow_named(context.reads, asked.workflow, asked.version)
-    present = await read_present(context.reads, workflow, silent=context.settings.lease)
     if asked.due_at is not None and asked.due_at.tzinfo is None:
         raise InvalidValue("due_at needs an offset: 2026-11-18T12:00:00Z")
-    due_in = 0.0 if asked.due_at is None else max(0.0, (asked.due_at - present.now).total_seconds())
-    wanted = Asked(workflow, asked.count, due_in, asked.priority, asked.durations)
-    _require_durations(present, wanted)
+    workflow = await workflow_named(context.reads, asked.workflow, asked.version)
     wake = context.settings.wake
     planner = Planner(context.settings.lease, _policy(context), wake.ahead, wake.at_once)
-    async with _one_rehearsal:
+    async with _turn_of(counted_as(caller_of(request))):
+        present = await read_present(context.reads, workflow, silent=context.settings.lease)
+        due_in = 0.0 if asked.due_at is None else max(0.0, (asked.due_at - present.now).total_seconds())
+        wanted = Asked(workflow, asked.count, due_in, asked.priority, asked.durations)
+        _require_durations(present, wanted)
         found = await in_time(lambda tell: rehearse_present(present, wanted, planner, tell))
     settings = context.settings.gateway
     price: dict[str, Any] = {}
     if settings.price_per_kwh is not None:
         price = {"cost": found["kwh"] * settings.price_per_kwh, "currency": settings.currency}
     return answer(found | price)
+
+
+@asynccontextmanager
+async def _turn_of(caller: str) -> AsyncGenerator[None]:
+    """One after the other, and one of each caller: who asks again and again, or has hung up, is in nobody's way."""
+    if _rehearsals[caller]:
+        raise HttpProblem(
+            "rate_limited",
+            "a rehearsal of the same token or session is under way",
+            hint="ask again when it has ended",
+            headers={"Retry-After": "1"},
+        )
+    with counting(_rehearsals, caller):
+        with anyio.move_on_after(_LONGEST_REHEARSAL.total_seconds()) as waiting:
+            await _one_rehearsal.acquire()
+        if waiting.cancelled_caught:
+            raise QueryTooSlow("rehearsals of others take too long", hint="ask again later")
+        try:
+            yield
+        finally:
+            _one_rehearsal.release()
 
 
 async def in_time(
