@@ -73,7 +73,10 @@ class Present:
     gates: Gates
 
     def at(self, seconds: float | None) -> datetime | None:
-        return None if seconds is None else self.now + timedelta(seconds=seconds)
+        try:
+            return None if seconds is None else self.now + timedelta(seconds=seconds)
+        except OverflowError:
+            raise InvalidValue("the jobs would end after the year 9999", hint="ask for fewer or shorter ones") from None
 
 
 async def read_present(db: Database, asked: StoredWorkflow, *, silent: timedelta) -> Present:
@@ -361,7 +364,7 @@ def rehearse_present(
 
     def run(which: Sequence[_Work], seconds: Callable[[_Work], float]) -> _Outcome:
         jobs, by_number = _trace(which, seconds)
-        world = World(fleet, jobs, 1, present.gates.keys)
+        world = World(fleet, jobs, 1, present.gates.keys, starves=False)
         world.run(_FromNow(present.fleet, planner.lease), tell)
         runs: dict[UUID | int, list[Run]] = {}
         for each in world.runs:

@@ -57,10 +57,18 @@ class Tally:
 
 class World:
     def __init__(
-        self, fleet: Fleet, jobs: Sequence[TraceJob], seed: int, keys: Mapping[str, int] | None = None
+        self,
+        fleet: Fleet,
+        jobs: Sequence[TraceJob],
+        seed: int,
+        keys: Mapping[str, int] | None = None,
+        *,
+        starves: bool = True,
     ) -> None:
-        """`keys`: how many jobs of each may run at once; of any other, one."""
+        """`keys`: how many jobs of each may run at once; of any other, one. `starves`: a job that has to wait for two
+        months is a mistake, and not one behind much that takes long."""
         self.fleet = fleet
+        self._starves = starves
         self.keys: Mapping[str, int] = keys or {}
         self.live_by_key: Counter[str] = Counter()
         self.seed = seed
@@ -224,7 +232,7 @@ class World:
         if job.on is not None:
             self._begin(job, self.machines[job.on])
             return
-        if job.number in self._served:
+        if self._starves and job.number in self._served:
             self.at(job.wanted_at + _STARVED_AFTER, lambda: self._must_have_begun(job))
         if job.wanted_at > self.now:
             insort(self.upcoming, (job.wanted_at, job.number, job))

@@ -176,3 +176,17 @@ async def test_one_caller_has_one_rehearsal_under_way_and_others_wait_for_their_
     may_end.set()
     assert [each.status_code for each in await asyncio.gather(first, other)] == [200, 200]
     assert (await gateway.post("/fleet/rehearsal", body, scope="read")).status_code == 200
+
+
+async def test_what_takes_months_or_lies_centuries_ahead_is_rehearsed_or_refused(gateway: Gateway, conn: Connection):
+    await fleet(conn)
+    await workflow(conn, step("a", "render"), name="w")
+    long = await rehearse(gateway, count=7, durations={"a": 3_000_000})
+    assert seconds(long, long["ends_at"]) == 4 * 3_000_000, "four on one machine, the last one after 104 days"
+    await workflow(conn, step("a", "render"), name="ages")
+    await usual(conn, "ages", "a", 1e12)
+    over = await rehearse(gateway, 422, workflow="ages")
+    assert over["detail"] == "the jobs would end after the year 9999"
+    for due_at in ("9999-12-31T23:59:59Z", "9999-12-31T23:59:59-12:00"):
+        far = await rehearse(gateway, 422, durations={"a": 1}, due_at=due_at)
+        assert far["detail"] == "due_at lies at most 3660 days ahead in a rehearsal"

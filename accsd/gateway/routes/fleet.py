@@ -35,6 +35,7 @@ router = APIRouter(prefix="/api/v1", route_class=GuardedRoute, tags=["fleet"])
 _DAY: Final = timedelta(days=1)
 _LONGEST: Final = timedelta(days=400)
 _LONGEST_REHEARSAL: Final = timedelta(seconds=10)
+_FARTHEST: Final = timedelta(days=3660)
 _one_rehearsal: Final = anyio.Semaphore(1)  # each takes a core for as long as it lasts
 _rehearsals: Final = Counter[str]()  # by caller, in this process; those that wait, too
 _FROM: Final = Query(None, alias="from", description="A day ago, if it is left out.")
@@ -156,8 +157,10 @@ async def rehearse(request: Request, asked: RehearsalAsked) -> Response:
     planner = Planner(context.settings.lease, _policy(context), wake.ahead, wake.at_once)
     async with _turn_of(counted_as(caller_of(request))):
         present = await read_present(context.reads, workflow, silent=context.settings.lease)
-        due_in = 0.0 if asked.due_at is None else max(0.0, (asked.due_at - present.now).total_seconds())
-        wanted = Asked(workflow, asked.count, due_in, asked.priority, asked.durations)
+        due_in = timedelta(0) if asked.due_at is None else max(timedelta(0), asked.due_at - present.now)
+        if due_in > _FARTHEST:
+            raise InvalidValue(f"due_at lies at most {_FARTHEST.days} days ahead in a rehearsal")
+        wanted = Asked(workflow, asked.count, due_in.total_seconds(), asked.priority, asked.durations)
         _require_durations(present, wanted)
         found = await in_time(lambda tell: rehearse_present(present, wanted, planner, tell))
     settings = context.settings.gateway
