@@ -91,6 +91,32 @@ async def test_one_caller_searches_few_logs_at_once(
     assert (await gateway.get(path, scope="read")).status_code == 200
 
 
+@pytest.mark.parametrize("asked", ["search?q=o", "raw?q=o", "raw?level=error", "raw?stream=stderr"])
+async def test_searches_that_begin_together_are_counted_together(
+    gateway: Gateway, conn: Connection, task: Claimed, monkeypatch: pytest.MonkeyPatch, asked: str
+):
+    await finish(conn, task)
+    opening, may_open = AttemptLines.open, asyncio.Event()
+
+    async def held(*given: Any) -> AttemptLines:
+        await may_open.wait()
+        return await opening(*given)
+
+    monkeypatch.setattr(AttemptLines, "open", held)
+    await gateway.token("read")
+    path = f"/tasks/{task['task_id']}/attempts/1/log/{asked}"
+    searches = [asyncio.create_task(gateway.get(path, scope="read")) for _ in range(6)]
+
+    async def four_are_refused() -> bool:
+        return sum(each.done() for each in searches) == 4
+
+    await eventually(four_are_refused, within=20)
+    may_open.set()
+    assert sorted([(await each).status_code for each in searches]) == [200, 200, 429, 429, 429, 429]
+    assert (await gateway.get(path.replace("/attempts/1/", "/attempts/9/"), scope="read")).status_code == 404
+    assert (await gateway.get(path, scope="read")).status_code == 200
+
+
 async def test_a_log_that_is_not_there_is_told_as_what_it_is(gateway: Gateway, task: Claimed):
     assert (await gateway.get(f"/tasks/{task['task_id']}/attempts/9/log", scope="read")).status_code == 404
     assert (await gateway.get(f"/tasks/{task['task_id']}/attempts/0/log", scope="read")).status_code == 422

@@ -2,12 +2,13 @@
 
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from typing import Any, Final, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Query
+from starlette import types
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
@@ -146,12 +147,8 @@ async def search_log(
     if q is None and not level and stream is None:
         raise InvalidValue("a search needs a text, a level or a stream to look for")
     wanted = Wanted(q or "", case, level, stream)
-    who, most = counted_as(caller_of(request)), context_of(request).settings.gateway.limits.searches_each
-    if _searches[who] >= most:
-        raise HttpProblem("rate_limited", f"{most} searches of logs are under way", headers={"Retry-After": "1"})
-    lines = await _opened(context_of(request), task_id, attempt_id)
 
-    async def hits() -> AsyncIterator[bytes]:
+    async def hits(lines: AttemptLines) -> AsyncIterator[bytes]:
         count = 0
         async for found in lines.search(wanted):
             if isinstance(found, Line):
@@ -161,7 +158,11 @@ async def search_log(
                 yield encode({"looked_at": found.lines, "of": lines.total}) + b"\n"
         yield encode({"done": True, "hits": count}) + b"\n"
 
-    return CountedAnswer(StreamingResponse(_told_to_the_end(hits()), media_type=NDJSON), _searches, who)
+    async def found() -> Response:
+        lines = await _opened(context_of(request), task_id, attempt_id)
+        return StreamingResponse(_told_to_the_end(hits(lines)), media_type=NDJSON)
+
+    return _searching(request, found)
 
 
 @router.get(
@@ -182,20 +183,36 @@ async def raw_log(
 ) -> Response:
     """As text or as JSON lines; with `q`, `level` or `stream`, only what they leave."""
     wanted = Wanted(q or "", levels=level, stream=stream)
-    lines = await _opened(context_of(request), task_id, attempt_id)
     is_text = format == "text"
 
-    async def content() -> AsyncIterator[bytes]:
+    async def content(lines: AttemptLines) -> AsyncIterator[bytes]:
         async for line in lines.search(wanted):
             if isinstance(line, Line):
                 yield f"{line.text}\n".encode("utf-8", "replace") if is_text else encode(line.document()) + b"\n"
 
     name = f"{task_id[:8]}-{attempt_id}.{'log' if is_text else 'jsonl'}"
-    return StreamingResponse(
-        _told_to_the_end(content()),
-        media_type="text/plain; charset=utf-8" if is_text else NDJSON,
-        headers={"Content-Disposition": f'attachment; filename="{name}"'},
-    )
+
+    async def found() -> Response:
+        lines = await _opened(context_of(request), task_id, attempt_id)
+        return StreamingResponse(
+            _told_to_the_end(content(lines)),
+            media_type="text/plain; charset=utf-8" if is_text else NDJSON,
+            headers={"Content-Disposition": f'attachment; filename="{name}"'},
+        )
+
+    return _searching(request, found) if q or level or stream else await found()
+
+
+def _searching(request: Request, found: Callable[[], Awaitable[Response]]) -> Response:
+    """Counts from before the log is opened: that takes a while in which others would slip through."""
+    who, most = counted_as(caller_of(request)), context_of(request).settings.gateway.limits.searches_each
+    if _searches[who] >= most:
+        raise HttpProblem("rate_limited", f"{most} searches of logs are under way", headers={"Retry-After": "1"})
+
+    async def sent(scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
+        await (await found())(scope, receive, send)
+
+    return CountedAnswer(sent, _searches, who)
 
 
 async def _opened(context: GatewayContext, task_id: str, attempt_id: int) -> AttemptLines:
