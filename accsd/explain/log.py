@@ -18,6 +18,7 @@ from accsd.db.pool import Database
 from accsd.db.views.artifacts import StoredArtifact, log_parts
 from accsd.db.views.events import attempt_log, attempt_log_events
 from accsd.errors import InvalidValue
+from accsd.explain.redaction import Redaction
 from accsd.model.state import Level
 from accsd.runners.base import Stream
 from accsd.storage import ObjectStore
@@ -41,8 +42,8 @@ class Line:
         ts = datetime.fromisoformat(record["ts"])
         return cls(n, ts, record["level"], record["message"], record.get("stream"), record.get("data"))
 
-    def document(self) -> dict[str, Any]:
-        return asdict(self)
+    def document(self, redaction: Redaction) -> dict[str, Any]:
+        return asdict(self) | {"data": redaction.inside(self.data)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +100,9 @@ class Window:
     is_complete: bool  # nothing is added any more
     source: Literal["store", "events", "both"]
 
-    def document(self) -> dict[str, Any]:
+    def document(self, redaction: Redaction) -> dict[str, Any]:
         return {
-            "lines": [line.document() for line in self.lines],
+            "lines": [line.document(redaction) for line in self.lines],
             "first_line": self.lines[0].n if self.lines else None,
             "last_line": self.lines[-1].n if self.lines else None,
             "total_lines": self.total_lines,

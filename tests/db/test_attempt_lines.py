@@ -11,6 +11,7 @@ import pytest
 from accsd.db import Database, Fence, TaskEvent, append_task_events, record_task_artifact
 from accsd.errors import InvalidValue, NotFound
 from accsd.explain.log import AttemptLines, Line, Wanted
+from accsd.explain.redaction import Redaction
 from accsd.model.state import ArtifactKind, Level
 from accsd.storage.base import build_key
 from accsd.storage.file import FileStore
@@ -92,7 +93,7 @@ async def test_a_window_crosses_the_parts_of_a_log(conn: Connection, db: Databas
     assert [each.n for each in (await log.around_error(2)).lines] == [9, 10]
     assert [each.n for each in (await log.around(BEGAN + timedelta(seconds=6.5), 2)).lines] == [6, 7]
     assert (await log.window(12, 5)).lines == []
-    assert window.document()["first_line"] == 4
+    assert window.document(Redaction([]))["first_line"] == 4
 
 
 async def test_a_window_reads_no_other_part_than_those_it_shows(conn: Connection, db: Database, store: FileStore):

@@ -4,14 +4,17 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from accsd.gateway.access import all_routes
 from accsd.gateway.app import make_routes
+from accsd.model.state import ArtifactKind
 from tests.gateway.test_access import filled
 from tests.support.cluster import Connection
-from tests.support.factory import finish, node, started
+from tests.support.factory import finish, node, started, submit
 from tests.support.gateway import PLENTY, Gateway, serving
+from tests.support.stored import log, stored
 
 CANARY = "canary-7f3a"
 SECRET: dict[str, Any] = {
@@ -120,3 +123,33 @@ async def test_an_admin_who_asks_is_shown_what_is_masked_and_that_is_in_the_audi
         ("admin", "http", "task", str(task["task_id"])),
     ]
     assert CANARY not in (await gateway.get("/audit", scope="admin")).text
+
+
+async def test_what_is_masked_in_a_log_is_masked_wherever_its_lines_are_told(gateway: Gateway, conn: Connection):
+    await node(conn)
+    await submit(conn)
+    (task,) = await started(conn)
+    path = f"/tasks/{task['task_id']}/attempts/1/log"
+    part = 0
+    await conn.execute(
+        """INSERT INTO task_events (job_id, job_task_id, attempt_id, source, level, type, message, data)
+           VALUES ($1, $2, 1, 'worker', 'info', 'log', 'hello', $3)""",
+        task["job_id"],
+        task["task_id"],
+        SECRET,
+    )
+    for sealed in (False, True):
+        if sealed:
+            line = orjson.loads(log("hello")) | {"data": SECRET}
+            part = await stored(gateway, task, ArtifactKind.LOG, "000001.jsonl", orjson.dumps(line) + b"\n", "")
+            await finish(conn, task)
+        for asked in ("", "/search?q=hello", "/raw?format=jsonl", "/raw?format=jsonl&q=hello"):
+            shown = (await gateway.get(f"{path}{asked}", scope="admin")).text
+            assert "hello" in shown, asked
+            assert "***" in shown, asked
+            assert "seen" in shown, asked
+            assert CANARY not in shown, (asked, sealed)
+    refused = await gateway.get(f"/artifacts/{part}/content", scope="operate")
+    assert (refused.status_code, refused.json()["scope"]) == (403, "admin")
+    assert CANARY in (await gateway.get(f"/artifacts/{part}/content", scope="admin")).text
+    assert await conn.fetchval("SELECT kind || target FROM accs.audit WHERE action ~ 'reveal'") == f"artifact{part}"

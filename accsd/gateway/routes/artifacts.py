@@ -11,12 +11,13 @@ from starlette.responses import Response, StreamingResponse
 
 from accsd.db.views.artifacts import StoredArtifact, artifact
 from accsd.errors import NotFound
-from accsd.gateway.access import GuardedRoute, shared
+from accsd.gateway.access import GuardedRoute, redaction_for, shared
 from accsd.gateway.answers import answer
 from accsd.gateway.context import context_of, require_store
 from accsd.gateway.problems import HttpProblem
 from accsd.gateway.routes.jobs import ARTIFACT, artifact_document
 from accsd.gateway.schemas import answers
+from accsd.model.state import ArtifactKind
 from accsd.storage import ObjectStore
 from accsd.storage.base import DEFAULT_CONTENT_TYPE
 
@@ -70,9 +71,12 @@ async def get_artifact(request: Request, artifact_id: int = _ID) -> Response:
 )
 async def content(request: Request, artifact_id: int = _ID) -> Response:
     """`Range: bytes=0-1023` gives a part. Only images, sound, video and plain text are shown by a browser; everything
-    else is for download."""
+    else is for download. A part of a log is for admins, and audited: nothing in it is masked; `/tasks/{task_id}/…/log`
+    shows its lines to everybody."""
     context = context_of(request)
     found = await artifact(context.reads, artifact_id)
+    if found.kind == ArtifactKind.LOG:
+        await redaction_for(request, "artifact", str(artifact_id), reveal=True)
     store = require_store(context)
     if store.bucket != found.bucket:
         raise HttpProblem(

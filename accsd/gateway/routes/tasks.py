@@ -109,7 +109,8 @@ async def log(
     around: str | None = Query(None, max_length=64, description="`first_error`, or `ts:` and a time"),
 ) -> Response:
     """Lines are numbered from 1, and a number never changes its line. Without a parameter: the last 500."""
-    lines = await _opened(context_of(request), task_id, attempt_id)
+    context = context_of(request)
+    lines = await _opened(context, task_id, attempt_id)
     if sum(given is not None for given in (tail, from_line, around)) > 1:
         raise InvalidValue("give one of tail, from_line and around")
     if around == "first_error":
@@ -120,7 +121,7 @@ async def log(
         window = await lines.window(from_line, limit)
     else:
         window = await lines.tail(tail or limit)
-    return answer(window.document())
+    return answer(window.document(context.redaction))
 
 
 @router.get(
@@ -146,14 +147,14 @@ async def search_log(
     looked at."""
     if q is None and not level and stream is None:
         raise InvalidValue("a search needs a text, a level or a stream to look for")
-    wanted = Wanted(q or "", case, level, stream)
+    wanted, redaction = Wanted(q or "", case, level, stream), context_of(request).redaction
 
     async def hits(lines: AttemptLines) -> AsyncIterator[bytes]:
         count = 0
         async for found in lines.search(wanted):
             if isinstance(found, Line):
                 count += 1
-                yield encode({"n": found.n} if numbers else found.document()) + b"\n"
+                yield encode({"n": found.n} if numbers else found.document(redaction)) + b"\n"
             elif progress:
                 yield encode({"looked_at": found.lines, "of": lines.total}) + b"\n"
         yield encode({"done": True, "hits": count}) + b"\n"
@@ -182,13 +183,14 @@ async def raw_log(
     stream: Stream | None = None,
 ) -> Response:
     """As text or as JSON lines; with `q`, `level` or `stream`, only what they leave."""
-    wanted = Wanted(q or "", levels=level, stream=stream)
+    wanted, redaction = Wanted(q or "", levels=level, stream=stream), context_of(request).redaction
     is_text = format == "text"
 
     async def content(lines: AttemptLines) -> AsyncIterator[bytes]:
         async for line in lines.search(wanted):
             if isinstance(line, Line):
-                yield f"{line.text}\n".encode("utf-8", "replace") if is_text else encode(line.document()) + b"\n"
+                told = f"{line.text}\n".encode("utf-8", "replace")
+                yield told if is_text else encode(line.document(redaction)) + b"\n"
 
     name = f"{task_id[:8]}-{attempt_id}.{'log' if is_text else 'jsonl'}"
 
