@@ -7,7 +7,7 @@ narrow themselves (`within`). A route that says nothing of this is closed to suc
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 from uuid import UUID
 
 from accsd.db import Database
@@ -17,6 +17,7 @@ from accsd.db.views import jobs as job_views
 from accsd.db.views import schedules as schedule_views
 from accsd.db.views.artifacts import artifact
 from accsd.db.views.backfills import schedule_of_backfill
+from accsd.db.views.jobs import JobRow
 from accsd.db.why import job_of_task
 from accsd.errors import NotFound
 from accsd.gateway.context import GatewayContext
@@ -152,7 +153,7 @@ async def events_within(context: Reads, caller: Caller, rows: Sequence[TopicEven
     kept = [row for row in rows if caller.reaches("events", row.topic)]
     if (names := within(caller)) is None:
         return kept
-    kept = [row for row in kept if _is_about_a_reached_one(caller, row)]
+    kept = [row for row in kept if _is_about_a_reached_one(caller, row.topic, row.payload)]
     known = await schedule_views.schedules(context.reads, ended=True)
     reached = {row.name for row in known if caller.reaches("workflows", row.workflow)}
     jobs = [row.job_id for row in kept if row.job_id is not None]
@@ -167,11 +168,35 @@ async def events_within(context: Reads, caller: Caller, rows: Sequence[TopicEven
     ]
 
 
-def _is_about_a_reached_one(caller: Caller, row: TopicEvent) -> bool:
-    if row.topic.partition(".")[0] != _OUR_TOPICS:
+def _is_about_a_reached_one(caller: Caller, topic: str, payload: object) -> bool:
+    if topic.partition(".")[0] != _OUR_TOPICS:
         return True
-    about = row.payload.get("workflow")
+    about = cast("dict[str, Any]", payload).get("workflow") if isinstance(payload, dict) else None
     return isinstance(about, str) and caller.reaches("workflows", about)
+
+
+def job_within(caller: Caller, row: JobRow) -> JobRow:
+    """The job, without what the events that started it tell of workflows that the caller does not reach."""
+    if within(caller) is None or row.trigger is None:
+        return row
+    hidden = ("event", "events", "event_ids", "chain")
+    trigger = {name: value for name, value in row.trigger.items() if name not in hidden}
+    for name in ("event", "events"):
+        if (found := row.trigger.get(name)) is not None:
+            trigger[name] = _events_of_trigger(caller, found)
+    return replace(row, trigger=trigger)
+
+
+def _events_of_trigger(caller: Caller, found: object) -> object:
+    """They are a document that a client may have written. Which job has emitted one is left out: it may be anyone's."""
+    if isinstance(found, list):
+        return [_events_of_trigger(caller, each) for each in cast("list[object]", found)]
+    if not isinstance(found, dict):
+        return None
+    event = cast("dict[str, Any]", found)
+    if not _is_about_a_reached_one(caller, str(event.get("topic")), event.get("payload")):
+        return None
+    return {name: value for name, value in event.items() if name != "job_id"}
 
 
 def closed(caller: Caller) -> HttpProblem:

@@ -15,7 +15,7 @@ from starlette.types import Send
 
 from accsd.errors import Unavailable
 from accsd.gateway.hub import Hub
-from accsd.gateway.messages import Topic
+from accsd.gateway.messages import Message, Topic
 from accsd.metrics import Metrics
 
 PING_SEC: Final = 15.0
@@ -26,6 +26,7 @@ RETRY: Final = b"retry: 1000\n\n"
 
 Format = Literal["sse", "ndjson"]
 May = Callable[[], Awaitable[bool]]
+Shown = Callable[[Message], Message | None]
 
 _TYPES: Final = {"sse": "text/event-stream; charset=utf-8", "ndjson": "application/x-ndjson"}
 _PINGS: Final = {"sse": b": ping\n\n", "ndjson": b"\n"}
@@ -40,7 +41,7 @@ def format_of(accept: str | None) -> Format:
 
 class StreamAnswer(StreamingResponse):
     """Ends by itself when its reader does not take a piece within `write` seconds, or when `may` says that he may not
-    look any more; that is asked each `check` seconds."""
+    look any more; that is asked each `check` seconds. `shown`: a message as this reader is to see it, if it is."""
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class StreamAnswer(StreamingResponse):
         after: str | None,
         may: May,
         metrics: Metrics,
+        shown: Shown | None = None,
         form: Format = "sse",
         ping: float = PING_SEC,
         check: float = CHECK_SEC,
@@ -59,6 +61,7 @@ class StreamAnswer(StreamingResponse):
         self._topics = topics
         self._after = after
         self._may = may
+        self._shown = shown
         self._metrics = metrics
         self._form: Format = form
         self._ping = ping
@@ -88,7 +91,8 @@ class StreamAnswer(StreamingResponse):
                             self._why = "refused"
                             return
                     if messages:
-                        yield b"".join([m.sse if self._form == "sse" else m.ndjson for m in messages])
+                        told = self._of_reader(messages)
+                        yield b"".join([m.sse if self._form == "sse" else m.ndjson for m in told])
                     elif subscription.is_ended:
                         self._why = "drained"
                         return
@@ -96,6 +100,11 @@ class StreamAnswer(StreamingResponse):
                         yield _PINGS[self._form]
         finally:
             self._metrics.stream_closed(self._why)
+
+    def _of_reader(self, messages: list[Message]) -> list[Message]:
+        if self._shown is None:
+            return messages
+        return [shown for message in messages if (shown := self._shown(message)) is not None]
 
     async def stream_response(self, send: Send) -> None:
         async def send_in_time(sent: Sent) -> None:

@@ -29,7 +29,7 @@ from accsd.gateway.mcp.desk import Desk
 from accsd.gateway.mcp.tool import MORE, ROW, ROWS, Arguments, Tool, ToolAnswer, ToolKind
 from accsd.gateway.mcp.untrusted import ROW_BYTES
 from accsd.gateway.problems import HttpProblem, pointer
-from accsd.gateway.reach import events_within
+from accsd.gateway.reach import events_within, job_within
 from accsd.model import WorkflowDef
 from accsd.model.access import Scope
 from accsd.model.schedule import ScheduleDef
@@ -349,7 +349,7 @@ async def show_job(desk: Desk, given: OneJob) -> ToolAnswer:
 
 
 async def job_shown(desk: Desk, job_id: UUID) -> dict[str, Any]:
-    row = await job_views.job(desk.reads, job_id)
+    row = job_within(desk.caller, await job_views.job(desk.reads, job_id))
     tasks = await job_views.tasks_of(desk.reads, job_id, limit=_TASKS + 1)
     kinds = await kinds_of(desk, {row.created_by})
     return {

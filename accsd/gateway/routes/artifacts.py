@@ -13,7 +13,7 @@ from accsd.db.views.artifacts import StoredArtifact, artifact
 from accsd.errors import NotFound
 from accsd.gateway.access import GuardedRoute, redaction_for, shared
 from accsd.gateway.answers import answer
-from accsd.gateway.context import context_of, require_store
+from accsd.gateway.context import caller_of, context_of, require_store
 from accsd.gateway.problems import HttpProblem
 from accsd.gateway.routes.jobs import ARTIFACT, artifact_document
 from accsd.gateway.schemas import answers
@@ -59,7 +59,7 @@ _ID: Final = Path(ge=1, le=2**53)
     openapi_extra=shared(artifacts=True),
 )
 async def get_artifact(request: Request, artifact_id: int = _ID) -> Response:
-    return answer(artifact_document(await artifact(context_of(request).reads, artifact_id)))
+    return answer(artifact_document(caller_of(request), await artifact(context_of(request).reads, artifact_id)))
 
 
 @router.get(
@@ -78,14 +78,16 @@ async def content(request: Request, artifact_id: int = _ID) -> Response:
     if found.kind == ArtifactKind.LOG:
         await redaction_for(request, "artifact", str(artifact_id), reveal=True)
     store = require_store(context)
+    # where an object is kept may name another job
+    named = found.key if caller_of(request).subject is None else found.name
     if store.bucket != found.bucket:
         raise HttpProblem(
-            "stored_elsewhere", f'{found.key} is in bucket "{found.bucket}", and this gateway reads "{store.bucket}"'
+            "stored_elsewhere", f'{named} is in bucket "{found.bucket}", and this gateway reads "{store.bucket}"'
         )
     try:
         size = (await store.stat(found.key)).size_bytes
     except NotFound:
-        raise HttpProblem("stored_elsewhere", f"{found.key} is not in this gateway's store") from None
+        raise HttpProblem("stored_elsewhere", f"{named} is not in this gateway's store") from None
     version = f'"{(found.checksum or str(found.id)).removeprefix("sha256:")[:32]}"'
     if request.headers.get("if-none-match") == version:
         return Response(status_code=304, headers={"ETag": version})

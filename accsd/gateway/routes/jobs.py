@@ -45,10 +45,11 @@ from accsd.gateway.messages import Topic
 from accsd.gateway.paging import DEFAULT_LIMIT, MAX_LIMIT, Page
 from accsd.gateway.problems import HttpProblem
 from accsd.gateway.query import read_filter
-from accsd.gateway.reach import Reach, require_jobs, within
+from accsd.gateway.reach import Reach, job_within, require_jobs, within
 from accsd.gateway.routes.verbs import done, verbs_of
 from accsd.gateway.schemas import ANYTHING, answers, listed, objects, paged, row_schema
-from accsd.model.access import Scope, own_key
+from accsd.gateway.shares import shown_to
+from accsd.model.access import Caller, Scope, own_key
 from accsd.model.state import JobStatus
 from accsd.storage import ObjectStore
 
@@ -142,10 +143,11 @@ async def list_page(
     said = {name: value for name, value in given.items() if value}
     asked = said | {"order": order}
     position = None if cursor is None else _position(context.cursors.open(cursor, asked))
-    wanted = replace(read_filter(said, await job_views.clock(context.reads)), within=within(caller_of(request)))
+    caller = caller_of(request)
+    wanted = replace(read_filter(said, await job_views.clock(context.reads)), within=within(caller))
     page = await list_jobs(context.reads, wanted, after=position, limit=limit, oldest_first=order == "oldest")
     following = None if page.next is None else context.cursors.seal((page.next.order_seq, str(page.next.id)), asked)
-    rows = [document(row, context.redaction) for row in page.rows]
+    rows = [document(job_within(caller, row), context.redaction) for row in page.rows]
     shown = Page(rows, following, page.scan, page.as_of).document()
     return answer(shown | {"filter": replace(wanted, within=None).document()})
 
@@ -178,7 +180,7 @@ async def submit(request: Request, wanted: JobSubmission, dry_run: bool = False)
     await refuse_a_backlog(context)
     [made] = await submit_jobs(context.verbs, [submission], created_by=caller_of(request).actor)
     job_id = _or_refused(made, found.name)
-    shown = await read_job(context, job_id, context.redaction)
+    shown = await read_job(context, job_id, context.redaction, caller_of(request))
     if made.verdict != "repeated":
         where = f"{context.settings.gateway.base_path}/api/v1/jobs/{job_id}"
         return answer(shown, status=201, headers={"Location": where})
@@ -335,19 +337,20 @@ async def get_job(request: Request, job_id: str, reveal: bool = False) -> Respon
     redaction = await redaction_for(request, "job", str(found), reveal=reveal)
 
     async def read() -> dict[str, Any]:
-        return await read_job(context, found, redaction, with_tasks=True)
+        return await read_job(context, found, redaction, caller_of(request), with_tasks=True)
 
     return await told(request, Topic.job(found), read, lambda shown: JobStatus(shown["status"]).is_terminal)
 
 
 async def read_job(
-    context: GatewayContext, job_id: UUID, redaction: Redaction | None, *, with_tasks: bool = False
+    context: GatewayContext, job_id: UUID, redaction: Redaction | None, caller: Caller, *, with_tasks: bool = False
 ) -> dict[str, Any]:
-    shown = document(await job_views.job(context.reads, job_id), redaction)
+    row = job_within(caller, await job_views.job(context.reads, job_id))
+    shown = shown_to(caller, "job", document(row, redaction))
     if with_tasks:
         tasks = await job_views.tasks_of(context.reads, job_id, limit=_TASKS + 1)
         shown["tasks"] = {
-            "items": [document(task, redaction) for task in tasks[:_TASKS]],
+            "items": [shown_to(caller, "task", document(task, redaction)) for task in tasks[:_TASKS]],
             "next": _TASKS if len(tasks) > _TASKS else None,
         }
     return shown
@@ -367,12 +370,12 @@ async def get_tasks(
     limit: int = Query(1_000, ge=1, le=_MOST_TASKS),
     key: str | None = Query(None, max_length=300, description="Only the task with this key."),
 ) -> Response:
-    context = context_of(request)
+    context, caller = context_of(request), caller_of(request)
     found = await job_named(context.reads, job_id)
     tasks = await job_views.tasks_of(context.reads, found, limit=limit + 1, offset=after, key=key)
 
     def made() -> dict[str, Any]:
-        rows = [document(task, context.redaction) for task in tasks[:limit]]
+        rows = [shown_to(caller, "task", document(task, context.redaction)) for task in tasks[:limit]]
         return {"items": rows, "next": after + limit if len(tasks) > limit else None}
 
     return await large_answer(made, len(tasks))
@@ -405,7 +408,7 @@ async def fold(request: Request, job_id: str) -> Response:
 async def change(request: Request, job_id: str, wanted: JobChange, dry_run: bool = False) -> Response:
     """Needs `If-Match` with the ETag that `GET /jobs/{job_id}` gave."""
     context, found = context_of(request), await job_named(context_of(request).reads, job_id)
-    before = await read_job(context, found, context.redaction, with_tasks=True)
+    before = await read_job(context, found, context.redaction, caller_of(request), with_tasks=True)
     require_own(request, before["created_by"])
     require_version(request, before)
 
@@ -422,7 +425,8 @@ async def change(request: Request, job_id: str, wanted: JobChange, dry_run: bool
         made[found].or_raise("change_jobs")
         return await job_views.job(db if dry_run else context.reads, found)
 
-    shown = document(await done(request, work, dry_run=dry_run), context.redaction)
+    row = job_within(caller_of(request), await done(request, work, dry_run=dry_run))
+    shown = document(row, context.redaction)
     return answer(shown | ({"dry_run": True} if dry_run else {}))
 
 
@@ -444,7 +448,7 @@ async def cancel(
     verb = partial(cancel_jobs, job_ids=[found], reason=asked.reason, by=caller_of(request).actor)
     if dry_run:
         return answer(await cancel_preview(context.verbs, found, verb))
-    return await _answered(context, "cancel", (await verb(verbs_of(request)))[found])
+    return await _answered(request, "cancel", (await verb(verbs_of(request)))[found])
 
 
 @router.post(
@@ -467,7 +471,7 @@ async def retry(
     )
     if dry_run:
         return answer(await retry_preview(context.verbs, found, verb))
-    return await _answered(context, "retry", (await verb(verbs_of(request)))[found])
+    return await _answered(request, "retry", (await verb(verbs_of(request)))[found])
 
 
 @router.post(
@@ -489,18 +493,18 @@ async def rerun(request: Request, job_id: str, asked: RerunAsked, dry_run: bool 
         return await job_views.job(db if dry_run else context.reads, made)
 
     made = await done(request, work, dry_run=dry_run)
-    shown = document(made, context.redaction)
+    shown = document(job_within(caller_of(request), made), context.redaction)
     if dry_run:
         return answer(shown | {"dry_run": True})
     where = f"{context.settings.gateway.base_path}/api/v1/jobs/{made.id}"
     return answer(shown, status=201, headers={"Location": where})
 
 
-async def _answered(context: GatewayContext, verb: str, made: Answer) -> Response:
+async def _answered(request: Request, verb: str, made: Answer) -> Response:
     made.or_raise(verb)
-    return answer(
-        {"answer": made.verdict, "reason": made.reason, "job": await read_job(context, made.id, context.redaction)}
-    )
+    context = context_of(request)
+    job = await read_job(context, made.id, context.redaction, caller_of(request))
+    return answer({"answer": made.verdict, "reason": made.reason, "job": job})
 
 
 # Why, and what happened
@@ -566,13 +570,14 @@ async def events(
     request: Request, job_id: str, limit: int = Query(500, ge=1, le=_MOST_EVENTS), chatter: bool = False
 ) -> Response:
     """The newest ones, in their order. With `chatter`, log lines and progress too."""
-    context = context_of(request)
+    context, caller = context_of(request), caller_of(request)
     found = await job_named(context.reads, job_id)
     archived, missing = _archived(context, found)
     rows = await archived.ask(
         lambda lines: event_views.newest_events(context.reads, found, limit, lines, chatter=chatter)
     )
-    return answer({"items": [document(row, context.redaction) for row in rows], "missing": missing})
+    items = [shown_to(caller, "event", document(row, context.redaction)) for row in rows]
+    return answer({"items": items, "missing": missing})
 
 
 @router.get(
@@ -616,11 +621,12 @@ async def artifacts(request: Request, job_id: str, logs: bool = False) -> Respon
     context = context_of(request)
     found = await job_named(context.reads, job_id)
     rows = await artifacts_of(context.reads, found)
-    return answer({"items": [artifact_document(row) for row in rows if logs or not row.is_log_segment]})
+    caller = caller_of(request)
+    return answer({"items": [artifact_document(caller, row) for row in rows if logs or not row.is_log_segment]})
 
 
-def artifact_document(row: StoredArtifact) -> dict[str, Any]:
-    return document(row) | {"name": row.name}
+def artifact_document(caller: Caller, row: StoredArtifact) -> dict[str, Any]:
+    return shown_to(caller, "artifact", document(row) | {"name": row.name})
 
 
 @router.get(
@@ -678,7 +684,7 @@ async def compare(
         await require_jobs(context, caller_of(request), [other])  # before a part of an id is looked up
     beside = await _compared(context, found, other)
     await require_jobs(context, caller_of(request), [beside])
-    both = [await _trimmed(context, each) for each in (found, beside)]
+    both = [await _trimmed(context, each, caller_of(request)) for each in (found, beside)]
     return answer({"job": both[0], "with": both[1]})
 
 
@@ -694,8 +700,8 @@ async def _compared(context: GatewayContext, job_id: UUID, other: str) -> UUID:
 _OF_FILE: Final = ("id", "content_type", "size_bytes", "checksum")
 
 
-async def _trimmed(context: GatewayContext, job_id: UUID) -> dict[str, Any]:
-    shown = await read_job(context, job_id, context.redaction)
+async def _trimmed(context: GatewayContext, job_id: UUID, caller: Caller) -> dict[str, Any]:
+    shown = await read_job(context, job_id, context.redaction, caller)
     tasks: Sequence[TaskRow] = await job_views.tasks_of(context.reads, job_id, limit=_TASKS)
     rows = await artifacts_of(context.reads, job_id)
     kept = ("task_key", "service", "status", "node", "attempt", "took", "error_code", "params", "results")

@@ -17,6 +17,7 @@ from accsd.gateway.messages import MOST_TOPICS, Topic
 from accsd.gateway.problems import HttpProblem
 from accsd.gateway.reach import Reach, require_topics
 from accsd.gateway.schemas import ANYTHING, answers, listed
+from accsd.gateway.shares import told_to_share
 from accsd.gateway.stream import StreamAnswer, format_of
 from accsd.model.access import Scope
 
@@ -78,7 +79,8 @@ def _streamed(request: Request, topics: list[Topic], after: str | None) -> Respo
 
     since = request.headers.get("last-event-id") or after
     form = format_of(request.headers.get("accept"))
-    stream = StreamAnswer(context.hub, topics, after=since, may=may, metrics=context.metrics, form=form)
+    shown = None if caller.subject is None else told_to_share
+    stream = StreamAnswer(context.hub, topics, after=since, may=may, metrics=context.metrics, shown=shown, form=form)
     return CountedAnswer(stream, _open, who)
 
 

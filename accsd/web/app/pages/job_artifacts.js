@@ -58,7 +58,7 @@ function Preview({ artifact, close }) {
   return html`<section class="panel preview" aria-label=${`Preview of ${artifact.name}`}><header class="step-head"><h2 class="name">${artifact.name}</h2><span class="grow"></span>
       <a class="button" href=${contentOf(artifact)} download=${artifact.name.split("/").at(-1)}>Download</a><button class="plain" onClick=${close} aria-label="Close the preview">✕</button></header>
     ${refusal ? html`<${Trouble} problem=${{ message: refusal.detail, hint: refusal.hint }} />` : refusal === null && html`<${Shown} artifact=${artifact} kind=${kind} />`}
-    <${Facts} of=${[["type", artifact.content_type], ["size", bytes(artifact.size_bytes)], ["where", html`<code>${artifact.bucket}/${artifact.key}</code>`], ["checksum", artifact.checksum && html`<code>${artifact.checksum.slice(0, 23)}…</code>`]]} />
+    <${Facts} of=${[["type", artifact.content_type], ["size", bytes(artifact.size_bytes)], ["where", artifact.key && html`<code>${artifact.bucket}/${artifact.key}</code>`], ["checksum", artifact.checksum && html`<code>${artifact.checksum.slice(0, 23)}…</code>`]]} />
     <${Copy} label="Copy link" text=${new URL(contentOf(artifact), location.href).href} /> ${artifact.checksum && html`<${Copy} label="Copy checksum" text=${artifact.checksum} />`}</section>`;
 }
 

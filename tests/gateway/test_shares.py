@@ -1,0 +1,128 @@
+"""What a share link shows of its job, and what not: other jobs, log lines, more than was shared."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from accsd.db.access import create_share
+from tests.support.cluster import Connection
+from tests.support.factory import OWNER, finish, node, started, step, submit_to, workflow
+from tests.support.gateway import Gateway
+from tests.support.resolving import resolve
+from tests.support.topics import settle_plain
+
+SECRET = "salaries-of-all"
+HOUR = 3600.0
+ONE = {"with": {"n": 1}, "now": "2026-11-18T09:00:00Z"}
+
+
+@dataclass
+class Shared:
+    """A job that another workflow's event has started, with the result and the file of an earlier one; a link to it,
+    and one with its files. `hidden`: what names those other jobs."""
+
+    gateway: Gateway
+    job: UUID
+    plain: str
+    wide: str
+    borrowed: int
+    hidden: list[str]
+
+
+@pytest.fixture
+async def shared(gateway: Gateway, conn: Connection) -> Shared:
+    await node(conn)
+    cached = await workflow(conn, step("probe", cache=HOUR), name="media-cut")
+    source = await submit_to(conn, cached)
+    await resolve(conn, source, "probe", given=ONE, cache_for=HOUR)
+    (probing,) = await started(conn)
+    await conn.execute(
+        "SELECT accs.record_artifact($1, 1, $2, 'output', 'b', $3, 1, NULL, $4)",
+        probing["task_id"],
+        OWNER,
+        f"outputs/{source}/probe/1/frames/1.png",
+        "0" * 64,
+    )
+    await finish(conn, probing, results=[{"size": 7}])
+
+    body = {"name": "after-pay", "workflow": "media-cut", "event": "accs.job.done"}
+    assert (await gateway.post("/schedules", body, scope="operate")).status_code == 201
+    await conn.execute("SELECT accs.choose_outcomes()")
+    paid = await submit_to(conn, await workflow(conn, step("pay"), name="payroll"))
+    await finish(conn, *await started(conn), results=[{SECRET: 9}])
+    await settle_plain(conn)
+    job = await conn.fetchval("SELECT id FROM jobs WHERE trigger -> 'event' ->> 'job_id' = $1", str(paid))
+    await resolve(conn, job, "probe", given=ONE, cache_for=HOUR)
+    verbs = gateway.context.verbs
+    plain, wide = [
+        (await create_share(verbs, job, lives=timedelta(days=1), artifacts=each, by="ada")).token
+        for each in (False, True)
+    ]
+    borrowed = await conn.fetchval("SELECT artifact_id FROM accs.borrowed_files WHERE job_id = $1", job)
+    return Shared(gateway, job, plain, wide, borrowed, [SECRET, str(paid), str(source), "after-pay", "outputs/"])
+
+
+def texts(row: Shared, *routes: str) -> Iterator[str]:
+    return (f"/jobs/{row.job}{route}" for route in routes)
+
+
+async def test_a_share_names_no_other_job_whatever_started_its_own_and_whosever_result_it_has(shared: Shared):
+    routes = ("", "/tasks", "/events", "/artifacts", "/attempts", "/explain", "/fold", "/history")
+    everything = ""
+    for path in texts(shared, *routes):
+        full = await shared.gateway.get(path, scope="read")
+        answer = await shared.gateway.get(path, token=shared.wide)
+        assert answer.status_code == full.status_code == 200, path
+        assert not [each for each in shared.hidden if each in answer.text], f"{path}: {answer.text}"
+        everything += full.text
+    assert not [each for each in shared.hidden if each not in everything], "nothing was to be hidden"
+
+    shown = (await shared.gateway.get(f"/jobs/{shared.job}", token=shared.plain)).json()
+    assert shown["trigger"] == {"cause": "event"}
+    (task,) = shown["tasks"]["items"]
+    assert (task["status"], task["results"]) == ("done", {"size": 7})
+    events = (await shared.gateway.get(f"/jobs/{shared.job}/events", token=shared.plain)).json()["items"]
+    assert [each["message"] for each in events if each["type"] == "cache"] == [None]
+    assert {"from": "running", "to": "done"} in [each["data"] for each in events]
+
+
+async def test_the_stream_of_a_share_names_no_other_job_either(shared: Shared, conn: Connection):
+    said = {"job_id": shared.hidden[1], "to": "done"}
+    insert = """INSERT INTO task_events (job_id, source, level, type, message, data)
+                VALUES ($1, 'resolver', 'info', $2, $3, $4)"""
+    headers = {"Authorization": f"Bearer {shared.plain}", "Accept": "application/x-ndjson"}
+    told: list[dict[str, Any]] = []
+    path = f"/api/v1/jobs/{shared.job}/stream"
+    async with shared.gateway.client.stream("GET", path, headers=headers) as answer:
+        lines = answer.aiter_lines()
+        told.append(json.loads(await anext(lines)))
+        assert set(told[0]["data"]["hearing"]) == {"state"}, "why it does not hear may name the database"
+        await conn.execute(insert, shared.job, "cache", f"done with the result of job {shared.hidden[1]}", said)
+        await conn.execute(insert, shared.job, "status", "running → done", said)
+        async for line in lines:
+            if line:
+                told.append(json.loads(line))
+            if told[-1]["event"] == "job":
+                break
+    text = json.dumps(told)
+    assert not [each for each in shared.hidden if each in text], text
+    events = [each["data"] for each in told if each["event"] == "event"]
+    assert [(each["type"], each["message"], each["data"]) for each in events] == [
+        ("cache", None, None),
+        ("status", "running → done", {"to": "done"}),
+    ]
+
+
+async def test_a_limited_token_reads_nothing_of_the_job_elsewhere_that_started_its_own(shared: Shared):
+    token = await shared.gateway.token("operate", actor="studio", limits={"workflows": ["media-*"]})
+    for path in (f"/jobs/{shared.job}", "/jobs"):
+        answer = await shared.gateway.get(path, token=token)
+        assert answer.status_code == 200
+        assert not [each for each in shared.hidden[:2] if each in answer.text], path
+    trigger = (await shared.gateway.get(f"/jobs/{shared.job}", token=token)).json()["trigger"]
+    assert (trigger["cause"], trigger["schedule"], trigger["event"]) == ("event", "after-pay", None)
