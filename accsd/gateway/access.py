@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute
 
 from accsd.db.access import caller_of_session, caller_of_token
 from accsd.db.audit import note_reveal
-from accsd.db.views.artifacts import is_artifact_of
+from accsd.db.views.artifacts import artifact_of_share
 from accsd.errors import Bug
 from accsd.explain.redaction import Redaction
 from accsd.gateway.bodies import StrictRequest
@@ -127,8 +127,8 @@ async def _admitted(request: Request, scope: Scope, *, share: object, door: str 
         raise HttpProblem("unauthenticated", f"the request has {what} valid")
     require_door(caller, door)
     context.buckets.take("read" if request.method in SAFE else "write", counted_as(caller))
-    if caller.subject is not None:
-        await _require_shared(request, caller, caller.subject, share)
+    if caller.shared_job is not None:
+        await _require_shared(request, caller, caller.shared_job, share)
     require_scope(caller, scope, "this")
     return caller
 
@@ -244,18 +244,17 @@ def require_limit(caller: Caller, kind: str, name: str) -> None:
         )
 
 
-async def _require_shared(request: Request, caller: Caller, subject: str, share: object) -> None:
-    if not share or not await _is_about(request, subject):
+async def _require_shared(request: Request, caller: Caller, job_id: UUID, share: object) -> None:
+    if not share or not await _is_about(request, job_id):
         raise HttpProblem("scope_missing", "a share link shows one job, and nothing else")
     if share == "artifacts" and not caller.limits.get("artifacts"):
         raise HttpProblem("scope_missing", "this share link shows no artifacts")
 
 
-async def _is_about(request: Request, subject: str) -> bool:
+async def _is_about(request: Request, job_id: UUID) -> bool:
     given = request.path_params
-    job_id = UUID(subject.removeprefix("job:"))
     if "artifact_id" in given:
-        return await is_artifact_of(context_of(request).reads, str(given["artifact_id"]), job_id)
+        return await artifact_of_share(context_of(request).reads, str(given["artifact_id"]), job_id) is not None
     try:
         return UUID(str(given.get("job_id"))) == job_id
     except ValueError:

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 import orjson
 
 from accsd.gateway.messages import Message
+from accsd.gateway.problems import HttpProblem
 from accsd.model.access import Caller
 
 
@@ -49,6 +50,12 @@ _TELLING: Final = frozenset({"status", "retry", "truncated"})
 def shown_to(caller: Caller, kind: str, document: dict[str, Any]) -> dict[str, Any]:
     """The document of a row as this caller is to see it."""
     return document if caller.subject is None else _of_share(kind, document)
+
+
+def refuse_share(caller: Caller, what: str) -> None:
+    """For what a route tells only to those who are known."""
+    if caller.subject is not None:
+        raise HttpProblem("scope_missing", f"a share link shows {what}")
 
 
 def told_to_share(message: Message) -> Message | None:

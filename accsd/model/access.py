@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, Literal, assert_never, cast, get_args
+from uuid import UUID
 
 from accsd.errors import InvalidValue
 
@@ -69,6 +70,11 @@ class Caller:
     token_id: str | None  # None: a session that began with a one-time code
     session_id: str | None
     subject: str | None = None  # "job:<uuid>": a share link, which shows that job only
+
+    @property
+    def shared_job(self) -> UUID | None:
+        """Of a share link the job that it shows."""
+        return None if self.subject is None else UUID(self.subject.removeprefix("job:"))
 
     def may(self, scope: Scope) -> bool:
         return scope in self.scopes

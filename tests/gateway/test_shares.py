@@ -126,3 +126,34 @@ async def test_a_limited_token_reads_nothing_of_the_job_elsewhere_that_started_i
         assert not [each for each in shared.hidden[:2] if each in answer.text], path
     trigger = (await shared.gateway.get(f"/jobs/{shared.job}", token=token)).json()["trigger"]
     assert (trigger["cause"], trigger["schedule"], trigger["event"]) == ("event", "after-pay", None)
+
+
+async def test_a_share_shows_no_line_of_a_log(shared: Shared, conn: Connection):
+    """Neither among the events nor as a part of a log that was stored."""
+    which = await conn.fetchval("SELECT id FROM job_tasks WHERE job_id = $1", shared.job)
+    part = await conn.fetchval(
+        """INSERT INTO task_artifacts (job_id, job_task_id, attempt_id, kind, bucket, key)
+           VALUES ($1, $2, 1, 'log', 'b', $3) RETURNING id""",
+        shared.job,
+        which,
+        f"logs/{shared.job}/probe/1/000001.jsonl",
+    )
+    for path in (
+        f"/jobs/{shared.job}/events?chatter=true",
+        f"/jobs/{shared.job}/artifacts?logs=true",
+        f"/artifacts/{part}",
+        f"/artifacts/{part}/content",
+    ):
+        assert (await shared.gateway.get(path, token=shared.wide)).status_code == 403, path
+    assert (await shared.gateway.get(f"/jobs/{shared.job}/artifacts?logs=true", scope="read")).status_code == 200
+
+
+async def test_a_share_with_files_has_those_of_a_cached_result(shared: Shared):
+    (listed,) = (await shared.gateway.get(f"/jobs/{shared.job}/artifacts", token=shared.wide)).json()["items"]
+    assert (listed["id"], listed["name"], listed["job_id"]) == (shared.borrowed, "frames/1.png", str(shared.job))
+    path = f"/artifacts/{shared.borrowed}"
+    assert (await shared.gateway.get(path, token=shared.wide)).json() == listed
+    content = await shared.gateway.get(f"{path}/content", token=shared.wide)
+    assert (content.status_code, content.json()["code"]) == (409, "stored_elsewhere")
+    assert not [each for each in shared.hidden if each in content.text]
+    assert (await shared.gateway.get(path, token=shared.plain)).status_code == 403

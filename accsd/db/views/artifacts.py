@@ -51,8 +51,8 @@ _ARTIFACTS: Final = """
       FROM public.task_artifacts a LEFT JOIN public.job_tasks t ON t.id = a.job_task_id """
 
 
-async def artifacts_of(db: Database, job_id: UUID) -> list[StoredArtifact]:
-    """A job's artifacts in the order of the workflow, the job's own first; log segments in their order."""
+async def artifacts_of(db: Database, job_id: UUID, *, artifact_id: str | None = None) -> list[StoredArtifact]:
+    """A job's artifacts in the order of the workflow, the job's own first; log segments in their order. Or that one."""
     rows = await db.fetch(
         f"""SELECT f.* FROM (
               {_ARTIFACTS} WHERE a.job_id = $1
@@ -61,8 +61,10 @@ async def artifacts_of(db: Database, job_id: UUID) -> list[StoredArtifact]:
                      b.key, b.size_bytes, b.content_type, b.checksum, b.created_at, NULL, b.name
                 FROM accs.borrowed_files b JOIN public.job_tasks t ON t.id = b.job_task_id WHERE b.job_id = $1) f
               LEFT JOIN public.job_tasks s ON s.id = f.task_id
+             {"" if artifact_id is None else "WHERE f.id::text = $2"}
              ORDER BY s.step_no NULLS FIRST, f.attempt_id, f.id""",
         job_id,
+        *(() if artifact_id is None else (artifact_id,)),
         repeatable=True,
     )
     return [StoredArtifact(**dict(row)) for row in rows]
@@ -75,13 +77,10 @@ async def artifact(db: Database, artifact_id: int) -> StoredArtifact:
     return StoredArtifact(**dict(row))
 
 
-async def is_artifact_of(db: Database, artifact_id: str, job_id: UUID) -> bool:
-    return await db.fetchval(
-        "SELECT EXISTS (SELECT FROM public.task_artifacts WHERE id::text = $1 AND job_id = $2)",
-        artifact_id,
-        job_id,
-        repeatable=True,
-    )
+async def artifact_of_share(db: Database, artifact_id: str, job_id: UUID) -> StoredArtifact | None:
+    """As whoever has a link to this job knows it: it is the job's own or borrowed, and no part of a log."""
+    found = await artifacts_of(db, job_id, artifact_id=artifact_id)
+    return found[0] if found and not found[0].is_log_segment else None
 
 
 async def log_parts(db: Database, task_id: UUID, attempt_id: int) -> list[StoredArtifact]:

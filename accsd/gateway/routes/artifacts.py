@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from accsd.db.views.artifacts import StoredArtifact, artifact
+from accsd.db.views.artifacts import StoredArtifact, artifact, artifact_of_share
 from accsd.errors import NotFound
 from accsd.gateway.access import GuardedRoute, redaction_for, shared
 from accsd.gateway.answers import answer
@@ -59,7 +59,13 @@ _ID: Final = Path(ge=1, le=2**53)
     openapi_extra=shared(artifacts=True),
 )
 async def get_artifact(request: Request, artifact_id: int = _ID) -> Response:
-    return answer(artifact_document(caller_of(request), await artifact(context_of(request).reads, artifact_id)))
+    return answer(artifact_document(caller_of(request), await _artifact(request, artifact_id)))
+
+
+async def _artifact(request: Request, artifact_id: int) -> StoredArtifact:
+    reads, job_id = context_of(request).reads, caller_of(request).shared_job
+    found = None if job_id is None else await artifact_of_share(reads, str(artifact_id), job_id)
+    return found or await artifact(reads, artifact_id)
 
 
 @router.get(
@@ -74,7 +80,7 @@ async def content(request: Request, artifact_id: int = _ID) -> Response:
     else is for download. A part of a log is for admins, and audited: nothing in it is masked; `/tasks/{task_id}/…/log`
     shows its lines to everybody."""
     context = context_of(request)
-    found = await artifact(context.reads, artifact_id)
+    found = await _artifact(request, artifact_id)
     if found.kind == ArtifactKind.LOG:
         await redaction_for(request, "artifact", str(artifact_id), reveal=True)
     store = require_store(context)

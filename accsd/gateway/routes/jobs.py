@@ -48,7 +48,7 @@ from accsd.gateway.query import read_filter
 from accsd.gateway.reach import Reach, job_within, require_jobs, within
 from accsd.gateway.routes.verbs import done, verbs_of
 from accsd.gateway.schemas import ANYTHING, answers, listed, objects, paged, row_schema
-from accsd.gateway.shares import shown_to
+from accsd.gateway.shares import refuse_share, shown_to
 from accsd.model.access import Caller, Scope, own_key
 from accsd.model.state import JobStatus
 from accsd.storage import ObjectStore
@@ -571,6 +571,8 @@ async def events(
 ) -> Response:
     """The newest ones, in their order. With `chatter`, log lines and progress too."""
     context, caller = context_of(request), caller_of(request)
+    if chatter:
+        refuse_share(caller, "no logs")
     found = await job_named(context.reads, job_id)
     archived, missing = _archived(context, found)
     rows = await archived.ask(
@@ -618,10 +620,11 @@ ARTIFACT: Final = row_schema(StoredArtifact)
 )
 async def artifacts(request: Request, job_id: str, logs: bool = False) -> Response:
     """Parts of logs are left out unless `logs` is true."""
-    context = context_of(request)
+    context, caller = context_of(request), caller_of(request)
+    if logs:
+        refuse_share(caller, "no logs")
     found = await job_named(context.reads, job_id)
     rows = await artifacts_of(context.reads, found)
-    caller = caller_of(request)
     return answer({"items": [artifact_document(caller, row) for row in rows if logs or not row.is_log_segment]})
 
 

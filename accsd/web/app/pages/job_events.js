@@ -2,6 +2,7 @@
 import { html, useState } from "../html.js";
 import { useLoaded } from "../load.js";
 import { ask, params } from "../router.js";
+import { sharedJob } from "../session.js";
 import { duration } from "../time.js";
 import { At, Json, Nothing, Trouble } from "../ui/parts.js";
 import { Rows } from "../ui/rows.js";
@@ -9,7 +10,7 @@ import { Rows } from "../ui/rows.js";
 const LEVELS = { error: "error", warn: "backoff" };
 
 export function Events({ job, step }) {
-  const chatter = params.value.chatter === "1";
+  const chatter = params.value.chatter === "1" && !sharedJob();
   const { data, problem, again } = useLoaded(`/jobs/${job.id}/events?limit=${chatter ? 5000 : 2000}${chatter ? "&chatter=true" : ""}`, { topics: [`job:${job.id}`], concerns: (kind) => kind === "event", gather: 1000 });
   const [opened, open] = useState(null);
   if (!data) return html`<${Trouble} problem=${problem} again=${again} />`;
@@ -20,7 +21,7 @@ export function Events({ job, step }) {
   return html`<div class="graph-tools">
       <label>Type <select value=${type} onChange=${(event) => ask({ type: event.target.value })}><option value="">all</option>${kinds.map((each) => html`<option key=${each}>${each}</option>`)}</select></label>
       <label>Level <select value=${level} onChange=${(event) => ask({ level: event.target.value })}><option value="">all</option>${["info", "warn", "error"].map((each) => html`<option key=${each}>${each}</option>`)}</select></label>
-      <label class="check"><input type="checkbox" checked=${chatter} onChange=${(event) => ask({ chatter: event.target.checked ? "1" : null })} />with log lines and progress</label>
+      ${!sharedJob() && html`<label class="check"><input type="checkbox" checked=${chatter} onChange=${(event) => ask({ chatter: event.target.checked ? "1" : null })} />with log lines and progress</label>`}
       <span class="muted small">${rows.length.toLocaleString()} events, newest first</span></div>
     ${data.missing?.length > 0 && html`<p class="hint waits">Some of its history could not be read: ${data.missing.join("; ")}</p>`}
     ${rows.length ? html`<${Rows} label="Events" rows=${rows} keyOf=${(each) => each.id} opens=${(each) => open(opened === each.id ? null : each.id)} selected=${opened ?? undefined} columns=${[
