@@ -152,6 +152,11 @@ async def by_token(context: GatewayContext, request: HTTPConnection) -> Caller |
     return await caller_of_token(context.reads, given, verbs=context.verbs) if given else None
 
 
+def is_shut(context: GatewayContext, caller: Caller) -> bool:
+    """Links let nobody in while shares are switched off, whenever they were made."""
+    return caller.subject is not None and not context.settings.gateway.shares
+
+
 def bearer_of(request: HTTPConnection) -> str:
     """The token that a request shows; empty: none."""
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
@@ -245,6 +250,8 @@ def require_limit(caller: Caller, kind: str, name: str) -> None:
 
 
 async def _require_shared(request: Request, caller: Caller, job_id: UUID, share: object) -> None:
+    if is_shut(context_of(request), caller):
+        raise HttpProblem("unauthenticated", "shares are switched off, and no link shows anything")
     if not share or not await _is_about(request, job_id):
         raise HttpProblem("scope_missing", "a share link shows one job, and nothing else")
     if share == "artifacts" and not caller.limits.get("artifacts"):

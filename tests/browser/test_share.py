@@ -2,6 +2,10 @@
 
 from pathlib import Path
 
+from playwright.async_api import Dialog
+
+from accsd.db.access import create_code
+from accsd.model.access import Scope
 from tests.support.browser import browsing
 from tests.support.cluster import Connection
 from tests.support.eventually import eventually
@@ -44,6 +48,24 @@ async def test_a_link_shows_one_job_as_it_goes_on_and_nothing_else_until_it_is_r
         for elsewhere in ("/", f"/jobs/{other}", "/fleet"):
             await theirs.open(elsewhere)
             await theirs.page.get_by_text("This link shows one job").wait_for()
+
+        # a link with a token that is no share logs nobody in as its owner; with a code it asks who is logged in already
+        await theirs.page.context.clear_cookies()
+        await theirs.page.goto(f"{gateway.url}/jobs/{other}#share={await gateway.token('submit')}")
+        await theirs.page.get_by_text("This link shows nothing any more.").wait_for()
+        asked: list[str] = []
+
+        async def refuse(dialog: Dialog) -> None:
+            asked.append(dialog.message)
+            await dialog.dismiss()
+
+        ours.page.on("dialog", refuse)
+        code = await create_code(gateway.context.verbs, actor="mallory", scopes=[Scope.ADMIN])
+        await ours.page.goto(f"{gateway.url}/jobs#code={code}")
+        await ours.page.get_by_role("navigation", name="Pages").wait_for()
+        assert len(asked) == 1
+        assert "operate" in asked[0]
+        assert await conn.fetchval("SELECT count(*) FROM accs.sessions WHERE actor = 'mallory'") == 0
 
         await ours.page.goto(link)
         await ours.page.wait_for_url(lambda address: "share=" not in address)

@@ -11,5 +11,5 @@ from tests.support.gateway import Gateway, serving
 
 @pytest.fixture
 async def gateway(db_url: str, tmp_path: Path) -> AsyncIterator[Gateway]:
-    async with serving(db_url, folder=tmp_path / "objects") as running:
+    async with serving(db_url, folder=tmp_path / "objects", gateway={"shares": True}) as running:
         yield running

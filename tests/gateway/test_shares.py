@@ -12,7 +12,7 @@ import pytest
 from accsd.db.access import create_share
 from tests.support.cluster import Connection
 from tests.support.factory import OWNER, finish, node, started, step, submit_to, workflow
-from tests.support.gateway import Gateway
+from tests.support.gateway import Gateway, serving
 from tests.support.resolving import resolve
 from tests.support.topics import settle_plain
 
@@ -157,3 +157,33 @@ async def test_a_share_with_files_has_those_of_a_cached_result(shared: Shared):
     assert (content.status_code, content.json()["code"]) == (409, "stored_elsewhere")
     assert not [each for each in shared.hidden if each in content.text]
     assert (await shared.gateway.get(path, token=shared.plain)).status_code == 403
+
+
+async def test_shares_that_are_switched_off_let_nobody_in_who_had_a_link(
+    gateway: Gateway, db_url: str, conn: Connection
+):
+    job = await submit_to(conn, await workflow(conn, step("a")))
+    share = await gateway.share(job)
+    page = {"X-Accsd": "1", "Sec-Fetch-Site": "same-origin"}
+    opened = await gateway.ask("POST", "/session", json={"share": share}, headers=page)
+    assert (opened.status_code, opened.json()["subject"]) == (201, f"job:{job}")
+    cookie = {"Cookie": f"accsd_session={opened.cookies['accsd_session']}"}
+    gateway.client.cookies.clear()
+    async with serving(db_url) as off:
+        for given in ({"token": share}, {"headers": cookie}):
+            refused = await off.get(f"/jobs/{job}", **given)
+            assert (refused.status_code, refused.json()["code"]) == (401, "unauthenticated")
+        assert (await off.get("/session", headers=cookie)).json() == {"actor": None}
+        for body in ({"share": share}, {"token": share}):
+            assert (await off.ask("POST", "/session", json=body, headers=page)).status_code == 401
+        assert await conn.fetchval("SELECT count(*) FROM accs.sessions") == 1
+        (known,) = (await off.get(f"/jobs/{job}/shares", scope="operate")).json()["items"]
+        revoked = await off.ask("DELETE", f"/jobs/{job}/shares/{known['id']}", json={}, scope="operate")
+        assert revoked.status_code == 200
+
+
+async def test_a_link_logs_in_as_nothing_but_a_share(gateway: Gateway):
+    """Whoever sends a link with a token of his own would have others work in his name."""
+    refused = await gateway.post("/session", {"share": await gateway.token("submit")})
+    assert (refused.status_code, refused.json()["code"]) == (401, "unauthenticated")
+    assert "set-cookie" not in refused.headers

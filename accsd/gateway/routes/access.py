@@ -14,7 +14,16 @@ from accsd.db.audit import AuditRow
 from accsd.db.views import jobs as job_views
 from accsd.errors import NotFound
 from accsd.explain.identifiers import job_named
-from accsd.gateway.access import COOKIE, GuardedRoute, authenticated, network_of, public, require_same_origin, scoped
+from accsd.gateway.access import (
+    COOKIE,
+    GuardedRoute,
+    authenticated,
+    is_shut,
+    network_of,
+    public,
+    require_same_origin,
+    scoped,
+)
 from accsd.gateway.answers import answer, document
 from accsd.gateway.bodies import Body as RequestBody
 from accsd.gateway.bodies import Reason
@@ -78,13 +87,16 @@ async def session(request: Request) -> Response:
     """As /me, or `actor: null`: a page that asks whether it has to show a login must not be refused for it."""
     context = context_of(request)
     caller = await authenticated(context, request)
-    return answer({"actor": None} if caller is None or not caller.may(Scope.READ) else await _me(context, caller))
+    if caller is None or not caller.may(Scope.READ) or is_shut(context, caller):
+        return answer({"actor": None})
+    return answer(await _me(context, caller))
 
 
 class Login(RequestBody):
-    """A token, or a one-time code of `accsd open`."""
+    """A token, the token of a share link, or a one-time code of `accsd open`."""
 
     token: str | None = Field(default=None, max_length=200)
+    share: str | None = Field(default=None, max_length=200)
     code: str | None = Field(default=None, max_length=200)
 
 
@@ -103,7 +115,8 @@ async def log_in(request: Request, given: Login) -> Response:
     if "origin" in request.headers or "sec-fetch-site" in request.headers:
         require_same_origin(request)  # nobody else's page logs a person in as somebody
     agent = request.headers.get("user-agent", "")[:200]
-    opened = await access.open_session(context.verbs, token=given.token, code=given.code, user_agent=agent)
+    token = await _token_of(context, given)
+    opened = await access.open_session(context.verbs, token=token, code=given.code, user_agent=agent)
     if opened is None:
         raise HttpProblem(
             "unauthenticated", "neither the token nor the code lets anybody in", hint="`accsd open` makes another link"
@@ -119,6 +132,16 @@ async def log_in(request: Request, given: Login) -> Response:
         secure=request.url.scheme == "https",
     )
     return made
+
+
+async def _token_of(context: GatewayContext, given: Login) -> str | None:
+    """The token that somebody logs in with. One in a link that he was sent has to be a share: with another token he
+    would work as its owner, and not know it."""
+    token = given.token if given.share is None else given.share
+    caller = None if token is None else await access.caller_of_token(context.reads, token)
+    if caller is None or is_shut(context, caller) or (given.share is not None and caller.subject is None):
+        return None
+    return token
 
 
 @router.delete(

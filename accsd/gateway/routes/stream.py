@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from accsd.db.views import events as event_views
 from accsd.explain.identifiers import job_named
-from accsd.gateway.access import GuardedRoute, authenticated, counted_as, scoped, shared
+from accsd.gateway.access import GuardedRoute, authenticated, counted_as, is_shut, scoped, shared
 from accsd.gateway.answers import answer, document
 from accsd.gateway.context import caller_of, context_of
 from accsd.gateway.limits import CountedAnswer
@@ -75,7 +75,7 @@ def _streamed(request: Request, topics: list[Topic], after: str | None) -> Respo
 
     async def may() -> bool:
         found = await authenticated(context, request)
-        return found is not None and found.may(Scope.READ)
+        return found is not None and found.may(Scope.READ) and not is_shut(context, found)
 
     since = request.headers.get("last-event-id") or after
     form = format_of(request.headers.get("accept"))

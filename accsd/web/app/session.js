@@ -17,17 +17,15 @@ whenUnknown(() => {
 const PASSED = { message: "This link does not log in any more.", hint: "Each works once: `accsd open` on the control host prints another." };
 const NOT_SHARED = { message: "This link shows nothing any more.", hint: "It has ended or was revoked: whoever sent it can make another." };
 
-/** What a link carries lets somebody in once, so nobody needs it in the address. A share is for whoever is not logged in. */
+/** What a link carries lets somebody in once, so nobody needs it in the address. A share is for whoever is not logged in, and nobody becomes another one by a link unasked. */
 async function enter() {
   const { code, share } = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
   if (!code && !share) return;
   history.replaceState(null, "", location.pathname + location.search);
-  if (share) {
-    const known = await call("/session");
-    if (known.actor && !known.subject) return;
-  }
+  const known = await call("/session");
+  if (known.actor && !known.subject && (share || !confirm(`This link logs in as somebody. You are logged in as ${known.actor}: go on as whoever the link is of?`))) return;
   try {
-    await call("/session", { method: "POST", body: code ? { code } : { token: share } });
+    await call("/session", { method: "POST", body: code ? { code } : { share } });
   } catch (refusal) {
     if (refusal.status !== 401) throw refusal;
     ended.value = code ? PASSED : NOT_SHARED;
